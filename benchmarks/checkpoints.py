@@ -29,7 +29,7 @@ from zoo.host.files import write_atomically
 from zoo.measure.curves import sample_losses
 from zoo.measure.intervals import estimate
 from zoo.reports import Table
-from zoo.storage.metadata import run_metadata
+from zoo.storage.checkpointer import run_metadata
 from zoo.storage.saved_models import SavedModel, load
 from zoo.storage.saving import save
 from zoo.storage.steps import MANIFEST

@@ -1,18 +1,33 @@
 """The command-line programs; importing this package imports the library."""
 
-import signal
+import importlib.util
+import pathlib
 import sys
 
-from launch import start
 
-start.open_closed_streams()
-start.refuse_shadows()
-_changed = start.handle_ctrl_c(signal.SIG_DFL)  # Ctrl-C ends this process
+def refuse_shadows() -> None:
+  """Exits with code 2 if something of another project hides a package of this one.
+
+  `python -m launch.main` looks for packages in the current folder first.
+  """
+  home = pathlib.Path(__file__).resolve().parents[1]
+  for name in 'zoo', 'configs':
+    found = importlib.util.find_spec(name)
+    if found is None:  # an import says it better
+      continue
+    place = found.origin or next(iter(found.submodule_search_locations or []), '')
+    if not pathlib.Path(place).resolve().is_relative_to(home / name):
+      print(
+        f'error: {place} hides the package {name} of ICL Zoo in {home}; start '
+        '`icl-zoo` or `python -P -m launch`, which do not look in the current folder',
+        file=sys.stderr,
+      )
+      sys.exit(2)
+
+
+refuse_shadows()
 try:
   from launch import cli as cli  # takes a second, most of it for JAX
 except ValueError as error:  # JAX cannot parse one of its environment variables
   print(f'error: an environment variable is invalid: {error}', file=sys.stderr)
   sys.exit(2)
-finally:
-  if _changed:  # this package may be imported by something other than a command
-    signal.signal(signal.SIGINT, signal.default_int_handler)

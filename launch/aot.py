@@ -1,15 +1,13 @@
-"""Compiles training for a TPU slice or GPUs, without them, and checks whether it fits.
+"""Compiles training for a TPU slice, without having it, and checks whether it fits.
 
   python -m launch.aot --config=configs/scale.py --topology=v5e:4x8
   python -m launch.aot --config=configs/scale.py --topology=auto --json=plan.json
   python -m launch.aot --config=configs/yq_lsa.py --topology=v6e:16x16
   python -m launch.aot --config=configs/yq_lsa.py --topology=v5e:4x4 --slices=2
-  python -m launch.aot --config=configs/yq_lsa.py --topology=h200:8
 
-This trains nothing. It needs no TPU or GPU, only pip install 'icl-zoo[tpu]', or for
-GPUs 'icl-zoo[cuda13]'. `auto` finds the smallest listed slice of TPUs on which training
-fits, and `all` tries all of them, up to 256 chips. The exit code is 1 if training does
-not fit.
+This trains nothing. It needs no TPU, only pip install 'icl-zoo[tpu]'. `auto` finds the
+smallest listed slice on which training fits, and `all` tries all of them, up to 256
+chips. The exit code is 1 if training does not fit.
 """
 
 import json
@@ -25,7 +23,7 @@ _CONFIG = cli.define_config(
   'Config file, with an optional variant: configs/yq_lsa.py:paper.'
 )
 _TOPOLOGY = flags.DEFINE_string(
-  'topology', None, 'TPUs such as v5e:4x8 or v5p:2x2x4, GPUs such as h200:8; auto; all.'
+  'topology', None, 'A slice such as v5e:4x8 or v5p:2x2x4; auto; all.'
 )
 _SLICES = flags.DEFINE_integer(
   'slices', None, 'The number of these slices; sets --config.mesh.slices.'

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
   from zoo.studies.cards import Card
 
 flags.adopt_module_key_flags(cli)
-_CHECKPOINTS = flags.DEFINE_string(
-  'checkpoints',
-  None,
-  'Folder of checkpoints with cards. Default: the shipped ones.',
-)
 _EXPORT = flags.DEFINE_string(
   'export', None, 'Instead of listing, write this frozen evaluation set to a file.'
 )
@@ -41,11 +36,6 @@ _OUT = flags.DEFINE_string(
 
 
 def main() -> None:
-  folder = cli.folder_of(_CHECKPOINTS, shipped_checkpoints())
-  if folder.exists() and not folder.is_dir():
-    raise UserError(f'--checkpoints is {_CHECKPOINTS.value!r}, which is not a folder')
-  if _CHECKPOINTS.value is not None and not folder.exists():
-    raise UserError(f'the folder of --checkpoints, {folder}, does not exist')
   if _OUT.value is not None and _EXPORT.value is None:
     raise UserError('--out is the file of --export, which is missing')
   if (file := cli.file_of(_FIELDS)) is not None:
@@ -69,6 +59,7 @@ def main() -> None:
   for name in configs.names():
     summary = configs.about(name).splitlines()[0]
     print(f'  configs/{name}.py'.ljust(38), summary)
+  folder = shipped_checkpoints()
   print(f'checkpoints in {folder}')
   print(_table(cards.read_cards(folder)))
   print('evaluation sets')

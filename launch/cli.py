@@ -1,15 +1,16 @@
 """Code that all commands share: a user's mistake gives one line and exit code 2."""
 
-import contextlib
 import functools
 import importlib
 import importlib.util
 import inspect
+import io
 import itertools
 import logging
 import os
 import pathlib
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -24,7 +25,6 @@ from ml_collections.config_dict import placeholder
 
 import configs
 import zoo
-from launch import start
 from launch.compiled import keep_compiled_programs
 from zoo.core.errors import (
   InUseError,
@@ -79,8 +79,11 @@ def run(main: Main) -> None:
   first prints the line. A process that fails alone exits without cleanup: cleanup would
   wait for the other processes, which in turn wait for this one.
   """
-  start.handle_ctrl_c(_interrupted)
-  start.guard_output()
+  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Before training Ctrl-C ends the process, also while it computes or imports.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors='backslashreplace')  # a terminal may lack ±
   handler = absl_logging.get_absl_handler()
   handler.python_handler.setStream(sys.stderr)
   handler.setFormatter(logging.Formatter('%(message)s'))
@@ -123,8 +126,6 @@ def call(main: Main, arguments: list[str]) -> None:
     if _COMPILATION_CACHE.value:
       keep_compiled_programs()
     main(*([arguments[1:]] if takes_names else []))
-    if error := start.output_error():
-      raise RunError(f'the output could not be written: {error.strerror}')
   except UserError as error:
     _exit(IN_USE if isinstance(error, InUseError) else 2, error)
   except RunError as error:
@@ -445,13 +446,6 @@ def _is_for_users(record: logging.LogRecord) -> bool:
   return (
     record.levelno >= logging.WARNING or ours in pathlib.Path(record.pathname).parents
   )
-
-
-def _interrupted(number: int, frame: object) -> NoReturn:
-  # Not with print: the signal may have interrupted a print.
-  with contextlib.suppress(OSError):
-    os.write(2, f'\nerror: interrupted; {RESUME}\n'.encode())
-  os._exit(130)
 
 
 def _exit(code: int, message: object) -> NoReturn:

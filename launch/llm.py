@@ -6,11 +6,11 @@
       --config.guess.model=cosine --config.prompts.context_split=dev --out=runs/honest
   python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/llama \\
       --config.model.weights=LLAMA --config.model.dtype=bfloat16
-  python -m launch.llm --config=configs/llm/ablation.py --data=DATA --out=runs/ablation
+  python -m launch.llm --config=configs/llm/ablation.py --data=STSB --out=runs/ablation
 
 STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt;
 LLAMA is a folder of Hugging Face or a GGUF file, of any decoder that transformers has.
-docs/llm.md has the other benchmarks. Rerun the same command to resume after an
+docs/llm.md has your own benchmark. Rerun the same command to resume after an
 interruption.
 """
 
@@ -26,8 +26,7 @@ _CONFIG = cli.define_config('Config file of configs/llm, with an optional varian
 _DATA = flags.DEFINE_string(
   'data',
   None,
-  'Folder with the files of STS-B, SICK or TREC QA, or for your own benchmark of its '
-  'JSONL files; for the ablation, a folder with the folders stsb, sick and trec_qa.',
+  'Folder with the CSV files of STS-B, or with the JSONL files of your own benchmark.',
 )
 _OUT = flags.DEFINE_string(
   'out',

@@ -108,7 +108,7 @@ def _join(config: Config) -> None:
   mesh = complete(config).mesh
   timeouts = mesh.heartbeat_timeout, mesh.start_timeout
   processes.join(*timeouts, coordinator, number, this)
-  # A process that loses the others prints its own message, not a C++ stack trace.
+  # JAX aborts a process that loses the others, and says why; a trace adds nothing.
   faulthandler.disable()
   if processes.index() != 0:
     logging.set_verbosity(logging.WARNING)

@@ -63,7 +63,7 @@ def main() -> None:
   given = None if _OUT.value is None else cli.folder_of(_OUT, '')
   if given is not None and given.exists() and not given.is_dir():
     raise UserError(f'--out is {str(given)!r}, which is not a folder')
-  json_file = _json_file()
+  json_file = cli.file_of(_JSON)
   # Imported here so that a mistyped flag is reported at once.
   import zoo
   from zoo.probing.page import page
@@ -76,7 +76,7 @@ def main() -> None:
   words = [str(saved.step), *filter(None, [_AGAINST.value, _EVAL_SET.value])]
   out = given or default_folder(_CHECKPOINT.value, words)
   title = f'{saved.config.model.name} after step {saved.step}, of {checkpoint}'
-  title += f', against {_AGAINST.value or name}' if name else ''
+  title += f', against {_AGAINST.value or name}'
   title += f', on {_EVAL_SET.value}' if _EVAL_SET.value else ''
   _refuse_another(out / 'report.html', title)
   evaluation_set = None
@@ -125,42 +125,26 @@ def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
   return pathlib.Path('checkpoints/probes', *parts, name)
 
 
-def _json_file() -> pathlib.Path | None:
-  if _JSON.value is None:
-    return None
-  path = cli.folder_of(_JSON, '') if _JSON.value else pathlib.Path()
-  if path.is_dir():
-    raise UserError(f'--json is {_JSON.value!r}; it must name a file')
-  if not path.parent.is_dir():
-    raise UserError(f'--json is {_JSON.value!r}; its folder does not exist')
-  return path
-
-
 def _name(folder: str | pathlib.Path) -> str:
   if isinstance(folder, str):  # in a bucket, or on the hub
     return folder.rpartition('/')[2]
   return folder.resolve().name
 
 
-def _other(task: Task) -> tuple[Predictor | None, str | None]:
-  """The predictor to compare with, and its name; None if there is none."""
+def _other(task: Task) -> tuple[Predictor, str]:
+  """The predictor to compare with, and its name."""
   import zoo
 
-  name = _AGAINST.value
-  if name is None:
-    name = zoo.probing.default_reference(task)
-    if name is None:
-      return None, None
   known = zoo.probing.references(task)
+  name = next(iter(known)) if _AGAINST.value is None else _AGAINST.value
   if name in known:
     return known[name], name
   folder = cli.checkpoint_of(_AGAINST)
   if isinstance(folder, str) or folder.exists():
     return zoo.load(folder).model, _name(folder)
-  names = f'one of {", ".join(known)}, or ' if known else ''
   near = nearest(name, known)
   raise UserError(
-    f'--against is {name!r}; it must be {names}a checkpoint'
+    f'--against is {name!r}; it must be one of {", ".join(known)}, or a checkpoint'
     f'{f"; did you mean {near!r}?" if near else ""}'
   )
 

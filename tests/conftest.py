@@ -204,8 +204,8 @@ def forget_programs():
 
 @pytest.fixture
 def impatient(monkeypatch):
-  """A folder that is in use is refused at once, instead of after two minutes."""
-  monkeypatch.setattr('zoo.storage.workdir._PATIENCE', 0.0)
+  """A folder that is in use is refused after half a second, instead of ten."""
+  monkeypatch.setattr('zoo.storage.lease.SECONDS', 1.5)
 
 
 @pytest.fixture

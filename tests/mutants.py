@@ -211,8 +211,8 @@ all held-out batches have the same prompts
   + stream = jax.random.fold_in(key, 0)
 a run that resumes loses the last line of its records
   zoo/training/records.py: training/test_records.py training/test_trainer.py
-  - if number <= step]
-  + if number < step]
+  - if line['step'] <= step]
+  + if line['step'] < step]
 losses of points side by side come back in the order of another permutation
   zoo/training/evaluation.py: training/test_evaluation.py training/test_sweeps.py
   - back = np.argsort(np.concatenate([*groups]))
@@ -262,9 +262,9 @@ a saved model forgets for how many steps it was trained
   - {'format': FORMAT, 'step': step,
   + {'format': FORMAT, 'step': 0,
 two runs may train in one folder at the same time
-  zoo/storage/workdir.py: test_workdir.py
-  - mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-  + mode = fcntl.LOCK_SH
+  zoo/storage/lease.py: test_workdir.py
+  - if holder != _FREE and self._generation != seen:
+  + if holder != _FREE and self._generation == b'':
 a field that a config of an earlier version lacks is a difference
   zoo/config/schema.py: test_config.py checkpoints/test_saved_models.py
   - if not {'objective', 'optimizer', 'train'} <= config.keys():

@@ -46,7 +46,7 @@ def test_each_slice_has_a_range_of_the_batch_and_all_heads(unchecked, order):
 
 def test_devices_that_are_not_in_such_slices_are_refused(unchecked):
   for indices, sizes in ([0] * 8, '8'), ([0] * 5 + [1] * 3, '5 + 3'):
-    with refuses('config.mesh.slices is 2', f'in slices of {sizes},'):
+    with refuses('slices=2', f'in slices of {sizes}, cannot form it'):
       mesh.make_mesh(sliced(mesh__slices=2), made_up_devices(*indices))
 
 
@@ -63,6 +63,6 @@ def test_slices_must_fit_the_mesh(changes, said):
 
 
 def test_a_mesh_that_cannot_be_formed_is_refused_before_anything_is_written(tmp_path):
-  with refuses("must be 1 for devices of kind 'cpu', which do not report"):
+  with refuses('slices=2', "of kind 'cpu', which are in slices of 8, cannot form it"):
     train(sliced(mesh__slices=2, train__batch_size=16), tmp_path / 'run')
   assert not (tmp_path / 'run').exists()

@@ -14,6 +14,7 @@ import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
 from tests.weights import drawn
+from zoo.measure.predict import loss_of
 from zoo.tasks.baselines import Averaging, Zero
 
 _B, _C, _D = 5, 4, 3
@@ -109,9 +110,17 @@ def test_other_numbers_are_refused(counts, said, unchecked):
 )
 def test_a_malformed_prompt_is_refused_in_one_line(changed, said, unchecked):
   rule = zoo.LearningRule.gradient_descent(np.zeros(_D), 1.0)
-  prompt = dataclasses.replace(_prompt(), **changed)
+  prompt: Any = dataclasses.replace(_prompt(), **changed)
+  array: Any = np.ones((_B, _C, _D))
   for predict_it in rule, functools.partial(zoo.predict, Zero()):
     with refuses(said):
       predict_it(prompt)
     with refuses('the prompt is a ndarray; it must be a zoo.Prompt'):
-      predict_it(np.ones((_B, _C, _D)))
+      predict_it(array)
+
+
+def test_shifts_of_a_task_share_the_programs_of_its_loss():
+  task = zoo.create_task('logistic_regression', num_features=_D, context_length=_C)
+  shifted = task.shifts()['scale_x=2']
+  losses = [jax.tree.structure(loss_of(one)) for one in (task, shifted)]
+  assert losses[0] == losses[1]

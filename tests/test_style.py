@@ -16,15 +16,12 @@ from tests.settings import isotropic
 from tests.test_atlas import rows_of_all_kinds
 from tests.test_plots import example
 from zoo.measure.comparison import Measured
-from zoo.measure.intervals import Estimate
 from zoo.probing.attention_heads import Head
 from zoo.probing.pictures import (
   plot_alignment,
   plot_attention,
   plot_heads,
-  plot_shifts,
 )
-from zoo.probing.shifts import Shift, ShiftedRisk
 from zoo.reports.comparison_plots import plot_by_examples, plot_deviations
 from zoo.reports.plots import Panel, render_figure, series
 from zoo.reports.style import BLACK, BLUE, PALETTE, WIDTH, Figure
@@ -90,29 +87,6 @@ def test_a_legend_of_many_entries_is_whole_and_its_lines_differ():
   assert len(set(looks)) == len(lines) == len(names)
 
 
-def test_a_model_is_seen_where_the_other_predictor_agrees():
-  same = Estimate(2.0, 0.1)
-  risks = [ShiftedRisk(v, same, 2.0, same, 2.0, 1.0) for v in (1.0, 2.0)]
-  axes = plot_shifts([Shift('noise_std', 'noise', 1.0, risks)], 'gd').axes[0]
-  lines = {line.get_label(): line for line in axes.lines}
-  assert lines['the model, exact'].get_linestyle() == '-'
-  assert lines['gd, exact'].get_linestyle() == '--'
-  order = [*lines]  # in which they are drawn
-  assert order.index('the model, exact') < order.index('gd, exact')
-  for name in 'the model', 'gd':
-    points = lines[f'{name}, sampled ± s.e.']
-    assert points.get_markerfacecolor() == 'none'
-
-
-def _shifts(tmp_path):
-  near, far = Estimate(2.0, 0.1), Estimate(300.0, 1.0)
-  risks = [ShiftedRisk(v, near, 2.0, far, 300.0, 1.0) for v in (1.0, 2.0, 4.0)]
-  shifts = [
-    Shift('query_scale', 'factor on the condition of the features, trace', 1.0, risks)
-  ] * 6
-  return plot_shifts(shifts, 'gd')
-
-
 def _heads(tmp_path):
   head = Head(np.ones(3), np.eye(3), 0.5, 1.0)
   return plot_heads([head] * 5)
@@ -149,13 +123,12 @@ _EXAMPLES = {
   'render_grid': _atlas(pictures.by_operations),
   'draw': _diagram,
   'examples': _atlas(pictures.by_examples),
-  'shifts': _shifts,
   'heads': _heads,
   'attention': _attention,
 }
 
 
-_QUICK = 'render_figure', 'render_grid', 'shifts', 'plot_heat_maps', 'draw'
+_QUICK = 'render_figure', 'render_grid', 'plot_heat_maps', 'draw'
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,7 @@ def test_products_are_counted_with_their_batches_and_loops():
 def test_the_share_is_of_the_peak_of_all_devices():
   assert share_of_peak(197e12, 'TPU v5 lite', 4) == 0.25
   line = describe(197e12, 'TPU v5 lite', 4)
-  assert '197 TFLOP/s' in line
-  assert '25.00% of the peak in bfloat16 (4 × TPU v5 lite, 197 TFLOP/s each)' in line
+  assert '25.00% of the peak of 4 × TPU v5 lite in bfloat16' in line
 
 
 def test_without_a_known_peak_there_is_no_share():

@@ -2,15 +2,17 @@
 
 import contextlib
 import json
+import socket
+import subprocess
 import threading
+import time
 
 import pytest
 
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.storage import workdir
 from zoo.storage.workdir import locked, open_workdir
-from zoo.training.records import Records, read_lines
+from zoo.training.records import Records
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs', 'impatient')
 
@@ -72,43 +74,14 @@ def test_a_workdir_of_another_kind_is_refused(tmp_path, mark, own, other):
   open_workdir(tmp_path, small_config(), own)
 
 
-def test_a_point_cannot_be_trained_while_its_sweep_is_and_the_other_way_round(tmp_path):
-  one, other = tmp_path / 'points' / 'seed=0', tmp_path / 'points' / 'seed=1'
-  one.mkdir(parents=True)
-  other.mkdir()
-  with locked(tmp_path):
-    with refuses(str(tmp_path), 'another process is training'), locked(tmp_path):
+def test_a_folder_is_held_by_one_program(tmp_path):
+  for _ in range(2):
+    refused = refuses(str(tmp_path), 'another process is training')
+    with locked(tmp_path), refused, locked(tmp_path):
       pass
-    with refuses(str(tmp_path), 'is in use'), locked(one):
-      pass
-  with locked(one):
-    with refuses(str(tmp_path), 'is in use'), locked(tmp_path):
-      pass
-    with locked(other):  # two points at once are fine
-      pass
-  with locked(tmp_path):
-    pass
 
 
-def test_where_there_are_no_locks_it_is_said(tmp_path, monkeypatch, caplog):
-  def unsupported(file, mode):
-    raise OSError(95, 'Operation not supported')
-
-  monkeypatch.setattr(workdir.fcntl, 'flock', unsupported)
-  with locked(tmp_path):
-    pass
-  monkeypatch.setattr(workdir, 'fcntl', None)  # as on Windows
-  with locked(tmp_path):
-    pass
-  messages = [record.getMessage() for record in caplog.records]
-  assert len(messages) == 2
-  assert all(f'{tmp_path} cannot be locked' in text for text in messages)
-  assert 'not supported' in messages[0]
-
-
-def test_a_folder_whose_process_ends_soon_is_waited_for(tmp_path, monkeypatch, caplog):
-  monkeypatch.setattr(workdir, '_PATIENCE', 60.0)
-  monkeypatch.setattr(workdir, '_PAUSE', 0.05)
+def test_a_folder_whose_process_ends_soon_is_waited_for(tmp_path, caplog):
   caplog.set_level('INFO', 'absl')
   with contextlib.ExitStack() as other:
     other.enter_context(locked(tmp_path))
@@ -116,17 +89,29 @@ def test_a_folder_whose_process_ends_soon_is_waited_for(tmp_path, monkeypatch, c
     with locked(tmp_path):
       pass
   (record,) = caplog.records  # said once
-  assert f'{tmp_path} is in use by another process; waiting' in record.getMessage()
+  assert f'{tmp_path} was locked by' in record.getMessage()
+
+
+def test_a_folder_of_a_process_that_was_killed_is_taken_at_once(tmp_path):
+  ended = subprocess.Popen(['true'])
+  ended.wait()
+  start = time.monotonic()
+  (tmp_path / '.lock').write_text(f'{socket.gethostname()} {ended.pid} a')
+  with locked(tmp_path):
+    assert time.monotonic() - start < 1.0
+  # The processes of another machine are unknown, so its lease has to expire.
+  (tmp_path / '.lock').write_text(f'elsewhere {ended.pid} a')
+  with locked(tmp_path):
+    assert time.monotonic() - start > 1.5
 
 
 def test_a_lock_is_not_written_through_a_symbolic_link(tmp_path):
   target, folder = tmp_path / 'target', tmp_path / 'run'
-  target.write_text('do not touch')
+  target.write_text('nobody')
   folder.mkdir()
   (folder / '.lock').symlink_to(target)
-  with pytest.raises(OSError, match='symbolic link'), locked(folder):
-    pass
-  assert target.read_text() == 'do not touch'
+  with locked(folder):
+    assert target.read_text() == 'nobody'
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp_path):
@@ -144,15 +129,6 @@ def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp
   (tmp_path / 'checkpoints' / '4').mkdir()
   with refuses('belongs to another config', 'batch_size'):
     open_workdir(tmp_path, small)
-
-
-def test_damaged_lines_are_left_out_with_a_warning(tmp_path, caplog):
-  good = b'{"step": 4, "wall_time": 1.0}\n'
-  bad = b'[1, 2]\n{"step": 5}\n\xff\n'
-  (tmp_path / 'metrics.jsonl').write_bytes(good + bad + good + b'{"st')
-  lines = read_lines(tmp_path / 'metrics.jsonl')
-  assert [line['step'] for line in lines] == [4, 4]
-  assert [record.args[0] for record in caplog.records] == [2, 3, 4]
 
 
 def line(step, loss=1.0):

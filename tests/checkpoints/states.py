@@ -15,8 +15,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from zoo.config.validation import abstract_model
-from zoo.storage.checkpointer import Checkpoints
-from zoo.storage.metadata import run_metadata
+from zoo.storage.checkpointer import Checkpoints, run_metadata
 from zoo.storage.orbax_folders import start_save
 from zoo.storage.steps import FORMAT, MANIFEST, write_manifest
 

@@ -132,8 +132,7 @@ def test_a_file_that_may_not_be_read_falls_back_and_says_so(tmp_path, caplog):
 
 def test_left_over_temporary_folders_are_cleared(tmp_path):
   save(tmp_path, 1)
-  names = '.saving.2', '.saving.2.orbax-checkpoint-tmp', '.deleting.1'
-  for name in (*names, '2.orbax-checkpoint-tmp'):
+  for name in '.saving.2', '.saving.2.orbax-checkpoint-tmp', '.deleting.1':
     (tmp_path / 'checkpoints' / name / 'model').mkdir(parents=True)
   assert load_latest(tmp_path) == 1
   assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == ['1']

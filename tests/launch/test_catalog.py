@@ -1,12 +1,11 @@
 """The command that lists what there is."""
 
 import zoo
-from tests.launch.processes import ROOT
 from zoo import evaluation_sets
 
 
 def test_everything_is_listed_with_its_figures(call):
-  answer = call('catalog', f'--checkpoints={ROOT}/checkpoints')
+  answer = call('catalog')
   assert answer.code == 0, answer.err
   lines = answer.out.splitlines()
   assert lines[0].split(None, 1) == ['models', ', '.join(zoo.list_models())]

@@ -11,8 +11,8 @@ import pytest
 
 from launch.__main__ import COMMANDS
 from launch.compiled import delete_least_used
-from tests.launch.processes import ROOT, bound, command, environment, launch
-from tests.marks import FULL, mostly_full
+from tests.launch.processes import ROOT, bound, command, environment, launch, run
+from tests.marks import FULL
 
 ARGUMENTS = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_batches=0'
 
@@ -31,49 +31,19 @@ def shell(line, cache, cwd):
   )
 
 
-@pytest.mark.slow  # a process each
-@pytest.mark.parametrize(
-  'line',
-  mostly_full(
-    ['"$@" 0<&- 1>&- 2>&-'],
-    ['"$@" 2> >(head -c1) | head -c1', 'PYTHONIOENCODING=ascii "$@"'],
-  ),
-)
-def test_a_lost_terminal_or_a_strange_one_ends_no_training(line, cache, tmp_path):
-  answer = shell(line, cache, tmp_path)
+@pytest.mark.slow
+def test_a_terminal_without_unicode_ends_no_training(cache, tmp_path):
+  answer = shell('PYTHONIOENCODING=ascii "$@"', cache, tmp_path)
   assert answer.returncode == 0, answer.stderr
   assert 'Traceback' not in answer.stderr
-  workdir = tmp_path / 'checkpoints/runs/yq_lsa-smoke'
-  assert (workdir / 'summary.json').is_file()
-  if 'ascii' in line:
-    assert '\\xb1' in answer.stdout or '±' not in answer.stdout
+  assert '\\xb1' in answer.stdout
 
 
 @pytest.mark.slow
-def test_a_full_disk_for_the_output_ends_no_training(cache, tmp_path):
-  answer = shell('"$@" >/dev/full', cache, tmp_path)
-  assert answer.returncode == 1, answer.stderr
-  assert 'Traceback' not in answer.stderr
-  said = 'error: the output could not be written: No space left on device'
-  assert said in answer.stderr
-  assert (tmp_path / 'checkpoints/runs/yq_lsa-smoke/summary.json').is_file()
-
-
-@pytest.mark.slow
-def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(cache, tmp_path):
-  process = subprocess.Popen(
-    command(*ARGUMENTS),
-    cwd=ROOT,
-    env={**environment(cache), 'JAX_PLATFORMS': 'cpu'},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-  time.sleep(0.5)
-  process.send_signal(signal.SIGINT)
-  _, stderr = process.communicate(timeout=60)
-  assert process.returncode in (-signal.SIGINT, 130), stderr
-  assert 'Traceback' not in stderr
+def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(cache):
+  code = 'from launch import cli; cli.run(lambda: signal.raise_signal(signal.SIGINT))'
+  answer = run([sys.executable, '-c', f'import signal; {code}'], cache)
+  assert (answer.returncode, answer.stderr) == (-signal.SIGINT, '')
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ CONFIG = '--config=configs/llm/smollm2.py:smoke'
     ([CONFIG], '--data is missing'),
     ([CONFIG, '--data={}'], 'has no stsb-en-train.csv'),
     (['--config=configs/llm/own_benchmark.py'], '--data is missing'),
-    (['--config=configs/llm/smollm2.py:trec'], "did you mean 'trec_qa'"),
-    (['--config=configs/llm/ablation.py', '--data={}'], 'which has no folder stsb'),
+    (['--config=configs/llm/smollm2.py:smok'], "did you mean 'smoke'"),
+    (['--config=configs/llm/ablation.py', '--data={}'], 'has no stsb-en-train.csv'),
     (
       ['--config=configs/llm/ablation.py', "--config.ablation.guesses=('cosin',)"],
       "did you mean 'cosine'",

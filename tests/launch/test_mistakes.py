@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.launch.processes import ROOT
-
 _SWEEP = 'sweep --config=configs/multi_head_lsa.py:smoke --workdir=x'
 _AOT = 'aot --config=configs/lsa.py'
 # Those of other commands are in their own files. Each command has what it alone reads;
@@ -29,10 +27,6 @@ _MISTAKES = {
   'benchmark --models=nobody': "unknown --models 'nobody'",
   'benchmark --models=gru --scaling=a.png': 'give one of them',
   'benchmark --scaling=picture.txt': 'must end in .png, .svg or .pdf',
-  f'catalog --checkpoints={ROOT}/README.md': 'which is not a folder',
-  'catalog --checkpoints=nowhere': 'nowhere, does not exist',
-  'catalog --checkpoints=': '--checkpoints is empty',
-  'catalog --checkpoints=~nobody-here/x': "'~nobody-here/x'",
   'catalog --export=tabel_1': "unknown evaluation set 'tabel_1'; known: anisotropic",
   'catalog --export=table_1 --out=set.txt': 'it must end in .npz',
   'catalog --export=table_1 --out=no/set.npz': 'its folder does not exist',
@@ -42,7 +36,7 @@ _MISTAKES = {
   'headlines one_steps': "did you mean 'one_step'?",
   'headlines one_step --out=taken': 'taken cannot be the output folder',
   'headlines one_step --out=taken/x': 'x cannot be the output folder',
-  'paper --figures=contxt': "did you mean 'context'?",
+  'paper --figures=7': "unknown figure '7'",
   'paper --figures=': 'no figure is named',
   'paper --seeds=0': '--seeds is 0',
   'paper --seeds=two': "'two'",

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from launch import start
+import launch
 from zoo.studies import atlas
 
 _MODULE = """
@@ -157,8 +157,8 @@ def test_a_file_that_hides_a_package_is_named(
   monkeypatch.syspath_prepend(tmp_path)
   monkeypatch.delitem(sys.modules, file.partition('/')[0].removesuffix('.py'))
   if not hides:
-    return start.refuse_shadows()
+    return launch.refuse_shadows()
   with pytest.raises(SystemExit, match='2'):
-    start.refuse_shadows()
+    launch.refuse_shadows()
   (line,) = capsys.readouterr().err.splitlines()
   assert f'{tmp_path / file} hides the package' in line

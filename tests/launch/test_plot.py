@@ -2,12 +2,12 @@
 
 import json
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
 
 import zoo
-from tests import fuzz
 from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.config import schema
@@ -28,8 +28,7 @@ SUMMARY = {
   'step': 12,
   **dict.fromkeys(
     (
-      *('eval_risk', 'eval_risk_stderr', 'gd_eval_risk', 'gd_eval_risk_stderr'),
-      *('eval_excess_over_gd', 'eval_excess_over_gd_stderr'),
+      *('eval_risk', 'eval_risk_stderr'),
       *('exact_risk', 'gd_risk', 'optimal_risk', 'excess_risk'),
     ),
     1.5,
@@ -163,28 +162,10 @@ def test_a_sweep_and_runs_with_other_losses_are_refused_in_one_line(call, run, r
   )
 
 
-@pytest.mark.parametrize(
-  'damaged',
-  [
-    {'exact_risk': float('inf')},
-    {'loss': [1.0]},
-    {'step': -1},
-    {'wall_time': None},
-  ],
-  ids=str,
-)
-def test_a_damaged_line_is_left_out_with_a_warning(run, damaged, caplog):
-  lines = [line(4), {**line(8), **damaged}, line(12)]
-  (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n')
-  assert read_curve(run)[0] == [4, 12]
-  assert [record.args[0] for record in caplog.records] == [2]
-
-
-def test_a_line_with_an_unknown_value_is_whole(run, caplog):
+def test_a_line_with_an_unknown_value_is_whole(run):
   lines = [line(4), line(8, eval_risk=None, curve=[None, 2.0]), line(12, loss=None)]
   (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n')
   assert read_curve(run)[0] == [4, 8, 12]
-  assert not caplog.records
   (run / 'summary.json').unlink()
   curve = _read_comparison(run)['model']
   assert (curve['num_examples'], curve['mean']) == ([0, 1], [None, 2.0])
@@ -193,7 +174,7 @@ def test_a_line_with_an_unknown_value_is_whole(run, caplog):
 def test_a_risk_that_was_measured_once_is_shown_with_the_training_loss(run):
   lines = [line(step, exact_risk=None) for step in (4, 8)]
   lines.append(line(12, exact_risk=None, eval_risk=2.0))
-  (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n')
   (axes,) = plot_risk([run]).axes
   risk, loss, _ = axes.lines
   assert risk.get_marker() != 'None'
@@ -202,8 +183,8 @@ def test_a_risk_that_was_measured_once_is_shown_with_the_training_loss(run):
 
 
 def test_lines_without_an_exact_risk_show_the_sampled_one(run):
-  lines = [{'step': s, 'wall_time': 1.0, 'eval_risk': 2.0 + s} for s in (4, 8)]
-  (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  lines = [line(step, exact_risk=None, eval_risk=2.0 + step) for step in (4, 8)]
+  (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n')
   assert read_curve(run) == ([4, 8], [6.0, 10.0])
 
 
@@ -214,15 +195,6 @@ def test_a_damaged_summary_is_none(run):
     path.write_text(json.dumps({**SUMMARY, 'gd_risk': value}))
     assert read_summary(path) is None
   path.write_text(json.dumps({k: v for k, v in SUMMARY.items() if k != 'step'}))
-  assert read_summary(path) is None
-
-
-def test_a_summary_may_have_a_loss_without_its_error_but_no_error_without_a_loss(run):
-  path = run / 'summary.json'
-  unknown = {**SUMMARY, 'eval_risk_stderr': None, 'gd_eval_risk_stderr': None}
-  path.write_text(json.dumps(unknown))
-  assert read_summary(path) == unknown
-  path.write_text(json.dumps({**SUMMARY, 'eval_risk': None}))
   assert read_summary(path) is None
 
 
@@ -249,21 +221,6 @@ def test_a_mistake_is_one_line(call, run, monkeypatch, arguments, said):
   assert answer.code == 2, answer.err
   (message,) = answer.err.splitlines()
   assert said in message
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('name', 'mutate'),
-  [
-    ('config.json', fuzz.mutate_json),
-    ('metrics.jsonl', fuzz.mutate_lines),
-    ('summary.json', fuzz.mutate_json),
-  ],
-)
-def test_corrupted_files_are_read_or_refused_in_one_line(run, name, mutate):
-  fuzz.check_all(
-    run / name, lambda: (read_curve(run), read_summary(run / 'summary.json')), mutate
-  )
 
 
 @pytest.mark.slow
@@ -318,7 +275,8 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   (axes,) = plot_sweep(tmp_path).axes
   assert [one.get_text() for one in axes.get_xticklabels()] == ['lsa']
   assert np.asarray(axes.lines[0].get_ydata()).tolist() == [6.0]
-  ((_, low), (_, high)) = axes.collections[0].get_segments()[0]
+  bars: Any = axes.collections[0]
+  ((_, low), (_, high)) = bars.get_segments()[0]
   assert (low, high) == pytest.approx((6 - 4.303 / 3**0.5, 6 + 4.303 / 3**0.5), 1e-3)
   (tmp_path / 'table.json').write_text(json.dumps([{**rows[0], 'eval_risk': None}]))
   with refuses('has no risk'):

@@ -18,7 +18,6 @@ COMMANDS = {
   'atlas': ('--out={}',),
   'headlines': ('--out={}',),
   'results': ('--docs={}',),
-  'catalog': ('--checkpoints={}',),
   'catalog --out': ('--export=table_1', '--out={}'),
   'benchmarks.baselines --out': ('--out={}',),
   'benchmarks.baselines --values': ('--values={}',),

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from zoo.llm import experiment, loaded
-from zoo.llm.benchmarks import PUBLISHED
 from zoo.reports import plots
 
 # A folder that is there, where the weights of models that the tests replace would be.
@@ -36,66 +35,16 @@ PAIRS = [
 
 
 def write_stsb(folder, pairs=PAIRS):
-  """The three CSV files; queries and contexts are of the same pairs."""
-  rows = [('sentence1', 'sentence2', 'similarity_score'), *pairs]
-  return _write(folder, PUBLISHED['stsb'], rows)
+  """The three CSV files; queries and contexts are of the same pairs.
 
-
-def _write(folder, benchmark, rows):
-  """The files of a benchmark; the last one has the line ends of Windows."""
+  The last one has the line ends of Windows.
+  """
   folder.mkdir(parents=True, exist_ok=True)
-  for name, end in zip(benchmark.files, ('\n', '\n', '\r\n'), strict=True):
-    with (folder / name).open('w', newline='') as file:
-      csv.writer(
-        file,
-        delimiter=benchmark.delimiter,
-        lineterminator=end,
-        quoting=csv.QUOTE_MINIMAL if benchmark.quoted else csv.QUOTE_NONE,
-        quotechar='"' if benchmark.quoted else None,
-      ).writerows(rows)
+  rows = [('sentence1', 'sentence2', 'similarity_score'), *pairs]
+  for split, end in ('train', '\n'), ('dev', '\n'), ('test', '\r\n'):
+    with (folder / f'stsb-en-{split}.csv').open('w', newline='') as file:
+      csv.writer(file, lineterminator=end).writerows(rows)
   return folder
-
-
-JUDGMENTS = ['NEUTRAL', 'ENTAILMENT', 'CONTRADICTION']
-SICK_HEADER = 'pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment'
-
-
-def sick_rows():
-  """Number, sentences, score from 1 to 5, judgment."""
-  return [
-    (number, one, other, round(1 + 0.8 * score, 3), JUDGMENTS[number % 3])
-    for number, (one, other, score) in enumerate(PAIRS)
-  ]
-
-
-def write_sick(folder):
-  """The three files of SICK."""
-  rows = [SICK_HEADER.split('\t'), *sick_rows()]
-  return _write(folder, PUBLISHED['sick_entailment'], rows)
-
-
-# Question, sentence, and whether it answers the question.
-ANSWERS = [
-  (f'Where is the {thing} ?', f'{start} {place} .', label)
-  for thing, place in (
-    ('owl', 'the barn'),
-    ('ferry', 'the pier'),
-    ('choir', 'the hall'),
-    ('fox', 'the wood'),
-    ('lamp', 'the attic'),
-  )
-  for start, label in (
-    (f'The {thing} is in', 1),
-    (f'No {thing} lives near', 0),
-    (f'Nobody knows the {thing} of', 0),
-  )
-]
-
-
-def write_trec_qa(folder, rows=ANSWERS):
-  """The three files of TREC QA."""
-  lines = [(question, label, sentence) for question, sentence, label in rows]
-  return _write(folder, PUBLISHED['trec_qa'], [('qtext', 'label', 'atext'), *lines])
 
 
 def write_jsonl(folder, rows):

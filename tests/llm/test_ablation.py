@@ -2,8 +2,6 @@
 
 import csv
 import json
-import math
-import re
 import shutil
 import zlib
 from typing import Any
@@ -14,24 +12,22 @@ import pytest
 from configs.llm import ablation as ablation_config
 from tests.compare import refuses
 from tests.llm.pairs import (
+  PAIRS,
   WEIGHTS,
   Parrot,
   asking,
   lines_of,
   set_fields,
-  write_sick,
+  write_jsonl,
   write_stsb,
-  write_trec_qa,
 )
 from tests.marks import mostly_full
-from zoo import reports
 from zoo.llm import ablation, ablation_report, experiment
-from zoo.llm.ablation_results import LEVEL
-from zoo.reports.plots import from_csv
+from zoo.llm.ablation_results import LEVEL, Cell
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
-NUM = 5  # prompts in each cell: the questions of our own TREC QA
+NUM = 5  # prompts in each cell
 
 
 class Mixer(Parrot):
@@ -49,12 +45,8 @@ class Mixer(Parrot):
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
-  """A folder with those of all sources."""
-  folder = tmp_path_factory.mktemp('ablation') / 'data'
-  write_stsb(folder / 'stsb')
-  write_sick(folder / 'sick')
-  write_trec_qa(folder / 'trec_qa')
-  return folder
+  """The CSV files of STS-B."""
+  return write_stsb(tmp_path_factory.mktemp('ablation') / 'stsb')
 
 
 def small_config(**fields) -> Any:
@@ -64,15 +56,14 @@ def small_config(**fields) -> Any:
     config.model.weights = config.encoder.weights = str(WEIGHTS)
     config.model.batch_size = 2
     config.prompts.num_prompts = NUM
-    config.ablation.benchmarks = ('stsb', 'trec_qa')
     config.ablation.guesses = ('constant', 'wrong', 'oracle')
-    config.ablation.noise, config.ablation.class_noise = (0.0, 2.0), (0.0, 0.8)
+    config.ablation.noise = (0.0, 2.0)
     config.ablation.num_examples = (0, 2)
     set_fields(config, fields)
   return config
 
 
-CELLS = 2 * 2 * 4  # benchmarks, numbers of examples, guesses
+CELLS = 2 * 4  # numbers of examples, guesses
 
 
 def run(*arguments) -> Any:
@@ -81,23 +72,16 @@ def run(*arguments) -> Any:
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory, data):
-  """The folder, the results and the model of a whole ablation, with its page."""
+  """The folder, the results and the model of a whole ablation."""
   out = tmp_path_factory.mktemp('finished') / 'out'
-  with pytest.MonkeyPatch.context() as patch, asking(Mixer()) as mixer:
-    # The page's pictures take time, and tests/reports draws some.
-    patch.setattr(
-      ablation_report.reports,
-      'figure_of',
-      lambda plot, title, caption: reports.Figure(title, caption, []),
-    )
+  with asking(Mixer()) as mixer:
     found = run(small_config(), out, data)
   return out, found, mixer
 
 
 @pytest.fixture
-def mixer(monkeypatch):
-  """The model of every run, after which no page is written."""
-  monkeypatch.setattr(ablation_report, 'write', lambda found, out: None)
+def mixer():
+  """The model of every run."""
   with asking(Mixer()) as mixer:
     yield mixer
 
@@ -121,25 +105,24 @@ def test_each_cell_is_a_run_of_the_experiment(tmp_path, finished, data, mixer):
   out, _, _ = finished
   told = lines_by_cell(out)
   assert len(told) == CELLS
-  for cell, config in ablation.plan(small_config()):
-    if (cell.benchmark, cell.num_examples, cell.guess) == ('stsb', 2, 'wrong'):
-      experiment.run(config, tmp_path, data / 'stsb')
-      assert told[cell.name] == lines_of(tmp_path)
-      # A run of its own goes on in the folder of the cell, and finds nothing to ask.
-      mixer.asked.clear()
-      assert experiment.run(config, out / 'cells' / cell.name, data / 'stsb')
-      assert not mixer.asked
+  config = ablation.plan(small_config())[Cell(2, 'wrong')]
+  experiment.run(config, tmp_path, data)
+  assert told['2_examples/wrong'] == lines_of(tmp_path)
+  # A run of its own goes on in the folder of the cell, and finds nothing to ask.
+  mixer.asked.clear()
+  assert experiment.run(config, out / 'cells/2_examples/wrong', data)
+  assert not mixer.asked
 
 
 def test_the_arm_without_guesses_is_asked_once(finished):
   _, _, mixer = finished
   # Each prompt twice: for free generation, and for the forced prefix.
-  assert len(mixer.asked) == 2 * NUM * (CELLS + 2 * 2)
+  assert len(mixer.asked) == 2 * NUM * (CELLS + 2)
   without = [prompt for prompt in mixer.asked if 'Initial' not in prompt]
-  assert len(without) == len(set(without)) == 2 * NUM * 2 * 2
+  assert len(without) == len(set(without)) == 2 * NUM * 2
 
 
-@pytest.mark.parametrize('stop', mostly_full([5 * NUM + 3], [1, 2 * NUM, 30 * NUM]))
+@pytest.mark.parametrize('stop', mostly_full([5 * NUM + 3], [1, 2 * NUM, 15 * NUM]))
 def test_stopped_and_called_again_it_asks_the_rest_alone(
   tmp_path, finished, data, mixer, stop
 ):
@@ -161,10 +144,9 @@ def test_more_names_add_their_cells(tmp_path, finished, data, mixer):
   out = shutil.copytree(finished[0], tmp_path / 'out')
   names = ('minus_1', 'constant', 'wrong', 'oracle')
   found = run(small_config(ablation__guesses=names), out, data)
-  # A shift is for numbers alone, and the arm without guesses is known.
+  # The arm without guesses is known.
   assert len(mixer.asked) == 2 * NUM * 2
   assert all('Initial guess' in prompt for prompt in mixer.asked)
-  assert {row['benchmark'] for row in rows_of(found, guess='minus_1')} == {'stsb'}
   assert len(found['rows']) == 3 * (CELLS + 2)
   assert run(small_config(ablation__guesses=names), out, data) == found
   assert len(mixer.asked) == 2 * NUM * 2
@@ -172,8 +154,8 @@ def test_more_names_add_their_cells(tmp_path, finished, data, mixer):
 
 def test_a_mixture_has_the_weights_and_the_errors_of_a_mixture(finished):
   out, found, _ = finished
-  for row in rows_of(found, benchmark='stsb', readout='forced'):
-    lines = lines_by_cell(out)[f'stsb/{row["num_examples"]}_examples/{row["guess"]}']
+  for row in rows_of(found, readout='forced'):
+    lines = lines_by_cell(out)[f'{row["num_examples"]}_examples/{row["guess"]}']
     if row['guess'] == 'constant':
       assert row['guess_weight'] is None
     else:
@@ -213,38 +195,6 @@ def test_all_comparisons_of_a_readout_are_corrected_together(finished):
           assert one['p'] <= LEVEL or one['low'] <= 0 <= one['high']
 
 
-def test_copies_of_classes(finished):
-  _, found, _ = finished
-  for row in rows_of(found, benchmark='trec_qa', guess='wrong'):
-    assert row['copied_share'] == 1.0
-    assert (row['with_guess'], row['guess_alone']) == (1.0, 1.0)
-    assert row['with_minus_guess']['difference'] == 0.0
-    assert row['with_minus_guess']['p'] == 1.0
-    # The own answer is always `no`, so that its weight is not determined.
-    assert row['own_weight'] is None
-    if row['readout'] == 'expected':
-      # Of two classes the one is twice as probable; the wrong one is.
-      assert row['log_loss_with'] == pytest.approx(math.log(3))
-  assert found['metrics'] == {'stsb': 'mean squared error', 'trec_qa': 'error rate'}
-
-
-def test_curves(finished):
-  _, found, _ = finished
-  assert len(found['curves']) == 2 * 2 * 3
-  for curve in found['curves']:
-    if curve['benchmark'] == 'trec_qa':  # copies
-      assert curve['guess_losses'] == curve['answer_losses']
-      assert (curve['at'], curve['side']) == (None, 'nowhere below')
-      assert curve['share_crossing'] == 0.0
-    elif curve['readout'] == 'forced':
-      (x, more_x), (y, more_y) = curve['guess_losses'], curve['answer_losses']
-      assert y > x
-      if more_y < more_x:
-        assert curve['side'] == 'crosses'
-        share = (y - x) / (y - x - more_y + more_x)
-        assert curve['at'] == pytest.approx(x + share * (more_x - x))
-
-
 def test_the_files_hold_the_numbers(finished):
   out, found, _ = finished
   assert json.loads((out / 'ablation.json').read_text()) == found
@@ -252,50 +202,52 @@ def test_the_files_hold_the_numbers(finished):
     table = list(csv.DictReader(file))
   assert len(table) == len(found['rows']) == 3 * CELLS
   for read, row in zip(table, found['rows'], strict=True):
-    assert (read['benchmark'], read['guess']) == (row['benchmark'], row['guess'])
+    assert (read['readout'], read['guess']) == (row['readout'], row['guess'])
     assert float(read['with_guess']) == row['with_guess']
     assert float(read['with_minus_guess_p']) == row['with_minus_guess']['p']
-  page = (out / 'report.html').read_text()
-  assert len(re.findall('<figure', page)) == 2 * 3
-  assert f'{2 * CELLS} comparisons' in page
   told = ablation_report.table(found)
-  assert 'stsb: mean squared error of the expected value, 5 prompts' in told
-  for row in rows_of(found, readout='expected'):
+  assert 'expected value: mean squared error, 5 prompts in each cell' in told
+  assert told.count(f'{2 * CELLS} comparisons') == 3
+  for row in found['rows']:
     assert f'{row["with_guess"]:.3f}' in told
-    assert f'{row["with_guess"]:.3f}</code></td>' in page
-  plot = from_csv('stsb_forced', (out / 'figure_stsb_forced.csv').read_text())
-  curve = plot.series('a', '2 examples')
-  (of_forced,) = [
-    curve
-    for curve in found['curves']
-    if (curve['benchmark'], curve['num_examples'], curve['readout'])
-    == ('stsb', 2, 'forced')
-  ]
-  assert curve.x == tuple(sorted(of_forced['guess_losses']))
-  (row,) = rows_of(
-    found, benchmark='stsb', guess='wrong', readout='forced', num_examples=2
+
+
+def test_classes(tmp_path, mixer):
+  rows = [{'inputs': [one], 'label': 'ab'[score > 2]} for one, _, score in PAIRS]
+  classes = {'name': 'jsonl', 'inputs': ('Text',), 'low': None, 'high': None}
+  config = small_config(
+    **{f'benchmark__{name}': value for name, value in classes.items()},
+    prompts__context_split='train',
+    ablation__noise=(0.0, 0.8),
+    ablation__guesses=('plus_1', 'wrong', 'oracle'),
   )
-  assert [panel.x_names for panel in plot.panels] == [(), ('0', '2'), ('0', '2')]
-  assert plot.end('b', 'wrong') == row['with_guess']
-  assert plot.end('b', 'without guess') == row['without_guess']
-  assert plot.end('c', 'wrong') == row['guess_weight']
+  found = run(config, tmp_path / 'out', write_jsonl(tmp_path / 'own', rows))
+  # A shift is for numbers alone.
+  assert {row['guess'] for row in found['rows']} == {'wrong', 'oracle_0', 'oracle_0.8'}
+  assert found['metric'] == 'error rate'
+  for row in rows_of(found, guess='wrong'):
+    assert row['copied_share'] == 1.0
+    assert (row['with_guess'], row['guess_alone']) == (1.0, 1.0)
+    assert row['with_minus_guess']['difference'] == 0.0
+    assert row['with_minus_guess']['p'] == 1.0
+    assert row['guess_weight'] is None
+  set_fields(config, {'ablation.guesses': ('plus_1',)})
+  with refuses('config.ablation.guesses', 'plus_1', 'classes'):
+    run(config, tmp_path / 'out', tmp_path / 'own')
+  set_fields(config, {'ablation.guesses': ('oracle',), 'ablation.noise': (2.0,)})
+  with refuses('config.guess.noise is 2', 'at most 1', 'classes'):
+    run(config, tmp_path / 'out', tmp_path / 'own')
 
 
 @pytest.mark.parametrize(
   ('fields', 'said'),
   [
-    ({'ablation__benchmarks': ('stbs',)}, ["'stbs'", 'sick_entailment', 'stsb']),
-    (
-      {'ablation__benchmarks': ()},
-      ['config.ablation.benchmarks is ()', 'at least one'],
-    ),
+    ({'ablation__guesses': ()}, ['config.ablation.guesses is ()', 'at least one']),
     ({'ablation__guesses': ('oracel',)}, ["'oracel'", "did you mean 'oracle'"]),
     ({'ablation__guesses': ('wrong', 'wrong')}, ['guesses', 'repeats a value']),
-    ({'ablation__guesses': ('plus_1',)}, ['plus_1', 'trec_qa', 'classes']),
     ({'ablation__noise': (0.0, -1.0)}, ['config.ablation.noise is -1.0', '≥ 0']),
-    ({'ablation__class_noise': (0.0, 1.5)}, ['class_noise is 1.5', '≥ 0 and ≤ 1']),
     ({'ablation__num_examples': (0, 21)}, ['num_examples is 21', 'from 0 to 20']),
-    ({'prompts__num_prompts': 6}, ['num_prompts is 6', '≤ 5', "'test'"]),
+    ({'prompts__num_prompts': 13}, ['num_prompts is 13', '≤ 12', "'test'"]),
     ({'model__weights': 'nowhere'}, ["config.model.weights is 'nowhere'"]),
   ],
 )
@@ -315,12 +267,6 @@ def test_a_mistake_in_the_fields_or_the_folders(tmp_path, finished, data):
     config.ablation.noises = (1.0,)
   with refuses("'noises'", "did you mean 'noise'"):
     run(config, tmp_path / 'out', data)
-  with config.unlocked():
-    del config.ablation.noises, config.benchmarks
-  with refuses("has no section 'benchmarks'"):
-    run(config, tmp_path / 'out', data)
-  with refuses('which has no folder stsb', 'sick and trec_qa'):
-    run(small_config(), tmp_path / 'out', data / 'stsb')
   (tmp_path / 'used').mkdir()
   (tmp_path / 'used' / 'thesis.tex').write_text('mine')
   with refuses("has 'thesis.tex'", 'no folder of an ablation'):
@@ -334,13 +280,13 @@ def test_a_mistake_in_the_fields_or_the_folders(tmp_path, finished, data):
 
 def test_the_shipped_config_has_the_cells_that_it_says():
   config: Any = ablation_config.get_config()
-  cells = [cell for cell, _ in ablation.plan(config)]
-  assert len(cells) == len(set(cells)) == 5 * (12 + 10 + 10)
+  cells = ablation.plan(config)
+  assert len(cells) == 5 * 12
   assert config.is_locked
-  for cell, of_cell in ablation.plan(config):
+  for cell, of_cell in cells.items():
     experiment.validate(of_cell)
     assert of_cell.prompts.num_examples == cell.num_examples
-    assert of_cell.guess.noise == cell.noise
-  assert len([*ablation.plan(ablation_config.get_config('smoke'))]) == 24
+  assert cells[Cell(5, 'oracle_0.5')].guess.noise == 0.5
+  assert len(ablation.plan(ablation_config.get_config('smoke'))) == 8
   with refuses("unknown variant 'stsb'", 'smoke'):
     ablation_config.get_config('stsb')

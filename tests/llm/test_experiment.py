@@ -1,7 +1,6 @@
 """The experiment as a whole: what it leaves, how it goes on, what it refuses."""
 
 import json
-import logging
 import shutil
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.llm.pairs import (
 from zoo.core.errors import RunError
 from zoo.llm import experiment
 from zoo.llm.config import FIELDS, validate
-from zoo.studies.paper.language_model import read_run
+from zoo.llm.report import table
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -102,10 +101,6 @@ def test_a_damaged_file_is_told_and_kept(finished, tmp_path, csv, parrot):
   for file in 'guesses.json', 'summary.json':
     refused(file, '{', f'{file} is damaged; delete it')
   lines = lines_of(finished[0])
-  for changed in {'query': 0}, {'guess': 4.99}, {'index': 99}:
-    others = [*lines[:3], lines[3] | changed, *lines[4:]]
-    text = ''.join(json.dumps(line) + '\n' for line in others)
-    refused('prompts.jsonl', text, r'line 4 of .*prompts.jsonl is damaged; delete')
   text = (finished[0] / 'prompts.jsonl').read_text().splitlines(keepends=True)
   damaged = ''.join([*text[:3], 'damaged\n', *text[4:]])
   out = refused('prompts.jsonl', damaged, r'line 4 of .*prompts.jsonl is damaged')
@@ -175,7 +170,7 @@ def test_a_mistake_in_the_fields_themselves():
 
 
 def test_what_is_found_late_is_told_before_anything_is_written(tmp_path, csv, parrot):
-  config = parrot_config(guess__model='network', guess__optimizer__learning_rate=1e30)
+  config = parrot_config(guess__model='network', guess__learning_rate=1e30)
   with pytest.raises(RunError, match=r'learning_rate, which is 1e\+30'):
     run(config, tmp_path / 'out', csv)
   parrot.max_length = 90
@@ -190,23 +185,18 @@ def test_no_examples_at_all(tmp_path, csv, parrot):
     prompts__num_examples=0, prompts__context_split='dev', readouts__grid_points=1001
   )
   summary = run(config, tmp_path / 'out', csv)
-  assert summary['context_guess_loss'] is None
   baselines = summary['baselines']
   assert baselines['context_mean'] == baselines['constant']
 
 
-def test_answers_that_say_nothing_are_told_in_one_line(tmp_path, csv, parrot, caplog):
+def test_answers_that_say_nothing_are_counted(tmp_path, csv, parrot):
   parrot.says = 'I would rather talk about the weather.'
-  with caplog.at_level(logging.WARNING):
-    summary = run(parrot_config(), tmp_path / 'out', csv)
+  summary = run(parrot_config(), tmp_path / 'out', csv)
   assert summary['arms']['with_guess']['free']['num_parsed'] == 0
-  assert 'no answer in the arm with_guess, readout free, could be parsed' in caplog.text
+  assert ' -      0%' in table(summary)
   assert [
     line['arms']['with_guess']['free'] for line in lines_of(tmp_path / 'out')
   ] == [{'value': None, 'answer': parrot.says}] * 12
-  shown = read_run(tmp_path / 'out')
-  assert shown.facts['free, with guess'] == '- ± -, 0% parsed'
-  assert 'parrot on 12 prompts of 2 examples' in shown.caption
 
 
 def test_a_benchmark_of_ones_own_with_classes(tmp_path, parrot):
@@ -217,7 +207,7 @@ def test_a_benchmark_of_ones_own_with_classes(tmp_path, parrot):
   ]
   config = small_config('own_benchmark')
   summary = run(config, tmp_path / 'classes', write_jsonl(tmp_path / 'moods', rows))
-  total, lines = 0.0, lines_of(tmp_path / 'classes')
+  lines = lines_of(tmp_path / 'classes')
   assert summary['metric'] == 'error rate'
   assert summary['arms']['without_guess']['expected']['parse_rate'] == 1
   for line in lines:
@@ -225,21 +215,6 @@ def test_a_benchmark_of_ones_own_with_classes(tmp_path, parrot):
     assert set(expected['probabilities']) == set(moods)
     assert sum(expected['probabilities'].values()) == pytest.approx(1)
     assert line['guess'] in moods
-    p = expected['probabilities'][line['label']]
-    total += -np.log(p) / 4
-  assert summary['log_losses']['with_guess']['loss'] == pytest.approx(total)
-  # The guesses have probabilities: of the class that was guessed they are the largest.
-  guesses = json.loads((tmp_path / 'classes' / 'guesses.json').read_text())
-  losses = []
-  for line in lines:
-    p = dict(zip(moods, guesses['probabilities']['test'][line['query']], strict=True))
-    assert sum(p.values()) == pytest.approx(1)
-    assert line['guess'] == max(p, key=p.__getitem__)
-    losses.append(-np.log(p[line['label']]))
-  assert summary['log_losses']['guess']['loss'] == pytest.approx(np.mean(losses))
-  shares = [{'glad': 2 / 3, 'sad': 1 / 3}[line['label']] for line in lines]
-  constant = summary['log_losses']['constant']['loss']
-  assert constant == pytest.approx(-np.mean(np.log(shares)))
 
 
 @pytest.mark.parametrize('name', ['smollm2', 'own_benchmark'])
@@ -253,5 +228,3 @@ def test_the_shipped_configs_are_valid_and_locked(name):
   assert config.readouts.max_new_tokens == 150
   with refuses("unknown variant 'smok'", 'smoke'):
     small_config(name, 'smok')
-  with refuses("'stsb,trec_qa'", 'two benchmarks'):
-    small_config(name, 'stsb,trec_qa')

@@ -48,13 +48,9 @@ NUMBERS = Scale(0.0, 5.0)
 CLASSES = Scale(0.0, 0.0, ('minus', 'plus'))
 
 
-def all_guessed(data, scale=NUMBERS, seed=0, **fields) -> Any:
+def guessed(data, scale=NUMBERS, seed=0, **fields) -> Any:
   config = small_config(**{f'guess__{name}': value for name, value in fields.items()})
   return make_guesses(config.guess, data, scale, embed, seed)
-
-
-def guessed(*arguments, **fields) -> Any:
-  return all_guessed(*arguments, **fields).labels
 
 
 def lines(data, targets):
@@ -173,34 +169,27 @@ def test_a_network_of_classes_is_trained_on_the_cross_entropy():
   data = benchmark(three, classes=ABC.classes)
   y = np.eye(3)[['abc'.index(label) for label in labels_of(data)]]
   expected = trained(data, y, 1, 5)
-  found = all_guessed(data, ABC, model='network', num_epochs=1, seed=5)
+  found = guessed(data, ABC, model='network', num_epochs=1, seed=5)
   for split, p in expected.items():
-    # Of float32, after 25 steps.
-    np.testing.assert_allclose(found.probabilities[split], p, atol=1e-5)
-    assert found.labels[split] == ['abc'[i] for i in p.argmax(axis=1)]
+    # float32 is off by 1e-5 after 25 steps, which decides only between equals.
+    *_, second, first = np.sort(p, axis=1).T
+    clear = first - second > 1e-4
+    assert clear.mean() > 0.9
+    chosen = np.array(found[split])[clear]
+    assert chosen.tolist() == ['abc'[i] for i in p[clear].argmax(axis=1)]
 
 
-def test_the_other_guesses_of_classes_are_distributions_too():
+def test_the_other_guesses_of_classes():
   data = benchmark(three, classes=ABC.classes)
-  constant = all_guessed(data, ABC, model='constant')
-  shares = [labels_of(data).count(name) / 200 for name in ABC.classes]
-  for p in constant.probabilities['test']:
-    assert p == pytest.approx(shares)
-  # The lines are fitted one by one, and their values cut to 0 and 1.
-  cosine = all_guessed(data, ABC, model='cosine')
+  constant = guessed(data, ABC, model='constant')
+  assert set(constant['test']) == {max('abc', key=labels_of(data).count)}
+  # The lines are fitted one by one.
   targets = [[label == name for label in labels_of(data)] for name in ABC.classes]
-  expected = lines(data, targets).clip(0, 1)
-  np.testing.assert_allclose(
-    np.transpose(cosine.probabilities['test']),
-    expected / expected.sum(axis=0),
-    atol=1e-6,
-  )
-  shuffled = all_guessed(data, ABC, model='network', shuffled=True)
-  for label, p in zip(
-    shuffled.labels['test'], shuffled.probabilities['test'], strict=True
-  ):
-    assert label == 'abc'[int(np.argmax(p))]
-  assert all_guessed(benchmark(score), model='constant').probabilities is None
+  expected = lines(data, targets).argmax(axis=0)
+  found = guessed(data, ABC, model='cosine')['test']
+  assert found == ['abc'[i] for i in expected]
+  shuffled = guessed(data, ABC, model='cosine', shuffled=True)['test']
+  assert sorted(shuffled) == sorted(found)
 
 
 def test_the_oracle_has_the_noise_that_is_asked_for():
@@ -224,15 +213,13 @@ def test_the_oracle_has_the_noise_that_is_asked_for():
 @pytest.mark.parametrize('noise', [0.0, 0.3, 1.0])
 def test_the_oracle_of_classes_is_wrong_as_often_as_is_asked_for(noise):
   data = benchmark(three, classes=ABC.classes)
-  found = all_guessed(data, ABC, model='oracle', noise=noise)
-  assert found.probabilities is None
+  found = guessed(data, ABC, model='oracle', noise=noise)['train']
   right = np.array(labels_of(data))
-  wrong = np.array(found.labels['train']) != right
+  wrong = np.array(found) != right
   assert abs(wrong.mean() - noise) <= 4 * np.sqrt(noise * (1 - noise) / 200)
   if noise == 1.0:  # the other two classes are as frequent
     moves = [
-      (ord(guess) - ord(label)) % 3
-      for guess, label in zip(found.labels['train'], right, strict=True)
+      (ord(guess) - ord(label)) % 3 for guess, label in zip(found, right, strict=True)
     ]
     assert abs(moves.count(1) / 200 - 0.5) < 4 * np.sqrt(0.25 / 200)
 
@@ -253,7 +240,5 @@ def test_losses_and_middles():
   assert NUMBERS.middle([1.0, 2.0, 4.5]) == 2.5
   assert CLASSES.middle(['plus', 'minus', 'plus']) == 'plus'
   assert CLASSES.middle(['plus', 'minus']) == 'minus'
-  assert ABC.log_loss([0.5, 0.25, 0.25], 'b') == pytest.approx(np.log(4))
-  assert 700 < ABC.log_loss([1.0, 0.0, 0.0], 'b') < 710  # −log of the least float64
   assert NUMBERS.same(3.4, 3.40)
   assert not NUMBERS.same(3.4, 3.41)

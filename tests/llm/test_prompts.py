@@ -15,16 +15,16 @@ WORDING = Wording(
 def test_draws_are_a_function_of_seed_and_index():
   draws = [sample_indices(3, index, 50, 30, 10) for index in range(50)]
   assert draws == [sample_indices(3, index, 50, 30, 10) for index in range(50)]
-  assert sorted(one.query for one in draws) == list(range(50))  # each query once
-  for one in draws:
-    assert len(set(one.context)) == 10
-    assert set(one.context) <= set(range(30))
+  assert sorted(query for query, _ in draws) == list(range(50))  # each query once
+  for _, context in draws:
+    assert len(set(context)) == 10
+    assert set(context) <= set(range(30))
   assert draws != [sample_indices(4, index, 50, 30, 10) for index in range(50)]
   # A shorter context is the beginning of a longer one.
   shorter = sample_indices(3, 7, 50, 30, 4)
-  assert shorter == (draws[7].query, draws[7].context[:4])
+  assert shorter == (draws[7][0], draws[7][1][:4])
   # Drawn anew for each prompt, and with no favourite.
-  counts = [sum(place in one.context for one in draws) for place in range(30)]
+  counts = [sum(place in context for _, context in draws) for place in range(30)]
   assert 5 <= min(counts) <= max(counts) <= 35  # 16.7 ± 3.3 each
 
 

@@ -44,7 +44,7 @@ def read(out, name):
 
 def test_a_mistake_is_refused_and_nothing_written(tmp_path):
   mistakes: list[tuple[dict[str, Any], list[str]]] = [
-    ({'figures': ['2', 'contxt']}, ["unknown figure 'contxt'", "'context'"]),
+    ({'figures': ['2', 'context']}, ["unknown figure 'context'", '1, 2, 3, 4, 5']),
     ({'figures': []}, ['no figure']),
     ({'num_seeds': 0}, ['the number of seeds is 0']),
     ({'objective': 'exakt'}, ["unknown objective 'exakt'", "'exact'"]),
@@ -85,41 +85,6 @@ def test_exact_lines_are_those_of_the_formulas(made):
   ]:
     line = read(out, name).series(panel, label)
     np.testing.assert_allclose(line.y, 110 / 21 + np.array(line.x) / 51, rtol=1e-12)
-  # Features of equal variance: the matrix step is a number.
-  covariance = read(out, 'covariance')
-  for name in 'GD, best step size', 'optimum: GD with a matrix step':
-    np.testing.assert_allclose(covariance.at('a', name, 1), 110 / 21, rtol=1e-12)
-
-
-@pytest.mark.slow
-def test_sampled_risks_under_shift_agree_with_the_exact_ones(made):
-  out, _ = made
-  deviations = []
-  for panel in read(out, 'shift').panels:
-    series = {one.name: one for one in panel.series}
-    for name, dots in series.items():
-      if name.endswith('sampled'):
-        line = series[name.replace('sampled', 'exact')]
-        for x, y, low in zip(dots.x, dots.y, dots.low, strict=True):
-          deviations.append((y - line.y[line.x.index(x)]) / (y - low))
-  # In standard errors. Panels share prompts, so that few are independent: 4 would be
-  # passed once in some hundred seeds.
-  assert len(deviations) == 60
-  assert max(map(abs, deviations)) < 4
-
-
-@pytest.mark.slow
-def test_the_gap_of_longer_contexts_is_that_of_the_formula():
-  trained = Runs({at: [{'exact_risk': 7.0}] for at in FIGURES['context'].points})
-  context = plot('context', trained)
-  gap = context.series('b', '11 heads, infimum')
-  np.testing.assert_allclose(gap.y, 80 / (10 * np.array(gap.x) + 2), rtol=1e-11)
-  gd = context.series('a', 'one step of gradient descent')
-  np.testing.assert_allclose(gd.y, 110 / (np.array(gd.x) + 11), rtol=1e-12)
-  one = context.at('b', '1 head, lowest known', 10)
-  np.testing.assert_allclose(one, 14.430617331 - 110 / 21, rtol=1e-9)
-  dots = context.at('b', 'LSA, 11 heads, trained', 20)
-  np.testing.assert_allclose(dots, 7 - 110 / 31, rtol=1e-12)
 
 
 @pytest.mark.slow
@@ -131,7 +96,7 @@ def test_claims_judged_from_the_files_are_those_that_are_written(made):
   figures = {name: read(out, name) for name in MADE}
   for claim, found in zip(CLAIMS, written, strict=True):
     missing = None in found['measured'].values()
-    assert missing == bool({'6', 'context'} & set(found['figures']))
+    assert missing == ('6' in found['figures'])
     assert (found['verdict'] is None) == (found['figures'] == ['6'])
     assert judge(claim, figures) == found
 

@@ -92,7 +92,6 @@ TASK = isotropic(3, 4, prior_mean=0.5)
 def report_of_softmax():
   """What has no learning rule, next to the posterior mean; some parts of its report."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr('zoo.probing.report.SHIFTS', ['query_scale'])
     keep_shifts(patch, 'scale_y=2')
     keep_baselines(patch, 'gd', 'bayes')
     return probe(Softmax(3), TASK, 'bayes', num_prompts=500)

@@ -225,17 +225,13 @@ def test_layers_and_loops_are_in_the_order_of_their_numbers():
 
 
 @pytest.mark.parametrize('form', ['dense', 'gd_plus_plus'])
-def test_deep_lsa_has_its_tokens_second_moments_and_maps(form):
+def test_deep_lsa_has_its_tokens_and_maps(form):
   model: Any = drawn(
     lambda: zoo.models.DeepLSA(_D, 1, 2, _H, form=form, rngs=nnx.Rngs(0)),
     dtype='float32',
   )
   prompt = _prompt()
   found = intermediates(model, prompt)
-  assert_close(found['second_moment.0'], prompt.second_moment(), _ROUNDING)
-  last = np.asarray(found['layer_tokens.2'])[:, :_C]
-  expected = sum(last[:, i, :, None] * last[:, i, None] for i in range(_C)) / _C
-  assert_close(found['second_moment.2'], expected, _ROUNDING)
   shown = np.asarray(attention_maps(model, prompt)['layers.1'])[..., :_C]
   tokens, layer = np.asarray(found['layer_tokens.1']), model.layers[1]
   if form == 'dense':

@@ -14,7 +14,7 @@ import scipy.optimize
 import zoo
 from zoo import theory
 from zoo.tasks import TaskPool
-from zoo.theory import asymptotic, label_moments, wishart
+from zoo.theory import asymptotic, label_moments
 from zoo.theory.deep import trace_moments
 
 SIZES = 10, 20, 40, 80
@@ -71,28 +71,6 @@ def test_shares_are_least_values_over_marchenko_pastur(alpha):
     )
     least: Any = scipy.optimize.minimize_scalar(risk, bounds=(0, 2), method='bounded')
     assert least.x == pytest.approx(best, abs=1e-4)
-
-
-@pytest.mark.parametrize('alpha', [0.5, 1, 2])
-def test_depth_at_finite_size_approaches_the_limit_as_1_over_d(alpha):
-  for steps, shared in itertools.product((1, 2, 4), (False, True)):
-    gaps = []
-    for d in SIZES:
-      points, weights = wishart.spectrum(d, int(alpha * d), 2 * steps + 1)
-      if shared:
-        # The mean is a convex polynomial in the step; its slope has one zero.
-        def slope(step, points=points, mass=weights * points, k=2 * steps - 1):
-          return mass @ (1 - step * points) ** k
-
-        best = scipy.optimize.root_scalar(slope, bracket=(0, 2), xtol=1e-14).root
-        values = weights @ (1 - best * points) ** (2 * steps)
-      else:
-        task = zoo.create_task(
-          'linear_regression', num_features=d, context_length=int(alpha * d)
-        )
-        values = theory.polynomial_optimum(task, steps).risk / d
-      gaps.append(values - asymptotic.depth_limit(alpha, steps, shared))
-    assert_falls_as_1_over_d(gaps)
 
 
 def assert_falls_as_1_over_d(gaps):

@@ -52,51 +52,6 @@ def test_without_preconditions_it_is_gradient_descent():
   assert found == pytest.approx(expected, rel=1e-13)
 
 
-def _by_tokens(x, y, x_query, steps, preconditions, readout):
-  """The prediction, layer by layer, from residual labels: all prompts at once."""
-  c = x.shape[1]
-  query, label = x_query, np.zeros(len(x))
-  for step, b in itertools.zip_longest(steps, preconditions, fillvalue=0.0):
-    scores = np.einsum('pcd,pd->pc', x, query) / c
-    gram = np.einsum('pcd,ped->pce', x, x) / c
-    label = label + step * np.einsum('pc,pc->p', y, scores)
-    query = query + b * np.einsum('pcd,pc->pd', x, scores)
-    x, y = x + b * gram @ x, y + step * np.einsum('pce,pe->pc', gram, y)
-  return readout * label
-
-
-@pytest.mark.parametrize(
-  ('c', 'noise_std', 'weights'),
-  mostly_full(
-    [(9, 0.3, ([0.4, -0.2], [-0.2], 1.0))],
-    [
-      (6, 0.5, ([-0.2, -0.4], [-0.1], -1.0)),
-      (2, 0.0, ([-0.1, -0.3, -0.2], [-0.05, 0.1], -0.8)),
-    ],
-  ),
-)
-def test_the_risk_is_that_of_sampled_prompts(c, noise_std, weights):
-  d, count = 3, 100_000
-  variance, prior = 0.7, np.diag([2.0, 1.0, 0.2])
-  task = isotropic(
-    d,
-    c,
-    noise_std=noise_std,
-    feature_covariance=variance * np.eye(d),
-    prior_covariance=prior,
-  )
-  rng = np.random.default_rng(0)
-  x, query = (
-    np.sqrt(variance) * rng.normal(size=shape) for shape in ((count, c, d), (count, d))
-  )
-  w = rng.normal(size=(count, d)) * np.sqrt(np.diag(prior))
-  y = np.einsum('pcd,pd->pc', x, w) + noise_std * rng.normal(size=(count, c))
-  losses = (_by_tokens(x, y, query, *weights) - np.sum(query * w, axis=1)) ** 2
-  error = losses.std() / np.sqrt(count)
-  assert error < 0.02 * losses.mean()
-  assert abs(losses.mean() - deep.gd_plus_plus_risk(task, *weights)) < 4 * error
-
-
 def _lowest(num_layers, readout=None, preconditioned=True):
   return deep.gd_plus_plus_optimum(_PAPER, num_layers, readout, preconditioned)
 

@@ -61,24 +61,6 @@ def test_the_form_of_a_model_predicts_what_the_model_predicts(
   assert_close(found, predict(form, x, y, query), 1e-12)
 
 
-@pytest.mark.parametrize(('c', 'noise_std', 'layers'), [(6, 0.5, 3), (2, 0.0, 2)])
-def test_the_risk_of_a_form_is_that_of_sampled_prompts(c, noise_std, layers):
-  task, count, rng = _task(c, noise_std), 100_000, np.random.default_rng(1)
-  x, query = (
-    np.sqrt(0.7) * rng.normal(size=shape) for shape in ((count, c, _D), (count, _D))
-  )
-  w = task.prior_mean + rng.normal(size=(count, _D)) * np.sqrt([2.0, 1.0, 0.2])
-  y = np.einsum('pcd,pd->pc', x, w) + noise_std * rng.normal(size=(count, c))
-  for seed in range(2):
-    form = form_of(seed, layers)
-    losses = (predict(form, x, y, query) - np.sum(query * w, axis=1)) ** 2
-    error = losses.std() / np.sqrt(count)
-    assert error < 0.02 * losses.mean()
-    with jax.enable_x64(True):
-      risk = _risk(form, deep_spectrum(form, task))
-    assert abs(losses.mean() - float(risk)) < 4 * error
-
-
 def test_a_form_of_the_family_has_the_risk_of_the_family(float64):
   task, zeros = _task(5, 0.3), np.zeros(_D)
   steps, b = np.array([-0.1, -0.3, -0.6]), np.array([-0.05, -0.2])

@@ -106,41 +106,6 @@ def test_monte_carlo(seed):
 
 
 @pytest.mark.parametrize(
-  ('label', 'd', 'c', 'target'),
-  mostly_full(
-    [('cubic', 1, 2, 'label'), ('linear', 2, 1, 'latent')],
-    ['linear', 'cubic'],
-    [(1, 2), (2, 1)],
-    ['latent', 'label'],
-  ),
-)
-def test_cubature(label, d, c, target):
-  """Tensor products of Gauss–Hermite rules are exact for polynomials.
-
-  With `v³` the squared error has degree 12 in each variable of the context, and 6 in
-  those of the query: 7 and 4 points are enough.
-  """
-  rng = np.random.default_rng(d)
-  rule, mean = random_rule(rng, d), rng.normal(size=d)
-  counts = [7] * (c * d + c + d) + [4] * (d + 1)
-  rules = {k: np.polynomial.hermite_e.hermegauss(k) for k in (4, 7)}
-  grid = np.meshgrid(*[rules[k][0] for k in counts], indexing='ij')
-  grid = np.stack([one.ravel() for one in grid], axis=1)
-  weights = np.ones(1)
-  for k in counts:
-    weights = np.outer(weights, rules[k][1] / rules[k][1].sum()).ravel()
-  x, noise, w, x_query, last = np.split(
-    grid, np.cumsum([c * d, c, d, d]).tolist(), axis=1
-  )
-  x, w = x.reshape(-1, c, d), w + mean
-  function = FUNCTIONS[label]
-  errors = squared_errors(rule, function, 0.6, target, x, noise, w, x_query, last[:, 0])
-  exact = labels.exact_risk(rule, isotropic(d, c, mean, 0.6), label, target)
-  # Rounding of a sum of about 10⁶ terms of one sign.
-  assert exact == pytest.approx(weights @ errors, rel=1e-11)
-
-
-@pytest.mark.parametrize(
   ('d', 'noise_std'), mostly_full([(2, 0.0), (5, 0.8)], [1, 2, 5], [0.0, 0.8])
 )
 def test_linear_labels_are_linear_regression(d, noise_std):

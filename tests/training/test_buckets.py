@@ -21,10 +21,8 @@ from tests.training.runs import (
 from zoo.core.errors import RunError
 from zoo.host.files import (
   delete_folder,
-  download,
+  gcs,
   names_below,
-  patient,
-  upload,
   workdir_path,
   write_atomically,
 )
@@ -80,7 +78,7 @@ def assert_is_whole(folder, whole):
     for name in OF_THE_LAUNCH:
       summary.pop(name, None)
   assert summaries[0] == summaries[1]
-  assert json.loads((folder / 'lock').read_text())['holder'] is None
+  assert (folder / '.lock').read_text() == 'nobody'
 
 
 def manifests(folder):
@@ -112,7 +110,10 @@ def test_what_passes_is_tried_again_and_patience_has_an_end(folder, faults):
   for status in 503, 429, 408:
     faults(1.0, status)
     start = time.monotonic()
-    with patient(1.0), pytest.raises(OSError, match='not be reached for 1 s') as info:
+    with (
+      gcs().patient(1.0),
+      pytest.raises(OSError, match='not be reached for 1 s') as info,
+    ):
       names_below(folder)
     assert 1 <= time.monotonic() - start < 10
     assert '\n' not in str(info.value)
@@ -129,7 +130,7 @@ def test_what_will_not_succeed_later_is_one_line_at_once(folder, faults):
 @pytest.mark.parametrize('name', ['model/../../a', '/etc/a', 'model//a', '..\\a'])
 def test_an_object_is_not_written_outside_of_the_copy(folder, tmp_path, name):
   with pytest.raises(OSError, match='has a name that no file'):
-    download(folder, [name], tmp_path / 'copy')
+    gcs().download(folder, [name], tmp_path / 'copy')
   assert list(tmp_path.iterdir()) == []
 
 
@@ -167,7 +168,7 @@ def test_a_renewal_whose_answer_was_lost_does_not_lose_the_lease(folder):
 
 
 def test_a_damaged_lock_is_waited_for_and_taken(folder, short_lease):
-  (folder / 'lock').write_bytes(b'?')
+  (folder / '.lock').write_bytes(b'?')
   held = Lease(folder)
   held.acquire()
   held.renew()
@@ -195,8 +196,7 @@ def test_interrupted_killed_and_resumed_it_ends_as_a_local_run(
   assert list(tmp_path.iterdir()) == []
   names = names_below(folder)
   assert {name.split('/')[0] for name in names} == {
-    *(path.name for path in whole.iterdir() if path.name != '.lock'),
-    'lock',
+    *(path.name for path in whole.iterdir()),
   }
   assert any(name.startswith('tensorboard/events.') for name in names)
   steps = [one.parent.name.split('-')[0] for one in manifests(folder)]
@@ -244,9 +244,10 @@ def test_another_config_and_another_content_are_refused(folder):
     open_workdir(folder, small_config())
   delete_folder(folder)
   open_workdir(folder, small_config(seed=3))
+  write_atomically(folder / 'summary.json', '{}')
   with refuses(str(folder), 'belongs to another config', 'seed (3 there, 0 here)'):
     open_workdir(folder, small_config())
-  assert names_below(folder) == ['config.json']
+  assert names_below(folder) == ['config.json', 'summary.json']
 
 
 def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
@@ -286,7 +287,7 @@ def test_a_local_run_that_was_copied_into_a_bucket_goes_on(
 ):
   stop_at(8)
   train(small_config(), tmp_path / 'run')
-  upload(tmp_path / 'run', folder)
+  gcs().upload(tmp_path / 'run', folder)
   assert zoo.load(folder).step == 8
   stop_at(None)
   train(small_config(), folder)
@@ -325,8 +326,8 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
       other.pop(name)
     assert row == other
     assert zoo.load(workdir).config == zoo.load(here).config
-  made = {path.name for path in tmp_path.iterdir() if path.name[0] != '.'}
-  assert {path.name for path in folder.iterdir()} == made | {'lock'}
+  made = {path.name for path in tmp_path.iterdir()}
+  assert {path.name for path in folder.iterdir()} == made
 
 
 def test_parts_are_held_apart_and_a_sweep_is_the_same_in_parts(
@@ -389,7 +390,7 @@ def test_after_a_failed_save_nothing_is_left(folder, monkeypatch):
     write_atomically(target / 'model/d/1', (local / last).read_bytes())
     raise OSError('the bucket is away')
 
-  monkeypatch.setattr('zoo.storage.saving.upload', fail)
+  monkeypatch.setattr(gcs(), 'upload', fail)
   with pytest.raises(RunError, match='cannot be written: the bucket is away'):
     zoo.save(zoo.models.YqLSA(3, rngs=nnx.Rngs(0)), folder, TASK)
   assert names_below(folder) == []

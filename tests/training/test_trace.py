@@ -11,7 +11,7 @@ from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.config.validation import to_json
 from zoo.core.errors import RunError
 from zoo.training import train
-from zoo.training.trace import Trace
+from zoo.training.trace import steps_left
 
 
 def operations(workdir, steps):
@@ -47,25 +47,18 @@ def test_the_steps_are_traced_and_train_as_ever(tmp_path, said):
   assert {found[5, 10][name] for name in dots} == {6, 3, 1}
 
 
-def test_a_resumed_run_traces_what_is_left_of_the_steps(tmp_path):
-  trace = Trace(tmp_path, (5, 9), 6)
-  stops = [step for step in range(6, 12) if trace.next_stop(step, 20) == step + 1]
-  assert trace.starts_after(6)
-  assert (stops, trace.ends_after(9)) == ([8], True)
-
-
-def test_a_run_that_resumes_behind_the_steps_says_so(tmp_path, said):
-  trace = Trace(tmp_path, (5, 9), 9)
-  assert said() == ['steps 5 to 9 are not traced: the run resumes at step 9']
-  assert not any(trace.starts_after(step) for step in range(9, 20))
-  assert trace.next_stop(9, 12) == 12
+def test_a_run_that_resumes_traces_what_is_left_of_the_steps(said):
+  assert steps_left((5, 9), 0) == (5, 9)
+  assert steps_left((5, 9), 6) == (7, 9)
+  assert steps_left((5, 9), 9) is None
+  assert said() == ['steps 5 to 9 are not traced: step 9 is done']
 
 
 def test_a_finished_run_says_that_nothing_is_traced(tmp_path, said, fake):
   config = small_config()
   train(config, tmp_path)
   train(config, tmp_path, profile=(1, 2))
-  assert 'steps 1 to 2 are not traced: the run is finished' in said()
+  assert 'steps 1 to 2 are not traced: step 12 is done' in said()
   assert not (tmp_path / 'profile').exists()
 
 

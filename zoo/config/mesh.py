@@ -12,11 +12,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
-from zoo.config.validation import AnyConfig, mesh_shape, num_slices
+from zoo.config.validation import Config, mesh_shape
 from zoo.core.errors import UserError
 
 
-def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
   """The config's mesh: the batch is split over `data`, the heads over `model`.
 
   `devices` defaults to those of all processes. With several slices the parts of the
@@ -25,9 +25,7 @@ def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
   """
   devices = jax.devices() if devices is None else devices
   data, model = mesh_shape(config, len(devices))
-  slices = num_slices(config)
-  if slices > 1:
-    _check_slices(slices, devices)
+  slices = config.mesh.slices
   try:
     if slices == 1:
       placed = mesh_utils.create_device_mesh(
@@ -44,42 +42,15 @@ def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
         allow_split_physical_axes=True,
       )
   except (AssertionError, NotImplementedError, ValueError):
+    sizes = Counter(getattr(device, 'slice_index', 0) for device in devices).values()
     raise UserError(
-      f'config.mesh is data {data} × model {model}; {data * model} of the '
-      f'{len(devices)} devices of kind {devices[0].device_kind!r} cannot form it'
-      f'{_hint(slices, devices)}'
+      f'config.mesh is data {data} × model {model} with slices={slices}; '
+      f'{data * model} of the {len(devices)} devices of kind '
+      f'{devices[0].device_kind!r}, which are in slices of '
+      f'{" + ".join(map(str, sizes))}, cannot form it'
     ) from None
   # Not Explicit, the default, under which an ordinary einsum needs annotations.
   return Mesh(placed, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
-
-
-def _check_slices(slices: int, devices: Sequence[Any]) -> None:
-  """Raises UserError unless the devices form `slices` slices of the same size."""
-  sizes = _slice_sizes(devices)
-  if not sizes:
-    raise UserError(
-      f'config.mesh.slices is {slices}; it must be 1 for devices of kind '
-      f'{devices[0].device_kind!r}, which do not report their slice'
-    )
-  if len(sizes) != slices or len(set(sizes)) > 1:
-    raise UserError(
-      f'config.mesh.slices is {slices}; the devices are in slices of '
-      f'{" + ".join(map(str, sizes))}, not in {slices} of the same size'
-    )
-
-
-def _slice_sizes(devices: Sequence[Any]) -> list[int]:
-  """The number of devices in each slice; empty if they do not report their slice."""
-  if not all(hasattr(device, 'slice_index') for device in devices):
-    return []
-  return list(Counter(device.slice_index for device in devices).values())
-
-
-def _hint(slices: int, devices: Sequence[Any]) -> str:
-  found = len(_slice_sizes(devices))
-  if slices > 1 or found < 2:
-    return ''
-  return f'; they are in {found} slices: set config.mesh.slices={found}'
 
 
 def replicate(values: PyTree, mesh: Mesh) -> PyTree:

@@ -319,11 +319,19 @@ if TYPE_CHECKING:
     def to_dict(self) -> dict[str, Any]: ...
     def update(self, fields: Mapping[str, object], /) -> None: ...
 
-  class AnyConfig(Protocol):
-    """An ml_collections.ConfigDict of any program that computes on a mesh."""
+  class Config(Protocol):
+    """The config of a training run, an ml_collections.ConfigDict."""
 
     seed: int
+    model: Section
+    task: Section
+    objective: Objective
+    curriculum: Curriculum
+    optimizer: Optimizer
+    train: Train
     mesh: Mesh
+    checkpoint: Checkpoint
+    eval: Eval
 
     def __getitem__(self, field: str) -> Any: ...
     def __setitem__(self, field: str, value: Any) -> None: ...
@@ -331,19 +339,8 @@ if TYPE_CHECKING:
     def lock(self) -> Any: ...
     def unlocked(self) -> contextlib.AbstractContextManager[None]: ...
 
-  class Config(AnyConfig, Protocol):
-    """The config of a training run, an ml_collections.ConfigDict."""
-
-    model: Section
-    task: Section
-    objective: Objective
-    curriculum: Curriculum
-    optimizer: Optimizer
-    train: Train
-    checkpoint: Checkpoint
-    eval: Eval
 else:
-  AnyConfig = Config = Section = ConfigDict
+  Config = Section = ConfigDict
 
 
 class Field(NamedTuple):
@@ -473,13 +470,13 @@ def _found(config: Config) -> dict[str, object]:
   return found
 
 
-def to_json(config: AnyConfig | Section) -> str:
+def to_json(config: Any) -> str:
   """The config as JSON text; tuples become lists."""
   return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_plain)
 
 
 def differences(
-  saved: Mapping[str, Any], config: AnyConfig, resumes: bool = True
+  saved: Mapping[str, Any], config: Any, resumes: bool = True
 ) -> list[str]:
   """The fields in which a config differs from a saved one, with both values.
 

@@ -17,7 +17,6 @@ from zoo.config.building import build_task as build_task
 from zoo.config.building import check_forms
 from zoo.config.curricula import check_curriculum
 from zoo.config.optimizers import check_optimizer
-from zoo.config.schema import AnyConfig as AnyConfig
 from zoo.config.schema import Config as Config
 from zoo.config.schema import Section as Section
 from zoo.config.schema import check_fields as check_fields
@@ -82,13 +81,7 @@ def num_heads(config: Config) -> int:
   return config.model.get('num_heads', 1)
 
 
-def num_slices(config: AnyConfig) -> int:
-  """The slices of devices, with a slow network between them; 1 if it does not say."""
-  mesh: Any = config.mesh
-  return mesh.get('slices', 1)
-
-
-def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, int]:
+def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int]:
   """Devices on the axes `data` and `model`, with −1 resolved; raises UserError."""
   data, model = config.mesh.data, config.mesh.model
   devices = jax.device_count() if num_devices is None else num_devices
@@ -105,7 +98,7 @@ def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, 
       f'{devices - data * model} of {devices} devices; the {jax.process_count()} '
       'processes must use all of theirs'
     )
-  slices = num_slices(config)
+  slices = config.mesh.slices
   if data % slices:
     raise UserError(
       f'config.mesh.slices is {slices}; it must divide the data axis of the mesh, '

@@ -56,14 +56,16 @@ def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
   """
   if not is_url(path):
     return user_path(path)
-  return _gcs().bucket_path(os.fspath(path))
+  return gcs().bucket_path(os.fspath(path))
 
 
-def _gcs() -> Any:
+def gcs() -> Any:
+  """The module zoo.host.gcs of buckets; raises UserError without its extra."""
   return _of_extra('gcs', 'gs://')
 
 
-def _hub() -> Any:
+def hub() -> Any:
+  """The module zoo.host.hub; raises UserError without its extra."""
   return _of_extra('hub', 'hf://')
 
 
@@ -212,11 +214,6 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
   sync_folder(path.parent)
 
 
-def patient(seconds: float) -> contextlib.AbstractContextManager[None]:
-  """Calls to buckets in the block are tried again for so many seconds."""
-  return _gcs().patient(seconds)
-
-
 def entries(folder: pathlib.Path) -> list[pathlib.Path]:
   """What is in a folder; nothing if it does not exist. Raises OSError."""
   try:
@@ -228,7 +225,7 @@ def entries(folder: pathlib.Path) -> list[pathlib.Path]:
 def names_below(folder: pathlib.Path) -> list[str]:
   """All files below a folder, relative to it and sorted; raises OSError."""
   if is_url(folder):
-    return _gcs().names_below(folder)
+    return gcs().names_below(folder)
 
   def fail(error: OSError) -> None:
     raise error
@@ -252,30 +249,10 @@ def delete_folder(folder: pathlib.Path) -> None:
 def move_folder(folder: pathlib.Path, target: pathlib.Path) -> None:
   """Gives a folder another name, which nothing has; raises OSError."""
   if is_url(folder):
-    _gcs().move(folder, target)
+    gcs().move(folder, target)
     return
   target.parent.mkdir(exist_ok=True)
   folder.rename(target)
-
-
-def upload(folder: pathlib.Path, target: pathlib.Path, last: str = '') -> None:
-  """Copies a local folder into a bucket, the file `last` at the end; raises OSError."""
-  _gcs().upload(folder, target, last)
-
-
-def download(folder: pathlib.Path, names: list[str], target: pathlib.Path) -> None:
-  """Copies objects of a folder in a bucket into a local one; raises OSError."""
-  _gcs().download(folder, names, target)
-
-
-def download_model(url: str) -> pathlib.Path:
-  """The local copy of the file of a model on the hub; raises UserError or RunError."""
-  return _hub().download(url)
-
-
-def upload_model(file: pathlib.Path, url: str) -> None:
-  """Commits the file of a model to the hub; raises UserError or RunError."""
-  _hub().upload(file, url)
 
 
 def sync_folder(folder: pathlib.Path) -> None:

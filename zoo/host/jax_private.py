@@ -7,11 +7,10 @@ and `tests/test_jax_private.py` shows what is missing in another one.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -26,19 +25,6 @@ except (ImportError, AttributeError, KeyError) as error:
     f'JAX {jax.__version__} lacks a private part that ICL Zoo needs ({error}); it is '
     f'tested with JAX {TESTED_VERSION}'
   ) from error
-
-
-@runtime_checkable
-class CoordinationClient(Protocol):
-  """JAX's connection to the coordination service of the run."""
-
-  def key_value_set(self, key: str, value: str) -> None: ...
-
-  def key_value_dir_get(self, key: str) -> list[tuple[str, str]]: ...
-
-  def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str: ...
-
-  def wait_at_barrier(self, barrier_id: str, timeout_in_ms: int) -> None: ...
 
 
 def process_count() -> int:
@@ -61,41 +47,24 @@ def is_connecting() -> bool:
   return _state.client is not None
 
 
-def coordination_client() -> CoordinationClient:
-  """The connection of this process, which must be one of several."""
-  return _state.client  # pyright: ignore[reportReturnType]
+def coordination_client() -> Any:
+  """The connection of this process, one of several, to JAX's coordination service."""
+  return _state.client
 
 
 @contextlib.contextmanager
-def lost_run_handler(on_lost: Callable[[], None]) -> Iterator[None]:
-  """Connections that are made in the block call `on_lost` once the run is lost.
+def joining() -> Iterator[None]:
+  """In the block `jax.distributed.initialize` raises its errors, in place of aborting.
 
-  A run is lost when another process died or joined twice. `on_lost` runs in a thread of
-  JAX and has to end the process. Where it cannot be called, JAX aborts with a C++ stack
-  trace, as it does without this handler.
-
-  JAX takes a callback for this, with which `initialize` raises an exception instead of
-  aborting. But JAX cannot convert the callback's argument, a C++ type, so the call
-  throws a C++ exception that nothing catches, and C++ then calls `on_lost`. A release
-  that converts it calls `on_lost` directly.
+  JAX does so if it has a callback for a run that is lost later. It cannot convert the
+  callback's argument, a C++ type, so that it still aborts when the run is lost; a
+  release that can ends the process, too.
   """
   original = _extension.get_distributed_runtime_client
   _extension.get_distributed_runtime_client = functools.partial(
-    original, missed_heartbeat_callback=lambda status: on_lost()
+    original, missed_heartbeat_callback=lambda status: os._exit(1)
   )
-  _set_terminate(on_lost)
   try:
     yield
   finally:
     _extension.get_distributed_runtime_client = original
-
-
-_handlers: list[Any] = []  # C++ does not keep a reference
-
-
-def _set_terminate(handler: Callable[[], None]) -> None:
-  """Makes C++ call `handler` when nothing catches an exception (std::set_terminate)."""
-  with contextlib.suppress(OSError, AttributeError):  # a C++ library other than GNU's
-    library = ctypes.CDLL('libstdc++.so.6', mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    _handlers.append(ctypes.CFUNCTYPE(None)(handler))
-    library['_ZSt13set_terminatePFvvE'](_handlers[-1])

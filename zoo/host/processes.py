@@ -11,7 +11,6 @@ import contextlib
 import ipaddress
 import itertools
 import json
-import os
 import re
 import socket
 import time
@@ -62,7 +61,7 @@ def join(
       _check_port(coordinator)
   start = time.monotonic()
   try:
-    with jax_private.lost_run_handler(_end_lost):
+    with jax_private.joining():
       jax.distributed.initialize(
         coordinator,
         num_processes,
@@ -196,18 +195,6 @@ def check_address(name: str, address: object) -> str:
       'such as 10.0.0.2:8476, node7:8476 or [::1]:8476'
     )
   return str(address)
-
-
-def _end_lost() -> None:
-  """Ends this process with a message; called in a thread of JAX."""
-  this = f'process {index()} of {count()}'
-  text = (
-    f'\nerror: {this} ends: another process of the run was lost, or started twice; '
-    'rerun the same command in all processes to resume\n'
-  )
-  with contextlib.suppress(OSError):
-    os.write(2, text.encode())
-  os._exit(1)
 
 
 def _check_port(coordinator: str) -> None:

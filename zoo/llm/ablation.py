@@ -1,11 +1,10 @@
-"""The ablation: an experiment for each guess, number of examples and benchmark."""
+"""The ablation: an experiment for each guess and number of examples."""
 
 from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import logging
 
@@ -14,7 +13,6 @@ from zoo.host.files import user_path
 from zoo.host.interruption import Interruption
 from zoo.llm import ablation_report, experiment
 from zoo.llm.ablation_results import Cell, Results, results
-from zoo.llm.benchmarks import PUBLISHED
 from zoo.llm.config import KINDS, ORACLE, Config, changed, validate_ablation
 from zoo.llm.loaded import Loaded
 from zoo.llm.prompts import WITHOUT
@@ -25,35 +23,29 @@ _CELLS = 'cells'  # the folder of all runs
 _OWN = {_CELLS, '.lock', *ablation_report.FILES}
 
 
-class _Planned(NamedTuple):
-  cell: Cell
-  config: Config
-
-
 def run(
   config: Config,
   out: str | os.PathLike[str],
   data: str | os.PathLike[str] | None = None,
 ) -> Results | None:
-  """Completes all cells of an ablation, and writes its table and page.
+  """Completes all cells of an ablation, and writes its table.
 
   Each cell is a run of `experiment` in its own folder below `out/cells`. Cells that
   differ only in the guess share one arm without guesses. The same call resumes after an
   interruption, and adds cells if given more names; after SIGTERM it returns None.
-  `data` has a folder for each source: stsb, sick, trec_qa.
+  `data` is the folder of the files of the benchmark.
 
   Raises the errors of `experiment.run`; nothing is written before all cells are
   checked.
   """
-  planned = [*plan(config)]
+  planned = plan(config)
   out = user_path(out)
   _check_folder(out)
   loaded = Loaded()
-  prepared = {}
-  for cell, of_cell in planned:
-    folder = None if data is None else _data_folder(user_path(data), cell.benchmark)
-    at = out / _CELLS / cell.name
-    prepared[cell] = experiment.prepare(of_cell, at, folder, loaded)
+  prepared = {
+    cell: experiment.prepare(of_cell, out / _CELLS / cell.name, data, loaded)
+    for cell, of_cell in planned.items()
+  }
   try:
     out.mkdir(parents=True, exist_ok=True)
     with locked(out), Interruption() as interruption:
@@ -64,59 +56,47 @@ def run(
       interruption.raise_if_ctrl_c()
       if not is_done:
         return None
-      found = results(prepared, config.seed)
+      found = results(prepared)
       ablation_report.write(found, out)
   except OSError as error:
     raise RunError(f'{out} could not be written: {error}') from error
   return found
 
 
-def plan(config: Config) -> Iterator[_Planned]:
-  """The cells of an ablation, each with its config; raises UserError for bad fields."""
+def plan(config: Config) -> dict[Cell, Config]:
+  """The cells of an ablation with their configs; raises UserError for bad fields."""
   validate_ablation(config)
-  for name in config.ablation.benchmarks:
-    benchmark = config.benchmarks[name]
-    guesses = _guesses(config.ablation, of_classes=benchmark.low is None)
-    if not guesses:
-      raise UserError(
-        f'config.ablation.guesses is {config.ablation.guesses}; none of them has a '
-        f'meaning for {name}, whose labels are classes'
-      )
-    for num_examples in config.ablation.num_examples:
-      for guess, fields in guesses.items():
-        of_cell = changed(
-          config,
-          benchmark=benchmark,
-          guess=fields,
-          prompts={'num_examples': num_examples},
-        )
-        with of_cell.unlocked():
-          del of_cell.benchmarks, of_cell.ablation
-        yield _Planned(Cell(name, num_examples, guess, fields['noise']), of_cell)
+  found = {}
+  for num_examples in config.ablation.num_examples:
+    for guess, fields in _guesses(config).items():
+      changes = {'guess': fields, 'prompts': {'num_examples': num_examples}}
+      of_cell = changed(config, **changes)
+      with of_cell.unlocked():
+        del of_cell.ablation
+      found[Cell(num_examples, guess)] = of_cell
+  return found
 
 
-def _guesses(section: Config, of_classes: bool) -> dict[str, dict[str, Any]]:
-  """The fields of the config's section `guess` to change, for each guess by name."""
+def _guesses(config: Config) -> dict[str, dict[str, Any]]:
+  """The fields of the config's section `guess` to change, for each guess by name.
+
+  Guesses that are shifted by a number have no meaning for classes, and are left out.
+  """
+  of_classes = config.benchmark.low is None
   guesses = {}
-  for name in section.guesses:
+  for name in config.ablation.guesses:
     fields = {'bias': 0.0, 'noise': 0.0, 'shuffled': False, **KINDS[name]}
     if name == ORACLE:
-      for size in section.class_noise if of_classes else section.noise:
+      for size in config.ablation.noise:
         guesses[f'{ORACLE}_{size:g}'] = {**fields, 'noise': float(size)}
     elif not (of_classes and fields['bias']):
       guesses[name] = fields
-  return guesses
-
-
-def _data_folder(data: pathlib.Path, benchmark: str) -> pathlib.Path:
-  """The folder of a benchmark's files; raises UserError if there is none."""
-  name = PUBLISHED[benchmark].folder if benchmark in PUBLISHED else benchmark
-  if not (data / name).is_dir():
+  if not guesses:
     raise UserError(
-      f'--data is {data}, which has no folder {name}; for the ablation it must have '
-      'one for each source of its benchmarks, such as stsb, sick and trec_qa'
+      f'config.ablation.guesses is {config.ablation.guesses}; none of them has a '
+      'meaning for labels that are classes'
     )
-  return data / name
+  return guesses
 
 
 def _check_folder(out: pathlib.Path) -> None:
@@ -134,16 +114,18 @@ def _complete_all(
   prepared: dict[Cell, experiment.Run], interruption: Interruption
 ) -> bool:
   """Asks what was not asked yet; returns whether all cells are finished."""
-  # The answers without guesses of complete runs, by benchmark and number of examples.
+  # The answers without guesses of complete runs, by number of examples.
   shared = {
-    cell[:2]: _without_guess(one) for cell, one in prepared.items() if one.is_answered
+    cell.num_examples: _without_guess(one)
+    for cell, one in prepared.items()
+    if one.is_answered
   }
   for number, (cell, one) in enumerate(prepared.items(), start=1):
     logging.info('cell %d of %d: %s', number, len(prepared), cell.name)
-    summary = experiment.complete(one, shared.get(cell[:2]))
+    summary = experiment.complete(one, shared.get(cell.num_examples))
     if summary is None or interruption.requested:
       return False
-    shared.setdefault(cell[:2], _without_guess(one))
+    shared.setdefault(cell.num_examples, _without_guess(one))
   return True
 
 

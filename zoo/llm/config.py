@@ -11,7 +11,6 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from zoo.config.optimizers import SCHEDULES
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.values import choice, number, size, static, truth
 
@@ -20,7 +19,7 @@ Config: TypeAlias = Any  # an ml_collections.ConfigDict with the fields below
 EMBEDDING = 'network', 'cosine'  # guesses that use embeddings of the texts
 FITTED = *EMBEDDING, 'constant'  # are fitted to the train split
 GUESSES = *FITTED, 'oracle', 'wrong'
-BENCHMARKS = 'stsb', 'sick_relatedness', 'sick_entailment', 'trec_qa', 'jsonl'
+BENCHMARKS = 'stsb', 'jsonl'
 MAX_LABEL = 1e12
 MAX_EXAMPLES = 20
 _MAX_COUNT = 2**31 - 1
@@ -105,12 +104,7 @@ FIELDS: dict[str, Any] = {
   ),
   'guess.num_epochs': _count(10, 1, 10**4, 'of the network'),
   'guess.batch_size': _count(8, 1, _MAX_COUNT, 'examples of a step'),
-  # Not those whose model is an average, or that hide vectors.
-  'guess.optimizer.name': choice(('adam', 'adamw', 'lion', 'sgd'), default='adam'),
-  'guess.optimizer.learning_rate': number(default=1e-3, above=0.0),
-  'guess.optimizer.schedule': choice(SCHEDULES, default='constant'),
-  'guess.optimizer.warmup_steps': _count(0, 0, _MAX_COUNT, 'of the schedule'),
-  'guess.optimizer.clip_norm': number(default=None, above=0.0, about='None: off'),
+  'guess.learning_rate': number(default=1e-3, above=0.0, about='of Adam'),
   'prompts.num_prompts': _count(100, 2, _MAX_COUNT, 'each with another query'),
   'prompts.num_examples': _count(10, 0, MAX_EXAMPLES, 'in a context'),
   'prompts.context_split': choice(
@@ -121,11 +115,6 @@ FIELDS: dict[str, Any] = {
 }
 # The cells of an ablation are all combinations of these values.
 ABLATION: dict[str, Any] = {
-  'benchmarks': _several(
-    functools.partial(_check_text, None),
-    ('stsb', 'sick_entailment', 'trec_qa'),
-    'names in the section benchmarks',
-  ),
   'guesses': _several(
     lambda name, one: check_name(f'{name}:', one, KINDS),
     tuple(KINDS),
@@ -134,12 +123,7 @@ ABLATION: dict[str, Any] = {
   'noise': _several(
     lambda name, one: check_number(name, one, minimum=0.0),
     (0.0, 0.5, 1.0, 2.0, 3.0),
-    'of the oracle, in units of the score',
-  ),
-  'class_noise': _several(
-    lambda name, one: check_number(name, one, minimum=0.0, maximum=1.0),
-    (0.0, 0.2, 0.4, 0.6, 0.8),
-    'probabilities that the guess of the oracle is another class',
+    'of the oracle: standard deviations, or probabilities of another class',
   ),
   'num_examples': _several(
     lambda name, one: check_count(name, one, 0, MAX_EXAMPLES),
@@ -175,13 +159,7 @@ def validate(config: Config) -> None:
 
 def validate_ablation(config: Config) -> None:
   """Checks the section `ablation`; the experiments check their own fields."""
-  if 'benchmarks' not in config:
-    raise UserError(
-      "the config has no section 'benchmarks'; an ablation needs the wording of each"
-    )
   _check(ABLATION, config.ablation.to_dict(), 'config.ablation')
-  for name in config.ablation.benchmarks:
-    check_name('name in config.ablation.benchmarks:', name, config.benchmarks)
 
 
 def changed(config: Config, **sections: Any) -> Config:

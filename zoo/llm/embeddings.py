@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,15 +33,7 @@ def embed(
   model, tokenizer = _load(user_path(path))
   order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
   rows: dict[int, np.ndarray] = {}
-  starts = tqdm(
-    range(0, len(order), _BATCH),
-    desc='embedding',
-    unit='batch',
-    # A log file, unlike a terminal, would record every refresh.
-    mininterval=0.2 if sys.stderr.isatty() else 10.0,
-    disable=len(texts) <= _BATCH,
-  )
-  for start in starts:
+  for start in tqdm(range(0, len(order), _BATCH), desc='embedding', mininterval=1):
     batch = order[start : start + _BATCH]
     found = tokenizer(
       [texts[i] for i in batch], padding=True, truncation=True, return_tensors='pt'

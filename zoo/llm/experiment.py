@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-from absl import logging
 from tqdm import tqdm
 
 from zoo.core.errors import RunError, UserError, check_name, check_number
@@ -33,7 +32,7 @@ from zoo.llm.records import (
   remove_incomplete_line,
 )
 from zoo.llm.report import plot
-from zoo.llm.summary import Line, ModelFacts, Summary, summarise
+from zoo.llm.summary import Line, Summary, summarise
 from zoo.reports.plots import write_plot
 from zoo.storage.workdir import locked, open_workdir
 
@@ -55,11 +54,6 @@ class Run:
   summary: Summary | None = None  # of a finished run
 
   @property
-  def scale(self) -> Scale:
-    """That of the labels."""
-    return self.wording.scale
-
-  @property
   def is_answered(self) -> bool:
     """Whether all prompts have a line."""
     return len(self.lines) == len(self.prompts)
@@ -67,11 +61,6 @@ class Run:
   def ordered(self) -> list[Line]:
     """The lines of all prompts, once they are answered."""
     return [self.lines[index] for index in range(len(self.prompts))]
-
-  def finished(self) -> Summary:
-    """The summary, once there is one."""
-    assert self.summary is not None
-    return self.summary
 
 
 def run(
@@ -108,21 +97,21 @@ def prepare(
   guess_models.check(config.guess, benchmark)
   # Other data make another run.
   config = changed(config, benchmark={'sha256': benchmark.sha256})
-  guesses, facts = None, None
+  guesses, summary = None, None
   is_begun = (out / 'config.json').is_file()
   if is_begun:
     open_workdir(out, config, _KIND)  # raises before the slow steps
-    guesses = read_if_there(out / GUESSES, Guesses)
-    facts = read_if_there(out / SUMMARY, ModelFacts)
+    guesses = read_if_there(out / GUESSES, dict)
+    summary = read_if_there(out / SUMMARY, Summary)
   if guesses is None:
     loaded.model(config)  # raises before the slow guesses
     guesses = loaded.guesses(config, benchmark, wording.scale)
   prompts = make_prompts(config, benchmark, wording, guesses)
-  lines = read_lines(out / PROMPTS, prompts) if is_begun else {}
+  lines = read_lines(out / PROMPTS) if is_begun else {}
   prepared = Run(config, out, benchmark, wording, guesses, prompts, lines)
-  if facts is not None and prepared.is_answered:
-    prepared.summary = _summary(prepared, facts)
-  else:
+  if prepared.is_answered:
+    prepared.summary = summary
+  if prepared.summary is None:
     prepared.model = loaded.model(config)
     _check_lengths(prepared, prepared.model)
   return prepared
@@ -131,8 +120,7 @@ def prepare(
 def begin(prepared: Run) -> None:
   """Writes the config and the guesses of a run; raises UserError or OSError."""
   open_workdir(prepared.out, prepared.config, _KIND)
-  content = json.dumps(dataclasses.asdict(prepared.guesses))
-  write_atomically(prepared.out / GUESSES, content + '\n')
+  write_atomically(prepared.out / GUESSES, json.dumps(prepared.guesses) + '\n')
 
 
 def complete(
@@ -151,18 +139,12 @@ def complete(
     with locked(out), Interruption() as interruption:
       # Another process may have asked some in the meantime.
       remove_incomplete_line(out / PROMPTS)
-      prepared.lines = read_lines(out / PROMPTS, prepared.prompts)
+      prepared.lines = read_lines(out / PROMPTS)
       _ask(prepared, model, without_guess, interruption)
       interruption.raise_if_ctrl_c()
       if not prepared.is_answered:
         return None
-      facts: ModelFacts = {
-        'model': model.name,
-        'num_params': model.num_params,
-        'engine': model.engine,
-      }
-      prepared.summary = _summary(prepared, facts)
-      _warn_of_unparsed(prepared.summary)
+      prepared.summary = _summary(prepared, model)
       write_plot(plot(prepared.summary, prepared.ordered()), out)
       write_atomically(out / SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
   except OSError as error:
@@ -220,11 +202,14 @@ def _ask(
         return
 
 
-def _summary(prepared: Run, facts: ModelFacts) -> Summary:
-  config, scale, benchmark = prepared.config, prepared.scale, prepared.benchmark
-  guess, guesses = config.guess, prepared.guesses.labels
+def _summary(prepared: Run, model: Model) -> Summary:
+  config, benchmark = prepared.config, prepared.benchmark
+  scale = prepared.wording.scale
+  guess, guesses = config.guess, prepared.guesses
   return {
-    **facts,
+    'model': model.name,
+    'num_params': model.num_params,
+    'engine': model.engine,
     'benchmark': config.benchmark.name,
     'data_sha256': benchmark.sha256,
     'seed': config.seed,
@@ -294,14 +279,4 @@ def _check_lengths(prepared: Run, model: Model) -> None:
         raise UserError(
           f'prompt {index} has {length} tokens, and {more} may follow; {model.name} '
           f'takes {model.max_length}: make config.prompts.num_examples smaller'
-        )
-
-
-def _warn_of_unparsed(summary: Summary) -> None:
-  for arm, readouts in summary['arms'].items():
-    for readout, found in readouts.items():
-      if not found['num_parsed']:
-        logging.warning(
-          'no answer in the arm %s, readout %s, could be parsed; see the answers in %s',
-          *(arm, readout, PROMPTS),
         )

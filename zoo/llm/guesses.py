@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +12,13 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
-from ml_collections import ConfigDict
-from scipy import special
 
-from zoo.config.optimizers import build_optimizer
-from zoo.config.schema import Optimizer, described
 from zoo.core.errors import RunError, UserError
 from zoo.llm.benchmarks import Benchmark, Example
 from zoo.llm.config import FITTED, GUESSES, Config
 
 Embed = Callable[[Sequence[str]], Float[np.ndarray, 'n w']]
+Guesses: TypeAlias = dict[str, list[float | str]]  # of all examples, by split
 HIDDEN = 16  # arXiv 2512.04268, appendix C.3
 
 
@@ -48,11 +43,6 @@ class Scale:
       return [self.classes[i] for i in outputs.argmax(axis=1)]
     clipped = np.clip(outputs[:, 0].astype(np.float64), self.low, self.high)
     return [round(value, 2) for value in clipped.tolist()]
-
-  def log_loss(self, probabilities: Sequence[float], label: float | str) -> float:
-    """−log p of the right class; a probability of 0 counts as the least float64."""
-    p = probabilities[self.classes.index(str(label))]
-    return -math.log(max(p, sys.float_info.min))
 
   def loss(self, answer: float | str, label: float | str) -> float:
     """The squared error; with classes, 0 for the right class and 1 for a wrong one."""
@@ -88,18 +78,6 @@ def guess_network(num_features: int, num_outputs: int, rngs: nnx.Rngs) -> nnx.Mo
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class Guesses:
-  """A guess for each example, by split.
-
-  `probabilities` has those of the classes, in the order of the scale; it is None for
-  labels that are numbers, and for guesses that were not fitted.
-  """
-
-  labels: dict[str, list[float | str]]
-  probabilities: dict[str, list[list[float]]] | None = None
-
-
 def make_guesses(
   config: Config, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
 ) -> Guesses:
@@ -121,19 +99,17 @@ def make_guesses(
       split: _from_labels(config, scale, examples, np.random.default_rng((seed, i)))
       for i, (split, examples) in enumerate(benchmark.splits.items())
     }
-  labels, probabilities = {}, {}
+  guesses: Guesses = {}
   for i, (split, values) in enumerate(outputs.items()):
     if not np.isfinite(values).all():
       raise RunError(
-        'the guesses are not finite; reduce config.guess.optimizer.learning_rate, '
-        f'which is {config.optimizer.learning_rate:g}'
+        'the guesses are not finite; reduce config.guess.learning_rate, which is '
+        f'{config.learning_rate:g}'
       )
     if config.shuffled:
       values = np.random.default_rng((seed, i)).permutation(values)
-    labels[split] = scale.decode(values + np.float32(config.bias))
-    probabilities[split] = values.tolist()
-  has_probabilities = scale.classes and config.model in FITTED
-  return Guesses(labels, probabilities if has_probabilities else None)
+    guesses[split] = scale.decode(values + np.float32(config.bias))
+  return guesses
 
 
 def check(config: Config, benchmark: Benchmark) -> None:
@@ -186,7 +162,7 @@ def _from_labels(
 def _outputs(
   config: Config, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
 ) -> dict[str, Float[np.ndarray, 'n k']]:
-  """Guesses fitted to the train split: numbers, or probabilities of the classes."""
+  """Guesses fitted to the train split: numbers, or a number for each class."""
   splits = benchmark.splits
   targets = scale.encode(splits['train'])
   if config.model == 'constant':
@@ -208,25 +184,10 @@ def _outputs(
       split: np.einsum('nw,nw->n', pair[:, 0], pair[:, 1], dtype=np.float64)
       for split, pair in features.items()
     }
-    outputs, normalised = _linear_fit(cosines, targets), _clipped
-  else:
-    flat = {split: rows.reshape(len(rows), -1) for split, rows in features.items()}
-    key = jax.random.key(seed)
-    outputs = _network(config, flat, targets, key, of_classes=bool(scale.classes))
-    normalised = _softmax
-  if not scale.classes:
-    return outputs
-  return {split: normalised(values) for split, values in outputs.items()}
-
-
-def _softmax(logits: Float[np.ndarray, 'n k']) -> Float[np.ndarray, 'n k']:
-  return special.softmax(logits.astype(np.float64), axis=1)
-
-
-def _clipped(fitted: Float[np.ndarray, 'n k']) -> Float[np.ndarray, 'n k']:
-  """Clips and normalises linear fits of class indicators, which may leave [0, 1]."""
-  clipped = np.clip(fitted, 0, 1)
-  return clipped / clipped.sum(axis=1, keepdims=True)
+    return _linear_fit(cosines, targets)
+  flat = {split: rows.reshape(len(rows), -1) for split, rows in features.items()}
+  key = jax.random.key(seed)
+  return _network(config, flat, targets, key, of_classes=bool(scale.classes))
 
 
 def _linear_fit(
@@ -256,10 +217,7 @@ def _network(
   num_rows, num_epochs = len(targets), config.num_epochs
   batch_size = min(config.batch_size, num_rows)
   steps = num_rows // batch_size
-  # Options that only training runs have keep their defaults.
-  defaults = {name: field.default for name, field in described(Optimizer).items()}
-  options: Any = ConfigDict(defaults | config.optimizer.to_dict())
-  optimizer = build_optimizer(options, steps * num_epochs)
+  optimizer = optax.adam(config.learning_rate)
 
   @jax.jit
   def train(key: Array, features: dict[str, Array], y: Array) -> dict[str, Array]:

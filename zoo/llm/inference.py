@@ -1,8 +1,7 @@
-"""Statistics of the ablation: weights of the guess, comparisons, and crossings."""
+"""Statistics of the ablation: weights of the guess, and comparisons."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +9,6 @@ from jaxtyping import Float
 from scipy import stats
 
 from zoo.measure.intervals import estimate, interval
-
-_RESAMPLES = 2000
 
 
 class Weights(NamedTuple):
@@ -24,38 +21,28 @@ class Weights(NamedTuple):
 
 
 def weights(
-  guess: Float[np.ndarray, 'n k'],
-  own: Float[np.ndarray, 'n k'],
-  answer: Float[np.ndarray, 'n k'],
+  guess: Float[np.ndarray, ' n'],
+  own: Float[np.ndarray, ' n'],
+  answer: Float[np.ndarray, ' n'],
 ) -> Weights | None:
-  """The least-squares fit `answer = a·guess + b·own + c_k` over prompts and outputs.
+  """The least-squares fit `answer = a·guess + b·own + c` over prompts.
 
-  A number is one output; each class is one output, with its own constant. Copying means
-  a = 1 and b = 0. For numbers the standard errors are those of least squares with equal
-  variances; for classes, whose outputs depend on each other, they are clustered by
-  prompt, with the correction `n/(n−1) · (nk−1)/(nk−k−2)`. The result is None if the two
-  weights cannot be told apart: if guess or own answer does not vary, if both vary
-  alike, or if there are too few prompts.
+  Copying means a = 1 and b = 0. The standard errors are those of equal variances. The
+  result is None if the two weights cannot be told apart: if guess or own answer does
+  not vary, if both vary alike, or if there are too few prompts.
   """
-  n, k = answer.shape
-  num_parameters = k + 2
-  x = np.stack([guess.ravel(), own.ravel()], axis=1)
+  n = len(answer)
+  x = np.stack([guess, own, np.ones(n)], axis=1)
   sizes = np.maximum(np.abs(x).max(axis=0, initial=0.0), 1e-300)
-  x = np.concatenate([x / sizes, np.tile(np.eye(k), (n, 1))], axis=1)
+  x /= sizes
   # Rounding may leave differences of 1e-15 in a constant column.
-  if n <= num_parameters or np.linalg.matrix_rank(x, rtol=1e-9) < num_parameters:
+  if n <= 3 or np.linalg.matrix_rank(x, rtol=1e-9) < 3:
     return None
-  fitted, *_ = np.linalg.lstsq(x, answer.ravel())
-  errors = answer.ravel() - x @ fitted
-  covariance = np.linalg.inv(x.T @ x)
-  if k == 1:
-    covariance *= errors @ errors / (n - num_parameters)
-  else:
-    scores = (x * errors[:, None]).reshape(n, k, -1).sum(axis=1)
-    freedom = n / (n - 1) * (n * k - 1) / (n * k - num_parameters)
-    covariance = freedom * covariance @ scores.T @ scores @ covariance
-  a, b = (fitted[:2] / sizes).tolist()
-  a_error, b_error = (np.sqrt(np.diag(covariance)[:2]) / sizes).tolist()
+  fitted, *_ = np.linalg.lstsq(x, answer)
+  errors = answer - x @ fitted
+  covariance = np.linalg.inv(x.T @ x) * (errors @ errors) / (n - 3)
+  a, b, _ = (fitted / sizes).tolist()
+  a_error, b_error, _ = (np.sqrt(np.diag(covariance)) / sizes).tolist()
   return Weights(a, a_error, b, b_error)
 
 
@@ -102,69 +89,3 @@ def _signs(differences: Float[np.ndarray, ' n']) -> _Signs | None:
   if len(sizes) > 1:
     return None
   return _Signs(int((differences > 0).sum()), int(np.count_nonzero(differences)))
-
-
-class Crossing(NamedTuple):
-  """Where a curve of answers' errors against guesses' errors meets the diagonal.
-
-  ∞ stands for a curve that is nowhere below the diagonal, −∞ for one that begins below
-  it. `share` is the share of resamples with a finite crossing.
-  """
-
-  at: float
-  low: float
-  high: float
-  share: float
-
-
-def crossing(
-  guess_losses: Float[np.ndarray, 's n'],
-  answer_losses: Float[np.ndarray, 's n'],
-  seed: int,
-) -> Crossing:
-  """The crossing of a curve over s sizes of noise and n prompts, with a 95 % interval.
-
-  Errors are means over prompts; prompts without an answer (NaN) are left out of both.
-  The interval is between the 2.5 % and 97.5 % points of 2000 bootstrap resamples of the
-  prompts.
-  """
-  _, n = answer_losses.shape
-  rng = np.random.default_rng(seed)
-  # How often each prompt is drawn; the first row is the sample itself.
-  drawn = np.concatenate(
-    [np.ones((1, n)), rng.multinomial(n, np.full(n, 1 / n), _RESAMPLES)]
-  )
-  known = ~np.isnan(answer_losses)
-  count = drawn @ known.T
-  # A size without answers is put on the diagonal at the end, where it crosses nothing.
-  end = np.finfo(np.float64).max
-  means = [
-    np.where(count, drawn @ np.where(known, losses, 0.0).T / np.maximum(count, 1), end)
-    for losses in (guess_losses, answer_losses)
-  ]
-  at, *resampled = first_crossings(*means).tolist()
-  found = np.array(resampled)
-  # Without interpolation, which would mix infinities.
-  low = np.quantile(found, 0.025, method='lower')
-  high = np.quantile(found, 0.975, method='higher')
-  share = float(np.isfinite(found).mean())
-  return Crossing(float(at), float(low), float(high), share)
-
-
-def first_crossings(
-  x: Float[np.ndarray, 'r s'], y: Float[np.ndarray, 'r s']
-) -> Float[np.ndarray, ' r']:
-  """The least x at which a line through s points goes below the diagonal, for r lines.
-
-  It is ∞ if no point is below the diagonal, and −∞ if the first point is.
-  """
-  order = np.argsort(x, axis=1, kind='stable')
-  x, above = (np.take_along_axis(of, order, axis=1) for of in (x, y - x))
-  below = above < 0
-  i = below.argmax(axis=1)
-  rows, before = np.arange(len(x)), np.maximum(i - 1, 0)
-  first, last = above[rows, before], above[rows, i]
-  crosses = below.any(axis=1) & (i > 0)
-  share = first / np.where(crosses, first - last, 1.0)
-  at = x[rows, before] + share * (x[rows, i] - x[rows, before])
-  return np.where(crosses, at, np.where(below.any(axis=1), -math.inf, math.inf))

@@ -34,13 +34,6 @@ class Wording:
     return label if isinstance(label, str) else f'{label:.2f}'
 
 
-class Indices(NamedTuple):
-  """The positions of a prompt's query and examples in their splits."""
-
-  query: int
-  context: list[int]
-
-
 class Record(TypedDict):
   """The facts about a prompt that do not depend on its answers."""
 
@@ -51,10 +44,6 @@ class Record(TypedDict):
   guess: float | str
   context_mean: float | str
   constant: float | str
-  context_guess_loss: float | None
-  # −log p of the right class, if labels are classes and the guess has probabilities
-  guess_log_loss: float | None
-  constant_log_loss: float | None
 
 
 class Prompt(NamedTuple):
@@ -72,7 +61,6 @@ def make_prompts(
   scale, split, splits = wording.scale, config.prompts.context_split, benchmark.splits
   of_train = [example.label for example in splits['train']]
   constant = scale.middle(of_train)
-  frequencies = [of_train.count(name) / len(of_train) for name in scale.classes]
   prompts = []
   for index in range(config.prompts.num_prompts):
     place, context = sample_indices(
@@ -83,10 +71,7 @@ def make_prompts(
       config.prompts.num_examples,
     )
     query, examples = splits['test'][place], [splits[split][i] for i in context]
-    guess, of_context = (
-      guesses.labels['test'][place],
-      [guesses.labels[split][i] for i in context],
-    )
+    guess, of_context = guesses['test'][place], [guesses[split][i] for i in context]
     texts = [
       prompt_text(wording, examples, query),
       prompt_text(wording, examples, query, [*of_context, guess]),
@@ -100,30 +85,22 @@ def make_prompts(
       'guess': guess,
       'context_mean': scale.middle(labels) if labels else constant,
       'constant': constant,
-      'context_guess_loss': scale.mean_loss(of_context, labels) if labels else None,
-      'guess_log_loss': None,
-      'constant_log_loss': None,
     }
-    if guesses.probabilities is not None:
-      p = guesses.probabilities['test'][place]
-      record['guess_log_loss'] = scale.log_loss(p, query.label)
-    if scale.classes:
-      record['constant_log_loss'] = scale.log_loss(frequencies, query.label)
     prompts.append(Prompt(query, dict(zip(ARMS, texts, strict=True)), record))
   return prompts
 
 
 def sample_indices(
   seed: int, index: int, num_queries: int, num_contexts: int, num_examples: int
-) -> Indices:
-  """The query and the examples of a prompt, a pure function of the arguments.
+) -> tuple[int, list[int]]:
+  """The places of a prompt's query and examples, a pure function of the arguments.
 
   No two prompts of a seed share a query. A shorter context has the first examples of a
   longer context.
   """
   order = np.random.default_rng(seed).permutation(num_queries)
   context = np.random.default_rng((seed, index)).permutation(num_contexts)
-  return Indices(int(order[index]), context[:num_examples].tolist())
+  return int(order[index]), context[:num_examples].tolist()
 
 
 def prompt_text(

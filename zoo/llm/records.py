@@ -10,7 +10,6 @@ from typing import TextIO, TypeVar
 
 from zoo.core.errors import RunError, in_one_line
 from zoo.host.files import UnreadableFile, parse_as, read_as
-from zoo.llm.prompts import Prompt
 from zoo.llm.summary import Line
 
 PROMPTS, GUESSES, SUMMARY = 'prompts.jsonl', 'guesses.json', 'summary.json'
@@ -28,18 +27,16 @@ def read_if_there(path: pathlib.Path, kind: type[_Kind]) -> _Kind | None:
     raise RunError(f'{path} is damaged; delete it to make it again') from error
 
 
-def read_lines(path: pathlib.Path, prompts: Sequence[Prompt]) -> dict[int, Line]:
+def read_lines(path: pathlib.Path) -> dict[int, Line]:
   """The lines of a `prompts.jsonl` by index, without an incomplete last line.
 
-  Raises RunError for a line that is otherwise damaged, or not of these prompts.
+  Raises RunError for a line that is otherwise damaged.
   """
   lines = {}
   for number, text in enumerate(_whole_lines(path).splitlines(), start=1):
     try:
       line = parse_as(text, Line, 'it')
-      if line | prompts[line['index']].record != line:
-        raise ValueError('it is of another prompt')
-    except (ValueError, LookupError) as error:
+    except UnreadableFile as error:
       raise RunError(
         f'line {number} of {path} is damaged; delete that line to ask its prompt again '
         f'({in_one_line(error)})'

@@ -30,11 +30,6 @@ def table(summary: Summary) -> str:
     [_baseline(key, metric), _loss(found)]
     for key, found in summary['baselines'].items()
   ]
-  if (of_contexts := summary['context_guess_loss']) is not None:
-    baselines.append(['guesses in the context', number(of_contexts)])
-  if (of_classes := summary['log_losses']) is not None:
-    for key, name in {**_ARMS, 'guess': 'guess alone', 'constant': 'train'}.items():
-      baselines.append([f'log loss, {name}', _loss(of_classes[key])])
   differences = [
     [name, *(_difference(summary[kind][r]) for kind in ('paired', 'against_guess'))]
     for r, name in READOUTS.items()
@@ -54,19 +49,11 @@ def table(summary: Summary) -> str:
   )
 
 
-def number(value: float | None) -> str:
-  """Three decimals, or a dash for None."""
-  return '-' if value is None else f'{value:.3f}'
-
-
-def with_interval(value: float, low: float | None, high: float | None) -> str:
-  """A difference with its sign, and with its interval if it has one."""
-  return f'{value:+.3f}' if low is None else f'{value:+.3f} [{low:+.3f}, {high:+.3f}]'
-
-
 def _loss(found: Numbers) -> str:
+  if found['loss'] is None:
+    return '-'
   error = '' if found['stderr'] is None else f' ± {found["stderr"]:.3f}'
-  return f'{number(found["loss"])}{error}'
+  return f'{found["loss"]:.3f}{error}'
 
 
 def _parsed(found: Numbers) -> tuple[str, str]:
@@ -74,10 +61,9 @@ def _parsed(found: Numbers) -> tuple[str, str]:
 
 
 def _difference(pair: Numbers) -> str:
-  difference, low = pair['difference'], pair['low']
-  if difference is None or low is None:
+  if pair['low'] is None:
     return '-'
-  return with_interval(difference, low, pair['high'])
+  return f'{pair["difference"]:+.3f} [{pair["low"]:+.3f}, {pair["high"]:+.3f}]'
 
 
 def _baseline(key: str, metric: str) -> str:

@@ -39,26 +39,18 @@ class Results(TypedDict):
   metric: str
   num_prompts: int
   baselines: dict[str, Numbers]
-  context_guess_loss: float | None
   arms: dict[str, dict[ReadoutName, Numbers]]
-  # For classes: of the arms' expected values, the guess and the frequencies in train.
-  log_losses: dict[str, Numbers] | None
   paired: dict[ReadoutName, Numbers]
   against_guess: dict[ReadoutName, Numbers]
   seconds: float
 
 
-class ModelFacts(TypedDict):
-  """The language model, and the libraries and the device that it ran on."""
+class Summary(Results):
+  """The content of `summary.json`, with the model, the data and the guesses."""
 
   model: str
   num_params: int
-  engine: str
-
-
-class Summary(ModelFacts, Results):
-  """The content of `summary.json`, with the data and the guesses of the prompts."""
-
+  engine: str  # the libraries and the device that it ran on
   benchmark: str
   data_sha256: str
   seed: int
@@ -123,15 +115,11 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
   for arm in ARMS:
     masses = [line['arms'][arm]['expected'].get('mass', 0.0) for line in lines]
     arms[arm]['expected']['mass'] = float(np.mean(masses))
-  of_contexts = [line['context_guess_loss'] for line in lines]
-  known = [loss for loss in of_contexts if loss is not None]
   return {
     'metric': 'error rate' if scale.classes else 'mean squared error',
     'num_prompts': len(lines),
     'baselines': {name: _loss(losses) for name, losses in found.baselines.items()},
-    'context_guess_loss': float(np.mean(known)) if len(known) == len(lines) else None,
     'arms': arms,
-    'log_losses': _log_losses(lines, scale) if scale.classes else None,
     'paired': {
       r: _difference(with_guess[r] - found.losses[WITHOUT][r]) for r in READOUTS
     },
@@ -140,58 +128,27 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
   }
 
 
-def log_losses(lines: Sequence[Line], scale: Scale, arm: str) -> Losses:
-  """−log p of the right class in the expected value of an arm, for each prompt."""
-  expected = [line['arms'][arm]['expected'].get('probabilities', {}) for line in lines]
-  return np.array(
-    [
-      scale.log_loss([of[name] for name in scale.classes], line['label'])
-      for of, line in zip(expected, lines, strict=True)
-    ]
-  )
-
-
-def _log_losses(lines: Sequence[Line], scale: Scale) -> dict[str, Numbers]:
-  found = {arm: _loss(log_losses(lines, scale, arm)) for arm in ARMS}
-  # A guess that was not fitted has no probabilities.
-  for name, known in (
-    ('guess', [line['guess_log_loss'] for line in lines]),
-    ('constant', [line['constant_log_loss'] for line in lines]),
-  ):
-    found[name] = _loss(np.array(known, np.float64))
-  return found
-
-
-class _Mean(NamedTuple):
-  """A mean of the numbers that are not NaN; None for what too few do not have."""
-
-  num: int
-  mean: float | None = None
-  stderr: float | None = None
-  low: float | None = None
-  high: float | None = None
-
-
-def _mean(values: Losses) -> _Mean:
+def _mean(values: Losses) -> Numbers:
+  """The mean of the numbers that are not NaN; None for what too few do not have."""
   known = values[~np.isnan(values)]
-  if not known.size:
-    return _Mean(0)
-  mean, stderr = estimate(known)
-  if known.size == 1:
-    return _Mean(1, mean)
-  _, low, high = interval(known)
-  return _Mean(known.size, mean, stderr, low, high)
+  mean = stderr = low = high = None
+  if known.size:
+    mean = float(known.mean())
+  if known.size > 1:
+    stderr, (_, low, high) = estimate(known).stderr, interval(known)
+  return {'num': known.size, 'mean': mean, 'stderr': stderr, 'low': low, 'high': high}
 
 
 def _loss(values: Losses) -> Numbers:
   found = _mean(values)
-  return {'loss': found.mean, 'stderr': found.stderr}
+  return {'loss': found['mean'], 'stderr': found['stderr']}
 
 
 def _readout(losses: Losses) -> Numbers:
   found = _mean(losses)
-  parsed = {'num_parsed': found.num, 'parse_rate': found.num / len(losses)}
-  return parsed | _loss(losses) | {'low': found.low, 'high': found.high}
+  num = len(losses) - int(np.isnan(losses).sum())
+  bounds = {'low': found['low'], 'high': found['high']}
+  return {'num_parsed': num, 'parse_rate': num / len(losses), **_loss(losses), **bounds}
 
 
 def _copies(
@@ -203,11 +160,11 @@ def _copies(
     'num_copied': int(copied.sum()),
     'copied_share': float(copied.sum() / parsed.sum()) if parsed.any() else None,
     'num_changed': int(changed.sum()),
-    'changed_loss': _mean(losses[changed]).mean,
-    'changed_guess_loss': _mean(of_guess[changed]).mean,
+    'changed_loss': _mean(losses[changed])['mean'],
+    'changed_guess_loss': _mean(of_guess[changed])['mean'],
   }
 
 
 def _difference(differences: Losses) -> Numbers:
-  found = _mean(differences)._asdict()
-  return {'difference' if name == 'mean' else name: one for name, one in found.items()}
+  found = _mean(differences)
+  return {'num': found['num'], 'difference': found.pop('mean'), **found}

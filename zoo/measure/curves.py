@@ -48,23 +48,17 @@ def curve(
   seed: int = 0,
   *,
   lengths: Sequence[int] | None = None,
-  loss: Loss | None = None,
 ) -> Curve:
   """The loss of a predictor after 0, 1, …, C examples, or after those in `lengths`.
 
   All lengths are measured on the same prompts, which depend only on `seed`. A predictor
   that has `predictions` predicts all examples in one pass; any other is called on each
-  prefix of the prompts. `loss` defaults to that of the task. Raises UserError for a
-  predictor that cannot be called on the task's prompts, and for one of a class outside
-  this library whose `predictions` or `learning_rule` contradict its `__call__`.
+  prefix of the prompts. Raises UserError for a predictor that cannot be called on the
+  task's prompts, and for one of a class outside this library whose `predictions` or
+  `learning_rule` contradict its `__call__`.
   """
-  if loss is None:
-    scores = sample_scores(predictor, task, num_prompts, seed, lengths)
-    return summarise(*scores, lengths)
-  found = sample_losses(
-    {'': predictor}, task, num_prompts, seed, lengths=lengths, loss=loss
-  )
-  return summarise(found[''], lengths=lengths)
+  scores = sample_scores(predictor, task, num_prompts, seed, lengths)
+  return summarise(*scores, lengths)
 
 
 def summarise(
@@ -107,14 +101,12 @@ def sample_losses(
   seed: int = 0,
   *,
   lengths: Sequence[int] | None = None,
-  loss: Loss | None = None,
 ) -> dict[str, Float[np.ndarray, 'p n']]:
   """The loss of each predictor on each of the same prompts, at each length; float64.
 
   Raises UserError as `curve` does.
   """
-  given = loss_of(task) if loss is None else jax.tree_util.Partial(loss)
-  return _sample(predictors, task, num_prompts, seed, lengths, given)
+  return _sample(predictors, task, num_prompts, seed, lengths, loss_of(task))
 
 
 def _sample(

@@ -18,7 +18,7 @@ from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import FollowsRule, Predictor, Task, predicts_all
 from zoo.core.values import fresh, is_value
-from zoo.tasks.base import Loss
+from zoo.tasks.base import ChangedTask, Loss
 from zoo.tasks.baselines import HostBaseline
 from zoo.theory.trust import compiled
 
@@ -151,6 +151,10 @@ def sample_batches(
 
 def loss_of(task: Task) -> Loss:
   """The loss of a task, which compiled programs take as an argument."""
+  while isinstance(
+    task, ChangedTask
+  ):  # it has the loss, and so the programs, of another
+    task = task.task
   if is_value(task):
     return jax.tree_util.Partial(type(task).loss, fresh(task))
   return jax.tree_util.Partial(task.loss)

@@ -1,7 +1,7 @@
-"""Memory and traffic of training on TPUs or GPUs that this machine does not have.
+"""Memory and traffic of training on TPUs that this machine does not have.
 
-XLA can compile ahead of time (AOT) for a named topology on any machine that has libtpu
-or JAX's CUDA plugin. The training step of `launch.main` is compiled for all devices.
+XLA can compile ahead of time (AOT) for a named topology on any machine that has
+libtpu. The training step of `launch.main` is compiled for all devices.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from zoo.config.mesh import make_mesh
-from zoo.config.validation import Config, mesh_shape, num_slices, validate
+from zoo.config.validation import Config, mesh_shape, validate
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
-from zoo.host.gpus import H200_BYTES, TARGETS
 from zoo.training.trainer import make_plan
 
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
@@ -31,18 +30,14 @@ _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
 # Slices that can be rented, up to 256 chips, the smaller ones first.
 SLICES = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
 
-# Numbers of GPUs in one machine.
-GPUS = {'h200': ('1', '2', '4', '8')}
-
 GIB = 2**30  # bytes
 # The memory of a chip that a program may use: the limit that the compiler states when
-# it rejects a program; for a GPU, the three quarters that JAX takes by default.
+# it rejects a program.
 HBM_BYTES = {
   'v5e': int(15.75 * GIB),
   'v6e': int(31.25 * GIB),
   'v4': int(30.75 * GIB),
   'v5p': int(95.74 * GIB),
-  'h200': H200_BYTES * 3 // 4,
 }
 
 Report = dict[str, Any]  # as JSON
@@ -51,15 +46,14 @@ Report = dict[str, Any]  # as JSON
 def report(config: Config, topology: str) -> Report:
   """The needs of a training step on each device of a slice such as `v5e:4x8`.
 
-  There are `config.mesh.slices` such slices; `h200:8` means the eight GPUs of a
-  machine. `fits` says whether training can run there, and `reason` why not. Bytes and
-  flops are XLA's, per device and step. `collectives` has, for each kind, the count and
-  the bytes of the results on each device. `unsharded_bytes` counts the state that every
-  device holds whole, and `donated_bytes` what a step does not hold twice. Raises
-  UserError for an unknown topology, a config that is invalid on it, or a compiler that
-  is not installed.
+  There are `config.mesh.slices` such slices. `fits` says whether training can run
+  there, and `reason` why not. Bytes and flops are XLA's, per device and step.
+  `collectives` has, for each kind, the count and the bytes of the results on each
+  device. `unsharded_bytes` counts the state that every device holds whole, and
+  `donated_bytes` what a step does not hold twice. Raises UserError for an unknown
+  topology, a config that is invalid on it, or if libtpu is not installed.
   """
-  slices = num_slices(config)
+  slices = config.mesh.slices
   devices = _devices(topology, slices)
   hbm = HBM_BYTES[topology.partition(':')[0]]
   data, model = mesh_shape(config, len(devices))
@@ -77,11 +71,8 @@ def report(config: Config, topology: str) -> Report:
       _bytes_a_device(leaf) for leaf in leaves if leaf.sharding.is_fully_replicated
     ),
   }
-  # Without a GPU to tune on, XLA finds no tile sizes for some matrix products.
-  on_gpu = devices[0].platform == 'gpu'
-  options = {'xla_gpu_enable_triton_gemm': False} if on_gpu else None
   try:
-    compiled = lowered.compile(compiler_options=options)
+    compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
     reason = _out_of_memory(str(error))
     if reason is None:
@@ -97,7 +88,7 @@ def report(config: Config, topology: str) -> Report:
     'temporary_bytes': memory.temp_size_in_bytes,
     'donated_bytes': memory.alias_size_in_bytes,
     'peak_bytes': peak,
-    'flops': (compiled.cost_analysis() or {}).get('flops'),
+    'flops': compiled.cost_analysis()['flops'],
     'collectives': collectives(compiled.as_text()),
   }
 
@@ -155,7 +146,7 @@ def listed(config: Config) -> Iterator[Report]:
     return math.prod(map(int, shape.split('x'))), HBM_BYTES[chip]
 
   names = [f'{chip}:{shape}' for chip, shapes in SLICES.items() for shape in shapes]
-  slices = num_slices(config)
+  slices = config.mesh.slices
   validate(config, slices * size(max(names, key=size))[0])
   for name in sorted(names, key=size):
     try:
@@ -183,13 +174,12 @@ def table(found: Report) -> str:
     ('state, unsharded', _size(found['unsharded_bytes'])),
   ]
   if 'peak_bytes' in found:
-    flops = found['flops']
     rows += [
       ('arguments', _size(found['argument_bytes'])),
       ('temporaries', _size(found['temporary_bytes'])),
       ('peak', _size(found['peak_bytes'])),
       ('memory of a chip', _size(found['hbm_bytes'])),
-      ('flops', 'unknown' if flops is None else f'{flops:.3g}'),
+      ('flops', f'{found["flops"]:.3g}'),
     ]
     for kind, what in found['collectives'].items():
       rows.append((f'{kind} × {what["count"]}', _size(what['bytes'])))
@@ -212,7 +202,7 @@ def row(found: Report) -> str:
 
 
 def _name(found: Report) -> str:
-  slices = found.get('num_slices', 1)
+  slices = found['num_slices']
   return found['topology'] if slices == 1 else f'{slices} × {found["topology"]}'
 
 
@@ -226,10 +216,7 @@ def _size(num_bytes: int) -> str:
 def _devices(topology: str, slices: int = 1) -> list[Any]:
   """The devices of slices of one shape, which need not exist; raises UserError."""
   chip, _, shape = topology.partition(':')
-  listed = (SLICES | GPUS).items()
-  known = '; '.join(f'{chip}: {", ".join(shapes)}' for chip, shapes in listed)
-  if shape in GPUS.get(chip, ()):
-    return _gpus(chip, int(shape), slices)
+  known = '; '.join(f'{chip}: {", ".join(shapes)}' for chip, shapes in SLICES.items())
   if chip not in SLICES or not re.fullmatch(r'\d+(x\d+)+', shape):
     raise UserError(
       f'unknown topology {topology!r}; it must be chip:shape such as v5e:4x8, or auto; '
@@ -260,24 +247,6 @@ def _devices(topology: str, slices: int = 1) -> list[Any]:
   return list(found.devices)
 
 
-def _gpus(chip: str, number: int, slices: int) -> list[Any]:
-  """GPUs of one machine, which need not exist; raises UserError."""
-  if slices > 1:
-    raise UserError(f'config.mesh.slices is {slices}; it must be 1 for GPUs')
-  if importlib.util.find_spec('jax_cuda13_plugin') is None:
-    raise UserError(
-      'jax_cuda13_plugin, which compiles for GPUs, is not installed; pip install '
-      "'icl-zoo[cuda13]'"
-    )
-  found = topologies.get_topology_desc(
-    platform='cuda',
-    topology_name=f'{chip}:{number}',
-    topology=f'1x1x{number}',  # slices, machines and GPUs of each
-    target_config=TARGETS[chip],
-  )
-  return list(found.devices)
-
-
 def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
   """The step of training, lowered for the devices, and the abstract state it takes."""
   config = validate(config, len(devices))
@@ -298,8 +267,7 @@ def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
     numbers = jax.tree.map(abstract, plan.numbers)
     limit = abstract(np.int32(0))
     traced = plan.train_steps.trace(plan.layout.kept, key, limit, limit, numbers)
-    platform = 'cuda' if devices[0].platform == 'gpu' else 'tpu'
-    return traced.lower(lowering_platforms=(platform,)), plan.layout.kept
+    return traced.lower(lowering_platforms=('tpu',)), plan.layout.kept
 
 
 def _bytes_a_device(leaf: jax.ShapeDtypeStruct) -> int:

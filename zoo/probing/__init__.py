@@ -13,22 +13,12 @@ from zoo.probing.lens import Lens as Lens
 from zoo.probing.lens import lens as lens
 from zoo.probing.nearest import SampledAlgorithm as SampledAlgorithm
 from zoo.probing.nearest import sampled_algorithm as sampled_algorithm
-from zoo.probing.paths import constructed_optimum as constructed_optimum
-from zoo.probing.paths import interpolation as interpolation
-from zoo.probing.report import REFERENCES as REFERENCES
-from zoo.probing.report import default_reference as default_reference
 from zoo.probing.report import probe as probe
-from zoo.probing.report import reference as reference
 from zoo.probing.report import references as references
 from zoo.probing.scores import risks as risks
 from zoo.probing.scores import score as score
-from zoo.probing.shifts import SHIFTS as SHIFTS
-from zoo.probing.shifts import exact_shifted_risk as exact_shifted_risk
-from zoo.probing.shifts import (
-  sampled_shifted_risks as sampled_shifted_risks,
-)
-from zoo.probing.shifts import shift as shift
-from zoo.probing.shifts import shifted_tasks as shifted_tasks
+from zoo.probing.shifts import TaskShift as TaskShift
+from zoo.probing.shifts import task_shift as task_shift
 from zoo.probing.similarity import Alignment as Alignment
 from zoo.probing.similarity import alignment as alignment
 from zoo.probing.summaries import summary as summary

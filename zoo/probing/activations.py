@@ -19,7 +19,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, predicts_all
 from zoo.measure.predict import run
 from zoo.mixers.mixer import Mixer
-from zoo.models.deep_lsa import DeepLSA, SparseLayer
+from zoo.models.deep_lsa import SparseLayer
 from zoo.models.linear_attention import FourMatrices, LinearAttention
 from zoo.models.recurrent import Recurrent
 from zoo.models.token_model import TokenModel
@@ -38,7 +38,6 @@ def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
   - for a mixer, its input `tokens`; `attention [b, h, n, n]`, query by key; and
     `state`, the parts of its state after each token, `[b, n, …]`, if it has them. `ttt`
     has no attention, because its outputs are not linear in its values;
-  - for `deep_lsa`, `second_moment.0`, …: G of the examples in `layer_tokens.0`, …;
   - for `lstm` and `gru`, `carries.0`, …, of each layer after each token `[b, n, w]`.
 
   The model itself does not change, and its later calls compute nothing extra. Values
@@ -187,11 +186,6 @@ def _extra_values(
         yield from _named(f'{name}.state{call}', states).items()
   if isinstance(model, Recurrent):
     yield from _named('carries', model.carries(model.embed(prompt))).items()
-  if isinstance(model, DeepLSA):
-    for i in range(model.num_layers + 1):
-      examples = found[f'layer_tokens.{i}'][:, :-1]
-      moment = jnp.einsum('bci,bcj->bij', examples, examples)
-      yield f'second_moment.{i}', moment / max(examples.shape[1], 1)
 
 
 def _calls(found: dict[str, Array], name: str) -> list[tuple[str, Array]]:

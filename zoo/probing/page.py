@@ -37,19 +37,10 @@ _CAPTIONS = {
     'The value vector b_h and the bilinear form A_h of each head, each divided by its '
     'largest entry.',
   ),
-  'interpolation': (
-    'The path to the optimum',
-    'The exact risk on straight lines from the model to the optimum of its class, '
-    'in the space of weights and in the space of learning rules.',
-  ),
-  'shift': (
-    'Shifts',
-    'The risk as the task is shifted away from the training task. Lines are exact, '
-    'points sampled with one standard error.',
-  ),
   'out_of_distribution': (
     'Out of distribution',
-    'The loss on the shifted tasks that the task defines, with one standard error.',
+    'The loss on the shifted tasks that the task defines: by theory where it has no '
+    'bar, and otherwise sampled, with one standard error.',
   ),
 }
 

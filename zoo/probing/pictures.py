@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,60 +17,44 @@ from matplotlib.colors import Normalize
 
 from zoo.core.errors import in_one_line
 from zoo.core.protocols import Predictor, Task
-from zoo.measure.intervals import Estimate
 from zoo.measure.predict import run, sample_batches
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens, token_names
 from zoo.probing.activations import mean_attention
 from zoo.probing.attention_heads import Head
 from zoo.probing.implicit import ImplicitAlgorithm
-from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
-from zoo.probing.shifts import Shift, TaskShift
+from zoo.probing.shifts import TaskShift
 from zoo.probing.similarity import answers
-from zoo.reports.comparison_plots import plot_by_examples
+from zoo.reports.comparison_plots import LEAST, plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
-from zoo.reports.plots import Panel, render_grid, series
 from zoo.reports.rows import Point, plot_rows
 from zoo.reports.style import (
   BASELINES,
   BLUE,
-  GREEN,
   GREY,
-  ORANGE,
-  PURPLE,
   SIGNED,
-  SMALL,
   VERMILION,
   WIDTH,
   Figure,
   in_style,
-  label_log_axis,
 )
 
 _MODEL = 'the model'
-_OPTIMUM = 'optimum of the linear family, for the shifted task'
 _AXES_OF_ATTENTION = 'token attended to', 'token that attends'
 _MOST_HEADS = 12
 _MOST_COLUMNS = 4  # maps side by side
 _MOST_ROWS = 8  # layers, or calls of layers
 _MOST_NAMES = 11  # tokens named on one axis
-_LEAST = (
-  1e-5  # of the largest loss; smaller ones, such as rounding errors, are left out
-)
 
 
 def pictures(
-  report: Report, subject: Predictor, other: Predictor | None, task: Task
+  report: Report, subject: Predictor, other: Predictor, task: Task
 ) -> dict[str, Figure]:
-  """The figures of a report, by file name; one that fails is left out, with a warning.
-
-  `other` is None for a report without another predictor.
-  """
-  against = report.against or ''
+  """The figures of a report by file name; one that fails is left out with a warning."""
   drawings: dict[str, Callable[[], Any]] = {
     'alignment': lambda: (
-      report.alignment and other and plot_alignment(subject, other, task, against)
+      report.alignment and plot_alignment(subject, other, task, report.against)
     ),
     'examples': lambda: (
       report.comparison and plot_by_examples({_MODEL: report.comparison})
@@ -79,10 +62,6 @@ def pictures(
     'step_matrix': lambda: report.algorithm and plot_step_matrix(report.algorithm),
     'attention': lambda: _plot_attention_of(subject, task),
     'heads': lambda: report.heads and plot_heads(report.heads),
-    'interpolation': lambda: (
-      report.to_optimum and plot_interpolation(report.to_optimum)
-    ),
-    'shift': lambda: report.shifts and plot_shifts(report.shifts, against),
     'out_of_distribution': lambda: (
       report.task_shifts and plot_task_shifts(report.task_shifts, report.against)
     ),
@@ -139,111 +118,27 @@ def _scatter(
   axes.scatter(x, y, s=4, color=BLUE, alpha=0.5, linewidths=0)
 
 
-def plot_interpolation(path: Interpolation) -> Figure:
-  """The exact risk on the lines to the constructed optimum."""
-  lines = [
-    ('through the weights', 'line', PURPLE, path.weight_risk),
-    ('through the learning rules', 'dashed', ORANGE, path.rule_risk),
-  ]
-  shown = [
-    series(name, kind, colour, path.fraction, risk)
-    for name, kind, colour, risk in lines
-    if risk is not None
-  ]
-  axis = 'fraction of the path from the model to the constructed optimum'
-  panel = Panel('', axis, 'exact in-context risk', tuple(shown))
-  figure = render_grid([panel], 1, 3.1)
-  figure.axes[0].ticklabel_format(useOffset=False)
-  return figure
+def plot_task_shifts(found: Sequence[TaskShift], against: str) -> Figure:
+  """The losses of both predictors on each shifted task, one task per row.
 
-
-def plot_shifts(shifts: Sequence[Shift], against: str) -> Figure:
-  """The risks of both predictors, and of the optimum, under each shift.
-
-  Risks of the other predictor that are far from the model's are left out.
+  Exact risks have no bars.
   """
-  figure = render_grid([_shift_panel(one, against) for one in shifts], 2, 2.5)
-  for axes, one in zip(figure.axes, shifts, strict=False):
-    _limit(axes, one, against)
-  return figure
-
-
-def _shift_panel(one: Shift, against: str) -> Panel:
-  of, values = one.risks, [risk.value for risk in one.risks]
-  colour = _colour_of_other(against)
-  # Where both agree, the dashes of the other are seen on the line of the model.
-  exact = [
-    (f'{_MODEL}, exact', 'line', BLUE, [risk.exact for risk in of]),
-    (f'{against}, exact', 'dashed', colour, [risk.other_exact for risk in of]),
-    (_OPTIMUM, 'dashed', GREEN, [risk.optimal for risk in of]),
-  ]
-  sampled = [
-    (f'{_MODEL}, sampled ± s.e.', BLUE, [risk.sampled for risk in of]),
-    (f'{against}, sampled ± s.e.', colour, [risk.other_sampled for risk in of]),
-  ]
-  shown = []
-  for name, kind, of_name, risks in exact:
-    if any(risks):  # a risk of 0 has no place on a log axis
-      y = [risk or math.nan for risk in risks]
-      shown.append(series(name, kind, of_name, values, y))
-  for name, of_name, risks in sampled:
-    known = [risk or Estimate(math.nan, math.nan) for risk in risks]
-    ends = [[risk.mean + side * risk.stderr for risk in known] for side in (-1, 0, 1)]
-    shown.append(series(name, 'dots', of_name, values, ends))
-  shown.append(series('trained here', 'mark', GREY, [one.trained], [0.0]))
-  powers = one.name in ('context_length', 'feature_condition', 'query_scale')
-  axes = textwrap.fill(one.description, 45), 'in-context risk (log scale)'
-  return Panel('', *axes, tuple(shown), 'log' if powers else 'linear', 'log')
-
-
-def _colour_of_other(against: str) -> str:
-  """That of the baseline of this name in all pictures, or that of a second model."""
-  return BASELINES.get(against, VERMILION)
-
-
-def _limit(axes: Axes, one: Shift, against: str) -> None:
-  """Shows the risks of the model and the optimum; those of the other may be outside."""
-  shown = [risk.sampled.mean for risk in one.risks if risk.sampled is not None]
-  shown += [risk.optimal for risk in one.risks]
-  others = [risk.other_sampled for risk in one.risks if risk.other_sampled is not None]
-  shown = [risk for risk in shown if risk > 0] or [1.0]
-  low, high = min(shown) / 1.5, max(shown) * 1.5
-  axes.set_ylim(low, high)
-  label_log_axis(axes.yaxis)
-  for beyond, where, height, align in (
-    (any(risk.mean < low for risk in others), 'below', 0.02, 'bottom'),
-    (any(risk.mean > high for risk in others), 'above', 0.98, 'top'),
-  ):
-    if beyond:
-      axes.text(
-        *(0.5, height, f'{against} goes {where} this range'),
-        ha='center',
-        va=align,
-        size=SMALL,
-        transform=axes.transAxes,
-        parse_math=False,
-      )
-
-
-def plot_task_shifts(found: Sequence[TaskShift], against: str | None) -> Figure:
-  """The sampled losses of both predictors on each shifted task, one task per row.
-
-  Without the name of another predictor only the model's are shown.
-  """
-  losses = {_MODEL: [one.risk for one in found]}
-  if against is not None:
-    losses[against] = [one.other_risk for one in found]
-  every = [one.mean for each in losses.values() for one in each if one is not None]
-  least = _LEAST * max(every, default=0.0)
+  # The colour of a baseline is the same in all pictures.
+  colours = {_MODEL: BLUE, against: BASELINES.get(against, VERMILION)}
+  points = []
+  for one in found:
+    for label, sampled, exact in (
+      (_MODEL, one.risk, one.exact_risk),
+      (against, one.other_risk, one.other_exact_risk),
+    ):
+      mean, stderr = sampled or (math.nan, math.nan)
+      known = (mean, stderr) if exact is None else (exact, math.nan)
+      points.append(Point(one.name, label, *known))
+  least = LEAST * np.nanmax([point.value for point in points] or [0.0])
+  # A risk of 0 has no place on a log axis.
   points = [
-    Point(shift.name, label, *loss)
-    if loss is not None and loss.mean > least
-    else Point(shift.name, label, math.nan)
-    for label, each in losses.items()
-    for shift, loss in zip(found, each, strict=True)
+    point if point.value > least else point._replace(value=math.nan) for point in points
   ]
-  both = BLUE, _colour_of_other(against or '')
-  colours = dict(zip(losses, both, strict=False))
   return plot_rows({'': points}, 'loss (log scale)', colours, value='log')
 
 

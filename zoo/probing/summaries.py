@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,15 +14,15 @@ from zoo.probing.guesses import LearnedGuess
 from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.lens import Lens
 from zoo.probing.nearest import SampledAlgorithm
-from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
 from zoo.probing.scores import Risks, Score
-from zoo.probing.shifts import Shift, ShiftedRisk, TaskShift
+from zoo.probing.shifts import TaskShift
 from zoo.probing.similarity import Alignment
 from zoo.probing.verdicts import percent
 from zoo.reports import Table
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
+_LEFT_OUT = 'left out of this report', 'because'
 _MOST_ENTRIES = 5  # entries shown of a vector
 _EXCESS = {
   'guess_mean': 'error of the mean guess',
@@ -46,7 +44,7 @@ def summary(report: Report) -> str:
 
 def tables(report: Report) -> list[Table]:
   """The tables of a report; the first cell of each header is the table's title."""
-  against = report.against or ''
+  against = report.against
   found = [
     report.risks and _risk_table(report.risks, 'risk', against),
     report.algorithm and _algorithm_table(report.algorithm),
@@ -56,11 +54,9 @@ def tables(report: Report) -> list[Table]:
     report.alignment and _alignment_table(report.alignment, against),
     report.score and _score_table(report.score, against),
     report.heads and _head_table(report.heads),
-    report.to_optimum and _path_table(report.to_optimum),
     report.lens and _lens_table(report.lens),
-    report.shifts and _shift_table(report.shifts, against),
-    report.task_shifts and _task_shift_table(report.task_shifts, report.against),
-    report.failures and _failure_table(report.failures),
+    report.task_shifts and _task_shift_table(report.task_shifts, against),
+    report.failures and Table([*report.failures.items()], _LEFT_OUT),
   ]
   return [table for table in found if isinstance(table, Table)]
 
@@ -68,10 +64,6 @@ def tables(report: Report) -> list[Table]:
 def _comparison_table(found: Comparison) -> Table:
   header, rows = table_of(found)
   return Table(rows, header)
-
-
-def _failure_table(failures: Mapping[str, str]) -> Table:
-  return Table([*failures.items()], ('left out of this report', 'because'))
 
 
 def _lens_table(found: Lens) -> Table:
@@ -215,76 +207,22 @@ def _head_table(found: list[Head]) -> Table | None:
   return Table(rows, ('head', 'share of the update', 'cost of pruning it'))
 
 
-def _path_table(path: Interpolation) -> Table | None:
-  if path.weight_risk is None:
-    return None
-  top = int(np.argmax(path.weight_risk))
-  rows = [
-    ('the model', '0', _exact(path.weight_risk[0])),
-    ('highest risk', f'{path.fraction[top]:.2f}', _exact(path.weight_risk[top])),
-    ('the constructed optimum', '1', _exact(path.weight_risk[-1])),
-  ]
-  return Table(rows, ('line through the weights', 'fraction', 'exact risk'))
-
-
-def _shift_table(shifts: list[Shift], against: str) -> Table:
-  rows, failures = [], []
-  for one in shifts:
-    worst = max(one.risks, key=_over_optimum)
-    rows.append(
-      (
-        one.name,
-        f'{worst.value:g}',
-        _best_known(worst.sampled, worst.exact),
-        _best_known(worst.other_sampled, worst.other_exact),
-        f'{worst.optimal:.4f}',
-      )
-    )
-    failures += [
-      f'{one.name} at {risk.value:g} failed: {risk.failure}'
-      for risk in one.risks
-      if risk.failure is not None
-    ]
-  header = 'worst shift, over the optimum', 'at', 'this model', against, _LINEAR_OPTIMUM
-  return Table(rows, header, note=_unchanged(against, failures))
-
-
-def _over_optimum(risk: ShiftedRisk) -> float:
-  """The model's risk divided by the optimum's; -inf if the model failed."""
-  if risk.sampled is None:
-    return -math.inf
-  if risk.optimal == 0:  # the prompts determine ŵ
-    return math.inf if risk.sampled.mean > 0 else 1.0
-  return risk.sampled.mean / risk.optimal
-
-
-def _best_known(sampled: Estimate | None, exact: float | None) -> str:
-  if exact is None:
-    return '-' if sampled is None else f'{sampled.mean:.4f}'
-  return f'{exact:.4f}'
-
-
-def _task_shift_table(found: list[TaskShift], against: str | None) -> Table:
+def _task_shift_table(found: list[TaskShift], against: str) -> Table:
   rows = []
   for one in found:
-    losses = [one.risk] if against is None else [one.risk, one.other_risk]
-    rows.append(
-      (one.name, *('-' if loss is None else _sampled(loss) for loss in losses))
-    )
-  failed = [f'{one.name}: {one.failure}' for one in found if one.failure]
-  header = ['out of distribution', 'loss of this model ± s.e.']
-  if against is not None:
-    header.append(f'loss of {against}')
-  return Table(rows, header, note=_unchanged(against, failed))
+    losses = (one.risk, one.exact_risk), (one.other_risk, one.other_exact_risk)
+    rows.append([one.name, *(_known(*loss) for loss in losses)])
+  header = 'out of distribution', 'loss of this model ± s.e.', f'loss of {against}'
+  beyond = '; it is not the least possible there' if against == 'bayes' else ''
+  note = [f'({against} is that of the training task on all of them{beyond})']
+  note += [f'{one.name}: {one.failure}' for one in found if one.failure]
+  return Table(rows, header, note='\n'.join(note))
 
 
-def _unchanged(against: str | None, failed: list[str]) -> str:
-  """A note on the other predictor under shift, and the failures."""
-  note = []
-  if against is not None:
-    beyond = '; it is not the least possible there' if against == 'bayes' else ''
-    note = [f'({against} is that of the training task on all of them{beyond})']
-  return '\n'.join(note + failed)
+def _known(sampled: Estimate | None, exact: float | None) -> str:
+  if sampled is None:
+    return '-'
+  return _sampled(sampled) if exact is None else f'{exact:.6f}, exact'
 
 
 def _sampled(estimate: Estimate) -> str:

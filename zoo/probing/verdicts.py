@@ -73,26 +73,18 @@ def judge_by_samples(found: SampledAlgorithm) -> tuple[bool, str]:
 
 def judge_by_baselines(comparison: Comparison) -> str:
   """A sentence that compares a model's loss with the baselines of its task."""
-  own = comparison[MODEL]
-  better, worse, equal = [], [], []
-  for name, one in comparison.items():
-    gap, stderr = one['difference'], one['difference_stderr']
-    if name == MODEL or gap is None or stderr is None:
-      continue
-    if abs(gap) <= _SIGNIFICANT * stderr:
-      equal.append(name)
-    elif gap > 0:
-      better.append(f'{name} (by {gap:.3g} ± {stderr:.2g})')
-    else:
-      worse.append(name)
-  groups = ('above that of', better), ('below that of', worse)
-  parts = [f'{where} {", ".join(names)}' for where, names in groups if names]
-  if equal:
-    parts.append(f'like that of {", ".join(equal)} within two standard errors')
-  beside = f' is {"; ".join(parts)}' if parts else ' has no baseline to compare with'
-  return (
-    f'Unknown: no theory covers its task. Its loss, {own["mean"][-1]:.4g},{beside}.'
-  )
+  better = [
+    f'{name} (by {gap:.3g} ± {stderr:.2g})'
+    for name, one in comparison.items()
+    if (gap := one['difference']) is not None
+    and (stderr := one['difference_stderr']) is not None
+    and gap > _SIGNIFICANT * stderr
+  ]
+  loss = comparison[MODEL]['mean'][-1]
+  said = f'Unknown: no theory covers its task. Its loss, {loss:.4g}, is above that of'
+  if better:
+    return f'{said} {", ".join(better)}.'
+  return f'{said} no baseline by more than two standard errors.'
 
 
 def percent(share: float) -> str:

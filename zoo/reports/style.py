@@ -77,7 +77,6 @@ _STYLE = {
   'xtick.labelsize': 9,
   'ytick.labelsize': 9,
   'legend.fontsize': 9,
-  'legend.title_fontsize': 9,
   'legend.frameon': False,
   'lines.markersize': 4,
   'axes.grid': True,
@@ -137,7 +136,7 @@ class Figure(matplotlib.figure.Figure):
       super().savefig(fname, **given)
 
 
-def legend_above(figure: Figure, title: str | None = None) -> None:
+def legend_above(figure: Figure) -> None:
   """One legend of all axes, above them, where it hides no data."""
   found = {
     _wrapped(label, figure.get_figwidth()): line
@@ -146,7 +145,7 @@ def legend_above(figure: Figure, title: str | None = None) -> None:
   }
   columns = _num_columns(found, figure.get_figwidth())
   lines = found.values(), found.keys()
-  legend = figure.legend(*lines, loc='outside upper center', ncols=columns, title=title)
+  legend = figure.legend(*lines, loc='outside upper center', ncols=columns)
   _as_plain_text(legend)
   rows = sum(label.count('\n') + 1 for label in found) / columns
   extra = max(rows - _USUAL_ROWS, 0) * _ROW

@@ -11,29 +11,34 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import importlib.metadata
+import json
 import pathlib
+import platform
 import secrets
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from absl import logging
 from jaxtyping import PyTree
+from ml_collections import ConfigDict
 
-from zoo.core.errors import RunError
+from zoo.config.validation import Config, differences, to_json
+from zoo.core.errors import RunError, UserError, shown
 from zoo.host import processes
 from zoo.host.files import (
   delete_folder,
+  gcs,
   is_url,
   move_folder,
   read_json,
   sync_folder,
-  upload,
   write_atomically,
 )
 from zoo.storage import lease
-from zoo.storage.metadata import check_own_step
 from zoo.storage.orbax_folders import (
   MARKER,
   METADATA_FILE,
@@ -52,9 +57,9 @@ from zoo.storage.steps import (
   write_manifest,
 )
 
+_PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
 _SAVING, _DELETING = '.saving.', '.deleting.'  # before the number of a local step
-# Temporary folders that a killed run leaves; the last is that of version 0.1.0.
-_LEFT_OVER = f'{_SAVING}*', f'{_DELETING}*', '*.orbax-checkpoint-tmp*'
+_LEFT_OVER = f'{_SAVING}*', f'{_DELETING}*'  # temporary folders of a killed run
 
 
 class Checkpoints:
@@ -71,7 +76,7 @@ class Checkpoints:
     Raises UserError if the newest step was saved by another run, or under another
     number; RunError; OSError.
     """
-    self._metadata = {'format': FORMAT, **metadata}
+    self._metadata: dict[str, Any] = {'format': FORMAT, **metadata}
     self._in_bucket = is_url(workdir)
     # Orbax takes absolute paths only.
     self._workdir = workdir if self._in_bucket else workdir.resolve()
@@ -178,11 +183,27 @@ class Checkpoints:
       return killed_saves(self._folder)
     return [path for pattern in _LEFT_OVER for path in self._folder.glob(pattern)]
 
-  def _check_own(self, step_folder: pathlib.Path) -> None:
-    if self._in_bucket and not (step_folder / MARKER).exists():
-      write_atomically(step_folder / MARKER, '')  # a local step, copied into a bucket
-    saved = read_json(step_folder / METADATA_FILE)
-    check_own_step(step_folder, step_of(step_folder), saved, self._metadata)
+  def _check_own(self, folder: pathlib.Path) -> None:
+    """Raises UserError unless a step is one of this run."""
+    if self._in_bucket and not (folder / MARKER).exists():
+      write_atomically(folder / MARKER, '')  # a local step, copied into a bucket
+    saved, wanted = read_json(folder / METADATA_FILE), self._metadata
+    step = step_of(folder)
+    if saved.get('step') != step:
+      raise UserError(
+        f'{folder} holds step {saved.get("step")!r}, not step {step}; give it its own '
+        'number again, or move it out of this folder'
+      )
+    differing = []
+    if config := wanted.get('config'):
+      differing = differences(saved.get('config') or {}, ConfigDict(config))
+    if saved.get('points') != wanted.get('points'):
+      differing.append('points')
+    if differing:
+      raise UserError(
+        f'{folder} was saved by a run of another config, and cannot be resumed from '
+        f'here; it differs in {shown(differing)}; move it out of this folder'
+      )
 
   def _set_aside(self, folder: pathlib.Path, reason: str) -> None:
     aside = self._workdir / 'damaged'
@@ -222,7 +243,7 @@ class Checkpoints:
         delete_folder(deleting)
 
   def _check_lease(self) -> None:
-    if self._in_bucket and processes.index() == 0:
+    if processes.index() == 0:
       lease.make_sure(self._folder)
 
   def _failure(self, error: Exception) -> RunError:
@@ -258,7 +279,8 @@ def save_result(
     target = workdir / 'checkpoints' / str(step)
     delete_folder(target)  # which may be incomplete
     write_atomically(target / MARKER, '')
-    upload(pathlib.Path(temporary, 'checkpoints', str(step)), target, last=MANIFEST)
+    saved = pathlib.Path(temporary, 'checkpoints', str(step))
+    gcs().upload(saved, target, last=MANIFEST)
 
 
 def in_background(function: Callable[[], None]) -> concurrent.futures.Future[None]:
@@ -273,3 +295,20 @@ def in_background(function: Callable[[], None]) -> concurrent.futures.Future[Non
 
   threading.Thread(target=call, name='checkpoint', daemon=True).start()
   return future
+
+
+def run_metadata(config: Config) -> dict[str, object]:
+  """The config of a run, and the versions that run it, as plain JSON."""
+  versions = {name: _version(name) for name in _PACKAGES}
+  return {
+    'config': json.loads(to_json(config)),
+    'versions': {'python': platform.python_version(), **versions},
+  }
+
+
+def _version(package: str) -> str | None:
+  """The installed version; None for a package that runs from its source tree."""
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return None

@@ -1,10 +1,9 @@
-"""Leases of folders in a bucket, which their holders renew as long as they live."""
+"""Leases of folders, which their holders renew as long as they live."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import json
 import os
 import pathlib
 import secrets
@@ -18,12 +17,13 @@ import tensorstore
 from absl import logging
 
 from zoo.core.errors import InUseError, RunError, in_one_line
-from zoo.host.files import UnreadableFile, names_below, parse_as
+from zoo.host.files import entries, is_url
 
 SECONDS = 30.0  # without renewal, after which a lease has expired
-LOCK = 'lock'  # the object that names the holder
+LOCK = '.lock'  # the file or the object that names the holder
 
-_PARTS = 'locks'  # the folder of such objects for parts of the work in a folder
+_FREE = 'nobody'  # its content while nobody holds the lease
+_PARTS = '.locks'  # the folder of such files for parts of the work in a folder
 
 _held: list[tuple[Lease, float]] = []  # by this process, and its patience
 
@@ -33,19 +33,21 @@ class LostLease(RunError):
 
 
 class Lease:
-  """The right of one program to write into a folder of a bucket.
+  """The right of one program to write into a folder, local or in a bucket.
 
-  A program takes or renews it by replacing the generation of an object that it has last
+  A program takes or renews it by replacing the generation of a file that it has last
   seen, so that only one of several programs succeeds, and one that was suspended learns
   that it has lost the lease.
   """
 
   def __init__(self, folder: pathlib.Path, name: str = LOCK):
-    self.folder = folder
+    self.folder = folder if is_url(folder) else folder.resolve()
     self._name = name
-    self._me = f'{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}'
-    bucket, _, path = str(folder).removeprefix('gs://').partition('/')
-    store = {'driver': 'gcs', 'bucket': bucket, 'path': f'{path}/'}
+    self.me = f'{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}'
+    store = {'driver': 'file', 'path': f'{self.folder}/'}
+    if is_url(folder):
+      bucket, _, path = str(folder).removeprefix('gs://').partition('/')
+      store = {'driver': 'gcs', 'bucket': bucket, 'path': f'{path}/'}
     self._store = tensorstore.KvStore.open(store).result()
     self._generation = b''  # that this program has seen last
     self._one_at_a_time = threading.Lock()
@@ -61,19 +63,20 @@ class Lease:
     try:
       self.renew()
     except LostLease:
-      raise self._in_use(self._holder() or 'an unknown process') from None
+      raise self._in_use(self._holder()) from None
 
   def wait_for_end(self) -> None:
     """Waits until nobody holds the lease; raises InUseError if it is renewed."""
     holder = self._holder()
-    if holder is not None:
-      logging.info('%s was locked by %s; waiting for that to end', self.folder, holder)
+    if holder == _FREE or _has_ended(holder):
+      return
+    logging.info('%s was locked by %s; waiting for that to end', self.folder, holder)
     # How long ago another program has renewed it is unknown: clocks differ.
     seen, deadline = self._generation, time.monotonic() + SECONDS
-    while holder is not None and time.monotonic() < deadline:
+    while holder != _FREE and time.monotonic() < deadline:
       time.sleep(SECONDS / 30)
       holder = self._holder()
-      if holder is not None and self._generation != seen:
+      if holder != _FREE and self._generation != seen:
         raise self._in_use(holder)
 
   def keep(self) -> None:
@@ -83,7 +86,7 @@ class Lease:
         self.renew()
       except LostLease:
         return
-      except Exception as error:  # the bucket is out of reach; the next may succeed
+      except Exception as error:  # it is out of reach; the next may succeed
         logging.warning('%s: the lock was not renewed: %s', self.folder, _said(error))
 
   def renew(self, patience: float = 0.0) -> None:
@@ -95,10 +98,8 @@ class Lease:
     while True:
       try:
         with self._one_at_a_time:
-          if self._lost is not None:
-            raise self._lost
           if not self._end.is_set():
-            self._replace(self._me)
+            self._replace(self.me)
           return
       except LostLease:
         raise
@@ -111,16 +112,16 @@ class Lease:
     """Ends the lease, so that another program can take it at once."""
     with self._one_at_a_time:
       self._end.set()
-      if self._lost is None:
-        self._replace(None)
+      self._replace(_FREE)
 
-  def _replace(self, holder: str | None) -> None:
+  def _replace(self, holder: str) -> None:
     """Writes a new generation of the object; raises LostLease."""
-    text = json.dumps({'holder': holder, 'by': self._me})
-    generation = self._write(text)
+    if self._lost is not None:
+      raise self._lost
+    generation = self._write(holder)
     # An earlier renewal may have been carried out although its answer was lost.
-    if not generation and self._read().get('by') == self._me:
-      generation = self._write(text)
+    if not generation and self._holder() == self.me:
+      generation = self._write(holder)
     if not generation:
       self._lost = LostLease(
         f'another program has taken over {self.folder}, since this one could not '
@@ -129,33 +130,36 @@ class Lease:
       raise self._lost
     self._generation = generation
 
-  def _write(self, text: str) -> bytes:
+  def _write(self, holder: str) -> bytes:
     """The new generation of the object; b'' if it is not the one last seen."""
-    writing = self._store.write(self._name, text.encode(), if_equal=self._generation)
+    writing = self._store.write(self._name, holder.encode(), if_equal=self._generation)
     return _result(writing).generation
 
-  def _holder(self) -> str | None:
-    """Who holds the lease, if anyone; a damaged lock counts as held."""
-    found = self._read()
-    holder = found.get('holder', 'an unknown process')
-    return None if holder is None else str(holder)
-
-  def _read(self) -> dict[str, Any]:
-    """What the object says; nothing if it is damaged."""
+  def _holder(self) -> str:
+    """Who holds the lease, as the object says."""
     found = _result(self._store.read(self._name))
     self._generation = found.stamp.generation
-    if found.state == 'missing':
-      return {'holder': None}
-    try:
-      return parse_as(found.value, dict, self._name)
-    except UnreadableFile:
-      return {}
+    return _FREE if found.state == 'missing' else found.value.decode(errors='replace')
 
   def _in_use(self, holder: str) -> InUseError:
     return InUseError(
-      f'{self.folder} is in use: another process is training in it ({holder}); wait '
-      'for it, or give another folder'
+      f'{self.folder} is in use: another process is training in it ({holder:.100}); '
+      'wait for it, or give another folder'
     )
+
+
+def _has_ended(holder: str) -> bool:
+  """Whether the holder is known to have ended: a process of this machine."""
+  host, number, *_ = [*holder.split(), '', '']
+  if host != socket.gethostname() or os.name != 'posix' or not number.isdecimal():
+    return False
+  try:
+    os.kill(int(number), 0)  # sends nothing
+  except ProcessLookupError:
+    return True
+  except (OSError, OverflowError):
+    return False
+  return False
 
 
 def _result(call: Any) -> Any:
@@ -169,9 +173,9 @@ def _result(call: Any) -> Any:
 
 @contextlib.contextmanager
 def leased(
-  folder: pathlib.Path, patience: float, part: str | None = None
-) -> Iterator[None]:
-  """Holds the lease of a folder in a bucket, or of a part of it, during the block.
+  folder: pathlib.Path, patience: float = 0.0, part: str | None = None
+) -> Iterator[str]:
+  """Holds the lease of a folder, or of a part of it, and yields what names the holder.
 
   Different parts may be held at the same time, but not with the whole folder. Calls to
   a bucket out of reach are tried again for `patience` seconds. Raises InUseError if
@@ -185,11 +189,11 @@ def leased(
     with _one_line(folder):
       others = [LOCK]
       if part is None:
-        others = [f'{_PARTS}/{name}' for name in names_below(folder / _PARTS)]
+        others = [f'{_PARTS}/{one.name}' for one in entries(folder / _PARTS)]
       with concurrent.futures.ThreadPoolExecutor(len(others) or 1) as threads:
         list(threads.map(lambda name: Lease(folder, name).wait_for_end(), others))
     _held.append((lease, patience))
-    yield
+    yield lease.me
   finally:
     with contextlib.suppress(ValueError):
       _held.remove((lease, patience))

@@ -29,8 +29,8 @@ from zoo.config.validation import Config, abstract_model, build_task
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError, in_one_line, nearest
 from zoo.host.files import (
-  download,
-  download_model,
+  gcs,
+  hub,
   is_hub,
   is_url,
   names_below,
@@ -111,7 +111,7 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   registered; RunError for damaged files.
   """
   if is_hub(path):
-    file = download_model(os.fspath(path))
+    file = hub().download(os.fspath(path))
     with _named(file, path):
       return _load_file(file, step)
   path = workdir_path(path)
@@ -127,8 +127,6 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
     except (UserError, RunError):
       if not _is_deleted(folder):
         raise
-    if step is not None:
-      raise UserError(f'{path} has no step {step} any more: it was deleted meanwhile')
   raise RunError(f'the steps of {path} are deleted faster than they can be read')
 
 
@@ -145,7 +143,7 @@ def _at_hand(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     local = pathlib.Path(temporary, folder.name)
     try:
       names = [one for one in names_below(folder) if not one.startswith(OPTIMIZER)]
-      download(folder, names, local)
+      gcs().download(folder, names, local)
       with _named(local, folder):
         yield local
     except OSError as error:

@@ -26,10 +26,10 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
 from zoo.host.files import (
   delete_folder,
+  gcs,
+  hub,
   is_hub,
   is_url,
-  upload,
-  upload_model,
   user_path,
   workdir_path,
   write_atomically,
@@ -37,7 +37,7 @@ from zoo.host.files import (
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.models.transformer import Transformer
 from zoo.storage import weight_files
-from zoo.storage.metadata import run_metadata
+from zoo.storage.checkpointer import run_metadata
 from zoo.storage.orbax_folders import one_line, start_save
 from zoo.storage.saved_models import (
   SavedModel,
@@ -143,7 +143,7 @@ def export(
       weight_files.write(file, state, metadata)
       _check_predicts_the_same(model, task, load(file))
       if target is None:
-        upload_model(file, os.fspath(path))
+        hub().upload(file, os.fspath(path))
       else:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, file.read_bytes())
@@ -193,7 +193,7 @@ def _parts(
 def _upload(folder: pathlib.Path, target: pathlib.Path) -> None:
   """Copies a saved model into a bucket, or nothing; raises OSError."""
   try:
-    upload(folder, target, last=MANIFEST)  # without it no model is loaded
+    gcs().upload(folder, target, last=MANIFEST)  # without it no model is loaded
   except OSError:
     with contextlib.suppress(OSError):
       delete_folder(target)

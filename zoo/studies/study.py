@@ -135,16 +135,6 @@ def verdict(study: Study, numbers: Mapping[str, float] | None) -> str:
   return HOLDS if all(held) else FAILS
 
 
-def rule(study: Study) -> str:
-  """The rule of a study as source code in terms of its numbers' names."""
-  parts = []
-  for name, (low, high, _) in study.expected.items():
-    below = '' if low == -math.inf else f'{low:.6g} <= '
-    above = '' if high == math.inf else f' <= {high:.6g}'
-    parts.append(f'{name} == {low:.6g}' if low == high else f'{below}{name}{above}')
-  return ' and '.join(parts)
-
-
 def run(
   wanted: Sequence[Study],
   get_config: GetConfig,
@@ -171,7 +161,7 @@ def run(
   due = [*wanted] if part is None else part.of(wanted)
 
   def work(out: pathlib.Path, interruption: Interruption) -> list[Result]:
-    missing = {_shown(one): one for one in due if _read(one, out).numbers is None}
+    missing = {one.name: one for one in due if _read(one, out).numbers is None}
     for _, study in each('study', missing, interruption):
       _measure(study, get_config, out)
     results = [_read(one, out) for one in known]
@@ -194,7 +184,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def page(results: Sequence[Result], about: About) -> str:
-  """The HTML report: pictures first, then verdicts, then all numbers and sources."""
+  """The HTML report: pictures first, then all numbers, their ranges and sources."""
   verdicts = [one.verdict for one in results]
   counts = [f'{one}: {verdicts.count(one)}' for one in dict.fromkeys(verdicts)]
   figures = {
@@ -213,17 +203,11 @@ def page(results: Sequence[Result], about: About) -> str:
         'Verdicts',
         'A study holds if all of its numbers are in their ranges.',
         {about.file: about.file},
-        [_claim(one) for one in results],
+        tables=[_numbers(one) for one in results],
       ),
-      reports.Section('Numbers', tables=[_numbers(one) for one in results]),
       *sections_of(facts()),
     ],
   )
-
-
-def _shown(study: Study) -> str:
-  about = '' if study.minutes is None else f', about {study.minutes:g} min'
-  return study.name + about
 
 
 def _measure(study: Study, get_config: GetConfig, out: pathlib.Path) -> None:
@@ -298,7 +282,9 @@ def _numbers(one: Result) -> reports.Table:
     [*row, study.expected[row[0]].source if row[0] in study.expected else '']
     for row in _rows(one)
   ]
-  note = study.setting
+  source = study.source and f'From {study.source}.'
+  words = study.statement, source, study.setting, study.note
+  note = ' '.join(filter(None, words))
   if study.minutes is not None:
     note += f' About {study.minutes:g} minutes on 2 CPU cores.'
   if one.minutes is not None:
@@ -307,23 +293,6 @@ def _numbers(one: Result) -> reports.Table:
     note += ' Settings that were tried: ' + '; '.join(study.log) + '.'
   header = 'number', 'expected', 'measured', 'from'
   return reports.Table(rows, header, title=f'{study.name}: {one.verdict}', note=note)
-
-
-def _claim(one: Result) -> reports.Claim:
-  study = one.study
-  return reports.Claim(
-    key=study.name,
-    source=study.source,
-    statement=study.statement,
-    verdict=one.verdict,
-    exact={},
-    measured={**(one.numbers or {})},  # the table of numbers has the others
-    calls={},
-    holds_if=rule(study),
-    sharp_if='True',
-    figures=[study.name],
-    note=study.note,
-  )
 
 
 def _as_json(one: Result) -> Mapping[str, Any]:
@@ -338,7 +307,6 @@ def _as_json(one: Result) -> Mapping[str, Any]:
     'setting': study.setting,
     'source': study.source,
     'expected': ranges,
-    'rule': rule(study),
     'measured': one.numbers,
     'verdict': one.verdict,
     'minutes': one.minutes,

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
-from zoo.config.validation import Config
+from zoo.config.validation import Config, to_json
 from zoo.core.protocols import Task
 from zoo.host import processes
 from zoo.measure.comparison import Comparison, compare_all
@@ -60,16 +60,11 @@ def compare_members(
   """
   if len(configs) == 1:
     return compare_trained(configs[0], tasks[0], graph, [models], mesh)
-  groups: list[list[int]] = []
-  for i, (config, task) in enumerate(zip(configs, tasks, strict=True)):
-    for members in groups:
-      if configs[members[0]].seed == config.seed and tasks[members[0]] == task:
-        members.append(i)
-        break
-    else:
-      groups.append([i])
+  groups: dict[tuple[int, str], list[int]] = {}
+  for i, config in enumerate(configs):
+    groups.setdefault((config.seed, to_json(config.task)), []).append(i)
   found: dict[int, Comparison | None] = {}
-  for members in groups:
+  for members in groups.values():
     each = [jax.tree.map(lambda leaf, i=i: leaf[i], models) for i in members]
     first = members[0]
     compared = compare_trained(configs[first], tasks[first], graph, each, mesh)

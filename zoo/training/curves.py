@@ -92,7 +92,7 @@ def _operations_per_step(folder: pathlib.Path) -> float:
     )
   summary = read_summary(folder / SUMMARY)
   rate, speed = (
-    None if summary is None else summary.get(name)
+    None if summary is None else summary[name]
     for name in ('flops_per_second', 'steps_per_second')
   )
   if not rate or not speed:
@@ -116,7 +116,7 @@ def _references(
     return
   found = {
     name: one['mean'][-1] if one['exact'] is None else one['exact']
-    for name, one in (summary.get('comparison') or {}).items()
+    for name, one in (summary['comparison'] or {}).items()
     if name != MODEL
   }
   if summary['gd_risk'] is not None:
@@ -257,7 +257,7 @@ def plot_examples(workdirs: Sequence[str | pathlib.Path]) -> Figure:
 def _read_comparison(workdir: pathlib.Path) -> Comparison:
   """The comparison of a finished run, or the newest curve of its model."""
   summary = read_summary(workdir / SUMMARY)
-  if summary is not None and (comparison := summary.get('comparison')):
+  if summary is not None and (comparison := summary['comparison']):
     return comparison
   lines = read_lines(workdir / METRICS)
   curves = [line['curve'] for line in lines if line['curve'] is not None]

@@ -1,4 +1,4 @@
-"""The sampled and exact risks of models, compared with one-step gradient descent."""
+"""The sampled and exact risks of models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from zoo.training.objective import (
   predicted,
   query_losses,
   sample,
-  stack,
   stack_tasks,
   stacked_moments,
 )
@@ -41,8 +40,6 @@ SampledMoments = dict[str, tuple[Array, Array]]
 # The moments and the rules that give exact risks, on the devices and on the host.
 Measured = tuple[SampledMoments, Rule | None]
 Fetched = tuple[dict[str, tuple[np.ndarray, np.ndarray]], Rule | None]
-# The moments of a task and its gradient descent; None if theory does not cover it.
-Known = tuple[theory.Moments, LearningRule] | None
 
 
 class Risks(NamedTuple):
@@ -51,8 +48,6 @@ class Risks(NamedTuple):
   exact: float | None  # None if theory does not cover the model or the task
   sampled: Estimate | None  # None if no prompts were sampled
   accuracy: Estimate | None  # on the same prompts; None unless labels are classes
-  sampled_gd: Estimate | None  # on the same prompts; None for tasks outside theory
-  sampled_difference: Estimate | None  # model minus GD, prompt by prompt
   # The sampled loss after 0, 1, …, C examples; None unless one pass predicts all.
   curve: list[float] | None
 
@@ -60,13 +55,10 @@ class Risks(NamedTuple):
 class References(NamedTuple):
   """Stacked tasks that exact theory covers, and the risks that models should reach.
 
-  Gradient descent takes one step of the best size from the prior mean. On the same
-  prompts, the difference between its risk and the model's is far less noisy than either
-  risk.
+  Gradient descent takes one step of the best size from the prior mean.
   """
 
   moments: theory.Moments
-  gd: LearningRule
   gd_risks: list[float]
   optimal_risks: list[float]  # of the best rule of the linear family
 
@@ -85,7 +77,6 @@ def references(tasks: Sequence[Task]) -> References | None:
 
   return References(
     stacked_moments(covered),
-    stack(rules),
     gd_risks=risks(rules),
     optimal_risks=risks(optima),
   )
@@ -96,31 +87,27 @@ class Evaluation:
 
   def __init__(
     self,
-    rules_of: Callable[[PyTree], Rule | None],
-    sample_moments: Callable[..., SampledMoments],
+    configs: Sequence[Config],
     tasks: Sequence[Task],
-    inputs: PyTree,
-    num_prompts: int,
-    sharding: PyTree,
+    graph: nnx.GraphDef,
+    statistics: bool,
+    layout: Layout,
     mesh: Mesh,
   ):
-    """Evaluates a model for each task, whose arrays have this sharding.
-
-    `rules_of` returns the models' learning rules or exact forms, stacked along a first
-    axis, or None if they have none; only the tasks of learning rules may differ.
-    `sample_moments` takes the arrays, `inputs`, and the moments and gradient descents
-    of the tasks, and returns the moments of the losses, also stacked.
-    """
+    """Evaluates one model, or several whose arrays are stacked, each for its task."""
+    config, tasks = configs[0], [task.held_out() for task in tasks]
     self.num_models = len(tasks)
-    self.num_prompts = num_prompts
+    self.num_prompts = config.eval.num_batches * config.train.batch_size
     self._compiled = False
     self.references = references(tasks)
     self._task = tasks[0]
-    known = self.references and (self.references.moments, self.references.gd)
-    self._inputs = replicate((inputs, known), mesh)
-    whole = NamedSharding(mesh, P())
+    rules_of, sample_moments, inputs = _measurements(configs, tasks, graph, statistics)
     if self.references is None:
       rules_of = _no_rules
+    moments = self.references and self.references.moments
+    self._inputs = replicate((inputs, moments), mesh)
+    whole = NamedSharding(mesh, P())
+    sharding = jax.tree.map(lambda leaf: leaf.sharding, layout.saved['model'])
     self._rules_of: Any = jax.jit(
       rules_of, in_shardings=(sharding,), out_shardings=whole
     )
@@ -175,8 +162,6 @@ class Evaluation:
         exact=exact[i],
         sampled=estimate('model', i),
         accuracy=estimate('accuracy', i),
-        sampled_gd=estimate('gd', i),
-        sampled_difference=estimate('difference', i),
         curve=curve(i),
       )
       for i in range(self.num_models)
@@ -190,28 +175,27 @@ class Evaluation:
     return np.asarray(theory.exact_risks(rules, self.references.moments)).tolist()
 
 
-def make_evaluation(
+def _measurements(
   configs: Sequence[Config],
   tasks: Sequence[Task],
   graph: nnx.GraphDef,
   statistics: bool,
-  layout: Layout,
-  mesh: Mesh,
-) -> Evaluation:
-  """The evaluation of one model, or of several whose arrays are stacked."""
-  config, tasks = configs[0], [task.held_out() for task in tasks]
+) -> tuple[Callable[[PyTree], Rule | None], Callable[..., SampledMoments], PyTree]:
+  """What an evaluation runs on the devices, with the numbers that it takes.
+
+  The first function takes the arrays of the models, and returns their learning rules or
+  exact forms, stacked along a first axis, or None if they have none; only the tasks of
+  learning rules may differ. The second takes the arrays, the numbers, and the moments
+  of the tasks, and returns the moments of the losses, also stacked.
+  """
   keys = stream_keys(configs, EVAL_STREAM)
-  errors = functools.partial(sample_errors, graph, config, statistics)
+  errors = functools.partial(sample_errors, graph, configs[0], statistics)
   rule_of = functools.partial(exact_rule, graph, tasks[0])
   if len(configs) == 1:
-    return Evaluation(
+    return (
       lambda state: _stacked(rule_of(state)),
-      lambda state, given, known: _stacked(errors(state, *given, known=_only(known))),
-      tasks,
+      lambda state, given, own: _stacked(errors(state, *given, moments=_only(own))),
       (keys[0], tasks[0]),
-      config.eval.num_batches * config.train.batch_size,
-      model_sharding(layout),
-      mesh,
     )
   groups: dict[object, list[int]] = {}  # of tasks that differ in numbers alone
   for i, task in enumerate(tasks):
@@ -225,15 +209,7 @@ def make_evaluation(
     len({config.seed for config in configs}) == 1,
     statistics,
   )
-  return Evaluation(
-    jax.vmap(rule_of),
-    sampled,
-    tasks,
-    (keys, [task for task, _ in joint]),
-    config.eval.num_batches * config.train.batch_size,
-    model_sharding(layout),
-    mesh,
-  )
+  return jax.vmap(rule_of), sampled, (keys, [task for task, _ in joint])
 
 
 def _sample_groups(
@@ -244,7 +220,7 @@ def _sample_groups(
   statistics: bool,
   states: PyTree,
   inputs: tuple[Key[Array, ' n'], Sequence[Task]],
-  known: Known,
+  moments: theory.Moments | None,
 ) -> SampledMoments:
   """The moments of `errors` for each model, with prompts sampled once where shared.
 
@@ -253,7 +229,7 @@ def _sample_groups(
   keys, tasks = inputs
   found = []
   for members, task, axis in zip(groups, tasks, axes, strict=True):
-    own = jax.tree.map(lambda leaf, at=members: leaf[at], (states, keys, known))
+    own = jax.tree.map(lambda leaf, at=members: leaf[at], (states, keys, moments))
     state, key, constants = own
     if same_prompts:
       run = jax.vmap(errors, (0, None, axis, 0))
@@ -266,11 +242,6 @@ def _sample_groups(
       found.append(jax.vmap(errors, (0, 0, axis, 0))(state, key, task, constants))
   back = np.argsort(np.concatenate([*groups]))
   return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
-
-
-def model_sharding(layout: Layout) -> PyTree:
-  """The shardings of a model's arrays in evaluation."""
-  return jax.tree.map(lambda leaf: leaf.sharding, layout.saved['model'])
 
 
 def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
@@ -299,15 +270,13 @@ def sample_errors(
   state: PyTree,
   key: Key[Array, ''],
   task: Task,
-  known: Known,
+  moments: theory.Moments | None,
 ) -> SampledMoments:
-  """The moments of the losses of a model and of gradient descent on held-out prompts.
+  """The moments of a model's losses on held-out prompts.
 
-  `known` has the moments of the task and its gradient descent, or is None. A model that
-  predicts all examples in one pass is also measured at each of them.
+  A model that predicts all examples in one pass is also measured at each of them.
   """
   model = nnx.merge(graph, state)
-  moments, gd = known or (None, None)
 
   def measure(_: None, index: Array) -> tuple[None, SampledMoments]:
     stream = jax.random.fold_in(key, index)
@@ -325,9 +294,6 @@ def sample_errors(
         losses['accuracy'] = accuracy
     else:
       losses['model'] = query_losses(model, task, batch, moments)
-    if gd is not None:
-      losses['gd'] = query_losses(gd, task, batch, moments)
-      losses['difference'] = losses['model'] - losses['gd']
     return None, {
       name: (jnp.mean(one, axis=0), jnp.mean(jnp.square(one), axis=0))
       for name, one in losses.items()

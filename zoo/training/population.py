@@ -39,13 +39,8 @@ from zoo.core.protocols import FollowsRule, HasExactForm
 from zoo.host.parts import Part
 from zoo.models import LinearAttention
 from zoo.training.layout import State
-from zoo.training.step import (
-  abstract_state,
-  create,
-  states,
-)
+from zoo.training.step import abstract_state, create, initial_weights, states
 from zoo.training.unfinished import saved_steps, unfinished_programs
-from zoo.training.warm_start import initial_weights
 
 
 def points_of(part: Part, configs: Sequence[Config]) -> list[int]:
@@ -75,7 +70,7 @@ def programs_of(
   """
   indices = {folder.name: i for i, folder in enumerate(folders)}
   programs, rest = [], [*missing]
-  for _, _, names in unfinished_programs(workdir):
+  for names in unfinished_programs(workdir):
     stopped = [indices[name] for name in names if name in indices]
     whole = len(stopped) == len(names) and not {*rest}.isdisjoint(stopped)
     if whole and len(side_by_side(configs, stopped)) == 1:

@@ -10,11 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any
 
 import jax
-from absl import logging
-from msgspec import Meta
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2 as _event_pb2
 from tensorboardX.summary import scalar
@@ -22,12 +20,11 @@ from tqdm.auto import tqdm
 
 from zoo.core.errors import RunError
 from zoo.host.files import (
-  UnreadableFile,
   finite_or_null,
+  gcs,
   is_url,
-  parse_as,
-  read_bytes,
-  upload,
+  parse_json,
+  read_text,
   write_atomically,
 )
 from zoo.storage import lease
@@ -39,21 +36,6 @@ _CURVE = 'curve'
 METRICS = 'metrics.jsonl'
 _THREADS = 8  # copy at the same time
 _MAX_BYTES = 2**30  # of a log: five million lines
-
-
-class _Line(TypedDict):
-  """A line of `metrics.jsonl`; what is unknown or overflows is None."""
-
-  step: Annotated[int, Meta(ge=0)]
-  loss: NotRequired[float | None]
-  eval_risk: NotRequired[float | None]
-  eval_accuracy: NotRequired[float | None]  # of labels that are classes
-  exact_risk: NotRequired[float | None]
-  # The loss after 0, 1, …, C examples; only for models that predict all in one pass.
-  curve: NotRequired[Annotated[list[float | None], Meta(min_length=1)] | None]
-  grad_norm: NotRequired[float | None]
-  steps_per_second: NotRequired[float | None]
-  wall_time: float
 
 
 class Progress:
@@ -125,10 +107,8 @@ class Records:
     self._primary = jax.process_index() == 0
     lines = []
     if self._primary:
-      # One line for each step, in order, whatever was done to the file by hand.
-      saved = reversed(read_lines(workdir / METRICS))
-      by_step = {line['step']: line for line in saved}
-      lines = [by_step[number] for number in sorted(by_step) if number <= step]
+      saved = read_lines(workdir / METRICS)
+      lines = [line for line in saved if line['step'] <= step]
     self.line: dict[str, Any] = lines[-1] if lines else {}  # the newest
     self._start = time.monotonic() - self.line.get('wall_time', 0.0)
     self._stack = contextlib.ExitStack()
@@ -171,7 +151,7 @@ class Records:
   def copy(self) -> None:
     """Copies the records of a run in a bucket into it; raises OSError."""
     self._is_copied = True
-    upload(self._local, self.workdir)
+    gcs().upload(self._local, self.workdir)
 
   @property
   def wall_time(self) -> float:
@@ -225,31 +205,11 @@ def last_line(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The lines of a `metrics.jsonl`, whose last line may be incomplete after a kill.
+  """The lines of a run's log, but for a last one that a kill has cut.
 
-  Each line has a step and a wall time; the other fields are numbers, or None if
-  missing, and `curve` is None or a list of these. Damaged lines are skipped with a
-  warning. Raises UserError for a file that cannot be read.
+  Raises UserError for a file that cannot be read.
   """
   if not path.exists():
     return []
-  *texts, rest = read_bytes(path, _MAX_BYTES).decode(errors='replace').split('\n')
-  lines = []
-  for number, text in enumerate(texts, start=1):
-    if (line := _parsed(text)) is None:
-      logging.warning('line %d of %s is damaged and skipped', number, path)
-    else:
-      lines.append(line)
-  if (line := _parsed(rest)) is not None:
-    lines.append(line)
-  return lines
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-  """A line with all its fields; None if it is damaged."""
-  try:
-    line = parse_as(text, _Line, 'a line')
-  except UnreadableFile:
-    return None
-  missing = [name for name in _Line.__annotations__ if name not in line]
-  return {**line, **dict.fromkeys(missing)}
+  texts = read_text(path, _MAX_BYTES).splitlines(keepends=True)
+  return [parse_json(text, str(path)) for text in texts if text.endswith('\n')]

@@ -21,13 +21,13 @@ from zoo.config.optimizers import (
   flattened,
   with_shapes_of,
 )
-from zoo.config.validation import Config, build_model
+from zoo.config.validation import Config, abstract_model, build_model
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.protocols import Model
 from zoo.models import LinearAttention
+from zoo.storage.saved_models import check_same_arrays, load, shapes_of
 from zoo.training.layout import Layout, State
 from zoo.training.objective import Numbers, Objective
-from zoo.training.warm_start import initial_weights
 
 # From state, key and numbers to the next state and its metrics.
 Step = Callable[[State, Key[Array, ''], Numbers], tuple[State, dict[str, Array]]]
@@ -74,6 +74,26 @@ def _splits_inner_axes(model: Model) -> bool:
     if any(axis is not None for axis in axes[1:]):
       return True
   return False
+
+
+def initial_weights(config: Config) -> PyTree | None:
+  """The weights that `train.init_from` names; None if it is None.
+
+  They may be of a model that was trained on another task, or with another optimizer.
+  Raises UserError unless they are as many and as large as those of the config's model.
+  """
+  path = config.train.init_from
+  if path is None:
+    return None
+  weights = nnx.state(load(path).model, nnx.Param)
+  wanted = nnx.state(abstract_model(config), nnx.Param)
+  check_same_arrays(
+    f'config.train.init_from is {path}, whose weights do not fit the model '
+    f'{config.model.name!r}',
+    shapes_of(weights),
+    shapes_of(wanted),
+  )
+  return nnx.to_pure_dict(weights)
 
 
 def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:

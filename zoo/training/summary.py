@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NotRequired, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast
 
 import jax
 import msgspec
@@ -29,13 +29,6 @@ SUMMARY = 'summary.json'  # its name in a workdir
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
-# Fields with a standard error.
-_SAMPLED = 'eval_risk', 'gd_eval_risk', 'eval_excess_over_gd'
-# Fields that summaries of earlier versions lack.
-_ADDED = 'comparison', 'flops_per_second', 'share_of_peak'
-_ADDED += 'eval_accuracy', 'eval_accuracy_stderr'
-_ADDED += 'tokens_per_second', 'peak_memory_bytes', 'peak_memory_of'
-
 
 class Summary(TypedDict):
   """The content of `summary.json`; values that are unknown or overflow are None."""
@@ -46,29 +39,25 @@ class Summary(TypedDict):
   eval_risk: float | None
   eval_risk_stderr: float | None
   # The share of right labels on the same prompts; None unless they are classes.
-  eval_accuracy: NotRequired[float | None]
-  eval_accuracy_stderr: NotRequired[float | None]
-  gd_eval_risk: float | None
-  gd_eval_risk_stderr: float | None
-  eval_excess_over_gd: float | None
-  eval_excess_over_gd_stderr: float | None
+  eval_accuracy: float | None
+  eval_accuracy_stderr: float | None
   exact_risk: float | None
   gd_risk: float | None
   optimal_risk: float | None
   excess_risk: float | None
   # Of the model with the baselines of its task.
-  comparison: NotRequired[Comparison | None]
+  comparison: Comparison | None
   steps_per_second: float | None
   cpu_ms_per_step: float | None
   # Of all devices and models of the program.
-  flops_per_second: NotRequired[float | None]
+  flops_per_second: float | None
   # By zoo.training.utilisation; None if the peak is unknown.
-  share_of_peak: NotRequired[float | None]
+  share_of_peak: float | None
   # That one model is trained on; None for an objective without prompts.
-  tokens_per_second: NotRequired[float | None]
+  tokens_per_second: float | None
   # Of the fullest device of this process, or of the process itself, as the next says.
-  peak_memory_bytes: NotRequired[_Count | None]
-  peak_memory_of: NotRequired[str | None]  # 'device', or 'process' on a CPU
+  peak_memory_bytes: _Count | None
+  peak_memory_of: str | None  # 'device', or 'process' on a CPU
   wall_time: float  # s
   jax_version: str
   device_kind: str
@@ -96,8 +85,6 @@ def summarise(
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
   accuracy, accuracy_stderr = risks.accuracy or unknown
-  gd, gd_stderr = risks.sampled_gd or unknown
-  difference, difference_stderr = risks.sampled_difference or unknown
   optimum = references and references.optimal_risks[i]
   excess = None
   # Models outside the linear family may be below its optimum.
@@ -117,10 +104,6 @@ def summarise(
     'eval_risk_stderr': risk_stderr,
     'eval_accuracy': accuracy,
     'eval_accuracy_stderr': accuracy_stderr,
-    'gd_eval_risk': gd,
-    'gd_eval_risk_stderr': gd_stderr,
-    'eval_excess_over_gd': difference,
-    'eval_excess_over_gd_stderr': difference_stderr,
     'exact_risk': risks.exact,
     'gd_risk': references and references.gd_risks[i],
     'optimal_risk': optimum,
@@ -169,17 +152,9 @@ def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
 def read_summary(path: pathlib.Path) -> Summary | None:
   """A `summary.json`, or None if it is missing or damaged."""
   try:
-    summary = read_as(path, Summary)
+    return read_as(path, Summary)
   except UnreadableFile:
     return None
-  for name in _ADDED:
-    summary.setdefault(name, None)
-  # The error of a mean over one prompt is unknown, and that of a large loss overflows,
-  # but there is none of a loss that is unknown.
-  without = [name for name in _SAMPLED if summary[name] is None]
-  return (
-    None if any(summary[f'{name}_stderr'] is not None for name in without) else summary
-  )
 
 
 def finished_summary(path: pathlib.Path, config: Config) -> Summary | None:
@@ -192,7 +167,7 @@ def finished_summary(path: pathlib.Path, config: Config) -> Summary | None:
 
 
 def kind_of_risk(summaries: Sequence[Mapping[str, Any]]) -> str:
-  """The field of the risk that all of them have: the exact one, else the sampled."""
+  """The field of the risk that all of them have: `exact_risk`, else `eval_risk`."""
   exact = all(one['exact_risk'] is not None for one in summaries)
   return 'exact_risk' if exact else 'eval_risk'
 
@@ -203,29 +178,21 @@ def table(summary: Summary) -> str:
     [
       summary['model'],
       format_estimate(summary['eval_risk'], summary['eval_risk_stderr']),
-      '',
       format_exact(summary['exact_risk']),
     ]
   ]
-  if summary['gd_eval_risk'] is not None or summary['gd_risk'] is not None:
-    difference = summary['eval_excess_over_gd'], summary['eval_excess_over_gd_stderr']
-    rows.append(
-      [
-        'one step of GD from the prior mean',
-        format_estimate(summary['gd_eval_risk'], summary['gd_eval_risk_stderr']),
-        format_estimate(*difference),
-        format_exact(summary['gd_risk']),
-      ]
-    )
+  if summary['gd_risk'] is not None:
+    gd = format_exact(summary['gd_risk'])
+    rows.append(['one step of GD from the prior mean', '', gd])
   if summary['optimal_risk'] is not None:
     optimum = format_exact(summary['optimal_risk'])
-    rows.append(['optimum of the linear family', '', '', optimum])
-  if (accuracy := summary.get('eval_accuracy')) is not None:
-    shown = format_estimate(accuracy, summary.get('eval_accuracy_stderr'))
-    rows.append(['its accuracy', shown, '', ''])
-  header = [f'after step {summary["step"]}', 'loss ± s.e.', 'model − this', 'exact']
+    rows.append(['optimum of the linear family', '', optimum])
+  if (accuracy := summary['eval_accuracy']) is not None:
+    shown = format_estimate(accuracy, summary['eval_accuracy_stderr'])
+    rows.append(['its accuracy', shown, ''])
+  header = [f'after step {summary["step"]}', 'loss ± s.e.', 'exact']
   text = format_table(rows, header=header)
-  if comparison := summary.get('comparison'):
+  if comparison := summary['comparison']:
     header, rows = table_of(comparison)
     text += f'\n\n{format_table(rows, header=header)}'
     if warning := below_bayes(comparison):

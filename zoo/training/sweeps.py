@@ -30,10 +30,10 @@ from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
 from zoo.measure.intervals import interval
-from zoo.storage.checkpointer import Checkpoints, save_result
-from zoo.storage.metadata import run_metadata
+from zoo.storage.checkpointer import Checkpoints, run_metadata, save_result
 from zoo.storage.workdir import POINTS, locked, open_workdir, prolong
 from zoo.training.population import points_of, programs_of, unstack
+from zoo.training.step import initial_weights
 from zoo.training.summary import (
   SUMMARY,
   finished_summary,
@@ -48,7 +48,6 @@ from zoo.training.trainer import (
   run_locked,
 )
 from zoo.training.unfinished import POINTS_FIELD, delete_finished, folder_of_program
-from zoo.training.warm_start import check_initial_weights
 
 # Fields of a config, such as 'task.prior_mean', and their values.
 Point = Mapping[str, object]
@@ -106,7 +105,7 @@ def sweep(
   workdir = workdir_path(workdir)
   if is_new(workdir):
     for one in configs:
-      check_initial_weights(one)
+      initial_weights(one)  # checks them
   return _sweep(workdir, config, points, configs, part)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import tempfile
+from collections.abc import Iterator
 
 import jax
 from absl import logging
 
 from zoo.core.errors import RunError, UserError
 from zoo.host import processes
-from zoo.host.files import delete_folder, is_url, upload
+from zoo.host.files import gcs, is_url
 
 Steps = tuple[int, int]  # the first and the last step, counted from 1
 
@@ -25,78 +26,42 @@ def check_steps(steps: Steps | None, num_steps: int) -> None:
     )
 
 
-class Trace:
-  """Traces steps of one launch into `folder`; a context manager.
+def steps_left(steps: Steps | None, start: int) -> Steps | None:
+  """The steps to trace after step `start`; warns if all of them are done."""
+  if steps is None:
+    return None
+  if start >= steps[1]:
+    logging.warning('steps %d to %d are not traced: step %d is done', *steps, start)
+    return None
+  return max(steps[0], start + 1), steps[1]
 
-  Only process 0 writes a trace, of its devices and its host. The other processes end
-  their calls at the same steps, since all must run the same programs.
+
+@contextlib.contextmanager
+def traced(folder: pathlib.Path, steps: Steps) -> Iterator[None]:
+  """Traces the devices and the host of process 0 in the block, into a folder.
+
+  Raises OSError if the folder cannot be made, RunError if the trace cannot be written.
   """
-
-  def __init__(self, folder: pathlib.Path, steps: Steps | None, start: int):
-    """Traces `steps`, or those of them after the step `start`."""
-    self._folder = self._local = folder
-    self._running = False
-    if steps is not None and start >= steps[1]:
-      log_no_trace(steps, f'the run resumes at step {start}')
-      steps = None
-    self._steps = steps and (max(steps[0], start + 1), steps[1])
-
-  def __enter__(self) -> Trace:
-    return self
-
-  def __exit__(self, *exception: object) -> None:
-    if exception == (None, None, None):
-      self.end()  # after an interruption before the last step to trace
-    elif self._running:
-      with contextlib.suppress(jax.errors.JaxRuntimeError):
-        jax.profiler.stop_trace()
-
-  def starts_after(self, step: int) -> bool:
-    """Whether the next step is the first one to trace."""
-    return self._steps is not None and step + 1 == self._steps[0]
-
-  def ends_after(self, step: int) -> bool:
-    """Whether the step is the last one to trace."""
-    return self._steps is not None and step == self._steps[1]
-
-  def next_stop(self, step: int, stop: int) -> int:
-    """The end of a call that starts after `step`: `stop`, or earlier for the trace."""
-    if self._steps is None:
-      return stop
-    ends = self._steps[0] - 1, self._steps[1]
-    return min([stop, *(end for end in ends if end > step)])
-
-  def start(self) -> None:
-    """Starts the trace; earlier steps must be done, so that they are not traced.
-
-    Raises OSError if the folder cannot be made.
-    """
-    if processes.index() == 0 and self._steps is not None:
-      if is_url(self._folder):  # JAX writes into a local folder, which is copied
-        self._local = pathlib.Path(tempfile.mkdtemp(prefix='icl_zoo_'))
-      self._local.mkdir(exist_ok=True)
-      options = jax.profiler.ProfileOptions()
-      options.session_id = f'steps_{self._steps[0]}_to_{self._steps[1]}'
-      options.python_tracer_level = 0  # calls of Python functions slow the host down
-      jax.profiler.start_trace(self._local, profiler_options=options)
-      self._running = True
-
-  def end(self) -> None:
-    """Writes the trace if one was started; raises RunError if that fails."""
-    if not self._running:
-      return
-    self._running = False
+  if processes.index() > 0:
+    yield
+    return
+  with contextlib.ExitStack() as stack:
+    local = folder
+    if is_url(folder):  # JAX writes into a local folder, which is copied
+      stage = tempfile.TemporaryDirectory(prefix='icl_zoo_')
+      local = pathlib.Path(stack.enter_context(stage))
+    local.mkdir(exist_ok=True)
+    options = jax.profiler.ProfileOptions()
+    options.session_id = f'steps_{steps[0]}_to_{steps[1]}'
+    options.python_tracer_level = 0  # calls of Python functions slow the host down
+    jax.profiler.start_trace(local, profiler_options=options)
     try:
-      jax.profiler.stop_trace()
-      if self._local != self._folder:
-        upload(self._local, self._folder)
-        delete_folder(self._local)
-    except (jax.errors.JaxRuntimeError, OSError) as error:
-      reason = f'the trace cannot be written to {self._folder}: {error}'
-      raise RunError(reason) from error
-    logging.info('the trace is in %s', self._folder)
-
-
-def log_no_trace(steps: Steps, reason: str) -> None:
-  """Warns that a launch does not run the steps that it should trace."""
-  logging.warning('steps %d to %d are not traced: %s', *steps, reason)
+      yield
+    finally:
+      try:
+        jax.profiler.stop_trace()
+        if local != folder:
+          gcs().upload(local, folder)
+      except (jax.errors.JaxRuntimeError, OSError) as error:
+        raise RunError(f'the trace cannot be written to {folder}: {error}') from error
+  logging.info('the trace is in %s', folder)

@@ -48,13 +48,12 @@ from zoo.host.files import workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison
 from zoo.measure.contracts import check_sampled
-from zoo.storage.checkpointer import Checkpoints
-from zoo.storage.metadata import run_metadata
+from zoo.storage.checkpointer import Checkpoints, run_metadata
 from zoo.storage.saved_models import load
 from zoo.storage.workdir import locked, open_workdir, prolong
 from zoo.theory import is_ours
 from zoo.training.comparison import compare_members, log_fewer_prompts
-from zoo.training.evaluation import Evaluation, Measured, Risks, make_evaluation
+from zoo.training.evaluation import Evaluation, Measured, Risks
 from zoo.training.layout import Layout, State
 from zoo.training.objective import (
   Numbers,
@@ -77,6 +76,7 @@ from zoo.training.records import (
 )
 from zoo.training.step import (
   abstract_state,
+  initial_weights,
   make_init,
   make_step,
   make_train_steps,
@@ -90,9 +90,8 @@ from zoo.training.summary import (
   summarise,
   write_summary,
 )
-from zoo.training.trace import Steps, Trace, check_steps, log_no_trace
+from zoo.training.trace import Steps, check_steps, steps_left, traced
 from zoo.training.utilisation import describe, product_flops
-from zoo.training.warm_start import check_initial_weights
 
 # The folder of a workdir with the best of its checkpoints.
 BEST = 'best'
@@ -163,7 +162,7 @@ def _run(
   with processes.propagate_errors():
     workdir = workdir_path(workdir)
   if processes.run_on_main(functools.partial(is_new, workdir)):
-    processes.run_on_main(functools.partial(check_initial_weights, config))
+    processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
     with processes.propagate_errors():
       program_of(config).compile()  # so that nothing is written if it does not fit
   open_workdir(workdir, config)
@@ -200,8 +199,7 @@ def run_locked(
       best = stack.enter_context(Checkpoints(folder, 1, metadata))
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
-      if profile is not None:
-        log_no_trace(profile, 'the run is finished')
+      steps_left(profile, summary['step'])
       line = last_line(workdir)
       yield Event(summary['step'], line, summary, lambda: load(workdir).model)
       return
@@ -396,8 +394,6 @@ def make_program(configs: Sequence[Config]) -> Program:
     graph, layout, shared = plan.graphs['model'], plan.layout, _same_seed(configs)
     log_unused_axis(config, layout)
     log_unended(config, plan.tasks[0], nnx.merge(graph, layout.saved['model']))
-    if plan.statistics:
-      log_long_contexts(config, plan.tasks)
     init = make_init(config, layout)
     if len(configs) > 1:
       init = functools.partial(init_side_by_side, configs, layout.kept)
@@ -415,9 +411,7 @@ def make_program(configs: Sequence[Config]) -> Program:
         mesh,
       ),
       numbers=replicate(plan.numbers, mesh),
-      evaluation=make_evaluation(
-        configs, plan.tasks, graph, plan.statistics, layout, mesh
-      ),
+      evaluation=Evaluation(configs, plan.tasks, graph, plan.statistics, layout, mesh),
       init=init,
       # Exact theory compares the models of a sweep with the optima of their tasks.
       comparisons=None if plan.statistics and len(configs) > 1 else compare,
@@ -467,18 +461,6 @@ def log_unused_axis(config: Config, layout: Layout) -> None:
     )
 
 
-def log_long_contexts(config: Config, tasks: Sequence[Task]) -> None:
-  """Logs the context lengths for which second moments are sampled, not prompts."""
-  if config.objective.name == 'sampled' or config.eval.num_batches:
-    covered = [task for task in tasks if theory.covers(task)]
-    for c in sorted({task.context_length for task in covered if task.has_long_context}):
-      logging.info(
-        'the second moment of each context of %d examples is sampled directly, which '
-        'has the same distribution and costs less (Bartlett)',
-        c,
-      )
-
-
 @dataclasses.dataclass
 class Trainer:
   """Trains the models of a program: restores, loops, evaluates, records and saves."""
@@ -526,10 +508,8 @@ class Trainer:
         ]
         self._progress = stack.enter_context(Progress(label, start, num_steps))
         self.prepare(start)
-      folder = self.workdirs[0] / 'profile'
-      trace = stack.enter_context(Trace(folder, profile, start))
       try:
-        yield from self._loop(trace, ahead)
+        yield from self._loop(steps_left(profile, start), ahead)
       except GeneratorExit:  # the caller stops early
         with self._computing():
           self.save_last()
@@ -566,48 +546,49 @@ class Trainer:
     self._progress.start_clock(start)
     self._last_save = time.monotonic()
 
-  def _loop(self, trace: Trace, ahead: bool) -> Iterator[int]:
+  def _loop(self, profile: Steps | None, ahead: bool) -> Iterator[int]:
     """Advances, records and saves up to the last step, or to an interruption.
 
     Yields the recorded steps but for the last.
     """
     num_steps, measured = self.config.train.num_steps, None
-    while self.step < num_steps and not self.interruption.due():
-      with self._computing():
-        recorded, measured = self._call(measured, trace, ahead)
-      yield from (step for step in recorded if step < num_steps)
+    first, last = profile or (0, 0)
+    with contextlib.ExitStack() as trace:
+      while self.step < num_steps and not self.interruption.due():
+        stops, recorded = (first - 1, last), []
+        with self._computing():
+          if self.step + 1 == first:
+            if measured is not None:  # waits, so that no earlier step is traced
+              recorded, measured = [self.record(measured)], None
+            trace.enter_context(traced(self.workdirs[0] / 'profile', (first, last)))
+          waits = not ahead or first <= self.step + 1 <= last
+          more, measured = self._call(measured, stops, waits)
+          if self.step == last:
+            trace.close()
+        yield from (step for step in [*recorded, *more] if step < num_steps)
     if measured is not None:
       with self._computing():
         step = self.record(measured)
       yield from [step] if step < num_steps else []
 
   def _call(
-    self, before: dict[str, Any] | None, trace: Trace, ahead: bool
+    self, before: dict[str, Any] | None, stops: Sequence[int], waits: bool
   ) -> tuple[list[int], dict[str, Any] | None]:
     """Starts the next call of the compiled steps, and records the one before.
 
-    Returns the recorded steps, and the measurements that are not recorded yet: those of
-    the new call, unless it must be waited for.
+    It ends at the latest at the next of `stops`. Returns the recorded steps, and the
+    measurements that are not recorded yet: those of the new call, unless it `waits`.
     """
-    recorded = []
-    if before is not None and trace.starts_after(self.step):
-      recorded.append(self.record(before))  # waits, so that no earlier step is traced
-      before = None
-    if trace.starts_after(self.step):
-      trace.start()
-    stop = trace.next_stop(self.step, _next_stop(self.step, self.config))
+    recorded, stop = [], _next_stop(self.step, self.config)
+    stop = min([stop, *(end for end in stops if end > self.step)])
     measured = self.advance(stop)
     if before is not None:
       recorded.append(self.record(before))  # while the devices compute to `stop`
-    traced = trace.ends_after(stop)
     at_end = stop == self.config.train.num_steps
     due = at_end or stop % self.config.checkpoint.every == 0 or self.waited_too_long()
-    # Waits for the whole of a traced step; and only a finite state is saved.
-    if traced or due or not ahead:
+    if due or waits:  # only a finite state is saved
       recorded.append(self.record(measured))
       measured = None
-    if traced:
-      trace.end()
     if due:
       self.save()
     return recorded, measured

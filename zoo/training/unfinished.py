@@ -11,7 +11,6 @@ import hashlib
 import pathlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple
 
 from zoo.host.files import UnreadableFile, delete_folder, read_json
 from zoo.storage.orbax_folders import METADATA_FILE
@@ -21,29 +20,14 @@ POINTS_FIELD = 'points'  # of the metadata: the names of the points, in their or
 _FOLDER = 'unfinished'
 
 
-class Unfinished(NamedTuple):
-  """A program that has saved a step."""
-
-  folder: pathlib.Path
-  step: int
-  names: list[str]  # of its points
-
-
-def unfinished_programs(workdir: pathlib.Path) -> list[Unfinished]:
-  """The programs of a sweep that have saved a step, the most advanced first."""
-  found = [
-    Unfinished(folder, step_of(saved[0]), names)
-    for folder in _folders(workdir)
-    if (saved := saved_steps(folder)) and (names := _names_in(saved[0]))
-  ]
-  return sorted(found, key=lambda one: (-one.step, one.folder.name))
+def unfinished_programs(workdir: pathlib.Path) -> list[list[str]]:
+  """The points of each program that has saved a step, the most advanced first."""
+  newest = [saved[0] for one in _folders(workdir) if (saved := saved_steps(one))]
+  return [_names_in(step) for step in sorted(newest, key=step_of, reverse=True)]
 
 
 def folder_of_program(workdir: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
   """The folder of the program of these points, which may not exist yet."""
-  for program in unfinished_programs(workdir):
-    if program.names == [*names]:
-      return program.folder
   digest = hashlib.sha256('\n'.join(names).encode()).hexdigest()[:16]
   return workdir / _FOLDER / digest
 
@@ -55,32 +39,24 @@ def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
   """
   for folder in _folders(workdir):
     saved = saved_steps(folder)
-    names = _names_in(saved[0]) if saved else None
-    if finished >= {*(names or ())}:
+    if not saved or finished >= {*_names_in(saved[0])}:
       delete_folder(folder)
-  if not _folders(workdir) and (workdir / _FOLDER).is_dir():
+  if not _folders(workdir):
     delete_folder(workdir / _FOLDER)
 
 
 def saved_steps(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The steps saved in the workdir of a run, the newest first; [] if there are none."""
-  try:
-    return step_folders(folder / 'checkpoints')
-  except (FileNotFoundError, NotADirectoryError):
-    return []
+  """The steps saved in the workdir of a run, the newest first."""
+  return step_folders(folder / 'checkpoints')
 
 
 def _folders(workdir: pathlib.Path) -> list[pathlib.Path]:
   return sorted((workdir / _FOLDER).glob('*'))
 
 
-def _names_in(step: pathlib.Path) -> list[str] | None:
-  """The points in the metadata of a step; None if they cannot be read."""
+def _names_in(step: pathlib.Path) -> list[str]:
+  """The points in the metadata of a step; [] if they cannot be read."""
   try:
-    metadata: Any = read_json(step / METADATA_FILE)
-    names = metadata[POINTS_FIELD]
-  except (UnreadableFile, KeyError, TypeError):
-    return None
-  if isinstance(names, list) and all(isinstance(name, str) for name in names):
-    return names
-  return None
+    return read_json(step / METADATA_FILE)[POINTS_FIELD]
+  except (UnreadableFile, KeyError):
+    return []

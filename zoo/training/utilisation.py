@@ -76,7 +76,7 @@ def tokens_per_step(config: Config, model: Model) -> int | None:
   return config.train.batch_size * num_tokens(layout, length)
 
 
-def peak_memory(devices: Sequence[jax.Device]) -> tuple[int, str]:
+def peak_memory(devices: Sequence[Any]) -> tuple[int, str]:
   """The most bytes in use at a time, on the fullest of the devices, and 'device'.
 
   Where a backend does not know them, as that of CPUs, those of the process, and
@@ -93,15 +93,7 @@ def peak_memory(devices: Sequence[jax.Device]) -> tuple[int, str]:
 def describe(flops_per_second: float, device_kind: str, num_devices: int) -> str:
   """The speed of devices in one line, with its share of the peak if that is known."""
   share = share_of_peak(flops_per_second, device_kind, num_devices)
-  text = f'{_metric(flops_per_second)}FLOP/s in products of matrices'
+  text = f'{flops_per_second / 1e9:,.1f} GFLOP/s in products of matrices'
   if share is None:
     return text
-  of = f'{num_devices} × {device_kind}, {PEAKS[device_kind] / 1e12:g} TFLOP/s each'
-  return f'{text}, {share:.2%} of the peak in bfloat16 ({of})'
-
-
-def _metric(value: float) -> str:
-  for prefix, factor in ('P', 1e15), ('T', 1e12), ('G', 1e9):
-    if value >= factor:
-      return f'{value / factor:.3g} {prefix}'
-  return f'{value / 1e6:.3g} M'
+  return f'{text}, {share:.2%} of the peak of {num_devices} × {device_kind} in bfloat16'

@@ -161,13 +161,8 @@ CLAIMS = (
       'gap_1e5': 'best_risk(task(10 ** 5)) - gd_risk(task(10 ** 5))',
       'one_head_1000': 'theory.exact_risk(one_step(1.0, start=0.0), task(1000))',
     },
-    measured={
-      'trained_gap_10': "figures['context'].at('b', 'LSA, 11 heads, trained', 10)",
-      'trained_gap_80': "figures['context'].at('b', 'LSA, 11 heads, trained', 80)",
-    },
     holds='stationary = gradient_1e9 < 1e-09 and in_weights_1e5 < 1e-09; not '
     '(stationary and risk_1e5 < risk_of_zero_weights / 2)',
-    figures=('context',),
     note='At the optimum with that guess the gradient vanishes at every C, and the gap '
     'to gradient descent is 2|w*|²/(Cd + 2), which goes to 0. The proof treats z_j and '
     'z_k as independent, but they share ŵ. One head, f = yᵀX x_q / C, already tends to '
@@ -266,31 +261,10 @@ CLAIMS = (
       'best_step_10': 'update_gradient(one_step(10 / 21), task(10))',
       'best_step_1000': 'update_gradient(one_step(1000 / 1011), task(1000))',
     },
-    measured={
-      'trained_80': "figures['context'].at('a', 'yq-LSA, trained', 80)",
-    },
     holds='within(0.05, in_weights_1000 / in_weights_1e5, 100.0)',
     sharp='not (close(best_step_10, 0.0) and close(best_step_1000, 0.0))',
-    figures=('context',),
     note='The gradient in the update U is 295/C. With η = C/(C + d + 1) it is 0 at '
     'every C, and the point is the optimum.',
-  ),
-  Claim(
-    key='theorem-4-any-step',
-    source='Beyond the paper: Theorem 4 for any step size',
-    statement='As C → ∞ the GD transformer of eq. 7 is a stationary point of the risk '
-    'of yq-LSA, for every η.',
-    exact={
-      'half_a_step': 'update_gradient(one_step(0.5), task(10 ** 7))',
-      'as_printed': 'update_gradient(one_step(1.0 / 10 ** 7), task(10 ** 7))',
-      'half_a_step_in_weights': 'weight_gradient(gd_transformer(0.5), task(10 ** 7))',
-      'as_printed_in_weights': 'weight_gradient(gd_transformer(1.0 / 10 ** 7), task(10 '
-      '** 7))',
-    },
-    holds='max(half_a_step_in_weights, as_printed_in_weights) < 0.001',
-    note='One possible reading of Theorem 4. The gradients are those at C = 10⁷. Only '
-    'η = 1 is stationary in the limit; as printed, with W_P = −(η/C) I, the step '
-    'itself goes to 0.',
   ),
   Claim(
     key='appendix-b3',
@@ -372,11 +346,7 @@ CLAIMS = (
       'gd': 'gd_risk(task())',
       'infimum': 'best_risk(task(), None)',
     },
-    measured={
-      'trained': "figures['context'].at('a', 'LTB, trained', 10)",
-    },
     holds='infimum > gd and (not close(infimum, gd))',
-    figures=('context',),
     note='The optimum is the same step of gradient descent as that of yq-LSA.',
   ),
   Claim(
@@ -398,26 +368,6 @@ CLAIMS = (
     'exactly and gd < min(infimum, lowest_of_figure_2, lowest_of_figure_3)',
     figures=('2', '3'),
     note='With features of equal variance.',
-  ),
-  Claim(
-    key='strict-bound-covariance',
-    source='Beyond the paper',
-    statement='One step of gradient descent with the best step size is a lower bound '
-    'for every covariance of the features.',
-    exact_steps='unequal = task(mean=0.5, feature_covariance=stretched(10.0))',
-    exact={
-      'gd': 'gd_risk(unequal)',
-      'infimum': 'best_risk(unequal)',
-      'optimum': 'best_risk(unequal, None)',
-    },
-    measured={
-      'trained': "figures['covariance'].at('a', 'LSA, 11 heads, trained', 10.0)",
-      'trained_yq_lsa': "figures['covariance'].at('a', 'yq-LSA, trained', 10.0)",
-    },
-    holds='infimum >= gd',
-    figures=('covariance',),
-    note='Eleven heads with the initial guess 0 have a lower risk, since they learn a '
-    'matrix step.',
   ),
   Claim(
     key='figure-1',

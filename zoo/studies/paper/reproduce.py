@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from zoo import reports
 from zoo.core.errors import UserError, check_count, check_name
+from zoo.host.files import read_text, user_path
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
-from zoo.reports.plots import Plot, write_plot
+from zoo.reports.plots import Plot, from_csv, write_plot
 from zoo.studies.paper.claim import judge
 from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.figures import FIGURES, plot
-from zoo.studies.paper.language_model import TITLE, LanguageModelRun, read_run
-from zoo.studies.paper.training import Point, Runs, fields_of, train_all
+from zoo.studies.paper.training import train_all
 from zoo.studies.runner import (
   GetConfig,
   Trainer,
@@ -30,6 +30,13 @@ from zoo.studies.runner import (
 OBJECTIVES = 'sampled', 'exact'
 
 _TITLE = 'The Initialization Determines Whether In-Context Learning Is Gradient Descent'
+_FIGURE_6 = (
+  'Figure 6. Initial guesses in a language model',
+  'A language model asked with and without the guesses of a small model: (a) the error '
+  'by readout; (b) differences on the same prompts; (c) the answers against the guess '
+  'of the query. A guess in the prompt can be copied, so only a lower error than that '
+  'of the guess alone is a refinement. Bars are 95 % intervals.',
+)
 
 
 def reproduce(
@@ -64,7 +71,7 @@ def reproduce(
     check_name('figure', name, FIGURES)
   num_seeds = check_count('the number of seeds', num_seeds)
   check_name('objective', objective, OBJECTIVES)
-  language_model = None if llm_run is None else read_run(llm_run)
+  figure_6 = None if llm_run is None else read_figure_6(llm_run)
 
   def work(out: pathlib.Path, interruption: Interruption) -> list[reports.Claim]:
     start = time.monotonic()
@@ -74,9 +81,12 @@ def reproduce(
     if part is not None:
       return []
     plots = {}
-    for name, one in _plots(figures, runs, language_model, interruption):
-      plots[name] = one
-      write_plot(one, out)
+    for name, _ in each('figure', {name: None for name in figures}, interruption):
+      plots[name] = plot(name, runs)
+      write_plot(plots[name], out)
+    if figure_6 is not None:
+      plots['6'] = figure_6
+      write_plot(figure_6, out)
     claims = each('claim', {claim.key: claim for claim in CLAIMS}, interruption)
     judged = [judge(claim, plots) for _, claim in claims]
     arguments = {
@@ -84,43 +94,31 @@ def reproduce(
       'seeds': ', '.join(map(str, range(num_seeds))),
       'objective': objective,
     }
-    found = {
-      'Configuration': arguments | _configs(points, objective, train),
-      **facts(),
-    }
+    found = {'Configuration': arguments, **facts()}
     found['Machine']['time of this call'] = f'{time.monotonic() - start:.0f} s'
     data = {'paper': 'arXiv 2512.04268', **arguments, 'claims': judged}
-    page = _page(plots, judged, found, language_model)
-    write_report(out, 'claims.json', data, page)
+    write_report(out, 'claims.json', data, _page(plots, judged, found))
     return judged
 
   return run_in(out, work)
 
 
-def _plots(
-  figures: Sequence[str],
-  runs: Runs,
-  language_model: LanguageModelRun | None,
-  interruption: Interruption,
-) -> Iterator[tuple[str, Plot]]:
-  """The figures by name, made one by one; figure 6 is that of a language model."""
-  wanted = {name: FIGURES[name] for name in figures}
-  for name, _ in each('figure', wanted, interruption):
-    yield name, plot(name, runs)
-  if language_model is not None:
-    yield '6', language_model.plot
+def read_figure_6(folder: str | os.PathLike[str]) -> Plot:
+  """The figure of a run of `launch.llm`; raises UserError if there is none."""
+  path = user_path(folder) / 'figure_6.csv'
+  try:
+    return from_csv('6', read_text(path))
+  except UserError as error:
+    raise UserError(f'{folder} holds no finished run of launch.llm: {error}') from error
 
 
 def _page(
   plots: Mapping[str, Plot],
   judged: Sequence[reports.Claim],
   found: Mapping[str, Mapping[str, str]],
-  language_model: LanguageModelRun | None,
 ) -> str:
   words = {name: (FIGURES[name].title, FIGURES[name].caption) for name in FIGURES}
-  if language_model is not None:
-    words['6'] = TITLE, language_model.caption
-    found = {'Figure 6': language_model.facts, **found}
+  words['6'] = _FIGURE_6
   figures = {
     f'figure_{name}': reports.figure_of(shown, *words[name])
     for name, shown in plots.items()
@@ -140,36 +138,12 @@ def _page(
   )
 
 
-def _configs(points: Sequence[Point], objective: str, train: Trainer) -> dict[str, str]:
-  """How the models of each config are trained."""
-  found = {}
-  for recipe in dict.fromkeys(point.recipe for point in points):
-    config = train.config(recipe.config, fields_of(recipe, objective, train))
-    optimizer, num_steps = config.optimizer, config.train.num_steps
-    prompts = f'of {config.train.batch_size} prompts'
-    data = 'on the exact risk' if objective == 'exact' else prompts
-    rate = f'{optimizer.name} {optimizer.learning_rate:g}'
-    found[recipe.config] = f'{num_steps} steps {data}, {rate}, {optimizer.schedule}'
-  return found
-
-
 def verdicts_of(claims: Sequence[reports.Claim]) -> str:
-  """How many claims of the paper have each verdict, and how many that go beyond it."""
-  beyond = [claim for claim in claims if claim['source'].startswith('Beyond the paper')]
-  of_paper = [claim for claim in claims if claim not in beyond]
-  text = f'Verdicts on the {len(of_paper)} claims of the paper: {_counts(of_paper)}.'
-  if beyond:
-    text += (
-      f' On {len(beyond)} that the paper does not make, with the source “Beyond the '
-      f'paper”: {_counts(beyond)}.'
-    )
-  return text
-
-
-def _counts(claims: Sequence[reports.Claim]) -> str:
+  """How many claims have each verdict."""
   verdicts = [claim['verdict'] for claim in claims]
-  return '; '.join(
+  counts = (
     f'{verdict or "not measured in this run"}: {verdicts.count(verdict)}'
     for verdict in ('holds', 'holds, not sharp', 'fails', None)
     if verdict in verdicts
   )
+  return f'Verdicts on the {len(claims)} claims: {"; ".join(counts)}.'

@@ -14,10 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float
 
 import zoo
-from zoo import estimators, probing, theory
+from zoo import estimators, theory
 from zoo.core.learning_rule import LearningRule
 from zoo.models import LTB, MultiHeadLSA, YqLSA
 from zoo.models.linear_attention import LinearAttention
@@ -46,29 +45,13 @@ def within(share: float, one: float, other: float) -> bool:
 def task(
   c: int = CONTEXT_LENGTH,
   mean: float = PRIOR_MEAN,
-  feature_covariance: Float[np.ndarray, 'd d'] | None = None,
   noise_std: float = 0.0,
 ) -> LinearRegression:
   """Linear regression with d = 10 features and C examples.
 
   `mean` is the prior mean of each weight.
   """
-  return LinearRegression(
-    NUM_FEATURES,
-    c,
-    prior_mean=mean,
-    feature_covariance=feature_covariance,
-    noise_std=noise_std,
-  )
-
-
-def stretched(ratio: float) -> Float[np.ndarray, 'd d']:
-  """A feature covariance of trace d with variances in geometric progression.
-
-  `ratio` is the largest variance divided by the smallest.
-  """
-  variances = np.geomspace(1, ratio, NUM_FEATURES)
-  return np.diag(variances * NUM_FEATURES / variances.sum())
+  return LinearRegression(NUM_FEATURES, c, prior_mean=mean, noise_std=noise_std)
 
 
 def gd_risk(subject: LinearRegression) -> float:
@@ -202,12 +185,13 @@ def risks_to_flipped(
 
   Half way, on the straight line through the weights, both matrices are 0.
   """
-  flipped = nnx.clone(model)
-  flipped.w_p[...], flipped.w_q[...] = -model.w_p[...], -model.w_q[...]
-  risks = probing.interpolation(model, flipped, subject, num_points=3).weight_risk
-  assert risks is not None  # models of one class and shape
-  one, middle, other = risks.tolist()
-  return one, middle, other
+  risks = []
+  for factor in 1.0, 0.0, -1.0:
+    other = nnx.clone(model)
+    other.w_p[...], other.w_q[...] = factor * model.w_p[...], factor * model.w_q[...]
+    risks.append(float(theory.exact_risk(other, subject)))
+  one, middle, flipped = risks
+  return one, middle, flipped
 
 
 def free_difference(

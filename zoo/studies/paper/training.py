@@ -40,26 +40,17 @@ def point(recipe: Recipe, **fields: Field) -> Point:
   return Point(recipe, tuple(sorted(named.items())))
 
 
-class Runs:
-  """Finished runs by point, and the objective they were trained on."""
+class Runs(NamedTuple):
+  """Finished runs by point, one for each seed, and what they were trained on."""
 
-  def __init__(self, rows: dict[Point, list[Row]], objective: str = 'sampled'):
-    self._rows = rows
-    self.objective = objective
-
-  def __getitem__(self, point: Point) -> list[Row]:
-    """The runs of a point, one for each seed."""
-    return self._rows[point]
-
-  def final(self, point: Point, field: str = 'exact_risk') -> list[float]:
-    """A field of the summary, for each seed."""
-    return [row[field] for row in self[point]]
+  rows: dict[Point, list[Row]]
+  objective: str = 'sampled'
 
   def history(
     self, point: Point, field: str = 'exact_risk'
   ) -> tuple[list[int], list[list[float]]]:
     """The logged steps that have a field, and its values there for each seed."""
-    return histories(self[point], field)
+    return histories(self.rows[point], field)
 
 
 def train_all(
@@ -82,7 +73,7 @@ def train_all(
     changes = [
       {**dict(one.fields), 'seed': seed} for one in members for seed in range(num_seeds)
     ]
-    fields = fields_of(recipe, objective, train)
+    fields = _fields_of(recipe, objective, train)
     if recipe.checkpoints == 1:
       found = train(recipe.folder, recipe.config, fields, changes, part)
     else:  # one by one, which saves checkpoints on the way
@@ -96,7 +87,7 @@ def train_all(
   return Runs(rows, objective)
 
 
-def fields_of(recipe: Recipe, objective: str, train: Trainer) -> dict[str, object]:
+def _fields_of(recipe: Recipe, objective: str, train: Trainer) -> dict[str, object]:
   """The fields of the config that all runs of a recipe share."""
   num_steps = train.config(recipe.config).train.num_steps
   # With the exact objective, only recipes that plot sampled risks sample them.

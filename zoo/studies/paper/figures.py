@@ -1,26 +1,71 @@
-"""Figures 1 to 4: LSA and multi-head LSA, trained with a fixed initial guess."""
+"""Figures 1 to 5 of arXiv 2512.04268: their models and plots.
+
+1 to 4 are of LSA and multi-head LSA, trained with a fixed initial guess; 5 compares
+yq-LSA, whose guess is trained, with gradient descent.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from zoo.reports.plots import Panel, Series, series
+import numpy as np
+
+import zoo
+from zoo import estimators, probing
+from zoo.probing import Alignment
+from zoo.reports.plots import Panel, Plot, Series, level, series
 from zoo.reports.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from zoo.studies.paper import setting
-from zoo.studies.paper.figures.parts import (
-  LOWEST,
-  RISK,
-  STEP,
-  TRAINED,
-  Figure,
-  curve,
-  dots,
-  gd_level,
-  training,
-)
 from zoo.studies.paper.setting import NORM, NUM_FEATURES
 from zoo.studies.paper.training import Point, Recipe, Runs, point
+from zoo.training.sweeps import Row
+
+STEP = 'training step'
+RISK = 'in-context risk'
+TRAINED, LOWEST, GD = 'trained', 'lowest known risk', 'one step of gradient descent'
+
+
+class Figure(NamedTuple):
+  """The title and caption of a figure, the models that it needs, and its plot."""
+
+  title: str
+  caption: str
+  points: tuple[Point, ...]
+  plot: Callable[[Runs], tuple[Panel, ...]]
+
+
+def gd_level(x: Sequence[int | float], risk: float | None = None) -> Series:
+  """The risk of one step of gradient descent, by default in the paper's setting."""
+  risk = setting.gd_risk(setting.task()) if risk is None else risk
+  return level(GD, risk, [min(x), max(x)])
+
+
+def curve(
+  runs: Runs, at: Point, name: str, colour: str, field: str = 'exact_risk'
+) -> Series:
+  """A field logged while a point was trained, with its range over the seeds."""
+  return series(name, 'curve', colour, *runs.history(at, field))
+
+
+def dots(
+  runs: Runs,
+  name: str,
+  colour: str,
+  points: Mapping[int, Point] | Mapping[float, Point],
+) -> Series:
+  """The final exact risk of each point, by x."""
+  finals = [[row['exact_risk'] for row in runs.rows[at]] for at in points.values()]
+  return series(name, 'dots', colour, list(points), np.transpose(finals))
+
+
+def training(key: str, curves: Sequence[Series]) -> Panel:
+  """The risk during training, with that of one step of gradient descent."""
+  gd = gd_level([0, curves[0].x[-1]])
+  return Panel(key, STEP, RISK, (*curves, gd), y_scale='log')
+
 
 HEADS = tuple(range(1, 17))
 NORMS = tuple(20.0 * step for step in range(9))  # |w*|²
@@ -30,7 +75,6 @@ CURVES = {0.0: BLUE, 40.0: GREEN, 80.0: ORANGE, 160.0: VERMILION}
 HEAD_CURVES = {1: VERMILION, 2: ORANGE, 4: PURPLE, 8: GREEN, 11: BLUE, 16: SKY}
 
 _ONE_HEAD = point(Recipe('lsa:paper', evaluations=20, eval_batches=8))
-_RECIPE = Recipe('multi_head_lsa:paper')
 
 
 def _heads(
@@ -38,7 +82,7 @@ def _heads(
 ) -> Point:
   """Multi-head LSA with |w*|², |g|² and β² as given, trained as in the paper."""
   return point(
-    _RECIPE,
+    Recipe('multi_head_lsa:paper'),
     model__num_heads=heads,
     model__initial_guess=math.sqrt(guess / NUM_FEATURES),
     model__initial_bias=math.sqrt(bias),
@@ -52,19 +96,14 @@ def _figure_1(runs: Runs) -> tuple[Panel, ...]:
   curves = [curve(runs, _ONE_HEAD, 'exact risk', BLUE)]
   if runs.objective == 'sampled':  # otherwise the loss is the exact risk
     curves.insert(0, curve(runs, _ONE_HEAD, 'training loss', ORANGE, 'loss'))
-  risk = setting.head_limit(1)
+  risk, sampled = setting.head_limit(1), runs.history(_ONE_HEAD, 'eval_risk')
   shown = (
     *curves,
-    _sampled_risk(runs),
+    series('sampled risk, held-out prompts', 'dots', GREEN, *sampled),
     series('lowest known risk, one head', 'line', VERMILION, ends, [risk, risk]),
     gd_level(ends),
   )
   return (Panel('a', STEP, RISK, shown, y_scale='log'),)
-
-
-def _sampled_risk(runs: Runs) -> Series:
-  steps, risks = runs.history(_ONE_HEAD, 'eval_risk')
-  return series('sampled risk, held-out prompts', 'dots', GREEN, steps, risks)
 
 
 def _figure_2(runs: Runs) -> tuple[Panel, ...]:
@@ -145,7 +184,101 @@ def _against_square(
   )
 
 
-FIGURES = {
+CONVERGED = 'lr 5e-3, cosine'
+PRIORS = {0.0: BLUE, 1.0: GREEN, 2.0: VERMILION}  # each entry of w*
+ALIGNMENT_PROMPTS = 4096
+
+# The points whose alignment with gradient descent is plotted.
+AS_IN_THE_PAPER = point(Recipe('yq_lsa:paper', checkpoints=20))
+TO_THE_END = point(Recipe('yq_lsa', checkpoints=20))
+
+
+def _yq(mean: float) -> Point:
+  """yq-LSA trained as in the paper."""
+  if mean == 2:
+    return AS_IN_THE_PAPER
+  return point(Recipe('yq_lsa:paper'), task__prior_mean=mean)
+
+
+def _figure_5(runs: Runs) -> tuple[Panel, ...]:
+  curves = [
+    curve(runs, _yq(mean), f'w* = ({mean:g}, …, {mean:g})', colour)
+    for mean, colour in PRIORS.items()
+  ]
+  curves.append(curve(runs, TO_THE_END, f'w* = (2, …, 2), {CONVERGED}', PURPLE))
+  return training('a', curves), *_alignment(runs)
+
+
+def _alignment(runs: Runs) -> list[Panel]:
+  """Appendix C.2: how far the model is from gradient descent on the same prompts."""
+  shown = ('paper', VERMILION, AS_IN_THE_PAPER), (CONVERGED, PURPLE, TO_THE_END)
+  found = [
+    (label, colour, *_alignments(runs.rows[at], at.recipe.checkpoints))
+    for label, colour, at in shown
+  ]
+  panels = []
+  for key, metric in zip('bcd', _METRICS, strict=True):
+    axis, scale, sampled, exact_name, exact = metric
+    lines = []
+    for label, colour, steps, seeds in found:
+      for name, kind, value in (
+        (exact_name, 'line', exact),
+        ('sampled', 'dots', sampled),
+      ):
+        y = [[value(one) for one in seed] for seed in seeds]
+        lines.append(series(f'{label}: {name}', kind, colour, steps, y))
+    panels.append(Panel(key, STEP, axis, tuple(lines), y_scale=scale))
+  return panels
+
+
+# The axis, its scale, the sampled value, and the name and value of the exact one.
+_METRICS: tuple[tuple[str, str, Callable, str, Callable], ...] = (
+  (
+    'prediction difference |f − f_GD|',
+    'log',
+    lambda one: one.prediction_difference.mean,
+    'exact RMS',
+    lambda one: one.exact.squared_prediction_difference**0.5,
+  ),
+  (
+    'gradient difference |∂f − ∂f_GD|',
+    'log',
+    lambda one: one.gradient_difference.mean,
+    'exact RMS',
+    lambda one: one.exact.squared_gradient_difference**0.5,
+  ),
+  (
+    'cosine similarity of ∂f and ∂f_GD',
+    'linear',
+    lambda one: one.cosine_similarity.mean,
+    'exact, pooled',
+    lambda one: one.exact.pooled_cosine,
+  ),
+)
+
+
+def _alignments(
+  rows: list[Row], checkpoints: int
+) -> tuple[list[int], list[list[Alignment]]]:
+  """The saved steps, and the alignment of each seed with GD at these steps."""
+  task = setting.task()
+  gd = estimators.gradient_descent(task)
+  every = -(-rows[0]['step'] // checkpoints)
+  steps = list(range(every, rows[0]['step'] + 1, every))
+  seeds = [
+    [
+      probing.alignment(
+        zoo.load(row['workdir'], step).model, gd, task, ALIGNMENT_PROMPTS
+      )
+      for step in steps
+    ]
+    for row in rows
+  ]
+  return steps, seeds
+
+
+# By name.
+FIGURES: dict[str, Figure] = {
   '1': Figure(
     'Figure 1. LSA does not reach gradient descent',
     'Risk of LSA, which has one head and the initial guess 0, during training. Prior '
@@ -182,4 +315,19 @@ FIGURES = {
     ),
     _figure_4,
   ),
+  '5': Figure(
+    'Figure 5. yq-LSA becomes one step of gradient descent',
+    'yq-LSA, whose initial guess is trained: (a) the exact risk during training; '
+    '(b, c, d) how far it is from one step of gradient descent from w* = (2, …, 2) on '
+    'the same prompts. The root mean squares are exact; the sampled values are means, '
+    'as in the paper. At the rate of the paper, 5e-4, Adam cannot carry the guess from '
+    '0 to 2 in time; at 5e-3, decaying to 0, it can.',
+    (*(_yq(mean) for mean in PRIORS), TO_THE_END),
+    _figure_5,
+  ),
 }
+
+
+def plot(name: str, runs: Runs) -> Plot:
+  """The data of a figure, from its finished runs."""
+  return Plot(name, FIGURES[name].plot(runs))
