@@ -86,16 +86,6 @@ def mutate_json(random: np.random.Generator, good: bytes) -> bytes:
   return json.dumps(tree[0]).encode()
 
 
-def mutate_lines(random: np.random.Generator, good: bytes) -> bytes:
-  """Lines of JSON, of which one is mutated as JSON, or all as bytes."""
-  lines = good.splitlines()
-  if random.random() < 0.3 or not lines:
-    return mutate_bytes(random, good)
-  place = int(random.integers(len(lines)))
-  lines[place] = mutate_json(random, lines[place])
-  return b'\n'.join(lines) + b'\n'
-
-
 def _choose(random: np.random.Generator, tree: list[Any]) -> tuple[Any, Any]:
   """A place in the tree, deep ones included: the container and the key."""
   node, key = tree, 0

@@ -10,15 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType
 
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.models import bodies
 from tests.settings import isotropic
-from zoo.models import LinearAttention
 
 _D, _C, _B = bodies.D, bodies.C, 8
 
@@ -37,11 +35,6 @@ _WHERE_TAKEN = {
 }
 
 _every_model = pytest.mark.parametrize('name', zoo.core.registry.models.names())
-
-# The same sums in another order: some hundred float32 terms of either sign, each with
-# roundings of 6e-8, which add up like a random walk and may cancel tenfold: 6e-6.
-# Relative to the largest entry of the array.
-_REORDERED = 2e-5
 
 
 def _taken(name: str) -> set[str]:
@@ -69,44 +62,6 @@ _drawing_once = functools.cache(_drawing)
 def _build(name: str) -> Any:
   graph = nnx.graphdef(nnx.eval_shape(lambda: _create(name)))
   return nnx.merge(graph, _drawing_once(name)(jax.random.key(0)))
-
-
-def _prompt(context: int = _C) -> zoo.Prompt:
-  return jax.device_get(bodies.prompt(context=context, batch=_B))
-
-
-def _predict_and_differentiate(graphdef, parameters, rest, prompt):
-  """The predictions, and the gradient of the mean squared error."""
-
-  def loss(parameters):
-    prediction = nnx.merge(graphdef, parameters, rest)(prompt)
-    return jnp.square(prediction - prompt.y_query).mean(), prediction
-
-  gradient, prediction = jax.grad(loss, has_aux=True)(parameters)
-  return prediction, gradient
-
-
-@functools.cache
-def _compiled(name: str) -> Callable[[zoo.Prompt], tuple[jax.Array, Any]]:
-  """Predictions and gradients on one device."""
-  graphdef, *state = nnx.split(_build(name), nnx.Param, ...)
-  run = jax.jit(functools.partial(_predict_and_differentiate, graphdef))
-  return lambda prompt: run(*state, prompt)
-
-
-@functools.cache
-def _alone(name: str) -> tuple[Any, Any]:
-  return jax.device_get(_compiled(name)(_prompt()))
-
-
-def _assert_all_close(actual, expected, relative=_REORDERED, floor=0.0):
-  def check(one, other):
-    one, other = np.asarray(one), np.asarray(other)
-    assert one.shape == other.shape
-    atol = max(relative * np.abs(other).max(initial=0.0), floor)
-    np.testing.assert_allclose(one, other, rtol=0, atol=atol)
-
-  jax.tree.map(check, actual, expected)
 
 
 # Linear, and of tokens. The equations of all are tested where the models are.
@@ -141,63 +96,6 @@ def test_parameters_are_a_function_of_the_seed(name):
   jax.tree.map(np.testing.assert_array_equal, one, again)
   pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
   assert any(np.any(np.asarray(a) != np.asarray(b)) for a, b in pairs)
-
-
-def _norm(tree: Any) -> float:
-  """The norm of all entries of a tree, as of one vector."""
-  squares = (np.square(leaf, dtype=float).sum() for leaf in jax.tree.leaves(tree))
-  return sum(squares) ** 0.5
-
-
-def _fitting(leaf: jax.ShapeDtypeStruct) -> NamedSharding:
-  """The sharding that the model asks for; a single head cannot be split in two."""
-  sharding = leaf.sharding
-  assert isinstance(sharding, NamedSharding)
-  try:
-    sharding.shard_shape(leaf.shape)
-  except ValueError:
-    return NamedSharding(sharding.mesh, P())
-  return sharding
-
-
-@pytest.mark.parametrize(
-  ('name', 'data', 'model'),
-  mostly_full(
-    [(name, 4, 2) for name in ('multi_head_lsa', 'transformer')],
-    zoo.core.registry.models.names(),
-    [(4, 2), (8, 1)],
-  ),
-)
-def test_one_device_is_the_same_as_eight(name, data, model):
-  mesh = jax.make_mesh(
-    (data, model), ('data', 'model'), axis_types=(AxisType.Auto,) * 2
-  )
-  whole = nnx.state(_build(name))
-  with jax.set_mesh(mesh):
-    graphdef, abstract = nnx.get_abstract_model(lambda: _create(name), mesh)
-    shardings = jax.tree.map(_fitting, abstract)
-    state = jax.device_put(whole, shardings)
-    prompt = jax.device_put(_prompt(), NamedSharding(mesh, P('data')))
-    parameters, rest = nnx.split_state(state, nnx.Param, ...)
-    run = jax.jit(functools.partial(_predict_and_differentiate, graphdef))
-    together = run(parameters, rest, prompt)
-  for leaf, wanted in zip(
-    jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True
-  ):
-    assert leaf.sharding.is_equivalent_to(wanted, leaf.ndim)
-    assert len(leaf.sharding.device_set) == 8
-  # The predictions and the gradient, each as one vector: in its norm, roundings of 6e-8
-  # of both signs stay below 1e-6.
-  for found, expected in zip(jax.device_get(together), _alone(name), strict=True):
-    gap = jax.tree.map(lambda a, b: np.subtract(a, b, dtype=float), found, expected)
-    assert _norm(gap) <= 1e-6 * _norm(expected)
-  # Some biases, as those of keys before a softmax, have no effect. Their gradients are
-  # sums that cancel, of terms up to the largest gradient: a rounding of that. In the
-  # linear family no gradient vanishes.
-  largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(_alone(name)[1]))
-  linear = issubclass(zoo.core.registry.models.get(name), LinearAttention)
-  floor = 0.0 if linear else np.finfo('float32').eps * largest
-  _assert_all_close(jax.device_get(together), _alone(name), floor=floor)
 
 
 @pytest.mark.parametrize('name', _WITH_HEADS)
