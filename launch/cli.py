@@ -126,6 +126,10 @@ def call(main: Main, arguments: list[str]) -> None:
     if _COMPILATION_CACHE.value:
       keep_compiled_programs()
     main(*([arguments[1:]] if takes_names else []))
+    sys.stdout.flush()
+  except BrokenPipeError:  # the reader has enough, as `head` does
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
   except UserError as error:
     _exit(IN_USE if isinstance(error, InUseError) else 2, error)
   except RunError as error:

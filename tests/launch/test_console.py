@@ -34,6 +34,14 @@ def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(cache):
 
 
 @pytest.mark.slow
+def test_a_reader_that_has_enough_gives_no_traceback(cache):
+  command = f'{sys.executable} -m launch.catalog | (read line; echo "$line")'
+  answer = run(['bash', '-c', f'set -o pipefail; {command}'], cache)
+  assert (answer.returncode, answer.stderr) == (1, '')
+  assert answer.stdout.startswith('models ')
+
+
+@pytest.mark.slow
 def test_what_jax_cannot_use_is_one_line(cache, tmp_path):
   env = {**environment(cache), 'JAX_PLATFORMS': 'nonsense'}
   answer = subprocess.run(
