@@ -30,7 +30,7 @@ flags.adopt_module_key_flags(cli)
 _FIGURES = flags.DEFINE_list(
   'figures',
   None,
-  'Figures 1 to 5 of the paper. Default: all.',
+  'Figures 1 to 5 of the paper, and context, covariance. Default: all.',
 )
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Runs of each point: seeds 0, 1, …')
 _OBJECTIVE = flags.DEFINE_string(

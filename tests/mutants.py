@@ -95,8 +95,8 @@ the penalty of the posterior mean is a standard deviation, not a variance
   + return Ridge(task.prior_mean, task.noise_std, root)
 the best step of gradient descent ignores the label noise
   zoo/tasks/linear_regression.py: theory/test_schedules.py
-  - spread = np.trace(product) + task.noise_std**2
-  + spread = np.trace(product)
+  - spread=float(np.trace(product) + task.noise_std**2)
+  + spread=float(np.trace(product))
 importance sampling does not divide by the density of its proposal
   zoo/tasks/logistic_regression.py: tasks/test_logistic_regression.py
   - jnp.sum(z * z) / 2 - proposal, score
@@ -123,8 +123,8 @@ residual labels subtract the guess of the next example
   + prompt.labels - guess[:, 1:]
 the exact form of several scalar heads multiplies sums, not heads
   zoo/models/deep_lsa.py: models/test_deep_lsa.py theory/test_exact_forms.py
-  - -jnp.sum(one * two) for one, two in
-  + -jnp.sum(one) * jnp.sum(two) for one, two in
+  - -jnp.sum(one.a[...] * one.b[...]) for one in
+  + -jnp.sum(one.a[...]) * jnp.sum(one.b[...]) for one in
 the speeds of rotary positions fall half as fast
   zoo/mixers/attention.py: mixers/test_attention.py
   - (-np.arange(half)[None] / half)

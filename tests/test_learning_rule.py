@@ -162,7 +162,7 @@ def test_bad_input_is_named(unchecked):
     (gd_beta, (jnp.asarray(0.5), 0.1), 'start has shape ()'),
     (gradient_descent, (np.array([1.0, np.nan]), 0.1), 'start holds a value'),
     (gradient_descent, (np.array([1.0, 1j]), 0.1), 'start is'),
-    (gradient_descent, (np.zeros(2), float('nan')), 'step_size is nan'),
+    (gradient_descent, (np.zeros(2), float('nan')), 'step_size holds a value'),
     (gradient_descent, (np.zeros(2), 0.1j), 'step_size is 0.1j'),
     (gradient_descent, (np.zeros(2), np.zeros(2)), 'step_size has shape (2,)'),
     (gd_beta, (np.zeros(2), np.eye(3)), 'step_matrix has shape (3, 3)'),

@@ -11,8 +11,8 @@ from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import (
   UserError,
+  check_array,
   check_count,
-  check_matrix,
   check_number,
   check_vector,
 )
@@ -20,7 +20,7 @@ from zoo.core.protocols import Task
 from zoo.tasks.linear_regression import Estimator as Estimator
 from zoo.tasks.linear_regression import GDBeta as GDBeta
 from zoo.tasks.linear_regression import GradientDescent as GradientDescent
-from zoo.tasks.linear_regression import LinearRegression, require_regression
+from zoo.tasks.linear_regression import LinearRegression, require_covered
 from zoo.tasks.linear_regression import Ridge as Ridge
 from zoo.tasks.linear_regression import bayes as bayes
 from zoo.tasks.linear_regression import best_penalty as best_penalty
@@ -44,11 +44,7 @@ def gradient_descent(
   num_steps = check_count('num_steps', num_steps, maximum=MAX_STEPS)
   start, task = _start(task_or_start)
   if step_size is None:
-    if task is None:
-      raise UserError(
-        'step_size is None; it must be given with a start, and may be None with a task'
-      )
-    step_size = best_step_size(task, num_steps)
+    step_size = best_step_size(_given('step_size', task), num_steps)
   return GradientDescent(start, check_vector('step_size', step_size, num_steps))
 
 
@@ -61,15 +57,9 @@ def gd_beta(
   argument that is wrong.
   """
   start, task = _start(task_or_start)
-  if step_matrix is not None:
-    step_matrix = check_matrix('step_matrix', step_matrix, start.size, start.size)
-  elif task is not None:
-    step_matrix = best_step_matrix(task)
-  else:
-    raise UserError(
-      'step_matrix is None; it must be given with a start, and may be None with a task'
-    )
-  return GDBeta(start, step_matrix)
+  if step_matrix is None:
+    step_matrix = best_step_matrix(_given('step_matrix', task))
+  return GDBeta(start, check_array('step_matrix', step_matrix, [(start.size,) * 2]))
 
 
 def prior_mean(task: Task) -> GradientDescent:
@@ -77,7 +67,7 @@ def prior_mean(task: Task) -> GradientDescent:
 
   Raises UserError unless the task is a LinearRegression.
   """
-  return GradientDescent(require_regression(task).prior_mean, np.zeros(0))
+  return GradientDescent(require_covered(task).prior_mean, np.zeros(0))
 
 
 def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridge:
@@ -88,11 +78,7 @@ def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridg
   """
   start, task = _start(task_or_start)
   if penalty is None:
-    if task is None:
-      raise UserError(
-        'penalty is None; it must be given with a start, and may be None with a task'
-      )
-    penalty = best_penalty(task)
+    penalty = best_penalty(_given('penalty', task))
   penalty = check_number('penalty', penalty, minimum=0.0)
   return Ridge.isotropic(start, penalty)
 
@@ -107,12 +93,21 @@ def ols(task_or_start: Task | ArrayLike) -> Ridge:
   return ridge(task_or_start, 0.0)
 
 
+def _given(name: str, task: LinearRegression | None) -> LinearRegression:
+  """The task, for which an argument has a best value; raises UserError for None."""
+  if task is None:
+    raise UserError(
+      f'{name} is None; it must be given with a start, and may be None with a task'
+    )
+  return task
+
+
 def _start(
   task_or_start: Task | ArrayLike,
 ) -> tuple[Float[np.ndarray, ' d'], LinearRegression | None]:
   """The start, for a task its prior mean, and the task if one is given."""
   if isinstance(task_or_start, Task):
-    task = require_regression(task_or_start)
+    task = require_covered(task_or_start)
     return task.prior_mean, task
   shape = np.shape(task_or_start)
   if len(shape) != 1:

@@ -45,8 +45,8 @@ def _noisy_if_positive(self, key, targets):
 
 @dataclasses.dataclass(frozen=True)
 class _LooksAhead(Baseline):
-  def predict(self, x, y, seen, x_query):
-    return jnp.sum(y)
+  def predict(self, given):
+    return jnp.sum(given.y)
 
 
 @dataclasses.dataclass(frozen=True)

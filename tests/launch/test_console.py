@@ -11,29 +11,16 @@ import pytest
 
 from launch.__main__ import COMMANDS
 from launch.compiled import delete_least_used
-from tests.launch.processes import ROOT, bound, command, environment, launch, run
+from tests.launch.processes import ROOT, command, environment, launch, run
 from tests.marks import FULL
 
 ARGUMENTS = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_batches=0'
 
 
-def shell(line, cache, cwd):
-  words = ['bash', '-c', f'set -o pipefail; {line}', 'bash']
-  env = {**environment(cache), 'PYTHONPATH': str(ROOT)}
-  return subprocess.run(
-    bound([*words, *command(*ARGUMENTS)]),
-    cwd=cwd,
-    env=env,
-    capture_output=True,
-    text=True,
-    check=False,
-    timeout=300,
-  )
-
-
 @pytest.mark.slow
-def test_a_terminal_without_unicode_ends_no_training(cache, tmp_path):
-  answer = shell('PYTHONIOENCODING=ascii "$@"', cache, tmp_path)
+def test_a_terminal_without_unicode_ends_no_training(cache, tmp_path, monkeypatch):
+  monkeypatch.setenv('PYTHONIOENCODING', 'ascii')
+  answer = launch(*ARGUMENTS, f'--workdir={tmp_path}/run', cache=cache)
   assert answer.returncode == 0, answer.stderr
   assert 'Traceback' not in answer.stderr
   assert '\\xb1' in answer.stdout

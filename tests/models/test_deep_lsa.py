@@ -230,7 +230,7 @@ def test_without_examples_it_predicts_the_guess(form, guess):
       model.guess.weights[...] = start[:, None]
 
     def total(x):
-      return model(zoo.Prompt(prompt.x, prompt.y, x, x)).sum()
+      return model(zoo.Prompt(prompt.x, prompt.y, x, prompt.y_query)).sum()
 
     return model(prompt), jax.grad(total)(prompt.x_query)
 

@@ -14,7 +14,7 @@ from zoo.reports.plots import from_csv
 from zoo.studies.paper import FIGURES, reproduce
 from zoo.studies.paper.claim import judge
 from zoo.studies.paper.claims import CLAIMS
-from zoo.studies.paper.figures import plot
+from zoo.studies.paper.reproduce import plot
 from zoo.studies.paper.training import Runs, train_all
 from zoo.studies.runner import Trainer
 
@@ -44,7 +44,7 @@ def read(out, name):
 
 def test_a_mistake_is_refused_and_nothing_written(tmp_path):
   mistakes: list[tuple[dict[str, Any], list[str]]] = [
-    ({'figures': ['2', 'context']}, ["unknown figure 'context'", '1, 2, 3, 4, 5']),
+    ({'figures': ['2', 'contxt']}, ["unknown figure 'contxt'", "'context'"]),
     ({'figures': []}, ['no figure']),
     ({'num_seeds': 0}, ['the number of seeds is 0']),
     ({'objective': 'exakt'}, ["unknown objective 'exakt'", "'exact'"]),
@@ -85,6 +85,22 @@ def test_exact_lines_are_those_of_the_formulas(made):
   ]:
     line = read(out, name).series(panel, label)
     np.testing.assert_allclose(line.y, 110 / 21 + np.array(line.x) / 51, rtol=1e-12)
+  # Features of equal variance: the matrix step is a number.
+  covariance = read(out, 'covariance')
+  for name in 'GD, best step size', 'optimum: GD with a matrix step':
+    np.testing.assert_allclose(covariance.at('a', name, 1), 110 / 21, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_the_gap_of_longer_contexts_is_that_of_the_formula():
+  trained = Runs({at: [{'exact_risk': 7.0}] for at in FIGURES['context'].points})
+  context = plot('context', trained)
+  gap = context.series('b', '11 heads, infimum')
+  np.testing.assert_allclose(gap.y, 80 / (10 * np.array(gap.x) + 2), rtol=1e-11)
+  gd = context.series('a', 'one step of gradient descent')
+  np.testing.assert_allclose(gd.y, 110 / (np.array(gd.x) + 11), rtol=1e-12)
+  dots = context.at('b', 'LSA, 11 heads, trained', 20)
+  np.testing.assert_allclose(dots, 7 - 110 / 31, rtol=1e-12)
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ from tests.compare import refuses
 from zoo.config.validation import build_task
 from zoo.core import registry
 from zoo.tasks import LinearRegression, Mixture, SparseRegression, TaskPool
-from zoo.tasks.logistic_regression import ImportanceSampling, Quadrature
+from zoo.tasks.baselines import Examples
+from zoo.tasks.logistic_regression import ImportanceSampling, Quadrature, num_nodes
 
 _D, _C = 3, 4
 normal: Any = stats.multivariate_normal
@@ -121,9 +122,9 @@ def test_a_sampled_density_is_that_of_the_quadrature():
 
     @jax.jit
     def densities(x: Any, y: Any, query: Any) -> Any:
-      each = Quadrature(task), ImportanceSampling(task)
-      seen = jnp.ones(_C, bool)
-      return [one.weigh(x, y, seen, query)[0] for one in each]
+      each = Quadrature(task, num_nodes(task)), ImportanceSampling(task)
+      given = Examples(x, y, jnp.ones(_C, bool), query)
+      return [one.weigh(given)[0] for one in each]
 
     rows = zip(prompt.x, prompt.y, prompt.x_query, strict=True)
     found = np.array([densities(*row) for row in rows])

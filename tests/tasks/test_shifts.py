@@ -167,7 +167,7 @@ def test_stretched_features_have_the_promised_eigenvalues(name):
 
 def test_an_equal_stretch_is_a_multiple():
   x = jax.random.normal(jax.random.key(0), (5, _D))
-  found = Stretch.of(np.full(_D, 7.0))(jax.random.key(1), x)
+  found = Stretch((7.0,) * _D)(jax.random.key(1), x)
   np.testing.assert_allclose(found, x, atol=1e-5)
 
 

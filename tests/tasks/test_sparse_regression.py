@@ -13,6 +13,7 @@ from tests.compare import refuses
 from tests.marks import mostly_full
 from zoo.tasks import SparseRegression
 from zoo.tasks import sparse_regression as sparse
+from zoo.tasks.baselines import Examples
 
 
 def _task(**changes):
@@ -124,10 +125,11 @@ def test_the_lasso_is_that_of_another_library(penalty):
 
   prompt, x, y = _examples(task, 4)
   lasso = sparse.Lasso(penalty)
-  weights = jax.jit(jax.vmap(lasso.weights, (0, 0, None)))
+  weights = jax.jit(jax.vmap(lasso.weights, (Examples(0, 0, None, 0),)))
   np.testing.assert_array_equal(jax.jit(lasso.predictions)(prompt)[:, 0], 0)
   for k in (1, 2, 5, 12):
-    found = np.asarray(weights(prompt.x, prompt.y, jnp.arange(12) < k), np.float64)
+    given = Examples(prompt.x, prompt.y, jnp.arange(12) < k, prompt.x_query)
+    found = np.asarray(weights(given), np.float64)
     for i in range(4):
       x_k, y_k = x[i, :k], y[i, :k]
       other = sklearn.linear_model.Lasso(

@@ -135,7 +135,6 @@ class Halved:
     theory.exact_risk,
     theory.excess_risk,
     theory.certificate,
-    theory.is_global_optimum,
     lambda subject, task: theory.squared_difference(subject, subject, task),
     zoo.probing.implicit_algorithm,
   ],

@@ -25,11 +25,6 @@ SCHEDULES = ('constant', 'cosine', 'linear', 'wsd')
 OPTIONS = 'beta1', 'beta2', 'weight_decay'  # fields that only some optimizers take
 
 
-class _Entry(NamedTuple):
-  make: Make
-  elementwise: bool  # whether an update does not depend on the shapes of arrays
-
-
 class Averaged(NamedTuple):
   """The state of an optimizer whose model is an average of the weights it trains."""
 
@@ -89,14 +84,16 @@ def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0):
   )
 
 
-OPTIMIZERS = {
-  'adam': _Entry(_adam, elementwise=True),
-  'adamw': _Entry(_adamw, elementwise=True),
-  'lion': _Entry(_lion, elementwise=True),
-  'muon': _Entry(_muon, elementwise=False),
-  'schedule_free': _Entry(_schedule_free, elementwise=True),
-  'sgd': _Entry(_sgd, elementwise=True),
+OPTIMIZERS: dict[str, Make] = {
+  'adam': _adam,
+  'adamw': _adamw,
+  'lion': _lion,
+  'muon': _muon,
+  'schedule_free': _schedule_free,
+  'sgd': _sgd,
 }
+# Those whose updates do not depend on the shapes of arrays.
+_ELEMENTWISE = 'adam', 'adamw', 'lion', 'schedule_free', 'sgd'
 
 
 def optimizer_names() -> list[str]:
@@ -114,9 +111,9 @@ def register_optimizer(name: str) -> Callable[[_Make], _Make]:
 
   def enter(make: _Make) -> _Make:
     known = OPTIMIZERS.get(name)
-    if known is not None and _full_name(known.make) != _full_name(make):
+    if known is not None and _full_name(known) != _full_name(make):
       raise UserError(f'optimizer {name!r} is already registered; choose another name')
-    OPTIMIZERS[name] = _Entry(make, elementwise=False)
+    OPTIMIZERS[name] = make
     return make
 
   return enter
@@ -129,7 +126,7 @@ def _full_name(make: Make) -> str:
 def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None:
   """Raises UserError for fields that exclude each other."""
   name, warmup = config.name, warmup_steps(config, num_steps)
-  if fsdp and not OPTIMIZERS[name].elementwise:
+  if fsdp and name not in _ELEMENTWISE:
     raise UserError(
       f'config.optimizer.name is {name!r}, whose updates depend on the shapes of '
       'arrays; it cannot train with config.mesh.fsdp, which pads them'
@@ -144,7 +141,7 @@ def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None
       f'config.optimizer.decay_share is {config.decay_share:g}; with {warmup} steps of '
       f'warm-up the decay is longer than train.num_steps, which is {num_steps}'
     )
-  takes = inspect.signature(OPTIMIZERS[name].make).parameters
+  takes = inspect.signature(OPTIMIZERS[name]).parameters
   own = [option for option in OPTIONS if option in takes]
   for option in OPTIONS:
     if (given := getattr(config, option)) is not None and option not in own:
@@ -182,16 +179,16 @@ def build_optimizer(
   traced, replaces that of the config. With the schedule `wsd` and a fixed number of
   warm-up steps, `num_steps` may be a traced float.
   """
-  entry = OPTIMIZERS[config.name]
   given = {option: getattr(config, option) for option in OPTIONS}
   given = {option: value for option, value in given.items() if value is not None}
-  optimizer = entry.make(build_schedule(config, num_steps, learning_rate), **given)
+  make = OPTIMIZERS[config.name]
+  optimizer = make(build_schedule(config, num_steps, learning_rate), **given)
   if config.clip_norm is not None:
     clip = optax.clip_by_global_norm(config.clip_norm)
     optimizer = optax.chain(clip, optimizer)
   if config.ema_decay is not None:
     optimizer = _with_ema(optimizer, config.ema_decay)
-  if not entry.elementwise:
+  if config.name not in _ELEMENTWISE:
     # Masks of optax hide some arrays, which variables of NNX cannot do without.
     return optax.GradientTransformation(
       lambda params: optimizer.init(nnx.as_pure(params)), optimizer.update

@@ -156,16 +156,6 @@ def check_vector(name: str, value: object, length: int | None) -> np.ndarray:
   return vector
 
 
-def check_matrix(name: str, value: object, rows: int, columns: int) -> np.ndarray:
-  """Returns `value` as float64 `[rows, columns]`, or raises UserError."""
-  matrix = _as_finite(name, value)
-  if matrix.shape != (rows, columns):
-    raise UserError(
-      f'{name} has shape {matrix.shape}; it must be a {rows} × {columns} matrix'
-    )
-  return matrix
-
-
 def check_array(
   name: str, value: object, shapes: Iterable[tuple[int, ...]]
 ) -> np.ndarray:

@@ -21,7 +21,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.errors import UserError, check_matrix, check_number, check_vector
+from zoo.core.errors import UserError, check_array, check_number
 from zoo.core.prompt import Prompt, check_prompt
 
 AnyArray = Array | np.ndarray  # on the device, or float64 on the host
@@ -57,15 +57,8 @@ class LearningRule:
     Raises UserError naming the argument that is wrong.
     """
     start = _vector(start)
-    if jnp.ndim(step_size):
-      raise UserError(
-        f'step_size has shape {jnp.shape(step_size)}; it must be a number'
-      )
-    if isinstance(step_size, Tracer):
-      step_size = _traced('step_size', step_size)
-    else:
-      step_size = np.asarray(check_number('step_size', step_size))
-    return _one_step(start, step_size * np.eye(start.size, dtype=step_size.dtype))
+    step = _array('step_size', step_size, ())
+    return _one_step(start, step * np.eye(start.size, dtype=step.dtype))
 
   @classmethod
   def gd_beta(
@@ -77,14 +70,7 @@ class LearningRule:
     argument that is wrong.
     """
     start = _vector(start)
-    d = start.size
-    if isinstance(step_matrix, Tracer):
-      if step_matrix.shape != (d, d):
-        raise UserError(
-          f'step_matrix has shape {step_matrix.shape}; it must be a {d} × {d} matrix'
-        )
-      return _one_step(start, _traced('step_matrix', step_matrix))
-    return _one_step(start, check_matrix('step_matrix', step_matrix, d, d))
+    return _one_step(start, _array('step_matrix', step_matrix, (start.size,) * 2))
 
   def learning_rule(self) -> LearningRule:
     """This rule itself, under the method name of models and estimators."""
@@ -178,14 +164,18 @@ def _vector(start: ArrayLike) -> Float[AnyArray, ' d']:
   shape = np.shape(start)
   if len(shape) != 1:
     raise UserError(f'start has shape {shape}; it must be a vector [d]')
-  if isinstance(start, Tracer):
-    return _traced('start', start)
-  return check_vector('start', start, shape[0])
+  return _array('start', start, shape)
 
 
-def _traced(name: str, value: Tracer) -> Float[Array, '*n']:
-  if jnp.iscomplexobj(value):
-    raise UserError(f'{name} is complex; it must be real')
+def _array(name: str, value: ArrayLike, shape: tuple[int, ...]) -> AnyArray:
+  """The value in float64 on the host or, if it is traced, in the caller's precision."""
+  if not isinstance(value, Tracer):
+    return check_array(name, value, [shape])
+  if value.shape != shape or jnp.iscomplexobj(value):
+    raise UserError(
+      f'{name} has shape {value.shape} and type {value.dtype}; it must be real and of '
+      f'shape {shape}'
+    )
   return jnp.asarray(value, jnp.result_type(float, value))
 
 

@@ -1,15 +1,26 @@
-"""Structural types of models and tasks: any class with these methods will do."""
+"""Structural types of predictors: any class with these methods; the base of tasks."""
 
 from __future__ import annotations
 
-from typing import Protocol, TypeGuard, runtime_checkable
+import abc
+import contextlib
+import dataclasses
+import functools
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
+from zoo.core import losses, values
+from zoo.core.classes import check_parents
+from zoo.core.errors import UserError, check_count
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
+
+_LENGTHS = 2, 4, 8, 16, 32  # of longer contexts, in those of the task
 
 
 @runtime_checkable
@@ -92,60 +103,128 @@ class HasExactForm(Predictor, Protocol):
     ...
 
 
-@runtime_checkable
-class Task(Protocol):
-  """A distribution of prompts: a subclass of `zoo.tasks.BaseTask`, which is a value."""
+class BaseTask(abc.ABC):
+  """A distribution of prompts, whose `sample_one` draws one; a value."""
 
-  @property
-  def num_features(self) -> int:
-    """d ≥ 1."""
-    ...
+  num_features: int
+  context_length: int
+  num_outputs: int = 1  # k for classes whose labels are one-hot vectors
+  # 'numbers', 'signs' for classes ±1, or 'classes' for one-hot vectors.
+  label_kind: str = 'numbers'
 
-  @property
-  def context_length(self) -> int:
-    """C ≥ 1, the number of labelled examples of a prompt."""
-    ...
+  def __init_subclass__(cls) -> None:
+    super().__init_subclass__()
+    check_parents(cls, BaseTask, 'task', 'BaseTask or FunctionClass')
 
-  @property
-  def num_outputs(self) -> int:
-    """1 for labels that are numbers or signs, k for one-hot vectors of k classes."""
-    ...
+  @abc.abstractmethod
+  def sample_one(self, key: Key[Array, '']) -> Prompt:
+    """Draws one prompt, without the axis b: `x [c, d]`, `y [c, *k]`, and so on.
 
-  @property
-  def label_kind(self) -> str:
-    """What labels are: 'numbers', 'signs' or 'classes'."""
-    ...
+    Its `latents` are any arrays that it was drawn from, or None.
+
+    Sum with `dot` wherever the result is a label: the order in which XLA adds depends
+    on the shapes, and so on how many devices share a batch.
+    """
 
   def sample(
     self, key: Key[Array, ''], batch_size: int, latents: bool = False
   ) -> Prompt:
-    """Samples prompts; each is a pure function of the key and its batch position."""
-    ...
+    """Samples `batch_size` ≥ 1 prompts on the device.
+
+    A prompt is a pure function of the key and of its position in the batch: it is the
+    same on any number of devices and in a larger batch. With `latents` it also has what
+    the task drew and does not show, such as the weights w, for probes; within a program
+    of your own that may change the last digits of the others.
+    """
+    given = values.fresh(self), key, check_count('batch_size', batch_size)
+    prompt = _sample(*given)
+    # Another program, so that the prompts have the same bits.
+    return dataclasses.replace(prompt, latents=_latents(*given)) if latents else prompt
+
+  def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
+    """What `sample` compiles: prompts of `sample_one`, each with its own key."""
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch_size))
+    return jax.vmap(self.sample_one)(keys)
 
   def loss(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m']:
-    """The loss of each prediction."""
-    ...
+    """The loss of each prediction.
+
+    Here it is that of `label_kind`: the squared error, or the log loss of a logit or of
+    the logits of k classes, in nats.
+    """
+    return losses.LOSSES[self.label_kind](prediction, target)
 
   def accuracy(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m'] | None:
     """The probability that the most likely label is right; None for numbers."""
-    ...
+    if self.label_kind == 'numbers':
+      return None
+    return 1 - losses.ERROR_RATES[self.label_kind](prediction, target)
 
-  def held_out(self) -> Task:
+  def held_out(self) -> BaseTask:
     """The task on whose prompts a model that was trained on this one is measured."""
-    ...
+    return self
 
   def mean_weights(self) -> Float[np.ndarray, ' d'] | None:
     """The mean w* of the weights w, if targets are functions of `w·x`; else None."""
-    ...
+    return None
+
+  def posterior(self) -> Predictor | None:
+    """The `zoo.tasks.posteriors.Posterior` for mixtures; None if it is not known."""
+    return None
 
   def baselines(self) -> dict[str, Predictor]:
-    """Untrained predictors to compare a model with; the first is the one to beat."""
-    ...
+    """Untrained predictors to compare a model with; the first is the one to beat.
 
-  def shifts(self) -> dict[str, Task]:
-    """Tasks, by name, on which to test a model that was trained on this one."""
-    ...
+    A baseline named `bayes` has the least expected loss of all predictors, or estimates
+    the one that has.
+    """
+    return {}
+
+  def shifts(self) -> dict[str, BaseTask]:
+    """Tasks, by name, on which to test a model that was trained on this one.
+
+    Here the same task with 2 to 32 times as many examples.
+    """
+    return longer_contexts(self)
+
+
+Task = BaseTask  # in annotations
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int) -> Prompt:
+  prompt = task.sample_batch(key, batch_size)
+  if not isinstance(prompt, Prompt):  # `check_task` says so
+    return prompt
+  return dataclasses.replace(prompt, latents=None)  # nothing computes them then
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _latents(task: BaseTask, key: Key[Array, ''], batch_size: int) -> PyTree:
+  return task.sample_batch(key, batch_size).latents
+
+
+def longer_contexts(task: BaseTask) -> dict[str, BaseTask]:
+  """The task with contexts 2 to 32 times as long (Lee et al., arXiv 2310.08049).
+
+  Lengths that the task refuses are left out; a task that has no argument
+  `context_length` has no other lengths.
+  """
+  found: dict[str, BaseTask] = {}
+  if 'context_length' not in values.arguments(task):
+    return found
+  for factor in _LENGTHS:
+    length = factor * task.context_length
+    with contextlib.suppress(UserError):
+      found[f'context_length={length}'] = remade(task, context_length=length)
+  return found
+
+
+def remade(task: BaseTask, **changed: object) -> Any:
+  """The task with other values of some of its arguments."""
+  kind: Any = type(task)
+  return kind(**values.arguments(task) | changed)

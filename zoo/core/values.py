@@ -66,6 +66,13 @@ class Kind:
   found: Callable[[Mapping[str, Any]], object] | None = None
 
 
+# What these fields mean in every class that says nothing else about them.
+_MEANINGS = {
+  'num_features': 'Features of an example, d.',
+  'context_length': 'Labelled examples of a prompt, C.',
+  'noise_std': 'Standard deviation σ of the noise, in the units of the labels.',
+  'prior_mean': 'Mean of the prior of w.',
+}
 # Of fields that are declared by their annotations alone.
 _NUMBER = Kind(True, lambda _, name, given: check_number(name, given), holds=float)
 _STATIC = Kind(False)
@@ -347,7 +354,11 @@ def kinds(cls: type) -> dict[str, Kind]:
   name that is imported for type checkers alone.
   """
   if dataclasses.is_dataclass(cls):
-    return {each.name: _kind(each) for each in _fields(cls) if each.init}
+    found = {each.name: _kind(each) for each in _fields(cls) if each.init}
+    return {
+      name: dataclasses.replace(kind, about=kind.about or _MEANINGS.get(name, ''))
+      for name, kind in found.items()
+    }
   try:
     annotations = get_type_hints(cls.__init__, include_extras=True)
   except NameError:

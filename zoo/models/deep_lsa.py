@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -119,13 +119,9 @@ class DeepLSA(TokenModel):
       raise UserError(
         f'guess is {self.guess.kind!r}; the exact risk needs a linear guess'
       )
-    layers = [self.layers[i % len(self.layers)] for i in range(self.num_layers)]
-    a = [layer.a[...] for layer in layers if isinstance(layer, SparseLayer)]
-    b = [
-      one.b[...] for one in layers if isinstance(one, SparseLayer) and one.b is not None
-    ]
-    steps = jnp.stack([-jnp.sum(one) for one in a])
-    moves = jnp.stack([-jnp.sum(one * two) for one, two in zip(a, b, strict=True)])
+    layers: Any = [self.layers[i % len(self.layers)] for i in range(self.num_layers)]
+    steps = jnp.stack([-jnp.sum(one.a[...]) for one in layers])
+    moves = jnp.stack([-jnp.sum(one.a[...] * one.b[...]) for one in layers])
     d, zeros = self.num_features, jnp.zeros(self.num_features, steps.dtype)
     read = jnp.append(zeros, jnp.asarray(self.sign, steps.dtype))
     if self.read_out is not None:

@@ -38,7 +38,6 @@ class DeepSet(TokenModel):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError naming the argument that is out of its range."""
     # A shifted token has the features of an example and the label of the one before it.
     super().__init__(
       num_features, num_outputs, 'shifted', guess, guess_weights, guess_bias, rngs=rngs

@@ -75,7 +75,6 @@ class MLP(_FixedLength):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError naming the argument that is out of its range."""
     super().__init__(
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )
@@ -114,7 +113,6 @@ class MLPMixer(_FixedLength):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError naming the argument that is out of its range."""
     super().__init__(
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )

@@ -33,10 +33,7 @@ class Recurrent(TokenModel):
     *,
     rngs: nnx.Rngs,
   ):
-    """States have `width` entries and start at 0.
-
-    Raises UserError naming the argument that is out of its range.
-    """
+    """States have `width` entries and start at 0."""
     super().__init__(
       num_features, num_outputs, tokens, guess, guess_weights, guess_bias, rngs=rngs
     )

@@ -48,7 +48,6 @@ class TokenModel(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError naming the argument that is out of its range."""
     self.num_features = check_count('num_features', num_features)
     self.num_outputs = check_count('num_outputs', num_outputs)
     self.layout = check_name('tokens', tokens, LAYOUTS)

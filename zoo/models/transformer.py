@@ -233,7 +233,6 @@ class Layer(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError for an unknown norm or feed-forward network."""
     self.mixer, self.norm_1 = mixer, make_norm(norm, width, rngs)
     if feed_forward == 'none':
       self.norm_2 = self.feed_forward = None
@@ -286,11 +285,7 @@ class FeedForward(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """`hidden_features` is 4 · width if None.
-
-    Raises UserError for an unknown kind.
-    """
-    check_name('feed_forward', kind, FEED_FORWARDS[1:])
+    """`hidden_features` is 4 · width if None."""
     hidden = 4 * width if hidden_features is None else hidden_features
     self.kind, use_bias = kind, kind != 'swiglu'
     self.up = project(width, hidden, init, use_bias=use_bias, rngs=rngs)
@@ -308,8 +303,7 @@ class FeedForward(nnx.Module):
 
 
 def make_norm(kind: str, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
-  """A layer norm or RMS norm; None for `none`; raises UserError for an unknown kind."""
-  check_name('norm', kind, NORMS)
+  """A layer norm or RMS norm; None for `none`."""
   if kind == 'layer':
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
   return nnx.RMSNorm(width, rngs=rngs) if kind == 'rms' else None

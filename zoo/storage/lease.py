@@ -20,6 +20,7 @@ from zoo.core.errors import InUseError, RunError, in_one_line
 from zoo.host.files import entries, is_url
 
 SECONDS = 30.0  # without renewal, after which a lease has expired
+_TIMEOUT = 10.0  # seconds for a call
 LOCK = '.lock'  # the file or the object that names the holder
 
 _FREE = 'nobody'  # its content while nobody holds the lease
@@ -165,7 +166,7 @@ def _has_ended(holder: str) -> bool:
 def _result(call: Any) -> Any:
   """The result of a call of TensorStore, which is not carried out much later."""
   try:
-    return call.result(timeout=SECONDS / 3)
+    return call.result(timeout=_TIMEOUT)
   except TimeoutError:
     call.cancel()
     raise
@@ -173,13 +174,13 @@ def _result(call: Any) -> Any:
 
 @contextlib.contextmanager
 def leased(
-  folder: pathlib.Path, patience: float = 0.0, part: str | None = None
+  folder: pathlib.Path, patience: float = SECONDS, part: str | None = None
 ) -> Iterator[str]:
   """Holds the lease of a folder, or of a part of it, and yields what names the holder.
 
-  Different parts may be held at the same time, but not with the whole folder. Calls to
-  a bucket out of reach are tried again for `patience` seconds. Raises InUseError if
-  another program holds it, RunError if it cannot be taken.
+  Different parts may be held at the same time, but not with the whole folder. Renewals
+  that fail are tried again for `patience` seconds. Raises InUseError if another program
+  holds it, RunError if it cannot be taken.
   """
   lease = Lease(folder, LOCK if part is None else f'{_PARTS}/{part}')
   with _one_line(folder):
@@ -224,4 +225,4 @@ def _one_line(path: pathlib.Path) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-  return in_one_line(error) or 'the bucket does not answer'
+  return in_one_line(error) or 'it does not answer'

@@ -21,7 +21,7 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.host.parts import Part
-from zoo.storage.lease import LOCK, leased
+from zoo.storage.lease import LOCK, SECONDS, leased
 
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
 
@@ -156,7 +156,7 @@ def locked(
   with contextlib.ExitStack() as stack:
     if is_url(workdir):
       stack.enter_context(gcs().patient(patience))
-    lease = leased(workdir, patience if is_url(workdir) else 0.0, name)
+    lease = leased(workdir, patience if is_url(workdir) else SECONDS, name)
     holder = processes.run_on_main(lambda: stack.enter_context(lease))
     with processes.propagate_errors():
       lock = workdir / LOCK

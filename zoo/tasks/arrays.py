@@ -17,7 +17,7 @@ from jaxtyping import Array, Int, Key
 
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import BaseTask, Predictor, Task, remade
 from zoo.core.values import (
   choice,
   derived,
@@ -27,7 +27,7 @@ from zoo.core.values import (
   size,
   static,
 )
-from zoo.tasks.base import CONTEXT, BaseTask, make_prompt, register_task, remade
+from zoo.tasks.base import make_prompt, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 from zoo.tasks.gaussian_clusters import NearestMean, NearestShares, SoftmaxRegression
 
@@ -78,7 +78,7 @@ class Arrays(BaseTask):
     about='The file with the arrays `x` and `y`; a run keeps its full path.',
     found=_full_path,
   )
-  context_length: int = size(default=10, about=CONTEXT)
+  context_length: int = size(default=10)
   label_kind: str = choice(
     ('numbers', 'classes'), default='numbers', about='What the labels are.'
   )

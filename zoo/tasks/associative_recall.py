@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from zoo.core import losses
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, set_field, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  BaseTask,
-  make_prompt,
-  register_task,
-)
-from zoo.tasks.baselines import Baseline, Zero, zeroed
+from zoo.tasks.base import BaseTask, make_prompt, register_task
+from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
 @register_task('associative_recall')
@@ -38,7 +33,7 @@ class AssociativeRecall(BaseTask):
 
   num_keys: int = size(default=16, about='Different keys.')
   num_values: int = size(default=16, minimum=2, about='Different values.')
-  context_length: int = size(default=32, about=CONTEXT)
+  context_length: int = size(default=32)
   num_pairs: int | None = size(
     default=None, about='Pairs of a prompt; None: each key is drawn from all keys.'
   )
@@ -103,14 +98,8 @@ class Recall(Baseline):
 
   own_values: bool
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, 'c k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, ' k']:
-    x, y = zeroed(x, y, seen)
+  def predict(self, given: Examples) -> Float[Array, ' k']:
+    x, y, _, x_query = given.zeroed()
     value = (x @ x_query) @ y
     free = jnp.ones_like(value)
     if self.own_values:

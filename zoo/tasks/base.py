@@ -7,7 +7,6 @@ prompt is drawn. A class is abstract, or it is a task and has no subclasses.
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -19,13 +18,11 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo.core import losses, values
-from zoo.core.classes import check_parents
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import BaseTask, Predictor, Task, longer_contexts, remade
 from zoo.core.registry import tasks
 from zoo.core.values import derived, derived_size, is_zero, leaf, set_field, static
-from zoo.tasks.posteriors import Posterior
 
 _Class = TypeVar('_Class', bound=type)
 # The loss of each prediction, from the predictions and the targets.
@@ -33,119 +30,12 @@ Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
 # Changes the features of one prompt. Equal changes have equal hashes.
 Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
 
-# The meaning of the field `num_features`.
-FEATURES = 'Features of an example, d.'
-# The meaning of the field `context_length`.
-CONTEXT = 'Labelled examples of a prompt, C.'
-# The meaning of the field `noise_std`.
-NOISE = 'Standard deviation σ of the noise, in the units of the labels.'
-# The meaning of the field `prior_mean`.
-PRIOR_MEAN = 'Mean of the prior of w.'
+# Of one prompt: weights w, the features of its c + 1 examples, and a number for each.
+Weights = Float[Array, ' d']
+Points = Float[Array, 't d']
+Values = Float[Array, ' t']
 
 _SCALES = 1 / 3, 1 / 2, 2.0, 3.0
-_LENGTHS = 2, 4, 8, 16, 32
-
-
-class BaseTask(abc.ABC):
-  """A task whose `sample_one` draws a single prompt."""
-
-  num_features: int
-  context_length: int
-  num_outputs: int = 1  # k for classes whose labels are one-hot vectors
-  # 'numbers', 'signs' for classes ±1, or 'classes' for one-hot vectors.
-  label_kind: str = 'numbers'
-
-  def __init_subclass__(cls) -> None:
-    super().__init_subclass__()
-    check_parents(cls, BaseTask, 'task', 'BaseTask or FunctionClass')
-
-  @abc.abstractmethod
-  def sample_one(self, key: Key[Array, '']) -> Prompt:
-    """Draws one prompt, without the axis b: `x [c, d]`, `y [c, *k]`, and so on.
-
-    Its `latents` are any arrays that it was drawn from, or None.
-
-    Sum with `dot` wherever the result is a label: the order in which XLA adds depends
-    on the shapes, and so on how many devices share a batch.
-    """
-
-  def sample(
-    self, key: Key[Array, ''], batch_size: int, latents: bool = False
-  ) -> Prompt:
-    """Samples `batch_size` ≥ 1 prompts on the device.
-
-    A prompt is a pure function of the key and of its position in the batch: it is the
-    same on any number of devices and in a larger batch. With `latents` it also has what
-    the task drew and does not show, such as the weights w, for probes; within a program
-    of your own that may change the last digits of the others.
-    """
-    given = values.fresh(self), key, check_count('batch_size', batch_size)
-    prompt = _sample(*given)
-    # Another program, so that the prompts have the same bits.
-    return dataclasses.replace(prompt, latents=_latents(*given)) if latents else prompt
-
-  def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    """What `sample` compiles: prompts of `sample_one`, each with its own key."""
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch_size))
-    return jax.vmap(self.sample_one)(keys)
-
-  def loss(
-    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
-  ) -> Float[Array, '*m']:
-    """The loss of each prediction.
-
-    Here it is that of `label_kind`: the squared error, or the log loss of a logit or of
-    the logits of k classes, in nats.
-    """
-    return losses.LOSSES[self.label_kind](prediction, target)
-
-  def accuracy(
-    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
-  ) -> Float[Array, '*m'] | None:
-    """The probability that the most likely label is right; None for numbers."""
-    if self.label_kind == 'numbers':
-      return None
-    return 1 - losses.ERROR_RATES[self.label_kind](prediction, target)
-
-  def held_out(self) -> Task:
-    """The task on whose prompts a model that was trained on this one is measured."""
-    return self
-
-  def mean_weights(self) -> Float[np.ndarray, ' d'] | None:
-    """The mean w* of the weights w, if targets are functions of `w·x`; else None."""
-    return None
-
-  def posterior(self) -> Posterior | None:
-    """The Bayes predictor that a mixture of tasks needs; None if it is not known."""
-    return None
-
-  def baselines(self) -> dict[str, Predictor]:
-    """Untrained predictors to compare a model with; the first is the one to beat.
-
-    A baseline named `bayes` has the least expected loss of all predictors, or estimates
-    the one that has.
-    """
-    return {}
-
-  def shifts(self) -> dict[str, Task]:
-    """Tasks, by name, on which to test a model that was trained on this one.
-
-    Here the same task with 2 to 32 times as many examples.
-    """
-    return longer_contexts(self)
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int) -> Prompt:
-  prompt = task.sample_batch(key, batch_size)
-  if not isinstance(prompt, Prompt):  # `check_task` says so
-    return prompt
-  return dataclasses.replace(prompt, latents=None)  # nothing computes them then
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def _latents(task: BaseTask, key: Key[Array, ''], batch_size: int) -> PyTree:
-  return task.sample_batch(key, batch_size).latents
 
 
 @dataclass_transform(
@@ -234,6 +124,13 @@ class FunctionClass(BaseTask):
     return `BaseTask.shifts(self)`.
     """
     return other_distributions(self) | longer_contexts(self)
+
+
+class LinearFunctions(FunctionClass):
+  """The functions `w·x`, whose parameters are the weights w."""
+
+  def evaluate(self, function: Weights, x: Points) -> Values:
+    return dot(x, function[None])
 
 
 def is_squared(task: Task) -> bool:
@@ -379,8 +276,8 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
     'repeated_query': repeated_query,
   }
   if d > 1:
-    changes['skewed'] = Stretch.of(1 / np.arange(1, d + 1))
-    changes['half_subspace'] = Stretch.of(np.where(np.arange(d) < d // 2, 1.0, 0.0))
+    changes['skewed'] = Stretch(tuple(1 / k for k in range(1, d + 1)))
+    changes['half_subspace'] = Stretch((1.0,) * (d // 2) + (0.0,) * (d - d // 2))
   if task.context_length < d:
     changes['orthogonal_query'] = orthogonal_query
   changes |= {f'scale_x={scale:.3g}': Scale(scale) for scale in _SCALES}
@@ -394,28 +291,6 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
   if values.arguments(task).get('noise_std', 1.0) != 1:
     found['noise_std=1'] = remade(task, noise_std=1.0)
   return found
-
-
-def longer_contexts(task: BaseTask) -> dict[str, Task]:
-  """The task with contexts 2 to 32 times as long (Lee et al., arXiv 2310.08049).
-
-  Lengths that the task refuses are left out; a task that has no argument
-  `context_length` has no other lengths.
-  """
-  found: dict[str, Task] = {}
-  if 'context_length' not in values.arguments(task):
-    return found
-  for factor in _LENGTHS:
-    length = factor * task.context_length
-    with contextlib.suppress(UserError):
-      found[f'context_length={length}'] = remade(task, context_length=length)
-  return found
-
-
-def remade(task: BaseTask, **changed: object) -> Any:
-  """The task with other values of some of its arguments."""
-  kind: Any = type(task)
-  return kind(**values.arguments(task) | changed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -434,23 +309,18 @@ class Scale:
 class Stretch:
   """Multiplies the features by `U diag(λ) Uᵀ`, with the same random U for all prompts.
 
-  Isotropic features thus get a covariance with the eigenvalues λ².
+  Isotropic features thus get a covariance with eigenvalues proportional to λ².
   """
 
-  eigenvalues: tuple[float, ...]
-
-  @classmethod
-  def of(cls, eigenvalues: Float[np.ndarray, ' d']) -> Stretch:
-    """A Stretch with eigenvalues rescaled to `Σ λ² = d`, so that it keeps `E |x|²`."""
-    scale = np.sqrt(len(eigenvalues) / np.sum(np.square(eigenvalues)))
-    return cls(tuple((scale * eigenvalues).tolist()))
+  eigenvalues: tuple[float, ...]  # up to a factor: `E |x|²` does not change
 
   def __call__(
     self, key: Key[Array, ''], x: Float[Array, 't d']
   ) -> Float[Array, 't d']:
-    d = len(self.eigenvalues)
+    d, eigenvalues = len(self.eigenvalues), np.asarray(self.eigenvalues)
+    eigenvalues = np.sqrt(d / np.sum(np.square(eigenvalues))) * eigenvalues
     rotation = np.linalg.svd(np.random.default_rng(0).standard_normal((d, d)))[0]
-    matrix = (rotation * np.asarray(self.eigenvalues)) @ rotation.T
+    matrix = (rotation * eigenvalues) @ rotation.T
     return dot(x[:, None], jnp.asarray(matrix, x.dtype)[None])
 
 

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import abc
-import functools
-from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from zoo.core.prompt import Prompt
+from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.values import Vector, leaf, value
+
+
+class Examples(NamedTuple):
+  """What a baseline sees of one prompt: examples, and the features of the query."""
+
+  x: Float[Array, 'c d']
+  y: Float[Array, ' c *k']
+  seen: Bool[Array, ' c']  # whether it sees an example; those that it sees come first
+  x_query: Float[Array, ' d']
+
+  @property
+  def num_seen(self) -> Float[Array, '']:
+    """The number of seen examples."""
+    return jnp.sum(self.seen).astype(self.x.dtype)
+
+  def zeroed(self) -> Examples:
+    """The same with zeros in place of the examples that are not seen."""
+    along = self.seen.reshape(-1, *(1,) * (self.y.ndim - 1))
+    x, y = jnp.where(self.seen[:, None], self.x, 0), jnp.where(along, self.y, 0)
+    return self._replace(x=x, y=y)
 
 
 class Baseline(abc.ABC):
@@ -29,17 +47,12 @@ class Baseline(abc.ABC):
   is_slow: ClassVar[bool] = False
 
   @abc.abstractmethod
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c *k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '*k']:
-    """The prediction at a query from the seen examples, which come first."""
+  def predict(self, given: Examples) -> Float[Array, '*k']:
+    """The prediction at a query from the seen examples."""
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
     """The prediction for each prompt's query."""
+    check_prompt(prompt)
     c, x, y = prompt.x.shape[1], prompt.x, prompt.y
     if c == 0:  # one unseen example, so that `predict` needs no case for c = 0
       x, y = (jnp.zeros((len(a), 1, *a.shape[2:]), a.dtype) for a in (x, y))
@@ -48,7 +61,13 @@ class Baseline(abc.ABC):
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
     """The prediction for each example from those before it, that for the query last."""
-    return at_every_length(prompt, self._predict_each)
+    check_prompt(prompt)
+    c, queries = prompt.x.shape[1], prompt.features
+
+    def at(k: Array) -> Array:
+      return self._predict_each(prompt.x, prompt.y, jnp.arange(c) < k, queries[:, k])
+
+    return jnp.moveaxis(jax.lax.map(at, jnp.arange(c + 1)), 0, 1)
 
   def _predict_each(
     self,
@@ -57,15 +76,13 @@ class Baseline(abc.ABC):
     seen: Bool[Array, ' c'],
     x_query: Float[Array, 'b d'],
   ) -> Float[Array, ' b *k']:
-    if not self.one_by_one:
-      return jax.vmap(self.predict, (0, 0, None, 0))(x, y, seen, x_query)
-
-    # The gradient computes a prompt again instead of keeping its intermediate values.
-    @functools.partial(jax.checkpoint, prevent_cse=False)
     def predict(one: tuple[Array, Array, Array]) -> Array:
-      return self.predict(*one[:2], seen, one[2])
+      return self.predict(Examples(*one[:2], seen, one[2]))
 
-    return jax.lax.map(predict, (x, y, x_query))
+    if not self.one_by_one:
+      return jax.vmap(predict)((x, y, x_query))
+    # The gradient computes a prompt again instead of keeping its intermediate values.
+    return jax.lax.map(jax.checkpoint(predict, prevent_cse=False), (x, y, x_query))
 
 
 class HostBaseline(abc.ABC):
@@ -90,39 +107,12 @@ class HostBaseline(abc.ABC):
     return jnp.asarray(found, prompt.x.dtype)
 
 
-def at_every_length(
-  prompt: Prompt, predict: Callable[[Array, Array, Array, Array], Array]
-) -> Float[Array, 'b t *k']:
-  """The predictions of `predict(x, y, seen, x_query)` from 0, 1, …, c examples."""
-  c = prompt.x.shape[1]
-  queries = prompt.features
-
-  def at(k: Array) -> Array:
-    return predict(prompt.x, prompt.y, jnp.arange(c) < k, queries[:, k])
-
-  return jnp.moveaxis(jax.lax.map(at, jnp.arange(c + 1)), 0, 1)
-
-
-def zeroed(
-  x: Float[Array, 'c d'], y: Float[Array, ' c *k'], seen: Bool[Array, ' c']
-) -> tuple[Float[Array, 'c d'], Float[Array, ' c *k']]:
-  """The examples, with zeros in place of those that are not seen."""
-  along = seen.reshape(-1, *(1,) * (y.ndim - 1))
-  return jnp.where(seen[:, None], x, 0), jnp.where(along, y, 0)
-
-
 @value
 class Zero(Baseline):
   """Predicts 0: the mean of a centred task, or equal probabilities of all classes."""
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c *k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '*k']:
-    return jnp.zeros(y.shape[1:], y.dtype)
+  def predict(self, given: Examples) -> Float[Array, '*k']:
+    return jnp.zeros(given.y.shape[1:], given.y.dtype)
 
 
 @value
@@ -131,13 +121,8 @@ class NearestNeighbours(Baseline):
 
   num_neighbours: int = 3
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
     distances = jnp.sum(jnp.square(x - x_query[None]), axis=-1)
     distances = jnp.where(seen, distances, jnp.inf)
     nearest = jnp.argsort(distances)[: self.num_neighbours]
@@ -149,16 +134,9 @@ class NearestNeighbours(Baseline):
 class Averaging(Baseline):
   """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` (Garg et al., arXiv 2208.01066)."""
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
-    x, y = zeroed(x, y, seen)
-    count = jnp.maximum(jnp.sum(seen), 1).astype(y.dtype)
-    return jnp.dot(x_query, y @ x) / count
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, _, x_query = given.zeroed()
+    return jnp.dot(x_query, y @ x) / jnp.maximum(given.num_seen, 1)
 
 
 @value
@@ -173,23 +151,22 @@ class LeastSquares(Baseline):
   squares: bool = False
   center: Vector | None = leaf(default=None)
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, _, x_query = given.zeroed()
     if self.squares:
       x, x_query = jnp.square(x), jnp.square(x_query)
+    center = jnp.zeros_like(x_query)
     if self.center is not None:
       center = jnp.asarray(self.center, x.dtype)
-      about = LeastSquares(self.penalty)
-      return jnp.dot(x_query, center) + about.predict(x, y - x @ center, seen, x_query)
-    x, y = zeroed(x, y, seen)
-    # Not by the normal equations, which would square the condition number.
-    u, s, vt = jnp.linalg.svd(x, full_matrices=False)
-    # Below this a singular value is rounding error, as usual for a pseudo-inverse.
-    noise_floor = s[0] * jnp.finfo(s.dtype).eps * max(x.shape)
-    inverse = jnp.where(s > noise_floor, s / (s * s + self.penalty), 0)
-    return jnp.dot(x_query, ((y @ u) * inverse) @ vt)
+    return jnp.dot(x_query, center + least_squares(x, y - x @ center, self.penalty))
+
+
+def least_squares(
+  x: Float[Array, 'c d'], y: Float[Array, ' c'], penalty: float | Array
+) -> Float[Array, ' d']:
+  """The weights of ridge regression; those of least norm for a penalty of 0."""
+  # Not by the normal equations, which would square the condition number.
+  u, s, vt = jnp.linalg.svd(x, full_matrices=False)
+  # Below this a singular value is rounding error, as usual for a pseudo-inverse.
+  noise_floor = s[0] * jnp.finfo(s.dtype).eps * max(x.shape)
+  return ((y @ u) * jnp.where(s > noise_floor, s / (s * s + penalty), 0)) @ vt

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import itertools
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,27 +23,27 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import leaf, set_field, size, value
 from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
   BaseTask,
+  Points,
+  Values,
+  Weights,
   dot,
   make_prompt,
   register_task,
 )
-from zoo.tasks.baselines import Baseline, NearestNeighbours, Zero, zeroed
+from zoo.tasks.baselines import Baseline, Examples, NearestNeighbours, Zero
 
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
 FORCED = 0.3  # probability that the features are changed so that a conjunction holds
 MOST_HYPOTHESES = 5_000  # functions that a baseline enumerates
-_LOG_2 = math.log(2)
 
 
 @value
 class SignsTask(BaseTask):
   """The base of these tasks: features uniform on {−1, 1}^d, labels ±1, the log loss."""
 
-  num_features: int = size(default=28, about=FEATURES)
-  context_length: int = size(default=60, about=CONTEXT)
+  num_features: int = size(default=28)
+  context_length: int = size(default=60)
   label_kind = 'signs'
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
@@ -56,30 +56,43 @@ class SignsTask(BaseTask):
     return {'nearest_neighbours': NearestNeighbours(1), 'zero': Zero()}
 
 
+class Hypotheses(NamedTuple):
+  """All functions of a task; probabilities are up to a factor."""
+
+  functions: Float[np.ndarray, 'h d']
+  log_prior: Float[np.ndarray, ' h']
+  # By how much more probable features are with the label `forced_sign`.
+  log_forced: Float[np.ndarray, ' h']
+
+
 @value
 class BooleanTask(SignsTask):
   """The base of tasks whose function does not depend on the features."""
+
+  # The label of the examples whose features are changed so that they have it; 0: none.
+  forced_sign: ClassVar[int] = 0
 
   @abc.abstractmethod
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     """Which features are relevant, as numbers."""
 
   @abc.abstractmethod
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     """The probability of the label +1, 0 or 1, at each of the features."""
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
-    features_key, function_key, _ = jax.random.split(key, 3)
-    x = self.sample_features(features_key)
-    function = self.sample_function(function_key)
-    targets = self.evaluate(function, x)
-    return make_prompt(x, 2 * targets - 1, targets, function)
+    features_key, function_key, forced_key = jax.random.split(key, 3)
+    x, w = self.sample_features(features_key), self.sample_function(function_key)
+    if self.forced_sign:
+      forced = jax.random.bernoulli(forced_key, FORCED, x.shape[:1])
+      forced = forced[:, None] & (w != 0)[None]
+      x = jnp.where(forced, self.forced_sign * w[None], x)
+    targets = self.evaluate(w, x)
+    return make_prompt(x, 2 * targets - 1, targets, w)
 
 
 @value
-class LiteralsTask(SignsTask):
+class LiteralsTask(BooleanTask):
   """The base of the tasks about literals `x_j = w_j`, one for each `w_j ≠ 0`.
 
   Each `w_j` is 1 or −1 with probability 0.15 each, and otherwise 0. With probability
@@ -87,28 +100,28 @@ class LiteralsTask(SignsTask):
   them.
   """
 
-  forced_sign: ClassVar[int]
-
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     """The weights w."""
     relevant_key, signs_key = jax.random.split(key)
     relevant = jax.random.bernoulli(relevant_key, RELEVANT, (self.num_features,))
     return jnp.where(relevant, _sample_signs(signs_key, relevant.shape), 0)
 
-  @abc.abstractmethod
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    """The probability of the label +1, 0 or 1, at each of the features."""
+  def hypotheses(self) -> Hypotheses:
+    w = np.asarray([*itertools.product([0.0, 1.0, -1.0], repeat=self.num_features)])
+    size = np.abs(w).sum(axis=1)
+    log_prior = size * math.log(RELEVANT / 2 / (1 - RELEVANT))
+    forced = math.log(FORCED / (1 - FORCED)) + size * math.log(2)
+    return Hypotheses(w, log_prior, np.logaddexp(0, forced))
 
-  def sample_one(self, key: Key[Array, '']) -> Prompt:
-    features_key, function_key, forced_key = jax.random.split(key, 3)
-    x, w = self.sample_features(features_key), self.sample_function(function_key)
-    forced = jax.random.bernoulli(forced_key, FORCED, x.shape[:1])
-    forced = forced[:, None] & (w != 0)[None]
-    x = jnp.where(forced, self.forced_sign * w[None], x)
-    targets = self.evaluate(w, x)
-    return make_prompt(x, 2 * targets - 1, targets, w)
+  def baselines(self) -> dict[str, Predictor]:
+    d = self.num_features
+    # A draw costs as much as there are features, and errors are the larger for few.
+    draws, elimination = ConjunctionBayes(1024 if d <= 16 else 256), Elimination()
+    if self.forced_sign < 0:  # the other baselines are their own duals
+      draws, elimination = Negated(draws), Negated(elimination)
+    few = 3**d <= MOST_HYPOTHESES
+    found = {'bayes': VersionSpace(self) if few else draws, 'elimination': elimination}
+    return found | super().baselines()
 
 
 @register_task('conjunction')
@@ -122,16 +135,8 @@ class Conjunction(LiteralsTask):
 
   forced_sign = 1
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     return _conjunction(function, x)
-
-  def baselines(self) -> dict[str, Predictor]:
-    return {
-      'bayes': conjunction_bayes(self.num_features),
-      'elimination': Elimination(),
-    } | super().baselines()
 
 
 @register_task('disjunction')
@@ -145,17 +150,8 @@ class Disjunction(LiteralsTask):
 
   forced_sign = -1
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     return 1 - _conjunction(function, -x)
-
-  def baselines(self) -> dict[str, Predictor]:
-    # The other baselines are their own duals.
-    return {
-      'bayes': Negated(conjunction_bayes(self.num_features)),
-      'elimination': Negated(Elimination()),
-    } | super().baselines()
 
 
 @register_task('majority')
@@ -170,16 +166,13 @@ class Majority(BooleanTask):
     relevant = jax.random.bernoulli(key, RELEVANT, (self.num_features,))
     return relevant.astype(float)
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     return (dot(x, function[None]) > 0.5).astype(x.dtype)
 
-  def hypotheses(self) -> tuple[Float[np.ndarray, 'h d'], Float[np.ndarray, ' h']]:
-    """All functions and their prior probabilities, up to a factor."""
+  def hypotheses(self) -> Hypotheses:
     w = np.asarray([*itertools.product([0.0, 1.0], repeat=self.num_features)])
-    count = w.sum(axis=1)
-    return w, RELEVANT**count * (1 - RELEVANT) ** (self.num_features - count)
+    log_prior = w.sum(axis=1) * math.log(RELEVANT / (1 - RELEVANT))
+    return Hypotheses(w, log_prior, 0 * log_prior)
 
   def baselines(self) -> dict[str, Predictor]:
     bayes = {'bayes': VersionSpace(self)}
@@ -192,9 +185,7 @@ class Majority(BooleanTask):
 class ParityTask(BooleanTask):
   """The base of parities: +1 where an odd number of the relevant features are +1."""
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     return jnp.mod(dot((x + 1) / 2, function[None]), 2)
 
 
@@ -205,7 +196,7 @@ class Parity(ParityTask):
   The set of relevant features is uniform over all 2^d subsets.
   """
 
-  num_features: int = size(default=10, about=FEATURES)
+  num_features: int = size(default=10)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     return jax.random.bernoulli(key, 0.5, (self.num_features,)).astype(float)
@@ -221,8 +212,8 @@ class SparseParity(ParityTask):
   `baselines` has the Bayes predictor if there are at most 5,000 such sets.
   """
 
-  num_features: int = size(default=10, about=FEATURES)
-  context_length: int = size(default=15, about=CONTEXT)
+  num_features: int = size(default=10)
+  context_length: int = size(default=15)
   num_relevant: int = size(default=2, about='Relevant features.')
 
   def __post_init__(self):
@@ -236,12 +227,11 @@ class SparseParity(ParityTask):
     relevant = jnp.arange(self.num_features) < self.num_relevant
     return jax.random.permutation(key, relevant).astype(float)
 
-  def hypotheses(self) -> tuple[Float[np.ndarray, 'h d'], Float[np.ndarray, ' h']]:
-    """All functions and their prior probabilities, up to a factor."""
+  def hypotheses(self) -> Hypotheses:
     subsets = [*itertools.combinations(range(self.num_features), self.num_relevant)]
     w = np.zeros((len(subsets), self.num_features))
     np.put_along_axis(w, np.asarray(subsets), 1, axis=1)
-    return w, np.ones(len(w))
+    return Hypotheses(w, np.zeros(len(w)), np.zeros(len(w)))
 
   def baselines(self) -> dict[str, Predictor]:
     few = math.comb(self.num_features, self.num_relevant) <= MOST_HYPOTHESES
@@ -300,47 +290,6 @@ def _sample_signs(key: Key[Array, ''], shape: tuple[int, ...]) -> Float[Array, '
 
 
 @value
-class ConjunctionSpace(Baseline):
-  """The Bayes predictor of the task 'conjunction', by enumeration of 3^d functions.
-
-  Their prior and likelihood are those of `ConjunctionBayes`. Predicts a fair coin if
-  none fits.
-  """
-
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
-    d = x.shape[1]
-    functions = np.asarray([*itertools.product([0.0, 1.0, -1.0], repeat=d)])
-    size = np.abs(functions).sum(axis=1)
-    log_prior = size * math.log(RELEVANT / 2) + (d - size) * math.log(1 - RELEVANT)
-    if_positive = np.logaddexp(math.log(1 - FORCED), math.log(FORCED) + size * _LOG_2)
-    w, size, log_prior, if_positive = (
-      jnp.asarray(each, x.dtype) for each in (functions, size, log_prior, if_positive)
-    )
-
-    # One example after the other, so that no array has examples and functions as axes.
-    def fits(i: Any, so_far: Array) -> Array:
-      holds = w @ x[i] == size
-      return so_far & ((holds == (y[i] > 0)) | ~seen[i])
-
-    fitting = jax.lax.fori_loop(0, len(x), fits, jnp.ones(len(w), bool))
-    num_positive = jnp.sum(seen & (y > 0)).astype(x.dtype)
-    # Negative examples have the same probability for all functions that fit them.
-    log_p = jnp.where(fitting, log_prior + num_positive * if_positive, -jnp.inf)
-    holds = w @ x_query == size
-    for_it = logsumexp(jnp.where(holds, log_p + if_positive, -jnp.inf))
-    against_it = logsumexp(jnp.where(holds, -jnp.inf, log_p)) + math.log(1 - FORCED)
-    most = losses.logit(jnp.ones((), x.dtype))
-    logit = jnp.clip(for_it - against_it, -most, most)
-    return jnp.where(jnp.any(fitting), logit, 0)
-
-
-@value
 class ConjunctionBayes(Baseline):
   """The Bayes predictor of the task 'conjunction', estimated by importance sampling.
 
@@ -363,13 +312,8 @@ class ConjunctionBayes(Baseline):
 
   num_draws: int = 256
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
     order_key, signs_key = jax.random.split(jax.random.key(0))
     shape = (x.shape[1], self.num_draws)
     order = jax.random.uniform(order_key, shape, x.dtype)
@@ -390,15 +334,6 @@ class ConjunctionBayes(Baseline):
     against_it = _log_evidence(x, negative, literals, count, order)
     most = losses.logit(jnp.ones((), x.dtype))
     return jnp.clip(for_it - against_it - math.log(1 - FORCED), -most, most)
-
-
-def conjunction_bayes(num_features: int) -> Baseline:
-  """The Bayes predictor of a conjunction: exact for few features, else estimated."""
-  few = 3**num_features <= MOST_HYPOTHESES
-  if few:
-    return ConjunctionSpace()
-  # A draw costs as much as there are features, and errors are the larger for few.
-  return ConjunctionBayes(1024 if num_features <= 16 else 256)
 
 
 def _log_evidence(
@@ -449,13 +384,8 @@ class Elimination(Baseline):
   `2^−m`: the logit is `−1 − max(0, m log 2 − log d)`.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
     positive = seen & (y > 0)
     # A literal that the query violates is left if no positive example violates it.
     against = jnp.all((x != x_query[None]) | ~positive[:, None], axis=0)
@@ -471,39 +401,46 @@ class Negated(Baseline):
 
   baseline: Baseline = leaf()
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
-    return -self.baseline.predict(-x, -y, seen, -x_query)
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
+    return -self.baseline.predict(Examples(-x, -y, seen, -x_query))
 
 
 @value
 class VersionSpace(Baseline):
-  """The Bayes predictor by enumeration: all functions that fit vote by their prior.
+  """The Bayes predictor by enumeration: all functions that fit vote by their posterior.
 
   Predicts a fair coin if none fits.
   """
 
-  task: Majority | SparseParity = leaf()
+  task: LiteralsTask | Majority | SparseParity = leaf()
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
-    functions, prior = (jnp.asarray(a, x.dtype) for a in self.task.hypotheses())
-    examples = jnp.append(x, x_query[None], axis=0)
-    targets = jax.vmap(self.task.evaluate, (0, None))(functions, examples)
-    fits = ((targets[:, :-1] > 0) == (y > 0)[None]) | ~seen[None]
-    weights = jnp.where(jnp.all(fits, axis=1), prior, 0)
-    for_it, total = jnp.sum(weights * targets[:, -1]), jnp.sum(weights)
-    return losses.logit(jnp.where(total > 0, for_it / total, 0.5))
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
+    functions, log_p, log_forced = (
+      jnp.asarray(each, x.dtype) for each in self.task.hypotheses()
+    )
+
+    def labels(point: Array) -> Array:
+      """Whether each function has the label +1."""
+      return jax.vmap(lambda w: self.task.evaluate(w, point[None])[0])(functions) > 0
+
+    # One example after the other, so that no array has examples and functions as axes.
+    def fits(i: Any, so_far: Array) -> Array:
+      return so_far & ((labels(x[i]) == (y[i] > 0)) | ~seen[i])
+
+    fitting = jax.lax.fori_loop(0, len(x), fits, jnp.ones(len(functions), bool))
+    sign, positive = self.task.forced_sign, labels(x_query)
+    num_forced = jnp.sum(seen & (y == sign)).astype(x.dtype)
+    num_forced += jnp.where(positive == (sign > 0), 1.0, 0.0)
+    log_p = jnp.where(fitting, log_p + num_forced * log_forced, -jnp.inf)
+    for_it, against_it = (
+      logsumexp(jnp.where(positive == label, log_p, -jnp.inf))
+      for label in (True, False)
+    )
+    most = losses.logit(jnp.ones((), x.dtype))
+    logit = jnp.clip(for_it - against_it, -most, most)
+    return jnp.where(jnp.any(fitting), logit, 0)
 
 
 @value
@@ -515,13 +452,8 @@ class ParityBayes(Baseline):
   if not, it is a fair coin.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
     d = x.shape[1]
     rows = jnp.append(x, y[:, None], axis=1) > 0
     rows = jnp.where(seen[:, None], rows, False).astype(jnp.int32)
@@ -554,13 +486,8 @@ class NeighbourBayes(Baseline):
 
   num_random: int
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
     agreement = jnp.where(seen, jnp.sum(x * x_query[None], axis=1), -jnp.inf)
     # An entry to choose before the first example.
     agreement, y = jnp.append(agreement, -jnp.inf), jnp.append(y, 0)
@@ -577,13 +504,6 @@ class NaiveBayes(Baseline):
   given the label are ±a_j; the d in the denominator keeps it small at first.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
-    x, y = zeroed(x, y, seen)
-    count = jnp.sum(seen).astype(y.dtype) + x.shape[1]
-    return 2 * jnp.dot(x_query, y @ x) / count
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, _, x_query = given.zeroed()
+    return 2 * jnp.dot(x_query, y @ x) / (given.num_seen + x.shape[1])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 import importlib
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor
 from zoo.core.values import size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  FunctionClass,
-  register_task,
-)
+from zoo.tasks.base import FunctionClass, register_task
 from zoo.tasks.baselines import HostBaseline, NearestNeighbours, Zero
 
 _LARGEST_DEPTH = 20  # a million leaves per prompt
@@ -33,8 +29,8 @@ class DecisionTree(FunctionClass):
   fresh for each prompt, features are `~ N(0, I)`. Predicting 0 has the risk 1.
   """
 
-  num_features: int = size(default=20, about=FEATURES)
-  context_length: int = size(default=100, about=CONTEXT)
+  num_features: int = size(default=20)
+  context_length: int = size(default=100)
   depth: int = size(default=4, about='Depth of a tree.')
 
   def __post_init__(self):
@@ -74,14 +70,6 @@ class DecisionTree(FunctionClass):
     }
 
 
-@runtime_checkable
-class Regressor(Protocol):
-  """The methods that are used of scikit-learn's regressors."""
-
-  def fit(self, X: np.ndarray, y: np.ndarray) -> Regressor: ...
-  def predict(self, X: np.ndarray) -> np.ndarray: ...
-
-
 @value
 class _Trees(HostBaseline):
   """Predicts with a regressor of scikit-learn, and 0 before the first example.
@@ -91,9 +79,9 @@ class _Trees(HostBaseline):
 
   signs: bool = True  # whether features are replaced by their signs
 
-  def regressor(self) -> Regressor:
+  @abc.abstractmethod
+  def regressor(self) -> Any:
     """A regressor that is not fitted yet."""
-    raise NotImplementedError
 
   def fit_and_predict(
     self,
@@ -114,7 +102,7 @@ class GreedyTree(_Trees):
 
   max_depth: int | None = None
 
-  def regressor(self) -> Regressor:
+  def regressor(self) -> Any:
     # The seed chooses between equally good splits.
     return _import('sklearn.tree').DecisionTreeRegressor(
       max_depth=self.max_depth, random_state=0
@@ -125,7 +113,7 @@ class GreedyTree(_Trees):
 class Boosting(_Trees):
   """Gradient boosting with 50 trees of depth 4 and the learning rate 0.1."""
 
-  def regressor(self) -> Regressor:
+  def regressor(self) -> Any:
     return _import('sklearn.ensemble').GradientBoostingRegressor(
       n_estimators=50, max_depth=4, learning_rate=0.1, random_state=0
     )
@@ -133,12 +121,9 @@ class Boosting(_Trees):
 
 def _import(name: str) -> Any:
   try:
-    importlib.import_module('sklearn')
     return importlib.import_module(name)
   except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition('.')[0] != 'sklearn':
-      raise
     raise UserError(
-      'scikit-learn is not installed; the baselines boosting and greedy_tree need pip '
-      "install 'icl-zoo[baselines]'"
+      f'scikit-learn is not installed ({error}); the baselines boosting and '
+      "greedy_tree need pip install 'icl-zoo[baselines]'"
     ) from None

@@ -6,21 +6,14 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from zoo.core import losses
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, set_field, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  BaseTask,
-  dot,
-  make_prompt,
-  register_task,
-)
-from zoo.tasks.baselines import Baseline, Zero, zeroed
+from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
+from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
 @register_task('gaussian_clusters')
@@ -32,8 +25,8 @@ class GaussianClusters(BaseTask):
   probability of each class given x and the means.
   """
 
-  num_features: int = size(default=16, about=FEATURES)
-  context_length: int = size(default=31, about=CONTEXT)
+  num_features: int = size(default=16)
+  context_length: int = size(default=31)
   num_classes: int = size(default=2, minimum=2, about='Classes.')
   num_outputs: int = derived_size()
   label_kind = 'classes'
@@ -73,15 +66,9 @@ class ClusterBayes(Baseline):
   functions.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, 'c k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, ' k']:
-    n, mean = _counts_and_means(x, y, seen)
-    n, x_query = n[:, None], x_query[None]
+  def predict(self, given: Examples) -> Float[Array, ' k']:
+    n, mean = _counts_and_means(given)
+    n, x_query = n[:, None], given.x_query[None]
     with_query = (n * mean + x_query) / (n + 1)
     # For n > 0 the density of N(m, 1 + 1/n), and for n = 0 that of μ, times √(2π).
     some = jnp.maximum(n, 1)
@@ -98,15 +85,9 @@ class NearestMean(Baseline):
   The most likely class is that of the nearest mean.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, 'c k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, ' k']:
-    _, mean = _counts_and_means(x, y, seen)
-    return -0.5 * jnp.sum(jnp.square(x_query[None] - mean), axis=-1)
+  def predict(self, given: Examples) -> Float[Array, ' k']:
+    _, mean = _counts_and_means(given)
+    return -0.5 * jnp.sum(jnp.square(given.x_query[None] - mean), axis=-1)
 
 
 @value
@@ -115,13 +96,8 @@ class NearestShares(Baseline):
 
   num_neighbours: int = 3
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, 'c k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, ' k']:
+  def predict(self, given: Examples) -> Float[Array, ' k']:
+    x, y, seen, x_query = given
     distances = jnp.sum(jnp.square(x - x_query[None]), axis=-1)
     nearest = jnp.argsort(jnp.where(seen, distances, jnp.inf))[: self.num_neighbours]
     votes = seen[nearest].astype(y.dtype) @ y[nearest]
@@ -140,16 +116,10 @@ class SoftmaxRegression(Baseline):
   num_steps: int = 1000
   step_size: float = 0.01
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, 'c k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, ' k']:
-    x = jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=1)
-    x, y = zeroed(x, y, seen)
-    rate = self.step_size / jnp.maximum(jnp.sum(seen), 1).astype(x.dtype)
+  def predict(self, given: Examples) -> Float[Array, ' k']:
+    x, y, seen, x_query = given.zeroed()
+    x = jnp.concatenate([x, seen[:, None].astype(x.dtype)], axis=1)
+    rate = self.step_size / jnp.maximum(given.num_seen, 1)
 
     def step(_: Array, weights: Array) -> Array:
       return weights + rate * x.T @ (y - jax.nn.softmax(x @ weights))
@@ -160,10 +130,10 @@ class SoftmaxRegression(Baseline):
 
 
 def _counts_and_means(
-  x: Float[Array, 'c d'], y: Float[Array, 'c k'], seen: Bool[Array, ' c']
+  given: Examples,
 ) -> tuple[Float[Array, ' k'], Float[Array, 'k d']]:
   """The number of examples of each class, and their mean, 0 for a class without any."""
-  x, y = zeroed(x, y, seen)
+  x, y, *_ = given.zeroed()
   counts = jnp.sum(y, axis=0)
   return counts, y.T @ x / jnp.maximum(counts, 1)[:, None]
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 
 from zoo.core import draws
 from zoo.core.errors import UserError, check_count, check_vector
-from zoo.core.learning_rule import AnyArray, LearningRule
+from zoo.core.learning_rule import AnyArray, ArrayT, LearningRule
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import Predictor
 from zoo.core.statistics import Statistics, triangle
@@ -33,28 +33,20 @@ from zoo.core.values import (
   value,
   vector,
 )
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  NOISE,
-  PRIOR_MEAN,
-  FunctionClass,
-  dot,
-  register_task,
-  symmetric_root,
-)
+from zoo.tasks.base import LinearFunctions, dot, register_task, symmetric_root
 from zoo.tasks.baselines import (
   Averaging,
+  Baseline,
+  Examples,
   NearestNeighbours,
   Zero,
-  at_every_length,
-  zeroed,
+  least_squares,
 )
 from zoo.tasks.posteriors import GaussianPosterior, Posterior
 
 
 @register_task('linear_regression')
-class LinearRegression(FunctionClass):
+class LinearRegression(LinearFunctions):
   """Prompts of `y_i = ŵ·x_i + σ n_i` (arXiv 2512.04268, section 2).
 
   A fresh `ŵ ~ N(prior_mean, prior_covariance)` for each prompt, features and query
@@ -66,16 +58,16 @@ class LinearRegression(FunctionClass):
   1, whose prior mean is 2.
   """
 
-  num_features: int = size(default=10, about=FEATURES)
+  num_features: int = size(default=10)
   # It is an int32 in compiled programs.
-  context_length: int = size(default=10, maximum=2**31 - 1, about=CONTEXT)
-  prior_mean: Vector = vector(default=0.0, about=PRIOR_MEAN)
+  context_length: int = size(default=10, maximum=2**31 - 1)
+  prior_mean: Vector = vector(default=0.0)
   prior_covariance: Matrix = covariance(default=None, about='Covariance of ŵ.')
   feature_covariance: Matrix = covariance(
     default=None, about='Covariance of the features.'
   )
   # The square of 1e19 is a float32.
-  noise_std: float = number(default=0.0, minimum=0.0, maximum=1e19, about=NOISE)
+  noise_std: float = number(default=0.0, minimum=0.0, maximum=1e19)
   prior_root: Matrix = derived()
   feature_root: Matrix = derived()
 
@@ -92,11 +84,6 @@ class LinearRegression(FunctionClass):
     normal = jax.random.normal(key, (self.num_features, 1))
     deviation = _correlate(normal, self.prior_root)[:, 0]
     return deviation + jnp.asarray(self.prior_mean, deviation.dtype)
-
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    return dot(x, function[None])
 
   def mean_weights(self) -> Float[np.ndarray, ' d']:
     return self.prior_mean
@@ -241,20 +228,11 @@ def covers(task: object) -> TypeGuard[LinearRegression]:
 
 
 def require_covered(task: object) -> LinearRegression:
-  """Returns the task if exact theory covers it; raises UserError otherwise."""
+  """Returns the task; raises UserError unless it is linear regression."""
   if not covers(task):
     raise UserError(
-      f'the task is of type {type(task).__name__}; exact theory covers LinearRegression'
-    )
-  return task
-
-
-def require_regression(task: object) -> LinearRegression:
-  """Returns the task; raises UserError unless it is linear regression."""
-  if not isinstance(task, LinearRegression):
-    raise UserError(
-      f'the task is of type {type(task).__name__}; this estimator needs a '
-      'LinearRegression'
+      f'the task is of type {type(task).__name__}; exact theory covers '
+      'LinearRegression, for which the estimators are, too'
     )
   return task
 
@@ -276,27 +254,74 @@ def second_moments(
   return deviation, features
 
 
+@value
+class FirstSteps:
+  """The best first steps on a task from one start, for any number of examples k.
+
+  The step of size η has the risk `E |(I − ηS)(start − ŵ) + η Xᵀn/k|²_Σ`, and the best
+  matrix step is `N ((1 + 1/k) ΣN + (tr ΣN + σ²)/k)⁻¹`, N and Σ as in `second_moments`
+  (docs/theory.md, section 2, with N in place of Λ). With `R R = N` and
+  `R Σ R = V diag(μ) Vᵀ` it is `R V diag(1 / ((1 + 1/k) μ + (tr ΣN + σ²)/k)) Vᵀ R`.
+  """
+
+  context_length: int  # of the task
+  slope: float  # tr ΣΣN
+  signal: float  # tr ΣΣNΣ
+  square: float  # tr ΣΣ
+  spread: float  # tr ΣN + σ²
+  basis: Float[np.ndarray, 'd d'] = leaf()  # R V
+  eigenvalues: Float[np.ndarray, ' d'] = leaf()  # μ
+
+  @classmethod
+  def of(cls, task: LinearRegression, start: ArrayLike | None = None) -> FirstSteps:
+    """The best first steps on a task; `start` defaults to the prior mean."""
+    deviation, features = second_moments(task, start)
+    product = features @ deviation
+    root = symmetric_root(deviation)
+    eigenvalues, vectors = np.linalg.eigh(root @ features @ root)
+    return cls(
+      context_length=task.context_length,
+      slope=float(np.trace(features @ product)),
+      signal=float(np.trace(features @ product @ features)),
+      square=float(np.trace(features @ features)),
+      spread=float(np.trace(product) + task.noise_std**2),
+      basis=root @ vectors,
+      eigenvalues=eigenvalues.clip(0),
+    )
+
+  # In float64 on the host for a number of examples, and in JAX for an array.
+
+  def step_size(self, count: int | Array) -> Any:
+    """The best step size for `count` examples; that for one if there are none."""
+    xp = np if isinstance(count, int) else jnp
+    part = 1 / xp.maximum(xp.asarray(count, float), 1)
+    curvature = (1 + part) * self.signal + part * self.spread * self.square
+    return self.slope * _inverse(xp.asarray(curvature))
+
+  def step_matrix(self, count: int | Array) -> Float[AnyArray, 'd d']:
+    """The best step matrix for `count` examples; that for one if there are none."""
+    xp = np if isinstance(count, int) else jnp
+    part, basis = 1 / xp.maximum(xp.asarray(count, float), 1), xp.asarray(self.basis)
+    curvatures = (1 + part) * xp.asarray(self.eigenvalues) + part * self.spread
+    return (basis * _inverse(curvatures)[None]) @ basis.T
+
+
+def _inverse(numbers: Float[ArrayT, '*n']) -> Float[ArrayT, '*n']:
+  """1 over positive numbers, and 0 for others."""
+  xp = numbers.__array_namespace__()
+  return xp.where(numbers > 0, 1 / xp.where(numbers > 0, numbers, 1), 0)
+
+
 def best_first_step(task: LinearRegression, start: ArrayLike | None = None) -> float:
   """The step size of least risk for one step; `start` defaults to the prior mean."""
-  # The risk E |(I − ηS)(start − ŵ) + η Xᵀn/C|²_Σ is quadratic in the step η.
-  deviation, features = second_moments(task, start)
-  slope = np.trace(features @ features @ deviation)
-  curvature = np.trace(features @ _normal_matrix(task, start) @ features)
-  return float(slope / curvature) if curvature > 0 else 0.0
+  return float(FirstSteps.of(task, start).step_size(task.context_length))
 
 
 def best_step_matrix(
   task: LinearRegression, start: ArrayLike | None = None
 ) -> Float[np.ndarray, 'd d']:
-  """The matrix step Γ of least risk for one step from `start` (None: the prior mean).
-
-  `Γ = N ((1 + 1/C) ΣN + (tr ΣN + σ²)/C)⁻¹`, N and Σ as in `second_moments`.
-  """
-  deviation, _ = second_moments(task, start)
-  normal = _normal_matrix(task, start)
-  if not normal.any():  # there is nothing to learn and no noise
-    return np.zeros_like(deviation)
-  return np.linalg.solve(normal.T, deviation).T
+  """The matrix step of least risk for one step from `start` (None: the prior mean)."""
+  return np.asarray(FirstSteps.of(task, start).step_matrix(task.context_length))
 
 
 def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> float:
@@ -323,102 +348,43 @@ def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> floa
   return task.noise_std**2 * task.num_features / trace
 
 
-def _normal_matrix(
-  task: LinearRegression, start: ArrayLike | None
-) -> Float[np.ndarray, 'd d']:
-  """`(1 + 1/C) ΣN + ((tr ΣN + σ²)/C) I`, so that `E rrᵀ` of one step is this times Σ.
-
-  See docs/theory.md, section 2, with N in place of Λ since the start is arbitrary.
-  """
-  deviation, features = second_moments(task, start)
-  product, c = features @ deviation, task.context_length
-  spread = np.trace(product) + task.noise_std**2
-  return (1 + 1 / c) * product + spread / c * np.eye(task.num_features)
-
-
 def is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
   """Whether a matrix is a multiple of the identity, up to rounding."""
   identity = matrix[0, 0] * np.eye(len(matrix))
   return np.allclose(matrix, identity, rtol=0, atol=1e-12 * abs(matrix[0, 0]))
 
 
-class Estimator(abc.ABC):
+class Estimator(Baseline):
   """Predicts `w·x_q` from weights `w` that it fits to the context.
 
-  Without examples the weights are the start. Estimators of the same class and sizes
-  share compiled programs.
+  Without examples the weights are the start.
   """
+
+  start: Float[np.ndarray, ' d']
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     """The weights fitted to each prompt's context."""
-    return self._fit(prompt, prompt.x.shape[1])
+    check_prompt(prompt)
+    count = prompt.x.shape[1]
+    return jax.vmap(lambda x, y: self._fit(x, y, count))(prompt.x, prompt.y)
+
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, _, x_query = given.zeroed()
+    return jnp.dot(x_query, self._fit(x, y, given.num_seen))
 
   @abc.abstractmethod
-  def _fit(self, prompt: Prompt, count: int | Array) -> Float[Array, 'b d']:
+  def _fit(
+    self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
+  ) -> Float[Array, ' d']:
     """The weights fitted to `count` examples; all other examples and labels are 0."""
 
-  def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
-    """The prediction for each prompt's query."""
-    return jnp.einsum('bd,bd->b', self.weights(prompt), prompt.x_query)
-
-  def predictions(self, prompt: Prompt) -> Float[Array, 'b t']:
-    """The prediction for each example from those before it, that for the query last."""
-
-    def predict(x: Array, y: Array, seen: Array, x_query: Array) -> Array:
-      count = jnp.sum(seen)
-      x, y = jax.vmap(zeroed, (0, 0, None))(x, y, seen)
-      part = Prompt(x=x, y=y, x_query=x_query, y_query=prompt.y_query)
-      return jnp.einsum('bd,bd->b', self._fit(part, count), x_query)
-
-    return at_every_length(prompt, predict)
-
-
-@value
-class FirstSteps:
-  """The best first steps from the prior mean of a task, for any number of examples.
-
-  They are `best_first_step` and `best_step_matrix`, which depend on the number C by the
-  factors `1 + 1/C` and `1/C`. With `R R = N` and `R Σ R = V diag(μ) Vᵀ` the matrix is
-  `R V diag(1 / ((1 + 1/C) μ + (tr ΣN + σ²)/C)) Vᵀ R`.
-  """
-
-  context_length: int  # of the task
-  slope: float  # tr ΣΣN
-  signal: float  # tr ΣΣNΣ
-  square: float  # tr ΣΣ
-  spread: float  # tr ΣN + σ²
-  basis: Float[np.ndarray, 'd d'] = leaf()  # R V
-  eigenvalues: Float[np.ndarray, ' d'] = leaf()  # μ
-
-  @classmethod
-  def of(cls, task: LinearRegression) -> FirstSteps:
-    """The best first steps on a task."""
-    deviation, features = second_moments(task)
-    product = features @ deviation
-    root = symmetric_root(deviation)
-    eigenvalues, vectors = np.linalg.eigh(root @ features @ root)
-    return cls(
-      context_length=task.context_length,
-      slope=float(np.trace(features @ product)),
-      signal=float(np.trace(features @ product @ features)),
-      square=float(np.trace(features @ features)),
-      spread=float(np.trace(product) + task.noise_std**2),
-      basis=root @ vectors,
-      eigenvalues=eigenvalues.clip(0),
-    )
-
-  def step_size(self, count: int | Array) -> Float[Array, '']:
-    """The best step size for `count` examples; that for one if there are none."""
-    part = 1 / jnp.maximum(count, 1).astype(float)
-    curvature = (1 + part) * self.signal + part * self.spread * self.square
-    return jnp.where(curvature > 0, self.slope / curvature, 0)
-
-  def step_matrix(self, count: int | Array) -> Float[Array, 'd d']:
-    """The best step matrix for `count` examples; that for one if there are none."""
-    part, basis = 1 / jnp.maximum(count, 1).astype(float), jnp.asarray(self.basis)
-    curvatures = (1 + part) * jnp.asarray(self.eigenvalues) + part * self.spread
-    inverse = jnp.where(curvatures > 0, 1 / curvatures, 0)
-    return (basis * inverse[None]) @ basis.T
+  def _start(self, x: Float[Array, 'c d']) -> Float[Array, ' d']:
+    """The start in the precision of the features."""
+    if x.shape[1] != self.start.size:
+      raise UserError(
+        f'the estimator is for {self.start.size} features; the prompt has {x.shape[1]}'
+      )
+    return jnp.asarray(self.start, x.dtype)
 
 
 @value
@@ -430,15 +396,16 @@ class GradientDescent(Estimator):
   # At other context lengths the one step has the best size.
   tuned: FirstSteps | None = leaf(default=None)
 
-  def _fit(self, prompt: Prompt, count: int | Array) -> Float[Array, 'b d']:
-    weights_bd = _rows(self.start, prompt)
-    step_sizes = jnp.asarray(self.step_sizes, weights_bd.dtype)
+  def _fit(
+    self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
+  ) -> Float[Array, ' d']:
+    weights, step_sizes = self._start(x), jnp.asarray(self.step_sizes, x.dtype)
     if self.tuned is not None:
-      best = self.tuned.step_size(count).astype(step_sizes.dtype)
+      best = self.tuned.step_size(jnp.asarray(count)).astype(x.dtype)
       step_sizes = jnp.where(count == self.tuned.context_length, step_sizes, best)
     for step_size in step_sizes:
-      weights_bd = weights_bd - step_size * _gradient(weights_bd, prompt, count)
-    return weights_bd
+      weights = weights - step_size * _gradient(weights, x, y, count)
+    return weights
 
   def learning_rule(self) -> LearningRule:
     """This estimator as a learning rule; raises UserError for two steps or more."""
@@ -459,13 +426,14 @@ class GDBeta(Estimator):
   # At other context lengths the step has the best matrix.
   tuned: FirstSteps | None = leaf(default=None)
 
-  def _fit(self, prompt: Prompt, count: int | Array) -> Float[Array, 'b d']:
-    weights_bd = _rows(self.start, prompt)
-    step_matrix = jnp.asarray(self.step_matrix, weights_bd.dtype)
+  def _fit(
+    self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
+  ) -> Float[Array, ' d']:
+    weights, step_matrix = self._start(x), jnp.asarray(self.step_matrix, x.dtype)
     if self.tuned is not None:
-      best = self.tuned.step_matrix(count).astype(step_matrix.dtype)
+      best = self.tuned.step_matrix(jnp.asarray(count)).astype(x.dtype)
       step_matrix = jnp.where(count == self.tuned.context_length, step_matrix, best)
-    return weights_bd - _gradient(weights_bd, prompt, count) @ step_matrix.T
+    return weights - step_matrix @ _gradient(weights, x, y, count)
 
   def learning_rule(self) -> LearningRule:
     """This estimator as a learning rule."""
@@ -489,16 +457,11 @@ class Ridge(Estimator):
     """Ridge regression with `K = I`."""
     return cls(start, penalty, np.eye(start.size))
 
-  def _fit(self, prompt: Prompt, count: int | Array) -> Float[Array, 'b d']:
-    start_bd = _rows(self.start, prompt)
-    root = jnp.asarray(self.root, start_bd.dtype)
-    # Not by the normal equations: they would square the condition number.
-    u, s, vt = jnp.linalg.svd(prompt.x @ root, full_matrices=False)
-    # Below this a singular value is rounding error, as usual for a pseudo-inverse.
-    noise_floor = s[:, :1] * jnp.finfo(s.dtype).eps * max(prompt.x.shape[1:])
-    inverse = jnp.where(s > noise_floor, s / (s * s + self.penalty), 0)
-    coefficients = jnp.einsum('bck,bc->bk', u, _residual(start_bd, prompt)) * inverse
-    return start_bd + jnp.einsum('bk,bkd->bd', coefficients, vt) @ root.T
+  def _fit(
+    self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
+  ) -> Float[Array, ' d']:
+    start, root = self._start(x), jnp.asarray(self.root, x.dtype)
+    return start + root @ least_squares(x @ root, y - x @ start, self.penalty)
 
 
 def bayes(task: object) -> Ridge:
@@ -507,7 +470,7 @@ def bayes(task: object) -> Ridge:
   The penalty is the noise variance, and the norm that of the prior. Raises UserError
   unless the task is a LinearRegression.
   """
-  task = require_regression(task)
+  task = require_covered(task)
   root = np.eye(task.num_features)
   if task.prior_covariance is not None:
     eigenvalues, vectors = np.linalg.eigh(task.prior_covariance)
@@ -536,21 +499,11 @@ def _baselines(task: LinearRegression) -> dict[str, Predictor]:
   }
 
 
-def _rows(start: Float[AnyArray, ' d'], prompt: Prompt) -> Float[Array, 'b d']:
-  """The start, repeated for each prompt in the prompts' precision."""
-  check_prompt(prompt, 'estimator', start.size)
-  shape = prompt.x.shape[0], start.size
-  return jnp.broadcast_to(jnp.asarray(start, prompt.x.dtype), shape)
-
-
-def _residual(weights_bd: Float[Array, 'b d'], prompt: Prompt) -> Float[Array, 'b c']:
-  return prompt.y - jnp.einsum('bcd,bd->bc', prompt.x, weights_bd)
-
-
 def _gradient(
-  weights_bd: Float[Array, 'b d'], prompt: Prompt, count: int | Array
-) -> Float[Array, 'b d']:
+  weights: Float[Array, ' d'],
+  x: Float[Array, 'c d'],
+  y: Float[Array, ' c'],
+  count: int | Array,
+) -> Float[Array, ' d']:
   """The gradient of `Σ_i (w·x_i − y_i)² / (2 count)`, 0 without examples."""
-  residual_bc = _residual(weights_bd, prompt)
-  count = jnp.maximum(count, 1).astype(weights_bd.dtype)
-  return -jnp.einsum('bcd,bc->bd', prompt.x, residual_bc) / count
+  return -(y - x @ weights) @ x / jnp.maximum(count, 1).astype(x.dtype)

@@ -7,19 +7,14 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from zoo.core import losses
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, set_field, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  BaseTask,
-  dot,
-  register_task,
-)
-from zoo.tasks.baselines import Baseline, Zero, zeroed
+from zoo.tasks.base import BaseTask, dot, register_task
+from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
 @register_task('markov_chain')
@@ -35,7 +30,7 @@ class MarkovChain(BaseTask):
   """
 
   num_symbols: int = size(default=2, minimum=2, about='Different symbols, S.')
-  context_length: int = size(default=100, about=CONTEXT)
+  context_length: int = size(default=100)
   num_features: int = derived_size()
   num_outputs: int = derived_size()
   label_kind = 'classes'
@@ -114,14 +109,8 @@ def _stationary_law(matrix: Float[Array, 's s']) -> Float[Array, ' s']:
 class Bigram(Baseline):
   """Predicts from the counts of symbols after the query's symbol, each plus 1."""
 
-  def predict(
-    self,
-    x: Float[Array, 'c k'],
-    y: Float[Array, 'c k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' k'],
-  ) -> Float[Array, ' k']:
-    x, y = zeroed(x, y, seen)
+  def predict(self, given: Examples) -> Float[Array, ' k']:
+    x, y, _, x_query = given.zeroed()
     return jnp.log((x @ x_query) @ y + 1)
 
 
@@ -129,15 +118,8 @@ class Bigram(Baseline):
 class Unigram(Baseline):
   """Predicts from the counts of all symbols, the query's too, each plus 1."""
 
-  def predict(
-    self,
-    x: Float[Array, 'c k'],
-    y: Float[Array, 'c k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' k'],
-  ) -> Float[Array, ' k']:
-    x, _ = zeroed(x, y, seen)
-    return jnp.log(jnp.sum(x, axis=0) + x_query + 1)
+  def predict(self, given: Examples) -> Float[Array, ' k']:
+    return jnp.log(jnp.sum(given.zeroed().x, axis=0) + given.x_query + 1)
 
 
 @value
@@ -149,16 +131,9 @@ class TwoSymbolBayes(Baseline):
   from the transitions. The integrals are computed by Gauss–Legendre quadrature.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c 2'],
-    y: Float[Array, 'c 2'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' 2'],
-  ) -> Float[Array, ' 2']:
-    first = jnp.concatenate([x, x_query[None]])[0]
-    first = jnp.where(jnp.any(seen), first, x_query)
-    x, y = zeroed(x, y, seen)
+  def predict(self, given: Examples) -> Float[Array, ' 2']:
+    x, y, seen, x_query = given.zeroed()
+    first = jnp.where(jnp.any(seen), x[0], x_query)
     # Several nodes within the least standard deviation of a posterior, about 1/(2√c).
     nodes, weights = np.polynomial.legendre.leggauss(32 + 4 * math.isqrt(len(x)))
     leave, weights = (jnp.asarray(a, y.dtype) for a in ((1 + nodes) / 2, weights))

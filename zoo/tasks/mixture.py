@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from zoo.core import registry
 from zoo.core.errors import UserError, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.values import derived, derived_size, leaf, set_field, size, static, value
-from zoo.tasks.base import CONTEXT, FEATURES, BaseTask, register_task
+from zoo.tasks.base import BaseTask, register_task
+from zoo.tasks.baselines import Examples
 from zoo.tasks.posteriors import Posterior
 
 _SIZES = 'num_features', 'context_length'
@@ -50,8 +51,8 @@ class Mixture(BaseTask):
     about='The tasks with their arguments, and weights: a part is as probable as its '
     'share of all weights.',
   )
-  num_features: int = size(default=5, about=FEATURES)
-  context_length: int = size(default=10, about=CONTEXT)
+  num_features: int = size(default=5)
+  context_length: int = size(default=10)
   tasks: Any = derived()  # a tuple of the parts
   weights: Any = derived()  # their probabilities, [k]
   num_outputs: int = derived_size()
@@ -192,16 +193,10 @@ class MixturePosterior(Posterior):
   weights: Float[np.ndarray, ' k'] = leaf()
   label_kind: str = 'numbers'
 
-  def weigh(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c *k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> tuple[Float[Array, ''], Float[Array, '*k']]:
-    each = [part.weigh(x, y, seen, x_query) for part in self.parts]
+  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
+    each = [part.weigh(given) for part in self.parts]
     densities, found = (jnp.stack(ones) for ones in zip(*each, strict=True))
-    scores = jnp.log(jnp.asarray(self.weights, x.dtype)) + densities
+    scores = jnp.log(jnp.asarray(self.weights, densities.dtype)) + densities
     density = logsumexp(scores)
     if self.label_kind == 'numbers':
       return density, jnp.dot(jax.nn.softmax(scores), found)

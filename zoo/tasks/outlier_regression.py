@@ -6,21 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import choice, number, set_field, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  BaseTask,
-  dot,
-  make_prompt,
-  register_task,
-)
-from zoo.tasks.baselines import Baseline, LeastSquares, Zero
+from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
+from zoo.tasks.baselines import Baseline, Examples, LeastSquares, Zero
 
 _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
 
@@ -44,8 +37,8 @@ class OutlierRegression(BaseTask):
   all lengths but the last.
   """
 
-  num_features: int = size(default=20, about=FEATURES)
-  context_length: int = size(default=100, about=CONTEXT)
+  num_features: int = size(default=20)
+  context_length: int = size(default=100)
   kind: str = choice(_PROBABILITIES, default='many', about='The kind of outliers.')
   outlier_probability: Any = number(
     default=None,
@@ -116,13 +109,7 @@ class WithoutOnes(Baseline):
   the outliers do not depend on w. The rest is linear regression without noise.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
-    rest = seen & jnp.any(x != 1, axis=1)
-    prediction = LeastSquares().predict(x, y, rest, x_query)
-    return jnp.where(jnp.all(x_query == 1), 1, prediction)
+  def predict(self, given: Examples) -> Float[Array, '']:
+    rest = given.seen & jnp.any(given.x != 1, axis=1)
+    prediction = LeastSquares().predict(given._replace(seen=rest))
+    return jnp.where(jnp.all(given.x_query == 1), 1, prediction)

@@ -8,10 +8,10 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, Float
+from jaxtyping import Array, Float
 
 from zoo.core.values import leaf, value
-from zoo.tasks.baselines import Baseline, zeroed
+from zoo.tasks.baselines import Baseline, Examples
 
 _LOG_2_PI = math.log(2 * math.pi)
 
@@ -23,23 +23,11 @@ class Posterior(Baseline):
   """
 
   @abc.abstractmethod
-  def weigh(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c *k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> tuple[Float[Array, ''], Float[Array, '*k']]:
+  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
     """The log density of the seen examples and the query's features, and `predict`."""
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c *k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '*k']:
-    return self.weigh(x, y, seen, x_query)[1]
+  def predict(self, given: Examples) -> Float[Array, '*k']:
+    return self.weigh(given)[1]
 
 
 @value
@@ -56,19 +44,13 @@ class GaussianPosterior(Posterior):
   squares: bool = False
   feature_covariance: Float[np.ndarray, 'd d'] | None = leaf(default=None)
 
-  def weigh(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> tuple[Float[Array, ''], Float[Array, '']]:
-    x, y = zeroed(x, y, seen)
-    of_features = log_density_of_features(x, seen, x_query, self.feature_covariance)
+  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    x, y, _, x_query = given.zeroed()
+    of_features = log_density_of_features(given, self.feature_covariance)
     if self.squares:
       x, x_query = jnp.square(x), jnp.square(x_query)
     mean, root = (jnp.asarray(one, x.dtype) for one in (self.mean, self.root))
-    residual, count = y - x @ mean, jnp.sum(seen).astype(x.dtype)
+    residual, count = y - x @ mean, given.num_seen
     # y − x·mean ~ N(0, A Aᵀ + σ²), of which all terms below are positive.
     u, s, vt = jnp.linalg.svd(x @ root, full_matrices=False)
     variance = jnp.square(jnp.asarray(self.noise_std, x.dtype))
@@ -82,25 +64,20 @@ class GaussianPosterior(Posterior):
 
 
 def log_density_of_features(
-  x: Float[Array, 'c d'],
-  seen: Bool[Array, ' c'],
-  x_query: Float[Array, ' d'],
-  covariance: Float[np.ndarray, 'd d'] | None = None,
+  given: Examples, covariance: Float[np.ndarray, 'd d'] | None = None
 ) -> Float[Array, '']:
   """That of the seen features and of the query's, all `N(0, covariance)`."""
-  points = jnp.concatenate([jnp.where(seen[:, None], x, 0), x_query[None]])
-  count, log_det = jnp.sum(seen) + 1, jnp.zeros((), x.dtype)
+  points = jnp.concatenate([given.zeroed().x, given.x_query[None]])
+  log_det = jnp.zeros((), points.dtype)
   if covariance is not None:
-    root = jnp.linalg.cholesky(jnp.asarray(covariance, x.dtype))
+    root = jnp.linalg.cholesky(jnp.asarray(covariance, points.dtype))
     points = jax.scipy.linalg.solve_triangular(root, points.T, lower=True)
     log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
-  of_each = x.shape[1] * _LOG_2_PI + log_det
-  return -(jnp.sum(jnp.square(points)) + count.astype(x.dtype) * of_each) / 2
+  of_each = len(given.x_query) * _LOG_2_PI + log_det
+  return -(jnp.sum(jnp.square(points)) + (given.num_seen + 1) * of_each) / 2
 
 
-def log_norm(
-  noise_std: float | Array, seen: Bool[Array, ' c'], dtype: DTypeLike
-) -> Float[Array, '']:
+def log_norm(noise_std: float | Array, given: Examples) -> Float[Array, '']:
   """`log (√(2π) σ)^k`, by which the density of the noise of k examples is divided."""
-  std = jnp.asarray(noise_std, dtype)
-  return jnp.sum(seen).astype(dtype) * (jnp.log(std) + _LOG_2_PI / 2)
+  std = jnp.asarray(noise_std, given.y.dtype)
+  return given.num_seen * (jnp.log(std) + _LOG_2_PI / 2)

@@ -9,15 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from zoo.core.protocols import Predictor
 from zoo.core.values import Vector, is_zero, number, size, vector
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  NOISE,
-  PRIOR_MEAN,
-  FunctionClass,
-  dot,
-  register_task,
-)
+from zoo.tasks.base import FunctionClass, Points, Values, Weights, dot, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 from zoo.tasks.posteriors import GaussianPosterior, Posterior
 
@@ -32,18 +24,16 @@ class QuadraticRegression(FunctionClass):
   not 0.
   """
 
-  num_features: int = size(default=20, about=FEATURES)
-  context_length: int = size(default=40, about=CONTEXT)
-  noise_std: float = number(default=0.0, minimum=0.0, about=NOISE)
-  prior_mean: Vector = vector(default=0.0, about=PRIOR_MEAN)
+  num_features: int = size(default=20)
+  context_length: int = size(default=40)
+  noise_std: float = number(default=0.0, minimum=0.0)
+  prior_mean: Vector = vector(default=0.0)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features,))
     return (jnp.asarray(self.prior_mean, normal.dtype) + normal) / math.sqrt(3)
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     return dot(x * x, function[None])
 
   def posterior(self) -> Posterior | None:

@@ -11,14 +11,7 @@ from jaxtyping import Array, Float, Key
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import number, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  NOISE,
-  FunctionClass,
-  dot,
-  register_task,
-)
+from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 
 
@@ -32,10 +25,10 @@ class ReluNetwork(FunctionClass):
   predicting 0 has `d m² r/π` more.
   """
 
-  num_features: int = size(default=20, about=FEATURES)
-  context_length: int = size(default=100, about=CONTEXT)
+  num_features: int = size(default=20)
+  context_length: int = size(default=100)
   hidden_features: int = size(default=100, about='Hidden features, r.')
-  noise_std: float = number(default=0.0, minimum=0.0, about=NOISE)
+  noise_std: float = number(default=0.0, minimum=0.0)
   output_mean: float = number(default=0.0, about='Mean m of the output weights.')
 
   def sample_function(

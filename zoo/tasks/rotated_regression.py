@@ -10,14 +10,7 @@ from jaxtyping import Array, Float, Key
 from zoo.core.errors import check_count, check_number
 from zoo.core.protocols import Predictor
 from zoo.core.values import Vector, derived, number, set_field, size
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  NOISE,
-  FunctionClass,
-  dot,
-  register_task,
-)
+from zoo.tasks.base import LinearFunctions, dot, register_task
 from zoo.tasks.baselines import LeastSquares, Zero
 from zoo.tasks.linear_regression import (
   FirstSteps,
@@ -28,7 +21,7 @@ from zoo.tasks.linear_regression import (
 
 
 @register_task('rotated_regression')
-class RotatedRegression(FunctionClass):
+class RotatedRegression(LinearFunctions):
   """Prompts of `y_i = w·x_i + σ n_i`, `x ~ N(0, QVQᵀ)` (Bordelon et al., 2510.01098).
 
   Q is a uniformly random orthogonal matrix and `w ~ N(0, I)`, both fresh for each
@@ -36,12 +29,12 @@ class RotatedRegression(FunctionClass):
   in its weights. The target is `w·x_q`, without noise.
   """
 
-  num_features: int = size(default=10, about=FEATURES)
-  context_length: int = size(default=20, about=CONTEXT)
+  num_features: int = size(default=10)
+  context_length: int = size(default=20)
   exponent: float = number(
     default=1.0, minimum=0.0, about='By which eigenvalues fall, a of k^−a.'
   )
-  noise_std: float = number(default=0.0, minimum=0.0, about=NOISE)
+  noise_std: float = number(default=0.0, minimum=0.0)
   variances: Vector = derived()
 
   def __post_init__(self):
@@ -72,11 +65,6 @@ class RotatedRegression(FunctionClass):
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     return jax.random.normal(key, (self.num_features,))
-
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    return dot(x, function[None])
 
   def mean_weights(self) -> Float[np.ndarray, ' d']:
     return np.zeros(self.num_features)

@@ -11,12 +11,14 @@ from jaxtyping import Array, Bool, Float, Key
 from zoo.core.errors import UserError, check_vector
 from zoo.core.protocols import Predictor
 from zoo.core.values import size, static, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FunctionClass,
-  register_task,
+from zoo.tasks.base import FunctionClass, register_task
+from zoo.tasks.baselines import (
+  Baseline,
+  Examples,
+  LeastSquares,
+  NearestNeighbours,
+  Zero,
 )
-from zoo.tasks.baselines import Baseline, LeastSquares, NearestNeighbours, Zero, zeroed
 
 # A threshold in ε times the largest singular value of the examples. Below it the
 # rounding errors of the labels affect the second weight more than the function does.
@@ -44,7 +46,7 @@ class Sinusoid(FunctionClass):
 
   num_features = 1
 
-  context_length: int = size(default=10, about=CONTEXT)
+  context_length: int = size(default=10)
   amplitude_range: tuple[float, float] = static(
     default=(0.1, 0.5), check=_check_range, allowed=_RANGE, about='Of the amplitude a.'
   )
@@ -112,15 +114,9 @@ class SinusoidPosterior(Baseline):
   amplitude_range: tuple[float, float]
   phase_range: tuple[float, float]
 
-  def predict(
-    self,
-    x: Float[Array, 'c 1'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' 1'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
     # Two rows of zeros are added, so that there are two singular values.
-    rows, y = zeroed(_waves(x[:, 0]), y, seen)
+    rows, y, _, x_query = given._replace(x=_waves(given.x[:, 0])).zeroed()
     rows, y = jnp.pad(rows, ((0, 2), (0, 0))), jnp.pad(y, (0, 2))
     u, s, vt = jnp.linalg.svd(rows, full_matrices=False)
     # The examples determine the weights along the first right singular vector s(x), as

@@ -9,26 +9,19 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor
 from zoo.core.values import is_zero, number, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  NOISE,
-  FunctionClass,
-  dot,
-  register_task,
-)
+from zoo.tasks.base import LinearFunctions, register_task
 from zoo.tasks.baselines import (
   Averaging,
   Baseline,
+  Examples,
   LeastSquares,
   NearestNeighbours,
   Zero,
-  zeroed,
 )
 from zoo.tasks.posteriors import Posterior, log_density_of_features, log_norm
 
@@ -36,7 +29,7 @@ MOST_SUPPORTS = 20_000  # the cost of `SparseBayes` grows with their number
 
 
 @register_task('sparse_regression')
-class SparseRegression(FunctionClass):
+class SparseRegression(LinearFunctions):
   """Prompts of `y_i = w·x_i + σ n_i` with sparse w (Garg et al., arXiv 2208.01066).
 
   For each prompt `num_nonzero` random coordinates of w are `N(0, 1)`, the others 0;
@@ -44,10 +37,10 @@ class SparseRegression(FunctionClass):
   baseline `bayes` if there are more than 20,000 sets of `num_nonzero` coordinates.
   """
 
-  num_features: int = size(default=20, about=FEATURES)
-  context_length: int = size(default=10, about=CONTEXT)
+  num_features: int = size(default=20)
+  context_length: int = size(default=10)
   num_nonzero: int = size(default=3, about='Coordinates of w that are not 0.')
-  noise_std: float = number(default=0.0, minimum=0.0, about=NOISE)
+  noise_std: float = number(default=0.0, minimum=0.0)
 
   def __post_init__(self):
     if self.num_nonzero > self.num_features:
@@ -61,11 +54,6 @@ class SparseRegression(FunctionClass):
     weights = jax.random.normal(weights_key, (self.num_features,))
     nonzero = jnp.arange(self.num_features) < self.num_nonzero
     return jnp.where(jax.random.permutation(support_key, nonzero), weights, 0)
-
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    return dot(x, function[None])
 
   def posterior(self) -> Posterior | None:
     if is_zero(self.noise_std) or not self._is_enumerable():
@@ -112,16 +100,10 @@ class SparseBayes(Posterior):
         f'which makes {count} supports; there must be at most {MOST_SUPPORTS}'
       )
 
-  def weigh(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> tuple[Float[Array, ''], Float[Array, '']]:
-    x, y = zeroed(x, y, seen)
+  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    x, y, _, x_query = given.zeroed()
     noiseless = is_zero(self.noise_std)
-    overdetermined = jnp.sum(seen) > self.num_nonzero
+    overdetermined = given.num_seen > self.num_nonzero
     std = jnp.asarray(self.noise_std, x.dtype)
     if noiseless:
       # The limit of small noise, in which a support fits any few examples. Rounding
@@ -138,8 +120,8 @@ class SparseBayes(Posterior):
       log_evidence = jnp.where(overdetermined, fits, log_evidence)
     # Of N(y; 0, X_S X_Sᵀ + σ²), whose determinant is |A| σ^(2(k − s)).
     density = jax.scipy.special.logsumexp(log_evidence) - math.log(len(supports))
-    density += self.num_nonzero * jnp.log(std) - log_norm(std, seen, x.dtype)
-    density += log_density_of_features(x, seen, x_query)
+    density += self.num_nonzero * jnp.log(std) - log_norm(std, given)
+    density += log_density_of_features(given)
     return density, jnp.dot(jax.nn.softmax(log_evidence), prediction)
 
 
@@ -200,22 +182,13 @@ class Lasso(Baseline):
   tolerance: float = 1e-5
   max_steps: int = 2000
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
-    return jnp.dot(x_query, self.weights(x, y, seen))
+  def predict(self, given: Examples) -> Float[Array, '']:
+    return jnp.dot(given.x_query, self.weights(given))
 
-  def weights(
-    self, x: Float[Array, 'c d'], y: Float[Array, ' c'], seen: Bool[Array, ' c']
-  ) -> Float[Array, ' d']:
+  def weights(self, given: Examples) -> Float[Array, ' d']:
     """The weights fitted to the seen examples; 0 before the first."""
-    x, y = zeroed(x, y, seen)
-    d = x.shape[1]
-    count = jnp.maximum(jnp.sum(seen), 1).astype(x.dtype)
+    x, y, *_ = given.zeroed()
+    d, count = x.shape[1], jnp.maximum(given.num_seen, 1)
     gram, moment = x.T @ x / count, y @ x / count
     power = jnp.dot(y, y) / count
     # Without an example nothing moves, at any step size.

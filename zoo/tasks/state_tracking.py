@@ -20,8 +20,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, leaf, set_field, size, truth, value
-from zoo.tasks.base import CONTEXT, BaseTask, register_task
-from zoo.tasks.baselines import Baseline, Zero
+from zoo.tasks.base import BaseTask, register_task
+from zoo.tasks.baselines import Baseline, Examples, Zero
 
 # The logit of what is certain: e^−30 is less than a rounding of float32.
 _CERTAIN = 30.0
@@ -34,6 +34,7 @@ class Automaton(NamedTuple):
   answers: Int[np.ndarray, ' s']  # what each state answers
 
 
+@value
 class StateTracking(BaseTask):
   """The base of these tasks: symbols drawn uniformly, and the automaton's answers.
 
@@ -42,17 +43,25 @@ class StateTracking(BaseTask):
   the state.
   """
 
+  num_features: int = derived_size()
+  num_outputs: int = derived_size()
   label_kind = 'classes'
+
+  def __post_init__(self):
+    transitions, answers = self.automaton()
+    set_field(self, 'num_features', transitions.shape[1])
+    set_field(self, 'num_outputs', int(answers.max()) + 1)
 
   @abc.abstractmethod
   def automaton(self) -> Automaton:
     """The automaton whose answers are the targets."""
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
-    length, (symbols, classes) = self.context_length + 1, self.sizes()
+    length, symbols = self.context_length + 1, self.num_features
     drawn = jax.random.randint(key, (length,), 0, symbols)
     answers = run(self.automaton(), drawn, jnp.ones(length, bool))
-    x, targets = jax.nn.one_hot(drawn, symbols), jax.nn.one_hot(answers, classes)
+    x = jax.nn.one_hot(drawn, symbols)
+    targets = jax.nn.one_hot(answers, self.num_outputs)
     return Prompt(
       x=x[:-1],
       y=jnp.zeros_like(targets[:-1]),
@@ -60,11 +69,6 @@ class StateTracking(BaseTask):
       y_query=targets[-1],
       context_targets=targets[:-1],
     )
-
-  def sizes(self) -> tuple[int, int]:
-    """The number of symbols and of answers."""
-    transitions, answers = self.automaton()
-    return transitions.shape[1], int(answers.max()) + 1
 
   def baselines(self) -> dict[str, Predictor]:
     """`bayes` is the automaton; `zero` is chance."""
@@ -75,13 +79,7 @@ class StateTracking(BaseTask):
 class ParityPrefix(StateTracking):
   """Whether the number of ones so far is odd: S_2, and so ℤ_2."""
 
-  context_length: int = size(default=39, about=CONTEXT)
-  num_features: int = derived_size()
-  num_outputs: int = derived_size()
-
-  def __post_init__(self):
-    set_field(self, 'num_features', 2)
-    set_field(self, 'num_outputs', 2)
+  context_length: int = size(default=39)
 
   def automaton(self) -> Automaton:
     return _sums(2)
@@ -92,13 +90,7 @@ class ModularAddition(StateTracking):
   """The sum of the numbers so far, modulo `modulus`."""
 
   modulus: int = size(default=3, minimum=2, maximum=1000, about='m of ℤ_m.')
-  context_length: int = size(default=39, about=CONTEXT)
-  num_features: int = derived_size()
-  num_outputs: int = derived_size()
-
-  def __post_init__(self):
-    set_field(self, 'num_features', self.modulus)
-    set_field(self, 'num_outputs', self.modulus)
+  context_length: int = size(default=39)
 
   def automaton(self) -> Automaton:
     return _sums(self.modulus)
@@ -116,17 +108,10 @@ class Permutations(StateTracking):
   num_elements: int = size(
     default=3, minimum=2, maximum=5, about='Elements that are permuted, k of S_k.'
   )
-  context_length: int = size(default=39, about=CONTEXT)
+  context_length: int = size(default=39)
   transpositions: bool = truth(
     default=False, about='Whether symbols are the swaps of two elements alone.'
   )
-  num_features: int = derived_size()
-  num_outputs: int = derived_size()
-
-  def __post_init__(self):
-    symbols, states = self.sizes()
-    set_field(self, 'num_features', symbols)
-    set_field(self, 'num_outputs', states)
 
   def automaton(self) -> Automaton:
     return _permutations(self.num_elements, self.transpositions)
@@ -143,13 +128,7 @@ class ModularArithmetic(StateTracking):
   """
 
   modulus: int = size(default=5, minimum=2, maximum=30, about='m of ℤ_m.')
-  context_length: int = size(default=39, about=CONTEXT)
-  num_features: int = derived_size()
-  num_outputs: int = derived_size()
-
-  def __post_init__(self):
-    set_field(self, 'num_features', 3 * self.modulus)
-    set_field(self, 'num_outputs', self.modulus)
+  context_length: int = size(default=39)
 
   def automaton(self) -> Automaton:
     return _expressions(self.modulus)
@@ -161,13 +140,8 @@ class Tracking(Baseline):
 
   task: Any = leaf()
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, 'c k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, ' k']:
+  def predict(self, given: Examples) -> Float[Array, ' k']:
+    x, y, seen, x_query = given
     symbols = jnp.argmax(jnp.concatenate([x, x_query[None]]), axis=1)
     read = jnp.concatenate([seen, jnp.ones(1, bool)])
     answer = run(self.task.automaton(), symbols, read)[-1]

@@ -9,26 +9,19 @@ from typing import TypeGuard
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.core.values import is_zero, leaf, number, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  NOISE,
-  FunctionClass,
-  dot,
-  register_task,
-)
-from zoo.tasks.baselines import LeastSquares, Zero, zeroed
+from zoo.tasks.base import LinearFunctions, register_task
+from zoo.tasks.baselines import Examples, LeastSquares, Zero
 from zoo.tasks.linear_regression import LinearRegression, require_covered
 from zoo.tasks.posteriors import Posterior, log_density_of_features, log_norm
 
 
 @register_task('task_pool')
-class TaskPool(FunctionClass):
+class TaskPool(LinearFunctions):
   """Prompts of `y_i = w·x_i + σ n_i`, w from a pool (Raventós et al., 2306.15063).
 
   The pool of `num_tasks` weight vectors `~ N(0, I)` depends only on `seed`, and each
@@ -36,10 +29,10 @@ class TaskPool(FunctionClass):
   shift `new_tasks` has fresh weights for each prompt.
   """
 
-  num_features: int = size(default=8, about=FEATURES)
-  context_length: int = size(default=16, about=CONTEXT)
+  num_features: int = size(default=8)
+  context_length: int = size(default=16)
   num_tasks: int = size(default=64, about='Weight vectors of the pool.')
-  noise_std: float = number(default=0.5, minimum=0.0, about=NOISE)
+  noise_std: float = number(default=0.5, minimum=0.0)
   seed: int = size(default=0, minimum=0, maximum=2**32 - 1, about='Draws the pool.')
 
   @property
@@ -50,11 +43,6 @@ class TaskPool(FunctionClass):
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     index = jax.random.randint(key, (), 0, self.num_tasks)
     return jnp.asarray(self.pool, float)[index]
-
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    return dot(x, function[None])
 
   def posterior(self) -> Posterior | None:
     return None if is_zero(self.noise_std) else DiscreteBayes(self)
@@ -118,22 +106,16 @@ class DiscreteBayes(Posterior):
 
   task: TaskPool = leaf()
 
-  def weigh(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> tuple[Float[Array, ''], Float[Array, '']]:
-    x, y = zeroed(x, y, seen)
-    density = log_density_of_features(x, seen, x_query)
+  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    x, y, _, x_query = given.zeroed()
+    density = log_density_of_features(given)
     pool = jnp.asarray(self.task.pool, x.dtype)
     misfit = jnp.sum(jnp.square(y[:, None] - x @ pool.T), axis=0)
     if not is_zero(self.task.noise_std):
       scores = -misfit / (2 * self.task.noise_std**2)
       posterior = jax.nn.softmax(scores)
       density += jax.scipy.special.logsumexp(scores) - math.log(len(pool))
-      density -= log_norm(self.task.noise_std, seen, x.dtype)
+      density -= log_norm(self.task.noise_std, given)
     else:
       # The misfit of the true weights is rounding error, and so the smallest; before
       # the first example all misfits are 0.

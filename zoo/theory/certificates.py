@@ -13,11 +13,8 @@ import numpy as np
 from jaxtyping import Array
 
 from zoo.core.protocols import Predictor, Task
-from zoo.theory.exact import (
-  excess_risk,
-  float64_rule,
-)
-from zoo.theory.moments import Moments, context_moments, task_moments
+from zoo.theory.exact import excess_risk, float64_rule
+from zoo.theory.moments import Moments, task_moments
 from zoo.theory.precision import double_precision
 from zoo.theory.risk import coordinate_mean_square, population_risk
 
@@ -50,17 +47,6 @@ def certificate(subject: Predictor, task: Task) -> Certificate:
   if features is not None:
     smallest *= min(1.0, float(np.linalg.eigvalsh(features)[0]))
   return Certificate(float(sum(squares)) ** 0.5, smallest, float(sum(excess)))
-
-
-def is_global_optimum(subject: Predictor, task: Task, tolerance: float = 1e-9) -> bool:
-  """Whether no learning rule has a lower risk on the task.
-
-  The excess risk may be up to `tolerance` times the risk of the prior mean; at 1e-9,
-  weights that are correct to float32 precision pass. Raises UserError as `exact_risk`
-  does.
-  """
-  scale = context_moments(task_moments(task)).mean_q
-  return bool(sum(excess_risk(subject, task)) <= tolerance * scale)
 
 
 _gradient = jax.jit(jax.grad(population_risk))

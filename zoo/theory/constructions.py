@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import ArrayLike, Float
 
-from zoo.core.errors import UserError, check_matrix, check_number, check_vector
+from zoo.core.errors import UserError, check_array, check_number, check_vector
 from zoo.core.learning_rule import LearningRule
 from zoo.models import LTB, DeepLSA, MultiHeadLSA, YqLSA
 
@@ -30,7 +30,7 @@ def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
   if np.ndim(step_size) == 0:
     step_size = check_number('step_size', step_size)
   else:
-    step_matrix, step_size = check_matrix('step_size', step_size, d, d), 1.0
+    step_matrix, step_size = check_array('step_size', step_size, [(d, d)]), 1.0
   w_v = np.zeros((d + 1, d + 1))
   w_v[-1] = np.append(start, -1)
   model = YqLSA(d, init_scale=0.0, rngs=nnx.Rngs(0))

@@ -12,13 +12,18 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
 from zoo.core.errors import UserError
-from zoo.core.exact_forms import Recurrence
+from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
 from zoo.tasks.linear_regression import GradientDescent, Ridge, require_covered
 from zoo.tasks.task_pool import covers_pool
 from zoo.theory import sequential
-from zoo.theory.forms import Constants, Form, exact_form, form_constants, form_risk
+from zoo.theory.deep.deep_rule import (
+  GeneralSpectrum,
+  Spectrum,
+  deep_rule_risk,
+  deep_spectrum,
+)
 from zoo.theory.label_moments import QuadraticRisk, quadratic_risk, risk_of
 from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
@@ -26,9 +31,11 @@ from zoo.theory.precision import double_precision, in_float64, to_float64
 from zoo.theory.ridge import ridge_risk
 from zoo.theory.risk import float64_risk, mean_square, population_risk
 from zoo.theory.schedules import gradient_descent_risk
-from zoo.theory.trust import check_rule
+from zoo.theory.trust import check_rule, is_ours
 
 Scalar = float | Float[Array, '']
+Form = DeepRule | Recurrence
+Constants = Spectrum | GeneralSpectrum | Moments  # what a risk depends on in a task
 
 # Bounds whose relative difference is below float32 resolution count as equal.
 _RESOLVED = 1e-7
@@ -154,6 +161,36 @@ def squared_difference(subject: Predictor, other: Predictor, task: Task) -> Diff
   Raises UserError as `exact_risk` does.
   """
   return Difference(*_evaluate(_difference, task_moments(task), subject, other))
+
+
+def exact_form(subject: HasExactForm) -> Form:
+  """The exact form of a model of this library; raises UserError if it has none.
+
+  A user's subclass may predict differently from the form that it inherits.
+  """
+  if not is_ours(subject):
+    raise UserError(
+      f'{type(subject).__name__} is not a class of the library; only classes of the '
+      'library are known to predict as their exact forms'
+    )
+  return subject.exact_form()
+
+
+def form_constants(form: Form, task: Task) -> Constants:
+  """What the risk of a form depends on in a task; only the form's shapes are read.
+
+  Raises UserError naming the property of the task that exact theory does not cover.
+  """
+  if isinstance(form, DeepRule):
+    return deep_spectrum(form, task)
+  return sequential.recurrence_moments(form, task)
+
+
+def form_risk(form: Form, constants: Any) -> Float[Array, '']:
+  """The risk in the precision of the form; for use under jit, grad and vmap."""
+  if isinstance(form, DeepRule):
+    return deep_rule_risk(form, constants)
+  return sequential.recurrence_curve(form, constants)[-1]
 
 
 def require_rule(subject: Predictor | nnx.Module) -> FollowsRule:

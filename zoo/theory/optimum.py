@@ -73,7 +73,6 @@ def _pool_optimum(
 class ConstantEstimate(NamedTuple):
   """The best estimate of the constant 1, `scale ⟨Σ⁺, S⟩ + slope (q − ⟨Λ, S⟩)`."""
 
-  kappa: float  # its mean squared error
   scale: float
   slope: float
 
@@ -102,7 +101,7 @@ def constant_estimate(moments: Moments) -> ConstantEstimate:
   variance = context_moments(moments).variance_label
   signal = noise / variance if variance > 0 else 0.0
   kappa = 1 / (1 + rank * c / 2 + noise * signal)
-  return ConstantEstimate(float(kappa), float(c / 2 * kappa), float(signal * kappa))
+  return ConstantEstimate(float(c / 2 * kappa), float(signal * kappa))
 
 
 def shift_labels(

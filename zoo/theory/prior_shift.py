@@ -28,59 +28,36 @@ def transport(model: Movable, shift: Float[ArrayLike, ' d'] | float) -> Movable:
 
   Raises UserError for other models, whose weights cannot express f'.
   """
-  if isinstance(model, TokenModel):
-    _check_guess(model)
-  elif isinstance(model, SequentialLearner):
-    _check_rule(model)
-  elif not isinstance(model, YqLSA | LTB):
-    raise UserError(
-      f'the model is a {type(model).__name__}; transport is for YqLSA, LTB, '
-      "SequentialLearner, and models with guess='residual', whose trained w·x_q is "
-      'added to their prediction'
-    )
   moved = nnx.clone(model)
   shift = check_vector('shift', shift, model.num_features)
-  if isinstance(moved, TokenModel):
-    weights = moved.guess.weights
-    weights[...] = weights[...] + jnp.asarray(shift, weights.dtype)[:, None]
-  elif isinstance(moved, SequentialLearner):
-    start = moved.start
-    assert start is not None  # checked above
-    start[...] = start[...] + jnp.asarray(shift, start.dtype)
-  elif isinstance(moved, YqLSA):
-    for matrix in (moved.w_k, moved.w_q, moved.w_v):
-      matrix[...] = matrix[...] @ _adding(-shift, matrix)
-    moved.w[...] = moved.w[...] + jnp.asarray(shift, moved.w.dtype)
-  else:
-    for matrix in (moved.w_k, moved.w_v):
-      matrix[...] = matrix[...] @ _adding(-shift, matrix)
-    label = float(moved.readout()[-1])
-    if label == 0:
+  match moved:
+    case TokenModel() if moved.guess.kind == 'residual' and moved.num_outputs == 1:
+      weights = moved.guess.weights
+      weights[...] = weights[...] + jnp.asarray(shift, weights.dtype)[:, None]
+    case SequentialLearner(start=nnx.Param() as start, decays=False, erases=True):
+      start[...] = start[...] + jnp.asarray(shift, start.dtype)
+    case YqLSA():
+      for matrix in (moved.w_k, moved.w_q, moved.w_v):
+        matrix[...] = matrix[...] @ _adding(-shift, matrix)
+      moved.w[...] = moved.w[...] + jnp.asarray(shift, moved.w.dtype)
+    case LTB():
+      for matrix in (moved.w_k, moved.w_v):
+        matrix[...] = matrix[...] @ _adding(-shift, matrix)
+      label = float(moved.readout()[-1])
+      if label == 0:
+        raise UserError(
+          'the readout of the model does not depend on the label of a token; an LTB is '
+          'transported only if it does'
+        )
+      moved.w_1[...] = moved.w_1[...] @ _adding(shift / label, moved.w_1)
+      moved.w_p[...] = _adding(-shift / label, moved.w_p) @ moved.w_p[...]
+    case _:
       raise UserError(
-        'the readout of the model does not depend on the label of a token; an LTB is '
-        'transported only if it does'
+        f'the model is {model!r}; transport is for YqLSA, LTB, SequentialLearner with '
+        "rule='delta' and guess='linear', and models of one output with "
+        "guess='residual', whose trained w·x_q is added to their prediction"
       )
-    moved.w_1[...] = moved.w_1[...] @ _adding(shift / label, moved.w_1)
-    moved.w_p[...] = _adding(-shift / label, moved.w_p) @ moved.w_p[...]
   return moved
-
-
-def _check_guess(model: TokenModel) -> None:
-  if model.guess.kind != 'residual' or model.num_outputs != 1:
-    raise UserError(
-      f'the model has the guess {model.guess.kind!r} and {model.num_outputs} outputs; '
-      "transport needs guess='residual' and one output, so that a trained w·x_q is "
-      'added to the prediction'
-    )
-
-
-def _check_rule(model: SequentialLearner) -> None:
-  if model.decays or not model.erases or model.start is None:
-    raise UserError(
-      'the model is a recurrence that decays, does not erase, or starts from 0; only '
-      "the rule 'delta' with guess='linear' is transported: with any other the prior "
-      'mean enters at every example'
-    )
 
 
 def _adding(row: Float[ArrayLike, ' d'], like: nnx.Param) -> Float[Array, 'e e']:

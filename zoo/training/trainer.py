@@ -621,11 +621,14 @@ class Trainer:
     rate, _ = self._progress.speed(done)
     for i in np.flatnonzero(self.finite).tolist():
       risk = self.risks[i]
-      lines[i]['eval_risk'] = risk.sampled and risk.sampled.mean
-      lines[i]['eval_accuracy'] = risk.accuracy and risk.accuracy.mean
-      lines[i]['exact_risk'] = risk.exact
-      lines[i]['curve'] = risk.curve
-      self._records[i].write({**lines[i], 'steps_per_second': rate})
+      lines[i] |= {
+        'eval_risk': risk.sampled and risk.sampled.mean,
+        'eval_accuracy': risk.accuracy and risk.accuracy.mean,
+        'exact_risk': risk.exact,
+        'curve': risk.curve,
+        'steps_per_second': rate,
+      }
+      self._records[i].write(lines[i])
     shown = lines[int(np.argmax(self.finite))]
     self._progress.show(loss=shown['loss'], risk=risk_of(shown))
     return done
@@ -747,17 +750,13 @@ class Trainer:
 
 
 def _line(measured: dict[str, Any], i: int) -> dict[str, Any]:
-  """The line of a model's records, with measurements still to be filled in."""
+  """What a model's line of the records has of its training."""
   loss, grad_norm, finite = (
     np.atleast_1d(measured[name])[i] for name in ('loss', 'grad_norm', 'finite')
   )
   return {
     'step': int(measured['step']),
     'loss': float(loss),
-    'eval_risk': None,
-    'eval_accuracy': None,
-    'exact_risk': None,
-    'curve': None,
     'grad_norm': float(grad_norm),
     'finite': bool(finite),
   }

@@ -2,5 +2,5 @@
 
 from zoo.studies.paper.claim import judge as judge
 from zoo.studies.paper.claims import CLAIMS as CLAIMS
-from zoo.studies.paper.figures import FIGURES as FIGURES
+from zoo.studies.paper.reproduce import FIGURES as FIGURES
 from zoo.studies.paper.reproduce import reproduce as reproduce

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import ArrayLike
 
 import zoo
 from zoo import estimators, probing
 from zoo.probing import Alignment
-from zoo.reports.plots import Panel, Plot, Series, level, series
+from zoo.reports.plots import Panel, Series, level, series
 from zoo.reports.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from zoo.studies.paper import setting
 from zoo.studies.paper.setting import NORM, NUM_FEATURES
@@ -55,10 +56,12 @@ def dots(
   name: str,
   colour: str,
   points: Mapping[int, Point] | Mapping[float, Point],
+  less: ArrayLike = 0.0,
 ) -> Series:
-  """The final exact risk of each point, by x."""
+  """The final exact risk of each point, by x, minus `less`."""
   finals = [[row['exact_risk'] for row in runs.rows[at]] for at in points.values()]
-  return series(name, 'dots', colour, list(points), np.transpose(finals))
+  finals = np.transpose(finals) - np.asarray(less)
+  return series(name, 'dots', colour, list(points), finals)
 
 
 def training(key: str, curves: Sequence[Series]) -> Panel:
@@ -326,8 +329,3 @@ FIGURES: dict[str, Figure] = {
     _figure_5,
   ),
 }
-
-
-def plot(name: str, runs: Runs) -> Plot:
-  """The data of a figure, from its finished runs."""
-  return Plot(name, FIGURES[name].plot(runs))

@@ -13,10 +13,10 @@ from zoo.host.files import read_text, user_path
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.reports.plots import Plot, from_csv, write_plot
+from zoo.studies.paper import beyond, figures
 from zoo.studies.paper.claim import judge
 from zoo.studies.paper.claims import CLAIMS
-from zoo.studies.paper.figures import FIGURES, plot
-from zoo.studies.paper.training import train_all
+from zoo.studies.paper.training import Runs, train_all
 from zoo.studies.runner import (
   GetConfig,
   Trainer,
@@ -28,6 +28,8 @@ from zoo.studies.runner import (
 )
 
 OBJECTIVES = 'sampled', 'exact'
+# By name: those of the paper, and two more.
+FIGURES: dict[str, figures.Figure] = {**figures.FIGURES, **beyond.FIGURES}
 
 _TITLE = 'The Initialization Determines Whether In-Context Learning Is Gradient Descent'
 _FIGURE_6 = (
@@ -37,6 +39,11 @@ _FIGURE_6 = (
   'of the query. A guess in the prompt can be copied, so only a lower error than that '
   'of the guess alone is a refinement. Bars are 95 % intervals.',
 )
+
+
+def plot(name: str, runs: Runs) -> Plot:
+  """The data of a figure, from its finished runs."""
+  return Plot(name, FIGURES[name].plot(runs))
 
 
 def reproduce(

@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,14 +144,14 @@ def _learned(weights: Sequence[Any]) -> _Sum:
       (1, vector), (u, {(k + 1, forms): x for (k, forms), x in vector.items()})
     )
 
-  label, square = _add((1, one), (z, q)), _dot(r, r)
+  label, square = _add((1, one), (z, q)), _times(r, r)
   next_r = _add(
     (w, moved(s_r)),
     (v * w, _times(square, r)),
     (1, _times(label, _add((1, moved(r)), (v, _times(q, r))))),
   )
   next_q = _add(
-    (w * w, _dot(r, s_r)),
+    (w * w, _times(r, s_r)),
     (2 * w, _times(label, square)),
     (1, _times(label, _times(label, q))),
   )
@@ -170,25 +170,16 @@ def _add(*parts: tuple[Any, _Sum]) -> _Sum:
   return dict(total)
 
 
-def _times(number: _Sum, other: _Sum) -> _Sum:
-  """The product of a scalar and a scalar or a vector."""
-  return _product(number, other, lambda a, b: (b[0], tuple(sorted(a[1] + b[1]))))
-
-
-def _dot(one: _Sum, two: _Sum) -> _Sum:
-  """The product of two vectors, `Sⁱr · Sʲr = C yᵀ Kⁱ⁺ʲ⁺¹ y / C²`."""
-  return _product(one, two, lambda a, b: (0, _joined(a, b)))
-
-
-def _product(one: _Sum, two: _Sum, term: Callable[[_Term, _Term], _Term]) -> _Sum:
+def _times(one: _Sum, two: _Sum) -> _Sum:
+  """The product of two sums; of vectors, `Sⁱr · Sʲr = C yᵀ Kⁱ⁺ʲ⁺¹ y / C²`."""
   total = defaultdict(int)
   for (first, x), (second, y) in itertools.product(one.items(), two.items()):
-    total[term(first, second)] += x * y
+    (i, forms), (j, others) = first, second
+    power, joined = i + j, forms + others
+    if i and j:
+      power, joined = 0, (*joined, i + j - 1)
+    total[power, tuple(sorted(joined))] += x * y
   return dict(total)
-
-
-def _joined(one: _Term, two: _Term) -> _Forms:
-  return tuple(sorted((*one[1], *two[1], one[0] + two[0] - 1)))
 
 
 class _Moments:
@@ -205,58 +196,46 @@ class _Moments:
     self.sizes = task.num_features, task.context_length
     self.variance = float(prior_variance(task))
     self.noise = task.noise_std**2 / task.context_length
-    self.expected = functools.cache(self._expected)
-    self.traces = functools.cache(self._traces)
+    self.in_traces = functools.cache(self._in_traces)
 
   def product(self, one: _Term, two: _Term) -> float:
     """`E u·v`."""
-    return self.expected(_joined(one, two), None)
+    ((_, forms),) = _times({one: 1}, {two: 1})
+    return self._expected(forms, False)
 
   def with_truth(self, term: _Term) -> float:
     """`E u·(ŵ − w*)` for a term u; its `Sᵏ⁻¹r` gives the form `a yᵀ Kᵏ (CM)⁻¹ y`."""
     power, forms = term
-    return self.variance * self.expected(forms, power)
+    return self.variance * self._expected((power, *forms), True)
 
-  def _expected(self, forms: _Forms, inverse: int | None) -> float:
-    """The mean of a product of forms, times `yᵀ Kʲ (CM)⁻¹ y` if `inverse` is a j."""
+  def _expected(self, powers: _Forms, inverse: bool) -> float:
+    """The mean of a product of forms `yᵀKʲy/C`, the first with (CM)⁻¹ if `inverse`."""
+    d, c = self.sizes
     total = 0.0
-    # The form with the inverse of M, if any, is last.
-    powers = forms if inverse is None else (*forms, inverse)
-    for blocks in _partitions(tuple(range(len(powers)))):
-      factor, polynomials = 1, []
-      for block in blocks:
-        factor *= 2 ** (len(block) - 1) * math.factorial(len(block) - 1)
-        # Mⁿ Kᵖ as a sum of powers of K.
-        n = sum(place < len(forms) for place in block)
-        p = sum(powers[place] for place in block)
-        polynomials.append(
-          [
-            (p + i, math.comb(n, i) * self.variance**i * self.noise ** (n - i))
-            for i in range(n + 1)
-            if self.noise or i == n
-          ]
-        )
-      for chosen in itertools.product(*polynomials):
-        orders, factors = zip(*chosen, strict=True)
-        total += factor * math.prod(factors) * self.traces(orders)
+    for orders, factor in self.in_traces(powers, inverse).items():
+      # `tr K⁰ = C`, and all others are `tr Sʲ`.
+      positive = tuple(sorted((order for order in orders if order), reverse=True))
+      zeros = len(orders) - len(positive)
+      moment = trace_moment(d, c, positive) / c ** sum(positive)
+      total += factor * c**zeros * moment
     return total
 
-  def _traces(self, orders: tuple[int, ...]) -> float:
-    """`E Π tr Kʲ`; `tr K⁰ = C`, and all others are `tr Sʲ`."""
-    d, c = self.sizes
-    positive = tuple(sorted((order for order in orders if order), reverse=True))
-    zeros = len(orders) - len(positive)
-    return c**zeros * trace_moment(d, c, positive) / c ** sum(positive)
+  def _in_traces(self, powers: _Forms, inverse: bool) -> dict[_Forms, float]:
+    """That mean given X: the coefficients of products `Π tr Kʲ`.
 
-
-def _partitions(places: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
-  """The partitions of a set of places into blocks."""
-  if not places:
-    yield []
-    return
-  first, *others = places
-  for size in range(len(others) + 1):
-    for joined in itertools.combinations(others, size):
-      left = tuple(place for place in others if place not in joined)
-      for blocks in _partitions(left):
-        yield [(first, *joined), *blocks]
+    The blocks that the first form may be in are taken out one by one.
+    """
+    if not powers:
+      return {(): 1.0}
+    total, (first, *rest) = defaultdict(float), powers
+    for size in range(len(rest) + 1):
+      for joined in itertools.combinations(range(len(rest)), size):
+        power = first + sum(rest[i] for i in joined)
+        left = tuple(rest[i] for i in range(len(rest)) if i not in joined)
+        n = size if inverse else size + 1  # Mⁿ is a sum of powers of K
+        for i in range(n + 1):
+          factor = 2**size * math.factorial(size) * math.comb(n, i)
+          factor *= self.variance**i * self.noise ** (n - i)
+          for orders, x in self.in_traces(left, False).items():
+            total[tuple(sorted((*orders, power + i)))] += factor * x
+    return {orders: x for orders, x in total.items() if x}

@@ -25,7 +25,7 @@ from zoo.tasks import LinearRegression
 from zoo.tasks.base import symmetric_root
 from zoo.tasks.linear_regression import require_covered
 from zoo.theory.deep.deep_rule import deep_rule_risk, deep_spectrum, recursion
-from zoo.theory.deep.gd_plus_plus import GDPlusPlus, gd_plus_plus_risk
+from zoo.theory.deep.gd_plus_plus import gd_plus_plus_risk
 from zoo.theory.precision import double_precision, in_float64
 
 # The steps, preconditions and readout of a network of the GD++ family.
@@ -84,7 +84,7 @@ def sampled_risk(
   num_draws = check_count('num_draws', num_draws, minimum=2)
   with double_precision():
     model = in_float64(require_deep(model, task))
-    control = steps, preconditions, readout = _nearest(model, task)
+    control = steps, preconditions, readout = nearest_gd_plus_plus(model, task)
     known = gd_plus_plus_risk(_whitened(task), steps, preconditions, float(readout))
     graph, state = nnx.split(model)
     size = min(_CHUNK, num_draws)
@@ -114,7 +114,7 @@ def low_variance_risk(
   The estimate and its gradient are unbiased: the coefficient of the control variate in
   each half of the draws is fitted to the other half, and not differentiated.
   """
-  control = steps, preconditions, readout = _nearest(model, task)
+  control = steps, preconditions, readout = nearest_gd_plus_plus(model, task)
   dtype = steps.dtype
   zero, zeros = jnp.zeros((), dtype), jnp.zeros(task.num_features, dtype)
   every = jnp.append(preconditions, zero)  # the last changes no prediction
@@ -143,19 +143,12 @@ def _slope(
   return jnp.where(square > 0, product / jnp.where(square > 0, square, 1), 0)
 
 
-def nearest_gd_plus_plus(model: DeepLSA, task: LinearRegression) -> GDPlusPlus:
-  """The network of the GD++ family with the traces of a model's blocks, on the host.
+def nearest_gd_plus_plus(model: DeepLSA, task: LinearRegression) -> Control:
+  """The network of the GD++ family with the traces of a model's blocks.
 
   The blocks are taken in the coordinates `[Σ^-½ x; y − w*·x]`. For a model of the
   family the result is the model itself.
   """
-  with double_precision():
-    steps, preconditions, readout = _nearest(in_float64(model), task)
-  return GDPlusPlus(np.asarray(steps), np.asarray(preconditions), float(readout))
-
-
-def _nearest(model: DeepLSA, task: LinearRegression) -> Control:
-  """`nearest_gd_plus_plus` in JAX, for use under jit and grad."""
   graph, state = nnx.split(model)
   dtype = jax.tree.leaves(nnx.state(model, nnx.Param))[0].dtype
   root = _root(task.feature_covariance, model.num_features)

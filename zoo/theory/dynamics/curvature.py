@@ -1,19 +1,17 @@
 """The Hessian of the exact risk in the weights, and what kind of point it shows."""
 
-import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from zoo.core.errors import check_number
 from zoo.core.learning_rule import symmetric
 from zoo.core.protocols import Predictor, Task
-from zoo.theory.dynamics.flow import Subject, risk_of_weights, subject_of
+from zoo.theory.dynamics.flow import Subject, subject_of
 from zoo.theory.exact import excess_risk
 from zoo.theory.moments import Moments, context_moments, task_moments
 from zoo.theory.precision import double_precision
@@ -52,15 +50,10 @@ def curvature(
   excess = float(sum(excess_risk(model, task)))
   with double_precision():
     subject = subject_of(model, moments)
-    found = jax.device_get(
-      _derivatives(subject.graph, subject.weights, subject.rest, moments)
-    )
-    random = np.random.default_rng(0)
-    elsewhere = jax.tree.map(
-      lambda leaf: random.normal(size=leaf.shape), subject.weights
-    )
-    _, _, nearby = _derivatives(subject.graph, elsewhere, subject.rest, moments)
-  slope, hessian, moves = found
+    start = subject.start
+    elsewhere = np.random.default_rng(0).normal(size=start.size)
+    slope, hessian, moves = jax.device_get(_derivatives(subject, start, moments))
+    _, _, nearby = _derivatives(subject, elsewhere, moments)
   eigenvalues = np.linalg.eigvalsh(hessian)
   zero = _ZERO * max(np.abs(eigenvalues).max(), np.finfo(float).tiny)
   positive = eigenvalues[eigenvalues > zero]
@@ -88,20 +81,20 @@ def _rank(matrix: Float[np.ndarray, 'm p']) -> int:
   return int(np.linalg.matrix_rank(matrix, rtol=_ZERO)) if matrix.any() else 0
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jax.jit
 def _derivatives(
-  graph: Any, weights: PyTree, rest: PyTree, moments: Moments
+  subject: Subject, point: Float[Array, ' p'], moments: Moments
 ) -> tuple[Float[Array, ' p'], Float[Array, 'p p'], Float[Array, 'm p']]:
   """The gradient and Hessian of the risk, and the derivative of the rule."""
-  start, unravel = ravel_pytree(weights)
-
-  def risk(point: Array) -> Array:
-    return risk_of_weights(graph, unravel(point), rest, moments)
 
   def rule(point: Array) -> Array:
-    weights = unravel(point)
-    found = Subject(graph, weights, rest).with_weights(weights).learning_rule()
+    found = subject.at(point).learning_rule()
     parts = symmetric(found.update), symmetric(found.bias_update)
     return jnp.concatenate([jnp.ravel(one) for one in (found.init, found.bias, *parts)])
 
-  return jax.grad(risk)(start), jax.hessian(risk)(start), jax.jacfwd(rule)(start)
+  slope = jax.grad(subject.risk)
+  return (
+    slope(point, moments),
+    jax.jacfwd(slope)(point, moments),
+    jax.jacfwd(rule)(point),
+  )

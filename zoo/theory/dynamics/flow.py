@@ -1,7 +1,8 @@
 """Training without noise: gradient flow and descent of weights on the exact risk."""
 
+import dataclasses
 import functools
-import operator
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,11 +12,18 @@ import numpy as np
 import optax
 import scipy.integrate
 from flax import nnx
-from jax.experimental.ode import odeint
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from zoo.core.errors import RunError, UserError, check_array, check_name, check_number
-from zoo.core.learning_rule import LearningRule
+from zoo.core.errors import (
+  RunError,
+  UserError,
+  check_array,
+  check_name,
+  check_number,
+  check_vector,
+)
+from zoo.core.learning_rule import AnyArray, LearningRule
 from zoo.core.protocols import Predictor, Task
 from zoo.theory.exact import require_rule
 from zoo.theory.moments import Moments, task_moments
@@ -47,18 +55,29 @@ class Trajectory(NamedTuple):
     return np.stack([rule.init for rule in self.rules])
 
 
-class Subject(NamedTuple):
+@typing.no_type_check  # JAX also builds one from placeholders
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
   """A model as arrays, of which `weights` train, and what makes it of them."""
 
-  graph: Any  # of an NNX module; None if the weights are the model
   weights: PyTree
   rest: PyTree
+  graph: Any = dataclasses.field(metadata={'static': True})
 
-  def with_weights(self, weights: PyTree) -> Any:
-    """The model with other weights."""
-    if self.graph is None:
-      return weights
-    return nnx.merge(self.graph, weights, self.rest)
+  @property
+  def start(self) -> Float[np.ndarray, ' p']:
+    """The weights as one vector, on the host."""
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(self.weights)])
+
+  def at(self, point: Float[AnyArray, ' p']) -> Any:
+    """The model with the weights of a vector."""
+    _, unravel = ravel_pytree(self.weights)
+    return nnx.merge(self.graph, unravel(jnp.asarray(point)), self.rest)
+
+  def risk(self, point: Float[Array, ' p'], moments: Moments) -> Float[Array, '']:
+    """The exact risk as a function of the weights, for use under jit and grad."""
+    return population_risk(self.at(point).learning_rule(), moments)
 
 
 def gradient_flow(
@@ -82,13 +101,11 @@ def gradient_flow(
   moments = task_moments(task)
   with double_precision():
     subject = subject_of(model, moments)
-    like = jax.tree.map(np.asarray, subject.weights)
 
     def slope(point: Float[np.ndarray, ' p']) -> Float[np.ndarray, ' p']:
-      weights = unpacked(point, like)
-      return -packed(_gradient(subject.graph, weights, subject.rest, moments))
+      return -np.asarray(_gradient(subject, point, moments))
 
-    points = unpacked(integrate(slope, packed(like), at, tolerance), like)
+    points = integrate(slope, subject.start, at, tolerance)
     return _trajectory(subject, points, at, task, moments)
 
 
@@ -119,62 +136,11 @@ def gradient_flows(
   times: Numbers,
   tolerance: float = 1e-8,
 ) -> tuple[Trajectory, ...]:
-  """`gradient_flow` of models that differ in their numbers, as one program.
+  """`gradient_flow` of each of several models, such as for many seeds or scales.
 
-  For many seeds or initial scales. Each model has steps of its own, of the explicit
-  method of Dormand and Prince, whose number grows with the time and the largest
-  eigenvalue of the Hessian: for times far beyond the end of learning `gradient_flow` is
-  faster. Raises UserError as `gradient_flow` does, and for models that differ in more.
+  Models of one kind and of the same sizes share one compiled program.
   """
-  tolerance = check_number('tolerance', tolerance, minimum=1e-13)
-  at = increasing('times', times)
-  moments = task_moments(task)
-  with double_precision():
-    subjects = [subject_of(model, moments) for model in models]
-    leaves = [jax.tree.leaves(one[1:]) for one in subjects]
-    kinds = [
-      (type(model), [leaf.shape for leaf in found])
-      for model, found in zip(models, leaves, strict=True)
-    ]
-    if not kinds or any(kind != kinds[0] for kind in kinds):
-      raise UserError('the models must be of one kind and of the same sizes')
-    graph, *arrays = subjects[0]
-    stacked = [np.stack(found) for found in zip(*leaves, strict=True)]
-    weights, rest = jax.tree.unflatten(jax.tree.structure(arrays), stacked)
-    points = _integrated((graph, tolerance), weights, rest, moments, at)
-    each = jax.device_get((points, rest))
-    trajectories = []
-    for i in range(len(subjects)):
-      points, rest = jax.tree.map(operator.itemgetter(i), each)
-      one = Subject(graph, None, rest)
-      trajectories.append(_trajectory(one, points, at, task, moments))
-    return tuple(trajectories)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _integrated(
-  static: tuple[Any, float],
-  weights: PyTree,
-  rest: PyTree,
-  moments: Moments,
-  times: Float[Array, ' n'],
-) -> PyTree:
-  """The weights of each model at each of the times."""
-  graph, tolerance = static
-
-  def flow(weights: PyTree, rest: PyTree) -> PyTree:
-    def slope(weights: PyTree, time: Array) -> PyTree:
-      del time  # the flow does not depend on it
-      found = jax.grad(risk_of_weights, argnums=1)(graph, weights, rest, moments)
-      return jax.tree.map(jnp.negative, found)
-
-    # The solver needs times that differ from that of the start.
-    later = jnp.maximum(times, np.finfo(float).tiny)
-    from_start = jnp.concatenate([jnp.zeros(1), later])
-    found = odeint(slope, weights, from_start, rtol=tolerance, atol=tolerance / 100)
-    return jax.tree.map(lambda leaf: leaf[1:], found)
-
-  return jax.vmap(flow)(weights, rest)
+  return tuple(gradient_flow(model, task, times, tolerance) for model in models)
 
 
 def descent(
@@ -201,33 +167,29 @@ def descent(
   moments = task_moments(task)
   with double_precision():
     subject = subject_of(model, moments)
-    weights = jax.tree.map(jnp.asarray, subject.weights)
-    carry, points, done = (weights, OPTIMIZERS[optimizer]().init(weights)), [], 0
+    start, points, done = jnp.asarray(subject.start), [], 0
+    carry = start, OPTIMIZERS[optimizer]().init(start)
     for step in at.astype(int).tolist():
-      carry = _steps(
-        (subject.graph, optimizer), carry, subject.rest, moments, rates, done, step
-      )
-      points.append(carry[0])
+      carry = _steps(optimizer, subject, carry, moments, rates, done, step)
+      points.append(np.asarray(carry[0]))
       done = step
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *points)
-    return _trajectory(subject, stacked, at, task, moments)
+    return _trajectory(subject, np.stack(points), at, task, moments)
 
 
 def subject_of(model: Predictor | nnx.Module, moments: Moments) -> Subject:
   """A model's arrays in float64; use it inside `double_precision`.
 
-  Raises UserError if it has no learning rule, or one for other numbers of features.
+  Raises UserError if it has no learning rule, or one for other numbers of features, and
+  for what is no NNX module.
   """
   follower = require_rule(in_float64(model))
-  if isinstance(follower, nnx.Module):
-    subject = Subject(*nnx.split(follower, nnx.Param, ...))
-  else:
-    subject = Subject(
-      None, jax.tree.map(lambda leaf: np.asarray(leaf, float), follower), None
+  if not isinstance(follower, nnx.Module):
+    raise UserError(
+      f'{type(model).__name__} has no weights that train; it must be an NNX module'
     )
-  rule = jax.eval_shape(
-    lambda weights: subject.with_weights(weights).learning_rule(), subject.weights
-  )
+  graph, weights, rest = nnx.split(follower, nnx.Param, ...)
+  subject = Subject(weights, rest, graph)
+  rule = jax.eval_shape(lambda point: subject.at(point).learning_rule(), subject.start)
   if rule.init.shape[0] != moments.prior_mean.size:
     raise UserError(
       f'the model has {rule.init.shape[0]} features; the task has '
@@ -236,69 +198,43 @@ def subject_of(model: Predictor | nnx.Module, moments: Moments) -> Subject:
   return subject
 
 
-def packed(weights: PyTree) -> Float[np.ndarray, ' p']:
-  """All weights as one vector, on the host."""
-  return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(weights)])
-
-
-def unpacked(point: Float[np.ndarray, '*n p'], like: PyTree) -> PyTree:
-  """The weights of a vector, or of each of several."""
-  leaves, tree = jax.tree.flatten(like)
-  parts = np.split(point, np.cumsum([leaf.size for leaf in leaves])[:-1], axis=-1)
-  shaped = [
-    part.reshape(*point.shape[:-1], *leaf.shape)
-    for part, leaf in zip(parts, leaves, strict=True)
-  ]
-  return jax.tree.unflatten(tree, shaped)
-
-
-def risk_of_weights(
-  graph: Any, weights: PyTree, rest: PyTree, moments: Moments
-) -> Float[Array, '']:
-  """The exact risk as a function of weights, for use under jit and grad."""
-  model = Subject(graph, weights, rest).with_weights(weights)
-  return population_risk(model.learning_rule(), moments)
-
-
-_gradient = jax.jit(jax.grad(risk_of_weights, argnums=1), static_argnums=0)
+_gradient = jax.jit(jax.grad(Subject.risk, argnums=1))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _steps(
-  static: tuple[Any, str],
-  carry: tuple[PyTree, PyTree],
-  rest: PyTree,
+  name: str,
+  subject: Subject,
+  carry: tuple[Float[Array, ' p'], PyTree],
   moments: Moments,
   rates: Float[Array, '*k'],
   first: int | Array,
   last: int | Array,
-) -> tuple[PyTree, PyTree]:
+) -> tuple[Float[Array, ' p'], PyTree]:
   """Weights and the optimizer's state after the steps `first` to `last` − 1."""
-  graph, name = static
-  optimizer = OPTIMIZERS[name]()
-  slope = jax.grad(risk_of_weights, argnums=1)
+  optimizer, slope = OPTIMIZERS[name](), jax.grad(Subject.risk, argnums=1)
 
-  def step(index: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-    weights, state = carry
-    moves, state = optimizer.update(slope(graph, weights, rest, moments), state)
-    rate = rates if rates.ndim == 0 else rates[index]
-    return jax.tree.map(lambda w, move: w - rate * move, weights, moves), state
+  def step(index: Array, carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
+    point, state = carry
+    moves, state = optimizer.update(slope(subject, point, moments), state)
+    return point - (rates if rates.ndim == 0 else rates[index]) * moves, state
 
   return jax.lax.fori_loop(first, last, step, carry)
 
 
 def _trajectory(
   subject: Subject,
-  points: PyTree,
+  points: Float[np.ndarray, 'n p'],
   times: Float[np.ndarray, ' n'],
   task: Task,
   moments: Moments,
 ) -> Trajectory:
-  """What the weights do; `points` are stacked along their first axes."""
-  (graph, _, rest), optimum, measured = subject, optimal_rule(task), []
-  for i in range(times.size):  # one by one: a program for each number would be more
-    weights = jax.tree.map(operator.itemgetter(i), points)
-    measured.append(jax.device_get(_measures(graph, weights, rest, moments, optimum)))
+  """What the weights do."""
+  optimum = optimal_rule(task)
+  # One by one: a program for each number would be more.
+  measured = [
+    jax.device_get(_measures(subject, point, moments, optimum)) for point in points
+  ]
   rules, risks, norms, alignments = zip(*measured, strict=True)
   return Trajectory(
     times=times,
@@ -306,35 +242,28 @@ def _trajectory(
     rules=tuple(rules),
     gradient_norms=np.array(norms),
     alignments=np.array(alignments),
-    end=subject.with_weights(jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), points)),
+    end=subject.at(points[-1]),
   )
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jax.jit
 def _measures(
-  graph: Any, weights: PyTree, rest: PyTree, moments: Moments, optimum: LearningRule
+  subject: Subject, point: Float[Array, ' p'], moments: Moments, optimum: LearningRule
 ) -> tuple[LearningRule, Array, Array, Array]:
   """The rule, its risk, the norm of the gradient, and the alignment."""
-  rule = Subject(graph, weights, rest).with_weights(weights).learning_rule()
-  risk, slope = jax.value_and_grad(risk_of_weights, argnums=1)(
-    graph, weights, rest, moments
-  )
+  rule = subject.at(point).learning_rule()
+  risk, slope = jax.value_and_grad(Subject.risk, argnums=1)(subject, point, moments)
   size, wanted = sum(mean_square(rule, moments)), sum(mean_square(optimum, moments))
   product = sum(mean_square(rule + optimum, moments))
   product = (product - sum(mean_square(rule - optimum, moments))) / 4
   scale = jnp.sqrt(size * wanted)
   alignment = jnp.where(scale > 0, product / jnp.where(scale > 0, scale, 1), 0)
-  return rule, risk, optax.tree.norm(slope), alignment
+  return rule, risk, jnp.linalg.norm(slope), alignment
 
 
 def increasing(name: str, values: Numbers) -> Float[np.ndarray, ' n']:
   """Returns times as an array; raises UserError unless they are ≥ 0 and do not fall."""
-  try:
-    at = np.asarray(values, float)
-  except (TypeError, ValueError):
-    at = np.zeros(())
-  if at.ndim != 1 or not at.size or not np.all(np.isfinite(at)):
-    raise UserError(f'{name} is {values!r}; it must be a list of finite numbers')
+  at = check_vector(name, values, None)
   if at[0] < 0 or np.any(np.diff(at) < 0):
     raise UserError(f'{name} must be ≥ 0 and must not decrease')
   return at
