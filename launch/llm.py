@@ -6,12 +6,13 @@
       --config.guess.model=cosine --config.prompts.context_split=dev --out=runs/honest
   python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/llama \\
       --config.model.weights=LLAMA --config.model.dtype=bfloat16
+  python -m launch.llm --config=configs/llm/smollm2.py:trec_qa --data=TREC_QA
   python -m launch.llm --config=configs/llm/ablation.py --data=STSB --out=runs/ablation
 
 STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt;
 LLAMA is a folder of Hugging Face or a GGUF file, of any decoder that transformers has.
-docs/llm.md has your own benchmark. Rerun the same command to resume after an
-interruption.
+docs/llm.md has the other benchmarks and your own. Rerun the same command to resume
+after an interruption.
 """
 
 import pathlib
@@ -26,7 +27,8 @@ _CONFIG = cli.define_config('Config file of configs/llm, with an optional varian
 _DATA = flags.DEFINE_string(
   'data',
   None,
-  'Folder with the CSV files of STS-B, or with the JSONL files of your own benchmark.',
+  'Folder with the files of STS-B, SICK or TREC QA, or with the JSONL files of your '
+  'own benchmark.',
 )
 _OUT = flags.DEFINE_string(
   'out',

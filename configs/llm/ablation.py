@@ -1,9 +1,10 @@
-"""SmolLM2 on STS-B with several kinds of guesses and numbers of examples.
+"""SmolLM2 with several kinds of guesses and numbers of examples.
 
   python -m launch.llm --config=configs/llm/ablation.py --data=STSB --out=runs/ablation
 
-STSB is the folder of the files (docs/llm.md). Rerun the same command to resume after an
-interruption, or with more names to add cells:
+STSB is the folder of the files; docs/llm.md has other benchmarks, as in
+`ablation.py:trec_qa`. Rerun the same command to resume after an interruption, or with
+more names to add cells:
 
   --config.ablation.guesses="('cosine', 'oracle')" --config.ablation.num_examples="(0,)"
 """
@@ -13,7 +14,7 @@ from zoo.llm.config import Config, default_ablation
 
 
 def get_config(variant: str = '') -> Config:
-  """The config of the ablation; the variant `smoke` has few cells of four prompts."""
+  """The config of the ablation; for variants see the defaults."""
   config = smollm2.get_config(variant)
   with config.unlocked():
     # Each cell has its own guess and number of examples.
@@ -29,10 +30,12 @@ def get_config(variant: str = '') -> Config:
     # Enough for an answer, or for one that repeats the query.
     config.readouts.max_new_tokens = 64
 
-    if variant == 'smoke':
+    if config.benchmark.low is None:  # probabilities of another class
+      ablation.noise = (0.0, 0.2, 0.4, 0.6, 0.8)
+    if 'smoke' in variant.split(','):  # few cells of few prompts
       config.prompts.num_prompts = 4
       config.readouts.max_new_tokens = 20
       ablation.guesses = ('cosine', 'wrong', 'oracle')
-      ablation.noise = (0.0, 2.0)
+      ablation.noise = ablation.noise[::4]
       ablation.num_examples = (0, 2)
   return config

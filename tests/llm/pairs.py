@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from zoo.llm import experiment, loaded
+from zoo.llm.benchmarks import PUBLISHED
 from zoo.reports import plots
 
 # A folder that is there, where the weights of models that the tests replace would be.
@@ -35,16 +36,57 @@ PAIRS = [
 
 
 def write_stsb(folder, pairs=PAIRS):
-  """The three CSV files; queries and contexts are of the same pairs.
+  """The three files of STS-B; queries and contexts are of the same pairs."""
+  return _write(folder, PUBLISHED['stsb'], pairs)
 
-  The last one has the line ends of Windows.
-  """
+
+def _write(folder, benchmark, rows):
+  """The same rows in all files, of which the last has the line ends of Windows."""
   folder.mkdir(parents=True, exist_ok=True)
-  rows = [('sentence1', 'sentence2', 'similarity_score'), *pairs]
-  for split, end in ('train', '\n'), ('dev', '\n'), ('test', '\r\n'):
-    with (folder / f'stsb-en-{split}.csv').open('w', newline='') as file:
-      csv.writer(file, lineterminator=end).writerows(rows)
+  for name, end in zip(benchmark.files, ('\n', '\n', '\r\n'), strict=True):
+    with (folder / name).open('w', newline='') as file:
+      file.write(benchmark.header + end)
+      csv.writer(file, benchmark.dialect, lineterminator=end).writerows(rows)
   return folder
+
+
+JUDGMENTS = ['NEUTRAL', 'ENTAILMENT', 'NEUTRAL', 'CONTRADICTION']
+
+
+def sick_rows():
+  """Number, sentences, score from 1 to 5, judgment."""
+  return [
+    (number, one, other, round(1 + 0.8 * score, 3), JUDGMENTS[number % 4])
+    for number, (one, other, score) in enumerate(PAIRS)
+  ]
+
+
+def write_sick(folder):
+  """The three files of SICK."""
+  return _write(folder, PUBLISHED['sick_entailment'], sick_rows())
+
+
+# Question, whether the sentence answers it, and the sentence.
+ANSWERS = [
+  (f'Where is the {thing} ?', label, f'{start} {place} .')
+  for thing, place in (
+    ('owl', 'the barn'),
+    ('ferry', 'the pier'),
+    ('choir', 'the hall'),
+    ('fox', 'the wood'),
+    ('lamp', 'the attic'),
+  )
+  for start, label in (
+    (f'The {thing} is in', 1),
+    (f'No {thing} lives near', 0),
+    (f'Nobody knows the {thing} of', 0),
+  )
+]
+
+
+def write_trec_qa(folder, rows=ANSWERS):
+  """The three files of TREC QA."""
+  return _write(folder, PUBLISHED['trec_qa'], rows)
 
 
 def write_jsonl(folder, rows):

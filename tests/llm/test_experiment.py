@@ -16,7 +16,9 @@ from tests.llm.pairs import (
   lines_of,
   small_config,
   write_jsonl,
+  write_sick,
   write_stsb,
+  write_trec_qa,
 )
 from zoo.core.errors import RunError
 from zoo.llm import experiment
@@ -228,3 +230,17 @@ def test_the_shipped_configs_are_valid_and_locked(name):
   assert config.readouts.max_new_tokens == 150
   with refuses("unknown variant 'smok'", 'smoke'):
     small_config(name, 'smok')
+
+
+@pytest.mark.parametrize(
+  ('name', 'write'), [('sick_relatedness', write_sick), ('trec_qa', write_trec_qa)]
+)
+def test_the_variants_of_published_benchmarks(tmp_path, parrot, name, write):
+  config = small_config(variant=f'{name},smoke', guess__model='constant')
+  summary = run(config, tmp_path / 'out', write(tmp_path / 'files'))
+  assert summary['benchmark'] == name
+  assert summary['num_prompts'] == 4
+  assert summary['arms']['with_guess']['forced']['copied_share'] == 1.0
+  validate(small_config(variant=name))
+  with refuses("'trec_qa,stsb' has several benchmarks"):
+    small_config(variant='trec_qa,stsb')

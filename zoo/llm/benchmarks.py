@@ -1,7 +1,7 @@
 """Benchmarks: examples with texts, and a number or a class as label, in three splits.
 
-STS-B is read from files that the user provides, under their licences; the library ships
-none of its sentences.
+Published ones are read from files that the user provides, under their licences; the
+library ships none of their sentences.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import dataclasses
 import hashlib
 import io
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from zoo.core.errors import UserError
 from zoo.host.files import MIB, UnreadableFile, parse_as, read_bytes, read_text
@@ -136,48 +137,160 @@ def _classes(splits: dict[str, list[Example]], folder: pathlib.Path) -> tuple[st
   return tuple(sorted(classes))
 
 
-_HEADER = ['sentence1', 'sentence2', 'similarity_score']
+@dataclasses.dataclass(frozen=True)
+class Published:
+  """A benchmark in three files with one example per line, below a header."""
 
+  title: str  # and where the user gets the files
+  files: tuple[str, str, str]  # of train, dev and test
+  header: str
+  needed: str  # what a line must be, in words
+  example: Callable[[Sequence[str]], Example]  # from a line's cells; raises ValueError
+  classes: tuple[str, ...] = ()
+  dialect: type[csv.Dialect] = csv.excel
+  is_balanced: bool = False  # see `balanced`; test has one example per question
 
-def read_stsb(folder: pathlib.Path | None) -> Benchmark:
-  """Reads STS-B from the files of github.com/PhilipMay/stsb-multi-mt.
+  def read(self, folder: pathlib.Path | None) -> Benchmark:
+    """The benchmark in a folder.
 
-  Raises UserError, with file and line, for a missing or malformed file.
-  """
-  names = [f'stsb-en-{split}.csv' for split in SPLITS]
-  if folder is None:
-    raise UserError(
-      f'--data is missing; it must name a folder with {", ".join(names)} of STS-B '
-      '(https://github.com/PhilipMay/stsb-multi-mt)'
-    )
-  files = _files_of(folder, names)
-  splits = {split: [*_stsb_examples(path)] for split, path in files.items()}
-  return Benchmark(splits, (), _digest(files))
-
-
-def _stsb_examples(path: pathlib.Path) -> Iterator[Example]:
-  reader = csv.reader(io.StringIO(read_text(path, MAX_BYTES), newline=''))
-  cells: list[str] = []
-  try:
-    if (header := next(reader, [])) != _HEADER:
+    Raises UserError, with file and line, for a missing or malformed file.
+    """
+    if folder is None:
       raise UserError(
-        f'{path} begins with {",".join(header)[:80]!r}; it must begin with '
-        f'{",".join(_HEADER)!r}'
+        f'--data is missing; it must name a folder with {", ".join(self.files)} of '
+        f'{self.title}'
       )
-    for cells in reader:
-      one, other, score = cells
-      if not (one.strip() and other.strip() and 0.0 <= float(score) <= 5.0):
-        raise ValueError
-      # Three digits are all that the scores have.
-      yield Example((one, other), round(float(score), 3))
-    if reader.line_num == 1:
-      raise UserError(f'{path} has no examples')
-  except UserError:
-    raise
-  except csv.Error as error:  # for example a cell of more than 131,072 characters
-    raise UserError(f'{path}, line {reader.line_num} cannot be read: {error}') from None
-  except ValueError:
-    raise UserError(
-      f'{path}, line {reader.line_num} is {",".join(cells)[:80]!r}; it must be two '
-      'sentences and a score from 0 to 5'
-    ) from None
+    files = _files_of(folder, self.files)
+    splits = {split: [*self._examples(path)] for split, path in files.items()}
+    for split, path in files.items():
+      if self.is_balanced:
+        splits[split] = balanced(splits[split], self.classes, split == 'test')
+      if not splits[split]:
+        missing = 'question with both labels' if self.is_balanced else 'examples'
+        raise UserError(f'{path} has no {missing}')
+    return Benchmark(splits, self.classes, _digest(files))
+
+  def _examples(self, path: pathlib.Path) -> Iterator[Example]:
+    join = self.dialect.delimiter.join
+    text = io.StringIO(read_text(path, MAX_BYTES), newline='')
+    reader = csv.reader(text, self.dialect)
+    cells: list[str] = []
+    try:
+      if (header := join(next(reader, []))) != self.header:
+        raise UserError(
+          f'{path} begins with {header[:80]!r}; it must begin with {self.header!r}'
+        )
+      for cells in reader:
+        yield self.example(cells)
+    except UserError:
+      raise
+    except csv.Error as error:  # for example a cell of more than 131,072 characters
+      raise UserError(
+        f'{path}, line {reader.line_num} cannot be read: {error}'
+      ) from None
+    except ValueError:
+      raise UserError(
+        f'{path}, line {reader.line_num} is {join(cells)[:80]!r}; it must be '
+        f'{self.needed}'
+      ) from None
+
+
+def balanced(
+  examples: Sequence[Example], classes: Sequence[str], one_each: bool
+) -> list[Example]:
+  """A subset of examples with as many of each class, for every question.
+
+  An example's first text is its question. Only questions with examples of all classes
+  are kept, and of each class as many examples as the rarest has, drawn at random. With
+  `one_each` every question has one example, and the class alternates from question to
+  question. The draws are the same in each call.
+  """
+  rng = np.random.default_rng(0)
+  questions: dict[str, dict[str, list[Example]]] = {}
+  for example in examples:
+    of = questions.setdefault(example.texts[0], {name: [] for name in classes})
+    of[str(example.label)].append(example)
+  chosen = []
+  complete = [of for of in questions.values() if all(of.values())]
+  for number, of in enumerate(complete):
+    size = 1 if one_each else min(map(len, of.values()))
+    for name in [classes[number % len(classes)]] if one_each else classes:
+      places = rng.choice(len(of[name]), size, replace=False)
+      chosen += [of[name][place] for place in sorted(places)]
+  return chosen
+
+
+def _texts(*cells: str) -> tuple[str, ...]:
+  if not all(cell.strip() for cell in cells):
+    raise ValueError('an empty text')
+  return cells
+
+
+def _score(cell: str, low: float, high: float) -> float:
+  if not low <= float(cell) <= high:
+    raise ValueError('out of bounds')
+  return round(float(cell), 3)  # three digits are all that the scores have
+
+
+def _stsb(cells: Sequence[str]) -> Example:
+  one, other, score = cells
+  return Example(_texts(one, other), _score(score, 0.0, 5.0))
+
+
+_JUDGMENTS = 'contradiction', 'entailment', 'neutral'
+_VERDICTS = 'no', 'yes'  # whether the sentence answers the question
+
+
+def _sick_relatedness(cells: Sequence[str]) -> Example:
+  _, one, other, score, judgment = cells
+  _JUDGMENTS.index(judgment.lower())
+  return Example(_texts(one, other), _score(score, 1.0, 5.0))
+
+
+def _sick_entailment(cells: Sequence[str]) -> Example:
+  return Example(_sick_relatedness(cells).texts, cells[-1].lower())
+
+
+def _trec_qa(cells: Sequence[str]) -> Example:
+  question, label, sentence = cells
+  return Example(_texts(question, sentence), _VERDICTS[('0', '1').index(label)])
+
+
+class _Tabs(csv.excel_tab):
+  quoting = csv.QUOTE_NONE
+  quotechar = None
+
+
+_SICK = Published(
+  title='SICK (https://alt.qcri.org/semeval2014/task1)',
+  files=('SICK_train.txt', 'SICK_trial.txt', 'SICK_test_annotated.txt'),
+  header='pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment',
+  needed=(
+    'a number, two sentences, a score from 1 to 5, and NEUTRAL, ENTAILMENT or '
+    'CONTRADICTION, with tabs between them'
+  ),
+  example=_sick_relatedness,
+  dialect=_Tabs,
+)
+PUBLISHED = {
+  'stsb': Published(
+    title='STS-B (https://github.com/PhilipMay/stsb-multi-mt)',
+    files=('stsb-en-train.csv', 'stsb-en-dev.csv', 'stsb-en-test.csv'),
+    header='sentence1,sentence2,similarity_score',
+    needed='two sentences and a score from 0 to 5',
+    example=_stsb,
+  ),
+  'sick_relatedness': _SICK,
+  'sick_entailment': dataclasses.replace(
+    _SICK, example=_sick_entailment, classes=_JUDGMENTS
+  ),
+  'trec_qa': Published(
+    title='TREC QA (Wang, Smith and Mitamura 2007, as tokenised by Yao et al. 2013)',
+    files=('train.csv', 'dev.csv', 'test.csv'),
+    header='qtext,label,atext',
+    needed='a question, 1 or 0, and a sentence',
+    example=_trec_qa,
+    classes=_VERDICTS,
+    is_balanced=True,
+  ),
+}

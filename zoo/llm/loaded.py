@@ -14,7 +14,7 @@ from jaxtyping import Float
 from zoo.core.errors import UserError
 from zoo.host.files import user_path
 from zoo.llm import load_model, needs_extra
-from zoo.llm.benchmarks import Benchmark, read_jsonl, read_stsb
+from zoo.llm.benchmarks import PUBLISHED, Benchmark, read_jsonl
 from zoo.llm.config import EMBEDDING, Config
 from zoo.llm.guesses import Guesses, Scale, make_guesses
 from zoo.llm.readouts import Model
@@ -35,7 +35,7 @@ class Loaded:
   def benchmark(self, config: Config, data: str | os.PathLike[str] | None) -> Benchmark:
     """The benchmark of a config; raises UserError if it cannot be read."""
     name, folder = config.benchmark.name, None if data is None else user_path(data)
-    read = read_jsonl if name == 'jsonl' else read_stsb
+    read = read_jsonl if name == 'jsonl' else PUBLISHED[name].read
     return self._once((name, folder), lambda: read(folder))
 
   def model(self, config: Config) -> Model:
@@ -55,7 +55,7 @@ class Loaded:
       return np.stack([self._vectors[text] for text in texts])
 
     return self._once(
-      (benchmark.sha256, f'{config.guess} {config.seed}'),
+      (benchmark.sha256, config.benchmark.name, f'{config.guess} {config.seed}'),
       lambda: make_guesses(config.guess, benchmark, scale, embed_new, config.seed),
     )
 
