@@ -25,6 +25,7 @@ from zoo.core.errors import (
 )
 from zoo.core.learning_rule import AnyArray, LearningRule
 from zoo.core.protocols import Predictor, Task
+from zoo.core.registry import forget_arguments
 from zoo.theory.exact import require_rule
 from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
@@ -140,7 +141,11 @@ def gradient_flows(
 
   Models of one kind and of the same sizes share one compiled program.
   """
-  return tuple(gradient_flow(model, task, times, tolerance) for model in models)
+  with double_precision():
+    copies = [in_float64(model) for model in models]
+    for copy in copies:  # models made with other arguments would be other programs
+      forget_arguments(copy)
+    return tuple(gradient_flow(copy, task, times, tolerance) for copy in copies)
 
 
 def descent(
