@@ -143,9 +143,12 @@ def test_map_agrees_with_an_optimizer_and_has_no_gradient(link, prior):
   y = prompt.y * np.where(np.arange(12) < 3, 1, [1, -1] * 6).astype(np.float32)
   prompt = zoo.Prompt(prompt.x, y, prompt.x_query, prompt.y_query)
   seen = [np.arange(12) < k for k in (0, 1, 5, 12)]
-  at_every_k = jax.vmap(predictor.weights, (Examples(None, None, 0, None),))
-  weights = jax.jit(jax.vmap(at_every_k, (Examples(0, 0, None, 0),)))(
-    Examples(prompt.x, prompt.y, np.stack(seen), prompt.x_query)
+  at_every_k = jax.vmap(
+    lambda x, y, seen, x_query: predictor.weights(Examples(x, y, seen, x_query)),
+    (None, None, 0, None),
+  )
+  weights = jax.jit(jax.vmap(at_every_k, (0, 0, None, 0)))(
+    prompt.x, prompt.y, np.stack(seen), prompt.x_query
   )
   for b in range(4):
     for i, k in enumerate((0, 1, 5, 12)):

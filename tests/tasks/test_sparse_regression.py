@@ -125,11 +125,16 @@ def test_the_lasso_is_that_of_another_library(penalty):
 
   prompt, x, y = _examples(task, 4)
   lasso = sparse.Lasso(penalty)
-  weights = jax.jit(jax.vmap(lasso.weights, (Examples(0, 0, None, 0),)))
+  weights = jax.jit(
+    jax.vmap(
+      lambda x, y, seen, x_query: lasso.weights(Examples(x, y, seen, x_query)),
+      (0, 0, None, 0),
+    )
+  )
   np.testing.assert_array_equal(jax.jit(lasso.predictions)(prompt)[:, 0], 0)
   for k in (1, 2, 5, 12):
-    given = Examples(prompt.x, prompt.y, jnp.arange(12) < k, prompt.x_query)
-    found = np.asarray(weights(given), np.float64)
+    seen = jnp.arange(12) < k
+    found = np.asarray(weights(prompt.x, prompt.y, seen, prompt.x_query), np.float64)
     for i in range(4):
       x_k, y_k = x[i, :k], y[i, :k]
       other = sklearn.linear_model.Lasso(

@@ -101,12 +101,14 @@ def sample_losses(
   seed: int = 0,
   *,
   lengths: Sequence[int] | None = None,
+  loss: Loss | None = None,
 ) -> dict[str, Float[np.ndarray, 'p n']]:
   """The loss of each predictor on each of the same prompts, at each length; float64.
 
-  Raises UserError as `curve` does.
+  `loss` defaults to that of the task. Raises UserError as `curve` does.
   """
-  return _sample(predictors, task, num_prompts, seed, lengths, loss_of(task))
+  given = loss_of(task) if loss is None else jax.tree_util.Partial(loss)
+  return _sample(predictors, task, num_prompts, seed, lengths, given)
 
 
 def _sample(

@@ -8,7 +8,6 @@ devices together, whatever the precision, and those of a loop as often as it run
 from __future__ import annotations
 
 import math
-import resource
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -76,16 +75,20 @@ def tokens_per_step(config: Config, model: Model) -> int | None:
   return config.train.batch_size * num_tokens(layout, length)
 
 
-def peak_memory(devices: Sequence[Any]) -> tuple[int, str]:
+def peak_memory(devices: Sequence[Any]) -> tuple[int | None, str | None]:
   """The most bytes in use at a time, on the fullest of the devices, and 'device'.
 
   Where a backend does not know them, as that of CPUs, those of the process, and
-  'process'. Both are since the process began.
+  'process'; None on Windows, which has no such count. Both are since the process began.
   """
   peaks = [(one.memory_stats() or {}).get('peak_bytes_in_use') for one in devices]
   known = [peak for peak in peaks if peak is not None]
   if known:
     return max(known), 'device'
+  if sys.platform == 'win32':
+    return None, None
+  import resource  # which Windows lacks
+
   unit = 1 if sys.platform == 'darwin' else 1024  # of getrusage
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, 'process'
 
