@@ -107,6 +107,7 @@ class LiteralsTask(BooleanTask):
     return jnp.where(relevant, _sample_signs(signs_key, relevant.shape), 0)
 
   def hypotheses(self) -> Hypotheses:
+    """All functions that the task may draw."""
     w = np.asarray([*itertools.product([0.0, 1.0, -1.0], repeat=self.num_features)])
     size = np.abs(w).sum(axis=1)
     log_prior = size * math.log(RELEVANT / 2 / (1 - RELEVANT))
@@ -170,6 +171,7 @@ class Majority(BooleanTask):
     return (dot(x, function[None]) > 0.5).astype(x.dtype)
 
   def hypotheses(self) -> Hypotheses:
+    """All functions that the task may draw."""
     w = np.asarray([*itertools.product([0.0, 1.0], repeat=self.num_features)])
     log_prior = w.sum(axis=1) * math.log(RELEVANT / (1 - RELEVANT))
     return Hypotheses(w, log_prior, 0 * log_prior)
@@ -228,6 +230,7 @@ class SparseParity(ParityTask):
     return jax.random.permutation(key, relevant).astype(float)
 
   def hypotheses(self) -> Hypotheses:
+    """All functions that the task may draw."""
     subsets = [*itertools.combinations(range(self.num_features), self.num_relevant)]
     w = np.zeros((len(subsets), self.num_features))
     np.put_along_axis(w, np.asarray(subsets), 1, axis=1)
