@@ -181,21 +181,27 @@ def _within(inputs: Inputs) -> _Chunk:
     readers.append((erase, total - log_decay))
   if erase_key is not None:
     places.append(erase_key)
-  # All products in one call: on CPUs, small programs take as long as they have steps.
-  pairs = [(*reader, place, total) for reader in readers for place in places]
-  rows, reached, columns, totals = map(jnp.concatenate, zip(*pairs, strict=True))
-  products = jnp.split(_products(rows, columns, reached, totals), len(pairs))
+  # One call for both readers: on CPUs, small programs take as long as they have steps.
+  rows, reached = map(jnp.concatenate, zip(*readers, strict=True))
+  totals = jnp.concatenate([total] * len(readers))
+  products = [  # by place, then by reader
+    jnp.split(
+      _products(rows, jnp.concatenate([place] * len(readers)), reached, totals),
+      len(readers),
+    )
+    for place in places
+  ]
   # A query also reads what its own token writes and erases.
   own = (jnp.sum(query * place, axis=-1)[..., None] * _unit(query) for place in places)
-  scores = [one + more for one, more in zip(products, own, strict=False)]
+  scores = [of[0] + more for of, more in zip(products, own, strict=True)]
   written, erased = _to_write(inputs), None
   if erase is not None:
-    inverse = _unit_lower_inverse(products[-1])
+    inverse = _unit_lower_inverse(products[-1][1])
     erased = inverse @ (jnp.exp(readers[1][1]) * erase)
     if erase_key is None:
       written = inverse @ written
     else:
-      read = inverse @ (products[-2] @ written)
+      read = inverse @ (products[0][1] @ written)
       written = jnp.concatenate([written, -read], axis=-2)
       erased = jnp.concatenate([jnp.zeros_like(erased), erased], axis=-2)
   last = total[..., -1:, :]
