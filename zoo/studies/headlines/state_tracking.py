@@ -124,8 +124,8 @@ HEADLINE = Study(
   minutes=40,
   measure=measure,
   log=(
-    '1000 steps on all 40 symbols, Adam 1e-2 → 2400 steps on growing prompts, with '
-    'β₂ 0.95 and clipping',
+    '1000 steps on all 40 symbols, Adam 1e-2 (delta 0.95, mamba3 0.00) → 2400 steps on '
+    'growing prompts, with β₂ 0.95 and clipping',
     'mamba3: 64 features of B and C, 1e-2 → 16 features, 3e-3; not adopted: rates of '
     '1e-2 with faster growth, and training to 160 symbols (0.45, one seed)',
     'delta: 3e-3 instead of 1e-2, not adopted (0.46, one seed)',
