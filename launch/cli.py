@@ -74,10 +74,11 @@ def run(main: Main) -> None:
   """Parses the flags, runs `main` and exits.
 
   A UserError gives one line and exit code 2, or 75 if another process uses the folder,
-  a RunError one line and code 1, Ctrl-C one line and code 130. Anything else is a bug,
-  and keeps its traceback. If several processes all fail with the same code, only the
-  first prints the line. A process that fails alone exits without cleanup: cleanup would
-  wait for the other processes, which in turn wait for this one.
+  a RunError one line and code 1, Ctrl-C in training one line and code 130; before
+  training it ends the process silently, as a closed pipe does with code 1. Anything
+  else is a bug, and keeps its traceback. If several processes all fail with the same
+  code, only the first prints the line. A process that fails alone exits without
+  cleanup: cleanup would wait for the other processes, which in turn wait for this one.
   """
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     # Before training Ctrl-C ends the process, also while it computes or imports.

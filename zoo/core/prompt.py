@@ -122,9 +122,8 @@ def check_prompt(
       'features'
     )
   (b, c, d), labels = prompt.x.shape, prompt.y.shape[2:]
-  for name, shape in (
-    *(('y', (b, c, *labels)), ('x_query', (b, d)), ('y_query', (b, *labels))),
-  ):
+  expected = {'y': (b, c, *labels), 'x_query': (b, d), 'y_query': (b, *labels)}
+  for name, shape in expected.items():
     if (found := vars(prompt)[name].shape) != shape:
       raise UserError(
         f'prompt.{name} has shape {found}; it must be {shape}, since prompt.x has '

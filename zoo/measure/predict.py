@@ -151,9 +151,8 @@ def sample_batches(
 
 def loss_of(task: Task) -> Loss:
   """The loss of a task, which compiled programs take as an argument."""
-  while isinstance(
-    task, ChangedTask
-  ):  # it has the loss, and so the programs, of another
+  # A changed task has the loss, and so the programs, of the task that it changes.
+  while isinstance(task, ChangedTask):
     task = task.task
   if is_value(task):
     return jax.tree_util.Partial(type(task).loss, fresh(task))

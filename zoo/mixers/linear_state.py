@@ -181,7 +181,8 @@ def _within(inputs: Inputs) -> _Chunk:
     readers.append((erase, total - log_decay))
   if erase_key is not None:
     places.append(erase_key)
-  # One call for both readers: on CPUs, small programs take as long as they have steps.
+  # One call for both readers: on CPUs, the number of operations sets the time of small
+  # programs.
   rows, reached = map(jnp.concatenate, zip(*readers, strict=True))
   totals = jnp.concatenate([total] * len(readers))
   products = [  # by place, then by reader
@@ -192,7 +193,8 @@ def _within(inputs: Inputs) -> _Chunk:
     for place in places
   ]
   # A query also reads what its own token writes and erases.
-  own = (jnp.sum(query * place, axis=-1)[..., None] * _unit(query) for place in places)
+  unit = _unit(query)
+  own = (jnp.sum(query * place, axis=-1)[..., None] * unit for place in places)
   scores = [of[0] + more for of, more in zip(products, own, strict=True)]
   written, erased = _to_write(inputs), None
   if erase is not None:

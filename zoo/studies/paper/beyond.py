@@ -79,25 +79,26 @@ def _context(runs: Runs) -> tuple[Panel, ...]:
   )
 
 
-def unequal(ratio: float) -> LinearRegression:
-  """Feature variances in geometric progression, of mean 1; `ratio` is that of the ends.
+def _unequal(ratio: float) -> Float[np.ndarray, 'd d']:
+  """Feature variances in geometric progression, of mean 1.
 
-  Each entry of the prior mean is 0.5.
+  `ratio` is the largest divided by the smallest.
   """
   variances = np.geomspace(1, ratio, NUM_FEATURES)
-  covariance = np.diag(variances * NUM_FEATURES / variances.sum())
-  return dataclasses.replace(
-    setting.task(mean=SMALL_MEAN), feature_covariance=covariance
-  )
+  return np.diag(variances * NUM_FEATURES / variances.sum())
 
 
 def _at_ratio(label: str, ratio: float) -> Point:
-  covariance = tuple(map(tuple, np.asarray(unequal(ratio).feature_covariance).tolist()))
+  covariance = tuple(map(tuple, _unequal(ratio).tolist()))
   return _trained(label, prior_mean=SMALL_MEAN, feature_covariance=covariance)
 
 
 def _covariance(runs: Runs) -> tuple[Panel, ...]:
-  tasks = [unequal(ratio) for ratio in ALL_RATIOS]
+  plain = setting.task(mean=SMALL_MEAN)
+  tasks = [
+    dataclasses.replace(plain, feature_covariance=_unequal(ratio))
+    for ratio in ALL_RATIOS
+  ]
 
   def line(
     name: str, kind: str, colour: str, risk: Callable[[LinearRegression], float]
