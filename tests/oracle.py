@@ -80,11 +80,6 @@ def lsa(
   return float(multi_head_tokens(tokens, heads)[-1, -1])
 
 
-def yq_lsa(x, y, x_query, heads: list[Head], w) -> float:
-  """Definition 3: the guess y_q = w.x_q is trained, and there is no constant."""
-  return lsa(x, y, x_query, heads, guess=w, bias=0.0)
-
-
 def ltb_tokens(tokens: np.ndarray, heads: list[Head], w_1, w_2) -> np.ndarray:
   """Eq. 30 before its index: W_2^T W_1 applied to the updated embedding."""
   w_1, w_2 = _float64(w_1, w_2)
@@ -93,12 +88,6 @@ def ltb_tokens(tokens: np.ndarray, heads: list[Head], w_1, w_2) -> np.ndarray:
   for j in range(updated.shape[1]):
     out[:, j] = w_2.T @ (w_1 @ updated[:, j])
   return out
-
-
-def ltb(x, y, x_query, heads: list[Head], w_1, w_2) -> float:
-  """Eq. 30: y_q = 0 in the embedding."""
-  tokens = embed(x, y, x_query, 0.0)
-  return float(ltb_tokens(tokens, heads, w_1, w_2)[-1, -1])
 
 
 def gd_weights(x, y, start, step_size: float) -> np.ndarray:
@@ -115,19 +104,6 @@ def gd_beta_weights(x, y, start, step) -> np.ndarray:
     residual = float(x[i] @ start) - y[i]
     gradient += residual * x[i] / context
   return start - step @ gradient
-
-
-def gd_transformer_head(start, step_size: float) -> Head:
-  """Eq. 7 with W_P = -eta I: eq. 3 already divides by C, once."""
-  (start,) = _float64(start)
-  features = len(start)
-  w_v = np.zeros((features + 1, features + 1))
-  w_v[features, :features] = start
-  w_v[features, features] = -1.0
-  select = np.zeros((features + 1, features + 1))
-  for k in range(features):
-    select[k, k] = 1.0
-  return Head(-step_size * np.eye(features + 1), w_v, select, select)
 
 
 def second_moment(x, y) -> np.ndarray:

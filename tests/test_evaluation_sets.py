@@ -46,35 +46,15 @@ def test_the_prompts_are_those_recorded_and_of_the_task(name):
   for field, recorded in zip(FIELDS, spec.means, strict=True):
     assert abs(drawn[field].mean(dtype=np.float64) - recorded) < 1e-8
   # The task as it is written down, once more.
-  d, c = 10, 100 if name == 'long_context' else 10
-  mean = np.zeros(d) if name == 'zero_mean' else np.full(d, 2.0)
-  noise = 0.25 if name == 'noisy' else 0.0
-  variances = np.ones(d)
-  if name == 'anisotropic':
-    variances = np.array([4, 4, 2, 2, 1, 1, 0.5, 0.5, 0.25, 0.25])
-  x, y, x_query, y_query = (drawn[field].astype(np.float64) for field in FIELDS)
-  assert (x.shape[1:], x.dtype) == ((c, d), np.float64)
-  power = np.sum(variances * (1 + mean**2))  # of ŵ·x: tr Σ(Λ + w* w*ᵀ)
-  within_standard_errors(np.einsum('bci,bcj->bij', x, x) / c, np.diag(variances))
-  within_standard_errors(x_query[:, :, None] * x_query[:, None], np.diag(variances))
-  within_standard_errors(np.mean(y**2, axis=1), power + noise)
-  within_standard_errors(y_query**2, power)
-  within_standard_errors(np.einsum('bc,bci->bi', y, x) / c, variances * mean)
-  within_standard_errors(y_query[:, None] * x_query, variances * mean)
-  # E y y_q (x·x_q) = tr Σ²(Λ + w* w*ᵀ): context and query share their weights.
-  product = np.einsum('bc,bci,bi,b->b', y, x, x_query, y_query) / c
-  within_standard_errors(product, np.sum(variances**2 * (1 + mean**2)))
-
-
-def within_standard_errors(samples, expected):
-  """The mean over the first axis is within 5 standard errors, in each of its entries.
-
-  There are some 1,500 entries in all tests together, of which 5 would be passed by one
-  in 2 million; the seed is fixed, so that this is settled once.
-  """
-  error = samples.mean(axis=0) - expected
-  stderr = samples.std(axis=0) / np.sqrt(len(samples))
-  assert (np.abs(error) <= 5 * stderr).all()
+  mean = 0.0 if name == 'zero_mean' else 2.0
+  variances = np.diag([4, 4, 2, 2, 1, 1, 0.5, 0.5, 0.25, 0.25])
+  assert spec.task == isotropic(
+    10,
+    100 if name == 'long_context' else 10,
+    mean,
+    0.5 if name == 'noisy' else 0.0,
+    feature_covariance=variances if name == 'anisotropic' else None,
+  )
 
 
 def test_what_is_read_is_what_was_drawn(data_dir):

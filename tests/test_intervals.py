@@ -34,13 +34,6 @@ def test_an_interval_of_differences_is_that_of_the_paired_t_test():
   assert found.mean == pytest.approx(np.mean(one - other))
 
 
-def test_intervals_cover_the_mean_as_often_as_they_say():
-  draws = np.random.default_rng(1).normal(3.0, 2.0, size=(1000, 6))
-  covered = np.mean([low <= 3.0 <= high for _, low, high in map(interval, draws)])
-  # Four standard errors of a share of 1000 at 0.95.
-  assert abs(covered - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 1000)
-
-
 def test_one_sample_says_nothing_of_its_error():
   assert math.isnan(estimate([2.0]).stderr)
   assert math.isnan(estimate_from_moments(2.0, 4.0, 1).stderr)

@@ -12,7 +12,6 @@ import zoo
 from tests import oracle
 from tests.marks import mostly_full
 from zoo import theory
-from zoo.core.statistics import triangle
 
 _KEY = jax.random.key(11)
 
@@ -66,16 +65,6 @@ def test_one_draw_serves_every_prior_mean_and_noise_level():
   one, other = _task(3, 4, noise_std=0.2), _task(3, 4, prior_mean=5.0, noise_std=3.0)
   drawn = [task.sample_statistics(_KEY, 16) for task in (one, other)]
   jax.tree.map(np.testing.assert_array_equal, *drawn)
-
-
-@pytest.mark.parametrize(('c', 'width'), [(1, 1), (5, 3), (60, 40)])
-def test_the_triangle_is_that_of_the_gram_matrix(c, width):
-  vectors = np.random.default_rng(0).normal(size=(c, width, 7)).astype(np.float32)
-  rows, columns = np.tril_indices(width)
-  gram = np.einsum('cib,cjb->ijb', *[vectors.astype(float)] * 2)[rows, columns]
-  # c products of normals: some 2 c roundings of a partial sum, each below 2 c.
-  found = jax.jit(triangle)(vectors)
-  np.testing.assert_allclose(found, gram, atol=3e-7 * c * c)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The equations of mixers a second time: NumPy, float64, one token after the other.
 
-Nothing here is taken from zoo but the parameters of a mixer.
+Nothing in the equations is taken from zoo but the parameters of a mixer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from tests.compare import assert_close
 from zoo.core import registry
 from zoo.mixers import Site
 
@@ -113,6 +114,10 @@ def recur(q, k, u, decay, erase=None, at=None, state=None):
   return out, state
 
 
-def each(function, batch) -> np.ndarray:
-  """`function` of the tokens `[n, w]` of each prompt."""
-  return np.stack([function(np.asarray(one)) for one in batch])
+def assert_is(name: str, loop: Any, n: int = N, **options) -> None:
+  """A mixer of random weights is `loop(p, x)` of each prompt, p being the weights."""
+  with jax.enable_x64(True):
+    mixer, x = warm(name, **options), tokens(n)
+    p = parameters(mixer)
+    expected = np.stack([loop(p, np.asarray(one)) for one in x])
+    assert_close(call(mixer, x), expected, EXACT)

@@ -1,17 +1,14 @@
 """Softmax and ReLU attention against loops over queries, keys and heads."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from tests.compare import assert_close, refuses
-from tests.compiled import built
+from tests.compare import assert_close
 from tests.mixers.loops import call
 from tests.weights import double, drawn
 from zoo.mixers import ReLUAttention, Site, SoftmaxAttention
-from zoo.mixers.attention import rotate
 
 _B, _N, _W, _H = 2, 5, 8, 2
 _S = _W // _H
@@ -110,39 +107,7 @@ def test_keys_have_a_bias_only_where_it_changes_outputs(kind, rotary, has_bias):
   assert same != has_bias
 
 
-def test_no_key_bias_changes_no_other_weight():
-  with_bias, without = built(
-    lambda: nnx.List(
-      SoftmaxAttention(Site(_W, _H), rotary=rotary, rngs=nnx.Rngs(0))
-      for rotary in (True, False)
-    )
-  )
-  for name in ('query', 'key', 'value', 'out'):
-    one, other = (getattr(each, name).kernel for each in (with_bias, without))
-    np.testing.assert_array_equal(one[...], other[...])
-
-
 @pytest.mark.parametrize('kind', [SoftmaxAttention, ReLUAttention])
 def test_a_set_without_examples_is_finite(kind):
   model = drawn(lambda: kind(Site(_W, _H), False, rngs=nnx.Rngs(0)))
   assert np.isfinite(call(model, jnp.asarray(_tokens(n=1)))).all()
-
-
-def test_rotated_products_depend_on_the_distance_alone():
-  one, other = np.random.default_rng(2).normal(size=(2, 6))
-  turned, against = (
-    np.asarray(jax.jit(lambda all: rotate(all, np.arange(9)))(repeated))[0, :, 0]
-    for repeated in (np.broadcast_to(vector, (1, 9, 1, 6)) for vector in (one, other))
-  )
-  products = turned @ against.T
-  for distance in range(-8, 9):
-    diagonal = np.diagonal(products, distance)
-    assert_close(diagonal, np.full_like(diagonal, diagonal[0]), _DOUBLE)
-  assert not np.allclose(products[0], products[0, 0])
-
-
-def test_widths_that_heads_cannot_share_are_refused():
-  with refuses('width is 8; it must be a multiple of num_heads, which is 3'):
-    SoftmaxAttention(Site(8, 3), rngs=nnx.Rngs(0))
-  with refuses('the heads have 3 features; rotary needs an even number'):
-    SoftmaxAttention(Site(6, 2), rotary=True, rngs=nnx.Rngs(0))

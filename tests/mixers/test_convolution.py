@@ -1,21 +1,9 @@
 """Hyena."""
 
-import jax
 import numpy as np
 
-from tests.compare import assert_close, refuses
-from tests.mixers.loops import (
-  EXACT,
-  N,
-  W,
-  call,
-  convolve,
-  each,
-  linear,
-  parameters,
-  tokens,
-  warm,
-)
+from tests.compare import refuses
+from tests.mixers.loops import N, W, assert_is, convolve, linear, warm
 
 
 def _long(kernels, x):
@@ -29,7 +17,7 @@ def _long(kernels, x):
 def test_hyena():
   horizon = 10.0
 
-  def filters():
+  def filters(p):
     kernels = np.zeros((2, N, W))
     for t in range(N):
       angles = 2 * np.pi * np.arange(1, 9) * t / horizon
@@ -43,20 +31,17 @@ def test_hyena():
         kernels[:, t, channel] = np.exp(-alpha * t / horizon) * both[:, channel]
     return kernels
 
-  def loop(u):
+  def loop(p, u):
     v, one, two = (
       convolve(p, f'convolutions.{i}', linear(p, f'projections.{i}', u))
       for i in range(3)
     )
-    first, second = filters()
+    first, second = filters(p)
     direct, other = p['skips']
     inner = one * (_long(first, v) + direct * v)
     return linear(p, 'out', two * (_long(second, inner) + other * inner))
 
-  with jax.enable_x64(True):
-    mixer, x = warm('hyena', horizon=horizon), tokens()
-    p = parameters(mixer)
-    assert_close(call(mixer, x), each(loop, x), EXACT)
+  assert_is('hyena', loop, horizon=horizon)
 
 
 def test_the_horizon_is_positive():

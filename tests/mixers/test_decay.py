@@ -1,31 +1,27 @@
 """Linear attention, retention, gated linear attention, Mamba-2."""
 
-import jax
+import functools
+
 import numpy as np
 import pytest
 from flax import nnx
 
 import zoo
-from tests.compare import assert_close, refuses
+from tests.compare import refuses
 from tests.compiled import built
 from tests.mixers.loops import (
-  EXACT,
   B,
   H,
   N,
   W,
-  call,
-  convolve,
-  each,
+  assert_is,
   heads,
   linear,
-  parameters,
   recur,
   rms,
   sigmoid,
   silu,
   softplus,
-  tokens,
   warm,
 )
 from zoo.mixers.mixer import Mixer
@@ -55,10 +51,7 @@ def _linear_loop(p, x, causal=True):
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('n', [1, N])
 def test_linear_attention(causal, n):
-  with jax.enable_x64(True):
-    mixer, x = warm('linear', causal=causal), tokens(n)
-    p = parameters(mixer)
-    assert_close(call(mixer, x), each(lambda x: _linear_loop(p, x, causal), x), EXACT)
+  assert_is('linear', functools.partial(_linear_loop, causal=causal), n, causal=causal)
 
 
 def _rotated(x, t):
@@ -72,7 +65,7 @@ def _rotated(x, t):
 
 @pytest.mark.parametrize('rotary', [True, False])
 def test_retention(rotary):
-  def loop(x):
+  def loop(p, x):
     q, k, v = (heads(linear(p, name, x)) for name in ('query', 'key', 'value'))
     reads = []
     for h in range(H):
@@ -83,48 +76,18 @@ def test_retention(rotary):
       reads.append(recur(q[h], k[h] / np.sqrt(_S), v[h], decay)[0])
     return _gated(p, reads, x)
 
-  with jax.enable_x64(True):
-    mixer, x = warm('retention', rotary=rotary), tokens()
-    p = parameters(mixer)
-    assert_close(call(mixer, x), each(loop, x), EXACT)
+  assert_is('retention', loop, rotary=rotary)
 
 
 def test_gated_linear_attention():
-  def loop(x):
+  def loop(p, x):
     q, k, v = (heads(linear(p, name, x)) for name in ('query', 'key', 'value'))
     gate = sigmoid(linear(p, 'decay', linear(p, 'decay_in', x)))
     decay = heads(gate ** (1 / 16))
     reads = [recur(q[h] / np.sqrt(_S), k[h], v[h], decay[h])[0] for h in range(H)]
     return _gated(p, reads, x)
 
-  with jax.enable_x64(True):
-    mixer, x = warm('gla'), tokens()
-    p = parameters(mixer)
-    assert_close(call(mixer, x), each(loop, x), EXACT)
-
-
-def test_mamba2():
-  size = 3
-
-  def loop(u):
-    x = heads(silu(convolve(p, 'convolve_value', linear(p, 'value', u))))
-    k_q = silu(convolve(p, 'convolve_key_query', linear(p, 'key_query', u)))
-    z = silu(linear(p, 'gate', u))
-    delta = softplus(linear(p, 'rate.linear', u) + p['rate.bias'])
-    y = np.zeros((N, H, 2 * _S))
-    for h in range(H):
-      state = np.zeros((size, 2 * _S))
-      for t in range(N):
-        state *= np.exp(-delta[t, h] * np.exp(p['rate.log_a'][h]))
-        state += np.outer(delta[t, h] * k_q[t, :size], x[h, t])
-        y[t, h] = k_q[t, size:] @ state + p['skip'][h] * x[h, t]
-    y = np.stack([rms(p, 'norm', row) for row in y.reshape(N, 2 * W) * z])
-    return linear(p, 'out', y)
-
-  with jax.enable_x64(True):
-    mixer, x = warm('mamba2', state_size=size), tokens()
-    p = parameters(mixer)
-    assert_close(call(mixer, x), each(loop, x), EXACT)
+  assert_is('gla', loop)
 
 
 def test_mamba2_starts_with_the_rates_of_the_paper():

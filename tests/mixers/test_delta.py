@@ -1,6 +1,7 @@
 """Delta rules, with and without gates, and RWKV-7, whose state is erased likewise."""
 
-import jax
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,16 +9,14 @@ from flax import nnx
 
 from tests.compare import assert_close
 from tests.mixers.loops import (
-  EXACT,
   H,
   N,
   W,
+  assert_is,
   call,
   convolve,
-  each,
   heads,
   linear,
-  parameters,
   recur,
   rms,
   sigmoid,
@@ -96,16 +95,13 @@ def _loop(name, p, x, most):
   ],
 )
 def test_delta_rules(name, options):
-  with jax.enable_x64(True):
-    mixer, x = warm(name, **options), tokens()
-    p, most = parameters(mixer), 2 if options else 1
-    assert_close(call(mixer, x), each(lambda x: _loop(name, p, x, most), x), EXACT)
+  assert_is(name, functools.partial(_loop, name, most=2 if options else 1), **options)
 
 
 def test_gated_delta_product():
   steps = 3
 
-  def loop(x):
+  def loop(p, x):
     q = heads(_convolved(p, 'query', x))
     k, v = (_convolved(p, one, x).reshape(N, steps, H, _S) for one in ('key', 'value'))
     beta = 2 * sigmoid(linear(p, 'strength', x)).reshape(N, steps, H)
@@ -122,10 +118,7 @@ def test_gated_delta_product():
       reads.append(read)
     return _gated(p, 'gated_delta_product', reads, x)
 
-  with jax.enable_x64(True):
-    mixer, x = warm('gated_delta_product', num_householder=steps), tokens()
-    p = parameters(mixer)
-    assert_close(call(mixer, x), each(loop, x), EXACT)
+  assert_is('gated_delta_product', loop, num_householder=steps)
 
 
 def test_one_product_is_the_gated_delta_rule():
@@ -160,7 +153,7 @@ def test_a_product_weighs_the_values_of_a_token_alike():
 
 
 def test_rwkv7():
-  def loop(x):
+  def loop(p, x):
     change = np.concatenate([np.zeros((1, W)), x[:-1]]) - x
     r, w, k, v, a, g = (
       x + p[f'shifts.{name}'] * change
@@ -184,10 +177,7 @@ def test_rwkv7():
     gate = _low_rank(p, 'gate', g, sigmoid)
     return linear(p, 'out', gate * np.concatenate(parts, axis=1))
 
-  with jax.enable_x64(True):
-    mixer, x = warm('rwkv7'), tokens()
-    p = parameters(mixer)
-    assert_close(call(mixer, x), each(loop, x), EXACT)
+  assert_is('rwkv7', loop)
 
 
 @pytest.mark.parametrize(('negative', 'least'), [(True, -0.99), (False, 0.0)])

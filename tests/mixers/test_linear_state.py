@@ -138,16 +138,6 @@ def test_strong_decay_does_not_overflow(kind):
   assert_close(one, other, 1e-4)
 
 
-def test_equal_keys_are_erased_exactly():
-  """The last value is all that is left of one key, at strength 1: S = kᵀ v_t."""
-  inputs = _inputs('delta', 'float32')
-  key = np.broadcast_to(np.asarray(inputs.key)[:, :1], inputs.key.shape)
-  ones, zero = np.ones((_B, _N, _H), 'f'), np.zeros((_B, _H, _K, _V), 'f')
-  inputs = inputs._replace(query=key, key=key, write=ones, erase=key)
-  # Lengths are 1 up to the 1e-6 of `normalize`.
-  assert_close(chunkwise(inputs, zero)[0], inputs.value, 1e-4)
-
-
 def test_the_delta_rule_is_online_gradient_descent():
   """LMS: w ← w + η (y_t − w·x_t) x_t on the examples, read at the next one."""
   rng = np.random.default_rng(2)

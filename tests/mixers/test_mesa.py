@@ -13,12 +13,11 @@ from tests.mixers.loops import (
   H,
   N,
   W,
+  assert_is,
   call,
   convolve,
-  each,
   heads,
   linear,
-  parameters,
   rms,
   sigmoid,
   silu,
@@ -34,7 +33,7 @@ _S = W // H
 
 
 def test_mesa():
-  def loop(x):
+  def loop(p, x):
     q, k = (
       heads(silu(convolve(p, f'convolutions.{one}', linear(p, one, x))))
       for one in ('query', 'key')
@@ -53,10 +52,7 @@ def test_mesa():
         merged[t, h] = rms(p, 'norm', read)
     return linear(p, 'out', merged.reshape(N, W))
 
-  with jax.enable_x64(True):
-    mixer, x = warm('mesa'), tokens()
-    p = parameters(mixer)
-    assert_close(call(mixer, x), each(loop, x), EXACT)
+  assert_is('mesa', loop)
 
 
 def test_it_is_ridge_regression_without_forgetting():

@@ -1,27 +1,22 @@
 """State-space models of channels."""
 
-import jax
 import numpy as np
 import pytest
 from flax import nnx
 from scipy.special import erf
 
 import zoo
-from tests.compare import assert_close, refuses
+from tests.compare import refuses
 from tests.compiled import built
 from tests.mixers.loops import (
-  EXACT,
   N,
   W,
-  call,
+  assert_is,
   convolve,
-  each,
   linear,
-  parameters,
   sigmoid,
   silu,
   softplus,
-  tokens,
   warm,
 )
 from zoo.mixers import Site
@@ -31,7 +26,7 @@ _SIZE = 3
 
 @pytest.mark.parametrize('name', ['mamba', 'longhorn'])
 def test_mamba_and_longhorn(name):
-  def loop(u):
+  def loop(p, u):
     x = silu(convolve(p, 'convolution', linear(p, 'value', u)))
     k_q = linear(p, 'key_query', x)
     rate = linear(p, 'rate', linear(p, 'rate_in', x)) + p['rate_bias']
@@ -51,14 +46,11 @@ def test_mamba_and_longhorn(name):
         y[t, channel] = q @ state + p['skip'][channel] * x[t, channel]
     return linear(p, 'out', y * silu(linear(p, 'gate', u)))
 
-  with jax.enable_x64(True):
-    mixer, x = warm(name, state_size=_SIZE), tokens()
-    p = parameters(mixer)
-    assert_close(call(mixer, x), each(loop, x), EXACT)
+  assert_is(name, loop, state_size=_SIZE)
 
 
 def test_s4d():
-  def loop(u):
+  def loop(p, u):
     poles = -np.exp(p['log_real']) + 1j * p['frequency']
     kept = np.exp(np.exp(p['log_rate'])[:, None] * poles)
     read = p['read_real'] + 1j * p['read_imaginary']
@@ -69,10 +61,7 @@ def test_s4d():
     y = y * (1 + erf(y / np.sqrt(2))) / 2
     return linear(p, 'out', y) * sigmoid(linear(p, 'gate', y))
 
-  with jax.enable_x64(True):
-    mixer, x = warm('s4d', state_size=4), tokens()
-    p = parameters(mixer)
-    assert_close(call(mixer, x), each(loop, x), EXACT)
+  assert_is('s4d', loop, state_size=4)
 
 
 def test_s4d_starts_as_s4d_lin():

@@ -1,25 +1,11 @@
 """Test-time training of linear models."""
 
-import jax
 import numpy as np
 import pytest
 
 from tests.compare import assert_close, refuses
 from tests.marks import mostly_full
-from tests.mixers.loops import (
-  EXACT,
-  H,
-  N,
-  W,
-  call,
-  each,
-  heads,
-  linear,
-  parameters,
-  sigmoid,
-  tokens,
-  warm,
-)
+from tests.mixers.loops import H, N, W, assert_is, heads, linear, sigmoid, warm
 
 _S = W // H
 
@@ -40,7 +26,7 @@ def _gradient(z, scale, bias, target):
 # A mini-batch that is cut short, one a token, and one longer than the prompt.
 @pytest.mark.parametrize('size', mostly_full([3], [1, 16]))
 def test_ttt(size):
-  def loop(x):
+  def loop(p, x):
     q, k, v = (heads(linear(p, one, x)) for one in ('query', 'key', 'value'))
     rate = sigmoid(linear(p, 'rate', x)) / _S
     out = np.zeros((N, H, _S))
@@ -58,10 +44,7 @@ def test_ttt(size):
         out[t, h] = q[h, t] + _norm(q[h, t] @ weights + bias, scale, shift)
     return linear(p, 'out', out.reshape(N, W))
 
-  with jax.enable_x64(True):
-    mixer, x = warm('ttt', mini_batch_size=size), tokens()
-    p = parameters(mixer)
-    assert_close(call(mixer, x), each(loop, x), EXACT)
+  assert_is('ttt', loop, mini_batch_size=size)
 
 
 def test_the_gradient_in_this_file_is_one():

@@ -2,49 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from flax import nnx
 
 import zoo
-from tests.compiled import built
-from tests.marks import mostly_full
-from zoo.models.initial_guess import GUESSES
 
 D, C, B = 3, 5, 2  # features, examples and prompts
-
-_TASKS = {
-  'linear_regression': {'noise_std': 0.5},
-  'logistic_regression': {},
-  'gaussian_clusters': {'num_classes': 3},
-}
-# One has several outputs, and a guess that is trained; of the others each task is there
-# once, and each guess.
-TASKS_AND_GUESSES = [
-  ('gaussian_clusters', 'network'),
-  *((task, 'zero') for task in _TASKS),
-  *(('logistic_regression', guess) for guess in GUESSES if guess != 'zero'),
-]
-# Quick tests check every model on another task, in test_contract.py.
-each_task_and_guess = pytest.mark.parametrize(
-  ('task', 'guess'), mostly_full([], TASKS_AND_GUESSES)
-)
-
-
-def check(name: str, task: str, guess: str, **given: Any) -> None:
-  """A model keeps its contract on a task, with some guess of the labels."""
-  made = zoo.create_task(task, num_features=D, context_length=C, **_TASKS[task])
-  outputs = 3 if task == 'gaussian_clusters' else 1
-  given |= {'num_features': D, 'num_outputs': outputs, 'guess': guess}
-  if guess == 'fixed':
-    given |= {'guess_weights': [0.5, -1.0, 0.3], 'guess_bias': 0.2}
-  make: Any = functools.partial(zoo.create_model, name, **given)
-  zoo.check_model(built(lambda: make(rngs=nnx.Rngs(0))), made)
 
 
 def prompt(

@@ -14,9 +14,11 @@ from jax.sharding import AxisType
 
 import zoo
 from tests.compare import refuses
+from tests.compiled import built
 from tests.marks import mostly_full
 from tests.models import bodies
 from tests.settings import isotropic
+from zoo.models.initial_guess import GUESSES
 
 _D, _C, _B = bodies.D, bodies.C, 8
 
@@ -34,6 +36,19 @@ _WHERE_TAKEN = {
   'width': 8,
 }
 
+# One has several outputs, and a guess that is trained; of the others each task is there
+# once, and each guess.
+_TASKS = {
+  'linear_regression': {'noise_std': 0.5},
+  'logistic_regression': {},
+  'gaussian_clusters': {'num_classes': 3},
+}
+_TASKS_AND_GUESSES = [
+  ('gaussian_clusters', 'network'),
+  *((task, 'zero') for task in _TASKS),
+  *(('logistic_regression', guess) for guess in GUESSES if guess != 'zero'),
+]
+
 _every_model = pytest.mark.parametrize('name', zoo.core.registry.models.names())
 
 
@@ -42,11 +57,14 @@ def _taken(name: str) -> set[str]:
 
 
 _WITH_HEADS = [name for name in zoo.list_models() if 'num_heads' in _taken(name)]
+_WITH_GUESSES = [
+  name for name in zoo.list_models() if {'guess', 'num_outputs'} <= _taken(name)
+]
 
 
-def _create(name: str, key: Any = 0) -> Any:
+def _create(name: str, key: Any = 0, **more: Any) -> Any:
   given = {k: v for k, v in _WHERE_TAKEN.items() if k in _taken(name)}
-  given |= _NEEDED.get(name, {})
+  given |= _NEEDED.get(name, {}) | more
   return zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(key), **given)
 
 
@@ -78,6 +96,21 @@ _KINDS = ['yq_lsa', 'transformer']
 def test_it_keeps_its_contract(name):
   # Of two examples there are fewer in two ways: one, and none.
   zoo.check_model(_build(name), isotropic(_D, 2, prior_mean=1.0, noise_std=0.5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('name', 'task', 'guess'),
+  mostly_full(
+    [('deep_set', *_TASKS_AND_GUESSES[0])], _WITH_GUESSES, _TASKS_AND_GUESSES
+  ),
+)
+def test_it_keeps_its_contract_on_other_tasks(name, task, guess):
+  made = zoo.create_task(task, num_features=_D, context_length=_C, **_TASKS[task])
+  given: dict[str, Any] = {'num_outputs': made.num_outputs, 'guess': guess}
+  if guess == 'fixed':
+    given |= {'guess_weights': [0.5, -1.0, 0.3], 'guess_bias': 0.2}
+  zoo.check_model(built(lambda: _create(name, **given)), made)
 
 
 @_every_model

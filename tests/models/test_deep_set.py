@@ -39,12 +39,3 @@ def test_it_is_a_network_of_a_mean_over_examples(float64, outputs):
   assert_close(found.reshape(expected.shape), expected, 1e-12)
   assert_close(alone, found[:, -1], 1e-12)
   assert_close(none, found[:, 0], 1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('task', 'guess'),
-  mostly_full([('gaussian_clusters', 'network')], bodies.TASKS_AND_GUESSES),
-)
-def test_it_keeps_its_contract(task, guess):
-  bodies.check('deep_set', task, guess, width=8)

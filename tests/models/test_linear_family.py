@@ -116,7 +116,6 @@ def _all_it_says(graph: nnx.GraphDef, state: nnx.State, prompt: zoo.Prompt):
   )
 
 
-@functools.cache
 def _outcome(name: str, heads: int, d: int, c: int, precision: str) -> _Outcome:
   with jax.enable_x64(precision == 'float64'):
     model, prompt = _model(name, heads, d), _prompt(d, c)
@@ -125,90 +124,60 @@ def _outcome(name: str, heads: int, d: int, c: int, precision: str) -> _Outcome:
   return _Outcome(model, prompt, *jax.tree.map(np.asarray, outcome))
 
 
-@functools.cache
-def _expected(name: str, heads: int, d: int, c: int, precision: str):
-  """The updated embedding matrices [b, e, t] and predictions, by the equations."""
-  outcome = _outcome(name, heads, d, c, precision)
-  matrices, predictions = [], []
+def _expected(name: str, outcome: _Outcome) -> np.ndarray:
+  """The updated embedding matrices [b, e, t], by the equations."""
+  matrices = []
   for x, y, x_query in _examples(outcome.prompt):
     all_heads = _heads(outcome.model)
     if name == 'ltb':
       w_1, w_2 = outcome.model.w_1[...], outcome.model.w_2[...]
       tokens = oracle.embed(x, y, x_query, 0.0)
       matrices.append(oracle.ltb_tokens(tokens, all_heads, w_1, w_2))
-      predictions.append(oracle.ltb(x, y, x_query, all_heads, w_1, w_2))
     else:
       # The model's own guess, as it was rounded to the precision.
+      guess, bias = _guess(len(x_query)).astype(outcome.called.dtype), 0.0
       if name == 'yq_lsa':
-        guess, bias = np.asarray(outcome.model.w[...]), 0.0
-        predictions.append(oracle.yq_lsa(x, y, x_query, all_heads, guess))
+        guess = np.asarray(outcome.model.w[...])
       else:
-        guess = _guess(d).astype(precision)
-        bias = float(np.asarray(0.7, precision))
-        predictions.append(oracle.lsa(x, y, x_query, all_heads, guess, bias))
+        bias = float(np.asarray(0.7, outcome.called.dtype))
       y_guess = float(guess.astype(np.float64) @ x_query) + bias
       tokens = oracle.embed(x, y, x_query, y_guess)
       matrices.append(oracle.multi_head_tokens(tokens, all_heads))
-  return np.stack(matrices), np.stack(predictions)
+  return np.stack(matrices)
 
 
 @_each_precision
 @_each_case
-def test_forward_tokens_is_the_equation_of_the_paper(name, heads, d, c, precision):
-  outcome = _outcome(name, heads, d, c, precision)
-  matrices, predictions = _expected(name, heads, d, c, precision)
-  updated = np.swapaxes(outcome.updated, 1, 2)  # tokens are rows in code
-  assert_close(updated, matrices, _TOLERANCE[precision])
-  assert_close(outcome.updated[:, -1, -1], predictions, _TOLERANCE[precision])
-
-
-@_each_precision
-@_each_case
-def test_call_and_learning_rule_predict_the_same(name, heads, d, c, precision):
-  outcome = _outcome(name, heads, d, c, precision)
-  _, predictions = _expected(name, heads, d, c, precision)
-  literal = outcome.updated[:, -1, -1]
+def test_all_that_a_model_says_is_the_equation_of_the_paper(
+  name, heads, d, c, precision
+):
+  outcome, tolerance = _outcome(name, heads, d, c, precision), _TOLERANCE[precision]
+  expected = _expected(name, outcome)
+  # Tokens are rows in code.
+  assert_close(np.swapaxes(outcome.updated, 1, 2), expected, tolerance)
   for prediction in (outcome.called, outcome.by_rule):
-    assert prediction.shape == (_B,)
-    assert_close(prediction, literal, _TOLERANCE[precision])
-    assert_close(prediction, predictions, _TOLERANCE[precision])
-
-
-@_each_precision
-@_each_case
-def test_weights_learned_in_context_are_the_gradient(name, heads, d, c, precision):
-  outcome = _outcome(name, heads, d, c, precision)
-  assert_close(outcome.gradient, outcome.weights, _TOLERANCE[precision])
+    assert_close(prediction, expected[:, -1, -1], tolerance)
+  # The weights that are learned in context are the gradient.
+  assert_close(outcome.gradient, outcome.weights, tolerance)
   rule = outcome.rule
   weights = [
     oracle.rule_weights(x, y, rule.init, rule.update)
     for x, y, _ in _examples(outcome.prompt)
   ]
-  assert_close(outcome.weights, np.stack(weights), _TOLERANCE[precision])
-
-
-@_each_case
-def test_attention_matters_in_these_tests(name, heads, d, c):
-  # Else an error in it could hide below the tolerance. Nor may it hide the rest.
-  outcome = _outcome(name, heads, d, c, 'float64')
-  rest = np.asarray(outcome.prompt.x_query) @ outcome.rule.init + outcome.rule.bias
-  largest = np.abs(outcome.called).max()
-  assert np.abs(outcome.called - rest).max() >= 0.1 * largest
-  assert np.abs(rest).max() >= 0.01 * largest
-
-
-@_each_case
-def test_learning_rule_is_symmetric_and_of_the_promised_shape(name, heads, d, c):
-  rule, e = _outcome(name, heads, d, c, 'float64').rule, d + 1
-  shapes = {key: np.shape(leaf) for key, leaf in vars(rule).items()}
-  expected = {'init': (d,), 'update': (d, e, e), 'bias': (), 'bias_update': (e, e)}
-  assert shapes == expected
+  assert_close(outcome.weights, np.stack(weights), tolerance)
   # Compiled, the two halves of a symmetric pair may be rounded differently.
-  assert_close(rule.update, np.swapaxes(rule.update, 1, 2), 1e-15)
-  assert_close(rule.bias_update, np.transpose(rule.bias_update), 1e-15)
+  rounding = {'float64': 1e-15, 'float32': 1e-6}[precision]
+  assert_close(rule.update, np.swapaxes(rule.update, 1, 2), rounding)
+  assert_close(rule.bias_update, np.transpose(rule.bias_update), rounding)
   if name in ('yq_lsa', 'ltb'):  # no constant in these
     assert rule.bias == 0
     assert not np.any(rule.bias_update)
+  # Attention matters here, or an error in it could hide below the tolerance. Nor may it
+  # hide the rest.
+  rest = np.asarray(outcome.prompt.x_query) @ rule.init + rule.bias
+  largest = np.abs(outcome.called).max()
+  assert np.abs(outcome.called - rest).max() >= 0.1 * largest
+  assert np.abs(rest).max() >= 0.01 * largest
 
 
 @pytest.mark.parametrize(
@@ -240,37 +209,6 @@ def test_scores_hide_the_query_as_a_key_from_every_token():
   assert scores.shape == (_B, 2, 8, 8)
   assert not np.any(scores[:, :, -1])
   assert np.all(scores[:, :, :-1] != 0)
-
-
-def _set_head(model, head: oracle.Head) -> None:
-  for name, matrix in head._asdict().items():
-    parameter = getattr(model, name)
-    parameter[...] = jnp.asarray(matrix[None], parameter.dtype)
-
-
-_each_shape = pytest.mark.parametrize(('d', 'c'), mostly_full(_SHAPES[:1], _SHAPES))
-
-
-@_each_shape
-def test_yq_lsa_with_the_weights_of_eq_7_is_one_gradient_step(d, c):
-  start, step = _guess(d), 0.37
-  with jax.enable_x64(True):
-    model, prompt = _model('yq_lsa', 1, d), _prompt(d, c)
-    _set_head(model, oracle.gd_transformer_head(start, step))  # w is `start` already
-    step_rule = zoo.LearningRule.gradient_descent(start, step)
-    tokens, predictions, _, weights, _, rule = _all_it_says(*nnx.split(model), prompt)
-    literal = np.asarray(tokens)[:, -1, -1]
-    gap, by_rule = jax.jit(lambda r, s, p: (r.distance(s), s(p)))(
-      rule, step_rule, prompt
-    )
-    assert gap <= 1e-12
-  expected = np.stack(
-    [oracle.gd_weights(x, y, start, step) for x, y, _ in _examples(prompt)]
-  )
-  assert_close(weights, expected, 1e-12)
-  wanted = np.sum(expected * np.asarray(prompt.x_query), axis=1)
-  for prediction in (predictions, literal, by_rule):
-    assert_close(prediction, wanted, 1e-12)
 
 
 def test_yq_lsa_starts_without_a_guess():

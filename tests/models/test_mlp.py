@@ -76,12 +76,6 @@ def test_it_is_the_equation_on_padded_tokens(float64, name):
 
 
 @_each_model
-@bodies.each_task_and_guess
-def test_it_keeps_its_contract(name, task, guess):
-  bodies.check(name, task, guess, context_length=C + 1, width=8)
-
-
-@_each_model
 def test_it_predicts_the_query_alone(name):
   assert not zoo.core.protocols.predicts_all(nnx.eval_shape(lambda: _model(name)))
 

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from jax.flatten_util import ravel_pytree
 
 import configs
 import zoo
@@ -15,7 +14,7 @@ from tests.compiled import built, predict_all
 from tests.marks import mostly_full
 from tests.models import bodies
 from tests.models.bodies import C, D
-from tests.settings import general, isotropic
+from tests.settings import isotropic
 from tests.training.runs import small_config
 from tests.weights import drawn
 from zoo import theory
@@ -80,26 +79,6 @@ def test_its_curve_is_that_of_theory_and_of_samples(float64, rule):
   assert np.all(np.abs(losses.mean(axis=0) - curve) < 4 * errors)
 
 
-def test_the_gradient_of_the_exact_risk_is_that_of_finite_differences(float64):
-  task, model = general(D, C, noise_std=0.4), drawn(lambda: _model('gated_delta'), 0.1)
-  graph, state = nnx.split(model)
-  flat, back = ravel_pytree(state)
-
-  @jax.jit
-  def risk_and_slopes(flat):
-    return jax.value_and_grad(
-      lambda flat: theory.exact_risk(nnx.merge(graph, back(flat)), task)
-    )(flat)
-
-  start, width = np.asarray(flat), 1e-5
-  slopes = np.asarray(risk_and_slopes(start)[1])
-  for slope, unit in zip(slopes, np.eye(len(slopes)), strict=True):
-    ends = (risk_and_slopes(start + sign * width * unit)[0] for sign in (1, -1))
-    found = float(np.subtract(*ends)) / (2 * width)
-    # Central differences: a curvature times width², and rounding/width.
-    assert found == pytest.approx(slope, rel=1e-5, abs=1e-6)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_trained_on_the_exact_risk_it_is_the_best_delta_rule(tmp_path):
@@ -116,11 +95,6 @@ def test_trained_on_the_exact_risk_it_is_the_best_delta_rule(tmp_path):
   np.testing.assert_allclose(theory.exact_curve(model, task), best.curve, atol=1e-2)
   np.testing.assert_allclose(model.write[...], best.steps[:, 0, 0], atol=1e-2)
   np.testing.assert_allclose(model.start[...], 1.0, atol=1e-2)
-
-
-@pytest.mark.slow
-def test_it_keeps_its_contract():
-  zoo.check_model(built(lambda: _model('gated_delta')), isotropic(D, 3, 1.0, 0.5))
 
 
 def test_too_many_examples_are_refused():

@@ -14,7 +14,7 @@ from tests.compiled import built, predict, predict_all
 from tests.marks import mostly_full
 from tests.models import bodies
 from tests.weights import double, drawn, promoting_float64
-from zoo.models.transformer import FeedForward, Transformer, make_norm
+from zoo.models.transformer import FeedForward, Transformer
 
 _D, _C = bodies.D, 4
 # Some thousand operations in double precision, each rounded by 1e-16.
@@ -32,10 +32,6 @@ def _drawn(**given: Any) -> Any:
 
 def _prompt() -> zoo.Prompt:
   return bodies.prompt(context=_C)
-
-
-def _gelu(z):
-  return z / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
 
 
 def _layer_norm(norm, z):
@@ -67,7 +63,7 @@ def _attention(mixer, z):
 def _layers(model, z):
   for layer in model.layers:
     z = z + _attention(layer.mixer, _layer_norm(layer.norm_1, z))
-    hidden = _gelu(_affine(layer.feed_forward.up, _layer_norm(layer.norm_2, z)))
+    hidden = bodies.gelu(_affine(layer.feed_forward.up, _layer_norm(layer.norm_2, z)))
     z = z + _affine(layer.feed_forward.out, hidden)
   return z
 
@@ -156,21 +152,6 @@ def test_feed_forward_networks_are_their_equations(kind):
     hidden *= gate / (1 + np.exp(-gate))
     assert network.up.bias is None
   assert_close(found, _affine(network.out, hidden), _DOUBLE)
-
-
-def test_rms_norm_divides_by_the_root_of_the_mean_square():
-  z = np.random.default_rng(0).normal(size=(2, 3, 4)).astype('f')
-
-  @jax.jit
-  def normed(z):
-    norm = make_norm('rms', 4, nnx.Rngs(0))
-    assert norm is not None
-    return norm(z)
-
-  expected = z / np.sqrt((z**2).mean(-1, keepdims=True))
-  # The ε of 1e-6 beside squares of about 1, and roundings of 6e-8.
-  assert_close(normed(z), expected, 1e-5)
-  assert make_norm('none', 4, nnx.Rngs(0)) is None
 
 
 def test_kernels_start_at_the_scale_that_is_asked_for():
@@ -297,39 +278,3 @@ def test_a_longer_context_than_the_positions_is_refused():
 def test_mistakes_are_one_line(given, said, unchecked):
   with refuses(*said):
     _model(**given)
-
-
-def test_with_the_tokens_of_the_paper_it_is_lsa():
-  """One linear mixer, no norm, no network: E + (1/C) W_P W_V E W_M Eᵀ W_Kᵀ W_Q E."""
-  e = _D + 1
-  with promoting_float64():
-    lsa: Any = drawn(
-      lambda: zoo.create_model(
-        'multi_head_lsa', num_features=_D, num_heads=1, rngs=nnx.Rngs(0)
-      )
-    )
-    model = _drawn(
-      mixer='linear',
-      tokens='joint',
-      causal=False,
-      num_layers=1,
-      num_heads=1,
-      width=e,
-      positions='none',
-      norm='none',
-      feed_forward='none',
-    )
-    (layer,) = model.layers
-    for linear, kernel in (
-      (model.read_in, np.eye(e)),
-      (layer.mixer.query, np.asarray(lsa.w_q[0]).T),
-      (layer.mixer.key, np.asarray(lsa.w_k[0]).T),
-      (layer.mixer.value, np.asarray(lsa.w_v[0]).T),
-      (layer.mixer.out, np.asarray(lsa.w_p[0]).T),
-      (model.read_out, np.eye(e)[:, -1:]),
-    ):
-      linear.kernel[...] = jnp.asarray(kernel)
-      if linear.bias is not None:
-        linear.bias[...] = jnp.asarray(np.zeros(kernel.shape[1]))
-    found, expected = predict(model, _prompt()), predict(lsa, _prompt())
-  assert_close(found, expected, _DOUBLE)

@@ -8,7 +8,6 @@ from scipy.special import softmax
 
 import zoo
 from tests.compare import refuses
-from zoo.measure.curves import sample_losses
 
 
 def _task(**changes) -> Any:
@@ -98,38 +97,6 @@ def test_bayes_is_the_share_of_the_pairings_that_fit(setting):
       expected = np.bincount(answers, minlength=setting['num_values']) / len(answers)
       # A probability of 0 is 1e-6, so that its logarithm is finite.
       np.testing.assert_allclose(every[b, k], expected, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('num_keys', [8, 20])  # fewer keys than values, and more
-def test_after_the_pairs_were_shown_nothing_is_left_to_guess(num_keys):
-  task = _task(num_keys=num_keys, num_values=12, context_length=20, num_pairs=8)
-  found = sample_losses(task.baselines(), task, 64, 0)
-  shown = np.arange(8)
-  # Certain answers have the probability 1 − 11e-6, since the others have 1e-6 each.
-  np.testing.assert_allclose(found['bayes'].mean(0)[:8], np.log(12 - shown), atol=2e-5)
-  np.testing.assert_allclose(found['bayes'][:, 8:], 0, atol=2e-5)
-  np.testing.assert_allclose(found['nearest_neighbours'][:, :8], np.log(12), atol=2e-5)
-  np.testing.assert_allclose(found['zero'], np.log(12), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_bayes_is_the_best_and_knows_its_loss():
-  task = _task(context_length=24)
-  found = sample_losses(task.baselines(), task, 2048, 1)
-  for name in ('nearest_neighbours', 'zero'):
-    gap = found[name] - found['bayes']
-    error = gap.std(0) / np.sqrt(len(gap))
-    assert np.all(gap.mean(0) >= -4 * error - 1e-6), name
-
-  def surprise(prediction: jax.Array, target: jax.Array) -> jax.Array:
-    own = task.loss(prediction, jax.nn.softmax(prediction))
-    return own - task.loss(prediction, target)
-
-  bayes = {'bayes': task.baselines()['bayes']}
-  gap = sample_losses(bayes, task, 2048, 1, loss=surprise)['bayes']
-  # 15 impossible values have 1e-6 each, which is 2e-4 of the mean surprise.
-  assert np.all(np.abs(gap.mean(0)) <= 4.5 * gap.std(0) / np.sqrt(2048) + 3e-4)
 
 
 def test_shifts_are_longer_contexts():

@@ -31,24 +31,6 @@ def test_a_feature_that_is_not_positive_goes_left():
   np.testing.assert_array_equal(labels, [3.0, 3.0, 5.0])
 
 
-def test_the_covariance_of_two_labels_is_the_probability_of_the_same_leaf():
-  # Each of the nodes draws a coordinate: with m of d of the same sign both go on
-  # together with the probability m/d, and after the depth 3 have the same leaf.
-  d, depth, count = 4, 3, 20_000
-  task = DecisionTree(num_features=d, context_length=1, depth=depth)
-  draw = jax.jit(jax.vmap(task.sample_function))
-  functions = draw(jax.random.split(jax.random.key(0), count))
-  # Row m differs from the first in the last d − m coordinates.
-  x = jnp.asarray(np.where(np.arange(d) < np.arange(d + 1)[:, None], 1.0, -1.0))
-  evaluate = jax.jit(jax.vmap(task.evaluate, (0, None)))
-  labels = np.asarray(evaluate(functions, x.astype('float32')))
-  products = labels * labels[:, -1:]
-  error = products.std(axis=0) / np.sqrt(count)
-  gap = products.mean(axis=0) - (np.arange(d + 1) / d) ** depth
-  assert np.all(np.abs(gap) <= 4 * error)
-  assert np.all(np.abs(labels.mean(axis=0)) <= 4 / np.sqrt(count))
-
-
 def test_each_coordinate_is_as_likely_at_each_node():
   task = DecisionTree(num_features=3, context_length=1, depth=2)
   keys = jax.random.split(jax.random.key(0), 10_000)

@@ -1,7 +1,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
@@ -9,8 +8,7 @@ from scipy.special import softmax
 
 import zoo
 from tests.marks import mostly_full
-from zoo.measure.curves import sample_losses
-from zoo.tasks.markov_chain import MarkovChain, _stationary_law
+from zoo.tasks.markov_chain import MarkovChain
 
 
 def _task(**changes) -> Any:
@@ -27,19 +25,8 @@ def _symbols(prompt: zoo.Prompt) -> np.ndarray:
 
 def test_a_prompt_is_one_sequence_of_symbols():
   prompt = _task(num_symbols=3, context_length=5).sample(jax.random.key(0), 7)
-  assert prompt.x.shape == prompt.y.shape == (7, 5, 3)
-  assert prompt.x_query.shape == prompt.y_query.shape == (7, 3)
   np.testing.assert_array_equal(prompt.y[:, :-1], prompt.x[:, 1:])
   np.testing.assert_array_equal(prompt.y[:, -1], prompt.x_query)
-  np.testing.assert_allclose(prompt.targets.sum(-1), 1, rtol=1e-6)
-
-
-def test_the_stationary_law_is_stationary():
-  matrices = np.random.default_rng(0).dirichlet(np.ones(5), (20, 5))
-  with jax.enable_x64(True):
-    law = np.asarray(jax.jit(jax.vmap(_stationary_law))(jnp.asarray(matrices)))
-  assert np.all(law > 0)
-  np.testing.assert_allclose(np.einsum('bi,bij->bj', law, matrices), law, rtol=1e-12)
 
 
 def _rows(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -92,7 +79,6 @@ def test_counts_are_those_of_a_loop():
     softmax(jax.jit(task.baselines()[name].predictions)(prompt), axis=-1)
     for name in ('bigram', 'unigram')
   )
-  unigram_of = jax.jit(task.baselines()['unigram'])
   for b, symbols in enumerate(_symbols(prompt)):
     for k in range(13):
       pairs, single = np.ones(4), np.ones(4)
@@ -103,9 +89,6 @@ def test_counts_are_those_of_a_loop():
         single[symbols[i]] += 1
       np.testing.assert_allclose(bigram[b, k], pairs / pairs.sum(), rtol=1e-5)
       np.testing.assert_allclose(unigram[b, k], single / single.sum(), rtol=1e-5)
-      if k in (0, 1, 12):  # the same of the query of a shorter prompt
-        one = softmax(unigram_of(prompt.prefix(k)), axis=-1)
-        np.testing.assert_allclose(one[b], unigram[b, k], rtol=1e-6)
 
 
 _bayes = jax.jit(_task().baselines()['bayes'].predictions)
@@ -130,14 +113,10 @@ def _bayes_by_quadrature(symbols: np.ndarray) -> float:
   return zero / total
 
 
-@pytest.mark.parametrize('k', mostly_full([6], [1]))
+@pytest.mark.parametrize('k', mostly_full([6], [0, 1]))
 def test_bayes_for_two_symbols_is_the_integral(k):
-  task = _task(context_length=6)
-  prompt = jax.device_get(task.sample(jax.random.key(4), 3))
+  prompt = jax.device_get(_task(context_length=6).sample(jax.random.key(4), 3))
   found = softmax(np.asarray(_bayes(prompt))[:, k], axis=-1)
-  bayes = jax.jit(task.baselines()['bayes'])
-  direct = softmax(bayes(prompt.prefix(k)), axis=-1)
-  np.testing.assert_allclose(found, direct, rtol=1e-5)
   for row, symbols in zip(found, _symbols(prompt), strict=True):
     # The integrand is not smooth at p = q = 0, where the integral is good to 1e-5.
     np.testing.assert_allclose(
@@ -151,31 +130,6 @@ def test_bayes_of_one_symbol_has_a_closed_form():
   found = softmax(np.asarray(_bayes(prompt))[:, 0], axis=-1)
   leaves = np.sum(found * (1 - np.asarray(prompt.x)[:, 0]), axis=1)
   np.testing.assert_allclose(leaves, 4 / 3 * (1 - np.log(2)), rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_bayes_is_the_best_and_knows_its_loss():
-  count, lengths = 2048, (0, 1, 9, 50)
-  task = _task(context_length=50)
-  baselines = task.baselines()
-  found = sample_losses(baselines, task, count, 1, lengths=lengths)
-  for name in ('bigram', 'unigram', 'zero'):
-    gap = found[name] - found['bayes']
-    assert np.all(gap.mean(0) >= -4 * gap.std(0) / np.sqrt(count)), name
-  # What the first symbol tells is worth this much at the start, and little later.
-  gap = found['bigram'] - found['bayes']
-  p = 4 / 3 * (1 - np.log(2))
-  start = np.log(2) + p * np.log(p) + (1 - p) * np.log(1 - p)
-  assert abs(gap[:, 0].mean() - start) <= 4 * gap[:, 0].std() / np.sqrt(count)
-  assert gap[:, -1].mean() < 5e-4
-
-  def surprise(prediction: jax.Array, target: jax.Array) -> jax.Array:
-    own = task.loss(prediction, jax.nn.softmax(prediction))
-    return own - task.loss(prediction, target)
-
-  bayes = {'bayes': baselines['bayes']}
-  own = sample_losses(bayes, task, count, 1, lengths=lengths, loss=surprise)['bayes']
-  assert np.all(np.abs(own.mean(0)) <= 4 * own.std(0) / np.sqrt(count))
 
 
 def test_bayes_is_left_out_where_it_has_no_closed_form():

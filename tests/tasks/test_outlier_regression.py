@@ -9,8 +9,6 @@ import scipy.stats
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_full
-from zoo.measure.curves import sample_losses
 from zoo.tasks import OutlierRegression
 from zoo.tasks.outlier_regression import WithoutOnes
 
@@ -85,21 +83,6 @@ def test_bayes_is_least_squares_on_the_rest():
       w = np.linalg.pinv(x[i, :k][rest]) @ y[i, :k][rest]
       expected = 1 if np.all(x[i, k] == 1) else w @ x[i, k]
       np.testing.assert_allclose(predictions[i, k], expected, atol=1e-8)
-
-
-@pytest.mark.parametrize('context_length', mostly_full([20], [100]))
-def test_the_risk_of_bayes_is_that_of_the_rest(context_length):
-  """`E max(0, d − K)`, with K the binomial number of examples that are no outliers."""
-  task, d = OutlierRegression(5, context_length), 5
-  losses = sample_losses(task.baselines(), task, 2048, 0, lengths=[context_length])
-  known = np.arange(context_length + 1)
-  weights = scipy.stats.binom.pmf(known, context_length, 0.1)
-  expected = weights @ np.maximum(0, d - known)
-  bayes = losses.pop('bayes')[:, 0]
-  assert abs(bayes.mean() - expected) < 4 * bayes.std() / np.sqrt(2048)
-  for name, values in losses.items():
-    gap = values[:, 0] - bayes
-    assert gap.mean() > -4 * gap.std() / np.sqrt(2048), name
 
 
 def test_there_is_no_bayes_for_orthogonal_outliers():

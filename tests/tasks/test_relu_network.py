@@ -3,7 +3,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.tasks.test_kernel import kernel
-from zoo.measure.curves import sample_losses
 from zoo.tasks import ReluNetwork
 
 
@@ -67,14 +66,3 @@ def test_noise_is_in_the_labels_and_not_in_the_targets():
   features = np.asarray(noisy.x).reshape(500, -1)
   correlations = np.corrcoef(noise, features, rowvar=False)[:20, 20:]
   assert np.abs(correlations).max() < 5 / np.sqrt(500)
-
-
-def test_the_prior_mean_and_zero_have_the_risks_that_are_said():
-  d, r, m = 3, 5, 0.75
-  task = ReluNetwork(d, 1, r, output_mean=m)
-  baselines = {name: task.baselines()[name] for name in ('kernel', 'zero')}
-  losses = sample_losses(baselines, task, 20_000, 0, lengths=[0])
-  at_mean = d * (1 + m**2 * (1 - 1 / np.pi))
-  for name, risk in (('kernel', at_mean), ('zero', at_mean + d * m**2 * r / np.pi)):
-    error = losses[name].std() / np.sqrt(20_000)
-    assert abs(losses[name].mean() - risk) <= 4 * error, name

@@ -4,15 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 import zoo
-from tests.compiled import AS_USERS
 from tests.marks import mostly_full
 from zoo.core import losses, values
 from zoo.tasks import FunctionClass
-from zoo.tasks.base import Scale, ShiftedTask, Stretch, sample_signs
+from zoo.tasks.base import Scale, ShiftedTask, sample_signs
 
 _D, _C = 6, 4
 _CHANGED = [
@@ -87,15 +84,6 @@ def test_longer_contexts_are_the_same_task():
   assert few == [f'context_length={2**30}']
 
 
-def test_shifts_are_equal_by_value():
-  one, two = _task().shifts(), _task().shifts()
-  assert one == two
-  assert len({*one.values(), *two.values()}) == len(one)
-  other = _task(noise_std=0.5).shifts()
-  assert all(one[name] != other[name] for name in [*_CHANGED, *_SCALED])
-  assert one['scale_x=2'] != _task().shifts()['scale_y=2'] != _task()
-
-
 @pytest.mark.parametrize(
   'name',
   mostly_full(['skewed', 'repeated_query', 'scale_y=3'], [*_CHANGED, *_SCALED]),
@@ -108,25 +96,6 @@ def test_labels_are_those_of_the_function_at_the_features(name):
   expected = scale * _features(prompt) @ mean
   np.testing.assert_allclose(prompt.targets, expected, rtol=1e-4, atol=1e-4)
   np.testing.assert_array_equal(prompt.y, prompt.targets[:, :-1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'name', mostly_full(['orthogonal_query'], [*_CHANGED, *_SCALED])
-)
-def test_prompts_are_the_same_bits_in_longer_batches_and_on_devices(name):
-  task = _task(noise_std=0.5).shifts()[name]
-  short, long = (task.sample(jax.random.key(3), size) for size in (8, 24))
-  beginning = jax.tree.map(lambda leaf: leaf[:8], long)
-  jax.tree.map(np.testing.assert_array_equal, short, beginning)
-  mesh = jax.make_mesh(
-    (4,), ('data',), axis_types=(AxisType.Auto,), devices=jax.devices()[:4]
-  )
-  with jax.set_mesh(mesh):
-    split = NamedSharding(mesh, P('data'))
-    sample = jax.jit(task.sample, static_argnums=1, out_shardings=split)
-    together = sample(jax.random.key(3), 24)
-  jax.tree.map(np.testing.assert_array_equal, together, long)
 
 
 def test_noise_of_the_labels_is_that_of_the_task():
@@ -163,12 +132,6 @@ def test_stretched_features_have_the_promised_eigenvalues(name):
   gap = np.abs(y.T @ y / len(y) - covariance)
   size = np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
   assert np.all(gap <= 4.5 * np.sqrt(2 * 2 / len(x)) * size)
-
-
-def test_an_equal_stretch_is_a_multiple():
-  x = jax.random.normal(jax.random.key(0), (5, _D))
-  found = Stretch((7.0,) * _D)(jax.random.key(1), x)
-  np.testing.assert_allclose(found, x, atol=1e-5)
 
 
 def test_the_context_lies_in_one_random_quadrant():
@@ -221,22 +184,10 @@ def test_a_query_in_the_span_of_the_context_is_orthogonal_all_the_same():
   assert np.abs(overlap).max() <= 1e-5
 
 
-@pytest.mark.parametrize('scale', mostly_full([3.0], [1 / 3, 1 / 2, 2.0]))
-def test_scaled_features_and_functions(scale):
-  shifts = _task().shifts()
-  name = f'={scale:.3g}'
-  x = np.ravel(shifts['scale_x' + name].sample(jax.random.key(0), 4000).x)
+def test_scaled_features():
+  x = np.ravel(_task().shifts()['scale_x=3'].sample(jax.random.key(0), 4000).x)
   # E x² = s², with the variance 2 s⁴.
-  assert abs(np.mean(x**2) / scale**2 - 1) <= 4.5 * np.sqrt(2 / len(x))
-  # The function is the same but for its size, at the same features.
-  scaled, plain = (
-    jax.jit(task.sample, static_argnums=1, compiler_options=AS_USERS)(
-      jax.random.key(0), 50
-    )
-    for task in (shifts['scale_y' + name], ShiftedTask(_task()))
-  )
-  np.testing.assert_array_equal(scaled.x, plain.x)
-  np.testing.assert_allclose(scaled.targets, scale * plain.targets, rtol=1e-6)
+  assert abs(np.mean(x**2) / 9 - 1) <= 4.5 * np.sqrt(2 / len(x))
 
 
 def test_bayes_of_the_task_goes_by_another_name():

@@ -3,7 +3,9 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from tests.compare import refuses
 from zoo.tasks import Sinusoid
 
 
@@ -42,3 +44,21 @@ def test_a_prompt_has_one_amplitude_and_one_phase():
     np.testing.assert_allclose(waves @ weights, labels, rtol=0, atol=1e-6)
     assert 0.1 - 1e-5 <= np.hypot(*weights) <= 0.5 + 1e-5
     assert weights[1] >= -1e-5  # sin p of a phase from 0 to π
+
+
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({'amplitude_range': (0.5, 0.1)}, 'amplitude_range is (0.5, 0.1)'),
+    ({'amplitude_range': (-0.1, 0.1)}, 'amplitude_range is (-0.1, 0.1)'),
+    ({'amplitude_range': 0.3}, 'amplitude_range is 0.3'),
+    ({'amplitude_range': (0, np.inf)}, 'amplitude_range holds'),
+    ({'phase_range': (0, 1, 2)}, 'phase_range has shape (3,)'),
+    ({'phase_range': (0, 7)}, 'phase_range is (0.0, 7.0)'),
+    ({'phase_range': 'pi'}, "phase_range is 'pi'"),
+  ],
+  ids=str,
+)
+def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
+  with refuses(said):
+    Sinusoid(**changes)

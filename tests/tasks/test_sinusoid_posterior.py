@@ -124,17 +124,6 @@ def test_two_examples_near_a_multiple_of_pi(turns):
   assert error.max() <= 1
 
 
-def test_the_same_example_again_tells_nothing():
-  prompt = _sample(_task(), 3, 24)
-  again = zoo.Prompt(
-    x=jnp.tile(prompt.x, (1, 9, 1)),
-    y=jnp.tile(prompt.y, (1, 9)),
-    x_query=prompt.x_query,
-    y_query=prompt.y_query,
-  )
-  np.testing.assert_allclose(_bayes(again), _bayes(prompt), rtol=0, atol=1e-5)
-
-
 def test_labels_near_zero_and_at_the_ends_of_the_range():
   # A label of 0 tells the phase, −x + mπ in the range, and is 1/a times as likely with
   # the amplitude a, whose mean is then 0.4/log 5.

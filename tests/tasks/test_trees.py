@@ -40,39 +40,6 @@ def test_two_examples_in_closed_form():
   assert GreedyTree(signs=False)(_prompt(x, y, [-2.0, 0.0])) == 4.0
 
 
-def test_a_greedy_tree_is_the_one_that_numpy_grows():
-  prompt = DecisionTree(num_features=6, context_length=30).sample(jax.random.key(0), 20)
-  expected = [
-    _grown(np.asarray(x, float), np.asarray(y, float), np.asarray(query, float))
-    for x, y, query in zip(prompt.x, prompt.y, prompt.x_query, strict=True)
-  ]
-  found = GreedyTree(signs=False)(prompt)
-  # Where two splits are equally good, as of two examples by any feature, scikit-learn
-  # draws one, and the tree may be another.
-  for prediction, (value, tied) in zip(found, expected, strict=True):
-    assert tied or prediction == np.float32(value)
-  assert sum(not tied for _, tied in expected) >= 3
-
-
-def _grown(x, y, query):
-  """The leaf of the query in the tree of best splits, and whether any was a draw."""
-  tied = False
-  while len(np.unique(y)) > 1:
-    splits = []
-    for feature in range(x.shape[1]):
-      values = np.unique(x[:, feature])
-      for threshold in (values[1:] + values[:-1]) / 2:
-        right = x[:, feature] > threshold
-        error = sum(np.sum((y[side] - y[side].mean()) ** 2) for side in (right, ~right))
-        splits.append((error, feature, threshold))
-    splits.sort()
-    tied |= len(splits) > 1 and splits[1][0] - splits[0][0] < 1e-9
-    _, feature, threshold = splits[0]
-    side = (x[:, feature] > threshold) == (query[feature] > threshold)
-    x, y = x[side], y[side]
-  return y[0], tied
-
-
 def test_signs_are_all_that_it_sees():
   prompt = DecisionTree(context_length=20).sample(jax.random.key(0), 4)
   far = zoo.Prompt(
@@ -80,13 +47,6 @@ def test_signs_are_all_that_it_sees():
   )
   for baseline in GreedyTree(), Boosting():
     np.testing.assert_array_equal(baseline(prompt), baseline(far))
-
-
-def test_a_tree_of_one_split_is_found():
-  # After 60 examples a feature that agrees with the right one has a probability 1e-17.
-  task = DecisionTree(num_features=3, context_length=60, depth=1)
-  prompt = task.sample(jax.random.key(0), 8)
-  np.testing.assert_allclose(GreedyTree()(prompt), prompt.y_query, rtol=1e-6)
 
 
 def test_its_losses_are_measured_without_compiling_it():

@@ -3,7 +3,6 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 import zoo
 from tests.marks import mostly_full
@@ -96,12 +95,3 @@ def test_smallest_eigenvalue_is_that_of_the_whole_hessian(make_task, kind):
   smallest = np.linalg.eigvalsh(hessian)[0]
   found = theory.certificate(zero, task).smallest_eigenvalue
   assert found == pytest.approx(smallest, abs=1e-12)
-
-
-def test_models_are_accepted():
-  task = isotropic(3, 4, 1.0)
-  model = zoo.create_model('lsa', num_features=3, rngs=nnx.Rngs(0))
-  excess = theory.certificate(model, task).excess_risk
-  assert excess == pytest.approx(
-    theory.exact_risk(model, task) - theory.exact_risk(theory.optimal_rule(task), task)
-  )

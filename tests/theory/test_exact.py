@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh
 import zoo
 from tests.marks import mostly_full
 from tests.settings import isotropic
-from zoo import estimators, theory
+from zoo import theory
 from zoo.theory.exact import float64_rule
 from zoo.theory.risk import float64_risk
 
@@ -29,68 +29,19 @@ def random_rule(d, seed=0, scale=0.5):
   )
 
 
-def models(d):
-  """Every model of the linear family, at random parameters."""
-  rngs = nnx.Rngs(params=d)
-  guess = np.linspace(-1, 1, d)
-  yq_lsa = zoo.create_model('yq_lsa', num_features=d, init_scale=0.6, rngs=rngs)
-  yq_lsa.w[...] = jnp.asarray(guess, yq_lsa.w.dtype)
-  return {
-    'lsa': zoo.create_model(
-      'lsa', num_features=d, initial_guess=guess, init_scale=0.6, rngs=rngs
-    ),
-    'multi_head_lsa': zoo.create_model(
-      'multi_head_lsa',
-      num_features=d,
-      num_heads=d + 1,
-      initial_guess=guess,
-      initial_bias=0.3,
-      init_scale=0.4,
-      rngs=rngs,
-    ),
-    'yq_lsa': yq_lsa,
-    'ltb': zoo.create_model('ltb', num_features=d, init_scale=0.7, rngs=rngs),
-  }
-
-
-def linear_estimators(task):
-  start = np.linspace(0.5, -0.5, task.num_features)
-  return {
-    'gradient_descent': estimators.gradient_descent(task),
-    'gradient_descent from elsewhere': estimators.gradient_descent(start, 0.3),
-    'gd_beta': estimators.gd_beta(task),
-    'prior_mean': estimators.prior_mean(task),
-  }
-
-
-def subjects(task):
-  d = task.num_features
-  return {'rule': random_rule(d), **models(d), **linear_estimators(task)}
-
-
-@pytest.mark.slow
+# What predicts as a rule of its own has the risk of the rule (test_trust.py).
 @pytest.mark.parametrize(
-  ('kind', 'd', 'c'),
-  mostly_full([('general', 2, 2)], KINDS, [(1, 3), (2, 2)]),
+  ('kind', 'd', 'c'), mostly_full([('general', 2, 2)], KINDS, [(1, 3), (2, 2)])
 )
 def test_exact_risk_is_the_expectation_over_all_prompts(
   cubature, make_task, kind, d, c
 ):
-  task = make_task(kind, d, c)
+  task, rule = make_task(kind, d, c), random_rule(d)
   prompt, weights = cubature(task)
-  for name, subject in subjects(task).items():
-    with jax.enable_x64(True):
-      if isinstance(subject, nnx.Module):
-        graph, state = nnx.split(subject)
-        subject = nnx.merge(graph, jax.tree.map(as_float64, state))
-      error = np.asarray(subject(prompt) - prompt.y_query)
-    expected = weights @ error**2
-    # Rounding of sums of at most 26,000 terms of one sign.
-    assert theory.exact_risk(subject, task) == pytest.approx(expected, rel=1e-11), name
-
-
-def as_float64(leaf):
-  return leaf.astype(float) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+  with jax.enable_x64(True):
+    error = np.asarray(rule(prompt) - prompt.y_query)
+  # Rounding of sums of at most 26,000 terms of one sign.
+  assert theory.exact_risk(rule, task) == pytest.approx(weights @ error**2, rel=1e-11)
 
 
 @pytest.mark.parametrize('kind', mostly_full(['general'], KINDS))

@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.flatten_util import ravel_pytree
 
 import zoo
 from tests.compare import assert_close, refuses
 from tests.marks import mostly_full
 from tests.settings import isotropic
-from tests.theory.deep_rules import form_of, predict
+from tests.theory.deep_rules import predict
 from tests.training.runs import small_config
 from tests.weights import randomize
 from zoo import theory
@@ -76,20 +75,6 @@ def test_a_form_of_the_family_has_the_risk_of_the_family(float64):
       assert found == pytest.approx(wanted, rel=1e-12)
     else:
       assert found > theory.deep.gd_plus_plus_risk(task, steps, b, -1.0)
-
-
-def test_the_gradient_is_that_of_finite_differences(float64):
-  task, form = _task(4, 0.5), jax.tree.map(jnp.asarray, form_of(0, 3))
-  spectrum = deep_spectrum(form, task)
-  flat, back = ravel_pytree(form)
-  risk = jax.jit(lambda flat: deep_rule_risk(back(flat), spectrum))
-  slopes, width = np.asarray(jax.jit(jax.grad(risk))(flat)), 1e-5
-  flat = np.asarray(flat)
-  for i, slope in enumerate(slopes):
-    step = width * np.eye(len(slopes))[i]
-    found = float(risk(flat + step) - risk(flat - step)) / (2 * width)
-    # Central differences: a curvature of order 10 times width², and rounding/width.
-    assert found == pytest.approx(slope, rel=1e-6, abs=1e-7)
 
 
 def _objective(task, name, batch_size=256):

@@ -1,41 +1,25 @@
 """Moments of sample covariances of general features, and the risks made of them."""
 
 import itertools
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
 from tests.theory.deep_rules import form_of, predict
-from tests.weights import randomize
 from zoo import theory
 from zoo.models import DeepLSA
-from zoo.theory import wishart
 from zoo.theory.deep.deep_rule import (
-  _general_spectrum,
   deep_rule_risk,
   deep_spectrum,
 )
 from zoo.theory.deep.feature_moments import feature_moments
 
 _risk = jax.jit(deep_rule_risk)
-
-
-def test_of_equal_variances_they_are_those_of_the_spectrum():
-  moments, traces = feature_moments(np.full(3, 0.7), 5, 5)
-  for i, j in itertools.product(range(5), repeat=2):
-    order = i + j
-    expected = float(wishart.moment(3, 5, order)) / 5**order * 0.7 ** (order + 1)
-    # Sums of positive terms.
-    np.testing.assert_allclose(moments[:, i, j], expected / 3, rtol=1e-13)
-    assert traces[order] == pytest.approx(expected, rel=1e-13)
 
 
 @pytest.mark.parametrize(('c', 'noise_points'), [(1, 1), (2, 1)])
@@ -91,34 +75,6 @@ def test_the_risk_of_a_form_is_that_of_sampled_prompts(seed, equal):
     risk = float(_risk(form, deep_spectrum(form, task)))
   # One of 40 is beyond 4 standard errors once in 400.
   assert abs(losses.mean() - risk) < 4 * error
-
-
-@pytest.mark.parametrize('layers', mostly_full([2], [1]))
-def test_for_equal_variances_it_is_the_quadrature(float64, layers):
-  task = isotropic(
-    3,
-    4,
-    prior_mean=[1.0, 0.5, -0.2],
-    noise_std=0.6,
-    prior_covariance=np.diag([2.0, 1.0, 0.2]),
-    feature_covariance=0.7 * np.eye(3),
-  )
-  form = jax.tree.map(jnp.asarray, form_of(0, layers, 3))
-  wanted = _risk(form, deep_spectrum(form, task))
-  found = _risk(form, _general_spectrum(task, layers))
-  # Powers of S up to the fourth, which are far from orthogonal.
-  assert found == pytest.approx(float(wanted), rel=1e-11)
-
-
-def test_one_layer_is_a_step_of_gradient_descent(float64):
-  task = general(3, 5, noise_std=0.4)
-  model = DeepLSA(3, num_layers=1, form='scalar', guess='residual', rngs=nnx.Rngs(0))
-  model = randomize(model, 0.3)
-  layer: Any = model.layers[0]
-  step = float(layer.a[...].sum())
-  start = np.asarray(model.guess.weights[...])[:, 0]
-  expected = theory.exact_risk(zoo.LearningRule.gradient_descent(start, step), task)
-  assert theory.exact_risk(model, task) == pytest.approx(expected, rel=1e-12)
 
 
 def test_features_that_do_not_vary_are_no_trouble(float64):

@@ -193,6 +193,8 @@ def check_random_case(seed, num_starts):
 def test_golden_risks_for_1_to_11_heads(heads):
   """d = C = 10, |w*|² = 40: what Figure 2 should converge to."""
   task, starts = isotropic(10, 10, 2.0), 50 if len(heads) > 3 else 10
+  formula = [theory.isotropic_head_limit(10, 10, h, 40**0.5) for h in range(1, 12)]
+  np.testing.assert_allclose(formula, GOLDEN, atol=1e-9)
   limits = {h: theory.head_limited_risk(task, h, num_starts=starts) for h in heads}
   for h, limit in limits.items():
     np.testing.assert_allclose(limit.risk, GOLDEN[h - 1], atol=1e-9)

@@ -3,15 +3,10 @@
 import itertools
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-import zoo
-from tests.compare import assert_close, refuses
-from tests.compiled import predict
+from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
 from zoo.theory import deep
@@ -89,42 +84,6 @@ def test_without_the_second_head_it_is_of_the_family(noise_std):
   expected = deep.gd_plus_plus_risk(task, [-0.2, -0.5], [-0.1], -0.9)
   found = deep.invariant_risk(task, [[-0.1, 0.0], [-0.2, 0.0]], [-0.5, 0.0], -0.9)
   assert found == pytest.approx(expected, rel=1e-12)
-
-
-def _model(mean, first, second, readout) -> Any:
-  """Two dense layers of two heads that have these weights."""
-  d = len(mean)
-  model: Any = zoo.create_model(
-    'deep_lsa',
-    num_features=d,
-    num_layers=2,
-    num_heads=2,
-    guess='residual',
-    readout='linear',
-    rngs=nnx.Rngs(0),
-  )
-  model.guess.weights[...] = jnp.asarray(mean)[:, None]
-  model.read_out[...] = jnp.asarray(readout * np.eye(d + 1)[:, -1:])
-  features, label = np.diag([1.0] * d + [0.0]), np.diag([0.0] * d + [1.0])
-  blocks = np.asarray(first), np.array([[0.0, 0.0], second])
-  for layer, ((u, v), (w, z)) in zip(model.layers, blocks, strict=True):
-    values = [np.diag([b] * d + [c]) for b, c in ((u, w), (v, z))]
-    layer.w_p[...] = jnp.asarray(np.stack([np.eye(d + 1)] * 2))
-    layer.w_v[...] = jnp.asarray(np.stack(values))
-    layer.w_k[...] = layer.w_q[...] = jnp.asarray(np.stack([features, label]))
-  return model
-
-
-def test_two_dense_layers_of_two_heads_predict_so(float64):
-  mean, network = np.array([1.0, -0.5, 0.3]), _weights(np.random.default_rng(3))
-  prompt = isotropic(3, 6, mean, 0.5).sample(jax.random.key(0), 5)
-  x = np.asarray(prompt.x)
-  residual = np.asarray(prompt.y) - x @ mean
-  z = np.concatenate([x, residual[..., None]], axis=2)
-  learned = _learned(np.einsum('pci,pcj->pij', z, z) / 6, *network)
-  expected = np.sum((mean + learned) * np.asarray(prompt.x_query), axis=1)
-  # Sums of some hundred products in float64, in another order.
-  assert_close(predict(_model(mean, *network), prompt), expected, 1e-12)
 
 
 def test_two_heads_are_below_the_family_and_above_what_no_weights_can_do():

@@ -14,20 +14,6 @@ from zoo import theory
 from zoo.theory import head_limit
 from zoo.theory.isotropic import least_over_angles
 
-# arXiv 2512.04268's setting, d = C = 10 and |w*|² = 40, one head to eleven; from a
-# search over subspaces in other code, to the last digit given.
-_GOLDEN = (
-  *(14.430617, 9.773786, 8.189708, 7.417059, 6.958767, 6.654441),
-  *(6.436445, 6.270866, 6.137874, 6.022409, 6.022409),
-)
-
-
-def test_golden_values():
-  found = [
-    theory.isotropic_head_limit(10, 10, heads, np.sqrt(40)) for heads in range(1, 12)
-  ]
-  np.testing.assert_allclose(found, _GOLDEN, rtol=0, atol=5.1e-7)
-
 
 @pytest.mark.parametrize(
   ('d', 'c', 'distance', 'bias', 'noise'),

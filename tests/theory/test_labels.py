@@ -13,7 +13,6 @@ from tests.wrapped import Wrapped
 from zoo import theory
 from zoo.tasks.task_pool import TaskPool
 from zoo.theory import labels
-from zoo.theory.directions import normal_prior
 from zoo.theory.label_moments import label_moments
 
 
@@ -153,40 +152,6 @@ def test_label_moments_of_signs():
   mean = np.sqrt(2 / np.pi)
   expected = 0, 0.8 * mean, -(0.8**3) * mean, 1, 0, 0.8 * mean, 1
   np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-13, atol=1e-14)
-
-
-@pytest.mark.parametrize(
-  ('d', 'norm'),
-  mostly_full(
-    [(1, 2.0), (2, 0.0), (3, 1e-3), (10, 40.0)], [1, 2, 3, 10], [0.0, 1e-3, 2.0, 40.0]
-  ),
-)
-def test_averages_over_normal_weights(d, norm):
-  """`E uᵏ θ⊗…⊗θ` are the moments of a normal vector, also times u²."""
-  rng = np.random.default_rng(d)
-  w = rng.normal(size=d)
-  w *= norm / np.linalg.norm(w)
-  prior, u = normal_prior(w), normal_prior(w).lengths
-  eye = np.eye(d)
-  square = np.outer(w, w)
-  sides = np.einsum('i,jk->ijk', w, eye)
-  sides = sides + sides.transpose(1, 0, 2) + sides.transpose(2, 1, 0)
-  cube = sides + np.einsum('i,j,k->ijk', w, w, w)
-  expected = {
-    (0, 0): 1.0,
-    (2, 0): norm**2 + d,
-    (1, 1): w,
-    (3, 1): (norm**2 + d + 2) * w,
-    (2, 2): square + eye,
-    (4, 2): (norm**2 + d + 2) * eye + (norm**2 + d + 4) * square,
-    (3, 3): cube,
-  }
-  for (power, order), value in expected.items():
-    found = prior.average(u**power, order)
-    # Sums of some hundred positive terms; cancellation in the third moments is by a
-    # factor of at most d + 2.
-    scale = (norm + np.sqrt(d)) ** power
-    np.testing.assert_allclose(found, value, rtol=0, atol=1e-11 * scale)
 
 
 def test_signs_close_the_gap():

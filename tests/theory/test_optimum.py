@@ -107,17 +107,6 @@ def test_no_fixed_guess_has_a_lower_risk(make_task, kind):
     np.testing.assert_allclose(gradient, 0, atol=1e-11)
 
 
-def test_golden_values():
-  """d = C = 10, w* = [2, …, 2]: the numbers of the paper's setting."""
-  task = isotropic(10, 10, 2.0)
-  assert theory.exact_risk(theory.optimal_rule(task), task) == pytest.approx(
-    110 / 21, abs=1e-12
-  )
-  fixed = theory.exact_risk(theory.optimal_rule(task, 0.0), task)
-  assert fixed == pytest.approx(110 / 21 + 40 / 51, abs=1e-12)
-  assert fixed == pytest.approx(6.022409, abs=5e-7)
-
-
 def test_gap_vanishes_with_the_context():
   """Also for one head: `yᵀX x_q / C` alone tends to risk 0 (against Theorem 2)."""
   gaps, one_head = [], []

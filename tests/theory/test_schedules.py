@@ -29,13 +29,6 @@ def test_best_step_size_and_matrix_have_no_slope(start, noise_std):
     assert risk(best + shift) == pytest.approx(risk(best - shift), rel=1e-10)
 
 
-def test_best_step_matrix_of_an_isotropic_task_is_a_number():
-  task = isotropic(10, 10, prior_mean=2.0, noise_std=0.5)
-  expected = 10 / 21.25 * np.eye(10)
-  np.testing.assert_allclose(estimators.best_step_matrix(task), expected, atol=1e-15)
-  assert estimators.best_step_size(task) == pytest.approx(10 / 21.25, rel=1e-14)
-
-
 @pytest.mark.parametrize(
   ('num_steps', 'noise_std'),
   mostly_full([(3, 0.0), (2, 0.5), (3, 3.0)], [2, 3, 8], [0.0, 0.5, 3.0]),

@@ -1,6 +1,5 @@
 from fractions import Fraction
 
-import numpy as np
 import pytest
 
 from zoo.theory import wishart
@@ -53,32 +52,3 @@ def test_quadrature_with_zero_reproduces_one_moment_more(d, c, n):
   for k in range(2 * n + 1):
     expected = wishart.moment(d, c, k) / d / c**k
     assert weights @ points**k == pytest.approx(float(expected), rel=1e-10)
-
-
-def test_the_recurrence_is_right_to_the_last_bit():
-  """Against the ratios of determinants of exact moments (Szegő, eq. 2.2.6)."""
-  d, c, size = 3, 4, 7
-  moments = [wishart.moment(d, c, k) / c**k for k in range(2 * size)]
-  minors = [_determinant(moments, n) for n in range(size + 1)]
-  diagonal, off_diagonal = wishart.jacobi(d, c, size)
-  for n in range(1, size):
-    square = minors[n + 1] * minors[n - 1] / minors[n] ** 2
-    assert off_diagonal[n - 1] == float(np.sqrt(float(square)))
-  # Its first two entries are means of s, the second weighted by (s − E s)².
-  first, second = moments[1] / d, moments[2] / d
-  assert diagonal[0] == float(first)
-  third = moments[3] / d
-  variance = second - first**2
-  assert diagonal[1] == float((third - 2 * first * second + first**3) / variance)
-
-
-def _determinant(moments, n):
-  """Of the Hankel matrix of n rows, by exact elimination."""
-  rows = [[moments[i + j] for j in range(n)] for i in range(n)]
-  product = Fraction(1)
-  for i in range(n):
-    product *= rows[i][i]
-    for other in rows[i + 1 :]:
-      ratio = other[i] / rows[i][i]
-      other[:] = [x - ratio * y for x, y in zip(other, rows[i], strict=True)]
-  return product
