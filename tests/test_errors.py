@@ -59,82 +59,76 @@ def test_one_line_has_single_spaces_and_a_limit():
   assert len(errors.in_one_line('a' * 400, None)) == 400
 
 
-@pytest.mark.parametrize(
-  'value',
-  [0, -3, True, False, 2.5, 2.0, _NAN, '2', None, [2], np.float64(2)],
-)
-def test_count_refuses_all_else(unchecked, value):
-  with refuses('size', repr(value), 'integer ≥ 1'):
-    errors.check_count('size', value)
+_CHECKS = {
+  'count': lambda value: errors.check_count('size', value),
+  'number': lambda value: errors.check_number('size', value, minimum=0.0),
+  'vector': lambda value: errors.check_vector('size', value, 3),
+  'array': lambda value: errors.check_array('size', value, [(), (3,), (3, 3)]),
+  'covariance': lambda value: errors.check_covariance('size', value, 3),
+}
+
+
+def _rotated(eigenvalues: list[float]) -> np.ndarray:
+  vectors, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
+  return (vectors * eigenvalues) @ vectors.T
+
+
+_REFUSED = [
+  *(('count', value, repr(value)) for value in (0, -3, True, False, 2.5, 2.0, _NAN)),
+  *(('count', value, repr(value)) for value in ('2', None, [2], np.float64(2))),
+  ('count', np.eye(3), ''),
+  *(('number', value, repr(value)) for value in (-1e-9, _NAN, math.inf, -math.inf)),
+  *(('number', value, repr(value)) for value in (True, '1', None, 1j, [1.0])),
+  ('number', np.eye(3), ''),
+  ('vector', [1.0, 2.0], '(2,)'),
+  ('vector', [1.0], '(1,)'),  # one number in a list is not a scalar
+  ('vector', np.eye(3), '(3, 3)'),
+  ('vector', [1.0, _NAN, 2.0], 'nan'),
+  ('vector', np.full((3, 3), _NAN), 'nan'),
+  ('vector', math.inf, 'inf'),
+  ('vector', None, 'None'),
+  ('vector', 'abc', "'abc'"),
+  ('vector', 1j, '1j'),
+  ('vector', [[1.0], [2.0, 3.0]], '[[1.0], [2.0, 3.0]]'),
+  ('array', [1.0], '(1,); the shapes allowed are (), (3,), (3, 3)'),
+  ('array', [1.0, _NAN, 2.0], 'nan'),
+  ('array', [[1.0], [2.0, 3.0]], '[[1.0], [2.0, 3.0]]'),
+  ('covariance', np.eye(2), '(2, 2)'),
+  ('covariance', np.ones(3), '(3,)'),
+  ('covariance', 1.0, '()'),
+  ('covariance', np.eye(3) + np.diag([0.5, 0], 1), 'differs from its transpose'),
+  ('covariance', -np.eye(3), 'eigenvalue -1'),
+  ('covariance', _rotated([1.0, 2.0, -0.25]), 'eigenvalue -0.25'),
+  ('covariance', np.diag([1.0, _NAN, 1.0]), 'nan'),
+  ('covariance', np.full((3, 3), _NAN), 'nan'),
+  ('covariance', 'identity', "'identity'"),
+  ('covariance', -1e-10 * np.eye(3), 'eigenvalue'),
+]
+
+
+@pytest.mark.parametrize(('check', 'value', 'said'), _REFUSED)
+def test_all_else_is_refused_in_one_line(unchecked, check, value, said):
+  allowed = {'count': 'integer ≥ 1', 'number': '≥ 0'}.get(check, '')
+  with refuses('size', said, allowed):
+    _CHECKS[check](value)
 
 
 @pytest.mark.parametrize('value', [0, 0.0, 2, 1e-300, np.float32(0.5), np.int64(3)])
 def test_number_accepts_finite_numbers_from_the_minimum_on(value):
-  number = errors.check_number('scale', value, minimum=0.0)
+  number = _CHECKS['number'](value)
   assert number == value
   assert type(number) is float
 
 
-@pytest.mark.parametrize(
-  'value',
-  [-1e-9, _NAN, math.inf, -math.inf, True, '1', None, 1j, [1.0]],
-)
-def test_number_refuses_all_else(unchecked, value):
-  with refuses('scale', repr(value), '≥ 0'):
-    errors.check_number('scale', value, minimum=0.0)
-
-
-@pytest.mark.parametrize('check', [errors.check_count, errors.check_number])
-def test_a_matrix_for_a_number_is_refused_in_one_line(unchecked, check):
-  with refuses('size is'):
-    check('size', np.eye(3))
-
-
-@pytest.mark.parametrize('check', [errors.check_vector, errors.check_covariance])
-def test_a_matrix_of_nan_is_refused_in_one_line(check):
-  with refuses('mean', 'nan'):
-    check('mean', np.full((3, 3), _NAN), 3)
-
-
-@pytest.mark.parametrize('value', [2, 2.0, np.float32(2), np.asarray(2.0)])
-def test_a_scalar_is_a_constant_vector(value):
-  vector = errors.check_vector('mean', value, 3)
-  np.testing.assert_array_equal(vector, [2.0, 2.0, 2.0])
-  assert vector.dtype == np.float64
-
-
-@pytest.mark.parametrize(
-  ('value', 'said'),
-  [
-    ([1.0, 2.0], '(2,)'),
-    ([1.0], '(1,)'),  # one number in a list is not a scalar
-    (np.eye(3), '(3, 3)'),
-    ([1.0, _NAN, 2.0], 'nan'),
-    (math.inf, 'inf'),
-    (None, 'None'),
-    ('abc', "'abc'"),
-    (1j, '1j'),
-    ([[1.0], [2.0, 3.0]], '[[1.0], [2.0, 3.0]]'),
-  ],
-)
-def test_vector_refuses_wrong_lengths_and_what_is_not_finite(unchecked, value, said):
-  with refuses('mean', said):
-    errors.check_vector('mean', value, 3)
-
-
-def test_an_array_has_one_of_the_shapes(unchecked):
-  shapes = [(), (3,), (3, 3)]
+def test_vectors_and_arrays_are_of_float64():
+  for value in (2, 2.0, np.float32(2), np.asarray(2.0)):
+    vector = _CHECKS['vector'](value)
+    np.testing.assert_array_equal(vector, [2.0, 2.0, 2.0])
+    assert vector.dtype == np.float64
   for value in (2, [1, 2, 3], np.eye(3, dtype=np.float32)):
-    array = errors.check_array('step', value, shapes)
+    array = _CHECKS['array'](value)
     np.testing.assert_array_equal(array, value)
     assert array.dtype == np.float64
-  for value, said in (
-    ([1.0], '(1,); the shapes allowed are (), (3,), (3, 3)'),
-    ([1.0, _NAN, 2.0], 'nan'),
-    ([[1.0], [2.0, 3.0]], '[[1.0], [2.0, 3.0]]'),
-  ):
-    with refuses('step', said):
-      errors.check_array('step', value, shapes)
 
 
 @hypothesis.given(
@@ -146,30 +140,6 @@ def test_covariance_accepts_every_a_times_its_transpose(seed, size, scale):
   assert covariance is not None
   np.testing.assert_array_equal(covariance, covariance.T)
   np.testing.assert_allclose(covariance, root @ root.T, rtol=0, atol=1e-12 * scale**2)
-
-
-def _rotated(eigenvalues: list[float]) -> np.ndarray:
-  vectors, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
-  return (vectors * eigenvalues) @ vectors.T
-
-
-@pytest.mark.parametrize(
-  ('value', 'said'),
-  [
-    (np.eye(2), '(2, 2)'),
-    (np.ones(3), '(3,)'),
-    (1.0, '()'),
-    ([[1.0, 0.5, 0.0], [0.4, 1.0, 0.0], [0.0, 0.0, 1.0]], 'differs from its transpose'),
-    (-np.eye(3), 'eigenvalue -1'),
-    (_rotated([1.0, 2.0, -0.25]), 'eigenvalue -0.25'),
-    ([[1.0, 0.0, 0.0], [0.0, _NAN, 0.0], [0.0, 0.0, 1.0]], 'nan'),
-    ('identity', "'identity'"),
-    (-1e-10 * np.eye(3), 'eigenvalue'),
-  ],
-)
-def test_covariance_refuses_what_is_none(unchecked, value, said):
-  with refuses('covariance', said):
-    errors.check_covariance('covariance', value, 3)
 
 
 def test_covariance_accepts_the_rounding_of_float32():

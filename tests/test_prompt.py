@@ -37,14 +37,6 @@ def test_features_and_labels_are_those_of_the_examples_and_the_query(prompt):
   np.testing.assert_array_equal(whole.labels, classes)
 
 
-def test_examples_are_the_features_with_the_label_last(prompt):
-  with jax.enable_x64(True):
-    z = np.asarray(jax.jit(zoo.Prompt.examples)(prompt))
-  assert z.shape == (_B, _C, _D + 1)
-  np.testing.assert_array_equal(z[..., :-1], prompt.x)
-  np.testing.assert_array_equal(z[..., -1], prompt.y)
-
-
 def test_tokens_are_the_embedding_matrix_of_eq_2_a_token_a_row(prompt):
   guess = np.asarray([0.5, -1.0, 2.0])
   with jax.enable_x64(True):
@@ -54,14 +46,6 @@ def test_tokens_are_the_embedding_matrix_of_eq_2_a_token_a_row(prompt):
   for b in range(_B):
     embedding = oracle.embed(prompt.x[b], prompt.y[b], prompt.x_query[b], guess[b])
     np.testing.assert_array_equal(tokens[b].T, embedding)
-
-
-def test_the_target_is_not_among_the_tokens(prompt):
-  with jax.enable_x64(True):
-    other = dataclasses.replace(prompt, y_query=np.asarray(prompt.y_query) + 1)
-    tokens = jax.jit(zoo.Prompt.tokens)
-    one, two = (tokens(each, np.zeros(_B)) for each in (prompt, other))
-  np.testing.assert_array_equal(one, two)
 
 
 def test_second_moment_is_the_mean_outer_product_of_the_examples(prompt):

@@ -1,15 +1,11 @@
 """The mesa layer."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tests.compare import assert_close
 from tests.mixers.loops import (
-  EXACT,
-  B,
   H,
   N,
   W,
@@ -26,7 +22,7 @@ from tests.mixers.loops import (
   unit,
   warm,
 )
-from zoo.mixers.linear_state import Inputs, over_tokens, update
+from zoo.mixers.linear_state import Inputs
 from zoo.mixers.mesa import regress
 
 _S = W // H
@@ -84,37 +80,3 @@ def test_it_computes_in_bfloat16():
   # Rounded to 8 bits, a dozen times one after the other.
   error = np.abs(np.asarray(found, 'float32') - expected).max()
   assert error <= 0.05 * np.abs(expected).max()
-
-
-def test_gradients_are_those_of_the_equation():
-  rng = np.random.default_rng(5)
-  n, k = 4, 3
-
-  def normal(*shape):
-    return rng.normal(size=(B, n, H, *shape))
-
-  def loss(function, ridge, inputs):
-    values = jnp.concatenate([inputs.key, inputs.value], axis=-1)
-    inputs = inputs._replace(value=values)
-    outputs, _ = function(ridge, inputs, jnp.zeros((B, H, k, 2 * k)))
-    return jnp.square(outputs).sum()
-
-  def inverted(ridge, inputs, memory):
-    def one(token, memory):
-      memory = update(token, memory)
-      moment = memory[..., :k] + jnp.eye(k)[None, None] * ridge[None, :, None]
-      query = token.query[..., None, :] @ jnp.linalg.inv(moment)
-      return (query @ memory[..., k:])[..., 0, :], memory
-
-    return over_tokens(one, inputs, memory)
-
-  with jax.enable_x64(True):
-    ridge, numbers = rng.uniform(0.3, 1.0, (H, k)), np.abs(normal())
-    inputs = Inputs(normal(k), normal(k), normal(k), -np.abs(normal(1)), numbers)  # pyright: ignore
-    ridge, inputs = jax.tree.map(jnp.asarray, (ridge, inputs))
-    found, expected = (
-      jax.jit(jax.grad(functools.partial(loss, form), argnums=(0, 1)))(ridge, inputs)
-      for form in (regress, inverted)
-    )
-    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-      assert_close(one, other, EXACT)

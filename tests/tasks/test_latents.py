@@ -5,12 +5,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from scipy.special import softmax
 
 import zoo
-from tests.compiled import predict_all
-from tests.weights import drawn
 
 _D, _C = 3, 4
 
@@ -46,20 +43,3 @@ def test_targets_follow_from_the_latents_and_the_bits_do_not(name, sizes, target
   assert without.latents is None
   for part in ('x', 'y', 'x_query', 'y_query', 'context_targets'):
     np.testing.assert_array_equal(vars(without)[part], vars(prompt)[part])
-
-
-def test_no_model_sees_them():
-  task = zoo.create_task('quadratic_regression', num_features=_D, context_length=_C)
-  sizes = {'num_features': _D, 'context_length': _C, 'width': 8}
-
-  def build() -> Any:
-    return zoo.create_model('transformer', **sizes, rngs=nnx.Rngs(0))
-
-  model = drawn(build, dtype='float32')
-  prompt = task.sample(jax.random.key(0), 16, latents=True)
-  assert prompt.latents.shape == (16, _D)
-  # Nothing but `sample` gives them, not even where a compiled program asks for a batch.
-  within = jax.eval_shape(lambda key: task.sample(key, 16), jax.random.key(0))
-  assert within.latents is None
-  batch = task.sample(jax.random.key(0), 16)
-  np.testing.assert_array_equal(predict_all(model, prompt), predict_all(model, batch))

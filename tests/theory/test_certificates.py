@@ -31,21 +31,6 @@ def test_gradient_descent_with_the_best_step_is_the_global_optimum(d, c, mean):
   assert theory.certificate(rule, task).excess_risk < 1e-9
 
 
-@pytest.mark.parametrize(
-  ('d', 'c', 'mean'), mostly_full([(3, 10, 2.0)], [(1, 1, 0.0), (10, 10, 2.0)])
-)
-def test_other_steps_are_not(d, c, mean):
-  task = isotropic(d, c, mean)
-  start = np.full(d, mean)
-  for step_size in (1.0, c / (c + d + 1) / c * 0.5, 0.0):
-    gd = estimators.gradient_descent(start, step_size)
-    found = theory.certificate(gd, task)
-    assert found.gradient_norm > 1e-3
-    assert found.excess_risk > 1e-6
-  other = theory.optimal_rule(task, mean + 1.0)
-  assert theory.certificate(other, task).excess_risk > 1e-3
-
-
 def test_the_optimum_under_general_covariances_is_a_matrix_step(make_task):
   task = make_task('general', 4, 6)
   step = estimators.gradient_descent(task)

@@ -36,22 +36,15 @@ def forward(model, prompt):
 
 @pytest.mark.parametrize(('d', 'c'), mostly_full([(3, 2)], [(1, 1), (10, 10)]))
 def test_gd_transformer_is_one_step_of_gradient_descent(d, c):
-  task = task_of(d, c)
-  start = np.linspace(-1, 1, d)
-  prompt = task.sample(jax.random.key(0), 64)
-  model = constructions.gd_transformer(start, 0.3)
-  step = jax.jit(estimators.gradient_descent(start, 0.3))(prompt)
-  np.testing.assert_allclose(forward(model, prompt), step, rtol=0, atol=1e-10)
-  np.testing.assert_allclose(predict(model, prompt), step, rtol=0, atol=1e-10)
-
-
-def test_gd_transformer_takes_a_matrix_step():
-  task = task_of(3, 5)
-  prompt = task.sample(jax.random.key(0), 64)
-  matrix = np.random.default_rng(0).normal(size=(3, 3))
-  model = constructions.gd_transformer(task.prior_mean, matrix)
-  expected = jax.jit(estimators.gd_beta(task.prior_mean, matrix))(prompt)
-  np.testing.assert_allclose(forward(model, prompt), expected, rtol=0, atol=1e-10)
+  prompt = task_of(d, c).sample(jax.random.key(0), 64)
+  start, matrix = np.linspace(-1, 1, d), np.random.default_rng(0).normal(size=(d, d))
+  for step in (0.3 * np.eye(d), matrix):
+    model = constructions.gd_transformer(start, step)
+    wanted = []
+    for x, y, x_query in zip(*numpy_parts(prompt), strict=True):
+      wanted.append(oracle.gd_beta_weights(x, y, start, step) @ x_query)
+    np.testing.assert_allclose(forward(model, prompt), wanted, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(predict(model, prompt), wanted, rtol=0, atol=1e-10)
 
 
 def test_equation_7_literally_is_not_the_optimum():

@@ -1,7 +1,6 @@
 """Models moved from one prior mean to another."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,35 +10,20 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.compiled import built, predict
+from tests.compiled import predict
 from tests.marks import mostly_full
 from tests.settings import isotropic
+from tests.weights import drawn
 from zoo import theory
 
 SHIFT = np.array([1.5, -2.0, 0.5])
 
 
-@functools.cache
-def _made(name, double, **options):
-  """In the precision that is enabled."""
-  del double
-  return built(
-    lambda: zoo.create_model(name, num_features=3, rngs=nnx.Rngs(0), **options)
-  )
-
-
 def changed(name, **options):
-  """A model whose weights are all random, also those that start at 0."""
-  model = _made(name, jax.config.read('jax_enable_x64'), **options)
-  graph, state, rest = nnx.split(model, nnx.Param, ...)
-  rng = np.random.default_rng(0)
-  state = jax.tree.map(
-    lambda leaf: jnp.asarray(
-      (leaf + 0.3 * rng.normal(size=leaf.shape)).astype(leaf.dtype), leaf.dtype
-    ),
-    jax.device_get(state),
-  )
-  return nnx.merge(graph, state, rest)
+  """A model of the precision that is enabled, whose weights are all random."""
+  sizes = {'num_features': 3} | options
+  dtype = str(jnp.result_type(float))
+  return drawn(lambda: zoo.create_model(name, **sizes, rngs=nnx.Rngs(0)), 0.5, dtype)
 
 
 def compare(model, relative):
