@@ -131,10 +131,6 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
     lambda: _OtherRule(rngs=nnx.Rngs(0)),
     ['_OtherRule.learning_rule() does not predict the same'],
   ),
-  'a rule that fails': (
-    lambda: _model(learning_rule=lambda self: 1 / 0),
-    ['Own.learning_rule() failed: ZeroDivisionError'],
-  ),
   'predictions of the context that see their own label': (
     lambda: _model(
       predictions=lambda self, prompt: (
