@@ -1,4 +1,4 @@
-"""Tasks that several tests share."""
+"""Tasks and rules that several tests share."""
 
 import jax
 import numpy as np
@@ -35,3 +35,18 @@ def general(d=3, c=5, **other):
     feature_covariance=b @ b.T,
     **other,
   )
+
+
+def root(covariance: np.ndarray | None, d: int) -> np.ndarray:
+  """A root of a covariance; None is the identity."""
+  if covariance is None:
+    return np.eye(d)
+  eigenvalues, vectors = np.linalg.eigh(covariance)
+  return vectors * np.sqrt(eigenvalues.clip(0))
+
+
+def random_rule(d: int, seed: int = 0, scale: float = 0.5) -> zoo.LearningRule:
+  """All its parts are random, and not symmetric: only symmetric parts may count."""
+  rng = np.random.default_rng(seed)
+  shapes = (d,), (d, d + 1, d + 1), (), (d + 1, d + 1)
+  return zoo.LearningRule(*(scale * np.asarray(rng.normal(size=s)) for s in shapes))

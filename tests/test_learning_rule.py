@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
+from tests.settings import random_rule
 
 _B, _C, _D = 4, 5, 3
 # All of it is float64. A prediction is a sum of about d(d+1)² + C(d+1)² ≈ 130 products
@@ -19,13 +20,6 @@ _scales = st.floats(-3, 3).filter(lambda scale: abs(scale) > 1e-3)
 
 
 pytestmark = pytest.mark.usefixtures('float64')
-
-
-def _rule(seed: int, features: int = _D) -> zoo.LearningRule:
-  """A random rule whose U_i and V are not symmetric."""
-  draw, e = np.random.default_rng(seed).normal, features + 1
-  shapes = (features,), (features, e, e), (), (e, e)
-  return zoo.LearningRule(*(np.asarray(draw(size=shape)) for shape in shapes))
 
 
 def _prompt(seed: int, context: int = _C, features: int = _D) -> zoo.Prompt:
@@ -48,7 +42,7 @@ def _each(prompt: zoo.Prompt):
 
 @given(seed=_seeds)
 def test_rule_is_its_definition(seed):
-  rule, prompt = _rule(seed), _prompt(seed)
+  rule, prompt = random_rule(_D, seed, 1.0), _prompt(seed)
   expected = [
     oracle.rule_prediction(
       *(x, y, x_query), rule.init, rule.update, rule.bias, rule.bias_update
@@ -64,7 +58,11 @@ def test_rule_is_its_definition(seed):
 
 @given(seed=_seeds, scale=_scales)
 def test_sum_difference_and_scaling_act_on_predictions(seed, scale):
-  one, two, prompt = _rule(seed), _rule(seed + 1), _prompt(seed)
+  one, two, prompt = (
+    random_rule(_D, seed, 1.0),
+    random_rule(_D, seed + 1, 1.0),
+    _prompt(seed),
+  )
   f, g = (np.asarray(_predict(rule, prompt)) for rule in (one, two))
   size = np.abs(f).max() + np.abs(g).max()  # f + g and f − g may be small by chance
   for combined, expected in (
@@ -81,7 +79,7 @@ def test_sum_difference_and_scaling_act_on_predictions(seed, scale):
 
 
 def test_distance_is_euclidean_over_all_four_parts():
-  zero = 0 * _rule(0)
+  zero = 0 * random_rule(_D, 0, 1.0)
   init, update, bias_update = map(np.array, (zero.init, zero.update, zero.bias_update))
   init[1], update[2, 0, 0] = 1.0, 2.0
   bias_update[0, 1] = 4.0  # its symmetric part has 2 twice
@@ -92,7 +90,11 @@ def test_distance_is_euclidean_over_all_four_parts():
 
 @given(seed=_seeds)
 def test_only_symmetric_parts_matter(seed):
-  rule, prompt, draw = _rule(seed), _prompt(seed), np.random.default_rng(seed).normal
+  rule, prompt, draw = (
+    random_rule(_D, seed, 1.0),
+    _prompt(seed),
+    np.random.default_rng(seed).normal,
+  )
   twist = draw(size=(_D + 1, _D + 1, _D + 1))
   twist = twist - np.swapaxes(twist, 1, 2)
   twisted = zoo.LearningRule(
@@ -150,7 +152,7 @@ def test_bad_input_is_named(unchecked):
 
 
 def test_rules_and_prompts_of_other_sizes_are_refused():
-  rule, other = _rule(0), _rule(0, features=2)
+  rule, other = random_rule(_D, 0, 1.0), random_rule(2, 0, 1.0)
   for combine in (zoo.LearningRule.__add__, zoo.LearningRule.__sub__, rule.distance):
     arguments = (other,) if combine == rule.distance else (rule, other)
     with refuses('for 3 and 2 features'):
@@ -164,7 +166,7 @@ def test_rules_and_prompts_of_other_sizes_are_refused():
 @pytest.mark.parametrize('scale', [float('nan'), 1j, [1.0, 2.0]], ids=str)
 def test_a_scale_is_one_finite_number(unchecked, scale):
   with refuses('scale'):
-    _ = _rule(0) * scale
+    _ = random_rule(_D, 0, 1.0) * scale
 
 
 @pytest.mark.parametrize('x64', [True, False])

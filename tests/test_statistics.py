@@ -8,9 +8,9 @@ import scipy.stats
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import zoo
 from tests import oracle
 from tests.marks import mostly_full
+from tests.settings import isotropic, random_rule
 from zoo import theory
 
 _KEY = jax.random.key(11)
@@ -26,16 +26,7 @@ def _task(d, c, general=False, **changes):
   if general:
     given['prior_covariance'] = _covariance(d, 1)
     given['feature_covariance'] = _covariance(d, 2)
-  return zoo.create_task(
-    'linear_regression', num_features=d, context_length=c, **(given | changes)
-  )
-
-
-def _rule(d, scale=0.3):
-  """A rule with all its parts, not symmetric."""
-  rng = np.random.default_rng(d)
-  shapes = (d,), (d, d + 1, d + 1), (), (d + 1, d + 1)
-  return zoo.LearningRule(*(scale * np.asarray(rng.normal(size=s)) for s in shapes))
+  return isotropic(d, c, **given | changes)
 
 
 # Of size (30, 40) the triangle is not written out.
@@ -47,7 +38,7 @@ _QUICK = (3, 4, True, 0.6), (30, 40, False, 0.6)
   mostly_full(_QUICK, [(1, 1), (3, 4), (4, 3), (30, 40)], [False, True], [0.0, 0.6]),
 )
 def test_errors_are_those_on_the_prompts_that_sample_draws(d, c, general, noise_std):
-  task, rule = _task(d, c, general, noise_std=noise_std), _rule(d, 0.3 / d)
+  task, rule = _task(d, c, general, noise_std=noise_std), random_rule(d, d, 0.3 / d)
   with jax.enable_x64(True):
     prompt = task.sample(_KEY, 5)
     statistics = task.sample_statistics(_KEY, 5)
@@ -81,7 +72,7 @@ def test_the_risk_over_long_contexts_is_the_exact_one(c, general, noise_std):
     return statistics.errors(rule, task.prior_mean, noise_std)
 
   # Its weights must not swamp the spread of G, which is as 1/√C.
-  for rule in (_rule(3, 0.05), theory.optimal_rule(task)):
+  for rule in (random_rule(3, 3, 0.05), theory.optimal_rule(task)):
     squares = np.asarray(draw(_as_float32(rule)), float) ** 2
     standard_error = squares.std() / np.sqrt(len(squares))
     assert abs(squares.mean() - theory.exact_risk(rule, task)) < 4 * standard_error

@@ -8,6 +8,7 @@ from flax import nnx
 
 import configs
 import zoo
+from tests.settings import isotropic
 from zoo.config.validation import build_model
 from zoo.storage.saved_models import SavedModel
 
@@ -15,20 +16,12 @@ from zoo.storage.saved_models import SavedModel
 def test_a_task_is_shown_with_its_arguments():
   task = zoo.create_task('sparse_regression', num_features=20, context_length=40)
   assert repr(task).startswith('SparseRegression(num_features=20, context_length=40, ')
-  task = zoo.create_task(
-    'linear_regression',
-    num_features=2,
-    context_length=4,
-    prior_mean=[1.0, 2.0],
-    prior_covariance=np.eye(2),
-  )
+  task = isotropic(2, 4, prior_mean=[1.0, 2.0], prior_covariance=np.eye(2))
   assert repr(task) == (
     'LinearRegression(num_features=2, context_length=4, prior_mean=array of 2, '
     'prior_covariance=array of 2 × 2, feature_covariance=None, noise_std=0.0)'
   )
-  task = zoo.create_task(
-    'linear_regression', num_features=10, context_length=10, prior_mean=2.0
-  )
+  task = isotropic(10, 10, prior_mean=2.0)
   assert 'prior_mean=2.0, ' in repr(task)
 
 
@@ -53,9 +46,7 @@ FIXED = {
 
 
 def test_a_saved_model_is_shown_in_a_line():
-  task = zoo.create_task(
-    'linear_regression', num_features=3, context_length=4, prior_mean=0.5
-  )
+  task = isotropic(3, 4, prior_mean=0.5)
   config = configs.get_config('yq_lsa', 'smoke')
   model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   shown = repr(SavedModel(model, task, config, step=0))

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-import zoo
+from tests.settings import isotropic
 from zoo.tasks import TaskPool
 from zoo.tasks.task_pool import DiscreteBayes
 
@@ -74,6 +74,4 @@ def test_bayes_is_the_mean_of_the_posterior_over_the_pool(std):
 
 def test_new_tasks_are_linear_regression():
   shift = _task(noise_std=0.3).shifts()['new_tasks']
-  assert shift == zoo.create_task(
-    'linear_regression', num_features=3, context_length=5, noise_std=0.3
-  )
+  assert shift == isotropic(3, 5, noise_std=0.3)

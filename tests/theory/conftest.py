@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 import zoo
-
-
-def _root(covariance, d):
-  if covariance is None:
-    return np.eye(d)
-  eigenvalues, vectors = np.linalg.eigh(covariance)
-  return vectors * np.sqrt(eigenvalues.clip(0))
+from tests.settings import isotropic, root
 
 
 def _cubature(task, num_points: int = 3) -> tuple[zoo.Prompt, np.ndarray]:
@@ -37,9 +31,9 @@ def _cubature(task, num_points: int = 3) -> tuple[zoo.Prompt, np.ndarray]:
   x, deviation, noise, x_query = np.split(
     normal, np.cumsum([c * d, d, c])[:3].tolist(), axis=1
   )
-  root = _root(task.feature_covariance, d)
-  x, x_query = x.reshape(-1, c, d) @ root.T, x_query @ root.T
-  w = task.prior_mean + deviation @ _root(task.prior_covariance, d).T
+  mix = root(task.feature_covariance, d).T
+  x, x_query = x.reshape(-1, c, d) @ mix, x_query @ mix
+  w = task.prior_mean + deviation @ root(task.prior_covariance, d).T
   y = np.einsum('bcd,bd->bc', x, w) + task.noise_std * noise
   with jax.enable_x64(True):
     parts = x, y, x_query, (x_query * w).sum(1)
@@ -74,8 +68,6 @@ def make_task() -> Callable:
         'feature_covariance': b[:, 1:] @ b[:, 1:].T,
       },
     }
-    return zoo.create_task(
-      'linear_regression', num_features=d, context_length=c, **choices[kind]
-    )
+    return isotropic(d, c, **choices[kind])
 
   return make

@@ -12,6 +12,7 @@ import scipy.integrate
 import scipy.optimize
 
 import zoo
+from tests.settings import isotropic
 from zoo import theory
 from zoo.tasks import TaskPool
 from zoo.theory import asymptotic, label_moments
@@ -151,12 +152,7 @@ def test_the_restricted_optimum_of_a_pool():
 
 def test_alignment_is_one_number():
   def task(*variances):
-    return zoo.create_task(
-      'linear_regression',
-      num_features=2,
-      context_length=6,
-      prior_covariance=np.diag(variances),
-    )
+    return isotropic(2, 6, prior_covariance=np.diag(variances))
 
   along, across = task(1.0, 0.1), task(0.1, 1.0)
   assert asymptotic.alignment(along, along) == pytest.approx(1, abs=1e-12)
@@ -183,9 +179,7 @@ def test_steps_in_rotated_frames():
   found = asymptotic.rotated_optimum(values, c, 1, noise)
   assert found == pytest.approx(wanted, rel=1e-12)
   # Several steps without structure are those of section 6, …
-  task = zoo.create_task(
-    'linear_regression', num_features=3, context_length=c, noise_std=noise
-  )
+  task = isotropic(3, c, noise_std=noise)
   for steps in (2, 3):
     wanted = theory.polynomial_optimum(task, steps).risk
     found = asymptotic.rotated_optimum([1.0, 1.0, 1.0], c, steps, noise)
@@ -226,9 +220,7 @@ def test_steps_in_rotated_frames_at_finite_size_approach_the_limit_as_1_over_d()
 
 
 def test_softmax_costs_one_example():
-  task = zoo.create_task(
-    'linear_regression', num_features=3, context_length=5, noise_std=0.5
-  )
+  task = isotropic(3, 5, noise_std=0.5)
   d, c, noise = 3, 5, 0.25
   least = asymptotic.softmax_risk(task)
   assert least == pytest.approx(d * (d + 1 + noise) / (c + d + noise), rel=1e-12)
@@ -249,10 +241,8 @@ def test_softmax_costs_one_example():
 
 
 def test_mistakes_are_one_line():
-  known = zoo.create_task(
-    'linear_regression', num_features=2, prior_covariance=np.zeros((2, 2))
-  )
-  single = zoo.create_task('linear_regression', num_features=2, context_length=1)
+  known = isotropic(2, 10, prior_covariance=np.zeros((2, 2)))
+  single = isotropic(2, 1)
   calls = {
     'ratio is 0': lambda: asymptotic.depth_limit(0.0, 2),
     'num_steps': lambda: asymptotic.depth_limit(1.0, -1),

@@ -1,7 +1,5 @@
 """Training without noise: against closed forms, small steps, and sampled training."""
 
-from typing import Any
-
 import jax
 import numpy as np
 import optax
@@ -12,6 +10,7 @@ from flax import nnx
 import zoo
 from tests.compiled import built
 from tests.marks import mostly_full
+from tests.settings import isotropic
 from zoo import theory
 from zoo.models import LTB, YqLSA
 from zoo.theory import dynamics
@@ -20,16 +19,10 @@ SPECTRUM = [0.4, 0.3, 0.2, 0.1]
 PLATEAUS = [1, 0.6405797101, 0.3773721630, 0.2098045954, 0.1359950716]
 
 
-def task_of(d, c, mean: Any = 0.0, **other):
-  return zoo.create_task(
-    'linear_regression', num_features=d, context_length=c, prior_mean=mean, **other
-  )
-
-
 @pytest.fixture(scope='module')
 def plane():
   """A task of two features, and the flow of yq-LSA on it."""
-  task = task_of(2, 3, [1.0, -0.5], noise_std=0.5)
+  task = isotropic(2, 3, [1.0, -0.5], noise_std=0.5)
   model = built(lambda: YqLSA(2, init_scale=0.5, rngs=nnx.Rngs(0)))
   return task, model, theory.gradient_flow(model, task, [0.0, 0.5, 2.0, 300.0])
 
@@ -41,7 +34,7 @@ def test_plateaus_have_the_known_digits():
 
 
 def test_plateaus_are_the_risks_of_the_best_rules_on_the_largest_eigenvalues():
-  task = task_of(4, 31, feature_covariance=np.diag(SPECTRUM))
+  task = isotropic(4, 31, feature_covariance=np.diag(SPECTRUM))
   step = np.diag(zoo.estimators.best_step_matrix(task))
 
   def risk(m, factor=1.0):
@@ -74,7 +67,7 @@ def test_flow_is_the_limit_of_small_steps(plane):
 def test_flow_of_one_feature_agrees_with_separation_of_variables():
   variance, count, start, stop = 0.7, 5, 0.05, 0.9
   best = 1 / (variance * (1 + 2 / count))  # of v k q
-  task = task_of(1, count, feature_covariance=[[variance]])
+  task = isotropic(1, count, feature_covariance=[[variance]])
   first, last = (x * best ** (1 / 3) for x in (start, stop))
   # With v = k = q = s: ds/dt = 2 λ² s² (1 − s³/u*), and the integral of dt = ds/(…).
   time, _ = scipy.integrate.quad(
@@ -141,7 +134,7 @@ def test_kinds_of_stationary_points(plane):
 
 @pytest.mark.parametrize('model', mostly_full([YqLSA], [LTB]))
 def test_guess_is_learned_at_the_predicted_time(model):
-  task = task_of(2, 3, [1.0, -0.5], noise_std=0.5)
+  task = isotropic(2, 3, [1.0, -0.5], noise_std=0.5)
   weights = built(lambda: model(2, init_scale=1e-4, rngs=nnx.Rngs(0)))
   share = 0.3
   time = dynamics.guess_time(weights, task, share)
@@ -214,7 +207,7 @@ def test_mistakes_are_one_line(plane):
     'clamped is 3': lambda: dynamics.product_flow([[1.0]] * 3, [1.0], [1.0], 3),
     'rank': lambda: dynamics.separate_heads(2, 1, 0, 0.1),
     'only YqLSA and LTB': lambda: dynamics.guess_time(heads, task),
-    'no guess to learn': lambda: dynamics.guess_time(model, task_of(2, 3)),
+    'no guess to learn': lambda: dynamics.guess_time(model, isotropic(2, 3)),
   }
   for message, call in calls.items():
     with pytest.raises(zoo.UserError, match=message):

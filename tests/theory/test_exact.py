@@ -9,24 +9,12 @@ from jax.sharding import AxisType, Mesh
 
 import zoo
 from tests.marks import mostly_full
-from tests.settings import isotropic
+from tests.settings import isotropic, random_rule
 from zoo import theory
 from zoo.theory.exact import float64_rule
 from zoo.theory.risk import float64_risk
 
 KINDS = 'isotropic', 'mean', 'noise', 'general', 'singular'
-
-
-def random_rule(d, seed=0, scale=0.5):
-  rng = np.random.default_rng(seed)
-  e = d + 1
-  # Not symmetric, on purpose: only the symmetric parts may count.
-  return zoo.LearningRule(
-    init=scale * rng.normal(size=d),
-    update=scale * rng.normal(size=(d, e, e)),
-    bias=np.asarray(scale * rng.normal()),
-    bias_update=scale * rng.normal(size=(e, e)),
-  )
 
 
 # What predicts as a rule of its own has the risk of the rule (test_trust.py).

@@ -17,7 +17,7 @@ from tests.compare import refuses
 from tests.marks import FULL, mostly_full
 from tests.settings import isotropic
 from zoo import theory
-from zoo.theory import constructions, head_limit
+from zoo.theory import constructions
 
 GOLDEN = (
   *(14.430617330724, 9.773785699134, 8.189708336209, 7.417058776229, 6.958766544359),
@@ -345,37 +345,3 @@ def test_no_search_is_below_the_limit_of_425_tasks(first, full):
   """With --full all, from 73 starts each; else every tenth, from 2."""
   for seed in range(first, first + 85, 1 if full else 10):
     check_random_case(seed, num_starts=73 if full else 2)
-
-
-@pytest.mark.parametrize('seed', mostly_full([2, 11], [2, 5, 8, 11, 30, 31]))
-def test_the_cost_of_a_subspace_is_that_of_least_squares(seed):
-  """So that each upper bound is the risk of some model, whatever search found it."""
-  task, num_heads, guess, bias = random_case(seed)
-  d = task.num_features
-  problem = quadratic(task, guess, bias)
-  features = task.feature_covariance
-  moments = theory.task_moments(task)
-  whitened = head_limit.whiten(moments, task.prior_mean - guess, bias)
-  conditions = head_limit.conditions(whitened)
-  unlimited = theory.exact_risk(theory.optimal_rule(task, guess, bias), task)
-  # n·z for z = [x; y] is (root⁻¹n_x + w*n_y)·x' in whitened features x' and labels less
-  # w*·x, here with the labels in units of √τ.
-  change = np.eye(d + 1)
-  if features is not None:
-    eigenvalues, vectors = np.linalg.eigh(features)
-    change[:d, :d] = (vectors * np.sqrt(eigenvalues)).T
-  change[:d, d] = change[:d, :d] @ task.prior_mean
-  change[d, d] = whitened.unit**0.5
-  rng = np.random.default_rng(seed)
-  for num_heads in range(1, d + 1):
-    span = rng.normal(size=(d + 1, num_heads))
-    hidden = scipy.linalg.null_space((change @ span).T)
-    expected, _ = least_risk(problem, span)
-    step = 1e-6 * rng.normal(size=hidden.shape)
-    costs = conditions.costs(np.stack([hidden, hidden + step, hidden - step]))
-    assert unlimited + whitened.unit * costs[0] == pytest.approx(expected, rel=1e-8)
-    cost, slope = conditions.cost_and_slope(hidden)
-    assert cost == pytest.approx(costs[0], rel=1e-12)
-    # A central difference is off by the square of the step, and by rounding.
-    difference = costs[1] - costs[2]
-    assert 2 * np.sum(slope * step) == pytest.approx(difference, rel=1e-4, abs=1e-13)

@@ -68,10 +68,9 @@ def test_guess_costs_kappa_times_its_square(count, bias, noise_std, seed):
   rng = np.random.default_rng(seed)
   a, b = rng.normal(size=(2, d, d))
   prior, features = a @ a.T, b @ b.T + 0.1 * np.eye(d)
-  task = zoo.create_task(
-    'linear_regression',
-    num_features=d,
-    context_length=c,
+  task = isotropic(
+    d,
+    c,
     prior_mean=rng.normal(size=d),
     prior_covariance=prior,
     feature_covariance=features,

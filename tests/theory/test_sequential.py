@@ -6,7 +6,7 @@ import pytest
 import zoo
 from tests.compare import assert_close, refuses
 from tests.marks import mostly_full
-from tests.settings import general, isotropic
+from tests.settings import general, isotropic, root
 from zoo.theory import sequential
 
 TASK = isotropic(10, 10, prior_mean=2.0)
@@ -39,13 +39,6 @@ def learn(x, y, start, decay, erase, write):
     w = w @ alpha.T - read * (key @ h.T) + y[:, i, None] * (key @ k.T)
     weights.append(w)
   return weights
-
-
-def root(covariance, d):
-  if covariance is None:
-    return np.eye(d)
-  eigenvalues, vectors = np.linalg.eigh(covariance)
-  return vectors * np.sqrt(eigenvalues.clip(0))
 
 
 def sample(task, n, rng):
