@@ -1,5 +1,5 @@
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -84,19 +84,6 @@ def _examples(prompt: zoo.Prompt):
   return zip(*map(np.asarray, (prompt.x, prompt.y, prompt.x_query)), strict=True)
 
 
-class _Outcome(NamedTuple):
-  """All that one model says about one batch, computed once for all tests."""
-
-  model: Any
-  prompt: zoo.Prompt
-  updated: np.ndarray  # the whole embedding matrix, by forward_tokens
-  called: np.ndarray  # model(prompt)
-  by_rule: np.ndarray  # model.learning_rule()(prompt)
-  weights: np.ndarray  # model.learning_rule().weights(prompt)
-  gradient: np.ndarray  # d model(prompt) / d x_query, through the model itself
-  rule: zoo.LearningRule
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _all_it_says(graph: nnx.GraphDef, state: nnx.State, prompt: zoo.Prompt):
   """Compiled as a whole, since operations are compiled one by one otherwise."""
@@ -116,33 +103,22 @@ def _all_it_says(graph: nnx.GraphDef, state: nnx.State, prompt: zoo.Prompt):
   )
 
 
-def _outcome(name: str, heads: int, d: int, c: int, precision: str) -> _Outcome:
-  with jax.enable_x64(precision == 'float64'):
-    model, prompt = _model(name, heads, d), _prompt(d, c)
-    outcome = _all_it_says(*nnx.split(model), prompt)
-    assert {leaf.dtype for leaf in jax.tree.leaves(outcome)} == {jnp.dtype(precision)}
-  return _Outcome(model, prompt, *jax.tree.map(np.asarray, outcome))
-
-
-def _expected(name: str, outcome: _Outcome) -> np.ndarray:
+def _expected(name: str, model: Any, prompt: zoo.Prompt) -> np.ndarray:
   """The updated embedding matrices [b, e, t], by the equations."""
-  matrices = []
-  for x, y, x_query in _examples(outcome.prompt):
-    all_heads = _heads(outcome.model)
+  matrices, precision = [], np.asarray(prompt.x).dtype
+  for x, y, x_query in _examples(prompt):
     if name == 'ltb':
-      w_1, w_2 = outcome.model.w_1[...], outcome.model.w_2[...]
       tokens = oracle.embed(x, y, x_query, 0.0)
-      matrices.append(oracle.ltb_tokens(tokens, all_heads, w_1, w_2))
+      updated = oracle.ltb_tokens(tokens, _heads(model), model.w_1[...], model.w_2[...])
     else:
       # The model's own guess, as it was rounded to the precision.
-      guess, bias = _guess(len(x_query)).astype(outcome.called.dtype), 0.0
-      if name == 'yq_lsa':
-        guess = np.asarray(outcome.model.w[...])
-      else:
-        bias = float(np.asarray(0.7, outcome.called.dtype))
+      guess, bias = _guess(len(x_query)).astype(precision), 0.0
+      if name != 'yq_lsa':
+        bias = float(np.asarray(0.7, precision))
       y_guess = float(guess.astype(np.float64) @ x_query) + bias
       tokens = oracle.embed(x, y, x_query, y_guess)
-      matrices.append(oracle.multi_head_tokens(tokens, all_heads))
+      updated = oracle.multi_head_tokens(tokens, _heads(model))
+    matrices.append(updated)
   return np.stack(matrices)
 
 
@@ -151,20 +127,22 @@ def _expected(name: str, outcome: _Outcome) -> np.ndarray:
 def test_all_that_a_model_says_is_the_equation_of_the_paper(
   name, heads, d, c, precision
 ):
-  outcome, tolerance = _outcome(name, heads, d, c, precision), _TOLERANCE[precision]
-  expected = _expected(name, outcome)
+  with jax.enable_x64(precision == 'float64'):
+    model, prompt = _model(name, heads, d), _prompt(d, c)
+    said = jax.device_get(_all_it_says(*nnx.split(model), prompt))
+  assert {leaf.dtype for leaf in jax.tree.leaves(said)} == {np.dtype(precision)}
+  tokens, called, by_rule, weights, gradient, rule = said
+  expected, tolerance = _expected(name, model, prompt), _TOLERANCE[precision]
   # Tokens are rows in code.
-  assert_close(np.swapaxes(outcome.updated, 1, 2), expected, tolerance)
-  for prediction in (outcome.called, outcome.by_rule):
+  assert_close(np.swapaxes(tokens, 1, 2), expected, tolerance)
+  for prediction in (called, by_rule):
     assert_close(prediction, expected[:, -1, -1], tolerance)
   # The weights that are learned in context are the gradient.
-  assert_close(outcome.gradient, outcome.weights, tolerance)
-  rule = outcome.rule
-  weights = [
-    oracle.rule_weights(x, y, rule.init, rule.update)
-    for x, y, _ in _examples(outcome.prompt)
+  assert_close(gradient, weights, tolerance)
+  of_rule = [
+    oracle.rule_weights(x, y, rule.init, rule.update) for x, y, _ in _examples(prompt)
   ]
-  assert_close(outcome.weights, np.stack(weights), tolerance)
+  assert_close(weights, np.stack(of_rule), tolerance)
   # Compiled, the two halves of a symmetric pair may be rounded differently.
   rounding = {'float64': 1e-15, 'float32': 1e-6}[precision]
   assert_close(rule.update, np.swapaxes(rule.update, 1, 2), rounding)
@@ -174,9 +152,9 @@ def test_all_that_a_model_says_is_the_equation_of_the_paper(
     assert not np.any(rule.bias_update)
   # Attention matters here, or an error in it could hide below the tolerance. Nor may it
   # hide the rest.
-  rest = np.asarray(outcome.prompt.x_query) @ rule.init + rule.bias
-  largest = np.abs(outcome.called).max()
-  assert np.abs(outcome.called - rest).max() >= 0.1 * largest
+  rest = np.asarray(prompt.x_query) @ rule.init + rule.bias
+  largest = np.abs(called).max()
+  assert np.abs(called - rest).max() >= 0.1 * largest
   assert np.abs(rest).max() >= 0.01 * largest
 
 

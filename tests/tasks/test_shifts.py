@@ -7,9 +7,7 @@ import pytest
 
 import zoo
 from tests.marks import mostly_full
-from zoo.core import losses, values
-from zoo.tasks import FunctionClass
-from zoo.tasks.base import Scale, ShiftedTask, sample_signs
+from zoo.tasks.base import Scale, ShiftedTask
 
 _D, _C = 6, 4
 _CHANGED = [
@@ -35,26 +33,6 @@ def _features(prompt: zoo.Prompt) -> np.ndarray:
   return np.concatenate([prompt.x, np.asarray(prompt.x_query)[:, None]], axis=1)
 
 
-@values.value
-class _Classes(FunctionClass):
-  """Signs of a linear function; a user's class, which is not registered."""
-
-  num_features: int = _D
-  context_length: int = _C
-
-  def sample_function(self, key):
-    return jax.random.normal(key, (_D,))
-
-  def evaluate(self, function, x):
-    return jax.nn.sigmoid(x @ function)
-
-  def sample_labels(self, key, targets):
-    return sample_signs(key, targets)
-
-  def loss(self, prediction, target):
-    return losses.log_loss(prediction, target)
-
-
 def test_each_task_gets_the_shifts_that_make_sense():
   assert [*_task().shifts()] == [*_CHANGED, *_SCALED, 'noise_std=1', *_LONGER]
   assert [*_task(noise_std=1.0).shifts()] == [*_CHANGED, *_SCALED, *_LONGER]
@@ -63,7 +41,7 @@ def test_each_task_gets_the_shifts_that_make_sense():
   assert 'orthogonal_query' not in _task(num_features=_C).shifts()
   assert not {'skewed', 'half_subspace'} & {*_task(num_features=1).shifts()}
   # The labels are classes, which have no size and no noise.
-  assert [*_Classes().shifts()] == [*_CHANGED, *_LONGER]
+  assert [*_task('logistic_regression').shifts()] == [*_CHANGED, *_LONGER]
   assert _task().shifts()['skewed'].shifts() == {}
 
 
@@ -76,8 +54,7 @@ def test_longer_contexts_are_the_same_task():
   arguments = zoo.core.registry.arguments_of(shifts['context_length=8'])
   assert arguments is not None
   assert arguments.values()['context_length'] == 8
-  longer = _Classes().shifts()['context_length=64']
-  assert isinstance(longer, _Classes)
+  longer = _task('logistic_regression').shifts()['context_length=64']
   assert longer.sample(jax.random.key(0), 2).x.shape == (2, 64, _D)
   # A length that the task refuses is left out.
   few = [name for name in _task(context_length=2**29).shifts() if 'context' in name]
@@ -103,7 +80,9 @@ def test_noise_of_the_labels_is_that_of_the_task():
   noise = np.ravel(np.asarray(prompt.y) - np.asarray(prompt.targets)[:, :-1])
   error = 0.25 * np.sqrt(2 / len(noise))  # of the variance of a Gaussian sample
   assert abs(np.mean(noise**2) - 0.25) <= 4.5 * error
-  prompt = _Classes().shifts()['scale_x=3'].sample(jax.random.key(0), 4000)
+  prompt = (
+    _task('logistic_regression').shifts()['scale_x=3'].sample(jax.random.key(0), 4000)
+  )
   assert set(np.unique(prompt.y)) == {-1, 1}
   gap = np.ravel((np.asarray(prompt.y) + 1) / 2 - np.asarray(prompt.targets)[:, :-1])
   assert abs(gap.mean()) <= 4.5 * gap.std() / np.sqrt(len(gap))
@@ -196,6 +175,6 @@ def test_bayes_of_the_task_goes_by_another_name():
   assert [*shifted.baselines()] == ['bayes_unshifted', *[*task.baselines()][1:]]
   assert shifted.baselines()['bayes_unshifted'] == task.baselines()['bayes']
   assert 'bayes' in task.shifts()['noise_std=1'].baselines()
-  classes: Any = _Classes().shifts()['skewed']
+  classes: Any = _task('logistic_regression').shifts()['skewed']
   prediction, target = jnp.zeros(3), jnp.ones(3)
   np.testing.assert_allclose(classes.loss(prediction, target), np.log(2), rtol=1e-6)

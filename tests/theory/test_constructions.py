@@ -11,7 +11,9 @@ from tests import oracle
 from tests.compiled import built, predict
 from tests.marks import mostly_full
 from tests.settings import isotropic
+from tests.theory import deep_rules
 from zoo import estimators, theory
+from zoo.core.exact_forms import DeepRule
 from zoo.theory import constructions
 
 pytestmark = pytest.mark.usefixtures('float64')
@@ -117,17 +119,11 @@ def test_dense_layers_are_gd_plus_plus():
   steps, preconditions, readout = (-0.3, 0.0, -0.2), (-0.1, 0.2), -0.7
   prompt = task_of(3, 5, noise_std=0.5).sample(jax.random.key(0), 16)
   model = constructions.gd_plus_plus(start, steps, preconditions, readout)
-  found = predict(model, prompt)
-  for i, (x, y, x_query) in enumerate(zip(*numpy_parts(prompt), strict=True)):
-    residuals, label = y - x @ start, 0.0
-    expected = x_query @ start
-    for step, b in zip(steps, (*preconditions, 0.0), strict=True):
-      moment, cross = x.T @ x / len(x), x.T @ residuals / len(x)
-      label += step * (cross @ x_query)
-      residuals = residuals + step * x @ cross
-      x, x_query = x + b * x @ moment, x_query + b * moment @ x_query
-    expected += readout * label
-    assert found[i] == pytest.approx(expected, rel=0, abs=1e-10)
+  zeros, offset = np.zeros(3), np.asarray(0.0)
+  b = np.array([*preconditions, 0.0])
+  form = DeepRule(np.array(steps), b, np.asarray(readout), zeros, zeros, offset, start)
+  wanted = deep_rules.predict(form, *numpy_parts(prompt))
+  np.testing.assert_allclose(predict(model, prompt), wanted, rtol=0, atol=1e-10)
 
 
 def numpy_parts(prompt):
