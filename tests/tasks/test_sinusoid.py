@@ -1,11 +1,19 @@
+"""Sinusoids, and their posterior mean."""
+
+import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import zoo
 from tests.compare import refuses
+from tests.marks import mostly_full
+from zoo.measure.curves import sample_losses
+from zoo.measure.predict import sample_batches
 from zoo.tasks import Sinusoid
 
 
@@ -62,3 +70,135 @@ def test_a_prompt_has_one_amplitude_and_one_phase():
 def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
   with refuses(said):
     Sinusoid(**changes)
+
+
+_RANGES = [
+  ((0.1, 0.5), (0.0, math.pi)),
+  ((0.0, 2.0), (-1.0, 0.5)),
+  ((0.5, 1.0), (0.0, 2 * math.pi)),
+  ((0.1, 0.5), (3.0, 9.0)),
+]
+
+
+def _task(amplitude=(0.1, 0.5), phase=(0.0, math.pi), c=1):
+  return Sinusoid(context_length=c, amplitude_range=amplitude, phase_range=phase)
+
+
+def _bayes(prompt, task=None):
+  return np.asarray(_predict((task or _task()).baselines()['bayes'], prompt), float)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _predict(baseline, prompt):
+  return baseline(prompt)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _sample(task, seed, count):
+  return task.sample(jax.random.key(seed), count)
+
+
+def _doubled(prompt):
+  return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), prompt)
+
+
+def _at_once(x, y, x_query):
+  """Prompts of one example."""
+  x, y, x_query = (jnp.asarray(one, jnp.float32) for one in (x, y, x_query))
+  return zoo.Prompt(
+    x=x[:, None, None], y=y[:, None], x_query=x_query[:, None], y_query=y
+  )
+
+
+@pytest.mark.parametrize(('amplitude', 'phase'), mostly_full(_RANGES[:1], _RANGES[1:]))
+def test_one_example_agrees_with_a_grid_of_phases(amplitude, phase):
+  task = _task(amplitude, phase)
+  prompt = _sample(task, 1, 24)
+  edges = np.linspace(phase[0], phase[1], 200_001)
+  p = (edges[1:] + edges[:-1]) / 2
+  expected = []
+  for x, y, x_query in zip(
+    prompt.x[:, 0, 0], prompt.y[:, 0], prompt.x_query[:, 0], strict=True
+  ):
+    sine = np.sin(float(x) + p)
+    a = float(y) / sine
+    weights = ((amplitude[0] <= a) & (a <= amplitude[1])) / np.abs(sine)
+    expected.append(weights @ (a * np.sin(float(x_query) + p)) / weights.sum())
+  with jax.enable_x64(True):
+    double = _bayes(_doubled(prompt), task)
+  # The grid misses up to a step of 3e-5 at each end of an interval, and intervals are
+  # as short as 0.1; labels near 0 are left out below.
+  easy = np.abs(prompt.y[:, 0]) > 0.1 * amplitude[1]
+  assert easy.sum() >= 16
+  np.testing.assert_allclose(double[easy], np.asarray(expected)[easy], atol=1e-3)
+  np.testing.assert_allclose(_bayes(prompt, task), double, rtol=0, atol=1e-5)
+
+
+def test_no_example_gives_the_mean_of_the_prior():
+  task = _task((0.2, 0.6), (0.0, 1.0))
+  prompt = _sample(task, 0, 24)
+  p = (np.arange(100_000) + 0.5) / 100_000
+  expected = [float(0.4 * np.mean(np.sin(float(x) + p))) for x in prompt.x[:, 0, 0]]
+  np.testing.assert_allclose(_bayes(prompt.prefix(0), task), expected, atol=1e-6)
+
+
+def test_two_examples_determine_the_function():
+  task = _task(c=6)
+  bayes = {'bayes': task.baselines()['bayes']}
+  losses = sample_losses(bayes, task, 2048, 0)['bayes']
+  x = np.concatenate(
+    [prompt.x[..., 0] for prompt in sample_batches(task, 0, 2048, 512)]
+  )
+  turns = (x[:, 1] - x[:, 0]).astype(float) / np.pi
+  distance = np.pi * np.abs(turns - turns.round())
+  # Some roundings of 6e-8, over the distance of two examples from a multiple of π,
+  # which is below 1e-3 in about one prompt of 2048; three are never as near.
+  assert np.all(np.sqrt(losses[:, 2]) * distance <= 1e-6)
+  assert losses[:, 3:].max() <= 1e-9
+  assert np.median(losses[:, 2:]) <= 1e-13
+
+
+@pytest.mark.parametrize('turns', [0, 1])
+def test_two_examples_near_a_multiple_of_pi(turns):
+  rng, n = np.random.default_rng(0), 400
+  first = rng.uniform(-2, 1, n)
+  distance = 10 ** rng.uniform(-8, -2, n)
+  x = np.stack([first, first + turns * np.pi + distance, rng.uniform(-5, 5, n)], 1)
+  x: Any = x.astype('f')
+  a, p = (rng.uniform(*r, n).astype('f') for r in _RANGES[0])
+  y: Any = np.asarray(jax.jit(jax.vmap(_task().evaluate))((a, p), x[..., None]))
+  prompt = zoo.Prompt(x=x[:, :2, None], y=y[:, :2], x_query=x[:, 2:], y_query=y[:, 2])
+  error = np.abs(_bayes(prompt) - np.asarray(y[:, 2]))
+  distance = np.abs(np.sin(np.asarray(x[:, 1], float) - np.asarray(x[:, 0], float)))
+  far = distance > 2e-6
+  # A few roundings of labels and sums of about 1e-7 each, over the distance.
+  assert np.all(error[far] * distance[far] <= 3e-7)
+  # Nearer they count as one, and no error is larger than the functions.
+  near = distance < 5e-7
+  assert near.sum() > 50
+  alone = zoo.Prompt(
+    x=prompt.x[:, :1], y=prompt.y[:, :1], x_query=prompt.x_query, y_query=y[:, 2]
+  )
+  assert np.abs(_bayes(prompt) - _bayes(alone))[near].max() <= 1e-4
+  assert error.max() <= 1
+
+
+def test_labels_near_zero_and_at_the_ends_of_the_range():
+  # A label of 0 tells the phase, −x + mπ in the range, and is 1/a times as likely with
+  # the amplitude a, whose mean is then 0.4/log 5.
+  x, x_query = np.asarray([-1.0, -2.0, 0.5, 4.0]), np.asarray([0.3, 1.0, -2.0, 2.5])
+  phase = np.mod(-x, np.pi)
+  expected = 0.4 / np.log(5) * np.sin(x_query + phase)
+  for label in (0.0, 1e-20, -1e-9, 1e-7):
+    found = _bayes(_at_once(x, np.full(4, label), x_query))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+  # The largest amplitude at its crest: the phase is π/2 − x.
+  found = _bayes(_at_once([0.5] * 4, [0.5] * 4, [1.0] * 4))
+  np.testing.assert_allclose(found, 0.5 * np.sin(1.0 + np.pi / 2 - 0.5), atol=1e-3)
+
+
+def test_labels_that_no_function_has_give_the_mean_of_the_prior():
+  # 0.7 is above the largest amplitude.
+  prompt = _at_once([0.5, -1.0] * 2, [0.7, -0.7] * 2, [1.0, 2.0] * 2)
+  prior = 0.3 * 2 / np.pi * np.cos([1.0, 2.0] * 2)  # 0.3 E sin(x + p)
+  np.testing.assert_allclose(_bayes(prompt), prior, atol=1e-6)
