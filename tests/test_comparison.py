@@ -153,15 +153,6 @@ def test_large_tasks_get_fewer_prompts_lengths_or_none():
   assert compare(Zero(), huge) is None
 
 
-def test_lengths_are_dense_at_the_start_and_reach_the_end():
-  lengths = comparison._lengths(1000, 32)
-  assert lengths[:3] == [0, 1, 2]
-  assert lengths[-1] == 1000
-  assert len(lengths) <= 32
-  assert lengths == sorted({*lengths})
-  assert comparison._lengths(7, 8) == [*range(8)]
-
-
 def test_the_table_has_a_row_for_each(compared):
   _, found = compared
   header, rows = table_of(found)

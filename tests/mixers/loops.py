@@ -14,6 +14,7 @@ import numpy as np
 from flax import nnx
 
 from tests.compare import assert_close
+from tests.weights import double
 from zoo.core import registry
 from zoo.mixers import Site
 
@@ -96,6 +97,46 @@ def rms(p: Mapping[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
 def heads(x: np.ndarray, h: int = H) -> np.ndarray:
   """`[h, n, s]` from `[n, w]`."""
   return np.stack(np.split(x, h, axis=-1))
+
+
+def turned(vector: np.ndarray, position: int) -> np.ndarray:
+  """Each pair (j, j + s/2) as a complex number, turned by its angle."""
+  half = len(vector) // 2
+  z = vector[:half] + 1j * vector[half:]
+  z = z * np.exp(1j * position * 10000.0 ** (-np.arange(half) / half))
+  return np.concatenate([z.real, z.imag])
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+  return np.exp(scores) / np.exp(scores).sum()
+
+
+def relu_weights(scores: np.ndarray) -> np.ndarray:
+  return np.maximum(scores, 0) / max(len(scores), 1)
+
+
+def attention(mixer, x, weigh=softmax, causal=True, rotary=False) -> np.ndarray:
+  """Σ_i weight_i v_i of one prompt for each head; `weigh` is from scores to weights."""
+  n, h = len(x), mixer.num_heads
+  rows = []
+  for layer in (mixer.query, mixer.key, mixer.value):
+    kernel, bias = double(layer)
+    rows.append(heads(x @ kernel + bias, h))
+  query, key, value = rows
+  out = np.zeros((n, *query.shape[::2]))
+  for t, one in np.ndindex(n, h):
+    # The query of a set is not among its keys, but for a softmax it sees itself.
+    seen = range(t + 1) if causal else range(n - 1)
+    if not causal and t == n - 1 and weigh is softmax:
+      seen = range(n)
+    q, keys = query[one, t], [key[one, i] for i in seen]
+    if rotary:
+      q, keys = turned(q, t), [turned(k, i) for i, k in zip(seen, keys, strict=True)]
+    scores = np.array([q @ k / np.sqrt(len(q)) for k in keys])
+    for i, weight in zip(seen, weigh(scores), strict=True):
+      out[t, one] += weight * value[one, i]
+  kernel, bias = double(mixer.out)
+  return out.reshape(n, -1) @ kernel + bias
 
 
 def recur(q, k, u, decay, erase=None, at=None, state=None):

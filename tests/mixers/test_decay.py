@@ -22,6 +22,7 @@ from tests.mixers.loops import (
   sigmoid,
   silu,
   softplus,
+  turned,
   warm,
 )
 from zoo.mixers.mixer import Mixer
@@ -54,15 +55,6 @@ def test_linear_attention(causal, n):
   assert_is('linear', functools.partial(_linear_loop, causal=causal), n, causal=causal)
 
 
-def _rotated(x, t):
-  half, out = len(x) // 2, np.zeros_like(x)
-  for j in range(half):
-    angle = t * 10000.0 ** (-j / half)
-    turn = np.exp(1j * angle) * (x[j] + 1j * x[j + half])
-    out[j], out[j + half] = turn.real, turn.imag
-  return out
-
-
 @pytest.mark.parametrize('rotary', [True, False])
 def test_retention(rotary):
   def loop(p, x):
@@ -71,7 +63,7 @@ def test_retention(rotary):
     for h in range(H):
       if rotary:
         for t in range(N):
-          q[h, t], k[h, t] = _rotated(q[h, t], t), _rotated(k[h, t], t)
+          q[h, t], k[h, t] = turned(q[h, t], t), turned(k[h, t], t)
       decay = np.full((N, _S), 1 - 2.0 ** (-5 - h))
       reads.append(recur(q[h], k[h] / np.sqrt(_S), v[h], decay)[0])
     return _gated(p, reads, x)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import zoo
+from tests.weights import double
 
 D, C, B = 3, 5, 2  # features, examples and prompts
 
@@ -49,13 +50,16 @@ def gelu(z: np.ndarray) -> np.ndarray:
 
 
 def linear(layer: Any, z: np.ndarray) -> np.ndarray:
-  """The output of a linear layer, one entry at a time."""
-  kernel, bias = np.asarray(layer.kernel[...]), np.asarray(layer.bias[...])
-  out = bias.copy()
-  for i in range(kernel.shape[0]):
-    for j in range(kernel.shape[1]):
-      out[j] += z[i] * kernel[i, j]
-  return out
+  """The outputs of a linear layer."""
+  kernel, bias = double(layer)
+  return z @ kernel + bias
+
+
+def layer_norm(norm: Any, z: np.ndarray) -> np.ndarray:
+  """Layer norm of the last axis (Ba et al., arXiv 1607.06450)."""
+  centred = z - z.mean(-1, keepdims=True)
+  scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+  return scaled * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
 
 
 def gelu_layers(network: Any, z: np.ndarray) -> np.ndarray:

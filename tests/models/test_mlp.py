@@ -31,12 +31,6 @@ def _tokens(x, y, x_query, guess) -> np.ndarray:
   return tokens
 
 
-def _norm(norm, z):
-  """Layer norm (Ba et al., arXiv 1607.06450)."""
-  z = (z - z.mean()) / np.sqrt(((z - z.mean()) ** 2).mean() + 1e-5)
-  return z * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
-
-
 def _feed_forward(network, z):
   return bodies.linear(network.out, bodies.gelu(bodies.linear(network.up, z)))
 
@@ -44,12 +38,14 @@ def _feed_forward(network, z):
 def _mixer(model, tokens):
   z = np.stack([bodies.linear(model.read_in, token) for token in tokens])
   for layer in model.layers:
-    normed = np.stack([_norm(layer.norm_1, token) for token in z])
+    normed = np.stack([bodies.layer_norm(layer.norm_1, token) for token in z])
     for channel in range(_W):
       z[:, channel] += _feed_forward(layer.over_tokens, normed[:, channel])
     for token in z:
-      token += _feed_forward(layer.over_channels, _norm(layer.norm_2, token))
-  return bodies.linear(model.read_out, _norm(model.norm, z[-1]))
+      token += _feed_forward(
+        layer.over_channels, bodies.layer_norm(layer.norm_2, token)
+      )
+  return bodies.linear(model.read_out, bodies.layer_norm(model.norm, z[-1]))
 
 
 def _mlp(model, tokens):

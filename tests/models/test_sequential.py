@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -10,7 +9,7 @@ from flax import nnx
 import configs
 import zoo
 from tests.compare import assert_close, refuses
-from tests.compiled import built, predict_all
+from tests.compiled import built
 from tests.marks import mostly_full
 from tests.models import bodies
 from tests.models.bodies import C, D
@@ -62,21 +61,14 @@ def test_it_is_the_recurrence_one_example_at_a_time(float64, rule, guess):
   assert_close(after_2, expected[:, 2], 1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('rule', mostly_full(['gated_delta'], RULES))
-def test_its_curve_is_that_of_theory_and_of_samples(float64, rule):
+def test_its_curve_is_that_of_theory(float64, rule):
   task = isotropic(D, C, 1.0, 0.4, prior_covariance=np.diag([1.0, 2.0, 0.3]))
   model: Any = drawn(lambda: _model(rule), 0.2)
   curve = theory.exact_curve(model, task)
   expected = sequential.curve(task, *_numbers(model, rule), start=model.start[...])
   np.testing.assert_allclose(curve, expected, rtol=1e-12)
   assert theory.exact_risk(model, task) == pytest.approx(curve[-1], rel=1e-12)
-  prompt = task.sample(jax.random.key(0), 100_000)
-  losses = np.square(predict_all(model, prompt) - prompt.targets)
-  errors = losses.std(axis=0) / np.sqrt(len(losses))
-  assert np.all(errors < 0.02 * losses.mean(axis=0))
-  # 24 numbers: one is beyond 4 standard errors once in 600.
-  assert np.all(np.abs(losses.mean(axis=0) - curve) < 4 * errors)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.models.bodies import gelu
 from tests.weights import double, drawn
 from zoo.models.initial_guess import GUESSES, InitialGuess
 from zoo.models.tokens import LAYOUTS, at_examples, lay_out, num_tokens, token_width
@@ -90,9 +91,7 @@ def test_a_linear_guess_and_a_network_are_their_equations():
   assert_close(guesses[0], x @ np.asarray(linear.weights[...]), 1e-12)
   (w, b), (v, c) = double(network.hidden), double(network.out)
   z = x @ w + b
-  # The GELU of GPT-2 and of JAX is the approximation by tanh.
-  gelu = z / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
-  assert_close(guesses[1], gelu @ v + c, 1e-12)
+  assert_close(guesses[1], gelu(z) @ v + c, 1e-12)
 
 
 def test_guesses_that_do_not_exist_are_refused():

@@ -12,8 +12,9 @@ import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import built, predict, predict_all
 from tests.marks import mostly_full
+from tests.mixers.loops import attention
 from tests.models import bodies
-from tests.weights import double, drawn, promoting_float64
+from tests.weights import drawn, promoting_float64
 from zoo.models.transformer import FeedForward, Transformer
 
 _D, _C = bodies.D, 4
@@ -34,37 +35,13 @@ def _prompt() -> zoo.Prompt:
   return bodies.prompt(context=_C)
 
 
-def _layer_norm(norm, z):
-  centred = z - z.mean(-1, keepdims=True)
-  scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
-  return scaled * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
-
-
-def _affine(layer, z):
-  kernel, bias = double(layer)
-  return z @ kernel + bias
-
-
-def _attention(mixer, z):
-  """Causal softmax attention of one prompt."""
-  n, w = z.shape
-  query, key, value = (
-    _affine(layer, z).reshape(n, mixer.num_heads, -1)
-    for layer in (mixer.query, mixer.key, mixer.value)
-  )
-  result = np.zeros_like(query)
-  for t, h in np.ndindex(n, mixer.num_heads):
-    scores = key[: t + 1, h] @ query[t, h] / np.sqrt(w / mixer.num_heads)
-    weights = np.exp(scores - scores.max())
-    result[t, h] = weights @ value[: t + 1, h] / weights.sum()
-  return _affine(mixer.out, result.reshape(n, w))
-
-
 def _layers(model, z):
   for layer in model.layers:
-    z = z + _attention(layer.mixer, _layer_norm(layer.norm_1, z))
-    hidden = bodies.gelu(_affine(layer.feed_forward.up, _layer_norm(layer.norm_2, z)))
-    z = z + _affine(layer.feed_forward.out, hidden)
+    z = z + attention(layer.mixer, bodies.layer_norm(layer.norm_1, z))
+    hidden = bodies.gelu(
+      bodies.linear(layer.feed_forward.up, bodies.layer_norm(layer.norm_2, z))
+    )
+    z = z + bodies.linear(layer.feed_forward.out, hidden)
   return z
 
 
@@ -77,7 +54,7 @@ def _tokens(prompt, b):
 
 
 def _read(model, z):
-  return _affine(model.read_out, _layer_norm(model.norm, z))[::2, 0]
+  return bodies.linear(model.read_out, bodies.layer_norm(model.norm, z))[::2, 0]
 
 
 def test_it_is_gpt_2():
@@ -85,7 +62,7 @@ def test_it_is_gpt_2():
     model, prompt = _drawn(), _prompt()
     predictions = np.asarray(predict_all(model, prompt))
   for b in range(2):
-    z = _affine(model.read_in, _tokens(prompt, b))
+    z = bodies.linear(model.read_in, _tokens(prompt, b))
     z = _layers(model, z + np.asarray(model.positions[...]))
     assert_close(predictions[b], _read(model, z), _DOUBLE)
 
@@ -97,7 +74,7 @@ def test_loops_apply_the_same_layers_to_the_sum_with_the_prompt():
     run = nnx.jit(lambda m, p: (m.loop_predictions(p, True), m.predictions(p)))
     each, last = jax.device_get(run(model, prompt))
   for b in range(2):
-    embedded = _affine(model.read_in, _tokens(prompt, b))
+    embedded = bodies.linear(model.read_in, _tokens(prompt, b))
     embedded += np.asarray(model.positions[...])
     z, expected = 0.0, []
     for _ in range(5):
@@ -146,12 +123,12 @@ def test_feed_forward_networks_are_their_equations(kind):
   with promoting_float64():
     network = drawn(lambda: FeedForward(4, 6, kind, rngs=nnx.Rngs(0)))
     found = nnx.jit(lambda network, z: network(z))(network, jnp.asarray(z))
-  hidden = _affine(network.up, z)
+  hidden = bodies.linear(network.up, z)
   if kind == 'swiglu':
-    gate = _affine(network.gate, z)
+    gate = bodies.linear(network.gate, z)
     hidden *= gate / (1 + np.exp(-gate))
     assert network.up.bias is None
-  assert_close(found, _affine(network.out, hidden), _DOUBLE)
+  assert_close(found, bodies.linear(network.out, hidden), _DOUBLE)
 
 
 def test_kernels_start_at_the_scale_that_is_asked_for():
