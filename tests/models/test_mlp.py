@@ -36,15 +36,13 @@ def _feed_forward(network, z):
 
 
 def _mixer(model, tokens):
-  z = np.stack([bodies.linear(model.read_in, token) for token in tokens])
+  z = bodies.linear(model.read_in, tokens)
   for layer in model.layers:
-    normed = np.stack([bodies.layer_norm(layer.norm_1, token) for token in z])
+    normed = bodies.layer_norm(layer.norm_1, z)
     for channel in range(_W):
       z[:, channel] += _feed_forward(layer.over_tokens, normed[:, channel])
-    for token in z:
-      token += _feed_forward(
-        layer.over_channels, bodies.layer_norm(layer.norm_2, token)
-      )
+    normed = bodies.layer_norm(layer.norm_2, z)
+    z += _feed_forward(layer.over_channels, normed)
   return bodies.linear(model.read_out, bodies.layer_norm(model.norm, z[-1]))
 
 

@@ -38,9 +38,8 @@ def _prompt() -> zoo.Prompt:
 def _layers(model, z):
   for layer in model.layers:
     z = z + attention(layer.mixer, bodies.layer_norm(layer.norm_1, z))
-    hidden = bodies.gelu(
-      bodies.linear(layer.feed_forward.up, bodies.layer_norm(layer.norm_2, z))
-    )
+    normed = bodies.layer_norm(layer.norm_2, z)
+    hidden = bodies.gelu(bodies.linear(layer.feed_forward.up, normed))
     z = z + bodies.linear(layer.feed_forward.out, hidden)
   return z
 
