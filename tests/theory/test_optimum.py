@@ -47,20 +47,6 @@ def test_best_step_and_its_risk(count, mean, noise_std):
 
 
 @examples
-@hypothesis.given(counts, numbers, numbers, numbers)
-def test_optimum_with_a_fixed_guess(count, mean, guess, bias):
-  d, c = count
-  task = isotropic(d, c, mean)
-  kappa = 2 / (d * c + 2)
-  risk = d * (d + 1) / (c + d + 1) + kappa * (d * (mean - guess) ** 2 + bias**2)
-  rule = theory.optimal_rule(task, guess, bias)
-  assert theory.exact_risk(rule, task) == pytest.approx(risk, rel=1e-11)
-  free = theory.optimal_rule(task, None, bias)
-  risk -= kappa * d * (mean - guess) ** 2
-  assert theory.exact_risk(free, task) == pytest.approx(risk, rel=1e-11)
-
-
-@examples
 @hypothesis.given(counts, numbers, noises, st.integers(0, 99))
 def test_guess_costs_kappa_times_its_square(count, bias, noise_std, seed):
   """With noise the labels tell more of the constant: κ has a third term."""
