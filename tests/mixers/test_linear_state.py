@@ -11,7 +11,7 @@ import pytest
 from tests.compare import assert_close
 from tests.marks import mostly_full
 from tests.mixers.loops import EXACT, recur, sigmoid, softplus
-from zoo.mixers.linear_state import Inputs, chunkwise, delta_rule, scan
+from zoo.mixers.linear_state import Inputs, chunkwise, scan
 
 _B, _N, _H, _K, _V = 2, 21, 2, 4, 3  # two chunks of 16, the last one padded
 # The size of a decay, whether β is given, what is erased: with the key where it was
@@ -136,27 +136,6 @@ def test_strong_decay_does_not_overflow(kind):
     for each in (gradient, expected)
   )
   assert_close(one, other, 1e-4)
-
-
-def test_the_delta_rule_is_online_gradient_descent():
-  """LMS: w ← w + η (y_t − w·x_t) x_t on the examples, read at the next one."""
-  rng = np.random.default_rng(2)
-  d, c, rate = 3, 19, 0.3
-  x, y = rng.normal(size=(c, d)), rng.normal(size=c)
-  x /= np.linalg.norm(x, axis=1, keepdims=True)
-  w, expected = np.zeros(d), []
-  for t in range(c):
-    w = w + rate * (y[t] - w @ x[t]) * x[t]
-    expected.append(w @ x[(t + 1) % c])
-  with jax.enable_x64(True):
-    x_, rates = x[None, :, None], np.full((1, c, 1), rate)
-    following, labels = np.roll(x_, -1, axis=1), y[None, :, None, None]
-    given = jax.tree.map(jnp.asarray, (following, x_, labels, rates))
-    query, key, value, strength = given
-    inputs = delta_rule(query, key, value, None, strength)
-    found, state = jax.jit(chunkwise)(inputs, jnp.asarray(np.zeros((1, 1, d, 1))))
-    assert_close(found[0, :, 0, 0], expected, EXACT)
-    assert_close(state[0, 0, :, 0], w, EXACT)
 
 
 @_every_kind
