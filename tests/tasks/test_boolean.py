@@ -212,7 +212,7 @@ def _listed(name, d):
 
 def _posterior(name, x, y, x_query):
   """P(y_q = 1) by a sum over all functions, from the definition of the task."""
-  weight = {1: 0.0, -1: 0.0}
+  weight: dict[int, Any] = {1: 0.0, -1: 0.0}
   for probability, examples in _listed(name, len(x_query)):
     for one, label in zip(x.tolist(), y.tolist(), strict=True):
       probability *= examples.get((tuple(one), label), 0.0)

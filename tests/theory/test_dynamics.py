@@ -106,11 +106,11 @@ def test_alignment_is_the_correlation_with_the_optimum(plane):
   start, best = flow.rules[0], theory.optimal_rule(task)
 
   def square(one, other):
-    return theory.squared_difference(one, other, task).prediction
+    return float(theory.squared_difference(one, other, task).prediction)
 
-  lengths = [square(rule, 0 * best) for rule in (start, best)]
-  product = (sum(lengths) - square(start, best)) / 2
-  assert flow.alignments[0] == pytest.approx(product / np.sqrt(np.prod(lengths)))
+  one, other = square(start, 0 * best), square(best, 0 * best)
+  product = (one + other - square(start, best)) / 2
+  assert flow.alignments[0] == pytest.approx(product / np.sqrt(one * other))
 
 
 @pytest.mark.slow
