@@ -66,8 +66,8 @@ def _config(task='quadratic_regression', **changes) -> Any:
 
 @pytest.fixture(autouse=True)
 def causal(monkeypatch):
-  classes = registry.models._classes | {'causal': Causal}
-  monkeypatch.setattr(registry.models, '_classes', classes)
+  classes = registry.models._entries | {'causal': Causal}
+  monkeypatch.setattr(registry.models, '_entries', classes)
 
 
 def _task() -> Any:
@@ -123,8 +123,8 @@ def finished(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('run')
   config = _config(objective__positions='every', eval__num_compared=32)
   with pytest.MonkeyPatch.context() as patch:
-    classes = registry.models._classes | {'causal': Causal}
-    patch.setattr(registry.models, '_classes', classes)
+    classes = registry.models._entries | {'causal': Causal}
+    patch.setattr(registry.models, '_entries', classes)
     with jax.numpy_dtype_promotion('standard'):
       summary = train(config, workdir)
   assert summary is not None
