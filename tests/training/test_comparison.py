@@ -22,9 +22,9 @@ from zoo.measure.comparison import compare
 from zoo.training import table, train
 from zoo.training.curves import plot_examples
 from zoo.training.objective import (
-  losses_at_all,
   make_objective,
   numbers_of,
+  predicted,
   query_losses,
 )
 from zoo.training.records import event_pb2, read_lines
@@ -98,7 +98,7 @@ def test_the_loss_at_every_example_is_the_mean_over_prefixes():
     prefixes = [prompt.prefix(k) for k in range(5)]
     each = [jnp.square(model(p) - p.y_query) for p in prefixes]
     at_query = query_losses(model, task, prompt, None)
-    return each, losses_at_all(model, task, prompt), at_query
+    return each, task.loss(*predicted(model, prompt, True)), at_query
 
   each, found, at_query = losses(jax.random.key(3))
   # Sums of a few float32 numbers, in another order.
