@@ -161,7 +161,7 @@ class Checkpoints:
   def _open(self) -> bool:
     """Deletes left-overs, and sets damaged steps aside; returns whether there were."""
     if not self._in_bucket:
-      self._folder.mkdir(exist_ok=True)
+      self._folder.mkdir(parents=True, exist_ok=True)
     for left_over in self._left_overs():
       logging.info('deleting %s, which a kill has left', left_over)
       delete_folder(left_over)

@@ -51,7 +51,7 @@ from zoo.measure.comparison import Comparison
 from zoo.measure.contracts import check_sampled
 from zoo.storage.checkpointer import Checkpoints, run_metadata
 from zoo.storage.saved_models import load
-from zoo.storage.workdir import locked, open_workdir, prolong
+from zoo.storage.workdir import occupied
 from zoo.theory import is_ours
 from zoo.training.comparison import compare_members
 from zoo.training.evaluation import Evaluation, Measured, Risks
@@ -165,15 +165,8 @@ def _run(
     processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
     with processes.propagate_errors():
       program_of(config).compile()  # so that nothing is written if it does not fit
-  open_workdir(workdir, config)
-  patience = 60 * config.checkpoint.patience
-  try:
-    with locked(workdir, patience), Interruption() as interruption:
-      open_workdir(workdir, config)  # another program may have taken it just before
-      prolong(workdir, config)
-      yield from run_locked(config, workdir, interruption, profile, ahead)
-  except OSError as error:
-    raise RunError(f'{workdir} could not be written: {error}') from error
+  with occupied(workdir, config), Interruption() as interruption:
+    yield from run_locked(config, workdir, interruption, profile, ahead)
 
 
 def is_new(workdir: pathlib.Path) -> bool:
@@ -194,9 +187,7 @@ def run_locked(
     keep, best = config.checkpoint.keep, None
     checkpoints = stack.enter_context(Checkpoints(workdir, keep, metadata))
     if config.checkpoint.keep_best:
-      folder = workdir / BEST
-      processes.run_on_main(lambda: folder.mkdir(exist_ok=True))
-      best = stack.enter_context(Checkpoints(folder, 1, metadata))
+      best = stack.enter_context(Checkpoints(workdir / BEST, 1, metadata))
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
       steps_left(profile, summary['step'])
