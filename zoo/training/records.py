@@ -7,7 +7,6 @@ import contextlib
 import json
 import pathlib
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from zoo.host.files import (
   finite_or_null,
   gcs,
   is_url,
+  local_folder,
   parse_json,
   read_text,
   write_atomically,
@@ -116,10 +116,7 @@ class Records:
     self._is_copied = True
     if not self._primary:
       return
-    self._local = workdir
-    if is_url(workdir):
-      stage = tempfile.TemporaryDirectory(prefix='icl_zoo_')
-      self._local = pathlib.Path(self._stack.enter_context(stage))
+    self._local = self._stack.enter_context(local_folder(workdir))
     self._path = self._local / METRICS
     write_atomically(self._path, ''.join(json.dumps(line) + '\n' for line in lines))
     if not tensorboard:
