@@ -18,6 +18,7 @@ from flax import nnx
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
+from zoo.config.schema import GIVEN
 from zoo.config.validation import Config, abstract_model
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError, check_count
@@ -43,8 +44,6 @@ from zoo.storage.saved_models import (
 from zoo.storage.steps import FORMAT
 from zoo.theory.trust import changed_weights, compiled
 
-# What build_model takes from the task, and the keys of the initial weights.
-_GIVEN = {'num_features', 'num_outputs', 'context_length', 'rngs'}
 _NUM_PROMPTS = 4  # on which a saved model must predict what it did before
 _TWIN = pathlib.Path(__file__).with_name('torch_twin.py')  # it is copied, not imported
 
@@ -160,7 +159,7 @@ def _parts(
   step = check_count('step', step, minimum=0)
   if config is None:
     sections = {
-      'model': registry.models.section_of(model, _GIVEN),
+      'model': registry.models.section_of(model, GIVEN),
       'task': registry.tasks.section_of(task),
     }
     try:
