@@ -103,9 +103,9 @@ def _compare(configs: Sequence[Config]) -> list[Comparison | None]:
     if num_prompts(config) < 2:
       found.append(None)
       continue
-    one = without_errors([2.0, 1.0])
+    one: Any = without_errors([2.0, 1.0])
     noise = float(config.task.get('noise_std', 0.0))
-    baseline = {**without_errors([2.0, noise]), 'difference': 1 - noise}
+    baseline: Any = {**without_errors([2.0, noise]), 'difference': 1 - noise}
     found.append({'model': one, 'bayes': {**baseline, 'difference_stderr': 0.25}})
   return found
 

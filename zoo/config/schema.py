@@ -7,13 +7,14 @@ Config files can import this module without what builds and trains.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import inspect
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, FieldReference
@@ -306,13 +307,20 @@ GIVEN = 'num_features', 'context_length', 'num_outputs', 'rngs'
 
 if TYPE_CHECKING:
 
-  class Section(ConfigDict):
+  class Section(Protocol):
     """A section that names a class; its other fields are the arguments."""
 
     name: str
 
-  class Config(ConfigDict):
-    """The config of a training run."""
+    def __getattr__(self, field: str) -> Any: ...
+    def __setattr__(self, field: str, value: Any) -> None: ...
+    def __contains__(self, field: str) -> bool: ...
+    def get(self, field: str, default: Any = None) -> Any: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def update(self, fields: Mapping[str, object], /) -> None: ...
+
+  class Config(Protocol):
+    """The config of a training run, an ml_collections.ConfigDict."""
 
     seed: int
     model: Section
@@ -324,6 +332,12 @@ if TYPE_CHECKING:
     mesh: Mesh
     checkpoint: Checkpoint
     eval: Eval
+
+    def __getitem__(self, field: str) -> Any: ...
+    def __setitem__(self, field: str, value: Any) -> None: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def lock(self) -> Any: ...
+    def unlocked(self) -> contextlib.AbstractContextManager[None]: ...
 
 else:
   Config = Section = ConfigDict
