@@ -133,7 +133,7 @@ def finished(tmp_path_factory):
 
 def test_the_curve_is_in_the_log_and_on_the_board(finished):
   workdir, summary = finished
-  line = read_lines(workdir / 'metrics.jsonl')[-1]
+  line = read_lines(workdir)[-1]
   assert len(line['curve']) == 5
   assert_close(line['curve'][-1], summary['eval_risk'], 1e-6)
   (path,) = (workdir / 'tensorboard').glob('events*')
@@ -188,7 +188,7 @@ def test_classes_have_an_accuracy_everywhere(tmp_path):
   assert_close(summary['eval_accuracy'], right.mean(), 1e-6)
   stderr = right.std(ddof=1) / np.sqrt(32)
   assert_close(summary['eval_accuracy_stderr'], stderr, 1e-4)
-  line = read_lines(tmp_path / 'metrics.jsonl')[-1]
+  line = read_lines(tmp_path)[-1]
   assert line['eval_accuracy'] == summary['eval_accuracy']
   comparison = summary['comparison']
   expected = accuracies(curve_key(config.seed), 32).mean(axis=0)
@@ -211,7 +211,7 @@ def test_it_is_drawn_when_finished_and_before(finished, tmp_path):
   (line,) = plot_examples([tmp_path]).axes[0].lines
   np.testing.assert_allclose(
     np.asarray(line.get_ydata(), float),
-    read_lines(tmp_path / 'metrics.jsonl')[-1]['curve'],
+    read_lines(tmp_path)[-1]['curve'],
   )
   both = plot_examples([tmp_path, workdir])
   both.canvas.draw()

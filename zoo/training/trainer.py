@@ -67,11 +67,9 @@ from zoo.training.objective import (
 from zoo.training.parts import num_lanes
 from zoo.training.population import init_side_by_side, mesh_axis, stack_abstract
 from zoo.training.records import (
-  METRICS,
   Progress,
   Records,
   copy_all,
-  last_line,
   read_lines,
   risk_of,
 )
@@ -191,7 +189,7 @@ def run_locked(
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
       steps_left(profile, summary['step'])
-      line = last_line(workdir)
+      *_, line = {}, *read_lines(workdir)
       yield Event(summary['step'], line, summary, lambda: load(workdir).model)
       return
     trainer = Trainer(program_of(config), [workdir], checkpoints, interruption, best)
@@ -647,7 +645,7 @@ class Trainer:
   def _lowest_saved(self) -> float:
     """The risk of the best step that is saved; infinite if there is none."""
     step = self.best.latest if self.best is not None else None
-    lines = read_lines(self.workdirs[0] / METRICS) if step is not None else []
+    lines = read_lines(self.workdirs[0]) if step is not None else []
     risks = [risk_of(line) for line in lines if line['step'] == step]
     return min((risk for risk in risks if risk is not None), default=math.inf)
 
