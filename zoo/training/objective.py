@@ -29,8 +29,8 @@ from zoo.measure.predict import one_pass
 from zoo.models import LinearAttention, TokenModel
 from zoo.tasks.base import FunctionClass
 from zoo.tasks.linear_regression import require_covered
+from zoo.training.batch_parts import mean_loss
 from zoo.training.curriculum import FirstFeatures, draw_lengths, mean_at
-from zoo.training.parts import mean_loss
 
 _Tree = TypeVar('_Tree')
 

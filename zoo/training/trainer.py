@@ -53,6 +53,7 @@ from zoo.storage.checkpointer import Checkpoints, run_metadata
 from zoo.storage.saved_models import load
 from zoo.storage.workdir import occupied
 from zoo.theory import is_ours
+from zoo.training.batch_parts import num_lanes
 from zoo.training.comparison import compare_members
 from zoo.training.evaluation import Evaluation, Measured, Risks
 from zoo.training.layout import Layout, State
@@ -64,7 +65,6 @@ from zoo.training.objective import (
   stacked_moments,
   uses_statistics,
 )
-from zoo.training.parts import num_lanes
 from zoo.training.population import init_side_by_side, mesh_axis, stack_abstract
 from zoo.training.records import (
   Progress,
