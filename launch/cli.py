@@ -335,6 +335,7 @@ class _ConfigFile(flags.ArgumentParser):
       raise UserError(
         f'get_config() of {name} returned {config!r}; it must return a ConfigDict'
       )
+    _check_keys(config.to_dict(), 'config')
     config.lock()
     for argument in FLAGS.read_flags_from_files(sys.argv[1:], force_gnu=False):
       if found := re.match(r'--?(?:no)?(config\.[^=]*)', argument):
@@ -416,6 +417,14 @@ def _run_file(path: pathlib.Path, *variant: str) -> object:
   if 'get_config' not in defined:
     raise AttributeError('it defines no get_config()')
   return defined['get_config'](*variant)
+
+
+def _check_keys(section: dict, name: str) -> None:
+  for key, value in section.items():
+    if not isinstance(key, str):
+      raise UserError(f'{name} has the field {key!r}; its name must be a string')
+    if isinstance(value, dict):
+      _check_keys(value, f'{name}.{key}')
 
 
 def _no_device() -> str | None:
