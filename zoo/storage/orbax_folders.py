@@ -15,7 +15,6 @@ import pathlib
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -53,13 +52,6 @@ _PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
 
 # Where a folder cannot be created, Orbax forgets what it would have done there.
 warnings.filterwarnings('ignore', "coroutine '_create_paths' was never awaited")
-
-
-class SavedArray(NamedTuple):
-  """The shape and type of a saved array, known before it is read."""
-
-  shape: tuple[int, ...]
-  dtype: np.dtype
 
 
 def start_save(
@@ -109,7 +101,7 @@ def load_metadata(folder: pathlib.Path) -> object:
     raise RunError(f'the checkpoint {folder} is damaged: {error}') from error
 
 
-def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
+def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, jax.ShapeDtypeStruct]:
   """The shapes and types of an item's arrays, by name; no array is read.
 
   Raises RunError if Orbax cannot read them, or if they would take far more memory than
@@ -123,7 +115,7 @@ def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     named = {array_name(path): leaf for path, leaf in leaves}
     arrays = {
-      name: SavedArray(tuple(leaf.shape), np.dtype(leaf.dtype))
+      name: jax.ShapeDtypeStruct(tuple(leaf.shape), np.dtype(leaf.dtype))
       for name, leaf in named.items()
     }
     if not arrays:
