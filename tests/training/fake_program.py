@@ -98,15 +98,15 @@ def _load_arrays(folder: pathlib.Path, abstract: dict[str, Any]) -> dict[str, An
 
 def _compare(configs: Sequence[Config]) -> list[Comparison | None]:
   """Each model's loss, with a baseline that loses as much as the noise of its task."""
-  found: list[Comparison | None] = []
+  found: list[Any] = []
   for config in configs:
     if num_prompts(config) < 2:
       found.append(None)
       continue
-    one: Any = without_errors([2.0, 1.0])
+    one = without_errors([2.0, 1.0])
     noise = float(config.task.get('noise_std', 0.0))
-    baseline: Any = {**without_errors([2.0, noise]), 'difference': 1 - noise}
-    found.append({'model': one, 'bayes': {**baseline, 'difference_stderr': 0.25}})
+    bayes: Any = {**without_errors([2.0, noise]), 'difference': 1 - noise}
+    found.append({'model': one, 'bayes': {**bayes, 'difference_stderr': 0.25}})
   return found
 
 
