@@ -84,7 +84,7 @@ class Optimizer:
     default='adam',
     check=lambda _, name, given: check_registered(name, given, optimizers.names()),
     holds=str,
-    allowed='adam, adamw, lion, muon, schedule_free, sgd',
+    allowed=', '.join(optimizers.names()),
     about='The optimizer, one of these or of your own; `muon` trains vectors with the '
     'NAdam of optax.',
   )
@@ -271,7 +271,7 @@ class Curriculum:
     default=GROWING,
     check=lambda _, name, given: check_registered(name, given, curricula.names()),
     holds=str,
-    allowed='growing',
+    allowed=GROWING,
     about='What is trained on grows as the fields below say, or as a function of your '
     'own says.',
   )
