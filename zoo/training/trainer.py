@@ -368,8 +368,18 @@ def make_program(configs: Sequence[Config], mesh: Mesh | None = None) -> Program
       key = key if shared else stream_keys(configs, TRAIN_STREAM)
       step = jax.vmap(step, (0, None if shared else 0, axes))
     train_steps = make_train_steps(step, layout, mesh)
-    of_models = graphs['model'], statistics, train_steps
-    return Program(configs, tasks, mesh, layout, *of_models, key, numbers, init)
+    return Program(
+      configs=configs,
+      tasks=tasks,
+      mesh=mesh,
+      layout=layout,
+      graph=graphs['model'],
+      uses_statistics=statistics,
+      train_steps=train_steps,
+      key=key,
+      numbers=numbers,
+      init=init,
+    )
 
 
 def _may_use_statistics(config: Config) -> bool:
