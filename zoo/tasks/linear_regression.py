@@ -33,7 +33,13 @@ from zoo.core.values import (
   value,
   vector,
 )
-from zoo.tasks.base import LinearFunctions, dot, register_task, symmetric_root
+from zoo.tasks.base import (
+  LinearFunctions,
+  dot,
+  register_task,
+  scales_and_axes,
+  symmetric_root,
+)
 from zoo.tasks.baselines import (
   Averaging,
   Baseline,
@@ -407,6 +413,12 @@ class GradientDescent(Estimator):
       weights = weights - step_size * _gradient(weights, x, y, count)
     return weights
 
+  def at_length(self, context_length: int) -> GradientDescent:
+    """The steps that it takes after so many examples."""
+    if self.tuned is None or context_length == self.tuned.context_length:
+      return self
+    return GradientDescent(self.start, self.tuned.step_size(context_length).reshape(1))
+
   def learning_rule(self) -> LearningRule:
     """This estimator as a learning rule; raises UserError for two steps or more."""
     if self.step_sizes.size > 1:
@@ -434,6 +446,12 @@ class GDBeta(Estimator):
       best = self.tuned.step_matrix(jnp.asarray(count)).astype(x.dtype)
       step_matrix = jnp.where(count == self.tuned.context_length, step_matrix, best)
     return weights - step_matrix @ _gradient(weights, x, y, count)
+
+  def at_length(self, context_length: int) -> GDBeta:
+    """The step that it takes after so many examples."""
+    if self.tuned is None or context_length == self.tuned.context_length:
+      return self
+    return GDBeta(self.start, self.tuned.step_matrix(context_length))
 
   def learning_rule(self) -> LearningRule:
     """This estimator as a learning rule."""
@@ -473,8 +491,8 @@ def bayes(task: object) -> Ridge:
   task = require_covered(task)
   root = np.eye(task.num_features)
   if task.prior_covariance is not None:
-    eigenvalues, vectors = np.linalg.eigh(task.prior_covariance)
-    root = vectors * np.sqrt(eigenvalues.clip(0))
+    scales, vectors = scales_and_axes(task.prior_covariance)
+    root = vectors * scales
   return Ridge(task.prior_mean, task.noise_std**2, root)
 
 

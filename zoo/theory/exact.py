@@ -15,7 +15,12 @@ from zoo.core.errors import UserError
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
-from zoo.tasks.linear_regression import GradientDescent, Ridge, require_covered
+from zoo.tasks.linear_regression import (
+  GDBeta,
+  GradientDescent,
+  Ridge,
+  require_covered,
+)
 from zoo.tasks.task_pool import covers_pool
 from zoo.theory import sequential
 from zoo.theory.deep.deep_rule import (
@@ -285,7 +290,7 @@ def _evaluate(
   *subjects: Predictor,
 ) -> Result:
   """Applies a function to moments and rules, under tracing if a subject is traced."""
-  followers = [require_rule(subject) for subject in subjects]
+  followers = [require_rule(_at_length(subject, moments)) for subject in subjects]
   if any(isinstance(leaf, Tracer) for leaf in _leaves(followers)):
     rules = [subject.learning_rule() for subject in followers]
     _check_features(rules, moments)
@@ -295,6 +300,14 @@ def _evaluate(
     _check_features(rules, moments)
     found = function(jax.tree.map(to_float64, moments), *rules)
     return jax.tree.map(float, found)
+
+
+def _at_length(subject: Predictor, moments: Moments | QuadraticRisk) -> Predictor:
+  """A baseline of linear regression as it predicts after the examples of a task."""
+  tuned = isinstance(subject, GradientDescent | GDBeta)
+  if not (tuned and isinstance(moments, Moments)):
+    return subject
+  return subject.at_length(int(moments.context_length))
 
 
 def _leaves(subjects: Sequence[Predictor]) -> list[PyTree]:

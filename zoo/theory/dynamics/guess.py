@@ -24,7 +24,8 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
 
   so that the time grows as log 1/s with the scale s of the weights, and falls as
   1/|w*| (docs/dynamics.md). The flow itself approaches both as s → 0. `share` is
-  between 0 and 1. Raises UserError for other models and tasks, and for w* = 0.
+  between 0 and 1. Raises UserError for other models and tasks, for w* = 0, and for a
+  guess that is 0 or has this share from the start.
   """
   task = require_covered(task)
   share = check_number('share', share)
@@ -52,4 +53,9 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
     first, second = np.asarray(weights.w_1[...]), np.asarray(weights.w_2[...])
   start = second[:, -1] + first[:, :-1] @ (task.prior_mean / length)
   p = start @ start / 4
+  if not 0 < p < share * length:
+    raise UserError(
+      f'the guess of the model begins at {p / length:.3g} of the prior mean; it must '
+      f'begin above 0 and below the share {share:g}'
+    )
   return math.log(odds * (length - p) / p) / (4 * rate * length)
