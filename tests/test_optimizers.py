@@ -190,6 +190,7 @@ def test_schedules():
     (('adam', {'weight_decay': 0.1}), "weight_decay is 0.1; 'adam' takes beta1, beta2"),
     (('schedule_free', {'schedule': 'cosine'}), "must be 'constant'"),
     (('schedule_free', {'ema_decay': 0.9}), 'must be None'),
+    (('adam', {'schedule': 'constant', 'final_share': 0.1}), 'final_share is 0.1; it'),
     (('adam', {'beta1': 1.0}), 'beta1 is 1.0; it must be a finite number'),
     (('adam', {'warmup_steps': 13}), 'warmup_steps is 13; it must be ≤'),
     (
@@ -222,6 +223,13 @@ def test_an_optimizer_of_ones_own(monkeypatch):
   assert 'halved' in optimizer_names()
   config = validate(_config('halved', learning_rate=0.1, beta1=0.5))
   np.testing.assert_allclose(updates(config, GRADIENTS), -0.025 * GRADIENTS, 1e-5)
+
+  @zoo.register_optimizer('plateau')
+  def plateau(rate):
+    return optax.chain(optax.sgd(rate), optax.contrib.reduce_on_plateau())
+
+  with refuses("the optimizer 'plateau' failed: TypeError", "'value'"):
+    validate(_config('plateau'))
   with refuses("'halved' takes beta1"):
     validate(_config('halved', beta2=0.5))
   with refuses("optimizer 'adam' is already registered"):

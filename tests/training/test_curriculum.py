@@ -176,6 +176,17 @@ def test_a_curriculum_of_ones_own(monkeypatch):
 
   with refuses("the curriculum 'wrong' returns Stage", 'of integers'):
     validate(_config(name='wrong'))
+
+  @zoo.register_curriculum('late')
+  def late(step):
+    return Stage(examples=step - 1)
+
+  with refuses("the curriculum 'late' has -1 examples at step 0; it must have 0 or"):
+    config = _config(name='late')
+    config.objective.positions = 'every'
+    validate(config)
+  with refuses("features is 2; it must be None for the curriculum 'early'"):
+    validate(_config(name='early', features=2))
   with refuses(
     "unknown config.curriculum.name 'erly'", "did you mean 'early'? (--import"
   ):

@@ -78,6 +78,8 @@ class Mixture(BaseTask):
             f'parts: {field} of {name} is {found!r}; it must be {wanted[field]!r}, as '
             'all parts have the same'
           )
+      if _loss_of(task) is not _loss_of(first):
+        raise UserError(f'parts: {name} has a loss of its own; all parts have the same')
     weights = np.array([weight for weight, _, _ in parsed])
     for field, content in (
       *(('tasks', tuple(tasks)), ('weights', weights / weights.sum())),
@@ -204,6 +206,11 @@ class MixturePosterior(Posterior):
       return density, logsumexp(scores[:, None] + jax.nn.log_softmax(found), axis=0)
     positive = logsumexp(scores + jax.nn.log_sigmoid(found))
     return density, positive - logsumexp(scores + jax.nn.log_sigmoid(-found))
+
+
+def _loss_of(task: BaseTask) -> object:
+  """The method of the loss of a task, of a mixture that of its parts."""
+  return _loss_of(task.tasks[0]) if isinstance(task, Mixture) else type(task).loss
 
 
 def _make(name: str, given: dict[str, Any], sizes: dict[str, int]) -> BaseTask:
