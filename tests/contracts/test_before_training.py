@@ -130,7 +130,7 @@ def test_a_mixer_that_looks_ahead_is_refused(mixer):
     ('signs', jnp.sign, "label_kind of Own is 'signs', and it has targets from -1"),
   ],
 )
-def test_labels_that_the_loss_would_change_are_refused(kind, label, said):
+def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchecked):
   own = make_class(label_kind=kind, evaluate=lambda self, w, x: label(x[:, 0]))
   zoo.core.registry.tasks.register('own')(own)
   config = small_config('transformer', task={'name': 'own'})

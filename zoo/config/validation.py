@@ -11,13 +11,13 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from zoo import theory
-from zoo.config import memory
+from zoo.config import memory, optimizers
 from zoo.config.building import abstract_model as abstract_model
 from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
 from zoo.config.building import check_forms
 from zoo.config.curricula import check_curriculum
-from zoo.config.optimizers import OPTIMIZERS, build_optimizer, check_optimizer
+from zoo.config.optimizers import build_optimizer, check_optimizer
 from zoo.config.schema import Config as Config
 from zoo.config.schema import Section as Section
 from zoo.config.schema import check_fields as check_fields
@@ -87,7 +87,7 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
 def _check_own_optimizer(config: Config, model: Model) -> None:
   """Raises UserError for a user's optimizer that cannot update the abstract model."""
   name = config.optimizer.name
-  if OPTIMIZERS[name].__module__.startswith('zoo.'):
+  if optimizers.OPTIMIZERS[name].__module__.startswith('zoo.'):
     return
 
   def update(weights: PyTree) -> PyTree:

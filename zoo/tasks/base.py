@@ -247,7 +247,7 @@ class ChangedTask(FunctionClass):
 
   def held_out(self) -> Task:
     held_out = self.task.held_out()
-    return self if held_out is self.task else remade(self, task=held_out)
+    return self if held_out is self.task else dataclasses.replace(self, task=held_out)
 
 
 @values.value
