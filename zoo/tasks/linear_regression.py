@@ -451,7 +451,7 @@ class GDBeta(Estimator):
     """The step that it takes after so many examples."""
     if self.tuned is None or context_length == self.tuned.context_length:
       return self
-    return GDBeta(self.start, self.tuned.step_matrix(context_length))
+    return GDBeta(self.start, np.asarray(self.tuned.step_matrix(context_length)))
 
   def learning_rule(self) -> LearningRule:
     """This estimator as a learning rule."""
