@@ -74,8 +74,8 @@ def check_before_training(model: Predictor, task: Task) -> None:
 
   Training and evaluation rely on this without noticing. A few prompts are predicted by
   `__call__`, also from fewer examples, and by `predictions`, `loop_predictions` and the
-  learning rule if they exist. Matrices of zeros may hide what a model does once it is
-  trained, so that it is checked with others in their place as well.
+  learning rule if they exist. Weights that start as zeros may hide what a model does
+  once it is trained, so that it is checked with others in their place as well.
   """
   name = type(model).__name__
   _check_predictions(name, model, task, _prompt(name, task))
@@ -112,7 +112,9 @@ def _check_predictions(
 
   facts = run(prompt)
   check_facts(name, facts, run, prompt)
-  if any(leaf.ndim > 1 and not np.any(leaf) for leaf in jax.tree.leaves(parameters)):
+  is_constant = not np.ptp(facts.get('everywhere', facts['alone']))
+  leaves = jax.tree.leaves(parameters)
+  if is_constant or any(leaf.ndim > 1 and not np.any(leaf) for leaf in leaves):
     other = run(prompt, True)
     if all(np.isfinite(array).all() for array in jax.tree.leaves(other)):
       check_facts(name, other, functools.partial(run, changed=True), prompt)
