@@ -11,13 +11,13 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from zoo import theory
-from zoo.config import memory, optimizers
+from zoo.config import memory
 from zoo.config.building import abstract_model as abstract_model
 from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
 from zoo.config.building import check_forms
 from zoo.config.curricula import check_curriculum
-from zoo.config.optimizers import build_optimizer, check_optimizer
+from zoo.config.optimizers import build_optimizer, check_optimizer, optimizers
 from zoo.config.schema import Config as Config
 from zoo.config.schema import Section as Section
 from zoo.config.schema import check_fields as check_fields
@@ -87,7 +87,7 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
 def _check_own_optimizer(config: Config, model: Model) -> None:
   """Raises UserError for a user's optimizer that cannot update the abstract model."""
   name = config.optimizer.name
-  if optimizers.OPTIMIZERS[name].__module__.startswith('zoo.'):
+  if optimizers.get(name).__module__.startswith('zoo.'):
     return
 
   def update(weights: PyTree) -> PyTree:
@@ -114,22 +114,17 @@ def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int
       f'config.mesh is data {config.mesh.data} × model {model}; it needs '
       f'{data * model} devices, and there are {devices}'
     )
-  if jax.process_count() > 1 and data * model < devices:
-    raise UserError(
-      f'config.mesh is data {config.mesh.data} × model {model}, which leaves out '
-      f'{devices - data * model} of {devices} devices; the {jax.process_count()} '
-      'processes must use all of theirs'
-    )
   slices = config.mesh.slices
   if data % slices:
     raise UserError(
       f'config.mesh.slices is {slices}; it must divide the data axis of the mesh, '
       f'which is {data}'
     )
-  if slices > 1 and data * model < devices:
+  several = 'slices' if slices > 1 else 'processes' if jax.process_count() > 1 else ''
+  if several and data * model < devices:
     raise UserError(
       f'config.mesh is data {config.mesh.data} × model {model}, which leaves out '
-      f'{devices - data * model} of {devices} devices; with several slices it must '
+      f'{devices - data * model} of {devices} devices; with several {several} it must '
       'have all of them'
     )
   return data, model
