@@ -354,6 +354,22 @@ def is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
   return np.allclose(matrix, identity, rtol=0, atol=1e-12 * abs(matrix[0, 0]))
 
 
+def feature_variance(
+  task: LinearRegression, what: str = 'the exact risk of gradient descent'
+) -> float:
+  """ς if the feature covariance is ςI; raises UserError if it is not of that kind.
+
+  `what` is known only if it is.
+  """
+  features = second_moments(task)[1]
+  if not is_scalar(features) or features[0, 0] == 0:
+    raise UserError(
+      f'feature_covariance is not a positive multiple of the identity; {what} is known '
+      'only if it is'
+    )
+  return float(features[0, 0])
+
+
 class Estimator(Baseline):
   """Predicts `w·x_q` from weights `w` that it fits to the context.
 
