@@ -150,8 +150,8 @@ def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
   part from the update (docs/theory.md, section 3). Raises UserError as `exact_risk`
   does.
   """
-  moments = task_moments(task)
-  return ExcessRisk(*_evaluate(_square, moments, subject, optimal_rule(task)))
+  even, odd, _ = _evaluate(_squares, task_moments(task), subject, optimal_rule(task))
+  return ExcessRisk(even, odd)
 
 
 def squared_difference(subject: Predictor, other: Predictor, task: Task) -> Difference:
@@ -159,7 +159,8 @@ def squared_difference(subject: Predictor, other: Predictor, task: Task) -> Diff
 
   Raises UserError as `exact_risk` does.
   """
-  return Difference(*_evaluate(_difference, task_moments(task), subject, other))
+  even, odd, gradient = _evaluate(_squares, task_moments(task), subject, other)
+  return Difference(even + odd, gradient)
 
 
 def exact_form(subject: HasExactForm) -> Form:
@@ -257,20 +258,13 @@ def _risks(moments: Moments, rules: LearningRule) -> Array:
 
 
 @jax.jit
-def _square(
+def _squares(
   moments: Moments, rule: LearningRule, other: LearningRule
-) -> tuple[Array, ...]:
-  return tuple(mean_square(rule - other, moments))
-
-
-@jax.jit
-def _difference(
-  moments: Moments, rule: LearningRule, other: LearningRule
-) -> tuple[Array, ...]:
+) -> tuple[Array, Array, Array]:
+  """The mean square of the difference, in two parts, and that of its gradient."""
   gap = rule - other
-  prediction = mean_square(gap, moments)
   gradient = mean_square(gap, moments, gradient=True)
-  return prediction.even + prediction.odd, gradient.even + gradient.odd
+  return *mean_square(gap, moments), gradient.even + gradient.odd
 
 
 Result = TypeVar('Result')
