@@ -169,7 +169,7 @@ def quadratic_risk(
 
 def _products(
   prior: Prior, d: int, left: Sequence[_Part], right: Sequence[_Part]
-) -> Float[np.ndarray, 'm n']:
+) -> Float[np.ndarray, 'i j']:
   """`E u vᵀ` over tasks, for two vectors given by their parts."""
   return np.block(
     [
