@@ -161,8 +161,8 @@ def _finite(values: Iterable[float]) -> list[float | None]:
   return [float(value) if math.isfinite(value) else None for value in values]
 
 
-def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-  """The header and the rows of a table of the losses at the query.
+def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
+  """The rows and the header of a table of the losses at the query.
 
   Labels that are classes have a column for the accuracy.
   """
@@ -183,7 +183,7 @@ def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
   ]
   title = f'on the same {comparison[MODEL]["num_prompts"]} prompts'
   columns = ['loss ± s.e.', 'median', *['accuracy'] * has_classes, 'model − this']
-  return [title, *columns, 'exact'], rows
+  return rows, [title, *columns, 'exact']
 
 
 def _share(accuracy: Sequence[float | None] | None) -> str:
