@@ -355,7 +355,7 @@ def is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
 
 
 def feature_variance(
-  task: LinearRegression, what: str = 'the exact risk of gradient descent'
+  task: LinearRegression, what: str = 'the exact risk of two or more steps'
 ) -> float:
   """ς if the feature covariance is ςI; raises UserError if it is not of that kind.
 
