@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from zoo.core.tables import format_estimate, format_table
+from zoo.core.tables import format_estimate
 from zoo.measure.comparison import table_of
 from zoo.measure.intervals import Estimate
 from zoo.probing.attention_heads import Head
@@ -37,8 +37,7 @@ def summary(report: Report) -> str:
   """The verdict and the tables of a report, as text for a terminal."""
   parts = [f'Is it doing gradient descent? {report.verdict}']
   for table in tables(report):
-    text = format_table(table.rows, table.header)
-    parts.append(f'{text}\n{table.note}' if table.note else text)
+    parts.append('\n'.join(filter(None, [table.text(), table.note])))
   return '\n\n'.join(parts)
 
 

@@ -98,7 +98,21 @@ class LinearRegression(LinearFunctions):
     return GaussianPosterior(self.prior_mean, root, noise, feature_covariance=features)
 
   def baselines(self) -> dict[str, Predictor]:
-    return _baselines(self)
+    """`gd` and `gd_beta` are tuned for each length; `ridge` needs a best penalty."""
+    start, tuned = self.prior_mean, FirstSteps.of(self)
+    found: dict[str, Predictor] = {
+      'gd': GradientDescent(start, np.array([best_first_step(self)]), tuned),
+      'gd_beta': GDBeta(start, best_step_matrix(self), tuned),
+    }
+    with contextlib.suppress(UserError):
+      found['ridge'] = Ridge.isotropic(start, best_penalty(self))
+    return found | {
+      'ols': Ridge.isotropic(start, 0.0),
+      'bayes': bayes(self),
+      'averaging': Averaging(),
+      'nearest_neighbours': NearestNeighbours(),
+      'zero': Zero(),
+    }
 
   # Not with `sample_one`: the statistics below are of the same prompts, which are
   # sampled flat, and whose bits are those of earlier releases.
@@ -492,27 +506,6 @@ def bayes(task: object) -> Ridge:
     eigenvalues, vectors = np.linalg.eigh(task.prior_covariance)
     root = vectors * np.sqrt(eigenvalues.clip(0))
   return Ridge(task.prior_mean, task.noise_std**2, root)
-
-
-def _baselines(task: LinearRegression) -> dict[str, Predictor]:
-  """The baselines of linear regression; `gd` and `gd_beta` are tuned for each length.
-
-  `ridge` is missing where no best penalty is known.
-  """
-  start, tuned = task.prior_mean, FirstSteps.of(task)
-  found: dict[str, Predictor] = {
-    'gd': GradientDescent(start, np.array([best_first_step(task)]), tuned),
-    'gd_beta': GDBeta(start, best_step_matrix(task), tuned),
-  }
-  with contextlib.suppress(UserError):
-    found['ridge'] = Ridge.isotropic(start, best_penalty(task))
-  return found | {
-    'ols': Ridge.isotropic(start, 0.0),
-    'bayes': bayes(task),
-    'averaging': Averaging(),
-    'nearest_neighbours': NearestNeighbours(),
-    'zero': Zero(),
-  }
 
 
 def _gradient(

@@ -104,10 +104,9 @@ class LogisticRegression(FunctionClass):
     # for each example, which no method estimated at an acceptable cost: importance
     # sampling kept 1 sample of 100 for 20 features, and a particle filter was off by
     # 0.1 in the probability after 40 examples.
-    found: dict[str, Predictor] = {'map': MaximumAPosteriori(self)}
-    if self.link != 'sign':
-      found['bayes'] = bayes(self)
-    return found | {
+    return {
+      'map': MaximumAPosteriori(self),
+      **({} if self.link == 'sign' else {'bayes': bayes(self)}),
       'averaging': SignAveraging(self),
       'zero': Zero(),
     }

@@ -75,10 +75,9 @@ class OutlierRegression(BaseTask):
     return make_prompt(x, labels, None if self.kind == 'many' else targets, w)
 
   def baselines(self) -> dict[str, Predictor]:
-    found: dict[str, Predictor] = {}
-    if self.kind == 'many':
-      found['bayes'] = WithoutOnes()
-    return found | {
+    bayes = {'bayes': WithoutOnes()} if self.kind == 'many' else {}
+    return {
+      **bayes,
       'ols': LeastSquares(),
       'ridge': LeastSquares(1.0),
       'zero': Zero(),
