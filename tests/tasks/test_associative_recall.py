@@ -141,8 +141,8 @@ def test_shifts_are_longer_contexts():
 @pytest.mark.parametrize(
   ('changes', 'said'),
   [
-    ({'num_values': 15}, 'num_values is 15; it must be ≥ num_keys, 16'),
-    ({'num_values': 3, 'num_pairs': 4}, 'num_values is 3; it must be ≥ num_pairs, 4'),
+    ({'num_values': 15}, 'num_values is 15; it must be an integer ≥ 16'),
+    ({'num_values': 3, 'num_pairs': 4}, 'num_values is 3; it must be an integer ≥ 4'),
     ({'num_pairs': 17}, 'num_pairs is 17; it must be an integer from 1 to 16'),
     (
       {'num_pairs': 9, 'context_length': 8},

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from zoo.core import losses
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, set_field, size, value
@@ -42,15 +42,11 @@ class AssociativeRecall(BaseTask):
   label_kind = 'classes'
 
   def __post_init__(self):
-    name, least = 'num_keys', self.num_keys
+    least = self.num_keys  # since each key has its own value
     if self.num_pairs is not None:
-      name, least = 'num_pairs', self.num_pairs
-      check_count(name, least, maximum=min(self.num_keys, self.context_length))
-    if self.num_values < least:
-      raise UserError(
-        f'num_values is {self.num_values}; it must be ≥ {name}, {least}, since each '
-        'key has its own value'
-      )
+      most = min(self.num_keys, self.context_length)
+      least = check_count('num_pairs', self.num_pairs, maximum=most)
+    check_count('num_values', self.num_values, minimum=least)
     set_field(self, 'num_features', self.num_keys)
     set_field(self, 'num_outputs', self.num_values)
 
