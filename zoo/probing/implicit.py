@@ -114,8 +114,7 @@ class _Centred:
 
   def square(self, rule: LearningRule) -> Parts:
     """The mean square of a rule's prediction, in two parts."""
-    even, odd = _square(rule, self.moments)
-    return Parts(float(even), float(odd))
+    return jax.device_get(_square(rule, self.moments))
 
   def product(self, one: LearningRule, other: LearningRule) -> Parts:
     """The mean product of two rules' predictions, in two parts."""
@@ -170,7 +169,7 @@ def _excess(found: _Centred, best: Float[np.ndarray, 'd d']) -> ExcessParts:
     guess_mean=float(mean @ found.context.features @ mean),
     guess_spread=float(spread.even),
     offset=float(sum(found.square(found.rule - found.weights))),
-    step_size=along**2 * scale,
+    step_size=float(along**2 * scale),
     step_shape=float(found.square(gap - along * identity).odd),
   )
 
@@ -232,7 +231,7 @@ def _nearest_step(found: _Centred) -> tuple[Float[np.ndarray, ' d'], float]:
   identity = LearningRule.gradient_descent(nothing, 1.0)
   scale = found.square(identity).odd  # tr ΣM
   if scale == 0:  # the query is always 0
-    return found.rule.init, 0.0
+    return np.asarray(found.rule.init), 0.0
   middle = float(found.product(found.weights, identity).odd / scale)
 
   def difference(step_size: float) -> Parts:

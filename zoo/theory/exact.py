@@ -263,8 +263,9 @@ def _squares(
 ) -> tuple[Array, Array, Array]:
   """The mean square of the difference, in two parts, and that of its gradient."""
   gap = rule - other
+  even, odd = mean_square(gap, moments)
   gradient = mean_square(gap, moments, gradient=True)
-  return *mean_square(gap, moments), gradient.even + gradient.odd
+  return even, odd, gradient.even + gradient.odd
 
 
 Result = TypeVar('Result')
