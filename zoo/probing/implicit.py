@@ -164,7 +164,7 @@ def _excess(found: _Centred, best: Float[np.ndarray, 'd d']) -> ExcessParts:
   # An error of the step matrix: first the part along the identity.
   identity = LearningRule.gradient_descent(nothing, 1.0)
   scale = found.square(identity).odd
-  along = found.product(gap, identity).odd / scale if scale else 0.0
+  along = float(found.product(gap, identity).odd / scale) if scale else 0.0
   return ExcessParts(
     guess_mean=float(mean @ found.context.features @ mean),
     guess_spread=float(spread.even),
