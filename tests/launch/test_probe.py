@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.launch.processes import ROOT, launch
+from tests.launch.processes import launch
 from tests.settings import isotropic
 from zoo.probing.report import Report
 from zoo.theory import constructions
@@ -50,50 +50,6 @@ def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
   page = (out / 'report.html').read_text()
   assert 'Is it doing gradient descent? Yes: one step of size 0.5000' in page
   assert page.count('<svg') == len(names)
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
-    ([], '--checkpoint is missing'),
-    (['--checkpoint=nowhere'], 'nowhere does not exist'),
-    (['--checkpoint=docs'], 'docs holds no checkpoint'),
-    (
-      ['--checkpoint=SHIPPED', '--against=sgd'],
-      "--against is 'sgd'; it must be one of gd",
-    ),
-    (['--checkpoint=SHIPPED', '--against=bays'], "did you mean 'bayes'?"),
-    (
-      ['--checkpoint=SHIPPED', '--eval_set=tabel_1'],
-      "unknown evaluation set 'tabel_1'",
-    ),
-    (['--checkpoint=SHIPPED', '--step=3'], 'has no step 3; it has ['),
-    (
-      ['--checkpoint=SHIPPED', '--json=no/where.json'],
-      'it must name a file in a folder that exists',
-    ),
-    (
-      ['--checkpoint=SHIPPED', '--json='],
-      "--json is ''; it must name a file",
-    ),
-    (
-      ['--checkpoint=SHIPPED', '--json=docs'],
-      "--json is 'docs'; it must name a file",
-    ),
-    (['--checkpoint=SHIPPED', '--out=README.md'], 'which is not a folder'),
-    (
-      ['--checkpoint=SHIPPED', '--out='],
-      '--out is empty; it must name a folder',
-    ),
-  ],
-)
-def test_a_mistake_is_one_line(call, monkeypatch, arguments, said):
-  arguments = [argument.replace('SHIPPED', SHIPPED) for argument in arguments]
-  monkeypatch.chdir(ROOT)
-  answer = call('probe', *arguments)
-  assert answer.code == 2, answer.err
-  (line,) = answer.err.splitlines()
-  assert said in line
 
 
 def test_checkpoints_of_one_name_have_reports_of_their_own(call):

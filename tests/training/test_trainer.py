@@ -194,21 +194,6 @@ def test_a_damaged_newest_step_falls_back_and_ends_at_the_same_bits(
   )
 
 
-@pytest.mark.slow
-def test_yq_lsa_learns_to_be_one_step_of_gradient_descent(tmp_path):
-  config = small_config(
-    train__num_steps=1500, optimizer__learning_rate=2e-2, train__batch_size=256
-  )
-  config.train.log_every, config.checkpoint.every, config.eval.every = 100, 1500, 1500
-  config.eval.num_batches, config.eval.num_compared = 64, 4096
-  summary: Any = train(config, tmp_path)
-  assert summary is not None
-  # The same prompts for both, and the optimum is GD itself: what is left over is what
-  # training has not reached, not noise.
-  gd = summary['comparison']['gd']
-  assert -4 * gd['difference_stderr'] < gd['difference'] < 0.02 * gd['mean'][-1]
-
-
 def test_prompts_are_fresh_at_every_step_and_the_held_out_ones_always_the_same(
   tmp_path,
 ):
