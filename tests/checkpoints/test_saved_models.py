@@ -245,14 +245,6 @@ def test_a_step_as_version_0_1_0_wrote_it_opens(tmp_path):
     assert not checkpoints.set_aside
 
 
-def test_what_orbax_cannot_read_is_one_line(step_folder):
-  shutil.rmtree(step_folder / 'model')
-  write_manifest(step_folder)
-  with pytest.raises(zoo.RunError, match='cannot be read') as info:
-    zoo.load(step_folder)
-  assert '\n' not in str(info.value)
-
-
 class Trap:
   """Unpickling it makes a file."""
 

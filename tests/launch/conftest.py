@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import subprocess
 import sys
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from launch import cli
+from tests.launch.processes import ROOT, environment
 
 _MODULE = """
 import jax.numpy as jnp
@@ -116,3 +118,26 @@ def folder(tmp_path, monkeypatch, register):
   yield tmp_path
   for name in files:
     sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def start(cache):
+  """Starts a command as a process; none is left behind."""
+  processes = []
+
+  def start(*words: str) -> subprocess.Popen:
+    process = subprocess.Popen(
+      words,
+      cwd=ROOT,
+      env=environment(cache),
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    processes.append(process)
+    return process
+
+  yield start
+  for process in processes:
+    process.kill()
+    process.communicate()

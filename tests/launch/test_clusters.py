@@ -41,6 +41,11 @@ PATH = f'{os.environ.get("PATH", "")}:/usr/sbin'  # where daemons are
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason='slurmd must run as root')
 
 
+def asked(words: list[str], env: dict[str, str]) -> str:
+  """What a program of the cluster answers."""
+  return subprocess.run(words, env=env, capture_output=True, text=True).stdout
+
+
 @pytest.fixture(scope='module')
 def slurm(tmp_path_factory):
   """The environment of a SLURM cluster of this machine alone, with two CPUs."""
@@ -94,16 +99,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
       running.append(subprocess.Popen(bound(daemon), env=env, stdout=log, stderr=log))
       time.sleep(0.5)
     deadline = time.monotonic() + 60
-    while (
-      'idle'
-      not in subprocess.run(
-        ['sinfo', '-h', '-o', '%t'],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-      ).stdout
-    ):
+    while 'idle' not in asked(['sinfo', '-h', '-o', '%t'], env):
       if time.monotonic() > deadline:
         pytest.skip(f'SLURM does not come up here: {(folder / "log").read_text()}')
       time.sleep(0.5)
@@ -148,21 +144,13 @@ def test_slurm_is_detected_and_its_sigterm_saves_on_all_at_one_step(
 
   class Job:
     def poll(self):
-      state = ['squeue', '-h', '-j', job, '-o', '%T']
-      answer = subprocess.run(
-        state, env=env, capture_output=True, text=True, check=False
-      )
-      return None if answer.stdout.strip() else 0
+      state = asked(['squeue', '-h', '-j', job, '-o', '%T'], env)
+      return None if state.strip() else 0
 
     def wait_until_queued_again(self):
       words = ['scontrol', 'show', 'job', job]
       deadline = time.monotonic() + 60
-      while (
-        'Restarts=1'
-        not in subprocess.run(
-          words, env=env, capture_output=True, text=True, check=False
-        ).stdout
-      ):
+      while 'Restarts=1' not in asked(words, env):
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.2)
 

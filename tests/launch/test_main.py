@@ -9,7 +9,6 @@ import pytest
 
 from tests import fuzz
 from tests.launch.processes import launch
-from tests.marks import mostly_full
 from tests.training import fake_program
 from tests.training.runs import small_config
 from zoo.storage.workdir import locked, open_workdir
@@ -132,19 +131,6 @@ def test_a_corrupted_config_in_a_workdir_is_refused_in_one_line(tmp_path):
   fuzz.check_all(
     workdir / 'config.json', lambda: open_workdir(workdir, config), fuzz.mutate_json
   )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', mostly_full(['ltb'], ['lsa', 'multi_head_lsa']))
-def test_the_smoke_variant_of_each_config_runs(tmp_path, cache, name):
-  arguments = f'--config=configs/{name}.py:smoke', f'--workdir={tmp_path}/run'
-  answer = launch(*arguments, cache=cache)
-  assert answer.returncode == 0, answer.stderr
-  assert f'\n{name} ' in answer.stdout
-  # Another config in the same workdir is refused, and the fields are named.
-  other = launch(*arguments, '--config.seed=5', cache=cache)
-  assert other.returncode == 2
-  assert 'seed (0 there, 5 here)' in other.stderr
 
 
 def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(

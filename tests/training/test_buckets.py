@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.checkpoints.states import flip
 from tests.compare import refuses
 from tests.training.runs import (
   OF_THE_LAUNCH,
@@ -206,13 +207,6 @@ def test_interrupted_killed_and_resumed_it_ends_as_a_local_run(
   assert names_below(folder) == names
 
 
-def flip(path):
-  data = bytearray(path.read_bytes())
-  if data:
-    data[len(data) // 2] ^= 0x10
-  path.write_bytes(bytes(data) or b'?')
-
-
 def test_no_damage_to_any_object_is_restored(folder, whole, stop_at, caplog, full):
   stop_at(8)
   train(small_config(), folder)
@@ -236,18 +230,6 @@ def test_no_damage_to_any_object_is_restored(folder, whole, stop_at, caplog, ful
   stop_at(None)
   train(small_config(), folder)
   assert_is_whole(folder, whole)
-
-
-def test_another_config_and_another_content_are_refused(folder):
-  write_atomically(folder / 'mine', '')
-  with refuses(str(folder), 'is not empty and holds no run (it has mine)'):
-    open_workdir(folder, small_config())
-  delete_folder(folder)
-  open_workdir(folder, small_config(seed=3))
-  write_atomically(folder / 'summary.json', '{}')
-  with refuses(str(folder), 'belongs to another config', 'seed (3 there, 0 here)'):
-    open_workdir(folder, small_config())
-  assert names_below(folder) == ['config.json', 'summary.json']
 
 
 def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(

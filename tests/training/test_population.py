@@ -39,18 +39,6 @@ def test_models_of_one_seed_are_compared_on_its_prompts(monkeypatch):
   assert found == [{'model': seed, 'w': i} for i, seed in enumerate((3, 1, 3))]
 
 
-def test_models_of_one_seed_see_the_same_prompts(monkeypatch):
-  """A population whose members are equal stays equal, whatever the seeds of others."""
-  compile_init(monkeypatch)
-  config = small_config('multi_head_lsa', model__num_heads=1)
-  twice = [config, config]
-  program = make_program(twice)
-  with on_mesh(program.mesh, config):
-    state, _ = program.train_steps(*program.arguments(program.init(), 0, 3))
-  one, other = unstack(twice, jax.device_get(state))
-  jax.tree.map(np.testing.assert_array_equal, one, other)
-
-
 _RATE = {'optimizer__learning_rate': 2e-2}
 _GROWING = {f'curriculum__{field}': 1 for field in ('features', 'examples', 'loops')}
 # What two points share, and in what the second one differs. These optimizers have a

@@ -49,16 +49,16 @@ def _assert_close(one, other, relative):
 
 
 @pytest.mark.parametrize(
-  'changes',
+  ('make_config', 'changes'),
   [
-    {'train__num_parts': 4},
-    {'model__remat': True},
-    {'train__num_parts': 4, 'mesh__data': 4},
+    (_config, {'train__num_parts': 4}),
+    (_config, {'model__remat': True}),
+    (_config, {'train__num_parts': 4, 'mesh__data': 4}),
+    (small_config, {'train__num_parts': 4}),  # linear attention
   ],
-  ids=str,
 )
-def test_gradients_are_the_same(changes):
-  one, other = _gradient(changes), _gradient({})
+def test_gradients_are_the_same(make_config, changes):
+  one, other = (_gradient(given, make_config=make_config) for given in (changes, {}))
   # The same terms in float32, each good to 1e-7, in another order.
   _assert_close(one, other, 1e-5)
 

@@ -221,19 +221,6 @@ def test_points_that_are_done_are_not_trained_again(tmp_path, fake, trained):
   assert trained == [2]
 
 
-def test_an_interrupted_sweep_goes_on_to_the_same_bits(
-  tmp_path, monkeypatch, three, fake
-):
-  with monkeypatch.context() as patch:
-    signal_at_step_4(patch)
-    assert sweeps.sweep(_config(), _POINTS[:3], tmp_path) is None
-  cut = sweep(_config(), _POINTS[:3], tmp_path)
-  _assert_same_results(cut, three)
-  for row in cut:
-    steps = (row['workdir'] / 'metrics.jsonl').read_text().splitlines()
-    assert [json.loads(line)['step'] for line in steps] == [4, 6, 8, 12]
-
-
 class _Killed(BaseException):
   """Stands for a kill, after which nothing of the process runs."""
 
@@ -303,7 +290,7 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
   _assert_same_results(sweep(_config(), _POINTS[:3], tmp_path), three)
 
 
-def test_a_stopped_sweep_with_more_points_or_another_mesh_goes_on(
+def test_a_stopped_sweep_with_more_points_goes_on_to_the_same_bits(
   tmp_path, monkeypatch, caplog, three, fake
 ):
   with monkeypatch.context() as patch:
@@ -315,6 +302,9 @@ def test_a_stopped_sweep_with_more_points_or_another_mesh_goes_on(
   assert 'resuming at step 6 of 12' in caplog.text
   assert len(rows) == 4
   _assert_same_results(rows[:3], three)
+  for row in rows[:3]:
+    lines = (row['workdir'] / 'metrics.jsonl').read_text().splitlines()
+    assert [json.loads(line)['step'] for line in lines] == [4, 6, 8, 12]
   assert not (tmp_path / 'unfinished').exists()
 
 

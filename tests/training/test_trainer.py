@@ -12,10 +12,16 @@ import jax
 import numpy as np
 import pytest
 
+from tests.checkpoints.states import flip
 from tests.compare import refuses
 from tests.marks import FULL
 from tests.training import fake_program
-from tests.training.runs import assert_same_bits, saved_arrays, small_config
+from tests.training.runs import (
+  ARRAYS,
+  assert_same_bits,
+  saved_arrays,
+  small_config,
+)
 from zoo import theory
 from zoo.config.validation import build_task
 from zoo.core.errors import RunError
@@ -182,10 +188,7 @@ def test_a_damaged_newest_step_falls_back_and_ends_at_the_same_bits(
   train(config, tmp_path / 'whole')
   train(config, tmp_path / 'hurt')
   newest = tmp_path / 'hurt/checkpoints/12'
-  data = max(newest.rglob('*.npz'), key=lambda path: path.stat().st_size)
-  content = bytearray(data.read_bytes())
-  content[len(content) // 2] ^= 1
-  data.write_bytes(bytes(content))
+  flip(newest / ARRAYS)
   train(config, tmp_path / 'hurt')
   assert 'checkpoint step 12 is damaged' in caplog.text
   assert 'resuming at step 8' in caplog.text or caplog.text.count('\n') == 1
