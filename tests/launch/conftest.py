@@ -2,6 +2,8 @@
 
 import functools
 import importlib
+import os
+import signal
 import subprocess
 import sys
 from typing import NamedTuple
@@ -133,11 +135,13 @@ def start(cache):
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
+      start_new_session=True,  # so that what it has started ends with it
     )
     processes.append(process)
     return process
 
   yield start
   for process in processes:
-    process.kill()
+    if process.poll() is None:
+      os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

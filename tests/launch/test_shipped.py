@@ -18,13 +18,6 @@ def elsewhere(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize('name', ['yq_lsa', 'configs/yq_lsa.py'])
-def test_a_config_is_found_by_its_name(call, name):
-  answer = call('main', f'--config={name}', '--config.train.num_steps=0')
-  assert answer.code == 2
-  assert 'config.train.num_steps is 0' in answer.err
-
-
 def test_a_file_of_the_folder_comes_first(tmp_path):
   found: Any = cli._ConfigFile().parse
   assert found('llm/smollm2').prompts.num_prompts == 100

@@ -412,10 +412,7 @@ def test_points_of_other_shapes_and_other_models_are_trained_one_by_one(
   ('points', 'said'),
   [
     ([], ['no point']),
-    ([{'task.prior_men': 1.0}], ['task.prior_men', 'task.prior_mean']),
-    ([{'seed': 1}, {'seed': 1}], ['twice']),
     ([{'seed': 'one'}], ['seed']),
-    ([{'model.num_heads': 0}], ['num_heads', '0']),
     ([{'task.noise_std': 0.1}, {'task.noise_std': -0.1}], ['noise_std', '-0.1']),
     ([{'mesh.data': 16}], ['16', 'devices']),
   ],
