@@ -22,7 +22,7 @@ from tests.launch.processes import (
   run,
 )
 from tests.launch.test_processes import SMALL, wait_for_progress
-from tests.training.runs import OF_THE_LAUNCH
+from tests.training.runs import of_each_launch
 from zoo.host.parts import Part
 from zoo.training import sweeps
 
@@ -133,14 +133,7 @@ def test_slurm_is_detected_and_its_sigterm_saves_on_all_at_one_step(
   env['PATH'] = f'{pathlib.Path(sys.executable).parent}:{slurm["PATH"]}'
   submit = ['sbatch', '--parsable', '--ntasks=2', f'--output={log}', f'--chdir={ROOT}']
   script = str(ROOT / 'launch/cluster/slurm.sbatch')
-  made = subprocess.run(
-    [*submit, script, *arguments(workdir, 10**6)],
-    env=env,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  job = made.stdout.strip()
+  job = asked([*submit, script, *arguments(workdir, 10**6)], env).strip()
 
   class Job:
     def poll(self):
@@ -198,10 +191,7 @@ def table(workdir: pathlib.Path, cache: pathlib.Path) -> list[dict[str, object]]
   assert {path: path.stat().st_mtime_ns for path in before} == before
   assert len(before) in (0, 4), 'a part has not trained its points'
   rows = json.loads((workdir / 'table.json').read_text())
-  return [
-    {name: value for name, value in row.items() if name not in OF_THE_LAUNCH}
-    for row in rows
-  ]
+  return [*map(of_each_launch, rows)]
 
 
 def part(workdir: pathlib.Path, index: object) -> list[str]:

@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
 
 from launch.__main__ import COMMANDS
 from launch.compiled import delete_least_used
-from tests.launch.processes import ROOT, command, environment, launch, run
+from tests.launch.processes import ROOT, command, launch, run
 from tests.marks import FULL
 
 ARGUMENTS = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_batches=0'
@@ -41,16 +40,8 @@ def test_a_reader_that_has_enough_gives_no_traceback(cache):
 
 @pytest.mark.slow
 def test_what_jax_cannot_use_is_one_line(cache, tmp_path):
-  env = {**environment(cache), 'JAX_PLATFORMS': 'nonsense'}
-  answer = subprocess.run(
-    command(*ARGUMENTS, f'--workdir={tmp_path}/run'),
-    cwd=ROOT,
-    env=env,
-    capture_output=True,
-    text=True,
-    check=False,
-    timeout=120,
-  )
+  words = command(*ARGUMENTS, f'--workdir={tmp_path}/run')
+  answer = run(words, cache, JAX_PLATFORMS='nonsense')
   assert answer.returncode == 2, answer.stderr
   (line,) = answer.stderr.splitlines()
   assert "JAX_PLATFORMS is 'nonsense', and JAX has no device" in line

@@ -2,12 +2,12 @@
 
 import random
 import signal
-import subprocess
 import time
 
 import pytest
 
 from launch import cli
+from tests.checkpoints.states import disk
 from tests.launch.processes import command, launch
 from tests.marks import FULL
 from tests.training.runs import assert_same_bits, saved_arrays
@@ -114,24 +114,16 @@ def test_a_signal_saves_and_the_same_command_resumes(
 @pytest.mark.slow
 @pytest.mark.parametrize('size', ['90k', pytest.param('300k', marks=FULL)])
 def test_a_full_disk_ends_a_run_in_one_line(tmp_path, cache, size):
-  disk = tmp_path / 'disk'
-  disk.mkdir()
-  mount = ['mount', '-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', str(disk)]
-  made = subprocess.run(mount, capture_output=True, text=True, check=False)
-  if made.returncode:
-    pytest.skip(f'no tmpfs can be mounted here: {made.stderr.strip()}')
-  try:
+  with disk(tmp_path / 'disk', f'size={size}') as folder:
     answer = launch(
       '--config=configs/yq_lsa.py:smoke',
       '--config.train.num_steps=4000',
       '--config.train.log_every=1',
       '--config.checkpoint.every=4000',
       '--config.eval.every=4000',
-      f'--workdir={disk}/run',
+      f'--workdir={folder}/run',
       cache=cache,
     )
-  finally:
-    subprocess.run(['umount', '--lazy', str(disk)], check=True)
   assert answer.returncode == 1, answer.stderr
   *_, line = answer.stderr.splitlines()
   assert line.startswith('error: ')

@@ -1,6 +1,5 @@
 """Real processes that share only a folder, killed, stopped and cut off from it."""
 
-import json
 import random
 import signal
 import time
@@ -10,7 +9,13 @@ import pytest
 from tests.launch.processes import finish, start_together
 from tests.launch.test_processes import SMALL
 from tests.marks import FULL, mostly_full
-from tests.training.runs import assert_same_bits, bucket_arrays, saved_arrays
+from tests.training.runs import (
+  assert_same_bits,
+  bucket_arrays,
+  lines_of,
+  of_each_launch,
+  saved_arrays,
+)
 from zoo.host.files import is_url, workdir_path
 from zoo.storage.steps import step_folders, step_of
 
@@ -48,17 +53,11 @@ def wait_for_save(processes, folder):
     time.sleep(0.05)
 
 
-def lines_in(text):
-  return [
-    {name: line[name] for name in ('step', 'loss', 'exact_risk', 'eval_risk')}
-    for line in map(json.loads, text.splitlines())
-  ]
-
-
 def assert_ended_as(url, whole, num_steps):
   """Fails unless the run has the bits and the lines of an uninterrupted local one."""
-  expected = lines_in((whole / 'metrics.jsonl').read_text())
-  lines = lines_in((workdir_path(url) / 'metrics.jsonl').read_text())
+  expected, lines = (
+    [*map(of_each_launch, lines_of(one))] for one in (whole, workdir_path(url))
+  )
   # Where a run was stopped it has logged one step more, if that is no multiple of 10.
   assert [line for line in lines if line['step'] % 10 == 0] == expected
   steps = [line['step'] for line in lines]

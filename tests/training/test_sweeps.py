@@ -19,6 +19,7 @@ from tests.training.runs import (
   OF_THE_LAUNCH,
   assert_same_bits,
   compile_init,
+  lines_of,
   saved_arrays,
   signal_at_step_4,
   small_config,
@@ -119,10 +120,7 @@ def _assert_alike(row, alone, workdir):
       assert row[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
     elif name not in OF_THE_LAUNCH:
       assert row[name] == value, name
-  logged = [
-    [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
-    for folder in (row['workdir'], workdir)
-  ]
+  logged = [lines_of(folder) for folder in (row['workdir'], workdir)]
   assert [line.keys() for line in logged[0]] == [line.keys() for line in logged[1]]
   for mine, theirs in zip(*logged, strict=True):
     assert mine['step'] == theirs['step']
@@ -144,10 +142,7 @@ def test_programs_of_numpy_write_what_real_ones_write(all_points, fake, tmp_path
     assert {name for name in real if real[name] is None} == {
       name for name in other if other[name] is None
     }
-    lines = [
-      [json.loads(line) for line in (one / 'metrics.jsonl').read_text().splitlines()]
-      for one in (real['workdir'], other['workdir'])
-    ]
+    lines = [lines_of(one['workdir']) for one in (real, other)]
     for mine, theirs in zip(*lines, strict=True):
       assert {name: type(value) for name, value in mine.items()} == {
         name: type(value) for name, value in theirs.items()
@@ -303,8 +298,7 @@ def test_a_stopped_sweep_with_more_points_goes_on_to_the_same_bits(
   assert len(rows) == 4
   _assert_same_results(rows[:3], three)
   for row in rows[:3]:
-    lines = (row['workdir'] / 'metrics.jsonl').read_text().splitlines()
-    assert [json.loads(line)['step'] for line in lines] == [4, 6, 8, 12]
+    assert [line['step'] for line in lines_of(row['workdir'])] == [4, 6, 8, 12]
   assert not (tmp_path / 'unfinished').exists()
 
 

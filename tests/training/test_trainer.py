@@ -19,6 +19,7 @@ from tests.training import fake_program
 from tests.training.runs import (
   ARRAYS,
   assert_same_bits,
+  lines_of,
   saved_arrays,
   small_config,
 )
@@ -29,12 +30,6 @@ from zoo.host.files import read_json
 from zoo.storage.steps import find_corruption
 from zoo.storage.workdir import open_workdir
 from zoo.training import train, trainer
-
-
-def lines_of(workdir):
-  return [
-    json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()
-  ]
 
 
 @pytest.mark.parametrize(
