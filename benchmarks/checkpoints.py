@@ -85,7 +85,7 @@ The others are linear attention in the setting of Table 1 of arXiv 2512.04268: d
 10, prior mean w\\* = [2, …, 2], no noise. They were trained on the exact risk. The
 lowest known risk is that of models with the same guess, fixed or learned, and number of
 heads; the excess is relative to it. It is proved to be the infimum for each of them
-([theory](../docs/theory_one_layer.md#5-the-number-of-heads)).
+([theory](../docs/theory_heads.md)).
 """
 
 _CLOSING = """\

@@ -62,7 +62,7 @@ def _num_roots(polynomial):
 def _above(case, value):
   """Numerator and denominator of the formula less a value, in t over its unit.
 
-  The formula is that of docs/theory_one_layer.md, section 5, with |δ|² = `square`. The
+  The formula is that of docs/theory_heads.md, with |δ|² = `square`. The
   unit is |δ|, or 1 if that is 0, so that all coefficients are fractions.
   """
   d, c, heads, square, bias_square, noise = case

@@ -139,7 +139,7 @@ def head_limited_risk(
   `initial_guess` g, a number or `[d]`, and `initial_bias` β are those of the model.
   The bounds are proved up to rounding. They are equal if H heads attain the infimum of
   any number of heads, and for every H if ΣΛ is a multiple of the identity. Otherwise
-  the lower bound is that of docs/theory_one_layer.md, section 5, and `lowest_found`
+  the lower bound is that of docs/theory_heads.md, and `lowest_found`
   comes from a search over the subspaces that H value vectors can span: local searches
   improve the best of `num_starts` random subspaces and of those along axes. It takes
   O(d² (d + 1 − H)⁴) time per start. Raises UserError naming the argument that is wrong.

@@ -28,7 +28,7 @@ def least_over_angles(
   """The infimum with at most d heads for Σ = Λ = I, a bias β and noise of variance σ².
 
   It is the least value of a rational function of t = tan θ, θ being the angle between
-  the hidden direction and the label's (docs/theory_one_layer.md, section 5). The
+  the hidden direction and the label's (docs/theory_heads.md). The
   candidates are its critical points, the real roots of a polynomial of degree 10.
   """
   others, half, tau = heads - 1, c / 2, d + noise
