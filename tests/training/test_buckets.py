@@ -228,6 +228,10 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
   folder, whole, monkeypatch, short_lease
 ):
   used = folder / 'used'
+  write_atomically(used / 'mine', '')
+  with refuses('is not empty and holds no run (it has mine)'):
+    open_workdir(used, small_config())
+  delete_folder(used)
   open_workdir(used, small_config())
   with leased(used, 1.0), refuses('/used', 'is in use'):
     train(small_config(), used)
