@@ -38,7 +38,7 @@ _MODELS = flags.DEFINE_list(
   'models', None, 'Mixers, models of configs/atlas, or your own. Default: 18.'
 )
 _TASKS = flags.DEFINE_list(
-  'tasks', None, 'Tasks of configs/atlas, others, or your own. Default: 6.'
+  'tasks', None, 'Tasks of configs/atlas, others, or your own. Default: 7.'
 )
 _GUESSES = flags.DEFINE_list(
   'guesses',

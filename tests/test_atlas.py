@@ -379,10 +379,21 @@ def test_every_config_is_valid(model):
   """With each task and guess for a laptop, and with one of each on an accelerator."""
   for task in [*sizes.default_tasks(), 'quadratic_prior', 'sinusoid_prior']:
     for guess in sizes.guesses_of(task) if sizes.has_guess(model) else [None]:
-      if task != 'recall' or sizes.has_guess(model):  # whose labels are classes
+      if task not in ('recall', 'parity') or sizes.has_guess(model):  # of classes
         zoo.training.validate(sizes.get_config(model, task, guess))
   guess = 'residual' if sizes.has_guess(model) else None
   zoo.training.validate(sizes.get_config(model, 'prior', guess, scale='gpu'))
+
+
+def test_a_parity_is_learned_from_every_symbol_and_from_the_last_if_not_causal():
+  def trained(model):
+    config: Any = sizes.get_config(model, 'parity', 'zero')
+    return config.objective.positions, config.model.get('tokens')
+
+  assert trained('delta') == ('every', 'shifted') == trained('lstm')
+  assert trained('set') == ('query', 'joint')
+  assert trained('mlp_mixer')[0] == 'query'
+  assert sizes.get_config('delta', 'noisy').objective.positions == 'query'
 
 
 @pytest.mark.slow

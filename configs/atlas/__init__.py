@@ -4,7 +4,8 @@ All models of a scale have the same number of weights, optimizer and batch size.
 transformers differ only in their mixer. Tokens are `joint`, with x and its label in
 one, as in arXiv 2512.04268. There are no positions, so that a model can read longer
 contexts, and the loss is that of the query. With separate tokens for x and y, a model
-first has to learn which belong together.
+first has to learn which belong together. The parity has no labels in its prompts, and
+models that can are trained on that of every symbol.
 """
 
 import bisect
@@ -61,6 +62,7 @@ _TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     'associative_recall',
     {'num_keys': 8, 'num_values': 8, 'num_pairs': 8, 'context_length': 8},
   ),
+  'parity': ('parity_prefix', {'context_length': 23}),
   'prior': (
     'linear_regression',
     {'num_features': 5, 'context_length': 5, 'prior_mean': 2.0},
@@ -83,8 +85,9 @@ _TASKS: dict[str, tuple[str, dict[str, Any]]] = {
   'sinusoid_prior': ('sinusoid', {'context_length': 10}),
 }
 # The tasks that are trained unless others are named; those with five seeds.
-_DEFAULT_TASKS = 'linear', 'noisy', 'sparse', 'tree', 'recall', 'prior'
+_DEFAULT_TASKS = 'linear', 'noisy', 'sparse', 'tree', 'recall', 'parity', 'prior'
 _FIVE_SEEDS = 'linear', 'noisy', 'prior'
+_AT_EVERY_EXAMPLE = 'parity', 'parity_prefix'
 
 # No w·x approximates an even function, so these tasks have no linear guess.
 _NETWORKS = 'zero', 'network', 'residual_network'
@@ -182,8 +185,11 @@ def get_config(
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
   config: Any = configs.get_config(file, ','.join(filter(None, variants)))
   _set_training(config)
+  if task not in _AT_EVERY_EXAMPLE:
+    config.objective.positions = 'query'
   if 'tokens' in config.model:
-    config.model.tokens = 'joint'
+    is_query = config.objective.positions == 'query'
+    config.model.tokens = 'joint' if is_query else 'shifted'
   if 'positions' in config.model:
     config.model.positions = 'none'
   config.model.update(hyperparameters)
@@ -201,7 +207,7 @@ def get_config(
 
 def _set_training(config: Any) -> None:
   """The same optimizer and batches for all models."""
-  config.objective.name, config.objective.positions = 'sampled', 'query'
+  config.objective.name = 'sampled'
   config.train.batch_size = 64
   optimizer = config.optimizer
   optimizer.schedule, optimizer.warmup_steps, optimizer.clip_norm = 'wsd', 100, 1.0
