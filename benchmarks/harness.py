@@ -14,15 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
-import numpy as np
 from jaxtyping import PyTree
 from tqdm import tqdm
 
-from zoo.config.mesh import make_mesh, replicate
-from zoo.config.validation import Config, build_task, validate
-from zoo.core.draws import TRAIN_STREAM, stream_of
-from zoo.training.step import make_init
-from zoo.training.trainer import make_plan, on_mesh
+from zoo.config.mesh import replicate
+from zoo.config.validation import Config, validate
+from zoo.training.trainer import make_program, on_mesh
 
 
 class Timing(NamedTuple):
@@ -91,13 +88,12 @@ class Steps:
 
   def __init__(self, config: Config):
     config = validate(config)
-    self.config, self.mesh, self.task = config, make_mesh(config), build_task(config)
-    self.key = replicate(stream_of(config.seed, TRAIN_STREAM), self.mesh)
+    self.config, self._program = config, make_program([config])
+    self.mesh, self.task = self._program.mesh, self._program.tasks[0]
+    self.uses_statistics = self._program.uses_statistics
+    self.key = replicate(self._program.key, self.mesh)
     with self.computing():
-      plan = make_plan([config], self.mesh)
-      self.state, self._steps = make_init(config, plan.layout)(), plan.train_steps
-      self.uses_statistics = plan.statistics
-      self._numbers = replicate(plan.numbers, self.mesh)
+      self.state = self._program.init()
 
   @contextlib.contextmanager
   def computing(self) -> Iterator[None]:
@@ -108,6 +104,6 @@ class Steps:
   def run(self, steps: int) -> PyTree:
     """Continues from the state of the last call, which it donates, and waits."""
     with self.computing():
-      limits = (replicate(np.int32(step), self.mesh) for step in (0, steps))
-      self.state, _ = self._steps(self.state, self.key, *limits, self._numbers)
+      given = self._program.arguments(self.state, 0, steps)
+      self.state, _ = self._program.train_steps(*given)
       return jax.block_until_ready(self.state)

@@ -28,7 +28,7 @@ from launch import cli
 from zoo.core.errors import UserError, check_count, check_name, check_number
 
 if TYPE_CHECKING:
-  from zoo.studies.atlas import Cell, Settings
+  from zoo.studies.atlas import Cell, Row, Settings
 
 flags.adopt_module_key_flags(cli)
 _SCALE = flags.DEFINE_string(
@@ -99,12 +99,14 @@ def main() -> None:
   get_config = functools.partial(cells.get_config, scale=_SCALE.value)
   grid = atlas.Grid(named, get_config, _settings_of)
   found = atlas.run(grid, out, _command(), part)
-  if found is None:
-    cli.end_stopped(out)
-  if part is not None:
-    return cli.print_part(part)
-  print(*(table.text() for table in atlas.tables(found)), sep='\n\n')
-  print(f'\nthe report is {out}/report.html')
+  where = f'the report is {out}/report.html'
+  cli.print_results(found, _table, where, out, part)
+
+
+def _table(rows: Sequence[Row]) -> str:
+  from zoo.studies import atlas
+
+  return '\n\n'.join(table.text() for table in atlas.tables(rows))
 
 
 def _settings(task: str) -> tuple[str, int, int, int, float]:

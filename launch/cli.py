@@ -182,26 +182,23 @@ def part_of(flag: flags.FlagHolder[str | None]) -> Part | None:
   return None if flag.value is None else parse_part(flag.value)
 
 
-def print_part(part: Part) -> None:
-  """Reports that a part is done."""
-  print(
-    f'part {part.index} of {part.number} is done; after all parts the same command '
-    'without --part writes the results'
-  )
-
-
-def print_report(
+def print_results(
   found: _Found | None,
-  part: Part | None,
-  out: str | pathlib.Path,
   table: Callable[[_Found], str],
+  where: str,
+  out: str | pathlib.Path,
+  part: Part | None = None,
 ) -> None:
-  """Ends a command that reports: it was stopped, a part is done, or all of it."""
+  """Ends a command: it was stopped, a part is done, or there are results to show."""
   if found is None:
     end_stopped(out)
   if part is not None:
-    return print_part(part)
-  print(f'{table(found)}\n\nthe report is {out}/report.html')
+    print(
+      f'part {part.index} of {part.number} is done; after all parts the same command '
+      'without --part writes the results'
+    )
+  elif processes.index() == 0:
+    print(f'\n{table(found)}\n\n{where}')
 
 
 def config_of(flag: flags.FlagHolder[ConfigDict]) -> Any:
@@ -373,10 +370,6 @@ def _get_config(name: str, variant: list[str]) -> object:
     return get_config(*variant)
   except (UserError, KeyboardInterrupt):
     raise
-  except SystemExit:
-    raise UserError(
-      f'the config file {name} called sys.exit(); it must return a config instead'
-    ) from None
   except BaseException as error:
     raise UserError(
       f'the config file {name} failed: {type(error).__name__}: {error}'

@@ -44,7 +44,8 @@ def main(names: list[str]) -> None:
   part = cli.part_of(_PART)
   out = cli.workdir_of(_OUT, _OUT.default)
   found = headlines.run(wanted, configs.get_config, out, part)
-  cli.print_report(found, part, out, table)
+  where = f'the report is {out}/report.html'
+  cli.print_results(found, table, where, out, part)
 
 
 if __name__ == '__main__':

@@ -46,15 +46,11 @@ def main() -> None:
   # Imported here so that a mistyped flag is reported at once.
   from zoo.llm import ablation, ablation_report, experiment, report
 
+  run, table = experiment.run, report.table
   if 'ablation' in config:
-    found = ablation.run(config, out, data)
-    told = None if found is None else ablation_report.table(found)
-  else:
-    summary = experiment.run(config, out, data)
-    told = None if summary is None else report.table(summary)
-  if told is None:
-    cli.end_stopped(out)
-  print(f'\n{told}\n\nthe results are in {out}')
+    run, table = ablation.run, ablation_report.table
+  found: Any = run(config, out, data)
+  cli.print_results(found, table, f'the results are in {out}', out)
 
 
 if __name__ == '__main__':

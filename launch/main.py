@@ -87,10 +87,7 @@ def main() -> None:
   from zoo.training import table, train
 
   summary = train(config, workdir, profile)
-  if summary is None:
-    cli.end_stopped(workdir)
-  if processes.index() == 0:
-    print(f'\n{table(summary)}\n\nall files are in {workdir}')
+  cli.print_results(summary, table, f'all files are in {workdir}', workdir)
 
 
 def _join(config: Config) -> None:

@@ -62,7 +62,8 @@ def main() -> None:
   judged = paper.reproduce(
     out, _get_config, figures, num_seeds, _OBJECTIVE.value, llm_run, part
   )
-  cli.print_report(judged, part, out, _table)
+  where = f'the report is {out}/report.html'
+  cli.print_results(judged, _table, where, out, part)
 
 
 def _table(judged: Sequence[Claim]) -> str:

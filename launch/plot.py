@@ -55,7 +55,7 @@ def main() -> None:
   if out.suffix not in ('.png', '.svg', '.pdf'):
     raise UserError(f'--out is {_OUT.value!r}; it must end in .png, .svg or .pdf')
   # Imported here so that a mistyped flag is reported at once.
-  from zoo.training.curves import plot_examples, plot_risk, plot_sweep
+  from zoo.training.run_plots import plot_examples, plot_risk, plot_sweep
 
   if swept:
     figure = plot_sweep(_WORKDIRS.value[0])

@@ -17,6 +17,7 @@ share only the folder. Afterwards the command without --part writes the table:
       'python -m launch.sweep --config=… --sweep=… --part=$SLURM_ARRAY_TASK_ID/4'
 """
 
+import functools
 import json
 import math
 import pathlib
@@ -65,12 +66,9 @@ def main() -> None:
   from zoo.training import sweeps
 
   rows = sweeps.sweep(config, sweeps.grid(axes), workdir, part)
-  if rows is None:
-    cli.end_stopped(workdir)
-  if part is not None:
-    return cli.print_part(part)
-  print(f'\n{sweeps.format_table(rows, list(axes))}')
-  print(f'\nthe table is in {workdir}/table.csv')
+  table = functools.partial(sweeps.format_table, fields=list(axes))
+  where = f'the table is in {workdir}/table.csv'
+  cli.print_results(rows, table, where, workdir, part)
 
 
 def parse(text: str) -> tuple[str, Sequence[object]]:

@@ -296,5 +296,5 @@ def register(monkeypatch):
   from zoo.core import registry
 
   for entries in (registry.models, registry.tasks, registry.mixers):
-    monkeypatch.setattr(entries, '_classes', dict(entries._classes))
+    monkeypatch.setattr(entries, '_entries', dict(entries._entries))
   return zoo.register_model

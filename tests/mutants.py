@@ -191,8 +191,8 @@ each example is trained on the target of the query
   + targets = batch.targets[:, -1:]
 a class that is registered anew is trained by the program of the old one
   zoo/training/trainer.py: training/test_program.py
-  - key = (to_json(config), classes, *jax.devices(),
-  + key = (to_json(config), *jax.devices(),
+  - _kept_program(to_json(config), classes, devices, x64)
+  + _kept_program(to_json(config), devices, x64)
 the cosine does not end with the training
   zoo/config/optimizers.py: test_optimizers.py
   - peak, max(num_steps - warmup, 1), share

@@ -142,7 +142,7 @@ def test_a_mistake_is_one_line_with_field_value_and_what_is_allowed(
 def test_several_processes_must_use_all_their_devices(monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 4)
   validate(small_config(mesh__data=8))
-  with refuses('data 3 × model 2', 'leaves out 2 of 8 devices', 'the 4 processes'):
+  with refuses('data 3 × model 2', 'leaves out 2 of 8 devices', 'several processes'):
     validate(small_config(mesh__data=3, mesh__model=2))
 
 

@@ -200,11 +200,11 @@ def outside(tmp_path):
 
 @pytest.mark.slow
 def test_the_mixer_of_ones_own_keeps_the_contract(register, unchecked):
-  text = (ROOT / 'docs' / 'architectures.md').read_text()
+  text = (ROOT / 'docs' / 'mixers.md').read_text()
   (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
   assert 'zoo.check_model' in code
-  exec(compile(code, 'architectures.md', 'exec'), {})
-  listed = re.findall(r'^\| `(\w+)` \|', text[text.index('## Mixers') :], re.MULTILINE)
+  exec(compile(code, 'mixers.md', 'exec'), {})
+  listed = re.findall(r'^\| `(\w+)` \|', text, re.MULTILINE)
   assert sorted([*listed, 'moving_average']) == zoo.list_mixers()
 
 

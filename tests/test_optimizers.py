@@ -16,7 +16,7 @@ from tests.marks import mostly_full
 from tests.training.runs import small_config
 from tests.training.test_step import Run
 from zoo.config import optimizers
-from zoo.config.optimizers import build_optimizer, build_schedule, optimizer_names
+from zoo.config.optimizers import build_optimizer, build_schedule
 from zoo.config.validation import validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -182,13 +182,14 @@ def test_schedules():
 
 
 def test_an_optimizer_of_ones_own(monkeypatch):
-  monkeypatch.setattr(optimizers, 'OPTIMIZERS', {**optimizers.OPTIMIZERS})
+  known = optimizers.optimizers
+  monkeypatch.setattr(known, '_entries', {**known._entries})
 
   @zoo.register_optimizer('halved')
   def halved(rate, beta1=0.9):
     return optax.chain(optax.scale(0.5 * beta1), optax.scale_by_learning_rate(rate))
 
-  assert 'halved' in optimizer_names()
+  assert 'halved' in known.names()
   config = validate(_config('halved', learning_rate=0.1, beta1=0.5))
   np.testing.assert_allclose(updates(config, GRADIENTS), -0.025 * GRADIENTS, 1e-5)
   with refuses("'halved' takes beta1"):

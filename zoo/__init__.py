@@ -27,8 +27,8 @@ list_models = _registry.models.names
 list_tasks = _registry.tasks.names
 register_mixer = _registry.mixers.register
 register_model = _registry.models.register
-register_curriculum = _curricula.register_curriculum
-register_optimizer = _optimizers.register_optimizer
+register_curriculum = _curricula.curricula.register
+register_optimizer = _optimizers.optimizers.register
 register_task = tasks.register_task
 
 

@@ -209,7 +209,7 @@ def test_pieces_that_are_larger_than_the_array(folder):
     codec['configuration']['chunk_shape'] = [number]
 
   change_array(folder, 'guess', enlarge)
-  refused(folder, 'guess', f'({number},)', 'larger than its shape (3,)')
+  refused(folder, '1,200,', 'bytes', 'its files have', 'at most 268,435,456')
 
 
 def test_arrays_that_the_files_cannot_hold(folder):

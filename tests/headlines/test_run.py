@@ -225,11 +225,15 @@ def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
 
   one = headline(measure=measure, risk=at_least(0, ''), num=near(2, 0, ''))
   stacked = sweeps._train_stacked
-  monkeypatch.setattr(sweeps, '_train_stacked', lambda *_: None)
+
+  def stop(*given):
+    raise sweeps._Stopped
+
+  monkeypatch.setattr(sweeps, '_train_stacked', stop)
   assert run([one], small, tmp_path) is None
   assert not (tmp_path / 'report.html').exists()
   monkeypatch.setattr(sweeps, '_train_stacked', stacked)
-  monkeypatch.setattr(sweeps, '_train_alone', lambda *_: pytest.fail('trained again'))
+  monkeypatch.setattr(sweeps, 'run_locked', lambda *_: pytest.fail('trained again'))
   assert judged(one, tmp_path, small).verdict == HOLDS
 
 

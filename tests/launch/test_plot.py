@@ -14,7 +14,7 @@ from zoo.config import schema
 from zoo.config.validation import to_json
 from zoo.host.files import workdir_path
 from zoo.reports.style import BASELINES, BLACK, MARKERS, PALETTE, colours_of
-from zoo.training.curves import (
+from zoo.training.run_plots import (
   _read_comparison,
   plot_examples,
   plot_risk,

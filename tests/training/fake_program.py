@@ -49,25 +49,12 @@ def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
     abstract = stack_abstract(abstract, len(configs), None)
   layout = Layout(abstract)
   steps: Any = _Steps(configs, layout, stacked)
-  evaluation = _Evaluation(configs, stacked)
-  compared = None
-  if num_prompts(config) >= 2:
-    compared = functools.partial(_compare, [*configs])
   numbers = Numbers(build_task(config), None)
-  return Program(
-    [*configs],
-    *(
-      mesh,
-      layout,
-      graphs['model'],
-      steps,
-      _key(),
-      numbers,
-      evaluation,
-      steps.init,
-      compared,
-    ),
-  )
+  given = [build_task(one) for one in configs], mesh, layout, graphs['model'], False
+  program: Any = Program([*configs], *given, steps, _key(), numbers, steps.init)
+  program.evaluation = _Evaluation(configs, stacked)
+  program.compare = lambda state: _compare(configs)
+  return program
 
 
 def patch(monkeypatch, orbax: bool = False) -> None:
@@ -108,15 +95,17 @@ def _load_arrays(folder: pathlib.Path, abstract: dict[str, Any]) -> dict[str, An
   return jax.tree.unflatten(structure, put)
 
 
-def _compare(configs: Sequence[Config], models: Any) -> list[Comparison | None]:
+def _compare(configs: Sequence[Config]) -> list[Comparison | None]:
   """Each model's loss, with a baseline that loses as much as the noise of its task."""
-  del models
-  found = []
+  found: list[Any] = []
   for config in configs:
+    if num_prompts(config) < 2:
+      found.append(None)
+      continue
     one = without_errors([2.0, 1.0])
     noise = float(config.task.get('noise_std', 0.0))
-    baseline = {**without_errors([2.0, noise]), 'difference': 1 - noise}
-    found.append({'model': one, 'bayes': {**baseline, 'difference_stderr': 0.25}})
+    bayes: Any = {**without_errors([2.0, noise]), 'difference': 1 - noise}
+    found.append({'model': one, 'bayes': {**bayes, 'difference_stderr': 0.25}})
   return found
 
 

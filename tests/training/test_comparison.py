@@ -20,14 +20,14 @@ from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
 from zoo.training import table, train
-from zoo.training.curves import plot_examples
 from zoo.training.objective import (
-  losses_at_all,
   make_objective,
   numbers_of,
+  predicted,
   query_losses,
 )
 from zoo.training.records import event_pb2, read_lines
+from zoo.training.run_plots import plot_examples
 from zoo.training.summary import read_summary
 
 
@@ -66,8 +66,8 @@ def _config(task='quadratic_regression', **changes) -> Any:
 
 @pytest.fixture(autouse=True)
 def causal(monkeypatch):
-  classes = registry.models._classes | {'causal': Causal}
-  monkeypatch.setattr(registry.models, '_classes', classes)
+  classes = registry.models._entries | {'causal': Causal}
+  monkeypatch.setattr(registry.models, '_entries', classes)
 
 
 def _task() -> Any:
@@ -98,7 +98,7 @@ def test_the_loss_at_every_example_is_the_mean_over_prefixes():
     prefixes = [prompt.prefix(k) for k in range(5)]
     each = [jnp.square(model(p) - p.y_query) for p in prefixes]
     at_query = query_losses(model, task, prompt, None)
-    return each, losses_at_all(model, task, prompt), at_query
+    return each, task.loss(*predicted(model, prompt, True)), at_query
 
   each, found, at_query = losses(jax.random.key(3))
   # Sums of a few float32 numbers, in another order.
@@ -117,8 +117,8 @@ def finished(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('run')
   config = _config(objective__positions='every', eval__num_compared=32)
   with pytest.MonkeyPatch.context() as patch:
-    classes = registry.models._classes | {'causal': Causal}
-    patch.setattr(registry.models, '_classes', classes)
+    classes = registry.models._entries | {'causal': Causal}
+    patch.setattr(registry.models, '_entries', classes)
     with jax.numpy_dtype_promotion('standard'):
       summary = train(config, workdir)
   assert summary is not None
@@ -127,7 +127,7 @@ def finished(tmp_path_factory):
 
 def test_the_curve_is_in_the_log_and_on_the_board(finished):
   workdir, summary = finished
-  line = read_lines(workdir / 'metrics.jsonl')[-1]
+  line = read_lines(workdir)[-1]
   assert len(line['curve']) == 5
   assert_close(line['curve'][-1], summary['eval_risk'], 1e-6)
   (path,) = (workdir / 'tensorboard').glob('events*')
@@ -182,7 +182,7 @@ def test_classes_have_an_accuracy_everywhere(tmp_path):
   assert_close(summary['eval_accuracy'], right.mean(), 1e-6)
   stderr = right.std(ddof=1) / np.sqrt(32)
   assert_close(summary['eval_accuracy_stderr'], stderr, 1e-4)
-  line = read_lines(tmp_path / 'metrics.jsonl')[-1]
+  line = read_lines(tmp_path)[-1]
   assert line['eval_accuracy'] == summary['eval_accuracy']
   comparison = summary['comparison']
   expected = accuracies(curve_key(config.seed), 32).mean(axis=0)
@@ -205,7 +205,7 @@ def test_it_is_drawn_when_finished_and_before(finished, tmp_path):
   (line,) = plot_examples([tmp_path]).axes[0].lines
   np.testing.assert_allclose(
     np.asarray(line.get_ydata(), float),
-    read_lines(tmp_path / 'metrics.jsonl')[-1]['curve'],
+    read_lines(tmp_path)[-1]['curve'],
   )
   both = plot_examples([tmp_path, workdir])
   both.canvas.draw()

@@ -34,7 +34,7 @@ def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
   assert_same_bits(raised, whole)
   saved = json.loads((tmp_path / 'raised/config.json').read_text())
   assert saved['train']['num_steps'] == 20
-  lines = read_lines(tmp_path / 'raised/metrics.jsonl')
+  lines = read_lines(tmp_path / 'raised')
   assert [line['step'] for line in lines] == [4, 6, 8, 12, 16, 18, 20]
 
 
@@ -83,7 +83,7 @@ def test_the_best_saved_step_is_kept_beside_the_newest(tmp_path, fake):
     if event.step == 9:
       break
   zoo.train(config, tmp_path)
-  lines = read_lines(tmp_path / 'metrics.jsonl')
+  lines = read_lines(tmp_path)
   risks = {line['step']: risk_of(line) for line in lines if line['step'] % 4 == 0}
   best = min(risks, key=lambda step: risks[step] or 0.0)
   assert best < 24
@@ -149,8 +149,8 @@ def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
   )
   with pytest.raises(RunError, match=r'no checkpoint yet.*clip_norm may help'):
     zoo.train(config, tmp_path)
-  assert read_lines(tmp_path / 'metrics.jsonl')
+  assert read_lines(tmp_path)
   config.optimizer.learning_rate = 0.1
   assert zoo.train(config, tmp_path) is not None
-  steps = [line['step'] for line in read_lines(tmp_path / 'metrics.jsonl')]
+  steps = [line['step'] for line in read_lines(tmp_path)]
   assert steps == [*range(1, 101)]

@@ -38,11 +38,12 @@ def test_the_same_config_trained_again_compiles_nothing(tmp_path, compiled):
 @pytest.fixture
 def made(monkeypatch):
   """Programs that nothing is compiled for, made as `program_of` asks for them."""
-  monkeypatch.setattr(trainer, '_KEPT', {})
+  trainer._kept_program.cache_clear()
   monkeypatch.setattr(
     trainer, 'make_program', lambda configs: make_fake(configs, False)
   )
-  return trainer.program_of
+  yield trainer.program_of
+  trainer._kept_program.cache_clear()
 
 
 def test_another_config_has_a_program_of_its_own(made):

@@ -12,7 +12,6 @@ from jax.sharding import PartitionSpec as P
 
 from tests.marks import FULL
 from tests.training.runs import small_config
-from zoo.config.mesh import make_mesh
 from zoo.core.draws import (
   CURVE_STREAM,
   EVAL_STREAM,
@@ -20,21 +19,17 @@ from zoo.core.draws import (
   TRAIN_STREAM,
   stream_of,
 )
-from zoo.training.step import make_init
-from zoo.training.trainer import make_plan
+from zoo.training.trainer import make_program
 
 
 class Run:
   """What the loop builds, without the loop."""
 
   def __init__(self, config):
-    self.mesh = make_mesh(config)
-    with jax.set_mesh(self.mesh):
-      plan = make_plan([config], self.mesh)
-      self.layout, self.steps = plan.layout, plan.train_steps
-      self.init = make_init(config, self.layout)
-      self.numbers = self.put(plan.numbers)
-      self.key = self.put(stream_of(config.seed, TRAIN_STREAM))
+    program = make_program([config])
+    self.mesh, self.init = program.mesh, program.init
+    self.layout, self.steps = program.layout, program.train_steps
+    self.numbers, self.key = self.put(program.numbers), self.put(program.key)
     self.restart()
 
   def restart(self):

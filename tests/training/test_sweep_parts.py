@@ -89,8 +89,8 @@ def test_a_part_is_trained_by_one_process_and_excludes_the_whole(tmp_path):
 def test_a_part_names_the_points_that_it_has_lost(tmp_path):
   points = [{'task.prior_mean': value} for value in (1.0, 1e25, 2.0)]
   with pytest.raises(sweeps.LostPointsError, match=r'1 of 2 points .*1e\+25') as info:
-    _sweep(tmp_path, Part(2, 2), points)
-  assert [row['task.prior_mean'] for row in info.value.rows] == [2.0]
+    _sweep(tmp_path, Part(1, 2), points)
+  assert [row['task.prior_mean'] for row in info.value.rows] == [1.0]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ beyond those of a stage are 0, and losses beyond it do not count.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from jaxtyping import Array, Int
 
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
+from zoo.core.registry import Registry
 from zoo.models import TokenModel
 from zoo.tasks.base import FunctionClass
 
@@ -35,35 +35,10 @@ class Stage(NamedTuple):
   loops: Any = None  # the first of the trained loops; losses after others do not count
 
 
-# From the step, a traced integer from 0, to its stage.
-StageOf = Callable[[Int[Array, '']], Stage]
-_StageOf = TypeVar('_StageOf', bound=StageOf)
-
+# Functions from the step, a traced integer from 0, to its `Stage`; that of the library
+# takes the section `curriculum` as well.
+curricula = Registry('curriculum')
 GROWING = 'growing'
-CURRICULA: dict[str, StageOf] = {}  # of users, by name
-
-
-def curriculum_names() -> list[str]:
-  """The curricula that a config can name, sorted."""
-  return sorted([GROWING, *CURRICULA])
-
-
-def register_curriculum(name: str) -> Callable[[_StageOf], _StageOf]:
-  """A decorator for a function from the step to its `Stage`, a curriculum for configs.
-
-  The step is a traced integer, so that a condition on it needs `jnp.where`. Raises
-  UserError if another function has the name.
-  """
-
-  def enter(stage_of: _StageOf) -> _StageOf:
-    known = CURRICULA.get(name)
-    is_new = known is None or known.__qualname__ != stage_of.__qualname__
-    if name == GROWING or (known is not None and is_new):
-      raise UserError(f'curriculum {name!r} is already registered; choose another name')
-    CURRICULA[name] = stage_of
-    return stage_of
-
-  return enter
 
 
 def has_curriculum(config: Curriculum) -> bool:
@@ -74,8 +49,13 @@ def has_curriculum(config: Curriculum) -> bool:
 
 def stage_at(config: Curriculum, step: Int[Array, '']) -> Stage:
   """The stage at a step of the section `curriculum`."""
-  if config.name != GROWING:
-    return CURRICULA[config.name](step)
+  stage_of = curricula.get(config.name)
+  return stage_of(step, config) if config.name == GROWING else stage_of(step)
+
+
+@curricula.register(GROWING)
+def _growing(step: Int[Array, ''], config: Curriculum) -> Stage:
+  """What grows by as much at each stage."""
   # As many as the largest int32 stay below it: what is beyond the end counts the same.
   number = jnp.minimum(step // config.every, 2**20)
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +11,16 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from zoo.core.errors import UserError
+from zoo.core.registry import Registry
 
 if TYPE_CHECKING:  # it imports this module
   from zoo.config.schema import Optimizer as OptimizerConfig
 else:
   from ml_collections import ConfigDict as OptimizerConfig
 
-# Makes an optimizer from its learning rate, which is a function of the step.
-Make = Callable[..., optax.GradientTransformation]
-_Make = TypeVar('_Make', bound=Make)
-
+# Functions from the learning rate, itself one of the step, to an optimizer of optax; by
+# name they take those of `OPTIONS` that they use.
+optimizers = Registry('optimizer')
 SCHEDULES = ('constant', 'cosine', 'linear', 'wsd')
 OPTIONS = 'beta1', 'beta2', 'weight_decay'  # fields that only some optimizers take
 
@@ -33,22 +33,27 @@ class Averaged(NamedTuple):
   inner: Any  # the state of the optimizer that trains them
 
 
+@optimizers.register('adam')
 def _adam(rate, beta1=0.9, beta2=0.999):
   return optax.adam(rate, beta1, beta2)
 
 
+@optimizers.register('adamw')
 def _adamw(rate, beta1=0.9, beta2=0.999, weight_decay=1e-4):
   return optax.adamw(rate, beta1, beta2, weight_decay=weight_decay)
 
 
+@optimizers.register('lion')
 def _lion(rate, beta1=0.9, beta2=0.99, weight_decay=1e-3):
   return optax.lion(rate, beta1, beta2, weight_decay=weight_decay)
 
 
+@optimizers.register('sgd')
 def _sgd(rate, beta1=None):
   return optax.sgd(rate, momentum=beta1)
 
 
+@optimizers.register('muon')
 def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0):
   """Muon for matrices, NAdamW for vectors and numbers.
 
@@ -69,6 +74,7 @@ def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0):
   )
 
 
+@optimizers.register('schedule_free')
 def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0):
   """AdamW without a schedule, whose model is an average (arXiv 2405.15682)."""
   base = optax.chain(
@@ -84,43 +90,8 @@ def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0):
   )
 
 
-OPTIMIZERS: dict[str, Make] = {
-  'adam': _adam,
-  'adamw': _adamw,
-  'lion': _lion,
-  'muon': _muon,
-  'schedule_free': _schedule_free,
-  'sgd': _sgd,
-}
 # Those whose updates do not depend on the shapes of arrays.
 _ELEMENTWISE = 'adam', 'adamw', 'lion', 'schedule_free', 'sgd'
-
-
-def optimizer_names() -> list[str]:
-  """The optimizers that a config can name, sorted."""
-  return sorted(OPTIMIZERS)
-
-
-def register_optimizer(name: str) -> Callable[[_Make], _Make]:
-  """A decorator for a function that makes the optimizer `name` for configs.
-
-  It takes the learning rate, a function of the step, and by name those of `beta1`,
-  `beta2` and `weight_decay` that it uses; it returns an optax.GradientTransformation.
-  Raises UserError if another function has the name.
-  """
-
-  def enter(make: _Make) -> _Make:
-    known = OPTIMIZERS.get(name)
-    if known is not None and _full_name(known) != _full_name(make):
-      raise UserError(f'optimizer {name!r} is already registered; choose another name')
-    OPTIMIZERS[name] = make
-    return make
-
-  return enter
-
-
-def _full_name(make: Make) -> str:
-  return f'{make.__module__}.{make.__qualname__}'
 
 
 def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None:
@@ -141,7 +112,7 @@ def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None
       f'config.optimizer.decay_share is {config.decay_share:g}; with {warmup} steps of '
       f'warm-up the decay is longer than train.num_steps, which is {num_steps}'
     )
-  takes = inspect.signature(OPTIMIZERS[name]).parameters
+  takes = inspect.signature(optimizers.get(name)).parameters
   own = [option for option in OPTIONS if option in takes]
   for option in OPTIONS:
     if (given := getattr(config, option)) is not None and option not in own:
@@ -181,7 +152,7 @@ def build_optimizer(
   """
   given = {option: getattr(config, option) for option in OPTIONS}
   given = {option: value for option, value in given.items() if value is not None}
-  make = OPTIMIZERS[config.name]
+  make = optimizers.get(config.name)
   optimizer = make(build_schedule(config, num_steps, learning_rate), **given)
   if config.clip_norm is not None:
     clip = optax.clip_by_global_norm(config.clip_norm)

@@ -20,8 +20,8 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
-from zoo.config.curricula import GROWING, curriculum_names
-from zoo.config.optimizers import SCHEDULES, optimizer_names
+from zoo.config.curricula import GROWING, curricula
+from zoo.config.optimizers import SCHEDULES, optimizers
 from zoo.core import registry, values
 from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.registry import check_registered
@@ -82,9 +82,9 @@ class Optimizer:
 
   name: str = static(
     default='adam',
-    check=lambda _, name, given: check_registered(name, given, optimizer_names()),
+    check=lambda _, name, given: check_registered(name, given, optimizers.names()),
     holds=str,
-    allowed='adam, adamw, lion, muon, schedule_free, sgd',
+    allowed=', '.join(optimizers.names()),
     about='The optimizer, one of these or of your own; `muon` trains vectors with the '
     'NAdam of optax.',
   )
@@ -269,9 +269,9 @@ class Curriculum:
 
   name: str = static(
     default=GROWING,
-    check=lambda _, name, given: check_registered(name, given, curriculum_names()),
+    check=lambda _, name, given: check_registered(name, given, curricula.names()),
     holds=str,
-    allowed='growing',
+    allowed=GROWING,
     about='What is trained on grows as the fields below say, or as a function of your '
     'own says.',
   )

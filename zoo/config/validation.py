@@ -92,22 +92,17 @@ def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int
       f'config.mesh is data {config.mesh.data} × model {model}; it needs '
       f'{data * model} devices, and there are {devices}'
     )
-  if jax.process_count() > 1 and data * model < devices:
-    raise UserError(
-      f'config.mesh is data {config.mesh.data} × model {model}, which leaves out '
-      f'{devices - data * model} of {devices} devices; the {jax.process_count()} '
-      'processes must use all of theirs'
-    )
   slices = config.mesh.slices
   if data % slices:
     raise UserError(
       f'config.mesh.slices is {slices}; it must divide the data axis of the mesh, '
       f'which is {data}'
     )
-  if slices > 1 and data * model < devices:
+  several = 'slices' if slices > 1 else 'processes' if jax.process_count() > 1 else ''
+  if several and data * model < devices:
     raise UserError(
       f'config.mesh is data {config.mesh.data} × model {model}, which leaves out '
-      f'{devices - data * model} of {devices} devices; with several slices it must '
+      f'{devices - data * model} of {devices} devices; with several {several} it must '
       'have all of them'
     )
   return data, model

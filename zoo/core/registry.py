@@ -15,7 +15,7 @@ from flax import nnx
 from zoo.core import values
 from zoo.core.errors import UserError, check_name, unknown_name
 
-_Class = TypeVar('_Class', bound=type)
+_Entry = TypeVar('_Entry', bound=Callable)
 _ARGUMENTS = '_constructor_arguments'  # the attribute that registered classes get
 
 
@@ -62,42 +62,42 @@ def forget_arguments(thing: object) -> None:
 
 
 class Registry:
-  """A table from names to classes of one kind."""
+  """A table from names to classes, or functions, of one kind."""
 
   def __init__(self, kind: str):
     """`kind` is the word for an entry in error messages, such as 'model'."""
     self.kind = kind
-    self._classes: dict[str, type] = {}
+    self._entries: dict[str, Any] = {}
 
-  def register(self, name: str) -> Callable[[_Class], _Class]:
-    """A class decorator that registers the class under `name`.
+  def register(self, name: str) -> Callable[[_Entry], _Entry]:
+    """A decorator that registers a class, or a function, under `name`.
 
     New objects of the class record their constructor arguments, which values have as
     fields, and those that are described by their annotations are checked. Raises
-    UserError when another class has the name already. A new definition of the same
-    class, as by a notebook cell that is run twice, replaces the old one.
+    UserError when another one has the name already. A new definition of the same
+    one, as by a notebook cell that is run twice, replaces the old one.
     """
 
-    def enter(cls: _Class) -> _Class:
-      existing = self._classes.get(name)
-      if existing is not None and _full_name(existing) != _full_name(cls):
+    def enter(entry: _Entry) -> _Entry:
+      existing = self._entries.get(name)
+      if existing is not None and _full_name(existing) != _full_name(entry):
         raise UserError(
           f'{self.kind} {name!r} is already registered by {_full_name(existing)}; '
-          f'choose another name for {_full_name(cls)}'
+          f'choose another name for {_full_name(entry)}'
         )
-      self._classes[name] = cls
-      _record_arguments(cls)
-      return cls
+      self._entries[name] = entry
+      _record_arguments(entry)
+      return entry
 
     return enter
 
   def names(self) -> list[str]:
     """The registered names, sorted."""
-    return sorted(self._classes)
+    return sorted(self._entries)
 
-  def get(self, name: str) -> type:
-    """The class under `name`; raises UserError with the nearest name if unknown."""
-    return self._classes[check_registered(self.kind, name, self._classes)]
+  def get(self, name: str) -> Any:
+    """The entry under `name`; raises UserError with the nearest name if unknown."""
+    return self._entries[check_registered(self.kind, name, self._entries)]
 
   def parameters(self, name: str) -> dict[str, inspect.Parameter]:
     """The parameters of the constructor under `name`; raises UserError as `get`."""
@@ -133,7 +133,7 @@ class Registry:
     unknown or that JSON cannot hold.
     """
     cls = type(thing).__name__
-    names = [name for name, entry in self._classes.items() if entry is type(thing)]
+    names = [name for name, entry in self._entries.items() if entry is type(thing)]
     if not names:
       raise UserError(
         f'{cls} is not registered as a {self.kind}; register it, so that it can be '
@@ -171,12 +171,14 @@ def parameters(cls: type) -> dict[str, inspect.Parameter]:
   return {p.name: p for p in signature if p.kind not in variadic}
 
 
-def _full_name(cls: type) -> str:
-  return f'{cls.__module__}.{cls.__qualname__}'
+def _full_name(entry: Any) -> str:
+  return f'{entry.__module__}.{entry.__qualname__}'
 
 
-def _record_arguments(cls: type) -> None:
-  """Makes the class's own `__init__` check and record its arguments."""
+def _record_arguments(cls: Any) -> None:
+  """Makes a class's own `__init__` check and record its arguments."""
+  if not isinstance(cls, type):
+    return
   init = cls.__init__
   # The fields of a value are its arguments. Without a constructor there are none.
   if values.is_value_class(cls) or init is object.__init__:

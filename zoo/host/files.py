@@ -14,6 +14,8 @@ import re
 import shutil
 import socket
 import stat
+import tempfile
+from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -244,6 +246,16 @@ def delete_folder(folder: pathlib.Path) -> None:
       cast(Any, folder).rmtree()
     else:
       shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def local_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """The folder; for one in a bucket a temporary local one, which is empty."""
+  if not is_url(folder):
+    yield folder
+    return
+  with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
+    yield pathlib.Path(temporary)
 
 
 def move_folder(folder: pathlib.Path, target: pathlib.Path) -> None:

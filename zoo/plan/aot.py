@@ -23,7 +23,7 @@ from zoo.config.mesh import make_mesh
 from zoo.config.validation import Config, mesh_shape, validate
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
-from zoo.training.trainer import make_plan
+from zoo.training.trainer import make_program, on_mesh
 
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
 _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
@@ -257,17 +257,13 @@ def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
     dtype = jax.dtypes.canonicalize_dtype(jax.dtypes.result_type(value))
     return jax.ShapeDtypeStruct(np.shape(value), dtype, sharding=whole)
 
-  with (
-    jax.set_mesh(mesh),
-    jax.default_matmul_precision(config.train.matmul_precision),
-  ):
-    plan = make_plan([config], mesh)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
-    numbers = jax.tree.map(abstract, plan.numbers)
-    limit = abstract(np.int32(0))
-    traced = plan.train_steps.trace(plan.layout.kept, key, limit, limit, numbers)
-    return traced.lower(lowering_platforms=('tpu',)), plan.layout.kept
+  program = make_program([config], mesh)
+  with on_mesh(mesh, config):
+    key = jax.ShapeDtypeStruct((), program.key.dtype, sharding=whole)
+    numbers = jax.tree.map(abstract, program.numbers)
+    limit, state = abstract(np.int32(0)), program.layout.kept
+    traced = program.train_steps.trace(state, key, limit, limit, numbers)
+    return traced.lower(lowering_platforms=('tpu',)), state
 
 
 def _bytes_a_device(leaf: jax.ShapeDtypeStruct) -> int:

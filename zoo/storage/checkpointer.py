@@ -16,10 +16,9 @@ import json
 import pathlib
 import platform
 import secrets
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from absl import logging
@@ -162,7 +161,7 @@ class Checkpoints:
   def _open(self) -> bool:
     """Deletes left-overs, and sets damaged steps aside; returns whether there were."""
     if not self._in_bucket:
-      self._folder.mkdir(exist_ok=True)
+      self._folder.mkdir(parents=True, exist_ok=True)
     for left_over in self._left_overs():
       logging.info('deleting %s, which a kill has left', left_over)
       delete_folder(left_over)
@@ -265,22 +264,51 @@ def save_result(
   state: Mapping[str, PyTree],
   metadata: Mapping[str, object],
 ) -> None:
-  """Saves a single step of a run, unless it is there; raises RunError, OSError.
-
-  Orbax makes some hundred requests for a save into a bucket, so a local copy is made.
-  """
-  if not is_url(workdir):
-    with Checkpoints(workdir, sys.maxsize, metadata) as checkpoints:
-      if checkpoints.latest != step:
-        checkpoints.save(step, state)
+  """Saves a single step of a run, unless it is there; raises RunError, OSError."""
+  target = workdir / 'checkpoints' / str(step)
+  if find_corruption(target) is None:
     return
-  with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
-    save_result(pathlib.Path(temporary), step, state, metadata)
-    target = workdir / 'checkpoints' / str(step)
-    delete_folder(target)  # which may be incomplete
+  delete_folder(target)  # which may be incomplete
+  if is_url(target):
     write_atomically(target / MARKER, '')
-    saved = pathlib.Path(temporary, 'checkpoints', str(step))
-    gcs().upload(saved, target, last=MANIFEST)
+  with new_step(target, state, {'format': FORMAT, **metadata, 'step': step}):
+    pass  # nothing is to be checked
+
+
+@contextlib.contextmanager
+def new_step(
+  target: pathlib.Path, state: Mapping[str, PyTree], metadata: Mapping[str, object]
+) -> Iterator[pathlib.Path]:
+  """Writes a whole step; the block may read it before it is put at `target`.
+
+  An error, also in the block, leaves nothing there. Raises OSError. Orbax makes some
+  hundred requests for a save into a bucket, so a local copy is made.
+  """
+  parent = None if is_url(target) else target.absolute().parent
+  if parent is not None:
+    parent.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(
+    dir=parent,
+    prefix=f'{_SAVING}{target.name}.',
+    ignore_cleanup_errors=True,  # of what Orbax may write meanwhile
+  ) as temporary:
+    folder = pathlib.Path(temporary, 'step')
+    try:
+      start_save(folder, state, metadata)()
+    except Exception as error:
+      raise OSError(one_line(error)) from error
+    write_manifest(folder)
+    yield folder
+    if parent is not None:
+      folder.replace(target)
+      sync_folder(parent)
+      return
+    try:
+      gcs().upload(folder, target, last=MANIFEST)  # without it the rest is no step
+    except OSError:
+      with contextlib.suppress(OSError):
+        delete_folder(target)
+      raise
 
 
 def in_background(function: Callable[[], None]) -> concurrent.futures.Future[None]:

@@ -15,7 +15,6 @@ import pathlib
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -53,13 +52,6 @@ _PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
 
 # Where a folder cannot be created, Orbax forgets what it would have done there.
 warnings.filterwarnings('ignore', "coroutine '_create_paths' was never awaited")
-
-
-class SavedArray(NamedTuple):
-  """The shape and type of a saved array, known before it is read."""
-
-  shape: tuple[int, ...]
-  dtype: np.dtype
 
 
 def start_save(
@@ -109,7 +101,7 @@ def load_metadata(folder: pathlib.Path) -> object:
     raise RunError(f'the checkpoint {folder} is damaged: {error}') from error
 
 
-def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
+def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, jax.ShapeDtypeStruct]:
   """The shapes and types of an item's arrays, by name; no array is read.
 
   Raises RunError if Orbax cannot read them, or if they would take far more memory than
@@ -122,16 +114,26 @@ def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
     tree = ocp.metadata(str(folder), checkpointable_name=item).metadata
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     named = {array_name(path): leaf for path, leaf in leaves}
-    chunks = {name: leaf.storage_metadata.chunk_shape for name, leaf in named.items()}
     arrays = {
-      name: SavedArray(tuple(leaf.shape), np.dtype(leaf.dtype))
+      name: jax.ShapeDtypeStruct(tuple(leaf.shape), np.dtype(leaf.dtype))
       for name, leaf in named.items()
     }
-    files = [path for path in (folder / item).rglob('*') if path.is_file()]
-    num_bytes = sum(path.stat().st_size for path in files)
     if not arrays:
       raise RunError(f'{folder} cannot be read: Orbax finds no arrays in its {item}')
-    _check_memory(folder, arrays, chunks, num_bytes)
+    # A whole chunk is allocated, whatever part of it is read.
+    chunks = {name: leaf.storage_metadata.chunk_shape for name, leaf in named.items()}
+    needed = sum(
+      max(math.prod(array.shape), math.prod(chunks[name])) * array.dtype.itemsize
+      for name, array in arrays.items()
+    )
+    files = [path for path in (folder / item).rglob('*') if path.is_file()]
+    on_disk = sum(path.stat().st_size for path in files)
+    allowed = max(_SMALL_BYTES, _MAX_COMPRESSION * on_disk)
+    if needed > allowed:
+      raise RunError(
+        f'{folder} is damaged: its metadata claims arrays of {needed:,} bytes, but its '
+        f'files have {on_disk:,}, which can hold at most {allowed:,}'
+      )
   return arrays
 
 
@@ -148,33 +150,6 @@ def array_name(path: tuple) -> str:
   # Both paths end in the field of the variable that holds the array.
   name = jax.tree_util.keystr(path, simple=True, separator='.')
   return name.removesuffix('.value')
-
-
-def _check_memory(
-  folder: pathlib.Path,
-  arrays: Mapping[str, SavedArray],
-  chunks: Mapping[str, tuple[int, ...]],
-  on_disk: int,
-) -> None:
-  for name, chunk in chunks.items():
-    shape = arrays[name].shape
-    # A whole chunk is allocated, whatever part of it is read.
-    if len(chunk) != len(shape) or any(
-      part > max(size, 1) for part, size in zip(chunk, shape, strict=True)
-    ):
-      raise RunError(
-        f'{folder} is damaged: {name} is saved in chunks of {chunk}, which are larger '
-        f'than its shape {shape}'
-      )
-  needed = sum(
-    math.prod(array.shape) * array.dtype.itemsize for array in arrays.values()
-  )
-  allowed = max(_SMALL_BYTES, _MAX_COMPRESSION * on_disk)
-  if needed > allowed:
-    raise RunError(
-      f'{folder} is damaged: its metadata claims arrays of {needed:,} bytes, but its '
-      f'files have {on_disk:,}, which can hold at most {allowed:,}'
-    )
 
 
 def one_line(error: BaseException) -> str:

@@ -41,7 +41,6 @@ from zoo.host.files import (
 from zoo.storage import weight_files
 from zoo.storage.orbax_folders import (
   OPTIMIZER,
-  SavedArray,
   array_name,
   load_arrays,
   load_metadata,
@@ -63,6 +62,7 @@ _MAX_REASON = 1000  # characters, since a name or a list in the config may be lo
 # While a run deletes old steps: how often to try to read the newest step, and to list
 # the folder before it counts as empty.
 _MAX_TRIES, _MAX_LISTINGS = 100, 5
+_Arrays = dict[str, jax.ShapeDtypeStruct]  # the shapes and types of saved arrays
 
 
 class _Named(TypedDict):
@@ -199,7 +199,9 @@ def _load_file(path: pathlib.Path, step: int | None) -> SavedModel:
   """Opens a file of `zoo.export`."""
   metadata, arrays = weight_files.read(path)
   config, saved_step = _config_and_step(path, metadata, step)
-  saved = {name: SavedArray(one.shape, one.dtype) for name, one in arrays.items()}
+  saved = {
+    name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in arrays.items()
+  }
   task, graph, state = _abstract(path, config, saved)
 
   def put(where: tuple, leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -210,7 +212,7 @@ def _load_file(path: pathlib.Path, step: int | None) -> SavedModel:
 
 
 def _abstract(
-  folder: pathlib.Path, config: Config, saved: dict[str, SavedArray]
+  folder: pathlib.Path, config: Config, saved: _Arrays
 ) -> tuple[Any, Any, PyTree]:
   """The task of a config, and the graph and the abstract state of its model."""
   for section, known in ('model', registry.models), ('task', registry.tasks):
@@ -277,9 +279,7 @@ def _config_and_step(
   return config, saved_step
 
 
-def _check_num_features(
-  folder: pathlib.Path, config: Config, saved: dict[str, SavedArray]
-) -> None:
+def _check_num_features(folder: pathlib.Path, config: Config, saved: _Arrays) -> None:
   """Raises RunError for a task that would be large although the model is small."""
   num_saved = sum(int(np.prod(array.shape, dtype=object)) for array in saved.values())
   num_features = config.task.get('num_features')
@@ -311,9 +311,7 @@ def _check_num_layers(folder: pathlib.Path, config: Config, num_saved: int) -> N
     )
 
 
-def _as_saved(
-  folder: pathlib.Path, state: PyTree, saved: dict[str, SavedArray]
-) -> PyTree:
+def _as_saved(folder: pathlib.Path, state: PyTree, saved: _Arrays) -> PyTree:
   """The abstract state with the saved precision and the shardings to load it with.
 
   Raises UserError unless both have the same arrays.

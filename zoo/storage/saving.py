@@ -7,7 +7,6 @@ writes one file of safetensors, which is also what is on the Hugging Face hub.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import tempfile
@@ -19,17 +18,15 @@ from flax import nnx
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
+from zoo.config.schema import GIVEN
 from zoo.config.validation import Config, abstract_model
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
 from zoo.host.files import (
-  delete_folder,
-  gcs,
   hub,
   is_hub,
-  is_url,
   user_path,
   workdir_path,
   write_atomically,
@@ -37,19 +34,16 @@ from zoo.host.files import (
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.models.transformer import Transformer
 from zoo.storage import weight_files
-from zoo.storage.checkpointer import run_metadata
-from zoo.storage.orbax_folders import one_line, start_save
+from zoo.storage.checkpointer import new_step, run_metadata
 from zoo.storage.saved_models import (
   SavedModel,
   check_same_arrays,
   load,
   shapes_of,
 )
-from zoo.storage.steps import FORMAT, MANIFEST, write_manifest
+from zoo.storage.steps import FORMAT
 from zoo.theory.trust import changed_weights, compiled
 
-# What build_model takes from the task, and the keys of the initial weights.
-_GIVEN = {'num_features', 'num_outputs', 'context_length', 'rngs'}
 _NUM_PROMPTS = 4  # on which a saved model must predict what it did before
 _TWIN = pathlib.Path(__file__).with_name('torch_twin.py')  # it is copied, not imported
 
@@ -81,22 +75,11 @@ def save(
   if (task is None) == (config is None):
     raise UserError('give zoo.save either a task or a config, not both')
   state, metadata = _parts(model, task, config, step)
-  in_bucket = is_url(target)
-  parent = None if in_bucket else target.absolute().parent
   try:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
       raise UserError(f'{path} exists already; it must be a new folder or an empty one')
-    if parent is not None:
-      parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-      dir=parent,
-      prefix=f'.{target.name}.',
-      ignore_cleanup_errors=True,  # of what Orbax may write meanwhile
-    ) as temporary:
-      folder = pathlib.Path(temporary, 'model')
-      _write(folder, state, metadata)
+    with new_step(target, {'model': state}, metadata) as folder:
       _check_predicts_the_same(model, task, load(folder))
-      (_upload if in_bucket else pathlib.Path.replace)(folder, target)
   except OSError as error:
     raise RunError(f'{target} cannot be written: {error.strerror or error}') from error
 
@@ -176,7 +159,7 @@ def _parts(
   step = check_count('step', step, minimum=0)
   if config is None:
     sections = {
-      'model': registry.models.section_of(model, _GIVEN),
+      'model': registry.models.section_of(model, GIVEN),
       'task': registry.tasks.section_of(task),
     }
     try:
@@ -188,25 +171,6 @@ def _parts(
     'the config makes another model', *(shapes_of(made), shapes_of(state))
   )
   return state, {'format': FORMAT, 'step': step, **run_metadata(config)}
-
-
-def _upload(folder: pathlib.Path, target: pathlib.Path) -> None:
-  """Copies a saved model into a bucket, or nothing; raises OSError."""
-  try:
-    gcs().upload(folder, target, last=MANIFEST)  # without it no model is loaded
-  except OSError:
-    with contextlib.suppress(OSError):
-      delete_folder(target)
-    raise
-
-
-def _write(folder: pathlib.Path, state: PyTree, metadata: dict[str, object]) -> None:
-  """Writes the folder; raises OSError for whatever Orbax raises."""
-  try:
-    start_save(folder, {'model': state}, metadata)()
-  except Exception as error:
-    raise OSError(one_line(error)) from error
-  write_manifest(folder)
 
 
 def _check_predicts_the_same(

@@ -74,6 +74,24 @@ def _open(workdir: pathlib.Path, config: Any, kind: str) -> None:
     raise UserError(f'{reason}; {_OTHER}') from error
 
 
+@contextlib.contextmanager
+def occupied(
+  workdir: pathlib.Path, config: Any, kind: str = 'run', part: Part | None = None
+) -> Iterator[None]:
+  """Opens and locks a workdir for the block, and notes if a run goes on for longer.
+
+  Raises UserError as `open_workdir` and `locked` do; RunError for an OSError.
+  """
+  open_workdir(workdir, config, kind)
+  try:
+    with locked(workdir, 60 * config.checkpoint.patience, part):
+      open_workdir(workdir, config, kind)  # it may have been taken just before
+      prolong(workdir, config)
+      yield
+  except OSError as error:
+    raise RunError(f'{workdir} could not be written: {error}') from error
+
+
 def prolong(workdir: pathlib.Path, config: Any) -> None:
   """On process 0, notes that a run or a sweep goes on for more steps than it had.
 

@@ -21,7 +21,7 @@ from zoo.host.files import workdir_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.training import sweeps
-from zoo.training.curves import logged
+from zoo.training.run_plots import logged
 
 # The config of a file name in configs/ and a variant.
 GetConfig = Callable[[str, str], Config]

@@ -58,17 +58,22 @@ def compare_members(
 
   Models of one task with the same seed are compared on the same prompts.
   """
-  if len(configs) == 1:
-    return compare_trained(configs[0], tasks[0], graph, [models], mesh)
+  if (wanted := configs[0].eval.num_compared) > num_prompts(configs[0]):
+    logging.info(
+      'config.eval.num_compared is %d; the comparison with the baselines has at most '
+      'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
+      *(wanted, num_prompts(configs[0])),
+    )
   groups: dict[tuple[int, str], list[int]] = {}
   for i, config in enumerate(configs):
     groups.setdefault((config.seed, to_json(config.task)), []).append(i)
   found: dict[int, Comparison | None] = {}
-  for members in groups.values():
-    each = [jax.tree.map(lambda leaf, i=i: leaf[i], models) for i in members]
-    first = members[0]
+  for first, *others in groups.values():
+    each = [models]
+    if len(configs) > 1:
+      each = [jax.tree.map(lambda leaf, i=i: leaf[i], models) for i in (first, *others)]
     compared = compare_trained(configs[first], tasks[first], graph, each, mesh)
-    found.update(zip(members, compared, strict=True))
+    found.update(zip((first, *others), compared, strict=True))
   return [found[i] for i in range(len(configs))]
 
 
@@ -77,13 +82,3 @@ def num_prompts(config: Config) -> int:
   return min(
     config.eval.num_compared, config.eval.num_batches * config.train.batch_size
   )
-
-
-def log_fewer_prompts(config: Config) -> None:
-  """Logs that the model is compared on fewer prompts than the config wants."""
-  if (found := num_prompts(config)) < config.eval.num_compared:
-    logging.info(
-      'config.eval.num_compared is %d; the comparison with the baselines has at most '
-      'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
-      *(config.eval.num_compared, found),
-    )

@@ -68,18 +68,14 @@ def references(tasks: Sequence[Task]) -> References | None:
   covered = [task for task in tasks if theory.covers(task)]
   if len(covered) < len(tasks):
     return None
-  rules = [estimators.gradient_descent(task).learning_rule() for task in covered]
+  steps = [estimators.gradient_descent(task).learning_rule() for task in covered]
   optima = [theory.optimal_rule(task) for task in covered]
 
-  def risks(rules: list[LearningRule]) -> list[float]:
+  def risks(rules: Sequence[LearningRule]) -> list[float]:
     pairs = zip(rules, covered, strict=True)
     return [float(theory.exact_risk(rule, task)) for rule, task in pairs]
 
-  return References(
-    stacked_moments(covered),
-    gd_risks=risks(rules),
-    optimal_risks=risks(optima),
-  )
+  return References(stacked_moments(covered), risks(steps), risks(optima))
 
 
 class Evaluation:

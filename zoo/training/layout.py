@@ -48,9 +48,9 @@ class Layout:
     Flattening such an array would gather it from all devices.
     """
     return self.fully_sharded or any(
-      _is_split(leaf.sharding, axis)
+      _parts(leaf.sharding.mesh, names) > 1
       for leaf in jax.tree.leaves(self.kept)
-      for axis in range(1, leaf.ndim)
+      for names in _axes(leaf)[1:]
     )
 
   @property
@@ -152,10 +152,3 @@ def _parts(mesh: Mesh, names: tuple[str, ...]) -> int:
 def _placed(leaf: Any, shape: Any, axes: list[tuple[str, ...]]) -> jax.ShapeDtypeStruct:
   sharding = NamedSharding(leaf.sharding.mesh, P(*[names or None for names in axes]))
   return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype, sharding=sharding)
-
-
-def _is_split(sharding: NamedSharding, axis: int) -> bool:
-  if axis >= len(sharding.spec) or (names := sharding.spec[axis]) is None:
-    return False
-  names = names if isinstance(names, tuple) else (names,)
-  return math.prod(sharding.mesh.shape[name] for name in names) > 1

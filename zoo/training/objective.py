@@ -29,8 +29,8 @@ from zoo.measure.predict import one_pass
 from zoo.models import LinearAttention, TokenModel
 from zoo.tasks.base import FunctionClass
 from zoo.tasks.linear_regression import require_covered
+from zoo.training.batch_parts import mean_loss
 from zoo.training.curriculum import FirstFeatures, draw_lengths, mean_at
-from zoo.training.parts import mean_loss
 
 _Tree = TypeVar('_Tree')
 
@@ -158,13 +158,6 @@ def query_losses(
   return jnp.square(batch.errors(rule, moments.prior_mean, noise_std))
 
 
-def losses_at_all(
-  predictor: Predictor, task: Task, prompt: Prompt
-) -> Float[Array, 'b t']:
-  """The task's loss at every example of each prompt, predicted in one pass."""
-  return task.loss(*predicted(predictor, prompt, every=True))
-
-
 def predicted(
   predictor: Predictor, prompt: Prompt, every: bool
 ) -> tuple[Float[Array, 'b n *k'], Float[Array, 'b n *k']]:
@@ -193,7 +186,7 @@ def trained_losses(
     predictions = model.loop_predictions(batch, every).astype(targets.dtype)
     return jax.vmap(lambda one: task.loss(one, targets))(predictions)
   if isinstance(batch, Prompt) and every:
-    return losses_at_all(model, task, batch)
+    return task.loss(*predicted(model, batch, every=True))
   return query_losses(model, task, batch, moments)
 
 

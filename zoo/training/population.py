@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -50,9 +49,9 @@ def points_of(part: Part, configs: Sequence[Config]) -> list[int]:
   and these are dealt to the parts in turn.
   """
   cut = [
-    few
+    few.tolist()
     for program in side_by_side(configs, range(len(configs)))
-    for few in _in_runs(program, part.number)
+    for few in np.array_split(program, min(part.number, len(program)))
   ]
   return sorted(i for few in part.of(cut) for i in few)
 
@@ -79,13 +78,6 @@ def programs_of(
   alone = {i for i in rest if saved_steps(folders[i])}
   programs += [[i] for i in sorted(alone)]
   return programs + side_by_side(configs, [i for i in rest if i not in alone])
-
-
-def _in_runs(points: Sequence[int], number: int) -> list[list[int]]:
-  """At most `number` runs of neighbours, whose sizes differ by one at most."""
-  number = min(number, len(points))
-  ends = [len(points) * k // number for k in range(number + 1)]
-  return [[*points[a:b]] for a, b in itertools.pairwise(ends)]
 
 
 def side_by_side(configs: Sequence[Config], points: Sequence[int]) -> list[list[int]]:

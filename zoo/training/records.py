@@ -7,7 +7,6 @@ import contextlib
 import json
 import pathlib
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from zoo.host.files import (
   finite_or_null,
   gcs,
   is_url,
+  local_folder,
   parse_json,
   read_text,
   write_atomically,
@@ -32,8 +32,7 @@ from zoo.storage import lease
 event_pb2: Any = _event_pb2  # its names are created at run time
 
 _CURVE = 'curve'
-# The name of the log in a workdir.
-METRICS = 'metrics.jsonl'
+_METRICS = 'metrics.jsonl'
 _THREADS = 8  # copy at the same time
 _MAX_BYTES = 2**30  # of a log: five million lines
 
@@ -107,7 +106,7 @@ class Records:
     self._primary = jax.process_index() == 0
     lines = []
     if self._primary:
-      saved = read_lines(workdir / METRICS)
+      saved = read_lines(workdir)
       lines = [line for line in saved if line['step'] <= step]
     self.line: dict[str, Any] = lines[-1] if lines else {}  # the newest
     self._start = time.monotonic() - self.line.get('wall_time', 0.0)
@@ -116,11 +115,8 @@ class Records:
     self._is_copied = True
     if not self._primary:
       return
-    self._local = workdir
-    if is_url(workdir):
-      stage = tempfile.TemporaryDirectory(prefix='icl_zoo_')
-      self._local = pathlib.Path(self._stack.enter_context(stage))
-    self._path = self._local / METRICS
+    self._local = self._stack.enter_context(local_folder(workdir))
+    self._path = self._local / _METRICS
     write_atomically(self._path, ''.join(json.dumps(line) + '\n' for line in lines))
     if not tensorboard:
       return
@@ -198,17 +194,12 @@ def risk_of(line: Mapping[str, Any]) -> float | None:
   return line.get('eval_risk') if exact is None else exact
 
 
-def last_line(workdir: pathlib.Path) -> dict[str, Any]:
-  """The newest line of a run's `metrics.jsonl`, empty if there is none."""
-  lines = read_lines(workdir / METRICS)
-  return lines[-1] if lines else {}
-
-
-def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+def read_lines(workdir: pathlib.Path) -> list[dict[str, Any]]:
   """The lines of a run's log, but for a last one that a kill has cut.
 
-  Raises UserError for a file that cannot be read.
+  Raises UserError if the log cannot be read.
   """
+  path = workdir / _METRICS
   if not path.exists():
     return []
   texts = read_text(path, _MAX_BYTES).splitlines(keepends=True)

@@ -162,8 +162,7 @@ def loss_in_words(task: Task) -> str:
 
 def trained_at(config: Config) -> str:
   """What is trained if it is not the loss of samples at the query; else empty."""
-  objective = config.get('objective')
-  fields = objective if isinstance(objective, dict) else {}
+  fields = config.get('objective', {})
   if fields.get('name', 'sampled') != 'sampled':
     return f', objective={fields["name"]}'
   if fields.get('min_examples') is not None:

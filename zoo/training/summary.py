@@ -12,7 +12,7 @@ import msgspec
 from jax.sharding import Mesh
 
 from zoo.config.building import num_weights
-from zoo.config.validation import Config, abstract_model, to_json
+from zoo.config.validation import Config
 from zoo.core.protocols import FollowsRule, Model
 from zoo.core.tables import format_estimate, format_exact, format_table
 from zoo.host.files import (
@@ -123,22 +123,6 @@ def summarise(
     'num_processes': jax.process_count(),
   }
   return cast(Summary, finite_or_null(summary))
-
-
-def abstract_models(configs: Sequence[Config]) -> list[Model]:
-  """The model of each config of a program, without its arrays; equal ones are shared.
-
-  Configs of one program differ in no field of the task on which the shapes depend,
-  except the context length.
-  """
-  found: dict[str, Model] = {}
-  models = []
-  for config in configs:
-    text = f'{to_json(config.model)} {config.task.get("context_length")}'
-    if text not in found:
-      found[text] = abstract_model(config)
-    models.append(found[text])
-  return models
 
 
 def write_summary(workdir: pathlib.Path, summary: Summary) -> None:

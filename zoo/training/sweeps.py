@@ -31,7 +31,7 @@ from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
 from zoo.measure.intervals import interval
 from zoo.storage.checkpointer import Checkpoints, run_metadata, save_result
-from zoo.storage.workdir import POINTS, locked, open_workdir, prolong
+from zoo.storage.workdir import POINTS, occupied, open_workdir, prolong
 from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
@@ -57,6 +57,10 @@ Row = dict[str, Any]
 
 _OPTIONS = 'model.mixer_options'
 _PLAIN = {'seed', 'optimizer.learning_rate'}  # numbers that fit any model and task
+
+
+class _Stopped(Exception):
+  """Training was stopped by a signal, but not by Ctrl-C."""
 
 
 class LostPointsError(NotFiniteError):
@@ -120,23 +124,18 @@ def _sweep(
     own = points_of(part, configs)
     points, configs = [points[i] for i in own], [configs[i] for i in own]
   folders = [workdir / POINTS / _name(point) for point in points]
-  patience = 60 * config.checkpoint.patience
-  open_workdir(workdir, config, 'sweep')
   try:
-    with locked(workdir, patience, part), Interruption() as interruption:
-      prolong(workdir, config)
+    with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
       for one, folder in zip(configs, folders, strict=True):
         open_workdir(folder, one)
         prolong(folder, one)
       lost = _train_missing(configs, folders, workdir, interruption)
-      if lost is None:
-        return None
       rows = _rows(points, configs, folders, lost)
       if part is None:
         _write_table(rows, workdir)
         delete_finished(workdir, {row['workdir'].name for row in rows})
-  except OSError as error:
-    raise RunError(f'{workdir} could not be written: {error}') from error
+  except _Stopped:
+    return None
   if lost:
     raise LostPointsError(
       f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
@@ -235,10 +234,10 @@ def _train_missing(
   folders: Sequence[pathlib.Path],
   workdir: pathlib.Path,
   interruption: Interruption,
-) -> set[pathlib.Path] | None:
-  """Trains the points that have no summary yet; returns None if interrupted.
+) -> set[pathlib.Path]:
+  """Trains the points that have no summary yet.
 
-  Returns the folders of points that have become non-finite.
+  Returns the folders of points that have become non-finite. Raises _Stopped.
   """
   missing = [
     i
@@ -250,26 +249,17 @@ def _train_missing(
   for number, program in enumerate(programs, start=1):
     group = [(configs[i], folders[i]) for i in program]
     label = f'{number}/{len(programs)}'
-    if len(group) > 1:
-      failed = _train_stacked(group, workdir, label, interruption)
-    else:
-      logging.info('program %s: %s', label, group[0][1].name)
-      failed = _train_alone(*group[0], interruption)
-    if failed is None:
-      return None
-    lost |= {*failed}
+    try:
+      if len(group) > 1:
+        lost |= _train_stacked(group, workdir, label, interruption)
+      else:
+        logging.info('program %s: %s', label, group[0][1].name)
+        events = [*run_locked(*group[0], interruption)]
+        if not events or events[-1].summary is None:
+          raise _Stopped
+    except NotFiniteError:
+      lost |= {folder for _, folder in group}
   return lost
-
-
-def _train_alone(
-  config: Config, folder: pathlib.Path, interruption: Interruption
-) -> list[pathlib.Path] | None:
-  """Trains one point; returns it in a list if it failed, None if interrupted."""
-  try:
-    events = [*run_locked(config, folder, interruption)]
-    return [] if events and events[-1].summary is not None else None
-  except NotFiniteError:
-    return [folder]
 
 
 def _train_stacked(
@@ -277,41 +267,42 @@ def _train_stacked(
   workdir: pathlib.Path,
   label: str,
   interruption: Interruption,
-) -> list[pathlib.Path] | None:
-  """Trains points side by side; returns those that failed, None if interrupted."""
+) -> set[pathlib.Path]:
+  """Trains points side by side; returns those that failed. Raises _Stopped."""
   configs, folders = zip(*group, strict=True)
   program = make_program(configs)
   program.compile()  # so that nothing is written if it does not fit
   names = [folder.name for folder in folders]
   unfinished = folder_of_program(workdir, names)
-  unfinished.mkdir(parents=True, exist_ok=True)
   note = {**run_metadata(configs[0]), POINTS_FIELD: names}
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
   with Checkpoints(unfinished, 1, note) as checkpoints:
     trainer = Trainer(program, folders, checkpoints, interruption)
     # Writing all lines of all points for TensorBoard would take longer than training.
-    try:
-      collections.deque(trainer.steps(label, tensorboard=False), maxlen=0)
-    except NotFiniteError:
-      return [*folders]
+    collections.deque(trainer.steps(label, tensorboard=False), maxlen=0)
   if trainer.summaries is None:
-    return None
-  lost = []
+    raise _Stopped
+  lost = set()
   finals = unstack(configs, jax.device_get(trainer.state))
   for config, folder, summary, state in zip(
     configs, folders, trainer.summaries, finals, strict=True
   ):
-    if interruption.requested is not None:  # the next launch writes the others
-      interruption.raise_if_ctrl_c()
-      return None
+    _stop_if_asked(interruption)  # the next launch writes the others
     if summary is None:
-      lost.append(folder)
+      lost.add(folder)
     elif finished_summary(folder / SUMMARY, config) is None:
       save_result(folder, config.train.num_steps, state, run_metadata(config))
       write_summary(folder, summary)
   delete_folder(unfinished)
+  _stop_if_asked(interruption)
+  return lost
+
+
+def _stop_if_asked(interruption: Interruption) -> None:
+  """Raises KeyboardInterrupt after Ctrl-C, and _Stopped after another signal."""
   interruption.raise_if_ctrl_c()
-  return None if interruption.requested else lost
+  if interruption.requested is not None:
+    raise _Stopped
 
 
 def _rows(

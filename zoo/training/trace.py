@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import tempfile
 from collections.abc import Iterator
 
 import jax
@@ -12,7 +11,7 @@ from absl import logging
 
 from zoo.core.errors import RunError, UserError
 from zoo.host import processes
-from zoo.host.files import gcs, is_url
+from zoo.host.files import gcs, local_folder
 
 Steps = tuple[int, int]  # the first and the last step, counted from 1
 
@@ -45,11 +44,7 @@ def traced(folder: pathlib.Path, steps: Steps) -> Iterator[None]:
   if processes.index() > 0:
     yield
     return
-  with contextlib.ExitStack() as stack:
-    local = folder
-    if is_url(folder):  # JAX writes into a local folder, which is copied
-      stage = tempfile.TemporaryDirectory(prefix='icl_zoo_')
-      local = pathlib.Path(stack.enter_context(stage))
+  with local_folder(folder) as local:  # JAX writes into no other
     local.mkdir(exist_ok=True)
     options = jax.profiler.ProfileOptions()
     options.session_id = f'steps_{steps[0]}_to_{steps[1]}'

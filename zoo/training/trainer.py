@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import copy
 import dataclasses
 import functools
 import json
@@ -16,7 +15,7 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,15 +23,17 @@ import numpy as np
 from absl import logging
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, PyTree
+from ml_collections import ConfigDict
 
 from zoo import theory
 from zoo.config import memory
-from zoo.config.curricula import CURRICULA, has_curriculum, log_unended
+from zoo.config.curricula import curricula, has_curriculum, log_unended
 from zoo.config.mesh import make_mesh, replicate
-from zoo.config.optimizers import OPTIMIZERS
+from zoo.config.optimizers import optimizers
 from zoo.config.validation import (
   Config,
+  abstract_model,
   build_task,
   differences,
   num_heads,
@@ -50,9 +51,10 @@ from zoo.measure.comparison import Comparison
 from zoo.measure.contracts import check_sampled
 from zoo.storage.checkpointer import Checkpoints, run_metadata
 from zoo.storage.saved_models import load
-from zoo.storage.workdir import locked, open_workdir, prolong
+from zoo.storage.workdir import occupied
 from zoo.theory import is_ours
-from zoo.training.comparison import compare_members, log_fewer_prompts
+from zoo.training.batch_parts import num_lanes
+from zoo.training.comparison import compare_members
 from zoo.training.evaluation import Evaluation, Measured, Risks
 from zoo.training.layout import Layout, State
 from zoo.training.objective import (
@@ -63,14 +65,11 @@ from zoo.training.objective import (
   stacked_moments,
   uses_statistics,
 )
-from zoo.training.parts import num_lanes
 from zoo.training.population import init_side_by_side, mesh_axis, stack_abstract
 from zoo.training.records import (
-  METRICS,
   Progress,
   Records,
   copy_all,
-  last_line,
   read_lines,
   risk_of,
 )
@@ -85,7 +84,6 @@ from zoo.training.step import (
 from zoo.training.summary import (
   SUMMARY,
   Summary,
-  abstract_models,
   finished_summary,
   summarise,
   write_summary,
@@ -165,15 +163,8 @@ def _run(
     processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
     with processes.propagate_errors():
       program_of(config).compile()  # so that nothing is written if it does not fit
-  open_workdir(workdir, config)
-  patience = 60 * config.checkpoint.patience
-  try:
-    with locked(workdir, patience), Interruption() as interruption:
-      open_workdir(workdir, config)  # another program may have taken it just before
-      prolong(workdir, config)
-      yield from run_locked(config, workdir, interruption, profile, ahead)
-  except OSError as error:
-    raise RunError(f'{workdir} could not be written: {error}') from error
+  with occupied(workdir, config), Interruption() as interruption:
+    yield from run_locked(config, workdir, interruption, profile, ahead)
 
 
 def is_new(workdir: pathlib.Path) -> bool:
@@ -194,13 +185,11 @@ def run_locked(
     keep, best = config.checkpoint.keep, None
     checkpoints = stack.enter_context(Checkpoints(workdir, keep, metadata))
     if config.checkpoint.keep_best:
-      folder = workdir / BEST
-      processes.run_on_main(lambda: folder.mkdir(exist_ok=True))
-      best = stack.enter_context(Checkpoints(folder, 1, metadata))
+      best = stack.enter_context(Checkpoints(workdir / BEST, 1, metadata))
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
       steps_left(profile, summary['step'])
-      line = last_line(workdir)
+      *_, line = {}, *read_lines(workdir)
       yield Event(summary['step'], line, summary, lambda: load(workdir).model)
       return
     trainer = Trainer(program_of(config), [workdir], checkpoints, interruption, best)
@@ -210,7 +199,7 @@ def run_locked(
         (summary,) = trainer.summaries
         assert summary is not None  # a single model that is not finite raises RunError
         write_summary(workdir, summary)
-      line = trainer.lines[0]
+      line = trainer.line
       yield Event(step, line, summary, functools.partial(trainer.model_after, step))
 
 
@@ -247,45 +236,161 @@ def _finished_summary(
   return summary
 
 
-class Plan(NamedTuple):
-  """The plan for training on a mesh, before anything is compiled or made."""
+@dataclasses.dataclass
+class Program:
+  """What trains one model, or many side by side, on a mesh.
 
+  Nothing is compiled or on the devices before it is asked for: those of the mesh need
+  not exist.
+  """
+
+  configs: Sequence[Config]  # one per model; they share all fields read here
   tasks: Sequence[Task]  # one per model
-  graphs: State  # of model and optimizer
+  mesh: Mesh
   layout: Layout
-  statistics: bool  # whether models take sufficient statistics of prompts
-  numbers: Numbers  # of one model, or of each along a first axis
+  graph: nnx.GraphDef  # of the model
+  uses_statistics: bool  # whether models take sufficient statistics of prompts
   train_steps: jax.stages.Wrapped  # as `make_train_steps` compiles it
+  key: Key[Array, '*n']  # of the training prompts, for all models or for each
+  numbers: Numbers  # of one model, or of each along a first axis
+  init: Callable[[], State]  # makes the state at step 0
+  # The compiled steps, and the floating-point operations in their products of matrices.
+  compiled: Callable[..., tuple[State, dict[str, Array]]] | None = None
+  flops_per_step: int = 0
+
+  @functools.cached_property
+  def evaluation(self) -> Evaluation:
+    """What measures the models."""
+    given = self.configs, self.tasks, self.graph, self.uses_statistics, self.layout
+    return Evaluation(*given, self.mesh)
+
+  @functools.cached_property
+  def _inputs(self) -> tuple[Key[Array, '*n'], Numbers]:
+    """The key and the numbers, on the devices."""
+    return replicate((self.key, self.numbers), self.mesh)
+
+  def compile(self) -> None:
+    """Compiles everything, unless it is compiled.
+
+    Raises UserError if training needs more memory than there is.
+    """
+    if self.compiled is not None:
+      return
+    with on_mesh(self.mesh, self.configs[0]):
+      self._log_what_may_surprise()
+      evaluation = self.evaluation
+    with concurrent.futures.ThreadPoolExecutor(1) as other_core:
+      compiling = other_core.submit(self._compile_evaluation, evaluation)
+      if processes.count() > 1:
+        compiling.result()  # all processes must compile programs in the same order
+      with on_mesh(self.mesh, self.configs[0]):
+        traced = self.train_steps.trace(*self.arguments(self.layout.kept, 0, 0))
+        self.flops_per_step = product_flops(traced.jaxpr.jaxpr)
+        self.compiled = memory.compile_step(
+          traced.lower(), self.mesh, self.configs, self.tasks[0]
+        )
+      compiling.result()
+
+  def _compile_evaluation(self, evaluation: Evaluation) -> None:
+    with on_mesh(self.mesh, self.configs[0]):
+      evaluation.compile(self.layout.saved['model'])
+
+  def _log_what_may_surprise(self) -> None:
+    """Warns if no weight is split over `model`, and of a curriculum without an end."""
+    config, saved = self.configs[0], self.layout.saved['model']
+    specs = (leaf.sharding.spec for leaf in jax.tree.leaves(self.layout.used['model']))
+    if config.mesh.model > 1 and not any('model' in spec for spec in specs):
+      logging.warning(
+        'config.mesh.model is %d, but no weight of %r is split over this axis: its '
+        'devices repeat the same work; use config.mesh.data',
+        *(config.mesh.model, config.model.name),
+      )
+    log_unended(config, self.tasks[0], nnx.merge(self.graph, saved))
+
+  def advance(
+    self, state: State, start: int, stop: int
+  ) -> tuple[State, dict[str, Array]]:
+    """Starts the steps after `start`, up to `stop`; donates the given state."""
+    self.compile()
+    assert self.compiled is not None
+    return self.compiled(*self.arguments(state, start, stop))
+
+  def arguments(self, state: State, start: int, stop: int) -> tuple:
+    """What `train_steps` takes for the steps after `start`, up to `stop`."""
+    key, numbers = self._inputs
+    limits = (replicate(np.int32(step), self.mesh) for step in (start, stop))
+    return state, key, *limits, numbers
+
+  def model_state(self, state: State) -> PyTree:
+    """The arrays of the models in a state, in the form for evaluation."""
+    return self.layout.saveable({'model': state['model']})['model']
+
+  def evaluate(self, state: State, sampled: bool) -> Measured:
+    """Starts the evaluation of a state, on held-out prompts if `sampled`."""
+    return self.evaluation.start(self.model_state(state), sampled)
+
+  def compare(self, state: State) -> list[Comparison | None]:
+    """The comparison of each model with the baselines of its task; None if not done."""
+    # Exact theory compares the models of a sweep with the optima of their tasks.
+    if self.uses_statistics and len(self.configs) > 1:
+      return [None] * len(self.configs)
+    model = self.model_state(state)
+    return compare_members(self.configs, self.tasks, self.graph, self.mesh, model)
 
 
-def make_plan(configs: Sequence[Config], mesh: Mesh) -> Plan:
-  """Plans the training of one model, or of several side by side.
+def make_program(configs: Sequence[Config], mesh: Mesh | None = None) -> Program:
+  """The program that trains a model for each config, by default on their own mesh.
 
-  Several share all that `zoo.training.population.side_by_side` compares, and their
-  arrays are stacked along a first axis.
+  Several models share all that `zoo.training.population.side_by_side` compares, and
+  their arrays are stacked along a first axis.
   """
   config, many = max(configs, key=num_heads), len(configs) > 1
+  mesh = make_mesh(config) if mesh is None else mesh
   tasks = [build_task(one) for one in configs]
-  graphs, abstract = abstract_state(config, mesh)
-  model = nnx.merge(graphs['model'], abstract['model'])
-  numbers, axes = _numbers_of(configs, tasks)
-  if many:
-    axis = mesh_axis(config, len(configs))
-    abstract = stack_abstract(abstract, len(configs), axis)
-  layout = Layout(abstract, config.mesh.fsdp)
-  # Statistics can be computed neither in parts nor in another type.
-  plain = config.train.num_parts == 1 and config.train.compute_dtype == 'float32'
-  plain &= not has_curriculum(config.curriculum)  # which leaves parts of prompts out
-  positions, least = config.objective.positions, config.objective.min_examples
-  plain &= positions == 'query' and least is None
-  statistics = plain and uses_statistics(model, tasks[0], len(configs))
-  lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
-  objective = make_objective(config, tasks[0], statistics, lanes)
-  step = make_step(config, graphs, layout, objective)
-  if many:
-    step = jax.vmap(step, (0, None if _same_seed(configs) else 0, axes))
-  train_steps = make_train_steps(step, layout, mesh)
-  return Plan(tasks, graphs, layout, statistics, numbers, train_steps)
+  with on_mesh(mesh, config):
+    graphs, abstract = abstract_state(config, mesh)
+    model = nnx.merge(graphs['model'], abstract['model'])
+    numbers, axes = _numbers_of(configs, tasks)
+    if many:
+      axis = mesh_axis(config, len(configs))
+      abstract = stack_abstract(abstract, len(configs), axis)
+    layout = Layout(abstract, config.mesh.fsdp)
+    statistics = _may_use_statistics(config) and uses_statistics(
+      *(model, tasks[0], len(configs))
+    )
+    lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
+    objective = make_objective(config, tasks[0], statistics, lanes)
+    step = make_step(config, graphs, layout, objective)
+    init, key = make_init(config, layout), stream_of(config.seed, TRAIN_STREAM)
+    if many:
+      init = functools.partial(init_side_by_side, configs, layout.kept)
+      shared = len({one.seed for one in configs}) == 1
+      key = key if shared else stream_keys(configs, TRAIN_STREAM)
+      step = jax.vmap(step, (0, None if shared else 0, axes))
+    train_steps = make_train_steps(step, layout, mesh)
+    return Program(
+      configs=configs,
+      tasks=tasks,
+      mesh=mesh,
+      layout=layout,
+      graph=graphs['model'],
+      uses_statistics=statistics,
+      train_steps=train_steps,
+      key=key,
+      numbers=numbers,
+      init=init,
+    )
+
+
+def _may_use_statistics(config: Config) -> bool:
+  """Whether whole prompts, in parts or in another type, are not asked for."""
+  return (
+    config.train.num_parts == 1
+    and config.train.compute_dtype == 'float32'
+    and config.objective.positions == 'query'
+    and config.objective.min_examples is None
+    and not has_curriculum(config.curriculum)  # which leaves parts of prompts out
+  )
 
 
 def _numbers_of(
@@ -313,134 +418,23 @@ def _numbers_of(
   return numbers, axes
 
 
-def _same_seed(configs: Sequence[Config]) -> bool:
-  return len({config.seed for config in configs}) == 1
-
-
-@dataclasses.dataclass
-class Program:
-  """A plan with its data on the devices, for one model or for many side by side."""
-
-  configs: Sequence[Config]  # one per model; they share all fields read here
-  mesh: Mesh
-  layout: Layout
-  graph: nnx.GraphDef  # of the model
-  train_steps: jax.stages.Wrapped
-  key: Key[Array, '*n']  # of the training prompts, for all models or for each
-  numbers: Numbers
-  evaluation: Evaluation
-  init: Callable[[], State]  # makes the state at step 0
-  # Compares each model with the baselines of its task; None: no comparison.
-  comparisons: Callable[[State], list[Comparison | None]] | None = None
-  # The compiled steps, and the floating-point operations in their products of matrices.
-  compiled: Callable[..., tuple[State, dict[str, Array]]] | None = None
-  flops_per_step: int = 0
-
-  def compile(self) -> None:
-    """Compiles everything, unless it is compiled.
-
-    Raises UserError if training needs more memory than there is.
-    """
-    if self.compiled is not None:
-      return
-    with concurrent.futures.ThreadPoolExecutor(1) as other_core:
-      compiling = other_core.submit(self._compile_evaluation)
-      if processes.count() > 1:
-        compiling.result()  # all processes must compile programs in the same order
-      with on_mesh(self.mesh, self.configs[0]):
-        traced = self.train_steps.trace(*self.arguments(self.layout.kept, 0, 0))
-        self.flops_per_step = product_flops(traced.jaxpr.jaxpr)
-        task = build_task(self.configs[0])
-        self.compiled = memory.compile_step(
-          traced.lower(), self.mesh, self.configs, task
-        )
-      compiling.result()
-
-  def _compile_evaluation(self) -> None:
-    with on_mesh(self.mesh, self.configs[0]):
-      self.evaluation.compile(self.layout.saved['model'])
-
-  def advance(
-    self, state: State, start: int, stop: int
-  ) -> tuple[State, dict[str, Array]]:
-    """Starts the steps after `start`, up to `stop`; donates the given state."""
-    self.compile()
-    assert self.compiled is not None
-    return self.compiled(*self.arguments(state, start, stop))
-
-  def arguments(self, state: State, start: int, stop: int) -> tuple:
-    """What `train_steps` takes for the steps after `start`, up to `stop`."""
-    limits = (replicate(np.int32(step), self.mesh) for step in (start, stop))
-    return state, self.key, *limits, self.numbers
-
-  def evaluate(self, state: State, sampled: bool) -> Measured:
-    """Starts the evaluation of a state, on held-out prompts if `sampled`."""
-    model = self.layout.saveable({'model': state['model']})['model']
-    return self.evaluation.start(model, sampled)
-
-  def compare(self, state: State) -> list[Comparison | None]:
-    """The comparison of each model with the baselines of its task; None if not done."""
-    if self.comparisons is None:
-      return [None] * len(self.configs)
-    return self.comparisons(self.layout.saveable({'model': state['model']})['model'])
-
-
-def make_program(configs: Sequence[Config]) -> Program:
-  """The program that trains a model for each config; use it within `on_mesh`."""
-  config = max(configs, key=num_heads)
-  mesh = make_mesh(config)
-  with on_mesh(mesh, config):
-    plan = make_plan(configs, mesh)
-    graph, layout, shared = plan.graphs['model'], plan.layout, _same_seed(configs)
-    log_unused_axis(config, layout)
-    log_unended(config, plan.tasks[0], nnx.merge(graph, layout.saved['model']))
-    init = make_init(config, layout)
-    if len(configs) > 1:
-      init = functools.partial(init_side_by_side, configs, layout.kept)
-    compare = functools.partial(compare_members, configs, plan.tasks, graph, mesh)
-    return Program(
-      configs=configs,
-      mesh=mesh,
-      layout=layout,
-      graph=graph,
-      train_steps=plan.train_steps,
-      key=replicate(
-        stream_of(config.seed, TRAIN_STREAM)
-        if shared
-        else stream_keys(configs, TRAIN_STREAM),
-        mesh,
-      ),
-      numbers=replicate(plan.numbers, mesh),
-      evaluation=Evaluation(configs, plan.tasks, graph, plan.statistics, layout, mesh),
-      init=init,
-      # Exact theory compares the models of a sweep with the optima of their tasks.
-      comparisons=None if plan.statistics and len(configs) > 1 else compare,
-    )
-
-
-# The programs that were used last, by what they depend on. The compiled programs of one
-# take some megabytes.
-_KEPT: dict[tuple, Program] = {}
-_NUM_KEPT = 8
-
-
 def program_of(config: Config) -> Program:
   """The program that trains one model, kept for the next run of the same config.
 
   A kept program compiles nothing again. Use it within `on_mesh`.
   """
   # A class that is registered anew under its name is another one.
-  registries = registry.models, registry.tasks, registry.mixers
-  classes = tuple(
-    entries.get(name) for entries in registries for name in entries.names()
-  )
-  classes += *OPTIMIZERS.values(), *CURRICULA.values()
-  key = (to_json(config), classes, *jax.devices(), jax.config.values['jax_enable_x64'])
-  program = _KEPT.pop(key, None) or make_program([copy.deepcopy(config)])
-  _KEPT[key] = program  # as the newest
-  while len(_KEPT) > _NUM_KEPT:
-    del _KEPT[next(iter(_KEPT))]
-  return program
+  entries = registry.models, registry.tasks, registry.mixers, optimizers, curricula
+  classes = tuple(one.get(name) for one in entries for name in one.names())
+  devices, x64 = tuple(jax.devices()), jax.config.values['jax_enable_x64']
+  return _kept_program(to_json(config), classes, devices, x64)
+
+
+@functools.lru_cache(maxsize=8)  # the compiled programs of one take some megabytes
+def _kept_program(config: str, *others: object) -> Program:
+  """The program of a config as JSON, and of all else that it depends on."""
+  del others
+  return make_program([cast(Config, ConfigDict(json.loads(config)))])
 
 
 @contextlib.contextmanager
@@ -448,17 +442,6 @@ def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
   """Computes on a mesh, in the precision that the config asks for."""
   with jax.set_mesh(mesh), jax.default_matmul_precision(config.train.matmul_precision):
     yield
-
-
-def log_unused_axis(config: Config, layout: Layout) -> None:
-  """Warns if no weight is split over the mesh axis `model`."""
-  specs = (leaf.sharding.spec for leaf in jax.tree.leaves(layout.used['model']))
-  if config.mesh.model > 1 and not any('model' in spec for spec in specs):
-    logging.warning(
-      'config.mesh.model is %d, but no weight of %r is split over this axis: its '
-      'devices repeat the same work; use config.mesh.data',
-      *(config.mesh.model, config.model.name),
-    )
 
 
 @dataclasses.dataclass
@@ -509,7 +492,9 @@ class Trainer:
         self._progress = stack.enter_context(Progress(label, start, num_steps))
         self.prepare(start)
       try:
-        yield from self._loop(steps_left(profile, start), ahead)
+        for step in self._loop(steps_left(profile, start), ahead):
+          if step < num_steps:
+            yield step
       except GeneratorExit:  # the caller stops early
         with self._computing():
           self.save_last()
@@ -549,49 +534,36 @@ class Trainer:
   def _loop(self, profile: Steps | None, ahead: bool) -> Iterator[int]:
     """Advances, records and saves up to the last step, or to an interruption.
 
-    Yields the recorded steps but for the last.
+    Yields the recorded steps.
     """
-    num_steps, measured = self.config.train.num_steps, None
+    config, waiting = self.config, []  # measurements that are not recorded yet
     first, last = profile or (0, 0)
     with contextlib.ExitStack() as trace:
-      while self.step < num_steps and not self.interruption.due():
-        stops, recorded = (first - 1, last), []
+      while self.step < config.train.num_steps and not self.interruption.due():
+        recorded, start = [], self.step
         with self._computing():
-          if self.step + 1 == first:
-            if measured is not None:  # waits, so that no earlier step is traced
-              recorded, measured = [self.record(measured)], None
+          if start + 1 == first:
+            recorded += map(self.record, waiting)  # so that no earlier step is traced
+            waiting = []
             trace.enter_context(traced(self.workdirs[0] / 'profile', (first, last)))
-          waits = not ahead or first <= self.step + 1 <= last
-          more, measured = self._call(measured, stops, waits)
+          ends = [end for end in (first - 1, last) if end > start]
+          stop = min([_next_stop(start, config), *ends])
+          measured = self.advance(stop)
+          recorded += map(self.record, waiting)  # while the devices compute to `stop`
+          waiting = [measured]
+          due = stop % config.checkpoint.every == 0 or stop == config.train.num_steps
+          due = due or self.waited_too_long()
+          if due or not ahead or first <= start + 1 <= last:
+            recorded += map(self.record, waiting)  # only a finite state is saved
+            waiting = []
+          if due:
+            self.save()
           if self.step == last:
             trace.close()
-        yield from (step for step in [*recorded, *more] if step < num_steps)
-    if measured is not None:
-      with self._computing():
-        step = self.record(measured)
-      yield from [step] if step < num_steps else []
-
-  def _call(
-    self, before: dict[str, Any] | None, stops: Sequence[int], waits: bool
-  ) -> tuple[list[int], dict[str, Any] | None]:
-    """Starts the next call of the compiled steps, and records the one before.
-
-    It ends at the latest at the next of `stops`. Returns the recorded steps, and the
-    measurements that are not recorded yet: those of the new call, unless it `waits`.
-    """
-    recorded, stop = [], _next_stop(self.step, self.config)
-    stop = min([stop, *(end for end in stops if end > self.step)])
-    measured = self.advance(stop)
-    if before is not None:
-      recorded.append(self.record(before))  # while the devices compute to `stop`
-    at_end = stop == self.config.train.num_steps
-    due = at_end or stop % self.config.checkpoint.every == 0 or self.waited_too_long()
-    if due or waits:  # only a finite state is saved
-      recorded.append(self.record(measured))
-      measured = None
-    if due:
-      self.save()
-    return recorded, measured
+        yield from recorded
+    with self._computing():
+      recorded = [*map(self.record, waiting)]
+    yield from recorded
 
   def advance(self, stop: int) -> dict[str, Any]:
     """Starts training up to a step, and returns its measurements without waiting."""
@@ -634,9 +606,9 @@ class Trainer:
     return done
 
   @property
-  def lines(self) -> list[dict[str, Any]]:
-    """The newest line of the records of each model, empty if there is none."""
-    return [dict(records.line) for records in self._records]
+  def line(self) -> dict[str, Any]:
+    """The newest line of the records of the first model, empty if there is none."""
+    return dict(self._records[0].line)
 
   def model_after(self, step: int) -> Model:
     """A copy of the first model after the newest step; raises UserError for another."""
@@ -646,7 +618,7 @@ class Trainer:
         'before the next step is asked for'
       )
     with self._computing():
-      state = self.program.layout.saveable({'model': self.state['model']})['model']
+      state = self.program.model_state(self.state)
       return nnx.merge(self.program.graph, jax.tree.map(jnp.copy, state))
 
   def waited_too_long(self) -> bool:
@@ -672,7 +644,7 @@ class Trainer:
 
   def _save_best(self, state: State) -> None:
     """Saves the state once more if its risk is the lowest of those saved so far."""
-    line = self.lines[0]
+    line = self.line
     if self.best is None or line['step'] != self.step:
       return
     risk = risk_of(line)
@@ -683,7 +655,7 @@ class Trainer:
   def _lowest_saved(self) -> float:
     """The risk of the best step that is saved; infinite if there is none."""
     step = self.best.latest if self.best is not None else None
-    lines = read_lines(self.workdirs[0] / METRICS) if step is not None else []
+    lines = read_lines(self.workdirs[0]) if step is not None else []
     risks = [risk_of(line) for line in lines if line['step'] == step]
     return min((risk for risk in risks if risk is not None), default=math.inf)
 
@@ -710,19 +682,19 @@ class Trainer:
     if not self.risks:  # an earlier launch ended after the last step, without a summary
       measured = self.program.evaluate(self.state, sampled=True)
       self.risks = self.program.evaluation.finish(jax.device_get(measured))
-    if self.program.comparisons is not None:
-      log_fewer_prompts(self.config)
-    comparisons = self.program.compare(self.state)
-    configs, models = self.program.configs, abstract_models(self.program.configs)
+    program, comparisons = self.program, self.program.compare(self.state)
+    # Models of one program differ in their numbers of heads alone, and so in weights.
+    models = {num_heads(one): one for one in program.configs}
+    models = {heads: abstract_model(one) for heads, one in models.items()}
     return [
       summarise(
-        *(configs[i], models[i], self.program.mesh, self.risks[i]),
-        *(self.program.evaluation.references, i, comparisons[i]),
-        *(self._speed, self.program.flops_per_step, self._records[i].wall_time),
+        *(config, models[num_heads(config)], program.mesh, self.risks[i]),
+        *(program.evaluation.references, i, comparisons[i]),
+        *(self._speed, program.flops_per_step, self._records[i].wall_time),
       )
       if self.finite[i]
       else None
-      for i in range(len(self._records))
+      for i, config in enumerate(program.configs)
     ]
 
   def _raise_not_finite(self, line: dict[str, Any]) -> None:

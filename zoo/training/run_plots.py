@@ -17,7 +17,7 @@ from zoo.reports.comparison_plots import LEAST, plot_by_examples
 from zoo.reports.plots import Panel, Series, render_grid, series
 from zoo.reports.style import PALETTE, Figure, colours_of
 from zoo.storage.workdir import POINTS
-from zoo.training.records import METRICS, read_lines
+from zoo.training.records import read_lines
 from zoo.training.run_labels import (
   TABLE,
   Config,
@@ -234,7 +234,7 @@ def read_curve(workdir: pathlib.Path) -> tuple[list[int], list[float]]:
 
 def logged(workdir: pathlib.Path, field: str) -> tuple[list[int], list[float]]:
   """The steps that have a field in the log of a run, and its values there."""
-  lines = read_lines(workdir / METRICS)
+  lines = read_lines(workdir)
   found = [(line['step'], line[field]) for line in lines if line[field] is not None]
   return [step for step, _ in found], [value for _, value in found]
 
@@ -259,7 +259,7 @@ def _read_comparison(workdir: pathlib.Path) -> Comparison:
   summary = read_summary(workdir / SUMMARY)
   if summary is not None and (comparison := summary['comparison']):
     return comparison
-  lines = read_lines(workdir / METRICS)
+  lines = read_lines(workdir)
   curves = [line['curve'] for line in lines if line['curve'] is not None]
   if not curves:
     raise UserError(
