@@ -1,5 +1,6 @@
 """Commands called in the process of the tests, which saves the time of imports."""
 
+import contextlib
 import functools
 import importlib
 import os
@@ -125,23 +126,25 @@ def folder(tmp_path, monkeypatch, register):
 @pytest.fixture
 def start(cache):
   """Starts a command as a process; none is left behind."""
-  processes = []
+  with contextlib.ExitStack() as stack:
 
-  def start(*words: str) -> subprocess.Popen:
-    process = subprocess.Popen(
-      words,
-      cwd=ROOT,
-      env=environment(cache),
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-      start_new_session=True,  # so that what it has started ends with it
-    )
-    processes.append(process)
-    return process
+    def start(*words: str) -> subprocess.Popen:
+      process = subprocess.Popen(
+        words,
+        cwd=ROOT,
+        env=environment(cache),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that what it has started ends with it
+      )
+      stack.enter_context(process)
+      stack.callback(_kill, process)
+      return process
 
-  yield start
-  for process in processes:
-    if process.poll() is None:
-      os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    yield start
+
+
+def _kill(process: subprocess.Popen) -> None:
+  if process.poll() is None:
+    os.killpg(process.pid, signal.SIGKILL)
