@@ -67,16 +67,11 @@ class Mixture(BaseTask):
     for (_, name, _), task in zip(parsed, tasks, strict=True):
       if task.held_out() is not task:
         raise UserError(f'parts: {name} holds out some of its prompts; it stands alone')
-      for field, found in (
-        ('num_features', task.num_features),
-        ('context_length', task.context_length),
-        ('num_outputs', task.num_outputs),
-        ('label_kind', task.label_kind),
-      ):
-        if found != wanted[field]:
+      for field, one in wanted.items():
+        if (found := getattr(task, field)) != one:
           raise UserError(
-            f'parts: {field} of {name} is {found!r}; it must be {wanted[field]!r}, as '
-            'all parts have the same'
+            f'parts: {field} of {name} is {found!r}; it must be {one!r}, as all parts '
+            'have the same'
           )
     weights = np.array([weight for weight, _, _ in parsed])
     for field, content in (
@@ -97,11 +92,8 @@ class Mixture(BaseTask):
         f'there are {len(tasks)} tasks and {len(weights or tasks)} weights; each task '
         'has one, and there must be a task'
       )
-    for field, found in (
-      ('num_features', [task.num_features for task in tasks]),
-      ('context_length', [task.context_length for task in tasks]),
-    ):
-      if len({*found}) > 1:
+    for field in _SIZES:
+      if len({*(found := [getattr(task, field) for task in tasks])}) > 1:
         raise UserError(
           f'the tasks have {field} = {", ".join(map(str, found))}; all parts of a '
           'mixture have the same'

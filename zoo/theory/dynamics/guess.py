@@ -8,7 +8,7 @@ from flax import nnx
 from zoo.core.errors import UserError, check_number
 from zoo.core.protocols import Predictor, Task
 from zoo.models import LTB, YqLSA
-from zoo.tasks.linear_regression import is_scalar, require_covered, second_moments
+from zoo.tasks.linear_regression import feature_variance, require_covered
 from zoo.theory.precision import double_precision, in_float64
 
 
@@ -28,18 +28,12 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
   """
   task = require_covered(task)
   share = check_number('share', share)
-  _, features = second_moments(task)
   length = float(np.linalg.norm(task.prior_mean))
   if not 0 < share < 1:
     raise UserError(f'share is {share:g}; it must be between 0 and 1')
-  if not is_scalar(features) or features[0, 0] == 0:
-    raise UserError(
-      'feature_covariance is not a positive multiple of the identity; the law is for '
-      'features of equal variance'
-    )
+  rate = feature_variance(task, 'the time of the guess')
   if length == 0:
     raise UserError('prior_mean is 0; there is no guess to learn')
-  rate = float(features[0, 0])
   odds = share / (1 - share)
   if isinstance(model, YqLSA):
     return math.log1p(odds) / (2 * rate)
