@@ -12,6 +12,7 @@ import scipy.integrate
 import scipy.optimize
 
 import zoo
+from tests.compare import refuses
 from tests.settings import isotropic
 from zoo import theory
 from zoo.tasks import TaskPool
@@ -184,6 +185,9 @@ def test_steps_in_rotated_frames():
     wanted = theory.polynomial_optimum(task, steps).risk
     found = asymptotic.rotated_optimum([1.0, 1.0, 1.0], c, steps, noise)
     assert found == pytest.approx(wanted, rel=1e-9)
+  with refuses('num_steps is 3; so many steps leave less than 1e-08 of the risk'):
+    asymptotic.rotated_optimum([1.0, 1.0, 1.0], 10**5, 3)
+  assert asymptotic.rotated_optimum([0.0, 0.0], c, 2) == 0
   risks = [asymptotic.rotated_optimum(values, c, k, noise) for k in (1, 2, 3, 4)]
   assert np.all(np.diff(risks) < 0)
 
