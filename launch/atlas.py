@@ -112,12 +112,13 @@ def _table(rows: Sequence[Row]) -> str:
 def _settings(task: str) -> tuple[str, int, int, int, float]:
   """The fields of `atlas.Settings` for a task; raises UserError."""
   sizes = cells.SCALES[_SCALE.value]
+  minutes = sizes.minutes if _MINUTES.value is None else _MINUTES.value
   return (
     _SCALE.value,
     _count(_SEEDS, cells.num_seeds(task)),
     _count(_STEPS, sizes.num_steps, 200),
     _count(_SEARCH, sizes.search_steps, 200),
-    check_number('--minutes', _MINUTES.value or sizes.minutes, above=0.0),
+    check_number('--minutes', minutes, above=0.0),
   )
 
 

@@ -74,7 +74,7 @@ def main() -> None:
 def parse(text: str) -> tuple[str, Sequence[object]]:
   """The field and the values of a --sweep; raises UserError.
 
-  Values are JSON (numbers, lists, true, null), or else words.
+  Values are JSON (numbers, lists, true, null), None, or else words.
   """
   field, equals, values = text.partition('=')
   if not (field and equals and values):
@@ -88,9 +88,16 @@ def parse(text: str) -> tuple[str, Sequence[object]]:
   try:
     return field, json.loads(f'[{values}]')
   except ValueError:
-    return field, values.split(',')
+    return field, [_number_or_word(one) for one in values.split(',')]
   except RecursionError:
     raise UserError(f'the values of --sweep={field} are nested too deeply') from None
+
+
+def _number_or_word(text: str) -> object:
+  try:
+    return None if text == 'None' else json.loads(text)
+  except ValueError:
+    return text
 
 
 def _check_number(number: int) -> None:

@@ -159,8 +159,8 @@ a word of features is not reversed
   + after(before, behind)
 the risk for labels has the mean square of what they are made from
   zoo/theory/label_moments.py: theory/test_labels.py
-  - mean, slope, square = a.a10, a.a11, a.a20
-  + mean, slope, square = a.a10, a.a11, prior.lengths**2
+  - target_parts, square = ((a.a11, 1), (a.a10, 0)), a.a20
+  + target_parts, square = ((a.a11, 1), (a.a10, 0)), prior.lengths**2
 the bound by heads hides the directions of least variance, not of most
   zoo/theory/head_limit.py: theory/test_head_limit.py
   - np.linalg.eigvalsh(prior)[num_seen:].sum()

@@ -20,21 +20,25 @@ needs_libtpu = pytest.mark.skipif(
 
 
 @pytest.fixture
-def report(cache, tmp_path):
-  """The report of launch.aot on a config, and the exit code."""
+def reports(cache, tmp_path):
+  """The reports of launch.aot on a config, and its answer."""
 
   def run(config: str, topology: str, *flags: str):
     out = tmp_path / 'report.json'
-    answer = launch(
-      f'--config=configs/{config}.py',
-      f'--topology={topology}',
-      f'--json={out}',
-      *flags,
-      cache=cache,
-      module='launch.aot',
-    )
+    given = f'--config={config}', f'--topology={topology}', f'--json={out}'
+    answer = launch(*given, *flags, cache=cache, module='launch.aot')
     assert 'Traceback' not in answer.stderr, answer.stderr
-    (found,) = json.loads(out.read_text())
+    return json.loads(out.read_text()), answer
+
+  return run
+
+
+@pytest.fixture
+def report(reports):
+  """The only report, and the answer."""
+
+  def run(*given: str):
+    (found,), answer = reports(*given)
     return found, answer
 
   return run
@@ -48,18 +52,9 @@ def report(cache, tmp_path):
     ['deep_lsa'], ['transformer:looped,gpt2_tiny', 'transformer', 'gru', 'mlp_mixer']
   ),
 )
-def test_general_architectures_are_planned(cache, tmp_path, config):
-  name, _, variant = config.partition(':')
-  out = tmp_path / 'report.json'
-  answer = launch(
-    f'--config=configs/{name}.py:{variant}',
-    '--topology=v5e:2x2',
-    f'--json={out}',
-    cache=cache,
-    module='launch.aot',
-  )
+def test_general_architectures_are_planned(report, config):
+  found, answer = report(config, 'v5e:2x2')
   assert answer.returncode == 0, answer.stderr
-  (found,) = json.loads(out.read_text())
   assert found['fits']
   # The batch is shared by the devices: all that they exchange is the gradient, and no
   # weight is gathered.
@@ -176,20 +171,12 @@ def test_the_memory_plan_of_scale_holds(report):
 @pytest.mark.full
 @needs_libtpu
 @pytest.mark.slow
-def test_auto_names_the_smallest_slice_on_which_it_fits(cache, tmp_path):
-  out = tmp_path / 'reports.json'
-  answer = launch(
-    '--config=configs/multi_head_lsa.py',
-    '--config.task.num_features=32',
-    '--config.mesh.model=8',
-    '--config.model.num_heads=16',
-    '--topology=auto',
-    f'--json={out}',
-    cache=cache,
-    module='launch.aot',
+def test_auto_names_the_smallest_slice_on_which_it_fits(reports):
+  (*refused, found), answer = reports(
+    *('multi_head_lsa', 'auto', '--config.task.num_features=32'),
+    *('--config.mesh.model=8', '--config.model.num_heads=16'),
   )
   assert answer.returncode == 0, answer.stderr
-  *refused, found = json.loads(out.read_text())
   # Eight devices for the heads are more than the four of the smallest slices.
   assert [one['topology'] for one in refused] == [
     'v5e:2x2',

@@ -164,7 +164,7 @@ def test_lengths_are_dense_at_the_start_and_reach_the_end():
 
 def test_the_table_has_a_row_for_each(compared):
   _, found = compared
-  header, rows = table_of(found)
+  rows, header = table_of(found)
   assert header[0] == f'on the same {_N} prompts'
   assert rows[0][0] == 'model'
   assert any(row[0].startswith('bayes') for row in rows)

@@ -5,7 +5,6 @@ import contextlib
 import importlib.util
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from matplotlib.figure import Figure
 import configs
 import zoo
 from launch import fields
-from tests.launch.processes import ROOT, launch
+from tests.launch.processes import ROOT, launch, run
 from tests.marks import FULL
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays
 
@@ -238,12 +237,6 @@ def test_a_task_outside_the_package_trains_and_is_checked(outside, cache):
   text = (ROOT / 'docs' / 'models_and_tasks.md').read_text()
   (code,) = re.findall(r'```python\n(import zoo, my_tasks.*?)```', text, re.DOTALL)
   (outside / 'check.py').write_text(code)
-  done = subprocess.run(
-    [sys.executable, 'check.py'],
-    cwd=outside,
-    env=os.environ | {'PYTHONPATH': f'{ROOT}:{outside}'},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  words = [sys.executable, 'check.py']
+  done = run(words, cache, outside, PYTHONPATH=f'{ROOT}:{outside}')
   assert done.returncode == 0, done.stderr

@@ -197,6 +197,30 @@ def test_least_squares_near_as_many_examples_as_features_has_infinite_risk():
   assert theory.exact_risk(estimators.ols(singular), singular) == pytest.approx(0.25)
 
 
+def test_the_exact_risk_of_a_baseline_is_that_of_its_step_at_each_length():
+  task, longer = (isotropic(3, c, noise_std=0.7) for c in (5, 20))
+  baselines = task.baselines()
+  for name in 'gd', 'gd_beta':
+    found = theory.exact_risk(baselines[name], longer)
+    best = theory.exact_risk(longer.baselines()[name], longer)
+    assert found == pytest.approx(best, rel=1e-12)
+    prompt = longer.sample(jax.random.key(0), 4)
+    np.testing.assert_allclose(
+      *(one[name](prompt) for one in (baselines, longer.baselines())), rtol=1e-5
+    )
+
+
+def test_singular_covariances_in_any_frame():
+  """Of rank 3, with eigenvalues that rounding makes 1e-16 in place of 0."""
+  frame = np.linalg.qr(np.random.default_rng(0).normal(size=(5, 3)))[0]
+  task = isotropic(5, 9, noise_std=0.7, feature_covariance=frame @ frame.T)
+  same = isotropic(3, 9, noise_std=0.7)
+  assert theory.exact_risk(estimators.ols(task), task) == pytest.approx(0.49 * 3 / 5)
+  np.testing.assert_allclose(theory.bayes_risk(task), theory.bayes_risk(same))
+  prior = isotropic(5, 9, noise_std=0.7, prior_covariance=frame @ frame.T)
+  np.testing.assert_allclose(theory.bayes_risk(prior), theory.bayes_risk(same))
+
+
 def test_bayes_in_a_prior_of_low_rank():
   prior = np.diag([1.0, 1.0, 0.0, 0.0])
   task = isotropic(4, 1, prior_mean=1.0, prior_covariance=prior)

@@ -43,27 +43,13 @@ SHORT = {
   'eval__num_batches': 2,
 }
 MEASURED = [
-  (555, 'multi_head_lsa', '', SHORT),
   (2580, 'multi_head_lsa', '', {**SHORT, 'model__num_heads': 200_000}),
   (4352, 'multi_head_lsa', 'smoke', {'model__num_heads': 200_000}),
   (
-    966,
-    'lsa',
-    '',
+    *(966, 'lsa', ''),
     {**SHORT, 'train__batch_size': 204_800, 'task__context_length': 1000},
   ),
   (8896, 'yq_lsa', '', {**SHORT, 'train__batch_size': 8, 'task__num_features': 600}),
-  (
-    4809,
-    'lsa',
-    '',
-    {
-      **SHORT,
-      'train__batch_size': 4000,
-      'task__num_features': 256,
-      'task__context_length': 256,
-    },
-  ),
 ]
 
 

@@ -9,7 +9,6 @@ from flax import nnx
 import configs
 from tests.marks import mostly_full
 from tests.training.runs import CONFIGS
-from zoo import UserError
 from zoo.config import schema
 from zoo.config.validation import build_model, differences, to_json
 from zoo.core import registry
@@ -71,11 +70,6 @@ def test_options_reach_the_model_and_older_runs_lack_them():
   assert one == "model.guess ('zero' there, 'fixed' here)"
   model: Any = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   assert model.layers[0].feed_forward.up.kernel.shape == (64, 7)
-
-
-def test_an_unknown_variant_is_refused():
-  with pytest.raises(UserError, match=r"unknown variant 'papr'.*paper, smoke"):
-    config_of('lsa', 'papr')
 
 
 @pytest.mark.slow

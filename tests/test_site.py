@@ -8,9 +8,11 @@ import os
 import pathlib
 import pkgutil
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -179,16 +181,9 @@ def complaints(events):
 
 @pytest.fixture(scope='module')
 def reference():
-  """The module of docs/ that writes the reference."""
+  """The functions of docs/ that write the reference."""
   pytest.importorskip('sphinx', reason="the site needs pip install 'icl-zoo[docs]'")
-  spec = importlib.util.spec_from_file_location(
-    'site_reference', DOCS / 'site_reference.py'
-  )
-  assert spec is not None
-  assert spec.loader is not None
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+  return types.SimpleNamespace(**runpy.run_path(str(DOCS / 'site_reference.py')))
 
 
 def test_signatures_have_shapes_and_full_names(reference):

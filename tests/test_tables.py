@@ -1,5 +1,4 @@
-from zoo.core.tables import format_estimate, format_table, to_csv
-from zoo.reports.tables import Table
+from zoo.core.tables import Table, format_estimate, format_table, to_csv
 
 
 def test_the_first_column_is_flush_left_and_numbers_flush_right():

@@ -57,22 +57,3 @@ def test_a_value_that_differs_is_an_error_and_one_task_can_be_asked_for(call, va
   )
   assert answer.code == 0, answer.err
   assert 'linear_regression' not in answer.out
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
-    (['--task=linear'], "unknown task with known values 'linear'; known: associative"),
-    (['--num_prompts=1'], '--num_prompts is 1; it must be an integer ≥ 2'),
-    (['--values={folder}'], 'holds no reference values'),
-  ],
-  ids=str,
-)
-def test_a_mistake_is_one_line(call, tmp_path, arguments, said):
-  answer = call(
-    'benchmarks.baselines', *(one.format(folder=tmp_path) for one in arguments)
-  )
-  assert answer.code == 2, answer.err
-  (line,) = answer.err.splitlines()
-  assert said in line
-  assert not [*tmp_path.iterdir()]

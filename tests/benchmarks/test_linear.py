@@ -10,11 +10,8 @@ from benchmarks.harness import Contender, Timing
 from benchmarks.linear import Case
 from tests.marks import mostly_full
 from tests.training.runs import saved_arrays, small_config
-from zoo.config.validation import build_model, build_task
-from zoo.core.draws import TRAIN_STREAM, stream_of
+from zoo.config.validation import build_model
 from zoo.core.prompt import Prompt
-from zoo.core.statistics import Statistics
-from zoo.tasks import LinearRegression
 from zoo.training import train
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -98,34 +95,6 @@ def test_the_chunk_is_the_training_of_the_loop(contest, tmp_path):
     np.testing.assert_array_equal(leaf, array)
 
 
-@pytest.mark.parametrize(
-  ('contender', 'kind'),
-  mostly_full([('draws', Statistics)], [('examples', Prompt)]),
-)
-def test_what_is_drawn_is_what_the_last_step_would_see(contest, contender, kind):
-  drawn = contest.run(contender, 5)
-  assert isinstance(drawn, kind)
-  key = jax.random.fold_in(stream_of(CONFIG.seed, TRAIN_STREAM), 4)
-  task = build_task(CONFIG)
-  assert isinstance(task, LinearRegression)
-  sample = task.sample_statistics if kind is Statistics else task.sample
-  # As in training, the task's numbers are constants of the program: as its arguments
-  # they may be rounded otherwise in the last bit of a label.
-  expected = jax.jit(lambda key: sample(key, CONFIG.train.batch_size))(key)
-  for found, wanted in zip(
-    jax.tree.leaves(drawn), jax.tree.leaves(expected), strict=True
-  ):
-    np.testing.assert_array_equal(found, wanted)
-
-
-@pytest.mark.slow
-def test_the_loop_reports_its_own_speed():
-  config = small_config(train__num_steps=8)
-  results = linear.compare([(config, ('zoo',))], repeats=2, seconds=0.01)
-  one = results[Case('yq_lsa', 1, 4), 'zoo']
-  assert len({timing.steps_per_second for timing in one.timings}) == 2  # of two runs
-
-
 def timed(*rates):
   return Contender('', lambda _: Timing(1.0, 1.0), [Timing(r, 1000 / r) for r in rates])
 
@@ -155,8 +124,3 @@ def test_ratios_are_of_medians():
   assert one.rates == {'min': 300.0, 'median': 350.0, 'max': 400.0}
   assert one.cpu_ms_per_step == pytest.approx(1000 / 350)
   assert str(eleven) == 'multi_head_lsa, H = 11, C = 10'
-
-
-def test_growth_is_the_exponent():
-  sizes = [1.0, 2.0, 4.0, 8.0]
-  assert linear.growth(sizes, [3.0 * s**1.5 for s in sizes]) == pytest.approx(1.5)

@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks import reference_values
 from benchmarks.reference_values import Reference, Row, measure, read_references
-from tests.compare import refuses
 from tests.launch.processes import ROOT
 
 _REFERENCES = read_references(ROOT / 'docs' / 'baselines')
@@ -77,23 +76,6 @@ def test_rows_are_read_as_they_are_written(tmp_path):
     ),
   ]
   assert [list(one.lengths()) for one in found] == [[4], [0, 1, 2]]
-
-
-def test_a_row_that_is_none_is_named_in_one_line(tmp_path):
-  with refuses(f'{tmp_path} holds no reference values'):
-    read_references(tmp_path)
-  for row, said in (
-    (f'{_ROW},zero,few,loss,1,1,,x', "invalid literal for int() with base 10: 'few'"),
-    (f'{_ROW},zero,5-3,loss,1,1,,x', "'5-3' or 'loss'"),
-    (f'{_ROW},zero,3,distance from ols,1,1,,x', 'distance from ols'),
-    (f'{_ROW},zero,3,loss,1,one,,x', "could not convert string to float: 'one'"),
-    (f'{_ROW},zero,3,loss,1,1', 'too few cells'),
-    (f'{_ROW},zero,3,loss,1,1,,x,y', 'keywords must be strings'),
-    ('linear_regression,{d: 3},zero,3,loss,1,1,,x', 'JSONDecodeError'),
-  ):
-    folder = _written(tmp_path, f'{_ROW},zero,3,loss,1,1,,formula', row)
-    with refuses(f'{folder}/values.csv, line 3', said):
-      read_references(folder)
 
 
 _REFERENCE = Reference(
@@ -168,17 +150,3 @@ def test_deviations_are_in_standard_errors_of_both():
   assert row.deviation == 2
   assert Row(_REFERENCE, 0.6, 0.0).deviation == math.inf
   assert Row(_REFERENCE, 0.5 + 1e-7, 0.0).deviation == 0
-
-
-def test_what_a_task_lacks_is_refused_in_one_line():
-  for changes, said in (
-    ({'task': 'linear_regresion'}, "did you mean 'linear_regression'?"),
-    ({'baseline': 'old'}, "LinearRegression has no baseline 'old'; it has "),
-    ({'baseline': 'ols(penalties=1.0)'}, "'ols(penalties=1.0)' is not a baseline: "),
-    ({'baseline': 'ols(penalty=one)'}, "'ols(penalty=one)' is not a baseline: "),
-    ({'quantity': 'loss on skew'}, "unknown shift of LinearRegression 'skew'"),
-    ({'quantity': 'squared distance from us'}, "has no baseline 'us'"),
-    ({'num_examples': '11-13'}, 'the length 13 is not from 0 to 12'),
-  ):
-    with refuses(said):
-      _measured(changes)

@@ -76,6 +76,13 @@ def files_of(step_folder: pathlib.Path) -> list[str]:
   return [name for name in names if (step_folder / name).stat().st_size]
 
 
+def flip(path: pathlib.Path) -> None:
+  """Changes a bit in the middle of a file, or makes an empty one longer."""
+  content = bytearray(path.read_bytes() or b'?')
+  content[len(content) // 2] ^= 0x10
+  path.write_bytes(bytes(content))
+
+
 @contextlib.contextmanager
 def disk(folder: pathlib.Path, options: str) -> Iterator[pathlib.Path]:
   """A file system of its own, with the options of tmpfs such as `size=1m`."""

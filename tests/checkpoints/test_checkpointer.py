@@ -11,6 +11,7 @@ import pytest
 from tests.checkpoints.states import (
   METADATA,
   files_of,
+  flip,
   let_others_in,
   load_latest,
   not_root,
@@ -54,12 +55,6 @@ def test_the_manifest_is_what_sha256sum_reads_and_covers_every_item(tmp_path):
   assert there - {line.split('  ')[1] for line in lines} == {MANIFEST}
   folders = {name.split('/')[0] for name in there if '/' in name}
   assert folders == {'model', 'optimizer', 'origin'}
-
-
-def flip(path: pathlib.Path) -> None:
-  content = bytearray(path.read_bytes())
-  content[len(content) // 2] ^= 0x10
-  path.write_bytes(bytes(content))
 
 
 def truncate(path: pathlib.Path) -> None:

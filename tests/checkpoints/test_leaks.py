@@ -9,7 +9,7 @@ import time
 import pytest
 
 import zoo
-from tests.checkpoints.states import METADATA, disk, save, state_at
+from tests.checkpoints.states import METADATA, state_at
 from tests.launch.processes import ROOT
 from zoo.storage.checkpointer import Checkpoints
 
@@ -58,17 +58,6 @@ def test_saves(tmp_path):
 
     check_flat(save_one, 6)
   assert checkpoints.latest == step == 9
-
-
-@pytest.mark.slow
-def test_saves_that_fail(tmp_path):
-  with disk(tmp_path / 'disk', 'size=20k') as folder:
-
-    def fail():
-      with pytest.raises(zoo.RunError):
-        save(folder, 1)
-
-    check_flat(fail, 6)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The transformer in PyTorch predicts what the one of the zoo does."""
 
-import importlib.util
+import runpy
 from typing import Any
 
 import jax.numpy as jnp
@@ -51,10 +51,7 @@ def test_the_twin_predicts_the_same(given, tmp_path, monkeypatch):
   assert task.num_outputs == given.get('num_outputs', 1)
   file, twin = tmp_path / 'model.safetensors', tmp_path / 'transformer.py'
   zoo.export(model, file, task, twin=twin)
-  spec: Any = importlib.util.spec_from_file_location('twin', twin)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  copy = module.load(file)
+  copy = runpy.run_path(str(twin))['load'](file)
   labels = (5, 4, 3) if 'num_outputs' in given else (5, 4)
   normal = np.random.default_rng(0).normal
   shapes = (5, 4, 3), labels, (5, 3), (5, *labels[2:])

@@ -10,7 +10,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.contracts.classes import Linear
+from tests.contracts.classes import C, D, Linear, make_class
 from tests.training.runs import small_config
 from zoo.config.validation import validate
 from zoo.mixers.attention import SoftmaxAttention
@@ -42,6 +42,17 @@ class _FromZero(zoo.models.TokenModel):
     return (jnp.roll(tokens, -1, axis=1) @ self.read_out[...])[:, at]
 
 
+class _AheadFromZero(zoo.mixers.Mixer):
+  """The same, whose outputs are 0 before it is trained."""
+
+  def __init__(self, site, *, rngs):
+    self.ahead = _Ahead(site, rngs=rngs)
+    self.ahead.inner.out.kernel[...] = jnp.zeros((site.width, site.width))
+
+  def __call__(self, tokens):
+    return self.ahead(tokens)
+
+
 class _Model(Linear):
   def __init__(self, num_features, *, rngs):
     super().__init__(num_features, rngs=rngs)
@@ -61,6 +72,12 @@ class _LongAlone(_Model):
     return super().__call__(prompt) * (1 if prompt.x.shape[1] == 4 else np.nan)
 
 
+class _Centred(_Model):
+  def __call__(self, prompt):
+    found = super().__call__(prompt)
+    return found - found.mean()
+
+
 class _Dict(_Model):
   def __init__(self, num_features, *, rngs):
     super().__init__(num_features, rngs=rngs)
@@ -77,6 +94,7 @@ def _config(cls: type) -> Any:
   [
     (_FromZero, ['_FromZero.predictions(prompt) looks ahead of example 1']),
     (_Dropout, ['_Dropout(prompt) differs from', 'dropout.rngs.count', 'stateless']),
+    (_Centred, ['_Centred(prompt) depends on the other prompts of the batch']),
     (_LongAlone, ['_LongAlone(prompt) of 0 examples is not finite', 'any shorter']),
   ],
 )
@@ -96,11 +114,32 @@ def test_a_model_that_keeps_it_is_not():
     validate(_config(cls))
 
 
-def test_a_mixer_that_looks_ahead_is_refused():
-  zoo.register_mixer('ahead')(_Ahead)
+@pytest.mark.parametrize('mixer', [_Ahead, _AheadFromZero])
+def test_a_mixer_that_looks_ahead_is_refused(mixer):
+  zoo.register_mixer('ahead')(mixer)
   config = small_config('transformer', model__mixer='ahead', model__num_layers=1)
   with refuses('Transformer.predictions(prompt) looks ahead of example 1'):
     validate(config)
+
+
+@pytest.mark.parametrize(
+  ('kind', 'label', 'said'),
+  [
+    ('numbers', lambda x: x.astype(int), 'y of the prompts of Own is of type int32'),
+    ('numbers', lambda x: x.astype('bfloat16'), 'bfloat16; it must be float32'),
+    ('signs', jnp.sign, "label_kind of Own is 'signs', and it has targets from -1"),
+  ],
+)
+def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchecked):
+  own = make_class(label_kind=kind, evaluate=lambda self, w, x: label(x[:, 0]))
+  zoo.core.registry.tasks.register('own')(own)
+  config = small_config('transformer', task={'name': 'own'})
+  with refuses(said):
+    validate(config)
+  parts = {'name': 'mixture', 'parts': 'own', 'num_features': D, 'context_length': C}
+  if kind == 'signs':
+    with refuses('label_kind of Mixture'):
+      validate(small_config('transformer', task=parts))
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')

@@ -94,6 +94,18 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     _sampled(lambda prompt, key, b: _changed(prompt, y=prompt.y.astype(int))),
     ['y of the prompts of Own is of type int32'],
   ),
+  'labels 0 and 1 of signs': (
+    _with(label_kind='signs', evaluate=lambda self, w, x: jnp.float32(x[:, 0] > 0)),
+    ["label_kind of Own is 'signs'; its labels y must be −1 or 1"],
+  ),
+  'signs in place of their probabilities': (
+    _with(label_kind='signs', evaluate=lambda self, w, x: jnp.sign(x[:, 0])),
+    ["label_kind of Own is 'signs', and it has targets from -1 to 1"],
+  ),
+  'classes that are not one-hot': (
+    _with(label_kind='classes', num_outputs=D, evaluate=lambda self, w, x: x),
+    ["label_kind of Own is 'classes'; its labels y must be one-hot"],
+  ),
   'depends on the batch': (
     _sampled(lambda prompt, key, b: _changed(prompt, y=prompt.y * b)),
     ['depends on the length of the batch'],

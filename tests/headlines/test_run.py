@@ -73,9 +73,7 @@ def test_a_verdict_follows_from_the_range():
     (at_least(2, ''), math.nan, FAILS),
   ):
     assert verdict(headline(n=expected), {'n': number}) == said
-
-
-def test_a_headline_holds_if_all_its_numbers_do():
+  # A headline holds if all its numbers do.
   both = headline(one=at_most(1, ''), two=near(2, 0.25, ''), three=near(3, 0, ''))
   held = {'one': 1.0, 'two': 2.0, 'three': 3.0}
   assert verdict(both, held) == HOLDS

@@ -1,7 +1,11 @@
 """Commands called in the process of the tests, which saves the time of imports."""
 
+import contextlib
 import functools
 import importlib
+import os
+import signal
+import subprocess
 import sys
 from typing import NamedTuple
 
@@ -10,6 +14,46 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from launch import cli
+from tests.launch.processes import ROOT, environment
+
+_MODULE = """
+import jax.numpy as jnp
+from flax import nnx
+import zoo
+
+@zoo.register_model('own_model')
+class OwnModel(nnx.Module):
+  def __init__(self, num_features, *, rngs):
+    self.w = nnx.Param(jnp.ones(num_features))
+  def __call__(self, prompt):
+    return prompt.x_query @ self.w[...]
+
+@zoo.register_task('two_outputs')
+class TwoOutputs(zoo.tasks.FunctionClass):
+  num_features: int = 3
+  context_length: int = 4
+  num_outputs = 2
+  def sample_function(self, key):
+    return jnp.ones(())
+  def evaluate(self, function, x):
+    return x[:, :2]
+
+"""
+_CONFIG = """
+from configs import defaults
+
+def get_config(variant=''):
+  config = defaults.get_config(variant)
+  config.model.name = 'own_model'
+  return config
+"""
+# Its key is no string.
+_KEY = """
+from ml_collections import ConfigDict
+
+def get_config():
+  return ConfigDict({'a': {1: 2}})
+"""
 
 
 class Answer(NamedTuple):
@@ -55,3 +99,52 @@ def _forget_commands() -> None:
   # Fields of a config, which belong to no module.
   for name in [name for name in flags.FLAGS if name.startswith('config')]:
     delattr(flags.FLAGS, name)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, register):
+  """A working folder with a file that is taken, classes of one's own, and configs."""
+  files = {
+    'own_classes_under_test': _MODULE,
+    'broken_under_test': '1 / 0',
+    'lacks_under_test': 'import no_such_module_here',
+    'taken_under_test': _MODULE.replace('own_model', 'yq_lsa'),
+    'own_model': _CONFIG,
+    'key': _KEY,
+  }
+  for name, text in files.items():
+    (tmp_path / f'{name}.py').write_text(text)
+  (tmp_path / 'taken').write_text('mine')
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(sys, 'dont_write_bytecode', True)
+  yield tmp_path
+  for name in files:
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def start(cache):
+  """Starts a command as a process; none is left behind."""
+  with contextlib.ExitStack() as stack:
+
+    def start(*words: str) -> subprocess.Popen:
+      process = subprocess.Popen(
+        words,
+        cwd=ROOT,
+        env=environment(cache),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that what it has started ends with it
+      )
+      stack.enter_context(process)
+      stack.callback(_kill, process)
+      return process
+
+    yield start
+
+
+def _kill(process: subprocess.Popen) -> None:
+  if process.poll() is None:
+    os.killpg(process.pid, signal.SIGKILL)

@@ -46,13 +46,16 @@ def launch(
 
 
 def run(
-  words: Sequence[str], cache: pathlib.Path, cwd: pathlib.Path = ROOT
+  words: Sequence[str],
+  cache: pathlib.Path,
+  cwd: pathlib.Path = ROOT,
+  **variables: str,
 ) -> subprocess.CompletedProcess:
-  """Runs any command to its end, as `launch` does a module."""
+  """Runs any command to its end, as `launch` does a module, with variables set."""
   return subprocess.run(
     bound(words),
     cwd=cwd,
-    env=environment(cache),
+    env=environment(cache) | variables,
     capture_output=True,
     text=True,
     timeout=300,

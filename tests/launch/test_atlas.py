@@ -31,6 +31,29 @@ def test_each_task_is_trained_at_each_context_length(call, tmp_path, monkeypatch
   assert settings == ('laptop', 5, 2000, 300, 3.0)
 
 
+def test_the_atlas_has_cells_of_own_classes(call, folder, monkeypatch):
+  calls = []
+  monkeypatch.setattr(atlas, 'run', lambda *given: calls.append(given))
+  tasks = '--tasks=two_outputs,sparse_regression'
+  call(
+    'atlas',
+    '--import=own_classes_under_test',
+    '--models=own_model,relu',
+    tasks,
+    '--out=atlas',
+  )
+  ((grid, _, command, _),) = calls
+  assert command.startswith('python -m launch.atlas ')
+  assert '--import=own_classes_under_test' in command
+  assert [cell.name for cell in grid.cells] == [
+    *('own_model,two_outputs', 'relu,two_outputs,zero'),
+    *('own_model,sparse_regression', 'relu,sparse_regression,zero'),
+  ]
+  config = grid.get_config(*grid.cells[0])
+  assert (config.model.name, config.task.name) == ('own_model', 'two_outputs')
+  assert grid.get_config(*grid.cells[3]).task.num_nonzero == 3
+
+
 def test_pictures_and_tables_are_those_of_the_csv_files(call, tmp_path, monkeypatch):
   kept, images = tmp_path / 'results', tmp_path / 'images'
   kept.mkdir()

@@ -1,4 +1,6 @@
-"""The command that lists what there is."""
+"""The commands that list what there is."""
+
+import re
 
 import zoo
 from zoo import evaluation_sets
@@ -21,3 +23,11 @@ def test_everything_is_listed_with_its_figures(call):
     assert name in figures
   assert figures.keys() >= {one.name for one in evaluation_sets.SPECS}
   assert figures['multi_head_lsa_11'][:2] == ['11', '5324']
+
+
+def test_headlines_are_listed_with_their_minutes(call, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  answer = call('headlines', '--list')
+  assert answer.code == 0, answer.err
+  assert re.search(r'^garg_toy +5 min  A small', answer.out, re.MULTILINE)
+  assert not [*tmp_path.iterdir()]

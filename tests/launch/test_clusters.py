@@ -22,7 +22,7 @@ from tests.launch.processes import (
   run,
 )
 from tests.launch.test_processes import SMALL, wait_for_progress
-from tests.training.runs import OF_THE_LAUNCH
+from tests.training.runs import of_each_launch
 from zoo.host.parts import Part
 from zoo.training import sweeps
 
@@ -39,6 +39,11 @@ def needs(*programs):
 PACKAGES = 'slurmctld slurmd slurm-client munge openmpi-bin parallel'
 PATH = f'{os.environ.get("PATH", "")}:/usr/sbin'  # where daemons are
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason='slurmd must run as root')
+
+
+def asked(words: list[str], env: dict[str, str]) -> str:
+  """What a program of the cluster answers."""
+  return subprocess.run(words, env=env, capture_output=True, text=True).stdout
 
 
 @pytest.fixture(scope='module')
@@ -94,16 +99,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
       running.append(subprocess.Popen(bound(daemon), env=env, stdout=log, stderr=log))
       time.sleep(0.5)
     deadline = time.monotonic() + 60
-    while (
-      'idle'
-      not in subprocess.run(
-        ['sinfo', '-h', '-o', '%t'],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-      ).stdout
-    ):
+    while 'idle' not in asked(['sinfo', '-h', '-o', '%t'], env):
       if time.monotonic() > deadline:
         pytest.skip(f'SLURM does not come up here: {(folder / "log").read_text()}')
       time.sleep(0.5)
@@ -137,32 +133,17 @@ def test_slurm_is_detected_and_its_sigterm_saves_on_all_at_one_step(
   env['PATH'] = f'{pathlib.Path(sys.executable).parent}:{slurm["PATH"]}'
   submit = ['sbatch', '--parsable', '--ntasks=2', f'--output={log}', f'--chdir={ROOT}']
   script = str(ROOT / 'launch/cluster/slurm.sbatch')
-  made = subprocess.run(
-    [*submit, script, *arguments(workdir, 10**6)],
-    env=env,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  job = made.stdout.strip()
+  job = asked([*submit, script, *arguments(workdir, 10**6)], env).strip()
 
   class Job:
     def poll(self):
-      state = ['squeue', '-h', '-j', job, '-o', '%T']
-      answer = subprocess.run(
-        state, env=env, capture_output=True, text=True, check=False
-      )
-      return None if answer.stdout.strip() else 0
+      state = asked(['squeue', '-h', '-j', job, '-o', '%T'], env)
+      return None if state.strip() else 0
 
     def wait_until_queued_again(self):
       words = ['scontrol', 'show', 'job', job]
       deadline = time.monotonic() + 60
-      while (
-        'Restarts=1'
-        not in subprocess.run(
-          words, env=env, capture_output=True, text=True, check=False
-        ).stdout
-      ):
+      while 'Restarts=1' not in asked(words, env):
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.2)
 
@@ -210,10 +191,7 @@ def table(workdir: pathlib.Path, cache: pathlib.Path) -> list[dict[str, object]]
   assert {path: path.stat().st_mtime_ns for path in before} == before
   assert len(before) in (0, 4), 'a part has not trained its points'
   rows = json.loads((workdir / 'table.json').read_text())
-  return [
-    {name: value for name, value in row.items() if name not in OF_THE_LAUNCH}
-    for row in rows
-  ]
+  return [*map(of_each_launch, rows)]
 
 
 def part(workdir: pathlib.Path, index: object) -> list[str]:

@@ -1,17 +1,14 @@
 """What becomes of the terminal, and of the processes that a test starts."""
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import time
 
 import pytest
 
 from launch.__main__ import COMMANDS
 from launch.compiled import delete_least_used
-from tests.launch.processes import ROOT, command, environment, launch, run
+from tests.launch.processes import ROOT, command, launch, run
 from tests.marks import FULL
 
 ARGUMENTS = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_batches=0'
@@ -43,16 +40,8 @@ def test_a_reader_that_has_enough_gives_no_traceback(cache):
 
 @pytest.mark.slow
 def test_what_jax_cannot_use_is_one_line(cache, tmp_path):
-  env = {**environment(cache), 'JAX_PLATFORMS': 'nonsense'}
-  answer = subprocess.run(
-    command(*ARGUMENTS, f'--workdir={tmp_path}/run'),
-    cwd=ROOT,
-    env=env,
-    capture_output=True,
-    text=True,
-    check=False,
-    timeout=120,
-  )
+  words = command(*ARGUMENTS, f'--workdir={tmp_path}/run')
+  answer = run(words, cache, JAX_PLATFORMS='nonsense')
   assert answer.returncode == 2, answer.stderr
   (line,) = answer.stderr.splitlines()
   assert "JAX_PLATFORMS is 'nonsense', and JAX has no device" in line
@@ -80,36 +69,6 @@ def test_one_command_has_all_others(cache, arguments, code, said):
   answer = launch(*arguments, cache=cache, module='launch')
   assert answer.returncode == code
   assert said in answer.stdout + answer.stderr
-
-
-# The child says that it runs, and so that it has asked for the signal.
-PARENT = """
-import subprocess, time
-from tests.launch.processes import bound
-subprocess.Popen(bound(['sh', '-c', 'echo $$; exec sleep 600']))
-time.sleep(600)
-"""
-
-
-@pytest.mark.skipif(
-  shutil.which('setpriv') is None, reason='there is no setpriv, which is of Linux'
-)
-def test_what_a_test_starts_ends_with_it():
-  parent = subprocess.Popen(
-    [sys.executable, '-c', PARENT], cwd=ROOT, stdout=subprocess.PIPE, text=True
-  )
-  assert parent.stdout is not None
-  child = int(parent.stdout.readline())
-  parent.kill()
-  parent.communicate()
-  deadline = time.monotonic() + 30
-  while True:
-    try:
-      os.kill(child, 0)
-    except ProcessLookupError:
-      break
-    assert time.monotonic() < deadline, 'the child is left behind'
-    time.sleep(0.01)
 
 
 def test_the_cache_of_programs_is_bounded(tmp_path):

@@ -2,13 +2,13 @@
 
 import random
 import signal
-import subprocess
 import time
 
 import pytest
 
 from launch import cli
-from tests.launch.processes import ROOT, command, environment, launch
+from tests.checkpoints.states import disk
+from tests.launch.processes import command, launch
 from tests.marks import FULL
 from tests.training.runs import assert_same_bits, saved_arrays
 
@@ -30,43 +30,26 @@ def last_step(workdir):
 
 
 @pytest.fixture
-def start(cache):
-  processes = []
-
-  def start(workdir):
-    process = subprocess.Popen(
-      command(*ARGUMENTS, f'--workdir={workdir}'),
-      cwd=ROOT,
-      env=environment(cache),
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
-    processes.append(process)
-    return process
-
-  yield start
-  for process in processes:
-    process.kill()
-    process.communicate()
+def start_run(start):
+  return lambda workdir: start(*command(*ARGUMENTS, f'--workdir={workdir}'))
 
 
 def wait_for(process, workdir, step):
   """Waits until the run has saved that step, or one after it."""
   deadline = time.monotonic() + 200
   while last_step(workdir) < step:
-    assert process.poll() is None, process.communicate()[1]
+    assert process.poll() is None, process.communicate()[0]
     assert time.monotonic() < deadline, f'step {step} is not reached in time'
     time.sleep(0.01)
 
 
 @pytest.fixture
-def uninterrupted(tmp_path, start):
+def uninterrupted(tmp_path, start_run):
   """What a run that nothing has stopped has saved at a step."""
 
   def arrays(step):
     workdir = tmp_path / 'whole'
-    process = start(workdir)
+    process = start_run(workdir)
     wait_for(process, workdir, step)
     process.kill()
     process.communicate()
@@ -77,22 +60,24 @@ def uninterrupted(tmp_path, start):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_at_random_a_run_has_the_same_bits(tmp_path, start, uninterrupted, full):
+def test_killed_at_random_a_run_has_the_same_bits(
+  tmp_path, start_run, uninterrupted, full
+):
   dice = random.Random(2024)
   workdir = tmp_path / 'run'
   for _ in range(20 if full else 1):
-    process = start(workdir)
+    process = start_run(workdir)
     wait_for(process, workdir, last_step(workdir) + 10)
     time.sleep(dice.uniform(0, 0.4))
     process.send_signal(signal.SIGKILL)
     process.communicate()
   # What was being written when it was killed is cleaned up by the next launch.
   before = last_step(workdir)
-  process = start(workdir)
+  process = start_run(workdir)
   wait_for(process, workdir, before + 10)
   process.send_signal(signal.SIGTERM)
-  _, stderr = process.communicate(timeout=60)
-  assert f'step {before} of' in stderr
+  said, _ = process.communicate(timeout=60)
+  assert f'step {before} of' in said
   step = before // 10 * 10
   assert_same_bits(saved_arrays(workdir, step), uninterrupted(step))
   # Nothing was damaged, so nothing was set aside, and no temporary folder is left.
@@ -106,22 +91,22 @@ def test_killed_at_random_a_run_has_the_same_bits(tmp_path, start, uninterrupted
   [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=FULL)],
 )
 def test_a_signal_saves_and_the_same_command_resumes(
-  tmp_path, start, uninterrupted, number, code
+  tmp_path, start_run, uninterrupted, number, code
 ):
   workdir = tmp_path / 'run'
-  process = start(workdir)
+  process = start_run(workdir)
   wait_for(process, workdir, 10)
   process.send_signal(number)
-  stdout, stderr = process.communicate(timeout=60)
-  assert process.returncode == code, stderr
-  assert 'Traceback' not in stderr
-  assert cli.RESUME in (stdout if code == 143 else stderr)
+  said, _ = process.communicate(timeout=60)
+  assert process.returncode == code, said
+  assert 'Traceback' not in said
+  assert cli.RESUME in said
   assert not (workdir / 'summary.json').exists()
   stopped = last_step(workdir)
-  process = start(workdir)
+  process = start_run(workdir)
   wait_for(process, workdir, stopped + 20)
   process.kill()
-  assert f'step {stopped} of' in process.communicate()[1]
+  assert f'step {stopped} of' in process.communicate()[0]
   expected = uninterrupted(stopped + 20)
   assert_same_bits(saved_arrays(workdir, stopped + 20), expected)
 
@@ -129,24 +114,16 @@ def test_a_signal_saves_and_the_same_command_resumes(
 @pytest.mark.slow
 @pytest.mark.parametrize('size', ['90k', pytest.param('300k', marks=FULL)])
 def test_a_full_disk_ends_a_run_in_one_line(tmp_path, cache, size):
-  disk = tmp_path / 'disk'
-  disk.mkdir()
-  mount = ['mount', '-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', str(disk)]
-  made = subprocess.run(mount, capture_output=True, text=True, check=False)
-  if made.returncode:
-    pytest.skip(f'no tmpfs can be mounted here: {made.stderr.strip()}')
-  try:
+  with disk(tmp_path / 'disk', f'size={size}') as folder:
     answer = launch(
       '--config=configs/yq_lsa.py:smoke',
       '--config.train.num_steps=4000',
       '--config.train.log_every=1',
       '--config.checkpoint.every=4000',
       '--config.eval.every=4000',
-      f'--workdir={disk}/run',
+      f'--workdir={folder}/run',
       cache=cache,
     )
-  finally:
-    subprocess.run(['umount', '--lazy', str(disk)], check=True)
   assert answer.returncode == 1, answer.stderr
   *_, line = answer.stderr.splitlines()
   assert line.startswith('error: ')

@@ -12,40 +12,6 @@ from tests.llm.pairs import Parrot, asking, lines_of, write_stsb
 CONFIG = '--config=configs/llm/smollm2.py:smoke'
 
 
-@pytest.mark.parametrize(
-  ('given', 'said'),
-  [
-    ([], '--config is missing'),
-    (['--config=configs/llm/smol.py'], 'configs/llm/smol.py does not exist'),
-    ([CONFIG, '--config.prompts.num=3'], 'config.prompts.num_prompts'),
-    ([CONFIG], '--data is missing'),
-    ([CONFIG, '--data={}'], 'has no stsb-en-train.csv'),
-    (['--config=configs/llm/own_benchmark.py'], '--data is missing'),
-    (['--config=configs/llm/smollm2.py:smok'], "did you mean 'smoke'"),
-    (['--config=configs/llm/ablation.py', '--data={}'], 'has no stsb-en-train.csv'),
-    (
-      ['--config=configs/llm/ablation.py', "--config.ablation.guesses=('cosin',)"],
-      "did you mean 'cosine'",
-    ),
-    (
-      ['--config=configs/llm/ablation.py', '--config.guess.model=cosine'],
-      "unknown field 'config.guess.model'",
-    ),
-  ],
-)
-def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path, call, given, said):
-  (tmp_path / 'empty').mkdir()
-  given = [argument.format(tmp_path / 'empty') for argument in given]
-  if not any(argument.startswith('--out') for argument in given):
-    given.append(f'--out={tmp_path / "out"}')
-  answer = call('llm', *given)
-  assert answer.code == 2, answer.err
-  (line,) = answer.err.splitlines()
-  assert line.startswith('error: ')
-  assert said in line
-  assert [path.name for path in tmp_path.iterdir()] == ['empty']
-
-
 _MORTAL = """
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: every mistake is one line and exit code 2."""
+"""Training from the command line, as a user meets it."""
 
 import importlib
 import json
@@ -8,111 +8,21 @@ import sys
 import pytest
 
 from tests import fuzz
-from tests.launch.processes import ROOT, launch
-from tests.marks import mostly_full
+from tests.launch.processes import launch
 from tests.training import fake_program
 from tests.training.runs import small_config
 from zoo.storage.workdir import locked, open_workdir
 
 YQ = '--config=configs/yq_lsa.py'
 SMOKE = '--config=configs/yq_lsa.py:smoke'
-TRANSFORMER = '--config=transformer:smoke'
-DEEP = '[' * 3000
-
-ADDRESS = '--coordinator=127.0.0.1:1', '--num_processes=2'  # where nobody listens
-
-MISTAKES = {
-  'no config': ([], ['--config is missing', 'configs/yq_lsa.py']),
-  'an empty config': (['--config='], ['--config is empty']),
-  'no file': (['--config=nofile.py'], ['nofile.py does not exist']),
-  'no .py': (['--config=configs/yq_lsa'], ['did you mean configs/yq_lsa.py?']),
-  'not a config': ([f'--config={ROOT}/README.md'], ['README.md failed']),
-  'a key that is no string': (['--config=key.py'], ['config.a has the field 1']),
-  'unknown variant': ([YQ + ':papr'], ["variant 'papr'", 'paper, smoke']),
-  'unknown flag': ([YQ, '--wrkdir=x'], ["'wrkdir'", 'workdir']),
-  'stray argument': ([YQ, 'stray'], ["'stray'"]),
-  'unknown field': (
-    [YQ, '--config.train.nmu_steps=3'],
-    ["'config.train.nmu_steps'", "did you mean 'config.train.num_steps'"],
-  ),
-  'wrong type': (
-    [YQ, '--config.train.num_steps=abc'],
-    ['--config.train.num_steps=abc: ', 'int'],
-  ),
-  'nested too deeply': ([YQ, f'--config.task.prior_mean={DEEP}'], ['prior_mean']),
-  'unknown model': (
-    [YQ, '--config.model.name=yqlsa'],
-    ["unknown model 'yqlsa'", "did you mean 'yq_lsa'"],
-  ),
-  'no steps': ([YQ, '--config.train.num_steps=0'], ['num_steps is 0', 'from 1']),
-  'a config misspelt': (['--config=transfomer'], ['did you mean transformer?']),
-  'a config that is not in this folder': (
-    ['--config=transformer.py'],
-    ['transformer.py does not exist', 'did you mean transformer?'],
-  ),
-  'None for a number of steps': (
-    [YQ, '--config.train.num_steps=None'],
-    ['config.train.num_steps is None', 'from 1'],
-  ),
-  'all examples of joint tokens': (
-    [TRANSFORMER, '--config.model.tokens=joint'],
-    ["must be 'query' for 'transformer'", "tokens are 'joint'"],
-  ),
-  'a workdir with a zero byte': ([YQ, '--workdir=a\0b'], ['zero byte']),
-  'workdir under a file': ([YQ, '--workdir=number.py/x'], ['cannot be written']),
-  'workdir of something else': ([YQ, '--workdir=.'], ['is not empty']),
-  'workdir without a name': ([YQ, '--workdir='], ['--workdir is empty']),
-  'no range of steps': ([YQ, '--profile=5'], ["--profile is '5'", 'FIRST:LAST']),
-  'steps after the last': (
-    [SMOKE, '--profile=20:21'],
-    ['profile is 20:21', 'num_steps, which is 20'],
-  ),
-  'an address in part': (
-    [YQ, '--coordinator=127.0.0.1:1'],
-    ['--coordinator is given without --num_processes and --process_id'],
-  ),
-  'process out of range': (
-    [YQ, *ADDRESS, '--process_id=2'],
-    ['--process_id is 2', 'below --num_processes, which is 2'],
-  ),
-  'coordinator without a port': (
-    [YQ, *ADDRESS, '--process_id=1', '--coordinator=here'],
-    ["--coordinator is 'here'", 'HOST:PORT'],
-  ),
-}
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-  """A working folder with wrong configs; those of the library are found from here."""
-  head = 'from ml_collections import ConfigDict\ndef get_config():\n  '
-  bodies = {'number': 'return 3', 'key': "return ConfigDict({'a': {1: 2}})"}
-  for name, body in bodies.items():
-    (tmp_path / f'{name}.py').write_text(head + body)
-  monkeypatch.chdir(tmp_path)
-  return tmp_path
-
-
-@pytest.mark.usefixtures('promotion_that_optax_needs')
-@pytest.mark.parametrize('mistake', MISTAKES)
-def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_is_written(
-  call, folder, mistake
-):
-  before = list(folder.rglob('*'))
-  arguments, said = MISTAKES[mistake]
-  answer = call('main', *arguments)
-  assert answer.code == 2, answer
-  (line,) = answer.err.splitlines()
-  assert line.startswith('error: ')
-  assert answer.out == ''
-  for part in said:
-    assert part in line
-  assert list(folder.rglob('*')) == before
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-def test_too_long_a_context_is_refused_before_anything_is_written(call, folder):
+def test_too_long_a_context_is_refused_before_anything_is_written(
+  call, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
   length = 10**6  # the scores of a batch take 10¹⁴ bytes, more than can be addressed
   answer = call(
     *('main', '--config=deep_lsa:smoke', '--config.task.num_features=2'),
@@ -123,7 +33,7 @@ def test_too_long_a_context_is_refused_before_anything_is_written(call, folder):
   (line,) = answer.err.splitlines()
   assert line.startswith('error: training needs about ')
   assert 'reduce config.train.batch_size or config.task' in line
-  assert not (folder / 'run').exists()
+  assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.slow  # processes, as JAX must not have been used before
@@ -132,7 +42,10 @@ def test_too_long_a_context_is_refused_before_anything_is_written(call, folder):
   [
     (['--distributed'], ['no cluster was found', 'SLURM']),
     (
-      [*ADDRESS, '--process_id=1', '--config.mesh.start_timeout=1'],
+      [
+        *('--coordinator=127.0.0.1:1', '--num_processes=2', '--process_id=1'),
+        '--config.mesh.start_timeout=1',
+      ],
       ['got no answer from the coordinator at 127.0.0.1:1 in 1 s'],
     ),
   ],
@@ -218,19 +131,6 @@ def test_a_corrupted_config_in_a_workdir_is_refused_in_one_line(tmp_path):
   fuzz.check_all(
     workdir / 'config.json', lambda: open_workdir(workdir, config), fuzz.mutate_json
   )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', mostly_full(['ltb'], ['lsa', 'multi_head_lsa']))
-def test_the_smoke_variant_of_each_config_runs(tmp_path, cache, name):
-  arguments = f'--config=configs/{name}.py:smoke', f'--workdir={tmp_path}/run'
-  answer = launch(*arguments, cache=cache)
-  assert answer.returncode == 0, answer.stderr
-  assert f'\n{name} ' in answer.stdout
-  # Another config in the same workdir is refused, and the fields are named.
-  other = launch(*arguments, '--config.seed=5', cache=cache)
-  assert other.returncode == 2
-  assert 'seed (0 there, 5 here)' in other.stderr
 
 
 def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(

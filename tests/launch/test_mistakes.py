@@ -1,12 +1,75 @@
 """Mistakes on the command line: one line, exit code 2, and nothing is written."""
 
+import sys
+
 import pytest
 
-_SWEEP = 'sweep --config=configs/multi_head_lsa.py:smoke --workdir=x'
+from tests.launch.processes import ROOT
+
+_MAIN = 'main --config=configs/yq_lsa.py'
+_SMOKE = f'{_MAIN}:smoke'
+_CLUSTER = f'{_MAIN} --coordinator=127.0.0.1:1 --num_processes=2'
+_OWN = 'main --import=own_classes_under_test'
 _AOT = 'aot --config=configs/lsa.py'
-# Those of other commands are in their own files. Each command has what it alone reads;
-# what several share stands with one of them. `taken` is a file that exists.
+_LLM = 'llm --out=out --config=configs/llm'
+_PLOT = 'plot --workdir=.'
+_PROBE = 'probe --checkpoint=checkpoints/yq_lsa'
+_SWEEP = 'sweep --config=configs/multi_head_lsa.py:smoke --workdir=x'
+# Each command has what it alone reads; what several share stands with one of them. In
+# the folder are those files of tests/launch/conftest.py.
 _MISTAKES = {
+  'main': ('--config is missing', 'configs/yq_lsa.py'),
+  'main --config=': '--config is empty',
+  'main --config=nofile.py': 'nofile.py does not exist',
+  'main --config=configs/yq_lsa': 'did you mean configs/yq_lsa.py?',
+  'main --config=transfomer': 'did you mean transformer?',
+  'main --config=transformer.py': ('.py does not exist', 'did you mean transformer?'),
+  f'main --config={ROOT}/README.md': 'README.md failed',
+  'main --config=key.py': 'config.a has the field 1',
+  f'{_MAIN}:papr': ("variant 'papr'", 'paper, smoke'),
+  f'{_MAIN} --wrkdir=x': ("'wrkdir'", 'workdir'),
+  f'{_MAIN} stray': "'stray'",
+  f'{_MAIN} --config.train.nmu_steps=3': "did you mean 'config.train.num_steps'",
+  f'{_MAIN} --config.train.num_steps=abc': ('--config.train.num_steps=abc: ', 'int'),
+  f'{_MAIN} --config.task.prior_mean={"[" * 3000}': 'prior_mean',
+  f'{_MAIN} --config.model.name=yqlsa': "did you mean 'yq_lsa'",
+  f'{_MAIN} --config.train.num_steps=0': ('num_steps is 0', 'from 1'),
+  f'{_MAIN} --config.train.num_steps=None': 'config.train.num_steps is None',
+  'main --config=transformer:smoke --config.model.tokens=joint': (
+    "must be 'query' for 'transformer'",
+    "tokens are 'joint'",
+  ),
+  f'{_MAIN} --workdir=a\0b': 'zero byte',
+  f'{_MAIN} --workdir=taken/x': 'cannot be written',
+  f'{_MAIN} --workdir=.': 'is not empty',
+  f'{_MAIN} --workdir=': '--workdir is empty',
+  f'{_MAIN} --profile=5': ("--profile is '5'", 'FIRST:LAST'),
+  f'{_SMOKE} --profile=20:21': ('profile is 20:21', 'num_steps, which is 20'),
+  f'{_MAIN} --coordinator=127.0.0.1:1': 'without --num_processes and --process_id',
+  f'{_CLUSTER} --process_id=2': ('--process_id is 2', '--num_processes, which is 2'),
+  f'{_CLUSTER} --process_id=1 --coordinator=here': ("is 'here'", 'HOST:PORT'),
+  # Models and tasks of one's own.
+  f'{_OWN} --config=own_model.py:smoke,task=two_outputs': (
+    "'own_model' predicts one number",
+    "'two_outputs' has 2 outputs",
+  ),
+  f'{_OWN} --config=own_model.py:smoke --config.objective.positions=every': (
+    "positions is 'every'",
+    "'own_model', which has no method predictions",
+  ),
+  f'{_OWN} --config=own_model:smoke --config.train.num_steps=0': 'num_steps is 0',
+  f'{_SMOKE},task=parity --config.objective.name=exact': 'the task is of type Parity',
+  f'{_SMOKE},task=parity --config.task.noise_std=1': "field 'config.task.noise_std'",
+  f'{_SMOKE} --config.task.name=parity': "task 'parity', 'feature_covariance'",
+  f'{_SMOKE} --import=no_such_module_here': 'there is no module of this name',
+  f'{_SMOKE} --import=broken_under_test': 'failed: ZeroDivisionError',
+  f'{_SMOKE} --import=lacks_under_test': (
+    '--import=lacks_under_test failed: ModuleNotFoundError',
+    'no_such_module_here',
+  ),
+  f'{_SMOKE} --import=': '--import is empty',
+  f'{_SMOKE} --import=taken_under_test': "model 'yq_lsa' is already registered",
+  # Other commands.
   _AOT: '--topology is missing',
   f'{_AOT} --topology=v5e:2x2 --json=no/where.json': "--json is 'no/where.json'",
   'atlas --scale=huge': "unknown --scale: 'huge'",
@@ -19,7 +82,7 @@ _MISTAKES = {
   'atlas --seeds=0': '--seeds is 0',
   'atlas --steps=100': '--steps is 100; it must be an integer ≥ 200',
   'atlas --search_steps=0': '--search_steps is 0',
-  'atlas --minutes=-1': '--minutes is -1',
+  'atlas --minutes=0': '--minutes is 0',
   'benchmark --repeats=0': '--repeats is 0',
   'benchmark --seconds=-1': '--seconds is -1',
   'benchmark --json=': "--json is ''; it must name a file",
@@ -27,6 +90,12 @@ _MISTAKES = {
   'benchmark --models=nobody': "unknown --models 'nobody'",
   'benchmark --models=gru --scaling=a.png': 'give one of them',
   'benchmark --scaling=picture.txt': 'must end in .png, .svg or .pdf',
+  f'benchmarks.baselines --values={ROOT}/docs/baselines --task=linear': (
+    "unknown task with known values 'linear'; known: associative"
+  ),
+  'benchmarks.baselines --num_prompts=1': '--num_prompts is 1; it must be an integer',
+  'benchmarks.baselines --values=.': 'holds no reference values',
+  'benchmarks.mixers --tokens=41,many': "--tokens is ['41', 'many']; it must be",
   'catalog --export=tabel_1': "unknown evaluation set 'tabel_1'; known: anisotropic",
   'catalog --export=table_1 --out=set.txt': 'it must end in .npz',
   'catalog --export=table_1 --out=no/set.npz': 'its folder does not exist',
@@ -36,6 +105,16 @@ _MISTAKES = {
   'headlines one_steps': "did you mean 'one_step'?",
   'headlines one_step --out=taken': 'taken cannot be the output folder',
   'headlines one_step --out=taken/x': 'x cannot be the output folder',
+  'llm --out=out': '--config is missing',
+  f'{_LLM}/smol.py': 'configs/llm/smol.py does not exist',
+  f'{_LLM}/smollm2.py:smok': "did you mean 'smoke'",
+  f'{_LLM}/smollm2.py --config.prompts.num=3': 'config.prompts.num_prompts',
+  f'{_LLM}/smollm2.py': '--data is missing',
+  f'{_LLM}/smollm2.py --data=.': 'has no stsb-en-train.csv',
+  f'{_LLM}/own_benchmark.py': '--data is missing',
+  f'{_LLM}/ablation.py --data=.': 'has no stsb-en-train.csv',
+  f"{_LLM}/ablation.py --config.ablation.guesses=('cosin',)": "did you mean 'cosine'",
+  f'{_LLM}/ablation.py --config.guess.model=cosine': "field 'config.guess.model'",
   'paper --figures=7': "unknown figure '7'",
   'paper --figures=': 'no figure is named',
   'paper --seeds=0': '--seeds is 0',
@@ -44,6 +123,23 @@ _MISTAKES = {
   'paper --objective=exakt': "did you mean 'exact'?",
   'paper --out=taken': 'taken cannot be the output folder',
   'paper --llm=. --out=out': 'holds no finished run of launch.llm',
+  'plot': '--workdir is missing',
+  _PLOT: '. holds no run',
+  f'{_PLOT} --out=a.txt': 'must end in .png, .svg or .pdf',
+  f'{_PLOT} --out=': "--out is ''",
+  'plot --workdir=~nobody-here/x': "'~nobody-here/x'",
+  'probe': '--checkpoint is missing',
+  'probe --checkpoint=nowhere': 'nowhere does not exist',
+  'probe --checkpoint=.': ' holds no checkpoint',
+  f'{_PROBE} --against=sgd': "--against is 'sgd'; it must be one of gd",
+  f'{_PROBE} --against=bays': "did you mean 'bayes'?",
+  f'{_PROBE} --eval_set=tabel_1': "unknown evaluation set 'tabel_1'",
+  f'{_PROBE} --step=3': 'has no step 3; it has [',
+  f'{_PROBE} --json=no/where.json': 'it must name a file in a folder that exists',
+  f'{_PROBE} --json=': "--json is ''; it must name a file",
+  f'{_PROBE} --json=.': "--json is '.'; it must name a file",
+  f'{_PROBE} --out=taken': 'which is not a folder',
+  f'{_PROBE} --out=': '--out is empty; it must name a folder',
   _SWEEP: '--sweep is missing',
   f'{_SWEEP} --sweep=task.prior_men=1': "did you mean 'task.prior_mean'?",
   f'{_SWEEP} --sweep=seed=1 --sweep=seed=2': 'twice',
@@ -52,15 +148,63 @@ _MISTAKES = {
   f'{_SWEEP} --sweep=seed=1 --part=a/b': "'a/b'",
   f'{_SWEEP} --sweep=seed=0..9999 --sweep=task.noise_std=0,1,2,3,4,5,6,7,8,9,10': '110',
 }
+# A URL in place of a folder.
+_URL = 'gs://bucket/run'
+_MISTAKES |= {
+  line: (_URL, 'folder')
+  for line in (
+    f'plot --workdir=taken --out={_URL}.png',
+    f'probe --checkpoint=. --out={_URL}',
+    f'probe --checkpoint=. --json={_URL}',
+    f'paper --smoke --llm={_URL}',
+    f'results --docs={_URL}',
+    f'catalog --export=table_1 --out={_URL}',
+    f'benchmarks.baselines --out={_URL}',
+    f'benchmarks.baselines --values={_URL}',
+    f'benchmark --json={_URL}',
+    f'{_AOT} --topology=v5e:4x8 --json={_URL}',
+    f'llm --config=configs/llm/smollm2.py --out={_URL}',
+    f'{_LLM}/smollm2.py --data={_URL}',
+  )
+}
+# These take a folder in a bucket; tests/training/test_buckets.py has what they refuse.
+_S3 = 's3://bucket/run'
+_MISTAKES |= {
+  f'{line}={_S3}': (_S3, 'give a local')
+  for line in (
+    f'{_SMOKE} --workdir',
+    f'{_SWEEP} --sweep=seed=0,1 --workdir',
+    'plot --workdir',
+    'probe --checkpoint',
+    'paper --smoke --out',
+    'atlas --out',
+    'headlines --out',
+  )
+}
 
 
-@pytest.mark.parametrize('line', _MISTAKES)
-def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, line):
-  monkeypatch.chdir(tmp_path)
-  (tmp_path / 'taken').write_text('mine')
-  answer = call(*line.split())
-  assert answer.code == 2, answer.err
-  (said,) = answer.err.splitlines()
-  assert said.startswith('error: ')
-  assert _MISTAKES[line] in said
-  assert [path.name for path in tmp_path.iterdir()] == ['taken']
+@pytest.mark.usefixtures('promotion_that_optax_needs')
+@pytest.mark.parametrize('line', _MISTAKES, ids=lambda line: line[:70])
+def test_a_mistake_is_one_line(call, folder, line):
+  before = sorted(folder.rglob('*'))
+  answer = call(*line.split(' '))
+  assert answer.code == 2, answer
+  (error,) = answer.err.splitlines()
+  assert error.startswith('error: ')
+  assert answer.out == ''
+  said = _MISTAKES[line]
+  for part in (said,) if isinstance(said, str) else said:
+    assert part in error
+  assert sorted(folder.rglob('*')) == before
+
+
+def test_without_the_extra_a_bucket_is_refused_in_one_line(call, folder, monkeypatch):
+  for name in [*sys.modules]:  # also of earlier tests
+    if name.split('.')[0] == 'gcsfs' or name == 'zoo.host.gcs':
+      monkeypatch.delitem(sys.modules, name)
+  monkeypatch.setitem(sys.modules, 'gcsfs', None)
+  answer = call(*_SMOKE.split(), f'--workdir={_URL}')
+  assert answer.code == 2
+  assert answer.err == (
+    "error: gcsfs is not installed; gs:// needs pip install 'icl-zoo[gcs]'\n"
+  )

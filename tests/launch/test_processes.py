@@ -1,6 +1,5 @@
 """Runs of several real processes, over loopback: layouts, faults, signals, mistakes."""
 
-import random
 import shutil
 import signal
 import time
@@ -11,8 +10,7 @@ import pytest
 from tests.compare import assert_close
 from tests.launch.processes import finish, start_together
 from tests.marks import FULL, mostly_full
-from tests.training.runs import assert_same_bits, saved_arrays, small_config
-from zoo.storage.steps import find_corruption, step_folders
+from tests.training.runs import saved_arrays, small_config
 from zoo.storage.workdir import open_workdir
 
 pytestmark = pytest.mark.slow
@@ -175,17 +173,6 @@ LONG = (
 )
 
 
-def complete_steps(workdir):
-  checkpoints = workdir / 'checkpoints'
-  if not checkpoints.is_dir():
-    return []
-  return [
-    int(folder.name)
-    for folder in step_folders(checkpoints)
-    if not find_corruption(folder)
-  ]
-
-
 def wait_for_progress(processes, workdir):
   """Waits until the run that was started has logged a step."""
   log = workdir / 'metrics.jsonl'
@@ -201,56 +188,3 @@ def wait_for_progress(processes, workdir):
         return
     assert time.monotonic() < deadline, 'no progress in three minutes'
     time.sleep(0.02)
-
-
-@pytest.mark.full
-def test_killed_and_stopped_at_random_a_run_loses_nothing_but_the_steps_since(
-  tmp_path, cache, full
-):
-  """Some of three processes is lost, or gets SIGTERM; the last launch ends the run."""
-  kills, stops = (20, 10) if full else (1, 1)
-  dice = random.Random(7)
-  faults = [signal.SIGKILL] * kills + [signal.SIGTERM] * stops
-  dice.shuffle(faults)
-  num_steps = 6000 if full else 1000
-  long = *LONG, f'--config.train.num_steps={num_steps}'
-  arguments = *long, f'--workdir={tmp_path}/run'
-  workdir, steps, slowest = tmp_path / 'run', [], 0.0
-  for count, number in enumerate(faults):
-    processes = start_together(*arguments, number=3, cache=cache)
-    try:
-      wait_for_progress(processes, workdir)
-      time.sleep(dice.uniform(0, 0.5))
-      hit = dice.randrange(3)
-      before = complete_steps(workdir)
-      processes[hit].send_signal(number)
-      start = time.monotonic()
-      for process in processes:
-        process.wait(timeout=60)
-      took = time.monotonic() - start
-    finally:
-      ended = finish(processes)
-      said = ''.join(text for _, text in ended)
-      print(said)
-    if steps:
-      assert said.count(f'resuming at step {steps[0]} of') == 1, said
-    steps = complete_steps(workdir)
-    assert set(before) <= set(steps)
-    print(f'{count}: {number.name} to {hit}, {took:.1f} s, newest step {steps[:1]}')
-    if number == signal.SIGTERM:
-      assert [code for code, _ in ended] == [143, 143, 143], said
-      assert said.count('rerun the same command') == 1
-    else:
-      assert all(code for code, _ in ended)
-      slowest = max(slowest, took)
-  print(f'slowest end behind a kill: {slowest:.1f} s')
-  ended = finish(start_together(*arguments, number=3, cache=cache))
-  assert [code for code, _ in ended] == [0, 0, 0], ended
-  ended = finish(
-    start_together(*long, f'--workdir={tmp_path}/whole', number=3, cache=cache)
-  )
-  assert [code for code, _ in ended] == [0, 0, 0], ended
-  whole = saved_arrays(tmp_path / 'whole', num_steps)
-  assert_same_bits(saved_arrays(workdir, num_steps), whole)
-  assert not (workdir / 'damaged').exists()
-  assert not list(workdir.rglob('*tmp*'))

@@ -2,11 +2,13 @@
 
 import pathlib
 import shutil
+import sys
 import types
 from typing import Any
 
 import pytest
 
+import launch
 import zoo
 from launch import cli
 from tests.launch.processes import ROOT
@@ -16,13 +18,6 @@ from zoo.host import files
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.parametrize('name', ['yq_lsa', 'configs/yq_lsa.py'])
-def test_a_config_is_found_by_its_name(call, name):
-  answer = call('main', f'--config={name}', '--config.train.num_steps=0')
-  assert answer.code == 2
-  assert 'config.train.num_steps is 0' in answer.err
 
 
 def test_a_file_of_the_folder_comes_first(tmp_path):
@@ -64,3 +59,22 @@ def test_the_catalogue_says_where_the_checkpoints_are(call):
   assert answer.code == 0, answer.err
   assert f'checkpoints in {ROOT}/checkpoints' in answer.out
   assert 'multi_head_lsa_11' in answer.out
+
+
+@pytest.mark.parametrize(
+  ('file', 'hides'),
+  [('zoo.py', True), ('configs/__init__.py', True), ('configs/own.py', False)],
+)
+def test_a_file_that_hides_a_package_is_named(
+  tmp_path, monkeypatch, capsys, file, hides
+):
+  (tmp_path / file).parent.mkdir(exist_ok=True)
+  (tmp_path / file).write_text('')
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.delitem(sys.modules, file.partition('/')[0].removesuffix('.py'))
+  if not hides:
+    return launch.refuse_shadows()
+  with pytest.raises(SystemExit, match='2'):
+    launch.refuse_shadows()
+  (line,) = capsys.readouterr().err.splitlines()
+  assert f'{tmp_path / file} hides the package' in line

@@ -26,6 +26,8 @@ def parse(call):
     ('task.prior_mean=[1,2],[3,4]', 'task.prior_mean', [[1, 2], [3, 4]]),
     ('optimizer.name=adam,sgd', 'optimizer.name', ['adam', 'sgd']),
     ('optimizer.clip_norm=null,1.0', 'optimizer.clip_norm', [None, 1.0]),
+    ('optimizer.clip_norm=None,1.0', 'optimizer.clip_norm', [None, 1.0]),
+    ('optimizer.learning_rate=0.1,abc', 'optimizer.learning_rate', [0.1, 'abc']),
   ],
 )
 def test_values_are_ranges_json_or_words(parse, text, field, values):

@@ -1,12 +1,11 @@
 """Sweeps and atlases of several processes; some are killed and gone on with."""
 
 import json
-import subprocess
 import time
 
 import pytest
 
-from tests.launch.processes import ROOT, command, environment
+from tests.launch.processes import command
 from tests.marks import FULL
 from tests.training.runs import assert_same_bits, bucket_arrays, saved_arrays
 from zoo.host.files import workdir_path
@@ -17,39 +16,30 @@ _STEPS = 200
 _NUM_POINTS = 64
 
 
-def _start(workdir, cache, part=None):
+@pytest.fixture
+def start_sweep(start):
   """Starts a sweep, or one of four parts of it."""
-  part = [] if part is None else [f'--part={part}/4']
-  return _launch(
-    'tests.launch.short_lease',
-    cache,
-    'sweep',
-    '--config=configs/multi_head_lsa.py:smoke',
-    f'--config.train.num_steps={_STEPS}',
-    '--config.checkpoint.every=20',
-    '--config.checkpoint.keep=1',
-    '--config.train.log_every=20',
-    f'--sweep=task.prior_mean={",".join(str(i / 16) for i in range(_NUM_POINTS))}',
-    f'--workdir={workdir}',
-    *part,
-  )
 
+  def start_sweep(workdir, part=None):
+    part = [] if part is None else [f'--part={part}/4']
+    flags = (
+      '--config=configs/multi_head_lsa.py:smoke',
+      f'--config.train.num_steps={_STEPS}',
+      '--config.checkpoint.every=20',
+      '--config.checkpoint.keep=1',
+      '--config.train.log_every=20',
+      f'--sweep=task.prior_mean={",".join(str(i / 16) for i in range(_NUM_POINTS))}',
+      f'--workdir={workdir}',
+    )
+    return start(*command('sweep', *flags, *part, module='tests.launch.short_lease'))
 
-def _launch(module, cache, *arguments):
-  return subprocess.Popen(
-    command(*arguments, module=module),
-    cwd=ROOT,
-    env=environment(cache),
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  return start_sweep
 
 
 def _finish(*processes):
   for process in processes:
-    _, stderr = process.communicate(timeout=900)
-    assert process.returncode == 0, stderr
+    said, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, said
 
 
 def _table(workdir):
@@ -75,20 +65,20 @@ def _kill(*processes):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize('place', ['folder', 'bucket'])
 def test_four_parts_of_which_two_are_killed_and_run_again(
-  tmp_path, cache, place, request
+  tmp_path, start_sweep, place, request
 ):
   whole, killed, one = tmp_path / 'whole', tmp_path / 'killed', tmp_path / 'one'
   if place == 'bucket':
     killed = workdir_path(request.getfixturevalue('bucket'))
-  _finish(*(_start(whole, cache, part) for part in (1, 2, 3, 4)))
-  processes = [_start(killed, cache, part) for part in (1, 2, 3, 4)]
+  _finish(*(start_sweep(whole, part) for part in (1, 2, 3, 4)))
+  processes = [start_sweep(killed, part) for part in (1, 2, 3, 4)]
   saved = '*/checkpoints/*/SHA256SUMS'
   _wait_until(lambda: len([*killed.glob(f'unfinished/{saved}')]) >= 2, processes)
   _kill(*processes[:2])
   _finish(*processes[2:])
   assert len([*killed.glob(f'points/{saved}')]) < _NUM_POINTS, 'killed too late'
-  _finish(*(_start(killed, cache, part) for part in (1, 2)))
-  _finish(*(_start(folder, cache) for folder in (whole, killed, one)))
+  _finish(*(start_sweep(killed, part) for part in (1, 2)))
+  _finish(*(start_sweep(folder) for folder in (whole, killed, one)))
   expected, found, alone = map(_table, (whole, killed, one))
   read = bucket_arrays if place == 'bucket' else saved_arrays
   for value, row in expected.items():

@@ -182,15 +182,6 @@ def test_what_is_found_late_is_told_before_anything_is_written(tmp_path, csv, pa
   assert not parrot.asked
 
 
-def test_no_examples_at_all(tmp_path, csv, parrot):
-  config = parrot_config(
-    prompts__num_examples=0, prompts__context_split='dev', readouts__grid_points=1001
-  )
-  summary = run(config, tmp_path / 'out', csv)
-  baselines = summary['baselines']
-  assert baselines['context_mean'] == baselines['constant']
-
-
 def test_answers_that_say_nothing_are_counted(tmp_path, csv, parrot):
   parrot.says = 'I would rather talk about the weather.'
   summary = run(parrot_config(), tmp_path / 'out', csv)
@@ -233,7 +224,12 @@ def test_the_shipped_configs_are_valid_and_locked(name):
 
 
 @pytest.mark.parametrize(
-  ('name', 'write'), [('sick_relatedness', write_sick), ('trec_qa', write_trec_qa)]
+  ('name', 'write'),
+  [
+    ('sick_relatedness', write_sick),
+    ('sick_entailment', write_sick),
+    ('trec_qa', write_trec_qa),
+  ],
 )
 def test_the_variants_of_published_benchmarks(tmp_path, parrot, name, write):
   config = small_config(variant=f'{name},smoke', guess__model='constant')

@@ -117,6 +117,7 @@ def test_classes_have_an_error_rate():
   assert summary['metric'] == 'error rate'
   assert summary['baselines']['constant']['loss'] == pytest.approx(2 / 3)
   assert summary['arms']['without_guess']['free']['loss'] == pytest.approx(1 / 2)
+  assert 'train majority    0.667' in table(summary)
   assert summary['arms']['with_guess']['free']['num_copied'] == 2
   drawn = plot(summary, lines)
   assert [panel.key for panel in drawn.panels] == ['a', 'b']

@@ -1,22 +1,5 @@
-import contextlib
-
 import jax
 import pytest
-
-
-@contextlib.contextmanager
-def promotion_that_optax_needs():
-  """Optax raises a float to an int32 array, which strict promotion refuses."""
-  jax.config.update('jax_numpy_dtype_promotion', 'standard')
-  yield
-  jax.config.update('jax_numpy_dtype_promotion', 'strict')
-
-
-@pytest.fixture
-def training():
-  """For a test that trains."""
-  with promotion_that_optax_needs():
-    yield
 
 
 @pytest.fixture(scope='session')
@@ -26,6 +9,6 @@ def made(tmp_path_factory):
   from zoo.studies.paper import reproduce
 
   out = tmp_path_factory.mktemp('paper')
-  with promotion_that_optax_needs():
+  with jax.numpy_dtype_promotion('standard'):  # which optax needs
     judged = reproduce(out, get_config, MADE, num_seeds=1, objective='exact')
   return out, judged

@@ -1,17 +1,15 @@
 """The whole paper, with twenty steps of training: one file, as they share the run."""
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.compare import refuses
 from tests.paper.browser import CHROMIUM, opened
 from tests.paper.settings import MADE, get_config
 from tests.test_plots import assert_drawn
 from zoo.reports.plots import from_csv
-from zoo.studies.paper import FIGURES, reproduce
+from zoo.studies.paper import FIGURES
 from zoo.studies.paper.claim import judge
 from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.reproduce import plot
@@ -40,25 +38,6 @@ _OVERFLOWING = """
 
 def read(out, name):
   return from_csv(name, (out / f'figure_{name}.csv').read_text())
-
-
-def test_a_mistake_is_refused_and_nothing_written(tmp_path):
-  mistakes: list[tuple[dict[str, Any], list[str]]] = [
-    ({'figures': ['2', 'contxt']}, ["unknown figure 'contxt'", "'context'"]),
-    ({'figures': []}, ['no figure']),
-    ({'num_seeds': 0}, ['the number of seeds is 0']),
-    ({'objective': 'exakt'}, ["unknown objective 'exakt'", "'exact'"]),
-  ]
-  for arguments, said in mistakes:
-    with refuses(*said):
-      reproduce(tmp_path / 'out', get_config, **arguments)
-  assert not list(tmp_path.iterdir())
-  (tmp_path / 'file').write_text('mine')
-  with refuses('cannot be the output folder'):
-    reproduce(tmp_path / 'file', get_config)
-  assert (tmp_path / 'file').read_text() == 'mine'
-  with refuses('~nobody-of-that-name', 'unknown user'):
-    reproduce('~nobody-of-that-name', get_config)
 
 
 @pytest.mark.slow
@@ -134,7 +113,7 @@ def test_trained_on_samples_figure_1_shows_loss_and_exact_risk(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_trained_is_not_trained_again(made, training):
+def test_what_is_trained_is_not_trained_again(made):
   out, _ = made
   points = [at for name in MADE for at in FIGURES[name].points]
   before = {path: path.stat().st_mtime_ns for path in out.glob('**/metrics.jsonl')}

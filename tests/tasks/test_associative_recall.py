@@ -141,10 +141,13 @@ def test_shifts_are_longer_contexts():
 @pytest.mark.parametrize(
   ('changes', 'said'),
   [
-    ({'num_values': 15}, 'num_values is 15; it must be ≥ num_keys, 16'),
-    ({'num_values': 3, 'num_pairs': 4}, 'num_values is 3; it must be ≥ num_pairs, 4'),
-    ({'num_pairs': 17}, 'num_pairs is 17; it must be ≤ num_keys, 16'),
-    ({'num_pairs': 9, 'context_length': 8}, 'and ≤ context_length, 8'),
+    ({'num_values': 15}, 'num_values is 15; it must be an integer ≥ 16'),
+    ({'num_values': 3, 'num_pairs': 4}, 'num_values is 3; it must be an integer ≥ 4'),
+    ({'num_pairs': 17}, 'num_pairs is 17; it must be an integer from 1 to 16'),
+    (
+      {'num_pairs': 9, 'context_length': 8},
+      'an integer from 1 to 8',
+    ),
   ],
 )
 def test_bad_input_is_refused_in_one_line(unchecked, changes, said):

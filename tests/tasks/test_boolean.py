@@ -172,8 +172,16 @@ def test_labels_are_signs_and_targets_their_probabilities(name):
 @pytest.mark.parametrize(
   ('name', 'changes', 'said'),
   [
-    ('sparse_parity', {'num_relevant': 6}, 'num_relevant is 6; it must be at most'),
-    ('nearest_neighbour', {'num_random': 9}, 'num_random is 9; it must be at most'),
+    (
+      'sparse_parity',
+      {'num_relevant': 6},
+      'num_relevant is 6; it must be an',
+    ),
+    (
+      'nearest_neighbour',
+      {'num_random': 9},
+      'num_random is 9; it must be an',
+    ),
   ],
 )
 def test_bad_input_is_refused_in_one_line(unchecked, name, changes, said):

@@ -237,6 +237,25 @@ def test_what_is_no_mixture_is_refused_in_one_line(parts, said, unchecked):
     _mixture(parts)
 
 
+@pytest.mark.usefixtures('register')
+def test_a_part_with_a_loss_of_its_own_is_refused():
+  @zoo.register_task('absolute')
+  class _(zoo.tasks.BaseTask):
+    num_features: int = _D
+    context_length: int = _C
+
+    def sample_one(self, key):
+      raise NotImplementedError
+
+    def loss(self, prediction, target):
+      return jnp.abs(prediction - target)
+
+  with refuses('parts: absolute has a loss of its own; all parts have the same'):
+    _mixture('task_pool + absolute')
+  _mixture('absolute')
+  _mixture("task_pool + mixture(parts='task_pool')")
+
+
 def test_each_object_needs_a_weight():
   with refuses('there are 1 tasks and 2 weights'):
     Mixture.of(TaskPool(), weights=(1.0, 1.0))

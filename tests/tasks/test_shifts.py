@@ -12,7 +12,7 @@ from tests.compiled import AS_USERS
 from tests.marks import mostly_full
 from zoo.core import losses, values
 from zoo.tasks import FunctionClass
-from zoo.tasks.base import Scale, ShiftedTask, Stretch, sample_signs
+from zoo.tasks.base import Scale, ShiftedTask, Stretch, dot, sample_signs
 
 _D, _C = 6, 4
 _CHANGED = [
@@ -68,6 +68,28 @@ def test_each_task_gets_the_shifts_that_make_sense():
   # The labels are classes, which have no size and no noise.
   assert [*_Classes().shifts()] == [*_CHANGED, *_LONGER]
   assert _task().shifts()['skewed'].shifts() == {}
+
+
+def test_shifts_of_a_task_that_holds_out_functions_are_measured_on_those():
+  @values.value
+  class Apart(FunctionClass):
+    num_features: int = _D
+    context_length: int = _C
+    part: str = 'training'
+
+    def sample_function(self, key):
+      return {'training': 1.0, 'held_out': -1.0}[self.part] * jnp.ones(_D)
+
+    def evaluate(self, function, x):
+      return dot(x, function[None])
+
+    def held_out(self):
+      return Apart(self.num_features, self.context_length, 'held_out')
+
+  shifted = Apart().shifts()['scale_x=2'].held_out()
+  assert shifted == ShiftedTask(Apart(part='held_out'), Scale(2.0))
+  one = _task().shifts()['scale_x=2']
+  assert one.held_out() is one
 
 
 def test_longer_contexts_are_the_same_task():

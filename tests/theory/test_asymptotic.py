@@ -12,6 +12,7 @@ import scipy.integrate
 import scipy.optimize
 
 import zoo
+from tests.compare import refuses
 from zoo import theory
 from zoo.tasks import TaskPool
 from zoo.theory import asymptotic, label_moments
@@ -205,6 +206,9 @@ def test_steps_in_rotated_frames():
   wanted = values.sum() - cross @ np.linalg.solve(gram, cross) / 40_000
   found = asymptotic.rotated_optimum(values, c, 2, noise)
   assert found == pytest.approx(wanted, rel=0.02)
+  with refuses('num_steps is 3; so many steps leave less than 1e-08 of the risk'):
+    asymptotic.rotated_optimum([1.0, 1.0, 1.0], 10**5, 3)
+  assert asymptotic.rotated_optimum([0.0, 0.0], c, 2) == 0
   risks = [asymptotic.rotated_optimum(values, c, k, noise) for k in (1, 2, 3, 4)]
   assert np.all(np.diff(risks) < 0)
 

@@ -240,6 +240,9 @@ def test_mistakes_are_one_line(plane):
     'rank': lambda: dynamics.separate_heads(2, 1, 0, 0.1),
     'only YqLSA and LTB': lambda: dynamics.guess_time(heads, task),
     'no guess to learn': lambda: dynamics.guess_time(model, task_of(2, 3)),
+    'begins at 0 of the prior mean': lambda: dynamics.guess_time(
+      zoo.models.LTB(2, init_scale=0.0, rngs=nnx.Rngs(0)), task
+    ),
   }
   for message, call in calls.items():
     with pytest.raises(zoo.UserError, match=message):

@@ -286,7 +286,7 @@ def test_refusals(unchecked):
     labels.exact_risk(rule, general(2))
   with refuses('of type Wrapped'):
     theory.exact_risk(rule, Wrapped(TaskPool(2, 3)))
-  with refuses('the subject has 2 features; the task has 3'):
+  with refuses('the model has 2 features; the task has 3'):
     theory.exact_risk(rule, pool(3, 3))
   with refuses('num_features is 49; it must be ≤ 48'):
     labels.optimum(isotropic(49, 3))

@@ -2,9 +2,10 @@
 
 They have the states, shapes and layouts of real programs, and `Program` itself loads,
 cuts and compares; only what is compiled is replaced. A model descends the distance of
-its arrays to a target, which moves from step to step, in float32: the same bits however
-the steps are cut into calls, and side by side as alone. It diverges at large learning
-rates, and where the prior mean is large.
+each number in its arrays to a target, which moves from step to step, in float32; its
+loss is that of the first number of each array. So it has the same bits however the
+steps are cut into calls, and side by side as alone, whatever its arrays are filled up
+with. It diverges at large learning rates, and where the prior mean is large.
 """
 
 import functools
@@ -43,17 +44,15 @@ def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
   """The program of a model for each config, `stacked` along a first axis."""
   config = max(configs, key=num_heads)
   mesh = make_mesh(config)
-  parts = [_abstract(one)[1] for one in configs]
   graphs, abstract = _abstract(config)
   if stacked:
     abstract = stack_abstract(abstract, len(configs), None)
   layout = Layout(abstract)
-  steps: Any = _Steps(configs, layout, parts, stacked)
+  steps: Any = _Steps(configs, layout, stacked)
   numbers = Numbers(build_task(config), None)
   given = [build_task(one) for one in configs], mesh, layout, graphs['model'], False
   program: Any = Program([*configs], *given, steps, _key(), numbers, steps.init)
-  models = [part['model'] for part in parts]
-  program.evaluation = _Evaluation(configs, models, stacked)
+  program.evaluation = _Evaluation(configs, stacked)
   program.compare = lambda state: _compare(configs)
   return program
 
@@ -132,38 +131,32 @@ def _abstract(config: Config) -> tuple[State, State]:
 class _Steps:
   """Stands for the compiled steps, and for the compiled initialization."""
 
-  def __init__(self, configs, layout, parts, stacked):
-    self._configs, self._layout, self._stacked = configs, layout, stacked
+  def __init__(self, configs, layout, stacked):
+    self._layout, self._stacked = layout, stacked
     self._wanted = jax.tree.leaves(layout.kept)
-    self._parts = [jax.tree.leaves(part) for part in parts]  # without padding
     self._numbers = [_Numbers(config) for config in configs]
 
   def init(self) -> State:
-    return self._put(
-      [
-        self._stack([one.start(i, part[i].shape) for one, part in self._models()], i)
-        for i in range(len(self._wanted))
-      ]
-    )
+    leaves = []
+    for i, wanted in enumerate(self._wanted):
+      shape = wanted.shape[1:] if self._stacked else wanted.shape
+      each = [one.start(i, shape) for one in self._numbers]
+      leaves.append(np.stack(each) if self._stacked else each[0])
+    return self._put(leaves)
 
   def __call__(self, state, key, start, stop, numbers) -> tuple[State, dict[str, Any]]:
-    leaves = [np.array(leaf) for leaf in jax.tree.leaves(jax.device_get(state))]
-    if not self._stacked:
-      leaves = [leaf[None] for leaf in leaves]
-    n, step = len(self._configs), int(start)
+    leaves = _by_model(state, self._stacked)
+    n, step = len(self._numbers), int(start)
     metrics = {
       'loss': np.ones(n, 'f'),
       'grad_norm': np.ones(n, 'f'),
       'finite': np.ones(n, bool),
     }
     while step < int(stop) and metrics['finite'].any():
-      for m, (one, part) in enumerate(self._models()):
-        cut = _cut(m, part)
-        whole = [leaf[at].copy() for leaf, at in zip(leaves, cut, strict=True)]
-        metrics['loss'][m], metrics['grad_norm'][m] = one.step(whole, step)
-        for leaf, at, after in zip(leaves, cut, whole, strict=True):
-          leaf[at] = after
-      metrics['finite'] = np.isfinite(metrics['loss'] + metrics['grad_norm'])
+      for m, one in enumerate(self._numbers):
+        loss = one.step([leaf[m, ...] for leaf in leaves], step)
+        metrics['loss'][m], metrics['grad_norm'][m] = loss, np.sqrt(loss)
+      metrics['finite'] = np.isfinite(metrics['loss'])
       step += 1
     for leaf in leaves:
       metrics['finite'] &= np.isfinite(leaf).reshape(n, -1).all(axis=1)
@@ -186,17 +179,6 @@ class _Steps:
     sizes = 'argument_size_in_bytes', 'output_size_in_bytes', 'temp_size_in_bytes'
     return types.SimpleNamespace(alias_size_in_bytes=0, **{name: 0 for name in sizes})
 
-  def _models(self):
-    return zip(self._numbers, self._parts, strict=True)
-
-  def _stack(self, leaves: Sequence[np.ndarray], i: int) -> np.ndarray:
-    if not self._stacked:
-      return leaves[0]
-    padded = np.zeros(self._wanted[i].shape, leaves[0].dtype)
-    for m, leaf in enumerate(leaves):
-      padded[(m, *map(slice, leaf.shape))] = leaf
-    return padded
-
   def _put(self, leaves: Sequence[np.ndarray]) -> State:
     put = [
       jax.device_put(np.asarray(leaf, wanted.dtype), wanted.sharding)
@@ -210,9 +192,10 @@ def _traced():
   return jax.make_jaxpr(jnp.dot)(np.ones((2, 3), 'f'), np.ones((3, 2), 'f'))
 
 
-def _cut(m: int, part: Sequence[Any]) -> list[tuple]:
-  """Where the arrays of the m-th model are, without padding."""
-  return [(m, *map(slice, leaf.shape)) for leaf in part]
+def _by_model(state: Any, stacked: bool) -> list[np.ndarray]:
+  """Copies of all arrays, whose first axis is that of the models."""
+  leaves = [np.array(leaf) for leaf in jax.tree.leaves(jax.device_get(state))]
+  return leaves if stacked else [leaf[None] for leaf in leaves]
 
 
 class _Numbers:
@@ -229,25 +212,23 @@ class _Numbers:
     size = int(np.prod(shape))
     return np.random.default_rng((self._seed, i)).random(size, 'f').reshape(shape)
 
-  def step(self, leaves: list[np.ndarray], step: int) -> tuple[np.float32, np.float32]:
-    """Updates the arrays in place; the loss and the norm of the gradient before."""
-    target = self._mean + self._draw(step)
-    loss = norm = np.float32(0)
+  def step(self, leaves: Sequence[np.ndarray], step: int) -> np.float32:
+    """Updates the arrays in place; the loss before, also the gradient's square."""
+    target, loss = self._mean + self._draw(step), np.float32(0)
     with np.errstate(all='ignore'):
-      for i, leaf in enumerate(leaves):
-        if leaf.dtype.kind != 'f':
-          leaves[i] = leaf + leaf.dtype.type(1) if leaf.dtype.kind in 'iu' else leaf
-          continue
-        gradient = leaf - target
-        loss = loss + np.square(gradient).mean(dtype='f')
-        norm = norm + np.square(gradient).sum(dtype='f')
-        leaves[i] = leaf - self._rate * gradient
-    return loss, np.sqrt(norm)
+      for leaf in leaves:
+        if leaf.dtype.kind == 'f':
+          gradient = leaf - target
+          loss = loss + np.square(gradient.flat[0])
+          leaf -= self._rate * gradient
+        elif leaf.dtype.kind in 'iu':
+          leaf += leaf.dtype.type(1)
+    return loss
 
   def risk(self, leaves: Sequence[np.ndarray], draws: Any) -> Any:
     """The loss of each of these prompts."""
     with np.errstate(all='ignore'):
-      at = np.float32(sum(leaf.mean(dtype='f') for leaf in leaves) / len(leaves))
+      at = np.float32(sum(leaf.flat[0] for leaf in leaves) / len(leaves))
       return np.square(at - self._mean - self._noise * draws)
 
   def held_out(self, num_batches: int, batch_size: int) -> np.ndarray:
@@ -260,11 +241,10 @@ class _Numbers:
 
 
 class _Evaluation(Evaluation):
-  """Measures the mean of all arrays; less is possible after more examples."""
+  """Measures the mean over all arrays; less is possible after more examples."""
 
-  def __init__(self, configs: Sequence[Config], models: Sequence[Any], stacked: bool):
+  def __init__(self, configs: Sequence[Config], stacked: bool):
     self.num_models, self._stacked = len(configs), stacked
-    self._parts = [jax.tree.leaves(model) for model in models]  # without padding
     config = configs[0]
     self._sizes = config.eval.num_batches, config.train.batch_size
     self.num_prompts = self._sizes[0] * self._sizes[1]
@@ -278,13 +258,16 @@ class _Evaluation(Evaluation):
     pass
 
   def start(self, model_state: Any, sampled: bool) -> Any:
-    models = self._models(model_state)
+    arrays = _by_model(model_state, self._stacked)
+    models = [
+      (one, [leaf[m, ...] for leaf in arrays]) for m, one in enumerate(self._numbers)
+    ]
     moments: dict[str, Any] = {}
-    rules = []
-    for optimum, (one, leaves) in zip(
-      self.references.optimal_risks, models, strict=True
-    ):
-      rules.append(optimum + float(one.risk(leaves, np.float32(0))))
+    optima = self.references.optimal_risks
+    rules = [
+      optimum + float(one.risk(leaves, np.float32(0)))
+      for optimum, (one, leaves) in zip(optima, models, strict=True)
+    ]
     if sampled and self.num_prompts:
       losses = np.stack(
         [one.risk(leaves, one.held_out(*self._sizes)) for one, leaves in models]
@@ -294,15 +277,6 @@ class _Evaluation(Evaluation):
     exact = np.array(rules)
     rest = np.zeros((exact.size, 1, 1)), np.zeros(()), np.zeros((1, 1))
     return jax.device_put(moments), LearningRule(exact, *rest)
-
-  def _models(self, state: Any) -> list[tuple[_Numbers, list[np.ndarray]]]:
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.device_get(state))]
-    if not self._stacked:
-      leaves = [leaf[None] for leaf in leaves]
-    return [
-      (one, [leaf[at].copy() for leaf, at in zip(leaves, _cut(m, part), strict=True)])
-      for m, (one, part) in enumerate(zip(self._numbers, self._parts, strict=True))
-    ]
 
   def _exact_risks(self, rules: Any) -> list[float]:
     return rules.init.tolist()

@@ -2,8 +2,10 @@
 
 import copy
 import functools
+import json
 import pathlib
 import signal
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -22,6 +24,18 @@ OF_THE_LAUNCH = (
   *('steps_per_second', 'cpu_ms_per_step', 'flops_per_second', 'wall_time'),
   *('tokens_per_second', 'peak_memory_bytes'),
 )
+
+
+def lines_of(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """What a run has logged, line by line."""
+  text = (workdir / 'metrics.jsonl').read_text()
+  return [json.loads(line) for line in text.splitlines()]
+
+
+def of_each_launch(content: Mapping[str, Any]) -> dict[str, Any]:
+  """A line, a summary, or a row of a table without what differs between launches."""
+  return {name: one for name, one in content.items() if name not in OF_THE_LAUNCH}
+
 
 # The arrays of a step that a fake program has saved.
 ARRAYS = 'origin/arrays.npz'

@@ -9,11 +9,13 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.checkpoints.states import flip
 from tests.compare import refuses
 from tests.training.runs import (
-  OF_THE_LAUNCH,
   assert_same_bits,
   bucket_arrays,
+  lines_of,
+  of_each_launch,
   saved_arrays,
   signal_at_step_4,
   small_config,
@@ -59,24 +61,15 @@ def whole(tmp_path_factory):
   return workdir
 
 
-def lines_in(path):
-  lines = [json.loads(line) for line in path.read_text().splitlines()]
-  return [
-    {name: value for name, value in line.items() if name not in OF_THE_LAUNCH}
-    for line in lines
-  ]
-
-
 def assert_is_whole(folder, whole):
   """Fails unless the run in the bucket has ended as the local one has."""
   assert_same_bits(bucket_arrays(folder, 12), saved_arrays(whole, 12))
-  assert lines_in(folder / 'metrics.jsonl') == lines_in(whole / 'metrics.jsonl')
-  summaries = [
-    json.loads((one / 'summary.json').read_text()) for one in (folder, whole)
-  ]
-  for summary in summaries:
-    for name in OF_THE_LAUNCH:
-      summary.pop(name, None)
+  lines, summaries = [], []
+  for one in folder, whole:
+    lines.append([*map(of_each_launch, lines_of(one))])
+    summary = json.loads((one / 'summary.json').read_text())
+    summaries.append(of_each_launch(summary))
+  assert lines[0] == lines[1]
   assert summaries[0] == summaries[1]
   assert (folder / '.lock').read_text() == 'nobody'
 
@@ -206,13 +199,6 @@ def test_interrupted_killed_and_resumed_it_ends_as_a_local_run(
   assert names_below(folder) == names
 
 
-def flip(path):
-  data = bytearray(path.read_bytes())
-  if data:
-    data[len(data) // 2] ^= 0x10
-  path.write_bytes(bytes(data) or b'?')
-
-
 def test_no_damage_to_any_object_is_restored(folder, whole, stop_at, caplog, full):
   stop_at(8)
   train(small_config(), folder)
@@ -238,22 +224,14 @@ def test_no_damage_to_any_object_is_restored(folder, whole, stop_at, caplog, ful
   assert_is_whole(folder, whole)
 
 
-def test_another_config_and_another_content_are_refused(folder):
-  write_atomically(folder / 'mine', '')
-  with refuses(str(folder), 'is not empty and holds no run (it has mine)'):
-    open_workdir(folder, small_config())
-  delete_folder(folder)
-  open_workdir(folder, small_config(seed=3))
-  write_atomically(folder / 'summary.json', '{}')
-  with refuses(str(folder), 'belongs to another config', 'seed (3 there, 0 here)'):
-    open_workdir(folder, small_config())
-  assert names_below(folder) == ['config.json', 'summary.json']
-
-
 def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
   folder, whole, monkeypatch, short_lease
 ):
   used = folder / 'used'
+  write_atomically(used / 'mine', '')
+  with refuses('is not empty and holds no run (it has mine)'):
+    open_workdir(used, small_config())
+  delete_folder(used)
   open_workdir(used, small_config())
   with leased(used, 1.0), refuses('/used', 'is in use'):
     train(small_config(), used)
@@ -320,11 +298,9 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
     workdir, here = row.pop('workdir'), other.pop('workdir')
     assert str(workdir.relative_to(folder)) == str(here.relative_to(tmp_path))
     assert_same_bits(bucket_arrays(workdir, 12), saved_arrays(here, 12))
-    assert lines_in(workdir / 'metrics.jsonl') == lines_in(here / 'metrics.jsonl')
-    for name in OF_THE_LAUNCH:
-      row.pop(name)
-      other.pop(name)
-    assert row == other
+    logged = [[*map(of_each_launch, lines_of(one))] for one in (workdir, here)]
+    assert logged[0] == logged[1]
+    assert of_each_launch(row) == of_each_launch(other)
     assert zoo.load(workdir).config == zoo.load(here).config
   made = {path.name for path in tmp_path.iterdir()}
   assert {path.name for path in folder.iterdir()} == made
@@ -348,10 +324,8 @@ def test_parts_are_held_apart_and_a_sweep_is_the_same_in_parts(
       assert sweeps.sweep(config, POINTS, workdir, part)
       assert not (workdir / 'table.json').exists()
     assert sweeps.sweep(config, POINTS, workdir)
-    tables.append(json.loads((workdir / 'table.json').read_text()))
-  for row in [*tables[0], *tables[1]]:
-    for name in OF_THE_LAUNCH:
-      row.pop(name)
+    rows = json.loads((workdir / 'table.json').read_text())
+    tables.append([*map(of_each_launch, rows)])
   assert tables[0] == tables[1]
 
 

@@ -15,7 +15,7 @@ from tests.settings import curve_key
 from tests.training.runs import small_config
 from zoo.config import schema
 from zoo.config.mesh import make_mesh
-from zoo.config.validation import to_json, validate
+from zoo.config.validation import to_json
 from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
@@ -109,12 +109,6 @@ def test_the_loss_at_every_example_is_the_mean_over_prefixes():
   assert_close(query, np.mean(at_query), 1e-5)
   for one, two in zip(gradient, other, strict=True):
     assert not np.any(np.isclose(one, two, rtol=1e-3))
-
-
-def test_every_and_exact_contradict_each_other():
-  config = small_config(objective__positions='every', objective__name='exact')
-  with refuses("config.objective.positions is 'every'", 'exact'):
-    validate(config)
 
 
 @pytest.fixture(scope='module')

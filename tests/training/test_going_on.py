@@ -11,6 +11,7 @@ import zoo
 from tests.compare import refuses
 from tests.training import fake_program
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
+from zoo.config.validation import validate
 from zoo.core.errors import RunError
 from zoo.training import grid, sweep
 from zoo.training.records import read_lines, risk_of
@@ -91,6 +92,10 @@ def test_the_best_saved_step_is_kept_beside_the_newest(tmp_path, fake):
   assert kept.name == str(best)
   newest = [one.name for one in (tmp_path / 'checkpoints').iterdir()]
   assert newest == ['24']
+  config.eval.num_batches = 0
+  validate(config)  # by the exact risk
+  with refuses('keep_best is True, and config.eval.num_batches is 0'):
+    validate(small_config('gru', checkpoint__keep_best=True, eval__num_batches=0))
 
 
 def test_training_starts_from_the_weights_of_another_run():

@@ -39,15 +39,17 @@ def test_the_trajectory_is_the_same_up_to_the_order_of_sums(mesh, heads, parts):
   split = Run(fsdp(*mesh, **changes))
   for run in (plain, split):
     metrics = run.train(0, 12)
+  assert_same_state(split, plain)
+  assert metrics['finite']
+
+
+def assert_same_state(split, plain):
   with jax.set_mesh(split.mesh):
     whole = split.layout.saveable(split.state)
-  for leaf, other in zip(
-    jax.tree.leaves(whole), jax.tree.leaves(plain.state), strict=True
-  ):
+  for leaf, other in zip(*map(jax.tree.leaves, (whole, plain.state)), strict=True):
     # Adam divides by the root of a second moment that 12 steps of float32 sums, each
     # good to about 1e-7, have made: what is left of seven digits is four or more.
     assert_close(leaf, other, relative=1e-4)
-  assert metrics['finite']
 
 
 # 5 heads on 2 devices: one more, of zeros; the 4 rows on 4 devices: none. 9 heads on
@@ -175,9 +177,4 @@ def test_any_architecture_is_split(monkeypatch):
   (weights,) = (leaf for leaf in jax.tree.leaves(split.state['model']) if leaf.ndim)
   assert weights.shape == (8, 3, 3, 5)
   assert weights.addressable_shards[0].data.shape == (1, 3, 3, 5)
-  with jax.set_mesh(split.mesh):
-    whole = split.layout.saveable(split.state)
-  for leaf, other in zip(
-    jax.tree.leaves(whole), jax.tree.leaves(plain.state), strict=True
-  ):
-    assert_close(leaf, other, relative=1e-4)
+  assert_same_state(split, plain)

@@ -1,7 +1,5 @@
 """What the steps see: whole prompts, or their statistics where these are cheaper."""
 
-from typing import Any
-
 import jax
 import numpy as np
 import pytest
@@ -139,31 +137,3 @@ def test_what_is_trained_is_what_the_model_predicts(make, positions):
 def _transformer(num_loops):
   given = {'num_loops': num_loops, 'num_trained_loops': 1}
   return zoo.models.Transformer(3, 4, num_layers=1, width=4, rngs=_RNGS, **given)
-
-
-@pytest.mark.slow
-def test_a_transformer_trained_at_the_query_computes_that_alone():
-  """The last layer is needed at the query alone; the loss adds next to nothing."""
-  task = isotropic(3, 20)
-  config = small_config('transformer', objective__positions='query')
-  model = zoo.models.Transformer(3, 20, num_layers=1, width=16, rngs=_RNGS)
-  graph, state = nnx.split(model)
-  prompt = jax.eval_shape(lambda: task.sample(jax.random.key(0), 16))
-  objective = make_objective(config, task, statistics=False)
-
-  def operations(function, *given):
-    with jax.set_mesh(jax.make_mesh((1,), ('data',), axis_types=(_AUTO,))):
-      found: Any = jax.jit(function).lower(*given).compile().cost_analysis()
-      return found['flops']
-
-  sampling = operations(lambda: task.sample(jax.random.key(0), 16))
-  trained = operations(
-    lambda state: objective(
-      nnx.merge(graph, state), jax.random.key(0), numbers_of(task)
-    ),
-    state,
-  )
-  alone = operations(
-    lambda state, prompt: nnx.merge(graph, state)(prompt), state, prompt
-  )
-  assert trained - sampling <= 1.02 * alone

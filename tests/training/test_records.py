@@ -4,20 +4,6 @@ from zoo.training import records
 from zoo.training.records import Progress
 
 
-def test_the_bar_estimates_from_when_everything_is_compiled(monkeypatch):
-  now = 100.0
-  with Progress('label', 0, 1000) as progress:
-    bar = progress._bar
-    monkeypatch.setattr(bar, '_time', lambda: now)
-    bar.start_t = bar.last_print_t = now
-    now += 600.0  # compiling
-    progress.start_clock(0)
-    now += 20.0
-    progress.advance(10)
-    assert bar.format_dict['elapsed'] == 20.0
-    assert bar.n == 10
-
-
 def test_speed_leaves_out_what_came_before_the_clock(monkeypatch):
   wall, cpu = 600.0, 300.0
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.compare import refuses
-from tests.training.runs import OF_THE_LAUNCH, signal_at_step_4, small_config
+from tests.training.runs import of_each_launch, signal_at_step_4, small_config
 from zoo.host.parts import Part, parse_part
 from zoo.storage.workdir import locked
 from zoo.training import sweeps
@@ -32,10 +32,7 @@ def _configs(points=_POINTS):
 
 def _results(workdir):
   rows = json.loads((workdir / 'table.json').read_text())
-  return [
-    {name: value for name, value in row.items() if name not in OF_THE_LAUNCH}
-    for row in rows
-  ]
+  return [*map(of_each_launch, rows)]
 
 
 def test_each_program_is_cut_into_runs_of_neighbours_which_are_dealt():

@@ -12,10 +12,17 @@ import jax
 import numpy as np
 import pytest
 
+from tests.checkpoints.states import flip
 from tests.compare import refuses
 from tests.marks import FULL
 from tests.training import fake_program
-from tests.training.runs import assert_same_bits, saved_arrays, small_config
+from tests.training.runs import (
+  ARRAYS,
+  assert_same_bits,
+  lines_of,
+  saved_arrays,
+  small_config,
+)
 from zoo import theory
 from zoo.config.validation import build_task
 from zoo.core.errors import RunError
@@ -23,12 +30,6 @@ from zoo.host.files import read_json
 from zoo.storage.steps import find_corruption
 from zoo.storage.workdir import open_workdir
 from zoo.training import train, trainer
-
-
-def lines_of(workdir):
-  return [
-    json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()
-  ]
 
 
 @pytest.mark.parametrize(
@@ -182,31 +183,13 @@ def test_a_damaged_newest_step_falls_back_and_ends_at_the_same_bits(
   train(config, tmp_path / 'whole')
   train(config, tmp_path / 'hurt')
   newest = tmp_path / 'hurt/checkpoints/12'
-  data = max(newest.rglob('*.npz'), key=lambda path: path.stat().st_size)
-  content = bytearray(data.read_bytes())
-  content[len(content) // 2] ^= 1
-  data.write_bytes(bytes(content))
+  flip(newest / ARRAYS)
   train(config, tmp_path / 'hurt')
   assert 'checkpoint step 12 is damaged' in caplog.text
   assert 'resuming at step 8' in caplog.text or caplog.text.count('\n') == 1
   assert_same_bits(
     saved_arrays(tmp_path / 'hurt', 12), saved_arrays(tmp_path / 'whole', 12)
   )
-
-
-@pytest.mark.slow
-def test_yq_lsa_learns_to_be_one_step_of_gradient_descent(tmp_path):
-  config = small_config(
-    train__num_steps=1500, optimizer__learning_rate=2e-2, train__batch_size=256
-  )
-  config.train.log_every, config.checkpoint.every, config.eval.every = 100, 1500, 1500
-  config.eval.num_batches, config.eval.num_compared = 64, 4096
-  summary: Any = train(config, tmp_path)
-  assert summary is not None
-  # The same prompts for both, and the optimum is GD itself: what is left over is what
-  # training has not reached, not noise.
-  gd = summary['comparison']['gd']
-  assert -4 * gd['difference_stderr'] < gd['difference'] < 0.02 * gd['mean'][-1]
 
 
 def test_prompts_are_fresh_at_every_step_and_the_held_out_ones_always_the_same(

@@ -13,14 +13,18 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.launch.processes import ROOT
-from tests.training.runs import assert_same_bits, saved_arrays, small_config
+from tests.training.runs import (
+  assert_same_bits,
+  lines_of,
+  saved_arrays,
+  small_config,
+)
 
 
 def test_the_logged_steps_are_yielded_and_the_last_has_the_summary(tmp_path, fake):
   events = [*zoo.training_run(small_config(), tmp_path)]
   assert [event.step for event in events] == [4, 6, 8, 12]
-  text = (tmp_path / 'metrics.jsonl').read_text()
-  assert [event.metrics for event in events] == [*map(json.loads, text.splitlines())]
+  assert [event.metrics for event in events] == lines_of(tmp_path)
   assert [event.summary for event in events[:-1]] == [None] * 3
   assert events[-1].summary == json.loads((tmp_path / 'summary.json').read_text())
 

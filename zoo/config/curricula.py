@@ -39,6 +39,8 @@ class Stage(NamedTuple):
 # takes the section `curriculum` as well.
 curricula = Registry('curriculum')
 GROWING = 'growing'
+_LEAST = {'features': 1, 'examples': 0, 'loops': 1}  # of a stage
+_MOST_STAGES = 1000  # of a user's curriculum that are checked
 
 
 def has_curriculum(config: Curriculum) -> bool:
@@ -82,9 +84,16 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
   limits = _limits(task, model)
   for field, most in limits.items():
     first = getattr(section, field)
+    if first is not None and section.name != GROWING:
+      raise UserError(
+        f'config.curriculum.{field} is {first}; it must be None for the curriculum '
+        f'{section.name!r}, which is a function of the step'
+      )
     if first is not None and first > most:
       raise UserError(f'config.curriculum.{field} is {first}; it must be ≤ {most}')
   stage = _abstract_stage(config)
+  if section.name != GROWING:
+    _check_least(config)
   if stage.features is not None and not isinstance(task, FunctionClass):
     raise UserError(
       f'config.curriculum: the features of {config.task.name!r} cannot grow; it is no '
@@ -100,6 +109,20 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
       f'config.curriculum: {config.model.name!r} has no loops that can grow; it needs '
       'config.model.num_trained_loops > 1'
     )
+
+
+def _check_least(config: Config) -> None:
+  """Raises UserError for a stage without a loss, at some of the steps."""
+  section, last = config.curriculum, config.train.num_steps - 1
+  steps = np.unique(np.linspace(0, last, _MOST_STAGES).astype(np.int32))
+  of_step = jax.jit(jax.vmap(lambda step: stage_at(section, step)))
+  for field, found in jax.device_get(of_step(steps))._asdict().items():
+    if found is not None and (few := found < _LEAST[field]).any():
+      at = int(np.argmax(few))
+      raise UserError(
+        f'the curriculum {section.name!r} has {found[at]} {field} at step {steps[at]}; '
+        f'it must have {_LEAST[field]} or more'
+      )
 
 
 def log_unended(config: Config, task: Task, model: Model) -> None:

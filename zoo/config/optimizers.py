@@ -112,6 +112,11 @@ def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None
       f'config.optimizer.decay_share is {config.decay_share:g}; with {warmup} steps of '
       f'warm-up the decay is longer than train.num_steps, which is {num_steps}'
     )
+  if config.schedule == 'constant' and config.final_share != 0:
+    raise UserError(
+      f'config.optimizer.final_share is {config.final_share:g}; it must be 0 for the '
+      "schedule 'constant', which has no decay"
+    )
   takes = inspect.signature(optimizers.get(name)).parameters
   own = [option for option in OPTIONS if option in takes]
   for option in OPTIONS:

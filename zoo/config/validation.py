@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from zoo import theory
@@ -16,7 +17,7 @@ from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
 from zoo.config.building import check_forms
 from zoo.config.curricula import check_curriculum
-from zoo.config.optimizers import check_optimizer
+from zoo.config.optimizers import build_optimizer, check_optimizer, optimizers
 from zoo.config.schema import Config as Config
 from zoo.config.schema import Section as Section
 from zoo.config.schema import check_fields as check_fields
@@ -67,13 +68,34 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
   if num_devices is None:  # the memory of another machine is unknown
     memory.check_reference(task)
   _check_model(config, task, abstract, model)
+  has_risk = theory.covers(task) and isinstance(abstract, FollowsRule | HasExactForm)
+  if config.checkpoint.keep_best and not (config.eval.num_batches or has_risk):
+    raise UserError(
+      'config.checkpoint.keep_best is True, and config.eval.num_batches is 0; it needs '
+      f'held-out prompts, since no exact risk of {config.model.name!r} is known'
+    )
   check_forms(config, abstract, task)
+  _check_own_optimizer(config, abstract)
   # These checks compute, so they are left out for devices that need not exist.
   if num_devices is None and not theory.is_ours(task):
     contracts.check_sampled(task, batch_size=min(512, config.train.batch_size))
   if num_devices is None and not theory.is_ours(abstract):
     made = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
     contracts.check_before_training(made, task)
+
+
+def _check_own_optimizer(config: Config, model: Model) -> None:
+  """Raises UserError for a user's optimizer that cannot update the abstract model."""
+  name = config.optimizer.name
+  if optimizers.get(name).__module__.startswith('zoo.'):
+    return
+
+  def update(weights: PyTree) -> PyTree:
+    optimizer = build_optimizer(config.optimizer, config.train.num_steps)
+    return optimizer.update(weights, optimizer.init(weights), weights)
+
+  with contracts.one_line(f'the optimizer {name!r}'):
+    jax.eval_shape(update, nnx.as_pure(nnx.state(model, nnx.Param)))
 
 
 def num_heads(config: Config) -> int:

@@ -91,6 +91,12 @@ def shown(entries: Sequence[str], number: int = 12) -> str:
   return ', '.join(in_one_line(one, 200) for one in entries[:number]) + rest
 
 
+def check_same(what: str, of_model: int, of_task: int) -> None:
+  """Raises UserError unless a model has as many features, say, as a task."""
+  if of_model != of_task:
+    raise UserError(f'the model has {of_model} {what}; the task has {of_task}')
+
+
 def check_count(
   name: str, value: object, minimum: int = 1, maximum: int | None = None
 ) -> int:

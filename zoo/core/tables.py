@@ -1,8 +1,9 @@
-"""Numbers and tables as plain text, for a terminal or as CSV."""
+"""Numbers and tables as text: for a terminal, for a page in Markdown, or as CSV."""
 
 import csv
+import dataclasses
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from zoo.core.errors import printable
@@ -41,6 +42,26 @@ def format_table(
     ).rstrip()
     for line in lines
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """Rows of cells, each as long as the header if there is one."""
+
+  rows: Sequence[Sequence[str]]
+  header: Sequence[str] = ()
+  title: str = ''
+  note: str = ''
+
+  def text(self) -> str:
+    """The header and the rows for a terminal."""
+    return format_table(self.rows, self.header)
+
+  def markdown(self, right: Container[int] = ()) -> str:
+    """The header and the rows in Markdown; columns of these numbers end flush right."""
+    rule = ['--:' if i in right else '---' for i in range(len(self.header))]
+    lines = [self.header, rule, *self.rows]
+    return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 
 def to_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:

@@ -96,7 +96,8 @@ def compare_all(
         few = min(num_prompts, _NUM_SLOW_PROMPTS) if slow else num_prompts
         others[name] = measure(baseline, lengths, few)
     except Exception as error:
-      if not _may_fail(baseline, error):
+      # A user's baseline, or a missing library, must not cost the result of a long run.
+      if is_ours(baseline) and not isinstance(error, UserError):
         raise
       kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
       reason = in_one_line(error)
@@ -120,14 +121,6 @@ class _Losses(NamedTuple):
   accuracies: Float[np.ndarray, 'p n'] | None
   lengths: Sequence[int]
   exact: float | None
-
-
-def _may_fail(predictor: Predictor, error: Exception) -> bool:
-  """Whether a run goes on without a baseline whose library is missing, or a user's.
-
-  An error in a user's baseline must not cost the result of a long run.
-  """
-  return isinstance(error, UserError) or not is_ours(predictor)
 
 
 def _measured(one: _Losses, model_losses: Float[np.ndarray, ' m']) -> Measured:
@@ -168,8 +161,8 @@ def _finite(values: Iterable[float]) -> list[float | None]:
   return [float(value) if math.isfinite(value) else None for value in values]
 
 
-def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-  """The header and the rows of a table of the losses at the query.
+def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
+  """The rows and the header of a table of the losses at the query.
 
   Labels that are classes have a column for the accuracy.
   """
@@ -190,7 +183,7 @@ def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
   ]
   title = f'on the same {comparison[MODEL]["num_prompts"]} prompts'
   columns = ['loss ± s.e.', 'median', *['accuracy'] * has_classes, 'model − this']
-  return [title, *columns, 'exact'], rows
+  return rows, [title, *columns, 'exact']
 
 
 def _share(accuracy: Sequence[float | None] | None) -> str:
@@ -208,38 +201,27 @@ def below_bayes(comparison: Comparison) -> str | None:
   model, bayes = comparison[MODEL], comparison.get('bayes')
   if bayes is None:
     return None
-  at = {k: i for i, k in enumerate(bayes['num_examples'])}
-  least = [mean for mean in bayes['mean'] if mean is not None]
-  for i, k in enumerate(model['num_examples']):
-    if k not in at:
-      continue
-    gap, error = _difference(model, i, bayes, at[k])
-    # Rounding errors have almost no standard error.
-    if gap < -_SIGNIFICANT * error - 1e-5 * max(least, default=0.0):
-      return (
-        f'the loss after {k} examples is {-gap:.3g} ± {error:.2g} below that of bayes, '
-        'the least possible: the model sees what it should predict, or bayes is wrong; '
-        'zoo.check_model and zoo.check_task tell'
-      )
-  return None
-
-
-def _difference(
-  model: Measured, i: int, bayes: Measured, j: int
-) -> tuple[float, float]:
-  """The model's loss minus that of Bayes, and a bound on its standard error."""
-  if i == len(model['mean']) - 1 and j == len(bayes['mean']) - 1:
-    gap, error = bayes['difference'], bayes['difference_stderr']  # in pairs
-    if gap is not None and error is not None:
-      return gap, error
-  numbers = (
-    *(model['mean'][i], bayes['mean'][j]),
-    *(model['standard_error'][i], bayes['standard_error'][j]),
+  counts, i, j = np.intersect1d(
+    model['num_examples'], bayes['num_examples'], return_indices=True
   )
-  if any(number is None for number in numbers):
-    return math.nan, math.nan
-  one, other, *errors = (float(number or 0.0) for number in numbers)
-  return one - other, math.hypot(*errors)
+  # What is not known becomes NaN, which is below nothing.
+  (mean, error), (least, other) = (
+    np.array([one['mean'], one['standard_error']], np.float64) for one in (model, bayes)
+  )
+  gaps, errors = mean[i] - least[j], np.hypot(error[i], other[j])
+  paired = bayes['difference'], bayes['difference_stderr']
+  if model['num_examples'][-1] == bayes['num_examples'][-1] and None not in paired:
+    gaps[-1], errors[-1] = paired
+  # Rounding errors have almost no standard error.
+  below = gaps < -_SIGNIFICANT * errors - 1e-5 * np.nanmax(least, initial=0.0)
+  if not below.any():
+    return None
+  at = int(np.argmax(below))
+  return (
+    f'the loss after {counts[at]} examples is {-gaps[at]:.3g} ± {errors[at]:.2g} below '
+    'that of bayes, the least possible: the model sees what it should predict, or '
+    'bayes is wrong; zoo.check_model and zoo.check_task tell'
+  )
 
 
 def without_errors(curve: Sequence[float | None]) -> Measured:

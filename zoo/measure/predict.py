@@ -49,7 +49,12 @@ def run(
   with jax.default_matmul_precision('highest'):
     for predictor in predictors:
       if isinstance(predictor, HostBaseline):
-        _check_alone(predictor, len(predictors))
+        if len(predictors) > 1:
+          raise UserError(
+            f'{type(predictor).__name__} is fitted to each prompt by another library, '
+            'so it cannot be compiled and has no gradient; compare with another '
+            'predictor'
+          )
         return function(predictors, prompt, *given)
     statics, arrays = zip(*parts, strict=True)
     return compiled(_run, function, statics)(arrays, prompt, given)
@@ -64,14 +69,6 @@ def _run(
 ) -> Any:
   predictors = [merge(*parts) for parts in zip(statics, arrays, strict=True)]
   return function(predictors, prompt, *given)
-
-
-def _check_alone(baseline: HostBaseline, number: int) -> None:
-  if number > 1:
-    raise UserError(
-      f'{type(baseline).__name__} is fitted to each prompt by another library, so '
-      'it cannot be compiled and has no gradient; compare with another predictor'
-    )
 
 
 def predict(

@@ -51,17 +51,14 @@ class Recurrent(TokenModel):
     """The carry of the cell before the first token, from zeros."""
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b t k']:
-    states = jnp.swapaxes(widen(tokens), 0, 1)
-    start = self.start(jnp.zeros((len(tokens), self.width), states.dtype))
-    for cell in self.layers:
-      _, states = jax.lax.scan(widened(cell), start, states)
-    return self.read_out(jnp.swapaxes(states, 0, 1)[:, at].astype(tokens.dtype))
+    states = self.carries(widen(tokens))[-1][-1]
+    return self.read_out(states[:, at].astype(tokens.dtype))
 
   def carries(self, tokens: Float[Array, 'b n m']) -> list[list[Float[Array, 'b n w']]]:
     """The carry of each layer after each token, as arrays; the last is the output."""
     start = self.start(jnp.zeros((len(tokens), self.width), tokens.dtype))
     states, found = jnp.swapaxes(tokens, 0, 1), []
-    for cell in self.layers:
+    for cell in map(widened, self.layers):
 
       def step(carry: Any, token: Array, cell: Any = cell) -> tuple[Any, Any]:
         carry, _ = cell(carry, token)

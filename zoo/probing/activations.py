@@ -21,7 +21,6 @@ from zoo.measure.predict import run
 from zoo.mixers.mixer import Mixer
 from zoo.models.deep_lsa import SparseLayer
 from zoo.models.linear_attention import FourMatrices, LinearAttention
-from zoo.models.recurrent import Recurrent
 from zoo.models.token_model import TokenModel
 
 
@@ -76,7 +75,7 @@ def _module(model: Predictor) -> nnx.Module:
 def _intermediates(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
   (model,) = models
   found = _captured(nnx.clone(model), prompt)
-  return found | dict(_extra_values(model, prompt, found))
+  return found | dict(_extra_values(model, found))
 
 
 def _attention_maps(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
@@ -170,7 +169,7 @@ def _recording(cls: type, trace: Any) -> type:
 
 
 def _extra_values(
-  model: nnx.Module, prompt: Prompt, found: dict[str, Array]
+  model: nnx.Module, found: dict[str, Array]
 ) -> Iterator[tuple[str, Array]]:
   """Values that only the probe needs, computed from those of the forward pass."""
   for path, module in nnx.iter_modules(model):
@@ -184,8 +183,6 @@ def _extra_values(
       if module.causal and (start := module.initial_state(len(tokens))) is not None:
         states = _states(module, start, tokens)
         yield from _named(f'{name}.state{call}', states).items()
-  if isinstance(model, Recurrent):
-    yield from _named('carries', model.carries(model.embed(prompt))).items()
 
 
 def _calls(found: dict[str, Array], name: str) -> list[tuple[str, Array]]:

@@ -12,10 +12,11 @@ expectations here have a closed form and are computed in float64 (docs/probing.m
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from zoo import theory
 from zoo.core.learning_rule import LearningRule, symmetric
@@ -23,8 +24,9 @@ from zoo.core.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import best_step_matrix, require_covered
 from zoo.theory.exact import double_precision, float64_rule
-from zoo.theory.moments import ContextMoments, context_moments
-from zoo.theory.optimum import constant_estimate, shift_labels
+from zoo.theory.moments import Moments, context_moments
+from zoo.theory.optimum import RANK_TOLERANCE, constant_estimate, shift_labels
+from zoo.theory.risk import Parts, mean_square
 from zoo.theory.search import lowest_point
 
 
@@ -84,48 +86,43 @@ class ImplicitAlgorithm:
   nearest_gd_beta: NearestStep  # with Γ as its step
 
 
-class _Even(NamedTuple):
-  """Numbers `c_i + ⟨P_i, S⟩ + s_i q` of a context, even in its labels."""
+class _Centred:
+  """A rule in shifted labels, whose weights are ω − w*, and the moments there.
 
-  constant: Float[np.ndarray, ' n']
-  p: Float[np.ndarray, 'n d d']
-  s: Float[np.ndarray, ' n']
+  The even part of a mean square is that of the guess and its correction, the odd part
+  that of the step.
+  """
 
-  def mean(self, context: ContextMoments) -> Float[np.ndarray, ' n']:
-    """Their means over contexts."""
-    moved = np.einsum('iab,ab->i', self.p, context.features) + self.s * context.mean_q
-    return self.constant + moved
+  def __init__(self, rule: LearningRule, task: LinearRegression):
+    """`rule` is in float64 on the host."""
+    moments = theory.task_moments(task)
+    self.mean = moments.prior_mean  # w*
+    update, offset = (
+      shift_labels(symmetric(np.asarray(form)), self.mean)
+      for form in (rule.update, rule.bias_update)
+    )
+    init, bias = np.asarray(rule.init) - self.mean, np.asarray(rule.bias)
+    self.rule = LearningRule(init, update, bias, offset)
+    self.weights = dataclasses.replace(self.rule, bias=0 * bias, bias_update=0 * offset)
+    self.moments = moments._replace(prior_mean=0 * self.mean)
+    self.context = context_moments(self.moments)
+    d = init.size
+    self.step_matrix = 2 * update[:, :d, d]  # Γ
+    moved = np.einsum('iab,ab->i', update[:, :d, :d], self.context.features)
+    # The mean of ω − w*.
+    self.mean_weights = init + moved + update[:, d, d] * self.context.mean_q
 
-  def variance(
-    self, context: ContextMoments, c: int, metric: Float[np.ndarray, 'n n']
-  ) -> float:
-    """Their variance over contexts of c examples, summed in a metric."""
-    s, scaled = self.s, self.p @ context.features
-    products = np.einsum('iab,jba->ij', scaled, scaled)
-    with_q = np.einsum('iab,ab->i', self.p, context.spread @ context.features)
-    covariance = 2 / c * products + context.variance_q * np.outer(s, s)
-    covariance += 2 / c * (np.outer(s, with_q) + np.outer(with_q, s))
-    return float(np.sum(metric * covariance))
+  def square(self, rule: LearningRule) -> Parts:
+    """The mean square of a rule's prediction, in two parts."""
+    return jax.device_get(_square(rule, self.moments))
 
-  def square(
-    self, context: ContextMoments, c: int, metric: Float[np.ndarray, 'n n']
-  ) -> float:
-    """Their mean square over contexts of c examples, in a metric."""
-    mean = self.mean(context)
-    return float(mean @ metric @ mean) + self.variance(context, c, metric)
+  def product(self, one: LearningRule, other: LearningRule) -> Parts:
+    """The mean product of two rules' predictions, in two parts."""
+    plus, minus = self.square(one + other), self.square(one - other)
+    return Parts((plus.even - minus.even) / 4, (plus.odd - minus.odd) / 4)
 
 
-class _Shifted(NamedTuple):
-  """A rule in shifted labels, and the moments of its context."""
-
-  guess: _Even  # minus w*, corrected: init − w* + ⟨P_i, S⟩ + s_i q
-  step_matrix: Float[np.ndarray, 'd d']  # Γ
-  # b(G) = offset + 2 offset_rho·r
-  offset: _Even
-  offset_rho: Float[np.ndarray, ' d']
-  context_length: int
-  mean: Float[np.ndarray, ' d']  # w*
-  context: ContextMoments
+_square = jax.jit(mean_square)
 
 
 def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
@@ -136,166 +133,143 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
   task = require_covered(task)
   risk = float(theory.exact_risk(subject, task))
   optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
+  best = best_step_matrix(task)
   with double_precision():
-    rule = float64_rule(subject)
-  shifted = _shift(rule, task)
-  gamma = shifted.step_matrix
-  d = len(gamma)
-  step_size = float(np.trace(gamma) / d)
-  size = float(np.linalg.norm(gamma))
-  isotropic = step_size * np.eye(d)
-  best_start, best_step = _nearest_step(shifted)
-  return ImplicitAlgorithm(
-    risk=risk,
-    optimal_risk=optimal_risk,
-    excess=_excess(shifted, best_step_matrix(task)),
-    start=np.asarray(rule.init),
-    start_distance=float(np.linalg.norm(shifted.guess.constant)),
-    mean_weights=shifted.mean + shifted.guess.mean(shifted.context),
-    step_matrix=gamma,
-    step_size=step_size,
-    anisotropy=float(np.linalg.norm(gamma - isotropic)) / size if size > 0 else 0.0,
-    best_step_matrix=best_step_matrix(task),
-    pseudo_constant=_pseudo_constant(shifted, task),
-    nearest_gd=_measure(rule, shifted, task, best_start, best_step),
-    nearest_gd_beta=_measure(
-      rule, shifted, task, shifted.mean + _best_start(shifted, gamma), gamma
-    ),
-  )
+    found = _Centred(float64_rule(subject), task)
+    gamma = found.step_matrix
+    step_size = float(np.trace(gamma) / len(gamma))
+    size = float(np.linalg.norm(gamma))
+    rest = float(np.linalg.norm(gamma - step_size * np.eye(len(gamma))))
+    return ImplicitAlgorithm(
+      risk=risk,
+      optimal_risk=optimal_risk,
+      excess=_excess(found, best),
+      start=found.mean + found.rule.init,
+      start_distance=float(np.linalg.norm(found.rule.init)),
+      mean_weights=found.mean + found.mean_weights,
+      step_matrix=gamma,
+      step_size=step_size,
+      anisotropy=rest / size if size > 0 else 0.0,
+      best_step_matrix=best,
+      pseudo_constant=_pseudo_constant(found),
+      nearest_gd=_measure(found, task, *_nearest_step(found)),
+      nearest_gd_beta=_measure(found, task, _best_start(found, gamma), gamma),
+    )
 
 
-def _shift(rule: LearningRule, task: LinearRegression) -> _Shifted:
-  """The rule for labels minus w*·x, in float64 on the host."""
-  moments = theory.task_moments(task)
-  mean = moments.prior_mean
-  d = mean.size
-  update, offset = (
-    shift_labels(symmetric(np.asarray(form)), mean)
-    for form in (rule.update, rule.bias_update)
-  )
-  return _Shifted(
-    guess=_Even(np.asarray(rule.init) - mean, update[:, :d, :d], update[:, d, d]),
-    step_matrix=2 * update[:, :d, d],
-    offset=_Even(np.asarray(rule.bias)[None], offset[None, :d, :d], offset[None, d, d]),
-    offset_rho=offset[:d, d],
-    context_length=task.context_length,
-    mean=mean,
-    context=context_moments(moments),
-  )
-
-
-def _excess(rule: _Shifted, best: Float[np.ndarray, 'd d']) -> ExcessParts:
-  context, c, rho = rule.context, rule.context_length, rule.offset_rho
-  features, second_moment_r = context.features, context.second_moment_r
-  guess, offset = rule.guess.mean(context), rule.offset.square(context, c, np.eye(1))
-  gap = rule.step_matrix - best
-  # An error A of the step matrix costs tr ΣAMAᵀ; first the part along the identity.
-  scale = float(np.trace(features @ second_moment_r))
-  along = float(np.trace(features @ gap @ second_moment_r)) / scale if scale else 0.0
-  rest = gap - along * np.eye(len(gap))
+def _excess(found: _Centred, best: Float[np.ndarray, 'd d']) -> ExcessParts:
+  mean, nothing = found.mean_weights, 0 * found.mean
+  gap = found.weights - LearningRule.gd_beta(nothing, best)
+  spread = found.square(dataclasses.replace(gap, init=gap.init - mean))
+  # An error of the step matrix: first the part along the identity.
+  identity = LearningRule.gradient_descent(nothing, 1.0)
+  scale = found.square(identity).odd
+  along = float(found.product(gap, identity).odd / scale) if scale else 0.0
   return ExcessParts(
-    guess_mean=float(guess @ features @ guess),
-    guess_spread=rule.guess.variance(context, c, features),
-    offset=offset + float(4 * rho @ second_moment_r @ rho),
-    step_size=along**2 * scale,
-    step_shape=float(np.trace(features @ rest @ second_moment_r @ rest.T)),
+    guess_mean=float(mean @ found.context.features @ mean),
+    guess_spread=float(spread.even),
+    offset=float(sum(found.square(found.rule - found.weights))),
+    step_size=float(along**2 * scale),
+    step_shape=float(found.square(gap - along * identity).odd),
   )
 
 
-def _pseudo_constant(rule: _Shifted, task: LinearRegression) -> PseudoConstant | None:
-  context, c = rule.context, rule.context_length
-  features, missing = context.features, -rule.guess.constant
-  size = float(missing @ features @ missing)
-  if size == 0:
+def _pseudo_constant(found: _Centred) -> PseudoConstant | None:
+  features, missing = found.context.features, -found.rule.init
+  if missing @ features @ missing == 0:
     return None
-  rank = np.linalg.matrix_rank(features, hermitian=True)
-  # E ⟨P, S⟩ tr(Σ⁺S) = tr PΣ (r + 2/C), and E q tr(Σ⁺S) = τr + (2/C) tr ΣΛ.
-  correction = rule.guess._replace(constant=0 * missing)
-  with_constant = np.einsum('iab,ab->i', correction.p, features) * (rank + 2 / c)
-  with_q = context.mean_q * rank + 2 / c * np.trace(context.spread)
-  with_constant += correction.s * with_q
-  product = float(missing @ features @ with_constant)
-  square = size * (rank**2 + 2 * rank / c)
-  total = correction.square(context, c, features)
-  best = constant_estimate(theory.task_moments(task))
+  inverse = np.linalg.pinv(features, rcond=RANK_TOLERANCE, hermitian=True)
+  constant = constant_estimate(found.moments)
+  nothing = 0.0 * found.weights
+
+  def correction(estimate: Float[np.ndarray, 'e e']) -> LearningRule:
+    """The rule that adds `w* − init` times an estimate of the constant 1."""
+    return dataclasses.replace(nothing, update=missing[:, None, None] * estimate)
+
+  along = correction(np.pad(inverse, (0, 1)))  # tr(Σ⁺S)
+  best = correction(constant.update(inverse, found.moments.prior_covariance))
+  own = dataclasses.replace(found.weights, init=nothing.init)
+  square, total = found.square(along).even, found.square(own).even
+  product = found.product(own, along).even
   return PseudoConstant(
     value=float(product / square),
-    optimum=float(best.scale + best.slope * task.noise_std**2 / (rank + 2 / c)),
+    optimum=float(found.product(best, along).even / square),
     unexplained=float(1 - product**2 / (square * total)) if total > 0 else None,
   )
 
 
 def _measure(
-  rule: LearningRule,
-  shifted: _Shifted,
+  found: _Centred,
   task: LinearRegression,
   start: Float[np.ndarray, ' d'],
   step: float | Float[np.ndarray, 'd d'],
 ) -> NearestStep:
-  """A step of gradient descent, with the share of a rule that it leaves unexplained."""
+  """A step of gradient descent, with the share of a rule that it leaves unexplained.
+
+  `start` is minus w*, as everywhere here.
+  """
   matrix = np.eye(len(start)) * step if np.ndim(step) == 0 else np.asarray(step)
   nearest = LearningRule.gd_beta(start, matrix)
-  mean_weights = shifted.mean + shifted.guess.mean(shifted.context)
-  without_context = LearningRule.gradient_descent(mean_weights, 0.0)
-  difference = float(theory.squared_difference(rule, nearest, task).prediction)
-  moved = float(theory.squared_difference(rule, without_context, task).prediction)
-  risk = float(theory.exact_risk(nearest, task))
+  without_context = LearningRule.gradient_descent(found.mean_weights, 0.0)
+  difference, moved = (
+    float(sum(found.square(found.rule - other))) for other in (nearest, without_context)
+  )
+  start = found.mean + start
+  risk = float(theory.exact_risk(LearningRule.gd_beta(start, matrix), task))
   unexplained = difference / moved if moved > 0 else None
   return NearestStep(step, start, difference, unexplained, risk)
 
 
-def _nearest_step(rule: _Shifted) -> tuple[Float[np.ndarray, ' d'], float]:
-  """`(w_0, η)` of the nearest step of gradient descent.
+def _nearest_step(found: _Centred) -> tuple[Float[np.ndarray, ' d'], float]:
+  """`(w_0 − w*, η)` of the nearest step of gradient descent.
 
   For a given η the best start is a linear least-squares problem, so only η must be
   searched. The odd part of the difference exceeds its minimum by `(η − η_Γ)² tr ΣM`,
   which bounds how far from `η_Γ` the search must go.
   """
-  features, second_moment_r = rule.context.features, rule.context.second_moment_r
-  scale = float(np.trace(features @ second_moment_r))
-  identity = np.eye(len(features))
+  nothing, eye = 0 * found.mean, np.eye(found.mean.size)
+  identity = LearningRule.gradient_descent(nothing, 1.0)
+  scale = found.square(identity).odd  # tr ΣM
   if scale == 0:  # the query is always 0
-    return rule.mean + rule.guess.constant, 0.0
-  middle = float(np.trace(features @ rule.step_matrix @ second_moment_r)) / scale
+    return np.asarray(found.rule.init), 0.0
+  middle = float(found.product(found.weights, identity).odd / scale)
 
-  def excess(step_size: float) -> float:
-    odd = scale * (step_size - middle) ** 2
-    return odd + _even_difference(rule, step_size * identity)
+  def difference(step_size: float) -> Parts:
+    start = _best_start(found, step_size * eye)
+    return found.square(found.weights - LearningRule.gradient_descent(start, step_size))
 
-  reach = np.sqrt(_even_difference(rule, middle * identity) / scale)
-  step_size, _ = lowest_point(excess, middle + reach * np.linspace(-1, 1, 101))
-  return rule.mean + _best_start(rule, step_size * identity), step_size
+  reach = np.sqrt(difference(middle).even / scale)
+  step_size, _ = lowest_point(
+    lambda step_size: float(sum(difference(step_size))),
+    middle + reach * np.linspace(-1, 1, 101),
+  )
+  return _best_start(found, step_size * eye), step_size
 
 
 def _best_start(
-  rule: _Shifted, step_matrix: Float[np.ndarray, 'd d']
+  found: _Centred, step_matrix: Float[np.ndarray, 'd d']
 ) -> Float[np.ndarray, ' d']:
   """`u = w_0 − w*` of the step with a given matrix and the nearest even part.
 
   It minimises `E |e(G) − (I − ΓS) u|²_Σ`, where e(G) is the corrected guess minus w*.
   """
-  features, c = rule.context.features, rule.context_length
+  features, c = found.context.features, found.moments.context_length
   square = step_matrix.T @ features @ step_matrix
   cross = features @ step_matrix @ features
   # E SBS = (1 + 1/C) ΣBΣ + (tr BΣ / C) Σ.
   normal = features - cross - cross.T + (1 + 1 / c) * features @ square @ features
   normal += np.trace(square @ features) / c * features
-  weigh = step_matrix.T @ features
-  mean = rule.guess.mean(rule.context)
-  # E S v(G) for v = ΓᵀΣ e(G), whose row b is ⟨P_b, S⟩ + s_b q plus a constant.
-  p = np.tensordot(weigh, rule.guess.p, 1)
-  moved = features @ (weigh @ mean)
-  moved += 2 / c * np.einsum('ai,bij,jb->a', features, p, features, optimize=True)
-  moved += 2 / c * rule.context.spread @ features @ (weigh @ rule.guess.s)
-  return np.linalg.lstsq(normal, features @ mean - moved, rcond=None)[0]
+  slope = np.asarray(_slope_at_0(found.weights, step_matrix, found.moments))
+  return np.linalg.lstsq(normal, -slope / 2, rcond=None)[0]
 
 
-def _even_difference(rule: _Shifted, step_matrix: Float[np.ndarray, 'd d']) -> float:
-  """The even part of the difference from the nearest step with a given matrix."""
-  start = _best_start(rule, step_matrix)
-  # The step moves its guess by −ΓSu; coordinate i of ΓSu is ⟨Γ_i uᵀ, S⟩.
-  moves = symmetric(step_matrix[:, :, None] * start)
-  guess = rule.guess
-  gap = guess._replace(constant=guess.constant - start, p=guess.p + moves)
-  features = rule.context.features
-  return max(gap.square(rule.context, rule.context_length, features), 0.0)
+@jax.jit
+def _slope_at_0(
+  rule: LearningRule, step_matrix: Float[Array, 'd d'], moments: Moments
+) -> Float[Array, ' d']:
+  """How the even part of the difference from a step changes with its start u, at 0."""
+
+  def even(start: Array) -> Array:
+    return mean_square(rule - LearningRule.gd_beta(start, step_matrix), moments).even
+
+  return jax.grad(even)(jnp.zeros(rule.num_features))

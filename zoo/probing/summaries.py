@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from zoo.core.tables import format_estimate, format_table
-from zoo.measure.comparison import Comparison, table_of
+from zoo.core.tables import format_estimate
+from zoo.measure.comparison import table_of
 from zoo.measure.intervals import Estimate
 from zoo.probing.attention_heads import Head
 from zoo.probing.guesses import LearnedGuess
@@ -37,8 +37,7 @@ def summary(report: Report) -> str:
   """The verdict and the tables of a report, as text for a terminal."""
   parts = [f'Is it doing gradient descent? {report.verdict}']
   for table in tables(report):
-    text = format_table(table.rows, table.header)
-    parts.append(f'{text}\n{table.note}' if table.note else text)
+    parts.append('\n'.join(filter(None, [table.text(), table.note])))
   return '\n\n'.join(parts)
 
 
@@ -50,7 +49,7 @@ def tables(report: Report) -> list[Table]:
     report.algorithm and _algorithm_table(report.algorithm),
     report.sampled and _nearest_table(report.sampled),
     report.guess and _guess_table(report.guess),
-    report.comparison and _comparison_table(report.comparison),
+    report.comparison and Table(*table_of(report.comparison)),
     report.alignment and _alignment_table(report.alignment, against),
     report.score and _score_table(report.score, against),
     report.heads and _head_table(report.heads),
@@ -59,11 +58,6 @@ def tables(report: Report) -> list[Table]:
     report.failures and Table([*report.failures.items()], _LEFT_OUT),
   ]
   return [table for table in found if isinstance(table, Table)]
-
-
-def _comparison_table(found: Comparison) -> Table:
-  header, rows = table_of(found)
-  return Table(rows, header)
 
 
 def _lens_table(found: Lens) -> Table:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
+from zoo.core.tables import Table
 from zoo.reports import style
 from zoo.reports.plots import Plot, render_figure
-from zoo.reports.tables import Table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -116,16 +116,13 @@ def series(name: str, kind: str, colour: str, x: Values, y: Values) -> Series:
   values = np.asarray(y, np.float64)
   repeats = values.reshape(-1, values.shape[-1])
   summary = np.median(repeats, axis=0), repeats.min(axis=0), repeats.max(axis=0)
-  return Series(name, kind, colour, *map(_floats, (x, *summary)))
+  columns = (np.asarray(one, np.float64).tolist() for one in (x, *summary))
+  return Series(name, kind, colour, *map(tuple, columns))
 
 
 def level(name: str, value: float, x: Values, colour: str = BLACK) -> Series:
   """A dashed line at a height, over points x."""
   return series(name, 'dashed', colour, x, np.full(np.shape(x), value))
-
-
-def _floats(values: Values) -> tuple[float, ...]:
-  return tuple(np.asarray(values, np.float64).tolist())
 
 
 def write_plot(plot: Plot, folder: pathlib.Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from zoo.reports.style import (
   BLACK,
@@ -63,7 +62,18 @@ def plot_rows(
     for number, label in enumerate(labels):
       shift = _APART * (number - (len(labels) - 1) / 2)
       of = [one for one in points if one.label == label]
-      _plot_points(axes, of, [rows.index(one.row) + shift for one in of], colours)
+      if not of:
+        continue
+      halves = [one.half for one in of]
+      axes.errorbar(
+        [one.value for one in of],
+        [rows.index(one.row) + shift for one in of],
+        xerr=np.where(np.isfinite(halves), halves, np.nan),
+        fmt=MARKERS[colours[label]],
+        color=colours[label],
+        capsize=2,
+        label=label,
+      )
     axes.set_title(title, parse_math=False)
     if axes.get_xscale() == 'log':
       label_log_axis(axes.xaxis)
@@ -74,21 +84,3 @@ def plot_rows(
   figure.supxlabel(x_axis)
   legend_above(figure)
   return figure
-
-
-def _plot_points(
-  axes: Axes, points: Sequence[Point], at: Sequence[float], colours: Mapping[str, str]
-) -> None:
-  """Points of one label; the legend does not have a label without a name."""
-  if not points:
-    return
-  colour = colours[points[0].label]
-  axes.errorbar(
-    [one.value for one in points],
-    at,
-    xerr=np.where(np.isfinite(halves := [one.half for one in points]), halves, np.nan),
-    fmt=MARKERS[colour],
-    color=colour,
-    capsize=2,
-    label=points[0].label,
-  )

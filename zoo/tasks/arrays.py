@@ -115,7 +115,11 @@ class Arrays(BaseTask):
         f'path is {self.path!r}, a file that has changed: its SHA-256 is '
         f'{table.sha256:.12}…, and sha256 is {self.sha256!s:.12}…'
       )
-    x, y = _features(self.path, table.x), self._labels(table)
+    if table.x.ndim != 2 or not table.x.size:
+      raise UserError(
+        f'x of {self.path!r} has shape {table.x.shape}; it must be [rows, features]'
+      )
+    x, y = _finite(self.path, 'x', table.x), self._labels(table)
     order = np.random.RandomState(self.seed).permutation(len(x))
     held_out, training = np.split(order, [round(self.held_out_share * len(x))])
     for split, rows in zip(_SPLITS, (training, held_out), strict=True):
@@ -221,12 +225,6 @@ def _read_once(file: pathlib.Path, modified: int, length: int) -> _Table:
   content = file.read_bytes()
   with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
     return _Table(arrays['x'], arrays['y'], hashlib.sha256(content).hexdigest())
-
-
-def _features(path: str, x: np.ndarray) -> np.ndarray:
-  if x.ndim != 2 or not x.size:
-    raise UserError(f'x of {path!r} has shape {x.shape}; it must be [rows, features]')
-  return _finite(path, 'x', x)
 
 
 def _finite(path: str, name: str, array: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from zoo.core import losses
-from zoo.core.errors import UserError
+from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, set_field, size, value
@@ -42,20 +42,11 @@ class AssociativeRecall(BaseTask):
   label_kind = 'classes'
 
   def __post_init__(self):
-    most = min(self.num_keys, self.context_length)
-    if self.num_pairs is not None and self.num_pairs > most:
-      raise UserError(
-        f'num_pairs is {self.num_pairs}; it must be ≤ num_keys, {self.num_keys}, and ≤ '
-        f'context_length, {self.context_length}'
-      )
-    name, least = 'num_keys', self.num_keys
+    least = self.num_keys  # since each key has its own value
     if self.num_pairs is not None:
-      name, least = 'num_pairs', self.num_pairs
-    if self.num_values < least:
-      raise UserError(
-        f'num_values is {self.num_values}; it must be ≥ {name}, {least}, since each '
-        'key has its own value'
-      )
+      most = min(self.num_keys, self.context_length)
+      least = check_count('num_pairs', self.num_pairs, maximum=most)
+    check_count('num_values', self.num_values, minimum=least)
     set_field(self, 'num_features', self.num_keys)
     set_field(self, 'num_outputs', self.num_values)
 

@@ -35,6 +35,9 @@ Weights = Float[Array, ' d']
 Points = Float[Array, 't d']
 Values = Float[Array, ' t']
 
+# Eigenvalues of a covariance below this fraction of the largest are rounding errors.
+RANK_TOLERANCE = 1e-12
+
 _SCALES = 1 / 3, 1 / 2, 2.0, 3.0
 
 
@@ -188,8 +191,20 @@ def dot(
 
 def symmetric_root(covariance: Float[np.ndarray, 'd d']) -> Float[np.ndarray, 'd d']:
   """The symmetric root R of a covariance, which may be singular: R R = covariance."""
+  scales, vectors = scales_and_axes(covariance)
+  return (vectors * scales) @ vectors.T
+
+
+def scales_and_axes(
+  covariance: Float[np.ndarray, 'd d'],
+) -> tuple[Float[np.ndarray, ' d'], Float[np.ndarray, 'd d']]:
+  """The roots of a covariance's eigenvalues, and the eigenvectors as columns.
+
+  Those of a singular covariance are 0 where the eigenvalues are rounding errors.
+  """
   eigenvalues, vectors = np.linalg.eigh(covariance)
-  return (vectors * np.sqrt(eigenvalues.clip(0))) @ vectors.T
+  seen = eigenvalues > RANK_TOLERANCE * eigenvalues[-1]
+  return np.sqrt(np.where(seen, eigenvalues, 0)), vectors
 
 
 @values.value
@@ -224,6 +239,15 @@ class ChangedTask(FunctionClass):
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m']:
     return self.task.loss(prediction, target)
+
+  def accuracy(
+    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
+  ) -> Float[Array, '*m'] | None:
+    return self.task.accuracy(prediction, target)
+
+  def held_out(self) -> Task:
+    held_out = self.task.held_out()
+    return self if held_out is self.task else dataclasses.replace(self, task=held_out)
 
 
 @values.value

@@ -18,7 +18,7 @@ from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core import losses
-from zoo.core.errors import UserError
+from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import leaf, set_field, size, value
@@ -219,11 +219,7 @@ class SparseParity(ParityTask):
   num_relevant: int = size(default=2, about='Relevant features.')
 
   def __post_init__(self):
-    if self.num_relevant > self.num_features:
-      raise UserError(
-        f'num_relevant is {self.num_relevant}; it must be at most num_features, '
-        f'{self.num_features}'
-      )
+    check_count('num_relevant', self.num_relevant, maximum=self.num_features)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     relevant = jnp.arange(self.num_features) < self.num_relevant
@@ -257,11 +253,7 @@ class NearestNeighbour(SignsTask):
   def __post_init__(self):
     if self.num_random is None:
       set_field(self, 'num_random', max(1, self.context_length // 3))
-    elif self.num_random > self.context_length:
-      raise UserError(
-        f'num_random is {self.num_random}; it must be at most context_length, '
-        f'{self.context_length}'
-      )
+    check_count('num_random', self.num_random, maximum=self.context_length)
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, coins_key = jax.random.split(key)

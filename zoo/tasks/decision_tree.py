@@ -17,8 +17,6 @@ from zoo.core.values import size, value
 from zoo.tasks.base import FunctionClass, register_task
 from zoo.tasks.baselines import HostBaseline, NearestNeighbours, Zero
 
-_LARGEST_DEPTH = 20  # a million leaves per prompt
-
 
 @register_task('decision_tree')
 class DecisionTree(FunctionClass):
@@ -31,14 +29,9 @@ class DecisionTree(FunctionClass):
 
   num_features: int = size(default=20)
   context_length: int = size(default=100)
-  depth: int = size(default=4, about='Depth of a tree.')
-
-  def __post_init__(self):
-    if self.depth > _LARGEST_DEPTH:
-      raise UserError(
-        f'depth is {self.depth}; it must be at most {_LARGEST_DEPTH}, since a tree has '
-        '2^depth leaves'
-      )
+  depth: int = size(
+    default=4, maximum=20, about='Depth of a tree, which has 2^depth leaves.'
+  )
 
   def sample_function(
     self, key: Key[Array, '']

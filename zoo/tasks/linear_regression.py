@@ -33,7 +33,13 @@ from zoo.core.values import (
   value,
   vector,
 )
-from zoo.tasks.base import LinearFunctions, dot, register_task, symmetric_root
+from zoo.tasks.base import (
+  LinearFunctions,
+  dot,
+  register_task,
+  scales_and_axes,
+  symmetric_root,
+)
 from zoo.tasks.baselines import (
   Averaging,
   Baseline,
@@ -98,7 +104,21 @@ class LinearRegression(LinearFunctions):
     return GaussianPosterior(self.prior_mean, root, noise, feature_covariance=features)
 
   def baselines(self) -> dict[str, Predictor]:
-    return _baselines(self)
+    """`gd` and `gd_beta` are tuned for each length; `ridge` needs a best penalty."""
+    start, tuned = self.prior_mean, FirstSteps.of(self)
+    found: dict[str, Predictor] = {
+      'gd': GradientDescent(start, np.array([best_first_step(self)]), tuned),
+      'gd_beta': GDBeta(start, best_step_matrix(self), tuned),
+    }
+    with contextlib.suppress(UserError):
+      found['ridge'] = Ridge.isotropic(start, best_penalty(self))
+    return found | {
+      'ols': Ridge.isotropic(start, 0.0),
+      'bayes': bayes(self),
+      'averaging': Averaging(),
+      'nearest_neighbours': NearestNeighbours(),
+      'zero': Zero(),
+    }
 
   # Not with `sample_one`: the statistics below are of the same prompts, which are
   # sampled flat, and whose bits are those of earlier releases.
@@ -354,6 +374,22 @@ def is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
   return np.allclose(matrix, identity, rtol=0, atol=1e-12 * abs(matrix[0, 0]))
 
 
+def feature_variance(
+  task: LinearRegression, what: str = 'the exact risk of two or more steps'
+) -> float:
+  """ς if the feature covariance is ςI; raises UserError if it is not of that kind.
+
+  `what` is known only if it is.
+  """
+  features = second_moments(task)[1]
+  if not is_scalar(features) or features[0, 0] == 0:
+    raise UserError(
+      f'feature_covariance is not a positive multiple of the identity; {what} is known '
+      'only if it is'
+    )
+  return float(features[0, 0])
+
+
 class Estimator(Baseline):
   """Predicts `w·x_q` from weights `w` that it fits to the context.
 
@@ -407,6 +443,12 @@ class GradientDescent(Estimator):
       weights = weights - step_size * _gradient(weights, x, y, count)
     return weights
 
+  def at_length(self, context_length: int) -> GradientDescent:
+    """The steps that it takes after so many examples."""
+    if self.tuned is None or context_length == self.tuned.context_length:
+      return self
+    return GradientDescent(self.start, self.tuned.step_size(context_length).reshape(1))
+
   def learning_rule(self) -> LearningRule:
     """This estimator as a learning rule; raises UserError for two steps or more."""
     if self.step_sizes.size > 1:
@@ -434,6 +476,12 @@ class GDBeta(Estimator):
       best = self.tuned.step_matrix(jnp.asarray(count)).astype(x.dtype)
       step_matrix = jnp.where(count == self.tuned.context_length, step_matrix, best)
     return weights - step_matrix @ _gradient(weights, x, y, count)
+
+  def at_length(self, context_length: int) -> GDBeta:
+    """The step that it takes after so many examples."""
+    if self.tuned is None or context_length == self.tuned.context_length:
+      return self
+    return GDBeta(self.start, np.asarray(self.tuned.step_matrix(context_length)))
 
   def learning_rule(self) -> LearningRule:
     """This estimator as a learning rule."""
@@ -473,30 +521,9 @@ def bayes(task: object) -> Ridge:
   task = require_covered(task)
   root = np.eye(task.num_features)
   if task.prior_covariance is not None:
-    eigenvalues, vectors = np.linalg.eigh(task.prior_covariance)
-    root = vectors * np.sqrt(eigenvalues.clip(0))
+    scales, vectors = scales_and_axes(task.prior_covariance)
+    root = vectors * scales
   return Ridge(task.prior_mean, task.noise_std**2, root)
-
-
-def _baselines(task: LinearRegression) -> dict[str, Predictor]:
-  """The baselines of linear regression; `gd` and `gd_beta` are tuned for each length.
-
-  `ridge` is missing where no best penalty is known.
-  """
-  start, tuned = task.prior_mean, FirstSteps.of(task)
-  found: dict[str, Predictor] = {
-    'gd': GradientDescent(start, np.array([best_first_step(task)]), tuned),
-    'gd_beta': GDBeta(start, best_step_matrix(task), tuned),
-  }
-  with contextlib.suppress(UserError):
-    found['ridge'] = Ridge.isotropic(start, best_penalty(task))
-  return found | {
-    'ols': Ridge.isotropic(start, 0.0),
-    'bayes': bayes(task),
-    'averaging': Averaging(),
-    'nearest_neighbours': NearestNeighbours(),
-    'zero': Zero(),
-  }
 
 
 def _gradient(

@@ -104,10 +104,9 @@ class LogisticRegression(FunctionClass):
     # for each example, which no method estimated at an acceptable cost: importance
     # sampling kept 1 sample of 100 for 20 features, and a particle filter was off by
     # 0.1 in the probability after 40 examples.
-    found: dict[str, Predictor] = {'map': MaximumAPosteriori(self)}
-    if self.link != 'sign':
-      found['bayes'] = bayes(self)
-    return found | {
+    return {
+      'map': MaximumAPosteriori(self),
+      **({} if self.link == 'sign' else {'bayes': bayes(self)}),
       'averaging': SignAveraging(self),
       'zero': Zero(),
     }
@@ -132,7 +131,9 @@ class MaximumAPosteriori(Baseline):
   def weights(self, given: Examples) -> Float[Array, ' d']:
     """The weights; where the prior does not vary, they are those of the prior mean."""
     log_link = _log_link(self.task)
-    slope, bend = _derivatives(log_link)
+    slope = jax.grad(log_link)
+    slopes = jax.vmap(slope)
+    bends = jax.vmap(lambda u: jnp.maximum(-jax.grad(slope)(u), 0))
     x, y, seen, _ = given.zeroed()
     offset, rows = _margins(self.task, x, y)
     step_sizes = jnp.asarray([0.5**i for i in range(20)], x.dtype)
@@ -145,8 +146,8 @@ class MaximumAPosteriori(Baseline):
     def newton(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
       i, z, _ = state
       margins = offset + rows @ z
-      gradient = jnp.where(seen, slope(margins), 0) @ rows - z
-      root = _root_of_precision(rows, jnp.where(seen, bend(margins), 0))
+      gradient = jnp.where(seen, slopes(margins), 0) @ rows - z
+      root = _root_of_precision(rows, jnp.where(seen, bends(margins), 0))
       step = _solve(root, _solve(root, gradient, transposed=True))
       change = jnp.max(jnp.abs(rows @ step), initial=0)
       # Far from the optimum, take the best of the halved steps. Near it a whole step is
@@ -319,12 +320,6 @@ def _log_det(root: Float[Array, 'd d']) -> Float[Array, '']:
 def _log_link(task: LogisticRegression) -> LogLink:
   """The logarithm of the link; for 'sign', that of the logistic link."""
   return log_ndtr if task.link == 'probit' else jax.nn.log_sigmoid
-
-
-def _derivatives(log_link: LogLink) -> tuple[LogLink, LogLink]:
-  """The first derivative of a function of one number, and minus the second."""
-  slope = jax.grad(lambda u: log_link(u))
-  return jax.vmap(slope), jax.vmap(lambda u: jnp.maximum(-jax.grad(slope)(u), 0))
 
 
 def _root(task: LogisticRegression) -> Float[np.ndarray, 'd d']:

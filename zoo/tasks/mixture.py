@@ -67,17 +67,14 @@ class Mixture(BaseTask):
     for (_, name, _), task in zip(parsed, tasks, strict=True):
       if task.held_out() is not task:
         raise UserError(f'parts: {name} holds out some of its prompts; it stands alone')
-      for field, found in (
-        ('num_features', task.num_features),
-        ('context_length', task.context_length),
-        ('num_outputs', task.num_outputs),
-        ('label_kind', task.label_kind),
-      ):
-        if found != wanted[field]:
+      for field, one in wanted.items():
+        if (found := getattr(task, field)) != one:
           raise UserError(
-            f'parts: {field} of {name} is {found!r}; it must be {wanted[field]!r}, as '
-            'all parts have the same'
+            f'parts: {field} of {name} is {found!r}; it must be {one!r}, as all parts '
+            'have the same'
           )
+      if _loss_of(task) is not _loss_of(first):
+        raise UserError(f'parts: {name} has a loss of its own; all parts have the same')
     weights = np.array([weight for weight, _, _ in parsed])
     for field, content in (
       *(('tasks', tuple(tasks)), ('weights', weights / weights.sum())),
@@ -97,11 +94,8 @@ class Mixture(BaseTask):
         f'there are {len(tasks)} tasks and {len(weights or tasks)} weights; each task '
         'has one, and there must be a task'
       )
-    for field, found in (
-      ('num_features', [task.num_features for task in tasks]),
-      ('context_length', [task.context_length for task in tasks]),
-    ):
-      if len({*found}) > 1:
+    for field in _SIZES:
+      if len({*(found := [getattr(task, field) for task in tasks])}) > 1:
         raise UserError(
           f'the tasks have {field} = {", ".join(map(str, found))}; all parts of a '
           'mixture have the same'
@@ -204,6 +198,11 @@ class MixturePosterior(Posterior):
       return density, logsumexp(scores[:, None] + jax.nn.log_softmax(found), axis=0)
     positive = logsumexp(scores + jax.nn.log_sigmoid(found))
     return density, positive - logsumexp(scores + jax.nn.log_sigmoid(-found))
+
+
+def _loss_of(task: BaseTask) -> object:
+  """The method of the loss of a task, of a mixture that of its parts."""
+  return _loss_of(task.tasks[0]) if isinstance(task, Mixture) else type(task).loss
 
 
 def _make(name: str, given: dict[str, Any], sizes: dict[str, int]) -> BaseTask:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from zoo.core.errors import UserError
+from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import choice, number, set_field, size, value
@@ -49,11 +49,8 @@ class OutlierRegression(BaseTask):
   )
 
   def __post_init__(self):
-    if self.kind == 'orthogonal' and self.num_features < 3:
-      raise UserError(
-        f'num_features is {self.num_features}; it must be ≥ 3 for the kind '
-        f'{self.kind!r}'
-      )
+    if self.kind == 'orthogonal':
+      check_count("num_features of the kind 'orthogonal'", self.num_features, minimum=3)
     if self.outlier_probability is None:
       set_field(self, 'outlier_probability', _PROBABILITIES[self.kind])
 
@@ -75,10 +72,9 @@ class OutlierRegression(BaseTask):
     return make_prompt(x, labels, None if self.kind == 'many' else targets, w)
 
   def baselines(self) -> dict[str, Predictor]:
-    found: dict[str, Predictor] = {}
-    if self.kind == 'many':
-      found['bayes'] = WithoutOnes()
-    return found | {
+    bayes = {'bayes': WithoutOnes()} if self.kind == 'many' else {}
+    return {
+      **bayes,
       'ols': LeastSquares(),
       'ridge': LeastSquares(1.0),
       'zero': Zero(),

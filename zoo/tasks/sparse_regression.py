@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from zoo.core.errors import UserError
+from zoo.core.errors import check_count
 from zoo.core.protocols import Predictor
 from zoo.core.values import is_zero, number, size, value
 from zoo.tasks.base import LinearFunctions, register_task
@@ -43,11 +43,7 @@ class SparseRegression(LinearFunctions):
   noise_std: float = number(default=0.0, minimum=0.0)
 
   def __post_init__(self):
-    if self.num_nonzero > self.num_features:
-      raise UserError(
-        f'num_nonzero is {self.num_nonzero}; it must be at most num_features, '
-        f'{self.num_features}'
-      )
+    check_count('num_nonzero', self.num_nonzero, maximum=self.num_features)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     weights_key, support_key = jax.random.split(key)
@@ -56,17 +52,16 @@ class SparseRegression(LinearFunctions):
     return jnp.where(jax.random.permutation(support_key, nonzero), weights, 0)
 
   def posterior(self) -> Posterior | None:
-    if is_zero(self.noise_std) or not self._is_enumerable():
+    return None if is_zero(self.noise_std) else self._bayes()
+
+  def _bayes(self) -> Posterior | None:
+    if math.comb(self.num_features, self.num_nonzero) > MOST_SUPPORTS:
       return None
     return SparseBayes(self.num_features, self.num_nonzero, self.noise_std)
 
-  def _is_enumerable(self) -> bool:
-    return math.comb(self.num_features, self.num_nonzero) <= MOST_SUPPORTS
-
   def baselines(self) -> dict[str, Predictor]:
-    found: dict[str, Predictor] = {}
-    if self._is_enumerable():
-      found['bayes'] = SparseBayes(self.num_features, self.num_nonzero, self.noise_std)
+    bayes = self._bayes()
+    found: dict[str, Predictor] = {} if bayes is None else {'bayes': bayes}
     return found | {
       'lasso': Lasso(),
       'ols': LeastSquares(),
@@ -83,7 +78,7 @@ class SparseBayes(Posterior):
   This is exact: the mean over all supports S (sets of coordinates) of the posterior
   mean given S, weighted by the evidence `N(y; 0, X_S X_Sᵀ + σ² I)`. Without noise, more
   examples than `num_nonzero` leave only the support that fits them, and there is no
-  density. Raises UserError for more than 20,000 supports.
+  density.
   """
 
   one_by_one = True  # each prompt needs thousands of fits
@@ -91,14 +86,6 @@ class SparseBayes(Posterior):
   num_features: int
   num_nonzero: int
   noise_std: float = 0.0
-
-  def __post_init__(self):
-    count = math.comb(self.num_features, self.num_nonzero)
-    if count > MOST_SUPPORTS:
-      raise UserError(
-        f'num_features is {self.num_features} and num_nonzero {self.num_nonzero}, '
-        f'which makes {count} supports; there must be at most {MOST_SUPPORTS}'
-      )
 
   def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y, _, x_query = given.zeroed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -65,17 +64,12 @@ class TaskPool(LinearFunctions):
     return {'new_tasks': new_tasks}
 
 
-def covers_pool(task: object) -> TypeGuard[TaskPool]:
-  """Whether a task is a pool of weight vectors."""
-  return isinstance(task, TaskPool)
-
-
 def require_isotropic(task: object) -> LinearRegression | TaskPool:
   """Returns the task if its weights are `N(w*, I)` or a pool, its features `N(0, I)`.
 
   Raises UserError otherwise.
   """
-  if covers_pool(task):
+  if isinstance(task, TaskPool):
     return task
   task = require_covered(task)
   for name in ('prior_covariance', 'feature_covariance'):

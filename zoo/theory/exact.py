@@ -1,6 +1,5 @@
 """Exact risks and differences of models, estimators and learning rules."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,12 +10,17 @@ from flax import nnx
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, check_same
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
-from zoo.tasks.linear_regression import GradientDescent, Ridge, require_covered
-from zoo.tasks.task_pool import covers_pool
+from zoo.tasks.linear_regression import (
+  GDBeta,
+  GradientDescent,
+  Ridge,
+  require_covered,
+)
+from zoo.tasks.task_pool import TaskPool
 from zoo.theory import sequential
 from zoo.theory.deep.deep_rule import (
   GeneralSpectrum,
@@ -74,7 +78,7 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
     return _resolved(subject, task)
   if isinstance(subject, HasExactForm):
     return _risk_of_form(subject, task)
-  if covers_pool(task):
+  if isinstance(task, TaskPool):
     return evaluate_form(quadratic_risk(task), subject)
   return _evaluate(_risk, task_moments(task), subject)
 
@@ -151,8 +155,8 @@ def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
   part from the update (docs/theory.md, section 3). Raises UserError as `exact_risk`
   does.
   """
-  moments = task_moments(task)
-  return ExcessRisk(*_evaluate(_square, moments, subject, optimal_rule(task)))
+  even, odd, _ = _evaluate(_squares, task_moments(task), subject, optimal_rule(task))
+  return ExcessRisk(even, odd)
 
 
 def squared_difference(subject: Predictor, other: Predictor, task: Task) -> Difference:
@@ -160,7 +164,8 @@ def squared_difference(subject: Predictor, other: Predictor, task: Task) -> Diff
 
   Raises UserError as `exact_risk` does.
   """
-  return Difference(*_evaluate(_difference, task_moments(task), subject, other))
+  even, odd, gradient = _evaluate(_squares, task_moments(task), subject, other)
+  return Difference(even + odd, gradient)
 
 
 def exact_form(subject: HasExactForm) -> Form:
@@ -214,17 +219,15 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   with double_precision():
     follower = require_rule(in_float64(subject))
     if isinstance(follower, nnx.Module):
-      rule = _rule_of(*nnx.split(follower))
+      rule = _rule_of(follower)
     else:
       rule = follower.learning_rule()
     # Copies, for the reason that `to_float64` makes a view.
     return jax.tree.map(lambda leaf: np.array(leaf, np.float64), rule)
 
 
-# In one program: otherwise each operation would be one.
-@functools.partial(jax.jit, static_argnums=0)
-def _rule_of(graph: Any, state: Any) -> LearningRule:
-  model: Any = nnx.merge(graph, state)
+@nnx.jit  # otherwise each operation would be a program
+def _rule_of(model: Any) -> LearningRule:
   return model.learning_rule()
 
 
@@ -260,20 +263,14 @@ def _risks(moments: Moments, rules: LearningRule) -> Array:
 
 
 @jax.jit
-def _square(
+def _squares(
   moments: Moments, rule: LearningRule, other: LearningRule
-) -> tuple[Array, ...]:
-  return tuple(mean_square(rule - other, moments))
-
-
-@jax.jit
-def _difference(
-  moments: Moments, rule: LearningRule, other: LearningRule
-) -> tuple[Array, ...]:
+) -> tuple[Array, Array, Array]:
+  """The mean square of the difference, in two parts, and that of its gradient."""
   gap = rule - other
-  prediction = mean_square(gap, moments)
+  even, odd = mean_square(gap, moments)
   gradient = mean_square(gap, moments, gradient=True)
-  return prediction.even + prediction.odd, gradient.even + gradient.odd
+  return even, odd, gradient.even + gradient.odd
 
 
 Result = TypeVar('Result')
@@ -285,7 +282,7 @@ def _evaluate(
   *subjects: Predictor,
 ) -> Result:
   """Applies a function to moments and rules, under tracing if a subject is traced."""
-  followers = [require_rule(subject) for subject in subjects]
+  followers = [require_rule(_at_length(subject, moments)) for subject in subjects]
   if any(isinstance(leaf, Tracer) for leaf in _leaves(followers)):
     rules = [subject.learning_rule() for subject in followers]
     _check_features(rules, moments)
@@ -295,6 +292,14 @@ def _evaluate(
     _check_features(rules, moments)
     found = function(jax.tree.map(to_float64, moments), *rules)
     return jax.tree.map(float, found)
+
+
+def _at_length(subject: Predictor, moments: Moments | QuadraticRisk) -> Predictor:
+  """A baseline of linear regression as it predicts after the examples of a task."""
+  tuned = isinstance(subject, GradientDescent | GDBeta)
+  if not (tuned and isinstance(moments, Moments)):
+    return subject
+  return subject.at_length(int(moments.context_length))
 
 
 def _leaves(subjects: Sequence[Predictor]) -> list[PyTree]:
@@ -315,5 +320,4 @@ def _check_features(
   else:
     d = np.size(moments.prior_mean)
   for rule in rules:
-    if rule.num_features != d:
-      raise UserError(f'the subject has {rule.num_features} features; the task has {d}')
+    check_same('features', rule.num_features, d)

@@ -8,10 +8,11 @@ from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.protocols import Task
+from zoo.tasks.base import RANK_TOLERANCE
 from zoo.tasks.linear_regression import is_scalar
 from zoo.theory.isotropic import least_over_angles
 from zoo.theory.moments import Moments, context_moments, task_moments
-from zoo.theory.optimum import RANK_TOLERANCE, constant_estimate
+from zoo.theory.optimum import constant_estimate
 
 _POLISHED = 10  # of the screened subspaces, those improved by a local search
 _CHUNK = 2**18  # numbers in one array while subspaces are screened

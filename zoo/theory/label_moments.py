@@ -5,7 +5,7 @@ distribution of ŵ (docs/theory.md, section 10).
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -33,6 +33,8 @@ _NODES = 64  # of a Gauss–Hermite rule, the last beyond 14 standard deviations
 _MOST_INTERVALS, _ACCURACY = 500, 1e-9
 _POWERS = np.array([1, 1, 1, 2, 2, 3, 4])  # of y in the moments
 _MOST_FEATURES = 48  # for these, an example's fourth moments take 46 MB
+# Of a vector, given ŵ = uθ: numbers by u, or with 1 these times θ.
+_Part = tuple[Float[np.ndarray, ' n'], int]
 _RANK_TOLERANCE = 1e-13  # rounding errors in the eigenvalues of a matrix of ones
 
 
@@ -152,68 +154,39 @@ def quadratic_risk(
   else:
     prior = normal_prior(task.prior_mean)
   a = label_moments(label, prior.lengths, task.noise_std)
-  lift, second = _lift(d), _second_moments(prior, a)
-  one = lift @ second @ lift.T  # E K⊗K
+  # Of `v = [1; a_11 θ; a_20]`, and of `E t [x_q; 1]` for the query's target t, given ŵ.
+  parts = (np.ones_like(a.a11), 0), (a.a11, 1), (a.a20, 0)
+  target_parts, square = ((a.a11, 1), (a.a10, 0)), a.a20
+  if target == 'latent':
+    target_parts, square = ((prior.lengths, 1), (0 * a.a10, 0)), prior.lengths**2
+  lift = _lift(d)
+  one = lift @ _products(prior, d, parts, parts) @ lift.T  # E K⊗K
   gram = one + (_fourth_moments(prior, a, d) - one) / task.context_length
   gram[0], gram[:, 0] = one[0], one[0]  # products with the constant 1
-  if target == 'latent':
-    mean, slope, square = 0 * a.a10, prior.lengths, prior.lengths**2
-  else:
-    mean, slope, square = a.a10, a.a11, a.a20
-  cross = _products_with_target(prior, a, mean, slope) @ lift.T
+  cross = _products(prior, d, target_parts, parts) @ lift.T
   return QuadraticRisk(gram, cross, float(prior.average(square, 0)))
 
 
-def _products_with_target(
-  prior: Prior,
-  a: LabelMoments,
-  mean: Float[np.ndarray, ' n'],
-  slope: Float[np.ndarray, ' n'],
-) -> Float[np.ndarray, 'e k']:
-  """`E v t [x_q; 1]ᵀ`, transposed, of `v = [1; a_11 θ; a_20]`.
-
-  Given ŵ, the query's target t has the mean `mean`, and `E t x_q = slope θ`.
-  """
+def _products(
+  prior: Prior, d: int, left: Sequence[_Part], right: Sequence[_Part]
+) -> Float[np.ndarray, 'i j']:
+  """`E u vᵀ` over tasks, for two vectors given by their parts."""
   return np.block(
     [
-      [
-        prior.average(slope, 1)[:, None],
-        prior.average(slope * a.a11, 2),
-        prior.average(slope * a.a20, 1)[:, None],
-      ],
-      [
-        prior.average(mean, 0),
-        prior.average(mean * a.a11, 1)[None],
-        prior.average(mean * a.a20, 0),
-      ],
+      [prior.average(a * b, i + j).reshape(d**i, d**j) for b, j in right]
+      for a, i in left
     ]
   )
 
 
 def _lift(d: int) -> Float[np.ndarray, 'm k']:
   """The matrix L with `[1; K_ab] = L [1; a_11 θ; a_20]`, a ≤ b."""
-  rows, columns = np.triu_indices(d + 1)
-  lift = np.zeros((1 + len(rows), d + 2))
-  lift[0, 0] = 1
-  diagonal = (rows == columns) & (columns < d)
-  lift[1:][diagonal, 0] = 1
-  border = (columns == d) & (rows < d)
-  lift[1:][border, 1 + rows[border]] = 1
-  lift[-1, -1] = 1
-  return lift
-
-
-def _second_moments(prior: Prior, a: LabelMoments) -> Float[np.ndarray, 'k k']:
-  """`E v vᵀ` of `v = [1; a_11 θ; a_20]` over tasks."""
-  slope, both = prior.average(a.a11, 1)[None], prior.average(a.a11 * a.a20, 1)[None]
-  square = prior.average(a.a20, 0)
-  return np.block(
-    [
-      [1.0, slope, square],
-      [slope.T, prior.average(a.a11**2, 2), both.T],
-      [square, both, prior.average(a.a20**2, 0)],
-    ]
-  )
+  entries = []
+  for one, *slope, square in np.eye(d + 2):
+    k = np.diag([*[one] * d, square])
+    k[:d, d] = slope
+    entries.append(np.append(one, k[np.triu_indices(d + 1)]))
+  return np.stack(entries, axis=1)
 
 
 def _fourth_moments(prior: Prior, a: LabelMoments, d: int) -> Float[np.ndarray, 'm m']:

@@ -9,13 +9,11 @@ from jaxtyping import ArrayLike, Float
 from zoo.core.errors import check_number, check_vector
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Task
+from zoo.tasks.base import RANK_TOLERANCE
 from zoo.tasks.linear_regression import best_step_matrix, require_covered
-from zoo.tasks.task_pool import TaskPool, covers_pool
+from zoo.tasks.task_pool import TaskPool
 from zoo.theory.label_moments import best_rule, quadratic_risk
 from zoo.theory.moments import Moments, context_moments, task_moments
-
-# Eigenvalues of a covariance below this fraction of the largest are rounding errors.
-RANK_TOLERANCE = 1e-12
 
 
 def optimal_rule(
@@ -34,7 +32,7 @@ def optimal_rule(
 
   Raises UserError naming the argument that is wrong.
   """
-  if covers_pool(task):
+  if isinstance(task, TaskPool):
     return _pool_optimum(task, initial_guess, initial_bias)
   task = require_covered(task)
   moments = task_moments(task)

@@ -8,6 +8,7 @@ import numpy as np
 from zoo.core.errors import UserError
 from zoo.core.protocols import Task
 from zoo.tasks import LinearRegression
+from zoo.tasks.base import scales_and_axes
 from zoo.tasks.linear_regression import Ridge, bayes, require_covered, second_moments
 from zoo.theory import wishart
 
@@ -101,8 +102,8 @@ def _quadrature(
 def _as_seen(estimator: Ridge, task: LinearRegression) -> _Seen:
   """The features `rootᵀ x` of an estimator, and the distance of its start from ŵ."""
   deviation, features = second_moments(task, estimator.start)
-  eigenvalues, vectors = np.linalg.eigh(features)
-  feature_root = np.sqrt(eigenvalues.clip(0))[:, None] * vectors.T
+  standard, axes = scales_and_axes(features)
+  feature_root = standard[:, None] * axes.T
   seen, scales, _ = np.linalg.svd(feature_root @ estimator.root)
   rank = int(np.sum(scales > 1e-12 * scales[0]))
   spread = feature_root @ deviation @ feature_root.T

@@ -7,11 +7,11 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import ArrayLike, Complex, Float
 
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import check_count
 from zoo.tasks.linear_regression import (
   LinearRegression,
   best_first_step,
-  is_scalar,
+  feature_variance,
   second_moments,
 )
 from zoo.theory import wishart
@@ -185,16 +185,3 @@ def _residuals(
     return np.stack([np.imag(residuals(one)) * 1e30 for one in changed], axis=1)
 
   return residuals, gradient
-
-
-def feature_variance(task: LinearRegression) -> float:
-  """ς if the feature covariance is ςI; raises UserError if it is not of that kind."""
-  features = task.feature_covariance
-  if features is None:
-    return 1.0
-  if not is_scalar(features) or features[0, 0] == 0:
-    raise UserError(
-      'feature_covariance is not a positive multiple of the identity; two or more '
-      'steps of gradient descent have an exact risk only if it is'
-    )
-  return float(features[0, 0])

@@ -11,11 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.errors import UserError, check_array, check_number, check_vector
+from zoo.core.errors import (
+  UserError,
+  check_array,
+  check_number,
+  check_same,
+  check_vector,
+)
 from zoo.core.exact_forms import Recurrence
 from zoo.core.learning_rule import AnyArray
 from zoo.core.protocols import Task
-from zoo.tasks.linear_regression import is_scalar, require_covered, second_moments
+from zoo.tasks.linear_regression import (
+  feature_variance,
+  require_covered,
+  second_moments,
+)
 from zoo.theory.moments import Moments, task_moments
 
 Numbers = ArrayLike | Sequence[Any]  # nested lists are accepted too
@@ -89,13 +99,9 @@ def recurrence_moments(form: Recurrence, task: Task) -> Moments:
   Raises UserError for a task that exact theory does not cover, or of other sizes.
   """
   moments = task_moments(task)
-  found = np.shape(form.start)[-1], np.shape(form.write)[-1]
-  wanted = np.size(moments.prior_mean), int(moments.context_length)
-  for name, one, other in zip(
-    ('features', 'examples at most'), found, wanted, strict=True
-  ):
-    if one != other:
-      raise UserError(f'the model has {one} {name}; the task has {other}')
+  check_same('features', np.shape(form.start)[-1], np.size(moments.prior_mean))
+  length = int(moments.context_length)
+  check_same('examples at most', np.shape(form.write)[-1], length)
   return moments
 
 
@@ -157,11 +163,7 @@ def normalised_delta_rule(task: Task, step: float = 1.0) -> Float[np.ndarray, ' 
   step = check_number('step', step)
   prior, features = second_moments(task)
   d, noise = task.num_features, task.noise_std**2
-  if not is_scalar(features) or features[0, 0] == 0:
-    raise UserError(
-      'feature_covariance is not a positive multiple of the identity; the risk with '
-      'normalised keys has a closed form only if it is'
-    )
+  feature_variance(task, 'the risk with normalised keys')
   if noise > 0 and d < 3:
     raise UserError(
       f'num_features is {d}; with label noise the risk with normalised keys is finite '

@@ -18,6 +18,7 @@ from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, Predictor
+from zoo.core.values import is_value
 
 # Relative to the largest prediction. Rounding errors in float32 are about 1e-6.
 TOLERANCE = 1e-3
@@ -42,11 +43,16 @@ class UpdatesTokens(FollowsRule, Protocol):
 def is_ours(subject: object) -> bool:
   """Whether an object and its parts are of this library, whose tests check them.
 
-  A model of the library with a mixer of a user's own is not.
+  A model of the library with a mixer of a user's own is not, nor a mixture with a task
+  of a user's own.
   """
   parts = [subject]
   if isinstance(subject, nnx.Module):
     parts += [part for _, part in nnx.iter_modules(subject)]
+  elif is_value(subject):
+    held = jax.tree.leaves(vars(subject), is_leaf=is_value)
+    if not all(is_ours(one) for one in held if is_value(one)):
+      return False
   names = ('zoo.', 'flax.')
   return type(subject).__module__.startswith('zoo.') and all(
     type(part).__module__.startswith(names) for part in parts

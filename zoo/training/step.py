@@ -157,7 +157,8 @@ def make_step(
     trained = model
     if averages(config.optimizer):
       trained = nnx.merge(graphs['model'], state['model'])
-      nnx.update(trained, nnx.as_pure(optimizer.opt_state).trained)
+      averaged = nnx.as_pure(optimizer.opt_state)  # in a chain, where it clips
+      nnx.update(trained, optax.tree.get(averaged, 'trained'))
     if has_curriculum(config.curriculum):
       step = optimizer.step[...].astype(jnp.int32)
       numbers = numbers._replace(stage=stage_at(config.curriculum, step))

@@ -177,7 +177,7 @@ def table(summary: Summary) -> str:
   header = [f'after step {summary["step"]}', 'loss ± s.e.', 'exact']
   text = format_table(rows, header=header)
   if comparison := summary['comparison']:
-    header, rows = table_of(comparison)
+    rows, header = table_of(comparison)
     text += f'\n\n{format_table(rows, header=header)}'
     if warning := below_bayes(comparison):
       text += f'\nwarning: {warning}'

@@ -57,7 +57,7 @@ def check_shape(what: str, array: object, shape: tuple[int, ...]) -> None:
 def check_floats(what: str, array: object, shape: tuple[int, ...]) -> None:
   """Raises UserError unless an array, maybe abstract, has floats and this shape."""
   check_shape(what, array, shape)
-  assert isinstance(array, jax.Array | np.ndarray)
+  assert isinstance(array, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
   if not jnp.issubdtype(array.dtype, jnp.floating):
     raise UserError(f'{what} is of type {array.dtype}; it must be floating-point')
 
@@ -66,6 +66,27 @@ def check_form(what: str, array: object, shape: tuple[int, ...]) -> None:
   """Raises UserError unless an array has finite floats and the given shape."""
   check_floats(what, array, shape)
   check_finite(what, array)
+
+
+def check_arrays(name: str, task: Task, prompt: Prompt) -> None:
+  """Raises UserError unless a batch of prompts, maybe abstract, fits its task.
+
+  Predictions are compared with targets in the type of these.
+  """
+  b, c, d = len(prompt.y_query), task.context_length, task.num_features
+  parts = {
+    'x': (prompt.x, (b, c, d)),
+    'y': (prompt.y, label_shape(task, b, c)),
+    'x_query': (prompt.x_query, (b, d)),
+    'y_query': (prompt.y_query, label_shape(task, b)),
+  }
+  if prompt.context_targets is not None:
+    parts['context_targets'] = prompt.context_targets, label_shape(task, b, c)
+  for part, (array, shape) in parts.items():
+    what = f'{part} of the prompts of {name}'
+    check_floats(what, array, shape)
+    if array.dtype.itemsize < 4:
+      raise UserError(f'{what} is of type {array.dtype}; it must be float32')
 
 
 def check_finite(what: str, array: object) -> None:
@@ -147,13 +168,18 @@ def check_facts(
   """Checks predictions of prompts against each other and those of changed prompts.
 
   `facts` are those of `prompt`, and `run` finds them for others. Raises UserError for a
-  prediction that is not finite, reads targets, looks ahead, or is not that of another
-  method.
+  prediction that is not finite, reads targets or other prompts, looks ahead, or is not
+  that of another method.
   """
   call = f'{name}(prompt)' if call is None else call
   check_finite(call, facts['alone'])
   changed = run(_with_other_targets(prompt))
   _check_reads_no_target(call, changed['alone'], facts['alone'])
+  some = len(prompt.x) // 2
+  others = run(_with_other_prompts(prompt, some))['alone'][:some]
+  check_close(
+    f'{call} depends on the other prompts of the batch', others, facts['alone'][:some]
+  )
   if 'everywhere' in facts:
     _check_predictions(name, facts, changed, run, prompt)
   for k in range(prompt.x.shape[1]):
@@ -208,6 +234,14 @@ def _with_other_targets(prompt: Prompt) -> Prompt:
     y_query=prompt.y_query + 1,
     context_targets=None if targets is None else targets + 1,
   )
+
+
+def _with_other_prompts(prompt: Prompt, some: int) -> Prompt:
+  """The batch with other prompts in place of all but some."""
+  x, y, x_query = (np.array(part) for part in (prompt.x, prompt.y, prompt.x_query))
+  for part in x, y, x_query:
+    part[some:] += 1
+  return dataclasses.replace(prompt, x=x, y=y, x_query=x_query)
 
 
 def _check_reads_no_target(what: str, changed: AnyArray, prediction: AnyArray) -> None:

@@ -20,11 +20,10 @@ from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
   Facts,
   called,
+  check_arrays,
   check_close,
   check_facts,
-  check_shape,
   facts_of,
-  label_shape,
   one_line,
   short_lengths,
 )
@@ -40,7 +39,7 @@ class _Given(NamedTuple):
   task: Task
   parameters: PyTree
   rest: PyTree
-  changed: Any  # whether with other weights
+  changed: Any  # whether with other weights in place of zeros
   prompt: Prompt
 
 
@@ -75,8 +74,8 @@ def check_before_training(model: Predictor, task: Task) -> None:
 
   Training and evaluation rely on this without noticing. A few prompts are predicted by
   `__call__`, also from fewer examples, and by `predictions`, `loop_predictions` and the
-  learning rule if they exist. A model whose predictions start as a constant shows
-  nothing, and is checked with other weights.
+  learning rule if they exist. Weights that start as zeros may hide what a model does
+  once it is trained, so that it is checked with others in their place as well.
   """
   name = type(model).__name__
   _check_predictions(name, model, task, _prompt(name, task))
@@ -113,7 +112,9 @@ def _check_predictions(
 
   facts = run(prompt)
   check_facts(name, facts, run, prompt)
-  if not np.ptp(facts.get('everywhere', facts['alone'])):  # constants show nothing
+  is_constant = not np.ptp(facts.get('everywhere', facts['alone']))
+  leaves = jax.tree.leaves(parameters)
+  if is_constant or any(leaf.ndim > 1 and not np.any(leaf) for leaf in leaves):
     other = run(prompt, True)
     if all(np.isfinite(array).all() for array in jax.tree.leaves(other)):
       check_facts(name, other, functools.partial(run, changed=True), prompt)
@@ -129,11 +130,18 @@ def _split(model: Any) -> tuple[Any, PyTree, PyTree]:
 
 
 def _merge(static: Any, given: _Given) -> Any:
-  """The model, with its own weights or with changed ones."""
+  """The model, with its own weights or with others in place of zeros."""
   if not isinstance(static, nnx.GraphDef):
     return static
-  choose = functools.partial(jnp.where, given.changed)
-  weights = jax.tree.map(choose, changed_weights(given.parameters), given.parameters)
+
+  def started(own: Array, other: Array) -> Array:
+    """Weights of the size of the other kernels, where all are zero."""
+    inputs = own.shape[-2] if own.ndim > 1 else 1
+    other = (other / inputs**0.5).astype(own.dtype)
+    return jnp.where(given.changed & ~jnp.any(own), other, own)
+
+  weights = given.parameters
+  weights = jax.tree.map(started, weights, changed_weights(weights))
   return nnx.merge(static, weights, given.rest)
 
 
@@ -195,7 +203,7 @@ def _check_calls(name: str, facts: Facts) -> None:
 
 
 def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
-  """Raises UserError unless predictions and losses of a task have the right shapes.
+  """Raises UserError unless prompts, predictions and losses have the right form.
 
   The model may be abstract, since nothing is computed.
   """
@@ -203,6 +211,7 @@ def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
   with one_line(f'{kind}.sample(key, {NUM_PROMPTS})'):
     key = jax.random.key(0)
     prompt = jax.eval_shape(lambda key: task.sample(key, NUM_PROMPTS), key)
+    check_arrays(kind, task, prompt)
   graph, state = nnx.split(model)
 
   def predict(state: PyTree, prompt: Prompt) -> Array:
@@ -210,7 +219,6 @@ def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
 
   with one_line(f'{name}(prompt)'):
     prediction = jax.eval_shape(predict, state, prompt)
-  check_shape(f'y_query of {kind}', prompt.y_query, label_shape(task, NUM_PROMPTS))
   with one_line(f'{kind}.loss'):
     loss = jax.eval_shape(task.loss, prediction, prompt.y_query)
   if loss.shape != (NUM_PROMPTS,):

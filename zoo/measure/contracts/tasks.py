@@ -20,6 +20,7 @@ from zoo.measure.comparison import MODEL
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
   Facts,
+  check_arrays,
   check_facts,
   check_finite,
   check_form,
@@ -35,6 +36,7 @@ from zoo.tasks.baselines import HostBaseline
 _NUM_PAIRED = 512  # prompts on which Bayes is compared with the other baselines
 # Standard errors: by chance exceeded once in three million comparisons.
 _SIGNIFICANT = 5
+_ROUNDING = 1e-3  # of probabilities
 
 
 def check_task(task: Task) -> None:
@@ -60,7 +62,8 @@ def check_task(task: Task) -> None:
   check_name(f'label_kind of {name}', task.label_kind, losses.LOSSES)
   sample = functools.partial(_sample, name, task)
   prompt = sample(jax.random.key(0), NUM_PROMPTS)
-  _check_shapes(name, task, prompt)
+  check_arrays(name, task, prompt)
+  _check_values(name, task, prompt)
   _check_sampling(name, sample, prompt)
   _check_loss(name, task, prompt)
   with one_line(f'{name}.baselines()'):
@@ -80,11 +83,39 @@ def check_task(task: Task) -> None:
 
 
 def check_sampled(task: Task, key: Array | None = None, batch_size: int = 512) -> None:
-  """Raises UserError unless the prompts that a task samples from a key are finite."""
+  """Raises UserError unless the prompts that a task samples from a key are right.
+
+  Their numbers must be finite, and labels of classes what `label_kind` says.
+  """
   name, key = type(task).__name__, jax.random.key(0) if key is None else key
-  for part, array in vars(_sample(name, task, key, batch_size)).items():
-    if array is not None:
+  _check_values(name, task, _sample(name, task, key, batch_size))
+
+
+def _check_values(name: str, task: Task, prompt: Prompt) -> None:
+  """Checks the numbers of prompts on the host."""
+  for part, array in vars(prompt).items():
+    if array is not None and part != 'latents':
       check_finite(f'{part} of the prompts of {name}', array)
+  kind, labels, targets = task.label_kind, prompt.y, np.asarray(prompt.targets)
+  if kind == 'numbers':
+    return
+  right = bool((np.abs(targets - 0.5) <= 0.5 + _ROUNDING).all())
+  if kind == 'signs':
+    if not np.isin(labels, (-1, 1)).all():
+      raise UserError(f"label_kind of {name} is 'signs'; its labels y must be −1 or 1")
+    of = 'the label +1'
+  else:
+    if not (np.isin(labels, (0, 1)).all() and (np.sum(labels, axis=-1) == 1).all()):
+      raise UserError(
+        f"label_kind of {name} is 'classes'; its labels y must be one-hot vectors"
+      )
+    right &= bool(np.allclose(targets.sum(axis=-1), 1, atol=_ROUNDING))
+    of = 'the classes, whose sum is 1'
+  if not right:
+    raise UserError(
+      f'label_kind of {name} is {kind!r}, and it has targets from {targets.min():.3g} '
+      f'to {targets.max():.3g}; they must be probabilities of {of}'
+    )
 
 
 def _sample(name: str, task: Task, key: Array, batch_size: int) -> Prompt:
@@ -95,21 +126,6 @@ def _sample(name: str, task: Task, key: Array, batch_size: int) -> Prompt:
       f'{name}.sample() gives a {type(prompt).__name__}; it must be a zoo.Prompt'
     )
   return jax.device_get(prompt)  # on the host, where slices are not compiled
-
-
-def _check_shapes(name: str, task: Task, prompt: Prompt) -> None:
-  b, d = NUM_PROMPTS, task.num_features
-  c = task.context_length
-  parts = [
-    ('x', prompt.x, (b, c, d)),
-    ('y', prompt.y, label_shape(task, b, c)),
-    ('x_query', prompt.x_query, (b, d)),
-    ('y_query', prompt.y_query, label_shape(task, b)),
-  ]
-  if prompt.context_targets is not None:
-    parts.append(('context_targets', prompt.context_targets, label_shape(task, b, c)))
-  for part, array, shape in parts:
-    check_form(f'{part} of the prompts of {name}', array, shape)
 
 
 def _check_sampling(
@@ -158,19 +174,11 @@ def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
   check_form(f'the derivative of {name}.loss', found['slope'], shape)
   check_form(f'{name}.loss at every example', found['all'], prompt.targets.shape[:2])
   # The losses of the logit 0 for the targets 0 and 1.
-  if has_one_output and np.allclose(found['at 0'], math.log(2), atol=1e-5):
-    if task.label_kind != 'signs':
-      raise UserError(
-        f"{name} has a log loss; set label_kind = 'signs', so that it has an accuracy"
-      )
-    labels, targets = np.asarray(prompt.y), np.asarray(prompt.targets)
-    if not np.isin(labels, (-1, 1)).all():
-      raise UserError(f'{name} has a log loss; its labels y must be −1 or 1')
-    if targets.min() < 0 or targets.max() > 1:
-      raise UserError(
-        f'{name} has a log loss, and targets from {targets.min():.3g} to '
-        f'{targets.max():.3g}; they must be probabilities of the label +1'
-      )
+  is_log_loss = has_one_output and np.allclose(found['at 0'], math.log(2), atol=1e-5)
+  if is_log_loss and task.label_kind != 'signs':
+    raise UserError(
+      f"{name} has a log loss; set label_kind = 'signs', so that it has an accuracy"
+    )
 
 
 def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) -> None:

@@ -93,15 +93,8 @@ CLAIMS = (
       'ten': 'theory.exact_risk(best_heads(task()), task())',
       'nine': 'head_limit(9)',
     },
-    measured={
-      'trained_9': "figures['2'].at('b', 'trained', 9)",
-      'trained_10': "figures['2'].at('b', 'trained', 10)",
-      'trained_11': "figures['2'].at('b', 'trained', 11)",
-      'trained_16': "figures['2'].at('b', 'trained', 16)",
-    },
     holds='close(eleven, any_number)',
     sharp='ten > eleven and (not close(ten, eleven))',
-    figures=('2',),
     note='d heads are enough; d − 1 are not.',
   ),
   Claim(
@@ -178,11 +171,7 @@ CLAIMS = (
       'gd': 'gd_risk(task())',
       'gap': 'best_risk(task()) - gd_risk(task())',
     },
-    measured={
-      'lowest_trained': "min(figures['2'].series('b', 'trained').y)",
-    },
     holds='infimum > gd and (not close(infimum, gd))',
-    figures=('2',),
     note='The gap is 40/51 at d = C = 10 and |w*|² = 40.',
   ),
   Claim(
@@ -300,12 +289,8 @@ CLAIMS = (
       'excess_at_1': 'gd_risk(task(1)) - best_risk(task(1), None)',
       'excess_at_1000': 'gd_risk(task(1000)) - best_risk(task(1000), None)',
     },
-    measured={
-      'trained': "figures['5'].end('a', 'w* = (2, …, 2), lr 5e-3, cosine')",
-    },
     holds='is_optimum = close(excess, 0.0) and gradient < 1e-09 and (curvature > 0); '
     'is_optimum and close(excess_at_1, 0.0) and close(excess_at_1000, 0.0)',
-    figures=('5',),
     note='With the step η* = C/(C + d + 1). No other learning rule attains its risk.',
   ),
   Claim(

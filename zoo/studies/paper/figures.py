@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike
 
-import zoo
 from zoo import estimators, probing
 from zoo.probing import Alignment
 from zoo.reports.plots import Panel, Series, level, series
@@ -22,6 +21,7 @@ from zoo.reports.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from zoo.studies.paper import setting
 from zoo.studies.paper.setting import NORM, NUM_FEATURES
 from zoo.studies.paper.training import Point, Recipe, Runs, point
+from zoo.studies.runner import load
 from zoo.training.sweeps import Row
 
 STEP = 'training step'
@@ -269,12 +269,7 @@ def _alignments(
   every = -(-rows[0]['step'] // checkpoints)
   steps = list(range(every, rows[0]['step'] + 1, every))
   seeds = [
-    [
-      probing.alignment(
-        zoo.load(row['workdir'], step).model, gd, task, ALIGNMENT_PROMPTS
-      )
-      for step in steps
-    ]
+    [probing.alignment(load(row, step), gd, task, ALIGNMENT_PROMPTS) for step in steps]
     for row in rows
   ]
   return steps, seeds

@@ -11,6 +11,7 @@ from zoo.core.errors import UserError, check_count, check_number, check_vector
 from zoo.theory.deep.feature_moments import feature_moments
 
 _MOST_STEPS = 4  # the moments that more steps need are too many
+_RESOLVED = 1e-8  # of the risk without examples; rounding errors are 1e-13 of it
 
 
 def rotated_optimum(
@@ -81,7 +82,15 @@ def _least(traces: Float[np.ndarray, ' m'], noise: float) -> float:
   """The least risk over polynomials, from `E tr ΣSⁱ`, i ≤ 2k, and σ²/C."""
   i = np.arange(1, (len(traces) + 1) // 2)
   order = i[:, None] + i
+  if traces[0] == 0:  # there are no features
+    return 0.0
   gram = traces[order] + noise * traces[order - 1]
   scale = 1 / np.sqrt(np.diag(gram))  # high powers are much larger than low ones
-  solved = np.linalg.solve(gram * scale[:, None] * scale, traces[i] * scale)
-  return float(traces[0] - traces[i] * scale @ solved)
+  solved = np.linalg.lstsq(gram * scale[:, None] * scale, traces[i] * scale)[0]
+  risk = float(traces[0] - traces[i] * scale @ solved)
+  if risk < _RESOLVED * traces[0]:
+    raise UserError(
+      f'num_steps is {len(i)}; so many steps leave less than {_RESOLVED:g} of the risk '
+      'without examples, which float64 does not resolve here; ask for fewer'
+    )
+  return risk

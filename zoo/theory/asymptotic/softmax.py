@@ -25,9 +25,7 @@ def softmax_pair(
   of gradient descent from 0 on centred examples; for C → ∞ it is `η ŵ·x_q` at every τ
   if features are `N(0, I)`.
   """
-  tau = check_number('temperature', temperature)
-  if tau <= 0:
-    raise UserError(f'temperature is {tau:g}; it must be > 0')
+  tau = check_number('temperature', temperature, above=0.0)
   scores_bc = tau * jnp.einsum('bcd,bd->bc', prompt.x, prompt.x_query)
   weights_bc = jax.nn.softmax(scores_bc) - jax.nn.softmax(-scores_bc)
   return step_size / (2 * tau) * jnp.sum(weights_bc * prompt.y, axis=1)

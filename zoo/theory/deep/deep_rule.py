@@ -13,15 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact
 
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count, check_same
 from zoo.core.exact_forms import DeepRule
 from zoo.core.learning_rule import AnyArray
 from zoo.core.protocols import Task
 from zoo.tasks import LinearRegression
-from zoo.tasks.linear_regression import is_scalar, require_covered, second_moments
+from zoo.tasks.linear_regression import (
+  feature_variance,
+  is_scalar,
+  require_covered,
+  second_moments,
+)
 from zoo.theory import wishart
 from zoo.theory.deep.feature_moments import feature_moments
-from zoo.theory.schedules import feature_variance
 
 # Six layers would need 365 quadrature points, which take minutes to compute.
 _MAX_LAYERS = 5
@@ -64,8 +68,7 @@ def deep_spectrum(form: DeepRule, task: Task) -> Spectrum | GeneralSpectrum:
   """
   task = require_covered(task)
   size, d = np.shape(form.steps)[-1], np.shape(form.residual)[-1]
-  if d != task.num_features:
-    raise UserError(f'the model has {d} features; the task has {task.num_features}')
+  check_same('features', d, task.num_features)
   check_depth(size)
   features = task.feature_covariance
   if features is None or (is_scalar(features) and features[0, 0] > 0):

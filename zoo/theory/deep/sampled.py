@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from zoo.core import draws
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count, check_same
 from zoo.core.exact_forms import DeepRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
@@ -325,14 +325,8 @@ def require_deep(model: Predictor, task: LinearRegression) -> DeepLSA:
       f'the model is of type {type(model).__name__}; it must be a DeepLSA, whose '
       'prediction depends on the context through its second moment'
     )
-  if model.num_features != task.num_features:
-    raise UserError(
-      f'the model has {model.num_features} features; the task has {task.num_features}'
-    )
-  if model.num_outputs != 1:
-    raise UserError(
-      f'the model has {model.num_outputs} outputs; it must have one, as the task has'
-    )
+  check_same('features', model.num_features, task.num_features)
+  check_same('outputs', model.num_outputs, task.num_outputs)
   if not model.guess.is_affine:
     raise UserError(
       f'the guess of the model is {model.guess.kind!r}; it must be one that is affine '

@@ -8,7 +8,6 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.errors import check_number
 from zoo.core.learning_rule import symmetric
 from zoo.core.protocols import Predictor, Task
 from zoo.theory.dynamics.flow import Subject, subject_of
@@ -18,6 +17,7 @@ from zoo.theory.precision import double_precision
 
 # Relative to the largest: eigenvalues and singular values below it count as 0.
 _ZERO = 1e-9
+_STATIONARY = 1e-8  # a gradient of at most this norm counts as 0
 
 
 class Curvature(NamedTuple):
@@ -34,9 +34,7 @@ class Curvature(NamedTuple):
   kind: str
 
 
-def curvature(
-  model: Predictor | nnx.Module, task: Task, gradient_tolerance: float = 1e-8
-) -> Curvature:
+def curvature(model: Predictor | nnx.Module, task: Task) -> Curvature:
   """The Hessian at a model's weights, and the kind of point that it proves them to be.
 
   Weights have symmetries, along which the risk does not change; at a minimum the
@@ -45,7 +43,6 @@ def curvature(
   occurs at random weights; otherwise the point is 'degenerate'. It takes as many
   gradients as there are weights. Raises UserError as `gradient_flow` does.
   """
-  tolerance = check_number('gradient_tolerance', gradient_tolerance, minimum=0.0)
   moments = task_moments(task)
   excess = float(sum(excess_risk(model, task)))
   with double_precision():
@@ -58,7 +55,7 @@ def curvature(
   zero = _ZERO * max(np.abs(eigenvalues).max(), np.finfo(float).tiny)
   positive = eigenvalues[eigenvalues > zero]
   rank = _rank(moves)
-  if np.linalg.norm(slope) > tolerance:
+  if np.linalg.norm(slope) > _STATIONARY:
     kind = 'not stationary'
   elif excess <= _ZERO * context_moments(moments).mean_q:
     kind = 'global minimum'

@@ -21,6 +21,7 @@ from zoo.core.errors import (
   check_array,
   check_name,
   check_number,
+  check_same,
   check_vector,
 )
 from zoo.core.learning_rule import AnyArray, LearningRule
@@ -195,11 +196,7 @@ def subject_of(model: Predictor | nnx.Module, moments: Moments) -> Subject:
   graph, weights, rest = nnx.split(follower, nnx.Param, ...)
   subject = Subject(weights, rest, graph)
   rule = jax.eval_shape(lambda point: subject.at(point).learning_rule(), subject.start)
-  if rule.init.shape[0] != moments.prior_mean.size:
-    raise UserError(
-      f'the model has {rule.init.shape[0]} features; the task has '
-      f'{moments.prior_mean.size}'
-    )
+  check_same('features', rule.num_features, moments.prior_mean.size)
   return subject
 
 

@@ -8,7 +8,7 @@ from flax import nnx
 from zoo.core.errors import UserError, check_number
 from zoo.core.protocols import Predictor, Task
 from zoo.models import LTB, YqLSA
-from zoo.tasks.linear_regression import is_scalar, require_covered, second_moments
+from zoo.tasks.linear_regression import feature_variance, require_covered
 from zoo.theory.precision import double_precision, in_float64
 
 
@@ -24,22 +24,17 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
 
   so that the time grows as log 1/s with the scale s of the weights, and falls as
   1/|w*| (docs/dynamics.md). The flow itself approaches both as s → 0. `share` is
-  between 0 and 1. Raises UserError for other models and tasks, and for w* = 0.
+  between 0 and 1. Raises UserError for other models and tasks, for w* = 0, and for a
+  guess that is 0 or has this share from the start.
   """
   task = require_covered(task)
   share = check_number('share', share)
-  _, features = second_moments(task)
   length = float(np.linalg.norm(task.prior_mean))
   if not 0 < share < 1:
     raise UserError(f'share is {share:g}; it must be between 0 and 1')
-  if not is_scalar(features) or features[0, 0] == 0:
-    raise UserError(
-      'feature_covariance is not a positive multiple of the identity; the law is for '
-      'features of equal variance'
-    )
+  rate = feature_variance(task, 'the time of the guess')
   if length == 0:
     raise UserError('prior_mean is 0; there is no guess to learn')
-  rate = float(features[0, 0])
   odds = share / (1 - share)
   if isinstance(model, YqLSA):
     return math.log1p(odds) / (2 * rate)
@@ -52,4 +47,9 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
     first, second = np.asarray(weights.w_1[...]), np.asarray(weights.w_2[...])
   start = second[:, -1] + first[:, :-1] @ (task.prior_mean / length)
   p = start @ start / 4
+  if not 0 < p < share * length:
+    raise UserError(
+      f'the guess of the model begins at {p / length:.3g} of the prior mean; it must '
+      f'begin above 0 and below the share {share:g}'
+    )
   return math.log(odds * (length - p) / p) / (4 * rate * length)

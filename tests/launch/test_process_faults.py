@@ -1,6 +1,5 @@
-"""Real processes that share only a bucket, killed, stopped and cut off from it."""
+"""Real processes that share only a folder, killed, stopped and cut off from it."""
 
-import json
 import random
 import signal
 import time
@@ -9,9 +8,15 @@ import pytest
 
 from tests.launch.processes import finish, start_together
 from tests.launch.test_processes import SMALL
-from tests.marks import FULL
-from tests.training.runs import assert_same_bits, bucket_arrays, saved_arrays
-from zoo.host.files import workdir_path
+from tests.marks import FULL, mostly_full
+from tests.training.runs import (
+  assert_same_bits,
+  bucket_arrays,
+  lines_of,
+  of_each_launch,
+  saved_arrays,
+)
+from zoo.host.files import is_url, workdir_path
 from zoo.storage.steps import step_folders, step_of
 
 pytestmark = [*FULL, pytest.mark.timeout(1500)]
@@ -48,41 +53,37 @@ def wait_for_save(processes, folder):
     time.sleep(0.05)
 
 
-def lines_in(text):
-  return [
-    {name: line[name] for name in ('step', 'loss', 'exact_risk', 'eval_risk')}
-    for line in map(json.loads, text.splitlines())
-  ]
-
-
 def assert_ended_as(url, whole, num_steps):
   """Fails unless the run has the bits and the lines of an uninterrupted local one."""
-  expected = lines_in((whole / 'metrics.jsonl').read_text())
-  lines = lines_in((workdir_path(url) / 'metrics.jsonl').read_text())
+  expected, lines = (
+    [*map(of_each_launch, lines_of(one))] for one in (whole, workdir_path(url))
+  )
   # Where a run was stopped it has logged one step more, if that is no multiple of 10.
   assert [line for line in lines if line['step'] % 10 == 0] == expected
   steps = [line['step'] for line in lines]
   assert steps == sorted(set(steps))
-  assert_same_bits(bucket_arrays(url, num_steps), saved_arrays(whole, num_steps))
+  read = bucket_arrays if is_url(url) else saved_arrays
+  assert_same_bits(read(url, num_steps), saved_arrays(whole, num_steps))
 
 
-def pytest_generate_tests(metafunc):
-  if 'many' in metafunc.fixturenames:
-    full = metafunc.config.getoption('--full')
-    metafunc.parametrize('many', [1, 2, 4] if full else [2])
-
-
-def test_killed_and_stopped_at_random_it_ends_as_a_local_run(
-  tmp_path, bucket, cache, full, many
+@pytest.mark.parametrize(
+  ('place', 'many'),
+  mostly_full([('folder', 3), ('bucket', 2)], [('bucket', 1), ('bucket', 4)]),
+)
+def test_killed_and_stopped_at_random_it_ends_as_one_that_was_not(
+  tmp_path, cache, full, place, many, request
 ):
+  """Some of the processes is lost, or gets SIGTERM; the last launch ends the run."""
   kills, stops = (20, 10) if full else (1, 1)
   num_steps = f'--config.train.num_steps={8000 if full else 1500}'
   dice = random.Random(many)
   faults = [signal.SIGKILL] * kills + [signal.SIGTERM] * stops
   dice.shuffle(faults)
-  folder = workdir_path(bucket)
+  url = tmp_path / 'run' if place == 'folder' else request.getfixturevalue('bucket')
+  folder = workdir_path(url)
+  after: list[int] = []
   for number in faults:
-    processes = start(bucket, cache, many, num_steps)
+    processes = start(url, cache, many, num_steps)
     try:
       wait_for_save(processes, folder)
       time.sleep(dice.uniform(0, 0.5))
@@ -92,17 +93,26 @@ def test_killed_and_stopped_at_random_it_ends_as_a_local_run(
         process.wait(timeout=90)
     finally:
       ended = finish(processes)
-    print(number.name, before, steps_in(folder), ended)
+    said = ''.join(text for _, text in ended)
+    if after:
+      assert said.count(f'resuming at step {after[0]} of') == 1, said
+    after = steps_in(folder)
+    print(number.name, before, after, ended)
+    assert after[0] >= before[0]
     codes = [code for code, _ in ended]
-    assert codes == [143] * many if number == signal.SIGTERM else all(codes), ended
-    assert steps_in(folder)[0] >= before[0]
-  ended = finish(start(bucket, cache, many, num_steps))
-  assert [code for code, _ in ended] == [0] * many, ended
-  assert 'damaged' not in str(ended)
+    if number == signal.SIGTERM:
+      assert codes == [143] * many, ended
+      assert said.count('rerun the same command') == 1
+    else:
+      assert all(codes), ended
   whole = tmp_path / 'whole'
-  ended = finish(start(whole, cache, many, num_steps))
-  assert [code for code, _ in ended] == [0] * many, ended
-  assert_ended_as(bucket, whole, int(num_steps.partition('=')[2]))
+  for workdir in url, whole:
+    ended = finish(start(workdir, cache, many, num_steps))
+    assert [code for code, _ in ended] == [0] * many, ended
+    assert 'damaged' not in str(ended)
+  assert_ended_as(url, whole, int(num_steps.partition('=')[2]))
+  if place == 'folder':
+    assert not list(folder.rglob('*tmp*'))
 
 
 def test_an_outage_of_the_bucket_changes_nothing(
