@@ -77,7 +77,7 @@ def test_a_headline_measures_what_it_expects_and_fails_untrained(
   monkeypatch.setattr(markov_phases, '_PARTS', {'start': (2, 2), 'whole': (4, 2)})
   one = HEADLINES[name]
   found = one.measure(Short(tmp_path / 'runs', get_config))
-  assert found.numbers.keys() == one.expected.keys()
+  assert found.numbers.keys() >= one.expected.keys()  # some have no range
   assert all(map(math.isfinite, found.numbers.values()))
   assert found.panels
   assert verdict(one, found.numbers) == FAILS
