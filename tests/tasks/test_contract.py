@@ -38,8 +38,9 @@ def test_it_keeps_its_contract(unchecked):
   zoo.check_task(_task('sparse_parity'))
 
 
-# Of two forms: classes, and a sequence. Others are checked with their baselines.
-_FORMS = ['gaussian_clusters', 'markov_chain']
+# Of three forms: classes, a sequence, and labels that are not shown. Others are checked
+# with their baselines.
+_FORMS = ['gaussian_clusters', 'markov_chain', 'parity_prefix']
 
 
 @pytest.mark.parametrize('name', mostly_full(_FORMS, _NAMES))
