@@ -347,6 +347,10 @@ def make_program(configs: Sequence[Config], mesh: Mesh | None = None) -> Program
   config, many = max(configs, key=num_heads), len(configs) > 1
   mesh = make_mesh(config) if mesh is None else mesh
   tasks = [build_task(one) for one in configs]
+  shared = len({one.seed for one in configs}) == 1
+  key = stream_of(config.seed, TRAIN_STREAM)  # here: devices of a mesh need not exist
+  if not shared:
+    key = stream_keys(configs, TRAIN_STREAM)
   with on_mesh(mesh, config):
     graphs, abstract = abstract_state(config, mesh)
     model = nnx.merge(graphs['model'], abstract['model'])
@@ -361,11 +365,9 @@ def make_program(configs: Sequence[Config], mesh: Mesh | None = None) -> Program
     lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
     objective = make_objective(config, tasks[0], statistics, lanes)
     step = make_step(config, graphs, layout, objective)
-    init, key = make_init(config, layout), stream_of(config.seed, TRAIN_STREAM)
+    init = make_init(config, layout)
     if many:
       init = functools.partial(init_side_by_side, configs, layout.kept)
-      shared = len({one.seed for one in configs}) == 1
-      key = key if shared else stream_keys(configs, TRAIN_STREAM)
       step = jax.vmap(step, (0, None if shared else 0, axes))
     train_steps = make_train_steps(step, layout, mesh)
     return Program(

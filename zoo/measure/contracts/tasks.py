@@ -108,8 +108,8 @@ def _check_values(name: str, task: Task, prompt: Prompt) -> None:
     # All 0 where prompts do not show the labels, as in tasks of state tracking.
     if not (np.isin(labels, (0, 1)).all() and (np.sum(labels, axis=-1) <= 1).all()):
       raise UserError(
-        f"label_kind of {name} is 'classes'; its labels y must be one-hot vectors, or 0 "
-        'where they are not shown'
+        f"label_kind of {name} is 'classes'; its labels y must be one-hot vectors, or "
+        '0 where they are not shown'
       )
     right &= bool(np.allclose(targets.sum(axis=-1), 1, atol=_ROUNDING))
     of = 'the classes, whose sum is 1'
