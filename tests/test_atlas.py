@@ -394,6 +394,8 @@ def test_a_parity_is_learned_from_every_symbol_and_from_the_last_if_not_causal()
   assert trained('set') == ('query', 'joint')
   assert trained('mlp_mixer')[0] == 'query'
   assert sizes.get_config('delta', 'noisy').objective.positions == 'query'
+  for task in 'modular_addition', 'permutations', 'modular_arithmetic':
+    assert sizes.get_config('delta', task).objective.positions == 'every'
 
 
 @pytest.mark.slow

@@ -87,7 +87,10 @@ _TASKS: dict[str, tuple[str, dict[str, Any]]] = {
 # The tasks that are trained unless others are named; those with five seeds.
 _DEFAULT_TASKS = 'linear', 'noisy', 'sparse', 'tree', 'recall', 'parity', 'prior'
 _FIVE_SEEDS = 'linear', 'noisy', 'prior'
-_AT_EVERY_EXAMPLE = 'parity', 'parity_prefix'
+# Registered tasks whose prompts do not show labels: all answers are trained.
+_WITHOUT_LABELS = {
+  *('parity_prefix', 'modular_addition', 'permutations', 'modular_arithmetic')
+}
 
 # No w·x approximates an even function, so these tasks have no linear guess.
 _NETWORKS = 'zero', 'network', 'residual_network'
@@ -185,7 +188,7 @@ def get_config(
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
   config: Any = configs.get_config(file, ','.join(filter(None, variants)))
   _set_training(config)
-  if task not in _AT_EVERY_EXAMPLE:
+  if task_name not in _WITHOUT_LABELS:
     config.objective.positions = 'query'
   if 'tokens' in config.model:
     is_query = config.objective.positions == 'query'
