@@ -12,6 +12,7 @@ import configs
 from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.training import fake_program
+from zoo.host.interruption import Stopped
 from zoo.host.parts import Part
 from zoo.reports.plots import Panel, series, to_csv
 from zoo.reports.style import BLUE
@@ -227,7 +228,7 @@ def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
   stacked = sweeps._train_stacked
 
   def stop(*given):
-    raise sweeps._Stopped
+    raise Stopped
 
   monkeypatch.setattr(sweeps, '_train_stacked', stop)
   assert run([one], small, tmp_path) is None

@@ -19,6 +19,10 @@ _SIGNALS = [
 ]
 
 
+class Stopped(Exception):
+  """After a signal everything is saved, and the same call resumes."""
+
+
 class Interruption:
   """Turns the first SIGTERM, SIGHUP or Ctrl-C into a request to stop.
 

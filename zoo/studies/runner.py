@@ -18,7 +18,7 @@ from zoo import reports
 from zoo.config.validation import Config
 from zoo.core.errors import RunError, UserError
 from zoo.host.files import workdir_path, write_atomically
-from zoo.host.interruption import Interruption
+from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
 from zoo.training import sweeps
 from zoo.training.run_plots import logged
@@ -28,10 +28,6 @@ GetConfig = Callable[[str, str], Config]
 
 _Result = TypeVar('_Result')
 _Item = TypeVar('_Item')
-
-
-class Stopped(Exception):
-  """SIGTERM: everything is saved, and the same call resumes."""
 
 
 def run_in(

@@ -26,7 +26,7 @@ from zoo.config.validation import (
 from zoo.core import tables
 from zoo.core.errors import RunError, UserError, check_name
 from zoo.host.files import delete_folder, workdir_path, write_atomically
-from zoo.host.interruption import Interruption
+from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
 from zoo.measure.intervals import interval
@@ -57,10 +57,6 @@ Row = dict[str, Any]
 
 _OPTIONS = 'model.mixer_options'
 _PLAIN = {'seed', 'optimizer.learning_rate'}  # numbers that fit any model and task
-
-
-class _Stopped(Exception):
-  """Training was stopped by a signal, but not by Ctrl-C."""
 
 
 class LostPointsError(NotFiniteError):
@@ -134,7 +130,7 @@ def _sweep(
       if part is None:
         _write_table(rows, workdir)
         delete_finished(workdir, {row['workdir'].name for row in rows})
-  except _Stopped:
+  except Stopped:
     return None
   if lost:
     raise LostPointsError(
@@ -237,7 +233,7 @@ def _train_missing(
 ) -> set[pathlib.Path]:
   """Trains the points that have no summary yet.
 
-  Returns the folders of points that have become non-finite. Raises _Stopped.
+  Returns the folders of points that have become non-finite. Raises Stopped.
   """
   missing = [
     i
@@ -256,7 +252,7 @@ def _train_missing(
         logging.info('program %s: %s', label, group[0][1].name)
         events = [*run_locked(*group[0], interruption)]
         if not events or events[-1].summary is None:
-          raise _Stopped
+          raise Stopped
     except NotFiniteError:
       lost |= {folder for _, folder in group}
   return lost
@@ -268,7 +264,7 @@ def _train_stacked(
   label: str,
   interruption: Interruption,
 ) -> set[pathlib.Path]:
-  """Trains points side by side; returns those that failed. Raises _Stopped."""
+  """Trains points side by side; returns those that failed. Raises Stopped."""
   configs, folders = zip(*group, strict=True)
   program = make_program(configs)
   program.compile()  # so that nothing is written if it does not fit
@@ -281,7 +277,7 @@ def _train_stacked(
     # Writing all lines of all points for TensorBoard would take longer than training.
     collections.deque(trainer.steps(label, tensorboard=False), maxlen=0)
   if trainer.summaries is None:
-    raise _Stopped
+    raise Stopped
   lost = set()
   finals = unstack(configs, jax.device_get(trainer.state))
   for config, folder, summary, state in zip(
@@ -299,10 +295,10 @@ def _train_stacked(
 
 
 def _stop_if_asked(interruption: Interruption) -> None:
-  """Raises KeyboardInterrupt after Ctrl-C, and _Stopped after another signal."""
+  """Raises KeyboardInterrupt after Ctrl-C, and Stopped after another signal."""
   interruption.raise_if_ctrl_c()
   if interruption.requested is not None:
-    raise _Stopped
+    raise Stopped
 
 
 def _rows(

@@ -21,12 +21,11 @@ import numpy as np
 from flax import nnx
 
 from zoo.config.building import abstract_model
-from zoo.config.mesh import replicate
 from zoo.config.validation import Config, build_task, validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import delete_folder, finite_or_null, read_as, write_atomically
-from zoo.host.interruption import Interruption
+from zoo.host.interruption import Interruption, Stopped
 from zoo.models import LinearAttention
 from zoo.storage.checkpointer import Checkpoints, run_metadata, save_result
 from zoo.studies.atlas import measure
@@ -38,7 +37,6 @@ from zoo.studies.atlas.search import (
   find_rate,
   why_grey,
 )
-from zoo.studies.runner import Stopped
 from zoo.training.layout import State
 from zoo.training.population import init_side_by_side, unstack
 from zoo.training.records import Progress
@@ -142,16 +140,15 @@ class Lanes:
 
     Returns the step that was reached, which is earlier after a signal.
     """
-    mesh, (step, last) = self._program.mesh, steps
+    step, last = steps
     rates = [*rates, *[rates[-1]] * (self.number - len(rates))]
     numbers = self._program.numbers._replace(
       learning_rate=np.array(rates, 'f'), num_steps=np.float32(budget)
     )
+    mesh = self._program.mesh
     with on_mesh(mesh, self._config), Progress(label, step, last) as progress:
       keys = stream_keys(self._configs(seeds), TRAIN_STREAM)
-      program = dataclasses.replace(
-        self._program, key=replicate(keys, mesh), numbers=replicate(numbers, mesh)
-      )
+      program = dataclasses.replace(self._program, key=keys, numbers=numbers)
       while step < last and not self._interruption.due():
         stop = min(last, (step // _CHUNK + 1) * _CHUNK)
         state, metrics = program.advance(state, step, stop)
