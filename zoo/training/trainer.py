@@ -189,7 +189,8 @@ def run_locked(
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
       steps_left(profile, summary['step'])
-      *_, line = {}, *read_lines(workdir)
+      lines = read_lines(workdir)
+      line = lines[-1] if lines else {}
       yield Event(summary['step'], line, summary, lambda: load(workdir).model)
       return
     trainer = Trainer(program_of(config), [workdir], checkpoints, interruption, best)
@@ -348,8 +349,10 @@ def make_program(configs: Sequence[Config], mesh: Mesh | None = None) -> Program
   mesh = make_mesh(config) if mesh is None else mesh
   tasks = [build_task(one) for one in configs]
   shared = len({one.seed for one in configs}) == 1
-  key = stream_of(config.seed, TRAIN_STREAM)  # here: devices of a mesh need not exist
-  if not shared:
+  # Outside `on_mesh`, since the devices of the mesh need not exist.
+  if shared:
+    key = stream_of(config.seed, TRAIN_STREAM)
+  else:
     key = stream_keys(configs, TRAIN_STREAM)
   with on_mesh(mesh, config):
     graphs, abstract = abstract_state(config, mesh)
