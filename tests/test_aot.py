@@ -165,7 +165,7 @@ def test_the_memory_plan_of_scale_holds(report):
   assert found['collectives']['all-reduce']['bytes'] < 1.3 * 4 * heads
   # As libtpu 0.0.42.1 compiles it; another version may plan otherwise.
   if importlib.metadata.version('libtpu') == '0.0.42.1':
-    assert found['peak_bytes'] == 989_180_928
+    assert found['peak_bytes'] == 989_182_976
 
 
 @pytest.mark.full

@@ -166,8 +166,8 @@ def _made(model: str) -> tuple[str, str, dict[str, Any]]:
 
 
 def has_guess(model: str) -> bool:
-  """Whether a model has the field `guess`; the paper's models define their own."""
-  return 'guess' in schema.section('model', _made(model)[0])
+  """Whether a model takes `GUESSES`; the paper's models and `sequential` do not."""
+  return model != 'sequential' and 'guess' in schema.section('model', _made(model)[0])
 
 
 def get_config(

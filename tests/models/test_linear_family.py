@@ -151,11 +151,12 @@ def test_all_that_a_model_says_is_the_equation_of_the_paper(
     assert rule.bias == 0
     assert not np.any(rule.bias_update)
   # Attention matters here, or an error in it could hide below the tolerance. Nor may it
-  # hide the rest.
+  # hide the rest: in float32, too, an error of 1 % in that exceeds the tolerance.
   rest = np.asarray(prompt.x_query) @ rule.init + rule.bias
   largest = np.abs(called).max()
   assert np.abs(called - rest).max() >= 0.1 * largest
-  assert np.abs(rest).max() >= 0.01 * largest
+  share = {'float64': 0.01, 'float32': 100 * tolerance}[precision]
+  assert np.abs(rest).max() >= share * largest
 
 
 @pytest.mark.parametrize(
