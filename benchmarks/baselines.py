@@ -29,7 +29,7 @@ _SEED = flags.DEFINE_integer('seed', 0, 'Seed of the prompts.')
 _VALUES = flags.DEFINE_string(
   'values', 'docs/baselines', 'Folder of CSV files with the known values.'
 )
-_OUT = flags.DEFINE_string('out', None, 'CSV file to write the table into.')
+_OUT = cli.define(cli.file, 'out', None, 'CSV file to write the table into.')
 
 _LIMIT = 4  # standard errors
 
@@ -37,7 +37,7 @@ _LIMIT = 4  # standard errors
 def main() -> None:
   num_prompts = check_count('--num_prompts', _NUM_PROMPTS.value, minimum=2)
   seed = check_count('--seed', _SEED.value, minimum=0)
-  out = cli.file_of(_OUT)
+  out = _OUT.value
   # Imported here so that a mistyped flag is reported at once.
   from benchmarks import reference_values
   from zoo.reports import Table

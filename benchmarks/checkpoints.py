@@ -40,7 +40,7 @@ from zoo.training import sweeps
 from zoo.training.trainer import train
 
 flags.adopt_module_key_flags(cli)
-_OUT = flags.DEFINE_string('out', 'checkpoints', 'Folder of the checkpoints.')
+_OUT = cli.define(cli.folder, 'out', 'checkpoints', 'Folder of the checkpoints.')
 
 INDEX = 'README.md'
 # A model whose risk is further above the lowest known is not shipped: a share of an
@@ -106,7 +106,7 @@ def main(names: list[str]) -> None:
     given = [f'--config.{field}={value}' for field, value in fields.items()]
     words = ['python', '-m', 'launch.main', f'--config=configs/{config_name}.py']
     recipes[name] = config, shlex.join([*words, *given])
-  if not write_checkpoints(recipes, cli.folder_of(_OUT, _OUT.default)):
+  if not write_checkpoints(recipes, _OUT.value):
     print('stopped before the end; nothing is written')
     sys.exit(cli.STOPPED)
 
@@ -209,4 +209,4 @@ def _sampled(saved: SavedModel) -> dict[str, float]:
 
 
 if __name__ == '__main__':
-  cli.run(main)
+  cli.run(main, takes_names=True)

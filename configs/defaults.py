@@ -6,7 +6,7 @@ from typing import Any
 from zoo import UserError
 from zoo.config import schema
 from zoo.config.schema import Config
-from zoo.core.errors import nearest
+from zoo.core.errors import check_name
 
 _VARIANTS = 'paper', 'smoke'
 
@@ -57,16 +57,11 @@ def get_general_config(variant: str = '', own: Collection[str] = ()) -> Config:
 
 def _parse(variant: str, own: Collection[str]) -> tuple[list[str], str]:
   """The names of the variants, and the name of the task."""
-  known = [*own, *_VARIANTS]
   names = variant.split(',') if variant else []
   task_names = [name[5:] for name in names if name.startswith('task=')]
   names = [name for name in names if not name.startswith('task=')]
   for name in names:
-    if name not in known:
-      near = nearest(name, known)
-      hint = f'; did you mean {near!r}?' if near else ''
-      words = f'{", ".join(known)}, task=NAME{hint}'
-      raise UserError(f'unknown variant {name!r} of the config; known: {words}')
+    check_name('variant', name, [*own, *_VARIANTS, 'task=NAME'])
   if len(task_names) > 1:
     raise UserError(f'the variant {variant!r} names several tasks; it can name one')
   if task_names and 'paper' in names:

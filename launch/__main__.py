@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-from zoo.core.errors import nearest
+from zoo.core.errors import unknown_name
 
 COMMANDS = {
   'main': 'train the model of a config, or resume a run',
@@ -20,8 +20,6 @@ COMMANDS = {
   'benchmark': 'measure the speed of training',
 }
 
-_TRAIN = 'train'  # what users look for; it is `main`
-
 
 def main() -> None:
   """Runs the command that the first argument names; exit code 2 if there is none."""
@@ -35,10 +33,7 @@ def main() -> None:
   if name.lstrip('-') in ('help', 'h'):
     print(usage)
     return
-  near = nearest(name, [*COMMANDS, _TRAIN])
-  hint = f'; did you mean {"main" if near == _TRAIN else near!r}?' if near else ''
-  known = ', '.join(COMMANDS)
-  print(f'error: unknown command {name!r}; known: {known}{hint}', file=sys.stderr)
+  print(f'error: {unknown_name("command", name, COMMANDS)}', file=sys.stderr)
   sys.exit(2)
 
 

@@ -16,7 +16,7 @@ import jax
 from absl import flags
 
 from launch import cli
-from zoo.core.errors import RunError, UserError, check_count
+from zoo.core.errors import RunError, UserError
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = cli.define_config(
@@ -26,9 +26,12 @@ _TOPOLOGY = flags.DEFINE_string(
   'topology', None, 'A slice such as v5e:4x8 or v5p:2x2x4; auto; all.'
 )
 _SLICES = flags.DEFINE_integer(
-  'slices', None, 'The number of these slices; sets --config.mesh.slices.'
+  'slices',
+  None,
+  'The number of these slices; sets --config.mesh.slices.',
+  lower_bound=1,
 )
-_JSON = flags.DEFINE_string('json', None, 'JSON file for the list of reports.')
+_JSON = cli.define(cli.file, 'json', None, 'JSON file for the list of reports.')
 
 
 def main() -> None:
@@ -36,10 +39,9 @@ def main() -> None:
   topology = _TOPOLOGY.value
   if not topology:
     raise UserError('--topology is missing; try --topology=v5e:4x8, or auto')
-  out = cli.file_of(_JSON)
   if _SLICES.value is not None:
     with config.unlocked():
-      config.mesh.slices = check_count('--slices', _SLICES.value)
+      config.mesh.slices = _SLICES.value
   jax.config.update('jax_platforms', 'cpu')  # leaves any TPU to other processes
   # The compilation cache needs real devices.
   jax.config.update('jax_enable_compilation_cache', False)
@@ -50,8 +52,8 @@ def main() -> None:
   several = topology in ('auto', 'all')
   for found in aot.listed(config) if several else [aot.report(config, topology)]:
     reports.append(found)
-    if out is not None:
-      out.write_text(json.dumps(reports, indent=2) + '\n')
+    if _JSON.value is not None:
+      _JSON.value.write_text(json.dumps(reports, indent=2) + '\n')
     print(aot.row(found) if several else aot.table(found), flush=True)
     if topology == 'auto' and found['fits']:
       print(aot.table(found))

@@ -25,14 +25,17 @@ from absl import flags
 
 from configs import atlas as cells
 from launch import cli
-from zoo.core.errors import UserError, check_count, check_name, check_number
+from zoo.core.errors import UserError, check_name, check_number
 
 if TYPE_CHECKING:
   from zoo.studies.atlas import Cell, Row, Settings
 
 flags.adopt_module_key_flags(cli)
-_SCALE = flags.DEFINE_string(
-  'scale', 'laptop', 'laptop, or gpu: the sizes of Garg et al., on an accelerator.'
+_SCALE = flags.DEFINE_enum(
+  'scale',
+  'laptop',
+  [*cells.SCALES],
+  'laptop, or gpu: the sizes of Garg et al., on an accelerator.',
 )
 _MODELS = flags.DEFINE_list(
   'models', None, 'Mixers, models of configs/atlas, or your own. Default: 18.'
@@ -52,15 +55,22 @@ _LENGTHS = flags.DEFINE_list(
   'Context lengths at which to train each task, e.g. 1,10,100. Default: its own.',
 )
 _SEEDS = flags.DEFINE_integer(
-  'seeds', None, 'Runs of each cell: seeds 0, 1, … Default: five or three.'
+  'seeds',
+  None,
+  'Runs of each cell: seeds 0, 1, … Default: five or three.',
+  lower_bound=1,
 )
 _STEPS = flags.DEFINE_integer(
-  'steps', None, 'Steps of the first budget, which doubles. Default: of the scale.'
+  'steps',
+  None,
+  'Steps of the first budget, which doubles. Default: of the scale.',
+  lower_bound=200,
 )
 _SEARCH = flags.DEFINE_integer(
   'search_steps',
   None,
   'Steps of the first round of the search of the learning rate. Default: of the scale.',
+  lower_bound=200,
 )
 _MINUTES = flags.DEFINE_float(
   'minutes',
@@ -69,7 +79,8 @@ _MINUTES = flags.DEFINE_float(
   'scale.',
 )
 _PART = cli.define_part('cells')
-_OUT = flags.DEFINE_string(
+_OUT = cli.define(
+  cli.workdir,
   'out',
   'checkpoints/runs/atlas',
   'Folder for the runs, report.html, the table and the plots.',
@@ -77,14 +88,12 @@ _OUT = flags.DEFINE_string(
 
 
 def main() -> None:
-  check_name('--scale:', _SCALE.value, cells.SCALES)
   models = _names(_MODELS, cells.list_models(), cells.DEFAULT_MODELS)
-  tasks = _names(_TASKS, cells.list_tasks(), cells.default_tasks())
+  tasks = _names(_TASKS, cells.list_tasks(), cells.DEFAULT_TASKS)
   asked = _names(_GUESSES, cells.GUESSES, [])
   lengths = [None] if _LENGTHS.value is None else _lengths(_LENGTHS.value)
-  _settings('linear')  # so that a mistyped flag is reported at once
-  part = cli.part_of(_PART)
-  out = cli.workdir_of(_OUT, _OUT.default)
+  if _MINUTES.value is not None:
+    check_number('--minutes', _MINUTES.value, above=0.0)
   from zoo.studies import atlas
 
   named = [
@@ -92,15 +101,13 @@ def main() -> None:
     for task in tasks
     for length in lengths
     for model in models
-    for guess in (
-      (asked or cells.guesses_of(task)) if cells.has_guess(model) else [None]
-    )
+    for guess in cells.guesses_of(model, task, asked)
   ]
   get_config = functools.partial(cells.get_config, scale=_SCALE.value)
   grid = atlas.Grid(named, get_config, _settings_of)
-  found = atlas.run(grid, out, _command(), part)
-  where = f'the report is {out}/report.html'
-  cli.print_results(found, _table, where, out, part)
+  found = atlas.run(grid, _OUT.value, _command(), _PART.value)
+  where = f'the report is {_OUT.value}/report.html'
+  cli.print_results(found, _table, where, _OUT.value, _PART.value)
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -109,23 +116,17 @@ def _table(rows: Sequence[Row]) -> str:
   return '\n\n'.join(table.text() for table in atlas.tables(rows))
 
 
-def _settings(task: str) -> tuple[str, int, int, int, float]:
-  """The fields of `atlas.Settings` for a task; raises UserError."""
-  sizes = cells.SCALES[_SCALE.value]
-  minutes = sizes.minutes if _MINUTES.value is None else _MINUTES.value
-  return (
-    _SCALE.value,
-    _count(_SEEDS, cells.num_seeds(task)),
-    _count(_STEPS, sizes.num_steps, 200),
-    _count(_SEARCH, sizes.search_steps, 200),
-    check_number('--minutes', minutes, above=0.0),
-  )
-
-
 def _settings_of(cell: Cell) -> Settings:
   from zoo.studies import atlas
 
-  return atlas.Settings(*_settings(cell.task))
+  sizes = cells.SCALES[_SCALE.value]
+  return atlas.Settings(
+    _SCALE.value,
+    _SEEDS.value or cells.num_seeds(cell.task),
+    _STEPS.value or sizes.num_steps,
+    _SEARCH.value or sizes.search_steps,
+    _MINUTES.value or sizes.minutes,
+  )
 
 
 def _names(
@@ -141,17 +142,10 @@ def _names(
   return names
 
 
-def _count(flag: flags.FlagHolder, default: int, minimum: int = 1) -> int:
-  return check_count(
-    f'--{flag.name}', default if flag.value is None else flag.value, minimum=minimum
-  )
-
-
 def _lengths(texts: Sequence[str]) -> list[int]:
-  if bad := [text for text in texts if not text.isdecimal() or int(text) < 1]:
-    raise UserError(f'--context_lengths has {bad[0]!r}; it must be whole numbers ≥ 1')
-  if not texts:
-    raise UserError('--context_lengths is empty; it must be whole numbers ≥ 1')
+  if not texts or not all(text.isdecimal() and int(text) for text in texts):
+    given = ','.join(texts)
+    raise UserError(f'--context_lengths is {given!r}; it must be whole numbers ≥ 1')
   return sorted({*map(int, texts)})
 
 

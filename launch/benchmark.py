@@ -16,14 +16,19 @@ import sys
 from absl import flags
 
 from launch import cli
-from zoo.core.errors import UserError, check_count, check_number
+from zoo.core.errors import UserError, check_number
 
 flags.adopt_module_key_flags(cli)
-_JSON = flags.DEFINE_string('json', None, 'JSON file for all numbers.')
-_REPEATS = flags.DEFINE_integer('repeats', 5, 'Runs of each program, in turns.')
+_JSON = cli.define(cli.file, 'json', None, 'JSON file for all numbers.')
+_REPEATS = flags.DEFINE_integer(
+  'repeats', 5, 'Runs of each program, in turns.', lower_bound=1
+)
 _SECONDS = flags.DEFINE_float('seconds', 1.0, 'Duration of a run in seconds.')
-_SCALING = flags.DEFINE_string(
-  'scaling', None, 'Vary batch, context, features and heads instead; plot to this file.'
+_SCALING = cli.define(
+  cli.file,
+  'scaling',
+  None,
+  'Vary batch, context, features and heads instead; plot to this file.',
 )
 _MODELS = flags.DEFINE_list(
   'models',
@@ -35,13 +40,10 @@ _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny sizes: fast, but not meaningful
 
 
 def main() -> None:
-  repeats = check_count('--repeats', _REPEATS.value)
   seconds = check_number('--seconds', _SECONDS.value, above=0.0)
-  json_file, picture = cli.file_of(_JSON), cli.file_of(_SCALING)
+  picture = _SCALING.value
   if picture is not None and picture.suffix not in ('.png', '.svg', '.pdf'):
-    raise UserError(
-      f'--scaling is {_SCALING.value!r}; it must end in .png, .svg or .pdf'
-    )
+    raise UserError(f'--scaling is {str(picture)!r}; it must end in .png, .svg or .pdf')
   if picture is not None and _MODELS.value is not None:
     raise UserError('--scaling and --models are two benchmarks; give one of them')
   repository = pathlib.Path(__file__).parents[1]
@@ -53,9 +55,9 @@ def main() -> None:
   sys.path.insert(0, str(repository))
   from benchmarks import command
 
-  found = command.run(repeats, seconds, picture, _MODELS.value, _SMOKE.value)
-  if json_file is not None:
-    json_file.write_text(json.dumps(found, indent=2) + '\n')
+  found = command.run(_REPEATS.value, seconds, picture, _MODELS.value, _SMOKE.value)
+  if _JSON.value is not None:
+    _JSON.value.write_text(json.dumps(found, indent=2) + '\n')
 
 
 if __name__ == '__main__':

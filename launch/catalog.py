@@ -27,8 +27,11 @@ flags.adopt_module_key_flags(cli)
 _EXPORT = flags.DEFINE_string(
   'export', None, 'Instead of listing, write this frozen evaluation set to a file.'
 )
-_FIELDS = flags.DEFINE_string(
-  'fields', None, 'Instead of listing, write the page of all fields to this file.'
+_FIELDS = cli.define(
+  cli.file,
+  'fields',
+  None,
+  'Instead of listing, write the page of all fields to this file.',
 )
 _OUT = flags.DEFINE_string(
   'out', None, 'File for --export. Default: the name of the set with .npz.'
@@ -38,8 +41,8 @@ _OUT = flags.DEFINE_string(
 def main() -> None:
   if _OUT.value is not None and _EXPORT.value is None:
     raise UserError('--out is the file of --export, which is missing')
-  if (file := cli.file_of(_FIELDS)) is not None:
-    file.write_text(page(), encoding='utf-8')
+  if _FIELDS.value is not None:
+    _FIELDS.value.write_text(page(), encoding='utf-8')
     return
   # Imported here so that a mistyped flag is reported at once.
   from zoo.studies import cards

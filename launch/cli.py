@@ -1,19 +1,20 @@
 """Code that all commands share: a user's mistake gives one line and exit code 2."""
 
+import contextlib
 import functools
 import importlib
 import importlib.util
-import inspect
 import io
 import itertools
 import logging
 import os
 import pathlib
 import re
+import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import jax
@@ -36,7 +37,7 @@ from zoo.core.errors import (
   unknown_name,
 )
 from zoo.host import processes
-from zoo.host.files import is_hub, is_url, or_shipped, user_path
+from zoo.host.files import is_url, user_path
 from zoo.host.parts import Part, parse_part
 
 FLAGS = flags.FLAGS
@@ -65,13 +66,14 @@ IN_USE = 75  # the exit code if another process uses the folder; launchers try a
 flags.disclaim_key_flags()
 
 
-# Without a parameter, or with one for the arguments that are not flags.
-Main = Callable[[], None] | Callable[[list[str]], None]
+Main = Callable[..., None]
 _Found = TypeVar('_Found')
 
 
-def run(main: Main) -> None:
+def run(main: Main, takes_names: bool = False) -> None:
   """Parses the flags, runs `main` and exits.
+
+  `main` is given the arguments that are not flags if it `takes_names`.
 
   A UserError gives one line and exit code 2, or 75 if another process uses the folder,
   a RunError one line and code 1, Ctrl-C in training one line and code 130; before
@@ -90,7 +92,7 @@ def run(main: Main) -> None:
   handler.setFormatter(logging.Formatter('%(message)s'))
   handler.addFilter(_is_for_users)
   try:
-    app.run(functools.partial(call, main), flags_parser=parse)
+    app.run(lambda argv: call(main, argv, takes_names), flags_parser=parse)
   except KeyboardInterrupt:  # raised by training after saving everything
     _print_error(f'interrupted; {RESUME}')
     sys.exit(130)
@@ -114,9 +116,8 @@ def parse(argv: list[str]) -> list[str]:
     _exit(2, cause if isinstance(cause, UserError) else error)
 
 
-def call(main: Main, arguments: list[str]) -> None:
+def call(main: Main, arguments: list[str], takes_names: bool = False) -> None:
   """Runs `main` after the flags are parsed; if `main` fails, exits as `run` does."""
-  takes_names = bool(inspect.signature(main).parameters)
   try:
     if arguments[1:] and not takes_names:
       raise UserError(
@@ -161,13 +162,51 @@ def define_config(help_text: str) -> flags.FlagHolder[ConfigDict]:
     help_string=f'{help_text} Set a field with --config.section.field=value; the value '
     'None turns an optional one off.',
   )
-  FLAGS['config'].parser = _ConfigFile()
+  FLAGS['config'].parser = _Parser(config_file)
   return holder
 
 
-def define_part(things: str) -> flags.FlagHolder[str | None]:
+class _Parser(flags.ArgumentParser):
+  """Makes the value of a flag by a function, which may raise ValueError."""
+
+  def __init__(self, parse: Callable[[Any], Any]):
+    self._parse = parse
+
+  def parse(self, argument: Any) -> Any:
+    return self._parse(argument)
+
+
+def define(
+  parse: Callable[[str], Any], name: str, default: str | None, help_text: str
+) -> flags.FlagHolder[Any]:
+  """Defines a flag whose value is what `parse` makes of its text; None without one."""
+  return flags.DEFINE(_Parser(parse), name, default, help_text)
+
+
+def folder(text: str) -> pathlib.Path:
+  """The folder that a flag names."""
+  if not text:
+    raise ValueError('it must name a folder')
+  return user_path(text)
+
+
+def workdir(text: str) -> str | pathlib.Path:
+  """Like `folder`, but a bucket's URL stays text, without a final slash."""
+  return text.rstrip('/') if is_url(text) else folder(text)
+
+
+def file(text: str) -> pathlib.Path:
+  """The file that a flag names, which need not exist."""
+  path = user_path(text)
+  if not text or path.is_dir() or not path.absolute().parent.is_dir():
+    raise ValueError('it must name a file in a folder that exists')
+  return path
+
+
+def define_part(things: str) -> flags.FlagHolder[Part | None]:
   """Defines --part, by which processes divide the `things` that a command trains."""
-  return flags.DEFINE_string(
+  return define(
+    parse_part,
     'part',
     None,
     f'I/N: train only the I-th of N parts of the {things}, and write no table or '
@@ -175,11 +214,6 @@ def define_part(things: str) -> flags.FlagHolder[str | None]:
     'the folder; one that was stopped or killed is started again with the same '
     'command. After all parts the command without --part writes the results.',
   )
-
-
-def part_of(flag: flags.FlagHolder[str | None]) -> Part | None:
-  """The part that a flag of `define_part` names; raises UserError."""
-  return None if flag.value is None else parse_part(flag.value)
 
 
 def print_results(
@@ -217,46 +251,6 @@ def run_name(flag: flags.FlagHolder[ConfigDict]) -> str:
   return '-'.join([pathlib.Path(path).stem, *variant])
 
 
-def folder_of(
-  flag: flags.FlagHolder[str | None], default: str | pathlib.Path
-) -> pathlib.Path:
-  """The folder that a flag names, or the default; raises UserError if it is empty."""
-  if flag.value is None:
-    return pathlib.Path(default)
-  if not flag.value:
-    raise UserError(f'--{flag.name} is empty; it must name a folder')
-  return user_path(flag.value)
-
-
-def workdir_of(
-  flag: flags.FlagHolder[str | None], default: str | pathlib.Path
-) -> str | pathlib.Path:
-  """Like `folder_of`, but a bucket's URL is returned as text, without a final slash."""
-  if flag.value is not None and is_url(flag.value):
-    return flag.value.rstrip('/')
-  return folder_of(flag, default)
-
-
-def checkpoint_of(flag: flags.FlagHolder[str | None]) -> str | pathlib.Path:
-  """Like `workdir_of`, but also a shipped `checkpoints/NAME`, or hf://owner/name."""
-  if flag.value is not None and is_hub(flag.value):
-    return flag.value.rstrip('/')
-  folder = workdir_of(flag, '')
-  return folder if isinstance(folder, str) else or_shipped(folder)
-
-
-def file_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path | None:
-  """The file that a flag names, if any; raises UserError if it cannot be written."""
-  if flag.value is None:
-    return None
-  path = user_path(flag.value)
-  if not flag.value or path.is_dir() or not path.absolute().parent.is_dir():
-    raise UserError(
-      f'--{flag.name} is {flag.value!r}; it must name a file in a folder that exists'
-    )
-  return path
-
-
 def end_stopped(folder: str | pathlib.Path) -> NoReturn:
   """Reports that SIGTERM has ended the run early, and exits with code 143.
 
@@ -287,34 +281,28 @@ def _import(name: str) -> None:
     raise UserError('--import is empty; it must name a module, such as my_models')
   if '' not in sys.path and os.getcwd() not in sys.path:  # started as `icl-zoo`
     sys.path.insert(0, os.getcwd())
-  try:
+  with _in_one_line(f'--import={name}'):
+    if importlib.util.find_spec(name.partition('.')[0]) is None:
+      near = nearest(name, [path.stem for path in pathlib.Path().glob('*.py')])
+      hint = f'; did you mean {near!r}?' if near else ''
+      raise UserError(f'--import={name}: no module has this name{hint}')
     importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _in_one_line(what: str) -> Iterator[None]:
+  """Raises UserError for any error of the user's own code."""
+  try:
+    yield
   except (UserError, KeyboardInterrupt):
     raise
   except BaseException as error:
-    if isinstance(error, ModuleNotFoundError) and error.name == name:
-      near = nearest(name, [path.stem for path in pathlib.Path().glob('*.py')])
-      raise UserError(
-        f'--import={name}: there is no module of this name in the current folder, and '
-        'none is installed; it must be written as in Python, such as my_models'
-        f'{f"; did you mean {near!r}?" if near else ""}'
-      ) from None
-    raise UserError(
-      f'--import={name} failed: {type(error).__name__}: {error}'
-    ) from error
+    raise UserError(f'{what} failed: {type(error).__name__}: {error}') from error
 
 
-class _OrNone(flags.ArgumentParser):
-  """Parses the value of a field, or None, which turns an optional field off."""
-
-  def __init__(self, parser: flags.ArgumentParser):
-    self._parser = parser
-
-  def parse(self, argument: Any) -> Any:
-    return None if argument == 'None' else self._parser.parse(argument)
-
-  def flag_type(self) -> str:
-    return self._parser.flag_type()
+def _or_none(parser: flags.ArgumentParser, argument: Any) -> Any:
+  """The value of a field, or None, which turns an optional field off."""
+  return None if argument == 'None' else parser.parse(argument)
 
 
 for _type, _parser in (
@@ -322,25 +310,25 @@ for _type, _parser in (
   (int, flags.IntegerParser()),
   (float, flags.FloatParser()),
 ):
-  config_flags.register_flag_parser_for_type(_type, _OrNone(_parser))
+  _parse = functools.partial(_or_none, _parser)
+  config_flags.register_flag_parser_for_type(_type, _Parser(_parse))
 
 
-class _ConfigFile(flags.ArgumentParser):
+def config_file(argument: str) -> ConfigDict:
   """Loads `FILE` or `FILE:VARIANT`, and locks the result of its `get_config`."""
-
-  def parse(self, argument: str) -> ConfigDict:
-    name, *variant = argument.split(':', 1)
-    config = _get_config(name, variant)
-    if not isinstance(config, ConfigDict):
-      raise UserError(
-        f'get_config() of {name} returned {config!r}; it must return a ConfigDict'
-      )
-    _check_keys(config.to_dict(), 'config')
-    config.lock()
-    for argument in FLAGS.read_flags_from_files(sys.argv[1:], force_gnu=False):
-      if found := re.match(r'--?(?:no)?(config\.[^=]*)', argument):
-        _check_field(config, found[1])
-    return config
+  name, *variant = argument.split(':', 1)
+  get_config = _found(name)
+  with _in_one_line(f'the config file {name}'):
+    config = get_config(*variant)
+  if not isinstance(config, ConfigDict):
+    raise UserError(
+      f'get_config() of {name} returned {config!r}; it must return a ConfigDict'
+    )
+  config.lock()
+  for argument in FLAGS.read_flags_from_files(sys.argv[1:], force_gnu=False):
+    if found := re.match(r'--?(?:no)?(config\.[^=]*)', argument):
+      _check_field(config, found[1])
+  return config
 
 
 def _check_field(config: ConfigDict, field: str) -> None:
@@ -363,68 +351,35 @@ def _check_field(config: ConfigDict, field: str) -> None:
     node = node[name]
 
 
-def _get_config(name: str, variant: list[str]) -> object:
-  """What the `get_config` of a file returns, or of a config of the library."""
-  get_config = _found(name)
-  try:
-    return get_config(*variant)
-  except (UserError, KeyboardInterrupt):
-    raise
-  except BaseException as error:
-    raise UserError(
-      f'the config file {name} failed: {type(error).__name__}: {error}'
-    ) from error
-
-
 def _found(name: str) -> Callable[..., object]:
-  """The `get_config` of a file; `configs/NAME.py` or NAME may be of the library."""
+  """The `get_config` of a file, or of a config of the library by its name or path."""
   if not name:
     raise UserError('--config is empty; try --config=configs/yq_lsa.py')
   path = user_path(name)
-  try:
-    if path.is_file():
-      return functools.partial(_run_file, path)
-    lacks_suffix = pathlib.Path(f'{path}.py').is_file()
-    what = 'is not a file' if path.exists() else 'does not exist'
-  except OSError as error:
-    raise UserError(f'the config file cannot be read: {error.strerror}') from error
-  inside, known = _in_configs(path), configs.names()
-  in_configs = inside is not None
-  own = (path if inside is None else inside).as_posix().removesuffix('.py')
-  if own in known and in_configs == (path.suffix == '.py'):
-    return functools.partial(configs.get_config, own)
-  near = f'{path}.py' if lacks_suffix or (own in known and in_configs) else None
-  near = near or nearest(own, known) or nearest(path.stem, known)
+  if path.is_file():
+    return functools.partial(_run_file, path)
+  known = {one: one for one in configs.names()}
+  known |= {f'configs/{one}.py': one for one in known}
+  # Also a path of the library, from another folder.
+  home, whole = pathlib.Path(configs.__file__).resolve().parents[1], path.resolve()
+  inside = whole.relative_to(home) if whole.is_relative_to(home) else path
+  for spelled in path.as_posix(), inside.as_posix():
+    if spelled in known:
+      return functools.partial(configs.get_config, known[spelled])
+  files = path.parent.glob('*.py') if inside is path else ()
+  near = nearest(inside.as_posix(), [*known, *map(str, files)])
+  what = 'is not a file' if path.exists() else 'does not exist'
   raise UserError(
     f'the config file {path} {what}{f"; did you mean {near}?" if near else ""}'
   )
 
 
-def _in_configs(path: pathlib.Path) -> pathlib.Path | None:
-  """The path within a folder `configs`: of this name, or the library's, wherever."""
-  if path.parts[0] == 'configs':
-    return pathlib.Path(*path.parts[1:])
-  folder, path = pathlib.Path(configs.__file__).parent.resolve(), path.resolve()
-  return path.relative_to(folder) if path.is_relative_to(folder) else None
-
-
 def _run_file(path: pathlib.Path, *variant: str) -> object:
   """Runs a file, of which nothing is left in the folder, and its `get_config`."""
-  # Not by a loader of Python, which would leave what it has compiled.
-  source = importlib.util.decode_source(path.read_bytes())
-  defined: dict[str, Any] = {'__name__': 'config', '__file__': str(path)}
-  exec(compile(source, str(path), 'exec'), defined)
+  defined = runpy.run_path(str(path), run_name='config')
   if 'get_config' not in defined:
     raise AttributeError('it defines no get_config()')
   return defined['get_config'](*variant)
-
-
-def _check_keys(section: dict, name: str) -> None:
-  for key, value in section.items():
-    if not isinstance(key, str):
-      raise UserError(f'{name} has the field {key!r}; its name must be a string')
-    if isinstance(value, dict):
-      _check_keys(value, f'{name}.{key}')
 
 
 def _no_device() -> str | None:

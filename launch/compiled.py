@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import stat
 
 import jax
 
@@ -52,19 +53,15 @@ def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
   JAX could also bound its cache, but would then read all of it whenever it adds a
   program, which takes a second with 20,000 programs.
   """
-  files = []
   # No error matters here: another process may delete the same files.
   with contextlib.suppress(OSError):
-    for entry in os.scandir(folder):
-      if entry.is_file(follow_symlinks=False):
-        status = entry.stat()
-        # Some file systems do not record when a file was read.
-        used = max(status.st_atime, status.st_mtime)
-        files.append((used, status.st_size, entry.path))
-  excess = sum(size for _, size, _ in files) - max_bytes
-  for _, size, path in sorted(files):
-    if excess <= 0:
-      break
-    with contextlib.suppress(OSError):
+    found = [(entry.stat(), entry.path) for entry in os.scandir(folder)]
+    files = [each for each in found if stat.S_ISREG(each[0].st_mode)]
+    excess = sum(status.st_size for status, _ in files) - max_bytes
+    # Some file systems do not record when a file was read.
+    files.sort(key=lambda each: max(each[0].st_atime, each[0].st_mtime))
+    for status, path in files:
+      if excess <= 0:
+        break
       os.unlink(path)
-    excess -= size
+      excess -= status.st_size

@@ -20,7 +20,8 @@ from zoo.core.errors import check_name
 flags.adopt_module_key_flags(cli)
 flags.FLAGS.set_gnu_getopt()  # flags may follow names
 _LIST = flags.DEFINE_bool('list', False, 'List the headlines, and measure nothing.')
-_OUT = flags.DEFINE_string(
+_OUT = cli.define(
+  cli.workdir,
   'out',
   'checkpoints/runs/headlines',
   'Folder for the runs, the figures (PNG, SVG, CSV), headlines.json and report.html.',
@@ -41,12 +42,10 @@ def main(names: list[str]) -> None:
     for one in wanted:
       print(f'{one.name:<16}{one.minutes:>5g} min  {one.statement}')
     return
-  part = cli.part_of(_PART)
-  out = cli.workdir_of(_OUT, _OUT.default)
-  found = headlines.run(wanted, configs.get_config, out, part)
-  where = f'the report is {out}/report.html'
-  cli.print_results(found, table, where, out, part)
+  found = headlines.run(wanted, configs.get_config, _OUT.value, _PART.value)
+  where = f'the report is {_OUT.value}/report.html'
+  cli.print_results(found, table, where, _OUT.value, _PART.value)
 
 
 if __name__ == '__main__':
-  cli.run(main)
+  cli.run(main, takes_names=True)

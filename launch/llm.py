@@ -24,13 +24,15 @@ from launch import cli
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = cli.define_config('Config file of configs/llm, with an optional variant.')
-_DATA = flags.DEFINE_string(
+_DATA = cli.define(
+  cli.folder,
   'data',
   None,
   'Folder with the files of STS-B, SICK or TREC QA, or with the JSONL files of your '
   'own benchmark.',
 )
-_OUT = flags.DEFINE_string(
+_OUT = cli.define(
+  cli.folder,
   'out',
   None,
   'Folder for the answers, the summary and the figures. Default: checkpoints/runs/llm- '
@@ -41,15 +43,14 @@ _OUT = flags.DEFINE_string(
 def main() -> None:
   config: Any = cli.config_of(_CONFIG)  # `run` checks its fields
   default = pathlib.Path('checkpoints/runs', f'llm-{cli.run_name(_CONFIG)}')
-  out = cli.folder_of(_OUT, default)
-  data = None if _DATA.value is None else cli.folder_of(_DATA, '')
+  out = _OUT.value or default
   # Imported here so that a mistyped flag is reported at once.
   from zoo.llm import ablation, ablation_report, experiment, report
 
   run, table = experiment.run, report.table
   if 'ablation' in config:
     run, table = ablation.run, ablation_report.table
-  found: Any = run(config, out, data)
+  found: Any = run(config, out, _DATA.value)
   cli.print_results(found, table, f'the results are in {out}', out)
 
 

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 from absl import flags, logging
 
+import zoo
 from launch import cli
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError
 from zoo.host import processes
 
 if TYPE_CHECKING:  # slow to import
@@ -31,7 +32,8 @@ flags.adopt_module_key_flags(cli)
 _CONFIG = cli.define_config(
   'Config file, with an optional variant: configs/yq_lsa.py:paper.'
 )
-_WORKDIR = flags.DEFINE_string(
+_WORKDIR = cli.define(
+  cli.workdir,
   'workdir',
   None,
   'Folder of the run, or gs://bucket/folder. Default: checkpoints/runs/ and the name '
@@ -63,9 +65,11 @@ _DISTRIBUTED = flags.DEFINE_bool(
 _COORDINATOR = flags.DEFINE_string(
   'coordinator', None, 'Join several processes: HOST:PORT of process 0, any free port.'
 )
-_NUM_PROCESSES = flags.DEFINE_integer('num_processes', None, 'The number of processes.')
+_NUM_PROCESSES = flags.DEFINE_integer(
+  'num_processes', None, 'The number of processes.', lower_bound=1
+)
 _PROCESS_ID = flags.DEFINE_integer(
-  'process_id', None, 'The id of this process, from 0.'
+  'process_id', None, 'The id of this process, from 0.', lower_bound=0
 )
 
 
@@ -78,16 +82,13 @@ def main() -> None:
 
     return print(shown(config))
   default = pathlib.Path('checkpoints/runs', cli.run_name(_CONFIG))
-  workdir = cli.workdir_of(_WORKDIR, default)
+  workdir = _WORKDIR.value or default
   profile = _steps_to_trace()
   _join(config)
   _check_same('--workdir', str(workdir), 'the same folder')
   _check_same('--profile', _PROFILE.value, 'the same')
-  # Imported here so that a mistyped flag is reported at once.
-  from zoo.training import table, train
-
-  summary = train(config, workdir, profile)
-  cli.print_results(summary, table, f'all files are in {workdir}', workdir)
+  summary = zoo.train(config, workdir, profile)
+  cli.print_results(summary, zoo.training.table, f'all files are in {workdir}', workdir)
 
 
 def _join(config: Config) -> None:
@@ -113,24 +114,19 @@ def _join(config: Config) -> None:
 
 def _address() -> tuple[str, int, int] | None:
   """The coordinator, the number of processes and the id of this one, if given."""
-  all_flags = _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID
-  given = [f'--{flag.name}' for flag in all_flags if flag.value is not None]
-  missing = [f'--{flag.name}' for flag in all_flags if flag.value is None]
-  if not given:
+  number, this = _NUM_PROCESSES.value, _PROCESS_ID.value
+  if _COORDINATOR.value is number is this is None:
     return None
-  if missing:
+  if _COORDINATOR.value is None or number is None or this is None:
     raise UserError(
-      f'{given[0]} is given without {" and ".join(missing)}; give all three, or use '
-      '--distributed'
+      '--coordinator, --num_processes and --process_id belong together; give all '
+      'three, or use --distributed'
     )
-  coordinator = processes.check_address('--coordinator', _COORDINATOR.value)
-  number = check_count('--num_processes', _NUM_PROCESSES.value)
-  this = check_count('--process_id', _PROCESS_ID.value, minimum=0)
   if this >= number:
     raise UserError(
       f'--process_id is {this}; it must be below --num_processes, which is {number}'
     )
-  return coordinator, number, this
+  return processes.check_address('--coordinator', _COORDINATOR.value), number, this
 
 
 def _steps_to_trace() -> tuple[int, int] | None:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 import configs
+import zoo
 from launch import cli
-from zoo.core.errors import check_count
 from zoo.core.tables import format_table
 
 if TYPE_CHECKING:
@@ -32,17 +32,21 @@ _FIGURES = flags.DEFINE_list(
   None,
   'Figures 1 to 5 of the paper, and context, covariance. Default: all.',
 )
-_SEEDS = flags.DEFINE_integer('seeds', 3, 'Runs of each point: seeds 0, 1, …')
+_SEEDS = flags.DEFINE_integer(
+  'seeds', 3, 'Runs of each point: seeds 0, 1, …', lower_bound=1
+)
 _OBJECTIVE = flags.DEFINE_string(
   'objective', 'sampled', 'What training minimises: sampled prompts, or the exact risk.'
 )
-_OUT = flags.DEFINE_string(
+_OUT = cli.define(
+  cli.workdir,
   'out',
   'checkpoints/runs/paper',
   'Folder for the runs, the figures (PNG, SVG, CSV), claims.json and report.html.',
 )
 _PART = cli.define_part('runs')
-_LLM = flags.DEFINE_string(
+_LLM = cli.define(
+  cli.folder,
   'llm',
   None,
   'Folder of a finished run of launch.llm, to show its result as figure 6.',
@@ -51,16 +55,10 @@ _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny training: fast, but not meaning
 
 
 def main() -> None:
-  num_seeds = check_count('--seeds', _SEEDS.value)
-  part = cli.part_of(_PART)
-  out = cli.workdir_of(_OUT, _OUT.default)
-  # Imported here so that a mistyped flag is reported at once.
-  from zoo.studies import paper
-
-  figures = list(paper.FIGURES) if _FIGURES.value is None else _FIGURES.value
-  llm_run = None if _LLM.value is None else cli.folder_of(_LLM, '')
-  judged = paper.reproduce(
-    out, _get_config, figures, num_seeds, _OBJECTIVE.value, llm_run, part
+  out, part = _OUT.value, _PART.value
+  figures = list(zoo.paper.FIGURES) if _FIGURES.value is None else _FIGURES.value
+  judged = zoo.paper.reproduce(
+    out, _get_config, figures, _SEEDS.value, _OBJECTIVE.value, _LLM.value, part
   )
   where = f'the report is {out}/report.html'
   cli.print_results(judged, _table, where, out, part)

@@ -19,7 +19,14 @@ from absl import flags, logging
 
 from launch import cli
 from zoo.core.errors import UserError, nearest
-from zoo.host.files import is_hub, is_url, read_text, user_path, write_atomically
+from zoo.host.files import (
+  is_hub,
+  is_url,
+  or_shipped,
+  read_text,
+  user_path,
+  write_atomically,
+)
 
 if TYPE_CHECKING:
   from zoo.core.protocols import Predictor, Task
@@ -45,25 +52,24 @@ _EVAL_SET = flags.DEFINE_string(
   'long_context. It is sampled on first use, into TFDS_DATA_DIR if that is set, else '
   '~/tensorflow_datasets.',
 )
-_JSON = flags.DEFINE_string(
-  'json', None, 'File for all numbers. Default: probe.json in --out.'
+_JSON = cli.define(
+  cli.file, 'json', None, 'File for all numbers. Default: probe.json in --out.'
 )
-_OUT = flags.DEFINE_string(
+_OUT = cli.define(
+  cli.folder,
   'out',
   None,
   'Folder for report.html, probe.json and the plots, which has no report of anything '
-  'else. Default: checkpoints/probes/, the path of the checkpoint, and its step.',
+  'else. Default: checkpoints/probes/ and a name made of the checkpoint '
+  'and its step.',
 )
 
 
 def main() -> None:
   if _CHECKPOINT.value is None:
     raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
-  checkpoint = cli.checkpoint_of(_CHECKPOINT)
-  given = None if _OUT.value is None else cli.folder_of(_OUT, '')
-  if given is not None and given.exists() and not given.is_dir():
-    raise UserError(f'--out is {str(given)!r}, which is not a folder')
-  json_file = cli.file_of(_JSON)
+  if _OUT.value is not None and _OUT.value.is_file():
+    raise UserError(f'--out is {str(_OUT.value)!r}, which is not a folder')
   # Imported here so that a mistyped flag is reported at once.
   import zoo
   from zoo.probing.page import page
@@ -71,23 +77,23 @@ def main() -> None:
 
   if _EVAL_SET.value is not None:
     zoo.evaluation_sets.find_spec(_EVAL_SET.value)
-  saved = zoo.load(checkpoint, _STEP.value)
+  saved = zoo.load(_CHECKPOINT.value, _STEP.value)
   other, name = _other(saved.task)
   words = [str(saved.step), *filter(None, [_AGAINST.value, _EVAL_SET.value])]
-  out = given or default_folder(_CHECKPOINT.value, words)
-  title = f'{saved.config.model.name} after step {saved.step}, of {checkpoint}'
+  out = _OUT.value or default_folder(_CHECKPOINT.value, words)
+  title = f'{saved.config.model.name} after step {saved.step}, of {_CHECKPOINT.value}'
   title += f', against {_AGAINST.value or name}'
   title += f', on {_EVAL_SET.value}' if _EVAL_SET.value else ''
   _refuse_another(out / 'report.html', title)
-  evaluation_set = None
+  prompts = None
   if _EVAL_SET.value is not None:
-    evaluation_set = zoo.evaluation_sets.load(_EVAL_SET.value)
+    prompts = zoo.evaluation_sets.load(_EVAL_SET.value)
   report = zoo.probing.probe(
-    saved.model, saved.task, other, name, evaluation_set=evaluation_set
+    saved.model, saved.task, other, name, evaluation_set=prompts
   )
   logging.info('probe: pictures')
   figures = pictures(report, saved.model, other, saved.task)
-  json_file = json_file or out / 'probe.json'
+  json_file = _JSON.value or out / 'probe.json'
   try:
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(json_file, report.to_json() + '\n')
@@ -112,23 +118,9 @@ def _refuse_another(page: pathlib.Path, title: str) -> None:
 
 
 def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
-  """A folder of what is probed: the checkpoint's path from here, and these words."""
-  if is_url(checkpoint) or is_hub(checkpoint):
-    scheme, *rest = checkpoint.split('/')
-    parts = [scheme.removesuffix(':'), *filter(None, rest)]
-  else:
-    path = pathlib.Path(os.path.abspath(user_path(checkpoint)))
-    if path.is_relative_to(here := pathlib.Path.cwd()) and path != here:
-      path = path.relative_to(here)
-    parts = ['root' if part == path.anchor else part for part in path.parts]
-  name = re.sub(r'[^\w.-]+', '_', '-'.join(words))
-  return pathlib.Path('checkpoints/probes', *parts, name)
-
-
-def _name(folder: str | pathlib.Path) -> str:
-  if isinstance(folder, str):  # in a bucket, or on the hub
-    return folder.rpartition('/')[2]
-  return folder.resolve().name
+  """A folder of what is probed: the checkpoint as it was given, and these words."""
+  name = '-'.join([checkpoint.strip('/'), *words])
+  return pathlib.Path('checkpoints/probes', re.sub(r'[^\w.-]+', '_', name))
 
 
 def _other(task: Task) -> tuple[Predictor, str]:
@@ -139,9 +131,8 @@ def _other(task: Task) -> tuple[Predictor, str]:
   name = next(iter(known)) if _AGAINST.value is None else _AGAINST.value
   if name in known:
     return known[name], name
-  folder = cli.checkpoint_of(_AGAINST)
-  if isinstance(folder, str) or folder.exists():
-    return zoo.load(folder).model, _name(folder)
+  if is_url(name) or is_hub(name) or or_shipped(user_path(name)).exists():
+    return zoo.load(name).model, os.path.basename(os.path.abspath(name))
   near = nearest(name, known)
   raise UserError(
     f'--against is {name!r}; it must be one of {", ".join(known)}, or a checkpoint'

@@ -28,13 +28,13 @@ flags.adopt_module_key_flags(cli)
 _CHECK = flags.DEFINE_bool(
   'check', False, 'Write nothing; fail if a picture or a table differs.'
 )
-_DOCS = flags.DEFINE_string(
-  'docs', 'docs', 'Folder with results/, which is read, and images/.'
+_DOCS = cli.define(
+  cli.folder, 'docs', 'docs', 'Folder with results/, which is read, and images/.'
 )
 
 
 def main() -> None:
-  docs = cli.folder_of(_DOCS, 'docs')
+  docs = _DOCS.value
   made = _made(docs)
   if not made:
     raise UserError(f'{docs / "results"} has neither baselines.csv nor atlas.csv')

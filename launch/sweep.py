@@ -39,7 +39,8 @@ _SWEEP = flags.DEFINE_multi_string(
   'A field and its values: task.prior_mean=0,0.5,1 or seed=0..4 (both ends included); '
   'repeat for more fields.',
 )
-_WORKDIR = flags.DEFINE_string(
+_WORKDIR = cli.define(
+  cli.workdir,
   'workdir',
   None,
   'Folder of the sweep. Default: checkpoints/runs/sweep- and the name of the config.',
@@ -58,10 +59,9 @@ def main() -> None:
     if field in axes:
       raise UserError(f'--sweep gives {field} twice')
     axes[field] = values
-  part = cli.part_of(_PART)
   _check_number(math.prod(map(len, axes.values())))
   default = pathlib.Path('checkpoints/runs', f'sweep-{cli.run_name(_CONFIG)}')
-  workdir = cli.workdir_of(_WORKDIR, default)
+  workdir, part = _WORKDIR.value or default, _PART.value
   # Imported here so that a mistyped flag is reported at once.
   from zoo.training import sweeps
 

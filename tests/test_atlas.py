@@ -5,11 +5,12 @@ import dataclasses
 import functools
 import json
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from scipy import stats
 
 import zoo
@@ -19,6 +20,7 @@ from tests.marks import mostly_full
 from zoo.config.building import abstract_model, num_weights
 from zoo.config.validation import build_task
 from zoo.core.errors import UserError
+from zoo.core.values import choice
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.studies import atlas
@@ -358,8 +360,26 @@ def test_any_model_and_task_that_is_registered_has_a_cell():
   assert config.model.name == 'sequential'
   assert config.task.name == 'quadratic_regression'
   assert {'sequential', 'softmax', 'set'} < {*sizes.list_models()}
-  assert not sizes.has_guess('yq_lsa')
-  assert sizes.has_guess('gla')
+
+
+def test_guesses_are_those_that_the_field_of_a_model_allows(register):
+  @zoo.register_model('own')
+  class Own(nnx.Module):
+    def __init__(
+      self,
+      num_features: int,
+      guess: Annotated[str, choice(('zero', 'residual', 'other'))] = 'other',
+      *,
+      rngs: nnx.Rngs,
+    ): ...
+
+  assert sizes.guesses_of('gla', 'prior') == ['zero', 'linear', 'residual']
+  assert sizes.guesses_of('gla', 'tree') == ['zero']
+  assert sizes.guesses_of('gla', 'tree', ['network']) == ['network']
+  assert sizes.guesses_of('own', 'prior') == ['zero', 'residual']
+  assert sizes.guesses_of('sequential', 'prior') == ['zero', 'linear']
+  for model in 'yq_lsa', 'own', 'sequential':
+    assert sizes.guesses_of(model, 'prior', ['network']) == [None]
 
 
 def test_all_models_have_the_same_optimizer():
@@ -377,11 +397,12 @@ def test_all_models_have_the_same_optimizer():
 @pytest.mark.parametrize('model', mostly_full(['deep_set'], sizes.list_models()))
 def test_every_config_is_valid(model):
   """With each task and guess for a laptop, and with one of each on an accelerator."""
-  for task in [*sizes.default_tasks(), 'quadratic_prior', 'sinusoid_prior']:
-    for guess in sizes.guesses_of(task) if sizes.has_guess(model) else [None]:
-      if task not in ('recall', 'parity') or sizes.has_guess(model):  # of classes
+  for task in [*sizes.DEFAULT_TASKS, 'quadratic_prior', 'sinusoid_prior']:
+    for guess in sizes.guesses_of(model, task):
+      # Models without a choice of guess cannot have classes.
+      if task not in ('recall', 'parity') or guess is not None:
         zoo.training.validate(sizes.get_config(model, task, guess))
-  guess = 'residual' if sizes.has_guess(model) else None
+  (guess,) = sizes.guesses_of(model, 'prior', ['residual'])
   zoo.training.validate(sizes.get_config(model, 'prior', guess, scale='gpu'))
 
 

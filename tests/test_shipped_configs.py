@@ -8,10 +8,7 @@ from flax import nnx
 
 import configs
 from tests.marks import mostly_full
-from tests.training.runs import CONFIGS
-from zoo.config import schema
 from zoo.config.validation import build_model, differences, to_json
-from zoo.core import registry
 from zoo.training import train, validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -45,16 +42,6 @@ def test_the_paper_variant_is_the_papers_setting(name):
   assert (optimizer.name, optimizer.learning_rate) == ('adam', 5e-4)
   assert (optimizer.schedule, optimizer.clip_norm) == ('constant', None)
   assert config.objective.name == 'sampled'
-
-
-@pytest.mark.parametrize('name', [name for name in CONFIGS if name != 'scale'])
-def test_a_config_has_every_argument_of_its_model_with_the_same_default(name):
-  section = config_of(name).model.to_dict()
-  for argument, parameter in registry.models.parameters(name).items():
-    if argument in schema.GIVEN or (name, argument) == ('multi_head_lsa', 'num_heads'):
-      continue  # the one that has no default
-    wanted = {} if argument == 'mixer_options' else parameter.default
-    assert section[argument] == wanted, argument
 
 
 def test_options_reach_the_model_and_older_runs_lack_them():

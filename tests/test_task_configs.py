@@ -64,7 +64,7 @@ def test_a_task_of_ones_own_has_the_fields_of_its_constructor(register):
     ('task=logistic', "did you mean 'logistic_regression'?"),
     ('task=parity,task=majority', 'names several tasks; it can name one'),
     ('paper,task=parity', 'has a task that the paper does not have'),
-    ('smok', "unknown variant 'smok' of the config; known: paper, smoke, task=NAME"),
+    ('smok', "unknown variant 'smok'; known: paper, smoke, task=NAME"),
   ],
 )
 def test_a_mistake_in_a_variant_is_one_line(variant, said):

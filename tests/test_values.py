@@ -150,7 +150,7 @@ def test_a_class_that_is_no_task_is_refused_in_one_line(register, unchecked):
     zoo.register_task('own')(type('Own', (FunctionClass,), {}))
   with refuses('Own lacks the field num_features; declare it, such as `num_features'):
     zoo.register_task('own')(type('Own', (FunctionClass,), parts()))
-  with refuses('the default of Own.sizes is a list, which may change; use a tuple'):
+  with refuses("Own: mutable default <class 'list'> for field sizes is not allowed"):
     own = parts(sizes=[1, 2], __annotations__={'sizes': 'list'})
     zoo.register_task('own')(type('Own', (FunctionClass,), own))
   with refuses('Own has an __init__; it must list its arguments as fields'):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.storage.workdir import locked, open_workdir
+from zoo.storage.workdir import locked, occupied, open_workdir
 from zoo.training.records import Records
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs', 'impatient')
@@ -119,16 +119,14 @@ def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp
   open_workdir(tmp_path, small_config())
   with locked(tmp_path), Records(tmp_path, 0):
     (tmp_path / 'checkpoints').mkdir()
-    with refuses('belongs to another config', 'batch_size'):  # it is in use
-      open_workdir(tmp_path, small)
-  open_workdir(tmp_path, small)
-  assert json.loads((tmp_path / 'config.json').read_text())['train']['batch_size'] == 8
-  with Records(tmp_path, 0) as records:
+    with refuses('is in use'), occupied(tmp_path, small):
+      pass
+  with occupied(tmp_path, small), Records(tmp_path, 0) as records:
     records.write(line(4))
-  open_workdir(tmp_path, small_config())
+  assert json.loads((tmp_path / 'config.json').read_text())['train']['batch_size'] == 8
   (tmp_path / 'checkpoints' / '4').mkdir()
   with refuses('belongs to another config', 'batch_size'):
-    open_workdir(tmp_path, small)
+    open_workdir(tmp_path, small_config())
 
 
 def line(step, loss=1.0):

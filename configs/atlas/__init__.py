@@ -18,6 +18,7 @@ import configs
 import zoo
 from zoo.config import schema
 from zoo.config.schema import Config
+from zoo.core import registry
 from zoo.core.errors import check_name
 
 GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'
@@ -34,73 +35,61 @@ _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
   'gd_plus_plus': ('deep_lsa', '', {'num_layers': 2, 'form': 'gd_plus_plus'}),
   'lstm': ('lstm', '', {'num_layers': 2}),
   'gru': ('gru', '', {'num_layers': 2}),
-  'deep_set': ('deep_set', '', {}),
-  'mlp': ('mlp', '', {}),
-  'mlp_mixer': ('mlp_mixer', '', {}),
-  **{name: (name, '', {}) for name in LINEAR_ATTENTION},
-}
-_FIVE = {'num_features': 5, 'context_length': 10}
-# The task and its fields. If a name ends in `prior`, the mean label given x is not 0
-# everywhere: in `prior` and `logistic_prior` it is, or depends on, w*·x; in the others
-# it is an even function of x, which no w·x approximates.
-_TASKS: dict[str, tuple[str, dict[str, Any]]] = {
-  'linear': (
-    'linear_regression',
-    {'num_features': 3, 'context_length': 6, 'prior_mean': 0.0},
-  ),
-  'noisy': (
-    'linear_regression',
-    {'num_features': 3, 'context_length': 6, 'prior_mean': 0.0, 'noise_std': 0.5},
-  ),
-  'sparse': (
-    'sparse_regression',
-    {'num_features': 8, 'context_length': 12, 'num_nonzero': 2},
-  ),
-  'tree': ('decision_tree', {'num_features': 4, 'context_length': 16, 'depth': 2}),
-  # Eight keys with a value each, of which one is asked for.
-  'recall': (
-    'associative_recall',
-    {'num_keys': 8, 'num_values': 8, 'num_pairs': 8, 'context_length': 8},
-  ),
-  'parity': ('parity_prefix', {'context_length': 23}),
-  'prior': (
-    'linear_regression',
-    {'num_features': 5, 'context_length': 5, 'prior_mean': 2.0},
-  ),
-  'logistic': ('logistic_regression', {'num_features': 3, 'context_length': 12}),
-  'logistic_prior': ('logistic_regression', {**_FIVE, 'prior_mean': 2.0}),
-  'quadratic': ('quadratic_regression', _FIVE),
-  'quadratic_prior': ('quadratic_regression', {**_FIVE, 'prior_mean': 2.0}),
-  'relu_network': ('relu_network', {**_FIVE, 'hidden_features': 20}),
-  # The prior mean 0.75 √(20/π) |x| has about three quarters of the second moment.
-  'relu_network_prior': (
-    'relu_network',
-    {**_FIVE, 'hidden_features': 20, 'output_mean': 0.75},
-  ),
-  # Over a full turn of phases the mean is 0, over half a turn it is a cosine of x.
-  'sinusoid': (
-    'sinusoid',
-    {'context_length': 10, 'phase_range': (0.0, 2 * math.pi)},
-  ),
-  'sinusoid_prior': ('sinusoid', {'context_length': 10}),
-}
-# The tasks that are trained unless others are named; those with five seeds.
-_DEFAULT_TASKS = 'linear', 'noisy', 'sparse', 'tree', 'recall', 'parity', 'prior'
-_FIVE_SEEDS = 'linear', 'noisy', 'prior'
-# Registered tasks whose prompts do not show labels: all answers are trained.
-_WITHOUT_LABELS = {
-  *('parity_prefix', 'modular_addition', 'permutations', 'modular_arithmetic')
 }
 
+
+class _Task(NamedTuple):
+  """A task with fields that differ from its defaults."""
+
+  name: str
+  fields: Mapping[str, Any]
+  guesses: Sequence[str] = ('zero',)  # that are trained unless others are named
+
+
+_SMALL = {'num_features': 3, 'context_length': 6, 'prior_mean': 0.0}
+_FIVE = {'num_features': 5, 'context_length': 10}
+# Eight keys with a value each, of which one is asked for.
+_RECALL = {'num_keys': 8, 'num_values': 8, 'num_pairs': 8, 'context_length': 8}
 # No w·x approximates an even function, so these tasks have no linear guess.
 _NETWORKS = 'zero', 'network', 'residual_network'
-_OF_TASK = {task: ('zero',) for task in _TASKS} | {
-  'prior': ('zero', 'linear', 'residual'),
-  'logistic_prior': ('zero', 'residual'),
-  'quadratic_prior': _NETWORKS,
-  'relu_network_prior': _NETWORKS,
-  'sinusoid_prior': _NETWORKS,
+# If a name ends in `prior`, the mean label given x is not 0 everywhere. In `prior` and
+# `logistic_prior` it is, or depends on, w*·x; in the others it is even in x.
+_TASKS = {
+  'linear': _Task('linear_regression', _SMALL),
+  'noisy': _Task('linear_regression', {**_SMALL, 'noise_std': 0.5}),
+  'sparse': _Task(
+    'sparse_regression', {'num_features': 8, 'context_length': 12, 'num_nonzero': 2}
+  ),
+  'tree': _Task('decision_tree', {'num_features': 4, 'context_length': 16, 'depth': 2}),
+  'recall': _Task('associative_recall', _RECALL),
+  'parity': _Task('parity_prefix', {'context_length': 23}),
+  'prior': _Task(
+    'linear_regression',
+    {'num_features': 5, 'context_length': 5, 'prior_mean': 2.0},
+    ('zero', 'linear', 'residual'),
+  ),
+  'logistic': _Task('logistic_regression', {'num_features': 3, 'context_length': 12}),
+  'logistic_prior': _Task(
+    'logistic_regression', {**_FIVE, 'prior_mean': 2.0}, ('zero', 'residual')
+  ),
+  'quadratic': _Task('quadratic_regression', _FIVE),
+  'quadratic_prior': _Task(
+    'quadratic_regression', {**_FIVE, 'prior_mean': 2.0}, _NETWORKS
+  ),
+  'relu_network': _Task('relu_network', {**_FIVE, 'hidden_features': 20}),
+  # The prior mean 0.75 √(20/π) |x| has about three quarters of the second moment.
+  'relu_network_prior': _Task(
+    'relu_network', {**_FIVE, 'hidden_features': 20, 'output_mean': 0.75}, _NETWORKS
+  ),
+  # Over a full turn of phases the mean is 0, over half a turn it is a cosine of x.
+  'sinusoid': _Task(
+    'sinusoid', {'context_length': 10, 'phase_range': (0.0, 2 * math.pi)}
+  ),
+  'sinusoid_prior': _Task('sinusoid', {'context_length': 10}, _NETWORKS),
 }
+# The tasks that are trained unless others are named; those with five seeds.
+DEFAULT_TASKS = 'linear', 'noisy', 'sparse', 'tree', 'recall', 'parity', 'prior'
+_FIVE_SEEDS = 'linear', 'noisy', 'prior'
 
 
 class Scale(NamedTuple):
@@ -143,14 +132,21 @@ def list_tasks() -> list[str]:
   return [*dict.fromkeys([*_TASKS, *zoo.list_tasks()])]
 
 
-def default_tasks() -> list[str]:
-  """The tasks that are trained unless others are named."""
-  return [*_DEFAULT_TASKS]
+def guesses_of(
+  model: str, task: str, asked: Sequence[str] = ()
+) -> Sequence[str | None]:
+  """The guesses that a model is trained with on a task, of those asked for if any.
+
+  They are those that the description of its field `guess` allows; None if there is no
+  such field, or none of them is allowed.
+  """
+  described = schema.arguments('model', _made(model)[0])
+  allowed = described['guess'].kind.names if 'guess' in described else ()
+  return [guess for guess in asked or _task(task).guesses if guess in allowed] or [None]
 
 
-def guesses_of(task: str) -> Sequence[str]:
-  """The guesses that are trained on a task unless others are named."""
-  return _OF_TASK.get(task, ('zero',))
+def _task(name: str) -> _Task:
+  return _TASKS.get(name, _Task(name, {}))
 
 
 def num_seeds(task: str) -> int:
@@ -163,11 +159,6 @@ def _made(model: str) -> tuple[str, str, dict[str, Any]]:
   if model in zoo.list_mixers():
     return 'transformer', '', {**_LAYERS, 'mixer': model}
   return _MODELS.get(model, (model, '', {}))
-
-
-def has_guess(model: str) -> bool:
-  """Whether a model takes `GUESSES`; the paper's models and `sequential` do not."""
-  return model != 'sequential' and 'guess' in schema.section('model', _made(model)[0])
 
 
 def get_config(
@@ -183,12 +174,12 @@ def get_config(
   """
   sizes = SCALES[check_name('scale', scale, SCALES)]
   check_name('model', model, list_models())
-  task_name, fields = _TASKS.get(check_name('task', task, list_tasks()), (task, {}))
+  task_name, fields, _ = _task(check_name('task', task, list_tasks()))
   file, variant, hyperparameters = _made(model)
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
   config: Any = configs.get_config(file, ','.join(filter(None, variants)))
   _set_training(config)
-  if task_name not in _WITHOUT_LABELS:
+  if registry.tasks.get(task_name).shows_labels:  # otherwise all answers are trained
     config.objective.positions = 'query'
   if 'tokens' in config.model:
     is_query = config.objective.positions == 'query'

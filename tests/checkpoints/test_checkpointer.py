@@ -1,23 +1,16 @@
 """Checkpoints survive what disks and kills do to them, and say so."""
 
-import hashlib
 import pathlib
+import subprocess
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.checkpoints.states import (
-  METADATA,
-  files_of,
-  flip,
-  let_others_in,
-  load_latest,
-  not_root,
-  save,
-)
+from tests.checkpoints.states import METADATA, files_of, flip, load_latest, save
 from tests.marks import FULL
+from zoo.host.files import names_below
 from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.steps import MANIFEST, find_corruption
 
@@ -45,15 +38,11 @@ def test_a_save_does_not_see_what_is_done_to_the_state_after_it(tmp_path):
 def test_the_manifest_is_what_sha256sum_reads_and_covers_every_item(tmp_path):
   save(tmp_path, 7)
   folder = tmp_path / 'checkpoints' / '7'
-  for line in (folder / MANIFEST).read_text().splitlines():
-    checksum, name = line.split('  ')
-    assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == checksum
-  lines = (folder / MANIFEST).read_text().splitlines()
-  there = {
-    str(path.relative_to(folder)) for path in folder.rglob('*') if path.is_file()
-  }
-  assert there - {line.split('  ')[1] for line in lines} == {MANIFEST}
-  folders = {name.split('/')[0] for name in there if '/' in name}
+  words = ['sha256sum', '--check', '--strict', '--quiet', MANIFEST]
+  subprocess.run(words, cwd=folder, check=True)
+  names = [line.split('  ')[1] for line in (folder / MANIFEST).read_text().splitlines()]
+  assert {*names, MANIFEST} == {*names_below(folder)}
+  folders = {name.split('/')[0] for name in names if '/' in name}
   assert folders == {'model', 'optimizer', 'origin'}
 
 
@@ -114,20 +103,18 @@ def test_without_a_manifest_steps_are_set_aside_until_a_good_one_or_none_is_left
   assert names == {'1', '1.2', '2', '3', '9'}
 
 
-def test_a_file_that_may_not_be_read_falls_back_and_says_so(tmp_path, caplog):
+def test_a_file_that_cannot_be_read_falls_back_and_says_so(tmp_path, caplog):
   save(tmp_path, 1, 2)
-  let_others_in(tmp_path)
-  for path in (tmp_path, *tmp_path.rglob('*')):
-    path.chmod(0o777)
-  (tmp_path / 'checkpoints' / '2' / 'origin' / 'data.json').chmod(0o000)
-  with not_root():
-    assert load_latest(tmp_path) == 1
-  assert 'step 2 is damaged: data.json cannot be read: Permission denied' in caplog.text
+  path = tmp_path / 'checkpoints' / '2' / 'origin' / 'data.json'
+  path.unlink()
+  path.symlink_to(path)
+  assert load_latest(tmp_path) == 1
+  assert 'step 2 is damaged: data.json cannot be read: Too many levels' in caplog.text
 
 
 def test_left_over_temporary_folders_are_cleared(tmp_path):
   save(tmp_path, 1)
-  for name in '.saving.2', '.saving.2.orbax-checkpoint-tmp', '.deleting.1':
+  for name in '.saving.2', '.saving.2.orbax-checkpoint-tmp', '.saving.1.deleting':
     (tmp_path / 'checkpoints' / name / 'model').mkdir(parents=True)
   assert load_latest(tmp_path) == 1
   assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == ['1']

@@ -173,19 +173,6 @@ def test_a_model_goes_to_the_hub_and_comes_back(file, hub, call):
   assert f'{URL} has no step 3; it has [5000]' in answer.err
 
 
-def test_without_a_network_the_cache_is_asked_at_once(file, hub, monkeypatch):
-  """The client of the hub would try again for 23 seconds."""
-  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
-  nobody = 'http://127.0.0.1:9/{repo_id}/{revision}/{filename}'
-  monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', nobody)
-  start = time.monotonic()
-  with pytest.raises(zoo.RunError, match='and the hub is out of reach'):
-    zoo.load(URL)
-  zoo.export(zoo.load(file), URL)
-  zoo.load(URL)
-  assert time.monotonic() - start < 6  # twice the patience with the network
-
-
 def test_what_is_not_on_the_hub_is_one_line(file, hub, monkeypatch):
   with pytest.raises(
     zoo.RunError, match=f'{URL} has no model.safetensors in the cache'
@@ -210,3 +197,16 @@ def test_what_is_not_on_the_hub_is_one_line(file, hub, monkeypatch):
     "huggingface_hub is not installed; hf:// needs pip install 'icl-zoo[hub]'"
   ):
     zoo.load(URL)
+
+
+def test_without_a_network_the_cache_is_asked_at_once(file, hub, monkeypatch):
+  """The client of the hub would try again for 23 seconds."""
+  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
+  nobody = 'http://127.0.0.1:9/{repo_id}/{revision}/{filename}'
+  monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', nobody)
+  start = time.monotonic()
+  with pytest.raises(zoo.RunError, match='and the hub is out of reach'):
+    zoo.load(URL)
+  zoo.export(zoo.load(file), URL)
+  zoo.load(URL)
+  assert time.monotonic() - start < 6  # twice the patience with the network

@@ -6,7 +6,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -93,6 +94,20 @@ def start_together(
     )
     for i, flags in enumerate(own or [()] * number)
   ]
+
+
+def wait_until(
+  ready: Callable[[], bool],
+  processes: Iterable[subprocess.Popen] = (),
+  seconds: float = 240,
+) -> None:
+  """Waits until something is so; fails if that takes too long, or if a process ends."""
+  deadline = time.monotonic() + seconds
+  while not ready():
+    for process in processes:
+      assert process.poll() is None, process.communicate()[0]
+    assert time.monotonic() < deadline, f'not so after {seconds} s'
+    time.sleep(0.02)
 
 
 def finish(

@@ -11,19 +11,29 @@ from zoo.studies import atlas
 from zoo.studies.atlas import pictures, results
 
 
-def test_each_task_is_trained_at_each_context_length(call, tmp_path, monkeypatch):
-  calls = []
-  monkeypatch.setattr(atlas, 'run', lambda *given: calls.append(given) or [])
+@pytest.fixture
+def grid_of(call, monkeypatch):
+  """The grid that a command trains, and the command that it records."""
+
+  def ask(*arguments):
+    calls = []
+    monkeypatch.setattr(atlas, 'run', lambda *given: calls.append(given) or [])
+    call('atlas', *arguments)
+    ((grid, _, command, _),) = calls
+    assert command.startswith('python -m launch.atlas ')
+    return grid, command
+
+  return ask
+
+
+def test_each_task_is_trained_at_each_context_length(grid_of, tmp_path):
   arguments = ['--tasks=prior', '--models=gru,yq_lsa', '--guesses=zero,residual']
   arguments += ['--import=json', '--context_lengths=20,1', f'--out={tmp_path}']
-  call('atlas', *arguments, '--minutes=3')
-  ((grid, _, command, _),) = calls
-  assert command.startswith('python -m launch.atlas ')
+  grid, command = grid_of(*arguments, '--minutes=3')
   assert '--import=json' in command
   assert '--guesses=zero,residual' in command
   assert '--out' not in command
-  names = [cell.name for cell in grid.cells]
-  assert names == [
+  assert [cell.name for cell in grid.cells] == [
     *('gru,prior,zero,1', 'gru,prior,residual,1', 'yq_lsa,prior,1'),
     *('gru,prior,zero,20', 'gru,prior,residual,20', 'yq_lsa,prior,20'),
   ]
@@ -31,20 +41,9 @@ def test_each_task_is_trained_at_each_context_length(call, tmp_path, monkeypatch
   assert settings == ('laptop', 5, 2000, 300, 3.0)
 
 
-def test_the_atlas_has_cells_of_own_classes(call, folder, monkeypatch):
-  calls = []
-  monkeypatch.setattr(atlas, 'run', lambda *given: calls.append(given))
-  tasks = '--tasks=two_outputs,sparse_regression'
-  call(
-    'atlas',
-    '--import=own_classes_under_test',
-    '--models=own_model,relu',
-    tasks,
-    '--out=atlas',
-  )
-  ((grid, _, command, _),) = calls
-  assert command.startswith('python -m launch.atlas ')
-  assert '--import=own_classes_under_test' in command
+def test_the_atlas_has_cells_of_own_classes(grid_of, folder):
+  own = '--import=own_classes_under_test', '--models=own_model,relu'
+  grid, _ = grid_of(*own, '--tasks=two_outputs,sparse_regression', '--out=atlas')
   assert [cell.name for cell in grid.cells] == [
     *('own_model,two_outputs', 'relu,two_outputs,zero'),
     *('own_model,sparse_regression', 'relu,sparse_regression,zero'),

@@ -20,6 +20,7 @@ from tests.launch.processes import (
   environment,
   free_port,
   run,
+  wait_until,
 )
 from tests.launch.test_processes import SMALL, wait_for_progress
 from tests.training.runs import of_each_launch
@@ -142,10 +143,7 @@ def test_slurm_is_detected_and_its_sigterm_saves_on_all_at_one_step(
 
     def wait_until_queued_again(self):
       words = ['scontrol', 'show', 'job', job]
-      deadline = time.monotonic() + 60
-      while 'Restarts=1' not in asked(words, env):
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.2)
+      wait_until(lambda: 'Restarts=1' in asked(words, env), seconds=60)
 
   try:
     wait_for_progress([Job()], workdir)

@@ -8,7 +8,7 @@ import pytest
 
 from launch import cli
 from tests.checkpoints.states import disk
-from tests.launch.processes import command, launch
+from tests.launch.processes import command, launch, wait_until
 from tests.marks import FULL
 from tests.training.runs import assert_same_bits, saved_arrays
 
@@ -36,11 +36,7 @@ def start_run(start):
 
 def wait_for(process, workdir, step):
   """Waits until the run has saved that step, or one after it."""
-  deadline = time.monotonic() + 200
-  while last_step(workdir) < step:
-    assert process.poll() is None, process.communicate()[0]
-    assert time.monotonic() < deadline, f'step {step} is not reached in time'
-    time.sleep(0.01)
+  wait_until(lambda: last_step(workdir) >= step, [process])
 
 
 @pytest.fixture

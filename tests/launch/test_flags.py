@@ -19,7 +19,7 @@ def parsed(monkeypatch, request):
       delattr(values, name)
     flags.DEFINE_list('import', [], '', flag_values=values)
     cli.config_flags.DEFINE_config_file('config', flag_values=values)
-    values['config'].parser = cli._ConfigFile()
+    values['config'].parser = cli._Parser(cli.config_file)
     argv = ['launch.main', *arguments]
     monkeypatch.setattr(sys, 'argv', argv)
     cli.parse(argv)

@@ -46,7 +46,7 @@ def test_too_long_a_context_is_refused_before_anything_is_written(
         *('--coordinator=127.0.0.1:1', '--num_processes=2', '--process_id=1'),
         '--config.mesh.start_timeout=1',
       ],
-      ['got no answer from the coordinator at 127.0.0.1:1 in 1 s'],
+      ['process 1 of 2 could not join the others at 127.0.0.1:1 in at most 1 s'],
     ),
   ],
   ids=['no cluster', 'no coordinator'],

@@ -13,18 +13,14 @@ SHIPPED = 'checkpoints/yq_lsa'
 
 
 def test_checkpoints_of_one_name_have_reports_of_their_own(call):
-
-  def folder(checkpoint, *words):
-    return _command().default_folder(checkpoint, [*words, '5'])
-
-  assert str(folder('checkpoints/yq_lsa')) == 'checkpoints/probes/checkpoints/yq_lsa/5'
-  assert folder('runs/a', '../b').name == '.._b-5'
-  names = 'checkpoints/yq_lsa', 'checkpoints/runs/yq_lsa', 'runs/a', 'runs/a/', '/a'
-  names += 'runs/a/checkpoints', '../a', '.', 'gs://b/a', 'gs://c/a', 'runs/../runs/a/.'
-  folders = {name: folder(name) for name in names}
-  assert folders['runs/a'] == folders['runs/a/'] == folders['runs/../runs/a/.']
-  assert len({*folders.values()}) == len(names) - 2
-  assert not any('..' in one.parts or one.is_absolute() for one in folders.values())
+  call('probe', '--help')
+  folder = importlib.import_module('launch.probe').default_folder
+  names = 'checkpoints/yq_lsa', 'runs/yq_lsa', '../a', '.', 'gs://b/a', 'gs://c/a'
+  folders = [folder(name, ['5']) for name in names]
+  assert str(folders[0]) == 'checkpoints/probes/checkpoints_yq_lsa-5'
+  assert len({*folders}) == len(names)
+  assert {str(one.parent) for one in folders} == {'checkpoints/probes'}
+  assert folder('runs/a/', ['5', '../b']).name == 'runs_a-5-.._b'
 
 
 def test_a_report_is_written_without_what_failed(call, tmp_path, monkeypatch):
@@ -63,7 +59,3 @@ def test_a_report_is_written_without_what_failed(call, tmp_path, monkeypatch):
   assert json.loads(numbers.read_text()) == found
   model, other, name = asked[-1]
   assert (type(model), type(other), name) == (zoo.models.YqLSA, zoo.models.LTB, 'ltb')
-
-
-def _command():
-  return importlib.import_module('launch.probe')

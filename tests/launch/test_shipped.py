@@ -3,7 +3,6 @@
 import pathlib
 import shutil
 import sys
-import types
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def test_a_file_of_the_folder_comes_first(tmp_path):
-  found: Any = cli._ConfigFile().parse
+  found: Any = cli.config_file
   assert found('llm/smollm2').prompts.num_prompts == 100
   (tmp_path / 'yq_lsa').mkdir()  # which is no file
   assert found('yq_lsa').model.name == 'yq_lsa'
@@ -33,24 +32,21 @@ def get_config():
   assert found('lsa').model.name == 'ltb'
 
 
-def flag_of(value: str) -> Any:
-  return types.SimpleNamespace(name='checkpoint', value=value)
-
-
 def test_a_checkpoint_is_found_in_the_repository_and_in_the_package(
   tmp_path, monkeypatch
 ):
   name = 'checkpoints/yq_lsa'
   assert zoo.load(name).step > 0
-  assert cli.checkpoint_of(flag_of(name)) == ROOT / name
+  shipped = pathlib.Path(name)
+  assert files.or_shipped(shipped) == ROOT / name
   package = tmp_path / 'site-packages' / 'zoo'
   shutil.copytree(ROOT / name, package / 'shipped' / 'yq_lsa')
   monkeypatch.setattr(files, '__file__', str(package / 'host' / 'files.py'))
-  assert cli.checkpoint_of(flag_of(name)) == package / 'shipped' / 'yq_lsa'
+  assert files.or_shipped(shipped) == package / 'shipped' / 'yq_lsa'
   for other in 'checkpoints/none', 'runs/yq_lsa':
-    assert cli.checkpoint_of(flag_of(other)) == pathlib.Path(other)
+    assert files.or_shipped(pathlib.Path(other)) == pathlib.Path(other)
   pathlib.Path(name).mkdir(parents=True)
-  assert cli.checkpoint_of(flag_of(name)) == pathlib.Path(name)
+  assert files.or_shipped(shipped) == shipped
 
 
 def test_the_catalogue_says_where_the_checkpoints_are(call):

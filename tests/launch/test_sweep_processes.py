@@ -1,11 +1,10 @@
 """Sweeps and atlases of several processes; some are killed and gone on with."""
 
 import json
-import time
 
 import pytest
 
-from tests.launch.processes import command
+from tests.launch.processes import command, wait_until
 from tests.marks import FULL
 from tests.training.runs import assert_same_bits, bucket_arrays, saved_arrays
 from zoo.host.files import workdir_path
@@ -48,20 +47,6 @@ def _table(workdir):
   return {row['task.prior_mean']: row for row in rows}
 
 
-def _wait_until(ready, processes):
-  end = time.monotonic() + 600
-  while not ready():
-    assert all(process.poll() is None for process in processes)
-    assert time.monotonic() < end
-    time.sleep(0.05)
-
-
-def _kill(*processes):
-  for process in processes:
-    process.kill()
-    process.communicate()
-
-
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize('place', ['folder', 'bucket'])
 def test_four_parts_of_which_two_are_killed_and_run_again(
@@ -73,8 +58,11 @@ def test_four_parts_of_which_two_are_killed_and_run_again(
   _finish(*(start_sweep(whole, part) for part in (1, 2, 3, 4)))
   processes = [start_sweep(killed, part) for part in (1, 2, 3, 4)]
   saved = '*/checkpoints/*/SHA256SUMS'
-  _wait_until(lambda: len([*killed.glob(f'unfinished/{saved}')]) >= 2, processes)
-  _kill(*processes[:2])
+  unfinished = f'unfinished/{saved}'
+  wait_until(lambda: len([*killed.glob(unfinished)]) >= 2, processes, 600)
+  for process in processes[:2]:
+    process.kill()
+    process.communicate()
   _finish(*processes[2:])
   assert len([*killed.glob(f'points/{saved}')]) < _NUM_POINTS, 'killed too late'
   _finish(*(start_sweep(killed, part) for part in (1, 2)))

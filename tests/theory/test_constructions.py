@@ -12,7 +12,7 @@ from tests.compiled import built, predict
 from tests.marks import mostly_full
 from tests.settings import isotropic
 from tests.theory import deep_rules
-from zoo import estimators, theory
+from zoo import theory
 from zoo.core.exact_forms import DeepRule
 from zoo.theory import constructions
 
@@ -47,19 +47,6 @@ def test_gd_transformer_is_one_step_of_gradient_descent(d, c):
       wanted.append(oracle.gd_beta_weights(x, y, start, step) @ x_query)
     np.testing.assert_allclose(forward(model, prompt), wanted, rtol=0, atol=1e-10)
     np.testing.assert_allclose(predict(model, prompt), wanted, rtol=0, atol=1e-10)
-
-
-def test_equation_7_literally_is_not_the_optimum():
-  """`W_P = -(η/C) I` on top of the 1/C of eq. 3: a step C times too small."""
-  task = task_of(10, 10)
-  best = estimators.best_step_size(task)
-  corrected = constructions.gd_transformer(task.prior_mean, best)
-  literal = constructions.gd_transformer(task.prior_mean, best)
-  literal.w_p[...] = jnp.asarray(np.asarray(literal.w_p[...]) / task.context_length)
-  assert theory.certificate(corrected, task).excess_risk < 1e-20
-  assert theory.exact_risk(corrected, task) == pytest.approx(110 / 21, abs=1e-12)
-  # (1 − 2η + η²(C + d + 1)/C) d at η = 1/21.
-  assert theory.exact_risk(literal, task) == pytest.approx(191 / 21, rel=1e-14)
 
 
 def test_d_heads_reach_the_optimum_with_a_fixed_guess():
@@ -149,24 +136,6 @@ def test_ltb_is_inside_yq_lsa(num_heads):
   np.testing.assert_allclose(forward(model, prompt), expected, rtol=0, atol=1e-10)
 
 
-def test_replacing_labels_by_the_guess_fails():
-  """The step `Xw = y` in the paper's proof of Lemma 3 holds for `w = ŵ` only.
-
-  Reading `w·x_i` where yq-LSA reads `y_i`, in keys and values as in the query, gives a
-  block that does not see the labels at all.
-  """
-  model = random_yq_lsa(4)
-  block = constructions.ltb_from_yq_lsa(model)
-  guess_for_label = np.eye(5)
-  guess_for_label[-1] = [*np.asarray(model.w[...]), 0]
-  for weights in block.w_k, block.w_v:
-    weights[...] = jnp.asarray(np.asarray(weights[...]) @ guess_for_label)
-  prompt = jax.device_get(task_of(4, 6).sample(jax.random.key(0), 64))
-  assert np.abs(forward(block, prompt) - forward(model, prompt)).max() > 1
-  unlabelled = zoo.Prompt(prompt.x, 0 * prompt.y, prompt.x_query, prompt.y_query)
-  np.testing.assert_array_equal(forward(block, prompt), forward(block, unlabelled))
-
-
 @pytest.mark.parametrize('num_heads', mostly_full([3], [1]))
 def test_signs_make_the_guess_free(num_heads):
   """One head more and `y_q = 0` in place of a trained guess, where labels are ±1."""
@@ -198,7 +167,3 @@ def test_bad_arguments():
   )
   with pytest.raises(zoo.UserError, match='bias is 0 and bias_update is not'):
     constructions.multi_head_lsa(rule)
-  with pytest.raises(zoo.UserError, match='preconditions has shape'):
-    constructions.gd_plus_plus(np.zeros(2), [0.1, 0.2], [0.1, 0.2, 0.3])
-  with pytest.raises(zoo.UserError, match='step_sizes holds a value'):
-    constructions.deep_gradient_descent(np.zeros(2), [float('nan')])

@@ -15,7 +15,6 @@ from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
 from zoo.theory import constructions, deep, schedules, wishart
-from zoo.theory.deep.sampled import nearest_gd_plus_plus
 from zoo.theory.deep.trace_moments import trace_moment
 
 _PAPER = isotropic(10, 10)
@@ -33,6 +32,183 @@ def test_golden_risks():
     _PAPER, steps=[-0.1, -0.3, -0.6], preconditions=[-0.05, -0.2], readout=1.0
   )
   assert three == pytest.approx(21.333310964015, abs=5e-13)
+  # The last precondition changes nothing.
+  assert two == deep.gd_plus_plus_risk(noisy, [-0.2, -0.5], [-0.1, 7.0])
+
+
+# What no weights can do.
+
+
+def test_golden_lower_bounds():
+  """d = C = 10, by other code."""
+  bounds = [deep.lower_bound(_PAPER, degree) for degree in (1, 2, 3, 4)]
+  fractions = Fraction(110, 21), Fraction(6815, 1869), Fraction(1381913, 485317)
+  assert bounds[:3] == list(fractions)
+  assert float(bounds[3]) == pytest.approx(2.365912847, abs=5.1e-10)
+
+
+@pytest.mark.parametrize('d', [1, 2, 5])
+def test_the_bound_for_one_example_more_than_features(d):
+  bounds = [deep.lower_bound(isotropic(d, d + 1), degree) for degree in (1, 2, 3, 4)]
+  assert bounds == [Fraction(d, degree + 1) for degree in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize('seed', mostly_full([1, 3], [0, 2]))
+def test_it_is_the_best_of_all_polynomials_in_the_entries_of_the_moment(seed):
+  """A least-squares fit by every monomial, over all prompts by Gauss–Hermite."""
+  rng = np.random.default_rng(seed)
+  d, c, noisy, degree = [
+    (1, 1, 0, 3),
+    (1, 2, 1, 2),
+    (2, 1, 1, 2),
+    (2, 2, 0, 2),
+  ][seed]
+  noise_std = noisy * float(rng.uniform(0.1, 1))
+  variance = float(rng.uniform(0.3, 2))
+  # Monomials in G of degree k have the degree 2k in each number that is drawn.
+  points, weights = np.polynomial.hermite_e.hermegauss(2 * degree + 1)
+  count = c * d + d + noisy * c
+  grid = np.array(list(itertools.product(points, repeat=count)))
+  mass = np.prod(list(itertools.product(weights / weights.sum(), repeat=count)), axis=1)
+  x, w, noise = np.split(grid, [c * d, c * d + d], axis=1)
+  x, w = x.reshape(-1, c, d), np.sqrt(variance) * w
+  y = np.einsum('pcd,pd->pc', x, w)
+  if noisy:
+    y = y + noise_std * noise
+  z = np.concatenate([x, y[..., None]], axis=2)
+  moment = np.einsum('pci,pcj->pij', z, z) / c
+  entries = moment[:, *np.triu_indices(d + 1)]
+  monomials = np.stack(
+    [
+      np.prod(entries[:, list(chosen)], axis=1)
+      for k in range(degree + 1)
+      for chosen in itertools.combinations_with_replacement(range(entries.shape[1]), k)
+    ],
+    axis=1,
+  )
+  root = np.sqrt(mass)[:, None]
+  monomials = monomials / np.sqrt(mass @ monomials**2)
+  fit, *_ = np.linalg.lstsq(root * monomials, root * w, rcond=1e-10)
+  risk = np.sum(mass @ (w - monomials @ fit) ** 2)
+  prior = variance * np.eye(d)
+  task = isotropic(d, c, noise_std=noise_std, prior_covariance=prior)
+  bound = deep.lower_bound(task, degree)
+  # Least squares of 28 monomials that are far from orthogonal.
+  assert risk == pytest.approx(float(bound), rel=1e-7)
+
+
+def test_moments_of_traces():
+  for order in range(1, 9):
+    assert trace_moment(3, 5, (order,)) == wishart.moment(3, 5, order)
+    # tr W is a chi-squared variable of dC degrees.
+    expected = np.prod([15 + 2 * j for j in range(order)], dtype=object)
+    assert trace_moment(3, 5, (1,) * order) == expected
+
+
+# Any weights, from draws of G.
+
+
+def _perturbed(model, scale):
+  rng = np.random.default_rng(0)
+  graph, state, rest = nnx.split(model, nnx.Param, ...)
+  state = jax.tree.map(
+    lambda one: jnp.asarray(np.asarray(one) + scale * rng.normal(size=one.shape)), state
+  )
+  return nnx.merge(graph, state, rest)
+
+
+@pytest.mark.parametrize('form', mostly_full(['dense'], ['sparse']))
+def test_in_the_family_the_estimate_is_exact_and_near_it_almost(float64, form):
+  task = isotropic(4, 7, prior_mean=1.0, noise_std=0.6)
+  if form == 'dense':
+    weights = [-0.2, -0.4], [-0.1], -0.9
+    model = constructions.gd_plus_plus(task.prior_mean, *weights)
+  else:
+    weights = [-0.2, -0.4], [0.0], -1.0
+    model = constructions.deep_gradient_descent(task.prior_mean, [0.2, 0.4])
+  risk = deep.gd_plus_plus_risk(task, *weights)
+  exact = deep.sampled_risk(model, task, 2000)
+  assert exact.mean == pytest.approx(risk, rel=1e-12)
+  assert exact.stderr < 1e-12 < exact.stderr_without_control
+  assert abs(exact.control_score) < 4
+  near = deep.sampled_risk(_perturbed(model, 0.005), task, 2000)
+  assert near.stderr < near.stderr_without_control / 9
+
+
+@pytest.mark.slow
+def test_draws_that_miss_rare_contexts_are_told(float64):
+  """Four layers whose risk is due to eigenvalues of S that no draw has."""
+  model = constructions.gd_plus_plus(np.zeros(3), [-0.5] * 4, [-0.5] * 3)
+  found = deep.sampled_risk(model, isotropic(3, 4), 2000)
+  assert abs(found.control_score) > 100
+
+
+def _on_prompts(model, task, count):
+  loss = jax.jit(lambda prompt: (model(prompt) - prompt.y_query) ** 2)
+  losses = np.concatenate(
+    [np.asarray(loss(task.sample(jax.random.key(i), count // 4))) for i in range(4)]
+  )
+  return losses.mean(), losses.std() / np.sqrt(losses.size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('form', 'guess', 'readout', 'c'),
+  mostly_full(
+    [('dense', 'linear', 'linear', 3)],
+    [('gd_plus_plus', 'fixed', 'linear', 12), ('sparse', 'zero', 'last', 3)],
+  ),
+)
+def test_of_any_weights_it_is_the_risk_on_prompts(float64, form, guess, readout, c):
+  task = general(3, c, noise_std=0.5)
+  model = zoo.create_model(
+    'deep_lsa',
+    num_features=3,
+    num_layers=2,
+    num_heads=2,
+    form=form,
+    guess=guess,
+    readout=readout,
+    **({'guess_weights': 0.3, 'guess_bias': 0.4} if guess == 'fixed' else {}),
+    rngs=nnx.Rngs(0),
+  )
+  model = _perturbed(model, 0.2)
+  found = deep.sampled_risk(model, task, 50_000)
+  mean, error = _on_prompts(model, task, 400_000)
+  assert found.stderr <= found.stderr_without_control
+  # Averaging over the query and both signs is worth more than the number of draws here.
+  assert abs(found.mean - mean) < 4 * np.hypot(error, found.stderr)
+
+
+# Mistakes.
+
+
+def test_bad_input_is_named(unchecked):
+  task, other = isotropic(2, 3), general(2, 3)
+  with refuses('preconditions has 3 numbers; for 2 steps it must have 1'):
+    deep.gd_plus_plus_risk(task, [0.1, 0.2], [0.1, 0.2, 0.3])
+  with refuses('feature_covariance is not a positive multiple'):
+    deep.gd_plus_plus_risk(other, [0.1], [])
+  with refuses('product of feature_covariance and prior_covariance'):
+    deep.lower_bound(other, 2)
+  with refuses('the task is of type int'):
+    deep.lower_bound(3, 1)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+  ('name', 'given', 'said'),
+  [
+    ('yq_lsa', {}, 'the model is of type YqLSA'),
+    ('deep_lsa', {'num_features': 3}, 'the model has 3 features; the task has 2'),
+    ('deep_lsa', {'num_outputs': 2}, 'the model has 2 outputs'),
+    ('deep_lsa', {'guess': 'network'}, "the guess of the model is 'network'"),
+  ],
+)
+def test_what_has_no_estimate_is_named(unchecked, name, given, said):
+  given = {'num_features': 2} | given
+  model: Any = nnx.eval_shape(lambda: zoo.create_model(name, **given, rngs=nnx.Rngs(0)))
+  with refuses(said):
+    deep.sampled_risk(model, isotropic(2, 3))
 
 
 def test_without_preconditions_it_is_gradient_descent():
@@ -91,73 +267,6 @@ def test_two_layers_attain_the_bound_if_the_readout_is_free():
   assert upper == pytest.approx(2.434204, abs=5.1e-7)
 
 
-# What no weights can do.
-
-
-def test_golden_lower_bounds():
-  """d = C = 10, by other code."""
-  bounds = [deep.lower_bound(_PAPER, degree) for degree in (1, 2, 3, 4)]
-  fractions = Fraction(110, 21), Fraction(6815, 1869), Fraction(1381913, 485317)
-  assert bounds[:3] == list(fractions)
-  assert float(bounds[3]) == pytest.approx(2.365912847, abs=5.1e-10)
-
-
-@pytest.mark.parametrize('d', [1, 2, 5])
-def test_the_bound_for_one_example_more_than_features(d):
-  bounds = [deep.lower_bound(isotropic(d, d + 1), degree) for degree in (1, 2, 3, 4)]
-  assert bounds == [Fraction(d, degree + 1) for degree in (1, 2, 3, 4)]
-
-
-@pytest.mark.parametrize('seed', mostly_full([1, 4], range(20)))
-def test_it_is_the_best_of_all_polynomials_in_the_entries_of_the_moment(seed):
-  """A least-squares fit by every monomial, over all prompts by Gauss–Hermite."""
-  rng = np.random.default_rng(seed)
-  d, c, noisy, degree = [
-    (1, 1, 0, 3),
-    (1, 2, 1, 2),
-    (2, 1, 1, 2),
-    (2, 2, 0, 1),
-    (2, 2, 0, 2),
-    (1, 1, 1, 2),
-    (1, 3, 0, 2),
-    (2, 1, 0, 2),
-    (1, 2, 1, 1),
-    (2, 1, 1, 1),
-  ][seed % 10]
-  noise_std = noisy * float(rng.uniform(0.1, 1))
-  variance = float(rng.uniform(0.3, 2))
-  # Monomials in G of degree k have the degree 2k in each number that is drawn.
-  points, weights = np.polynomial.hermite_e.hermegauss(2 * degree + 1)
-  count = c * d + d + noisy * c
-  grid = np.array(list(itertools.product(points, repeat=count)))
-  mass = np.prod(list(itertools.product(weights / weights.sum(), repeat=count)), axis=1)
-  x, w, noise = np.split(grid, [c * d, c * d + d], axis=1)
-  x, w = x.reshape(-1, c, d), np.sqrt(variance) * w
-  y = np.einsum('pcd,pd->pc', x, w)
-  if noisy:
-    y = y + noise_std * noise
-  z = np.concatenate([x, y[..., None]], axis=2)
-  moment = np.einsum('pci,pcj->pij', z, z) / c
-  entries = moment[:, *np.triu_indices(d + 1)]
-  monomials = np.stack(
-    [
-      np.prod(entries[:, list(chosen)], axis=1)
-      for k in range(degree + 1)
-      for chosen in itertools.combinations_with_replacement(range(entries.shape[1]), k)
-    ],
-    axis=1,
-  )
-  root = np.sqrt(mass)[:, None]
-  monomials = monomials / np.sqrt(mass @ monomials**2)
-  fit, *_ = np.linalg.lstsq(root * monomials, root * w, rcond=1e-10)
-  risk = np.sum(mass @ (w - monomials @ fit) ** 2)
-  prior = variance * np.eye(d)
-  task = isotropic(d, c, noise_std=noise_std, prior_covariance=prior)
-  bound = deep.lower_bound(task, degree)
-  # Least squares of 28 monomials that are far from orthogonal.
-  assert risk == pytest.approx(float(bound), rel=1e-7)
-
-
 def test_the_bound_of_one_layer_is_the_optimal_rule():
   features = np.diag([0.5, 1.0, 4.0])
   task = isotropic(
@@ -173,155 +282,3 @@ def test_the_bound_of_one_layer_is_the_optimal_rule():
   bounds = [deep.lower_bound(task, degree) for degree in (1, 2, 3, 4)]
   assert bounds == sorted(bounds, reverse=True)
   assert zoo.theory.bayes_risk(task).upper < bounds[-1]
-
-
-def test_moments_of_traces():
-  for order in range(1, 9):
-    assert trace_moment(3, 5, (order,)) == wishart.moment(3, 5, order)
-    # tr W is a chi-squared variable of dC degrees.
-    expected = np.prod([15 + 2 * j for j in range(order)], dtype=object)
-    assert trace_moment(3, 5, (1,) * order) == expected
-
-
-# Any weights, from draws of G.
-
-
-def _perturbed(model, scale):
-  rng = np.random.default_rng(0)
-  graph, state, rest = nnx.split(model, nnx.Param, ...)
-  state = jax.tree.map(
-    lambda one: jnp.asarray(np.asarray(one) + scale * rng.normal(size=one.shape)), state
-  )
-  return nnx.merge(graph, state, rest)
-
-
-def _model(form, d, mean) -> Any:
-  """Two layers of the family GD++ in any of the forms."""
-  if form == 'dense':
-    return constructions.gd_plus_plus(mean, [-0.2, -0.4], [-0.1], -0.9)
-  if form == 'sparse':
-    return constructions.deep_gradient_descent(mean, [0.2, 0.4])
-  model: Any = zoo.create_model(
-    'deep_lsa',
-    num_features=d,
-    num_layers=2,
-    form=form,
-    guess='residual',
-    rngs=nnx.Rngs(0),
-  )
-  model.guess.weights[...] = np.asarray(mean)[:, None]
-  for layer, a, b in zip(model.layers, (0.2, 0.4), (0.5, 3.0), strict=True):
-    layer.a[...] = jnp.asarray(a * np.eye(d)[None])
-    layer.b[...] = jnp.asarray(b * np.eye(d)[None])
-  return model
-
-
-_RISKS = {
-  'dense': ([-0.2, -0.4], [-0.1], -0.9),
-  'sparse': ([-0.2, -0.4], [0.0], -1.0),
-  'gd_plus_plus': ([-0.2, -0.4], [-0.1], -1.0),
-}
-
-
-@pytest.mark.parametrize('form', mostly_full(['dense'], _RISKS))
-def test_in_the_family_the_estimate_is_exact_and_near_it_almost(float64, form):
-  task = isotropic(4, 7, prior_mean=1.0, noise_std=0.6)
-  model = nnx.jit(lambda: _model(form, 4, task.prior_mean))()
-  nearest = nearest_gd_plus_plus(model, task)
-  for found, expected in zip(nearest, _RISKS[form], strict=True):
-    np.testing.assert_allclose(found, expected, atol=1e-15)
-  risk = deep.gd_plus_plus_risk(task, *_RISKS[form])
-  exact = deep.sampled_risk(model, task, 2000)
-  assert exact.mean == pytest.approx(risk, rel=1e-12)
-  assert exact.stderr < 1e-12 < exact.stderr_without_control
-  assert abs(exact.control_score) < 4
-  near = deep.sampled_risk(_perturbed(model, 0.005), task, 2000)
-  assert near.stderr < near.stderr_without_control / 9
-
-
-@pytest.mark.slow
-def test_draws_that_miss_rare_contexts_are_told(float64):
-  """Four layers whose risk is due to eigenvalues of S that no draw has."""
-  model = constructions.gd_plus_plus(np.zeros(3), [-0.5] * 4, [-0.5] * 3)
-  found = deep.sampled_risk(model, isotropic(3, 4), 2000)
-  assert abs(found.control_score) > 100
-
-
-def _on_prompts(model, task, count):
-  loss = jax.jit(lambda prompt: (model(prompt) - prompt.y_query) ** 2)
-  losses = np.concatenate(
-    [np.asarray(loss(task.sample(jax.random.key(i), count // 4))) for i in range(4)]
-  )
-  return losses.mean(), losses.std() / np.sqrt(losses.size)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('form', 'guess', 'readout', 'c'),
-  mostly_full(
-    [('dense', 'linear', 'linear', 3)],
-    [
-      ('dense', 'linear', 'linear'),
-      ('dense', 'residual', 'last'),
-      ('gd_plus_plus', 'fixed', 'linear'),
-      ('sparse', 'zero', 'last'),
-    ],
-    [3, 12],
-  ),
-)
-def test_of_any_weights_it_is_the_risk_on_prompts(float64, form, guess, readout, c):
-  task = general(3, c, noise_std=0.5)
-  model = zoo.create_model(
-    'deep_lsa',
-    num_features=3,
-    num_layers=2,
-    num_heads=2,
-    form=form,
-    guess=guess,
-    readout=readout,
-    **({'guess_weights': 0.3, 'guess_bias': 0.4} if guess == 'fixed' else {}),
-    rngs=nnx.Rngs(0),
-  )
-  model = _perturbed(model, 0.2)
-  found = deep.sampled_risk(model, task, 50_000)
-  mean, error = _on_prompts(model, task, 400_000)
-  assert found.stderr <= found.stderr_without_control
-  # Averaging over the query and both signs is worth more than the number of draws here.
-  assert abs(found.mean - mean) < 4 * np.hypot(error, found.stderr)
-
-
-# Mistakes.
-
-
-def test_bad_input_is_named(unchecked):
-  task, other = isotropic(2, 3), general(2, 3)
-  with refuses('preconditions has 3 numbers; for 2 steps it must have 1'):
-    deep.gd_plus_plus_risk(task, [0.1, 0.2], [0.1, 0.2, 0.3])
-  with refuses('readout is nan'):
-    deep.gd_plus_plus_risk(task, [0.1], [], float('nan'))
-  with refuses('feature_covariance is not a positive multiple'):
-    deep.gd_plus_plus_risk(other, [0.1], [])
-  with refuses('num_layers is 0'):
-    deep.gd_plus_plus_optimum(task, 0)
-  with refuses('product of feature_covariance and prior_covariance'):
-    deep.lower_bound(other, 2)
-  with refuses('degree is 0'):
-    deep.lower_bound(task, 0)
-  with refuses('the task is of type int'):
-    deep.lower_bound(3, 1)  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize(
-  ('name', 'given', 'said'),
-  [
-    ('yq_lsa', {}, 'the model is of type YqLSA'),
-    ('deep_lsa', {'num_features': 3}, 'the model has 3 features; the task has 2'),
-    ('deep_lsa', {'num_outputs': 2}, 'the model has 2 outputs'),
-    ('deep_lsa', {'guess': 'network'}, "the guess of the model is 'network'"),
-  ],
-)
-def test_what_has_no_estimate_is_named(unchecked, name, given, said):
-  given = {'num_features': 2} | given
-  model: Any = nnx.eval_shape(lambda: zoo.create_model(name, **given, rngs=nnx.Rngs(0)))
-  with refuses(said):
-    deep.sampled_risk(model, isotropic(2, 3))

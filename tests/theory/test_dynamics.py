@@ -16,7 +16,6 @@ from zoo.models import LTB, YqLSA
 from zoo.theory import dynamics
 
 SPECTRUM = [0.4, 0.3, 0.2, 0.1]
-PLATEAUS = [1, 0.6405797101, 0.3773721630, 0.2098045954, 0.1359950716]
 
 
 @pytest.fixture(scope='module')
@@ -25,12 +24,6 @@ def plane():
   task = isotropic(2, 3, [1.0, -0.5], noise_std=0.5)
   model = built(lambda: YqLSA(2, init_scale=0.5, rngs=nnx.Rngs(0)))
   return task, model, theory.gradient_flow(model, task, [0.0, 0.5, 2.0, 300.0])
-
-
-def test_plateaus_have_the_known_digits():
-  np.testing.assert_allclose(theory.plateaus(SPECTRUM, 31), PLATEAUS, atol=5e-11)
-  white = [1, 0.7847222222, 0.5694444444, 0.3541666667, 0.1388888889]
-  np.testing.assert_allclose(theory.plateaus([0.25] * 4, 31), white, atol=5e-11)
 
 
 def test_plateaus_are_the_risks_of_the_best_rules_on_the_largest_eigenvalues():
@@ -113,14 +106,6 @@ def test_alignment_is_the_correlation_with_the_optimum(plane):
   assert flow.alignments[0] == pytest.approx(product / np.sqrt(one * other))
 
 
-@pytest.mark.slow
-def test_flows_of_several_models_are_those_of_each(plane):
-  task, model, flow = plane
-  at = [0.0, 0.5, 2.0, 20.0]
-  (found,) = dynamics.gradient_flows([model], task, at, 1e-10)
-  np.testing.assert_allclose(found.risks[:3], flow.risks[:3], rtol=1e-9)
-
-
 def test_kinds_of_stationary_points(plane):
   task, _, _ = plane
   # At weights of 0 LTB is bilinear in W_1 and W_2, and the least eigenvalue is known.
@@ -191,8 +176,6 @@ def test_mistakes_are_one_line(plane):
   heads, wide = (dynamics.separate_heads(d, 1, 1, 0.1) for d in (2, 3))
   calls = {
     'eigenvalues has 0': lambda: theory.plateaus([1.0, 0.0], 3),
-    'num_examples': lambda: theory.plateaus([1.0], 0),
-    'times has shape': lambda: theory.gradient_flow(model, task, []),
     'times must be ≥ 0': lambda: theory.gradient_flow(model, task, [1.0, 0.5]),
     'has 3 features': lambda: theory.gradient_flow(wide, task, [1]),
     'no weights that train': lambda: theory.gradient_flow(
@@ -203,9 +186,7 @@ def test_mistakes_are_one_line(plane):
     ),
     'steps has 0.5': lambda: dynamics.descent(model, task, 0.1, [0.5]),
     'learning_rate has -1': lambda: dynamics.descent(model, task, -1.0, [1]),
-    'optimizer': lambda: dynamics.descent(model, task, 0.1, [1], 'adamw'),
     'clamped is 3': lambda: dynamics.product_flow([[1.0]] * 3, [1.0], [1.0], 3),
-    'rank': lambda: dynamics.separate_heads(2, 1, 0, 0.1),
     'only YqLSA and LTB': lambda: dynamics.guess_time(heads, task),
     'no guess to learn': lambda: dynamics.guess_time(model, isotropic(2, 3)),
     'begins at 0 of the prior mean': lambda: dynamics.guess_time(

@@ -8,8 +8,10 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh
 
 import zoo
+from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import isotropic, random_rule
+from tests.wrapped import Wrapped
 from zoo import theory
 from zoo.theory.exact import float64_rule
 from zoo.theory.risk import float64_risk
@@ -168,8 +170,11 @@ def test_memory_at_200_features_stays_under_a_gibibyte(make_task):
 
 def test_what_has_no_exact_theory_says_which_part(unchecked):
   task = isotropic(2, 2)
-  with pytest.raises(zoo.UserError, match='the task is of type int'):
-    theory.exact_risk(random_rule(2), 3)  # pyright: ignore[reportArgumentType]
+  assert theory.covers(task)
+  for other, name in ((3, 'int'), (Wrapped(task), 'Wrapped')):
+    assert not theory.covers(other)
+    with refuses(f'the task is of type {name}', 'covers LinearRegression'):
+      theory.exact_risk(random_rule(2), other)  # pyright: ignore[reportArgumentType]
   with pytest.raises(zoo.UserError, match='function has no learning rule'):
     theory.exact_risk(lambda prompt: prompt.y_query, task)
   with pytest.raises(zoo.UserError, match='3 features; the task has 2'):

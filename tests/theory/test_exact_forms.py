@@ -17,11 +17,9 @@ from tests.training.runs import small_config
 from tests.weights import randomize
 from zoo import theory
 from zoo.config.mesh import make_mesh
-from zoo.config.validation import build_task, validate
-from zoo.core.exact_forms import DeepRule
+from zoo.config.validation import validate
 from zoo.models import DeepLSA
-from zoo.theory.deep.deep_rule import deep_rule_risk, deep_spectrum
-from zoo.training import train
+from zoo.theory.deep.deep_rule import deep_rule_risk
 from zoo.training.objective import make_objective, numbers_of
 
 _D = 3
@@ -60,32 +58,12 @@ def test_the_form_of_a_model_predicts_what_the_model_predicts(
   assert_close(found, predict(form, x, y, query), 1e-12)
 
 
-def test_a_form_of_the_family_has_the_risk_of_the_family(float64):
-  task, zeros = _task(5, 0.3), np.zeros(_D)
-  steps, b = np.array([-0.1, -0.3, -0.6]), np.array([-0.05, -0.2])
-  wanted = theory.deep.gd_plus_plus_risk(task, steps, b, 1.0)
-  for start, residual in ((zeros, task.prior_mean), (-task.prior_mean, zeros)):
-    # With readout −1 the start is minus the guess; the labels are not residuals.
-    readout = np.asarray(1.0 if residual.any() else -1.0)
-    form = DeepRule(
-      steps, np.append(b, 7.0), readout, zeros, start, np.asarray(0.0), residual
-    )
-    found = float(_risk(form, deep_spectrum(form, task)))
-    if residual.any():
-      assert found == pytest.approx(wanted, rel=1e-12)
-    else:
-      assert found > theory.deep.gd_plus_plus_risk(task, steps, b, -1.0)
-
-
-def _objective(task, name, batch_size=256):
-  config = small_config('deep_lsa', objective__name=name)
-  config.train.batch_size = batch_size
-  return make_objective(config, task, statistics=False)
-
-
-def _draws(task, name, model, count, batch_size=256):
+def _draws(task, name, model, count):
   """The losses and gradients of batches, `[count, 1 + number of weights]`."""
-  objective, numbers = _objective(task, name, batch_size), numbers_of(task)
+  config = small_config('deep_lsa', objective__name=name)
+  config.train.batch_size = 256
+  objective = make_objective(config, task, statistics=False)
+  numbers = numbers_of(task)
   graph, state = nnx.split(model)
 
   def loss_of(state, key):
@@ -101,31 +79,16 @@ def _draws(task, name, model, count, batch_size=256):
     return np.asarray(every(np.arange(count)))
 
 
-@pytest.mark.parametrize(
-  'names',
-  [
-    ('low_variance',),
-    pytest.param(('sampled', 'low_variance'), marks=pytest.mark.slow),
-  ],
-  ids=len,
-)
-def test_sampled_gradients_are_the_exact_one_on_average(names):
+def test_low_variance_gradients_are_the_exact_one_on_average():
   """A linear guess is outside of the GD++ family, so the control variate is not it."""
   task = _task(4, 0.5)
   model = DeepLSA(_D, 1, 2, form='scalar', guess='linear', rngs=nnx.Rngs(0))
   model = randomize(model, 0.3, 'float32')
   exact = _draws(task, 'exact', model, 1)[0]
-  variances = []
-  for name in names:
-    found = _draws(task, name, model, 100)
-    variances.append(found.var(axis=0, ddof=1))
-    errors = np.sqrt(variances[-1] / len(found))
-    # 8 entries of two objectives: one is beyond 4 standard errors once in a thousand.
-    assert np.all(np.abs(found.mean(axis=0) - exact) <= 4 * errors + 1e-5)
-  if len(names) == 2:
-    # Of the loss and of the gradient, at equal numbers of contexts.
-    assert variances[0][0] / variances[1][0] > 100
-    assert variances[0][1:].sum() / variances[1][1:].sum() > 10
+  found = _draws(task, 'low_variance', model, 100)
+  errors = found.std(axis=0, ddof=1) / 10
+  # 8 entries: one is beyond 4 standard errors once in two thousand.
+  assert np.all(np.abs(found.mean(axis=0) - exact) <= 4 * errors + 1e-5)
 
 
 def _small(**changes):
@@ -133,27 +96,10 @@ def _small(**changes):
   return small_config('deep_lsa', **given | changes)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures('promotion_that_optax_needs')
-def test_on_the_exact_risk_it_reaches_the_optimum_of_the_family(tmp_path):
-  config = _small(objective__name='exact', model__readout='linear')
-  config.task.prior_mean, config.optimizer.learning_rate = 1.0, 2e-2
-  config.train.num_steps, config.train.log_every = 3000, 1000
-  config.checkpoint.every = config.eval.every = 3000
-  summary: Any = train(config, tmp_path)
-  best = theory.deep.gd_plus_plus_optimum(build_task(config), 2)
-  # The lower bound is proved: only the rounding of weights in float32 is below it.
-  assert summary['exact_risk'] > best.lower - 1e-5
-  assert summary['exact_risk'] < best.upper + 1e-2
-  assert summary['excess_risk'] is None  # it is below the linear family's optimum
-  assert summary['exact_risk'] < summary['optimal_risk']
-
-
 @pytest.mark.parametrize(
   ('changes', 'said'),
   [
     ({'model__form': 'dense'}, ["form is 'dense'", "'scalar'"]),
-    ({'model__guess': 'network'}, ["guess is 'network'"]),
     ({'model__num_layers': 6}, ['6 layers', 'at most 5']),
     (
       {'model__num_layers': 3, 'task__feature_covariance': np.diag([1.0, 2.0, 3.0])},
@@ -161,7 +107,6 @@ def test_on_the_exact_risk_it_reaches_the_optimum_of_the_family(tmp_path):
     ),
     ({'train__num_parts': 2}, ['num_parts is 2', "'exact'"]),
     ({'objective__positions': 'every'}, ["'every'", "'exact'"]),
-    ({'objective__name': 'low_variance', 'model__guess': 'network'}, ["'network'"]),
     ({'objective__name': 'low_variance', 'model__num_layers': 6}, ['at most 5']),
   ],
 )

@@ -5,14 +5,10 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
-from tests.compare import refuses
 from tests.marks import mostly_full
-from tests.settings import general, isotropic
+from tests.settings import isotropic
 from tests.theory.deep_rules import form_of, predict
-from zoo import theory
-from zoo.models import DeepLSA
 from zoo.theory.deep.deep_rule import (
   deep_rule_risk,
   deep_spectrum,
@@ -88,9 +84,3 @@ def test_features_that_do_not_vary_are_no_trouble(float64):
     for one, other in ((form, task), (cut, smaller))
   )
   assert found == pytest.approx(wanted, rel=1e-12)
-
-
-def test_three_layers_are_refused():
-  model = DeepLSA(3, num_layers=3, form='scalar', rngs=nnx.Rngs(0))
-  with refuses('3 layers', 'feature_covariance', 'at most 2'):
-    theory.exact_risk(model, general(3, 5))

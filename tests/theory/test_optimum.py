@@ -20,18 +20,6 @@ examples = hypothesis.settings(deadline=None, max_examples=12, derandomize=True)
 
 
 @examples
-@hypothesis.given(counts, numbers, numbers, numbers)
-def test_risk_of_one_step(count, mean, start, step_size):
-  d, c = count
-  square = d * (start - mean) ** 2
-  estimator = estimators.gradient_descent(np.full(d, start), step_size)
-  risk = (1 - 2 * step_size + step_size**2 * (c + d + 1) / c) * (d + square)
-  assert theory.exact_risk(estimator, isotropic(d, c, mean)) == pytest.approx(
-    risk, rel=1e-11, abs=1e-11
-  )
-
-
-@examples
 @hypothesis.given(counts, numbers, noises)
 def test_best_step_and_its_risk(count, mean, noise_std):
   d, c = count
@@ -90,19 +78,6 @@ def test_no_fixed_guess_has_a_lower_risk(make_task, kind):
     )
   for gradient in gradients:
     np.testing.assert_allclose(gradient, 0, atol=1e-11)
-
-
-def test_gap_vanishes_with_the_context():
-  """Also for one head: `yᵀX x_q / C` alone tends to risk 0 (against Theorem 2)."""
-  gaps, one_head = [], []
-  for c in (10, 1000, 100_000):
-    task = isotropic(10, c, 2.0)
-    fixed = theory.exact_risk(theory.optimal_rule(task, 0.0), task)
-    gaps.append(fixed - theory.exact_risk(theory.optimal_rule(task), task))
-    rule = zoo.LearningRule.gradient_descent(np.zeros(10), 1.0)
-    one_head.append(theory.exact_risk(rule, task))
-  np.testing.assert_allclose(gaps, [40 * 2 / (10 * c + 2) for c in (10, 1000, 100_000)])
-  np.testing.assert_allclose(one_head, [550 / c for c in (10, 1000, 100_000)])
 
 
 def test_bad_arguments(unchecked):

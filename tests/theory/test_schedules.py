@@ -51,33 +51,9 @@ def test_best_constant_step_and_schedule(num_steps, noise_std):
   assert noise_std > 1 or best < 0.99 * constant
   fewer = estimators.best_schedule(task, num_steps - 1)
   assert best < risk(fewer)
-  rng = np.random.default_rng(0)
-  for scale in (1e-3, 1e-1):
-    for _ in range(20):
-      other = schedule * (1 + scale * rng.normal(size=num_steps))
-      assert best <= risk(other) * (1 + 1e-12)
-
-
-@pytest.mark.parametrize(
-  ('noise_std', 'degrees', 'risks'),
-  [
-    (0.0, (1, 2, 3, 4, 8), (5.238095, 3.673443, 2.902184, 2.434204, 1.583877)),
-    (1.0, (1, 2, 3, 4, 8), (5.454545, 4.123454, 3.559489, 3.272637, 2.927932)),
-  ],
-)
-def test_golden_optima_over_polynomials(noise_std, degrees, risks):
-  """d = C = 10, by other code."""
-  task = isotropic(10, 10, prior_mean=2.0, noise_std=noise_std)
-  found = [theory.polynomial_optimum(task, degree) for degree in degrees]
-  np.testing.assert_allclose([one.risk for one in found], risks, rtol=0, atol=5.1e-7)
-  for optimum in found:
-    if optimum.steps is not None:
-      schedule = estimators.best_schedule(task, optimum.steps.size)
-      np.testing.assert_array_equal(schedule, optimum.steps)
-      attained = schedules.gradient_descent_risk(task, schedule, None)
-      assert attained == pytest.approx(optimum.risk, rel=1e-11)
-  # Without noise the roots are those of an orthogonal polynomial.
-  assert noise_std or all(optimum.steps is not None for optimum in found)
+  away = np.random.default_rng(0).normal(size=(40, num_steps))
+  for other in schedule * (1 + 0.02 * away):
+    assert best <= risk(other) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize('noise_std', [0.0, 3.0])
@@ -115,20 +91,14 @@ def test_of_a_start_that_is_right_no_step_leads_away():
   np.testing.assert_array_equal(estimators.best_schedule(task, 3), np.zeros(3))
 
 
-@pytest.mark.parametrize(
-  ('d', 'c', 'noise_std', 'num_steps', 'risk', 'bound'),
-  [(10, 10, 2.0, 4, 4.899333, 4.796752), (5, 30, 4.0, 6, 1.927127, 1.890784)],
-)
-def test_schedule_where_the_best_polynomial_has_complex_zeros(
-  d, c, noise_std, num_steps, risk, bound
-):
-  """A single local search ended at 4.904156 and at 2.284829."""
-  task = isotropic(d, c, noise_std=noise_std)
-  schedule = estimators.best_schedule(task, num_steps)
+def test_schedule_where_the_best_polynomial_has_complex_zeros():
+  """A single local search ended at 2.284829."""
+  task = isotropic(5, 30, noise_std=4.0)
+  schedule = estimators.best_schedule(task, 6)
   found = schedules.gradient_descent_risk(task, schedule, None)
-  assert found == pytest.approx(risk, abs=5.1e-7)
-  optimum = schedules.polynomial_optimum(task, num_steps)
-  assert optimum.risk == pytest.approx(bound, abs=5.1e-7)
+  assert found == pytest.approx(1.927127, abs=5.1e-7)
+  optimum = schedules.polynomial_optimum(task, 6)
+  assert optimum.risk == pytest.approx(1.890784, abs=5.1e-7)
   assert np.abs(np.imag(1 / optimum.roots)).max() > 0.1
   assert optimum.steps is None
 
@@ -144,7 +114,3 @@ def test_what_has_no_closed_form_says_so():
   with pytest.raises(zoo.UserError, match='use prior_mean'):
     estimators.best_penalty(certain)
   assert estimators.best_step_size(certain) == 0
-  with pytest.raises(zoo.UserError, match='num_steps is 0'):
-    estimators.best_schedule(task, 0)
-  with pytest.raises(zoo.UserError, match=r'start has shape \(2,\)'):
-    estimators.best_step_size(task, start=np.zeros(2))

@@ -35,13 +35,3 @@ def test_quadrature_reproduces_the_moments(d, c, n, power):
   for k in range(2 * n):
     expected = wishart.moment(d, c, power + k) / first / c**k
     assert weights @ points**k == pytest.approx(float(expected), rel=1e-10)
-
-
-@pytest.mark.parametrize(('d', 'c', 'n'), [(3, 4, 6), (10, 10, 16)])
-def test_quadrature_with_zero_reproduces_one_moment_more(d, c, n):
-  points, weights = wishart.spectrum_with_zero(d, c, n)
-  assert points[0] == 0
-  assert (weights > 0).all()
-  for k in range(2 * n + 1):
-    expected = wishart.moment(d, c, k) / d / c**k
-    assert weights @ points**k == pytest.approx(float(expected), rel=1e-10)

@@ -243,14 +243,14 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
     def save(self, step, state, before_commit=lambda: None):
       if step == 8:
         self.wait()
-        ((held, patience),) = lease._held
+        (held,) = lease._held
         held._end.set()  # its thread ends
         time.sleep(0.7)
         held._end.clear()
         monkeypatch.setattr(trainer, 'Checkpoints', Checkpoints)
         lease._held.clear()
         train(small_config(), folder)
-        lease._held.append((held, patience))
+        lease._held.append(held)
       super().save(step, state, before_commit)
 
   monkeypatch.setattr(trainer, 'Checkpoints', Suspended)

@@ -28,13 +28,13 @@ from zoo.core.registry import check_registered
 from zoo.core.values import choice, number, size, static, truth
 
 
-def _check_path(_: object, name: str, given: object) -> object:
+def _check_path(name: str, given: object) -> object:
   if not isinstance(given, str) or not given:
     raise UserError(f'{name} is {given!r}; it must be a folder with a checkpoint')
   return given
 
 
-def _check_axis(_: object, name: str, given: object) -> object:
+def _check_axis(name: str, given: object) -> object:
   return given if given == -1 else check_count(f'{name} (-1 for all left)', given)
 
 
@@ -82,7 +82,7 @@ class Optimizer:
 
   name: str = static(
     default='adam',
-    check=lambda _, name, given: check_registered(name, given, optimizers.names()),
+    check=lambda name, given: check_registered(name, given, optimizers.names()),
     holds=str,
     allowed=', '.join(optimizers.names()),
     about='The optimizer, one of these or of your own; `muon` trains vectors with the '
@@ -269,7 +269,7 @@ class Curriculum:
 
   name: str = static(
     default=GROWING,
-    check=lambda _, name, given: check_registered(name, given, curricula.names()),
+    check=lambda name, given: check_registered(name, given, curricula.names()),
     holds=str,
     allowed=GROWING,
     about='What is trained on grows as the fields below say, or as a function of your '
@@ -430,7 +430,7 @@ def check_fields(config: Config) -> None:
       continue
     default, kind = known[check_name('field of the config', name, known)]
     if kind.check is not None and not (content is None and default is None):
-      kind.check(None, f'config.{name}', content)
+      kind.check(f'config.{name}', content)
 
 
 def complete(config: Config) -> Config:
@@ -523,7 +523,7 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
   known = {name: each.default for name, each in found.items()}
   with_default = {name: one for name, one in known.items() if one is not EMPTY}
   # Leaves out what JSON cannot hold, which a user's class may have.
-  return registry.recorded({}, with_default).values()
+  return registry.recorded({}, with_default).values
 
 
 def _plain(value: Any) -> Any:

@@ -4,11 +4,12 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from typing import SupportsIndex, TypeVar
+from typing import SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
 _Value = TypeVar('_Value')
+_Real: TypeAlias = int | float  # beartype takes no int for a float
 _LONGEST_NAME = 100  # characters that are compared; a file may hold any number
 # Of 0 to 1, difflib's ratio: what is less like a known name is no misspelling of it.
 _LEAST_LIKENESS = 0.55
@@ -97,17 +98,26 @@ def check_same(what: str, of_model: int, of_task: int) -> None:
     raise UserError(f'the model has {of_model} {what}; the task has {of_task}')
 
 
+def range_in_words(
+  minimum: _Real = -math.inf, above: _Real = -math.inf, maximum: _Real = math.inf
+) -> str:
+  """A range, such as '≥ 1', 'from 1 to 7' or '> 0 and ≤ 1'; empty for any number."""
+  if math.isfinite(minimum) and math.isfinite(maximum):
+    return f'from {minimum:.10g} to {maximum:.10g}'
+  ends = ('≥', minimum), ('>', above), ('≤', maximum)
+  return ' and '.join(f'{sign} {end:.10g}' for sign, end in ends if math.isfinite(end))
+
+
 def check_count(
-  name: str, value: object, minimum: int = 1, maximum: int | None = None
+  name: str, value: object, minimum: int = 1, maximum: _Real = math.inf
 ) -> int:
   """Returns `value` as an int; raises UserError unless it is an integer in range."""
   try:
     count = operator.index(value) if isinstance(value, SupportsIndex) else None
   except TypeError:
     count = None
-  too_large = count is not None and maximum is not None and count > maximum
-  if count is None or isinstance(value, bool) or count < minimum or too_large:
-    wanted = f'≥ {minimum}' if maximum is None else f'from {minimum} to {maximum}'
+  if count is None or isinstance(value, bool) or not minimum <= count <= maximum:
+    wanted = range_in_words(minimum, maximum=maximum)
     raise UserError(f'{name} is {_shown(value)}; it must be an integer {wanted}')
   return count
 
@@ -127,21 +137,12 @@ def check_number(
   maximum: float = math.inf,
 ) -> float:
   """Returns `value` as a float; raises UserError unless it is finite and in range."""
-  number = _as_float64(value)
-  if (
-    number is None
-    or number.ndim
-    or not np.isfinite(number)
-    or number < minimum
-    or number <= above
-    or number > maximum
-  ):
-    bound = '' if minimum == -math.inf else f' ≥ {minimum:g}'
-    bound = bound if above == -math.inf else f' > {above:g}'
-    if maximum < math.inf:
-      bound = f'{bound}{" and" if bound else ""} ≤ {maximum:g}'
-    raise UserError(f'{name} is {_shown(value)}; it must be a finite number{bound}')
-  return float(number)
+  array = _as_float64(value)
+  number = math.nan if array is None or array.ndim else float(array)
+  if not (math.isfinite(number) and above < number and minimum <= number <= maximum):
+    wanted = f'a finite number {range_in_words(minimum, above, maximum)}'.rstrip()
+    raise UserError(f'{name} is {_shown(value)}; it must be {wanted}')
+  return number
 
 
 def check_vector(name: str, value: object, length: int | None) -> np.ndarray:
@@ -188,20 +189,15 @@ def check_covariance(name: str, value: object, length: int) -> np.ndarray | None
       f'{length} × {length} matrix'
     )
   # A computed A Aᵀ is asymmetric by about one rounding error per term of its sums.
-  precision = np.result_type(getattr(value, 'dtype', np.float64), np.float16)
+  precision = np.result_type(np.asarray(value).dtype, np.float16)
   tolerance = 8 * length * float(np.finfo(precision).eps * np.abs(matrix).max())
   asymmetry = float(np.abs(matrix - matrix.T).max())
-  if asymmetry > tolerance:
-    raise UserError(
-      f'{name} is not symmetric: it differs from its transpose by {asymmetry:.3g}; '
-      'it must be symmetric and positive semi-definite'
-    )
   smallest = float(np.linalg.eigvalsh(matrix)[0])
-  if smallest < -tolerance:
-    raise UserError(
-      f'{name} has the eigenvalue {smallest:.3g}; it must be symmetric and positive '
-      'semi-definite'
-    )
+  found = f'has the eigenvalue {smallest:.3g}' if smallest < -tolerance else ''
+  if asymmetry > tolerance:
+    found = f'differs from its transpose by {asymmetry:.3g}'
+  if found:
+    raise UserError(f'{name} {found}; it must be symmetric and positive semi-definite')
   return (matrix + matrix.T) / 2
 
 

@@ -56,9 +56,8 @@ class LearningRule:
     `start + (step_size / C) Σ_i (y_i − start·x_i) x_i` (arXiv 2212.07677, eq. 4).
     Raises UserError naming the argument that is wrong.
     """
-    start = _vector(start)
     step = _array('step_size', step_size, ())
-    return _one_step(start, step * np.eye(start.size, dtype=step.dtype))
+    return cls.gd_beta(start, step * np.eye(np.size(start), dtype=step.dtype))
 
   @classmethod
   def gd_beta(
@@ -69,8 +68,21 @@ class LearningRule:
     GD-β of arXiv 2402.14951, with `step_matrix` for Γ. Raises UserError naming the
     argument that is wrong.
     """
-    start = _vector(start)
-    return _one_step(start, _array('step_matrix', step_matrix, (start.size,) * 2))
+    if len(shape := np.shape(start)) != 1:
+      raise UserError(f'start has shape {shape}; it must be a vector [d]')
+    start = _array('start', start, shape)
+    step = _array('step_matrix', step_matrix, shape * 2)
+    # In NumPy unless a part is traced.
+    xp = jnp if isinstance(start, Tracer) or isinstance(step, Tracer) else np
+    # ⟨U_i, G⟩ = Γ_i·(Xᵀy/C − (XᵀX/C) start), Γ_i being row i.
+    feature_block = -xp.einsum('ij,k->ijk', step, start)
+    top = xp.concatenate([feature_block, step[:, :, None]], axis=2)
+    return cls(
+      init=start,
+      update=symmetric(xp.pad(top, ((0, 0), (0, 1), (0, 0)))),
+      bias=xp.zeros((), top.dtype),
+      bias_update=xp.zeros((start.size + 1,) * 2, top.dtype),
+    )
 
   def learning_rule(self) -> LearningRule:
     """This rule itself, under the method name of models and estimators."""
@@ -160,13 +172,6 @@ def symmetric(matrix: Float[ArrayT, '*n e e']) -> Float[ArrayT, '*n e e']:
   return (matrix + matrix.swapaxes(-1, -2)) / 2
 
 
-def _vector(start: ArrayLike) -> Float[AnyArray, ' d']:
-  shape = np.shape(start)
-  if len(shape) != 1:
-    raise UserError(f'start has shape {shape}; it must be a vector [d]')
-  return _array('start', start, shape)
-
-
 def _array(name: str, value: ArrayLike, shape: tuple[int, ...]) -> AnyArray:
   """The value in float64 on the host or, if it is traced, in the caller's precision."""
   if not isinstance(value, Tracer):
@@ -177,21 +182,3 @@ def _array(name: str, value: ArrayLike, shape: tuple[int, ...]) -> AnyArray:
       f'shape {shape}'
     )
   return jnp.asarray(value, jnp.result_type(float, value))
-
-
-def _one_step(
-  start: Float[AnyArray, ' d'], step_matrix: Float[AnyArray, 'd d']
-) -> LearningRule:
-  """GD-β, in NumPy unless a part is traced."""
-  traced = isinstance(start, Tracer) or isinstance(step_matrix, Tracer)
-  xp = jnp if traced else np
-  # ⟨U_i, G⟩ = Γ_i·(Xᵀy/C − (XᵀX/C) start), Γ_i being row i.
-  feature_block = -xp.einsum('ij,k->ijk', step_matrix, start)
-  label_column = step_matrix[:, :, None]
-  top = xp.concatenate([feature_block, label_column], axis=2)
-  return LearningRule(
-    init=start,
-    update=symmetric(xp.pad(top, ((0, 0), (0, 1), (0, 0)))),
-    bias=xp.zeros((), top.dtype),
-    bias_update=xp.zeros((start.size + 1,) * 2, top.dtype),
-  )

@@ -111,6 +111,7 @@ class BaseTask(abc.ABC):
   num_outputs: int = 1  # k for classes whose labels are one-hot vectors
   # 'numbers', 'signs' for classes ±1, or 'classes' for one-hot vectors.
   label_kind: str = 'numbers'
+  shows_labels: bool = True  # whether the prompts have the labels of their examples
 
   def __init_subclass__(cls) -> None:
     super().__init_subclass__()

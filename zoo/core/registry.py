@@ -1,12 +1,11 @@
 """Names of models and tasks: a config names them, the registry builds them."""
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -19,40 +18,33 @@ _Entry = TypeVar('_Entry', bound=Callable)
 _ARGUMENTS = '_constructor_arguments'  # the attribute that registered classes get
 
 
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-  """The constructor arguments of a model or a task; equal by value.
+class Arguments(NamedTuple):
+  """The constructor arguments of a model or a task."""
 
-  NNX treats it as a static attribute, which survives splitting, merging and cloning.
-  """
-
-  text: str  # JSON, in which arrays and tuples are lists
-  unrecorded: Mapping[str, str] = dataclasses.field(hash=False)  # by name, their types
-
-  def values(self) -> dict[str, Any]:
-    """The arguments that JSON can hold."""
-    return json.loads(self.text)
+  values: dict[str, Any]  # those that JSON can hold; arrays and tuples are lists
+  unrecorded: dict[str, str]  # the types of the others, by name
 
 
 def recorded(
   given: Mapping[str, object], defaults: Mapping[str, object] | None = None
 ) -> Arguments:
   """The arguments by name; a default that JSON cannot hold is not recorded."""
-  plain, unrecorded = {}, {}
+  found = Arguments({}, {})
   for name, value in {**(defaults or {}), **given}.items():
     try:
-      plain[name] = _plain(value)
-    except _NotPlain as error:
+      found.values[name] = _plain(value)
+    except (TypeError, RuntimeError):
       if name in given:
-        unrecorded[name] = str(error)
-  return Arguments(json.dumps(plain, sort_keys=True), unrecorded)
+        found.unrecorded[name] = type(value).__name__
+  return found
 
 
 def arguments_of(thing: object) -> Arguments | None:
   """The constructor arguments of an object of a registered class, if known."""
   if values.is_value(thing):
     return recorded(values.arguments(thing))
-  return getattr(thing, _ARGUMENTS, None)
+  text = getattr(thing, _ARGUMENTS, None)
+  return None if text is None else Arguments(*json.loads(text))
 
 
 def forget_arguments(thing: object) -> None:
@@ -151,7 +143,7 @@ class Registry:
           f'the hyper-parameter {name!r} of {cls} is a {kind}, which cannot be saved; '
           'it must be None, a number, text, an array, or a list or dict of these'
         )
-    own = arguments.values().items()
+    own = arguments.values.items()
     return {'name': names[0], **{name: one for name, one in own if name not in others}}
 
 
@@ -177,12 +169,14 @@ def _full_name(entry: Any) -> str:
 
 def _record_arguments(cls: Any) -> None:
   """Makes a class's own `__init__` check and record its arguments."""
-  if not isinstance(cls, type):
+  # The fields of a value are its arguments. Without a constructor there are none.
+  if (
+    not isinstance(cls, type)
+    or values.is_value_class(cls)
+    or cls.__init__ is object.__init__
+  ):
     return
   init = cls.__init__
-  # The fields of a value are its arguments. Without a constructor there are none.
-  if values.is_value_class(cls) or init is object.__init__:
-    return
   signature = inspect.signature(init)
   described = functools.cache(lambda: values.kinds(cls))
 
@@ -193,16 +187,17 @@ def _record_arguments(cls: Any) -> None:
     except TypeError:  # the constructor raises a better error
       return init(self, *args, **kwargs)
     for name, kind in described().items():
-      if name in bound.arguments and kind.check is not None:
+      # An array is described alone, since its length is that of another argument.
+      if name in bound.arguments and kind.check is not None and not kind.is_array:
         given = bound.arguments[name]
         if given is not None or signature.parameters[name].default is not None:
-          bound.arguments[name] = kind.check(None, name, given)
+          bound.arguments[name] = kind.check(name, given)
     # A subclass records the arguments of its own constructor. They are read before the
     # constructor runs, which may change a list that it was given.
-    arguments = _bound(signature, bound) if type(self) is cls else None
+    text = _text(signature, bound) if type(self) is cls else None
     init(*bound.args, **bound.kwargs)
-    if arguments is not None:
-      _set_attribute(self, _ARGUMENTS, arguments)
+    if text is not None:
+      setattr(self, _ARGUMENTS, text)
 
   cls.__init__ = recording_init
   if cls.__repr__ is nnx.Module.__repr__:  # which prints every array
@@ -214,17 +209,18 @@ def _model_in_words(model: object) -> str:
   made = arguments_of(model)
   if made is None:  # of a class that is not registered
     return f'{type(model).__name__}(…)'
-  given = made.values()
   usual = {name: repr(one.default) for name, one in parameters(type(model)).items()}
+  given = {name: made.values[name] for name in usual if name in made.values}
   parts = [
     f'{name}={values.shown(content)}'
-    for name in dict.fromkeys([*usual, *given])
-    if name in given and usual.get(name) != repr(content := given[name])
+    for name, content in (given | made.values).items()
+    if usual.get(name) != repr(content)
   ]
   return f'{type(model).__name__}({", ".join(parts)})'
 
 
-def _bound(signature: inspect.Signature, bound: inspect.BoundArguments) -> Arguments:
+def _text(signature: inspect.Signature, bound: inspect.BoundArguments) -> str:
+  """What is recorded, as NNX keeps it when it splits, merges or clones a model."""
   _, *parameters = signature.parameters.values()
   given: dict[str, object] = {}
   for p in parameters:
@@ -232,48 +228,31 @@ def _bound(signature: inspect.Signature, bound: inspect.BoundArguments) -> Argum
       value = bound.arguments[p.name]
       given |= value if p.kind is p.VAR_KEYWORD else {p.name: value}
   defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-  return recorded(given, defaults)
-
-
-def _set_attribute(thing: object, name: str, value: object) -> None:
-  try:
-    setattr(thing, name, value)
-  except AttributeError:
-    with contextlib.suppress(AttributeError):  # a class with slots takes no more
-      object.__setattr__(thing, name, value)  # a frozen dataclass
-
-
-class _NotPlain(TypeError):
-  """A value that JSON cannot hold; its text is the value's type."""
+  return json.dumps(recorded(given, defaults), sort_keys=True)
 
 
 _SCALARS = {bool, int, float, str}  # a list may have a million of them
 
 
-def _plain(value: object) -> object:
-  """A copy that JSON can hold; raises _NotPlain."""
+def _plain(value: Any) -> object:
+  """A copy that JSON can hold.
+
+  Raises TypeError or RuntimeError if there is none, as of an array that is traced, or
+  on devices of other processes.
+  """
   match value:
     case None | bool() | int() | float() | str():
       return value
     case np.generic() | np.ndarray() | jax.Array():
-      return _numbers(value)
+      if jax.numpy.issubdtype(value.dtype, np.floating):  # also bfloat16, without loss
+        return np.asarray(value, np.float64).tolist()
+      if np.asarray(value).dtype.kind in 'biuU':
+        return np.asarray(value).tolist()
     case list() | tuple():
       return [one if type(one) in _SCALARS else _plain(one) for one in value]
     case Mapping() if all(isinstance(key, str) for key in value):
       return {key: _plain(one) for key, one in value.items()}
-  raise _NotPlain(type(value).__name__)
-
-
-def _numbers(value: np.generic | np.ndarray | jax.Array) -> object:
-  try:
-    array = np.array(value)
-    if array.dtype.kind == 'V' and jax.numpy.issubdtype(array.dtype, np.floating):
-      array = array.astype(np.float32)  # bfloat16 and the like, without loss
-  except Exception as error:  # traced, a random key, or on devices of other processes
-    raise _NotPlain(type(value).__name__) from error
-  if array.dtype.kind not in 'biufU':
-    raise _NotPlain(f'{array.dtype} array')
-  return array.tolist()
+  raise TypeError(type(value).__name__)
 
 
 models = Registry('model')

@@ -11,7 +11,7 @@ number that is exactly 0 is, too: without noise there is another program.
 from __future__ import annotations
 
 import dataclasses
-import enum
+import functools
 import math
 import reprlib
 import weakref
@@ -39,13 +39,12 @@ from zoo.core.errors import (
   check_number,
   check_truth,
   check_vector,
+  range_in_words,
 )
 
 _Class = TypeVar('_Class', bound=type)
 _Value = TypeVar('_Value')
 _CLASSES = weakref.WeakSet[type]()
-# Of an object, the name of its field and what was given: what the field holds.
-_Check = Callable[[Any, str, Any], Any]
 
 # Fields that hold float64 arrays on the host, and take all that NumPy can convert.
 Vector: TypeAlias = Any  # `[d]`; a number is repeated
@@ -57,11 +56,13 @@ class Kind:
   """What a field, or an argument of a constructor, may hold and means."""
 
   is_leaf: bool
-  check: _Check | None = None  # raises UserError for what is not allowed
-  is_array: bool = False
+  # What it holds, of its name and what is given, and for arrays of d; may raise.
+  check: Callable[..., Any] | None = None
   holds: type = object  # the type of what a config has for it
   allowed: str = ''  # the range in words
   about: str = ''  # what it means, with its unit
+  names: tuple[str, ...] = ()  # of which it is one, if it is a choice
+  is_array: bool = False
   # Of the fields of a config, what a run records in place of this one.
   found: Callable[[Mapping[str, Any]], object] | None = None
 
@@ -74,34 +75,25 @@ _MEANINGS = {
   'prior_mean': 'Mean of the prior of w.',
 }
 # Of fields that are declared by their annotations alone.
-_NUMBER = Kind(True, lambda _, name, given: check_number(name, given), holds=float)
-_STATIC = Kind(False)
+_NUMBER = Kind(is_leaf=True, check=check_number, holds=float)
+_STATIC = Kind(is_leaf=False)
 
 
-def _field(
-  default: object, init: bool = True, is_leaf: bool = False, **kind: Any
-) -> Any:
-  metadata = {'kind': Kind(is_leaf, **kind)}
-  if default is dataclasses.MISSING:
-    return dataclasses.field(init=init, metadata=metadata)
-  return dataclasses.field(default=default, init=init, metadata=metadata)
+def _field(default: object, kind: Kind, init: bool = True) -> Any:
+  return dataclasses.field(default=default, init=init, metadata={'kind': kind})
 
 
 def size(
   *,
   default: Any = dataclasses.MISSING,
   minimum: int = 1,
-  maximum: int | None = None,
+  maximum: int | float = math.inf,
   about: str = '',
 ) -> Any:
   """An integer in a range. If the default is None, so may be the value."""
-  return _field(
-    default,
-    check=lambda _, name, given: check_count(name, given, minimum, maximum),
-    holds=int,
-    allowed=f'≥ {minimum}' if maximum is None else f'{minimum} to {maximum}',
-    about=about,
-  )
+  check = functools.partial(check_count, minimum=minimum, maximum=maximum)
+  allowed = range_in_words(minimum, maximum=maximum)
+  return _field(default, Kind(False, check, int, allowed, about))
 
 
 def number(
@@ -113,64 +105,35 @@ def number(
   about: str = '',
 ) -> Any:
   """A finite number in a range, a leaf. If the default is None, so may be the value."""
-  bounds = (('≥', minimum), ('>', above), ('≤', maximum))
-  allowed = ' and '.join(
-    f'{sign} {one:g}' for sign, one in bounds if math.isfinite(one)
-  )
-  return _field(
-    default,
-    is_leaf=True,
-    check=lambda _, name, given: check_number(name, given, minimum, above, maximum),
-    holds=float,
-    allowed=allowed or 'a number',
-    about=about,
-  )
+  ends = {'minimum': minimum, 'above': above, 'maximum': maximum}
+  check, allowed = functools.partial(check_number, **ends), range_in_words(**ends)
+  return _field(default, Kind(True, check, float, allowed or 'a number', about))
 
 
 def choice(
   names: Collection[str], *, default: Any = dataclasses.MISSING, about: str = ''
 ) -> Any:
   """One of a few names."""
-  return _field(
-    default,
-    check=lambda _, name, given: check_name(name, given, names),
-    holds=str,
-    allowed=', '.join(names),
-    about=about,
-  )
+  check, allowed = functools.partial(check_name, known=names), ', '.join(names)
+  return _field(default, Kind(False, check, str, allowed, about, names=tuple(names)))
 
 
 def truth(*, default: Any = dataclasses.MISSING, about: str = '') -> Any:
   """True or False."""
-  return _field(
-    default,
-    check=lambda _, name, given: check_truth(name, given),
-    holds=bool,
-    allowed='True or False',
-    about=about,
-  )
+  return _field(default, Kind(False, check_truth, bool, 'True or False', about))
 
 
-def static(
-  *,
-  default: Any = dataclasses.MISSING,
-  check: _Check | None = None,
-  holds: type = object,
-  allowed: str = '',
-  about: str = '',
-  found: Callable[[Mapping[str, Any]], object] | None = None,
-) -> Any:
+def static(*, default: Any = dataclasses.MISSING, **kind: Any) -> Any:
   """A hashable object that is part of the structure, such as a pair of numbers.
 
-  A run records what is `found` from the fields of its config in place of this one.
+  Of `kind` it may have `check`, `holds`, `allowed`, `about` and `found`.
   """
-  described = {'holds': holds, 'allowed': allowed, 'about': about, 'found': found}
-  return _field(default, check=check, **described)
+  return _field(default, Kind(is_leaf=False, **kind))
 
 
 def options(*, about: str = '') -> Any:
   """Arguments by name, which are handed on; only for constructors."""
-  return _field(dataclasses.MISSING, holds=dict, about=about)
+  return _field(dataclasses.MISSING, Kind(False, holds=dict, about=about))
 
 
 def vector(*, default: Any = dataclasses.MISSING, about: str = '') -> Any:
@@ -178,47 +141,31 @@ def vector(*, default: Any = dataclasses.MISSING, about: str = '') -> Any:
 
   As an argument of a constructor, which checks its length itself, it is described only.
   """
-
-  def check(owner: Any, name: str, given: object) -> object:
-    if owner is None:
-      return given
-    return check_vector(name, given, owner.num_features).copy()
-
-  return _field(
-    default,
-    is_leaf=True,
-    check=check,
-    is_array=True,
-    allowed='a number, or one for each feature',
-    about=about,
-  )
+  allowed = 'a number, or one for each feature'
+  kind = Kind(True, check_vector, allowed=allowed, about=about, is_array=True)
+  return _field(default, kind)
 
 
 def covariance(*, default: None, about: str = '') -> Any:
   """A covariance `[d, d]`, or None for the identity; a leaf."""
-  return _field(
-    default,
-    is_leaf=True,
-    check=lambda owner, name, given: check_covariance(name, given, owner.num_features),
-    is_array=True,
-    allowed='a d × d matrix; None: the identity',
-    about=about,
-  )
+  allowed = 'a d × d matrix; None: the identity'
+  kind = Kind(True, check_covariance, allowed=allowed, about=about, is_array=True)
+  return _field(default, kind)
 
 
 def leaf(*, default: Any = dataclasses.MISSING) -> Any:
   """An array, or another value whose leaves are those of this one."""
-  return _field(default, is_leaf=True)
+  return _field(default, Kind(is_leaf=True))
 
 
 def derived(*, init: Literal[False] = False) -> Any:
   """A leaf that `__post_init__` computes from the other fields, by `set_field`."""
-  return _field(None, init, is_leaf=True)
+  return _field(None, Kind(is_leaf=True), init)
 
 
 def derived_size(*, init: Literal[False] = False) -> Any:
   """An integer or a name that `__post_init__` sets from the others, by `set_field`."""
-  return _field(None, init)
+  return _field(None, Kind(is_leaf=False), init)
 
 
 @dataclass_transform(
@@ -255,14 +202,17 @@ def value(cls: _Class) -> _Class:
         own(self)
 
     cls.__post_init__ = checked  # pyright: ignore[reportAttributeAccessIssue]
-  cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+  try:
+    cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+  except ValueError as error:  # for a default that may change
+    raise UserError(f'{cls.__name__}: {error}') from error
   # They are those of the fields, which hold other types than they take.
   cls.__init__.__annotations__.clear()
   for name, method in (('__eq__', _equal), ('__hash__', _hash), ('__repr__', _shown)):
     if name not in vars(cls):
       setattr(cls, name, method)
   jax.tree_util.register_pytree_with_keys(
-    cls, _flatten, lambda static, leaves: _unflatten(cls, static, leaves)
+    cls, _flatten, functools.partial(_unflatten, cls)
   )
   _CLASSES.add(cls)
   return cls
@@ -271,23 +221,15 @@ def value(cls: _Class) -> _Class:
 def _refuse_other_classes(cls: type) -> None:
   if '__dataclass_fields__' in vars(cls):
     raise UserError(f'{cls.__name__} is a dataclass already; remove that decorator')
-  for one in cls.__mro__[:-1]:
-    if one in _CLASSES:
-      continue
-    has_init = '__init__' in vars(one)
-    for name in one.__annotations__:
-      if isinstance(content := vars(one).get(name), list | dict | set):
-        raise UserError(
-          f'the default of {one.__name__}.{name} is a {type(content).__name__}, which '
-          'may change; use a tuple'
-        )
-    if has_init and one is cls:
-      raise UserError(
-        f'{cls.__name__} has an __init__; it must list its arguments as fields, such '
-        'as `num_features: int = 5`'
-      )
-    fields = any(isinstance(each, dataclasses.Field) for each in vars(one).values())
-    if one is not cls and (has_init or fields):
+  if '__init__' in vars(cls):
+    raise UserError(
+      f'{cls.__name__} has an __init__; it must list its arguments as fields, such as '
+      '`num_features: int = 5`'
+    )
+  for one in cls.__mro__[1:-1]:
+    own = vars(one)
+    fields = any(isinstance(each, dataclasses.Field) for each in own.values())
+    if one not in _CLASSES and ('__init__' in own or fields):
       raise UserError(
         f'{one.__name__}, from which {cls.__name__} is derived, has an __init__ or '
         'fields; decorate it with zoo.core.values.value'
@@ -389,7 +331,8 @@ def _check_fields(owner: Any) -> None:
     if content is None and field.default is None:
       continue
     if kind.check is not None:
-      content = kind.check(owner, field.name, content)
+      shape = (owner.num_features,) if kind.is_array else ()
+      content = kind.check(field.name, content, *shape)
     elif not kind.is_leaf:
       content = _hashable(field.name, content)
     _set(owner, field.name, content)
@@ -410,47 +353,33 @@ def _hashable(name: str, content: object) -> object:
 
 
 def _flatten(owner: Any) -> tuple[list[tuple[Any, Any]], tuple]:
-  leaves, structure = [], []
+  leaves, names, static = [], [], []
   for field in _fields(owner):
     content = getattr(owner, field.name)
     if _kind(field).is_leaf and not (isinstance(content, float) and content == 0):
       leaves.append((jax.tree_util.GetAttrKey(field.name), content))
-      structure.append(_LEAF)
+      names.append(field.name)
     else:
-      structure.append(content)
-  return leaves, tuple(structure)
+      static.append((field.name, content))
+  return leaves, (tuple(names), tuple(static))
 
 
 def _unflatten(cls: type, structure: tuple, leaves: Any) -> Any:
-  owner, leaves = object.__new__(cls), iter(leaves)
-  for field, content in zip(_fields(cls), structure, strict=True):
-    content = next(leaves) if content is _LEAF else content
-    object.__setattr__(owner, field.name, content)
+  owner, (names, static) = object.__new__(cls), structure
+  for name, content in (*zip(names, leaves, strict=True), *static):
+    object.__setattr__(owner, name, content)
   return owner
-
-
-class _Leaf(enum.Enum):
-  """Marks the place of a leaf, also in a copy of the structure."""
-
-  HERE = 0
-
-
-_LEAF = _Leaf.HERE
 
 
 def _equal(owner: Any, other: object) -> Any:
   """Whether both are of one class, and equal field by field."""
   if type(owner) is not type(other):
     return NotImplemented
-  ours, theirs = jax.tree.flatten(owner), jax.tree.flatten(other)
-  return ours[1] == theirs[1] and all(
-    np.array_equal(one, another) and _type(one) == _type(another)
-    for one, another in zip(ours[0], theirs[0], strict=True)
+  (ours, structure), (theirs, of_other) = map(jax.tree.flatten, (owner, other))
+  return structure == of_other and all(
+    np.array_equal(*pair) and len({np.asarray(each).dtype for each in pair}) == 1
+    for pair in zip(ours, theirs, strict=True)
   )
-
-
-def _type(content: Any) -> object:
-  return getattr(content, 'dtype', type(content))
 
 
 def _hash(owner: Any) -> int:

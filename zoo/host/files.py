@@ -6,7 +6,6 @@ read.
 
 import contextlib
 import importlib
-import json
 import math
 import os
 import pathlib
@@ -29,16 +28,6 @@ MIB = 2**20
 
 class UnreadableFile(UserError):
   """A file that cannot be read, is too large, or does not hold what it should."""
-
-
-def refuse_url(path: str | os.PathLike[str]) -> None:
-  """Raises UserError for a URL such as s3://bucket/run, which is no local path."""
-  # A Path has dropped one of the slashes; a drive of Windows has one letter.
-  if scheme := re.match('([A-Za-z][A-Za-z0-9+.-]+):/', os.fspath(path)):
-    raise UserError(
-      f'{str(path)!r} begins with {scheme[1]}:, which cannot be read or written here; '
-      'give a local folder or file'
-    )
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -85,9 +74,14 @@ def _of_extra(extra: str, scheme: str) -> Any:
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
   """The path with `~` or `~user` expanded.
 
-  Raises UserError for an unknown user, a zero byte, and a URL.
+  Raises UserError for an unknown user, a zero byte, and a URL such as s3://bucket/run.
   """
-  refuse_url(path)
+  # A Path has dropped one of the slashes; a drive of Windows has one letter.
+  if scheme := re.match('([A-Za-z][A-Za-z0-9+.-]+):/', os.fspath(path)):
+    raise UserError(
+      f'{str(path)!r} begins with {scheme[1]}:, which cannot be read or written here; '
+      'give a local folder or file'
+    )
   if '\0' in os.fspath(path):
     raise UserError(f'{os.fspath(path)!r} is no path: it has a zero byte')
   try:
@@ -128,21 +122,14 @@ def read_bytes(path: pathlib.Path, max_bytes: int = 64 * MIB) -> bytes:
     with path.open('rb') as file:
       content = file.read(max_bytes + 1)
   except OSError as error:
-    kind = RunError if in_bucket and not _is_missing(error) else UnreadableFile
+    is_missing = isinstance(error, FileNotFoundError | IsADirectoryError)
+    kind = RunError if in_bucket and not is_missing else UnreadableFile
     raise kind(f'{path} cannot be read: {error.strerror or error}') from error
-  except UnreadableFile:
-    raise
-  except ValueError as error:  # a path with a zero byte
-    raise UnreadableFile(f'{str(path)!r} cannot be read: {error}') from error
   if len(content) > max_bytes:
     raise UnreadableFile(
       f'{path} has {max(size, len(content))} bytes; it may have at most {max_bytes}'
     )
   return content
-
-
-def _is_missing(error: OSError) -> bool:
-  return isinstance(error, FileNotFoundError | IsADirectoryError)
 
 
 def read_text(path: pathlib.Path, max_bytes: int = 64 * MIB) -> str:
@@ -155,7 +142,7 @@ def read_text(path: pathlib.Path, max_bytes: int = 64 * MIB) -> str:
 
 def read_json(path: pathlib.Path, max_bytes: int = 64 * MIB) -> Any:
   """The value in a JSON file of at most `max_bytes`; raises UnreadableFile."""
-  return parse_json(read_text(path, max_bytes), str(path))
+  return read_as(path, cast(type[Any], Any), max_bytes)
 
 
 def read_as(path: pathlib.Path, kind: type[_Kind], max_bytes: int = 64 * MIB) -> _Kind:
@@ -163,7 +150,7 @@ def read_as(path: pathlib.Path, kind: type[_Kind], max_bytes: int = 64 * MIB) ->
 
   The type may be a TypedDict, a NamedTuple, a dataclass or a container of these.
   """
-  return parse_as(read_bytes(path, max_bytes), kind, str(path))
+  return parse_as(read_text(path, max_bytes), kind, str(path))
 
 
 def parse_as(text: str | bytes, kind: type[_Kind], source: str) -> _Kind:
@@ -171,15 +158,7 @@ def parse_as(text: str | bytes, kind: type[_Kind], source: str) -> _Kind:
   try:
     return msgspec.json.decode(text, type=kind)
   except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-    raise UnreadableFile(f'{source} cannot be read: {error}') from error
-
-
-def parse_json(text: str | bytes, source: str) -> Any:
-  """The value of JSON text; `source` names it in the message of UnreadableFile."""
-  try:
-    return json.loads(text)
-  except (ValueError, RecursionError) as error:  # also a number with too many digits
-    raise UnreadableFile(f'{source} is not JSON: {error}') from error
+    raise UnreadableFile(f'{source} cannot be read as JSON: {error}') from error
 
 
 def finite_or_null(content: Any) -> Any:

@@ -19,22 +19,17 @@ from typing import Any
 import aiohttp
 import fsspec
 import google.auth.exceptions
-import requests
 from etils.epath import gpath
 from fsspec.config import conf
 from gcsfs.core import GCSFileSystem
-from gcsfs.retry import HttpError
+from gcsfs.retry import is_retriable
 
 from zoo.core.errors import RunError, UserError, in_one_line
 
 _PAUSE = 1.0  # seconds, after gcsfs has given up and before it tries again
-_PASSING = 408, 429  # a time-out and too many requests, as are all from 500 on
+# Errors that pass, beside those that gcsfs takes for such.
+_ALSO_PASS = TimeoutError, google.auth.exceptions.TransportError
 _THREADS = 16  # copy at the same time
-# What a call raises, of which all but some statuses pass.
-_ERRORS = (
-  *(HttpError, aiohttp.ClientError, asyncio.TimeoutError),
-  *(requests.RequestException, google.auth.exceptions.GoogleAuthError),
-)
 
 
 class BucketPath(gpath.PosixGPath, pathlib.Path):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -63,24 +58,18 @@ class PatientFileSystem(GCSFileSystem):
         while True:
           try:
             return await super()._request(*arguments, **named)
-          except _ERRORS as error:
-            code = int(error.code or 500) if isinstance(error, HttpError) else 500
-            if code < 500 and code not in _PASSING:
-              raise _refused(error) from error
-            reason = f': {in_one_line(error) or type(error).__name__}'
           except (FileNotFoundError, FileExistsError):
             raise
-          except (OSError, ValueError) as error:  # forbidden, or a bad request
-            raise _refused(error) from error
+          except Exception as error:
+            if not (is_retriable(error) or isinstance(error, _ALSO_PASS)):
+              said = f'the bucket refused a call: {in_one_line(error)}'
+              raise OSError(said) from error
+            reason = f': {in_one_line(error) or type(error).__name__}'
           await asyncio.sleep(_PAUSE)
     except TimeoutError as error:
       raise Unreachable(
         f'the bucket could not be reached for {self.patience:g} s{reason}'
       ) from error
-
-
-def _refused(error: Exception) -> OSError:
-  return OSError(f'the bucket refused a call: {in_one_line(error)}')
 
 
 def prepare() -> None:

@@ -8,19 +8,18 @@ run of one process does without it, at no cost.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import itertools
 import json
 import re
 import socket
-import time
+import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import jax
 from jax.experimental import multihost_utils
 
-from zoo.core.errors import InUseError, RunError, UserError
+from zoo.core.errors import InUseError, RunError, UserError, in_one_line
 from zoo.host import jax_private
 
 Result = TypeVar('Result')
@@ -37,8 +36,15 @@ _ERRORS = InUseError, UserError, RunError
 _exchanges = itertools.count()  # every process counts the same ones
 _sync_points = itertools.count()  # at which the processes can stop
 
-count = jax_private.process_count
-index = jax_private.process_index
+
+def count() -> int:
+  """The number of processes of this run."""
+  return jax_private.state.num_processes
+
+
+def index() -> int:
+  """The number of this process, from 0."""
+  return jax_private.state.process_id
 
 
 def join(
@@ -59,7 +65,6 @@ def join(
     check_address('coordinator', coordinator)
     if process_id == 0:
       _check_port(coordinator)
-  start = time.monotonic()
   try:
     with jax_private.joining():
       jax.distributed.initialize(
@@ -72,33 +77,18 @@ def join(
         heartbeat_timeout_seconds=heartbeat_timeout,
       )
   except Exception as error:
-    refused = time.monotonic() - start < start_timeout
-    raise _join_error(error, refused, start_timeout) from error
-
-
-def _join_error(error: Exception, refused: bool, start_timeout: int) -> UserError:
-  """Why this process could not join the others."""
-  if not jax_private.is_connecting():
-    return UserError(
-      'no cluster was found (known are TPU pods, SLURM, Open MPI 4 and GKE): give '
-      f'--coordinator, --num_processes and --process_id; JAX says: {error}'
-    )
-  address = str(jax_private.coordinator_address())
-  this = f'process {index()} of {count()}'
-  if refused:
-    return UserError(
-      f'the coordinator at {address} rejected {this}: another process has the same '
-      'id, or the coordinator was given another number of processes'
-    )
-  if not _answers(address):
-    return UserError(
-      f'{this} got no answer from the coordinator at {address} in {start_timeout} s; '
-      'process 0 must run there, and the port be reachable'
-    )
-  return UserError(
-    f'{this} waited {start_timeout} s, but not all {count()} processes joined; each of '
-    f'the ids 0 to {count() - 1} must be given to one process'
-  )
+    reason = f'JAX says: {in_one_line(error)}'
+    if jax_private.state.client is None:
+      raise UserError(
+        'no cluster was found (known are TPU pods, SLURM, Open MPI 4 and GKE): give '
+        f'--coordinator, --num_processes and --process_id; {reason}'
+      ) from error
+    address, last = jax_private.state.coordinator_address, count() - 1
+    raise UserError(
+      f'process {index()} of {count()} could not join the others at {address} in at '
+      f'most {start_timeout} s; process 0 must run there, its port be reachable, and '
+      f'each of the ids 0 to {last} be given to one process; {reason}'
+    ) from error
 
 
 @contextlib.contextmanager
@@ -116,7 +106,7 @@ def propagate_errors() -> Iterator[None]:
     yield
   except (UserError, RunError, OSError) as caught:
     error = caught
-  client = jax_private.coordination_client()
+  client = jax_private.state.client
   name = f'icl_zoo/{next(_exchanges)}'
   if error is not None:
     text = f'on process {index()}: {error}' if index() else str(error)
@@ -142,7 +132,7 @@ def run_on_main(function: Callable[[], Result]) -> Result:
   with propagate_errors():
     if index() == 0:
       text = json.dumps(function())
-  client = jax_private.coordination_client()
+  client = jax_private.state.client
   name = f'icl_zoo/{next(_exchanges)}'
   if index() == 0:
     client.key_value_set(name, text)
@@ -171,7 +161,7 @@ def end_together(code: int) -> bool:
     return True
   try:
     name = f'icl_zoo/end/{code}'
-    jax_private.coordination_client().wait_at_barrier(name, _MOMENT_MS)
+    jax_private.state.client.wait_at_barrier(name, _MOMENT_MS)
   except Exception:
     return False
   return True
@@ -179,16 +169,14 @@ def end_together(code: int) -> bool:
 
 def check_address(name: str, address: object) -> str:
   """Returns `address`, called `name`, or raises UserError unless it is HOST:PORT."""
-  # ASCII digits only: gRPC crashes on those of other scripts.
-  parts = re.fullmatch(
-    r'(\[(.+)\]|[A-Za-z0-9][\w.-]*):([0-9]{1,5})', str(address), re.A
-  )
-  valid = parts is not None and 0 < int(parts[3]) < 2**16
-  if parts is not None and parts[2] is not None:
-    try:
-      ipaddress.IPv6Address(parts[2])
-    except ValueError:
-      valid = False
+  try:
+    parts = urllib.parse.urlsplit(f'//{address}')  # which checks IPv6 and the port
+    host = parts.netloc.rpartition(':')[0]
+    # gRPC crashes on letters of other scripts.
+    well_formed = re.fullmatch(r'\[.+\]|[A-Za-z0-9][\w.-]*', host, re.A)
+    valid = parts.netloc == str(address) and bool(parts.port and well_formed)
+  except ValueError:
+    valid = False
   if not valid:
     raise UserError(
       f'{name} is {address!r}; it must be HOST:PORT, with an IPv6 address in brackets, '
@@ -209,12 +197,3 @@ def _check_port(coordinator: str) -> None:
         f'port {port} of this machine cannot be used by process 0: {error.strerror}; '
         'is there another process 0, or another program?'
       ) from error
-
-
-def _answers(address: str) -> bool:
-  host, _, port = address.rpartition(':')
-  try:
-    socket.create_connection((host.strip('[]'), int(port)), timeout=2).close()
-  except OSError:
-    return False
-  return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -50,7 +49,7 @@ def _text(default: str, about: str) -> Any:
   return static(default=default, check=_check_text, about=about)
 
 
-def _check_text(_: object, name: str, given: object) -> None:
+def _check_text(name: str, given: object) -> None:
   if not isinstance(given, str) or not given.strip():
     raise UserError(f'{name} is {given!r}; it must be a text')
 
@@ -60,7 +59,7 @@ def _several(
 ) -> Any:
   """A tuple of different values, at least one, each of which is checked."""
 
-  def check(_: object, name: str, given: Any) -> None:
+  def check(name: str, given: Any) -> None:
     if not isinstance(given, tuple | list) or not given:
       raise UserError(f'{name} is {given!r}; it must be a tuple of at least one value')
     if len(set(map(repr, given))) < len(given):
@@ -82,7 +81,7 @@ FIELDS: dict[str, Any] = {
   'benchmark.name': choice(BENCHMARKS, default='stsb', about='or jsonl, your own'),
   'benchmark.instruction': _text('Rate.', 'the task, in a sentence or two'),
   'benchmark.inputs': _several(
-    functools.partial(_check_text, None), ('Text',), 'names of the texts of an example'
+    _check_text, ('Text',), 'names of the texts of an example'
   ),
   'benchmark.label': _text('Score', 'the name of the label'),
   'benchmark.low': _label(None, 'the lowest score; None for classes'),
@@ -180,4 +179,4 @@ def _check(known: Mapping[str, Any], given: Mapping[str, Any], section: str) -> 
     check_name(f'field of the {section}:', name, known)
   for name, field in known.items():
     if not (given[name] is None and field.default is None):
-      field.metadata['kind'].check(None, f'{section}.{name}', given[name])
+      field.metadata['kind'].check(f'{section}.{name}', given[name])

@@ -57,8 +57,7 @@ from zoo.storage.steps import (
 )
 
 _PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
-_SAVING, _DELETING = '.saving.', '.deleting.'  # before the number of a local step
-_LEFT_OVER = f'{_SAVING}*', f'{_DELETING}*'  # temporary folders of a killed run
+_TEMPORARY = '.saving.'  # before the number of a local step that is not complete
 
 
 class Checkpoints:
@@ -127,7 +126,7 @@ class Checkpoints:
     Raises RunError if this save or the previous one could not be written.
     """
     self.wait()
-    name = f'{_SAVING}{step}'
+    name = f'{_TEMPORARY}{step}'
     if self._in_bucket:
       name = processes.run_on_main(lambda: f'{step}-{secrets.token_hex(8)}')
     folder = self._folder / name
@@ -162,7 +161,8 @@ class Checkpoints:
     """Deletes left-overs, and sets damaged steps aside; returns whether there were."""
     if not self._in_bucket:
       self._folder.mkdir(parents=True, exist_ok=True)
-    for left_over in self._left_overs():
+    temporary = [] if self._in_bucket else self._folder.glob(f'{_TEMPORARY}*')
+    for left_over in [*temporary, *killed_saves(self._folder)]:
       logging.info('deleting %s, which a kill has left', left_over)
       delete_folder(left_over)
     found = False
@@ -176,11 +176,6 @@ class Checkpoints:
       found = True
       self._set_aside(folder, reason)
     return found
-
-  def _left_overs(self) -> list[pathlib.Path]:
-    if self._in_bucket:
-      return killed_saves(self._folder)
-    return [path for pattern in _LEFT_OVER for path in self._folder.glob(pattern)]
 
   def _check_own(self, folder: pathlib.Path) -> None:
     """Raises UserError unless a step is one of this run."""
@@ -225,9 +220,6 @@ class Checkpoints:
     if not self._in_bucket:
       written.rename(self._folder / str(step))
       sync_folder(self._folder)  # before an older step goes, or a power cut may undo it
-    self._delete_oldest()
-
-  def _delete_oldest(self) -> None:
     folders = step_folders(self._folder)
     self._known = sorted(map(step_of, folders[: self._keep]))
     for old in folders[self._keep :]:
@@ -236,7 +228,7 @@ class Checkpoints:
         delete_folder(old)
         continue
       # A concurrent reader finds the whole step under its name, or nothing.
-      deleting = old.with_name(f'{_DELETING}{old.name}')
+      deleting = old.with_name(f'{_TEMPORARY}{old.name}.deleting')
       old.rename(deleting)
       with contextlib.suppress(OSError):  # the next start deletes the rest
         delete_folder(deleting)
@@ -248,10 +240,8 @@ class Checkpoints:
   def _failure(self, error: Exception) -> RunError:
     if isinstance(error, lease.LostLease):
       return error
-    steps = self._known
-    with contextlib.suppress(OSError):  # such as of a bucket that is out of reach
-      steps = sorted(map(step_of, step_folders(self._folder)))
-    saved = f'there are good ones at steps {steps}' if steps else 'there is none yet'
+    known = self._known
+    saved = f'there are good ones at steps {known}' if known else 'there is none yet'
     return RunError(
       f'a checkpoint could not be written to {self._folder}; {saved}; the reason: '
       f'{one_line(error)}'
@@ -289,7 +279,7 @@ def new_step(
     parent.mkdir(parents=True, exist_ok=True)
   with tempfile.TemporaryDirectory(
     dir=parent,
-    prefix=f'{_SAVING}{target.name}.',
+    prefix=f'{_TEMPORARY}{target.name}.',
     ignore_cleanup_errors=True,  # of what Orbax may write meanwhile
   ) as temporary:
     folder = pathlib.Path(temporary, 'step')

@@ -20,13 +20,13 @@ from zoo.core.errors import InUseError, RunError, in_one_line
 from zoo.host.files import entries, is_url
 
 SECONDS = 30.0  # without renewal, after which a lease has expired
-_TIMEOUT = 10.0  # seconds for a call
+_TIMEOUT = 10.0  # seconds for a call, unless its caller has more patience
 LOCK = '.lock'  # the file or the object that names the holder
 
 _FREE = 'nobody'  # its content while nobody holds the lease
 _PARTS = '.locks'  # the folder of such files for parts of the work in a folder
 
-_held: list[tuple[Lease, float]] = []  # by this process, and its patience
+_held: list[Lease] = []  # by this process
 
 
 class LostLease(RunError):
@@ -38,18 +38,24 @@ class Lease:
 
   A program takes or renews it by replacing the generation of a file that it has last
   seen, so that only one of several programs succeeds, and one that was suspended learns
-  that it has lost the lease.
+  that it has lost the lease. All methods raise RunError if the file is out of reach.
   """
 
-  def __init__(self, folder: pathlib.Path, name: str = LOCK):
+  def __init__(
+    self, folder: pathlib.Path, name: str = LOCK, patience: float = _TIMEOUT
+  ):
+    """Of the file `name`; `make_sure` tries for `patience` seconds to reach it."""
     self.folder = folder if is_url(folder) else folder.resolve()
+    self.patience = patience
     self._name = name
     self.me = f'{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}'
-    store = {'driver': 'file', 'path': f'{self.folder}/'}
+    store: dict[str, Any] = {'driver': 'file', 'path': f'{self.folder}/'}
     if is_url(folder):
       bucket, _, path = str(folder).removeprefix('gs://').partition('/')
       store = {'driver': 'gcs', 'bucket': bucket, 'path': f'{path}/'}
-    self._store = tensorstore.KvStore.open(store).result()
+      # Its longest pause must be shorter than a lease.
+      store['gcs_request_retries'] = {'max_retries': 10**6, 'max_delay': '1s'}
+    self._store = self._result(tensorstore.KvStore.open(store))
     self._generation = b''  # that this program has seen last
     self._one_at_a_time = threading.Lock()
     self._end = threading.Event()
@@ -81,48 +87,35 @@ class Lease:
         raise self._in_use(holder)
 
   def keep(self) -> None:
-    """Renews the lease in a thread until it is released, or lost."""
+    """Renews the lease until it is released, or lost; for a thread of its own."""
     while not self._end.wait(SECONDS / 3):
       try:
         self.renew()
       except LostLease:
         return
-      except Exception as error:  # it is out of reach; the next may succeed
-        logging.warning('%s: the lock was not renewed: %s', self.folder, _said(error))
+      except RunError as error:  # the next may succeed
+        logging.warning('the lock was not renewed: %s', error)
 
-  def renew(self, patience: float = 0.0) -> None:
-    """Makes sure that this program holds the lease; raises LostLease if it does not.
-
-    It goes on trying for `patience` seconds, and then raises what TensorStore raises.
-    """
-    deadline = time.monotonic() + patience
-    while True:
-      try:
-        with self._one_at_a_time:
-          if not self._end.is_set():
-            self._replace(self.me)
-          return
-      except LostLease:
-        raise
-      except Exception:
-        if time.monotonic() >= deadline:
-          raise
-        time.sleep(SECONDS / 30)
+  def renew(self, patience: float = _TIMEOUT) -> None:
+    """Makes sure that this program holds the lease; raises LostLease if it does not."""
+    with self._one_at_a_time:
+      if not self._end.is_set():
+        self._replace(self.me, patience)
 
   def release(self) -> None:
     """Ends the lease, so that another program can take it at once."""
     with self._one_at_a_time:
       self._end.set()
-      self._replace(_FREE)
+      self._replace(_FREE, _TIMEOUT)
 
-  def _replace(self, holder: str) -> None:
-    """Writes a new generation of the object; raises LostLease."""
+  def _replace(self, holder: str, patience: float) -> None:
+    """Writes a new generation of the file; raises LostLease."""
     if self._lost is not None:
       raise self._lost
-    generation = self._write(holder)
+    generation = self._write(holder, patience)
     # An earlier renewal may have been carried out although its answer was lost.
     if not generation and self._holder() == self.me:
-      generation = self._write(holder)
+      generation = self._write(holder, patience)
     if not generation:
       self._lost = LostLease(
         f'another program has taken over {self.folder}, since this one could not '
@@ -131,16 +124,25 @@ class Lease:
       raise self._lost
     self._generation = generation
 
-  def _write(self, holder: str) -> bytes:
-    """The new generation of the object; b'' if it is not the one last seen."""
+  def _write(self, holder: str, patience: float) -> bytes:
+    """The new generation of the file; b'' if it is not the one last seen."""
     writing = self._store.write(self._name, holder.encode(), if_equal=self._generation)
-    return _result(writing).generation
+    return self._result(writing, patience).generation
 
   def _holder(self) -> str:
-    """Who holds the lease, as the object says."""
-    found = _result(self._store.read(self._name))
+    """Who holds the lease, as the file says."""
+    found = self._result(self._store.read(self._name))
     self._generation = found.stamp.generation
     return _FREE if found.state == 'missing' else found.value.decode(errors='replace')
+
+  def _result(self, call: Any, patience: float = _TIMEOUT) -> Any:
+    """The result of a call of TensorStore, which is not carried out much later."""
+    try:
+      return call.result(timeout=patience)
+    except Exception as error:
+      call.cancel()
+      reason = in_one_line(error) or 'it does not answer'
+      raise RunError(f'{self.folder} cannot be locked: {reason}') from error
 
   def _in_use(self, holder: str) -> InUseError:
     return InUseError(
@@ -159,17 +161,8 @@ def _has_ended(holder: str) -> bool:
   except ProcessLookupError:
     return True
   except (OSError, OverflowError):
-    return False
+    pass
   return False
-
-
-def _result(call: Any) -> Any:
-  """The result of a call of TensorStore, which is not carried out much later."""
-  try:
-    return call.result(timeout=_TIMEOUT)
-  except TimeoutError:
-    call.cancel()
-    raise
 
 
 @contextlib.contextmanager
@@ -178,27 +171,24 @@ def leased(
 ) -> Iterator[str]:
   """Holds the lease of a folder, or of a part of it, and yields what names the holder.
 
-  Different parts may be held at the same time, but not with the whole folder. Renewals
-  that fail are tried again for `patience` seconds. Raises InUseError if another program
-  holds it, RunError if it cannot be taken.
+  Different parts may be held at the same time, but not with the whole folder. A bucket
+  out of reach is tried again for `patience` seconds before a write. Raises InUseError
+  if another program holds the lease, RunError if it cannot be taken.
   """
-  lease = Lease(folder, LOCK if part is None else f'{_PARTS}/{part}')
-  with _one_line(folder):
-    lease.acquire()
+  lease = Lease(folder, LOCK if part is None else f'{_PARTS}/{part}', patience)
+  lease.acquire()
   threading.Thread(target=lease.keep, name='lease', daemon=True).start()
+  _held.append(lease)
   try:
-    with _one_line(folder):
-      others = [LOCK]
-      if part is None:
-        others = [f'{_PARTS}/{one.name}' for one in entries(folder / _PARTS)]
-      with concurrent.futures.ThreadPoolExecutor(len(others) or 1) as threads:
-        list(threads.map(lambda name: Lease(folder, name).wait_for_end(), others))
-    _held.append((lease, patience))
+    others = [LOCK]
+    if part is None:
+      others = [f'{_PARTS}/{one.name}' for one in entries(folder / _PARTS)]
+    with concurrent.futures.ThreadPoolExecutor(len(others) or 1) as threads:
+      list(threads.map(lambda name: Lease(folder, name).wait_for_end(), others))
     yield lease.me
   finally:
-    with contextlib.suppress(ValueError):
-      _held.remove((lease, patience))
-    with contextlib.suppress(Exception):
+    _held.remove(lease)
+    with contextlib.suppress(RunError):
       lease.release()
 
 
@@ -208,21 +198,6 @@ def make_sure(path: pathlib.Path) -> None:
   Raises LostLease if another program has taken over, RunError if the bucket cannot be
   reached.
   """
-  for lease, patience in [*_held]:
+  for lease in [*_held]:
     if path.is_relative_to(lease.folder):
-      with _one_line(path):
-        lease.renew(patience)
-
-
-@contextlib.contextmanager
-def _one_line(path: pathlib.Path) -> Iterator[None]:
-  try:
-    yield
-  except (InUseError, RunError):
-    raise
-  except Exception as error:  # of TensorStore
-    raise RunError(f'{path} cannot be locked: {_said(error)}') from error
-
-
-def _said(error: Exception) -> str:
-  return in_one_line(error) or 'it does not answer'
+      lease.renew(lease.patience)

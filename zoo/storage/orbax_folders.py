@@ -23,10 +23,9 @@ from absl import logging as absl_logging
 from jaxtyping import PyTree
 from orbax.checkpoint import v1 as ocp
 
-from zoo.core.errors import RunError, UserError, in_one_line
+from zoo.core.errors import RunError, in_one_line
 from zoo.host import processes
 from zoo.host.files import MIB, is_url, read_json
-from zoo.storage.steps import find_corruption
 
 # The metadata is the item `origin` on disk, as it was called in the first checkpoints.
 METADATA_ITEM = 'origin'
@@ -85,20 +84,6 @@ def start_save(
         marker.unlink()
 
   return wait
-
-
-def load_metadata(folder: pathlib.Path) -> object:
-  """The metadata of a step; raises RunError unless all files of it are as written.
-
-  A copy of a step may lack the whole optimizer, which no model needs.
-  """
-  left_out = () if (folder / 'optimizer').is_dir() else (OPTIMIZER,)
-  if reason := find_corruption(folder, left_out):
-    raise RunError(f'the checkpoint {folder} is damaged: {reason}')
-  try:
-    return read_json(folder / METADATA_FILE, _MAX_JSON_BYTES)
-  except UserError as error:
-    raise RunError(f'the checkpoint {folder} is damaged: {error}') from error
 
 
 def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, jax.ShapeDtypeStruct]:

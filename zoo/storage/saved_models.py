@@ -29,21 +29,23 @@ from zoo.config.validation import Config, abstract_model, build_task
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError, in_one_line, nearest
 from zoo.host.files import (
+  UnreadableFile,
   gcs,
   hub,
   is_hub,
   is_url,
   names_below,
   or_shipped,
+  read_json,
   shipped_checkpoints,
   workdir_path,
 )
 from zoo.storage import weight_files
 from zoo.storage.orbax_folders import (
+  METADATA_FILE,
   OPTIMIZER,
   array_name,
   load_arrays,
-  load_metadata,
   one_line,
   saved_arrays,
 )
@@ -239,16 +241,22 @@ def _abstract(
 
 
 def _metadata_of(folder: pathlib.Path) -> object:
-  """The metadata of a step; raises RunError with the good steps if it is damaged."""
-  try:
-    return load_metadata(folder)
-  except RunError as error:
-    good: list[int] = []
-    with contextlib.suppress(OSError):
-      others = [one for one in step_folders(folder.parent) if one != folder]
-      good = sorted(step_of(one) for one in others if find_corruption(one) is None)
-    hint = f'; there are good ones at steps {good}' if good else ''
-    raise RunError(f'{error}{hint}') from error
+  """The metadata of a step; raises RunError with the good steps if it is damaged.
+
+  The optimizer is not looked at: no model needs it, and a copy may lack it.
+  """
+  reason = find_corruption(folder, OPTIMIZER)
+  if reason is None:
+    try:
+      return read_json(folder / METADATA_FILE)
+    except UnreadableFile as error:
+      reason = str(error)
+  good: list[int] = []
+  with contextlib.suppress(OSError):
+    others = [one for one in step_folders(folder.parent) if one != folder]
+    good = sorted(step_of(one) for one in others if find_corruption(one) is None)
+  hint = f'; there are good ones at steps {good}' if good else ''
+  raise RunError(f'the checkpoint {folder} is damaged: {reason}{hint}')
 
 
 def _config_and_step(

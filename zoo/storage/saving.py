@@ -119,7 +119,7 @@ def export(
     )
   state, metadata = _parts(model, task, config, step)
   known = registry.arguments_of(model)
-  metadata |= {'arguments': known.values() if known else {}, 'has_twin': has_twin}
+  metadata |= {'arguments': known.values if known else {}, 'has_twin': has_twin}
   try:
     with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
       file = pathlib.Path(temporary, f'model{weight_files.SUFFIX}')

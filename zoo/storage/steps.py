@@ -69,12 +69,12 @@ def _checksums(
 
 
 def find_corruption(
-  step_folder: pathlib.Path, left_out: tuple[str, ...] = ()
+  step_folder: pathlib.Path, left_out: str | tuple[str, ...] = ()
 ) -> str | None:
   """What is wrong with the files of a saved step, or None if all are as written.
 
   Extra files outside the subfolders of a step are ignored, since loading reads none,
-  and so are files whose names begin with one of `left_out`, which a copy may lack.
+  and so are files whose names begin with `left_out`.
   """
   try:
     names = {one for one in names_below(step_folder) if not one.startswith(left_out)}

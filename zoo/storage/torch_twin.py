@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import types
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +30,7 @@ def load(path: str | os.PathLike[str]) -> Transformer:
     arrays = file.get_tensors()
   if not about.get('has_twin'):
     raise ValueError(f'{path} holds no transformer of ICL Zoo with softmax attention')
-  model = Transformer(**about['arguments'])
+  model = Transformer(types.SimpleNamespace(**about['arguments']))
   state = dict(_as_pytorch(name, array) for name, array in arrays.items())
   model.load_state_dict(state, assign=True)
   return model
@@ -47,42 +48,21 @@ def _as_pytorch(name: str, array: Tensor) -> tuple[str, Tensor]:
 class Transformer(nn.Module):
   """Embedded tokens, layers that may be applied several times, and a readout."""
 
-  def __init__(
-    self,
-    *,
-    num_features: int,
-    context_length: int,
-    num_outputs: int,
-    num_layers: int,
-    num_heads: int,
-    width: int,
-    tokens: str,
-    guess: str,
-    positions: str,
-    causal: bool,
-    feed_forward: str,
-    hidden_features: int | None,
-    norm: str,
-    num_loops: int,
-    **of_training: object,
-  ):
+  def __init__(self, given: types.SimpleNamespace):
+    """`given` has the arguments of the model in ICL Zoo."""
     super().__init__()
-    self.layout, self.causal, self.num_loops = tokens, causal, num_loops
-    self.num_outputs = num_outputs
-    self.guess = Guess(guess, num_features, num_outputs)
-    labels = 2 * num_outputs if tokens == 'shifted' else num_outputs
-    self.read_in = nn.Linear(num_features + labels, width)
+    self.layout, self.causal = given.tokens, given.causal
+    self.num_loops, self.num_outputs = given.num_loops, given.num_outputs
+    self.guess = Guess(given.guess, given.num_features, given.num_outputs)
+    labels = (2 if given.tokens == 'shifted' else 1) * given.num_outputs
+    self.read_in = nn.Linear(given.num_features + labels, given.width)
     self.positions = None
-    if positions == 'learned':
-      number = (2 if tokens == 'interleaved' else 1) * context_length + 1
-      self.positions = nn.Parameter(torch.zeros(number, width))
-    hidden = 4 * width if hidden_features is None else hidden_features
-    self.layers = nn.ModuleList(
-      Layer(width, num_heads, positions == 'rotary', causal, feed_forward, hidden, norm)
-      for _ in range(num_layers)
-    )
-    self.norm = make_norm(norm, width)
-    self.read_out = nn.Linear(width, num_outputs)
+    if given.positions == 'learned':
+      number = (2 if given.tokens == 'interleaved' else 1) * given.context_length + 1
+      self.positions = nn.Parameter(torch.zeros(number, given.width))
+    self.layers = nn.ModuleList(Layer(given) for _ in range(given.num_layers))
+    self.norm = make_norm(given)
+    self.read_out = nn.Linear(given.width, given.num_outputs)
 
   def forward(self, x: Tensor, y: Tensor, x_query: Tensor) -> Tensor:
     """The prediction for each prompt's query, [b] or [b, k]."""
@@ -134,23 +114,12 @@ class Transformer(nn.Module):
 class Layer(nn.Module):
   """Attention and a network, each after a norm and added to its input."""
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    rotary: bool,
-    causal: bool,
-    feed_forward: str,
-    hidden: int,
-    norm: str,
-  ):
+  def __init__(self, given: types.SimpleNamespace):
     super().__init__()
-    self.norm_1 = make_norm(norm, width)
-    self.mixer = Attention(width, num_heads, rotary, causal)
+    self.norm_1, self.mixer = make_norm(given), Attention(given)
     self.feed_forward = None
-    if feed_forward != 'none':
-      self.norm_2 = make_norm(norm, width)
-      self.feed_forward = FeedForward(width, hidden, feed_forward)
+    if given.feed_forward != 'none':
+      self.norm_2, self.feed_forward = make_norm(given), FeedForward(given)
 
   def forward(self, tokens: Tensor) -> Tensor:
     tokens = tokens + self.mixer(self.norm_1(tokens))
@@ -162,12 +131,13 @@ class Layer(nn.Module):
 class Attention(nn.Module):
   """Softmax attention; if it is not causal every token sees itself and the context."""
 
-  def __init__(self, width: int, num_heads: int, rotary: bool, causal: bool):
+  def __init__(self, given: types.SimpleNamespace):
     super().__init__()
-    self.num_heads, self.rotary, self.causal = num_heads, rotary, causal
+    self.num_heads, self.causal = given.num_heads, given.causal
+    self.rotary, width = given.positions == 'rotary', given.width
     self.query = nn.Linear(width, width)
     # Without rotary positions the softmax does not depend on a bias of the keys.
-    self.key = nn.Linear(width, width, bias=rotary)
+    self.key = nn.Linear(width, width, bias=self.rotary)
     self.value = nn.Linear(width, width)
     self.out = nn.Linear(width, width)
 
@@ -203,11 +173,12 @@ def rotate(features: Tensor) -> Tensor:
 class FeedForward(nn.Module):
   """W_2 f(W_1 z) with f the identity or GELU, or W_2 (silu(W_3 z) ∘ W_1 z)."""
 
-  def __init__(self, width: int, hidden: int, kind: str):
+  def __init__(self, given: types.SimpleNamespace):
     super().__init__()
-    self.kind, bias = kind, kind != 'swiglu'
+    self.kind, width = given.feed_forward, given.width
+    hidden, bias = given.hidden_features or 4 * width, self.kind != 'swiglu'
     self.up = nn.Linear(width, hidden, bias=bias)
-    if kind == 'swiglu':
+    if self.kind == 'swiglu':
       self.gate = nn.Linear(width, hidden, bias=False)
     self.out = nn.Linear(hidden, width, bias=bias)
 
@@ -248,10 +219,10 @@ class Guess(nn.Module):
     return x @ self.weights + (self.bias if self.kind == 'fixed' else 0.0)
 
 
-def make_norm(kind: str, width: int) -> nn.Module:
+def make_norm(given: types.SimpleNamespace) -> nn.Module:
   """The norm of a kind; the identity for `none`."""
-  if kind == 'none':
+  if given.norm == 'none':
     return nn.Identity()
-  if kind == 'layer':
-    return nn.LayerNorm(width, eps=1e-5)
-  return nn.RMSNorm(width, eps=1e-6)
+  if given.norm == 'layer':
+    return nn.LayerNorm(given.width, eps=1e-5)
+  return nn.RMSNorm(given.width, eps=1e-6)

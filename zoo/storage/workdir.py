@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zoo.config.validation import differences, to_json
-from zoo.core.errors import InUseError, RunError, UserError, shown
+from zoo.core.errors import RunError, UserError, shown
 from zoo.host import processes
 from zoo.host.files import (
   UnreadableFile,
@@ -35,24 +35,31 @@ _MARKS = {
 }
 
 
-def open_workdir(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
+def open_workdir(
+  workdir: pathlib.Path, config: Any, kind: str = 'run', held: bool = False
+) -> None:
   """On process 0, creates a workdir, or checks that it belongs to the config.
 
-  Raises UserError, and writes nothing, if the workdir belongs to another config or
-  another kind of program, holds something else, or cannot be written.
+  So does the folder of a run that ended before its first checkpoint, out of memory or
+  with a loss that is not finite. A program that has `held` its lease changes the config
+  in it to that, or to more steps. Raises UserError, and writes nothing, if the workdir
+  belongs to another config or another kind of program, holds something else, or cannot
+  be written.
   """
-  processes.run_on_main(functools.partial(_open, workdir, config, kind))
+  processes.run_on_main(functools.partial(_open, workdir, config, kind, held))
 
 
-def _open(workdir: pathlib.Path, config: Any, kind: str) -> None:
+def _open(workdir: pathlib.Path, config: Any, kind: str, held: bool) -> None:
   saved = workdir / _CONFIG
   try:
     names = _names_in(workdir)
     _check_kind(workdir, names, kind)
     if _CONFIG in names:
-      _compare(saved, config, kind)
+      is_other = _compare(saved, config, kind)
       if not (is_url(workdir) or os.access(workdir, os.W_OK)):
         raise PermissionError(None, 'it is not writable')
+      if held and is_other:
+        write_atomically(saved, to_json(config) + '\n')
     elif 'checkpoints' in names:
       raise UserError(
         f'{workdir} holds checkpoints, but no config.json with their config (each step '
@@ -78,32 +85,17 @@ def _open(workdir: pathlib.Path, config: Any, kind: str) -> None:
 def occupied(
   workdir: pathlib.Path, config: Any, kind: str = 'run', part: Part | None = None
 ) -> Iterator[None]:
-  """Opens and locks a workdir for the block, and notes if a run goes on for longer.
+  """Opens and locks a workdir for the block.
 
   Raises UserError as `open_workdir` and `locked` do; RunError for an OSError.
   """
   open_workdir(workdir, config, kind)
   try:
     with locked(workdir, 60 * config.checkpoint.patience, part):
-      open_workdir(workdir, config, kind)  # it may have been taken just before
-      prolong(workdir, config)
+      open_workdir(workdir, config, kind, held=True)
       yield
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
-
-
-def prolong(workdir: pathlib.Path, config: Any) -> None:
-  """On process 0, notes that a run or a sweep goes on for more steps than it had.
-
-  The workdir must belong to the config and be locked.
-  """
-
-  def note() -> None:
-    saved = read_json(workdir / _CONFIG)
-    if saved['train']['num_steps'] != config['train'].num_steps:
-      write_atomically(workdir / _CONFIG, to_json(config) + '\n')
-
-  processes.run_on_main(note)
 
 
 def _names_in(folder: pathlib.Path) -> set[str]:
@@ -118,7 +110,8 @@ def _check_kind(workdir: pathlib.Path, names: set[str], kind: str) -> None:
       )
 
 
-def _compare(saved: pathlib.Path, config: Any, kind: str) -> None:
+def _compare(saved: pathlib.Path, config: Any, kind: str) -> bool:
+  """Whether a workdir's config is not this one, which it may become; or UserError."""
   try:
     content = read_json(saved)
   except UnreadableFile:
@@ -126,30 +119,17 @@ def _compare(saved: pathlib.Path, config: Any, kind: str) -> None:
   if not isinstance(content, dict):
     raise UserError(f'{saved} is damaged: no config can be read from it; {_OTHER}')
   differing = differences(content, config)
-  if differing and not (kind == 'run' and _reclaim(saved, config)):
+  if differing and not (kind == 'run' and _is_untrained(saved.parent)):
     raise UserError(
       f'{saved.parent} belongs to another config; it differs in {shown(differing)}; '
       f'{_OTHER}'
     )
+  return bool(differing) or _num_steps(content) != _num_steps(config)
 
 
-def _reclaim(saved: pathlib.Path, config: Any) -> bool:
-  """Gives a run's folder to another config if nothing was saved and nobody uses it.
-
-  A run that ends before its first checkpoint, out of memory or with a loss that is not
-  finite, does not spend its folder.
-  """
-  workdir = saved.parent
-  if not _is_untrained(workdir):
-    return False
-  try:
-    with leased(workdir):
-      free = _is_untrained(workdir)
-      if free:
-        write_atomically(saved, to_json(config) + '\n')
-      return free
-  except InUseError:
-    return False
+def _num_steps(config: Any) -> Any:
+  """How far a run or a sweep goes, which may grow; None for other programs."""
+  return config.get('train', {}).get('num_steps')
 
 
 def _is_untrained(workdir: pathlib.Path) -> bool:

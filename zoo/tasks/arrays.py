@@ -41,7 +41,7 @@ class _Table(NamedTuple):
   sha256: str  # of the file
 
 
-def _check_path(_: object, name: str, given: object) -> str:
+def _check_path(name: str, given: object) -> str:
   if not isinstance(given, str) or not given:
     raise UserError(
       f'{name} is {given!r}; it must be an .npz file with the arrays x and y'
@@ -51,7 +51,7 @@ def _check_path(_: object, name: str, given: object) -> str:
 
 def _full_path(fields: Mapping[str, Any]) -> str:
   """The file that the fields of a config name, wherever it is read from later."""
-  path = _check_path(None, 'path', fields.get('path'))
+  path = _check_path('path', fields.get('path'))
   return str(pathlib.Path(path).expanduser().absolute())
 
 

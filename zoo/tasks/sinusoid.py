@@ -28,7 +28,7 @@ _RANK_TOLERANCE = 4
 _RANGE = 'two numbers, the smaller one first'
 
 
-def _check_range(_: object, name: str, value: object) -> tuple[float, float]:
+def _check_range(name: str, value: object) -> tuple[float, float]:
   low, high = map(float, check_vector(name, value, 2))
   if low >= high:
     raise UserError(f'{name} is {value}; it must be {_RANGE}')

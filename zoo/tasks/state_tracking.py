@@ -46,6 +46,7 @@ class StateTracking(BaseTask):
   num_features: int = derived_size()
   num_outputs: int = derived_size()
   label_kind = 'classes'
+  shows_labels = False
 
   def __post_init__(self):
     transitions, answers = self.automaton()

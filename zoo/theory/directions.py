@@ -55,7 +55,10 @@ def normal_prior(mean: Float[np.ndarray, ' d']) -> Prior:
   edges = np.linspace(low, high, math.ceil(high - low) + 1)
   if low == 0:  # with label noise, moments may change quickly near length 0
     edges = np.append(0.0, np.unique(np.append(edges[1:], 0.5 ** np.arange(12))))
-  u, weights = panels(edges, _POINTS)
+  nodes, weights = np.polynomial.legendre.leggauss(_POINTS)
+  middle, half = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
+  u = (middle[:, None] + half[:, None] * nodes).ravel()
+  weights = (half[:, None] * weights).ravel()
   c, masses = np.array([-1.0, 1.0]), np.ones(2)
   if d > 1:
     # exp(κc) is a polynomial of a degree of about √(80 κ), up to rounding.
@@ -85,15 +88,3 @@ def normal_prior(mean: Float[np.ndarray, ' d']) -> Prior:
     return mean_of(c**3) * cube + mean_of(c * (1 - c**2)) * sides
 
   return Prior(u, average)
-
-
-def panels(
-  edges: Float[np.ndarray, ' k'], num_points: int
-) -> tuple[Float[np.ndarray, ' n'], Float[np.ndarray, ' n']]:
-  """Points and weights of a Gauss–Legendre rule between each pair of adjacent edges."""
-  nodes, weights = np.polynomial.legendre.leggauss(num_points)
-  middle, half = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
-  return (
-    (middle[:, None] + half[:, None] * nodes).ravel(),
-    (half[:, None] * weights).ravel(),
-  )

@@ -1,6 +1,6 @@
 """Exact risks and differences of models, estimators and learning rules."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -38,8 +38,9 @@ from zoo.theory.schedules import gradient_descent_risk
 from zoo.theory.trust import check_rule, is_ours
 
 Scalar = float | Float[Array, '']
-Form = DeepRule | Recurrence
-Constants = Spectrum | GeneralSpectrum | Moments  # what a risk depends on in a task
+Form = LearningRule | DeepRule | Recurrence
+# What a risk depends on in a task.
+Constants = Moments | QuadraticRisk | Spectrum | GeneralSpectrum
 
 # Bounds whose relative difference is below float32 resolution count as equal.
 _RESOLVED = 1e-7
@@ -76,11 +77,10 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
     return gradient_descent_risk(regression, subject.step_sizes, subject.start)
   if isinstance(subject, Ridge):
     return _resolved(subject, task)
-  if isinstance(subject, HasExactForm):
-    return _risk_of_form(subject, task)
-  if isinstance(task, TaskPool):
-    return evaluate_form(quadratic_risk(task), subject)
-  return _evaluate(_risk, task_moments(task), subject)
+  if not isinstance(task, TaskPool):
+    require_covered(task)  # before anything is computed
+  form = form_of(subject, task)
+  return evaluate(risk, form_constants(form, task), form)
 
 
 def _resolved(subject: Ridge, task: Task) -> float:
@@ -95,11 +95,6 @@ def _resolved(subject: Ridge, task: Task) -> float:
       'wider apart they are'
     )
   return (lower + upper) / 2
-
-
-def evaluate_form(form: QuadraticRisk, subject: Predictor) -> Scalar:
-  """The exact risk of a learning rule, for a risk given as a quadratic form."""
-  return _evaluate(_form_risk, form, subject)
 
 
 def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
@@ -144,7 +139,7 @@ def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
   """
   with double_precision():
     constants = jax.tree.map(to_float64, form_constants(forms, task))
-    return _risks_of_forms(constants, forms)
+    return _risks_on_one_task(constants, forms)
 
 
 def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
@@ -155,7 +150,7 @@ def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
   part from the update (docs/theory.md, section 3). Raises UserError as `exact_risk`
   does.
   """
-  even, odd, _ = _evaluate(_squares, task_moments(task), subject, optimal_rule(task))
+  even, odd, _ = _squared_gap(subject, optimal_rule(task), task)
   return ExcessRisk(even, odd)
 
 
@@ -164,11 +159,18 @@ def squared_difference(subject: Predictor, other: Predictor, task: Task) -> Diff
 
   Raises UserError as `exact_risk` does.
   """
-  even, odd, gradient = _evaluate(_squares, task_moments(task), subject, other)
+  even, odd, gradient = _squared_gap(subject, other, task)
   return Difference(even + odd, gradient)
 
 
-def exact_form(subject: HasExactForm) -> Form:
+def _squared_gap(subject: Predictor, other: Predictor, task: Task) -> tuple:
+  moments = task_moments(task)
+  gap = rule_of(subject, task) - rule_of(other, task)
+  check_same('features', gap.num_features, task.num_features)
+  return evaluate(_squares, moments, gap)
+
+
+def exact_form(subject: HasExactForm) -> DeepRule | Recurrence:
   """The exact form of a model of this library; raises UserError if it has none.
 
   A user's subclass may predict differently from the form that it inherits.
@@ -188,14 +190,21 @@ def form_constants(form: Form, task: Task) -> Constants:
   """
   if isinstance(form, DeepRule):
     return deep_spectrum(form, task)
-  return sequential.recurrence_moments(form, task)
+  if isinstance(form, Recurrence):
+    return sequential.recurrence_moments(form, task)
+  check_same('features', form.num_features, task.num_features)
+  return quadratic_risk(task) if isinstance(task, TaskPool) else task_moments(task)
 
 
 def form_risk(form: Form, constants: Any) -> Float[Array, '']:
   """The risk in the precision of the form; for use under jit, grad and vmap."""
   if isinstance(form, DeepRule):
     return deep_rule_risk(form, constants)
-  return sequential.recurrence_curve(form, constants)[-1]
+  if isinstance(form, Recurrence):
+    return sequential.recurrence_curve(form, constants)[-1]
+  if isinstance(constants, QuadraticRisk):
+    return risk_of(constants, form)
+  return population_risk(form, constants)
 
 
 def require_rule(subject: Predictor | nnx.Module) -> FollowsRule:
@@ -211,9 +220,8 @@ def require_rule(subject: Predictor | nnx.Module) -> FollowsRule:
 def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   """The learning rule of a concrete subject, computed from its parameters in float64.
 
-  Its leaves are on the host, where sums of rules need no programs. Use it where x64 is
-  enabled. Raises UserError if the subject has no learning rule, or predicts differently
-  from its rule.
+  Its leaves are on the host, where sums of rules need no programs. Raises UserError if
+  the subject has no learning rule, or predicts differently from its rule.
   """
   check_rule(subject)
   with double_precision():
@@ -232,42 +240,26 @@ def _rule_of(model: Any) -> LearningRule:
 
 
 @jax.jit
-def _risk(moments: Moments, rule: LearningRule) -> Array:
-  # Concrete rules are in float64 here; traced ones keep the caller's dtype.
-  if rule.update.dtype == jnp.float64:
-    return float64_risk(rule, moments)
-  return population_risk(rule, moments)
+def risk(constants: Constants, form: Form) -> Array:
+  """`form_risk`, by `_float64_risk` for forms in float64."""
+  in_double = jnp.result_type(*jax.tree.leaves(form)) == jnp.float64
+  return _float64_risk(constants, form) if in_double else form_risk(form, constants)
 
 
-_form_risk = jax.jit(risk_of)
+def _float64_risk(constants: Constants, form: Form) -> Array:
+  if isinstance(form, LearningRule) and isinstance(constants, Moments):
+    return float64_risk(form, constants)
+  form = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), form)
+  return form_risk(form, constants)
 
 
-def _risk_of_form(subject: HasExactForm, task: Task) -> Scalar:
-  if any(isinstance(leaf, Tracer) for leaf in _leaves([subject])):
-    form = exact_form(subject)
-    return form_risk(form, form_constants(form, task))
-  with double_precision():
-    form = exact_form(in_float64(subject))
-    return float(exact_form_risks(jax.tree.map(lambda leaf: leaf[None], form), task)[0])
-
-
-@jax.jit
-def _risks_of_forms(constants: Constants, forms: Form) -> Array:
-  forms = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), forms)
-  return jax.vmap(lambda form: form_risk(form, constants))(forms)
+_risks = jax.jit(jax.vmap(_float64_risk))
+_risks_on_one_task = jax.jit(jax.vmap(_float64_risk, (None, 0)))
 
 
 @jax.jit
-def _risks(moments: Moments, rules: LearningRule) -> Array:
-  return jax.vmap(float64_risk)(rules, moments)
-
-
-@jax.jit
-def _squares(
-  moments: Moments, rule: LearningRule, other: LearningRule
-) -> tuple[Array, Array, Array]:
-  """The mean square of the difference, in two parts, and that of its gradient."""
-  gap = rule - other
+def _squares(moments: Moments, gap: LearningRule) -> tuple[Array, Array, Array]:
+  """The mean square of a difference, in two parts, and that of its gradient."""
   even, odd = mean_square(gap, moments)
   gradient = mean_square(gap, moments, gradient=True)
   return even, odd, gradient.even + gradient.odd
@@ -276,48 +268,38 @@ def _squares(
 Result = TypeVar('Result')
 
 
-def _evaluate(
-  function: Callable[..., Result],
-  moments: Moments | QuadraticRisk,
-  *subjects: Predictor,
+def evaluate(
+  function: Callable[..., Result], constants: Constants, form: Form
 ) -> Result:
-  """Applies a function to moments and rules, under tracing if a subject is traced."""
-  followers = [require_rule(_at_length(subject, moments)) for subject in subjects]
-  if any(isinstance(leaf, Tracer) for leaf in _leaves(followers)):
-    rules = [subject.learning_rule() for subject in followers]
-    _check_features(rules, moments)
-    return function(moments, *rules)
+  """Applies a function to numbers of a task and a form; in float64 unless traced."""
+  if _is_traced(form):
+    return function(constants, form)
   with double_precision():
-    rules = [float64_rule(subject) for subject in followers]
-    _check_features(rules, moments)
-    found = function(jax.tree.map(to_float64, moments), *rules)
-    return jax.tree.map(float, found)
+    return jax.tree.map(float, function(jax.tree.map(to_float64, constants), form))
 
 
-def _at_length(subject: Predictor, moments: Moments | QuadraticRisk) -> Predictor:
-  """A baseline of linear regression as it predicts after the examples of a task."""
-  tuned = isinstance(subject, GradientDescent | GDBeta)
-  if not (tuned and isinstance(moments, Moments)):
-    return subject
-  return subject.at_length(int(moments.context_length))
+def form_of(subject: Predictor, task: Task) -> Form:
+  """The form of a subject after the examples of a task; in float64 unless traced.
+
+  Raises UserError if it has none.
+  """
+  if not isinstance(subject, HasExactForm):
+    return rule_of(subject, task)
+  if _is_traced(nnx.state(subject)):
+    return exact_form(subject)
+  with double_precision():
+    return exact_form(in_float64(subject))
 
 
-def _leaves(subjects: Sequence[Predictor]) -> list[PyTree]:
-  return [
-    leaf
-    for subject in subjects
-    for leaf in jax.tree.leaves(
-      nnx.state(subject) if isinstance(subject, nnx.Module) else subject
-    )
-  ]
+def rule_of(subject: Predictor, task: Task) -> LearningRule:
+  """The learning rule of a subject; `form_of` for the linear family."""
+  if isinstance(subject, GradientDescent | GDBeta):
+    subject = subject.at_length(task.context_length)
+  state = nnx.state(subject) if isinstance(subject, nnx.Module) else subject
+  if _is_traced(state):
+    return require_rule(subject).learning_rule()
+  return float64_rule(subject)
 
 
-def _check_features(
-  rules: list[LearningRule], moments: Moments | QuadraticRisk
-) -> None:
-  if isinstance(moments, QuadraticRisk):
-    d = len(moments.cross) - 1
-  else:
-    d = np.size(moments.prior_mean)
-  for rule in rules:
-    check_same('features', rule.num_features, d)
+def _is_traced(parts: PyTree) -> bool:
+  return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(parts))

@@ -7,8 +7,9 @@ import scipy.optimize
 from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import check_count, check_number, check_vector
+from zoo.core.learning_rule import symmetric
 from zoo.core.protocols import Task
-from zoo.tasks.base import RANK_TOLERANCE
+from zoo.tasks.base import RANK_TOLERANCE, symmetric_root
 from zoo.tasks.linear_regression import is_scalar
 from zoo.theory.isotropic import least_over_angles
 from zoo.theory.moments import Moments, context_moments, task_moments
@@ -16,6 +17,7 @@ from zoo.theory.optimum import constant_estimate
 
 _POLISHED = 10  # of the screened subspaces, those improved by a local search
 _CHUNK = 2**18  # numbers in one array while subspaces are screened
+_FLAT = 1e-11  # relative singular values of directions that do not matter
 
 
 class HeadLimit(NamedTuple):
@@ -44,9 +46,7 @@ class Whitened(NamedTuple):
   Constant labels are not scaled.
   """
 
-  context_length: float  # C
-  prior: Float[np.ndarray, 'r r']  # Λ
-  noise: float  # σ²
+  moments: Moments  # with w* = 0 and Σ = I, which is given as None
   deviation: Float[np.ndarray, ' r']  # δ = w* − g
   bias: float  # β
   unit: float  # the unit of risks in the original task
@@ -54,78 +54,7 @@ class Whitened(NamedTuple):
   @property
   def rank(self) -> int:
     """The rank r of the features."""
-    return len(self.prior)
-
-  @property
-  def moments(self) -> Moments:
-    """The moments of the task."""
-    mean = np.zeros(self.rank)
-    return Moments(self.context_length, mean, self.prior, None, self.noise)
-
-
-class Conditions(NamedTuple):
-  """The constraints on an update if a subspace is hidden from the heads' values.
-
-  For the notation see docs/theory.md, section 5.
-  """
-
-  task: Whitened
-  optimum: Float[np.ndarray, 'n e e']  # each coordinate's update with enough heads
-  constant: Float[np.ndarray, 'e e']  # the best estimate of the constant 1
-  variance_label: float  # D
-  moment_inverse: Float[np.ndarray, 'r r']  # of M = E r rᵀ
-
-  def invert(self, form: Float[np.ndarray, '*p e e']) -> Float[np.ndarray, '*p e e']:
-    """Applies the inverse of the risk's quadratic form to symmetric matrices."""
-    c, prior, noise, *_ = self.task
-    r = self.task.rank
-    features, label = form[..., :r, :r], form[..., r, r]
-    slope = label - np.sum(features * prior, axis=(-1, -2))
-    slope = slope / self.variance_label
-    mean = c / 2 * features.trace(axis1=-2, axis2=-1) + noise * slope
-    inverse = -mean[..., None, None] * self.constant
-    inverse[..., :r, :r] += c / 2 * features - slope[..., None, None] * prior
-    column = form[..., :r, r] @ self.moment_inverse / 2
-    inverse[..., :r, r] += column
-    inverse[..., r, :r] += column
-    inverse[..., r, r] += slope
-    return inverse
-
-  def costs(self, hidden: Float[np.ndarray, 's e m']) -> Float[np.ndarray, ' s']:
-    """The increase of the risk if the span of a matrix's columns is hidden."""
-    values, multipliers = self._solve(hidden)
-    return np.sum(values * multipliers, axis=(-1, -2))
-
-  def cost_and_slope(
-    self, hidden: Float[np.ndarray, 'e m']
-  ) -> tuple[float, Float[np.ndarray, 'e m']]:
-    """The cost of a subspace, and its gradient in the entries of the basis."""
-    values, multipliers = self._solve(hidden)
-    m = hidden.shape[1]
-    one, two = np.triu_indices(m)
-    weights = np.zeros((len(self.optimum), m, m))
-    weights[:, one, two] += multipliers.T / 2
-    weights[:, two, one] += multipliers.T / 2
-    updates = self.optimum - self.invert(hidden @ weights @ hidden.T)
-    slope = 4 * np.sum(updates @ hidden @ weights, axis=0)
-    return float(np.sum(values * multipliers)), slope
-
-  def _solve(
-    self, hidden: Float[np.ndarray, '*s e m']
-  ) -> tuple[Float[np.ndarray, '*s p n'], Float[np.ndarray, '*s p n']]:
-    """The values `nᵀUn'` for pairs of hidden directions, and K⁻¹ times them."""
-    one, two = np.triu_indices(hidden.shape[-1])
-    rows = hidden.swapaxes(-1, -2)
-    forms = rows[..., one, :, None] * rows[..., two, None, :]
-    forms = (forms + forms.swapaxes(-1, -2)) / 2
-    flat = (*forms.shape[:-2], -1)
-    entries = forms.reshape(flat)
-    values = entries @ self.optimum.reshape(len(self.optimum), -1).T
-    gram = entries @ self.invert(forms).reshape(flat).swapaxes(-1, -2)  # K
-    # Scaled to a unit diagonal, so that rows of different units are solved accurately.
-    scale = 1 / np.sqrt(gram.diagonal(axis1=-2, axis2=-1))[..., None]
-    scaled = scale * gram * scale.swapaxes(-1, -2)
-    return values, scale * np.linalg.solve(scaled, scale * values)
+    return self.deviation.size
 
 
 def head_limited_risk(
@@ -143,7 +72,7 @@ def head_limited_risk(
   the lower bound is that of docs/theory_heads.md, and `lowest_found`
   comes from a search over the subspaces that H value vectors can span: local searches
   improve the best of `num_starts` random subspaces and of those along axes. It takes
-  O(d² (d + 1 − H)⁴) time per start. Raises UserError naming the argument that is wrong.
+  O(H d⁵) time per start. Raises UserError naming the argument that is wrong.
   """
   num_heads = check_count('num_heads', num_heads)
   num_starts = check_count('num_starts', num_starts)
@@ -153,7 +82,7 @@ def head_limited_risk(
   whitened = whiten(moments, moments.prior_mean - guess, bias)
   if _is_attained(whitened, num_heads):
     lower = found = _lower_bound(whitened, num_heads)
-  elif is_scalar(whitened.prior):
+  elif is_scalar(whitened.moments.prior_covariance):
     lower = found = _isotropic(whitened, num_heads)
   else:
     lower = _lower_bound(whitened, num_heads)
@@ -163,7 +92,7 @@ def head_limited_risk(
 
 def _isotropic(whitened: Whitened, num_heads: int) -> float:
   """The infimum for Λ = aI, for a > 0 by that for Λ = I and labels in units of √a."""
-  c, prior, noise, deviation, bias, _ = whitened
+  (c, _, prior, _, noise), deviation, bias, _ = whitened
   variance = prior[0, 0]
   if variance == 0:
     return float((deviation @ deviation + bias**2) / (1 + num_heads * c / 2))
@@ -185,10 +114,10 @@ def whiten(
     prior, deviation = root.T @ prior @ root, root.T @ deviation
   unit = float(np.trace(prior) + noise) or 1.0
   root = unit**0.5
-  return Whitened(
-    *(float(c), prior / unit, float(noise / unit)),
-    *(deviation / root, bias / root, unit),
+  scaled = Moments(
+    float(c), np.zeros(len(prior)), prior / unit, None, float(noise / unit)
   )
+  return Whitened(scaled, deviation / root, bias / root, unit)
 
 
 def _lower_bound(whitened: Whitened, num_heads: int) -> float:
@@ -197,7 +126,7 @@ def _lower_bound(whitened: Whitened, num_heads: int) -> float:
   The bound takes the best step, and estimates the constant 1 with the k = r − H feature
   directions of largest prior variance hidden.
   """
-  c, prior, noise, deviation, bias, _ = whitened
+  (c, _, prior, _, noise), deviation, bias, _ = whitened
   context = context_moments(whitened.moments)
   step = np.linalg.lstsq(context.second_moment_r, prior)[0]
   optimal = np.trace(prior) - np.sum(step * prior)
@@ -215,7 +144,7 @@ def _lower_bound(whitened: Whitened, num_heads: int) -> float:
 
 def _is_attained(whitened: Whitened, num_heads: int) -> bool:
   """Whether the lower bound is known to be the infimum (docs/theory.md, section 5)."""
-  _, prior, noise, deviation, bias, _ = whitened
+  (_, _, prior, _, noise), deviation, bias, _ = whitened
   rank = whitened.rank
   if num_heads > rank or not (bias or deviation.any()):
     return True
@@ -233,61 +162,99 @@ def _is_attained(whitened: Whitened, num_heads: int) -> bool:
   return bool(4 * constant[-1, -1] * gamma @ constant[:-1, :-1] @ gamma <= 1)
 
 
-def conditions(whitened: Whitened) -> Conditions:
-  """The `Conditions` for a task and a guess for which H heads are not enough."""
-  context = context_moments(whitened.moments)
-  r, prior = whitened.rank, whitened.prior
-  estimate = constant_estimate(whitened.moments)
-  constant = estimate.update(np.eye(r), prior)
-  targets = np.append(whitened.deviation, -whitened.bias)
-  optimum = targets[:, None, None] * constant
-  inverse = np.linalg.inv(context.second_moment_r)
-  optimum[:r, :r, r] = optimum[:r, r, :r] = prior @ inverse / 2
-  return Conditions(whitened, optimum, constant, float(context.variance_label), inverse)
+class _Squares(NamedTuple):
+  """The risk as a sum of squares, `rest + Σ_i |⟨rows, U_i⟩ − targets_i|²`.
+
+  For the notation see docs/theory.md, sections 2 and 5; the last U is the bias's V.
+  """
+
+  rows: Float[np.ndarray, 'm e e']
+  targets: Float[np.ndarray, 'm e']
+  rest: float
+
+  def least(
+    self, values: Float[np.ndarray, '*s e h']
+  ) -> tuple[Float[np.ndarray, '*s'], Float[np.ndarray, '*s e h']]:
+    """The least risk of heads with these values, and its gradient in the values.
+
+    With values b_h and queries a_ih these heads make `U_i = sym Σ_h b_h a_ihᵀ`.
+    """
+    design = self.rows @ values[..., None, :, :]  # [*s, m, e, h]
+    flat = design.reshape(*design.shape[:-2], -1)
+    # Some queries change no U.
+    queries = np.linalg.pinv(flat, rcond=_FLAT) @ self.targets
+    left = self.targets - flat @ queries
+    queries = queries.reshape(*values.shape, -1)
+    slope = np.einsum(
+      '...mn,mef,...fhn->...eh', left, self.rows, queries, optimize=True
+    )
+    return np.asarray(self.rest + np.sum(left**2, axis=(-1, -2))), -2 * slope
+
+
+def _squares(whitened: Whitened) -> _Squares:
+  c, _, prior, *_ = whitened.moments
+  r, context = whitened.rank, context_moments(whitened.moments)
+  one, two = np.triu_indices(r)
+  rows = np.zeros((2 + r + one.size, r + 1, r + 1))
+  targets = np.zeros((len(rows), r + 1))
+  mean, label, odd, even = np.split(rows, [1, 2, 2 + r])
+  # The mean of ⟨U, G⟩ should be what the guess lacks.
+  mean[0] = np.diag(np.append(np.ones(r), context.mean_q))
+  targets[0] = np.append(whitened.deviation, -whitened.bias)
+  # The rest of the even part is noise: D s² + (2/C) |P + sΛ|².
+  label[0, r, r] = context.variance_label**0.5
+  scale = np.sqrt(np.where(one == two, 2, 4) / c)
+  even[np.arange(one.size), one, two] = scale
+  even[:, r, r] = scale * prior[one, two]
+  # The odd part, 2ρ·r, should be ε.
+  root = symmetric_root(context.second_moment_r)
+  odd[:, :r, r] = odd[:, r, :r] = root
+  targets[2 : 2 + r, :r] = np.linalg.solve(root, prior)
+  rest = float(np.trace(prior) - np.sum(targets[2 : 2 + r] ** 2))
+  return _Squares(symmetric(rows), targets, rest)
 
 
 def searched_risk(whitened: Whitened, num_heads: int, num_starts: int) -> float:
-  """The lowest risk found for any subspace that some heads cannot reach."""
-  problem, enough = conditions(whitened), whitened.rank + 1
-  num_hidden = enough - num_heads
-  starts = _starts(problem, num_hidden, num_starts)
-  num_pairs = num_hidden * (num_hidden + 1) // 2
-  size = max(_CHUNK // (num_pairs * enough**2), 1)
+  """The lowest risk found for any subspace that the values of some heads span."""
+  problem = _squares(whitened)
+  starts = _starts(whitened, num_heads, num_starts)
+  size = max(_CHUNK // (problem.rows[..., 0].size * num_heads), 1)
   parts = [starts[i : i + size] for i in range(0, len(starts), size)]
-  costs = np.concatenate([problem.costs(part) for part in parts])
-  best = np.argsort(costs)[:_POLISHED]
-  cost = min(costs.min(), *(_descend(problem, starts[i]) for i in best))
-  return _lower_bound(whitened, enough) + float(cost)
+  risks = np.concatenate([problem.least(part)[0] for part in parts])
+  best = np.argsort(risks)[:_POLISHED]
+  return float(min(risks.min(), *(_descend(problem, starts[i]) for i in best)))
 
 
 def _starts(
-  problem: Conditions, num_hidden: int, num_starts: int
-) -> Float[np.ndarray, 'n e m']:
+  whitened: Whitened, num_heads: int, num_starts: int
+) -> Float[np.ndarray, 'n e h']:
   """Orthonormal bases of subspaces along axes, and of random ones.
 
-  Half of the random ones are moved towards the label's axis or away from it.
+  Of half of the random ones the complement is moved towards the label's axis or away.
   """
-  _, vectors = np.linalg.eigh(problem.task.prior)
-  e = len(vectors) + 1
+  _, vectors = np.linalg.eigh(whitened.moments.prior_covariance)
+  e = whitened.rank + 1
   axes = np.eye(e)
   axes[:-1, :-1] = vectors
+  num_hidden = e - num_heads
   along_axes = [np.roll(axes, shift, axis=1)[:, -num_hidden:] for shift in range(e)]
   random = np.random.default_rng(0)
-  starts = random.normal(size=(num_starts, e, num_hidden))
+  hidden = random.normal(size=(num_starts, e, num_hidden))
   half = num_starts // 2
-  starts[:half, -1] *= 10 ** random.uniform(-2, 2, size=(half, 1))
-  # In other bases the costs lose digits, and the lowest of many would be too low.
-  return np.linalg.qr(np.concatenate([along_axes, starts]))[0]
+  hidden[:half, -1] *= 10 ** random.uniform(-2, 2, size=(half, 1))
+  # In other bases the risks lose digits, and the lowest of many would be too low.
+  bases = np.linalg.qr(np.concatenate([along_axes, hidden]), mode='complete')[0]
+  return bases[..., num_hidden:]
 
 
-def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
-  """The least cost that a local search over bases of subspaces reaches."""
+def _descend(problem: _Squares, start: Float[np.ndarray, 'e h']) -> float:
+  """The least risk that a local search over bases of subspaces reaches."""
 
   def function(entries: Float[np.ndarray, ' n']) -> tuple[float, np.ndarray]:
-    cost, slope = problem.cost_and_slope(entries.reshape(start.shape))
-    return cost, slope.ravel()
+    risk, slope = problem.least(entries.reshape(start.shape))
+    return float(risk), slope.ravel()
 
-  # Another basis of the same span has the same cost, so that slopes are orthogonal to
+  # Another basis of the same span has the same risk, so that slopes are orthogonal to
   # such changes, and an orthonormal basis stays well-conditioned.
   found = scipy.optimize.minimize(
     function,

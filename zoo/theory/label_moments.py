@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.integrate
@@ -215,8 +216,9 @@ def _fourth_moments(prior: Prior, a: LabelMoments, d: int) -> Float[np.ndarray, 
 
 def risk_of(form: QuadraticRisk, rule: LearningRule) -> Float[Array, '']:
   """The risk of a rule, in its precision; for use under jit, grad and vmap."""
-  dtype = jnp.result_type(float, *(leaf.dtype for leaf in _leaves(rule)))
-  init, update, bias, bias_update = (jnp.asarray(leaf, dtype) for leaf in _leaves(rule))
+  leaves = jax.tree.leaves(rule)
+  dtype = jnp.result_type(float, *leaves)
+  init, update, bias, bias_update = (jnp.asarray(leaf, dtype) for leaf in leaves)
   rows, columns = np.triu_indices(len(init) + 1)
   updates = symmetric(jnp.concatenate([update, bias_update[None]]))
   count = jnp.asarray(np.where(rows == columns, 1.0, 2.0), dtype)
@@ -226,10 +228,6 @@ def risk_of(form: QuadraticRisk, rule: LearningRule) -> Float[Array, '']:
   gram, cross = jnp.asarray(form.gram, dtype), jnp.asarray(form.cross, dtype)
   square = jnp.asarray(form.target_square, dtype)
   return jnp.sum((v @ gram - 2 * cross) * v) + square
-
-
-def _leaves(rule: LearningRule) -> tuple:
-  return rule.init, rule.update, rule.bias, rule.bias_update
 
 
 def best_rule(

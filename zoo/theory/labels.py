@@ -12,7 +12,7 @@ import numpy as np
 from zoo.core.errors import check_name
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Predictor, Task
-from zoo.theory.exact import Scalar, evaluate_form
+from zoo.theory.exact import Scalar, evaluate, form_of, risk
 from zoo.theory.label_moments import Label, QuadraticRisk, best_rule, quadratic_risk
 from zoo.theory.precision import double_precision
 
@@ -37,7 +37,8 @@ def exact_risk(
   (`t = φ(ŵ·x_q + σn)`). Raises UserError for other tasks, labels, targets and
   predictors.
   """
-  return evaluate_form(_form(task, label, target), subject)
+  form = form_of(subject, task)
+  return evaluate(risk, _known(task, label, target), form)
 
 
 def optimum(
@@ -49,12 +50,12 @@ def optimum(
   enough heads, whose `init`, `bias` and V are 0. Raises UserError as `exact_risk` does.
   """
   check_name('guess', guess, GUESSES)
-  form = _form(task, label, target)
-  start = None if guess == 'free' else np.zeros(len(form.cross))
-  rule = best_rule(form, start)
-  return Optimum(float(evaluate_form(form, rule)), rule)
+  known = _known(task, label, target)
+  start = None if guess == 'free' else np.zeros(len(known.cross))
+  rule = best_rule(known, start)
+  return Optimum(float(evaluate(risk, known, rule)), rule)
 
 
-def _form(task: Task, label: Label, target: str) -> QuadraticRisk:
+def _known(task: Task, label: Label, target: str) -> QuadraticRisk:
   with double_precision():  # a label function may use JAX
     return quadratic_risk(task, label, target)

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
-from jaxtyping import ArrayLike, Complex, Float
+from jaxtyping import ArrayLike, Complex, Float, Inexact
 
 from zoo.core.errors import check_count
 from zoo.tasks.linear_regression import (
@@ -15,10 +14,10 @@ from zoo.tasks.linear_regression import (
   second_moments,
 )
 from zoo.theory import wishart
-from zoo.theory.search import lowest_point
+from zoo.theory.search import least_squares, lowest_point
 
-Numbers = Callable[[np.ndarray], np.ndarray]  # of a schedule
-
+# Numbers whose squares sum to the risk of a schedule.
+Residuals = Callable[[Inexact[np.ndarray, '*n k']], Inexact[np.ndarray, '*n r']]
 MAX_STEPS = 10_000  # of gradient descent; each has a step size
 _NUM_STARTS = 12  # random starts of the search for a schedule without closed form
 
@@ -35,7 +34,7 @@ def best_step_size(
   if num_steps == 1:
     return best_first_step(task, start)
 
-  residuals, _ = _residuals(task, num_steps, start)
+  residuals = _residuals(task, num_steps, start)
 
   def risk(step_size: float) -> float:
     return float(np.sum(np.square(residuals(np.full(num_steps, step_size)))))
@@ -125,25 +124,9 @@ def best_schedule(
     random.choice(scale, num_steps) * np.exp(random.normal(size=num_steps))
     for _ in range(_NUM_STARTS)
   )
-  residuals, gradient = _residuals(task, num_steps, start)
-  found = [_descend(residuals, gradient, steps) for steps in starts]
+  residuals = _residuals(task, num_steps, start)
+  found = [np.sort(least_squares(residuals, steps)) for steps in starts]
   return min([constant, *found], key=lambda steps: np.sum(np.square(residuals(steps))))
-
-
-def _descend(
-  residuals: Numbers, gradient: Numbers, steps: Float[np.ndarray, ' k']
-) -> Float[np.ndarray, ' k']:
-  """The schedule that a local search finds from a starting schedule."""
-  found = scipy.optimize.least_squares(
-    residuals,
-    steps,
-    jac=gradient,  # pyright: ignore
-    method='lm',
-    xtol=1e-12,
-    ftol=1e-13,
-    gtol=1e-12,
-  )
-  return np.sort(found.x)
 
 
 def gradient_descent_risk(
@@ -153,14 +136,14 @@ def gradient_descent_risk(
 
   Raises UserError unless the feature covariance is a multiple of the identity.
   """
-  residuals, _ = _residuals(task, step_sizes.size, start)
+  residuals = _residuals(task, step_sizes.size, start)
   return float(np.sum(np.square(residuals(step_sizes))))
 
 
 def _residuals(
   task: LinearRegression, num_steps: int, start: ArrayLike | None
-) -> tuple[Numbers, Numbers]:
-  """Functions of the steps: numbers whose squares sum to the risk, and their gradient.
+) -> Residuals:
+  """The residuals of schedules of some steps.
 
   With `P(s) = Π_j (1 − η_j s)` and `Q(s) = (1 − P(s)) / s` the weights are off by
   `P(S)(start − ŵ) + Q(S) Xᵀn/C`. A rotation of the features does not change the law of
@@ -175,13 +158,9 @@ def _residuals(
   noise = np.sqrt(variance * task.noise_std**2 * d / c * points * weights)
 
   def residuals(steps: np.ndarray) -> np.ndarray:
-    factors = 1 - np.outer(points, steps)
-    before = np.cumprod(np.insert(factors, 0, 1, axis=1), axis=1)
-    return np.concatenate([prior * before[:, -1], noise * (before[:, :-1] @ steps)])
+    factors = 1 - points[:, None] * steps[..., None, :]
+    before = np.cumprod(np.insert(factors, 0, 1, axis=-1), axis=-1)
+    learned = (before[..., :-1] @ steps[..., None])[..., 0]
+    return np.concatenate([prior * before[..., -1], noise * learned], axis=-1)
 
-  def gradient(steps: np.ndarray) -> np.ndarray:
-    # The derivative in each step is the imaginary part that a change of it gives.
-    changed = steps + 1e-30j * np.eye(num_steps)
-    return np.stack([np.imag(residuals(one)) * 1e30 for one in changed], axis=1)
-
-  return residuals, gradient
+  return residuals

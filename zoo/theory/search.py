@@ -1,10 +1,11 @@
-"""Minimisation of a function of one number."""
+"""Local searches for the least value of a function."""
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
 import scipy.optimize
-from jaxtyping import Float
+from jaxtyping import Float, Inexact
 
 
 def lowest_point(
@@ -23,3 +24,33 @@ def lowest_point(
   if found.fun > values[lowest]:
     return float(grid[lowest]), values[lowest]
   return float(found.x), float(found.fun)
+
+
+def least_squares(
+  residuals: Callable[[Inexact[np.ndarray, '*n p']], Inexact[np.ndarray, '*n r']],
+  start: Float[np.ndarray, ' p'],
+) -> Float[np.ndarray, ' p']:
+  """The point that Levenberg and Marquardt's search for the least squares ends at.
+
+  The residuals must be analytic: the derivative in each coordinate is the imaginary
+  part that a step along it, too small to change the real part, gives.
+  """
+  steps = 1e-30j * np.eye(start.size)
+
+  @functools.lru_cache(1)  # the search asks for both outputs at each point
+  def evaluate(point: bytes) -> tuple[np.ndarray, np.ndarray]:
+    found = residuals(np.frombuffer(point) + steps)
+    return found[0].real, np.imag(found).T * 1e30
+
+  found = scipy.optimize.least_squares(
+    lambda point: evaluate(point.tobytes())[0],
+    start,
+    jac=lambda point: evaluate(point.tobytes())[1],  # pyright: ignore
+    method='lm',
+    x_scale='jac',
+    xtol=1e-12,
+    ftol=1e-12,
+    gtol=1e-12,
+    max_nfev=300,
+  )
+  return found.x

@@ -3,7 +3,7 @@
 For the notation see docs/theory.md, section 9.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,6 @@ from zoo.core.errors import (
   check_vector,
 )
 from zoo.core.exact_forms import Recurrence
-from zoo.core.learning_rule import AnyArray
 from zoo.core.protocols import Task
 from zoo.tasks.linear_regression import (
   feature_variance,
@@ -27,6 +26,7 @@ from zoo.tasks.linear_regression import (
   second_moments,
 )
 from zoo.theory.moments import Moments, task_moments
+from zoo.theory.precision import double_precision
 
 Numbers = ArrayLike | Sequence[Any]  # nested lists are accepted too
 
@@ -41,9 +41,9 @@ class OptimalDeltaRule(NamedTuple):
 class _Errors(NamedTuple):
   """Second moments of the error `e = w − ŵ` and of the truth ŵ."""
 
-  error: Float[AnyArray, 'd d']  # E e eᵀ
-  cross: Float[AnyArray, 'd d']  # E e ŵᵀ
-  truth: Float[AnyArray, 'd d']  # E ŵ ŵᵀ
+  error: Float[Array, 'd d']  # E e eᵀ
+  cross: Float[Array, 'd d']  # E e ŵᵀ
+  truth: Float[Array, 'd d']  # E ŵ ŵᵀ
 
 
 def curve(
@@ -67,30 +67,24 @@ def curve(
   It takes O(C d³) time. Raises UserError for a task that exact theory does not cover,
   for an argument of the wrong shape, and if a risk is too large for float64.
   """
-  task = require_covered(task)
-  prior, features = second_moments(task)
-  mean, c, d = task.prior_mean, task.context_length, task.num_features
-  each = zip(
-    _matrices('decay', decay, c, d),
-    _matrices('erase', erase, c, d),
-    _matrices('write', write, c, d),
-    strict=True,
-  )
-  errors = _before(
-    prior, mean, mean if start is None else check_vector('start', start, d)
-  )
-  risks = [np.sum(features * errors.error)]
-  with np.errstate(over='ignore', invalid='ignore'):  # reported below
-    for alpha, h, k in each:
-      errors = _learn(errors, alpha, h, k, features, task.noise_std**2)
-      risks.append(np.sum(features * errors.error))
+  moments = task_moments(task)
+  c, d = int(moments.context_length), moments.prior_mean.size
+  numbers = {'decay': decay, 'erase': erase, 'write': write}
+  each = {}
+  for name, value in numbers.items():
+    array = check_array(name, value, [(), (c,), (d, d), (c, d, d)])
+    is_for_all = array.ndim in (0, 2)
+    each[name] = np.broadcast_to(array, (c, *array.shape)) if is_for_all else array
+  first = moments.prior_mean if start is None else check_vector('start', start, d)
+  with double_precision():
+    risks = np.array(_curve(Recurrence(first, **each), moments))
   known = np.isfinite(risks)
   if not known.all():
     raise UserError(
       f'the risk is too large for float64 after {int(np.argmin(known))} of {c} '
       'examples; decay, erase and write must be smaller'
     )
-  return np.array(risks)
+  return risks
 
 
 def recurrence_moments(form: Recurrence, task: Task) -> Moments:
@@ -106,7 +100,10 @@ def recurrence_moments(form: Recurrence, task: Task) -> Moments:
 
 
 def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
-  """`curve` of a Recurrence, in its precision; for use under jit, grad and vmap."""
+  """`curve` of a Recurrence, in its precision; for use under jit, grad and vmap.
+
+  Its coefficients may also be matrices.
+  """
   dtype = jnp.result_type(form.write)
   _, mean, prior, features, noise = jax.tree.map(
     lambda leaf: jnp.asarray(leaf, dtype), moments
@@ -114,16 +111,24 @@ def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
   identity = jnp.eye(mean.size, dtype=dtype)
   if features is None:
     features = identity
-  errors = _before(prior, mean, jnp.asarray(form.start))
+  shift = jnp.asarray(form.start) - mean
+  errors = _Errors(
+    error=prior + jnp.outer(shift, shift),
+    cross=jnp.outer(shift, mean) - prior,
+    truth=prior + jnp.outer(mean, mean),
+  )
 
   def learn(errors: _Errors, numbers: tuple[Array, ...]) -> tuple[_Errors, Array]:
-    alpha, h, k = (one * identity for one in numbers)
+    alpha, h, k = (one if one.ndim else one * identity for one in numbers)
     errors = _learn(errors, alpha, h, k, features, noise)
     return errors, jnp.sum(features * errors.error)
 
   each = jnp.asarray(form.decay), jnp.asarray(form.erase), jnp.asarray(form.write)
   _, risks = jax.lax.scan(learn, errors, each)
   return jnp.append(jnp.sum(features * errors.error), risks)
+
+
+_curve = jax.jit(recurrence_curve)
 
 
 def optimal_delta_rule(task: Task) -> OptimalDeltaRule:
@@ -176,29 +181,15 @@ def normalised_delta_rule(task: Task, step: float = 1.0) -> Float[np.ndarray, ' 
   return np.array(risks)
 
 
-def _before(
-  prior: Float[AnyArray, 'd d'],
-  mean: Float[AnyArray, ' d'],
-  start: Float[AnyArray, ' d'],
-) -> _Errors:
-  """The moments before the first example, in NumPy or JAX."""
-  shift_d1, mean_1d = (start - mean)[:, None], mean[None]
-  return _Errors(
-    error=prior + shift_d1 * shift_d1.T,
-    cross=shift_d1 * mean_1d - prior,
-    truth=prior + mean_1d.T * mean_1d,
-  )
-
-
 def _learn(
   errors: _Errors,
-  alpha: Float[AnyArray, 'd d'],
-  h: Float[AnyArray, 'd d'],
-  k: Float[AnyArray, 'd d'],
-  features: Float[AnyArray, 'd d'],
-  noise: Float[AnyArray, ''] | float,
+  alpha: Float[Array, 'd d'],
+  h: Float[Array, 'd d'],
+  k: Float[Array, 'd d'],
+  features: Float[Array, 'd d'],
+  noise: Float[Array, ''],
 ) -> _Errors:
-  """The moments after one more example, in NumPy or JAX as the given ones.
+  """The moments after one more example.
 
   `e' = (α − Hxxᵀ) e + (α − 1 − (H − K)xxᵀ) ŵ + σ Kxn`: the factors of e and ŵ have the
   means `on_error` and `on_truth`; the other terms come from the variance of `xxᵀ`.
@@ -206,8 +197,7 @@ def _learn(
   e, f, v = errors
   excess = h - k
   on_error = alpha - h @ features
-  identity = e.__array_namespace__().eye(len(e), dtype=e.dtype)
-  on_truth = alpha - identity - excess @ features
+  on_truth = alpha - jnp.eye(len(e), dtype=e.dtype) - excess @ features
 
   mixed = on_error @ f @ on_truth.T + h @ _spread(f, features) @ excess.T
   error = (
@@ -223,21 +213,7 @@ def _learn(
 
 
 def _spread(
-  moment: Float[AnyArray, 'd d'], features: Float[AnyArray, 'd d']
-) -> Float[AnyArray, 'd d']:
+  moment: Float[Array, 'd d'], features: Float[Array, 'd d']
+) -> Float[Array, 'd d']:
   """`E xxᵀMxxᵀ − ΣMΣ`."""
-  return features @ moment.T @ features + (features * moment).sum() * features
-
-
-def _matrices(
-  name: str, value: Any, c: int, d: int
-) -> Iterator[Float[np.ndarray, 'd d']]:
-  """The matrix for each of C examples; a number is a multiple of the identity."""
-  array = check_array(name, value, [(), (c,), (d, d), (c, d, d)])
-  if array.ndim < 2:
-    array = array[..., None, None]
-  if array.ndim == 2:
-    array = np.broadcast_to(array, (c, *array.shape))
-  identity = np.eye(d)
-  # One matrix at a time: C of them may take much more memory than C numbers.
-  return (entry * identity if entry.size == 1 else entry for entry in array)
+  return features @ moment.T @ features + jnp.sum(features * moment) * features

@@ -23,7 +23,7 @@ from zoo.host.files import (
   gcs,
   is_url,
   local_folder,
-  parse_json,
+  parse_as,
   read_text,
   write_atomically,
 )
@@ -203,4 +203,4 @@ def read_lines(workdir: pathlib.Path) -> list[dict[str, Any]]:
   if not path.exists():
     return []
   texts = read_text(path, _MAX_BYTES).splitlines(keepends=True)
-  return [parse_json(text, str(path)) for text in texts if text.endswith('\n')]
+  return [parse_as(text, dict, str(path)) for text in texts if text.endswith('\n')]

@@ -31,7 +31,7 @@ from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
 from zoo.measure.intervals import interval
 from zoo.storage.checkpointer import Checkpoints, run_metadata, save_result
-from zoo.storage.workdir import POINTS, occupied, open_workdir, prolong
+from zoo.storage.workdir import POINTS, occupied, open_workdir
 from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
@@ -123,8 +123,7 @@ def _sweep(
   try:
     with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
       for one, folder in zip(configs, folders, strict=True):
-        open_workdir(folder, one)
-        prolong(folder, one)
+        open_workdir(folder, one, held=True)
       lost = _train_missing(configs, folders, workdir, interruption)
       rows = _rows(points, configs, folders, lost)
       if part is None:

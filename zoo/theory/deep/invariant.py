@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.optimize
-from jaxtyping import ArrayLike, Float
+from jaxtyping import ArrayLike, Float, Inexact
 
 from zoo.core.errors import check_array, check_number
 from zoo.core.protocols import Task
@@ -21,6 +20,7 @@ from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import require_covered
 from zoo.theory.deep.gd_plus_plus import gd_plus_plus_optimum
 from zoo.theory.deep.trace_moments import prior_variance, trace_moment
+from zoo.theory.search import least_squares
 
 # The sorted powers j in a product of forms `yᵀ Kʲ y / C`, with `K = XXᵀ/C`.
 _Forms = tuple[int, ...]
@@ -100,15 +100,12 @@ def invariant_optimum(task: Task) -> InvariantOptimum:
   best = np.linalg.solve(root, targets / scale)
   lower = task.num_features * float(prior_variance(task)) - float(best @ best)
 
-  def residuals(point: Float[np.ndarray, ' p']) -> Float[np.ndarray, ' n']:
-    learned = _learned(point.tolist())
-    return root.T @ (scale * [learned[term] for term in terms]) - best
+  def residuals(points: Inexact[np.ndarray, '*n p']) -> Inexact[np.ndarray, '*n r']:
+    learned = _learned([*np.moveaxis(points, -1, 0)])
+    return (np.stack([learned[term] for term in terms], axis=-1) * scale) @ root - best
 
-  searches = [
-    scipy.optimize.least_squares(residuals, start, method='lm', x_scale='jac')
-    for start in _starts(task)
-  ]
-  point = min(searches, key=lambda one: one.cost).x
+  found = [least_squares(residuals, start) for start in _starts(task)]
+  point = min(found, key=lambda one: np.sum(np.square(residuals(one))))
   weights = InvariantNetwork(point[:4].reshape(2, 2), point[4:6], float(point[6]))
   return InvariantOptimum(lower, invariant_risk(task, *weights), weights)
 

@@ -4,7 +4,6 @@ The prediction depends on the context only through G, so G is sampled directly, 
 query is integrated out exactly (docs/theory.md, section 8).
 """
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -17,19 +16,22 @@ from jaxtyping import Array, Float, Key
 from zoo.core import draws
 from zoo.core.errors import UserError, check_count, check_same
 from zoo.core.exact_forms import DeepRule
+from zoo.core.learning_rule import AnyArray
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.models.deep_lsa import DeepLSA
 from zoo.models.linear_attention import LinearLayer
 from zoo.tasks import LinearRegression
 from zoo.tasks.base import symmetric_root
-from zoo.tasks.linear_regression import require_covered
-from zoo.theory.deep.deep_rule import deep_rule_risk, deep_spectrum, recursion
-from zoo.theory.deep.gd_plus_plus import gd_plus_plus_risk
+from zoo.tasks.linear_regression import require_covered, second_moments
+from zoo.theory.deep.deep_rule import (
+  Spectrum,
+  deep_rule_risk,
+  recursion,
+  spectrum_of,
+)
 from zoo.theory.precision import double_precision, in_float64
 
-# The steps, preconditions and readout of a network of the GD++ family.
-Control = tuple[Float[Array, ' l'], Float[Array, ' l-1'], Float[Array, '']]
 _CHUNK = 10_000  # contexts at a time: some 100 MB at d = 10
 
 
@@ -60,10 +62,12 @@ class Contexts(NamedTuple):
 class _Law(NamedTuple):
   """The task's parameters: x = root z, y = (mean + spread ε)·x + noise n."""
 
-  mean: Float[Array, ' d']
-  root: Float[Array, 'd d']
-  spread: Float[Array, 'd d']
-  noise: Float[Array, '']
+  mean: Float[AnyArray, ' d']
+  root: Float[AnyArray, 'd d']
+  inverse_root: Float[AnyArray, 'd d']  # the pseudoinverse
+  spread: Float[AnyArray, 'd d']
+  noise: Float[AnyArray, ''] | float
+  whitened: Spectrum  # of the task with features Σ^-½ x and the prior mean 0
 
 
 def sampled_risk(
@@ -82,19 +86,16 @@ def sampled_risk(
   """
   task = require_covered(task)
   num_draws = check_count('num_draws', num_draws, minimum=2)
+  size = min(_CHUNK, num_draws)
   with double_precision():
-    model = in_float64(require_deep(model, task))
-    control = steps, preconditions, readout = nearest_gd_plus_plus(model, task)
-    known = gd_plus_plus_risk(_whitened(task), steps, preconditions, float(readout))
-    graph, state = nnx.split(model)
-    size = min(_CHUNK, num_draws)
-    law = _law(task, jnp.dtype('float64'))
-    pairs = [
-      np.asarray(_losses_of(graph, size, task.context_length, state, law, control, key))
-      for key in jax.random.split(jax.random.key(seed), math.ceil(num_draws / size))
-    ]
-    losses, controls = np.concatenate(pairs, axis=1)[:, :num_draws]
+    deep = in_float64(require_deep(model, task))
+    law = _law(task, deep)
+    keys = jax.random.split(jax.random.key(seed), math.ceil(num_draws / size))
+    parts = [_drawn_losses(deep, size, task.context_length, law, key) for key in keys]
+    *pairs, known = (np.array(part) for part in zip(*parts, strict=True))
+    losses, controls = (np.ravel(part)[:num_draws] for part in pairs)
     slope = float(jax.jit(_slope)(jnp.asarray(losses), jnp.asarray(controls)))
+    known = float(known[0])
   corrected = losses - slope * (controls - known)
   scale = 1 / math.sqrt(num_draws)
   spread = float(controls.std(ddof=1)) * scale
@@ -114,14 +115,8 @@ def low_variance_risk(
   The estimate and its gradient are unbiased: the coefficient of the control variate in
   each half of the draws is fitted to the other half, and not differentiated.
   """
-  control = steps, preconditions, readout = nearest_gd_plus_plus(model, task)
-  dtype = steps.dtype
-  zero, zeros = jnp.zeros((), dtype), jnp.zeros(task.num_features, dtype)
-  every = jnp.append(preconditions, zero)  # the last changes no prediction
-  form = DeepRule(steps, every, readout, zeros, zeros, zero, zeros)
-  known = deep_rule_risk(form, deep_spectrum(form, _whitened(task)))
-  losses, controls = _losses(
-    model, task.context_length, _law(task, dtype), control, contexts
+  losses, controls, known = _losses(
+    model, task.context_length, _law(task, model), contexts
   )
   half = len(losses) // 2
   first, second = slice(None, half), slice(half, None)
@@ -143,51 +138,38 @@ def _slope(
   return jnp.where(square > 0, product / jnp.where(square > 0, square, 1), 0)
 
 
-def nearest_gd_plus_plus(model: DeepLSA, task: LinearRegression) -> Control:
+def _nearest(model: DeepLSA, law: _Law) -> DeepRule:
   """The network of the GD++ family with the traces of a model's blocks.
 
   The blocks are taken in the coordinates `[Σ^-½ x; y − w*·x]`. For a model of the
   family the result is the model itself.
   """
-  graph, state = nnx.split(model)
-  dtype = jax.tree.leaves(nnx.state(model, nnx.Param))[0].dtype
-  root = _root(task.feature_covariance, model.num_features)
-  numbers = task.prior_mean, root, np.linalg.pinv(root)
-  return _nearest_of(graph, state, *(jnp.asarray(one, dtype) for one in numbers))
-
-
-# In one program: otherwise each operation would be one.
-@functools.partial(jax.jit, static_argnums=0)
-def _nearest_of(
-  graph: Any,
-  state: Any,
-  mean: Float[Array, ' d'],
-  root: Float[Array, 'd d'],
-  inverse_root: Float[Array, 'd d'],
-) -> Control:
-  model: Any = nnx.merge(graph, state)
-  d, layers = model.num_features, [_matrices(layer) for layer in model.layers]
-  dtype = mean.dtype
+  d, mean = model.num_features, law.mean
   if model.guess.is_residual:
     mean -= model.guess.weights[...][:, 0]
   # Tokens [x; y] are `change` times [Σ^-½ x; y − mean·x].
-  change, inverse = jnp.eye(d + 1, dtype=dtype), jnp.eye(d + 1, dtype=dtype)
-  change = change.at[:d, :d].set(root).at[d, :d].set(mean @ root)
-  # The pseudoinverse of `change`.
-  inverse = inverse.at[:d, :d].set(inverse_root)
-  inverse = inverse.at[d, :d].set(-mean @ root @ inverse_root)
+  identity = jnp.eye(d + 1, dtype=mean.dtype)
+  change = identity.at[:d, :d].set(law.root).at[d, :d].set(mean @ law.root)
+  inverse = identity.at[:d, :d].set(law.inverse_root)  # the pseudoinverse of `change`
+  inverse = inverse.at[d, :d].set(-mean @ law.root @ law.inverse_root)
   steps, preconditions = [], []
   for i in range(model.num_layers):
-    moves, scores = layers[i % len(layers)]
+    moves, scores = _matrices(model.layers[i % len(model.layers)])
     moves, scores = inverse @ moves @ change, change.T @ scores @ change
     size = jnp.trace(scores[:, :d, :d], axis1=1, axis2=2) / d
     steps.append(size @ moves[:, d, d])
     features = jnp.trace(moves[:, :d, :d], axis1=1, axis2=2) / d
     preconditions.append(size @ features)
-  readout = jnp.asarray(model.sign, dtype)
-  if model.read_out is not None:
-    readout = model.read_out[...][d, 0]
-  return jnp.stack(steps), jnp.stack(preconditions)[:-1], readout
+  zeros = 0 * mean
+  return DeepRule(
+    steps=jnp.stack(steps),
+    preconditions=jnp.stack(preconditions).at[-1].set(0),  # it changes no prediction
+    readout=zeros[0] + (model.sign if model.read_out is None else model.read_out[d, 0]),
+    feature_readout=zeros,
+    start=zeros,
+    offset=zeros[0],
+    residual=zeros,
+  )
 
 
 def _matrices(layer: Any) -> tuple[Float[Array, 'h e e'], Float[Array, 'h e e']]:
@@ -205,29 +187,18 @@ def _matrices(layer: Any) -> tuple[Float[Array, 'h e e'], Float[Array, 'h e e']]
   return moves, -jnp.pad(a, ((0, 0), (0, 1), (0, 1)))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _losses_of(
-  graph: Any,
-  count: int,
-  context_length: int,
-  state: Any,
-  law: _Law,
-  control: Control,
-  key: Key[Array, ''],
-) -> Float[Array, '2 n']:
+@nnx.jit(static_argnums=(1, 2))
+def _drawn_losses(
+  model: DeepLSA, count: int, context_length: int, law: _Law, key: Key[Array, '']
+) -> tuple[Float[Array, ' n'], Float[Array, ' n'], Float[Array, '']]:
   contexts = sample_contexts(key, count, context_length, law.mean.size)
-  model: Any = nnx.merge(graph, state)
-  return jnp.stack(_losses(model, context_length, law, control, contexts))
+  return _losses(model, context_length, law, contexts)
 
 
 def _losses(
-  model: DeepLSA,
-  context_length: int,
-  law: _Law,
-  control: Control,
-  contexts: Contexts,
-) -> tuple[Float[Array, ' n'], Float[Array, ' n']]:
-  """The losses of the model and of the control variate for each draw."""
+  model: DeepLSA, context_length: int, law: _Law, contexts: Contexts
+) -> tuple[Float[Array, ' n'], Float[Array, ' n'], Float[Array, '']]:
+  """The losses of the model and of its control variate, and the latter's risk."""
   z_nmd, noise_nm, normal_nd = contexts
   deviation_nd = normal_nd @ law.spread
   x_nmd = z_nmd @ law.root
@@ -246,12 +217,14 @@ def _losses(
   s_ndd = jnp.einsum('nmi,nmj->nij', z_nmd, z_nmd) / context_length
   r_nd = jnp.einsum('nmi,nm->ni', z_nmd, odd_nm) / context_length
   # `κ χ_L(S) r`, the weights that the control variate learns, minus w*.
-  steps, preconditions, readout = control
+  control = _nearest(model, law)
   identity = jnp.broadcast_to(jnp.eye(s_ndd.shape[-1])[None], s_ndd.shape)
+  steps, preconditions = control.steps, control.preconditions
   _, chi_ndd = recursion(steps, preconditions, s_ndd, identity, jnp.matmul)
-  learned_nd = readout * jnp.einsum('nij,nj->ni', chi_ndd, r_nd)
+  learned_nd = control.readout * jnp.einsum('nij,nj->ni', chi_ndd, r_nd)
   gap_nd = learned_nd - deviation_nd @ law.root
-  return (loss(1.0) + loss(-1.0)) / 2, jnp.sum(gap_nd**2, axis=1)
+  known = deep_rule_risk(control, law.whitened)
+  return (loss(1.0) + loss(-1.0)) / 2, jnp.sum(gap_nd**2, axis=1), known
 
 
 def sample_contexts(
@@ -277,14 +250,26 @@ def sample_contexts(
   return Contexts(normal_nme[..., :-1], normal_nme[..., -1], deviation_nd)
 
 
-def _law(task: LinearRegression, dtype: Any) -> _Law:
-  d = task.num_features
-  return _Law(
-    mean=jnp.asarray(task.prior_mean, dtype),
-    root=jnp.asarray(_root(task.feature_covariance, d), dtype),
-    spread=jnp.asarray(_root(task.prior_covariance, d), dtype),
-    noise=jnp.asarray(task.noise_std, dtype),
+def _law(task: LinearRegression, model: DeepLSA) -> _Law:
+  """The law in the precision of a model."""
+  prior, features = second_moments(task)
+  spread, root = symmetric_root(prior), symmetric_root(features)
+  whitened = LinearRegression(
+    task.num_features,
+    task.context_length,
+    prior_covariance=(spread @ root).T @ (spread @ root),
+    noise_std=task.noise_std,
   )
+  dtype = jax.tree.leaves(nnx.state(model, nnx.Param))[0].dtype
+  law = _Law(
+    mean=task.prior_mean,
+    root=root,
+    inverse_root=np.linalg.pinv(root),
+    spread=spread,
+    noise=task.noise_std,
+    whitened=spectrum_of(whitened, model.num_layers),
+  )
+  return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), law)
 
 
 def _affine(
@@ -299,22 +284,6 @@ def _affine(
 
   weights_nd, constant_n = jax.grad(total, has_aux=True)(jnp.zeros((n, d)))
   return constant_n, weights_nd
-
-
-def _root(covariance: Float[np.ndarray, 'd d'] | None, d: int) -> np.ndarray:
-  return np.eye(d) if covariance is None else symmetric_root(covariance)
-
-
-def _whitened(task: LinearRegression) -> LinearRegression:
-  """The task with features `Σ^-½ x` and the prior mean 0."""
-  d = task.num_features
-  root = _root(task.prior_covariance, d) @ _root(task.feature_covariance, d)
-  return LinearRegression(
-    task.num_features,
-    task.context_length,
-    prior_covariance=root.T @ root,
-    noise_std=task.noise_std,
-  )
 
 
 def require_deep(model: Predictor, task: LinearRegression) -> DeepLSA:

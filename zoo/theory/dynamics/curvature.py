@@ -8,9 +8,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.learning_rule import symmetric
+from zoo.core.learning_rule import AnyArray, symmetric
 from zoo.core.protocols import Predictor, Task
-from zoo.theory.dynamics.flow import Subject, subject_of
+from zoo.theory.dynamics.flow import at_weights, slope_at, weights_of
 from zoo.theory.exact import excess_risk
 from zoo.theory.moments import Moments, context_moments, task_moments
 from zoo.theory.precision import double_precision
@@ -46,8 +46,7 @@ def curvature(model: Predictor | nnx.Module, task: Task) -> Curvature:
   moments = task_moments(task)
   excess = float(sum(excess_risk(model, task)))
   with double_precision():
-    subject = subject_of(model, moments)
-    start = subject.start
+    subject, start = weights_of(model, moments)
     elsewhere = np.random.default_rng(0).normal(size=start.size)
     slope, hessian, moves = jax.device_get(_derivatives(subject, start, moments))
     _, _, nearby = _derivatives(subject, elsewhere, moments)
@@ -78,20 +77,19 @@ def _rank(matrix: Float[np.ndarray, 'm p']) -> int:
   return int(np.linalg.matrix_rank(matrix, rtol=_ZERO)) if matrix.any() else 0
 
 
-@jax.jit
+@nnx.jit
 def _derivatives(
-  subject: Subject, point: Float[Array, ' p'], moments: Moments
+  model: nnx.Module, point: Float[AnyArray, ' p'], moments: Moments
 ) -> tuple[Float[Array, ' p'], Float[Array, 'p p'], Float[Array, 'm p']]:
   """The gradient and Hessian of the risk, and the derivative of the rule."""
 
   def rule(point: Array) -> Array:
-    found = subject.at(point).learning_rule()
+    found = at_weights(model, point).learning_rule()
     parts = symmetric(found.update), symmetric(found.bias_update)
     return jnp.concatenate([jnp.ravel(one) for one in (found.init, found.bias, *parts)])
 
-  slope = jax.grad(subject.risk)
   return (
-    slope(point, moments),
-    jax.jacfwd(slope)(point, moments),
+    slope_at(model, point, moments),
+    jax.jacfwd(slope_at, argnums=1)(model, point, moments),
     jax.jacfwd(rule)(point),
   )

@@ -1,8 +1,5 @@
 """Training without noise: gradient flow and descent of weights on the exact risk."""
 
-import dataclasses
-import functools
-import typing
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,8 +41,8 @@ class Trajectory(NamedTuple):
   """Training on the exact risk: what the weights do at each of n times, in float64."""
 
   times: Float[np.ndarray, ' n']  # of a flow, or numbers of steps
-  risks: Float[np.ndarray, ' n']
   rules: tuple[LearningRule, ...]
+  risks: Float[np.ndarray, ' n']
   gradient_norms: Float[np.ndarray, ' n']  # Euclidean, over all weights
   # The correlation of the predictions with those of `optimal_rule`; 0 for f = 0.
   alignments: Float[np.ndarray, ' n']
@@ -55,31 +52,6 @@ class Trajectory(NamedTuple):
   def guesses(self) -> Float[np.ndarray, 'n d']:
     """The weights before any example is seen: the learned guess."""
     return np.stack([rule.init for rule in self.rules])
-
-
-@typing.no_type_check  # JAX also builds one from placeholders
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
-class Subject:
-  """A model as arrays, of which `weights` train, and what makes it of them."""
-
-  weights: PyTree
-  rest: PyTree
-  graph: Any = dataclasses.field(metadata={'static': True})
-
-  @property
-  def start(self) -> Float[np.ndarray, ' p']:
-    """The weights as one vector, on the host."""
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(self.weights)])
-
-  def at(self, point: Float[AnyArray, ' p']) -> Any:
-    """The model with the weights of a vector."""
-    _, unravel = ravel_pytree(self.weights)
-    return nnx.merge(self.graph, unravel(jnp.asarray(point)), self.rest)
-
-  def risk(self, point: Float[Array, ' p'], moments: Moments) -> Float[Array, '']:
-    """The exact risk as a function of the weights, for use under jit and grad."""
-    return population_risk(self.at(point).learning_rule(), moments)
 
 
 def gradient_flow(
@@ -102,13 +74,13 @@ def gradient_flow(
   at = increasing('times', times)
   moments = task_moments(task)
   with double_precision():
-    subject = subject_of(model, moments)
+    subject, start = weights_of(model, moments)
 
     def slope(point: Float[np.ndarray, ' p']) -> Float[np.ndarray, ' p']:
       return -np.asarray(_gradient(subject, point, moments))
 
-    points = integrate(slope, subject.start, at, tolerance)
-    return _trajectory(subject, points, at, task, moments)
+    points = integrate(slope, start, at, tolerance)
+    return _trajectory(subject, points, at, task)
 
 
 def integrate(
@@ -172,18 +144,20 @@ def descent(
     raise UserError(f'learning_rate has {rates.min():g}; it must be ≥ 0')
   moments = task_moments(task)
   with double_precision():
-    subject = subject_of(model, moments)
-    start, points, done = jnp.asarray(subject.start), [], 0
-    carry = start, OPTIMIZERS[optimizer]().init(start)
+    subject, start = weights_of(model, moments)
+    carry: tuple[Any, PyTree] = start, OPTIMIZERS[optimizer]().init(start)
+    points, done = [], 0
     for step in at.astype(int).tolist():
-      carry = _steps(optimizer, subject, carry, moments, rates, done, step)
+      carry = _steps(subject, optimizer, carry, moments, rates, done, step)
       points.append(np.asarray(carry[0]))
       done = step
-    return _trajectory(subject, np.stack(points), at, task, moments)
+    return _trajectory(subject, np.stack(points), at, task)
 
 
-def subject_of(model: Predictor | nnx.Module, moments: Moments) -> Subject:
-  """A model's arrays in float64; use it inside `double_precision`.
+def weights_of(
+  model: Predictor | nnx.Module, moments: Moments
+) -> tuple[nnx.Module, Float[np.ndarray, ' p']]:
+  """A copy of a model in float64, and its weights; use it inside `double_precision`.
 
   Raises UserError if it has no learning rule, or one for other numbers of features, and
   for what is no NNX module.
@@ -193,68 +167,76 @@ def subject_of(model: Predictor | nnx.Module, moments: Moments) -> Subject:
     raise UserError(
       f'{type(model).__name__} has no weights that train; it must be an NNX module'
     )
-  graph, weights, rest = nnx.split(follower, nnx.Param, ...)
-  subject = Subject(weights, rest, graph)
-  rule = jax.eval_shape(lambda point: subject.at(point).learning_rule(), subject.start)
+  rule = nnx.eval_shape(lambda: follower.learning_rule())
   check_same('features', rule.num_features, moments.prior_mean.size)
-  return subject
+  weights, _ = ravel_pytree(nnx.state(follower, nnx.Param))
+  return follower, np.asarray(weights)
 
 
-_gradient = jax.jit(jax.grad(Subject.risk, argnums=1))
+def at_weights(model: nnx.Module, point: Float[AnyArray, ' p']) -> Any:
+  """A model with the weights of a vector."""
+  graph, weights, rest = nnx.split(model, nnx.Param, ...)
+  _, unravel = ravel_pytree(weights)
+  return nnx.merge(graph, unravel(jnp.asarray(point)), rest)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+def risk_at(
+  model: nnx.Module, point: Float[AnyArray, ' p'], moments: Moments
+) -> Float[Array, '']:
+  """The exact risk as a function of the weights, for use under jit and grad."""
+  return population_risk(at_weights(model, point).learning_rule(), moments)
+
+
+slope_at = jax.grad(risk_at, argnums=1)
+_gradient = nnx.jit(slope_at)
+
+
+@nnx.jit(static_argnums=1)
 def _steps(
+  model: nnx.Module,
   name: str,
-  subject: Subject,
-  carry: tuple[Float[Array, ' p'], PyTree],
+  carry: tuple[Float[AnyArray, ' p'], PyTree],
   moments: Moments,
-  rates: Float[Array, '*k'],
+  rates: Float[AnyArray, '*k'],
   first: int | Array,
   last: int | Array,
-) -> tuple[Float[Array, ' p'], PyTree]:
+) -> tuple[Float[AnyArray, ' p'], PyTree]:
   """Weights and the optimizer's state after the steps `first` to `last` − 1."""
-  optimizer, slope = OPTIMIZERS[name](), jax.grad(Subject.risk, argnums=1)
+  optimizer = OPTIMIZERS[name]()
 
-  def step(index: Array, carry: tuple[Array, PyTree]) -> tuple[Array, PyTree]:
+  def step(index: Array, carry: tuple[Any, PyTree]) -> tuple[Any, PyTree]:
     point, state = carry
-    moves, state = optimizer.update(slope(subject, point, moments), state)
+    moves, state = optimizer.update(slope_at(model, point, moments), state)
     return point - (rates if rates.ndim == 0 else rates[index]) * moves, state
 
   return jax.lax.fori_loop(first, last, step, carry)
 
 
 def _trajectory(
-  subject: Subject,
+  model: nnx.Module,
   points: Float[np.ndarray, 'n p'],
   times: Float[np.ndarray, ' n'],
   task: Task,
-  moments: Moments,
 ) -> Trajectory:
   """What the weights do."""
-  optimum = optimal_rule(task)
+  known = task_moments(task), optimal_rule(task)
   # One by one: a program for each number would be more.
-  measured = [
-    jax.device_get(_measures(subject, point, moments, optimum)) for point in points
-  ]
-  rules, risks, norms, alignments = zip(*measured, strict=True)
-  return Trajectory(
-    times=times,
-    risks=np.array(risks),
-    rules=tuple(rules),
-    gradient_norms=np.array(norms),
-    alignments=np.array(alignments),
-    end=subject.at(points[-1]),
-  )
+  measured = [jax.device_get(_measures(model, point, *known)) for point in points]
+  rules, *numbers = zip(*measured, strict=True)
+  end = at_weights(model, points[-1])
+  return Trajectory(times, rules, *map(np.array, numbers), end=end)
 
 
-@jax.jit
+@nnx.jit
 def _measures(
-  subject: Subject, point: Float[Array, ' p'], moments: Moments, optimum: LearningRule
+  model: nnx.Module,
+  point: Float[AnyArray, ' p'],
+  moments: Moments,
+  optimum: LearningRule,
 ) -> tuple[LearningRule, Array, Array, Array]:
   """The rule, its risk, the norm of the gradient, and the alignment."""
-  rule = subject.at(point).learning_rule()
-  risk, slope = jax.value_and_grad(Subject.risk, argnums=1)(subject, point, moments)
+  rule = at_weights(model, point).learning_rule()
+  risk, slope = jax.value_and_grad(risk_at, argnums=1)(model, point, moments)
   size, wanted = sum(mean_square(rule, moments)), sum(mean_square(optimum, moments))
   product = sum(mean_square(rule + optimum, moments))
   product = (product - sum(mean_square(rule - optimum, moments))) / 4
