@@ -282,6 +282,14 @@ def sweep(workdir, points=POINTS):
   return sweeps.sweep(small_config('multi_head_lsa'), points, workdir)
 
 
+def test_a_file_arrives_whole_whatever_its_last_byte(folder, tmp_path):
+  contents = {f'{byte:03}': b'\r\n' + bytes([byte]) for byte in range(16)}
+  for name, content in contents.items():
+    (tmp_path / name).write_bytes(content)
+  gcs().upload(tmp_path, folder)
+  assert {name: (folder / name).read_bytes() for name in contents} == contents
+
+
 def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
   folder, tmp_path, monkeypatch
 ):
