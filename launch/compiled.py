@@ -55,7 +55,7 @@ def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
   """
   # No error matters here: another process may delete the same files.
   with contextlib.suppress(OSError):
-    found = [(entry.stat(), entry.path) for entry in os.scandir(folder)]
+    found = [(one.stat(follow_symlinks=False), one.path) for one in os.scandir(folder)]
     files = [each for each in found if stat.S_ISREG(each[0].st_mode)]
     excess = sum(status.st_size for status, _ in files) - max_bytes
     # Some file systems do not record when a file was read.
@@ -63,5 +63,6 @@ def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
     for status, path in files:
       if excess <= 0:
         break
-      os.unlink(path)
+      with contextlib.suppress(OSError):
+        os.unlink(path)
       excess -= status.st_size

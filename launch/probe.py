@@ -60,8 +60,7 @@ _OUT = cli.define(
   'out',
   None,
   'Folder for report.html, probe.json and the plots, which has no report of anything '
-  'else. Default: checkpoints/probes/ and a name made of the checkpoint '
-  'and its step.',
+  'else. Default: checkpoints/probes/ and a name made of the checkpoint and its step.',
 )
 
 

@@ -56,7 +56,8 @@ class Kind:
   """What a field, or an argument of a constructor, may hold and means."""
 
   is_leaf: bool
-  # What it holds, of its name and what is given, and for arrays of d; may raise.
+  # Takes its name, what is given and, for arrays, d; returns what the field then holds,
+  # or raises UserError.
   check: Callable[..., Any] | None = None
   holds: type = object  # the type of what a config has for it
   allowed: str = ''  # the range in words

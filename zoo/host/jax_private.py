@@ -19,9 +19,9 @@ TESTED_VERSION = '0.10.2'
 try:
   from jax._src import distributed
 
-  # Of this process: num_processes, process_id, coordinator_address, and the client, its
-  # connection to JAX's coordination service. To ask it starts no backend, as it does to
-  # ask JAX's public functions.
+  # Of this process: num_processes, process_id, coordinator_address, and client, its
+  # connection to JAX's coordination service. JAX's public functions start a backend to
+  # give these; reading them here starts none.
   state: Any = distributed.global_state
   _extension = vars(distributed)['_jax']
 except (ImportError, AttributeError, KeyError) as error:

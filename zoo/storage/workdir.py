@@ -40,11 +40,11 @@ def open_workdir(
 ) -> None:
   """On process 0, creates a workdir, or checks that it belongs to the config.
 
-  So does the folder of a run that ended before its first checkpoint, out of memory or
-  with a loss that is not finite. A program that has `held` its lease changes the config
-  in it to that, or to more steps. Raises UserError, and writes nothing, if the workdir
-  belongs to another config or another kind of program, holds something else, or cannot
-  be written.
+  The folder of a run that ended before its first checkpoint, out of memory or with a
+  loss that is not finite, belongs to any config; other runs may be given more steps.
+  Where this program holds the lease of the folder (`held`), the config in it is
+  replaced by this one. Raises UserError, and writes nothing, if the workdir belongs to
+  another config or another kind of program, holds something else, or cannot be written.
   """
   processes.run_on_main(functools.partial(_open, workdir, config, kind, held))
 
@@ -111,7 +111,10 @@ def _check_kind(workdir: pathlib.Path, names: set[str], kind: str) -> None:
 
 
 def _compare(saved: pathlib.Path, config: Any, kind: str) -> bool:
-  """Whether a workdir's config is not this one, which it may become; or UserError."""
+  """Whether the saved config differs from this one, which may replace it.
+
+  Raises UserError if it may not.
+  """
   try:
     content = read_json(saved)
   except UnreadableFile:

@@ -80,7 +80,7 @@ def gradient_flow(
       return -np.asarray(_gradient(subject, point, moments))
 
     points = integrate(slope, start, at, tolerance)
-    return _trajectory(subject, points, at, task)
+    return _trajectory(subject, points, at, moments, optimal_rule(task))
 
 
 def integrate(
@@ -151,7 +151,8 @@ def descent(
       carry = _steps(subject, optimizer, carry, moments, rates, done, step)
       points.append(np.asarray(carry[0]))
       done = step
-    return _trajectory(subject, np.stack(points), at, task)
+    optimum = optimal_rule(task)
+    return _trajectory(subject, np.stack(points), at, moments, optimum)
 
 
 def weights_of(
@@ -216,12 +217,14 @@ def _trajectory(
   model: nnx.Module,
   points: Float[np.ndarray, 'n p'],
   times: Float[np.ndarray, ' n'],
-  task: Task,
+  moments: Moments,
+  optimum: LearningRule,
 ) -> Trajectory:
   """What the weights do."""
-  known = task_moments(task), optimal_rule(task)
   # One by one: a program for each number would be more.
-  measured = [jax.device_get(_measures(model, point, *known)) for point in points]
+  measured = [
+    jax.device_get(_measures(model, point, moments, optimum)) for point in points
+  ]
   rules, *numbers = zip(*measured, strict=True)
   end = at_weights(model, points[-1])
   return Trajectory(times, rules, *map(np.array, numbers), end=end)
