@@ -81,3 +81,19 @@ def test_the_cache_of_programs_is_bounded(tmp_path):
   left = {path.name for path in tmp_path.iterdir()}
   assert left == {'folder', *(f'{number}-cache' for number in (3, 4, 5, 6, 9))}
   delete_least_used(tmp_path / 'missing', 1)
+
+
+def test_a_program_that_cannot_be_deleted_does_not_keep_others(tmp_path, monkeypatch):
+  for name in 'abc':
+    (tmp_path / name).write_bytes(b'x' * 100)
+    os.utime(tmp_path / name, (1e9 + ord(name), 1e9))
+  unlink = os.unlink
+
+  def refuse_a(path):
+    if path.endswith('a'):
+      raise PermissionError
+    unlink(path)
+
+  monkeypatch.setattr(os, 'unlink', refuse_a)
+  delete_least_used(tmp_path, 100)
+  assert {path.name for path in tmp_path.iterdir()} == {'a', 'c'}
