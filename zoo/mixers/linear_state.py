@@ -175,53 +175,59 @@ def _within(inputs: Inputs) -> _Chunk:
   if log_decay is None:
     log_decay = jnp.zeros_like(key[..., :1])
   total = jnp.cumsum(log_decay, axis=-2)
-  readers, places = [(query, total)], [key]
+  readers, reached = [query], [total]
   if erase is not None:
     # What token i reads to be erased has decayed up to token i − 1.
-    readers.append((erase, total - log_decay))
-  if erase_key is not None:
-    places.append(erase_key)
-  # One call for both readers: on CPUs, the number of operations sets the time of small
-  # programs.
-  rows, reached = map(jnp.concatenate, zip(*readers, strict=True))
-  totals = jnp.concatenate([total] * len(readers))
-  products = [  # by place, then by reader
-    jnp.split(
-      _products(rows, jnp.concatenate([place] * len(readers)), reached, totals),
-      len(readers),
-    )
-    for place in places
-  ]
+    readers.append(erase)
+    reached.append(total - log_decay)
+  places = _stacked([key] if erase_key is None else [key, erase_key])
+  products = _products(
+    _stacked(readers), places, _stacked(reached), total[..., None, :, :]
+  )
   # A query also reads what its own token writes and erases.
-  unit = _unit(query)
-  own = (jnp.sum(query * place, axis=-1)[..., None] * unit for place in places)
-  scores = [of[0] + more for of, more in zip(products, own, strict=True)]
+  own = jnp.sum(query[..., None, :, :] * places, axis=-1)
+  scores = products[..., 0, :, :, :] + jnp.swapaxes(
+    own[..., None] * _unit(places), -3, -2
+  )
   written, erased = _to_write(inputs), None
   if erase is not None:
-    inverse = _unit_lower_inverse(products[-1][1])
-    erased = inverse @ (jnp.exp(readers[1][1]) * erase)
+    inverse = _unit_lower_inverse(products[..., 1, :, -1, :])
+    erased = inverse @ (jnp.exp(reached[1]) * erase)
     if erase_key is None:
       written = inverse @ written
     else:
-      read = inverse @ (products[0][1] @ written)
+      read = inverse @ (products[..., 1, :, 0, :] @ written)
       written = jnp.concatenate([written, -read], axis=-2)
       erased = jnp.concatenate([jnp.zeros_like(erased), erased], axis=-2)
   last = total[..., -1:, :]
   return _Chunk(
     query=jnp.exp(total) * query,
-    scores=jnp.concatenate(scores, axis=-1),
+    scores=scores.reshape(*scores.shape[:-2], -1),
     written=written,
     erased=erased,
-    key=jnp.concatenate([jnp.exp(last - total) * place for place in places], axis=-2),
+    key=_merged(jnp.exp(last - total)[..., None, :, :] * places),
     decay=jnp.exp(last)[..., 0, :, None],
   )
 
 
+def _stacked(arrays: Sequence[Float[Array, '*c l k']]) -> Float[Array, '*c s l k']:
+  """Several readers or places side by side."""
+  return jnp.stack(arrays, axis=-3)
+
+
+def _merged(array: Float[Array, '*c s l k']) -> Float[Array, '*c w k']:
+  """The rows of several readers or places one after another, w = s l."""
+  return array.reshape(*array.shape[:-3], -1, array.shape[-1])
+
+
 def _unit(rows: Float[Array, '*c l k']) -> Float[Array, '*#c l l']:
   """The unit matrix of as many rows, with axes of length 1 before it."""
-  size = rows.shape[-2]
-  unit = jnp.eye(size, dtype=rows.dtype)
-  return unit.reshape((1,) * (rows.ndim - 2) + (size, size))
+  return _aligned(jnp.eye(rows.shape[-2], dtype=rows.dtype), rows)
+
+
+def _aligned(square: Array | np.ndarray, rows: Array) -> Array | np.ndarray:
+  """A matrix with axes of length 1 before it, as many as rows have axes."""
+  return square.reshape((1,) * (rows.ndim - 2) + square.shape)
 
 
 def recurrence(inputs: Inputs, state: Memory) -> tuple[Read, Memory]:
@@ -267,37 +273,49 @@ def _unit_lower_inverse(lower: Float[Array, '*c l l']) -> Float[Array, '*c l l']
 
 
 def _products(
-  rows: Float[Array, '*c l k'],
-  columns: Float[Array, '*c l k'],
-  reached: Float[Array, '*c l g'],
-  total: Float[Array, '*c l g'],
-) -> Float[Array, '*c l l']:
+  rows: Float[Array, '*c r l k'],
+  columns: Float[Array, '*c p l k'],
+  reached: Float[Array, '*c r l g'],
+  total: Float[Array, '*c 1 l g'],
+) -> Float[Array, '*c r l p l']:
   """Σ_k rows_i columns_j exp(reached_i − total_j) for j < i, else 0.
 
-  If decays are vectors, l is a power of 2: the later half of the rows meets the first
-  half of the columns at the end of that half, so that no exponent is above 0, and each
-  half is treated likewise.
+  This is for each of r readers and of p places. If decays are vectors, l is a power of
+  2: the later half of the rows meets the first half of the columns at the end of that
+  half, so that no exponent is above 0, and each half is treated likewise.
   """
   size = rows.shape[-2]
   if total.shape[-1] == 1:
-    before = np.tri(size, k=-1, dtype=bool).reshape((1,) * (rows.ndim - 2) + (size, -1))
+    before = _aligned(np.tri(size, k=-1, dtype=bool), rows)
     between = reached - jnp.swapaxes(total, -1, -2)
     decay = jnp.exp(jnp.where(before, between, -jnp.inf))  # else ∞ · 0 would occur
-    return jnp.einsum('...ik,...jk->...ij', rows, columns) * decay
+    return _all_products(rows, columns) * decay[..., None, :]
   if size == 1:
-    return jnp.zeros((*rows.shape[:-1], 1), rows.dtype)
+    shape = *rows.shape[:-1], columns.shape[-3], 1
+    return jnp.zeros(shape, rows.dtype)
   half = size // 2
   middle = total[..., half - 1 : half, :]
   later = rows[..., half:, :] * jnp.exp(reached[..., half:, :] - middle)
   earlier = columns[..., :half, :] * jnp.exp(middle - total[..., :half, :])
-  # Along the first axis: with eight axes, products crash on CPUs (jaxlib 0.10.2).
   halves = (
     jnp.concatenate([array[..., :half, :], array[..., half:, :]])
     for array in (rows, columns, reached, total)
   )
   first, second = jnp.split(_products(*halves), 2)
-  below = later @ jnp.swapaxes(earlier, -1, -2)
-  return jnp.block([[first, jnp.zeros_like(first)], [below, second]])
+  below = _all_products(later, earlier)
+  above = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
+  return jnp.concatenate([above, jnp.concatenate([below, second], axis=-1)], axis=-3)
+
+
+def _all_products(
+  rows: Float[Array, '*c r l k'], columns: Float[Array, '*c p l k']
+) -> Float[Array, '*c r l p l']:
+  """The products of the rows of all readers with the columns of all places.
+
+  As one product of matrices: with eight axes, products crash on CPUs (jaxlib 0.10.2).
+  """
+  found = _merged(rows) @ jnp.swapaxes(_merged(columns), -1, -2)
+  return found.reshape(*rows.shape[:-1], *columns.shape[-3:-1])
 
 
 Past: TypeAlias = tuple[Array, ...]
