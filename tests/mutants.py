@@ -20,20 +20,16 @@ from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
 import dataclasses
-import os
 import pathlib
-import re
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
-ROOT = pathlib.Path(__file__).parents[1]
+from tests.trees import ROOT, changed, copy_to, failures
+
 MOST_MISSED = 3
 # Their subject is the text of the tree, in which a changed line may be noticed as such.
 _OF_TEXTS = (
@@ -311,20 +307,6 @@ class Mistake:
     missing = [name for name in self.tests if not (ROOT / 'tests' / name).is_file()]
     return f'there is no {missing[0]} in tests' if missing else None
 
-  @contextlib.contextmanager
-  def made_in(self, tree: pathlib.Path) -> Iterator[None]:
-    """Makes the mistake in a tree, and corrects it at the end."""
-    path = tree / self.path
-    text, status = path.read_text(encoding='utf-8'), path.stat()
-    path.write_text(text.replace(self.old, self.new), encoding='utf-8')
-    # Compiled modules are told apart by the time of their source, in whole seconds.
-    os.utime(path, (status.st_atime, status.st_mtime + self.number))
-    try:
-      yield
-    finally:
-      path.write_text(text, encoding='utf-8')
-      os.utime(path, (status.st_atime, status.st_mtime))
-
 
 def _parse(table: str) -> Iterator[Mistake]:
   lines = [line.strip() for line in table.strip().splitlines()]
@@ -344,48 +326,11 @@ def problems() -> list[str]:
   return [f'{one.number} ({one.name}): {why}' for one, why in found if why]
 
 
-def copy_to(tree: pathlib.Path, tests: pathlib.Path | None) -> None:
-  """Copies the working tree without what git ignores, with the tests of a folder."""
-  command = ['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard']
-  listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-  for name in filter(None, listed.stdout.split('\0')):
-    if (ROOT / name).is_file():  # it may be deleted, but not for git yet
-      (tree / name).parent.mkdir(parents=True, exist_ok=True)
-      shutil.copy2(ROOT / name, tree / name)
-  if tests is not None:
-    shutil.rmtree(tree / 'tests')
-    shutil.copytree(tests, tree / 'tests', ignore=shutil.ignore_patterns('__pycache__'))
-
-
-def failures(tree: pathlib.Path, *arguments: str) -> list[str]:
-  """Runs pytest in a tree; returns the tests that failed, or how it ended instead."""
-  # Without the budget of programs, which says nothing about mistakes.
-  options = '-p', 'no:cacheprovider', '-p', 'no:tests.costs', '--color=no'
-  process = subprocess.Popen(
-    [sys.executable, '-m', 'pytest', '-q', '--tb=no', *options, *arguments],
-    cwd=tree,
-    env={**os.environ, 'PYTHONPATH': str(tree)},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-    start_new_session=True,  # so that its workers end with it
-  )
-  try:
-    output, _ = process.communicate()
-  finally:
-    with contextlib.suppress(ProcessLookupError):
-      os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-  if process.returncode in (0, 5):  # all passed, or all are left out without --slow
-    return []
-  found = re.findall(r'^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$', output, re.MULTILINE)
-  return found or [f'pytest ended with the code {process.returncode}']
-
-
 def first_failure(mistake: Mistake, tree: pathlib.Path, only_first: bool) -> str | None:
   """The first test that fails with a mistake; None if all pass."""
   files = [f'tests/{name}' for name in mistake.tests]
-  with mistake.made_in(tree):
+  made = mistake.old, mistake.new, mistake.number
+  with changed(tree / mistake.path, *made):
     there = [name for name in files if (tree / name).is_file()]
     found = failures(tree, '-x', '-n', '0', *there) if there else []
     if not (found or only_first):
