@@ -131,8 +131,8 @@ a query of attention that is not causal does not see itself
   + context_mask(n)
 keys of a chunk decay from its start, not to its end
   zoo/mixers/linear_state.py: mixers/test_linear_state.py
-  - jnp.exp(last - total) * place
-  + jnp.exp(total) * place
+  - jnp.exp(last - total)[..., None, :, :] * places
+  + jnp.exp(total)[..., None, :, :] * places
 the inverse of a pole of S4D is not conjugated
   zoo/mixers/ssm.py: mixers/test_ssm.py
   - _Diagonal(real / squares, -frequency / squares)

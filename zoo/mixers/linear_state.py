@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -225,7 +224,7 @@ def _unit(rows: Float[Array, '*c l k']) -> Float[Array, '*#c l l']:
   return _aligned(jnp.eye(rows.shape[-2], dtype=rows.dtype), rows)
 
 
-def _aligned(square: Array | np.ndarray, rows: Array) -> Array | np.ndarray:
+def _aligned(square: Array, rows: Array) -> Array:
   """A matrix with axes of length 1 before it, as many as rows have axes."""
   return square.reshape((1,) * (rows.ndim - 2) + square.shape)
 
@@ -286,7 +285,7 @@ def _products(
   """
   size = rows.shape[-2]
   if total.shape[-1] == 1:
-    before = _aligned(np.tri(size, k=-1, dtype=bool), rows)
+    before = _aligned(jnp.tri(size, k=-1, dtype=bool), rows)
     between = reached - jnp.swapaxes(total, -1, -2)
     decay = jnp.exp(jnp.where(before, between, -jnp.inf))  # else ∞ · 0 would occur
     return _all_products(rows, columns) * decay[..., None, :]

@@ -44,7 +44,11 @@ _FIELDS = {
   'eval.num_batches': 4,
   'eval.num_compared': 0,
 }
-_NEGATIVE = {'model.mixer_options.negative_eigenvalues': True}
+# After 6000 steps the worst of three seeds has 0.94 on long prompts.
+_NEGATIVE = {
+  'model.mixer_options.negative_eigenvalues': True,
+  'train.num_steps': 12_000,
+}
 # At 1e-2 it loses what it has learned when prompts grow.
 _TURNING = {'model.mixer_options.state_size': 16, 'optimizer.learning_rate': 3e-3}
 # The task and the further fields of each model, in the order of the figure.
@@ -105,8 +109,9 @@ HEADLINE = Study(
   setting=(
     'Parity and sums modulo 3 of symbols, predicted after each. One layer without a '
     'feed-forward network, width 32, 8 heads, kernels of scale 0.5; 2400 steps of 64 '
-    'prompts, of which 6 symbols count at first and all 40 from step 1700 on; Adam '
-    'with β₂ 0.95 and clipping, 1e-2, for mamba3 3e-3; three seeds. Scaled accuracy, '
+    'prompts, 12,000 for delta with eigenvalues below 0, of which 6 symbols count at '
+    'first and all 40 from step 1700 on; Adam with β₂ 0.95 and clipping, 1e-2, for '
+    'mamba3 3e-3; three seeds. Scaled accuracy, '
     '(accuracy − chance)/(1 − chance), on prompts of 256 symbols: of the worst seed '
     'over symbols 160 to 240, or of the best seed at symbol 256; names that end in 40 '
     'are of the worst seed over the first 40. The source has 2 layers of width 128 and '
@@ -121,7 +126,7 @@ HEADLINE = Study(
     'parity_mamba2': at_most(0.1, 'Mamba-3: 0.9 % for Mamba-2'),
     'parity_softmax': at_most(0.1, 'Grazzi et al., a transformer: 0.022'),
   },
-  minutes=40,
+  minutes=50,
   measure=measure,
   log=(
     '1000 steps on all 40 symbols, Adam 1e-2 (delta 0.95, mamba3 0.00) → 2400 steps on '
@@ -129,6 +134,7 @@ HEADLINE = Study(
     'mamba3: 64 features of B and C, 1e-2 → 16 features, 3e-3; not adopted: rates of '
     '1e-2 with faster growth, and training to 160 symbols (0.45, one seed)',
     'delta: 3e-3 instead of 1e-2, not adopted (0.46, one seed)',
+    'delta with eigenvalues below 0: 2400 steps (0.76) → 6000 (0.94) → 12,000',
   ),
   caption=(
     'Scaled accuracy by the number of symbols, the mean over three seeds and 16 '
