@@ -329,8 +329,7 @@ def problems() -> list[str]:
 def first_failure(mistake: Mistake, tree: pathlib.Path, only_first: bool) -> str | None:
   """The first test that fails with a mistake; None if all pass."""
   files = [f'tests/{name}' for name in mistake.tests]
-  made = mistake.old, mistake.new, mistake.number
-  with changed(tree / mistake.path, *made):
+  with changed(tree / mistake.path, mistake.old, mistake.new, mistake.number):
     there = [name for name in files if (tree / name).is_file()]
     found = failures(tree, '-x', '-n', '0', *there) if there else []
     if not (found or only_first):

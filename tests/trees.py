@@ -55,7 +55,7 @@ def failures(tree: pathlib.Path, *arguments: str) -> list[str]:
 
 @contextlib.contextmanager
 def changed(path: pathlib.Path, old: str, new: str, seconds: int) -> Iterator[None]:
-  """A file with `new` in place of `old`, and with a time that is seconds later."""
+  """Puts `new` in place of `old` in a file, whose time becomes later, until the end."""
   text, status = path.read_text(encoding='utf-8'), path.stat()
   path.write_text(text.replace(old, new), encoding='utf-8')
   # Compiled modules are told apart by the time of their source, in whole seconds.

@@ -179,15 +179,18 @@ def _within(inputs: Inputs) -> _Chunk:
     # What token i reads to be erased has decayed up to token i − 1.
     readers.append(erase)
     reached.append(total - log_decay)
-  places = _stacked([key] if erase_key is None else [key, erase_key])
+  places = jnp.stack([key] if erase_key is None else [key, erase_key], axis=-3)
+  # All at once: on CPUs, the number of operations sets the time of small programs.
   products = _products(
-    _stacked(readers), places, _stacked(reached), total[..., None, :, :]
+    jnp.stack(readers, axis=-3),
+    places,
+    jnp.stack(reached, axis=-3),
+    total[..., None, :, :],
   )
   # A query also reads what its own token writes and erases.
-  own = jnp.sum(query[..., None, :, :] * places, axis=-1)
-  scores = products[..., 0, :, :, :] + jnp.swapaxes(
-    own[..., None] * _unit(places), -3, -2
-  )
+  own = jnp.sum(query[..., None, :, :] * places, axis=-1)[..., None]
+  own *= _aligned(jnp.eye(key.shape[-2], dtype=own.dtype), places)
+  scores = products[..., 0, :, :, :] + jnp.swapaxes(own, -3, -2)
   written, erased = _to_write(inputs), None
   if erase is not None:
     inverse = _unit_lower_inverse(products[..., 1, :, -1, :])
@@ -209,23 +212,13 @@ def _within(inputs: Inputs) -> _Chunk:
   )
 
 
-def _stacked(arrays: Sequence[Float[Array, '*c l k']]) -> Float[Array, '*c s l k']:
-  """Several readers or places side by side."""
-  return jnp.stack(arrays, axis=-3)
-
-
 def _merged(array: Float[Array, '*c s l k']) -> Float[Array, '*c w k']:
   """The rows of several readers or places one after another, w = s l."""
   return array.reshape(*array.shape[:-3], -1, array.shape[-1])
 
 
-def _unit(rows: Float[Array, '*c l k']) -> Float[Array, '*#c l l']:
-  """The unit matrix of as many rows, with axes of length 1 before it."""
-  return _aligned(jnp.eye(rows.shape[-2], dtype=rows.dtype), rows)
-
-
 def _aligned(square: Array, rows: Array) -> Array:
-  """A matrix with axes of length 1 before it, as many as rows have axes."""
+  """A matrix with axes of length 1 before it, so that it has as many as `rows`."""
   return square.reshape((1,) * (rows.ndim - 2) + square.shape)
 
 
@@ -279,9 +272,10 @@ def _products(
 ) -> Float[Array, '*c r l p l']:
   """Σ_k rows_i columns_j exp(reached_i − total_j) for j < i, else 0.
 
-  This is for each of r readers and of p places. If decays are vectors, l is a power of
-  2: the later half of the rows meets the first half of the columns at the end of that
-  half, so that no exponent is above 0, and each half is treated likewise.
+  The rows are those of r readers, the columns those of p places. If decays are vectors,
+  l must be a power of 2: the later half of the rows meets the first half of the columns
+  at the end of that half, so that no exponent is above 0, and each half is treated
+  likewise.
   """
   size = rows.shape[-2]
   if total.shape[-1] == 1:
@@ -290,12 +284,12 @@ def _products(
     decay = jnp.exp(jnp.where(before, between, -jnp.inf))  # else ∞ · 0 would occur
     return _all_products(rows, columns) * decay[..., None, :]
   if size == 1:
-    shape = *rows.shape[:-1], columns.shape[-3], 1
-    return jnp.zeros(shape, rows.dtype)
+    return jnp.zeros((*rows.shape[:-1], columns.shape[-3], 1), rows.dtype)
   half = size // 2
   middle = total[..., half - 1 : half, :]
   later = rows[..., half:, :] * jnp.exp(reached[..., half:, :] - middle)
   earlier = columns[..., :half, :] * jnp.exp(middle - total[..., :half, :])
+  # Along the first axis, so that there is no further one: see `_all_products`.
   halves = (
     jnp.concatenate([array[..., :half, :], array[..., half:, :]])
     for array in (rows, columns, reached, total)
@@ -309,10 +303,8 @@ def _products(
 def _all_products(
   rows: Float[Array, '*c r l k'], columns: Float[Array, '*c p l k']
 ) -> Float[Array, '*c r l p l']:
-  """The products of the rows of all readers with the columns of all places.
-
-  As one product of matrices: with eight axes, products crash on CPUs (jaxlib 0.10.2).
-  """
+  """The products of the rows of all readers with the columns of all places."""
+  # One product of matrices: with eight axes, products crash on CPUs (jaxlib 0.10.2).
   found = _merged(rows) @ jnp.swapaxes(_merged(columns), -1, -2)
   return found.reshape(*rows.shape[:-1], *columns.shape[-3:-1])
 
