@@ -130,7 +130,7 @@ a query of attention that is not causal does not see itself
   - context_mask(n) | np.eye(n, dtype=bool)
   + context_mask(n)
 keys of a chunk decay from its start, not to its end
-  zoo/mixers/linear_state.py: mixers/test_linear_state.py
+  zoo/mixers/recurrence.py: mixers/test_linear_state.py
   - jnp.exp(last - total)[..., None, :, :] * places
   + jnp.exp(total)[..., None, :, :] * places
 the inverse of a pole of S4D is not conjugated

@@ -26,8 +26,8 @@ from tests.mixers.loops import (
   unit,
   warm,
 )
-from zoo.mixers.linear_state import over_tokens
 from zoo.mixers.log_linear import _step, pair_weights
+from zoo.mixers.recurrence import over_tokens
 
 _S = W // H
 

@@ -14,9 +14,9 @@ from tests.mixers.golden import golden
 from tests.mixers.loops import recur
 from tests.weights import drawn
 from zoo.mixers import ForgettingAttention, Site
-from zoo.mixers.linear_state import Inputs, chunkwise, over_tokens, scan
 from zoo.mixers.log_linear import pair_weights
 from zoo.mixers.mamba3 import trapezoid, turn, write_and_read
+from zoo.mixers.recurrence import Inputs, chunkwise, over_tokens, scan
 from zoo.mixers.titans import Descent, descend
 
 _STEPS = 3  # of gated_delta_product

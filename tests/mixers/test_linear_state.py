@@ -11,7 +11,7 @@ import pytest
 from tests.compare import assert_close
 from tests.marks import mostly_full
 from tests.mixers.loops import EXACT, recur, sigmoid, softplus
-from zoo.mixers.linear_state import Inputs, chunkwise, scan
+from zoo.mixers.recurrence import Inputs, chunkwise, scan
 
 _B, _N, _H, _K, _V = 2, 21, 2, 4, 3  # two chunks of 16, the last one padded
 # The size of a decay, whether β is given, what is erased: with the key where it was

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError
 from zoo.core.registry import mixers
 from zoo.mixers.attention import check_rotary, context_mask, rotate
-from zoo.mixers.linear_state import HeadState, Inputs, LinearState, Past, State
+from zoo.mixers.linear_state import HeadState, LinearState, Past, State
 from zoo.mixers.mixer import (
   Linear,
   LowRank,
@@ -32,6 +32,7 @@ from zoo.mixers.mixer import (
   unsplit,
   widen,
 )
+from zoo.mixers.recurrence import Inputs
 from zoo.mixers.short_convolution import ShortConvolution
 
 

@@ -13,17 +13,7 @@ from jaxtyping import Array, Float
 from zoo.core import values
 from zoo.core.registry import mixers
 from zoo.mixers.decay import KeyRates, Rate
-from zoo.mixers.linear_state import (
-  QKV,
-  HeadState,
-  Inputs,
-  Past,
-  State,
-  decayed,
-  delta_rule,
-  normalize,
-  recurrence,
-)
+from zoo.mixers.linear_state import QKV, HeadState, Past, State, normalize
 from zoo.mixers.mixer import (
   Activation,
   Memory,
@@ -35,6 +25,7 @@ from zoo.mixers.mixer import (
   split_heads,
   widen,
 )
+from zoo.mixers.recurrence import Inputs, decayed, delta_rule, recurrence
 
 Negative = Annotated[
   bool,

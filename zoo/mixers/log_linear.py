@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from zoo.core import values
 from zoo.core.registry import mixers
 from zoo.mixers.decay import Mamba2Block
-from zoo.mixers.linear_state import Inputs, Past, State, over_tokens
+from zoo.mixers.linear_state import Past, State
 from zoo.mixers.mixer import (
   Memory,
   Read,
@@ -25,6 +25,7 @@ from zoo.mixers.mixer import (
   split_heads,
   widen,
 )
+from zoo.mixers.recurrence import Inputs, over_tokens
 
 NumLevels = Annotated[
   int,

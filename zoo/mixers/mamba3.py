@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from zoo.core import values
 from zoo.core.registry import mixers
 from zoo.mixers.decay import rate_bias
-from zoo.mixers.linear_state import Inputs, LinearState, Past, State, recurrence
+from zoo.mixers.linear_state import LinearState, Past, State
 from zoo.mixers.mixer import (
   Memory,
   Read,
@@ -28,6 +28,7 @@ from zoo.mixers.mixer import (
   unsplit,
   widen,
 )
+from zoo.mixers.recurrence import Inputs, recurrence
 
 TurningSize = Annotated[
   int, values.size(minimum=4, about='N, the entries of B and C; half of them turn.')

@@ -8,17 +8,9 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.core.registry import mixers
-from zoo.mixers.linear_state import (
-  HeadState,
-  Inputs,
-  Past,
-  State,
-  normalize,
-  over_tokens,
-  recurrence,
-  update,
-)
+from zoo.mixers.linear_state import HeadState, Past, State, normalize
 from zoo.mixers.mixer import Memory, Read, Site, Tokens, project, split, widen
+from zoo.mixers.recurrence import Inputs, over_tokens, recurrence, update
 
 _LEAST = 0.25  # the least Λ, as in the authors' code
 

@@ -12,14 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.core.registry import mixers
-from zoo.mixers.linear_state import (
-  Inputs,
-  LinearState,
-  Past,
-  State,
-  normalize,
-  recurrence,
-)
+from zoo.mixers.linear_state import LinearState, Past, State, normalize
 from zoo.mixers.mixer import (
   LowRank,
   Memory,
@@ -33,6 +26,7 @@ from zoo.mixers.mixer import (
   split_heads,
   widen,
 )
+from zoo.mixers.recurrence import Inputs, recurrence
 
 _FASTEST = math.exp(-0.5)  # −log of the fastest decay
 # How much of the token before a channel n of w starts with: 1 − (n/w)^p.

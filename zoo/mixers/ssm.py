@@ -18,7 +18,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import mixers
 from zoo.mixers.convolution import causal_convolution, toeplitz
 from zoo.mixers.decay import log_rates, rate_bias
-from zoo.mixers.linear_state import LinearState, Past, State, over_tokens
+from zoo.mixers.linear_state import LinearState, Past, State
 from zoo.mixers.mixer import (
   Memory,
   Mixer,
@@ -34,6 +34,7 @@ from zoo.mixers.mixer import (
   widen,
   widened,
 )
+from zoo.mixers.recurrence import over_tokens
 from zoo.mixers.short_convolution import ShortConvolution
 
 

@@ -12,8 +12,9 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.core.registry import mixers
-from zoo.mixers.linear_state import QKV, HeadState, Past, State, normalize, over_tokens
+from zoo.mixers.linear_state import QKV, HeadState, Past, State, normalize
 from zoo.mixers.mixer import Memory, Read, Site, Tokens, project, widen
+from zoo.mixers.recurrence import over_tokens
 
 # ∇ with respect to k M, from k M, the key and the value.
 Gradient = Callable[

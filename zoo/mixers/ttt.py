@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int
 
 from zoo.core import values
 from zoo.core.registry import mixers
-from zoo.mixers.linear_state import Inputs, chunkwise, in_chunks, joined, update
 from zoo.mixers.mixer import (
   Mixer,
   Site,
@@ -24,6 +23,7 @@ from zoo.mixers.mixer import (
   split,
   widen,
 )
+from zoo.mixers.recurrence import Inputs, chunkwise, in_chunks, joined, update
 
 MiniBatchSize = Annotated[
   int, values.size(about='Tokens whose gradients are taken at the same weights.')

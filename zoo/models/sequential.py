@@ -14,7 +14,7 @@ from zoo.core.exact_forms import Recurrence
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import models
 from zoo.core.values import choice
-from zoo.mixers.linear_state import Inputs, chunkwise, delta_rule
+from zoo.mixers.recurrence import Inputs, chunkwise, delta_rule
 from zoo.models.arguments import InitScale
 
 # For each rule: whether the decays α are trained as well as the writes K, and whether a
