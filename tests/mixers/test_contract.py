@@ -16,8 +16,8 @@ from tests.compare import assert_close, refuses
 from tests.compiled import built
 from tests.marks import mostly_full
 from tests.mixers.loops import B, H, W, tokens, warm
-from tests.scans import carried
 from tests.settings import isotropic
+from tests.traced import carried
 from zoo.mixers import Site
 
 _every_mixer = pytest.mark.parametrize('name', zoo.list_mixers())

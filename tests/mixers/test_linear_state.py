@@ -1,7 +1,6 @@
 """The recurrence of the linear-state family, and its three forms."""
 
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ import pytest
 from tests.compare import assert_close
 from tests.marks import mostly_full
 from tests.mixers.loops import EXACT, recur, sigmoid, softplus
+from tests.traced import equations
 from zoo.mixers.recurrence import Inputs, chunkwise, scan
 
 _B, _N, _H, _K, _V = 2, 21, 2, 4, 3  # two chunks of 16, the last one padded
@@ -139,11 +139,19 @@ def test_strong_decay_does_not_overflow(kind):
 
 
 @_every_kind
-def test_no_product_has_eight_axes_with_models_side_by_side(kind):
-  """jaxlib 0.10.2 crashes at such products on CPUs."""
+def test_sums_have_at_most_six_axes_with_models_side_by_side(kind):
+  """Of seven, jaxlib 0.10.2 crashes at some on CPUs; at products, of eight."""
   inputs, state = _inputs(kind, 'float32'), _state('float32')
+
+  def loss(inputs, state):
+    outputs, last = chunkwise(inputs, state)
+    return jnp.square(outputs).sum() + jnp.square(last).sum()
+
   both = jax.tree.map(lambda array: jnp.stack([array] * 2), (inputs, state))
-  text = str(jax.make_jaxpr(jax.vmap(jax.checkpoint(chunkwise)))(*both))
-  shapes = re.findall(r':\w+\[([\d,]*)\] = dot_general', text)
-  assert shapes
-  assert max(shape.count(',') + 1 for shape in shapes) < 8
+  traced = jax.make_jaxpr(jax.vmap(jax.grad(loss, argnums=(0, 1))))(*both)
+  summed = [
+    equation.invars[0].aval.ndim
+    for equation in equations(traced.jaxpr)
+    if equation.primitive.name in ('reduce_sum', 'dot_general')
+  ]
+  assert 4 <= max(summed) <= 6

@@ -13,7 +13,7 @@ from tests.compare import assert_close
 from tests.marks import mostly_full
 from tests.models import bodies
 from tests.models.bodies import D
-from tests.scans import carried
+from tests.traced import carried
 from tests.weights import drawn
 
 _W = 4

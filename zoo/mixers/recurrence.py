@@ -117,12 +117,17 @@ def chunkwise(
   that nothing overflows. `chunk_size` must be a power of 2 if decays are vectors or
   `inputs.erase` is given.
   """
-  n = inputs.query.shape[1]
+  b, n = inputs.query.shape[:2]
   chunk_size = min(chunk_size, 1 << (n - 1).bit_length())
 
   def chunks(array: Array) -> Array:
-    """`[m, b, h, l, …]`; the padding neither decays, writes nor erases."""
-    return jnp.moveaxis(in_chunks(array, chunk_size), 3, 2)
+    """`[c, h, l, …]`, c = b m; the padding neither decays, writes nor erases."""
+    array = jnp.moveaxis(in_chunks(array, chunk_size), 0, 1)
+    return jnp.swapaxes(array.reshape(-1, *array.shape[2:]), 1, 2)
+
+  def in_order(array: Array) -> Array:
+    """`[m, b, h, …]`."""
+    return jnp.moveaxis(array.reshape(b, -1, *array.shape[1:]), 1, 0)
 
   def body(state: Array, parts: _Chunk) -> tuple[Array, Array]:
     written = parts.written
@@ -131,7 +136,8 @@ def chunkwise(
     outputs = parts.query @ state + parts.scores @ written
     return parts.decay * state + jnp.swapaxes(parts.key, -1, -2) @ written, outputs
 
-  state, outputs = jax.lax.scan(body, state, _within(jax.tree.map(chunks, inputs)))
+  parts = _within(jax.tree.map(chunks, inputs))
+  state, outputs = jax.lax.scan(body, state, jax.tree.map(in_order, parts))
   return joined(jnp.moveaxis(outputs, 2, 3), n), state
 
 
@@ -142,16 +148,20 @@ class _Chunk(NamedTuple):
   erase there comes after it, w = 2 l.
   """
 
-  query: Float[Array, '*c l k']  # decayed from the start of the chunk
-  scores: Float[Array, '*c l w']
-  written: Float[Array, '*c w v']
-  erased: Float[Array, '*c w k'] | None
-  key: Float[Array, '*c w k']  # decayed to the end of the chunk
-  decay: Float[Array, '*c g 1']  # of the state
+  query: Float[Array, 'c h l k']  # decayed from the start of the chunk
+  scores: Float[Array, 'c h l w']
+  written: Float[Array, 'c h w v']
+  erased: Float[Array, 'c h w k'] | None
+  key: Float[Array, 'c h w k']  # decayed to the end of the chunk
+  decay: Float[Array, 'c h g 1']  # of the state
 
 
 def _within(inputs: Inputs) -> _Chunk:
-  """The chunks of inputs `[*c, l, …]`."""
+  """The chunks of inputs `[c, h, l, …]`.
+
+  With an axis each for b and m, arrays would have seven with models side by side, and
+  jaxlib 0.10.2 crashes on CPUs at sums over some axes of those.
+  """
   query, key, _, log_decay, _, erase, erase_key = inputs
   if log_decay is None:
     log_decay = jnp.zeros_like(key[..., :1])
@@ -194,7 +204,7 @@ def _within(inputs: Inputs) -> _Chunk:
   )
 
 
-def _merged(array: Float[Array, '*c s l k']) -> Float[Array, '*c w k']:
+def _merged(array: Float[Array, 'c h s l k']) -> Float[Array, 'c h w k']:
   """The rows of several readers or places one after another, w = s l."""
   return array.reshape(*array.shape[:-3], -1, array.shape[-1])
 
@@ -231,7 +241,7 @@ def _to_write(inputs: Inputs) -> Array:
   return inputs.write[..., None] * inputs.value
 
 
-def _unit_lower_inverse(lower: Float[Array, '*c l l']) -> Float[Array, '*c l l']:
+def _unit_lower_inverse(lower: Float[Array, 'c h l l']) -> Float[Array, 'c h l l']:
   """(I + L)⁻¹ for L below the diagonal, of a size that is a power of 2, by halving.
 
   On CPUs many small triangular solves are slow to run and to compile.
@@ -240,18 +250,18 @@ def _unit_lower_inverse(lower: Float[Array, '*c l l']) -> Float[Array, '*c l l']
   if size <= 2:  # L² = 0
     return jnp.broadcast_to(jnp.eye(size, dtype=lower.dtype), lower.shape) - lower
   half = size // 2
-  corners = jnp.concatenate([lower[..., :half, :half], lower[..., half:, half:]])
-  first, second = jnp.split(_unit_lower_inverse(corners), 2)
+  corners = _as_heads(lower[..., :half, :half], lower[..., half:, half:])
+  first, second = _of_heads(_unit_lower_inverse(corners))
   below = -second @ lower[..., half:, :half] @ first
   return jnp.block([[first, jnp.zeros_like(first)], [below, second]])
 
 
 def _products(
-  rows: Float[Array, '*c r l k'],
-  columns: Float[Array, '*c p l k'],
-  reached: Float[Array, '*c r l g'],
-  total: Float[Array, '*c 1 l g'],
-) -> Float[Array, '*c r l p l']:
+  rows: Float[Array, 'c h r l k'],
+  columns: Float[Array, 'c h p l k'],
+  reached: Float[Array, 'c h r l g'],
+  total: Float[Array, 'c h 1 l g'],
+) -> Float[Array, 'c h r l p l']:
   """Σ_k rows_i columns_j exp(reached_i − total_j) for j < i, else 0.
 
   The rows are those of r readers, the columns those of p places. If decays are vectors,
@@ -259,33 +269,46 @@ def _products(
   at the end of that half, so that no exponent is above 0, and each half is treated
   likewise.
   """
-  size = rows.shape[-2]
+  size, places = rows.shape[-2], columns.shape[2]
   if total.shape[-1] == 1:
     before = _aligned(jnp.tri(size, k=-1, dtype=bool), rows)
     between = reached - jnp.swapaxes(total, -1, -2)
     decay = jnp.exp(jnp.where(before, between, -jnp.inf))  # else ∞ · 0 would occur
-    return _all_products(rows, columns) * decay[..., None, :]
+    return _all_products(rows, columns, jnp.concatenate([decay] * places, axis=-1))
   if size == 1:
-    return jnp.zeros((*rows.shape[:-1], columns.shape[-3], 1), rows.dtype)
+    return jnp.zeros((*rows.shape[:-1], places, 1), rows.dtype)
   half = size // 2
   middle = total[..., half - 1 : half, :]
   later = rows[..., half:, :] * jnp.exp(reached[..., half:, :] - middle)
   earlier = columns[..., :half, :] * jnp.exp(middle - total[..., :half, :])
-  # Along the first axis, so that there is no further one: see `_all_products`.
   halves = (
-    jnp.concatenate([array[..., :half, :], array[..., half:, :]])
+    _as_heads(array[..., :half, :], array[..., half:, :])
     for array in (rows, columns, reached, total)
   )
-  first, second = jnp.split(_products(*halves), 2)
+  first, second = _of_heads(_products(*halves))
   below = _all_products(later, earlier)
   above = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
   return jnp.concatenate([above, jnp.concatenate([below, second], axis=-1)], axis=-3)
 
 
 def _all_products(
-  rows: Float[Array, '*c r l k'], columns: Float[Array, '*c p l k']
-) -> Float[Array, '*c r l p l']:
+  rows: Float[Array, 'c h r l k'],
+  columns: Float[Array, 'c h p m k'],
+  factors: Float[Array, 'c h r l w'] | None = None,
+) -> Float[Array, 'c h r l p m']:
   """The products of the rows of all readers with the columns of all places."""
-  # One product of matrices: with eight axes, products crash on CPUs (jaxlib 0.10.2).
   found = _merged(rows) @ jnp.swapaxes(_merged(columns), -1, -2)
-  return found.reshape(*rows.shape[:-1], *columns.shape[-3:-1])
+  if factors is not None:
+    found *= _merged(factors)
+  return found.reshape(*rows.shape[:-1], *columns.shape[2:-1])
+
+
+def _as_heads(first: Array, second: Array) -> Array:
+  """Both as twice as many heads, so that heads stay with the devices that have them."""
+  both = jnp.stack([first, second], axis=2)
+  return both.reshape(first.shape[0], -1, *first.shape[2:])
+
+
+def _of_heads(both: Array) -> tuple[Array, Array]:
+  """What `_as_heads` has joined."""
+  return both[:, ::2], both[:, 1::2]
