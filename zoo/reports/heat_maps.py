@@ -21,7 +21,7 @@ from zoo.reports.style import (
   WIDTH,
   Figure,
   in_style,
-  label_log_axis,
+  label_log_axes,
 )
 
 
@@ -76,7 +76,7 @@ def plot_heat_maps(
     )
     bar.set_label(names[scale])
     if bar.ax.get_xscale() == 'log':
-      label_log_axis(bar.ax.xaxis)
+      label_log_axes(bar.ax)
     else:
       bar.ax.locator_params('x', nbins=5)
   if title:

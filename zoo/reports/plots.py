@@ -25,7 +25,7 @@ from zoo.reports.style import (
   WIDTH,
   Figure,
   in_style,
-  label_log_axis,
+  label_log_axes,
   legend_above,
   legend_below,
   sparse_markers,
@@ -186,7 +186,7 @@ def render_figure(panels: Sequence[Panel]) -> Figure:
   for position, panel in enumerate(panels, start=1):
     axes = figure.add_subplot(rows, columns, position)
     _render_panel(axes, panel, _looks(panel.series))
-    _label_log_axes(axes, panel)
+    label_log_axes(axes)
     axes.set_title(panel.key, loc='left', fontweight='bold')
     lines = _name_ticks(axes, panel.x_names, width / columns)
     legend_below(axes, width / columns, lines)
@@ -217,8 +217,8 @@ def render_grid(
     _render_panel(axes, panel, looks)
     axes.set_title(panel.key, parse_math=False)
     _name_ticks(axes, panel.x_names, figure.get_figwidth() / columns)
-  for number, (axes, panel) in enumerate(zip(every, panels, strict=False)):
-    _label_log_axes(axes, panel)  # when all that share an axis are drawn
+  for number, axes in enumerate(every[: len(panels)]):
+    label_log_axes(axes)  # when all that share an axis are drawn
     if number % columns and sharey:
       axes.set_ylabel('')
   several = len(panels) > 1
@@ -244,12 +244,6 @@ def _render_panel(axes: Axes, panel: Panel, looks: _Looks) -> None:
   axes.set_ylabel(panel.y_axis, parse_math=False)
   for one in panel.series:
     _render_series(axes, one, looks[one.name, one.kind])
-
-
-def _label_log_axes(axes: Axes, panel: Panel) -> None:
-  for axis, scale in ((axes.xaxis, panel.x_scale), (axes.yaxis, panel.y_scale)):
-    if scale == 'log':
-      label_log_axis(axis)
 
 
 def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:

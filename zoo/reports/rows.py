@@ -15,7 +15,7 @@ from zoo.reports.style import (
   MARKERS,
   Figure,
   in_style,
-  label_log_axis,
+  label_log_axes,
   legend_above,
 )
 
@@ -75,10 +75,8 @@ def plot_rows(
         label=label,
       )
     axes.set_title(title, parse_math=False)
-    if axes.get_xscale() == 'log':
-      label_log_axis(axes.xaxis)
-    else:
-      axes.xaxis.set_major_formatter('{x:g}')
+    axes.xaxis.set_major_formatter('{x:g}')
+    label_log_axes(axes)
   drawn[0].set_yticks(range(len(rows)), rows, parse_math=False)
   drawn[0].set_ylim(len(rows) - 0.4, -0.6)  # the first row is not on the frame
   figure.supxlabel(x_axis)

@@ -18,7 +18,6 @@ from typing import Any
 import matplotlib.figure
 import matplotlib.style
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
 from matplotlib.textpath import TextPath
@@ -190,16 +189,19 @@ def sparse_markers(
   return {'marker': marker, 'markevery': (start, step)}
 
 
-def label_log_axis(axis: Axis) -> None:
-  """Plain numbers at enough ticks, where by default there are powers of ten."""
-  axis.set_major_formatter('{x:g}')
-  axis.set_minor_locator(NullLocator())
-  low, high = sorted(axis.get_view_interval())
-  if high < 3 * low:
-    axis.set_major_locator(MaxNLocator(5))
-  elif high < 300 * low:
-    parts = (1, 1.5, 2, 3, 5, 7) if high < 20 * low else (1, 2, 5)
-    axis.set_major_locator(LogLocator(subs=parts, numticks=30))
+def label_log_axes(axes: Axes) -> None:
+  """Plain numbers at enough ticks, where log axes have powers of ten by default."""
+  for axis in (axes.xaxis, axes.yaxis):
+    if axis.get_scale() != 'log':
+      continue
+    axis.set_major_formatter('{x:g}')
+    axis.set_minor_locator(NullLocator())
+    low, high = sorted(axis.get_view_interval())
+    if high < 3 * low:
+      axis.set_major_locator(MaxNLocator(5))
+    elif high < 300 * low:
+      parts = (1, 1.5, 2, 3, 5, 7) if high < 20 * low else (1, 2, 5)
+      axis.set_major_locator(LogLocator(subs=parts, numticks=30))
 
 
 def _num_columns(labels: Iterable[str], width: float) -> int:
