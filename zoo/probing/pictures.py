@@ -139,7 +139,7 @@ def plot_task_shifts(found: Sequence[TaskShift], against: str) -> Figure:
   points = [
     point if point.value > least else point._replace(value=math.nan) for point in points
   ]
-  return plot_rows({'': points}, 'loss (log scale)', colours, value='log')
+  return plot_rows({'': points}, 'loss (log scale)', colours, x_scale='log')
 
 
 def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from zoo.reports.style import (
   BLACK,
-  DASHES,
   MARKERS,
   Figure,
   in_style,
@@ -37,28 +36,24 @@ def plot_rows(
   x_axis: str,
   colours: Mapping[str, str],
   *,
-  levels: Mapping[str, float] | None = None,
-  **x_scale: Any,
+  level: float | None = None,
+  x_scale: str = 'linear',
 ) -> Figure:
   """Points in panels by their titles, which share their rows, from the top down.
 
   Rows stand in the order in which they first occur, and the points of a row in that of
-  `colours`, which has the colour of each label. `levels` are vertical lines by their
-  names in the legend; that of an empty name is solid. `x_scale` is that of matplotlib's
-  `set_xscale`, such as `value='log'`, if it is not linear.
+  `colours`, which has the colour of each label. At `level` there is a vertical line.
+  `x_scale` may be 'log'.
   """
   every = list(itertools.chain(*panels.values()))
   rows = list(dict.fromkeys(one.row for one in every))
   labels = [label for label in colours if any(one.label == label for one in every)]
-  dashes = itertools.cycle(DASHES)
-  looks = {name: next(dashes) if name else '-' for name in levels or {}}
   figure = Figure(1.5 + max(0.28, 0.08 * (len(labels) + 1)) * len(rows))
   drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
   for axes, (title, points) in zip(drawn, panels.items(), strict=True):
-    if x_scale:
-      axes.set_xscale(**x_scale)
-    for name, level in (levels or {}).items():
-      axes.axvline(level, color=BLACK, linestyle=looks[name], linewidth=1, label=name)
+    axes.set_xscale(x_scale)
+    if level is not None:
+      axes.axvline(level, color=BLACK, linewidth=1)
     for number, label in enumerate(labels):
       shift = _APART * (number - (len(labels) - 1) / 2)
       of = [one for one in points if one.label == label]

@@ -192,7 +192,7 @@ def effects(found: Sequence[Change]) -> Figure:
     point = Point(one.row.model, one.row.guess, 100 * share.mean, 100 * share.half)
     panels[one.row.task].append(point)
   axis = 'change of the loss, in % of that with the guess 0; below 0 the guess helps'
-  return plot_rows(panels, axis, _COLOURS, levels={'': 0.0})
+  return plot_rows(panels, axis, _COLOURS, level=0.0)
 
 
 def by_context(rows: Sequence[Row]) -> Figure:
