@@ -74,10 +74,11 @@ def _without_examples(predictors: Sequence[Predictor], prompt: Prompt) -> Array:
 def _of_token(
   guess: InitialGuess, x: Float[np.ndarray, 'p d'], task: Task
 ) -> LinearFit:
-  if not guess.is_affine:
-    return _fit(x, np.asarray(guess(jnp.asarray(x))), task)
-  weights, bias = guess.affine()
   one = guess.num_outputs == 1
+  if not guess.is_affine:
+    guesses = np.asarray(guess(jnp.asarray(x)))
+    return _fit(x, guesses[:, 0] if one else guesses, task)
+  weights, bias = guess.affine()
   return _exact(*((weights[:, 0], bias[0]) if one else (weights, bias)), task)
 
 
@@ -93,10 +94,7 @@ def _fit(
   half = len(x) // 2
   inputs = np.column_stack([x, np.ones(len(x))]).astype(np.float64)
   outputs = guesses.astype(np.float64)
-  found = np.linalg.lstsq(inputs[:half], outputs[:half].reshape(half, -1))[0]
-  found = found.reshape(-1, *np.shape(outputs)[1:])
-  if task.num_outputs == 1:  # the guess may be `[p, 1]`
-    found, outputs = found.reshape(-1), outputs.reshape(-1)
+  found = np.linalg.lstsq(inputs[:half], outputs[:half])[0]
   rest = outputs[half:] - inputs[half:] @ found
   whole = outputs[half:] - outputs[half:].mean(axis=0)
   varies = np.sum(whole**2)
