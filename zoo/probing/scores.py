@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 
@@ -66,7 +65,7 @@ def risks(
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   batches = sample_batches(task, seed, num_prompts, BATCH_SIZE)
-  return Risks(**_risks(subject, other, task, batches))
+  return _risks(subject, other, task, batches)
 
 
 def score(subject: Predictor, other: Predictor, evaluation_set: EvaluationSet) -> Score:
@@ -81,7 +80,7 @@ def score(subject: Predictor, other: Predictor, evaluation_set: EvaluationSet) -
     for start in range(0, num_prompts, _OF_SETS)
   )
   return Score(
-    **_risks(subject, other, task, batches),
+    **vars(_risks(subject, other, task, batches)),
     evaluation_set=evaluation_set.name,
     version=evaluation_set.version,
     sha256=evaluation_set.sha256,
@@ -92,17 +91,17 @@ def score(subject: Predictor, other: Predictor, evaluation_set: EvaluationSet) -
 
 def _risks(
   subject: Predictor, other: Predictor, task: Task, batches: Iterable[Prompt]
-) -> dict[str, Any]:
+) -> Risks:
   both, loss = [subject, other], loss_of(task)
   one, two = gather(lambda prompt: run(losses_at_query, both, prompt, loss), batches)
   optimal_risk = None
   if theory.covers(task):
     optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
-  return {
-    'risk': estimate(one),
-    'other_risk': estimate(two),
-    'risk_difference': estimate(one - two),
-    'exact_risk': known_risk(subject, task),
-    'other_exact_risk': known_risk(other, task),
-    'optimal_risk': optimal_risk,
-  }
+  return Risks(
+    risk=estimate(one),
+    other_risk=estimate(two),
+    risk_difference=estimate(one - two),
+    exact_risk=known_risk(subject, task),
+    other_exact_risk=known_risk(other, task),
+    optimal_risk=optimal_risk,
+  )
