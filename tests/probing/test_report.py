@@ -12,18 +12,19 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.probing.models import TASK, Softmax, biased, keep_shifts, report_of_softmax
-from tests.settings import general, isotropic
+from tests.settings import curve_key, general, isotropic
 from tests.wrapped import Wrapped
 from zoo import theory
 from zoo.measure.intervals import Estimate
-from zoo.probing import implicit_algorithm, probe, sampled_algorithm, summary
-from zoo.probing.page import page
-from zoo.probing.pictures import (
-  attention_of,
-  names_of_tokens,
-  pictures,
-  plot_attention,
+from zoo.probing import (
+  implicit_algorithm,
+  mean_attention,
+  probe,
+  sampled_algorithm,
+  summary,
 )
+from zoo.probing.page import page
+from zoo.probing.pictures import pictures, plot_attention, plot_attention_on
 from zoo.probing.verdicts import judge, judge_by_samples
 from zoo.tasks.baselines import Zero
 from zoo.theory import constructions
@@ -115,18 +116,16 @@ def test_two_steps_are_judged_by_samples_too():
 def test_a_transformer_has_a_map_of_its_attention():
   task = isotropic(3, 12)
   model = zoo.models.Transformer(3, 12, num_layers=1, width=8, rngs=nnx.Rngs(0))
-  maps = attention_of(model, task)
-  (weights,) = maps.values()
+  prompt = task.sample(curve_key(), 256)
+  weights = np.asarray(mean_attention(model, prompt)['layers.0'])
   assert weights.shape == (2, 25, 25)
-  tokens = names_of_tokens(model, maps)
-  assert tokens[:2] == ['x_1', 'y_1']
-  figure = plot_attention(maps, tokens)
+  figure: Any = plot_attention_on(model, task)
   axes = [one for one in figure.axes if one.images]
   assert [one.get_title() for one in axes] == [
     f'layers.0, head {head}: to {weights[head, -1].max():.2g}' for head in range(2)
   ]
   names = [label.get_text() for label in axes[0].get_yticklabels()]
-  assert names[0] == '$x_{1}$'
+  assert names[:2] == ['$x_{1}$', '$y_{2}$']
   assert names[-2:] == ['$y_{11}$', '$x_{q}$']
   expected = [row / max(row) for row in weights[1]]
   drawn = np.asarray(axes[1].images[0].get_array())

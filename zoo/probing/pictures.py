@@ -19,7 +19,7 @@ from zoo.core.errors import in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.predict import run, sample_batches
 from zoo.models.token_model import TokenModel
-from zoo.models.tokens import num_tokens, token_names
+from zoo.models.tokens import token_names
 from zoo.probing.activations import mean_attention
 from zoo.probing.attention_heads import Head
 from zoo.probing.implicit import ImplicitAlgorithm
@@ -60,7 +60,7 @@ def pictures(
       report.comparison and plot_by_examples({_MODEL: report.comparison})
     ),
     'step_matrix': lambda: report.algorithm and plot_step_matrix(report.algorithm),
-    'attention': lambda: _plot_attention_of(subject, task),
+    'attention': lambda: plot_attention_on(subject, task),
     'heads': lambda: report.heads and plot_heads(report.heads),
     'out_of_distribution': lambda: (
       report.task_shifts and plot_task_shifts(report.task_shifts, report.against)
@@ -200,33 +200,23 @@ def _over_largest(entries: Float[np.ndarray, '*n']) -> Float[np.ndarray, '*n']:
   return entries / (np.abs(entries).max() or 1.0)
 
 
-def _plot_attention_of(subject: Predictor, task: Task) -> Figure | None:
-  maps = attention_of(subject, task)
-  return plot_attention(maps, names_of_tokens(subject, maps)) if maps else None
+def plot_attention_on(subject: Predictor, task: Task) -> Figure | None:
+  """The mean attention on 256 prompts of a task; None for subjects without any.
 
-
-def attention_of(
-  subject: Predictor, task: Task
-) -> dict[str, Float[np.ndarray, 'h q k']]:
-  """The mean attention on 256 prompts, by layer; empty for subjects without layers."""
+  The tokens of a TokenModel have the names of what they hold, others have numbers.
+  """
   if not isinstance(subject, nnx.Module):
-    return {}
-  prompt = next(sample_batches(task, 0, 256, 256))
-  maps = mean_attention(subject, prompt)
-  return {name: np.asarray(weights) for name, weights in maps.items()}
-
-
-def names_of_tokens(
-  subject: Predictor, maps: Mapping[str, Float[np.ndarray, 'h q k']]
-) -> list[str]:
-  """The contents of a TokenModel's tokens; numbers for the tokens of other models."""
-  count = max(weights.shape[1] for weights in maps.values())
+    return None
+  found = mean_attention(subject, next(sample_batches(task, 0, 256, 256)))
+  if not found:
+    return None
   if isinstance(subject, TokenModel):
-    context_length = next(
-      c for c in range(count) if num_tokens(subject.layout, c) == count
-    )
-    return token_names(subject.layout, context_length)
-  return [str(i) for i in range(1, count + 1)]
+    tokens = token_names(subject.layout, task.context_length)
+  else:
+    most = max(weights.shape[1] for weights in found.values())
+    tokens = [str(i) for i in range(1, most + 1)]
+  maps = {name: np.asarray(weights) for name, weights in found.items()}
+  return plot_attention(maps, tokens)
 
 
 def plot_attention(
