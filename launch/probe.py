@@ -71,8 +71,7 @@ def main() -> None:
     raise UserError(f'--out is {str(_OUT.value)!r}, which is not a folder')
   # Imported here so that a mistyped flag is reported at once.
   import zoo
-  from zoo.probing.page import page
-  from zoo.probing.pictures import pictures
+  from zoo.probing.pictures import page, pictures
 
   if _EVAL_SET.value is not None:
     zoo.evaluation_sets.find_spec(_EVAL_SET.value)

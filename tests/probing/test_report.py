@@ -23,8 +23,12 @@ from zoo.probing import (
   sampled_algorithm,
   summary,
 )
-from zoo.probing.page import page
-from zoo.probing.pictures import pictures, plot_attention, plot_attention_on
+from zoo.probing.pictures import (
+  page,
+  pictures,
+  plot_attention,
+  plot_attention_on,
+)
 from zoo.probing.verdicts import judge, judge_by_samples
 from zoo.tasks.baselines import Zero
 from zoo.theory import constructions
