@@ -14,6 +14,7 @@ from zoo.core.exact_forms import DeepRule
 from zoo.core.prompt import Prompt
 from zoo.core.registry import models
 from zoo.core.values import choice, truth
+from zoo.mixers.mixer import split
 from zoo.models.arguments import InitScale, NumHeads, NumLayers
 from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
 from zoo.models.linear_attention import LinearLayer
@@ -180,9 +181,8 @@ class SparseLayer(nnx.Module):
 
     def matrices() -> nnx.Param:
       normal = jax.random.normal(rngs.params(), (num_heads, *entries))
-      # Eager sharding would require a mesh.
-      axes = 'model', *(None for _ in entries)
-      return nnx.Param(init_scale * normal, out_sharding=axes, eager_sharding=False)
+      axes = split('model', *(None for _ in entries))
+      return nnx.Param(init_scale * normal, **axes)
 
     self.a = matrices()
     self.b = None if form == 'sparse' else matrices()

@@ -19,6 +19,7 @@ from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import models
 from zoo.core.values import size
+from zoo.mixers.mixer import split
 from zoo.models.arguments import InitialBias, InitialGuess, InitScale, NumHeads
 
 Hidden = Annotated[
@@ -54,10 +55,7 @@ class FourMatrices(nnx.Module):
 
     def matrices() -> nnx.Param:
       normal = jax.random.normal(rngs.params(), (num_heads, e, e))
-      # Eager sharding would require a mesh.
-      return nnx.Param(
-        init_scale * normal, out_sharding=('model', None, None), eager_sharding=False
-      )
+      return nnx.Param(init_scale * normal, **split('model', None, None))
 
     self.w_k, self.w_q = matrices(), matrices()
     self.w_v, self.w_p = matrices(), matrices()
