@@ -181,14 +181,6 @@ def test_call_takes_the_cheaper_path(monkeypatch, heads, d, c, through_rule):
   assert bool(taken) == through_rule
 
 
-def test_scores_hide_the_query_as_a_key_from_every_token():
-  model, prompt = _model('multi_head_lsa', 2, 3), _prompt(3, 7)
-  scores = np.asarray(nnx.jit(lambda m, p: m.scores(m.embed(p)))(model, prompt))
-  assert scores.shape == (_B, 2, 8, 8)
-  assert not np.any(scores[:, :, -1])
-  assert np.all(scores[:, :, :-1] != 0)
-
-
 def test_yq_lsa_starts_without_a_guess():
   model: Any = built(
     lambda: zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0))
