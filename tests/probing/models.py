@@ -6,13 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
 
 import zoo
 from tests.compiled import built
 from tests.settings import general, isotropic
-from zoo.probing import probe
 from zoo.tasks import LinearRegression
 
 
@@ -61,22 +59,13 @@ def tasks():
   ]
 
 
-def assert_within(estimate, exact, stderrs=4):
-  """The exact value is within some standard errors: one in 16,000 draws is not."""
-  assert abs(estimate.mean - exact) <= stderrs * estimate.stderr, (estimate, exact)
+def assert_within(estimate, exact):
+  """The exact value is within four standard errors: one in 16,000 draws is not."""
+  assert abs(estimate.mean - exact) <= 4 * estimate.stderr, (estimate, exact)
 
 
-def keep_shifts(monkeypatch, *names):
-  """Compiling takes most of the time of a shift."""
-  _keep(monkeypatch, 'shifts', names)
-
-
-def keep_baselines(monkeypatch, *names):
-  """Likewise for the baselines that a predictor is compared with."""
-  _keep(monkeypatch, 'baselines', names)
-
-
-def _keep(monkeypatch, method, names):
+def keep(monkeypatch, method, *names):
+  """Keeps some `shifts` or `baselines`; compiling takes most of the time of each."""
   every = getattr(LinearRegression, method)
 
   def kept(task):
@@ -86,12 +75,3 @@ def _keep(monkeypatch, method, names):
 
 
 TASK = isotropic(3, 4, prior_mean=0.5)
-
-
-@functools.cache
-def report_of_softmax():
-  """What has no learning rule, next to the posterior mean; some parts of its report."""
-  with pytest.MonkeyPatch.context() as patch:
-    keep_shifts(patch, 'scale_y=2')
-    keep_baselines(patch, 'gd', 'bayes')
-    return probe(Softmax(3), TASK, 'bayes', num_prompts=500)

@@ -1,6 +1,5 @@
 """The nearest algorithms from samples: of predictors whose algorithm is known."""
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,6 @@ _TASK = isotropic(_D, _C, prior_mean=2.0, noise_std=0.5)
 def sampled_algorithm(*given) -> Any:
   """As in zoo; its shares are None only where a test says so."""
   return probing.sampled_algorithm(*given)
-
-
-@functools.cache
-def _of_biased(task):
-  return sampled_algorithm(biased(), task)
 
 
 def test_gradient_descent_is_found_with_its_step_and_start():
@@ -102,7 +96,7 @@ def test_what_ignores_its_context_has_no_share():
 def test_of_a_learning_rule_they_are_as_exact_theory_says(task):
   """The rule also has an offset, which no step has."""
   exact: Any = probing.implicit_algorithm(biased(), task)
-  found = _of_biased(task)
+  found = sampled_algorithm(biased(), task)
   step = found.nearest_gd
   # Measured on other prompts, it is within some standard errors of the exact share, and
   # its own exact difference is hardly above the least one: 4 numbers are fitted to 8192

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,13 +16,6 @@ from zoo.probing import summary
 from zoo.probing.pictures import plot_task_shifts
 from zoo.probing.report import Report
 from zoo.probing.shifts import task_shift
-
-
-def reported(shifts) -> Report:
-  """A report of shifts against `gd`, and of nothing else."""
-  nothing = dict.fromkeys(field.name for field in dataclasses.fields(Report))
-  parts: Any = {'is_gradient_descent': False, 'verdict': '', 'failures': {}}
-  return Report(**nothing | parts | {'against': 'gd', 'task_shifts': shifts})
 
 
 def test_exact_and_sampled_losses_agree_where_both_are_known():
@@ -44,7 +36,7 @@ def test_exact_and_sampled_losses_agree_where_both_are_known():
   assert_within(noisy.other_risk, exact[1])
   assert quadrants.risk is not None
   assert (quadrants.exact_risk, quadrants.other_exact_risk) == (None, None)
-  report = reported([noisy, quadrants])
+  report = Report(False, '', 'gd', task_shifts=[noisy, quadrants])
   said = summary(report)
   assert f'{exact[0]:.6f}, exact' in said
   assert f'{quadrants.risk.mean:.6f} ± {quadrants.risk.stderr:.6f}' in said
@@ -75,7 +67,7 @@ def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so():
   assert kept.failure is None
   assert longer.risk is None
   assert longer.other_risk is not None
-  report = reported([kept, longer])
+  report = Report(False, '', 'gd', task_shifts=[kept, longer])
   assert f'context_length=8: {longer.failure}' in summary(report)
   shown = json.loads(report.to_json())['task_shifts']
   assert [one['risk'] is None for one in shown] == [False, True]
