@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from zoo import estimators, theory
 from zoo.core.errors import UserError, check_name, in_one_line
 from zoo.core.protocols import Layered, Predictor, Task
 from zoo.evaluation_sets import EvaluationSet
+from zoo.host.files import finite_or_null
 from zoo.measure.comparison import Comparison, compare
 from zoo.measure.intervals import Estimate
 from zoo.models.linear_attention import LinearAttention
@@ -60,7 +60,8 @@ class Report:
 
   def to_json(self) -> str:
     """The report as JSON; numbers that are not finite are null."""
-    return json.dumps(_plain(dataclasses.asdict(self)), indent=2, allow_nan=False)
+    content = finite_or_null(_plain(dataclasses.asdict(self)))
+    return json.dumps(content, indent=2, allow_nan=False)
 
 
 def references(task: Task) -> dict[str, Predictor]:
@@ -198,7 +199,7 @@ def _judge(task: Task, found: dict[str, Any]) -> tuple[bool, str]:
 
 
 def _plain(value: object) -> object:
-  """The value in JSON types; None for a number that is not finite."""
+  """The value in JSON types."""
   if isinstance(value, Estimate | Lens | LayerCurve):
     value = value._asdict()
   if isinstance(value, dict):
@@ -206,7 +207,5 @@ def _plain(value: object) -> object:
   if isinstance(value, list | tuple):
     return [_plain(part) for part in value]
   if isinstance(value, np.ndarray | np.generic):
-    return _plain(value.tolist())
-  if isinstance(value, float) and not math.isfinite(value):
-    return None
+    return value.tolist()
   return value
