@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from zoo import theory
 from zoo.core.errors import UserError
@@ -93,9 +93,8 @@ def _with_heads(model: Predictor) -> LinearAttention:
   return model
 
 
-@nnx.jit  # otherwise each operation would be a program
-def _algebra(model: LinearAttention) -> tuple[Array, Array]:
-  return model.head_algebra()
+# Otherwise each operation would be a program.
+_algebra = nnx.jit(LinearAttention.head_algebra)
 
 
 def _square(one: LearningRule, other: LearningRule, task: Task) -> float:

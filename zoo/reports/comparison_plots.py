@@ -48,8 +48,7 @@ def plot_by_examples(
     label = 'bayes, the least possible' if name == 'bayes' else name
     looks.append((f'{label}{of}', 'dashed curve', colours[name], one))
   shown = [one for look in looks for one in _series(*look, least)]
-  medians = [one for one in shown if one.name == _OF_MEDIANS]
-  shown = [one for one in shown if one.name != _OF_MEDIANS] + medians
+  shown.sort(key=lambda one: one.name == _OF_MEDIANS)  # which come last
   y_axis = f'loss (log scale)\n{loss}'.strip()
   axes = 'number of examples before the query', y_axis
   panels = [Panel('', *axes, tuple(shown), y_scale='log')]
