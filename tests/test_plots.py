@@ -38,8 +38,14 @@ def example():
   )
 
 
-def assert_drawn(plot):
+def test_a_csv_gives_back_the_figure_bit_for_bit():
+  plot = example()
+  assert from_csv('x', to_csv(plot)) == plot
+
+
+def test_what_is_drawn_is_what_the_figure_holds():
   """By matplotlib's own account of it."""
+  plot = example()
   figure = render_figure(plot.panels)
   assert len(figure.axes) == len(plot.panels)
   for axes, panel in zip(figure.axes, plot.panels, strict=True):
@@ -60,15 +66,6 @@ def assert_drawn(plot):
         assert bars.pop(0) == [list(end) for end in ends]
     assert not lines
     assert not bars
-
-
-def test_a_csv_gives_back_the_figure_bit_for_bit():
-  plot = example()
-  assert from_csv('x', to_csv(plot)) == plot
-
-
-def test_what_is_drawn_is_what_the_figure_holds():
-  assert_drawn(example())
 
 
 def test_repeats_are_told_by_median_and_range():

@@ -1,7 +1,6 @@
 """What every registered model must do; a new one is covered by being registered."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.compiled import built
 from tests.marks import mostly_full
 from tests.models import bodies
 from tests.settings import isotropic
+from zoo.core.registry import models
 from zoo.models.initial_guess import GUESSES
 
 _D, _C, _B = bodies.D, bodies.C, 8
@@ -49,21 +49,16 @@ _TASKS_AND_GUESSES = [
   *(('logistic_regression', guess) for guess in GUESSES if guess != 'zero'),
 ]
 
-_every_model = pytest.mark.parametrize('name', zoo.core.registry.models.names())
-
-
-def _taken(name: str) -> set[str]:
-  return {*inspect.signature(zoo.core.registry.models.get(name).__init__).parameters}
-
-
-_WITH_HEADS = [name for name in zoo.list_models() if 'num_heads' in _taken(name)]
+_every_model = pytest.mark.parametrize('name', models.names())
+_TAKEN = {name: models.parameters(name) for name in models.names()}
+_WITH_HEADS = [name for name, taken in _TAKEN.items() if 'num_heads' in taken]
 _WITH_GUESSES = [
-  name for name in zoo.list_models() if {'guess', 'num_outputs'} <= _taken(name)
+  name for name, taken in _TAKEN.items() if {'guess', 'num_outputs'} <= taken.keys()
 ]
 
 
 def _create(name: str, key: Any = 0, **more: Any) -> Any:
-  given = {k: v for k, v in _WHERE_TAKEN.items() if k in _taken(name)}
+  given = {k: v for k, v in _WHERE_TAKEN.items() if k in _TAKEN[name]}
   given |= _NEEDED.get(name, {}) | more
   return zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(key), **given)
 

@@ -10,23 +10,12 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.models.bodies import gelu
+from tests.models import bodies
 from tests.weights import double, drawn
 from zoo.models.initial_guess import GUESSES, InitialGuess
 from zoo.models.tokens import LAYOUTS, at_examples, lay_out, num_tokens, token_width
 
-_B, _C, _D = 2, 3, 2
-
-
-def _prompt(k=1):
-  generator = np.random.default_rng(0)
-  shape = (_B, _C) if k == 1 else (_B, _C, k)
-  return zoo.Prompt(
-    x=jnp.asarray(generator.normal(size=(_B, _C, _D)), 'f'),
-    y=jnp.asarray(generator.normal(size=shape), 'f'),
-    x_query=jnp.asarray(generator.normal(size=(_B, _D)), 'f'),
-    y_query=jnp.asarray(np.zeros((_B,) if k == 1 else (_B, k)), 'f'),
-  )
+_B, _C, _D = bodies.B, bodies.C, bodies.D
 
 
 def _lists(prompt, guess, layout):
@@ -47,7 +36,7 @@ def _lists(prompt, guess, layout):
 @pytest.mark.parametrize('k', [1, 3])
 @pytest.mark.parametrize('layout', LAYOUTS)
 def test_tokens_are_those_of_the_layout(layout, k):
-  prompt = _prompt(k)
+  prompt = bodies.prompt(k)
   guess = np.random.default_rng(1).normal(size=(_B, _C + 1, k)).astype('f')
   run = jax.jit(lay_out, static_argnums=2)
   tokens = np.asarray(run(prompt, jnp.asarray(guess), layout))
@@ -66,12 +55,12 @@ def _guess(kind, k, **given):
 @pytest.mark.parametrize('k', [1, 3])
 @pytest.mark.parametrize('kind', GUESSES)
 def test_a_trained_guess_starts_at_zero(kind, k):
-  given = {'weights': [1.0, -2.0], 'bias': 0.5} if kind == 'fixed' else {}
+  given = {'weights': [1.0, -2.0, 0.5], 'bias': 0.5} if kind == 'fixed' else {}
   x = np.random.default_rng(2).normal(size=(_B, 4, _D)).astype('f')
   expected = np.zeros((_B, 4, k))
   if kind == 'fixed':
-    expected += (x[..., :1] - 2 * x[..., 1:]) + 0.5
-  # One product and two sums in float32, which may cancel tenfold.
+    expected += (x @ given['weights'])[..., None] + given['bias']
+  # Some products and sums in float32, which may cancel tenfold.
   found = jax.jit(lambda x: _guess(kind, k, **given)(x))(jnp.asarray(x))
   np.testing.assert_allclose(found, expected, 0, 1e-6)
 
@@ -91,7 +80,7 @@ def test_a_linear_guess_and_a_network_are_their_equations():
   assert_close(guesses[0], x @ np.asarray(linear.weights[...]), 1e-12)
   (w, b), (v, c) = double(network.hidden), double(network.out)
   z = x @ w + b
-  assert_close(guesses[1], gelu(z) @ v + c, 1e-12)
+  assert_close(guesses[1], bodies.gelu(z) @ v + c, 1e-12)
 
 
 def test_guesses_that_do_not_exist_are_refused():
@@ -124,8 +113,7 @@ def test_a_guess_outside_of_the_model_is_taken_from_the_labels_and_added(kind, l
       left = dataclasses.replace(prompt, y=prompt.y - guess[:, :-1])
       return model(prompt), guess[:, -1] + without(left)
 
-    prompt = jax.tree.map(lambda leaf: np.asarray(leaf, 'float64'), _prompt())
-    predictions, expected = both(model, without, prompt)
+    predictions, expected = both(model, without, bodies.prompt())
   # A few roundings of sums of twenty numbers.
   np.testing.assert_allclose(predictions, expected, atol=1e-12)
 
@@ -141,8 +129,7 @@ def test_a_residual_guess_that_overflows_leaves_no_nan_in_the_tokens():
     model.guess.weights[...] = jnp.full((_D, 1), 1e38)
     return model.guess(prompt.x_query), model.embed(prompt)
 
-  guess, tokens = run(
-    dataclasses.replace(_prompt(), x_query=np.full((_B, _D), 10.0, 'f'))
-  )
+  prompt = dataclasses.replace(bodies.prompt(), x_query=np.full((_B, _D), 10.0, 'f'))
+  guess, tokens = run(prompt)
   assert np.isinf(guess).all()
   assert np.all(tokens[:, -1, -1] == 0)
