@@ -97,15 +97,13 @@ def _score_table(found: Score, against: str) -> Table:
 def _algorithm_table(found: ImplicitAlgorithm) -> Table:
   excess = dataclasses.asdict(found.excess)
   total = sum(excess.values())
+  matters = total > 1e-9  # shares of rounding errors are meaningless
   best = np.trace(found.best_step_matrix) / len(found.best_step_matrix)
   rows = [
     ('risk of the nearest step', _exact(found.nearest_gd.risk), ''),
     (f'excess over the {_LINEAR_OPTIMUM}', _exact(total), ''),
     *(
-      # Shares of an excess the size of rounding errors are meaningless.
-      (f'  {_EXCESS[name]}', _exact(value), percent(value / total))
-      if total > 1e-9
-      else (f'  {_EXCESS[name]}', _exact(value), '')
+      (f'  {_EXCESS[name]}', _exact(value), percent(value / total) if matters else '')
       for name, value in excess.items()
     ),
     ('|initial guess − prior mean|', _exact(found.start_distance), ''),
