@@ -122,9 +122,7 @@ def _svg(picture: Picture, prefix: str) -> str:
   picture.drawing.savefig(text, format='svg', metadata={'Creator': None})
   svg = text.getvalue()
   svg = re.sub(r'<metadata>.*?</metadata>', '', svg, flags=re.DOTALL)
-  svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
-  svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
-  svg = re.sub(r'url\(#', f'url(#{prefix}-', svg)
+  svg = re.sub(r'\b(id="|href="#|url\(#)', rf'\g<1>{prefix}-', svg)
   return svg[svg.index('<svg') + len('<svg') :]
 
 
