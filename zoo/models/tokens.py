@@ -53,12 +53,10 @@ def at_examples(layout: str) -> slice:
 
 def token_names(layout: str, context_length: int) -> list[str]:
   """What the tokens of a layout hold, such as `x_1` and `y_1`; the query is `x_q`."""
-  asked = [f'x_{i}' for i in range(1, context_length + 1)]
-  told = [f'y_{i}' for i in range(1, context_length + 1)]
+  places = range(1, context_length + 1)
   if layout == 'interleaved':
-    pairs = zip(asked, told, strict=True)
-    return [name for pair in pairs for name in pair] + ['x_q']
+    return [f'{name}_{i}' for i in places for name in 'xy'] + ['x_q']
   if layout == 'joint':
-    return [f'{x}, {y}' for x, y in zip(asked, told, strict=True)] + ['x_q']
-  before = ['', *(f', {y}' for y in told)]
-  return [x + y for x, y in zip([*asked, 'x_q'], before, strict=True)]
+    return [f'x_{i}, y_{i}' for i in places] + ['x_q']
+  first, *rest = [*(f'x_{i}' for i in places), 'x_q']
+  return [first, *(f'{x}, y_{i}' for i, x in zip(places, rest, strict=True))]
