@@ -44,6 +44,24 @@ def every_prediction(
   )
 
 
+def tokens(layout: str, x: np.ndarray, y: np.ndarray, guess: np.ndarray) -> np.ndarray:
+  """The tokens of one prompt, written out from the table in `zoo.models.tokens`.
+
+  `x` is `[t, d]` with the query last, `y` `[c, k]`, and `guess` `[t, k]`.
+  """
+  if layout == 'joint':
+    known = [[*x[i], *y[i]] for i in range(len(y))]
+    return np.array([*known, [*x[-1], *guess[-1]]])
+  zero_x, zero_y = np.zeros(x.shape[1]), np.zeros(y.shape[1])
+  if layout == 'shifted':
+    before = [zero_y, *y]
+    return np.array([[*x[i], *before[i], *guess[i]] for i in range(len(x))])
+  found = [[*x[0], *guess[0]]]
+  for i in range(len(y)):
+    found += [[*zero_x, *y[i]], [*x[i + 1], *guess[i + 1]]]
+  return np.array(found)
+
+
 def gelu(z: np.ndarray) -> np.ndarray:
   """GELU with tanh (Hendrycks & Gimpel, arXiv 1606.08415, section 2)."""
   return 0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))

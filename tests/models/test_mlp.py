@@ -22,15 +22,6 @@ def _model(name: str, **given: Any) -> Any:
   return zoo.create_model(name, rngs=nnx.Rngs(0), **given)
 
 
-def _tokens(x, y, x_query, guess) -> np.ndarray:
-  """The joint tokens after as many zeros as C + 1 tokens need, `[p, m]`."""
-  tokens = np.zeros((C + 1, D + _OUTPUTS))
-  tokens[-1] = np.r_[x_query, guess]
-  for i in range(1, len(x) + 1):
-    tokens[-1 - i] = np.r_[x[-i], y[-i]]
-  return tokens
-
-
 def _feed_forward(network, z):
   return bodies.linear(network.out, bodies.gelu(bodies.linear(network.up, z)))
 
@@ -58,9 +49,14 @@ def test_it_is_the_equation_on_padded_tokens(float64, name):
   model, prompt = drawn(lambda: _model(name, **given)), bodies.prompt(_OUTPUTS)
   w = np.asarray(model.guess.weights[...])
   network = {'mlp': _mlp, 'mlp_mixer': _mixer}[name]
-  expected = bodies.every_prediction(
-    prompt, lambda x, y, x_query: network(model, _tokens(x, y, x_query, x_query @ w))
-  )
+
+  def by_hand(x, y, x_query):
+    x = np.vstack([x, x_query])
+    padded = np.zeros((C + 1, D + _OUTPUTS))
+    padded[C + 1 - len(x) :] = bodies.tokens('joint', x, y, x @ w)
+    return network(model, padded)
+
+  expected = bodies.every_prediction(prompt, by_hand)
   lengths = 0, 2, C
   with jax.numpy_dtype_promotion('standard'):  # flax's norm promotes a float32
     found = nnx.jit(lambda m, p: [m(p.prefix(c)) for c in lengths])(model, prompt)

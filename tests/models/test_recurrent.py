@@ -41,18 +41,6 @@ def _last(model, tokens) -> np.ndarray:
   return np.asarray(states[-1])[0]
 
 
-def _tokens(layout: str, x, y, x_query, guess) -> list[np.ndarray]:
-  """The tokens up to the query's, from the table in zoo.models.tokens."""
-  k, asked = y.shape[1], [*x, x_query]
-  if layout == 'shifted':
-    before = [np.zeros(k), *y]
-    return [np.r_[one, b, guess(one)] for one, b in zip(asked, before, strict=True)]
-  tokens = [np.r_[x_query, guess(x_query)]]
-  for one, label in zip(x[::-1], y[::-1], strict=True):
-    tokens = [np.r_[one, guess(one)], np.r_[np.zeros(D), label], *tokens]
-  return tokens
-
-
 @pytest.mark.parametrize(
   ('name', 'layout'),
   mostly_full(
@@ -67,7 +55,8 @@ def test_layers_of_cells_read_the_tokens_of_the_layout(float64, name, layout):
   w = np.asarray(model.guess.weights[...])
 
   def by_hand(x, y, x_query):
-    tokens = _tokens(layout, x, y, x_query, lambda one: one @ w)
+    x = np.vstack([x, x_query])
+    tokens = bodies.tokens(layout, x, y, x @ w)
     return bodies.linear(model.read_out, _last(model, tokens))
 
   expected = bodies.every_prediction(prompt, by_hand)

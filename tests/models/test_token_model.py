@@ -18,21 +18,6 @@ from zoo.models.tokens import LAYOUTS, at_examples, lay_out, num_tokens, token_w
 _B, _C, _D = bodies.B, bodies.C, bodies.D
 
 
-def _lists(prompt, guess, layout):
-  """The tokens of the first prompt, written out."""
-  x = [*np.asarray(prompt.x[0]), np.asarray(prompt.x_query[0])]
-  y = [np.atleast_1d(label) for label in np.asarray(prompt.y[0])]
-  zero_x, zero_y = np.zeros(_D), np.zeros_like(y[0])
-  if layout == 'joint':
-    return [[*x[i], *y[i]] for i in range(_C)] + [[*x[_C], *guess[_C]]]
-  if layout == 'shifted':
-    return [[*x[i], *(y[i - 1] if i else zero_y), *guess[i]] for i in range(_C + 1)]
-  tokens = []
-  for i in range(_C):
-    tokens += [[*x[i], *guess[i]], [*zero_x, *y[i]]]
-  return [*tokens, [*x[_C], *guess[_C]]]
-
-
 @pytest.mark.parametrize('k', [1, 3])
 @pytest.mark.parametrize('layout', LAYOUTS)
 def test_tokens_are_those_of_the_layout(layout, k):
@@ -40,7 +25,8 @@ def test_tokens_are_those_of_the_layout(layout, k):
   guess = np.random.default_rng(1).normal(size=(_B, _C + 1, k)).astype('f')
   run = jax.jit(lay_out, static_argnums=2)
   tokens = np.asarray(run(prompt, jnp.asarray(guess), layout))
-  np.testing.assert_array_equal(tokens[0], _lists(prompt, guess[0], layout))
+  x, y = np.vstack([prompt.x[0], prompt.x_query[:1]]), np.reshape(prompt.y[0], (_C, k))
+  np.testing.assert_array_equal(tokens[0], bodies.tokens(layout, x, y, guess[0]))
   assert tokens.shape[1:] == (num_tokens(layout, _C), token_width(layout, _D, k))
   if layout != 'joint':
     asked = tokens[:, at_examples(layout), :_D]

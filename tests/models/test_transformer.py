@@ -45,11 +45,9 @@ def _layers(model, z):
 
 
 def _tokens(prompt, b):
-  """x_1, y_1, x_2, …, x_q in the first d and the last entry of tokens."""
-  tokens = []
-  for i in range(_C):
-    tokens += [[*np.asarray(prompt.x[b, i]), 0.0], [0.0] * _D + [float(prompt.y[b, i])]]
-  return np.array([*tokens, [*np.asarray(prompt.x_query[b]), 0.0]])
+  """Interleaved tokens with the guess 0."""
+  x, y = np.vstack([prompt.x[b], prompt.x_query[b]]), np.asarray(prompt.y[b])[:, None]
+  return bodies.tokens('interleaved', x, y, np.zeros((_C + 1, 1)))
 
 
 def _read(model, z):
