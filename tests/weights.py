@@ -2,11 +2,13 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from flax import nnx
+
+from tests import oracle
 
 _Module = TypeVar('_Module', bound=nnx.Module)
 
@@ -44,6 +46,13 @@ def promoting_float64() -> Iterator[None]:
   """Computes in double precision; flax's norms promote a float32 to do so."""
   with jax.enable_x64(True), jax.numpy_dtype_promotion('standard'):
     yield
+
+
+def heads(layer: Any) -> list[oracle.Head]:
+  """The four matrices of each head of a layer of linear attention, in NumPy."""
+  matrices = (layer.w_p, layer.w_v, layer.w_k, layer.w_q)
+  each = (np.asarray(w[...], np.float64) for w in matrices)
+  return [oracle.Head(*one) for one in zip(*each, strict=True)]
 
 
 def double(layer: nnx.Linear) -> tuple[np.ndarray, np.ndarray | float]:

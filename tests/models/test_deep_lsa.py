@@ -15,7 +15,7 @@ from tests.compiled import predict
 from tests.marks import mostly_full
 from tests.models import bodies
 from tests.models.bodies import D
-from tests.weights import drawn
+from tests.weights import drawn, heads
 from zoo.models.linear_attention import LinearLayer
 
 _FORMS = 'dense', 'sparse', 'gd_plus_plus'
@@ -36,8 +36,7 @@ def _drawn(scale: float = 0.5, **given: Any) -> Any:
 def _heads(layer: Any, outputs: int) -> list[oracle.Head]:
   """The four matrices of each head of a layer of any form."""
   if isinstance(layer, LinearLayer):
-    matrices = (layer.w_p, layer.w_v, layer.w_k, layer.w_q)
-    return [oracle.Head(*one) for one in zip(*map(np.asarray, matrices), strict=True)]
+    return heads(layer)
   e, found = D + outputs, []
   for h, a in enumerate(np.asarray(layer.a)):
     p, q = np.zeros((e, e)), np.zeros((e, e))

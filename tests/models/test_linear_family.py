@@ -12,6 +12,7 @@ from tests import oracle
 from tests.compare import assert_close, refuses
 from tests.compiled import built
 from tests.marks import mostly_full
+from tests.weights import heads as heads_of
 from zoo.models import linear_attention
 
 _B = 3
@@ -75,11 +76,6 @@ def _prompt(d: int, c: int, seed: int = 0) -> zoo.Prompt:
   return zoo.Prompt(*(jnp.asarray(array.astype(dtype), dtype) for array in arrays))
 
 
-def _heads(model) -> list[oracle.Head]:
-  matrices = (model.w_p, model.w_v, model.w_k, model.w_q)
-  return [oracle.Head(*each) for each in zip(*map(np.asarray, matrices), strict=True)]
-
-
 def _examples(prompt: zoo.Prompt):
   return zip(*map(np.asarray, (prompt.x, prompt.y, prompt.x_query)), strict=True)
 
@@ -106,10 +102,11 @@ def _all_it_says(graph: nnx.GraphDef, state: nnx.State, prompt: zoo.Prompt):
 def _expected(name: str, model: Any, prompt: zoo.Prompt) -> np.ndarray:
   """The updated embedding matrices [b, e, t], by the equations."""
   matrices, precision = [], np.asarray(prompt.x).dtype
+  heads = heads_of(model)
   for x, y, x_query in _examples(prompt):
     if name == 'ltb':
       tokens = oracle.embed(x, y, x_query, 0.0)
-      updated = oracle.ltb_tokens(tokens, _heads(model), model.w_1[...], model.w_2[...])
+      updated = oracle.ltb_tokens(tokens, heads, model.w_1[...], model.w_2[...])
     else:
       # The model's own guess, as it was rounded to the precision.
       guess, bias = _guess(len(x_query)).astype(precision), 0.0
@@ -117,7 +114,7 @@ def _expected(name: str, model: Any, prompt: zoo.Prompt) -> np.ndarray:
         bias = float(np.asarray(0.7, precision))
       y_guess = float(guess.astype(np.float64) @ x_query) + bias
       tokens = oracle.embed(x, y, x_query, y_guess)
-      updated = oracle.multi_head_tokens(tokens, _heads(model))
+      updated = oracle.multi_head_tokens(tokens, heads)
     matrices.append(updated)
   return np.stack(matrices)
 

@@ -16,7 +16,7 @@ from tests.compiled import predict
 from tests.marks import mostly_full
 from tests.probing.models import Softmax
 from tests.settings import isotropic
-from tests.weights import drawn
+from tests.weights import drawn, heads
 from zoo.mixers.linear_state import LinearState
 from zoo.mixers.mixer import Mixer
 from zoo.models.tokens import LAYOUTS, num_tokens, token_names
@@ -58,10 +58,8 @@ def test_they_are_the_terms_of_the_equation(name):
   )
   prompt = _prompt()
   found = intermediates(model, prompt)
-  w_p, w_v, w_k, w_q = (
-    np.asarray(w[...][0], np.float64)
-    for w in (model.w_p, model.w_v, model.w_k, model.w_q)
-  )
+  (head,) = heads(model)
+  w_p, w_v, w_k, w_q = head
   guess = np.asarray(model.initial_guess()[0])
   for i in range(2):
     # Tokens are columns in the oracle.
@@ -74,7 +72,7 @@ def test_they_are_the_terms_of_the_equation(name):
       'queries': w_q @ tokens,
       'values': w_p @ w_v @ tokens,
       'scores': (oracle.mask(4) @ scores).T,  # [key, query], as in zoo
-      'update': oracle.attention_update(tokens, oracle.Head(w_p, w_v, w_k, w_q)),
+      'update': oracle.attention_update(tokens, head),
     }
     for term, expected in terms.items():
       value = np.asarray(found[term][i])

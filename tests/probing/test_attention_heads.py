@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import zoo
+from tests import weights
 from tests.compare import refuses
 from tests.compiled import predict
 from tests.probing.models import Softmax, biased
@@ -32,11 +33,8 @@ def test_pruning_leaves_the_model_that_has_the_other_heads():
 
 def test_value_and_form_are_the_products_of_the_matrices():
   model = biased()
-  for head, found in enumerate(heads(model, isotropic(3, 4))):
-    w_p, w_v, w_k, w_q = (
-      np.asarray(w[...][head], np.float64)
-      for w in (model.w_p, model.w_v, model.w_k, model.w_q)
-    )
+  pairs = zip(heads(model, isotropic(3, 4)), weights.heads(model), strict=True)
+  for found, (w_p, w_v, w_k, w_q) in pairs:
     np.testing.assert_allclose(found.value, (w_p @ w_v)[-1], rtol=1e-12)
     np.testing.assert_allclose(found.form, w_k.T @ w_q, rtol=1e-12, atol=1e-15)
 

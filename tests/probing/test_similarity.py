@@ -12,6 +12,7 @@ from tests.compare import refuses
 from tests.marks import FULL, mostly_full
 from tests.probing.models import assert_within, biased, tasks
 from tests.settings import curve_key, isotropic
+from tests.weights import heads
 from zoo.measure.predict import run
 from zoo.probing import alignment
 from zoo.probing.similarity import answers
@@ -23,16 +24,10 @@ def test_an_answer_is_the_prediction_and_the_weights_learned():
   prompt = task.sample(jax.random.key(1), 5)
   model = biased()
   (found,) = run(answers, [model], prompt)
-  heads = [
-    oracle.Head(
-      *(np.asarray(w[...][h]) for w in (model.w_p, model.w_v, model.w_k, model.w_q))
-    )
-    for h in range(2)
-  ]
 
   def prediction(i, x_query):
     guess = np.asarray(model.guess[...])
-    return oracle.lsa(prompt.x[i], prompt.y[i], x_query, heads, guess, 0.4)
+    return oracle.lsa(prompt.x[i], prompt.y[i], x_query, heads(model), guess, 0.4)
 
   for i in range(5):
     x_query = np.asarray(prompt.x_query[i], np.float64)
