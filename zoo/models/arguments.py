@@ -1,11 +1,8 @@
 """Arguments that several models take: the type, the range and the meaning of each."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
-from jaxtyping import ArrayLike
-
-from zoo.core.values import choice, number, size, vector
+from zoo.core.values import choice, number, size
 from zoo.models.tokens import LAYOUTS
 
 # Python makes and traces layers and loops one by one.
@@ -22,9 +19,3 @@ InitScale = Annotated[
   ),
 ]
 Tokens = Annotated[str, choice(LAYOUTS, about='How a prompt becomes tokens.')]
-InitialGuess = Annotated[
-  ArrayLike | Sequence[float], vector(about='Weights g of the fixed guess g·x + β.')
-]
-InitialBias = Annotated[
-  float, number(about='Offset β of the fixed guess, in units of the labels.')
-]

@@ -18,10 +18,16 @@ from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import models
-from zoo.core.values import size
+from zoo.core.values import number, size, vector
 from zoo.mixers.mixer import split
-from zoo.models.arguments import InitialBias, InitialGuess, InitScale, NumHeads
+from zoo.models.arguments import InitScale, NumHeads
 
+InitialGuess = Annotated[
+  ArrayLike | Sequence[float], vector(about='Weights g of the fixed guess g·x + β.')
+]
+InitialBias = Annotated[
+  float, number(about='Offset β of the fixed guess, in units of the labels.')
+]
 Hidden = Annotated[
   int | None, size(about='Width f of the MLP, at least d + 1; None: d + 1.')
 ]
