@@ -24,14 +24,12 @@ from zoo.studies.runner import GetConfig
 from zoo.studies.study import About, Result, Study
 from zoo.studies.study import run as run_studies
 
-_ALL = (
-  *(one_step.HEADLINE, deep_linear.HEADLINE, prior_mean.HEADLINE),
-  *(pool_lines.HEADLINE, pool_crossing.HEADLINE, markov_phases.HEADLINE),
-  *(induction.HEADLINE, recall.HEADLINE, ranking.HEADLINE),
-  *(garg.HEADLINE, saddles.HEADLINE, state_tracking.HEADLINE),
+_FILES = (
+  *(one_step, deep_linear, prior_mean, pool_lines, pool_crossing, markov_phases),
+  *(induction, recall, ranking, garg, saddles, state_tracking),
 )
 # All headlines by name, in the order in which they are run.
-HEADLINES = {one.name: one for one in _ALL}
+HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}
 
 _ABOUT = About(
   'Numbers that in-context learning must reproduce',
