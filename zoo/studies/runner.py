@@ -75,19 +75,6 @@ def write_report(out: pathlib.Path, file: str, data: object, page: str) -> None:
   write_atomically(out / 'report.html', page)
 
 
-def sweep_in(
-  folder: pathlib.Path,
-  config: Config,
-  points: Sequence[sweeps.Point],
-  part: Part | None = None,
-) -> list[sweeps.Row]:
-  """As `zoo.training.sweep`, but raises Stopped after SIGTERM."""
-  rows = sweeps.sweep(config, points, folder, part)
-  if rows is None:
-    raise Stopped
-  return rows
-
-
 class Trainer:
   """Trains sweeps in one folder; runs that are finished there are not trained again."""
 
@@ -110,7 +97,11 @@ class Trainer:
     one program; a single point saves checkpoints during training. Raises Stopped after
     SIGTERM, and otherwise the errors of `zoo.training.sweep`.
     """
-    return sweep_in(self._folder / name, self.config(config, fields), points, part)
+    whole = self.config(config, fields)
+    rows = sweeps.sweep(whole, points, self._folder / name, part)
+    if rows is None:
+      raise Stopped
+    return rows
 
   def config(self, config: str, fields: Mapping[str, object] | None = None) -> Config:
     """The config of a name, with fields set, both as for a call; raises UserError."""
