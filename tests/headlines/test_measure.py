@@ -8,7 +8,7 @@ from configs import get_config
 from tests.marks import FULL
 from zoo.studies.headlines import HEADLINES, markov_phases, pool_lines
 from zoo.studies.runner import Trainer
-from zoo.studies.study import FAILS, HOLDS, verdict
+from zoo.studies.study import FAILS, HOLDS, Result
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -25,8 +25,7 @@ class OnlyChecks(Trainer):
   """Validates the first configs instead of training them."""
 
   def __call__(self, name, config, fields, points=({'seed': 0},), part=None):
-    file, _, variant = config.partition(':')
-    whole = sweeps.at_point(get_config(file, variant), fields)
+    whole = self.config(config, fields)
     for point in points:
       sweeps.at_point(whole, point)
     raise Checked
@@ -45,7 +44,8 @@ def test_the_lines_of_pools_fail_if_the_posterior_mean_is_ridge(tmp_path, monkey
     pool_lines, '_mean', lambda name, *args, **kwargs: mean('ridge', 64, new=True)
   )
   one = HEADLINES['pool_lines']
-  assert verdict(one, one.measure(OnlyChecks(tmp_path, get_config)).numbers) == FAILS
+  found = one.measure(OnlyChecks(tmp_path, get_config))
+  assert Result(one, found.numbers).verdict == FAILS
 
 
 class Short(Trainer):
@@ -80,7 +80,7 @@ def test_a_headline_measures_what_it_expects_and_fails_untrained(
   assert found.numbers.keys() >= one.expected.keys()  # some have no range
   assert all(map(math.isfinite, found.numbers.values()))
   assert found.panels
-  assert verdict(one, found.numbers) == FAILS
+  assert Result(one, found.numbers).verdict == FAILS
 
 
 @pytest.mark.slow
@@ -90,4 +90,4 @@ def test_a_headline_measures_what_it_expects_and_fails_untrained(
 def test_a_headline_of_a_minute_holds(name, tmp_path, unchecked):
   one = HEADLINES[name]
   found = one.measure(Trainer(tmp_path / 'runs', get_config))
-  assert verdict(one, found.numbers) == HOLDS, found.numbers
+  assert Result(one, found.numbers).verdict == HOLDS, found.numbers

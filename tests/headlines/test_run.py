@@ -33,7 +33,6 @@ from zoo.studies.study import (
   page,
   run,
   table,
-  verdict,
 )
 from zoo.training import sweeps
 
@@ -73,14 +72,14 @@ def test_a_verdict_follows_from_the_range():
     (at_most(2, ''), 2.01, FAILS),
     (at_least(2, ''), math.nan, FAILS),
   ):
-    assert verdict(headline(n=expected), {'n': number}) == said
+    assert Result(headline(n=expected), {'n': number}).verdict == said
   # A headline holds if all its numbers do.
   both = headline(one=at_most(1, ''), two=near(2, 0.25, ''), three=near(3, 0, ''))
   held = {'one': 1.0, 'two': 2.0, 'three': 3.0}
-  assert verdict(both, held) == HOLDS
-  assert verdict(both, {**held, 'one': 1.1}) == FAILS
-  assert verdict(both, None) == NOT_RUN
-  assert verdict(headline(), {'n': 1.5}) == MEASURED  # without expectations
+  assert Result(both, held).verdict == HOLDS
+  assert Result(both, {**held, 'one': 1.1}).verdict == FAILS
+  assert Result(both).verdict == NOT_RUN
+  assert Result(headline(), {'n': 1.5}).verdict == MEASURED  # without expectations
 
 
 def no_config(file, variant):
@@ -253,7 +252,7 @@ def test_every_headline_says_what_it_expects_and_why():
       assert name.isidentifier()
       assert expected.low <= expected.high
       assert expected.source
-  results = [Result(one, None, None, None) for one in headlines.HEADLINES.values()]
+  results = [*map(Result, headlines.HEADLINES.values())]
   assert f'not run here: {len(results)}' in page(results, About())
 
 

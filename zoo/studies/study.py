@@ -107,14 +107,20 @@ class Result(NamedTuple):
   """A study and its measured numbers, which are None if it was not run here."""
 
   study: Study
-  numbers: dict[str, float] | None
-  minutes: float | None  # that measuring it took
-  plot: Plot | None
+  numbers: Mapping[str, float] | None = None
+  minutes: float | None = None  # that measuring it took
+  plot: Plot | None = None
 
   @property
   def verdict(self) -> str:
     """Whether all numbers are in their ranges, in words."""
-    return verdict(self.study, self.numbers)
+    if self.numbers is None:
+      return NOT_RUN
+    expected = self.study.expected
+    if not expected:
+      return MEASURED
+    held = [range_.holds(self.numbers[name]) for name, range_ in expected.items()]
+    return HOLDS if all(held) else FAILS
 
 
 class About(NamedTuple):
@@ -123,16 +129,6 @@ class About(NamedTuple):
   title: str = 'Studies'
   lead: str = 'Trained and measured by ICL Zoo.'
   file: str = 'studies.json'
-
-
-def verdict(study: Study, numbers: Mapping[str, float] | None) -> str:
-  """The verdict that follows from the numbers, which are None if it was not run."""
-  if numbers is None:
-    return NOT_RUN
-  if not study.expected:
-    return MEASURED
-  held = [range_.holds(numbers[name]) for name, range_ in study.expected.items()]
-  return HOLDS if all(held) else FAILS
 
 
 def run(
@@ -176,9 +172,9 @@ def run(
 def table(results: Sequence[Result]) -> str:
   """The numbers as a table for a terminal, one per row."""
   rows = [
-    [one.study.name if first else '', *row, one.verdict if first else '']
+    ['', *row, ''] if number else [one.study.name, *row, one.verdict]
     for one in results
-    for first, row in zip([True, *[False] * 99], _rows(one), strict=False)
+    for number, row in enumerate(_rows(one))
   ]
   return format_table(rows, ('study', 'number', 'expected', 'measured', 'verdict'))
 
@@ -255,11 +251,11 @@ def _read(study: Study, out: pathlib.Path) -> Result:
     text = read_text(out / f'figure_{study.name}.csv')
     plot = from_csv(study.name, text)
   except UserError:
-    return Result(study, None, None, None)
+    return Result(study)
   numbers = found['numbers']
   changed = found['measure'] != _digest(study)
   if changed or not numbers.keys() >= study.expected.keys():
-    return Result(study, None, None, None)
+    return Result(study)
   return Result(study, numbers, found['minutes'], plot)
 
 
