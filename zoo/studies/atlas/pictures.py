@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.colors import LogNorm
 
-from zoo.measure.intervals import Interval
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.plots import Panel, Series, level, render_grid, series
 from zoo.reports.rows import Point, plot_rows
@@ -30,6 +29,7 @@ from zoo.studies.atlas.results import (
   TRAINED,
   Change,
   Row,
+  baselines_of,
   changes,
   last_budgets,
   pooled,
@@ -71,29 +71,25 @@ def heat_map(rows: Sequence[Row]) -> Figure:
 
   Cells whose loss is final have a colour, the others say in grey why not.
   """
-  cells = last_budgets(rows)
-  columns = [*dict.fromkeys(_column(row, rows) for row in cells)]
-  by_place = {(row.model, _column(row, rows)): row for row in cells}
-  shares = {id(row): _share(row, rows) for row in cells}
-  logs: dict[str, list[float]] = {row.model: [] for row in cells}
-  for row in cells:
-    if math.isfinite(shares[id(row)]):
-      logs[row.model].append(math.log(max(shares[id(row)], _LEAST)))
+  found = {
+    (row.model, _column(row, rows)): (row, _share(row, rows))
+    for row in last_budgets(rows)
+  }
+  logs: dict[str, list[float]] = {model: [] for model, _ in found}
+  for (model, _), (_, share) in found.items():
+    if math.isfinite(share):
+      logs[model].append(math.log(max(share, _LEAST)))
   models = sorted(logs, key=lambda name: float(np.mean(logs[name] or [9.0])))
-  places = [[by_place.get((model, name)) for name in columns] for model in models]
-  values = [
-    [
-      math.nan if row is None or row.grey else max(shares[id(row)], _LEAST)
-      for row in line
-    ]
-    for line in places
-  ]
-  texts = [
-    ['' if row is None else _words(row, shares[id(row)]) for row in line]
-    for line in places
-  ]
+  columns = [*dict.fromkeys(column for _, column in found)]
+  values = np.full((len(models), len(columns)), math.nan)
+  texts = [[''] * len(columns) for _ in models]
+  for (model, column), (row, share) in found.items():
+    place = models.index(model), columns.index(column)
+    texts[place[0]][place[1]] = _words(row, share)
+    if not row.grey:
+      values[place] = max(share, _LEAST)
   shown = HeatMap(
-    np.array(values),
+    values,
     LogNorm(_LEAST, 1),
     'share of the learnable loss that is not learned (log scale); grey: not final',
     rows=dict(enumerate(models)),
@@ -122,22 +118,20 @@ def _words(row: Row, share: float) -> str:
 
 def by_operations(rows: Sequence[Row]) -> Figure:
   """The loss of each model against the operations of its training."""
-
-  colours = _colours(rows)
-
-  def lines(of: Sequence[Row]) -> Iterable[Series]:
+  colours, panels = _colours(rows), []
+  for name, of in _by_column([row for row in rows if row.steps], rows).items():
+    lines = []
     for model in dict.fromkeys(row.model for row in of):
       budgets = [row for row in of if row.model == model]
       x = [row.training_operations for row in budgets]
-      losses = [row.loss for row in budgets]
-      yield _intervals(model, 'curve', colours[model], x, losses)
-    bayes = _baseline(rows, of[0].prompts, 'bayes')
+      lines.append(_intervals(model, colours[model], x, budgets))
+    bayes = baselines_of(rows, of[0].prompts).get('bayes')
     if bayes is not None and bayes.losses[0] > 1e-6 * of[0].loss.mean:
       ends = [row.training_operations for row in of]
-      yield level('bayes', bayes.losses[0], [min(ends), max(ends)])
-
-  axes = 'operations of training, for each seed (log scale)', 'loss (log scale)'
-  return _by_column(rows, [row for row in rows if row.steps], lines, axes, 'log')
+      lines.append(level('bayes', bayes.losses[0], [min(ends), max(ends)]))
+    axes = 'operations of training, for each seed (log scale)', 'loss (log scale)'
+    panels.append(Panel(name, *axes, tuple(lines), 'log', 'log'))
+  return render_grid(panels, min(len(panels), 2), 2.6)
 
 
 def by_examples(rows: Sequence[Row]) -> Figure:
@@ -145,22 +139,21 @@ def by_examples(rows: Sequence[Row]) -> Figure:
 
   A mark is where it was trained.
   """
-  colours = _colours(rows)
-
-  def lines(of: Sequence[Row]) -> Iterable[Series]:
-    context_length = of[0].context_length
-    yield series('in training', 'mark', GREY, [context_length], [0.0])
-    for name, colour in _LINES.items():
-      one = _baseline(rows, of[0].prompts, name)
-      if one is not None:
-        yield series(name, 'dashed', colour, one.lengths, _positive(one.by_length))
+  colours, panels = _colours(rows), []
+  trained = [row for row in last_budgets(rows) if row.steps]
+  for name, of in _by_column(trained, rows).items():
+    lines = [series('in training', 'mark', GREY, [of[0].context_length], [0.0])]
+    baselines = baselines_of(rows, of[0].prompts)
+    for baseline, colour in _LINES.items():
+      if one := baselines.get(baseline):
+        shown = _positive(one.by_length)
+        lines.append(series(baseline, 'dashed', colour, one.lengths, shown))
     for row in of:
       shown = _positive(row.by_length)
-      yield series(row.model, 'curve', colours[row.model], row.lengths, shown)
-
-  trained = [row for row in last_budgets(rows) if row.steps]
-  axes = 'examples before the query', 'loss (log scale)'
-  return _by_column(rows, trained, lines, axes, 'linear')
+      lines.append(series(row.model, 'curve', colours[row.model], row.lengths, shown))
+    axes = 'examples before the query', 'loss (log scale)'
+    panels.append(Panel(name, *axes, tuple(lines), y_scale='log'))
+  return render_grid(panels, min(len(panels), 2), 2.6)
 
 
 def _colours(rows: Sequence[Row]) -> dict[str, str]:
@@ -168,29 +161,26 @@ def _colours(rows: Sequence[Row]) -> dict[str, str]:
   return dict(zip(models, itertools.cycle(PALETTE), strict=False))
 
 
-def _by_column(rows, shown: Sequence[Row], lines, axes, x_scale: str) -> Figure:
-  """A panel for each column of the heat map, with the lines of its rows."""
+def _by_column(shown: Sequence[Row], rows: Sequence[Row]) -> dict[str, list[Row]]:
+  """The rows to show that have finite losses, by column of the heat map."""
   groups: dict[str, list[Row]] = {}
   for row in shown:
     if row.losses and np.isfinite(row.losses).all():
       groups.setdefault(_column(row, rows), []).append(row)
-  panels = [
-    Panel(name, axes[0], axes[1], tuple(lines(of)), x_scale, 'log')
-    for name, of in groups.items()
-  ]
-  return render_grid(panels, min(len(panels), 2), 2.6)
+  return groups
 
 
 def effects(found: Sequence[Change]) -> Figure:
   """What guesses change in % of the loss with the guess 0, sorted; pooled on top."""
-  panels: dict[str, list[Point]] = {}
-  for (task, guess), one in pooled(found).items():
-    point = Point('all models', guess, 100 * one.mean, 100 * one.half)
-    panels.setdefault(task, []).append(point)
+  shown = [
+    (task, 'all models', guess, share) for (task, guess), share in pooled(found).items()
+  ]
   for one in sorted(found, key=lambda one: one.share.mean):
-    share = one.share
-    point = Point(one.row.model, one.row.guess, 100 * share.mean, 100 * share.half)
-    panels[one.row.task].append(point)
+    shown.append((one.row.task, one.row.model, one.row.guess, one.share))
+  panels: dict[str, list[Point]] = {}
+  for task, name, guess, share in shown:
+    point = Point(name, guess, 100 * share.mean, 100 * share.half)
+    panels.setdefault(task, []).append(point)
   axis = 'change of the loss, in % of that with the guess 0; below 0 the guess helps'
   return plot_rows(panels, axis, _COLOURS, level=0.0)
 
@@ -205,25 +195,20 @@ def by_context(rows: Sequence[Row]) -> Figure:
   panels = []
   for (model, task), of in groups.items():
     shown = []
+    baselines = [baselines_of(rows, row.prompts) for row in of]
     for name, colour in _LINES.items():
-      lines = [_baseline(rows, row.prompts, name) for row in of]
-      known = {one.context_length: one.losses[0] for one in lines if one is not None}
+      lines = [one[name] for one in baselines if name in one]
+      known = {one.context_length: one.losses[0] for one in lines}
       if known:
-        shown.append(
-          series(name, 'dashed', colour, [*known], _positive([*known.values()]))
-        )
+        y = _positive([*known.values()])
+        shown.append(series(name, 'dashed', colour, [*known], y))
     for guess in dict.fromkeys(row.guess for row in of):
       each = [row for row in of if row.guess == guess]
-      x, colour = [row.context_length for row in each], _COLOURS.get(guess, BLUE)
+      x = [row.context_length for row in each]
       label = f'guess: {guess}' if guess else 'no choice of guess'
-      shown.append(_intervals(label, 'curve', colour, x, [row.loss for row in each]))
+      shown.append(_intervals(label, _COLOURS.get(guess, BLUE), x, each))
     panels.append(Panel(f'{model}, {task}', *axes, tuple(shown), 'log', 'log'))
   return render_grid(panels, min(len(panels), 3), 2.3)
-
-
-def _baseline(rows: Sequence[Row], prompts: tuple, name: str) -> Row | None:
-  found = (row for row in rows if row.prompts == prompts and row.model == name)
-  return next((row for row in found if not row.is_model), None)
 
 
 def _positive(values: Sequence[float]) -> list[float]:
@@ -233,20 +218,17 @@ def _positive(values: Sequence[float]) -> list[float]:
 
 
 def _intervals(
-  name: str,
-  kind: str,
-  colour: str,
-  x: Sequence[int | float],
-  found: Iterable[Interval],
+  name: str, colour: str, x: Sequence[int | float], rows: Sequence[Row]
 ) -> Series:
-  """Means with their 95 % intervals; without them for one seed."""
-  ends = [
-    (max(one.low, one.mean / 10), one.mean, one.high)
-    if math.isfinite(one.half)
-    else [one.mean] * 3
-    for one in found
-  ]
-  return series(name, kind, colour, x, np.transpose(ends))
+  """The losses of rows with their 95 % intervals; without them for one seed."""
+  ends = []
+  for row in rows:
+    mean, low, high = row.loss
+    if math.isfinite(row.loss.half):
+      ends.append((max(low, mean / 10), mean, high))
+    else:
+      ends.append((mean, mean, mean))
+  return series(name, 'curve', colour, x, np.transpose(ends))
 
 
 def _column(row: Row, rows: Sequence[Row]) -> str:

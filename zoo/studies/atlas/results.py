@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,32 +112,36 @@ def _text(value: Any) -> str:
   return str(value)
 
 
+# What reads a field of a row from its text, by its type.
+_READERS: dict[str, Callable[[str], Any]] = {
+  'str': str,
+  'int': int,
+  'float': lambda text: float(text or 'nan'),
+  'tuple[int, ...]': lambda text: tuple(map(int, text.split())),
+  'tuple[float, ...]': lambda text: tuple(map(float, text.split())),
+}
+
+
 def from_csv(text: str, source: str) -> list[Row]:
   """The rows of `to_csv`; `source` names them in the message of UserError."""
+  readers = {one.name: _READERS[str(one.type)] for one in dataclasses.fields(Row)}
   try:
-    return [*map(_row, csv.DictReader(io.StringIO(text)))]
+    return [
+      Row(**{name: read(line[name]) for name, read in readers.items()})
+      for line in csv.DictReader(io.StringIO(text))
+    ]
   except (KeyError, ValueError, AttributeError) as error:
     raise UserError(f'{source} is no table of an atlas: {error!r}') from None
-
-
-def _row(line: dict[str, str]) -> Row:
-  values: dict[str, Any] = {}
-  for field in dataclasses.fields(Row):
-    text = line[field.name]
-    if field.name == 'lengths':
-      values[field.name] = tuple(map(int, text.split()))
-    elif field.type == 'tuple[float, ...]':
-      values[field.name] = tuple(map(float, text.split()))
-    elif field.type == 'float':
-      values[field.name] = float(text or 'nan')
-    else:
-      values[field.name] = int(text) if field.type == 'int' else text
-  return Row(**values)
 
 
 def last_budgets(rows: Sequence[Row]) -> list[Row]:
   """The row of the last budget of each cell; models only."""
   return [*{row.cell: row for row in rows if row.is_model}.values()]
+
+
+def baselines_of(rows: Sequence[Row], prompts: tuple[str, int]) -> dict[str, Row]:
+  """The baselines on some prompts, by name."""
+  return {row.model: row for row in rows if row.prompts == prompts and not row.is_model}
 
 
 class Scale(NamedTuple):
@@ -153,11 +157,10 @@ class Scale(NamedTuple):
 
 def scale_of(rows: Sequence[Row], prompts: tuple[str, int]) -> Scale:
   """The scale of the losses on some prompts, from the rows of their baselines."""
-  lines = {row.model: row for row in rows if row.prompts == prompts}
-  zero = lines['zero'].losses[0]
-  if 'bayes' not in lines:
+  baselines = baselines_of(rows, prompts)
+  zero, bayes = baselines['zero'].losses[0], baselines.get('bayes')
+  if bayes is None:
     return Scale(0.0, zero)
-  bayes = lines['bayes']
   return Scale(bayes.losses[0], min(bayes.by_length[0], zero))
 
 
@@ -230,15 +233,15 @@ def _cells_table(rows: Sequence[Row]) -> Table:
 
 def _cells_of(row: Row) -> list[str]:
   name = ','.join([row.model, row.task, *filter(None, [row.guess])])
-  if row.known == NOTHING:
-    return [f'{name}, C = {row.context_length}', '', row.grey, *[''] * 5]
-  how = '' if row.known == TRAINED else f', {row.known}'
-  sizes = [f'{row.weights:,}', f'{row.operations:,.0f}', f'{row.steps:,}']
-  rest = [*sizes, f'{row.rate:.2g}', f'{row.minutes:.1f}']
-  if not row.steps:
-    rest = [*sizes[:2], '', '', ''] if row.weights else [''] * 5
-  loss = f'{_format(row.loss)}{how}'
-  return [f'{name}, C = {row.context_length}', loss, row.grey, *rest]
+  loss, sizes, training = '', ['', ''], ['', '', '']
+  if row.losses:
+    how = '' if row.known == TRAINED else f', {row.known}'
+    loss = f'{_format(row.loss)}{how}'
+    if row.weights:
+      sizes = [f'{row.weights:,}', f'{row.operations:,.0f}']
+    if row.steps:
+      training = [f'{row.steps:,}', f'{row.rate:.2g}', f'{row.minutes:.1f}']
+  return [f'{name}, C = {row.context_length}', loss, row.grey, *sizes, *training]
 
 
 def _changes_table(found: Sequence[Change]) -> Table:
