@@ -239,8 +239,8 @@ what a model has not learned is a share of the whole loss, not of the learnable 
   + (loss - self.floor) / self.without
 a loss is flat as soon as it changes by less than 3 %, however small its interval
   zoo/studies/atlas/search.py: test_atlas.py
-  - abs(change.mean) < FLAT and size < loss.half
-  + abs(change.mean) < FLAT
+  - abs(change) < FLAT and size < loss.half
+  + abs(change) < FLAT
 the best of several runs is that with the greatest loss
   zoo/studies/runner.py: headlines/test_run.py
   - return min(known or rows, key=

@@ -9,7 +9,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from zoo.measure.intervals import Interval, interval
+import numpy as np
+
+from zoo.measure.intervals import interval
 
 # The held-out losses of some learning rates after a number of steps; inf: diverged.
 TryRates = Callable[[Sequence[float], int], Sequence[float]]
@@ -27,7 +29,6 @@ class Search(NamedTuple):
 
   rate: float
   losses: dict[float, float]  # by rate
-  num_steps: int  # of the last round
 
   @property
   def at_edge(self) -> bool:
@@ -49,7 +50,7 @@ def find_rate(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> Se
   num_steps *= 3
   best = _best(tried)
   tried = _tried(try_rates, [best / 2, best, 2 * best], num_steps)
-  found = Search(_best(tried), tried, num_steps)
+  found = Search(_best(tried), tried)
   while found.at_edge and len(tried) < _MOST_RATES:
     lower = found.rate == min(tried)
     tried |= _tried(try_rates, [found.rate * (0.5 if lower else 2)], num_steps)
@@ -76,40 +77,36 @@ def double(
   The first budget is `num_steps`. Another one is trained only if it may be, and if no
   seed has diverged. `unit` is the loss that can be learned.
   """
-  found = {num_steps: train(num_steps)}
-  while _is_finite(found[num_steps]) and why_grey(found, unit):
+  before, losses = None, train(num_steps)
+  found = {num_steps: losses}
+  while _is_finite(losses) and why_grey(losses, before, unit):
     num_steps *= 2
     if not may_train(num_steps):
       break
-    found[num_steps] = train(num_steps)
+    before, losses = losses, train(num_steps)
+    found[num_steps] = losses
   return found
 
 
-def why_grey(found: Mapping[int, Sequence[float]], unit: float) -> str:
-  """Why a loss is not final, from the losses by budget; empty if it is flat.
+def why_grey(
+  losses: Sequence[float], before: Sequence[float] | None, unit: float
+) -> str:
+  """Why the loss of a budget is not final; empty if it is flat.
 
-  It is flat if the last doubling has changed it by less than 3 % and less than half its
-  interval over the seeds, or by less than a thousandth of what can be learned.
+  It is flat if the last doubling, which `before` has the losses of, has changed it by
+  less than 3 % and less than half its interval over the seeds, or by less than a
+  thousandth of what can be learned, the `unit`.
   """
-  last = max(found)
-  if not _is_finite(found[last]):
+  if not _is_finite(losses):
     return 'a seed diverged'
-  if last // 2 not in found:
+  if before is None:
     return 'one budget only'
-  change = relative_change(found[last // 2], found[last])
-  loss = interval(found[last])
-  size = abs(change.mean) * interval(found[last // 2]).mean
-  if size <= NEGLIGIBLE * unit or (abs(change.mean) < FLAT and size < loss.half):
+  whole, loss = interval(before).mean, interval(losses)
+  change = interval(np.subtract(losses, before)).mean / (whole or math.inf)
+  size = abs(change) * whole
+  if size <= NEGLIGIBLE * unit or (abs(change) < FLAT and size < loss.half):
     return ''
-  return f'{100 * change.mean:+.0f} % in the last doubling'.replace('-', '−')
-
-
-def relative_change(before: Sequence[float], after: Sequence[float]) -> Interval:
-  """The change of a loss as a share of that before, paired by seed."""
-  pairs = zip(before, after, strict=False)  # seeds that only one has are left out
-  whole = interval(before).mean or math.inf
-  found = interval([late - early for early, late in pairs])
-  return Interval(*(end / whole for end in found))
+  return f'{100 * change:+.0f} % in the last doubling'.replace('-', '−')
 
 
 def _is_finite(losses: Sequence[float]) -> bool:
