@@ -37,10 +37,10 @@ def _trained(label: str, **task: Field) -> Point:
   _, config, heads = MODELS[label]
   if config == 'yq_lsa' and not task:
     return TO_THE_END
-  fields = {f'task__{field}': value for field, value in task.items()}
+  fields = {f'task.{field}': value for field, value in task.items()}
   if config == 'multi_head_lsa':
-    fields['model__num_heads'] = heads
-  return point(Recipe(config), **fields)
+    fields['model.num_heads'] = heads
+  return point(Recipe(config), fields)
 
 
 def _at_context(label: str, c: int) -> Point:

@@ -77,20 +77,20 @@ GUESSES = tuple(40.0 * step for step in range(5))  # |g|² and β²
 CURVES = {0.0: BLUE, 40.0: GREEN, 80.0: ORANGE, 160.0: VERMILION}
 HEAD_CURVES = {1: VERMILION, 2: ORANGE, 4: PURPLE, 8: GREEN, 11: BLUE, 16: SKY}
 
-_ONE_HEAD = point(Recipe('lsa:paper', evaluations=20, eval_batches=8))
+_ONE_HEAD = Point(Recipe('lsa:paper', evaluations=20, eval_batches=8))
 
 
 def _heads(
   heads: int, norm: float = NORM, guess: float = 0.0, bias: float = 0.0
 ) -> Point:
   """Multi-head LSA with |w*|², |g|² and β² as given, trained as in the paper."""
-  return point(
-    Recipe('multi_head_lsa:paper'),
-    model__num_heads=heads,
-    model__initial_guess=math.sqrt(guess / NUM_FEATURES),
-    model__initial_bias=math.sqrt(bias),
-    task__prior_mean=math.sqrt(norm / NUM_FEATURES),
-  )
+  fields = {
+    'model.num_heads': heads,
+    'model.initial_guess': math.sqrt(guess / NUM_FEATURES),
+    'model.initial_bias': math.sqrt(bias),
+    'task.prior_mean': math.sqrt(norm / NUM_FEATURES),
+  }
+  return point(Recipe('multi_head_lsa:paper'), fields)
 
 
 def _figure_1(runs: Runs) -> tuple[Panel, ...]:
@@ -192,15 +192,15 @@ PRIORS = {0.0: BLUE, 1.0: GREEN, 2.0: VERMILION}  # each entry of w*
 ALIGNMENT_PROMPTS = 4096
 
 # The points whose alignment with gradient descent is plotted.
-AS_IN_THE_PAPER = point(Recipe('yq_lsa:paper', checkpoints=20))
-TO_THE_END = point(Recipe('yq_lsa', checkpoints=20))
+AS_IN_THE_PAPER = Point(Recipe('yq_lsa:paper', checkpoints=20))
+TO_THE_END = Point(Recipe('yq_lsa', checkpoints=20))
 
 
 def _yq(mean: float) -> Point:
   """yq-LSA trained as in the paper."""
   if mean == 2:
     return AS_IN_THE_PAPER
-  return point(Recipe('yq_lsa:paper'), task__prior_mean=mean)
+  return point(Recipe('yq_lsa:paper'), {'task.prior_mean': mean})
 
 
 def _figure_5(runs: Runs) -> tuple[Panel, ...]:

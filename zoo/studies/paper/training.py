@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from zoo.host.parts import Part
@@ -31,13 +31,12 @@ class Point(NamedTuple):
   """A model that is trained once for every seed."""
 
   recipe: Recipe
-  fields: tuple[tuple[str, Field], ...]
+  fields: tuple[tuple[str, Field], ...] = ()  # sorted by name
 
 
-def point(recipe: Recipe, **fields: Field) -> Point:
-  """A point with fields given as `section__name=value`."""
-  named = {field.replace('__', '.'): value for field, value in fields.items()}
-  return Point(recipe, tuple(sorted(named.items())))
+def point(recipe: Recipe, fields: Mapping[str, Field]) -> Point:
+  """A point with fields of the config, such as `task.prior_mean`."""
+  return Point(recipe, tuple(sorted(fields.items())))
 
 
 class Runs(NamedTuple):
