@@ -51,6 +51,7 @@ def judge(claim: Claim, figures: Figures) -> reports.Claim:
   measured: dict[str, float | None] = dict.fromkeys(claim.measured)
   if all(name in figures for name in claim.figures):
     measured = _evaluate(claim.measured, claim.measured_steps, figures=figures)
+  sources = (claim.exact_steps, claim.exact), (claim.measured_steps, claim.measured)
   return {
     'key': claim.key,
     'source': claim.source,
@@ -58,23 +59,15 @@ def judge(claim: Claim, figures: Figures) -> reports.Claim:
     'verdict': verdict(claim, {**exact, **measured}),
     'exact': exact,
     'measured': measured,
-    'calls': calls(claim),
+    'calls': {
+      name: f'{steps}; {number}' if steps else number
+      for steps, numbers in sources
+      for name, number in numbers.items()
+    },
     'holds_if': claim.holds,
     'sharp_if': claim.sharp,
     'figures': list(claim.figures),
     'note': claim.note,
-  }
-
-
-def calls(claim: Claim) -> dict[str, str]:
-  """The source code of each number, with the steps before it, by name."""
-  return {
-    name: f'{steps}; {number}' if steps else number
-    for numbers, steps in (
-      (claim.exact, claim.exact_steps),
-      (claim.measured, claim.measured_steps),
-    )
-    for name, number in numbers.items()
   }
 
 
