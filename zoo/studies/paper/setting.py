@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-import zoo
 from zoo import estimators, theory
 from zoo.core.learning_rule import LearningRule
 from zoo.models import LTB, MultiHeadLSA, YqLSA
@@ -91,29 +90,20 @@ def best_heads(subject: LinearRegression) -> MultiHeadLSA:
 
 def zero_weights() -> MultiHeadLSA:
   """Multi-head LSA with d + 1 heads and `y_q = 0` in which all weights are 0."""
-  return zoo.create_model(
-    'multi_head_lsa',
-    num_features=NUM_FEATURES,
-    num_heads=NUM_FEATURES + 1,
-    init_scale=0.0,
-    rngs=nnx.Rngs(0),
-  )
+  heads = NUM_FEATURES + 1
+  return MultiHeadLSA(NUM_FEATURES, heads, init_scale=0.0, rngs=nnx.Rngs(0))
 
 
 def random_yq_lsa() -> YqLSA:
   """yq-LSA in which no weight is 0."""
-  model = zoo.create_model(
-    'yq_lsa', num_features=NUM_FEATURES, init_scale=0.5, rngs=nnx.Rngs(0)
-  )
+  model = YqLSA(NUM_FEATURES, init_scale=0.5, rngs=nnx.Rngs(0))
   model.w[...] = jax.random.normal(jax.random.key(1), model.w.shape)
   return model
 
 
 def random_ltb() -> LTB:
   """LTB in which no weight is 0."""
-  return zoo.create_model(
-    'ltb', num_features=NUM_FEATURES, init_scale=0.5, rngs=nnx.Rngs(0)
-  )
+  return LTB(NUM_FEATURES, init_scale=0.5, rngs=nnx.Rngs(0))
 
 
 def ltb_without_labels(model: YqLSA) -> LTB:
