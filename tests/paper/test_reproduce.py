@@ -8,11 +8,10 @@ import pytest
 from tests.paper.browser import CHROMIUM, opened
 from tests.paper.settings import MADE, get_config
 from tests.test_plots import assert_drawn
-from zoo.reports.plots import from_csv
+from zoo.reports.plots import Plot, from_csv
 from zoo.studies.paper import FIGURES
 from zoo.studies.paper.claim import judge
 from zoo.studies.paper.claims import CLAIMS
-from zoo.studies.paper.reproduce import plot
 from zoo.studies.paper.training import Runs, train_all
 from zoo.studies.runner import Trainer
 
@@ -34,6 +33,10 @@ _OVERFLOWING = """
   .filter(node => node.getBoundingClientRect().right > innerWidth + 0.5)
   .map(node => node.outerHTML.slice(0, 100))
 """
+
+
+def plot(name, runs):
+  return Plot(name, FIGURES[name].plot(runs))
 
 
 def read(out, name):

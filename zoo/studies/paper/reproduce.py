@@ -16,7 +16,7 @@ from zoo.reports.plots import Plot, from_csv, write_plot
 from zoo.studies.paper import beyond, figures
 from zoo.studies.paper.claim import judge
 from zoo.studies.paper.claims import CLAIMS
-from zoo.studies.paper.training import Runs, train_all
+from zoo.studies.paper.training import train_all
 from zoo.studies.runner import (
   GetConfig,
   Trainer,
@@ -39,11 +39,6 @@ _FIGURE_6 = (
   'of the query. A guess in the prompt can be copied, so only a lower error than that '
   'of the guess alone is a refinement. Bars are 95 % intervals.',
 )
-
-
-def plot(name: str, runs: Runs) -> Plot:
-  """The data of a figure, from its finished runs."""
-  return Plot(name, FIGURES[name].plot(runs))
 
 
 def reproduce(
@@ -83,13 +78,14 @@ def reproduce(
   def work(out: pathlib.Path, interruption: Interruption) -> list[reports.Claim]:
     start = time.monotonic()
     train = Trainer(out / 'runs' / objective, get_config)
-    points = [point for name in figures for point in FIGURES[name].points]
+    wanted = {name: FIGURES[name] for name in figures}
+    points = [point for figure in wanted.values() for point in figure.points]
     runs = train_all(points, num_seeds, objective, train, part)
     if part is not None:
       return []
     plots = {}
-    for name, _ in each('figure', {name: None for name in figures}, interruption):
-      plots[name] = plot(name, runs)
+    for name, figure in each('figure', wanted, interruption):
+      plots[name] = Plot(name, figure.plot(runs))
       write_plot(plots[name], out)
     if figure_6 is not None:
       plots['6'] = figure_6
@@ -124,7 +120,7 @@ def _page(
   judged: Sequence[reports.Claim],
   found: Mapping[str, Mapping[str, str]],
 ) -> str:
-  words = {name: (FIGURES[name].title, FIGURES[name].caption) for name in FIGURES}
+  words = {name: (one.title, one.caption) for name, one in FIGURES.items()}
   words['6'] = _FIGURE_6
   figures = {
     f'figure_{name}': reports.figure_of(shown, *words[name])
