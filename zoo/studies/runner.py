@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -26,19 +27,19 @@ from zoo.training.run_plots import logged
 # The config of a file name in configs/ and a variant.
 GetConfig = Callable[[str, str], Config]
 
-_Result = TypeVar('_Result')
 _Item = TypeVar('_Item')
 
 
+@contextlib.contextmanager
 def run_in(
   out: str | os.PathLike[str],
-  work: Callable[[pathlib.Path, Interruption], _Result],
-) -> _Result | None:
-  """What `work` returns, which writes into the folder `out`; None after SIGTERM.
+) -> Iterator[tuple[pathlib.Path, Interruption]]:
+  """The folder `out`, and what asks the block that writes into it to stop.
 
-  The folder is made if needed. It may be in a bucket, such as gs://bucket/paper. Raises
-  KeyboardInterrupt after Ctrl-C; UserError, before anything is written, for an `out`
-  that cannot be a folder; RunError if it cannot be written.
+  The folder is made if needed. It may be in a bucket, such as gs://bucket/paper. A
+  block that SIGTERM stops ends without an error, so that what comes after it is
+  reached. Raises KeyboardInterrupt after Ctrl-C; UserError, before anything is written,
+  for an `out` that cannot be a folder; RunError if it cannot be written.
   """
   folder = workdir_path(out)
   try:
@@ -48,10 +49,9 @@ def run_in(
   interruption = Interruption()
   try:
     with interruption:
-      return work(folder, interruption)
+      yield folder, interruption
   except Stopped:
     interruption.raise_if_ctrl_c()
-    return None
   except OSError as error:
     raise RunError(
       f'{error.filename or out} cannot be written: {error.strerror or error}'

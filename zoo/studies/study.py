@@ -17,7 +17,6 @@ from zoo import reports
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
 from zoo.host.files import read_as, read_text, write_atomically
-from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.reports.plots import Panel, Plot, from_csv, write_plot
 from zoo.studies.runner import (
@@ -156,17 +155,16 @@ def run(
   about = about or About()
   due = [*wanted] if part is None else part.of(wanted)
 
-  def work(out: pathlib.Path, interruption: Interruption) -> list[Result]:
-    missing = {one.name: one for one in due if _read(one, out).numbers is None}
+  with run_in(out) as (folder, interruption):
+    missing = {one.name: one for one in due if _read(one, folder).numbers is None}
     for _, study in each('study', missing, interruption):
-      _measure(study, get_config, out)
-    results = [_read(one, out) for one in known]
+      _measure(study, get_config, folder)
+    results = [_read(one, folder) for one in known]
     if part is None:
       data = [_as_json(one) for one in results]
-      write_report(out, about.file, data, page(results, about))
+      write_report(folder, about.file, data, page(results, about))
     return results
-
-  return run_in(out, work)
+  return None
 
 
 def table(results: Sequence[Result]) -> str:

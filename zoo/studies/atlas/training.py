@@ -12,7 +12,6 @@ from absl import logging
 
 from zoo.config.validation import Config
 from zoo.host.files import read_text, write_atomically
-from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.storage.workdir import locked
 from zoo.studies.atlas import measure, report
@@ -47,26 +46,24 @@ def run(
   UserError for a folder of other settings, and the errors of `run_in`.
   """
   cells = grid.cells if part is None else part.of(grid.cells)
-
-  def work(out: pathlib.Path, interruption: Interruption) -> list[Row]:
-    names = {cell.name: cell for cell in cells}
+  names = {cell.name: cell for cell in cells}
+  with run_in(out) as (whole, interruption):
     for done, (name, cell) in enumerate(each('cell', names, interruption), start=1):
-      folder, settings = out / 'cells' / name, grid.settings(cell)
+      folder, settings = whole / 'cells' / name, grid.settings(cell)
       folder.mkdir(parents=True, exist_ok=True)
       get_config = functools.partial(grid.get_config, *cell)
-      learnable = functools.partial(_learnable, cell, grid, out)
+      learnable = functools.partial(_learnable, cell, grid, whole)
       with locked(folder):
         one = CellRun(cell, settings, get_config, folder, interruption)
         rows = one.rows(learnable)
         write_atomically(folder / _ROWS, to_csv(rows))
-      write_atomically(out / 'atlas.csv', to_csv(_known(grid, out)))
+      write_atomically(whole / 'atlas.csv', to_csv(_known(grid, whole)))
       _log(rows[-1], len(names) - done, settings.minutes)
-    found = _known(grid, out)
+    found = _known(grid, whole)
     if part is None:
-      report.write(found, command, out)
+      report.write(found, command, whole)
     return found
-
-  return run_in(out, work)
+  return None
 
 
 def _learnable(cell: Cell, grid: Grid, out: pathlib.Path) -> float:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import time
 from collections.abc import Mapping, Sequence
 
 from zoo import reports
 from zoo.core.errors import UserError, check_count, check_name
 from zoo.host.files import read_text, user_path
-from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.reports.plots import Plot, from_csv, write_plot
 from zoo.studies.paper import beyond, figures
@@ -75,9 +73,9 @@ def reproduce(
   check_name('objective', objective, OBJECTIVES)
   figure_6 = None if llm_run is None else read_figure_6(llm_run)
 
-  def work(out: pathlib.Path, interruption: Interruption) -> list[reports.Claim]:
+  with run_in(out) as (folder, interruption):
     start = time.monotonic()
-    train = Trainer(out / 'runs' / objective, get_config)
+    train = Trainer(folder / 'runs' / objective, get_config)
     wanted = {name: FIGURES[name] for name in figures}
     points = [point for figure in wanted.values() for point in figure.points]
     runs = train_all(points, num_seeds, objective, train, part)
@@ -86,10 +84,10 @@ def reproduce(
     plots = {}
     for name, figure in each('figure', wanted, interruption):
       plots[name] = Plot(name, figure.plot(runs))
-      write_plot(plots[name], out)
+      write_plot(plots[name], folder)
     if figure_6 is not None:
       plots['6'] = figure_6
-      write_plot(figure_6, out)
+      write_plot(figure_6, folder)
     claims = each('claim', {claim.key: claim for claim in CLAIMS}, interruption)
     judged = [judge(claim, plots) for _, claim in claims]
     arguments = {
@@ -100,10 +98,9 @@ def reproduce(
     found = {'Configuration': arguments, **facts()}
     found['Machine']['time of this call'] = f'{time.monotonic() - start:.0f} s'
     data = {'paper': 'arXiv 2512.04268', **arguments, 'claims': judged}
-    write_report(out, 'claims.json', data, _page(plots, judged, found))
+    write_report(folder, 'claims.json', data, _page(plots, judged, found))
     return judged
-
-  return run_in(out, work)
+  return None
 
 
 def read_figure_6(folder: str | os.PathLike[str]) -> Plot:
