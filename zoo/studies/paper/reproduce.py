@@ -64,11 +64,9 @@ def reproduce(
   `out` that is not a folder, or an `llm_run` without a result; RunError if `out` cannot
   be written; and otherwise the errors of `zoo.training.sweep`.
   """
-  figures = tuple(dict.fromkeys(figures))
-  if not figures:
+  wanted = {name: FIGURES[check_name('figure', name, FIGURES)] for name in figures}
+  if not wanted:
     raise UserError(f'no figure is named; known: {", ".join(FIGURES)}')
-  for name in figures:
-    check_name('figure', name, FIGURES)
   num_seeds = check_count('the number of seeds', num_seeds)
   check_name('objective', objective, OBJECTIVES)
   figure_6 = None if llm_run is None else read_figure_6(llm_run)
@@ -76,7 +74,6 @@ def reproduce(
   with run_in(out) as (folder, interruption):
     start = time.monotonic()
     train = Trainer(folder / 'runs' / objective, get_config)
-    wanted = {name: FIGURES[name] for name in figures}
     points = [point for figure in wanted.values() for point in figure.points]
     runs = train_all(points, num_seeds, objective, train, part)
     if part is not None:
@@ -91,7 +88,7 @@ def reproduce(
     claims = each('claim', {claim.key: claim for claim in CLAIMS}, interruption)
     judged = [judge(claim, plots) for _, claim in claims]
     arguments = {
-      'figures': ', '.join(figures),
+      'figures': ', '.join(wanted),
       'seeds': ', '.join(map(str, range(num_seeds))),
       'objective': objective,
     }
