@@ -53,8 +53,7 @@ def create(
     nnx.update(model, weights)
   if config.mesh.fsdp:
     _split_heads(model)
-  in_shape = config.mesh.fsdp or (config.mesh.model > 1 and _splits_inner_axes(model))
-  transformation = build_optimizer(config.optimizer, config.train.num_steps, in_shape)
+  transformation = build_optimizer(config.optimizer, config.train.num_steps)
   optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
   return {'model': model, 'optimizer': optimizer}
 
@@ -65,15 +64,6 @@ def _split_heads(model: Model) -> None:
   devices = jax.sharding.get_abstract_mesh().size
   if isinstance(model, LinearAttention) and model.num_heads >= devices:
     model.split_heads('model', 'data')
-
-
-def _splits_inner_axes(model: Model) -> bool:
-  """Whether any parameter asks to be split along another axis than its first."""
-  for _, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
-    axes = variable.get_metadata().get('out_sharding') or ()
-    if any(axis is not None for axis in axes[1:]):
-      return True
-  return False
 
 
 def initial_weights(config: Config) -> PyTree | None:
@@ -146,14 +136,12 @@ def make_step(
   ) -> tuple[State, dict[str, Array]]:
     model = nnx.merge(graphs['model'], state['model'])
     optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
-    if numbers.learning_rate is not None:
-      num_steps = numbers.num_steps
-      optimizer.tx = build_optimizer(
-        config.optimizer,
-        config.train.num_steps if num_steps is None else num_steps,
-        layout.keeps_shapes,
-        numbers.learning_rate,
-      )
+    optimizer.tx = build_optimizer(
+      config.optimizer,
+      config.train.num_steps if numbers.num_steps is None else numbers.num_steps,
+      layout.keeps_shapes,
+      numbers.learning_rate,
+    )
     trained = model
     if averages(config.optimizer):
       trained = nnx.merge(graphs['model'], state['model'])
