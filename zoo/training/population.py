@@ -111,8 +111,7 @@ def _shared(config: Config) -> tuple:
   """What models of one program share besides their bodies; it can be hashed."""
   fields = json.loads(to_json(config))
   name = fields.pop('model')['name']
-  for section, field in (('', 'seed'), ('optimizer', 'learning_rate')):
-    (fields[section] if section else fields).pop(field)
+  del fields['seed'], fields['optimizer']['learning_rate']
   task, given = build_task(config), fields.pop('task')
   model = abstract_model(config)
   if isinstance(model, HasExactForm):  # whose constants are compiled in
@@ -155,12 +154,19 @@ def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:
 
   The stacked state must be on the host.
   """
-  abstract: dict[int, State] = {}
+  abstract = _abstract_states(configs)
   for i, config in enumerate(configs):
-    heads = num_heads(config)
-    if heads not in abstract:
-      abstract[heads] = abstract_state(config, make_mesh(config))[1]
-    yield jax.tree.map(functools.partial(_cut, i), abstract[heads], stacked)
+    own = abstract[num_heads(config)]
+    yield jax.tree.map(functools.partial(_cut, i), own, stacked)
+
+
+def _abstract_states(configs: Sequence[Config]) -> dict[int, State]:
+  """The state of a model with each number of heads, as shapes with shardings."""
+  models = {num_heads(config): config for config in configs}
+  return {
+    heads: abstract_state(config, make_mesh(config))[1]
+    for heads, config in models.items()
+  }
 
 
 def _cut(i: int, leaf: jax.ShapeDtypeStruct, stacked: np.ndarray) -> jax.Array:
@@ -192,18 +198,13 @@ def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
   A model gets the first heads of the model that has the most heads and the same key.
   Sampling each number of heads separately would compile as many programs.
   """
-  most = max(map(num_heads, configs))
-  shapes: dict[int, State] = {}
+  most, shapes = max(map(num_heads, configs)), _abstract_states(configs)
   all_states = []
   for config in configs:  # one by one, since compiling them together takes seconds
-    heads = num_heads(config)
-    if heads not in shapes:
-      key = jax.random.key(0)
-      shapes[heads] = states(nnx.eval_shape(lambda c=config, k=key: create(c, k)))
-    config = _with_heads(config, most)
-    weights = initial_weights(config)
-    whole = states(create(config, stream_of(config.seed, INIT_STREAM), weights))
-    all_states.append(jax.tree.map(_first_entries, whole, shapes[heads]))
+    padded = _with_heads(config, most)
+    key, weights = stream_of(config.seed, INIT_STREAM), initial_weights(padded)
+    whole = states(create(padded, key, weights))
+    all_states.append(jax.tree.map(_first_entries, whole, shapes[num_heads(config)]))
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
   stack = jax.tree.map(lambda *leaves: np.stack(leaves), *all_states)
   return jax.device_put(stack, shardings)
