@@ -211,8 +211,8 @@ a run that resumes loses the last line of its records
   + if line['step'] < step]
 losses of points side by side come back in the order of another permutation
   zoo/training/evaluation.py: training/test_evaluation.py training/test_sweeps.py
-  - back = np.argsort(np.concatenate([*groups]))
-  + back = np.concatenate([*groups])
+  - back = np.argsort(np.concatenate([*groups.values()]))
+  + back = np.concatenate([*groups.values()])
 an array that is fully sharded is split where it needs the most padding
   zoo/training/layout.py: training/test_layout.py
   - chosen = min(

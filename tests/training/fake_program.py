@@ -254,7 +254,7 @@ class _Evaluation(Evaluation):
     risks = [2 * optimum for optimum in optima]
     self.references = References(nothing, risks, optima)
 
-  def compile(self, abstract_model: Any) -> None:
+  def compile(self) -> None:
     pass
 
   def start(self, model_state: Any, sampled: bool) -> Any:

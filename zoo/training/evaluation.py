@@ -97,28 +97,23 @@ class Evaluation:
     self._compiled = False
     self.references = references(tasks)
     self._task = tasks[0]
-    rules_of, sample_moments, inputs = _measurements(configs, tasks, graph, statistics)
-    if self.references is None:
-      rules_of = _no_rules
     moments = self.references and self.references.moments
-    self._inputs = replicate((inputs, moments), mesh)
-    whole = NamedSharding(mesh, P())
-    sharding = jax.tree.map(lambda leaf: leaf.sharding, layout.saved['model'])
-    self._rules_of: Any = jax.jit(
-      rules_of, in_shardings=(sharding,), out_shardings=whole
+    rules_of, sample_moments, inputs = _measurements(
+      configs, tasks, graph, statistics, moments
     )
-    self._sample: Any = jax.jit(
-      sample_moments, in_shardings=(sharding, whole, whole), out_shardings=whole
-    )
+    self._inputs = replicate(inputs, mesh)
+    whole, self._abstract_model = NamedSharding(mesh, P()), layout.saved['model']
+    self._rules_of: Any = jax.jit(rules_of, out_shardings=whole)
+    self._sample: Any = jax.jit(sample_moments, out_shardings=whole)
 
-  def compile(self, abstract_model: PyTree) -> None:
+  def compile(self) -> None:
     """Compiles all measurements before their first use, unless they are compiled."""
     if self._compiled:
       return
     self._compiled = True
-    self._rules_of = self._rules_of.lower(abstract_model).compile()
+    self._rules_of = self._rules_of.lower(self._abstract_model).compile()
     if self.num_prompts:
-      self._sample = self._sample.lower(abstract_model, *self._inputs).compile()
+      self._sample = self._sample.lower(self._abstract_model, self._inputs).compile()
     rules = self._rules_of.out_info
     if rules is not None:
       zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rules)
@@ -128,7 +123,7 @@ class Evaluation:
     """Starts measuring on the devices; the state may be donated at once."""
     moments = {}
     if sampled and self.num_prompts:
-      moments = self._sample(model_state, *self._inputs)
+      moments = self._sample(model_state, self._inputs)
     return moments, self._rules_of(model_state)
 
   def finish(self, fetched: Fetched) -> list[Risks]:
@@ -176,68 +171,51 @@ def _measurements(
   tasks: Sequence[Task],
   graph: nnx.GraphDef,
   statistics: bool,
+  moments: theory.Moments | None,
 ) -> tuple[Callable[[PyTree], Rule | None], Callable[..., SampledMoments], PyTree]:
-  """What an evaluation runs on the devices, with the numbers that it takes.
+  """What an evaluation runs on the devices, with the inputs that it takes.
 
   The first function takes the arrays of the models, and returns their learning rules or
   exact forms, stacked along a first axis, or None if they have none; only the tasks of
-  learning rules may differ. The second takes the arrays, the numbers, and the moments
-  of the tasks, and returns the moments of the losses, also stacked.
+  learning rules may differ. The second takes the arrays and the inputs, and returns the
+  moments of the losses, also stacked. Inputs are the keys, the tasks, and the `moments`
+  of these.
   """
   keys = stream_keys(configs, EVAL_STREAM)
   errors = functools.partial(sample_errors, graph, configs[0], statistics)
   rule_of = functools.partial(exact_rule, graph, tasks[0])
   if len(configs) == 1:
+    key, constants = jax.tree.map(lambda leaf: leaf[0], (keys, moments))
     return (
       lambda state: _stacked(rule_of(state)),
-      lambda state, given, own: _stacked(errors(state, *given, moments=_only(own))),
-      (keys[0], tasks[0]),
+      lambda state, inputs: _stacked(errors(state, *inputs)),
+      (key, tasks[0], constants),
     )
   groups: dict[object, list[int]] = {}  # of tasks that differ in numbers alone
   for i, task in enumerate(tasks):
     groups.setdefault(jax.tree.structure(task), []).append(i)
   joint = [stack_tasks([tasks[i] for i in members]) for members in groups.values()]
-  sampled = functools.partial(
-    _sample_groups,
-    errors,
-    [np.array(members) for members in groups.values()],
-    [axes for _, axes in joint],
-    len({config.seed for config in configs}) == 1,
-    statistics,
-  )
-  return jax.vmap(rule_of), sampled, (keys, [task for task, _ in joint])
+  same_prompts = len({config.seed for config in configs}) == 1
 
+  def sampled(states: PyTree, inputs: Any) -> SampledMoments:
+    found, (keys, tasks, moments) = [], inputs
+    for members, task, (_, axis) in zip(groups.values(), tasks, joint, strict=True):
+      at = np.array(members)
+      own = jax.tree.map(lambda leaf, at=at: leaf[at], (states, keys, moments))
+      state, key, constants = own
+      if same_prompts:  # which are sampled once
+        run = jax.vmap(errors, (0, None, axis, 0))
+        found.append(run(state, key[0], task, constants))
+      elif statistics:  # one after the other: statistics of many prompts are large
+        repeat: Any = jax.vmap(lambda one: one, (axis,), axis_size=len(members))
+        each = state, key, repeat(task), constants
+        found.append(jax.lax.map(lambda one: errors(*one), each))
+      else:
+        found.append(jax.vmap(errors, (0, 0, axis, 0))(state, key, task, constants))
+    back = np.argsort(np.concatenate([*groups.values()]))
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
 
-def _sample_groups(
-  errors: Callable[..., SampledMoments],
-  groups: Sequence[np.ndarray],
-  axes: Sequence[PyTree],
-  same_prompts: bool,
-  statistics: bool,
-  states: PyTree,
-  inputs: tuple[Key[Array, ' n'], Sequence[Task]],
-  moments: theory.Moments | None,
-) -> SampledMoments:
-  """The moments of `errors` for each model, with prompts sampled once where shared.
-
-  The tasks of a group differ in numbers alone, which have these `axes`.
-  """
-  keys, tasks = inputs
-  found = []
-  for members, task, axis in zip(groups, tasks, axes, strict=True):
-    own = jax.tree.map(lambda leaf, at=members: leaf[at], (states, keys, moments))
-    state, key, constants = own
-    if same_prompts:
-      run = jax.vmap(errors, (0, None, axis, 0))
-      found.append(run(state, key[0], task, constants))
-    elif statistics:  # one after the other: statistics of many prompts are large
-      repeat: Any = jax.vmap(lambda one: one, (axis,), axis_size=len(members))
-      each = state, key, repeat(task), constants
-      found.append(jax.lax.map(lambda one: errors(*one), each))
-    else:
-      found.append(jax.vmap(errors, (0, 0, axis, 0))(state, key, task, constants))
-  back = np.argsort(np.concatenate([*groups]))
-  return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
+  return jax.vmap(rule_of), sampled, (keys, [task for task, _ in joint], moments)
 
 
 def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
@@ -245,6 +223,8 @@ def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
 
   None if the model has neither, or if its risk on this task is not known exactly.
   """
+  if not theory.covers(task):
+    return None
   model = nnx.merge(graph, state)
   with jax.default_matmul_precision('highest'):
     if isinstance(model, FollowsRule):
@@ -298,13 +278,5 @@ def sample_errors(
   return jax.lax.scan(measure, None, jnp.arange(config.eval.num_batches))[1]
 
 
-def _no_rules(state: PyTree) -> None:
-  """No learning rules, for tasks that exact theory does not cover."""
-
-
 def _stacked(tree: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: leaf[None], tree)
-
-
-def _only(tree: PyTree) -> PyTree:
-  return jax.tree.map(lambda leaf: leaf[0], tree)

@@ -294,7 +294,7 @@ class Program:
 
   def _compile_evaluation(self, evaluation: Evaluation) -> None:
     with on_mesh(self.mesh, self.configs[0]):
-      evaluation.compile(self.layout.saved['model'])
+      evaluation.compile()
 
   def _log_what_may_surprise(self) -> None:
     """Warns if no weight is split over `model`, and of a curriculum without an end."""
