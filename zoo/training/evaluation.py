@@ -43,9 +43,11 @@ Fetched = tuple[dict[str, tuple[np.ndarray, np.ndarray]], Rule | None]
 
 
 class Risks(NamedTuple):
-  """The risk of a model, as far as it is known."""
+  """The risk of a model, as far as it is known, and those that it should reach."""
 
   exact: float | None  # None if theory does not cover the model or the task
+  gd: float | None  # of one step of the best size from the prior mean
+  optimal: float | None  # of the best rule of the linear family
   sampled: Estimate | None  # None if no prompts were sampled
   accuracy: Estimate | None  # on the same prompts; None unless labels are classes
   # The sampled loss after 0, 1, …, C examples; None unless one pass predicts all.
@@ -151,6 +153,8 @@ class Evaluation:
     return [
       Risks(
         exact=exact[i],
+        gd=self.references and self.references.gd_risks[i],
+        optimal=self.references and self.references.optimal_risks[i],
         sampled=estimate('model', i),
         accuracy=estimate('accuracy', i),
         curve=curve(i),

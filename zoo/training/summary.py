@@ -22,7 +22,7 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.measure.comparison import Comparison, below_bayes, table_of
-from zoo.training.evaluation import References, Risks
+from zoo.training.evaluation import Risks
 from zoo.training.utilisation import peak_memory, share_of_peak, tokens_per_step
 
 SUMMARY = 'summary.json'  # its name in a workdir
@@ -70,27 +70,24 @@ def summarise(
   model: Model,
   mesh: Mesh,
   risks: Risks,
-  references: References | None,
-  i: int,
   comparison: Comparison | None,
   speed: tuple[float | None, float | None],
   flops: int,
   wall_time: float,
 ) -> Summary:
-  """The summary of the i-th model of a program, on a mesh.
+  """The summary of a model of a program, on a mesh.
 
-  `model` may be abstract, the references are those of all models, `speed` is from
-  `Progress.speed`, and `flops` is the number per step of the program.
+  `model` may be abstract, `speed` is from `Progress.speed`, and `flops` is the number
+  per step of the program.
   """
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
   accuracy, accuracy_stderr = risks.accuracy or unknown
-  optimum = references and references.optimal_risks[i]
   excess = None
   # Models outside the linear family may be below its optimum.
   in_family = isinstance(model, FollowsRule)
-  if in_family and risks.exact is not None and optimum is not None:
-    excess = risks.exact - optimum
+  if in_family and risks.exact is not None and risks.optimal is not None:
+    excess = risks.exact - risks.optimal
   devices = mesh.devices
   kind = devices.flat[0].device_kind
   rate = None if speed[0] is None else speed[0] * flops
@@ -105,8 +102,8 @@ def summarise(
     'eval_accuracy': accuracy,
     'eval_accuracy_stderr': accuracy_stderr,
     'exact_risk': risks.exact,
-    'gd_risk': references and references.gd_risks[i],
-    'optimal_risk': optimum,
+    'gd_risk': risks.gd,
+    'optimal_risk': risks.optimal,
     'excess_risk': excess,
     'comparison': comparison,
     'steps_per_second': speed[0],

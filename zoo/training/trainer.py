@@ -693,8 +693,8 @@ class Trainer:
     models = {heads: abstract_model(one) for heads, one in models.items()}
     return [
       summarise(
-        *(config, models[num_heads(config)], program.mesh, self.risks[i]),
-        *(program.evaluation.references, i, comparisons[i]),
+        *(config, models[num_heads(config)], program.mesh),
+        *(self.risks[i], comparisons[i]),
         *(self._speed, program.flops_per_step, self._records[i].wall_time),
       )
       if self.finite[i]
