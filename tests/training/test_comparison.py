@@ -20,6 +20,7 @@ from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
 from zoo.training import table, train
+from zoo.training.comparison import compare_members
 from zoo.training.objective import (
   make_objective,
   numbers_of,
@@ -229,8 +230,6 @@ def test_no_comparison_if_none_is_wanted(tmp_path, fake):
 
 @pytest.mark.slow
 def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
-  from zoo.training.comparison import compare_trained
-
   model = Causal(3, rngs=nnx.Rngs(0))
   graph, state = nnx.split(model)
   found = []
@@ -241,7 +240,7 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
     with jax.set_mesh(mesh):
       whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
       there = jax.device_put(state, whole)
-      found += compare_trained(config, _task(), graph, [there], mesh)
+      found += compare_members([config], [_task()], graph, mesh, there)
   assert found[0] is not None
   assert found[0] == found[1] == compare(model, _task(), 16)
 

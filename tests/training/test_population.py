@@ -1,15 +1,17 @@
 """Seeds, learning rates and initial scales side by side: each point as if alone."""
 
 import inspect
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 import zoo
 from tests.marks import mostly_full
 from tests.training.runs import compile_init, small_config
+from zoo.config.mesh import make_mesh
+from zoo.config.validation import build_task
 from zoo.training import comparison
 from zoo.training.population import unstack
 from zoo.training.trainer import make_program, on_mesh
@@ -24,16 +26,17 @@ def _config(**changes):
 def test_models_of_one_seed_are_compared_on_its_prompts(monkeypatch):
   asked = []
 
-  def compare(config, task, graph, members, mesh):
-    asked.append((config.seed, [one['w'].tolist() for one in members]))
-    return [{'model': config.seed, 'w': int(one['w'][0])} for one in members]
+  def compare(models, task, num_prompts, seed):
+    weights = [one.w[...].tolist() for one in models]
+    asked.append((seed, weights))
+    return [{'model': seed, 'w': w[0]} for w in weights]
 
-  monkeypatch.setattr(comparison, 'compare_trained', compare)
-  configs = [_config(seed=seed) for seed in (3, 1, 3)]
-  models = {'w': np.array([[0, 0], [1, 1], [2, 2]])}
-  whole: Any = None
+  monkeypatch.setattr(comparison, 'compare_all', compare)
+  configs = [_config(seed=seed, eval__num_compared=16) for seed in (3, 1, 3)]
+  tasks, mesh = [build_task(one) for one in configs], make_mesh(configs[0])
+  graph, models = nnx.split(nnx.Dict(w=nnx.Param(np.array([[0, 0], [1, 1], [2, 2]]))))
   found = inspect.unwrap(comparison.compare_members)(
-    configs, [whole] * 3, whole, whole, models
+    configs, tasks, graph, mesh, models
   )
   assert asked == [(3, [[0, 0], [2, 2]]), (1, [[1, 1]])]
   assert found == [{'model': seed, 'w': i} for i, seed in enumerate((3, 1, 3))]

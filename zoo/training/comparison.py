@@ -16,37 +16,6 @@ from zoo.host import processes
 from zoo.measure.comparison import Comparison, compare_all
 
 
-def compare_trained(
-  config: Config,
-  task: Task,
-  graph: nnx.GraphDef,
-  members: Sequence[PyTree],
-  mesh: Mesh,
-) -> list[Comparison | None]:
-  """Like `zoo.measure.comparison.compare_all`, for models on a mesh.
-
-  `members` are the arrays of each model. The config sets the number of prompts and the
-  seed; with fewer than two prompts each comparison is None. Process 0 measures, on one
-  of its devices.
-  """
-  none: list[Comparison | None] = [None] * len(members)
-  wanted = num_prompts(config)
-  if wanted < 2:
-    return none
-  replicated = NamedSharding(mesh, P())
-  whole = jax.jit(lambda states: states, out_shardings=replicated)([*members])
-
-  def measure() -> list[Comparison] | None:
-    device = np.array(jax.local_devices()[:1]).reshape(1, 1)
-    alone = Mesh(device, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
-    with jax.set_mesh(alone):
-      here = jax.tree.map(lambda array: array.addressable_data(0), whole)
-      models = [nnx.merge(graph, state) for state in here]
-      return compare_all(models, task, wanted, config.seed)
-
-  return [*(processes.run_on_main(measure) or none)]
-
-
 def compare_members(
   configs: Sequence[Config],
   tasks: Sequence[Task],
@@ -54,27 +23,48 @@ def compare_members(
   mesh: Mesh,
   models: PyTree,
 ) -> list[Comparison | None]:
-  """The comparison of each model of a program, several stacked along a first axis.
+  """Like `zoo.measure.comparison.compare_all`, for each model of a program on a mesh.
 
-  Models of one task with the same seed are compared on the same prompts.
+  Several are stacked along a first axis; those of one task with the same seed are
+  compared on the same prompts. The configs set the number of prompts and the seeds;
+  with fewer than two prompts each comparison is None. Process 0 measures, on one of its
+  devices.
   """
-  if (wanted := configs[0].eval.num_compared) > num_prompts(configs[0]):
+  wanted, number = configs[0].eval.num_compared, num_prompts(configs[0])
+  if wanted > number:
     logging.info(
       'config.eval.num_compared is %d; the comparison with the baselines has at most '
       'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
-      *(wanted, num_prompts(configs[0])),
+      *(wanted, number),
     )
+  found: list[Comparison | None] = [None] * len(configs)
+  if number < 2:
+    return found
   groups: dict[tuple[int, str], list[int]] = {}
   for i, config in enumerate(configs):
     groups.setdefault((config.seed, to_json(config.task)), []).append(i)
-  found: dict[int, Comparison | None] = {}
-  for first, *others in groups.values():
-    each = [models]
-    if len(configs) > 1:
-      each = [jax.tree.map(lambda leaf, i=i: leaf[i], models) for i in (first, *others)]
-    compared = compare_trained(configs[first], tasks[first], graph, each, mesh)
-    found.update(zip((first, *others), compared, strict=True))
-  return [found[i] for i in range(len(configs))]
+  replicated = NamedSharding(mesh, P())
+  whole = jax.jit(lambda states: states, out_shardings=replicated)(models)
+
+  def measure() -> list[Comparison | None]:
+    device = np.array(jax.local_devices()[:1]).reshape(1, 1)
+    alone = Mesh(device, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+    with jax.set_mesh(alone):
+      here = jax.tree.map(lambda array: array.addressable_data(0), whole)
+      for members in groups.values():
+        each = [here]
+        if len(configs) > 1:
+          each = [jax.tree.map(lambda leaf, i=i: leaf[i], here) for i in members]
+        first = members[0]
+        compared = compare_all(
+          [nnx.merge(graph, state) for state in each],
+          *(tasks[first], number, configs[first].seed),
+        )
+        for i, one in zip(members, compared or [], strict=False):
+          found[i] = one
+    return found
+
+  return processes.run_on_main(measure)
 
 
 def num_prompts(config: Config) -> int:
