@@ -42,9 +42,10 @@ def mean_at(
 ) -> Float[Array, '']:
   """The mean of the losses that count at a stage; None: of all.
 
-  They are `[l, b, t]` of a model with l trained loops, or `[b, t]`, at every example,
-  or `[b]`, at the query alone. With `lengths` those count that come after so many
-  examples of each prompt, which are what a prompt that is cut there has at its query.
+  They are `[l, b, t]` of a model with l trained loops, or `[b, t]`, at every example or
+  at the query alone, or `[b]` of statistics of prompts. With `lengths` those count that
+  come after so many examples of each prompt, which are what a prompt that is cut there
+  has at its query.
   """
   if stage is None and lengths is None:
     return jnp.mean(losses)

@@ -27,10 +27,10 @@ from zoo.measure.intervals import Estimate, estimate_from_moments
 from zoo.training.layout import Layout
 from zoo.training.objective import (
   predicted,
-  query_losses,
   sample,
   stack_tasks,
   stacked_moments,
+  statistics_losses,
 )
 from zoo.training.step import stream_keys
 
@@ -273,7 +273,7 @@ def sample_errors(
       if accuracy is not None:
         losses['accuracy'] = accuracy
     else:
-      losses['model'] = query_losses(model, task, batch, moments)
+      losses['model'] = statistics_losses(model, batch, moments)
     return None, {
       name: (jnp.mean(one, axis=0), jnp.mean(jnp.square(one), axis=0))
       for name, one in losses.items()

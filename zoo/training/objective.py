@@ -137,20 +137,13 @@ def sample(
   return draws.materialize_once(key, lambda prompt: prompt, prompt)
 
 
-def query_losses(
-  predictor: Predictor,
-  task: Task,
-  batch: Prompt | Statistics,
-  moments: theory.Moments | None,
+def statistics_losses(
+  predictor: Predictor, batch: Statistics, moments: theory.Moments | None
 ) -> Float[Array, ' b']:
-  """The task's loss at the query of each prompt of a batch.
+  """The squared error at the query of each prompt of a batch of statistics.
 
-  For a batch of statistics the predictor must follow a learning rule, and `moments` has
-  the prior mean and the noise of the task.
+  The predictor must follow a learning rule; `moments` are those of the task.
   """
-  if isinstance(batch, Prompt):
-    predictions = predictor(batch).astype(batch.y_query.dtype)
-    return task.loss(predictions, batch.y_query)
   assert moments is not None  # only tasks that exact theory covers have statistics
   assert isinstance(predictor, FollowsRule)
   rule = predictor.learning_rule()
@@ -181,13 +174,13 @@ def trained_losses(
 
   Those of a token model have a first axis for its trained loops.
   """
-  if isinstance(batch, Prompt) and isinstance(model, TokenModel):
+  if isinstance(batch, Statistics):
+    return statistics_losses(model, batch, moments)
+  if isinstance(model, TokenModel):
     targets = batch.targets if every else batch.targets[:, -1:]
     predictions = model.loop_predictions(batch, every).astype(targets.dtype)
     return jax.vmap(lambda one: task.loss(one, targets))(predictions)
-  if isinstance(batch, Prompt) and every:
-    return task.loss(*predicted(model, batch, every=True))
-  return query_losses(model, task, batch, moments)
+  return task.loss(*predicted(model, batch, every))
 
 
 def make_objective(
