@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
@@ -170,7 +167,7 @@ def _check_objective(config: Config, task: Task, model: Model) -> None:
       deep = theory.deep.require_deep(model, regression)
       theory.deep.check_depth(deep.num_layers)
     elif isinstance(model, HasExactForm):
-      form = nnx.eval_shape(lambda: theory.exact_form(_made(model)))
+      form = nnx.eval_shape(theory.exact_form, model)
       theory.form_constants(form, regression)
     elif not isinstance(model, FollowsRule):
       raise UserError(
@@ -179,13 +176,6 @@ def _check_objective(config: Config, task: Task, model: Model) -> None:
       )
   except UserError as error:
     raise UserError(f'config.objective.name is {name!r}; {error}') from None
-
-
-def _made(model: Model) -> Any:
-  """A model of zeros like an abstract one; for use under eval_shape."""
-  graph, state = nnx.split(model)
-  zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
-  return nnx.merge(graph, zeros)
 
 
 def _check_positions(config: Config, task: Task, model: Model) -> None:
