@@ -254,16 +254,14 @@ def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
   whole = NamedSharding(mesh, P())
 
   def abstract(value: Any) -> jax.ShapeDtypeStruct:
-    dtype = jax.dtypes.canonicalize_dtype(jax.dtypes.result_type(value))
-    return jax.ShapeDtypeStruct(np.shape(value), dtype, sharding=whole)
+    found = jax.typeof(value)
+    return jax.ShapeDtypeStruct(found.shape, found.dtype, sharding=whole)
 
-  program = make_program([config], mesh)
+  program, limit = make_program([config], mesh), np.int32(0)
+  given = jax.tree.map(abstract, (program.key, limit, limit, program.numbers))
   with on_mesh(mesh, config):
-    key = jax.ShapeDtypeStruct((), program.key.dtype, sharding=whole)
-    numbers = jax.tree.map(abstract, program.numbers)
-    limit, state = abstract(np.int32(0)), program.layout.kept
-    traced = program.train_steps.trace(state, key, limit, limit, numbers)
-    return traced.lower(lowering_platforms=('tpu',)), state
+    traced = program.train_steps.trace(program.layout.kept, *given)
+    return traced.lower(lowering_platforms=('tpu',)), program.layout.kept
 
 
 def _bytes_a_device(leaf: jax.ShapeDtypeStruct) -> int:
