@@ -97,6 +97,7 @@ _ELEMENTWISE = 'adam', 'adamw', 'lion', 'schedule_free', 'sgd'
 def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None:
   """Raises UserError for fields that exclude each other."""
   name, warmup = config.name, warmup_steps(config, num_steps)
+  decay = round(config.decay_share * num_steps)
   if fsdp and name not in _ELEMENTWISE:
     raise UserError(
       f'config.optimizer.name is {name!r}, whose updates depend on the shapes of '
@@ -107,7 +108,7 @@ def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None
       f'config.optimizer.warmup_steps is {warmup}; it must be ≤ train.num_steps, '
       f'which is {num_steps}'
     )
-  if config.schedule == 'wsd' and warmup + _decay_steps(config, num_steps) > num_steps:
+  if config.schedule == 'wsd' and warmup + decay > num_steps:
     raise UserError(
       f'config.optimizer.decay_share is {config.decay_share:g}; with {warmup} steps of '
       f'warm-up the decay is longer than train.num_steps, which is {num_steps}'
@@ -237,10 +238,6 @@ def warmup_steps(config: OptimizerConfig, num_steps: Any) -> int:
   return config.warmup_steps if share is None else round(share * num_steps)
 
 
-def _decay_steps(config: OptimizerConfig, num_steps: int) -> int:
-  return round(config.decay_share * num_steps)
-
-
 def build_schedule(
   config: OptimizerConfig,
   num_steps: Any,
@@ -249,19 +246,15 @@ def build_schedule(
   """The learning rate by step: a linear warm-up, then what `schedule` says."""
   peak = config.learning_rate if learning_rate is None else learning_rate
   warmup, share = warmup_steps(config, num_steps), config.final_share
-  schedules = {
-    'constant': lambda: optax.constant_schedule(peak),
-    'cosine': lambda: optax.cosine_decay_schedule(
-      peak, max(num_steps - warmup, 1), share
-    ),
-    'linear': lambda: optax.linear_schedule(
-      peak, share * peak, max(num_steps - warmup, 1)
-    ),
-    'wsd': lambda: _wsd(
-      peak, share, num_steps - warmup, config.decay_share * num_steps
-    ),
-  }
-  schedule = schedules[config.schedule]()
+  match config.schedule:
+    case 'cosine':
+      schedule = optax.cosine_decay_schedule(peak, max(num_steps - warmup, 1), share)
+    case 'linear':
+      schedule = optax.linear_schedule(peak, share * peak, max(num_steps - warmup, 1))
+    case 'wsd':
+      schedule = _wsd(peak, share, num_steps - warmup, config.decay_share * num_steps)
+    case _:
+      schedule = optax.constant_schedule(peak)
   if warmup == 0:
     return schedule
   return optax.join_schedules(

@@ -503,7 +503,9 @@ def differences(
 
 # Fields that may change when a run is resumed, besides the section `mesh`.
 _CHANGE_NO_TRAINING = (
-  *('checkpoint.every_minutes', 'checkpoint.patience', 'eval.num_compared'),
+  'checkpoint.every_minutes',
+  'checkpoint.patience',
+  'eval.num_compared',
 )
 # Those that may change if a run goes on for more steps than it had; a config may set
 # the warm-up by the number of steps.
