@@ -44,7 +44,7 @@ def test_the_trajectory_is_the_same_up_to_the_order_of_sums(mesh, heads, parts):
 
 
 def assert_same_state(split, plain):
-  with jax.set_mesh(split.mesh):
+  with jax.set_mesh(split.program.mesh):
     whole = split.layout.saveable(split.state)
   for leaf, other in zip(*map(jax.tree.leaves, (whole, plain.state)), strict=True):
     # Adam divides by the root of a second moment that 12 steps of float32 sums, each
@@ -87,9 +87,8 @@ PROMPTS = {'4,4,3', '4,4', '4,3', '4'}
 )
 def test_weights_are_not_gathered(name, changes):
   """Neither for being flat between steps, nor where kernels are split along outputs."""
-  text = compiled_text(
-    small_config(name, model__num_heads=4, mesh__data=4, mesh__model=2, **changes)
-  )
+  given = {'model__num_heads': 4, 'mesh__data': 4, 'mesh__model': 2}
+  text = Run(small_config(name, **given, **changes)).compiled_text()
   assert ' all-reduce(' in text
   # Statistics of prompts stay where they are drawn.
   assert gathered(text) <= (PROMPTS if name == 'transformer' else set())
@@ -97,7 +96,7 @@ def test_weights_are_not_gathered(name, changes):
 
 def test_heads_are_computed_where_they_are_kept():
   """On one device alone, and not by each that shares the batch with it."""
-  text = compiled_text(fsdp(2, 4, model__num_heads=9, train__num_parts=2))
+  text = Run(fsdp(2, 4, model__num_heads=9, train__num_parts=2)).compiled_text()
   # A device keeps 2 of 16 heads. Four devices share a batch of 8 prompts: of the heads
   # it gathers b_h and A_h, and none of the weights, whose products these are.
   heads = {'4,4', '4,4,4'}
@@ -111,14 +110,6 @@ def test_heads_are_computed_where_they_are_kept():
   for line in text.splitlines():
     if 'hij,hik->hjk' in line and ' dot(' in line:
       assert re.search(r'= f32\[2,4,4\]', line)
-
-
-def compiled_text(config):
-  run = Run(config)
-  with jax.set_mesh(run.mesh):
-    step = run.put(np.int32(0))
-    compiled = run.steps.lower(run.state, run.key, step, step, run.numbers).compile()
-  return str(compiled.as_text())
 
 
 def gathered(text):

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.marks import FULL
@@ -26,27 +25,26 @@ class Run:
   """What the loop builds, without the loop."""
 
   def __init__(self, config):
-    program = make_program([config])
-    self.mesh, self.init = program.mesh, program.init
-    self.layout, self.steps = program.layout, program.train_steps
-    self.numbers, self.key = self.put(program.numbers), self.put(program.key)
+    self.program = make_program([config])
+    self.layout = self.program.layout
     self.restart()
 
   def restart(self):
-    with jax.set_mesh(self.mesh):
-      self.state = self.init()
-
-  def put(self, value):
-    return jax.device_put(value, NamedSharding(self.mesh, P()))
+    with jax.set_mesh(self.program.mesh):
+      self.state = self.program.init()
 
   def train(self, start, stop):
-    with jax.set_mesh(self.mesh):
-      start, stop = self.put(np.int32(start)), self.put(np.int32(stop))
+    with jax.set_mesh(self.program.mesh):
+      given = self.program.arguments(self.state, start, stop)
       with jax.transfer_guard('disallow'):
-        self.state, metrics = self.steps(
-          self.state, self.key, start, stop, self.numbers
-        )
+        self.state, metrics = self.program.train_steps(*given)
     return metrics
+
+  def compiled_text(self):
+    """What XLA has compiled the steps to."""
+    with jax.set_mesh(self.program.mesh):
+      given = self.program.arguments(self.state, 0, 0)
+      return str(self.program.train_steps.lower(*given).compile().as_text())
 
   def check_cut(self, step, last=12):
     """Steps that are cut in two calls end at the bits of one call."""
@@ -77,7 +75,7 @@ def test_however_steps_are_cut_into_calls_they_give_the_same_bits():
   assert run.bits() == whole
   assert metrics['loss'] == last['loss']
   assert metrics['step'] == last['step'] == 12
-  compiled: Any = run.steps
+  compiled: Any = run.program.train_steps
   assert compiled._cache_size() == 1  # one program for any number of steps
 
 
@@ -136,10 +134,7 @@ def test_seeds_and_streams_differ():
 def test_a_data_parallel_step_adds_up_gradients_once_and_sends_no_prompt(changes):
   """By what XLA compiled: each device draws its own part of the batch."""
   run = Run(small_config(**{'mesh__data': 8, 'train__batch_size': 104, **changes}))
-  step = run.put(np.int32(0))
-  with jax.set_mesh(run.mesh):
-    arguments = run.state, run.key, step, step, run.numbers
-    text = str(run.steps.lower(*arguments).compile().as_text())
+  text = run.compiled_text()
   names = 'all-reduce|all-gather|all-to-all|reduce-scatter|collective-[a-z]+'
   sent = re.findall(rf'= (.*) ({names})(?:-start)?\(', text)
   assert {name for _, name in sent} == {'all-reduce'}
