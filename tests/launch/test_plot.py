@@ -188,12 +188,12 @@ def test_lines_without_an_exact_risk_show_the_sampled_one(run):
 
 def test_a_damaged_summary_is_none(run):
   path = run / 'summary.json'
-  assert read_summary(path) == SUMMARY
+  assert read_summary(run) == SUMMARY
   for value in ('x', float('nan'), 10**400, [], True):
     path.write_text(json.dumps({**SUMMARY, 'gd_risk': value}))
-    assert read_summary(path) is None
+    assert read_summary(run) is None
   path.write_text(json.dumps({k: v for k, v in SUMMARY.items() if k != 'step'}))
-  assert read_summary(path) is None
+  assert read_summary(run) is None
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_the_curve_is_in_the_log_and_on_the_board(finished):
 
 def test_the_comparison_is_in_the_summary_and_the_table(finished):
   workdir, summary = finished
-  read = read_summary(workdir / 'summary.json')
+  read = read_summary(workdir)
   assert read == summary
   comparison = summary.get('comparison')
   assert [*comparison] == ['model', *_task().baselines()]
@@ -251,5 +251,5 @@ def test_a_summary_of_a_task_with_unknown_risks_can_be_read(tmp_path, fake):
   comparison = summary.get('comparison')
   assert comparison is not None
   assert comparison['bayes']['exact'] is None
-  assert read_summary(tmp_path / 'summary.json') == summary
+  assert read_summary(tmp_path) == summary
   assert read_json(tmp_path / 'summary.json')['comparison'].keys() == comparison.keys()

@@ -27,7 +27,7 @@ from zoo.training.run_labels import (
   named,
   trained_at,
 )
-from zoo.training.summary import SUMMARY, kind_of_risk, read_summary
+from zoo.training.summary import kind_of_risk, read_summary
 
 _WIDE = 10  # numbers whose ratio is at least this are shown on a log axis
 _BESIDE = 0.1  # between points over one name
@@ -90,7 +90,7 @@ def _operations_per_step(folder: pathlib.Path) -> float:
       f'{folder} is a point of a sweep, which trains points side by side, so that the '
       'operations of one are not known; train it alone'
     )
-  summary = read_summary(folder / SUMMARY)
+  summary = read_summary(folder)
   rate, speed = (
     None if summary is None else summary[name]
     for name in ('flops_per_second', 'steps_per_second')
@@ -109,7 +109,7 @@ def _references(
   curves: Sequence[Series],
 ) -> Iterator[Series]:
   """The losses of Bayes, and of baselines that are among those of the runs."""
-  summaries = {folder: read_summary(folder / SUMMARY) for folder in configs}
+  summaries = {folder: read_summary(folder) for folder in configs}
   finished = [folder for folder, one in summaries.items() if one is not None]
   summary = summaries[finished[0]] if finished else None
   if summary is None:
@@ -256,7 +256,7 @@ def plot_examples(workdirs: Sequence[str | pathlib.Path]) -> Figure:
 
 def _read_comparison(workdir: pathlib.Path) -> Comparison:
   """The comparison of a finished run, or the newest curve of its model."""
-  summary = read_summary(workdir / SUMMARY)
+  summary = read_summary(workdir)
   if summary is not None and (comparison := summary['comparison']):
     return comparison
   lines = read_lines(workdir)

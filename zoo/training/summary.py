@@ -130,17 +130,17 @@ def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
     )
 
 
-def read_summary(path: pathlib.Path) -> Summary | None:
-  """A `summary.json`, or None if it is missing or damaged."""
+def read_summary(workdir: pathlib.Path) -> Summary | None:
+  """The `summary.json` of a run, or None if it is missing or damaged."""
   try:
-    return read_as(path, Summary)
+    return read_as(workdir / SUMMARY, Summary)
   except UnreadableFile:
     return None
 
 
-def finished_summary(path: pathlib.Path, config: Config) -> Summary | None:
+def finished_summary(workdir: pathlib.Path, config: Config) -> Summary | None:
   """The `summary.json` of a finished run of a config; None if it is not that."""
-  summary = read_summary(path)
+  summary = read_summary(workdir)
   if summary is None:
     return None
   own = config.model.name, config.train.num_steps

@@ -237,7 +237,7 @@ def _train_missing(
   missing = [
     i
     for i, (config, folder) in enumerate(zip(configs, folders, strict=True))
-    if finished_summary(folder / SUMMARY, config) is None
+    if finished_summary(folder, config) is None
   ]
   lost: set[pathlib.Path] = set()
   programs = programs_of(missing, configs, folders, workdir)
@@ -285,7 +285,7 @@ def _train_stacked(
     _stop_if_asked(interruption)  # the next launch writes the others
     if summary is None:
       lost.add(folder)
-    elif finished_summary(folder / SUMMARY, config) is None:
+    elif finished_summary(folder, config) is None:
       save_result(folder, config.train.num_steps, state, run_metadata(config))
       write_summary(folder, summary)
   delete_folder(unfinished)
@@ -312,7 +312,7 @@ def _rows(
   """
   rows: list[Row] = []
   for point, config, folder in zip(points, configs, folders, strict=True):
-    summary = finished_summary(folder / SUMMARY, config)
+    summary = finished_summary(folder, config)
     if summary is not None:
       rows.append({**point, 'workdir': folder, **summary})
     elif folder not in lost:

@@ -231,7 +231,7 @@ def _finished_summary(
   # If the checkpoints of a finished run were deleted, return the saved result.
   deleted = checkpoints.latest is None and not checkpoints.set_aside
   at_end = deleted or checkpoints.latest == config.train.num_steps
-  summary = finished_summary(workdir / SUMMARY, config) if at_end else None
+  summary = finished_summary(workdir, config) if at_end else None
   if summary is None:
     (workdir / SUMMARY).unlink(missing_ok=True)
   return summary
