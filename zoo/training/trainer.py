@@ -587,8 +587,8 @@ class Trainer:
     """
     fetched: dict[str, Any] = jax.device_get(measured)
     lines = [_line(fetched, i) for i in range(len(self._records))]
-    before, self.finite = self.finite, np.array([line.pop('finite') for line in lines])
-    done = max(line['step'] for line in lines)
+    before, self.finite = self.finite, np.atleast_1d(fetched['finite'])
+    done = int(fetched['step'])
     self._progress.advance(done)
     if not self.finite.any():
       self._raise_not_finite(lines[0])
@@ -728,15 +728,8 @@ class Trainer:
 
 def _line(measured: dict[str, Any], i: int) -> dict[str, Any]:
   """What a model's line of the records has of its training."""
-  loss, grad_norm, finite = (
-    np.atleast_1d(measured[name])[i] for name in ('loss', 'grad_norm', 'finite')
-  )
-  return {
-    'step': int(measured['step']),
-    'loss': float(loss),
-    'grad_norm': float(grad_norm),
-    'finite': bool(finite),
-  }
+  loss, norm = (np.atleast_1d(measured[name])[i] for name in ('loss', 'grad_norm'))
+  return {'step': int(measured['step']), 'loss': float(loss), 'grad_norm': float(norm)}
 
 
 def _not_finite(line: dict[str, Any]) -> str:
