@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +31,6 @@ from zoo.tasks.base import FunctionClass
 from zoo.tasks.linear_regression import require_covered
 from zoo.training.batch_parts import mean_loss
 from zoo.training.curriculum import FirstFeatures, draw_lengths, mean_at
-
-_Tree = TypeVar('_Tree')
 
 
 class Numbers(NamedTuple):
@@ -65,12 +63,7 @@ def stacked_moments(tasks: Sequence[Task]) -> theory.Moments:
       else moments
       for moments in all_moments
     ]
-  return stack(all_moments)
-
-
-def stack(trees: Iterable[_Tree]) -> _Tree:
-  """Pytrees of numbers stacked along a new first axis, on the host."""
-  return jax.tree.map(lambda *leaves: np.stack(list(map(np.asarray, leaves))), *trees)
+  return jax.tree.map(lambda *leaves: np.stack(leaves), *all_moments)
 
 
 def stack_tasks(tasks: Sequence[Task]) -> tuple[Task, PyTree]:
@@ -79,20 +72,14 @@ def stack_tasks(tasks: Sequence[Task]) -> tuple[Task, PyTree]:
   Numbers in which the tasks differ are stacked along a new first axis, 0; those that
   all share are as they are, None, so that what is drawn from them is drawn once.
   """
-
-  def axis(*leaves: Any) -> int | None:
-    first, *rest = map(np.asarray, leaves)
-    return None if all(np.array_equal(first, one) for one in rest) else 0
-
-  def joined(*leaves: Any) -> Any:
-    return (
-      leaves[0] if axis(*leaves) is None else np.stack(list(map(np.asarray, leaves)))
-    )
-
-  leaves, structure = zip(*map(jax.tree.flatten, tasks), strict=True)
-  joint = [joined(*ones) for ones in zip(*leaves, strict=True)]
-  axes = [axis(*ones) for ones in zip(*leaves, strict=True)]
-  return jax.tree.unflatten(structure[0], joint), jax.tree.unflatten(structure[0], axes)
+  leaves, (structure, *_) = zip(*map(jax.tree.flatten, tasks), strict=True)
+  joint, axes = [], []
+  for each in zip(*leaves, strict=True):
+    arrays = [np.asarray(leaf) for leaf in each]
+    is_shared = all(np.array_equal(arrays[0], one) for one in arrays)
+    joint.append(each[0] if is_shared else np.stack(arrays))
+    axes.append(None if is_shared else 0)
+  return jax.tree.unflatten(structure, joint), jax.tree.unflatten(structure, axes)
 
 
 def uses_statistics(model: object, task: Task, num_models: int = 1) -> bool:
