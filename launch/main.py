@@ -98,12 +98,10 @@ def _join(config: Config) -> None:
     return
   if address is not None and _DISTRIBUTED.value is False:
     raise UserError('--nodistributed contradicts --coordinator; give one of the two')
-  from zoo.config.schema import check_fields, complete
+  from zoo.config.schema import complete
 
-  # Checks that do not need the other processes.
-  check_fields(config)
   coordinator, number, this = address or (None, None, None)
-  mesh = complete(config).mesh
+  mesh = complete(config).mesh  # what it checks does not need the other processes
   timeouts = mesh.heartbeat_timeout, mesh.start_timeout
   processes.join(*timeouts, coordinator, number, this)
   # JAX aborts a process that loses the others, and says why; a trace adds nothing.

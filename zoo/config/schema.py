@@ -437,8 +437,10 @@ def complete(config: Config) -> Config:
   """The config with the defaults of the fields that it lacks, but for arguments.
 
   Configs of earlier versions lack the fields that were added since. An argument that
-  can be found, such as the full path of a file and its checksum, is.
+  can be found, such as the full path of a file and its checksum, is. Raises UserError
+  as `check_fields` does.
   """
+  check_fields(config)
   given = flatten_dict(config.to_dict(), sep='.')
   lacking = {
     name: default for name, (default, _) in fields().items() if name not in given
@@ -460,11 +462,10 @@ def _found(config: Config) -> dict[str, object]:
   """What is to be found, by name, and differs from a config; raises UserError."""
   found: dict[str, object] = {}
   for name, entries in CLASSES.items():
-    section = config.to_dict().get(name)
-    chosen = section.get('name') if isinstance(section, dict) else None
-    if not section or chosen not in entries.names():
+    section = config.to_dict()[name]
+    if section['name'] not in entries.names():
       continue
-    for field, (_, kind) in arguments(name, chosen).items():
+    for field, (_, kind) in arguments(name, section['name']).items():
       if kind.found is not None and section.get(field) != (one := kind.found(section)):
         found[f'{name}.{field}'] = one
   return found

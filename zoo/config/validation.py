@@ -43,7 +43,6 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
       f'the config is a {type(config).__name__}; it must be a ConfigDict, such as '
       "configs.get_config('yq_lsa')"
     )
-  check_fields(config)
   config = complete(config)
   with memory.in_config(config):
     _validate_whole(config, num_devices)

@@ -99,7 +99,6 @@ def sweep(
       f'the processes of a sweep must not be connected, and this is one of '
       f'{jax.process_count()} that are; give each a part of the sweep instead'
     )
-  check_fields(config)
   config = complete(config)
   configs = _check_points(config, points)
   workdir = workdir_path(workdir)
