@@ -11,9 +11,9 @@ import jax
 import msgspec
 from jax.sharding import Mesh
 
-from zoo.config.building import num_weights
+from zoo.config.building import abstract_model, num_weights
 from zoo.config.validation import Config
-from zoo.core.protocols import FollowsRule, Model
+from zoo.core.protocols import FollowsRule
 from zoo.core.tables import format_estimate, format_exact, format_table
 from zoo.host.files import (
   UnreadableFile,
@@ -67,7 +67,6 @@ class Summary(TypedDict):
 
 def summarise(
   config: Config,
-  model: Model,
   mesh: Mesh,
   risks: Risks,
   comparison: Comparison | None,
@@ -77,13 +76,12 @@ def summarise(
 ) -> Summary:
   """The summary of a model of a program, on a mesh.
 
-  `model` may be abstract, `speed` is from `Progress.speed`, and `flops` is the number
-  per step of the program.
+  `speed` is from `Progress.speed`, and `flops` is the number per step of the program.
   """
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
   accuracy, accuracy_stderr = risks.accuracy or unknown
-  excess = None
+  model, excess = abstract_model(config), None
   # Models outside the linear family may be below its optimum.
   in_family = isinstance(model, FollowsRule)
   if in_family and risks.exact is not None and risks.optimal is not None:

@@ -33,7 +33,6 @@ from zoo.config.mesh import make_mesh, replicate
 from zoo.config.optimizers import optimizers
 from zoo.config.validation import (
   Config,
-  abstract_model,
   build_task,
   differences,
   num_heads,
@@ -688,13 +687,9 @@ class Trainer:
       measured = self.program.evaluate(self.state, sampled=True)
       self.risks = self.program.evaluation.finish(jax.device_get(measured))
     program, comparisons = self.program, self.program.compare(self.state)
-    # Models of one program differ in their numbers of heads alone, and so in weights.
-    models = {num_heads(one): one for one in program.configs}
-    models = {heads: abstract_model(one) for heads, one in models.items()}
     return [
       summarise(
-        *(config, models[num_heads(config)], program.mesh),
-        *(self.risks[i], comparisons[i]),
+        *(config, program.mesh, self.risks[i], comparisons[i]),
         *(self._speed, program.flops_per_step, self._records[i].wall_time),
       )
       if self.finite[i]
