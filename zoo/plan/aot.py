@@ -19,6 +19,7 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from zoo.config.memory import GIB
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import Config, mesh_shape, validate
 from zoo.core.errors import UserError
@@ -30,7 +31,6 @@ _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
 # Slices that can be rented, up to 256 chips, the smaller ones first.
 SLICES = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
 
-GIB = 2**30  # bytes
 # The memory of a chip that a program may use: the limit that the compiler states when
 # it rejects a program.
 HBM_BYTES = {
