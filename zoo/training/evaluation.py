@@ -32,7 +32,7 @@ from zoo.training.objective import (
   stacked_moments,
   statistics_losses,
 )
-from zoo.training.step import stream_keys
+from zoo.training.step import keys_of
 
 Rule = LearningRule | DeepRule | Recurrence
 # For each quantity and batch, the mean and the mean square over the prompts.
@@ -185,37 +185,34 @@ def _measurements(
   moments of the losses, also stacked. Inputs are the keys, the tasks, and the `moments`
   of these.
   """
-  keys = stream_keys(configs, EVAL_STREAM)
+  keys = keys_of(configs, EVAL_STREAM)
   errors = functools.partial(sample_errors, graph, configs[0], statistics)
   rule_of = functools.partial(exact_rule, graph, tasks[0])
   if len(configs) == 1:
-    key, constants = jax.tree.map(lambda leaf: leaf[0], (keys, moments))
     return (
       lambda state: _stacked(rule_of(state)),
       lambda state, inputs: _stacked(errors(state, *inputs)),
-      (key, tasks[0], constants),
+      (keys, tasks[0], jax.tree.map(lambda leaf: leaf[0], moments)),
     )
   groups: dict[object, list[int]] = {}  # of tasks that differ in numbers alone
   for i, task in enumerate(tasks):
     groups.setdefault(jax.tree.structure(task), []).append(i)
   joint = [stack_tasks([tasks[i] for i in members]) for members in groups.values()]
-  same_prompts = len({config.seed for config in configs}) == 1
 
   def sampled(states: PyTree, inputs: Any) -> SampledMoments:
     found, (keys, tasks, moments) = [], inputs
     for members, task, (_, axis) in zip(groups.values(), tasks, joint, strict=True):
       at = np.array(members)
-      own = jax.tree.map(lambda leaf, at=at: leaf[at], (states, keys, moments))
-      state, key, constants = own
-      if same_prompts:  # which are sampled once
-        run = jax.vmap(errors, (0, None, axis, 0))
-        found.append(run(state, key[0], task, constants))
-      elif statistics:  # one after the other: statistics of many prompts are large
+      state, constants = jax.tree.map(lambda leaf, at=at: leaf[at], (states, moments))
+      key = keys[at] if keys.ndim else keys
+      if keys.ndim and statistics:
+        # One after the other: statistics of many prompts are large.
         repeat: Any = jax.vmap(lambda one: one, (axis,), axis_size=len(members))
         each = state, key, repeat(task), constants
         found.append(jax.lax.map(lambda one: errors(*one), each))
       else:
-        found.append(jax.vmap(errors, (0, 0, axis, 0))(state, key, task, constants))
+        run = jax.vmap(errors, (0, 0 if keys.ndim else None, axis, 0))
+        found.append(run(state, key, task, constants))
     back = np.argsort(np.concatenate([*groups.values()]))
     return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
 

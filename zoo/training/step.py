@@ -41,6 +41,16 @@ def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
   return jnp.stack([stream_of(config.seed, stream) for config in configs])
 
 
+def keys_of(configs: Sequence[Config], stream: int) -> Key[Array, '*n']:
+  """The key of one of the streams: one for all if they have one seed, or one of each.
+
+  Models with the same key see the same prompts, which are then sampled once.
+  """
+  if len({config.seed for config in configs}) == 1:
+    return stream_of(configs[0].seed, stream)
+  return stream_keys(configs, stream)
+
+
 def create(
   config: Config, key: Key[Array, ''], weights: PyTree | None = None
 ) -> dict[str, Model | nnx.Optimizer]:

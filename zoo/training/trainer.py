@@ -75,10 +75,10 @@ from zoo.training.records import (
 from zoo.training.step import (
   abstract_state,
   initial_weights,
+  keys_of,
   make_init,
   make_step,
   make_train_steps,
-  stream_keys,
 )
 from zoo.training.summary import (
   SUMMARY,
@@ -347,12 +347,8 @@ def make_program(configs: Sequence[Config], mesh: Mesh | None = None) -> Program
   config, many = max(configs, key=num_heads), len(configs) > 1
   mesh = make_mesh(config) if mesh is None else mesh
   tasks = [build_task(one) for one in configs]
-  shared = len({one.seed for one in configs}) == 1
   # Outside `on_mesh`, since the devices of the mesh need not exist.
-  if shared:
-    key = stream_of(config.seed, TRAIN_STREAM)
-  else:
-    key = stream_keys(configs, TRAIN_STREAM)
+  key = keys_of(configs, TRAIN_STREAM)
   with on_mesh(mesh, config):
     graphs, abstract = abstract_state(config, mesh)
     model = nnx.merge(graphs['model'], abstract['model'])
@@ -370,7 +366,7 @@ def make_program(configs: Sequence[Config], mesh: Mesh | None = None) -> Program
     init = make_init(config, layout)
     if many:
       init = functools.partial(init_side_by_side, configs, layout.kept)
-      step = jax.vmap(step, (0, None if shared else 0, axes))
+      step = jax.vmap(step, (0, 0 if key.ndim else None, axes))
     train_steps = make_train_steps(step, layout, mesh)
     return Program(
       configs=configs,
