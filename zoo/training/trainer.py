@@ -543,8 +543,6 @@ class Trainer:
         recorded, start = [], self.step
         with self._computing():
           if start + 1 == first:
-            recorded += map(self.record, waiting)  # so that no earlier step is traced
-            waiting = []
             trace.enter_context(traced(self.workdirs[0] / 'profile', (first, last)))
           ends = [end for end in (first - 1, last) if end > start]
           stop = min([_next_stop(start, config), *ends])
@@ -553,8 +551,9 @@ class Trainer:
           waiting = [measured]
           due = stop % config.checkpoint.every == 0 or stop == config.train.num_steps
           due = due or self.waited_too_long()
-          if due or not ahead or first <= start + 1 <= last:
-            recorded += map(self.record, waiting)  # only a finite state is saved
+          # Only a finite state is saved, and nothing of earlier steps is traced.
+          if due or not ahead or first - 1 <= stop <= last:
+            recorded += map(self.record, waiting)
             waiting = []
           if due:
             self.save()
