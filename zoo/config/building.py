@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from zoo import theory
-from zoo.config.schema import Config
+from zoo.config.schema import CLASSES, Config
 from zoo.core import registry
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
@@ -36,7 +36,7 @@ _MOST = 64
 
 def build_task(config: Config) -> Task:
   """The task that a config names; raises UserError."""
-  return _create(config, 'task', registry.tasks)
+  return _create(config, 'task')
 
 
 def build_model(config: Config, rngs: nnx.Rngs) -> Model:
@@ -60,7 +60,7 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
         f'{config.task.name!r} has {outputs} outputs; it needs a model whose '
         'constructor takes num_outputs'
       )
-  return _create(config, 'model', registry.models, **given, rngs=rngs)
+  return _create(config, 'model', **given, rngs=rngs)
 
 
 def abstract_model(config: Config) -> Model:
@@ -103,9 +103,7 @@ def _key(config: Config) -> tuple[object, ...] | None:
   sections = config.model.to_dict(), config.task.to_dict()
   classes = [
     entries.get(section['name']) if section['name'] in entries.names() else object
-    for section, entries in zip(
-      sections, (registry.models, registry.tasks), strict=True
-    )
+    for section, entries in zip(sections, CLASSES.values(), strict=True)
   ]
   if not all(cls.__module__.startswith('zoo.') for cls in classes):
     return None
@@ -116,14 +114,14 @@ def _key(config: Config) -> tuple[object, ...] | None:
   return *classes, text, jnp.result_type(float)
 
 
-def _create(config: Config, section: str, entries: registry.Registry, **more) -> Any:
-  hyperparameters = getattr(config, section).to_dict()
+def _create(config: Config, section: str, **more: Any) -> Any:
+  hyperparameters = config[section].to_dict()
   name = hyperparameters.pop('name')
   if repeated := hyperparameters.keys() & more.keys():
     raise UserError(
       f'config.{section} has {", ".join(sorted(repeated))}; it is set by the task'
     )
   try:
-    return entries.create(name, **hyperparameters, **more)
+    return CLASSES[section].create(name, **hyperparameters, **more)
   except UserError as error:
     raise UserError(f'config.{section}: {error}') from None
