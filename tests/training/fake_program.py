@@ -30,7 +30,7 @@ from zoo.storage import checkpointer
 from zoo.storage.orbax_folders import METADATA_FILE
 from zoo.training import sweeps, trainer
 from zoo.training.comparison import num_prompts
-from zoo.training.evaluation import Evaluation, References
+from zoo.training.evaluation import Evaluation
 from zoo.training.layout import Layout, State
 from zoo.training.objective import Numbers
 from zoo.training.population import stack_abstract
@@ -250,9 +250,7 @@ class _Evaluation(Evaluation):
     self.num_prompts = self._sizes[0] * self._sizes[1]
     self._numbers = [_Numbers(one) for one in configs]
     optima = [1 / one.task.get('context_length', 1) for one in configs]
-    nothing: Any = None  # of what only real programs compute
-    risks = [2 * optimum for optimum in optima]
-    self.references = References(nothing, risks, optima)
+    self.reference_risks = [(2 * optimum, optimum) for optimum in optima]
 
   def compile(self) -> None:
     pass
@@ -263,10 +261,9 @@ class _Evaluation(Evaluation):
       (one, [leaf[m, ...] for leaf in arrays]) for m, one in enumerate(self._numbers)
     ]
     moments: dict[str, Any] = {}
-    optima = self.references.optimal_risks
     rules = [
       optimum + float(one.risk(leaves, np.float32(0)))
-      for optimum, (one, leaves) in zip(optima, models, strict=True)
+      for (_, optimum), (one, leaves) in zip(self.reference_risks, models, strict=True)
     ]
     if sampled and self.num_prompts:
       losses = np.stack(

@@ -54,30 +54,17 @@ class Risks(NamedTuple):
   curve: list[float] | None
 
 
-class References(NamedTuple):
-  """Stacked tasks that exact theory covers, and the risks that models should reach.
+def reference_risks(task: Task) -> tuple[float | None, float | None]:
+  """The exact risks of gradient descent, and of the best rule of the linear family.
 
-  Gradient descent takes one step of the best size from the prior mean.
+  Gradient descent takes one step of the best size from the prior mean. Both are None if
+  exact theory does not cover the task.
   """
-
-  moments: theory.Moments
-  gd_risks: list[float]
-  optimal_risks: list[float]  # of the best rule of the linear family
-
-
-def references(tasks: Sequence[Task]) -> References | None:
-  """The references of tasks; None unless exact theory covers all of them."""
-  covered = [task for task in tasks if theory.covers(task)]
-  if len(covered) < len(tasks):
-    return None
-  steps = [estimators.gradient_descent(task).learning_rule() for task in covered]
-  optima = [theory.optimal_rule(task) for task in covered]
-
-  def risks(rules: Sequence[LearningRule]) -> list[float]:
-    pairs = zip(rules, covered, strict=True)
-    return [float(theory.exact_risk(rule, task)) for rule, task in pairs]
-
-  return References(stacked_moments(covered), risks(steps), risks(optima))
+  if not theory.covers(task):
+    return None, None
+  rules = estimators.gradient_descent(task).learning_rule(), theory.optimal_rule(task)
+  gd, optimal = (float(theory.exact_risk(rule, task)) for rule in rules)
+  return gd, optimal
 
 
 class Evaluation:
@@ -97,11 +84,10 @@ class Evaluation:
     self.num_models = len(tasks)
     self.num_prompts = config.eval.num_batches * config.train.batch_size
     self._compiled = False
-    self.references = references(tasks)
-    self._task = tasks[0]
-    moments = self.references and self.references.moments
+    self.reference_risks = [reference_risks(task) for task in tasks]
+    self._task, self._moments = tasks[0], stacked_moments(tasks)
     rules_of, sample_moments, inputs = _measurements(
-      configs, tasks, graph, statistics, moments
+      *(configs, tasks, graph, statistics, self._moments)
     )
     self._inputs = replicate(inputs, mesh)
     whole, self._abstract_model = NamedSharding(mesh, P()), layout.saved['model']
@@ -153,21 +139,21 @@ class Evaluation:
     return [
       Risks(
         exact=exact[i],
-        gd=self.references and self.references.gd_risks[i],
-        optimal=self.references and self.references.optimal_risks[i],
+        gd=gd,
+        optimal=optimal,
         sampled=estimate('model', i),
         accuracy=estimate('accuracy', i),
         curve=curve(i),
       )
-      for i in range(self.num_models)
+      for i, (gd, optimal) in enumerate(self.reference_risks)
     ]
 
   def _exact_risks(self, rules: Rule | None) -> list[float] | list[None]:
-    if rules is None or self.references is None:
+    if rules is None or self._moments is None:
       return [None] * self.num_models
     if not isinstance(rules, LearningRule):
       return np.asarray(theory.exact_form_risks(rules, self._task)).tolist()
-    return np.asarray(theory.exact_risks(rules, self.references.moments)).tolist()
+    return np.asarray(theory.exact_risks(rules, self._moments)).tolist()
 
 
 def _measurements(

@@ -53,8 +53,13 @@ def numbers_of(task: Task) -> Numbers:
   return Numbers(task, theory.task_moments(task) if theory.covers(task) else None)
 
 
-def stacked_moments(tasks: Sequence[Task]) -> theory.Moments:
-  """The moments of tasks that exact theory covers, along a new first axis."""
+def stacked_moments(tasks: Sequence[Task]) -> theory.Moments | None:
+  """The moments of tasks along a new first axis.
+
+  None unless exact theory covers all of them.
+  """
+  if not all(map(theory.covers, tasks)):
+    return None
   all_moments = [theory.task_moments(task) for task in tasks]
   if any(moments.feature_covariance is not None for moments in all_moments):
     all_moments = [

@@ -26,7 +26,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 from ml_collections import ConfigDict
 
-from zoo import theory
 from zoo.config import memory
 from zoo.config.curricula import curricula, has_curriculum, log_unended
 from zoo.config.mesh import make_mesh, replicate
@@ -399,14 +398,12 @@ def _numbers_of(
   """The numbers of the models of a program, and along which axes they differ."""
   if len(configs) == 1:
     return numbers_of(tasks[0]), None
-  task, task_axes, moments = tasks[0], None, None
+  task, task_axes, moments = tasks[0], None, stacked_moments(tasks)
   if all(jax.tree.structure(one) == jax.tree.structure(task) for one in tasks):
     task, task_axes = stack_tasks(tasks)  # else the exact risk needs only the moments
-  if covered := all(map(theory.covers, tasks)):
-    moments = stacked_moments(tasks)
   optimizer = configs[0].optimizer
   rates = [one.optimizer.learning_rate for one in configs]
-  axes = Numbers(task_axes, 0 if covered else None)  # pyright: ignore
+  axes = Numbers(task_axes, None if moments is None else 0)  # pyright: ignore
   numbers = Numbers(task, moments)
   # Such a program can also train at other rates, and for other numbers of steps.
   budgets = optimizer.schedule == 'wsd' and optimizer.warmup_share is None
