@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import zoo
 from tests.compare import refuses
@@ -178,6 +179,11 @@ def test_refusals(unchecked):
     labels.exact_risk(rule, general(2))
   with refuses('the model has 2 features; the task has 3'):
     theory.exact_risk(rule, pool(3, 3))
+  with refuses('the model has 2 features; the task has 3'):
+    labels.exact_risk(rule, isotropic(3, 3), 'sign')
+  deep = zoo.create_model('deep_lsa', num_features=2, form='scalar', rngs=nnx.Rngs(0))
+  with refuses('DeepLSA has no learning rule'):
+    labels.exact_risk(deep, task, 'sign')
   with refuses('num_features is 49; it must be ≤ 48'):
     labels.optimum(isotropic(49, 3))
   with refuses('grows too fast'):

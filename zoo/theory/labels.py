@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zoo.core.errors import check_name
+from zoo.core.errors import check_name, check_same
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Predictor, Task
-from zoo.theory.exact import Scalar, evaluate, form_of, risk
+from zoo.theory.exact import Scalar, evaluate, risk, rule_of
 from zoo.theory.label_moments import Label, QuadraticRisk, best_rule, quadratic_risk
 from zoo.theory.precision import double_precision
 
@@ -37,8 +37,10 @@ def exact_risk(
   (`t = φ(ŵ·x_q + σn)`). Raises UserError for other tasks, labels, targets and
   predictors.
   """
-  form = form_of(subject, task)
-  return evaluate(risk, _known(task, label, target), form)
+  known = _known(task, label, target)
+  rule = rule_of(subject, task)
+  check_same('features', rule.num_features, task.num_features)
+  return evaluate(risk, known, rule)
 
 
 def optimum(
