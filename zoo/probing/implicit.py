@@ -179,7 +179,6 @@ def _pseudo_constant(found: _Centred) -> PseudoConstant | None:
   if missing @ features @ missing == 0:
     return None
   inverse = np.linalg.pinv(features, rcond=RANK_TOLERANCE, hermitian=True)
-  constant = constant_estimate(found.moments)
   nothing = 0.0 * found.weights
 
   def correction(estimate: Float[np.ndarray, 'e e']) -> LearningRule:
@@ -187,7 +186,7 @@ def _pseudo_constant(found: _Centred) -> PseudoConstant | None:
     return dataclasses.replace(nothing, update=missing[:, None, None] * estimate)
 
   along = correction(np.pad(inverse, (0, 1)))  # tr(Σ⁺S)
-  best = correction(constant.update(inverse, found.moments.prior_covariance))
+  best = correction(constant_estimate(found.moments))
   own = dataclasses.replace(found.weights, init=nothing.init)
   square, total = found.square(along).even, found.square(own).even
   product = found.product(own, along).even

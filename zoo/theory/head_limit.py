@@ -158,7 +158,7 @@ def _is_attained(whitened: Whitened, num_heads: int) -> bool:
   if np.abs(prior @ inverse @ deviation - deviation).max() > 1e-9:
     return False
   gamma = moment @ inverse @ deviation
-  constant = constant_estimate(whitened.moments).update(np.eye(rank), prior)
+  constant = constant_estimate(whitened.moments)
   return bool(4 * constant[-1, -1] * gamma @ constant[:-1, :-1] @ gamma <= 1)
 
 

@@ -1,7 +1,6 @@
 """The global optimum of the exact risk over all learning rules."""
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
@@ -36,16 +35,12 @@ def optimal_rule(
     return _pool_optimum(task, initial_guess, initial_bias)
   task = require_covered(task)
   moments = task_moments(task)
-  _, mean, prior, features, _ = moments
-  d = mean.size
+  mean, d = moments.prior_mean, task.num_features
   guess = mean if initial_guess is None else initial_guess
   guess = check_vector('initial_guess', guess, d)
   bias = check_number('initial_bias', initial_bias)
   # For labels minus w*·x: P and s of the constant's estimate, and ρ of the best step.
-  inverse = np.eye(d)
-  if features is not None:
-    inverse = np.linalg.pinv(features, rcond=RANK_TOLERANCE, hermitian=True)
-  constant = constant_estimate(moments).update(inverse, prior)
+  constant = constant_estimate(moments)
   update = (mean - guess)[:, None, None] * constant
   update[:, :d, d] = update[:, d, :d] = best_step_matrix(task) / 2
   return LearningRule(
@@ -68,38 +63,26 @@ def _pool_optimum(
   return dataclasses.replace(best_rule(form, start), init=free.init, update=free.update)
 
 
-class ConstantEstimate(NamedTuple):
-  """The best estimate of the constant 1, `scale ⟨Σ⁺, S⟩ + slope (q − ⟨Λ, S⟩)`."""
+def constant_estimate(moments: Moments) -> Float[np.ndarray, 'e e']:
+  """The matrix U with `⟨U, G⟩` the best estimate of the constant 1 from even moments.
 
-  scale: float
-  slope: float
-
-  def update(
-    self, inverse: Float[np.ndarray, 'd d'], prior: Float[np.ndarray, 'd d']
-  ) -> Float[np.ndarray, 'e e']:
-    """The matrix U with `⟨U, G⟩` this estimate, for labels minus w*·x."""
-    d = len(prior)
-    update = np.zeros((d + 1, d + 1))
-    update[:d, :d] = self.scale * inverse - self.slope * prior
-    update[d, d] = self.slope
-    return update
-
-
-def constant_estimate(moments: Moments) -> ConstantEstimate:
-  """The best estimate of the constant 1 from the even moments of the context.
-
-  See docs/theory.md, section 4, for the derivation.
+  For labels minus w*·x it is `scale ⟨Σ⁺, S⟩ + slope (q − ⟨Λ, S⟩)`. See docs/theory.md,
+  section 4, for the derivation.
   """
-  c, mean, _, features, noise = moments
-  rank = mean.size
-  if features is not None:
-    eigenvalues = np.linalg.eigvalsh(features)
-    rank = int(np.sum(eigenvalues > RANK_TOLERANCE * eigenvalues[-1]))
+  c, mean, prior, _, noise = moments
+  d, context = mean.size, context_moments(moments)
+  eigenvalues = np.linalg.eigvalsh(context.features)
+  rank = int(np.sum(eigenvalues > RANK_TOLERANCE * eigenvalues[-1]))
   # q − ⟨Λ, S⟩ is uncorrelated with S and has the mean σ².
-  variance = context_moments(moments).variance_label
+  variance = context.variance_label
   signal = noise / variance if variance > 0 else 0.0
   kappa = 1 / (1 + rank * c / 2 + noise * signal)
-  return ConstantEstimate(float(c / 2 * kappa), float(signal * kappa))
+  scale, slope = c / 2 * kappa, signal * kappa
+  inverse = np.linalg.pinv(context.features, rcond=RANK_TOLERANCE, hermitian=True)
+  update = np.zeros((d + 1, d + 1))
+  update[:d, :d] = scale * inverse - slope * prior
+  update[d, d] = slope
+  return update
 
 
 def shift_labels(
