@@ -238,7 +238,7 @@ def _nearest_step(found: _Centred) -> tuple[Float[np.ndarray, ' d'], float]:
     return found.square(found.weights - LearningRule.gradient_descent(start, step_size))
 
   reach = np.sqrt(difference(middle).even / scale)
-  step_size, _ = lowest_point(
+  step_size = lowest_point(
     lambda step_size: float(sum(difference(step_size))),
     middle + reach * np.linspace(-1, 1, 101),
   )

@@ -195,7 +195,7 @@ def _nearest_step(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
   lowest = np.mean((left - middle * rest) ** 2)
   above = max(_profile(samples, family, middle)[0] - lowest, 0.0)
   grid = middle + np.sqrt(above / curvature) * np.linspace(-1, 1, 41)
-  step, _ = lowest_point(lambda step: _profile(samples, family, step)[0], grid)
+  step = lowest_point(lambda step: _profile(samples, family, step)[0], grid)
   return step, _profile(samples, family, step)[1]
 
 
@@ -207,7 +207,7 @@ def _nearest_penalty(
   mean = c * np.trace(samples.features, axis1=1, axis2=2).mean()
   scale = mean / samples.query.shape[1] or 1.0
   grid = np.log(scale) + np.log(10) * np.linspace(-8, 4, 49)
-  found, _ = lowest_point(lambda log: _profile(samples, family, np.exp(log))[0], grid)
+  found = lowest_point(lambda log: _profile(samples, family, np.exp(log))[0], grid)
   return float(np.exp(found)), _profile(samples, family, np.exp(found))[1]
 
 

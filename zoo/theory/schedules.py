@@ -42,8 +42,7 @@ def best_step_size(
   # By Jensen's inequality any step beyond twice the inverse feature variance is worse
   # than no step. Without noise the risk is convex in between; with noise it may have
   # several valleys, and a grid picks the lowest.
-  step_size, _ = lowest_point(risk, np.linspace(0, 2 / feature_variance(task), 201))
-  return step_size
+  return lowest_point(risk, np.linspace(0, 2 / feature_variance(task), 201))
 
 
 class PolynomialOptimum(NamedTuple):

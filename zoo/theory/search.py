@@ -10,8 +10,8 @@ from jaxtyping import Float, Inexact
 
 def lowest_point(
   function: Callable[[float], float], grid: Float[np.ndarray, ' n']
-) -> tuple[float, float]:
-  """The point where a function is lowest, and the value there.
+) -> float:
+  """The point where a function is lowest.
 
   A local search continues from the lowest point of the grid, between its neighbours.
   """
@@ -22,8 +22,8 @@ def lowest_point(
     function, bounds=valley, method='bounded', options={'xatol': 1e-12}
   )
   if found.fun > values[lowest]:
-    return float(grid[lowest]), values[lowest]
-  return float(found.x), float(found.fun)
+    return float(grid[lowest])
+  return float(found.x)
 
 
 def least_squares(
