@@ -38,14 +38,6 @@ class OptimalDeltaRule(NamedTuple):
   steps: Float[np.ndarray, 'c d d']  # H_i, both `erase` and `write` of `curve`
 
 
-class _Errors(NamedTuple):
-  """Second moments of the error `e = w − ŵ` and of the truth ŵ."""
-
-  error: Float[Array, 'd d']  # E e eᵀ
-  cross: Float[Array, 'd d']  # E e ŵᵀ
-  truth: Float[Array, 'd d']  # E ŵ ŵᵀ
-
-
 def curve(
   task: Task,
   decay: Numbers = 1.0,
@@ -112,20 +104,43 @@ def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
   if features is None:
     features = identity
   shift = jnp.asarray(form.start) - mean
-  errors = _Errors(
-    error=prior + jnp.outer(shift, shift),
-    cross=jnp.outer(shift, mean) - prior,
-    truth=prior + jnp.outer(mean, mean),
-  )
+  truth = prior + jnp.outer(mean, mean)  # E ŵ ŵᵀ
+  error = prior + jnp.outer(shift, shift)  # E e eᵀ of the error e = w − ŵ
+  cross = jnp.outer(shift, mean) - prior  # E e ŵᵀ
 
-  def learn(errors: _Errors, numbers: tuple[Array, ...]) -> tuple[_Errors, Array]:
+  def spread(moment: Array) -> Array:
+    """`E xxᵀMxxᵀ − ΣMΣ`."""
+    return features @ moment.T @ features + jnp.sum(features * moment) * features
+
+  def learn(
+    errors: tuple[Array, Array], numbers: tuple[Array, ...]
+  ) -> tuple[tuple[Array, Array], Array]:
+    """The moments after one more example, and the risk.
+
+    `e' = (α − Hxxᵀ) e + (α − 1 − (H − K)xxᵀ) ŵ + σ Kxn`: the factors of e and ŵ have
+    the means `on_error` and `on_truth`; the others come from the variance of `xxᵀ`.
+    """
+    error, cross = errors
     alpha, h, k = (one if one.ndim else one * identity for one in numbers)
-    errors = _learn(errors, alpha, h, k, features, noise)
-    return errors, jnp.sum(features * errors.error)
+    excess = h - k
+    on_error = alpha - h @ features
+    on_truth = alpha - identity - excess @ features
+    mixed = on_error @ cross @ on_truth.T + h @ spread(cross) @ excess.T
+    error = (
+      on_error @ error @ on_error.T
+      + h @ spread(error) @ h.T
+      + mixed
+      + mixed.T
+      + on_truth @ truth @ on_truth.T
+      + excess @ spread(truth) @ excess.T
+      + noise * k @ features @ k.T
+    )
+    error = (error + error.T) / 2
+    return (error, on_error @ cross + on_truth @ truth), jnp.sum(features * error)
 
   each = jnp.asarray(form.decay), jnp.asarray(form.erase), jnp.asarray(form.write)
-  _, risks = jax.lax.scan(learn, errors, each)
-  return jnp.append(jnp.sum(features * errors.error), risks)
+  _, risks = jax.lax.scan(learn, (error, cross), each)
+  return jnp.append(jnp.sum(features * error), risks)
 
 
 _curve = jax.jit(recurrence_curve)
@@ -179,41 +194,3 @@ def normalised_delta_rule(task: Task, step: float = 1.0) -> Float[np.ndarray, ' 
   for _ in range(task.context_length):
     risks.append(factor * risks[-1] + (step**2 * noise / (d - 2) if noise else 0.0))
   return np.array(risks)
-
-
-def _learn(
-  errors: _Errors,
-  alpha: Float[Array, 'd d'],
-  h: Float[Array, 'd d'],
-  k: Float[Array, 'd d'],
-  features: Float[Array, 'd d'],
-  noise: Float[Array, ''],
-) -> _Errors:
-  """The moments after one more example.
-
-  `e' = (α − Hxxᵀ) e + (α − 1 − (H − K)xxᵀ) ŵ + σ Kxn`: the factors of e and ŵ have the
-  means `on_error` and `on_truth`; the other terms come from the variance of `xxᵀ`.
-  """
-  e, f, v = errors
-  excess = h - k
-  on_error = alpha - h @ features
-  on_truth = alpha - jnp.eye(len(e), dtype=e.dtype) - excess @ features
-
-  mixed = on_error @ f @ on_truth.T + h @ _spread(f, features) @ excess.T
-  error = (
-    on_error @ e @ on_error.T
-    + h @ _spread(e, features) @ h.T
-    + mixed
-    + mixed.T
-    + on_truth @ v @ on_truth.T
-    + excess @ _spread(v, features) @ excess.T
-    + noise * k @ features @ k.T
-  )
-  return _Errors((error + error.T) / 2, on_error @ f + on_truth @ v, v)
-
-
-def _spread(
-  moment: Float[Array, 'd d'], features: Float[Array, 'd d']
-) -> Float[Array, 'd d']:
-  """`E xxᵀMxxᵀ − ΣMΣ`."""
-  return features @ moment.T @ features + jnp.sum(features * moment) * features
