@@ -247,12 +247,12 @@ def is_value_class(cls: type) -> bool:
   return cls in _CLASSES
 
 
-def set_field(owner: object, name: str, content: object) -> None:
+def set_field(owner: Any, name: str, content: object) -> None:
   """Sets a field within `__post_init__`; a value never changes afterwards.
 
   Raises UserError for a name that is not a field.
   """
-  known = [each.name for each in _fields(owner)]
+  known = [each.name for each in dataclasses.fields(owner)]
   check_name(f'field of {type(owner).__name__}', name, known)
   _set(owner, name, content)
 
@@ -287,7 +287,8 @@ def fresh(owner: _Value) -> _Value:
 
 def arguments(owner: Any) -> dict[str, Any]:
   """The arguments of the constructor that makes an equal value."""
-  return {each.name: getattr(owner, each.name) for each in _fields(owner) if each.init}
+  fields = dataclasses.fields(owner)
+  return {field.name: getattr(owner, field.name) for field in fields if field.init}
 
 
 def kinds(cls: type) -> dict[str, Kind]:
@@ -297,7 +298,7 @@ def kinds(cls: type) -> dict[str, Kind]:
   name that is imported for type checkers alone.
   """
   if dataclasses.is_dataclass(cls):
-    found = {each.name: _kind(each) for each in _fields(cls) if each.init}
+    found = {each.name: _kind(each) for each in dataclasses.fields(cls) if each.init}
     return {
       name: dataclasses.replace(kind, about=kind.about or _MEANINGS.get(name, ''))
       for name, kind in found.items()
@@ -315,17 +316,13 @@ def kinds(cls: type) -> dict[str, Kind]:
   }
 
 
-def _fields(owner: Any) -> tuple[dataclasses.Field, ...]:
-  return dataclasses.fields(owner)
-
-
 def _kind(field: dataclasses.Field) -> Kind:
   plain = _NUMBER if field.type in (float, 'float') else _STATIC
   return field.metadata.get('kind', plain)
 
 
 def _check_fields(owner: Any) -> None:
-  for field in _fields(owner):
+  for field in dataclasses.fields(owner):
     if not field.init:
       continue
     kind, content = _kind(field), getattr(owner, field.name)
@@ -355,7 +352,7 @@ def _hashable(name: str, content: object) -> object:
 
 def _flatten(owner: Any) -> tuple[list[tuple[Any, Any]], tuple]:
   leaves, names, static = [], [], []
-  for field in _fields(owner):
+  for field in dataclasses.fields(owner):
     content = getattr(owner, field.name)
     if _kind(field).is_leaf and not (isinstance(content, float) and content == 0):
       leaves.append((jax.tree_util.GetAttrKey(field.name), content))
