@@ -103,10 +103,7 @@ def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
   `subject` is a model whose exact form is a Recurrence. Raises UserError for others and
   for a task that exact theory does not cover.
   """
-  form = None
-  if isinstance(subject, HasExactForm):
-    with double_precision():
-      form = exact_form(in_float64(subject))
+  form = form_of(subject, task) if isinstance(subject, HasExactForm) else None
   if not isinstance(form, Recurrence):
     raise UserError(
       f'{type(subject).__name__} is not a recurrence whose coefficients are the '
