@@ -188,9 +188,18 @@ class BaseTask(abc.ABC):
   def shifts(self) -> dict[str, BaseTask]:
     """Tasks, by name, on which to test a model that was trained on this one.
 
-    Here the same task with 2 to 32 times as many examples.
+    Here the same task with 2 to 32 times as many examples (Lee et al., arXiv
+    2310.08049), but for lengths that it refuses; a task without an argument
+    `context_length` has no other lengths.
     """
-    return longer_contexts(self)
+    found: dict[str, BaseTask] = {}
+    if 'context_length' not in values.arguments(self):
+      return found
+    for factor in _LENGTHS:
+      length = factor * self.context_length
+      with contextlib.suppress(UserError):
+        found[f'context_length={length}'] = remade(self, context_length=length)
+    return found
 
 
 Task = BaseTask  # in annotations
@@ -207,22 +216,6 @@ def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int) -> Prompt:
 @functools.partial(jax.jit, static_argnums=2)
 def _latents(task: BaseTask, key: Key[Array, ''], batch_size: int) -> PyTree:
   return task.sample_batch(key, batch_size).latents
-
-
-def longer_contexts(task: BaseTask) -> dict[str, BaseTask]:
-  """The task with contexts 2 to 32 times as long (Lee et al., arXiv 2310.08049).
-
-  Lengths that the task refuses are left out; a task that has no argument
-  `context_length` has no other lengths.
-  """
-  found: dict[str, BaseTask] = {}
-  if 'context_length' not in values.arguments(task):
-    return found
-  for factor in _LENGTHS:
-    length = factor * task.context_length
-    with contextlib.suppress(UserError):
-      found[f'context_length={length}'] = remade(task, context_length=length)
-  return found
 
 
 def remade(task: BaseTask, **changed: object) -> Any:

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from zoo.core import losses, values
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import BaseTask, Predictor, Task, longer_contexts, remade
+from zoo.core.protocols import BaseTask, Predictor, Task, remade
 from zoo.core.registry import tasks
 from zoo.core.values import derived, derived_size, is_zero, leaf, set_field, static
 
@@ -126,7 +126,7 @@ class FunctionClass(BaseTask):
     more examples. A subclass whose features are not numbers of any sign and size should
     return `BaseTask.shifts(self)`.
     """
-    return other_distributions(self) | longer_contexts(self)
+    return other_distributions(self) | super().shifts()
 
 
 class LinearFunctions(FunctionClass):
