@@ -6,6 +6,7 @@ from jax.flatten_util import ravel_pytree
 import zoo
 from tests.marks import mostly_full
 from tests.settings import isotropic
+from tests.theory.expectations import make_task
 from zoo import estimators, theory
 
 
@@ -30,7 +31,7 @@ def test_gradient_descent_with_the_best_step_is_the_global_optimum(d, c, mean):
   assert theory.certificate(rule, task).excess_risk < 1e-9
 
 
-def test_the_optimum_under_general_covariances_is_a_matrix_step(make_task):
+def test_the_optimum_under_general_covariances_is_a_matrix_step():
   task = make_task('general', 4, 6)
   step = estimators.gradient_descent(task)
   assert theory.certificate(step, task).excess_risk > 1e-6
@@ -44,7 +45,7 @@ def test_the_optimum_under_general_covariances_is_a_matrix_step(make_task):
 @pytest.mark.parametrize(
   'kind', mostly_full(['general'], ['mean', 'noise', 'singular'])
 )
-def test_smallest_eigenvalue_is_that_of_the_whole_hessian(make_task, kind):
+def test_smallest_eigenvalue_is_that_of_the_whole_hessian(kind):
   """Over all symmetric rules, from the risk itself as a black box."""
   d = 2
   task = make_task(kind, d, 3)

@@ -14,6 +14,7 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
+from tests.theory.expectations import second_moments
 from zoo.theory import constructions, deep, schedules, wishart
 from zoo.theory.deep.trace_moments import trace_moment
 
@@ -66,17 +67,7 @@ def test_it_is_the_best_of_all_polynomials_in_the_entries_of_the_moment(seed):
   noise_std = noisy * float(rng.uniform(0.1, 1))
   variance = float(rng.uniform(0.3, 2))
   # Monomials in G of degree k have the degree 2k in each number that is drawn.
-  points, weights = np.polynomial.hermite_e.hermegauss(2 * degree + 1)
-  count = c * d + d + noisy * c
-  grid = np.array(list(itertools.product(points, repeat=count)))
-  mass = np.prod(list(itertools.product(weights / weights.sum(), repeat=count)), axis=1)
-  x, w, noise = np.split(grid, [c * d, c * d + d], axis=1)
-  x, w = x.reshape(-1, c, d), np.sqrt(variance) * w
-  y = np.einsum('pcd,pd->pc', x, w)
-  if noisy:
-    y = y + noise_std * noise
-  z = np.concatenate([x, y[..., None]], axis=2)
-  moment = np.einsum('pci,pcj->pij', z, z) / c
+  w, moment, mass = second_moments(2 * degree + 1, d, c, variance, noise_std)
   entries = moment[:, *np.triu_indices(d + 1)]
   monomials = np.stack(
     [

@@ -11,21 +11,18 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import isotropic, random_rule
+from tests.theory.expectations import KINDS, cubature, make_task
 from tests.wrapped import Wrapped
 from zoo import theory
 from zoo.theory.exact import float64_rule
 from zoo.theory.risk import float64_risk
-
-KINDS = 'isotropic', 'mean', 'noise', 'general', 'singular'
 
 
 # What predicts as a rule of its own has the risk of the rule (test_trust.py).
 @pytest.mark.parametrize(
   ('kind', 'd', 'c'), mostly_full([('general', 2, 2)], KINDS, [(1, 3), (2, 2)])
 )
-def test_exact_risk_is_the_expectation_over_all_prompts(
-  cubature, make_task, kind, d, c
-):
+def test_exact_risk_is_the_expectation_over_all_prompts(kind, d, c):
   task, rule = make_task(kind, d, c), random_rule(d)
   prompt, weights = cubature(task)
   with jax.enable_x64(True):
@@ -35,9 +32,7 @@ def test_exact_risk_is_the_expectation_over_all_prompts(
 
 
 @pytest.mark.parametrize('kind', mostly_full(['general'], KINDS))
-def test_squared_difference_is_the_expectation_over_all_prompts(
-  cubature, make_task, kind
-):
+def test_squared_difference_is_the_expectation_over_all_prompts(kind):
   task = make_task(kind, 2, 2)
   prompt, weights = cubature(task)
   one, two = random_rule(2, seed=1), random_rule(2, seed=2)
@@ -50,7 +45,7 @@ def test_squared_difference_is_the_expectation_over_all_prompts(
 
 
 @pytest.mark.parametrize('kind', mostly_full(['general'], KINDS))
-def test_excess_risk_is_split_into_even_and_odd_parts(cubature, make_task, kind):
+def test_excess_risk_is_split_into_even_and_odd_parts(kind):
   """The parts by their definition: under a change of the sign of ŵ − w* and noise."""
   task = make_task(kind, 2, 2)
   rule, best = random_rule(2), theory.optimal_rule(task)
@@ -68,7 +63,7 @@ def test_excess_risk_is_split_into_even_and_odd_parts(cubature, make_task, kind)
   assert sum(excess) == pytest.approx(total, rel=1e-10)
 
 
-def test_taken_a_few_coordinates_at_a_time_the_risk_is_the_same(make_task, monkeypatch):
+def test_taken_a_few_coordinates_at_a_time_the_risk_is_the_same(monkeypatch):
   task = make_task('noise', 5, 7)
   rule, moments = random_rule(5), theory.task_moments(task)
   with jax.enable_x64(True):
@@ -90,7 +85,7 @@ def test_float64_without_switching_the_process():
   assert jnp.zeros(1).dtype == jnp.float32
 
 
-def test_the_precision_of_the_caller_does_not_matter(make_task):
+def test_the_precision_of_the_caller_does_not_matter():
   """A float64 product in bfloat16 is off by a percent, on a CPU too."""
   # In the sizes of other tests, which have compiled most of it.
   task, rule = make_task('general', 2, 2), random_rule(2)
@@ -112,7 +107,7 @@ def test_the_precision_of_the_caller_does_not_matter(make_task):
   jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_the_host_computes_in_float64_whatever_the_devices(monkeypatch, make_task):
+def test_the_host_computes_in_float64_whatever_the_devices(monkeypatch):
   task, rule = make_task('general', 2, 2), random_rule(2)
   moments = jax.tree.map(np.asarray, theory.task_moments(task))
   stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (rule, moments))
@@ -149,7 +144,7 @@ def test_gradient_and_map():
   assert float(traced) == pytest.approx(float(risk(0.1)), rel=1e-5)
 
 
-def test_memory_at_200_features_stays_under_a_gibibyte(make_task):
+def test_memory_at_200_features_stays_under_a_gibibyte():
   """By the compiler's own account, which no other work on the machine can change."""
   d = 200
   numbers = theory.task_moments(make_task('general', d, 2 * d))

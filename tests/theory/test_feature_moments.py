@@ -9,6 +9,7 @@ import pytest
 from tests.marks import mostly_full
 from tests.settings import isotropic
 from tests.theory.deep_rules import form_of, predict
+from tests.theory.expectations import hermite_grid
 from zoo.theory.deep.deep_rule import (
   deep_rule_risk,
   deep_spectrum,
@@ -22,9 +23,7 @@ _risk = jax.jit(deep_rule_risk)
 def test_moments_are_those_of_all_contexts(c, noise_points):
   """By Gauss–Hermite, exact for the degree 16 that Sⁱ Σ Sʲ has in each number."""
   variances = np.array([0.5, 2.0])
-  points, weights = np.polynomial.hermite_e.hermegauss(9)
-  grid = np.array(list(itertools.product(points, repeat=2 * c)))
-  mass = np.prod(list(itertools.product(weights / weights.sum(), repeat=2 * c)), axis=1)
+  grid, mass = hermite_grid([9] * 2 * c)
   x = grid.reshape(-1, c, 2) * np.sqrt(variances)
   s = np.einsum('pci,pcj->pij', x, x) / c
   powers = [np.broadcast_to(np.eye(2), s.shape)]

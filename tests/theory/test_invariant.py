@@ -1,13 +1,12 @@
 """Two layers of linear attention that commute with rotations of the features."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
+from tests.theory.expectations import second_moments
 from zoo.theory import deep
 
 _PAPER = isotropic(10, 10)
@@ -50,18 +49,8 @@ def test_the_risk_is_that_over_all_prompts(d, c, noise_std):
     feature_covariance=np.diag(variances),
     prior_covariance=0.8 * np.diag(1 / variances),
   )
-  points, weights = np.polynomial.hermite_e.hermegauss(9)
-  count = c * d + d + (c if noise_std else 0)
-  normal = np.array(list(itertools.product(points, repeat=count)))
-  mass = np.prod(list(itertools.product(weights / weights.sum(), repeat=count)), axis=1)
   # Labels minus w*·x, and whitened features: those of the task have no other law.
-  x, truth, noise = np.split(normal, [c * d, c * d + d], axis=1)
-  x, truth = x.reshape(-1, c, d), 0.8**0.5 * truth
-  y = np.einsum('pcd,pd->pc', x, truth)
-  if noise_std:
-    y = y + noise_std * noise
-  z = np.concatenate([x, y[..., None]], axis=2)
-  moment = np.einsum('pci,pcj->pij', z, z) / c
+  truth, moment, mass = second_moments(9, d, c, 0.8, noise_std)
   rng = np.random.default_rng(d + 10 * c)
   for _ in range(4):
     network = _weights(rng)

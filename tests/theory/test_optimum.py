@@ -9,9 +9,9 @@ import pytest
 import zoo
 from tests.marks import mostly_full
 from tests.settings import isotropic
+from tests.theory.expectations import KINDS, make_task
 from zoo import estimators, theory
 
-KINDS = 'isotropic', 'mean', 'noise', 'general', 'singular'
 counts = st.tuples(st.integers(1, 4), st.integers(1, 12))  # d and C
 numbers = st.floats(-3, 3).map(lambda number: round(number, 3))
 noises = st.floats(0, 2).map(lambda number: round(number, 3))
@@ -63,7 +63,7 @@ def test_guess_costs_kappa_times_its_square(count, bias, noise_std, seed):
 
 
 @pytest.mark.parametrize('kind', mostly_full(['noise'], KINDS))
-def test_no_fixed_guess_has_a_lower_risk(make_task, kind):
+def test_no_fixed_guess_has_a_lower_risk(kind):
   """The gradient over what is free vanishes, and the risk is convex."""
   task = make_task(kind, 3, 4)
   rule = theory.optimal_rule(task, np.array([0.5, -1.0, 0.2]), 0.7)

@@ -7,6 +7,7 @@ import zoo
 from tests.compare import assert_close, refuses
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
+from tests.theory.expectations import cubature, make_task
 from zoo.theory import sequential
 
 FORMS = 'number', 'numbers', 'matrix', 'matrices'
@@ -44,7 +45,7 @@ def learn(x, y, start, decay, erase, write):
   ('kind', 'd', 'c'),
   [('mean', 1, 3), ('noise', 3, 1), ('general', 2, 2), ('singular', 3, 1)],
 )
-def test_curve_is_the_expectation_over_all_prompts(cubature, make_task, kind, d, c):
+def test_curve_is_the_expectation_over_all_prompts(kind, d, c):
   # The squared error has degree 4 in each feature and 2 in all other variables, so that
   # the quadrature is exact.
   task = make_task(kind, d, c)
@@ -78,7 +79,7 @@ def test_the_prior_mean_matters_only_with_decay_or_unequal_steps():
 
 
 @pytest.mark.parametrize('kind', ['isotropic', 'noise', 'general', 'singular'])
-def test_the_optimal_steps_have_the_risks_that_are_given(make_task, kind):
+def test_the_optimal_steps_have_the_risks_that_are_given(kind):
   task = make_task(kind, 4, 7)
   best = sequential.optimal_delta_rule(task)
   assert best.steps.shape == (7, 4, 4)
@@ -100,7 +101,7 @@ def test_the_optimal_delta_rule_on_isotropic_tasks(noise):
 
 
 @pytest.mark.parametrize('kind', mostly_full(['general'], ['noise', 'singular']))
-def test_no_perturbation_lowers_the_optimal_risk(make_task, kind):
+def test_no_perturbation_lowers_the_optimal_risk(kind):
   d, c = 3, 5
   task = make_task(kind, d, c)
   best = sequential.optimal_delta_rule(task)
