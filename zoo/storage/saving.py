@@ -108,10 +108,11 @@ def export(
     model, config, step = saved, None, 0
     if task is None:
       raise UserError('zoo.export needs the task that the model is for')
-  in_hub = is_hub(path)
-  target = None if in_hub else _file(path, 'path', weight_files.SUFFIX)
+  target = None if is_hub(path) else _file(path, 'path', weight_files.SUFFIX)
   twin = None if twin is None else _file(twin, 'twin', '.py')
-  has_twin = _has_twin(model)
+  has_twin = isinstance(model, Transformer) and all(
+    isinstance(layer.mixer, SoftmaxAttention) for layer in model.layers
+  )
   if twin is not None and not has_twin:
     raise UserError(
       f'twin is {str(twin)!r}; there is none of a {type(model).__name__} with these '
@@ -144,12 +145,6 @@ def _file(path: str | os.PathLike[str], argument: str, suffix: str) -> pathlib.P
   if file.suffix != suffix or file.is_dir():
     raise UserError(f'{argument} is {str(path)!r}; it must be a file NAME{suffix}')
   return file
-
-
-def _has_twin(model: Model) -> bool:
-  if not isinstance(model, Transformer):
-    return False
-  return all(isinstance(layer.mixer, SoftmaxAttention) for layer in model.layers)
 
 
 def _parts(
