@@ -9,7 +9,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
-from tests.settings import general, isotropic
+from tests.settings import general, isotropic, random_rule
 from zoo import theory
 from zoo.tasks.task_pool import TaskPool
 from zoo.theory import labels
@@ -29,13 +29,6 @@ FUNCTIONS = {'sign': np.sign, 'tanh': np.tanh}
 
 def pool(n, d=10, c=10, noise_std=0.0, seed=0):
   return TaskPool(d, c, n, noise_std, seed)
-
-
-def random_rule(rng, d):
-  update = rng.normal(size=(d + 1, d + 1, d + 1)) / (d + 1)
-  update += update.swapaxes(1, 2)
-  start = rng.normal(size=d + 1)
-  return zoo.LearningRule(start[:-1], update[:-1], np.asarray(start[-1]), update[-1])
 
 
 def squared_errors(rule, function, noise_std, target, x, noise, w, x_query, last):
@@ -63,7 +56,7 @@ def test_monte_carlo(seed):
   function = FUNCTIONS[label] if isinstance(label, str) else label
   noise_std = [0.0, 0.7][seed // 2 % 2]
   target = ['latent', 'label'][seed // 4 % 2]
-  rule = random_rule(rng, d)
+  rule = random_rule(d, seed)
   w = rng.normal(size=(n, d))
   if seed % 3 == 0:
     task = pool(5, d, c, noise_std, seed)
@@ -116,9 +109,8 @@ def test_label_moments_of_signs():
 def test_no_rule_has_a_lower_risk(label, target, guess):
   task = isotropic(2, 3, 0.7, 0.4)
   best = labels.optimum(task, label, target, guess)
-  rng = np.random.default_rng(0)
-  for _ in range(3):
-    away = random_rule(rng, 2)
+  for seed in range(3):
+    away = random_rule(2, seed)
     if guess == 'zero':
       away = zoo.LearningRule(
         0 * away.init, away.update, 0 * away.bias, 0 * away.bias_update
@@ -172,7 +164,7 @@ def test_fresh_risk_of_gd_beta_trained_on_a_pool():
 
 def test_refusals(unchecked):
   task = isotropic(2, 3)
-  rule = random_rule(np.random.default_rng(0), 2)
+  rule = random_rule(2)
   with refuses('label', "'cubik'", 'cubic'):
     labels.exact_risk(rule, task, 'cubik')
   with refuses('prior_covariance is not the identity'):
