@@ -39,7 +39,7 @@ def bayes_risk(task: Task) -> RiskBounds:
   not cover, and if the nonzero eigenvalues of ΣΛ differ while there is noise or the
   context is shorter than their number.
   """
-  return ridge_risk(bayes(require_covered(task)), task)
+  return ridge_risk(bayes(task), task)
 
 
 def ridge_risk(estimator: Ridge, task: Task) -> RiskBounds:

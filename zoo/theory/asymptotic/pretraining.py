@@ -89,8 +89,7 @@ def restricted_optimum(task: TaskPool) -> RestrictedOptimum:
   update = np.zeros((d, d + 1, d + 1))
   update[:, :d, d] = update[:, d, :d] = step[:, :d] / 2
   update[:, d, d] = step[:, d]
-  zeros = np.zeros(d), np.zeros(()), np.zeros((d + 1, d + 1))
-  rule = LearningRule(zeros[0], update, zeros[1], zeros[2])
+  rule = LearningRule(np.zeros(d), update, np.zeros(()), np.zeros((d + 1, d + 1)))
   return RestrictedOptimum(float(icl), float(idg), rule)
 
 
