@@ -175,13 +175,11 @@ def check_array(
   return array
 
 
-def check_covariance(name: str, value: object, length: int) -> np.ndarray | None:
-  """Returns `value` as a float64 covariance `[length, length]`; None stays None.
+def check_covariance(name: str, value: object, length: int) -> np.ndarray:
+  """Returns `value` as a float64 covariance `[length, length]`.
 
   Raises UserError unless it is square, symmetric and positive semi-definite.
   """
-  if value is None:
-    return None
   matrix = _as_finite(name, value)
   if matrix.shape != (length, length):
     raise UserError(
