@@ -131,6 +131,13 @@ def test_the_form_of_a_class_of_ones_own_is_not_believed():
     def __call__(self, prompt):
       return 2 * self.inner(prompt)
 
-  model = Other()
-  with refuses('Other is not a class of the library'):
-    theory.exact_risk(model, isotropic(_D, 4))
+  class NoModule:
+    def exact_form(self):
+      raise NotImplementedError  # it is not asked
+
+    def __call__(self, prompt):
+      return prompt.y_query
+
+  for model in Other(), NoModule():
+    with refuses(f'{type(model).__name__} is not a class of the library'):
+      theory.exact_risk(model, isotropic(_D, 4))

@@ -282,7 +282,7 @@ def form_of(subject: Predictor, task: Task) -> Form:
   """
   if not isinstance(subject, HasExactForm):
     return rule_of(subject, task)
-  if _is_traced(nnx.state(subject)):
+  if _is_traced(subject):
     return exact_form(subject)
   with double_precision():
     return exact_form(in_float64(subject))
@@ -292,11 +292,12 @@ def rule_of(subject: Predictor, task: Task) -> LearningRule:
   """The learning rule of a subject; `form_of` for the linear family."""
   if isinstance(subject, GradientDescent | GDBeta):
     subject = subject.at_length(task.context_length)
-  state = nnx.state(subject) if isinstance(subject, nnx.Module) else subject
-  if _is_traced(state):
+  if _is_traced(subject):
     return require_rule(subject).learning_rule()
   return float64_rule(subject)
 
 
-def _is_traced(parts: PyTree) -> bool:
+def _is_traced(subject: PyTree) -> bool:
+  """Whether a program that is being traced has arrays of a subject or a form."""
+  parts = nnx.state(subject) if isinstance(subject, nnx.Module) else subject
   return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(parts))
