@@ -15,9 +15,8 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from zoo.config.validation import abstract_model
-from zoo.storage.checkpointer import Checkpoints, run_metadata
-from zoo.storage.orbax_folders import start_save
-from zoo.storage.steps import FORMAT, MANIFEST, write_manifest
+from zoo.storage.checkpointer import Checkpoints, new_step, run_metadata
+from zoo.storage.steps import FORMAT, MANIFEST
 
 METADATA = {'config': {'seed': 0}, 'versions': {'jax': jax.__version__}}
 
@@ -56,17 +55,21 @@ def load_latest(workdir: pathlib.Path) -> int | None:
   return step
 
 
+def zeros_of(config: Any) -> nnx.State:
+  """The state of the model that a config makes, with zeros as weights."""
+  return jax.tree.map(
+    lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype)),
+    nnx.state(abstract_model(config)),
+  )
+
+
 def write_model(folder: pathlib.Path, model: dict, task: dict) -> None:
   """As `zoo.save`, the model that a config makes, with zeros as weights."""
   sections = {'model': model, 'task': {'name': 'linear_regression', **task}}
   config: Any = ConfigDict(sections)
-  state = jax.tree.map(
-    lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype)),
-    nnx.state(abstract_model(config)),
-  )
   metadata = {'format': FORMAT, 'step': 0, **run_metadata(config)}
-  start_save(folder, {'model': state}, metadata)()
-  write_manifest(folder)
+  with new_step(folder, {'model': zeros_of(config)}, metadata):
+    pass  # nothing is to be checked
 
 
 def files_of(step_folder: pathlib.Path) -> list[str]:

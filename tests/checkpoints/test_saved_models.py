@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
 import zoo
-from tests.checkpoints.states import files_of
+from tests.checkpoints.states import files_of, zeros_of
 from tests.compare import refuses
 from tests.compiled import built, predict
 from tests.launch.processes import ROOT, run
@@ -171,10 +171,7 @@ def test_damage_is_named_and_the_good_steps_with_it(workdir, tmp_path):
 def run_beside(tmp_path):
   """A run of one step that saves another, and deletes that one, amid each load."""
   config = small_config('lsa')
-  zeros = jax.tree.map(
-    lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype)),
-    nnx.state(abstract_model(config)),
-  )
+  zeros = zeros_of(config)
   with Checkpoints(tmp_path, 1, run_metadata(config)) as checkpoints:
 
     def save(step):
