@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
@@ -134,16 +134,11 @@ ABLATION: dict[str, Any] = {
 
 def default_config() -> Config:
   """A config with all defaults; those of the guess network are of appendix C.3."""
-  config: Any = ConfigDict()
-  for name, field in FIELDS.items():
-    *sections, leaf = name.split('.')
-    node = config
-    for section in sections:
-      if section not in node:
-        node[section] = ConfigDict()
-      node = node[section]
-    node[leaf] = placeholder(float) if field.default is None else field.default
-  return config
+  defaults = {
+    name: placeholder(float) if field.default is None else field.default
+    for name, field in FIELDS.items()
+  }
+  return ConfigDict(unflatten_dict(defaults, sep='.'))
 
 
 def default_ablation() -> Config:
@@ -165,10 +160,7 @@ def changed(config: Config, **sections: Any) -> Config:
   """A copy of a config in which some fields of sections have other contents."""
   copied: Any = copy.deepcopy(config)
   with copied.unlocked():
-    for section, contents in sections.items():
-      if section not in copied:
-        copied[section] = ConfigDict()
-      copied[section].update(contents)
+    copied.update(sections)
   return copied
 
 
