@@ -6,10 +6,9 @@ model.generate([model.chat('What is 3 + 4?')], max_new_tokens=20)
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
 
@@ -27,16 +26,13 @@ def load_model(path: str | os.PathLike[str], dtype: str = 'float32') -> Language
   do not fit each other, for a model that cannot be given masks, and without the extra
   `llm`.
   """
-  with needs_extra():
-    from zoo.llm.language_model import load
-  return load(path, dtype)
+  return of_extra('language_model').load(path, dtype)
 
 
-@contextlib.contextmanager
-def needs_extra() -> Iterator[None]:
-  """Raises UserError if an import lacks a package of the extra `llm`."""
+def of_extra(name: str) -> Any:
+  """The module `zoo.llm.NAME`; raises UserError without the extra `llm`."""
   try:
-    yield
+    return importlib.import_module(f'zoo.llm.{name}')
   except ModuleNotFoundError as error:
     if error.name not in _EXTRA:
       raise

@@ -41,9 +41,9 @@ def run(
   planned = plan(config)
   out = user_path(out)
   _check_folder(out)
-  loaded = Loaded()
+  loaded = Loaded(config, data)
   prepared = {
-    cell: experiment.prepare(of_cell, out / _CELLS / cell.name, data, loaded)
+    cell: experiment.prepare(of_cell, out / _CELLS / cell.name, loaded)
     for cell, of_cell in planned.items()
   }
   try:

@@ -79,19 +79,14 @@ def run(
   the weights, for prompts that do not fit into the cache, and for an `out` with other
   content; RunError if `out` is damaged or cannot be written.
   """
-  return complete(prepare(config, out, data, Loaded()))
+  return complete(prepare(config, out, Loaded(config, data)))
 
 
-def prepare(
-  config: Config,
-  out: str | os.PathLike[str],
-  data: str | os.PathLike[str] | None,
-  loaded: Loaded,
-) -> Run:
+def prepare(config: Config, out: str | os.PathLike[str], loaded: Loaded) -> Run:
   """The run that `run` would complete; raises the same errors, and writes nothing."""
   validate(config)
   out = user_path(out)
-  benchmark = loaded.benchmark(config, data)
+  benchmark = loaded.benchmark
   wording = wording_of(config, benchmark)
   _check_sizes(config, benchmark)
   guess_models.check(config.guess, benchmark)
@@ -104,15 +99,15 @@ def prepare(
     guesses = read_if_there(out / GUESSES, dict)
     summary = read_if_there(out / SUMMARY, Summary)
   if guesses is None:
-    loaded.model(config)  # raises before the slow guesses
-    guesses = loaded.guesses(config, benchmark, wording.scale)
+    loaded.model(config.guess)  # raises before the slow guesses
+    guesses = loaded.guesses(config.guess, wording.scale)
   prompts = make_prompts(config, benchmark, wording, guesses)
   lines = read_lines(out / PROMPTS) if is_begun else {}
   prepared = Run(config, out, benchmark, wording, guesses, prompts, lines)
   if prepared.is_answered:
     prepared.summary = summary
   if prepared.summary is None:
-    prepared.model = loaded.model(config)
+    prepared.model = loaded.model(config.guess)
     _check_lengths(prepared, prepared.model)
   return prepared
 

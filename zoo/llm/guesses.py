@@ -168,16 +168,10 @@ def _outputs(
   if config.model == 'constant':
     mean = targets.mean(axis=0, dtype=np.float64)
     return {split: np.tile(mean, (len(rows), 1)) for split, rows in splits.items()}
-  of_split = {
-    split: [text for row in rows for text in row.texts]
-    for split, rows in splits.items()
-  }
-  embedded = embed([text for texts in of_split.values() for text in texts])
-  ends = np.cumsum([len(texts) for texts in of_split.values()])[:-1]
-  features = {
-    split: part.reshape(len(splits[split]), -1, part.shape[1])
-    for split, part in zip(splits, np.split(embedded, ends), strict=True)
-  }
+  features = {}
+  for split, rows in splits.items():
+    vectors = embed([text for row in rows for text in row.texts])
+    features[split] = vectors.reshape(len(rows), -1, vectors.shape[1])
   if config.model == 'cosine':
     cosines = {
       # The vectors have norm 1.

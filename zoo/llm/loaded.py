@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import itertools
 import os
 import pathlib
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 
 from zoo.core.errors import UserError
 from zoo.host.files import user_path
-from zoo.llm import load_model, needs_extra
+from zoo.llm import load_model, of_extra
 from zoo.llm.benchmarks import PUBLISHED, Benchmark, read_jsonl
 from zoo.llm.config import EMBEDDING, Config
 from zoo.llm.guesses import Guesses, Scale, make_guesses
@@ -21,50 +22,55 @@ from zoo.llm.readouts import Model
 
 
 class Loaded:
-  """Loads everything once, for all runs of a process that share model and encoder."""
+  """What runs on the same data with the same model share, loaded once when needed."""
 
-  def __init__(self):
-    self._known: dict[Hashable, Any] = {}
-    self._vectors: dict[str, Float[np.ndarray, ' w']] = {}
+  def __init__(self, config: Config, data: str | os.PathLike[str] | None):
+    self._config, self._data = config, data
+    self._model: Model | None = None
+    self._guesses: dict[str, Guesses] = {}  # by section
 
-  def _once(self, key: Hashable, load: Callable[[], Any]) -> Any:
-    if key not in self._known:
-      self._known[key] = load()
-    return self._known[key]
-
-  def benchmark(self, config: Config, data: str | os.PathLike[str] | None) -> Benchmark:
-    """The benchmark of a config; raises UserError if it cannot be read."""
-    name, folder = config.benchmark.name, None if data is None else user_path(data)
+  @functools.cached_property
+  def benchmark(self) -> Benchmark:
+    """The benchmark; raises UserError if it cannot be read."""
+    name = self._config.benchmark.name
     read = read_jsonl if name == 'jsonl' else PUBLISHED[name].read
-    return self._once((name, folder), lambda: read(folder))
+    return read(None if self._data is None else user_path(self._data))
 
-  def model(self, config: Config) -> Model:
-    """The language model; raises UserError if it, or the encoder, cannot be found."""
-    weights = weights_path('model.weights', config.model.weights)
-    if config.guess.model in EMBEDDING:  # checked before the slow loading
-      weights_path('encoder.weights', config.encoder.weights)
-    return self._once('model', lambda: load_model(weights, dtype=config.model.dtype))
+  def model(self, guess: Config) -> Model:
+    """The language model; raises UserError if it, or the encoder, cannot be found.
 
-  def guesses(self, config: Config, benchmark: Benchmark, scale: Scale) -> Guesses:
-    """The guesses of a config for all examples; raises as `make_guesses` does."""
+    The encoder must be there if the guesses of a section `guess` need it.
+    """
+    path = weights_path('model.weights', self._config.model.weights)
+    if guess.model in EMBEDDING:  # checked before the slow loading
+      weights_path('encoder.weights', self._config.encoder.weights)
+    if self._model is None:
+      self._model = load_model(path, dtype=self._config.model.dtype)
+    return self._model
 
-    def embed_new(texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
-      if new := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
-        path = weights_path('encoder.weights', config.encoder.weights)
-        self._vectors.update(zip(new, embed(path, new), strict=True))
-      return np.stack([self._vectors[text] for text in texts])
+  @functools.cached_property
+  def _vectors(self) -> dict[str, Float[np.ndarray, ' w']]:
+    """The embedding of each text of the benchmark."""
+    rows = itertools.chain(*self.benchmark.splits.values())
+    texts = [*dict.fromkeys(text for row in rows for text in row.texts)]
+    path = weights_path('encoder.weights', self._config.encoder.weights)
+    return dict(zip(texts, embed(path, texts), strict=True))
 
-    return self._once(
-      (benchmark.sha256, config.benchmark.name, f'{config.guess} {config.seed}'),
-      lambda: make_guesses(config.guess, benchmark, scale, embed_new, config.seed),
-    )
+  def guesses(self, guess: Config, scale: Scale) -> Guesses:
+    """The guesses of a section `guess`; raises as `make_guesses` does."""
+    key, seed = str(guess), self._config.seed
+    if key not in self._guesses:
+      made = make_guesses(guess, self.benchmark, scale, self._embed, seed)
+      self._guesses[key] = made
+    return self._guesses[key]
+
+  def _embed(self, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
+    return np.stack([self._vectors[text] for text in texts])
 
 
 def embed(path: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
   """The embeddings of texts; raises UserError also without the extra `llm`."""
-  with needs_extra():
-    from zoo.llm import embeddings
-  return embeddings.embed(path, texts)
+  return of_extra('embeddings').embed(path, texts)
 
 
 def weights_path(field: str, value: str) -> pathlib.Path:
