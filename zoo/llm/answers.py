@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from zoo.llm.guesses import Scale
 from zoo.llm.prompts import Wording
 
 # Not after a letter, digit, point or minus; nor before a percent sign or more digits.
@@ -43,23 +44,21 @@ def parse_answer(
 
 
 def _parse_part(part: str, wording: Wording) -> float | str | None:
-  text = _without_echoes(part, wording)
-  value = _Class(wording) if wording.scale.classes else _Number(wording)
-  first = re.match(rf'[\s*_"\'`(]*{value.pattern}{_LINE_END}', text, re.I)
+  text, scale = _without_echoes(part, wording), wording.scale
+  value, name = f'({_value(scale)})', _name(wording.label)
+  first = re.match(rf'[\s*_"\'`(]*{value}{_LINE_END}', text, re.I)
   if first is not None:
-    return value.read(first)
-  name = _name(wording.label)
-  if (named := re.search(rf'{name}{_LINK}{value.pattern}', text, re.I)) is not None:
-    return value.read(named)
-  found = {value.read(match) for match in re.finditer(value.pattern, text, re.I)}
+    return _read(first[1], scale)
+  if (named := re.search(rf'{name}{_LINK}{value}', text, re.I)) is not None:
+    return _read(named[1], scale)
+  found = {_read(one, scale) for one in re.findall(value, text, re.I)}
   return found.pop() if len(found) == 1 else None
 
 
 def parse_forced(answer: str, wording: Wording) -> float | str | None:
   """The label at the start of the text after an answer's prefix, or None."""
-  value = _Class(wording) if wording.scale.classes else _Number(wording)
-  start = re.match(rf'[\s*]*{value.pattern}', answer, re.I)
-  return None if start is None else value.read(start)
+  start = re.match(rf'[\s*]*({_value(wording.scale)})', answer, re.I)
+  return None if start is None else _read(start[1], wording.scale)
 
 
 def _restates(item: str, wording: Wording, texts: Sequence[str]) -> bool:
@@ -79,28 +78,22 @@ def _plain(text: str) -> str:
   return ' '.join(text.casefold().split()).strip(' *"\'')
 
 
-class _Number:
-  """Numbers of a scale, optionally followed by "/5" or "out of 5"."""
-
-  def __init__(self, wording: Wording):
-    self._scale = wording.scale
-    self.pattern = f'(?P<value>{_NUMBER})'
-
-  def read(self, match: re.Match[str]) -> float | None:
-    number = float(match['value'].replace(',', '.').replace('−', '-'))
-    return number if self._scale.low <= number <= self._scale.high else None
+def _value(scale: Scale) -> str:
+  """The pattern of a number, or of the names of classes, the longest first."""
+  if not scale.classes:
+    return _NUMBER
+  longest_first = sorted(scale.classes, key=len, reverse=True)
+  words = (rf'(?<!\w){re.escape(name)}(?!\w)' for name in longest_first)
+  return f'(?:{"|".join(words)})'
 
 
-class _Class:
-  """Names of classes, as whole words, the longest first."""
-
-  def __init__(self, wording: Wording):
-    self._classes = wording.scale.classes
-    self.pattern = f'(?P<value>{_any(self._classes)})'
-
-  def read(self, match: re.Match[str]) -> str:
-    said = re.escape(match['value'])
-    return next(known for known in self._classes if re.fullmatch(said, known, re.I))
+def _read(value: str, scale: Scale) -> float | str | None:
+  """What a text that fits `_value` stands for; None for a number out of bounds."""
+  if scale.classes:
+    said = re.escape(value)
+    return next(known for known in scale.classes if re.fullmatch(said, known, re.I))
+  number = float(value.replace(',', '.').replace('−', '-'))
+  return number if scale.low <= number <= scale.high else None
 
 
 def _without_echoes(answer: str, wording: Wording) -> str:
@@ -108,14 +101,12 @@ def _without_echoes(answer: str, wording: Wording) -> str:
     # A repeated input ends with its line; a name elsewhere may contain a digit.
     answer = re.sub(rf'(?im)^{_start_of(name)}.*$', '', answer)
     answer = re.sub(rf'(?i)\b{re.escape(name)}\b', '', answer)
-  scale = wording.scale
+  scale, value = wording.scale, _value(wording.scale)
   if scale.classes:
-    classes = _any(scale.classes)
-    choice = rf'(?:{classes})(?:\s*(?:,|/|\bor\b|,\s*or\b)\s*(?:{classes}))+'
+    choice = rf'{value}(?:\s*(?:,|/|\bor\b|,\s*or\b)\s*{value})+'
     answer = re.sub(choice, '', answer, flags=re.I)
     # "Not a contradiction" says which class it is not.
-    answer = re.sub(rf'\bnot\s+(?:an?|the)\s+(?:{classes})', '', answer, flags=re.I)
-    value = classes
+    answer = re.sub(rf'\bnot\s+(?:an?|the)\s+{value}', '', answer, flags=re.I)
   else:
     bounds = (re.escape(f'{bound:g}') for bound in (scale.low, scale.high))
     low, high = (rf'{bound}(?:\.0+)?(?!\.?\d)' for bound in bounds)
@@ -123,16 +114,15 @@ def _without_echoes(answer: str, wording: Wording) -> str:
     answer = re.sub(whole, '', answer, flags=re.I)
     answer = re.sub(r'\d[\d.,]*\s*[-–—]\s*\d[\d.,]*', '', answer)  # any range
     answer = re.sub(rf'\s*(?:/|\bout\s+of\b)\s*{high}', '', answer, flags=re.I)
-    value = _NUMBER
     # In "from 3.5 to 3.4" the first number is not the answer.
     answer = re.sub(rf'\bfrom\s+{value}(?=\s+to\s+{value})', '', answer, flags=re.I)
   # A value for the first item is not an answer for the last one.
   other = (
     rf'\b(?:of|for)\s+(?:the\s+)?(?:{_OTHERS})\b(?:(?!\band\b){_BETWEEN}){{0,60}}?'
   )
-  answer = re.sub(rf'{other}(?:{value})', '', answer, flags=re.I)
+  answer = re.sub(rf'{other}{value}', '', answer, flags=re.I)
   before_value = rf'(?:(?!\bto\b|{_name(wording.label)}){_BETWEEN}){{0,60}}?'
-  guess = rf'{_OLD}\bguess(?:es)?\b{before_value}(?:{value})'
+  guess = rf'{_OLD}\bguess(?:es)?\b{before_value}{value}'
   return re.sub(guess, '', answer, flags=re.I)
 
 
@@ -140,8 +130,3 @@ def _name(label: str) -> str:
   """The label's name, or its last word alone."""
   last = label.split()[-1]
   return rf'\b(?:{re.escape(label)}|{re.escape(last)})\b'
-
-
-def _any(words: Sequence[str]) -> str:
-  longest_first = sorted(words, key=len, reverse=True)
-  return '|'.join(rf'(?<!\w){re.escape(word)}(?!\w)' for word in longest_first)
