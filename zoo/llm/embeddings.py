@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,22 +15,20 @@ from jaxtyping import Float
 from tqdm import tqdm
 
 from zoo.core.errors import RunError, UserError, in_one_line
-from zoo.host.files import read_json, user_path
+from zoo.host.files import read_json
 
 _BATCH = 64  # sentences of similar length in one call
 
 
 @torch.inference_mode()
-def embed(
-  path: str | os.PathLike[str], texts: Sequence[str]
-) -> Float[np.ndarray, 'n w']:
+def embed(folder: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
   """The mean of the last layer over each text's tokens, scaled to norm 1.
 
-  `path` is a folder of Hugging Face; `max_seq_length` of its
+  The folder is one of Hugging Face; `max_seq_length` of its
   `sentence_bert_config.json`, if it exists, limits the tokens of a text. Raises
   UserError if the folder cannot be read, and RunError if a number is not finite.
   """
-  model, tokenizer = _load(user_path(path))
+  model, tokenizer = _load(folder)
   order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
   rows: dict[int, np.ndarray] = {}
   for start in tqdm(range(0, len(order), _BATCH), desc='embedding', mininterval=1):
@@ -49,9 +47,8 @@ def embed(
   return embedded
 
 
-def _load(path: os.PathLike[str]) -> tuple[Any, Any]:
+def _load(folder: pathlib.Path) -> tuple[Any, Any]:
   """The encoder and its tokenizer."""
-  folder = user_path(path)
   if not folder.is_dir():
     raise UserError(f'the folder of the sentence encoder {folder} does not exist')
   options: dict[str, Any] = {'local_files_only': True, 'trust_remote_code': False}

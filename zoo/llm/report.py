@@ -17,6 +17,7 @@ _BASELINES = {
   'context_mean': ('context mean', GREEN),
   'constant': ('train mean', ORANGE),
 }
+_ACROSS = -0.4, 2.4  # from the left of the first readout to the right of the last
 
 
 def table(summary: Summary) -> str:
@@ -96,14 +97,16 @@ def plot(summary: Summary, lines: Sequence[Line]) -> plots.Plot:
     _points(_ARMS[arm], colour, shift, summary['arms'][arm].values(), 'loss')
     for arm, colour, shift in ((WITHOUT, VERMILION, -0.1), (WITH, BLUE, 0.1))
   ] + [
-    _level(_baseline(key, metric), colour, summary['baselines'][key]['loss'] or 0.0)
+    plots.level(
+      _baseline(key, metric), summary['baselines'][key]['loss'] or 0.0, _ACROSS, colour
+    )
     for key, (_, colour) in _BASELINES.items()
   ]
   paired, against_guess = summary['paired'].values(), summary['against_guess'].values()
   differences = [
     _points('with − without guess', BLUE, -0.1, paired, 'difference'),
     _points('with guess − guess alone', PURPLE, 0.1, against_guess, 'difference'),
-    _level('no difference', BLACK, 0.0),
+    plots.level('no difference', 0.0, _ACROSS),
   ]
   panels = [
     plots.Panel('a', 'readout', f'{metric}, 95 %', tuple(losses), x_names=names),
@@ -124,11 +127,6 @@ def _points(
     if each['low'] is not None
   ]
   return plots.Series(name, 'dots', colour, *map(tuple, zip(*points, strict=True)))
-
-
-def _level(name: str, colour: str, level: float) -> plots.Series:
-  """A line across all readouts."""
-  return plots.series(name, 'dashed', colour, [-0.4, 2.4], [level, level])
 
 
 def _answers_against_guesses(lines: Sequence[Line]) -> plots.Panel:
