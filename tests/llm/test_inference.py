@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from zoo.llm.inference import p_value, paired_interval, weights
+from zoo.llm.inference import Weights, p_value, paired_interval, weights
 
 
 def columns(rng, n):
@@ -33,26 +33,24 @@ def test_the_weights_are_those_of_the_normal_equations():
   residuals = [y[i] - a * g[i] - b * o[i] for i in range(n)]
   variance = sum(e**2 for e in residuals) / (n - 3)
   found = weights(guess, own, answer)
-  assert found is not None
-  assert (found.guess, found.own) == (pytest.approx(a), pytest.approx(b))
-  assert found.guess_stderr == pytest.approx(math.sqrt(variance * oo / determinant))
-  assert found.own_stderr == pytest.approx(math.sqrt(variance * gg / determinant))
+  assert (found.guess_weight, found.own_weight) == (pytest.approx(a), pytest.approx(b))
+  guess_stderr, own_stderr = np.sqrt(variance * np.array([oo, gg]) / determinant)
+  assert found.guess_weight_stderr == pytest.approx(guess_stderr)
+  assert found.own_weight_stderr == pytest.approx(own_stderr)
 
 
 def test_copying_and_what_cannot_be_told_apart():
   guess, own, answer = columns(np.random.default_rng(4), 12)
-  copied = weights(guess, own, guess)
-  assert copied is not None
-  np.testing.assert_allclose(copied[:4], [1, 0, 0, 0], atol=1e-12)
-  stubborn = weights(guess, own, own)
-  assert stubborn is not None
-  np.testing.assert_allclose(stubborn[:4], [0, 0, 1, 0], atol=1e-12)
-  assert weights(np.full_like(guess, 2.33), own, answer) is None
-  assert weights(guess, np.full_like(own, 0.1), answer) is None
-  assert weights(guess, 3 * guess - 1, answer) is None
-  assert weights(guess[:3], own[:3], answer[:3]) is None
-  assert weights(guess[:4], own[:4], answer[:4]) is not None
-  assert weights(guess[:0], own[:0], answer[:0]) is None
+  copied, stubborn = weights(guess, own, guess), weights(guess, own, own)
+  np.testing.assert_allclose(np.array(copied), [1, 0, 0, 0], atol=1e-12)
+  np.testing.assert_allclose(np.array(stubborn), [0, 0, 1, 0], atol=1e-12)
+  unknown = Weights(None, None, None, None)
+  assert weights(np.full_like(guess, 2.33), own, answer) == unknown
+  assert weights(guess, np.full_like(own, 0.1), answer) == unknown
+  assert weights(guess, 3 * guess - 1, answer) == unknown
+  assert weights(guess[:3], own[:3], answer[:3]) == unknown
+  assert None not in weights(guess[:4], own[:4], answer[:4])
+  assert weights(guess[:0], own[:0], answer[:0]) == unknown
 
 
 def test_p_values_and_intervals_are_those_of_the_t_test():

@@ -20,7 +20,7 @@ from zoo.llm.readouts import Answers
 from zoo.storage.workdir import locked
 
 _CELLS = 'cells'  # the folder of all runs
-_OWN = {_CELLS, '.lock', *ablation_report.FILES}
+_OWN = {'.lock', *ablation_report.FILES}  # beside it
 
 
 def run(

@@ -113,8 +113,7 @@ def _row(
   lines = run.ordered()
   without_guess, with_guess = (summary['arms'][arm][readout] for arm in ARMS)
   parsed = ~np.isnan(found.losses[WITH][readout])
-  fit = None if run.wording.scale.classes else _weights(lines, readout)
-  fit = fit or (None,) * 4
+  fit = Weights() if run.wording.scale.classes else _weights(lines, readout)
   return {
     'num_examples': cell.num_examples,
     'guess': cell.guess,
@@ -127,16 +126,13 @@ def _row(
     'copied_share': (
       float(found.copied[readout].sum() / parsed.sum()) if parsed.any() else None
     ),
-    'guess_weight': fit[0],
-    'guess_weight_stderr': fit[1],
-    'own_weight': fit[2],
-    'own_weight_stderr': fit[3],
+    **fit._asdict(),
     'with_minus_without': against_own,
     'with_minus_guess': against_guess,
   }
 
 
-def _weights(lines: Sequence[Line], readout: ReadoutName) -> Weights | None:
+def _weights(lines: Sequence[Line], readout: ReadoutName) -> Weights:
   """Those of guess and own answer, on prompts that have all three numbers."""
   three = [
     (line['guess'], *(line['arms'][arm][readout]['value'] for arm in ARMS))

@@ -12,24 +12,27 @@ from zoo.measure.intervals import estimate, interval
 
 
 class Weights(NamedTuple):
-  """The weights of the guess, and of the answer without it, in an answer."""
+  """The weights of the guess, and of the answer without it, in an answer.
 
-  guess: float
-  guess_stderr: float
-  own: float
-  own_stderr: float
+  All are None if the two cannot be told apart.
+  """
+
+  guess_weight: float | None = None
+  guess_weight_stderr: float | None = None
+  own_weight: float | None = None
+  own_weight_stderr: float | None = None
 
 
 def weights(
   guess: Float[np.ndarray, ' n'],
   own: Float[np.ndarray, ' n'],
   answer: Float[np.ndarray, ' n'],
-) -> Weights | None:
+) -> Weights:
   """The least-squares fit `answer = a·guess + b·own + c` over prompts.
 
   Copying means a = 1 and b = 0. The standard errors are those of equal variances. The
-  result is None if the two weights cannot be told apart: if guess or own answer does
-  not vary, if both vary alike, or if there are too few prompts.
+  two weights cannot be told apart if guess or own answer does not vary, if both vary
+  alike, or if there are too few prompts.
   """
   n = len(answer)
   x = np.stack([guess, own, np.ones(n)], axis=1)
@@ -37,7 +40,7 @@ def weights(
   x /= sizes
   # Rounding may leave differences of 1e-15 in a constant column.
   if n <= 3 or np.linalg.matrix_rank(x, rtol=1e-9) < 3:
-    return None
+    return Weights()
   fitted, *_ = np.linalg.lstsq(x, answer)
   errors = answer - x @ fitted
   covariance = np.linalg.inv(x.T @ x) * (errors @ errors) / (n - 3)

@@ -137,7 +137,9 @@ class LanguageModel:
           answers[row].append(token)
       if not going:
         break
-    return [self._decode(answer) for answer in answers]
+    return self._tokenizer.batch_decode(
+      answers, skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
 
   def log_probabilities(
     self,
@@ -179,13 +181,6 @@ class LanguageModel:
 
   def _encode(self, text: str) -> list[int]:
     return self._tokenizer(text, add_special_tokens=False)['input_ids']
-
-  def _decode(self, tokens: list[int]) -> str:
-    decoded = self._tokenizer.decode(
-      tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-    )
-    assert isinstance(decoded, str)
-    return decoded
 
   def _encode_all(self, prompts: Sequence[str], more: int = 0) -> list[list[int]]:
     """The tokens of prompts that may be followed by `more` tokens."""

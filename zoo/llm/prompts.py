@@ -72,10 +72,10 @@ def make_prompts(
     )
     query, examples = splits['test'][place], [splits[split][i] for i in context]
     guess, of_context = guesses['test'][place], [guesses[split][i] for i in context]
-    texts = [
-      prompt_text(wording, examples, query),
-      prompt_text(wording, examples, query, [*of_context, guess]),
-    ]
+    texts = {
+      WITHOUT: prompt_text(wording, examples, query),
+      WITH: prompt_text(wording, examples, query, [*of_context, guess]),
+    }
     labels = [example.label for example in examples]
     record: Record = {
       'index': index,
@@ -86,7 +86,7 @@ def make_prompts(
       'context_mean': scale.middle(labels) if labels else constant,
       'constant': constant,
     }
-    prompts.append(Prompt(query, dict(zip(ARMS, texts, strict=True)), record))
+    prompts.append(Prompt(query, texts, record))
   return prompts
 
 
