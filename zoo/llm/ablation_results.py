@@ -65,9 +65,17 @@ def results(runs: Mapping[Cell, Run]) -> Results:
       ]
     )
     num_comparisons[readout] = sum(one['p'] is not None for one in compared)
-    pairs = zip(compared[::2], compared[1::2], strict=True)
-    for (cell, run), summary, pair in zip(runs.items(), summaries, pairs, strict=True):
-      rows.append(_row(cell, run, summary, found[cell], readout, *pair))
+    comparison = iter(compared)
+    for (cell, run), summary in zip(runs.items(), summaries, strict=True):
+      rows.append(
+        {
+          **cell._asdict(),
+          'readout': readout,
+          **_numbers(run, summary, found[cell], readout),
+          'with_minus_without': next(comparison),
+          'with_minus_guess': next(comparison),
+        }
+      )
   first = summaries[0]
   return {
     'model': first['model'],
@@ -101,34 +109,23 @@ def _comparisons(differences: Sequence[Losses]) -> list[Row]:
   return found
 
 
-def _row(
-  cell: Cell,
-  run: Run,
-  summary: Summary,
-  found: ByPrompt,
-  readout: ReadoutName,
-  against_own: Row,
-  against_guess: Row,
-) -> Row:
-  lines = run.ordered()
+def _numbers(
+  run: Run, summary: Summary, found: ByPrompt, readout: ReadoutName
+) -> dict[str, Any]:
+  """Those of a cell and a readout that are no comparisons."""
   without_guess, with_guess = (summary['arms'][arm][readout] for arm in ARMS)
   parsed = ~np.isnan(found.losses[WITH][readout])
-  fit = Weights() if run.wording.scale.classes else _weights(lines, readout)
+  copied = found.copied[readout].sum()
+  of_classes = bool(run.wording.scale.classes)
+  fit = Weights() if of_classes else _weights(run.ordered(), readout)
   return {
-    'num_examples': cell.num_examples,
-    'guess': cell.guess,
-    'readout': readout,
-    'num_prompts': len(lines),
+    'num_prompts': summary['num_prompts'],
     'num_parsed': with_guess['num_parsed'],
     'without_guess': without_guess['loss'],
     'with_guess': with_guess['loss'],
     'guess_alone': summary['baselines']['guess']['loss'],
-    'copied_share': (
-      float(found.copied[readout].sum() / parsed.sum()) if parsed.any() else None
-    ),
+    'copied_share': float(copied / parsed.sum()) if parsed.any() else None,
     **fit._asdict(),
-    'with_minus_without': against_own,
-    'with_minus_guess': against_guess,
   }
 
 
