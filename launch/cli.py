@@ -223,9 +223,19 @@ def print_results(
   out: str | pathlib.Path,
   part: Part | None = None,
 ) -> None:
-  """Ends a command: it was stopped, a part is done, or there are results to show."""
+  """Ends a command: it was stopped, a part is done, or there are results to show.
+
+  Where SIGTERM has stopped it, and nothing is `found`, everything is saved, and the
+  exit code 143 tells a scheduler to start the command again. All processes of a run
+  must call this function.
+  """
   if found is None:
-    end_stopped(out)
+    together = processes.end_together(STOPPED)
+    if processes.index() == 0:
+      print(f'stopped before the end; {RESUME} from {out}')
+    if not together:
+      _end_hard(STOPPED)
+    sys.exit(STOPPED)
   if part is not None:
     print(
       f'part {part.index} of {part.number} is done; after all parts the same command '
@@ -249,20 +259,6 @@ def run_name(flag: flags.FlagHolder[ConfigDict]) -> str:
   """A folder name for runs of the flag's config, made of its file and variant."""
   path, *variant = config_flags.get_config_filename(FLAGS[flag.name]).split(':', 1)
   return '-'.join([pathlib.Path(path).stem, *variant])
-
-
-def end_stopped(folder: str | pathlib.Path) -> NoReturn:
-  """Reports that SIGTERM has ended the run early, and exits with code 143.
-
-  Everything is saved; the exit code tells a scheduler to start the command again. All
-  processes of the run must call this function.
-  """
-  together = processes.end_together(STOPPED)
-  if processes.index() == 0:
-    print(f'stopped before the end; {RESUME} from {folder}')
-  if not together:
-    _end_hard(STOPPED)
-  sys.exit(STOPPED)
 
 
 def _modules(argv: list[str]) -> list[str]:
@@ -300,18 +296,14 @@ def _in_one_line(what: str) -> Iterator[None]:
     raise UserError(f'{what} failed: {type(error).__name__}: {error}') from error
 
 
-def _or_none(parser: flags.ArgumentParser, argument: Any) -> Any:
-  """The value of a field, or None, which turns an optional field off."""
-  return None if argument == 'None' else parser.parse(argument)
+def _or_none(parser: flags.ArgumentParser) -> _Parser:
+  """A parser of fields that also takes None, which turns an optional field off."""
+  return _Parser(lambda text: None if text == 'None' else parser.parse(text))
 
 
-for _type, _parser in (
-  (bool, flags.BooleanParser()),
-  (int, flags.IntegerParser()),
-  (float, flags.FloatParser()),
-):
-  _parse = functools.partial(_or_none, _parser)
-  config_flags.register_flag_parser_for_type(_type, _Parser(_parse))
+config_flags.register_flag_parser_for_type(bool, _or_none(flags.BooleanParser()))
+config_flags.register_flag_parser_for_type(int, _or_none(flags.IntegerParser()))
+config_flags.register_flag_parser_for_type(float, _or_none(flags.FloatParser()))
 
 
 def config_file(argument: str) -> ConfigDict:
