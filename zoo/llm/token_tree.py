@@ -12,32 +12,25 @@ class TokenTree:
   """A tree whose nodes are the tokens that are followed by others, parents first."""
 
   def __init__(self, paths: Sequence[Sequence[int]]):
+    # A node by the tokens up to it; node 0, the root, is the prompt's last token.
+    self._nodes: dict[tuple[int, ...], int] = {(): 0}
     self.paths: list[list[int]] = []  # the indices of each continuation's pairs
-    self.tokens: list[int] = []  # of all nodes except the root
-    self.depths: list[int] = []  # number of nodes between each one and the root
-    self._parents: list[int] = []
-    # Node 0, the root, is the prompt's last token.
     pairs: dict[tuple[int, int], int] = {}  # (node, next token) → its index
-    nodes: dict[tuple[int, int], int] = {}
     for path in paths:
-      node, indices = 0, []
-      for depth, token in enumerate(path):
-        pair = node, token
-        indices.append(pairs.setdefault(pair, len(pairs)))
-        if depth + 1 < len(path):
-          if pair not in nodes:
-            self.tokens.append(token)
-            self.depths.append(depth)
-            self._parents.append(node)
-            nodes[pair] = len(self.tokens)
-          node = nodes[pair]
-      self.paths.append(indices)
+      starts = [tuple(path[:end]) for end in range(len(path))]
+      nodes = [self._nodes.setdefault(start, len(self._nodes)) for start in starts]
+      steps = zip(nodes, path, strict=True)
+      self.paths.append([pairs.setdefault(step, len(pairs)) for step in steps])
     self.pairs = list(pairs)
+    _, *starts = self._nodes
+    self.tokens = [start[-1] for start in starts]  # of all nodes except the root
+    self.depths = [len(start) - 1 for start in starts]  # between each and the root
 
   def ancestors(self) -> Bool[np.ndarray, 'n n']:
     """Which of the n nodes each node attends to: itself, and those towards the root."""
-    seen = np.eye(len(self.tokens), dtype=bool)
-    for node, parent in enumerate(self._parents):
-      if parent:
-        seen[node] |= seen[parent - 1]
+    _, *starts = self._nodes
+    seen = np.zeros((len(starts), len(starts)), bool)
+    for node, start in enumerate(starts):
+      own = [self._nodes[start[: end + 1]] - 1 for end in range(len(start))]
+      seen[node, own] = True
     return seen
