@@ -25,6 +25,7 @@ import torch
 import transformers
 from jaxtyping import Float64
 from tokenizers import pre_tokenizers
+from torch.nn.utils.rnn import pad_sequence
 from transformers.integrations.gguf.gguf_tokenizer_mapping import (
   GGUF_PRE_TOKENIZER_SPLITS,
 )
@@ -197,9 +198,9 @@ class LanguageModel:
 
   def _read(self, prompts: Sequence[list[int]], past: Past | None) -> Past:
     past, tokens, positions = self._rest(prompts, past or self._empty(len(prompts)))
-    for start in range(0, tokens.shape[1], _CHUNK):
-      chunk = slice(start, start + _CHUNK)
-      _, past = self._extend(past, tokens[:, chunk], positions[:, chunk])
+    chunks = tokens.split(_CHUNK, dim=1), positions.split(_CHUNK, dim=1)
+    for chunk in zip(*chunks, strict=True):
+      _, past = self._extend(past, *chunk)
     return dataclasses.replace(past, prompts=prompts)
 
   def _empty(self, rows: int) -> Past:
@@ -225,15 +226,11 @@ class LanguageModel:
       min(len(_common([seen, ids])), len(ids) - 1)
       for seen, ids in zip(before, prompts, strict=True)
     ]
-    rest = [ids[count:] for ids, count in zip(prompts, kept, strict=True)]
-    width, device = max(map(len, rest)), past.positions.device
-    tokens = torch.tensor([[0] * (width - len(ids)) + ids for ids in rest])
-    positions = torch.tensor(
-      [
-        [_PADDING] * (width - len(ids)) + [*range(count, count + len(ids))]
-        for ids, count in zip(rest, kept, strict=True)
-      ]
-    )
+    starts, device = [*zip(prompts, kept, strict=True)], past.positions.device
+    pad = functools.partial(pad_sequence, batch_first=True, padding_side='left')
+    tokens = pad([torch.tensor(ids[count:]) for ids, count in starts])
+    places = [torch.arange(count, len(ids)) for ids, count in starts]
+    positions = pad(places, padding_value=_PADDING)
     limits = torch.tensor(kept, device=device)[:, None]
     slots = past.positions.expand(rows, -1)
     cache = _copied(past.cache)
