@@ -173,27 +173,16 @@ def _outputs(
     vectors = embed([text for row in rows for text in row.texts])
     features[split] = vectors.reshape(len(rows), -1, vectors.shape[1])
   if config.model == 'cosine':
-    cosines = {
-      # The vectors have norm 1.
-      split: np.einsum('nw,nw->n', pair[:, 0], pair[:, 1], dtype=np.float64)
-      for split, pair in features.items()
-    }
-    return _linear_fit(cosines, targets)
+    columns = {}
+    for split, pairs in features.items():
+      one, other = pairs.swapaxes(0, 1)  # vectors of norm 1
+      cosines = np.einsum('nw,nw->n', one, other, dtype=np.float64)
+      columns[split] = np.vander(cosines, 2, increasing=True)
+    line = np.linalg.lstsq(columns['train'], targets, rcond=None)[0]
+    return {split: rows @ line for split, rows in columns.items()}
   flat = {split: rows.reshape(len(rows), -1) for split, rows in features.items()}
   key = jax.random.key(seed)
   return _network(config, flat, targets, key, of_classes=bool(scale.classes))
-
-
-def _linear_fit(
-  x: dict[str, Float[np.ndarray, ' n']], targets: Float[np.ndarray, 'n k']
-) -> dict[str, Float[np.ndarray, 'n k']]:
-  """Fits a line to the train split by least squares."""
-
-  def columns(values: np.ndarray) -> np.ndarray:
-    return np.stack([np.ones_like(values), values], axis=1)
-
-  line = np.linalg.lstsq(columns(x['train']), targets, rcond=None)[0]
-  return {split: columns(values) @ line for split, values in x.items()}
 
 
 def _network(
