@@ -11,9 +11,9 @@ import pytest
 
 from configs.llm import ablation as ablation_config
 from tests.compare import refuses
+from tests.llm import pairs
 from tests.llm.pairs import (
   PAIRS,
-  WEIGHTS,
   Parrot,
   asking,
   lines_of,
@@ -51,23 +51,19 @@ def data(tmp_path_factory):
 
 def small_config(**fields) -> Any:
   """The shipped config with few cells."""
-  config: Any = ablation_config.get_config()
-  with config.unlocked():
-    config.model.weights = config.encoder.weights = str(WEIGHTS)
-    config.model.batch_size = 2
-    config.prompts.num_prompts = NUM
-    config.ablation.guesses = ('constant', 'wrong', 'oracle')
-    config.ablation.noise = (0.0, 2.0)
-    config.ablation.num_examples = (0, 2)
-    set_fields(config, fields)
-  return config
+  few = {
+    'prompts__num_prompts': NUM,
+    'ablation__guesses': ('constant', 'wrong', 'oracle'),
+    'ablation__noise': (0.0, 2.0),
+    'ablation__num_examples': (0, 2),
+  }
+  return pairs.small_config('ablation', '', **{**few, **fields})
 
 
 CELLS = 2 * 4  # numbers of examples, guesses
 
 
-def run(*arguments) -> Any:
-  return ablation.run(*arguments)
+run: Any = ablation.run
 
 
 @pytest.fixture(scope='module')

@@ -48,8 +48,7 @@ def finished(tmp_path_factory, csv):
     return out, run(parrot_config(), out, csv)
 
 
-def run(*arguments) -> Any:
-  return experiment.run(*arguments)
+run: Any = experiment.run
 
 
 def parrot_config(**fields):
