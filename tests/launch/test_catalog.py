@@ -3,10 +3,14 @@
 import re
 
 import zoo
+from tests.launch.processes import ROOT
 from zoo import evaluation_sets
 
 
-def test_everything_is_listed_with_its_figures(call):
+def test_everything_is_listed_with_its_figures(call, tmp_path, monkeypatch):
+  """From another folder, in which a run has left a folder of checkpoints."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'checkpoints' / 'runs').mkdir(parents=True)
   answer = call('catalog')
   assert answer.code == 0, answer.err
   lines = answer.out.splitlines()
@@ -17,6 +21,7 @@ def test_everything_is_listed_with_its_figures(call):
   assert tasks == zoo.list_tasks()
   for config in ('lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'):
     assert any(line.startswith(f'  configs/{config}.py ') for line in lines)
+  assert f'checkpoints in {ROOT}/checkpoints' in lines
   figures = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
   heads = (f'multi_head_lsa_{h}' for h in (2, 5, 10, 11))
   for name in 'lsa', 'ltb', 'yq_lsa', 'transformer', *heads:

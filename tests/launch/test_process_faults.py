@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.launch.processes import finish, start_together, wait_until
-from tests.launch.test_processes import SMALL
+from tests.launch.test_processes import LONG
 from tests.marks import FULL, mostly_full
 from tests.training.runs import (
   assert_same_bits,
@@ -21,18 +21,10 @@ from zoo.storage.steps import step_folders, step_of
 
 pytestmark = [*FULL, pytest.mark.timeout(1500)]
 
-LONG = (
-  *SMALL,
-  '--config.train.log_every=10',
-  '--config.checkpoint.every=100',
-  '--config.checkpoint.keep=3',
-  '--config.eval.every=1000',
-)
-
 
 def start(url, cache, number, *flags):
   return start_together(
-    *(*LONG, *flags, f'--workdir={url}'),
+    *(*LONG, '--config.checkpoint.keep=3', *flags, f'--workdir={url}'),
     number=number,
     cache=cache,
     module='tests.launch.short_lease',

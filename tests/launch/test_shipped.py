@@ -49,14 +49,6 @@ def test_a_checkpoint_is_found_in_the_repository_and_in_the_package(
   assert files.or_shipped(shipped) == shipped
 
 
-def test_the_catalogue_says_where_the_checkpoints_are(call):
-  pathlib.Path('checkpoints/runs').mkdir(parents=True)  # as a run leaves it
-  answer = call('catalog')
-  assert answer.code == 0, answer.err
-  assert f'checkpoints in {ROOT}/checkpoints' in answer.out
-  assert 'multi_head_lsa_11' in answer.out
-
-
 @pytest.mark.parametrize(
   ('file', 'hides'),
   [('zoo.py', True), ('configs/__init__.py', True), ('configs/own.py', False)],
