@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -57,8 +57,10 @@ def p_value(differences: Float[np.ndarray, ' n']) -> float | None:
   """
   if len(differences) < 2:
     return None
-  if signs := _signs(differences):
-    return float(stats.binomtest(*signs).pvalue) if signs.num else 1.0
+  if not differences.any():
+    return 1.0
+  if (signs := _sign_test(differences)) is not None:
+    return float(signs.pvalue)
   mean, stderr = estimate(differences)
   return float(2 * stats.t.sf(abs(mean) / stderr, len(differences) - 1))
 
@@ -73,22 +75,20 @@ def paired_interval(
   """
   if len(differences) < 2 or not differences.any():
     return None
-  if signs := _signs(differences):
-    share = stats.binomtest(*signs).proportion_ci(confidence)
+  if (signs := _sign_test(differences)) is not None:
+    share = signs.proportion_ci(confidence)
     scale = float(np.abs(differences).sum()) / len(differences)
     return scale * (2 * share.low - 1), scale * (2 * share.high - 1)
   _, low, high = interval(differences, confidence)
   return low, high
 
 
-class _Signs(NamedTuple):
-  positive: int
-  num: int  # of differences that are not 0
+def _sign_test(differences: Float[np.ndarray, ' n']) -> Any:
+  """SciPy's test of signs, if all differences have one size or are 0; None for others.
 
-
-def _signs(differences: Float[np.ndarray, ' n']) -> _Signs | None:
-  """The signs of differences that all have one size or are 0; None for others."""
-  sizes = np.unique(np.abs(differences[differences != 0]))
-  if len(sizes) > 1:
+  At least one must not be 0.
+  """
+  nonzero = differences[differences != 0]
+  if len(np.unique(np.abs(nonzero))) > 1:
     return None
-  return _Signs(int((differences > 0).sum()), int(np.count_nonzero(differences)))
+  return stats.binomtest(int((nonzero > 0).sum()), len(nonzero))
