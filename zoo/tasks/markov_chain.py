@@ -13,7 +13,7 @@ from zoo.core import losses
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, set_field, size, value
-from zoo.tasks.base import BaseTask, dot, register_task
+from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
@@ -56,14 +56,8 @@ class MarkovChain(BaseTask):
     _, others = jax.lax.scan(step, first, gumbel[1:])
     symbols = jnp.concatenate([first[None], others])
     x, targets = jax.nn.one_hot(symbols, size, dtype=matrix.dtype), matrix[symbols]
-    return Prompt(
-      x=x[:-1],
-      y=x[1:],
-      x_query=x[-1],
-      y_query=targets[-1],
-      context_targets=targets[:-1],
-      latents=matrix,
-    )
+    # The label of an example is the next symbol; the query's is not part of a prompt.
+    return make_prompt(x, jnp.roll(x, -1, axis=0), targets, matrix)
 
   def baselines(self) -> dict[str, Predictor]:
     """Counts with 1 added, and the exact Bayes predictor, only for two symbols.

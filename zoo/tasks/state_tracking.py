@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, leaf, set_field, size, truth, value
-from zoo.tasks.base import BaseTask, register_task
+from zoo.tasks.base import BaseTask, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
 # The logit of what is certain: e^−30 is less than a rounding of float32.
@@ -63,13 +63,7 @@ class StateTracking(BaseTask):
     answers = run(self.automaton(), drawn, jnp.ones(length, bool))
     x = jax.nn.one_hot(drawn, symbols)
     targets = jax.nn.one_hot(answers, self.num_outputs)
-    return Prompt(
-      x=x[:-1],
-      y=jnp.zeros_like(targets[:-1]),
-      x_query=x[-1],
-      y_query=targets[-1],
-      context_targets=targets[:-1],
-    )
+    return make_prompt(x, jnp.zeros_like(targets), targets)
 
   def baselines(self) -> dict[str, Predictor]:
     """`bayes` is the automaton; `zero` is chance."""
