@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -224,11 +223,7 @@ class LinearRegression(LinearFunctions):
     return x, jnp.concatenate([noise, corner]), normal[below:]
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _statistics(
-  task: LinearRegression, key: Key[Array, ''], batch_size: int
-) -> Statistics:
-  return task.statistics_batch(key, batch_size)
+_statistics = jax.jit(LinearRegression.statistics_batch, static_argnums=2)
 
 
 def _correlate(

@@ -97,16 +97,26 @@ class LogisticRegression(FunctionClass):
     return sample_signs(key, targets)
 
   def posterior(self) -> Posterior | None:
-    return None if self.link == 'sign' else bayes(self)
+    """The Bayes predictor: integrated where a small grid is enough, else estimated.
+
+    A grid is for at most 3 features, and for prior standard deviations of up to 1.7 for
+    three of them (2.1 with the link 'logistic') and 9.7 for two.
+    """
+    # There is none for 'sign'. The posterior is the prior cut off by a hyperplane for
+    # each example, which no method estimated at an acceptable cost: importance sampling
+    # kept 1 sample of 100 for 20 features, and a particle filter was off by 0.1 in the
+    # probability after 40 examples.
+    if self.link == 'sign':
+      return None
+    d, nodes = self.num_features, num_nodes(self)
+    small = d <= 3 and nodes**d <= _MOST_NODES
+    return Quadrature(self, nodes) if small else ImportanceSampling(self)
 
   def baselines(self) -> dict[str, Predictor]:
-    # There is no `bayes` for 'sign'. The posterior is the prior cut off by a hyperplane
-    # for each example, which no method estimated at an acceptable cost: importance
-    # sampling kept 1 sample of 100 for 20 features, and a particle filter was off by
-    # 0.1 in the probability after 40 examples.
+    bayes = self.posterior()
     return {
       'map': MaximumAPosteriori(self),
-      **({} if self.link == 'sign' else {'bayes': bayes(self)}),
+      **({} if bayes is None else {'bayes': bayes}),
       'averaging': SignAveraging(self),
       'zero': Zero(),
     }
@@ -284,17 +294,6 @@ class SignAveraging(Baseline):
     spread = noise + variance * jnp.dot(x_query, x_query) / precision
     score = score / jnp.sqrt(jnp.maximum(spread, 1e-12))
     return log_ndtr(score) - log_ndtr(-score)
-
-
-def bayes(task: LogisticRegression) -> Posterior:
-  """The Bayes predictor: integrated where a small grid is enough, else estimated.
-
-  A grid is for at most 3 features, and for prior standard deviations of up to 1.7 for
-  three of them (2.1 with the link 'logistic') and 9.7 for two.
-  """
-  d, nodes = task.num_features, num_nodes(task)
-  small = d <= 3 and nodes**d <= _MOST_NODES
-  return Quadrature(task, nodes) if small else ImportanceSampling(task)
 
 
 def num_nodes(task: LogisticRegression) -> int:
