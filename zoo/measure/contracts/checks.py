@@ -14,6 +14,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from zoo.core.errors import UserError, in_one_line
+from zoo.core.learning_rule import AnyArray
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
 
@@ -21,7 +22,6 @@ NUM_PROMPTS = 8
 # Relative to the largest prediction; allows for float32 sums in another order.
 _REORDERED = 1e-3
 
-AnyArray = Array | np.ndarray
 # What a predictor predicts, by name.
 Facts = dict[str, Any]
 
@@ -96,12 +96,6 @@ def check_finite(what: str, array: object) -> None:
     raise UserError(f'{what} is not finite')
 
 
-def short_lengths(context_length: int) -> list[int]:
-  """The numbers of examples with which a model is also tried: 0, 1, C/2 and C − 1."""
-  c = context_length
-  return sorted({0, 1, c // 2, c - 1} & {*range(c)})
-
-
 def called(what: str, predictor: Predictor, prompt: Prompt, task: Task) -> Array:
   """The prediction, to be traced; UserError if it fails or has the wrong form.
 
@@ -144,7 +138,7 @@ def facts_of(
   """
   b, c = prompt.x.shape[:2]
   call = f'{name}(prompt)' if call is None else call
-  found = {'alone': called(call, predictor, prompt, task)}
+  found: Facts = {'alone': called(call, predictor, prompt, task), 'after': {}}
   if predicts_all(predictor):
     what = f'{name}.predictions(prompt)'
     with one_line(what):
@@ -153,8 +147,9 @@ def facts_of(
   for k in lengths:
     what = f'{call} of {k} examples'
     with one_line(what):
-      found[f'after {k}'] = predictor(prompt.prefix(k))
-    check_floats(what, found[f'after {k}'], label_shape(task, b))
+      fewer = predictor(prompt.prefix(k))
+    check_floats(what, fewer, label_shape(task, b))
+    found['after'][k] = fewer
   return found
 
 
@@ -182,9 +177,17 @@ def check_facts(
   )
   if 'everywhere' in facts:
     _check_predictions(name, facts, changed, run, prompt)
-  for k in range(prompt.x.shape[1]):
-    if f'after {k}' in facts:
-      _check_fewer(name, call, facts, k)
+  for k, fewer in facts['after'].items():
+    if not np.isfinite(fewer).all():
+      raise UserError(
+        f'{call} of {k} examples is not finite; a model must accept any shorter context'
+      )
+    if 'everywhere' in facts:
+      check_close(
+        f'{name}.predictions(prompt) at example {k} is not the prediction from the '
+        'examples before it',
+        *(facts['everywhere'][:, k], fewer),
+      )
 
 
 def _check_predictions(
@@ -210,21 +213,6 @@ def _check_predictions(
     later = dataclasses.replace(prompt, x=x, y=y, x_query=prompt.x_query + 1)
     seen = run(later)['everywhere'][:, : k + 1]
     check_close(f'{what} looks ahead of example {k}', seen, everywhere[:, : k + 1])
-
-
-def _check_fewer(name: str, call: str, facts: Facts, k: int) -> None:
-  """Checks a prediction from the first k examples."""
-  found = facts[f'after {k}']
-  if not np.isfinite(found).all():
-    raise UserError(
-      f'{call} of {k} examples is not finite; a model must accept any shorter context'
-    )
-  if 'everywhere' in facts:
-    check_close(
-      f'{name}.predictions(prompt) at example {k} is not the prediction from the '
-      'examples before it',
-      *(facts['everywhere'][:, k], found),
-    )
 
 
 def _with_other_targets(prompt: Prompt) -> Prompt:

@@ -29,7 +29,7 @@ from zoo.measure.contracts.checks import (
   label_shape,
   one_line,
 )
-from zoo.measure.curves import sample_losses
+from zoo.measure.curves import sample_losses, summarise
 from zoo.tasks.base import BaseTask
 from zoo.tasks.baselines import HostBaseline
 
@@ -216,15 +216,16 @@ def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None
   }
   found = sample_losses(compared, task, _NUM_PAIRED, lengths=lengths)
   for one, other in found.items():
-    gap = found['bayes'] - other
-    stderr = gap.std(axis=0, ddof=1) / np.sqrt(len(gap))
+    gap = summarise(found['bayes'] - other)
     # A difference that is only rounding has almost no standard error.
     rounding = 1e-5 * np.abs(other).mean(axis=0)
-    if (worse := gap.mean(axis=0) > _SIGNIFICANT * stderr + rounding).any():
+    worse = gap.mean > _SIGNIFICANT * gap.standard_error + rounding
+    if worse.any():
       at = int(np.argmax(worse))
       raise UserError(
         f'bayes of {name} is worse than {one} after {lengths[at]} examples, by '
-        f'{gap.mean(axis=0)[at]:.3g} ± {stderr[at]:.2g}; it must have the least loss'
+        f'{gap.mean[at]:.3g} ± {gap.standard_error[at]:.2g}; it must have the least '
+        'loss'
       )
 
 
