@@ -89,8 +89,9 @@ def sample_scores(
   These are None for a task whose labels are numbers.
   """
   has_classes = task.label_kind != 'numbers'
-  score = scores_of(task) if has_classes else loss_of(task)
-  found = _sample({'': predictor}, task, num_prompts, seed, lengths, score)['']
+  score = scores_of(task) if has_classes else None
+  each = {'': predictor}
+  found = sample_losses(each, task, num_prompts, seed, lengths=lengths, loss=score)['']
   return (found[..., 0], found[..., 1]) if has_classes else (found, None)
 
 
@@ -102,23 +103,16 @@ def sample_losses(
   *,
   lengths: Sequence[int] | None = None,
   loss: Loss | None = None,
-) -> dict[str, Float[np.ndarray, 'p n']]:
+) -> dict[str, Float[np.ndarray, 'p n *m']]:
   """The loss of each predictor on each of the same prompts, at each length; float64.
 
-  `loss` defaults to that of the task. Raises UserError as `curve` does.
+  `loss` defaults to that of the task, and may have a last axis of several scores.
+  Raises UserError as `curve` does.
   """
-  given = loss_of(task) if loss is None else jax.tree_util.Partial(loss)
-  return _sample(predictors, task, num_prompts, seed, lengths, given)
-
-
-def _sample(
-  predictors: Mapping[str, Predictor],
-  task: Task,
-  num_prompts: int,
-  seed: int,
-  lengths: Sequence[int] | None,
-  score: Loss,
-) -> dict[str, Float[np.ndarray, 'p n *m']]:
+  loss = loss_of(task) if loss is None else loss
+  # A program takes the numbers that it holds as arguments.
+  if not isinstance(loss, jax.tree_util.Partial):
+    loss = jax.tree_util.Partial(loss)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   if lengths is not None and not len(lengths):
     raise UserError('lengths is empty; it must have at least one number of examples')
@@ -131,7 +125,7 @@ def _sample(
   def measure(prompt: Prompt) -> dict[str, np.ndarray]:
     at = range(prompt.x.shape[1] + 1) if lengths is None else lengths
     return {
-      name: _losses_by_length(predictor, prompt, score, at)
+      name: _losses_by_length(predictor, prompt, loss, at)
       for name, predictor in predictors.items()
     }
 
@@ -155,7 +149,7 @@ def sample_predictions(
 def _targets_and_predictions(
   predictors: Sequence[Predictor], prompt: Prompt
 ) -> list[Array]:
-  return [prompt.targets, *everywhere(predictors, prompt)]
+  return [prompt.targets, *(everywhere(each, prompt) for each in predictors)]
 
 
 def _losses_by_length(
@@ -177,8 +171,8 @@ def _losses_by_length(
 def _losses_everywhere(
   predictors: Sequence[Predictor], prompt: Prompt, loss: Loss
 ) -> Float[Array, 'b t *m']:
-  (predictions,) = everywhere(predictors, prompt)
-  return loss(predictions, prompt.targets)
+  (predictor,) = predictors
+  return loss(everywhere(predictor, prompt), prompt.targets)
 
 
 def _check_predictions(predictor: Predictor, prompt: Prompt) -> None:
@@ -195,4 +189,4 @@ def _check_predictions(predictor: Predictor, prompt: Prompt) -> None:
 
 def _both_ways(predictors: Sequence[Predictor], prompt: Prompt) -> tuple[Array, Array]:
   (predictor,) = predictors
-  return everywhere(predictors, prompt)[0], predictor(prompt)
+  return everywhere(predictor, prompt), predictor(prompt)

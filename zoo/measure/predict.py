@@ -120,8 +120,8 @@ def _after(
   is_seen = (at < 0)[:, :-1].reshape(*prompt.y.shape[:2], *[1] * (prompt.y.ndim - 2))
   y = jnp.where(is_seen, prompt.y, 0)
   moved = Prompt(x[:, :-1], y, x[:, -1], prompt.y_query)
-  (every,) = everywhere(predictors, moved)
-  return every[jnp.arange(len(counts)), counts]
+  (predictor,) = predictors
+  return everywhere(predictor, moved)[jnp.arange(len(counts)), counts]
 
 
 def gather(measure: Callable[[Prompt], Any], prompts: Iterable[Prompt]) -> Any:
@@ -188,16 +188,11 @@ def losses_at_query(
   return [loss(predictor(prompt), prompt.y_query) for predictor in predictors]
 
 
-def everywhere(
-  predictors: Sequence[Predictor], prompt: Prompt
-) -> list[Float[Array, 'b t *k']]:
-  """The predictions of each predictor for every example, in one pass."""
-  found = []
-  for predictor in predictors:
-    predict = one_pass(predictor)
-    assert predict is not None, 'it has no predictions'
-    found.append(predict(prompt))
-  return found
+def everywhere(predictor: Predictor, prompt: Prompt) -> Float[Array, 'b t *k']:
+  """The predictions of a predictor for every example, in one pass."""
+  predict = one_pass(predictor)
+  assert predict is not None, 'it has no predictions'
+  return predict(prompt)
 
 
 def one_pass(

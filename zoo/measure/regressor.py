@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.measure.predict import at_query, run
+from zoo.measure.predict import predict
 
 try:
   from sklearn.base import BaseEstimator, RegressorMixin
@@ -59,8 +59,7 @@ class Regressor(RegressorMixin, BaseEstimator):
     check_is_fitted(self)
     given: Any = {'X': X, 'dtype': 'float32', 'reset': False}
     queries = jnp.asarray(validate_data(self, **given))
-    (found,) = run(at_query, [self.model], self._prompt(queries))
-    return np.asarray(found)
+    return predict(self.model, self._prompt(queries))
 
   # That of RegressorMixin also takes weights, to which scikit-learn adds methods.
   def score(self, X: ArrayLike, y: ArrayLike) -> float:  # pyright: ignore
