@@ -31,7 +31,6 @@ from zoo.tasks.base import make_prompt, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 from zoo.tasks.gaussian_clusters import NearestMean, NearestShares, SoftmaxRegression
 
-_SPLITS = 'training', 'held_out'
 _SCALES = 'nothing', 'features', 'features_and_labels'
 
 
@@ -92,7 +91,7 @@ class Arrays(BaseTask):
     default=0, minimum=0, maximum=2**32 - 1, about='Chooses the rows held out.'
   )
   rows: str = choice(
-    _SPLITS,
+    ('training', 'held_out'),
     default='training',
     about='The rows of prompts; whatever is measured is on those held out.',
   )
@@ -122,23 +121,24 @@ class Arrays(BaseTask):
     x, y = _finite(self.path, 'x', table.x), self._labels(table)
     order = np.random.RandomState(self.seed).permutation(len(x))
     held_out, training = np.split(order, [round(self.held_out_share * len(x))])
-    for split, rows in zip(_SPLITS, (training, held_out), strict=True):
+    splits = {'training': training, 'held_out': held_out}
+    for split, rows in splits.items():
       if len(rows) <= self.context_length:
         raise UserError(
           f'context_length is {self.context_length}; it must be less than the number '
           f'of rows, and {self.path!r} has {len(rows)} for {split}'
         )
-    own = training if self.rows == 'training' else held_out
     if self.standardise != 'nothing':
       x = _standardised(x, training)
     if self.standardise == 'features_and_labels' and self.label_kind == 'numbers':
       y = _standardised(y, training)
-    for name, content in (
-      *(('path', _full_path({'path': self.path})), ('sha256', table.sha256)),
-      *(('x', x[own]), ('y', y[own])),
-      *(('num_features', x.shape[1]), ('num_outputs', y[0].size)),
-    ):
-      set_field(self, name, content)
+    own = splits[self.rows]
+    set_field(self, 'path', _full_path({'path': self.path}))
+    set_field(self, 'sha256', table.sha256)
+    set_field(self, 'x', x[own])
+    set_field(self, 'y', y[own])
+    set_field(self, 'num_features', x.shape[1])
+    set_field(self, 'num_outputs', y[0].size)
 
   def _labels(self, table: _Table) -> np.ndarray:
     if table.y.shape != table.x.shape[:1]:

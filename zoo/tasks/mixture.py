@@ -76,11 +76,10 @@ class Mixture(BaseTask):
       if _loss_of(task) is not _loss_of(first):
         raise UserError(f'parts: {name} has a loss of its own; all parts have the same')
     weights = np.array([weight for weight, _, _ in parsed])
-    for field, content in (
-      *(('tasks', tuple(tasks)), ('weights', weights / weights.sum())),
-      *(('num_outputs', first.num_outputs), ('label_kind', first.label_kind)),
-    ):
-      set_field(self, field, content)
+    set_field(self, 'tasks', tuple(tasks))
+    set_field(self, 'weights', weights / weights.sum())
+    set_field(self, 'num_outputs', first.num_outputs)
+    set_field(self, 'label_kind', first.label_kind)
 
   @classmethod
   def of(cls, *tasks: BaseTask, weights: Sequence[float] | None = None) -> Mixture:
