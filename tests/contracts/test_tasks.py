@@ -18,10 +18,6 @@ from zoo.tasks.baselines import Baseline, LeastSquares, Zero
 pytestmark = pytest.mark.usefixtures('unchecked')
 
 
-def _changed(prompt: zoo.Prompt, **parts: Any) -> zoo.Prompt:
-  return dataclasses.replace(prompt, **parts)
-
-
 def _sampled(change: Any, **more: Any) -> Any:
   """Changes whole prompts by `change`, of the clean prompt, the key and the size."""
 
@@ -30,9 +26,6 @@ def _sampled(change: Any, **more: Any) -> Any:
     return change(clean, key, batch_size)
 
   return make_class(sample_batch=sample_batch, **more)
-
-
-_with = make_class
 
 
 def _with_baseline(name: str, predict: Any) -> Any:
@@ -56,7 +49,7 @@ class _Disagrees(LeastSquares):
 
 
 def _shifted(task: Any) -> Any:
-  return _with(shifts=lambda self: {'other': task})
+  return make_class(shifts=lambda self: {'other': task})
 
 
 def _mean_over_batch(prediction, target):
@@ -68,17 +61,17 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     type('Own', (), {'sample': None, 'num_features': D}),
     ['Own is not a task: it must be a subclass of zoo.tasks.BaseTask'],
   ),
-  'a text as num_features': (_with(num_features='3'), ["num_features is '3'"]),
+  'a text as num_features': (make_class(num_features='3'), ["num_features is '3'"]),
   'a function of other features': (
-    _with(num_features=D + 1),
+    make_class(num_features=D + 1),
     ['vectors of 4 and 3 entries have no dot product'],
   ),
   'other context_length': (
     _sampled(lambda prompt, key, b: prompt.prefix(C - 1)),
-    ['x of the prompts of Own', f'({8}, {C}, {D})'],
+    ['x of the prompts of Own', f'(8, {C}, {D})'],
   ),
   'other num_outputs': (
-    _with(num_outputs=2),
+    make_class(num_outputs=2),
     ['y of the prompts of Own has the shape (8, 4); it must be (8, 4, 2)'],
   ),
   'a tuple': (
@@ -86,27 +79,31 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     ['Own.sample() gives a tuple'],
   ),
   'labels NaN': (
-    _sampled(lambda prompt, key, b: _changed(prompt, y=prompt.y * jnp.nan)),
+    _sampled(lambda prompt, key, b: dataclasses.replace(prompt, y=prompt.y * jnp.nan)),
     ['y of the prompts of Own is not finite'],
   ),
   'integer labels': (
-    _sampled(lambda prompt, key, b: _changed(prompt, y=prompt.y.astype(int))),
+    _sampled(
+      lambda prompt, key, b: dataclasses.replace(prompt, y=prompt.y.astype(int))
+    ),
     ['y of the prompts of Own is of type int32'],
   ),
   'labels 0 and 1 of signs': (
-    _with(label_kind='signs', evaluate=lambda self, w, x: jnp.float32(x[:, 0] > 0)),
+    make_class(
+      label_kind='signs', evaluate=lambda self, w, x: jnp.float32(x[:, 0] > 0)
+    ),
     ["label_kind of Own is 'signs'; its labels y must be −1 or 1"],
   ),
   'signs in place of their probabilities': (
-    _with(label_kind='signs', evaluate=lambda self, w, x: jnp.sign(x[:, 0])),
+    make_class(label_kind='signs', evaluate=lambda self, w, x: jnp.sign(x[:, 0])),
     ["label_kind of Own is 'signs', and it has targets from -1 to 1"],
   ),
   'classes that are not one-hot': (
-    _with(label_kind='classes', num_outputs=D, evaluate=lambda self, w, x: x),
+    make_class(label_kind='classes', num_outputs=D, evaluate=lambda self, w, x: x),
     ["label_kind of Own is 'classes'; its labels y must be one-hot"],
   ),
   'depends on the batch': (
-    _sampled(lambda prompt, key, b: _changed(prompt, y=prompt.y * b)),
+    _sampled(lambda prompt, key, b: dataclasses.replace(prompt, y=prompt.y * b)),
     ['depends on the length of the batch'],
   ),
   'depends on nothing': (
@@ -126,15 +123,15 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     ['Own.sample(key, 8) failed: KeyError'],
   ),
   'one loss for all': (
-    _with(loss=staticmethod(_mean_over_batch)),
+    make_class(loss=staticmethod(_mean_over_batch)),
     ['Own.loss has the shape (); it must be (8,)'],
   ),
   'a loss without a derivative': (
-    _with(loss=staticmethod(lambda p, t: jnp.sqrt(jnp.abs(p - 0.5)) + 0 * t)),
+    make_class(loss=staticmethod(lambda p, t: jnp.sqrt(jnp.abs(p - 0.5)) + 0 * t)),
     ['the derivative of Own.loss is not finite'],
   ),
   'baselines that are a list': (
-    _with(baselines=lambda self: [Zero()]),
+    make_class(baselines=lambda self: [Zero()]),
     ['Own.baselines() failed: TypeError'],
   ),
   'a baseline that is a number': (
@@ -148,7 +145,7 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
   ),
   'a baseline that reads the targets of the context': (
     _sampled(
-      lambda prompt, key, b: _changed(prompt, context_targets=prompt.y),
+      lambda prompt, key, b: dataclasses.replace(prompt, context_targets=prompt.y),
       baselines=lambda self: {'oracle': lambda prompt: prompt.context_targets[:, -1]},
     ),
     ['the baseline oracle of Own reads the target'],
@@ -162,7 +159,7 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     ['the baseline two of Own.predictions(prompt) at the query is not'],
   ),
   'a bayes that is worse': (
-    _with(baselines=lambda self: {'bayes': Zero(), 'ols': LeastSquares()}),
+    make_class(baselines=lambda self: {'bayes': Zero(), 'ols': LeastSquares()}),
     ['bayes of Own is worse than ols after 2 examples'],
   ),
   'a shift that is no task': (_shifted(3), ['the shift other of Own failed']),

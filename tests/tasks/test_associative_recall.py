@@ -111,10 +111,7 @@ def test_shifts_are_longer_contexts():
     ({'num_values': 15}, 'num_values is 15; it must be an integer ≥ 16'),
     ({'num_values': 3, 'num_pairs': 4}, 'num_values is 3; it must be an integer ≥ 4'),
     ({'num_pairs': 17}, 'num_pairs is 17; it must be an integer from 1 to 16'),
-    (
-      {'num_pairs': 9, 'context_length': 8},
-      'an integer from 1 to 8',
-    ),
+    ({'num_pairs': 9, 'context_length': 8}, 'an integer from 1 to 8'),
   ],
 )
 def test_bad_input_is_refused_in_one_line(unchecked, changes, said):

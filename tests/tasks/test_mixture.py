@@ -76,8 +76,7 @@ def test_bayes_weighs_the_parts_by_their_densities():
   task = _mixture()
   with jax.enable_x64(True):
     prompt = jax.device_get(task.sample(jax.random.key(0), 24))
-    bayes = jax.jit(lambda prompt: task.baselines()['bayes'].predictions(prompt))
-    found = jax.device_get(bayes(prompt))
+    found = jax.device_get(jax.jit(task.baselines()['bayes'].predictions)(prompt))
   shares = []
   for i, k in itertools.product(range(24), range(_C + 1)):
     x = np.concatenate([prompt.x[i], prompt.x_query[i][None]])
@@ -96,8 +95,7 @@ def test_bayes_of_signs_weighs_probabilities_by_the_likelihood_of_the_labels():
   task = _mixture(parts, num_features=2)
   with jax.enable_x64(True):
     prompt = jax.device_get(task.sample(jax.random.key(0), 12))
-    bayes = jax.jit(lambda prompt: task.baselines()['bayes'].predictions(prompt))
-    found = jax.device_get(bayes(prompt))
+    found = jax.device_get(jax.jit(task.baselines()['bayes'].predictions)(prompt))
   axis = np.linspace(-8, 10, 200)
   grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
   priors = [normal(mean).pdf(grid) for mean in ([2.0, 1.0], [0.0, 0.0])]

@@ -10,6 +10,7 @@ import configs
 import zoo
 from tests.settings import isotropic
 from zoo.config.validation import build_model
+from zoo.core import registry
 from zoo.storage.saved_models import SavedModel
 
 
@@ -28,21 +29,14 @@ def test_a_task_is_shown_with_its_arguments():
 # One's own arrays need a file.
 @pytest.mark.parametrize('name', sorted({*zoo.list_tasks()} - {'arrays'}))
 def test_a_task_and_its_baselines_fit_a_screen(name):
-  sizes = {'num_features': 10, 'context_length': 10}
-  task = zoo.create_task(name, **{} if name in FIXED else sizes)
+  fields = {'num_features', 'context_length'} & registry.tasks.parameters(name).keys()
+  task = zoo.create_task(name, **dict.fromkeys(fields, 10))
   assert len(repr(task)) < 300
   assert '\n' not in repr(task)
   for baseline in task.baselines().values():
     assert len(repr(baseline)) < 400, repr(baseline)
     assert '\n' not in repr(baseline)
     assert ' object at 0x' not in repr(baseline)
-
-
-# Without num_features.
-FIXED = {
-  *('sinusoid', 'markov_chain', 'associative_recall', 'parity_prefix'),
-  *('modular_addition', 'permutations', 'modular_arithmetic'),
-}
 
 
 def test_a_saved_model_is_shown_in_a_line():

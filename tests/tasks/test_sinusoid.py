@@ -93,11 +93,6 @@ def _predict(baseline, prompt):
   return baseline(prompt)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _sample(task, seed, count):
-  return task.sample(jax.random.key(seed), count)
-
-
 def _doubled(prompt):
   return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), prompt)
 
@@ -113,7 +108,7 @@ def _at_once(x, y, x_query):
 @pytest.mark.parametrize(('amplitude', 'phase'), mostly_full(_RANGES[:1], _RANGES[1:]))
 def test_one_example_agrees_with_a_grid_of_phases(amplitude, phase):
   task = _task(amplitude, phase)
-  prompt = _sample(task, 1, 24)
+  prompt = task.sample(jax.random.key(1), 24)
   edges = np.linspace(phase[0], phase[1], 200_001)
   p = (edges[1:] + edges[:-1]) / 2
   expected = []
@@ -136,7 +131,7 @@ def test_one_example_agrees_with_a_grid_of_phases(amplitude, phase):
 
 def test_no_example_gives_the_mean_of_the_prior():
   task = _task((0.2, 0.6), (0.0, 1.0))
-  prompt = _sample(task, 0, 24)
+  prompt = task.sample(jax.random.key(0), 24)
   p = (np.arange(100_000) + 0.5) / 100_000
   expected = [float(0.4 * np.mean(np.sin(float(x) + p))) for x in prompt.x[:, 0, 0]]
   np.testing.assert_allclose(_bayes(prompt.prefix(0), task), expected, atol=1e-6)
