@@ -9,7 +9,6 @@ import pytest
 
 import zoo
 from tests.compare import refuses
-from zoo.measure.curves import sample_batches, sample_losses
 from zoo.tasks import DecisionTree
 from zoo.tasks.decision_tree import Boosting, GreedyTree
 
@@ -90,14 +89,6 @@ def test_signs_are_all_that_it_sees():
   )
   for baseline in GreedyTree(), Boosting():
     np.testing.assert_array_equal(baseline(prompt), baseline(far))
-
-
-def test_its_losses_are_measured_without_compiling_it():
-  task = DecisionTree(num_features=3, context_length=4)
-  found = sample_losses({'': GreedyTree()}, task, 4, lengths=[0, 4])
-  prompt = next(sample_batches(task, 0, 4, 4))
-  expected = np.square(np.asarray(GreedyTree()(prompt)) - np.asarray(prompt.y_query))
-  np.testing.assert_allclose(found[''][:, 1], expected, rtol=1e-6)
 
 
 def test_without_scikit_learn_one_line_says_how_to_get_it(monkeypatch):

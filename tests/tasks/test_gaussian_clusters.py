@@ -49,20 +49,6 @@ def test_points_are_normal_around_means_that_are_uniform():
   assert abs(np.sum(residual**2) / freedom - 1) <= 5 * np.sqrt(2 / freedom)
 
 
-def test_targets_are_the_posterior_given_the_means():
-  task = _task(num_features=2, context_length=5)
-  # The means, from the keys of the task: those of no prompt can be seen exactly.
-  prompt = _sample(task, 4, 6)
-  key = jax.random.fold_in(jax.random.key(4), 5)
-  means = np.asarray(
-    jax.random.uniform(jax.random.split(key, 3)[0], (3, 2), minval=-1, maxval=1)
-  )
-  x = np.concatenate([prompt.x[5], prompt.x_query[5][None]]).astype(np.float64)
-  expected = softmax(-np.sum((x[:, None] - means) ** 2, axis=-1) / 2, axis=-1)
-  # A few roundings of numbers of the size of 10.
-  np.testing.assert_allclose(prompt.targets[5], expected, atol=1e-5)
-
-
 def test_labels_have_the_probabilities_of_their_targets():
   prompt = _sample(_task(), 1, 4000)
   y, target = prompt.y, np.asarray(prompt.targets)[:, :-1]

@@ -50,28 +50,17 @@ def test_weights_have_the_moments_of_the_prior():
 
 
 def test_targets_are_the_link_of_the_score():
-  # The weights of a prompt cannot be read off exactly; they come from its key.
-  @jax.jit
-  def weights_of(i):
-    key = jax.random.split(jax.random.fold_in(jax.random.key(1), i), 3)[1]
-    return _task(**_PRIORS['general']).sample_function(key)
-
-  weights = np.array([weights_of(i) for i in range(4)], np.float64)
   for link, function in (
     ('logistic', expit),
     ('probit', ndtr),
     ('sign', lambda u: (u > 0) * 1.0),
   ):
-    prompt = _sample(_task(link=link, **_PRIORS['general']), 1, 4)
-    x = np.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
-    expected = [
-      [function(sum(w * u for w, u in zip(*pair, strict=True))) for pair in pairs]
-      for pairs in (
-        [(w, row) for row in rows] for w, rows in zip(weights, x, strict=True)
-      )
-    ]
+    task = _task(link=link, **_PRIORS['general'])
+    prompt = jax.device_get(task.sample(jax.random.key(1), 4, latents=True))
+    weights = prompt.latents.astype(np.float64)
+    scores = np.einsum('bd,btd->bt', weights, prompt.features)
     # A few roundings of scores of the size of 10.
-    np.testing.assert_allclose(prompt.targets, expected, atol=1e-5)
+    np.testing.assert_allclose(prompt.targets, function(scores), atol=1e-5)
 
 
 @pytest.mark.parametrize('link', mostly_full(['logistic', 'sign'], ['probit']))

@@ -8,7 +8,6 @@ from scipy.special import softmax
 
 import zoo
 from tests.marks import mostly_full
-from zoo.tasks.markov_chain import MarkovChain
 
 
 def _task(**changes) -> Any:
@@ -135,10 +134,3 @@ def test_bayes_of_one_symbol_has_a_closed_form():
 def test_bayes_is_left_out_where_it_has_no_closed_form():
   assert list(_task().baselines()) == ['bigram', 'bayes', 'unigram', 'zero']
   assert 'bayes' not in _task(num_symbols=3).baselines()
-
-
-def test_shifts_are_longer_chains():
-  shifts = _task(num_symbols=3, context_length=10).shifts()
-  assert [*shifts] == [f'context_length={c}' for c in (20, 40, 80, 160, 320)]
-  assert shifts['context_length=20'] == _task(num_symbols=3, context_length=20)
-  assert MarkovChain() == _task(num_symbols=2, context_length=100)
