@@ -87,14 +87,13 @@ def compare_all(
   each = [measure(model, lengths, num_prompts) for model in models]
   others = {}
   for name, baseline in baselines.items():
+    at, most = lengths, num_prompts
+    if isinstance(baseline, HostBaseline):
+      at, most = [length], _NUM_HOST_PROMPTS
+    elif isinstance(baseline, Baseline) and baseline.is_slow:
+      most = _NUM_SLOW_PROMPTS
     try:
-      if isinstance(baseline, HostBaseline):
-        few = min(num_prompts, _NUM_HOST_PROMPTS)
-        others[name] = measure(baseline, [length], few)
-      else:
-        slow = isinstance(baseline, Baseline) and baseline.is_slow
-        few = min(num_prompts, _NUM_SLOW_PROMPTS) if slow else num_prompts
-        others[name] = measure(baseline, lengths, few)
+      others[name] = measure(baseline, at, min(num_prompts, most))
     except Exception as error:
       # A user's baseline, or a missing library, must not cost the result of a long run.
       if is_ours(baseline) and not isinstance(error, UserError):
