@@ -134,14 +134,14 @@ def sample_losses(
 
 
 def sample_predictions(
-  predictors: Mapping[str, Predictor], task: Task, num_prompts: int, seed: int = 1
+  predictors: Mapping[str, Predictor], task: Task, num_prompts: int
 ) -> dict[str, Float[np.ndarray, 'p t *k']]:
-  """The predictions of every example of the same prompts, and their `target`.
+  """The predictions of every example of the prompts of seed 1, and their `target`.
 
   Every predictor must predict all examples in one pass.
   """
   each = [*predictors.values()]
-  batches = sample_batches(task, seed, num_prompts, _BATCH_SIZE)
+  batches = sample_batches(task, 1, num_prompts, _BATCH_SIZE)
   found = gather(lambda prompt: run(_targets_and_predictions, each, prompt), batches)
   return dict(zip(['target', *predictors], found, strict=True))
 
