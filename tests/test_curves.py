@@ -91,11 +91,8 @@ def test_all_predictors_see_the_same_prompts_which_depend_on_the_seed_alone():
 
 def test_prompts_share_no_key_with_training(monkeypatch):
   """Otherwise a task may get the numbers of the weights as features of its prompts."""
-  keys, streams = (
-    [],
-    [stream_of(5, i) for i in (INIT_STREAM, TRAIN_STREAM, EVAL_STREAM)],
-  )
-  task = _task()
+  streams = [stream_of(5, i) for i in (INIT_STREAM, TRAIN_STREAM, EVAL_STREAM)]
+  keys, task = [], _task()
   monkeypatch.setattr(type(task), 'sample', lambda self, key, size: keys.append(key))
   for _ in curves.sample_batches(task, 5, 3, 1):
     pass

@@ -43,11 +43,6 @@ def _each(prompt, k):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _predict(baseline, prompt):
-  return baseline(prompt)
-
-
-@functools.partial(jax.jit, static_argnums=0)
 def _predict_all(baseline, prompt):
   return baseline.predictions(prompt)
 
@@ -241,7 +236,7 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
     expected = np.asarray([_posterior('conjunction', *one) for one in _each(prompt, k)])
     prefix = prompt.prefix(k)
     found = {
-      draws: expit(_predict(boolean.ConjunctionBayes(draws), prefix))
+      draws: expit(jax.jit(boolean.ConjunctionBayes(draws))(prefix))
       for draws in (256, 16_384)
     }
   # The error of a probability falls as 1/√draws. Its root mean square with 256 draws
