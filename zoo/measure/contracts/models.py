@@ -28,7 +28,7 @@ from zoo.measure.contracts.checks import (
 )
 from zoo.theory.trust import changed_weights, check_rule, compare_rule, compiled
 
-# From prompts to the facts of a model, with changed weights if the second is True.
+# From prompts to the facts of a model, with its own weights or with given ones.
 Run = Callable[..., Facts]
 
 
@@ -38,7 +38,6 @@ class _Given(NamedTuple):
   task: Task
   parameters: PyTree
   rest: PyTree
-  changed: Any  # whether with other weights in place of zeros
   prompt: Prompt
 
 
@@ -104,18 +103,19 @@ def _check_predictions(
   else:
     program = jax.jit(functools.partial(measure, static))
 
-  def run(prompt: Prompt, changed: bool = False) -> Facts:
+  def run(prompt: Prompt, weights: PyTree = parameters) -> Facts:
     with jax.default_matmul_precision('highest'):
-      return jax.device_get(program(_Given(task, parameters, rest, changed, prompt)))
+      return jax.device_get(program(_Given(task, weights, rest, prompt)))
 
   facts = run(prompt)
   check_facts(name, facts, run, prompt)
   is_constant = not np.ptp(facts.get('everywhere', facts['alone']))
-  leaves = jax.tree.leaves(parameters)
-  if is_constant or any(leaf.ndim > 1 and not np.any(leaf) for leaf in leaves):
-    other = run(prompt, True)
+  kernels = [leaf for leaf in jax.tree.leaves(parameters) if leaf.ndim > 1]
+  if is_constant or not all(map(np.any, kernels)):
+    weights = jax.jit(_started)(parameters)
+    other = run(prompt, weights)
     if all(np.isfinite(array).all() for array in jax.tree.leaves(other)):
-      check_facts(name, other, functools.partial(run, changed=True), prompt)
+      check_facts(name, other, functools.partial(run, weights=weights), prompt)
   return facts, run
 
 
@@ -127,20 +127,22 @@ def _split(model: Any) -> tuple[Any, PyTree, PyTree]:
   return graph, parameters, rest
 
 
-def _merge(static: Any, given: _Given) -> Any:
-  """The model, with its own weights or with others in place of zeros."""
-  if not isinstance(static, nnx.GraphDef):
-    return static
+def _started(weights: PyTree) -> PyTree:
+  """The weights, with others of the size of kernels where all are zero."""
 
   def started(own: Array, other: Array) -> Array:
-    """Weights of the size of the other kernels, where all are zero."""
     inputs = own.shape[-2] if own.ndim > 1 else 1
     other = (other / inputs**0.5).astype(own.dtype)
-    return jnp.where(given.changed & ~jnp.any(own), other, own)
+    return jnp.where(jnp.any(own), own, other)
 
-  weights = given.parameters
-  weights = jax.tree.map(started, weights, changed_weights(weights))
-  return nnx.merge(static, weights, given.rest)
+  return jax.tree.map(started, weights, changed_weights(weights))
+
+
+def _merge(static: Any, given: _Given) -> Any:
+  """The model, with the given weights."""
+  if not isinstance(static, nnx.GraphDef):
+    return static
+  return nnx.merge(static, given.parameters, given.rest)
 
 
 def _facts(static: Any, given: _Given) -> Facts:
