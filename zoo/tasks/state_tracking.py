@@ -8,7 +8,6 @@ parity (Grazzi et al., arXiv 2411.12537; Merrill et al., arXiv 2404.08819).
 from __future__ import annotations
 
 import abc
-import functools
 import itertools
 from typing import Any, NamedTuple
 
@@ -109,7 +108,17 @@ class Permutations(StateTracking):
   )
 
   def automaton(self) -> Automaton:
-    return _permutations(self.num_elements, self.transpositions)
+    # A state is where each element is; the first leaves each in its place.
+    k = self.num_elements
+    states = np.asarray([*itertools.permutations(range(k))])
+    symbols = states
+    if self.transpositions:
+      symbols = states[np.sum(states != np.arange(k)[None], axis=1) == 2]
+    after = np.swapaxes(symbols[:, states], 0, 1)  # [states, symbols, elements]
+    # Read as numbers, permutations keep their order.
+    digits = k ** np.arange(k)[::-1]
+    transitions = np.searchsorted(states @ digits, after @ digits)
+    return Automaton(transitions, np.arange(len(states)))
 
 
 @register_task('modular_arithmetic')
@@ -126,7 +135,16 @@ class ModularArithmetic(StateTracking):
   context_length: int = size(default=39)
 
   def automaton(self) -> Automaton:
-    return _expressions(self.modulus)
+    # The state m s + p is that of an expression s + p, whose last product is p.
+    m = self.modulus
+    done, product = (part[:, None] for part in np.divmod(np.arange(m * m), m))
+    total, numbers = (done + product) % m, np.arange(m)[None]
+    after = [
+      m * total + numbers,
+      m * total + -numbers % m,
+      m * done + product * numbers % m,
+    ]
+    return Automaton(np.concatenate(after, axis=1), total[:, 0])
 
 
 @value
@@ -158,36 +176,6 @@ def run(
   return jax.lax.scan(step, start, (symbols, read))[1]
 
 
-@functools.cache
 def _sums(modulus: int) -> Automaton:
   numbers = np.arange(modulus)
   return Automaton((numbers[:, None] + numbers[None]) % modulus, numbers)
-
-
-@functools.cache
-def _permutations(num_elements: int, transpositions: bool) -> Automaton:
-  """A state is where each element is; the first state leaves each in its place."""
-  states = [*itertools.permutations(range(num_elements))]
-  number = {state: i for i, state in enumerate(states)}
-  symbols = states
-  if transpositions:
-    symbols = [one for one in states if np.sum(one != np.arange(num_elements)) == 2]
-  after = [
-    [number[tuple(symbol[place] for place in state)] for symbol in symbols]
-    for state in states
-  ]
-  return Automaton(np.asarray(after), np.arange(len(states)))
-
-
-@functools.cache
-def _expressions(modulus: int) -> Automaton:
-  """The state m s + p is that of an expression s + p, whose last product is p."""
-  m = modulus
-  done, product = (part[:, None] for part in np.divmod(np.arange(m * m), m))
-  total, numbers = (done + product) % m, np.arange(m)[None]
-  after = [
-    m * total + numbers,
-    m * total + -numbers % m,
-    m * done + product * numbers % m,
-  ]
-  return Automaton(np.concatenate(after, axis=1), total[:, 0])
