@@ -126,6 +126,7 @@ def closed_forms(d):
   """Tasks and estimators with a closed form, and the formula of each risk."""
   noise = isotropic(d, d + 6, prior_mean=1.0, noise_std=0.7)
   few = isotropic(d, max(d // 2, 1), prior_mean=1.0)
+  enough = isotropic(d, d + 1)
   start = np.linspace(-1, 1, d)
   squared = float(np.sum(np.square(start - 1)))
   remaining = 1 - few.context_length / d
@@ -133,12 +134,8 @@ def closed_forms(d):
     'ols': (estimators.ols(noise), noise, 0.49 * d / 5),
     'minimum norm': (estimators.ols(start), few, remaining * (d + squared)),
     'bayes': (estimators.bayes(few), few, d - few.context_length),
-    'bayes, enough examples': (estimators.bayes(enough(d)), enough(d), 0.0),
+    'bayes, enough examples': (estimators.bayes(enough), enough, 0.0),
   }
-
-
-def enough(d):
-  return isotropic(d, d + 1)
 
 
 @pytest.mark.parametrize('d', mostly_full([3], [2, 10]))
