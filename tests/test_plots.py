@@ -44,8 +44,11 @@ def test_a_csv_gives_back_the_figure_bit_for_bit():
 
 
 def test_what_is_drawn_is_what_the_figure_holds():
+  assert_drawn(example())
+
+
+def assert_drawn(plot):
   """By matplotlib's own account of it."""
-  plot = example()
   figure = render_figure(plot.panels)
   assert len(figure.axes) == len(plot.panels)
   for axes, panel in zip(figure.axes, plot.panels, strict=True):
