@@ -47,6 +47,21 @@ def test_another_class_under_a_taken_name_is_refused(registry):
   assert registry.get('plain') is Plain
 
 
+@pytest.mark.parametrize(
+  ('register', 'entry', 'wanted'),
+  [
+    (zoo.register_model, lambda prompt: 0, 'it must be a class'),
+    (zoo.register_mixer, 3, "the mixer 'own' is 3; it must be a class"),
+    (zoo.register_task, lambda key: 0, 'is not a subclass of zoo.tasks.BaseTask'),
+    (zoo.register_task, 3, '3 is not a subclass of zoo.tasks.BaseTask'),
+    (zoo.register_optimizer, Plain, 'it must be a function'),
+  ],
+)
+def test_what_is_no_class_or_no_function_is_refused(register, entry, wanted):
+  with refuses(wanted):
+    register('own')(entry)
+
+
 def test_the_same_class_redefined_takes_its_own_place(registry):
   def define() -> type:
     class Cell:

@@ -37,7 +37,7 @@ class Stage(NamedTuple):
 
 # Functions from the step, a traced integer from 0, to its `Stage`; that of the library
 # takes the section `curriculum` as well.
-curricula = Registry('curriculum')
+curricula = Registry('curriculum', of_functions=True)
 GROWING = 'growing'
 _LEAST = {'features': 1, 'examples': 0, 'loops': 1}  # of a stage
 _MOST_STAGES = 1000  # of a user's curriculum that are checked

@@ -20,7 +20,7 @@ else:
 
 # Functions from the learning rate, itself one of the step, to an optimizer of optax; by
 # name they take those of `OPTIONS` that they use.
-optimizers = Registry('optimizer')
+optimizers = Registry('optimizer', of_functions=True)
 SCHEDULES = ('constant', 'cosine', 'linear', 'wsd')
 OPTIONS = 'beta1', 'beta2', 'weight_decay'  # fields that only some optimizers take
 

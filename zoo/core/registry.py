@@ -54,11 +54,11 @@ def forget_arguments(thing: object) -> None:
 
 
 class Registry:
-  """A table from names to classes, or functions, of one kind."""
+  """A table from names to classes, or to functions, of one kind."""
 
-  def __init__(self, kind: str):
+  def __init__(self, kind: str, of_functions: bool = False):
     """`kind` is the word for an entry in error messages, such as 'model'."""
-    self.kind = kind
+    self.kind, self._of_functions = kind, of_functions
     self._entries: dict[str, Any] = {}
 
   def register(self, name: str) -> Callable[[_Entry], _Entry]:
@@ -66,11 +66,15 @@ class Registry:
 
     New objects of the class record their constructor arguments, which values have as
     fields, and those that are described by their annotations are checked. Raises
-    UserError when another one has the name already. A new definition of the same
-    one, as by a notebook cell that is run twice, replaces the old one.
+    UserError when another one has the name already, and for what is no class, or no
+    function. A new definition of the same one, as by a notebook cell that is run twice,
+    replaces the old one.
     """
+    wanted = 'function' if self._of_functions else 'class'
 
     def enter(entry: _Entry) -> _Entry:
+      if isinstance(entry, type) == self._of_functions or not callable(entry):
+        raise UserError(f'the {self.kind} {name!r} is {entry!r}; it must be a {wanted}')
       existing = self._entries.get(name)
       if existing is not None and _full_name(existing) != _full_name(entry):
         raise UserError(

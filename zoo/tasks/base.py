@@ -57,9 +57,11 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
   """
 
   def enter(cls: _Class) -> _Class:
-    if not issubclass(cls, BaseTask):
+    given: Any = cls
+    if not isinstance(given, type) or not issubclass(given, BaseTask):
+      named = getattr(given, '__name__', repr(given))
       raise UserError(
-        f'{cls.__name__} is not a subclass of zoo.tasks.BaseTask, which a task must be'
+        f'{named} is not a subclass of zoo.tasks.BaseTask, which a task must be'
       )
     if missing := sorted(cls.__abstractmethods__):
       raise UserError(f'the task {cls.__name__} lacks the method {", ".join(missing)}')
