@@ -135,6 +135,11 @@ HEADLINE = Study(
     '1e-2 with faster growth, and training to 160 symbols (0.45, one seed)',
     'delta: 3e-3 instead of 1e-2, not adopted (0.46, one seed)',
     'delta with eigenvalues below 0: 2400 steps (0.76) → 6000 (0.94) → 12,000',
+    'mamba3, not adopted: width 64 with 4 heads, batches of 32 and 12,000 steps: 1.00, '
+    '0.96, 1.00 at symbols 40 to 80, 0.97, 0.52, 0.40 at 80 to 120 for three seeds, '
+    'chance from 160 on; the best turns by 0.997 π for each one and keeps 0.98 of its '
+    'state. The same with 1e-2 and a longer warm-up: chance after 16,000 steps; with '
+    'cosine decay over 40,000 steps: lost when prompts grow, stopped then',
   ),
   caption=(
     'Scaled accuracy by the number of symbols, the mean over three seeds and 16 '
