@@ -8,6 +8,7 @@ from flax.traverse_util import flatten_dict
 import configs
 from zoo.config import schema
 from zoo.core import registry
+from zoo.core.classes import from_zoo
 from zoo.mixers.mixer import GIVEN
 
 _HEAD = """# Fields of a config
@@ -64,7 +65,7 @@ def shown(config: schema.Config) -> str:
 def _ours(entries: registry.Registry) -> list[str]:
   """The names of the classes of the library, without those of a user."""
   names = entries.names()
-  return [name for name in names if entries.get(name).__module__.startswith('zoo.')]
+  return [name for name in names if from_zoo(entries.get(name))]
 
 
 def _of_config(name: str) -> Iterable[str]:

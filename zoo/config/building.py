@@ -15,6 +15,7 @@ from flax import nnx
 from zoo import theory
 from zoo.config.schema import CLASSES, Config
 from zoo.core import registry
+from zoo.core.classes import from_zoo
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
 from zoo.measure import contracts
@@ -105,7 +106,7 @@ def _key(config: Config) -> tuple[object, ...] | None:
     entries.get(section['name']) if section['name'] in entries.names() else object
     for section, entries in zip(sections, CLASSES.values(), strict=True)
   ]
-  if not all(cls.__module__.startswith('zoo.') for cls in classes):
+  if not all(map(from_zoo, classes)):
     return None
   try:
     text = json.dumps(sections, default=np.ndarray.tolist, sort_keys=True)

@@ -21,6 +21,7 @@ from zoo.config.schema import check_fields as check_fields
 from zoo.config.schema import complete as complete
 from zoo.config.schema import differences as differences
 from zoo.config.schema import to_json as to_json
+from zoo.core.classes import from_zoo
 from zoo.core.errors import UserError
 from zoo.core.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
 from zoo.measure import contracts
@@ -83,7 +84,7 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
 def _check_own_optimizer(config: Config, model: Model) -> None:
   """Raises UserError for a user's optimizer that cannot update the abstract model."""
   name = config.optimizer.name
-  if optimizers.get(name).__module__.startswith('zoo.'):
+  if from_zoo(optimizers.get(name)):
     return
 
   def update(weights: PyTree) -> PyTree:

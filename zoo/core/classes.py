@@ -1,4 +1,4 @@
-"""The rule that a class is abstract, or final: that it has no subclasses."""
+"""Whose a class is, and the rule that it is abstract, or final: without subclasses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Collection
 from typing import Any
 
 from zoo.core.errors import UserError
+
+
+def from_zoo(cls: Any) -> bool:
+  """Whether a class or function is of this library, whose tests check it."""
+  return cls.__module__.startswith('zoo.')
 
 
 def check_parents(cls: type, root: Any, kind: str, bases: str) -> None:
@@ -31,7 +36,7 @@ def check_subclass(
   `root`, unless this is abstract or one of `defaults`.
   """
   check_parents(cls, root, kind, root.__name__)
-  layers = (one for one in root.__mro__ if one.__module__.startswith('zoo.'))
+  layers = (one for one in root.__mro__ if from_zoo(one))
   names = (name for one in layers for name in vars(one))
   public = {name for name in names if name == '__call__' or name[0] != '_'}
   for name in sorted(public - root.__abstractmethods__ - {*defaults}):

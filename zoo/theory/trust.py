@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 
+from zoo.core.classes import from_zoo
 from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
@@ -53,9 +54,8 @@ def is_ours(subject: object) -> bool:
     held = jax.tree.leaves(vars(subject), is_leaf=is_value)
     if not all(is_ours(one) for one in held if is_value(one)):
       return False
-  names = ('zoo.', 'flax.')
-  return type(subject).__module__.startswith('zoo.') and all(
-    type(part).__module__.startswith(names) for part in parts
+  return from_zoo(type(subject)) and all(
+    from_zoo(type(part)) or type(part).__module__.startswith('flax.') for part in parts
   )
 
 
