@@ -133,8 +133,9 @@ def test_rows_are_read_as_they_were_written():
   assert (lines[2]['loss'], lines[4]['loss']) == ('8', '')
   # Student's t with two degrees of freedom, 4.302653, of 6, 8 and 10.
   assert float(lines[2]['high']) == pytest.approx(8 + 4.302653 * 2 / 3**0.5)
-  with refuses('a.csv is no table of an atlas'):
-    results.from_csv('model,task\na,b\n', 'a.csv')
+  for cut in 'model,task\na,b\n', text[: text.rindex(',') - 20]:
+    with refuses('a.csv is no table of an atlas'):
+      results.from_csv(cut, 'a.csv')
 
 
 def test_a_guess_is_compared_with_the_guess_zero_by_seed():

@@ -168,8 +168,9 @@ def test_mistakes_are_told_in_one_line(folders, tmp_path):
   with refuses("'float16'", 'bfloat16, float32'):
     zoo.llm.load_model(folders('llama'), 'float16')
   model = zoo.llm.load_model(folders('llama'))
-  with refuses('is empty'):
-    model.generate([''], 3)
+  for prompts in [], ['']:
+    with refuses('there is no prompt, or it is empty'):
+      model.generate(prompts, 3)
   with refuses('a prompt of 4000 tokens and 100 new ones', 'which takes 4096'):
     model.generate(['x' * 4000], 100)
   with refuses('the past is of 2 prompts', '1 or 3'):

@@ -186,7 +186,7 @@ class LanguageModel:
   def _encode_all(self, prompts: Sequence[str], more: int = 0) -> list[list[int]]:
     """The tokens of prompts that may be followed by `more` tokens."""
     encoded = [self._encode(prompt) for prompt in prompts]
-    if not all(encoded):
+    if not encoded or not all(encoded):
       raise UserError('there is no prompt, or it is empty; it must have a token')
     longest = max(map(len, encoded)) + more
     if self.max_length is not None and longest > self.max_length:

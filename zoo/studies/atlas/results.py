@@ -130,7 +130,7 @@ def from_csv(text: str, source: str) -> list[Row]:
       Row(**{name: read(line[name]) for name, read in readers.items()})
       for line in csv.DictReader(io.StringIO(text))
     ]
-  except (KeyError, ValueError, AttributeError) as error:
+  except (KeyError, ValueError, TypeError, AttributeError) as error:
     raise UserError(f'{source} is no table of an atlas: {error!r}') from None
 
 
