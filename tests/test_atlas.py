@@ -171,6 +171,9 @@ def test_the_share_of_what_is_not_learned():
   scale = results.scale_of(rows, ('prior', 4))
   assert scale == (1.0, 9.0)
   assert scale.share(3.0) == 0.25
+  # Bayes of state tracking needs no examples; what is without them is not learned.
+  solved = dataclasses.replace(rows[0], by_length=(1.0,) * 4)
+  assert results.scale_of([solved, rows[1]], ('prior', 4)) == (1.0, 9.0)
   # Without Bayes 0 is no loss.
   rows = [row for row in rows if row.model != 'bayes']
   assert results.scale_of(rows, ('prior', 4)) == (0.0, 9.0)
@@ -286,6 +289,15 @@ class _Stop(Interruption):
   def due(self):
     self.looks -= 1
     return self.looks < 0
+
+
+def test_a_cell_without_a_loss_has_the_context_length_of_its_task(tmp_path):
+  cell, settings = Cell('lsa', 'parity'), Settings('laptop', 2, 10, 5, 1e-9)
+  get_config = functools.partial(sizes.get_config, 'lsa', 'parity')
+  run = cells.CellRun(cell, settings, get_config, tmp_path, Interruption())
+  (row,) = run.rows(lambda: 1.0)
+  assert 'predicts one number' in row.grey
+  assert row.context_length == 23  # the parity of 24 symbols
 
 
 @pytest.mark.slow

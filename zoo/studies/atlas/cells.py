@@ -209,7 +209,7 @@ class CellRun:
     """Notes what is known before training."""
     notes = self.notes
     try:
-      notes.context_length = self.config.task.context_length
+      notes.context_length = self._get_config().task.context_length
       notes.weights, notes.operations = measure.sizes(self.config)
       if isinstance(abstract_model(self.config), LinearAttention):
         notes.lowest = measure.lowest_known(self.config)

@@ -113,7 +113,8 @@ def _words(row: Row, share: float) -> str:
   reason = row.grey
   for long, short in _SHORT.items():
     reason = reason.replace(long, short)
-  return f'{share:.2g}\n{reason}' if reason else f'{share:.2g}'
+  shown = f'{share:.2g}' if share > _LEAST else f'< {_LEAST:g}'
+  return f'{shown}\n{reason}' if reason else shown
 
 
 def by_operations(rows: Sequence[Row]) -> Figure:
@@ -212,9 +213,8 @@ def by_context(rows: Sequence[Row]) -> Figure:
 
 
 def _positive(values: Sequence[float]) -> list[float]:
-  """The values on a log axis, without the rounding errors of a loss of 0."""
-  most = np.nanmax(values)
-  return [value if value > 1e-6 * most else math.nan for value in values]
+  """The losses on a log axis, without the rounding errors of a loss of 0."""
+  return [value if value > 1e-8 else math.nan for value in values]
 
 
 def _intervals(

@@ -156,12 +156,17 @@ class Scale(NamedTuple):
 
 
 def scale_of(rows: Sequence[Row], prompts: tuple[str, int]) -> Scale:
-  """The scale of the losses on some prompts, from the rows of their baselines."""
+  """The scale of the losses on some prompts, from the rows of their baselines.
+
+  Without examples the loss is that of Bayes or of the prediction 0, the lower of the
+  two; that of 0 where Bayes needs no examples, as for the parity of one's own symbols.
+  """
   baselines = baselines_of(rows, prompts)
   zero, bayes = baselines['zero'].losses[0], baselines.get('bayes')
   if bayes is None:
     return Scale(0.0, zero)
-  return Scale(bayes.losses[0], min(bayes.by_length[0], zero))
+  floor, without = bayes.losses[0], bayes.by_length[0]
+  return Scale(floor, min(without, zero) if without > floor else zero)
 
 
 class Change(NamedTuple):
