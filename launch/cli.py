@@ -27,6 +27,8 @@ from ml_collections.config_dict import placeholder
 import configs
 import zoo
 from launch.compiled import keep_compiled_programs
+from zoo.core import registry
+from zoo.core.classes import from_zoo
 from zoo.core.errors import (
   InUseError,
   RunError,
@@ -278,6 +280,8 @@ def _import(name: str) -> None:
   if '' not in sys.path and os.getcwd() not in sys.path:  # started as `icl-zoo`
     sys.path.insert(0, os.getcwd())
   with _in_one_line(f'--import={name}'):
+    if name.endswith('.py'):
+      raise UserError(f'--import={name}: give the name of the module, without .py')
     if importlib.util.find_spec(name.partition('.')[0]) is None:
       near = nearest(name, [path.stem for path in pathlib.Path().glob('*.py')])
       hint = f'; did you mean {near!r}?' if near else ''
@@ -298,7 +302,16 @@ def _in_one_line(what: str) -> Iterator[None]:
 
 def _or_none(parser: flags.ArgumentParser) -> _Parser:
   """A parser of fields that also takes None, which turns an optional field off."""
-  return _Parser(lambda text: None if text == 'None' else parser.parse(text))
+
+  def parse(text: Any) -> Any:
+    if text == 'None':
+      return None
+    try:
+      return parser.parse(text)
+    except ValueError:
+      raise ValueError(f'it must be of the type {parser.flag_type()}') from None
+
+  return _Parser(parse)
 
 
 config_flags.register_flag_parser_for_type(bool, _or_none(flags.BooleanParser()))
@@ -360,10 +373,16 @@ def _found(name: str) -> Callable[..., object]:
       return functools.partial(configs.get_config, known[spelled])
   files = path.parent.glob('*.py') if inside is path else ()
   near = nearest(inside.as_posix(), [*known, *map(str, files)])
+  hint = f'; did you mean {near}?' if near else ''
+  models, tasks = registry.models, registry.tasks
+  if name in tasks.names():
+    hint = (
+      f', but a task has this name; try --config=configs/transformer.py:task={name}'
+    )
+  elif own := [one for one in models.names() if not from_zoo(models.get(one))]:
+    hint = f'; the models of --import are {", ".join(own)}'
   what = 'is not a file' if path.exists() else 'does not exist'
-  raise UserError(
-    f'the config file {path} {what}{f"; did you mean {near}?" if near else ""}'
-  )
+  raise UserError(f'the config file {path} {what}{hint}')
 
 
 def _run_file(path: pathlib.Path, *variant: str) -> object:

@@ -145,9 +145,15 @@ def test_what_is_out_of_range_is_refused(unchecked, changes, said):
 
 
 def test_what_cannot_predict_is_refused(unchecked):
-  nothing: Any = 3
-  with refuses('int cannot predict'):
-    zoo.curve(nothing, _task(), 2)
+  nothing: Any
+  for nothing, said in (
+    (3, 'int is not a predictor: it must be a model, an estimator'),
+    (_task(), 'LinearRegression is not a predictor'),
+    (Zero, 'Zero is a class, not a predictor; create an object of it'),
+    (zoo.models.MultiHeadLSA, 'MultiHeadLSA is a class'),
+  ):
+    with refuses(said):
+      zoo.curve(nothing, _task(), 2)
   with refuses('is for 3 features; the prompt has 5'):
     zoo.curve(_model(), isotropic(5, 4), 2)
 

@@ -1,8 +1,10 @@
 import copy
+import functools
 import importlib
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,11 +57,20 @@ def test_another_class_under_a_taken_name_is_refused(registry):
     (zoo.register_task, lambda key: 0, 'is not a subclass of zoo.tasks.BaseTask'),
     (zoo.register_task, 3, '3 is not a subclass of zoo.tasks.BaseTask'),
     (zoo.register_optimizer, Plain, 'it must be a function'),
+    (zoo.register_optimizer, functools.partial(print), 'it must be a function'),
   ],
 )
 def test_what_is_no_class_or_no_function_is_refused(register, entry, wanted):
   with refuses(wanted):
     register('own')(entry)
+
+
+def test_a_name_must_be_given_and_may_be_of_another_kind(unchecked):
+  without: Any = Plain
+  with refuses('the name of a model is <class', "as in @zoo.register_model('own')"):
+    zoo.register_model(without)
+  with refuses("unknown task 'yq_lsa'", "'yq_lsa' is a model"):
+    zoo.create_task('yq_lsa')
 
 
 def test_the_same_class_redefined_takes_its_own_place(registry):
@@ -193,6 +204,7 @@ def test_config_files_are_read_without_what_builds_and_trains():
   """A mistyped flag is reported once they are read, and soon."""
   program = """
 import sys
+from typing import Any
 import launch.cli
 import configs.atlas, configs.llm.smollm2
 configs.get_config('transformer', 'task=parity')
@@ -208,6 +220,7 @@ def test_import_zoo_stays_light_and_its_parts_import_as_modules():
   heavy += 'gguf', 'jinja2', 'torch', 'transformers'  # the last two of the extra llm
   program = f"""
 import sys
+from typing import Any
 import zoo
 print([module for module in {heavy} if module in sys.modules])
 import zoo.models as m

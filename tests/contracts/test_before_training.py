@@ -52,6 +52,46 @@ class _AheadFromZero(zoo.mixers.Mixer):
     return self.ahead(tokens)
 
 
+class _Thrice(zoo.mixers.Mixer):
+  """Its outputs for some tokens are three times what they are for all."""
+
+  def __init__(self, width, *, rngs):
+    self.out = nnx.Linear(width, width, rngs=rngs)
+
+  def __call__(self, tokens):
+    return self.out(tokens)
+
+  def outputs_at(self, tokens, at):
+    return 3 * self.out(tokens)[:, at]
+
+
+class _Wide(zoo.mixers.Mixer):
+  def __init__(self, width, *, rngs):
+    self.out = nnx.Linear(width, 2 * width, rngs=rngs)
+
+  def __call__(self, tokens):
+    return self.out(tokens)
+
+
+class _Mean(zoo.mixers.Mixer):
+  """The mean of the tokens so far, whose steps may go wrong."""
+
+  def __init__(self, site, wrong='no', *, rngs):
+    self.out, self.wrong = nnx.Linear(site.width, site.width, rngs=rngs), wrong
+
+  def __call__(self, tokens):
+    count = 1 + jnp.arange(tokens.shape[1], dtype=tokens.dtype)
+    return jnp.cumsum(self.out(tokens), axis=1) / count[None, :, None]
+
+  def initial_state(self, batch):
+    return jnp.zeros((batch, self.out.in_features)), jnp.zeros(())
+
+  def step(self, token, state):
+    total, count = state[0] + self.out(token), state[1] + 1
+    shown = total if self.wrong == 'sum' else total / count
+    return shown, (total[:1] if self.wrong == 'state' else total, count)
+
+
 class _Model(Linear):
   def __init__(self, num_features, *, rngs):
     super().__init__(num_features, rngs=rngs)
@@ -95,6 +135,31 @@ def test_a_model_that_breaks_the_contract_is_refused(cls, said):
     zoo.check_model(cls(3, rngs=nnx.Rngs(0)), QuadraticRegression(3, 4))
 
 
+class _NoModule:
+  def __init__(self, num_features, *, rngs):
+    del num_features, rngs
+
+  def __call__(self, prompt):
+    return prompt.y_query * 0
+
+
+class _Fails(_Model):
+  def __init__(self, num_features, *, rngs):
+    super().__init__(num_features + 'a', rngs=rngs)
+
+
+@pytest.mark.parametrize(
+  ('cls', 'said'),
+  [
+    (_NoModule, 'the class _NoModule, which is no nnx.Module'),
+    (_Fails, "config.model: '_Fails' failed: TypeError"),
+  ],
+)
+def test_a_model_that_cannot_be_built_is_refused(cls, said):
+  with refuses(said):
+    validate(_config(cls))
+
+
 def test_a_model_that_keeps_it_is_not():
   for cls in (_Model, _Dict):
     validate(_config(cls))
@@ -106,6 +171,30 @@ def test_a_mixer_that_looks_ahead_is_refused(mixer):
   config = small_config('transformer', model__mixer='ahead', model__num_layers=1)
   with refuses('Transformer.predictions(prompt) looks ahead of example 1'):
     validate(config)
+
+
+@pytest.mark.parametrize(
+  ('mixer', 'wrong', 'said'),
+  [
+    (_Thrice, None, '_Thrice.outputs_at differs from _Thrice(tokens)'),
+    (_Mean, 'sum', '_Mean.step differs from _Mean(tokens)'),
+    (_Mean, 'state', '_Mean.step changes the shapes of its state from'),
+    (_Wide, None, 'the mixer _Wide returns the shape (8, 1, 128) for tokens of'),
+  ],
+)
+def test_a_mixer_whose_methods_disagree_is_refused(mixer, wrong, said, unchecked):
+  zoo.register_mixer('own')(mixer)
+  options = {} if wrong is None else {'wrong': wrong}
+  config = small_config('transformer', model__mixer='own', model__num_layers=1)
+  with config.unlocked():
+    config.model.mixer_options = options
+  with refuses(said):
+    validate(config)
+
+
+def test_a_mixer_whose_methods_agree_is_not():
+  zoo.register_mixer('own')(_Mean)
+  validate(small_config('transformer', model__mixer='own', model__num_layers=1))
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,12 @@ class _OtherRule(Linear):
 
 
 MODELS: dict[str, tuple[Any, list[str]]] = {
-  'not callable': (object, ['object is not a model: it has no __call__']),
+  'not callable': (object, ['object is not a predictor: it must be a model']),
+  'a class': (lambda: Linear, ['Linear is a class, not a predictor']),
+  'half precision': (
+    lambda: _model(lambda self, prompt, f: f.astype('float16')),
+    ['Own(prompt) is of type float16; it must be float32'],
+  ),
   'another shape': (
     lambda: _model(lambda self, prompt, f: f[:, None]),
     ['Own(prompt) has the shape (8, 1); it must be (8,)'],
@@ -166,6 +171,12 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
   'the order matters': (
     lambda: _model(
       lambda self, prompt, f: f + prompt.y[:, :1].sum(axis=1), order_invariant=True
+    ),
+    ['Own declares order_invariant'],
+  ),
+  'the last example has its own meaning': (
+    lambda: _model(
+      lambda self, prompt, f: f + prompt.y[:, -1:].sum(axis=1), order_invariant=True
     ),
     ['Own declares order_invariant'],
   ),

@@ -1,5 +1,6 @@
 """Headlines are judged by their ranges, measured once, and reported whole or not."""
 
+import dataclasses
 import json
 import math
 import re
@@ -160,19 +161,29 @@ def test_a_measured_headline_is_not_measured_again(tmp_path, no_pictures):
   def doubled(train):
     return Found({'n': 4.0}, picture())
 
-  assert judged(headline(measure=doubled, n=at_most(1, '')), tmp_path).numbers == {
-    'n': 4.0
-  }
+  changed = headline(measure=doubled, n=at_most(1, ''))
+  assert judged(changed, tmp_path).numbers == {'n': 4.0}
+  # And that of another setting.
+  again = dataclasses.replace(one, setting='Longer.')
+  assert judged(again, tmp_path).numbers == {'n': 1.0, 'other': 0.0}
 
 
-def test_a_measure_that_does_not_fit_its_study_is_one_line(tmp_path):
+def test_a_measure_that_does_not_fit_its_study_is_one_line(tmp_path, unchecked):
   bad = headline(measure=lambda train: Found({'m': 1.0}, picture()), n=near(2, 1, ''))
   with refuses('the study tiny expects n, which its measure does not return; it ret'):
     run([bad], no_config, tmp_path)
   bad = headline(measure=lambda train: Found({'n': 1.0}, ()), n=near(2, 1, ''))
   with refuses('the measure of tiny returns no panel; it must draw one'):
     run([bad], no_config, tmp_path)
+  bad = headline(measure=lambda train: {'n': 1.0}, n=near(2, 1, ''))
+  with refuses('the measure of tiny returns the type dict; it must be zoo.studies.F'):
+    run([bad], no_config, tmp_path)
   assert not (tmp_path / 'tiny').exists()
+  with refuses("the name of a study is 'a/b'"):
+    headline('a/b')
+  for wrong in near(1, -2, ''), (0, 1):
+    with refuses('the study tiny expects n in', 'it must be a range'):
+      headline(n=wrong)
 
 
 def test_each_part_measures_its_own_and_the_whole_reports(tmp_path, no_pictures):

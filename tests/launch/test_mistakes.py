@@ -29,7 +29,8 @@ _MISTAKES = {
   f'{_MAIN} --wrkdir=x': ("'wrkdir'", 'workdir'),
   f'{_MAIN} stray': "'stray'",
   f'{_MAIN} --config.train.nmu_steps=3': "did you mean 'config.train.num_steps'",
-  f'{_MAIN} --config.train.num_steps=abc': ('--config.train.num_steps=abc: ', 'int'),
+  f'{_MAIN} --config.train.num_steps=abc': '=abc: it must be of the type int',
+  f'{_MAIN} --config.task.noise_std=0..1': '=0..1: it must be of the type float',
   f'{_MAIN} --config.task.prior_mean={"[" * 3000}': 'prior_mean',
   f'{_MAIN} --config.model.name=yqlsa': "did you mean 'yq_lsa'",
   f'{_MAIN} --config.train.num_steps=0': ('num_steps is 0', 'from 1'),
@@ -63,6 +64,9 @@ _MISTAKES = {
   f'{_SMOKE} --import=broken_under_tset': "did you mean 'broken_under_test'?",
   f'{_SMOKE} --import=broken_under_test': 'failed: ZeroDivisionError',
   f'{_SMOKE} --import=': '--import is empty',
+  f'{_SMOKE} --import=own_model.py': 'give the name of the module, without .py',
+  f'{_OWN} --config=own_classes': 'the models of --import are own_model',
+  f'{_OWN} --config=two_outputs': 'try --config=configs/transformer.py:task=two_outp',
   f'{_SMOKE} --import=taken_under_test': "model 'yq_lsa' is already registered",
   # Other commands.
   _AOT: '--topology is missing',
@@ -124,6 +128,7 @@ _MISTAKES = {
   f'{_SWEEP} --sweep=task.prior_men=1': "did you mean 'task.prior_mean'?",
   f'{_SWEEP} --sweep=seed=1 --sweep=seed=2': 'twice',
   f'{_SWEEP} --sweep=model.num_heads=0': 'num_heads',
+  f'{_SWEEP} --sweep=task.noise_std=0..a': ("cannot be '0..a'", 'type float', '1..3'),
   f'{_SWEEP} --sweep=seed=0..9999 --sweep=task.noise_std=0,1,2,3,4,5,6,7,8,9,10': '110',
 }
 # A URL in place of a folder.

@@ -418,6 +418,12 @@ def test_bad_points_are_refused_before_anything_is_written(tmp_path, points, sai
   assert not (tmp_path / 'new').exists()
 
 
+def test_what_is_no_config_is_refused(tmp_path, unchecked):
+  nothing: Any = 3
+  with refuses('the config is a int; it must be a ConfigDict'):
+    sweep(nothing, _POINTS, tmp_path / 'new')
+
+
 def test_a_sweep_of_another_config_keeps_its_folder(tmp_path, fake):
   sweep(_config(), _POINTS[:1], tmp_path)
   with refuses('another config', 'train.num_steps'):

@@ -61,7 +61,13 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
         f'{config.task.name!r} has {outputs} outputs; it needs a model whose '
         'constructor takes num_outputs'
       )
-  return _create(config, 'model', **given, rngs=rngs)
+  made = _create(config, 'model', **given, rngs=rngs)
+  if not isinstance(made, nnx.Module):
+    raise UserError(
+      f'config.model: {name!r} is the class {type(made).__name__}, which is no '
+      'nnx.Module; only those can be trained'
+    )
+  return made
 
 
 def abstract_model(config: Config) -> Model:
@@ -123,6 +129,7 @@ def _create(config: Config, section: str, **more: Any) -> Any:
       f'config.{section} has {", ".join(sorted(repeated))}; it is set by the task'
     )
   try:
-    return CLASSES[section].create(name, **hyperparameters, **more)
+    with contracts.one_line(repr(name)):
+      return CLASSES[section].create(name, **hyperparameters, **more)
   except UserError as error:
     raise UserError(f'config.{section}: {error}') from None

@@ -419,8 +419,13 @@ def check_fields(config: Config) -> None:
   """Checks each field by itself, but for the arguments of the model and the task.
 
   A field that the config lacks has its default, but for the names of the two. Raises
-  UserError.
+  UserError, also for what is no config.
   """
+  if not isinstance(config, ConfigDict):
+    raise UserError(
+      f'the config is a {type(config).__name__}; it must be a ConfigDict, such as '
+      "configs.get_config('yq_lsa')"
+    )
   given, known = flatten_dict(config.to_dict(), sep='.'), fields()
   for name in CLASSES:
     if f'{name}.name' not in given:

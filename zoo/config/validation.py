@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 from flax import nnx
 from jaxtyping import PyTree
-from ml_collections import ConfigDict
 
 from zoo import theory
 from zoo.config import memory
@@ -39,11 +38,6 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
   that need not exist. Raises RunError if the memory is not even enough for these
   checks; whether it is enough for training is known once that is compiled.
   """
-  if not isinstance(config, ConfigDict):
-    raise UserError(
-      f'the config is a {type(config).__name__}; it must be a ConfigDict, such as '
-      "configs.get_config('yq_lsa')"
-    )
   config = complete(config)
   with memory.in_config(config):
     _validate_whole(config, num_devices)

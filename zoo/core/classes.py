@@ -1,4 +1,4 @@
-"""Whose a class is, and the rule that it is abstract, or final: without subclasses."""
+"""Checks of classes and objects: whose they are, that they are abstract or final."""
 
 from __future__ import annotations
 
@@ -45,3 +45,11 @@ def check_subclass(
         f'{cls.__name__} defines {name}, which {root.__name__} has already; it must '
         f'define {", ".join(sorted(root.__abstractmethods__))} alone'
       )
+
+
+def check_object(what: str, given: object, protocol: Any, needs: str) -> None:
+  """Raises UserError unless what is `given` is an object that keeps a protocol."""
+  if isinstance(given, type):
+    raise UserError(f'{given.__name__} is a class, not {what}; create an object of it')
+  if not isinstance(given, protocol):
+    raise UserError(f'{type(given).__name__} is not {what}: {needs}')

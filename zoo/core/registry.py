@@ -57,7 +57,10 @@ class Registry:
   """A table from names to classes, or to functions, of one kind."""
 
   def __init__(self, kind: str, of_functions: bool = False):
-    """`kind` is the word for an entry in error messages, such as 'model'."""
+    """`kind` is the word for an entry in error messages, such as 'model'.
+
+    Entries are classes, or functions if it is a table `of_functions`.
+    """
     self.kind, self._of_functions = kind, of_functions
     self._entries: dict[str, Any] = {}
 
@@ -66,14 +69,21 @@ class Registry:
 
     New objects of the class record their constructor arguments, which values have as
     fields, and those that are described by their annotations are checked. Raises
-    UserError when another one has the name already, and for what is no class, or no
-    function. A new definition of the same one, as by a notebook cell that is run twice,
-    replaces the old one.
+    UserError when another one has the name already, for what is no class, or no
+    function, and without a name. A new definition of the same one, as by a notebook
+    cell that is run twice, replaces the old one.
     """
-    wanted = 'function' if self._of_functions else 'class'
+    if not isinstance(name, str):
+      raise UserError(
+        f'the name of a {self.kind} is {name!r}; it must be text, as in '
+        f"@zoo.register_{self.kind}('own')"
+      )
+    is_wanted, wanted = inspect.isclass, 'class'
+    if self._of_functions:
+      is_wanted, wanted = inspect.isfunction, 'function'
 
     def enter(entry: _Entry) -> _Entry:
-      if isinstance(entry, type) == self._of_functions or not callable(entry):
+      if not is_wanted(entry):
         raise UserError(f'the {self.kind} {name!r} is {entry!r}; it must be a {wanted}')
       existing = self._entries.get(name)
       if existing is not None and _full_name(existing) != _full_name(entry):
@@ -153,10 +163,13 @@ class Registry:
 
 def check_registered(kind: str, name: Any, known: Collection[str]) -> str:
   """Returns a registered name; raises UserError with the nearest for another."""
-  if not isinstance(name, str) or name not in known:
-    error = unknown_name(kind, name, known)
-    raise UserError(f'{error} (--import=MODULE imports those of your own)')
-  return name
+  if isinstance(name, str) and name in known:
+    return name
+  error = unknown_name(kind, name, known)
+  for other in models, tasks, mixers:
+    if name in other.names():
+      raise UserError(f'{error}; {name!r} is a {other.kind}')
+  raise UserError(f'{error} (--import=MODULE imports those of your own)')
 
 
 def parameters(cls: type) -> dict[str, inspect.Parameter]:

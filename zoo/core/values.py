@@ -206,7 +206,8 @@ def value(cls: _Class) -> _Class:
   try:
     cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
   except ValueError as error:  # for a default that may change
-    raise UserError(f'{cls.__name__}: {error}') from error
+    said, *_ = str(error).split(':')
+    raise UserError(f'{cls.__name__}: {said}; give a tuple or an array') from error
   # They are those of the fields, which hold other types than they take.
   cls.__init__.__annotations__.clear()
   for name, method in (('__eq__', _equal), ('__hash__', _hash), ('__repr__', _shown)):

@@ -13,6 +13,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
 from zoo.measure.predict import (
+  check_predictor,
   everywhere,
   gather,
   loss_of,
@@ -118,6 +119,7 @@ def sample_losses(
     raise UserError('lengths is empty; it must have at least one number of examples')
   batches = (task, seed, num_prompts, _BATCH_SIZE)
   for predictor in predictors.values():
+    check_predictor(predictor)
     check_rule(predictor)
     if predicts_all(predictor) and not is_ours(predictor):
       _check_predictions(predictor, next(sample_batches(*batches)))

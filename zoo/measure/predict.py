@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PyTree
 
+from zoo.core.classes import check_object
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
 from zoo.core.learning_rule import LearningRule
@@ -206,21 +207,28 @@ def one_pass(
   return None
 
 
+def check_predictor(given: object) -> None:
+  """Raises UserError unless an object predicts from prompts."""
+  check_object(
+    'a predictor',
+    given,
+    Predictor,
+    'it must be a model, an estimator, a learning rule, or another callable that '
+    'predicts from a prompt',
+  )
+
+
 def split(predictor: Predictor | nnx.Module) -> tuple[_Static, PyTree]:
   """A predictor as a static part, which can be hashed, and arrays.
 
   The weights of a model, and the numbers of a value, are arguments of compiled
   programs; any other predictor is part of them.
   """
+  check_predictor(predictor)
   if isinstance(predictor, nnx.Module):
     return nnx.split(predictor)
   if is_value(predictor) or isinstance(predictor, LearningRule):
     return None, fresh(predictor)
-  if not callable(predictor):
-    raise UserError(
-      f'{type(predictor).__name__} cannot predict; it must be a model, an estimator, a '
-      'learning rule, or another callable that predicts from a prompt'
-    )
   return predictor, None
 
 

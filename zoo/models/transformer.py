@@ -248,9 +248,15 @@ class Layer(nnx.Module):
     """The next tokens, or only some of them."""
     normed = tokens if self.norm_1 is None else self.norm_1(tokens)
     if at is None:
-      tokens += self.mixer(normed)
+      mixed = self.mixer(normed)
     else:
-      tokens = tokens[:, at] + self.mixer.outputs_at(normed, at)
+      mixed, tokens = self.mixer.outputs_at(normed, at), tokens[:, at]
+    if mixed.shape != tokens.shape:
+      raise UserError(
+        f'the mixer {type(self.mixer).__name__} returns the shape {mixed.shape} for '
+        f'tokens of the shape {tokens.shape}; it must be the same'
+      )
+    tokens += mixed
     if self.feed_forward is not None:
       tokens += self.feed_forward(
         tokens if self.norm_2 is None else self.norm_2(tokens)

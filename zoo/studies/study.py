@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
@@ -101,6 +102,20 @@ class Study:
   note: str = ''
   log: tuple[str, ...] = ()  # the settings that were tried: before → after
 
+  def __post_init__(self) -> None:
+    """Raises UserError for a name that is no name of a file, and for no ranges."""
+    if not re.fullmatch(r'\w+', self.name):
+      raise UserError(
+        f'the name of a study is {self.name!r}; it must have letters, digits and '
+        'underscores'
+      )
+    for name, one in self.expected.items():
+      if not (isinstance(one, Expected) and one.low <= one.high):
+        raise UserError(
+          f'the study {self.name} expects {name} in {one}; it must be a range, as '
+          'zoo.studies.near, at_least and at_most return'
+        )
+
 
 class Result(NamedTuple):
   """A study and its measured numbers, which are None if it was not run here."""
@@ -141,7 +156,8 @@ def run(
 ) -> list[Result] | None:
   """Measures the `wanted` studies that the folder `out` does not have yet.
 
-  One whose `measure` has changed since is measured again, with the runs that are kept.
+  One whose `measure` or `setting` has changed since is measured again, with the runs
+  that are kept.
   Writes, for each study, a folder with its runs and `result.json`, and a figure (CSV,
   SVG, PNG); and, for all `known` studies (None: those that are wanted), the numbers in
   one file and `report.html`. With a `part`, such as `Part(2, 4)`, it measures only
@@ -208,6 +224,11 @@ def _measure(study: Study, get_config: GetConfig, out: pathlib.Path) -> None:
   start = time.monotonic()
   folder = out / study.name
   found = study.measure(Trainer(folder / 'runs', get_config))
+  if not isinstance(found, Found):
+    raise UserError(
+      f'the measure of {study.name} returns the type {type(found).__name__}; it must '
+      'be zoo.studies.Found'
+    )
   if missing := study.expected.keys() - found.numbers.keys():
     raise UserError(
       f'the study {study.name} expects {", ".join(sorted(missing))}, which its measure '
@@ -234,12 +255,12 @@ class _Saved(TypedDict):
 
 
 def _digest(study: Study) -> str:
-  """A digest of the source of a study's `measure`; empty if it has none."""
+  """A digest of a study's setting and the source of `measure`; empty without one."""
   try:
     source = inspect.getsource(study.measure)
   except (OSError, TypeError):  # typed into a prompt, or no function
     return ''
-  return hashlib.sha256(source.encode()).hexdigest()
+  return hashlib.sha256((study.setting + source).encode()).hexdigest()
 
 
 def _read(study: Study, out: pathlib.Path) -> Result:

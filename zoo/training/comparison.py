@@ -60,7 +60,7 @@ def compare_members(
           [nnx.merge(graph, state) for state in each],
           *(tasks[first], number, configs[first].seed),
         )
-        for i, one in zip(members, compared or [], strict=False):
+        for i, one in zip(members, compared or [None] * len(members), strict=True):
           found[i] = one
     return found
 

@@ -162,8 +162,12 @@ def _with_fields(config: Config, point: Point) -> Config:
     try:
       with config.unlocked():
         (config[section] if section else config)[leaf] = value
-    except TypeError as error:
-      raise UserError(f'config.{field} cannot be {value!r}: {error}') from None
+    except TypeError:
+      kind = type(known[field]).__name__
+      raise UserError(
+        f'config.{field} cannot be {value!r}; it must be of the type {kind}, and '
+        'values of a sweep are written 1,2,3 or 1..3'
+      ) from None
   return config
 
 

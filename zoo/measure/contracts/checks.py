@@ -55,11 +55,14 @@ def check_shape(what: str, array: object, shape: tuple[int, ...]) -> None:
 
 
 def check_floats(what: str, array: object, shape: tuple[int, ...]) -> None:
-  """Raises UserError unless an array, maybe abstract, has floats and this shape."""
+  """Raises UserError unless an array, maybe abstract, has floats and this shape.
+
+  Predictions are compared with targets in the type of these, of 32 bits or more.
+  """
   check_shape(what, array, shape)
   assert isinstance(array, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
-  if not jnp.issubdtype(array.dtype, jnp.floating):
-    raise UserError(f'{what} is of type {array.dtype}; it must be floating-point')
+  if not jnp.issubdtype(array.dtype, jnp.floating) or array.dtype.itemsize < 4:
+    raise UserError(f'{what} is of type {array.dtype}; it must be float32')
 
 
 def check_form(what: str, array: object, shape: tuple[int, ...]) -> None:
@@ -69,10 +72,7 @@ def check_form(what: str, array: object, shape: tuple[int, ...]) -> None:
 
 
 def check_arrays(name: str, task: Task, prompt: Prompt) -> None:
-  """Raises UserError unless a batch of prompts, maybe abstract, fits its task.
-
-  Predictions are compared with targets in the type of these.
-  """
+  """Raises UserError unless a batch of prompts, maybe abstract, fits its task."""
   b, c, d = len(prompt.y_query), task.context_length, task.num_features
   parts = {
     'x': (prompt.x, (b, c, d)),
@@ -83,10 +83,7 @@ def check_arrays(name: str, task: Task, prompt: Prompt) -> None:
   if prompt.context_targets is not None:
     parts['context_targets'] = prompt.context_targets, label_shape(task, b, c)
   for part, (array, shape) in parts.items():
-    what = f'{part} of the prompts of {name}'
-    check_floats(what, array, shape)
-    if array.dtype.itemsize < 4:
-      raise UserError(f'{what} is of type {array.dtype}; it must be float32')
+    check_floats(f'{part} of the prompts of {name}', array, shape)
 
 
 def check_finite(what: str, array: object) -> None:

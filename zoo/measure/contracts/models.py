@@ -26,6 +26,8 @@ from zoo.measure.contracts.checks import (
   facts_of,
   one_line,
 )
+from zoo.measure.contracts.mixers import check_mixers
+from zoo.measure.predict import check_predictor
 from zoo.theory.trust import changed_weights, check_rule, compare_rule, compiled
 
 # From prompts to the facts of a model, with its own weights or with given ones.
@@ -48,8 +50,8 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   if the order of the examples does not matter, which is then checked.
   """
   name = type(model).__name__
-  if not isinstance(model, Predictor):
-    raise UserError(f'{name} is not a model: it has no __call__(prompt)')
+  check_predictor(model)
+  check_mixers(model)
   prompt = _prompt(name, task)
   # A constant in the program, which a model must not notice.
   constant = jax.tree.map(lambda array: jnp.asarray(array, array.dtype), prompt)
@@ -76,6 +78,7 @@ def check_before_training(model: Predictor, task: Task) -> None:
   once it is trained, so that it is checked with others in their place as well.
   """
   name = type(model).__name__
+  check_mixers(model)
   _check_predictions(name, model, task, _prompt(name, task))
   check_rule(model)
 
@@ -231,7 +234,9 @@ def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
 def _check_order_invariant(
   name: str, facts: Facts, run: Callable[[Prompt], Facts], prompt: Prompt
 ) -> None:
-  order = np.random.default_rng(0).permutation(prompt.x.shape[1])
+  # A cycle through all examples, which leaves none in its place.
+  cycle = np.random.default_rng(0).permutation(prompt.x.shape[1])
+  order = np.roll(cycle, 1)[np.argsort(cycle)]
   shuffled = dataclasses.replace(prompt, x=prompt.x[:, order], y=prompt.y[:, order])
   check_close(
     f'{name} declares order_invariant, but the order of the examples matters',

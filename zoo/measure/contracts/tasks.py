@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from zoo.core import losses
+from zoo.core.classes import check_object
 from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
@@ -47,10 +48,7 @@ def check_task(task: Task) -> None:
   standard errors of the difference.
   """
   name = type(task).__name__
-  if not isinstance(task, BaseTask):
-    raise UserError(
-      f'{name} is not a task: it must be a subclass of zoo.tasks.BaseTask'
-    )
+  check_object('a task', task, BaseTask, 'it must be a subclass of zoo.tasks.BaseTask')
   if not is_value(task):
     raise UserError(
       f'{name} is not a value: register it with zoo.register_task, or decorate it with '
@@ -184,6 +182,8 @@ def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
 
 
 def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) -> None:
+  if isinstance(baseline, type):
+    raise UserError(f'{what} is the class {baseline.__name__}; create an object of it')
   if not callable(baseline):
     raise UserError(f'{what} is a {type(baseline).__name__}; it must be a predictor')
   c = prompt.x.shape[1]

@@ -241,7 +241,8 @@ class CellRun:
       step, state = self._advance(program, state, (0, num_steps), label)
       if step < num_steps:
         raise Stopped  # these rates are tried again
-      losses = self._losses(_each(program, state), seeds, _HELD_OUT)
+      states = _each(program, state)[: len(few)]
+      losses = self._losses(states, seeds, _HELD_OUT)
       found.update(zip(few, finite_or_null(losses), strict=True))
       self._spend(start)
     known = (found[rate] for rate in rates)
@@ -318,7 +319,7 @@ class CellRun:
     task = build_task(self.config)
     return [
       measure.loss(self._model(state), task, num_prompts, seed)
-      for state, seed in zip(states, seeds, strict=False)
+      for state, seed in zip(states, seeds, strict=True)
     ]
 
   def _save_models(self, states: Sequence[State], rate: float, num_steps: int) -> None:

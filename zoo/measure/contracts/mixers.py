@@ -1,0 +1,78 @@
+"""Checks that the methods of a mixer of a user's own agree."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from zoo.core.classes import from_zoo
+from zoo.core.errors import UserError
+from zoo.measure.contracts.checks import check_close, check_shape, one_line
+from zoo.mixers.mixer import Mixer
+from zoo.models.transformer import Transformer
+from zoo.theory.trust import changed_weights
+
+_NUM_TOKENS, _SOME = 5, slice(1, 4)
+
+
+def check_mixers(model: object) -> None:
+  """Raises UserError unless all methods of a transformer's own mixers agree.
+
+  `outputs_at`, and `step` if there is a state, are compared with `__call__` on random
+  tokens, one mixer of each class, with weights that are not zero.
+  """
+  if not isinstance(model, Transformer):
+    return
+  own = {type(layer.mixer): layer.mixer for layer in model.layers}
+  width = model.read_in.out_features
+  for cls, mixer in own.items():
+    if not from_zoo(cls):
+      _check_mixer(cls.__name__, mixer, width)
+
+
+def _check_mixer(name: str, mixer: Mixer, width: int) -> None:
+  graph, parameters, rest = nnx.split(mixer, nnx.Param, ...)
+  tokens = jax.random.normal(jax.random.key(0), (2, _NUM_TOKENS, width))
+
+  @jax.jit
+  def outputs(tokens: Array) -> dict[str, Array]:
+    mixer = nnx.merge(graph, changed_weights(parameters), rest)
+    with one_line(f'{name}(tokens)'):
+      found = {'': mixer(tokens)}
+    with one_line(f'{name}.outputs_at(tokens, {_SOME})'):
+      found['some'] = mixer.outputs_at(tokens, _SOME)
+    with one_line(f'{name}.step(token, state)'):
+      if (steps := _steps(name, mixer, tokens)) is not None:
+        found['steps'] = steps
+    return found
+
+  found = outputs(tokens)
+  for part, what, wanted in (
+    ('some', 'outputs_at', found[''][:, _SOME]),
+    ('steps', 'step', found['']),
+  ):
+    if part in found:
+      check_shape(f'the outputs of {name}.{what}', found[part], wanted.shape)
+      check_close(f'{name}.{what} differs from {name}(tokens)', found[part], wanted)
+
+
+def _steps(
+  name: str, mixer: Mixer, tokens: Float[Array, 'b n w']
+) -> Float[Array, 'b n w'] | None:
+  """The outputs for tokens that are taken one by one; None without a state."""
+  state = mixer.initial_state(len(tokens)) if mixer.causal else None
+  if state is None:
+    return None
+  outputs = []
+  for i in range(tokens.shape[1]):
+    before = jax.tree.map(jnp.shape, state)
+    output, state = mixer.step(tokens[:, i], state)
+    if jax.tree.map(jnp.shape, state) != before:
+      raise UserError(
+        f'{name}.step changes the shapes of its state from {before} to '
+        f'{jax.tree.map(jnp.shape, state)}; a state keeps its shapes'
+      )
+    outputs.append(output)
+  return jnp.stack(outputs, axis=1)
