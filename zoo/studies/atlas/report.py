@@ -14,9 +14,10 @@ ABOUT = {  # the title and the caption of each picture
   'atlas': (
     'What each architecture learns',
     '0 is the loss of Bayes, or no loss where Bayes is not known; 1 is the loss '
-    'without examples. A cell has a colour if the last doubling of its budget changed '
-    'its loss by less than 3 % and less than its interval, and its learning rate is '
-    'better than half and twice that rate; otherwise it says in grey what is missing.',
+    'without examples, or of the answer 0. A cell has a colour if the last doubling of '
+    'its budget changed its loss by less than 3 % and less than half its interval, or '
+    'by less than a thousandth of what can be learned, and its learning rate is better '
+    'than half and twice that rate; otherwise it says in grey what is missing.',
   ),
   'atlas_operations': (
     'Loss against operations',
