@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -193,27 +194,6 @@ def make_objective(
   every, least = config.objective.positions == 'every', config.objective.min_examples
   size, dtype = config.train.batch_size, config.train.compute_dtype
 
-  def exact(
-    model: Predictor, key: Key[Array, ''], numbers: Numbers
-  ) -> Float[Array, '']:
-    if isinstance(model, HasExactForm):
-      form = theory.exact_form(model)
-      return theory.form_risk(form, theory.form_constants(form, task))
-    assert numbers.moments is not None  # ensured by the validation of the config
-    assert isinstance(model, FollowsRule)
-    return theory.population_risk(model.learning_rule(), numbers.moments)
-
-  def low_variance(
-    model: Predictor, key: Key[Array, ''], numbers: Numbers
-  ) -> Float[Array, '']:
-    regression = require_covered(task)
-    sizes = size, regression.context_length, regression.num_features
-    contexts = theory.deep.sample_contexts(key, *sizes)
-    contexts = jax.lax.with_sharding_constraint(contexts, P('data'))
-    contexts = draws.materialize_once(key, lambda drawn: drawn, contexts)
-    model = theory.deep.require_deep(model, regression)
-    return theory.deep.low_variance_risk(model, regression, contexts)
-
   def sampled(
     model: Predictor, key: Key[Array, ''], numbers: Numbers
   ) -> Float[Array, '']:
@@ -238,8 +218,35 @@ def make_objective(
       return loss(model, (batch, lengths))
     return mean_loss(loss, model, (batch, lengths), parts, num_lanes)
 
-  objectives = {'exact': exact, 'low_variance': low_variance, 'sampled': sampled}
+  objectives = {
+    'exact': functools.partial(_exact, task),
+    'low_variance': functools.partial(_low_variance, task, size),
+    'sampled': sampled,
+  }
   return objectives[config.objective.name]
+
+
+def _exact(
+  task: Task, model: Predictor, key: Key[Array, ''], numbers: Numbers
+) -> Float[Array, '']:
+  if isinstance(model, HasExactForm):
+    form = theory.exact_form(model)
+    return theory.form_risk(form, theory.form_constants(form, task))
+  assert numbers.moments is not None  # ensured by the validation of the config
+  assert isinstance(model, FollowsRule)
+  return theory.population_risk(model.learning_rule(), numbers.moments)
+
+
+def _low_variance(
+  task: Task, size: int, model: Predictor, key: Key[Array, ''], numbers: Numbers
+) -> Float[Array, '']:
+  regression = require_covered(task)
+  sizes = size, regression.context_length, regression.num_features
+  contexts = theory.deep.sample_contexts(key, *sizes)
+  contexts = jax.lax.with_sharding_constraint(contexts, P('data'))
+  contexts = draws.materialize_once(key, lambda drawn: drawn, contexts)
+  model = theory.deep.require_deep(model, regression)
+  return theory.deep.low_variance_risk(model, regression, contexts)
 
 
 def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:

@@ -117,9 +117,8 @@ HEADLINE = Study(
   'on, layers that also change the features have a far lower risk than as many steps '
   'of gradient descent.',
   note='L = 1, 2 and the matrices are as expected. L = 3 and 4 end above their ranges '
-  'after half the steps of the source, with a fortieth of its batch, and with Adam at '
-  'β_2 = 0.999, which the source calls very slow. For L = 4 a sample does not show '
-  'the mean over all prompts: the prediction, a polynomial of degree 40 in the '
-  'eigenvalues of the context, explodes in contexts so rare that training hardly sees '
-  'them.',
+  'after half the steps of the source, with a fortieth of its batch. For L = 4 a '
+  'sample does not show the mean over all prompts: the prediction, a polynomial of '
+  'degree 40 in the eigenvalues of the context, explodes in contexts so rare that '
+  'training hardly sees them.',
 )
