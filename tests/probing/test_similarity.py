@@ -116,7 +116,7 @@ def test_mistakes_are_named(unchecked):
   task = isotropic(3, 4)
   with refuses('is for 2 features; the prompt has 3'):
     alignment(constructions.gd_transformer(np.zeros(2), 0.4), biased(), task)
-  with refuses('str cannot predict'):
+  with refuses('str is not a predictor'):
     alignment(cast(Any, 'gd'), biased(), task)
   two_steps = zoo.estimators.gradient_descent(task, num_steps=2)
   assert alignment(biased(), two_steps, task, 100).exact is None  # there is no rule
