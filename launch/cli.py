@@ -380,7 +380,7 @@ def _found(name: str) -> Callable[..., object]:
       f', but a task has this name; try --config=configs/transformer.py:task={name}'
     )
   elif own := [one for one in models.names() if not from_zoo(models.get(one))]:
-    hint = f'; the models of --import are {", ".join(own)}'
+    hint += f'; the models of --import are {", ".join(own)}'
   what = 'is not a file' if path.exists() else 'does not exist'
   raise UserError(f'the config file {path} {what}{hint}')
 

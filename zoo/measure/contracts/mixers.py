@@ -26,15 +26,16 @@ def check_mixers(model: object) -> None:
   if not isinstance(model, Transformer):
     return
   own = {type(layer.mixer): layer.mixer for layer in model.layers}
-  width = model.read_in.out_features
+  number = min(_NUM_TOKENS, model.context_length + 1)  # no more than in training
+  shape = 2, number, model.read_in.out_features
+  tokens = jax.random.normal(jax.random.key(0), shape)
   for cls, mixer in own.items():
     if not from_zoo(cls):
-      _check_mixer(cls.__name__, mixer, width)
+      _check_mixer(cls.__name__, mixer, tokens)
 
 
-def _check_mixer(name: str, mixer: Mixer, width: int) -> None:
+def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None:
   graph, parameters, rest = nnx.split(mixer, nnx.Param, ...)
-  tokens = jax.random.normal(jax.random.key(0), (2, _NUM_TOKENS, width))
 
   @jax.jit
   def outputs(tokens: Array) -> dict[str, Array]:
