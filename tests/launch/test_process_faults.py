@@ -19,7 +19,8 @@ from tests.training.runs import (
 from zoo.host.files import is_url, workdir_path
 from zoo.storage.steps import step_folders, step_of
 
-pytestmark = [*FULL, pytest.mark.timeout(1500)]
+# With --full four processes are started 31 times, half an hour on two cores.
+pytestmark = [*FULL, pytest.mark.timeout(3000)]
 
 
 def start(url, cache, number, *flags):
