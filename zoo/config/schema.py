@@ -419,7 +419,7 @@ def check_fields(config: Config) -> None:
   """Checks each field by itself, but for the arguments of the model and the task.
 
   A field that the config lacks has its default, but for the names of the two. Raises
-  UserError, also for what is no config.
+  UserError for a field that is wrong, and for anything but a ConfigDict.
   """
   if not isinstance(config, ConfigDict):
     raise UserError(

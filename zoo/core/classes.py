@@ -1,4 +1,4 @@
-"""Checks of classes and objects: whose they are, that they are abstract or final."""
+"""Checks of classes, which are abstract or final, and of objects."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from zoo.core.errors import UserError
 
 
-def from_zoo(cls: Any) -> bool:
-  """Whether a class or function is of this library, whose tests check it."""
-  return cls.__module__.startswith('zoo.')
+def from_zoo(definition: Any) -> bool:
+  """Whether a class or a function is defined in this library, whose tests check it."""
+  return definition.__module__.startswith('zoo.')
 
 
 def check_parents(cls: type, root: Any, kind: str, bases: str) -> None:
@@ -48,7 +48,10 @@ def check_subclass(
 
 
 def check_object(what: str, given: object, protocol: Any, needs: str) -> None:
-  """Raises UserError unless what is `given` is an object that keeps a protocol."""
+  """Raises UserError unless `given` is an object, not a class, and has a protocol.
+
+  `what` says in the message what is wanted, and `needs` what the object lacks.
+  """
   if isinstance(given, type):
     raise UserError(f'{given.__name__} is a class, not {what}; create an object of it')
   if not isinstance(given, protocol):

@@ -60,7 +60,9 @@ def compare_members(
           [nnx.merge(graph, state) for state in each],
           *(tasks[first], number, configs[first].seed),
         )
-        for i, one in zip(members, compared or [None] * len(members), strict=True):
+        if compared is None:  # the task is too large
+          continue
+        for i, one in zip(members, compared, strict=True):
           found[i] = one
     return found
 
