@@ -15,11 +15,11 @@ import json
 import jax
 from absl import flags
 
-from launch import cli
+from launch import cli, config_flag
 from zoo.core.errors import RunError, UserError
 
 flags.adopt_module_key_flags(cli)
-_CONFIG = cli.define_config(
+_CONFIG = config_flag.define(
   'Config file, with an optional variant: configs/yq_lsa.py:paper.'
 )
 _TOPOLOGY = flags.DEFINE_string(
@@ -35,7 +35,7 @@ _JSON = cli.define(cli.file, 'json', None, 'JSON file for the list of reports.')
 
 
 def main() -> None:
-  config = cli.config_of(_CONFIG)
+  config = config_flag.get(_CONFIG)
   topology = _TOPOLOGY.value
   if not topology:
     raise UserError('--topology is missing; try --topology=v5e:4x8, or auto')

@@ -8,11 +8,12 @@
 
 The models, tasks and scales are in configs/atlas/__init__.py. For each cell a halving
 search finds the learning rate, and the number of steps doubles until the last doubling
-changes the loss by less than 3 % and less than its interval over seeds, or until the
-minutes of the cell are spent. Rerun the same command to resume after an interruption,
-with more --minutes to train cells on that are not flat, or with other models, tasks or
-guesses to add their cells. N processes divide the cells if each is started with
---part=I/N, I = 1, …, N; afterwards the command without --part writes the report.
+changes the loss by less than 3 percent and less than its interval over seeds, or until
+the minutes of the cell are spent. Rerun the same command to resume after an
+interruption, with more --minutes to train cells on that are not flat, or with other
+models, tasks or guesses to add their cells. N processes divide the cells if each is
+started with --part=I/N, I = 1, …, N; afterwards the command without --part writes the
+report.
 """
 
 from __future__ import annotations

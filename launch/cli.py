@@ -1,7 +1,6 @@
 """Code that all commands share: a user's mistake gives one line and exit code 2."""
 
 import contextlib
-import functools
 import importlib
 import importlib.util
 import io
@@ -9,8 +8,6 @@ import itertools
 import logging
 import os
 import pathlib
-import re
-import runpy
 import signal
 import sys
 import traceback
@@ -20,23 +17,17 @@ from typing import Any, NoReturn, TypeVar
 import jax
 from absl import app, flags
 from absl import logging as absl_logging
-from flax.traverse_util import flatten_dict
-from ml_collections import ConfigDict, config_flags
-from ml_collections.config_dict import placeholder
 
-import configs
 import zoo
 from launch.compiled import keep_compiled_programs
-from zoo.core import registry
-from zoo.core.classes import from_zoo
 from zoo.core.errors import (
   InUseError,
   RunError,
   UserError,
   in_one_line,
+  is_exhausted,
   nearest,
   printable,
-  unknown_name,
 )
 from zoo.host import processes
 from zoo.host.files import is_url, user_path
@@ -150,25 +141,12 @@ def call(main: Main, arguments: list[str], takes_names: bool = False) -> None:
       _end_hard(1)
     if reason := _no_device():
       _exit(2, reason)
-    from zoo.config import memory  # here, since it takes a second to import
-
-    if memory.is_exhausted(error):
+    if is_exhausted(error):
       _exit(1, f'the memory is not enough: {in_one_line(error)}; {_SMALLER}')
     raise
 
 
-def define_config(help_text: str) -> flags.FlagHolder[ConfigDict]:
-  """Defines --config, with a flag for each field: --config.section.field=value."""
-  holder = config_flags.DEFINE_config_file(
-    'config',
-    help_string=f'{help_text} Set a field with --config.section.field=value; the value '
-    'None turns an optional one off.',
-  )
-  FLAGS['config'].parser = _Parser(config_file)
-  return holder
-
-
-class _Parser(flags.ArgumentParser):
+class Parser(flags.ArgumentParser):
   """Makes the value of a flag by a function, which may raise ValueError."""
 
   def __init__(self, parse: Callable[[Any], Any]):
@@ -182,7 +160,7 @@ def define(
   parse: Callable[[str], Any], name: str, default: str | None, help_text: str
 ) -> flags.FlagHolder[Any]:
   """Defines a flag whose value is what `parse` makes of its text; None without one."""
-  return flags.DEFINE(_Parser(parse), name, default, help_text)
+  return flags.DEFINE(Parser(parse), name, default, help_text)
 
 
 def folder(text: str) -> pathlib.Path:
@@ -247,22 +225,6 @@ def print_results(
     print(f'\n{table(found)}\n\n{where}')
 
 
-def config_of(flag: flags.FlagHolder[ConfigDict]) -> Any:
-  """The config that the flag names; which fields it has depends on the command.
-
-  Raises UserError if the flag is missing.
-  """
-  if not flag.present:
-    raise UserError(f'--{flag.name} is missing; try --{flag.name}=configs/yq_lsa.py')
-  return flag.value
-
-
-def run_name(flag: flags.FlagHolder[ConfigDict]) -> str:
-  """A folder name for runs of the flag's config, made of its file and variant."""
-  path, *variant = config_flags.get_config_filename(FLAGS[flag.name]).split(':', 1)
-  return '-'.join([pathlib.Path(path).stem, *variant])
-
-
 def _modules(argv: list[str]) -> list[str]:
   """The modules that --import names."""
   names = []
@@ -279,7 +241,7 @@ def _import(name: str) -> None:
     raise UserError('--import is empty; it must name a module, such as my_models')
   if '' not in sys.path and os.getcwd() not in sys.path:  # started as `icl-zoo`
     sys.path.insert(0, os.getcwd())
-  with _in_one_line(f'--import={name}'):
+  with own_code(f'--import={name}'):
     if name.endswith('.py'):
       raise UserError(f'--import={name}: give the name of the module, without .py')
     if importlib.util.find_spec(name.partition('.')[0]) is None:
@@ -290,7 +252,7 @@ def _import(name: str) -> None:
 
 
 @contextlib.contextmanager
-def _in_one_line(what: str) -> Iterator[None]:
+def own_code(what: str) -> Iterator[None]:
   """Raises UserError for any error of the user's own code."""
   try:
     yield
@@ -298,99 +260,6 @@ def _in_one_line(what: str) -> Iterator[None]:
     raise
   except BaseException as error:
     raise UserError(f'{what} failed: {type(error).__name__}: {error}') from error
-
-
-def _or_none(parser: flags.ArgumentParser) -> _Parser:
-  """A parser of fields that also takes None, which turns an optional field off."""
-
-  def parse(text: Any) -> Any:
-    if text == 'None':
-      return None
-    try:
-      return parser.parse(text)
-    except ValueError:
-      raise ValueError(f'it must be of the type {parser.flag_type()}') from None
-
-  return _Parser(parse)
-
-
-config_flags.register_flag_parser_for_type(bool, _or_none(flags.BooleanParser()))
-config_flags.register_flag_parser_for_type(int, _or_none(flags.IntegerParser()))
-config_flags.register_flag_parser_for_type(float, _or_none(flags.FloatParser()))
-
-
-def config_file(argument: str) -> ConfigDict:
-  """Loads `FILE` or `FILE:VARIANT`, and locks the result of its `get_config`."""
-  name, *variant = argument.split(':', 1)
-  get_config = _found(name)
-  with _in_one_line(f'the config file {name}'):
-    config = get_config(*variant)
-  if not isinstance(config, ConfigDict):
-    raise UserError(
-      f'get_config() of {name} returned {config!r}; it must return a ConfigDict'
-    )
-  config.lock()
-  for argument in FLAGS.read_flags_from_files(sys.argv[1:], force_gnu=False):
-    if found := re.match(r'--?(?:no)?(config\.[^=]*)', argument):
-      _check_field(config, found[1])
-  return config
-
-
-def _check_field(config: ConfigDict, field: str) -> None:
-  """Raises UserError for a field that a config lacks, and adds an option of mixers."""
-  node: Any = config
-  _, *names = field.split('.')
-  for i, name in enumerate(names):
-    holder = '.'.join(('config', *names[:i]))
-    if not isinstance(node, ConfigDict):
-      raise UserError(f'unknown field {field!r}: {holder} has no fields')
-    if name not in node:
-      if holder != 'config.model.mixer_options':
-        every = flatten_dict(config.to_dict(), sep='.')
-        raise unknown_name(
-          *('field', field, [f'{holder}.{key}' for key in node]),
-          [f'config.{key}' for key in every],
-        )
-      with node.unlocked():
-        node[name] = placeholder(object)
-    node = node[name]
-
-
-def _found(name: str) -> Callable[..., object]:
-  """The `get_config` of a file, or of a config of the library by its name or path."""
-  if not name:
-    raise UserError('--config is empty; try --config=configs/yq_lsa.py')
-  path = user_path(name)
-  if path.is_file():
-    return functools.partial(_run_file, path)
-  known = {one: one for one in configs.names()}
-  known |= {f'configs/{one}.py': one for one in known}
-  # Also a path of the library, from another folder.
-  home, whole = pathlib.Path(configs.__file__).resolve().parents[1], path.resolve()
-  inside = whole.relative_to(home) if whole.is_relative_to(home) else path
-  for spelled in path.as_posix(), inside.as_posix():
-    if spelled in known:
-      return functools.partial(configs.get_config, known[spelled])
-  files = path.parent.glob('*.py') if inside is path else ()
-  near = nearest(inside.as_posix(), [*known, *map(str, files)])
-  hint = f'; did you mean {near}?' if near else ''
-  models, tasks = registry.models, registry.tasks
-  if name in tasks.names():
-    hint = (
-      f', but a task has this name; try --config=configs/transformer.py:task={name}'
-    )
-  elif own := [one for one in models.names() if not from_zoo(models.get(one))]:
-    hint += f'; the models of --import are {", ".join(own)}'
-  what = 'is not a file' if path.exists() else 'does not exist'
-  raise UserError(f'the config file {path} {what}{hint}')
-
-
-def _run_file(path: pathlib.Path, *variant: str) -> object:
-  """Runs a file, of which nothing is left in the folder, and its `get_config`."""
-  defined = runpy.run_path(str(path), run_name='config')
-  if 'get_config' not in defined:
-    raise AttributeError('it defines no get_config()')
-  return defined['get_config'](*variant)
 
 
 def _no_device() -> str | None:

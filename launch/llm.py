@@ -20,10 +20,10 @@ from typing import Any
 
 from absl import flags
 
-from launch import cli
+from launch import cli, config_flag
 
 flags.adopt_module_key_flags(cli)
-_CONFIG = cli.define_config('Config file of configs/llm, with an optional variant.')
+_CONFIG = config_flag.define('Config file of configs/llm, with an optional variant.')
 _DATA = cli.define(
   cli.folder,
   'data',
@@ -41,8 +41,8 @@ _OUT = cli.define(
 
 
 def main() -> None:
-  config: Any = cli.config_of(_CONFIG)  # `run` checks its fields
-  default = pathlib.Path('checkpoints/runs', f'llm-{cli.run_name(_CONFIG)}')
+  config: Any = config_flag.get(_CONFIG)  # `run` checks its fields
+  default = pathlib.Path('checkpoints/runs', f'llm-{config_flag.run_name(_CONFIG)}')
   out = _OUT.value or default
   # Imported here so that a mistyped flag is reported at once.
   from zoo.llm import ablation, ablation_report, experiment, report

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from absl import flags, logging
 
 import zoo
-from launch import cli
+from launch import cli, config_flag
 from zoo.core.errors import UserError
 from zoo.host import processes
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # slow to import
   from zoo.config.schema import Config
 
 flags.adopt_module_key_flags(cli)
-_CONFIG = cli.define_config(
+_CONFIG = config_flag.define(
   'Config file, with an optional variant: configs/yq_lsa.py:paper.'
 )
 _WORKDIR = cli.define(
@@ -74,14 +74,14 @@ _PROCESS_ID = flags.DEFINE_integer(
 
 
 def main() -> None:
-  config = cli.config_of(_CONFIG)
+  config = config_flag.get(_CONFIG)
   if _INIT_FROM.value is not None:
     config.train.init_from = _INIT_FROM.value
   if _SHOW_CONFIG.value:
     from launch.fields import shown
 
     return print(shown(config))
-  default = pathlib.Path('checkpoints/runs', cli.run_name(_CONFIG))
+  default = pathlib.Path('checkpoints/runs', config_flag.run_name(_CONFIG))
   workdir = _WORKDIR.value or default
   profile = _steps_to_trace()
   _join(config)

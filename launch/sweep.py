@@ -26,11 +26,11 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from launch import cli
+from launch import cli, config_flag
 from zoo.core.errors import UserError
 
 flags.adopt_module_key_flags(cli)
-_CONFIG = cli.define_config(
+_CONFIG = config_flag.define(
   'Config file, with an optional variant, as for launch.main.'
 )
 _SWEEP = flags.DEFINE_multi_string(
@@ -50,7 +50,7 @@ _MAX_POINTS = 100_000  # each has its own folder
 
 
 def main() -> None:
-  config = cli.config_of(_CONFIG)
+  config = config_flag.get(_CONFIG)
   if not _SWEEP.value:
     raise UserError('--sweep is missing; try --sweep=task.prior_mean=0,0.5,1')
   axes: dict[str, Sequence[object]] = {}
@@ -60,7 +60,7 @@ def main() -> None:
       raise UserError(f'--sweep gives {field} twice')
     axes[field] = values
   _check_number(math.prod(map(len, axes.values())))
-  default = pathlib.Path('checkpoints/runs', f'sweep-{cli.run_name(_CONFIG)}')
+  default = pathlib.Path('checkpoints/runs', f'sweep-{config_flag.run_name(_CONFIG)}')
   workdir, part = _WORKDIR.value or default, _PART.value
   # Imported here so that a mistyped flag is reported at once.
   from zoo.training import sweeps

@@ -205,7 +205,7 @@ def test_config_files_are_read_without_what_builds_and_trains():
   program = """
 import sys
 from typing import Any
-import launch.cli
+import launch.config_flag
 import configs.atlas, configs.llm.smollm2
 configs.get_config('transformer', 'task=parity')
 heavy = 'zoo.config.validation', 'zoo.llm.guesses', 'zoo.theory', 'zoo.training'

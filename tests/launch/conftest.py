@@ -86,8 +86,9 @@ def call(monkeypatch, capsys, unchecked):
 
 def _forget_commands() -> None:
   """Lets the next command define its flags, as in a process of its own."""
+  shared = 'launch.cli', 'launch.config_flag'
   for name, defined in flags.FLAGS.flags_by_module_dict().items():
-    if name.startswith(('launch.', 'benchmarks.')) and name != 'launch.cli':
+    if name.startswith(('launch.', 'benchmarks.')) and name not in shared:
       sys.modules.pop(name, None)
       for flag in [*defined]:
         delattr(flags.FLAGS, flag.name)

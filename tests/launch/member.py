@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from launch import cli, main
+from launch import cli, config_flag, main
 from zoo.config.mesh import make_mesh, replicate
 from zoo.config.validation import build_task
 from zoo.core.draws import TRAIN_STREAM, stream_of
@@ -16,7 +16,7 @@ from zoo.training.objective import sample
 
 def train_and_draw() -> None:
   main.main()
-  config: Any = cli.config_of(main._CONFIG)
+  config: Any = config_flag.get(main._CONFIG)
   mesh, task = make_mesh(config), build_task(config)
   with jax.set_mesh(mesh):
     key = replicate(stream_of(config.seed, TRAIN_STREAM), mesh)

@@ -5,7 +5,7 @@ import sys
 import pytest
 from absl import flags
 
-from launch import cli
+from launch import cli, config_flag
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def parsed(monkeypatch, request):
     for name in list(values):
       delattr(values, name)
     flags.DEFINE_list('import', [], '', flag_values=values)
-    cli.config_flags.DEFINE_config_file('config', flag_values=values)
-    values['config'].parser = cli._Parser(cli.config_file)
+    config_flag.config_flags.DEFINE_config_file('config', flag_values=values)
+    values['config'].parser = cli.Parser(config_flag.config_file)
     argv = ['launch.main', *arguments]
     monkeypatch.setattr(sys, 'argv', argv)
     cli.parse(argv)

@@ -1,5 +1,6 @@
 """Training from the command line, as a user meets it."""
 
+import ast
 import importlib
 import json
 import pathlib
@@ -8,7 +9,7 @@ import sys
 import pytest
 
 from tests import fuzz
-from tests.launch.processes import launch
+from tests.launch.processes import ROOT, launch
 from tests.training import fake_program
 from tests.training.runs import small_config
 from zoo.storage.workdir import locked, open_workdir
@@ -103,6 +104,11 @@ def test_help_shows_an_example(call, monkeypatch):
   assert 'python -m launch.main --config=configs/yq_lsa.py' in answer.out
   for flag in '--workdir', '--config', '--[no]compilation_cache':
     assert f'  {flag}: ' in answer.out
+
+
+def test_absl_shows_the_description_of_a_command_as_it_is():
+  for path in ROOT.glob('launch/*.py'):  # absl formats what contains a percent sign
+    assert '%' not in (ast.get_docstring(ast.parse(path.read_text())) or ''), path
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')

@@ -9,7 +9,7 @@ import pytest
 
 import launch
 import zoo
-from launch import cli
+from launch import config_flag
 from tests.launch.processes import ROOT
 from zoo.host import files
 
@@ -20,7 +20,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def test_a_file_of_the_folder_comes_first(tmp_path):
-  found: Any = cli.config_file
+  found: Any = config_flag.config_file
   assert found('llm/smollm2').prompts.num_prompts == 100
   (tmp_path / 'yq_lsa').mkdir()  # which is no file
   assert found('yq_lsa').model.name == 'yq_lsa'
