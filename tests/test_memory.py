@@ -205,9 +205,10 @@ def test_too_little_memory_is_one_line_with_what_to_change(error, monkeypatch):
   def fail(*_):
     raise error
 
-  monkeypatch.setattr('zoo.models.DeepLSA.body', fail)
-  with pytest.raises(RunError, match='the memory is not enough'):
-    validate(config)
+  for method in 'body', '__init__':
+    monkeypatch.setattr(f'zoo.models.DeepLSA.{method}', fail)
+    with pytest.raises(RunError, match='the memory is not enough'):
+      validate(config)
 
 
 def test_other_errors_are_left_as_they_are():

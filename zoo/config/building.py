@@ -16,7 +16,7 @@ from zoo import theory
 from zoo.config.schema import CLASSES, Config
 from zoo.core import registry
 from zoo.core.classes import from_zoo
-from zoo.core.errors import UserError, in_one_line
+from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
 from zoo.measure import contracts
 
@@ -33,8 +33,6 @@ class _Kept:
 # 0.1 s. One of a user's own is not kept: the next cell of a notebook may change it.
 _KEPT: dict[tuple[object, ...], _Kept] = {}
 _MOST = 64
-# What a constructor of a user's own raises, but not that the memory is exhausted.
-_OF_CONSTRUCTORS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 
 
 def build_task(config: Config) -> Task:
@@ -131,9 +129,7 @@ def _create(config: Config, section: str, **more: Any) -> Any:
       f'config.{section} has {", ".join(sorted(repeated))}; it is set by the task'
     )
   try:
-    return CLASSES[section].create(name, **hyperparameters, **more)
+    with contracts.one_line(repr(name)):
+      return CLASSES[section].create(name, **hyperparameters, **more)
   except UserError as error:
-    raise UserError(f'config.{section}: {error}') from None
-  except _OF_CONSTRUCTORS as error:
-    text = f'{type(error).__name__}: {in_one_line(error)}'
-    raise UserError(f'config.{section}: {name!r} failed: {text}') from error
+    raise UserError(f'config.{section}: {error}') from error.__cause__

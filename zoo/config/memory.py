@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from zoo import theory
 from zoo.config.schema import Config
-from zoo.core.errors import RunError, UserError, in_one_line
+from zoo.core.errors import RunError, UserError, in_one_line, is_exhausted
 from zoo.core.protocols import Task
 
 GIB = 2**30
@@ -115,24 +115,15 @@ def in_config(config: Config) -> Iterator[None]:
   try:
     yield
   except Exception as error:
-    reason = error.__cause__ or error  # a failed check of a model has it as its cause
-    if not is_exhausted(reason):
+    if not is_exhausted(error):
       raise
     length = config.task.get('context_length')
     of_task = '' if length is None else f' or config.task.context_length ({length:,})'
     raise RunError(
-      f'the memory is not enough: {in_one_line(reason, 200)}; reduce '
+      f'the memory is not enough: {in_one_line(error, 200)}; reduce '
       f'config.train.batch_size ({config.train.batch_size:,}){of_task}, or raise '
       f'config.train.num_parts ({config.train.num_parts:,})'
     ) from error
-
-
-def is_exhausted(error: BaseException) -> bool:
-  """Whether an error of Python, NumPy or JAX says that the memory is not enough."""
-  return isinstance(error, MemoryError) or (
-    isinstance(error, jax.errors.JaxRuntimeError)
-    and any(said in str(error) for said in ('RESOURCE_EXHAUSTED', 'Out of memory'))
-  )
 
 
 def host_bytes() -> int | None:

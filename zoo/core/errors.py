@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import SupportsIndex, TypeAlias, TypeVar
 
+import jax
 import numpy as np
 
 _Value = TypeVar('_Value')
@@ -35,6 +36,14 @@ class RunError(RuntimeError):
 
   The command lines print it as one line and exit with code 1.
   """
+
+
+def is_exhausted(error: BaseException) -> bool:
+  """Whether an error of Python, NumPy or JAX says that the memory is not enough."""
+  return isinstance(error, MemoryError) or (
+    isinstance(error, jax.errors.JaxRuntimeError)
+    and any(said in str(error) for said in ('RESOURCE_EXHAUSTED', 'Out of memory'))
+  )
 
 
 def unknown_name(

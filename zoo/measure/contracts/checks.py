@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
-from zoo.core.errors import UserError, in_one_line
+from zoo.core.errors import UserError, in_one_line, is_exhausted
 from zoo.core.learning_rule import AnyArray
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
@@ -28,12 +28,17 @@ Facts = dict[str, Any]
 
 @contextlib.contextmanager
 def one_line(what: str) -> Iterator[None]:
-  """Turns any error inside the block into a UserError that says what failed."""
+  """Turns errors inside the block into a UserError that says what failed.
+
+  That the memory is exhausted is no mistake of the user's code, and passes.
+  """
   try:
     yield
   except UserError:
     raise
   except Exception as error:
+    if is_exhausted(error):
+      raise
     # A call that needs the values of traced arrays.
     action = 'compiling ' if isinstance(error, jax.errors.JAXTypeError) else ''
     kind, text = type(error).__name__, in_one_line(error)
