@@ -2,7 +2,6 @@
 
 python -m launch.catalog
 python -m launch.catalog --export=table_1 --out=table_1.npz   # for NumPy, PyTorch
-python -m launch.catalog --fields=docs/fields.md   # the page of all fields
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import configs
 import zoo
 import zoo.core.registry
 from launch import cli
-from launch.fields import page
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
 from zoo.host.files import shipped_checkpoints, user_path
@@ -27,12 +25,6 @@ flags.adopt_module_key_flags(cli)
 _EXPORT = flags.DEFINE_string(
   'export', None, 'Instead of listing, write this frozen evaluation set to a file.'
 )
-_FIELDS = cli.define(
-  cli.file,
-  'fields',
-  None,
-  'Instead of listing, write the page of all fields to this file.',
-)
 _OUT = flags.DEFINE_string(
   'out', None, 'File for --export. Default: the name of the set with .npz.'
 )
@@ -41,9 +33,6 @@ _OUT = flags.DEFINE_string(
 def main() -> None:
   if _OUT.value is not None and _EXPORT.value is None:
     raise UserError('--out is the file of --export, which is missing')
-  if _FIELDS.value is not None:
-    _FIELDS.value.write_text(page(), encoding='utf-8')
-    return
   # Imported here so that a mistyped flag is reported at once.
   from zoo.studies import cards
 
