@@ -6,8 +6,6 @@
 Older checkpoints are replaced once all are trained.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pathlib

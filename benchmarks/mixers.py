@@ -8,8 +8,6 @@ layers of width 64 with 2 heads on 32 prompts of 41 and of 512 tokens. Use an id
 machine; programs take turns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

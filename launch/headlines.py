@@ -9,8 +9,6 @@ to the report. N processes divide the headlines if each is started with --part=I
 I = 1, …, N; afterwards the command without --part writes the report.
 """
 
-from __future__ import annotations
-
 from absl import flags
 
 import configs

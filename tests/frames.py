@@ -7,8 +7,6 @@ They are those of the library at the first time that the step is traced; calls i
 JAX and Flax are left out.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
 import tempfile

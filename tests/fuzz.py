@@ -5,8 +5,6 @@ or raise UserError or RunError with one line; it may neither hang, nor take much
 memory than the good file, nor raise anything else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

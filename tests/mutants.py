@@ -16,8 +16,6 @@ style and documents, are left out. At the end the tests that failed run once mor
 the copy without any mistake: one that fails there, too, has caught nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import dataclasses

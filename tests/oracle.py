@@ -4,8 +4,6 @@ Nothing here imports zoo, and nothing is fast. Tokens are columns, as in the pap
 (arXiv 2512.04268), one prompt at a time: `x` is [c, d], `y` is [c], `x_query` is [d].
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Copies of the working tree, and runs of their tests in processes of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

@@ -3,8 +3,6 @@
 Nothing in the equations is taken from zoo but the parameters of a mixer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tasks and models that configs name, built or abstract."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

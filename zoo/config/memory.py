@@ -1,7 +1,5 @@
 """The memory that training needs, as XLA plans it, and what this machine has."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

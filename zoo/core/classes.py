@@ -1,7 +1,5 @@
 """Checks of classes, which are abstract or final, and of objects."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

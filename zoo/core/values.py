@@ -8,8 +8,6 @@ tasks that differ only in them share it; sizes and names are part of its structu
 number that is exactly 0 is, too: without noise there is another program.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

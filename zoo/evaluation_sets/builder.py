@@ -3,8 +3,6 @@
 Files are ArrayRecord, written and read without TensorFlow.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -10,8 +10,6 @@ compared with the sample that the seed gives on this machine, and the means of t
 sample with recorded ones.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

@@ -4,8 +4,6 @@ A bucket holds objects, each written whole or not at all, and no folders. epath 
 Orbax reach it through gcsfs, which is registered here with more patience.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib

@@ -1,7 +1,5 @@
 """Models on the Hugging Face hub, one in a repository; needs the extra `hub`."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 

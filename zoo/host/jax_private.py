@@ -4,8 +4,6 @@ They may change with any release. `TESTED_VERSION` is the release they were test
 and `tests/test_jax_private.py` shows what is missing in another one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

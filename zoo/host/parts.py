@@ -1,7 +1,5 @@
 """Parts of some work, one for each of several processes that share only a folder."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Sequence

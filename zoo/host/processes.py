@@ -5,8 +5,6 @@ the contents of a folder, are sent to the others through JAX's coordination serv
 run of one process does without it, at no cost.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The ablation: an experiment for each guess and number of examples."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 from typing import Any

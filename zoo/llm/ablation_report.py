@@ -1,7 +1,5 @@
 """The table of an ablation."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any

@@ -1,7 +1,5 @@
 """The numbers of an ablation, from the lines of its cells."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 

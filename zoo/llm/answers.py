@@ -1,7 +1,5 @@
 """The parser of answers, which finds the label that a text states."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

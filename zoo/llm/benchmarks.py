@@ -4,8 +4,6 @@ Published ones are read from files that the user provides, under their licences;
 library ships none of their sentences.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import hashlib

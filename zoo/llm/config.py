@@ -1,7 +1,5 @@
 """The fields of the config: type, default, range and meaning, in one place."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias

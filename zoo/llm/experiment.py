@@ -1,7 +1,5 @@
 """The experiment: guesses, prompts, and the answers of a language model."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

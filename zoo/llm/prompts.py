@@ -1,7 +1,5 @@
 """The prompts of the two arms: their examples and their wording."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple, TypedDict

@@ -1,7 +1,5 @@
 """The files of a run, written as the run proceeds; they are our own, and trusted."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

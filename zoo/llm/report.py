@@ -1,7 +1,5 @@
 """The results as a table for a terminal, and as figure 6."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from zoo.core.tables import format_table

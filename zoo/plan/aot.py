@@ -4,8 +4,6 @@ XLA can compile ahead of time (AOT) for a named topology on any machine that has
 libtpu. The training step of `launch.main` is compiled for all devices.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

@@ -1,7 +1,5 @@
 """All probes of a model at once."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

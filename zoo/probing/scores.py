@@ -1,7 +1,5 @@
 """Risks of two predictors on the same prompts, either fresh or from a frozen set."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 

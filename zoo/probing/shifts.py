@@ -1,7 +1,5 @@
 """The losses of predictors on tasks other than the training task."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from zoo.core.errors import in_one_line

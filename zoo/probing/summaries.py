@@ -1,7 +1,5 @@
 """A report as tables, for a terminal and for an HTML page."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The verdict: is a predictor one step of gradient descent?"""
 
-from __future__ import annotations
-
 import numpy as np
 
 from zoo.measure.comparison import MODEL, Comparison

@@ -1,7 +1,5 @@
 """Renders a report as one HTML page: text, tables, claims and figures."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import pathlib

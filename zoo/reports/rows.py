@@ -1,7 +1,5 @@
 """Points with their intervals, in rows that have names."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The README shows a picture of `WIDTH` inches 830 pixels wide, and letters of `SM
 points, the smallest, in 10 pixels.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import itertools

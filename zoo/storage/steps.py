@@ -6,8 +6,6 @@ the manifest, which is written last, makes the folder a step. What a killed or s
 program still writes therefore never mixes with the step of another program.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import hashlib
 import os

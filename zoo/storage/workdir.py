@@ -1,7 +1,5 @@
 """Workdirs, each of which belongs to one config, and to one program at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

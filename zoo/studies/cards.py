@@ -1,7 +1,5 @@
 """Cards: the descriptions of checkpoints that ship."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 from typing import TypedDict

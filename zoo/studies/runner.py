@@ -1,7 +1,5 @@
 """What all studies share: a folder in which models are trained, measured and kept."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Studies: models to train, numbers to measure, and the ranges that they must be in."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import inspect

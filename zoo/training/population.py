@@ -7,8 +7,6 @@ which stay zero: if all matrices of a head are zero, so is its gradient. Each mo
 trained as it would be alone, except that sums are added in another order.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

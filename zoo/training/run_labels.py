@@ -1,7 +1,5 @@
 """What runs are called in a plot, and whether their losses may share an axis."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Mapping
 from typing import Any, cast

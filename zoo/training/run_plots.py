@@ -1,7 +1,5 @@
 """Plots of runs: the loss by step, by operations, and by number of examples."""
 
-from __future__ import annotations
-
 import itertools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The summary of a finished run: `summary.json` and the closing table."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Sweeps: training a config at many points, with one table of the results."""
 
-from __future__ import annotations
-
 import collections
 import copy
 import hashlib

@@ -1,7 +1,5 @@
 """A trace of some steps of training, for a profiler's viewer."""
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 from collections.abc import Iterator

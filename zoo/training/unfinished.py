@@ -5,8 +5,6 @@ metadata names the points. It is deleted when each point has its own checkpoint 
 summary, so that a sweep that is killed meanwhile does not train them again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import pathlib
 from collections.abc import Sequence

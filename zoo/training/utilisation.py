@@ -5,8 +5,6 @@ devices together, whatever the precision, and those of a loop as often as it run
 (XLA's own cost analysis counts a loop once, and repeated work on each device.)
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

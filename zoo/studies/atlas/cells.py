@@ -4,8 +4,6 @@ A cell has one compiled program, in which models train side by side at any learn
 rates, from any seeds and for any number of steps.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

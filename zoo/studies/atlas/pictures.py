@@ -1,7 +1,5 @@
 """The pictures of an atlas, drawn from its rows."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The report of an atlas: pictures first, then the cells."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Sequence
 

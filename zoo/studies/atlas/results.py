@@ -1,7 +1,5 @@
 """The rows of an atlas, which its CSV keeps, and what follows from them."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io
@@ -113,18 +111,18 @@ def _text(value: Any) -> str:
 
 
 # What reads a field of a row from its text, by its type.
-_READERS: dict[str, Callable[[str], Any]] = {
-  'str': str,
-  'int': int,
-  'float': lambda text: float(text or 'nan'),
-  'tuple[int, ...]': lambda text: tuple(map(int, text.split())),
-  'tuple[float, ...]': lambda text: tuple(map(float, text.split())),
+_READERS: dict[Any, Callable[[str], Any]] = {
+  str: str,
+  int: int,
+  float: lambda text: float(text or 'nan'),
+  tuple[int, ...]: lambda text: tuple(map(int, text.split())),
+  tuple[float, ...]: lambda text: tuple(map(float, text.split())),
 }
 
 
 def from_csv(text: str, source: str) -> list[Row]:
   """The rows of `to_csv`; `source` names them in the message of UserError."""
-  readers = {one.name: _READERS[str(one.type)] for one in dataclasses.fields(Row)}
+  readers = {one.name: _READERS[one.type] for one in dataclasses.fields(Row)}
   try:
     return [
       Row(**{name: read(line[name]) for name, read in readers.items()})

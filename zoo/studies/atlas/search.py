@@ -3,8 +3,6 @@
 It knows nothing of models: it is given functions that train, and returns what to say.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Goes through the cells of an atlas, and writes what is known of them."""
 
-from __future__ import annotations
-
 import functools
 import os
 import pathlib

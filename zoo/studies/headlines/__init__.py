@@ -1,7 +1,5 @@
 """The headline numbers of in-context learning, one study per file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Deep linear attention beats gradient descent by known amounts."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from zoo import theory

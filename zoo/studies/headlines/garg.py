@@ -1,7 +1,5 @@
 """A small GPT-2 learns linear functions in context nearly as well as least squares."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from zoo.measure.curves import sample_losses, sample_predictions

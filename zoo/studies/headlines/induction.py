@@ -1,7 +1,5 @@
 """The loss of few-shot recall waits at ln 2, and falls when induction is learned."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

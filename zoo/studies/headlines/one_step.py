@@ -1,7 +1,5 @@
 """One trained layer of linear attention is one step of gradient descent."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from zoo import estimators, probing, theory

@@ -1,7 +1,5 @@
 """A transformer learns a small pool of tasks by heart, and ridge from a large one."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from zoo.measure.curves import sample_predictions

@@ -1,7 +1,5 @@
 """The two lines of task pools: the posterior mean over the pool, and ridge."""
 
-from __future__ import annotations
-
 import functools
 import math
 

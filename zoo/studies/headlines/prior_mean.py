@@ -1,7 +1,5 @@
 """With a prior mean, a layer of linear attention needs a trained initial guess."""
 
-from __future__ import annotations
-
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.runner import Trainer, histories

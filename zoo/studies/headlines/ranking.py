@@ -1,7 +1,5 @@
 """Architectures differ widely in how well they learn a linear function in context."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import stats
 

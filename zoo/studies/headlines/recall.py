@@ -1,7 +1,5 @@
 """One-head attention recalls values by their keys."""
 
-from __future__ import annotations
-
 from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, VERMILION

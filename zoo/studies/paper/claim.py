@@ -1,7 +1,5 @@
 """Claims, and the verdicts that follow from their numbers."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Reproduces the whole paper: trains, plots, judges and reports."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping, Sequence

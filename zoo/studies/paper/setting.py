@@ -4,8 +4,6 @@ Models are made in JAX's default precision, which is float64 if x64 is enabled, 
 while a claim is judged.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

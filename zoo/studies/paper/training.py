@@ -1,7 +1,5 @@
 """Trains the models of the figures, with as few compiled programs as possible."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
