@@ -1,0 +1,298 @@
+"""Limits of large dimension, beside the exact values for any dimension."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+import scipy.special
+from jaxtyping import Array, ArrayLike, Float
+
+from zoo.core.errors import UserError, check_count, check_number, check_vector
+from zoo.core.learning_rule import LearningRule
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Task
+from zoo.tasks.linear_regression import require_covered
+from zoo.tasks.rotated_regression import power_law as power_law
+from zoo.tasks.task_pool import TaskPool
+from zoo.theory.deep.feature_moments import feature_moments
+from zoo.theory.exact import exact_risk
+from zoo.theory.optimum import optimal_rule
+
+
+def alignment(train: Task, test: Task) -> float:
+  """How much of what one layer can learn on `test` the best rule of `train` learns.
+
+  `(R_0 − R)/(R_0 − R*)` with, on `test`, the exact risks R of `optimal_rule(train)`, R*
+  of `optimal_rule(test)` and R_0 of its prior mean: 1 if the best rule is the same, 0
+  if the context helps nothing, and below 0 if it harms. R, like the misalignment of
+  Letey, Zavatone-Veth, Lu & Pehlevan (arXiv 2509.26551), is linear in the covariance of
+  the tested tasks. Raises UserError for a task that exact theory does not cover, for
+  tasks of different numbers of features, and if there is nothing to learn on `test`.
+  """
+  train, test = require_covered(train), require_covered(test)
+  d = test.num_features
+  known = LearningRule.gd_beta(test.prior_mean, np.zeros((d, d)))
+  used, best = optimal_rule(train), optimal_rule(test)
+  nothing, found, least = (
+    float(exact_risk(rule, test)) for rule in (known, used, best)
+  )
+  if nothing <= least:
+    raise UserError(
+      'prior_covariance is 0; alignment needs a task with weights to learn'
+    )
+  return (nothing - found) / (nothing - least)
+
+
+def depth_limit(ratio: int | float, num_steps: int, shared: bool = False) -> float:
+  """The share of the risk that L steps of gradient descent leave, as d → ∞.
+
+  For isotropic features and weights, no noise, and C = `ratio` · d examples:
+  with the best size for each step `1 / (1 + α + … + α^L)`, α being the ratio > 0; with
+  one size for all steps, of which `α/(1 + α)` is the best for every L,
+  `1 − α/(1 + α) Σ_{j<L} Cat_j (α/(1 + α)²)ʲ` with the Catalan numbers. The first, with
+  `theory.deep.degree(L)` for L, bounds every polynomial in S that L layers of linear
+  attention can compute. Proofs: docs/large_dimension.md, section 1. Raises UserError
+  naming the argument that is wrong.
+  """
+  alpha = check_number('ratio', ratio, above=0.0)
+  steps = check_count('num_steps', num_steps, minimum=0)
+  if not shared:
+    # Both forms are the same; neither overflows.
+    low = min(alpha, 1 / alpha)
+    total = math.fsum(low**k for k in range(steps + 1))
+    return (1.0 if alpha <= 1 else low**steps) / total
+  # The Catalan series sums to what all steps remove, so its tail is what is left: the
+  # mass at 0, and positive terms.
+  x = alpha / (1 + alpha) ** 2
+  log_catalan = (
+    scipy.special.gammaln(2 * steps + 1)
+    - 2 * scipy.special.gammaln(steps + 1)
+    - math.log(steps + 1)
+  )
+  first = math.exp(log_catalan + steps * math.log(x))
+  tail = first * scipy.special.hyp2f1(1, steps + 0.5, steps + 2, 4 * x)
+  return float(max(0.0, 1 - alpha) + alpha / (1 + alpha) * tail)
+
+
+class PretrainingRisks(NamedTuple):
+  """Mean squared errors of predicted labels, their noise included."""
+
+  icl: float  # on tasks that are new
+  idg: float  # on tasks of the pool
+
+
+def pretraining(
+  context_ratio: int | float,
+  task_ratio: int | float,
+  sample_ratio: int | float,
+  noise_variance: int | float,
+) -> PretrainingRisks:
+  """The errors after ridgeless pretraining on k tasks and n prompts, as d → ∞.
+
+  The predictor is that of Lu, Letey, Zavatone-Veth, Maiti & Pehlevan (arXiv 2405.11751,
+  PNAS 2025), `f = ⟨Γ, x_q [r; q]ᵀ⟩` with `r = Xᵀy/C`, `q = Σ_i y_i²/C`: the update of
+  one layer of linear attention, without its terms in `XᵀX`.
+
+  `context_ratio` is α = C/d, `task_ratio` κ = k/d and `sample_ratio` τ = n/d², all > 0;
+  κ and τ may be infinite. Labels have the variance 1 and a noise of `noise_variance` ρ
+  ≥ 0. At τ = 1, where there are as many prompts as weights, both are infinite. The
+  derivation is in docs/large_dimension.md, section 2. Raises UserError naming the
+  argument that is wrong.
+  """
+  alpha = check_number('context_ratio', context_ratio, above=0.0)
+  kappa, tau = (
+    math.inf if value == math.inf else check_number(name, value, above=0.0)
+    for name, value in (('task_ratio', task_ratio), ('sample_ratio', sample_ratio))
+  )
+  rho = check_number('noise_variance', noise_variance, minimum=0.0)
+  if tau == 1:
+    return PretrainingRisks(math.inf, math.inf)
+  x, seen = (1 + rho) / alpha, min(tau, 1.0)
+  # With x the variance of a context's noise, ξ the ridge that is implied, 0 for τ ≥ 1,
+  # and R the pool's covariance, m = tr (R + x + ξ)⁻¹/d solves 1/m = ν + 1/(1 + m/κ)
+  # with ν = x + ξ and ξ m = 1 − min(τ, 1).
+  b = x + 1 - seen / kappa
+  m = 2 * seen / (b + math.sqrt(b * b + 4 * x * seen / kappa))
+  ridge = (1 - seen) / m
+  nu = x + ridge
+  square = m * m / (1 - m * m / kappa / (1 + m / kappa) ** 2)  # tr (R + ν)⁻²/d
+  trained = 1 - 2 * nu * m + nu * nu * square  # tr Γ²/d
+  bias = rho + nu - nu * nu * m - ridge * trained
+  freedom = 1 - 2 * ridge * m + ridge * ridge * square
+  idg = bias / (1 - freedom / tau)
+  variance = idg / tau * (m - ridge * square)
+  icl = 1 + rho - 2 * (1 - nu * m) + (1 + x) * (trained + variance)
+  return PretrainingRisks(icl, idg)
+
+
+class RestrictedOptimum(NamedTuple):
+  """The best Γ on a pool, and its risks as `exact_risk` counts them, without noise."""
+
+  icl: float  # on new tasks `N(0, I)`
+  idg: float  # on the pool
+  rule: LearningRule
+
+
+def restricted_optimum(task: TaskPool) -> RestrictedOptimum:
+  """The best predictor of this form on one pool at finite d: exact, without prompts.
+
+  The noise of the predicted label would add σ² to both risks. It takes O(N d² + d³)
+  time for N tasks.
+  """
+  pool, c, noise = np.asarray(task.pool), task.context_length, task.noise_std**2
+  d = pool.shape[1]
+  gram, cross = _pool_moments(pool, c, noise)
+  # For ŵ ~ N(0, I), whose third moments are 0.
+  fresh = np.diag(np.full(d + 1, 1 + 1 / c + (d + noise) / c))
+  fresh[d, d] = (1 + 2 / c) * ((d + noise) ** 2 + 2 * d)
+  step = np.linalg.lstsq(gram, cross)[0].T  # Γ
+  idg = np.mean(np.sum(pool**2, axis=1)) - np.sum(step * cross.T)
+  icl = d - 2 * np.trace(step[:, :d]) + np.sum((step @ fresh) * step)
+  update = np.zeros((d, d + 1, d + 1))
+  update[:, :d, d] = update[:, d, :d] = step[:, :d] / 2
+  update[:, d, d] = step[:, d]
+  rule = LearningRule(np.zeros(d), update, np.zeros(()), np.zeros((d + 1, d + 1)))
+  return RestrictedOptimum(float(icl), float(idg), rule)
+
+
+def _pool_moments(
+  pool: Float[np.ndarray, 'n d'], c: int, noise: float
+) -> tuple[Float[np.ndarray, 'e e'], Float[np.ndarray, 'e d']]:
+  """`E h hᵀ` and `E h ŵᵀ` of `h = [r; q]` over a pool and its contexts.
+
+  Given ŵ, with `v = |ŵ|² + σ²`: `E rrᵀ = (1 + 1/C) ŵŵᵀ + v I/C`,
+  `E q r = (1 + 2/C) v ŵ` and `E q² = (1 + 2/C) v²`.
+  """
+  count, d = pool.shape
+  v = np.sum(pool**2, axis=1) + noise
+  second = pool.T @ pool / count
+  gram = np.zeros((d + 1, d + 1))
+  gram[:d, :d] = (1 + 1 / c) * second + np.mean(v) / c * np.eye(d)
+  gram[d, :d] = gram[:d, d] = (1 + 2 / c) * (v @ pool) / count
+  gram[d, d] = (1 + 2 / c) * np.mean(v**2)
+  return gram, np.vstack([second, v @ pool / count])
+
+
+_MOST_STEPS = 4  # the moments that more steps need are too many
+_RESOLVED = 1e-8  # of the risk without examples; rounding errors are 1e-13 of it
+
+
+def rotated_optimum(
+  variances: ArrayLike | Sequence[Any],
+  context_length: int,
+  num_steps: int,
+  noise_std: int | float = 0.0,
+) -> float:
+  """The least risk of k steps of gradient descent if each prompt has its own frame.
+
+  The task is `rotated_regression`: features of a prompt are `N(0, Q diag(variances)
+  Qᵀ)` with a uniformly random orthogonal Q, and `ŵ ~ N(0, I)` (Bordelon, Letey &
+  Pehlevan, arXiv 2510.01098). No fixed matrix step can then use the spectrum, so that
+  more steps always help. Weights `Q(S) Xᵀy/C` rotate with the frame, so that their risk
+  is that of one fixed frame, `E tr Σ P(S)² + (σ²/C) E tr Σ Q(S)² S` with `P = 1 − sQ`.
+  The least over polynomials Q of degree k − 1 is exact at any d; for k = 1 no learning
+  rule is better. `num_steps` is 1 to 4. Raises UserError naming the argument that is
+  wrong.
+  """
+  values = _checked(variances)
+  c = check_count('context_length', context_length)
+  steps = check_count('num_steps', num_steps, maximum=_MOST_STEPS)
+  noise = check_number('noise_std', noise_std, minimum=0.0) ** 2
+  _, traces = feature_moments(values, c, steps + 1)  # E tr Σ Sⁱ, i ≤ 2k
+  return _least(traces, noise / c)
+
+
+def rotated_limit(
+  variances: ArrayLike | Sequence[Any],
+  ratio: int | float,
+  num_steps: int,
+  noise_ratio: int | float = 0.0,
+) -> float:
+  """`rotated_optimum/d` as d → ∞, with C = `ratio` · d and σ² = `noise_ratio` · d.
+
+  The eigenvalues have the distribution of `variances`. With `h_k` its moments the
+  traces `T(z) = Σ_i zⁱ lim E tr ΣSⁱ/d` solve `T = Σ_k h_(k+1) (zg)^k`,
+  `g = 1/(1 − zT/α)` (docs/large_dimension.md, section 3). Raises UserError naming the
+  argument that is wrong.
+  """
+  values = _checked(variances)
+  alpha = check_number('ratio', ratio, above=0.0)
+  steps = check_count('num_steps', num_steps, maximum=_MOST_STEPS)
+  noise = check_number('noise_ratio', noise_ratio, minimum=0.0)
+  size = 2 * steps + 1
+  moments = [np.mean(values ** (k + 1)) for k in range(size)]
+  one = np.eye(size)[0]
+  traces, moved = 0 * one, np.eye(size, k=-1)  # `moved` multiplies a series by z
+  for _ in range(size):  # each time one more coefficient is right
+    g = scipy.linalg.solve_triangular(
+      scipy.linalg.toeplitz(one - moved @ traces / alpha, 0 * one), one, lower=True
+    )
+    term, traces = one, 0 * one
+    for moment in moments:
+      traces = traces + moment * term
+      term = moved @ np.convolve(term, g)[:size]
+  return _least(traces, noise / alpha)
+
+
+def _checked(variances: ArrayLike | Sequence[Any]) -> Float[np.ndarray, ' d']:
+  values = check_vector('variances', variances, None)
+  if np.any(values < 0):
+    raise UserError(f'variances has {values.min():g}; all of them must be ≥ 0')
+  return values
+
+
+def _least(traces: Float[np.ndarray, ' m'], noise: float) -> float:
+  """The least risk over polynomials, from `E tr ΣSⁱ`, i ≤ 2k, and σ²/C."""
+  i = np.arange(1, (len(traces) + 1) // 2)
+  order = i[:, None] + i
+  if traces[0] == 0:  # there are no features
+    return 0.0
+  gram = traces[order] + noise * traces[order - 1]
+  scale = 1 / np.sqrt(np.diag(gram))  # high powers are much larger than low ones
+  solved = np.linalg.lstsq(gram * scale[:, None] * scale, traces[i] * scale)[0]
+  risk = float(traces[0] - traces[i] * scale @ solved)
+  if risk < _RESOLVED * traces[0]:
+    raise UserError(
+      f'num_steps is {len(i)}; so many steps leave less than {_RESOLVED:g} of the risk '
+      'without examples, which float64 does not resolve here; ask for fewer'
+    )
+  return risk
+
+
+def softmax_pair(
+  prompt: Prompt, step_size: float, temperature: float
+) -> Float[Array, ' b']:
+  """Two heads of softmax attention whose scores have opposite signs.
+
+  `f = (η/2τ) Σ_i [softmax_i(τ x_i·x_q) − softmax_i(−τ x_i·x_q)] y_i`, with η the
+  `step_size` and τ the `temperature` > 0 (the pattern that He et al., arXiv 2503.12734,
+  find in trained heads). For τ → 0 it is `η (1/C) Σ_i (y_i − ȳ)(x_i − x̄)·x_q`, one step
+  of gradient descent from 0 on centred examples; for C → ∞ it is `η ŵ·x_q` at every τ
+  if features are `N(0, I)`.
+  """
+  tau = check_number('temperature', temperature, above=0.0)
+  scores_bc = tau * jnp.einsum('bcd,bd->bc', prompt.x, prompt.x_query)
+  weights_bc = jax.nn.softmax(scores_bc) - jax.nn.softmax(-scores_bc)
+  return step_size / (2 * tau) * jnp.sum(weights_bc * prompt.y, axis=1)
+
+
+def softmax_risk(task: Task) -> float:
+  """The least risk of `softmax_pair` with a matrix step, for τ → 0 and w* = 0.
+
+  Centring C normal examples leaves the moments of C − 1, so it is exactly that of
+  `optimal_rule` with one example fewer: softmax costs one example. For `Σ = Λ = I` it
+  is `d (d + 1 + σ²)/(C + d + σ²)`. Raises UserError unless exact theory covers the
+  task, it has two examples or more, and its prior mean is 0.
+  """
+  task = require_covered(task)
+  if task.prior_mean.any():
+    raise UserError('prior_mean is not 0; these heads have no guess')
+  if task.context_length < 2:
+    raise UserError('context_length is 1; centred examples need two or more')
+  shorter = dataclasses.replace(task, context_length=task.context_length - 1)
+  return float(exact_risk(optimal_rule(shorter), shorter))
