@@ -225,7 +225,10 @@ def test_baselines_with_a_closed_form_are_exact():
   np.testing.assert_allclose(lines('bayes')[1:], [4, 3, 0, 0, 0], atol=1e-9)  # d − C
   noisy = sizes.get_config('gru', 'noisy', 'zero')
   assert measure.exact_baseline('bayes', noisy, 6) == pytest.approx(0.268, abs=2e-4)
-  for name, task in (('nearest_neighbours', 'prior'), ('zero', 'logistic')):
+  sparse = sizes.get_config('gru', 'sparse', 'zero')
+  assert measure.exact_baseline('zero', sparse, 12) == pytest.approx(2)  # nonzero
+  unknown = ('nearest_neighbours', 'prior'), ('zero', 'logistic'), ('bayes', 'sparse')
+  for name, task in unknown:
     config = sizes.get_config('gru', task, 'zero')
     assert math.isnan(measure.exact_baseline(name, config, 5))
 
