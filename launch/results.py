@@ -4,8 +4,8 @@
   python -m launch.results --check    # writes nothing; fails if a file would change
 
 docs/results has what a run has found, as CSV: `baselines.csv` of `benchmarks.baselines`
-and, once it has run, `atlas.csv` of `launch.atlas`, whose pictures are put between the
-comments `atlas` of docs/results.md and docs/gallery.md.
+and `atlas.csv` of `launch.atlas`, whose pictures are put between the comments `atlas`
+of docs/results.md and docs/gallery.md.
 """
 
 from __future__ import annotations

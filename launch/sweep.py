@@ -13,7 +13,7 @@ add points.
 N processes divide the points if each is started with --part=I/N, I = 1, …, N; they
 share only the folder. Afterwards the command without --part writes the table:
 
-  sbatch --array=1-4 --requeue --wrap \
+  sbatch --array=1-4 --requeue --wrap \\
       'python -m launch.sweep --config=… --sweep=… --part=$SLURM_ARRAY_TASK_ID/4'
 """
 
