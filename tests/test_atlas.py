@@ -210,7 +210,7 @@ def test_all_pictures_are_drawn():
 
 
 def test_baselines_with_a_closed_form_are_exact():
-  config = sizes.get_config('gru', 'prior', 'zero')
+  config: Any = sizes.get_config('gru', 'prior', 'zero')
   assert measure.lengths_of(5) == (0, 1, 2, 5, 7, 10)
 
   def lines(name):
@@ -225,8 +225,12 @@ def test_baselines_with_a_closed_form_are_exact():
   np.testing.assert_allclose(lines('bayes')[1:], [4, 3, 0, 0, 0], atol=1e-9)  # d − C
   noisy = sizes.get_config('gru', 'noisy', 'zero')
   assert measure.exact_baseline('bayes', noisy, 6) == pytest.approx(0.268, abs=2e-4)
-  sparse = sizes.get_config('gru', 'sparse', 'zero')
-  assert measure.exact_baseline('zero', sparse, 12) == pytest.approx(2)  # nonzero
+  for name in 'sparse', 'tree':
+    config = sizes.get_config('gru', name, 'zero')
+    squares = build_task(config).sample(jax.random.key(0), 20_000).y_query ** 2
+    risk = measure.exact_baseline('zero', config, 12)
+    assert abs(squares.mean() - risk) < 4 * squares.std() / math.sqrt(20_000)
+    assert risk == {'sparse': pytest.approx(2), 'tree': 1}[name]
   unknown = ('nearest_neighbours', 'prior'), ('zero', 'logistic'), ('bayes', 'sparse')
   for name, task in unknown:
     config = sizes.get_config('gru', task, 'zero')

@@ -23,7 +23,7 @@ from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.curves import sample_losses
 from zoo.studies.atlas.results import EXACT, SAMPLED, Row
-from zoo.tasks import LinearRegression, SparseRegression
+from zoo.tasks import DecisionTree, LinearRegression, SparseRegression
 from zoo.tasks.baselines import Zero
 from zoo.tasks.linear_regression import covers
 from zoo.theory.exact import known_risk
@@ -105,11 +105,13 @@ def baselines(config: Config, name: str) -> list[Row]:
 
 
 def exact_baseline(name: str, config: Config, length: int) -> float:
-  """The risk of a baseline on linear regression after some number of examples.
+  """The risk of a baseline after some number of examples, by a formula.
 
   NaN if it is known less well than to 1e-3, or not at all.
   """
   task = _at_length(config, max(length, 1))
+  if name == 'zero' and isinstance(task, DecisionTree):
+    return 1.0  # the values of leaves are N(0, 1)
   if name in ('zero', 'gd'):  # whose risks depend on no higher moments of w
     task = _with_same_moments(task)
   if not covers(task):
