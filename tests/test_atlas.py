@@ -166,6 +166,17 @@ def test_a_guess_is_compared_with_the_guess_zero_by_seed():
   assert lost[2] == 'it predicts one number'
 
 
+def test_guesses_are_compared_after_the_same_number_of_steps():
+  """Longer training of one of the two is no effect of the guess."""
+  zero = [_row('gru', [4.0, 4.2], steps=100), _row('gru', [3.0, 3.3], steps=200)]
+  guess = [_row('gru', [3.9, 4.0], 'residual', steps=100)]
+  for rows in zero + guess, guess + zero:
+    (found,) = results.changes(rows)
+    assert found.loss.mean == pytest.approx(-0.15)
+    assert found.share.mean == pytest.approx(-0.15 / 4.1)
+  assert not results.changes([*zero, _row('gru', [1.0], 'residual', steps=400)])
+
+
 def test_the_share_of_what_is_not_learned():
   rows = rows_of_all_kinds()
   scale = results.scale_of(rows, ('prior', 4))

@@ -29,8 +29,9 @@ ABOUT = {  # the title and the caption of each picture
   ),
   'atlas_guesses': (
     'What a guess changes',
-    'Differences are paired by seed and prompt; bars are 95 % intervals over seeds. '
-    'The first row has the mean over all models, whose interval is over models.',
+    'Differences after the same number of steps, paired by seed and prompt; bars are '
+    '95 % intervals over seeds. The first row has the mean over all models, whose '
+    'interval is over models.',
   ),
   'atlas_contexts': (
     'By the context length of training',

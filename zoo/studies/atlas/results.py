@@ -168,7 +168,7 @@ def scale_of(rows: Sequence[Row], prompts: tuple[str, int]) -> Scale:
 
 
 class Change(NamedTuple):
-  """The effect of a guess: a cell, and the same cell with the guess 0."""
+  """The effect of a guess: a cell, and one trained as long with the guess 0."""
 
   row: Row
   reference: Row
@@ -187,14 +187,22 @@ class Change(NamedTuple):
 
 
 def changes(rows: Sequence[Row]) -> list[Change]:
-  """The effect of each guess on each model that was also trained with the guess 0."""
-  by_cell = {row.cell: row for row in last_budgets(rows) if row.known == TRAINED}
+  """The effect of each guess on each model that was also trained with the guess 0.
+
+  Both are taken after the largest number of steps that both had time for.
+  """
+  budgets: dict[tuple[str, str, str, int], dict[int, Row]] = {}
+  for row in rows:
+    if row.known == TRAINED:
+      budgets.setdefault(row.cell, {})[row.steps] = row
   found = []
-  for cell, row in by_cell.items():
-    zero = by_cell.get((row.model, row.task, 'zero', row.context_length))
-    finite = zero is not None and np.isfinite([*row.losses, *zero.losses]).all()
-    if zero is not None and zero.cell != cell and finite:
-      found.append(Change(row, zero))
+  for cell, of in budgets.items():
+    zero = budgets.get((cell[0], cell[1], 'zero', cell[3]), {})
+    steps = max(of.keys() & zero.keys(), default=None)
+    if cell[2] == 'zero' or steps is None:
+      continue
+    if np.isfinite([*of[steps].losses, *zero[steps].losses]).all():
+      found.append(Change(of[steps], zero[steps]))
   raw = [_p_value(one) for one in found]
   known = iter(holm([one for one in raw if not math.isnan(one)]))
   adjusted = [one if math.isnan(one) else next(known) for one in raw]
