@@ -46,6 +46,13 @@ def is_exhausted(error: BaseException) -> bool:
   )
 
 
+def not_installed(package: object, needs: str, extra: str) -> UserError:
+  """The error for what needs a package of an extra, e.g. 'language models need'."""
+  return UserError(
+    f"{package} is not installed; {needs} pip install 'icl-zoo[{extra}]'"
+  )
+
+
 def unknown_name(
   kind: str, name: object, known: Iterable[str], elsewhere: Iterable[str] = ()
 ) -> UserError:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from absl import logging
 
-from zoo.core.errors import UserError
+from zoo.core.errors import not_installed
 from zoo.evaluation_sets.sets import (
   SPECS,
   VERSION,
@@ -28,9 +28,7 @@ except ModuleNotFoundError as error:
   extra = 'tensorflow_datasets', 'array_record', 'importlib_resources'
   if error.name is None or error.name.partition('.')[0] not in extra:
     raise
-  raise UserError(
-    f"{error.name} is not installed; evaluation sets need pip install 'icl-zoo[data]'"
-  ) from None
+  raise not_installed(error.name, 'evaluation sets need', 'data') from None
 
 
 class IclLinearRegression(tfds.core.GeneratorBasedBuilder):

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from zoo.core.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError, not_installed
 
 _Kind = TypeVar('_Kind')
 
@@ -66,9 +66,7 @@ def _of_extra(extra: str, scheme: str) -> Any:
     return importlib.import_module(f'zoo.host.{extra}')
   except ModuleNotFoundError as error:
     name = str(error.name).partition('.')[0]
-    raise UserError(
-      f"{name} is not installed; {scheme} needs pip install 'icl-zoo[{extra}]'"
-    ) from error
+    raise not_installed(name, f'{scheme} needs', extra) from error
 
 
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -10,7 +10,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from zoo.core.errors import UserError
+from zoo.core.errors import not_installed
 
 if TYPE_CHECKING:
   from zoo.llm.language_model import LanguageModel
@@ -36,6 +36,4 @@ def of_extra(name: str) -> Any:
   except ModuleNotFoundError as error:
     if error.name not in _EXTRA:
       raise
-    raise UserError(
-      f"{error.name} is not installed; language models need pip install 'icl-zoo[llm]'"
-    ) from None
+    raise not_installed(error.name, 'language models need', 'llm') from None

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from zoo.core.errors import UserError
+from zoo.core.errors import not_installed
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.measure.predict import predict
@@ -20,10 +20,7 @@ try:
   from sklearn.metrics import r2_score
   from sklearn.utils.validation import check_is_fitted, validate_data
 except ModuleNotFoundError as error:
-  raise UserError(
-    'scikit-learn is not installed; zoo.Regressor needs pip install '
-    "'icl-zoo[baselines]'"
-  ) from error
+  raise not_installed('scikit-learn', 'zoo.Regressor needs', 'baselines') from error
 
 
 class Regressor(RegressorMixin, BaseEstimator):

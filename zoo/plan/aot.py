@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from zoo.config.memory import GIB
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import Config, mesh_shape, validate
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, not_installed
 from zoo.core.tables import format_table
 from zoo.training.trainer import make_program, on_mesh
 
@@ -221,9 +221,7 @@ def _devices(topology: str, slices: int = 1) -> list[Any]:
       f'known: {known}'
     )
   if importlib.util.find_spec('libtpu') is None:
-    raise UserError(
-      "libtpu, which compiles for TPUs, is not installed; pip install 'icl-zoo[tpu]'"
-    )
+    raise not_installed('libtpu', 'compiling for TPUs needs', 'tpu')
   # Without these, libtpu would warn that there is no TPU, and a second process could
   # not load it.
   os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from zoo.core.errors import UserError
+from zoo.core.errors import not_installed
 from zoo.core.protocols import Predictor
 from zoo.core.values import size, value
 from zoo.tasks.base import FunctionClass, register_task
@@ -115,8 +115,6 @@ class Boosting(_Trees):
 def _import(name: str) -> Any:
   try:
     return importlib.import_module(name)
-  except ModuleNotFoundError as error:
-    raise UserError(
-      f'scikit-learn is not installed ({error}); the baselines boosting and '
-      "greedy_tree need pip install 'icl-zoo[baselines]'"
-    ) from None
+  except ModuleNotFoundError:
+    needs = 'the baselines boosting and greedy_tree need'
+    raise not_installed('scikit-learn', needs, 'baselines') from None
