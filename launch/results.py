@@ -5,7 +5,7 @@
 
 docs/results has what a run has found, as CSV: `baselines.csv` of `benchmarks.baselines`
 and `atlas.csv` of `launch.atlas`, whose pictures are put between the comments `atlas`
-of docs/results.md and docs/gallery.md.
+of docs/results.md.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
       for name in figures
     )
     link = '[results/atlas.txt](results/atlas.txt) has the numbers of all cells.\n'
-    for page in docs / 'results.md', docs / 'gallery.md':
-      text = f'<!-- atlas -->\n{atlas.summary(rows)} {link}\n{shown}<!-- /atlas -->'
-      parts = re.split('<!-- atlas -->.*<!-- /atlas -->', read_text(page), flags=re.S)
-      made[page] = text.join(parts).encode()
+    page = docs / 'results.md'
+    text = f'<!-- atlas -->\n{atlas.summary(rows)} {link}\n{shown}<!-- /atlas -->'
+    parts = re.split('<!-- atlas -->.*<!-- /atlas -->', read_text(page), flags=re.S)
+    made[page] = text.join(parts).encode()
   return made
 
 
