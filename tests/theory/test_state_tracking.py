@@ -59,8 +59,11 @@ def test_without_negative_eigenvalues_the_sign_is_lost():
   model = state_tracking.parity(_LENGTH, negative_eigenvalues=False)
   logits = np.asarray(predict_all(model, prompt))
   gaps = logits[..., 0] - logits[..., 1]
-  assert np.abs(gaps[:, 0]).min() > 1
-  assert np.all(gaps * np.sign(gaps[:, :1]) >= 0)  # as at the first token
+  first = gaps[:, :1]
+  assert np.abs(first).min() > 1
+  # β = 1 leaves 0; the sign of what rounding makes of it depends on the machine.
+  rounding = np.finfo('f').eps * np.abs(first)
+  assert np.all(gaps * np.sign(first) >= -rounding)  # as at the first token
   read = np.cumsum(symbols[:, 1:], axis=1) > 0  # a one after the first token
   assert np.abs(gaps[:, 1:][read]).max() < 0.01
   right = (gaps < 0) == _states(task, symbols)
