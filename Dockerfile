@@ -3,7 +3,7 @@
 #
 #   docker build --build-arg EXTRA=tpu --tag icl-zoo:tpu .
 #   docker run --rm --volume "$PWD/runs:/runs" icl-zoo:tpu \
-#       main --config=yq_lsa --workdir=/runs/yq_lsa
+#       main --config=configs/yq_lsa.py --workdir=/runs/yq_lsa
 #
 # EXTRA is cpu, tpu or cuda13; for GPUs add --gpus=all, on a TPU VM --privileged
 # --network=host. A workdir may also be in a bucket: --workdir=gs://bucket/runs/yq_lsa.

@@ -1,57 +1,32 @@
-"""Configs: one for each model, and files that set more than a model."""
+"""Configs: one file for each model, and files that set more than a model."""
 
-import functools
 import importlib
 import pathlib
-import sys
-import types
-from typing import TYPE_CHECKING
+from typing import Any
 
-from configs import models
-from zoo.config.schema import Config
-from zoo.core import registry
+from zoo.core.errors import check_name
 
 _HERE = pathlib.Path(__file__).parent
-_PARTS = '__init__', 'benchmarks', 'defaults', 'models'  # not configs themselves
+# What configs are made of, and the cells of launch.atlas.
+_PARTS = '__init__', 'common', 'defaults'
 
 
 def names() -> list[str]:
   """The names of all configs, such as `yq_lsa` and `llm/smollm2`."""
   files = [path for path in _HERE.rglob('*.py') if path.stem not in _PARTS]
-  others = {path.relative_to(_HERE).with_suffix('').as_posix() for path in files}
-  return sorted({*registry.models.names(), *others})
+  return sorted(path.relative_to(_HERE).with_suffix('').as_posix() for path in files)
 
 
-def get_config(name: str, variant: str = '') -> Config:
-  """The config of that name, in a variant; raises UserError for an unknown one."""
-  if name in registry.models.names() or name not in names():
-    return models.get_config(name, variant)
-  return _module(name).get_config(*[variant] if variant else [])
+def get_config(name: str, variant: str = '') -> Any:
+  """What `get_config(variant)` of configs/NAME.py returns; raises UserError."""
+  module = importlib.import_module(_module(name))
+  return module.get_config(*[variant] if variant else [])
 
 
 def about(name: str) -> str:
-  """What a config trains, and what that reaches."""
-  if name in models.ABOUT:
-    return models.ABOUT[name]
-  of = registry.models.get(name) if name in registry.models.names() else _module(name)
-  return of.__doc__ or '\n'
+  """What a config trains, and what that reaches: the docstring of its file."""
+  return importlib.import_module(_module(name)).__doc__ or '\n'
 
 
-def _module(name: str) -> types.ModuleType:
-  return importlib.import_module(f'configs.{name.replace("/", ".")}')
-
-
-def _of_model(name: str) -> types.ModuleType:
-  """The config of a model as if it had a file, `configs.yq_lsa.get_config('smoke')`."""
-  module = types.ModuleType(f'{__name__}.{name}', models.ABOUT[name])
-  module.get_config = functools.partial(models.get_config, name)  # pyright: ignore
-  return module
-
-
-if TYPE_CHECKING:  # for type checkers, to which the names below are unknown
-
-  def __getattr__(name: str) -> types.ModuleType: ...
-
-
-for _name in models.ABOUT:  # `import configs.yq_lsa` as well as `from configs import`
-  globals()[_name] = sys.modules[f'{__name__}.{_name}'] = _of_model(_name)
+def _module(name: str) -> str:
+  return f'configs.{check_name("config", name, names()).replace("/", ".")}'

@@ -29,13 +29,16 @@ No power of two divides an axis of the arrays (513 = 27 · 19), so `fsdp` pads t
 with zeros, to the same number on each device.
 """
 
-from configs import models
-from zoo.config.schema import Config
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import multi_head_lsa
 
 
-def get_config() -> Config:
+def get_config() -> ConfigDict:
   """The config of multi_head_lsa at d = 512."""
-  config = models.get_config('multi_head_lsa')
+  config: Any = multi_head_lsa.get_config()
   config.task.num_features = config.task.context_length = 512
   config.model.num_heads = 513
   config.model.init_scale = 0.0085  # 0.1 (10 / d)^(5/8)

@@ -19,6 +19,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 import zoo
+from launch import config_flag
 from launch.compiled import keep_compiled_programs
 from zoo.core.errors import (
   InUseError,
@@ -101,12 +102,22 @@ def parse(argv: list[str]) -> list[str]:
   try:
     for name in _modules(argv):
       _import(name)
+    argv = config_flag.with_config_file(argv)
     return FLAGS(argv)
   except SystemExit:  # absl treats --help as a failure
     sys.exit(0)
-  except Exception as error:
-    cause = error.__context__  # absl replaces the message
-    _exit(2, cause if isinstance(cause, UserError) else error)
+  except (AttributeError, KeyError):  # as ml_collections says that a field is unknown
+    if unknown := config_flag.unknown_field(argv):
+      _exit(2, unknown)
+    raise
+  except (UserError, flags.Error) as error:
+    original = config_flag.raised_by_file(error)
+    if original is None:
+      cause = error.__context__  # absl replaces the message
+      _exit(2, cause if isinstance(cause, UserError) else error)
+    if isinstance(original, UserError):
+      _exit(2, original)
+    raise original from original.__cause__  # with the lines of the user's file
 
 
 def call(main: Main, arguments: list[str], takes_names: bool = False) -> None:

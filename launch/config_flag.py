@@ -1,49 +1,79 @@
-"""The flag --config: a file or a config of the library, and a flag for each field."""
+"""The flag --config: a config file, and a flag for each field of its config.
 
-import functools
+It is that of ml_collections: `--config=FILE:VARIANT` calls `get_config(VARIANT)` of the
+file, and `--config.train.num_steps=200` sets a field of what that returns.
+"""
+
 import pathlib
 import re
-import runpy
-import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
-from ml_collections.config_dict import placeholder
 
-import configs
-from launch import cli
-from zoo.core import registry
-from zoo.core.classes import from_zoo
-from zoo.core.errors import UserError, nearest, unknown_name
+from zoo.core.errors import UserError, nearest
 from zoo.host.files import user_path
 
 FLAGS = flags.FLAGS
 # The flag belongs to the module that calls `define`.
 flags.disclaim_key_flags()
 
+_HOME = pathlib.Path(__file__).resolve().parents[1]  # of configs/
+
+
+class _OrNone(flags.ArgumentParser):
+  """A parser of fields that also takes None, which turns an optional field off."""
+
+  def __init__(self, parser: flags.ArgumentParser):
+    self._parser = parser
+
+  def parse(self, argument: Any) -> Any:
+    if argument == 'None':
+      return None
+    try:
+      return self._parser.parse(argument)
+    except ValueError:
+      raise ValueError(f'it must be of the type {self._parser.flag_type()}') from None
+
+
+config_flags.register_flag_parser_for_type(bool, _OrNone(flags.BooleanParser()))
+config_flags.register_flag_parser_for_type(int, _OrNone(flags.IntegerParser()))
+config_flags.register_flag_parser_for_type(float, _OrNone(flags.FloatParser()))
+
 
 def define(help_text: str) -> flags.FlagHolder[ConfigDict]:
   """Defines --config, with a flag for each field: --config.section.field=value."""
-  holder = config_flags.DEFINE_config_file(
+  return config_flags.DEFINE_config_file(
     'config',
     help_string=f'{help_text} Set a field with --config.section.field=value; the value '
     'None turns an optional one off.',
   )
-  FLAGS['config'].parser = cli.Parser(config_file)
-  return holder
 
 
 def get(flag: flags.FlagHolder[ConfigDict]) -> Any:
   """The config that the flag names; which fields it has depends on the command.
 
-  Raises UserError if the flag is missing.
+  Raises UserError if the flag is missing, if its file returns something else, or if a
+  flag replaces a whole section.
   """
   if not flag.present:
     raise UserError(f'--{flag.name} is missing; try --{flag.name}=configs/yq_lsa.py')
-  return flag.value
+  config = flag.value
+  if not isinstance(config, ConfigDict):
+    path = config_flags.get_config_filename(FLAGS[flag.name])
+    raise UserError(
+      f'get_config() of {path} returned {config!r}; it must return a ConfigDict'
+    )
+  for field, value in config_flags.get_override_values(FLAGS[flag.name]).items():
+    if isinstance(value, ConfigDict) and field != 'model.mixer_options':
+      raise UserError(
+        f'--config.{field} would replace a whole section; set its fields one by one, '
+        f'--config.{field}.FIELD=VALUE'
+      )
+  return config
 
 
 def run_name(flag: flags.FlagHolder[ConfigDict]) -> str:
@@ -52,94 +82,87 @@ def run_name(flag: flags.FlagHolder[ConfigDict]) -> str:
   return '-'.join([pathlib.Path(path).stem, *variant])
 
 
-def _or_none(parser: flags.ArgumentParser) -> cli.Parser:
-  """A parser of fields that also takes None, which turns an optional field off."""
+def with_config_file(argv: Sequence[str]) -> list[str]:
+  """The arguments, in which --config names a file that exists.
 
-  def parse(text: Any) -> Any:
-    if text == 'None':
-      return None
-    try:
-      return parser.parse(text)
-    except ValueError:
-      raise ValueError(f'it must be of the type {parser.flag_type()}') from None
-
-  return cli.Parser(parse)
-
-
-config_flags.register_flag_parser_for_type(bool, _or_none(flags.BooleanParser()))
-config_flags.register_flag_parser_for_type(int, _or_none(flags.IntegerParser()))
-config_flags.register_flag_parser_for_type(float, _or_none(flags.FloatParser()))
+  From any folder, `configs/yq_lsa.py` is the file that ships, unless the folder has
+  such a file itself. Raises UserError if there is none.
+  """
+  arguments = list(argv)
+  for i, argument in enumerate(argv):
+    if argument in ('--config', '-config') and i + 1 < len(argv):
+      arguments[i + 1] = _existing(argv[i + 1])
+    elif match := re.fullmatch('(--?config=)(.*)', argument, re.DOTALL):
+      arguments[i] = match[1] + _existing(match[2])
+  return arguments
 
 
-def config_file(argument: str) -> ConfigDict:
-  """Loads `FILE` or `FILE:VARIANT`, and locks the result of its `get_config`."""
-  name, *variant = argument.split(':', 1)
-  get_config = _found(name)
-  with cli.own_code(f'the config file {name}'):
-    config = get_config(*variant)
-  if not isinstance(config, ConfigDict):
-    raise UserError(
-      f'get_config() of {name} returned {config!r}; it must return a ConfigDict'
-    )
-  config.lock()
-  for argument in FLAGS.read_flags_from_files(sys.argv[1:], force_gnu=False):
-    if found := re.match(r'--?(?:no)?(config\.[^=]*)', argument):
-      _check_field(config, found[1])
-  return config
-
-
-def _check_field(config: ConfigDict, field: str) -> None:
-  """Raises UserError for a field that a config lacks, and adds an option of mixers."""
-  node: Any = config
-  _, *names = field.split('.')
-  for i, name in enumerate(names):
-    holder = '.'.join(('config', *names[:i]))
-    if not isinstance(node, ConfigDict):
-      raise UserError(f'unknown field {field!r}: {holder} has no fields')
-    if name not in node:
-      if holder != 'config.model.mixer_options':
-        every = flatten_dict(config.to_dict(), sep='.')
-        raise unknown_name(
-          *('field', field, [f'{holder}.{key}' for key in node]),
-          [f'config.{key}' for key in every],
-        )
-      with node.unlocked():
-        node[name] = placeholder(object)
-    node = node[name]
-
-
-def _found(name: str) -> Callable[..., object]:
-  """The `get_config` of a file, or of a config of the library by its name or path."""
-  if not name:
+def _existing(text: str) -> str:
+  """`FILE` or `FILE:VARIANT`, with the path at which the file is."""
+  if not text:
     raise UserError('--config is empty; try --config=configs/yq_lsa.py')
+  name, colon, variant = text.partition(':')
   path = user_path(name)
-  if path.is_file():
-    return functools.partial(_run_file, path)
-  known = {one: one for one in configs.names()}
-  known |= {f'configs/{one}.py': one for one in known}
-  # Also a path of the library, from another folder.
-  home, whole = pathlib.Path(configs.__file__).resolve().parents[1], path.resolve()
-  inside = whole.relative_to(home) if whole.is_relative_to(home) else path
-  for spelled in path.as_posix(), inside.as_posix():
-    if spelled in known:
-      return functools.partial(configs.get_config, known[spelled])
-  files = path.parent.glob('*.py') if inside is path else ()
-  near = nearest(inside.as_posix(), [*known, *map(str, files)])
-  hint = f'; did you mean {near}?' if near else ''
-  models, tasks = registry.models, registry.tasks
-  if name in tasks.names():
-    hint = (
-      f', but a task has this name; try --config=configs/transformer.py:task={name}'
-    )
-  elif own := [one for one in models.names() if not from_zoo(models.get(one))]:
-    hint += f'; the models of --import are {", ".join(own)}'
+  for place in path, _HOME / path:
+    if place.is_file():
+      return f'{place}{colon}{variant}'
+  shipped = [path.relative_to(_HOME) for path in _HOME.glob('configs/**/*.py')]
+  by_name = {path.stem: str(path) for path in shipped}
+  near = by_name.get(path.stem) or nearest(
+    str(path), [*map(str, path.parent.glob('*.py')), *by_name.values()]
+  )
   what = 'is not a file' if path.exists() else 'does not exist'
+  hint = f'; did you mean {near}?' if near else ''
   raise UserError(f'the config file {path} {what}{hint}')
 
 
-def _run_file(path: pathlib.Path, *variant: str) -> object:
-  """Runs a file, of which nothing is left in the folder, and its `get_config`."""
-  defined = runpy.run_path(str(path), run_name='config')
-  if 'get_config' not in defined:
-    raise AttributeError('it defines no get_config()')
-  return defined['get_config'](*variant)
+def unknown_field(argv: Sequence[str]) -> UserError | None:
+  """The error for the first flag whose field the config of --config lacks, if any."""
+  arguments = FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
+  files = [match[1] for one in arguments if (match := re.match('--?config=(.*)', one))]
+  config = FLAGS['config'].parser.parse(files[-1]) if files else None
+  if not isinstance(config, ConfigDict):
+    return None
+  known = [f'config.{field}' for field in flatten_dict(config.to_dict(), True, sep='.')]
+  for argument in arguments:
+    match = re.match(r'--?(?:no)?(config\.[^=]*)', argument)
+    if match is None or any(f'{one}.'.startswith(f'{match[1]}.') for one in known):
+      continue
+    if match[1].startswith('config.model.mixer_options.'):
+      return UserError(
+        f'unknown field {match[1]!r}; options are given as a dictionary, '
+        '--config.model.mixer_options="{\'state_size\': 32}"'
+      )
+    return _unknown(match[1], known)
+  return None
+
+
+def _unknown(field: str, known: Sequence[str]) -> UserError:
+  """The error for an unknown field, with the fields of what holds it."""
+  holder = field
+  while not any(one.startswith(f'{holder}.') for one in known):
+    holder = holder.rpartition('.')[0]
+  fields = {
+    one.removeprefix(f'{holder}.').split('.')[0]
+    for one in known
+    if one.startswith(f'{holder}.')
+  }
+  near = nearest(field, known)
+  hint = f'; did you mean {near!r}?' if near else ''
+  return UserError(
+    f'unknown field {field!r}; {holder} has {", ".join(sorted(fields))}{hint}'
+  )
+
+
+def raised_by_file(error: BaseException) -> BaseException | None:
+  """What the config file raised, which ml_collections and absl put into another error.
+
+  None if it was not the file that failed.
+  """
+  found, cause = None, error.__context__
+  while cause is not None:
+    places = traceback.extract_tb(cause.__traceback__)
+    if any(place.filename == config_flags.config_flags.__file__ for place in places):
+      found = cause
+    cause = cause.__context__
+  return found

@@ -45,12 +45,6 @@ _INIT_FROM = flags.DEFINE_string(
   'Run, checkpoint or saved model from whose weights training starts; it may be of '
   'another task or optimizer. The same as --config.train.init_from.',
 )
-_SHOW_CONFIG = flags.DEFINE_bool(
-  'show_config',
-  False,
-  'Print the fields of the config, each with its value, range, default and meaning, '
-  'and train nothing.',
-)
 _PROFILE = flags.DEFINE_string(
   'profile',
   None,
@@ -77,10 +71,6 @@ def main() -> None:
   config = config_flag.get(_CONFIG)
   if _INIT_FROM.value is not None:
     config.train.init_from = _INIT_FROM.value
-  if _SHOW_CONFIG.value:
-    from launch.fields import shown
-
-    return print(shown(config))
   default = pathlib.Path('checkpoints/runs', config_flag.run_name(_CONFIG))
   workdir = _WORKDIR.value or default
   profile = _steps_to_trace()

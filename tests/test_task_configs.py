@@ -1,13 +1,13 @@
 """Every task has a part of a config, with the arguments of its constructor."""
 
 import importlib
+import pathlib
 
 import numpy as np
 import pytest
 
-import configs
 import zoo
-from configs import defaults
+from configs import common
 from tests.compare import refuses
 from zoo.config import schema
 from zoo.config.validation import build_task
@@ -20,7 +20,7 @@ def test_the_section_of_a_task_has_its_fields_and_their_defaults(name):
   section = schema.section('task', name).to_dict()
   assert section.pop('name') == name
   assert section.keys() == registry.tasks.parameters(name).keys()
-  config = defaults.get_config(f'smoke,task={name}')
+  config = common.with_variant(common.get_config(), f'smoke,task={name}')
   # Table 1 of the paper has a prior mean of 2, which is no default of the task.
   mean = {'prior_mean': 2.0} if name == 'linear_regression' else {}
   assert build_task(config) == zoo.create_task(name, **section | mean)
@@ -28,7 +28,7 @@ def test_the_section_of_a_task_has_its_fields_and_their_defaults(name):
 
 
 def test_a_vector_may_be_given_for_a_number():
-  config = defaults.get_config('smoke')
+  config = common.get_config()
   config.task.prior_mean = [0.5] * 10
   config.task.prior_covariance = [
     [2.0 * (i == j) for i in range(10)] for j in range(10)
@@ -65,11 +65,33 @@ def test_a_task_of_ones_own_has_the_fields_of_its_constructor(register):
 )
 def test_a_mistake_in_a_variant_is_one_line(variant, said):
   with refuses(said):
-    defaults.get_config(variant)
+    common.with_variant(common.get_config(), variant)
 
 
-def test_the_config_of_a_model_is_imported_like_a_file():
-  module = importlib.import_module('configs.yq_lsa')
-  assert module is vars(configs)['yq_lsa']
-  config = module.get_config('smoke')
-  assert (config.model.name, config.train.num_steps) == ('yq_lsa', 20)
+@pytest.mark.parametrize('name', sorted({*zoo.list_models()}))
+def test_the_file_of_a_model_has_the_fields_of_its_class(name):
+  """A field that a file lacks could not be set by a flag."""
+  config = importlib.import_module(f'configs.{name}').get_config('smoke')
+  assert pathlib.Path(f'configs/{name}.py').is_file()
+  section, own = schema.section('model', name), config.model
+  assert own.keys() == section.keys()
+  assert [own.get_type(key) for key in own] == [section.get_type(key) for key in own]
+  # Its own number, which the README's picture has; everything else is the default.
+  differing = {key for key in own if own.to_dict()[key] != section.to_dict()[key]}
+  assert differing == ({'num_heads'} if name == 'multi_head_lsa' else set())
+  assert (config.model.name, config.train.num_steps) == (name, 20)
+
+
+def test_the_common_file_has_every_field_and_its_default():
+  config, known = common.get_config(), schema.default_config()
+  assert config.keys() == known.keys()
+  for section in {*known.keys()} - {'model', 'task'}:
+    if section == 'seed':
+      assert config.seed == known.seed
+      continue
+    of, default = config[section], known[section]
+    assert of.to_dict() == default.to_dict()
+    assert [of.get_type(key) for key in of] == [default.get_type(key) for key in of]
+  task, default = config.task, schema.section('task', 'linear_regression')
+  assert task.keys() == default.keys()
+  assert [task.get_type(key) for key in task] == [default.get_type(key) for key in task]

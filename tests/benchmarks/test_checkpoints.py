@@ -14,7 +14,7 @@ import pytest
 import configs
 import zoo
 from benchmarks import checkpoints
-from configs import defaults
+from configs import common
 from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.marks import mostly_full
@@ -52,7 +52,7 @@ def opened(name: str) -> tuple[dict[str, Any], Any]:
   config: Any = saved.config
   config = config.copy_and_resolve_references()
   with config.unlocked():  # where to compute each launch says by itself
-    config.mesh = defaults.get_config().mesh
+    config.mesh = common.get_config().mesh
   validate(config)
   assert saved.config.to_dict() == card['config']
   assert (saved.step, saved.config.seed) == (card['step'], card['seed'])

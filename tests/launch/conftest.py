@@ -40,12 +40,12 @@ class TwoOutputs(zoo.tasks.FunctionClass):
 
 """
 _CONFIG = """
-from configs import defaults
+from configs import common
 
 def get_config(variant=''):
-  config = defaults.get_config(variant)
+  config = common.get_config()
   config.model.name = 'own_model'
-  return config
+  return common.with_variant(config, variant)
 """
 
 

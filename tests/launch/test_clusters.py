@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from configs import multi_head_lsa
+import configs
 from tests.launch.processes import (
   ROOT,
   bound,
@@ -233,7 +233,7 @@ def test_submitit_trains_the_parts_of_a_sweep(tmp_path, cache, by_hand, monkeypa
   submitit = pytest.importorskip('submitit')
   for name, value in environment(cache).items():
     monkeypatch.setenv(name, value)
-  config = multi_head_lsa.get_config('smoke')
+  config = configs.get_config('multi_head_lsa', 'smoke')
   config.train.num_steps = 20
   points = sweeps.grid({'task.prior_mean': [0, 1, 2, 3]})
   train = functools.partial(sweeps.sweep, config, points, tmp_path / 'sweep')

@@ -6,20 +6,23 @@ import pytest
 from absl import flags
 
 from launch import cli, config_flag
+from tests.launch.processes import ROOT
+
+CONFIGS = '--config=configs'
 
 
 @pytest.fixture
 def parsed(monkeypatch, request):
   """The config that arguments of a command make."""
   values = flags.FlagValues()
-  monkeypatch.setattr(cli, 'FLAGS', values)
+  for module in cli, config_flag:
+    monkeypatch.setattr(module, 'FLAGS', values)
 
   def parse(*arguments):
     for name in list(values):
       delattr(values, name)
     flags.DEFINE_list('import', [], '', flag_values=values)
     config_flag.config_flags.DEFINE_config_file('config', flag_values=values)
-    values['config'].parser = cli.Parser(config_flag.config_file)
     argv = ['launch.main', *arguments]
     monkeypatch.setattr(sys, 'argv', argv)
     cli.parse(argv)
@@ -30,7 +33,7 @@ def parsed(monkeypatch, request):
 
 def test_warm_up_is_a_tenth_of_the_steps_that_are_set(parsed):
   def warmup(*arguments):
-    return parsed('--config=transformer', *arguments).optimizer.warmup_steps
+    return parsed(f'{CONFIGS}/transformer.py', *arguments).optimizer.warmup_steps
 
   assert warmup() == 200
   assert warmup('--config.train.num_steps=300') == 30
@@ -41,15 +44,15 @@ def test_warm_up_is_a_tenth_of_the_steps_that_are_set(parsed):
 
 def test_none_sets_a_field_back_and_a_later_flag_wins(parsed):
   clip = '--config.optimizer.clip_norm'
-  config = parsed('--config=transformer', f'{clip}=None')
+  config = parsed(f'{CONFIGS}/transformer.py', f'{clip}=None')
   assert config.optimizer.clip_norm is None
-  assert parsed('--config=lsa', f'{clip}=2').optimizer.clip_norm == 2.0
-  twice = parsed('--config=lsa', f'{clip}=None', f'{clip}=2')
+  assert parsed(f'{CONFIGS}/lsa.py', f'{clip}=2').optimizer.clip_norm == 2.0
+  twice = parsed(f'{CONFIGS}/lsa.py', f'{clip}=None', f'{clip}=2')
   assert twice.optimizer.clip_norm == 2.0
-  twice = parsed('--config=lsa', f'{clip}=2', f'{clip}=None')
+  twice = parsed(f'{CONFIGS}/lsa.py', f'{clip}=2', f'{clip}=None')
   assert twice.optimizer.clip_norm is None
   looped = parsed(
-    '--config=transformer:looped', '--config.model.num_trained_loops=None'
+    f'{CONFIGS}/transformer.py:looped', '--config.model.num_trained_loops=None'
   )
   assert looped.model.num_trained_loops is None
   assert looped.model.num_loops == 20
@@ -58,10 +61,10 @@ def test_none_sets_a_field_back_and_a_later_flag_wins(parsed):
 def test_every_option_that_the_documents_name_can_be_set(parsed):
   model = '--config.model'
   config = parsed(
-    *('--config=transformer', f'{model}.guess=fixed', f'{model}.guess_bias=0.5'),
+    *(f'{CONFIGS}/transformer.py', f'{model}.guess=fixed', f'{model}.guess_bias=0.5'),
     *(f'{model}.guess_weights=(1,2,3,4,5)', f'{model}.hidden_features=7'),
     *(f'{model}.num_loops=3', f'{model}.num_trained_loops=2'),
-    *(f'{model}.mixer=mamba,softmax', f'{model}.mixer_options.state_size=8'),
+    *(f'{model}.mixer=mamba,softmax', f"{model}.mixer_options={{'state_size': 8}}"),
   )
   found = config.model.to_dict()
   assert found['guess_weights'] == (1, 2, 3, 4, 5)
@@ -82,16 +85,32 @@ def test_too_little_memory_without_a_config_is_one_line(call, monkeypatch):
   assert 'context_length' in line
 
 
-def test_a_config_is_shown_with_what_its_fields_mean(call, tmp_path, monkeypatch):
+def test_a_copy_of_a_config_file_trains_with_the_number_that_was_changed(
+  parsed, tmp_path, monkeypatch
+):
+  text = (ROOT / 'configs' / 'yq_lsa.py').read_text()
+  changed = text.replace('learning_rate = 5e-3', 'learning_rate = 1e-3')
+  assert changed != text
+  (tmp_path / 'mine.py').write_text(changed)
   monkeypatch.chdir(tmp_path)
-  rate = '--config.optimizer.learning_rate=0.01'
-  answer = call('main', '--config=transformer', rate, '--show_config')
-  assert answer.code == 0
-  assert not list(tmp_path.iterdir())
-  lines = answer.out.splitlines()
-  at = lines.index('optimizer.learning_rate=0.01')
-  assert lines[at + 1] == '    > 0; default 0.005'
-  assert lines[at + 2] == '    The peak of the schedule.'
-  assert 'model.mixer=softmax' in lines
-  assert 'task.noise_std=0' in lines
-  assert max(map(len, lines)) <= 100
+  shipped, copy = parsed(f'{CONFIGS}/yq_lsa.py'), parsed('--config=mine.py')
+  assert (shipped.optimizer.learning_rate, copy.optimizer.learning_rate) == (5e-3, 1e-3)
+  copy.optimizer.learning_rate = 5e-3
+  assert copy == shipped
+
+
+@pytest.mark.parametrize(
+  ('line', 'error'),
+  [
+    ('1 / 0', ZeroDivisionError),
+    ("raise ValueError('mine')", ValueError),  # which ml_collections and absl replace
+    ('common.get_config().trian', AttributeError),  # as for an unknown flag
+  ],
+)
+def test_an_error_in_a_config_file_keeps_its_lines(parsed, tmp_path, line, error):
+  file = tmp_path / 'mine.py'
+  text = 'from configs import common\n\n\ndef get_config():\n'
+  file.write_text(f'{text}  {line}\n')
+  with pytest.raises(error) as raised:
+    parsed(f'--config={file}')
+  assert (str(file), 5) in [(str(at.path), at.lineno + 1) for at in raised.traceback]

@@ -3,7 +3,6 @@
 import pathlib
 import shutil
 import sys
-from typing import Any
 
 import pytest
 
@@ -20,16 +19,17 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def test_a_file_of_the_folder_comes_first(tmp_path):
-  found: Any = config_flag.config_file
-  assert found('llm/smollm2').prompts.num_prompts == 100
-  (tmp_path / 'yq_lsa').mkdir()  # which is no file
-  assert found('yq_lsa').model.name == 'yq_lsa'
-  (tmp_path / 'lsa').write_text("""
-import configs
-def get_config():
-  return configs.get_config('ltb')
-""")
-  assert found('lsa').model.name == 'ltb'
+  def found(argument):
+    _, found = config_flag.with_config_file(['launch.main', f'--config={argument}'])
+    return found.removeprefix('--config=')
+
+  shipped = str(ROOT / 'configs' / 'yq_lsa.py')
+  assert found('configs/yq_lsa.py') == shipped
+  assert found('configs/yq_lsa.py:smoke') == f'{shipped}:smoke'
+  (tmp_path / 'configs' / 'yq_lsa.py').mkdir(parents=True)  # which is no file
+  assert found('configs/yq_lsa.py') == shipped
+  (tmp_path / 'configs' / 'lsa.py').write_text('')
+  assert found('configs/lsa.py') == str(pathlib.Path('configs/lsa.py'))
 
 
 def test_a_checkpoint_is_found_in_the_repository_and_in_the_package(

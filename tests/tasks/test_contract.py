@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import zoo
-from configs import defaults
+from configs import common
 from tests.marks import mostly_full
 from zoo.config import schema
 from zoo.config.validation import build_task
@@ -56,7 +56,7 @@ def test_its_prompts_and_its_loss_keep_their_contract(name, unchecked, monkeypat
 def test_it_keeps_its_contract_as_its_config_has_it(name, unchecked, monkeypatch, full):
   if not full:  # an eighth of the prompts on which `bayes` is compared
     monkeypatch.setattr(contracts, '_NUM_PAIRED', 64)
-  zoo.check_task(build_task(defaults.get_config(f'task={name}')))
+  zoo.check_task(build_task(common.with_variant(common.get_config(), f'task={name}')))
 
 
 @pytest.mark.parametrize('name', mostly_full(['relu_network'], _NAMES))

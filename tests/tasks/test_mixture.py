@@ -10,7 +10,7 @@ import pytest
 from scipy import special, stats
 
 import zoo
-from configs import defaults
+from configs import common
 from tests.compare import refuses
 from zoo.config.validation import build_task
 from zoo.core import registry
@@ -208,7 +208,7 @@ def test_objects_are_mixed_and_named_so_that_they_can_be_saved():
   section: Any = registry.tasks.section_of(task)
   assert registry.tasks.create(**section) == task
   # And a config names it on the command line.
-  config: Any = defaults.get_config('task=mixture')
+  config: Any = common.with_variant(common.get_config(), 'task=mixture')
   for name, content in section.items():
     config.task[name] = content
   assert build_task(config) == task

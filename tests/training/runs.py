@@ -18,7 +18,7 @@ from zoo.config.validation import to_json
 from zoo.host.files import workdir_path
 from zoo.training import population, step, trainer
 
-CONFIGS = sorted([*configs.models.ABOUT, 'scale'])
+CONFIGS = [name for name in configs.names() if '/' not in name]
 # What differs between two launches of one run.
 OF_THE_LAUNCH = (
   *('steps_per_second', 'cpu_ms_per_step', 'flops_per_second', 'wall_time'),

@@ -1,7 +1,7 @@
 """The fields of a config: the type, default, range and meaning of each, in one place.
 
 The sections `model` and `task` have the arguments of the class that they name, as its
-constructor describes them. Configs, flags, checks and docs/fields.md come from these.
+constructor describes them. Checks come from these. Config files repeat the defaults.
 Config files can import this module without what builds and trains.
 """
 

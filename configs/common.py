@@ -1,0 +1,149 @@
+"""Every field of a training run: its default, and what it may be.
+
+The file of a model, such as configs/yq_lsa.py, takes these, sets its own numbers, and
+then applies the variants of the command line, `--config=configs/yq_lsa.py:smoke`. A
+field is also a flag: `--config.train.num_steps=200`. None turns a field off that says
+what None means.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict, FieldReference
+from ml_collections.config_dict import placeholder
+
+from zoo.config import schema
+from zoo.core.errors import UserError, check_name
+
+
+def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
+  """All fields; the task is that of Table 1 of arXiv 2512.04268, the model is missing.
+
+  The learning rate is ten times the paper's and decays, since Adam changes a weight by
+  at most the learning rate per step, and a guess has to grow from 0 to 2.
+  """
+  config = ConfigDict()
+  config.seed = 0  # of the initial weights and the prompts; 0 to 2³² − 1
+
+  config.model = ConfigDict({'name': 'none'})  # each file sets it
+
+  # y = w·x + σ n with w ~ N(w*, Λ), x ~ N(0, Σ), in zoo/tasks/linear_regression.py. The
+  # variant task=NAME puts another task here, with the fields of its class.
+  config.task = task = ConfigDict({'name': 'linear_regression'})
+  task.num_features = 10  # d ≥ 1
+  task.context_length = 10  # C ≥ 0, labelled examples of a prompt
+  task.prior_mean = number_or_vector(2.0)  # w*; most other papers centre labels, w* = 0
+  task.prior_covariance = placeholder(object)  # Λ, a d × d matrix; None: the identity
+  task.feature_covariance = placeholder(object)  # Σ, a d × d matrix; None: the identity
+  task.noise_std = 0.0  # σ ≥ 0, in the units of the labels
+
+  config.objective = objective = ConfigDict()
+  # 'sampled': the loss on fresh prompts at every step; 'exact': its expectation by a
+  # formula; 'low_variance', for deep_lsa: on fresh contexts, the query integrated out.
+  objective.name = 'sampled'
+  objective.positions = 'query'  # the loss of the query, or of 'every' example
+  # ≥ 0: each prompt of a batch is cut to a number of examples of its own, drawn from
+  # this to C, and the next one is its query; None: to C.
+  objective.min_examples = placeholder(int)
+
+  # What training starts with (Garg et al., arXiv 2208.01066); without the three fields
+  # that are None, everything from the first step on.
+  config.curriculum = curriculum = ConfigDict()
+  curriculum.name = 'growing'  # or one of your own
+  curriculum.every = 2000  # steps from one stage to the next, ≥ 1
+  curriculum.features = placeholder(int)  # of the first stage, ≥ 1; further ones are 0
+  curriculum.more_features = 1  # that each stage adds, ≥ 1
+  curriculum.examples = placeholder(int)  # the longest context of the first stage, ≥ 0
+  curriculum.more_examples = 2  # that each stage adds, ≥ 1
+  curriculum.loops = placeholder(int)  # trained loops of the first stage, ≥ 1
+  curriculum.more_loops = 1  # that each stage adds, ≥ 1
+
+  config.optimizer = optimizer = ConfigDict()
+  optimizer.name = 'adam'  # adamw, lion, muon, schedule_free, sgd, or one of your own
+  optimizer.learning_rate = 5e-3  # > 0, the peak of the schedule
+  optimizer.beta1 = placeholder(float)  # [0, 1), momentum; None: the default of optax
+  optimizer.beta2 = placeholder(float)  # [0, 1), of squared gradients; None: as above
+  optimizer.weight_decay = placeholder(float)  # ≥ 0, per learning rate; None: as above
+  optimizer.schedule = 'cosine'  # constant, cosine, linear, or wsd: a decay at the end
+  optimizer.warmup_steps = 0  # ≥ 0, of a linear warm-up from 0
+  # The warm-up as a share of train.num_steps, 0 to 1, in place of warmup_steps.
+  optimizer.warmup_share = placeholder(float)
+  optimizer.decay_share = 0.2  # (0, 1], the share of num_steps in which wsd decays
+  optimizer.final_share = 0.0  # 0 to 1, the learning rate at the end over the peak
+  optimizer.clip_norm = placeholder(float)  # > 0, of the whole gradient; None: none
+  optimizer.ema_decay = placeholder(float)  # [0, 1), of averaged weights; None: none
+
+  config.train = train = ConfigDict()
+  train.num_steps = 5000  # ≥ 1; may be raised later, to go on
+  train.init_from = placeholder(str)  # a run or saved model to start from; None: random
+  train.batch_size = 2048  # prompts of a step, a multiple of mesh.data · num_parts
+  train.num_parts = 1  # parts of a batch, one after the other, to save memory
+  train.compute_dtype = 'float32'  # or bfloat16; weights and moments are float32
+  train.log_every = 50  # steps between log lines, which one call of the loop runs
+  train.matmul_precision = 'highest'  # or high, or default, which on a TPU is bfloat16
+
+  config.mesh = mesh = ConfigDict()
+  mesh.data = -1  # devices that share the batch; −1: all that are left
+  mesh.model = 1  # devices that share the heads, ≥ 1
+  mesh.slices = 1  # slices of devices with a network each, a divisor of mesh.data
+  mesh.fsdp = False  # whether weights and optimizer state are also split over `data`
+  mesh.heartbeat_timeout = 10  # seconds after which a silent process is lost
+  mesh.start_timeout = 300  # seconds that processes wait for each other at the start
+
+  config.checkpoint = checkpoint = ConfigDict()
+  checkpoint.every = 2500  # steps, ≥ 1
+  checkpoint.every_minutes = placeholder(float)  # > 0, the longest time; None: no limit
+  checkpoint.keep = 3  # the newest checkpoints that are kept, ≥ 1
+  checkpoint.keep_best = False  # whether that of the lowest risk is kept as well
+  checkpoint.patience = 10.0  # minutes to wait for a bucket that is out of reach, > 0
+
+  config.eval = evaluation = ConfigDict()  # the exact risk is computed at each log line
+  evaluation.every = 1000  # steps, ≥ 1
+  evaluation.num_batches = 32  # held-out batches, ≥ 0; 0: only the exact risk
+  evaluation.num_compared = 4096  # prompts for the table beside the baselines, ≥ 0
+  return config
+
+
+def number_or_vector(default: float) -> FieldReference:
+  """A field that may hold a number, or one number for each feature."""
+  return FieldReference(default, field_type=object)
+
+
+def a_tenth_of_the_steps(config: Any, at_most: int) -> FieldReference:
+  """A number of warm-up steps, also where train.num_steps is set later."""
+  tenth = config.train.get_ref('num_steps') // 10
+  return (tenth + at_most - abs(tenth - at_most)) // 2  # min, which references lack
+
+
+def with_variant(config: Any, variant: str, own: Collection[str] = ()) -> Any:
+  """Applies the variants that all configs have, joined by commas, and locks the config.
+
+  `smoke` ends in seconds, `paper` has the learning rate of arXiv 2512.04268, and
+  `task=NAME` replaces linear regression by the task of that name. `own` names further
+  variants, which the config file has applied. Raises UserError for an unknown one.
+  """
+  names, task = parse(variant, own)
+  if task not in (None, config.task.name):
+    config.task = schema.section('task', task)
+  if 'paper' in names:
+    config.optimizer.learning_rate, config.optimizer.schedule = 5e-4, 'constant'
+  if 'smoke' in names:
+    config.train.num_steps, config.train.batch_size = 20, 64
+    config.train.log_every = 5
+    config.checkpoint.every, config.eval.every = 10, 10
+    config.eval.num_batches, config.eval.num_compared = 4, 256
+  return config.lock()
+
+
+def parse(variant: str, own: Collection[str] = ()) -> tuple[Sequence[str], str | None]:
+  """The names that a variant joins, and the task that it names; raises UserError."""
+  parts = variant.split(',') if variant else []
+  names = [part for part in parts if not part.startswith('task=')]
+  tasks = [part.removeprefix('task=') for part in parts if part.startswith('task=')]
+  for name in names:
+    check_name('variant', name, [*own, 'paper', 'smoke', 'task=NAME'])
+  if len(tasks) > 1:
+    raise UserError(f'the variant {variant!r} names several tasks; it can name one')
+  if tasks and 'paper' in names:
+    raise UserError(f'the variant {variant!r} has a task that the paper does not have')
+  return names, tasks[0] if tasks else None
