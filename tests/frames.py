@@ -1,7 +1,7 @@
 """Prints the calls from a command to its model, under the gradient of a training step.
 
   python -m tests.frames
-  python -m tests.frames transformer:smoke
+  python -m tests.frames configs/transformer.py:smoke
 
 They are those of the library at the first time that the step is traced; calls inside of
 JAX and Flax are left out.
@@ -27,7 +27,7 @@ class Call(NamedTuple):
   name: str
 
 
-def calls(config: str = 'yq_lsa:smoke') -> list[Call]:
+def calls(config: str = 'configs/yq_lsa.py:smoke') -> list[Call]:
   """The calls from `launch.main` to the model's prediction, which is the last one."""
   from launch import cli, main
   from zoo.models import LinearAttention, TokenModel
