@@ -1,4 +1,4 @@
-"""Trains architectures × tasks × initial guesses until their losses are flat.
+"""Trains architectures × tasks × initial guesses until their losses are final.
 
   python -m launch.atlas                            # hours; see docs/results.md
   python -m launch.atlas --tasks=prior --guesses=zero,linear,residual --out=runs/guess
@@ -7,13 +7,12 @@
   python -m launch.atlas --scale=gpu                # on an accelerator
 
 The models, tasks and scales are in configs/atlas/__init__.py. For each cell a halving
-search finds the learning rate, and the number of steps doubles until the last doubling
-changes the loss by less than 3 percent and less than its interval over seeds, or until
-the minutes of the cell are spent. Rerun the same command to resume after an
-interruption, with more --minutes to train cells on that are not flat, or with other
-models, tasks or guesses to add their cells. N processes divide the cells if each is
-started with --part=I/N, I = 1, …, N; afterwards the command without --part writes the
-report.
+search finds the learning rate, and the number of steps doubles until the loss is final
+(docs/results.md says when), or until the minutes of the cell are spent. With one seed
+no loss is final. Rerun the same command to resume after an interruption, with more
+--minutes to train cells on that are not final, or with other models, tasks or guesses
+to add their cells. N processes divide the cells if each is started with --part=I/N,
+I = 1, …, N; afterwards the command without --part writes the report.
 """
 
 from __future__ import annotations

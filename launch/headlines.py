@@ -5,8 +5,9 @@
   python -m launch.headlines one_step markov_phases --out=runs/headlines
 
 Rerun the same command to resume after an interruption, or with other names to add them
-to the report. N processes divide the headlines if each is started with --part=I/N,
-I = 1, …, N; afterwards the command without --part writes the report.
+to the report. Numbers are measured by each call; finished runs are not trained again
+unless their settings have changed. N processes divide the headlines if each is started
+with --part=I/N, I = 1, …, N; afterwards the command without --part writes the report.
 """
 
 from absl import flags

@@ -235,10 +235,10 @@ what a model has not learned is a share of the whole loss, not of the learnable 
   zoo/studies/atlas/results.py: test_atlas.py
   - (loss - self.floor) / (self.without - self.floor)
   + (loss - self.floor) / self.without
-a loss is flat as soon as it changes by less than 3 %, however small its interval
+a loss is final however far apart its seeds are
   zoo/studies/atlas/search.py: test_atlas.py
-  - abs(change) < FLAT and size < loss.half
-  + abs(change) < FLAT
+  - if loss.half >= WIDE * learnable:
+  + if loss.half < 0:
 the best of several runs is that with the greatest loss
   zoo/studies/runner.py: headlines/test_run.py
   - return min(known or rows, key=

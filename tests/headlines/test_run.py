@@ -1,11 +1,10 @@
 """Headlines are judged by their ranges, measured once, and reported whole or not."""
 
-import dataclasses
+import functools
 import json
 import math
 import re
 import sys
-from collections import Counter
 
 import pytest
 
@@ -17,7 +16,7 @@ from zoo.host.interruption import Stopped
 from zoo.host.parts import Part
 from zoo.reports.plots import Panel, series, to_csv
 from zoo.reports.style import BLUE
-from zoo.studies import headlines
+from zoo.studies import headlines, runner
 from zoo.studies.runner import best, history, load
 from zoo.studies.study import (
   FAILS,
@@ -134,38 +133,86 @@ def no_pictures(monkeypatch):
   monkeypatch.setattr(module, 'page', lambda results, about: '')
 
 
-def test_a_measured_headline_is_not_measured_again(tmp_path, no_pictures):
-  calls = Counter()
+def test_numbers_are_measured_by_each_call(tmp_path, no_pictures):
+  numbers = {'n': 1.0}
 
   def measure(train):
-    calls['n'] += 1
-    return Found({'n': 1.0, **({'other': 0.0} if calls['n'] > 1 else {})}, picture())
+    return Found(numbers, picture())
 
   one = headline(measure=measure, n=at_most(1, ''))
-  first, again = judged(one, tmp_path), judged(one, tmp_path)
-  assert calls['n'] == 1
-  assert first == again
-  # Judged by the rule as it is now, and measured again only for other numbers.
+  assert judged(one, tmp_path).verdict == HOLDS
+  numbers['n'] = 4.0
+  assert judged(one, tmp_path).numbers == {'n': 4.0}
   stricter = headline(measure=measure, n=at_most(0.5, ''))
   assert judged(stricter, tmp_path).verdict == FAILS
-  assert calls['n'] == 1
-  more = headline(measure=measure, n=at_most(1, ''), other=at_most(1, ''))
-  assert judged(more, tmp_path).verdict == HOLDS
-  assert calls['n'] == 2
-  # A result that is damaged counts as none.
+  # A result that is damaged is written again.
   (tmp_path / 'tiny' / 'result.json').write_text('{"numbers": {"n": "1"}}')
-  assert judged(one, tmp_path).verdict == HOLDS
-  assert calls['n'] == 3
+  assert judged(one, tmp_path).verdict == FAILS
 
-  # So does that of another function.
-  def doubled(train):
-    return Found({'n': 4.0}, picture())
 
-  changed = headline(measure=doubled, n=at_most(1, ''))
-  assert judged(changed, tmp_path).numbers == {'n': 4.0}
-  # And that of another setting.
-  again = dataclasses.replace(one, setting='Longer.')
-  assert judged(again, tmp_path).numbers == {'n': 1.0, 'other': 0.0}
+WIDTHS = [2]  # a setting that is not in the text of `measure_widths`
+
+
+def _fields():
+  return {'train.num_steps': 4, 'model.width': WIDTHS[0]}
+
+
+def measure_widths(train, seeds=1):
+  points = [{'seed': seed} for seed in range(seeds)]
+  rows = train('models', 'deep_set', _fields(), points)
+  return Found({'n': rows[-1]['eval_risk']}, picture())
+
+
+@pytest.fixture
+def trained(monkeypatch):
+  """The width and the seed of each model that is trained, which is not trained."""
+  fake_program.patch(monkeypatch)
+  trained, train = [], sweeps._train_missing
+
+  def note(configs, folders, *rest):
+    known = zip(configs, folders, strict=True)
+    new = [config for config, folder in known if not (folder / 'summary.json').exists()]
+    trained.extend((config.model.width, config.seed) for config in new)
+    return train(configs, folders, *rest)
+
+  monkeypatch.setattr(sweeps, '_train_missing', note)
+  return trained
+
+
+def test_a_study_belongs_to_what_it_trains_not_to_its_text(
+  tmp_path, monkeypatch, no_pictures, trained
+):
+  first = judged(headline(measure=measure_widths), tmp_path, small)
+  again = judged(headline(measure=lambda train: measure_widths(train)), tmp_path, small)
+  assert trained == [(2, 0)]
+  assert again.numbers == first.numbers
+  # A constant that a helper reads, and arguments bound to a function.
+  monkeypatch.setitem(globals(), 'WIDTHS', [3])
+  judged(headline(measure=measure_widths), tmp_path, small)
+  assert trained == [(2, 0), (3, 0)]
+  pair = functools.partial(measure_widths, seeds=2)
+  judged(headline(measure=pair), tmp_path, small)
+  assert trained == [(2, 0), (3, 0), (3, 1)]
+  monkeypatch.setattr(runner.metadata, 'version', lambda name: '9.9')
+  judged(headline(measure=measure_widths), tmp_path, small)
+  assert trained[3:] == [(3, 0)]
+
+
+def test_the_report_has_no_number_of_other_settings(
+  tmp_path, monkeypatch, no_pictures, trained, caplog
+):
+  """What an earlier call measured stays in the report while it is true."""
+  kept, other = headline('kept', measure_widths), headline('other')
+  run([kept], small, tmp_path)
+  found = run([other], small, tmp_path, known=[kept, other])
+  assert found is not None
+  assert [one.verdict for one in found] == [MEASURED] * 2
+  monkeypatch.setitem(globals(), 'WIDTHS', [3])
+  found = run([other], small, tmp_path, known=[kept, other])
+  assert found is not None
+  assert [one.verdict for one in found] == [NOT_RUN, MEASURED]
+  assert trained == [(2, 0)]
+  assert 'the settings of kept have changed since it was measured' in caplog.text
 
 
 def test_a_measure_that_does_not_fit_its_study_is_one_line(tmp_path, unchecked):
@@ -191,12 +238,10 @@ def test_each_part_measures_its_own_and_the_whole_reports(tmp_path, no_pictures)
   for i in 1, 2:
     run(studies, no_config, tmp_path, Part(i, 2))
     assert not (tmp_path / 'report.html').exists()
-  before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('*/result.json')}
-  assert len(before) == 2
+  assert len([*tmp_path.glob('*/result.json')]) == 2
   found = run(studies, no_config, tmp_path)
   assert found is not None
   assert [one.verdict for one in found] == [HOLDS] * 2
-  assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_what_stops_in_training_has_no_result(tmp_path, monkeypatch):

@@ -283,7 +283,9 @@ class Curriculum:
   examples: int | None = size(
     default=None,
     minimum=0,
-    about='Longest context of the first stage, in examples, for `positions=every`.',
+    about='Longest context of the first stage, in examples, for `positions=every`: '
+    'losses after more do not count, which for causal models is as if prompts were '
+    'shorter.',
   )
   more_examples: int = size(default=2, about='Examples that each stage adds.')
   loops: int | None = size(

@@ -37,7 +37,10 @@ _HIDDEN = 32  # hidden features of the network
 
 
 class InitialGuess(nnx.Module):
-  """The guess `[…, k]` of the labels of features `[…, d]`; one of GUESSES."""
+  """The guess `[…, k]` of the labels of features `[…, d]`; one of GUESSES.
+
+  The linear family has a type of this name for its own argument `initial_guess`.
+  """
 
   def __init__(
     self,

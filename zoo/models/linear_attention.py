@@ -22,6 +22,7 @@ from zoo.core.values import number, size, vector
 from zoo.mixers.mixer import split
 from zoo.models.arguments import InitScale, NumHeads
 
+# Of the argument `initial_guess`; the class of the same name is in `initial_guess.py`.
 InitialGuess = Annotated[
   ArrayLike | Sequence[float], vector(about='Weights g of the fixed guess g·x + β.')
 ]

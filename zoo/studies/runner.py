@@ -1,6 +1,7 @@
 """What all studies share: a folder in which models are trained, measured and kept."""
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ from absl import logging
 
 import zoo
 from zoo import reports
-from zoo.config.validation import Config
+from zoo.config.validation import Config, to_json
 from zoo.core.errors import RunError, UserError
 from zoo.host.files import workdir_path, write_atomically
 from zoo.host.interruption import Interruption, Stopped
@@ -73,11 +74,22 @@ def write_report(out: pathlib.Path, file: str, data: object, page: str) -> None:
   write_atomically(out / 'report.html', page)
 
 
-class Trainer:
-  """Trains sweeps in one folder; runs that are finished there are not trained again."""
+class UntrainedError(Exception):
+  """A study asks for runs that are not there, and that are not to be trained."""
 
-  def __init__(self, folder: pathlib.Path, get_config: GetConfig):
-    self._folder, self._get_config = folder, get_config
+
+class Trainer:
+  """Trains sweeps in one folder; runs that are finished there are not trained again.
+
+  A run belongs to its config and to the version of the library: after a change of
+  either it is trained anew, in another folder. With `trains` False nothing is trained,
+  and UntrainedError is raised where something would have to be.
+  """
+
+  def __init__(
+    self, folder: pathlib.Path, get_config: GetConfig, *, trains: bool = True
+  ):
+    self._folder, self._get_config, self._trains = folder, get_config, trains
 
   def __call__(
     self,
@@ -90,13 +102,19 @@ class Trainer:
     """The rows of a sweep: each has the fields of its point, a summary and a `workdir`.
 
     `config` is the name of a file in configs/, or of a registered model, with a variant
-    after a colon; `fields`, such as `task.noise_std`, are set for all points. `name` is
-    the folder of this sweep alone. Several seeds, learning rates or initial scales are
-    trained in one program; a single point saves checkpoints during training. Raises
-    Stopped after SIGTERM, and otherwise the errors of `zoo.training.sweep`.
+    after a colon; `fields`, such as `task.noise_std`, are set for all points. The name
+    of the folder of this sweep alone is `name` and a digest of its config. Several
+    seeds, learning rates or initial scales are trained in one program; a single point
+    saves checkpoints during training. Raises Stopped after SIGTERM, and otherwise the
+    errors of `zoo.training.sweep`.
     """
     whole = self.config(config, fields)
-    rows = sweeps.sweep(whole, points, self._folder / name, part)
+    belongs_to = to_json(whole) + metadata.version('icl-zoo')
+    digest = hashlib.sha256(belongs_to.encode()).hexdigest()[:8]
+    folder = self._folder / f'{name}-{digest}'
+    if not (self._trains or sweeps.is_finished(whole, points, folder)):
+      raise UntrainedError
+    rows = sweeps.sweep(whole, points, folder, part)
     if rows is None:
       raise Stopped
     return rows

@@ -1,8 +1,6 @@
 """Studies: models to train, numbers to measure, and the ranges that they must be in."""
 
 import dataclasses
-import hashlib
-import inspect
 import json
 import math
 import os
@@ -10,17 +8,20 @@ import pathlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
+
+from absl import logging
 
 from zoo import reports
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
-from zoo.host.files import read_as, read_text, write_atomically
+from zoo.host.files import write_atomically
 from zoo.host.parts import Part
-from zoo.reports.plots import Panel, Plot, from_csv, write_plot
+from zoo.reports.plots import Panel, Plot, write_plot
 from zoo.studies.runner import (
   GetConfig,
   Trainer,
+  UntrainedError,
   each,
   facts,
   run_in,
@@ -120,7 +121,7 @@ class Result(NamedTuple):
 
   study: Study
   numbers: Mapping[str, float] | None = None
-  minutes: float | None = None  # that measuring it took
+  minutes: float | None = None  # of this call
   plot: Plot | None = None
 
   @property
@@ -152,15 +153,17 @@ def run(
   known: Sequence[Study] | None = None,
   about: About | None = None,
 ) -> list[Result] | None:
-  """Measures the `wanted` studies that the folder `out` does not have yet.
+  """Measures the `wanted` studies in the folder `out`.
 
-  One whose `measure` or `setting` has changed since is measured again, with the runs
-  that are kept.
+  What the folder keeps are finished runs, which belong to the configs and the points
+  that a study trains with: a run with other settings is trained anew, and all numbers
+  are measured again by each call.
   Writes, for each study, a folder with its runs and `result.json`, and a figure (CSV,
   SVG, PNG); and, for all `known` studies (None: those that are wanted), the numbers in
-  one file and `report.html`. With a `part`, such as `Part(2, 4)`, it measures only
-  every fourth of the wanted studies, from the second on, and writes only their results
-  and figures.
+  one file and `report.html`. Known studies that an earlier call measured in the folder
+  are measured again, too, unless something would have to be trained. With a `part`,
+  such as `Part(2, 4)`, it measures only every fourth of the wanted studies, from the
+  second on, and writes only their results and figures.
 
   Returns None after SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call
   then resumes. Raises the errors of `run_in`, and of `zoo.training.sweep`.
@@ -170,10 +173,24 @@ def run(
   due = [*wanted] if part is None else part.of(wanted)
 
   with run_in(out) as (folder, interruption):
-    missing = {one.name: one for one in due if _read(one, folder).numbers is None}
-    for _, study in each('study', missing, interruption):
-      _measure(study, get_config, folder)
-    results = [_read(one, folder) for one in known]
+    named = {one.name: one for one in due}
+    others = () if part is not None else known
+    earlier = {
+      one.name: one for one in others if (folder / one.name / _RESULT).exists()
+    }
+    measured: dict[str, Result] = {}
+    for name, study in each('study', {**named, **earlier}, interruption):
+      runs = folder / name / 'runs'
+      train = Trainer(runs, get_config, trains=name in named)
+      try:
+        measured[name] = _measure(study, train, folder)
+      except UntrainedError:
+        logging.warning(
+          'the settings of %s have changed since it was measured; the report has no '
+          'number of it until it is named again',
+          name,
+        )
+    results = [measured.get(one.name, Result(one)) for one in known]
     if part is None:
       data = [_as_json(one) for one in results]
       write_report(folder, about.file, data, page(results, about))
@@ -218,10 +235,10 @@ def page(results: Sequence[Result], about: About) -> str:
   )
 
 
-def _measure(study: Study, get_config: GetConfig, out: pathlib.Path) -> None:
+def _measure(study: Study, train: Trainer, out: pathlib.Path) -> Result:
   start = time.monotonic()
   folder = out / study.name
-  found = study.measure(Trainer(folder / 'runs', get_config))
+  found = study.measure(train)
   if not isinstance(found, Found):
     raise UserError(
       f'the measure of {study.name} returns the type {type(found).__name__}; it must '
@@ -237,43 +254,12 @@ def _measure(study: Study, get_config: GetConfig, out: pathlib.Path) -> None:
   names = dict.fromkeys([*study.expected, *found.numbers])
   numbers = {name: float(found.numbers[name]) for name in names}
   folder.mkdir(parents=True, exist_ok=True)
-  write_plot(Plot(study.name, found.panels), out)
+  plot = Plot(study.name, found.panels)
+  write_plot(plot, out)
   minutes = (time.monotonic() - start) / 60
-  # Last, since a study with a result file is not measured again.
-  result = {'numbers': numbers, 'minutes': minutes, 'measure': _digest(study)}
+  result = {'numbers': numbers, 'minutes': minutes}
   write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
-
-
-class _Saved(TypedDict):
-  """The content of a result file."""
-
-  numbers: dict[str, float]
-  minutes: float
-  measure: str  # the digest of the function that measured them
-
-
-def _digest(study: Study) -> str:
-  """A digest of a study's setting and the source of `measure`; empty without one."""
-  try:
-    source = inspect.getsource(study.measure)
-  except (OSError, TypeError):  # typed into a prompt, or no function
-    return ''
-  return hashlib.sha256((study.setting + source).encode()).hexdigest()
-
-
-def _read(study: Study, out: pathlib.Path) -> Result:
-  """The result of a study in a folder; empty if there is none for its `measure`."""
-  try:
-    found = read_as(out / study.name / _RESULT, _Saved)
-    text = read_text(out / f'figure_{study.name}.csv')
-    plot = from_csv(study.name, text)
-  except UserError:
-    return Result(study)
-  numbers = found['numbers']
-  changed = found['measure'] != _digest(study)
-  if changed or not numbers.keys() >= study.expected.keys():
-    return Result(study)
-  return Result(study, numbers, found['minutes'], plot)
+  return Result(study, numbers, minutes, plot)
 
 
 def _rows(one: Result) -> list[list[str]]:
@@ -301,7 +287,7 @@ def _numbers(one: Result) -> reports.Table:
   if study.minutes is not None:
     note += f' About {study.minutes:g} minutes on 2 CPU cores.'
   if one.minutes is not None:
-    note += f' Here it took {one.minutes:.1f}.'
+    note += f' Here it took {one.minutes:.1f}, without runs that were there before.'
   if study.log:
     note += ' Settings that were tried: ' + '; '.join(study.log) + '.'
   header = 'number', 'expected', 'measured', 'from'

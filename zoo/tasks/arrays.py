@@ -171,6 +171,7 @@ class Arrays(BaseTask):
     return remade(self, rows='held_out')
 
   def baselines(self) -> dict[str, Predictor]:
+    """For classes `averaging` is the nearest class mean."""
     if self.label_kind == 'classes':
       return {
         'logistic': SoftmaxRegression(),

@@ -132,7 +132,11 @@ class NearestNeighbours(Baseline):
 
 @value
 class Averaging(Baseline):
-  """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` (Garg et al., arXiv 2208.01066)."""
+  """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` (Garg et al., arXiv 2208.01066).
+
+  It is the baseline `averaging` of linear and sparse regression; other tasks have other
+  predictors by this name (docs/tasks.md).
+  """
 
   def predict(self, given: Examples) -> Float[Array, '']:
     x, y, _, x_query = given.zeroed()

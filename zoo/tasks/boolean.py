@@ -177,6 +177,7 @@ class Majority(BooleanTask):
     return Hypotheses(w, log_prior, 0 * log_prior)
 
   def baselines(self) -> dict[str, Predictor]:
+    """`averaging` is naive Bayes to first order, from the sum of `y_i x_i`."""
     bayes = {'bayes': VersionSpace(self)}
     few = 2**self.num_features <= MOST_HYPOTHESES
     averaging = {'averaging': NaiveBayes()}

@@ -46,6 +46,10 @@ class GaussianClusters(BaseTask):
     return make_prompt(x, labels, jax.nn.softmax(scores), means)
 
   def baselines(self) -> dict[str, Predictor]:
+    """`gd` takes 1000 steps, in regression one; `averaging` is the nearest class mean.
+
+    In regression that name is for the mean of `y_i x_i`.
+    """
     return {
       'bayes': ClusterBayes(),
       'gd': SoftmaxRegression(),

@@ -103,7 +103,10 @@ class LinearRegression(LinearFunctions):
     return GaussianPosterior(self.prior_mean, root, noise, feature_covariance=features)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`gd` and `gd_beta` are tuned for each length; `ridge` needs a best penalty."""
+    """`gd` and `gd_beta` are one step, tuned for each length; `ridge` needs a penalty.
+
+    All but `averaging`, `nearest_neighbours` and `zero` start from the prior mean.
+    """
     start, tuned = self.prior_mean, FirstSteps.of(self)
     found: dict[str, Predictor] = {
       'gd': GradientDescent(start, np.array([best_first_step(self)]), tuned),

@@ -113,6 +113,7 @@ class LogisticRegression(FunctionClass):
     return Quadrature(self, nodes) if small else ImportanceSampling(self)
 
   def baselines(self) -> dict[str, Predictor]:
+    """`averaging` is a probability, from the mean of `y_i x_i`."""
     bayes = self.posterior()
     return {
       'map': MaximumAPosteriori(self),

@@ -137,6 +137,14 @@ def _sweep(
   return rows
 
 
+def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) -> bool:
+  """Whether a sweep has trained all of the points in the workdir."""
+  return all(
+    finished_summary(workdir / POINTS / _name(point), _with_fields(config, point))
+    for point in points
+  )
+
+
 def grid(axes: Mapping[str, Sequence[object]]) -> list[Point]:
   """All combinations of the values of some fields; the last field varies fastest."""
   return [

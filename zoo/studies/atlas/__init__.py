@@ -1,4 +1,4 @@
-"""The atlas: architectures × tasks × guesses, each trained until its loss is flat."""
+"""The atlas: architectures × tasks × guesses, each trained until its loss is final."""
 
 from zoo.studies.atlas.cells import Settings as Settings
 from zoo.studies.atlas.pictures import draw as draw

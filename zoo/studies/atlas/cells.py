@@ -27,7 +27,7 @@ from zoo.host.interruption import Interruption, Stopped
 from zoo.models import LinearAttention
 from zoo.storage.checkpointer import Checkpoints, run_metadata, save_result
 from zoo.studies.atlas import measure
-from zoo.studies.atlas.results import LOWEST, NOTHING, Cell, Row
+from zoo.studies.atlas.results import LOWEST, NOTHING, Cell, Row, Scale
 from zoo.studies.atlas.search import RATES, double, find_rate, why_grey
 from zoo.training.layout import State
 from zoo.training.population import init_side_by_side, unstack
@@ -156,10 +156,10 @@ class CellRun:
     program.compile()
     return program
 
-  def rows(self, unit: Callable[[], float]) -> list[Row]:
+  def rows(self, get_scale: Callable[[], Scale]) -> list[Row]:
     """Trains what is missing, and returns a row for each budget.
 
-    `unit` returns the loss that can be learned. Raises Stopped after a signal.
+    `get_scale` returns the scale of the losses. Raises Stopped after a signal.
     """
     notes = self.notes
     if not (notes.weights or notes.reason):
@@ -179,13 +179,13 @@ class CellRun:
       return [row(known=NOTHING, grey='diverged at every rate')]
     notes.searched = notes.searched or notes.minutes
     train = functools.partial(self._train, search.rate)
-    learnable = unit()
-    found = double(train, self._settings.num_steps, learnable, self._may_train)
+    scale = get_scale()
+    found = double(train, self._settings.num_steps, scale, self._may_train)
     edge = 'rate at the edge' if search.at_edge else ''
     rows = []
     for steps, losses in found.items():
       budget = notes.budgets[steps]
-      grey = why_grey(losses, found.get(steps // 2), learnable)
+      grey = why_grey(losses, found.get(steps // 2), scale)
       rows.append(
         row(
           steps=steps,

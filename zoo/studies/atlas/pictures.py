@@ -23,6 +23,7 @@ from zoo.reports.style import (
   Figure,
 )
 from zoo.studies.atlas.results import (
+  LOWEST,
   NOTHING,
   TRAINED,
   Change,
@@ -45,6 +46,10 @@ _COLOURS = {
 _LINES = {'bayes': BLACK, 'gd': GREY, 'nearest_neighbours': GREY}
 _SHORT = {
   ' in the last doubling': '',
+  'seeds ': '',
+  ' of what can be learned': '',
+  'no better than chance': 'chance',
+  'one seed only': 'one seed',
   'rate at the edge': 'edge',
   'one budget only': 'one budget',
   'a seed diverged': 'diverged',
@@ -67,7 +72,8 @@ def draw(rows: Sequence[Row]) -> dict[str, Figure]:
 def heat_map(rows: Sequence[Row]) -> Figure:
   """The share of the learnable loss that is not learned, by architecture and task.
 
-  Cells whose loss is final have a colour, the others say in grey why not.
+  Cells whose loss is final have a colour, the others say in grey why not; values of
+  theory have one, too, and say that they are.
   """
   found = {
     (row.model, _column(row, rows)): (row, _share(row, rows))
@@ -89,7 +95,8 @@ def heat_map(rows: Sequence[Row]) -> Figure:
   shown = HeatMap(
     values,
     LogNorm(_LEAST, 1),
-    'share of the learnable loss that is not learned (log scale); grey: not final',
+    'share of the learnable loss that is not learned (log scale); '
+    'text in grey: not final',
     rows=dict(enumerate(models)),
     columns=dict(enumerate(columns)),
     texts=texts,
@@ -108,7 +115,7 @@ def _share(row: Row, rows: Sequence[Row]) -> float:
 def _words(row: Row, share: float) -> str:
   if row.known == NOTHING:
     return '–'
-  reason = row.grey
+  reason = 'theory' if row.known == LOWEST else row.grey
   for long, short in _SHORT.items():
     reason = reason.replace(long, short)
   shown = f'{share:.2g}' if share > _LEAST else f'< {_LEAST:g}'

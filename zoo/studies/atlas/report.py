@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from zoo import reports
 from zoo.host.files import write_atomically
 from zoo.studies.atlas.pictures import draw
-from zoo.studies.atlas.results import Row, last_budgets, tables
+from zoo.studies.atlas.results import LOWEST, TRAINED, Row, last_budgets, tables
 
 ABOUT = {  # the title and the caption of each picture
   'atlas': (
     'What each architecture learns',
     '0 is the loss of Bayes, or no loss where Bayes is not known; 1 is the loss '
-    'without examples, or of the answer 0. A cell has a colour if the last doubling of '
-    'its budget changed its loss by less than 3 % and less than half its interval, or '
-    'by less than a thousandth of what can be learned, and its learning rate is better '
-    'than half and twice that rate; otherwise it says in grey what is missing.',
+    'without examples, or of the answer 0. Cells that say “theory” were not trained: '
+    'they have the lowest known risk. A trained cell has a colour if its loss is '
+    'final: the last doubling of its budget changed it by less than 3 %, or by less '
+    'than a thousandth of what can be learned; half its interval over seeds is less '
+    'than a tenth of what can be learned; the whole interval is below 1; and its '
+    'learning rate is better than half and twice that rate. Otherwise it says in grey '
+    'what is missing: % are the last change of its loss, ± % half its interval.',
   ),
   'atlas_operations': (
     'Loss against operations',
@@ -67,10 +70,13 @@ def write(rows: Sequence[Row], command: str, out: pathlib.Path) -> None:
 
 
 def summary(rows: Sequence[Row]) -> str:
-  """How many architectures and cells there are, and how many cells are final."""
+  """How many architectures and cells there are, and how many of these are final."""
   cells = last_budgets(rows)
-  final = sum(not row.grey for row in cells)
+  trained = [row for row in cells if row.known == TRAINED]
+  final = sum(not row.grey for row in trained)
+  theory = sum(row.known == LOWEST for row in cells)
   return (
-    f'{len({row.model for row in cells})} architectures, {len(cells)} cells, of which '
-    f'{final} have a loss that is final.'
+    f'{len({row.model for row in cells})} architectures, {len(cells)} cells. '
+    f'{len(trained)} are trained, of which {final} have a loss that is final; {theory} '
+    f'have a value of theory; {len(cells) - len(trained) - theory} have no loss.'
   )

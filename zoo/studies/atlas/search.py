@@ -1,4 +1,4 @@
-"""The search of a cell: its learning rate, and a budget at which its loss is flat.
+"""The search of a cell: its learning rate, and a budget at which its loss is final.
 
 It knows nothing of models: it is given functions that train, and returns what to say.
 """
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zoo.measure.intervals import interval
+from zoo.studies.atlas.results import Scale
 
 # The held-out losses of some learning rates after a number of steps; inf: diverged.
 TryRates = Callable[[Sequence[float], int], Sequence[float]]
@@ -19,6 +20,7 @@ Train = Callable[[int], Sequence[float]]
 RATES = tuple(1e-4 * 2**k for k in range(11))  # up to 0.1
 FLAT = 0.03  # of the loss: a larger change in the last doubling is not flat
 NEGLIGIBLE = 1e-3  # of what can be learned: a smaller change is flat
+WIDE = 0.1  # of what can be learned: seeds with a wider half interval differ too much
 _MOST_RATES = 8  # that the last round tries before it gives up at an edge
 
 
@@ -68,16 +70,16 @@ def _best(tried: Mapping[float, float]) -> float:
 
 
 def double(
-  train: Train, num_steps: int, unit: float, may_train: Callable[[int], bool]
+  train: Train, num_steps: int, scale: Scale, may_train: Callable[[int], bool]
 ) -> dict[int, Sequence[float]]:
-  """The losses of the seeds by budget, which doubles until the loss is flat.
+  """The losses of the seeds by budget, which doubles until the loss is final.
 
   The first budget is `num_steps`. Another one is trained only if it may be, and if no
-  seed has diverged. `unit` is the loss that can be learned.
+  seed has diverged.
   """
   before, losses = None, train(num_steps)
   found = {num_steps: losses}
-  while _is_finite(losses) and why_grey(losses, before, unit):
+  while _is_finite(losses) and why_grey(losses, before, scale):
     num_steps *= 2
     if not may_train(num_steps):
       break
@@ -87,24 +89,30 @@ def double(
 
 
 def why_grey(
-  losses: Sequence[float], before: Sequence[float] | None, unit: float
+  losses: Sequence[float], before: Sequence[float] | None, scale: Scale
 ) -> str:
-  """Why the loss of a budget is not final; empty if it is flat.
+  """Why the loss of a budget is not final; empty if it is.
 
-  It is flat if the last doubling, which `before` has the losses of, has changed it by
-  less than 3 % and less than half its interval over the seeds, or by less than a
-  thousandth of what can be learned, the `unit`.
+  It is final if the last doubling, which `before` has the losses of, has changed it by
+  less than 3 %, or by less than a thousandth of what can be learned; if half its
+  interval over the seeds is less than a tenth of what can be learned; and if the whole
+  interval is below the loss without examples.
   """
   if not _is_finite(losses):
     return 'a seed diverged'
   if before is None:
     return 'one budget only'
-  whole, loss = interval(before).mean, interval(losses)
-  change = interval(np.subtract(losses, before)).mean / (whole or math.inf)
-  size = abs(change) * whole
-  if size <= NEGLIGIBLE * unit or (abs(change) < FLAT and size < loss.half):
-    return ''
-  return f'{100 * change:+.0f} % in the last doubling'.replace('-', '−')
+  whole, loss = float(np.mean(before)), interval(losses)
+  change, learnable = loss.mean - whole, scale.without - scale.floor
+  if abs(change) > NEGLIGIBLE * learnable and abs(change) >= FLAT * whole:
+    percent = 100 * change / (whole or math.inf)
+    return f'{percent:+.0f} % in the last doubling'.replace('-', '−')
+  if len(losses) == 1:
+    return 'one seed only'
+  if loss.half >= WIDE * learnable:
+    percent = 100 * loss.half / learnable
+    return f'seeds ± {percent:.0f} % of what can be learned'
+  return '' if loss.high < scale.without else 'no better than chance'
 
 
 def _is_finite(losses: Sequence[float]) -> bool:

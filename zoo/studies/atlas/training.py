@@ -14,7 +14,7 @@ from zoo.host.parts import Part
 from zoo.storage.workdir import locked
 from zoo.studies.atlas import measure, report
 from zoo.studies.atlas.cells import CellRun, Settings
-from zoo.studies.atlas.results import Cell, Row, from_csv, scale_of, to_csv
+from zoo.studies.atlas.results import Cell, Row, Scale, from_csv, scale_of, to_csv
 from zoo.studies.runner import each, run_in
 
 _ROWS = 'rows.csv'  # in the folder of a cell
@@ -50,10 +50,10 @@ def run(
       folder, settings = whole / 'cells' / name, grid.settings(cell)
       folder.mkdir(parents=True, exist_ok=True)
       get_config = functools.partial(grid.get_config, *cell)
-      learnable = functools.partial(_learnable, cell, grid, whole)
+      get_scale = functools.partial(_scale, cell, grid, whole)
       with locked(folder):
         one = CellRun(cell, settings, get_config, folder, interruption)
-        rows = one.rows(learnable)
+        rows = one.rows(get_scale)
         write_atomically(folder / _ROWS, to_csv(rows))
       write_atomically(whole / 'atlas.csv', to_csv(_known(grid, whole)))
       _log(rows[-1], len(names) - done, settings.minutes)
@@ -64,11 +64,10 @@ def run(
   return None
 
 
-def _learnable(cell: Cell, grid: Grid, out: pathlib.Path) -> float:
-  """The loss without examples minus that of Bayes, on the prompts of a cell."""
+def _scale(cell: Cell, grid: Grid, out: pathlib.Path) -> Scale:
+  """The scale of the losses on the prompts of a cell."""
   rows = _baselines(cell, grid, out)
-  scale = scale_of(rows, rows[0].prompts)
-  return scale.without - scale.floor
+  return scale_of(rows, rows[0].prompts)
 
 
 def _baselines(cell: Cell, grid: Grid, out: pathlib.Path) -> list[Row]:

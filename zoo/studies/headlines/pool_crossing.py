@@ -52,8 +52,9 @@ HEADLINE = Study(
   name='pool_crossing',
   statement='From some pool size on, a transformer is nearer to ridge than to dMMSE.',
   setting='D = 8, K = 16, σ² = 0.25, pools of M = 4, 32, 256, 2048 and 16384 tasks; a '
-  'transformer of 2 layers, width 64, 4000 steps of 64 prompts (the source: 8 layers, '
-  'width 128, 500,000 steps of 256). On new tasks, the mean over k = 0 … 15 examples '
+  'transformer of 2 layers, width 64, 4000 steps of 64 prompts, the loss to labels '
+  'without noise (the source: 8 layers, width 128, 500,000 steps of 256, labels with '
+  'noise). On new tasks, the mean over k = 0 … 15 examples '
   'of the squared distance of its predictions to dMMSE, over that to ridge.',
   source='Raventós et al., arXiv 2306.15063, section 3.1',
   expected={
