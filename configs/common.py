@@ -53,7 +53,9 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   curriculum.every = 2000  # steps from one stage to the next, ≥ 1
   curriculum.features = placeholder(int)  # of the first stage, ≥ 1; further ones are 0
   curriculum.more_features = 1  # that each stage adds, ≥ 1
-  curriculum.examples = placeholder(int)  # the longest context of the first stage, ≥ 0
+  # The longest context of the first stage, in examples, ≥ 0. Losses after more examples
+  # are masked, prompts are not shortened: the same for causal models alone.
+  curriculum.examples = placeholder(int)
   curriculum.more_examples = 2  # that each stage adds, ≥ 1
   curriculum.loops = placeholder(int)  # trained loops of the first stage, ≥ 1
   curriculum.more_loops = 1  # that each stage adds, ≥ 1
