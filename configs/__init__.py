@@ -7,7 +7,7 @@ from typing import Any
 from zoo.core.errors import check_name
 
 _HERE = pathlib.Path(__file__).parent
-# What configs are made of, and the cells of launch.atlas.
+# Not configs themselves: parts of configs, and packages.
 _PARTS = '__init__', 'common', 'defaults'
 
 

@@ -2,8 +2,8 @@
 
 The file of a model, such as configs/yq_lsa.py, takes these, sets its own numbers, and
 then applies the variants of the command line, `--config=configs/yq_lsa.py:smoke`. A
-field is also a flag: `--config.train.num_steps=200`. None turns a field off that says
-what None means.
+field is also a flag: `--config.train.num_steps=200`. A field whose comment says what
+None means may be set to None. zoo/config/schema.py checks the ranges.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,10 +28,10 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   config.model = ConfigDict({'name': 'none'})  # each file sets it
 
   # y = w·x + σ n with w ~ N(w*, Λ), x ~ N(0, Σ), in zoo/tasks/linear_regression.py. The
-  # variant task=NAME puts another task here, with the fields of its class.
+  # variant task=NAME replaces this section by the defaults of another class.
   config.task = task = ConfigDict({'name': 'linear_regression'})
   task.num_features = 10  # d ≥ 1
-  task.context_length = 10  # C ≥ 0, labelled examples of a prompt
+  task.context_length = 10  # C ≥ 1, labelled examples of a prompt
   task.prior_mean = number_or_vector(2.0)  # w*; most other papers centre labels, w* = 0
   task.prior_covariance = placeholder(object)  # Λ, a d × d matrix; None: the identity
   task.feature_covariance = placeholder(object)  # Σ, a d × d matrix; None: the identity
@@ -42,36 +42,38 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   # formula; 'low_variance', for deep_lsa: on fresh contexts, the query integrated out.
   objective.name = 'sampled'
   objective.positions = 'query'  # the loss of the query, or of 'every' example
-  # ≥ 0: each prompt of a batch is cut to a number of examples of its own, drawn from
-  # this to C, and the next one is its query; None: to C.
+  # 0 to C, for positions = 'query': each prompt is cut to a random number of examples,
+  # from this to C, and the next example becomes its query; None: no cut.
   objective.min_examples = placeholder(int)
 
-  # What training starts with (Garg et al., arXiv 2208.01066); without the three fields
-  # that are None, everything from the first step on.
+  # Training may start with few features, examples or loops (Garg et al., arXiv
+  # 2208.01066). Where the three fields are None, it has all from the first step on.
   config.curriculum = curriculum = ConfigDict()
   curriculum.name = 'growing'  # or one of your own
   curriculum.every = 2000  # steps from one stage to the next, ≥ 1
   curriculum.features = placeholder(int)  # of the first stage, ≥ 1; further ones are 0
   curriculum.more_features = 1  # that each stage adds, ≥ 1
-  # The longest context of the first stage, in examples, ≥ 0. Losses after more examples
-  # are masked, prompts are not shortened: the same for causal models alone.
+  # The longest context of the first stage, in examples, ≥ 0, for positions = 'every'.
+  # Losses after more examples do not count and prompts keep their length, which for
+  # causal models is the same as shorter prompts.
   curriculum.examples = placeholder(int)
   curriculum.more_examples = 2  # that each stage adds, ≥ 1
-  curriculum.loops = placeholder(int)  # trained loops of the first stage, ≥ 1
+  curriculum.loops = placeholder(int)  # trained loops of the first stage, of several
   curriculum.more_loops = 1  # that each stage adds, ≥ 1
 
   config.optimizer = optimizer = ConfigDict()
   optimizer.name = 'adam'  # adamw, lion, muon, schedule_free, sgd, or one of your own
   optimizer.learning_rate = 5e-3  # > 0, the peak of the schedule
-  optimizer.beta1 = placeholder(float)  # [0, 1), momentum; None: the default of optax
-  optimizer.beta2 = placeholder(float)  # [0, 1), of squared gradients; None: as above
-  optimizer.weight_decay = placeholder(float)  # ≥ 0, per learning rate; None: as above
+  optimizer.beta1 = placeholder(float)  # [0, 1), momentum; None: optax's default
+  optimizer.beta2 = placeholder(float)  # [0, 1), for squared gradients; None: optax's
+  # ≥ 0, times the learning rate; not for adam and sgd; None: optax's default.
+  optimizer.weight_decay = placeholder(float)
   optimizer.schedule = 'cosine'  # constant, cosine, linear, or wsd: a decay at the end
   optimizer.warmup_steps = 0  # ≥ 0, of a linear warm-up from 0
   # The warm-up as a share of train.num_steps, 0 to 1, in place of warmup_steps.
   optimizer.warmup_share = placeholder(float)
   optimizer.decay_share = 0.2  # (0, 1], the share of num_steps in which wsd decays
-  optimizer.final_share = 0.0  # 0 to 1, the learning rate at the end over the peak
+  optimizer.final_share = 0.0  # 0 to 1, last learning rate over the peak
   optimizer.clip_norm = placeholder(float)  # > 0, of the whole gradient; None: none
   optimizer.ema_decay = placeholder(float)  # [0, 1), of averaged weights; None: none
 
@@ -79,22 +81,24 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   train.num_steps = 5000  # ≥ 1; may be raised later, to go on
   train.init_from = placeholder(str)  # a run or saved model to start from; None: random
   train.batch_size = 2048  # prompts of a step, a multiple of mesh.data · num_parts
-  train.num_parts = 1  # parts of a batch, one after the other, to save memory
+  train.num_parts = 1  # ≥ 1, parts of a batch, one after the other, to save memory
   train.compute_dtype = 'float32'  # or bfloat16; weights and moments are float32
-  train.log_every = 50  # steps between log lines, which one call of the loop runs
+  train.log_every = 50  # ≥ 1, steps between log lines, run in one compiled call
   train.matmul_precision = 'highest'  # or high, or default, which on a TPU is bfloat16
 
   config.mesh = mesh = ConfigDict()
   mesh.data = -1  # devices that share the batch; −1: all that are left
   mesh.model = 1  # devices that share the heads, ≥ 1
-  mesh.slices = 1  # slices of devices with a network each, a divisor of mesh.data
+  mesh.slices = 1  # TPU slices, each with its own interconnect; a divisor of mesh.data
   mesh.fsdp = False  # whether weights and optimizer state are also split over `data`
-  mesh.heartbeat_timeout = 10  # seconds after which a silent process is lost
-  mesh.start_timeout = 300  # seconds that processes wait for each other at the start
+  mesh.heartbeat_timeout = 10  # ≥ 1, seconds after which a silent process is lost
+  mesh.start_timeout = 300  # ≥ 1, seconds to wait for other processes at the start
 
   config.checkpoint = checkpoint = ConfigDict()
   checkpoint.every = 2500  # steps, ≥ 1
-  checkpoint.every_minutes = placeholder(float)  # > 0, the longest time; None: no limit
+  checkpoint.every_minutes = placeholder(
+    float
+  )  # > 0, at most, between them; None: no limit
   checkpoint.keep = 3  # the newest checkpoints that are kept, ≥ 1
   checkpoint.keep_best = False  # whether that of the lowest risk is kept as well
   checkpoint.patience = 10.0  # minutes to wait for a bucket that is out of reach, > 0
@@ -102,7 +106,7 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   config.eval = evaluation = ConfigDict()  # the exact risk is computed at each log line
   evaluation.every = 1000  # steps, ≥ 1
   evaluation.num_batches = 32  # held-out batches, ≥ 0; 0: only the exact risk
-  evaluation.num_compared = 4096  # prompts for the table beside the baselines, ≥ 0
+  evaluation.num_compared = 4096  # ≥ 0, prompts on which baselines are compared
   return config
 
 
@@ -118,11 +122,13 @@ def a_tenth_of_the_steps(config: Any, at_most: int) -> FieldReference:
 
 
 def with_variant(config: Any, variant: str, own: Collection[str] = ()) -> Any:
-  """Applies the variants that all configs have, joined by commas, and locks the config.
+  """Applies variants, joined by commas, and locks the config.
 
-  `smoke` ends in seconds, `paper` has the learning rate of arXiv 2512.04268, and
-  `task=NAME` replaces linear regression by the task of that name. `own` names further
-  variants, which the config file has applied. Raises UserError for an unknown one.
+  `smoke` ends in seconds. `paper` has the constant learning rate 5e-4 of arXiv
+  2512.04268, and is meant for lsa, multi_head_lsa, yq_lsa and ltb. `task=NAME` replaces
+  the whole section `task` by that task with the defaults of its class, sizes included.
+  `own` names further variants, which the config file has applied. Raises UserError for
+  an unknown one.
   """
   names, task = parse(variant, own)
   if task not in (None, config.task.name):
@@ -146,6 +152,6 @@ def parse(variant: str, own: Collection[str] = ()) -> tuple[Sequence[str], str |
     check_name('variant', name, [*own, 'paper', 'smoke', 'task=NAME'])
   if len(tasks) > 1:
     raise UserError(f'the variant {variant!r} names several tasks; it can name one')
-  if tasks and 'paper' in names:
+  if {*tasks} - {'linear_regression'} and 'paper' in names:
     raise UserError(f'the variant {variant!r} has a task that the paper does not have')
   return names, tasks[0] if tasks else None

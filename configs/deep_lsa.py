@@ -3,7 +3,7 @@
   python -m launch.main --config=configs/deep_lsa.py
 
 The task is noiseless linear regression with 5 features, 10 examples and a prior mean
-of 0; `:task=NAME` takes another.
+of 0; `:task=NAME` takes another task, with that task's own sizes.
 """
 
 from ml_collections import ConfigDict

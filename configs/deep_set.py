@@ -1,9 +1,9 @@
-"""A network of each example, and one of their mean and the query.
+"""A deep set: a network embeds each example, another reads their mean and the query.
 
   python -m launch.main --config=configs/deep_set.py
 
 The task is noiseless linear regression with 5 features, 10 examples and a prior mean
-of 0; `:task=NAME` takes another.
+of 0; `:task=NAME` takes another task, with that task's own sizes.
 """
 
 from ml_collections import ConfigDict

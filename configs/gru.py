@@ -3,7 +3,7 @@
   python -m launch.main --config=configs/gru.py
 
 The task is noiseless linear regression with 5 features, 10 examples and a prior mean
-of 0; `:task=NAME` takes another.
+of 0; `:task=NAME` takes another task, with that task's own sizes.
 """
 
 from ml_collections import ConfigDict
@@ -17,7 +17,7 @@ def get_config(variant: str = '') -> ConfigDict:
   config.model = model = ConfigDict({'name': 'gru'})
   model.num_layers = 2  # ≥ 1
   model.width = 64  # entries of each hidden vector, ≥ 1
-  model.tokens = 'shifted'  # x with the label before it; or interleaved, joint
+  model.tokens = 'shifted'  # x and the label before it; or interleaved, joint
   # The initial guess of each label: zero, fixed, linear, network, or what these leave
   # (residual, residual_network).
   model.guess = 'zero'

@@ -2,9 +2,10 @@
 
   python -m launch.main --config=configs/lsa.py
 
-Training ends at a risk of 14.4330 in 8 s on 2 CPU cores, with imports and compilation;
-the infimum for one head is 14.4306. One step of gradient descent has 5.2381, which no
-number of heads reaches with a fixed guess of 0. `:paper` ends at 14.4558.
+On the task of configs/common.py (10 features, 10 examples, prior mean 2) training ends
+at a risk of 14.4330 in 8 s on 2 CPU cores, with imports and compilation; the infimum
+for one head is 14.4306. One step of gradient descent has 5.2381, which no number of
+heads reaches with a fixed guess of 0. `:paper` ends at 14.4558.
 """
 
 from ml_collections import ConfigDict

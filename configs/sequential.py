@@ -2,7 +2,7 @@
 
   python -m launch.main --config=configs/sequential.py
 
-On linear regression training minimises the exact risk.
+On linear regression, as in configs/common.py, training minimises the exact risk.
 """
 
 from ml_collections import ConfigDict

@@ -2,18 +2,23 @@
 
   python -m launch.main --config=configs/transformer.py
   python -m launch.main --config=configs/transformer.py:gpt2_small,task=decision_tree
-  python -m launch.main --config=configs/transformer.py --config.model.mixer=delta
+  python -m launch.main --config=configs/transformer.py --config.model.mixer=delta \\
+      --workdir=runs/delta
 
 The variants `gpt2_tiny` (the default), `gpt2_small` and `gpt2` are the sizes of Garg et
-al. (arXiv 2208.01066, appendix A); `looped` applies one layer 20 times, as Yang et al.
-do (arXiv 2311.12424); `set` has no positions and no causal mask, like a prior-data
-fitted network. The task is noiseless linear regression with 5 features, 10
-examples and a prior mean of 0; `:task=NAME` takes another.
+al. (arXiv 2208.01066, appendix A); `looped` applies one layer, or the layers of a size
+that is also named, 20 times, and takes the loss after each of the last 15 (Yang et al.,
+arXiv 2311.12424); `set` has joint tokens, no positions, no causal mask and the loss of
+the query alone, like a prior-data fitted network.
+
+The task is noiseless linear regression with 5 features, 10 examples and a prior mean of
+0; `:task=NAME` takes another task, with that task's own sizes.
 """
 
 from collections.abc import Sequence
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 from configs import common
 from zoo.core.errors import UserError
@@ -32,6 +37,7 @@ def get_config(variant: str = '') -> ConfigDict:
   names, _ = common.parse(variant, own=VARIANTS)
   config = common.get_config()
   config.model = model = ConfigDict({'name': 'transformer'})
+  # Each ≥ 1; num_heads divides the width.
   model.num_layers, model.width, model.num_heads = SIZES['gpt2_tiny']
   model.mixer = 'softmax'  # see docs/mixers.md; several, joined by commas, alternate
   model.mixer_options = ConfigDict()  # of mixers, such as {'state_size': 32}
@@ -44,12 +50,12 @@ def get_config(variant: str = '') -> ConfigDict:
   model.positions = 'learned'  # how a token knows its place; or rotary, none
   model.causal = True  # False: a token sees the whole context, but not the query
   model.feed_forward = 'gelu'  # after each mixer; or swiglu, linear, none
-  model.hidden_features = common.placeholder(int)  # of that network; None: 4 · width
+  model.hidden_features = placeholder(int)  # of that network; None: 4 · width
   model.norm = 'layer'  # before each mixer and network; or rms, none
   model.num_loops = 1  # how often the layers are applied, ≥ 1
-  model.num_trained_loops = common.placeholder(int)  # the last, in the loss; None: all
+  model.num_trained_loops = placeholder(int)  # the last, each with a loss; None: all
   # Standard deviation of the initial kernels, 0.02 in GPT-2; None: 1/√inputs.
-  model.init_scale = common.placeholder(float)
+  model.init_scale = placeholder(float)
   model.remat = False  # whether the backward pass computes layers again, to save memory
   _apply(model, names)
 

@@ -23,7 +23,7 @@ def get_config(variant: str = '') -> ConfigDict:
   model.init_scale = 0.1  # standard deviation of the initial matrices, ≥ 0
 
   config.task.num_features = 10  # d ≥ 1
-  config.task.context_length = 10  # C ≥ 0, labelled examples of a prompt
+  config.task.context_length = 10  # C ≥ 1, labelled examples of a prompt
   config.task.prior_mean = 2.0  # w*, a number or one for each feature
 
   config.optimizer.learning_rate = 5e-3  # > 0, the peak of the schedule

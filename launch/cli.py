@@ -93,7 +93,9 @@ def run(main: Main, takes_names: bool = False) -> None:
 
 
 def parse(argv: list[str]) -> list[str]:
-  """Parses the flags and returns the other arguments; exits at a mistake.
+  """Parses the flags and returns the other arguments; exits at a mistake in them.
+
+  An error in a config file keeps its traceback.
 
   Modules of --import are imported first, wherever the flag stands: the config file,
   which is read as soon as --config is parsed, may name models and tasks that they

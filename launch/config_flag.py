@@ -1,7 +1,8 @@
 """The flag --config: a config file, and a flag for each field of its config.
 
-It is that of ml_collections: `--config=FILE:VARIANT` calls `get_config(VARIANT)` of the
-file, and `--config.train.num_steps=200` sets a field of what that returns.
+It is the flag of ml_collections for config files: `--config=FILE:VARIANT` calls
+`get_config(VARIANT)` of the file, and `--config.train.num_steps=200` sets a field of
+what that returns.
 """
 
 import pathlib
@@ -21,7 +22,7 @@ FLAGS = flags.FLAGS
 # The flag belongs to the module that calls `define`.
 flags.disclaim_key_flags()
 
-_HOME = pathlib.Path(__file__).resolve().parents[1]  # of configs/
+_HOME = pathlib.Path(__file__).resolve().parents[1]  # the folder that has configs/
 
 
 class _OrNone(flags.ArgumentParser):
@@ -42,6 +43,7 @@ class _OrNone(flags.ArgumentParser):
 config_flags.register_flag_parser_for_type(bool, _OrNone(flags.BooleanParser()))
 config_flags.register_flag_parser_for_type(int, _OrNone(flags.IntegerParser()))
 config_flags.register_flag_parser_for_type(float, _OrNone(flags.FloatParser()))
+config_flags.register_flag_parser_for_type(str, _OrNone(flags.ArgumentParser()))
 
 
 def define(help_text: str) -> flags.FlagHolder[ConfigDict]:
@@ -57,7 +59,7 @@ def get(flag: flags.FlagHolder[ConfigDict]) -> Any:
   """The config that the flag names; which fields it has depends on the command.
 
   Raises UserError if the flag is missing, if its file returns something else, or if a
-  flag replaces a whole section.
+  flag replaces a whole section, but for `model.mixer_options`.
   """
   if not flag.present:
     raise UserError(f'--{flag.name} is missing; try --{flag.name}=configs/yq_lsa.py')

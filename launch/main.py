@@ -2,8 +2,10 @@
 
   python -m launch.main --config=configs/yq_lsa.py
   python -m launch.main --config=configs/yq_lsa.py:smoke --workdir=runs/demo
-  python -m launch.main --config=configs/yq_lsa.py --config.train.num_steps=200
-  python -m launch.main --config=configs/yq_lsa.py --profile=101:110
+  python -m launch.main --config=configs/yq_lsa.py --config.train.num_steps=200 \\
+      --workdir=runs/short
+  python -m launch.main --config=configs/yq_lsa.py --profile=101:110 \
+      --workdir=runs/traced
 
 After an interruption, rerun the same command to resume.
 
@@ -36,8 +38,8 @@ _WORKDIR = cli.define(
   cli.workdir,
   'workdir',
   None,
-  'Folder of the run, or gs://bucket/folder. Default: checkpoints/runs/ and the name '
-  'of the config.',
+  'Folder of the run, or gs://bucket/folder. Default: checkpoints/runs/FILE-VARIANT; '
+  'a config that other flags change needs another folder.',
 )
 _INIT_FROM = flags.DEFINE_string(
   'init_from',

@@ -1,8 +1,9 @@
-"""The fields of a config: the type, default, range and meaning of each, in one place.
+"""The type, range and meaning of each field of a config, and defaults of missing ones.
 
 The sections `model` and `task` have the arguments of the class that they name, as its
-constructor describes them. Checks come from these. Config files repeat the defaults.
-Config files can import this module without what builds and trains.
+constructor describes them. configs/common.py repeats the defaults for readers;
+tests/test_task_configs.py compares them. Importing this module does not import the
+trainer.
 """
 
 from __future__ import annotations
