@@ -141,8 +141,11 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+  ('keep_best', 'profile'), [(False, None), (True, None), (False, (1, 1))]
+)
 def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
-  tmp_path, fake
+  tmp_path, fake, keep_best, profile
 ):
   config = small_config(
     optimizer__name='sgd',
@@ -151,9 +154,12 @@ def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
     train__num_steps=100,
     train__log_every=1,
     checkpoint__every=100,
+    checkpoint__keep_best=keep_best,
   )
   with pytest.raises(RunError, match=r'no checkpoint yet.*clip_norm may help'):
-    zoo.train(config, tmp_path)
+    zoo.train(config, tmp_path, profile)
+  assert (tmp_path / 'best').exists() == keep_best
+  assert (tmp_path / 'profile').exists() == bool(profile)
   assert read_lines(tmp_path)
   config.optimizer.learning_rate = 0.1
   assert zoo.train(config, tmp_path) is not None

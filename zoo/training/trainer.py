@@ -49,7 +49,7 @@ from zoo.measure.comparison import Comparison
 from zoo.measure.contracts import check_sampled
 from zoo.storage.checkpointer import Checkpoints, run_metadata
 from zoo.storage.saved_models import load
-from zoo.storage.workdir import occupied
+from zoo.storage.workdir import BEST, PROFILE, occupied
 from zoo.theory import is_ours
 from zoo.training.batch_parts import num_lanes
 from zoo.training.comparison import compare_members
@@ -88,9 +88,6 @@ from zoo.training.summary import (
 )
 from zoo.training.trace import Steps, check_steps, steps_left, traced
 from zoo.training.utilisation import describe, product_flops
-
-# The folder of a workdir with the best of its checkpoints.
-BEST = 'best'
 
 
 class NotFiniteError(RunError):
@@ -540,7 +537,7 @@ class Trainer:
         recorded, start = [], self.step
         with self._computing():
           if start + 1 == first:
-            trace.enter_context(traced(self.workdirs[0] / 'profile', (first, last)))
+            trace.enter_context(traced(self.workdirs[0] / PROFILE, (first, last)))
           ends = [end for end in (first - 1, last) if end > start]
           stop = min([_next_stop(start, config), *ends])
           measured = self.advance(stop)
