@@ -89,6 +89,9 @@ from zoo.training.summary import (
 from zoo.training.trace import Steps, check_steps, steps_left, traced
 from zoo.training.utilisation import describe, product_flops
 
+# A recorded step, and the newest line of the first model.
+Recorded = tuple[int, dict[str, Any]]
+
 
 class NotFiniteError(RunError):
   """No model of a run has a finite loss, gradient and weights any more."""
@@ -173,7 +176,7 @@ def run_locked(
   interruption: Interruption,
   profile: Steps | None = None,
   ahead: bool = True,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
   """Like `training_run`, in a workdir that belongs to this config and is locked."""
   metadata = run_metadata(config)
   with contextlib.ExitStack() as stack:
@@ -189,13 +192,15 @@ def run_locked(
       yield Event(summary['step'], line, summary, lambda: load(workdir).model)
       return
     trainer = Trainer(program_of(config), [workdir], checkpoints, interruption, best)
-    for step in trainer.steps(config.model.name, profile=profile, ahead=ahead):
+    steps = trainer.steps(config.model.name, profile=profile, ahead=ahead)
+    # Closed here, since Python drops the error of a generator that it has to close.
+    stack.enter_context(contextlib.closing(steps))
+    for step, line in steps:
       summary = None
       if trainer.summaries is not None:
         (summary,) = trainer.summaries
         assert summary is not None  # a single model that is not finite raises RunError
         write_summary(workdir, summary)
-      line = trainer.line
       yield Event(step, line, summary, functools.partial(trainer.model_after, step))
 
 
@@ -465,14 +470,15 @@ class Trainer:
     tensorboard: bool = True,
     profile: Steps | None = None,
     ahead: bool = True,
-  ) -> Iterator[int]:
+  ) -> Generator[Recorded, None, None]:
     """Trains from the newest checkpoint to the end, and yields each recorded step.
 
-    The last one comes with the `summaries`, unless SIGTERM ends the run before. With
-    `ahead` a step is recorded while the devices compute the next ones; otherwise the
-    state is that of the step. A caller that stops early leaves a run that is saved. The
-    progress bar shows the `label`, and the first workdir gets the trace of the steps
-    `profile`. Raises NotFiniteError once no model is finite.
+    With it comes the line of the first model. The last one comes with the `summaries`,
+    unless SIGTERM ends the run before. With `ahead` a step is recorded while the
+    devices compute the next ones; otherwise the state is that of the step. A caller
+    that stops early leaves a run that is saved. The progress bar shows the `label`, and
+    the first workdir gets the trace of the steps `profile`. Raises NotFiniteError once
+    no model is finite; RunError if the state of a caller that stops early is not saved.
     """
     num_steps = self.config.train.num_steps
     with contextlib.ExitStack() as stack:
@@ -486,12 +492,16 @@ class Trainer:
         self._progress = stack.enter_context(Progress(label, start, num_steps))
         self.prepare(start)
       try:
-        for step in self._loop(steps_left(profile, start), ahead):
+        for step, line in self._loop(steps_left(profile, start), ahead):
           if step < num_steps:
-            yield step
+            yield step, line
       except GeneratorExit:  # the caller stops early
-        with self._computing():
-          self.save_last()
+        try:
+          with self._computing():
+            self.save_last()
+        except RunError as error:
+          logging.error('%s', error)  # after `break` Python would not raise it
+          raise
         raise
       with self._computing():
         self.save_last()
@@ -499,7 +509,7 @@ class Trainer:
         if self.step == num_steps:
           self.summaries = self.summarise()
     if self.summaries is not None:
-      yield num_steps
+      yield num_steps, self.line
     elif processes.count() == 1:
       self.interruption.raise_if_ctrl_c()
 
@@ -525,7 +535,7 @@ class Trainer:
     self._progress.start_clock(start)
     self._last_save = time.monotonic()
 
-  def _loop(self, profile: Steps | None, ahead: bool) -> Iterator[int]:
+  def _loop(self, profile: Steps | None, ahead: bool) -> Iterator[Recorded]:
     """Advances, records and saves up to the last step, or to an interruption.
 
     Yields the recorded steps.
@@ -568,8 +578,8 @@ class Trainer:
     self.step = stop
     return {**metrics, 'evaluation': self.program.evaluate(self.state, sampled)}
 
-  def record(self, measured: dict[str, Any]) -> int:
-    """Waits for a result of `advance`, records it, and returns its step.
+  def record(self, measured: dict[str, Any]) -> Recorded:
+    """Waits for a result of `advance`, records it, and returns its step and line.
 
     Raises NotFiniteError if no model is finite.
     """
@@ -596,7 +606,7 @@ class Trainer:
       self._records[i].write(lines[i])
     shown = lines[int(np.argmax(self.finite))]
     self._progress.show(loss=shown['loss'], risk=risk_of(shown))
-    return done
+    return done, self.line
 
   @property
   def line(self) -> dict[str, Any]:
