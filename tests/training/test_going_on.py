@@ -1,6 +1,7 @@
 """Runs that go on: for more steps, from other weights, from the best of their steps."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -96,6 +97,38 @@ def test_the_best_saved_step_is_kept_beside_the_newest(tmp_path, fake):
   validate(config)  # by the exact risk
   with refuses('keep_best is True, and config.eval.num_batches is 0'):
     validate(small_config('gru', checkpoint__keep_best=True, eval__num_batches=0))
+
+
+@pytest.mark.parametrize('lost', ['best', 'newest'])
+def test_the_best_step_is_right_after_a_kill_between_both_saves(tmp_path, fake, lost):
+  config = small_config(
+    optimizer__learning_rate=1.9,  # the risk is lowest at step 8
+    train__num_steps=16,
+    train__log_every=2,
+    checkpoint__keep=2,
+    checkpoint__keep_best=True,
+  )
+
+  workdir, before = tmp_path / 'run', tmp_path / 'before'
+
+  def train_to(stop):
+    for event in zoo.training_run(config, workdir):
+      if event.step == stop:
+        break
+
+  best = workdir / 'best/checkpoints'
+  train_to(4)
+  shutil.copytree(best, before)
+  train_to(8)
+  if lost == 'best':
+    shutil.rmtree(best)
+    shutil.move(before, best)
+  else:
+    shutil.rmtree(workdir / 'checkpoints/8')
+    train_to(6)
+  assert zoo.train(config, workdir) is not None
+  (kept,) = best.iterdir()
+  assert kept.name == '8'
 
 
 def test_training_starts_from_the_weights_of_another_run():

@@ -531,6 +531,8 @@ class Trainer:
       state = program.init()
     state, metrics = program.advance(state, start, start)
     self.step, self._saved, self.state, self.risks = start, start, state, []
+    if start:  # a kill may have come before it was saved as the best
+      self._save_best(program.layout.saveable(state))
     self.finite = np.atleast_1d(jax.device_get(metrics['finite']))
     self._progress.start_clock(start)
     self._last_save = time.monotonic()
@@ -647,13 +649,19 @@ class Trainer:
 
   def _save_best(self, state: State) -> None:
     """Saves the state once more if its risk is the lowest of those saved so far."""
-    line = self.line
-    if self.best is None or line['step'] != self.step:
-      return
-    risk = risk_of(line)
-    if risk is not None and risk < self._lowest:
+    if self.best is not None and processes.run_on_main(self._is_best):
       self.best.save(self.step, state)
-      self._lowest = risk
+
+  def _is_best(self) -> bool:
+    risk, line = None, self.line
+    if line.get('step') == self.step:
+      risk = risk_of(line)
+    if risk is None or risk >= self._lowest:
+      return False
+    self._lowest = risk
+    # If newer steps were lost, the best may be one that training comes to again.
+    assert self.best is not None
+    return self.step > (self.best.latest or 0)
 
   def _lowest_saved(self) -> float:
     """The risk of the best step that is saved; infinite if there is none."""
