@@ -99,6 +99,18 @@ def test_a_finished_run_yields_its_last_step(tmp_path):
       np.testing.assert_array_equal(array, saved[name])
 
 
+def test_a_run_in_float32_is_not_resumed_in_float64(tmp_path):
+  for event in zoo.training_run(small_config(), tmp_path):
+    if event.step == 6:
+      break
+  (tmp_path / 'checkpoints/6').rename(tmp_path / '6')
+  lines = lines_of(tmp_path)
+  with jax.enable_x64(True), refuses('as float32', 'as float64; jax_enable_x64 must'):
+    zoo.train(small_config(), tmp_path)
+  assert lines_of(tmp_path) == lines
+  assert zoo.train(small_config(), tmp_path) is not None
+
+
 def test_a_model_is_that_of_its_step_or_refused(tmp_path, fake):
   events = zoo.training_run(small_config(), tmp_path)
   first = next(events)

@@ -484,6 +484,8 @@ class Trainer:
     with contextlib.ExitStack() as stack:
       with self._computing():
         start = processes.run_on_main(lambda: self.checkpoints.latest) or 0
+        if start:
+          self.checkpoints.check_precision(start, self.program.layout.saved)
         self._lowest = processes.run_on_main(self._lowest_saved)
         self._records = [
           stack.enter_context(Records(workdir, start, tensorboard))
