@@ -59,7 +59,9 @@ def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
 
 def patch(monkeypatch, orbax: bool = False) -> None:
   """Lets runs and sweeps train with fake programs, and save with NumPy or `orbax`."""
-  monkeypatch.setattr(trainer, 'program_of', lambda config: make_fake([config], False))
+  monkeypatch.setattr(
+    trainer, 'make_program', lambda configs: make_fake(configs, False)
+  )
   monkeypatch.setattr(sweeps, 'make_program', make_fake)
   if not orbax:
     patch_saves(monkeypatch)

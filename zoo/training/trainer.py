@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import copy
 import dataclasses
 import functools
 import json
@@ -15,7 +16,7 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +25,10 @@ from absl import logging
 from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
-from ml_collections import ConfigDict
 
 from zoo.config import memory
-from zoo.config.curricula import curricula, has_curriculum, log_unended
+from zoo.config.curricula import has_curriculum, log_unended
 from zoo.config.mesh import make_mesh, replicate
-from zoo.config.optimizers import optimizers
 from zoo.config.validation import (
   Config,
   build_task,
@@ -38,7 +37,6 @@ from zoo.config.validation import (
   to_json,
   validate,
 )
-from zoo.core import registry
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError
 from zoo.core.protocols import Model, Task
@@ -153,16 +151,18 @@ def _run(
   config: Config, workdir: str | pathlib.Path, profile: Steps | None, ahead: bool
 ) -> Generator[Event, None, None]:
   """Yields the logged steps; with `ahead` their models cannot be asked for."""
-  config = _validate_everywhere(config)
+  config = copy.deepcopy(_validate_everywhere(config))  # the caller may change it
   check_steps(profile, config.train.num_steps)
   with processes.propagate_errors():
     workdir = workdir_path(workdir)
+  program = None
   if processes.run_on_main(functools.partial(is_new, workdir)):
     processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
     with processes.propagate_errors():
-      program_of(config).compile()  # so that nothing is written if it does not fit
+      program = make_program([config])
+      program.compile()  # so that nothing is written if it does not fit
   with occupied(workdir, config), Interruption() as interruption:
-    yield from run_locked(config, workdir, interruption, profile, ahead)
+    yield from run_locked(config, workdir, interruption, profile, ahead, program)
 
 
 def is_new(workdir: pathlib.Path) -> bool:
@@ -176,8 +176,12 @@ def run_locked(
   interruption: Interruption,
   profile: Steps | None = None,
   ahead: bool = True,
+  program: Program | None = None,
 ) -> Generator[Event, None, None]:
-  """Like `training_run`, in a workdir that belongs to this config and is locked."""
+  """Like `training_run`, in a workdir that belongs to this config and is locked.
+
+  `program` is that of the config if it has been made.
+  """
   metadata = run_metadata(config)
   with contextlib.ExitStack() as stack:
     keep, best = config.checkpoint.keep, None
@@ -191,7 +195,8 @@ def run_locked(
       line = lines[-1] if lines else {}
       yield Event(summary['step'], line, summary, lambda: load(workdir).model)
       return
-    trainer = Trainer(program_of(config), [workdir], checkpoints, interruption, best)
+    program = make_program([config]) if program is None else program
+    trainer = Trainer(program, [workdir], checkpoints, interruption, best)
     steps = trainer.steps(config.model.name, profile=profile, ahead=ahead)
     # Closed here, since Python drops the error of a generator that it has to close.
     stack.enter_context(contextlib.closing(steps))
@@ -415,25 +420,6 @@ def _numbers_of(
   if budgets:
     numbers = numbers._replace(num_steps=np.float32(configs[0].train.num_steps))
   return numbers, axes
-
-
-def program_of(config: Config) -> Program:
-  """The program that trains one model, kept for the next run of the same config.
-
-  A kept program compiles nothing again. Use it within `on_mesh`.
-  """
-  # A class that is registered anew under its name is another one.
-  entries = registry.models, registry.tasks, registry.mixers, optimizers, curricula
-  classes = tuple(one.get(name) for one in entries for name in one.names())
-  devices, x64 = tuple(jax.devices()), jax.config.values['jax_enable_x64']
-  return _kept_program(to_json(config), classes, devices, x64)
-
-
-@functools.lru_cache(maxsize=8)  # the compiled programs of one take some megabytes
-def _kept_program(config: str, *others: object) -> Program:
-  """The program of a config as JSON, and of all else that it depends on."""
-  del others
-  return make_program([cast(Config, ConfigDict(json.loads(config)))])
 
 
 @contextlib.contextmanager
