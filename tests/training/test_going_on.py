@@ -2,20 +2,24 @@
 
 import json
 import shutil
+from typing import cast
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
+from ml_collections import ConfigDict
 
 import zoo
 from tests.compare import refuses
 from tests.training import fake_program
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
-from zoo.config.validation import validate
+from zoo.config import schema
+from zoo.config.validation import Config, validate
 from zoo.core.errors import RunError
 from zoo.training import grid, sweep
 from zoo.training.records import read_lines, risk_of
+from zoo.training.step import initial_weights
 from zoo.training.trainer import make_program, on_mesh
 
 
@@ -153,6 +157,66 @@ def test_training_starts_from_the_weights_of_another_run():
       expected = np.broadcast_to(array, one.shape)
       np.testing.assert_array_equal(one, expected)
       np.testing.assert_array_equal(other, expected)
+
+
+@pytest.mark.parametrize(
+  ('name', 'before', 'after', 'said'),
+  [
+    ('transformer', {}, {'num_heads': 4}, 'model.num_heads (2 there, 4 here)'),
+    ('transformer', {}, {'tokens': 'joint'}, "('interleaved' there, 'joint' here)"),
+    ('transformer', {}, {'causal': False}, 'model.causal (True there, False here)'),
+    (
+      *('transformer', {'mixer': 'delta'}),
+      {'mixer': 'delta', 'mixer_options': {'negative_eigenvalues': True}},
+      'model.mixer_options.negative_eigenvalues (False there, True here)',
+    ),
+    (
+      *('transformer', {'mixer': 'ttt', 'mixer_options': {'mini_batch_size': 4}}),
+      {'mixer': 'ttt'},
+      'model.mixer_options.mini_batch_size (4 there, 16 here)',
+    ),
+    ('gru', {'guess': 'linear'}, {'guess': 'residual'}, "('linear' there, 'residual'"),
+    ('multi_head_lsa', {}, {'initial_guess': 1.0}, 'initial_guess (0.0 there, 1.0'),
+    ('transformer', {}, {'init_scale': 0.5, 'remat': True}, None),
+    (
+      *('transformer', {'mixer': 'delta'}),
+      {'mixer': 'delta', 'mixer_options': {'negative_eigenvalues': False}},
+      None,
+    ),
+  ],
+)
+def test_what_a_model_computes_from_its_weights(name, before, after, said):
+  one, other = (
+    cast(Config, ConfigDict({'model': {'name': name, **given}}))
+    for given in (before, after)
+  )
+  differing = schema.other_function(one, other)
+  assert len(differing) == bool(said)
+  assert all(said in text for text in differing)
+
+
+def test_weights_are_not_taken_for_a_model_that_computes_something_else(tmp_path):
+  saved = tmp_path / 'saved'
+  model = zoo.create_model(
+    'gru', num_features=3, num_layers=1, width=4, guess='linear', rngs=nnx.Rngs(0)
+  )
+  task = zoo.create_task('linear_regression', num_features=3, context_length=4)
+  zoo.save(model, saved, task)
+  arguments = {'name': 'gru', 'num_layers': 1, 'width': 4, 'tokens': 'shifted'}
+  config = small_config(
+    model={**arguments, 'guess': 'residual'},
+    train__init_from=str(saved),
+    task__noise_std=0.3,
+    optimizer__name='sgd',
+  )
+  with refuses("differs in model.guess ('linear' there, 'residual' here); --config.tr"):
+    zoo.train(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+  config.train.init_from_other = True
+  assert initial_weights(config) is not None
+  config.train.init_from_other = False
+  config.model.guess = 'linear'
+  assert initial_weights(config) is not None
 
 
 @pytest.mark.parametrize(

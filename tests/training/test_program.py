@@ -1,5 +1,7 @@
 """Programs of a run, which are those of the code as it is when the run starts."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -81,17 +83,15 @@ def test_what_a_model_and_a_task_call_may_change_between_runs(
   changes = {'model': {'name': 'own'}, 'task': {'name': 'own'}, 'train__num_steps': 1}
   config, task = small_config(**changes), zoo.create_task('own')
 
-  def measured(folder):
+  def measured(folder) -> list[Any]:
     zoo.train(config, tmp_path / folder)
     (line,) = lines_of(tmp_path / folder)
     model = zoo.create_model('own', num_features=3, rngs=nnx.Rngs(0))
     found = compare(model, task, 16)
     assert found is not None
     curve = zoo.curve(model, task, 16)
-    return (
-      *(line['loss'], line['eval_risk'], curve.mean[-1]),
-      *(found[name]['mean'][-1] for name in ('model', 'zero')),
-    )
+    at_query: list[Any] = [found[name]['mean'][-1] for name in ('model', 'zero')]
+    return [line['loss'], line['eval_risk'], curve.mean[-1], *at_query]
 
   before = measured('before')
   monkeypatch.setitem(globals(), 'factor', 2.0)
