@@ -209,7 +209,7 @@ def test_weights_are_not_taken_for_a_model_that_computes_something_else(tmp_path
     task__noise_std=0.3,
     optimizer__name='sgd',
   )
-  with refuses("differs in model.guess ('linear' there, 'residual' here); --config.tr"):
+  with refuses("differs in model.guess ('linear' there, 'residual' here); config.tr"):
     zoo.train(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
   config.train.init_from_other = True

@@ -102,7 +102,7 @@ def initial_weights(config: Config) -> PyTree | None:
     raise UserError(
       f'config.train.init_from is {path}, whose model computes something else from the '
       f'same weights; it differs in {shown(differing)}; '
-      '--config.train.init_from_other=True takes them all the same'
+      'config.train.init_from_other=True takes them all the same'
     )
   return nnx.to_pure_dict(weights)
 
