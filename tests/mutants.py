@@ -169,8 +169,8 @@ the difference from a baseline has the wrong sign
   + (losses[:, -1] - model_losses[: len(losses)])
 every batch of a curve has the same prompts
   zoo/measure/predict.py: test_curves.py
-  - task.sample(jax.random.fold_in(key, start), size)
-  + task.sample(key, size)
+  - programs.sample(task, jax.random.fold_in(key, start), size)
+  + programs.sample(task, key, size)
 a model may see the label that it predicts without breaking its contract
   zoo/measure/contracts/checks.py: contracts/test_models.py
   - y[:, k:] += 1
@@ -183,10 +183,10 @@ each example is trained on the target of the query
   zoo/training/objective.py: training/test_objective.py
   - targets = batch.targets if every else batch.targets[:, -1:]
   + targets = batch.targets[:, -1:]
-a class that is registered anew is trained by the program of the old one
-  zoo/training/trainer.py: training/test_program.py
-  - _kept_program(to_json(config), classes, devices, x64)
-  + _kept_program(to_json(config), devices, x64)
+what a model calls is measured as it was when the model was first measured
+  zoo/measure/predict.py: training/test_program.py
+  - self._run = jax.jit(run, static_argnums=(0, 1))
+  + self._run = jax.jit(_run, static_argnums=(0, 1))
 the cosine does not end with the training
   zoo/config/optimizers.py: test_optimizers.py
   - peak, max(num_steps - warmup, 1), share

@@ -14,7 +14,7 @@ from tests.settings import curve_key, isotropic
 from zoo.core import losses
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
-from zoo.measure import curves
+from zoo.measure import curves, predict
 from zoo.measure.curves import Curve, sample_losses, summarise
 from zoo.tasks.baselines import HostBaseline, LeastSquares, Zero
 
@@ -93,7 +93,8 @@ def test_prompts_share_no_key_with_training(monkeypatch):
   """Otherwise a task may get the numbers of the weights as features of its prompts."""
   streams = [stream_of(5, i) for i in (INIT_STREAM, TRAIN_STREAM, EVAL_STREAM)]
   keys, task = [], _task()
-  monkeypatch.setattr(type(task), 'sample', lambda self, key, size: keys.append(key))
+  sample = lambda self, task, key, size: keys.append(key)  # noqa: E731
+  monkeypatch.setattr(predict.Programs, 'sample', sample)
   for _ in curves.sample_batches(task, 5, 3, 1):
     pass
 

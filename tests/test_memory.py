@@ -1,6 +1,7 @@
 """What does not fit is refused before anything is written, by XLA's own plan."""
 
 import contextlib
+import functools
 import types
 from typing import Any
 
@@ -12,8 +13,9 @@ from tests.compare import refuses
 from zoo.config import memory
 from zoo.config.validation import build_task, validate
 from zoo.core.errors import RunError, UserError
+from zoo.models import DeepLSA
 from zoo.training import sweep, train
-from zoo.training.trainer import program_of
+from zoo.training.trainer import make_program
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 GIB = 2**30
@@ -31,7 +33,7 @@ def config_of(name='multi_head_lsa', variant='', **fields):
 
 def compile_step(config):
   """Compiles its training; raises UserError if there is too little memory."""
-  program_of(config).compile()
+  make_program([config]).compile()
 
 
 # Peaks of whole processes in MiB, by getrusage, jax 0.10.2, one CPU device.
@@ -202,11 +204,13 @@ def test_too_little_memory_is_one_line_with_what_to_change(error, monkeypatch):
     raise error
   assert all(part in str(info.value) for part in said)
 
-  def fail(*_):
-    raise error
-
   for method in 'body', '__init__':
-    monkeypatch.setattr(f'zoo.models.DeepLSA.{method}', fail)
+
+    @functools.wraps(getattr(DeepLSA, method))  # whose arguments are checked
+    def fail(*_, **__):
+      raise error
+
+    monkeypatch.setattr(DeepLSA, method, fail)
     with pytest.raises(RunError, match='the memory is not enough'):
       validate(config)
 

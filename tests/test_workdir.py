@@ -2,8 +2,9 @@
 
 import contextlib
 import json
-import socket
+import shutil
 import subprocess
+import sys
 import threading
 import time
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.compare import refuses
 from tests.training.runs import small_config
+from zoo.storage.lease import LostLease, machine
 from zoo.storage.workdir import locked, occupied, open_workdir
 from zoo.training.records import Records
 
@@ -96,13 +98,56 @@ def test_a_folder_of_a_process_that_was_killed_is_taken_at_once(tmp_path):
   ended = subprocess.Popen(['true'])
   ended.wait()
   start = time.monotonic()
-  (tmp_path / '.lock').write_text(f'{socket.gethostname()} {ended.pid} a')
+  (tmp_path / '.lock').write_text(f'{machine()} {ended.pid} a')
   with locked(tmp_path):
     assert time.monotonic() - start < 1.0
   # The processes of another machine are unknown, so its lease has to expire.
   (tmp_path / '.lock').write_text(f'elsewhere {ended.pid} a')
   with locked(tmp_path):
     assert time.monotonic() - start > 1.5
+
+
+def test_a_folder_is_not_taken_from_a_process_whose_number_another_container_lacks(
+  tmp_path,
+):
+  alone = ['unshare', '--map-root-user', '--pid', '--fork']
+  if not shutil.which('unshare') or subprocess.run([*alone, 'true']).returncode:
+    pytest.skip('no namespace can be made here')
+  code = (
+    'import pathlib, sys; from zoo.storage import lease; lease.SECONDS = 1.5\n'
+    'with lease.leased(pathlib.Path(sys.argv[1])): pass'
+  )
+  with locked(tmp_path):
+    ended = subprocess.run(
+      [*alone, sys.executable, '-c', code, str(tmp_path)],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+  assert ended.returncode == 1
+  assert f'{tmp_path} is in use: another process is training in it' in ended.stderr
+
+
+@pytest.mark.parametrize(
+  ('deleted', 'said'), [(False, 'another program has taken over'), (True, 'has gone')]
+)
+def test_a_holder_that_was_suspended_adds_no_line_to_what_is_no_longer_its_own(
+  tmp_path, deleted, said
+):
+  workdir = tmp_path / 'run'
+  workdir.mkdir()
+  with locked(workdir), Records(workdir, 0, tensorboard=False) as records:
+    records.write(line(4))
+    if deleted:
+      shutil.rmtree(workdir)
+    else:  # as another program does once this one has not renewed it for long
+      (workdir / '.lock').write_text('elsewhere 17 a')
+    with pytest.raises(LostLease, match=f'{workdir}.*{said}|{said}.*{workdir}'):
+      records.write(line(8))
+  if deleted:
+    assert not workdir.exists()
+  else:
+    assert len((workdir / 'metrics.jsonl').read_text().splitlines()) == 1
 
 
 def test_a_lock_is_not_written_through_a_symbolic_link(tmp_path):

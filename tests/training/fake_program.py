@@ -59,7 +59,9 @@ def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
 
 def patch(monkeypatch, orbax: bool = False) -> None:
   """Lets runs and sweeps train with fake programs, and save with NumPy or `orbax`."""
-  monkeypatch.setattr(trainer, 'program_of', lambda config: make_fake([config], False))
+  monkeypatch.setattr(
+    trainer, 'make_program', lambda configs: make_fake(configs, False)
+  )
   monkeypatch.setattr(sweeps, 'make_program', make_fake)
   if not orbax:
     patch_saves(monkeypatch)
@@ -69,6 +71,7 @@ def patch_saves(monkeypatch) -> None:
   """Lets runs save with NumPy: Orbax compiles slices of arrays on many devices."""
   monkeypatch.setattr(checkpointer, 'start_save', _start_save)
   monkeypatch.setattr(checkpointer, 'load_arrays', _load_arrays)
+  monkeypatch.setattr(checkpointer, 'check_precision', lambda *given: None)
 
 
 def _start_save(

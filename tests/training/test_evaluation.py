@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.training.runs import small_config
-from zoo.training.trainer import make_program, on_mesh, program_of
+from zoo.training.trainer import make_program, on_mesh
 
 
 def mean_losses(program):
@@ -16,7 +16,7 @@ def mean_losses(program):
 
 
 def test_every_held_out_batch_has_prompts_of_its_own():
-  means = mean_losses(program_of(small_config(eval__num_batches=4)))
+  means = mean_losses(make_program([small_config(eval__num_batches=4)]))
   assert means.shape == (1, 4)
   assert len(np.unique(means)) == 4
 

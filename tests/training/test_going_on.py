@@ -1,20 +1,25 @@
 """Runs that go on: for more steps, from other weights, from the best of their steps."""
 
 import json
+import shutil
+from typing import cast
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
+from ml_collections import ConfigDict
 
 import zoo
 from tests.compare import refuses
 from tests.training import fake_program
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
-from zoo.config.validation import validate
+from zoo.config import schema
+from zoo.config.validation import Config, validate
 from zoo.core.errors import RunError
 from zoo.training import grid, sweep
 from zoo.training.records import read_lines, risk_of
+from zoo.training.step import initial_weights
 from zoo.training.trainer import make_program, on_mesh
 
 
@@ -98,6 +103,38 @@ def test_the_best_saved_step_is_kept_beside_the_newest(tmp_path, fake):
     validate(small_config('gru', checkpoint__keep_best=True, eval__num_batches=0))
 
 
+@pytest.mark.parametrize('lost', ['best', 'newest'])
+def test_the_best_step_is_right_after_a_kill_between_both_saves(tmp_path, fake, lost):
+  config = small_config(
+    optimizer__learning_rate=1.9,  # the risk is lowest at step 8
+    train__num_steps=16,
+    train__log_every=2,
+    checkpoint__keep=2,
+    checkpoint__keep_best=True,
+  )
+
+  workdir, before = tmp_path / 'run', tmp_path / 'before'
+
+  def train_to(stop):
+    for event in zoo.training_run(config, workdir):
+      if event.step == stop:
+        break
+
+  best = workdir / 'best/checkpoints'
+  train_to(4)
+  shutil.copytree(best, before)
+  train_to(8)
+  if lost == 'best':
+    shutil.rmtree(best)
+    shutil.move(before, best)
+  else:
+    shutil.rmtree(workdir / 'checkpoints/8')
+    train_to(6)
+  assert zoo.train(config, workdir) is not None
+  (kept,) = best.iterdir()
+  assert kept.name == '8'
+
+
 def test_training_starts_from_the_weights_of_another_run():
   """Of another task and another optimizer; side by side as alone."""
   fields = {
@@ -123,6 +160,66 @@ def test_training_starts_from_the_weights_of_another_run():
 
 
 @pytest.mark.parametrize(
+  ('name', 'before', 'after', 'said'),
+  [
+    ('transformer', {}, {'num_heads': 4}, 'model.num_heads (2 there, 4 here)'),
+    ('transformer', {}, {'tokens': 'joint'}, "('interleaved' there, 'joint' here)"),
+    ('transformer', {}, {'causal': False}, 'model.causal (True there, False here)'),
+    (
+      *('transformer', {'mixer': 'delta'}),
+      {'mixer': 'delta', 'mixer_options': {'negative_eigenvalues': True}},
+      'model.mixer_options.negative_eigenvalues (False there, True here)',
+    ),
+    (
+      *('transformer', {'mixer': 'ttt', 'mixer_options': {'mini_batch_size': 4}}),
+      {'mixer': 'ttt'},
+      'model.mixer_options.mini_batch_size (4 there, 16 here)',
+    ),
+    ('gru', {'guess': 'linear'}, {'guess': 'residual'}, "('linear' there, 'residual'"),
+    ('multi_head_lsa', {}, {'initial_guess': 1.0}, 'initial_guess (0.0 there, 1.0'),
+    ('transformer', {}, {'init_scale': 0.5, 'remat': True}, None),
+    (
+      *('transformer', {'mixer': 'delta'}),
+      {'mixer': 'delta', 'mixer_options': {'negative_eigenvalues': False}},
+      None,
+    ),
+  ],
+)
+def test_what_a_model_computes_from_its_weights(name, before, after, said):
+  one, other = (
+    cast(Config, ConfigDict({'model': {'name': name, **given}}))
+    for given in (before, after)
+  )
+  differing = schema.other_function(one, other)
+  assert len(differing) == bool(said)
+  assert all(said in text for text in differing)
+
+
+def test_weights_are_not_taken_for_a_model_that_computes_something_else(tmp_path):
+  saved = tmp_path / 'saved'
+  model = zoo.create_model(
+    'gru', num_features=3, num_layers=1, width=4, guess='linear', rngs=nnx.Rngs(0)
+  )
+  task = zoo.create_task('linear_regression', num_features=3, context_length=4)
+  zoo.save(model, saved, task)
+  arguments = {'name': 'gru', 'num_layers': 1, 'width': 4, 'tokens': 'shifted'}
+  config = small_config(
+    model={**arguments, 'guess': 'residual'},
+    train__init_from=str(saved),
+    task__noise_std=0.3,
+    optimizer__name='sgd',
+  )
+  with refuses("differs in model.guess ('linear' there, 'residual' here); config.tr"):
+    zoo.train(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+  config.train.init_from_other = True
+  assert initial_weights(config) is not None
+  config.train.init_from_other = False
+  config.model.guess = 'linear'
+  assert initial_weights(config) is not None
+
+
+@pytest.mark.parametrize(
   ('path', 'said'),
   [
     ('checkpoints/yq_lsa', "whose weights do not fit the model 'yq_lsa': it has"),
@@ -141,8 +238,11 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+  ('keep_best', 'profile'), [(False, None), (True, None), (False, (1, 1))]
+)
 def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
-  tmp_path, fake
+  tmp_path, fake, keep_best, profile
 ):
   config = small_config(
     optimizer__name='sgd',
@@ -151,9 +251,12 @@ def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
     train__num_steps=100,
     train__log_every=1,
     checkpoint__every=100,
+    checkpoint__keep_best=keep_best,
   )
   with pytest.raises(RunError, match=r'no checkpoint yet.*clip_norm may help'):
-    zoo.train(config, tmp_path)
+    zoo.train(config, tmp_path, profile)
+  assert (tmp_path / 'best').exists() == keep_best
+  assert (tmp_path / 'profile').exists() == bool(profile)
   assert read_lines(tmp_path)
   config.optimizer.learning_rate = 0.1
   assert zoo.train(config, tmp_path) is not None

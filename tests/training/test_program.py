@@ -1,31 +1,37 @@
-"""Programs that are kept for the next run of the same config."""
+"""Programs of a run, which are those of the code as it is when the run starts."""
+
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
+from flax import nnx
 
-from tests.training.fake_program import make_fake
-from tests.training.runs import small_config
+import zoo
+from tests.training.runs import lines_of, small_config
 from zoo import training
-from zoo.training import trainer
+from zoo.measure.comparison import compare
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
 @pytest.fixture
 def compiled():
-  """The programs that are compiled while a test runs: a list that grows."""
+  """The programs that JAX's cache lacks while a test runs: a list that grows."""
   found = []
 
-  def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-    if event == '/jax/core/compile/backend_compile_duration':
-      found.append(kwargs.get('fun_name'))
+  def listen(event: str, **kwargs: str | int) -> None:
+    if event == '/jax/compilation_cache/cache_misses':
+      found.append(event)
 
-  jax.monitoring.register_event_duration_secs_listener(listen)
+  jax.monitoring.register_event_listener(listen)
   yield found
-  jax.monitoring.unregister_event_duration_listener(listen)
+  jax.monitoring.unregister_event_listener(listen)
 
 
-def test_the_same_config_trained_again_compiles_nothing(tmp_path, compiled):
+def test_the_same_config_trained_again_finds_its_programs_in_the_cache_of_jax(
+  tmp_path, compiled
+):
   first = training.train(small_config(), tmp_path / 'first')
   del compiled[:]
   second = training.train(small_config(), tmp_path / 'second')
@@ -35,50 +41,70 @@ def test_the_same_config_trained_again_compiles_nothing(tmp_path, compiled):
   assert first['exact_risk'] == second['exact_risk']
 
 
-@pytest.fixture
-def made(monkeypatch):
-  """Programs that nothing is compiled for, made as `program_of` asks for them."""
-  trainer._kept_program.cache_clear()
-  monkeypatch.setattr(
-    trainer, 'make_program', lambda configs: make_fake(configs, False)
-  )
-  yield trainer.program_of
-  trainer._kept_program.cache_clear()
+# What the classes below call, as a helper in a cell of a notebook that is changed.
+factor = 1.0
 
 
-def test_another_config_has_a_program_of_its_own(made):
-  first = made(small_config())
-  assert made(small_config()) is first
-  assert made(small_config(seed=1)) is not first
-  assert made(small_config(seed=1)).configs[0].seed == 1
+def scaled(values):
+  return factor * values
 
 
-def test_a_config_that_is_changed_afterwards_changes_no_kept_program(made):
+def zero(prompt):
+  return scaled(jnp.ones(len(prompt.x)))
+
+
+@pytest.mark.programs(80)
+def test_what_a_model_and_a_task_call_may_change_between_runs(
+  tmp_path, register, monkeypatch
+):
+  @register('own')
+  class Own(nnx.Module):
+    def __init__(self, num_features, *, rngs):
+      self.w = nnx.Param(jnp.ones(num_features))
+
+    def __call__(self, prompt):
+      return scaled(prompt.x_query @ self.w[...])
+
+  @zoo.register_task('own')
+  class Task(zoo.tasks.BaseTask):
+    num_features: int = 3
+    context_length: int = 4
+
+    def sample_one(self, key):
+      x = scaled(jax.random.normal(key, (5, 3)))
+      return zoo.Prompt(x[:-1], x[:-1, 0], x[-1], x[-1, 0])
+
+    def loss(self, prediction, target):
+      return scaled(jnp.square(prediction - target))
+
+    def baselines(self):
+      return {'zero': zero}
+
+  changes = {'model': {'name': 'own'}, 'task': {'name': 'own'}, 'train__num_steps': 1}
+  config, task = small_config(**changes), zoo.create_task('own')
+
+  def measured(folder) -> list[Any]:
+    zoo.train(config, tmp_path / folder)
+    (line,) = lines_of(tmp_path / folder)
+    model = zoo.create_model('own', num_features=3, rngs=nnx.Rngs(0))
+    found = compare(model, task, 16)
+    assert found is not None
+    curve = zoo.curve(model, task, 16)
+    at_query: list[Any] = [found[name]['mean'][-1] for name in ('model', 'zero')]
+    return [line['loss'], line['eval_risk'], curve.mean[-1], *at_query]
+
+  before = measured('before')
+  monkeypatch.setitem(globals(), 'factor', 2.0)
+  after = measured('after')
+  # The loss (Σ x − x_1)² has become 2 (4 Σ x − 2 x_1)², and (1 − x_1)² of the baseline
+  # 2 (2 − 2 x_1)².
+  assert all(new > 4 * old for old, new in zip(before, after, strict=True))
+
+
+def test_a_config_that_is_changed_during_a_run_does_not_change_it(tmp_path, fake):
   config = small_config()
-  first, rate = made(config), config.optimizer.learning_rate
-  with config.unlocked():
-    config.optimizer.learning_rate = 10 * rate
-  assert made(config).configs[0].optimizer.learning_rate == 10 * rate
-  assert made(small_config()) is first
-  assert first.configs[0].optimizer.learning_rate == rate
-
-
-def test_the_programs_that_were_used_last_are_kept(made):
-  first, second = made(small_config()), made(small_config(seed=1))
-  for seed in range(2, 9):
-    assert made(small_config()) is first
-    made(small_config(seed=seed))
-  assert made(small_config()) is first
-  assert made(small_config(seed=1)) is not second
-
-
-def test_a_class_that_is_registered_anew_has_another_program(made, register):
-  programs = []
-  for _ in range(2):
-
-    @register('linear')
-    class Linear:
-      pass
-
-    programs.append(made(small_config()))
-  assert programs[0] is not programs[1]
+  steps = []
+  for event in zoo.training_run(config, tmp_path):
+    steps.append(event.step)
+    config.train.num_steps = 100
+  assert steps == [4, 6, 8, 12]

@@ -19,6 +19,12 @@ from tests.training.runs import (
   saved_arrays,
   small_config,
 )
+from zoo.config.validation import validate
+from zoo.core.errors import RunError
+from zoo.host.interruption import Interruption
+from zoo.storage import checkpointer
+from zoo.storage.workdir import occupied
+from zoo.training.trainer import run_locked
 
 
 def test_the_logged_steps_are_yielded_and_the_last_has_the_summary(tmp_path, fake):
@@ -46,6 +52,39 @@ def test_a_break_saves_the_step_and_the_run_goes_on_to_the_same_bits(
   )
 
 
+@pytest.fixture
+def full_disk(fake, monkeypatch):
+  def fail(*given):
+    raise OSError('disk full')
+
+  monkeypatch.setattr(checkpointer, 'start_save', fail)
+
+
+def test_a_save_that_fails_when_a_run_is_closed_is_raised(tmp_path, full_disk):
+  events = zoo.training_run(small_config(checkpoint__every=8), tmp_path)
+  assert next(events).step == 4
+  with pytest.raises(RunError, match=r'there is none yet; the reason: .*disk full'):
+    events.close()
+
+
+# Python cannot raise it.
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def test_a_save_that_fails_after_a_break_is_logged(tmp_path, full_disk, caplog):
+  for event in zoo.training_run(small_config(checkpoint__every=8), tmp_path):
+    assert event.step == 4
+    break
+  (record,) = [one for one in caplog.records if one.levelname == 'ERROR']
+  assert 'disk full' in record.getMessage()
+
+
+def test_each_event_has_the_line_of_its_step_when_some_are_recorded_at_once(
+  tmp_path, fake
+):
+  with Interruption() as interruption, occupied(tmp_path, config := small_config()):
+    events = [*run_locked(validate(config), tmp_path, interruption, ahead=True)]
+  assert [event.metrics for event in events] == lines_of(tmp_path)
+
+
 def test_a_finished_run_yields_its_last_step(tmp_path):
   """A real run, whose events have the models that their checkpoints have."""
   models = {
@@ -58,6 +97,18 @@ def test_a_finished_run_yields_its_last_step(tmp_path):
     saved = nnx.to_pure_dict(nnx.state(zoo.load(tmp_path, step).model))
     for name, array in nnx.to_pure_dict(nnx.state(model)).items():
       np.testing.assert_array_equal(array, saved[name])
+
+
+def test_a_run_in_float32_is_not_resumed_in_float64(tmp_path):
+  for event in zoo.training_run(small_config(), tmp_path):
+    if event.step == 6:
+      break
+  (tmp_path / 'checkpoints/6').rename(tmp_path / '6')
+  lines = lines_of(tmp_path)
+  with jax.enable_x64(True), refuses('as float32', 'as float64; jax_enable_x64 must'):
+    zoo.train(small_config(), tmp_path)
+  assert lines_of(tmp_path) == lines
+  assert zoo.train(small_config(), tmp_path) is not None
 
 
 def test_a_model_is_that_of_its_step_or_refused(tmp_path, fake):

@@ -172,6 +172,11 @@ class Train:
     about='A run, a checkpoint or a saved model from whose weights training starts; '
     'None: from random ones.',
   )
+  init_from_other: bool = truth(
+    default=False,
+    about='Whether `init_from` may be a model that computes something else from the '
+    'same weights, such as one of another number of heads.',
+  )
   batch_size: int = size(
     default=2048, about='Prompts of a step; a multiple of `mesh.data · num_parts`.'
   )
@@ -508,6 +513,42 @@ def differences(
     and name not in free
     and one.get(name, 'absent') != other.get(name, 'absent')
   ]
+
+
+# Fields of a model that change how it is trained or where its weights start, but not
+# what it computes from them.
+_SAME_FUNCTION = 'init_scale', 'num_trained_loops', 'remat'
+_OPTIONS = 'mixer_options'
+
+
+def other_function(saved: Config, config: Config) -> list[str]:
+  """The fields in which the model of a config computes otherwise than a saved one.
+
+  Both have the same arrays. Fields that one of them lacks have their defaults.
+  """
+  one, other = map(_arguments_of, (saved, config))
+  return [
+    f'model.{name} ({one.get(name, "absent")!r} there, {other.get(name, "absent")!r} '
+    'here)'
+    for name in sorted(one.keys() | other.keys())
+    if name not in _SAME_FUNCTION
+    and one.get(name, 'absent') != other.get(name, 'absent')
+  ]
+
+
+def _arguments_of(config: Config) -> dict[str, Any]:
+  """The arguments of a config's model and its mixers by name, as JSON holds them."""
+  given = json.loads(to_json(config.model))
+  known = {
+    name: each.default for name, each in arguments('model', given['name']).items()
+  }
+  mixers = given.get('mixer', known.get('mixer')) or ()
+  for mixer in mixers.split(',') if isinstance(mixers, str) else mixers:
+    for name, parameter in registry.mixers.parameters(mixer).items():
+      known[f'{_OPTIONS}.{name}'] = parameter.default
+  given |= {f'{_OPTIONS}.{k}': v for k, v in (given.pop(_OPTIONS, None) or {}).items()}
+  with_default = {name: one for name, one in known.items() if one is not EMPTY}
+  return registry.recorded({}, with_default).values | given
 
 
 # Fields that may change when a run is resumed, besides the section `mesh`.

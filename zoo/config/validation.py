@@ -11,7 +11,6 @@ from zoo.config import memory
 from zoo.config.building import abstract_model as abstract_model
 from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
-from zoo.config.building import check_forms
 from zoo.config.curricula import check_curriculum
 from zoo.config.optimizers import build_optimizer, check_optimizer, optimizers
 from zoo.config.schema import Config as Config
@@ -65,7 +64,7 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
       'config.checkpoint.keep_best is True, and config.eval.num_batches is 0; it needs '
       f'held-out prompts, since no exact risk of {config.model.name!r} is known'
     )
-  check_forms(config, abstract, task)
+  contracts.check_forms(abstract, task)
   _check_own_optimizer(config, abstract)
   # These checks compute, so they are left out for devices that need not exist.
   if num_devices is None and not theory.is_ours(task):

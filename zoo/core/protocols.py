@@ -5,12 +5,13 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import functools
+from collections.abc import Callable
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo.core import losses, values
@@ -138,9 +139,15 @@ class BaseTask(abc.ABC):
     of your own that may change the last digits of the others.
     """
     given = values.fresh(self), key, check_count('batch_size', batch_size)
-    prompt = _sample(*given)
+    sample, draw_latents = _programs
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(given)):
+      # Within another program it is traced with that: what the task calls may differ.
+      sample, draw_latents = _make_programs()
+    prompt = sample(*given)
     # Another program, so that the prompts have the same bits.
-    return dataclasses.replace(prompt, latents=_latents(*given)) if latents else prompt
+    if not latents:
+      return prompt
+    return dataclasses.replace(prompt, latents=draw_latents(*given))
 
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """What `sample` compiles: prompts of `sample_one`, each with its own key."""
@@ -205,17 +212,22 @@ class BaseTask(abc.ABC):
 Task = BaseTask  # in annotations
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int) -> Prompt:
-  prompt = task.sample_batch(key, batch_size)
-  if not isinstance(prompt, Prompt):  # `check_task` says so
-    return prompt
-  return dataclasses.replace(prompt, latents=None)  # nothing computes them then
+def _make_programs() -> tuple[Callable[..., Prompt], Callable[..., PyTree]]:
+  """What compiles the prompts of a task, a key and a batch size, and their latents."""
+
+  def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int) -> Prompt:
+    prompt = task.sample_batch(key, batch_size)
+    if not isinstance(prompt, Prompt):  # `check_task` says so
+      return prompt
+    return dataclasses.replace(prompt, latents=None)  # nothing computes them then
+
+  def _latents(task: BaseTask, key: Key[Array, ''], batch_size: int) -> PyTree:
+    return task.sample_batch(key, batch_size).latents
+
+  return jax.jit(_sample, static_argnums=2), jax.jit(_latents, static_argnums=2)
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _latents(task: BaseTask, key: Key[Array, ''], batch_size: int) -> PyTree:
-  return task.sample_batch(key, batch_size).latents
+_programs = _make_programs()
 
 
 def remade(task: BaseTask, **changed: object) -> Any:

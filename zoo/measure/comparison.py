@@ -14,7 +14,7 @@ from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.tables import format_estimate, format_exact
 from zoo.measure.curves import sample_scores, summarise
-from zoo.measure.predict import one_pass
+from zoo.measure.predict import Programs, one_pass
 from zoo.tasks.baselines import Baseline, HostBaseline
 from zoo.theory.exact import known_risk
 from zoo.theory.trust import is_ours
@@ -79,9 +79,10 @@ def compare_all(
   baselines = task.baselines()
   if MODEL in baselines:
     raise UserError(f'{type(task).__name__} has a baseline named {MODEL}; rename it')
+  programs = Programs()  # which all models share
 
   def measure(predictor: Predictor, at: Sequence[int], count: int) -> _Losses:
-    losses, accuracies = sample_scores(predictor, task, count, seed, at)
+    losses, accuracies = sample_scores(predictor, task, count, seed, at, programs)
     return _Losses(losses, accuracies, at, known_risk(predictor, task))
 
   each = [measure(model, lengths, num_prompts) for model in models]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,13 +13,13 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
 from zoo.measure.predict import (
+  Programs,
   check_predictor,
   everywhere,
   gather,
   loss_of,
   losses_at_query,
   one_pass,
-  run,
   sample_batches,
   scores_of,
 )
@@ -84,6 +84,7 @@ def sample_scores(
   num_prompts: int,
   seed: int = 0,
   lengths: Sequence[int] | None = None,
+  programs: Programs | None = None,
 ) -> tuple[Float[np.ndarray, 'p n'], Float[np.ndarray, 'p n'] | None]:
   """The losses of a predictor as `sample_losses` has them, and its accuracies.
 
@@ -92,7 +93,8 @@ def sample_scores(
   has_classes = task.label_kind != 'numbers'
   score = scores_of(task) if has_classes else None
   each = {'': predictor}
-  found = sample_losses(each, task, num_prompts, seed, lengths=lengths, loss=score)['']
+  given: Any = {'lengths': lengths, 'loss': score, 'programs': programs}
+  found = sample_losses(each, task, num_prompts, seed, **given)['']
   return (found[..., 0], found[..., 1]) if has_classes else (found, None)
 
 
@@ -104,12 +106,14 @@ def sample_losses(
   *,
   lengths: Sequence[int] | None = None,
   loss: Loss | None = None,
+  programs: Programs | None = None,
 ) -> dict[str, Float[np.ndarray, 'p n *m']]:
   """The loss of each predictor on each of the same prompts, at each length; float64.
 
   `loss` defaults to that of the task, and may have a last axis of several scores.
-  Raises UserError as `curve` does.
+  Several measurements may share `programs`. Raises UserError as `curve` does.
   """
+  programs = programs or Programs()
   loss = loss_of(task) if loss is None else loss
   # A program takes the numbers that it holds as arguments.
   if not isinstance(loss, jax.tree_util.Partial):
@@ -117,17 +121,17 @@ def sample_losses(
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   if lengths is not None and not len(lengths):
     raise UserError('lengths is empty; it must have at least one number of examples')
-  batches = (task, seed, num_prompts, _BATCH_SIZE)
+  batches = (task, seed, num_prompts, _BATCH_SIZE, programs)
   for predictor in predictors.values():
     check_predictor(predictor)
     check_rule(predictor)
     if predicts_all(predictor) and not is_ours(predictor):
-      _check_predictions(predictor, next(sample_batches(*batches)))
+      _check_predictions(predictor, next(sample_batches(*batches)), programs)
 
   def measure(prompt: Prompt) -> dict[str, np.ndarray]:
     at = range(prompt.x.shape[1] + 1) if lengths is None else lengths
     return {
-      name: _losses_by_length(predictor, prompt, loss, at)
+      name: _losses_by_length(predictor, prompt, loss, at, programs)
       for name, predictor in predictors.items()
     }
 
@@ -142,9 +146,11 @@ def sample_predictions(
 
   Every predictor must predict all examples in one pass.
   """
-  each = [*predictors.values()]
-  batches = sample_batches(task, 1, num_prompts, _BATCH_SIZE)
-  found = gather(lambda prompt: run(_targets_and_predictions, each, prompt), batches)
+  each, programs = [*predictors.values()], Programs()
+  batches = sample_batches(task, 1, num_prompts, _BATCH_SIZE, programs)
+  found = gather(
+    lambda prompt: programs.run(_targets_and_predictions, each, prompt), batches
+  )
   return dict(zip(['target', *predictors], found, strict=True))
 
 
@@ -155,7 +161,11 @@ def _targets_and_predictions(
 
 
 def _losses_by_length(
-  predictor: Predictor, prompt: Prompt, loss: Loss, lengths: Sequence[int]
+  predictor: Predictor,
+  prompt: Prompt,
+  loss: Loss,
+  lengths: Sequence[int],
+  programs: Programs,
 ) -> Float[np.ndarray, 'b n *m']:
   """The losses of a predictor after each of some numbers of examples."""
   c = prompt.x.shape[1]
@@ -164,9 +174,11 @@ def _losses_by_length(
       f'the length {bad[0]} is not from 0 to {c}, the length of a context'
     )
   if [*lengths] != [c] and one_pass(predictor) is not None:
-    losses = run(_losses_everywhere, [predictor], prompt, loss)
+    losses = programs.run(_losses_everywhere, [predictor], prompt, loss)
     return np.asarray(losses)[:, [*lengths]]
-  each = [run(losses_at_query, [predictor], prompt.prefix(k), loss) for k in lengths]
+  each = [
+    programs.run(losses_at_query, [predictor], prompt.prefix(k), loss) for k in lengths
+  ]
   return np.stack([np.asarray(losses) for (losses,) in each], axis=1)
 
 
@@ -177,9 +189,11 @@ def _losses_everywhere(
   return loss(everywhere(predictor, prompt), prompt.targets)
 
 
-def _check_predictions(predictor: Predictor, prompt: Prompt) -> None:
+def _check_predictions(
+  predictor: Predictor, prompt: Prompt, programs: Programs
+) -> None:
   """Raises UserError if `predictions` at the query are not those of `__call__`."""
-  at_all, alone = jax.device_get(run(_both_ways, [predictor], prompt))
+  at_all, alone = jax.device_get(programs.run(_both_ways, [predictor], prompt))
   difference = np.abs(at_all[:, -1] - alone).max()
   if not difference <= TOLERANCE * np.abs(alone).max():
     name = type(predictor).__name__

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from zoo.core.classes import check_object
 from zoo.core.draws import CURVE_STREAM, stream_of
@@ -32,33 +32,68 @@ Function = Callable[..., Any]
 _Static = nnx.GraphDef | Predictor | None
 
 
+class Programs:
+  """What is compiled for one measurement, and shared by all that belongs to it.
+
+  Each is traced anew. JAX would take an older program of the same function and the same
+  predictor, also where these call something that has changed, as in a notebook.
+  """
+
+  def __init__(self):
+    def run(*given: Any) -> Any:  # JAX keeps programs by the function, which is new
+      return _run(*given)
+
+    def sample(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
+      return task.sample(key, batch_size)
+
+    self._run = jax.jit(run, static_argnums=(0, 1))
+    self._sample = jax.jit(sample, static_argnums=2)
+
+  def run(
+    self,
+    function: Function,
+    predictors: Sequence[Predictor | nnx.Module],
+    prompt: Prompt,
+    *given: PyTree,
+  ) -> Any:
+    """`function(predictors, prompt, *given)` as one compiled program.
+
+    Weights, prompts and `given` are arguments of the program. A baseline of another
+    library cannot be compiled; the function is called on it as it is. Raises UserError
+    for such a baseline beside other predictors, and for an object that cannot predict.
+    """
+    parts = [split(predictor) for predictor in predictors]
+    # A TPU, and tf32 on a GPU, would otherwise round the products.
+    with jax.default_matmul_precision('highest'):
+      for predictor in predictors:
+        if isinstance(predictor, HostBaseline):
+          if len(predictors) > 1:
+            raise UserError(
+              f'{type(predictor).__name__} is fitted to each prompt by another '
+              'library, so it cannot be compiled and has no gradient; compare with '
+              'another predictor'
+            )
+          return function(predictors, prompt, *given)
+      statics, arrays = zip(*parts, strict=True)
+      try:
+        hash(statics)
+      except TypeError:  # a graph with a dict, say, which is a program of its own
+        return compiled(_run, function, statics)(arrays, prompt, given)
+      return self._run(function, statics, arrays, prompt, given)
+
+  def sample(self, task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
+    """The prompts of `task.sample`."""
+    return self._sample(fresh(task), key, batch_size)
+
+
 def run(
   function: Function,
   predictors: Sequence[Predictor | nnx.Module],
   prompt: Prompt,
   *given: PyTree,
 ) -> Any:
-  """`function(predictors, prompt, *given)` as one compiled program.
-
-  Weights, prompts and `given` are arguments of the program, which is kept for the next
-  call. A baseline of another library cannot be compiled; the function is called on it
-  as it is. Raises UserError for such a baseline beside other predictors, and for an
-  object that cannot predict.
-  """
-  parts = [split(predictor) for predictor in predictors]
-  # A TPU, and tf32 on a GPU, would otherwise round the products.
-  with jax.default_matmul_precision('highest'):
-    for predictor in predictors:
-      if isinstance(predictor, HostBaseline):
-        if len(predictors) > 1:
-          raise UserError(
-            f'{type(predictor).__name__} is fitted to each prompt by another library, '
-            'so it cannot be compiled and has no gradient; compare with another '
-            'predictor'
-          )
-        return function(predictors, prompt, *given)
-    statics, arrays = zip(*parts, strict=True)
-    return compiled(_run, function, statics)(arrays, prompt, given)
+  """`Programs.run` once; what calls it again and again should keep a `Programs`."""
+  return Programs().run(function, predictors, prompt, *given)
 
 
 def _run(
@@ -101,11 +136,12 @@ def predict(
     return np.asarray(run(_after, [predictor], prompt, counts.astype(np.int32)))
   whole: Prompt = jax.device_get(prompt)
   found: dict[int, Any] = {}
+  programs = Programs()
   for count in different:
     at = np.flatnonzero(counts == count)
     x, y = whole.x[at, :count], whole.y[at, :count]
     short = Prompt(x, y, whole.x_query[at], whole.y_query[at])
-    (each,) = jax.device_get(run(at_query, [predictor], short))
+    (each,) = jax.device_get(programs.run(at_query, [predictor], short))
     found |= dict(zip(at.tolist(), each, strict=True))
   return np.stack([found[i] for i in range(b)])
 
@@ -132,7 +168,11 @@ def gather(measure: Callable[[Prompt], Any], prompts: Iterable[Prompt]) -> Any:
 
 
 def sample_batches(
-  task: Task, seed: int, num_prompts: int, batch_size: int
+  task: Task,
+  seed: int,
+  num_prompts: int,
+  batch_size: int,
+  programs: Programs | None = None,
 ) -> Iterator[Prompt]:
   """Samples prompts in batches; they depend on the seed and the batch size.
 
@@ -141,10 +181,10 @@ def sample_batches(
   Raises UserError for a seed that is negative or no integer.
   """
   key = stream_of(check_count('seed', seed, minimum=0), CURVE_STREAM)
-  task = task.held_out()
+  task, programs = task.held_out(), programs or Programs()
   for start in range(0, num_prompts, batch_size):
     size = min(batch_size, num_prompts - start)
-    yield task.sample(jax.random.fold_in(key, start), size)
+    yield programs.sample(task, jax.random.fold_in(key, start), size)
 
 
 def loss_of(task: Task) -> Loss:

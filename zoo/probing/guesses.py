@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.measure.predict import BATCH_SIZE, gather, run, sample_batches
+from zoo.measure.predict import BATCH_SIZE, Programs, gather, sample_batches
 from zoo.models.initial_guess import InitialGuess
 from zoo.models.linear_attention import LinearAttention
 from zoo.models.token_model import TokenModel
@@ -53,8 +53,9 @@ def learned_guess(
   if not isinstance(model, nnx.Module):
     raise UserError(f'{type(model).__name__} has no guess; it must be an NNX module')
   num_prompts = check_count('num_prompts', num_prompts, minimum=4)
+  programs = Programs()
   x, answers = gather(
-    lambda prompt: (prompt.x_query, run(_without_examples, [model], prompt)),
+    lambda prompt: (prompt.x_query, programs.run(_without_examples, [model], prompt)),
     sample_batches(task, seed, num_prompts, BATCH_SIZE),
   )
   kind = token = None

@@ -15,7 +15,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task
 from zoo.measure.curves import summarise
-from zoo.measure.predict import gather, loss_of, run, sample_batches
+from zoo.measure.predict import Programs, gather, loss_of, sample_batches
 from zoo.tasks.base import Loss, is_squared
 
 _BATCH_SIZE = 512
@@ -54,13 +54,17 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
       'layer_tokens and read, as transformer and deep_lsa have'
     )
   check_count('num_prompts', num_prompts, minimum=2)
-  loss, squared = loss_of(task), is_squared(task)
+  loss, squared, programs = loss_of(task), is_squared(task), Programs()
   # The first half is for the losses, the second for the fit, if there is one.
   batches = sample_batches(task, seed, 2 * num_prompts, _BATCH_SIZE)
   if not squared:
     batches = itertools.islice(batches, -(-num_prompts // _BATCH_SIZE))
   losses, tokens, targets = gather(
-    lambda prompt: (*run(_read_layers, [model], prompt, loss), prompt.y_query), batches
+    lambda prompt: (
+      *programs.run(_read_layers, [model], prompt, loss),
+      prompt.y_query,
+    ),
+    batches,
   )
   own = _curve(losses[:num_prompts].astype(np.float64))
   if not squared:

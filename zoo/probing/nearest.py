@@ -24,7 +24,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.intervals import Estimate, estimate
-from zoo.measure.predict import BATCH_SIZE, at_query, gather, run, sample_batches
+from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.probing.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
 from zoo.theory.search import lowest_point
@@ -88,8 +88,9 @@ def sampled_algorithm(
     )
   d = task.num_features
   num_prompts = check_count('num_prompts', num_prompts, minimum=least_prompts(d))
+  programs = Programs()
   samples = gather(
-    lambda prompt: _sample(prompt, run(at_query, [subject], prompt)[0]),
+    lambda prompt: _sample(prompt, programs.run(at_query, [subject], prompt)[0]),
     sample_batches(task, seed, num_prompts, BATCH_SIZE),
   )
   half, c = num_prompts // 2, task.context_length

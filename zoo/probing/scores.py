@@ -13,10 +13,10 @@ from zoo.evaluation_sets import EvaluationSet
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import (
   BATCH_SIZE,
+  Programs,
   gather,
   loss_of,
   losses_at_query,
-  run,
   sample_batches,
 )
 from zoo.theory.exact import known_risk
@@ -90,8 +90,10 @@ def score(subject: Predictor, other: Predictor, evaluation_set: EvaluationSet) -
 def _risks(
   subject: Predictor, other: Predictor, task: Task, batches: Iterable[Prompt]
 ) -> Risks:
-  both, loss = [subject, other], loss_of(task)
-  one, two = gather(lambda prompt: run(losses_at_query, both, prompt, loss), batches)
+  both, loss, programs = [subject, other], loss_of(task), Programs()
+  one, two = gather(
+    lambda prompt: programs.run(losses_at_query, both, prompt, loss), batches
+  )
   optimal_risk = None
   if theory.covers(task):
     optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))

@@ -16,7 +16,7 @@ from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, Predictor, Task
 from zoo.measure.intervals import Estimate, estimate
-from zoo.measure.predict import BATCH_SIZE, gather, run, sample_batches
+from zoo.measure.predict import BATCH_SIZE, Programs, gather, sample_batches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +62,9 @@ def alignment(
   library fits to each prompt.
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
-  both, exact = [subject, other], None
+  both, exact, programs = [subject, other], None, Programs()
   found = gather(
-    lambda prompt: run(_measure, both, prompt),
+    lambda prompt: programs.run(_measure, both, prompt),
     sample_batches(task, seed, num_prompts, BATCH_SIZE),
   )
   if theory.covers(task) and has_rule(subject) and has_rule(other):

@@ -41,6 +41,7 @@ from zoo.storage import lease
 from zoo.storage.orbax_folders import (
   MARKER,
   METADATA_FILE,
+  check_precision,
   load_arrays,
   one_line,
   start_save,
@@ -103,16 +104,26 @@ class Checkpoints:
     """The newest saved step, or None."""
     return next(map(step_of, step_folders(self._folder)), None)
 
+  def check_precision(self, step: int, abstract: Mapping[str, PyTree]) -> None:
+    """Raises UserError if the weights of a step are of other types than `abstract`'s.
+
+    Raises RunError if it cannot be read.
+    """
+    check_precision(self._path_of(step), 'model', abstract['model'])
+
   def load(self, step: int, abstract: Mapping[str, PyTree]) -> dict[str, PyTree]:
     """The state at a step, with the shapes and shardings of `abstract`.
 
     Raises RunError if it cannot be read.
     """
-    # Of two saves of a step the one that was checked.
+    return load_arrays(self._path_of(step), abstract)
+
+  def _path_of(self, step: int) -> pathlib.Path:
+    """The folder of a step; of two saves of it that which was checked."""
     name = processes.run_on_main(
       lambda: chosen_step(self._folder, step_folders(self._folder), step).name
     )
-    return load_arrays(self._folder / name, abstract)
+    return self._folder / name
 
   def save(
     self,

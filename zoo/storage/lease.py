@@ -30,7 +30,7 @@ _held: list[Lease] = []  # by this process
 
 
 class LostLease(RunError):
-  """Another program holds the lease that this one held."""
+  """Another program holds the lease that this one held, or its file was deleted."""
 
 
 class Lease:
@@ -48,7 +48,7 @@ class Lease:
     self.folder = folder if is_url(folder) else folder.resolve()
     self.patience = patience
     self._name = name
-    self.me = f'{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}'
+    self.me = f'{machine()} {os.getpid()} {secrets.token_hex(8)}'
     store: dict[str, Any] = {'driver': 'file', 'path': f'{self.folder}/'}
     if is_url(folder):
       bucket, _, path = str(folder).removeprefix('gs://').partition('/')
@@ -113,16 +113,42 @@ class Lease:
     if self._lost is not None:
       raise self._lost
     generation = self._write(holder, patience)
-    # An earlier renewal may have been carried out although its answer was lost.
-    if not generation and self._holder() == self.me:
-      generation = self._write(holder, patience)
     if not generation:
-      self._lost = LostLease(
-        f'another program has taken over {self.folder}, since this one could not '
-        f'renew its lock for {SECONDS:g} s; this one ends, and the other goes on'
-      )
-      raise self._lost
+      found = self._read()
+      # An earlier renewal may have been carried out although its answer was lost.
+      if found == self.me:
+        generation = self._write(holder, patience)
+      if not generation:
+        self._lost = self._loss(found)
+        raise self._lost
     self._generation = generation
+
+  def check(self) -> None:
+    """Raises LostLease unless a local folder names this program as its holder.
+
+    It only reads, so it can be called often.
+    """
+    if is_url(self.folder):
+      return
+    try:
+      found = (self.folder / self._name).read_text(errors='replace')
+    except FileNotFoundError:
+      found = None
+    if found != self.me:
+      self._lost = self._loss(found)
+      raise self._lost
+
+  def _loss(self, holder: str | None) -> LostLease:
+    """That the file names another holder, or is missing."""
+    if holder is None:
+      return LostLease(
+        f'{self.folder} has gone, or its file {self._name}: it was deleted while this '
+        'program was working in it; this program ends'
+      )
+    return LostLease(
+      f'another program has taken over {self.folder}, since this one could not '
+      f'renew its lock for {SECONDS:g} s; this one ends, and the other goes on'
+    )
 
   def _write(self, holder: str, patience: float) -> bytes:
     """The new generation of the file; b'' if it is not the one last seen."""
@@ -131,9 +157,14 @@ class Lease:
 
   def _holder(self) -> str:
     """Who holds the lease, as the file says."""
+    found = self._read()
+    return _FREE if found is None else found
+
+  def _read(self) -> str | None:
+    """The content of the file; None if it is missing."""
     found = self._result(self._store.read(self._name))
     self._generation = found.stamp.generation
-    return _FREE if found.state == 'missing' else found.value.decode(errors='replace')
+    return None if found.state == 'missing' else found.value.decode(errors='replace')
 
   def _result(self, call: Any, patience: float = _TIMEOUT) -> Any:
     """The result of a call of TensorStore, which is not carried out much later."""
@@ -151,10 +182,18 @@ class Lease:
     )
 
 
+def machine() -> str:
+  """The host, and on Linux the namespace of process numbers, as of a container."""
+  try:
+    return f'{socket.gethostname()}/{os.stat("/proc/self/ns/pid").st_ino}'
+  except OSError:
+    return socket.gethostname()
+
+
 def _has_ended(holder: str) -> bool:
   """Whether the holder is known to have ended: a process of this machine."""
   host, number, *_ = [*holder.split(), '', '']
-  if host != socket.gethostname() or os.name != 'posix' or not number.isdecimal():
+  if host != machine() or os.name != 'posix' or not number.isdecimal():
     return False
   try:
     os.kill(int(number), 0)  # sends nothing
@@ -201,3 +240,13 @@ def make_sure(path: pathlib.Path) -> None:
   for lease in [*_held]:
     if path.is_relative_to(lease.folder):
       lease.renew(lease.patience)
+
+
+def check(path: pathlib.Path) -> None:
+  """Raises LostLease if a lease of a local folder around a path is lost.
+
+  It only reads a small file, and a holder that has not noticed the loss yet does.
+  """
+  for lease in [*_held]:
+    if path.is_relative_to(lease.folder):
+      lease.check()

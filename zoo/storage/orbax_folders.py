@@ -17,13 +17,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint
 from absl import logging as absl_logging
 from jaxtyping import PyTree
 from orbax.checkpoint import v1 as ocp
 
-from zoo.core.errors import RunError, in_one_line
+from zoo.core.errors import RunError, UserError, in_one_line
 from zoo.host import processes
 from zoo.host.files import MIB, is_url, read_json
 
@@ -128,6 +129,25 @@ def load_arrays(
   """Items of a folder, with the shapes and shardings of `abstract`; raises RunError."""
   with _reading(folder):
     return ocp.load_checkpointables(str(folder), dict(abstract))
+
+
+def check_precision(folder: pathlib.Path, item: str, abstract: PyTree) -> None:
+  """Raises UserError if an item's numbers are of other types than `abstract`'s.
+
+  Orbax would convert them without a word. Raises RunError if it cannot read them.
+  """
+  with _reading(folder):
+    tree = ocp.metadata(str(folder), checkpointable_name=item).metadata
+  saved, here = (
+    {array_name(path): leaf.dtype for path, leaf in leaves}
+    for leaves, _ in map(jax.tree_util.tree_flatten_with_path, (tree, abstract))
+  )
+  for name, dtype in here.items():
+    if jnp.issubdtype(dtype, jnp.floating) and saved.get(name, dtype) != dtype:
+      raise UserError(
+        f'{folder} holds {name} as {saved[name]}, and this program would train it as '
+        f'{dtype}; jax_enable_x64 must be as it was when the run was started'
+      )
 
 
 def array_name(path: tuple) -> str:

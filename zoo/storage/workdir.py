@@ -22,6 +22,8 @@ from zoo.host.parts import Part
 from zoo.storage.lease import LOCK, SECONDS, leased
 
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
+BEST = 'best'  # the folder of a run with the best of its checkpoints
+PROFILE = 'profile'  # that with the trace of some steps
 
 _OTHER = 'give another folder'
 _CONFIG = 'config.json'
@@ -134,9 +136,10 @@ def _num_steps(config: Any) -> Any:
 
 
 def _is_untrained(workdir: pathlib.Path) -> bool:
-  """Whether a run has saved nothing but its log."""
-  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', LOCK}
-  return _names_in(workdir) <= empty and not _names_in(workdir / 'checkpoints')
+  """Whether a run has saved nothing but its log and its trace."""
+  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', PROFILE, BEST, LOCK}
+  saved = _names_in(workdir / 'checkpoints') | _names_in(workdir / BEST / 'checkpoints')
+  return _names_in(workdir) <= empty and not saved
 
 
 @contextlib.contextmanager

@@ -224,7 +224,10 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   with double_precision():
     follower = require_rule(in_float64(subject))
     if isinstance(follower, nnx.Module):
-      rule = _rule_of(follower)
+      # What a class of a user's own calls may have changed since it was compiled.
+      own = nnx.jit(lambda model: model.learning_rule())
+      rule_of = _rule_of if is_ours(subject) else own
+      rule = rule_of(follower)
     else:
       rule = follower.learning_rule()
     # Copies, for the reason that `to_float64` makes a view.

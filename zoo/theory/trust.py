@@ -106,17 +106,11 @@ def _model_differences(graph: Any, parameters: Any, rest: Any) -> dict[str, Arra
 
 
 def compiled(function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
-  """A function of its other arguments; equal static ones share the program."""
-  try:
-    hash(static)
-  except TypeError:  # a graph with a dict, say, which is a program of its own
-    return jax.jit(functools.partial(function, *static))
-  return functools.partial(_by_equal(function, len(static)), *static)
+  """A function of its other arguments, as a program that is traced anew.
 
-
-@functools.cache
-def _by_equal(function: Callable[..., Any], number: int) -> Callable[..., Any]:
-  return jax.jit(function, static_argnums=tuple(range(number)))
+  What the function and the static arguments call may have changed since the last time.
+  """
+  return jax.jit(functools.partial(function, *static))
 
 
 def changed_weights(parameters: PyTree) -> PyTree:

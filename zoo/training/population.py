@@ -85,16 +85,17 @@ def side_by_side(configs: Sequence[Config], points: Sequence[int]) -> list[list[
   the structure of the task; and what the models compute from their arrays.
   """
   alike: dict[object, list[int]] = {}
+  models: dict[str, Any] = {}  # each is traced once for all points that have it
   for i in points:
     alone = configs[i].mesh.fsdp or configs[i].checkpoint.keep_best
-    key = (i,) if alone else _shared(configs[i])
+    key = (i,) if alone else _shared(configs[i], models)
     alike.setdefault(key, []).append(i)
   programs = []
   for members in alike.values():
     most = max(num_heads(configs[i]) for i in members)
     bodies: list[tuple[object, list[int]]] = []
     for i in members:
-      body = _body(configs[i], most)
+      body = _body(configs[i], most, models)
       for other, same in bodies:
         if _is_same(body, other):
           same.append(i)
@@ -105,13 +106,21 @@ def side_by_side(configs: Sequence[Config], points: Sequence[int]) -> list[list[
   return programs
 
 
-def _shared(config: Config) -> tuple:
+def _model_of(config: Config, models: dict[str, Any]) -> Any:
+  """The abstract model of a config, from the `models` that were traced before."""
+  key = to_json(config.model) + to_json(config.task)
+  if key not in models:
+    models[key] = nnx.split(abstract_model(config))
+  return nnx.merge(*models[key])
+
+
+def _shared(config: Config, models: dict[str, Any]) -> tuple:
   """What models of one program share besides their bodies; it can be hashed."""
   fields = json.loads(to_json(config))
   name = fields.pop('model')['name']
   del fields['seed'], fields['optimizer']['learning_rate']
   task, given = build_task(config), fields.pop('task')
-  model = abstract_model(config)
+  model = _model_of(config, models)
   if isinstance(model, HasExactForm):  # whose constants are compiled in
     return json.dumps([fields, name, given]), None
   exact = config.objective.name == 'exact' and isinstance(model, FollowsRule)
@@ -121,9 +130,9 @@ def _shared(config: Config) -> tuple:
   return json.dumps([fields, name]), (jax.tree.structure(task), shapes)
 
 
-def _body(config: Config, heads: int) -> object:
+def _body(config: Config, heads: int, models: dict[str, Any]) -> object:
   """The graph of a model and the shapes of its arrays, padded to a number of heads."""
-  model: Any = abstract_model(_with_heads(config, heads))
+  model = _model_of(_with_heads(config, heads), models)
   for _, module in nnx.iter_modules(model):
     registry.forget_arguments(module)
   graph, state = nnx.split(model)

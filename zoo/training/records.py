@@ -116,7 +116,7 @@ class Records:
     if not self._primary:
       return
     self._local = self._stack.enter_context(local_folder(workdir))
-    self._path = self._local / _METRICS
+    self._path = self._local.resolve() / _METRICS
     write_atomically(self._path, ''.join(json.dumps(line) + '\n' for line in lines))
     if not tensorboard:
       return
@@ -155,10 +155,14 @@ class Records:
     return time.monotonic() - self._start
 
   def write(self, line: dict[str, Any]) -> None:
-    """Writes one logged step, with None for values that are missing or overflow."""
+    """Writes one logged step, with None for values that are missing or overflow.
+
+    Raises RunError if another program has taken the folder over, or it is deleted.
+    """
     self.line = line = finite_or_null({**line, 'wall_time': self.wall_time})
     if not self._primary:
       return
+    lease.check(self._path)
     # Opened for each line: a sweep has more records than a process may have open files.
     with self._path.open('a') as file:
       file.write(json.dumps(line) + '\n')

@@ -21,8 +21,10 @@ from zoo.config.optimizers import (
   flattened,
   with_shapes_of,
 )
+from zoo.config.schema import other_function
 from zoo.config.validation import Config, abstract_model, build_model
 from zoo.core.draws import INIT_STREAM, stream_of
+from zoo.core.errors import UserError, shown
 from zoo.core.protocols import Model
 from zoo.models import LinearAttention
 from zoo.storage.saved_models import check_same_arrays, load, shapes_of
@@ -80,12 +82,14 @@ def initial_weights(config: Config) -> PyTree | None:
   """The weights that `train.init_from` names; None if it is None.
 
   They may be of a model that was trained on another task, or with another optimizer.
-  Raises UserError unless they are as many and as large as those of the config's model.
+  Raises UserError unless they are as many and as large as those of the config's model,
+  and unless this computes the same from them, or `train.init_from_other` is True.
   """
   path = config.train.init_from
   if path is None:
     return None
-  weights = nnx.state(load(path).model, nnx.Param)
+  saved = load(path)
+  weights = nnx.state(saved.model, nnx.Param)
   wanted = nnx.state(abstract_model(config), nnx.Param)
   check_same_arrays(
     f'config.train.init_from is {path}, whose weights do not fit the model '
@@ -93,6 +97,13 @@ def initial_weights(config: Config) -> PyTree | None:
     shapes_of(weights),
     shapes_of(wanted),
   )
+  differing = other_function(saved.config, config)
+  if differing and not config.train.init_from_other:
+    raise UserError(
+      f'config.train.init_from is {path}, whose model computes something else from the '
+      f'same weights; it differs in {shown(differing)}; '
+      'config.train.init_from_other=True takes them all the same'
+    )
   return nnx.to_pure_dict(weights)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import copy
 import dataclasses
 import functools
 import json
@@ -15,7 +16,7 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +25,10 @@ from absl import logging
 from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
-from ml_collections import ConfigDict
 
 from zoo.config import memory
-from zoo.config.curricula import curricula, has_curriculum, log_unended
+from zoo.config.curricula import has_curriculum, log_unended
 from zoo.config.mesh import make_mesh, replicate
-from zoo.config.optimizers import optimizers
 from zoo.config.validation import (
   Config,
   build_task,
@@ -38,7 +37,6 @@ from zoo.config.validation import (
   to_json,
   validate,
 )
-from zoo.core import registry
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError
 from zoo.core.protocols import Model, Task
@@ -49,7 +47,7 @@ from zoo.measure.comparison import Comparison
 from zoo.measure.contracts import check_sampled
 from zoo.storage.checkpointer import Checkpoints, run_metadata
 from zoo.storage.saved_models import load
-from zoo.storage.workdir import occupied
+from zoo.storage.workdir import BEST, PROFILE, occupied
 from zoo.theory import is_ours
 from zoo.training.batch_parts import num_lanes
 from zoo.training.comparison import compare_members
@@ -89,8 +87,8 @@ from zoo.training.summary import (
 from zoo.training.trace import Steps, check_steps, steps_left, traced
 from zoo.training.utilisation import describe, product_flops
 
-# The folder of a workdir with the best of its checkpoints.
-BEST = 'best'
+# A recorded step, and the newest line of the first model.
+Recorded = tuple[int, dict[str, Any]]
 
 
 class NotFiniteError(RunError):
@@ -153,16 +151,18 @@ def _run(
   config: Config, workdir: str | pathlib.Path, profile: Steps | None, ahead: bool
 ) -> Generator[Event, None, None]:
   """Yields the logged steps; with `ahead` their models cannot be asked for."""
-  config = _validate_everywhere(config)
+  config = copy.deepcopy(_validate_everywhere(config))  # the caller may change it
   check_steps(profile, config.train.num_steps)
   with processes.propagate_errors():
     workdir = workdir_path(workdir)
+  program = None
   if processes.run_on_main(functools.partial(is_new, workdir)):
     processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
     with processes.propagate_errors():
-      program_of(config).compile()  # so that nothing is written if it does not fit
+      program = make_program([config])
+      program.compile()  # so that nothing is written if it does not fit
   with occupied(workdir, config), Interruption() as interruption:
-    yield from run_locked(config, workdir, interruption, profile, ahead)
+    yield from run_locked(config, workdir, interruption, profile, ahead, program)
 
 
 def is_new(workdir: pathlib.Path) -> bool:
@@ -176,8 +176,12 @@ def run_locked(
   interruption: Interruption,
   profile: Steps | None = None,
   ahead: bool = True,
-) -> Iterator[Event]:
-  """Like `training_run`, in a workdir that belongs to this config and is locked."""
+  program: Program | None = None,
+) -> Generator[Event, None, None]:
+  """Like `training_run`, in a workdir that belongs to this config and is locked.
+
+  `program` is that of the config if it has been made.
+  """
   metadata = run_metadata(config)
   with contextlib.ExitStack() as stack:
     keep, best = config.checkpoint.keep, None
@@ -191,14 +195,17 @@ def run_locked(
       line = lines[-1] if lines else {}
       yield Event(summary['step'], line, summary, lambda: load(workdir).model)
       return
-    trainer = Trainer(program_of(config), [workdir], checkpoints, interruption, best)
-    for step in trainer.steps(config.model.name, profile=profile, ahead=ahead):
+    program = make_program([config]) if program is None else program
+    trainer = Trainer(program, [workdir], checkpoints, interruption, best)
+    steps = trainer.steps(config.model.name, profile=profile, ahead=ahead)
+    # Closed here, since Python drops the error of a generator that it has to close.
+    stack.enter_context(contextlib.closing(steps))
+    for step, line in steps:
       summary = None
       if trainer.summaries is not None:
         (summary,) = trainer.summaries
         assert summary is not None  # a single model that is not finite raises RunError
         write_summary(workdir, summary)
-      line = trainer.line
       yield Event(step, line, summary, functools.partial(trainer.model_after, step))
 
 
@@ -415,25 +422,6 @@ def _numbers_of(
   return numbers, axes
 
 
-def program_of(config: Config) -> Program:
-  """The program that trains one model, kept for the next run of the same config.
-
-  A kept program compiles nothing again. Use it within `on_mesh`.
-  """
-  # A class that is registered anew under its name is another one.
-  entries = registry.models, registry.tasks, registry.mixers, optimizers, curricula
-  classes = tuple(one.get(name) for one in entries for name in one.names())
-  devices, x64 = tuple(jax.devices()), jax.config.values['jax_enable_x64']
-  return _kept_program(to_json(config), classes, devices, x64)
-
-
-@functools.lru_cache(maxsize=8)  # the compiled programs of one take some megabytes
-def _kept_program(config: str, *others: object) -> Program:
-  """The program of a config as JSON, and of all else that it depends on."""
-  del others
-  return make_program([cast(Config, ConfigDict(json.loads(config)))])
-
-
 @contextlib.contextmanager
 def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
   """Computes on a mesh, in the precision that the config asks for."""
@@ -468,19 +456,22 @@ class Trainer:
     tensorboard: bool = True,
     profile: Steps | None = None,
     ahead: bool = True,
-  ) -> Iterator[int]:
+  ) -> Generator[Recorded, None, None]:
     """Trains from the newest checkpoint to the end, and yields each recorded step.
 
-    The last one comes with the `summaries`, unless SIGTERM ends the run before. With
-    `ahead` a step is recorded while the devices compute the next ones; otherwise the
-    state is that of the step. A caller that stops early leaves a run that is saved. The
-    progress bar shows the `label`, and the first workdir gets the trace of the steps
-    `profile`. Raises NotFiniteError once no model is finite.
+    With it comes the line of the first model. The last one comes with the `summaries`,
+    unless SIGTERM ends the run before. With `ahead` a step is recorded while the
+    devices compute the next ones; otherwise the state is that of the step. A caller
+    that stops early leaves a run that is saved. The progress bar shows the `label`, and
+    the first workdir gets the trace of the steps `profile`. Raises NotFiniteError once
+    no model is finite; RunError if the state of a caller that stops early is not saved.
     """
     num_steps = self.config.train.num_steps
     with contextlib.ExitStack() as stack:
       with self._computing():
         start = processes.run_on_main(lambda: self.checkpoints.latest) or 0
+        if start:
+          self.checkpoints.check_precision(start, self.program.layout.saved)
         self._lowest = processes.run_on_main(self._lowest_saved)
         self._records = [
           stack.enter_context(Records(workdir, start, tensorboard))
@@ -489,12 +480,16 @@ class Trainer:
         self._progress = stack.enter_context(Progress(label, start, num_steps))
         self.prepare(start)
       try:
-        for step in self._loop(steps_left(profile, start), ahead):
+        for step, line in self._loop(steps_left(profile, start), ahead):
           if step < num_steps:
-            yield step
+            yield step, line
       except GeneratorExit:  # the caller stops early
-        with self._computing():
-          self.save_last()
+        try:
+          with self._computing():
+            self.save_last()
+        except RunError as error:
+          logging.error('%s', error)  # after `break` Python would not raise it
+          raise
         raise
       with self._computing():
         self.save_last()
@@ -502,7 +497,7 @@ class Trainer:
         if self.step == num_steps:
           self.summaries = self.summarise()
     if self.summaries is not None:
-      yield num_steps
+      yield num_steps, self.line
     elif processes.count() == 1:
       self.interruption.raise_if_ctrl_c()
 
@@ -524,11 +519,13 @@ class Trainer:
       state = program.init()
     state, metrics = program.advance(state, start, start)
     self.step, self._saved, self.state, self.risks = start, start, state, []
+    if start:  # a kill may have come before it was saved as the best
+      self._save_best(program.layout.saveable(state))
     self.finite = np.atleast_1d(jax.device_get(metrics['finite']))
     self._progress.start_clock(start)
     self._last_save = time.monotonic()
 
-  def _loop(self, profile: Steps | None, ahead: bool) -> Iterator[int]:
+  def _loop(self, profile: Steps | None, ahead: bool) -> Iterator[Recorded]:
     """Advances, records and saves up to the last step, or to an interruption.
 
     Yields the recorded steps.
@@ -540,7 +537,7 @@ class Trainer:
         recorded, start = [], self.step
         with self._computing():
           if start + 1 == first:
-            trace.enter_context(traced(self.workdirs[0] / 'profile', (first, last)))
+            trace.enter_context(traced(self.workdirs[0] / PROFILE, (first, last)))
           ends = [end for end in (first - 1, last) if end > start]
           stop = min([_next_stop(start, config), *ends])
           measured = self.advance(stop)
@@ -571,8 +568,8 @@ class Trainer:
     self.step = stop
     return {**metrics, 'evaluation': self.program.evaluate(self.state, sampled)}
 
-  def record(self, measured: dict[str, Any]) -> int:
-    """Waits for a result of `advance`, records it, and returns its step.
+  def record(self, measured: dict[str, Any]) -> Recorded:
+    """Waits for a result of `advance`, records it, and returns its step and line.
 
     Raises NotFiniteError if no model is finite.
     """
@@ -599,7 +596,7 @@ class Trainer:
       self._records[i].write(lines[i])
     shown = lines[int(np.argmax(self.finite))]
     self._progress.show(loss=shown['loss'], risk=risk_of(shown))
-    return done
+    return done, self.line
 
   @property
   def line(self) -> dict[str, Any]:
@@ -640,13 +637,19 @@ class Trainer:
 
   def _save_best(self, state: State) -> None:
     """Saves the state once more if its risk is the lowest of those saved so far."""
-    line = self.line
-    if self.best is None or line['step'] != self.step:
-      return
-    risk = risk_of(line)
-    if risk is not None and risk < self._lowest:
+    if self.best is not None and processes.run_on_main(self._is_best):
       self.best.save(self.step, state)
-      self._lowest = risk
+
+  def _is_best(self) -> bool:
+    risk, line = None, self.line
+    if line.get('step') == self.step:
+      risk = risk_of(line)
+    if risk is None or risk >= self._lowest:
+      return False
+    self._lowest = risk
+    # If newer steps were lost, the best may be one that training comes to again.
+    assert self.best is not None
+    return self.step > (self.best.latest or 0)
 
   def _lowest_saved(self) -> float:
     """The risk of the best step that is saved; infinite if there is none."""

@@ -97,14 +97,11 @@ def _check_predictions(
 ) -> tuple[Facts, Run]:
   """Checks the facts of a model as one compiled program of the prompts; returns both.
 
-  `measure` finds them, by default `_facts`, whose program is kept.
+  `measure` finds them, by default `_facts`.
   """
   with one_line(f'splitting {name}'):
     static, parameters, rest = _split(model)
-  if measure is None:
-    program = compiled(_facts, static)
-  else:
-    program = jax.jit(functools.partial(measure, static))
+  program = compiled(measure or _facts, static)
 
   def run(prompt: Prompt, weights: PyTree = parameters) -> Facts:
     with jax.default_matmul_precision('highest'):

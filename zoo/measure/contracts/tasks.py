@@ -31,6 +31,7 @@ from zoo.measure.contracts.checks import (
   one_line,
 )
 from zoo.measure.curves import sample_losses, summarise
+from zoo.measure.predict import Programs
 from zoo.tasks.base import BaseTask
 from zoo.tasks.baselines import HostBaseline
 
@@ -58,7 +59,7 @@ def check_task(task: Task) -> None:
   check_count(f'{name}.context_length', task.context_length)
   check_count(f'{name}.num_outputs', task.num_outputs)
   check_name(f'label_kind of {name}', task.label_kind, losses.LOSSES)
-  sample = functools.partial(_sample, name, task)
+  sample = functools.partial(_sample, name, task, Programs())
   prompt = sample(jax.random.key(0), NUM_PROMPTS)
   check_arrays(name, task, prompt)
   _check_values(name, task, prompt)
@@ -86,7 +87,7 @@ def check_sampled(task: Task, key: Array | None = None, batch_size: int = 512) -
   Their numbers must be finite, and labels of classes what `label_kind` says.
   """
   name, key = type(task).__name__, jax.random.key(0) if key is None else key
-  _check_values(name, task, _sample(name, task, key, batch_size))
+  _check_values(name, task, _sample(name, task, Programs(), key, batch_size))
 
 
 def _check_values(name: str, task: Task, prompt: Prompt) -> None:
@@ -118,9 +119,11 @@ def _check_values(name: str, task: Task, prompt: Prompt) -> None:
     )
 
 
-def _sample(name: str, task: Task, key: Array, batch_size: int) -> Prompt:
+def _sample(
+  name: str, task: Task, programs: Programs, key: Array, batch_size: int
+) -> Prompt:
   with one_line(f'{name}.sample(key, {batch_size})'):
-    prompt = task.sample(key, batch_size)
+    prompt = programs.sample(task, key, batch_size)
   if not isinstance(prompt, Prompt):
     raise UserError(
       f'{name}.sample() gives a {type(prompt).__name__}; it must be a zoo.Prompt'
