@@ -19,12 +19,13 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.host.parts import Part
-from zoo.storage.lease import LOCK, SECONDS, leased
+from zoo.storage.lease import LOCK, SECONDS, Lease, leased
 
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
 
 _OTHER = 'give another folder'
 _CONFIG = 'config.json'
+_NUMBER = '.parts'  # the file with the number of parts that a sweep is divided into
 # Files that exist only in the workdirs of each kind of program.
 _MARKS = {
   'run': ('checkpoints', 'metrics.jsonl'),
@@ -165,3 +166,22 @@ def locked(
           'processes share'
         )
     yield
+
+
+def check_number_of_parts(workdir: pathlib.Path, part: Part) -> None:
+  """Notes in a workdir how many parts it is divided into.
+
+  Parts of another number would train the same points again, at the same time. Raises
+  UserError if it is divided into another number.
+  """
+  number = Lease(workdir, _NUMBER).agree(str(part.number))
+  if number != str(part.number):
+    raise UserError(
+      f'--part is {part.index}/{part.number}, and {workdir} is divided into {number} '
+      f'parts until the command without --part has ended; give --part=I/{number}'
+    )
+
+
+def forget_number_of_parts(workdir: pathlib.Path) -> None:
+  """Lets a workdir be divided into another number of parts from now on."""
+  (workdir / _NUMBER).unlink(missing_ok=True)

@@ -29,7 +29,13 @@ from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
 from zoo.measure.intervals import interval
 from zoo.storage.checkpointer import Checkpoints, run_metadata, save_result
-from zoo.storage.workdir import POINTS, occupied, open_workdir
+from zoo.storage.workdir import (
+  POINTS,
+  check_number_of_parts,
+  forget_number_of_parts,
+  occupied,
+  open_workdir,
+)
 from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
@@ -88,8 +94,9 @@ def sweep(
   Returns a row for each point: its fields, `workdir`, and its summary; the rows are
   also in `table.csv` and `table.json`. After SIGTERM it returns None, and after Ctrl-C
   it raises KeyboardInterrupt; the same call resumes. Raises UserError, before anything
-  is written, if the config, a point or the workdir is invalid; LostPointsError, after
-  all other points are done, if a point has become non-finite; RunError if the disk is
+  is written, if the config, a point or the workdir is invalid, or if the workdir
+  belongs to another number of parts; LostPointsError, after all other points are done
+  and the tables are written, if a point has become non-finite; RunError if the disk is
   full. The workdir may be in a bucket, gs://bucket/sweeps/a.
   """
   if jax.process_count() > 1:
@@ -119,6 +126,8 @@ def _sweep(
   folders = [workdir / POINTS / _name(point) for point in points]
   try:
     with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
+      if part is not None:
+        check_number_of_parts(workdir, part)
       for one, folder in zip(configs, folders, strict=True):
         open_workdir(folder, one, held=True)
       lost = _train_missing(configs, folders, workdir, interruption)
@@ -126,6 +135,7 @@ def _sweep(
       if part is None:
         _write_table(rows, workdir)
         delete_finished(workdir, {row['workdir'].name for row in rows})
+        forget_number_of_parts(workdir)
   except Stopped:
     return None
   if lost:
