@@ -461,3 +461,44 @@ def test_points_of_another_task_have_the_losses_of_its_baselines(tmp_path, fake)
     assert float(line['bayes_difference']) == bayes['difference']
     assert float(line['bayes_difference_stderr']) == bayes['difference_stderr']
     assert 'model_loss' not in line
+
+
+def test_fields_of_a_tuple_go_together():
+  together = ('model.mixer', 'model.hidden_features')
+  points = grid({together: [('softmax', 137), ('delta', 128)], 'seed': [0, 1]})
+  assert [(*point.values(),) for point in points] == [
+    ('softmax', 137, 0),
+    ('softmax', 137, 1),
+    ('delta', 128, 0),
+    ('delta', 128, 1),
+  ]
+  assert [*points[0]] == [*together, 'seed']
+  with refuses('model.mixer, model.hidden_features go together', "('softmax',)", '2'):
+    grid({together: [('softmax',)]})
+  with refuses('the field seed is given twice'):
+    grid({('seed', 'train.num_steps'): [(1, 2)], 'seed': [0, 1]})
+
+
+def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path, fake):
+  config = small_config('transformer', objective__positions='query')
+  paths = [str(tmp_path / name) for name in ('a.npz', 'b.npz')]
+  for i, path in enumerate(paths):
+    x = np.random.default_rng(i).normal(size=(40, 3))
+    np.savez(path, x=x, y=x.sum(axis=1))
+  with config.unlocked():
+    config.task = schema.section('task', 'arrays')
+    config.task.context_length = 4
+  points = grid({'task.path': paths, 'seed': [0]})
+  rows = sweep(config, points, tmp_path / 'sweep')
+  saved = [json.loads((row['workdir'] / 'config.json').read_text()) for row in rows]
+  assert [one['task']['path'] for one in saved] == paths
+  assert len({one['task']['sha256'] for one in saved}) == 2
+  # So does one whose config names a file, as that of a run does; and it resumes.
+  config.task.path = paths[1]
+  assert sweep(config, points, tmp_path / 'sweep') == rows
+  assert sweeps.at_point(sweeps.at_point(config, points[0]), points[1])
+  np.savez(paths[0], x=x, y=x[:, 0])
+  with refuses('belongs to another config', 'task.sha256'):
+    sweep(config, points, tmp_path / 'sweep')
+  with refuses("none.npz', which cannot be read"):
+    sweep(config, grid({'task.path': ['none.npz']}), tmp_path / 'other')

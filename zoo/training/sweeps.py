@@ -59,7 +59,11 @@ Point = Mapping[str, object]
 Row = dict[str, Any]
 
 
+# The fields of some axes of a grid: one, or several whose values go together.
+Fields = str | tuple[str, ...]
+
 _OPTIONS = 'model.mixer_options'
+_PATH, _SHA256 = 'task.path', 'task.sha256'  # of the file of the task `arrays`
 _PLAIN = {'seed', 'optimizer.learning_rate'}  # numbers that fit any model and task
 
 
@@ -104,7 +108,7 @@ def sweep(
       f'the processes of a sweep must not be connected, and this is one of '
       f'{jax.process_count()} that are; give each a part of the sweep instead'
     )
-  config = complete(config)
+  config = _of_all(config, points)
   configs = _check_points(config, points)
   workdir = workdir_path(workdir)
   if is_new(workdir):
@@ -147,11 +151,31 @@ def _sweep(
   return rows
 
 
-def grid(axes: Mapping[str, Sequence[object]]) -> list[Point]:
-  """All combinations of the values of some fields; the last field varies fastest."""
-  return [
-    dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
-  ]
+def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
+  """All combinations of the values of some fields; the last field varies fastest.
+
+  The values of a tuple of fields are tuples, and go together: `{('model.mixer',
+  'model.hidden_features'): [('softmax', 137), ('delta', 128)], 'seed': [0, 1]}` gives
+  four points. Raises UserError for a tuple of another length, and for a field that is
+  given twice.
+  """
+  groups = [(fields,) if isinstance(fields, str) else fields for fields in axes]
+  names = [name for fields in groups for name in fields]
+  if twice := [name for name in names if names.count(name) > 1]:
+    raise UserError(f'the field {twice[0]} is given twice')
+  points = []
+  for chosen in itertools.product(*axes.values()):
+    point: dict[str, object] = {}
+    for fields, key, given in zip(groups, axes, chosen, strict=True):
+      values = (given,) if isinstance(key, str) else given
+      if not isinstance(values, tuple | list) or len(values) != len(fields):
+        raise UserError(
+          f'{", ".join(fields)} go together, and one of their values is {given!r}; it '
+          f'must have {len(fields)}, one for each field'
+        )
+      point |= dict(zip(fields, values, strict=True))
+    points.append(point)
+  return points
 
 
 def at_point(config: Config, point: Point) -> Config:
@@ -159,8 +183,23 @@ def at_point(config: Config, point: Point) -> Config:
   return validate(_with_fields(config, point))
 
 
+def _of_all(config: Config, points: Sequence[Point]) -> Config:
+  """The whole config of a sweep, without a file of the task if each point names one.
+
+  Raises UserError if it is invalid.
+  """
+  if not points or any(_PATH not in point for point in points):
+    return complete(config)
+  check_fields(config)
+  config = complete(_with_fields(config, {_PATH: points[0][_PATH]}))
+  config.task.path = config.task.sha256 = None
+  return config
+
+
 def _with_fields(config: Config, point: Point) -> Config:
   config = copy.deepcopy(config)
+  if _PATH in point and _SHA256 not in point and 'sha256' in config.task:
+    config.task.sha256 = None  # of another file
   known = flatten_dict(config.to_dict(), sep='.')
   for field, value in point.items():
     section, _, leaf = field.rpartition('.')
@@ -219,6 +258,11 @@ def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
 def _check_points(config: Config, points: Sequence[Point]) -> list[Config]:
   """The validated config of each point; UserError if there is none, or one twice."""
   configs = [_with_fields(config, point) for point in points]
+  # All but the file of the task is complete.
+  configs = [
+    complete(one) if _PATH in point else one
+    for one, point in zip(configs, points, strict=True)
+  ]
   validated: set[str] = set()
   for one, point in zip(configs, points, strict=True):
     # A whole validation builds the model, for which these two fields do not matter.
