@@ -75,9 +75,14 @@ def main() -> None:
   # Imported here so that a mistyped flag is reported at once.
   from zoo.training import sweeps
 
-  rows = sweeps.sweep(config, sweeps.grid(axes), workdir, part)
   table = functools.partial(sweeps.format_table, fields=names)
   where = f'the table is in {workdir}/table.csv'
+  try:
+    rows = sweeps.sweep(config, sweeps.grid(axes), workdir, part)
+  except sweeps.LostPointsError as error:
+    if part is None:
+      cli.print_results(error.table, table, where, workdir)
+    raise
   cli.print_results(rows, table, where, workdir, part)
 
 

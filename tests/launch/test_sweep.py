@@ -92,3 +92,16 @@ def test_fields_whose_values_go_together_are_columns_of_the_table(
   assert 'model.num_heads  task.noise_std' in answer.out
   answer = call('sweep', SMOKE, *flags, '--sweep=task.noise_std=1,2')
   assert (answer.code, answer.err) == (2, 'error: --sweep gives task.noise_std twice\n')
+
+
+def test_a_point_that_diverges_does_not_hide_the_table(call, tmp_path, monkeypatch):
+  fake_program.patch(monkeypatch)
+  answer = call(
+    'sweep', SMOKE, '--sweep=task.prior_mean=1,1e25', f'--workdir={tmp_path}'
+  )
+  assert answer.code == 1
+  good, lost = answer.out.splitlines()[2:4]
+  assert good.split()[0] == '1'
+  assert lost.split() == ['1e+25', 'diverged', '-', '-', '-']
+  assert f'the table is in {tmp_path}/table.csv' in answer.out
+  assert answer.err.endswith('all others are done: task.prior_mean=1e+25\n')

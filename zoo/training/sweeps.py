@@ -22,7 +22,7 @@ from zoo.config.validation import (
   validate,
 )
 from zoo.core import tables
-from zoo.core.errors import RunError, UserError, check_name
+from zoo.core.errors import RunError, UserError, check_name, shown
 from zoo.host.files import delete_folder, workdir_path, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
@@ -40,7 +40,9 @@ from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
   SUMMARY,
+  Summary,
   finished_summary,
+  is_lost,
   kind_of_risk,
   write_summary,
 )
@@ -68,11 +70,16 @@ _PLAIN = {'seed', 'optimizer.learning_rate'}  # numbers that fit any model and t
 
 
 class LostPointsError(NotFiniteError):
-  """Points of a sweep have become non-finite; `rows` has all other points."""
+  """Points of a sweep have become non-finite.
 
-  def __init__(self, message: str, rows: Sequence[Row] = ()):
+  `rows` has all other points; `table` has those that are lost, too, in their places,
+  with None in place of every number.
+  """
+
+  def __init__(self, message: str, table: Sequence[Row] = ()):
     super().__init__(message)
-    self.rows = rows
+    self.table = table
+    self.rows = [row for row in table if not is_lost(row)]
 
 
 def sweep(
@@ -138,14 +145,15 @@ def _sweep(
       rows = _rows(points, configs, folders, lost)
       if part is None:
         _write_table(rows, workdir)
-        delete_finished(workdir, {row['workdir'].name for row in rows})
+        finished = {row['workdir'].name for row in rows if not is_lost(row)}
+        delete_finished(workdir, finished)
         forget_number_of_parts(workdir)
   except Stopped:
     return None
   if lost:
     raise LostPointsError(
       f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
-      f'done: {", ".join(sorted(folder.name for folder in lost))}',
+      f'done: {shown(sorted(folder.name for folder in lost))}',
       rows,
     )
   return rows
@@ -221,38 +229,105 @@ def _with_fields(config: Config, point: Point) -> Config:
 def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
   """The rows as a table for a terminal: the fields of the points, and their risks.
 
-  With several seeds a second table has the mean over them and its 95 % interval,
-  Student's t.
+  Points that have become non-finite are marked. With several seeds a second table has
+  the mean over them and its 95 % interval, Student's t. Of points on one task it also
+  has the difference to the best of them, paired by seed.
   """
-  shown = ('eval_risk', '.4f'), ('eval_risk_stderr', '.4f')
-  shown += ('exact_risk', '.6f'), ('excess_risk', '.2e')
-  cells = [
-    [str(row.get(field)) for field in fields]
-    + ['-' if row[name] is None else format(row[name], form) for name, form in shown]
-    for row in rows
-  ]
+  names = ('eval_risk', '.4f'), ('eval_risk_stderr', '.4f')
+  names += ('exact_risk', '.6f'), ('excess_risk', '.2e')
+  cells = []
+  for row in rows:
+    numbers = [_number(row[name], form) for name, form in names]
+    if is_lost(row):
+      numbers[0] = 'diverged'
+    cells.append([*(str(row.get(field)) for field in fields), *numbers])
   header = [*fields, 'sampled risk', '± s.e.', 'exact risk', 'excess']
   return '\n\n'.join([tables.format_table(cells, header), *_means(rows, fields)])
+
+
+def _number(value: float | None, form: str) -> str:
+  """A number in a format; a dash if it is unknown or infinite."""
+  return '-' if value is None or not math.isfinite(value) else format(value, form)
+
+
+# What is alike in the points of an arm, by field.
+_Arm = tuple[str, ...]
 
 
 def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
   """A table of the mean risks over seeds, if a point has several."""
   kind, others = kind_of_risk(rows), [name for name in fields if name != 'seed']
-  risks: dict[tuple[str, ...], list[float]] = {}
+  arms: dict[_Arm, dict[object, float]] = {}  # their risks by seed
+  lost: collections.Counter[_Arm] = collections.Counter()
   for row in rows:
+    arm = tuple(str(row.get(name)) for name in others)
+    risks = arms.setdefault(arm, {})
+    lost[arm] += is_lost(row)
     if row[kind] is not None:
-      point = tuple(str(row.get(name)) for name in others)
-      risks.setdefault(point, []).append(row[kind])
-  if 'seed' not in fields or all(len(each) == 1 for each in risks.values()):
+      risks[row.get('seed')] = row[kind]
+  if 'seed' not in fields or all(len(risks) <= 1 for risks in arms.values()):
     return
+  best = _best_arms(arms, [_sets_prompts(name, kind) for name in others])
   form = '.6f' if kind == 'exact_risk' else '.4f'
   cells = []
-  for point, each in risks.items():
-    found = interval(each)
-    half = format(found.half, form) if math.isfinite(found.half) else '-'
-    cells.append([*point, str(len(each)), format(found.mean, form), half])
+  for arm, risks in arms.items():
+    number = f'{len(risks)} ({lost[arm]} diverged)' if lost[arm] else str(len(risks))
+    cells.append([*arm, number, *_mean_and_half(risks, form)])
+    if best:
+      shared = [seed for seed in risks if seed in arms[best[arm]]]
+      gaps = {seed: risks[seed] - arms[best[arm]][seed] for seed in shared}
+      is_best = best[arm] == arm
+      cells[-1] += ['best', ''] if is_best else _mean_and_half(gaps, f'+{form}')
   what = 'mean exact risk' if kind == 'exact_risk' else 'mean sampled risk'
-  yield tables.format_table(cells, [*others, 'seeds', what, '± 95 % interval'])
+  half = '± 95 % interval'
+  header = [*others, 'seeds', what, half]
+  if best:
+    header += ['minus the best, paired', half]
+  yield tables.format_table(cells, header)
+  if kind == 'eval_risk':
+    yield (
+      'Intervals are over seeds. All seeds are measured on the same held-out prompts, '
+      'whose error, ± s.e., is not in them.'
+    )
+
+
+def _mean_and_half(risks: Mapping[object, float], form: str) -> list[str]:
+  """The mean over seeds, and half its 95 % interval."""
+  if not risks:
+    return ['-', '-']
+  found = interval([*risks.values()])
+  return [_number(found.mean, form), _number(found.half, form.lstrip('+'))]
+
+
+def _sets_prompts(field: str, kind: str) -> bool:
+  """Whether points that differ in a field are measured on other prompts or tasks."""
+  sampled = field.startswith('eval.') or field == 'train.batch_size'
+  return field.startswith('task.') or (sampled and kind == 'eval_risk')
+
+
+def _best_arms(
+  arms: Mapping[_Arm, Mapping[object, float]], sets_prompts: Sequence[bool]
+) -> dict[_Arm, _Arm]:
+  """For each arm the best of those on the same prompts, of those with the most seeds.
+
+  Empty if no two arms are on the same prompts.
+  """
+  alike: dict[_Arm, list[_Arm]] = {}
+  for arm in arms:
+    alike.setdefault((*itertools.compress(arm, sets_prompts),), []).append(arm)
+  if all(len(members) == 1 for members in alike.values()):
+    return {}
+
+  def rank(arm: _Arm) -> tuple[int, float]:
+    risks = [*arms[arm].values()]
+    return -len(risks), interval(risks).mean if risks else math.inf
+
+  return {
+    arm: best
+    for members in alike.values()
+    for best in [min(members, key=rank)]
+    for arm in members
+  }
 
 
 def _check_points(config: Config, points: Sequence[Point]) -> list[Config]:
@@ -361,20 +436,20 @@ def _rows(
   folders: Sequence[pathlib.Path],
   lost: Collection[pathlib.Path],
 ) -> list[Row]:
-  """The rows of the points that are not lost.
+  """The rows of the points, with None for each number of those that are lost.
 
-  Raises RunError if one of them has no summary.
+  Raises RunError if one of the others has no summary.
   """
   rows: list[Row] = []
   for point, config, folder in zip(points, configs, folders, strict=True):
     summary = finished_summary(folder, config)
-    if summary is not None:
-      rows.append({**point, 'workdir': folder, **summary})
-    elif folder not in lost:
+    if summary is None and folder not in lost:
       raise RunError(
         f'{folder} was trained, but its {SUMMARY} cannot be read, so that no table is '
         'written; rerun the same command'
       )
+    numbers = summary or dict.fromkeys(Summary.__annotations__)
+    rows.append({**point, 'workdir': folder, **numbers})
   return rows
 
 
