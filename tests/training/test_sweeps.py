@@ -556,3 +556,16 @@ def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path, fake):
     sweep(config, points, tmp_path / 'sweep')
   with refuses("none.npz', which cannot be read"):
     sweep(config, grid({'task.path': ['none.npz']}), tmp_path / 'other')
+
+
+def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, fake, caplog):
+  caplog.set_level('INFO', 'absl')
+  points = grid({'train.batch_size': [8, 16, 32], 'seed': [0, 1]})
+  sweep(_config(), points, tmp_path)
+  said = [one for one in caplog.messages if 'the sweep will take about' in one]
+  assert [one.partition(';')[0] for one in said] == [
+    '2 of 6 points are done',
+    '4 of 6 points are done',
+  ]
+  words = [sweeps._in_words(seconds) for seconds in (40.0, 720.0, 9e3)]
+  assert words == ['40 s', '12 min', '2.5 h']

@@ -8,6 +8,7 @@ import json
 import math
 import pathlib
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -371,6 +372,8 @@ def _train_missing(
   ]
   lost: set[pathlib.Path] = set()
   programs = programs_of(missing, configs, folders, workdir)
+  start = time.monotonic()
+  sizes = [sum(configs[i].train.num_steps for i in program) for program in programs]
   for number, program in enumerate(programs, start=1):
     group = [(configs[i], folders[i]) for i in program]
     label = f'{number}/{len(programs)}'
@@ -384,7 +387,21 @@ def _train_missing(
           raise Stopped
     except NotFiniteError:
       lost |= {folder for _, folder in group}
+    if left := sum(sizes[number:]):
+      left *= (time.monotonic() - start) / sum(sizes[:number])
+      logging.info(
+        '%d of %d points are done; the sweep will take about %s more',
+        *(sum(map(len, programs[:number])), len(missing), _in_words(left)),
+      )
   return lost
+
+
+def _in_words(seconds: float) -> str:
+  """A time in seconds, minutes or hours."""
+  for unit, length in ('h', 3600), ('min', 60):
+    if seconds >= 1.5 * length:
+      return f'{seconds / length:.2g} {unit}'
+  return f'{seconds:.0f} s'
 
 
 def _train_stacked(
