@@ -551,7 +551,7 @@ def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path, fake):
   config.task.path = paths[1]
   assert sweep(config, points, tmp_path / 'sweep') == rows
   assert sweeps.at_point(sweeps.at_point(config, points[0]), points[1])
-  np.savez(paths[0], x=x, y=x[:, 0])
+  np.savez(paths[0], x=np.ones((40, 3)), y=np.arange(40.0))
   with refuses('belongs to another config', 'task.sha256'):
     sweep(config, points, tmp_path / 'sweep')
   with refuses("none.npz', which cannot be read"):
