@@ -248,7 +248,7 @@ def plot_examples(workdirs: Sequence[str | pathlib.Path]) -> Figure:
   configs = {folder: config_of(folder) for folder in folders}
   loss, labels = check_losses(configs, training=False), labels_of(configs)
   of = f' on the task of {labels[folders[0]]}' if _on_several_tasks(configs) else ''
-  found = {labels[one]: _read_comparison(one) for one in folders}
+  found = {labels[one]: [_read_comparison(one)] for one in folders}
   return plot_by_examples(found, loss, of)
 
 
