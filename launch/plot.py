@@ -5,6 +5,8 @@ python -m launch.plot --workdir=runs/a --workdir=runs/b --out=risk.svg
 python -m launch.plot --workdir=runs/a --against=examples   # with the task's baselines
 python -m launch.plot --workdir=runs/a --loss=training --against=operations
 python -m launch.plot --workdir=runs/heads   # the risk at the end of a sweep
+python -m launch.plot --workdir=runs/heads --x=task.prior_mean
+python -m launch.plot --workdir=runs/heads --against=examples --baselines=bayes,ridge
 """
 
 from absl import flags
@@ -24,7 +26,20 @@ _AGAINST = flags.DEFINE_enum(
   'step',
   ['step', 'operations', 'examples'],
   'The horizontal axis: the training step, the operations of training, or the number '
-  'of examples before the query; the last also shows all baselines of the first run.',
+  'of examples before the query; the last also shows baselines. A sweep is plotted '
+  'against one of its fields, or the number of examples.',
+)
+_X = flags.DEFINE_string(
+  'x',
+  None,
+  'The horizontal axis of a sweep: one of its fields but the seed. Default: the field '
+  'with the most numbers, or else with the most words.',
+)
+_BASELINES = flags.DEFINE_list(
+  'baselines',
+  None,
+  'The baselines in a plot against examples, by name. Default: all of the first run; '
+  'of a sweep, bayes and the two best others.',
 )
 _LOSS = flags.DEFINE_enum(
   'loss',
@@ -46,7 +61,12 @@ def main() -> None:
   training, examples = _LOSS.value == 'training', _AGAINST.value == 'examples'
   if training and examples:
     raise UserError('--loss=training has a value at each step; give --against=step')
-  swept = not training and _AGAINST.value == 'step' and _is_sweep(_WORKDIRS.value)
+  if _BASELINES.value is not None and not examples:
+    raise UserError('--baselines is for plots with --against=examples')
+  is_sweep = _AGAINST.value != 'operations' and _is_sweep(_WORKDIRS.value)
+  swept = is_sweep and not training and not examples
+  if _X.value is not None and not swept:
+    raise UserError(f'--x is {_X.value!r}; it is for the risk at the end of a sweep')
   if _OUT.value is None:
     name = 'sweep' if swept else 'examples' if examples else 'risk'
     out = workdir_path(_WORKDIRS.value[0]) / f'{"loss" if training else name}.png'
@@ -55,15 +75,19 @@ def main() -> None:
   if out.suffix not in ('.png', '.svg', '.pdf'):
     raise UserError(f'--out is {_OUT.value!r}; it must end in .png, .svg or .pdf')
   # Imported here so that a mistyped flag is reported at once.
-  from zoo.training.run_plots import plot_examples, plot_risk, plot_sweep
+  from zoo.training import run_plots
 
   if swept:
-    figure = plot_sweep(_WORKDIRS.value[0])
+    figure = run_plots.plot_sweep(_WORKDIRS.value[0], _X.value)
+  elif examples and is_sweep:
+    figure = run_plots.plot_sweep_examples(_WORKDIRS.value[0], _BASELINES.value)
   elif examples:
-    figure = plot_examples(_WORKDIRS.value)
+    figure = run_plots.plot_examples(_WORKDIRS.value, _BASELINES.value)
   else:
     operations = _AGAINST.value == 'operations'
-    figure = plot_risk(_WORKDIRS.value, training=training, operations=operations)
+    figure = run_plots.plot_risk(
+      _WORKDIRS.value, training=training, operations=operations
+    )
   try:
     figure.savefig(out)
   except OSError as error:

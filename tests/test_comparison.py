@@ -22,7 +22,7 @@ from zoo.measure.comparison import (
   without_errors,
 )
 from zoo.measure.curves import sample_losses
-from zoo.reports.comparison_plots import plot_by_examples
+from zoo.reports.comparison_plots import few_baselines, plot_by_examples
 from zoo.tasks.baselines import HostBaseline, LeastSquares, Zero
 from zoo.theory.exact import known_risk
 
@@ -201,7 +201,43 @@ def test_a_loss_below_the_least_possible_is_said(model, bayes, said, caplog):
   assert (found is None) == (said is None)
   assert said is None or said in found
   assert below_bayes({'model': _curve(*model), 'zero': _curve(*bayes)}) is None
-  figure = plot_by_examples({'leaks': comparison})
+  figure = plot_by_examples({'leaks': [comparison]})
   titles = [axes.get_title() for axes in figure.axes]
   assert any(titles) == (said is not None)
   assert ('leaks: the loss' in caplog.text) == (said is not None)
+
+
+def test_a_picture_by_examples_has_means_alone():
+  """Where a mean is infinite or uncertain no median takes its place beside others."""
+  found = {
+    'model': _curve([4.0, 3.0, 2.0], [0.1, 0.1, 0.1]),
+    'bayes': _curve([4.0, 2.0, 1.0], [0.1, 0.1, 0.1]),
+    'ols': _curve([4.0, None, 7e6], [0.1, None, 6e6]) | {'median': [0.1, 0.1, 0.1]},
+    # Uncertain, but within the scale: it is shown, with its band.
+    'other': _curve([4.0, 2.0, 1.5], [0.1, 0.1, 0.9]),
+  }
+  figure = plot_by_examples({'model': [found]})
+  (axes,) = figure.axes
+  drawn = {str(line.get_label()): line for line in axes.lines}
+  np.testing.assert_array_equal(drawn['ols'].get_ydata(), [4.0, np.nan, np.nan])
+  # However large that mean is, it is no scale by which others are left out.
+  np.testing.assert_array_equal(drawn['model'].get_ydata(), [4.0, 3.0, 2.0])
+  np.testing.assert_array_equal(drawn['other'].get_ydata(), [4.0, 2.0, 1.5])
+  arrows = drawn['mean above the scale, or infinite']
+  assert (arrows.get_marker(), arrows.get_color()) == ('^', drawn['ols'].get_color())
+  np.testing.assert_array_equal(arrows.get_xdata(), [1, 2])
+  assert axes.get_ylim()[1] < 10
+  values = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines])
+  assert not np.any(np.isclose(values, 0.1))
+
+
+def test_few_baselines_are_bayes_and_the_two_best_that_look_different():
+  means = {'zero': 9.0, 'ridge': 1.0, 'ols': 1.2, 'gd': 2.0, 'bayes': 1.0, 'slow': None}
+  found = {'model': _curve([4.0, 1.5], [0.1, 0.1])}
+  found |= {name: _curve([4.0, mean], [0.1, 0.1]) for name, mean in means.items()}
+  assert few_baselines(found) == ['bayes', 'ols', 'gd']
+  assert few_baselines({name: found[name] for name in ('model', 'zero')}) == ['zero']
+  drawn = plot_by_examples({'a': [found]}, baselines=['gd']).axes[0].lines
+  assert [line.get_label() for line in drawn] == ['a', 'gd']
+  with refuses("unknown baseline 'rigde'", "did you mean 'ridge'?", 'known: bayes, gd'):
+    plot_by_examples({'a': [found]}, baselines=['rigde'])

@@ -24,7 +24,7 @@ from zoo.probing.pictures import (
 )
 from zoo.reports.comparison_plots import plot_by_examples, plot_deviations
 from zoo.reports.plots import Panel, render_figure, series
-from zoo.reports.style import BLACK, BLUE, PALETTE, WIDTH, Figure
+from zoo.reports.style import BASELINES, BLACK, BLUE, PALETTE, WIDTH, Figure
 from zoo.studies.atlas import pictures, results
 
 _README = 830  # pixels, the width of its text on GitHub
@@ -73,16 +73,21 @@ _NAMES = 'gd', 'gd_beta', 'ridge', 'ols', 'bayes', 'averaging', 'nearest_neighbo
 def test_a_legend_of_many_entries_is_whole_and_its_lines_differ():
   one = _measured()
   names = ['model', *_NAMES, 'zero', 'w' * 30]
-  figure = plot_by_examples({'multi_head_lsa, 11': dict.fromkeys(names, one)})
+  unstable: Measured = {
+    **one,
+    'mean': [3.0, None, 900.0],
+    'standard_error': [0.1, None, 500.0],
+  }
+  found = dict.fromkeys(names, one) | {'ols': unstable}
+  figure = plot_by_examples({'multi_head_lsa, 11': [found]})
   figure.canvas.draw()
   (legend,) = figure.legends
   page, found = figure.bbox, legend.get_window_extent()
   assert page.x0 <= found.x0 < found.x1 <= page.x1
   assert page.y0 <= found.y0 < found.y1 <= page.y1
-  # The last mean is uncertain, so that a hollow marker stands for it.
-  *lines, median = legend.get_lines()
-  assert legend.get_texts()[-1].get_text().startswith('hollow: the median')
-  assert median.get_markerfacecolor() == 'none'
+  *lines, arrow = legend.get_lines()
+  assert legend.get_texts()[-1].get_text() == 'mean above the scale, or infinite'
+  assert arrow.get_color() == BASELINES['ols']
   looks = [(line.get_color(), line.get_marker()) for line in lines]
   assert len(set(looks)) == len(lines) == len(names)
 

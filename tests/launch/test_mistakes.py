@@ -120,6 +120,8 @@ _MISTAKES = {
   _PLOT: '. holds no run',
   f'{_PLOT} --out=a.txt': 'must end in .png, .svg or .pdf',
   f'{_PLOT} --out=': "--out is ''",
+  f'{_PLOT} --x=seed': "--x is 'seed'; it is for the risk at the end of a sweep",
+  f'{_PLOT} --baselines=bayes': '--baselines is for plots with --against=examples',
   'plot --workdir=~nobody-here/x': "'~nobody-here/x'",
   'probe': '--checkpoint is missing',
   'probe --checkpoint=nowhere': 'nowhere does not exist',
@@ -132,6 +134,7 @@ _MISTAKES = {
   f'{_SWEEP} --sweep=task.prior_men=1': "did you mean 'task.prior_mean'?",
   f'{_SWEEP} --sweep=seed=1 --sweep=seed=2': 'twice',
   f'{_SWEEP} --sweep=model.num_heads=0': 'num_heads',
+  f'{_SWEEP} --sweep=model.num_heads,seed=1': "'1' must have 2 values",
   f'{_SWEEP} --sweep=task.noise_std=0..a': ("cannot be '0..a'", 'type float', '1..3'),
   f'{_SWEEP} --sweep=seed=0..9999 --sweep=task.noise_std=0,1,2,3,4,5,6,7,8,9,10': '110',
 }

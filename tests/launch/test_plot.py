@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from zoo.training.run_plots import (
   plot_examples,
   plot_risk,
   plot_sweep,
+  plot_sweep_examples,
   read_curve,
 )
 from zoo.training.summary import Summary, read_summary
@@ -155,8 +155,8 @@ def test_a_sweep_and_runs_with_other_losses_are_refused_in_one_line(call, run, r
   answer = call('plot', f'--workdir={run}')
   assert answer.code == 2
   assert answer.err == (
-    f'error: {run} is a sweep; plot it alone once it has ended, against the step, or '
-    f'some of its points, such as {run}/points/seed=0\n'
+    f'error: {run} is a sweep; plot it alone once it has ended, or some of its points, '
+    f'such as {run}/points/seed=0\n'
   )
 
 
@@ -229,10 +229,18 @@ def test_a_run_in_a_bucket_is_plotted_into_it(call, bucket, promotion_that_optax
   assert f'{bucket} has no loss by number of examples yet' in answer.err
 
 
+def bars_of(axes):
+  """The lower and upper end of each bar, by series."""
+  return [
+    [(low, high) for (_, low), (_, high) in bars.get_segments()]
+    for bars in axes.collections
+  ]
+
+
 def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   rows = [
     {'model.num_heads': h, 'optimizer.name': name, 'seed': seed, 'workdir': 'w'}
-    | {'exact_risk': None, 'eval_risk': 10.0 / h + seed}
+    | {'exact_risk': None, 'eval_risk': 10.0 / h + seed, 'eval_risk_stderr': None}
     for h in (3, 1, 2)
     for name in ('adam', 'lion')
     for seed in (0, 1, 2)
@@ -251,10 +259,11 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
     'optimizer=lion',
   ]
   # Student's t with two degrees of freedom, for the standard error 1/√3.
-  heights = np.asarray(axes.collections[0].get_paths()[0].vertices)[:, 1]
-  assert heights.max() == pytest.approx(11 + 4.303 / np.sqrt(3), rel=1e-3)
-  low, high = axes.get_ylim()
-  assert low < heights.min() < heights.max() < high  # no band is cut
+  for mean, (low, high) in zip([11, 6, 10 / 3 + 1], bars_of(axes)[0], strict=True):
+    half = 4.303 / np.sqrt(3)
+    assert (low, high) == pytest.approx((mean - half, mean + half), rel=1e-3)
+    assert axes.get_ylim()[0] < low < high < axes.get_ylim()[1]  # no bar is cut
+  assert axes.get_title() == 'mean of 3 seeds, bars: 95 % interval over seeds'
   for row in rows:
     del row['model.num_heads']
   (tmp_path / 'table.json').write_text(json.dumps(rows))
@@ -263,17 +272,175 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   means = np.asarray(axes.lines[0].get_ydata(), np.float64)
   np.testing.assert_allclose(means, [10 * 11 / 18 + 1] * 2)
   alone = [{'seed': s, 'workdir': 'w', 'model': 'lsa'} for s in (0, 1, 2)]
-  table = [{**one, 'exact_risk': 5.0 + one['seed'], 'eval_risk': 1.0} for one in alone]
+  table = [
+    {**one, 'exact_risk': 5.0 + one['seed'], 'eval_risk': 1.0, 'eval_risk_stderr': 0.1}
+    for one in alone
+  ]
   (tmp_path / 'table.json').write_text(json.dumps(table))
   (axes,) = plot_sweep(tmp_path).axes
   assert [one.get_text() for one in axes.get_xticklabels()] == ['lsa']
   assert np.asarray(axes.lines[0].get_ydata()).tolist() == [6.0]
-  bars: Any = axes.collections[0]
-  ((_, low), (_, high)) = bars.get_segments()[0]
+  (((low, high),),) = bars_of(axes)
   assert (low, high) == pytest.approx((6 - 4.303 / 3**0.5, 6 + 4.303 / 3**0.5), 1e-3)
   (tmp_path / 'table.json').write_text(json.dumps([{**rows[0], 'eval_risk': None}]))
   with refuses('has no risk'):
     plot_sweep(tmp_path)
+
+
+def write_table(folder, risks, fields, seeds=(0,)):
+  """A sweep of points with these values of fields, each with its risk."""
+  rows = [
+    {**dict(zip(fields, point, strict=True)), 'seed': seed, 'workdir': 'w', 'step': 12}
+    | {'exact_risk': None, 'eval_risk': risk + seed, 'eval_risk_stderr': 0.76}
+    for point, risk in risks.items()
+    for seed in seeds
+  ]
+  (folder / 'table.json').write_text(json.dumps(rows))
+  return rows
+
+
+def test_one_seed_has_the_bar_of_its_evaluation_and_the_caption_says_so(tmp_path):
+  write_table(tmp_path, {(1,): 5.0, (2,): 4.0, (4,): 3.0}, ['model.num_heads'])
+  (axes,) = plot_sweep(tmp_path).axes
+  found = [bar for of in bars_of(axes) for bar in of]
+  expected = [(risk - 0.76, risk + 0.76) for risk in (5.0, 4.0, 3.0)]
+  np.testing.assert_allclose(found, expected)
+  assert axes.get_title() == 'one seed, bars: ± standard error on held-out prompts'
+
+
+def test_the_caption_says_what_several_seeds_leave_out_and_what_is_not_shown(tmp_path):
+  rows = write_table(tmp_path, {('a',): 5.0, ('b',): 4.0}, ['model.mixer'], (0, 1))
+  rows[-1] |= {'step': None, 'eval_risk': None, 'eval_risk_stderr': None}
+  (tmp_path / 'table.json').write_text(json.dumps(rows))
+  (axes,) = plot_sweep(tmp_path).axes
+  assert axes.get_title().split('\n') == [
+    'mean of 2 seeds, bars: 95 % interval over seeds',
+    'without the standard error on held-out prompts, up to 0.76',
+    'one seed, bars: ± standard error on held-out prompts',
+    '1 point has diverged and is not shown',
+  ]
+  ((_, one),) = bars_of(axes)
+  assert one == pytest.approx((4 - 0.76, 4 + 0.76))
+
+
+def test_no_bar_of_a_line_hides_that_of_another(tmp_path):
+  risks = {(m, h): 5.0 for m in 'ab' for h in (1, 2, 3)}
+  write_table(tmp_path, risks, ['model.mixer', 'model.num_heads'], (0, 1))
+  (axes,) = plot_sweep(tmp_path).axes
+  first, second = (np.asarray(line.get_xdata(), float) for line in axes.lines)
+  assert np.all(second > first)
+  np.testing.assert_allclose((first + second) / 2, [1, 2, 3])
+
+
+_AXES = ['model.mixer', 'model.hidden_features']
+_CROSSED = {(mixer, width): 5.0 for mixer in ('delta', 'gla') for width in (64, 128)}
+
+
+@pytest.mark.parametrize(
+  ('risks', 'x', 'axis', 'ticks'),
+  [
+    # Two numbers are no curve, and the seed is never an axis.
+    (_CROSSED, None, 'model.mixer', ['delta', 'gla']),
+    (_CROSSED, 'model.hidden_features', 'model.hidden_features', ['64', '128']),
+    # The widths follow from the mixers, although there are three of them.
+    (
+      {
+        ('delta', 64): 5.0,
+        ('gla', 128): 5.0,
+        ('mamba2', 96): 5.0,
+        ('softmax', 64): 4.0,
+      },
+      None,
+      'model.mixer, model.hidden_features',
+      [
+        f'mixer={one}'
+        for one in (
+          'delta,\nhidden_features=64',
+          'gla,\nhidden_features=128',
+          'mamba2,\nhidden_features=96',
+          'softmax,\nhidden_features=64',
+        )
+      ],
+    ),
+  ],
+)
+def test_the_axis_of_a_sweep_is_chosen_or_the_field_that_differs_most(
+  tmp_path, risks, x, axis, ticks
+):
+  write_table(tmp_path, risks, _AXES, range(5))
+  (axes,) = plot_sweep(tmp_path, x).axes
+  assert axes.get_xlabel() == axis
+  assert [one.get_text() for one in axes.get_xticklabels()] == ticks
+
+
+def test_an_axis_that_a_sweep_lacks_is_one_line(call, tmp_path):
+  write_table(tmp_path, _CROSSED, _AXES, (0, 1))
+  for x, more in ('seed', '; seeds are averaged'), ('task.noise_std', ''):
+    answer = call('plot', f'--workdir={tmp_path}', f'--x={x}')
+    fields = ', '.join(_AXES)
+    said = f'error: --x is {x!r}; it must be a field of the sweep: {fields}{more}\n'
+    assert (answer.code, answer.err) == (2, said)
+
+
+def _curve_of(means):
+  unknown = [0.1] * len(means)
+  return {
+    **{'num_prompts': 9, 'num_examples': [*range(len(means))], 'mean': means},
+    **{'standard_error': unknown, 'median': means, 'exact': None},
+    **{'difference': None, 'difference_stderr': None},
+  }
+
+
+@pytest.fixture
+def swept(run, tmp_path):
+  """A sweep of two mixers and three seeds, with curves by number of examples."""
+  folder = tmp_path / 'swept'
+  losses = {'ridge': 1.5, 'ols': 1.8, 'gd': 2.0, 'bayes': 1.0, 'zero': 9.0}
+  baselines = {name: _curve_of([9.0, last]) for name, last in losses.items()}
+  rows = []
+  for mixer, loss in ('delta', 3.0), ('gla', 4.0):
+    for seed in (0, 1, 2):
+      name = f'points/model.mixer={mixer},seed={seed}'
+      shutil.copytree(run, folder / name)
+      comparison = {'model': _curve_of([9.0 + seed, loss + seed]), **baselines}
+      rows.append(
+        {'model.mixer': mixer, 'seed': seed, 'workdir': name}
+        | {**SUMMARY, 'comparison': comparison}
+      )
+  (folder / 'table.json').write_text(json.dumps(rows))
+  return folder
+
+
+def test_a_sweep_is_drawn_by_examples_with_means_over_seeds(call, swept):
+  answer = call('plot', f'--workdir={swept}', '--against=examples')
+  assert (answer.code, answer.out) == (0, f'{swept}/examples.png\n')
+  (axes,) = plot_sweep_examples(swept).axes
+  delta, gla, *baselines = axes.lines
+  assert [one.get_label() for one in (delta, gla)] == ['mixer=delta', 'mixer=gla']
+  np.testing.assert_allclose(np.asarray(delta.get_ydata(), float), [10.0, 4.0])
+  heights = np.asarray(axes.collections[0].get_paths()[0].vertices)[:, 1]
+  half = 4.303 / np.sqrt(3)
+  assert heights.max() == pytest.approx(10 + half, rel=1e-3)
+  assert heights.min() == pytest.approx(4 - half, rel=1e-3)
+  names = [str(one.get_label()).partition(',')[0] for one in baselines]
+  assert names == ['bayes', 'ridge', 'ols']
+  assert axes.get_title().split('\n') == [
+    'mean of 3 seeds; bands: 95 % interval over seeds',
+    'bands of baselines: one standard error',
+  ]
+
+
+def test_baselines_are_chosen_by_name(call, swept):
+  flags = f'--workdir={swept}', '--against=examples'
+  assert call('plot', *flags, '--baselines=gd,zero').code == 0
+  (axes,) = plot_sweep_examples(swept, ['gd', 'zero']).axes
+  assert [str(one.get_label()) for one in axes.lines[2:]] == ['gd', 'zero']
+  answer = call('plot', *flags, '--baselines=bayes,rigde')
+  assert answer.code == 2
+  known = 'bayes, gd, ols, ridge, zero'
+  assert answer.err == (
+    f"error: unknown baseline 'rigde'; known: {known}; did you mean 'ridge'?\n"
+  )
 
 
 def test_the_training_loss_is_drawn_by_operations_without_other_losses(run, runs):

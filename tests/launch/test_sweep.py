@@ -28,6 +28,14 @@ def parse(call):
     ('optimizer.clip_norm=null,1.0', 'optimizer.clip_norm', [None, 1.0]),
     ('optimizer.clip_norm=None,1.0', 'optimizer.clip_norm', [None, 1.0]),
     ('optimizer.learning_rate=0.1,abc', 'optimizer.learning_rate', [0.1, 'abc']),
+    ('mesh.fsdp=True', 'mesh.fsdp', [True]),
+    ('mesh.fsdp=False,True', 'mesh.fsdp', [False, True]),
+    (
+      'model.mixer,model.width=softmax:16,delta:8',
+      ('model.mixer', 'model.width'),
+      [('softmax', 16), ('delta', 8)],
+    ),
+    ('a,b=[1,2]:"x:y,z",null:True', ('a', 'b'), [([1, 2], 'x:y,z'), (None, True)]),
   ],
 )
 def test_values_are_ranges_json_or_words(parse, text, field, values):
@@ -38,6 +46,7 @@ def test_values_are_ranges_json_or_words(parse, text, field, values):
   'text',
   [
     *('seed', 'seed=', '=1', '', 'seed=4..0'),
+    *('a,b=1', 'a,b=1:2:3', 'a,b=1:2,3', 'a,b=1:', 'a,=1:2', 'a,b=1..3'),
     *('seed=0..99999999999', f'seed={"[" * 100_000}'),
   ],
   ids=lambda text: text[:20],
@@ -67,3 +76,32 @@ def test_a_sweep_from_the_command_line(call, tmp_path, monkeypatch):
   ]
   for row in rows:
     assert f'{float(row["exact_risk"]):.6f}' in answer.out
+
+
+def test_fields_whose_values_go_together_are_columns_of_the_table(
+  call, tmp_path, monkeypatch
+):
+  fake_program.patch(monkeypatch)
+  flags = '--sweep=model.num_heads,task.noise_std=1:0.5,2:0.1', f'--workdir={tmp_path}'
+  answer = call('sweep', SMOKE, *flags)
+  assert answer.code == 0, answer.err
+  with (tmp_path / 'table.csv').open(newline='') as file:
+    rows = [*csv.DictReader(file)]
+  found = [(row['model.num_heads'], row['task.noise_std']) for row in rows]
+  assert found == [('1', '0.5'), ('2', '0.1')]
+  assert 'model.num_heads  task.noise_std' in answer.out
+  answer = call('sweep', SMOKE, *flags, '--sweep=task.noise_std=1,2')
+  assert (answer.code, answer.err) == (2, 'error: --sweep gives task.noise_std twice\n')
+
+
+def test_a_point_that_diverges_does_not_hide_the_table(call, tmp_path, monkeypatch):
+  fake_program.patch(monkeypatch)
+  answer = call(
+    'sweep', SMOKE, '--sweep=task.prior_mean=1,1e25', f'--workdir={tmp_path}'
+  )
+  assert answer.code == 1
+  good, lost = answer.out.splitlines()[2:4]
+  assert good.split()[0] == '1'
+  assert lost.split() == ['1e+25', 'diverged', '-', '-', '-']
+  assert f'the table is in {tmp_path}/table.csv' in answer.out
+  assert answer.err.endswith('all others are done: task.prior_mean=1e+25\n')

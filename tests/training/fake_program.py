@@ -205,7 +205,7 @@ class _Numbers:
   """What a model is trained to, by its config."""
 
   def __init__(self, config: Config):
-    self._seed = config.seed
+    self._seed, self._eval_seed = config.seed, config.eval.seed
     self._rate = np.float32(config.optimizer.learning_rate)
     self._mean = np.float32(np.mean(config.task.get('prior_mean', 0.0)))
     self._noise = np.float32(1 + config.task.get('noise_std', 0.0))
@@ -235,7 +235,7 @@ class _Numbers:
       return np.square(at - self._mean - self._noise * draws)
 
   def held_out(self, num_batches: int, batch_size: int) -> np.ndarray:
-    rng = np.random.default_rng((self._seed, 10**6))
+    rng = np.random.default_rng((self._eval_seed, 10**6))
     return rng.standard_normal((num_batches, batch_size), 'f')
 
   def _draw(self, step: int) -> np.float32:

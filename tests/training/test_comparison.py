@@ -176,7 +176,7 @@ def test_classes_have_an_accuracy_everywhere(tmp_path):
       right[:, k] = np.where(x[:, k] @ w + a * mean > 0, target[:, k], 1 - target[:, k])
     return right
 
-  held_out = draws.stream_of(config.seed, draws.EVAL_STREAM)
+  held_out = draws.stream_of(config.eval.seed, draws.EVAL_STREAM)
   keys = [jax.random.fold_in(held_out, i) for i in range(2)]
   right = np.concatenate([accuracies(key, 16)[:, -1] for key in keys])
   assert_close(summary['eval_accuracy'], right.mean(), 1e-6)
@@ -185,7 +185,7 @@ def test_classes_have_an_accuracy_everywhere(tmp_path):
   line = read_lines(tmp_path)[-1]
   assert line['eval_accuracy'] == summary['eval_accuracy']
   comparison = summary['comparison']
-  expected = accuracies(curve_key(config.seed), 32).mean(axis=0)
+  expected = accuracies(curve_key(config.eval.seed), 32).mean(axis=0)
   assert_close(comparison['model']['accuracy'], expected, 1e-6)
   curve: Any = zoo.curve(saved.model, saved.task, 32)
   assert_close(curve.accuracy, expected, 1e-6)

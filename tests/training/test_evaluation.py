@@ -21,6 +21,29 @@ def test_every_held_out_batch_has_prompts_of_its_own():
   assert len(np.unique(means)) == 4
 
 
+@pytest.mark.parametrize('name', ['yq_lsa', 'deep_set'])
+def test_held_out_prompts_depend_on_the_seed_of_the_evaluation_alone(name):
+  """Models of other seeds, alone or side by side, are measured on the same prompts."""
+  first = program_of(small_config(name))
+  with on_mesh(first.mesh, first.configs[0]):
+    state = first.init()
+
+  def mean(program, state):
+    with on_mesh(program.mesh, program.configs[0]):
+      moments, _ = jax.device_get(program.evaluate(state, sampled=True))
+    return moments['model'][0].mean(axis=1)
+
+  (expected,) = mean(first, state)
+  (same,) = mean(program_of(small_config(name, seed=1)), state)
+  (other,) = mean(program_of(small_config(name, eval__seed=1)), state)
+  assert same == expected
+  assert abs(other - expected) > 1e-3 * expected
+  both = make_program([small_config(name, seed=seed) for seed in (0, 1)])
+  stacked = jax.tree.map(lambda leaf: jax.numpy.stack([leaf, leaf]), state)
+  one, two = mean(both, stacked)
+  assert one == pytest.approx(two, rel=1e-6)
+
+
 def test_models_side_by_side_keep_their_order():
   """Those with prompts of the same kind are measured together."""
   lengths = 4, 5, 5, 4

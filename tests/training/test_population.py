@@ -23,7 +23,7 @@ def _config(**changes):
   return config
 
 
-def test_models_of_one_seed_are_compared_on_its_prompts(monkeypatch):
+def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch):
   asked = []
 
   def compare(models, task, num_prompts, seed):
@@ -32,14 +32,15 @@ def test_models_of_one_seed_are_compared_on_its_prompts(monkeypatch):
     return [{'model': seed, 'w': w[0]} for w in weights]
 
   monkeypatch.setattr(comparison, 'compare_all', compare)
-  configs = [_config(seed=seed, eval__num_compared=16) for seed in (3, 1, 3)]
+  changes = {'eval__num_compared': 16, 'eval__seed': 5}
+  configs = [_config(seed=seed, **changes) for seed in (3, 1, 3)]
   tasks, mesh = [build_task(one) for one in configs], make_mesh(configs[0])
   graph, models = nnx.split(nnx.Dict(w=nnx.Param(np.array([[0, 0], [1, 1], [2, 2]]))))
   found = inspect.unwrap(comparison.compare_members)(
     configs, tasks, graph, mesh, models
   )
-  assert asked == [(3, [[0, 0], [2, 2]]), (1, [[1, 1]])]
-  assert found == [{'model': seed, 'w': i} for i, seed in enumerate((3, 1, 3))]
+  assert asked == [(5, [[0, 0], [1, 1], [2, 2]])]
+  assert found == [{'model': 5, 'w': i} for i in range(3)]
 
 
 _RATE = {'optimizer__learning_rate': 2e-2}

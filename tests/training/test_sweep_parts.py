@@ -1,5 +1,6 @@
 """Parts of a sweep, which processes train that share nothing but the folder."""
 
+import concurrent.futures
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.compare import refuses
 from tests.training.runs import of_each_launch, signal_at_step_4, small_config
 from zoo.host.parts import Part, parse_part
+from zoo.storage.lease import Lease
 from zoo.storage.workdir import locked
 from zoo.training import sweeps
 from zoo.training.population import points_of
@@ -84,6 +86,31 @@ def test_a_part_is_trained_by_one_process_and_excludes_the_whole(tmp_path):
       _sweep(tmp_path)
   with locked(tmp_path), refuses('is in use'):
     _sweep(tmp_path, Part(1, 3))
+
+
+def test_a_folder_belongs_to_one_number_of_parts_until_the_whole_has_ended(
+  tmp_path, monkeypatch
+):
+  _sweep(tmp_path, Part(1, 2))
+  said = '--part is 2/3', 'divided into 2 parts', 'give --part=I/2'
+  with refuses(*said):
+    _sweep(tmp_path, Part(2, 3))
+  with monkeypatch.context() as patch:
+    signal_at_step_4(patch)
+    assert _sweep(tmp_path) is None
+  with locked(tmp_path, part=Part(2, 2)), refuses(*said):
+    _sweep(tmp_path, Part(2, 3))
+  assert _sweep(tmp_path, Part(2, 2)) is not None
+  assert _sweep(tmp_path) is not None
+  more = [*_POINTS, {'model.num_heads': 2, 'task.prior_mean': 9.0}]
+  assert _sweep(tmp_path, Part(2, 3), more) is not None
+
+
+def test_one_of_several_numbers_of_parts_at_once_is_agreed_on(tmp_path):
+  with concurrent.futures.ThreadPoolExecutor(8) as threads:
+    found = [*threads.map(lambda n: Lease(tmp_path, 'n').agree(str(n)), range(2, 10))]
+  assert len({*found}) == 1
+  assert (tmp_path / 'n').read_text() == found[0]
 
 
 def test_a_part_names_the_points_that_it_has_lost(tmp_path):

@@ -198,11 +198,57 @@ def test_the_table_has_means_over_seeds_with_students_intervals():
     for n in (3, 7)
     for s in range(3)
   ]
-  one, *_, few = sweeps.format_table(rows[:-1], ['train.num_steps', 'seed']).split('\n')
-  assert few.split() == ['7', '2', '7.5000', '6.3531']  # t = 12.706, error 1/2
-  *_, three, _ = sweeps.format_table(rows, ['train.num_steps', 'seed']).split('\n')
-  assert three.split() == ['3', '3', '4.0000', '2.4841']  # t = 4.3027, error 1/√3
+  fields = ['train.num_steps', 'seed']
+  one, *_, few, _, note = sweeps.format_table(rows[:-1], fields).split('\n')
+  assert few.split()[:4] == ['7', '2', '7.5000', '6.3531']  # t = 12.706, error 1/2
+  *_, three, _, _, _ = sweeps.format_table(rows, fields).split('\n')
+  assert three.split()[:4] == ['3', '3', '4.0000', '2.4841']  # t = 4.3027, error 1/√3
   assert 'seed' in one
+  assert note.startswith('Intervals are over seeds. All seeds are measured on the same')
+
+
+def _sampled(field, risks):
+  """The rows of a sweep over a field and seeds; a loss of None is not finite."""
+  return [
+    {field: value, 'seed': seed, 'step': risk and 12, 'eval_risk': risk}
+    | dict.fromkeys(['eval_risk_stderr', 'exact_risk', 'excess_risk'])
+    for value, losses in risks.items()
+    for seed, risk in enumerate(losses)
+  ]
+
+
+def _means(rows, field):
+  _, means, *_ = sweeps.format_table(rows, [field, 'seed']).split('\n\n')
+  header, *lines = means.splitlines()
+  return header, [line.split() for line in lines]
+
+
+def test_differences_to_the_best_are_paired_by_seed():
+  # Seeds differ by far more than the two mixers do, which differ alike at every seed.
+  rows = _sampled('model.mixer', {'a': [5.0, 5.6, 4.6], 'b': [4.9, 5.6, 4.5]})
+  header, (a, b) = _means(rows, 'model.mixer')
+  assert header.endswith('minus the best, paired  ± 95 % interval')
+  gap, spread = 0.2 / 3, 0.1 / 3**0.5  # 0.1, 0.0, 0.1: deviation 0.1/√3
+  half = 4.3027 * spread / 3**0.5
+  assert a[-2:] == [f'{gap:+.4f}', f'{half:.4f}']
+  assert float(a[-1]) < 0.2 * float(a[3])  # of the interval that is not paired
+  assert b[-1] == 'best'
+
+
+def test_a_seed_that_is_lost_is_no_pair_and_is_said():
+  rows = _sampled('model.mixer', {'a': [5.0, 5.6, 4.6], 'b': [None, 5.5, 4.4]})
+  first, *_ = sweeps.format_table(rows, ['model.mixer', 'seed']).split('\n\n')
+  assert first.splitlines()[4].split() == ['b', '0', 'diverged', '-', '-', '-']
+  _, (a, b) = _means(rows, 'model.mixer')
+  assert a[-1] == 'best'  # of those with the most seeds
+  assert b[:4] == ['b', '2', '(1', 'diverged)']
+  assert b[-2:] == ['-0.1500', '0.6353']
+
+
+def test_points_on_other_prompts_are_not_compared():
+  for field in 'task.noise_std', 'train.batch_size', 'eval.num_batches':
+    header, _ = _means(_sampled(field, {1: [5.0, 5.6], 2: [4.9, 5.6]}), field)
+    assert 'best' not in header, field
 
 
 def test_points_that_are_done_are_not_trained_again(tmp_path, fake, trained):
@@ -362,6 +408,14 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path, f
   with pytest.raises(sweeps.LostPointsError, match=r'2 of 4 points .*1e\+25') as info:
     sweep(_config(), points, tmp_path)
   assert [row['task.prior_mean'] for row in info.value.rows] == [1.0, 2.0]
+  # The tables have all points, those that are lost without numbers.
+  table = json.loads((tmp_path / 'table.json').read_text())
+  assert [row['step'] for row in table] == [None, 12, None, 12]
+  assert [row['task.prior_mean'] for row in table] == [1e25, 1.0, 1e25, 2.0]
+  with (tmp_path / 'table.csv').open(newline='') as file:
+    assert [row['exact_risk'] == '' for row in csv.DictReader(file)] == [1, 0, 1, 0]
+  shown = sweeps.format_table(info.value.table, ['task.prior_mean'])
+  assert shown.count('diverged') == 2
   done = sweep(_config(), points[1::2], tmp_path)
   assert all(np.isfinite(row['exact_risk']) for row in done)
   assert not (tmp_path / 'points' / 'task.prior_mean=1e+25' / 'checkpoints').exists()
@@ -461,3 +515,57 @@ def test_points_of_another_task_have_the_losses_of_its_baselines(tmp_path, fake)
     assert float(line['bayes_difference']) == bayes['difference']
     assert float(line['bayes_difference_stderr']) == bayes['difference_stderr']
     assert 'model_loss' not in line
+
+
+def test_fields_of_a_tuple_go_together():
+  together = ('model.mixer', 'model.hidden_features')
+  points = grid({together: [('softmax', 137), ('delta', 128)], 'seed': [0, 1]})
+  assert [(*point.values(),) for point in points] == [
+    ('softmax', 137, 0),
+    ('softmax', 137, 1),
+    ('delta', 128, 0),
+    ('delta', 128, 1),
+  ]
+  assert [*points[0]] == [*together, 'seed']
+  with refuses('model.mixer, model.hidden_features go together', "('softmax',)", '2'):
+    grid({together: [('softmax',)]})
+  with refuses('the field seed is given twice'):
+    grid({('seed', 'train.num_steps'): [(1, 2)], 'seed': [0, 1]})
+
+
+def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path, fake):
+  config = small_config('transformer', objective__positions='query')
+  paths = [str(tmp_path / name) for name in ('a.npz', 'b.npz')]
+  for i, path in enumerate(paths):
+    x = np.random.default_rng(i).normal(size=(40, 3))
+    np.savez(path, x=x, y=x.sum(axis=1))
+  with config.unlocked():
+    config.task = schema.section('task', 'arrays')
+    config.task.context_length = 4
+  points = grid({'task.path': paths, 'seed': [0]})
+  rows = sweep(config, points, tmp_path / 'sweep')
+  saved = [json.loads((row['workdir'] / 'config.json').read_text()) for row in rows]
+  assert [one['task']['path'] for one in saved] == paths
+  assert len({one['task']['sha256'] for one in saved}) == 2
+  # So does one whose config names a file, as that of a run does; and it resumes.
+  config.task.path = paths[1]
+  assert sweep(config, points, tmp_path / 'sweep') == rows
+  assert sweeps.at_point(sweeps.at_point(config, points[0]), points[1])
+  np.savez(paths[0], x=np.ones((40, 3)), y=np.arange(40.0))
+  with refuses('belongs to another config', 'task.sha256'):
+    sweep(config, points, tmp_path / 'sweep')
+  with refuses("none.npz', which cannot be read"):
+    sweep(config, grid({'task.path': ['none.npz']}), tmp_path / 'other')
+
+
+def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, fake, caplog):
+  caplog.set_level('INFO', 'absl')
+  points = grid({'train.batch_size': [8, 16, 32], 'seed': [0, 1]})
+  sweep(_config(), points, tmp_path)
+  said = [one for one in caplog.messages if 'the sweep will take about' in one]
+  assert [one.partition(';')[0] for one in said] == [
+    '2 of 6 points are done',
+    '4 of 6 points are done',
+  ]
+  words = [sweeps._in_words(seconds) for seconds in (40.0, 720.0, 9e3)]
+  assert words == ['40 s', '12 min', '2.5 h']

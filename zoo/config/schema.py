@@ -50,7 +50,7 @@ class Top:
     default=0,
     minimum=0,
     maximum=2**32 - 1,
-    about='Of the initial weights, the prompts and the held-out prompts.',
+    about='Of the initial weights and the prompts of training.',
   )
 
 
@@ -266,6 +266,13 @@ class Eval:
     minimum=0,
     about='Further prompts, at most `num_batches · train.batch_size`, on which the '
     'trained model is compared with the baselines of the task; 0: no comparison.',
+  )
+  seed: int = size(
+    default=0,
+    minimum=0,
+    maximum=2**32 - 1,
+    about='Of the held-out prompts and of those of comparisons, which are the same '
+    'for every `seed` of training.',
   )
 
 

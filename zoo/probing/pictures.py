@@ -58,7 +58,7 @@ _CAPTIONS = {
   'examples': (
     'By number of examples',
     'The loss of the model and of the baselines of its task after each number of '
-    'examples, with one standard error. A hollow marker is a median.',
+    'examples, with one standard error.',
   ),
   'step_matrix': (
     'Step matrix',
@@ -93,7 +93,7 @@ def pictures(
       report.alignment and plot_alignment(subject, other, task, report.against)
     ),
     'examples': lambda: (
-      report.comparison and plot_by_examples({_MODEL: report.comparison})
+      report.comparison and plot_by_examples({_MODEL: [report.comparison]})
     ),
     'step_matrix': lambda: report.algorithm and plot_step_matrix(report.algorithm),
     'attention': lambda: plot_attention_on(subject, task),

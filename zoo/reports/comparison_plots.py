@@ -3,11 +3,14 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from absl import logging
 
+from zoo.core.errors import check_name
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
+from zoo.measure.intervals import interval
 from zoo.reports.plots import Panel, Series, render_grid, series
 from zoo.reports.style import (
   BLACK,
@@ -23,68 +26,161 @@ from zoo.reports.style import (
 # Losses below this part of the largest are left out: those of a perfect baseline are
 # rounding errors.
 LEAST = 1e-5
-_OF_MEDIANS = 'hollow: the median, where the mean is uncertain or infinite'
+_ABOVE = 'mean above the scale, or infinite'
+_NUM_OTHERS = 2  # baselines beside `bayes`, where few are wanted
+_ALIKE = 1e-3  # of their losses, by which baselines differ that look the same
 
 
 def plot_by_examples(
-  comparisons: Mapping[str, Comparison], loss: str = '', of: str = ''
+  comparisons: Mapping[str, Sequence[Comparison]],
+  loss: str = '',
+  of: str = '',
+  baselines: Sequence[str] | None = None,
+  note: str = '',
 ) -> Figure:
   """The loss of models, by their labels, after each number of examples.
 
-  `loss` says which it is. The baselines are those of the first comparison, `of` what
-  their labels say. Bands are one standard error. A hollow marker is a median, drawn
-  where the standard error exceeds a third of the mean, as it does where the mean is
-  infinite. Classes have a panel of their accuracy.
+  Several comparisons of one label are of seeds: their mean is drawn with its 95 %
+  interval, Student's t. Bands of a single one, and of baselines, are one standard
+  error. `loss` says which it is. The baselines are those of the first comparison, all
+  of them or those named, and `of` is what their labels say. A mean that is infinite, or
+  above all others and known to no better than a third, is an arrow at the upper edge.
+  Classes have a panel of their accuracy. The title ends with the `note`. Raises
+  UserError for an unknown baseline.
   """
-  models = {label: comparison[MODEL] for label, comparison in comparisons.items()}
-  baselines = dict(next(iter(comparisons.values())))
-  del baselines[MODEL]
-  every = [*models.values(), *baselines.values()]
-  least = LEAST * max(value or 0.0 for one in every for value in one['mean'])
-  colours = itertools.cycle(PALETTE)
-  looks = [(label, 'curve', next(colours), one) for label, one in models.items()]
-  colours = colours_of(baselines)
-  for name, one in baselines.items():
+  models = {
+    label: [comparison[MODEL] for comparison in seeds]
+    for label, seeds in comparisons.items()
+  }
+  known = dict(next(iter(comparisons.values()))[0])
+  del known[MODEL]
+  names = [*known] if baselines is None else baselines
+  shown = {check_name('baseline', name, known): [known[name]] for name in names}
+  looks = [
+    (label, 'curve', colour, seeds)
+    for (label, seeds), colour in zip(
+      models.items(), itertools.cycle(PALETTE), strict=False
+    )
+  ]
+  colours = colours_of(known)
+  for name, one in shown.items():
     label = 'bayes, the least possible' if name == 'bayes' else name
     looks.append((f'{label}{of}', 'dashed curve', colours[name], one))
-  shown = [one for look in looks for one in _series(*look, least)]
-  shown.sort(key=lambda one: one.name == _OF_MEDIANS)  # which come last
+  title = '\n'.join(filter(None, [_title([*comparisons.values()], bool(shown)), note]))
   y_axis = f'loss (log scale)\n{loss}'.strip()
   axes = 'number of examples before the query', y_axis
-  panels = [Panel('', *axes, tuple(shown), y_scale='log')]
+  panels = [Panel(title, *axes, tuple(_losses(looks)), y_scale='log')]
   right = [
-    series(label, kind, colour, one['num_examples'], np.array(accuracy, np.float64))
-    for label, kind, colour, one in looks
-    if (accuracy := one.get('accuracy')) is not None
+    _curve(label, kind, colour, seeds[0]['num_examples'], accuracies, None)
+    for label, kind, colour, seeds in looks
+    if (accuracies := [one.get('accuracy') for one in seeds])[0] is not None
   ]
   if right:
     panels.append(Panel('', axes[0], 'accuracy', tuple(right)))
   figure = render_grid(panels, len(panels), 3.5)
-  for label, comparison in comparisons.items():
-    if warning := below_bayes(comparison):
+  for label, seeds in comparisons.items():
+    if warning := next(filter(None, map(below_bayes, seeds)), None):
       logging.warning('%s: %s', label, warning)
-      text = 'below the least possible loss, so something is wrong'
-      figure.axes[0].set_title(text, color=VERMILION)
+      title = figure.axes[0].title
+      title.set_text('below the least possible loss, so something is wrong')
+      title.set_color(VERMILION)
   return figure
 
 
-def _series(
-  label: str, kind: str, colour: str, measured: Measured, least: float
-) -> Iterator[Series]:
-  """The means that are trusted, and the medians where others are not."""
-  mean, error, median = (
-    np.array(measured[name], np.float64)
-    for name in ('mean', 'standard_error', 'median')
+def few_baselines(comparison: Comparison) -> list[str]:
+  """`bayes`, and the two best of the baselines that differ from it and each other."""
+  others = {name: one for name, one in comparison.items() if name != MODEL}
+
+  def last(name: str) -> float:
+    mean = others[name]['mean'][-1]
+    return math.inf if mean is None else mean
+
+  found: list[str] = ['bayes'] * ('bayes' in others)
+  least = LEAST * max(
+    (last(name) for name in others if last(name) < math.inf), default=0
   )
-  trusted = ~(error > mean / 3)  # also where there is no error
-  shown = np.where(trusted & (mean > least), mean, np.nan)
-  error = np.where(np.isnan(error), 0, error)  # no band where it is unknown
-  low = np.maximum(shown - error, shown / 2)
-  count = measured['num_examples']
-  yield series(label, kind, colour, count, [low, shown, shown + error])
-  medians = np.where(~trusted & (median > least), median, np.nan)
-  if not np.isnan(medians).all():
-    yield series(_OF_MEDIANS, 'dots', colour, count, medians)
+  for name in sorted(others, key=last):
+    if len(found) - ('bayes' in found) == _NUM_OTHERS:
+      break
+    if not any(_alike(others[name], others[one], least) for one in found):
+      found.append(name)
+  return found
+
+
+def _alike(one: Measured, other: Measured, least: float) -> bool:
+  """Whether two curves cannot be told apart."""
+  if one['num_examples'] != other['num_examples']:
+    return False
+  means = [np.array(each['mean'], np.float64) for each in (one, other)]
+  return np.allclose(*means, rtol=_ALIKE, atol=least, equal_nan=True)
+
+
+def _title(comparisons: Sequence[Sequence[Comparison]], with_baselines: bool) -> str:
+  """What the bands are, if some are not one standard error."""
+  numbers = sorted({len(seeds) for seeds in comparisons})
+  if numbers[-1] == 1:
+    return ''
+  counts = '–'.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
+  text = f'mean of {counts} seeds; bands: 95 % interval over seeds'
+  rest = ['of one seed'] * (numbers[0] == 1) + ['of baselines'] * with_baselines
+  return text + f'\nbands {" and ".join(rest)}: one standard error' * bool(rest)
+
+
+_Look = tuple[str, str, str, Sequence[Measured]]  # label, kind, colour, and the seeds
+
+
+def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
+  """The means of the losses, and an arrow for each that is above the scale."""
+  certain = []
+  for *_, seeds in looks:
+    for one in seeds:
+      mean, error = _numbers(one, 'mean'), _numbers(one, 'standard_error')
+      certain += mean[~(error > mean / 3)].tolist()
+  top = np.nanmax(certain, initial=0.0)
+  arrows: list[Series] = []
+  for label, kind, colour, seeds in looks:
+    count = seeds[0]['num_examples']
+    mean = np.stack([_numbers(one, 'mean') for one in seeds])
+    error = np.stack([_numbers(one, 'standard_error') for one in seeds])
+    is_above = (np.isnan(mean) | ((error > mean / 3) & (mean > top))).any(axis=0)
+    shown = np.where(is_above | (mean.mean(axis=0) <= LEAST * top), np.nan, mean)
+    yield _curve(label, kind, colour, count, [*shown], error[0])
+    if is_above.any():
+      at = np.array(count)[is_above]
+      row = np.full(len(at), len(arrows))
+      arrows.append(series(_ABOVE, 'above', colour, at, row))
+  yield from arrows  # which come last in the legend
+
+
+def _numbers(one: Measured, name: str) -> np.ndarray:
+  """A field of a curve; NaN where it is unknown."""
+  return np.array(one[name], np.float64)
+
+
+def _curve(
+  label: str,
+  kind: str,
+  colour: str,
+  count: Sequence[int],
+  seeds: Sequence[Any],
+  error: np.ndarray | None,
+) -> Series:
+  """The mean of the curves of seeds, with a band of their interval.
+
+  That of a single one is its `error`, if it is known.
+  """
+  values = np.array(seeds, np.float64)
+  mean = values.mean(axis=0)
+  if len(values) > 1:
+    half = np.array([interval(one).half for one in values.T])
+  else:
+    half = np.zeros_like(mean) if error is None else np.nan_to_num(error)
+  # Above 0, for a log axis.
+  low = np.where(mean > 0, np.maximum(mean - half, mean / 10), mean - half)
+  columns = (
+    one.tolist() for one in (np.array(count, np.float64), mean, low, mean + half)
+  )
+  return Series(label, kind, colour, *map(tuple, columns))
 
 
 @in_style()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import ArrayLike
 from matplotlib.axes import Axes
+from matplotlib.transforms import ScaledTranslation
 
 from zoo.core.errors import UserError
 from zoo.host.files import write_atomically
@@ -31,8 +32,9 @@ from zoo.reports.style import (
   sparse_markers,
 )
 
+_ARROW_ROW = 8.0  # points, from one row of arrows above a panel to the next
 # How a series is drawn.
-KINDS = 'dots', 'curve', 'dashed curve', 'line', 'dashed', 'mark'
+KINDS = 'dots', 'bars', 'curve', 'dashed curve', 'line', 'dashed', 'mark', 'above'
 SCALES = 'linear', 'log'  # of the axes of a panel
 
 _COLUMNS = (
@@ -50,8 +52,9 @@ _Texts = tuple[str, ...]
 class Series:
   """Points that belong together; `low` and `high` bound each y, and may equal it.
 
-  `kind` is their style: dots with bars, a curve with a band and solid or with dashes, a
-  line, dashes, or a vertical mark at the first x.
+  `kind` is their style: dots with bars, the same joined by a line, a curve with a band
+  and solid or with dashes, a line, dashes, a vertical mark at the first x, or arrows
+  above the panel for what is off its scale, whose y is the number of the row.
   """
 
   name: str
@@ -215,7 +218,8 @@ def render_grid(
     axes.set_axis_off()
   for axes, panel in zip(every, panels, strict=False):
     _render_panel(axes, panel, looks)
-    axes.set_title(panel.key, parse_math=False)
+    rows = sum(one.kind == 'above' for one in panel.series)
+    axes.set_title(panel.key, parse_math=False, pad=6 + _ARROW_ROW * rows)
     _name_ticks(axes, panel.x_names, figure.get_figwidth() / columns)
   for number, axes in enumerate(every[: len(panels)]):
     label_log_axes(axes)  # when all that share an axis are drawn
@@ -273,6 +277,13 @@ def _looks(shown: Sequence[Series]) -> _Looks:
         look |= {'markersize': 6, 'linestyle': 'none', 'zorder': 3}
       case 'dashed':
         look = {'linestyle': next(dashes)}
+      case 'bars':
+        position, repeat = of_colours.total(), of_colours[one.colour]
+        look = sparse_markers(one.colour, position, len(one.x), repeat)
+        look |= {'markevery': 1, 'markersize': 6, 'markerfacecolor': 'none'}
+        of_colours[one.colour] += 1
+      case 'above':
+        look = {'marker': '^', 'markersize': 5, 'linestyle': 'none'}
       case 'mark':
         look = {'linewidth': 4, 'alpha': 0.3, 'zorder': 1}
       case _ if alone and len(one.x) > 1:
@@ -292,10 +303,26 @@ def _render_series(axes: Axes, one: Series, look: Mapping[str, Any]) -> None:
   if one.kind == 'mark':
     axes.axvline(one.x[0], color=colour, label=one.name, **look)
     return
+  if one.kind == 'above':
+    _render_arrows(axes, one, look)
+    return
   axes.plot(one.x, one.y, color=colour, label=one.name, **look)
   if one.low == one.high:
     return
-  if one.kind == 'dots':
-    axes.vlines(one.x, one.low, one.high, colors=colour, zorder=look['zorder'])
+  if one.kind in ('dots', 'bars'):
+    axes.vlines(one.x, one.low, one.high, colors=colour, zorder=look.get('zorder', 2))
   if one.kind in ('curve', 'dashed curve'):
     axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2, lw=0)
+
+
+def _render_arrows(axes: Axes, one: Series, look: Mapping[str, Any]) -> None:
+  """Arrows above the upper edge of a panel, in the row of their first y."""
+  figure = axes.get_figure(root=True)
+  assert figure is not None
+  height = (one.y[0] + 0.6) * _ARROW_ROW / 72
+  up = ScaledTranslation(0, height, figure.dpi_scale_trans)
+  top = axes.get_xaxis_transform() + up  # whose y is 1 at the upper edge
+  look = {**look, 'transform': top, 'clip_on': False}
+  ones = np.ones(len(one.x))
+  axes.plot(one.x, ones, color=one.colour, label=one.name, **look)
+  axes.update_datalim(np.stack([one.x, ones], axis=1), updatey=False)

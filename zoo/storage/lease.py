@@ -102,6 +102,13 @@ class Lease:
       if not self._end.is_set():
         self._replace(self.me, patience)
 
+  def agree(self, text: str) -> str:
+    """What the file holds: this text, unless another program has written one before."""
+    found = self._holder()
+    if found == _FREE and self._write(text, _TIMEOUT):
+      return text
+    return self._holder() if found == _FREE else found
+
   def release(self) -> None:
     """Ends the lease, so that another program can take it at once."""
     with self._one_at_a_time:

@@ -19,7 +19,7 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.host.parts import Part
-from zoo.storage.lease import LOCK, SECONDS, leased
+from zoo.storage.lease import LOCK, SECONDS, Lease, leased
 
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
 BEST = 'best'  # the folder of a run with the best of its checkpoints
@@ -27,6 +27,7 @@ PROFILE = 'profile'  # that with the trace of some steps
 
 _OTHER = 'give another folder'
 _CONFIG = 'config.json'
+_NUMBER = '.parts'  # the file with the number of parts that a sweep is divided into
 # Files that exist only in the workdirs of each kind of program.
 _MARKS = {
   'run': ('checkpoints', 'metrics.jsonl'),
@@ -168,3 +169,22 @@ def locked(
           'processes share'
         )
     yield
+
+
+def check_number_of_parts(workdir: pathlib.Path, part: Part) -> None:
+  """Notes in a workdir how many parts it is divided into.
+
+  Parts of another number would train the same points again, at the same time. Raises
+  UserError if it is divided into another number.
+  """
+  number = Lease(workdir, _NUMBER).agree(str(part.number))
+  if number != str(part.number):
+    raise UserError(
+      f'--part is {part.index}/{part.number}, and {workdir} is divided into {number} '
+      f'parts until the command without --part has ended; give --part=I/{number}'
+    )
+
+
+def forget_number_of_parts(workdir: pathlib.Path) -> None:
+  """Lets a workdir be divided into another number of parts from now on."""
+  (workdir / _NUMBER).unlink(missing_ok=True)

@@ -25,10 +25,10 @@ def compare_members(
 ) -> list[Comparison | None]:
   """Like `zoo.measure.comparison.compare_all`, for each model of a program on a mesh.
 
-  Several are stacked along a first axis; those of one task with the same seed are
-  compared on the same prompts. The configs set the number of prompts and the seeds;
-  with fewer than two prompts each comparison is None. Process 0 measures, on one of its
-  devices.
+  Several are stacked along a first axis; those of one task are compared on the same
+  prompts, whatever their seeds. The configs, of which all have one section `eval`, set
+  the number of prompts and their seed; with fewer than two prompts each comparison is
+  None. Process 0 measures, on one of its devices.
   """
   wanted, number = configs[0].eval.num_compared, num_prompts(configs[0])
   if wanted > number:
@@ -40,9 +40,9 @@ def compare_members(
   found: list[Comparison | None] = [None] * len(configs)
   if number < 2:
     return found
-  groups: dict[tuple[int, str], list[int]] = {}
+  groups: dict[str, list[int]] = {}
   for i, config in enumerate(configs):
-    groups.setdefault((config.seed, to_json(config.task)), []).append(i)
+    groups.setdefault(to_json(config.task), []).append(i)
   replicated = NamedSharding(mesh, P())
   whole = jax.jit(lambda states: states, out_shardings=replicated)(models)
 
@@ -55,10 +55,9 @@ def compare_members(
         each = [here]
         if len(configs) > 1:
           each = [jax.tree.map(lambda leaf, i=i: leaf[i], here) for i in members]
-        first = members[0]
         compared = compare_all(
           [nnx.merge(graph, state) for state in each],
-          *(tasks[first], number, configs[first].seed),
+          *(tasks[members[0]], number, configs[0].eval.seed),
         )
         if compared is None:  # the task is too large
           continue

@@ -17,7 +17,7 @@ from jaxtyping import Array, Key, PyTree
 from zoo import estimators, theory
 from zoo.config.mesh import replicate
 from zoo.config.validation import Config
-from zoo.core.draws import EVAL_STREAM
+from zoo.core.draws import EVAL_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
@@ -32,7 +32,6 @@ from zoo.training.objective import (
   stacked_moments,
   statistics_losses,
 )
-from zoo.training.step import keys_of
 
 Rule = LearningRule | DeepRule | Recurrence
 # For each quantity and batch, the mean and the mean square over the prompts.
@@ -168,17 +167,18 @@ def _measurements(
   The first function takes the arrays of the models, and returns their learning rules or
   exact forms, stacked along a first axis, or None if they have none; only the tasks of
   learning rules may differ. The second takes the arrays and the inputs, and returns the
-  moments of the losses, also stacked. Inputs are the keys, the tasks, and the `moments`
-  of these.
+  moments of the losses, also stacked. Inputs are the key of the held-out prompts, which
+  all models share, the tasks, and the `moments` of these.
   """
-  keys = keys_of(configs, EVAL_STREAM)
+  # One key for all: models of a program differ in no field of `eval`.
+  key = stream_of(configs[0].eval.seed, EVAL_STREAM)
   errors = functools.partial(sample_errors, graph, configs[0], statistics)
   rule_of = functools.partial(exact_rule, graph, tasks[0])
   if len(configs) == 1:
     return (
       lambda state: _stacked(rule_of(state)),
       lambda state, inputs: _stacked(errors(state, *inputs)),
-      (keys, tasks[0], jax.tree.map(lambda leaf: leaf[0], moments)),
+      (key, tasks[0], jax.tree.map(lambda leaf: leaf[0], moments)),
     )
   groups: dict[object, list[int]] = {}  # of tasks that differ in numbers alone
   for i, task in enumerate(tasks):
@@ -186,23 +186,16 @@ def _measurements(
   joint = [stack_tasks([tasks[i] for i in members]) for members in groups.values()]
 
   def sampled(states: PyTree, inputs: Any) -> SampledMoments:
-    found, (keys, tasks, moments) = [], inputs
+    found, (key, tasks, moments) = [], inputs
     for members, task, (_, axis) in zip(groups.values(), tasks, joint, strict=True):
       at = np.array(members)
       state, constants = jax.tree.map(lambda leaf, at=at: leaf[at], (states, moments))
-      key = keys[at] if keys.ndim else keys
-      if keys.ndim and statistics:
-        # One after the other: statistics of many prompts are large.
-        repeat: Any = jax.vmap(lambda one: one, (axis,), axis_size=len(members))
-        each = state, key, repeat(task), constants
-        found.append(jax.lax.map(lambda one: errors(*one), each))
-      else:
-        run = jax.vmap(errors, (0, 0 if keys.ndim else None, axis, 0))
-        found.append(run(state, key, task, constants))
+      run = jax.vmap(errors, (0, None, axis, 0))
+      found.append(run(state, key, task, constants))
     back = np.argsort(np.concatenate([*groups.values()]))
     return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
 
-  return jax.vmap(rule_of), sampled, (keys, [task for task, _ in joint], moments)
+  return jax.vmap(rule_of), sampled, (key, [task for task, _ in joint], moments)
 
 
 def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:

@@ -31,8 +31,8 @@ def config_of(workdir: pathlib.Path) -> dict[str, Any]:
   if points.is_dir() or (workdir / TABLE).is_file():
     names = sorted(one.name for one in points.iterdir()) if points.is_dir() else []
     raise UserError(
-      f'{workdir} is a sweep; plot it alone once it has ended, against the step, or '
-      f'some of its points, such as {points / (names[0] if names else "NAME")}'
+      f'{workdir} is a sweep; plot it alone once it has ended, or some of its points, '
+      f'such as {points / (names[0] if names else "NAME")}'
     )
   if not path.is_file():
     raise UserError(f'{workdir} holds no run: there is no config.json in it')

@@ -11,7 +11,7 @@ from zoo.core.errors import UserError
 from zoo.host.files import read_json, workdir_path
 from zoo.measure.comparison import MODEL, Comparison, without_errors
 from zoo.measure.intervals import interval
-from zoo.reports.comparison_plots import LEAST, plot_by_examples
+from zoo.reports.comparison_plots import LEAST, few_baselines, plot_by_examples
 from zoo.reports.plots import Panel, Series, render_grid, series
 from zoo.reports.style import PALETTE, Figure, colours_of
 from zoo.storage.workdir import POINTS
@@ -25,10 +25,12 @@ from zoo.training.run_labels import (
   named,
   trained_at,
 )
-from zoo.training.summary import kind_of_risk, read_summary
+from zoo.training.summary import is_lost, kind_of_risk, read_summary
 
 _WIDE = 10  # numbers whose ratio is at least this are shown on a log axis
 _BESIDE = 0.1  # between points over one name
+_NEAR = 0.008  # between points at one number, as a share of the axis
+_FEWEST_NUMBERS = 3  # on an axis that is chosen for its numbers
 _MOST_TICKS = 10  # one for each value
 
 
@@ -140,67 +142,136 @@ def _on_several_tasks(configs: Mapping[pathlib.Path, Config]) -> bool:
   return len({str(config.get('task')) for config in configs.values()}) > 1
 
 
-def plot_sweep(workdir: str | pathlib.Path) -> Figure:
+def plot_sweep(workdir: str | pathlib.Path, x: str | None = None) -> Figure:
   """The risk at the end of the points of a sweep, against one of its fields.
 
-  That is the field with the most different numbers, or else the most different words;
-  the other fields have a line for each of their values. Several seeds are a mean with
-  its 95 % interval, Student's t; if nothing else differs, they are one point. The risk
-  is exact where all are, else on held-out prompts. Raises UserError for a sweep without
-  a risk.
+  That is the field `x`, or else the field with the most different numbers, if these are
+  at least three, or else the field with the most different values; fields whose values
+  go together count as one. The other fields have a line for each of their values, but
+  for the seed: several seeds are a mean with its 95 % interval, Student's t, and the
+  bar of one seed is the standard error on its held-out prompts. The risk is exact where
+  all are, else on held-out prompts. Raises UserError for a sweep without a risk, and
+  for an `x` that it has not swept.
   """
-  rows = read_json(workdir_path(workdir) / TABLE)
+  rows, num_lost = _rows_of(workdir)
   kind = kind_of_risk(rows)
   rows = [row for row in rows if row[kind] is not None]
   if not rows:
     raise UserError(f'{workdir} has no risk; its points need config.eval.num_batches')
-  fields = [*itertools.takewhile(lambda name: name != 'workdir', rows[0])]
-  swept = [name for name in fields if len({str(row.get(name)) for row in rows}) > 1]
-  others = [name for name in fields if name != 'seed'] or ['model']
-  candidates = [name for name in swept if name != 'seed'] or others
-  numeric = [
-    name
-    for name in candidates
-    if all(type(row.get(name)) in (int, float) for row in rows)
-  ]
-  across = max(
-    numeric or candidates, key=lambda name: len({str(row.get(name)) for row in rows})
-  )
-  others = [name for name in swept if name not in (across, 'seed')]
-  lines: dict[str, dict[Any, list[float]]] = {}
+  swept = _swept(rows)
+  first, *rest = _axis_of(rows, swept, x)
+  others = [name for name in swept if name not in (first, *rest)]
+  numeric = _is_numeric(rows, first)
+  lines: dict[str, dict[Any, list[Row]]] = {}
   for row in rows:
-    label = ', '.join(named(name, row.get(name)) for name in others) or 'all points'
-    x = row[across] if numeric else str(row.get(across))
-    lines.setdefault(label, {}).setdefault(x, []).append(row[kind])
-  what = f'{"exact" if kind == "exact_risk" else "sampled"} risk at the end'
-  return _draw_sweep(lines, across, what, bool(numeric))
+    label = _label(row, others) or 'all points'
+    at = row[first] if numeric else _label(row, [first, *rest], short=not rest)
+    lines.setdefault(label, {}).setdefault(at, []).append(row)
+  across = ', '.join([first, *rest])
+  return _draw_sweep(lines, across, kind, numeric, num_lost)
+
+
+Row = Mapping[str, Any]  # of the table of a sweep
+
+
+def _rows_of(workdir: str | pathlib.Path) -> tuple[list[Row], int]:
+  """The rows of a sweep's points, and how many more have become non-finite."""
+  rows = read_json(workdir_path(workdir) / TABLE)
+  finished = [row for row in rows if not is_lost(row)]
+  if not finished:
+    raise UserError(f'{workdir} has no point that stayed finite')
+  return finished, len(rows) - len(finished)
+
+
+def _fields_of(rows: Sequence[Row]) -> list[str]:
+  """The fields of the points of a sweep but for the seed."""
+  fields = itertools.takewhile(lambda name: name != 'workdir', rows[0])
+  return [name for name in fields if name != 'seed']
+
+
+def _swept(rows: Sequence[Row]) -> list[str]:
+  """The fields in which the points of a sweep differ, but for the seed."""
+  return [
+    name for name in _fields_of(rows) if len({str(row.get(name)) for row in rows}) > 1
+  ]
+
+
+def _label(row: Row, fields: Sequence[str], short: bool = False) -> str:
+  """The values of some fields of a row, without their names if `short`."""
+  if short:
+    return ', '.join(str(row.get(name)) for name in fields)
+  return ', '.join(named(name, row.get(name)) for name in fields)
+
+
+def _is_numeric(rows: Sequence[Row], field: str) -> bool:
+  return all(type(row.get(field)) in (int, float) for row in rows)
+
+
+def _axis_of(rows: Sequence[Row], swept: Sequence[str], x: str | None) -> list[str]:
+  """The field of the horizontal axis, and the other fields that follow from it."""
+  candidates = swept or _fields_of(rows) or ['model']
+  values = {name: [str(row.get(name)) for row in rows] for name in candidates}
+  numeric = {name: _is_numeric(rows, name) for name in candidates}
+
+  def follows(other: str, name: str) -> bool:
+    pairs = {*zip(values[name], values[other], strict=True)}
+    return other != name and len(pairs) == len({*values[name]})
+
+  def rank(name: str) -> tuple[bool, int, bool]:
+    number = len({*values[name]})
+    # Numbers that follow from words, as the width of each mixer, are no axis.
+    of_words = any(follows(name, one) for one in candidates if not numeric[one])
+    several = number >= _FEWEST_NUMBERS
+    return several and numeric[name] and not of_words, number, not numeric[name]
+
+  if x is None:
+    x = max(candidates, key=rank)
+  elif x not in candidates:
+    seeds = '; seeds are averaged' * (x == 'seed')
+    raise UserError(
+      f'--x is {x!r}; it must be a field of the sweep: {", ".join(candidates)}{seeds}'
+    )
+  rest = [one for one in candidates if follows(one, x)]
+  return [x, *(one for one in rest if numeric[one] or not numeric[x])]
 
 
 def _draw_sweep(
-  lines: Mapping[str, Mapping[Any, list[float]]], across: str, what: str, numeric: bool
+  lines: Mapping[str, Mapping[Any, list[Row]]],
+  across: str,
+  kind: str,
+  numeric: bool,
+  num_lost: int,
 ) -> Figure:
-  """A line for each label, or points above words, with intervals over seeds."""
+  """A line for each label, or points above words, with a bar at each point."""
   every = dict.fromkeys(x for of in lines.values() for x in of)
   places = sorted(map(float, every)) if numeric else []
   words = [] if numeric else [*every]
-  shown = []
+  x_scale, shown = _scale(places), []
   for i, (label, found) in enumerate(lines.items()):
     order = sorted(found) if numeric else [word for word in words if word in found]
-    shift = 0.0 if numeric else _BESIDE * (i - (len(lines) - 1) / 2)
-    x = [float(one) if numeric else words.index(one) + shift for one in order]
-    mean, low, high = zip(*(_mean_of_seeds(found[one]) for one in order), strict=True)
-    kind, colour = 'curve' if numeric else 'dots', PALETTE[i % len(PALETTE)]
-    shown.append(Series(label, kind, colour, tuple(x), mean, low, high))
-  numbers = sorted({len(risks) for of in lines.values() for risks in of.values()})
-  seeds = str(numbers[-1]) if len(numbers) == 1 else f'{numbers[0]} to {numbers[-1]}'
-  title = f'mean of {seeds} seeds, 95 % interval' if numbers[-1] > 1 else ''
-  means = [mean for one in shown for mean in one.y]
-  y_scale, x_scale = _scale(means), _scale(places)
+    at = np.array([float(one) if numeric else words.index(one) for one in order])
+    beside = i - (len(lines) - 1) / 2  # so that no bar hides another
+    if not numeric:
+      at = at + _BESIDE * beside
+    elif x_scale == 'log':
+      at = at * (places[-1] / places[0]) ** (_NEAR * beside)
+    else:
+      at = at + _NEAR * (places[-1] - places[0]) * beside
+    bars = [_mean_and_bar(found[one], kind) for one in order]
+    mean, low, high = zip(*bars, strict=True)
+    look, colour = 'bars' if numeric else 'dots', PALETTE[i % len(PALETTE)]
+    shown.append(Series(label, look, colour, tuple(at.tolist()), mean, low, high))
+  points = [rows for of in lines.values() for rows in of.values()]
+  title = _caption(points, kind, num_lost)
+  y_scale = _scale([mean for one in shown for mean in one.y])
+  what = f'{"exact" if kind == "exact_risk" else "sampled"} risk at the end'
   what += ' (log scale)' * (y_scale == 'log')
   across += ' (log scale)' * (x_scale == 'log')
   panel = Panel(title, across, what, tuple(shown), x_scale, y_scale, tuple(words))
   figure = render_grid([panel], 1, 3.3)
-  if 1 < len(places) <= _MOST_TICKS:
+  if words:
+    figure.axes[0].set_xlim(-0.5, len(words) - 0.5)
+  elif len(places) <= _MOST_TICKS:
     figure.axes[0].set_xticks(places, [f'{x:g}' for x in places])
   return figure
 
@@ -210,12 +281,38 @@ def _scale(numbers: Sequence[float]) -> str:
   return 'log' if is_wide else 'linear'
 
 
-def _mean_of_seeds(risks: Sequence[float]) -> tuple[float, float, float]:
-  """The mean and its 95 % interval, which a single seed does not have."""
-  if len(risks) == 1:
-    return risks[0], risks[0], risks[0]
-  found = interval(risks)
-  return found.mean, found.low, found.high
+def _mean_and_bar(rows: Sequence[Row], kind: str) -> tuple[float, float, float]:
+  """The mean over seeds and its 95 % interval; of one seed, its standard error."""
+  if len(rows) > 1:
+    found = interval([row[kind] for row in rows])
+    return found.mean, found.low, found.high
+  (row,) = rows
+  error = (kind == 'eval_risk' and row['eval_risk_stderr']) or 0.0
+  return row[kind], row[kind] - error, row[kind] + error
+
+
+def _caption(points: Sequence[Sequence[Row]], kind: str, num_lost: int) -> str:
+  """What the bars of a sweep's plot are, and how many points it lacks."""
+  sampled, said = kind == 'eval_risk', []
+  numbers = sorted({len(rows) for rows in points})
+  several = [number for number in numbers if number > 1]
+  if several:
+    counts = '–'.join(map(str, dict.fromkeys((several[0], several[-1]))))
+    said.append(f'mean of {counts} seeds, bars: 95 % interval over seeds')
+  errors = [row['eval_risk_stderr'] or 0.0 for rows in points for row in rows]
+  if several and sampled and max(errors):
+    said.append(
+      f'without the standard error on held-out prompts, up to {max(errors):.2g}'
+    )
+  if numbers[0] == 1:
+    bars = 'bars: ± standard error on held-out prompts' if sampled else 'exact: no bar'
+    said.append(f'one seed, {bars}')
+  return '\n'.join(filter(None, [*said, _not_shown(num_lost)]))
+
+
+def _not_shown(num_lost: int) -> str:
+  points = 'point has diverged and is' if num_lost == 1 else 'points diverged and are'
+  return f'{num_lost} {points} not shown' * bool(num_lost)
 
 
 def read_curve(workdir: pathlib.Path) -> tuple[list[int], list[float]]:
@@ -237,19 +334,50 @@ def logged(workdir: pathlib.Path, field: str) -> tuple[list[int], list[float]]:
   return [step for step, _ in found], [value for _, value in found]
 
 
-def plot_examples(workdirs: Sequence[str | pathlib.Path]) -> Figure:
+def plot_examples(
+  workdirs: Sequence[str | pathlib.Path], baselines: Sequence[str] | None = None
+) -> Figure:
   """The loss of each run's model by the number of examples before the query.
 
-  The baselines are those of the first run's task. An unfinished run has the curve of
-  its last evaluation, if its model predicts all examples in one pass. Raises UserError
-  for a run that has no curve. A folder may be in a bucket.
+  The baselines are those of the first run's task, all or those named. An unfinished run
+  has the curve of its last evaluation, if its model predicts all examples in one pass.
+  Raises UserError for a run that has no curve, and for an unknown baseline. A folder
+  may be in a bucket.
   """
   folders = [workdir_path(workdir) for workdir in workdirs]
   configs = {folder: config_of(folder) for folder in folders}
   loss, labels = check_losses(configs, training=False), labels_of(configs)
   of = f' on the task of {labels[folders[0]]}' if _on_several_tasks(configs) else ''
-  found = {labels[one]: _read_comparison(one) for one in folders}
-  return plot_by_examples(found, loss, of)
+  found = {labels[one]: [_read_comparison(one)] for one in folders}
+  return plot_by_examples(found, loss, of, baselines)
+
+
+def plot_sweep_examples(
+  workdir: str | pathlib.Path, baselines: Sequence[str] | None = None
+) -> Figure:
+  """The loss by the number of examples before the query of the points of a sweep.
+
+  Points that differ in the seed alone are a mean with its 95 % interval, Student's t.
+  The baselines are those of the first point's task: those named, or else `bayes` and
+  the two best others. Raises UserError as `plot_examples` does.
+  """
+  rows, num_lost = _rows_of(workdir)
+  swept, folder = _swept(rows), workdir_path(workdir)
+  found: dict[str, list[Comparison]] = {}
+  configs: dict[pathlib.Path, Config] = {}  # of the first point of each arm
+  for row in rows:
+    label = _label(row, swept) or named('model.name', row['model'])
+    point = folder / row['workdir']
+    if label not in found:
+      configs[point] = config_of(point)
+    comparison = row['comparison'] or _read_comparison(point)
+    found.setdefault(label, []).append(comparison)
+  first, *_ = found
+  of = f' on the task of {first}' if _on_several_tasks(configs) else ''
+  if baselines is None:
+    baselines = few_baselines(found[first][0])
+  loss = check_losses(configs, training=False)
+  return plot_by_examples(found, loss, of, baselines, _not_shown(num_lost))
 
 
 def _read_comparison(workdir: pathlib.Path) -> Comparison:
@@ -262,6 +390,7 @@ def _read_comparison(workdir: pathlib.Path) -> Comparison:
   if not curves:
     raise UserError(
       f'{workdir} has no loss by number of examples yet: it is measured at the end of '
-      'a run, unless config.eval.num_compared is 0'
+      'a run, unless config.eval.num_compared is 0, and not of points of a sweep whose '
+      'exact risk is known'
     )
   return {MODEL: without_errors(curves[-1])}

@@ -143,9 +143,17 @@ def finished_summary(workdir: pathlib.Path, config: Config) -> Summary | None:
   return summary if (summary['model'], summary['step']) == own else None
 
 
+def is_lost(row: Mapping[str, Any]) -> bool:
+  """Whether a row of a sweep is of a point that has become non-finite."""
+  return row.get('step', 0) is None
+
+
 def kind_of_risk(summaries: Sequence[Mapping[str, Any]]) -> str:
-  """The field of the risk that all of them have: `exact_risk`, else `eval_risk`."""
-  exact = all(one['exact_risk'] is not None for one in summaries)
+  """The field of the risk that all of them have: `exact_risk`, else `eval_risk`.
+
+  Points of a sweep that are lost have neither.
+  """
+  exact = all(one['exact_risk'] is not None for one in summaries if not is_lost(one))
   return 'exact_risk' if exact else 'eval_risk'
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import pathlib
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,19 +23,27 @@ from zoo.config.validation import (
   validate,
 )
 from zoo.core import tables
-from zoo.core.errors import RunError, UserError, check_name
+from zoo.core.errors import RunError, UserError, check_name, shown
 from zoo.host.files import delete_folder, workdir_path, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
 from zoo.measure.intervals import interval
 from zoo.storage.checkpointer import Checkpoints, run_metadata, save_result
-from zoo.storage.workdir import POINTS, occupied, open_workdir
+from zoo.storage.workdir import (
+  POINTS,
+  check_number_of_parts,
+  forget_number_of_parts,
+  occupied,
+  open_workdir,
+)
 from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
   SUMMARY,
+  Summary,
   finished_summary,
+  is_lost,
   kind_of_risk,
   write_summary,
 )
@@ -53,16 +62,25 @@ Point = Mapping[str, object]
 Row = dict[str, Any]
 
 
+# The fields of some axes of a grid: one, or several whose values go together.
+Fields = str | tuple[str, ...]
+
 _OPTIONS = 'model.mixer_options'
+_PATH, _SHA256 = 'task.path', 'task.sha256'  # of the file of the task `arrays`
 _PLAIN = {'seed', 'optimizer.learning_rate'}  # numbers that fit any model and task
 
 
 class LostPointsError(NotFiniteError):
-  """Points of a sweep have become non-finite; `rows` has all other points."""
+  """Points of a sweep have become non-finite.
 
-  def __init__(self, message: str, rows: Sequence[Row] = ()):
+  `rows` has all other points; `table` has those that are lost, too, in their places,
+  with None in place of every number.
+  """
+
+  def __init__(self, message: str, table: Sequence[Row] = ()):
     super().__init__(message)
-    self.rows = rows
+    self.table = table
+    self.rows = [row for row in table if not is_lost(row)]
 
 
 def sweep(
@@ -88,8 +106,9 @@ def sweep(
   Returns a row for each point: its fields, `workdir`, and its summary; the rows are
   also in `table.csv` and `table.json`. After SIGTERM it returns None, and after Ctrl-C
   it raises KeyboardInterrupt; the same call resumes. Raises UserError, before anything
-  is written, if the config, a point or the workdir is invalid; LostPointsError, after
-  all other points are done, if a point has become non-finite; RunError if the disk is
+  is written, if the config, a point or the workdir is invalid, or if the workdir
+  belongs to another number of parts; LostPointsError, after all other points are done
+  and the tables are written, if a point has become non-finite; RunError if the disk is
   full. The workdir may be in a bucket, gs://bucket/sweeps/a.
   """
   if jax.process_count() > 1:
@@ -97,7 +116,7 @@ def sweep(
       f'the processes of a sweep must not be connected, and this is one of '
       f'{jax.process_count()} that are; give each a part of the sweep instead'
     )
-  config = complete(config)
+  config = _of_all(config, points)
   configs = _check_points(config, points)
   workdir = workdir_path(workdir)
   if is_new(workdir):
@@ -119,19 +138,23 @@ def _sweep(
   folders = [workdir / POINTS / _name(point) for point in points]
   try:
     with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
+      if part is not None:
+        check_number_of_parts(workdir, part)
       for one, folder in zip(configs, folders, strict=True):
         open_workdir(folder, one, held=True)
       lost = _train_missing(configs, folders, workdir, interruption)
       rows = _rows(points, configs, folders, lost)
       if part is None:
         _write_table(rows, workdir)
-        delete_finished(workdir, {row['workdir'].name for row in rows})
+        finished = {row['workdir'].name for row in rows if not is_lost(row)}
+        delete_finished(workdir, finished)
+        forget_number_of_parts(workdir)
   except Stopped:
     return None
   if lost:
     raise LostPointsError(
       f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
-      f'done: {", ".join(sorted(folder.name for folder in lost))}',
+      f'done: {shown(sorted(folder.name for folder in lost))}',
       rows,
     )
   return rows
@@ -145,11 +168,31 @@ def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) 
   )
 
 
-def grid(axes: Mapping[str, Sequence[object]]) -> list[Point]:
-  """All combinations of the values of some fields; the last field varies fastest."""
-  return [
-    dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
-  ]
+def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
+  """All combinations of the values of some fields; the last field varies fastest.
+
+  The values of a tuple of fields are tuples, and go together: `{('model.mixer',
+  'model.hidden_features'): [('softmax', 137), ('delta', 128)], 'seed': [0, 1]}` gives
+  four points. Raises UserError for a tuple of another length, and for a field that is
+  given twice.
+  """
+  groups = [(fields,) if isinstance(fields, str) else fields for fields in axes]
+  names = [name for fields in groups for name in fields]
+  if twice := [name for name in names if names.count(name) > 1]:
+    raise UserError(f'the field {twice[0]} is given twice')
+  points = []
+  for chosen in itertools.product(*axes.values()):
+    point: dict[str, object] = {}
+    for fields, key, given in zip(groups, axes, chosen, strict=True):
+      values = (given,) if isinstance(key, str) else given
+      if not isinstance(values, tuple | list) or len(values) != len(fields):
+        raise UserError(
+          f'{", ".join(fields)} go together, and one of their values is {given!r}; it '
+          f'must have {len(fields)}, one for each field'
+        )
+      point |= dict(zip(fields, values, strict=True))
+    points.append(point)
+  return points
 
 
 def at_point(config: Config, point: Point) -> Config:
@@ -157,8 +200,23 @@ def at_point(config: Config, point: Point) -> Config:
   return validate(_with_fields(config, point))
 
 
+def _of_all(config: Config, points: Sequence[Point]) -> Config:
+  """The whole config of a sweep, without a file of the task if each point names one.
+
+  Raises UserError if it is invalid.
+  """
+  if not points or any(_PATH not in point for point in points):
+    return complete(config)
+  check_fields(config)
+  config = complete(_with_fields(config, {_PATH: points[0][_PATH]}))
+  config.task.path = config.task.sha256 = None
+  return config
+
+
 def _with_fields(config: Config, point: Point) -> Config:
   config = copy.deepcopy(config)
+  if _PATH in point and _SHA256 not in point and 'sha256' in config.task:
+    config.task.sha256 = None  # of another file
   known = flatten_dict(config.to_dict(), sep='.')
   for field, value in point.items():
     section, _, leaf = field.rpartition('.')
@@ -180,43 +238,115 @@ def _with_fields(config: Config, point: Point) -> Config:
 def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
   """The rows as a table for a terminal: the fields of the points, and their risks.
 
-  With several seeds a second table has the mean over them and its 95 % interval,
-  Student's t.
+  Points that have become non-finite are marked. With several seeds a second table has
+  the mean over them and its 95 % interval, Student's t. Of points on one task it also
+  has the difference to the best of them, paired by seed.
   """
-  shown = ('eval_risk', '.4f'), ('eval_risk_stderr', '.4f')
-  shown += ('exact_risk', '.6f'), ('excess_risk', '.2e')
-  cells = [
-    [str(row.get(field)) for field in fields]
-    + ['-' if row[name] is None else format(row[name], form) for name, form in shown]
-    for row in rows
-  ]
+  names = ('eval_risk', '.4f'), ('eval_risk_stderr', '.4f')
+  names += ('exact_risk', '.6f'), ('excess_risk', '.2e')
+  cells = []
+  for row in rows:
+    numbers = [_number(row[name], form) for name, form in names]
+    if is_lost(row):
+      numbers[0] = 'diverged'
+    cells.append([*(str(row.get(field)) for field in fields), *numbers])
   header = [*fields, 'sampled risk', '± s.e.', 'exact risk', 'excess']
   return '\n\n'.join([tables.format_table(cells, header), *_means(rows, fields)])
+
+
+def _number(value: float | None, form: str) -> str:
+  """A number in a format; a dash if it is unknown or infinite."""
+  return '-' if value is None or not math.isfinite(value) else format(value, form)
+
+
+# What is alike in the points of an arm, by field.
+_Arm = tuple[str, ...]
 
 
 def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
   """A table of the mean risks over seeds, if a point has several."""
   kind, others = kind_of_risk(rows), [name for name in fields if name != 'seed']
-  risks: dict[tuple[str, ...], list[float]] = {}
+  arms: dict[_Arm, dict[object, float]] = {}  # their risks by seed
+  lost: collections.Counter[_Arm] = collections.Counter()
   for row in rows:
+    arm = tuple(str(row.get(name)) for name in others)
+    risks = arms.setdefault(arm, {})
+    lost[arm] += is_lost(row)
     if row[kind] is not None:
-      point = tuple(str(row.get(name)) for name in others)
-      risks.setdefault(point, []).append(row[kind])
-  if 'seed' not in fields or all(len(each) == 1 for each in risks.values()):
+      risks[row.get('seed')] = row[kind]
+  if 'seed' not in fields or all(len(risks) <= 1 for risks in arms.values()):
     return
+  best = _best_arms(arms, [_sets_prompts(name, kind) for name in others])
   form = '.6f' if kind == 'exact_risk' else '.4f'
   cells = []
-  for point, each in risks.items():
-    found = interval(each)
-    half = format(found.half, form) if math.isfinite(found.half) else '-'
-    cells.append([*point, str(len(each)), format(found.mean, form), half])
+  for arm, risks in arms.items():
+    number = f'{len(risks)} ({lost[arm]} diverged)' if lost[arm] else str(len(risks))
+    cells.append([*arm, number, *_mean_and_half(risks, form)])
+    if best:
+      shared = [seed for seed in risks if seed in arms[best[arm]]]
+      gaps = {seed: risks[seed] - arms[best[arm]][seed] for seed in shared}
+      is_best = best[arm] == arm
+      cells[-1] += ['best', ''] if is_best else _mean_and_half(gaps, f'+{form}')
   what = 'mean exact risk' if kind == 'exact_risk' else 'mean sampled risk'
-  yield tables.format_table(cells, [*others, 'seeds', what, '± 95 % interval'])
+  half = '± 95 % interval'
+  header = [*others, 'seeds', what, half]
+  if best:
+    header += ['minus the best, paired', half]
+  yield tables.format_table(cells, header)
+  if kind == 'eval_risk':
+    yield (
+      'Intervals are over seeds. All seeds are measured on the same held-out prompts, '
+      'whose error, ± s.e., is not in them.'
+    )
+
+
+def _mean_and_half(risks: Mapping[object, float], form: str) -> list[str]:
+  """The mean over seeds, and half its 95 % interval."""
+  if not risks:
+    return ['-', '-']
+  found = interval([*risks.values()])
+  return [_number(found.mean, form), _number(found.half, form.lstrip('+'))]
+
+
+def _sets_prompts(field: str, kind: str) -> bool:
+  """Whether points that differ in a field are measured on other prompts or tasks."""
+  sampled = field.startswith('eval.') or field == 'train.batch_size'
+  return field.startswith('task.') or (sampled and kind == 'eval_risk')
+
+
+def _best_arms(
+  arms: Mapping[_Arm, Mapping[object, float]], sets_prompts: Sequence[bool]
+) -> dict[_Arm, _Arm]:
+  """For each arm the best of those on the same prompts, of those with the most seeds.
+
+  Empty if no two arms are on the same prompts.
+  """
+  alike: dict[_Arm, list[_Arm]] = {}
+  for arm in arms:
+    alike.setdefault((*itertools.compress(arm, sets_prompts),), []).append(arm)
+  if all(len(members) == 1 for members in alike.values()):
+    return {}
+
+  def rank(arm: _Arm) -> tuple[int, float]:
+    risks = [*arms[arm].values()]
+    return -len(risks), interval(risks).mean if risks else math.inf
+
+  return {
+    arm: best
+    for members in alike.values()
+    for best in [min(members, key=rank)]
+    for arm in members
+  }
 
 
 def _check_points(config: Config, points: Sequence[Point]) -> list[Config]:
   """The validated config of each point; UserError if there is none, or one twice."""
   configs = [_with_fields(config, point) for point in points]
+  # All but the file of the task is complete.
+  configs = [
+    complete(one) if _PATH in point else one
+    for one, point in zip(configs, points, strict=True)
+  ]
   validated: set[str] = set()
   for one, point in zip(configs, points, strict=True):
     # A whole validation builds the model, for which these two fields do not matter.
@@ -250,6 +380,8 @@ def _train_missing(
   ]
   lost: set[pathlib.Path] = set()
   programs = programs_of(missing, configs, folders, workdir)
+  start = time.monotonic()
+  sizes = [sum(configs[i].train.num_steps for i in program) for program in programs]
   for number, program in enumerate(programs, start=1):
     group = [(configs[i], folders[i]) for i in program]
     label = f'{number}/{len(programs)}'
@@ -263,7 +395,21 @@ def _train_missing(
           raise Stopped
     except NotFiniteError:
       lost |= {folder for _, folder in group}
+    if left := sum(sizes[number:]):
+      left *= (time.monotonic() - start) / sum(sizes[:number])
+      logging.info(
+        '%d of %d points are done; the sweep will take about %s more',
+        *(sum(map(len, programs[:number])), len(missing), _in_words(left)),
+      )
   return lost
+
+
+def _in_words(seconds: float) -> str:
+  """A time in seconds, minutes or hours."""
+  for unit, length in ('h', 3600), ('min', 60):
+    if seconds >= 1.5 * length:
+      return f'{seconds / length:.2g} {unit}'
+  return f'{seconds:.0f} s'
 
 
 def _train_stacked(
@@ -315,20 +461,20 @@ def _rows(
   folders: Sequence[pathlib.Path],
   lost: Collection[pathlib.Path],
 ) -> list[Row]:
-  """The rows of the points that are not lost.
+  """The rows of the points, with None for each number of those that are lost.
 
-  Raises RunError if one of them has no summary.
+  Raises RunError if one of the others has no summary.
   """
   rows: list[Row] = []
   for point, config, folder in zip(points, configs, folders, strict=True):
     summary = finished_summary(folder, config)
-    if summary is not None:
-      rows.append({**point, 'workdir': folder, **summary})
-    elif folder not in lost:
+    if summary is None and folder not in lost:
       raise RunError(
         f'{folder} was trained, but its {SUMMARY} cannot be read, so that no table is '
         'written; rerun the same command'
       )
+    numbers = summary or dict.fromkeys(Summary.__annotations__)
+    rows.append({**point, 'workdir': folder, **numbers})
   return rows
 
 
