@@ -66,6 +66,25 @@ def test_the_page_of_tasks_says_what_each_baseline_computes():
   assert listed == names - {'bayes'} | {'mean'}
 
 
+def test_names_of_zoo_in_documents_are_its_attributes():
+  """In a process of its own, where tests have imported no more than `import zoo`."""
+  names = set()
+  for document in [ROOT / 'README.md', *ROOT.glob('docs/*.md')]:
+    text = re.sub(r'(import|from) zoo\S*', '', document.read_text())
+    names |= {*re.findall(r'(?<![\w/])zoo(?:\.[A-Za-z_]\w*)+', text)}
+  assert 'zoo.theory.exact_risk' in names
+  code = f"""
+import functools, zoo
+for name in {sorted(names)}:
+  try:
+    functools.reduce(getattr, name.split('.')[1:], zoo)
+  except AttributeError as error:
+    print(name, error)
+"""
+  found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+  assert (found.stdout, found.returncode) == ('', 0), found.stderr
+
+
 _SUBSCRIPTS = str.maketrans({'₁': '_1', '₂': '_2'})
 
 

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import zoo
-from tests.compare import refuses
+from tests.compare import assert_close, refuses
 from zoo.tasks.baselines import LeastSquares
 
 pytest.importorskip('sklearn', reason="needs the extra 'baselines'")
@@ -31,17 +32,82 @@ def test_a_trained_model_is_one_too():
 
   saved = zoo.load('checkpoints/yq_lsa')
   normal = np.random.default_rng(0).normal
-  x, y, queries = normal(size=(10, 10)), normal(size=10), normal(size=(4, 10))
-  model: Any = clone(zoo.Regressor(saved.model))
+  x, y, queries = normal(size=(10, 10)), 6 * normal(size=10), normal(size=(4, 10))
+  model: Any = clone(zoo.Regressor(saved.model, saved.task))
   model.fit(x, y)
   start = np.full(10, 2.0)
   weights = start + x.T @ (y - x @ start) / 10 / 2.1
   np.testing.assert_allclose(model.predict(queries), queries @ weights, atol=0.01)
   with refuses('is for 10 features; the prompt has 3'):
-    zoo.Regressor(saved.model).fit(x[:, :3], y)
+    zoo.Regressor(saved.model, saved.task).fit(x[:, :3], y)
 
 
 def test_more_examples_than_a_model_has_places_for_are_refused_at_once():
-  model = zoo.load('checkpoints/transformer').model
+  saved = zoo.load('checkpoints/transformer')
   with refuses('the prompt has 23 tokens; the model has places for 21'):
-    zoo.Regressor(model).fit(np.ones((11, 5)), np.ones(11))
+    zoo.Regressor(saved.model, saved.task).fit(np.ones((11, 5)), np.ones(11))
+
+
+def _table(path, rows=200):
+  """A file whose numbers are not near 0 and 1, and its arrays."""
+  normal = np.random.default_rng(0).normal
+  x = 20 + 5 * normal(size=(rows, 3))
+  y = 1000 + 50 * (x - 20) @ [1.0, -2.0, 3.0] + normal(size=rows)
+  np.savez(path, x=x, y=y)
+  return x, y
+
+
+@pytest.mark.parametrize('standardise', ['features_and_labels', 'features', 'nothing'])
+def test_examples_are_scaled_as_the_task_of_the_model_scales_its_rows(
+  standardise, tmp_path
+):
+  path = tmp_path / 'table.npz'
+  x, y = _table(path)
+  task: Any = zoo.create_task('arrays', path=str(path), standardise=standardise)
+  rows = np.random.RandomState(0).permutation(len(x))[len(x) // 5 :]
+  assert_close(task.x * task.x_std + task.x_mean, x[rows], 1e-12)
+  assert_close(task.y * task.y_std + task.y_mean, y[rows], 1e-12)
+  model = zoo.Regressor(LeastSquares(), task).fit(x[:30], y[:30])
+  by_hand = zoo.Regressor(LeastSquares())
+  scaled = (x - task.x_mean) / task.x_std, (y - task.y_mean) / task.y_std
+  by_hand.fit(*(part[:30] for part in scaled))
+  found, expected = model.predict(x[30:]), by_hand.predict(scaled[0][30:])
+  assert_close(found, expected * task.y_std + task.y_mean, 1e-6)
+  if standardise == 'features_and_labels':
+    assert model.score(x[30:], y[30:]) > 0.999
+  # Each query is predicted alone, from examples in any order; sums are in float32.
+  alone = [model.predict(x[i : i + 1])[0] for i in range(30, 35)]
+  assert_close(alone, found[:5], 1e-5)
+  other = zoo.Regressor(LeastSquares(), task).fit(x[:30][::-1], y[:30][::-1])
+  assert_close(other.predict(x[30:]), found, 1e-5)
+  with refuses('X has 2 features; the task has 3'):
+    zoo.Regressor(LeastSquares(), task).fit(x[:, :2], y)
+
+
+def test_a_trained_model_without_its_task_is_refused():
+  saved = zoo.load('checkpoints/yq_lsa')
+  with refuses('YqLSA is a model without its task', 'saved.task'):
+    zoo.Regressor(saved.model).fit(np.ones((10, 10)), np.ones(10))
+
+
+@pytest.mark.parametrize(
+  ('scale_x', 'scale_y', 'said'),
+  [(0.05, 6.0, 'of the features is 0.0'), (1.0, 150.0, 'of the labels is 1')],
+)
+def test_a_context_of_another_size_than_those_of_the_task_is_warned_of(
+  scale_x, scale_y, said
+):
+  saved = zoo.load('checkpoints/yq_lsa')
+  normal = np.random.default_rng(0).normal
+  x, y = scale_x * normal(size=(10, 10)), scale_y * normal(size=10)
+  with pytest.warns(UserWarning, match=f'{said}.*LinearRegression') as said_once:
+    zoo.Regressor(saved.model, saved.task).fit(x, y)
+  assert len(said_once) == 1
+
+
+def test_no_context_of_the_task_is_warned_of():
+  """Warnings are errors in tests; labels of one feature may all be near 0."""
+  task: Any = zoo.create_task('linear_regression', num_features=1, context_length=3)
+  prompt = jax.device_get(task.sample(jax.random.key(1), 50))
+  for x, y in zip(prompt.x, prompt.y, strict=True):
+    zoo.Regressor(LeastSquares(), task).fit(x, y)

@@ -65,6 +65,17 @@ class _Thrice(zoo.mixers.Mixer):
     return 3 * self.out(tokens)[:, at]
 
 
+class _Changed(zoo.mixers.Mixer):
+  """Its outputs are of another type, or not numbers."""
+
+  def __init__(self, width, to='float32', *, rngs):
+    self.out, self.to = nnx.Linear(width, width, rngs=rngs), to
+
+  def __call__(self, tokens):
+    outputs = self.out(tokens)
+    return outputs * jnp.nan if self.to == 'nan' else outputs.astype(self.to)
+
+
 class _Wide(zoo.mixers.Mixer):
   def __init__(self, width, *, rngs):
     self.out = nnx.Linear(width, 2 * width, rngs=rngs)
@@ -95,6 +106,14 @@ class _Mean(zoo.mixers.Mixer):
 class _Model(Linear):
   def __init__(self, num_features, *, rngs):
     super().__init__(num_features, rngs=rngs)
+
+
+class _ChangedModel(_Model):
+  to = 'nan'
+
+  def __call__(self, prompt):
+    found = super().__call__(prompt)
+    return found * jnp.nan if self.to == 'nan' else found.astype(self.to)
 
 
 class _Dropout(_Model):
@@ -190,6 +209,38 @@ def test_a_mixer_whose_methods_disagree_is_refused(mixer, wrong, said, unchecked
     config.model.mixer_options = options
   with refuses(said):
     validate(config)
+
+
+@pytest.mark.usefixtures('promotion_that_optax_needs')
+@pytest.mark.parametrize(
+  ('to', 'said'),
+  [
+    ('int32', 'is of type int32; it must be float32'),
+    ('bfloat16', 'is of type bfloat16; it must be float32'),
+    ('nan', 'is not finite'),
+  ],
+)
+def test_outputs_that_are_no_finite_float32_are_named_as_such(to, said, unchecked):
+  zoo.register_mixer('changed')(_Changed)
+  config = small_config('transformer', model__mixer='changed', model__num_layers=1)
+  with config.unlocked():
+    config.model.mixer_options = {'to': to}
+  model = zoo.models.Transformer(
+    *(3, 4), mixer='changed', mixer_options={'to': to}, width=8, rngs=nnx.Rngs(0)
+  )
+  for check in (
+    lambda: validate(config),
+    lambda: zoo.check_model(model, QuadraticRegression(3, 4)),
+  ):
+    with refuses(f"_Changed(tokens) of the mixer 'changed' {said}"):
+      check()
+  own = type('Own', (_ChangedModel,), {'to': to})
+  for check in (
+    lambda: validate(_config(own)),
+    lambda: zoo.check_model(own(3, rngs=nnx.Rngs(0)), QuadraticRegression(3, 4)),
+  ):
+    with refuses(f'Own(prompt) {said}'):
+      check()
 
 
 def test_a_mixer_whose_methods_agree_is_not():

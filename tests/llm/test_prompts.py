@@ -69,4 +69,4 @@ def test_classes_are_named():
   assert 'Text: Oh!\nInitial guess: upset\nTone: upset\n' in text
   assert 'Give the tone of the last item as one of calm, upset.' in text
   assert wording.answer_prefix == 'Tone:'
-  assert WORDING.answer_prefix == 'Similarity score: '
+  assert WORDING.answer_prefix == 'Similarity score:'

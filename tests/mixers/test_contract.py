@@ -15,9 +15,10 @@ import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import built
 from tests.marks import mostly_full
-from tests.mixers.loops import B, H, W, tokens, warm
+from tests.mixers.loops import B, H, W, call, tokens, warm
 from tests.settings import isotropic
 from tests.traced import carried
+from tests.weights import promoting_float64
 from zoo.mixers import Site
 
 _every_mixer = pytest.mark.parametrize('name', zoo.list_mixers())
@@ -141,6 +142,21 @@ def test_a_step_in_bfloat16_keeps_the_state_of_the_first(name):
   assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), after) == jax.tree.map(
     lambda leaf: (leaf.shape, leaf.dtype), before
   )
+
+
+@pytest.mark.parametrize('name', mostly_full(['gla', 'ttt'], zoo.list_mixers()))
+def test_weights_in_float32_take_tokens_in_float64(name):
+  """The state has the wider type, so that the outputs are those of wider weights."""
+  with promoting_float64():
+    mixer = warm(name, 'float32')
+    graph, weights, rest = nnx.split(mixer, nnx.Param, ...)
+    wide = nnx.merge(
+      graph, jax.tree.map(lambda leaf: leaf.astype(float), weights), rest
+    )
+    found, expected = (call(one, tokens(_LONG)) for one in (mixer, wide))
+    assert found.dtype == jnp.float64
+    # Constants of the mixer, such as decays, have the precision of its weights.
+    assert_close(found, expected, 1e-5)
 
 
 @pytest.mark.slow

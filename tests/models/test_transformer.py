@@ -1,5 +1,6 @@
 """Transformers against NumPy, looped ones against loops, and what they refuse."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -15,6 +16,8 @@ from tests.marks import mostly_full
 from tests.mixers.loops import attention
 from tests.models import bodies
 from tests.weights import drawn, promoting_float64
+from zoo.core import registry
+from zoo.models.tokens import LAYOUTS
 from zoo.models.transformer import FeedForward, Transformer
 
 _D, _C = bodies.D, 4
@@ -246,9 +249,43 @@ def test_a_longer_context_than_the_positions_is_refused():
     ({'mixer': 3}, ['mixer is 3; it must be a name']),
     ({'mixer_options': {'kernel': 3}}, ['option of the mixer softmax', "'kernel'"]),
     ({'num_loops': 2, 'num_trained_loops': 3}, ['num_trained_loops is 3', 'is 2']),
+    ({'tokens': 'shifted', 'causal': False}, ["is 'shifted'", "tokens = 'joint'"]),
   ],
   ids=str,
 )
 def test_mistakes_are_one_line(given, said, unchecked):
   with refuses(*said):
     _model(**given)
+
+
+def _layouts():
+  """Every mixer and layout that is allowed, with and without causality."""
+  for name in zoo.list_mixers():
+    yield from ((name, layout, True) for layout in LAYOUTS)
+    if 'causal' in registry.mixers.parameters(name):
+      yield from ((name, layout, False) for layout in LAYOUTS if layout != 'shifted')
+
+
+@pytest.mark.parametrize(
+  ('mixer', 'tokens', 'causal'),
+  mostly_full(
+    [
+      *(('linear', layout, True) for layout in LAYOUTS),
+      *(('linear', layout, False) for layout in ('joint', 'interleaved')),
+      *((name, 'joint', False) for name in ('softmax', 'relu')),
+    ],
+    _layouts(),
+  ),
+)
+def test_the_query_sees_every_label(mixer, tokens, causal):
+  given = {'mixer': mixer, 'tokens': tokens, 'causal': causal}
+  model = built(lambda: _model(**given, norm='none', num_layers=1))
+  slopes = nnx.jit(
+    lambda model, prompt, y: jax.grad(
+      lambda y: jnp.sum(model(dataclasses.replace(prompt, y=y)))
+    )(y)
+  )
+  prompt = _prompt()
+  found = np.abs(np.asarray(slopes(model, prompt, prompt.y)))
+  # ReLU attention leaves out what its scores are negative for, in some prompts.
+  assert (found.max(axis=0) > 1e-4 * found.max()).all()

@@ -5,9 +5,11 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 import zoo
+from tests.compare import refuses
 from zoo.core.protocols import PredictsAll
 from zoo.tasks import GaussianClusters
 from zoo.tasks import gaussian_clusters as clusters
+from zoo.tasks.baselines import Averaging, LeastSquares, NearestNeighbours
 
 
 def _task(**changes) -> GaussianClusters:
@@ -139,3 +141,20 @@ def test_the_other_baselines_agree_with_loops():
         intercepts += 0.01 / k * gap.sum(0)
       # 1000 steps, each with a rounding of numbers below 1.
       np.testing.assert_allclose(actual['gd'][b], q @ weights + intercepts, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('baseline', 'instead'),
+  [
+    (NearestNeighbours(), 'NearestShares'),
+    (Averaging(), 'NearestMean'),
+    (LeastSquares(), 'SoftmaxRegression'),
+  ],
+)
+def test_a_baseline_of_numbers_names_that_of_classes(baseline, instead):
+  task = zoo.create_task('gaussian_clusters')
+  prompt = jax.device_get(task.sample(jax.random.key(0), 2))
+  with refuses(
+    f'{type(baseline).__name__} predicts numbers', f'gaussian_clusters.{instead}'
+  ):
+    jax.eval_shape(baseline, prompt)

@@ -263,3 +263,11 @@ def test_objects_of_other_sizes_are_refused():
   one, other = TaskPool(context_length=5), TaskPool(context_length=8)
   with refuses('the tasks have context_length = 5, 8; all parts of a mixture have'):
     Mixture.of(one, other)
+
+
+def test_a_mixture_of_linear_regression_alone_has_other_prompts_than_the_task():
+  task = LinearRegression(_D, _C)
+  found, alone = (
+    jax.device_get(one.sample(jax.random.key(0), 8)) for one in (Mixture.of(task), task)
+  )
+  assert not np.isclose(found.x, alone.x).any()

@@ -1,5 +1,9 @@
 """Exact risks of models outside of the linear family, and training on them."""
 
+import importlib
+import inspect
+import pathlib
+import sys
 from typing import Any
 
 import jax
@@ -10,6 +14,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.compiled import built
 from tests.marks import mostly_full
 from tests.settings import isotropic
 from tests.theory.deep_rules import predict
@@ -18,7 +23,9 @@ from tests.weights import randomize
 from zoo import theory
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import validate
+from zoo.core.exact_forms import Recurrence
 from zoo.models import DeepLSA
+from zoo.models.sequential import RULES, SequentialLearner
 from zoo.theory.deep.deep_rule import deep_rule_risk
 from zoo.training.objective import make_objective, numbers_of
 
@@ -120,24 +127,114 @@ def test_the_low_variance_objective_is_that_of_deep_lsa():
     validate(small_config('yq_lsa', objective__name='low_variance'))
 
 
-def test_the_form_of_a_class_of_ones_own_is_not_believed():
-  class Other(nnx.Module):
-    def __init__(self):
-      self.inner = DeepLSA(_D, form='scalar', rngs=nnx.Rngs(0))
+class Held(nnx.Module):
+  """A model of one's own that predicts as the one that it holds, or not."""
 
-    def exact_form(self):
-      return self.inner.exact_form()
+  factor = 1
 
-    def __call__(self, prompt):
-      return 2 * self.inner(prompt)
+  def __init__(self, inner):
+    self.inner = inner
 
-  class NoModule:
-    def exact_form(self):
-      raise NotImplementedError  # it is not asked
+  def exact_form(self) -> Any:
+    return self.inner.exact_form()
 
-    def __call__(self, prompt):
-      return prompt.y_query
+  def __call__(self, prompt):
+    return self.factor * self.inner(prompt)
 
-  for model in Other(), NoModule():
-    with refuses(f'{type(model).__name__} is not a class of the library'):
-      theory.exact_risk(model, isotropic(_D, 4))
+
+class Doubled(Held):
+  factor = 2
+
+
+class NoModule:
+  def exact_form(self):
+    numbers = np.ones(4)
+    return Recurrence(np.zeros(_D), numbers, 0 * numbers, numbers)
+
+  def __call__(self, prompt):
+    return jnp.einsum('bc,bcd,bd->b', prompt.y, prompt.x, prompt.x_query)
+
+
+class WrongStart(NoModule):
+  def __call__(self, prompt):
+    return super().__call__(prompt) + prompt.x_query[:, 0]
+
+
+def _own_models():
+  given: dict[str, Any] = {'form': 'scalar', 'guess': 'residual', 'readout': 'linear'}
+  yield lambda: DeepLSA(_D, 1, 2, **given, rngs=nnx.Rngs(0))
+  for rule in RULES:
+    yield lambda rule=rule: SequentialLearner(_D, 4, rule, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize('build', [*_own_models()])
+def test_the_form_of_a_class_of_ones_own_is_believed_if_it_predicts_so(build):
+  model, task = built(build), _task(4, 0.5)
+  expected = theory.exact_risk(model, task)
+  assert theory.exact_risk(Held(model), task) == expected
+  with refuses('Doubled.exact_form() does not predict', 'Doubled.__call__()'):
+    theory.exact_risk(Doubled(model), task)
+
+
+def test_so_is_that_of_a_class_that_is_no_module():
+  numbers = np.ones(4)
+  curve = theory.sequential.curve(_task(4, 0.5), numbers, 0 * numbers, numbers, [0] * 3)
+  assert_close(theory.exact_risk(NoModule(), _task(4, 0.5)), curve[-1], 1e-12)
+  with refuses('WrongStart.exact_form() does not predict'):
+    theory.exact_risk(WrongStart(), _task(4, 0.5))
+
+
+def _own_deep_lsa(folder, monkeypatch, factor=''):
+  """The source of DeepLSA in a file of one's own, under another name."""
+  source = pathlib.Path(str(inspect.getsourcefile(DeepLSA))).read_text()
+  source = source.replace("register('deep_lsa')", "register('own_deep')")
+  source = source.replace('class DeepLSA', 'class OwnDeep')
+  source = source.replace(
+    'return self.sign * query', f'return {factor}self.sign * query'
+  )
+  (folder / 'own_deep_lsa.py').write_text(source)
+  monkeypatch.syspath_prepend(folder)
+  monkeypatch.delitem(sys.modules, 'own_deep_lsa', raising=False)
+  importlib.import_module('own_deep_lsa')
+
+
+def _own_config(name='own_deep', **changes) -> Any:
+  config = small_config('deep_lsa', model__form='scalar', **changes)
+  config.model.name = name
+  return config
+
+
+@pytest.mark.usefixtures('register', 'promotion_that_optax_needs')
+def test_a_copy_of_a_class_has_the_risk_of_the_class(tmp_path, monkeypatch):
+  _own_deep_lsa(tmp_path, monkeypatch)
+  summaries: Any = (
+    zoo.train(_own_config(name), tmp_path / name) for name in ('own_deep', 'deep_lsa')
+  )
+  found, expected = summaries
+  assert found['exact_risk'] == expected['exact_risk'] is not None
+  validate(_own_config(objective__name='exact'))
+
+
+@pytest.mark.usefixtures('register')
+def test_a_form_that_predicts_otherwise_is_refused_before_anything_is_written(
+  tmp_path, monkeypatch
+):
+  _own_deep_lsa(tmp_path, monkeypatch, '1.01 * ')
+  said = 'OwnDeep.exact_form() does not predict the same as OwnDeep.__call__()'
+  for name in 'exact', 'sampled':
+    with refuses(said):
+      zoo.train(_own_config(objective__name=name), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+  config = _own_config()
+  config.model.form = 'sparse'  # which has no exact form, so that none is wrong
+  validate(config)
+
+
+@pytest.mark.usefixtures('promotion_that_optax_needs')
+def test_a_run_without_an_exact_risk_says_why_once(tmp_path, caplog):
+  zoo.train(small_config('deep_lsa'), tmp_path / 'run')
+  said = [one.getMessage() for one in caplog.records if one.levelname == 'WARNING']
+  assert said == [
+    "the run has no exact risk: form is 'dense'; the risk of deep_lsa is known exactly "
+    "only with 'scalar'"
+  ]

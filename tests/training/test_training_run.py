@@ -1,5 +1,6 @@
 """Training as an iteration: what is yielded, and that stopping early loses nothing."""
 
+import io
 import json
 import re
 import sys
@@ -150,3 +151,33 @@ def test_people_find_what_they_use():
   wanted = 'load save train training_run probing curve check_task check_model theory'
   assert {*wanted.split()} <= {*dir(zoo)}
   assert not {'Any', 'importlib', 'overload'} & {*dir(zoo)}
+
+
+class _Terminal(io.StringIO):
+  """Output and errors of a process, as a terminal shows them."""
+
+  def isatty(self):
+    return True
+
+  def lines(self):
+    """The lines, in which what comes after a carriage return is written over it."""
+    found = []
+    for line in self.getvalue().split('\n'):
+      shown = ''
+      for part in line.split('\r'):
+        shown = part + shown[len(part) :]
+      found.append(shown.rstrip())
+    return found
+
+
+def test_what_is_printed_between_steps_has_lines_of_its_own(
+  tmp_path, fake, monkeypatch
+):
+  terminal = _Terminal()
+  for stream in ('stdout', 'stderr'):
+    monkeypatch.setattr(sys, stream, terminal)
+  for event in zoo.training_run(small_config(), tmp_path):
+    print(f'after {event.step}')
+  monkeypatch.undo()
+  printed = [line for line in terminal.lines() if 'after' in line]
+  assert printed == [f'after {step}' for step in (4, 6, 8, 12)]

@@ -150,7 +150,11 @@ class BaseTask(abc.ABC):
     return dataclasses.replace(prompt, latents=draw_latents(*given))
 
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    """What `sample` compiles: prompts of `sample_one`, each with its own key."""
+    """What `sample` compiles: prompts of `sample_one`, each with its own key.
+
+    Only `linear_regression` draws other prompts than its `sample_one`, which is drawn
+    in mixtures; both have one distribution.
+    """
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch_size))
     return jax.vmap(self.sample_one)(keys)
 

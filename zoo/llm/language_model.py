@@ -33,7 +33,7 @@ from transformers.integrations.gguf.reader import read_gguf_metadata
 
 from zoo.core.errors import RunError, UserError, check_count, check_name, in_one_line
 from zoo.host.files import user_path
-from zoo.llm.token_tree import TokenTree
+from zoo.llm.token_tree import TokenTree, tokens_after
 
 _DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 _PADDING = 2**30  # the position of a slot without a token, which is after all others
@@ -152,10 +152,12 @@ class LanguageModel:
 
     The continuations follow each prompt as one tree, in which they share common
     prefixes and branches do not attend to each other (arXiv 2305.09781, section 4).
-    `past` is as in `read`. Raises UserError if a prompt and a continuation are too
-    long, and RunError if a probability is not finite.
+    Their tokens are those after the last line of the first prompt, so that all prompts
+    should end alike. `past` is as in `read`. Raises UserError if a prompt and a
+    continuation are too long, and RunError if a probability is not finite.
     """
-    tree = TokenTree([self._encode(text) for text in continuations])
+    end = prompts[0].rpartition('\n')[2] if prompts else ''
+    tree = TokenTree([tokens_after(self._encode, end, one) for one in continuations])
     encoded = self._encode_all(prompts, max(map(len, tree.paths), default=0))
     past = past or self._read(encoded, None)
     past, tokens, positions = self._rest(encoded, past)

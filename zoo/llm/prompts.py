@@ -24,8 +24,11 @@ class Wording:
 
   @property
   def answer_prefix(self) -> str:
-    """The start of an answer; the space before a class belongs to its first token."""
-    return f'{self.label}:' if self.scale.classes else f'{self.label}: '
+    """The start of an answer, without the space, which may be part of the next token.
+
+    Many tokenizers have tokens such as ` 3`, which a space alone would exclude.
+    """
+    return f'{self.label}:'
 
   def show(self, label: float | str) -> str:
     """A label or a guess as text: two decimals, or the name of the class."""

@@ -115,12 +115,11 @@ def read_all(
 def _written(wording: Wording, grid_points: int) -> list[str]:
   """The labels whose probabilities are read, as text after an answer's prefix."""
   scale = wording.scale
-  if scale.classes:
-    return [f' {name}' for name in scale.classes]
-  # Written as in the prompt, so that scores have the same tokens.
-  grid = np.linspace(scale.low, scale.high, grid_points)
-  # If the grid is finer than two decimals, each text counts once.
-  return list(dict.fromkeys(wording.show(value) for value in grid.tolist()))
+  grid = np.linspace(scale.low, scale.high, grid_points).tolist()
+  # Written as in the prompt, so that labels have the same tokens. If the grid is finer
+  # than two decimals, each text counts once.
+  labels = (wording.show(label) for label in scale.classes or grid)
+  return [f' {label}' for label in dict.fromkeys(labels)]
 
 
 def _expected(

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Bool
+
+
+def tokens_after(
+  encode: Callable[[str], list[int]], beginning: str, text: str
+) -> list[int]:
+  """The tokens of a text where it follows a beginning.
+
+  They may be others than those of the text alone, to which some tokenizers add a space.
+  If the beginning ends within a token of both, they are those of the text alone.
+  """
+  before, whole = encode(beginning), encode(beginning + text)
+  is_whole = whole[: len(before)] == before
+  return whole[len(before) :] if is_whole else encode(text)
 
 
 class TokenTree:

@@ -191,9 +191,14 @@ class Comba(HeadState):
   o_t = (q_t − d k_t) S_t with b and d by head; what is erased is read before the decay
   α_t = e^(g_t), which is that of `gated_delta`, as are β_t, the convolutions and the
   lengths of q and k; out(norm(o_t) ∘ sigmoid(W_g x_t)). d starts at 0.02, as the
-  authors advise for small models. In the code of flash-linear-attention σ(b) has no
-  effect, as its product with the key is scaled to length 1 again; its values are twice
-  as wide.
+  authors advise for small models. In the code of flash-linear-attention
+
+  - σ(b) has no effect on what is erased, as σ(b) k is scaled to length 1 again;
+  - the output correction has σ(b) k, where the paper and this class have k, and
+    q − d σ(b) k is scaled to length 1, where here q and k are;
+  - `naive_recurrent_comba` erases after the decay, while its chunks and its kernel do
+    so before it, as the paper and this class;
+  - values are twice as wide.
   """
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -73,7 +74,9 @@ class LinearState(Mixer):
     """The outputs of the tokens that come after a state, and the next state."""
     inputs, past = self.inputs(tokens, state)
     inputs = widen(inputs)
-    read, memory = self.recur(inputs, state.memory)
+    # Those of tokens in float64 are, though the weights, and so the state, are not.
+    dtype = np.promote_types(state.memory.dtype, inputs.value.dtype)
+    read, memory = self.recur(inputs, state.memory.astype(dtype))
     position = state.position + tokens.shape[1]
     return self.outputs(read, inputs, tokens), State(memory, past, position)
 

@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -99,6 +100,7 @@ class TTT(Mixer):
 
     examples = self._examples(tokens)
     start = self.initial_state(b).start
+    start = start.astype(np.promote_types(start.dtype, examples.key.dtype))
     # Padded tokens have the rate 0, and so change no weights.
     batches = jax.tree.map(lambda array: in_chunks(array, size), examples)
     _, read = jax.lax.scan(body, start, batches)

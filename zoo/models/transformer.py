@@ -50,7 +50,9 @@ MixerOptions = Annotated[
 Positions = Annotated[str, choice(POSITIONS, about='How a token knows its place.')]
 Causal = Annotated[
   bool,
-  truth(about='False: every token sees the whole context, but not the query.'),
+  truth(
+    about='False: every token sees all but the last, the query; not for `shifted`.'
+  ),
 ]
 FeedForwardName = Annotated[
   str, choice(FEED_FORWARDS, about='The network after each mixer.')
@@ -124,6 +126,12 @@ class Transformer(TokenModel):
       *(num_features, num_outputs, tokens, guess, guess_weights, guess_bias, causal),
       rngs=rngs,
     )
+    if tokens == 'shifted' and not causal:
+      raise UserError(
+        "causal is False and tokens is 'shifted'; the last token, which no token sees "
+        "then, has the label y_C beside the query: use tokens = 'joint', where each "
+        'label is beside its own features'
+      )
     self.context_length = check_count('context_length', context_length, minimum=0)
     self.remat, self.num_loops = remat, num_loops
     trained = num_loops if num_trained_loops is None else num_trained_loops

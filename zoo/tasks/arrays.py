@@ -106,6 +106,12 @@ class Arrays(BaseTask):
   num_outputs: int = derived_size()
   x: Any = derived()  # [n, d], of these rows
   y: Any = derived()  # [n], or [n, k]
+  # From the numbers of the file to those above: minus the mean, over the deviation.
+  # They are 0 and 1 for what is not standardised.
+  x_mean: Any = derived()  # [d]
+  x_std: Any = derived()  # [d]
+  y_mean: Any = derived()  # [], or [k]
+  y_std: Any = derived()  # [], or [k]
 
   def __post_init__(self):
     table = _read(self.path)
@@ -128,15 +134,19 @@ class Arrays(BaseTask):
           f'context_length is {self.context_length}; it must be less than the number '
           f'of rows, and {self.path!r} has {len(rows)} for {split}'
         )
-    if self.standardise != 'nothing':
-      x = _standardised(x, training)
-    if self.standardise == 'features_and_labels' and self.label_kind == 'numbers':
-      y = _standardised(y, training)
+    scales_y = self.standardise == 'features_and_labels'
+    x_mean, x_std = _scale(x[training], self.standardise != 'nothing')
+    y_mean, y_std = _scale(y[training], scales_y and self.label_kind == 'numbers')
+    x, y = (x - x_mean) / x_std, (y - y_mean) / y_std
     own = splits[self.rows]
     set_field(self, 'path', _full_path({'path': self.path}))
     set_field(self, 'sha256', table.sha256)
     set_field(self, 'x', x[own])
     set_field(self, 'y', y[own])
+    set_field(self, 'x_mean', x_mean)
+    set_field(self, 'x_std', x_std)
+    set_field(self, 'y_mean', y_mean)
+    set_field(self, 'y_std', y_std)
     set_field(self, 'num_features', x.shape[1])
     set_field(self, 'num_outputs', y[0].size)
 
@@ -234,7 +244,9 @@ def _finite(path: str, name: str, array: np.ndarray) -> np.ndarray:
   return array.astype(np.float64)
 
 
-def _standardised(array: np.ndarray, training: np.ndarray) -> np.ndarray:
-  """The array with mean 0 and variance 1 over some rows; constants become 0."""
-  mean, std = array[training].mean(axis=0), array[training].std(axis=0)
-  return (array - mean) / np.where(std > 0, std, 1)
+def _scale(array: np.ndarray, is_standardised: bool) -> tuple[np.ndarray, np.ndarray]:
+  """The mean and the standard deviation by column, that of a constant as 1; or 0, 1."""
+  mean, std = np.asarray(array.mean(axis=0)), np.asarray(array.std(axis=0))
+  if not is_standardised:
+    return np.zeros_like(mean), np.ones_like(mean)
+  return mean, np.where(std > 0, std, 1)

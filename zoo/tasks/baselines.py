@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.values import Vector, leaf, value
 
@@ -115,6 +116,15 @@ class Zero(Baseline):
     return jnp.zeros(given.y.shape[1:], given.y.dtype)
 
 
+def _check_numbers(baseline: Baseline, given: Examples, of_classes: str) -> None:
+  """Raises UserError that names the baseline of classes if labels are one-hot."""
+  if given.y.ndim > 1:
+    raise UserError(
+      f'{type(baseline).__name__} predicts numbers, and the labels are one-hot vectors '
+      f'of {given.y.shape[1]} classes; use zoo.tasks.gaussian_clusters.{of_classes}'
+    )
+
+
 @value
 class NearestNeighbours(Baseline):
   """The mean label of the examples nearest to the query; 0 before the first."""
@@ -122,6 +132,7 @@ class NearestNeighbours(Baseline):
   num_neighbours: int = 3
 
   def predict(self, given: Examples) -> Float[Array, '']:
+    _check_numbers(self, given, 'NearestShares')
     x, y, seen, x_query = given
     distances = jnp.sum(jnp.square(x - x_query[None]), axis=-1)
     distances = jnp.where(seen, distances, jnp.inf)
@@ -139,6 +150,7 @@ class Averaging(Baseline):
   """
 
   def predict(self, given: Examples) -> Float[Array, '']:
+    _check_numbers(self, given, 'NearestMean')
     x, y, _, x_query = given.zeroed()
     return jnp.dot(x_query, y @ x) / jnp.maximum(given.num_seen, 1)
 
@@ -156,6 +168,7 @@ class LeastSquares(Baseline):
   center: Vector | None = leaf(default=None)
 
   def predict(self, given: Examples) -> Float[Array, '']:
+    _check_numbers(self, given, 'SoftmaxRegression')
     x, y, _, x_query = given.zeroed()
     if self.squares:
       x, x_query = jnp.square(x), jnp.square(x_query)

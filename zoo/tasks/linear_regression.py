@@ -122,9 +122,12 @@ class LinearRegression(LinearFunctions):
       'zero': Zero(),
     }
 
-  # Not with `sample_one`: the statistics below are of the same prompts, which are
-  # sampled flat, and whose bits are those of earlier releases.
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
+    """What `sample` compiles; other prompts than those of `sample_one`.
+
+    The statistics below are of these prompts, which are sampled flat, and whose bits
+    are those of earlier releases.
+    """
     x, noise, x_query, deviation = self._draw(key, batch_size, self._examples)
     weights = deviation + jnp.asarray(self.prior_mean, deviation.dtype)[:, None]
     targets, y_query = dot(x, weights[None], -2), dot(x_query, weights, -2)

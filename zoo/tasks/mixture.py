@@ -40,6 +40,9 @@ class Mixture(BaseTask):
   logistic and probit regression, and mixtures of these. `bayes_1` is the Bayes
   predictor of the first part alone.
 
+  Prompts are those of `sample_one` of the parts, so that a mixture of linear regression
+  alone has other prompts than the task alone, of the same distribution.
+
   The latents of a prompt are the number of its part, from 0, and those of every part,
   of which it shows one.
   """

@@ -35,7 +35,7 @@ from zoo.theory.precision import double_precision, in_float64, to_float64
 from zoo.theory.ridge import ridge_risk
 from zoo.theory.risk import float64_risk, mean_square, population_risk
 from zoo.theory.schedules import gradient_descent_risk
-from zoo.theory.trust import check_rule, is_ours
+from zoo.theory.trust import check_rule
 
 Scalar = float | Float[Array, '']
 Form = LearningRule | DeepRule | Recurrence
@@ -168,15 +168,13 @@ def _squared_gap(subject: Predictor, other: Predictor, task: Task) -> tuple:
 
 
 def exact_form(subject: HasExactForm) -> DeepRule | Recurrence:
-  """The exact form of a model of this library; raises UserError if it has none.
+  """The exact form of a model.
 
-  A user's subclass may predict differently from the form that it inherits.
+  Raises UserError if it has none, or if it predicts differently from its form, which is
+  not checked in a program that is being traced.
   """
-  if not is_ours(subject):
-    raise UserError(
-      f'{type(subject).__name__} is not a class of the library; only classes of the '
-      'library are known to predict as their exact forms'
-    )
+  if not _is_traced(subject):
+    check_rule(subject)
   return subject.exact_form()
 
 
@@ -286,9 +284,10 @@ def form_of(subject: Predictor, task: Task) -> Form:
   if not isinstance(subject, HasExactForm):
     return rule_of(subject, task)
   if _is_traced(subject):
-    return exact_form(subject)
+    return subject.exact_form()
+  check_rule(subject)
   with double_precision():
-    return exact_form(in_float64(subject))
+    return in_float64(subject).exact_form()
 
 
 def rule_of(subject: Predictor, task: Task) -> LearningRule:

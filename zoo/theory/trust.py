@@ -1,6 +1,6 @@
-"""Checks that a predictor predicts the same as its learning rule.
+"""Checks that a predictor predicts the same as its learning rule or exact form.
 
-A subclass inherits `learning_rule`, and may override the prediction but not the rule.
+A class of one's own may change the prediction and not the rule, which it may inherit.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo.core.classes import from_zoo
 from zoo.core.errors import UserError
+from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import FollowsRule, Predictor
+from zoo.core.protocols import FollowsRule, HasExactForm, Predictor
 from zoo.core.values import is_value
 
 # Relative to the largest prediction. Rounding errors in float32 are about 1e-6.
@@ -60,49 +62,70 @@ def is_ours(subject: object) -> bool:
 
 
 def check_rule(subject: Predictor | nnx.Module) -> None:
-  """Raises UserError unless a predictor predicts the same as its learning rule.
+  """Raises UserError unless a predictor predicts the same as its rule and exact form.
 
-  The two are compared on a few random prompts with randomly changed weights, and so is
-  `forward_tokens` if it exists. A predictor without a rule passes, as do the classes of
+  They are compared on a few random prompts with randomly changed weights, and so is
+  `forward_tokens` if it exists. A predictor without either passes, as do the classes of
   this library, which its tests check.
   """
-  if not is_ours(subject) and isinstance(subject, FollowsRule):
+  if not is_ours(subject):
     compare_rule(subject)
 
 
-def compare_rule(subject: FollowsRule) -> None:
-  """Does what `check_rule` does, for any predictor with a rule."""
+def compare_rule(subject: Predictor | nnx.Module) -> None:
+  """Does what `check_rule` does, for a predictor of any class."""
+  if isinstance(subject, FollowsRule):
+    _compare(subject, 'learning_rule', 'set learning_rule = None')
+  if isinstance(subject, HasExactForm) and _has_form(subject):
+    _compare(subject, 'exact_form', 'raise UserError in it')
+
+
+def _has_form(subject: Any) -> bool:
+  """Whether the hyper-parameters of a predictor have an exact form."""
+  try:
+    if isinstance(subject, nnx.Module):
+      nnx.eval_shape(lambda model: model.exact_form(), subject)
+    else:
+      subject.exact_form()
+  except UserError:
+    return False
+  return True
+
+
+def _compare(subject: Any, method: str, otherwise: str) -> None:
+  """Raises UserError unless predictions are those of what a method of it returns."""
   # The caller may be computing in float64, or be traced for it.
   with jax.enable_x64(False), jax.default_matmul_precision('highest'):
     if isinstance(subject, nnx.Module):
       graph, parameters, rest = nnx.split(subject, nnx.Param, ...)
-      differences = compiled(_model_differences, graph)(parameters, rest)
+      differences = compiled(_model_differences, graph, method)(parameters, rest)
     else:
-      differences = _differences(
-        subject.learning_rule(), lambda p: {'__call__': subject(p)}
-      )
+      form = getattr(subject, method)()
+      differences = _differences(form, lambda p: {'__call__': subject(p)})
     found = jax.device_get(differences)
-  for method, difference in found.items():
+  for one, difference in found.items():
     if not difference <= TOLERANCE:
       name = type(subject).__name__
       raise UserError(
-        f'{name}.learning_rule() does not predict the same as {name}.{method}(): on '
+        f'{name}.{method}() does not predict the same as {name}.{one}(): on '
         f'{_NUM_PROMPTS} prompts they differ by {difference:.2g} of the largest '
-        'prediction; override it to match, or set learning_rule = None'
+        f'prediction; override it to match, or {otherwise}'
       )
 
 
-def _model_differences(graph: Any, parameters: Any, rest: Any) -> dict[str, Array]:
+def _model_differences(
+  graph: Any, method: str, parameters: Any, rest: Any
+) -> dict[str, Array]:
   model: Any = nnx.merge(graph, changed_weights(parameters), rest)
 
   def predict(prompt: Prompt) -> Predictions:
     predictions = {'__call__': model(prompt)}
-    if isinstance(model, UpdatesTokens):
+    if method == 'learning_rule' and isinstance(model, UpdatesTokens):
       tokens = model.forward_tokens(model.embed(prompt))
       predictions['forward_tokens'] = tokens[:, -1, -1]
     return predictions
 
-  return _differences(model.learning_rule(), predict)
+  return _differences(getattr(model, method)(), predict)
 
 
 def compiled(function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
@@ -127,10 +150,15 @@ def changed_weights(parameters: PyTree) -> PyTree:
 
 
 def _differences(
-  rule: LearningRule, predict: Callable[[Prompt], Predictions]
+  form: LearningRule | DeepRule | Recurrence,
+  predict: Callable[[Prompt], Predictions],
 ) -> dict[str, Array]:
-  """The largest relative difference of each method's predictions from the rule's."""
-  b, c, d = _NUM_PROMPTS, _CONTEXT_LENGTH, rule.num_features
+  """The largest relative difference of each method's predictions from the form's."""
+  is_rule = isinstance(form, LearningRule)
+  d = form.num_features if is_rule else np.size(form.start)
+  b, c = _NUM_PROMPTS, _CONTEXT_LENGTH
+  if isinstance(form, Recurrence):  # which has numbers for each example
+    c = np.size(form.write)
   keys = jax.random.split(jax.random.key(0), 4)
   prompt = Prompt(
     x=jax.random.normal(keys[0], (b, c, d)),
@@ -138,9 +166,48 @@ def _differences(
     x_query=jax.random.normal(keys[2], (b, d)),
     y_query=jax.random.normal(keys[3], (b,)),
   )
-  rule_b = rule(prompt)
+  form_b = _predicted(form, prompt)
   return {
-    method: jnp.max(jnp.abs(prediction_b - rule_b))
-    / jnp.maximum(jnp.max(jnp.abs(prediction_b)), jnp.finfo(rule_b.dtype).tiny)
+    method: jnp.max(jnp.abs(prediction_b - form_b))
+    / jnp.maximum(jnp.max(jnp.abs(prediction_b)), jnp.finfo(form_b.dtype).tiny)
     for method, prediction_b in predict(prompt).items()
   }
+
+
+def _predicted(
+  form: LearningRule | DeepRule | Recurrence, prompt: Prompt
+) -> Float[Array, ' b']:
+  """The predictions of a form by its definition, one prompt at a time."""
+  if isinstance(form, LearningRule):
+    return form(prompt)
+  predict = _of_layers if isinstance(form, DeepRule) else _of_recurrence
+  return jax.vmap(functools.partial(predict, form))(prompt.x, prompt.y, prompt.x_query)
+
+
+def _of_layers(
+  form: DeepRule,
+  x: Float[Array, 'c d'],
+  y: Float[Array, ' c'],
+  query: Float[Array, ' d'],
+) -> Float[Array, '']:
+  result, label = query @ form.residual, query @ form.start + form.offset
+  y -= x @ form.residual
+  for step, precondition in zip(form.steps, form.preconditions, strict=True):
+    gram, move = x.T @ x / len(x), x.T @ y / len(x)
+    y, label = y + step * x @ move, label + step * query @ move
+    x, query = x + precondition * x @ gram, query + precondition * gram @ query
+  return result + form.readout * label + query @ form.feature_readout
+
+
+def _of_recurrence(
+  form: Recurrence,
+  x: Float[Array, 'c d'],
+  y: Float[Array, ' c'],
+  query: Float[Array, ' d'],
+) -> Float[Array, '']:
+  def learn(weights: Array, given: tuple[Array, ...]) -> tuple[Array, None]:
+    x, y, decay, erase, write = given
+    return decay * weights - erase * x * (x @ weights) + write * x * y, None
+
+  start, *each = map(jnp.asarray, (form.start, form.decay, form.erase, form.write))
+  return query @ jax.lax.scan(learn, start, (x, y, *each))[0]

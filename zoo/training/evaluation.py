@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -214,7 +215,8 @@ def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
     try:
       form = theory.exact_form(model)
       theory.form_constants(form, task)
-    except UserError:
+    except UserError as error:
+      logging.warning('the run has no exact risk: %s', error)
       return None
     return form
 

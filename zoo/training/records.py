@@ -83,6 +83,11 @@ class Progress:
     """Moves the bar."""
     self._bar.update(step - self._bar.n)
 
+  def clear(self) -> None:
+    """Removes the bar from a terminal, where another may print; it comes back."""
+    if sys.stderr.isatty():
+      self._bar.clear()
+
   def show(self, **values: float | None) -> None:
     """Shows the values that are not None after the bar."""
     self._bar.set_postfix(

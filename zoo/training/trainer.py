@@ -553,6 +553,8 @@ class Trainer:
             self.save()
           if self.step == last:
             trace.close()
+        if not ahead:  # the caller may print
+          self._progress.clear()
         yield from recorded
     with self._computing():
       recorded = [*map(self.record, waiting)]

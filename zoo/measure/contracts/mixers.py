@@ -9,7 +9,8 @@ from jaxtyping import Array, Float
 
 from zoo.core.classes import from_zoo
 from zoo.core.errors import UserError
-from zoo.measure.contracts.checks import check_close, check_shape, one_line
+from zoo.core.registry import mixers
+from zoo.measure.contracts.checks import check_close, check_form, one_line
 from zoo.mixers.mixer import Mixer
 from zoo.models.transformer import Transformer
 from zoo.theory.trust import changed_weights
@@ -20,6 +21,7 @@ _NUM_TOKENS, _SOME = 5, slice(1, 4)
 def check_mixers(model: object) -> None:
   """Raises UserError unless all methods of a transformer's own mixers agree.
 
+  Outputs must be finite numbers of float32, as the tokens are, and of their shape.
   `outputs_at`, and `step` if there is a state, are compared with `__call__` on random
   tokens, one mixer of each class, with weights that are not zero.
   """
@@ -49,14 +51,21 @@ def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None
         found['steps'] = steps
     return found
 
-  found = outputs(tokens)
+  found, of_mixer = outputs(tokens), _of_mixer(type(mixer))
+  check_form(f'{name}(tokens){of_mixer}', found[''], tokens.shape)
   for part, what, wanted in (
     ('some', 'outputs_at', found[''][:, _SOME]),
     ('steps', 'step', found['']),
   ):
     if part in found:
-      check_shape(f'the outputs of {name}.{what}', found[part], wanted.shape)
+      check_form(f'{name}.{what}{of_mixer}', found[part], wanted.shape)
       check_close(f'{name}.{what} differs from {name}(tokens)', found[part], wanted)
+
+
+def _of_mixer(cls: type) -> str:
+  """The name under which a class is registered, in words; empty if it is not."""
+  names = [name for name in mixers.names() if mixers.get(name) is cls]
+  return f' of the mixer {names[0]!r}' if names else ''
 
 
 def _steps(

@@ -15,7 +15,7 @@ from jaxtyping import Array, PyTree
 
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import FollowsRule, MayIgnoreOrder, Predictor, Task
+from zoo.core.protocols import MayIgnoreOrder, Predictor, Task
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
   Facts,
@@ -62,9 +62,8 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   facts, run = _check_predictions(name, model, task, prompt, measure)
   _check_calls(name, facts)
   with jax.default_matmul_precision('highest'):
-    if isinstance(model, FollowsRule):
-      with one_line(f'{name}.learning_rule()'):
-        compare_rule(model)
+    with one_line(f'the learning rule or exact form of {name}'):
+      compare_rule(model)
     if isinstance(model, MayIgnoreOrder) and model.order_invariant:
       _check_order_invariant(name, facts, run, prompt)
 
@@ -73,8 +72,8 @@ def check_before_training(model: Predictor, task: Task) -> None:
   """Raises UserError if a model reads targets or looks ahead, or contradicts itself.
 
   Training and evaluation rely on this without noticing. A few prompts are predicted by
-  `__call__`, also from fewer examples, and by `predictions`, `loop_predictions` and the
-  learning rule if they exist. Weights that start as zeros may hide what a model does
+  `__call__`, also from fewer examples, and by `predictions`, the learning rule and the
+  exact form if they exist. Weights that start as zeros may hide what a model does
   once it is trained, so that it is checked with others in their place as well.
   """
   name = type(model).__name__
