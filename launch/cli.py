@@ -96,17 +96,23 @@ def parse(argv: list[str]) -> list[str]:
 
   Modules of --import are imported first, wherever the flag stands: the config file,
   which is read as soon as --config is parsed, may name models and tasks that they
-  register.
+  register. An error of the user's own code is raised as it is.
   """
   try:
     for name in _modules(argv):
       _import(name)
     return FLAGS(argv)
+  except OwnCodeError as error:
+    own = error.__cause__
+    assert own is not None
   except SystemExit:  # absl treats --help as a failure
     sys.exit(0)
+  except RunError as error:
+    _exit(1, error)
   except Exception as error:
     cause = error.__context__  # absl replaces the message
     _exit(2, cause if isinstance(cause, UserError) else error)
+  raise own  # here, so that its traceback does not go on with that of its carrier
 
 
 def call(main: Main, arguments: list[str], takes_names: bool = False) -> None:
@@ -236,30 +242,49 @@ def _modules(argv: list[str]) -> list[str]:
 
 
 def _import(name: str) -> None:
-  """Imports a module of the user; raises UserError if the import fails."""
+  """Imports a module of the user; raises UserError for one that does not exist."""
   if not name:
     raise UserError('--import is empty; it must name a module, such as my_models')
   if '' not in sys.path and os.getcwd() not in sys.path:  # started as `icl-zoo`
     sys.path.insert(0, os.getcwd())
-  with own_code(f'--import={name}'):
-    if name.endswith('.py'):
-      raise UserError(f'--import={name}: give the name of the module, without .py')
-    if importlib.util.find_spec(name.partition('.')[0]) is None:
-      near = nearest(name, [path.stem for path in pathlib.Path().glob('*.py')])
-      hint = f'; did you mean {near!r}?' if near else ''
-      raise UserError(f'--import={name}: no module has this name{hint}')
-    importlib.import_module(name)
+  if name.endswith('.py'):
+    raise UserError(f'--import={name}: give the name of the module, without .py')
+  if importlib.util.find_spec(name.partition('.')[0]) is None:
+    raise _no_module(name)
+  with own_code():
+    try:
+      importlib.import_module(name)
+    except ModuleNotFoundError as error:
+      if f'{name}.'.startswith(f'{error.name}.'):  # not one that the module imports
+        raise _no_module(name) from error
+      raise
+
+
+def _no_module(name: str) -> UserError:
+  near = nearest(name, [path.stem for path in pathlib.Path().glob('*.py')])
+  hint = f'; did you mean {near!r}?' if near else ''
+  return UserError(f'--import={name}: no module has this name{hint}')
+
+
+class OwnCodeError(Exception):
+  """Carries an error of the user's own code, its cause, through the parser of flags.
+
+  absl would replace a ValueError or a TypeError by one without a traceback.
+  """
 
 
 @contextlib.contextmanager
-def own_code(what: str) -> Iterator[None]:
-  """Raises UserError for any error of the user's own code."""
+def own_code() -> Iterator[None]:
+  """Runs code of the user's own, whose errors keep their tracebacks.
+
+  Only a UserError or a RunError, which say it all, will be one line.
+  """
   try:
     yield
-  except (UserError, KeyboardInterrupt):
+  except (UserError, RunError, KeyboardInterrupt):
     raise
-  except BaseException as error:
-    raise UserError(f'{what} failed: {type(error).__name__}: {error}') from error
+  except BaseException as error:  # also SystemExit, which --help raises, too
+    raise OwnCodeError from error
 
 
 def _no_device() -> str | None:

@@ -1,6 +1,7 @@
 """The flag --config: a file or a config of the library, and a flag for each field."""
 
 import functools
+import inspect
 import pathlib
 import re
 import runpy
@@ -75,7 +76,7 @@ def config_file(argument: str) -> ConfigDict:
   """Loads `FILE` or `FILE:VARIANT`, and locks the result of its `get_config`."""
   name, *variant = argument.split(':', 1)
   get_config = _found(name)
-  with cli.own_code(f'the config file {name}'):
+  with cli.own_code():
     config = get_config(*variant)
   if not isinstance(config, ConfigDict):
     raise UserError(
@@ -141,5 +142,13 @@ def _run_file(path: pathlib.Path, *variant: str) -> object:
   """Runs a file, of which nothing is left in the folder, and its `get_config`."""
   defined = runpy.run_path(str(path), run_name='config')
   if 'get_config' not in defined:
-    raise AttributeError('it defines no get_config()')
-  return defined['get_config'](*variant)
+    raise UserError(f'the config file {path} defines no get_config()')
+  get_config = defined['get_config']
+  try:
+    inspect.signature(get_config).bind(*variant)
+  except TypeError as error:
+    chosen = ':'.join([str(path), *variant])
+    raise UserError(
+      f'--config={chosen} does not fit its get_config(): {error}'
+    ) from error
+  return get_config(*variant)

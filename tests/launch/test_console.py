@@ -48,6 +48,25 @@ def test_what_jax_cannot_use_is_one_line(cache, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+def test_only_what_jax_says_of_its_variables_is_called_their_mistake(cache, tmp_path):
+  words = [
+    sys.executable,
+    '-c',
+    f'import sys; sys.path.append({str(ROOT)!r}); import launch',
+  ]
+  answer = run(words, cache, tmp_path, JAX_ENABLE_X64='maybe')
+  assert answer.returncode == 2, answer.stderr
+  (line,) = answer.stderr.splitlines()
+  assert 'an environment variable is invalid' in line
+  assert 'JAX_ENABLE_X64' in line
+  (tmp_path / 'msgspec.py').write_text("raise ValueError('of a module that hides it')")
+  answer = run(words, cache, tmp_path)
+  assert answer.returncode == 1
+  assert f'File "{tmp_path}/msgspec.py", line 1' in answer.stderr
+  assert 'environment variable' not in answer.stderr
+
+
 def test_each_script_is_a_command():
   files = [*(ROOT / 'launch').glob('[!_]*.py')]
   scripts = [

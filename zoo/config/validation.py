@@ -85,7 +85,7 @@ def _check_own_optimizer(config: Config, model: Model) -> None:
     optimizer = build_optimizer(config.optimizer, config.train.num_steps)
     return optimizer.update(weights, optimizer.init(weights), weights)
 
-  with contracts.one_line(f'the optimizer {name!r}'):
+  with contracts.noted(f'the optimizer {name!r}'):
     jax.eval_shape(update, nnx.as_pure(nnx.state(model, nnx.Param)))
 
 

@@ -46,7 +46,6 @@ from zoo.storage.orbax_folders import (
   OPTIMIZER,
   array_name,
   load_arrays,
-  one_line,
   saved_arrays,
 )
 from zoo.storage.steps import (
@@ -231,12 +230,6 @@ def _abstract(
     graph, state = nnx.split(abstract_model(config))
   except UserError as error:
     raise UserError(f'{folder}: {in_one_line(error, _MAX_REASON)}') from None
-  except RunError:
-    raise
-  except Exception as error:  # a value of a type that no constructor expects
-    raise RunError(
-      f'{folder}: no model can be made from its config: {one_line(error)}'
-    ) from error
   return task, graph, _as_saved(folder, state, saved)
 
 

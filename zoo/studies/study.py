@@ -26,6 +26,7 @@ from zoo.studies.runner import (
   run_in,
   sections_of,
   write_report,
+  writing,
 )
 
 HOLDS, FAILS, MEASURED = 'holds', 'fails', 'measured'
@@ -163,7 +164,8 @@ def run(
   and figures.
 
   Returns None after SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call
-  then resumes. Raises the errors of `run_in`, and of `zoo.training.sweep`.
+  then resumes. Raises the errors of `run_in`, of `zoo.training.sweep`, and of a
+  study's own `measure`; RunError if the folder cannot be written.
   """
   known = wanted if known is None else known
   about = about or About()
@@ -176,7 +178,8 @@ def run(
     results = [_read(one, folder) for one in known]
     if part is None:
       data = [_as_json(one) for one in results]
-      write_report(folder, about.file, data, page(results, about))
+      with writing(out):
+        write_report(folder, about.file, data, page(results, about))
     return results
   return None
 
@@ -236,12 +239,13 @@ def _measure(study: Study, get_config: GetConfig, out: pathlib.Path) -> None:
     raise UserError(f'the measure of {study.name} returns no panel; it must draw one')
   names = dict.fromkeys([*study.expected, *found.numbers])
   numbers = {name: float(found.numbers[name]) for name in names}
-  folder.mkdir(parents=True, exist_ok=True)
-  write_plot(Plot(study.name, found.panels), out)
   minutes = (time.monotonic() - start) / 60
-  # Last, since a study with a result file is not measured again.
   result = {'numbers': numbers, 'minutes': minutes, 'measure': _digest(study)}
-  write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
+  with writing(out):
+    folder.mkdir(parents=True, exist_ok=True)
+    write_plot(Plot(study.name, found.panels), out)
+    # Last, since a study with a result file is not measured again.
+    write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
 
 
 class _Saved(TypedDict):
