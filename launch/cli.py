@@ -18,7 +18,6 @@ import jax
 from absl import app, flags
 from absl import logging as absl_logging
 
-import zoo
 from launch.compiled import keep_compiled_programs
 from zoo.core.errors import (
   InUseError,
@@ -52,6 +51,11 @@ _IMPORT = flags.DEFINE_list(
 RESUME = 'rerun the same command to resume'
 # To a command without a config, whose task and model are those of a checkpoint.
 _SMALLER = 'a task with a smaller context_length, or a smaller model, takes less'
+# Libraries whose logs of INFO say nothing to users.
+_TALKATIVE = (
+  *('absl', 'fsspec', 'gcsfs', 'google', 'httpx', 'jax', 'matplotlib', 'orbax'),
+  'tensorflow_datasets',
+)
 STOPPED = 143  # the exit code of a process that SIGTERM ends
 IN_USE = 75  # the exit code if another process uses the folder; launchers try again
 
@@ -99,7 +103,7 @@ def parse(argv: list[str]) -> list[str]:
   register. An error of the user's own code is raised as it is.
   """
   try:
-    for name in _modules(argv):
+    for name in _modules(FLAGS.read_flags_from_files(argv[1:], force_gnu=False)):
       _import(name)
     return FLAGS(argv)
   except OwnCodeError as error:
@@ -231,10 +235,12 @@ def print_results(
     print(f'\n{table(found)}\n\n{where}')
 
 
-def _modules(argv: list[str]) -> list[str]:
+def _modules(arguments: list[str]) -> list[str]:
   """The modules that --import names."""
   names = []
-  for argument, following in itertools.zip_longest(argv[1:], argv[2:], fillvalue=''):
+  for argument, following in itertools.zip_longest(
+    arguments, arguments[1:], fillvalue=''
+  ):
     flag, equals, value = argument.partition('=')
     if flag in ('--import', '-import'):
       names += (value if equals else following).split(',')
@@ -299,10 +305,13 @@ def _no_device() -> str | None:
 
 
 def _is_for_users(record: logging.LogRecord) -> bool:
-  """Whether a log record is ours or a warning; Orbax logs 67 lines per save."""
-  ours = pathlib.Path(zoo.__file__).parent
-  return (
-    record.levelno >= logging.WARNING or ours in pathlib.Path(record.pathname).parents
+  """Whether a log record is a warning, or not of the libraries that we use.
+
+  Orbax logs 67 lines per save.
+  """
+  installed, path = pathlib.Path(jax.__file__).parents[1], pathlib.Path(record.pathname)
+  return record.levelno >= logging.WARNING or not any(
+    path.is_relative_to(installed / name) for name in _TALKATIVE
   )
 
 

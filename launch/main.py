@@ -76,6 +76,9 @@ _PROCESS_ID = flags.DEFINE_integer(
 def main() -> None:
   config = config_flag.get(_CONFIG)
   if _INIT_FROM.value is not None:
+    from zoo.config.schema import complete
+
+    config = complete(config)  # its file may leave out the section
     config.train.init_from = _INIT_FROM.value
   if _SHOW_CONFIG.value:
     from launch.fields import shown
