@@ -107,6 +107,11 @@ def _check_field(config: ConfigDict, field: str) -> None:
       with node.unlocked():
         node[name] = placeholder(object)
     node = node[name]
+  if isinstance(node, ConfigDict) and field != 'config.model.mixer_options':
+    raise UserError(
+      f'--{field} is a section; set its fields one by one, such as '
+      f'--{field}.{next(iter(node), "field")}=…'
+    )
 
 
 def _found(name: str) -> Callable[..., object]:

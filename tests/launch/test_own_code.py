@@ -244,9 +244,9 @@ def test_a_measure_of_a_study_keeps_its_traceback(own, tmp_path):
     "  open('no_table.csv')  # here\n"
     "study = studies.Study(name='own', statement='', measure=measure)\n"
   )
-  import own_bug_under_test
+  module = importlib.import_module('own_bug_under_test')
 
-  study = own_bug_under_test.study
+  study = module.study
   with pytest.raises(FileNotFoundError) as info:
     studies.run([study], configs.get_config, tmp_path / 'out')
   assert_shown(info.value, path)
@@ -255,14 +255,14 @@ def test_a_measure_of_a_study_keeps_its_traceback(own, tmp_path):
 
 def test_a_saved_model_whose_class_fails_keeps_its_traceback(own, tmp_path):
   own(_model())
-  import own_bug_under_test
+  module = importlib.import_module('own_bug_under_test')
 
-  model = own_bug_under_test.OwnBug(3, rngs=nnx.Rngs(0))
+  model = module.OwnBug(3, rngs=nnx.Rngs(0))
   task = zoo.create_task('linear_regression', num_features=3, context_length=4)
   zoo.save(model, tmp_path / 'saved', task=task)
   path = own(_model(constructor='1 / 0  # here') + '\n')
   importlib.invalidate_caches()
-  importlib.reload(own_bug_under_test)
+  importlib.reload(module)
   with pytest.raises(ZeroDivisionError) as info:
     zoo.load(tmp_path / 'saved')
   assert_shown(info.value, path)

@@ -58,6 +58,7 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
   abstract = abstract_model(config)
   if num_devices is None:  # the memory of another machine is unknown
     memory.check_reference(task)
+    memory.check_weights(abstract)
   _check_model(config, task, abstract, model)
   has_risk = theory.covers(task) and isinstance(abstract, FollowsRule | HasExactForm)
   if config.checkpoint.keep_best and not (config.eval.num_batches or has_risk):
