@@ -12,6 +12,7 @@ import numpy as np
 _Value = TypeVar('_Value')
 _Real: TypeAlias = int | float  # beartype takes no int for a float
 _LONGEST_NAME = 100  # characters that are compared; a file may hold any number
+_MOST_NAMES = 30  # that a message lists
 # Of 0 to 1, difflib's ratio: what is less like a known name is no misspelling of it.
 _LEAST_LIKENESS = 0.55
 
@@ -58,12 +59,15 @@ def unknown_name(
 ) -> UserError:
   """The error for a `name` that is not among the `known` names of a `kind`.
 
-  If none of them is near, one from `elsewhere` may be meant.
+  If none of them is near, one from `elsewhere` may be meant. Of many fields, such as
+  `train.num_steps`, those of the same section are named.
   """
-  known = sorted(known)
+  known, section = sorted(known), str(name)[: str(name).rfind('.') + 1]
   near = nearest(str(name), known) or nearest(str(name), elsewhere)
   hint = f'; did you mean {near!r}?' if near else ''
-  return UserError(f'unknown {kind} {_shown(name)}; known: {", ".join(known)}{hint}')
+  related = [one for one in known if section and one.startswith(section)] or known
+  listed = shown(related, _MOST_NAMES)
+  return UserError(f'unknown {kind} {_shown(name)}; known: {listed}{hint}')
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
