@@ -198,6 +198,18 @@ def test_an_error_in_own_code_keeps_its_traceback(call, own, place, tmp_path):
   assert [*tmp_path.iterdir()] == [path]
 
 
+@pytest.mark.usefixtures('promotion_that_optax_needs')
+def test_a_sweep_of_a_model_that_fails_keeps_its_traceback(call, own, tmp_path):
+  path = own(_model(call='1 / 0  # here'))
+  with pytest.raises(ZeroDivisionError) as info:
+    call(
+      *('sweep', '--import=own_bug_under_test', _OWN_MODEL, '--workdir=sweep'),
+      '--sweep=seed=0,1',
+    )
+  assert_shown(info.value, path)
+  assert [*tmp_path.iterdir()] == [path]
+
+
 def test_a_module_may_end_the_program_or_say_itself_what_is_wrong(call, own):
   own('raise SystemExit(3)')
   assert call('main', '--import=own_bug_under_test', _SMOKE).code == 3
