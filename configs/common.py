@@ -23,7 +23,7 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   at most the learning rate per step, and a guess has to grow from 0 to 2.
   """
   config = ConfigDict()
-  config.seed = 0  # of the initial weights and the prompts; 0 to 2³² − 1
+  config.seed = 0  # of the initial weights and the prompts of training; 0 to 2³² − 1
 
   config.model = ConfigDict({'name': 'none'})  # each file sets it
 
@@ -80,6 +80,8 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   config.train = train = ConfigDict()
   train.num_steps = 5000  # ≥ 1; may be raised later, to go on
   train.init_from = placeholder(str)  # a run or saved model to start from; None: random
+  # Whether that may be a model that computes something else from the same weights.
+  train.init_from_other = False
   train.batch_size = 2048  # prompts of a step, a multiple of mesh.data · num_parts
   train.num_parts = 1  # ≥ 1, parts of a batch, one after the other, to save memory
   train.compute_dtype = 'float32'  # or bfloat16; weights and moments are float32
@@ -104,6 +106,8 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   checkpoint.patience = 10.0  # minutes to wait for a bucket that is out of reach, > 0
 
   config.eval = evaluation = ConfigDict()  # the exact risk is computed at each log line
+  # Of the held-out prompts and those of comparisons, the same for every seed; ≥ 0.
+  evaluation.seed = 0
   evaluation.every = 1000  # steps, ≥ 1
   evaluation.num_batches = 32  # held-out batches, ≥ 0; 0: only the exact risk
   evaluation.num_compared = 4096  # ≥ 0, prompts on which baselines are compared

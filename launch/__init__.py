@@ -1,6 +1,7 @@
 """The command-line programs; importing this package imports the library."""
 
 import importlib.util
+import os
 import pathlib
 import sys
 
@@ -28,6 +29,10 @@ def refuse_shadows() -> None:
 refuse_shadows()
 try:
   from launch import cli as cli  # takes a second, most of it for JAX
-except ValueError as error:  # JAX cannot parse one of its environment variables
+except ValueError as error:
+  # JAX cannot parse one of its environment variables, which it names.
+  variables = [name for name in os.environ if name.startswith('JAX_')]
+  if not any(name in str(error).upper() for name in variables):
+    raise
   print(f'error: an environment variable is invalid: {error}', file=sys.stderr)
   sys.exit(2)

@@ -18,7 +18,6 @@ import jax
 from absl import app, flags
 from absl import logging as absl_logging
 
-import zoo
 from launch import config_flag
 from launch.compiled import keep_compiled_programs
 from zoo.core.errors import (
@@ -53,6 +52,11 @@ _IMPORT = flags.DEFINE_list(
 RESUME = 'rerun the same command to resume'
 # To a command without a config, whose task and model are those of a checkpoint.
 _SMALLER = 'a task with a smaller context_length, or a smaller model, takes less'
+# Libraries whose logs of INFO say nothing to users.
+_TALKATIVE = (
+  *('absl', 'fsspec', 'gcsfs', 'google', 'httpx', 'jax', 'matplotlib', 'orbax'),
+  'tensorflow_datasets',
+)
 STOPPED = 143  # the exit code of a process that SIGTERM ends
 IN_USE = 75  # the exit code if another process uses the folder; launchers try again
 
@@ -99,27 +103,32 @@ def parse(argv: list[str]) -> list[str]:
 
   Modules of --import are imported first, wherever the flag stands: the config file,
   which is read as soon as --config is parsed, may name models and tasks that they
-  register.
+  register. An error of the user's own code is raised as it is.
   """
   try:
-    for name in _modules(argv):
+    for name in _modules(FLAGS.read_flags_from_files(argv[1:], force_gnu=False)):
       _import(name)
     argv = config_flag.with_config_file(argv)
     return FLAGS(argv)
+  except OwnCodeError as error:
+    own = error.__cause__
+    assert own is not None
   except SystemExit:  # absl treats --help as a failure
     sys.exit(0)
+  except RunError as error:
+    _exit(1, error)
   except (AttributeError, KeyError):  # as ml_collections says that a field is unknown
-    if unknown := config_flag.unknown_field(argv):
-      _exit(2, unknown)
+    if mistake := config_flag.unknown_field(argv):
+      _exit(2, mistake)
     raise
   except (UserError, flags.Error) as error:
-    original = config_flag.raised_by_file(error)
-    if original is None:
+    own = config_flag.raised_by_file(error)
+    if own is None:
       cause = error.__context__  # absl replaces the message
       _exit(2, cause if isinstance(cause, UserError) else error)
-    if isinstance(original, UserError):
-      _exit(2, original)
-    raise original from original.__cause__  # with the lines of the user's file
+    if isinstance(own, UserError):
+      _exit(2, own)
+  raise own from own.__cause__  # here, so that its traceback ends in the user's file
 
 
 def call(main: Main, arguments: list[str], takes_names: bool = False) -> None:
@@ -238,10 +247,12 @@ def print_results(
     print(f'\n{table(found)}\n\n{where}')
 
 
-def _modules(argv: list[str]) -> list[str]:
+def _modules(arguments: list[str]) -> list[str]:
   """The modules that --import names."""
   names = []
-  for argument, following in itertools.zip_longest(argv[1:], argv[2:], fillvalue=''):
+  for argument, following in itertools.zip_longest(
+    arguments, arguments[1:], fillvalue=''
+  ):
     flag, equals, value = argument.partition('=')
     if flag in ('--import', '-import'):
       names += (value if equals else following).split(',')
@@ -249,30 +260,49 @@ def _modules(argv: list[str]) -> list[str]:
 
 
 def _import(name: str) -> None:
-  """Imports a module of the user; raises UserError if the import fails."""
+  """Imports a module of the user; raises UserError for one that does not exist."""
   if not name:
     raise UserError('--import is empty; it must name a module, such as my_models')
   if '' not in sys.path and os.getcwd() not in sys.path:  # started as `icl-zoo`
     sys.path.insert(0, os.getcwd())
-  with own_code(f'--import={name}'):
-    if name.endswith('.py'):
-      raise UserError(f'--import={name}: give the name of the module, without .py')
-    if importlib.util.find_spec(name.partition('.')[0]) is None:
-      near = nearest(name, [path.stem for path in pathlib.Path().glob('*.py')])
-      hint = f'; did you mean {near!r}?' if near else ''
-      raise UserError(f'--import={name}: no module has this name{hint}')
-    importlib.import_module(name)
+  if name.endswith('.py'):
+    raise UserError(f'--import={name}: give the name of the module, without .py')
+  if importlib.util.find_spec(name.partition('.')[0]) is None:
+    raise _no_module(name)
+  with own_code():
+    try:
+      importlib.import_module(name)
+    except ModuleNotFoundError as error:
+      if f'{name}.'.startswith(f'{error.name}.'):  # not one that the module imports
+        raise _no_module(name) from error
+      raise
+
+
+def _no_module(name: str) -> UserError:
+  near = nearest(name, [path.stem for path in pathlib.Path().glob('*.py')])
+  hint = f'; did you mean {near!r}?' if near else ''
+  return UserError(f'--import={name}: no module has this name{hint}')
+
+
+class OwnCodeError(Exception):
+  """Carries an error of the user's own code, its cause, through the parser of flags.
+
+  absl would replace a ValueError or a TypeError by one without a traceback.
+  """
 
 
 @contextlib.contextmanager
-def own_code(what: str) -> Iterator[None]:
-  """Raises UserError for any error of the user's own code."""
+def own_code() -> Iterator[None]:
+  """Runs code of the user's own, whose errors keep their tracebacks.
+
+  Only a UserError or a RunError, which say it all, will be one line.
+  """
   try:
     yield
-  except (UserError, KeyboardInterrupt):
+  except (UserError, RunError, KeyboardInterrupt):
     raise
-  except BaseException as error:
-    raise UserError(f'{what} failed: {type(error).__name__}: {error}') from error
+  except BaseException as error:  # also SystemExit, which --help raises, too
+    raise OwnCodeError from error
 
 
 def _no_device() -> str | None:
@@ -287,10 +317,13 @@ def _no_device() -> str | None:
 
 
 def _is_for_users(record: logging.LogRecord) -> bool:
-  """Whether a log record is ours or a warning; Orbax logs 67 lines per save."""
-  ours = pathlib.Path(zoo.__file__).parent
-  return (
-    record.levelno >= logging.WARNING or ours in pathlib.Path(record.pathname).parents
+  """Whether a log record is a warning, or not of the libraries that we use.
+
+  Orbax logs 67 lines per save.
+  """
+  installed, path = pathlib.Path(jax.__file__).parents[1], pathlib.Path(record.pathname)
+  return record.levelno >= logging.WARNING or not any(
+    path.is_relative_to(installed / name) for name in _TALKATIVE
   )
 
 

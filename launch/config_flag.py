@@ -72,7 +72,7 @@ def get(flag: flags.FlagHolder[ConfigDict]) -> Any:
   for field, value in config_flags.get_override_values(FLAGS[flag.name]).items():
     if isinstance(value, ConfigDict) and field != 'model.mixer_options':
       raise UserError(
-        f'--config.{field} would replace a whole section; set its fields one by one, '
+        f'--config.{field} is a section; set its fields one by one, such as '
         f'--config.{field}.FIELD=VALUE'
       )
   return config
@@ -122,7 +122,12 @@ def unknown_field(argv: Sequence[str]) -> UserError | None:
   """The error for the first flag whose field the config of --config lacks, if any."""
   arguments = FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
   files = [match[1] for one in arguments if (match := re.match('--?config=(.*)', one))]
-  config = FLAGS['config'].parser.parse(files[-1]) if files else None
+  try:
+    config = FLAGS['config'].parser.parse(files[-1]) if files else None
+  except AttributeError as error:
+    if not _in_flags(error):
+      raise
+    return UserError(f'the config file {files[-1]} defines no get_config()')
   if not isinstance(config, ConfigDict):
     return None
   known = [f'config.{field}' for field in flatten_dict(config.to_dict(), True, sep='.')]
@@ -167,4 +172,12 @@ def raised_by_file(error: BaseException) -> BaseException | None:
     if any(place.filename == config_flags.config_flags.__file__ for place in places):
       found = cause
     cause = cause.__context__
+  if isinstance(found, TypeError) and _in_flags(found):
+    return UserError(f'--config does not fit its get_config(): {found}')
   return found
+
+
+def _in_flags(error: BaseException) -> bool:
+  """Whether an error was raised by a line of ml_collections, not of the config file."""
+  last = traceback.extract_tb(error.__traceback__)[-1]
+  return last.filename == config_flags.config_flags.__file__

@@ -72,6 +72,9 @@ _PROCESS_ID = flags.DEFINE_integer(
 def main() -> None:
   config = config_flag.get(_CONFIG)
   if _INIT_FROM.value is not None:
+    from zoo.config.schema import complete
+
+    config = complete(config)  # its file may leave out the section
     config.train.init_from = _INIT_FROM.value
   default = pathlib.Path('checkpoints/runs', config_flag.run_name(_CONFIG))
   workdir = _WORKDIR.value or default

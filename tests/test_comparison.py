@@ -126,6 +126,8 @@ def test_a_baseline_of_ones_own_that_fails_is_left_out(monkeypatch, caplog):
   assert found is not None
   assert [*found] == ['model', 'zero']
   assert 'the baseline own is left out: ValueError: no root' in caplog.text
+  assert f'File "{__file__}", line' in caplog.text  # in `own`
+  assert 'in own\n' in caplog.text
 
   def ours(self, prompt):
     raise ValueError('a mistake of this library')

@@ -18,6 +18,15 @@ def test_unknown_name_lists_the_known_sorted_and_the_nearest():
   assert str(error) == said
 
 
+def test_of_many_fields_those_of_the_section_are_named():
+  fields = [f'{section}.field_{i}' for section in ('a', 'b', 'c') for i in range(15)]
+  said = str(errors.unknown_name('field', 'b.other', fields))
+  listed = ', '.join(sorted(fields[15:30]))
+  assert said.startswith(f"unknown field 'b.other'; known: {listed}")
+  said = str(errors.unknown_name('field', 'nothing', fields))
+  assert said.endswith(', b.field_9 and 15 more')
+
+
 @pytest.mark.parametrize(
   ('name', 'known', 'near'),
   [

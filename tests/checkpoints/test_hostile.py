@@ -240,6 +240,19 @@ def test_a_path_out_of_the_folder_is_not_followed(folder, tmp_path):
     refused(folder, 'is missing')
 
 
+@pytest.mark.timeout(60)
+def test_a_file_that_never_ends_is_no_model(tmp_path):
+  os.mkfifo(tmp_path / 'model.safetensors')
+  refused(tmp_path / 'model.safetensors', 'is not a regular file')
+
+
+@pytest.mark.timeout(60)
+def test_a_task_of_a_device_is_not_read(folder):
+  task = {'name': 'arrays', 'path': '/dev/zero'}
+  change_metadata(folder, set_config('config', 'task', value=task))
+  refused(folder, "'/dev/zero', which is not a regular file")
+
+
 def test_an_item_without_arrays(folder):
   (folder / 'model' / '_METADATA').write_text('{"tree_metadata": {}}')
   write_manifest(folder)

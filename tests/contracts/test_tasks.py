@@ -110,18 +110,6 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     _sampled(lambda prompt, key, b: jax.tree.map(jnp.ones_like, prompt)),
     ['the same prompts from every key'],
   ),
-  'asks whether a number is positive': (
-    make_class(
-      sample_labels=_noisy_if_positive,
-      noise_std=values.number(default=1.0),
-      __annotations__={'noise_std': 'float'},
-    ),
-    ['Own.sample(key, 8) failed: TracerBoolConversionError'],
-  ),
-  'an exception': (
-    _sampled(lambda prompt, key, b: {}['a\nb']),
-    ['Own.sample(key, 8) failed: KeyError'],
-  ),
   'one loss for all': (
     make_class(loss=staticmethod(_mean_over_batch)),
     ['Own.loss has the shape (); it must be (8,)'],
@@ -132,7 +120,7 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
   ),
   'baselines that are a list': (
     make_class(baselines=lambda self: [Zero()]),
-    ['Own.baselines() failed: TypeError'],
+    ['Own.baselines() gives a list; it must be a dict by name'],
   ),
   'a baseline that is a number': (
     _with_baseline('mean', 3.0),
@@ -162,7 +150,10 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     make_class(baselines=lambda self: {'bayes': Zero(), 'ols': LeastSquares()}),
     ['bayes of Own is worse than ols after 2 examples'],
   ),
-  'a shift that is no task': (_shifted(3), ['the shift other of Own failed']),
+  'a shift that is no task': (
+    _shifted(3),
+    ['the shift other of Own is a int; it must be a task'],
+  ),
   'a shift with other features': (
     _shifted(zoo.create_task('quadratic_regression', num_features=5, context_length=4)),
     ['x_query of the shift other of Own has the shape (2, 5); it must be (2, 3)'],
@@ -175,6 +166,27 @@ def test_a_mistake_in_a_task_is_named_in_one_line(mistake):
   make, said = TASKS[mistake]
   with refuses(*said):
     zoo.check_task(make())
+
+
+@pytest.mark.parametrize(
+  ('make', 'kind'),
+  [
+    (
+      make_class(
+        sample_labels=_noisy_if_positive,
+        noise_std=values.number(default=1.0),
+        __annotations__={'noise_std': 'float'},
+      ),
+      jax.errors.TracerBoolConversionError,
+    ),
+    (_sampled(lambda prompt, key, b: {}['a\nb']), KeyError),
+  ],
+)
+def test_an_error_of_the_task_passes_with_a_note_of_what_was_called(make, kind):
+  with pytest.raises(kind) as info:
+    zoo.check_task(make())
+  assert info.value.__notes__[-1] == 'Own.sample(key, 8) failed'
+  assert __file__ in [str(entry.path) for entry in info.traceback]
 
 
 def test_a_right_task_passes_and_so_does_the_least_that_a_task_needs():

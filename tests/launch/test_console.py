@@ -1,11 +1,17 @@
 """What becomes of the terminal, and of the processes that a test starts."""
 
+import logging
 import os
+import pathlib
 import signal
 import sys
 
 import pytest
+from absl import logging as absl_logging
+from orbax.checkpoint import v1 as ocp
 
+import zoo
+from launch import cli
 from launch.__main__ import COMMANDS
 from launch.compiled import delete_least_used
 from tests.launch.processes import ROOT, command, launch, run
@@ -46,6 +52,60 @@ def test_what_jax_cannot_use_is_one_line(cache, tmp_path):
   (line,) = answer.stderr.splitlines()
   assert "JAX_PLATFORMS is 'nonsense', and JAX has no device" in line
   assert not list(tmp_path.iterdir())
+
+
+def test_only_the_libraries_that_we_use_are_kept_from_logging():
+  def is_shown(path, level=logging.INFO):
+    return cli._is_for_users(logging.LogRecord('', level, str(path), 1, '', None, None))
+
+  orbax = pathlib.Path(ocp.__file__)
+  assert not is_shown(orbax)
+  assert not is_shown(absl_logging.__file__)
+  assert is_shown(orbax, logging.WARNING)
+  for path in zoo.__file__, '/home/me/orbax/my_models.py', 'my_models.py':
+    assert is_shown(path)
+
+
+@pytest.mark.slow
+def test_a_model_of_ones_own_logs(cache, tmp_path):
+  (tmp_path / 'talks_under_test.py').write_text(
+    'import logging, zoo\n'
+    'from absl import logging as absl_logging\n'
+    'from flax import nnx\n'
+    "@zoo.register_model('talks')\n"
+    'class Talks(nnx.Module):\n'
+    '  def __init__(self, num_features, *, rngs):\n'
+    "    logging.getLogger('mine').info('three rows')\n"
+    "    absl_logging.info('four columns')\n"
+    "    raise zoo.UserError('enough')\n"
+  )
+  answer = launch(
+    *('--import=talks_under_test', '--config=talks:smoke'), cache=cache, cwd=tmp_path
+  )
+  assert answer.stderr.splitlines() == [
+    'three rows',
+    'four columns',
+    'error: config.model: enough',
+  ]
+
+
+@pytest.mark.slow
+def test_only_what_jax_says_of_its_variables_is_called_their_mistake(cache, tmp_path):
+  words = [
+    sys.executable,
+    '-c',
+    f'import sys; sys.path.append({str(ROOT)!r}); import launch',
+  ]
+  answer = run(words, cache, tmp_path, JAX_ENABLE_X64='maybe')
+  assert answer.returncode == 2, answer.stderr
+  (line,) = answer.stderr.splitlines()
+  assert 'an environment variable is invalid' in line
+  assert 'JAX_ENABLE_X64' in line
+  (tmp_path / 'msgspec.py').write_text("raise ValueError('of a module that hides it')")
+  answer = run(words, cache, tmp_path)
+  assert answer.returncode == 1
+  assert f'File "{tmp_path}/msgspec.py", line 1' in answer.stderr
+  assert 'environment variable' not in answer.stderr
 
 
 def test_each_script_is_a_command():

@@ -73,6 +73,38 @@ def test_every_option_that_the_documents_name_can_be_set(parsed):
   assert found['mixer_options'] == {'state_size': 8}
 
 
+def test_modules_of_own_classes_may_stand_in_a_file_of_flags(call, folder):
+  flags_file = folder / 'flags.txt'
+  flags_file.write_text(
+    '--import=own_classes_under_test\n'
+    '--config=own_model.py:smoke\n'
+    '--config.train.num_steps=0\n'
+  )
+  answer = call('main', f'--flagfile={flags_file}')
+  assert answer.code == 2
+  (line,) = answer.err.splitlines()
+  assert 'config.train.num_steps is 0' in line
+
+
+def test_weights_to_start_from_need_no_section_in_the_config(call, folder):
+  (folder / 'no_train.py').write_text(
+    'from configs import yq_lsa\n'
+    'def get_config():\n'
+    "  config = yq_lsa.get_config('smoke')\n"
+    '  with config.unlocked():\n'
+    '    del config.train\n'
+    '  return config\n'
+  )
+  answer = call('main', '--config=no_train.py', '--init_from=nowhere')
+  assert answer.code == 2
+  (line,) = answer.err.splitlines()
+  assert 'nowhere does not exist' in line
+  answer = call('main', '--config=configs/llm/smollm2.py', '--init_from=nowhere')
+  assert answer.code == 2
+  (line,) = answer.err.splitlines()
+  assert "the config has no field 'model.name'" in line
+
+
 def test_too_little_memory_without_a_config_is_one_line(call, monkeypatch):
   def fail():
     raise MemoryError('Unable to allocate 3 TiB')

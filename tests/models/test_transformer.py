@@ -247,6 +247,8 @@ def test_a_longer_context_than_the_positions_is_refused():
     ({'mixer': 'softmaxx'}, ["unknown mixer 'softmaxx'", 'softmax']),
     ({'mixer': []}, ['mixer is empty']),
     ({'mixer': 3}, ['mixer is 3; it must be a name']),
+    ({'mixer': [[]]}, ['mixer is [[]]; it must be a name, or a list of names']),
+    ({'mixer_options': 3}, ['mixer_options is 3; it must be a dict by name']),
     ({'mixer_options': {'kernel': 3}}, ['option of the mixer softmax', "'kernel'"]),
     ({'num_loops': 2, 'num_trained_loops': 3}, ['num_trained_loops is 3', 'is 2']),
     ({'tokens': 'shifted', 'causal': False}, ["is 'shifted'", "tokens = 'joint'"]),

@@ -136,6 +136,8 @@ def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
   assert report.failures == {'risks': why, 'alignment': why}
   for name in report.failures:
     assert f'{name} is left out of the report: {why}' in caplog.text
+  assert f'File "{__file__}", line' in caplog.text
+  assert 'in broken\n' in caplog.text
   assert report.verdict.startswith('Unknown: no theory covers its task. Its loss, ')
   (longer,) = report.task_shifts
   assert longer.risk is not None

@@ -1,6 +1,11 @@
 """One's own arrays as a task."""
 
 import hashlib
+import io
+import os
+import pathlib
+import pickle
+import zipfile
 from typing import Any
 
 import jax
@@ -165,6 +170,80 @@ def test_what_cannot_be_used_is_refused_in_one_line(
   fields = {'path': _write(tmp_path / 'my.npz', **changed)} | fields
   with refuses(said):
     _task(**fields)
+
+
+def _npz(path, **members):
+  """An archive of any bytes by name."""
+  with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
+    for name, content in members.items():
+      archive.writestr(f'{name}.npy', content)
+  return str(path)
+
+
+def _npy(shape, data=b'', descr='<f8'):
+  file = io.BytesIO()
+  header = {'descr': descr, 'fortran_order': False, 'shape': shape}
+  np.lib.format.write_array_header_1_0(file, header)
+  return file.getvalue() + data
+
+
+_DAMAGED = {
+  'a pickle': pickle.dumps(np.ones(3)),
+  'objects': _npy((3,), bytes(24), '|O'),
+  'a shape that the data do not have': _npy((10**12, 3), bytes(24)),
+  'no entries of a shape that is too large': _npy((0, 10**30)),
+  'a negative shape': _npy((-1, 3), bytes(24)),
+  'text': b'1, 2, 3',
+}
+
+
+@pytest.mark.parametrize('what', _DAMAGED)
+def test_an_array_is_read_only_after_its_header(what, tmp_path):
+  y = _npy((3,), np.ones(3).tobytes())
+  for members in {'x': _DAMAGED[what], 'y': y}, {'x': y, 'y': _DAMAGED[what]}:
+    with refuses('it must be an .npz file with the arrays x and y, of numbers'):
+      _task(_npz(tmp_path / 'a.npz', **members))
+
+
+def test_arrays_that_unpack_to_far_more_than_the_file_are_refused_at_once(tmp_path):
+  path = tmp_path / 'bomb.npz'
+  rows = 40_000_000  # 320 MB
+  with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
+    with archive.open('x.npy', 'w') as member:
+      member.write(_npy((rows, 1)))
+      for _ in range(rows // 10**6):
+        member.write(bytes(8 * 10**6))
+    archive.writestr('y.npy', _npy((rows,)))
+  assert path.stat().st_size < 10**6
+  with refuses("bomb.npz' takes 0.32 GB, more than 100 times the file", 'numpy.savez'):
+    _task(str(path))
+
+
+@pytest.mark.timeout(60)
+def test_what_never_ends_is_not_read(tmp_path):
+  os.mkfifo(tmp_path / 'fifo.npz')
+  for path in str(tmp_path / 'fifo.npz'), '/dev/zero', str(tmp_path):
+    with refuses(f'path is {path!r}, which is not a regular file'):
+      _task(path)
+
+
+def test_a_file_that_is_encrypted_or_cut_is_refused(path, tmp_path):
+  whole = pathlib.Path(path).read_bytes()
+  encrypted = bytearray(whole)
+  for mark, at in (b'PK\x03\x04', 6), (b'PK\x01\x02', 8):
+    encrypted[encrypted.index(mark) + at] |= 1
+  for content in encrypted, whole[: len(whole) // 2]:
+    (tmp_path / 'bad.npz').write_bytes(content)
+    with refuses('it must be an .npz file with the arrays x and y'):
+      _task(str(tmp_path / 'bad.npz'))
+
+
+def test_compressed_arrays_are_those_that_were_saved(path, tmp_path):
+  with np.load(path) as arrays:
+    np.savez_compressed(tmp_path / 'c.npz', **arrays)
+  task, other = _task(path), _task(str(tmp_path / 'c.npz'))
+  np.testing.assert_array_equal(task.x, other.x)
+  np.testing.assert_array_equal(task.y, other.y)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):

@@ -24,7 +24,7 @@ def test_every_held_out_batch_has_prompts_of_its_own():
 @pytest.mark.parametrize('name', ['yq_lsa', 'deep_set'])
 def test_held_out_prompts_depend_on_the_seed_of_the_evaluation_alone(name):
   """Models of other seeds, alone or side by side, are measured on the same prompts."""
-  first = program_of(small_config(name))
+  first = make_program([small_config(name)])
   with on_mesh(first.mesh, first.configs[0]):
     state = first.init()
 
@@ -34,8 +34,8 @@ def test_held_out_prompts_depend_on_the_seed_of_the_evaluation_alone(name):
     return moments['model'][0].mean(axis=1)
 
   (expected,) = mean(first, state)
-  (same,) = mean(program_of(small_config(name, seed=1)), state)
-  (other,) = mean(program_of(small_config(name, eval__seed=1)), state)
+  (same,) = mean(make_program([small_config(name, seed=1)]), state)
+  (other,) = mean(make_program([small_config(name, eval__seed=1)]), state)
   assert same == expected
   assert abs(other - expected) > 1e-3 * expected
   both = make_program([small_config(name, seed=seed) for seed in (0, 1)])

@@ -70,7 +70,6 @@ def _create(config: Config, section: str, **more: Any) -> Any:
       f'config.{section} has {", ".join(sorted(repeated))}; it is set by the task'
     )
   try:
-    with contracts.one_line(repr(name)):
-      return CLASSES[section].create(name, **hyperparameters, **more)
+    return CLASSES[section].create(name, **hyperparameters, **more)
   except UserError as error:
-    raise UserError(f'config.{section}: {error}') from error.__cause__
+    raise UserError(f'config.{section}: {error}') from error

@@ -1,18 +1,20 @@
 """The memory that training needs, as XLA plans it, and what this machine has."""
 
 import contextlib
+import math
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from flax import nnx
 from jax.sharding import Mesh
 
 from zoo import theory
 from zoo.config.schema import Config
 from zoo.core.errors import RunError, UserError, in_one_line, is_exhausted
-from zoo.core.protocols import Task
+from zoo.core.protocols import Model, Task
 
 GIB = 2**30
 # Memory of a process that has imported and compiled everything.
@@ -64,6 +66,23 @@ def compile_step(
     limit = (device.memory_stats() or {}).get('bytes_limit')
     _check(parts, 0, limit, f'of a {device.device_kind}', len(configs))
   return compiled
+
+
+def check_weights(model: Model) -> None:
+  """Raises UserError unless all devices together have the memory for the weights.
+
+  XLA aborts the process if it compiles a program of arrays that are far too large.
+  """
+  leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
+  size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+  device = jax.local_devices()[0]
+  if device.platform == 'cpu':
+    share, limit = size // jax.process_count(), host_bytes()
+    _check({_STATE: share}, 0, limit, 'available on this machine')
+  else:
+    limit = (device.memory_stats() or {}).get('bytes_limit')
+    share = size // jax.device_count()
+    _check({_STATE: share}, 0, limit, f'of a {device.device_kind}')
 
 
 def check_reference(task: Task) -> None:

@@ -57,6 +57,7 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
   abstract = abstract_model(config)
   if num_devices is None:  # the memory of another machine is unknown
     memory.check_reference(task)
+    memory.check_weights(abstract)
   _check_model(config, task, abstract, model)
   has_risk = theory.covers(task) and isinstance(abstract, FollowsRule | HasExactForm)
   if config.checkpoint.keep_best and not (config.eval.num_batches or has_risk):
@@ -84,7 +85,7 @@ def _check_own_optimizer(config: Config, model: Model) -> None:
     optimizer = build_optimizer(config.optimizer, config.train.num_steps)
     return optimizer.update(weights, optimizer.init(weights), weights)
 
-  with contracts.one_line(f'the optimizer {name!r}'):
+  with contracts.noted(f'the optimizer {name!r}'):
     jax.eval_shape(update, nnx.as_pure(nnx.state(model, nnx.Param)))
 
 

@@ -4,7 +4,7 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from typing import SupportsIndex, TypeAlias, TypeVar
+from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 _Value = TypeVar('_Value')
 _Real: TypeAlias = int | float  # beartype takes no int for a float
 _LONGEST_NAME = 100  # characters that are compared; a file may hold any number
+_MOST_NAMES = 30  # that a message lists
 # Of 0 to 1, difflib's ratio: what is less like a known name is no misspelling of it.
 _LEAST_LIKENESS = 0.55
 
@@ -58,12 +59,15 @@ def unknown_name(
 ) -> UserError:
   """The error for a `name` that is not among the `known` names of a `kind`.
 
-  If none of them is near, one from `elsewhere` may be meant.
+  If none of them is near, one from `elsewhere` may be meant. Of many fields, such as
+  `train.num_steps`, those of the same section are named.
   """
-  known = sorted(known)
+  known, section = sorted(known), str(name)[: str(name).rfind('.') + 1]
   near = nearest(str(name), known) or nearest(str(name), elsewhere)
   hint = f'; did you mean {near!r}?' if near else ''
-  return UserError(f'unknown {kind} {_shown(name)}; known: {", ".join(known)}{hint}')
+  related = [one for one in known if section and one.startswith(section)] or known
+  listed = shown(related, _MOST_NAMES)
+  return UserError(f'unknown {kind} {_shown(name)}; known: {listed}{hint}')
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -152,12 +156,16 @@ def check_number(
   above: float = -math.inf,
   maximum: float = math.inf,
 ) -> float:
-  """Returns `value` as a float; raises UserError unless it is finite and in range."""
+  """Returns `value` as a float; raises UserError unless it is finite and in range.
+
+  Finite as training holds it, which is float32 but where x64 is enabled.
+  """
   array = _as_float64(value)
   number = math.nan if array is None or array.ndim else float(array)
   if not (math.isfinite(number) and above < number and minimum <= number <= maximum):
     wanted = f'a finite number {range_in_words(minimum, above, maximum)}'.rstrip()
     raise UserError(f'{name} is {_shown(value)}; it must be {wanted}')
+  _check_held(name, array)
   return number
 
 
@@ -231,7 +239,18 @@ def _as_finite(name: str, value: object) -> np.ndarray:
     raise UserError(f'{name} is {_shown(value)}; it must hold numbers only')
   if not np.isfinite(array).all():
     raise UserError(f'{name} holds a value that is not finite: {_shown(value)}')
+  _check_held(name, array)
   return array
+
+
+def _check_held(name: str, array: Any) -> None:
+  """Raises UserError for finite numbers that JAX's type of numbers makes infinite."""
+  largest = float(np.finfo(jax.dtypes.canonicalize_dtype(float)).max)
+  if (size := np.abs(array).max(initial=0.0)) > largest:
+    raise UserError(
+      f'{name} has the size {size:.3g}; it must be at most {largest:.3g}, the largest '
+      'number of float32'
+    )
 
 
 def _shown(value: object) -> str:

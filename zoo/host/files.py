@@ -24,6 +24,7 @@ from zoo.core.errors import RunError, UserError, not_installed
 _Kind = TypeVar('_Kind')
 
 MIB = 2**20
+_LONGEST_NAME = 255  # bytes, on the disks of Linux, macOS and Windows
 
 
 class UnreadableFile(UserError):
@@ -32,7 +33,7 @@ class UnreadableFile(UserError):
 
 def is_url(path: str | os.PathLike[str]) -> bool:
   """Whether a path names a folder in a bucket: gs://bucket/folder."""
-  return os.fspath(path).startswith('gs:/')  # a Path drops the other slash
+  return os.fspath(path).split('/')[0] == 'gs:'  # a Path drops slashes
 
 
 def is_hub(path: str | os.PathLike[str]) -> bool:
@@ -72,7 +73,8 @@ def _of_extra(extra: str, scheme: str) -> Any:
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
   """The path with `~` or `~user` expanded.
 
-  Raises UserError for an unknown user, a zero byte, and a URL such as s3://bucket/run.
+  Raises UserError for an unknown user, a zero byte, a name that is too long for any
+  disk, and a URL such as s3://bucket/run.
   """
   # A Path has dropped one of the slashes; a drive of Windows has one letter.
   if scheme := re.match('([A-Za-z][A-Za-z0-9+.-]+):/', os.fspath(path)):
@@ -82,6 +84,12 @@ def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
     )
   if '\0' in os.fspath(path):
     raise UserError(f'{os.fspath(path)!r} is no path: it has a zero byte')
+  for name in pathlib.Path(path).parts:
+    if (length := len(os.fsencode(name))) > _LONGEST_NAME:
+      raise UserError(
+        f'the name {name[:40]}… has {length} bytes; a file or a folder may have at '
+        f'most {_LONGEST_NAME}'
+      )
   try:
     return pathlib.Path(path).expanduser()
   except RuntimeError as error:

@@ -101,7 +101,10 @@ def compare_all(
         raise
       kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
       reason = in_one_line(error)
-      logging.warning('the baseline %s is left out: %s%s', name, kind, reason)
+      own = not isinstance(error, UserError)  # then the traceback says where
+      logging.warning(
+        'the baseline %s is left out: %s%s', *(name, kind, reason), exc_info=own
+      )
   found = [
     {
       name: _measured(one, own.losses[:, -1])

@@ -336,10 +336,14 @@ def make_mixers(
   `given`, and of the options. Raises UserError for an argument that one of them does
   not support, and for an option that none of them has.
   """
-  options = options or {}
+  options = {} if options is None else options
+  if not isinstance(options, Mapping):
+    raise UserError(f'mixer_options is {options!r:.80}; it must be a dict by name')
   if not isinstance(mixer, str | Sequence):
     raise UserError(f'mixer is {mixer!r}; it must be a name, or a list of names')
   names = mixer.split(',') if isinstance(mixer, str) else list(mixer)
+  if not all(isinstance(name, str) for name in names):
+    raise UserError(f'mixer is {names!r:.80}; it must be a name, or a list of names')
   if not names:
     raise UserError('mixer is empty; it must have at least one name')
   wanted = {name: mixers.parameters(name) for name in dict.fromkeys(names)}

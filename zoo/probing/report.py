@@ -162,7 +162,9 @@ class _Parts:
       if isinstance(error, UserError) and name in self._CHECKS:
         raise
       self.errors[name] = error
-      logging.warning('%s is left out of the report: %s', name, _in_words(error))
+      own = not isinstance(error, UserError)  # then the traceback says where
+      said = _in_words(error)
+      logging.warning('%s is left out of the report: %s', name, said, exc_info=own)
       return None
 
 

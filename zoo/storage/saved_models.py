@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 from zoo.config.validation import Config, abstract_model, build_task
 from zoo.core import registry
-from zoo.core.errors import RunError, UserError, in_one_line, nearest
+from zoo.core.errors import RunError, UserError, in_one_line, nearest, shown
 from zoo.host.files import (
   UnreadableFile,
   gcs,
@@ -46,7 +46,6 @@ from zoo.storage.orbax_folders import (
   OPTIMIZER,
   array_name,
   load_arrays,
-  one_line,
   saved_arrays,
 )
 from zoo.storage.steps import (
@@ -60,6 +59,7 @@ from zoo.storage.steps import (
 # A task may allocate vectors of this length. A model with more features than this has
 # at least as many weights, and so that many numbers are saved.
 _MAX_FEATURES = 10**5
+_MOST_ARRAYS = 8  # that a message lists
 _MAX_REASON = 1000  # characters, since a name or a list in the config may be long
 # While a run deletes old steps: how often to try to read the newest step, and to list
 # the folder before it counts as empty.
@@ -231,12 +231,6 @@ def _abstract(
     graph, state = nnx.split(abstract_model(config))
   except UserError as error:
     raise UserError(f'{folder}: {in_one_line(error, _MAX_REASON)}') from None
-  except RunError:
-    raise
-  except Exception as error:  # a value of a type that no constructor expects
-    raise RunError(
-      f'{folder}: no model can be made from its config: {one_line(error)}'
-    ) from error
   return task, graph, _as_saved(folder, state, saved)
 
 
@@ -365,7 +359,7 @@ def check_same_arrays(
 
   def differing(one: Mapping[str, tuple], other: Mapping[str, tuple]) -> str:
     own = [f'{name} {shape}' for name, shape in one.items() if other.get(name) != shape]
-    return ', '.join(sorted(own)) or 'nothing else'
+    return shown(sorted(own), _MOST_ARRAYS) or 'nothing else'
 
   if shapes != wanted:
     raise UserError(

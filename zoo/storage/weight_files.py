@@ -43,6 +43,8 @@ def read(path: pathlib.Path) -> tuple[object, dict[str, np.ndarray]]:
 
   Raises UserError for a file of something else, RunError for a damaged one.
   """
+  if path.exists() and not path.is_file():  # a FIFO never ends
+    raise UserError(f'{path} is not a regular file')
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
       text = (file.metadata() or {}).get(_KEY)

@@ -38,7 +38,7 @@ def run_in(
   The folder is made if needed. It may be in a bucket, such as gs://bucket/paper. A
   block that SIGTERM stops ends without an error, so that what comes after it is
   reached. Raises KeyboardInterrupt after Ctrl-C; UserError, before anything is written,
-  for an `out` that cannot be a folder; RunError if it cannot be written.
+  for an `out` that cannot be a folder.
   """
   folder = workdir_path(out)
   try:
@@ -51,6 +51,13 @@ def run_in(
       yield folder, interruption
   except Stopped:
     interruption.raise_if_ctrl_c()
+
+
+@contextlib.contextmanager
+def writing(out: str | os.PathLike[str]) -> Iterator[None]:
+  """Raises RunError in place of an OSError of the block, which writes into `out`."""
+  try:
+    yield
   except OSError as error:
     raise RunError(
       f'{error.filename or out} cannot be written: {error.strerror or error}'

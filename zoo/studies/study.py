@@ -27,6 +27,7 @@ from zoo.studies.runner import (
   run_in,
   sections_of,
   write_report,
+  writing,
 )
 
 HOLDS, FAILS, MEASURED = 'holds', 'fails', 'measured'
@@ -166,7 +167,8 @@ def run(
   second on, and writes only their results and figures.
 
   Returns None after SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call
-  then resumes. Raises the errors of `run_in`, and of `zoo.training.sweep`.
+  then resumes. Raises the errors of `run_in`, of `zoo.training.sweep`, and of a
+  study's own `measure`; RunError if the folder cannot be written.
   """
   known = wanted if known is None else known
   about = about or About()
@@ -193,7 +195,8 @@ def run(
     results = [measured.get(one.name, Result(one)) for one in known]
     if part is None:
       data = [_as_json(one) for one in results]
-      write_report(folder, about.file, data, page(results, about))
+      with writing(out):
+        write_report(folder, about.file, data, page(results, about))
     return results
   return None
 
@@ -253,12 +256,13 @@ def _measure(study: Study, train: Trainer, out: pathlib.Path) -> Result:
     raise UserError(f'the measure of {study.name} returns no panel; it must draw one')
   names = dict.fromkeys([*study.expected, *found.numbers])
   numbers = {name: float(found.numbers[name]) for name in names}
-  folder.mkdir(parents=True, exist_ok=True)
-  plot = Plot(study.name, found.panels)
-  write_plot(plot, out)
   minutes = (time.monotonic() - start) / 60
+  plot = Plot(study.name, found.panels)
   result = {'numbers': numbers, 'minutes': minutes}
-  write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
+  with writing(out):
+    folder.mkdir(parents=True, exist_ok=True)
+    write_plot(plot, out)
+    write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
   return Result(study, numbers, minutes, plot)
 
 

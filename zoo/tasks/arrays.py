@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import math
 import pathlib
+import stat
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
+from numpy.lib import format as npy
 
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
@@ -31,6 +35,15 @@ from zoo.tasks.base import make_prompt, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 from zoo.tasks.gaussian_clusters import NearestMean, NearestShares, SoftmaxRegression
 
+# The headers of arrays by the version of their format; the third has no plain arrays.
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+# What reading a file raises that is of another kind, damaged or encrypted.
+_NO_ARRAYS = (
+  *(EOFError, KeyError, OverflowError, RuntimeError, TypeError, ValueError),
+  *(zipfile.BadZipFile, zlib.error),
+)
+# An array of more bytes may not be compressed to less than a hundredth.
+_UNPACKED, _MOST_TIMES = 2**28, 100
 _SCALES = 'nothing', 'features', 'features_and_labels'
 
 
@@ -220,11 +233,15 @@ def _read(path: str) -> _Table:
   file = pathlib.Path(path).expanduser()
   try:
     found = file.stat()
+    if not stat.S_ISREG(found.st_mode):  # a FIFO or a device may never end
+      raise UserError(f'path is {path!r}, which is not a regular file')
     return _read_once(file, found.st_mtime_ns, found.st_size)
   except OSError as error:
     reason = error.strerror or error
     raise UserError(f'path is {path!r}, which cannot be read: {reason}') from None
-  except (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
+  except UserError:
+    raise
+  except _NO_ARRAYS:
     raise UserError(
       f'path is {path!r}; it must be an .npz file with the arrays x and y, of numbers '
       'or texts'
@@ -234,8 +251,30 @@ def _read(path: str) -> _Table:
 @functools.lru_cache(maxsize=4)
 def _read_once(file: pathlib.Path, modified: int, length: int) -> _Table:
   content = file.read_bytes()
-  with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-    return _Table(arrays['x'], arrays['y'], hashlib.sha256(content).hexdigest())
+  sha256 = hashlib.sha256(content).hexdigest()
+  with zipfile.ZipFile(io.BytesIO(content)) as archive:
+    x, y = (_array(archive, name, file, len(content)) for name in ('x', 'y'))
+  return _Table(x, y, sha256)
+
+
+def _array(
+  archive: zipfile.ZipFile, name: str, file: pathlib.Path, length: int
+) -> np.ndarray:
+  """An array of an .npz file of so many bytes, whose header is checked first."""
+  entry = archive.getinfo(f'{name}.npy')
+  with archive.open(entry) as member:
+    version = npy.read_magic(member)
+    shape, _, dtype = _HEADERS[version](member)
+    is_whole = math.prod(shape) * dtype.itemsize == entry.file_size - member.tell()
+  if dtype.hasobject or not is_whole:
+    raise ValueError(f'{name} has objects, or not as many entries as its shape')
+  if entry.file_size > max(_UNPACKED, _MOST_TIMES * length):
+    raise UserError(
+      f'{name} of {str(file)!r} takes {entry.file_size / 1e9:.3g} GB, more than '
+      f'{_MOST_TIMES} times the file; write it by numpy.savez, without compression'
+    )
+  with archive.open(entry) as member:
+    return npy.read_array(member, allow_pickle=False)
 
 
 def _finite(path: str, name: str, array: np.ndarray) -> np.ndarray:

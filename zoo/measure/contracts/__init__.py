@@ -3,7 +3,7 @@
 docs/models_and_tasks.md says what a model and a task are.
 """
 
-from zoo.measure.contracts.checks import one_line as one_line
+from zoo.measure.contracts.checks import noted as noted
 from zoo.measure.contracts.models import check_before_training as check_before_training
 from zoo.measure.contracts.models import check_forms as check_forms
 from zoo.measure.contracts.models import check_model as check_model

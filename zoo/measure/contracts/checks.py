@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
-from zoo.core.errors import UserError, in_one_line, is_exhausted
+from zoo.core.errors import UserError
 from zoo.core.learning_rule import AnyArray
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
@@ -27,22 +27,18 @@ Facts = dict[str, Any]
 
 
 @contextlib.contextmanager
-def one_line(what: str) -> Iterator[None]:
-  """Turns errors inside the block into a UserError that says what failed.
+def noted(what: str) -> Iterator[None]:
+  """Adds a note to an error inside the block that says what failed.
 
-  That the memory is exhausted is no mistake of the user's code, and passes.
+  The error stays what it is, with its traceback into the user's code.
   """
   try:
     yield
   except UserError:
     raise
   except Exception as error:
-    if is_exhausted(error):
-      raise
-    # A call that needs the values of traced arrays.
-    action = 'compiling ' if isinstance(error, jax.errors.JAXTypeError) else ''
-    kind, text = type(error).__name__, in_one_line(error)
-    raise UserError(f'{action}{what} failed: {kind}: {text}') from error
+    error.add_note(f'{what} failed')
+    raise
 
 
 def label_shape(task: Task, *leading: int) -> tuple[int, ...]:
@@ -78,6 +74,7 @@ def check_form(what: str, array: object, shape: tuple[int, ...]) -> None:
 
 def check_arrays(name: str, task: Task, prompt: Prompt) -> None:
   """Raises UserError unless a batch of prompts, maybe abstract, fits its task."""
+  check_prompt(name, prompt)
   b, c, d = len(prompt.y_query), task.context_length, task.num_features
   parts = {
     'x': (prompt.x, (b, c, d)),
@@ -91,6 +88,14 @@ def check_arrays(name: str, task: Task, prompt: Prompt) -> None:
     check_floats(f'{part} of the prompts of {name}', array, shape)
 
 
+def check_prompt(name: str, prompt: object) -> None:
+  """Raises UserError unless a task gives prompts."""
+  if not isinstance(prompt, Prompt):
+    raise UserError(
+      f'{name}.sample() gives a {type(prompt).__name__}; it must be a zoo.Prompt'
+    )
+
+
 def check_finite(what: str, array: object) -> None:
   """Raises UserError unless all numbers of an array are finite."""
   assert isinstance(array, jax.Array | np.ndarray)
@@ -99,12 +104,12 @@ def check_finite(what: str, array: object) -> None:
 
 
 def called(what: str, predictor: Predictor, prompt: Prompt, task: Task) -> Array:
-  """The prediction, to be traced; UserError if it fails or has the wrong form.
+  """The prediction, to be traced; UserError if it has the wrong form.
 
   Also if the predictor changes its own variables, as dropout does.
   """
   before = _variables(predictor)
-  with one_line(what):
+  with noted(what):
     prediction = predictor(prompt)
   check_floats(what, prediction, label_shape(task, len(prompt.x_query)))
   after = _variables(predictor)
@@ -136,19 +141,19 @@ def facts_of(
   """Predictions by all methods, and of the first k examples for k in `lengths`.
 
   They are to be traced as one program. `call` is the name of the prediction in
-  messages. Raises UserError for a method that fails or has the wrong form.
+  messages. Raises UserError for a prediction of the wrong form.
   """
   b, c = prompt.x.shape[:2]
   call = f'{name}(prompt)' if call is None else call
   found: Facts = {'alone': called(call, predictor, prompt, task), 'after': {}}
   if predicts_all(predictor):
     what = f'{name}.predictions(prompt)'
-    with one_line(what):
+    with noted(what):
       found['everywhere'] = predictor.predictions(prompt)
     check_floats(what, found['everywhere'], label_shape(task, b, c + 1))
   for k in lengths:
     what = f'{call} of {k} examples'
-    with one_line(what):
+    with noted(what):
       fewer = predictor(prompt.prefix(k))
     check_floats(what, fewer, label_shape(task, b))
     found['after'][k] = fewer

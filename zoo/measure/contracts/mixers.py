@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from zoo.core.classes import from_zoo
 from zoo.core.errors import UserError
 from zoo.core.registry import mixers
-from zoo.measure.contracts.checks import check_close, check_form, one_line
+from zoo.measure.contracts.checks import check_close, check_form, noted
 from zoo.mixers.mixer import Mixer
 from zoo.models.transformer import Transformer
 from zoo.theory.trust import changed_weights
@@ -42,11 +42,11 @@ def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None
   @jax.jit
   def outputs(tokens: Array) -> dict[str, Array]:
     mixer = nnx.merge(graph, changed_weights(parameters), rest)
-    with one_line(f'{name}(tokens)'):
+    with noted(f'{name}(tokens)'):
       found = {'': mixer(tokens)}
-    with one_line(f'{name}.outputs_at(tokens, {_SOME})'):
+    with noted(f'{name}.outputs_at(tokens, {_SOME})'):
       found['some'] = mixer.outputs_at(tokens, _SOME)
-    with one_line(f'{name}.step(token, state)'):
+    with noted(f'{name}.step(token, state)'):
       if (steps := _steps(name, mixer, tokens)) is not None:
         found['steps'] = steps
     return found

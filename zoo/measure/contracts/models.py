@@ -24,7 +24,7 @@ from zoo.measure.contracts.checks import (
   check_close,
   check_facts,
   facts_of,
-  one_line,
+  noted,
 )
 from zoo.measure.contracts.mixers import check_mixers
 from zoo.measure.predict import check_predictor
@@ -62,7 +62,7 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   facts, run = _check_predictions(name, model, task, prompt, measure)
   _check_calls(name, facts)
   with jax.default_matmul_precision('highest'):
-    with one_line(f'the learning rule or exact form of {name}'):
+    with noted(f'the learning rule or exact form of {name}'):
       compare_rule(model)
     if isinstance(model, MayIgnoreOrder) and model.order_invariant:
       _check_order_invariant(name, facts, run, prompt)
@@ -83,7 +83,7 @@ def check_before_training(model: Predictor, task: Task) -> None:
 
 
 def _prompt(name: str, task: Task) -> Prompt:
-  with one_line(f'sampling prompts for {name}'):
+  with noted(f'sampling prompts for {name}'):
     return jax.device_get(task.sample(jax.random.key(0), NUM_PROMPTS))
 
 
@@ -98,7 +98,7 @@ def _check_predictions(
 
   `measure` finds them, by default `_facts`.
   """
-  with one_line(f'splitting {name}'):
+  with noted(f'splitting {name}'):
     static, parameters, rest = _split(model)
   program = compiled(measure or _facts, static)
 
@@ -155,12 +155,12 @@ def _facts(static: Any, given: _Given) -> Facts:
 def _more_facts(model: Any, constant: Prompt, static: Any, given: _Given) -> Facts:
   """The predictions of other calls of a model, and the gradient of its loss."""
   name, merged, prompt = type(model).__name__, _merge(static, given), given.prompt
-  with one_line(f'{name}(prompt)'):
+  with noted(f'{name}(prompt)'):
     found = {'again': merged(prompt), 'constant': merged(constant)}
-  with one_line(f'{name}(prompt) of three prompts'):
+  with noted(f'{name}(prompt) of three prompts'):
     found['part'] = merged(jax.tree.map(lambda array: array[2:5], prompt))
   if merged is not model:
-    with one_line(f'{name}(prompt)'):
+    with noted(f'{name}(prompt)'):
       found['object'] = model(prompt)
     found['slopes'] = _slopes(name, static, given)
   return found
@@ -176,7 +176,7 @@ def _slopes(name: str, static: Any, given: _Given) -> list[Array]:
     model: Any = nnx.merge(static, parameters, given.rest)
     return jnp.mean(task.loss(model(prompt), prompt.y_query))
 
-  with one_line(f'the gradient of {name}'):
+  with noted(f'the gradient of {name}'):
     return jax.tree.leaves(jax.grad(loss)(given.parameters))
 
 
@@ -208,7 +208,7 @@ def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
   The model may be abstract, since nothing is computed.
   """
   kind, name = type(task).__name__, type(model).__name__
-  with one_line(f'{kind}.sample(key, {NUM_PROMPTS})'):
+  with noted(f'{kind}.sample(key, {NUM_PROMPTS})'):
     key = jax.random.key(0)
     prompt = jax.eval_shape(lambda key: task.sample(key, NUM_PROMPTS), key)
     check_arrays(kind, task, prompt)
@@ -217,9 +217,8 @@ def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
   def predict(state: PyTree, prompt: Prompt) -> Array:
     return called(f'{name}(prompt)', nnx.merge(graph, state), prompt, task)
 
-  with one_line(f'{name}(prompt)'):
-    prediction = jax.eval_shape(predict, state, prompt)
-  with one_line(f'{kind}.loss'):
+  prediction = jax.eval_shape(predict, state, prompt)
+  with noted(f'{kind}.loss'):
     loss = jax.eval_shape(task.loss, prediction, prompt.y_query)
   if loss.shape != (NUM_PROMPTS,):
     raise UserError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +26,11 @@ from zoo.measure.contracts.checks import (
   check_facts,
   check_finite,
   check_form,
+  check_prompt,
   check_shape,
   facts_of,
   label_shape,
-  one_line,
+  noted,
 )
 from zoo.measure.curves import sample_losses, summarise
 from zoo.measure.predict import Programs
@@ -65,8 +67,7 @@ def check_task(task: Task) -> None:
   _check_values(name, task, prompt)
   _check_sampling(name, sample, prompt)
   _check_loss(name, task, prompt)
-  with one_line(f'{name}.baselines()'):
-    baselines = dict(task.baselines())
+  baselines = _by_name(f'{name}.baselines()', task.baselines)
   if MODEL in baselines:
     raise UserError(
       f'{name} has a baseline named {MODEL}, the name of the model in comparisons'
@@ -75,8 +76,7 @@ def check_task(task: Task) -> None:
     _check_baseline(f'the baseline {one} of {name}', baseline, prompt, task)
   if 'bayes' in baselines:
     _check_bayes(name, task, baselines)
-  with one_line(f'{name}.shifts()'):
-    shifts = dict(task.shifts())
+  shifts = _by_name(f'{name}.shifts()', task.shifts)
   for one, shifted in shifts.items():
     _check_shift(f'the shift {one} of {name}', shifted, task)
 
@@ -122,13 +122,18 @@ def _check_values(name: str, task: Task, prompt: Prompt) -> None:
 def _sample(
   name: str, task: Task, programs: Programs, key: Array, batch_size: int
 ) -> Prompt:
-  with one_line(f'{name}.sample(key, {batch_size})'):
+  with noted(f'{name}.sample(key, {batch_size})'):
     prompt = programs.sample(task, key, batch_size)
-  if not isinstance(prompt, Prompt):
-    raise UserError(
-      f'{name}.sample() gives a {type(prompt).__name__}; it must be a zoo.Prompt'
-    )
+  check_prompt(name, prompt)
   return jax.device_get(prompt)  # on the host, where slices are not compiled
+
+
+def _by_name(what: str, method: Callable[[], Any]) -> dict[str, Any]:
+  with noted(what):
+    found = method()
+  if not isinstance(found, Mapping):
+    raise UserError(f'{what} gives a {type(found).__name__}; it must be a dict by name')
+  return dict(found)
 
 
 def _check_sampling(
@@ -171,7 +176,7 @@ def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
       found['at 0'] = loss(jnp.zeros(2), jnp.array([0.0, 1.0]))
     return found
 
-  with one_line(f'{name}.loss'):
+  with noted(f'{name}.loss'):
     found = jax.device_get(facts(prompt.targets, prompt.y_query))
   check_form(f'{name}.loss', found['values'], (len(prompt.x),))
   check_form(f'the derivative of {name}.loss', found['slope'], shape)
@@ -194,7 +199,7 @@ def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) 
 
   def facts(prompt: Prompt) -> Facts:
     found = facts_of(what, baseline, prompt, task, lengths, what)
-    with one_line(what):
+    with noted(what):
       return found | {'again': baseline(prompt)}
 
   compiled = facts if isinstance(baseline, HostBaseline) else jax.jit(facts)
@@ -234,7 +239,9 @@ def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None
 
 def _check_shift(what: str, shifted: Task, task: Task) -> None:
   """Checks the form of a shift's prompts, without sampling them."""
-  with one_line(what):
+  if not isinstance(shifted, BaseTask):
+    raise UserError(f'{what} is a {type(shifted).__name__}; it must be a task')
+  with noted(what):
     prompt = jax.eval_shape(lambda key: shifted.sample(key, 2), jax.random.key(0))
   check_shape(f'x_query of {what}', prompt.x_query, (2, task.num_features))
   check_shape(f'y_query of {what}', prompt.y_query, label_shape(task, 2))

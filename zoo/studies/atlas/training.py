@@ -15,7 +15,7 @@ from zoo.storage.workdir import locked
 from zoo.studies.atlas import measure, report
 from zoo.studies.atlas.cells import CellRun, Settings
 from zoo.studies.atlas.results import Cell, Row, Scale, from_csv, scale_of, to_csv
-from zoo.studies.runner import each, run_in
+from zoo.studies.runner import each, run_in, writing
 
 _ROWS = 'rows.csv'  # in the folder of a cell
 
@@ -41,11 +41,11 @@ def run(
   every fourth cell, from the second on, and writes no report; processes that share only
   the folder may have different parts. `command` is the command that trains this grid,
   for the report. Returns None after SIGTERM; the same call then resumes. Raises
-  UserError for a folder of other settings, and the errors of `run_in`.
+  UserError for a folder of other settings, and the errors of `run_in` and `writing`.
   """
   cells = grid.cells if part is None else part.of(grid.cells)
   names = {cell.name: cell for cell in cells}
-  with run_in(out) as (whole, interruption):
+  with writing(out), run_in(out) as (whole, interruption):
     for done, (name, cell) in enumerate(each('cell', names, interruption), start=1):
       folder, settings = whole / 'cells' / name, grid.settings(cell)
       folder.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from zoo.studies.runner import (
   run_in,
   sections_of,
   write_report,
+  writing,
 )
 
 OBJECTIVES = 'sampled', 'exact'
@@ -69,7 +70,7 @@ def reproduce(
   check_name('objective', objective, OBJECTIVES)
   figure_6 = None if llm_run is None else read_figure_6(llm_run)
 
-  with run_in(out) as (folder, interruption):
+  with writing(out), run_in(out) as (folder, interruption):
     start = time.monotonic()
     train = Trainer(folder / 'runs' / objective, get_config)
     points = [point for figure in wanted.values() for point in figure.points]
