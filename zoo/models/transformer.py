@@ -128,9 +128,9 @@ class Transformer(TokenModel):
     )
     if tokens == 'shifted' and not causal:
       raise UserError(
-        "causal is False and tokens is 'shifted'; the last token, which no token sees "
-        "then, has the label y_C beside the query: use tokens = 'joint', where each "
-        'label is beside its own features'
+        "causal is False and tokens is 'shifted'; the last token, which no other token "
+        "sees then, holds the label y_C beside the query: use tokens = 'joint', where "
+        'each label is beside its own features'
       )
     self.context_length = check_count('context_length', context_length, minimum=0)
     self.remat, self.num_loops = remat, num_loops
