@@ -127,7 +127,8 @@ def unknown_field(argv: Sequence[str]) -> UserError | None:
   except AttributeError as error:
     if not _in_flags(error):
       raise
-    return UserError(f'the config file {files[-1]} defines no get_config()')
+    path = files[-1].partition(':')[0]
+    return UserError(f'the config file {path} defines no get_config()')
   if not isinstance(config, ConfigDict):
     return None
   known = [f'config.{field}' for field in flatten_dict(config.to_dict(), True, sep='.')]

@@ -10,7 +10,6 @@ from zoo.config.schema import CLASSES, Config
 from zoo.core import registry
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
-from zoo.measure import contracts
 
 
 def build_task(config: Config) -> Task:
