@@ -39,6 +39,8 @@ _HIDDEN = 32  # hidden features of the network
 class InitialGuess(nnx.Module):
   """The guess `[…, k]` of the labels of features `[…, d]`; one of GUESSES."""
 
+  roles = {'*': 'vector'}  # decay would pull the guess to 0
+
   def __init__(
     self,
     kind: str,

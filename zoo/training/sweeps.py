@@ -151,7 +151,7 @@ def at_point(config: Config, point: Point) -> Config:
 
 def _with_fields(config: Config, point: Point) -> Config:
   config = copy.deepcopy(config)
-  known = flatten_dict(config.to_dict(), sep='.')
+  known = flatten_dict(config.to_dict(), keep_empty_nodes=True, sep='.')
   for field, value in point.items():
     section, _, leaf = field.rpartition('.')
     # Of the options of mixers those that are set are known, and the mixers check all.
