@@ -125,6 +125,24 @@ def test_schedule_free_is_the_papers():
     np.testing.assert_allclose(trained[t], 0.2 * z + 0.8 * x, rtol=1e-4)
 
 
+def test_schedule_free_weighs_by_the_rate_of_each_step():
+  """The same with a warm-up: x_t counts z_i by γ_i² / Σ γ², with γ_1 = 0 here."""
+  config = _config('schedule_free', learning_rate=0.1, beta1=0.8, warmup_steps=4)
+  gradients = [*GRADIENTS, *GRADIENTS]
+  means, trained = weights_after(config, gradients)
+  x = z = np.array([1.0, -2.0])
+  v, total = np.zeros(2), 0.0
+  for t, g in enumerate(gradients, start=1):
+    rate = 0.1 * min(1, (t - 1) / 4)
+    v = 0.999 * v + 0.001 * g * g
+    z = z - rate * g / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    total += rate**2
+    c = rate**2 / total if total else 0.0
+    x = (1 - c) * x + c * z
+    np.testing.assert_allclose(means[t - 1], x, rtol=1e-4)
+    np.testing.assert_allclose(trained[t], 0.2 * z + 0.8 * x, rtol=1e-4)
+
+
 def _moved(name, roles, **changes):
   """Which weights a step without a gradient moves, by path."""
   config = _config(name, learning_rate=0.1, weight_decay=0.5, **changes)

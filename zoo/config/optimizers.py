@@ -95,8 +95,9 @@ def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, s
     optax.scale_by_learning_rate(rate),
     scaled,
   )
+  # In optax 0.2.8 the weights of the average count steps from 1, and the base from 0.
   return _averaged(
-    optax.contrib.schedule_free(base, rate, beta1),
+    optax.contrib.schedule_free(base, lambda step: rate(step - 1), beta1),
     lambda _, state, trained, __: optax.contrib.schedule_free_eval_params(
       state, trained
     ),
