@@ -39,6 +39,10 @@ _MISTAKES = {
     "must be 'query' for 'transformer'",
     "tokens are 'joint'",
   ),
+  f'{_SMOKE} --config.optimizer.name=adamw --config.optimizer.decay=w_x,all': (
+    "config.optimizer.decay has 'w_x', which matches no weight",
+    'the nearest are w_',
+  ),
   f'{_MAIN} --workdir=a\0b': 'zero byte',
   f'{_MAIN} --workdir=taken/x': 'cannot be written',
   f'{_MAIN} --workdir=.': 'is not empty',
