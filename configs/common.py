@@ -68,6 +68,12 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   optimizer.beta2 = placeholder(float)  # [0, 1), for squared gradients; None: optax's
   # ≥ 0, times the learning rate; not for adam and sgd; None: optax's default.
   optimizer.weight_decay = placeholder(float)
+  # The weights that decay, joined by commas: the roles hidden, embedding and vector, or
+  # all, or patterns of paths such as */norm; docs/parameters.md has the roles.
+  optimizer.decay = 'hidden'
+  # Factors of the learning rate by patterns of paths, {'layers/*/value': 10.0}; 0
+  # freezes.
+  optimizer.scales = ConfigDict()
   optimizer.schedule = 'cosine'  # constant, cosine, linear, or wsd: a decay at the end
   optimizer.warmup_steps = 0  # ≥ 0, of a linear warm-up from 0
   # The warm-up as a share of train.num_steps, 0 to 1, in place of warmup_steps.

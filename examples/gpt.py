@@ -19,6 +19,9 @@ class GPT(nnx.Module):
   added to its input (Garg et al., arXiv 2208.01066, with learned positions).
   """
 
+  # What weight decay and Muon leave alone, besides vectors.
+  roles = {'read_*': 'embedding', 'positions': 'embedding', 'head': 'embedding'}
+
   def __init__(
     self,
     num_features: int,

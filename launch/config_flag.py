@@ -19,6 +19,11 @@ from zoo.core.errors import UserError, nearest
 from zoo.host.files import user_path
 
 FLAGS = flags.FLAGS
+# Fields whose value is a dictionary, with an example; others like them are sections.
+_DICTIONARIES = {
+  'model.mixer_options': "{'state_size': 32}",
+  'optimizer.scales': "{'layers/*/value': 10.0}",
+}
 # The flag belongs to the module that calls `define`.
 flags.disclaim_key_flags()
 
@@ -59,7 +64,7 @@ def get(flag: flags.FlagHolder[ConfigDict]) -> Any:
   """The config that the flag names; which fields it has depends on the command.
 
   Raises UserError if the flag is missing, if its file returns something else, or if a
-  flag replaces a whole section, but for `model.mixer_options`.
+  flag replaces a whole section.
   """
   if not flag.present:
     raise UserError(f'--{flag.name} is missing; try --{flag.name}=configs/yq_lsa.py')
@@ -70,7 +75,7 @@ def get(flag: flags.FlagHolder[ConfigDict]) -> Any:
       f'get_config() of {path} returned {config!r}; it must return a ConfigDict'
     )
   for field, value in config_flags.get_override_values(FLAGS[flag.name]).items():
-    if isinstance(value, ConfigDict) and field != 'model.mixer_options':
+    if isinstance(value, ConfigDict) and field not in _DICTIONARIES:
       raise UserError(
         f'--config.{field} is a section; set its fields one by one, such as '
         f'--config.{field}.FIELD=VALUE'
@@ -136,11 +141,11 @@ def unknown_field(argv: Sequence[str]) -> UserError | None:
     match = re.match(r'--?(?:no)?(config\.[^=]*)', argument)
     if match is None or any(f'{one}.'.startswith(f'{match[1]}.') for one in known):
       continue
-    if match[1].startswith('config.model.mixer_options.'):
-      return UserError(
-        f'unknown field {match[1]!r}; options are given as a dictionary, '
-        '--config.model.mixer_options="{\'state_size\': 32}"'
-      )
+    for field, example in _DICTIONARIES.items():
+      if match[1].startswith(f'config.{field}.'):
+        return UserError(
+          f'unknown field {match[1]!r}; give a dictionary, --config.{field}="{example}"'
+        )
     return _unknown(match[1], known)
   return None
 

@@ -34,7 +34,7 @@ class Memory(Storage):
 class Handler(server.RequestHandler):
   """Answers one request at a time, unless it is to fail."""
 
-  faults = {'share': 0.0, 'status': 503}  # noqa: RUF012
+  faults = {'share': 0.0, 'status': 503}
   one_at_a_time = threading.Lock()
 
   def _answer(self, method):

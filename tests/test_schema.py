@@ -32,9 +32,9 @@ def _fields():
 
 FIELDS = dict(_fields())
 
-# What they may hold depends on a registry or on a disk.
+# What they may hold depends on a registry, on a disk or on the model.
 _ELSEWHERE = 'transformer.mixer', 'mixture.parts', 'train.init_from', 'arrays.path'
-_ELSEWHERE += ('arrays.sha256',)
+_ELSEWHERE += 'arrays.sha256', 'optimizer.decay'
 
 
 def _allowed_and_refused(kind: values.Kind) -> tuple[list[object], list[object]]:

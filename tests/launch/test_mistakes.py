@@ -52,6 +52,10 @@ _MISTAKES = {
     'training needs about',
     'GiB are for weights',
   ),
+  f'{_SMOKE} --config.optimizer.name=adamw --config.optimizer.decay=w_x,all': (
+    "config.optimizer.decay has 'w_x', which matches no weight",
+    'the nearest are w_',
+  ),
   f'{_MAIN} --workdir=a\0b': 'zero byte',
   f'{_MAIN} --workdir=new/{"a" * 256}/x': ('aaa… has 256 bytes', 'at most 255'),
   f'main --config={"a" * 300}.py': 'aaa… has 303 bytes',

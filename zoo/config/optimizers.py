@@ -1,8 +1,10 @@
 """Builds the optax optimizer that a config names."""
 
+import difflib
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +14,20 @@ from jaxtyping import PyTree
 
 from zoo.core.errors import UserError
 from zoo.core.registry import Registry
+from zoo.core.roles import ROLES, matches
 
 if TYPE_CHECKING:  # it imports this module
   from zoo.config.schema import Optimizer as OptimizerConfig
 else:
   from ml_collections import ConfigDict as OptimizerConfig
 
+# From a tree of weights to one of truth values, as the masks of optax.
+Mask: TypeAlias = Callable[[PyTree], PyTree]
+
 # Functions from the learning rate, itself one of the step, to an optimizer of optax; by
-# name they take those of `OPTIONS` that they use.
+# name they take those of `OPTIONS` that they use, and the masks `decayed`, of the
+# weights that decay, and `hidden`, of those with this role. One that averages weights
+# takes `scaled` and applies it before; from others the updates are scaled.
 optimizers = Registry('optimizer', of_functions=True)
 SCHEDULES = ('constant', 'cosine', 'linear', 'wsd')
 OPTIONS = 'beta1', 'beta2', 'weight_decay'  # fields that only some optimizers take
@@ -39,13 +47,13 @@ def _adam(rate, beta1=0.9, beta2=0.999):
 
 
 @optimizers.register('adamw')
-def _adamw(rate, beta1=0.9, beta2=0.999, weight_decay=1e-4):
-  return optax.adamw(rate, beta1, beta2, weight_decay=weight_decay)
+def _adamw(rate, beta1=0.9, beta2=0.999, weight_decay=1e-4, *, decayed):
+  return optax.adamw(rate, beta1, beta2, weight_decay=weight_decay, mask=decayed)
 
 
 @optimizers.register('lion')
-def _lion(rate, beta1=0.9, beta2=0.99, weight_decay=1e-3):
-  return optax.lion(rate, beta1, beta2, weight_decay=weight_decay)
+def _lion(rate, beta1=0.9, beta2=0.99, weight_decay=1e-3, *, decayed):
+  return optax.lion(rate, beta1, beta2, weight_decay=weight_decay, mask=decayed)
 
 
 @optimizers.register('sgd')
@@ -54,36 +62,42 @@ def _sgd(rate, beta1=None):
 
 
 @optimizers.register('muon')
-def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0):
-  """Muon for matrices, NAdamW for vectors and numbers.
+def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0, *, decayed, hidden):
+  """Muon for the matrices of hidden layers, NAdam for all other weights.
 
   An update has the size of Adam's (Liu et al., arXiv 2502.16982, eq. 4), so that both
   take the same learning rate.
   """
   matrix = optax.contrib.MuonDimensionNumbers(-2, -1)
-  return optax.contrib.muon(
+  muon = optax.contrib.muon(
     rate,
     beta=beta1,
-    weight_decay=weight_decay,
     adam_b2=beta2,
-    adam_weight_decay=weight_decay,
     consistent_rms=0.2,
     muon_weight_dimension_numbers=lambda params: jax.tree.map(
-      lambda leaf: matrix if leaf.ndim > 1 else None, params
+      lambda is_hidden, leaf: matrix if is_hidden and leaf.ndim > 1 else None,
+      *(hidden(params), params),
     ),
   )
+  if weight_decay == 0:
+    return muon
+  # The mask that optax has is for the weights of Muon alone.
+  decay = optax.add_decayed_weights(lambda step: -weight_decay * rate(step), decayed)
+  return optax.chain(muon, decay)
 
 
 @optimizers.register('schedule_free')
-def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0):
+def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, scaled):
   """AdamW without a schedule, whose model is an average (arXiv 2405.15682)."""
   base = optax.chain(
     optax.scale_by_rms(beta2, eps=1e-8, eps_in_sqrt=False, bias_correction=True),
-    optax.add_decayed_weights(weight_decay),
+    optax.add_decayed_weights(weight_decay, decayed),
     optax.scale_by_learning_rate(rate),
+    scaled,
   )
+  # In optax 0.2.8 the weights of the average count steps from 1, and the base from 0.
   return _averaged(
-    optax.contrib.schedule_free(base, rate, beta1),
+    optax.contrib.schedule_free(base, lambda step: rate(step - 1), beta1),
     lambda _, state, trained, __: optax.contrib.schedule_free_eval_params(
       state, trained
     ),
@@ -126,6 +140,11 @@ def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None
         f'config.optimizer.{option} is {given:g}; {name!r} takes '
         f'{", ".join(own) or "none of these options"}'
       )
+  if config.decay != 'hidden' and 'decayed' not in takes:
+    raise UserError(
+      f"config.optimizer.decay is {config.decay!r}; it must be 'hidden', the default, "
+      f'for {name!r}, which takes no choice of the weights that decay'
+    )
   if name == 'schedule_free' and config.schedule != 'constant':
     raise UserError(
       f"config.optimizer.schedule is {config.schedule!r}; it must be 'constant' for "
@@ -148,36 +167,141 @@ def build_optimizer(
   num_steps: int | jax.Array,
   in_shape: bool = False,
   learning_rate: float | jax.Array | None = None,
+  roles: Mapping[str, str] | None = None,
 ) -> optax.GradientTransformation:
   """The optimizer of a section `optimizer`, with its schedule and, if asked, clipping.
 
   Options that are None have the defaults of optax. `in_shape` keeps the arrays in
   shape, so that they can be sharded along any axis. A `learning_rate`, which may be
   traced, replaces that of the config. With the schedule `wsd` and a fixed number of
-  warm-up steps, `num_steps` may be a traced float.
+  warm-up steps, `num_steps` may be a traced float. `roles` are those of a model's
+  weights, from `zoo.core.roles.parameter_roles`; None: all are hidden.
   """
   given = {option: getattr(config, option) for option in OPTIONS}
   given = {option: value for option, value in given.items() if value is not None}
+  roles, scales = roles or {}, _scales(config)
+  parts = config.decay.split(',')
+  groups = {
+    'decayed': _by_path(lambda path: _decays(path, roles.get(path, 'hidden'), parts)),
+    'hidden': _by_path(lambda path: roles.get(path, 'hidden') == 'hidden'),
+    'scaled': _scaled(scales),
+  }
   make = optimizers.get(config.name)
+  takes = inspect.signature(make).parameters
+  given |= {name: one for name, one in groups.items() if name in takes}
   optimizer = make(build_schedule(config, num_steps, learning_rate), **given)
+  if scales and 'scaled' not in takes:
+    optimizer = optax.chain(optimizer, groups['scaled'])
   if config.clip_norm is not None:
     clip = optax.clip_by_global_norm(config.clip_norm)
     optimizer = optax.chain(clip, optimizer)
   if config.ema_decay is not None:
     optimizer = _with_ema(optimizer, config.ema_decay)
-  if config.name not in _ELEMENTWISE:
+  if 0 in scales.values():
+    optimizer = _without_frozen(optimizer, scales)
+  elementwise = config.name in _ELEMENTWISE
+  hides = not elementwise or 0 in scales.values()
+
+  def init(params: Any) -> Any:
     # Masks of optax hide some arrays, which variables of NNX cannot do without.
-    return optax.GradientTransformation(
-      lambda params: optimizer.init(nnx.as_pure(params)), optimizer.update
-    )
-  if in_shape:
-    return optimizer
+    return optimizer.init(nnx.as_pure(params) if hides else params)
+
+  if in_shape or not elementwise:
+    return optax.GradientTransformation(init, optimizer.update)
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
     flat = optimizer.update(flattened(updates), flattened(state), flattened(params))
     return with_shapes_of((updates, state), flat)
 
-  return optax.GradientTransformation(optimizer.init, update)
+  return optax.GradientTransformation(init, update)
+
+
+def trained_weights(state: PyTree, weights: PyTree) -> PyTree:
+  """The weights at which gradients are taken, if the model `averages` them.
+
+  `state` is that of the optimizer, and `weights` are those of the model.
+  """
+  return jax.tree.map(
+    lambda trained, own: own if isinstance(trained, optax.MaskedNode) else trained,
+    *(optax.tree.get(state, 'trained'), weights),
+    is_leaf=lambda one: isinstance(one, optax.MaskedNode),  # a frozen weight
+  )
+
+
+def check_groups(config: OptimizerConfig, roles: Mapping[str, str]) -> None:
+  """Raises UserError for a pattern that matches no path of a model's weights.
+
+  `roles` are those of `zoo.core.roles.parameter_roles`.
+  """
+  scales = _scales(config)
+  patterns = [('scales', pattern) for pattern in scales]
+  patterns += [
+    ('decay', part) for part in config.decay.split(',') if part not in _GROUPS
+  ]
+  for field, pattern in patterns:
+    if not any(matches(path, pattern) for path in roles):
+      near = difflib.get_close_matches(pattern, roles, n=3, cutoff=0.0)
+      raise UserError(
+        f'config.optimizer.{field} has {pattern!r}, which matches no weight of the '
+        f'model; the nearest are {", ".join(near)}'
+      )
+  if scales and all(_factor(path, scales) == 0 for path in roles):
+    raise UserError(
+      'config.optimizer.scales freezes every weight of the model; one at least must '
+      'be left to train'
+    )
+
+
+_GROUPS = *ROLES, 'all'  # what `decay` may name besides patterns of paths
+
+
+def _decays(path: str, role: str, parts: list[str]) -> bool:
+  """Whether the parts of the field `decay` name a weight."""
+  patterns = [part for part in parts if part not in _GROUPS]
+  return not {role, 'all'}.isdisjoint(parts) or any(
+    matches(path, pattern) for pattern in patterns
+  )
+
+
+def _scales(config: OptimizerConfig) -> dict[str, float]:
+  """The field `scales`; empty if it is None."""
+  given = config.scales or {}
+  return {pattern: float(given[pattern]) for pattern in given}
+
+
+def _factor(path: str, scales: Mapping[str, float]) -> float:
+  """The factor of the learning rate of a weight: the product of all that match."""
+  own = (factor for pattern, factor in scales.items() if matches(path, pattern))
+  return math.prod(own, start=1.0)
+
+
+def _by_path(function: Callable[[str], Any]) -> Mask:
+  """A function from a tree of weights to the values of `function` at their paths."""
+
+  def of_path(path: tuple, _: Any) -> Any:
+    # Below a path a variable of NNX has its value.
+    keys = (str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))
+    return function('/'.join(keys))
+
+  return lambda tree: jax.tree_util.tree_map_with_path(of_path, tree)
+
+
+def _scaled(scales: Mapping[str, float]) -> optax.GradientTransformation:
+  """Multiplies the update of each weight by its factor."""
+  if not scales:
+    return optax.identity()
+  factors = _by_path(lambda path: _factor(path, scales))
+  return optax.stateless(
+    lambda updates, _: jax.tree.map(jnp.multiply, updates, factors(updates))
+  )
+
+
+def _without_frozen(
+  optimizer: optax.GradientTransformation, scales: Mapping[str, float]
+) -> optax.GradientTransformation:
+  """The optimizer of the weights whose factor is not 0; the others do not move."""
+  labels = _by_path(lambda path: 'moves' if _factor(path, scales) else 'frozen')
+  return optax.partition({'moves': optimizer, 'frozen': optax.set_to_zero()}, labels)
 
 
 def _with_ema(

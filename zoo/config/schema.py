@@ -24,7 +24,7 @@ from ml_collections.config_dict import placeholder
 from zoo.config.curricula import GROWING, curricula
 from zoo.config.optimizers import SCHEDULES, optimizers
 from zoo.core import registry, values
-from zoo.core.errors import UserError, check_count, check_name
+from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.registry import check_registered
 from zoo.core.values import choice, number, size, static, truth
 
@@ -37,6 +37,26 @@ def _check_path(name: str, given: object) -> object:
 
 def _check_axis(name: str, given: object) -> object:
   return given if given == -1 else check_count(f'{name} (-1 for all left)', given)
+
+
+def _check_decay(name: str, given: object) -> object:
+  if not isinstance(given, str) or not all(given.split(',')):
+    raise UserError(
+      f"{name} is {given!r}; it must be 'hidden', 'all', or other roles or patterns of "
+      'paths, joined by commas'
+    )
+  return given
+
+
+def _check_scales(name: str, given: object) -> object:
+  if not isinstance(given, Mapping):
+    raise UserError(
+      f'{name} is {given!r}; it must have factors by pattern, such as '
+      "{'layers/*/value': 10.0}"
+    )
+  for pattern, factor in given.items():
+    check_number(f'{name}[{pattern!r}]', factor, minimum=0.0)
+  return given
 
 
 _ALMOST_ONE = 1 - 1e-6
@@ -111,6 +131,23 @@ class Optimizer:
     minimum=0.0,
     about='Times the learning rate, the share of each weight that a step takes away; '
     'None: the default of optax. `adam` and `sgd` have none.',
+  )
+  decay: str = static(
+    default='hidden',
+    check=_check_decay,
+    holds=str,
+    allowed='roles, all, or patterns of paths',
+    about='The weights that decay, joined by commas: roles (`hidden`, `embedding`, '
+    '`vector`), `all`, and patterns of paths, such as `*/norm`.',
+  )
+  scales: Mapping[str, float] | None = static(
+    default=None,
+    check=_check_scales,
+    holds=dict,
+    allowed='factors ≥ 0 by pattern',
+    about='Factors of the learning rate by patterns of paths, such as '
+    "`{'layers/*/value': 10.0}`; they are multiplied where several match, and 0 "
+    'freezes.',
   )
   schedule: str = choice(
     SCHEDULES,
@@ -441,7 +478,7 @@ def check_fields(config: Config) -> None:
       f'the config is a {type(config).__name__}; it must be a ConfigDict, such as '
       "configs.get_config('yq_lsa')"
     )
-  given, known = flatten_dict(config.to_dict(), sep='.'), fields()
+  given, known = _flat(config), fields()
   for name in CLASSES:
     if f'{name}.name' not in given:
       raise UserError(f"the config has no field '{name}.name'; it is needed")
@@ -453,6 +490,15 @@ def check_fields(config: Config) -> None:
       kind.check(f'config.{name}', content)
 
 
+def _flat(config: Config) -> dict[str, Any]:
+  """The fields by name, of which one may hold a dictionary."""
+  return flatten_dict(
+    config.to_dict(),
+    is_leaf=lambda path, _: path == ('optimizer', 'scales'),
+    sep='.',
+  )
+
+
 def complete(config: Config) -> Config:
   """The config with the defaults of the fields that it lacks, but for arguments.
 
@@ -461,7 +507,7 @@ def complete(config: Config) -> Config:
   as `check_fields` does.
   """
   check_fields(config)
-  given = flatten_dict(config.to_dict(), sep='.')
+  given = _flat(config)
   lacking = {
     name: default for name, (default, _) in fields().items() if name not in given
   } | _found(config)

@@ -12,7 +12,12 @@ from zoo.config.building import abstract_model as abstract_model
 from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
 from zoo.config.curricula import check_curriculum
-from zoo.config.optimizers import build_optimizer, check_optimizer, optimizers
+from zoo.config.optimizers import (
+  build_optimizer,
+  check_groups,
+  check_optimizer,
+  optimizers,
+)
 from zoo.config.schema import Config as Config
 from zoo.config.schema import Section as Section
 from zoo.config.schema import check_fields as check_fields
@@ -22,6 +27,7 @@ from zoo.config.schema import to_json as to_json
 from zoo.core.classes import from_zoo
 from zoo.core.errors import UserError
 from zoo.core.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
+from zoo.core.roles import parameter_roles
 from zoo.measure import contracts
 from zoo.models import TokenModel
 from zoo.tasks.linear_regression import require_covered
@@ -66,7 +72,9 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
       f'held-out prompts, since no exact risk of {config.model.name!r} is known'
     )
   contracts.check_forms(abstract, task)
-  _check_own_optimizer(config, abstract)
+  roles = parameter_roles(abstract)
+  check_groups(config.optimizer, roles)
+  _check_own_optimizer(config, abstract, roles)
   # These checks compute, so they are left out for devices that need not exist.
   if num_devices is None and not theory.is_ours(task):
     contracts.check_sampled(task, batch_size=min(512, config.train.batch_size))
@@ -75,14 +83,14 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
     contracts.check_before_training(made, task)
 
 
-def _check_own_optimizer(config: Config, model: Model) -> None:
+def _check_own_optimizer(config: Config, model: Model, roles: dict[str, str]) -> None:
   """Raises UserError for a user's optimizer that cannot update the abstract model."""
   name = config.optimizer.name
   if from_zoo(optimizers.get(name)):
     return
 
   def update(weights: PyTree) -> PyTree:
-    optimizer = build_optimizer(config.optimizer, config.train.num_steps)
+    optimizer = build_optimizer(config.optimizer, config.train.num_steps, roles=roles)
     return optimizer.update(weights, optimizer.init(weights), weights)
 
   with contracts.noted(f'the optimizer {name!r}'):

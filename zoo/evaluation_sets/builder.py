@@ -34,9 +34,9 @@ except ModuleNotFoundError as error:
 class IclLinearRegression(tfds.core.GeneratorBasedBuilder):
   """Prompts of linear regression, each with its own weight vector."""
 
-  RELEASE_NOTES = {VERSION: 'The first sets.'}  # noqa: RUF012
+  RELEASE_NOTES = {VERSION: 'The first sets.'}
   VERSION = tfds.core.Version(VERSION)
-  BUILDER_CONFIGS = [  # noqa: RUF012
+  BUILDER_CONFIGS = [
     tfds.core.BuilderConfig(name=spec.name, description=spec.description)
     for spec in SPECS
   ]

@@ -52,6 +52,9 @@ class Hyena(Mixer):
   sines, other frequencies, and no bias of the filters.
   """
 
+  # The network reads positions, and the filters do not depend on the tokens.
+  roles = {'network': 'embedding', 'filters': 'embedding', 'skips': 'vector'}
+
   def __init__(self, site: Site, horizon: Horizon = 128.0, *, rngs: nnx.Rngs):
     width, init = site.width, site.init
     self.width, self.horizon = width, horizon

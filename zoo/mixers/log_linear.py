@@ -61,6 +61,8 @@ class LogLinear(Mamba2Block):
   with the matrix of all pairs.
   """
 
+  roles = {'level_scale': 'vector'}
+
   def __init__(
     self,
     site: Site,

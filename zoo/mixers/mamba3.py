@@ -60,6 +60,8 @@ class Mamba3(LinearState):
   128 features of B and C.
   """
 
+  roles = {'key_bias': 'vector', 'query_bias': 'vector'}
+
   def __init__(self, site: Site, state_size: TurningSize = 64, *, rngs: nnx.Rngs):
     width, num_heads, init = site.width, site.num_heads, site.init
     inner, self.num_angles = 2 * width, state_size // 4

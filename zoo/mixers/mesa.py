@@ -27,6 +27,8 @@ class Mesa(HeadState):
   The mesa layer of arXiv 2309.05858 has no decay, norm or convolution.
   """
 
+  roles = {'ridge': 'vector'}
+
   def __init__(self, site: Site, *, rngs: nnx.Rngs):
     super().__init__(site, convolved=('query', 'key'), rngs=rngs)
     num_heads, size = site.num_heads, site.head_size

@@ -85,7 +85,8 @@ class Mixer(nnx.Module):
   with heads raise UserError unless these share the width evenly.
 
   It may define `outputs_at`, where some outputs cost less than all; `attention`; and
-  `initial_state` with `step`, if it can take tokens one by one.
+  `initial_state` with `step`, if it can take tokens one by one. It may say the `roles`
+  of its weights (zoo/core/roles.py).
   """
 
   causal: bool = True
@@ -125,6 +126,8 @@ class Linear(nnx.Linear):
   With more axes XLA:CPU copies a transpose of the outputs' gradient to compute the
   kernel's gradient, which doubles the time of the backward pass.
   """
+
+  roles = {'kernel': 'hidden'}  # with one input or output, too
 
   def __call__(
     self, inputs: Array, out_sharding: NamedSharding | P | None = None

@@ -18,6 +18,8 @@ class ShortConvolution(nnx.Module):
   x is 0 before the first token, as in H3 (arXiv 2212.14052) and Mamba (2312.00752).
   """
 
+  roles = {'kernel': 'vector'}
+
   def __init__(self, channels: int, *, rngs: nnx.Rngs):
     # From N(0, 1/4) whatever the scale of a model's projections, so that the outputs
     # have the scale of the inputs.

@@ -135,6 +135,8 @@ class Mamba(_Channels):
   N(0, 1/rank) or `init_scale`; the authors' is uniform, whatever the other scales.
   """
 
+  roles = {'log_a': 'vector'}
+
   def __init__(self, site: Site, state_size: StateSize = 16, *, rngs: nnx.Rngs):
     super().__init__(site, state_size, rngs=rngs)
     log_a = jnp.log(jnp.arange(1.0, state_size + 1))
@@ -206,6 +208,14 @@ class S4D(Mixer):
   authors train A and Δ at a lower rate and without weight decay. The tokens are
   convolved with 2 Re(C Ā^t B̄). There are no heads: `num_heads` has no effect.
   """
+
+  # The numbers of each channel alone, A and C.
+  roles = {
+    'log_real': 'vector',
+    'frequency': 'vector',
+    'read_real': 'vector',
+    'read_imaginary': 'vector',
+  }
 
   def __init__(self, site: Site, state_size: EvenSize = 64, *, rngs: nnx.Rngs):
     """Raises UserError unless `state_size`, N in the paper, is even."""

@@ -71,6 +71,14 @@ class TTT(Mixer):
   convolutions of the Mamba block, which are not in the equations.
   """
 
+  # The initial weights of a head are a matrix, which keys and queries go through.
+  roles = {
+    'weights': 'hidden',
+    'bias': 'vector',
+    'norm_scale': 'vector',
+    'norm_bias': 'vector',
+  }
+
   def __init__(
     self, site: Site, mini_batch_size: MiniBatchSize = 16, *, rngs: nnx.Rngs
   ):

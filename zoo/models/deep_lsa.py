@@ -49,6 +49,7 @@ class DeepLSA(TokenModel):
   """
 
   order_invariant = True
+  roles = {'read_out': 'embedding'}
 
   def __init__(
     self,
@@ -164,6 +165,8 @@ class SparseLayer(nnx.Module):
 
   Parameters: `a`, and except in `sparse` `b`, both `[h, d, d]`, or `[h]` in `scalar`.
   """
+
+  roles = {'a': 'hidden', 'b': 'hidden'}  # with one feature, too
 
   def __init__(
     self,

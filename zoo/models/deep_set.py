@@ -25,6 +25,7 @@ class DeepSet(TokenModel):
   """
 
   order_invariant = True
+  roles = {'read_out': 'embedding'}
 
   def __init__(
     self,

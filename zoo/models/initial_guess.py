@@ -42,6 +42,8 @@ class InitialGuess(nnx.Module):
   The linear family has a type of this name for its own argument `initial_guess`.
   """
 
+  roles = {'*': 'vector'}  # decay would pull the guess to 0
+
   def __init__(
     self,
     kind: str,

@@ -62,6 +62,8 @@ class MLP(_FixedLength):
   tokens of zeros at the start.
   """
 
+  roles = {'read_out': 'embedding'}
+
   def __init__(
     self,
     num_features: int,
@@ -99,6 +101,8 @@ class MLPMixer(_FixedLength):
   hidden layers have width / 2 and 4 · width features. Shorter prompts are padded with
   tokens of zeros at the start.
   """
+
+  roles = {'read_in': 'embedding', 'read_out': 'embedding'}
 
   def __init__(
     self,

@@ -20,6 +20,8 @@ from zoo.models.token_model import TokenModel
 class Recurrent(TokenModel):
   """Layers of a cell, each reading the states of the layer below, and a readout."""
 
+  roles = {'read_out': 'embedding'}
+
   def __init__(
     self,
     num_features: int,

@@ -91,6 +91,8 @@ class Transformer(TokenModel):
   times `Y_{i+1} = layers(Y_i + E)`, with the embedded prompt E and the same weights.
   """
 
+  roles = {'read_in': 'embedding', 'read_out': 'embedding', 'positions': 'embedding'}
+
   def __init__(
     self,
     num_features: int,

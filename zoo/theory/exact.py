@@ -35,7 +35,7 @@ from zoo.theory.precision import double_precision, in_float64, to_float64
 from zoo.theory.ridge import ridge_risk
 from zoo.theory.risk import float64_risk, mean_square, population_risk
 from zoo.theory.schedules import gradient_descent_risk
-from zoo.theory.trust import check_rule
+from zoo.theory.trust import check_rule, is_ours
 
 Scalar = float | Float[Array, '']
 Form = LearningRule | DeepRule | Recurrence

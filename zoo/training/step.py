@@ -19,6 +19,7 @@ from zoo.config.optimizers import (
   averages,
   build_optimizer,
   flattened,
+  trained_weights,
   with_shapes_of,
 )
 from zoo.config.schema import other_function
@@ -26,6 +27,7 @@ from zoo.config.validation import Config, abstract_model, build_model
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError, shown
 from zoo.core.protocols import Model
+from zoo.core.roles import parameter_roles
 from zoo.models import LinearAttention
 from zoo.storage.saved_models import check_same_arrays, load, shapes_of
 from zoo.training.layout import Layout, State
@@ -65,7 +67,9 @@ def create(
     nnx.update(model, weights)
   if config.mesh.fsdp:
     _split_heads(model)
-  transformation = build_optimizer(config.optimizer, config.train.num_steps)
+  transformation = build_optimizer(
+    config.optimizer, config.train.num_steps, roles=parameter_roles(model)
+  )
   optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
   return {'model': model, 'optimizer': optimizer}
 
@@ -152,6 +156,9 @@ def make_step(
   def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
     return objective(layout.gathered(model), key, numbers)
 
+  # Not of the model within a step, whose arrays may be padded.
+  roles = parameter_roles(abstract_model(config))
+
   def train_step(
     state: State, key: Key[Array, ''], numbers: Numbers
   ) -> tuple[State, dict[str, Array]]:
@@ -162,12 +169,13 @@ def make_step(
       config.train.num_steps if numbers.num_steps is None else numbers.num_steps,
       layout.keeps_shapes,
       numbers.learning_rate,
+      roles,
     )
     trained = model
     if averages(config.optimizer):
       trained = nnx.merge(graphs['model'], state['model'])
-      averaged = nnx.as_pure(optimizer.opt_state)  # in a chain, where it clips
-      nnx.update(trained, optax.tree.get(averaged, 'trained'))
+      given = optimizer.opt_state, nnx.state(model, nnx.Param)
+      nnx.update(trained, trained_weights(*map(nnx.as_pure, given)))
     if has_curriculum(config.curriculum):
       step = optimizer.step[...].astype(jnp.int32)
       numbers = numbers._replace(stage=stage_at(config.curriculum, step))

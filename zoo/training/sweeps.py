@@ -217,7 +217,7 @@ def _with_fields(config: Config, point: Point) -> Config:
   config = copy.deepcopy(config)
   if _PATH in point and _SHA256 not in point and 'sha256' in config.task:
     config.task.sha256 = None  # of another file
-  known = flatten_dict(config.to_dict(), sep='.')
+  known = flatten_dict(config.to_dict(), keep_empty_nodes=True, sep='.')
   for field, value in point.items():
     section, _, leaf = field.rpartition('.')
     # Of the options of mixers those that are set are known, and the mixers check all.

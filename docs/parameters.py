@@ -1,0 +1,114 @@
+"""Writes docs/parameters.md, the role of each weight of each mixer and model.
+
+python docs/parameters.py
+"""
+
+import functools
+import pathlib
+from typing import Any
+
+from flax import nnx
+
+import zoo
+from zoo.core.roles import ROLES, parameter_roles
+
+_FOLDER = pathlib.Path(__file__).resolve().parent
+_HEAD = """# What weight decay and Muon act on
+
+Each weight has a role:
+
+| role | which | weight decay | `muon` |
+|---|---|---|---|
+"""
+_REST = """
+`config.optimizer.decay` names other weights that decay, and `config.optimizer.scales`
+has factors of the learning rate ([how
+to](how_to.md#decay-scale-or-freeze-some-weights)). Modules say roles ([a model of your
+own](models_and_tasks.md#the-roles-of-its-weights)). Muon takes a fused kernel, such as
+`key_query` of `mamba2` or the four gates of `lstm`, as one matrix, and an array of a
+matrix for each head, such as `w_k` of `lsa`, head by head. The tables have paths, with
+`*` for the number of a layer, and leave out the biases that stand beside a kernel,
+which are vectors, or have the role of the kernel if it is `embedding`.
+`python docs/parameters.py` writes this page.
+"""
+_SIZES = {'num_features': 3, 'context_length': 4, 'num_heads': 2, 'num_outputs': 1}
+# What models have only with some values of their arguments.
+_GIVEN = {
+  'deep_lsa': {'readout': 'linear'},
+  'sequential': {'rule': 'gated_delta'},
+  'transformer': {'feed_forward': 'swiglu'},
+}
+
+
+def page() -> str:
+  """The page, in Markdown."""
+  roles = ''.join(
+    f'| `{role}` | {says} | {"yes | Muon" if role == "hidden" else "no | NAdam"} |\n'
+    for role, says in ROLES.items()
+  )
+  parts = [_HEAD + roles + _REST, '## Models', '', *_table(_of_models())]
+  parts += ['', '## Mixers', '', 'Below `layers/*/mixer` of a transformer.', '']
+  return '\n'.join([*parts, *_table(_of_mixers())]) + '\n'
+
+
+def _of_models() -> dict[str, dict[str, str]]:
+  """The roles of each model's weights, without those of a transformer's mixers."""
+  found = {}
+  for name in zoo.list_models():
+    taken = zoo.core.registry.models.parameters(name)
+    given = {size: one for size, one in _SIZES.items() if size in taken}
+    given |= {'num_layers': 2} if 'num_layers' in taken else {}
+    given |= {'guess': 'linear'} if 'guess' in taken else {}
+    roles = _roles(name, given | _GIVEN.get(name, {}))
+    found[name] = {path: one for path, one in roles.items() if '/mixer/' not in path}
+  return found
+
+
+def _of_mixers() -> dict[str, dict[str, str]]:
+  """The roles of each mixer's weights, by their paths within the mixer."""
+  found, start = {}, 'layers/0/mixer/'
+  for mixer in zoo.list_mixers():
+    given = {'num_features': 3, 'context_length': 4, 'num_layers': 1, 'width': 32}
+    roles = _roles('transformer', {**given, 'mixer': mixer}).items()
+    found[mixer] = {
+      path.removeprefix(start): one for path, one in roles if path.startswith(start)
+    }
+  return found
+
+
+def _roles(name: str, given: dict[str, Any]) -> dict[str, str]:
+  """The roles of the weights of a model with these arguments."""
+  make = functools.partial(zoo.create_model, name, **given)
+  return parameter_roles(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
+
+
+def _table(found: dict[str, dict[str, str]]) -> list[str]:
+  """A row for each name, with the paths of each role in a column of its own."""
+  rows = [f'| | {" | ".join(f"`{role}`" for role in ROLES)} |', '|---' * 4 + '|']
+  for name, roles in found.items():
+    paths = [path for path in roles if not _is_beside_kernel(path, roles)]
+    cells = []
+    for role in ROLES:
+      own = (f'`{_any_layer(path)}`' for path in paths if roles[path] == role)
+      cells.append(', '.join(dict.fromkeys(own)))
+    rows.append(f'| `{name}` | {" | ".join(cells)} |')
+  return rows
+
+
+def _is_beside_kernel(path: str, roles: dict[str, str]) -> bool:
+  """Whether a path is that of a bias of a layer, with the role that it should have."""
+  layer, _, name = path.rpartition('/')
+  if name != 'bias' or f'{layer}/kernel' not in roles:
+    return False
+  wanted = 'embedding' if roles[f'{layer}/kernel'] == 'embedding' else 'vector'
+  assert roles[path] == wanted
+  return True
+
+
+def _any_layer(path: str) -> str:
+  """The path with a `*` for each number."""
+  return '/'.join('*' if name.isdecimal() else name for name in path.split('/'))
+
+
+if __name__ == '__main__':
+  (_FOLDER / 'parameters.md').write_text(page(), encoding='utf-8')

@@ -1,0 +1,78 @@
+"""The role of each parameter of a model: what weight decay and Muon act on."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from typing import Any
+
+from flax import nnx
+
+from zoo.core.errors import UserError
+
+ROLES = {
+  'hidden': 'matrices of hidden layers, the last two axes of an array',
+  'embedding': 'what reads in and out, and positions',
+  'vector': 'biases, scales of norms, decays, skips, short convolutions, guesses, and '
+  'other vectors and numbers',
+}
+# Words in the name of an array that is no matrix, however many axes it has.
+_NO_MATRICES = {'bias', 'scale', 'log'}
+
+
+def parameter_roles(model: Any) -> dict[str, str]:
+  """The role, one of ROLES, of each parameter of an NNX module, by its path.
+
+  A path is such as `read_in/kernel`. Any module may say roles in a class attribute, by
+  patterns of paths within it: `roles = {'read_*': 'embedding', 'decay': 'vector'}`. A
+  pattern is for all below what it matches; of several the last counts, and of several
+  modules the outermost. Arrays of which nobody says a role are `hidden` if two of their
+  axes are longer than 1 and no word of their name is `bias`, `scale` or `log`,
+  `embedding` if they are called so, and else `vector`. What is said to be `hidden` and
+  has fewer than two axes is a vector. Raises UserError if a module says another role.
+  """
+  modules = dict(nnx.iter_modules(model))
+  roles = {}
+  for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+    names, shape = [str(name) for name in path], variable.get_value().shape
+    said = (
+      _said(modules.get(path[:start]), '/'.join(names[start:]))
+      for start in range(len(path))
+    )
+    role = next(filter(None, said), None) or _by_itself(names[-1], shape)
+    is_vector = role == 'hidden' and len(shape) < 2
+    roles['/'.join(names)] = 'vector' if is_vector else role
+  return roles
+
+
+def matches(path: str, pattern: str) -> bool:
+  """Whether a pattern names a path or one above it; `*` stands for any text."""
+  return any(fnmatch.fnmatchcase(path, one) for one in (pattern, f'{pattern}/*'))
+
+
+def _said(module: object, path: str) -> str | None:
+  """The role that a module's class says for a path within it; None if it says none."""
+  roles = getattr(type(module), 'roles', None)
+  if not isinstance(roles, Mapping):  # it may have another meaning in a user's class
+    return None
+  found = [role for pattern, role in roles.items() if matches(path, pattern)]
+  if not found:
+    return None
+  if found[-1] not in ROLES:
+    raise UserError(
+      f'{type(module).__name__}.roles says {found[-1]!r} for {path}; a role is one of '
+      f'{", ".join(ROLES)}'
+    )
+  return found[-1]
+
+
+def _by_itself(name: str, shape: tuple[int, ...]) -> str:
+  """The role of an array of which nobody says one."""
+  if name == 'embedding':  # of nnx.Embed
+    return 'embedding'
+  is_matrix = sum(size > 1 for size in shape) > 1
+  return (
+    'hidden'
+    if is_matrix and not _NO_MATRICES & {*name.lower().split('_')}
+    else 'vector'
+  )
