@@ -260,7 +260,11 @@ def plot_attention_on(subject: Predictor, task: Task) -> Figure | None:
   """
   if not isinstance(subject, nnx.Module):
     return None
-  found = mean_attention(subject, next(sample_batches(task, 0, 256, 256)))
+  # The first of the 512 prompts of `plot_alignment`, whose program samples them.
+  prompt = jax.tree.map(
+    lambda array: array[:256], next(sample_batches(task, 0, 512, 512))
+  )
+  found = mean_attention(subject, prompt)
   if not found:
     return None
   if isinstance(subject, TokenModel):
