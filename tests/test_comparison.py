@@ -205,3 +205,27 @@ def test_a_loss_below_the_least_possible_is_said(model, bayes, said, caplog):
   titles = [axes.get_title() for axes in figure.axes]
   assert any(titles) == (said is not None)
   assert ('leaks: the loss' in caplog.text) == (said is not None)
+
+
+def test_a_loss_below_the_axis_is_an_arrow_and_that_of_a_model_is_on_it():
+  error = [0.01, 0.01, 1e-9]
+  comparison = {
+    'model': _curve([50.0, 5.0, 1e-4], error),
+    'ols': _curve([50.0, 0.5, 0.0], error),
+    'ridge': _curve([50.0, 1e-6, 1e-12], [0.01, 1e-8, 1e-14]),
+  }
+  (axes,) = plot_by_examples({'a': comparison}).axes
+  drawn = {str(line.get_label()): line for line in axes.lines}
+  assert [*drawn['a'].get_ydata()] == [50.0, 5.0, 1e-4]
+  low, high = axes.get_ylim()
+  assert low < 1e-4 < high
+  arrows = [line for line in axes.lines if 'arrow' in str(line.get_marker())]
+  assert {str(line.get_label()) for line in arrows} == {'below the axis'}
+  at = {
+    line.get_color(): [
+      x for x, y in zip(*line.get_data(), strict=True) if np.isfinite(y)
+    ]
+    for line in arrows
+  }
+  colours = [drawn[name].get_color() for name in ('ols', 'ridge')]
+  assert at == dict(zip(colours, ([2.0], [1.0, 2.0]), strict=True))

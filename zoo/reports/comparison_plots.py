@@ -20,10 +20,13 @@ from zoo.reports.style import (
   legend_above,
 )
 
-# Losses below this part of the largest are left out: those of a perfect baseline are
-# rounding errors.
+# Losses of baselines below this part of the largest are below the axis: those of a
+# perfect baseline are rounding errors.
 LEAST = 1e-5
+# A loss of a model is, too, below this part of the largest.
+_ROUNDING = 1e-10
 _OF_MEDIANS = 'hollow: the median, where the mean is uncertain or infinite'
+_BELOW = 'below the axis'
 
 
 def plot_by_examples(
@@ -34,13 +37,17 @@ def plot_by_examples(
   `loss` says which it is. The baselines are those of the first comparison, `of` what
   their labels say. Bands are one standard error. A hollow marker is a median, drawn
   where the standard error exceeds a third of the mean, as it does where the mean is
-  infinite. Classes have a panel of their accuracy.
+  infinite. An arrow at the lower edge is a loss below the axis, which ends at those of
+  the models. Classes have a panel of their accuracy.
   """
   models = {label: comparison[MODEL] for label, comparison in comparisons.items()}
   baselines = dict(next(iter(comparisons.values())))
   del baselines[MODEL]
   every = [*models.values(), *baselines.values()]
-  least = LEAST * max(value or 0.0 for one in every for value in one['mean'])
+  largest = max(value or 0.0 for one in every for value in one['mean'])
+  of_models = [value for one in models.values() for value in one['mean'] if value]
+  least = [one for one in of_models if one > _ROUNDING * largest]
+  least = min([LEAST * largest, *least]) or 1.0  # if all are 0
   colours = itertools.cycle(PALETTE)
   looks = [(label, 'curve', next(colours), one) for label, one in models.items()]
   colours = colours_of(baselines)
@@ -48,7 +55,7 @@ def plot_by_examples(
     label = 'bayes, the least possible' if name == 'bayes' else name
     looks.append((f'{label}{of}', 'dashed curve', colours[name], one))
   shown = [one for look in looks for one in _series(*look, least)]
-  shown.sort(key=lambda one: one.name == _OF_MEDIANS)  # which come last
+  shown.sort(key=lambda one: one.name in (_OF_MEDIANS, _BELOW))  # which come last
   y_axis = f'loss (log scale)\n{loss}'.strip()
   axes = 'number of examples before the query', y_axis
   panels = [Panel('', *axes, tuple(shown), y_scale='log')]
@@ -77,14 +84,18 @@ def _series(
     for name in ('mean', 'standard_error', 'median')
   )
   trusted = ~(error > mean / 3)  # also where there is no error
-  shown = np.where(trusted & (mean > least), mean, np.nan)
+  shown = np.where(trusted & (mean >= least), mean, np.nan)
   error = np.where(np.isnan(error), 0, error)  # no band where it is unknown
   low = np.maximum(shown - error, shown / 2)
   count = measured['num_examples']
   yield series(label, kind, colour, count, [low, shown, shown + error])
-  medians = np.where(~trusted & (median > least), median, np.nan)
+  medians = np.where(~trusted & (median >= least), median, np.nan)
   if not np.isnan(medians).all():
     yield series(_OF_MEDIANS, 'dots', colour, count, medians)
+  below = np.where(trusted | (mean < least), mean, median)
+  below = np.where(below < least, below, np.nan)
+  if not np.isnan(below).all():
+    yield series(_BELOW, 'below', colour, count, below)
 
 
 @in_style()

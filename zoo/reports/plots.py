@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import ArrayLike
 from matplotlib.axes import Axes
+from matplotlib.transforms import ScaledTranslation
 
 from zoo.core.errors import UserError
 from zoo.host.files import write_atomically
@@ -32,7 +33,7 @@ from zoo.reports.style import (
 )
 
 # How a series is drawn.
-KINDS = 'dots', 'curve', 'dashed curve', 'line', 'dashed', 'mark'
+KINDS = 'dots', 'curve', 'dashed curve', 'line', 'dashed', 'mark', 'below'
 SCALES = 'linear', 'log'  # of the axes of a panel
 
 _COLUMNS = (
@@ -51,7 +52,8 @@ class Series:
   """Points that belong together; `low` and `high` bound each y, and may equal it.
 
   `kind` is their style: dots with bars, a curve with a band and solid or with dashes, a
-  line, dashes, or a vertical mark at the first x.
+  line, dashes, a vertical mark at the first x, or arrows at the lower edge of the axes
+  for what is below it.
   """
 
   name: str
@@ -242,8 +244,12 @@ def _render_panel(axes: Axes, panel: Panel, looks: _Looks) -> None:
   # Names are plain text, in which a $ does not begin a formula.
   axes.set_xlabel(panel.x_axis, parse_math=False)
   axes.set_ylabel(panel.y_axis, parse_math=False)
+  below = [one for one in panel.series if one.kind == 'below']
   for one in panel.series:
-    _render_series(axes, one, looks[one.name, one.kind])
+    if one.kind != 'below':
+      _render_series(axes, one, looks[one.name, one.kind])
+  for number, one in enumerate(below):
+    _render_below(axes, one, number - (len(below) - 1) / 2)
 
 
 def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:
@@ -273,6 +279,8 @@ def _looks(shown: Sequence[Series]) -> _Looks:
         look |= {'markersize': 6, 'linestyle': 'none', 'zorder': 3}
       case 'dashed':
         look = {'linestyle': next(dashes)}
+      case 'below':
+        look = {}
       case 'mark':
         look = {'linewidth': 4, 'alpha': 0.3, 'zorder': 1}
       case _ if alone and len(one.x) > 1:
@@ -299,3 +307,20 @@ def _render_series(axes: Axes, one: Series, look: Mapping[str, Any]) -> None:
     axes.vlines(one.x, one.low, one.high, colors=colour, zorder=look['zorder'])
   if one.kind in ('curve', 'dashed curve'):
     axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2, lw=0)
+
+
+def _render_below(axes: Axes, one: Series, place: float) -> None:
+  """Arrows at the lower edge, beside those of other series at the same x."""
+  figure = axes.get_figure(root=True)
+  assert figure is not None
+  beside = ScaledTranslation(0.1 * place, 0, figure.dpi_scale_trans)
+  axes.plot(
+    one.x,
+    np.where(np.isnan(one.y), np.nan, 0.03),
+    linestyle='none',
+    marker=r'$\downarrow$',
+    markersize=9,
+    color=one.colour,
+    transform=axes.get_xaxis_transform() + beside,
+    label=one.name,
+  )
