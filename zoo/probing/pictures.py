@@ -18,6 +18,7 @@ from matplotlib.colors import Normalize
 from zoo import reports
 from zoo.core.errors import in_one_line
 from zoo.core.protocols import Predictor, Task
+from zoo.measure.intervals import Estimate
 from zoo.measure.predict import run, sample_batches
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
@@ -25,10 +26,10 @@ from zoo.probing.activations import mean_attention
 from zoo.probing.attention_heads import Head
 from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.report import Report
-from zoo.probing.shifts import TaskShift
+from zoo.probing.shifts import TaskShift, in_short
 from zoo.probing.similarity import answers
 from zoo.probing.summaries import tables
-from zoo.reports.comparison_plots import LEAST, plot_by_examples
+from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.rows import Point, plot_rows
 from zoo.reports.style import (
@@ -48,6 +49,9 @@ _MOST_HEADS = 12
 _MOST_COLUMNS = 4  # maps side by side
 _MOST_ROWS = 8  # layers, or calls of layers
 _MOST_NAMES = 11  # tokens named on one axis
+# A loss below this part of another's on the same prompts is 0 but for the rounding of
+# float32.
+_ROUNDING = 1e-10
 # The title and the caption of each picture.
 _CAPTIONS = {
   'alignment': (
@@ -79,7 +83,8 @@ _CAPTIONS = {
   'out_of_distribution': (
     'Out of distribution',
     'The loss on the shifted tasks that the task defines: by theory where it has no '
-    'bar, and otherwise sampled, with one standard error.',
+    'bar, and otherwise sampled, with one standard error. An arrow at the left edge is '
+    'a loss of 0, up to rounding, for which a log axis has no place.',
   ),
 }
 
@@ -174,25 +179,35 @@ def _scatter(
 def plot_task_shifts(found: Sequence[TaskShift], against: str) -> Figure:
   """The losses of both predictors on each shifted task, one task per row.
 
-  Exact risks have no bars.
+  Exact risks have no bars. Below the axis stands what has no loss.
   """
   # The colour of a baseline is the same in all pictures.
   colours = {_MODEL: BLUE, against: BASELINES.get(against, VERMILION)}
-  points = []
+  points, missing = [], {}
   for one in found:
-    for label, sampled, exact in (
-      (_MODEL, one.risk, one.exact_risk),
-      (against, one.other_risk, one.other_exact_risk),
-    ):
-      mean, stderr = sampled or (math.nan, math.nan)
-      known = (mean, stderr) if exact is None else (exact, math.nan)
+    losses = {
+      _MODEL: _shown_loss(one.risk, one.exact_risk),
+      against: _shown_loss(one.other_risk, one.other_exact_risk),
+    }
+    unknown = [label for label, (mean, _) in losses.items() if math.isnan(mean)]
+    if unknown:
+      missing.setdefault(' and '.join(unknown), []).append(one.name)
+    if len(unknown) == len(losses):
+      continue
+    largest = max((mean for mean, _ in losses.values() if mean < math.inf), default=0.0)
+    for label, (mean, stderr) in losses.items():
+      known = (0.0, math.nan) if mean <= _ROUNDING * largest else (mean, stderr)
       points.append(Point(one.name, label, *known))
-  least = LEAST * np.nanmax([point.value for point in points] or [0.0])
-  # A risk of 0 has no place on a log axis.
-  points = [
-    point if point.value > least else point._replace(value=math.nan) for point in points
-  ]
-  return plot_rows({'': points}, 'loss (log scale)', colours, x_scale='log')
+  lines = ['loss (log scale)']
+  lines += [f'without a loss: {who} on {in_short(on)}' for who, on in missing.items()]
+  return plot_rows({'': points}, '\n'.join(lines), colours, x_scale='log')
+
+
+def _shown_loss(sampled: Estimate | None, exact: float | None) -> tuple[float, float]:
+  """A loss and its standard error, which an exact one does not have; NaN: unknown."""
+  if exact is not None:
+    return exact, math.nan
+  return (math.nan, math.nan) if sampled is None else sampled
 
 
 def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:

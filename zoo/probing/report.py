@@ -23,7 +23,7 @@ from zoo.probing.implicit import ImplicitAlgorithm, implicit_algorithm
 from zoo.probing.lens import LayerCurve, Lens, lens
 from zoo.probing.nearest import SampledAlgorithm, least_prompts, sampled_algorithm
 from zoo.probing.scores import Risks, Score, risks, score
-from zoo.probing.shifts import TaskShift, task_shift
+from zoo.probing.shifts import TaskShift, not_taken, task_shift
 from zoo.probing.similarity import Alignment, alignment, has_rule
 from zoo.probing.verdicts import judge, judge_by_baselines, judge_by_samples
 from zoo.tasks.base import is_squared
@@ -128,8 +128,10 @@ def probe(
     parts.measure('lens', lens, subject, task, few, seed)
   shifted = parts.attempt('task_shifts', task.shifts) or {}
   few = min(num_prompts, _NUM_SHIFTED)
+  refused = not_taken(subject, task, shifted)
   shifts = [
-    parts.attempt(
+    refused.get(name)
+    or parts.attempt(
       f'task_shifts, {name}', task_shift, subject, other, name, moved, few, seed
     )
     for name, moved in shifted.items()

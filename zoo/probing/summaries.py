@@ -14,7 +14,7 @@ from zoo.probing.lens import Lens
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.probing.report import Report
 from zoo.probing.scores import Risks, Score
-from zoo.probing.shifts import TaskShift
+from zoo.probing.shifts import TaskShift, in_short
 from zoo.probing.similarity import Alignment
 from zoo.probing.verdicts import percent
 from zoo.reports import Table
@@ -198,14 +198,20 @@ def _head_table(found: list[Head]) -> Table | None:
 
 
 def _task_shift_table(found: list[TaskShift], against: str) -> Table:
-  rows = []
+  rows, reasons = [], {}
   for one in found:
+    if one.failure:
+      reasons.setdefault(one.failure, []).append(one.name)
+    if not one.num_prompts:
+      continue
     losses = (one.risk, one.exact_risk), (one.other_risk, one.other_exact_risk)
     rows.append([one.name, *(_known(*loss) for loss in losses)])
   header = 'out of distribution', 'loss of this model ± s.e.', f'loss of {against}'
   beyond = '; it is not the least possible there' if against == 'bayes' else ''
   note = [f'({against} is that of the training task on all of them{beyond})']
-  note += [f'{one.name}: {one.failure}' for one in found if one.failure]
+  note += [
+    f'not measured on {in_short(names)}: {why}' for why, names in reasons.items()
+  ]
   return Table(rows, header, note='\n'.join(note))
 
 
