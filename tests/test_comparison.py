@@ -216,16 +216,14 @@ def test_a_loss_below_the_axis_is_an_arrow_and_that_of_a_model_is_on_it():
   }
   (axes,) = plot_by_examples({'a': comparison}).axes
   drawn = {str(line.get_label()): line for line in axes.lines}
-  assert [*drawn['a'].get_ydata()] == [50.0, 5.0, 1e-4]
+  np.testing.assert_array_equal(drawn['a'].get_ydata(), [50.0, 5.0, 1e-4])
   low, high = axes.get_ylim()
   assert low < 1e-4 < high
   arrows = [line for line in axes.lines if 'arrow' in str(line.get_marker())]
   assert {str(line.get_label()) for line in arrows} == {'below the axis'}
-  at = {
-    line.get_color(): [
-      x for x, y in zip(*line.get_data(), strict=True) if np.isfinite(y)
-    ]
-    for line in arrows
-  }
+  at = {}
+  for line in arrows:
+    x, y = np.array(line.get_data(), np.float64)
+    at[line.get_color()] = x[np.isfinite(y)].tolist()
   colours = [drawn[name].get_color() for name in ('ols', 'ridge')]
   assert at == dict(zip(colours, ([2.0], [1.0, 2.0]), strict=True))
