@@ -14,7 +14,7 @@ from tests.probing.models import TASK, assert_within, biased, keep
 from tests.settings import isotropic
 from zoo import theory
 from zoo.measure.intervals import Estimate
-from zoo.probing import summary
+from zoo.probing import probe, summary
 from zoo.probing.pictures import plot_task_shifts
 from zoo.probing.report import Report
 from zoo.probing.shifts import TaskShift, not_taken, task_shift
@@ -83,13 +83,13 @@ def _drawn(figure):
   points = [
     (box.get_label(), x, y)
     for box in axes.containers
-    for x, y in zip(*box.lines[0].get_data(), strict=True)
+    for x, y in np.transpose(np.array(box.lines[0].get_data(), np.float64))
   ]
   arrows = [
     (line.get_marker(), line.get_color(), x, y)
     for line in axes.lines
     if 'arrow' in str(line.get_marker())
-    for x, y in zip(*line.get_data(), strict=True)
+    for x, y in np.transpose(np.array(line.get_data(), np.float64))
   ]
   return points, arrows
 
@@ -97,8 +97,8 @@ def _drawn(figure):
 def test_the_least_loss_has_a_marker_however_large_another_is():
   losses = {'scale_x=3': (2.95, 773.0), 'scale_y=0.5': (0.0035, 0.1)}
   found = [
-    TaskShift(name, 100, *(Estimate(mean, 1e-4) for mean in pair))
-    for name, pair in losses.items()
+    TaskShift(name, 100, Estimate(own, 1e-4), Estimate(other, 1e-4))
+    for name, (own, other) in losses.items()
   ]
   figure = plot_task_shifts(found, 'gd')
   points, arrows = _drawn(figure)
@@ -153,6 +153,7 @@ def test_contexts_that_a_model_cannot_take_are_left_out_in_one_sentence(monkeypa
     '(for context_length=8: the prompt has 17 tokens; the model has places for 9, '
     'those of 4 examples)'
   ) in said
+  assert probe(model, TASK, only=['task_shifts']).task_shifts == found
   # A model of a user says it in its own words, once; what takes all is not asked twice.
   own = not_taken(WithPositions(3, 4), TASK, TASK.shifts())
   assert len({one.failure for one in own.values()}) == 1

@@ -18,15 +18,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import scipy.optimize
+from absl import logging
 from jaxtyping import Array, Float
 
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count, in_one_line
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
+from zoo.measure.comparison import affordable
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import BATCH_SIZE, at_query, gather, run, sample_batches
 from zoo.probing.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
+from zoo.tasks.baselines import Baseline, HostBaseline
 from zoo.theory.search import lowest_point
 
 # If the slope of predictions in w_0 is below this share of the query's length, float32
@@ -34,6 +37,7 @@ from zoo.theory.search import lowest_point
 _LEAST_SLOPE = 1e-3
 # An effect below this share of the predictions' mean square is float32 rounding.
 _LEAST_EFFECT = 1e-10
+_NUM_SLOW_PROMPTS = 512  # for slow baselines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +85,7 @@ def sampled_algorithm(
   The task must have labels that are numbers, and the squared error. Raises UserError
   for other tasks, and for fewer than 4 (d² + d) prompts.
   """
-  if task.num_outputs != 1 or not is_squared(task):
-    raise UserError(
-      f'the task is of type {type(task).__name__}; a nearest step needs labels that '
-      'are numbers, and the squared error'
-    )
+  _check_numbers(task)
   d = task.num_features
   num_prompts = check_count('num_prompts', num_prompts, minimum=least_prompts(d))
   samples = gather(
@@ -124,6 +124,57 @@ def sampled_algorithm(
     nearest_gd_beta=measure(matrix, of_matrix, *_matrix_step(measured, matrix)),
     nearest_ridge=measure(penalty, of_ridge, *_ridges(measured, c)(penalty)),
   )
+
+
+def baseline_shares(
+  subject: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0
+) -> dict[str, Estimate | None]:
+  """What the baselines of a task leave unexplained of the effect of the context.
+
+  That is `unexplained` of `Nearest`, here of algorithms to which nothing is fitted.
+  Equal baselines are one entry, such as `ols, bayes`; those of other libraries are left
+  out, and so is one that fails, with a warning. There are at most 4096 prompts, and
+  fewer of large tasks and for slow baselines. Raises UserError as `sampled_algorithm`.
+  """
+  _check_numbers(task)
+  half = max(min(num_prompts, BATCH_SIZE, affordable(task)) // 2, 2)
+  prompt = next(sample_batches(task, seed, 2 * half, 2 * half))
+  own, query = (
+    np.asarray(array, np.float64)
+    for array in (run(at_query, [subject], prompt)[0], prompt.x_query)
+  )
+  blind = _least_squares(query[half:], own[half:])
+  effect = np.square(own - query @ blind)
+  groups: list[tuple[Predictor, list[str]]] = []
+  for name, baseline in task.baselines().items():
+    alike = next((names for one, names in groups if one == baseline), None)
+    if alike is not None:
+      alike.append(name)
+    elif not isinstance(baseline, HostBaseline):
+      groups.append((baseline, [name]))
+  shares: dict[str, Estimate | None] = {}
+  for baseline, names in groups:
+    is_slow = isinstance(baseline, Baseline) and baseline.is_slow
+    first = slice(min(half, _NUM_SLOW_PROMPTS) if is_slow else half)
+    try:
+      few = jax.tree.map(lambda array, first=first: array[first], prompt)
+      theirs = np.asarray(run(at_query, [baseline], few)[0], np.float64)
+    except Exception as error:  # a user's baseline may raise anything
+      name, reason = ', '.join(names), in_one_line(error, 200)
+      logging.warning('the baseline %s is not compared: %s', name, reason)
+      continue
+    gap = np.square(own[first] - theirs)
+    shares[', '.join(names)] = _share(gap, effect[first], own[first])
+  return shares
+
+
+def _check_numbers(task: Task) -> None:
+  """Raises UserError unless labels are numbers, with the squared error."""
+  if task.num_outputs != 1 or not is_squared(task):
+    raise UserError(
+      f'the task is of type {type(task).__name__}; a nearest step needs labels that '
+      'are numbers, and the squared error'
+    )
 
 
 def least_prompts(num_features: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.report import Report
 from zoo.probing.shifts import TaskShift, in_short
 from zoo.probing.similarity import answers
-from zoo.probing.summaries import tables
+from zoo.probing.summaries import opening, tables
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.rows import Point, plot_rows
@@ -90,9 +90,16 @@ _CAPTIONS = {
 
 
 def pictures(
-  report: Report, subject: Predictor, other: Predictor, task: Task
+  report: Report,
+  subject: Predictor,
+  other: Predictor,
+  task: Task,
+  only: Collection[str] = (),
 ) -> dict[str, Figure]:
-  """The figures of a report by file name; one that fails is left out with a warning."""
+  """The figures of a report by file name; one that fails is left out with a warning.
+
+  `only` names the sections of the report, if it has not all of them.
+  """
   drawings: dict[str, Callable[[], Any]] = {
     'alignment': lambda: (
       report.alignment and plot_alignment(subject, other, task, report.against)
@@ -101,7 +108,9 @@ def pictures(
       report.comparison and plot_by_examples({_MODEL: report.comparison})
     ),
     'step_matrix': lambda: report.algorithm and plot_step_matrix(report.algorithm),
-    'attention': lambda: plot_attention_on(subject, task),
+    'attention': lambda: (
+      plot_attention_on(subject, task) if not only or 'attention' in only else None
+    ),
     'heads': lambda: report.heads and plot_heads(report.heads),
     'out_of_distribution': lambda: (
       report.task_shifts and plot_task_shifts(report.task_shifts, report.against)
@@ -117,6 +126,8 @@ def pictures(
       continue
     if isinstance(figure, Figure):  # otherwise the report has no such part
       figures[name] = figure
+    elif name in only:
+      logging.warning('there is no picture %s: the model or its task has none', name)
   return figures
 
 
@@ -129,7 +140,7 @@ def page(report: Report, title: str, pictures: Mapping[str, Figure]) -> str:
     figures[name] = reports.Figure(heading, caption, [shown], {'PNG': f'{name}.png'})
   return reports.render(
     title,
-    f'Is it doing gradient descent? {report.verdict}',
+    opening(report),
     [
       reports.Section('Numbers', tables=tables(report)),
       reports.Section('Pictures', figures=figures),
