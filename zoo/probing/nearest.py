@@ -127,24 +127,25 @@ def sampled_algorithm(
 
 
 def baseline_shares(
-  subject: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0
+  subject: Predictor, task: Task, num_prompts: int = 16384, seed: int = 0
 ) -> dict[str, Estimate | None]:
   """What the baselines of a task leave unexplained of the effect of the context.
 
-  That is `unexplained` of `Nearest`, here of algorithms to which nothing is fitted.
-  Equal baselines are one entry, such as `ols, bayes`; those of other libraries are left
-  out, and so is one that fails, with a warning. There are at most 4096 prompts, and
-  fewer of large tasks and for slow baselines. Raises UserError as `sampled_algorithm`.
+  That is `unexplained` of `Nearest`, here of algorithms to which nothing is fitted, on
+  the prompts on which `sampled_algorithm` measures. Equal baselines are one entry, such
+  as `ols, bayes`; those of other libraries are left out, and so is one that fails, with
+  a warning. Large tasks and slow baselines get fewer prompts. Raises UserError as
+  `sampled_algorithm` does.
   """
   _check_numbers(task)
-  half = max(min(num_prompts, BATCH_SIZE, affordable(task)) // 2, 2)
-  prompt = next(sample_batches(task, seed, 2 * half, 2 * half))
-  own, query = (
-    np.asarray(array, np.float64)
-    for array in (run(at_query, [subject], prompt)[0], prompt.x_query)
+  half = max(min(num_prompts, affordable(task)) // 2, 2)
+  given = task, seed, 2 * half, min(BATCH_SIZE, half)
+  own, query = gather(
+    lambda prompt: (run(at_query, [subject], prompt)[0], prompt.x_query),
+    sample_batches(*given),
   )
-  blind = _least_squares(query[half:], own[half:])
-  effect = np.square(own - query @ blind)
+  own, query = own.astype(np.float64), query.astype(np.float64)
+  effect = np.square(own - query @ _least_squares(query[:half], own[:half]))
   groups: list[tuple[Predictor, list[str]]] = []
   for name, baseline in task.baselines().items():
     alike = next((names for one, names in groups if one == baseline), None)
@@ -154,17 +155,22 @@ def baseline_shares(
       groups.append((baseline, [name]))
   shares: dict[str, Estimate | None] = {}
   for baseline, names in groups:
-    is_slow = isinstance(baseline, Baseline) and baseline.is_slow
-    first = slice(min(half, _NUM_SLOW_PROMPTS) if is_slow else half)
+    prompts, at = sample_batches(*given), slice(half, None)
+    if isinstance(baseline, Baseline) and baseline.is_slow:
+      *_, last = prompts
+      prompts = [jax.tree.map(lambda array: array[:_NUM_SLOW_PROMPTS], last)]
+      start = len(own) - len(last.y_query)
+      at = slice(start, start + _NUM_SLOW_PROMPTS)
     try:
-      few = jax.tree.map(lambda array, first=first: array[first], prompt)
-      theirs = np.asarray(run(at_query, [baseline], few)[0], np.float64)
+      theirs = gather(
+        lambda prompt, baseline=baseline: run(at_query, [baseline], prompt)[0], prompts
+      )
     except Exception as error:  # a user's baseline may raise anything
       name, reason = ', '.join(names), in_one_line(error, 200)
       logging.warning('the baseline %s is not compared: %s', name, reason)
       continue
-    gap = np.square(own[first] - theirs)
-    shares[', '.join(names)] = _share(gap, effect[first], own[first])
+    gap = np.square(own[at] - theirs.astype(np.float64)[-len(own[at]) :])
+    shares[', '.join(names)] = _share(gap, effect[at], own[at])
   return shares
 
 

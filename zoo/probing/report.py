@@ -240,20 +240,18 @@ def _measure_algorithm(
 ) -> None:
   """Measures which algorithm is the nearest: exactly, or by samples and fits."""
   has_numbers = task.num_outputs == 1 and is_squared(task)
+  fitted = max(min(num_prompts, _NUM_FITTED), least_prompts(task.num_features))
   if theory.covers(task) and has_rule(subject):
     parts.measure('algorithm', implicit_algorithm, subject, task)
     if isinstance(subject, LinearAttention):
       parts.measure('heads', heads, subject, task)
   else:
     if has_numbers:
-      fitted = min(num_prompts, _NUM_FITTED)
-      fitted = max(fitted, least_prompts(task.num_features))
       parts.measure('sampled', sampled_algorithm, subject, task, fitted, seed)
     if isinstance(subject, nnx.Module):
       parts.measure('guess', learned_guess, subject, task)
   if has_numbers:
-    few = min(num_prompts, _NUM_COMPARED)
-    parts.measure('baselines', baseline_shares, subject, task, few, seed)
+    parts.measure('baselines', baseline_shares, subject, task, fitted, seed)
 
 
 def _judge(task: Task, parts: _Parts) -> tuple[bool, str]:
