@@ -4,6 +4,7 @@ python -m launch.probe --checkpoint=checkpoints/yq_lsa
 python -m launch.probe --checkpoint=runs/a --against=bayes --out=runs/a-probe
 python -m launch.probe --checkpoint=runs/a --against=runs/b --json=probe.json
 python -m launch.probe --checkpoint=checkpoints/lsa --eval_set=table_1
+python -m launch.probe --checkpoint=checkpoints/lsa --only=algorithm,task_shifts
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ _EVAL_SET = flags.DEFINE_string(
   'long_context. It is sampled on first use, into TFDS_DATA_DIR if that is set, else '
   '~/tensorflow_datasets.',
 )
+_ONLY = flags.DEFINE_list(
+  'only',
+  [],
+  'Parts to measure, without the others: algorithm, risks, comparison, alignment, '
+  'guess, heads, lens, task_shifts, score or attention. Default: all.',
+)
 _JSON = cli.define(
   cli.file, 'json', None, 'File for all numbers. Default: probe.json in --out.'
 )
@@ -72,25 +79,29 @@ def main() -> None:
   # Imported here so that a mistyped flag is reported at once.
   import zoo
   from zoo.probing.pictures import page, pictures
+  from zoo.probing.report import check_sections
 
+  only = _ONLY.value
+  check_sections(only, _EVAL_SET.value is not None)
   if _EVAL_SET.value is not None:
     zoo.evaluation_sets.find_spec(_EVAL_SET.value)
   saved = zoo.load(_CHECKPOINT.value, _STEP.value)
   other, name = _other(saved.task)
-  words = [str(saved.step), *filter(None, [_AGAINST.value, _EVAL_SET.value])]
+  words = [str(saved.step), *filter(None, [_AGAINST.value, _EVAL_SET.value]), *only]
   out = _OUT.value or default_folder(_CHECKPOINT.value, words)
   title = f'{saved.config.model.name} after step {saved.step}, of {_CHECKPOINT.value}'
   title += f', against {_AGAINST.value or name}'
   title += f', on {_EVAL_SET.value}' if _EVAL_SET.value else ''
+  title += f', only {", ".join(only)}' if only else ''
   _refuse_another(out / 'report.html', title)
   prompts = None
   if _EVAL_SET.value is not None:
     prompts = zoo.evaluation_sets.load(_EVAL_SET.value)
   report = zoo.probing.probe(
-    saved.model, saved.task, other, name, evaluation_set=prompts
+    saved.model, saved.task, other, name, evaluation_set=prompts, only=only
   )
   logging.info('probe: pictures')
-  figures = pictures(report, saved.model, other, saved.task)
+  figures = pictures(report, saved.model, other, saved.task, only)
   json_file = _JSON.value or out / 'probe.json'
   try:
     out.mkdir(parents=True, exist_ok=True)
@@ -108,8 +119,9 @@ def main() -> None:
 
 def _refuse_another(page: pathlib.Path, title: str) -> None:
   """Raises UserError if there is a report with another title, or any other page."""
-  found = html.unescape(read_text(page)) if page.exists() else title
-  if title not in found:
+  whole = f'>{title}<'  # other titles may begin with this one
+  found = html.unescape(read_text(page)) if page.exists() else whole
+  if whole not in found:
     raise UserError(
       f'{page} is the report of something else than {title}; give another --out'
     )

@@ -243,3 +243,25 @@ def test_few_baselines_are_bayes_and_the_two_best_that_look_different():
   assert [line.get_label() for line in drawn] == ['a', 'gd']
   with refuses("unknown baseline 'rigde'", "did you mean 'ridge'?", 'known: bayes, gd'):
     plot_by_examples({'a': [found]}, baselines=['rigde'])
+
+
+def test_a_loss_below_the_axis_is_an_arrow_and_that_of_a_model_is_on_it():
+  error = [0.01, 0.01, 1e-9]
+  comparison = {
+    'model': _curve([50.0, 5.0, 1e-4], error),
+    'ols': _curve([50.0, 0.5, 0.0], error),
+    'ridge': _curve([50.0, 1e-6, 1e-12], [0.01, 1e-8, 1e-14]),
+  }
+  (axes,) = plot_by_examples({'a': [comparison]}).axes
+  drawn = {str(line.get_label()): line for line in axes.lines}
+  np.testing.assert_array_equal(drawn['a'].get_ydata(), [50.0, 5.0, 1e-4])
+  low, high = axes.get_ylim()
+  assert low < 1e-4 < high
+  arrows = [line for line in axes.lines if 'arrow' in str(line.get_marker())]
+  assert {str(line.get_label()) for line in arrows} == {'below the axis'}
+  at = {}
+  for line in arrows:
+    x, y = np.array(line.get_data(), np.float64)
+    at[line.get_color()] = x[np.isfinite(y)].tolist()
+  colours = [drawn[name].get_color() for name in ('ols', 'ridge')]
+  assert at == dict(zip(colours, ([2.0], [1.0, 2.0]), strict=True))

@@ -27,12 +27,13 @@ def test_a_report_is_written_without_what_failed(call, tmp_path, monkeypatch):
   parts: Any = dict.fromkeys(field.name for field in dataclasses.fields(Report)) | {
     'is_gradient_descent': False,
     'verdict': 'Unknown: it was not measured.',
+    'nearest': '',
     'task_shifts': [],
     'failures': {'risks': 'RuntimeError: it is broken'},
   }
   asked = []
 
-  def probe(model, task, other, name, evaluation_set):
+  def probe(model, task, other, name, evaluation_set, only):
     asked.append((model, other, name))
     return Report(**parts)
 
@@ -59,3 +60,28 @@ def test_a_report_is_written_without_what_failed(call, tmp_path, monkeypatch):
   assert json.loads(numbers.read_text()) == found
   model, other, name = asked[-1]
   assert (type(model), type(other), name) == (zoo.models.YqLSA, zoo.models.LTB, 'ltb')
+
+
+def test_one_part_can_be_asked_for(call, tmp_path):
+  arguments = f'--checkpoint={SHIPPED}', f'--out={tmp_path / "out"}'
+  answer = call('probe', *arguments, '--only=heads,algorithm')
+  assert answer.code == 0, answer.err
+  assert 'The nearest algorithm is one step of gradient descent' in answer.out
+  assert 'implicit algorithm' in answer.out
+  assert 'out of distribution' not in answer.out
+  assert 'on the same' not in answer.out
+  found = json.loads((tmp_path / 'out/probe.json').read_text())
+  assert found['algorithm'] is not None
+  assert found['risks'] is found['comparison'] is None
+  # It is the report of these parts alone.
+  other = call('probe', *arguments)
+  assert other.code == 2
+  assert 'is the report of something else' in other.err
+  unknown = call('probe', *arguments, '--only=algoritm')
+  assert unknown.code == 2
+  assert unknown.err.startswith("error: unknown section 'algoritm'; known: algorithm, ")
+  assert unknown.err.rstrip().endswith("did you mean 'algorithm'?")
+  assert unknown.err.count('\n') == 1
+  score = call('probe', *arguments, '--only=score')
+  assert score.code == 2
+  assert 'the section score needs an evaluation set' in score.err

@@ -12,7 +12,8 @@ from tests.probing.models import biased
 from tests.settings import general, isotropic
 from zoo import estimators, probing, theory
 from zoo.core.learning_rule import LearningRule
-from zoo.probing.verdicts import judge_by_samples
+from zoo.probing.nearest import baseline_shares
+from zoo.probing.verdicts import judge_by_samples, name_nearest
 
 _D, _C = 3, 5
 # Predictions are float32, whose relative error of some 10⁻⁷ is squared here.
@@ -56,7 +57,9 @@ def test_a_step_with_a_matrix_is_found():
   assert found.nearest_gd.unexplained.mean > 0.01
   is_descent, verdict = judge_by_samples(found)
   assert not is_descent
-  assert verdict.startswith('No, but one step with a matrix (GD-β) leaves only')
+  assert verdict.startswith('No: the nearest step')
+  nearest = name_nearest(None, found, {})
+  assert nearest.startswith('The nearest algorithm is one step with a matrix (GD-β), ')
 
 
 @pytest.mark.parametrize('penalty', mostly_full([3.0], [0.1]))
@@ -68,8 +71,9 @@ def test_ridge_regression_is_found_with_its_penalty(penalty):
   assert ridge.parameter == pytest.approx(penalty, rel=1e-3)
   np.testing.assert_allclose(ridge.start, start, atol=1e-3)
   assert found.nearest_gd.unexplained.mean > 0.01
-  verdict = judge_by_samples(found)[1]
-  assert verdict.startswith('No, but ridge regression leaves only')
+  assert judge_by_samples(found)[1].startswith('No: the nearest step')
+  nearest = name_nearest(None, found, {})
+  assert nearest.startswith('The nearest algorithm is ridge regression with λ = ')
 
 
 def test_least_squares_has_no_penalty_and_no_start():
@@ -135,3 +139,21 @@ def test_what_cannot_be_fitted_is_refused(task, num_prompts, said):
   made = zoo.create_task(task, num_features=_D, context_length=_C)
   with refuses(said):
     sampled_algorithm(biased(), made, num_prompts)
+
+
+def test_what_baselines_leave_is_known_of_a_baseline():
+  """OLS without noise is ridge regression and Bayes, and far from averaging."""
+  task = isotropic(_D, 8, prior_mean=2.0)
+  found: Any = baseline_shares(estimators.ols(task), task, 1024)
+  assert [*found][:3] == ['gd', 'gd_beta', 'ridge, ols, bayes']
+  assert found['ridge, ols, bayes'].mean < 1e-9
+  step: Any = probing.sampled_algorithm(estimators.ols(task), task).nearest_gd
+  # The fitted step is at most as far as the one that is tuned for the task.
+  error = 4 * np.hypot(found['gd'].stderr, step.unexplained.stderr)
+  assert step.unexplained.mean <= found['gd'].mean + error
+  assert found['averaging'].mean > 0.5
+  blind = baseline_shares(estimators.prior_mean(task), task, 512)
+  assert {*blind.values()} == {None}
+  with refuses('a nearest step needs labels that are numbers'):
+    logistic = zoo.create_task('logistic_regression', num_features=3, context_length=4)
+    baseline_shares(biased(), logistic)

@@ -28,7 +28,7 @@ from zoo.probing.pictures import (
   plot_attention,
   plot_attention_on,
 )
-from zoo.probing.verdicts import judge, judge_by_samples
+from zoo.probing.verdicts import judge, judge_by_samples, name_nearest
 from zoo.tasks.baselines import Zero
 from zoo.theory import constructions
 
@@ -42,6 +42,9 @@ def test_a_gd_transformer_is_gradient_descent():
   report = probe(model, task, **FEW)
   assert report.is_gradient_descent
   assert report.verdict.startswith('Yes: one step of size 0.5000')
+  assert summary(report).startswith(
+    'The nearest algorithm is one step of gradient descent, which leaves '
+  )
   assert 'Is it doing gradient descent? Yes' in summary(report)
   found = json.loads(report.to_json())
   # Exact where the weights are exact in float32.
@@ -64,7 +67,9 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   matrix = implicit_algorithm(zoo.estimators.gd_beta(task), task)
   is_descent, verdict = judge(matrix, task)
   assert not is_descent
-  assert verdict.startswith('No, but one step with a matrix (GD-β)')
+  assert verdict.startswith('No: the nearest step')
+  nearest = name_nearest(matrix, None, {})
+  assert nearest.startswith('The nearest algorithm is one step with a matrix (GD-β), ')
   task = isotropic(3, 4, prior_mean=2.0)
   fixed = constructions.multi_head_lsa(theory.optimal_rule(task, 0.0))
   is_descent, verdict = judge(implicit_algorithm(fixed, task), task)
@@ -72,6 +77,7 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   assert verdict.startswith('No: the nearest step')
   blind = implicit_algorithm(zoo.estimators.prior_mean(task), task)
   assert judge(blind, task) == (False, 'No: it ignores its context.')
+  assert name_nearest(blind, None, {}) == ''
 
 
 @pytest.mark.programs(60)
@@ -85,6 +91,13 @@ def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   assert report.sampled is not None
   assert report.guess is not None
   said = summary(report)
+  assert said.startswith(report.nearest)
+  assert report.nearest.partition(',')[0] in (
+    'The nearest algorithm is one step of gradient descent',
+    'No algorithm explains half of the effect: the nearest',
+  )
+  assert report.baselines is not None
+  assert set(report.baselines) == {'gd', 'bayes'}
   step = report.sampled.nearest_gd
   assert f'η = {step.parameter:.4g}' in said
   assert f'{step.risk.mean:.4f} ± {step.risk.stderr:.4f}' in said
@@ -134,6 +147,7 @@ def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
   assert report.against == 'broken'
   why = 'RuntimeError: it is <broken>'
   assert report.failures == {'risks': why, 'alignment': why}
+  assert f'the baseline broken is not compared: {why.partition(": ")[2]}' in caplog.text
   for name in report.failures:
     assert f'{name} is left out of the report: {why}' in caplog.text
   assert f'File "{__file__}", line' in caplog.text
@@ -191,3 +205,46 @@ def test_a_share_that_its_error_does_not_resolve_is_undecided():
     is_descent, verdict = judged(mean, error)
     assert verdict.startswith(start)
     assert is_descent is (start == 'Yes: ')
+
+
+def test_the_nearest_algorithm_is_named_with_what_it_leaves():
+  found = sampled_algorithm(zoo.estimators.ridge(TASK, 0.5), TASK, 512)
+
+  def fitted(step, matrix, ridge):
+    shares = {'nearest_gd': step, 'nearest_gd_beta': matrix, 'nearest_ridge': ridge}
+    return dataclasses.replace(
+      found,
+      **{
+        name: dataclasses.replace(getattr(found, name), unexplained=Estimate(*share))
+        for name, share in shares.items()
+      },
+    )
+
+  def said(step, matrix, ridge, **baselines):
+    shares = {name: Estimate(*share) for name, share in baselines.items()}
+    return name_nearest(None, fitted(step, matrix, ridge), shares)
+
+  start = 'The nearest algorithm is '
+  assert said((0.236, 0.007), (0.236, 0.007), (0.012, 0.0009)) == (
+    f'{start}ridge regression with λ = 0.5, which leaves 1.2 % ± 0.09 % of the effect '
+    'of the context unexplained.'
+  )
+  # A matrix step must be nearer than its special case by more than the errors, and
+  # counts only where that is not gradient descent already.
+  for step, matrix, name in (
+    ((0.2, 0.01), (0.19, 0.01), 'one step of gradient descent'),
+    ((0.2, 0.01), (0.1, 0.01), 'one step with a matrix (GD-β)'),
+    ((0.009, 0.0001), (0.001, 0.0001), 'one step of gradient descent'),
+  ):
+    assert said(step, matrix, (0.3, 0.01)).startswith(f'{start}{name}, which leaves')
+  step = (0.2, 0.01), (0.2, 0.01), (0.3, 0.01)
+  nearer = said(*step, averaging=(0.1, 0.01), bayes=(0.11, 0.01), zero=(0.9, 0.1))
+  assert nearer.startswith(f"{start}the task's averaging, which leaves 10 % ± 1 %")
+  assert nearer.endswith("; within two standard errors of it are the task's bayes.")
+  tied = said(*step, averaging=(0.19, 0.01), gd=(0.21, 0.01))
+  assert tied.startswith(f'{start}one step of gradient descent')
+  assert tied.endswith("within two standard errors of it are the task's averaging, gd.")
+  far = said((0.8, 0.01), (0.8, 0.01), (0.9, 0.01))
+  assert far.startswith(
+    'No algorithm explains half of the effect: the nearest, one step'
+  )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 from flax import nnx
 
 import zoo
-from tests.probing.models import TASK, assert_within, biased
+from tests.probing.models import TASK, assert_within, biased, keep
 from tests.settings import isotropic
 from zoo import theory
-from zoo.probing import summary
+from zoo.measure.intervals import Estimate
+from zoo.probing import probe, summary
 from zoo.probing.pictures import plot_task_shifts
 from zoo.probing.report import Report
-from zoo.probing.shifts import task_shift
+from zoo.probing.shifts import TaskShift, not_taken, task_shift
 
 
 def test_exact_and_sampled_losses_agree_where_both_are_known():
@@ -73,3 +75,86 @@ def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so():
   assert [one['risk'] is None for one in shown] == [False, True]
   assert 'WithPositions: ' in shown[1]['failure']
   plot_task_shifts(report.task_shifts, 'gd').canvas.draw()
+
+
+def _drawn(figure):
+  """The points with bars, and the arrows at the edges, as (label or colour, x, y)."""
+  (axes,) = figure.axes
+  points = [
+    (box.get_label(), x, y)
+    for box in axes.containers
+    for x, y in np.transpose(np.array(box.lines[0].get_data(), np.float64))
+  ]
+  arrows = [
+    (line.get_marker(), line.get_color(), x, y)
+    for line in axes.lines
+    if 'arrow' in str(line.get_marker())
+    for x, y in np.transpose(np.array(line.get_data(), np.float64))
+  ]
+  return points, arrows
+
+
+def test_the_least_loss_has_a_marker_however_large_another_is():
+  losses = {'scale_x=3': (2.95, 773.0), 'scale_y=0.5': (0.0035, 0.1)}
+  found = [
+    TaskShift(name, 100, Estimate(own, 1e-4), Estimate(other, 1e-4))
+    for name, (own, other) in losses.items()
+  ]
+  figure = plot_task_shifts(found, 'gd')
+  points, arrows = _drawn(figure)
+  assert {x for _, x, _ in points} == {2.95, 773.0, 0.0035, 0.1}
+  assert not arrows
+  low, high = figure.axes[0].get_xlim()
+  assert low < 0.0035 < 773.0 < high
+
+
+def test_what_a_log_axis_cannot_show_is_marked_and_what_is_missing_is_named():
+  each = {
+    'a': (Estimate(2.0, 0.1), Estimate(0.0, 0.0)),
+    'b': (Estimate(1e-13, 1e-14), Estimate(3.0, 0.1)),  # 0 but for rounding
+    'c': (Estimate(math.inf, math.nan), Estimate(1.0, 0.1)),
+    'd': (None, Estimate(1.0, 0.1)),
+    'e=1': (None, None),
+    'e=2': (None, None),
+  }
+  figure = plot_task_shifts(
+    [TaskShift(name, 9, *both) for name, both in each.items()], 'gd'
+  )
+  figure.canvas.draw()
+  (axes,) = figure.axes
+  rows = [text.get_text() for text in axes.get_yticklabels()]
+  assert rows == ['a', 'b', 'c', 'd']
+  arrows = _drawn(figure)[1]
+  assert [(marker, round(y)) for marker, _, _, y in arrows] == [
+    (r'$\leftarrow$', 1),
+    (r'$\rightarrow$', 2),
+    (r'$\leftarrow$', 0),
+  ]
+  (legend,) = figure.legends
+  names = {text.get_text() for text in legend.get_texts()}
+  assert names == {'the model', 'gd', '0, up to rounding', 'infinite'}
+  assert figure.get_supxlabel().splitlines() == [
+    'loss (log scale)',
+    'without a loss: the model on d',
+    'without a loss: the model and gd on e=1, 2',
+  ]
+
+
+def test_contexts_that_a_model_cannot_take_are_left_out_in_one_sentence(monkeypatch):
+  names = 'context_length=8', 'context_length=16', 'context_length=32'
+  keep(monkeypatch, 'shifts', *names)
+  model = zoo.models.Transformer(3, 4, num_layers=1, width=8, rngs=nnx.Rngs(0))
+  found = [*not_taken(model, TASK, TASK.shifts()).values()]
+  assert [one.name for one in found] == [*names]
+  said = summary(Report(False, '', 'gd', task_shifts=found))
+  assert said.count('context_length') == 2
+  assert (
+    'not measured on context_length=8, 16, 32: the model cannot take these prompts '
+    '(for context_length=8: the prompt has 17 tokens; the model has places for 9, '
+    'those of 4 examples)'
+  ) in said
+  assert probe(model, TASK, only=['task_shifts']).task_shifts == found
+  # A model of a user says it in its own words, once; what takes all is not asked twice.
+  own = not_taken(WithPositions(3, 4), TASK, TASK.shifts())
+  assert len({one.failure for one in own.values()}) == 1
+  assert not_taken(biased(), TASK, TASK.shifts()) == {}

@@ -193,6 +193,18 @@ def test_scaled_features():
   assert abs(np.mean(x**2) / 9 - 1) <= 4.5 * np.sqrt(2 / len(x))
 
 
+def test_shifts_that_differ_in_numbers_share_their_programs():
+  """A compiled program depends on a task's structure, and takes its numbers."""
+  kinds = {}
+  for name, shifted in _task().shifts().items():
+    kinds.setdefault(jax.tree.structure(shifted), []).append(name)
+  shared = [names for names in kinds.values() if len(names) > 1]
+  stretched, scaled_x, scaled_y = shared
+  assert stretched == ['skewed', 'half_subspace']
+  assert scaled_x == [name for name in _CHANGED if name.startswith('scale_x')]
+  assert scaled_y == _SCALED
+
+
 def test_bayes_of_the_task_goes_by_another_name():
   task = _task('quadratic_regression', noise_std=0.5)
   shifted = task.shifts()['scale_y=2']

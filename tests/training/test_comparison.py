@@ -227,6 +227,19 @@ def test_no_comparison_if_none_is_wanted(tmp_path, fake):
   assert 'the same' not in table(summary)
 
 
+def test_only_a_number_that_was_asked_for_is_said_to_be_too_large(caplog):
+  caplog.set_level('INFO')
+  model = Causal(3, rngs=nnx.Rngs(0))
+  for wanted, is_said in ((4096, False), (5000, True)):
+    # One prompt is held out, with which nothing is compared.
+    config = _config(eval__num_compared=wanted, eval__num_batches=1)
+    config.train.batch_size = 1
+    one = [config], [_task()], nnx.graphdef(model), make_mesh(config), {}
+    assert compare_members(*one) == [None]
+    assert (f'config.eval.num_compared is {wanted}' in caplog.text) is is_said
+  assert schema.default_config().eval.num_compared == 4096
+
+
 @pytest.mark.slow
 def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
   model = Causal(3, rngs=nnx.Rngs(0))

@@ -18,15 +18,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import scipy.optimize
+from absl import logging
 from jaxtyping import Array, Float
 
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count, in_one_line
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
+from zoo.measure.comparison import affordable
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.probing.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
+from zoo.tasks.baselines import Baseline, HostBaseline
 from zoo.theory.search import lowest_point
 
 # If the slope of predictions in w_0 is below this share of the query's length, float32
@@ -34,6 +37,7 @@ from zoo.theory.search import lowest_point
 _LEAST_SLOPE = 1e-3
 # An effect below this share of the predictions' mean square is float32 rounding.
 _LEAST_EFFECT = 1e-10
+_NUM_SLOW_PROMPTS = 512  # for slow baselines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +85,7 @@ def sampled_algorithm(
   The task must have labels that are numbers, and the squared error. Raises UserError
   for other tasks, and for fewer than 4 (d² + d) prompts.
   """
-  if task.num_outputs != 1 or not is_squared(task):
-    raise UserError(
-      f'the task is of type {type(task).__name__}; a nearest step needs labels that '
-      'are numbers, and the squared error'
-    )
+  _check_numbers(task)
   d = task.num_features
   num_prompts = check_count('num_prompts', num_prompts, minimum=least_prompts(d))
   programs = Programs()
@@ -125,6 +125,63 @@ def sampled_algorithm(
     nearest_gd_beta=measure(matrix, of_matrix, *_matrix_step(measured, matrix)),
     nearest_ridge=measure(penalty, of_ridge, *_ridges(measured, c)(penalty)),
   )
+
+
+def baseline_shares(
+  subject: Predictor, task: Task, num_prompts: int = 16384, seed: int = 0
+) -> dict[str, Estimate | None]:
+  """What the baselines of a task leave unexplained of the effect of the context.
+
+  That is `unexplained` of `Nearest`, here of algorithms to which nothing is fitted, on
+  the prompts on which `sampled_algorithm` measures. Equal baselines are one entry, such
+  as `ols, bayes`; those of other libraries are left out, and so is one that fails, with
+  a warning. Large tasks and slow baselines get fewer prompts. Raises UserError as
+  `sampled_algorithm` does.
+  """
+  _check_numbers(task)
+  half = max(min(num_prompts, affordable(task)) // 2, 2)
+  given = task, seed, 2 * half, min(BATCH_SIZE, half)
+  own, query = gather(
+    lambda prompt: (run(at_query, [subject], prompt)[0], prompt.x_query),
+    sample_batches(*given),
+  )
+  own, query = own.astype(np.float64), query.astype(np.float64)
+  effect = np.square(own - query @ _least_squares(query[:half], own[:half]))
+  groups: list[tuple[Predictor, list[str]]] = []
+  for name, baseline in task.baselines().items():
+    alike = next((names for one, names in groups if one == baseline), None)
+    if alike is not None:
+      alike.append(name)
+    elif not isinstance(baseline, HostBaseline):
+      groups.append((baseline, [name]))
+  shares: dict[str, Estimate | None] = {}
+  for baseline, names in groups:
+    prompts, at = sample_batches(*given), slice(half, None)
+    if isinstance(baseline, Baseline) and baseline.is_slow:
+      *_, last = prompts
+      prompts = [jax.tree.map(lambda array: array[:_NUM_SLOW_PROMPTS], last)]
+      start = len(own) - len(last.y_query)
+      at = slice(start, start + _NUM_SLOW_PROMPTS)
+    try:
+      theirs = gather(
+        lambda prompt, baseline=baseline: run(at_query, [baseline], prompt)[0], prompts
+      )
+    except Exception as error:  # a user's baseline may raise anything
+      name, reason = ', '.join(names), in_one_line(error, 200)
+      logging.warning('the baseline %s is not compared: %s', name, reason)
+      continue
+    gap = np.square(own[at] - theirs.astype(np.float64)[-len(own[at]) :])
+    shares[', '.join(names)] = _share(gap, effect[at], own[at])
+  return shares
+
+
+def _check_numbers(task: Task) -> None:
+  """Raises UserError unless labels are numbers, with the squared error."""
+  if task.num_outputs != 1 or not is_squared(task):
+    raise UserError(
+      f'the task is of type {type(task).__name__}; a nearest step needs labels that '
+      'are numbers, and the squared error'
+    )
 
 
 def least_prompts(num_features: int) -> int:

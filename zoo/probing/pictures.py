@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from matplotlib.colors import Normalize
 from zoo import reports
 from zoo.core.errors import in_one_line
 from zoo.core.protocols import Predictor, Task
+from zoo.measure.intervals import Estimate
 from zoo.measure.predict import run, sample_batches
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
@@ -25,10 +26,10 @@ from zoo.probing.activations import mean_attention
 from zoo.probing.attention_heads import Head
 from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.report import Report
-from zoo.probing.shifts import TaskShift
+from zoo.probing.shifts import TaskShift, in_short
 from zoo.probing.similarity import answers
-from zoo.probing.summaries import tables
-from zoo.reports.comparison_plots import LEAST, plot_by_examples
+from zoo.probing.summaries import opening, tables
+from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.rows import Point, plot_rows
 from zoo.reports.style import (
@@ -48,6 +49,9 @@ _MOST_HEADS = 12
 _MOST_COLUMNS = 4  # maps side by side
 _MOST_ROWS = 8  # layers, or calls of layers
 _MOST_NAMES = 11  # tokens named on one axis
+# A loss below this part of another's on the same prompts is 0 but for the rounding of
+# float32.
+_ROUNDING = 1e-10
 # The title and the caption of each picture.
 _CAPTIONS = {
   'alignment': (
@@ -79,15 +83,23 @@ _CAPTIONS = {
   'out_of_distribution': (
     'Out of distribution',
     'The loss on the shifted tasks that the task defines: by theory where it has no '
-    'bar, and otherwise sampled, with one standard error.',
+    'bar, and otherwise sampled, with one standard error. An arrow at the left edge is '
+    'a loss of 0, up to rounding, for which a log axis has no place.',
   ),
 }
 
 
 def pictures(
-  report: Report, subject: Predictor, other: Predictor, task: Task
+  report: Report,
+  subject: Predictor,
+  other: Predictor,
+  task: Task,
+  only: Collection[str] = (),
 ) -> dict[str, Figure]:
-  """The figures of a report by file name; one that fails is left out with a warning."""
+  """The figures of a report by file name; one that fails is left out with a warning.
+
+  `only` names the sections of the report, if it has not all of them.
+  """
   drawings: dict[str, Callable[[], Any]] = {
     'alignment': lambda: (
       report.alignment and plot_alignment(subject, other, task, report.against)
@@ -96,7 +108,9 @@ def pictures(
       report.comparison and plot_by_examples({_MODEL: [report.comparison]})
     ),
     'step_matrix': lambda: report.algorithm and plot_step_matrix(report.algorithm),
-    'attention': lambda: plot_attention_on(subject, task),
+    'attention': lambda: (
+      plot_attention_on(subject, task) if not only or 'attention' in only else None
+    ),
     'heads': lambda: report.heads and plot_heads(report.heads),
     'out_of_distribution': lambda: (
       report.task_shifts and plot_task_shifts(report.task_shifts, report.against)
@@ -114,6 +128,8 @@ def pictures(
       continue
     if isinstance(figure, Figure):  # otherwise the report has no such part
       figures[name] = figure
+    elif name in only:
+      logging.warning('there is no picture %s: the model or its task has none', name)
   return figures
 
 
@@ -126,7 +142,7 @@ def page(report: Report, title: str, pictures: Mapping[str, Figure]) -> str:
     figures[name] = reports.Figure(heading, caption, [shown], {'PNG': f'{name}.png'})
   return reports.render(
     title,
-    f'Is it doing gradient descent? {report.verdict}',
+    opening(report),
     [
       reports.Section('Numbers', tables=tables(report)),
       reports.Section('Pictures', figures=figures),
@@ -176,25 +192,35 @@ def _scatter(
 def plot_task_shifts(found: Sequence[TaskShift], against: str) -> Figure:
   """The losses of both predictors on each shifted task, one task per row.
 
-  Exact risks have no bars.
+  Exact risks have no bars. Below the axis stands what has no loss.
   """
   # The colour of a baseline is the same in all pictures.
   colours = {_MODEL: BLUE, against: BASELINES.get(against, VERMILION)}
-  points = []
+  points, missing = [], {}
   for one in found:
-    for label, sampled, exact in (
-      (_MODEL, one.risk, one.exact_risk),
-      (against, one.other_risk, one.other_exact_risk),
-    ):
-      mean, stderr = sampled or (math.nan, math.nan)
-      known = (mean, stderr) if exact is None else (exact, math.nan)
+    losses = {
+      _MODEL: _shown_loss(one.risk, one.exact_risk),
+      against: _shown_loss(one.other_risk, one.other_exact_risk),
+    }
+    unknown = [label for label, (mean, _) in losses.items() if math.isnan(mean)]
+    if unknown:
+      missing.setdefault(' and '.join(unknown), []).append(one.name)
+    if len(unknown) == len(losses):
+      continue
+    largest = max((mean for mean, _ in losses.values() if mean < math.inf), default=0.0)
+    for label, (mean, stderr) in losses.items():
+      known = (0.0, math.nan) if mean <= _ROUNDING * largest else (mean, stderr)
       points.append(Point(one.name, label, *known))
-  least = LEAST * np.nanmax([point.value for point in points] or [0.0])
-  # A risk of 0 has no place on a log axis.
-  points = [
-    point if point.value > least else point._replace(value=math.nan) for point in points
-  ]
-  return plot_rows({'': points}, 'loss (log scale)', colours, x_scale='log')
+  lines = ['loss (log scale)']
+  lines += [f'without a loss: {who} on {in_short(on)}' for who, on in missing.items()]
+  return plot_rows({'': points}, '\n'.join(lines), colours, x_scale='log')
+
+
+def _shown_loss(sampled: Estimate | None, exact: float | None) -> tuple[float, float]:
+  """A loss and its standard error, which an exact one does not have; NaN: unknown."""
+  if exact is not None:
+    return exact, math.nan
+  return (math.nan, math.nan) if sampled is None else sampled
 
 
 def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:
@@ -262,7 +288,11 @@ def plot_attention_on(subject: Predictor, task: Task) -> Figure | None:
   """
   if not isinstance(subject, nnx.Module):
     return None
-  found = mean_attention(subject, next(sample_batches(task, 0, 256, 256)))
+  # The first of the 512 prompts of `plot_alignment`, whose program samples them.
+  prompt = jax.tree.map(
+    lambda array: array[:256], next(sample_batches(task, 0, 512, 512))
+  )
+  found = mean_attention(subject, prompt)
   if not found:
     return None
   if isinstance(subject, TokenModel):

@@ -1,8 +1,10 @@
 """All probes of a model at once."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,17 +23,32 @@ from zoo.probing.attention_heads import Head, heads
 from zoo.probing.guesses import LearnedGuess, learned_guess
 from zoo.probing.implicit import ImplicitAlgorithm, implicit_algorithm
 from zoo.probing.lens import LayerCurve, Lens, lens
-from zoo.probing.nearest import SampledAlgorithm, least_prompts, sampled_algorithm
+from zoo.probing.nearest import (
+  SampledAlgorithm,
+  baseline_shares,
+  least_prompts,
+  sampled_algorithm,
+)
 from zoo.probing.scores import Risks, Score, risks, score
-from zoo.probing.shifts import TaskShift, task_shift
+from zoo.probing.shifts import TaskShift, not_taken, task_shift
 from zoo.probing.similarity import Alignment, alignment, has_rule
-from zoo.probing.verdicts import judge, judge_by_baselines, judge_by_samples
+from zoo.probing.verdicts import (
+  judge,
+  judge_by_baselines,
+  judge_by_samples,
+  name_nearest,
+)
 from zoo.tasks.base import is_squared
 from zoo.tasks.baselines import HostBaseline, Zero
 
 _NUM_COMPARED = 4096  # prompts, for the baselines at every number of examples
 _NUM_SHIFTED = 1024  # prompts of each shifted task
 _NUM_FITTED = 16384  # prompts, for the nearest algorithms
+# Parts of a report that one can ask for.
+SECTIONS = (
+  *('algorithm', 'risks', 'comparison', 'alignment', 'guess', 'heads', 'lens'),
+  *('task_shifts', 'score', 'attention'),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,14 +56,17 @@ class Report:
   """The results of `probe`; None where a predictor or a task has no such result."""
 
   is_gradient_descent: bool
-  verdict: str
+  verdict: str  # whether it is gradient descent, and why
   against: str
+  nearest: str = ''  # a sentence that names the nearest algorithm
   risks: Risks | None = None  # on fresh prompts of the task
   # With the task's baselines, by number of examples.
   comparison: Comparison | None = None
   algorithm: ImplicitAlgorithm | None = None
   # For a model without an exact algorithm: the nearest ones, and its initial guess.
   sampled: SampledAlgorithm | None = None
+  # The shares of the context's effect that baselines of the task leave unexplained.
+  baselines: dict[str, Estimate | None] | None = None
   guess: LearnedGuess | None = None
   alignment: Alignment | None = None
   heads: list[Head] | None = None
@@ -91,6 +111,7 @@ def probe(
   num_prompts: int = 65536,
   seed: int = 0,
   evaluation_set: EvaluationSet | None = None,
+  only: Collection[str] = (),
 ) -> Report:
   """Probes a model, an estimator or a rule on a task, next to another predictor.
 
@@ -98,15 +119,17 @@ def probe(
   predictor. Both predictors are also scored on the prompts of an `evaluation_set`; a
   reference is still built for `task`. The risks of a subject without a learning rule,
   which costs more, are on 4,096 prompts at most. A part that fails is None, and
-  `failures` has its error. Raises UserError for an unknown reference, and for a
-  predictor that cannot be called on the task's prompts.
+  `failures` has its error. With `only`, names of `SECTIONS`, no other part is measured.
+  Raises UserError for an unknown reference or section, and for a predictor that cannot
+  be called on the task's prompts.
   """
+  check_sections(only, evaluation_set is not None)
   if against is None or isinstance(against, str):
     known = references(task)
     against_name = check_name('estimator', against or next(iter(known)), known)
     against = known[against_name]
   other, against_name = against, against_name or type(against).__name__
-  parts = _Parts()
+  parts = _Parts(only)
   few = min(num_prompts, _NUM_COMPARED)
   many = num_prompts if theory.covers(task) and has_rule(subject) else few
   if evaluation_set is not None:
@@ -117,26 +140,52 @@ def probe(
   parts.measure('comparison', compare, subject, task, few, seed)
   if 'comparison' in parts.errors and parts.found.get('risks') is None:
     raise parts.errors['comparison']  # the subject itself cannot be measured
-  if theory.covers(task) and has_rule(subject):
-    parts.measure('algorithm', implicit_algorithm, subject, task)
-    if isinstance(subject, LinearAttention):
-      parts.measure('heads', heads, subject, task)
-  else:
-    _measure_samples(parts, subject, task, num_prompts, seed)
-  is_descent, verdict = _judge(task, parts.found)
+  _measure_algorithm(parts, subject, task, num_prompts, seed)
+  is_descent, verdict = _judge(task, parts)
+  nearest = name_nearest(
+    parts.found.get('algorithm'),
+    parts.found.get('sampled'),
+    parts.found.get('baselines') or {},
+  )
   if isinstance(subject, Layered):
     parts.measure('lens', lens, subject, task, few, seed)
+  if parts.wants('task_shifts'):
+    few = min(num_prompts, _NUM_SHIFTED)
+    parts.found['task_shifts'] = _shifts(parts, subject, other, task, few, seed)
+  failures = {name: _in_words(error) for name, error in parts.errors.items()}
+  failures |= parts.without()
+  return Report(
+    is_descent, verdict, against_name, nearest, **parts.found, failures=failures
+  )
+
+
+def check_sections(only: Collection[str], has_set: bool) -> None:
+  """Raises UserError unless a probe, perhaps of a frozen set, can have the sections."""
+  for name in only:
+    check_name('section', name, SECTIONS)
+  if 'score' in only and not has_set:
+    raise UserError('the section score needs an evaluation set; give one, too')
+
+
+def _shifts(
+  parts: _Parts,
+  subject: Predictor,
+  other: Predictor,
+  task: Task,
+  num_prompts: int,
+  seed: int,
+) -> list[TaskShift]:
+  """The losses on each shifted task, but for those that the model cannot take."""
   shifted = parts.attempt('task_shifts', task.shifts) or {}
-  few = min(num_prompts, _NUM_SHIFTED)
-  shifts = [
-    parts.attempt(
-      f'task_shifts, {name}', task_shift, subject, other, name, moved, few, seed
+  refused = not_taken(subject, task, shifted)
+  found = [
+    refused.get(name)
+    or parts.attempt(
+      f'task_shifts, {name}', task_shift, subject, other, name, moved, num_prompts, seed
     )
     for name, moved in shifted.items()
   ]
-  parts.found['task_shifts'] = [one for one in shifts if one is not None]
-  failures = {name: _in_words(error) for name, error in parts.errors.items()}
-  return Report(is_descent, verdict, against_name, **parts.found, failures=failures)
+  return [one for one in found if one is not None]
 
 
 class _Parts:
@@ -145,13 +194,28 @@ class _Parts:
   # What calls both predictors on the prompts first, and so finds a user's mistake.
   _CHECKS = 'score', 'risks', 'comparison'
 
-  def __init__(self) -> None:
+  # Fields of the report by the section that they belong to, if that has another name.
+  _SECTION_OF: Mapping[str, str] = dict.fromkeys(('sampled', 'baselines'), 'algorithm')
+
+  def __init__(self, only: Collection[str]) -> None:
+    self.only = only
     self.found: dict[str, Any] = {}  # by field of the report
     self.errors: dict[str, Exception] = {}
 
+  def wants(self, name: str) -> bool:
+    """Whether the field `name` of the report is asked for."""
+    return not self.only or self._SECTION_OF.get(name, name) in self.only
+
   def measure(self, name: str, function: Callable[..., Any], *given: Any) -> None:
     """Keeps the result of a function for the field `name` of the report."""
-    self.found[name] = self.attempt(name, function, *given)
+    if self.wants(name):
+      self.found[name] = self.attempt(name, function, *given)
+
+  def without(self) -> dict[str, str]:
+    """Sections that were asked for, and that neither were found nor failed."""
+    known = {self._SECTION_OF.get(name, name) for name in (*self.found, *self.errors)}
+    missing = [name for name in self.only if name not in {*known, 'attention'}]
+    return dict.fromkeys(missing, 'the model or its task has none')
 
   def attempt(self, name: str, function: Callable[..., Any], *given: Any) -> Any:
     """The result of a function; None if it fails, after a warning."""
@@ -173,22 +237,32 @@ def _in_words(error: Exception) -> str:
   return f'{kind}{in_one_line(error, 200)}'
 
 
-def _measure_samples(
+def _measure_algorithm(
   parts: _Parts, subject: Predictor, task: Task, num_prompts: int, seed: int
 ) -> None:
-  """Measures what subjects without a learning rule have."""
-  if task.num_outputs == 1 and is_squared(task):
-    num_prompts = min(num_prompts, _NUM_FITTED)
-    num_prompts = max(num_prompts, least_prompts(task.num_features))
-    parts.measure('sampled', sampled_algorithm, subject, task, num_prompts, seed)
-  if isinstance(subject, nnx.Module):
-    parts.measure('guess', learned_guess, subject, task)
+  """Measures which algorithm is the nearest: exactly, or by samples and fits."""
+  has_numbers = task.num_outputs == 1 and is_squared(task)
+  fitted = max(min(num_prompts, _NUM_FITTED), least_prompts(task.num_features))
+  if theory.covers(task) and has_rule(subject):
+    parts.measure('algorithm', implicit_algorithm, subject, task)
+    if isinstance(subject, LinearAttention):
+      parts.measure('heads', heads, subject, task)
+  else:
+    if has_numbers:
+      parts.measure('sampled', sampled_algorithm, subject, task, fitted, seed)
+    if isinstance(subject, nnx.Module):
+      parts.measure('guess', learned_guess, subject, task)
+  if has_numbers:
+    parts.measure('baselines', baseline_shares, subject, task, fitted, seed)
 
 
-def _judge(task: Task, found: dict[str, Any]) -> tuple[bool, str]:
+def _judge(task: Task, parts: _Parts) -> tuple[bool, str]:
   """Whether the subject does gradient descent, and the verdict in words."""
+  found = parts.found
+  if not parts.wants('algorithm'):
+    return False, 'Unknown: its algorithm was not asked for.'
   if not theory.covers(task):
-    if found['comparison'] is None:
+    if found.get('comparison') is None:
       return False, 'Unknown: no theory covers its task.'
     return False, judge_by_baselines(found['comparison'])
   if (algorithm := found.get('algorithm')) is not None:

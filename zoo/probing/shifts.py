@@ -1,9 +1,14 @@
 """The losses of predictors on tasks other than the training task."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
-from zoo.core.errors import in_one_line
+import jax
+from flax import nnx
+
+from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
+from zoo.core.values import fresh
 from zoo.measure.comparison import affordable
 from zoo.measure.curves import sample_losses
 from zoo.measure.intervals import Estimate, estimate
@@ -16,12 +21,11 @@ _FEWEST = 16  # prompts; a shift that allows fewer is not measured
 class TaskShift:
   """The losses of two predictors on the same prompts of a shifted task.
 
-  A risk is None for a predictor that fails on the task, such as one with learned
-  positions on a longer context; `failure` then holds the error.
+  A risk is None where it was not measured, and `failure` then says why.
   """
 
   name: str  # in `task.shifts()`
-  num_prompts: int
+  num_prompts: int  # 0 if nothing was measured
   risk: Estimate | None
   other_risk: Estimate | None
   exact_risk: float | None = None  # None: it has no closed form
@@ -57,3 +61,49 @@ def task_shift(
   risks, exact_risks = zip(*found, strict=True)
   failure = '; '.join(failures) or None
   return TaskShift(name, num_prompts, *risks, *exact_risks, failure=failure)
+
+
+def not_taken(
+  subject: Predictor, task: Task, shifts: Mapping[str, Task]
+) -> dict[str, TaskShift]:
+  """The shifts to other lengths of context whose prompts a model cannot take.
+
+  A model with learned positions is one. Nothing is computed, as the model is only
+  traced. All have the same sentence.
+  """
+  reasons = {
+    name: reason
+    for name, shifted in shifts.items()
+    if isinstance(subject, nnx.Module)
+    and shifted.context_length != task.context_length
+    and (reason := _refusal(subject, shifted))
+  }
+  if not reasons:
+    return {}
+  first, reason = next(iter(reasons.items()))
+  why = f'the model cannot take these prompts (for {first}: {reason})'
+  return {name: TaskShift(name, 0, None, None, failure=why) for name in reasons}
+
+
+def _refusal(model: nnx.Module, task: Task) -> str | None:
+  """Why a model cannot be called on the prompts of a task; None if it can."""
+  graph, state = nnx.split(model)
+
+  def predict(state: nnx.State, key: jax.Array) -> jax.Array:
+    return nnx.merge(graph, state)(fresh(task).sample_batch(key, 2))
+
+  try:
+    jax.eval_shape(predict, state, jax.random.key(0))
+  except Exception as error:  # a user's model may raise anything
+    kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
+    return f'{kind}{in_one_line(error, 200)}'
+  return None
+
+
+def in_short(names: Sequence[str]) -> str:
+  """Names of shifts, those of one kind joined: `scale_x=2, 3 and skewed`."""
+  numbers: dict[str, list[str]] = {}
+  for name in names:
+    kind, equals, number = name.partition('=')
+    numbers.setdefault(kind + equals, []).append(number)
+  return ' and '.join(kind + ', '.join(each) for kind, each in numbers.items())

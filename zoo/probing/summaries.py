@@ -14,9 +14,9 @@ from zoo.probing.lens import Lens
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.probing.report import Report
 from zoo.probing.scores import Risks, Score
-from zoo.probing.shifts import TaskShift
+from zoo.probing.shifts import TaskShift, in_short
 from zoo.probing.similarity import Alignment
-from zoo.probing.verdicts import percent
+from zoo.probing.verdicts import percent, shown_share
 from zoo.reports import Table
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
@@ -33,10 +33,16 @@ _EXCESS = {
 
 def summary(report: Report) -> str:
   """The verdict and the tables of a report, as text for a terminal."""
-  parts = [f'Is it doing gradient descent? {report.verdict}']
+  parts = [opening(report)]
   for table in tables(report):
     parts.append('\n'.join(filter(None, [table.text(), table.note])))
   return '\n\n'.join(parts)
+
+
+def opening(report: Report) -> str:
+  """The nearest algorithm, if it is known, and whether it is gradient descent."""
+  asked = f'Is it doing gradient descent? {report.verdict}'
+  return ' '.join(filter(None, [report.nearest, asked]))
 
 
 def tables(report: Report) -> list[Table]:
@@ -46,6 +52,7 @@ def tables(report: Report) -> list[Table]:
     report.risks and _risk_table(report.risks, 'risk', against),
     report.algorithm and _algorithm_table(report.algorithm),
     report.sampled and _nearest_table(report.sampled),
+    report.baselines and _baseline_table(report.baselines),
     report.guess and _guess_table(report.guess),
     report.comparison and Table(*table_of(report.comparison)),
     report.alignment and _alignment_table(report.alignment, against),
@@ -129,10 +136,8 @@ def _nearest_table(found: SampledAlgorithm) -> Table:
     # A number becomes a matrix of one row.
     matrix = np.atleast_2d(nearest.parameter)
     number = np.trace(matrix) / len(matrix)
-    unexplained = '-'
-    if nearest.unexplained is not None:
-      mean, stderr = map(percent, nearest.unexplained)
-      unexplained = f'{mean} ± {stderr}'
+    share = nearest.unexplained
+    unexplained = '-' if share is None else shown_share(share)
     distance = '-' if nearest.distance is None else f'{nearest.distance:.3g}'
     cells = f'{symbol} = {number:.4g}', distance, unexplained
     rows.append((name, *cells, format_estimate(*nearest.risk)))
@@ -143,6 +148,14 @@ def _nearest_table(found: SampledAlgorithm) -> Table:
     'share of the effect of the context)'
   )
   return Table(rows, (*header, 'loss ± s.e.'), note=note)
+
+
+def _baseline_table(found: dict[str, Estimate | None]) -> Table:
+  rows = [
+    (name, '-' if share is None else shown_share(share))
+    for name, share in found.items()
+  ]
+  return Table(rows, ("the task's baselines", 'unexplained ± s.e.'))
 
 
 def _guess_table(found: LearnedGuess) -> Table:
@@ -198,14 +211,20 @@ def _head_table(found: list[Head]) -> Table | None:
 
 
 def _task_shift_table(found: list[TaskShift], against: str) -> Table:
-  rows = []
+  rows, reasons = [], {}
   for one in found:
+    if one.failure:
+      reasons.setdefault(one.failure, []).append(one.name)
+    if not one.num_prompts:
+      continue
     losses = (one.risk, one.exact_risk), (one.other_risk, one.other_exact_risk)
     rows.append([one.name, *(_known(*loss) for loss in losses)])
   header = 'out of distribution', 'loss of this model ± s.e.', f'loss of {against}'
   beyond = '; it is not the least possible there' if against == 'bayes' else ''
   note = [f'({against} is that of the training task on all of them{beyond})']
-  note += [f'{one.name}: {one.failure}' for one in found if one.failure]
+  note += [
+    f'not measured on {in_short(names)}: {why}' for why, names in reasons.items()
+  ]
   return Table(rows, header, note='\n'.join(note))
 
 

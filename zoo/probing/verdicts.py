@@ -1,8 +1,12 @@
-"""The verdict: is a predictor one step of gradient descent?"""
+"""The verdict: which algorithm is nearest, and is it one step of gradient descent?"""
+
+import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from zoo.measure.comparison import MODEL, Comparison
+from zoo.measure.intervals import Estimate
 from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.tasks import LinearRegression
@@ -10,7 +14,69 @@ from zoo.tasks import LinearRegression
 # A predictor counts as gradient descent if the nearest step leaves at most this share
 # of the context's effect unexplained.
 UNEXPLAINED = 0.01
-_SIGNIFICANT = 2  # standard errors; `judge_by_baselines` writes this number out
+_SIGNIFICANT = 2  # standard errors; sentences write this number out
+_ROUNDING = 1e-8  # shares of float32 predictions that differ by less are equal
+
+
+def name_nearest(
+  algorithm: ImplicitAlgorithm | None,
+  sampled: SampledAlgorithm | None,
+  baselines: Mapping[str, Estimate | None],
+) -> str:
+  """A sentence that names the algorithm nearest to a predictor, and what it leaves.
+
+  It is one of those that were fitted, exactly or to samples, unless a baseline of the
+  task is nearer by more than two standard errors. A step with a matrix counts only
+  where it is nearer by that than the step of gradient descent, which it contains, and
+  that step is not within the limit of the verdict. Empty for a predictor that ignores
+  its context, and where nothing was measured.
+  """
+  fitted = _fitted_shares(algorithm, sampled)
+  known = {name: share for name, share in baselines.items() if share is not None}
+  if not fitted and not known:
+    return ''
+  every = known | fitted
+  best = min(fitted or known, key=lambda name: every[name].mean)
+  least = min(known, key=lambda name: every[name].mean, default=best)
+  if _is_below(every[least], every[best]):
+    best = least
+  left = f'leaves {shown_share(every[best])} of the effect of the context unexplained'
+  name = best if best in fitted else f"the task's {best}"
+  said = f'The nearest algorithm is {name}, which {left}'
+  if every[best].mean > 0.5:
+    said = f'No algorithm explains half of the effect: the nearest, {name}, {left}'
+  alike = [one for one in known if one != best]
+  alike = [one for one in alike if not _is_below(every[best], every[one])]
+  if alike:
+    said += f"; within two standard errors of it are the task's {', '.join(alike)}"
+  return f'{said}.'
+
+
+def _fitted_shares(
+  algorithm: ImplicitAlgorithm | None, sampled: SampledAlgorithm | None
+) -> dict[str, Estimate]:
+  """What the fitted algorithms leave unexplained, by their names in a sentence."""
+  if algorithm is not None:
+    exact = algorithm.nearest_gd.unexplained, algorithm.nearest_gd_beta.unexplained
+    step, matrix = (None if one is None else Estimate(one, 0.0) for one in exact)
+  elif sampled is not None:
+    step, matrix = sampled.nearest_gd.unexplained, sampled.nearest_gd_beta.unexplained
+  else:
+    return {}
+  if step is None:
+    return {}
+  found = {'one step of gradient descent': step}
+  if matrix is not None and step.mean > UNEXPLAINED and _is_below(matrix, step):
+    found['one step with a matrix (GD-β)'] = matrix
+  if sampled is not None and (share := sampled.nearest_ridge.unexplained) is not None:
+    found[f'ridge regression with λ = {sampled.nearest_ridge.parameter:.3g}'] = share
+  return found
+
+
+def _is_below(one: Estimate, other: Estimate) -> bool:
+  """Whether a share is below another by more than its errors."""
+  error = math.hypot(one.stderr, other.stderr)
+  return other.mean - one.mean > _SIGNIFICANT * error + _ROUNDING
 
 
 def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
@@ -18,22 +84,16 @@ def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
 
   The start of the nearest step is compared with the prior mean of `task`.
   """
-  nearest, matrix = found.nearest_gd, found.nearest_gd_beta
+  nearest = found.nearest_gd
   if nearest.unexplained is None:
     return False, 'No: it ignores its context.'
   distance = np.linalg.norm(nearest.start - task.prior_mean)
   step = (
     f'one step of size {nearest.step:.4f} from w_0, which is {distance:.3g} from the '
-    f'prior mean, leaves {percent(nearest.unexplained)} of the effect of the context '
-    'unexplained'
+    f'prior mean, leaves {percent(nearest.unexplained)}'
   )
   if nearest.unexplained <= UNEXPLAINED:
     return True, f'Yes: {step}.'
-  if matrix.unexplained is not None and matrix.unexplained <= UNEXPLAINED:
-    return False, (
-      'No, but one step with a matrix (GD-β) leaves only '
-      f'{percent(matrix.unexplained)} unexplained; {step}.'
-    )
   return False, f'No: the nearest step, {step}.'
 
 
@@ -45,8 +105,7 @@ def judge_by_samples(found: SampledAlgorithm) -> tuple[bool, str]:
   step = f'one step of size {nearest.parameter:.4f}'
   if nearest.distance is not None:
     step += f' from w_0, which is {nearest.distance:.3g} from the prior mean,'
-  share, stderr = map(percent, nearest.unexplained)
-  step += f' leaves {share} ± {stderr} of the effect of the context unexplained'
+  step += f' leaves {shown_share(nearest.unexplained)}'
   sampled = '(sampled; it has no learning rule)'
   mean, error = nearest.unexplained
   if mean + _SIGNIFICANT * error <= UNEXPLAINED:
@@ -56,16 +115,6 @@ def judge_by_samples(found: SampledAlgorithm) -> tuple[bool, str]:
       f'Undecided: {step}, which is within two standard errors of the limit of '
       f'{percent(UNEXPLAINED)}; more prompts would tell {sampled}.'
     )
-  others = {
-    'one step with a matrix (GD-β)': found.nearest_gd_beta.unexplained,
-    'ridge regression': found.nearest_ridge.unexplained,
-  }
-  for name, unexplained in others.items():
-    if unexplained is not None and unexplained.mean <= UNEXPLAINED:
-      return False, (
-        f'No, but {name} leaves only {percent(unexplained.mean)} unexplained; '
-        f'{step} {sampled}.'
-      )
   return False, f'No: the nearest step, {step} {sampled}.'
 
 
@@ -86,5 +135,13 @@ def judge_by_baselines(comparison: Comparison) -> str:
 
 
 def percent(share: float) -> str:
-  """A share as a percentage, to three digits."""
-  return f'{100 * share:.3g} %'
+  """A share as a percentage, to three digits or to the last one before the point."""
+  return f'{100 * share:.3g} %' if share < 10 else f'{100 * share:.0f} %'
+
+
+def shown_share(share: Estimate) -> str:
+  """A share with its standard error, unless it is exact."""
+  if not share.stderr:
+    return percent(share.mean)
+  error = 100 * share.stderr
+  return f'{percent(share.mean)} ± {error:{".2g" if error < 100 else ".0f"}} %'

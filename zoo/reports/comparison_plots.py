@@ -23,10 +23,13 @@ from zoo.reports.style import (
   legend_above,
 )
 
-# Losses below this part of the largest are left out: those of a perfect baseline are
-# rounding errors.
+# Losses of baselines below this part of the largest are below the axis: those of a
+# perfect baseline are rounding errors.
 LEAST = 1e-5
+# A loss of a model is, too, below this part of the largest.
+_ROUNDING = 1e-10
 _ABOVE = 'mean above the scale, or infinite'
+_BELOW = 'below the axis'
 _NUM_OTHERS = 2  # baselines beside `bayes`, where few are wanted
 _ALIKE = 1e-3  # of their losses, by which baselines differ that look the same
 
@@ -44,7 +47,8 @@ def plot_by_examples(
   interval, Student's t. Bands of a single one, and of baselines, are one standard
   error. `loss` says which it is. The baselines are those of the first comparison, all
   of them or those named, and `of` is what their labels say. A mean that is infinite, or
-  above all others and known to no better than a third, is an arrow at the upper edge.
+  above all others and known to no better than a third, is an arrow at the upper edge;
+  one at the lower edge is a loss below the axis, which ends at those of the models.
   Classes have a panel of their accuracy. The title ends with the `note`. Raises
   UserError for an unknown baseline.
   """
@@ -137,19 +141,31 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
       mean, error = _numbers(one, 'mean'), _numbers(one, 'standard_error')
       certain += mean[~(error > mean / 3)].tolist()
   top = np.nanmax(certain, initial=0.0)
+  of_models = [
+    mean
+    for _, kind, _, seeds in looks
+    for mean in np.mean([_numbers(one, 'mean') for one in seeds], axis=0)
+    if kind == 'curve' and mean > _ROUNDING * top
+  ]
+  least = min([LEAST * top, *of_models]) or 1.0  # if all are 0
   arrows: list[Series] = []
+  below: list[Series] = []
   for label, kind, colour, seeds in looks:
     count = seeds[0]['num_examples']
     mean = np.stack([_numbers(one, 'mean') for one in seeds])
     error = np.stack([_numbers(one, 'standard_error') for one in seeds])
     is_above = (np.isnan(mean) | ((error > mean / 3) & (mean > top))).any(axis=0)
-    shown = np.where(is_above | (mean.mean(axis=0) <= LEAST * top), np.nan, mean)
+    is_below = ~is_above & (mean.mean(axis=0) < least)
+    shown = np.where(is_above | is_below, np.nan, mean)
     yield _curve(label, kind, colour, count, [*shown], error[0])
     if is_above.any():
       at = np.array(count)[is_above]
       row = np.full(len(at), len(arrows))
       arrows.append(series(_ABOVE, 'above', colour, at, row))
-  yield from arrows  # which come last in the legend
+    if is_below.any():
+      at = np.where(is_below, mean.mean(axis=0), np.nan)
+      below.append(series(_BELOW, 'below', colour, count, at))
+  yield from [*arrows, *below]  # which come last in the legend
 
 
 def _numbers(one: Measured, name: str) -> np.ndarray:

@@ -34,7 +34,10 @@ from zoo.reports.style import (
 
 _ARROW_ROW = 8.0  # points, from one row of arrows above a panel to the next
 # How a series is drawn.
-KINDS = 'dots', 'bars', 'curve', 'dashed curve', 'line', 'dashed', 'mark', 'above'
+KINDS = (
+  *('dots', 'bars', 'curve', 'dashed curve', 'line', 'dashed', 'mark'),
+  *('above', 'below'),
+)
 SCALES = 'linear', 'log'  # of the axes of a panel
 
 _COLUMNS = (
@@ -53,8 +56,9 @@ class Series:
   """Points that belong together; `low` and `high` bound each y, and may equal it.
 
   `kind` is their style: dots with bars, the same joined by a line, a curve with a band
-  and solid or with dashes, a line, dashes, a vertical mark at the first x, or arrows
-  above the panel for what is off its scale, whose y is the number of the row.
+  and solid or with dashes, a line, dashes, a vertical mark at the first x, arrows above
+  the panel for what is off its scale, whose y is the number of the row, or arrows at
+  the lower edge of the axes for what is below it.
   """
 
   name: str
@@ -246,8 +250,12 @@ def _render_panel(axes: Axes, panel: Panel, looks: _Looks) -> None:
   # Names are plain text, in which a $ does not begin a formula.
   axes.set_xlabel(panel.x_axis, parse_math=False)
   axes.set_ylabel(panel.y_axis, parse_math=False)
+  below = [one for one in panel.series if one.kind == 'below']
   for one in panel.series:
-    _render_series(axes, one, looks[one.name, one.kind])
+    if one.kind != 'below':
+      _render_series(axes, one, looks[one.name, one.kind])
+  for number, one in enumerate(below):
+    _render_below(axes, one, number - (len(below) - 1) / 2)
 
 
 def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:
@@ -284,6 +292,8 @@ def _looks(shown: Sequence[Series]) -> _Looks:
         of_colours[one.colour] += 1
       case 'above':
         look = {'marker': '^', 'markersize': 5, 'linestyle': 'none'}
+      case 'below':
+        look = {}
       case 'mark':
         look = {'linewidth': 4, 'alpha': 0.3, 'zorder': 1}
       case _ if alone and len(one.x) > 1:
@@ -326,3 +336,20 @@ def _render_arrows(axes: Axes, one: Series, look: Mapping[str, Any]) -> None:
   ones = np.ones(len(one.x))
   axes.plot(one.x, ones, color=one.colour, label=one.name, **look)
   axes.update_datalim(np.stack([one.x, ones], axis=1), updatey=False)
+
+
+def _render_below(axes: Axes, one: Series, place: float) -> None:
+  """Arrows at the lower edge, beside those of other series at the same x."""
+  figure = axes.get_figure(root=True)
+  assert figure is not None
+  beside = ScaledTranslation(0.1 * place, 0, figure.dpi_scale_trans)
+  axes.plot(
+    one.x,
+    np.where(np.isnan(one.y), np.nan, 0.03),
+    linestyle='none',
+    marker=r'$\downarrow$',
+    markersize=9,
+    color=one.colour,
+    transform=axes.get_xaxis_transform() + beside,
+    label=one.name,
+  )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from zoo.reports.style import (
   BLACK,
@@ -41,7 +42,8 @@ def plot_rows(
 
   Rows stand in the order in which they first occur, and the points of a row in that of
   `colours`, which has the colour of each label. At `level` there is a vertical line.
-  `x_scale` may be 'log'.
+  `x_scale` may be 'log'. What has no place on the axis, 0 on a log axis or an infinite
+  value, is an arrow at its edge; NaN is not drawn.
   """
   every = list(itertools.chain(*panels.values()))
   rows = list(dict.fromkeys(one.row for one in every))
@@ -67,6 +69,8 @@ def plot_rows(
         capsize=2,
         label=label,
       )
+      at = [(one.value, rows.index(one.row) + shift) for one in of]
+      _mark_beyond(axes, at, colours[label])
     axes.set_title(title, parse_math=False)
     axes.xaxis.set_major_formatter('{x:g}')
     label_log_axes(axes)
@@ -75,3 +79,25 @@ def plot_rows(
   figure.supxlabel(x_axis)
   legend_above(figure)
   return figure
+
+
+def _mark_beyond(axes: Axes, at: Sequence[tuple[float, float]], colour: str) -> None:
+  """Arrows at the edges for values, at heights, that have no place on the axis."""
+  least = 0.0 if axes.get_xscale() == 'log' else -math.inf
+  is_least = '0, up to rounding' if axes.get_xscale() == 'log' else 'minus infinity'
+  for name, marker, edge, heights in (
+    (is_least, r'$\leftarrow$', 0.012, [y for x, y in at if x <= least]),
+    ('infinite', r'$\rightarrow$', 0.988, [y for x, y in at if x == math.inf]),
+  ):
+    if heights:
+      axes.plot(
+        [edge] * len(heights),
+        heights,
+        linestyle='none',
+        marker=marker,
+        markersize=9,
+        color=colour,
+        transform=axes.get_yaxis_transform(),
+      )
+      # Of all labels, so in no one's colour.
+      axes.plot([], [], ' ', marker=marker, markersize=9, color=BLACK, label=name)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, dataclass_transform
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo.core import losses, values
@@ -22,12 +23,13 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import BaseTask, Predictor, Task, remade
 from zoo.core.registry import tasks
-from zoo.core.values import derived, derived_size, is_zero, leaf, set_field, static
+from zoo.core.values import derived, derived_size, is_zero, leaf, number, set_field
 
 _Class = TypeVar('_Class', bound=type)
 # The loss of each prediction, from the predictions and the targets.
 Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
-# Changes the features of one prompt. Equal changes have equal hashes.
+# Changes the features of one prompt. It is a pytree, whose numbers are leaves, so that
+# tasks whose changes differ only in them share their compiled programs.
 Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
 
 # Of one prompt: weights w, the features of its c + 1 examples, and a number for each.
@@ -259,9 +261,9 @@ class ShiftedTask(ChangedTask):
   The changed features are labelled by functions from the same distribution.
   """
 
-  change: Change | None = None
+  change: Change | None = leaf(default=None)
   # It multiplies the values of the function, which must be numbers then.
-  scale: float = static(default=1.0)
+  scale: float | None = number(default=None)
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     if self.change is None:
@@ -271,12 +273,12 @@ class ShiftedTask(ChangedTask):
 
   def evaluate(self, function: PyTree, x: Float[Array, 't d']) -> Float[Array, ' t *k']:
     targets = self.task.evaluate(function, x)
-    return targets if self.scale == 1 else self.scale * targets
+    return targets if self.scale is None else self.scale * targets
 
   def baselines(self) -> dict[str, Predictor]:
     """The baselines of the task, whose Bayes predictor is named `bayes_unshifted`.
 
-    That predictor has the least loss only if `scale` is 1 and it does not use the
+    That predictor has the least loss only if `scale` is None and it does not use the
     distribution of the task's features.
     """
     return {
@@ -298,14 +300,14 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
   """
   d = task.num_features
   changes: dict[str, Change] = {
-    'random_quadrants': random_quadrants,
-    'repeated_query': repeated_query,
+    'random_quadrants': Partial(random_quadrants),
+    'repeated_query': Partial(repeated_query),
   }
   if d > 1:
-    changes['skewed'] = Stretch(tuple(1 / k for k in range(1, d + 1)))
-    changes['half_subspace'] = Stretch((1.0,) * (d // 2) + (0.0,) * (d - d // 2))
+    changes['skewed'] = stretch(1 / np.arange(1, d + 1))
+    changes['half_subspace'] = stretch(np.repeat([1.0, 0.0], [d // 2, d - d // 2]))
   if task.context_length < d:
-    changes['orthogonal_query'] = orthogonal_query
+    changes['orthogonal_query'] = Partial(orthogonal_query)
   changes |= {f'scale_x={scale:.3g}': Scale(scale) for scale in _SCALES}
   found: dict[str, Task] = {
     name: ShiftedTask(task, change) for name, change in changes.items()
@@ -319,11 +321,11 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
   return found
 
 
-@dataclasses.dataclass(frozen=True)
+@values.value
 class Scale:
   """Multiplies all features."""
 
-  factor: float
+  factor: float = number()
 
   def __call__(
     self, key: Key[Array, ''], x: Float[Array, 't d']
@@ -331,23 +333,28 @@ class Scale:
     return self.factor * x
 
 
-@dataclasses.dataclass(frozen=True)
+@values.value
 class Stretch:
-  """Multiplies the features by `U diag(λ) Uᵀ`, with the same random U for all prompts.
+  """Multiplies the features of each example by a symmetric matrix."""
 
-  Isotropic features thus get a covariance with eigenvalues proportional to λ².
-  """
-
-  eigenvalues: tuple[float, ...]  # up to a factor: `E |x|²` does not change
+  matrix: Float[np.ndarray, 'd d'] = leaf()
 
   def __call__(
     self, key: Key[Array, ''], x: Float[Array, 't d']
   ) -> Float[Array, 't d']:
-    d, eigenvalues = len(self.eigenvalues), np.asarray(self.eigenvalues)
-    eigenvalues = np.sqrt(d / np.sum(np.square(eigenvalues))) * eigenvalues
-    rotation = np.linalg.svd(np.random.default_rng(0).standard_normal((d, d)))[0]
-    matrix = (rotation * eigenvalues) @ rotation.T
-    return dot(x[:, None], jnp.asarray(matrix, x.dtype)[None])
+    return dot(x[:, None], jnp.asarray(self.matrix, x.dtype)[None])
+
+
+def stretch(eigenvalues: Float[np.ndarray, ' d']) -> Stretch:
+  """Multiplies features by `U diag(λ) Uᵀ`, with the same random U for all prompts.
+
+  Isotropic features thus get a covariance with eigenvalues proportional to λ², which
+  are given up to a factor: `E |x|²` does not change.
+  """
+  d = len(eigenvalues)
+  eigenvalues = np.sqrt(d / np.sum(np.square(eigenvalues))) * eigenvalues
+  rotation = np.linalg.svd(np.random.default_rng(0).standard_normal((d, d)))[0]
+  return Stretch((rotation * eigenvalues) @ rotation.T)
 
 
 def random_quadrants(

@@ -10,6 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
+from zoo.config import schema
 from zoo.config.validation import Config, to_json
 from zoo.core.protocols import Task
 from zoo.host import processes
@@ -31,7 +32,8 @@ def compare_members(
   None. Process 0 measures, on one of its devices.
   """
   wanted, number = configs[0].eval.num_compared, num_prompts(configs[0])
-  if wanted > number:
+  # The default is no number that anybody asked for; the table says how many there are.
+  if wanted > number and wanted != schema.default_config().eval.num_compared:
     logging.info(
       'config.eval.num_compared is %d; the comparison with the baselines has at most '
       'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
