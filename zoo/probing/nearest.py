@@ -140,9 +140,10 @@ def baseline_shares(
   """
   _check_numbers(task)
   half = max(min(num_prompts, affordable(task)) // 2, 2)
-  given = task, seed, 2 * half, min(BATCH_SIZE, half)
+  programs = Programs()
+  given = task, seed, 2 * half, min(BATCH_SIZE, half), programs
   own, query = gather(
-    lambda prompt: (run(at_query, [subject], prompt)[0], prompt.x_query),
+    lambda prompt: (programs.run(at_query, [subject], prompt)[0], prompt.x_query),
     sample_batches(*given),
   )
   own, query = own.astype(np.float64), query.astype(np.float64)
@@ -164,7 +165,7 @@ def baseline_shares(
       at = slice(start, start + _NUM_SLOW_PROMPTS)
     try:
       theirs = gather(
-        lambda prompt, baseline=baseline: run(at_query, [baseline], prompt)[0], prompts
+        lambda prompt, of=baseline: programs.run(at_query, [of], prompt)[0], prompts
       )
     except Exception as error:  # a user's baseline may raise anything
       name, reason = ', '.join(names), in_one_line(error, 200)
