@@ -240,10 +240,14 @@ def test_the_nearest_algorithm_is_named_with_what_it_leaves():
   step = (0.2, 0.01), (0.2, 0.01), (0.3, 0.01)
   nearer = said(*step, averaging=(0.1, 0.01), bayes=(0.11, 0.01), zero=(0.9, 0.1))
   assert nearer.startswith(f"{start}the task's averaging, which leaves 10 % ± 1 %")
-  assert nearer.endswith("; within two standard errors of it are the task's bayes.")
+  assert nearer.endswith("; within two standard errors of it: the task's bayes.")
   tied = said(*step, averaging=(0.19, 0.01), gd=(0.21, 0.01))
   assert tied.startswith(f'{start}one step of gradient descent')
-  assert tied.endswith("within two standard errors of it are the task's averaging, gd.")
+  assert tied.endswith("within two standard errors of it: the task's averaging, gd.")
+  both = said((0.2, 0.01), (0.2, 0.01), (0.21, 0.01))
+  assert both.endswith(
+    'within two standard errors of it: ridge regression with λ = 0.5.'
+  )
   far = said((0.8, 0.01), (0.8, 0.01), (0.9, 0.01))
   assert far.startswith(
     'No algorithm explains half of the effect: the nearest, one step'

@@ -45,10 +45,14 @@ def name_nearest(
   said = f'The nearest algorithm is {name}, which {left}'
   if every[best].mean > 0.5:
     said = f'No algorithm explains half of the effect: the nearest, {name}, {left}'
-  alike = [one for one in known if one != best]
-  alike = [one for one in alike if not _is_below(every[best], every[one])]
+  alike, of_task = (
+    [one for one in of if one != best and not _is_below(every[best], every[one])]
+    for of in (fitted, known)
+  )
+  if of_task:
+    alike.append(f"the task's {', '.join(of_task)}")
   if alike:
-    said += f"; within two standard errors of it are the task's {', '.join(alike)}"
+    said += f'; within two standard errors of it: {" and ".join(alike)}'
   return f'{said}.'
 
 
