@@ -175,6 +175,7 @@ def check_vector(name: str, value: object, length: int | None) -> np.ndarray:
   With the length None a vector may have any ≥ 1, and a scalar is taken once.
   """
   vector = _as_finite(name, value)
+  _check_held(name, vector)
   if length is None:
     length = max(vector.size, 1) if vector.ndim == 1 else 1
   if vector.ndim == 0:
@@ -205,6 +206,7 @@ def check_covariance(name: str, value: object, length: int) -> np.ndarray:
   Raises UserError unless it is square, symmetric and positive semi-definite.
   """
   matrix = _as_finite(name, value)
+  _check_held(name, matrix)
   if matrix.shape != (length, length):
     raise UserError(
       f'{name} has shape {matrix.shape}; it must be None (the identity) or a '
@@ -239,7 +241,6 @@ def _as_finite(name: str, value: object) -> np.ndarray:
     raise UserError(f'{name} is {_shown(value)}; it must hold numbers only')
   if not np.isfinite(array).all():
     raise UserError(f'{name} holds a value that is not finite: {_shown(value)}')
-  _check_held(name, array)
   return array
 
 

@@ -217,7 +217,7 @@ def plot_task_shifts(found: Sequence[TaskShift], against: str) -> Figure:
 
 
 def _shown_loss(sampled: Estimate | None, exact: float | None) -> tuple[float, float]:
-  """A loss and its standard error, which an exact one does not have; NaN: unknown."""
+  """A loss and its standard error; NaN: unknown, or of a loss by a formula."""
   if exact is not None:
     return exact, math.nan
   return (math.nan, math.nan) if sampled is None else sampled

@@ -305,7 +305,11 @@ def _caption(points: Sequence[Sequence[Row]], kind: str, num_lost: int) -> str:
       f'without the standard error on held-out prompts, up to {max(errors):.2g}'
     )
   if numbers[0] == 1:
-    bars = 'bars: ± standard error on held-out prompts' if sampled else 'exact: no bar'
+    bars = (
+      'bars: ± standard error on held-out prompts'
+      if sampled
+      else 'no bar: computed by a formula'
+    )
     said.append(f'one seed, {bars}')
   return '\n'.join(filter(None, [*said, _not_shown(num_lost)]))
 
