@@ -4,6 +4,9 @@ import importlib
 import pathlib
 from typing import Any
 
+from configs import common
+from zoo.config import schema
+from zoo.core import registry
 from zoo.core.errors import check_name
 
 _HERE = pathlib.Path(__file__).parent
@@ -18,7 +21,15 @@ def names() -> list[str]:
 
 
 def get_config(name: str, variant: str = '') -> Any:
-  """What `get_config(variant)` of configs/NAME.py returns; raises UserError."""
+  """What `get_config(variant)` of configs/NAME.py returns; raises UserError.
+
+  Of a registered model of your own, which has no such file, the config has the fields
+  of configs/common.py and the defaults of the model's constructor.
+  """
+  if name in registry.models.names() and name not in names():
+    config = common.get_config()
+    config.model = schema.section('model', name)
+    return common.with_variant(config, variant)
   module = importlib.import_module(_module(name))
   return module.get_config(*[variant] if variant else [])
 

@@ -5,7 +5,9 @@ import pathlib
 
 import numpy as np
 import pytest
+from flax import nnx
 
+import configs
 import zoo
 from configs import common
 from tests.compare import refuses
@@ -95,3 +97,14 @@ def test_the_common_file_has_every_field_and_its_default():
   task, default = config.task, schema.section('task', 'linear_regression')
   assert task.keys() == default.keys()
   assert [task.get_type(key) for key in task] == [default.get_type(key) for key in task]
+
+
+def test_a_registered_model_of_ones_own_has_a_config_without_a_file(register):
+  @zoo.register_model('own')
+  class Own(nnx.Module):
+    def __init__(self, num_features, width=3, *, rngs):
+      self.w = nnx.Param(np.zeros((num_features, width)))
+
+  config = configs.get_config('own', 'smoke')
+  assert config.model.to_dict() == {'name': 'own', 'width': 3}
+  assert config.train.num_steps == 20

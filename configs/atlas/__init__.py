@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import configs
 import zoo
-from configs import common
 from zoo.config import schema
 from zoo.config.schema import Config
 from zoo.core import registry
@@ -178,7 +177,7 @@ def get_config(
   task_name, fields, _ = _task(check_name('task', task, list_tasks()))
   file, variant, hyperparameters = _made(model)
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
-  config = _config_of(file, ','.join(filter(None, variants)))
+  config: Any = configs.get_config(file, ','.join(filter(None, variants)))
   _set_training(config)
   if registry.tasks.get(task_name).shows_labels:  # otherwise all answers are trained
     config.objective.positions = 'query'
@@ -198,15 +197,6 @@ def get_config(
   if 'width' in config.model:
     _set_width(config, sizes.weights)
   return config
-
-
-def _config_of(model: str, variant: str) -> Any:
-  """The config of a model; one of your own, which has no file, has its defaults."""
-  if model in configs.names():
-    return configs.get_config(model, variant)
-  config = common.get_config()
-  config.model = schema.section('model', model)
-  return common.with_variant(config, variant)
 
 
 def _set_training(config: Any) -> None:

@@ -108,11 +108,11 @@ class Trainer:
   ) -> list[sweeps.Row]:
     """The rows of a sweep: each has the fields of its point, a summary and a `workdir`.
 
-    `config` is the name of a file in configs/, with a variant after a colon; `fields`,
-    such as `task.noise_std`, are set for all points. The name of the folder of this
-    sweep alone is `name` and a digest of its config. Several seeds, learning rates or
-    initial scales are trained in one program; a single point saves checkpoints during
-    training. Raises Stopped after SIGTERM, and otherwise the
+    `config` is the name of a file in configs/, or of a registered model, with a variant
+    after a colon; `fields`, such as `task.noise_std`, are set for all points. The name
+    of the folder of this sweep alone is `name` and a digest of its config. Several
+    seeds, learning rates or initial scales are trained in one program; a single point
+    saves checkpoints during training. Raises Stopped after SIGTERM, and otherwise the
     errors of `zoo.training.sweep`.
     """
     whole = self.config(config, fields)
