@@ -54,7 +54,14 @@ RESUME = 'rerun the same command to resume'
 _SMALLER = 'a task with a smaller context_length, or a smaller model, takes less'
 # Libraries whose logs of INFO say nothing to users.
 _TALKATIVE = (
-  *('absl', 'fsspec', 'gcsfs', 'google', 'httpx', 'jax', 'matplotlib', 'orbax'),
+  'absl',
+  'fsspec',
+  'gcsfs',
+  'google',
+  'httpx',
+  'jax',
+  'matplotlib',
+  'orbax',
   'tensorflow_datasets',
 )
 STOPPED = 143  # the exit code of a process that SIGTERM ends

@@ -223,7 +223,8 @@ def trained_weights(state: PyTree, weights: PyTree) -> PyTree:
   """
   return jax.tree.map(
     lambda trained, own: own if isinstance(trained, optax.MaskedNode) else trained,
-    *(optax.tree.get(state, 'trained'), weights),
+    optax.tree.get(state, 'trained'),
+    weights,
     is_leaf=lambda one: isinstance(one, optax.MaskedNode),  # a frozen weight
   )
 

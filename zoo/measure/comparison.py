@@ -103,7 +103,7 @@ def compare_all(
       reason = in_one_line(error)
       own = not isinstance(error, UserError)  # then the traceback says where
       logging.warning(
-        'the baseline %s is left out: %s%s', *(name, kind, reason), exc_info=own
+        'the baseline %s is left out: %s%s', name, kind, reason, exc_info=own
       )
   found = [
     {

@@ -123,7 +123,7 @@ def pictures(
     except Exception as error:  # a user's model may raise anything
       reason = f'{type(error).__name__}: {in_one_line(error, 200)}'
       logging.warning(
-        'the picture %s is left out of the report: %s', *(name, reason), exc_info=True
+        'the picture %s is left out of the report: %s', name, reason, exc_info=True
       )
       continue
     if isinstance(figure, Figure):  # otherwise the report has no such part

@@ -46,8 +46,16 @@ _NUM_SHIFTED = 1024  # prompts of each shifted task
 _NUM_FITTED = 16384  # prompts, for the nearest algorithms
 # Parts of a report that one can ask for.
 SECTIONS = (
-  *('algorithm', 'risks', 'comparison', 'alignment', 'guess', 'heads', 'lens'),
-  *('task_shifts', 'score', 'attention'),
+  'algorithm',
+  'risks',
+  'comparison',
+  'alignment',
+  'guess',
+  'heads',
+  'lens',
+  'task_shifts',
+  'score',
+  'attention',
 )
 
 

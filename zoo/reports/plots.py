@@ -35,8 +35,15 @@ from zoo.reports.style import (
 _ARROW_ROW = 8.0  # points, from one row of arrows above a panel to the next
 # How a series is drawn.
 KINDS = (
-  *('dots', 'bars', 'curve', 'dashed curve', 'line', 'dashed', 'mark'),
-  *('above', 'below'),
+  'dots',
+  'bars',
+  'curve',
+  'dashed curve',
+  'line',
+  'dashed',
+  'mark',
+  'above',
+  'below',
 )
 SCALES = 'linear', 'log'  # of the axes of a panel
 

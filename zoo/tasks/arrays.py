@@ -39,8 +39,14 @@ from zoo.tasks.gaussian_clusters import NearestMean, NearestShares, SoftmaxRegre
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 # What reading a file raises that is of another kind, damaged or encrypted.
 _NO_ARRAYS = (
-  *(EOFError, KeyError, OverflowError, RuntimeError, TypeError, ValueError),
-  *(zipfile.BadZipFile, zlib.error),
+  EOFError,
+  KeyError,
+  OverflowError,
+  RuntimeError,
+  TypeError,
+  ValueError,
+  zipfile.BadZipFile,
+  zlib.error,
 )
 # An array of more bytes may not be compressed to less than a hundredth.
 _UNPACKED, _MOST_TIMES = 2**28, 100

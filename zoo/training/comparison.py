@@ -59,7 +59,9 @@ def compare_members(
           each = [jax.tree.map(lambda leaf, i=i: leaf[i], here) for i in members]
         compared = compare_all(
           [nnx.merge(graph, state) for state in each],
-          *(tasks[members[0]], number, configs[0].eval.seed),
+          tasks[members[0]],
+          number,
+          configs[0].eval.seed,
         )
         if compared is None:  # the task is too large
           continue

@@ -399,7 +399,9 @@ def _train_missing(
       left *= (time.monotonic() - start) / sum(sizes[:number])
       logging.info(
         '%d of %d points are done; the sweep will take about %s more',
-        *(sum(map(len, programs[:number])), len(missing), _in_words(left)),
+        sum(map(len, programs[:number])),
+        len(missing),
+        _in_words(left),
       )
   return lost
 
