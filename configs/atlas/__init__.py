@@ -105,7 +105,13 @@ class Scale(NamedTuple):
 
 _MIXERS = 'softmax', 'relu', 'linear', 'gla', 'mamba2', 'delta', 'gated_delta', 'ttt'
 DEFAULT_MODELS = (
-  *(*_MIXERS, 'looped', 'set', 'lstm', 'deep_set', 'mlp_mixer', 'deep_lsa'),
+  *_MIXERS,
+  'looped',
+  'set',
+  'lstm',
+  'deep_set',
+  'mlp_mixer',
+  'deep_lsa',
   *LINEAR_ATTENTION,
 )
 SCALES = {
@@ -113,7 +119,10 @@ SCALES = {
   # The sizes of Garg et al. (arXiv 2208.01066).
   'gpu': Scale(
     9_500_000,
-    *(3000, 50_000, 600, {'num_features': 20, 'context_length': 40}),
+    3000,
+    50_000,
+    600,
+    {'num_features': 20, 'context_length': 40},
     {'num_layers': 12, 'num_heads': 8},
   ),
 }

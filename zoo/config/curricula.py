@@ -141,7 +141,8 @@ def log_unended(config: Config, task: Task, model: Model) -> None:
     logging.warning(
       'the curriculum has not ended at the last step, %d, which is trained on %s; a '
       'smaller config.curriculum.every or more of config.train.num_steps would end it',
-      *(last + 1, ' and '.join(left_out)),
+      last + 1,
+      ' and '.join(left_out),
     )
 
 

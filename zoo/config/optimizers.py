@@ -76,7 +76,8 @@ def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0, *, decayed, hidden):
     consistent_rms=0.2,
     muon_weight_dimension_numbers=lambda params: jax.tree.map(
       lambda is_hidden, leaf: matrix if is_hidden and leaf.ndim > 1 else None,
-      *(hidden(params), params),
+      hidden(params),
+      params,
     ),
   )
   if weight_decay == 0:

@@ -62,7 +62,7 @@ class _DeltaRule(HeadState):
     super().__init__(site, convolved=QKV, **given, rngs=rngs)
     self.steps = steps
     self.strength = project(
-      *(site.width, steps * site.num_heads, site.init), use_bias=False, rngs=rngs
+      site.width, steps * site.num_heads, site.init, use_bias=False, rngs=rngs
     )
     self.most = 2.0 if negative_eigenvalues else 1.0
 

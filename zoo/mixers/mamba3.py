@@ -110,7 +110,12 @@ class Mamba3(LinearState):
     )
     value = widen(split_heads(self.value(tokens), self.num_heads))
     given = trapezoid(
-      *(query, key, value, log_decay, delta, jax.nn.sigmoid(weight)),
+      query,
+      key,
+      value,
+      log_decay,
+      delta,
+      jax.nn.sigmoid(weight),
       last=(last_key, last_value),
     )
     return given, (angle[:, -1:], key[:, -1:], value[:, -1:])
@@ -147,7 +152,9 @@ def trapezoid(
   write = weight * delta
   share = _delayed(write, jnp.zeros_like(write[:, :1])) + (1 - weight) * delta
   before = Inputs(
-    *(query, _delayed(key, last[0]), _delayed(value, last[1])),
+    query,
+    _delayed(key, last[0]),
+    _delayed(value, last[1]),
     log_decay[..., None],
     jnp.exp(log_decay) * share,
   )

@@ -85,7 +85,10 @@ class RWKV7(LinearState):
     self.decay = LowRank(width, rank, width, init, between=jnp.tanh, rngs=rngs)
     self.rate = LowRank(width, rank, width, init, rngs=rngs)
     self.gate = LowRank(
-      *(width, gate_rank, width, init),
+      width,
+      gate_rank,
+      width,
+      init,
       between=jax.nn.sigmoid,
       use_bias=False,
       rngs=rngs,

@@ -125,7 +125,13 @@ class Transformer(TokenModel):
     in GPT-2. Raises UserError for arguments that contradict one another.
     """
     super().__init__(
-      *(num_features, num_outputs, tokens, guess, guess_weights, guess_bias, causal),
+      num_features,
+      num_outputs,
+      tokens,
+      guess,
+      guess_weights,
+      guess_bias,
+      causal,
       rngs=rngs,
     )
     if tokens == 'shifted' and not causal:

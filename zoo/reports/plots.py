@@ -48,8 +48,19 @@ KINDS = (
 SCALES = 'linear', 'log'  # of the axes of a panel
 
 _COLUMNS = (
-  *('panel', 'x_axis', 'x_scale', 'x_names', 'y_axis', 'y_scale'),
-  *('series', 'kind', 'colour', 'x', 'y', 'low', 'high'),
+  'panel',
+  'x_axis',
+  'x_scale',
+  'x_names',
+  'y_axis',
+  'y_scale',
+  'series',
+  'kind',
+  'colour',
+  'x',
+  'y',
+  'low',
+  'high',
 )
 
 

@@ -220,7 +220,9 @@ class Checkpoints:
     logging.warning(
       'checkpoint step %d is damaged: %s; moved to %s, falling back to the previous '
       'one',
-      *(step_of(folder), reason, target),
+      step_of(folder),
+      reason,
+      target,
     )
 
   def _complete(self, written: pathlib.Path, step: int) -> None:

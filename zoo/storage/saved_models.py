@@ -321,7 +321,8 @@ def _as_saved(folder: pathlib.Path, state: PyTree, saved: _Arrays) -> PyTree:
   shapes = {name: array.shape for name, array in saved.items()}
   check_same_arrays(
     f'{folder} does not fit the model that its config names now',
-    *(shapes, shapes_of(state)),
+    shapes,
+    shapes_of(state),
   )
   variables = {'.'.join(map(str, path)): v for path, v in nnx.to_flat_state(state)}
 

@@ -162,9 +162,7 @@ def _parts(
     except ValueError as error:  # a dot in the key of a dict
       raise UserError(f'the hyper-parameters cannot be saved: {error}') from None
   state, made = nnx.state(model), nnx.state(abstract_model(config))
-  check_same_arrays(
-    'the config makes another model', *(shapes_of(made), shapes_of(state))
-  )
+  check_same_arrays('the config makes another model', shapes_of(made), shapes_of(state))
   return state, {'format': FORMAT, 'step': step, **run_metadata(config)}
 
 

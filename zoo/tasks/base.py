@@ -47,8 +47,15 @@ _SCALES = 1 / 3, 1 / 2, 2.0, 3.0
   frozen_default=True,
   eq_default=False,
   field_specifiers=(
-    *(values.size, values.number, values.choice, values.static, values.vector),
-    *(values.covariance, values.leaf, values.derived, values.derived_size),
+    values.size,
+    values.number,
+    values.choice,
+    values.static,
+    values.vector,
+    values.covariance,
+    values.leaf,
+    values.derived,
+    values.derived_size,
   ),
 )
 def register_task(name: str) -> Callable[[_Class], _Class]:

@@ -146,7 +146,9 @@ def _model(
   added, classes = logits.shape
   abstract: Any = nnx.eval_shape(
     lambda: Transformer(
-      *(symbols, context_length, classes),
+      symbols,
+      context_length,
+      classes,
       num_layers=1,
       width=width,
       tokens='shifted',

@@ -37,7 +37,8 @@ def compare_members(
     logging.info(
       'config.eval.num_compared is %d; the comparison with the baselines has at most '
       'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
-      *(wanted, number),
+      wanted,
+      number,
     )
   found: list[Comparison | None] = [None] * len(configs)
   if number < 2:

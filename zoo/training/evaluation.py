@@ -87,7 +87,7 @@ class Evaluation:
     self.reference_risks = [reference_risks(task) for task in tasks]
     self._task, self._moments = tasks[0], stacked_moments(tasks)
     rules_of, sample_moments, inputs = _measurements(
-      *(configs, tasks, graph, statistics, self._moments)
+      configs, tasks, graph, statistics, self._moments
     )
     self._inputs = replicate(inputs, mesh)
     whole, self._abstract_model = NamedSharding(mesh, P()), layout.saved['model']

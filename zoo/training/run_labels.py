@@ -139,7 +139,8 @@ def _kind_of_loss(folder: pathlib.Path, config: Config) -> str | None:
     logging.warning(
       'the task %s of %s cannot be made here, so that its loss may be of another kind '
       'than that of other runs; --import=MODULE imports a task of your own',
-      *(name, folder),
+      name,
+      folder,
     )
     return None
   return loss_in_words(task)

@@ -122,7 +122,8 @@ def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
         lambda leaf, sharding: jax.ShapeDtypeStruct(
           leaf.shape, leaf.dtype, sharding=sharding
         ),
-        *(arrays, nnx.get_named_sharding(arrays, mesh)),
+        arrays,
+        nnx.get_named_sharding(arrays, mesh),
       )
   return graphs, state
 

@@ -309,7 +309,8 @@ class Program:
       logging.warning(
         'config.mesh.model is %d, but no weight of %r is split over this axis: its '
         'devices repeat the same work; use config.mesh.data',
-        *(config.mesh.model, config.model.name),
+        config.mesh.model,
+        config.model.name,
       )
     log_unended(config, self.tasks[0], nnx.merge(self.graph, saved))
 
@@ -364,7 +365,7 @@ def make_program(configs: Sequence[Config], mesh: Mesh | None = None) -> Program
       abstract = stack_abstract(abstract, len(configs), axis)
     layout = Layout(abstract, config.mesh.fsdp)
     statistics = _may_use_statistics(config) and uses_statistics(
-      *(model, tasks[0], len(configs))
+      model, tasks[0], len(configs)
     )
     lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
     objective = make_objective(config, tasks[0], statistics, lanes)
@@ -686,8 +687,13 @@ class Trainer:
     program, comparisons = self.program, self.program.compare(self.state)
     return [
       summarise(
-        *(config, program.mesh, self.risks[i], comparisons[i]),
-        *(self._speed, program.flops_per_step, self._records[i].wall_time),
+        config,
+        program.mesh,
+        self.risks[i],
+        comparisons[i],
+        self._speed,
+        program.flops_per_step,
+        self._records[i].wall_time,
       )
       if self.finite[i]
       else None

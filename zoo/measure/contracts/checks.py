@@ -193,7 +193,8 @@ def check_facts(
       check_close(
         f'{name}.predictions(prompt) at example {k} is not the prediction from the '
         'examples before it',
-        *(facts['everywhere'][:, k], fewer),
+        facts['everywhere'][:, k],
+        fewer,
       )
 
 

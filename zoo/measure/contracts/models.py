@@ -235,5 +235,6 @@ def _check_order_invariant(
   shuffled = dataclasses.replace(prompt, x=prompt.x[:, order], y=prompt.y[:, order])
   check_close(
     f'{name} declares order_invariant, but the order of the examples matters',
-    *(run(shuffled)['alone'], facts['alone']),
+    run(shuffled)['alone'],
+    facts['alone'],
   )

@@ -166,7 +166,9 @@ class CellRun:
       self._begin()
     row = functools.partial(
       Row,
-      *(*self.cell[:2], self.cell.guess or '', notes.context_length),
+      *self.cell[:2],
+      self.cell.guess or '',
+      notes.context_length,
       weights=notes.weights,
       operations=notes.operations,
     )

@@ -95,7 +95,11 @@ def baselines(config: Config, name: str) -> list[Row]:
     found = risk if known == EXACT else loss(predictor, task, NUM_PROMPTS, 0)
     rows.append(
       Row(
-        *(baseline, name, '', config.task.context_length, known),
+        baseline,
+        name,
+        '',
+        config.task.context_length,
+        known,
         losses=(found,),
         lengths=lengths,
         by_length=tuple(by_length.tolist()),

@@ -100,6 +100,10 @@ def _log(row: Row, left: int, minutes: float) -> None:
   found = ', '.join(f'{loss:.4g}' for loss in row.losses) or 'no loss'
   logging.info(
     '%s: %s after %d steps%s; %d cells are left, at most %.1f h',
-    *(','.join(filter(None, row.cell[:3])), found, row.steps),
-    *(f' ({row.grey})' if row.grey else '', left, left * minutes / 60),
+    ','.join(filter(None, row.cell[:3])),
+    found,
+    row.steps,
+    f' ({row.grey})' if row.grey else '',
+    left,
+    left * minutes / 60,
   )

@@ -23,8 +23,18 @@ from zoo.studies.study import About, Result, Study
 from zoo.studies.study import run as run_studies
 
 _FILES = (
-  *(one_step, deep_linear, prior_mean, pool_lines, pool_crossing, markov_phases),
-  *(induction, recall, ranking, garg, saddles, state_tracking),
+  one_step,
+  deep_linear,
+  prior_mean,
+  pool_lines,
+  pool_crossing,
+  markov_phases,
+  induction,
+  recall,
+  ranking,
+  garg,
+  saddles,
+  state_tracking,
 )
 # All headlines by name, in the order in which they are run.
 HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}
