@@ -79,8 +79,15 @@ def test_a_model_of_ones_own_logs(cache, tmp_path):
     "    absl_logging.info('four columns')\n"
     "    raise zoo.UserError('enough')\n"
   )
+  (tmp_path / 'talks.py').write_text(
+    'from configs import common\n'
+    'def get_config():\n'
+    '  config = common.get_config()\n'
+    "  config.model.name = 'talks'\n"
+    "  return common.with_variant(config, 'smoke')\n"
+  )
   answer = launch(
-    *('--import=talks_under_test', '--config=talks:smoke'), cache=cache, cwd=tmp_path
+    *('--import=talks_under_test', '--config=talks.py'), cache=cache, cwd=tmp_path
   )
   assert answer.stderr.splitlines() == [
     'three rows',
