@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-TESTED_VERSION = '0.10.2'
+TESTED_VERSION = '0.10.1'
 
 try:
   from jax._src import distributed
