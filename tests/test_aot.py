@@ -25,7 +25,9 @@ def reports(cache, tmp_path):
 
   def run(config: str, topology: str, *flags: str):
     out = tmp_path / 'report.json'
-    given = f'--config={config}', f'--topology={topology}', f'--json={out}'
+    name, colon, variant = config.partition(':')
+    file = f'configs/{name}.py{colon}{variant}'
+    given = f'--config={file}', f'--topology={topology}', f'--json={out}'
     answer = launch(*given, *flags, cache=cache, module='launch.aot')
     assert 'Traceback' not in answer.stderr, answer.stderr
     return json.loads(out.read_text()), answer
