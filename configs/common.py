@@ -71,8 +71,8 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   # The weights that decay, joined by commas: the roles hidden, embedding and vector, or
   # all, or patterns of paths such as */norm; docs/parameters.md has the roles.
   optimizer.decay = 'hidden'
-  # Factors of the learning rate by patterns of paths, {'layers/*/value': 10.0}; 0
-  # freezes.
+  # Factors of the learning rate by patterns of paths, such as {'layers/*/value': 10.0};
+  # 0 freezes.
   optimizer.scales = ConfigDict()
   optimizer.schedule = 'cosine'  # constant, cosine, linear, or wsd: a decay at the end
   optimizer.warmup_steps = 0  # ≥ 0, of a linear warm-up from 0
@@ -104,9 +104,8 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
 
   config.checkpoint = checkpoint = ConfigDict()
   checkpoint.every = 2500  # steps, ≥ 1
-  checkpoint.every_minutes = placeholder(
-    float
-  )  # > 0, at most, between them; None: no limit
+  # Minutes between checkpoints at most, > 0; None: no limit.
+  checkpoint.every_minutes = placeholder(float)
   checkpoint.keep = 3  # the newest checkpoints that are kept, ≥ 1
   checkpoint.keep_best = False  # whether that of the lowest risk is kept as well
   checkpoint.patience = 10.0  # minutes to wait for a bucket that is out of reach, > 0

@@ -41,7 +41,7 @@ def get_config(variant: str = '') -> ConfigDict:
   model.num_layers, model.width, model.num_heads = SIZES['gpt2_tiny']
   model.mixer = 'softmax'  # see docs/mixers.md; several, joined by commas, alternate
   model.mixer_options = ConfigDict()  # of mixers, such as {'state_size': 32}
-  model.tokens = 'interleaved'  # x and y in turn; or shifted, joint
+  model.tokens = 'interleaved'  # x and y in turn; or joint, shifted (causal)
   # The initial guess of each label: zero, fixed, linear, network, or what these leave
   # (residual, residual_network).
   model.guess = 'zero'

@@ -28,7 +28,7 @@ own](models_and_tasks.md#the-roles-of-its-weights)). Muon takes a fused kernel, 
 `key_query` of `mamba2` or the four gates of `lstm`, as one matrix, and an array of a
 matrix for each head, such as `w_k` of `lsa`, head by head. The tables have paths, with
 `*` for the number of a layer, and leave out the biases that stand beside a kernel,
-which are vectors, or have the role of the kernel if it is `embedding`.
+which are vectors.
 `python docs/parameters.py` writes this page.
 """
 _SIZES = {'num_features': 3, 'context_length': 4, 'num_heads': 2, 'num_outputs': 1}
@@ -100,8 +100,7 @@ def _is_beside_kernel(path: str, roles: dict[str, str]) -> bool:
   layer, _, name = path.rpartition('/')
   if name != 'bias' or f'{layer}/kernel' not in roles:
     return False
-  wanted = 'embedding' if roles[f'{layer}/kernel'] == 'embedding' else 'vector'
-  assert roles[path] == wanted
+  assert roles[path] == 'vector'
   return True
 
 

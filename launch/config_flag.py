@@ -112,6 +112,8 @@ def _existing(text: str) -> str:
   path = user_path(name)
   for place in path, _HOME / path:
     if place.is_file():
+      if place.suffix != '.py':
+        raise UserError(f'the config file {path} is no Python file, NAME.py')
       return f'{place}{colon}{variant}'
   shipped = [path.relative_to(_HOME) for path in _HOME.glob('configs/**/*.py')]
   by_name = {path.stem: str(path) for path in shipped}
@@ -124,7 +126,11 @@ def _existing(text: str) -> str:
 
 
 def unknown_field(argv: Sequence[str]) -> UserError | None:
-  """The error for the first flag whose field the config of --config lacks, if any."""
+  """The error for the first flag whose field the config of --config lacks, if any.
+
+  It reads the config file once more, since ml_collections keeps no config that a flag
+  does not fit.
+  """
   arguments = FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
   files = [match[1] for one in arguments if (match := re.match('--?config=(.*)', one))]
   try:

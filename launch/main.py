@@ -4,7 +4,7 @@
   python -m launch.main --config=configs/yq_lsa.py:smoke --workdir=runs/demo
   python -m launch.main --config=configs/yq_lsa.py --config.train.num_steps=200 \\
       --workdir=runs/short
-  python -m launch.main --config=configs/yq_lsa.py --profile=101:110 \
+  python -m launch.main --config=configs/yq_lsa.py --profile=101:110 \\
       --workdir=runs/traced
 
 After an interruption, rerun the same command to resume.

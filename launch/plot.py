@@ -33,7 +33,7 @@ _X = flags.DEFINE_string(
   'x',
   None,
   'The horizontal axis of a sweep: one of its fields but the seed. Default: the field '
-  'with the most numbers, or else with the most words.',
+  'with the most numbers, if there are three or more, or else with the most values.',
 )
 _BASELINES = flags.DEFINE_list(
   'baselines',

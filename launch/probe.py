@@ -1,4 +1,4 @@
-"""Reports whether a trained model does gradient descent.
+"""Reports the algorithm nearest to a trained model, and whether it is gradient descent.
 
 python -m launch.probe --checkpoint=checkpoints/yq_lsa
 python -m launch.probe --checkpoint=runs/a --against=bayes --out=runs/a-probe

@@ -66,7 +66,7 @@ def test_a_module_says_the_roles_of_all_below_it_and_the_outermost_counts():
     'parts/0/kernel': 'vector',
     'parts/1/bias': 'vector',  # no matrix, whatever is said of what it is in
     'parts/1/kernel': 'hidden',
-    'read/bias': 'embedding',
+    'read/bias': 'vector',
     'read/kernel': 'embedding',
   }
 

@@ -22,6 +22,7 @@ _MISTAKES = {
   'main --config=': '--config is empty',
   'main --config=nofile.py': 'nofile.py does not exist',
   'main --config=configs/yq_lsa': 'did you mean configs/yq_lsa.py?',
+  f'main --config={ROOT}/README.md': 'is no Python file',
   'main --config=configs/transfomer.py': 'did you mean configs/transformer.py?',
   'main --config=transformer': 'did you mean configs/transformer.py?',
   f'{_MAIN}:papr': ("variant 'papr'", 'paper, smoke'),

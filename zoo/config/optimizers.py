@@ -118,6 +118,11 @@ def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None
       f'config.optimizer.name is {name!r}, whose updates depend on the shapes of '
       'arrays; it cannot train with config.mesh.fsdp, which pads them'
     )
+  if fsdp and 0 in _scales(config).values():
+    raise UserError(
+      'config.optimizer.scales freezes weights, by 0; they cannot be frozen with '
+      'config.mesh.fsdp, which pads them'
+    )
   if warmup > num_steps:
     raise UserError(
       f'config.optimizer.warmup_steps is {warmup}; it must be ≤ train.num_steps, '
@@ -242,11 +247,21 @@ def check_groups(config: OptimizerConfig, roles: Mapping[str, str]) -> None:
   ]
   for field, pattern in patterns:
     if not any(matches(path, pattern) for path in roles):
-      near = difflib.get_close_matches(pattern, roles, n=3, cutoff=0.0)
+      names = [*(_GROUPS if field == 'decay' else ()), *roles]
+      near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
       raise UserError(
         f'config.optimizer.{field} has {pattern!r}, which matches no weight of the '
         f'model; the nearest are {", ".join(near)}'
       )
+  parts = config.decay.split(',')
+  if config.weight_decay and not any(
+    _decays(path, role, parts) for path, role in roles.items()
+  ):
+    raise UserError(
+      f'config.optimizer.weight_decay is {config.weight_decay:g}, and '
+      f"config.optimizer.decay, {config.decay!r}, names no weight of the model; 'all' "
+      'names every one'
+    )
   if scales and all(_factor(path, scales) == 0 for path in roles):
     raise UserError(
       'config.optimizer.scales freezes every weight of the model; one at least must '

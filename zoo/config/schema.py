@@ -570,7 +570,8 @@ def differences(
 
 # Fields of a model that change how it is trained or where its weights start, but not
 # what it computes from them.
-_SAME_FUNCTION = 'init_scale', 'num_trained_loops', 'remat'
+# `hidden_features` shows in the shapes, which are compared, too.
+_SAME_FUNCTION = 'hidden_features', 'init_scale', 'num_trained_loops', 'remat'
 _OPTIONS = 'mixer_options'
 
 
@@ -595,7 +596,8 @@ def _arguments_of(config: Config) -> dict[str, Any]:
   known = {
     name: each.default for name, each in arguments('model', given['name']).items()
   }
-  mixers = given.get('mixer', known.get('mixer')) or ()
+  takes_mixers = _OPTIONS in known
+  mixers = given.get('mixer', known.get('mixer')) or () if takes_mixers else ()
   for mixer in mixers.split(',') if isinstance(mixers, str) else mixers:
     for name, parameter in registry.mixers.parameters(mixer).items():
       known[f'{_OPTIONS}.{name}'] = parameter.default

@@ -12,7 +12,7 @@ from zoo.core.errors import UserError
 
 ROLES = {
   'hidden': 'matrices of hidden layers, the last two axes of an array',
-  'embedding': 'what reads in and out, and positions',
+  'embedding': 'layers that are called read-in or read-out, and positions',
   'vector': 'biases, scales of norms, decays, skips, short convolutions, guesses, and '
   'other vectors and numbers',
 }
@@ -28,8 +28,8 @@ def parameter_roles(model: Any) -> dict[str, str]:
   pattern is for all below what it matches; of several the last counts, and of several
   modules the outermost. Arrays of which nobody says a role are `hidden` if two of their
   axes are longer than 1 and no word of their name is `bias`, `scale` or `log`,
-  `embedding` if they are called so, and else `vector`. What is said to be `hidden` and
-  has fewer than two axes is a vector. Raises UserError if a module says another role.
+  `embedding` if they are called so, and else `vector`. What has fewer than two axes
+  is a vector, whatever is said. Raises UserError if a module says another role.
   """
   modules = dict(nnx.iter_modules(model))
   roles = {}
@@ -40,8 +40,7 @@ def parameter_roles(model: Any) -> dict[str, str]:
       for start in range(len(path))
     )
     role = next(filter(None, said), None) or _by_itself(names[-1], shape)
-    is_vector = role == 'hidden' and len(shape) < 2
-    roles['/'.join(names)] = 'vector' if is_vector else role
+    roles['/'.join(names)] = 'vector' if len(shape) < 2 else role
   return roles
 
 

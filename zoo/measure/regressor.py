@@ -59,6 +59,8 @@ class Regressor(RegressorMixin, BaseEstimator):
         f'{type(self.model).__name__} is a model without its task, whose units its '
         'examples must have; give both, as in zoo.Regressor(saved.model, saved.task)'
       )
+    if self.task is not None and self.task.label_kind == 'classes':
+      raise UserError('the task has classes; zoo.Regressor predicts numbers')
     given: Any = {'X': X, 'y': y, 'dtype': 'float64', 'y_numeric': True}
     examples: Any = validate_data(self, **given)
     self.X_, self.y_ = self._features(examples[0]), self._labels(examples[1])
@@ -96,6 +98,8 @@ class Regressor(RegressorMixin, BaseEstimator):
     Raises ValueError.
     """
     check_is_fitted(self)
+    if self.task is not None and self.task.label_kind == 'classes':
+      raise UserError('the task has classes; zoo.Regressor predicts numbers')
     given: Any = {'X': X, 'dtype': 'float64', 'reset': False}
     queries: Any = validate_data(self, **given)
     found = predict(self.model, self._prompt(self._features(queries)))

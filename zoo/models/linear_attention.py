@@ -283,6 +283,9 @@ class LTB(LinearAttention):
   Parameters: `w_k, w_q, w_v, w_p [h, e, e]`, `w_1, w_2 [f, e]`.
   """
 
+  # They read out the prediction, and their product holds the guess.
+  roles = {'w_1': 'embedding', 'w_2': 'embedding'}
+
   def __init__(
     self,
     num_features: int,

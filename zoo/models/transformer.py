@@ -82,6 +82,20 @@ Remat = Annotated[
 ]
 
 
+def _check_arguments(tokens: str, causal: bool, trained: int, num_loops: int) -> None:
+  """Raises UserError for arguments that contradict one another."""
+  if tokens == 'shifted' and not causal:
+    raise UserError(
+      "causal is False and tokens is 'shifted'; the last token, which no other token "
+      "sees then, holds the label y_C beside the query: use tokens = 'joint', where "
+      'each label is beside its own features'
+    )
+  if trained > num_loops:
+    raise UserError(
+      f'num_trained_loops is {trained}; it must be ≤ num_loops, which is {num_loops}'
+    )
+
+
 @models.register('transformer')
 class Transformer(TokenModel):
   """Layers `z ← z + mixer(norm(z))`, `z ← z + feed_forward(norm(z))`, then a readout.
@@ -134,20 +148,10 @@ class Transformer(TokenModel):
       causal,
       rngs=rngs,
     )
-    if tokens == 'shifted' and not causal:
-      raise UserError(
-        "causal is False and tokens is 'shifted'; the last token, which no other token "
-        "sees then, holds the label y_C beside the query: use tokens = 'joint', where "
-        'each label is beside its own features'
-      )
-    self.context_length = check_count('context_length', context_length, minimum=0)
-    self.remat, self.num_loops = remat, num_loops
     trained = num_loops if num_trained_loops is None else num_trained_loops
-    if trained > num_loops:
-      raise UserError(
-        f'num_trained_loops is {trained}; it must be ≤ num_loops, which is {num_loops}'
-      )
-    self.num_trained_loops = trained
+    _check_arguments(tokens, causal, trained, num_loops)
+    self.context_length = check_count('context_length', context_length, minimum=0)
+    self.remat, self.num_loops, self.num_trained_loops = remat, num_loops, trained
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
     read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
     self.read_in = read(self.token_width, width)

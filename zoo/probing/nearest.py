@@ -169,7 +169,10 @@ def baseline_shares(
       )
     except Exception as error:  # a user's baseline may raise anything
       name, reason = ', '.join(names), in_one_line(error, 200)
-      logging.warning('the baseline %s is not compared: %s', name, reason)
+      is_own = not isinstance(error, UserError)  # then the traceback says where
+      logging.warning(
+        'the baseline %s is not compared: %s', name, reason, exc_info=is_own
+      )
       continue
     gap = np.square(own[at] - theirs.astype(np.float64)[-len(own[at]) :])
     shares[', '.join(names)] = _share(gap, effect[at], own[at])

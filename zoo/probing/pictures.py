@@ -288,10 +288,7 @@ def plot_attention_on(subject: Predictor, task: Task) -> Figure | None:
   """
   if not isinstance(subject, nnx.Module):
     return None
-  # The first of the 512 prompts of `plot_alignment`, whose program samples them.
-  prompt = jax.tree.map(
-    lambda array: array[:256], next(sample_batches(task, 0, 512, 512))
-  )
+  prompt = next(sample_batches(task, 0, 256, 256))
   found = mean_attention(subject, prompt)
   if not found:
     return None

@@ -18,6 +18,7 @@ from zoo.evaluation_sets import EvaluationSet
 from zoo.host.files import finite_or_null
 from zoo.measure.comparison import Comparison, compare
 from zoo.measure.intervals import Estimate
+from zoo.measure.predict import Programs
 from zoo.models.linear_attention import LinearAttention
 from zoo.probing.attention_heads import Head, heads
 from zoo.probing.guesses import LearnedGuess, learned_guess
@@ -185,11 +186,19 @@ def _shifts(
 ) -> list[TaskShift]:
   """The losses on each shifted task, but for those that the model cannot take."""
   shifted = parts.attempt('task_shifts', task.shifts) or {}
-  refused = not_taken(subject, task, shifted)
+  refused, programs = not_taken(subject, task, shifted), Programs()
   found = [
     refused.get(name)
     or parts.attempt(
-      f'task_shifts, {name}', task_shift, subject, other, name, moved, num_prompts, seed
+      f'task_shifts, {name}',
+      task_shift,
+      subject,
+      other,
+      name,
+      moved,
+      num_prompts,
+      seed,
+      programs,
     )
     for name, moved in shifted.items()
   ]

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import jax
+from absl import logging
 from flax import nnx
 
 from zoo.core.errors import UserError, in_one_line
@@ -12,6 +13,7 @@ from zoo.core.values import fresh
 from zoo.measure.comparison import affordable
 from zoo.measure.curves import sample_losses
 from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.predict import Programs
 from zoo.theory.exact import known_risk
 
 _FEWEST = 16  # prompts; a shift that allows fewer is not measured
@@ -40,8 +42,12 @@ def task_shift(
   shifted: Task,
   num_prompts: int = 2048,
   seed: int = 0,
+  programs: Programs | None = None,
 ) -> TaskShift:
-  """Measures two predictors on a shifted task; large tasks get fewer prompts."""
+  """Measures two predictors on a shifted task; large tasks get fewer prompts.
+
+  Calls that share their `programs` compile once for tasks that differ in numbers.
+  """
   num_prompts = min(num_prompts, affordable(shifted))
   if num_prompts < _FEWEST:
     why = 'the task is too large to be measured here'
@@ -51,12 +57,16 @@ def task_shift(
   for predictor in (subject, other):
     risk = exact = None
     try:
-      losses = sample_losses({'': predictor}, shifted, num_prompts, seed, lengths=at)
+      losses = sample_losses(
+        {'': predictor}, shifted, num_prompts, seed, lengths=at, programs=programs
+      )
       risk = estimate(losses[''][:, -1])
       exact = known_risk(predictor, shifted)
     except Exception as error:  # a user's model may raise anything
       kind, reason = type(predictor).__name__, in_one_line(error, 200)
       failures.append(f'{kind}: {type(error).__name__}: {reason}')
+      if not isinstance(error, UserError):  # then the traceback says where
+        logging.warning('%s is not measured on %s', kind, name, exc_info=True)
     found.append((risk, exact))
   risks, exact_risks = zip(*found, strict=True)
   failure = '; '.join(failures) or None
@@ -94,7 +104,7 @@ def _refusal(model: nnx.Module, task: Task) -> str | None:
 
   try:
     jax.eval_shape(predict, state, jax.random.key(0))
-  except Exception as error:  # a user's model may raise anything
+  except Exception as error:  # a user's model may refuse other shapes by any error
     kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
     return f'{kind}{in_one_line(error, 200)}'
   return None

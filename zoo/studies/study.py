@@ -188,8 +188,9 @@ def run(
         measured[name] = _measure(study, train, folder)
       except UntrainedError:
         logging.warning(
-          'the settings of %s have changed since it was measured; the report has no '
-          'number of it until it is named again',
+          '%s would have to be trained again, since its settings or the version have '
+          'changed, or its runs are gone; the report has no number of it until it is '
+          'named',
           name,
         )
     results = [measured.get(one.name, Result(one)) for one in known]

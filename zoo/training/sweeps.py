@@ -217,7 +217,12 @@ def _with_fields(config: Config, point: Point) -> Config:
   config = copy.deepcopy(config)
   if _PATH in point and _SHA256 not in point and 'sha256' in config.task:
     config.task.sha256 = None  # of another file
-  known = flatten_dict(config.to_dict(), keep_empty_nodes=True, sep='.')
+  known = flatten_dict(
+    config.to_dict(),
+    keep_empty_nodes=True,
+    is_leaf=lambda path, _: path == ('optimizer', 'scales'),
+    sep='.',
+  )
   for field, value in point.items():
     section, _, leaf = field.rpartition('.')
     # Of the options of mixers those that are set are known, and the mixers check all.
@@ -410,7 +415,7 @@ def _in_words(seconds: float) -> str:
   """A time in seconds, minutes or hours."""
   for unit, length in ('h', 3600), ('min', 60):
     if seconds >= 1.5 * length:
-      return f'{seconds / length:.2g} {unit}'
+      return f'{seconds / length:.3g} {unit}'
   return f'{seconds:.0f} s'
 
 

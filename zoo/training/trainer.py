@@ -520,7 +520,7 @@ class Trainer:
       state = program.init()
     state, metrics = program.advance(state, start, start)
     self.step, self._saved, self.state, self.risks = start, start, state, []
-    if start:  # a kill may have come before it was saved as the best
+    if start and self.best is not None:  # a kill may have come before it was saved
       self._save_best(program.layout.saveable(state))
     self.finite = np.atleast_1d(jax.device_get(metrics['finite']))
     self._progress.start_clock(start)
