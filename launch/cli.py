@@ -106,8 +106,6 @@ def run(main: Main, takes_names: bool = False) -> None:
 def parse(argv: list[str]) -> list[str]:
   """Parses the flags and returns the other arguments; exits at a mistake in them.
 
-  An error in a config file keeps its traceback.
-
   Modules of --import are imported first, wherever the flag stands: the config file,
   which is read as soon as --config is parsed, may name models and tasks that they
   register. An error of the user's own code is raised as it is.
@@ -292,9 +290,9 @@ def _no_module(name: str) -> UserError:
 
 
 class OwnCodeError(Exception):
-  """Carries an error of the user's own code, its cause, through the parser of flags.
+  """Carries an error of a module of --import, its cause, past the checks of `parse`.
 
-  absl would replace a ValueError or a TypeError by one without a traceback.
+  These would take a KeyError or a SystemExit of the module for one of the flags.
   """
 
 
