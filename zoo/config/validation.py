@@ -71,16 +71,9 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
       'config.checkpoint.keep_best is True, and config.eval.num_batches is 0; it needs '
       f'held-out prompts, since no exact risk of {config.model.name!r} is known'
     )
-  contracts.check_forms(abstract, task)
   roles = parameter_roles(abstract)
   check_groups(config.optimizer, roles)
   _check_own_optimizer(config, abstract, roles)
-  # These checks compute, so they are left out for devices that need not exist.
-  if num_devices is None and not theory.is_ours(task):
-    contracts.check_sampled(task, batch_size=min(512, config.train.batch_size))
-  if num_devices is None and not theory.is_ours(abstract):
-    made = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
-    contracts.check_before_training(made, task)
 
 
 def _check_own_optimizer(config: Config, model: Model, roles: dict[str, str]) -> None:

@@ -24,7 +24,7 @@ from zoo.measure.predict import (
   scores_of,
 )
 from zoo.tasks.base import Loss
-from zoo.theory.trust import TOLERANCE, check_rule, is_ours
+from zoo.theory.trust import TOLERANCE, check_rule
 
 _BATCH_SIZE = 512
 
@@ -125,7 +125,7 @@ def sample_losses(
   for predictor in predictors.values():
     check_predictor(predictor)
     check_rule(predictor)
-    if predicts_all(predictor) and not is_ours(predictor):
+    if predicts_all(predictor):
       _check_predictions(predictor, next(sample_batches(*batches)), programs)
 
   def measure(prompt: Prompt) -> dict[str, np.ndarray]:

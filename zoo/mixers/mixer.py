@@ -16,7 +16,6 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, PyTree
 
 from zoo.core import values
-from zoo.core.classes import check_subclass
 from zoo.core.errors import UserError, check_count
 
 _Module = TypeVar('_Module', bound=nnx.Module)
@@ -90,12 +89,6 @@ class Mixer(nnx.Module):
   """
 
   causal: bool = True
-
-  def __init_subclass__(cls, final: bool = True, **given: Any) -> None:
-    """With `final=False` the class may extend a mixer, as one that records calls."""
-    super().__init_subclass__(**given)
-    if final:
-      check_subclass(cls, Mixer, 'mixer', _DEFAULTS)
 
   @abc.abstractmethod
   def __call__(self, tokens: Tokens) -> Tokens:

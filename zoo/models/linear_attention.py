@@ -13,7 +13,6 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.classes import check_subclass
 from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt, check_prompt
@@ -125,12 +124,6 @@ class LinearAttention(FourMatrices):
 
   order_invariant = True  # the order of the examples does not matter
   guess_kind = 'fixed'  # one of zoo.models.initial_guess.GUESSES
-
-  def __init_subclass__(cls, final: bool = True, **given: Any) -> None:
-    """With `final=False` the class may extend a model, as one that records calls."""
-    super().__init_subclass__(**given)
-    if final:
-      check_subclass(cls, LinearAttention, 'model', _DEFAULTS)
 
   @abc.abstractmethod
   def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.classes import check_subclass
 from zoo.core.errors import UserError, check_count, check_name, check_truth
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.models.initial_guess import InitialGuess
@@ -57,12 +56,6 @@ class TokenModel(nnx.Module):
     self.token_width = token_width(tokens, num_features, num_outputs)
     # Otherwise the outputs at examples would depend on their own labels.
     self.predicts_all = check_truth('causal', causal) and tokens != 'joint'
-
-  def __init_subclass__(cls, final: bool = True, **given: Any) -> None:
-    """With `final=False` the class may extend a model, as one that records calls."""
-    super().__init_subclass__(**given)
-    if final:
-      check_subclass(cls, TokenModel, 'model', ['num_trained_loops'])
 
   @abc.abstractmethod
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Array:

@@ -30,4 +30,3 @@ from zoo.theory.ridge import ridge_risk as ridge_risk
 from zoo.theory.risk import population_risk as population_risk
 from zoo.theory.schedules import polynomial_optimum as polynomial_optimum
 from zoo.theory.trust import check_rule as check_rule
-from zoo.theory.trust import is_ours as is_ours

@@ -35,7 +35,7 @@ from zoo.theory.precision import double_precision, in_float64, to_float64
 from zoo.theory.ridge import ridge_risk
 from zoo.theory.risk import float64_risk, mean_square, population_risk
 from zoo.theory.schedules import gradient_descent_risk
-from zoo.theory.trust import check_rule, is_ours
+from zoo.theory.trust import check_rule
 
 Scalar = float | Float[Array, '']
 Form = LearningRule | DeepRule | Recurrence
@@ -222,19 +222,13 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   with double_precision():
     follower = require_rule(in_float64(subject))
     if isinstance(follower, nnx.Module):
-      # What a class of a user's own calls may have changed since it was compiled.
-      own = nnx.jit(lambda model: model.learning_rule())
-      rule_of = _rule_of if is_ours(subject) else own
-      rule = rule_of(follower)
+      # One program, otherwise each operation would be one. It is traced anew, since what
+      # a class calls may have changed since the last time.
+      rule = nnx.jit(lambda model: model.learning_rule())(follower)
     else:
       rule = follower.learning_rule()
     # Copies, for the reason that `to_float64` makes a view.
     return jax.tree.map(lambda leaf: np.array(leaf, np.float64), rule)
-
-
-@nnx.jit  # otherwise each operation would be a program
-def _rule_of(model: Any) -> LearningRule:
-  return model.learning_rule()
 
 
 @jax.jit

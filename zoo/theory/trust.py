@@ -15,13 +15,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 
-from zoo.core.classes import from_zoo
 from zoo.core.errors import UserError
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor
-from zoo.core.values import is_value
 
 # Relative to the largest prediction. Rounding errors in float32 are about 1e-6.
 TOLERANCE = 1e-3
@@ -43,37 +41,12 @@ class UpdatesTokens(FollowsRule, Protocol):
     ...
 
 
-def is_ours(subject: object) -> bool:
-  """Whether an object and its parts are of this library, whose tests check them.
-
-  A model of the library with a mixer of a user's own is not, nor a mixture with a task
-  of a user's own.
-  """
-  parts = [subject]
-  if isinstance(subject, nnx.Module):
-    parts += [part for _, part in nnx.iter_modules(subject)]
-  elif is_value(subject):
-    held = jax.tree.leaves(vars(subject), is_leaf=is_value)
-    if not all(is_ours(one) for one in held if is_value(one)):
-      return False
-  return from_zoo(type(subject)) and all(
-    from_zoo(type(part)) or type(part).__module__.startswith('flax.') for part in parts
-  )
-
-
 def check_rule(subject: Predictor | nnx.Module) -> None:
   """Raises UserError unless a predictor predicts the same as its rule and exact form.
 
   They are compared on a few random prompts with randomly changed weights, and so is
-  `forward_tokens` if it exists. A predictor without either passes, as do the classes of
-  this library, which its tests check.
+  `forward_tokens` if it exists. A predictor without either passes.
   """
-  if not is_ours(subject):
-    compare_rule(subject)
-
-
-def compare_rule(subject: Predictor | nnx.Module) -> None:
-  """Does what `check_rule` does, for a predictor of any class."""
   if isinstance(subject, FollowsRule):
     _compare(subject, 'learning_rule', 'set learning_rule = None')
   if isinstance(subject, HasExactForm) and _has_form(subject):
@@ -120,12 +93,19 @@ def _model_differences(
 
   def predict(prompt: Prompt) -> Predictions:
     predictions = {'__call__': model(prompt)}
-    if method == 'learning_rule' and isinstance(model, UpdatesTokens):
-      tokens = model.forward_tokens(model.embed(prompt))
-      predictions['forward_tokens'] = tokens[:, -1, -1]
+    if method == 'learning_rule':
+      predictions |= token_predictions(model, prompt)
     return predictions
 
   return _differences(getattr(model, method)(), predict)
+
+
+def token_predictions(model: object, prompt: Prompt) -> Predictions:
+  """The predictions of the layer's equation on whole tokens; empty without one."""
+  if not isinstance(model, UpdatesTokens):
+    return {}
+  tokens = model.forward_tokens(model.embed(prompt))
+  return {'forward_tokens': tokens[:, -1, -1]}
 
 
 def compiled(function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
@@ -166,7 +146,7 @@ def _differences(
     x_query=jax.random.normal(keys[2], (b, d)),
     y_query=jax.random.normal(keys[3], (b,)),
   )
-  form_b = _predicted(form, prompt)
+  form_b = form_predictions(form, prompt)
   return {
     method: jnp.max(jnp.abs(prediction_b - form_b))
     / jnp.maximum(jnp.max(jnp.abs(prediction_b)), jnp.finfo(form_b.dtype).tiny)
@@ -174,7 +154,7 @@ def _differences(
   }
 
 
-def _predicted(
+def form_predictions(
   form: LearningRule | DeepRule | Recurrence, prompt: Prompt
 ) -> Float[Array, ' b']:
   """The predictions of a form by its definition, one prompt at a time."""

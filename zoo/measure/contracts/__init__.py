@@ -4,8 +4,5 @@ docs/models_and_tasks.md says what a model and a task are.
 """
 
 from zoo.measure.contracts.checks import noted as noted
-from zoo.measure.contracts.models import check_before_training as check_before_training
-from zoo.measure.contracts.models import check_forms as check_forms
 from zoo.measure.contracts.models import check_model as check_model
-from zoo.measure.contracts.tasks import check_sampled as check_sampled
 from zoo.measure.contracts.tasks import check_task as check_task

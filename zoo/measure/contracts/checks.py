@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array
+from jaxtyping import Array, Key
 
 from zoo.core.errors import UserError
 from zoo.core.learning_rule import AnyArray
@@ -21,6 +21,7 @@ from zoo.core.protocols import Predictor, Task, predicts_all
 NUM_PROMPTS = 8
 # Relative to the largest prediction; allows for float32 sums in another order.
 _REORDERED = 1e-3
+_ROUNDING = 1e-3  # of probabilities
 
 # What a predictor predicts, by name.
 Facts = dict[str, Any]
@@ -101,6 +102,62 @@ def check_finite(what: str, array: object) -> None:
   assert isinstance(array, jax.Array | np.ndarray)
   if not np.isfinite(array).all():
     raise UserError(f'{what} is not finite')
+
+
+def check_sampled(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
+  """Prompts that a task samples from a key, on the host.
+
+  Raises UserError unless they fit the task, their numbers are finite, and labels of
+  classes are what `label_kind` says.
+  """
+  name = type(task).__name__
+  # Traced anew, since what a task calls may have changed since the last time.
+  sample = jax.jit(lambda task, key: task.sample(key, batch_size))
+  with noted(f'{name}.sample(key, {batch_size})'):
+    prompt = jax.device_get(sample(task, key))
+  check_arrays(name, task, prompt)
+  check_values(name, task, prompt)
+  return prompt
+
+
+def check_values(name: str, task: Task, prompt: Prompt) -> None:
+  """Raises UserError unless the numbers of prompts, on the host, are right."""
+  for part, array in vars(prompt).items():
+    if array is not None and part != 'latents':
+      check_finite(f'{part} of the prompts of {name}', array)
+  kind, labels, targets = task.label_kind, prompt.y, np.asarray(prompt.targets)
+  if kind == 'numbers':
+    return
+  right = bool((np.abs(targets - 0.5) <= 0.5 + _ROUNDING).all())
+  if kind == 'signs':
+    if not np.isin(labels, (-1, 1)).all():
+      raise UserError(f"label_kind of {name} is 'signs'; its labels y must be −1 or 1")
+    of = 'the label +1'
+  else:
+    # All 0 where prompts do not show the labels, as in tasks of state tracking.
+    if not (np.isin(labels, (0, 1)).all() and (np.sum(labels, axis=-1) <= 1).all()):
+      raise UserError(
+        f"label_kind of {name} is 'classes'; its labels y must be one-hot vectors, or "
+        '0 where they are not shown'
+      )
+    right &= bool(np.allclose(targets.sum(axis=-1), 1, atol=_ROUNDING))
+    of = 'the classes, whose sum is 1'
+  if not right:
+    raise UserError(
+      f'label_kind of {name} is {kind!r}, and it has targets from {targets.min():.3g} '
+      f'to {targets.max():.3g}; they must be probabilities of {of}'
+    )
+
+
+def check_loss(task: Task, prediction: Array, prompt: Prompt) -> None:
+  """Raises UserError unless a task's loss is one number per prompt; to be traced."""
+  name = type(task).__name__
+  with noted(f'{name}.loss'):
+    loss = jax.eval_shape(task.loss, prediction, prompt.y_query)
+  if loss.shape != (len(prompt.y_query),):
+    raise UserError(
+      f'{name}.loss has the shape {loss.shape}; it must be one number per prompt'
+    )
 
 
 def called(what: str, predictor: Predictor, prompt: Prompt, task: Task) -> Array:

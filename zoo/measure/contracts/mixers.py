@@ -1,4 +1,4 @@
-"""Checks that the methods of a mixer of a user's own agree."""
+"""Checks that the methods of a mixer agree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.classes import from_zoo
 from zoo.core.errors import UserError
 from zoo.core.registry import mixers
 from zoo.measure.contracts.checks import check_close, check_form, noted
@@ -19,7 +18,7 @@ _NUM_TOKENS, _SOME = 5, slice(1, 4)
 
 
 def check_mixers(model: object) -> None:
-  """Raises UserError unless all methods of a transformer's own mixers agree.
+  """Raises UserError unless all methods of a transformer's mixers agree.
 
   Outputs must be finite numbers of float32, as the tokens are, and of their shape.
   `outputs_at`, and `step` if there is a state, are compared with `__call__` on random
@@ -27,13 +26,12 @@ def check_mixers(model: object) -> None:
   """
   if not isinstance(model, Transformer):
     return
-  own = {type(layer.mixer): layer.mixer for layer in model.layers}
+  by_class = {type(layer.mixer): layer.mixer for layer in model.layers}
   number = min(_NUM_TOKENS, model.context_length + 1)  # no more than in training
   shape = 2, number, model.read_in.out_features
   tokens = jax.random.normal(jax.random.key(0), shape)
-  for cls, mixer in own.items():
-    if not from_zoo(cls):
-      _check_mixer(cls.__name__, mixer, tokens)
+  for cls, mixer in by_class.items():
+    _check_mixer(cls.__name__, mixer, tokens)
 
 
 def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None:

@@ -19,8 +19,6 @@ from zoo.core.protocols import MayIgnoreOrder, Predictor, Task
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
   Facts,
-  called,
-  check_arrays,
   check_close,
   check_facts,
   facts_of,
@@ -28,7 +26,7 @@ from zoo.measure.contracts.checks import (
 )
 from zoo.measure.contracts.mixers import check_mixers
 from zoo.measure.predict import check_predictor
-from zoo.theory.trust import changed_weights, check_rule, compare_rule, compiled
+from zoo.theory.trust import changed_weights, check_rule, compiled
 
 # From prompts to the facts of a model, with its own weights or with given ones.
 Run = Callable[..., Facts]
@@ -63,23 +61,9 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   _check_calls(name, facts)
   with jax.default_matmul_precision('highest'):
     with noted(f'the learning rule or exact form of {name}'):
-      compare_rule(model)
+      check_rule(model)
     if isinstance(model, MayIgnoreOrder) and model.order_invariant:
       _check_order_invariant(name, facts, run, prompt)
-
-
-def check_before_training(model: Predictor, task: Task) -> None:
-  """Raises UserError if a model reads targets or looks ahead, or contradicts itself.
-
-  Training and evaluation rely on this without noticing. A few prompts are predicted by
-  `__call__`, also from fewer examples, and by `predictions`, the learning rule and the
-  exact form if they exist. Weights that start as zeros may hide what a model does
-  once it is trained, so that it is checked with others in their place as well.
-  """
-  name = type(model).__name__
-  check_mixers(model)
-  _check_predictions(name, model, task, _prompt(name, task))
-  check_rule(model)
 
 
 def _prompt(name: str, task: Task) -> Prompt:
@@ -199,30 +183,6 @@ def _check_calls(name: str, facts: Facts) -> None:
   if not any(np.any(leaf) for leaf in slopes):
     raise UserError(
       f'the gradient of {name} is 0 for all parameters; nothing can train'
-    )
-
-
-def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
-  """Raises UserError unless prompts, predictions and losses have the right form.
-
-  The model may be abstract, since nothing is computed.
-  """
-  kind, name = type(task).__name__, type(model).__name__
-  with noted(f'{kind}.sample(key, {NUM_PROMPTS})'):
-    key = jax.random.key(0)
-    prompt = jax.eval_shape(lambda key: task.sample(key, NUM_PROMPTS), key)
-    check_arrays(kind, task, prompt)
-  graph, state = nnx.split(model)
-
-  def predict(state: PyTree, prompt: Prompt) -> Array:
-    return called(f'{name}(prompt)', nnx.merge(graph, state), prompt, task)
-
-  prediction = jax.eval_shape(predict, state, prompt)
-  with noted(f'{kind}.loss'):
-    loss = jax.eval_shape(task.loss, prediction, prompt.y_query)
-  if loss.shape != (NUM_PROMPTS,):
-    raise UserError(
-      f'{kind}.loss has the shape {loss.shape}; it must be one number per prompt'
     )
 
 

@@ -28,6 +28,7 @@ from zoo.measure.contracts.checks import (
   check_form,
   check_prompt,
   check_shape,
+  check_values,
   facts_of,
   label_shape,
   noted,
@@ -40,7 +41,6 @@ from zoo.tasks.baselines import HostBaseline
 _NUM_PAIRED = 512  # prompts on which Bayes is compared with the other baselines
 # Standard errors: by chance exceeded once in three million comparisons.
 _SIGNIFICANT = 5
-_ROUNDING = 1e-3  # of probabilities
 
 
 def check_task(task: Task) -> None:
@@ -64,7 +64,7 @@ def check_task(task: Task) -> None:
   sample = functools.partial(_sample, name, task, Programs())
   prompt = sample(jax.random.key(0), NUM_PROMPTS)
   check_arrays(name, task, prompt)
-  _check_values(name, task, prompt)
+  check_values(name, task, prompt)
   _check_sampling(name, sample, prompt)
   _check_loss(name, task, prompt)
   baselines = _by_name(f'{name}.baselines()', task.baselines)
@@ -79,44 +79,6 @@ def check_task(task: Task) -> None:
   shifts = _by_name(f'{name}.shifts()', task.shifts)
   for one, shifted in shifts.items():
     _check_shift(f'the shift {one} of {name}', shifted, task)
-
-
-def check_sampled(task: Task, key: Array | None = None, batch_size: int = 512) -> None:
-  """Raises UserError unless the prompts that a task samples from a key are right.
-
-  Their numbers must be finite, and labels of classes what `label_kind` says.
-  """
-  name, key = type(task).__name__, jax.random.key(0) if key is None else key
-  _check_values(name, task, _sample(name, task, Programs(), key, batch_size))
-
-
-def _check_values(name: str, task: Task, prompt: Prompt) -> None:
-  """Checks the numbers of prompts on the host."""
-  for part, array in vars(prompt).items():
-    if array is not None and part != 'latents':
-      check_finite(f'{part} of the prompts of {name}', array)
-  kind, labels, targets = task.label_kind, prompt.y, np.asarray(prompt.targets)
-  if kind == 'numbers':
-    return
-  right = bool((np.abs(targets - 0.5) <= 0.5 + _ROUNDING).all())
-  if kind == 'signs':
-    if not np.isin(labels, (-1, 1)).all():
-      raise UserError(f"label_kind of {name} is 'signs'; its labels y must be −1 or 1")
-    of = 'the label +1'
-  else:
-    # All 0 where prompts do not show the labels, as in tasks of state tracking.
-    if not (np.isin(labels, (0, 1)).all() and (np.sum(labels, axis=-1) <= 1).all()):
-      raise UserError(
-        f"label_kind of {name} is 'classes'; its labels y must be one-hot vectors, or "
-        '0 where they are not shown'
-      )
-    right &= bool(np.allclose(targets.sum(axis=-1), 1, atol=_ROUNDING))
-    of = 'the classes, whose sum is 1'
-  if not right:
-    raise UserError(
-      f'label_kind of {name} is {kind!r}, and it has targets from {targets.min():.3g} '
-      f'to {targets.max():.3g}; they must be probabilities of {of}'
-    )
 
 
 def _sample(
