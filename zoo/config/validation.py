@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 from flax import nnx
-from jaxtyping import PyTree
 
 from zoo import theory
 from zoo.config import memory
@@ -12,23 +11,16 @@ from zoo.config.building import abstract_model as abstract_model
 from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
 from zoo.config.curricula import check_curriculum
-from zoo.config.optimizers import (
-  build_optimizer,
-  check_groups,
-  check_optimizer,
-  optimizers,
-)
+from zoo.config.optimizers import check_groups, check_optimizer
 from zoo.config.schema import Config as Config
 from zoo.config.schema import Section as Section
 from zoo.config.schema import check_fields as check_fields
 from zoo.config.schema import complete as complete
 from zoo.config.schema import differences as differences
 from zoo.config.schema import to_json as to_json
-from zoo.core.classes import from_zoo
 from zoo.core.errors import UserError
 from zoo.core.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
 from zoo.core.roles import parameter_roles
-from zoo.measure import contracts
 from zoo.models import TokenModel
 from zoo.tasks.linear_regression import require_covered
 
@@ -73,21 +65,6 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
     )
   roles = parameter_roles(abstract)
   check_groups(config.optimizer, roles)
-  _check_own_optimizer(config, abstract, roles)
-
-
-def _check_own_optimizer(config: Config, model: Model, roles: dict[str, str]) -> None:
-  """Raises UserError for a user's optimizer that cannot update the abstract model."""
-  name = config.optimizer.name
-  if from_zoo(optimizers.get(name)):
-    return
-
-  def update(weights: PyTree) -> PyTree:
-    optimizer = build_optimizer(config.optimizer, config.train.num_steps, roles=roles)
-    return optimizer.update(weights, optimizer.init(weights), weights)
-
-  with contracts.noted(f'the optimizer {name!r}'):
-    jax.eval_shape(update, nnx.as_pure(nnx.state(model, nnx.Param)))
 
 
 def num_heads(config: Config) -> int:

@@ -29,10 +29,6 @@ Memory: TypeAlias = Float[Array, 'b h k v']
 StateSize = Annotated[int, values.size(about='Numbers of the state N of each channel.')]
 
 
-# What a mixer may define as well.
-_DEFAULTS = 'outputs_at', 'attention', 'initial_state', 'step', 'causal'
-
-
 @dataclasses.dataclass(frozen=True)
 class Init:
   """The initialisation of a model: kernels from N(0, scale²), biases 0."""

@@ -109,17 +109,14 @@ class LinearLayer(FourMatrices):
   """One of several layers, of a model that reads out its prediction itself."""
 
 
-# What a model of one layer of linear attention may define as well.
-_DEFAULTS = 'readout', 'forward_tokens', 'guess_kind'
-
-
 class LinearAttention(FourMatrices):
   """A model of one layer of linear attention over the embedding matrix E.
 
   A subclass defines `initial_guess`, the label entry of the query's token, and may
   define `readout`, the linear map from the query's updated token to the prediction,
-  which by default is its last entry, with the `forward_tokens` that agrees with it. A
-  subclass that defines `initial_guess` is final.
+  which by default is its last entry, with the `forward_tokens` that agrees with it. One
+  that changes the prediction otherwise defines the `learning_rule` that agrees with it,
+  or sets `learning_rule = None`; `zoo.check_model` and the start of a run compare them.
   """
 
   order_invariant = True  # the order of the examples does not matter

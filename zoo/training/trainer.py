@@ -31,6 +31,7 @@ from zoo.config.curricula import has_curriculum, log_unended
 from zoo.config.mesh import make_mesh, replicate
 from zoo.config.validation import (
   Config,
+  build_model,
   build_task,
   differences,
   num_heads,
@@ -43,12 +44,12 @@ from zoo.core.protocols import Model, Task
 from zoo.host import processes
 from zoo.host.files import workdir_path
 from zoo.host.interruption import Interruption
+from zoo.measure.agreement import check_agreement
 from zoo.measure.comparison import Comparison
-from zoo.measure.contracts import check_sampled
+from zoo.measure.contracts.checks import check_sampled
 from zoo.storage.checkpointer import Checkpoints, run_metadata
 from zoo.storage.saved_models import load
 from zoo.storage.workdir import BEST, PROFILE, occupied
-from zoo.theory import is_ours
 from zoo.training.batch_parts import num_lanes
 from zoo.training.comparison import compare_members
 from zoo.training.evaluation import Evaluation, Measured, Risks
@@ -159,10 +160,17 @@ def _run(
   if processes.run_on_main(functools.partial(is_new, workdir)):
     processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
     with processes.propagate_errors():
+      check_before_run(config)
       program = make_program([config])
       program.compile()  # so that nothing is written if it does not fit
   with occupied(workdir, config), Interruption() as interruption:
     yield from run_locked(config, workdir, interruption, profile, ahead, program)
+
+
+def check_before_run(config: Config) -> None:
+  """Raises UserError if the ways in which the model predicts do not agree."""
+  model = nnx.jit(lambda: build_model(config, nnx.Rngs(config.seed)))()
+  check_agreement(model, build_task(config), config.train.batch_size)
 
 
 def is_new(workdir: pathlib.Path) -> bool:
@@ -715,8 +723,6 @@ class Trainer:
   def _check_prompts_of(self, step: int) -> None:
     """Raises RunError if not the weights but the prompts of a step are not finite."""
     config, task = self.config, build_task(self.config)
-    if is_ours(task):  # whose prompts are finite
-      return
     key = jax.random.fold_in(stream_of(config.seed, TRAIN_STREAM), step)
     try:
       check_sampled(task, key, config.train.batch_size)
