@@ -1,8 +1,8 @@
 """The check before training: what a model predicts in several ways is the same.
 
 Training, evaluation and exact theory each ask a model in another way: the loss may be
-that of its loops or of its learning rule, a curve reads `predictions`, and a probe calls
-it. A class that changes one of them and inherits the others would be trained on one
+that of its loops or of its learning rule, a curve reads `predictions`, and a probe
+calls it. A class that changes one of them and inherits the others would be trained on one
 function and measured on another.
 """
 
@@ -29,6 +29,7 @@ from zoo.measure.contracts.checks import (
   facts_of,
   noted,
 )
+from zoo.measure.contracts.mixers import check_mixer_forms
 from zoo.models.token_model import TokenModel
 from zoo.theory.trust import changed_weights, form_predictions, token_predictions
 
@@ -36,7 +37,9 @@ NUM_PROMPTS = 16
 _NUM_SAMPLED = 512  # prompts whose numbers are looked at
 
 
-def check_agreement(model: Predictor, task: Task, batch_size: int = NUM_PROMPTS) -> None:
+def check_agreement(
+  model: Predictor, task: Task, batch_size: int = NUM_PROMPTS
+) -> None:
   """Raises UserError if the ways in which a model predicts do not agree.
 
   On 16 prompts and with the model's weights, `__call__`, `predictions`, the loops whose
@@ -55,6 +58,7 @@ def check_agreement(model: Predictor, task: Task, batch_size: int = NUM_PROMPTS)
   num_sampled = max(NUM_PROMPTS, min(_NUM_SAMPLED, batch_size))
   prompts = check_sampled(task, jax.random.key(0), num_sampled)
   prompt = jax.tree.map(lambda array: array[:NUM_PROMPTS], prompts)
+  check_mixer_forms(model)
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
 
   @jax.jit
@@ -91,9 +95,9 @@ def _all_predictions(model: Any, task: Task, prompt: Prompt) -> Facts:
     with noted(f'{name}.learning_rule()'):
       rule = model.learning_rule()
     at_query['learning_rule'] = form_predictions(rule, prompt)
-    at_query |= token_predictions(model, prompt)
   if isinstance(model, HasExactForm) and (form := _exact_form(model)) is not None:
     at_query['exact_form'] = form_predictions(form, prompt)
+  at_query |= token_predictions(model, prompt)
   return predictions | {'at_query': at_query}
 
 
@@ -132,7 +136,7 @@ def _other_weights(model: Predictor, parameters: PyTree) -> PyTree | None:
 def _without_zeros(parameters: PyTree) -> PyTree:
   """The weights, with noise of the size of kernels where all of an array are zero."""
 
-  def filled(own: Float[Array, '...'], noise: Float[Array, '...']) -> Array:
+  def filled(own: Float[Array, ...], noise: Float[Array, ...]) -> Array:
     inputs = own.shape[-2] if own.ndim > 1 else 1
     return jnp.where(jnp.any(own), own, (noise / inputs**0.5).astype(own.dtype))
 

@@ -222,7 +222,7 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   with double_precision():
     follower = require_rule(in_float64(subject))
     if isinstance(follower, nnx.Module):
-      # One program, otherwise each operation would be one. It is traced anew, since what
+      # One program, since otherwise each operation would be one. It is traced anew: what
       # a class calls may have changed since the last time.
       rule = nnx.jit(lambda model: model.learning_rule())(follower)
     else:

@@ -29,8 +29,8 @@ Predictions = dict[str, Float[Array, ' b']]  # by the method that made them
 
 
 @runtime_checkable
-class UpdatesTokens(FollowsRule, Protocol):
-  """A predictor with a rule that also has the layer's equation on whole tokens."""
+class UpdatesTokens(Predictor, Protocol):
+  """A predictor that also has its layer's equation on whole tokens."""
 
   def embed(self, prompt: Prompt) -> Float[Array, 'b t e']:
     """The tokens of each prompt."""

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from zoo.core.errors import UserError
 from zoo.core.registry import mixers
-from zoo.measure.contracts.checks import check_close, check_form, noted
+from zoo.measure.contracts.checks import check_close, check_floats, check_form, noted
 from zoo.mixers.mixer import Mixer
 from zoo.models.transformer import Transformer
 from zoo.theory.trust import changed_weights
@@ -26,12 +26,32 @@ def check_mixers(model: object) -> None:
   """
   if not isinstance(model, Transformer):
     return
-  by_class = {type(layer.mixer): layer.mixer for layer in model.layers}
-  number = min(_NUM_TOKENS, model.context_length + 1)  # no more than in training
-  shape = 2, number, model.read_in.out_features
-  tokens = jax.random.normal(jax.random.key(0), shape)
-  for cls, mixer in by_class.items():
+  tokens = jax.random.normal(jax.random.key(0), _shape_of_tokens(model))
+  for cls, mixer in _by_class(model).items():
     _check_mixer(cls.__name__, mixer, tokens)
+
+
+def check_mixer_forms(model: object) -> None:
+  """Raises UserError unless a transformer's mixers return what they take, float32.
+
+  Nothing is computed.
+  """
+  if not isinstance(model, Transformer):
+    return
+  tokens = jax.ShapeDtypeStruct(_shape_of_tokens(model), jnp.float32)
+  for cls, mixer in _by_class(model).items():
+    with noted(f'{cls.__name__}(tokens)'):
+      outputs = nnx.eval_shape(lambda mixer, tokens: mixer(tokens), mixer, tokens)
+    check_floats(f'{cls.__name__}(tokens){_of_mixer(cls)}', outputs, tokens.shape)
+
+
+def _by_class(model: Transformer) -> dict[type, Mixer]:
+  return {type(layer.mixer): layer.mixer for layer in model.layers}
+
+
+def _shape_of_tokens(model: Transformer) -> tuple[int, int, int]:
+  number = min(_NUM_TOKENS, model.context_length + 1)  # no more than in training
+  return 2, number, model.read_in.out_features
 
 
 def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None:

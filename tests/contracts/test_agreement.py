@@ -16,8 +16,15 @@ from zoo.mixers.attention import SoftmaxAttention
 from zoo.tasks import FunctionClass, QuadraticRegression
 from zoo.tasks.base import dot
 from zoo.training import train
+from zoo.training.trainer import check_before_run
 
 pytestmark = pytest.mark.usefixtures('register')
+
+
+def begin(config: Any) -> None:
+  """What a run does before it writes anything."""
+  validate(config)
+  check_before_run(config)
 
 
 class _Ahead(zoo.mixers.Mixer):
@@ -149,7 +156,7 @@ def test_a_model_that_breaks_the_contract_is_refused(cls, said):
     with config.unlocked():
       config.objective.positions = 'every'
   with refuses(*said):
-    validate(config)
+    begin(config)
   with refuses(said[0]):
     zoo.check_model(cls(3, rngs=nnx.Rngs(0)), QuadraticRegression(3, 4))
 
@@ -169,16 +176,16 @@ class _Fails(_Model):
 
 def test_what_is_no_model_is_refused_and_an_error_of_a_constructor_passes():
   with refuses('the class _NoModule, which is no nnx.Module'):
-    validate(_config(_NoModule))
+    begin(_config(_NoModule))
   with pytest.raises(TypeError) as info:
-    validate(_config(_Fails))
+    begin(_config(_Fails))
   last = info.traceback[-1]
   assert (last.name, str(last.path)) == ('__init__', __file__)
 
 
 def test_a_model_that_keeps_it_is_not():
   for cls in (_Model, _Dict):
-    validate(_config(cls))
+    begin(_config(cls))
 
 
 @pytest.mark.parametrize('mixer', [_Ahead, _AheadFromZero])
@@ -186,7 +193,7 @@ def test_a_mixer_that_looks_ahead_is_refused(mixer):
   zoo.register_mixer('ahead')(mixer)
   config = small_config('transformer', model__mixer='ahead', model__num_layers=1)
   with refuses('Transformer.predictions(prompt) looks ahead of example 1'):
-    validate(config)
+    begin(config)
 
 
 @pytest.mark.parametrize(
@@ -195,17 +202,23 @@ def test_a_mixer_that_looks_ahead_is_refused(mixer):
     (_Thrice, None, '_Thrice.outputs_at differs from _Thrice(tokens)'),
     (_Mean, 'sum', '_Mean.step differs from _Mean(tokens)'),
     (_Mean, 'state', '_Mean.step changes the shapes of its state from'),
-    (_Wide, None, 'the mixer _Wide returns the shape (8, 1, 128) for tokens of'),
   ],
 )
-def test_a_mixer_whose_methods_disagree_is_refused(mixer, wrong, said, unchecked):
+def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, unchecked):
   zoo.register_mixer('own')(mixer)
   options = {} if wrong is None else {'wrong': wrong}
-  config = small_config('transformer', model__mixer='own', model__num_layers=1)
-  with config.unlocked():
-    config.model.mixer_options = options
+  model = zoo.models.Transformer(
+    *(3, 4), mixer='own', mixer_options=options, width=8, rngs=nnx.Rngs(0)
+  )
   with refuses(said):
-    validate(config)
+    zoo.check_model(model, QuadraticRegression(3, 4))
+
+
+def test_a_mixer_of_another_width_is_refused(unchecked):
+  zoo.register_mixer('own')(_Wide)
+  config = small_config('transformer', model__mixer='own', model__num_layers=1)
+  with refuses("_Wide(tokens) of the mixer 'own' has the shape (2, 5, 128)"):
+    begin(config)
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -225,15 +238,14 @@ def test_outputs_that_are_no_finite_float32_are_named_as_such(to, said, unchecke
   model = zoo.models.Transformer(
     *(3, 4), mixer='changed', mixer_options={'to': to}, width=8, rngs=nnx.Rngs(0)
   )
-  for check in (
-    lambda: validate(config),
-    lambda: zoo.check_model(model, QuadraticRegression(3, 4)),
-  ):
-    with refuses(f"_Changed(tokens) of the mixer 'changed' {said}"):
-      check()
+  name = "_Changed(tokens) of the mixer 'changed'"
+  with refuses(f'{name} {said}'):
+    zoo.check_model(model, QuadraticRegression(3, 4))
+  with refuses(f'Transformer(prompt) {said}' if to == 'nan' else f'{name} {said}'):
+    begin(config)
   own = type('Own', (_ChangedModel,), {'to': to})
   for check in (
-    lambda: validate(_config(own)),
+    lambda: begin(_config(own)),
     lambda: zoo.check_model(own(3, rngs=nnx.Rngs(0)), QuadraticRegression(3, 4)),
   ):
     with refuses(f'Own(prompt) {said}'):
@@ -242,7 +254,7 @@ def test_outputs_that_are_no_finite_float32_are_named_as_such(to, said, unchecke
 
 def test_a_mixer_whose_methods_agree_is_not():
   zoo.register_mixer('own')(_Mean)
-  validate(small_config('transformer', model__mixer='own', model__num_layers=1))
+  begin(small_config('transformer', model__mixer='own', model__num_layers=1))
 
 
 @pytest.mark.parametrize(
@@ -258,11 +270,11 @@ def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchec
   zoo.core.registry.tasks.register('own')(own)
   config = small_config('transformer', task={'name': 'own'})
   with refuses(said):
-    validate(config)
+    begin(config)
   parts = {'name': 'mixture', 'parts': 'own', 'num_features': D, 'context_length': C}
   if kind == 'signs':
     with refuses('label_kind of Mixture'):
-      validate(small_config('transformer', task=parts))
+      begin(small_config('transformer', task=parts))
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -293,3 +305,122 @@ def test_labels_that_are_not_finite_are_what_is_named(chance, tmp_path, register
   assert 'y of the prompts of Own is not finite' in str(info.value)
   assert 'learning_rate' not in str(info.value)
   assert isinstance(info.value, zoo.UserError) == (chance == 0.1)
+
+
+class _OtherBody(zoo.models.Transformer):
+  """An own network, which its loss, its curves and its calls all see."""
+
+  def body(self, tokens, at):
+    return 3 + super().body(tokens, at)
+
+
+class _OtherCall(zoo.models.Transformer):
+  """A call of its own; the loss is that of the loops of its parent."""
+
+  def __call__(self, prompt):
+    return 3 + super().__call__(prompt)
+
+
+class _OtherLoops(zoo.models.Transformer):
+  """Trained on something else than what it predicts."""
+
+  def loop_predictions(self, prompt, every):
+    return 0 * super().loop_predictions(prompt, every)
+
+  def __call__(self, prompt):
+    return super().loop_predictions(prompt, every=False)[-1, :, 0]
+
+  def predictions(self, prompt):
+    return super().loop_predictions(prompt, every=True)[-1]
+
+
+class _OtherAttention(zoo.mixers.SoftmaxAttention):
+  """A mixer of the library, of which one method is another."""
+
+  def __call__(self, tokens):
+    return -super().__call__(tokens)
+
+
+class _OtherTokens(zoo.models.YqLSA):
+  """A layer that is not linear, has no rule, and predicts by its tokens."""
+
+  learning_rule = None
+
+  def scores(self, tokens):
+    return jnp.tanh(super().scores(tokens))
+
+  def __call__(self, prompt):
+    return self.forward_tokens(self.embed(prompt))[:, -1, -1]
+
+
+class _WithRule(_OtherTokens):
+  """The same, with a rule that it does not follow."""
+
+  def learning_rule(self):
+    return zoo.models.YqLSA.learning_rule(self)
+
+
+class _OtherScores(zoo.models.YqLSA):
+  """Other scores, which its parent's call does not read."""
+
+  learning_rule = None
+
+  def scores(self, tokens):
+    return jnp.tanh(super().scores(tokens))
+
+
+class _Doubled(zoo.models.YqLSA):
+  """Twice its parent's prediction, and its rule says so."""
+
+  def __call__(self, prompt):
+    return 2 * super().__call__(prompt)
+
+  def forward_tokens(self, tokens):
+    return 2 * super().forward_tokens(tokens)
+
+  def learning_rule(self):
+    rule = super().learning_rule()
+    return jax.tree.map(lambda leaf: 2 * leaf, rule)
+
+
+def _sizes(cls: type) -> dict[str, Any]:
+  small = {'num_layers': 1, 'width': 8, 'num_heads': 1}
+  return small if issubclass(cls, zoo.models.Transformer) else {}
+
+
+@pytest.mark.usefixtures('promotion_that_optax_needs')
+@pytest.mark.parametrize('cls', [_OtherBody, _OtherTokens, _Doubled])
+def test_a_subclass_of_a_model_of_the_library_trains_as_itself(cls, tmp_path):
+  zoo.register_model('own')(cls)
+  config = small_config('yq_lsa', model={'name': 'own', **_sizes(cls)})
+  *_, last = zoo.training_run(config, tmp_path / 'run')
+  prompt = zoo.create_task(**config.task).sample(jax.random.key(5), 512)
+  error = float(jnp.mean((last.model(prompt) - prompt.y_query) ** 2))
+  assert last.metrics['eval_risk'] == pytest.approx(error, rel=0.5)
+  assert type(last.model) is cls
+
+
+@pytest.mark.parametrize(
+  ('cls', 'said'),
+  [
+    (_OtherCall, '_OtherCall.predictions(prompt) at the query is not _OtherCall('),
+    (_OtherLoops, '_OtherLoops.loop_predictions() does not predict the same as'),
+    (_WithRule, '_WithRule.learning_rule() does not predict the same as'),
+    (_OtherScores, '_OtherScores.forward_tokens() does not predict the same as'),
+  ],
+)
+def test_a_subclass_whose_methods_disagree_is_refused(cls, said, tmp_path):
+  zoo.register_model('own')(cls)
+  config = small_config('yq_lsa', model={'name': 'own', **_sizes(cls)})
+  with refuses(said):
+    train(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_subclass_of_a_mixer_whose_methods_disagree_is_refused(unchecked):
+  zoo.register_mixer('own')(_OtherAttention)
+  with refuses('differs from _OtherAttention(tokens)'):
+    zoo.check_model(
+      zoo.models.Transformer(*(3, 4), mixer='own', width=8, rngs=nnx.Rngs(0)),
+      QuadraticRegression(3, 4),
+    )
