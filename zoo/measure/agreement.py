@@ -2,8 +2,8 @@
 
 Training, evaluation and exact theory each ask a model in another way: the loss may be
 that of its loops or of its learning rule, a curve reads `predictions`, and a probe
-calls it. A class that changes one of them and inherits the others would be trained on one
-function and measured on another.
+calls it. A class that changes one of them and inherits the others would be trained on
+one function and measured on another.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
 from zoo.measure.contracts.checks import (
+  QUICK_TO_COMPILE,
   Facts,
   check_close,
   check_facts,
@@ -31,10 +32,11 @@ from zoo.measure.contracts.checks import (
 )
 from zoo.measure.contracts.mixers import check_mixer_forms
 from zoo.models.token_model import TokenModel
-from zoo.theory.trust import changed_weights, form_predictions, token_predictions
+from zoo.theory.trust import form_predictions, token_predictions
 
 NUM_PROMPTS = 16
 _NUM_SAMPLED = 512  # prompts whose numbers are looked at
+_NOISE = 0.3  # of the other weights
 
 
 def check_agreement(
@@ -43,11 +45,11 @@ def check_agreement(
   """Raises UserError if the ways in which a model predicts do not agree.
 
   On 16 prompts and with the model's weights, `__call__`, `predictions`, the loops whose
-  loss is trained, the learning rule and the exact form agree where the model has them;
-  no prediction moves with the targets, with other prompts, or with later examples; and
-  all of them are finite float32. The prompts of the task are checked first, up to 512
-  of a batch. Weights that are all zero hide what a model does once it is trained, so
-  that the same is asked with others in their place.
+  loss is trained, the layer's equation on tokens, the learning rule and the exact form
+  agree where the model has them; no prediction moves with the targets, with other
+  prompts, or with later examples; and all of them are finite float32. The prompts of
+  the task are checked first, up to 512 of a batch. Weights that are special hide what a
+  model does once it is trained, so that the same is asked with others in their place.
 
   Args:
     model: a model, or any predictor.
@@ -61,20 +63,24 @@ def check_agreement(
   check_mixer_forms(model)
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
 
-  @jax.jit
-  def predict(task: Task, parameters: PyTree, rest: PyTree, prompt: Prompt) -> Facts:
+  @functools.partial(jax.jit, compiler_options=QUICK_TO_COMPILE)
+  def predict(
+    task: Task,
+    parameters: PyTree,
+    rest: PyTree,
+    noise: Float[Array, ''],
+    prompt: Prompt,
+  ) -> Facts:
+    parameters = _with_noise(model, parameters, noise)
     return _all_predictions(nnx.merge(graph, parameters, rest), task, prompt)
 
-  def run(prompt: Prompt, weights: PyTree = parameters) -> Facts:
+  def run(prompt: Prompt, noise: float = 0.0) -> Facts:
     with jax.default_matmul_precision('highest'):
-      return jax.device_get(predict(task, weights, rest, prompt))
+      return jax.device_get(predict(task, parameters, rest, noise, prompt))
 
   predictions = run(prompt)
   _check_all(name, predictions, run, prompt)
-  other_weights = _other_weights(model, parameters)
-  if other_weights is None:
-    return
-  run_others = functools.partial(run, weights=other_weights)
+  run_others = functools.partial(run, noise=_NOISE)
   predictions = run_others(prompt)
   if all(np.isfinite(array).all() for array in jax.tree.leaves(predictions)):
     _check_all(name, predictions, run_others, prompt)
@@ -82,9 +88,8 @@ def check_agreement(
 
 def _all_predictions(model: Any, task: Task, prompt: Prompt) -> Facts:
   """The predictions of a model in all ways that it has, by name."""
-  name, half = type(model).__name__, prompt.x.shape[1] // 2
-  lengths = [half] if half else []
-  predictions = facts_of(name, model, prompt, task, lengths)
+  name = type(model).__name__
+  predictions = facts_of(name, model, prompt, task, lengths=[])
   check_loss(task, predictions['alone'], prompt)
   at_query = {}
   if isinstance(model, TokenModel):
@@ -120,24 +125,25 @@ def _check_all(name: str, predictions: Facts, run: Any, prompt: Prompt) -> None:
     )
 
 
-def _other_weights(model: Predictor, parameters: PyTree) -> PyTree | None:
-  """Weights with which a model shows more than with its own; None if there are none.
+def _with_noise(
+  model: Predictor, parameters: PyTree, noise: Float[Array, '']
+) -> PyTree:
+  """The weights, changed by waves of the size `noise`; to be traced.
 
-  A learning rule, of few weights, is compared with noise on all of them, since special
-  ones such as the identity may hide a wrong one. Others get noise where they are zero.
+  Those of a model with a learning rule or an exact form all change, since special ones
+  such as the identity may hide that these are wrong. Otherwise those that are all zero
+  do, by waves of the size of a kernel. Waves compile at once, random numbers do not.
   """
-  if isinstance(model, FollowsRule | HasExactForm):
-    return jax.jit(changed_weights)(parameters)
-  if all(np.any(leaf) for leaf in jax.tree.leaves(parameters)):
-    return None
-  return jax.jit(_without_zeros)(parameters)
+  everywhere = isinstance(model, FollowsRule | HasExactForm)
 
-
-def _without_zeros(parameters: PyTree) -> PyTree:
-  """The weights, with noise of the size of kernels where all of an array are zero."""
-
-  def filled(own: Float[Array, ...], noise: Float[Array, ...]) -> Array:
+  def changed(own: Array) -> Array:
+    if not jnp.issubdtype(own.dtype, jnp.inexact):
+      return own
+    wave = jnp.sin(1.0 + 12.9898 * jnp.arange(own.size, dtype=jnp.float32))
+    wave = noise * wave.reshape(own.shape).astype(own.dtype)
+    if everywhere:
+      return own + wave
     inputs = own.shape[-2] if own.ndim > 1 else 1
-    return jnp.where(jnp.any(own), own, (noise / inputs**0.5).astype(own.dtype))
+    return jnp.where(jnp.any(own), own, wave / inputs**0.5)
 
-  return jax.tree.map(filled, parameters, changed_weights(parameters))
+  return jax.tree.map(changed, parameters)

@@ -222,8 +222,8 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   with double_precision():
     follower = require_rule(in_float64(subject))
     if isinstance(follower, nnx.Module):
-      # One program, since otherwise each operation would be one. It is traced anew: what
-      # a class calls may have changed since the last time.
+      # One program, since otherwise each operation would be one. It is traced anew, as
+      # what a class calls may have changed since the last time.
       rule = nnx.jit(lambda model: model.learning_rule())(follower)
     else:
       rule = follower.learning_rule()
