@@ -20,6 +20,7 @@ from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor
+from zoo.tasks.linear_regression import GDBeta, GradientDescent
 
 # Relative to the largest prediction. Rounding errors in float32 are about 1e-6.
 TOLERANCE = 1e-3
@@ -70,10 +71,14 @@ def _compare(subject: Any, method: str, otherwise: str) -> None:
   # The caller may be computing in float64, or be traced for it.
   with jax.enable_x64(False), jax.default_matmul_precision('highest'):
     if isinstance(subject, nnx.Module):
-      graph, parameters, rest = nnx.split(subject, nnx.Param, ...)
+      graph, *states = nnx.split(subject, nnx.Param, ...)
+      parameters, rest = jax.tree.map(_in_float32, states)
       differences = compiled(_model_differences, graph, method)(parameters, rest)
     else:
-      form = getattr(subject, method)()
+      follower = subject
+      if isinstance(subject, GradientDescent | GDBeta):  # one rule for each length
+        follower = subject.at_length(_CONTEXT_LENGTH)
+      form = getattr(follower, method)()
       differences = _differences(form, lambda p: {'__call__': subject(p)})
     found = jax.device_get(differences)
   for one, difference in found.items():
@@ -84,6 +89,11 @@ def _compare(subject: Any, method: str, otherwise: str) -> None:
         f'{_NUM_PROMPTS} prompts they differ by {difference:.2g} of the largest '
         f'prediction; override it to match, or {otherwise}'
       )
+
+
+def _in_float32(array: Array) -> Array | np.ndarray:
+  """A copy in float32 of an array in float64; another array as it is."""
+  return np.asarray(array, np.float32) if array.dtype == np.float64 else array
 
 
 def _model_differences(
