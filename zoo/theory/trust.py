@@ -79,7 +79,10 @@ def _compare(subject: Any, method: str, otherwise: str) -> None:
       if isinstance(subject, GradientDescent | GDBeta):  # one rule for each length
         follower = subject.at_length(_CONTEXT_LENGTH)
       form = getattr(follower, method)()
-      differences = _differences(form, lambda p: {'__call__': subject(p)})
+      # One program, since otherwise each operation would be one.
+      differences = jax.jit(
+        lambda: _differences(form, lambda prompt: {'__call__': subject(prompt)})
+      )()
     found = jax.device_get(differences)
   for one, difference in found.items():
     if not difference <= TOLERANCE:
