@@ -14,10 +14,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from zoo.config.schema import Config
+
 import configs
 import zoo
 from zoo.config import schema
-from zoo.config.schema import Config
 from zoo.core import registry
 from zoo.core.errors import check_name
 

@@ -23,6 +23,8 @@ from zoo.models.tokens import (
   token_width,
 )
 
+MAX_LAYERS = 1000  # Python makes and traces layers one by one
+
 
 class TokenModel(nnx.Module):
   """A model whose subclass defines `body`, from a prompt's tokens to outputs at some.
@@ -48,6 +50,19 @@ class TokenModel(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
+    """
+    Args:
+      num_features: d ≥ 1.
+      num_outputs: numbers that a prediction has, k ≥ 1.
+      tokens: how a prompt becomes tokens, one of LAYOUTS.
+      guess: the initial guess of each label, one of GUESSES.
+      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
+      guess_bias: β of that guess, in the units of the labels.
+      causal: False if a token may depend on later ones.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
     self.num_features = check_count('num_features', num_features)
     self.num_outputs = check_count('num_outputs', num_outputs)
     self.layout = check_name('tokens', tokens, LAYOUTS)
