@@ -100,16 +100,18 @@ def _check_names(config: Config) -> None:
 
   The sections `model` and `task` have the arguments of the class that they name.
   """
-  known, given = _flat(common.get_config()), _flat(config)
-  of_classes = 'model.', 'task.'
-  for name in sorted(given):
-    if not name.startswith(of_classes):
-      check_name('field of the config', name, known)
-  for name in sorted(known):
-    if name not in given and (
-      not name.startswith(of_classes) or name in ('model.name', 'task.name')
-    ):
+  given = _flat(config)
+  known = {
+    name
+    for name in _flat(common.get_config())
+    if not name.startswith(('model.', 'task.'))
+  }
+  for name in 'model.name', 'task.name', *sorted(known):
+    if name not in given:
       raise UserError(f'the config has no field {name!r}; it is needed')
+  for name in sorted(given):
+    if not name.startswith(('model.', 'task.')):
+      check_name('field of the config', name, known)
 
 
 def _flat(config: Config) -> dict[str, object]:
