@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-
 import configs
 import zoo
 from zoo.core.errors import check_name
