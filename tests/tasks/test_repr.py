@@ -29,7 +29,9 @@ def test_a_task_is_shown_with_its_arguments():
 # One's own arrays need a file.
 @pytest.mark.parametrize('name', sorted({*zoo.list_tasks()} - {'arrays'}))
 def test_a_task_and_its_baselines_fit_a_screen(name):
-  fields = {'num_features', 'context_length'} & registry.tasks.parameters(name).keys()
+  fields = {'num_features', 'context_length'} & registry.parameters(
+    registry.TASKS[name]
+  ).keys()
   task = zoo.create_task(name, **dict.fromkeys(fields, 10))
   assert len(repr(task)) < 300
   assert '\n' not in repr(task)
