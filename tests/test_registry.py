@@ -28,7 +28,7 @@ def plain(register):
 
 def test_create_builds_the_registered_class(plain):
   assert registry.MODELS['plain'] is Plain
-  model: Any = zoo.create_model('plain', size=3)
+  model = registry.create_model('plain', size=3)
   assert isinstance(model, Plain)
   assert (model.size, model.depth) == (3, 2)
 
@@ -90,7 +90,7 @@ def test_a_registered_class_stays_as_it_is(register):
   before = dict(vars(Own))
   assert register('own')(Own) is Own
   assert dict(vars(Own)) == before
-  assert 'Param' in repr(zoo.create_model('own', num_features=3, rngs=nnx.Rngs(0)))
+  assert 'Param' in repr(registry.create_model('own', num_features=3, rngs=nnx.Rngs(0)))
 
 
 def test_models_of_the_same_sizes_have_equal_graphs():

@@ -1,6 +1,5 @@
 """Tasks, their baselines and saved models are shown on one screen."""
 
-from typing import Any
 
 import numpy as np
 import pytest
@@ -47,14 +46,3 @@ def test_a_saved_model_is_shown_in_a_line():
   model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   shown = repr(SavedModel(model, task, config, step=0))
   assert shown == f'SavedModel(model=YqLSA(…), task={task!r}, step=0)'
-
-
-def test_a_model_is_shown_by_its_arguments_in_a_line():
-  sizes = {'num_features': 5, 'context_length': 10, 'num_layers': 1}
-  model: Any = nnx.eval_shape(
-    lambda: zoo.create_model('transformer', mixer='delta', rngs=nnx.Rngs(0), **sizes)
-  )
-  assert repr(model) == (
-    "Transformer(num_features=5, context_length=10, num_layers=1, mixer='delta')"
-  )
-  assert repr(model.layers[0].mixer) == 'Delta()'  # at the site of its model

@@ -11,6 +11,7 @@ from flax import nnx
 import zoo
 from tests.checkpoints.states import flip
 from tests.compare import refuses
+from tests.settings import config_for
 from tests.training.runs import (
   assert_same_bits,
   bucket_arrays,
