@@ -50,7 +50,7 @@ def _allowed_and_refused(kind: values.Kind) -> tuple[list[object], list[object]]
 
 @pytest.mark.parametrize('name', FIELDS)
 def test_a_field_is_described_and_its_range_is_what_is_checked(name):
-  default, kind = FIELDS[name]
+  _, kind = FIELDS[name]
   assert kind.about.endswith('.')
   if kind.is_array or kind.holds is object or name in _ELSEWHERE:
     return

@@ -1,6 +1,5 @@
 """Tasks, their baselines and saved models are shown on one screen."""
 
-
 import numpy as np
 import pytest
 from flax import nnx

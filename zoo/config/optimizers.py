@@ -120,6 +120,8 @@ def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, s
   )
 
 
+# Any other is a user's, and is tried on the weights of a model before it trains.
+SHIPPED = tuple(OPTIMIZERS.values())
 # Those whose updates do not depend on the shapes of arrays.
 _ELEMENTWISE = 'adam', 'adamw', 'lion', 'schedule_free', 'sgd'
 

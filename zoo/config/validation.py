@@ -26,13 +26,13 @@ from zoo.config.curricula import CURRICULA, check_curriculum
 from zoo.config.optimizers import (
   OPTIMIZERS,
   SCHEDULES,
+  SHIPPED,
   build_optimizer,
   check_groups,
   check_optimizer,
 )
 from zoo.config.saved import differences as differences
 from zoo.config.saved import to_json as to_json
-from zoo.core.classes import from_zoo
 from zoo.core.errors import (
   UserError,
   check_count,
@@ -273,7 +273,7 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
 def _check_own_optimizer(config: Config, model: Model, roles: dict[str, str]) -> None:
   """Raises UserError for a user's optimizer that cannot update the abstract model."""
   name = config.optimizer.name
-  if from_zoo(OPTIMIZERS[name]):
+  if OPTIMIZERS[name] in SHIPPED:
     return
 
   def update(weights: PyTree) -> PyTree:
