@@ -9,6 +9,8 @@ more names to add cells:
   --config.ablation.guesses="('cosine', 'oracle')" --config.ablation.num_examples="(0,)"
 """
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from configs.llm import defaults, smollm2
@@ -16,7 +18,7 @@ from configs.llm import defaults, smollm2
 
 def get_config(variant: str = '') -> ConfigDict:
   """The config of the ablation; for variants see the defaults."""
-  config = smollm2.get_config(variant)
+  config: Any = smollm2.get_config(variant)
   with config.unlocked():
     # Each cell has its own guess and number of examples.
     for field in 'model', 'bias', 'noise', 'shuffled':

@@ -12,7 +12,8 @@ import zoo
 from tests.compare import refuses
 from tests.training.runs import small_config
 from tests.training.test_step import Run
-from zoo.config.curricula import CURRICULA, Stage, stage_at
+from zoo.config import curricula
+from zoo.config.curricula import Stage, stage_at
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import build_model, build_task, validate
 from zoo.training.curriculum import FirstFeatures, draw_lengths

@@ -113,12 +113,7 @@ def export(
   if isinstance(saved, SavedModel):
     model, config, step = saved.model, saved.config, saved.step
   else:
-    model, step = saved, 0
-    if config is None:
-      raise UserError(
-        'zoo.export needs the config of the model, with the sections model and task'
-      )
-    config = _checked(config)
+    model, config, step = saved, _checked(config), 0
   target = None if is_hub(path) else _file(path, 'path', weight_files.SUFFIX)
   twin = None if twin is None else _file(twin, 'twin', '.py')
   has_twin = isinstance(model, Transformer) and all(
@@ -157,7 +152,7 @@ def _file(path: str | os.PathLike[str], argument: str, suffix: str) -> pathlib.P
   return file
 
 
-def _checked(config: Config | Mapping[str, Any]) -> Config:
+def _checked(config: Config | Mapping[str, Any] | None) -> Config:
   """The config as a ConfigDict; raises UserError unless it names model and task."""
   if not isinstance(config, Mapping | ConfigDict):
     raise UserError(
