@@ -18,7 +18,6 @@ import configs
 import zoo
 from zoo.core.errors import check_name
 from zoo.core.registry import MODELS, TASKS, check_registered, parameters
-from zoo.models import SequentialLearner, TokenModel, sequential
 
 GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'
 # One layer of linear attention: its size is that of its matrices, and it has its own
@@ -145,14 +144,12 @@ def guesses_of(
 ) -> Sequence[str | None]:
   """The guesses that a model is trained with on a task, of those asked for if any.
 
-  None if the model has no argument `guess`, or takes none of them.
+  A class that has an argument `guess` lists in `guesses` what it may be. None if the
+  model has no such argument, or takes none of them.
   """
   name = check_registered('model', _made(model)[0], MODELS)
-  cls, allowed = MODELS[name], ()
-  if 'guess' in parameters(cls) and issubclass(cls, TokenModel):
-    allowed = GUESSES
-  elif issubclass(cls, SequentialLearner):
-    allowed = sequential.GUESSES
+  cls = MODELS[name]
+  allowed = getattr(cls, 'guesses', ()) if 'guess' in parameters(cls) else ()
   return [guess for guess in asked or _task(task).guesses if guess in allowed] or [None]
 
 

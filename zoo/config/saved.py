@@ -48,9 +48,7 @@ def differences(
     for each in (saved, json.loads(to_json(config)))
   )
   free = _CHANGE_NO_TRAINING if resumes else ()
-  steps_before, steps = (each.get('train.num_steps') for each in (before, now))
-  is_number = isinstance(steps_before, int) and isinstance(steps, int)
-  if resumes and is_number and steps > steps_before:
+  if resumes and _has_more_steps(before, now):
     free += _CHANGE_WITH_THE_END
   names = [
     name
@@ -68,6 +66,11 @@ def other_function(saved: Config, config: Config) -> list[str]:
   before, now = _model_fields(saved), _model_fields(config)
   names = sorted((before.keys() | now.keys()) - {*_SAME_FUNCTION})
   return _differing(names, before, now, prefix='model.')
+
+
+def _has_more_steps(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+  first, last = before.get('train.num_steps'), now.get('train.num_steps')
+  return isinstance(first, int) and isinstance(last, int) and last > first
 
 
 def _differing(

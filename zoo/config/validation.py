@@ -7,6 +7,7 @@ configs/common.py, and `validate` how they fit together.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 from flax import nnx
@@ -114,7 +115,7 @@ def _check_names(config: Config) -> None:
       check_name('field of the config', name, known)
 
 
-def _flat(config: Config) -> dict[str, object]:
+def _flat(config: Config) -> Mapping[str, Any]:
   """The fields by name, such as `train.num_steps`; `scales` holds a dictionary."""
   return flatten_dict(
     config.to_dict(),

@@ -39,6 +39,8 @@ class SequentialLearner(nnx.Module):
   the guess `linear` the first weights `start [d]`, from 0.
   """
 
+  guesses = GUESSES  # what the argument `guess` may be
+
   def __init__(
     self,
     num_features: int,

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.core.classes import check_subclass
 from zoo.core.errors import UserError, check_count, check_name, check_truth
 from zoo.core.prompt import Prompt, check_prompt
-from zoo.models.initial_guess import InitialGuess
+from zoo.models.initial_guess import GUESSES, InitialGuess
 from zoo.models.tokens import (
   LAYOUTS,
   at_examples,
@@ -37,6 +37,7 @@ class TokenModel(nnx.Module):
   """
 
   num_trained_loops = 1  # as many as `body` returns outputs of
+  guesses = tuple(GUESSES)  # what the argument `guess` may be
 
   def __init__(
     self,

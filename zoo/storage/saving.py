@@ -160,12 +160,13 @@ def _checked(config: Config | Mapping[str, Any] | None) -> Config:
       'with the sections model and task'
     )
   try:
-    checked: Any = ConfigDict(config)
+    fields: Any = config
+    checked: Any = ConfigDict(fields)
   except ValueError as error:  # a dot in the key of a dict
     raise UserError(f'the config cannot be saved: {error}') from None
   for section in 'model', 'task':
-    fields = checked.get(section)
-    if not isinstance(fields, ConfigDict) or 'name' not in fields:
+    own = checked.get(section)
+    if not isinstance(own, ConfigDict) or 'name' not in own:
       raise UserError(f"the config has no field '{section}.name'; it is needed")
   return checked
 
