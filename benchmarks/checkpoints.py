@@ -126,7 +126,7 @@ def write_checkpoints(
       if train(config, workdir) is None:
         return False
       trained = load(workdir)
-      save(trained.model, made / name, config=config, step=trained.step)
+      save(trained.model, made / name, config, step=trained.step)
       _write_card(made / name, command)
     for name in recipes:
       shutil.rmtree(folder / name, ignore_errors=True)

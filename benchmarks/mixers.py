@@ -39,7 +39,7 @@ def programs(name: str, num_tokens: int) -> dict[str, Callable[[int], object]]:
 
   def build() -> nnx.Module:
     site = Site(_WIDTH, _HEADS)
-    return registry.mixers.create(name, site=site, rngs=nnx.Rngs(0))
+    return registry.create_mixer(name, site=site, rngs=nnx.Rngs(0))
 
   graph = nnx.graphdef(nnx.eval_shape(build))
   weights = jax.jit(lambda: nnx.state(build()))()

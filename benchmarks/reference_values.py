@@ -108,7 +108,7 @@ def measure(
     group = one.task, one.arguments, one.baseline, one.quantity
     groups.setdefault(group, []).append(one)
   for (name, arguments, baseline, quantity), members in groups.items():
-    task = registry.tasks.create(name, **json.loads(arguments))
+    task = registry.create_task(name, **json.loads(arguments))
     lengths = sorted({k for one in members for k in one.lengths()})
     sampled = _sample(task, baseline, quantity, lengths, num_prompts, seed)
     for one in members:

@@ -5,9 +5,8 @@ import pathlib
 from typing import Any
 
 from configs import common
-from zoo.config import schema
-from zoo.core import registry
 from zoo.core.errors import check_name
+from zoo.core.registry import MODELS
 
 _HERE = pathlib.Path(__file__).parent
 # Not configs themselves: parts of configs, and packages.
@@ -26,9 +25,9 @@ def get_config(name: str, variant: str = '') -> Any:
   Of a registered model of your own, which has no such file, the config has the fields
   of configs/common.py and the defaults of the model's constructor.
   """
-  if name in registry.models.names() and name not in names():
+  if name in MODELS and name not in names():
     config = common.get_config()
-    config.model = schema.section('model', name)
+    config.model = common.model_section(name)
     return common.with_variant(config, variant)
   module = importlib.import_module(_module(name))
   return module.get_config(*[variant] if variant else [])

@@ -3,17 +3,23 @@
 The file of a model, such as configs/yq_lsa.py, takes these, sets its own numbers, and
 then applies the variants of the command line, `--config=configs/yq_lsa.py:smoke`. A
 field is also a flag: `--config.train.num_steps=200`. A field whose comment says what
-None means may be set to None. zoo/config/schema.py checks the ranges.
+None means may be set to None. zoo/config/validation.py checks the ranges.
 """
 
 from collections.abc import Collection, Sequence
+from inspect import Parameter
 from typing import Any
 
 from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
-from zoo.config import schema
 from zoo.core.errors import UserError, check_name
+from zoo.core.registry import MODELS, TASKS, check_registered, parameters
+
+# The arguments of a model that its task gives, which no config names.
+FROM_THE_TASK = 'num_features', 'context_length', 'num_outputs', 'rngs'
+# Fields whose flags are read as one type: --config.task.path=my.npz is text.
+_TYPES = {'bool': bool, 'int': int, 'float': float, 'str': str}
 
 
 def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
@@ -119,6 +125,44 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   return config
 
 
+def task_section(name: str) -> Any:
+  """The section `task` with the defaults of a class; raises UserError.
+
+  A field without a default is None.
+  """
+  cls = TASKS[check_registered('task', name, TASKS)]
+  section = ConfigDict({'name': name})
+  for field, parameter in parameters(cls).items():
+    section[field] = _field(parameter)
+  return section
+
+
+def model_section(name: str) -> Any:
+  """The section `model` with the defaults of a class; raises UserError.
+
+  A field without a default is None.
+  """
+  cls = MODELS[check_registered('model', name, MODELS)]
+  section = ConfigDict({'name': name})
+  for field, parameter in parameters(cls).items():
+    if field not in FROM_THE_TASK:
+      section[field] = _field(parameter)
+  return section
+
+
+def _field(parameter: Parameter) -> Any:
+  """What a config has for an argument of a constructor: its default, and its type."""
+  default = None if parameter.default is parameter.empty else parameter.default
+  annotation = parameter.annotation
+  name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+  if name.startswith('Mapping'):
+    return ConfigDict(default or {})
+  if default is not None and not isinstance(default, float):
+    return default
+  kind = _TYPES.get(name.removesuffix(' | None'), object)
+  return FieldReference(default, field_type=kind)
+
+
 def number_or_vector(default: float) -> FieldReference:
   """A field that may hold a number, or one number for each feature."""
   return FieldReference(default, field_type=object)
@@ -141,7 +185,7 @@ def with_variant(config: Any, variant: str, own: Collection[str] = ()) -> Any:
   """
   names, task = parse(variant, own)
   if task not in (None, config.task.name):
-    config.task = schema.section('task', task)
+    config.task = task_section(task)
   if 'paper' in names:
     config.optimizer.learning_rate, config.optimizer.schedule = 5e-4, 'constant'
   if 'smoke' in names:

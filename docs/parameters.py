@@ -55,7 +55,7 @@ def _of_models() -> dict[str, dict[str, str]]:
   """The roles of each model's weights, without those of a transformer's mixers."""
   found = {}
   for name in zoo.list_models():
-    taken = zoo.core.registry.models.parameters(name)
+    taken = zoo.core.registry.parameters(zoo.core.registry.MODELS[name])
     given = {size: one for size, one in _SIZES.items() if size in taken}
     given |= {'num_layers': 2} if 'num_layers' in taken else {}
     given |= {'guess': 'linear'} if 'guess' in taken else {}

@@ -1,8 +1,10 @@
 """All commands in one: `icl-zoo COMMAND …` is `python -m launch.COMMAND …`."""
 
-import runpy
+import importlib
 import sys
 
+import __main__
+from launch import cli
 from zoo.core.errors import unknown_name
 
 COMMANDS = {
@@ -25,8 +27,11 @@ def main() -> None:
   """Runs the command that the first argument names; exit code 2 if there is none."""
   name = sys.argv[1] if len(sys.argv) > 1 else '--help'
   if name in COMMANDS:
-    del sys.argv[1]
-    runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
+    command = importlib.import_module(f'launch.{name}')
+    # What --help prints: the docstring of the program, and the flags of its module.
+    __main__.__doc__ = command.__doc__
+    sys.argv = [command.__name__, *sys.argv[2:]]
+    cli.run(command.main, takes_names=name == 'headlines')
     return
   lines = [f'  {command:<11}{what}' for command, what in COMMANDS.items()]
   usage = '\n'.join(['usage: icl-zoo COMMAND [--help] [FLAGS]', '', *lines])

@@ -45,7 +45,7 @@ def main() -> None:
   print(f'mixers       {", ".join(zoo.list_mixers())}')
   print('tasks (--config=FILE:task=NAME)')
   for name in zoo.list_tasks():
-    summary = (zoo.core.registry.tasks.get(name).__doc__ or '\n').splitlines()[0]
+    summary = (zoo.core.registry.TASKS[name].__doc__ or '\n').splitlines()[0]
     print(f'  {name}'.ljust(38), summary)
   print('configs')
   for name in configs.names():

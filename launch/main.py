@@ -28,7 +28,7 @@ from zoo.core.errors import UserError
 from zoo.host import processes
 
 if TYPE_CHECKING:  # slow to import
-  from zoo.config.schema import Config
+  from zoo.config.building import Config
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(
@@ -70,11 +70,11 @@ _PROCESS_ID = flags.DEFINE_integer(
 
 
 def main() -> None:
-  config = config_flag.get(_CONFIG)
-  if _INIT_FROM.value is not None:
-    from zoo.config.schema import complete
+  from zoo.config.validation import check_fields  # slow to import
 
-    config = complete(config)  # its file may leave out the section
+  config = config_flag.get(_CONFIG)
+  check_fields(config)
+  if _INIT_FROM.value is not None:
     config.train.init_from = _INIT_FROM.value
   default = pathlib.Path('checkpoints/runs', config_flag.run_name(_CONFIG))
   workdir = _WORKDIR.value or default
@@ -93,12 +93,14 @@ def _join(config: Config) -> None:
     return
   if address is not None and _DISTRIBUTED.value is False:
     raise UserError('--nodistributed contradicts --coordinator; give one of the two')
-  from zoo.config.schema import complete
-
   coordinator, number, this = address or (None, None, None)
-  mesh = complete(config).mesh  # what it checks does not need the other processes
-  timeouts = mesh.heartbeat_timeout, mesh.start_timeout
-  processes.join(*timeouts, coordinator, number, this)
+  processes.join(
+    config.mesh.heartbeat_timeout,
+    config.mesh.start_timeout,
+    coordinator,
+    number,
+    this,
+  )
   # JAX aborts a process that loses the others, and says why; a trace adds nothing.
   faulthandler.disable()
   if processes.index() != 0:

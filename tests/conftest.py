@@ -290,11 +290,16 @@ def bucket(emulator, request):
 
 
 @pytest.fixture
-def register(monkeypatch):
-  """Registers models for one test, and forgets tasks and mixers of it, too."""
+def register():
+  """Registers models for one test, and forgets all else that it registers, too."""
   import zoo
-  from zoo.core import registry
+  from zoo.config.curricula import CURRICULA
+  from zoo.config.optimizers import OPTIMIZERS
+  from zoo.core.registry import MIXERS, MODELS, TASKS
 
-  for entries in (registry.models, registry.tasks, registry.mixers):
-    monkeypatch.setattr(entries, '_entries', dict(entries._entries))
-  return zoo.register_model
+  tables = MODELS, TASKS, MIXERS, OPTIMIZERS, CURRICULA
+  before = [dict(table) for table in tables]
+  yield zoo.register_model
+  for table, entries in zip(tables, before, strict=True):
+    table.clear()
+    table.update(entries)

@@ -260,7 +260,7 @@ two runs may train in one folder at the same time
   - if holder != _FREE and self._generation != seen:
   + if holder != _FREE and self._generation == b'':
 a field that a config of an earlier version lacks is a difference
-  zoo/config/schema.py: test_config.py checkpoints/test_saved_models.py
+  zoo/config/saved.py: test_config.py checkpoints/test_saved_models.py
   - if not {'objective', 'optimizer', 'train'} <= config.keys():
   + if {'objective', 'optimizer', 'train'} <= config.keys():
 Holm's adjusted p values may fall

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import json
 import math
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,7 +21,6 @@ from tests.marks import mostly_full
 from zoo.config.building import abstract_model, num_weights
 from zoo.config.validation import build_task
 from zoo.core.errors import UserError
-from zoo.core.values import choice
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.studies import atlas
@@ -422,13 +421,9 @@ def test_any_model_and_task_that_is_registered_has_a_cell():
 def test_guesses_are_those_that_the_field_of_a_model_allows(register):
   @zoo.register_model('own')
   class Own(nnx.Module):
-    def __init__(
-      self,
-      num_features: int,
-      guess: Annotated[str, choice(('zero', 'residual', 'other'))] = 'other',
-      *,
-      rngs: nnx.Rngs,
-    ): ...
+    guesses = 'zero', 'residual', 'other'
+
+    def __init__(self, num_features: int, guess: str = 'other', *, rngs: nnx.Rngs): ...
 
   assert sizes.guesses_of('gla', 'prior') == ['zero', 'linear', 'residual']
   assert sizes.guesses_of('gla', 'tree') == ['zero']

@@ -1,7 +1,6 @@
 """Every mistake in a config is named, before anything is built."""
 
 import json
-from typing import Any
 
 import jax
 import pytest
@@ -38,7 +37,7 @@ def test_a_transformer_of_two_sizes_is_refused():
     configs.get_config('transformer', 'gpt3')
 
 
-# What is beyond the range of a field is in tests/test_schema.py.
+# What is beyond the range of a field is in tests/test_ranges.py.
 _MISTAKES = [
   ('yq_lsa', {'objective__name': 'sampeld'}, ["'sampeld'", "did you mean 'sampled'"]),
   ('yq_lsa', {'train__num_steps': 0}, ['config.train.num_steps is 0', 'from 1']),
@@ -151,19 +150,24 @@ def test_several_processes_must_use_all_their_devices(monkeypatch):
     validate(small_config(mesh__data=3, mesh__model=2))
 
 
-def test_a_config_of_an_earlier_version_has_the_defaults_of_what_it_lacks():
+def test_a_saved_config_of_an_earlier_version_has_the_defaults_of_what_it_lacks():
   config = small_config()
   with config.unlocked():
     del config.objective.positions, config.train.num_parts, config.train.compute_dtype
     del config.checkpoint.every_minutes, config.mesh.start_timeout
-  whole: Any = validate(config)
-  assert whole.to_dict() == small_config().to_dict()
-  assert 'positions' not in config.objective
   saved = json.loads(to_json(config))
   assert differences(saved, small_config()) == []
   assert differences(saved, small_config(objective__positions='every')) == [
     "objective.positions ('query' there, 'every' here)"
   ]
+
+
+def test_a_config_has_all_fields():
+  config = small_config()
+  with config.unlocked():
+    del config.train.num_parts
+  with refuses("the config has no field 'train.num_parts'; it is needed"):
+    validate(config)
 
 
 def test_a_config_names_a_model_and_a_task():

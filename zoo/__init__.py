@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from zoo import mixers as mixers
 from zoo import models as models
 from zoo import tasks as tasks
-from zoo.config import curricula as _curricula
-from zoo.config import optimizers as _optimizers
+from zoo.config.curricula import register_curriculum as register_curriculum
+from zoo.config.optimizers import register_optimizer as register_optimizer
 from zoo.core import registry as _registry
 from zoo.core.errors import RunError as RunError
 from zoo.core.errors import UserError as UserError
@@ -21,15 +21,24 @@ from zoo.core.prompt import Prompt as Prompt
 from zoo.core.protocols import Model as Model
 from zoo.core.protocols import PredictsAll as PredictsAll
 from zoo.core.protocols import Task as Task
+from zoo.core.registry import register_mixer as register_mixer
+from zoo.core.registry import register_model as register_model
+from zoo.tasks import register_task as register_task
 
-list_mixers = _registry.mixers.names
-list_models = _registry.models.names
-list_tasks = _registry.tasks.names
-register_mixer = _registry.mixers.register
-register_model = _registry.models.register
-register_curriculum = _curricula.curricula.register
-register_optimizer = _optimizers.optimizers.register
-register_task = tasks.register_task
+
+def list_mixers() -> list[str]:
+  """The names of the registered mixers, sorted."""
+  return sorted(_registry.MIXERS)
+
+
+def list_models() -> list[str]:
+  """The names of the registered models, sorted."""
+  return sorted(_registry.MODELS)
+
+
+def list_tasks() -> list[str]:
+  """The names of the registered tasks, sorted."""
+  return sorted(_registry.TASKS)
 
 
 @overload
@@ -52,7 +61,7 @@ def create_model(name: str, **hyperparameters: object) -> Model:
   All models take `num_features` and `rngs`. Raises UserError for an unknown name, and
   for a hyper-parameter that is missing, unknown to the class, or out of its range.
   """
-  return _registry.models.create(name, **hyperparameters)
+  return _registry.create_model(name, **hyperparameters)
 
 
 @overload
@@ -63,7 +72,7 @@ def create_task(
 def create_task(name: str, **hyperparameters: object) -> Task: ...
 def create_task(name: str, **hyperparameters: object) -> Task:
   """Makes the task registered under `name`; raises UserError as `create_model` does."""
-  return _registry.tasks.create(name, **hyperparameters)
+  return _registry.create_task(name, **hyperparameters)
 
 
 if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely needed

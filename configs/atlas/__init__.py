@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 
 import configs
 import zoo
-from zoo.config import schema
-from zoo.config.schema import Config
-from zoo.core import registry
 from zoo.core.errors import check_name
+from zoo.core.registry import MODELS, TASKS, check_registered, parameters
 
 GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'
 # One layer of linear attention: its size is that of its matrices, and it has its own
@@ -146,11 +144,12 @@ def guesses_of(
 ) -> Sequence[str | None]:
   """The guesses that a model is trained with on a task, of those asked for if any.
 
-  They are those that the description of its field `guess` allows; None if there is no
-  such field, or none of them is allowed.
+  A class that has an argument `guess` lists in `guesses` what it may be. None if the
+  model has no such argument, or takes none of them.
   """
-  described = schema.arguments('model', _made(model)[0])
-  allowed = described['guess'].kind.names if 'guess' in described else ()
+  name = check_registered('model', _made(model)[0], MODELS)
+  cls = MODELS[name]
+  allowed = getattr(cls, 'guesses', ()) if 'guess' in parameters(cls) else ()
   return [guess for guess in asked or _task(task).guesses if guess in allowed] or [None]
 
 
@@ -176,7 +175,7 @@ def get_config(
   guess: str | None = None,
   context_length: int | None = None,
   scale: str = 'laptop',
-) -> Config:
+) -> Any:
   """The config of a cell; raises UserError for an unknown name.
 
   Without `context_length`, the task's own length at the scale applies.
@@ -188,7 +187,7 @@ def get_config(
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
   config: Any = configs.get_config(file, ','.join(filter(None, variants)))
   _set_training(config)
-  if registry.tasks.get(task_name).shows_labels:  # otherwise all answers are trained
+  if TASKS[task_name].shows_labels:  # otherwise all answers are trained
     config.objective.positions = 'query'
   if 'tokens' in config.model:
     is_query = config.objective.positions == 'query'

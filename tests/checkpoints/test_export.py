@@ -15,9 +15,9 @@ from huggingface_hub import constants
 
 import zoo
 from tests.checkpoints.test_saved_models import assert_same
-from tests.checkpoints.test_saving import TASK, Scaled
+from tests.checkpoints.test_saving import Scaled
 from tests.compare import refuses
-from tests.settings import isotropic
+from tests.settings import config_for
 from tests.weights import drawn
 from zoo.storage import saving
 
@@ -69,7 +69,9 @@ def test_names_are_stable_and_the_metadata_say_what_it_is(tmp_path, monkeypatch)
 
   model = drawn(build, dtype='float32')
   path, twin = tmp_path / 'new' / 'model.safetensors', tmp_path / 'twin.py'
-  zoo.export(model, path, isotropic(3, 4), twin=twin)
+  of_task = 'num_features', 'context_length'
+  arguments = {name: given[name] for name in given if name not in of_task}
+  zoo.export(model, path, config_for('transformer', **arguments), twin=twin)
   with safetensors.safe_open(path, framework='numpy') as opened:
     (text,) = opened.metadata().values()
     arrays = opened.get_tensors()
@@ -87,7 +89,7 @@ def test_names_are_stable_and_the_metadata_say_what_it_is(tmp_path, monkeypatch)
 
 def test_what_cannot_be_exported_is_one_line(file, tmp_path, register):
   saved = zoo.load(file)
-  with refuses('the task that the model is for'):
+  with refuses('the config is a NoneType; it must be a dict or a ConfigDict'):
     zoo.export(saved.model, tmp_path / 'a.safetensors')
   with refuses("model.pt'; it must be a file NAME.safetensors"):
     zoo.export(saved, tmp_path / 'model.pt')
@@ -96,7 +98,7 @@ def test_what_cannot_be_exported_is_one_line(file, tmp_path, register):
   with refuses('gs:, which cannot'):
     zoo.export(saved, 'gs://bucket/a.safetensors')
   with refuses('zoo.export writes it'):
-    zoo.save(saved.model, URL, config=saved.config)
+    zoo.save(saved.model, URL, saved.config)
 
   @register('drawing')
   class Drawing(Scaled):
@@ -105,7 +107,8 @@ def test_what_cannot_be_exported_is_one_line(file, tmp_path, register):
       self.rngs = rngs
 
   with refuses('random key', 'zoo.save can'):
-    zoo.export(Drawing(3, rngs=nnx.Rngs(0)), tmp_path / 'a.safetensors', TASK)
+    model = Drawing(3, rngs=nnx.Rngs(0))
+    zoo.export(model, tmp_path / 'a.safetensors', config_for('drawing'))
   assert not list(tmp_path.iterdir())
 
 

@@ -14,7 +14,7 @@ from tests.checkpoints.test_saved_models import assert_same
 from tests.compare import refuses
 from tests.compiled import built, predict
 from tests.marks import mostly_full
-from tests.settings import general, isotropic
+from tests.settings import config_for, general, isotropic
 from zoo.theory import constructions
 
 
@@ -50,11 +50,12 @@ def test_a_hyper_parameter_that_is_no_attribute_comes_back(register, tmp_path):
   created = zoo.create_model(
     'scaled', num_features=3, layers=LAYERS, temperature=10, rngs=nnx.Rngs(0)
   )
-  zoo.save(given, tmp_path / 'given', TASK)
+  config = config_for('scaled', layers=LAYERS, temperature=10)
+  zoo.save(given, tmp_path / 'given', config)
   loaded = zoo.load(tmp_path / 'given').model
   models: list[Any] = [created, nnx.merge(*nnx.split(given)), loaded]
   for count, model in enumerate(models):
-    zoo.save(model, tmp_path / str(count), TASK)
+    zoo.save(model, tmp_path / str(count), config)
     saved = zoo.load(tmp_path / str(count))
     assert saved.model._temperature == 10
     wanted = {'name': 'scaled', 'layers': LAYERS, 'temperature': 10}
@@ -69,13 +70,25 @@ GUESS = {'initial_guess': np.array([0.3, -0.5, 1.0]), 'initial_bias': 0.4}
 
 def test_models_and_tasks_of_several_kinds_come_back(tmp_path):
   task = general(noise_std=0.7)
+  fields = {
+    'context_length': 5,
+    'prior_mean': 1.0,
+    'prior_covariance': task.prior_covariance,
+    'feature_covariance': task.feature_covariance,
+    'noise_std': 0.7,
+  }
   given: dict[str, Any] = {'num_heads': 2, **GUESS}
   models = [
-    constructions.gd_transformer(np.array([0.5, -1.0, 2.0]), 0.3),
-    built(lambda: zoo.create_model('multi_head_lsa', **given, **KEYS())),
+    (constructions.gd_transformer(np.array([0.5, -1.0, 2.0]), 0.3), 'yq_lsa', {}),
+    (
+      built(lambda: zoo.create_model('multi_head_lsa', **given, **KEYS())),
+      'multi_head_lsa',
+      given,
+    ),
   ]
-  for count, model in enumerate(models):
-    zoo.save(model, tmp_path / 'deep' / str(count), task, step=count)
+  for count, (model, name, arguments) in enumerate(models):
+    config = config_for(name, task=fields, **arguments)
+    zoo.save(model, tmp_path / 'deep' / str(count), config, step=count)
     saved = zoo.load(tmp_path / 'deep' / str(count))
     assert type(saved.model) is type(model)
     assert saved.step == count
@@ -87,9 +100,8 @@ def test_models_and_tasks_of_several_kinds_come_back(tmp_path):
     'num_heads': 2,
     'initial_guess': GUESS['initial_guess'].tolist(),
     'initial_bias': 0.4,
-    'init_scale': 0.1,
   }
-  zoo.save(saved.model, tmp_path / 'again', config=saved.config, step=7)
+  zoo.save(saved.model, tmp_path / 'again', saved.config, step=7)
   assert zoo.load(tmp_path / 'again').config == saved.config
   assert not [path for path in tmp_path.iterdir() if path.name not in ('deep', 'again')]
 
@@ -98,11 +110,11 @@ def test_a_model_that_would_predict_otherwise_is_refused(register, tmp_path):
   register('scaled')(Scaled)
   changed = Scaled(3, rngs=nnx.Rngs(0))
   changed._temperature = 10
-  with refuses('Scaled', 'predicts', 'was an attribute changed'):
-    zoo.save(changed, tmp_path / 'model', TASK)
+  with refuses('Scaled', 'predicts', 'the config must have the arguments that'):
+    zoo.save(changed, tmp_path / 'model', config_for('scaled'))
   changed.w[...] = 0.0 * changed.w[...]  # it predicts 0 at any temperature
-  with refuses('Scaled', 'predicts', 'was an attribute changed'):
-    zoo.save(changed, tmp_path / 'model', TASK)
+  with refuses('Scaled', 'predicts', 'the config must have the arguments that'):
+    zoo.save(changed, tmp_path / 'model', config_for('scaled'))
   assert not list(tmp_path.iterdir())
 
 
@@ -119,7 +131,7 @@ def test_a_model_with_random_keys_comes_back_and_the_save_draws_none(
       return self.dropout(super().__call__(prompt))
 
   model = Dropping(3, rngs=nnx.Rngs(0))
-  zoo.save(model, tmp_path / 'model', TASK)
+  zoo.save(model, tmp_path / 'model', config_for('dropping'))
   prompt = TASK.sample(jax.random.key(1), 8)
   saved = zoo.load(tmp_path / 'model').model
   for _ in range(2):  # each call draws anew
@@ -129,10 +141,11 @@ def test_a_model_with_random_keys_comes_back_and_the_save_draws_none(
 def test_what_json_cannot_hold_is_named(register, tmp_path):
   register('scaled')(Scaled)
   model = Scaled(3, activation=jnp.sin, rngs=nnx.Rngs(0))
-  with refuses("'activation' of Scaled is a", 'cannot be saved', 'must be None, a'):
-    zoo.save(model, tmp_path / 'model', TASK)
-  model = Scaled(3, [{'size': 1, 'value': 1.0, 'a.b': 1}], rngs=nnx.Rngs(0))
-  zoo.save(model, tmp_path / 'model', TASK)  # in a list, names are left alone
+  with refuses('an object of the type', 'cannot be saved', 'must hold None, numbers'):
+    zoo.save(model, tmp_path / 'model', config_for('scaled', activation=jnp.sin))
+  layers = [{'size': 1, 'value': 1.0, 'a.b': 1}]  # in a list, names are left alone
+  model = Scaled(3, layers, rngs=nnx.Rngs(0))
+  zoo.save(model, tmp_path / 'model', config_for('scaled', layers=layers))
 
   @register('with_options')
   class WithOptions(Scaled):
@@ -141,42 +154,32 @@ def test_what_json_cannot_hold_is_named(register, tmp_path):
 
   with refuses('cannot be saved', 'a.b'):
     model = WithOptions(3, {'a.b': 1}, rngs=nnx.Rngs(0))
-    zoo.save(model, tmp_path / 'dotted', TASK)
+    config = config_for('with_options', options={'a.b': 1})
+    zoo.save(model, tmp_path / 'dotted', config)
   assert [path.name for path in tmp_path.iterdir()] == ['model']
-
-
-def test_a_model_made_before_its_class_was_registered(register, tmp_path):
-  class Late(Scaled):
-    pass
-
-  model = Late(3, rngs=nnx.Rngs(0))
-  register('late')(Late)
-  with refuses('Late', 'constructed before', 'give a config'):
-    zoo.save(model, tmp_path / 'model', TASK)
 
 
 def test_what_cannot_be_saved_is_named(tmp_path):
   model = constructions.gd_transformer(np.zeros(3), 0.3)
-  with refuses('either a task or a config'):
-    zoo.save(model, tmp_path / 'new')
+  config = config_for('yq_lsa')
+  with refuses("the config has no field 'task.name'; it is needed"):
+    zoo.save(model, tmp_path / 'new', {'model': config['model']})
+  given: Any = TASK
+  with refuses('the config is a LinearRegression; it must be a dict or a ConfigDict'):
+    zoo.save(model, tmp_path / 'new', given)
   with refuses('exists already'):
     (tmp_path / 'file').touch()
-    zoo.save(model, tmp_path, TASK)
-
-  class Unknown(zoo.models.LinearAttention):
-    def initial_guess(self):
-      return jnp.zeros(self.num_features), jnp.zeros(())
-
-  with refuses('Unknown is not registered as a model'):
-    zoo.save(Unknown(3, 1, 0.1, rngs=nnx.Rngs(0)), tmp_path / 'new', TASK)
+    zoo.save(model, tmp_path, config)
+  with refuses("config.model: unknown model 'unknown'"):
+    zoo.save(model, tmp_path / 'new', config_for('unknown'))
   with refuses('the config makes another model', 'w_k (1, 5, 5)', 'w_k (1, 4, 4)'):
-    zoo.save(model, tmp_path / 'new', isotropic(4, 4))
+    zoo.save(model, tmp_path / 'new', config_for('yq_lsa', d=4))
   with refuses('step is -1'):
-    zoo.save(model, tmp_path / 'new', TASK, step=-1)
+    zoo.save(model, tmp_path / 'new', config, step=-1)
   with refuses('the home folder of an unknown user'):
-    zoo.save(model, '~nosuchuser/model', TASK)
+    zoo.save(model, '~nosuchuser/model', config)
   with refuses('the name longlong', '… has 4000 bytes; a file or a folder may have at'):
-    zoo.save(model, tmp_path / ('long' * 1000), TASK)
+    zoo.save(model, tmp_path / ('long' * 1000), config)
   assert not (tmp_path / 'new').exists()
 
 
@@ -190,7 +193,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capfd, options):
   model = constructions.gd_transformer(np.zeros(3), 0.3)
   with disk(tmp_path / 'disk', options) as folder:
     with pytest.raises(zoo.RunError, match='cannot be written') as info:
-      zoo.save(model, folder / 'model', TASK)
+      zoo.save(model, folder / 'model', config_for('yq_lsa'))
     assert '\n' not in str(info.value)
     assert 'No space left' in str(info.value)
     assert not list(folder.iterdir())
@@ -199,7 +202,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capfd, options):
 
 def test_a_folder_of_save_tells_nothing_of_the_machine(tmp_path):
   model = constructions.gd_transformer(np.zeros(3), 0.3)
-  zoo.save(model, tmp_path / 'model', TASK)
+  zoo.save(model, tmp_path / 'model', config_for('yq_lsa'))
   for path in (tmp_path / 'model').rglob('*'):
     if path.is_file():
       assert str(tmp_path).encode() not in path.read_bytes(), path
@@ -211,7 +214,7 @@ def test_weights_of_another_precision_keep_it_where_jax_has_it(tmp_path):
   try:
     model = constructions.gd_transformer(np.zeros(3), 0.3)
     assert model.w_p.dtype == jnp.float64
-    zoo.save(model, tmp_path / 'model', TASK)
+    zoo.save(model, tmp_path / 'model', config_for('yq_lsa'))
     assert_same(zoo.load(tmp_path / 'model').model, model)
   finally:
     jax.config.update('jax_enable_x64', False)

@@ -50,7 +50,12 @@ def test_the_twin_predicts_the_same(given, tmp_path, monkeypatch):
   task = zoo.create_task(name, **sizes_of_task)
   assert task.num_outputs == given.get('num_outputs', 1)
   file, twin = tmp_path / 'model.safetensors', tmp_path / 'transformer.py'
-  zoo.export(model, file, task, twin=twin)
+  config = {
+    'model': {'name': 'transformer', 'width': 8, 'num_layers': 2, **given},
+    'task': {'name': name, **sizes_of_task},
+  }
+  config['model'].pop('num_outputs', None)
+  zoo.export(model, file, config, twin=twin)
   copy = runpy.run_path(str(twin))['load'](file)
   labels = (5, 4, 3) if 'num_outputs' in given else (5, 4)
   normal = np.random.default_rng(0).normal

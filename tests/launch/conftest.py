@@ -104,7 +104,6 @@ def folder(tmp_path, monkeypatch, register):
   files = {
     'own_classes_under_test': _MODULE,
     'broken_under_test': '1 / 0',
-    'taken_under_test': _MODULE.replace('own_model', 'yq_lsa'),
     'own_model': _CONFIG,
   }
   for name, text in files.items():

@@ -86,7 +86,7 @@ def test_modules_of_own_classes_may_stand_in_a_file_of_flags(call, folder):
   assert 'config.train.num_steps is 0' in line
 
 
-def test_weights_to_start_from_need_no_section_in_the_config(call, folder):
+def test_a_config_without_a_section_is_one_line(call, folder):
   (folder / 'no_train.py').write_text(
     'from configs import yq_lsa\n'
     'def get_config():\n'
@@ -98,7 +98,7 @@ def test_weights_to_start_from_need_no_section_in_the_config(call, folder):
   answer = call('main', '--config=no_train.py', '--init_from=nowhere')
   assert answer.code == 2
   (line,) = answer.err.splitlines()
-  assert 'nowhere does not exist' in line
+  assert "the config has no field 'train.batch_size'; it is needed" in line
   answer = call('main', '--config=configs/llm/smollm2.py', '--init_from=nowhere')
   assert answer.code == 2
   (line,) = answer.err.splitlines()

@@ -88,7 +88,6 @@ _MISTAKES = {
   f'{_SMOKE} --import=zoo.nothing': '--import=zoo.nothing: no module has this name',
   f'{_SMOKE} --import=': '--import is empty',
   f'{_SMOKE} --import=own_model.py': 'give the name of the module, without .py',
-  f'{_SMOKE} --import=taken_under_test': "model 'yq_lsa' is already registered",
   # Other commands.
   _AOT: '--topology is missing',
   f'{_AOT} --topology=v5e:2x2 --json=no/where.json': '--json=no/where.json',

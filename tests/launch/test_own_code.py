@@ -162,10 +162,6 @@ _PLACES = {
 @pytest.fixture
 def own(tmp_path, monkeypatch, register):
   """Writes the module of a user, in whose folder commands are called."""
-  from zoo.config import curricula, optimizers
-
-  for entries in (optimizers.optimizers, curricula.curricula):
-    monkeypatch.setattr(entries, '_entries', dict(entries._entries))
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(tmp_path)
   monkeypatch.setattr(sys, 'dont_write_bytecode', True)
@@ -282,8 +278,9 @@ def test_a_saved_model_whose_class_fails_keeps_its_traceback(own, tmp_path):
   module = importlib.import_module('own_bug_under_test')
 
   model = module.OwnBug(3, rngs=nnx.Rngs(0))
-  task = zoo.create_task('linear_regression', num_features=3, context_length=4)
-  zoo.save(model, tmp_path / 'saved', task=task)
+  task = {'name': 'linear_regression', 'num_features': 3, 'context_length': 4}
+  config = {'model': {'name': 'own_bug'}, 'task': task}
+  zoo.save(model, tmp_path / 'saved', config)
   path = own(_model(constructor='1 / 0  # here') + '\n')
   importlib.invalidate_caches()
   importlib.reload(module)

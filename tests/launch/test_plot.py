@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import zoo
+from configs import common
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.config import schema
 from zoo.config.validation import to_json
 from zoo.host.files import workdir_path
 from zoo.reports.style import BASELINES, BLACK, MARKERS, PALETTE, colours_of
@@ -146,7 +146,7 @@ def test_curves_and_folders_of_one_name_are_told_apart(runs):
 
 
 def test_a_sweep_and_runs_with_other_losses_are_refused_in_one_line(call, run, runs):
-  a, b = runs(a={}, b={'task': schema.section('task', 'logistic_regression').to_dict()})
+  a, b = runs(a={}, b={'task': common.task_section('logistic_regression').to_dict()})
   answer = call('plot', f'--workdir={a}', f'--workdir={b}')
   assert answer.code == 2
   said = f'error: the loss of {a} is the squared error, and that of {b} is the log loss'

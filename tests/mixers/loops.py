@@ -25,7 +25,7 @@ def warm(name: str, dtype: Any = 'float64', width: int = W, heads: int = H, **op
 
   def build():
     site = Site(width, heads)
-    return registry.mixers.create(name, site=site, rngs=nnx.Rngs(0), **options)
+    return registry.create_mixer(name, site=site, rngs=nnx.Rngs(0), **options)
 
   rng = np.random.default_rng(0)
 

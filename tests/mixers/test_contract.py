@@ -25,7 +25,7 @@ _every_mixer = pytest.mark.parametrize('name', zoo.list_mixers())
 _DECODING = [
   name
   for name in zoo.list_mixers()
-  if zoo.core.registry.mixers.get(name).step is not zoo.mixers.Mixer.step
+  if zoo.core.registry.MIXERS[name].step is not zoo.mixers.Mixer.step
 ]
 # One of each kind: the others share the code that these tests are about with one of
 # them, and are tested with --full.
@@ -169,7 +169,7 @@ def test_a_transformer_of_it_keeps_the_contract_of_models(name):
 
 @_every_mixer
 def test_heads_share_the_width(name):
-  create = zoo.core.registry.mixers.create
+  create = zoo.core.registry.create_mixer
   if name in _WITHOUT_HEADS:
     one, other = (
       jax.make_jaxpr(
@@ -185,7 +185,7 @@ def test_heads_share_the_width(name):
 
 @_every_mixer
 def test_heads_are_split_over_the_model_axis(name):
-  create = zoo.core.registry.mixers.create
+  create = zoo.core.registry.create_mixer
   mesh = jax.make_mesh((4, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
   with jax.set_mesh(mesh):
     _, abstract = nnx.get_abstract_model(

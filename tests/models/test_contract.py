@@ -17,7 +17,7 @@ from tests.compiled import built
 from tests.marks import mostly_full
 from tests.models import bodies
 from tests.settings import isotropic
-from zoo.core.registry import models
+from zoo.core.registry import MODELS, parameters
 from zoo.models.initial_guess import GUESSES
 
 _D, _C, _B = bodies.D, bodies.C, 8
@@ -49,8 +49,8 @@ _TASKS_AND_GUESSES = [
   *(('logistic_regression', guess) for guess in GUESSES if guess != 'zero'),
 ]
 
-_every_model = pytest.mark.parametrize('name', models.names())
-_TAKEN = {name: models.parameters(name) for name in models.names()}
+_every_model = pytest.mark.parametrize('name', sorted(MODELS))
+_TAKEN = {name: parameters(cls) for name, cls in MODELS.items()}
 _WITH_HEADS = [name for name, taken in _TAKEN.items() if 'num_heads' in taken]
 _WITH_GUESSES = [
   name for name, taken in _TAKEN.items() if {'guess', 'num_outputs'} <= taken.keys()

@@ -264,7 +264,7 @@ def _layouts():
   """Every mixer and layout that is allowed, with and without causality."""
   for name in zoo.list_mixers():
     yield from ((name, layout, True) for layout in LAYOUTS)
-    if 'causal' in registry.mixers.parameters(name):
+    if 'causal' in registry.parameters(registry.MIXERS[name]):
       yield from ((name, layout, False) for layout in LAYOUTS if layout != 'shifted')
 
 

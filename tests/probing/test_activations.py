@@ -24,7 +24,7 @@ from zoo.probing import attention_maps, intermediates, mean_attention
 from zoo.probing.activations import in_order
 
 _D, _C, _W, _H = 3, 4, 8, 2
-_MIXERS = {name: zoo.core.registry.mixers.get(name) for name in zoo.list_mixers()}
+_MIXERS = {name: zoo.core.registry.MIXERS[name] for name in zoo.list_mixers()}
 _WITH_MAP = [
   name for name, mixer in _MIXERS.items() if mixer.attention is not Mixer.attention
 ]

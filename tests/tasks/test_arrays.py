@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import zoo
+from configs import common
 from tests.compare import refuses
 from tests.training.runs import small_config
 from tests.training.test_evaluation import mean_losses
-from zoo.config import schema
-from zoo.config.validation import build_task
+from zoo.config.validation import build_task, with_full_path
 from zoo.measure.predict import sample_batches
 from zoo.tasks import arrays
 from zoo.training.trainer import make_program
@@ -112,18 +112,18 @@ def test_it_keeps_the_contract_of_a_task(kind, tmp_path, unchecked):
 def _config(path) -> Any:
   config: Any = small_config()
   with config.unlocked():
-    config.task = schema.section('task', 'arrays')
+    config.task = common.task_section('arrays')
   config.task.path, config.task.context_length = path, _C
   config.task.standardise = 'nothing'
   return config
 
 
 def test_a_run_records_the_file_and_refuses_another(path):
-  config = schema.complete(_config(path))
+  config = with_full_path(_config(path))
   with open(path, 'rb') as file:
     assert config.task.sha256 == hashlib.sha256(file.read()).hexdigest()
   assert build_task(config) == _task(path)
-  assert schema.complete(config) is config
+  assert with_full_path(config) == config
   _write(path, y=np.ones(_N))
   with refuses('config.task: path is', 'my.npz', 'a file that has changed'):
     build_task(config)
@@ -131,7 +131,7 @@ def test_a_run_records_the_file_and_refuses_another(path):
 
 def test_a_run_keeps_the_full_path(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  config = schema.complete(_config('my.npz'))
+  config = with_full_path(_config('my.npz'))
   assert config.task.path == _task('my.npz').path == path
   monkeypatch.chdir('/')
   assert build_task(config) == _task(path)
@@ -143,7 +143,7 @@ def test_evaluation_is_on_the_rows_that_are_held_out(tmp_path):
   y[np.random.RandomState(0).permutation(_N)[:6]] = 3
   config = _config(_write(tmp_path / 'my.npz', y=y))
   config.model.init_scale = 0.0
-  program = make_program([schema.complete(config)])
+  program = make_program([with_full_path(config)])
   np.testing.assert_allclose(mean_losses(program), 9, rtol=1e-6)
   assert not _rows(build_task(config))[1].targets.any()
 

@@ -12,7 +12,6 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from configs import common
 from tests.marks import mostly_full
-from zoo.config import schema
 from zoo.config.validation import build_task
 from zoo.measure.contracts import tasks as contracts
 
@@ -27,7 +26,7 @@ _NAMES = sorted({*zoo.list_tasks()} - {'arrays'})
 
 @functools.cache
 def _task(name: str) -> Any:
-  section = schema.section('task', name).to_dict()
+  section = common.task_section(name).to_dict()
   del section['name']
   small = {field: value for field, value in _SMALL.items() if field in section}
   return zoo.create_task(name, **section | small)

@@ -13,7 +13,7 @@ import zoo
 from configs import common
 from tests.compare import refuses
 from zoo.config.validation import build_task
-from zoo.core import registry
+from zoo.core import registry, values
 from zoo.tasks import LinearRegression, Mixture, SparseRegression, TaskPool
 from zoo.tasks.baselines import Examples
 from zoo.tasks.logistic_regression import ImportanceSampling, Quadrature, num_nodes
@@ -205,8 +205,8 @@ def test_objects_are_mixed_and_named_so_that_they_can_be_saved():
   task = Mixture.of(*tasks, weights=(1.0, 2.0, 1.0))
   assert task.tasks == tasks
   np.testing.assert_allclose(task.weights, [0.25, 0.5, 0.25])
-  section: Any = registry.tasks.section_of(task)
-  assert registry.tasks.create(**section) == task
+  section: Any = {'name': 'mixture', **values.arguments(task)}
+  assert registry.create_task(**section) == task
   # And a config names it on the command line.
   config: Any = common.with_variant(common.get_config(), 'task=mixture')
   for name, content in section.items():

@@ -111,7 +111,7 @@ def test_no_exact_number_trusts_it(ask, subject):
 
 
 def test_it_is_refused_before_anything_is_written(tmp_path, monkeypatch):
-  monkeypatch.setitem(registry.models._entries, 'other_scores', OtherTokens)
+  monkeypatch.setitem(registry.MODELS, 'other_scores', OtherTokens)
   config = small_config('multi_head_lsa')
   config.model.name = 'other_scores'
   with refuses('OtherTokens.forward_tokens()'):

@@ -48,7 +48,7 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
   prompt = saved.task.sample(jax.random.key(0), 3)
   assert np.isfinite(saved.model(prompt)).all()
   copy = tmp_path / 'copy'
-  zoo.save(saved.model, copy, saved.task)
+  zoo.save(saved.model, copy, saved.config)
   np.testing.assert_array_equal(zoo.load(copy).model(prompt), saved.model(prompt))
   report = zoo.probing.probe(saved.model, saved.task, num_prompts=64)
   content = json.loads(report.to_json())

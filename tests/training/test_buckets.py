@@ -11,6 +11,7 @@ from flax import nnx
 import zoo
 from tests.checkpoints.states import flip
 from tests.compare import refuses
+from tests.settings import config_for
 from tests.training.runs import (
   assert_same_bits,
   bucket_arrays,
@@ -33,12 +34,11 @@ from zoo.storage import lease
 from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.lease import Lease, LostLease, leased
 from zoo.storage.workdir import open_workdir
-from zoo.tasks import LinearRegression
 from zoo.training import sweeps, train, trainer
 
 pytestmark = pytest.mark.slow
 
-TASK = LinearRegression(3, 4)
+CONFIG_OF_YQ_LSA = config_for('yq_lsa')
 
 
 @pytest.fixture
@@ -342,7 +342,7 @@ def test_parts_are_held_apart_and_a_sweep_is_the_same_in_parts(
 
 def test_a_saved_model_is_loaded_and_damage_is_refused(folder, monkeypatch):
   model = zoo.models.YqLSA(3, rngs=nnx.Rngs(0))
-  zoo.save(model, folder, TASK, step=7)
+  zoo.save(model, folder, CONFIG_OF_YQ_LSA, step=7)
   saved = zoo.load(str(folder))
   assert saved.step == 7
   pairs = zip(
@@ -355,7 +355,7 @@ def test_a_saved_model_is_loaded_and_damage_is_refused(folder, monkeypatch):
   with refuses(str(folder), 'has no step 5; it has [7]'):
     zoo.load(folder, 5)
   with refuses(str(folder), 'exists already'):
-    zoo.save(model, folder, TASK)
+    zoo.save(model, folder, CONFIG_OF_YQ_LSA)
   flip(folder / 'model/manifest.ocdbt')
   with pytest.raises(RunError, match=f'{folder} is damaged: model/manifest.ocdbt'):
     zoo.load(folder)
@@ -374,5 +374,5 @@ def test_after_a_failed_save_nothing_is_left(folder, monkeypatch):
 
   monkeypatch.setattr(gcs(), 'upload', fail)
   with pytest.raises(RunError, match='cannot be written: the bucket is away'):
-    zoo.save(zoo.models.YqLSA(3, rngs=nnx.Rngs(0)), folder, TASK)
+    zoo.save(zoo.models.YqLSA(3, rngs=nnx.Rngs(0)), folder, CONFIG_OF_YQ_LSA)
   assert names_below(folder) == []

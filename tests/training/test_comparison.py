@@ -10,10 +10,10 @@ import pytest
 from flax import nnx
 
 import zoo
+from configs import common
 from tests.compare import assert_close, refuses
 from tests.settings import curve_key
 from tests.training.runs import small_config
-from zoo.config import schema
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import to_json
 from zoo.core import draws, registry
@@ -54,7 +54,7 @@ def _config(task='quadratic_regression', **changes) -> Any:
   config = small_config(train__num_steps=4, eval__every=4, checkpoint__every=4)
   with config.unlocked():
     del config.model['num_heads'], config.model['init_scale']
-    config.task = schema.section('task', task)
+    config.task = common.task_section(task)
     config.task.num_features, config.task.context_length = 3, 4
     config.task.noise_std = 0.5
   config.model.name = 'causal'
@@ -66,8 +66,7 @@ def _config(task='quadratic_regression', **changes) -> Any:
 
 @pytest.fixture(autouse=True)
 def causal(monkeypatch):
-  classes = registry.models._entries | {'causal': Causal}
-  monkeypatch.setattr(registry.models, '_entries', classes)
+  monkeypatch.setitem(registry.MODELS, 'causal', Causal)
 
 
 def _task() -> Any:
@@ -117,8 +116,7 @@ def finished(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('run')
   config = _config(objective__positions='every', eval__num_compared=32)
   with pytest.MonkeyPatch.context() as patch:
-    classes = registry.models._entries | {'causal': Causal}
-    patch.setattr(registry.models, '_entries', classes)
+    patch.setitem(registry.MODELS, 'causal', Causal)
     with jax.numpy_dtype_promotion('standard'):
       summary = train(config, workdir)
   assert summary is not None
@@ -159,7 +157,7 @@ def test_the_comparison_is_in_the_summary_and_the_table(finished):
 def test_classes_have_an_accuracy_everywhere(tmp_path):
   config = _config(objective__positions='every', eval__num_compared=32)
   with config.unlocked():
-    config.task = schema.section('task', 'sparse_parity')
+    config.task = common.task_section('sparse_parity')
     config.task.num_features, config.task.context_length = 3, 4
   with jax.numpy_dtype_promotion('standard'):
     summary: Any = train(config, tmp_path)
@@ -237,7 +235,7 @@ def test_only_a_number_that_was_asked_for_is_said_to_be_too_large(caplog):
     one = [config], [_task()], nnx.graphdef(model), make_mesh(config), {}
     assert compare_members(*one) == [None]
     assert (f'config.eval.num_compared is {wanted}' in caplog.text) is is_said
-  assert schema.default_config().eval.num_compared == 4096
+  assert common.get_config().eval.num_compared == 4096
 
 
 @pytest.mark.slow

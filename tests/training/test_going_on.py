@@ -14,7 +14,7 @@ import zoo
 from tests.compare import refuses
 from tests.training import fake_program
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
-from zoo.config import schema
+from zoo.config import saved as saved_configs
 from zoo.config.validation import Config, validate
 from zoo.core.errors import RunError
 from zoo.training import grid, sweep
@@ -190,7 +190,7 @@ def test_what_a_model_computes_from_its_weights(name, before, after, said):
     cast(Config, ConfigDict({'model': {'name': name, **given}}))
     for given in (before, after)
   )
-  differing = schema.other_function(one, other)
+  differing = saved_configs.other_function(one, other)
   assert len(differing) == bool(said)
   assert all(said in text for text in differing)
 
@@ -200,9 +200,9 @@ def test_weights_are_not_taken_for_a_model_that_computes_something_else(tmp_path
   model = zoo.create_model(
     'gru', num_features=3, num_layers=1, width=4, guess='linear', rngs=nnx.Rngs(0)
   )
-  task = zoo.create_task('linear_regression', num_features=3, context_length=4)
-  zoo.save(model, saved, task)
   arguments = {'name': 'gru', 'num_layers': 1, 'width': 4, 'tokens': 'shifted'}
+  task = {'name': 'linear_regression', 'num_features': 3, 'context_length': 4}
+  zoo.save(model, saved, {'model': {**arguments, 'guess': 'linear'}, 'task': task})
   config = small_config(
     model={**arguments, 'guess': 'residual'},
     train__init_from=str(saved),

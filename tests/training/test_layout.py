@@ -156,7 +156,7 @@ class OfOddShapes(nnx.Module):
 
 
 def test_any_architecture_is_split(monkeypatch):
-  monkeypatch.setitem(registry.models._entries, 'of_odd_shapes', OfOddShapes)
+  monkeypatch.setitem(registry.MODELS, 'of_odd_shapes', OfOddShapes)
   runs = []
   for config in (small_config(), fsdp(8, 1)):
     with config.unlocked():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from configs import common
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.training import fake_program
@@ -24,7 +25,6 @@ from tests.training.runs import (
   signal_at_step_4,
   small_config,
 )
-from zoo.config import schema
 from zoo.training import grid, sweeps, train, trainer
 
 _POINTS = [
@@ -503,7 +503,7 @@ def test_a_sweep_of_connected_processes_is_refused_untouched(tmp_path, monkeypat
 def test_points_of_another_task_have_the_losses_of_its_baselines(tmp_path, fake):
   config = small_config('yq_lsa', eval__num_compared=16)
   with config.unlocked():
-    config.task = schema.section('task', 'quadratic_regression')
+    config.task = common.task_section('quadratic_regression')
   config.task.num_features, config.task.context_length = 2, 3
   rows = sweep(config, [{'task.noise_std': 0.0}, {'task.noise_std': 1.0}], tmp_path)
   with (tmp_path / 'table.csv').open(newline='') as file:
@@ -540,7 +540,7 @@ def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path, fake):
     x = np.random.default_rng(i).normal(size=(40, 3))
     np.savez(path, x=x, y=x.sum(axis=1))
   with config.unlocked():
-    config.task = schema.section('task', 'arrays')
+    config.task = common.task_section('arrays')
     config.task.context_length = 4
   points = grid({'task.path': paths, 'seed': [0]})
   rows = sweep(config, points, tmp_path / 'sweep')

@@ -1,20 +1,40 @@
 """Tasks and models that configs name, built or abstract."""
 
+import copy
 import math
-from typing import Any
+import pathlib
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jax
 from flax import nnx
 
-from zoo.config.schema import CLASSES, Config
 from zoo.core import registry
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
 
+Config: TypeAlias = Any  # a ConfigDict with the fields of configs/common.py, or part
+
 
 def build_task(config: Config) -> Task:
   """The task that a config names; raises UserError."""
-  return _create(config, 'task')
+  return _create(config, 'task', registry.create_task)
+
+
+def with_full_path(config: Config) -> Config:
+  """The config with the full path and the checksum of the file of the task `arrays`.
+
+  So a run that goes on elsewhere reads the same file. Another config is returned as it
+  is. Raises UserError for a file that cannot be read, or that has changed.
+  """
+  if config.task.name != 'arrays':
+    return config
+  task: Any = build_task(config)
+  whole = copy.deepcopy(config)
+  with whole.unlocked():
+    whole.task.path = str(pathlib.Path(task.path).expanduser().absolute())
+    whole.task.sha256 = task.sha256
+  return whole
 
 
 def build_model(config: Config, rngs: nnx.Rngs) -> Model:
@@ -26,11 +46,11 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
   task = build_task(config)
   outputs, name = task.num_outputs, config.model.name
   given: dict[str, Any] = {'num_features': task.num_features}
-  if name in registry.models.names():
-    wanted = registry.models.parameters(name)
-    if 'context_length' in wanted:
+  if name in registry.MODELS:
+    taken = registry.parameters(registry.MODELS[name])
+    if 'context_length' in taken:
       given['context_length'] = task.context_length
-    if 'num_outputs' in wanted:
+    if 'num_outputs' in taken:
       given['num_outputs'] = outputs
     elif outputs > 1:
       raise UserError(
@@ -38,7 +58,7 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
         f'{config.task.name!r} has {outputs} outputs; it needs a model whose '
         'constructor takes num_outputs'
       )
-  made = _create(config, 'model', **given, rngs=rngs)
+  made = _create(config, 'model', registry.create_model, **given, rngs=rngs)
   if not isinstance(made, nnx.Module):
     raise UserError(
       f'config.model: {name!r} is the class {type(made).__name__}, which is no '
@@ -61,7 +81,9 @@ def num_weights(model: Model) -> int:
   return sum(math.prod(leaf.shape) for leaf in leaves)
 
 
-def _create(config: Config, section: str, **more: Any) -> Any:
+def _create(
+  config: Config, section: str, create: Callable[..., Any], **more: Any
+) -> Any:
   hyperparameters = config[section].to_dict()
   name = hyperparameters.pop('name')
   if repeated := hyperparameters.keys() & more.keys():
@@ -69,6 +91,6 @@ def _create(config: Config, section: str, **more: Any) -> Any:
       f'config.{section} has {", ".join(sorted(repeated))}; it is set by the task'
     )
   try:
-    return CLASSES[section].create(name, **hyperparameters, **more)
+    return create(name, **hyperparameters, **more)
   except UserError as error:
     raise UserError(f'config.{section}: {error}') from error

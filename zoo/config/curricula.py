@@ -6,7 +6,8 @@ beyond those of a stage are 0, and losses beyond it do not count.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,17 +15,14 @@ import numpy as np
 from absl import logging
 from jaxtyping import Array, Int
 
+from zoo.config.building import Config
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
-from zoo.core.registry import Registry
+from zoo.core.registry import check_entry_name, check_function, check_registered
 from zoo.models import TokenModel
 from zoo.tasks.base import FunctionClass
 
-if TYPE_CHECKING:  # it imports this module
-  from zoo.config.schema import Config, Curriculum
-else:
-  from ml_collections import ConfigDict as Config
-  from ml_collections import ConfigDict as Curriculum
+_Function = TypeVar('_Function', bound=Callable)
 
 
 class Stage(NamedTuple):
@@ -37,26 +35,44 @@ class Stage(NamedTuple):
 
 # Functions from the step, a traced integer from 0, to its `Stage`; that of the library
 # takes the section `curriculum` as well.
-curricula = Registry('curriculum', of_functions=True)
+CURRICULA: dict[str, Callable[..., Stage]] = {}
 GROWING = 'growing'
 _LEAST = {'features': 1, 'examples': 0, 'loops': 1}  # of a stage
 _MOST_STAGES = 1000  # of a user's curriculum that are checked
 
 
-def has_curriculum(config: Curriculum) -> bool:
+def register_curriculum(name: str) -> Callable[[_Function], _Function]:
+  """A decorator that enters a function, from the step to a `Stage`, under a name.
+
+  Args:
+    name: what `config.curriculum.name` calls it. A second function under the same name
+      replaces the first.
+
+  Raises UserError for a name that is no text, and for what is no function.
+  """
+  check_entry_name('curriculum', name)
+
+  def enter(stage_of: _Function) -> _Function:
+    CURRICULA[name] = check_function('curriculum', name, stage_of)
+    return stage_of
+
+  return enter
+
+
+def has_curriculum(config: Config) -> bool:
   """Whether a section `curriculum` leaves anything out at any step."""
   grows = config.features, config.examples, config.loops
   return config.name != GROWING or grows != (None, None, None)
 
 
-def stage_at(config: Curriculum, step: Int[Array, '']) -> Stage:
+def stage_at(config: Config, step: Int[Array, '']) -> Stage:
   """The stage at a step of the section `curriculum`."""
-  stage_of = curricula.get(config.name)
+  stage_of = CURRICULA[check_registered('curriculum', config.name, CURRICULA)]
   return stage_of(step, config) if config.name == GROWING else stage_of(step)
 
 
-@curricula.register(GROWING)
-def _growing(step: Int[Array, ''], config: Curriculum) -> Stage:
+@register_curriculum(GROWING)
+def _growing(step: Int[Array, ''], config: Config) -> Stage:
   """What grows by as much at each stage."""
   # As many as the largest int32 stay below it: what is beyond the end counts the same.
   number = jnp.minimum(step // config.every, 2**20)

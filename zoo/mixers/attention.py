@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from zoo.core.errors import UserError
-from zoo.core.registry import mixers
+from zoo.core.registry import register_mixer
 from zoo.mixers.mixer import (
   Mixer,
   Site,
@@ -98,7 +98,7 @@ class _Attention(Mixer):
 
 
 # Not jax.nn.dot_product_attention, whose softmax is in float32 even for float64.
-@mixers.register('softmax')
+@register_mixer('softmax')
 class SoftmaxAttention(_Attention):
   """Softmax attention (Vaswani et al., arXiv 1706.03762, eq. 1).
 
@@ -117,7 +117,7 @@ class SoftmaxAttention(_Attention):
     return _exponentials(scores, seen[at])
 
 
-@mixers.register('fox')
+@register_mixer('fox')
 class ForgettingAttention(_Attention):
   """The Forgetting Transformer's attention (Lin et al., arXiv 2503.02130, eq. 5).
 
@@ -153,7 +153,7 @@ def _exponentials(
   return weights, weights.sum(axis=-1, keepdims=True)
 
 
-@mixers.register('relu')
+@register_mixer('relu')
 class ReLUAttention(_Attention):
   """ReLU attention (Bai et al., arXiv 2306.04637, eq. 2).
 

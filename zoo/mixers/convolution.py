@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +11,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core import values
-from zoo.core.registry import mixers
+from zoo.core.errors import check_number
+from zoo.core.registry import register_mixer
 from zoo.mixers.mixer import (
   Mixer,
   Site,
@@ -29,15 +28,8 @@ from zoo.mixers.short_convolution import PAST, ShortConvolution
 _BANDS = 8  # frequencies of the features of a position
 _HIDDEN = 64  # hidden features of the network that gives the filters
 
-Horizon = Annotated[
-  float,
-  values.number(
-    above=0.0, about='T in tokens; the sequence length in the code of the authors.'
-  ),
-]
 
-
-@mixers.register('hyena')
+@register_mixer('hyena')
 class Hyena(Mixer):
   """Hyena of order 2 (Poli et al., arXiv 2302.10866, section 3).
 
@@ -55,7 +47,16 @@ class Hyena(Mixer):
   # The network reads positions, and the filters do not depend on the tokens.
   roles = {'network': 'embedding', 'filters': 'embedding', 'skips': 'vector'}
 
-  def __init__(self, site: Site, horizon: Horizon = 128.0, *, rngs: nnx.Rngs):
+  def __init__(self, site: Site, horizon: float = 128.0, *, rngs: nnx.Rngs):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      horizon: T > 0, in tokens; the sequence length in the code of the authors.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_number('horizon', horizon, above=0.0)
     width, init = site.width, site.init
     self.width, self.horizon = width, horizon
     self.projections = nnx.List(

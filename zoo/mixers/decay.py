@@ -11,8 +11,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.errors import UserError
-from zoo.core.registry import mixers
+from zoo.core.errors import UserError, check_count
+from zoo.core.registry import register_mixer
 from zoo.mixers.attention import check_rotary, context_mask, rotate
 from zoo.mixers.linear_state import HeadState, LinearState, Past, State
 from zoo.mixers.mixer import (
@@ -21,7 +21,6 @@ from zoo.mixers.mixer import (
   Read,
   RMSNorm,
   Site,
-  StateSize,
   Tokens,
   in_heads,
   merge_heads,
@@ -36,7 +35,7 @@ from zoo.mixers.recurrence import Inputs
 from zoo.mixers.short_convolution import ShortConvolution
 
 
-@mixers.register('linear')
+@register_mixer('linear')
 class LinearMixer(HeadState):
   """Linear attention (arXiv 2512.04268, eq. 3).
 
@@ -81,7 +80,7 @@ class LinearMixer(HeadState):
     return super().initial_state(batch)
 
 
-@mixers.register('retention')
+@register_mixer('retention')
 class Retention(HeadState):
   """Multi-scale retention (Sun et al., arXiv 2307.08621, section 2).
 
@@ -113,7 +112,7 @@ class Retention(HeadState):
     return Inputs(query, key / math.sqrt(key.shape[-1]), value, decay), past
 
 
-@mixers.register('gla')
+@register_mixer('gla')
 class GatedLinearAttention(HeadState):
   """Gated linear attention (Yang et al., arXiv 2312.06635, section 4).
 
@@ -148,6 +147,7 @@ class Mamba2Block(LinearState):
     self, site: Site, state_size: int, *, num_states: int = 1, rngs: nnx.Rngs
   ):
     """`num_states` per head; raises UserError unless the heads share the width."""
+    check_count('state_size', state_size)
     width, num_heads, init = site.width, site.num_heads, site.init
     inner, size = 2 * width, 2 * site.head_size
     super().__init__(num_heads, num_states * state_size, size, [inner, 2 * state_size])
@@ -179,7 +179,7 @@ class Mamba2Block(LinearState):
     return self.out(gated.astype(tokens.dtype))
 
 
-@mixers.register('mamba2')
+@register_mixer('mamba2')
 class Mamba2(Mamba2Block):
   """Mamba-2 (Dao & Gu, arXiv 2405.21060, section 7), with 2 · width inner channels.
 
@@ -190,7 +190,15 @@ class Mamba2(Mamba2Block):
   width.
   """
 
-  def __init__(self, site: Site, state_size: StateSize = 64, *, rngs: nnx.Rngs):
+  def __init__(self, site: Site, state_size: int = 64, *, rngs: nnx.Rngs):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      state_size: numbers of the state N of each channel, ≥ 1.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
     super().__init__(site, state_size, rngs=rngs)
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:

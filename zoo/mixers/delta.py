@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import abc
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core import values
-from zoo.core.registry import mixers
+from zoo.core.errors import check_count, check_truth
+from zoo.core.registry import register_mixer
 from zoo.mixers.decay import KeyRates, Rate
 from zoo.mixers.linear_state import QKV, HeadState, Past, State, normalize
 from zoo.mixers.mixer import (
@@ -26,16 +25,6 @@ from zoo.mixers.mixer import (
   widen,
 )
 from zoo.mixers.recurrence import Inputs, decayed, delta_rule, recurrence
-
-Negative = Annotated[
-  bool,
-  values.truth(
-    about='Whether what is erased may be up to twice what is read (2411.12537).'
-  ),
-]
-NumHouseholder = Annotated[
-  int, values.size(maximum=64, about='Keys that a token erases and writes, n_h.')
-]
 
 
 class _DeltaRule(HeadState):
@@ -58,6 +47,7 @@ class _DeltaRule(HeadState):
     gate_rank: int | None = None,
     rngs: nnx.Rngs,
   ):
+    check_truth('negative_eigenvalues', negative_eigenvalues)
     given = {'steps': steps, 'gate': gate, 'gate_rank': gate_rank}
     super().__init__(site, convolved=QKV, **given, rngs=rngs)
     self.steps = steps
@@ -89,7 +79,7 @@ class _DeltaRule(HeadState):
     return inputs._replace(value=jnp.repeat(values, self.steps, axis=1))
 
 
-@mixers.register('delta')
+@register_mixer('delta')
 class Delta(_DeltaRule):
   """The delta rule (Schlag et al., arXiv 2102.11174; as in Yang et al., 2406.06484).
 
@@ -100,16 +90,22 @@ class Delta(_DeltaRule):
   2411.12537).
   """
 
-  def __init__(
-    self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
-  ):
+  def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      negative_eigenvalues: whether what is erased may be up to twice what is read.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
     super().__init__(site, negative_eigenvalues, rngs=rngs)
 
   def log_decay(self, tokens: Tokens) -> None:
     return None
 
 
-@mixers.register('gated_delta')
+@register_mixer('gated_delta')
 class GatedDelta(_DeltaRule):
   """The gated delta rule (Yang et al., arXiv 2412.06464).
 
@@ -119,9 +115,15 @@ class GatedDelta(_DeltaRule):
   starts in [0, 16], not in [1, 16].
   """
 
-  def __init__(
-    self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
-  ):
+  def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      negative_eigenvalues: whether what is erased may be up to twice what is read.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
     super().__init__(site, negative_eigenvalues, gate=jax.nn.silu, rngs=rngs)
     self.rate = Rate(site, rngs=rngs)
 
@@ -129,7 +131,7 @@ class GatedDelta(_DeltaRule):
     return self.rate(tokens)[1]
 
 
-@mixers.register('kda')
+@register_mixer('kda')
 class KimiDelta(_DeltaRule):
   """Kimi delta attention (Kimi Linear, arXiv 2510.26692, section 3).
 
@@ -139,9 +141,15 @@ class KimiDelta(_DeltaRule):
   has entries.
   """
 
-  def __init__(
-    self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
-  ):
+  def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      negative_eigenvalues: whether what is erased may be up to twice what is read.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
     gate = {'gate': jax.nn.sigmoid, 'gate_rank': site.head_size}
     super().__init__(site, negative_eigenvalues, **gate, rngs=rngs)
     self.rates = KeyRates(site, rngs=rngs)
@@ -150,7 +158,7 @@ class KimiDelta(_DeltaRule):
     return self.rates(tokens)
 
 
-@mixers.register('gdn2')
+@register_mixer('gdn2')
 class GatedDelta2(HeadState):
   """Gated DeltaNet-2 (arXiv 2605.22791): erasing and writing have gates of their own.
 
@@ -159,9 +167,16 @@ class GatedDelta2(HeadState):
   `kda`. With `negative_eigenvalues` b_t is twice as large, and w_t is not.
   """
 
-  def __init__(
-    self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
-  ):
+  def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      negative_eigenvalues: whether what is erased may be up to twice what is read.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_truth('negative_eigenvalues', negative_eigenvalues)
     gate = {'gate': jax.nn.sigmoid, 'gate_rank': site.head_size}
     super().__init__(site, convolved=QKV, **gate, rngs=rngs)
     self.rates = KeyRates(site, rngs=rngs)
@@ -183,7 +198,7 @@ class GatedDelta2(HeadState):
     return Inputs(normalize(query), key, value, log_decay, erase=erase), past
 
 
-@mixers.register('comba')
+@register_mixer('comba')
 class Comba(HeadState):
   """Comba (Hu et al., arXiv 2506.02475): feedback from the state and to the output.
 
@@ -221,7 +236,7 @@ class Comba(HeadState):
     return Inputs(query, key, value, self.rate(tokens)[1], beta, erase), past
 
 
-@mixers.register('gated_delta_product')
+@register_mixer('gated_delta_product')
 class GatedDeltaProduct(_DeltaRule):
   """Gated DeltaProduct (Siems et al., arXiv 2502.10297): n_h delta rules per token.
 
@@ -234,11 +249,21 @@ class GatedDeltaProduct(_DeltaRule):
   def __init__(
     self,
     site: Site,
-    num_householder: NumHouseholder = 2,
-    negative_eigenvalues: Negative = True,
+    num_householder: int = 2,
+    negative_eigenvalues: bool = True,
     *,
     rngs: nnx.Rngs,
   ):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      num_householder: keys that a token erases and writes, n_h, from 1 to 64.
+      negative_eigenvalues: whether what is erased may be up to twice what is read.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_count('num_householder', num_householder, maximum=64)
     given = {'steps': num_householder, 'gate': jax.nn.silu}
     super().__init__(site, negative_eigenvalues, **given, rngs=rngs)
     self.rate = Rate(site, rngs=rngs)

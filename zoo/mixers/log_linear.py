@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +10,14 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core import values
-from zoo.core.registry import mixers
+from zoo.core.errors import check_count
+from zoo.core.registry import register_mixer
 from zoo.mixers.decay import Mamba2Block
 from zoo.mixers.linear_state import Past, State
 from zoo.mixers.mixer import (
   Memory,
   Read,
   Site,
-  StateSize,
   Tokens,
   project,
   split,
@@ -26,15 +25,6 @@ from zoo.mixers.mixer import (
   widen,
 )
 from zoo.mixers.recurrence import Inputs, over_tokens
-
-NumLevels = Annotated[
-  int,
-  values.size(
-    minimum=2,
-    maximum=31,
-    about='States of a head; from 2^(levels − 1) tokens on, the last takes all others.',
-  ),
-]
 
 
 class _Inputs(NamedTuple):
@@ -49,7 +39,7 @@ class _Inputs(NamedTuple):
     return self.recurrence.value
 
 
-@mixers.register('log_linear')
+@register_mixer('log_linear')
 class LogLinear(Mamba2Block):
   """Log-linear Mamba-2 (Guo et al., arXiv 2506.04761, section 3).
 
@@ -66,11 +56,22 @@ class LogLinear(Mamba2Block):
   def __init__(
     self,
     site: Site,
-    state_size: StateSize = 64,
-    num_levels: NumLevels = 12,
+    state_size: int = 64,
+    num_levels: int = 12,
     *,
     rngs: nnx.Rngs,
   ):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      state_size: numbers of the state N of each channel, ≥ 1.
+      num_levels: states of a head, from 2 to 31; from 2^(levels − 1) tokens on, the
+        last takes all others.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_count('num_levels', num_levels, minimum=2, maximum=31)
     super().__init__(site, state_size, num_states=num_levels, rngs=rngs)
     num_heads, levels = site.num_heads, site.num_heads * num_levels
     self.num_levels = num_levels

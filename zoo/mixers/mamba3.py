@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core import values
-from zoo.core.registry import mixers
+from zoo.core.errors import check_count
+from zoo.core.registry import register_mixer
 from zoo.mixers.decay import rate_bias
 from zoo.mixers.linear_state import LinearState, Past, State
 from zoo.mixers.mixer import (
@@ -30,9 +30,6 @@ from zoo.mixers.mixer import (
 )
 from zoo.mixers.recurrence import Inputs, recurrence
 
-TurningSize = Annotated[
-  int, values.size(minimum=4, about='N, the entries of B and C; half of them turn.')
-]
 _LEAST = 1e-4  # the least −A
 
 
@@ -45,7 +42,7 @@ class Trapezoid(NamedTuple):
   write: Float[Array, 'b n h']
 
 
-@mixers.register('mamba3')
+@register_mixer('mamba3')
 class Mamba3(LinearState):
   """Mamba-3 with one input and output (arXiv 2603.15569), 2 · width inner channels.
 
@@ -62,7 +59,16 @@ class Mamba3(LinearState):
 
   roles = {'key_bias': 'vector', 'query_bias': 'vector'}
 
-  def __init__(self, site: Site, state_size: TurningSize = 64, *, rngs: nnx.Rngs):
+  def __init__(self, site: Site, state_size: int = 64, *, rngs: nnx.Rngs):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      state_size: N, the entries of B and C, ≥ 4; half of them turn.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_count('state_size', state_size, minimum=4)
     width, num_heads, init = site.width, site.num_heads, site.init
     inner, self.num_angles = 2 * width, state_size // 4
     super().__init__(num_heads, state_size, 2 * site.head_size)

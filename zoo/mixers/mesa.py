@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.registry import mixers
+from zoo.core.registry import register_mixer
 from zoo.mixers.linear_state import HeadState, Past, State, normalize
 from zoo.mixers.mixer import Memory, Read, Site, Tokens, project, split, widen
 from zoo.mixers.recurrence import Inputs, over_tokens, recurrence, update
@@ -15,7 +15,7 @@ from zoo.mixers.recurrence import Inputs, over_tokens, recurrence, update
 _LEAST = 0.25  # the least Λ, as in the authors' code
 
 
-@mixers.register('mesa')
+@register_mixer('mesa')
 class Mesa(HeadState):
   """The layer of MesaNet (von Oswald et al., arXiv 2506.05233).
 

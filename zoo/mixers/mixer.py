@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Annotated, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, PyTree
 
-from zoo.core import values
 from zoo.core.errors import UserError, check_count
 
 _Module = TypeVar('_Module', bound=nnx.Module)
@@ -25,8 +24,6 @@ Activation = Callable[[Array], Array]
 Tokens: TypeAlias = Float[Array, 'b n w']
 Read: TypeAlias = Float[Array, 'b n h v']
 Memory: TypeAlias = Float[Array, 'b h k v']
-
-StateSize = Annotated[int, values.size(about='Numbers of the state N of each channel.')]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.registry import mixers
+from zoo.core.registry import register_mixer
 from zoo.mixers.linear_state import LinearState, Past, State, normalize
 from zoo.mixers.mixer import (
   LowRank,
@@ -51,7 +51,7 @@ class _Inputs(NamedTuple):
     return self.recurrence.value
 
 
-@mixers.register('rwkv7')
+@register_mixer('rwkv7')
 class RWKV7(LinearState):
   """The time mixing of RWKV-7 (Peng et al., arXiv 2503.14456, section 4).
 

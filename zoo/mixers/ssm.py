@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core import values
-from zoo.core.errors import UserError
-from zoo.core.registry import mixers
+from zoo.core.errors import UserError, check_count
+from zoo.core.registry import register_mixer
 from zoo.mixers.convolution import causal_convolution, toeplitz
 from zoo.mixers.decay import log_rates, rate_bias
 from zoo.mixers.linear_state import LinearState, Past, State
@@ -24,7 +23,6 @@ from zoo.mixers.mixer import (
   Mixer,
   Read,
   Site,
-  StateSize,
   Tokens,
   merge_heads,
   project,
@@ -60,7 +58,16 @@ class _Channels(LinearState):
   has no effect.
   """
 
-  def __init__(self, site: Site, state_size: StateSize = 16, *, rngs: nnx.Rngs):
+  def __init__(self, site: Site, state_size: int = 16, *, rngs: nnx.Rngs):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      state_size: numbers of the state N of each channel, ≥ 1.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_count('state_size', state_size)
     width, init = site.width, site.init
     inner, rank = 2 * width, math.ceil(width / 16)
     super().__init__(inner, state_size, 1, [inner])
@@ -126,7 +133,7 @@ class _Channels(LinearState):
     return self.out(gated)
 
 
-@mixers.register('mamba')
+@register_mixer('mamba')
 class Mamba(_Channels):
   """Mamba (Gu & Dao, arXiv 2312.00752, algorithm 2).
 
@@ -137,7 +144,7 @@ class Mamba(_Channels):
 
   roles = {'log_a': 'vector'}
 
-  def __init__(self, site: Site, state_size: StateSize = 16, *, rngs: nnx.Rngs):
+  def __init__(self, site: Site, state_size: int = 16, *, rngs: nnx.Rngs):
     super().__init__(site, state_size, rngs=rngs)
     log_a = jnp.log(jnp.arange(1.0, state_size + 1))
     log_a = jnp.broadcast_to(log_a[None], (2 * site.width, state_size))
@@ -157,7 +164,7 @@ class Mamba(_Channels):
     return jnp.exp(-write[:, None] * jnp.exp(self.log_a[...]).T[None])
 
 
-@mixers.register('longhorn')
+@register_mixer('longhorn')
 class Longhorn(_Channels):
   """Longhorn (Liu et al., arXiv 2407.14207, algorithm 1), in the block of Mamba.
 
@@ -181,12 +188,6 @@ class Longhorn(_Channels):
     return 1 - write[:, None] * jnp.square(key)[..., None]
 
 
-EvenSize = Annotated[
-  int,
-  values.size(minimum=2, maximum=10**6, about='N, an even number of states.'),
-]
-
-
 class _Diagonal(NamedTuple):
   """A complex number for each channel and state, as real and imaginary parts."""
 
@@ -198,7 +199,7 @@ class _Diagonal(NamedTuple):
     return _Diagonal(real, self.real * other.imaginary + self.imaginary * other.real)
 
 
-@mixers.register('s4d')
+@register_mixer('s4d')
 class S4D(Mixer):
   """S4D-Lin (Gu et al., arXiv 2206.11893, section 4), one system per channel.
 
@@ -217,8 +218,16 @@ class S4D(Mixer):
     'read_imaginary': 'vector',
   }
 
-  def __init__(self, site: Site, state_size: EvenSize = 64, *, rngs: nnx.Rngs):
-    """Raises UserError unless `state_size`, N in the paper, is even."""
+  def __init__(self, site: Site, state_size: int = 64, *, rngs: nnx.Rngs):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      state_size: N in the paper, an even number from 2 to a million.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_count('state_size', state_size, minimum=2, maximum=10**6)
     width, init = site.width, site.init
     if state_size % 2:
       raise UserError(f'state_size is {state_size}; it must be even')

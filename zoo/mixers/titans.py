@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.registry import mixers
+from zoo.core.registry import register_mixer
 from zoo.mixers.linear_state import QKV, HeadState, Past, State, normalize
 from zoo.mixers.mixer import Memory, Read, Site, Tokens, project, widen
 from zoo.mixers.recurrence import over_tokens
@@ -34,7 +34,7 @@ class Descent(NamedTuple):
   forget: Float[Array, 'b n h']  # α
 
 
-@mixers.register('titans')
+@register_mixer('titans')
 class Titans(HeadState):
   """The neural memory of Titans (Behrouz et al., arXiv 2501.00663, section 3), linear.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from zoo.core import values
-from zoo.core.registry import mixers
+from zoo.core.errors import check_count
+from zoo.core.registry import register_mixer
 from zoo.mixers.mixer import (
   Mixer,
   Site,
@@ -25,10 +25,6 @@ from zoo.mixers.mixer import (
   widen,
 )
 from zoo.mixers.recurrence import Inputs, chunkwise, in_chunks, joined, update
-
-MiniBatchSize = Annotated[
-  int, values.size(about='Tokens whose gradients are taken at the same weights.')
-]
 
 
 class State(NamedTuple):
@@ -51,7 +47,7 @@ class _Examples(NamedTuple):
 _Norm = Callable[[Float[Array, 'b n h v']], Float[Array, 'b n h v']]
 
 
-@mixers.register('ttt')
+@register_mixer('ttt')
 class TTT(Mixer):
   """TTT-Linear (Sun et al., arXiv 2407.04620, section 2).
 
@@ -79,9 +75,16 @@ class TTT(Mixer):
     'norm_bias': 'vector',
   }
 
-  def __init__(
-    self, site: Site, mini_batch_size: MiniBatchSize = 16, *, rngs: nnx.Rngs
-  ):
+  def __init__(self, site: Site, mini_batch_size: int = 16, *, rngs: nnx.Rngs):
+    """
+    Args:
+      site: the width of the tokens, the heads, and how kernels start.
+      mini_batch_size: tokens whose gradients are taken at the same weights, ≥ 1.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_count('mini_batch_size', mini_batch_size)
     width, size, init = site.width, site.head_size, site.init
     num_heads = site.num_heads
     self.num_heads = num_heads

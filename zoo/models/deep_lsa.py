@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.errors import UserError
+from zoo.core.errors import (
+  UserError,
+  check_count,
+  check_name,
+  check_number,
+  check_truth,
+)
 from zoo.core.exact_forms import DeepRule
 from zoo.core.prompt import Prompt
-from zoo.core.registry import models
-from zoo.core.values import choice, truth
+from zoo.core.registry import register_model
 from zoo.mixers.mixer import split
-from zoo.models.arguments import InitScale, NumHeads, NumLayers
-from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
 from zoo.models.linear_attention import LinearLayer
-from zoo.models.token_model import TokenModel
+from zoo.models.token_model import MAX_LAYERS, TokenModel
 
 FORMS = 'dense', 'sparse', 'gd_plus_plus', 'scalar'
 READOUTS = 'last', 'linear'
 
-Shared = Annotated[bool, truth(about='Whether all layers have the same weights.')]
-Form = Annotated[str, choice(FORMS, about='The form of a layer.')]
-Readout = Annotated[
-  str,
-  choice(
-    READOUTS,
-    about="What is read of the query's token: its last entry, or a linear map.",
-  ),
-]
 
-
-@models.register('deep_lsa')
+@register_model('deep_lsa')
 class DeepLSA(TokenModel):
   """Layers of linear self-attention over the tokens `[x_i; y_i]`, `[x_q; guess]`.
 
@@ -55,15 +49,15 @@ class DeepLSA(TokenModel):
     self,
     num_features: int,
     num_outputs: int = 1,
-    num_layers: NumLayers = 3,
-    num_heads: NumHeads = 1,
-    shared: Shared = False,
-    form: Form = 'dense',
-    readout: Readout = 'last',
-    guess: Guess = 'zero',
-    guess_weights: GuessWeights = 0.0,
-    guess_bias: GuessBias = 0.0,
-    init_scale: InitScale = 0.1,
+    num_layers: int = 3,
+    num_heads: int = 1,
+    shared: bool = False,
+    form: str = 'dense',
+    readout: str = 'last',
+    guess: str = 'zero',
+    guess_weights: ArrayLike | Sequence[float] = 0.0,
+    guess_bias: float = 0.0,
+    init_scale: float = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
@@ -72,7 +66,29 @@ class DeepLSA(TokenModel):
     The prediction is the label entry of the query's token after the last layer; with
     `readout='linear'` it is a trained linear map of that token, which starts by reading
     that entry.
+
+    Args:
+      num_features: d ≥ 1.
+      num_outputs: numbers that a prediction has, k ≥ 1.
+      num_layers: from 1 to 1000.
+      num_heads: heads of a layer, ≥ 1.
+      shared: whether all layers have the same weights.
+      form: the form of a layer, one of FORMS.
+      readout: what is read of the query's token, one of READOUTS.
+      guess: the initial guess of each label, one of GUESSES.
+      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
+      guess_bias: β of that guess, in the units of the labels.
+      init_scale: standard deviation of the initial matrices, ≥ 0.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
     """
+    check_count('num_layers', num_layers, maximum=MAX_LAYERS)
+    check_count('num_heads', num_heads)
+    check_truth('shared', shared)
+    check_name('form', form, FORMS)
+    check_name('readout', readout, READOUTS)
+    check_number('init_scale', init_scale, minimum=0.0, maximum=1e30)
     super().__init__(
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.registry import models
+from zoo.core.errors import check_count
+from zoo.core.registry import register_model
 from zoo.mixers.mixer import widen
-from zoo.models.arguments import NumLayers, Width
-from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
 from zoo.models.mlp import GELULayers
-from zoo.models.token_model import TokenModel
+from zoo.models.token_model import MAX_LAYERS, TokenModel
 
 
-@models.register('deep_set')
+@register_model('deep_set')
 class DeepSet(TokenModel):
   """Deep set (Zaheer et al., arXiv 1703.06114, Theorem 2; a mean replaces the sum).
 
@@ -31,14 +32,29 @@ class DeepSet(TokenModel):
     self,
     num_features: int,
     num_outputs: int = 1,
-    num_layers: NumLayers = 2,
-    width: Width = 64,
-    guess: Guess = 'zero',
-    guess_weights: GuessWeights = 0.0,
-    guess_bias: GuessBias = 0.0,
+    num_layers: int = 2,
+    width: int = 64,
+    guess: str = 'zero',
+    guess_weights: ArrayLike | Sequence[float] = 0.0,
+    guess_bias: float = 0.0,
     *,
     rngs: nnx.Rngs,
   ):
+    """
+    Args:
+      num_features: d ≥ 1.
+      num_outputs: numbers that a prediction has, k ≥ 1.
+      num_layers: layers of each network, from 1 to 1000.
+      width: entries of each hidden vector, ≥ 1.
+      guess: the initial guess of each label, one of GUESSES.
+      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
+      guess_bias: β of that guess, in the units of the labels.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_count('num_layers', num_layers, maximum=MAX_LAYERS)
+    check_count('width', width)
     # A shifted token has the features of an example and the label of the one before it.
     super().__init__(
       num_features, num_outputs, 'shifted', guess, guess_weights, guess_bias, rngs=rngs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import UserError, check_name, check_number, check_vector
-from zoo.core.values import choice, number, vector
 from zoo.models.linear_attention import Constant
 
 # The kinds of guess by name: the guessed label of features x.
@@ -24,23 +22,11 @@ GUESSES = {
   'y − w·x; w·x_q is added to its prediction',
   'residual_network': 'the same with a network of one hidden layer in place of w·x',
 }
-# The arguments of models that have a guess.
-Guess = Annotated[str, choice(GUESSES, about='The initial guess of each label.')]
-GuessWeights = Annotated[
-  ArrayLike | Sequence[float],
-  vector(about="Weights g of the guess g·x + β, only for the guess 'fixed'."),
-]
-GuessBias = Annotated[
-  float, number(about='Offset β of that guess, in units of the labels.')
-]
 _HIDDEN = 32  # hidden features of the network
 
 
 class InitialGuess(nnx.Module):
-  """The guess `[…, k]` of the labels of features `[…, d]`; one of GUESSES.
-
-  The linear family has a type of this name for its own argument `initial_guess`.
-  """
+  """The guess `[…, k]` of the labels of features `[…, d]`; one of GUESSES."""
 
   roles = {'*': 'vector'}  # decay would pull the guess to 0
 

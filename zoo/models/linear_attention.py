@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -16,21 +15,8 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt, check_prompt
-from zoo.core.registry import models
-from zoo.core.values import number, size, vector
+from zoo.core.registry import register_model
 from zoo.mixers.mixer import split
-from zoo.models.arguments import InitScale, NumHeads
-
-# Of the argument `initial_guess`; the class of the same name is in `initial_guess.py`.
-InitialGuess = Annotated[
-  ArrayLike | Sequence[float], vector(about='Weights g of the fixed guess g·x + β.')
-]
-InitialBias = Annotated[
-  float, number(about='Offset β of the fixed guess, in units of the labels.')
-]
-Hidden = Annotated[
-  int | None, size(about='Width f of the MLP, at least d + 1; None: d + 1.')
-]
 
 
 class Constant(nnx.Variable):
@@ -187,7 +173,7 @@ class LinearAttention(FourMatrices):
     )
 
 
-@models.register('multi_head_lsa')
+@register_model('multi_head_lsa')
 class MultiHeadLSA(LinearAttention):
   """Multi-head LSA (arXiv 2512.04268, eqs. 5 and 6).
 
@@ -199,13 +185,24 @@ class MultiHeadLSA(LinearAttention):
   def __init__(
     self,
     num_features: int,
-    num_heads: NumHeads,
-    initial_guess: InitialGuess = 0.0,
-    initial_bias: InitialBias = 0.0,
-    init_scale: InitScale = 0.1,
+    num_heads: int,
+    initial_guess: ArrayLike | Sequence[float] = 0.0,
+    initial_bias: float = 0.0,
+    init_scale: float = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
+    """
+    Args:
+      num_features: d ≥ 1.
+      num_heads: H ≥ 1.
+      initial_guess: g of the fixed guess g·x + β, a number or `[d]`.
+      initial_bias: β of the fixed guess, in the units of the labels.
+      init_scale: standard deviation of the initial matrices, ≥ 0.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
     self.guess, self.bias = _fixed_guess(num_features, initial_guess, initial_bias)
 
@@ -213,7 +210,7 @@ class MultiHeadLSA(LinearAttention):
     return self.guess[...], self.bias[...]
 
 
-@models.register('lsa')
+@register_model('lsa')
 class LSA(LinearAttention):
   """LSA (arXiv 2512.04268, eq. 3): multi-head LSA with one head.
 
@@ -223,9 +220,9 @@ class LSA(LinearAttention):
   def __init__(
     self,
     num_features: int,
-    initial_guess: InitialGuess = 0.0,
-    initial_bias: InitialBias = 0.0,
-    init_scale: InitScale = 0.1,
+    initial_guess: ArrayLike | Sequence[float] = 0.0,
+    initial_bias: float = 0.0,
+    init_scale: float = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
@@ -237,7 +234,7 @@ class LSA(LinearAttention):
     return self.guess[...], self.bias[...]
 
 
-@models.register('yq_lsa')
+@register_model('yq_lsa')
 class YqLSA(LinearAttention):
   """yq-LSA (arXiv 2512.04268, Definition 3): the initial guess `w` is trained.
 
@@ -252,11 +249,20 @@ class YqLSA(LinearAttention):
   def __init__(
     self,
     num_features: int,
-    num_heads: NumHeads = 1,
-    init_scale: InitScale = 0.1,
+    num_heads: int = 1,
+    init_scale: float = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
+    """
+    Args:
+      num_features: d ≥ 1.
+      num_heads: H ≥ 1.
+      init_scale: standard deviation of the initial matrices, ≥ 0.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
     self.w = nnx.Param(jnp.zeros(num_features, self.w_k.dtype))
 
@@ -264,7 +270,7 @@ class YqLSA(LinearAttention):
     return self.w[...], jnp.zeros((), self.w.dtype)
 
 
-@models.register('ltb')
+@register_model('ltb')
 class LTB(LinearAttention):
   """LTB (Zhang, Wu & Bartlett, arXiv 2402.14951; arXiv 2512.04268, eq. 30).
 
@@ -279,21 +285,27 @@ class LTB(LinearAttention):
   def __init__(
     self,
     num_features: int,
-    num_heads: NumHeads = 1,
-    hidden_features: Hidden = None,
-    init_scale: InitScale = 0.1,
+    num_heads: int = 1,
+    hidden_features: int | None = None,
+    init_scale: float = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
-    """All six matrices start from N(0, init_scale²)."""
+    """All six matrices start from N(0, init_scale²).
+
+    Args:
+      num_features: d ≥ 1.
+      num_heads: H ≥ 1.
+      hidden_features: width f of the MLP, at least d + 1; None: d + 1.
+      init_scale: standard deviation of the initial matrices, ≥ 0.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
     e = num_features + 1
-    f = (
-      e
-      if hidden_features is None
-      else check_count('hidden_features', hidden_features, minimum=e)
-    )
-    self.hidden_features = f
+    f = e if hidden_features is None else hidden_features
+    self.hidden_features = check_count('hidden_features', f, minimum=e)
     self.w_1 = nnx.Param(init_scale * jax.random.normal(rngs.params(), (f, e)))
     self.w_2 = nnx.Param(init_scale * jax.random.normal(rngs.params(), (f, e)))
 
@@ -314,8 +326,9 @@ def _fixed_guess(
   num_features: int, guess: ArrayLike | Sequence[float], bias: float
 ) -> tuple[Constant, Constant]:
   """The guess `g`, `[d]`, and its bias β, which are not trained."""
-  checked = check_vector('initial_guess', guess, num_features)
-  return Constant(jnp.asarray(checked, float)), Constant(jnp.asarray(bias, float))
+  weights = check_vector('initial_guess', guess, num_features)
+  bias = check_number('initial_bias', bias)
+  return Constant(jnp.asarray(weights, float)), Constant(jnp.asarray(bias, float))
 
 
 def _split_heads(

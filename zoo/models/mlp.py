@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import check_count
-from zoo.core.registry import models
+from zoo.core.registry import register_model
 from zoo.mixers.mixer import Linear, project
-from zoo.models.arguments import NumLayers, Width
-from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
-from zoo.models.token_model import TokenModel
+from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.models.transformer import FeedForward
 
@@ -54,7 +53,7 @@ class _FixedLength(TokenModel):
     return jnp.pad(tokens, ((0, 0), (empty, 0), (0, 0)))
 
 
-@models.register('mlp')
+@register_model('mlp')
 class MLP(_FixedLength):
   """A network of the concatenated tokens `[x_1; y_1; …; x_C; y_C; x_q; guess]`.
 
@@ -69,14 +68,30 @@ class MLP(_FixedLength):
     num_features: int,
     context_length: int,
     num_outputs: int = 1,
-    num_layers: NumLayers = 2,
-    width: Width = 256,
-    guess: Guess = 'zero',
-    guess_weights: GuessWeights = 0.0,
-    guess_bias: GuessBias = 0.0,
+    num_layers: int = 2,
+    width: int = 256,
+    guess: str = 'zero',
+    guess_weights: ArrayLike | Sequence[float] = 0.0,
+    guess_bias: float = 0.0,
     *,
     rngs: nnx.Rngs,
   ):
+    """
+    Args:
+      num_features: d ≥ 1.
+      context_length: the most examples of a prompt, C ≥ 0.
+      num_outputs: numbers that a prediction has, k ≥ 1.
+      num_layers: from 1 to 1000.
+      width: entries of each hidden vector, ≥ 1.
+      guess: the initial guess of each label, one of GUESSES.
+      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
+      guess_bias: β of that guess, in the units of the labels.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_count('num_layers', num_layers, maximum=MAX_LAYERS)
+    check_count('width', width)
     super().__init__(
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )
@@ -90,7 +105,7 @@ class MLP(_FixedLength):
     return self.read_out(self.network(side_by_side))[:, None]
 
 
-@models.register('mlp_mixer')
+@register_model('mlp_mixer')
 class MLPMixer(_FixedLength):
   """MLP-Mixer (Tolstikhin et al., arXiv 2105.01601, eq. 1) on joint tokens.
 
@@ -109,14 +124,30 @@ class MLPMixer(_FixedLength):
     num_features: int,
     context_length: int,
     num_outputs: int = 1,
-    num_layers: NumLayers = 2,
-    width: Width = 64,
-    guess: Guess = 'zero',
-    guess_weights: GuessWeights = 0.0,
-    guess_bias: GuessBias = 0.0,
+    num_layers: int = 2,
+    width: int = 64,
+    guess: str = 'zero',
+    guess_weights: ArrayLike | Sequence[float] = 0.0,
+    guess_bias: float = 0.0,
     *,
     rngs: nnx.Rngs,
   ):
+    """
+    Args:
+      num_features: d ≥ 1.
+      context_length: the most examples of a prompt, C ≥ 0.
+      num_outputs: numbers that a prediction has, k ≥ 1.
+      num_layers: from 1 to 1000.
+      width: entries of each hidden vector, ≥ 1.
+      guess: the initial guess of each label, one of GUESSES.
+      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
+      guess_bias: β of that guess, in the units of the labels.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_count('num_layers', num_layers, maximum=MAX_LAYERS)
+    check_count('width', width)
     super().__init__(
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )

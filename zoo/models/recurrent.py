@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.registry import models
+from zoo.core.errors import check_count
+from zoo.core.registry import register_model
 from zoo.mixers.mixer import Linear, widen, widened
-from zoo.models.arguments import NumLayers, Tokens, Width
-from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
-from zoo.models.token_model import TokenModel
+from zoo.models.token_model import MAX_LAYERS, TokenModel
 
 
 class Recurrent(TokenModel):
@@ -26,16 +26,32 @@ class Recurrent(TokenModel):
     self,
     num_features: int,
     num_outputs: int = 1,
-    num_layers: NumLayers = 2,
-    width: Width = 64,
-    tokens: Tokens = 'shifted',
-    guess: Guess = 'zero',
-    guess_weights: GuessWeights = 0.0,
-    guess_bias: GuessBias = 0.0,
+    num_layers: int = 2,
+    width: int = 64,
+    tokens: str = 'shifted',
+    guess: str = 'zero',
+    guess_weights: ArrayLike | Sequence[float] = 0.0,
+    guess_bias: float = 0.0,
     *,
     rngs: nnx.Rngs,
   ):
-    """States have `width` entries and start at 0."""
+    """States have `width` entries and start at 0.
+
+    Args:
+      num_features: d ≥ 1.
+      num_outputs: numbers that a prediction has, k ≥ 1.
+      num_layers: from 1 to 1000.
+      width: entries of each hidden vector, ≥ 1.
+      tokens: how a prompt becomes tokens, one of LAYOUTS.
+      guess: the initial guess of each label, one of GUESSES.
+      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
+      guess_bias: β of that guess, in the units of the labels.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_count('num_layers', num_layers, maximum=MAX_LAYERS)
+    check_count('width', width)
     super().__init__(
       num_features, num_outputs, tokens, guess, guess_weights, guess_bias, rngs=rngs
     )
@@ -73,7 +89,7 @@ class Recurrent(TokenModel):
     return found
 
 
-@models.register('lstm')
+@register_model('lstm')
 class LSTM(Recurrent):
   """Long short-term memory (Hochreiter & Schmidhuber, 1997; Gers et al., 2000).
 
@@ -88,7 +104,7 @@ class LSTM(Recurrent):
     return zeros, zeros
 
 
-@models.register('gru')
+@register_model('gru')
 class GRU(Recurrent):
   """Gated recurrent unit (Cho et al., arXiv 1406.1078; Chung et al., arXiv 1412.3555).
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.exact_forms import Recurrence
 from zoo.core.prompt import Prompt, check_prompt
-from zoo.core.registry import models
-from zoo.core.values import choice
+from zoo.core.registry import register_model
 from zoo.mixers.recurrence import Inputs, chunkwise, delta_rule
-from zoo.models.arguments import InitScale
 
 # For each rule: whether the decays α are trained as well as the writes K, and whether a
 # step erases what the weights predicted before it (H ≠ 0).
@@ -27,13 +23,8 @@ RULES = {
 }
 GUESSES = 'zero', 'linear'
 
-Rule = Annotated[str, choice(RULES, about='How a step changes the weights.')]
-Start = Annotated[
-  str, choice(GUESSES, about='The first weights: 0, or trained from 0.')
-]
 
-
-@models.register('sequential')
+@register_model('sequential')
 class SequentialLearner(nnx.Module):
   """Weights updated at each example, by coefficients that depend on its position.
 
@@ -48,17 +39,33 @@ class SequentialLearner(nnx.Module):
   the guess `linear` the first weights `start [d]`, from 0.
   """
 
+  guesses = GUESSES  # what the argument `guess` may be
+
   def __init__(
     self,
     num_features: int,
     context_length: int,
-    rule: Rule = 'delta',
-    guess: Start = 'linear',
-    init_scale: InitScale = 0.1,
+    rule: str = 'delta',
+    guess: str = 'linear',
+    init_scale: float = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
-    """The writes start from N(0, init_scale²)."""
+    """The writes start from N(0, init_scale²).
+
+    Args:
+      num_features: d ≥ 1.
+      context_length: the most examples of a prompt, C ≥ 1.
+      rule: how a step changes the weights, one of RULES.
+      guess: the first weights, one of GUESSES: 0, or trained from 0.
+      init_scale: standard deviation of the initial coefficients, ≥ 0.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
+    check_name('rule', rule, RULES)
+    check_name('guess', guess, GUESSES)
+    check_number('init_scale', init_scale, minimum=0.0, maximum=1e30)
     self.num_features = check_count('num_features', num_features)
     self.context_length = check_count('context_length', context_length)
     self.decays, self.erases = RULES[rule]

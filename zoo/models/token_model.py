@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import UserError, check_count, check_name, check_truth
 from zoo.core.prompt import Prompt, check_prompt
-from zoo.models.initial_guess import InitialGuess
+from zoo.models.initial_guess import GUESSES, InitialGuess
 from zoo.models.tokens import (
   LAYOUTS,
   at_examples,
@@ -20,6 +20,8 @@ from zoo.models.tokens import (
   num_tokens,
   token_width,
 )
+
+MAX_LAYERS = 1000  # Python makes and traces layers one by one
 
 
 class TokenModel(nnx.Module):
@@ -33,6 +35,7 @@ class TokenModel(nnx.Module):
   """
 
   num_trained_loops = 1  # as many as `body` returns outputs of
+  guesses = tuple(GUESSES)  # what the argument `guess` may be
 
   def __init__(
     self,
@@ -46,6 +49,19 @@ class TokenModel(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
+    """
+    Args:
+      num_features: d ≥ 1.
+      num_outputs: numbers that a prediction has, k ≥ 1.
+      tokens: how a prompt becomes tokens, one of LAYOUTS.
+      guess: the initial guess of each label, one of GUESSES.
+      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
+      guess_bias: β of that guess, in the units of the labels.
+      causal: False if a token may depend on later ones.
+      rngs: the keys of the initial weights.
+
+    Raises UserError for an argument that is out of its range.
+    """
     self.num_features = check_count('num_features', num_features)
     self.num_outputs = check_count('num_outputs', num_outputs)
     self.layout = check_name('tokens', tokens, LAYOUTS)

@@ -5,17 +5,27 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.errors import UserError, check_count, check_name
+from zoo.core.errors import (
+  UserError,
+  check_count,
+  check_name,
+  check_number,
+  check_truth,
+)
 from zoo.core.prompt import Prompt
-from zoo.core.registry import mixers, models
-from zoo.core.values import choice, number, options, size, static, truth
+from zoo.core.registry import (
+  MIXERS,
+  check_registered,
+  create_mixer,
+  parameters,
+  register_model,
+)
 from zoo.mixers.mixer import (
   GIVEN,
   PLAIN,
@@ -26,83 +36,77 @@ from zoo.mixers.mixer import (
   project,
   project_back,
 )
-from zoo.models.arguments import MAX_LOOPS, NumHeads, NumLayers, Tokens, Width
-from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
-from zoo.models.token_model import TokenModel
+from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.models.tokens import at_examples, num_tokens
 
 NORMS = 'none', 'layer', 'rms'
 FEED_FORWARDS = 'none', 'linear', 'gelu', 'swiglu'
 POSITIONS = 'none', 'learned', 'rotary'
-
-MixerNames = Annotated[
-  str | Sequence[str],
-  static(
-    holds=str,
-    allowed='names of mixers',
-    about='Mixers; several, joined by commas, alternate from layer to layer.',
-  ),
-]
-MixerOptions = Annotated[
-  Mapping[str, object] | None,
-  options(about='Each goes to every mixer that has an argument of that name.'),
-]
-Positions = Annotated[str, choice(POSITIONS, about='How a token knows its place.')]
-Causal = Annotated[
-  bool,
-  truth(
-    about='False: every token sees all but the last, the query; not for `shifted`.'
-  ),
-]
-FeedForwardName = Annotated[
-  str, choice(FEED_FORWARDS, about='The network after each mixer.')
-]
-HiddenFeatures = Annotated[
-  int | None, size(about='Hidden entries of that network; None: 4 · width.')
-]
-Norm = Annotated[str, choice(NORMS, about='The norm before each mixer and network.')]
-NumLoops = Annotated[
-  int, size(maximum=MAX_LOOPS, about='How often the layers are applied.')
-]
-NumTrainedLoops = Annotated[
-  int | None,
-  size(about='The last loops, after each of which the loss is taken; None: all.'),
-]
-KernelScale = Annotated[
-  float | None,
-  number(
-    minimum=0.0,
-    maximum=1e30,
-    about='Standard deviation of the initial kernels, 0.02 in GPT-2; None: 1/√inputs.',
-  ),
-]
-Remat = Annotated[
-  bool,
-  truth(about='Whether the backward pass computes the layers again, to save memory.'),
-]
+MAX_LOOPS = 1000  # Python traces those that are trained one by one
 
 
-def _check_arguments(tokens: str, causal: bool, trained: int, num_loops: int) -> None:
-  """Raises UserError for arguments that contradict one another."""
+def _check_order(tokens: str, causal: bool) -> None:
+  """Raises UserError for tokens whose last one must be seen."""
   if tokens == 'shifted' and not causal:
     raise UserError(
       "causal is False and tokens is 'shifted'; the last token, which no other token "
       "sees then, holds the label y_C beside the query: use tokens = 'joint', where "
       'each label is beside its own features'
     )
+
+
+def _trained_loops(num_loops: int, num_trained_loops: int | None) -> int:
+  """The number of trained loops, by default all; raises UserError."""
+  check_count('num_loops', num_loops, maximum=MAX_LOOPS)
+  if num_trained_loops is None:
+    return num_loops
+  trained = check_count('num_trained_loops', num_trained_loops)
   if trained > num_loops:
     raise UserError(
       f'num_trained_loops is {trained}; it must be ≤ num_loops, which is {num_loops}'
     )
+  return trained
 
 
-@models.register('transformer')
+@register_model('transformer')
 class Transformer(TokenModel):
   """Layers `z ← z + mixer(norm(z))`, `z ← z + feed_forward(norm(z))`, then a readout.
 
   Pre-norm as in GPT-2 (Radford et al., 2019), with any of `zoo.list_mixers()`. The
   layers may be looped (Yang et al., arXiv 2311.12424): `Y_0 = 0`, then `num_loops`
   times `Y_{i+1} = layers(Y_i + E)`, with the embedded prompt E and the same weights.
+
+  Kernels start from N(0, init_scale²), or N(0, 1/inputs) if that is None. Kernels whose
+  outputs are added to the tokens are divided by √(2 · num_layers), as in GPT-2.
+
+  Args:
+    num_features: d ≥ 1.
+    context_length: the most examples of a prompt, C ≥ 0.
+    num_outputs: numbers that a prediction has, k ≥ 1.
+    num_layers: from 1 to 1000.
+    num_heads: a divisor of the width.
+    width: entries of each token between layers, ≥ 1.
+    mixer: a name of `zoo.list_mixers()`; several, joined by commas or in a list,
+      alternate from layer to layer.
+    mixer_options: each goes to every mixer that has an argument of that name.
+    tokens: how a prompt becomes tokens, one of LAYOUTS.
+    guess: the initial guess of each label, one of GUESSES.
+    guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
+    guess_bias: β of that guess, in the units of the labels.
+    positions: how a token knows its place, one of POSITIONS.
+    causal: if False, every token sees all but the last, the query; not for 'shifted'.
+    feed_forward: the network after each mixer, one of FEED_FORWARDS.
+    hidden_features: its hidden entries, ≥ 1; None: 4 · width.
+    norm: before each mixer and network, one of NORMS.
+    num_loops: how often the layers are applied, from 1 to 1000.
+    num_trained_loops: the last loops, after each of which the loss is taken, ≥ 1;
+      None: all.
+    init_scale: standard deviation of the initial kernels, ≥ 0; 0.02 in GPT-2.
+    remat: whether the backward pass computes the layers again, to save memory.
+    rngs: the keys of the initial weights.
+
+  The constructor raises UserError for an argument that is out of its range, and for
+  arguments that contradict one another.
   """
 
   roles = {'read_in': 'embedding', 'read_out': 'embedding', 'positions': 'embedding'}
@@ -112,32 +116,33 @@ class Transformer(TokenModel):
     num_features: int,
     context_length: int,
     num_outputs: int = 1,
-    num_layers: NumLayers = 3,
-    num_heads: NumHeads = 2,
-    width: Width = 64,
-    mixer: MixerNames = 'softmax',
-    mixer_options: MixerOptions = None,
-    tokens: Tokens = 'interleaved',
-    guess: Guess = 'zero',
-    guess_weights: GuessWeights = 0.0,
-    guess_bias: GuessBias = 0.0,
-    positions: Positions = 'learned',
-    causal: Causal = True,
-    feed_forward: FeedForwardName = 'gelu',
-    hidden_features: HiddenFeatures = None,
-    norm: Norm = 'layer',
-    num_loops: NumLoops = 1,
-    num_trained_loops: NumTrainedLoops = None,
-    init_scale: KernelScale = None,
-    remat: Remat = False,
+    num_layers: int = 3,
+    num_heads: int = 2,
+    width: int = 64,
+    mixer: str | Sequence[str] = 'softmax',
+    mixer_options: Mapping[str, object] | None = None,
+    tokens: str = 'interleaved',
+    guess: str = 'zero',
+    guess_weights: ArrayLike | Sequence[float] = 0.0,
+    guess_bias: float = 0.0,
+    positions: str = 'learned',
+    causal: bool = True,
+    feed_forward: str = 'gelu',
+    hidden_features: int | None = None,
+    norm: str = 'layer',
+    num_loops: int = 1,
+    num_trained_loops: int | None = None,
+    init_scale: float | None = None,
+    remat: bool = False,
     *,
     rngs: nnx.Rngs,
   ):
-    """Kernels start from N(0, init_scale²), or N(0, 1/inputs) if that is None.
-
-    Kernels whose outputs are added to the tokens are divided by √(2 · num_layers), as
-    in GPT-2. Raises UserError for arguments that contradict one another.
-    """
+    check_count('num_layers', num_layers, maximum=MAX_LAYERS)
+    check_count('num_heads', num_heads)
+    check_count('width', width)
+    check_name('positions', positions, POSITIONS)
+    if init_scale is not None:
+      check_number('init_scale', init_scale, minimum=0.0, maximum=1e30)
     super().__init__(
       num_features,
       num_outputs,
@@ -148,10 +153,11 @@ class Transformer(TokenModel):
       causal,
       rngs=rngs,
     )
-    trained = num_loops if num_trained_loops is None else num_trained_loops
-    _check_arguments(tokens, causal, trained, num_loops)
+    _check_order(tokens, causal)
+    trained = _trained_loops(num_loops, num_trained_loops)
     self.context_length = check_count('context_length', context_length, minimum=0)
-    self.remat, self.num_loops, self.num_trained_loops = remat, num_loops, trained
+    self.remat = check_truth('remat', remat)
+    self.num_loops, self.num_trained_loops = num_loops, trained
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
     read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
     self.read_in = read(self.token_width, width)
@@ -253,6 +259,9 @@ class Layer(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
+    check_name('feed_forward', feed_forward, FEED_FORWARDS)
+    if hidden_features is not None:
+      check_count('hidden_features', hidden_features)
     self.mixer, self.norm_1 = mixer, make_norm(norm, width, rngs)
     if feed_forward == 'none':
       self.norm_2 = self.feed_forward = None
@@ -329,7 +338,8 @@ class FeedForward(nnx.Module):
 
 
 def make_norm(kind: str, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
-  """A layer norm or RMS norm; None for `none`."""
+  """A layer norm or RMS norm; None for `none`. Raises UserError for another kind."""
+  check_name('norm', kind, NORMS)
   if kind == 'layer':
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
   return nnx.RMSNorm(width, rngs=rngs) if kind == 'rms' else None
@@ -358,13 +368,16 @@ def make_mixers(
     raise UserError(f'mixer is {names!r:.80}; it must be a name, or a list of names')
   if not names:
     raise UserError('mixer is empty; it must have at least one name')
-  wanted = {name: mixers.parameters(name) for name in dict.fromkeys(names)}
+  wanted = {
+    name: parameters(MIXERS[check_registered('mixer', name, MIXERS)])
+    for name in dict.fromkeys(names)
+  }
   for name in wanted:
     if not given['causal'] and 'causal' not in wanted[name]:
       raise UserError(f'causal is False; the mixer {name!r} is always causal')
     if given['rotary'] and 'rotary' not in wanted[name]:
       raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
-  known = {key for parameters in wanted.values() for key in parameters} - {*GIVEN}
+  known = {key for taken in wanted.values() for key in taken} - {*GIVEN}
   for key in options:
     mixed = ', '.join(wanted)
     if not known:
@@ -375,7 +388,7 @@ def make_mixers(
     name = names[i % len(names)]
     taken = {key: one for key, one in available.items() if key in wanted[name]}
     try:
-      made = mixers.create(name, **taken)
+      made = create_mixer(name, **taken)
     except UserError as error:
       raise UserError(f'the mixer {name!r}: {error}') from error
     if not isinstance(made, Mixer):

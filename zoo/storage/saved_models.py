@@ -25,9 +25,9 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from zoo.config.validation import Config, abstract_model, build_task
-from zoo.core import registry
+from zoo.config.building import Config, abstract_model, build_task
 from zoo.core.errors import RunError, UserError, in_one_line, nearest, shown
+from zoo.core.registry import MODELS, TASKS
 from zoo.host.files import (
   UnreadableFile,
   gcs,
@@ -217,12 +217,12 @@ def _abstract(
   folder: pathlib.Path, config: Config, saved: _Arrays
 ) -> tuple[Any, Any, PyTree]:
   """The task of a config, and the graph and the abstract state of its model."""
-  for section, known in ('model', registry.models), ('task', registry.tasks):
-    if (name := config[section]['name']) not in known.names():
+  for section, known in ('model', MODELS), ('task', TASKS):
+    if (name := config[section]['name']) not in known:
       raise UserError(
         f'{folder} holds the {section} {name!r}, which is not registered; import the '
         'module that registers it first (--import=MODULE); known: '
-        f'{", ".join(known.names())}'
+        f'{", ".join(sorted(known))}'
       )
   _check_num_features(folder, config, saved)
   try:

@@ -7,10 +7,12 @@ writes one file of safetensors, which is also what is on the Hugging Face hub.
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import tempfile
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,12 +20,12 @@ from flax import nnx
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
-from zoo.config.schema import GIVEN
-from zoo.config.validation import Config, abstract_model
-from zoo.core import registry
+from zoo.config.building import Config, abstract_model, build_task
+from zoo.config.saved import default_arguments, to_json
 from zoo.core.errors import RunError, UserError, check_count
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Model, Task
+from zoo.core.protocols import Model
+from zoo.core.registry import MODELS, parameters
 from zoo.host.files import (
   hub,
   is_hub,
@@ -51,20 +53,22 @@ _TWIN = pathlib.Path(__file__).with_name('torch_twin.py')  # it is copied, not i
 def save(
   model: Model,
   path: str | os.PathLike[str],
-  task: Task | None = None,
+  config: Config | Mapping[str, Any],
   *,
-  config: Config | None = None,
   step: int = 0,
 ) -> None:
   """Writes a model into a new folder, from which `zoo.load` restores it.
 
-  Give either the task that the model is for, or a `config` that names model and task,
-  such as that of a loaded model. Without a config the hyper-parameters are those that
-  model and task were constructed with. Raises UserError if the folder is not empty, if
-  both or neither of task and config are given, if JSON cannot hold a hyper-parameter,
-  or if the loaded model does not predict the same on a few prompts; RunError if the
-  folder cannot be written. An error leaves no folder behind. The folder may be in a
-  bucket: gs://bucket/models/a.
+  Args:
+    model: what is saved are its arrays, and the config that makes the rest.
+    path: a new folder, or an empty one; it may be in a bucket, gs://bucket/models/a.
+    config: the sections `model` and `task`, each with the name of a registered class
+      and its arguments, and whatever else a config has; a dict or a ConfigDict.
+    step: the number of steps that the model was trained for, ≥ 0.
+
+  Raises UserError if the folder is not empty, if the config makes another model or JSON
+  cannot hold it, or if the loaded model does not predict the same on a few prompts;
+  RunError if the folder cannot be written. An error leaves no folder behind.
   """
   if is_hub(path):
     raise UserError(
@@ -72,14 +76,12 @@ def save(
       'writes it'
     )
   target = workdir_path(path)
-  if (task is None) == (config is None):
-    raise UserError('give zoo.save either a task or a config, not both')
-  state, metadata = _parts(model, task, config, step)
+  state, metadata = _parts(model, _checked(config), step)
   try:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
       raise UserError(f'{path} exists already; it must be a new folder or an empty one')
     with new_step(target, {'model': state}, metadata) as folder:
-      _check_predicts_the_same(model, task, load(folder))
+      _check_predicts_the_same(model, load(folder))
   except OSError as error:
     raise RunError(f'{target} cannot be written: {error.strerror or error}') from error
 
@@ -87,7 +89,7 @@ def save(
 def export(
   saved: Model | SavedModel,
   path: str | os.PathLike[str],
-  task: Task | None = None,
+  config: Config | Mapping[str, Any] | None = None,
   *,
   twin: str | os.PathLike[str] | None = None,
 ) -> None:
@@ -96,18 +98,22 @@ def export(
   It has the weights by name, such as `layers.0.mixer.query.kernel`, and the config as
   metadata: `zoo.load` opens it, and so does whatever reads safetensors. The path may
   also be hf://owner/name, a repository of the Hugging Face hub, to which the file is
-  committed; a new one is public. A model that `zoo.load` did not return needs the task
-  that it is for. `twin` is a Python file to write as well, of plain PyTorch, whose
-  `load(path)` predicts the same; it is for transformers with softmax attention. Raises
-  UserError as `zoo.save` does, and for a twin of another model; RunError if something
-  cannot be written.
+  committed; a new one is public.
+
+  Args:
+    saved: what `zoo.load` returned, or a model.
+    path: a file NAME.safetensors, or hf://owner/name.
+    config: of a model that `zoo.load` did not return, as for `zoo.save`.
+    twin: a Python file to write as well, of plain PyTorch, whose `load(path)` predicts
+      the same; it is for transformers with softmax attention.
+
+  Raises UserError as `zoo.save` does, and for a twin of another model; RunError if
+  something cannot be written.
   """
   if isinstance(saved, SavedModel):
     model, config, step = saved.model, saved.config, saved.step
   else:
-    model, config, step = saved, None, 0
-    if task is None:
-      raise UserError('zoo.export needs the task that the model is for')
+    model, config, step = saved, _checked(config), 0
   target = None if is_hub(path) else _file(path, 'path', weight_files.SUFFIX)
   twin = None if twin is None else _file(twin, 'twin', '.py')
   has_twin = isinstance(model, Transformer) and all(
@@ -118,14 +124,13 @@ def export(
       f'twin is {str(twin)!r}; there is none of a {type(model).__name__} with these '
       "arguments, only of a Transformer whose mixers are all 'softmax'"
     )
-  state, metadata = _parts(model, task, config, step)
-  known = registry.arguments_of(model)
-  metadata |= {'arguments': known.values if known else {}, 'has_twin': has_twin}
+  state, metadata = _parts(model, config, step)
+  metadata |= {'arguments': _arguments(config), 'has_twin': has_twin}
   try:
     with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
       file = pathlib.Path(temporary, f'model{weight_files.SUFFIX}')
       weight_files.write(file, state, metadata)
-      _check_predicts_the_same(model, task, load(file))
+      _check_predicts_the_same(model, load(file))
       if target is None:
         hub().upload(file, os.fspath(path))
       else:
@@ -147,34 +152,55 @@ def _file(path: str | os.PathLike[str], argument: str, suffix: str) -> pathlib.P
   return file
 
 
-def _parts(
-  model: Model, task: Task | None, config: Config | None, step: int
-) -> tuple[PyTree, dict[str, object]]:
-  """The state and the metadata to write; without a config they describe the task."""
+def _checked(config: Config | Mapping[str, Any] | None) -> Config:
+  """The config as a ConfigDict; raises UserError unless it names model and task."""
+  if not isinstance(config, Mapping | ConfigDict):
+    raise UserError(
+      f'the config is a {type(config).__name__}; it must be a dict or a ConfigDict '
+      'with the sections model and task'
+    )
+  try:
+    fields: Any = config
+    checked: Any = ConfigDict(fields)
+  except ValueError as error:  # a dot in the key of a dict
+    raise UserError(f'the config cannot be saved: {error}') from None
+  for section in 'model', 'task':
+    own = checked.get(section)
+    if not isinstance(own, ConfigDict) or 'name' not in own:
+      raise UserError(f"the config has no field '{section}.name'; it is needed")
+  return checked
+
+
+def _arguments(config: Config) -> dict[str, Any]:
+  """The arguments of the model of a config, those by default included."""
+  task, cls = build_task(config), MODELS[config.model.name]
+  of_task = {
+    name: getattr(task, name)
+    for name in ('num_features', 'context_length', 'num_outputs')
+    if name in parameters(cls)
+  }
+  given = json.loads(to_json(config.model))
+  del given['name']
+  return default_arguments(cls) | of_task | given
+
+
+def _parts(model: Model, config: Config, step: int) -> tuple[PyTree, dict[str, object]]:
+  """The state and the metadata to write."""
   step = check_count('step', step, minimum=0)
-  if config is None:
-    sections = {
-      'model': registry.models.section_of(model, GIVEN),
-      'task': registry.tasks.section_of(task),
-    }
-    try:
-      config = cast(Config, ConfigDict(sections))
-    except ValueError as error:  # a dot in the key of a dict
-      raise UserError(f'the hyper-parameters cannot be saved: {error}') from None
+  try:
+    to_json(config)
+  except TypeError as error:
+    raise UserError(
+      f'the config holds an object of the type {error}, which cannot be saved; it must '
+      'hold None, numbers, texts, arrays, and lists or dicts of these'
+    ) from None
   state, made = nnx.state(model), nnx.state(abstract_model(config))
   check_same_arrays('the config makes another model', shapes_of(made), shapes_of(state))
   return state, {'format': FORMAT, 'step': step, **run_metadata(config)}
 
 
-def _check_predicts_the_same(
-  model: Model, task: Task | None, saved: SavedModel
-) -> None:
-  """Raises UserError unless the loaded model and task act like the given ones."""
-  if task not in (None, saved.task):
-    raise UserError(
-      f'{saved.task!r}, made from the arguments of the task, is not {task!r}; give '
-      'zoo.save a config instead'
-    )
+def _check_predicts_the_same(model: Model, saved: SavedModel) -> None:
+  """Raises UserError unless the loaded model predicts what the given one does."""
   prompt = saved.task.sample(jax.random.key(0), _NUM_PROMPTS)
   before, after = (_predict(one, prompt) for one in (model, saved.model))
   if np.array_equal(before, after, equal_nan=True):
@@ -184,9 +210,9 @@ def _check_predicts_the_same(
   allowed = np.sqrt(jax.numpy.finfo(before.dtype).eps) * np.abs(before).max()
   if before.shape != after.shape or not np.abs(after - before).max() <= allowed:
     raise UserError(
-      f'a {type(model).__name__} made from its hyper-parameters predicts '
-      f'{after.flat[0]:g} where the given one predicts {before.flat[0]:g}; was an '
-      'attribute changed after it was made? give zoo.save a config that makes it'
+      f'a {type(model).__name__} made from the config predicts {after.flat[0]:g} where '
+      f'the given one predicts {before.flat[0]:g}; the config must have the arguments '
+      'that it was made with'
     )
 
 

@@ -22,7 +22,7 @@ from zoo.core import losses, values
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import BaseTask, Predictor, Task, remade
-from zoo.core.registry import tasks
+from zoo.core.registry import TASKS, check_entry_name
 from zoo.core.values import derived, derived_size, is_zero, leaf, number, set_field
 
 _Class = TypeVar('_Class', bound=type)
@@ -61,9 +61,10 @@ _SCALES = 1 / 3, 1 / 2, 2.0, 3.0
 def register_task(name: str) -> Callable[[_Class], _Class]:
   """A class decorator that registers a task under `name`; its objects are values.
 
-  Raises UserError for a class that is not a subclass of BaseTask, that lacks a method,
-  or whose name another class has.
+  A second class under the same name replaces the first. Raises UserError for a class
+  that is not a subclass of BaseTask, or that lacks a method.
   """
+  check_entry_name('task', name)
 
   def enter(cls: _Class) -> _Class:
     given: Any = cls
@@ -81,7 +82,8 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
           f'the task {cls.__name__} lacks the field {field}; declare it, such as '
           f'`{field}: int = 5`'
         )
-    return tasks.register(name)(made)
+    TASKS[name] = made
+    return made
 
   return enter
 

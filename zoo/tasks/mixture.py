@@ -14,11 +14,20 @@ from absl import logging
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Key
 
-from zoo.core import registry
 from zoo.core.errors import UserError, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.core.values import derived, derived_size, leaf, set_field, size, static, value
+from zoo.core.registry import TASKS, check_registered, create_task, parameters
+from zoo.core.values import (
+  arguments,
+  derived,
+  derived_size,
+  leaf,
+  set_field,
+  size,
+  static,
+  value,
+)
 from zoo.tasks.base import BaseTask, register_task
 from zoo.tasks.baselines import Examples
 from zoo.tasks.posteriors import Posterior
@@ -104,10 +113,17 @@ class Mixture(BaseTask):
         )
     terms = []
     for task, weight in zip(tasks, weights or [1.0] * len(tasks), strict=True):
-      section = registry.tasks.section_of(task)
-      name = section.pop('name')
+      names = [name for name, cls in TASKS.items() if cls is type(task)]
+      if not names:
+        raise UserError(
+          f'{type(task).__name__} is not registered as a task; register it, so that it '
+          f'can be loaded by name; known: {", ".join(sorted(TASKS))}'
+        )
+      name = names[0]
       given = ', '.join(
-        f'{key}={one!r}' for key, one in section.items() if key not in _SIZES
+        f'{key}={_plain(key, content)!r}'
+        for key, content in arguments(task).items()
+        if key not in _SIZES
       )
       terms.append(f'{float(weight)!r} * {name}({given})')
     first = tasks[0]
@@ -202,6 +218,17 @@ class MixturePosterior(Posterior):
     return density, positive - logsumexp(scores + jax.nn.log_sigmoid(-found))
 
 
+def _plain(name: str, content: object) -> object:
+  """The content of a task's field as a literal; raises UserError if it has none."""
+  if isinstance(content, np.ndarray | np.generic | jax.Array):
+    return np.asarray(content).tolist()
+  if content is None or isinstance(content, bool | int | float | str | tuple | list):
+    return content
+  raise UserError(
+    f'the field {name!r} is a {type(content).__name__}, which a mixture cannot name'
+  )
+
+
 def _loss_of(task: BaseTask) -> object:
   """The method of the loss of a task, of a mixture that of its parts."""
   return _loss_of(task.tasks[0]) if isinstance(task, Mixture) else type(task).loss
@@ -212,9 +239,9 @@ def _make(name: str, given: dict[str, Any], sizes: dict[str, int]) -> BaseTask:
   if repeated := sorted(given.keys() & sizes.keys()):
     raise UserError(f'parts: {name} has {repeated[0]}, which is that of the mixture')
   try:
-    taken = registry.tasks.parameters(name)
+    taken = parameters(TASKS[check_registered('task', name, TASKS)])
     own = {field: one for field, one in sizes.items() if field in taken}
-    return registry.tasks.create(name, **given, **own)
+    return create_task(name, **given, **own)
   except UserError as error:
     raise UserError(f'parts: {name}: {error}') from None
 

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
-from zoo.config import schema
+from configs import common
 from zoo.config.validation import Config, to_json
 from zoo.core.protocols import Task
 from zoo.host import processes
@@ -33,7 +33,7 @@ def compare_members(
   """
   wanted, number = configs[0].eval.num_compared, num_prompts(configs[0])
   # The default is no number that anybody asked for; the table says how many there are.
-  if wanted > number and wanted != schema.default_config().eval.num_compared:
+  if wanted > number and wanted != common.get_config().eval.num_compared:
     logging.info(
       'config.eval.num_compared is %d; the comparison with the baselines has at most '
       'as many prompts as are held out, eval.num_batches times train.batch_size: %d',

@@ -133,15 +133,13 @@ def _shared(config: Config, models: dict[str, Any]) -> tuple:
 def _body(config: Config, heads: int, models: dict[str, Any]) -> object:
   """The graph of a model and the shapes of its arrays, padded to a number of heads."""
   model = _model_of(_with_heads(config, heads), models)
-  for _, module in nnx.iter_modules(model):
-    registry.forget_arguments(module)
   graph, state = nnx.split(model)
   return graph, [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
 
 
 def _with_heads(config: Config, heads: int) -> Config:
   """A config of linear attention with more heads; any other config as it is."""
-  of_heads = issubclass(registry.models.get(config.model.name), LinearAttention)
+  of_heads = issubclass(registry.MODELS[config.model.name], LinearAttention)
   if not of_heads or num_heads(config) >= heads or 'num_heads' not in config.model:
     return config
   config = copy.deepcopy(config)

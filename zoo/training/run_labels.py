@@ -133,7 +133,7 @@ def _kind_of_loss(folder: pathlib.Path, config: Config) -> str | None:
   """The loss of the task of a run in words; None if the task is not known."""
   section = config.get('task')
   try:
-    task = registry.tasks.create(**cast(Any, section))
+    task = registry.create_task(**cast(Any, section))
   except (UserError, TypeError):
     name = section.get('name') if isinstance(section, dict) else None
     logging.warning(

@@ -22,7 +22,7 @@ from zoo.config.optimizers import (
   trained_weights,
   with_shapes_of,
 )
-from zoo.config.schema import other_function
+from zoo.config.saved import other_function
 from zoo.config.validation import Config, abstract_model, build_model
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError, shown

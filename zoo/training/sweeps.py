@@ -19,8 +19,8 @@ from flax.traverse_util import flatten_dict
 from zoo.config.validation import (
   Config,
   check_fields,
-  complete,
   validate,
+  with_full_path,
 )
 from zoo.core import tables
 from zoo.core.errors import RunError, UserError, check_name, shown
@@ -206,9 +206,10 @@ def _of_all(config: Config, points: Sequence[Point]) -> Config:
   Raises UserError if it is invalid.
   """
   if not points or any(_PATH not in point for point in points):
-    return complete(config)
+    check_fields(config)
+    return with_full_path(config)
   check_fields(config)
-  config = complete(_with_fields(config, {_PATH: points[0][_PATH]}))
+  config = with_full_path(_with_fields(config, {_PATH: points[0][_PATH]}))
   config.task.path = config.task.sha256 = None
   return config
 
@@ -349,7 +350,7 @@ def _check_points(config: Config, points: Sequence[Point]) -> list[Config]:
   configs = [_with_fields(config, point) for point in points]
   # All but the file of the task is complete.
   configs = [
-    complete(one) if _PATH in point else one
+    with_full_path(one) if _PATH in point else one
     for one, point in zip(configs, points, strict=True)
   ]
   validated: set[str] = set()

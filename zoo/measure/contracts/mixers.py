@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.core.errors import UserError
-from zoo.core.registry import mixers
+from zoo.core.registry import MIXERS
 from zoo.measure.contracts.checks import check_close, check_floats, check_form, noted
 from zoo.mixers.mixer import Mixer
 from zoo.models.transformer import Transformer
@@ -82,7 +82,7 @@ def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None
 
 def _of_mixer(cls: type) -> str:
   """The name under which a class is registered, in words; empty if it is not."""
-  names = [name for name in mixers.names() if mixers.get(name) is cls]
+  names = [name for name, mixer in sorted(MIXERS.items()) if mixer is cls]
   return f' of the mixer {names[0]!r}' if names else ''
 
 

@@ -23,7 +23,6 @@ from zoo.core.errors import (
 )
 from zoo.core.learning_rule import AnyArray, LearningRule
 from zoo.core.protocols import Predictor, Task
-from zoo.core.registry import forget_arguments
 from zoo.theory.exact import require_rule
 from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
@@ -116,8 +115,6 @@ def gradient_flows(
   """
   with double_precision():
     copies = [in_float64(model) for model in models]
-    for copy in copies:  # models made with other arguments would be other programs
-      forget_arguments(copy)
     return tuple(gradient_flow(copy, task, times, tolerance) for copy in copies)
 
 

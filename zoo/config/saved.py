@@ -1,0 +1,137 @@
+"""The config of a saved run, and what it is compared with."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from flax.traverse_util import flatten_dict
+
+from configs import common
+from zoo.config.building import Config
+from zoo.core.registry import MIXERS, MODELS, TASKS, parameters
+
+# Fields that may change when a run is resumed, besides the section `mesh`.
+_CHANGE_NO_TRAINING = (
+  'checkpoint.every_minutes',
+  'checkpoint.patience',
+  'eval.num_compared',
+)
+# Those that may change if a run goes on for more steps than it had; a config may set
+# the warm-up by the number of steps.
+_CHANGE_WITH_THE_END = 'train.num_steps', 'optimizer.warmup_steps'
+# Fields of a model that change how it is trained or where its weights start, but not
+# what it computes from them. `hidden_features` shows in the shapes of the arrays, which
+# are compared, too.
+_SAME_FUNCTION = 'hidden_features', 'init_scale', 'num_trained_loops', 'remat'
+_OPTIONS = 'mixer_options'
+
+
+def to_json(config: Config) -> str:
+  """The config as JSON text; tuples and arrays become lists."""
+  return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_listed)
+
+
+def differences(
+  saved: Mapping[str, Any], config: Config, resumes: bool = True
+) -> list[str]:
+  """The fields in which a config differs from a saved one, with both values.
+
+  Args:
+    saved: the saved config, as JSON holds it. Fields that it lacks, such as those that
+      were added since, have their defaults.
+    config: the other one.
+    resumes: leave out what it may change to go on: the mesh, the minutes between
+      checkpoints and of patience, the number of prompts to compare on, and more steps.
+  """
+  before, now = (
+    _defaults(each) | flatten_dict(each, sep='.')
+    for each in (saved, json.loads(to_json(config)))
+  )
+  free = _CHANGE_NO_TRAINING if resumes else ()
+  if resumes and _has_more_steps(before, now):
+    free += _CHANGE_WITH_THE_END
+  names = [
+    name
+    for name in sorted(before.keys() | now.keys())
+    if name not in free and not (resumes and name.startswith('mesh.'))
+  ]
+  return _differing(names, before, now, prefix='')
+
+
+def other_function(saved: Config, config: Config) -> list[str]:
+  """The fields in which the model of a config computes otherwise than a saved one.
+
+  Both have the same arrays. Fields that one of them lacks have their defaults.
+  """
+  before, now = _model_fields(saved), _model_fields(config)
+  names = sorted((before.keys() | now.keys()) - {*_SAME_FUNCTION})
+  return _differing(names, before, now, prefix='model.')
+
+
+def _has_more_steps(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+  first, last = before.get('train.num_steps'), now.get('train.num_steps')
+  return isinstance(first, int) and isinstance(last, int) and last > first
+
+
+def _differing(
+  names: list[str], before: Mapping[str, Any], now: Mapping[str, Any], *, prefix: str
+) -> list[str]:
+  return [
+    f'{prefix}{name} ({before.get(name, "absent")!r} there, '
+    f'{now.get(name, "absent")!r} here)'
+    for name in names
+    if before.get(name, 'absent') != now.get(name, 'absent')
+  ]
+
+
+def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+  """The default of each field of a training run's config, as JSON holds it."""
+  if not {'objective', 'optimizer', 'train'} <= config.keys():
+    return {}  # it is damaged, or of something else
+  fields = json.loads(to_json(common.get_config()))
+  del fields['model'], fields['task']
+  for section, classes in ('model', MODELS), ('task', TASKS):
+    chosen = (
+      config[section].get('name') if isinstance(config.get(section), dict) else ''
+    )
+    if chosen in classes:
+      own = default_arguments(classes[chosen])
+      left_out = common.FROM_THE_TASK if section == 'model' else ()
+      fields[section] = {name: own[name] for name in own.keys() - {*left_out}}
+  return flatten_dict(fields, sep='.')
+
+
+def _model_fields(config: Config) -> dict[str, Any]:
+  """The arguments of a config's model and of its mixers by name, as JSON holds them."""
+  given = json.loads(to_json(config.model))
+  model = MODELS[given['name']]
+  known = default_arguments(model)
+  for name in common.FROM_THE_TASK:
+    known.pop(name, None)
+  if _OPTIONS in parameters(model):
+    mixers = given.get('mixer', known.get('mixer')) or ()
+    for mixer in mixers.split(',') if isinstance(mixers, str) else mixers:
+      for name, default in default_arguments(MIXERS[mixer]).items():
+        known[f'{_OPTIONS}.{name}'] = default
+  known.pop(_OPTIONS, None)
+  options = given.pop(_OPTIONS, None) or {}
+  return known | given | {f'{_OPTIONS}.{name}': options[name] for name in options}
+
+
+def default_arguments(cls: type) -> dict[str, Any]:
+  """The defaults of a constructor, but for those that JSON cannot hold."""
+  defaults = {}
+  for name, parameter in parameters(cls).items():
+    if parameter.default is not parameter.empty:
+      try:
+        defaults[name] = json.loads(json.dumps(parameter.default, default=_listed))
+      except TypeError:  # an object of a user's own
+        continue
+  return defaults
+
+
+def _listed(value: Any) -> Any:
+  """An array of NumPy or JAX, or a number of it, as lists and plain numbers."""
+  if not hasattr(value, 'tolist'):
+    raise TypeError(type(value).__name__)
+  return value.tolist()
