@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, PyTree
 
 from zoo.config import memory
 from zoo.config.curricula import log_unended
@@ -23,6 +23,7 @@ from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.protocols import Task
 from zoo.host import processes
 from zoo.training.batch_parts import num_lanes
+from zoo.training.comparison import compare_model
 from zoo.training.evaluation import Evaluation, compile_evaluation, make_evaluation
 from zoo.training.objective import (
   Numbers,
@@ -55,6 +56,7 @@ class Training(NamedTuple):
   steps: Any  # as `make_steps` describes it, compiled or to be compiled
   key: Key[Array, '*n']  # of the training prompts
   numbers: Numbers  # what may differ without another program
+  compare: Callable[[PyTree], Any]  # from the model's arrays to its `Comparison`
   evaluation: Evaluation | None = None  # once compiled
   flops: int = 0  # in the matrix products of a step, once compiled
 
@@ -85,6 +87,7 @@ def make_training(config: Config, mesh: Mesh) -> Training:
       steps=make_steps(step, abstract, mesh, in_shape),
       key=key,
       numbers=numbers_of(task),
+      compare=functools.partial(compare_model, config, task, graphs['model'], mesh),
     )
 
 

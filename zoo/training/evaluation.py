@@ -93,7 +93,9 @@ def make_evaluation(
   def exact(rule: Rule | None) -> float | None:
     if rule is None or moments is None:
       return None
-    rules, all_moments = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (rule, moments))
+    rules, all_moments = jax.tree.map(
+      lambda leaf: np.asarray(leaf)[None], (rule, moments)
+    )
     if isinstance(rules, LearningRule):
       return float(theory.exact_risks(rules, all_moments)[0])
     return float(theory.exact_form_risks(rules, task)[0])

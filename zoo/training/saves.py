@@ -6,14 +6,14 @@ import contextlib
 import math
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zoo.config.validation import Config
 from zoo.host import processes
 from zoo.storage.checkpointer import Checkpoints, run_metadata
 from zoo.storage.workdir import BEST
-from zoo.training.records import read_lines, risk_of
+from zoo.training.records import Records, copy_all, read_lines, risk_of
 from zoo.training.shardings import State
 
 
@@ -39,18 +39,21 @@ class Saves:
   def __exit__(self, *exception: object) -> None:
     self._stack.__exit__(*exception)  # pyright: ignore
 
-  def resumed(self, step: int, state: State, line: Mapping[str, Any]) -> None:
+  def start(self, step: int, state: State, records: Sequence[Records]) -> None:
     """Notes the step at which training starts; starts the clock."""
     self._saved, self._last_save = step, time.monotonic()
     if step:  # a kill may have come before the best was saved
-      self._save_best(step, state, line)
+      self._save_best(step, state, records[0].line)
 
   def due(self, step: int) -> bool:
     """Whether to save here; all processes must call this at the same step.
 
     Process 0 has the clock.
     """
-    every, minutes = self._config.checkpoint.every, self._config.checkpoint.every_minutes
+    every, minutes = (
+      self._config.checkpoint.every,
+      self._config.checkpoint.every_minutes,
+    )
     if step % every == 0 or step == self._config.train.num_steps:
       return True
     if minutes is None:
@@ -59,26 +62,20 @@ class Saves:
       lambda: time.monotonic() > self._last_save + 60 * minutes
     )
 
-  def save(
-    self,
-    step: int,
-    state: State,
-    line: Mapping[str, Any],
-    before_commit: Callable[[], None],
-  ) -> None:
+  def save(self, step: int, state: State, records: Sequence[Records]) -> None:
     """Saves the state, unless it is already saved; raises RunError.
 
-    `line` is the newest of the records. `before_commit` is called on process 0 when all
-    is written.
+    When all is written, the records of a run in a bucket are copied into it.
     """
     self._last_save = time.monotonic()
     if step > self._saved:
-      self.checkpoints.save(step, state, before_commit)
+      self.checkpoints.save(step, state, lambda: copy_all(records))
       self._saved = step
-      self._save_best(step, state, line)
+      self._save_best(step, state, records[0].line)
 
-  def wait(self) -> None:
-    """Waits until all is saved; raises RunError if it failed."""
+  def save_last(self, step: int, state: State, records: Sequence[Records]) -> None:
+    """Saves the state, unless it is already saved, and waits until it is."""
+    self.save(step, state, records)
     self.checkpoints.wait()
     if self._best is not None:
       self._best.wait()
