@@ -171,8 +171,8 @@ def _log_what_may_surprise(training: Training) -> None:
   data = training.mesh.shape['data']
   if config.mesh.fsdp and data > 1 and not is_split_over('data', weights):
     logging.warning(
-      'config.mesh.fsdp is True, but the data axis of the mesh, which is %d, divides no '
-      'axis of a weight of %r: each device keeps all of them',
+      'config.mesh.fsdp is True, but the data axis of the mesh, which is %d, divides '
+      'no axis of a weight of %r: each device keeps all of them',
       data,
       config.model.name,
     )

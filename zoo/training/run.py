@@ -104,8 +104,7 @@ def training_run(
     Saves(config, workdir, checkpoints) as saves,
   ):
     if summary := finished_run(config, workdir, checkpoints):
-      line = (read_lines(workdir) or [{}])[-1]
-      yield Event(summary['step'], line, summary, lambda: load(workdir).model)
+      yield finished_event(workdir, summary)
       return
     training = training or compile_training(config, make_mesh(config))
     num_steps, risks = config.train.num_steps, None
@@ -118,6 +117,7 @@ def training_run(
       with computing(training):
         saves.start(step, state, [records])
       progress.start_clock(step)
+      model_of = functools.partial(model_at, lambda: (training, step, state))
       try:
         while step < num_steps and not interruption.due():
           with computing(training):
@@ -130,12 +130,12 @@ def training_run(
               saves.save(step, state, [records])
           if step < num_steps:
             progress.clear()  # the caller may print
-            model = functools.partial(model_at, step, lambda: (training, step, state))
-            yield Event(step, dict(records.line), None, model)
+            yield Event(
+              step, dict(records.line), None, functools.partial(model_of, step)
+            )
             progress.refresh()
       except GeneratorExit:  # the caller stops early
-        with computing(training):
-          save_at_break(saves, step, state, records)
+        save_at_break(training, saves, step, state, records)
         raise
       with computing(training):
         saves.save_last(step, state, [records])
@@ -143,8 +143,7 @@ def training_run(
           summary = summarised(training, state, risks, progress, records)
     if summary is not None:
       write_summary(workdir, summary)
-      model = functools.partial(model_at, step, lambda: (training, step, state))
-      yield Event(step, dict(records.line), summary, model)
+      yield Event(step, dict(records.line), summary, functools.partial(model_of, step))
     elif processes.count() == 1:
       interruption.raise_if_ctrl_c()
 
@@ -223,6 +222,12 @@ def _finished_run(
   return summary
 
 
+def finished_event(workdir: pathlib.Path, summary: Summary) -> Event:
+  """The last event of a finished run."""
+  line = (read_lines(workdir) or [{}])[-1]
+  return Event(summary['step'], line, summary, lambda: load(workdir).model)
+
+
 def restored(training: Training, checkpoints: Checkpoints) -> tuple[int, State]:
   """The newest step that is saved and its state; 0 and the initial state if none is."""
   step = processes.run_on_main(lambda: checkpoints.latest) or 0
@@ -290,7 +295,7 @@ def line_of(risks: Risks, steps_per_second: float | None) -> dict[str, Any]:
   }
 
 
-def model_at(step: int, newest: Callable[[], tuple[Training, int, State]]) -> Model:
+def model_at(newest: Callable[[], tuple[Training, int, State]], step: int) -> Model:
   """A copy of the model after a step; raises UserError once it is not the newest."""
   training, reached, state = newest()
   if step != reached:
@@ -302,10 +307,13 @@ def model_at(step: int, newest: Callable[[], tuple[Training, int, State]]) -> Mo
     return nnx.merge(training.graph, jax.tree.map(jnp.copy, state['model']))
 
 
-def save_at_break(saves: Saves, step: int, state: State, records: Records) -> None:
+def save_at_break(
+  training: Training, saves: Saves, step: int, state: State, records: Records
+) -> None:
   """Saves the state for a caller that stops early, and waits; raises RunError."""
   try:
-    saves.save_last(step, state, [records])
+    with computing(training):
+      saves.save_last(step, state, [records])
   except RunError as error:
     logging.error('%s', error)  # after `break` Python cannot raise it
     raise

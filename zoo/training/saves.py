@@ -1,4 +1,4 @@
-"""When the states of a run are saved: at steps, after minutes, and the best once more."""
+"""When states are saved: at steps, after minutes, and the best once more."""
 
 from __future__ import annotations
 
