@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from zoo.training.trainer import make_program
 
 import zoo
 from tests.compare import refuses
@@ -19,7 +20,6 @@ from zoo.config import optimizers
 from zoo.config.optimizers import build_optimizer, build_schedule
 from zoo.config.validation import validate
 from zoo.core.roles import parameter_roles
-from zoo.training.trainer import make_program
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
