@@ -9,7 +9,8 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from zoo.training.trainer import make_program
+from zoo.config.mesh import make_mesh
+from zoo.training.many import make_many
 
 import zoo
 from tests.compare import refuses
@@ -288,10 +289,7 @@ def test_models_that_are_frozen_in_part_train_side_by_side():
   configs = [_of_transformer(seed=seed) for seed in (0, 1)]
   for config in configs:
     config.optimizer.name, config.optimizer.scales = 'adamw', {'guess': 0.0}
-  run = Run.__new__(Run)
-  run.program = make_program(configs)
-  run.layout = run.program.layout
-  run.restart()
+  run = Run.of(make_many(configs, make_mesh(configs[0])))
   before = jax.device_get(_weights(run))
   run.train(0, 3)
   for path, after in _weights(run).items():

@@ -266,7 +266,9 @@ class _Evaluation:
     )
     with np.errstate(all='ignore'):
       means = losses.mean(axis=2), np.square(losses).mean(axis=2)
-    return jax.device_put({'model': means if self._stacked else [m[0] for m in means]})
+    return jax.device_put(
+      {'model': means if self._stacked else (means[0][0], means[1][0])}
+    )
 
   def _models(self, model_state: Any) -> list[tuple[Any, list[np.ndarray]]]:
     arrays = _by_model(model_state, self._stacked)
