@@ -184,7 +184,7 @@ each example is trained on the target of the query
   - targets = batch.targets if every else batch.targets[:, -1:]
   + targets = batch.targets[:, -1:]
 what a model calls is measured as it was when the model was first measured
-  zoo/measure/predict.py: training/test_program.py
+  zoo/measure/predict.py: training/test_recompile.py
   - self._run = jax.jit(run, static_argnums=(0, 1))
   + self._run = jax.jit(_run, static_argnums=(0, 1))
 the cosine does not end with the training
@@ -212,7 +212,7 @@ losses of points side by side come back in the order of another permutation
   - back = np.argsort(np.concatenate([*groups.values()]))
   + back = np.concatenate([*groups.values()])
 an array that is fully sharded is split where it needs the most padding
-  zoo/training/layout.py: training/test_layout.py
+  zoo/training/layout.py: training/test_fsdp.py
   - chosen = min(
   + chosen = max(
 the CPU time of a step is in seconds, not in milliseconds

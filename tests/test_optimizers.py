@@ -235,7 +235,7 @@ def _is_frozen(path):
   return not {*_FROZEN}.isdisjoint(path)
 
 
-# Averages, masks within masks, and arrays that are padded.
+# Averages, masks within masks, and arrays that are split.
 _OPTIMIZERS = [
   {'optimizer__name': 'schedule_free', 'optimizer__weight_decay': 0.1},
   {'optimizer__name': 'muon', 'optimizer__ema_decay': 0.8, 'optimizer__clip_norm': 1.0},
