@@ -197,8 +197,8 @@ what Adam makes of a gradient is clipped, not the gradient
   + optax.chain(optimizer, clip)
 all steps of a call are trained on the same prompts
   zoo/training/step.py: training/test_step.py training/test_run.py
-  - _fold_in(key, step), numbers)
-  + _fold_in(key, start), numbers)
+  - train_step(shaped(state), key, step, numbers)
+  + train_step(shaped(state), key, start, numbers)
 all held-out batches have the same prompts
   zoo/training/evaluation.py: training/test_evaluation.py
   - stream = jax.random.fold_in(key, index)
@@ -208,13 +208,13 @@ a run that resumes loses the last line of its records
   - if line['step'] <= step]
   + if line['step'] < step]
 losses of points side by side come back in the order of another permutation
-  zoo/training/evaluation.py: training/test_evaluation.py training/test_sweeps.py
+  zoo/training/many.py: training/test_evaluation.py training/test_sweeps.py
   - back = np.argsort(np.concatenate([*groups.values()]))
   + back = np.concatenate([*groups.values()])
-an array that is fully sharded is split where it needs the most padding
-  zoo/training/layout.py: training/test_fsdp.py
-  - chosen = min(
-  + chosen = max(
+an array that is fully sharded is split along its shortest axis
+  zoo/training/shardings.py: training/test_fsdp.py
+  - longest = max(
+  + longest = min(
 the CPU time of a step is in seconds, not in milliseconds
   zoo/training/records.py: training/test_records.py
   - 1e3 * cpu_seconds / steps

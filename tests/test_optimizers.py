@@ -9,8 +9,6 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from zoo.config.mesh import make_mesh
-from zoo.training.many import make_many
 
 import zoo
 from tests.compare import refuses
@@ -18,9 +16,11 @@ from tests.marks import mostly_full
 from tests.training.runs import small_config
 from tests.training.test_step import Run
 from zoo.config import optimizers
+from zoo.config.mesh import make_mesh
 from zoo.config.optimizers import build_optimizer, build_schedule
 from zoo.config.validation import validate
 from zoo.core.roles import parameter_roles
+from zoo.training.many import make_many
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

@@ -1,10 +1,10 @@
 """Programs of NumPy, which compile nothing: for tests of what the loop does with them.
 
 They have the states, shapes and shardings of real programs; only what is compiled is
-replaced. A model descends the distance of
-each number in its arrays to a target, which moves from step to step, in float32; its
-loss is that of the first number of each array. So it has the same bits however the
-steps are cut into calls, and side by side as alone. It diverges at large learning rates, and where the prior mean is large.
+replaced. A model descends the distance of each number in its arrays to a target, which
+moves from step to step, in float32; its loss is that of the first number of each array.
+So it has the same bits however the steps are cut into calls, and side by side as alone.
+It diverges at large learning rates, and where the prior mean is large.
 """
 
 import functools

@@ -159,7 +159,7 @@ def computing(training: Training) -> Iterator[None]:
 
 
 def _log_what_may_surprise(training: Training) -> None:
-  """Warns if nothing is split over an axis of the mesh, and of an endless curriculum."""
+  """Warns of an axis of the mesh that splits nothing, and of an endless curriculum."""
   config, weights = training.config, training.abstract['model']
   if config.mesh.model > 1 and not is_split_over('model', weights):
     logging.warning(

@@ -287,10 +287,9 @@ class CellRun:
     with Checkpoints(self._folder, 1, run_metadata(self.config)) as checkpoints:
       start = checkpoints.latest or 0
       with on_mesh(training.mesh, self.config):
+        state = training.init()
         if start:
           state = checkpoints.load(start, training.abstract)
-        else:
-          state = training.init()
       step, state = self._advance(training, state, (start, constant), label)
       if step > start:
         checkpoints.save(step, state)
