@@ -9,7 +9,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,7 +96,6 @@ def training_run(
   folder and takes the signals, gives its `Interruption`.
   """
   config, workdir = validate_everywhere(config), path_everywhere(workdir)
-  # Compiled first in a new folder, so that nothing is written if it does not fit.
   training = compile_first(config) if is_new_everywhere(workdir) else None
   with (
     held(workdir, config, of_sweep) as interruption,
@@ -117,7 +116,7 @@ def training_run(
       with computing(training):
         saves.start(step, state, [records])
       progress.start_clock(step)
-      model_of = functools.partial(model_at, lambda: (training, step, state))
+      newest = lambda: Newest(training, step, state)  # noqa: E731
       try:
         while step < num_steps and not interruption.due():
           with computing(training):
@@ -130,9 +129,7 @@ def training_run(
               saves.save(step, state, [records])
           if step < num_steps:
             progress.clear()  # the caller may print
-            yield Event(
-              step, dict(records.line), None, functools.partial(model_of, step)
-            )
+            yield logged_event(step, records, None, newest)
             progress.refresh()
       except GeneratorExit:  # the caller stops early
         save_at_break(training, saves, step, state, records)
@@ -143,7 +140,7 @@ def training_run(
           summary = summarised(training, state, risks, progress, records)
     if summary is not None:
       write_summary(workdir, summary)
-      yield Event(step, dict(records.line), summary, functools.partial(model_of, step))
+      yield logged_event(step, records, summary, newest)
     elif processes.count() == 1:
       interruption.raise_if_ctrl_c()
 
@@ -165,7 +162,10 @@ def is_new(workdir: pathlib.Path) -> bool:
 
 
 def compile_first(config: Config) -> Training:
-  """What trains a new run; raises UserError, in every process, if it cannot."""
+  """What trains a new run, compiled before anything is written.
+
+  Raises UserError, in every process, if it does not fit.
+  """
   processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
   with processes.propagate_errors():
     return compile_training(config, make_mesh(config))
@@ -295,7 +295,23 @@ def line_of(risks: Risks, steps_per_second: float | None) -> dict[str, Any]:
   }
 
 
-def model_at(newest: Callable[[], tuple[Training, int, State]], step: int) -> Model:
+class Newest(NamedTuple):
+  """Where training is."""
+
+  training: Training
+  step: int
+  state: State
+
+
+def logged_event(
+  step: int, records: Records, summary: Summary | None, newest: Callable[[], Newest]
+) -> Event:
+  """The event of a logged step, with its newest line."""
+  make_model = functools.partial(model_at, step, newest)
+  return Event(step, dict(records.line), summary, make_model)
+
+
+def model_at(step: int, newest: Callable[[], Newest]) -> Model:
   """A copy of the model after a step; raises UserError once it is not the newest."""
   training, reached, state = newest()
   if step != reached:
