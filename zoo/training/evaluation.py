@@ -149,14 +149,11 @@ def risks_of(
   num_prompts: int,
 ) -> Risks:
   """The risks of one model, from the moments of its losses on each held-out batch."""
-  estimates = {
-    name: estimate_from_moments(
-      *(float(np.mean(batches, dtype=np.float64)) for batches in moments[name]),
-      num_prompts,
-    )
-    for name in ('model', 'accuracy')
-    if name in moments
-  }
+  estimates = {}
+  for name in ('model', 'accuracy'):
+    if name in moments:
+      mean, square = (float(np.mean(part, dtype=np.float64)) for part in moments[name])
+      estimates[name] = estimate_from_moments(mean, square, num_prompts)
   curve = None
   if 'curve' in moments:
     curve = np.mean(np.asarray(moments['curve'][0], np.float64), axis=0).tolist()

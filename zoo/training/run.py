@@ -116,7 +116,9 @@ def training_run(
       with computing(training):
         saves.start(step, state, [records])
       progress.start_clock(step)
-      newest = lambda: Newest(training, step, state)  # noqa: E731
+      event = functools.partial(
+        logged_event, records, lambda: Newest(training, step, state)
+      )
       try:
         while step < num_steps and not interruption.due():
           with computing(training):
@@ -129,7 +131,7 @@ def training_run(
               saves.save(step, state, [records])
           if step < num_steps:
             progress.clear()  # the caller may print
-            yield logged_event(step, records, None, newest)
+            yield event(step, None)
             progress.refresh()
       except GeneratorExit:  # the caller stops early
         save_at_break(training, saves, step, state, records)
@@ -140,7 +142,7 @@ def training_run(
           summary = summarised(training, state, risks, progress, records)
     if summary is not None:
       write_summary(workdir, summary)
-      yield logged_event(step, records, summary, newest)
+      yield event(step, summary)
     elif processes.count() == 1:
       interruption.raise_if_ctrl_c()
 
@@ -304,7 +306,7 @@ class Newest(NamedTuple):
 
 
 def logged_event(
-  step: int, records: Records, summary: Summary | None, newest: Callable[[], Newest]
+  records: Records, newest: Callable[[], Newest], step: int, summary: Summary | None
 ) -> Event:
   """The event of a logged step, with its newest line."""
   make_model = functools.partial(model_at, step, newest)
