@@ -9,7 +9,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -116,9 +116,7 @@ def training_run(
       with computing(training):
         saves.start(step, state, [records])
       progress.start_clock(step)
-      event = functools.partial(
-        logged_event, records, lambda: Newest(training, step, state)
-      )
+      event = functools.partial(logged_event, records, lambda: (training, step, state))
       try:
         while step < num_steps and not interruption.due():
           with computing(training):
@@ -297,23 +295,18 @@ def line_of(risks: Risks, steps_per_second: float | None) -> dict[str, Any]:
   }
 
 
-class Newest(NamedTuple):
-  """Where training is."""
-
-  training: Training
-  step: int
-  state: State
-
-
 def logged_event(
-  records: Records, newest: Callable[[], Newest], step: int, summary: Summary | None
+  records: Records,
+  newest: Callable[[], tuple[Training, int, State]],
+  step: int,
+  summary: Summary | None,
 ) -> Event:
   """The event of a logged step, with its newest line."""
   make_model = functools.partial(model_at, step, newest)
   return Event(step, dict(records.line), summary, make_model)
 
 
-def model_at(step: int, newest: Callable[[], Newest]) -> Model:
+def model_at(step: int, newest: Callable[[], tuple[Training, int, State]]) -> Model:
   """A copy of the model after a step; raises UserError once it is not the newest."""
   training, reached, state = newest()
   if step != reached:
