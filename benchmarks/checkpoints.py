@@ -35,7 +35,7 @@ from zoo.studies.atlas.measure import lowest_known
 from zoo.studies.cards import CARD, FIGURES, Card, read_cards, row
 from zoo.theory.exact import known_risk
 from zoo.training import sweeps
-from zoo.training.trainer import train
+from zoo.training.run import train
 
 flags.adopt_module_key_flags(cli)
 _OUT = cli.define(cli.folder, 'out', 'checkpoints', 'Folder of the checkpoints.')

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from jaxtyping import PyTree
 from tqdm import tqdm
 
-from zoo.config.mesh import replicate
+from zoo.config.mesh import make_mesh, replicate
 from zoo.config.validation import Config, validate
-from zoo.training.trainer import make_program, on_mesh
+from zoo.training.compilation import make_training, on_mesh
 
 
 class Timing(NamedTuple):
@@ -87,13 +88,14 @@ class Steps:
   """The compiled steps of a config as `launch.main` runs them, ready to be run."""
 
   def __init__(self, config: Config):
-    config = validate(config)
-    self.config, self._program = config, make_program([config])
-    self.mesh, self.task = self._program.mesh, self._program.tasks[0]
-    self.uses_statistics = self._program.uses_statistics
-    self.key = replicate(self._program.key, self.mesh)
+    self.config = validate(config)
+    self.mesh = make_mesh(self.config)
+    training = make_training(self.config, self.mesh)
+    self.task, self.uses_statistics = training.task, training.uses_statistics
+    self._steps = training.steps
+    self.key, self._numbers = replicate((training.key, training.numbers), self.mesh)
     with self.computing():
-      self.state = self._program.init()
+      self.state = training.init()
 
   @contextlib.contextmanager
   def computing(self) -> Iterator[None]:
@@ -104,6 +106,6 @@ class Steps:
   def run(self, steps: int) -> PyTree:
     """Continues from the state of the last call, which it donates, and waits."""
     with self.computing():
-      given = self._program.arguments(self.state, 0, steps)
-      self.state, _ = self._program.train_steps(*given)
+      start, stop = replicate((np.int32(0), np.int32(steps)), self.mesh)
+      self.state, _ = self._steps(self.state, self.key, start, stop, self._numbers)
       return jax.block_until_ready(self.state)

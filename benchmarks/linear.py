@@ -37,8 +37,8 @@ from zoo.reports.plots import Panel, render_grid, series
 from zoo.reports.style import BLUE, VERMILION, Figure
 from zoo.tasks import LinearRegression
 from zoo.training.objective import sample
+from zoo.training.run import train
 from zoo.training.sweeps import at_point, grid, sweep
-from zoo.training.trainer import train
 
 # The cases, by model, fields and contenders; not `literal` with 64 heads, where a step
 # takes a second.

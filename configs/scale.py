@@ -1,4 +1,4 @@
-"""Multi-head LSA with 512 features and 513 heads: 540 million parameters.
+"""Multi-head LSA with 512 features and 544 heads: 573 million parameters.
 
   python -m launch.aot --config=configs/scale.py --topology=auto
   python -m launch.main --config=configs/scale.py --distributed
@@ -25,8 +25,8 @@ other programs and the traffic:
   v5e:2x2    7.9 of 15.75 GiB, of which the state is 1.5
   v5e:4x8    0.9 of 15.75 GiB, of which the state is 0.2
 
-No power of two divides an axis of the arrays (513 = 27 · 19), so `fsdp` pads the heads
-with zeros, to the same number on each device.
+513 = d + 1 heads are as good as any more, and no power of two divides an axis of their
+arrays (513 = 27 · 19). 544 is the next number that 32 devices divide.
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ def get_config() -> ConfigDict:
   """The config of multi_head_lsa at d = 512."""
   config: Any = multi_head_lsa.get_config()
   config.task.num_features = config.task.context_length = 512
-  config.model.num_heads = 513
+  config.model.num_heads = 544
   config.model.init_scale = 0.0085  # 0.1 (10 / d)^(5/8)
   config.optimizer.learning_rate = 1e-4  # 5e-3 · 10 / d
   config.mesh.model = 4  # the chips of a TPU host, so that heads stay on one host

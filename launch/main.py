@@ -4,8 +4,6 @@
   python -m launch.main --config=configs/yq_lsa.py:smoke --workdir=runs/demo
   python -m launch.main --config=configs/yq_lsa.py --config.train.num_steps=200 \\
       --workdir=runs/short
-  python -m launch.main --config=configs/yq_lsa.py --profile=101:110 \\
-      --workdir=runs/traced
 
 After an interruption, rerun the same command to resume.
 
@@ -17,7 +15,6 @@ from __future__ import annotations
 
 import faulthandler
 import pathlib
-import re
 from typing import TYPE_CHECKING
 
 from absl import flags, logging
@@ -47,12 +44,6 @@ _INIT_FROM = flags.DEFINE_string(
   'Run, checkpoint or saved model from whose weights training starts; it may be of '
   'another task or optimizer. The same as --config.train.init_from.',
 )
-_PROFILE = flags.DEFINE_string(
-  'profile',
-  None,
-  'Steps to trace for a profiler, as FIRST:LAST counted from 1; the trace goes into '
-  'the folder profile of the workdir.',
-)
 _DISTRIBUTED = flags.DEFINE_bool(
   'distributed',
   None,
@@ -78,11 +69,9 @@ def main() -> None:
     config.train.init_from = _INIT_FROM.value
   default = pathlib.Path('checkpoints/runs', config_flag.run_name(_CONFIG))
   workdir = _WORKDIR.value or default
-  profile = _steps_to_trace()
   _join(config)
   _check_same('--workdir', str(workdir), 'the same folder')
-  _check_same('--profile', _PROFILE.value, 'the same')
-  summary = zoo.train(config, workdir, profile)
+  summary = zoo.train(config, workdir)
   cli.print_results(summary, zoo.training.table, f'all files are in {workdir}', workdir)
 
 
@@ -122,19 +111,6 @@ def _address() -> tuple[str, int, int] | None:
       f'--process_id is {this}; it must be below --num_processes, which is {number}'
     )
   return processes.check_address('--coordinator', _COORDINATOR.value), number, this
-
-
-def _steps_to_trace() -> tuple[int, int] | None:
-  """The first and the last step that --profile names; raises UserError."""
-  if _PROFILE.value is None:
-    return None
-  steps = re.fullmatch('([0-9]{1,10}):([0-9]{1,10})', _PROFILE.value)
-  if steps is None:
-    raise UserError(
-      f'--profile is {_PROFILE.value!r}; it must be FIRST:LAST, two steps such as '
-      '101:110'
-    )
-  return int(steps[1]), int(steps[2])
 
 
 def _check_same(flag: str, value: str | None, same: str) -> None:

@@ -48,7 +48,7 @@ the query of a prefix has the noisy label as its target
   - y_query=self.y[:, k] if targets is None else targets[:, k],
   + y_query=self.y[:, k],
 held-out prompts are drawn from the stream of the training prompts
-  zoo/core/draws.py: test_draws.py training/test_step.py training/test_trainer.py
+  zoo/core/draws.py: test_draws.py training/test_step.py training/test_run.py
   - EVAL_STREAM, CURVE_STREAM = range(4)
   + EVAL_STREAM, CURVE_STREAM = 0, 1, 1, 3
 chi variables are accepted by the words that proposed them
@@ -184,7 +184,7 @@ each example is trained on the target of the query
   - targets = batch.targets if every else batch.targets[:, -1:]
   + targets = batch.targets[:, -1:]
 what a model calls is measured as it was when the model was first measured
-  zoo/measure/predict.py: training/test_program.py
+  zoo/measure/predict.py: training/test_recompile.py
   - self._run = jax.jit(run, static_argnums=(0, 1))
   + self._run = jax.jit(_run, static_argnums=(0, 1))
 the cosine does not end with the training
@@ -196,25 +196,25 @@ what Adam makes of a gradient is clipped, not the gradient
   - optax.chain(clip, optimizer)
   + optax.chain(optimizer, clip)
 all steps of a call are trained on the same prompts
-  zoo/training/step.py: training/test_step.py training/test_trainer.py
-  - _fold_in(key, step), numbers)
-  + _fold_in(key, start), numbers)
+  zoo/training/step.py: training/test_step.py training/test_run.py
+  - train_step(shaped(state), key, step, numbers)
+  + train_step(shaped(state), key, start, numbers)
 all held-out batches have the same prompts
   zoo/training/evaluation.py: training/test_evaluation.py
   - stream = jax.random.fold_in(key, index)
   + stream = jax.random.fold_in(key, 0)
 a run that resumes loses the last line of its records
-  zoo/training/records.py: training/test_records.py training/test_trainer.py
+  zoo/training/records.py: training/test_records.py training/test_run.py
   - if line['step'] <= step]
   + if line['step'] < step]
 losses of points side by side come back in the order of another permutation
-  zoo/training/evaluation.py: training/test_evaluation.py training/test_sweeps.py
+  zoo/training/many.py: training/test_evaluation.py training/test_sweeps.py
   - back = np.argsort(np.concatenate([*groups.values()]))
   + back = np.concatenate([*groups.values()])
-an array that is fully sharded is split where it needs the most padding
-  zoo/training/layout.py: training/test_layout.py
-  - chosen = min(
-  + chosen = max(
+an array that is fully sharded is split along its shortest axis
+  zoo/training/shardings.py: training/test_fsdp.py
+  - longest = max(
+  + longest = min(
 the CPU time of a step is in seconds, not in milliseconds
   zoo/training/records.py: training/test_records.py
   - 1e3 * cpu_seconds / steps
@@ -248,7 +248,7 @@ a report obeys the HTML in the texts that it shows
   - autoescape=True
   + autoescape=False
 the newest checkpoint is the last by its digits, so that 90 is after 100
-  zoo/storage/steps.py: checkpoints/test_checkpointer.py training/test_trainer.py
+  zoo/storage/steps.py: checkpoints/test_checkpointer.py training/test_run.py
   - key=lambda path: (step_of(path), path.name), reverse=True
   + key=lambda path: path.name, reverse=True
 a saved model forgets for how many steps it was trained

@@ -153,8 +153,8 @@ def test_the_memory_plan_of_scale_holds(report):
   found, answer = report('scale', 'v5e:4x8')
   assert answer.returncode == 0, answer.stderr
   assert found['mesh'] == {'data': 8, 'model': 4, 'fsdp': True}
-  # Weights and two moments of each: 513 heads filled up to 544, for 32 devices. What
-  # else there is are the guess, the bias and the counts.
+  # Weights and two moments of each: 544 heads on 32 devices. What else there is are
+  # the guess, the bias and the counts.
   share = 3 * 4 * 4 * 544 * 513 * 513 // 32
   assert 0 <= found['state_bytes'] - share < 1000
   assert found['donated_bytes'] >= found['state_bytes']

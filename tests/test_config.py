@@ -128,9 +128,9 @@ _MISTAKES = [
     ['final_share is 0.1; it must be 0'],
   ),
   (
-    'multi_head_lsa',  # whose arrays are filled up
-    {'optimizer__name': 'muon', 'mesh__fsdp': True},
-    ["'muon', whose updates depend on the shapes", 'config.mesh.fsdp'],
+    'multi_head_lsa',
+    {'model__num_heads': 5, 'mesh__model': 2, 'mesh__data': 1, 'mesh__fsdp': True},
+    ['the 5 heads', 'divisible by config.mesh.model, which is 2'],
   ),
 ]
 

@@ -11,11 +11,12 @@ import pytest
 import configs
 from tests.compare import refuses
 from zoo.config import memory
+from zoo.config.mesh import make_mesh
 from zoo.config.validation import build_task, validate
 from zoo.core.errors import RunError, UserError
 from zoo.models import DeepLSA
 from zoo.training import sweep, train
-from zoo.training.trainer import make_program
+from zoo.training.compilation import compile_training, make_training
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 GIB = 2**30
@@ -33,7 +34,7 @@ def config_of(name='multi_head_lsa', variant='', **fields):
 
 def compile_step(config):
   """Compiles its training; raises UserError if there is too little memory."""
-  make_program([config]).compile()
+  compile_training(make_training(config, make_mesh(config)))
 
 
 # Peaks of whole processes in MiB, by getrusage, jax 0.10.2, one CPU device.

@@ -16,10 +16,11 @@ from tests.marks import mostly_full
 from tests.training.runs import small_config
 from tests.training.test_step import Run
 from zoo.config import optimizers
+from zoo.config.mesh import make_mesh
 from zoo.config.optimizers import build_optimizer, build_schedule
 from zoo.config.validation import validate
 from zoo.core.roles import parameter_roles
-from zoo.training.trainer import make_program
+from zoo.training.many import make_many
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -234,7 +235,7 @@ def _is_frozen(path):
   return not {*_FROZEN}.isdisjoint(path)
 
 
-# Averages, masks within masks, and arrays that are padded.
+# Averages, masks within masks, and arrays that are split.
 _OPTIMIZERS = [
   {'optimizer__name': 'schedule_free', 'optimizer__weight_decay': 0.1},
   {'optimizer__name': 'muon', 'optimizer__ema_decay': 0.8, 'optimizer__clip_norm': 1.0},
@@ -288,10 +289,7 @@ def test_models_that_are_frozen_in_part_train_side_by_side():
   configs = [_of_transformer(seed=seed) for seed in (0, 1)]
   for config in configs:
     config.optimizer.name, config.optimizer.scales = 'adamw', {'guess': 0.0}
-  run = Run.__new__(Run)
-  run.program = make_program(configs)
-  run.layout = run.program.layout
-  run.restart()
+  run = Run.of(make_many(configs, make_mesh(configs[0])))
   before = jax.device_get(_weights(run))
   run.train(0, 3)
   for path, after in _weights(run).items():

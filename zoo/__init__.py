@@ -92,8 +92,8 @@ if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely ne
   from zoo.storage.saving import export as export
   from zoo.storage.saving import save as save
   from zoo.studies import paper as paper
-  from zoo.training.trainer import train as train
-  from zoo.training.trainer import training_run as training_run
+  from zoo.training.run import train as train
+  from zoo.training.run import training_run as training_run
 
 _LAZY_MODULES = {
   **{name: f'zoo.{name}' for name in ('estimators', 'evaluation_sets', 'llm')},
@@ -112,8 +112,8 @@ _LAZY_NAMES = {
   'curve': 'zoo.measure.curves',
   'predict': 'zoo.measure.predict',
   'Regressor': 'zoo.measure.regressor',
-  'train': 'zoo.training.trainer',
-  'training_run': 'zoo.training.trainer',
+  'train': 'zoo.training.run',
+  'training_run': 'zoo.training.run',
 }
 
 

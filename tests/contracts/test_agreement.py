@@ -12,12 +12,14 @@ import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Linear, make_class
 from tests.training.runs import small_config
+from zoo.config.mesh import make_mesh
 from zoo.config.validation import validate
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.tasks import FunctionClass, QuadraticRegression
 from zoo.tasks.base import dot
 from zoo.training import train
-from zoo.training.trainer import check_before_run
+from zoo.training.compilation import make_training
+from zoo.training.run import checked_state
 
 pytestmark = pytest.mark.usefixtures('register')
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.usefixtures('register')
 def begin(config: Any) -> None:
   """What a run does before it writes anything."""
   validate(config)
-  check_before_run(config)
+  checked_state(make_training(config, make_mesh(config)))
 
 
 class _Ahead(zoo.mixers.Mixer):

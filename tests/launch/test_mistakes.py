@@ -66,8 +66,6 @@ _MISTAKES = {
   f'{_MAIN} --workdir=taken/x': 'cannot be written',
   f'{_MAIN} --workdir=.': 'is not empty',
   f'{_MAIN} --workdir=': '--workdir=: it must name a folder',
-  f'{_MAIN} --profile=5': ("--profile is '5'", 'FIRST:LAST'),
-  f'{_SMOKE} --profile=20:21': ('profile is 20:21', 'num_steps, which is 20'),
   f'{_MAIN} --coordinator=127.0.0.1:1': 'give all three',
   f'{_CLUSTER} --process_id=2': ('--process_id is 2', '--num_processes, which is 2'),
   f'{_CLUSTER} --process_id=1 --coordinator=here': ("is 'here'", 'HOST:PORT'),

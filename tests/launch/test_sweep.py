@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 from tests.compare import refuses
-from tests.training import fake_program
+from tests.training import fake_training
 
 SMOKE = '--config=configs/multi_head_lsa.py:smoke'
 
@@ -57,7 +57,7 @@ def test_what_names_no_values_is_refused(parse, text):
 
 
 def test_a_sweep_from_the_command_line(call, tmp_path, monkeypatch):
-  fake_program.patch(monkeypatch)
+  fake_training.patch(monkeypatch)
   answer = call(
     'sweep',
     SMOKE,
@@ -81,7 +81,7 @@ def test_a_sweep_from_the_command_line(call, tmp_path, monkeypatch):
 def test_fields_whose_values_go_together_are_columns_of_the_table(
   call, tmp_path, monkeypatch
 ):
-  fake_program.patch(monkeypatch)
+  fake_training.patch(monkeypatch)
   flags = '--sweep=model.num_heads,task.noise_std=1:0.5,2:0.1', f'--workdir={tmp_path}'
   answer = call('sweep', SMOKE, *flags)
   assert answer.code == 0, answer.err
@@ -95,7 +95,7 @@ def test_fields_whose_values_go_together_are_columns_of_the_table(
 
 
 def test_a_point_that_diverges_does_not_hide_the_table(call, tmp_path, monkeypatch):
-  fake_program.patch(monkeypatch)
+  fake_training.patch(monkeypatch)
   answer = call(
     'sweep', SMOKE, '--sweep=task.prior_mean=1,1e25', f'--workdir={tmp_path}'
   )

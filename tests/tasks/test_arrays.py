@@ -16,11 +16,10 @@ import zoo
 from configs import common
 from tests.compare import refuses
 from tests.training.runs import small_config
-from tests.training.test_evaluation import mean_losses
+from tests.training.test_evaluation import compiled, mean_losses
 from zoo.config.validation import build_task, with_full_path
 from zoo.measure.predict import sample_batches
 from zoo.tasks import arrays
-from zoo.training.trainer import make_program
 
 _N, _C = 30, 4
 
@@ -143,8 +142,8 @@ def test_evaluation_is_on_the_rows_that_are_held_out(tmp_path):
   y[np.random.RandomState(0).permutation(_N)[:6]] = 3
   config = _config(_write(tmp_path / 'my.npz', y=y))
   config.model.init_scale = 0.0
-  program = make_program([with_full_path(config)])
-  np.testing.assert_allclose(mean_losses(program), 9, rtol=1e-6)
+  training = compiled(with_full_path(config))
+  np.testing.assert_allclose(mean_losses(training), 9, rtol=1e-6)
   assert not _rows(build_task(config))[1].targets.any()
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from tests.training import fake_program
-from zoo.training import trainer
+from tests.training import fake_training
+from zoo.training import many, run
 
 
 @pytest.fixture(autouse=True)
@@ -12,15 +12,15 @@ def promotion(promotion_that_optax_needs):
 @pytest.fixture
 def fake(monkeypatch):
   """Runs and sweeps train programs of NumPy, which compile nothing."""
-  fake_program.patch(monkeypatch)
+  fake_training.patch(monkeypatch)
 
 
 @pytest.fixture
 def stop_at(monkeypatch):
   """Makes runs end at a step as if a signal had come there; call with None to undo."""
-  next_stop = trainer._next_stop
+  next_stop = run.next_stop
 
-  class Stopped(trainer.Interruption):
+  class Stopped(run.Interruption):
     at: int | None = None
     reached: int | None = 0
 
@@ -33,8 +33,9 @@ def stop_at(monkeypatch):
       Stopped.reached = min(Stopped.reached, Stopped.at)
     return Stopped.reached
 
-  monkeypatch.setattr(trainer, 'Interruption', Stopped)
-  monkeypatch.setattr(trainer, '_next_stop', watched)
+  monkeypatch.setattr(run, 'Interruption', Stopped)
+  for module in (run, many):
+    monkeypatch.setattr(module, 'next_stop', watched)
 
   def set_step(step):
     Stopped.at, Stopped.reached = step, 0

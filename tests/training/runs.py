@@ -16,7 +16,7 @@ from orbax.checkpoint import v1 as ocp
 import configs
 from zoo.config.validation import to_json
 from zoo.host.files import workdir_path
-from zoo.training import population, step, trainer
+from zoo.training import many, run, step
 
 CONFIGS = [name for name in configs.names() if '/' not in name]
 # What differs between two launches of one run.
@@ -59,14 +59,15 @@ def small_config(name: str = 'yq_lsa', **changes: Any) -> Any:
 
 def signal_at_step_4(monkeypatch: Any, number: int = signal.SIGTERM) -> None:
   """Sends a signal to this process when a run has come to step 4."""
-  next_stop = trainer._next_stop
+  next_stop = run.next_stop
 
   def interrupt(step: int, config: Any) -> int:
     if step == 4:
       signal.raise_signal(number)
     return next_stop(step, config)
 
-  monkeypatch.setattr(trainer, '_next_stop', interrupt)
+  for module in (run, many):
+    monkeypatch.setattr(module, 'next_stop', interrupt)
 
 
 def compile_init(monkeypatch: Any) -> None:
@@ -79,13 +80,13 @@ def compile_init(monkeypatch: Any) -> None:
       made[text] = nnx.jit(functools.partial(step.create, copy.deepcopy(config)))
     return made[text](key, weights)
 
-  monkeypatch.setattr(population, 'create', create)
+  monkeypatch.setattr(many, 'create', create)
 
 
 def saved_arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
   """All arrays of a saved step, model and optimizer, by path; read with Orbax alone.
 
-  Those that tests/training/fake_program.py has saved are read with NumPy.
+  Those that tests/training/fake_training.py has saved are read with NumPy.
   """
   if (path := workdir / 'checkpoints' / str(step) / ARRAYS).is_file():
     with np.load(path) as file:

@@ -10,7 +10,7 @@ import pytest
 import configs
 import zoo
 from tests.marks import mostly_full
-from tests.training import fake_program
+from tests.training import fake_training
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays, small_config
 from zoo.training import train
 
@@ -58,7 +58,7 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
 
 
 def test_options_of_mixers_come_from_the_config_and_back(tmp_path, monkeypatch):
-  fake_program.patch(monkeypatch, orbax=True)
+  fake_training.patch(monkeypatch, orbax=True)
   config = configs.get_config('transformer', 'smoke')
   with config.unlocked():
     config.model.mixer_options = {'state_size': 4}

@@ -34,7 +34,7 @@ from zoo.storage import lease
 from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.lease import Lease, LostLease, leased
 from zoo.storage.workdir import open_workdir
-from zoo.training import sweeps, train, trainer
+from zoo.training import run, sweeps, train
 
 pytestmark = pytest.mark.slow
 
@@ -247,13 +247,13 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
         held._end.set()  # its thread ends
         time.sleep(0.7)
         held._end.clear()
-        monkeypatch.setattr(trainer, 'Checkpoints', Checkpoints)
+        monkeypatch.setattr(run, 'Checkpoints', Checkpoints)
         lease._held.clear()
         train(small_config(), folder)
         lease._held.append(held)
       super().save(step, state, before_commit)
 
-  monkeypatch.setattr(trainer, 'Checkpoints', Suspended)
+  monkeypatch.setattr(run, 'Checkpoints', Suspended)
   with pytest.raises(RunError, match='another program has taken over') as info:
     train(small_config(), folder)
   assert '\n' not in str(info.value)

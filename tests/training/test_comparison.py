@@ -20,7 +20,7 @@ from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
 from zoo.training import table, train
-from zoo.training.comparison import compare_members
+from zoo.training.comparison import compare_model
 from zoo.training.objective import (
   make_objective,
   numbers_of,
@@ -232,8 +232,8 @@ def test_only_a_number_that_was_asked_for_is_said_to_be_too_large(caplog):
     # One prompt is held out, with which nothing is compared.
     config = _config(eval__num_compared=wanted, eval__num_batches=1)
     config.train.batch_size = 1
-    one = [config], [_task()], nnx.graphdef(model), make_mesh(config), {}
-    assert compare_members(*one) == [None]
+    graph, mesh = nnx.graphdef(model), make_mesh(config)
+    assert compare_model(config, _task(), graph, mesh, {}) is None
     assert (f'config.eval.num_compared is {wanted}' in caplog.text) is is_said
   assert common.get_config().eval.num_compared == 4096
 
@@ -250,7 +250,7 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
     with jax.set_mesh(mesh):
       whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
       there = jax.device_put(state, whole)
-      found += compare_members([config], [_task()], graph, mesh, there)
+      found.append(compare_model(config, _task(), graph, mesh, there))
   assert found[0] is not None
   assert found[0] == found[1] == compare(model, _task(), 16)
 

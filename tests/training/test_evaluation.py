@@ -5,42 +5,45 @@ import numpy as np
 import pytest
 
 from tests.training.runs import small_config
-from zoo.training.trainer import make_program, on_mesh
+from zoo.config.mesh import make_mesh
+from zoo.training.compilation import compile_training, make_training, on_mesh
+from zoo.training.evaluation import start_evaluation
+from zoo.training.many import compile_many
 
 
-def mean_losses(program):
-  """The mean loss of each model at its first step, on each held-out batch."""
-  with on_mesh(program.mesh, program.configs[0]):
-    moments, _ = jax.device_get(program.evaluate(program.init(), sampled=True))
+def compiled(config):
+  return compile_training(make_training(config, make_mesh(config)))
+
+
+def mean_losses(training, state=None):
+  """The mean loss of each model, at its first step, on each held-out batch."""
+  with on_mesh(training.mesh, training.config):
+    model = (training.init() if state is None else state)['model']
+    measured = start_evaluation(training.evaluation, model, sampled=True)
+    moments, _ = jax.device_get(measured)
   return moments['model'][0]
 
 
 def test_every_held_out_batch_has_prompts_of_its_own():
-  means = mean_losses(make_program([small_config(eval__num_batches=4)]))
-  assert means.shape == (1, 4)
+  means = mean_losses(compiled(small_config(eval__num_batches=4)))
+  assert means.shape == (4,)
   assert len(np.unique(means)) == 4
 
 
 @pytest.mark.parametrize('name', ['yq_lsa', 'deep_set'])
 def test_held_out_prompts_depend_on_the_seed_of_the_evaluation_alone(name):
   """Models of other seeds, alone or side by side, are measured on the same prompts."""
-  first = make_program([small_config(name)])
-  with on_mesh(first.mesh, first.configs[0]):
+  first = compiled(small_config(name))
+  with on_mesh(first.mesh, first.config):
     state = first.init()
-
-  def mean(program, state):
-    with on_mesh(program.mesh, program.configs[0]):
-      moments, _ = jax.device_get(program.evaluate(state, sampled=True))
-    return moments['model'][0].mean(axis=1)
-
-  (expected,) = mean(first, state)
-  (same,) = mean(make_program([small_config(name, seed=1)]), state)
-  (other,) = mean(make_program([small_config(name, eval__seed=1)]), state)
+  expected = mean_losses(first, state).mean()
+  same = mean_losses(compiled(small_config(name, seed=1)), state).mean()
+  other = mean_losses(compiled(small_config(name, eval__seed=1)), state).mean()
   assert same == expected
   assert abs(other - expected) > 1e-3 * expected
-  both = make_program([small_config(name, seed=seed) for seed in (0, 1)])
+  both = compile_many([small_config(name, seed=seed) for seed in (0, 1)])
   stacked = jax.tree.map(lambda leaf: jax.numpy.stack([leaf, leaf]), state)
-  one, two = mean(both, stacked)
+  one, two = mean_losses(both, stacked).mean(axis=1)
   assert one == pytest.approx(two, rel=1e-6)
 
 
@@ -50,7 +53,7 @@ def test_models_side_by_side_keep_their_order():
   configs = [
     small_config(objective__name='exact', task__context_length=c) for c in lengths
   ]
-  means = mean_losses(make_program(configs)).mean(axis=1)
+  means = mean_losses(compile_many(configs)).mean(axis=1)
   # Equal models on the same prompts, up to sums in another order.
   assert means == pytest.approx(means[[3, 2, 1, 0]], rel=1e-5)
   assert abs(means[0] - means[1]) > 1e-3 * means[0]

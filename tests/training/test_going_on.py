@@ -12,15 +12,17 @@ from ml_collections import ConfigDict
 
 import zoo
 from tests.compare import refuses
-from tests.training import fake_program
+from tests.training import fake_training
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.config import saved as saved_configs
+from zoo.config.mesh import make_mesh
 from zoo.config.validation import Config, validate
 from zoo.core.errors import RunError
 from zoo.training import grid, sweep
+from zoo.training.compilation import make_training, on_mesh
+from zoo.training.many import make_many
 from zoo.training.records import read_lines, risk_of
 from zoo.training.step import initial_weights
-from zoo.training.trainer import make_program, on_mesh
 
 
 @pytest.mark.slow
@@ -28,7 +30,7 @@ def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
   tmp_path, monkeypatch
 ):
   """To the same bits, where the learning rate does not depend on the end."""
-  fake_program.patch_saves(monkeypatch)
+  fake_training.patch_saves(monkeypatch)
   config = small_config(optimizer__schedule='constant')
   zoo.train(config, tmp_path / 'raised')
   config.train.num_steps = 20
@@ -147,10 +149,10 @@ def test_training_starts_from_the_weights_of_another_run():
   saved = zoo.load('checkpoints/yq_lsa')
   wanted = jax.tree.leaves(nnx.state(saved.model, nnx.Param))
   configs = [small_config('yq_lsa', seed=seed, **fields) for seed in (0, 1)]
-  for given in configs[:1], configs:
-    program = make_program(given)
-    with on_mesh(program.mesh, given[0]):
-      state = jax.device_get(program.init())
+  mesh = make_mesh(configs[0])
+  for training in make_training(configs[0], mesh), make_many(configs, mesh):
+    with on_mesh(mesh, configs[0]):
+      state = jax.device_get(training.init())
     found = jax.tree.leaves(nnx.filter_state(state['model'], nnx.Param))
     trained = jax.tree.leaves(state['optimizer']['opt_state']['trained'])
     for one, other, array in zip(found, trained, wanted, strict=True):
@@ -238,11 +240,9 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
   assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-  ('keep_best', 'profile'), [(False, None), (True, None), (False, (1, 1))]
-)
+@pytest.mark.parametrize('keep_best', [False, True])
 def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
-  tmp_path, fake, keep_best, profile
+  tmp_path, fake, keep_best
 ):
   config = small_config(
     optimizer__name='sgd',
@@ -254,9 +254,8 @@ def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
     checkpoint__keep_best=keep_best,
   )
   with pytest.raises(RunError, match=r'no checkpoint yet.*clip_norm may help'):
-    zoo.train(config, tmp_path, profile)
+    zoo.train(config, tmp_path)
   assert (tmp_path / 'best').exists() == keep_best
-  assert (tmp_path / 'profile').exists() == bool(profile)
   assert read_lines(tmp_path)
   config.optimizer.learning_rate = 0.1
   assert zoo.train(config, tmp_path) is not None

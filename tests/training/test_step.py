@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from tests.marks import FULL
 from tests.training.runs import small_config
+from zoo.config.mesh import make_mesh, replicate
 from zoo.core.draws import (
   CURVE_STREAM,
   EVAL_STREAM,
@@ -18,33 +19,49 @@ from zoo.core.draws import (
   TRAIN_STREAM,
   stream_of,
 )
-from zoo.training.trainer import make_program
+from zoo.training.compilation import make_training
+from zoo.training.shardings import shardings_of
 
 
 class Run:
   """What the loop builds, without the loop."""
 
   def __init__(self, config):
-    self.program = make_program([config])
-    self.layout = self.program.layout
+    self.use(make_training(config, make_mesh(config)))
+
+  @classmethod
+  def of(cls, training):
+    """One of what `make_training` or `make_many` has made."""
+    run = cls.__new__(cls)
+    run.use(training)
+    return run
+
+  def use(self, training):
+    self.training = training
+    self.inputs = replicate((training.key, training.numbers), training.mesh)
     self.restart()
 
   def restart(self):
-    with jax.set_mesh(self.program.mesh):
-      self.state = self.program.init()
+    with jax.set_mesh(self.training.mesh):
+      self.state = self.training.init()
 
   def train(self, start, stop):
-    with jax.set_mesh(self.program.mesh):
-      given = self.program.arguments(self.state, start, stop)
+    with jax.set_mesh(self.training.mesh):
+      given = self.arguments(start, stop)
       with jax.transfer_guard('disallow'):
-        self.state, metrics = self.program.train_steps(*given)
+        self.state, metrics = self.training.steps(*given)
     return metrics
+
+  def arguments(self, start, stop):
+    key, numbers = self.inputs
+    limits = replicate((np.int32(start), np.int32(stop)), self.training.mesh)
+    return self.state, key, *limits, numbers
 
   def compiled_text(self):
     """What XLA has compiled the steps to."""
-    with jax.set_mesh(self.program.mesh):
-      given = self.program.arguments(self.state, 0, 0)
-      return str(self.program.train_steps.lower(*given).compile().as_text())
+    with jax.set_mesh(self.training.mesh):
+      lowered = self.training.steps.lower(*self.arguments(0, 0))
+      return str(lowered.compile().as_text())
 
   def check_cut(self, step, last=12):
     """Steps that are cut in two calls end at the bits of one call."""
@@ -75,7 +92,7 @@ def test_however_steps_are_cut_into_calls_they_give_the_same_bits():
   assert run.bits() == whole
   assert metrics['loss'] == last['loss']
   assert metrics['step'] == last['step'] == 12
-  compiled: Any = run.program.train_steps
+  compiled: Any = run.training.steps
   assert compiled._cache_size() == 1  # one program for any number of steps
 
 
@@ -90,7 +107,9 @@ def test_the_state_is_sharded_from_birth_and_donated():
   run.train(0, 1)
   assert all(leaf.is_deleted() for leaf in before)
   for leaf, sharding in zip(
-    jax.tree.leaves(run.state), jax.tree.leaves(run.layout.shardings), strict=True
+    jax.tree.leaves(run.state),
+    jax.tree.leaves(shardings_of(run.training.abstract)),
+    strict=True,
   ):
     assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 

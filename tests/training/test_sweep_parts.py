@@ -11,12 +11,12 @@ from zoo.host.parts import Part, parse_part
 from zoo.storage.lease import Lease
 from zoo.storage.workdir import locked
 from zoo.training import sweeps
-from zoo.training.population import points_of
+from zoo.training.sweeps import points_of
 
 pytestmark = pytest.mark.usefixtures('fake', 'impatient')
 
 # Six points of one program and two of another.
-_POINTS = [{'model.num_heads': 1 + i % 3, 'task.prior_mean': i / 4} for i in range(6)]
+_POINTS = [{'seed': i % 3, 'task.prior_mean': i / 4} for i in range(6)]
 _POINTS += [{'train.batch_size': 8, 'task.prior_mean': float(i)} for i in range(2)]
 
 

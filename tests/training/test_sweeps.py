@@ -15,7 +15,7 @@ from flax import nnx
 from configs import common
 from tests.compare import refuses
 from tests.marks import mostly_full
-from tests.training import fake_program
+from tests.training import fake_training
 from tests.training.runs import (
   OF_THE_LAUNCH,
   assert_same_bits,
@@ -25,7 +25,7 @@ from tests.training.runs import (
   signal_at_step_4,
   small_config,
 )
-from zoo.training import grid, sweeps, train, trainer
+from zoo.training import grid, many, run, sweeps, train
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
@@ -57,9 +57,12 @@ def trained(monkeypatch) -> list[int]:
 
 
 def _count_points(monkeypatch) -> list[int]:
-  sizes, make = [], sweeps.make_program
+  sizes, make, alone = [], sweeps.compile_many, run.compile_training
   monkeypatch.setattr(
-    sweeps, 'make_program', lambda configs: sizes.append(len(configs)) or make(configs)
+    sweeps, 'compile_many', lambda configs: sizes.append(len(configs)) or make(configs)
+  )
+  monkeypatch.setattr(
+    run, 'compile_training', lambda *given: sizes.append(1) or alone(*given)
   )
   return sizes
 
@@ -78,21 +81,15 @@ def _close(one, other):
 
 @pytest.fixture(scope='module')
 def all_points(tmp_path_factory):
-  """`_POINTS` swept on an objective: the config, the rows, and the last state."""
+  """`_POINTS` swept on an objective: the config and the rows."""
 
   @functools.cache
   def run(objective):
     config = _config(objective__name=objective, optimizer__name='adamw')
-    trainers: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
       compile_init(patch)
-      make = trainer.Trainer
-      patch.setattr(
-        sweeps, 'Trainer', lambda *a: trainers.append(make(*a)) or trainers[-1]
-      )
       rows = sweep(config, _POINTS, tmp_path_factory.mktemp(objective) / 'sweep')
-    (only,) = trainers
-    return config, rows, only.state
+    return config, rows
 
   return run
 
@@ -104,7 +101,7 @@ def all_points(tmp_path_factory):
 def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(
   all_points, tmp_path, objective, i
 ):
-  config, rows, _ = all_points(objective)
+  config, rows = all_points(objective)
   alone = train(sweeps.at_point(config, _POINTS[i]), tmp_path / 'alone')
   assert alone is not None
   row = rows[i]
@@ -129,7 +126,7 @@ def _assert_alike(row, alone, workdir):
 
 def test_programs_of_numpy_write_what_real_ones_write(all_points, fake, tmp_path):
   """Files, lines and rows with the same fields, on which the tests below rely."""
-  config, rows, _ = all_points('sampled')
+  config, rows = all_points('sampled')
   pretended = sweep(config, _POINTS, tmp_path)
   folder = rows[0]['workdir'].parents[1]
   written = [
@@ -273,7 +270,11 @@ def no_step(monkeypatch):
   def refuse(*given):
     raise AssertionError('it is trained again')
 
-  return lambda: monkeypatch.setattr(trainer.Trainer, 'advance', refuse)
+  def patch():
+    monkeypatch.setattr(run, 'advance', refuse)
+    monkeypatch.setattr(many, 'advance', refuse)
+
+  return patch
 
 
 def _assert_same_results(rows, others):
@@ -289,7 +290,7 @@ def _assert_same_results(rows, others):
 def three(tmp_path_factory):
   """The rows of three points that were trained without an interruption."""
   with pytest.MonkeyPatch.context() as patch:
-    fake_program.patch(patch)
+    fake_training.patch(patch)
     return sweep(_config(), _POINTS[:3], tmp_path_factory.mktemp('three'))
 
 
@@ -367,13 +368,13 @@ def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
     config.model = {'name': 'scaled', 'init_scale': 1.0}
   config.objective.positions = 'query'
   together = []
-  make = sweeps.make_program
+  make = sweeps.compile_many
   monkeypatch.setattr(
     sweeps,
-    'make_program',
+    'compile_many',
     lambda configs: together.append([*configs]) or make(configs),
   )
-  monkeypatch.setattr('zoo.measure.contracts.check_before_training', lambda *_: None)
+  monkeypatch.setattr(run, 'check_agreement', lambda *_: None)
   sweep(config, grid({'model.init_scale': [1.0, 50.0], 'seed': [0, 1]}), tmp_path)
   scales = [[one.model.init_scale for one in configs] for configs in together]
   assert scales == [[1.0, 1.0], [50.0, 50.0]]
@@ -381,24 +382,14 @@ def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
 
 @pytest.mark.slow
 def test_a_sweep_on_eight_devices_is_that_on_one(all_points, tmp_path, monkeypatch):
-  config, rows, _ = all_points('sampled')
+  config, rows = all_points('sampled')
   compile_init(monkeypatch)
-  fake_program.patch_saves(monkeypatch)
+  fake_training.patch_saves(monkeypatch)
   config = copy.deepcopy(config)
   config.mesh.data, config.mesh.model = 4, 2
   eight = sweep(config, _POINTS, tmp_path)
   for alone, together in zip(rows, eight, strict=True):
     _close(saved_arrays(alone['workdir'], 12), saved_arrays(together['workdir'], 12))
-
-
-def test_heads_that_fill_up_never_move(all_points):
-  _, _, state = all_points('sampled')
-  leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
-  leaves = [leaf for leaf in leaves if leaf.shape[1:2] == (4,)]
-  assert len(leaves) == 3 * 4  # the four matrices, and AdamW's two moments of each
-  for leaf in leaves:
-    assert not leaf[[0, 2], 2:].any()
-    assert leaf[[1, 3]].any(axis=(2, 3)).all()
 
 
 def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path, fake):

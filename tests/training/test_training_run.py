@@ -20,12 +20,8 @@ from tests.training.runs import (
   saved_arrays,
   small_config,
 )
-from zoo.config.validation import validate
 from zoo.core.errors import RunError
-from zoo.host.interruption import Interruption
 from zoo.storage import checkpointer
-from zoo.storage.workdir import occupied
-from zoo.training.trainer import run_locked
 
 
 def test_the_logged_steps_are_yielded_and_the_last_has_the_summary(tmp_path, fake):
@@ -76,14 +72,6 @@ def test_a_save_that_fails_after_a_break_is_logged(tmp_path, full_disk, caplog):
     break
   (record,) = [one for one in caplog.records if one.levelname == 'ERROR']
   assert 'disk full' in record.getMessage()
-
-
-def test_each_event_has_the_line_of_its_step_when_some_are_recorded_at_once(
-  tmp_path, fake
-):
-  with Interruption() as interruption, occupied(tmp_path, config := small_config()):
-    events = [*run_locked(validate(config), tmp_path, interruption, ahead=True)]
-  assert [event.metrics for event in events] == lines_of(tmp_path)
 
 
 def test_a_finished_run_yields_its_last_step(tmp_path):

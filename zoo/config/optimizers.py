@@ -124,20 +124,10 @@ def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, s
 _ELEMENTWISE = 'adam', 'adamw', 'lion', 'schedule_free', 'sgd'
 
 
-def check_optimizer(config: Config, num_steps: int, fsdp: bool) -> None:
+def check_optimizer(config: Config, num_steps: int) -> None:
   """Raises UserError for fields that exclude each other."""
   name, warmup = config.name, warmup_steps(config, num_steps)
   decay = round(config.decay_share * num_steps)
-  if fsdp and name not in _ELEMENTWISE:
-    raise UserError(
-      f'config.optimizer.name is {name!r}, whose updates depend on the shapes of '
-      'arrays; it cannot train with config.mesh.fsdp, which pads them'
-    )
-  if fsdp and 0 in _scales(config).values():
-    raise UserError(
-      'config.optimizer.scales freezes weights, by 0; they cannot be frozen with '
-      'config.mesh.fsdp, which pads them'
-    )
   if warmup > num_steps:
     raise UserError(
       f'config.optimizer.warmup_steps is {warmup}; it must be ≤ train.num_steps, '

@@ -234,7 +234,7 @@ def _check_eval_fields(evaluation: Config) -> None:
 
 
 def _validate_whole(config: Config, num_devices: int | None) -> None:
-  check_optimizer(config.optimizer, config.train.num_steps, config.mesh.fsdp)
+  check_optimizer(config.optimizer, config.train.num_steps)
   task = build_task(config)
   data, model = mesh_shape(config, num_devices)
   parts = config.train.num_parts
@@ -306,8 +306,6 @@ def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> N
           f'config.train.{field} is {found!r}; it must be {wanted!r} for the objective '
           f'{config.objective.name!r}, which has no batch of prompts'
         )
-  if config.mesh.fsdp:  # pads arrays that it cannot divide
-    return
   abstract = nnx.state(model)
   for path, variable in nnx.to_flat_state(abstract):
     axes = variable.get_metadata().get('out_sharding') or ()
@@ -317,8 +315,7 @@ def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> N
         unit = 'heads' if size == num_heads(config) else 'entries'
         raise UserError(
           f'config.model: the {size} {unit} of {config.model.name!r} (in {name}) must '
-          f'be divisible by config.mesh.model, which is {model_axis}, unless '
-          'config.mesh.fsdp is True'
+          f'be divisible by config.mesh.model, which is {model_axis}'
         )
 
 

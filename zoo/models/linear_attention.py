@@ -55,8 +55,7 @@ class FourMatrices(nnx.Module):
   def split_heads(self, *axes: str) -> None:
     """Splits the heads over these mesh axes, of which `model` is the first.
 
-    The heads are independent until their predictions are summed, so heads of zeros may
-    be appended to fill the devices.
+    The heads are independent until their predictions are summed.
     """
     for matrices in (self.w_k, self.w_q, self.w_v, self.w_p):
       matrices.set_metadata(out_sharding=(axes, None, None))

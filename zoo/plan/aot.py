@@ -22,7 +22,7 @@ from zoo.config.mesh import make_mesh
 from zoo.config.validation import Config, mesh_shape, validate
 from zoo.core.errors import UserError, not_installed
 from zoo.core.tables import format_table
-from zoo.training.trainer import make_program, on_mesh
+from zoo.training.compilation import make_training, on_mesh
 
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
 _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
@@ -253,11 +253,11 @@ def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
     found = jax.typeof(value)
     return jax.ShapeDtypeStruct(found.shape, found.dtype, sharding=whole)
 
-  program, limit = make_program([config], mesh), np.int32(0)
-  given = jax.tree.map(abstract, (program.key, limit, limit, program.numbers))
+  training, limit = make_training(config, mesh), np.int32(0)
+  key, limit, numbers = jax.tree.map(abstract, (training.key, limit, training.numbers))
   with on_mesh(mesh, config):
-    traced = program.train_steps.trace(program.layout.kept, *given)
-    return traced.lower(lowering_platforms=('tpu',)), program.layout.kept
+    traced = training.steps.trace(training.abstract, key, limit, limit, numbers)
+    return traced.lower(lowering_platforms=('tpu',)), training.abstract
 
 
 def _bytes_a_device(leaf: jax.ShapeDtypeStruct) -> int:

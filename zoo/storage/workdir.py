@@ -23,7 +23,6 @@ from zoo.storage.lease import LOCK, SECONDS, Lease, leased
 
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
 BEST = 'best'  # the folder of a run with the best of its checkpoints
-PROFILE = 'profile'  # that with the trace of some steps
 
 _OTHER = 'give another folder'
 _CONFIG = 'config.json'
@@ -137,8 +136,8 @@ def _num_steps(config: Any) -> Any:
 
 
 def _is_untrained(workdir: pathlib.Path) -> bool:
-  """Whether a run has saved nothing but its log and its trace."""
-  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', PROFILE, BEST, LOCK}
+  """Whether a run has saved nothing but its log."""
+  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', BEST, LOCK}
   saved = _names_in(workdir / 'checkpoints') | _names_in(workdir / BEST / 'checkpoints')
   return _names_in(workdir) <= empty and not saved
 

@@ -3,9 +3,9 @@
 from zoo.config.curricula import Stage as Stage
 from zoo.config.validation import validate as validate
 from zoo.host.parts import Part as Part
+from zoo.training.run import Event as Event
+from zoo.training.run import train as train
+from zoo.training.run import training_run as training_run
 from zoo.training.summary import table as table
 from zoo.training.sweeps import grid as grid
 from zoo.training.sweeps import sweep as sweep
-from zoo.training.trainer import Event as Event
-from zoo.training.trainer import train as train
-from zoo.training.trainer import training_run as training_run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -25,12 +25,9 @@ from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Task, predicts_all
 from zoo.measure.intervals import Estimate, estimate_from_moments
-from zoo.training.layout import Layout
 from zoo.training.objective import (
   predicted,
   sample,
-  stack_tasks,
-  stacked_moments,
   statistics_losses,
 )
 
@@ -67,136 +64,107 @@ def reference_risks(task: Task) -> tuple[float | None, float | None]:
   return gd, optimal
 
 
-class Evaluation:
-  """Measures models, always on the same held-out prompts."""
+class Evaluation(NamedTuple):
+  """What measures a model, or many side by side, always on the same held-out prompts.
 
-  def __init__(
-    self,
-    configs: Sequence[Config],
-    tasks: Sequence[Task],
-    graph: nnx.GraphDef,
-    statistics: bool,
-    layout: Layout,
-    mesh: Mesh,
-  ):
-    """Evaluates one model, or several whose arrays are stacked, each for its task."""
-    config, tasks = configs[0], [task.held_out() for task in tasks]
-    self.num_models = len(tasks)
-    self.num_prompts = config.eval.num_batches * config.train.batch_size
-    self._compiled = False
-    self.reference_risks = [reference_risks(task) for task in tasks]
-    self._task, self._moments = tasks[0], stacked_moments(tasks)
-    rules_of, sample_moments, inputs = _measurements(
-      configs, tasks, graph, statistics, self._moments
-    )
-    self._inputs = replicate(inputs, mesh)
-    whole, self._abstract_model = NamedSharding(mesh, P()), layout.saved['model']
-    self._rules_of: Any = jax.jit(rules_of, out_shardings=whole)
-    self._sample: Any = jax.jit(sample_moments, out_shardings=whole)
-
-  def compile(self) -> None:
-    """Compiles all measurements before their first use, unless they are compiled."""
-    if self._compiled:
-      return
-    self._compiled = True
-    self._rules_of = self._rules_of.lower(self._abstract_model).compile()
-    if self.num_prompts:
-      self._sample = self._sample.lower(self._abstract_model, self._inputs).compile()
-    rules = self._rules_of.out_info
-    if rules is not None:
-      zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rules)
-      self._exact_risks(zeros)
-
-  def start(self, model_state: PyTree, sampled: bool) -> Measured:
-    """Starts measuring on the devices; the state may be donated at once."""
-    moments = {}
-    if sampled and self.num_prompts:
-      moments = self._sample(model_state, self._inputs)
-    return moments, self._rules_of(model_state)
-
-  def finish(self, fetched: Fetched) -> list[Risks]:
-    """The risks of each model, from the fetched result of `start`.
-
-    Exact risks are computed here, on the host while the devices train.
-    """
-    moments, rules = fetched
-    exact = self._exact_risks(rules)
-
-    def estimate(name: str, i: int) -> Estimate | None:
-      if name not in moments:
-        return None
-      mean, mean_square = (
-        float(np.mean(batches[i], dtype=np.float64)) for batches in moments[name]
-      )
-      return estimate_from_moments(mean, mean_square, self.num_prompts)
-
-    def curve(i: int) -> list[float] | None:
-      if 'curve' not in moments:
-        return None
-      means = np.asarray(moments['curve'][0][i], np.float64)
-      return np.mean(means, axis=0).tolist()
-
-    return [
-      Risks(
-        exact=exact[i],
-        gd=gd,
-        optimal=optimal,
-        sampled=estimate('model', i),
-        accuracy=estimate('accuracy', i),
-        curve=curve(i),
-      )
-      for i, (gd, optimal) in enumerate(self.reference_risks)
-    ]
-
-  def _exact_risks(self, rules: Rule | None) -> list[float] | list[None]:
-    if rules is None or self._moments is None:
-      return [None] * self.num_models
-    if not isinstance(rules, LearningRule):
-      return np.asarray(theory.exact_form_risks(rules, self._task)).tolist()
-    return np.asarray(theory.exact_risks(rules, self._moments)).tolist()
-
-
-def _measurements(
-  configs: Sequence[Config],
-  tasks: Sequence[Task],
-  graph: nnx.GraphDef,
-  statistics: bool,
-  moments: theory.Moments | None,
-) -> tuple[Callable[[PyTree], Rule | None], Callable[..., SampledMoments], PyTree]:
-  """What an evaluation runs on the devices, with the inputs that it takes.
-
-  The first function takes the arrays of the models, and returns their learning rules or
-  exact forms, stacked along a first axis, or None if they have none; only the tasks of
-  learning rules may differ. The second takes the arrays and the inputs, and returns the
-  moments of the losses, also stacked. Inputs are the key of the held-out prompts, which
-  all models share, the tasks, and the `moments` of these.
+  Of many models each array has a first axis, and `exact` and `references` are lists.
   """
-  # One key for all: models of a program differ in no field of `eval`.
-  key = stream_of(configs[0].eval.seed, EVAL_STREAM)
-  errors = functools.partial(sample_errors, graph, configs[0], statistics)
-  rule_of = functools.partial(exact_rule, graph, tasks[0])
-  if len(configs) == 1:
-    return (
-      lambda state: _stacked(rule_of(state)),
-      lambda state, inputs: _stacked(errors(state, *inputs)),
-      (key, tasks[0], jax.tree.map(lambda leaf: leaf[0], moments)),
+
+  sample: Any  # from the model's arrays and the inputs to the moments of its losses
+  rule: Any  # from the model's arrays to its learning rule or exact form, or None
+  exact: Callable[[Any], Any]  # from what `rule` returns, on the host, to exact risks
+  inputs: PyTree  # the key of the held-out prompts, the task, and its moments
+  references: Any  # what `reference_risks` returns
+  num_prompts: int
+
+
+def make_evaluation(
+  config: Config, task: Task, graph: nnx.GraphDef, statistics: bool, mesh: Mesh
+) -> Evaluation:
+  """What measures the model of a config; nothing is compiled yet."""
+  task = task.held_out()
+  moments = theory.task_moments(task) if theory.covers(task) else None
+  moments = jax.tree.map(np.asarray, moments)
+  key = stream_of(config.eval.seed, EVAL_STREAM)
+
+  def sample_moments(state: PyTree, inputs: Any) -> SampledMoments:
+    return sample_errors(graph, config, statistics, state, *inputs)
+
+  def exact(rule: Rule | None) -> float | None:
+    if rule is None or moments is None:
+      return None
+    rules, all_moments = jax.tree.map(
+      lambda leaf: np.asarray(leaf)[None], (rule, moments)
     )
-  groups: dict[object, list[int]] = {}  # of tasks that differ in numbers alone
-  for i, task in enumerate(tasks):
-    groups.setdefault(jax.tree.structure(task), []).append(i)
-  joint = [stack_tasks([tasks[i] for i in members]) for members in groups.values()]
+    if isinstance(rules, LearningRule):
+      return float(theory.exact_risks(rules, all_moments)[0])
+    return float(theory.exact_form_risks(rules, task)[0])
 
-  def sampled(states: PyTree, inputs: Any) -> SampledMoments:
-    found, (key, tasks, moments) = [], inputs
-    for members, task, (_, axis) in zip(groups.values(), tasks, joint, strict=True):
-      at = np.array(members)
-      state, constants = jax.tree.map(lambda leaf, at=at: leaf[at], (states, moments))
-      run = jax.vmap(errors, (0, None, axis, 0))
-      found.append(run(state, key, task, constants))
-    back = np.argsort(np.concatenate([*groups.values()]))
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
+  whole = NamedSharding(mesh, P())
+  return Evaluation(
+    sample=jax.jit(sample_moments, out_shardings=whole),
+    rule=jax.jit(functools.partial(exact_rule, graph, task), out_shardings=whole),
+    exact=exact,
+    inputs=replicate((key, task, moments), mesh),
+    references=reference_risks(task),
+    num_prompts=config.eval.num_batches * config.train.batch_size,
+  )
 
-  return jax.vmap(rule_of), sampled, (key, [task for task, _ in joint], moments)
+
+def compile_evaluation(evaluation: Evaluation, abstract: PyTree) -> Evaluation:
+  """Compiles all measurements, of models with these abstract arrays."""
+  rule = evaluation.rule.lower(abstract).compile()
+  if rule.out_info is not None:  # the exact risk is compiled when it is first computed
+    evaluation.exact(
+      jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rule.out_info)
+    )
+  sample = evaluation.sample
+  if evaluation.num_prompts:
+    sample = sample.lower(abstract, evaluation.inputs).compile()
+  return evaluation._replace(rule=rule, sample=sample)
+
+
+def start_evaluation(
+  evaluation: Evaluation, model_state: PyTree, sampled: bool
+) -> Measured:
+  """Starts measuring on the devices; the state may be donated at once."""
+  moments = {}
+  if sampled and evaluation.num_prompts:
+    moments = evaluation.sample(model_state, evaluation.inputs)
+  return moments, evaluation.rule(model_state)
+
+
+def finish_evaluation(evaluation: Evaluation, fetched: Fetched) -> Risks:
+  """The risks of a model, from the fetched result of `start_evaluation`."""
+  moments, rule = fetched
+  exact, (gd, optimal) = evaluation.exact(rule), evaluation.references
+  return risks_of(moments, exact, gd, optimal, evaluation.num_prompts)
+
+
+def risks_of(
+  moments: Mapping[str, tuple[np.ndarray, np.ndarray]],
+  exact: float | None,
+  gd: float | None,
+  optimal: float | None,
+  num_prompts: int,
+) -> Risks:
+  """The risks of one model, from the moments of its losses on each held-out batch."""
+  estimates = {}
+  for name in ('model', 'accuracy'):
+    if name in moments:
+      mean, square = (float(np.mean(part, dtype=np.float64)) for part in moments[name])
+      estimates[name] = estimate_from_moments(mean, square, num_prompts)
+  curve = None
+  if 'curve' in moments:
+    curve = np.mean(np.asarray(moments['curve'][0], np.float64), axis=0).tolist()
+  return Risks(
+    exact=exact,
+    gd=gd,
+    optimal=optimal,
+    sampled=estimates.get('model'),
+    accuracy=estimates.get('accuracy'),
+    curve=curve,
+  )
 
 
 def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
@@ -258,7 +226,3 @@ def sample_errors(
     }
 
   return jax.lax.scan(measure, None, jnp.arange(config.eval.num_batches))[1]
-
-
-def _stacked(tree: PyTree) -> PyTree:
-  return jax.tree.map(lambda leaf: leaf[None], tree)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Key
 
 from zoo import theory
-from zoo.config.curricula import Stage
+from zoo.config.curricula import Stage, has_curriculum
 from zoo.config.validation import Config
 from zoo.core import draws
 from zoo.core.prompt import Prompt
@@ -54,38 +53,15 @@ def numbers_of(task: Task) -> Numbers:
   return Numbers(task, theory.task_moments(task) if theory.covers(task) else None)
 
 
-def stacked_moments(tasks: Sequence[Task]) -> theory.Moments | None:
-  """The moments of tasks along a new first axis.
-
-  None unless exact theory covers all of them.
-  """
-  if not all(map(theory.covers, tasks)):
-    return None
-  all_moments = [theory.task_moments(task) for task in tasks]
-  if any(moments.feature_covariance is not None for moments in all_moments):
-    all_moments = [
-      moments._replace(feature_covariance=np.eye(moments.prior_mean.size))
-      if moments.feature_covariance is None
-      else moments
-      for moments in all_moments
-    ]
-  return jax.tree.map(lambda *leaves: np.stack(leaves), *all_moments)
-
-
-def stack_tasks(tasks: Sequence[Task]) -> tuple[Task, PyTree]:
-  """Tasks that differ in numbers as one value, and the axis of each of its leaves.
-
-  Numbers in which the tasks differ are stacked along a new first axis, 0; those that
-  all share are as they are, None, so that what is drawn from them is drawn once.
-  """
-  leaves, (structure, *_) = zip(*map(jax.tree.flatten, tasks), strict=True)
-  joint, axes = [], []
-  for each in zip(*leaves, strict=True):
-    arrays = [np.asarray(leaf) for leaf in each]
-    is_shared = all(np.array_equal(arrays[0], one) for one in arrays)
-    joint.append(each[0] if is_shared else np.stack(arrays))
-    axes.append(None if is_shared else 0)
-  return jax.tree.unflatten(structure, joint), jax.tree.unflatten(structure, axes)
+def may_use_statistics(config: Config) -> bool:
+  """Whether whole prompts, in parts or in another type, are not asked for."""
+  return (
+    config.train.num_parts == 1
+    and config.train.compute_dtype == 'float32'
+    and config.objective.positions == 'query'
+    and config.objective.min_examples is None
+    and not has_curriculum(config.curriculum)  # which leaves parts of prompts out
+  )
 
 
 def uses_statistics(model: object, task: Task, num_models: int = 1) -> bool:

@@ -88,6 +88,11 @@ class Progress:
     if sys.stderr.isatty():
       self._bar.clear()
 
+  def refresh(self) -> None:
+    """Shows the bar again in a terminal, after `clear`."""
+    if sys.stderr.isatty():
+      self._bar.refresh()
+
   def show(self, **values: float | None) -> None:
     """Shows the values that are not None after the bar."""
     self._bar.set_postfix(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from zoo.config.curricula import has_curriculum, stage_at
 from zoo.config.optimizers import (
@@ -30,29 +30,13 @@ from zoo.core.protocols import Model
 from zoo.core.roles import parameter_roles
 from zoo.models import LinearAttention
 from zoo.storage.saved_models import check_same_arrays, load, shapes_of
-from zoo.training.layout import Layout, State
 from zoo.training.objective import Numbers, Objective
+from zoo.training.shardings import State, gathered, shardings_of, split_over_data
 
-# From state, key and numbers to the next state and its metrics.
-Step = Callable[[State, Key[Array, ''], Numbers], tuple[State, dict[str, Array]]]
-
-
-def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
-  """The key of one of the random streams of the seed of each config.
-
-  All random numbers are a pure function of the seed, one of its streams, and the step.
-  """
-  return jnp.stack([stream_of(config.seed, stream) for config in configs])
-
-
-def keys_of(configs: Sequence[Config], stream: int) -> Key[Array, '*n']:
-  """The key of one of the streams: one for all if they have one seed, or one of each.
-
-  Models with the same key see the same prompts, which are then sampled once.
-  """
-  if len({config.seed for config in configs}) == 1:
-    return stream_of(configs[0].seed, stream)
-  return stream_keys(configs, stream)
+# From state, key, number of the step and numbers to the next state and its metrics.
+Step = Callable[
+  [State, Key[Array, '*n'], Array, Numbers], tuple[State, dict[str, Array]]
+]
 
 
 def create(
@@ -75,10 +59,9 @@ def create(
 
 
 def _split_heads(model: Model) -> None:
-  """Splits the heads of a model that allows it over all devices of the mesh."""
-  # With fewer heads than devices most of them would be padding.
+  """Splits the heads of linear attention over all devices, if these divide them."""
   devices = jax.sharding.get_abstract_mesh().size
-  if isinstance(model, LinearAttention) and model.num_heads >= devices:
+  if isinstance(model, LinearAttention) and model.num_heads % max(devices, 1) == 0:
     model.split_heads('model', 'data')
 
 
@@ -133,54 +116,61 @@ def states(modules: Mapping[str, Model | nnx.Optimizer]) -> State:
   return {name: nnx.state(module) for name, module in modules.items()}
 
 
-def make_init(config: Config, layout: Layout) -> Callable[[], State]:
-  """What makes the state at step 0, with each array created in its final sharding."""
+def split_state(config: Config, abstract: State) -> State:
+  """The abstract state as it is between steps: as asked for, or fully sharded."""
+  return split_over_data(abstract) if config.mesh.fsdp else abstract
 
-  @functools.partial(jax.jit, out_shardings=layout.shardings)
+
+def init_state(config: Config, abstract: State) -> State:
+  """The state at step 0, with each array created in its final sharding."""
+
+  @functools.partial(jax.jit, out_shardings=shardings_of(abstract))
   def init(weights: PyTree | None) -> State:
     # The key is made inside, so that every process of a pod can make the same call.
     key = stream_of(config.seed, INIT_STREAM)
-    return layout.keep(states(create(config, key, weights)))
+    return states(create(config, key, weights))
 
-  return lambda: init(initial_weights(config))
+  return init(initial_weights(config))
 
 
 def make_step(
-  config: Config, graphs: State, layout: Layout, objective: Objective
+  config: Config, graphs: State, asked: PyTree, objective: Objective, in_shape: bool
 ) -> Step:
   """One step of training: loss, gradient, update.
 
-  A learning rate and a number of steps in the step's `numbers` replace those of the
-  config.
+  `asked` is the abstract model, to whose shardings a fully sharded one is gathered. A
+  learning rate and a number of steps in the step's `numbers` replace those of the
+  config. `in_shape` keeps the arrays in shape in the optimizer, so that they can be
+  split along any axis.
   """
-
-  def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
-    return objective(layout.gathered(model), key, numbers)
-
-  # Not of the model within a step, whose arrays may be padded.
   roles = parameter_roles(abstract_model(config))
 
+  def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
+    whole = gathered(model, asked) if config.mesh.fsdp else model
+    return objective(whole, key, numbers)
+
   def train_step(
-    state: State, key: Key[Array, ''], numbers: Numbers
+    state: State, key: Key[Array, ''], step: Array, numbers: Numbers
   ) -> tuple[State, dict[str, Array]]:
     model = nnx.merge(graphs['model'], state['model'])
     optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
     optimizer.tx = build_optimizer(
       config.optimizer,
       config.train.num_steps if numbers.num_steps is None else numbers.num_steps,
-      layout.keeps_shapes,
+      in_shape,
       numbers.learning_rate,
       roles,
     )
     trained = model
     if averages(config.optimizer):
       trained = nnx.merge(graphs['model'], state['model'])
-      given = optimizer.opt_state, nnx.state(model, nnx.Param)
-      nnx.update(trained, trained_weights(*map(nnx.as_pure, given)))
+      before = optimizer.opt_state, nnx.state(model, nnx.Param)
+      nnx.update(trained, trained_weights(*map(nnx.as_pure, before)))
     if has_curriculum(config.curriculum):
-      step = optimizer.step[...].astype(jnp.int32)
-      numbers = numbers._replace(stage=stage_at(config.curriculum, step))
-    loss, grads = nnx.value_and_grad(loss_of)(trained, key, numbers)
+      done = optimizer.step[...].astype(jnp.int32)
+      numbers = numbers._replace(stage=stage_at(config.curriculum, done))
+    step_key = jax.random.fold_in(key, step)
+    loss, grads = nnx.value_and_grad(loss_of)(trained, step_key, numbers)
     optimizer.update(model, grads)
     grad_norm = optax.tree.norm(grads)
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
@@ -190,69 +180,62 @@ def make_step(
   return train_step
 
 
-def make_train_steps(step: Step, layout: Layout, mesh: Mesh) -> jax.stages.Wrapped:
+def make_steps(
+  train_step: Step, abstract: State, mesh: Mesh, in_shape: bool
+) -> jax.stages.Wrapped:
   """Compiles `(state, key, start, stop, numbers) -> (state, metrics of the last step)`.
 
   The state is donated. The number of steps is not compiled in: however a run is divided
   into calls, each step is the same program and gives the same bits. The loop ends early
   after a step whose loss or gradient is not finite, for several models only once this
   holds for every one of them. `metrics['step']` is the number of steps done by then,
-  and `metrics['finite']` says which models are finite, weights included.
+  and `metrics['finite']` says which models are finite, weights included. `in_shape`
+  keeps the arrays in shape between steps.
   """
-  run_steps = functools.partial(_train_steps, step, layout.keeps_shapes)
+  train_step = jax.jit(train_step, inline=True)  # traced once, for shapes and the loop
+
+  def steps(
+    state: State, key: Key[Array, '*n'], start: Array, stop: Array, numbers: Numbers
+  ) -> tuple[State, dict[str, Array]]:
+    shapes, metrics = jax.eval_shape(train_step, state, key, start, numbers)
+
+    # Between steps the arrays are flat, since XLA:CPU computes elementwise operations
+    # on `[h, e, e]` in rows of e, which makes Adam eight times as slow.
+    def flat(state: State) -> State:
+      return state if in_shape else flattened(state)
+
+    def shaped(state: State) -> State:
+      return state if in_shape else with_shapes_of(shapes, state)
+
+    def unfinished(carry: tuple) -> Array:
+      _, step, metrics = carry
+      return (step < stop) & metrics['finite'].any()
+
+    def body(carry: tuple) -> tuple:
+      state, step, _ = carry
+      state, metrics = train_step(shaped(state), key, step, numbers)
+      return flat(state), step + 1, metrics
+
+    ones = {name: jnp.ones(leaf.shape, leaf.dtype) for name, leaf in metrics.items()}
+    state, step, metrics = jax.lax.while_loop(
+      unfinished, body, (flat(state), start, ones)
+    )
+    state = shaped(state)
+    metrics['finite'] &= finite_models(state, metrics['finite'].ndim)
+    return state, {**metrics, 'step': step}
+
   replicated = NamedSharding(mesh, P())
   return jax.jit(
-    run_steps,
+    steps,
     donate_argnums=0,
-    in_shardings=(layout.shardings, *[replicated] * 4),
-    out_shardings=(layout.shardings, replicated),
+    in_shardings=(shardings_of(abstract), *[replicated] * 4),
+    out_shardings=(shardings_of(abstract), replicated),
   )
 
 
-def _train_steps(
-  train_step: Step,
-  keep_shapes: bool,
-  state: State,
-  key: Key[Array, '*n'],
-  start: Array,
-  stop: Array,
-  numbers: Numbers,
-) -> tuple[State, dict[str, Array]]:
-  # Traced once, for the shapes and in the loop; inlined, so that XLA sees no call.
-  train_step = jax.jit(train_step, inline=True)
-  abstract_state, abstract_metrics = jax.eval_shape(train_step, state, key, numbers)
-  # Between steps the arrays are flat, since XLA:CPU computes elementwise operations on
-  # `[h, e, e]` in rows of e, which makes Adam eight times as slow.
-  flat: Callable[[State], State] = flattened
-  shaped = functools.partial(with_shapes_of, abstract_state)
-  if keep_shapes:
-    flat = shaped = _unchanged
-
-  def unfinished(carry: tuple) -> Array:
-    _, step, metrics = carry
-    return (step < stop) & metrics['finite'].any()
-
-  def body(carry: tuple) -> tuple:
-    state, step, _ = carry
-    state, metrics = train_step(shaped(state), _fold_in(key, step), numbers)
-    return flat(state), step + 1, metrics
-
-  no_metrics = {
-    name: jnp.ones(a.shape, a.dtype) for name, a in abstract_metrics.items()
-  }
-  carry = jax.lax.while_loop(unfinished, body, (flat(state), start, no_metrics))
-  state, step, metrics = shaped(carry[0]), *carry[1:]
+def finite_models(state: State, ndim: int) -> Bool[Array, '*n']:
+  """Whether all arrays are finite; of each model if `ndim` is 1, not 0."""
+  finite = jnp.array(True)
   for leaf in jax.tree.leaves(state):
-    axes = tuple(range(metrics['finite'].ndim, leaf.ndim))
-    metrics['finite'] &= jnp.isfinite(leaf).all(axes)
-  return state, {**metrics, 'step': step}
-
-
-def _fold_in(key: Key[Array, '*n'], step: Array) -> Key[Array, '*n']:
-  """The key of a step, or one key for each of several models."""
-  fold_in = jax.random.fold_in
-  return jax.vmap(fold_in, (0, None))(key, step) if key.ndim else fold_in(key, step)
-
-
-def _unchanged(state: State) -> State:
-  return state
+    finite &= jnp.isfinite(leaf).all(tuple(range(ndim, leaf.ndim)))
+  return finite

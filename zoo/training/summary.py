@@ -21,7 +21,7 @@ from zoo.host.files import (
 )
 from zoo.measure.comparison import Comparison, below_bayes, table_of
 from zoo.training.evaluation import Risks
-from zoo.training.utilisation import peak_memory, share_of_peak, tokens_per_step
+from zoo.training.utilisation import peak_memory, tokens_per_step
 
 SUMMARY = 'summary.json'  # its name in a workdir
 
@@ -49,8 +49,6 @@ class Summary(TypedDict):
   cpu_ms_per_step: float | None
   # Of all devices and models of the program.
   flops_per_second: float | None
-  # By zoo.training.utilisation; None if the peak is unknown.
-  share_of_peak: float | None
   # That one model is trained on; None for an objective without prompts.
   tokens_per_second: float | None
   # Of the fullest device of this process, or of the process itself, as the next says.
@@ -105,7 +103,6 @@ def summarise(
     'steps_per_second': speed[0],
     'cpu_ms_per_step': speed[1],
     'flops_per_second': rate,
-    'share_of_peak': None if rate is None else share_of_peak(rate, kind, devices.size),
     'tokens_per_second': speed[0] and tokens and speed[0] * tokens,
     'peak_memory_bytes': memory,
     'peak_memory_of': memory_of,

@@ -13,17 +13,25 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from absl import logging
+from flax import nnx
 from flax.traverse_util import flatten_dict
 
+from zoo import theory
+from zoo.config.mesh import make_mesh
 from zoo.config.validation import (
   Config,
+  abstract_model,
+  build_task,
   check_fields,
+  to_json,
   validate,
   with_full_path,
 )
 from zoo.core import tables
 from zoo.core.errors import RunError, UserError, check_name, shown
+from zoo.core.protocols import FollowsRule, HasExactForm
 from zoo.host.files import delete_folder, workdir_path, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
@@ -37,7 +45,9 @@ from zoo.storage.workdir import (
   occupied,
   open_workdir,
 )
-from zoo.training.population import points_of, programs_of, unstack
+from zoo.training.compilation import make_training
+from zoo.training.many import compile_many, train_many, unstack
+from zoo.training.run import NotFiniteError, checked_state, is_new, training_run
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
   SUMMARY,
@@ -47,14 +57,13 @@ from zoo.training.summary import (
   kind_of_risk,
   write_summary,
 )
-from zoo.training.trainer import (
-  NotFiniteError,
-  Trainer,
-  is_new,
-  make_program,
-  run_locked,
+from zoo.training.unfinished import (
+  POINTS_FIELD,
+  delete_finished,
+  folder_of_program,
+  saved_steps,
+  unfinished_programs,
 )
-from zoo.training.unfinished import POINTS_FIELD, delete_finished, folder_of_program
 
 # Fields of a config, such as 'task.prior_mean', and their values.
 Point = Mapping[str, object]
@@ -92,8 +101,8 @@ def sweep(
   """Trains the config at each point, or resumes from the workdir.
 
   Points that differ only in the seed, the learning rate, numbers of the task, or the
-  values of the model's arrays are trained side by side in one program; so are numbers
-  of heads of linear attention. Other points are trained one after the other. Each point
+  values of the model's arrays are trained side by side in one program.
+  Other points are trained one after the other. Each point
   has its own folder, like an ordinary run.
 
   With a `part`, such as `Part(2, 4)`, only the points of that part are trained, each
@@ -396,7 +405,7 @@ def _train_missing(
         lost |= _train_stacked(group, workdir, label, interruption)
       else:
         logging.info('program %s: %s', label, group[0][1].name)
-        events = [*run_locked(*group[0], interruption)]
+        events = [*training_run(*group[0], of_sweep=interruption)]
         if not events or events[-1].summary is None:
           raise Stopped
     except NotFiniteError:
@@ -410,6 +419,109 @@ def _train_missing(
         _in_words(left),
       )
   return lost
+
+
+def points_of(part: Part, configs: Sequence[Config]) -> list[int]:
+  """The indices of a part's points, which depend on nothing but the configs.
+
+  The points of each program are cut into as many runs of neighbours as there are parts,
+  and these are dealt to the parts in turn.
+  """
+  cut = [
+    few.tolist()
+    for program in side_by_side(configs, range(len(configs)))
+    for few in np.array_split(program, min(part.number, len(program)))
+  ]
+  return sorted(i for few in part.of(cut) for i in few)
+
+
+def programs_of(
+  missing: Sequence[int],
+  configs: Sequence[Config],
+  folders: Sequence[pathlib.Path],
+  workdir: pathlib.Path,
+) -> list[list[int]]:
+  """The programs that train the `missing` points, each the indices of its points.
+
+  A program that was stopped goes on with all its points, and a point that has saved a
+  step goes on alone. The others are trained side by side where that is possible.
+  """
+  indices = {folder.name: i for i, folder in enumerate(folders)}
+  programs, rest = [], [*missing]
+  for names in unfinished_programs(workdir):
+    stopped = [indices[name] for name in names if name in indices]
+    whole = len(stopped) == len(names) and not {*rest}.isdisjoint(stopped)
+    if whole and len(side_by_side(configs, stopped)) == 1:
+      programs.append(stopped)
+      rest = sorted({*rest} - {*stopped})
+  alone = {i for i in rest if saved_steps(folders[i])}
+  programs += [[i] for i in sorted(alone)]
+  return programs + side_by_side(configs, [i for i in rest if i not in alone])
+
+
+def side_by_side(configs: Sequence[Config], points: Sequence[int]) -> list[list[int]]:
+  """Divides points into those that one program can train.
+
+  They share all fields but the seed, the learning rate and those of task and model;
+  the structure of the task; and what the models compute from their arrays.
+  """
+  alike: dict[object, list[int]] = {}
+  models: dict[str, Any] = {}  # each is traced once for all points that have it
+  for i in points:
+    alone = configs[i].mesh.fsdp or configs[i].checkpoint.keep_best
+    key = (i,) if alone else _shared(configs[i], models)
+    alike.setdefault(key, []).append(i)
+  programs = []
+  for members in alike.values():
+    bodies: list[tuple[object, list[int]]] = []
+    for i in members:
+      body = _body(configs[i], models)
+      for other, same in bodies:
+        if _is_same(body, other):
+          same.append(i)
+          break
+      else:
+        bodies.append((body, [i]))
+    programs += [same for _, same in bodies]
+  return programs
+
+
+def _model_of(config: Config, models: dict[str, Any]) -> Any:
+  """The abstract model of a config, from the `models` that were traced before."""
+  key = to_json(config.model) + to_json(config.task)
+  if key not in models:
+    models[key] = nnx.split(abstract_model(config))
+  return nnx.merge(*models[key])
+
+
+def _shared(config: Config, models: dict[str, Any]) -> tuple:
+  """What models of one program share besides their bodies; it can be hashed."""
+  fields = json.loads(to_json(config))
+  name = fields.pop('model')['name']
+  del fields['seed'], fields['optimizer']['learning_rate']
+  task, given = build_task(config), fields.pop('task')
+  model = _model_of(config, models)
+  if isinstance(model, HasExactForm):  # whose constants are compiled in
+    return json.dumps([fields, name, given]), None
+  exact = config.objective.name == 'exact' and isinstance(model, FollowsRule)
+  if exact and theory.covers(task):  # which needs the moments of the task alone
+    return json.dumps([fields, name]), task.num_features
+  shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(task))
+  return json.dumps([fields, name]), (jax.tree.structure(task), shapes)
+
+
+def _body(config: Config, models: dict[str, Any]) -> object:
+  """The graph of a model, and the shapes of its arrays."""
+  model = _model_of(config, models)
+  graph, state = nnx.split(model)
+  return graph, [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
+
+
+def _is_same(one: object, other: object) -> bool:
+  try:
+    return bool(one == other)
+  except ValueError:  # a static array, for which == is no truth value
+    return False
 
 
 def _in_words(seconds: float) -> str:
@@ -428,22 +540,20 @@ def _train_stacked(
 ) -> set[pathlib.Path]:
   """Trains points side by side; returns those that failed. Raises Stopped."""
   configs, folders = zip(*group, strict=True)
-  program = make_program(configs)
-  program.compile()  # so that nothing is written if it does not fit
+  checked_state(make_training(configs[0], make_mesh(configs[0])))
+  training = compile_many(configs)  # so that nothing is written if it does not fit
   names = [folder.name for folder in folders]
   unfinished = folder_of_program(workdir, names)
   note = {**run_metadata(configs[0]), POINTS_FIELD: names}
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
   with Checkpoints(unfinished, 1, note) as checkpoints:
-    trainer = Trainer(program, folders, checkpoints, interruption)
-    # Writing all lines of all points for TensorBoard would take longer than training.
-    collections.deque(trainer.steps(label, tensorboard=False), maxlen=0)
-  if trainer.summaries is None:
+    trained = train_many(training, configs, folders, checkpoints, interruption, label)
+  if trained is None:
     raise Stopped
-  lost = set()
-  finals = unstack(configs, jax.device_get(trainer.state))
+  (state, summaries), lost = trained, set()
+  finals = unstack(configs, jax.device_get(state))
   for config, folder, summary, state in zip(
-    configs, folders, trainer.summaries, finals, strict=True
+    configs, folders, summaries, finals, strict=True
   ):
     _stop_if_asked(interruption)  # the next launch writes the others
     if summary is None:

@@ -1,7 +1,7 @@
-"""Floating-point operations per second, and their share of the devices' peak; memory.
+"""Floating-point operations, tokens and memory of a step.
 
-Only matrix products are counted, as in the definition of a peak: each once for all
-devices together, whatever the precision, and those of a loop as often as it runs.
+Only the operations of matrix products are counted: each once for all devices together,
+whatever the precision, and those of a loop as often as it runs.
 (XLA's own cost analysis counts a loop once, and repeated work on each device.)
 """
 
@@ -17,21 +17,6 @@ from zoo.config.validation import Config, build_task
 from zoo.core.protocols import Model
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
-
-# Peak of dense bfloat16 products, in floating-point operations per second of one JAX
-# device, by `device_kind`. TPUs: cloud.google.com/tpu/docs/system-architecture-tpu-vm,
-# the page of each version, "peak compute per chip". GPUs: NVIDIA's data sheets of A100,
-# H100 and H200, where the figures with sparsity are twice as high.
-PEAKS = {
-  'TPU v4': 275e12,  # both cores of a chip are one device
-  'TPU v5 lite': 197e12,  # v5e
-  'TPU v5': 459e12,  # v5p
-  'TPU v6 lite': 918e12,  # v6e
-  'NVIDIA A100-SXM4-40GB': 312e12,
-  'NVIDIA A100-SXM4-80GB': 312e12,
-  'NVIDIA H100 80GB HBM3': 989e12,  # SXM
-  'NVIDIA H200': 989e12,
-}
 
 
 def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
@@ -51,14 +36,6 @@ def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
     within = jax.extend.core.jaxprs_in_params(equation.params)
     flops += times * sum(map(product_flops, within))
   return flops
-
-
-def share_of_peak(
-  flops_per_second: float, device_kind: str, num_devices: int
-) -> float | None:
-  """The share of the bfloat16 peak that devices reach; None if the peak is unknown."""
-  peak = PEAKS.get(device_kind)
-  return None if peak is None else flops_per_second / (num_devices * peak)
 
 
 def tokens_per_step(config: Config, model: Model) -> int | None:
@@ -89,12 +66,3 @@ def peak_memory(devices: Sequence[Any]) -> tuple[int | None, str | None]:
 
   unit = 1 if sys.platform == 'darwin' else 1024  # of getrusage
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, 'process'
-
-
-def describe(flops_per_second: float, device_kind: str, num_devices: int) -> str:
-  """The speed of devices in one line, with its share of the peak if that is known."""
-  share = share_of_peak(flops_per_second, device_kind, num_devices)
-  text = f'{flops_per_second / 1e9:,.1f} GFLOP/s in products of matrices'
-  if share is None:
-    return text
-  return f'{text}, {share:.2%} of the peak of {num_devices} × {device_kind} in bfloat16'

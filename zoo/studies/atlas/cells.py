@@ -19,6 +19,7 @@ import numpy as np
 from flax import nnx
 
 from zoo.config.building import abstract_model
+from zoo.config.mesh import replicate
 from zoo.config.validation import Config, build_task, validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
@@ -29,11 +30,10 @@ from zoo.storage.checkpointer import Checkpoints, run_metadata, save_result
 from zoo.studies.atlas import measure
 from zoo.studies.atlas.results import LOWEST, NOTHING, Cell, Row, Scale
 from zoo.studies.atlas.search import RATES, double, find_rate, why_grey
-from zoo.training.layout import State
-from zoo.training.population import init_side_by_side, unstack
+from zoo.training.compilation import Training, advance, on_mesh
+from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
 from zoo.training.records import Progress
-from zoo.training.step import stream_keys
-from zoo.training.trainer import Program, make_program, on_mesh
+from zoo.training.shardings import State
 
 # Its weights, prompts and held-out prompts are used in the search alone.
 SEARCH_SEED = 10**6
@@ -88,30 +88,36 @@ def _of_seed(config: Config, seed: int) -> Config:
   return config
 
 
-def _in_lanes(
-  program: Program, seeds: list[int], rates: list[float], num_steps: int
-) -> Program:
-  """The program with these seeds and learning rates, for a number of steps.
+class Lanes(NamedTuple):
+  """Models that train side by side in the program of a cell."""
 
-  Lanes that are left over repeat the last seed and rate.
+  training: Training
+  configs: list[Config]  # one for each lane
+
+
+def _in_lanes(
+  training: Training, number: int, seeds: list[int], rates: list[float], num_steps: int
+) -> Lanes:
+  """The lanes with these seeds and learning rates, for a number of steps.
+
+  Of the `number` of lanes those that are left over repeat the last seed and rate.
   """
-  left, config = len(program.configs) - len(seeds), program.configs[0]
+  left, config = number - len(seeds), training.config
   configs = [_of_seed(config, seed) for seed in [*seeds, *seeds[-1:] * left]]
-  with on_mesh(program.mesh, config):
-    keys = stream_keys(configs, TRAIN_STREAM)
-  numbers = program.numbers._replace(
+  numbers = training.numbers._replace(
     learning_rate=np.array([*rates, *rates[-1:] * left], 'f'),
     num_steps=np.float32(num_steps),
   )
-  init = functools.partial(init_side_by_side, configs, program.layout.kept)
-  return dataclasses.replace(
-    program, configs=configs, key=keys, numbers=numbers, init=init
-  )
+  with on_mesh(training.mesh, config):
+    keys = stream_keys(configs, TRAIN_STREAM)
+    keys, numbers = replicate((keys, numbers), training.mesh)
+  init = functools.partial(init_side_by_side, configs, training.abstract)
+  return Lanes(training._replace(key=keys, numbers=numbers, init=init), configs)
 
 
-def _each(program: Program, state: State) -> list[State]:
+def _each(lanes: Lanes, state: State) -> list[State]:
   """The states of the models in the lanes, one by one."""
-  return [*unstack(program.configs, jax.device_get(state))]
+  return [*unstack(lanes.configs, jax.device_get(state))]
 
 
 def _or_nan(numbers: Sequence[float | None]) -> tuple[float, ...]:
@@ -148,13 +154,15 @@ class CellRun:
     """The validated config; raises UserError if the model cannot do the task."""
     return validate(self._get_config())
 
+  @property
+  def _number(self) -> int:
+    """The number of lanes."""
+    return max(self._settings.num_seeds, 2)  # a rate may differ only between lanes
+
   @functools.cached_property
-  def program(self) -> Program:
-    """The program, compiled when something is to be trained."""
-    number = max(self._settings.num_seeds, 2)  # one model has no axis of models
-    program = make_program([_of_seed(self.config, seed) for seed in range(number)])
-    program.compile()
-    return program
+  def training(self) -> Training:
+    """What trains the lanes, compiled when something is to be trained."""
+    return compile_many([_of_seed(self.config, seed) for seed in range(self._number)])
 
   def rows(self, get_scale: Callable[[], Scale]) -> list[Row]:
     """Trains what is missing, and returns a row for each budget.
@@ -231,17 +239,16 @@ class CellRun:
     found = self.notes.search.setdefault(num_steps, {})
     missing = [rate for rate in rates if rate not in found]
     while missing:
-      number = len(self.program.configs)
-      few, missing = missing[:number], missing[number:]
+      few, missing = missing[: self._number], missing[self._number :]
       start, seeds = time.monotonic(), [SEARCH_SEED] * len(few)
-      program = _in_lanes(self.program, seeds, few, num_steps)
-      with on_mesh(program.mesh, self.config):
-        state = program.init()
+      lanes = _in_lanes(self.training, self._number, seeds, few, num_steps)
+      with on_mesh(lanes.training.mesh, self.config):
+        state = lanes.training.init()
       label = f'{self.cell.name}: {len(few)} rates'
-      step, state = self._advance(program, state, (0, num_steps), label)
+      step, state = self._advance(lanes.training, state, (0, num_steps), label)
       if step < num_steps:
         raise Stopped  # these rates are tried again
-      states = _each(program, state)[: len(few)]
+      states = _each(lanes, state)[: len(few)]
       losses = self._losses(states, seeds, _HELD_OUT)
       found.update(zip(few, finite_or_null(losses), strict=True))
       self._spend(start)
@@ -255,15 +262,17 @@ class CellRun:
     """
     if num_steps not in self.notes.budgets:
       start, seeds = time.monotonic(), [*range(self._settings.num_seeds)]
-      program = _in_lanes(self.program, seeds, [rate] * len(seeds), num_steps)
-      states = _each(program, self._trained(program, num_steps, start))[: len(seeds)]
+      rates = [rate] * len(seeds)
+      lanes = _in_lanes(self.training, self._number, seeds, rates, num_steps)
+      state = self._trained(lanes.training, num_steps, start)
+      states = _each(lanes, state)[: len(seeds)]
       losses = self._losses(states, seeds, measure.NUM_PROMPTS)
       curves = [
         measure.losses_by_length(self._model(state), self.config) for state in states
       ]
       by_length = np.mean(curves, axis=0).tolist()
       self._save_models(states, rate, num_steps)
-      self.notes.step_operations = program.flops_per_step / len(program.configs)
+      self.notes.step_operations = self.training.flops / self._number
       self._spend(start)
       self.notes.budgets[num_steps] = Budget(
         finite_or_null(losses), finite_or_null(by_length), self.notes.minutes
@@ -271,46 +280,45 @@ class CellRun:
       self._write()
     return _or_nan(self.notes.budgets[num_steps].losses)
 
-  def _trained(self, program: Program, num_steps: int, clock: float) -> State:
+  def _trained(self, training: Training, num_steps: int, clock: float) -> State:
     """The states after a budget; raises Stopped, with the constant part saved."""
     constant = num_steps - round(self.config.optimizer.decay_share * num_steps)
-    label, layout = f'{self.cell.name}: {num_steps} steps', program.layout
+    label = f'{self.cell.name}: {num_steps} steps'
     with Checkpoints(self._folder, 1, run_metadata(self.config)) as checkpoints:
       start = checkpoints.latest or 0
-      with on_mesh(program.mesh, self.config):
+      with on_mesh(training.mesh, self.config):
+        state = training.init()
         if start:
-          state = layout.opened(checkpoints.load(start, layout.saved))
-        else:
-          state = program.init()
-      step, state = self._advance(program, state, (start, constant), label)
+          state = checkpoints.load(start, training.abstract)
+      step, state = self._advance(training, state, (start, constant), label)
       if step > start:
         checkpoints.save(step, state)
     if step == constant:
-      step, state = self._advance(program, state, (constant, num_steps), label)
+      step, state = self._advance(training, state, (constant, num_steps), label)
     if step < num_steps:
       self._spend(clock)
       raise Stopped
     return state
 
   def _advance(
-    self, program: Program, state: State, steps: tuple[int, int], label: str
+    self, training: Training, state: State, steps: tuple[int, int], label: str
   ) -> tuple[int, State]:
     """Trains from the first to the last of the steps.
 
     Returns the step that was reached, which is earlier after a signal.
     """
     step, last = steps
-    with on_mesh(program.mesh, self.config), Progress(label, step, last) as progress:
+    with on_mesh(training.mesh, self.config), Progress(label, step, last) as progress:
       while step < last and not self._interruption.due():
         stop = min(last, (step // _CHUNK + 1) * _CHUNK)
-        state, metrics = program.advance(state, step, stop)
+        state, metrics = advance(training, state, step, stop)
         jax.block_until_ready(metrics)
         step = stop
         progress.advance(step)
     return step, state
 
   def _model(self, state: State) -> nnx.Module:
-    return nnx.merge(self.program.graph, state['model'])
+    return nnx.merge(self.training.graph, state['model'])
 
   def _losses(
     self, states: Sequence[State], seeds: Sequence[int], num_prompts: int

@@ -1,7 +1,5 @@
 """Seeds, learning rates and initial scales side by side: each point as if alone."""
 
-import inspect
-
 import jax
 import numpy as np
 import pytest
@@ -10,11 +8,12 @@ from flax import nnx
 import zoo
 from tests.marks import mostly_full
 from tests.training.runs import compile_init, small_config
+from tests.training.test_step import Run
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import build_task
-from zoo.training import comparison
-from zoo.training.population import unstack
-from zoo.training.trainer import make_program, on_mesh
+from zoo.training import many
+from zoo.training.compilation import make_training, on_mesh
+from zoo.training.many import make_many, unstack
 
 
 def _config(**changes):
@@ -31,14 +30,12 @@ def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch):
     asked.append((seed, weights))
     return [{'model': seed, 'w': w[0]} for w in weights]
 
-  monkeypatch.setattr(comparison, 'compare_all', compare)
+  monkeypatch.setattr(many, 'compare_all', compare)
   changes = {'eval__num_compared': 16, 'eval__seed': 5}
   configs = [_config(seed=seed, **changes) for seed in (3, 1, 3)]
   tasks, mesh = [build_task(one) for one in configs], make_mesh(configs[0])
   graph, models = nnx.split(nnx.Dict(w=nnx.Param(np.array([[0, 0], [1, 1], [2, 2]]))))
-  found = inspect.unwrap(comparison.compare_members)(
-    configs, tasks, graph, mesh, models
-  )
+  found = many.compare_many(configs, tasks, graph, mesh, False, models)
   assert asked == [(5, [[0, 0], [1, 1], [2, 2]])]
   assert found == [{'model': 5, 'w': i} for i in range(3)]
 
@@ -68,17 +65,20 @@ def test_transformers_side_by_side_are_what_they_are_alone(shared, other, monkey
   compile_init(monkeypatch)
   configs = [_config(**shared), _config(**shared | other)]
 
-  def weights(program, num_steps):
-    with on_mesh(program.mesh, configs[0]):
-      given = program.arguments(program.init(), 0, num_steps)
-      state = jax.device_get(program.train_steps(*given)[0])
-    several = len(program.configs) > 1
-    first = next(unstack(configs, state)) if several else state
-    leaves = jax.tree.leaves(first['model'])
+  mesh = make_mesh(configs[0])
+
+  def weights(training, num_steps):
+    with on_mesh(mesh, configs[0]):
+      run = Run.of(training)
+      run.train(0, num_steps)
+    return jax.device_get(run.state)
+
+  def flat(state):
+    leaves = jax.tree.leaves(state['model'])
     return np.concatenate([np.ravel(leaf) for leaf in leaves]).astype(float)
 
-  program = make_program(configs[:1])
-  start, alone = weights(program, 0), weights(program, 4)
-  together = weights(make_program(configs), 4)
+  training = make_training(configs[0], mesh)
+  start, alone = flat(weights(training, 0)), flat(weights(training, 4))
+  together = flat(next(unstack(configs, weights(make_many(configs, mesh), 4))))
   # Sums in another order; Adam moves weights whose gradient is rounding as well.
   assert np.linalg.norm(together - alone) < 1e-2 * np.linalg.norm(alone - start)

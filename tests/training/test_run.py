@@ -15,7 +15,7 @@ import pytest
 from tests.checkpoints.states import flip
 from tests.compare import refuses
 from tests.marks import FULL
-from tests.training import fake_program
+from tests.training import fake_training
 from tests.training.runs import (
   ARRAYS,
   assert_same_bits,
@@ -29,7 +29,7 @@ from zoo.core.errors import RunError
 from zoo.host.files import read_json
 from zoo.storage.steps import find_corruption
 from zoo.storage.workdir import open_workdir
-from zoo.training import train, trainer
+from zoo.training import run, saves, train
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def finished(tmp_path_factory):
   """The workdir of a run of `small_config` that has ended."""
   workdir = tmp_path_factory.mktemp('finished')
   with pytest.MonkeyPatch.context() as patch:
-    fake_program.patch(patch)
+    fake_training.patch(patch)
     assert train(small_config(), workdir) is not None
   return workdir
 
@@ -256,7 +256,7 @@ def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path, fake):
 def test_a_state_is_saved_after_some_minutes_at_the_latest(tmp_path, monkeypatch, fake):
   clock = itertools.count(step=40)  # seconds, each time that it is asked
   fake = types.SimpleNamespace(monotonic=lambda: float(next(clock)))
-  monkeypatch.setattr(trainer, 'time', fake)
+  monkeypatch.setattr(saves, 'time', fake)
   for name, minutes in (('often', 1.0), ('rarely', None)):
     config = small_config(
       checkpoint__every=12,
@@ -286,7 +286,7 @@ def test_training_works_outside_the_main_thread(tmp_path, fake):
 
 def test_a_request_is_taken_once_and_the_handlers_are_put_back():
   before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-  with trainer.Interruption() as interruption:
+  with run.Interruption() as interruption:
     assert interruption.requested is None
     signal.raise_signal(signal.SIGTERM)
     assert interruption.requested == signal.SIGTERM

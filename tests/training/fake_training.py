@@ -1,68 +1,85 @@
 """Programs of NumPy, which compile nothing: for tests of what the loop does with them.
 
-They have the states, shapes and layouts of real programs, and `Program` itself loads,
-cuts and compares; only what is compiled is replaced. A model descends the distance of
-each number in its arrays to a target, which moves from step to step, in float32; its
-loss is that of the first number of each array. So it has the same bits however the
-steps are cut into calls, and side by side as alone, whatever its arrays are filled up
-with. It diverges at large learning rates, and where the prior mean is large.
+They have the states, shapes and shardings of real programs; only what is compiled is
+replaced. A model descends the distance of each number in its arrays to a target, which
+moves from step to step, in float32; its loss is that of the first number of each array.
+So it has the same bits however the steps are cut into calls, and side by side as alone.
+It diverges at large learning rates, and where the prior mean is large.
 """
 
 import functools
 import json
 import pathlib
 import re
-import types
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tests.training.runs import ARRAYS
 from zoo.config.mesh import make_mesh
-from zoo.config.validation import Config, build_task, num_heads, to_json
+from zoo.config.validation import Config, build_task, to_json
 from zoo.core.learning_rule import LearningRule
 from zoo.measure.comparison import Comparison, without_errors
 from zoo.storage import checkpointer
 from zoo.storage.orbax_folders import METADATA_FILE
-from zoo.training import sweeps, trainer
+from zoo.training import run, sweeps
 from zoo.training.comparison import num_prompts
+from zoo.training.compilation import Training, on_mesh
 from zoo.training.evaluation import Evaluation
-from zoo.training.layout import Layout, State
+from zoo.training.many import stack_abstract
 from zoo.training.objective import Numbers
-from zoo.training.population import stack_abstract
+from zoo.training.shardings import State
 from zoo.training.step import abstract_state
-from zoo.training.trainer import Program, on_mesh
 
 _KEPT: dict[str, tuple[State, State]] = {}
 
 
-def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
-  """The program of a model for each config, `stacked` along a first axis."""
-  config = max(configs, key=num_heads)
+def make_fake(configs: Sequence[Config], stacked: bool = True) -> Training:
+  """What trains a model for each config, `stacked` along a first axis."""
+  config = configs[0]
   mesh = make_mesh(config)
   graphs, abstract = _abstract(config)
   if stacked:
     abstract = stack_abstract(abstract, len(configs), None)
-  layout = Layout(abstract)
-  steps: Any = _Steps(configs, layout, stacked)
-  numbers = Numbers(build_task(config), None)
-  given = [build_task(one) for one in configs], mesh, layout, graphs['model'], False
-  program: Any = Program([*configs], *given, steps, _key(), numbers, steps.init)
-  program.evaluation = _Evaluation(configs, stacked)
-  program.compare = lambda state: _compare(configs)
-  return program
+  steps, evaluation = _Steps(configs, abstract, stacked), _Evaluation(configs, stacked)
+  return Training(
+    config=config,
+    task=build_task(config),
+    mesh=mesh,
+    graph=graphs['model'],
+    abstract=abstract,
+    uses_statistics=False,
+    init=steps.init,
+    steps=steps,
+    key=_key(),
+    numbers=Numbers(build_task(config), None),
+    compare=lambda state: _compare(configs) if stacked else _compare(configs)[0],
+    evaluation=Evaluation(
+      sample=evaluation.sample,
+      rule=evaluation.rule,
+      exact=lambda rule: rule.init.tolist() if stacked else rule.init.tolist()[0],
+      inputs=None,
+      references=evaluation.references if stacked else evaluation.references[0],
+      num_prompts=evaluation.num_prompts,
+    ),
+    flops=12,
+  )
 
 
 def patch(monkeypatch, orbax: bool = False) -> None:
   """Lets runs and sweeps train with fake programs, and save with NumPy or `orbax`."""
-  monkeypatch.setattr(
-    trainer, 'make_program', lambda configs: make_fake(configs, False)
-  )
-  monkeypatch.setattr(sweeps, 'make_program', make_fake)
+  fake = {
+    'make_training': lambda config, mesh: make_fake([config], False),
+    'compile_training': lambda training: training,
+    'check_agreement': lambda *given: None,
+  }
+  for name, function in fake.items():
+    monkeypatch.setattr(run, name, function)
+  monkeypatch.setattr(sweeps, 'make_training', fake['make_training'])
+  monkeypatch.setattr(sweeps, 'compile_many', make_fake)
   if not orbax:
     patch_saves(monkeypatch)
 
@@ -134,9 +151,9 @@ def _abstract(config: Config) -> tuple[State, State]:
 class _Steps:
   """Stands for the compiled steps, and for the compiled initialization."""
 
-  def __init__(self, configs, layout, stacked):
-    self._layout, self._stacked = layout, stacked
-    self._wanted = jax.tree.leaves(layout.kept)
+  def __init__(self, configs, abstract, stacked):
+    self._abstract, self._stacked = abstract, stacked
+    self._wanted = jax.tree.leaves(abstract)
     self._numbers = [_Numbers(config) for config in configs]
 
   def init(self) -> State:
@@ -168,31 +185,12 @@ class _Steps:
       metrics = {name: value[0] for name, value in metrics.items()}
     return self._put(leaves), jax.device_put({**metrics, 'step': np.int32(step)})
 
-  def trace(self, *given: Any) -> Any:
-    """With a product of matrices, which is counted."""
-    return types.SimpleNamespace(jaxpr=_traced(), lower=self.lower)
-
-  def lower(self, *given: Any) -> Any:
-    return self
-
-  def compile(self) -> Any:
-    return self
-
-  def memory_analysis(self) -> Any:
-    sizes = 'argument_size_in_bytes', 'output_size_in_bytes', 'temp_size_in_bytes'
-    return types.SimpleNamespace(alias_size_in_bytes=0, **{name: 0 for name in sizes})
-
   def _put(self, leaves: Sequence[np.ndarray]) -> State:
     put = [
       jax.device_put(np.asarray(leaf, wanted.dtype), wanted.sharding)
       for leaf, wanted in zip(leaves, self._wanted, strict=True)
     ]
-    return jax.tree.unflatten(jax.tree.structure(self._layout.kept), put)
-
-
-@functools.cache
-def _traced():
-  return jax.make_jaxpr(jnp.dot)(np.ones((2, 3), 'f'), np.ones((3, 2), 'f'))
+    return jax.tree.unflatten(jax.tree.structure(self._abstract), put)
 
 
 def _by_model(state: Any, stacked: bool) -> list[np.ndarray]:
@@ -211,7 +209,7 @@ class _Numbers:
     self._noise = np.float32(1 + config.task.get('noise_std', 0.0))
 
   def start(self, i: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The i-th array at step 0; where it has fewer heads, the first of them."""
+    """The i-th array at step 0."""
     size = int(np.prod(shape))
     return np.random.default_rng((self._seed, i)).random(size, 'f').reshape(shape)
 
@@ -243,40 +241,42 @@ class _Numbers:
     return self._noise * np.float32(zlib.crc32(seeds) / 2**32)
 
 
-class _Evaluation(Evaluation):
+class _Evaluation:
   """Measures the mean over all arrays; less is possible after more examples."""
 
   def __init__(self, configs: Sequence[Config], stacked: bool):
-    self.num_models, self._stacked = len(configs), stacked
-    config = configs[0]
+    self._stacked, config = stacked, configs[0]
     self._sizes = config.eval.num_batches, config.train.batch_size
     self.num_prompts = self._sizes[0] * self._sizes[1]
     self._numbers = [_Numbers(one) for one in configs]
     optima = [1 / one.task.get('context_length', 1) for one in configs]
-    self.reference_risks = [(2 * optimum, optimum) for optimum in optima]
+    self.references = [(2 * optimum, optimum) for optimum in optima]
 
-  def compile(self) -> None:
-    pass
-
-  def start(self, model_state: Any, sampled: bool) -> Any:
-    arrays = _by_model(model_state, self._stacked)
-    models = [
-      (one, [leaf[m, ...] for leaf in arrays]) for m, one in enumerate(self._numbers)
-    ]
-    moments: dict[str, Any] = {}
+  def rule(self, model_state: Any) -> Any:
     rules = [
       optimum + float(one.risk(leaves, np.float32(0)))
-      for (_, optimum), (one, leaves) in zip(self.reference_risks, models, strict=True)
-    ]
-    if sampled and self.num_prompts:
-      losses = np.stack(
-        [one.risk(leaves, one.held_out(*self._sizes)) for one, leaves in models]
+      for (_, optimum), (one, leaves) in zip(
+        self.references, self._models(model_state), strict=True
       )
-      with np.errstate(all='ignore'):
-        moments = {'model': (losses.mean(axis=2), np.square(losses).mean(axis=2))}
+    ]
     exact = np.array(rules)
-    rest = np.zeros((exact.size, 1, 1)), np.zeros(()), np.zeros((1, 1))
-    return jax.device_put(moments), LearningRule(exact, *rest)
+    return LearningRule(
+      exact, np.zeros((exact.size, 1, 1)), np.zeros(()), np.zeros((1, 1))
+    )
 
-  def _exact_risks(self, rules: Any) -> list[float]:
-    return rules.init.tolist()
+  def sample(self, model_state: Any, inputs: None) -> Any:
+    models = self._models(model_state)
+    losses = np.stack(
+      [one.risk(leaves, one.held_out(*self._sizes)) for one, leaves in models]
+    )
+    with np.errstate(all='ignore'):
+      means = losses.mean(axis=2), np.square(losses).mean(axis=2)
+    return jax.device_put(
+      {'model': means if self._stacked else (means[0][0], means[1][0])}
+    )
+
+  def _models(self, model_state: Any) -> list[tuple[Any, list[np.ndarray]]]:
+    arrays = _by_model(model_state, self._stacked)
+    return [
+      (one, [leaf[m, ...] for leaf in arrays]) for m, one in enumerate(self._numbers)
+    ]

@@ -1,0 +1,179 @@
+"""What trains and measures a model, from its config to compiled programs."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl import logging
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array, Key, PyTree
+
+from zoo.config import memory
+from zoo.config.curricula import log_unended
+from zoo.config.mesh import replicate
+from zoo.config.validation import Config, build_task
+from zoo.core.draws import TRAIN_STREAM, stream_of
+from zoo.core.protocols import Task
+from zoo.host import processes
+from zoo.training.batch_parts import num_lanes
+from zoo.training.comparison import compare_model
+from zoo.training.evaluation import Evaluation, compile_evaluation, make_evaluation
+from zoo.training.objective import (
+  Numbers,
+  make_objective,
+  may_use_statistics,
+  numbers_of,
+  uses_statistics,
+)
+from zoo.training.shardings import State, is_split_over, splits_later_axes
+from zoo.training.step import (
+  abstract_state,
+  init_state,
+  make_step,
+  make_steps,
+  split_state,
+)
+from zoo.training.utilisation import product_flops
+
+
+class Training(NamedTuple):
+  """What trains the model of a config on a mesh, or many models side by side."""
+
+  config: Config  # of many models that of the first, for what they share
+  task: Task
+  mesh: Mesh
+  graph: nnx.GraphDef  # of the model
+  abstract: State  # shapes, with the shardings between steps
+  uses_statistics: bool  # whether models take sufficient statistics of prompts
+  init: Callable[[], State]  # makes the state at step 0
+  steps: Any  # as `make_steps` describes it, compiled or to be compiled
+  key: Key[Array, '*n']  # of the training prompts
+  numbers: Numbers  # what may differ without another program
+  compare: Callable[[PyTree], Any]  # from the model's arrays to its `Comparison`
+  evaluation: Evaluation | None = None  # once compiled
+  flops: int = 0  # in the matrix products of a step, once compiled
+
+
+def make_training(config: Config, mesh: Mesh) -> Training:
+  """What trains the model of a config; nothing is compiled.
+
+  The devices of the mesh need not exist.
+  """
+  task, key = build_task(config), stream_of(config.seed, TRAIN_STREAM)
+  with on_mesh(mesh, config):
+    graphs, asked = abstract_state(config, mesh)
+    abstract = split_state(config, asked)
+    model = nnx.merge(graphs['model'], asked['model'])
+    statistics = may_use_statistics(config) and uses_statistics(model, task)
+    lanes = 1 if statistics else num_lanes(config, task, mesh, asked['model'])
+    objective = make_objective(config, task, statistics, lanes)
+    in_shape = config.mesh.fsdp or splits_later_axes(abstract)
+    step = make_step(config, graphs, asked['model'], objective, in_shape)
+    return Training(
+      config=config,
+      task=task,
+      mesh=mesh,
+      graph=graphs['model'],
+      abstract=abstract,
+      uses_statistics=statistics,
+      init=functools.partial(init_state, config, abstract),
+      steps=make_steps(step, abstract, mesh, in_shape),
+      key=key,
+      numbers=numbers_of(task),
+      compare=functools.partial(compare_model, config, task, graphs['model'], mesh),
+    )
+
+
+def compile_training(training: Training) -> Training:
+  """What trains and measures a model, compiled.
+
+  Raises UserError if training needs more memory than there is.
+  """
+  config, mesh = training.config, training.mesh
+  with on_mesh(mesh, config):
+    _log_what_may_surprise(training)
+    evaluation = make_evaluation(
+      config, training.task, training.graph, training.uses_statistics, mesh
+    )
+  return compiled(training, evaluation, [config])
+
+
+def compiled(
+  training: Training, evaluation: Evaluation, configs: Sequence[Config]
+) -> Training:
+  """The steps and the evaluation of the models of some configs, compiled.
+
+  Raises UserError if training needs more memory than there is.
+  """
+  config, mesh = training.config, training.mesh
+
+  def compile_measurements() -> Evaluation:
+    with on_mesh(mesh, config):
+      return compile_evaluation(evaluation, training.abstract['model'])
+
+  with concurrent.futures.ThreadPoolExecutor(1) as other_core:
+    measurements = other_core.submit(compile_measurements)
+    if processes.count() > 1:
+      measurements.result()  # all processes must compile programs in the same order
+    with on_mesh(mesh, config):
+      key, numbers = replicate((training.key, training.numbers), mesh)
+      limit = replicate(np.int32(0), mesh)
+      traced = training.steps.trace(training.abstract, key, limit, limit, numbers)
+      steps = memory.compile_step(traced.lower(), mesh, configs, training.task)
+    return training._replace(
+      steps=steps,
+      key=key,
+      numbers=numbers,
+      evaluation=measurements.result(),
+      flops=product_flops(traced.jaxpr.jaxpr),
+    )
+
+
+def advance(
+  training: Training, state: State, start: int, stop: int
+) -> tuple[State, dict[str, Array]]:
+  """Starts the steps after `start`, up to `stop`; donates the given state."""
+  start, stop = (replicate(np.int32(step), training.mesh) for step in (start, stop))
+  return training.steps(state, training.key, start, stop, training.numbers)
+
+
+@contextlib.contextmanager
+def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
+  """Computes on a mesh, in the precision that the config asks for."""
+  with jax.set_mesh(mesh), jax.default_matmul_precision(config.train.matmul_precision):
+    yield
+
+
+@contextlib.contextmanager
+def computing(training: Training) -> Iterator[None]:
+  """As `on_mesh`; running out of memory is a RunError that names the fields."""
+  with memory.in_config(training.config), on_mesh(training.mesh, training.config):
+    yield
+
+
+def _log_what_may_surprise(training: Training) -> None:
+  """Warns of an axis of the mesh that splits nothing, and of an endless curriculum."""
+  config, weights = training.config, training.abstract['model']
+  if config.mesh.model > 1 and not is_split_over('model', weights):
+    logging.warning(
+      'config.mesh.model is %d, but no weight of %r is split over this axis: its '
+      'devices repeat the same work; use config.mesh.data',
+      config.mesh.model,
+      config.model.name,
+    )
+  data = training.mesh.shape['data']
+  if config.mesh.fsdp and data > 1 and not is_split_over('data', weights):
+    logging.warning(
+      'config.mesh.fsdp is True, but the data axis of the mesh, which is %d, divides '
+      'no axis of a weight of %r: each device keeps all of them',
+      data,
+      config.model.name,
+    )
+  log_unended(config, training.task, nnx.merge(training.graph, weights))

@@ -1,0 +1,443 @@
+"""Many models in one program: the same step and evaluation under `jax.vmap`.
+
+The models share one computation over a first axis of their arrays and their numbers.
+They may have other seeds, learning rates and initial weights, and tasks that differ in
+numbers. Each is trained as it would be alone, except that sums are added in another
+order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Key, PyTree
+
+from zoo import theory
+from zoo.config.mesh import make_mesh, replicate
+from zoo.config.validation import Config, build_task, mesh_shape, to_json
+from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
+from zoo.core.learning_rule import LearningRule
+from zoo.core.protocols import Task
+from zoo.host.interruption import Interruption
+from zoo.measure.comparison import Comparison, compare_all
+from zoo.storage.checkpointer import Checkpoints
+from zoo.training.batch_parts import num_lanes
+from zoo.training.comparison import num_prompts, on_one_device
+from zoo.training.compilation import Training, advance, compiled, computing, on_mesh
+from zoo.training.evaluation import (
+  Evaluation,
+  Fetched,
+  Measured,
+  Risks,
+  Rule,
+  SampledMoments,
+  exact_rule,
+  reference_risks,
+  risks_of,
+  sample_errors,
+)
+from zoo.training.objective import (
+  Numbers,
+  make_objective,
+  may_use_statistics,
+  uses_statistics,
+)
+from zoo.training.records import Progress, Records, risk_of
+from zoo.training.run import (
+  evaluate,
+  line_of,
+  next_stop,
+  not_finite,
+  restored,
+  said_not_finite,
+)
+from zoo.training.saves import Saves
+from zoo.training.shardings import State, shardings_of, splits_later_axes
+from zoo.training.step import (
+  abstract_state,
+  create,
+  finite_models,
+  initial_weights,
+  make_step,
+  make_steps,
+  states,
+)
+from zoo.training.summary import Summary, summarise
+
+
+def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
+  """What trains a model for each config side by side; nothing is compiled.
+
+  They share all that `zoo.training.sweeps.side_by_side` compares, and their arrays are
+  stacked along a first axis.
+  """
+  config, tasks = configs[0], [build_task(config) for config in configs]
+  key = keys_of(configs, TRAIN_STREAM)
+  with on_mesh(mesh, config):
+    graphs, alone = abstract_state(config, mesh)
+    model = nnx.merge(graphs['model'], alone['model'])
+    abstract = stack_abstract(alone, len(configs), mesh_axis(config, len(configs)))
+    statistics = may_use_statistics(config) and uses_statistics(
+      model, tasks[0], len(configs)
+    )
+    lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
+    objective = make_objective(config, tasks[0], statistics, lanes)
+    in_shape = splits_later_axes(abstract)
+    step = make_step(config, graphs, alone['model'], objective, in_shape)
+    numbers, axes = numbers_of_many(configs, tasks)
+    step = jax.vmap(step, (0, 0 if key.ndim else None, None, axes))
+    graph = graphs['model']
+    return Training(
+      config=config,
+      task=tasks[0],
+      mesh=mesh,
+      graph=graph,
+      abstract=abstract,
+      uses_statistics=statistics,
+      init=functools.partial(init_side_by_side, configs, abstract),
+      steps=make_steps(step, abstract, mesh, in_shape),
+      key=key,
+      numbers=numbers,
+      compare=functools.partial(compare_many, configs, tasks, graph, mesh, statistics),
+    )
+
+
+def compile_many(configs: Sequence[Config], mesh: Mesh | None = None) -> Training:
+  """What trains and measures a model for each config, compiled, by default on its mesh.
+
+  Raises UserError if training needs more memory than there is.
+  """
+  mesh = make_mesh(configs[0]) if mesh is None else mesh
+  training = make_many(configs, mesh)
+  with on_mesh(mesh, configs[0]):
+    tasks = [build_task(config).held_out() for config in configs]
+    evaluation = evaluate_many(
+      configs, tasks, training.graph, training.uses_statistics, mesh
+    )
+  return compiled(training, evaluation, configs)
+
+
+def train_many(
+  training: Training,
+  configs: Sequence[Config],
+  folders: Sequence[pathlib.Path],
+  checkpoints: Checkpoints,
+  interruption: Interruption,
+  label: str,
+) -> tuple[State, list[Summary | None]] | None:
+  """Trains models side by side to the end, or resumes them from the checkpoints.
+
+  Each has its records in its folder. Returns the state and a summary of each model,
+  None for one that is not finite; None after a signal. Raises KeyboardInterrupt after
+  Ctrl-C, NotFiniteError once no model is finite.
+  """
+  config, num_steps = training.config, training.config.train.num_steps
+  saves, risks, waiting = Saves(config, folders[0], checkpoints), [], None
+  with computing(training), contextlib.ExitStack() as stack:
+    step, state = restored(training, checkpoints)
+    finite = np.asarray(finite_models(state, 1))
+    # Writing all lines of all points for TensorBoard would take longer than training.
+    records = [
+      stack.enter_context(Records(folder, step, tensorboard=False))
+      for folder in folders
+    ]
+    progress = stack.enter_context(Progress(label, step, num_steps))
+    saves.start(step, state, records)
+    progress.start_clock(step)
+    record = functools.partial(record_many, training, records, progress, checkpoints)
+    while step < num_steps and not interruption.due():
+      stop = next_stop(step, config)
+      state, metrics = advance(training, state, step, stop)
+      step = stop
+      measured = metrics, evaluate(training, state, step)
+      if waiting is not None:  # recorded while the devices compute
+        finite, risks = record(finite, *waiting)
+      waiting = measured
+      if saves.due(step):  # only a finite state is saved
+        finite, risks = record(finite, *waiting)
+        waiting = None
+        saves.save(step, state, records)
+    if waiting is not None:
+      finite, risks = record(finite, *waiting)
+    saves.save_last(step, state, records)
+    if step < num_steps:
+      interruption.raise_if_ctrl_c()
+      return None
+    speed = progress.speed(step)
+    if not risks:  # an earlier launch ended after the last step, without summaries
+      assert training.evaluation is not None
+      measured = jax.device_get(evaluate(training, state, step))
+      risks = finish_many(training.evaluation, measured)
+    comparisons, flops = training.compare(state['model']), training.flops
+    times = [record.wall_time for record in records]
+    measurements = zip(configs, finite, risks, comparisons, times, strict=True)
+    return state, [
+      summarise(config, training.mesh, risk, comparison, speed, flops, seconds)
+      if is_finite
+      else None
+      for config, is_finite, risk, comparison, seconds in measurements
+    ]
+
+
+def record_many(
+  training: Training,
+  records: Sequence[Records],
+  progress: Progress,
+  checkpoints: Checkpoints,
+  before: np.ndarray,
+  metrics: Mapping[str, Array],
+  measured: Measured,
+) -> tuple[np.ndarray, list[Risks]]:
+  """Waits for the results of a step, and records those of the finite models.
+
+  `before` says which models were finite before. Returns which ones are, and the risks.
+  Raises NotFiniteError if none is.
+  """
+  assert training.evaluation is not None
+  fetched, moments = jax.device_get((metrics, measured))
+  step, finite = int(fetched['step']), fetched['finite']
+  lines: list[dict[str, Any]] = [
+    {'step': step, 'loss': float(loss), 'grad_norm': float(norm)}
+    for loss, norm in zip(fetched['loss'], fetched['grad_norm'], strict=True)
+  ]
+  progress.advance(step)
+  if not finite.any():
+    raise not_finite(training.config, lines[0], checkpoints)
+  for i in np.flatnonzero(before & ~finite).tolist():
+    logging.warning('%s: %s', records[i].workdir.name, said_not_finite(lines[i]))
+  risks = finish_many(training.evaluation, moments)
+  rate, _ = progress.speed(step)
+  for i in np.flatnonzero(finite).tolist():
+    lines[i] |= line_of(risks[i], rate)
+    records[i].write(lines[i])
+  shown = lines[int(np.argmax(finite))]
+  progress.show(loss=shown['loss'], risk=risk_of(shown))
+  return finite, risks
+
+
+def numbers_of_many(
+  configs: Sequence[Config], tasks: Sequence[Task]
+) -> tuple[Numbers, Any]:
+  """The numbers of the models, and along which axes they differ."""
+  task, task_axes, moments = tasks[0], None, stacked_moments(tasks)
+  structures = [jax.tree.structure(task) for task in tasks]
+  if all(structure == structures[0] for structure in structures):
+    task, task_axes = stack_tasks(tasks)  # else the exact risk needs only the moments
+  optimizer = configs[0].optimizer
+  rates = [config.optimizer.learning_rate for config in configs]
+  axes = Numbers(task_axes, None if moments is None else 0)  # pyright: ignore
+  numbers = Numbers(task, moments)
+  # Such a program can also train at other rates, and for other numbers of steps.
+  budgets = optimizer.schedule == 'wsd' and optimizer.warmup_share is None
+  if budgets or len({*rates}) > 1:
+    numbers = numbers._replace(learning_rate=np.array(rates, 'f'))
+    axes = axes._replace(learning_rate=0)
+  if budgets:
+    numbers = numbers._replace(num_steps=np.float32(configs[0].train.num_steps))
+  return numbers, axes
+
+
+def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
+  """The key of one of the random streams of the seed of each config.
+
+  All random numbers are a pure function of the seed, one of its streams, and the step.
+  """
+  return jnp.stack([stream_of(config.seed, stream) for config in configs])
+
+
+def keys_of(configs: Sequence[Config], stream: int) -> Key[Array, '*n']:
+  """The key of one of the streams: one for all if they have one seed, or one of each.
+
+  Models with the same key see the same prompts, which are then sampled once.
+  """
+  if len({config.seed for config in configs}) == 1:
+    return stream_of(configs[0].seed, stream)
+  return stream_keys(configs, stream)
+
+
+def stacked_moments(tasks: Sequence[Task]) -> theory.Moments | None:
+  """The moments of tasks along a new first axis.
+
+  None unless exact theory covers all of them.
+  """
+  if not all(map(theory.covers, tasks)):
+    return None
+  all_moments = [theory.task_moments(task) for task in tasks]
+  if any(moments.feature_covariance is not None for moments in all_moments):
+    all_moments = [
+      moments._replace(feature_covariance=np.eye(moments.prior_mean.size))
+      if moments.feature_covariance is None
+      else moments
+      for moments in all_moments
+    ]
+  return jax.tree.map(lambda *leaves: np.stack(leaves), *all_moments)
+
+
+def stack_tasks(tasks: Sequence[Task]) -> tuple[Task, PyTree]:
+  """Tasks that differ in numbers as one value, and the axis of each of its leaves.
+
+  Numbers in which the tasks differ are stacked along a new first axis, 0; those that
+  all share are as they are, None, so that what is drawn from them is drawn once.
+  """
+  leaves, (structure, *_) = zip(*map(jax.tree.flatten, tasks), strict=True)
+  joint, axes = [], []
+  for each in zip(*leaves, strict=True):
+    arrays = [np.asarray(leaf) for leaf in each]
+    is_shared = all(np.array_equal(arrays[0], one) for one in arrays)
+    joint.append(each[0] if is_shared else np.stack(arrays))
+    axes.append(None if is_shared else 0)
+  return jax.tree.unflatten(structure, joint), jax.tree.unflatten(structure, axes)
+
+
+def evaluate_many(
+  configs: Sequence[Config],
+  tasks: Sequence[Task],
+  graph: nnx.GraphDef,
+  statistics: bool,
+  mesh: Mesh,
+) -> Evaluation:
+  """What measures many models, each on held-out prompts of its task.
+
+  All have the same key. Only the tasks of learning rules may differ in more than
+  numbers.
+  """
+  config, moments = configs[0], stacked_moments(tasks)
+  key = stream_of(config.eval.seed, EVAL_STREAM)
+  errors = functools.partial(sample_errors, graph, config, statistics)
+  groups: dict[object, list[int]] = {}  # of tasks that differ in numbers alone
+  for i, task in enumerate(tasks):
+    groups.setdefault(jax.tree.structure(task), []).append(i)
+  joint = [stack_tasks([tasks[i] for i in members]) for members in groups.values()]
+
+  def sample_moments(state: PyTree, inputs: Any) -> SampledMoments:
+    parts, (key, tasks, moments) = [], inputs
+    for members, task, (_, axis) in zip(groups.values(), tasks, joint, strict=True):
+      at = np.array(members)
+      few, constants = jax.tree.map(lambda leaf, at=at: leaf[at], (state, moments))
+      run = jax.vmap(errors, (0, None, axis, 0))
+      parts.append(run(few, key, task, constants))
+    back = np.argsort(np.concatenate([*groups.values()]))
+    return jax.tree.map(lambda *part: jnp.concatenate(part)[back], *parts)
+
+  def exact(rules: Rule | None) -> list[float] | list[None]:
+    if rules is None or moments is None:
+      return [None] * len(tasks)
+    if isinstance(rules, LearningRule):
+      return np.asarray(theory.exact_risks(rules, moments)).tolist()
+    return np.asarray(theory.exact_form_risks(rules, tasks[0])).tolist()
+
+  whole = NamedSharding(mesh, P())
+  rules = jax.vmap(functools.partial(exact_rule, graph, tasks[0]))
+  return Evaluation(
+    sample=jax.jit(sample_moments, out_shardings=whole),
+    rule=jax.jit(rules, out_shardings=whole),
+    exact=exact,
+    inputs=replicate((key, [task for task, _ in joint], moments), mesh),
+    references=[reference_risks(task) for task in tasks],
+    num_prompts=config.eval.num_batches * config.train.batch_size,
+  )
+
+
+def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
+  """The risks of each model, from the fetched result of `start_evaluation`."""
+  moments, rules = fetched
+  exact = evaluation.exact(rules)
+  return [
+    risks_of(
+      {name: (mean[i], square[i]) for name, (mean, square) in moments.items()},
+      exact[i],
+      gd,
+      optimal,
+      evaluation.num_prompts,
+    )
+    for i, (gd, optimal) in enumerate(evaluation.references)
+  ]
+
+
+def compare_many(
+  configs: Sequence[Config],
+  tasks: Sequence[Task],
+  graph: nnx.GraphDef,
+  mesh: Mesh,
+  statistics: bool,
+  state: PyTree,
+) -> list[Comparison | None]:
+  """As `compare_model`, for each of many models.
+
+  Those of one task are compared on the same prompts, whatever their seeds. With
+  `statistics` exact theory compares them with the optima of their tasks, and there is
+  no comparison.
+  """
+  number = 0 if statistics else num_prompts(configs[0])
+  comparisons: list[Comparison | None] = [None] * len(configs)
+  if number < 2:
+    return comparisons
+  groups: dict[str, list[int]] = {}
+  for i, config in enumerate(configs):
+    groups.setdefault(to_json(config.task), []).append(i)
+
+  def measure(here: PyTree) -> list[Comparison | None]:
+    for members in groups.values():
+      each = [jax.tree.map(lambda leaf, i=i: leaf[i], here) for i in members]
+      models = [nnx.merge(graph, arrays) for arrays in each]
+      compared = compare_all(models, tasks[members[0]], number, configs[0].eval.seed)
+      if compared is None:  # the task is too large
+        continue
+      for i, comparison in zip(members, compared, strict=True):
+        comparisons[i] = comparison
+    return comparisons
+
+  return on_one_device(mesh, state, measure)
+
+
+def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:
+  """The states one by one, each on the mesh of its config.
+
+  The stacked state must be on the host.
+  """
+  shardings = shardings_of(abstract_state(configs[0], make_mesh(configs[0]))[1])
+  for i in range(len(configs)):
+    alone = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+    yield jax.device_put(alone, shardings)
+
+
+def mesh_axis(config: Config, num_models: int) -> str | None:
+  """The mesh axis that models are split over; None if `data` is needed for prompts."""
+  data, _ = mesh_shape(config)
+  exact = config.objective.name == 'exact'
+  return 'data' if exact and num_models % data == 0 else None
+
+
+def stack_abstract(abstract: State, num_models: int, axis: str | None) -> State:
+  """The abstract state of many models, split over a mesh axis or not at all."""
+
+  def stack(leaf: Any) -> jax.ShapeDtypeStruct:
+    sharding = NamedSharding(leaf.sharding.mesh, P(axis, *leaf.sharding.spec))
+    return jax.ShapeDtypeStruct(
+      (num_models, *leaf.shape), leaf.dtype, sharding=sharding
+    )
+
+  return jax.tree.map(stack, abstract)
+
+
+def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
+  """The stacked states at step 0."""
+  all_states = []
+  for config in configs:  # one by one, since compiling them together takes seconds
+    key, weights = stream_of(config.seed, INIT_STREAM), initial_weights(config)
+    all_states.append(states(create(config, key, weights)))
+  stack = jax.tree.map(
+    lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *all_states
+  )
+  return jax.device_put(stack, shardings_of(abstract))

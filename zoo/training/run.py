@@ -1,0 +1,409 @@
+"""A run: from a config to a trained model and its records, read from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import logging
+from flax import nnx
+from jaxtyping import Array
+
+from zoo.config.mesh import make_mesh
+from zoo.config.validation import Config, build_task, differences, to_json, validate
+from zoo.core.draws import TRAIN_STREAM, stream_of
+from zoo.core.errors import RunError, UserError
+from zoo.core.protocols import Model
+from zoo.host import processes
+from zoo.host.files import workdir_path
+from zoo.host.interruption import Interruption
+from zoo.measure.agreement import check_agreement
+from zoo.measure.contracts.checks import check_sampled
+from zoo.storage.checkpointer import Checkpoints, run_metadata
+from zoo.storage.saved_models import load
+from zoo.storage.workdir import occupied
+from zoo.training.compilation import (
+  Training,
+  advance,
+  compile_training,
+  computing,
+  make_training,
+)
+from zoo.training.evaluation import Measured, Risks, finish_evaluation, start_evaluation
+from zoo.training.records import Progress, Records, read_lines, risk_of
+from zoo.training.saves import Saves
+from zoo.training.shardings import State
+from zoo.training.step import initial_weights
+from zoo.training.summary import (
+  SUMMARY,
+  Summary,
+  finished_summary,
+  summarise,
+  write_summary,
+)
+
+
+class NotFiniteError(RunError):
+  """No model of a run has a finite loss, gradient and weights any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+  """A logged step of a run."""
+
+  step: int
+  metrics: dict[str, Any]  # its line of `metrics.jsonl`; None: not measured there
+  summary: Summary | None  # of the whole run, at its last step
+  _make_model: Callable[[], Model]
+
+  @property
+  def model(self) -> Model:
+    """A copy of the model as it is after this step.
+
+    Raises UserError once training has gone on.
+    """
+    return self._make_model()
+
+
+def train(config: Config, workdir: str | pathlib.Path) -> Summary | None:
+  """Trains the model of a config, or resumes from the workdir.
+
+  Returns the summary, which is also in `summary.json`. After SIGTERM it returns None,
+  and after Ctrl-C it raises KeyboardInterrupt; in both cases everything is saved, and
+  the same call resumes. Raises UserError if the config or the workdir is invalid,
+  before anything is written; RunError if the loss is not finite or the disk is full.
+  The workdir may be in a bucket: gs://bucket/runs/a. If there are several processes,
+  each must make the same call, with a workdir that they share; process 0 writes the
+  records.
+  """
+  summary = None
+  for event in training_run(config, workdir):
+    summary = event.summary
+  return summary
+
+
+def training_run(
+  config: Config, workdir: str | pathlib.Path, of_sweep: Interruption | None = None
+) -> Generator[Event, None, None]:
+  """Trains like `train`, and yields each logged step, the last with the summary.
+
+  A caller that stops early, by `break` or `close`, leaves a run whose state is saved at
+  that step; the same call goes on from there. So does a call after SIGTERM, which ends
+  the iteration. A finished run yields its last step. Raises what `train` raises; if
+  there are several processes, all must stop at the same step. A sweep, which holds the
+  folder and takes the signals, gives its `Interruption`.
+  """
+  config, workdir = validate_everywhere(config), path_everywhere(workdir)
+  training, initial = None, None
+  if is_new_everywhere(workdir):
+    training, initial = check_and_compile(config)
+  with (
+    held(workdir, config, of_sweep) as interruption,
+    Checkpoints(workdir, config.checkpoint.keep, run_metadata(config)) as checkpoints,
+    Saves(config, workdir, checkpoints) as saves,
+  ):
+    if summary := finished_run(config, workdir, checkpoints):
+      yield finished_event(workdir, summary)
+      return
+    if training is None:
+      training = compile_training(make_training(config, make_mesh(config)))
+    num_steps, risks = config.train.num_steps, None
+    with computing(training):
+      step, state = restored(training, checkpoints, initial)
+    with (
+      Records(workdir, step) as records,
+      Progress(config.model.name, step, num_steps) as progress,
+    ):
+      with computing(training):
+        saves.start(step, state, [records])
+      progress.start_clock(step)
+      event = functools.partial(logged_event, records, lambda: (training, step, state))
+      try:
+        while step < num_steps and not interruption.due():
+          with computing(training):
+            stop = next_stop(step, config)
+            state, metrics = advance(training, state, step, stop)
+            step = stop
+            measured = evaluate(training, state, step)
+            risks = record(training, metrics, measured, records, progress, checkpoints)
+            if saves.due(step):
+              saves.save(step, state, [records])
+          if step < num_steps:
+            progress.clear()  # the caller may print
+            yield event(step, None)
+            progress.refresh()
+      except GeneratorExit:  # the caller stops early
+        save_at_break(training, saves, step, state, records)
+        raise
+      with computing(training):
+        saves.save_last(step, state, [records])
+        if step == num_steps:
+          summary = summarised(training, state, risks, progress, records)
+    if summary is not None:
+      write_summary(workdir, summary)
+      yield event(step, summary)
+    elif processes.count() == 1:
+      interruption.raise_if_ctrl_c()
+
+
+def path_everywhere(workdir: str | pathlib.Path) -> pathlib.Path:
+  """The workdir as a path; raises UserError in every process."""
+  with processes.propagate_errors():
+    return workdir_path(workdir)
+
+
+def is_new_everywhere(workdir: pathlib.Path) -> bool:
+  """Whether a folder is missing or empty, as process 0 sees it."""
+  return processes.run_on_main(lambda: is_new(workdir))
+
+
+def is_new(workdir: pathlib.Path) -> bool:
+  """Whether a folder is missing or empty."""
+  return not workdir.is_dir() or not any(workdir.iterdir())
+
+
+def check_and_compile(config: Config) -> tuple[Training, State]:
+  """What trains a new run, and its state at step 0, before anything is written.
+
+  Raises UserError, in every process, if the ways in which the model predicts do not
+  agree, or if training does not fit.
+  """
+  processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
+  with processes.propagate_errors():
+    training = make_training(config, make_mesh(config))
+    state = checked_state(training)
+    return compile_training(training), state
+
+
+def checked_state(training: Training) -> State:
+  """The state at step 0; raises UserError as `check_agreement` does for its model."""
+  with computing(training):
+    state = training.init()
+    model = nnx.merge(training.graph, state['model'])
+    check_agreement(model, training.task, training.config.train.batch_size)
+  return state
+
+
+@contextlib.contextmanager
+def held(
+  workdir: pathlib.Path, config: Config, of_sweep: Interruption | None
+) -> Iterator[Interruption]:
+  """Locks the workdir and takes the signals, unless a sweep does."""
+  if of_sweep is not None:
+    yield of_sweep
+    return
+  with occupied(workdir, config), Interruption() as interruption:
+    yield interruption
+
+
+def validate_everywhere(config: Config) -> Config:
+  """A copy of the config, checked in every process; all must have the same one."""
+  if jax.process_count() > 1 and not jax.distributed.is_initialized():
+    raise UserError(
+      f'this is one of {jax.process_count()} processes, which are not connected; '
+      '--distributed is missing (in Python: jax.distributed.initialize)'
+    )
+  with processes.propagate_errors():
+    config = copy.deepcopy(validate(config))  # the caller may change it
+    make_mesh(config)  # raises UserError if the devices cannot form it
+  theirs = processes.run_on_main(functools.partial(to_json, config))
+  with processes.propagate_errors():
+    if to_json(config) != theirs:
+      differing = differences(json.loads(theirs), config, resumes=False)
+      raise UserError(
+        f'the config differs from that of process 0 (there) in {", ".join(differing)}'
+      )
+  return config
+
+
+def finished_run(
+  config: Config, workdir: pathlib.Path, checkpoints: Checkpoints
+) -> Summary | None:
+  """The summary of a finished run; process 0 deletes one that is outdated."""
+  return processes.run_on_main(lambda: _finished_run(config, workdir, checkpoints))
+
+
+def _finished_run(
+  config: Config, workdir: pathlib.Path, checkpoints: Checkpoints
+) -> Summary | None:
+  # If the checkpoints of a finished run were deleted, return the saved result.
+  deleted = checkpoints.latest is None and not checkpoints.set_aside
+  at_end = deleted or checkpoints.latest == config.train.num_steps
+  summary = finished_summary(workdir, config) if at_end else None
+  if summary is None:
+    (workdir / SUMMARY).unlink(missing_ok=True)
+  return summary
+
+
+def finished_event(workdir: pathlib.Path, summary: Summary) -> Event:
+  """The last event of a finished run."""
+  line = (read_lines(workdir) or [{}])[-1]
+  return Event(summary['step'], line, summary, lambda: load(workdir).model)
+
+
+def restored(
+  training: Training, checkpoints: Checkpoints, initial: State | None = None
+) -> tuple[int, State]:
+  """The newest step that is saved and its state; 0 and the initial state if none is."""
+  step = processes.run_on_main(lambda: checkpoints.latest) or 0
+  if not step:
+    return 0, training.init() if initial is None else initial
+  checkpoints.check_precision(step, training.abstract)
+  logging.info('resuming at step %d of %d', step, training.config.train.num_steps)
+  return step, checkpoints.load(step, training.abstract)
+
+
+def next_stop(step: int, config: Config) -> int:
+  """The step at which the next call ends: the next to log, evaluate or save at."""
+  every = config.train.log_every, config.eval.every, config.checkpoint.every
+  return min(config.train.num_steps, *((step // n + 1) * n for n in every))
+
+
+def evaluate(training: Training, state: State, step: int) -> Measured:
+  """Starts to measure the state after a step, on held-out prompts where this is due."""
+  config, evaluation = training.config, training.evaluation
+  assert evaluation is not None
+  sampled = step == config.train.num_steps or step % config.eval.every == 0
+  if config.checkpoint.keep_best:  # the risk must be known where it is saved
+    sampled |= step % config.checkpoint.every == 0
+  return start_evaluation(evaluation, state['model'], sampled)
+
+
+def record(
+  training: Training,
+  metrics: Mapping[str, Array],
+  measured: Measured,
+  records: Records,
+  progress: Progress,
+  checkpoints: Checkpoints,
+) -> Risks:
+  """Waits for the results of a step, and records them; returns the risks.
+
+  Raises NotFiniteError.
+  """
+  assert training.evaluation is not None
+  fetched, moments = jax.device_get((metrics, measured))
+  line = {
+    'step': int(fetched['step']),
+    'loss': float(fetched['loss']),
+    'grad_norm': float(fetched['grad_norm']),
+  }
+  progress.advance(line['step'])
+  if not fetched['finite']:
+    raise not_finite(training.config, line, checkpoints)
+  risks = finish_evaluation(training.evaluation, moments)
+  rate, _ = progress.speed(line['step'])
+  line |= line_of(risks, rate)
+  records.write(line)
+  progress.show(loss=line['loss'], risk=risk_of(line))
+  return risks
+
+
+def line_of(risks: Risks, steps_per_second: float | None) -> dict[str, Any]:
+  """What a line of the records has of an evaluation, and the speed."""
+  return {
+    'eval_risk': risks.sampled and risks.sampled.mean,
+    'eval_accuracy': risks.accuracy and risks.accuracy.mean,
+    'exact_risk': risks.exact,
+    'curve': risks.curve,
+    'steps_per_second': steps_per_second,
+  }
+
+
+def logged_event(
+  records: Records,
+  newest: Callable[[], tuple[Training, int, State]],
+  step: int,
+  summary: Summary | None,
+) -> Event:
+  """The event of a logged step, with its newest line."""
+  make_model = functools.partial(model_at, step, newest)
+  return Event(step, dict(records.line), summary, make_model)
+
+
+def model_at(step: int, newest: Callable[[], tuple[Training, int, State]]) -> Model:
+  """A copy of the model after a step; raises UserError once it is not the newest."""
+  training, reached, state = newest()
+  if step != reached:
+    raise UserError(
+      f'the model of step {step} is gone: training is at step {reached}; take it '
+      'before the next step is asked for'
+    )
+  with computing(training):
+    return nnx.merge(training.graph, jax.tree.map(jnp.copy, state['model']))
+
+
+def save_at_break(
+  training: Training, saves: Saves, step: int, state: State, records: Records
+) -> None:
+  """Saves the state for a caller that stops early, and waits; raises RunError."""
+  try:
+    with computing(training):
+      saves.save_last(step, state, [records])
+  except RunError as error:
+    logging.error('%s', error)  # after `break` Python cannot raise it
+    raise
+
+
+def summarised(
+  training: Training,
+  state: State,
+  risks: Risks | None,
+  progress: Progress,
+  records: Records,
+) -> Summary:
+  """The summary of a run after its last step."""
+  config, num_steps = training.config, training.config.train.num_steps
+  if risks is None:  # an earlier launch ended after the last step, without a summary
+    assert training.evaluation is not None
+    measured = jax.device_get(evaluate(training, state, num_steps))
+    risks = finish_evaluation(training.evaluation, measured)
+  comparison = training.compare(state['model'])
+  speed = progress.speed(num_steps)
+  return summarise(
+    config, training.mesh, risks, comparison, speed, training.flops, records.wall_time
+  )
+
+
+def not_finite(
+  config: Config, line: Mapping[str, Any], checkpoints: Checkpoints
+) -> NotFiniteError:
+  """The error of a run whose newest step, of this line, is not finite."""
+  checkpoints.wait()
+  latest = checkpoints.latest
+  # A folder in which nothing was saved may be used with another config.
+  other = ', in another folder,' if latest else ''
+  good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
+  if reason := wrong_prompts(config, line['step'] - 1):
+    return NotFiniteError(f'step {line["step"]} is not finite: {reason}')
+  return NotFiniteError(
+    f'{said_not_finite(line)}: stopped, not saved; {good}; a smaller '
+    f'config.optimizer.learning_rate or a config.optimizer.clip_norm{other} may help'
+  )
+
+
+def said_not_finite(line: Mapping[str, Any]) -> str:
+  """What is said of a line whose step is not finite."""
+  return (
+    f'step {line["step"]} is not finite (loss {line["loss"]:g}, gradient norm '
+    f'{line["grad_norm"]:g}, or the weights after it)'
+  )
+
+
+def wrong_prompts(config: Config, step: int) -> UserError | None:
+  """What is wrong with the prompts of a step, not with the weights; None if nothing."""
+  task = build_task(config)
+  key = jax.random.fold_in(stream_of(config.seed, TRAIN_STREAM), step)
+  try:
+    check_sampled(task, key, config.train.batch_size)
+  except UserError as error:
+    return error
+  return None
