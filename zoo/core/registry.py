@@ -1,6 +1,7 @@
 """Names of models and tasks: a config names them, the registry builds them."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import json
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from zoo.core import values
+from zoo.core import trees, values
 from zoo.core.errors import UserError, check_name, unknown_name
 
 _Entry = TypeVar('_Entry', bound=Callable)
@@ -41,8 +42,8 @@ def recorded(
 
 def arguments_of(thing: object) -> Arguments | None:
   """The constructor arguments of an object of a registered class, if known."""
-  if values.is_value(thing):
-    return recorded(values.arguments(thing))
+  if dataclasses.is_dataclass(thing):
+    return recorded(trees.arguments(thing))
   text = getattr(thing, _ARGUMENTS, None)
   return None if text is None else Arguments(*json.loads(text))
 
@@ -67,8 +68,8 @@ class Registry:
   def register(self, name: str) -> Callable[[_Entry], _Entry]:
     """A decorator that registers a class, or a function, under `name`.
 
-    New objects of the class record their constructor arguments, which values have as
-    fields, and those that are described by their annotations are checked. Raises
+    New objects of the class record their constructor arguments, which dataclasses have
+    as fields, and those that are described by their annotations are checked. Raises
     UserError when another one has the name already, for what is no class, or no
     function, and without a name. A new definition of the same one, as by a notebook
     cell that is run twice, replaces the old one.
@@ -177,7 +178,9 @@ def parameters(cls: type) -> dict[str, inspect.Parameter]:
   # Taken from `__init__`, which the signature of NNX's metaclass hides.
   _, *signature = inspect.signature(cls.__init__).parameters.values()
   variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-  return {p.name: p for p in signature if p.kind not in variadic}
+  return {
+    p.name: p for p in signature if p.kind not in variadic and p.name[0] != '_'
+  }
 
 
 def _full_name(entry: Any) -> str:
@@ -186,10 +189,10 @@ def _full_name(entry: Any) -> str:
 
 def _record_arguments(cls: Any) -> None:
   """Makes a class's own `__init__` check and record its arguments."""
-  # The fields of a value are its arguments. Without a constructor there are none.
+  # The fields of a dataclass are its arguments. Without a constructor there are none.
   if (
     not isinstance(cls, type)
-    or values.is_value_class(cls)
+    or dataclasses.is_dataclass(cls)
     or cls.__init__ is object.__init__
   ):
     return
@@ -229,7 +232,7 @@ def _model_in_words(model: object) -> str:
   usual = {name: repr(one.default) for name, one in parameters(type(model)).items()}
   given = {name: made.values[name] for name in usual if name in made.values}
   parts = [
-    f'{name}={values.shown(content)}'
+    f'{name}={trees.shown(content)}'
     for name, content in (given | made.values).items()
     if usual.get(name) != repr(content)
   ]

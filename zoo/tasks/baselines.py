@@ -8,11 +8,12 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from flax import struct
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from zoo.core.errors import UserError
+from zoo.core import trees
 from zoo.core.prompt import Prompt, check_prompt
-from zoo.core.values import Vector, leaf, value
 
 
 class Examples(NamedTuple):
@@ -38,14 +39,24 @@ class Examples(NamedTuple):
 class Baseline(abc.ABC):
   """An untrained predictor, defined by `predict` for one prompt.
 
-  A subclass is decorated with `zoo.core.values.value`: its numbers are then arguments
-  of compiled programs, which baselines of the same class and sizes share.
+  A subclass is decorated with `flax.struct.dataclass`: its numbers are then arguments
+  of compiled programs, which baselines of the same class and sizes share. Sizes and
+  names are fields with `pytree_node=False`.
   """
 
   # Whether prompts are predicted one after another, because each needs much memory.
   one_by_one: ClassVar[bool] = False
   # Whether a comparison gives it fewer prompts, because each takes a millisecond.
   is_slow: ClassVar[bool] = False
+
+  def __eq__(self, other: object) -> bool:
+    return trees.equal(self, other)
+
+  def __hash__(self) -> int:
+    return hash(jax.tree.structure(self))  # of all but the numbers
+
+  def __repr__(self) -> str:
+    return trees.in_words(self)
 
   @abc.abstractmethod
   def predict(self, given: Examples) -> Float[Array, '*k']:
@@ -108,7 +119,7 @@ class HostBaseline(abc.ABC):
     return jnp.asarray(found, prompt.x.dtype)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Zero(Baseline):
   """Predicts 0: the mean of a centred task, or equal probabilities of all classes."""
 
@@ -125,11 +136,11 @@ def _check_numbers(baseline: Baseline, given: Examples, of_classes: str) -> None
     )
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class NearestNeighbours(Baseline):
   """The mean label of the examples nearest to the query; 0 before the first."""
 
-  num_neighbours: int = 3
+  num_neighbours: int = struct.field(pytree_node=False, default=3)
 
   def predict(self, given: Examples) -> Float[Array, '']:
     _check_numbers(self, given, 'NearestShares')
@@ -141,7 +152,7 @@ class NearestNeighbours(Baseline):
     return jnp.sum(weights * y[nearest]) / jnp.maximum(jnp.sum(weights), 1)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Averaging(Baseline):
   """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` (Garg et al., arXiv 2208.01066).
 
@@ -155,7 +166,7 @@ class Averaging(Baseline):
     return jnp.dot(x_query, y @ x) / jnp.maximum(given.num_seen, 1)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class LeastSquares(Baseline):
   """Ridge regression; a penalty of 0 is least squares with weights of least norm.
 
@@ -164,8 +175,8 @@ class LeastSquares(Baseline):
   """
 
   penalty: float = 0.0
-  squares: bool = False
-  center: Vector | None = leaf(default=None)
+  squares: bool = struct.field(pytree_node=False, default=False)
+  center: Float[ArrayLike, ' d'] | None = None
 
   def predict(self, given: Examples) -> Float[Array, '']:
     _check_numbers(self, given, 'SoftmaxRegression')

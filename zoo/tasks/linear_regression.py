@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from zoo.core import draws
@@ -18,20 +19,6 @@ from zoo.core.learning_rule import AnyArray, ArrayT, LearningRule
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import Predictor
 from zoo.core.statistics import Statistics, triangle
-from zoo.core.values import (
-  Matrix,
-  Vector,
-  covariance,
-  derived,
-  fresh,
-  is_zero,
-  leaf,
-  number,
-  set_field,
-  size,
-  value,
-  vector,
-)
 from zoo.tasks.base import (
   LinearFunctions,
   dot,
@@ -51,6 +38,7 @@ from zoo.tasks.posteriors import GaussianPosterior, Posterior
 
 
 @register_task('linear_regression')
+@struct.dataclass(eq=False, repr=False)
 class LinearRegression(LinearFunctions):
   """Prompts of `y_i = ŵ·x_i + σ n_i` (arXiv 2512.04268, section 2).
 
@@ -63,18 +51,18 @@ class LinearRegression(LinearFunctions):
   1, whose prior mean is 2.
   """
 
-  num_features: int = size(default=10)
+  num_features: int = struct.field(pytree_node=False, default=10)
   # It is an int32 in compiled programs.
-  context_length: int = size(default=10, maximum=2**31 - 1)
-  prior_mean: Vector = vector(default=0.0)
-  prior_covariance: Matrix = covariance(default=None, about='Covariance of ŵ.')
-  feature_covariance: Matrix = covariance(
-    default=None, about='Covariance of the features.'
-  )
+  context_length: int = struct.field(pytree_node=False, default=10)
+  prior_mean: Vector = 0.0
+  # Covariance of ŵ.
+  prior_covariance: Matrix = None
+  # Covariance of the features.
+  feature_covariance: Matrix = None
   # The square of 1e19 is a float32.
-  noise_std: float = number(default=0.0, minimum=0.0, maximum=1e19)
-  prior_root: Matrix = derived()
-  feature_root: Matrix = derived()
+  noise_std: float = 0.0
+  prior_root: Matrix = struct.field(pytree_node=False)
+  feature_root: Matrix = struct.field(pytree_node=False)
 
   def __post_init__(self):
     for name in ('prior', 'feature'):
@@ -275,7 +263,7 @@ def second_moments(
   return deviation, features
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class FirstSteps:
   """The best first steps on a task from one start, for any number of examples k.
 
@@ -424,14 +412,14 @@ class Estimator(Baseline):
     return jnp.asarray(self.start, x.dtype)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class GradientDescent(Estimator):
   """Steps of gradient descent on the context's loss `Σ_i (w·x_i − y_i)² / (2C)`."""
 
-  start: Float[np.ndarray, ' d'] = leaf()
-  step_sizes: Float[np.ndarray, ' k'] = leaf()
+  start: Float[np.ndarray, ' d']
+  step_sizes: Float[np.ndarray, ' k']
   # At other context lengths the one step has the best size.
-  tuned: FirstSteps | None = leaf(default=None)
+  tuned: FirstSteps | None = None
 
   def _fit(
     self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
@@ -460,14 +448,14 @@ class GradientDescent(Estimator):
     return LearningRule.gradient_descent(self.start, self.step_sizes.sum())
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class GDBeta(Estimator):
   """One step of gradient descent whose step size is a matrix (arXiv 2402.14951)."""
 
-  start: Float[np.ndarray, ' d'] = leaf()
-  step_matrix: Float[np.ndarray, 'd d'] = leaf()
+  start: Float[np.ndarray, ' d']
+  step_matrix: Float[np.ndarray, 'd d']
   # At other context lengths the step has the best matrix.
-  tuned: FirstSteps | None = leaf(default=None)
+  tuned: FirstSteps | None = None
 
   def _fit(
     self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
@@ -489,7 +477,7 @@ class GDBeta(Estimator):
     return LearningRule.gd_beta(self.start, self.step_matrix)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Ridge(Estimator):
   """Minimises `Σ_i (w·x_i − y_i)² + penalty (w − start)ᵀ K⁻¹ (w − start)`.
 
@@ -497,9 +485,9 @@ class Ridge(Estimator):
   penalty of 0 is the limit from above: the least-squares solution nearest to `start`.
   """
 
-  start: Float[np.ndarray, ' d'] = leaf()
+  start: Float[np.ndarray, ' d']
   penalty: float
-  root: Float[np.ndarray, 'd d'] = leaf()
+  root: Float[np.ndarray, 'd d']
 
   @classmethod
   def isotropic(cls, start: Float[np.ndarray, ' d'], penalty: float) -> Ridge:
