@@ -21,6 +21,7 @@ from zoo.core.prompt import Prompt as Prompt
 from zoo.core.protocols import Model as Model
 from zoo.core.protocols import PredictsAll as PredictsAll
 from zoo.core.protocols import Task as Task
+from zoo.tasks.mixture import create_task as _create_task
 
 list_mixers = _registry.mixers.names
 list_models = _registry.models.names
@@ -62,8 +63,11 @@ def create_task(
 @overload
 def create_task(name: str, **hyperparameters: object) -> Task: ...
 def create_task(name: str, **hyperparameters: object) -> Task:
-  """Makes the task registered under `name`; raises UserError as `create_model` does."""
-  return _registry.tasks.create(name, **hyperparameters)
+  """Makes the task registered under `name`, and checks it.
+
+  Raises UserError as `create_model` does.
+  """
+  return _create_task(name, **hyperparameters)
 
 
 if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely needed

@@ -178,9 +178,7 @@ def parameters(cls: type) -> dict[str, inspect.Parameter]:
   # Taken from `__init__`, which the signature of NNX's metaclass hides.
   _, *signature = inspect.signature(cls.__init__).parameters.values()
   variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-  return {
-    p.name: p for p in signature if p.kind not in variadic and p.name[0] != '_'
-  }
+  return {p.name: p for p in signature if p.kind not in variadic and p.name[0] != '_'}
 
 
 def _full_name(entry: Any) -> str:

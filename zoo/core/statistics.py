@@ -30,8 +30,7 @@ class Statistics:
   """A batch of prompts with `ŵ = w* + ε`, for any w* and σ; the batch axis is last.
 
   `moment` is the lower triangle, row by row, of `(1/C) Σ_i u_i u_iᵀ` with
-  `u_i = [x_i; ε·x_i; n_i]`, where n_i is the label noise in units of σ. Without label
-  noise the last entry is left out.
+  `u_i = [x_i; ε·x_i; n_i]`, where n_i is the label noise in units of σ, 0 without noise.
   """
 
   moment: Float[Array, 'p b']
@@ -50,10 +49,8 @@ class Statistics:
     d = mean.shape[0]
     # z = M u with M = [[I, 0, 0], [w*ᵀ, 1, σ]], so that ⟨U, zzᵀ⟩ = ⟨Mᵀ U M, uuᵀ⟩: the
     # differences between tasks move into the rule, which does not depend on prompts.
-    width = d + 1 if self.moment.shape[0] == (d + 1) * (d + 2) // 2 else d + 2
-    change = jnp.eye(d + 1, width, dtype=dtype).at[d, :d].set(mean)
-    if width == d + 2:
-      change = change.at[d, d + 1].set(noise)
+    change = jnp.eye(d + 1, d + 2, dtype=dtype).at[d, :d].set(mean)
+    change = change.at[d, d + 1].set(noise)
     update = jnp.concatenate([rule.update, rule.bias_update[None]])
     update = symmetric(jnp.einsum('nij,ik,jl->nkl', update, change, change))
     constant = jnp.concatenate([rule.init - mean, rule.bias[None]])
@@ -75,6 +72,18 @@ def triangle(vectors: Float[Array, 'c u b']) -> Float[Array, 'p b']:
     square = jnp.einsum('cib,cjb->ijb', vectors, vectors)
     rows = [square[i, : i + 1] for i in range(width)]
   return jnp.concatenate(rows)
+
+
+def last_row(
+  vectors: Float[Array, 'c u b'], last: Float[Array, 'c b']
+) -> Float[Array, 'v b']:
+  """The last row of that triangle for `[u_i; last_i]`, in place of the vectors u_i."""
+  c, width, _ = vectors.shape
+  vectors = jnp.concatenate([vectors, last[:, None]], axis=1)
+  if c * (width + 1) <= _WRITTEN_OUT:
+    row = sum(vector[-1][None] * vector for vector in vectors[1:])
+    return row + vectors[0, -1][None] * vectors[0]
+  return jnp.einsum('cb,cub->ub', last, vectors)
 
 
 def _halves(update: Float[Array, 'n u u']) -> Float[Array, 'n p']:

@@ -25,6 +25,7 @@ from zoo.core.errors import (
   range_in_words,
 )
 
+
 @dataclasses.dataclass(frozen=True)
 class Kind:
   """What a field, or an argument of a constructor, may hold and means."""
@@ -151,5 +152,7 @@ def _kind(field: dataclasses.Field) -> Kind:
     return field.metadata['kind']
   is_number = field.type in (float, 'float')
   is_vector = isinstance(field.type, str) and field.type.startswith('Vector')
-  holds = _PLAIN.get(field.type if isinstance(field.type, type) else str(field.type), object)
+  holds = _PLAIN.get(
+    field.type if isinstance(field.type, type) else str(field.type), object
+  )
   return Kind(is_leaf=is_number or is_vector, holds=holds, is_array=is_vector)

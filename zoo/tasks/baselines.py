@@ -11,8 +11,8 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from zoo.core.errors import UserError
 from zoo.core import trees
+from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt, check_prompt
 
 

@@ -39,8 +39,8 @@ class OutlierRegression(BaseTask):
   num_features: int = struct.field(pytree_node=False, default=20)
   context_length: int = struct.field(pytree_node=False, default=100)
   kind: str = struct.field(pytree_node=False, default='many')  # or 'orthogonal'
-  # 0 to 1, of an example of the context; None: that of the paper, 0.9 for `many` and 0.5
-  # for `orthogonal`.
+  # 0 to 1, of an example of the context; None: that of the paper, 0.9 for `many` and
+  # 0.5 for `orthogonal`.
   outlier_probability: float | None = None
 
   def check(self) -> None:

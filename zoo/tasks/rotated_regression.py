@@ -32,8 +32,8 @@ class RotatedRegression(LinearFunctions):
 
   num_features: int = struct.field(pytree_node=False, default=10)
   context_length: int = struct.field(pytree_node=False, default=20)
-  # By which eigenvalues fall, a ≥ 0. They are computed in float64 on the host, and so are
-  # part of a compiled program.
+  # By which eigenvalues fall, a ≥ 0. They are computed in float64 on the host, and so
+  # are part of a compiled program.
   exponent: float = struct.field(pytree_node=False, default=1.0)
   noise_std: float = 0.0  # σ ≥ 0
 

@@ -28,9 +28,7 @@ _RANK_TOLERANCE = 4
 def _check_range(name: str, value: object) -> None:
   low, high = map(float, check_vector(name, value, 2))
   if low >= high:
-    raise UserError(
-      f'{name} is {value}; it must be two numbers, the smaller one first'
-    )
+    raise UserError(f'{name} is {value}; it must be two numbers, the smaller one first')
 
 
 @register_task('sinusoid')

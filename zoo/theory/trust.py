@@ -5,6 +5,7 @@ A class of one's own may change the prediction and not the rule, which it may in
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
@@ -21,7 +22,6 @@ from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor
-from zoo.core.values import is_value
 
 # Relative to the largest prediction. Rounding errors in float32 are about 1e-6.
 TOLERANCE = 1e-3
@@ -52,9 +52,9 @@ def is_ours(subject: object) -> bool:
   parts = [subject]
   if isinstance(subject, nnx.Module):
     parts += [part for _, part in nnx.iter_modules(subject)]
-  elif is_value(subject):
-    held = jax.tree.leaves(vars(subject), is_leaf=is_value)
-    if not all(is_ours(one) for one in held if is_value(one)):
+  elif dataclasses.is_dataclass(subject):
+    held = jax.tree.leaves(vars(subject), is_leaf=dataclasses.is_dataclass)
+    if not all(is_ours(one) for one in held if dataclasses.is_dataclass(one)):
       return False
   return from_zoo(type(subject)) and all(
     from_zoo(type(part)) or type(part).__module__.startswith('flax.') for part in parts
