@@ -103,7 +103,7 @@ class HasExactForm(Predictor, Protocol):
     ...
 
 
-class BaseTask(abc.ABC):
+class BaseTask(trees.Tree, abc.ABC):
   """A distribution of prompts, whose `sample_one` draws one.
 
   A task is a frozen dataclass that JAX maps over as a pytree, such as
@@ -125,15 +125,6 @@ class BaseTask(abc.ABC):
     """
     check_count('num_features', self.num_features)
     check_count('context_length', self.context_length)
-
-  def __eq__(self, other: object) -> bool:
-    return trees.equal(self, other)
-
-  def __hash__(self) -> int:
-    return hash(jax.tree.structure(self))  # of all but the numbers
-
-  def __repr__(self) -> str:
-    return trees.in_words(self)
 
   @abc.abstractmethod
   def sample_one(self, key: Key[Array, '']) -> Prompt:

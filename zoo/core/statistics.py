@@ -30,7 +30,7 @@ class Statistics:
   """A batch of prompts with `ŵ = w* + ε`, for any w* and σ; the batch axis is last.
 
   `moment` is the lower triangle, row by row, of `(1/C) Σ_i u_i u_iᵀ` with
-  `u_i = [x_i; ε·x_i; n_i]`, where n_i is the label noise in units of σ, 0 without noise.
+  `u_i = [x_i; ε·x_i; n_i]`, where n_i is the label noise in units of σ, 0 without any.
   """
 
   moment: Float[Array, 'p b']

@@ -1,4 +1,4 @@
-"""What tasks and baselines share as frozen dataclasses that JAX maps over as pytrees."""
+"""What tasks and baselines share as dataclasses that JAX maps over as pytrees."""
 
 from __future__ import annotations
 
@@ -8,8 +8,47 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from flax import struct
+
+from zoo.core.errors import UserError
 
 _Owner = TypeVar('_Owner')
+
+
+@struct.dataclass(eq=False, repr=False)
+class Tree:
+  """The base of dataclasses that JAX maps over as pytrees, by `flax.struct.dataclass`.
+
+  Two are equal if their classes, sizes, names and numbers are. JAX 0.10.1 takes a
+  program of one dataclass for that of another, if a hash agrees in 7 bits, where both
+  have equal fields that are not arrays. So the class is such a field; a `__post_init__`
+  of a subclass calls this one.
+  """
+
+  _kind: type | None = struct.field(pytree_node=False, default=None, kw_only=True)
+
+  def __post_init__(self):
+    object.__setattr__(self, '_kind', type(self))
+
+  def __eq__(self, other: object) -> bool:
+    return equal(self, other)
+
+  def __hash__(self) -> int:
+    return hash(jax.tree.structure(self))  # of all but the numbers
+
+  def __repr__(self) -> str:
+    return in_words(self)
+
+
+def check_tree(owner: object) -> None:
+  """Raises UserError for an object of a class that JAX cannot map over as such."""
+  name = type(owner).__name__
+  if not is_pytree(owner):
+    raise UserError(f'{name} is no pytree; decorate it with flax.struct.dataclass')
+  if isinstance(owner, Tree) and owner._kind is not type(owner):
+    raise UserError(
+      f'{name} has a __post_init__ that does not call super().__post_init__()'
+    )
 
 
 def arguments(owner: Any) -> dict[str, Any]:
@@ -20,7 +59,8 @@ def arguments(owner: Any) -> dict[str, Any]:
 
 def is_pytree(owner: object) -> bool:
   """Whether JAX knows how to map over an object, so that its arrays are arguments."""
-  return not jax.tree_util.treedef_is_leaf(jax.tree.structure(owner))
+  leaves = jax.tree.leaves(owner)
+  return not (len(leaves) == 1 and leaves[0] is owner)
 
 
 def equal(owner: object, other: object) -> bool:

@@ -23,6 +23,7 @@ from numpy.lib import format as npy
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import BaseTask, Predictor, Task
+from zoo.core.trees import Tree
 from zoo.tasks.base import make_prompt, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 from zoo.tasks.gaussian_clusters import NearestMean, NearestShares, SoftmaxRegression
@@ -51,8 +52,8 @@ class _Table(NamedTuple):
   sha256: str  # of the file
 
 
-@struct.dataclass
-class _Rows:
+@struct.dataclass(eq=False, repr=False)
+class _Rows(Tree):
   """The rows of prompts, and how to get them from the numbers of the file.
 
   That is minus the mean, over the deviation, which are 0 and 1 for what is not
@@ -83,6 +84,7 @@ def checksum(path: str) -> str:
 
 
 @register_task('arrays')
+@struct.dataclass(eq=False, repr=False)
 class Arrays(BaseTask):
   """Prompts of C + 1 different rows of your own arrays `x [n, d]` and `y [n]`.
 
@@ -101,13 +103,14 @@ class Arrays(BaseTask):
   # The share of the rows that is held out, > 0 and ≤ 0.9.
   held_out_share: float = struct.field(pytree_node=False, default=0.2)
   seed: int = struct.field(pytree_node=False, default=0)  # chooses them, 0 to 2³² − 1
-  # The rows of prompts, training or held_out; whatever is measured is on those held out.
+  # The rows of prompts, training or held_out; what is measured is on those held out.
   rows: str = struct.field(pytree_node=False, default='training')
   # SHA-256 of the file; None: as it is now.
   sha256: str | None = struct.field(pytree_node=False, default=None)
   _rows: _Rows | None = None
 
   def __post_init__(self):
+    super().__post_init__()
     if self._rows is not None and self._rows.origin == self._origin():
       return  # JAX rebuilds it with the rows that it has
     # Checked here, since the rows are read by them.

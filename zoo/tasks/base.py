@@ -364,8 +364,8 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
   return found
 
 
-@struct.dataclass
-class Scale:
+@struct.dataclass(eq=False, repr=False)
+class Scale(trees.Tree):
   """Multiplies all features."""
 
   factor: float
@@ -376,8 +376,8 @@ class Scale:
     return self.factor * x
 
 
-@struct.dataclass
-class Stretch:
+@struct.dataclass(eq=False, repr=False)
+class Stretch(trees.Tree):
   """Multiplies the features of each example by a symmetric matrix."""
 
   matrix: Float[np.ndarray, 'd d']

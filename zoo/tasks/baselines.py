@@ -36,7 +36,7 @@ class Examples(NamedTuple):
     return self._replace(x=x, y=y)
 
 
-class Baseline(abc.ABC):
+class Baseline(trees.Tree, abc.ABC):
   """An untrained predictor, defined by `predict` for one prompt.
 
   A subclass is decorated with `flax.struct.dataclass`: its numbers are then arguments
@@ -48,15 +48,6 @@ class Baseline(abc.ABC):
   one_by_one: ClassVar[bool] = False
   # Whether a comparison gives it fewer prompts, because each takes a millisecond.
   is_slow: ClassVar[bool] = False
-
-  def __eq__(self, other: object) -> bool:
-    return trees.equal(self, other)
-
-  def __hash__(self) -> int:
-    return hash(jax.tree.structure(self))  # of all but the numbers
-
-  def __repr__(self) -> str:
-    return trees.in_words(self)
 
   @abc.abstractmethod
   def predict(self, given: Examples) -> Float[Array, '*k']:
@@ -97,7 +88,7 @@ class Baseline(abc.ABC):
     return jax.lax.map(jax.checkpoint(predict, prevent_cse=False), (x, y, x_query))
 
 
-class HostBaseline(abc.ABC):
+class HostBaseline(trees.Tree, abc.ABC):
   """A predictor that fits a model of another library to each prompt, on the host.
 
   It cannot be compiled, and is so slow that a comparison gives it fewer prompts.

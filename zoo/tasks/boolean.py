@@ -257,6 +257,7 @@ class NearestNeighbour(SignsTask):
   num_random: Any = struct.field(pytree_node=False, default=None)
 
   def __post_init__(self):
+    super().__post_init__()
     if self.num_random is None:
       third = self.context_length // 3
       object.__setattr__(self, 'num_random', max(1, third))

@@ -75,6 +75,7 @@ class LinearRegression(LinearFunctions):
   _feature_root: Matrix = None
 
   def __post_init__(self):
+    super().__post_init__()
     mean = as_vector(self.prior_mean, self.num_features)
     object.__setattr__(self, 'prior_mean', mean)
     for name in ('prior', 'feature'):
@@ -309,8 +310,8 @@ def second_moments(
   return deviation, features
 
 
-@struct.dataclass
-class FirstSteps:
+@struct.dataclass(eq=False, repr=False)
+class FirstSteps(trees.Tree):
   """The best first steps on a task from one start, for any number of examples k.
 
   The step of size η has the risk `E |(I − ηS)(start − ŵ) + η Xᵀn/k|²_Σ`, and the best

@@ -66,6 +66,7 @@ class LogisticRegression(FunctionClass):
   label_kind = 'signs'
 
   def __post_init__(self):
+    super().__post_init__()
     matrix, root = self.prior_covariance, self._prior_root
     matrix, root = with_root('prior_covariance', matrix, root)
     mean = as_vector(self.prior_mean, self.num_features)

@@ -52,6 +52,7 @@ class Mixture(BaseTask):
   weights: Any = None  # kept as probabilities in float64
 
   def __post_init__(self):
+    super().__post_init__()
     if isinstance(self.tasks, list):
       object.__setattr__(self, 'tasks', tuple(self.tasks))
     if isinstance(self.weights, list | tuple):  # JAX rebuilds it with an array
@@ -219,10 +220,7 @@ def create_task(name: str, **fields: Any) -> Task:
     fields = _of_parts(**fields)
   task = registry.tasks.create(name, **fields)
   task.check()
-  if not trees.is_pytree(task):
-    raise UserError(
-      f'{type(task).__name__} is no pytree; decorate it with flax.struct.dataclass'
-    )
+  trees.check_tree(task)
   return task
 
 

@@ -43,6 +43,7 @@ class QuadraticRegression(FunctionClass):
   prior_mean: Vector = 0.0  # w*, a number or one for each feature
 
   def __post_init__(self):
+    super().__post_init__()
     mean = as_vector(self.prior_mean, self.num_features)
     object.__setattr__(self, 'prior_mean', mean)
 

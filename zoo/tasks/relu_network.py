@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Key
 from zoo.core.errors import check_count, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
+from zoo.core.trees import Tree
 from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 
@@ -65,7 +66,7 @@ class ReluNetwork(FunctionClass):
 
 
 @struct.dataclass(eq=False, repr=False)
-class ArcCosineKernel:
+class ArcCosineKernel(Tree):
   """The posterior mean of a two-layer network as its width goes to infinity.
 
   The functions are then a Gaussian process with the arc-cosine kernel of order 1 (Cho &

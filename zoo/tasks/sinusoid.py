@@ -53,6 +53,7 @@ class Sinusoid(FunctionClass):
   )
 
   def __post_init__(self):
+    super().__post_init__()
     for name in ('amplitude_range', 'phase_range'):
       if isinstance(bounds := getattr(self, name), list):  # as configs have them
         object.__setattr__(self, name, tuple(bounds))

@@ -51,8 +51,7 @@ def check_task(task: Task) -> None:
   """
   name = type(task).__name__
   check_object('a task', task, BaseTask, 'it must be a subclass of zoo.tasks.BaseTask')
-  if not trees.is_pytree(task):
-    raise UserError(f'{name} is no pytree; decorate it with flax.struct.dataclass')
+  trees.check_tree(task)
   check_count(f'{name}.num_features', task.num_features)
   check_count(f'{name}.context_length', task.context_length)
   check_count(f'{name}.num_outputs', task.num_outputs)
