@@ -27,6 +27,8 @@ from zoo.core import registry, values
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.registry import check_registered
 from zoo.core.values import choice, number, size, static, truth
+from zoo.tasks.arrays import checksum, full_path
+from zoo.tasks.mixture import PARTS
 
 
 def _check_path(name: str, given: object) -> object:
@@ -428,6 +430,14 @@ def described(cls: type) -> dict[str, Field]:
 
 def arguments(name: str, chosen: str) -> dict[str, Field]:
   """The fields of the section `model` or `task` for a class; raises UserError."""
+  if chosen == 'mixture' and name == 'task':  # its tasks are sections themselves
+    sections = values.Kind(is_leaf=False, holds=tuple)
+    return {
+      'parts': Field(PARTS, sections),
+      'weights': Field(None, sections),
+      'num_features': Field(5, values.Kind(is_leaf=False, holds=int)),
+      'context_length': Field(10, values.Kind(is_leaf=False, holds=int)),
+    }
   given = GIVEN if name == 'model' else ()
   found = described(CLASSES[name].get(chosen))
   return {field: each for field, each in found.items() if field not in given}
@@ -531,9 +541,12 @@ def _found(config: Config) -> dict[str, object]:
     section = config.to_dict()[name]
     if section['name'] not in entries.names():
       continue
-    for field, (_, kind) in arguments(name, section['name']).items():
-      if kind.found is not None and section.get(field) != (one := kind.found(section)):
-        found[f'{name}.{field}'] = one
+    if name == 'task' and section['name'] == 'arrays':
+      path = full_path(section.get('path'))
+      sha256 = section.get('sha256') or checksum(path)
+      for field, one in ('path', path), ('sha256', sha256):
+        if section.get(field) != one:
+          found[f'task.{field}'] = one
   return found
 
 

@@ -7,7 +7,7 @@ configs. Fields of tasks are described by their types alone.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import (
   Annotated,
   Any,
@@ -39,8 +39,6 @@ class Kind:
   about: str = ''  # what it means, with its unit
   names: tuple[str, ...] = ()  # of which it is one, if it is a choice
   is_array: bool = False
-  # Of the fields of a config, what a run records in place of this one.
-  found: Callable[[Mapping[str, Any]], object] | None = None
 
 
 # What these fields mean in every class that says nothing else about them.
@@ -101,7 +99,7 @@ def truth(*, default: Any = dataclasses.MISSING, about: str = '') -> Any:
 def static(*, default: Any = dataclasses.MISSING, **kind: Any) -> Any:
   """A hashable object that is part of the structure, such as a pair of numbers.
 
-  Of `kind` it may have `check`, `holds`, `allowed`, `about` and `found`.
+  Of `kind` it may have `check`, `holds`, `allowed` and `about`.
   """
   return _field(default, Kind(is_leaf=False, **kind))
 

@@ -23,6 +23,11 @@ from zoo.tasks.baselines import Examples
 from zoo.tasks.posteriors import Posterior
 
 _SIZES = 'num_features', 'context_length'
+# Of a mixture that is made by name: the sections of its tasks.
+PARTS = (
+  {'name': 'linear_regression', 'noise_std': 0.1},
+  {'name': 'linear_regression', 'noise_std': 1.0},
+)
 
 
 @register_task('mixture')
@@ -212,11 +217,14 @@ def _loss_of(task: BaseTask) -> object:
 def create_task(name: str, **fields: Any) -> Task:
   """Makes the task that is registered under `name`, and checks it.
 
-  A mixture may have, in place of `tasks`, `parts`: sections as configs have them, with
-  the name and the fields of a task each, and the sizes `num_features` and
+  In place of `tasks` a mixture may have `parts`, with the name and the fields of a task
+  each, as the sections of configs have them, and the sizes `num_features` and
   `context_length` of all of them. Raises UserError.
   """
-  if name == 'mixture' and 'parts' in fields:
+  if name == 'mixture' and 'tasks' not in fields:
+    known = (*_SIZES, 'parts', 'weights')
+    for field in fields:
+      check_name("hyper-parameter of task 'mixture',", field, known)
     fields = _of_parts(**fields)
   task = registry.tasks.create(name, **fields)
   task.check()
@@ -225,9 +233,13 @@ def create_task(name: str, **fields: Any) -> Task:
 
 
 def _of_parts(
-  parts: Any, weights: Sequence[float] | None = None, **sizes: int
+  parts: Any = PARTS,
+  weights: Sequence[float] | None = None,
+  num_features: int = 5,
+  context_length: int = 10,
 ) -> dict[str, Any]:
   """The fields of a mixture from the sections of its tasks; raises UserError."""
+  sizes = {'num_features': num_features, 'context_length': context_length}
   is_section = isinstance(parts, list | tuple) and all(
     isinstance(part, Mapping) and isinstance(part.get('name'), str) for part in parts
   )
@@ -236,8 +248,6 @@ def _of_parts(
       f'parts is {trees.shown(parts)}; it must be a tuple of tasks, such as '
       "({'name': 'linear_regression', 'noise_std': 0.1}, {'name': 'task_pool'})"
     )
-  for size in sizes:
-    check_name('hyper-parameter of task mixture,', size, (*_SIZES, 'parts', 'weights'))
   tasks = []
   for i, part in enumerate(parts):
     fields = dict(part)
