@@ -69,7 +69,10 @@ def test_examples_are_scaled_as_the_task_of_the_model_scales_its_rows(
   assert_close(task.y * task.table.y_std + task.table.y_mean, y[rows], 1e-12)
   model = zoo.Regressor(LeastSquares(), task).fit(x[:30], y[:30])
   by_hand = zoo.Regressor(LeastSquares())
-  scaled = (x - task.table.x_mean) / task.table.x_std, (y - task.table.y_mean) / task.table.y_std
+  scaled = (
+    (x - task.table.x_mean) / task.table.x_std,
+    (y - task.table.y_mean) / task.table.y_std,
+  )
   by_hand.fit(*(part[:30] for part in scaled))
   found, expected = model.predict(x[30:]), by_hand.predict(scaled[0][30:])
   assert_close(found, expected * task.table.y_std + task.table.y_mean, 1e-6)

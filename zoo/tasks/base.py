@@ -69,12 +69,20 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
         f'the task {cls.__name__} is not a dataclass; decorate it with '
         'flax.struct.dataclass, under zoo.register_task'
       )
-    for field in ('num_features', 'context_length'):
-      if field not in task.__dataclass_fields__ and not hasattr(task, field):
-        raise UserError(
-          f'the task {cls.__name__} lacks the field {field}; declare it, such as '
-          f'`{field}: int = flax.struct.field(pytree_node=False, default=5)`'
-        )
+    for name_of_size in ('num_features', 'context_length'):
+      field = task.__dataclass_fields__.get(name_of_size)
+      if field is None and not hasattr(task, name_of_size):
+        mistake = f'lacks the field {name_of_size}'
+      elif field is not None and field.metadata.get(
+        'pytree_node', 'static' not in field.metadata
+      ):
+        mistake = f'has {name_of_size} as an array of compiled programs'
+      else:
+        continue
+      raise UserError(
+        f'the task {cls.__name__} {mistake}; declare it, such as `{name_of_size}: int '
+        '= flax.struct.field(pytree_node=False, default=5)`'
+      )
     return tasks.register(name)(cls)
 
   return enter
