@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -13,6 +13,12 @@ from flax import struct
 from zoo.core.errors import UserError
 
 _Owner = TypeVar('_Owner')
+
+# Fields of numbers. JAX puts tracers, shapes and others in their place, so that types
+# would be wrong when annotations are enforced.
+Number: TypeAlias = Any
+Vector: TypeAlias = Any  # `[d]`; in tasks also a number for all entries
+Matrix: TypeAlias = Any  # `[d, d]`; in tasks None is the identity
 
 
 @struct.dataclass(eq=False, repr=False)

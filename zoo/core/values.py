@@ -148,9 +148,11 @@ def kinds(cls: type) -> dict[str, Kind]:
 def _kind(field: dataclasses.Field) -> Kind:
   if 'kind' in field.metadata:
     return field.metadata['kind']
-  is_number = field.type in (float, 'float')
+  is_number = field.type in (float, 'float', 'Number')
+  if is_number:
+    return Kind(is_leaf=True, holds=float)
   is_vector = isinstance(field.type, str) and field.type.startswith('Vector')
   holds = _PLAIN.get(
     field.type if isinstance(field.type, type) else str(field.type), object
   )
-  return Kind(is_leaf=is_number or is_vector, holds=holds, is_array=is_vector)
+  return Kind(is_leaf=is_vector, holds=holds, is_array=is_vector)

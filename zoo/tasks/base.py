@@ -10,7 +10,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from zoo.core.errors import UserError, check_covariance, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import BaseTask, Predictor, Task
 from zoo.core.registry import tasks
+from zoo.core.trees import Matrix, Number, Vector
 
 _Class = TypeVar('_Class', bound=type)
 # The loss of each prediction, from the predictions and the targets.
@@ -36,10 +37,6 @@ Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
 Weights = Float[Array, ' d']
 Points = Float[Array, 't d']
 Values = Float[Array, ' t']
-
-# Fields of numbers that a task takes as NumPy can convert them.
-Vector: TypeAlias = Any  # `[d]`, or a number for all of them
-Matrix: TypeAlias = Any  # `[d, d]`, or None for the identity
 
 # Eigenvalues of a covariance below this fraction of the largest are rounding errors.
 RANK_TOLERANCE = 1e-12
@@ -116,7 +113,8 @@ class FunctionClass(BaseTask):
     self, key: Key[Array, ''], targets: Float[Array, ' t *k']
   ) -> Float[Array, ' t *k']:
     """The labels, given the targets; here the targets with Gaussian noise."""
-    return targets + self.noise_std * jax.random.normal(key, targets.shape)
+    noise_std = jnp.asarray(self.noise_std, targets.dtype)
+    return targets + noise_std * jax.random.normal(key, targets.shape)
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, function_key, labels_key = jax.random.split(key, 3)
@@ -314,7 +312,7 @@ class ShiftedTask(ChangedTask):
 
   change: Change | None = None
   # It multiplies the values of the function, which must be numbers then.
-  scale: float | None = None
+  scale: Number = None
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     if self.change is None:
@@ -376,7 +374,7 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
 class Scale(trees.Tree):
   """Multiplies all features."""
 
-  factor: float
+  factor: Number
 
   def __call__(
     self, key: Key[Array, ''], x: Float[Array, 't d']
@@ -388,7 +386,7 @@ class Scale(trees.Tree):
 class Stretch(trees.Tree):
   """Multiplies the features of each example by a symmetric matrix."""
 
-  matrix: Float[np.ndarray, 'd d']
+  matrix: Matrix
 
   def __call__(
     self, key: Key[Array, ''], x: Float[Array, 't d']

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, Bool, Float
 
 from zoo.core import trees
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.trees import Number, Vector
 
 
 class Examples(NamedTuple):
@@ -165,9 +166,9 @@ class LeastSquares(Baseline):
   each weight, the norm is that of the weights minus `center`.
   """
 
-  penalty: float = 0.0
+  penalty: Number = 0.0
   squares: bool = struct.field(pytree_node=False, default=False)
-  center: Float[ArrayLike, ' d'] | None = None
+  center: Vector = None
 
   def predict(self, given: Examples) -> Float[Array, '']:
     _check_numbers(self, given, 'SoftmaxRegression')

@@ -13,6 +13,7 @@ from zoo.core import losses
 from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
+from zoo.core.trees import Number
 from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
@@ -124,7 +125,7 @@ class SoftmaxRegression(Baseline):
   is_slow = True
 
   num_steps: int = struct.field(pytree_node=False, default=1000)
-  step_size: float = 0.01
+  step_size: Number = 0.01
 
   def predict(self, given: Examples) -> Float[Array, ' k']:
     x, y, seen, x_query = given.zeroed()

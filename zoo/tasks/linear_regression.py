@@ -25,10 +25,9 @@ from zoo.core.learning_rule import AnyArray, ArrayT, LearningRule
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import Predictor
 from zoo.core.statistics import Statistics, last_row, triangle
+from zoo.core.trees import Matrix, Number, Vector
 from zoo.tasks.base import (
   LinearFunctions,
-  Matrix,
-  Vector,
   as_vector,
   dot,
   register_task,
@@ -69,7 +68,7 @@ class LinearRegression(LinearFunctions):
   prior_mean: Vector = 0.0  # w*, a number or one for each feature
   prior_covariance: Matrix = None  # of ŵ, d × d; None: the identity
   feature_covariance: Matrix = None  # d × d; None: the identity
-  noise_std: float = 0.0  # σ, from 0 to 1e19, whose square is a float32
+  noise_std: Number = 0.0  # σ, from 0 to 1e19, whose square is a float32
   # The symmetric roots of the covariances, which compiled programs multiply by.
   _prior_root: Matrix = None
   _feature_root: Matrix = None
@@ -150,9 +149,10 @@ class LinearRegression(LinearFunctions):
     mean = jnp.asarray(self.prior_mean, deviation.dtype)
     weights = deviation + jnp.broadcast_to(mean, (self.num_features,))[:, None]
     targets, y_query = dot(x, weights[None], -2), dot(x_query, weights, -2)
+    noise_std = jnp.asarray(self.noise_std, targets.dtype)
     labels = jax.lax.cond(
-      jnp.asarray(self.noise_std) > 0,
-      lambda: targets + self.noise_std * self._noise(key, batch_size),
+      noise_std > 0,
+      lambda: targets + noise_std * self._noise(key, batch_size),
       lambda: targets,
     )
     return Prompt(
@@ -321,12 +321,12 @@ class FirstSteps(trees.Tree):
   """
 
   context_length: int = struct.field(pytree_node=False)  # of the task
-  slope: float  # tr ΣΣN
-  signal: float  # tr ΣΣNΣ
-  square: float  # tr ΣΣ
-  spread: float  # tr ΣN + σ²
-  basis: Float[np.ndarray, 'd d']  # R V
-  eigenvalues: Float[np.ndarray, ' d']  # μ
+  slope: Number  # tr ΣΣN
+  signal: Number  # tr ΣΣNΣ
+  square: Number  # tr ΣΣ
+  spread: Number  # tr ΣN + σ²
+  basis: Matrix  # R V
+  eigenvalues: Vector  # μ
 
   @classmethod
   def of(cls, task: LinearRegression, start: ArrayLike | None = None) -> FirstSteps:
@@ -432,7 +432,7 @@ class Estimator(Baseline):
   Without examples the weights are the start.
   """
 
-  start: Float[np.ndarray, ' d']
+  start: Vector
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     """The weights fitted to each prompt's context."""
@@ -463,8 +463,8 @@ class Estimator(Baseline):
 class GradientDescent(Estimator):
   """Steps of gradient descent on the context's loss `Σ_i (w·x_i − y_i)² / (2C)`."""
 
-  start: Float[np.ndarray, ' d']
-  step_sizes: Float[np.ndarray, ' k']
+  start: Vector
+  step_sizes: Vector
   # At other context lengths the one step has the best size.
   tuned: FirstSteps | None = None
 
@@ -499,8 +499,8 @@ class GradientDescent(Estimator):
 class GDBeta(Estimator):
   """One step of gradient descent whose step size is a matrix (arXiv 2402.14951)."""
 
-  start: Float[np.ndarray, ' d']
-  step_matrix: Float[np.ndarray, 'd d']
+  start: Vector
+  step_matrix: Matrix
   # At other context lengths the step has the best matrix.
   tuned: FirstSteps | None = None
 
@@ -532,9 +532,9 @@ class Ridge(Estimator):
   penalty of 0 is the limit from above: the least-squares solution nearest to `start`.
   """
 
-  start: Float[np.ndarray, ' d']
-  penalty: float
-  root: Float[np.ndarray, 'd d']
+  start: Vector
+  penalty: Number
+  root: Matrix
 
   @classmethod
   def isotropic(cls, start: Float[np.ndarray, ' d'], penalty: float) -> Ridge:

@@ -14,12 +14,11 @@ from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core.errors import check_covariance, check_name, check_vector
 from zoo.core.protocols import Predictor
+from zoo.core.trees import Matrix, Vector
 from zoo.tasks.base import (
   FunctionClass,
-  Matrix,
   Points,
   Values,
-  Vector,
   Weights,
   as_vector,
   dot,

@@ -54,7 +54,7 @@ class Mixture(BaseTask):
   """
 
   tasks: tuple[BaseTask, ...]
-  weights: Any = None  # kept as probabilities in float64
+  weights: trees.Vector = None  # kept as probabilities in float64
 
   def __post_init__(self):
     super().__post_init__()
@@ -193,7 +193,7 @@ class MixturePosterior(Posterior):
   one_by_one = True  # as some of the parts are
 
   parts: tuple[Posterior, ...]
-  weights: Float[np.ndarray, ' k']
+  weights: trees.Vector
   label_kind: str = struct.field(pytree_node=False, default='numbers')
 
   def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Key
 from zoo.core.errors import check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
+from zoo.core.trees import Number
 from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, LeastSquares, Zero
 
@@ -41,7 +42,7 @@ class OutlierRegression(BaseTask):
   kind: str = struct.field(pytree_node=False, default='many')  # or 'orthogonal'
   # 0 to 1, of an example of the context; None: that of the paper, 0.9 for `many` and
   # 0.5 for `orthogonal`.
-  outlier_probability: float | None = None
+  outlier_probability: Number = None
 
   def check(self) -> None:
     super().check()

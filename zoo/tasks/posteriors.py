@@ -11,6 +11,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float
 
+from zoo.core.trees import Matrix, Number, Vector
 from zoo.tasks.baselines import Baseline, Examples
 
 _LOG_2_PI = math.log(2 * math.pi)
@@ -38,11 +39,11 @@ class GaussianPosterior(Posterior):
   is the identity.
   """
 
-  mean: Float[np.ndarray, ' d']
-  root: Float[np.ndarray, 'd d']
-  noise_std: float
+  mean: Vector
+  root: Matrix
+  noise_std: Number
   squares: bool = struct.field(pytree_node=False, default=False)
-  feature_covariance: Float[np.ndarray, 'd d'] | None = None
+  feature_covariance: Matrix = None
 
   def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y, _, x_query = given.zeroed()

@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, Key
 
 from zoo.core.errors import check_vector
 from zoo.core.protocols import Predictor
+from zoo.core.trees import Number, Vector
 from zoo.tasks.base import (
   FunctionClass,
   Points,
   Values,
-  Vector,
   Weights,
   as_vector,
   dot,
@@ -39,7 +39,7 @@ class QuadraticRegression(FunctionClass):
 
   num_features: int = struct.field(pytree_node=False, default=20)
   context_length: int = struct.field(pytree_node=False, default=40)
-  noise_std: float = 0.0  # σ ≥ 0
+  noise_std: Number = 0.0  # σ ≥ 0
   prior_mean: Vector = 0.0  # w*, a number or one for each feature
 
   def __post_init__(self):

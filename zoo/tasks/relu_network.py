@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from zoo.core.errors import check_count, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.trees import Tree
+from zoo.core.trees import Number, Tree
 from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 
@@ -31,8 +31,8 @@ class ReluNetwork(FunctionClass):
   num_features: int = struct.field(pytree_node=False, default=20)
   context_length: int = struct.field(pytree_node=False, default=100)
   hidden_features: int = struct.field(pytree_node=False, default=100)  # r
-  noise_std: float = 0.0  # σ ≥ 0
-  output_mean: float = 0.0  # m
+  noise_std: Number = 0.0  # σ ≥ 0
+  output_mean: Number = 0.0  # m
 
   def check(self) -> None:
     super().check()
@@ -79,8 +79,8 @@ class ArcCosineKernel(Tree):
   `E relu(w·x) = |x|/√(2π)`, and the covariance `(1 + m²) k(x, x') − m² |x||x'|/π`.
   """
 
-  noise_std: float = 0.0  # σ, in the units of the labels
-  output_mean: float = 0.0  # m
+  noise_std: Number = 0.0  # σ, in the units of the labels
+  output_mean: Number = 0.0  # m
   # r; it matters only with a mean.
   hidden_features: int = struct.field(pytree_node=False, default=1)
 

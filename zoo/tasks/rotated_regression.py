@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from zoo.core.errors import check_count, check_number
 from zoo.core.protocols import Predictor
+from zoo.core.trees import Number
 from zoo.tasks.base import LinearFunctions, dot, register_task
 from zoo.tasks.baselines import LeastSquares, Zero
 from zoo.tasks.linear_regression import (
@@ -35,7 +36,7 @@ class RotatedRegression(LinearFunctions):
   # By which eigenvalues fall, a ≥ 0. They are computed in float64 on the host, and so
   # are part of a compiled program.
   exponent: float = struct.field(pytree_node=False, default=1.0)
-  noise_std: float = 0.0  # σ ≥ 0
+  noise_std: Number = 0.0  # σ ≥ 0
 
   def check(self) -> None:
     super().check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,12 +46,8 @@ class Sinusoid(FunctionClass):
 
   context_length: int = struct.field(pytree_node=False, default=10)
   # Least and greatest, of the amplitude a ≥ 0 and of the phase p.
-  amplitude_range: tuple[float, float] = struct.field(
-    pytree_node=False, default=(0.1, 0.5)
-  )
-  phase_range: tuple[float, float] = struct.field(
-    pytree_node=False, default=(0.0, math.pi)
-  )
+  amplitude_range: Any = struct.field(pytree_node=False, default=(0.1, 0.5))
+  phase_range: Any = struct.field(pytree_node=False, default=(0.0, math.pi))
 
   def __post_init__(self):
     super().__post_init__()
@@ -118,8 +115,8 @@ class SinusoidPosterior(Baseline):
   and the two then count as one. So the risk after two examples is about 1e-8, not 0.
   """
 
-  amplitude_range: tuple[float, float] = struct.field(pytree_node=False)
-  phase_range: tuple[float, float] = struct.field(pytree_node=False)
+  amplitude_range: Any = struct.field(pytree_node=False)
+  phase_range: Any = struct.field(pytree_node=False)
 
   def predict(self, given: Examples) -> Float[Array, '']:
     # Two rows of zeros are added, so that there are two singular values.

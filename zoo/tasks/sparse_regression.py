@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from zoo.core.errors import check_count
 from zoo.core.protocols import Predictor
+from zoo.core.trees import Number
 from zoo.tasks.base import LinearFunctions, register_task
 from zoo.tasks.baselines import (
   Averaging,
@@ -42,7 +43,7 @@ class SparseRegression(LinearFunctions):
   context_length: int = struct.field(pytree_node=False, default=10)
   # Coordinates of w that are not 0, 1 to d.
   num_nonzero: int = struct.field(pytree_node=False, default=3)
-  noise_std: float = 0.0  # σ ≥ 0
+  noise_std: Number = 0.0  # σ ≥ 0
 
   def check(self) -> None:
     super().check()
@@ -88,7 +89,7 @@ class SparseBayes(Posterior):
 
   num_features: int = struct.field(pytree_node=False)
   num_nonzero: int = struct.field(pytree_node=False)
-  noise_std: float = 0.0
+  noise_std: Number = 0.0
 
   def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y, _, x_query = given.zeroed()
@@ -166,8 +167,8 @@ class Lasso(Baseline):
   penalty is, from 10 examples on, the best of those in Garg et al. (arXiv 2208.01066).
   """
 
-  penalty: float = 0.01
-  tolerance: float = 1e-5
+  penalty: Number = 0.01
+  tolerance: Number = 1e-5
   max_steps: int = struct.field(pytree_node=False, default=2000)
 
   def predict(self, given: Examples) -> Float[Array, '']:

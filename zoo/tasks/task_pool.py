@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from zoo.core.errors import UserError, check_count
 from zoo.core.protocols import Predictor, Task
+from zoo.core.trees import Number
 from zoo.tasks.base import LinearFunctions, register_task
 from zoo.tasks.baselines import Examples, LeastSquares, Zero
 from zoo.tasks.linear_regression import LinearRegression, require_covered
@@ -32,7 +33,7 @@ class TaskPool(LinearFunctions):
   num_features: int = struct.field(pytree_node=False, default=8)
   context_length: int = struct.field(pytree_node=False, default=16)
   num_tasks: int = struct.field(pytree_node=False, default=64)  # weights of the pool
-  noise_std: float = 0.5  # σ ≥ 0
+  noise_std: Number = 0.5  # σ ≥ 0
   seed: int = struct.field(pytree_node=False, default=0)  # of the pool, 0 to 2³² − 1
 
   def check(self) -> None:
