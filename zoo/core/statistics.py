@@ -49,12 +49,18 @@ class Statistics:
     d = mean.shape[0]
     # z = M u with M = [[I, 0, 0], [w*ᵀ, 1, σ]], so that ⟨U, zzᵀ⟩ = ⟨Mᵀ U M, uuᵀ⟩: the
     # differences between tasks move into the rule, which does not depend on prompts.
-    change = jnp.eye(d + 1, d + 2, dtype=dtype).at[d, :d].set(mean)
-    change = change.at[d, d + 1].set(noise)
-    update = jnp.concatenate([rule.update, rule.bias_update[None]])
-    update = symmetric(jnp.einsum('nij,ik,jl->nkl', update, change, change))
+    change = jnp.eye(d + 1, dtype=dtype).at[d, :d].set(mean)
+    rules = jnp.concatenate([rule.update, rule.bias_update[None]])
+    update = symmetric(jnp.einsum('nij,ik,jl->nkl', rules, change, change))
+    # The last row of uuᵀ is that of the noise, whose entries off the diagonal count
+    # twice.
+    of_noise = noise * (rules[:, d] + rules[:, :, d]) @ change
+    of_square = noise * noise * rules[:, d, d]
+    row = jnp.concatenate([of_noise, of_square[:, None]], axis=1)
     constant = jnp.concatenate([rule.init - mean, rule.bias[None]])
-    coefficients_nb = _halves(update) @ self.moment + constant[:, None]
+    count = (d + 1) * (d + 2) // 2  # entries of the triangle without that row
+    coefficients_nb = _halves(update) @ self.moment[:count] + constant[:, None]
+    coefficients_nb = coefficients_nb + row @ self.moment[count:]
     query_nb = jnp.concatenate([self.x_query, jnp.ones_like(self.x_query[:1])])
     return jnp.sum(coefficients_nb * query_nb, axis=0) - self.deviation
 

@@ -31,7 +31,9 @@ class Tree:
   of a subclass calls this one.
   """
 
-  _kind: type | None = struct.field(pytree_node=False, default=None, kw_only=True)
+  _kind: type | None = struct.field(
+    pytree_node=False, default=None, kw_only=True, repr=False
+  )
 
   def __post_init__(self):
     object.__setattr__(self, '_kind', type(self))
