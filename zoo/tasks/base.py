@@ -114,7 +114,12 @@ class FunctionClass(BaseTask):
   ) -> Float[Array, ' t *k']:
     """The labels, given the targets; here the targets with Gaussian noise."""
     noise_std = jnp.asarray(self.noise_std, targets.dtype)
-    return targets + noise_std * jax.random.normal(key, targets.shape)
+    # Not multiplied by 0, so that labels without noise are the targets bit for bit.
+    return jax.lax.cond(
+      noise_std > 0,
+      lambda: targets + noise_std * jax.random.normal(key, targets.shape),
+      lambda: targets,
+    )
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, function_key, labels_key = jax.random.split(key, 3)

@@ -58,6 +58,7 @@ class LinearRegression(LinearFunctions):
   Arrays are float64 on the host, so that exact theory loses no precision. Exact theory
   covers this class alone: a subclass may draw otherwise, and is trained on what its
   `sample_one` draws.
+
   By default labels are centred, as in most papers; the configs train the task of Table
   1, whose prior mean is 2.
   """
