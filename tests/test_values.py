@@ -244,7 +244,7 @@ def test_a_subclass_of_a_task_is_sampled_as_itself_and_theory_does_not_cover_it(
     theory.task_moments(own)
 
 
-@pytest.mark.usefixtures('register')
+@pytest.mark.usefixtures('register', 'promotion_that_optax_needs')
 def test_a_subclass_of_a_task_is_trained_as_itself(tmp_path):
   def sevens(self, key):
     return jnp.full(self.num_features, 7.0)
@@ -265,7 +265,7 @@ def test_a_subclass_of_a_task_is_trained_as_itself(tmp_path):
   for name in ('own', 'same'):
     task = {'name': name, 'num_features': _D, 'context_length': _C}
     zoo.train(small_config('yq_lsa', task=task), tmp_path / name)
-    losses.append([line['train_loss'] for line in lines_of(tmp_path / name)])
+    losses.append([line['loss'] for line in lines_of(tmp_path / name)])
   np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
