@@ -226,7 +226,8 @@ def as_vector(content: Vector, length: int) -> Vector:
   if not isinstance(content, float | list | tuple | np.ndarray | np.floating):
     return content
   array = np.asarray(content)
-  if array.dtype.kind not in 'iuf' or array.shape not in ((), (length,)):
+  is_sized = isinstance(length, int | np.integer) and array.shape in ((), (length,))
+  if not is_sized or array.dtype.kind not in 'iuf' or not np.isfinite(array).all():
     return content
   if array.shape == () or array.dtype != np.float64 or array.flags.writeable:
     array = _read_only(np.full(length, array, np.float64))
