@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from zoo.core import losses, registry
+import zoo
+from zoo.core import losses
 from zoo.core.errors import UserError, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
@@ -108,7 +109,7 @@ def measure(
     group = one.task, one.arguments, one.baseline, one.quantity
     groups.setdefault(group, []).append(one)
   for (name, arguments, baseline, quantity), members in groups.items():
-    task = registry.create_task(name, **json.loads(arguments))
+    task = zoo.create_task(name, **json.loads(arguments))
     lengths = sorted({k for one in members for k in one.lengths()})
     sampled = _sample(task, baseline, quantity, lengths, num_prompts, seed)
     for one in members:

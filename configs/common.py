@@ -15,11 +15,12 @@ from ml_collections.config_dict import placeholder
 
 from zoo.core.errors import UserError, check_name
 from zoo.core.registry import MODELS, TASKS, check_registered, parameters
+from zoo.tasks.mixture import PARTS
 
 # The arguments of a model that its task gives, which no config names.
 FROM_THE_TASK = 'num_features', 'context_length', 'num_outputs', 'rngs'
 # Fields whose flags are read as one type: --config.task.path=my.npz is text.
-_TYPES = {'bool': bool, 'int': int, 'float': float, 'str': str}
+_TYPES = {'bool': bool, 'int': int, 'float': float, 'Number': float, 'str': str}
 
 
 def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
@@ -128,8 +129,14 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
 def task_section(name: str) -> Any:
   """The section `task` with the defaults of a class; raises UserError.
 
-  A field without a default is None.
+  A field without a default is None. The tasks of a mixture are sections themselves; see
+  configs/mixture.py.
   """
+  if name == 'mixture':
+    sizes = {'num_features': 5, 'context_length': 10}
+    section = ConfigDict({'name': name, 'parts': PARTS, **sizes})
+    section.weights = placeholder(tuple)
+    return section
   cls = TASKS[check_registered('task', name, TASKS)]
   section = ConfigDict({'name': name})
   for field, parameter in parameters(cls).items():
@@ -159,7 +166,8 @@ def _field(parameter: Parameter) -> Any:
     return ConfigDict(default or {})
   if default is not None and not isinstance(default, float):
     return default
-  kind = _TYPES.get(name.removesuffix(' | None'), object)
+  name = name.removeprefix('trees.').removesuffix(' | None')
+  kind = _TYPES.get(name, object)
   return FieldReference(default, field_type=kind)
 
 

@@ -28,7 +28,7 @@ PAGES = pathlib.Path(__file__).resolve().parent / 'generated' / 'api'
 # `__init__.py` imports.
 MODULES = (
   *('zoo.plan.aot', 'zoo.core.losses', 'zoo.reports.plots'),
-  *('zoo.core.values', 'zoo.tasks.base', 'zoo.tasks.baselines'),
+  *('zoo.core.trees', 'zoo.tasks.base', 'zoo.tasks.baselines'),
   *('zoo.theory.constructions', 'zoo.theory.labels', 'zoo.theory.sequential'),
 )
 

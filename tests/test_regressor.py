@@ -65,14 +65,17 @@ def test_examples_are_scaled_as_the_task_of_the_model_scales_its_rows(
   x, y = _table(path)
   task: Any = zoo.create_task('arrays', path=str(path), standardise=standardise)
   rows = np.random.RandomState(0).permutation(len(x))[len(x) // 5 :]
-  assert_close(task.x * task.x_std + task.x_mean, x[rows], 1e-12)
-  assert_close(task.y * task.y_std + task.y_mean, y[rows], 1e-12)
+  assert_close(task.x * task.table.x_std + task.table.x_mean, x[rows], 1e-12)
+  assert_close(task.y * task.table.y_std + task.table.y_mean, y[rows], 1e-12)
   model = zoo.Regressor(LeastSquares(), task).fit(x[:30], y[:30])
   by_hand = zoo.Regressor(LeastSquares())
-  scaled = (x - task.x_mean) / task.x_std, (y - task.y_mean) / task.y_std
+  scaled = (
+    (x - task.table.x_mean) / task.table.x_std,
+    (y - task.table.y_mean) / task.table.y_std,
+  )
   by_hand.fit(*(part[:30] for part in scaled))
   found, expected = model.predict(x[30:]), by_hand.predict(scaled[0][30:])
-  assert_close(found, expected * task.y_std + task.y_mean, 1e-6)
+  assert_close(found, expected * task.table.y_std + task.table.y_mean, 1e-6)
   if standardise == 'features_and_labels':
     assert model.score(x[30:], y[30:]) > 0.999
   # Each query is predicted alone, from examples in any order; sums are in float32.

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from flax import nnx
+from flax import nnx, struct
 
 import configs
 import zoo
@@ -41,9 +41,10 @@ def test_a_vector_may_be_given_for_a_number():
 
 def test_a_task_of_ones_own_has_the_fields_of_its_constructor(register):
   @zoo.register_task('own')
+  @struct.dataclass
   class Own(zoo.tasks.BaseTask):
-    num_features: int
-    context_length: int = 4
+    num_features: int = struct.field(pytree_node=False)
+    context_length: int = struct.field(pytree_node=False, default=4)
     scale: float | None = None
 
     def sample_one(self, key):

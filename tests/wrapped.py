@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from zoo.core import values
+from flax import struct
+
 from zoo.tasks import BaseTask
 
 
-@values.value
+@struct.dataclass(eq=False, repr=False)
 class Wrapped(BaseTask):
   """Another task under a class of its own, of which theory knows nothing.
 
@@ -14,15 +15,20 @@ class Wrapped(BaseTask):
   pairs of a name and a predictor.
   """
 
-  task: Any = values.leaf()
-  given: Any = values.static(default=None)
-  num_features: int = values.derived_size()
-  context_length: int = values.derived_size()
-  num_outputs: int = values.derived_size()
+  task: Any
+  given: Any = struct.field(pytree_node=False, default=None)
 
-  def __post_init__(self):
-    for name in ('num_features', 'context_length', 'num_outputs'):
-      values.set_field(self, name, getattr(self.task, name))
+  @property
+  def num_features(self) -> int:
+    return self.task.num_features
+
+  @property
+  def context_length(self) -> int:
+    return self.task.context_length
+
+  @property
+  def num_outputs(self) -> int:
+    return self.task.num_outputs
 
   def sample_one(self, key):
     return self.task.sample_one(key)

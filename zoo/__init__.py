@@ -24,6 +24,7 @@ from zoo.core.protocols import Task as Task
 from zoo.core.registry import register_mixer as register_mixer
 from zoo.core.registry import register_model as register_model
 from zoo.tasks import register_task as register_task
+from zoo.tasks.mixture import create_task as _create_task
 
 
 def list_mixers() -> list[str]:
@@ -71,8 +72,11 @@ def create_task(
 @overload
 def create_task(name: str, **hyperparameters: object) -> Task: ...
 def create_task(name: str, **hyperparameters: object) -> Task:
-  """Makes the task registered under `name`; raises UserError as `create_model` does."""
-  return _registry.create_task(name, **hyperparameters)
+  """Makes the task registered under `name`, and checks it.
+
+  Raises UserError as `create_model` does.
+  """
+  return _create_task(name, **hyperparameters)
 
 
 if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely needed

@@ -67,7 +67,7 @@ def prior_mean(task: Task) -> GradientDescent:
 
   Raises UserError unless the task is a LinearRegression.
   """
-  return GradientDescent(require_covered(task).prior_mean, np.zeros(0))
+  return GradientDescent(require_covered(task).mean_weights(), np.zeros(0))
 
 
 def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridge:
@@ -108,7 +108,7 @@ def _start(
   """The start, for a task its prior mean, and the task if one is given."""
   if isinstance(task_or_start, Task):
     task = require_covered(task_or_start)
-    return task.prior_mean, task
+    return task.mean_weights(), task
   shape = np.shape(task_or_start)
   if len(shape) != 1:
     raise UserError(f'the start has shape {shape}; it must be a task or a vector [d]')

@@ -4,10 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
+from flax import nnx, struct
 
 import zoo
-from zoo.core import values
 from zoo.tasks.base import dot
 from zoo.tasks.baselines import LeastSquares, Zero
 
@@ -37,7 +36,7 @@ def make_class(name: str = 'Own', **changes: Any) -> Any:
   """The class of a right task, or with a mistake: with some attributes changed."""
   parts = {part: one for part, one in vars(_Parts).items() if not part.startswith('__')}
   parts |= {'num_features': D, 'context_length': C}
-  return values.value(type(name, (zoo.tasks.FunctionClass,), parts | changes))
+  return struct.dataclass(type(name, (zoo.tasks.FunctionClass,), parts | changes))
 
 
 Good = make_class('Good')

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import nnx, struct
 
 import zoo
 from tests.compare import refuses
@@ -274,7 +274,12 @@ def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchec
   config = small_config('transformer', task={'name': 'own'})
   with refuses(said):
     begin(config)
-  parts = {'name': 'mixture', 'parts': 'own', 'num_features': D, 'context_length': C}
+  parts = {
+    'name': 'mixture',
+    'parts': ({'name': 'own'},),
+    'num_features': D,
+    'context_length': C,
+  }
   if kind == 'signs':
     with refuses('label_kind of Mixture'):
       begin(small_config('transformer', task=parts))
@@ -284,9 +289,10 @@ def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchec
 @pytest.mark.parametrize('chance', [pytest.param(3e-5, marks=pytest.mark.slow), 0.1])
 def test_labels_that_are_not_finite_are_what_is_named(chance, tmp_path, register):
   @zoo.register_task('own')
+  @struct.dataclass
   class Own(FunctionClass):
-    num_features: int
-    context_length: int
+    num_features: int = struct.field(pytree_node=False)
+    context_length: int = struct.field(pytree_node=False)
     chance: float  # that a label is NaN
 
     def sample_function(self, key):

@@ -6,12 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import nnx
+from flax import nnx, struct
 
 import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Good, Linear, make_class
-from zoo.core import values
 from zoo.tasks.baselines import Baseline, LeastSquares, Zero
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.
@@ -36,13 +35,13 @@ def _noisy_if_positive(self, key, targets):
   return targets if self.noise_std > 0 else 0 * targets
 
 
-@dataclasses.dataclass(frozen=True)
+@struct.dataclass
 class _LooksAhead(Baseline):
   def predict(self, given):
     return jnp.sum(given.y)
 
 
-@dataclasses.dataclass(frozen=True)
+@struct.dataclass
 class _Disagrees(LeastSquares):
   def predictions(self, prompt):
     return super().predictions(prompt) + 1
@@ -174,7 +173,7 @@ def test_a_mistake_in_a_task_is_named_in_one_line(mistake):
     (
       make_class(
         sample_labels=_noisy_if_positive,
-        noise_std=values.number(default=1.0),
+        noise_std=1.0,
         __annotations__={'noise_std': 'float'},
       ),
       jax.errors.TracerBoolConversionError,
@@ -190,12 +189,12 @@ def test_an_error_of_the_task_passes_with_a_note_of_what_was_called(make, kind):
 
 
 def test_a_right_task_passes_and_so_does_the_least_that_a_task_needs():
-  @values.value
+  @struct.dataclass
   class Least(zoo.tasks.BaseTask):
     """Nothing but what is needed."""
 
-    num_features: int = D
-    context_length: int = 5
+    num_features: int = struct.field(pytree_node=False, default=D)
+    context_length: int = struct.field(pytree_node=False, default=5)
 
     def sample_one(self, key):
       x = jax.random.normal(key, (6, D))

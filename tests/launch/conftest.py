@@ -18,7 +18,7 @@ from tests.launch.processes import ROOT, environment
 
 _MODULE = """
 import jax.numpy as jnp
-from flax import nnx
+from flax import nnx, struct
 import zoo
 
 @zoo.register_model('own_model')
@@ -29,9 +29,10 @@ class OwnModel(nnx.Module):
     return prompt.x_query @ self.w[...]
 
 @zoo.register_task('two_outputs')
+@struct.dataclass
 class TwoOutputs(zoo.tasks.FunctionClass):
-  num_features: int = 3
-  context_length: int = 4
+  num_features: int = struct.field(pytree_node=False, default=3)
+  context_length: int = struct.field(pytree_node=False, default=4)
   num_outputs = 2
   def sample_function(self, key):
     return jnp.ones(())

@@ -14,7 +14,7 @@ from zoo import studies
 
 _HEAD = """
 import jax, jax.numpy as jnp, optax, zoo
-from flax import nnx
+from flax import nnx, struct
 """
 _MODEL = (
   _HEAD
@@ -33,9 +33,10 @@ _TASK = (
   _HEAD
   + """
 @zoo.register_task('own_bug')
+@struct.dataclass
 class OwnBug(zoo.tasks.FunctionClass):
-  num_features: int = 3
-  context_length: int = 4
+  num_features: int = struct.field(pytree_node=False, default=3)
+  context_length: int = struct.field(pytree_node=False, default=4)
   def sample_function(self, key):
     return {}['bug']  # here
   def evaluate(self, function, x):

@@ -1,19 +1,20 @@
 """Mixtures of tasks, and their Bayes predictor against densities of SciPy."""
 
 import itertools
+import json
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 from scipy import special, stats
 
 import zoo
 from configs import common
 from tests.compare import refuses
-from zoo.config.validation import build_task
-from zoo.core import registry, values
+from zoo.config.validation import build_task, to_json
 from zoo.tasks import LinearRegression, Mixture, SparseRegression, TaskPool
 from zoo.tasks.baselines import Examples
 from zoo.tasks.logistic_regression import ImportanceSampling, Quadrature, num_nodes
@@ -21,18 +22,28 @@ from zoo.tasks.logistic_regression import ImportanceSampling, Quadrature, num_no
 _D, _C = 3, 4
 normal: Any = stats.multivariate_normal
 _COVARIANCE = [[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.1]]
-_PARTS = (
-  f'0.2 * linear_regression(noise_std=0.3, prior_mean=[1, 0, -1], '
-  f'prior_covariance={_COVARIANCE}, feature_covariance={_COVARIANCE})'
-  ' + 0.1 * sparse_regression(num_nonzero=1, noise_std=0.5)'
-  ' + 0.3 * task_pool(num_tasks=5, noise_std=0.4)'
-  ' + 0.4 * quadratic_regression(noise_std=0.2, prior_mean=1)'
-)
+_LINEAR = {
+  'name': 'linear_regression',
+  'noise_std': 0.3,
+  'prior_mean': [1, 0, -1],
+  'prior_covariance': _COVARIANCE,
+  'feature_covariance': _COVARIANCE,
+}
+_SPARSE = {'name': 'sparse_regression', 'num_nonzero': 1, 'noise_std': 0.5}
+_POOL = {'name': 'task_pool', 'num_tasks': 5, 'noise_std': 0.4}
+_SQUARES = {'name': 'quadratic_regression', 'noise_std': 0.2, 'prior_mean': 1}
+_WEIGHTS = (0.2, 0.1, 0.3, 0.4)
 
 
-def _mixture(parts=_PARTS, **sizes) -> Any:
+def _mixture(*parts: Any, weights: Any = None, **sizes: int) -> Any:
+  if not parts:
+    parts, weights = (_LINEAR, _SPARSE, _POOL, _SQUARES), _WEIGHTS
   given = {'num_features': _D, 'context_length': _C} | sizes
-  return zoo.create_task('mixture', parts=parts, **given)
+  return zoo.create_task('mixture', parts=parts, weights=weights, **given)
+
+
+def _named(name: str, **fields: Any) -> dict[str, Any]:
+  return {'name': name, **fields}
 
 
 def _gaussian(x, y, query, mean, covariance, std):
@@ -89,10 +100,10 @@ def test_bayes_weighs_the_parts_by_their_densities():
 def test_bayes_of_signs_weighs_probabilities_by_the_likelihood_of_the_labels():
   """Against integrals over a grid of both weights, of links from SciPy."""
   parts = (
-    '0.3 * logistic_regression(prior_mean=[2, 1])'
-    " + 0.7 * logistic_regression(link='probit')"
+    _named('logistic_regression', prior_mean=[2, 1]),
+    _named('logistic_regression', link='probit'),
   )
-  task = _mixture(parts, num_features=2)
+  task = _mixture(*parts, weights=(0.3, 0.7), num_features=2)
   with jax.enable_x64(True):
     prompt = jax.device_get(task.sample(jax.random.key(0), 12))
     found = jax.device_get(jax.jit(task.baselines()['bayes'].predictions)(prompt))
@@ -154,41 +165,45 @@ def test_each_prompt_is_of_one_part_as_often_as_its_weight():
 
 @pytest.mark.slow
 def test_it_keeps_the_contract_of_a_task(unchecked):
-  zoo.check_task(_mixture('linear_regression(noise_std=0.1) + 2 * task_pool'))
+  noisy = _named('linear_regression', noise_std=0.1)
+  zoo.check_task(_mixture(noisy, _named('task_pool'), weights=(1, 2)))
 
 
 def test_it_has_the_baselines_that_all_parts_have():
-  task = _mixture('linear_regression(noise_std=0.1) + linear_regression(noise_std=1)')
+  task = _mixture(*(_named('linear_regression', noise_std=std) for std in (0.1, 1)))
   names = ['bayes', 'bayes_1', 'bayes_2', 'ols', 'averaging', 'nearest_neighbours']
   assert [*task.baselines()] == [*names, 'zero']
   assert task.baselines()['bayes_2'] == task.tasks[1].baselines()['bayes']
   assert [*task.shifts()][:2] == ['part_1', 'part_2']
   assert task.shifts()['part_1'] == task.tasks[0]
-  mean = _mixture('0.25 * linear_regression(prior_mean=4.0) + 0.75 * linear_regression')
+  parts = _named('linear_regression', prior_mean=4.0), _named('linear_regression')
+  mean = _mixture(*parts, weights=(0.25, 0.75))
   np.testing.assert_allclose(mean.mean_weights(), np.ones(_D))
 
 
 def test_without_densities_there_is_no_bayes_but_a_word(caplog):
-  task = _mixture('sparse_regression(num_nonzero=1) + decision_tree(depth=2)')
+  parts = _named('sparse_regression', num_nonzero=1), _named('decision_tree', depth=2)
+  task = _mixture(*parts)
   assert [*task.baselines()] == ['bayes_1', 'nearest_neighbours', 'zero']
   text = 'no bayes of this mixture, since SparseRegression and DecisionTree says'
   assert text in caplog.text
 
 
-def test_brackets_and_factors_mean_what_they_say():
-  task = _mixture('3 * (2 * task_pool) + (task_pool(seed=1) + 3 * task_pool(seed=2))')
-  np.testing.assert_allclose(task.weights, [0.6, 0.1, 0.3])
-  assert [one.seed for one in task.tasks] == [0, 1, 2]
+def test_a_mixture_may_be_a_part():
+  inner = _named('mixture', parts=(_named('task_pool', seed=1), _named('task_pool')))
+  task = _mixture(_named('task_pool', seed=2), inner, weights=[3, 1])
+  np.testing.assert_allclose(task.weights, [0.75, 0.25])
+  assert [one.seed for one in task.tasks[1].tasks] == [1, 0]
 
 
 def test_tasks_that_hold_out_prompts_are_refused(tmp_path):
   np.savez(tmp_path / 'a.npz', x=np.ones((50, _D)), y=np.ones(50))
-  with refuses('parts: arrays holds out some of its prompts'):
-    _mixture(f'task_pool + arrays(path={str(tmp_path / "a.npz")!r})')
+  with refuses('tasks[1], Arrays, holds out some of its prompts'):
+    _mixture(_named('task_pool'), _named('arrays', path=str(tmp_path / 'a.npz')))
 
 
 def test_classes_can_be_mixed():
-  task = _mixture('conjunction + disjunction')
+  task = _mixture(_named('conjunction'), _named('disjunction'))
   assert (task.label_kind, task.num_outputs) == ('signs', 1)
   assert task.posterior() is None
   zero, one = jnp.zeros(1), jnp.ones(1)
@@ -196,51 +211,66 @@ def test_classes_can_be_mixed():
   np.testing.assert_allclose(task.loss(zero, one), np.log(2), rtol=1e-6)
 
 
-def test_objects_are_mixed_and_named_so_that_they_can_be_saved():
+def test_objects_are_mixed_and_configs_name_their_sections():
   tasks = (
     LinearRegression(_D, _C, 2.0, noise_std=0.1),
     SparseRegression(_D, _C, 1, noise_std=0.2),
     TaskPool(_D, _C),
   )
-  task = Mixture.of(*tasks, weights=(1.0, 2.0, 1.0))
+  task = Mixture(tasks, weights=(1.0, 2.0, 1.0))
   assert task.tasks == tasks
   np.testing.assert_allclose(task.weights, [0.25, 0.5, 0.25])
-  section: Any = {'name': 'mixture', **values.arguments(task)}
-  assert registry.create_task(**section) == task
-  # And a config names it on the command line.
+  np.testing.assert_allclose(Mixture(tasks).probabilities, [1 / 3] * 3)
   config: Any = common.with_variant(common.get_config(), 'task=mixture')
-  for name, content in section.items():
-    config.task[name] = content
+  config.task.num_features, config.task.context_length = _D, _C
+  config.task.weights = (1.0, 2.0, 1.0)
+  config.task.parts = (
+    _named('linear_regression', prior_mean=2.0, noise_std=0.1),
+    _named('sparse_regression', num_nonzero=1, noise_std=0.2),
+    _named('task_pool'),
+  )
+  assert build_task(config) == task
+  # As a file of a run has them, which knows lists alone.
+  config.task.update(json.loads(to_json(config))['task'])
   assert build_task(config) == task
 
 
 @pytest.mark.parametrize(
   ('parts', 'said'),
   [
-    ('', "parts is ''; it must be a sum of tasks"),
-    ('task_pool - task_pool', 'it must be a sum of tasks'),
-    ('task_pool(3)', 'it must be a sum of tasks'),
-    ('task_pool(seed=open("x"))', 'it must be a sum of tasks'),
-    ('(' * 300 + 'task_pool' + ')' * 300, 'it must be a sum of tasks'),
-    ('0 * task_pool', 'the weight of task_pool is 0; it must be'),
-    ('task_pol', "parts: task_pol: unknown task 'task_pol'"),
-    ('task_pool(noise_std=-1)', 'parts: task_pool: noise_std is -1'),
-    ('task_pool(num_features=3)', 'task_pool has num_features, which is that of the'),
-    ('task_pool + parity', "label_kind of parity is 'signs'; it must be 'numbers'"),
-    ('markov_chain', 'num_features of markov_chain is 2; it must be 3'),
+    ([], 'parts is (); it must be a tuple of tasks'),
+    (['task_pool'], "parts is ('task_pool',); it must be a tuple of tasks"),
+    ([{'seed': 1}], "parts is ({'seed': 1},); it must be a tuple of tasks"),
+    ([_named('task_pol')], "parts[0], task_pol: unknown task 'task_pol'"),
+    ([_named('task_pool', noise_std=-1)], 'parts[0], task_pool: noise_std is -1'),
+    ([_named('task_pool', num_features=3)], 'parts[0] has num_features, which is that'),
+    (
+      [_named('task_pool'), _named('parity')],
+      "label_kind of tasks[1], Parity, is 'signs'; it must be 'numbers'",
+    ),
+    (
+      [_named('task_pool'), _named('markov_chain')],
+      'num_features of tasks[1], MarkovChain, is 2; it must be 3',
+    ),
   ],
 )
 def test_what_is_no_mixture_is_refused_in_one_line(parts, said, unchecked):
   with refuses(said):
-    _mixture(parts)
+    zoo.create_task('mixture', parts=tuple(parts), num_features=3)
+
+
+def test_weights_are_positive(unchecked):
+  with refuses('weights[1] is 0; it must be a finite number > 0'):
+    _mixture(_named('task_pool'), _named('task_pool'), weights=(1, 0))
 
 
 @pytest.mark.usefixtures('register')
 def test_a_part_with_a_loss_of_its_own_is_refused():
   @zoo.register_task('absolute')
-  class _(zoo.tasks.BaseTask):
-    num_features: int = _D
-    context_length: int = _C
+  @struct.dataclass
+  class Absolute(zoo.tasks.BaseTask):
+    num_features: int = struct.field(pytree_node=False, default=_D)
+    context_length: int = struct.field(pytree_node=False, default=_C)
 
     def sample_one(self, key):
       raise NotImplementedError
@@ -248,26 +278,25 @@ def test_a_part_with_a_loss_of_its_own_is_refused():
     def loss(self, prediction, target):
       return jnp.abs(prediction - target)
 
-  with refuses('parts: absolute has a loss of its own; all parts have the same'):
-    _mixture('task_pool + absolute')
-  _mixture('absolute')
-  _mixture("task_pool + mixture(parts='task_pool')")
+  with refuses('tasks[1], Absolute, has a loss of its own; all of them have the same'):
+    _mixture(_named('task_pool'), _named('absolute'))
+  _mixture(_named('absolute'))
+  _mixture(_named('task_pool'), _named('mixture', parts=(_named('task_pool'),)))
 
 
 def test_each_object_needs_a_weight():
   with refuses('there are 1 tasks and 2 weights'):
-    Mixture.of(TaskPool(), weights=(1.0, 1.0))
+    Mixture((TaskPool(),), weights=(1.0, 1.0)).check()
 
 
 def test_objects_of_other_sizes_are_refused():
-  one, other = TaskPool(context_length=5), TaskPool(context_length=8)
-  with refuses('the tasks have context_length = 5, 8; all parts of a mixture have'):
-    Mixture.of(one, other)
+  with refuses('context_length of tasks[1], TaskPool, is 8; it must be 5, as all'):
+    Mixture((TaskPool(context_length=5), TaskPool(context_length=8))).check()
 
 
 def test_a_mixture_of_linear_regression_alone_has_other_prompts_than_the_task():
   task = LinearRegression(_D, _C)
   found, alone = (
-    jax.device_get(one.sample(jax.random.key(0), 8)) for one in (Mixture.of(task), task)
+    jax.device_get(one.sample(jax.random.key(0), 8)) for one in (Mixture((task,)), task)
   )
   assert not np.isclose(found.x, alone.x).any()

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 import zoo
 from tests.marks import mostly_full
-from zoo.core import values
 from zoo.tasks import FunctionClass
 from zoo.tasks.base import Scale, ShiftedTask, dot
 
@@ -48,11 +48,11 @@ def test_each_task_gets_the_shifts_that_make_sense():
 
 
 def test_shifts_of_a_task_that_holds_out_functions_are_measured_on_those():
-  @values.value
+  @struct.dataclass
   class Apart(FunctionClass):
-    num_features: int = _D
-    context_length: int = _C
-    part: str = 'training'
+    num_features: int = struct.field(pytree_node=False, default=_D)
+    context_length: int = struct.field(pytree_node=False, default=_C)
+    part: str = struct.field(pytree_node=False, default='training')
 
     def sample_function(self, key):
       return {'training': 1.0, 'held_out': -1.0}[self.part] * jnp.ones(_D)

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import nnx
+from flax import nnx, struct
 
 import zoo
 from tests.training.runs import lines_of, small_config
@@ -66,9 +66,10 @@ def test_what_a_model_and_a_task_call_may_change_between_runs(
       return scaled(prompt.x_query @ self.w[...])
 
   @zoo.register_task('own')
+  @struct.dataclass
   class Task(zoo.tasks.BaseTask):
-    num_features: int = 3
-    context_length: int = 4
+    num_features: int = struct.field(pytree_node=False, default=3)
+    context_length: int = struct.field(pytree_node=False, default=4)
 
     def sample_one(self, key):
       x = scaled(jax.random.normal(key, (5, 3)))

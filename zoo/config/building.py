@@ -3,7 +3,6 @@
 import copy
 import math
 import pathlib
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
@@ -12,13 +11,19 @@ from flax import nnx
 from zoo.core import registry
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
+from zoo.tasks.mixture import create_task
 
 Config: TypeAlias = Any  # a ConfigDict with the fields of configs/common.py, or part
 
 
 def build_task(config: Config) -> Task:
   """The task that a config names; raises UserError."""
-  return _create(config, 'task', registry.create_task)
+  fields = config.task.to_dict()
+  name = fields.pop('name')
+  try:
+    return create_task(name, **fields)
+  except UserError as error:
+    raise UserError(f'config.task: {error}') from error
 
 
 def with_full_path(config: Config) -> Config:
@@ -58,7 +63,7 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
         f'{config.task.name!r} has {outputs} outputs; it needs a model whose '
         'constructor takes num_outputs'
       )
-  made = _create(config, 'model', registry.create_model, **given, rngs=rngs)
+  made = _create_model(config, **given, rngs=rngs)
   if not isinstance(made, nnx.Module):
     raise UserError(
       f'config.model: {name!r} is the class {type(made).__name__}, which is no '
@@ -81,16 +86,14 @@ def num_weights(model: Model) -> int:
   return sum(math.prod(leaf.shape) for leaf in leaves)
 
 
-def _create(
-  config: Config, section: str, create: Callable[..., Any], **more: Any
-) -> Any:
-  hyperparameters = config[section].to_dict()
+def _create_model(config: Config, **more: Any) -> Any:
+  hyperparameters = config.model.to_dict()
   name = hyperparameters.pop('name')
   if repeated := hyperparameters.keys() & more.keys():
     raise UserError(
-      f'config.{section} has {", ".join(sorted(repeated))}; it is set by the task'
+      f'config.model has {", ".join(sorted(repeated))}; it is set by the task'
     )
   try:
-    return create(name, **hyperparameters, **more)
+    return registry.create_model(name, **hyperparameters, **more)
   except UserError as error:
-    raise UserError(f'config.{section}: {error}') from error
+    raise UserError(f'config.model: {error}') from error

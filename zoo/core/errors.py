@@ -258,3 +258,14 @@ def _shown(value: object) -> str:
   """The value on one line, shortened, since a matrix prints on many lines."""
   text = in_one_line(repr(value), None)
   return text if len(text) <= 80 else f'{text[:77]}...'
+
+
+def check_object(what: str, given: object, protocol: Any, needs: str) -> None:
+  """Raises UserError unless `given` is an object, not a class, and has a protocol.
+
+  `what` says in the message what is wanted, and `needs` what the object lacks.
+  """
+  if isinstance(given, type):
+    raise UserError(f'{given.__name__} is a class, not {what}; create an object of it')
+  if not isinstance(given, protocol):
+    raise UserError(f'{type(given).__name__} is not {what}: {needs}')

@@ -14,8 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Key, PyTree
 
-from zoo.core import losses, values
-from zoo.core.classes import check_parents
+from zoo.core import losses, trees
 from zoo.core.errors import UserError, check_count
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
@@ -104,8 +103,13 @@ class HasExactForm(Predictor, Protocol):
     ...
 
 
-class BaseTask(abc.ABC):
-  """A distribution of prompts, whose `sample_one` draws one; a value."""
+class BaseTask(trees.Tree, abc.ABC):
+  """A distribution of prompts, whose `sample_one` draws one.
+
+  A task is a frozen dataclass that JAX maps over as a pytree, such as
+  `flax.struct.dataclass` makes: numbers and arrays are arguments of compiled programs,
+  sizes and names (`pytree_node=False`) are part of them.
+  """
 
   num_features: int
   context_length: int
@@ -114,9 +118,13 @@ class BaseTask(abc.ABC):
   label_kind: str = 'numbers'
   shows_labels: bool = True  # whether the prompts have the labels of their examples
 
-  def __init_subclass__(cls) -> None:
-    super().__init_subclass__()
-    check_parents(cls, BaseTask, 'task', 'BaseTask or FunctionClass')
+  def check(self) -> None:
+    """Raises UserError for a field that is wrong; called by what builds tasks by name.
+
+    Here it checks the sizes.
+    """
+    check_count('num_features', self.num_features)
+    check_count('context_length', self.context_length)
 
   @abc.abstractmethod
   def sample_one(self, key: Key[Array, '']) -> Prompt:
@@ -138,7 +146,7 @@ class BaseTask(abc.ABC):
     the task drew and does not show, such as the weights w, for probes; within a program
     of your own that may change the last digits of the others.
     """
-    given = values.fresh(self), key, check_count('batch_size', batch_size)
+    given = trees.fresh(self), key, check_count('batch_size', batch_size)
     sample, draw_latents = _programs
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(given)):
       # Within another program it is traced with that: what the task calls may differ.
@@ -203,14 +211,16 @@ class BaseTask(abc.ABC):
     2310.08049), but for lengths that it refuses; a task without an argument
     `context_length` has no other lengths.
     """
-    found: dict[str, BaseTask] = {}
-    if 'context_length' not in values.arguments(self):
-      return found
+    longer: dict[str, BaseTask] = {}
+    if 'context_length' not in trees.arguments(self):
+      return longer
     for factor in _LENGTHS:
       length = factor * self.context_length
       with contextlib.suppress(UserError):
-        found[f'context_length={length}'] = remade(self, context_length=length)
-    return found
+        task: Any = dataclasses.replace(self, context_length=length)  # pyright: ignore
+        task.check()
+        longer[f'context_length={length}'] = task
+    return longer
 
 
 Task = BaseTask  # in annotations
@@ -232,9 +242,3 @@ def _make_programs() -> tuple[Callable[..., Prompt], Callable[..., PyTree]]:
 
 
 _programs = _make_programs()
-
-
-def remade(task: BaseTask, **changed: object) -> Any:
-  """The task with other values of some of its arguments."""
-  kind: Any = type(task)
-  return kind(**values.arguments(task) | changed)

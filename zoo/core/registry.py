@@ -81,11 +81,6 @@ def create_model(name: str, **hyperparameters: object) -> Any:
   return create('model', MODELS, name, hyperparameters)
 
 
-def create_task(name: str, **hyperparameters: object) -> Any:
-  """Builds the task under a name; raises UserError as `create` does."""
-  return create('task', TASKS, name, hyperparameters)
-
-
 def create_mixer(name: str, **hyperparameters: object) -> Any:
   """Builds the mixer under a name; raises UserError as `create` does."""
   return create('mixer', MIXERS, name, hyperparameters)
@@ -148,7 +143,11 @@ def parameters(cls: type) -> dict[str, Parameter]:
   # Taken from `__init__`, which the signature of NNX's metaclass hides.
   _, *taken = signature(cls.__init__).parameters.values()
   variadic = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
-  known = {each.name: each for each in taken if each.kind not in variadic}
+  known = {
+    each.name: each
+    for each in taken
+    if each.kind not in variadic and each.name[0] != '_'
+  }
   if dataclasses.is_dataclass(cls):
     for field in dataclasses.fields(cls):
       if field.name in known:

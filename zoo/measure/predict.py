@@ -12,13 +12,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from zoo.core.classes import check_object
 from zoo.core.draws import CURVE_STREAM, stream_of
-from zoo.core.errors import UserError, check_count
-from zoo.core.learning_rule import LearningRule
+from zoo.core.errors import UserError, check_count, check_object
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import FollowsRule, Predictor, Task, predicts_all
-from zoo.core.values import fresh, is_value
+from zoo.core.trees import fresh, is_pytree
 from zoo.tasks.base import ChangedTask, Loss
 from zoo.tasks.baselines import HostBaseline
 from zoo.theory.trust import compiled
@@ -192,14 +190,14 @@ def loss_of(task: Task) -> Loss:
   # A changed task has the loss, and so the programs, of the task that it changes.
   while isinstance(task, ChangedTask):
     task = task.task
-  if is_value(task):
+  if is_pytree(task):
     return jax.tree_util.Partial(type(task).loss, fresh(task))
   return jax.tree_util.Partial(task.loss)
 
 
 def scores_of(task: Task) -> Loss:
   """The loss and the accuracy of a task of classes, along a last axis, likewise."""
-  if is_value(task):
+  if is_pytree(task):
     return jax.tree_util.Partial(_scores, fresh(task))
   return jax.tree_util.Partial(functools.partial(_scores, task))
 
@@ -261,13 +259,13 @@ def check_predictor(given: object) -> None:
 def split(predictor: Predictor | nnx.Module) -> tuple[_Static, PyTree]:
   """A predictor as a static part, which can be hashed, and arrays.
 
-  The weights of a model, and the numbers of a value, are arguments of compiled
+  The weights of a model, and the leaves of a pytree, are arguments of compiled
   programs; any other predictor is part of them.
   """
   check_predictor(predictor)
   if isinstance(predictor, nnx.Module):
     return nnx.split(predictor)
-  if is_value(predictor) or isinstance(predictor, LearningRule):
+  if is_pytree(predictor):
     return None, fresh(predictor)
   return predictor, None
 

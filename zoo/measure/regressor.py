@@ -76,13 +76,13 @@ class Regressor(RegressorMixin, BaseEstimator):
         raise UserError(
           f'X has {x.shape[1]} features; the task has {self.task.num_features}'
         )
-      x = (x - self.task.x_mean) / self.task.x_std
+      x = (x - self.task.table.x_mean) / self.task.table.x_std
     return _float32(x)
 
   def _labels(self, y: Float[np.ndarray, ' c']) -> Float[np.ndarray, ' c']:
     """The labels in the units of the model."""
     if isinstance(self.task, Arrays):
-      y = (y - self.task.y_mean) / self.task.y_std
+      y = (y - self.task.table.y_mean) / self.task.table.y_std
     return _float32(y)
 
   def _prompt(self, queries: Float[np.ndarray, 'b d']) -> Prompt:
@@ -104,7 +104,7 @@ class Regressor(RegressorMixin, BaseEstimator):
     queries: Any = validate_data(self, **given)
     found = predict(self.model, self._prompt(self._features(queries)))
     if isinstance(self.task, Arrays):
-      return found * self.task.y_std + self.task.y_mean
+      return found * self.task.table.y_std + self.task.table.y_mean
     return found
 
   # That of RegressorMixin also takes weights, to which scikit-learn adds methods.

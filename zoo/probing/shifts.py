@@ -9,7 +9,7 @@ from flax import nnx
 
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
-from zoo.core.values import fresh
+from zoo.core.trees import fresh
 from zoo.measure.comparison import affordable
 from zoo.measure.curves import sample_losses
 from zoo.measure.intervals import Estimate, estimate

@@ -91,7 +91,7 @@ def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
   nearest = found.nearest_gd
   if nearest.unexplained is None:
     return False, 'No: it ignores its context.'
-  distance = np.linalg.norm(nearest.start - task.prior_mean)
+  distance = np.linalg.norm(nearest.start - task.mean_weights())
   step = (
     f'one step of size {nearest.step:.4f} from w_0, which is {distance:.3g} from the '
     f'prior mean, leaves {percent(nearest.unexplained)}'

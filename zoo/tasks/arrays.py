@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import io
@@ -10,27 +11,19 @@ import pathlib
 import stat
 import zipfile
 import zlib
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Int, Key
 from numpy.lib import format as npy
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import BaseTask, Predictor, Task, remade
-from zoo.core.values import (
-  choice,
-  derived,
-  derived_size,
-  number,
-  set_field,
-  size,
-  static,
-)
+from zoo.core.protocols import BaseTask, Predictor, Task
+from zoo.core.trees import Tree
 from zoo.tasks.base import make_prompt, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 from zoo.tasks.gaussian_clusters import NearestMean, NearestShares, SoftmaxRegression
@@ -59,26 +52,39 @@ class _Table(NamedTuple):
   sha256: str  # of the file
 
 
-def _check_path(name: str, given: object) -> str:
-  if not isinstance(given, str) or not given:
+@struct.dataclass(eq=False, repr=False)
+class _Rows(Tree):
+  """The rows of prompts, and how to get them from the numbers of the file.
+
+  That is minus the mean, over the deviation, which are 0 and 1 for what is not
+  standardised.
+  """
+
+  x: Any  # [n, d]
+  y: Any  # [n], or [n, k]
+  x_mean: Any  # [d]
+  x_std: Any  # [d]
+  y_mean: Any  # [], or [k]
+  y_std: Any  # [], or [k]
+  origin: tuple = struct.field(pytree_node=False)  # the fields that they follow from
+
+
+def full_path(path: object) -> str:
+  """The path of a file, wherever it is read from later; raises UserError."""
+  if not isinstance(path, str) or not path:
     raise UserError(
-      f'{name} is {given!r}; it must be an .npz file with the arrays x and y'
+      f'path is {path!r}; it must be an .npz file with the arrays x and y'
     )
-  return given
-
-
-def _full_path(fields: Mapping[str, Any]) -> str:
-  """The file that the fields of a config name, wherever it is read from later."""
-  path = _check_path('path', fields.get('path'))
   return str(pathlib.Path(path).expanduser().absolute())
 
 
-def _checksum(fields: Mapping[str, Any]) -> str:
-  """Its checksum, unless they have it."""
-  return fields.get('sha256') or _read(_full_path(fields)).sha256
+def checksum(path: str) -> str:
+  """The SHA-256 of a file of arrays; raises UserError."""
+  return _read(path).sha256
 
 
 @register_task('arrays')
+@struct.dataclass(eq=False, repr=False)
 class Arrays(BaseTask):
   """Prompts of C + 1 different rows of your own arrays `x [n, d]` and `y [n]`.
 
@@ -89,56 +95,52 @@ class Arrays(BaseTask):
   the variance 1 over the rows for training. A file that has changed is refused.
   """
 
-  path: str = static(
-    check=_check_path,
-    holds=str,
-    allowed='an .npz file',
-    about='The file with the arrays `x` and `y`; a run keeps its full path.',
-    found=_full_path,
-  )
-  context_length: int = size(default=10)
-  label_kind: str = choice(
-    ('numbers', 'classes'), default='numbers', about='What the labels are.'
-  )
-  standardise: str = choice(
-    _SCALES, default='features_and_labels', about='What is standardised; never classes.'
-  )
-  held_out_share: float = number(
-    default=0.2, above=0.0, maximum=0.9, about='Share of the rows that is held out.'
-  )
-  seed: int = size(
-    default=0, minimum=0, maximum=2**32 - 1, about='Chooses the rows held out.'
-  )
-  rows: str = choice(
-    ('training', 'held_out'),
-    default='training',
-    about='The rows of prompts; whatever is measured is on those held out.',
-  )
-  sha256: str | None = static(
-    default=None,
-    holds=str,
-    allowed='64 hexadecimal digits',
-    about='Checksum of the file; None: as it is now, which the config of a run keeps.',
-    found=_checksum,
-  )
-  num_features: int = derived_size()
-  num_outputs: int = derived_size()
-  x: Any = derived()  # [n, d], of these rows
-  y: Any = derived()  # [n], or [n, k]
-  # From the numbers of the file to those above: minus the mean, over the deviation.
-  # They are 0 and 1 for what is not standardised.
-  x_mean: Any = derived()  # [d]
-  x_std: Any = derived()  # [d]
-  y_mean: Any = derived()  # [], or [k]
-  y_std: Any = derived()  # [], or [k]
+  path: str = struct.field(pytree_node=False)  # an .npz file; kept as its full path
+  context_length: int = struct.field(pytree_node=False, default=10)
+  label_kind: str = struct.field(pytree_node=False, default='numbers')  # or 'classes'
+  # What is standardised: nothing, features, or features_and_labels; never classes.
+  standardise: str = struct.field(pytree_node=False, default='features_and_labels')
+  # The share of the rows that is held out, > 0 and ≤ 0.9.
+  held_out_share: float = struct.field(pytree_node=False, default=0.2)
+  seed: int = struct.field(pytree_node=False, default=0)  # chooses them, 0 to 2³² − 1
+  # The rows of prompts, training or held_out; what is measured is on those held out.
+  rows: str = struct.field(pytree_node=False, default='training')
+  # SHA-256 of the file; None: as it is now.
+  sha256: str | None = struct.field(pytree_node=False, default=None)
+  _rows: _Rows | None = None
 
   def __post_init__(self):
+    super().__post_init__()
+    if self._rows is not None and self._rows.origin == self._origin():
+      return  # JAX rebuilds it with the rows that it has
+    # Checked here, since the rows are read by them.
+    self._check_fields()
+    set_field = object.__setattr__
+    set_field(self, 'path', full_path(self.path))
     table = _read(self.path)
     if self.sha256 not in (None, table.sha256):
       raise UserError(
         f'path is {self.path!r}, a file that has changed: its SHA-256 is '
         f'{table.sha256:.12}…, and sha256 is {self.sha256!s:.12}…'
       )
+    set_field(self, 'sha256', table.sha256)
+    set_field(self, '_rows', self._chosen(table))
+
+  def _origin(self) -> tuple:
+    names = 'path', 'context_length', 'label_kind', 'standardise', 'held_out_share'
+    return tuple(getattr(self, name) for name in (*names, 'seed', 'rows', 'sha256'))
+
+  def _check_fields(self) -> None:
+    full_path(self.path)
+    check_count('context_length', self.context_length)
+    check_name('label_kind', self.label_kind, ('numbers', 'classes'))
+    check_name('standardise', self.standardise, _SCALES)
+    check_number('held_out_share', self.held_out_share, above=0.0, maximum=0.9)
+    check_count('seed', self.seed, minimum=0, maximum=2**32 - 1)
+    check_name('rows', self.rows, ('training', 'held_out'))
+
+  def _chosen(self, table: _Table) -> _Rows:
+    """The rows of the file that prompts are of; raises UserError."""
     if table.x.ndim != 2 or not table.x.size:
       raise UserError(
         f'x of {self.path!r} has shape {table.x.shape}; it must be [rows, features]'
@@ -158,16 +160,39 @@ class Arrays(BaseTask):
     y_mean, y_std = _scale(y[training], scales_y and self.label_kind == 'numbers')
     x, y = (x - x_mean) / x_std, (y - y_mean) / y_std
     own = splits[self.rows]
-    set_field(self, 'path', _full_path({'path': self.path}))
-    set_field(self, 'sha256', table.sha256)
-    set_field(self, 'x', x[own])
-    set_field(self, 'y', y[own])
-    set_field(self, 'x_mean', x_mean)
-    set_field(self, 'x_std', x_std)
-    set_field(self, 'y_mean', y_mean)
-    set_field(self, 'y_std', y_std)
-    set_field(self, 'num_features', x.shape[1])
-    set_field(self, 'num_outputs', y[0].size)
+    return _Rows(
+      x=x[own],
+      y=y[own],
+      x_mean=x_mean,
+      x_std=x_std,
+      y_mean=y_mean,
+      y_std=y_std,
+      origin=self._origin(),
+    )
+
+  @property
+  def table(self) -> _Rows:
+    """The rows of prompts, standardised, and the numbers by which they were."""
+    assert self._rows is not None  # __post_init__ reads them
+    return self._rows
+
+  @property
+  def x(self) -> Any:
+    """The features `[n, d]` of these rows."""
+    return self.table.x
+
+  @property
+  def y(self) -> Any:
+    """The labels `[n]` of these rows, or `[n, k]`."""
+    return self.table.y
+
+  @property
+  def num_features(self) -> int:
+    return self.x.shape[-1]
+
+  @property
+  def num_outputs(self) -> int:
+    return self.y.shape[-1] if self.label_kind == 'classes' else 1
 
   def _labels(self, table: _Table) -> np.ndarray:
     if table.y.shape != table.x.shape[:1]:
@@ -197,7 +222,7 @@ class Arrays(BaseTask):
     return make_prompt(x[rows], y[rows], None, rows)
 
   def held_out(self) -> Task:
-    return remade(self, rows='held_out')
+    return dataclasses.replace(self, rows='held_out')  # pyright: ignore
 
   def baselines(self) -> dict[str, Predictor]:
     """For classes `averaging` is the nearest class mean."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
 from zoo.core import losses
 from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import derived_size, set_field, size, value
 from zoo.tasks.base import BaseTask, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
 @register_task('associative_recall')
+@struct.dataclass(eq=False, repr=False)
 class AssociativeRecall(BaseTask):
   """Keys, each paired with a value of its own; the pairing is new in each prompt.
 
@@ -31,24 +32,30 @@ class AssociativeRecall(BaseTask):
   each key once, after a gap from a power law, which other tokens fill.
   """
 
-  num_keys: int = size(default=16, about='Different keys.')
-  num_values: int = size(default=16, minimum=2, about='Different values.')
-  context_length: int = size(default=32)
-  num_pairs: int | None = size(
-    default=None, about='Pairs of a prompt; None: each key is drawn from all keys.'
-  )
-  num_features: int = derived_size()
-  num_outputs: int = derived_size()
+  num_keys: int = struct.field(pytree_node=False, default=16)  # different ones
+  num_values: int = struct.field(pytree_node=False, default=16)  # different ones, ≥ 2
+  context_length: int = struct.field(pytree_node=False, default=32)
+  # Pairs of a prompt; None: each key is drawn from all keys.
+  num_pairs: int | None = struct.field(pytree_node=False, default=None)
   label_kind = 'classes'
 
-  def __post_init__(self):
+  @property
+  def num_features(self) -> int:
+    return self.num_keys
+
+  @property
+  def num_outputs(self) -> int:
+    return self.num_values
+
+  def check(self) -> None:
+    check_count('num_keys', self.num_keys)
+    check_count('num_values', self.num_values, minimum=2)
+    super().check()
     least = self.num_keys  # since each key has its own value
     if self.num_pairs is not None:
       most = min(self.num_keys, self.context_length)
       least = check_count('num_pairs', self.num_pairs, maximum=most)
     check_count('num_values', self.num_values, minimum=least)
-    set_field(self, 'num_features', self.num_keys)
-    set_field(self, 'num_outputs', self.num_values)
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     pairing_key, keys_key = jax.random.split(key)
@@ -80,14 +87,14 @@ class AssociativeRecall(BaseTask):
     }
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Recall(Baseline):
   """The value that the query's key had; for a new key all values are equally likely.
 
   `own_values` leaves out the values of other keys, as each key has its own value.
   """
 
-  own_values: bool
+  own_values: bool = struct.field(pytree_node=False)
 
   def predict(self, given: Examples) -> Float[Array, ' k']:
     x, y, _, x_query = given.zeroed()

@@ -1,7 +1,7 @@
 """Base classes of tasks, and the tasks on which a trained model is tested.
 
-A task is a value (`zoo.core.values`): a class that lists its fields and says how a
-prompt is drawn. A class is abstract, or it is a task and has no subclasses.
+A task is a frozen dataclass (`flax.struct.dataclass`) that lists its fields and says
+how a prompt is drawn.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Key, PyTree
 
-from zoo.core import losses, values
-from zoo.core.errors import UserError
+from zoo.core import losses, trees
+from zoo.core.errors import UserError, check_covariance, check_number
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import BaseTask, Predictor, Task, remade
+from zoo.core.protocols import BaseTask, Predictor, Task
 from zoo.core.registry import TASKS, check_entry_name
-from zoo.core.values import derived, derived_size, is_zero, leaf, number, set_field
+from zoo.core.trees import Matrix, Number, Vector
 
 _Class = TypeVar('_Class', bound=type)
 # The loss of each prediction, from the predictions and the targets.
@@ -43,47 +44,45 @@ RANK_TOLERANCE = 1e-12
 _SCALES = 1 / 3, 1 / 2, 2.0, 3.0
 
 
-@dataclass_transform(
-  frozen_default=True,
-  eq_default=False,
-  field_specifiers=(
-    values.size,
-    values.number,
-    values.choice,
-    values.static,
-    values.vector,
-    values.covariance,
-    values.leaf,
-    values.derived,
-    values.derived_size,
-  ),
-)
 def register_task(name: str) -> Callable[[_Class], _Class]:
-  """A class decorator that registers a task under `name`; its objects are values.
+  """A class decorator that enters a task in the registry under `name`.
 
-  A second class under the same name replaces the first. Raises UserError for a class
-  that is not a subclass of BaseTask, or that lacks a method.
+  It stands over the decorator that makes the class a dataclass. A second class under
+  the same name replaces the first. Raises UserError for a class that is not such a
+  subclass of BaseTask, or that lacks a method or a size.
   """
   check_entry_name('task', name)
 
   def enter(cls: _Class) -> _Class:
-    given: Any = cls
-    if not isinstance(given, type) or not issubclass(given, BaseTask):
-      named = getattr(given, '__name__', repr(given))
+    task: Any = cls
+    if not isinstance(task, type) or not issubclass(task, BaseTask):
+      named = getattr(task, '__name__', repr(task))
       raise UserError(
         f'{named} is not a subclass of zoo.tasks.BaseTask, which a task must be'
       )
-    if missing := sorted(cls.__abstractmethods__):
+    if missing := sorted(task.__abstractmethods__):
       raise UserError(f'the task {cls.__name__} lacks the method {", ".join(missing)}')
-    made = values.value(cls)
-    for field in ('num_features', 'context_length'):
-      if field not in values.kinds(made) and not hasattr(made, field):
-        raise UserError(
-          f'the task {cls.__name__} lacks the field {field}; declare it, such as '
-          f'`{field}: int = 5`'
-        )
-    TASKS[name] = made
-    return made
+    if '__dataclass_fields__' not in vars(task):
+      raise UserError(
+        f'the task {cls.__name__} is not a dataclass; decorate it with '
+        'flax.struct.dataclass, under zoo.register_task'
+      )
+    for name_of_size in ('num_features', 'context_length'):
+      field = task.__dataclass_fields__.get(name_of_size)
+      if field is None and not hasattr(task, name_of_size):
+        mistake = f'lacks the field {name_of_size}'
+      elif field is not None and field.metadata.get(
+        'pytree_node', 'static' not in field.metadata
+      ):
+        mistake = f'has {name_of_size} as an array of compiled programs'
+      else:
+        continue
+      raise UserError(
+        f'the task {cls.__name__} {mistake}; declare it, such as `{name_of_size}: int '
+        '= flax.struct.field(pytree_node=False, default=5)`'
+      )
+    TASKS[name] = cls
+    return cls
 
   return enter
 
@@ -96,13 +95,9 @@ class FunctionClass(BaseTask):
 
   noise_std: float = 0.0  # σ, in the units of the labels
 
-  def __init_subclass__(cls) -> None:
-    super().__init_subclass__()
-    if 'sample_one' in vars(cls):
-      raise UserError(
-        f'{cls.__name__} defines sample_one, which a FunctionClass has already; make '
-        'it a subclass of BaseTask'
-      )
+  def check(self) -> None:
+    super().check()
+    check_number('noise_std', self.noise_std, minimum=0.0)
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     """The features of the context examples and the query, here `N(0, I)`."""
@@ -120,9 +115,13 @@ class FunctionClass(BaseTask):
     self, key: Key[Array, ''], targets: Float[Array, ' t *k']
   ) -> Float[Array, ' t *k']:
     """The labels, given the targets; here the targets with Gaussian noise."""
-    if is_zero(self.noise_std):
-      return targets
-    return targets + self.noise_std * jax.random.normal(key, targets.shape)
+    noise_std = jnp.asarray(self.noise_std, targets.dtype)
+    # Not multiplied by 0, so that labels without noise are the targets bit for bit.
+    return jax.lax.cond(
+      noise_std > 0,
+      lambda: targets + noise_std * jax.random.normal(key, targets.shape),
+      lambda: targets,
+    )
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, function_key, labels_key = jax.random.split(key, 3)
@@ -220,25 +219,74 @@ def scales_and_axes(
   return np.sqrt(np.where(seen, eigenvalues, 0)), vectors
 
 
-@values.value
+def as_vector(content: Vector, length: int) -> Vector:
+  """A number or `[length]` as a read-only float64 vector; anything else as it is.
+
+  JAX rebuilds a task with tracers, shapes, or integers (the axes of `vmap`) in place of
+  its numbers, and `check` says what is wrong with others.
+  """
+  if not isinstance(content, float | list | tuple | np.ndarray | np.floating):
+    return content
+  array = np.asarray(content)
+  is_sized = isinstance(length, int | np.integer) and array.shape in ((), (length,))
+  if not is_sized or array.dtype.kind not in 'iuf' or not np.isfinite(array).all():
+    return content
+  if array.shape == () or array.dtype != np.float64 or array.flags.writeable:
+    array = _read_only(np.full(length, array, np.float64))
+  return array
+
+
+def with_root(name: str, covariance: Matrix, root: Matrix) -> tuple[Matrix, Matrix]:
+  """A covariance as a read-only float64 matrix, and its symmetric root.
+
+  What JAX puts in its place stays as it is, with the root that belongs to it. Raises
+  UserError, with the covariance's name, for a matrix that is none.
+  """
+  if covariance is None:
+    return None, None
+  is_new = isinstance(covariance, jax.Array) and not isinstance(root, jax.Array)
+  is_traced = isinstance(covariance, jax.core.Tracer)
+  if isinstance(covariance, list | tuple | np.ndarray) or (is_new and not is_traced):
+    array = np.asarray(covariance)
+    if array.ndim == 2 and array.dtype.kind in 'iuf' and len(array) == array.shape[1]:
+      matrix = check_covariance(name, array, len(array))
+      return _read_only(matrix), _read_only(symmetric_root(matrix))
+  return covariance, root
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+  array.flags.writeable = False
+  return array
+
+
+@struct.dataclass(eq=False, repr=False)
 class ChangedTask(FunctionClass):
   """A task with the functions, labels and loss of another, which it holds.
 
   A subclass defines `evaluate`.
   """
 
-  task: FunctionClass = leaf()
+  task: FunctionClass
 
-  num_features: int = derived_size()
-  num_outputs: int = derived_size()
-  context_length: int = derived_size()
-  label_kind: str = derived_size()
-  noise_std: float = derived()
+  @property
+  def num_features(self) -> int:
+    return self.task.num_features
 
-  def __post_init__(self):
-    sizes = 'num_features', 'num_outputs', 'context_length', 'label_kind'
-    for name in (*sizes, 'noise_std'):
-      set_field(self, name, getattr(self.task, name))
+  @property
+  def num_outputs(self) -> int:
+    return self.task.num_outputs
+
+  @property
+  def context_length(self) -> int:
+    return self.task.context_length
+
+  @property
+  def label_kind(self) -> str:
+    return self.task.label_kind
+
+  @property
+  def noise_std(self) -> float:
+    return self.task.noise_std
 
   def sample_function(self, key: Key[Array, '']) -> PyTree:
     return self.task.sample_function(key)
@@ -263,16 +311,16 @@ class ChangedTask(FunctionClass):
     return self if held_out is self.task else dataclasses.replace(self, task=held_out)
 
 
-@values.value
+@struct.dataclass(eq=False, repr=False)
 class ShiftedTask(ChangedTask):
   """A task with changed features or a scaled function, and the same noise.
 
   The changed features are labelled by functions from the same distribution.
   """
 
-  change: Change | None = leaf(default=None)
+  change: Change | None = None
   # It multiplies the values of the function, which must be numbers then.
-  scale: float | None = number(default=None)
+  scale: Number = None
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     if self.change is None:
@@ -325,16 +373,16 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
     return found
   for scale in _SCALES:
     found[f'scale_y={scale:.3g}'] = ShiftedTask(task, scale=scale)
-  if values.arguments(task).get('noise_std', 1.0) != 1:
-    found['noise_std=1'] = remade(task, noise_std=1.0)
+  if trees.arguments(task).get('noise_std', 1.0) != 1:
+    found['noise_std=1'] = dataclasses.replace(task, noise_std=1.0)  # pyright: ignore
   return found
 
 
-@values.value
-class Scale:
+@struct.dataclass(eq=False, repr=False)
+class Scale(trees.Tree):
   """Multiplies all features."""
 
-  factor: float = number()
+  factor: Number
 
   def __call__(
     self, key: Key[Array, ''], x: Float[Array, 't d']
@@ -342,11 +390,11 @@ class Scale:
     return self.factor * x
 
 
-@values.value
-class Stretch:
+@struct.dataclass(eq=False, repr=False)
+class Stretch(trees.Tree):
   """Multiplies the features of each example by a symmetric matrix."""
 
-  matrix: Float[np.ndarray, 'd d'] = leaf()
+  matrix: Matrix
 
   def __call__(
     self, key: Key[Array, ''], x: Float[Array, 't d']

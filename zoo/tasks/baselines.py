@@ -8,11 +8,13 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from zoo.core import trees
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt, check_prompt
-from zoo.core.values import Vector, leaf, value
+from zoo.core.trees import Number, Vector
 
 
 class Examples(NamedTuple):
@@ -35,11 +37,12 @@ class Examples(NamedTuple):
     return self._replace(x=x, y=y)
 
 
-class Baseline(abc.ABC):
+class Baseline(trees.Tree, abc.ABC):
   """An untrained predictor, defined by `predict` for one prompt.
 
-  A subclass is decorated with `zoo.core.values.value`: its numbers are then arguments
-  of compiled programs, which baselines of the same class and sizes share.
+  A subclass is decorated with `flax.struct.dataclass`: its numbers are then arguments
+  of compiled programs, which baselines of the same class and sizes share. Sizes and
+  names are fields with `pytree_node=False`.
   """
 
   # Whether prompts are predicted one after another, because each needs much memory.
@@ -86,7 +89,7 @@ class Baseline(abc.ABC):
     return jax.lax.map(jax.checkpoint(predict, prevent_cse=False), (x, y, x_query))
 
 
-class HostBaseline(abc.ABC):
+class HostBaseline(trees.Tree, abc.ABC):
   """A predictor that fits a model of another library to each prompt, on the host.
 
   It cannot be compiled, and is so slow that a comparison gives it fewer prompts.
@@ -108,7 +111,7 @@ class HostBaseline(abc.ABC):
     return jnp.asarray(found, prompt.x.dtype)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Zero(Baseline):
   """Predicts 0: the mean of a centred task, or equal probabilities of all classes."""
 
@@ -125,11 +128,11 @@ def _check_numbers(baseline: Baseline, given: Examples, of_classes: str) -> None
     )
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class NearestNeighbours(Baseline):
   """The mean label of the examples nearest to the query; 0 before the first."""
 
-  num_neighbours: int = 3
+  num_neighbours: int = struct.field(pytree_node=False, default=3)
 
   def predict(self, given: Examples) -> Float[Array, '']:
     _check_numbers(self, given, 'NearestShares')
@@ -141,7 +144,7 @@ class NearestNeighbours(Baseline):
     return jnp.sum(weights * y[nearest]) / jnp.maximum(jnp.sum(weights), 1)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Averaging(Baseline):
   """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` (Garg et al., arXiv 2208.01066).
 
@@ -155,7 +158,7 @@ class Averaging(Baseline):
     return jnp.dot(x_query, y @ x) / jnp.maximum(given.num_seen, 1)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class LeastSquares(Baseline):
   """Ridge regression; a penalty of 0 is least squares with weights of least norm.
 
@@ -163,9 +166,9 @@ class LeastSquares(Baseline):
   each weight, the norm is that of the weights minus `center`.
   """
 
-  penalty: float = 0.0
-  squares: bool = False
-  center: Vector | None = leaf(default=None)
+  penalty: Number = 0.0
+  squares: bool = struct.field(pytree_node=False, default=False)
+  center: Vector = None
 
   def predict(self, given: Examples) -> Float[Array, '']:
     _check_numbers(self, given, 'SoftmaxRegression')

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Bool, Float, Key
 
@@ -21,7 +22,6 @@ from zoo.core import losses
 from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import leaf, set_field, size, value
 from zoo.tasks.base import (
   BaseTask,
   Points,
@@ -38,12 +38,12 @@ FORCED = 0.3  # probability that the features are changed so that a conjunction 
 MOST_HYPOTHESES = 5_000  # functions that a baseline enumerates
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class SignsTask(BaseTask):
   """The base of these tasks: features uniform on {−1, 1}^d, labels ±1, the log loss."""
 
-  num_features: int = size(default=28)
-  context_length: int = size(default=60)
+  num_features: int = struct.field(pytree_node=False, default=28)
+  context_length: int = struct.field(pytree_node=False, default=60)
   label_kind = 'signs'
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
@@ -65,7 +65,7 @@ class Hypotheses(NamedTuple):
   log_forced: Float[np.ndarray, ' h']
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class BooleanTask(SignsTask):
   """The base of tasks whose function does not depend on the features."""
 
@@ -91,7 +91,7 @@ class BooleanTask(SignsTask):
     return make_prompt(x, 2 * targets - 1, targets, w)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class LiteralsTask(BooleanTask):
   """The base of the tasks about literals `x_j = w_j`, one for each `w_j ≠ 0`.
 
@@ -126,6 +126,7 @@ class LiteralsTask(BooleanTask):
 
 
 @register_task('conjunction')
+@struct.dataclass(eq=False, repr=False)
 class Conjunction(LiteralsTask):
   """The label is +1 where `x_j = w_j` for all j with `w_j ≠ 0`.
 
@@ -141,6 +142,7 @@ class Conjunction(LiteralsTask):
 
 
 @register_task('disjunction')
+@struct.dataclass(eq=False, repr=False)
 class Disjunction(LiteralsTask):
   """The label is +1 where `x_j = w_j` for some j with `w_j ≠ 0`.
 
@@ -156,6 +158,7 @@ class Disjunction(LiteralsTask):
 
 
 @register_task('majority')
+@struct.dataclass(eq=False, repr=False)
 class Majority(BooleanTask):
   """The label is +1 where `w·x > 1/2`; each `w_j` is 1 with probability 0.3, else 0.
 
@@ -184,7 +187,7 @@ class Majority(BooleanTask):
     return (bayes if few else {}) | averaging | super().baselines()
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class ParityTask(BooleanTask):
   """The base of parities: +1 where an odd number of the relevant features are +1."""
 
@@ -193,13 +196,14 @@ class ParityTask(BooleanTask):
 
 
 @register_task('parity')
+@struct.dataclass(eq=False, repr=False)
 class Parity(ParityTask):
   """The label is +1 where an odd number of the relevant features are +1.
 
   The set of relevant features is uniform over all 2^d subsets.
   """
 
-  num_features: int = size(default=10)
+  num_features: int = struct.field(pytree_node=False, default=10)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     return jax.random.bernoulli(key, 0.5, (self.num_features,)).astype(float)
@@ -209,17 +213,19 @@ class Parity(ParityTask):
 
 
 @register_task('sparse_parity')
+@struct.dataclass(eq=False, repr=False)
 class SparseParity(ParityTask):
   """The parity of a random set of `num_relevant` features, a new set for each prompt.
 
   `baselines` has the Bayes predictor if there are at most 5,000 such sets.
   """
 
-  num_features: int = size(default=10)
-  context_length: int = size(default=15)
-  num_relevant: int = size(default=2, about='Relevant features.')
+  num_features: int = struct.field(pytree_node=False, default=10)
+  context_length: int = struct.field(pytree_node=False, default=15)
+  num_relevant: int = struct.field(pytree_node=False, default=2)  # features, ≤ d
 
-  def __post_init__(self):
+  def check(self) -> None:
+    super().check()
     check_count('num_relevant', self.num_relevant, maximum=self.num_features)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
@@ -239,6 +245,7 @@ class SparseParity(ParityTask):
 
 
 @register_task('nearest_neighbour')
+@struct.dataclass(eq=False, repr=False)
 class NearestNeighbour(SignsTask):
   """Each label is that of the nearest earlier example, by the cosine.
 
@@ -246,14 +253,17 @@ class NearestNeighbour(SignsTask):
   coins, except that an example with the features of an earlier one has the same label.
   """
 
-  num_random: Any = size(
-    default=None,
-    about='First labels, which are random; None: a third of the context, at least 1.',
-  )
+  # First labels, which are random; None: a third of the context, at least 1.
+  num_random: Any = struct.field(pytree_node=False, default=None)
 
   def __post_init__(self):
+    super().__post_init__()
     if self.num_random is None:
-      set_field(self, 'num_random', max(1, self.context_length // 3))
+      third = self.context_length // 3
+      object.__setattr__(self, 'num_random', max(1, third))
+
+  def check(self) -> None:
+    super().check()
     check_count('num_random', self.num_random, maximum=self.context_length)
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
@@ -285,7 +295,7 @@ def _sample_signs(key: Key[Array, ''], shape: tuple[int, ...]) -> Float[Array, '
   return jax.random.rademacher(key, shape, float)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class ConjunctionBayes(Baseline):
   """The Bayes predictor of the task 'conjunction', estimated by importance sampling.
 
@@ -306,7 +316,7 @@ class ConjunctionBayes(Baseline):
   The error falls as `1/√num_draws`.
   """
 
-  num_draws: int = 256
+  num_draws: int = struct.field(pytree_node=False, default=256)
 
   def predict(self, given: Examples) -> Float[Array, '']:
     x, y, seen, x_query = given
@@ -371,7 +381,7 @@ def _log_evidence(
   return logsumexp(logs) - math.log(s)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Elimination(Baseline):
   """Valiant's algorithm: the conjunction of all literals that all positives satisfy.
 
@@ -391,25 +401,25 @@ class Elimination(Baseline):
     return jnp.where(jnp.any(against), -1 - doubt, certain)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Negated(Baseline):
   """The dual of a baseline: features, labels and prediction are negated."""
 
-  baseline: Baseline = leaf()
+  baseline: Baseline
 
   def predict(self, given: Examples) -> Float[Array, '']:
     x, y, seen, x_query = given
     return -self.baseline.predict(Examples(-x, -y, seen, -x_query))
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class VersionSpace(Baseline):
   """The Bayes predictor by enumeration: all functions that fit vote by their posterior.
 
   Predicts a fair coin if none fits.
   """
 
-  task: LiteralsTask | Majority | SparseParity = leaf()
+  task: LiteralsTask | Majority | SparseParity
 
   def predict(self, given: Examples) -> Float[Array, '']:
     x, y, seen, x_query = given
@@ -439,7 +449,7 @@ class VersionSpace(Baseline):
     return jnp.where(jnp.any(fitting), logit, 0)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class ParityBayes(Baseline):
   """The Bayes predictor of the task 'parity', by elimination over GF(2).
 
@@ -472,7 +482,7 @@ class ParityBayes(Baseline):
     return losses.logit(jnp.where(jnp.any(query[:d] > 0), 0.5, label))
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class NeighbourBayes(Baseline):
   """The Bayes predictor of the task 'nearest_neighbour'.
 
@@ -480,7 +490,7 @@ class NeighbourBayes(Baseline):
   the first of equals; otherwise it is a fair coin.
   """
 
-  num_random: int
+  num_random: int = struct.field(pytree_node=False)
 
   def predict(self, given: Examples) -> Float[Array, '']:
     x, y, seen, x_query = given
@@ -492,7 +502,7 @@ class NeighbourBayes(Baseline):
     return losses.logit(jnp.where(certain, (1 + y[nearest]) / 2, 0.5))
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class NaiveBayes(Baseline):
   """`2 a·x_q` with the shrunk correlations `a = Σ_i y_i x_i / (k + d)`.
 

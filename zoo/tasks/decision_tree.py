@@ -9,16 +9,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
-from zoo.core.errors import not_installed
+from zoo.core.errors import check_count, not_installed
 from zoo.core.protocols import Predictor
-from zoo.core.values import size, value
 from zoo.tasks.base import FunctionClass, register_task
 from zoo.tasks.baselines import HostBaseline, NearestNeighbours, Zero
 
 
 @register_task('decision_tree')
+@struct.dataclass(eq=False, repr=False)
 class DecisionTree(FunctionClass):
   """Prompts labelled by full binary decision trees (Garg et al., arXiv 2208.01066).
 
@@ -27,11 +28,13 @@ class DecisionTree(FunctionClass):
   fresh for each prompt, features are `~ N(0, I)`. Predicting 0 has the risk 1.
   """
 
-  num_features: int = size(default=20)
-  context_length: int = size(default=100)
-  depth: int = size(
-    default=4, maximum=20, about='Depth of a tree, which has 2^depth leaves.'
-  )
+  num_features: int = struct.field(pytree_node=False, default=20)
+  context_length: int = struct.field(pytree_node=False, default=100)
+  depth: int = struct.field(pytree_node=False, default=4)  # 1 to 20; 2^depth leaves
+
+  def check(self) -> None:
+    super().check()
+    check_count('depth', self.depth, maximum=20)
 
   def sample_function(
     self, key: Key[Array, '']
@@ -63,14 +66,15 @@ class DecisionTree(FunctionClass):
     }
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class _Trees(HostBaseline):
   """Predicts with a regressor of scikit-learn, and 0 before the first example.
 
   Raises UserError where scikit-learn is not installed.
   """
 
-  signs: bool = True  # whether features are replaced by their signs
+  # Whether features are replaced by their signs.
+  signs: bool = struct.field(pytree_node=False, default=True)
 
   @abc.abstractmethod
   def regressor(self) -> Any:
@@ -89,11 +93,11 @@ class _Trees(HostBaseline):
     return float(self.regressor().fit(x, y).predict(x_query[None])[0])
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class GreedyTree(_Trees):
   """One tree, grown greedily until it fits all examples, or to a depth."""
 
-  max_depth: int | None = None
+  max_depth: int | None = struct.field(pytree_node=False, default=None)
 
   def regressor(self) -> Any:
     # The seed chooses between equally good splits.
@@ -102,7 +106,7 @@ class GreedyTree(_Trees):
     )
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Boosting(_Trees):
   """Gradient boosting with 50 trees of depth 4 and the learning rate 0.1."""
 

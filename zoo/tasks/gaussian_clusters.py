@@ -6,17 +6,20 @@ import math
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float, Key
 
 from zoo.core import losses
+from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import derived_size, set_field, size, value
+from zoo.core.trees import Number
 from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
 @register_task('gaussian_clusters')
+@struct.dataclass(eq=False, repr=False)
 class GaussianClusters(BaseTask):
   """Prompts of points `x_i ~ N(μ_y, I)` with their class y (Lee et al., 2310.08049).
 
@@ -25,14 +28,18 @@ class GaussianClusters(BaseTask):
   probability of each class given x and the means.
   """
 
-  num_features: int = size(default=16)
-  context_length: int = size(default=31)
-  num_classes: int = size(default=2, minimum=2, about='Classes.')
-  num_outputs: int = derived_size()
+  num_features: int = struct.field(pytree_node=False, default=16)
+  context_length: int = struct.field(pytree_node=False, default=31)
+  num_classes: int = struct.field(pytree_node=False, default=2)  # ≥ 2
   label_kind = 'classes'
 
-  def __post_init__(self):
-    set_field(self, 'num_outputs', self.num_classes)
+  @property
+  def num_outputs(self) -> int:
+    return self.num_classes
+
+  def check(self) -> None:
+    super().check()
+    check_count('num_classes', self.num_classes, minimum=2)
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     means_key, classes_key, noise_key = jax.random.split(key, 3)
@@ -59,7 +66,7 @@ class GaussianClusters(BaseTask):
     }
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class ClusterBayes(Baseline):
   """The exact probabilities of the classes, for means uniform on the cube [−1, 1]^d.
 
@@ -82,7 +89,7 @@ class ClusterBayes(Baseline):
     return jnp.sum(before + _log_mass(n + 1, with_query), axis=-1)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class NearestMean(Baseline):
   """The posterior of a class as if its mean were that of its examples, 0 without any.
 
@@ -94,11 +101,11 @@ class NearestMean(Baseline):
     return -0.5 * jnp.sum(jnp.square(given.x_query[None] - mean), axis=-1)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class NearestShares(Baseline):
   """The shares of the classes among the nearest examples; equal before the first."""
 
-  num_neighbours: int = 3
+  num_neighbours: int = struct.field(pytree_node=False, default=3)
 
   def predict(self, given: Examples) -> Float[Array, ' k']:
     x, y, seen, x_query = given
@@ -108,7 +115,7 @@ class NearestShares(Baseline):
     return losses.log_probability(votes / jnp.maximum(jnp.sum(votes), 1))
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class SoftmaxRegression(Baseline):
   """Logistic regression with intercepts by gradient descent from 0 on the mean loss.
 
@@ -117,8 +124,8 @@ class SoftmaxRegression(Baseline):
 
   is_slow = True
 
-  num_steps: int = 1000
-  step_size: float = 0.01
+  num_steps: int = struct.field(pytree_node=False, default=1000)
+  step_size: Number = 0.01
 
   def predict(self, given: Examples) -> Float[Array, ' k']:
     x, y, seen, x_query = given.zeroed()

@@ -10,39 +10,36 @@ from typing import Any, TypeGuard
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, ArrayLike, Float, Key
 
-from zoo.core import draws
-from zoo.core.errors import UserError, check_count, check_vector
+from zoo.core import draws, trees
+from zoo.core.errors import (
+  UserError,
+  check_count,
+  check_covariance,
+  check_number,
+  check_vector,
+)
 from zoo.core.learning_rule import AnyArray, ArrayT, LearningRule
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import Predictor
-from zoo.core.statistics import Statistics, triangle
-from zoo.core.values import (
-  Matrix,
-  Vector,
-  covariance,
-  derived,
-  fresh,
-  is_zero,
-  leaf,
-  number,
-  set_field,
-  size,
-  value,
-  vector,
-)
+from zoo.core.statistics import Statistics, last_row, triangle
+from zoo.core.trees import Matrix, Number, Vector
 from zoo.tasks.base import (
   LinearFunctions,
+  as_vector,
   dot,
   register_task,
   scales_and_axes,
   symmetric_root,
+  with_root,
 )
 from zoo.tasks.baselines import (
   Averaging,
   Baseline,
   Examples,
+  LeastSquares,
   NearestNeighbours,
   Zero,
   least_squares,
@@ -51,93 +48,120 @@ from zoo.tasks.posteriors import GaussianPosterior, Posterior
 
 
 @register_task('linear_regression')
+@struct.dataclass(eq=False, repr=False)
 class LinearRegression(LinearFunctions):
   """Prompts of `y_i = ŵ·x_i + σ n_i` (arXiv 2512.04268, section 2).
 
   A fresh `ŵ ~ N(prior_mean, prior_covariance)` for each prompt, features and query
   `~ N(0, feature_covariance)`, `n_i ~ N(0, 1)`; the target is `ŵ·x_q`, without noise.
 
-  Arrays are float64 on the host, so that exact theory loses no precision;
-  `prior_root` and `feature_root` are the symmetric roots of the covariances, or None.
+  Arrays are float64 on the host, so that exact theory loses no precision. Exact theory
+  covers this class alone: a subclass may draw otherwise, and is trained on what its
+  `sample_one` draws.
+
   By default labels are centred, as in most papers; the configs train the task of Table
   1, whose prior mean is 2.
   """
 
-  num_features: int = size(default=10)
+  num_features: int = struct.field(pytree_node=False, default=10)
   # It is an int32 in compiled programs.
-  context_length: int = size(default=10, maximum=2**31 - 1)
-  prior_mean: Vector = vector(default=0.0)
-  prior_covariance: Matrix = covariance(default=None, about='Covariance of ŵ.')
-  feature_covariance: Matrix = covariance(
-    default=None, about='Covariance of the features.'
-  )
-  # The square of 1e19 is a float32.
-  noise_std: float = number(default=0.0, minimum=0.0, maximum=1e19)
-  prior_root: Matrix = derived()
-  feature_root: Matrix = derived()
+  context_length: int = struct.field(pytree_node=False, default=10)
+  prior_mean: Vector = 0.0  # w*, a number or one for each feature
+  prior_covariance: Matrix = None  # of ŵ, d × d; None: the identity
+  feature_covariance: Matrix = None  # d × d; None: the identity
+  noise_std: Number = 0.0  # σ, from 0 to 1e19, whose square is a float32
+  # The symmetric roots of the covariances, which compiled programs multiply by.
+  _prior_root: Matrix = None
+  _feature_root: Matrix = None
 
   def __post_init__(self):
+    super().__post_init__()
+    mean = as_vector(self.prior_mean, self.num_features)
+    object.__setattr__(self, 'prior_mean', mean)
     for name in ('prior', 'feature'):
-      if (covariance := getattr(self, f'{name}_covariance')) is not None:
-        set_field(self, f'{name}_root', symmetric_root(covariance))
+      matrix, root = getattr(self, f'{name}_covariance'), getattr(self, f'_{name}_root')
+      matrix, root = with_root(f'{name}_covariance', matrix, root)
+      object.__setattr__(self, f'{name}_covariance', matrix)
+      object.__setattr__(self, f'_{name}_root', root)
+
+  def check(self) -> None:
+    check_count('num_features', self.num_features)
+    check_count('context_length', self.context_length, maximum=2**31 - 1)
+    check_vector('prior_mean', self.prior_mean, self.num_features)
+    for name in ('prior_covariance', 'feature_covariance'):
+      if (covariance := getattr(self, name)) is not None:
+        check_covariance(name, covariance, self.num_features)
+    check_number('noise_std', self.noise_std, minimum=0.0, maximum=1e19)
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     normal = super().sample_features(key)
-    return _correlate(normal[..., None], self.feature_root)[..., 0]
+    return _correlate(normal[..., None], self._feature_root)[..., 0]
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features, 1))
-    deviation = _correlate(normal, self.prior_root)[:, 0]
+    deviation = _correlate(normal, self._prior_root)[:, 0]
     return deviation + jnp.asarray(self.prior_mean, deviation.dtype)
 
   def mean_weights(self) -> Float[np.ndarray, ' d']:
-    return self.prior_mean
+    """The mean w*, in float64 on the host."""
+    return check_vector('prior_mean', self.prior_mean, self.num_features)
 
   def posterior(self) -> Posterior | None:
     features = self.feature_covariance
     singular = features is not None and np.linalg.matrix_rank(features) < len(features)
-    if is_zero(self.noise_std) or singular:
+    if self.noise_std == 0 or singular or not covers(self):
       return None
-    root = np.eye(self.num_features) if self.prior_root is None else self.prior_root
-    noise = self.noise_std
-    return GaussianPosterior(self.prior_mean, root, noise, feature_covariance=features)
+    root = np.eye(self.num_features) if self._prior_root is None else self._prior_root
+    mean, noise = self.mean_weights(), self.noise_std
+    return GaussianPosterior(mean, root, noise, feature_covariance=features)
 
   def baselines(self) -> dict[str, Predictor]:
     """`gd` and `gd_beta` are one step, tuned for each length; `ridge` needs a penalty.
 
-    All but `averaging`, `nearest_neighbours` and `zero` start from the prior mean.
+    All but `averaging`, `nearest_neighbours` and `zero` start from the prior mean. A
+    subclass, which may draw otherwise, has those that know nothing of the prior.
     """
-    start, tuned = self.prior_mean, FirstSteps.of(self)
-    found: dict[str, Predictor] = {
-      'gd': GradientDescent(start, np.array([best_first_step(self)]), tuned),
-      'gd_beta': GDBeta(start, best_step_matrix(self), tuned),
-    }
-    with contextlib.suppress(UserError):
-      found['ridge'] = Ridge.isotropic(start, best_penalty(self))
-    return found | {
-      'ols': Ridge.isotropic(start, 0.0),
-      'bayes': bayes(self),
+    untuned: dict[str, Predictor] = {
       'averaging': Averaging(),
       'nearest_neighbours': NearestNeighbours(),
       'zero': Zero(),
     }
+    if not covers(self):
+      return {'ols': LeastSquares()} | untuned
+    start, tuned = self.mean_weights(), FirstSteps.of(self)
+    estimators: dict[str, Predictor] = {
+      'gd': GradientDescent(start, np.array([best_first_step(self)]), tuned),
+      'gd_beta': GDBeta(start, best_step_matrix(self), tuned),
+    }
+    with contextlib.suppress(UserError):
+      estimators['ridge'] = Ridge.isotropic(start, best_penalty(self))
+    estimators |= {'ols': Ridge.isotropic(start, 0.0), 'bayes': bayes(self)}
+    return estimators | untuned
 
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """What `sample` compiles; other prompts than those of `sample_one`.
 
     The statistics below are of these prompts, which are sampled flat, and whose bits
-    are those of earlier releases.
+    are those of earlier releases. A subclass is sampled by its `sample_one`.
     """
-    x, noise, x_query, deviation = self._draw(key, batch_size, self._examples)
-    weights = deviation + jnp.asarray(self.prior_mean, deviation.dtype)[:, None]
+    if not covers(self):
+      return super().sample_batch(key, batch_size)
+    x, x_query, deviation = self._draw(key, batch_size, self._examples)
+    mean = jnp.asarray(self.prior_mean, deviation.dtype)
+    weights = deviation + jnp.broadcast_to(mean, (self.num_features,))[:, None]
     targets, y_query = dot(x, weights[None], -2), dot(x_query, weights, -2)
-    labels = targets if noise is None else targets + self.noise_std * noise
+    noise_std = jnp.asarray(self.noise_std, targets.dtype)
+    labels = jax.lax.cond(
+      noise_std > 0,
+      lambda: targets + noise_std * self._noise(key, batch_size),
+      lambda: targets,
+    )
     return Prompt(
       x=jnp.moveaxis(x, -1, 0),
       y=labels.T,
       x_query=x_query.T,
       y_query=y_query,
-      context_targets=None if noise is None else targets.T,
+      context_targets=targets.T,
       latents=weights.T,
     )
 
@@ -146,22 +170,34 @@ class LinearRegression(LinearFunctions):
 
     They are the statistics of the prompts that `sample` gives; with `has_long_context`
     they only have the same distribution, at a cost that does not depend on C. They do
-    not depend on `prior_mean`, nor on `noise_std` except for whether it is 0.
+    not depend on `prior_mean`, nor on `noise_std` unless that is 0, when those of the
+    noise are 0.
     """
-    return _statistics(fresh(self), key, check_count('batch_size', batch_size))
+    return _statistics(trees.fresh(self), key, check_count('batch_size', batch_size))
 
   def statistics_batch(self, key: Key[Array, ''], batch_size: int) -> Statistics:
     """What `sample_statistics` compiles."""
-    examples = self._pseudo_examples if self.has_long_context else self._examples
-    x, noise, x_query, deviation = self._draw(key, batch_size, examples)
+    is_long = self.has_long_context
+    examples = self._pseudo_examples if is_long else self._examples
+    x, x_query, deviation = self._draw(key, batch_size, examples)
 
-    def vectors(x: Array, deviation: Array, noise: Array | None) -> Array:
-      parts = [x, dot(x, deviation[None], -2)[:, None]]
-      return jnp.concatenate(parts if noise is None else [*parts, noise[:, None]], 1)
+    def vectors(x: Array, deviation: Array) -> Array:
+      return jnp.concatenate([x, dot(x, deviation[None], -2)[:, None]], 1)
 
-    u_cub = draws.materialize_once(key, vectors, x, deviation, noise)
+    def of_noise(u_cub: Array) -> Array:
+      if is_long:  # the last pseudo-example has noise alone
+        u_cub = jnp.concatenate([u_cub, jnp.zeros_like(u_cub[:1])])
+        return last_row(u_cub, self._pseudo_noise(key, batch_size))
+      return last_row(u_cub, self._noise(key, batch_size))
+
+    def without_noise(u_cub: Array) -> Array:
+      return jnp.zeros((u_cub.shape[1] + 1, batch_size), u_cub.dtype)
+
+    u_cub = draws.materialize_once(key, vectors, x, deviation)
+    is_noisy = jnp.asarray(self.noise_std) > 0
+    row = jax.lax.cond(is_noisy, of_noise, without_noise, u_cub)
     return Statistics(
-      moment=triangle(u_cub) / self.context_length,
+      moment=jnp.concatenate([triangle(u_cub), row]) / self.context_length,
       x_query=x_query,
       deviation=dot(x_query, deviation, -2),
     )
@@ -172,44 +208,42 @@ class LinearRegression(LinearFunctions):
     return 2 * self.context_length >= 3 * (self.num_features + 1)
 
   # Positions in the batch come last, as in `draws`. Label noise has its own streams, so
-  # that tasks that differ only in σ share everything else. The key of the noise,
-  # fold_in(key, 1), equals two words that prompt 0 uses as well; keys are hashed before
-  # they are used, so nothing is correlated.
+  # that tasks that differ only in σ share everything else; for σ = 0 none is drawn. The
+  # key of the noise, fold_in(key, 1), equals two words that prompt 0 uses as well; keys
+  # are hashed before they are used, so nothing is correlated.
 
   def _draw(
     self, key: Key[Array, ''], batch_size: int, examples: Callable[..., Any]
-  ) -> tuple[Array, Array | None, Array, Array]:
-    """Features `[c, d, b]`, noise/σ `[c, b]`, query `[d, b]` and `ŵ − w*` `[d, b]`."""
-    x, noise, rest = examples(key, batch_size)
+  ) -> tuple[Array, Array, Array]:
+    """Features `[c, d, b]`, the query `[d, b]` and `ŵ − w*` `[d, b]`."""
+    x, rest = examples(key, batch_size)
     x_query, deviation = jnp.split(rest, 2)
     return (
-      _correlate(x, self.feature_root),
-      noise,
-      _correlate(x_query, self.feature_root),
-      _correlate(deviation, self.prior_root),
+      _correlate(x, self._feature_root),
+      _correlate(x_query, self._feature_root),
+      _correlate(deviation, self._prior_root),
     )
 
-  def _examples(
-    self, key: Key[Array, ''], batch_size: int
-  ) -> tuple[Array, Array | None, Array]:
-    """Standard normal features, label noise, and 2d more numbers."""
+  def _examples(self, key: Key[Array, ''], batch_size: int) -> tuple[Array, Array]:
+    """Standard normal features, and 2d more numbers."""
     c, d = self.context_length, self.num_features
     normal = draws.normals(key, (c + 2) * d, batch_size)
-    noise = None
-    if not is_zero(self.noise_std):
-      noise = draws.normals(jax.random.fold_in(key, 1), c, batch_size)
-    return normal[: c * d].reshape(c, d, batch_size), noise, normal[c * d :]
+    return normal[: c * d].reshape(c, d, batch_size), normal[c * d :]
+
+  def _noise(self, key: Key[Array, ''], batch_size: int) -> Float[Array, 'c b']:
+    """The noise of the labels in units of σ."""
+    return draws.normals(jax.random.fold_in(key, 1), self.context_length, batch_size)
 
   def _pseudo_examples(
     self, key: Key[Array, ''], batch_size: int
-  ) -> tuple[Array, Array | None, Array]:
-    """One pseudo-example per feature and one for the noise, for any number of examples.
+  ) -> tuple[Array, Array]:
+    """One pseudo-example per feature, for any number of examples, and 2d more numbers.
 
     They are the columns of Bartlett's factor: `T Tᵀ` has the distribution of
     `Σ_i v_i v_iᵀ` over C standard normal vectors if T is lower triangular with standard
     normal entries and, on the diagonal, chi variables of C, C − 1, … degrees of freedom
     (Muirhead, Aspects of Multivariate Statistical Theory, theorem 3.2.14). The noise is
-    the last entry of v.
+    the last entry of v, and has a pseudo-example of its own, `_pseudo_noise`.
     """
     c, d = self.context_length, self.num_features
     below = d * (d - 1) // 2
@@ -221,12 +255,14 @@ class LinearRegression(LinearFunctions):
       zeros = jnp.zeros((j, batch_size), normal.dtype)
       columns.append(jnp.concatenate([zeros, diagonal[j : j + 1], normal[start:stop]]))
       start = stop
-    if is_zero(self.noise_std):
-      return jnp.stack(columns), None, normal[below:]
+    return jnp.stack(columns), normal[below:]
+
+  def _pseudo_noise(self, key: Key[Array, ''], batch_size: int) -> Float[Array, 'n b']:
+    """The noise of d + 1 pseudo-examples in units of σ, whose last has no features."""
+    c, d = self.context_length, self.num_features
     noise = draws.normals(jax.random.fold_in(key, 1), d, batch_size)
     corner = draws.chi(jax.random.fold_in(key, 3), np.array([c - d]), batch_size)
-    x = jnp.stack([*columns, jnp.zeros((d, batch_size), normal.dtype)])
-    return x, jnp.concatenate([noise, corner]), normal[below:]
+    return jnp.concatenate([noise, corner])
 
 
 _statistics = jax.jit(LinearRegression.statistics_batch, static_argnums=2)
@@ -244,8 +280,8 @@ def _correlate(
 
 
 def covers(task: object) -> TypeGuard[LinearRegression]:
-  """Whether exact theory covers a task."""
-  return isinstance(task, LinearRegression)
+  """Whether exact theory covers a task: linear regression, but no subclass of it."""
+  return type(task) is LinearRegression
 
 
 def require_covered(task: object) -> LinearRegression:
@@ -270,13 +306,13 @@ def second_moments(
   deviation = identity if task.prior_covariance is None else task.prior_covariance
   features = identity if task.feature_covariance is None else task.feature_covariance
   if start is not None:
-    bias = check_vector('start', start, task.num_features) - task.prior_mean
+    bias = check_vector('start', start, task.num_features) - task.mean_weights()
     deviation = deviation + np.outer(bias, bias)
   return deviation, features
 
 
-@value
-class FirstSteps:
+@struct.dataclass(eq=False, repr=False)
+class FirstSteps(trees.Tree):
   """The best first steps on a task from one start, for any number of examples k.
 
   The step of size η has the risk `E |(I − ηS)(start − ŵ) + η Xᵀn/k|²_Σ`, and the best
@@ -285,13 +321,13 @@ class FirstSteps:
   `R Σ R = V diag(μ) Vᵀ` it is `R V diag(1 / ((1 + 1/k) μ + (tr ΣN + σ²)/k)) Vᵀ R`.
   """
 
-  context_length: int  # of the task
-  slope: float  # tr ΣΣN
-  signal: float  # tr ΣΣNΣ
-  square: float  # tr ΣΣ
-  spread: float  # tr ΣN + σ²
-  basis: Float[np.ndarray, 'd d'] = leaf()  # R V
-  eigenvalues: Float[np.ndarray, ' d'] = leaf()  # μ
+  context_length: int = struct.field(pytree_node=False)  # of the task
+  slope: Number  # tr ΣΣN
+  signal: Number  # tr ΣΣNΣ
+  square: Number  # tr ΣΣ
+  spread: Number  # tr ΣN + σ²
+  basis: Matrix  # R V
+  eigenvalues: Vector  # μ
 
   @classmethod
   def of(cls, task: LinearRegression, start: ArrayLike | None = None) -> FirstSteps:
@@ -397,7 +433,7 @@ class Estimator(Baseline):
   Without examples the weights are the start.
   """
 
-  start: Float[np.ndarray, ' d']
+  start: Vector
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     """The weights fitted to each prompt's context."""
@@ -424,14 +460,14 @@ class Estimator(Baseline):
     return jnp.asarray(self.start, x.dtype)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class GradientDescent(Estimator):
   """Steps of gradient descent on the context's loss `Σ_i (w·x_i − y_i)² / (2C)`."""
 
-  start: Float[np.ndarray, ' d'] = leaf()
-  step_sizes: Float[np.ndarray, ' k'] = leaf()
+  start: Vector
+  step_sizes: Vector
   # At other context lengths the one step has the best size.
-  tuned: FirstSteps | None = leaf(default=None)
+  tuned: FirstSteps | None = None
 
   def _fit(
     self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
@@ -460,14 +496,14 @@ class GradientDescent(Estimator):
     return LearningRule.gradient_descent(self.start, self.step_sizes.sum())
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class GDBeta(Estimator):
   """One step of gradient descent whose step size is a matrix (arXiv 2402.14951)."""
 
-  start: Float[np.ndarray, ' d'] = leaf()
-  step_matrix: Float[np.ndarray, 'd d'] = leaf()
+  start: Vector
+  step_matrix: Matrix
   # At other context lengths the step has the best matrix.
-  tuned: FirstSteps | None = leaf(default=None)
+  tuned: FirstSteps | None = None
 
   def _fit(
     self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
@@ -489,7 +525,7 @@ class GDBeta(Estimator):
     return LearningRule.gd_beta(self.start, self.step_matrix)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Ridge(Estimator):
   """Minimises `Σ_i (w·x_i − y_i)² + penalty (w − start)ᵀ K⁻¹ (w − start)`.
 
@@ -497,9 +533,9 @@ class Ridge(Estimator):
   penalty of 0 is the limit from above: the least-squares solution nearest to `start`.
   """
 
-  start: Float[np.ndarray, ' d'] = leaf()
-  penalty: float
-  root: Float[np.ndarray, 'd d'] = leaf()
+  start: Vector
+  penalty: Number
+  root: Matrix
 
   @classmethod
   def isotropic(cls, start: Float[np.ndarray, ' d'], penalty: float) -> Ridge:
@@ -524,7 +560,7 @@ def bayes(task: object) -> Ridge:
   if task.prior_covariance is not None:
     scales, vectors = scales_and_axes(task.prior_covariance)
     root = vectors * scales
-  return Ridge(task.prior_mean, task.noise_std**2, root)
+  return Ridge(task.mean_weights(), task.noise_std**2, root)
 
 
 def _gradient(

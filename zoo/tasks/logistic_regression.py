@@ -8,31 +8,23 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Bool, Float, Key
 
+from zoo.core.errors import check_covariance, check_name, check_vector
 from zoo.core.protocols import Predictor
-from zoo.core.values import (
-  Matrix,
-  Vector,
-  choice,
-  covariance,
-  derived,
-  leaf,
-  set_field,
-  size,
-  value,
-  vector,
-)
+from zoo.core.trees import Matrix, Vector
 from zoo.tasks.base import (
   FunctionClass,
   Points,
   Values,
   Weights,
+  as_vector,
   dot,
   register_task,
   sample_signs,
-  symmetric_root,
+  with_root,
 )
 from zoo.tasks.baselines import Baseline, Examples, Zero
 from zoo.tasks.posteriors import Posterior, log_density_of_features
@@ -50,6 +42,7 @@ _PART = 1024  # samples that are weighed at once
 
 
 @register_task('logistic_regression')
+@struct.dataclass(eq=False, repr=False)
 class LogisticRegression(FunctionClass):
   """Prompts of labels ±1 that are +1 with the probability `link(w·x_i)`.
 
@@ -63,24 +56,37 @@ class LogisticRegression(FunctionClass):
   or None: `w = prior_mean + R z`.
   """
 
-  num_features: int = size(default=20)
-  context_length: int = size(default=40)
-  link: str = choice(
-    _LINKS, default='logistic', about='From w·x to the probability of the label +1.'
-  )
-  prior_mean: Vector = vector(default=0.0)
-  prior_covariance: Matrix = covariance(
-    default=None, about='Covariance of w; it may be singular.'
-  )
-  prior_root: Matrix = derived()
+  num_features: int = struct.field(pytree_node=False, default=20)
+  context_length: int = struct.field(pytree_node=False, default=40)
+  link: str = struct.field(pytree_node=False, default='logistic')  # or probit, or sign
+  prior_mean: Vector = 0.0  # a number, or one for each feature
+  prior_covariance: Matrix = None  # d × d, it may be singular; None: the identity
+  _prior_root: Matrix = None
   label_kind = 'signs'
 
   def __post_init__(self):
+    super().__post_init__()
+    matrix, root = self.prior_covariance, self._prior_root
+    matrix, root = with_root('prior_covariance', matrix, root)
+    mean = as_vector(self.prior_mean, self.num_features)
+    object.__setattr__(self, 'prior_mean', mean)
+    object.__setattr__(self, 'prior_covariance', matrix)
+    object.__setattr__(self, '_prior_root', root)
+
+  def check(self) -> None:
+    super().check()
+    check_name('link', self.link, _LINKS)
+    check_vector('prior_mean', self.prior_mean, self.num_features)
     if self.prior_covariance is not None:
-      set_field(self, 'prior_root', symmetric_root(self.prior_covariance))
+      check_covariance('prior_covariance', self.prior_covariance, self.num_features)
+
+  @property
+  def prior_root(self) -> Matrix:
+    """The symmetric root R of the prior covariance, or None."""
+    return self._prior_root
 
   def mean_weights(self) -> Float[np.ndarray, ' d']:
-    return self.prior_mean
+    return check_vector('prior_mean', self.prior_mean, self.num_features)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features,))
@@ -123,7 +129,7 @@ class LogisticRegression(FunctionClass):
     }
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class MaximumAPosteriori(Baseline):
   """The link of `w·x_q` for the weights w of greatest posterior density.
 
@@ -132,7 +138,7 @@ class MaximumAPosteriori(Baseline):
   with the prior N(0, I) that is the usual penalised logistic regression with C = 1.
   """
 
-  task: LogisticRegression = leaf()
+  task: LogisticRegression
 
   def predict(self, given: Examples) -> Float[Array, '']:
     log_link = _log_link(self.task)
@@ -179,7 +185,7 @@ class MaximumAPosteriori(Baseline):
     )
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Quadrature(Posterior):
   """The posterior probability of the label +1, integrated on a grid of weights.
 
@@ -191,8 +197,8 @@ class Quadrature(Posterior):
   error of a probability was 2e-5 in 1000 prompts of one example, for several priors.
   """
 
-  task: LogisticRegression = leaf()
-  num_nodes: int  # along each axis
+  task: LogisticRegression
+  num_nodes: int = struct.field(pytree_node=False)  # along each axis
 
   def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y, seen, x_query = given.zeroed()
@@ -219,7 +225,7 @@ class Quadrature(Posterior):
     return density, _logit(log_link, log_p, score)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class ImportanceSampling(Posterior):
   """The posterior probability of the label +1, estimated by importance sampling.
 
@@ -235,8 +241,8 @@ class ImportanceSampling(Posterior):
 
   is_slow = True
 
-  task: LogisticRegression = leaf()
-  num_samples: int = 4096
+  task: LogisticRegression
+  num_samples: int = struct.field(pytree_node=False, default=4096)
 
   def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y, seen, x_query = given.zeroed()
@@ -270,7 +276,7 @@ class ImportanceSampling(Posterior):
     return density, _logit(log_link, log_weights, scores)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class SignAveraging(Baseline):
   """The sign of `a·x_q` with `a = (1/k) Σ_i y_i x_i` (code of Garg et al., 2208.01066).
 
@@ -279,14 +285,15 @@ class SignAveraging(Baseline):
   mean 0 and equal variances, under the probit function that is closest to the link.
   """
 
-  task: LogisticRegression = leaf()
+  task: LogisticRegression
 
   def predict(self, given: Examples) -> Float[Array, '']:
     x, y, _, x_query = given.zeroed()
     # The variance of the noise ε if a label is regarded as the sign of w·x + ε.
     noise = {'logistic': 8 / math.pi, 'probit': 1.0, 'sign': 0.0}[self.task.link]
     d = self.task.num_features
-    mean, root = jnp.asarray(self.task.prior_mean), jnp.asarray(_root(self.task))
+    mean = jnp.broadcast_to(jnp.asarray(self.task.prior_mean), (d,))
+    root = jnp.asarray(_root(self.task))
     variance = (jnp.sum(mean * mean) + jnp.sum(root * root)) / d
     # E y x = c w with c = E φ'((w·x)/s)/s, by Stein's lemma.
     c2 = 2 / math.pi / jnp.maximum(noise + d * variance, 1e-12)
@@ -331,7 +338,8 @@ def _margins(
 ) -> tuple[Float[Array, ' c'], Float[Array, 'c d']]:
   """`y_i w·x_i = offset_i + rows_i·z` for `w = prior_mean + R z` and `z ~ N(0, I)`."""
   signed = y[:, None] * x
-  offset = signed @ jnp.asarray(task.prior_mean, x.dtype)
+  mean = jnp.broadcast_to(jnp.asarray(task.prior_mean, x.dtype), x.shape[1:])
+  offset = signed @ mean
   return offset, signed @ jnp.asarray(_root(task), x.dtype)
 
 

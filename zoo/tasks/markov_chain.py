@@ -7,17 +7,19 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Float, Key
 
 from zoo.core import losses
+from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import derived_size, set_field, size, value
 from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
 @register_task('markov_chain')
+@struct.dataclass(eq=False, repr=False)
 class MarkovChain(BaseTask):
   """The next symbol of a Markov chain (Edelman et al., arXiv 2402.11004).
 
@@ -29,15 +31,21 @@ class MarkovChain(BaseTask):
   after k examples k + 1 of them are known. Targets are rows of the transition matrix.
   """
 
-  num_symbols: int = size(default=2, minimum=2, about='Different symbols, S.')
-  context_length: int = size(default=100)
-  num_features: int = derived_size()
-  num_outputs: int = derived_size()
+  num_symbols: int = struct.field(pytree_node=False, default=2)  # S ≥ 2
+  context_length: int = struct.field(pytree_node=False, default=100)
   label_kind = 'classes'
 
-  def __post_init__(self):
-    set_field(self, 'num_features', self.num_symbols)
-    set_field(self, 'num_outputs', self.num_symbols)
+  @property
+  def num_features(self) -> int:
+    return self.num_symbols
+
+  @property
+  def num_outputs(self) -> int:
+    return self.num_symbols
+
+  def check(self) -> None:
+    check_count('num_symbols', self.num_symbols, minimum=2)
+    super().check()
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     matrix_key, symbols_key = jax.random.split(key)
@@ -99,7 +107,7 @@ def _stationary_law(matrix: Float[Array, 's s']) -> Float[Array, ' s']:
   )
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Bigram(Baseline):
   """Predicts from the counts of symbols after the query's symbol, each plus 1."""
 
@@ -108,7 +116,7 @@ class Bigram(Baseline):
     return jnp.log((x @ x_query) @ y + 1)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Unigram(Baseline):
   """Predicts from the counts of all symbols, the query's too, each plus 1."""
 
@@ -116,7 +124,7 @@ class Unigram(Baseline):
     return jnp.log(jnp.sum(given.zeroed().x, axis=0) + given.x_query + 1)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class TwoSymbolBayes(Baseline):
   """The Bayes predictor for two symbols, if the first one is from the stationary law.
 

@@ -2,136 +2,121 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from flax import struct
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Key
 
-from zoo.core.errors import UserError, check_number
+from zoo.core import registry, trees
+from zoo.core.errors import UserError, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.core.registry import TASKS, check_registered, create_task, parameters
-from zoo.core.values import (
-  arguments,
-  derived,
-  derived_size,
-  leaf,
-  set_field,
-  size,
-  static,
-  value,
-)
+from zoo.core.registry import check_registered
 from zoo.tasks.base import BaseTask, register_task
 from zoo.tasks.baselines import Examples
 from zoo.tasks.posteriors import Posterior
 
 _SIZES = 'num_features', 'context_length'
-_MOST_LETTERS = 100_000
-# The weight of a part, the name of its task, and the arguments.
-_Part = tuple[float, str, dict[str, Any]]
+# Of a mixture that is made by name: the sections of its tasks.
+PARTS = (
+  {'name': 'linear_regression', 'noise_std': 0.1},
+  {'name': 'linear_regression', 'noise_std': 1.0},
+)
 
 
 @register_task('mixture')
+@struct.dataclass(eq=False, repr=False)
 class Mixture(BaseTask):
   """Prompts that come each from one of several tasks (Bai et al., arXiv 2306.04637).
 
-  A model must find from the examples which of the parts it has before it, and so select
-  an algorithm. The parts are registered tasks with the same sizes and the same kind of
-  labels, which hold out no prompts. There is a baseline `bayes` if each part has a
-  `posterior`, as linear, sparse and quadratic regression and pools have with noise,
-  logistic and probit regression, and mixtures of these. `bayes_1` is the Bayes
-  predictor of the first part alone.
+  A model must find from the examples which of the tasks it has before it, and so select
+  an algorithm. The tasks have the same sizes and the same kind of labels, and hold out
+  no prompts. There is a baseline `bayes` if each has a `posterior`, as linear, sparse
+  and quadratic regression and pools have with noise, logistic and probit regression,
+  and mixtures of these. `bayes_1` is the Bayes predictor of the first task alone.
 
-  Prompts are those of `sample_one` of the parts, so that a mixture of linear regression
+  Prompts are those of `sample_one` of the tasks, so that a mixture of linear regression
   alone has other prompts than the task alone, of the same distribution.
 
-  The latents of a prompt are the number of its part, from 0, and those of every part,
+  The latents of a prompt are the number of its task, from 0, and those of every task,
   of which it shows one.
+
+  Args:
+    tasks: at least one task.
+    weights: positive numbers, by whose share of their sum a task is probable; None: all
+      are equally probable.
   """
 
-  parts: str = static(
-    default='linear_regression(noise_std=0.1) + linear_regression(noise_std=1.0)',
-    holds=str,
-    allowed='a sum of tasks, such as `0.3 * a(noise_std=0.1) + 0.7 * b`',
-    about='The tasks with their arguments, and weights: a part is as probable as its '
-    'share of all weights.',
-  )
-  num_features: int = size(default=5)
-  context_length: int = size(default=10)
-  tasks: Any = derived()  # a tuple of the parts
-  weights: Any = derived()  # their probabilities, [k]
-  num_outputs: int = derived_size()
-  label_kind: str = derived_size()
+  tasks: tuple[BaseTask, ...]
+  weights: trees.Vector = None  # kept as probabilities in float64
 
   def __post_init__(self):
-    parsed = _parse(self.parts)
-    sizes = {'num_features': self.num_features, 'context_length': self.context_length}
-    tasks = [_make(name, given, sizes) for _, name, given in parsed]
-    first = tasks[0]
-    wanted = sizes | {'num_outputs': first.num_outputs, 'label_kind': first.label_kind}
-    for (_, name, _), task in zip(parsed, tasks, strict=True):
+    super().__post_init__()
+    if isinstance(self.tasks, list):
+      object.__setattr__(self, 'tasks', tuple(self.tasks))
+    if isinstance(self.weights, list | tuple):  # JAX rebuilds it with an array
+      for i, weight in enumerate(self.weights):
+        check_number(f'weights[{i}]', weight, above=0.0)
+      weights = np.asarray(self.weights, np.float64)
+      object.__setattr__(self, 'weights', weights / weights.sum())
+
+  def check(self) -> None:
+    number = len(self.tasks) if self.weights is None else len(self.weights)
+    if not self.tasks or len(self.tasks) != number:
+      raise UserError(
+        f'there are {len(self.tasks)} tasks and {number} weights; each task has one, '
+        'and there must be a task'
+      )
+    first = self.tasks[0]
+    for i, task in enumerate(self.tasks):
+      name = f'tasks[{i}], {type(task).__name__},'
+      task.check()
       if task.held_out() is not task:
-        raise UserError(f'parts: {name} holds out some of its prompts; it stands alone')
-      for field, one in wanted.items():
-        if (found := getattr(task, field)) != one:
+        raise UserError(f'{name} holds out some of its prompts; it stands alone')
+      for field in (*_SIZES, 'num_outputs', 'label_kind'):
+        wanted, own = getattr(first, field), getattr(task, field)
+        if own != wanted:
           raise UserError(
-            f'parts: {field} of {name} is {found!r}; it must be {one!r}, as all parts '
-            'have the same'
+            f'{field} of {name} is {own!r}; it must be {wanted!r}, as all of them have '
+            'the same'
           )
       if _loss_of(task) is not _loss_of(first):
-        raise UserError(f'parts: {name} has a loss of its own; all parts have the same')
-    weights = np.array([weight for weight, _, _ in parsed])
-    set_field(self, 'tasks', tuple(tasks))
-    set_field(self, 'weights', weights / weights.sum())
-    set_field(self, 'num_outputs', first.num_outputs)
-    set_field(self, 'label_kind', first.label_kind)
+        raise UserError(f'{name} has a loss of its own; all of them have the same')
 
-  @classmethod
-  def of(cls, *tasks: BaseTask, weights: Sequence[float] | None = None) -> Mixture:
-    """The mixture of objects of registered tasks, equally probable without `weights`.
+  @property
+  def probabilities(self) -> Any:
+    """The probability of each task, `[k]`."""
+    number = len(self.tasks)
+    return np.full(number, 1 / number) if self.weights is None else self.weights
 
-    Raises UserError for tasks of different sizes, of a class that is not registered, or
-    with an argument that JSON cannot hold.
-    """
-    if not tasks or len(tasks) != len(weights or tasks):
-      raise UserError(
-        f'there are {len(tasks)} tasks and {len(weights or tasks)} weights; each task '
-        'has one, and there must be a task'
-      )
-    for field in _SIZES:
-      if len({*(found := [getattr(task, field) for task in tasks])}) > 1:
-        raise UserError(
-          f'the tasks have {field} = {", ".join(map(str, found))}; all parts of a '
-          'mixture have the same'
-        )
-    terms = []
-    for task, weight in zip(tasks, weights or [1.0] * len(tasks), strict=True):
-      names = [name for name, cls in TASKS.items() if cls is type(task)]
-      if not names:
-        raise UserError(
-          f'{type(task).__name__} is not registered as a task; register it, so that it '
-          f'can be loaded by name; known: {", ".join(sorted(TASKS))}'
-        )
-      name = names[0]
-      given = ', '.join(
-        f'{key}={_plain(key, content)!r}'
-        for key, content in arguments(task).items()
-        if key not in _SIZES
-      )
-      terms.append(f'{float(weight)!r} * {name}({given})')
-    first = tasks[0]
-    return cls(' + '.join(terms), first.num_features, first.context_length)
+  @property
+  def num_features(self) -> int:
+    return self.tasks[0].num_features
+
+  @property
+  def context_length(self) -> int:
+    return self.tasks[0].context_length
+
+  @property
+  def num_outputs(self) -> int:
+    return self.tasks[0].num_outputs
+
+  @property
+  def label_kind(self) -> str:
+    return self.tasks[0].label_kind
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     which_key, prompt_key = jax.random.split(key)
-    which = jax.random.categorical(which_key, jnp.log(jnp.asarray(self.weights, float)))
+    which = jax.random.categorical(
+      which_key, jnp.log(jnp.asarray(self.probabilities, float))
+    )
     prompts = [task.sample_one(prompt_key) for task in self.tasks]
     latents = {'part': which, 'of_parts': tuple(one.latents for one in prompts)}
     if any(one.context_targets is not None for one in prompts):
@@ -155,13 +140,13 @@ class Mixture(BaseTask):
     means = [task.mean_weights() for task in self.tasks]
     if any(mean is None for mean in means):
       return None
-    return self.weights @ np.stack(means)
+    return self.probabilities @ np.stack(means)
 
   def posterior(self) -> Posterior | None:
-    each = [task.posterior() for task in self.tasks]
-    if any(one is None for one in each):
+    posteriors = [task.posterior() for task in self.tasks]
+    if any(posterior is None for posterior in posteriors):
       return None
-    return MixturePosterior(tuple(each), self.weights, self.label_kind)
+    return MixturePosterior(tuple(posteriors), self.probabilities, self.label_kind)
 
   def baselines(self) -> dict[str, Predictor]:
     """The Bayes predictors of the mixture and of each part, and what all parts have."""
@@ -188,11 +173,18 @@ class Mixture(BaseTask):
 
   def shifts(self) -> dict[str, Task]:
     """Each part alone, and longer contexts."""
-    parts: dict[str, Task] = {f'part_{i}': task for i, task in enumerate(self.tasks, 1)}
-    return parts | super().shifts()
+    shifts: dict[str, Task] = {
+      f'part_{i}': task for i, task in enumerate(self.tasks, 1)
+    }
+    of_tasks = [task.shifts() for task in self.tasks]
+    for name in of_tasks[0]:
+      if name.startswith('context_length=') and all(name in own for own in of_tasks):
+        longer = tuple(own[name] for own in of_tasks)
+        shifts[name] = dataclasses.replace(self, tasks=longer)  # pyright: ignore
+    return shifts
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class MixturePosterior(Posterior):
   """The predictions of tasks, weighed by how probable each makes the examples.
 
@@ -201,9 +193,9 @@ class MixturePosterior(Posterior):
 
   one_by_one = True  # as some of the parts are
 
-  parts: tuple[Posterior, ...] = leaf()
-  weights: Float[np.ndarray, ' k'] = leaf()
-  label_kind: str = 'numbers'
+  parts: tuple[Posterior, ...]
+  weights: trees.Vector
+  label_kind: str = struct.field(pytree_node=False, default='numbers')
 
   def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
     each = [part.weigh(given) for part in self.parts]
@@ -234,48 +226,52 @@ def _loss_of(task: BaseTask) -> object:
   return _loss_of(task.tasks[0]) if isinstance(task, Mixture) else type(task).loss
 
 
-def _make(name: str, given: dict[str, Any], sizes: dict[str, int]) -> BaseTask:
-  """A part, with the sizes of the mixture if its constructor takes them."""
-  if repeated := sorted(given.keys() & sizes.keys()):
-    raise UserError(f'parts: {name} has {repeated[0]}, which is that of the mixture')
-  try:
-    taken = parameters(TASKS[check_registered('task', name, TASKS)])
-    own = {field: one for field, one in sizes.items() if field in taken}
-    return create_task(name, **given, **own)
-  except UserError as error:
-    raise UserError(f'parts: {name}: {error}') from None
+def create_task(name: str, **fields: Any) -> Task:
+  """Makes the task that is registered under `name`, and checks it.
+
+  In place of `tasks` a mixture may have `parts`, with the name and the fields of a task
+  each, as the sections of configs have them, and the sizes `num_features` and
+  `context_length` of all of them. Raises UserError.
+  """
+  if name == 'mixture' and 'tasks' not in fields:
+    known = (*_SIZES, 'parts', 'weights')
+    for field in fields:
+      check_name("hyper-parameter of task 'mixture',", field, known)
+    fields = _of_parts(**fields)
+  task = registry.create('task', registry.TASKS, name, fields)
+  task.check()
+  trees.check_tree(task)
+  return task
 
 
-def _parse(text: object) -> list[_Part]:
-  """The parts that a text names; raises UserError."""
-  error = UserError(
-    f'parts is {str(text)[:80]!r}; it must be a sum of tasks, such as '
-    "'0.3 * linear_regression(noise_std=0.1) + 0.7 * sparse_regression'"
+def _of_parts(
+  parts: Any = PARTS,
+  weights: Sequence[float] | None = None,
+  num_features: int = 5,
+  context_length: int = 10,
+) -> dict[str, Any]:
+  """The fields of a mixture from the sections of its tasks; raises UserError."""
+  sizes = {'num_features': num_features, 'context_length': context_length}
+  is_section = isinstance(parts, list | tuple) and all(
+    isinstance(part, Mapping) and isinstance(part.get('name'), str) for part in parts
   )
-  if not isinstance(text, str) or len(text) > _MOST_LETTERS:
-    raise error
-  try:
-    return [*_terms(ast.parse(text.strip(), mode='eval').body)]
-  except UserError:
-    raise
-  except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
-    raise error from None
-
-
-def _terms(node: ast.expr) -> Iterator[_Part]:
-  """The terms of a sum; raises ValueError for anything else."""
-  match node:
-    case ast.BinOp(left, ast.Add(), right):
-      yield from _terms(left)
-      yield from _terms(right)
-    case ast.BinOp(ast.Constant(weight), ast.Mult(), task):
-      ((factor, name, given),) = _terms(task)
-      weight = check_number(f'the weight of {name}', weight, above=0.0)
-      yield factor * weight, name, given
-    case ast.Name(name):
-      yield 1.0, name, {}
-    case ast.Call(ast.Name(name), [], keywords):
-      given = {str(one.arg): ast.literal_eval(one.value) for one in keywords}
-      yield 1.0, name, given
-    case _:
-      raise ValueError
+  if not is_section or not parts:
+    raise UserError(
+      f'parts is {trees.shown(parts)}; it must be a tuple of tasks, such as '
+      "({'name': 'linear_regression', 'noise_std': 0.1}, {'name': 'task_pool'})"
+    )
+  tasks = []
+  for i, part in enumerate(parts):
+    fields = dict(part)
+    name = fields.pop('name')
+    if repeated := sorted(fields.keys() & sizes.keys()):
+      raise UserError(f'parts[{i}] has {repeated[0]}, which is that of the mixture')
+    try:
+      check_registered('task', name, registry.TASKS)
+      taken = registry.parameters(registry.TASKS[name])
+      is_mixture = name == 'mixture'
+      own = {size: n for size, n in sizes.items() if size in taken or is_mixture}
+      tasks.append(create_task(name, **fields, **own))
+    except UserError as error:
+      raise UserError(f'parts[{i}], {name}: {error}') from None
+  return {'tasks': tuple(tasks), 'weights': None if weights is None else tuple(weights)}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float, Key
 
-from zoo.core.errors import check_count
+from zoo.core.errors import check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import choice, number, set_field, size, value
+from zoo.core.trees import Number
 from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, LeastSquares, Zero
 
@@ -19,6 +18,7 @@ _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
 
 
 @register_task('outlier_regression')
+@struct.dataclass(eq=False, repr=False)
 class OutlierRegression(BaseTask):
   """Prompts of `y_i = w·x_i` among outliers (Park et al., arXiv 2402.04248).
 
@@ -37,29 +37,31 @@ class OutlierRegression(BaseTask):
   all lengths but the last.
   """
 
-  num_features: int = size(default=20)
-  context_length: int = size(default=100)
-  kind: str = choice(_PROBABILITIES, default='many', about='The kind of outliers.')
-  outlier_probability: Any = number(
-    default=None,
-    minimum=0.0,
-    maximum=1.0,
-    about='Probability that an example of the context is an outlier; None: that of the '
-    'paper, 0.9 for `many` and 0.5 for `orthogonal`.',
-  )
+  num_features: int = struct.field(pytree_node=False, default=20)
+  context_length: int = struct.field(pytree_node=False, default=100)
+  kind: str = struct.field(pytree_node=False, default='many')  # or 'orthogonal'
+  # 0 to 1, of an example of the context; None: that of the paper, 0.9 for `many` and
+  # 0.5 for `orthogonal`.
+  outlier_probability: Number = None
 
-  def __post_init__(self):
+  def check(self) -> None:
+    super().check()
+    check_name('kind', self.kind, _PROBABILITIES)
+    if self.outlier_probability is not None:
+      probability = self.outlier_probability
+      check_number('outlier_probability', probability, minimum=0.0, maximum=1.0)
     if self.kind == 'orthogonal':
       check_count("num_features of the kind 'orthogonal'", self.num_features, minimum=3)
-    if self.outlier_probability is None:
-      set_field(self, 'outlier_probability', _PROBABILITIES[self.kind])
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     x_key, w_key, which_key, features_key, label_key = jax.random.split(key, 5)
     c, d = self.context_length, self.num_features
     x, w = jax.random.normal(x_key, (c + 1, d)), jax.random.normal(w_key, (d,))
     targets = dot(x, w[None])
-    outlier = jax.random.uniform(which_key, (c + 1,)) < self.outlier_probability
+    probability = self.outlier_probability
+    if probability is None:
+      probability = _PROBABILITIES[self.kind]
+    outlier = jax.random.uniform(which_key, (c + 1,)) < probability
     outlier = outlier.at[-1].set(False)
     if self.kind == 'many':
       features, label, target = jnp.ones(d, x.dtype), 1, 1
@@ -96,7 +98,7 @@ def _orthogonal_vector(
   return (a * u + b * without(v, u)) / (a * a + b * b)
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class WithoutOnes(Baseline):
   """Least squares without the examples whose features are all 1, whose label is 1.
 

@@ -8,9 +8,10 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Float
 
-from zoo.core.values import leaf, value
+from zoo.core.trees import Matrix, Number, Vector
 from zoo.tasks.baselines import Baseline, Examples
 
 _LOG_2_PI = math.log(2 * math.pi)
@@ -19,7 +20,7 @@ _LOG_2_PI = math.log(2 * math.pi)
 class Posterior(Baseline):
   """A Bayes predictor that also knows how probable the examples are.
 
-  Like a baseline, a subclass is decorated with `zoo.core.values.value`.
+  Like a baseline, a subclass is decorated with `flax.struct.dataclass`.
   """
 
   @abc.abstractmethod
@@ -30,7 +31,7 @@ class Posterior(Baseline):
     return self.weigh(given)[1]
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class GaussianPosterior(Posterior):
   """That of `y = w·x + σ n` with `w ~ N(mean, root rootᵀ)` and `x ~ N(0, Σ)`.
 
@@ -38,11 +39,11 @@ class GaussianPosterior(Posterior):
   is the identity.
   """
 
-  mean: Float[np.ndarray, ' d'] = leaf()
-  root: Float[np.ndarray, 'd d'] = leaf()
-  noise_std: float
-  squares: bool = False
-  feature_covariance: Float[np.ndarray, 'd d'] | None = leaf(default=None)
+  mean: Vector
+  root: Matrix
+  noise_std: Number
+  squares: bool = struct.field(pytree_node=False, default=False)
+  feature_covariance: Matrix = None
 
   def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y, _, x_query = given.zeroed()

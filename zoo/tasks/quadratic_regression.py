@@ -1,20 +1,33 @@
 """Regression on the squares of the features."""
 
+from __future__ import annotations
+
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Float, Key
 
+from zoo.core.errors import check_vector
 from zoo.core.protocols import Predictor
-from zoo.core.values import Vector, is_zero, number, size, vector
-from zoo.tasks.base import FunctionClass, Points, Values, Weights, dot, register_task
+from zoo.core.trees import Number, Vector
+from zoo.tasks.base import (
+  FunctionClass,
+  Points,
+  Values,
+  Weights,
+  as_vector,
+  dot,
+  register_task,
+)
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 from zoo.tasks.posteriors import GaussianPosterior, Posterior
 
 
 @register_task('quadratic_regression')
+@struct.dataclass(eq=False, repr=False)
 class QuadraticRegression(FunctionClass):
   """Prompts of `y_i = Σ_j w_j x_ij² / √3 + σ n_i` (code of Garg et al., 2208.01066).
 
@@ -24,10 +37,19 @@ class QuadraticRegression(FunctionClass):
   not 0.
   """
 
-  num_features: int = size(default=20)
-  context_length: int = size(default=40)
-  noise_std: float = number(default=0.0, minimum=0.0)
-  prior_mean: Vector = vector(default=0.0)
+  num_features: int = struct.field(pytree_node=False, default=20)
+  context_length: int = struct.field(pytree_node=False, default=40)
+  noise_std: Number = 0.0  # σ ≥ 0
+  prior_mean: Vector = 0.0  # w*, a number or one for each feature
+
+  def __post_init__(self):
+    super().__post_init__()
+    mean = as_vector(self.prior_mean, self.num_features)
+    object.__setattr__(self, 'prior_mean', mean)
+
+  def check(self) -> None:
+    super().check()
+    check_vector('prior_mean', self.prior_mean, self.num_features)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features,))
@@ -36,16 +58,19 @@ class QuadraticRegression(FunctionClass):
   def evaluate(self, function: Weights, x: Points) -> Values:
     return dot(x * x, function[None])
 
+  def _mean(self) -> Float[np.ndarray, ' d']:
+    return check_vector('prior_mean', self.prior_mean, self.num_features)
+
   def posterior(self) -> Posterior | None:
-    if is_zero(self.noise_std):
+    if self.noise_std == 0:
       return None
     root = np.eye(self.num_features) / math.sqrt(3)
-    mean = self.prior_mean / math.sqrt(3)
+    mean = self._mean() / math.sqrt(3)
     return GaussianPosterior(mean, root, self.noise_std, squares=True)
 
   def baselines(self) -> dict[str, Predictor]:
     # The prior of w/√3 is N(w*/√3, I/3), so this is the posterior mean.
-    center = self.prior_mean / math.sqrt(3) if self.prior_mean.any() else None
+    center = self._mean() / math.sqrt(3) if self._mean().any() else None
     return {
       'bayes': LeastSquares(3 * self.noise_std**2, True, center),
       'ols': LeastSquares(),

@@ -6,16 +6,19 @@ import math
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float, Key
 
+from zoo.core.errors import check_count, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import number, size, value
+from zoo.core.trees import Number, Tree
 from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 
 
 @register_task('relu_network')
+@struct.dataclass(eq=False, repr=False)
 class ReluNetwork(FunctionClass):
   """Prompts of `y_i = √(2/r) Σ_j a_j relu(w_j·x_i) + σ n_i` (Garg et al., 2208.01066).
 
@@ -25,11 +28,16 @@ class ReluNetwork(FunctionClass):
   predicting 0 has `d m² r/π` more.
   """
 
-  num_features: int = size(default=20)
-  context_length: int = size(default=100)
-  hidden_features: int = size(default=100, about='Hidden features, r.')
-  noise_std: float = number(default=0.0, minimum=0.0)
-  output_mean: float = number(default=0.0, about='Mean m of the output weights.')
+  num_features: int = struct.field(pytree_node=False, default=20)
+  context_length: int = struct.field(pytree_node=False, default=100)
+  hidden_features: int = struct.field(pytree_node=False, default=100)  # r
+  noise_std: Number = 0.0  # σ ≥ 0
+  output_mean: Number = 0.0  # m
+
+  def check(self) -> None:
+    super().check()
+    check_count('hidden_features', self.hidden_features)
+    check_number('output_mean', self.output_mean)
 
   def sample_function(
     self, key: Key[Array, '']
@@ -57,8 +65,8 @@ class ReluNetwork(FunctionClass):
     }
 
 
-@value
-class ArcCosineKernel:
+@struct.dataclass(eq=False, repr=False)
+class ArcCosineKernel(Tree):
   """The posterior mean of a two-layer network as its width goes to infinity.
 
   The functions are then a Gaussian process with the arc-cosine kernel of order 1 (Cho &
@@ -71,9 +79,10 @@ class ArcCosineKernel:
   `E relu(w·x) = |x|/√(2π)`, and the covariance `(1 + m²) k(x, x') − m² |x||x'|/π`.
   """
 
-  noise_std: float = 0.0  # σ, in the units of the labels
-  output_mean: float = 0.0  # m
-  hidden_features: int = 1  # r; it matters only with a mean
+  noise_std: Number = 0.0  # σ, in the units of the labels
+  output_mean: Number = 0.0  # m
+  # r; it matters only with a mean.
+  hidden_features: int = struct.field(pytree_node=False, default=1)
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Float, Key
 
 from zoo.core.errors import check_count, check_number
 from zoo.core.protocols import Predictor
-from zoo.core.values import Vector, derived, number, set_field, size
+from zoo.core.trees import Number
 from zoo.tasks.base import LinearFunctions, dot, register_task
 from zoo.tasks.baselines import LeastSquares, Zero
 from zoo.tasks.linear_regression import (
@@ -21,6 +22,7 @@ from zoo.tasks.linear_regression import (
 
 
 @register_task('rotated_regression')
+@struct.dataclass(eq=False, repr=False)
 class RotatedRegression(LinearFunctions):
   """Prompts of `y_i = w·x_i + σ n_i`, `x ~ N(0, QVQᵀ)` (Bordelon et al., 2510.01098).
 
@@ -29,16 +31,21 @@ class RotatedRegression(LinearFunctions):
   in its weights. The target is `w·x_q`, without noise.
   """
 
-  num_features: int = size(default=10)
-  context_length: int = size(default=20)
-  exponent: float = number(
-    default=1.0, minimum=0.0, about='By which eigenvalues fall, a of k^−a.'
-  )
-  noise_std: float = number(default=0.0, minimum=0.0)
-  variances: Vector = derived()
+  num_features: int = struct.field(pytree_node=False, default=10)
+  context_length: int = struct.field(pytree_node=False, default=20)
+  # By which eigenvalues fall, a ≥ 0. They are computed in float64 on the host, and so
+  # are part of a compiled program.
+  exponent: float = struct.field(pytree_node=False, default=1.0)
+  noise_std: Number = 0.0  # σ ≥ 0
 
-  def __post_init__(self):
-    set_field(self, 'variances', power_law(self.num_features, self.exponent))
+  def check(self) -> None:
+    super().check()
+    check_number('exponent', self.exponent, minimum=0.0)
+
+  @property
+  def variances(self) -> Float[np.ndarray, ' d']:
+    """The eigenvalues of the covariance of the features."""
+    return power_law(self.num_features, self.exponent)
 
   @property
   def in_one_frame(self) -> LinearRegression:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core.errors import UserError, check_vector
 from zoo.core.protocols import Predictor
-from zoo.core.values import size, static, value
 from zoo.tasks.base import FunctionClass, register_task
 from zoo.tasks.baselines import (
   Baseline,
@@ -25,17 +26,14 @@ from zoo.tasks.baselines import (
 _RANK_TOLERANCE = 4
 
 
-_RANGE = 'two numbers, the smaller one first'
-
-
-def _check_range(name: str, value: object) -> tuple[float, float]:
+def _check_range(name: str, value: object) -> None:
   low, high = map(float, check_vector(name, value, 2))
   if low >= high:
-    raise UserError(f'{name} is {value}; it must be {_RANGE}')
-  return low, high
+    raise UserError(f'{name} is {value}; it must be two numbers, the smaller one first')
 
 
 @register_task('sinusoid')
+@struct.dataclass(eq=False, repr=False)
 class Sinusoid(FunctionClass):
   """Prompts of `y_i = a sin(x_i + p)` (von Oswald et al., arXiv 2212.07677).
 
@@ -46,15 +44,21 @@ class Sinusoid(FunctionClass):
 
   num_features = 1
 
-  context_length: int = size(default=10)
-  amplitude_range: tuple[float, float] = static(
-    default=(0.1, 0.5), check=_check_range, allowed=_RANGE, about='Of the amplitude a.'
-  )
-  phase_range: tuple[float, float] = static(
-    default=(0.0, math.pi), check=_check_range, allowed=_RANGE, about='Of the phase p.'
-  )
+  context_length: int = struct.field(pytree_node=False, default=10)
+  # Least and greatest, of the amplitude a ≥ 0 and of the phase p.
+  amplitude_range: Any = struct.field(pytree_node=False, default=(0.1, 0.5))
+  phase_range: Any = struct.field(pytree_node=False, default=(0.0, math.pi))
 
   def __post_init__(self):
+    super().__post_init__()
+    for name in ('amplitude_range', 'phase_range'):
+      if isinstance(bounds := getattr(self, name), list):  # as configs have them
+        object.__setattr__(self, name, tuple(bounds))
+
+  def check(self) -> None:
+    super().check()
+    _check_range('amplitude_range', self.amplitude_range)
+    _check_range('phase_range', self.phase_range)
     if self.amplitude_range[0] < 0:
       raise UserError(
         f'amplitude_range is {self.amplitude_range}; its bounds must not be negative'
@@ -97,7 +101,7 @@ class Sinusoid(FunctionClass):
     }
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class SinusoidPosterior(Baseline):
   """The posterior mean of `a sin(x + p)`, a and p uniform in their ranges, no noise.
 
@@ -111,8 +115,8 @@ class SinusoidPosterior(Baseline):
   and the two then count as one. So the risk after two examples is about 1e-8, not 0.
   """
 
-  amplitude_range: tuple[float, float]
-  phase_range: tuple[float, float]
+  amplitude_range: Any = struct.field(pytree_node=False)
+  phase_range: Any = struct.field(pytree_node=False)
 
   def predict(self, given: Examples) -> Float[Array, '']:
     # Two rows of zeros are added, so that there are two singular values.

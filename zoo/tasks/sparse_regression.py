@@ -9,11 +9,12 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
 from zoo.core.errors import check_count
 from zoo.core.protocols import Predictor
-from zoo.core.values import is_zero, number, size, value
+from zoo.core.trees import Number
 from zoo.tasks.base import LinearFunctions, register_task
 from zoo.tasks.baselines import (
   Averaging,
@@ -29,6 +30,7 @@ MOST_SUPPORTS = 20_000  # the cost of `SparseBayes` grows with their number
 
 
 @register_task('sparse_regression')
+@struct.dataclass(eq=False, repr=False)
 class SparseRegression(LinearFunctions):
   """Prompts of `y_i = w·x_i + σ n_i` with sparse w (Garg et al., arXiv 2208.01066).
 
@@ -37,12 +39,14 @@ class SparseRegression(LinearFunctions):
   baseline `bayes` if there are more than 20,000 sets of `num_nonzero` coordinates.
   """
 
-  num_features: int = size(default=20)
-  context_length: int = size(default=10)
-  num_nonzero: int = size(default=3, about='Coordinates of w that are not 0.')
-  noise_std: float = number(default=0.0, minimum=0.0)
+  num_features: int = struct.field(pytree_node=False, default=20)
+  context_length: int = struct.field(pytree_node=False, default=10)
+  # Coordinates of w that are not 0, 1 to d.
+  num_nonzero: int = struct.field(pytree_node=False, default=3)
+  noise_std: Number = 0.0  # σ ≥ 0
 
-  def __post_init__(self):
+  def check(self) -> None:
+    super().check()
     check_count('num_nonzero', self.num_nonzero, maximum=self.num_features)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
@@ -52,7 +56,7 @@ class SparseRegression(LinearFunctions):
     return jnp.where(jax.random.permutation(support_key, nonzero), weights, 0)
 
   def posterior(self) -> Posterior | None:
-    return None if is_zero(self.noise_std) else self._bayes()
+    return None if self.noise_std == 0 else self._bayes()
 
   def _bayes(self) -> Posterior | None:
     if math.comb(self.num_features, self.num_nonzero) > MOST_SUPPORTS:
@@ -71,7 +75,7 @@ class SparseRegression(LinearFunctions):
     }
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class SparseBayes(Posterior):
   """The posterior mean when `num_nonzero` random weights are N(0, 1), the others 0.
 
@@ -83,28 +87,26 @@ class SparseBayes(Posterior):
 
   one_by_one = True  # each prompt needs thousands of fits
 
-  num_features: int
-  num_nonzero: int
-  noise_std: float = 0.0
+  num_features: int = struct.field(pytree_node=False)
+  num_nonzero: int = struct.field(pytree_node=False)
+  noise_std: Number = 0.0
 
   def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y, _, x_query = given.zeroed()
-    noiseless = is_zero(self.noise_std)
-    overdetermined = given.num_seen > self.num_nonzero
     std = jnp.asarray(self.noise_std, x.dtype)
-    if noiseless:
-      # The limit of small noise, in which a support fits any few examples. Rounding
-      # errors grow as 1/std², those of the limit as std².
-      eps = float(jnp.finfo(x.dtype).eps)
-      std = jnp.where(overdetermined, eps, eps**0.25).astype(x.dtype)
+    noiseless, overdetermined = std == 0, given.num_seen > self.num_nonzero
+    # The limit of small noise, in which a support fits any few examples. Rounding
+    # errors grow as 1/std², those of the limit as std².
+    eps = float(jnp.finfo(x.dtype).eps)
+    least = jnp.where(overdetermined, eps, eps**0.25).astype(x.dtype)
+    std = jnp.where(noiseless, least, std)
     supports = _supports(self.num_features, self.num_nonzero)
     misfit, log_det, prediction = _ridge(x, y, std, x_query, supports)
     log_evidence = -misfit / (2 * std * std) - log_det
-    if noiseless:
-      # A support that fits all examples by chance has probability 0. The misfit of
-      # the true support is rounding error, and so the smallest.
-      fits = jnp.where(misfit == jnp.min(misfit), 0, -jnp.inf).astype(x.dtype)
-      log_evidence = jnp.where(overdetermined, fits, log_evidence)
+    # Without noise, a support that fits all examples by chance has probability 0. The
+    # misfit of the true support is rounding error, and so the smallest.
+    fits = jnp.where(misfit == jnp.min(misfit), 0, -jnp.inf).astype(x.dtype)
+    log_evidence = jnp.where(noiseless & overdetermined, fits, log_evidence)
     # Of N(y; 0, X_S X_Sᵀ + σ²), whose determinant is |A| σ^(2(k − s)).
     density = jax.scipy.special.logsumexp(log_evidence) - math.log(len(supports))
     density += self.num_nonzero * jnp.log(std) - log_norm(std, given)
@@ -155,7 +157,7 @@ def _ridge(
   return jnp.sum(residual * residual, axis=0), log_det, prediction
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Lasso(Baseline):
   """Least squares with an L1 penalty, by FISTA.
 
@@ -165,9 +167,9 @@ class Lasso(Baseline):
   penalty is, from 10 examples on, the best of those in Garg et al. (arXiv 2208.01066).
   """
 
-  penalty: float = 0.01
-  tolerance: float = 1e-5
-  max_steps: int = 2000
+  penalty: Number = 0.01
+  tolerance: Number = 1e-5
+  max_steps: int = struct.field(pytree_node=False, default=2000)
 
   def predict(self, given: Examples) -> Float[Array, '']:
     return jnp.dot(given.x_query, self.weights(given))

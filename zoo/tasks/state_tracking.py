@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from zoo.core.errors import check_count, check_truth
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import derived_size, leaf, set_field, size, truth, value
 from zoo.tasks.base import BaseTask, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
@@ -33,7 +34,7 @@ class Automaton(NamedTuple):
   answers: Int[np.ndarray, ' s']  # what each state answers
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class StateTracking(BaseTask):
   """The base of these tasks: symbols drawn uniformly, and the automaton's answers.
 
@@ -42,15 +43,16 @@ class StateTracking(BaseTask):
   the state.
   """
 
-  num_features: int = derived_size()
-  num_outputs: int = derived_size()
   label_kind = 'classes'
   shows_labels = False
 
-  def __post_init__(self):
-    transitions, answers = self.automaton()
-    set_field(self, 'num_features', transitions.shape[1])
-    set_field(self, 'num_outputs', int(answers.max()) + 1)
+  @property
+  def num_features(self) -> int:
+    return self.automaton().transitions.shape[1]
+
+  @property
+  def num_outputs(self) -> int:
+    return int(self.automaton().answers.max()) + 1
 
   @abc.abstractmethod
   def automaton(self) -> Automaton:
@@ -70,27 +72,34 @@ class StateTracking(BaseTask):
 
 
 @register_task('parity_prefix')
+@struct.dataclass(eq=False, repr=False)
 class ParityPrefix(StateTracking):
   """Whether the number of ones so far is odd: S_2, and so ℤ_2."""
 
-  context_length: int = size(default=39)
+  context_length: int = struct.field(pytree_node=False, default=39)
 
   def automaton(self) -> Automaton:
     return _sums(2)
 
 
 @register_task('modular_addition')
+@struct.dataclass(eq=False, repr=False)
 class ModularAddition(StateTracking):
   """The sum of the numbers so far, modulo `modulus`."""
 
-  modulus: int = size(default=3, minimum=2, maximum=1000, about='m of ℤ_m.')
-  context_length: int = size(default=39)
+  modulus: int = struct.field(pytree_node=False, default=3)  # m of ℤ_m, 2 to 1000
+  context_length: int = struct.field(pytree_node=False, default=39)
+
+  def check(self) -> None:
+    check_count('modulus', self.modulus, minimum=2, maximum=1000)
+    super().check()
 
   def automaton(self) -> Automaton:
     return _sums(self.modulus)
 
 
 @register_task('permutations')
+@struct.dataclass(eq=False, repr=False)
 class Permutations(StateTracking):
   """The word problem of S_k: the permutation that a sequence of permutations makes.
 
@@ -99,13 +108,15 @@ class Permutations(StateTracking):
   threshold circuits of constant depth, if these are not all of NC¹.
   """
 
-  num_elements: int = size(
-    default=3, minimum=2, maximum=5, about='Elements that are permuted, k of S_k.'
-  )
-  context_length: int = size(default=39)
-  transpositions: bool = truth(
-    default=False, about='Whether symbols are the swaps of two elements alone.'
-  )
+  num_elements: int = struct.field(pytree_node=False, default=3)  # k of S_k, 2 to 5
+  context_length: int = struct.field(pytree_node=False, default=39)
+  # Whether symbols are the swaps of two elements alone.
+  transpositions: bool = struct.field(pytree_node=False, default=False)
+
+  def check(self) -> None:
+    check_count('num_elements', self.num_elements, minimum=2, maximum=5)
+    check_truth('transpositions', self.transpositions)
+    super().check()
 
   def automaton(self) -> Automaton:
     # A state is where each element is; the first leaves each in its place.
@@ -122,6 +133,7 @@ class Permutations(StateTracking):
 
 
 @register_task('modular_arithmetic')
+@struct.dataclass(eq=False, repr=False)
 class ModularArithmetic(StateTracking):
   """The value of an expression so far, modulo `modulus`, where × binds before + and −.
 
@@ -131,8 +143,12 @@ class ModularArithmetic(StateTracking):
   their own and ask for the value at the end alone.
   """
 
-  modulus: int = size(default=5, minimum=2, maximum=30, about='m of ℤ_m.')
-  context_length: int = size(default=39)
+  modulus: int = struct.field(pytree_node=False, default=5)  # m of ℤ_m, 2 to 30
+  context_length: int = struct.field(pytree_node=False, default=39)
+
+  def check(self) -> None:
+    check_count('modulus', self.modulus, minimum=2, maximum=30)
+    super().check()
 
   def automaton(self) -> Automaton:
     # The state m s + p is that of an expression s + p, whose last product is p.
@@ -147,11 +163,11 @@ class ModularArithmetic(StateTracking):
     return Automaton(np.concatenate(after, axis=1), total[:, 0])
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class Tracking(Baseline):
   """The Bayes predictor of these tasks: it runs the automaton."""
 
-  task: Any = leaf()
+  task: Any
 
   def predict(self, given: Examples) -> Float[Array, ' k']:
     x, y, seen, x_query = given

@@ -8,11 +8,12 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Float, Key
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, check_count
 from zoo.core.protocols import Predictor, Task
-from zoo.core.values import is_zero, leaf, number, size, value
+from zoo.core.trees import Number
 from zoo.tasks.base import LinearFunctions, register_task
 from zoo.tasks.baselines import Examples, LeastSquares, Zero
 from zoo.tasks.linear_regression import LinearRegression, require_covered
@@ -20,6 +21,7 @@ from zoo.tasks.posteriors import Posterior, log_density_of_features, log_norm
 
 
 @register_task('task_pool')
+@struct.dataclass(eq=False, repr=False)
 class TaskPool(LinearFunctions):
   """Prompts of `y_i = w·x_i + σ n_i`, w from a pool (Raventós et al., 2306.15063).
 
@@ -28,11 +30,16 @@ class TaskPool(LinearFunctions):
   shift `new_tasks` has fresh weights for each prompt.
   """
 
-  num_features: int = size(default=8)
-  context_length: int = size(default=16)
-  num_tasks: int = size(default=64, about='Weight vectors of the pool.')
-  noise_std: float = number(default=0.5, minimum=0.0)
-  seed: int = size(default=0, minimum=0, maximum=2**32 - 1, about='Draws the pool.')
+  num_features: int = struct.field(pytree_node=False, default=8)
+  context_length: int = struct.field(pytree_node=False, default=16)
+  num_tasks: int = struct.field(pytree_node=False, default=64)  # weights of the pool
+  noise_std: Number = 0.5  # σ ≥ 0
+  seed: int = struct.field(pytree_node=False, default=0)  # of the pool, 0 to 2³² − 1
+
+  def check(self) -> None:
+    super().check()
+    check_count('num_tasks', self.num_tasks)
+    check_count('seed', self.seed, minimum=0, maximum=2**32 - 1)
 
   @property
   def pool(self) -> Float[np.ndarray, 'm d']:
@@ -44,7 +51,7 @@ class TaskPool(LinearFunctions):
     return jnp.asarray(self.pool, float)[index]
 
   def posterior(self) -> Posterior | None:
-    return None if is_zero(self.noise_std) else DiscreteBayes(self)
+    return None if self.noise_std == 0 else DiscreteBayes(self)
 
   def baselines(self) -> dict[str, Predictor]:
     dmmse = DiscreteBayes(self)
@@ -69,7 +76,7 @@ def require_isotropic(task: object) -> LinearRegression | TaskPool:
 
   Raises UserError otherwise.
   """
-  if isinstance(task, TaskPool):
+  if type(task) is TaskPool:
     return task
   task = require_covered(task)
   for name in ('prior_covariance', 'feature_covariance'):
@@ -88,7 +95,7 @@ def _pool(seed: int, num_tasks: int, num_features: int) -> Float[np.ndarray, 'm 
   return pool
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class DiscreteBayes(Posterior):
   """The posterior mean over the pool, dMMSE (arXiv 2306.15063, section 2).
 
@@ -98,21 +105,21 @@ class DiscreteBayes(Posterior):
 
   one_by_one = True  # a pool may have a million tasks
 
-  task: TaskPool = leaf()
+  task: TaskPool
 
   def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y, _, x_query = given.zeroed()
     density = log_density_of_features(given)
     pool = jnp.asarray(self.task.pool, x.dtype)
     misfit = jnp.sum(jnp.square(y[:, None] - x @ pool.T), axis=0)
-    if not is_zero(self.task.noise_std):
-      scores = -misfit / (2 * self.task.noise_std**2)
-      posterior = jax.nn.softmax(scores)
-      density += jax.scipy.special.logsumexp(scores) - math.log(len(pool))
-      density -= log_norm(self.task.noise_std, given)
-    else:
-      # The misfit of the true weights is rounding error, and so the smallest; before
-      # the first example all misfits are 0.
-      fits = (misfit == jnp.min(misfit)).astype(x.dtype)
-      posterior = fits / jnp.sum(fits)
+    noise_std = jnp.asarray(self.task.noise_std, x.dtype)
+    some_noise = jnp.where(noise_std > 0, noise_std, 1)
+    scores = -misfit / (2 * some_noise**2)
+    density += jax.scipy.special.logsumexp(scores) - math.log(len(pool))
+    density -= log_norm(some_noise, given)
+    # Without noise the misfit of the true weights is rounding error, and so the
+    # smallest; before the first example all misfits are 0.
+    fits = (misfit == jnp.min(misfit)).astype(x.dtype)
+    without_noise = fits / jnp.sum(fits)
+    posterior = jnp.where(noise_std > 0, jax.nn.softmax(scores), without_noise)
     return density, jnp.dot(posterior @ pool, x_query)

@@ -37,7 +37,7 @@ def alignment(train: Task, test: Task) -> float:
   """
   train, test = require_covered(train), require_covered(test)
   d = test.num_features
-  known = LearningRule.gd_beta(test.prior_mean, np.zeros((d, d)))
+  known = LearningRule.gd_beta(test.mean_weights(), np.zeros((d, d)))
   used, best = optimal_rule(train), optimal_rule(test)
   nothing, found, least = (
     float(exact_risk(rule, test)) for rule in (known, used, best)
@@ -291,7 +291,7 @@ def softmax_risk(task: Task) -> float:
   task, it has two examples or more, and its prior mean is 0.
   """
   task = require_covered(task)
-  if task.prior_mean.any():
+  if task.mean_weights().any():
     raise UserError('prior_mean is not 0; these heads have no guess')
   if task.context_length < 2:
     raise UserError('context_length is 1; centred examples need two or more')

@@ -77,7 +77,7 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
     return gradient_descent_risk(regression, subject.step_sizes, subject.start)
   if isinstance(subject, Ridge):
     return _resolved(subject, task)
-  if not isinstance(task, TaskPool):
+  if type(task) is not TaskPool:
     require_covered(task)  # before anything is computed
   form = form_of(subject, task)
   return evaluate(risk, form_constants(form, task), form)
@@ -188,7 +188,7 @@ def form_constants(form: Form, task: Task) -> Constants:
   if isinstance(form, Recurrence):
     return sequential.recurrence_moments(form, task)
   check_same('features', form.num_features, task.num_features)
-  return quadratic_risk(task) if isinstance(task, TaskPool) else task_moments(task)
+  return quadratic_risk(task) if type(task) is TaskPool else task_moments(task)
 
 
 def form_risk(form: Form, constants: Any) -> Float[Array, '']:

@@ -150,10 +150,10 @@ def quadratic_risk(
       f'num_features is {d}; it must be ≤ {_MOST_FEATURES}, since the fourth moments '
       'of an example have d⁴ entries'
     )
-  if isinstance(task, TaskPool):
+  if type(task) is TaskPool:
     prior = pool_prior(task.pool)
   else:
-    prior = normal_prior(task.prior_mean)
+    prior = normal_prior(task.mean_weights())
   a = label_moments(label, prior.lengths, task.noise_std)
   # Of `v = [1; a_11 θ; a_20]`, and of `E t [x_q; 1]` for the query's target t, given ŵ.
   parts = (np.ones_like(a.a11), 0), (a.a11, 1), (a.a20, 0)

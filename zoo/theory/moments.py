@@ -41,7 +41,7 @@ def task_moments(task: object) -> Moments:
   prior = task.prior_covariance
   return Moments(
     context_length=task.context_length,
-    prior_mean=task.prior_mean,
+    prior_mean=task.mean_weights(),
     prior_covariance=np.eye(task.num_features) if prior is None else prior,
     feature_covariance=task.feature_covariance,
     noise_variance=task.noise_std**2,

@@ -31,7 +31,7 @@ def optimal_rule(
 
   Raises UserError naming the argument that is wrong.
   """
-  if isinstance(task, TaskPool):
+  if type(task) is TaskPool:
     return _pool_optimum(task, initial_guess, initial_bias)
   task = require_covered(task)
   moments = task_moments(task)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from zoo.config.curricula import Stage
-from zoo.core.values import leaf, value
 from zoo.tasks.base import ChangedTask
 
 
-@value
+@struct.dataclass(eq=False, repr=False)
 class FirstFeatures(ChangedTask):
   """A task whose features are 0 but for the first `num_used`; labels follow from these.
 
   (Garg et al., arXiv 2208.01066, section 4: prompts in a subspace.)
   """
 
-  num_used: Array = leaf()
+  num_used: Array
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     used = jnp.arange(self.num_features) < self.num_used

@@ -9,12 +9,13 @@ import numpy as np
 from absl import logging
 from flax.traverse_util import flatten_dict
 
-from zoo.core import losses, registry
+from zoo.core import losses
 from zoo.core.errors import UserError
 from zoo.core.protocols import Task
 from zoo.host.files import read_json
 from zoo.storage.workdir import POINTS
 from zoo.tasks.base import is_squared
+from zoo.tasks.mixture import create_task
 
 TABLE = 'table.json'  # of a sweep
 # Fields on which the trained model does not depend, but for rounding.
@@ -133,7 +134,7 @@ def _kind_of_loss(folder: pathlib.Path, config: Config) -> str | None:
   """The loss of the task of a run in words; None if the task is not known."""
   section = config.get('task')
   try:
-    task = registry.create_task(**cast(Any, section))
+    task = create_task(**cast(Any, section))
   except (UserError, TypeError):
     name = section.get('name') if isinstance(section, dict) else None
     logging.warning(

@@ -12,12 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from zoo.core import losses
-from zoo.core.classes import check_object
-from zoo.core.errors import UserError, check_count, check_name
+from zoo.core import losses, trees
+from zoo.core.errors import UserError, check_count, check_name, check_object
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
-from zoo.core.values import is_value
 from zoo.measure.comparison import MODEL
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
@@ -52,11 +50,7 @@ def check_task(task: Task) -> None:
   """
   name = type(task).__name__
   check_object('a task', task, BaseTask, 'it must be a subclass of zoo.tasks.BaseTask')
-  if not is_value(task):
-    raise UserError(
-      f'{name} is not a value: register it with zoo.register_task, or decorate it with '
-      'zoo.core.values.value'
-    )
+  trees.check_tree(task)
   check_count(f'{name}.num_features', task.num_features)
   check_count(f'{name}.context_length', task.context_length)
   check_count(f'{name}.num_outputs', task.num_outputs)

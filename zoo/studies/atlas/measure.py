@@ -120,7 +120,7 @@ def exact_baseline(name: str, config: Config, length: int) -> float:
     task = _with_same_moments(task)
   if not covers(task):
     return math.nan
-  mean, prior = task.prior_mean, task.prior_covariance
+  mean, prior = task.mean_weights(), task.prior_covariance
   features = task.feature_covariance
   features = np.eye(mean.size) if features is None else features
   without = float(np.trace(features if prior is None else prior @ features))
@@ -153,7 +153,7 @@ def lowest_known(config: Config) -> float | None:
   task = _with_same_moments(build_task(config))
   if not covers(task):
     return None
-  guess = config.model.get('initial_guess', task.prior_mean)
+  guess = config.model.get('initial_guess', task.mean_weights())
   bias = config.model.get('initial_bias', 0.0)
   return theory.head_limited_risk(task, num_heads(config), guess, bias).lowest_found
 

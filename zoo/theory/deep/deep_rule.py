@@ -101,7 +101,7 @@ def spectrum_of(task: LinearRegression, num_layers: int) -> Spectrum:
   return Spectrum(
     points=variance * points,
     roots=np.sqrt(masses),
-    prior_mean=task.prior_mean.copy(),
+    prior_mean=task.mean_weights().copy(),
     trace=float(np.trace(second_moments(task)[0])),
     feature_variance=variance,
     noise=task.noise_std**2 * d / c,
@@ -118,7 +118,7 @@ def _general_spectrum(task: LinearRegression, num_layers: int) -> GeneralSpectru
   return GeneralSpectrum(
     axes=axes,
     roots=np.stack([_root(moment) for moment in moments]),
-    prior_mean=task.prior_mean @ axes,
+    prior_mean=task.mean_weights() @ axes,
     prior=np.diag(axes.T @ prior @ axes).copy(),
     noise_roots=_root(noise),
   )

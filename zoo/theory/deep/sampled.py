@@ -262,7 +262,7 @@ def _law(task: LinearRegression, model: DeepLSA) -> _Law:
   )
   dtype = jax.tree.leaves(nnx.state(model, nnx.Param))[0].dtype
   law = _Law(
-    mean=task.prior_mean,
+    mean=task.mean_weights(),
     root=root,
     inverse_root=np.linalg.pinv(root),
     spread=spread,

@@ -29,7 +29,7 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
   """
   task = require_covered(task)
   share = check_number('share', share)
-  length = float(np.linalg.norm(task.prior_mean))
+  length = float(np.linalg.norm(task.mean_weights()))
   if not 0 < share < 1:
     raise UserError(f'share is {share:g}; it must be between 0 and 1')
   rate = feature_variance(task, 'the time of the guess')
@@ -45,7 +45,7 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
   with double_precision():
     weights = in_float64(model)
     first, second = np.asarray(weights.w_1[...]), np.asarray(weights.w_2[...])
-  start = second[:, -1] + first[:, :-1] @ (task.prior_mean / length)
+  start = second[:, -1] + first[:, :-1] @ (task.mean_weights() / length)
   p = start @ start / 4
   if not 0 < p < share * length:
     raise UserError(
