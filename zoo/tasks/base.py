@@ -228,7 +228,8 @@ def as_vector(content: Vector, length: int) -> Vector:
   if not isinstance(content, float | list | tuple | np.ndarray | np.floating):
     return content
   array = np.asarray(content)
-  is_sized = isinstance(length, int | np.integer) and array.shape in ((), (length,))
+  is_size = isinstance(length, int | np.integer) and not isinstance(length, bool)
+  is_sized = is_size and array.shape in ((), (length,))
   if not is_sized or array.dtype.kind not in 'iuf' or not np.isfinite(array).all():
     return content
   if array.shape == () or array.dtype != np.float64 or array.flags.writeable:

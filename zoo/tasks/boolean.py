@@ -258,7 +258,8 @@ class NearestNeighbour(SignsTask):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.num_random is None:
+    is_size = isinstance(self.context_length, int)  # `check` refuses another
+    if self.num_random is None and is_size:
       third = self.context_length // 3
       object.__setattr__(self, 'num_random', max(1, third))
 
