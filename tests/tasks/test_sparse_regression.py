@@ -50,7 +50,7 @@ def test_labels_are_the_products_with_the_weights():
     assert np.sum(np.abs(w) > 1e-9) == 2
     targets = [sum(w[j] * x[i, t, j] for j in range(5)) for t in range(8)]
     np.testing.assert_allclose(clean.targets[i], targets, atol=1e-9)
-  assert clean.context_targets is None
+  np.testing.assert_array_equal(clean.context_targets, clean.y)
   noise = np.asarray(noisy.y) - np.asarray(noisy.context_targets)
   # The variance of 140,000 normal numbers is off by √(2/140,000) of itself.
   np.testing.assert_allclose(noise.var(), 0.25, rtol=4 * np.sqrt(2 / 140_000))

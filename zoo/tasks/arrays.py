@@ -1,5 +1,8 @@
 """One's own arrays as a task: prompts of the rows of a table."""
 
+# A size that follows from fields is a property.
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,8 @@
 """Recall of the value that was paired with a key."""
 
+# A size that follows from fields is a property.
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import jax

@@ -4,6 +4,9 @@ A task is a frozen dataclass (`flax.struct.dataclass`) that lists its fields and
 how a prompt is drawn.
 """
 
+# A size that follows from fields is a property.
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import abc
@@ -16,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.core import Tracer
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Key, PyTree
 
@@ -246,7 +250,7 @@ def with_root(name: str, covariance: Matrix, root: Matrix) -> tuple[Matrix, Matr
   if covariance is None:
     return None, None
   is_new = isinstance(covariance, jax.Array) and not isinstance(root, jax.Array)
-  is_traced = isinstance(covariance, jax.core.Tracer)
+  is_traced = isinstance(covariance, Tracer)
   if isinstance(covariance, list | tuple | np.ndarray) or (is_new and not is_traced):
     array = np.asarray(covariance)
     if array.ndim == 2 and array.dtype.kind in 'iuf' and len(array) == array.shape[1]:

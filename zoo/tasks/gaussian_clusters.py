@@ -1,5 +1,8 @@
 """Classification of points from Gaussian clusters that are new in every prompt."""
 
+# A size that follows from fields is a property.
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import math

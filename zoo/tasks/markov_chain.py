@@ -1,5 +1,8 @@
 """Sequences of symbols from random Markov chains."""
 
+# A size that follows from fields is a property.
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import math

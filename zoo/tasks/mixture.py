@@ -1,9 +1,12 @@
 """Prompts that come each from one of several tasks."""
 
+# A size that follows from fields is a property.
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -137,14 +140,16 @@ class Mixture(BaseTask):
     return self.tasks[0].loss(prediction, target)
 
   def mean_weights(self) -> Float[np.ndarray, ' d'] | None:
-    means = [task.mean_weights() for task in self.tasks]
-    if any(mean is None for mean in means):
+    of_tasks = [task.mean_weights() for task in self.tasks]
+    means = [mean for mean in of_tasks if mean is not None]
+    if len(means) < len(self.tasks):
       return None
     return self.probabilities @ np.stack(means)
 
   def posterior(self) -> Posterior | None:
-    posteriors = [task.posterior() for task in self.tasks]
-    if any(posterior is None for posterior in posteriors):
+    of_tasks = [task.posterior() for task in self.tasks]
+    posteriors = [one for one in of_tasks if isinstance(one, Posterior)]
+    if len(posteriors) < len(self.tasks):
       return None
     return MixturePosterior(tuple(posteriors), self.probabilities, self.label_kind)
 
@@ -246,7 +251,7 @@ def create_task(name: str, **fields: Any) -> Task:
 
 def _of_parts(
   parts: Any = PARTS,
-  weights: Sequence[float] | None = None,
+  weights: Any = None,  # a list or a tuple of numbers
   num_features: int = 5,
   context_length: int = 10,
 ) -> dict[str, Any]:

@@ -5,6 +5,9 @@ on. Attention alone and states with eigenvalues ≥ 0 cannot keep the state of a
 parity (Grazzi et al., arXiv 2411.12537; Merrill et al., arXiv 2404.08819).
 """
 
+# A size that follows from fields is a property.
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import abc
