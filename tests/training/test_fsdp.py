@@ -97,10 +97,10 @@ def test_weights_are_not_gathered(name, changes):
 def test_heads_are_computed_where_they_are_kept():
   """On one device alone, and not by each that shares the batch with it."""
   text = Run(fsdp(2, 4, model__num_heads=8, train__num_parts=2)).compiled_text()
-  # A device keeps one of 8 heads. Two devices share a head's part of the batch of 8
-  # A device keeps one of 8 heads. Two devices share a part of the batch of 8
-  # prompts: of the heads it gathers b_h and A_h, and none of the weights, whose
-  # products these are.
+  # A device keeps one of 8 heads. Two devices share a part of the batch of 8 prompts:
+  # of the heads it gathers b_h and A_h, and none of the weights, whose products these
+  # are.
+  heads = {'2,4', '2,4,4'}
   prompts = {'8,4,3', '8,4', '8,3', '8'}
   assert heads <= gathered(text) <= heads | prompts
   assert len(re.findall(r'= f32\[2,4,4\]\S* all-gather\(', text)) == 1
