@@ -29,10 +29,10 @@ from zoo.training import grid, many, run, sweeps, train
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
-  {'model.num_heads': 4, 'task.prior_mean': [0.5, -1.0, 2.0], 'seed': 0},
+  {'model.num_heads': 2, 'task.prior_mean': [0.5, -1.0, 2.0], 'seed': 0},
   {'model.num_heads': 2, 'model.initial_guess': 1.0, 'seed': 0},
   {
-    **{'model.num_heads': 4, 'task.noise_std': 0.6, 'model.initial_bias': 0.5},
+    **{'model.num_heads': 2, 'task.noise_std': 0.6, 'model.initial_bias': 0.5},
     **{'model.init_scale': 0.2, 'optimizer.learning_rate': 2e-3, 'seed': 1},
   },
 ]
@@ -246,6 +246,12 @@ def test_points_on_other_prompts_are_not_compared():
   for field in 'task.noise_std', 'train.batch_size', 'eval.num_batches':
     header, _ = _means(_sampled(field, {1: [5.0, 5.6], 2: [4.9, 5.6]}), field)
     assert 'best' not in header, field
+
+
+def test_numbers_of_heads_are_trained_apart():
+  points = [{'model.num_heads': heads} for heads in (2, 4, 2)]
+  configs = [sweeps.at_point(_config(), point) for point in points]
+  assert sweeps.side_by_side(configs, range(3)) == [[0, 2], [1]]
 
 
 def test_points_that_are_done_are_not_trained_again(tmp_path, fake, trained):
