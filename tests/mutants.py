@@ -65,8 +65,8 @@ the moment of k examples is divided by k + 1
   + counts_t = jnp.arange(1, z_bce.shape[1] + 2)
 label noise is drawn with the key of the features
   zoo/tasks/linear_regression.py: tasks/test_linear_regression.py test_statistics.py
-  - draws.normals(jax.random.fold_in(key, 1), c, batch_size)
-  + draws.normals(key, c, batch_size)
+  - draws.normals(jax.random.fold_in(key, 1), self.context_length, batch_size)
+  + draws.normals(key, self.context_length, batch_size)
 the diagonal of Bartlett's factor has a degree of freedom too many
   zoo/tasks/linear_regression.py: test_statistics.py tasks/test_linear_regression.py
   - c - np.arange(d), batch_size)
@@ -85,8 +85,8 @@ a repeated query may repeat itself
   + jax.random.randint(key, (), 0, len(x))
 the penalty of the posterior mean is a standard deviation, not a variance
   zoo/tasks/linear_regression.py: test_estimators.py
-  - return Ridge(task.prior_mean, task.noise_std**2, root)
-  + return Ridge(task.prior_mean, task.noise_std, root)
+  - return Ridge(task.mean_weights(), task.noise_std**2, root)
+  + return Ridge(task.mean_weights(), task.noise_std, root)
 the best step of gradient descent ignores the label noise
   zoo/tasks/linear_regression.py: theory/test_schedules.py
   - spread=float(np.trace(product) + task.noise_std**2)

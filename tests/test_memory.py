@@ -17,6 +17,7 @@ from zoo.core.errors import RunError, UserError
 from zoo.models import DeepLSA
 from zoo.training import sweep, train
 from zoo.training.compilation import compile_training, make_training
+from zoo.training.run import checked_state
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 GIB = 2**30
@@ -205,15 +206,16 @@ def test_too_little_memory_is_one_line_with_what_to_change(error, monkeypatch):
     raise error
   assert all(part in str(info.value) for part in said)
 
-  for method in 'body', '__init__':
+  def fail(*_, **__):
+    raise error
 
-    @functools.wraps(getattr(DeepLSA, method))  # whose arguments are checked
-    def fail(*_, **__):
-      raise error
-
-    monkeypatch.setattr(DeepLSA, method, fail)
-    with pytest.raises(RunError, match='the memory is not enough'):
-      validate(config)
+  training = make_training(config, make_mesh(config))
+  monkeypatch.setattr(DeepLSA, 'body', fail)
+  with pytest.raises(RunError, match='the memory is not enough'):
+    checked_state(training)
+  monkeypatch.setattr(DeepLSA, '__init__', functools.wraps(DeepLSA.__init__)(fail))
+  with pytest.raises(RunError, match='the memory is not enough'):
+    validate(config)
 
 
 def test_other_errors_are_left_as_they_are():

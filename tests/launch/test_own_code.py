@@ -138,18 +138,23 @@ _PLACES = {
     IndexError,
     'OwnBug(prompt) of 0 examples failed',
   ),
-  'task': (_TASK, [f'{_SMOKE},task=own_bug'], KeyError, 'OwnBug.sample(key, 8) failed'),
+  'task': (
+    _TASK,
+    [f'{_SMOKE},task=own_bug'],
+    KeyError,
+    'OwnBug.sample(key, 64) failed',
+  ),
   'mixer': (
     _MIXER,
     ['--config=configs/transformer.py:smoke', '--config.model.mixer=own_bug'],
     TypeError,
-    'Transformer(prompt) failed',
+    'OwnBug(tokens) failed',
   ),
   'optimizer': (
     _OPTIMIZER,
     [_SMOKE, '--config.optimizer.name=own_bug'],
     TypeError,
-    "the optimizer 'own_bug' failed",
+    '',
   ),
   'curriculum': (
     _CURRICULUM,

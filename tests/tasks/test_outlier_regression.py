@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import scipy.stats
 
+import zoo
 from tests.compare import refuses
 from zoo.tasks import OutlierRegression
 from zoo.tasks.outlier_regression import WithoutOnes
@@ -90,4 +91,4 @@ def test_there_is_no_bayes_for_orthogonal_outliers():
 
 def test_bad_input_is_refused_in_one_line(unchecked):
   with refuses("kind 'orthogonal' is 2; it must be"):
-    OutlierRegression(num_features=2, kind='orthogonal')
+    zoo.create_task('outlier_regression', num_features=2, kind='orthogonal')

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+import zoo
 from tests.compare import refuses
 from tests.compiled import built
 from zoo import theory
@@ -72,4 +73,4 @@ def test_gradient_descent_has_the_exact_risk_of_one_frame():
 
 def test_mistakes_are_one_line(unchecked):
   with refuses('exponent is -1'):
-    RotatedRegression(3, 5, -1.0)
+    zoo.create_task('rotated_regression', exponent=-1.0)

@@ -69,7 +69,7 @@ def test_a_prompt_has_one_amplitude_and_one_phase():
 )
 def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
   with refuses(said):
-    Sinusoid(**changes)
+    zoo.create_task('sinusoid', **changes)
 
 
 _RANGES = [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from zoo.tasks import SparseRegression
@@ -131,4 +132,4 @@ def test_there_is_no_bayes_where_there_are_too_many_supports():
 
 def test_bad_input_is_refused_in_one_line(unchecked):
   with refuses('num_nonzero is 6; it must be an integer from 1 to 5'):
-    _task(num_nonzero=6)
+    zoo.create_task('sparse_regression', num_features=5, num_nonzero=6)

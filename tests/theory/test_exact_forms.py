@@ -187,7 +187,7 @@ def test_so_is_that_of_a_class_that_is_no_module():
 def _own_deep_lsa(folder, monkeypatch, factor=''):
   """The source of DeepLSA in a file of one's own, under another name."""
   source = pathlib.Path(str(inspect.getsourcefile(DeepLSA))).read_text()
-  source = source.replace("register('deep_lsa')", "register('own_deep')")
+  source = source.replace("model('deep_lsa')", "model('own_deep')")
   source = source.replace('class DeepLSA', 'class OwnDeep')
   source = source.replace(
     'return self.sign * query', f'return {factor}self.sign * query'

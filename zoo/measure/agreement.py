@@ -21,18 +21,24 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
 from zoo.measure.contracts.checks import (
-  QUICK_TO_COMPILE,
   Facts,
   check_close,
   check_facts,
+  check_floats,
   check_loss,
   check_sampled,
   facts_of,
+  label_shape,
   noted,
 )
 from zoo.measure.contracts.mixers import check_mixer_forms
 from zoo.models.token_model import TokenModel
-from zoo.theory.trust import form_predictions, token_predictions
+from zoo.theory.trust import (
+  QUICK_TO_COMPILE,
+  changed_weights,
+  form_predictions,
+  token_predictions,
+)
 
 NUM_PROMPTS = 16
 _NUM_SAMPLED = 512  # prompts whose numbers are looked at
@@ -61,6 +67,9 @@ def check_agreement(
   prompts = check_sampled(task, jax.random.key(0), num_sampled)
   prompt = jax.tree.map(lambda array: array[:NUM_PROMPTS], prompts)
   check_mixer_forms(model)
+  with noted(f'{name}(prompt) of 0 examples'):  # as curves ask for
+    fewer = nnx.eval_shape(lambda m, p: m(p), model, prompt.prefix(0))
+  check_floats(f'{name}(prompt) of 0 examples', fewer, label_shape(task, NUM_PROMPTS))
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
 
   @functools.partial(jax.jit, compiler_options=QUICK_TO_COMPILE)
@@ -132,18 +141,14 @@ def _with_noise(
 
   Those of a model with a learning rule or an exact form all change, since special ones
   such as the identity may hide that these are wrong. Otherwise those that are all zero
-  do, by waves of the size of a kernel. Waves compile at once, random numbers do not.
+  do, by waves of the size of a kernel.
   """
-  everywhere = isinstance(model, FollowsRule | HasExactForm)
+  waves = changed_weights(parameters, noise)
+  if isinstance(model, FollowsRule | HasExactForm):
+    return waves
 
-  def changed(own: Array) -> Array:
-    if not jnp.issubdtype(own.dtype, jnp.inexact):
-      return own
-    wave = jnp.sin(1.0 + 12.9898 * jnp.arange(own.size, dtype=jnp.float32))
-    wave = noise * wave.reshape(own.shape).astype(own.dtype)
-    if everywhere:
-      return own + wave
+  def filled(own: Array, wave: Array) -> Array:
     inputs = own.shape[-2] if own.ndim > 1 else 1
-    return jnp.where(jnp.any(own), own, wave / inputs**0.5)
+    return jnp.where(jnp.any(own), own, (wave / inputs**0.5).astype(own.dtype))
 
-  return jax.tree.map(changed, parameters)
+  return jax.tree.map(filled, parameters, waves)

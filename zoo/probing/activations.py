@@ -21,7 +21,6 @@ from zoo.measure.predict import run
 from zoo.mixers.mixer import Mixer
 from zoo.models.deep_lsa import SparseLayer
 from zoo.models.linear_attention import FourMatrices, LinearAttention
-from zoo.models.token_model import TokenModel
 
 
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
@@ -161,11 +160,8 @@ def _recording(cls: type, trace: Any) -> type:
     return outside and cls.sow(self, *given)  # pyright: ignore
 
   # In a separate base class: otherwise `sow` would be recorded too.
-  given = (
-    {'final': False} if issubclass(cls, TokenModel | LinearAttention | Mixer) else {}
-  )
-  base = type(cls.__name__, (cls,), {'sow': sow}, **given)
-  return type(cls.__name__, (base,), methods, **given)
+  base = type(cls.__name__, (cls,), {'sow': sow})
+  return type(cls.__name__, (base,), methods)
 
 
 def _extra_values(

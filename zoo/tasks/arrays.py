@@ -119,13 +119,13 @@ class Arrays(BaseTask):
     # Checked here, since the rows are read by them.
     self._check_fields()
     set_field = object.__setattr__
-    set_field(self, 'path', full_path(self.path))
     table = _read(self.path)
     if self.sha256 not in (None, table.sha256):
       raise UserError(
         f'path is {self.path!r}, a file that has changed: its SHA-256 is '
         f'{table.sha256:.12}…, and sha256 is {self.sha256!s:.12}…'
       )
+    set_field(self, 'path', full_path(self.path))
     set_field(self, 'sha256', table.sha256)
     set_field(self, '_rows', self._chosen(table))
 

@@ -119,13 +119,14 @@ class FunctionClass(BaseTask):
     self, key: Key[Array, ''], targets: Float[Array, ' t *k']
   ) -> Float[Array, ' t *k']:
     """The labels, given the targets; here the targets with Gaussian noise."""
-    noise_std = jnp.asarray(self.noise_std, targets.dtype)
+    noise_std = jnp.asarray(self.noise_std, float)
+
+    def with_noise() -> Float[Array, ' t *k']:
+      noise = noise_std * jax.random.normal(key, targets.shape)
+      return targets + noise.astype(targets.dtype)
+
     # Not multiplied by 0, so that labels without noise are the targets bit for bit.
-    return jax.lax.cond(
-      noise_std > 0,
-      lambda: targets + noise_std * jax.random.normal(key, targets.shape),
-      lambda: targets,
-    )
+    return jax.lax.cond(noise_std > 0, with_noise, lambda: targets)
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, function_key, labels_key = jax.random.split(key, 3)

@@ -221,12 +221,8 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   check_rule(subject)
   with double_precision():
     follower = require_rule(in_float64(subject))
-    if isinstance(follower, nnx.Module):
-      # One program, since otherwise each operation would be one. It is traced anew, as
-      # what a class calls may have changed since the last time.
-      rule = nnx.jit(lambda model: model.learning_rule())(follower)
-    else:
-      rule = follower.learning_rule()
+    # Not compiled as one: what a class calls may have changed since the last time.
+    rule = follower.learning_rule()
     # Copies, for the reason that `to_float64` makes a view.
     return jax.tree.map(lambda leaf: np.array(leaf, np.float64), rule)
 

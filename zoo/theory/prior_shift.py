@@ -53,8 +53,9 @@ def transport(model: Movable, shift: Float[ArrayLike, ' d'] | float) -> Movable:
       moved.w_p[...] = _adding(-shift / label, moved.w_p) @ moved.w_p[...]
     case _:
       raise UserError(
-        f'the model is {model!r}; transport is for YqLSA, LTB, SequentialLearner with '
-        "rule='delta' and guess='linear', and models of one output with "
+        f'the model is {type(model).__name__}; transport is for YqLSA, LTB, '
+        "SequentialLearner with rule='delta' and guess='linear', and models of one "
+        'output with '
         "guess='residual', whose trained w·x_q is added to their prediction"
       )
   return moved

@@ -99,11 +99,11 @@ def training_run(
   that step; the same call goes on from there. So does a call after SIGTERM, which ends
   the iteration. A finished run yields its last step. Raises what `train` raises; if
   there are several processes, all must stop at the same step. A sweep, which holds the
-  folder and takes the signals, gives its `Interruption`.
+  folder, takes the signals and has checked the model, gives its `Interruption`.
   """
   config, workdir = validate_everywhere(config), path_everywhere(workdir)
   training, initial = None, None
-  if is_new_everywhere(workdir):
+  if of_sweep is None and is_new_everywhere(workdir):
     training, initial = check_and_compile(config)
   with (
     held(workdir, config, of_sweep) as interruption,

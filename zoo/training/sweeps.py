@@ -131,7 +131,16 @@ def sweep(
   if is_new(workdir):
     for one in configs:
       initial_weights(one)  # checks them
+    _check_models(configs, part)
   return _sweep(workdir, config, points, configs, part)
+
+
+def _check_models(configs: Sequence[Config], part: Part | None) -> None:
+  """Checks the model of the first point of each program, as a run checks its own."""
+  own = range(len(configs)) if part is None else points_of(part, configs)
+  for program in side_by_side(configs, own):
+    config = configs[program[0]]
+    checked_state(make_training(config, make_mesh(config)))
 
 
 def _sweep(
@@ -540,7 +549,6 @@ def _train_stacked(
 ) -> set[pathlib.Path]:
   """Trains points side by side; returns those that failed. Raises Stopped."""
   configs, folders = zip(*group, strict=True)
-  checked_state(make_training(configs[0], make_mesh(configs[0])))
   training = compile_many(configs)  # so that nothing is written if it does not fit
   names = [folder.name for folder in folders]
   unfinished = folder_of_program(workdir, names)

@@ -17,17 +17,12 @@ from zoo.core.errors import UserError
 from zoo.core.learning_rule import AnyArray
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
+from zoo.theory.trust import QUICK_TO_COMPILE
 
 NUM_PROMPTS = 8
 # Relative to the largest prediction; allows for float32 sums in another order.
 _REORDERED = 1e-3
 _ROUNDING = 1e-3  # of probabilities
-
-# A program that runs once is compiled in half the time, and computes the same.
-QUICK_TO_COMPILE = {
-  'xla_backend_optimization_level': 0,
-  'xla_llvm_disable_expensive_passes': True,
-}
 
 # What a predictor predicts, by name.
 Facts = dict[str, Any]
