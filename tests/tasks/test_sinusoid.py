@@ -62,7 +62,7 @@ def test_a_prompt_has_one_amplitude_and_one_phase():
     ({'amplitude_range': 0.3}, 'amplitude_range is 0.3'),
     ({'amplitude_range': (0, np.inf)}, 'amplitude_range holds'),
     ({'phase_range': (0, 1, 2)}, 'phase_range has shape (3,)'),
-    ({'phase_range': (0, 7)}, 'phase_range is (0.0, 7.0)'),
+    ({'phase_range': (0, 7)}, 'phase_range is (0, 7)'),
     ({'phase_range': 'pi'}, "phase_range is 'pi'"),
   ],
   ids=str,

@@ -78,7 +78,7 @@ def test_transport_of_transformers_of_every_mixer(mixer):
 
 
 def test_models_that_cannot_be_transported(unchecked):
-  with refuses('LSA(', 'transport is for YqLSA', "guess='residual'"):
+  with refuses('the model is LSA;', 'transport is for YqLSA', "guess='residual'"):
     theory.transport(changed('lsa'), SHIFT)
   for rule, guess in (
     ('linear', 'linear'),

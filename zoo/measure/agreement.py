@@ -35,6 +35,7 @@ from zoo.measure.contracts.mixers import check_mixer_forms
 from zoo.models.token_model import TokenModel
 from zoo.theory.trust import (
   QUICK_TO_COMPILE,
+  UpdatesTokens,
   changed_weights,
   form_predictions,
   token_predictions,
@@ -42,7 +43,7 @@ from zoo.theory.trust import (
 
 NUM_PROMPTS = 16
 _NUM_SAMPLED = 512  # prompts whose numbers are looked at
-_NOISE = 0.3  # of the other weights
+_NOISE = 1.0  # of the other weights
 
 
 def check_agreement(
@@ -67,9 +68,6 @@ def check_agreement(
   prompts = check_sampled(task, jax.random.key(0), num_sampled)
   prompt = jax.tree.map(lambda array: array[:NUM_PROMPTS], prompts)
   check_mixer_forms(model)
-  with noted(f'{name}(prompt) of 0 examples'):  # as curves ask for
-    fewer = nnx.eval_shape(lambda m, p: m(p), model, prompt.prefix(0))
-  check_floats(f'{name}(prompt) of 0 examples', fewer, label_shape(task, NUM_PROMPTS))
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
 
   @functools.partial(jax.jit, compiler_options=QUICK_TO_COMPILE)
@@ -89,6 +87,9 @@ def check_agreement(
 
   predictions = run(prompt)
   _check_all(name, predictions, run, prompt)
+  with noted(f'{name}(prompt) of 0 examples'):  # as curves ask for
+    fewer = nnx.eval_shape(lambda m, p: m(p), model, prompt.prefix(0))
+  check_floats(f'{name}(prompt) of 0 examples', fewer, label_shape(task, NUM_PROMPTS))
   run_others = functools.partial(run, noise=_NOISE)
   predictions = run_others(prompt)
   if all(np.isfinite(array).all() for array in jax.tree.leaves(predictions)):
@@ -139,12 +140,12 @@ def _with_noise(
 ) -> PyTree:
   """The weights, changed by waves of the size `noise`; to be traced.
 
-  Those of a model with a learning rule or an exact form all change, since special ones
+  Those of a model with a rule, an exact form or tokens all change, since special ones
   such as the identity may hide that these are wrong. Otherwise those that are all zero
   do, by waves of the size of a kernel.
   """
   waves = changed_weights(parameters, noise)
-  if isinstance(model, FollowsRule | HasExactForm):
+  if isinstance(model, FollowsRule | HasExactForm | UpdatesTokens):
     return waves
 
   def filled(own: Array, wave: Array) -> Array:

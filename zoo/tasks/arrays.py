@@ -191,10 +191,12 @@ class Arrays(BaseTask):
 
   @property
   def num_features(self) -> int:
+    """Features of an example, d."""
     return self.x.shape[-1]
 
   @property
   def num_outputs(self) -> int:
+    """Outputs of a prediction, k."""
     return self.y.shape[-1] if self.label_kind == 'classes' else 1
 
   def _labels(self, table: _Table) -> np.ndarray:

@@ -44,10 +44,12 @@ class AssociativeRecall(BaseTask):
 
   @property
   def num_features(self) -> int:
+    """Features of an example, d."""
     return self.num_keys
 
   @property
   def num_outputs(self) -> int:
+    """Outputs of a prediction, k."""
     return self.num_values
 
   def check(self) -> None:

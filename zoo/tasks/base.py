@@ -276,22 +276,27 @@ class ChangedTask(FunctionClass):
 
   @property
   def num_features(self) -> int:
+    """Features of an example, d."""
     return self.task.num_features
 
   @property
   def num_outputs(self) -> int:
+    """Outputs of a prediction, k."""
     return self.task.num_outputs
 
   @property
   def context_length(self) -> int:
+    """Labelled examples of a prompt, C."""
     return self.task.context_length
 
   @property
   def label_kind(self) -> str:
+    """What labels are: 'numbers', 'signs' or 'classes'."""
     return self.task.label_kind
 
   @property
   def noise_std(self) -> float:
+    """Standard deviation of the noise of the labels, σ."""
     return self.task.noise_std
 
   def sample_function(self, key: Key[Array, '']) -> PyTree:

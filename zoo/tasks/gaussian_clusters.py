@@ -38,6 +38,7 @@ class GaussianClusters(BaseTask):
 
   @property
   def num_outputs(self) -> int:
+    """Outputs of a prediction, k."""
     return self.num_classes
 
   def check(self) -> None:

@@ -40,10 +40,12 @@ class MarkovChain(BaseTask):
 
   @property
   def num_features(self) -> int:
+    """Features of an example, d."""
     return self.num_symbols
 
   @property
   def num_outputs(self) -> int:
+    """Outputs of a prediction, k."""
     return self.num_symbols
 
   def check(self) -> None:

@@ -101,18 +101,22 @@ class Mixture(BaseTask):
 
   @property
   def num_features(self) -> int:
+    """Features of an example, d."""
     return self.tasks[0].num_features
 
   @property
   def context_length(self) -> int:
+    """Labelled examples of a prompt, C."""
     return self.tasks[0].context_length
 
   @property
   def num_outputs(self) -> int:
+    """Outputs of a prediction, k."""
     return self.tasks[0].num_outputs
 
   @property
   def label_kind(self) -> str:
+    """What labels are: 'numbers', 'signs' or 'classes'."""
     return self.tasks[0].label_kind
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:

@@ -51,10 +51,12 @@ class StateTracking(BaseTask):
 
   @property
   def num_features(self) -> int:
+    """Features of an example, d."""
     return self.automaton().transitions.shape[1]
 
   @property
   def num_outputs(self) -> int:
+    """Outputs of a prediction, k."""
     return int(self.automaton().answers.max()) + 1
 
   @abc.abstractmethod

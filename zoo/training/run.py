@@ -113,11 +113,11 @@ def training_run(
     if summary := finished_run(config, workdir, checkpoints):
       yield finished_event(workdir, summary)
       return
-    if training is None:
-      training = compile_training(make_training(config, make_mesh(config)))
+    training = training or make_training(config, make_mesh(config))
     num_steps, risks = config.train.num_steps, None
     with computing(training):
       step, state = restored(training, checkpoints, initial)
+    training = training if training.evaluation else compile_training(training)
     with (
       Records(workdir, step) as records,
       Progress(config.model.name, step, num_steps) as progress,
