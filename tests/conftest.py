@@ -13,6 +13,7 @@ import subprocess
 import sys
 import typing
 import urllib.request
+from typing import Any
 
 import hypothesis
 import jax
@@ -297,7 +298,7 @@ def register():
   from zoo.config.optimizers import OPTIMIZERS
   from zoo.core.registry import MIXERS, MODELS, TASKS
 
-  tables = MODELS, TASKS, MIXERS, OPTIMIZERS, CURRICULA
+  tables: list[dict[str, Any]] = [MODELS, TASKS, MIXERS, OPTIMIZERS, CURRICULA]
   before = [dict(table) for table in tables]
   yield zoo.register_model
   for table, entries in zip(tables, before, strict=True):

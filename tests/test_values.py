@@ -179,7 +179,7 @@ def test_an_integer_is_a_mean_like_any_other():
     task.sample(jax.random.key(0), 4).y
     for task in (_linear(prior_mean=2), _linear(prior_mean=2.0))
   ]
-  np.testing.assert_array_equal(*prompts)
+  np.testing.assert_array_equal(prompts[0], prompts[1])
 
 
 def test_arguments_make_an_equal_task():

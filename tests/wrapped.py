@@ -19,15 +19,15 @@ class Wrapped(BaseTask):
   given: Any = struct.field(pytree_node=False, default=None)
 
   @property
-  def num_features(self) -> int:
+  def num_features(self) -> int:  # pyright: ignore
     return self.task.num_features
 
   @property
-  def context_length(self) -> int:
+  def context_length(self) -> int:  # pyright: ignore
     return self.task.context_length
 
   @property
-  def num_outputs(self) -> int:
+  def num_outputs(self) -> int:  # pyright: ignore
     return self.task.num_outputs
 
   def sample_one(self, key):

@@ -351,7 +351,7 @@ class _OtherAttention(zoo.mixers.SoftmaxAttention):
 class _OtherTokens(zoo.models.YqLSA):
   """A layer that is not linear, has no rule, and predicts by its tokens."""
 
-  learning_rule = None
+  learning_rule: Any = None
 
   def scores(self, tokens):
     return jnp.tanh(super().scores(tokens))
@@ -370,7 +370,7 @@ class _WithRule(_OtherTokens):
 class _OtherScores(zoo.models.YqLSA):
   """Other scores, which its parent's call does not read."""
 
-  learning_rule = None
+  learning_rule: Any = None
 
   def scores(self, tokens):
     return jnp.tanh(super().scores(tokens))

@@ -1,6 +1,7 @@
 """Regression with few weights: its prompts, and Bayes and the lasso on them."""
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from zoo.tasks.baselines import Examples
 
 
 def _task(**changes):
-  given = {'num_features': 5, 'context_length': 7, 'num_nonzero': 2} | changes
+  given: Any = {'num_features': 5, 'context_length': 7, 'num_nonzero': 2} | changes
   return SparseRegression(**given)
 
 

@@ -1,5 +1,7 @@
 """Regression with weights from a finite pool, and the Bayes rule of the pool."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from zoo.tasks.task_pool import DiscreteBayes
 
 
 def _task(**changes):
-  given = {'num_features': 3, 'context_length': 5, 'num_tasks': 4} | changes
+  given: Any = {'num_features': 3, 'context_length': 5, 'num_tasks': 4} | changes
   return TaskPool(**given)
 
 

@@ -68,6 +68,7 @@ class SequentialLearner(nnx.Module):
     check_number('init_scale', init_scale, minimum=0.0, maximum=1e30)
     self.num_features = check_count('num_features', num_features)
     self.context_length = check_count('context_length', context_length)
+    self.rule = rule
     self.decays, self.erases = RULES[rule]
     normal = jax.random.normal(rngs.params(), (context_length,))
     self.write = nnx.Param(init_scale * normal)

@@ -153,7 +153,9 @@ def quadratic_risk(
   if type(task) is TaskPool:
     prior = pool_prior(task.pool)
   else:
-    prior = normal_prior(task.mean_weights())
+    mean = task.mean_weights()
+    assert mean is not None  # of a LinearRegression
+    prior = normal_prior(mean)
   a = label_moments(label, prior.lengths, task.noise_std)
   # Of `v = [1; a_11 θ; a_20]`, and of `E t [x_q; 1]` for the query's target t, given ŵ.
   parts = (np.ones_like(a.a11), 0), (a.a11, 1), (a.a20, 0)

@@ -52,8 +52,12 @@ def transport(model: Movable, shift: Float[ArrayLike, ' d'] | float) -> Movable:
       moved.w_1[...] = moved.w_1[...] @ _adding(shift / label, moved.w_1)
       moved.w_p[...] = _adding(-shift / label, moved.w_p) @ moved.w_p[...]
     case _:
+      name = type(model).__name__
+      if isinstance(model, SequentialLearner):
+        guess = 'zero' if model.start is None else 'linear'
+        name += f' with rule={model.rule!r} and guess={guess!r}'
       raise UserError(
-        f'the model is {type(model).__name__}; transport is for YqLSA, LTB, '
+        f'the model is {name}; transport is for YqLSA, LTB, '
         "SequentialLearner with rule='delta' and guess='linear', and models of one "
         'output with '
         "guess='residual', whose trained w·x_q is added to their prediction"

@@ -83,7 +83,7 @@ def _compare(subject: Any, method: str, otherwise: str) -> None:
       graph, *states = nnx.split(subject, nnx.Param, ...)
       parameters, rest = jax.tree.map(_in_float32, states)
       # JAX keeps the program of a graph, unless this holds what has no hash, as a dict.
-      gaps_of = _model_gaps if _has_hash(graph) else _model_gaps.__wrapped__
+      gaps_of = _model_gaps if _has_hash(graph) else _model_gaps.__wrapped__  # pyright: ignore
       gaps = gaps_of(graph, method, parameters, rest)
     else:
       follower = subject
