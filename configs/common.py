@@ -3,7 +3,8 @@
 The file of a model, such as configs/yq_lsa.py, takes these, sets its own numbers, and
 then applies the variants of the command line, `--config=configs/yq_lsa.py:smoke`. A
 field is also a flag: `--config.train.num_steps=200`. A field whose comment says what
-None means may be set to None. zoo/config/validation.py checks the ranges.
+None means may be set to None. zoo/config/validation.py checks the ranges;
+those of `task` stand in the `check` of its class, those of `model` in its constructor.
 """
 
 from collections.abc import Collection, Sequence
@@ -42,7 +43,7 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   task.prior_mean = number_or_vector(2.0)  # w*; most other papers centre labels, w* = 0
   task.prior_covariance = placeholder(object)  # Λ, a d × d matrix; None: the identity
   task.feature_covariance = placeholder(object)  # Σ, a d × d matrix; None: the identity
-  task.noise_std = 0.0  # σ ≥ 0, in the units of the labels
+  task.noise_std = 0.0  # σ, 0 to 1e19, in the units of the labels
 
   config.objective = objective = ConfigDict()
   # 'sampled': the loss on fresh prompts at every step; 'exact': its expectation by a

@@ -1,4 +1,4 @@
-"""Validation of configs: every field is checked before anything is built.
+"""Validation of configs: every field is checked before anything is compiled.
 
 `check_fields` checks each field by itself, section by section in the order of
 configs/common.py, and `validate` how they fit together.
@@ -51,8 +51,7 @@ _ALMOST_ONE = 1 - 1e-6  # the largest decay of an average
 def validate(config: Config, num_devices: int | None = None) -> Config:
   """Checks a whole config; raises UserError at the first field that is wrong.
 
-  Nothing is written, and no array is made except by a model of the user's own, which is
-  built and called once.
+  Nothing is written, and the model is built as shapes alone.
 
   Args:
     config: a config with all fields of configs/common.py.

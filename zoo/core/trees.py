@@ -84,7 +84,7 @@ def equal(owner: object, other: object) -> bool:
 def fresh(owner: _Owner) -> _Owner:
   """The same with new views of its arrays, to be given to a compiled program.
 
-  JAX 0.10.2 keeps the float32 buffer of a NumPy array that a function compiled without
+  JAX 0.10 keeps the float32 buffer of a NumPy array that a function compiled without
   x64 has closed over, and would reuse it for the same array where x64 is enabled.
   """
   return jax.tree.map(

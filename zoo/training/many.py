@@ -402,7 +402,7 @@ def compare_many(
 
 
 def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:
-  """The states one by one, each on the mesh of its config.
+  """The states one by one, on the mesh of the first config.
 
   The stacked state must be on the host.
   """
