@@ -75,10 +75,10 @@ def test_on_any_layout_each_process_draws_its_part_of_the_same_prompts(layouts, 
 
   (whole,) = drawn(1)
   parts = drawn(many)
-  assert len(whole.files) == 4 * 8  # a Prompt's arrays, on 8 devices
+  assert len(whole.files) == 5 * 8  # a Prompt's arrays, on 8 devices
   assert sorted(whole.files) == sorted(name for part in parts for name in part.files)
   for part in parts:
-    assert len(part.files) == 4 * 8 // many
+    assert len(part.files) == 5 * 8 // many
     for name in part.files:
       assert part[name].tobytes() == whole[name].tobytes()
 

@@ -94,7 +94,7 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     chosen = (
       config[section].get('name') if isinstance(config.get(section), dict) else ''
     )
-    if chosen in classes:
+    if isinstance(chosen, str) and chosen in classes:
       own = default_arguments(classes[chosen])
       left_out = common.FROM_THE_TASK if section == 'model' else ()
       fields[section] = {name: own[name] for name in own.keys() - {*left_out}}

@@ -179,7 +179,10 @@ def check_and_compile(config: Config) -> tuple[Training, State]:
   processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
   with processes.propagate_errors():
     training = make_training(config, make_mesh(config))
-    state = checked_state(training)
+    try:
+      state = checked_state(training)
+    except RunError as error:  # of memory, before anything is written
+      raise UserError(str(error)) from error
     return compile_training(training), state
 
 
