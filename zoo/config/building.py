@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pathlib
 from typing import Any, TypeAlias
 
 import jax
@@ -37,7 +36,7 @@ def with_full_path(config: Config) -> Config:
   task: Any = build_task(config)
   whole = copy.deepcopy(config)
   with whole.unlocked():
-    whole.task.path = str(pathlib.Path(task.path).expanduser().absolute())
+    whole.task.path = task.path
     whole.task.sha256 = task.sha256
   return whole
 

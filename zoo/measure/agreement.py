@@ -9,10 +9,10 @@ one function and measured on another.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PyTree
@@ -39,6 +39,7 @@ from zoo.theory.trust import (
   changed_weights,
   form_predictions,
   token_predictions,
+  without_zeros,
 )
 
 NUM_PROMPTS = 16
@@ -124,7 +125,9 @@ def _exact_form(model: HasExactForm) -> Any:
     return None
 
 
-def _check_all(name: str, predictions: Facts, run: Any, prompt: Prompt) -> None:
+def _check_all(
+  name: str, predictions: Facts, run: Callable[[Prompt], Facts], prompt: Prompt
+) -> None:
   check_facts(name, predictions, run, prompt)
   for method, at_query in predictions['at_query'].items():
     check_close(
@@ -147,9 +150,4 @@ def _with_noise(
   waves = changed_weights(parameters, noise)
   if isinstance(model, FollowsRule | HasExactForm | UpdatesTokens):
     return waves
-
-  def filled(own: Array, wave: Array) -> Array:
-    inputs = own.shape[-2] if own.ndim > 1 else 1
-    return jnp.where(jnp.any(own), own, (wave / inputs**0.5).astype(own.dtype))
-
-  return jax.tree.map(filled, parameters, waves)
+  return without_zeros(parameters, waves)

@@ -81,11 +81,6 @@ def full_path(path: object) -> str:
   return str(pathlib.Path(path).expanduser().absolute())
 
 
-def checksum(path: str) -> str:
-  """The SHA-256 of a file of arrays; raises UserError."""
-  return _read(path).sha256
-
-
 @register_task('arrays')
 @struct.dataclass(eq=False, repr=False)
 class Arrays(BaseTask):

@@ -219,17 +219,6 @@ class MixturePosterior(Posterior):
     return density, positive - logsumexp(scores + jax.nn.log_sigmoid(-found))
 
 
-def _plain(name: str, content: object) -> object:
-  """The content of a task's field as a literal; raises UserError if it has none."""
-  if isinstance(content, np.ndarray | np.generic | jax.Array):
-    return np.asarray(content).tolist()
-  if content is None or isinstance(content, bool | int | float | str | tuple | list):
-    return content
-  raise UserError(
-    f'the field {name!r} is a {type(content).__name__}, which a mixture cannot name'
-  )
-
-
 def _loss_of(task: BaseTask) -> object:
   """The method of the loss of a task, of a mixture that of its parts."""
   return _loss_of(task.tasks[0]) if isinstance(task, Mixture) else type(task).loss

@@ -113,12 +113,12 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
     )
 
 
-def compile_many(configs: Sequence[Config], mesh: Mesh | None = None) -> Training:
-  """What trains and measures a model for each config, compiled, by default on its mesh.
+def compile_many(configs: Sequence[Config]) -> Training:
+  """What trains and measures a model for each config, compiled.
 
   Raises UserError if training needs more memory than there is.
   """
-  mesh = make_mesh(configs[0]) if mesh is None else mesh
+  mesh = make_mesh(configs[0])
   training = make_many(configs, mesh)
   with on_mesh(mesh, configs[0]):
     tasks = [build_task(config).held_out() for config in configs]

@@ -97,14 +97,13 @@ def training_run(
 
   A caller that stops early, by `break` or `close`, leaves a run whose state is saved at
   that step; the same call goes on from there. So does a call after SIGTERM, which ends
-  the iteration. A finished run yields its last step. Raises what `train` raises; if
-  there are several processes, all must stop at the same step. A sweep, which holds the
-  folder, takes the signals and has checked the model, gives its `Interruption`.
+  the iteration. A finished run yields its last step. Raises what `train` raises;
+  several processes must stop at the same step. A sweep, which holds the folder and has
+  checked the model, gives its `Interruption`.
   """
   config, workdir = validate_everywhere(config), path_everywhere(workdir)
-  training, initial = None, None
-  if of_sweep is None and is_new_everywhere(workdir):
-    training, initial = check_and_compile(config)
+  begins = of_sweep is None and is_new_everywhere(workdir)
+  training, initial = check_and_compile(config) if begins else (None, None)
   with (
     held(workdir, config, of_sweep) as interruption,
     Checkpoints(workdir, config.checkpoint.keep, run_metadata(config)) as checkpoints,
@@ -114,10 +113,9 @@ def training_run(
       yield finished_event(workdir, summary)
       return
     training = training or make_training(config, make_mesh(config))
-    num_steps, risks = config.train.num_steps, None
-    with computing(training):
-      step, state = restored(training, checkpoints, initial)
+    step, state = restored(training, checkpoints, initial)
     training = training if training.evaluation else compile_training(training)
+    num_steps, risks = config.train.num_steps, None
     with (
       Records(workdir, step) as records,
       Progress(config.model.name, step, num_steps) as progress,
@@ -257,11 +255,12 @@ def restored(
 ) -> tuple[int, State]:
   """The newest step that is saved and its state; 0 and the initial state if none is."""
   step = processes.run_on_main(lambda: checkpoints.latest) or 0
-  if not step:
-    return 0, training.init() if initial is None else initial
-  checkpoints.check_precision(step, training.abstract)
-  logging.info('resuming at step %d of %d', step, training.config.train.num_steps)
-  return step, checkpoints.load(step, training.abstract)
+  with computing(training):
+    if not step:
+      return 0, training.init() if initial is None else initial
+    checkpoints.check_precision(step, training.abstract)
+    logging.info('resuming at step %d of %d', step, training.config.train.num_steps)
+    return step, checkpoints.load(step, training.abstract)
 
 
 def next_stop(step: int, config: Config) -> int:

@@ -1,4 +1,4 @@
-"""Fully sharded training: each array of a state is split over the mesh axis `data`."""
+"""The state of a run, and how its arrays are split over the mesh."""
 
 import math
 from typing import Any

@@ -101,9 +101,8 @@ def sweep(
   """Trains the config at each point, or resumes from the workdir.
 
   Points that differ only in the seed, the learning rate, numbers of the task, or the
-  values of the model's arrays are trained side by side in one program.
-  Other points are trained one after the other. Each point
-  has its own folder, like an ordinary run.
+  values of the model's arrays are trained side by side in one program. Other points are
+  trained one after the other. Each point has its own folder, like an ordinary run.
 
   With a `part`, such as `Part(2, 4)`, only the points of that part are trained, each
   program being cut into as many as there are parts, and no table is written. Processes

@@ -26,7 +26,7 @@ from zoo.measure.contracts.checks import (
 )
 from zoo.measure.contracts.mixers import check_mixers
 from zoo.measure.predict import check_predictor
-from zoo.theory.trust import changed_weights, check_rule, compiled
+from zoo.theory.trust import changed_weights, check_rule, compiled, without_zeros
 
 # From prompts to the facts of a model, with its own weights or with given ones.
 Run = Callable[..., Facts]
@@ -76,15 +76,15 @@ def _check_predictions(
   model: Predictor | nnx.Module,
   task: Task,
   prompt: Prompt,
-  measure: Callable[..., Facts] | None = None,
+  measure: Callable[..., Facts],
 ) -> tuple[Facts, Run]:
   """Checks the facts of a model as one compiled program of the prompts; returns both.
 
-  `measure` finds them, by default `_facts`.
+  `measure` finds them.
   """
   with noted(f'splitting {name}'):
     static, parameters, rest = _split(model)
-  program = compiled(measure or _facts, static)
+  program = compiled(measure, static)
 
   def run(prompt: Prompt, weights: PyTree = parameters) -> Facts:
     with jax.default_matmul_precision('highest'):
@@ -95,7 +95,8 @@ def _check_predictions(
   is_constant = not np.ptp(facts.get('everywhere', facts['alone']))
   kernels = [leaf for leaf in jax.tree.leaves(parameters) if leaf.ndim > 1]
   if is_constant or not all(map(np.any, kernels)):
-    weights = jax.jit(_started)(parameters)
+    started = jax.jit(lambda own: without_zeros(own, changed_weights(own)))
+    weights = started(parameters)
     other = run(prompt, weights)
     if all(np.isfinite(array).all() for array in jax.tree.leaves(other)):
       check_facts(name, other, functools.partial(run, weights=weights), prompt)
@@ -108,17 +109,6 @@ def _split(model: Any) -> tuple[Any, PyTree, PyTree]:
     return model, None, None
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
   return graph, parameters, rest
-
-
-def _started(weights: PyTree) -> PyTree:
-  """The weights, with others of the size of kernels where all are zero."""
-
-  def started(own: Array, other: Array) -> Array:
-    inputs = own.shape[-2] if own.ndim > 1 else 1
-    other = (other / inputs**0.5).astype(own.dtype)
-    return jnp.where(jnp.any(own), own, other)
-
-  return jax.tree.map(started, weights, changed_weights(weights))
 
 
 def _merge(static: Any, given: _Given) -> Any:
