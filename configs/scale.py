@@ -22,7 +22,7 @@ e² = 4.
 Memory of a step per chip, by launch.aot with libtpu 0.0.42.1; docs/scaling.md has the
 other programs and the traffic:
 
-  v5e:2x2    7.9 of 15.75 GiB, of which the state is 1.5
+  v5e:2x2    7.5 of 15.75 GiB, of which the state is 1.6
   v5e:4x8    0.9 of 15.75 GiB, of which the state is 0.2
 
 513 = d + 1 heads are as good as any more, and no power of two divides an axis of their
