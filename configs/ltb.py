@@ -3,7 +3,7 @@
   python -m launch.main --config=configs/ltb.py
 
 On the task of configs/common.py (10 features, 10 examples, prior mean 2) training ends
-at a risk of 5.2389 in 8 s on 2 CPU cores, with imports and compilation; one step of
+at a risk of 5.2389 in 26 s on 2 CPU cores, with imports and compilation; one step of
 gradient descent from the prior mean has 5.2381, which is the optimum. `:paper` ends at
 5.2477.
 """

@@ -3,7 +3,7 @@
   python -m launch.main --config=configs/yq_lsa.py
 
 One layer predicts linear functions of 10 features, whose weights have the mean 2, from
-10 examples. Training ends at a risk of 5.2387 in 8 s on 2 CPU cores, with imports and
+10 examples. Training ends at a risk of 5.2387 in 20 s on 2 CPU cores, with imports and
 compilation; the optimum is one step of gradient descent from the prior mean, whose risk
 is d (d + 1) / (C + d + 1) = 5.2381. The variant `:paper` ends at 6.0117: at its
 learning rate Adam needs 4000 of the 5000 steps to carry the guess from 0 to 2. `:smoke`
