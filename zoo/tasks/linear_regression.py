@@ -24,7 +24,7 @@ from zoo.core.errors import (
 from zoo.core.learning_rule import AnyArray, ArrayT, LearningRule
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import Predictor
-from zoo.core.statistics import Statistics, last_row, triangle
+from zoo.core.statistics import Statistics, triangle
 from zoo.core.trees import Matrix, Number, Vector
 from zoo.tasks.base import (
   LinearFunctions,
@@ -150,12 +150,7 @@ class LinearRegression(LinearFunctions):
     mean = jnp.asarray(self.prior_mean, deviation.dtype)
     weights = deviation + jnp.broadcast_to(mean, (self.num_features,))[:, None]
     targets, y_query = dot(x, weights[None], -2), dot(x_query, weights, -2)
-    noise_std = jnp.asarray(self.noise_std, targets.dtype)
-    labels = jax.lax.cond(
-      noise_std > 0,
-      lambda: targets + noise_std * self._noise(key, batch_size),
-      lambda: targets,
-    )
+    labels = targets + self._label_noise(key, batch_size, self._noise)
     return Prompt(
       x=jnp.moveaxis(x, -1, 0),
       y=labels.T,
@@ -170,34 +165,26 @@ class LinearRegression(LinearFunctions):
 
     They are the statistics of the prompts that `sample` gives; with `has_long_context`
     they only have the same distribution, at a cost that does not depend on C. They do
-    not depend on `prior_mean`, nor on `noise_std` unless that is 0, when those of the
-    noise are 0.
+    not depend on `prior_mean`.
     """
     return _statistics(trees.fresh(self), key, check_count('batch_size', batch_size))
 
   def statistics_batch(self, key: Key[Array, ''], batch_size: int) -> Statistics:
     """What `sample_statistics` compiles."""
-    is_long = self.has_long_context
-    examples = self._pseudo_examples if is_long else self._examples
-    x, x_query, deviation = self._draw(key, batch_size, examples)
+    if self.has_long_context:
+      x, x_query, deviation = self._draw(key, batch_size, self._pseudo_examples)
+      noise = self._label_noise(key, batch_size, self._pseudo_noise)
+    else:
+      x, x_query, deviation = self._draw(key, batch_size, self._examples)
+      noise = self._label_noise(key, batch_size, self._noise)
 
-    def vectors(x: Array, deviation: Array) -> Array:
-      return jnp.concatenate([x, dot(x, deviation[None], -2)[:, None]], 1)
+    def vectors(x: Array, deviation: Array, noise: Array) -> Array:
+      labels = dot(x, deviation[None], -2) + noise
+      return jnp.concatenate([x, labels[:, None]], 1)
 
-    def of_noise(u_cub: Array) -> Array:
-      if is_long:  # the last pseudo-example has noise alone
-        u_cub = jnp.concatenate([u_cub, jnp.zeros_like(u_cub[:1])])
-        return last_row(u_cub, self._pseudo_noise(key, batch_size))
-      return last_row(u_cub, self._noise(key, batch_size))
-
-    def without_noise(u_cub: Array) -> Array:
-      return jnp.zeros((u_cub.shape[1] + 1, batch_size), u_cub.dtype)
-
-    u_cub = draws.materialize_once(key, vectors, x, deviation)
-    is_noisy = jnp.asarray(self.noise_std) > 0
-    row = jax.lax.cond(is_noisy, of_noise, without_noise, u_cub)
+    u_cub = draws.materialize_once(key, vectors, x, deviation, noise)
     return Statistics(
-      moment=jnp.concatenate([triangle(u_cub), row]) / self.context_length,
+      moment=triangle(u_cub) / self.context_length,
       x_query=x_query,
       deviation=dot(x_query, deviation, -2),
     )
@@ -230,6 +217,18 @@ class LinearRegression(LinearFunctions):
     normal = draws.normals(key, (c + 2) * d, batch_size)
     return normal[: c * d].reshape(c, d, batch_size), normal[c * d :]
 
+  def _label_noise(
+    self, key: Key[Array, ''], batch_size: int, draw: Callable[..., Array]
+  ) -> Float[Array, 'n b']:
+    """σ times the noise that `draw` gives, which is not drawn for σ = 0."""
+    noise = jax.eval_shape(lambda: draw(key, batch_size))
+    noise_std = jnp.asarray(self.noise_std, noise.dtype)
+    return jax.lax.cond(
+      noise_std > 0,
+      lambda: noise_std * draw(key, batch_size),
+      lambda: jnp.zeros(noise.shape, noise.dtype),
+    )
+
   def _noise(self, key: Key[Array, ''], batch_size: int) -> Float[Array, 'c b']:
     """The noise of the labels in units of σ."""
     return draws.normals(jax.random.fold_in(key, 1), self.context_length, batch_size)
@@ -237,13 +236,13 @@ class LinearRegression(LinearFunctions):
   def _pseudo_examples(
     self, key: Key[Array, ''], batch_size: int
   ) -> tuple[Array, Array]:
-    """One pseudo-example per feature, for any number of examples, and 2d more numbers.
+    """d + 1 pseudo-examples, for any number of examples, and 2d more numbers.
 
     They are the columns of Bartlett's factor: `T Tᵀ` has the distribution of
     `Σ_i v_i v_iᵀ` over C standard normal vectors if T is lower triangular with standard
     normal entries and, on the diagonal, chi variables of C, C − 1, … degrees of freedom
     (Muirhead, Aspects of Multivariate Statistical Theory, theorem 3.2.14). The noise is
-    the last entry of v, and has a pseudo-example of its own, `_pseudo_noise`.
+    the last entry of v, `_pseudo_noise`; the features of the last column are 0.
     """
     c, d = self.context_length, self.num_features
     below = d * (d - 1) // 2
@@ -255,10 +254,11 @@ class LinearRegression(LinearFunctions):
       zeros = jnp.zeros((j, batch_size), normal.dtype)
       columns.append(jnp.concatenate([zeros, diagonal[j : j + 1], normal[start:stop]]))
       start = stop
-    return jnp.stack(columns), normal[below:]
+    last = jnp.zeros((d, batch_size), normal.dtype)
+    return jnp.stack([*columns, last]), normal[below:]
 
   def _pseudo_noise(self, key: Key[Array, ''], batch_size: int) -> Float[Array, 'n b']:
-    """The noise of d + 1 pseudo-examples in units of σ, whose last has no features."""
+    """The noise of the d + 1 pseudo-examples in units of σ."""
     c, d = self.context_length, self.num_features
     noise = draws.normals(jax.random.fold_in(key, 1), d, batch_size)
     corner = draws.chi(jax.random.fold_in(key, 3), np.array([c - d]), batch_size)

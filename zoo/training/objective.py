@@ -116,8 +116,7 @@ def statistics_losses(
   assert moments is not None  # only tasks that exact theory covers have statistics
   assert isinstance(predictor, FollowsRule)
   rule = predictor.learning_rule()
-  noise_std = jnp.sqrt(moments.noise_variance)
-  return jnp.square(batch.errors(rule, moments.prior_mean, noise_std))
+  return jnp.square(batch.errors(rule, moments.prior_mean))
 
 
 def predicted(

@@ -364,12 +364,12 @@ def summarised(
 ) -> Summary:
   """The summary of a run after its last step."""
   config, num_steps = training.config, training.config.train.num_steps
+  speed = progress.speed(num_steps)  # before the comparison, which takes seconds
   if risks is None:  # an earlier launch ended after the last step, without a summary
     assert training.evaluation is not None
     measured = jax.device_get(evaluate(training, state, num_steps))
     risks = finish_evaluation(training.evaluation, measured)
   comparison = training.compare(state['model'])
-  speed = progress.speed(num_steps)
   return summarise(
     config, training.mesh, risks, comparison, speed, training.flops, records.wall_time
   )
