@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
@@ -45,6 +45,15 @@ class Measured(TypedDict):
   accuracy: NotRequired[list[float | None] | None]
 
 
+class _Losses(NamedTuple):
+  """The losses of a predictor on p prompts at n lengths, and its exact risk."""
+
+  losses: Float[np.ndarray, 'p n']
+  accuracies: Float[np.ndarray, 'p n'] | None
+  lengths: Sequence[int]
+  exact: float | None
+
+
 # By name; the model comes first, and then the baselines in the order of the task.
 Comparison = dict[str, Measured]
 
@@ -80,47 +89,78 @@ def compare_all(
     raise UserError(f'{type(task).__name__} has a baseline named {MODEL}; rename it')
   programs = Programs()  # which all models share
 
-  def measure(predictor: Predictor, at: Sequence[int], count: int) -> _Losses:
-    losses, accuracies = sample_scores(predictor, task, count, seed, at, programs)
-    return _Losses(losses, accuracies, at, known_risk(predictor, task))
+  def measure(
+    predictors: Mapping[str, Predictor], at: Sequence[int], count: int
+  ) -> dict[str, _Losses]:
+    scores = sample_scores(predictors, task, count, seed, at, programs)
+    return {
+      name: _Losses(*scores[name], at, known_risk(predictor, task))
+      for name, predictor in predictors.items()
+    }
 
-  each = [measure(model, lengths, num_prompts) for model in models]
-  others = {}
-  for name, baseline in baselines.items():
-    at, most = lengths, num_prompts
-    if isinstance(baseline, HostBaseline):
-      at, most = [length], _NUM_HOST_PROMPTS
-    elif isinstance(baseline, Baseline) and baseline.is_slow:
-      most = _NUM_SLOW_PROMPTS
-    try:
-      others[name] = measure(baseline, at, min(num_prompts, most))
-    except Exception as error:
-      # A baseline that fails, as of a missing library, must not cost a run its result.
-      kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
-      reason = in_one_line(error)
-      own = not isinstance(error, UserError)  # then the traceback says where
-      logging.warning(
-        'the baseline %s is left out: %s%s', name, kind, reason, exc_info=own
-      )
+  of_models = [measure({MODEL: model}, lengths, num_prompts) for model in models]
+  of_baselines: dict[str, _Losses] = {}
+  fast, slow, on_host = _by_cost(baselines)
+  for group, at, most in (
+    (fast, lengths, num_prompts),
+    (slow, lengths, _NUM_SLOW_PROMPTS),
+    (on_host, [length], _NUM_HOST_PROMPTS),
+  ):
+    of_baselines |= _without_failing(measure, group, at, min(num_prompts, most))
+  others = {name: of_baselines[name] for name in baselines if name in of_baselines}
   found = [
     {
-      name: _measured(one, own.losses[:, -1])
-      for name, one in {MODEL: own, **others}.items()
+      name: _measured(losses, own[MODEL].losses[:, -1])
+      for name, losses in (own | others).items()
     }
-    for own in each
+    for own in of_models
   ]
   for warning in filter(None, map(below_bayes, found)):
     logging.warning('%s', warning)
   return found
 
 
-class _Losses(NamedTuple):
-  """The losses of a predictor on p prompts at n lengths, and its exact risk."""
+def _by_cost(baselines: Mapping[str, Predictor]) -> Sequence[dict[str, Predictor]]:
+  """The fast baselines, those slow at every length, and those fitted on the host."""
+  groups: tuple[dict[str, Predictor], ...] = {}, {}, {}
+  for name, baseline in baselines.items():
+    if isinstance(baseline, HostBaseline):
+      groups[2][name] = baseline
+    elif isinstance(baseline, Baseline) and baseline.is_slow:
+      groups[1][name] = baseline
+    else:
+      groups[0][name] = baseline
+  return groups
 
-  losses: Float[np.ndarray, 'p n']
-  accuracies: Float[np.ndarray, 'p n'] | None
-  lengths: Sequence[int]
-  exact: float | None
+
+def _without_failing(
+  measure: Callable[..., dict[str, _Losses]],
+  baselines: Mapping[str, Predictor],
+  at: Sequence[int],
+  count: int,
+) -> dict[str, _Losses]:
+  """The losses of the baselines that do not fail; warns of those that do.
+
+  A baseline that fails, as of a missing library, must not cost a run its result.
+  """
+  if not baselines:
+    return {}
+  try:
+    return measure(baselines, at, count)
+  except Exception as error:
+    if len(baselines) > 1:  # each alone, to see which one fails
+      alone = [{name: baseline} for name, baseline in baselines.items()]
+      groups = [_without_failing(measure, group, at, count) for group in alone]
+      return {name: losses for group in groups for name, losses in group.items()}
+    kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
+    logging.warning(
+      'the baseline %s is left out: %s%s',
+      *baselines,
+      kind,
+      in_one_line(error),
+      exc_info=not isinstance(error, UserError),  # then the traceback says where
+    )
+    return {}
 
 
 def _measured(one: _Losses, model_losses: Float[np.ndarray, ' m']) -> Measured:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -58,7 +58,7 @@ def curve(
   task's prompts, and for one of a class outside this library whose `predictions` or
   `learning_rule` contradict its `__call__`.
   """
-  scores = sample_scores(predictor, task, num_prompts, seed, lengths)
+  scores = sample_scores({'': predictor}, task, num_prompts, seed, lengths)['']
   return summarise(*scores, lengths)
 
 
@@ -79,23 +79,30 @@ def summarise(
 
 
 def sample_scores(
-  predictor: Predictor,
+  predictors: Mapping[str, Predictor],
   task: Task,
   num_prompts: int,
   seed: int = 0,
   lengths: Sequence[int] | None = None,
   programs: Programs | None = None,
-) -> tuple[Float[np.ndarray, 'p n'], Float[np.ndarray, 'p n'] | None]:
-  """The losses of a predictor as `sample_losses` has them, and its accuracies.
+) -> dict[str, tuple[Float[np.ndarray, 'p n'], Float[np.ndarray, 'p n'] | None]]:
+  """The losses of each predictor as `sample_losses` has them, and its accuracies.
 
   These are None for a task whose labels are numbers.
   """
   has_classes = task.label_kind != 'numbers'
-  score = scores_of(task) if has_classes else None
-  each = {'': predictor}
-  given: Any = {'lengths': lengths, 'loss': score, 'programs': programs}
-  found = sample_losses(each, task, num_prompts, seed, **given)['']
-  return (found[..., 0], found[..., 1]) if has_classes else (found, None)
+  losses = sample_losses(
+    predictors,
+    task,
+    num_prompts,
+    seed,
+    lengths=lengths,
+    loss=scores_of(task) if has_classes else None,
+    programs=programs,
+  )
+  if not has_classes:
+    return {name: (values, None) for name, values in losses.items()}
+  return {name: (scores[..., 0], scores[..., 1]) for name, scores in losses.items()}
 
 
 def sample_losses(
@@ -110,8 +117,9 @@ def sample_losses(
 ) -> dict[str, Float[np.ndarray, 'p n *m']]:
   """The loss of each predictor on each of the same prompts, at each length; float64.
 
-  `loss` defaults to that of the task, and may have a last axis of several scores.
-  Several measurements may share `programs`. Raises UserError as `curve` does.
+  `loss` defaults to that of the task, and may have a last axis of several scores. The
+  predictors of all examples in one pass are one program. Several measurements may share
+  `programs`. Raises UserError as `curve` does.
   """
   programs = programs or Programs()
   loss = loss_of(task) if loss is None else loss
@@ -125,18 +133,32 @@ def sample_losses(
   for predictor in predictors.values():
     check_predictor(predictor)
     check_rule(predictor)
-    if predicts_all(predictor):
-      _check_predictions(predictor, next(sample_batches(*batches)), programs)
+  both_ways = [*filter(predicts_all, predictors.values())]
+  if both_ways:
+    _check_predictions(both_ways, next(sample_batches(*batches)), programs)
+  at_query = lengths is not None and [*lengths] == [task.context_length]
+  together = {
+    name: predictor
+    for name, predictor in predictors.items()
+    if not at_query and one_pass(predictor) is not None
+  }
 
   def measure(prompt: Prompt) -> dict[str, np.ndarray]:
-    at = range(prompt.x.shape[1] + 1) if lengths is None else lengths
-    return {
-      name: _losses_by_length(predictor, prompt, loss, at, programs)
+    counts = range(prompt.x.shape[1] + 1) if lengths is None else lengths
+    _check_lengths(counts, prompt)
+    measured = {
+      name: _losses_by_prefix(predictor, prompt, loss, counts, programs)
       for name, predictor in predictors.items()
+      if name not in together
     }
+    if together:
+      losses = programs.run(_losses_everywhere, [*together.values()], prompt, loss)
+      for name, values in zip(together, jax.device_get(losses), strict=True):
+        measured[name] = values[:, [*counts]]
+    return measured
 
-  found = gather(measure, sample_batches(*batches))
-  return {name: values.astype(np.float64) for name, values in found.items()}
+  losses = gather(measure, sample_batches(*batches))
+  return {name: losses[name].astype(np.float64) for name in predictors}
 
 
 def sample_predictions(
@@ -160,49 +182,52 @@ def _targets_and_predictions(
   return [prompt.targets, *(everywhere(each, prompt) for each in predictors)]
 
 
-def _losses_by_length(
+def _check_lengths(lengths: Sequence[int], prompt: Prompt) -> None:
+  """Raises UserError for a number of examples that a prompt does not have."""
+  c = prompt.x.shape[1]
+  if bad := [k for k in lengths if not 0 <= k <= c]:
+    raise UserError(
+      f'the length {bad[0]} is not from 0 to {c}, the length of a context'
+    )
+
+
+def _losses_by_prefix(
   predictor: Predictor,
   prompt: Prompt,
   loss: Loss,
   lengths: Sequence[int],
   programs: Programs,
 ) -> Float[np.ndarray, 'b n *m']:
-  """The losses of a predictor after each of some numbers of examples."""
-  c = prompt.x.shape[1]
-  if bad := [k for k in lengths if not 0 <= k <= c]:
-    raise UserError(
-      f'the length {bad[0]} is not from 0 to {c}, the length of a context'
-    )
-  if [*lengths] != [c] and one_pass(predictor) is not None:
-    losses = programs.run(_losses_everywhere, [predictor], prompt, loss)
-    return np.asarray(losses)[:, [*lengths]]
-  each = [
+  """The losses of a predictor that is called on each of some prefixes of prompts."""
+  at_each = [
     programs.run(losses_at_query, [predictor], prompt.prefix(k), loss) for k in lengths
   ]
-  return np.stack([np.asarray(losses) for (losses,) in each], axis=1)
+  return np.stack([np.asarray(losses) for (losses,) in at_each], axis=1)
 
 
 def _losses_everywhere(
   predictors: Sequence[Predictor], prompt: Prompt, loss: Loss
-) -> Float[Array, 'b t *m']:
-  (predictor,) = predictors
-  return loss(everywhere(predictor, prompt), prompt.targets)
+) -> list[Float[Array, 'b t *m']]:
+  return [loss(everywhere(one, prompt), prompt.targets) for one in predictors]
 
 
 def _check_predictions(
-  predictor: Predictor, prompt: Prompt, programs: Programs
+  predictors: Sequence[Predictor], prompt: Prompt, programs: Programs
 ) -> None:
   """Raises UserError if `predictions` at the query are not those of `__call__`."""
-  at_all, alone = jax.device_get(programs.run(_both_ways, [predictor], prompt))
-  difference = np.abs(at_all[:, -1] - alone).max()
-  if not difference <= TOLERANCE * np.abs(alone).max():
-    name = type(predictor).__name__
-    raise UserError(
-      f'{name}.predictions() at the query is not {name}.__call__(): they differ by '
-      f'{difference:.2g}; change one of them to match, or set predictions = None'
-    )
+  both = jax.device_get(programs.run(_both_ways, predictors, prompt))
+  for predictor, (last, alone) in zip(predictors, both, strict=True):
+    difference = np.abs(last - alone).max()
+    if not difference <= TOLERANCE * np.abs(alone).max():
+      name = type(predictor).__name__
+      raise UserError(
+        f'{name}.predictions() at the query is not {name}.__call__(): they differ by '
+        f'{difference:.2g}; change one of them to match, or set predictions = None'
+      )
 
 
-def _both_ways(predictors: Sequence[Predictor], prompt: Prompt) -> tuple[Array, Array]:
-  (predictor,) = predictors
-  return everywhere(predictor, prompt), predictor(prompt)
+def _both_ways(
+  predictors: Sequence[Predictor], prompt: Prompt
+) -> list[tuple[Array, Array]]:
+  """What each predictor predicts for the query in one pass, and when it is called."""
+  return [(everywhere(one, prompt)[:, -1], one(prompt)) for one in predictors]
