@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike
-from scipy import stats
+from scipy import special
 
 from zoo.core.errors import UserError
 
@@ -41,7 +41,8 @@ def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
   values = np.asarray(values, np.float64)
   if values.size == 1:
     return Estimate(float(values.mean()), math.nan)
-  return Estimate(float(values.mean()), float(stats.sem(values.ravel())))
+  stderr = float(values.std(ddof=1)) / math.sqrt(values.size)
+  return Estimate(float(values.mean()), stderr)
 
 
 def estimate_from_moments(mean: float, mean_square: float, count: int) -> Estimate:
@@ -63,7 +64,8 @@ def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> I
   if values.size == 1:
     return Interval(float(values[0]), -math.inf, math.inf)
   mean, stderr = estimate(values)
-  half = float(stats.t.ppf((1 + confidence) / 2, values.size - 1)) * stderr
+  # The quantile of Student's t; scipy.stats has it, too, but takes long to import.
+  half = float(special.stdtrit(values.size - 1, (1 + confidence) / 2)) * stderr
   return Interval(mean, mean - half, mean + half)
 
 
