@@ -2,7 +2,7 @@
 
 `zoo.save` writes a folder, one step of a run's checkpoints without the optimizer:
 Orbax's arrays in `model`, JSON in `origin`, and `SHA256SUMS` over both. `zoo.export`
-writes one file of safetensors, which is also what is on the Hugging Face hub.
+writes one file of safetensors.
 """
 
 from __future__ import annotations
@@ -26,13 +26,7 @@ from zoo.core.errors import RunError, UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model
 from zoo.core.registry import MODELS, parameters
-from zoo.host.files import (
-  hub,
-  is_hub,
-  user_path,
-  workdir_path,
-  write_atomically,
-)
+from zoo.host.files import user_path, workdir_path, write_atomically
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.models.transformer import Transformer
 from zoo.storage import weight_files
@@ -70,11 +64,6 @@ def save(
   cannot hold it, or if the loaded model does not predict the same on a few prompts;
   RunError if the folder cannot be written. An error leaves no folder behind.
   """
-  if is_hub(path):
-    raise UserError(
-      f'{path} is on the Hugging Face hub, where a model is one file; zoo.export '
-      'writes it'
-    )
   target = workdir_path(path)
   state, metadata = _parts(model, _checked(config), step)
   try:
@@ -96,13 +85,11 @@ def export(
   """Writes a model as one file, NAME.safetensors, in place of any that is there.
 
   It has the weights by name, such as `layers.0.mixer.query.kernel`, and the config as
-  metadata: `zoo.load` opens it, and so does whatever reads safetensors. The path may
-  also be hf://owner/name, a repository of the Hugging Face hub, to which the file is
-  committed; a new one is public.
+  metadata: `zoo.load` opens it, and so does whatever reads safetensors.
 
   Args:
     saved: what `zoo.load` returned, or a model.
-    path: a file NAME.safetensors, or hf://owner/name.
+    path: a file NAME.safetensors.
     config: of a model that `zoo.load` did not return, as for `zoo.save`.
     twin: a Python file to write as well, of plain PyTorch, whose `load(path)` predicts
       the same; it is for transformers with softmax attention.
@@ -114,7 +101,7 @@ def export(
     model, config, step = saved.model, saved.config, saved.step
   else:
     model, config, step = saved, _checked(config), 0
-  target = None if is_hub(path) else _file(path, 'path', weight_files.SUFFIX)
+  target = _file(path, 'path', weight_files.SUFFIX)
   twin = None if twin is None else _file(twin, 'twin', '.py')
   has_twin = isinstance(model, Transformer) and all(
     isinstance(layer.mixer, SoftmaxAttention) for layer in model.layers
@@ -131,11 +118,8 @@ def export(
       file = pathlib.Path(temporary, f'model{weight_files.SUFFIX}')
       weight_files.write(file, state, metadata)
       _check_predicts_the_same(model, load(file))
-      if target is None:
-        hub().upload(file, os.fspath(path))
-      else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, file.read_bytes())
+      target.parent.mkdir(parents=True, exist_ok=True)
+      write_atomically(target, file.read_bytes())
       if twin is not None:
         write_atomically(twin, _TWIN.read_bytes())
   except OSError as error:
