@@ -95,8 +95,6 @@ def test_the_code_on_a_page_runs_as_it_stands(page, tmp_path, cache):
       continue  # .ci/run does
     if 'huggingface_hub' in code:
       continue  # tests/test_docs.py runs it without a network
-    if 'import torch' in code and importlib.util.find_spec('torch') is None:
-      continue  # tests/checkpoints/test_torch_twin.py needs it as well
     words = ['bash', '-ec', code] if language == 'sh' else [sys.executable, '-c', code]
     done = subprocess.run(
       bound(words),
