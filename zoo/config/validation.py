@@ -220,7 +220,6 @@ def _check_checkpoint_fields(checkpoint: Config) -> None:
   if checkpoint.every_minutes is not None:
     check_number('config.checkpoint.every_minutes', checkpoint.every_minutes, above=0.0)
   check_count('config.checkpoint.keep', checkpoint.keep)
-  check_truth('config.checkpoint.keep_best', checkpoint.keep_best)
   check_number('config.checkpoint.patience', checkpoint.patience, above=0.0)
 
 
@@ -248,12 +247,6 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
     memory.check_reference(task)
     memory.check_weights(abstract)
   _check_model(config, task, abstract, model)
-  has_risk = theory.covers(task) and isinstance(abstract, FollowsRule | HasExactForm)
-  if config.checkpoint.keep_best and not (config.eval.num_batches or has_risk):
-    raise UserError(
-      'config.checkpoint.keep_best is True, and config.eval.num_batches is 0; it needs '
-      f'held-out prompts, since no exact risk of {config.model.name!r} is known'
-    )
   roles = parameter_roles(abstract)
   check_groups(config.optimizer, roles)
 

@@ -143,7 +143,7 @@ def train_many(
   Ctrl-C, NotFiniteError once no model is finite.
   """
   config, num_steps = training.config, training.config.train.num_steps
-  saves, risks, waiting = Saves(config, folders[0], checkpoints), [], None
+  risks, waiting = [], None
   with computing(training), contextlib.ExitStack() as stack:
     step, state = restored(training, checkpoints)
     finite = np.asarray(finite_models(state, 1))
@@ -153,7 +153,7 @@ def train_many(
       for folder in folders
     ]
     progress = stack.enter_context(Progress(label, step, num_steps))
-    saves.start(step, state, records)
+    saves = Saves(config, checkpoints, step)
     progress.start_clock(step)
     record = functools.partial(record_many, training, records, progress, checkpoints)
     while step < num_steps and not interruption.due():

@@ -107,7 +107,6 @@ def training_run(
   with (
     held(workdir, config, of_sweep) as interruption,
     Checkpoints(workdir, config.checkpoint.keep, run_metadata(config)) as checkpoints,
-    Saves(config, workdir, checkpoints) as saves,
   ):
     if summary := finished_run(config, workdir, checkpoints):
       yield finished_event(workdir, summary)
@@ -120,8 +119,7 @@ def training_run(
       Records(workdir, step) as records,
       Progress(config.model.name, step, num_steps) as progress,
     ):
-      with computing(training):
-        saves.start(step, state, [records])
+      saves = Saves(config, checkpoints, step)
       progress.start_clock(step)
       event = functools.partial(logged_event, records, lambda: (training, step, state))
       try:
@@ -274,8 +272,6 @@ def evaluate(training: Training, state: State, step: int) -> Measured:
   config, evaluation = training.config, training.evaluation
   assert evaluation is not None
   sampled = step == config.train.num_steps or step % config.eval.every == 0
-  if config.checkpoint.keep_best:  # the risk must be known where it is saved
-    sampled |= step % config.checkpoint.every == 0
   return start_evaluation(evaluation, state['model'], sampled)
 
 
