@@ -63,7 +63,6 @@ FIELDS: dict[str, tuple[Any, Any]] = {
   'train.matmul_precision': (('default', 'high', 'highest'), _NO_NAME),
   'mesh.data': ((-1, 1), (0, -2, *_NO_INTEGER, None)),
   'mesh.model': ((1,), (0, *_NO_INTEGER, None)),
-  'mesh.slices': ((1,), (0, *_NO_INTEGER, None)),
   'mesh.fsdp': ((True, False), _NO_TRUTH),
   'mesh.heartbeat_timeout': ((1,), (0, *_NO_INTEGER, None)),
   'mesh.start_timeout': ((1,), (0, *_NO_INTEGER, None)),

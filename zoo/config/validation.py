@@ -209,7 +209,6 @@ def _check_mesh_fields(mesh: Config) -> None:
   if mesh.data != -1:
     check_count('config.mesh.data (-1 for all left)', mesh.data)
   check_count('config.mesh.model', mesh.model)
-  check_count('config.mesh.slices', mesh.slices)
   check_truth('config.mesh.fsdp', mesh.fsdp)
   check_count('config.mesh.heartbeat_timeout', mesh.heartbeat_timeout)
   check_count('config.mesh.start_timeout', mesh.start_timeout)
@@ -267,17 +266,10 @@ def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int
       f'config.mesh is data {config.mesh.data} × model {model}; it needs '
       f'{data * model} devices, and there are {devices}'
     )
-  slices = config.mesh.slices
-  if data % slices:
-    raise UserError(
-      f'config.mesh.slices is {slices}; it must divide the data axis of the mesh, '
-      f'which is {data}'
-    )
-  several = 'slices' if slices > 1 else 'processes' if jax.process_count() > 1 else ''
-  if several and data * model < devices:
+  if jax.process_count() > 1 and data * model < devices:
     raise UserError(
       f'config.mesh is data {config.mesh.data} × model {model}, which leaves out '
-      f'{devices - data * model} of {devices} devices; with several {several} it must '
+      f'{devices - data * model} of {devices} devices; with several processes it must '
       'have all of them'
     )
   return data, model
