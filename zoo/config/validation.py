@@ -59,8 +59,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
       this machine.
 
   Returns the config; a file that its task reads has its full path and its checksum.
-  Raises RunError if the memory is not even enough for these checks; whether it is
-  enough for training is known once that is compiled.
+  Raises RunError if the memory is not enough for these checks.
   """
   check_fields(config)
   config = with_full_path(config)
@@ -242,9 +241,6 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
       f'the data axis of the mesh, which is {data}{times}'
     )
   abstract = abstract_model(config)
-  if num_devices is None:  # the memory of another machine is unknown
-    memory.check_reference(task)
-    memory.check_weights(abstract)
   _check_model(config, task, abstract, model)
   roles = parameter_roles(abstract)
   check_groups(config.optimizer, roles)

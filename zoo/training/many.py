@@ -114,10 +114,7 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
 
 
 def compile_many(configs: Sequence[Config]) -> Training:
-  """What trains and measures a model for each config, compiled.
-
-  Raises UserError if training needs more memory than there is.
-  """
+  """What trains and measures a model for each config, compiled; raises RunError."""
   mesh = make_mesh(configs[0])
   training = make_many(configs, mesh)
   with on_mesh(mesh, configs[0]):
@@ -125,7 +122,7 @@ def compile_many(configs: Sequence[Config]) -> Training:
     evaluation = evaluate_many(
       configs, tasks, training.graph, training.uses_statistics, mesh
     )
-  return compiled(training, evaluation, configs)
+  return compiled(training, evaluation)
 
 
 def train_many(

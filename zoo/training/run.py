@@ -170,16 +170,16 @@ def check_and_compile(config: Config) -> tuple[Training, State]:
   """What trains a new run, and its state at step 0, before anything is written.
 
   Raises UserError, in every process, if the ways in which the model predicts do not
-  agree, or if training does not fit.
+  agree, or if the memory is not enough for it.
   """
   processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
   with processes.propagate_errors():
     training = make_training(config, make_mesh(config))
     try:
       state = checked_state(training)
+      return compile_training(training), state
     except RunError as error:  # of memory, before anything is written
       raise UserError(str(error)) from error
-    return compile_training(training), state
 
 
 def checked_state(training: Training) -> State:
