@@ -40,7 +40,7 @@ from zoo.training.step import (
   make_steps,
   split_state,
 )
-from zoo.training.utilisation import product_flops
+from zoo.training.summary import product_flops
 
 
 class Training(NamedTuple):
