@@ -27,7 +27,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
 from zoo.models import LinearAttention, TokenModel
 from zoo.training.objective import make_objective, numbers_of
-from zoo.training.utilisation import product_flops
+from zoo.training.summary import product_flops
 
 _SIZE = 2048  # of the matrices of `matmul`
 _SIZES = 'gpt2_tiny', 'gpt2_small', 'gpt2'

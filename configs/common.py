@@ -105,7 +105,6 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   config.mesh = mesh = ConfigDict()
   mesh.data = -1  # devices that share the batch; −1: all that are left
   mesh.model = 1  # devices that share the heads, ≥ 1
-  mesh.slices = 1  # TPU slices, each with its own interconnect; a divisor of mesh.data
   mesh.fsdp = False  # whether weights and optimizer state are also split over `data`
   mesh.heartbeat_timeout = 10  # ≥ 1, seconds after which a silent process is lost
   mesh.start_timeout = 300  # ≥ 1, seconds to wait for other processes at the start
@@ -115,7 +114,6 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   # Minutes between checkpoints at most, > 0; None: no limit.
   checkpoint.every_minutes = placeholder(float)
   checkpoint.keep = 3  # the newest checkpoints that are kept, ≥ 1
-  checkpoint.keep_best = False  # whether that of the lowest risk is kept as well
   checkpoint.patience = 10.0  # minutes to wait for a bucket that is out of reach, > 0
 
   config.eval = evaluation = ConfigDict()  # the exact risk is computed at each log line

@@ -3,7 +3,6 @@
   python -m launch.aot --config=configs/scale.py --topology=v5e:4x8
   python -m launch.aot --config=configs/scale.py --topology=auto --json=plan.json
   python -m launch.aot --config=configs/yq_lsa.py --topology=v6e:16x16
-  python -m launch.aot --config=configs/yq_lsa.py --topology=v5e:4x4 --slices=2
 
 This trains nothing. It needs no TPU, only pip install 'icl-zoo[tpu]'. `auto` finds the
 smallest listed slice on which training fits, and `all` tries all of them, up to 256
@@ -25,12 +24,6 @@ _CONFIG = config_flag.define(
 _TOPOLOGY = flags.DEFINE_string(
   'topology', None, 'A slice such as v5e:4x8 or v5p:2x2x4; auto; all.'
 )
-_SLICES = flags.DEFINE_integer(
-  'slices',
-  None,
-  'The number of these slices; sets --config.mesh.slices.',
-  lower_bound=1,
-)
 _JSON = cli.define(cli.file, 'json', None, 'JSON file for the list of reports.')
 
 
@@ -39,9 +32,6 @@ def main() -> None:
   topology = _TOPOLOGY.value
   if not topology:
     raise UserError('--topology is missing; try --topology=v5e:4x8, or auto')
-  if _SLICES.value is not None:
-    with config.unlocked():
-      config.mesh.slices = _SLICES.value
   jax.config.update('jax_platforms', 'cpu')  # leaves any TPU to other processes
   # The compilation cache needs real devices.
   jax.config.update('jax_enable_compilation_cache', False)

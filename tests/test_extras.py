@@ -10,7 +10,7 @@ from zoo import evaluation_sets
 
 PROGRAM = """
 import sys
-for package in 'transformers', 'tensorflow_datasets', 'huggingface_hub':
+for package in 'transformers', 'tensorflow_datasets':
   sys.modules[package] = None
 import zoo
 import zoo.llm.experiment

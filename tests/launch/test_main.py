@@ -33,7 +33,7 @@ def test_too_long_a_context_is_refused_before_anything_is_written(
   assert answer.code == 2, answer.err
   (line,) = answer.err.splitlines()
   assert line.startswith('error: the memory is not enough: ')
-  assert 'reduce config.train.batch_size (8) or config.task' in line
+  assert 'reduce config.train.batch_size (8), config.task' in line
   assert not (tmp_path / 'run').exists()
 
 

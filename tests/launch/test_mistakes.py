@@ -50,8 +50,8 @@ _MISTAKES = {
   f'{_MAIN} --config.task.prior_mean=(1,2,3,4,-1e39)': 'prior_mean has the size 1e+39',
   f'{_MAIN} --config.optimizer.learning_rate=1e39': 'learning_rate has the size 1e+39',
   f'{_SMOKE} --config.model.num_heads=100000000000': (
-    'training needs about',
-    'GiB are for weights',
+    'the memory is not enough',
+    'or config.model,',
   ),
   f'{_SMOKE} --config.optimizer.name=adamw --config.optimizer.decay=w_x,all': (
     "config.optimizer.decay has 'w_x', which matches no weight",

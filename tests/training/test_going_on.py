@@ -1,7 +1,6 @@
-"""Runs that go on: for more steps, from other weights, from the best of their steps."""
+"""Runs that go on: for more steps, and from other weights."""
 
 import json
-import shutil
 from typing import cast
 
 import jax
@@ -16,12 +15,12 @@ from tests.training import fake_training
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.config import saved as saved_configs
 from zoo.config.mesh import make_mesh
-from zoo.config.validation import Config, validate
+from zoo.config.validation import Config
 from zoo.core.errors import RunError
 from zoo.training import grid, sweep
 from zoo.training.compilation import make_training, on_mesh
 from zoo.training.many import make_many
-from zoo.training.records import read_lines, risk_of
+from zoo.training.records import read_lines
 from zoo.training.step import initial_weights
 
 
@@ -76,65 +75,6 @@ def test_the_points_of_a_sweep_go_on(tmp_path, fake):
   assert_same_bits(saved_arrays(folder, 16), saved_arrays(tmp_path / 'alone' / '1', 16))
   with refuses('train.num_steps'):
     sweep(small_config(), points, tmp_path)
-
-
-def test_the_best_saved_step_is_kept_beside_the_newest(tmp_path, fake):
-  # At this rate the weights jump behind a target that moves.
-  config = small_config(
-    optimizer__learning_rate=1.9,
-    train__num_steps=24,
-    checkpoint__keep=1,
-    checkpoint__keep_best=True,
-    eval__every=24,
-  )
-  for event in zoo.training_run(config, tmp_path):
-    if event.step == 9:
-      break
-  zoo.train(config, tmp_path)
-  lines = read_lines(tmp_path)
-  risks = {line['step']: risk_of(line) for line in lines if line['step'] % 4 == 0}
-  best = min(risks, key=lambda step: risks[step] or 0.0)
-  assert best < 24
-  (kept,) = (tmp_path / 'best/checkpoints').iterdir()
-  assert kept.name == str(best)
-  newest = [one.name for one in (tmp_path / 'checkpoints').iterdir()]
-  assert newest == ['24']
-  config.eval.num_batches = 0
-  validate(config)  # by the exact risk
-  with refuses('keep_best is True, and config.eval.num_batches is 0'):
-    validate(small_config('gru', checkpoint__keep_best=True, eval__num_batches=0))
-
-
-@pytest.mark.parametrize('lost', ['best', 'newest'])
-def test_the_best_step_is_right_after_a_kill_between_both_saves(tmp_path, fake, lost):
-  config = small_config(
-    optimizer__learning_rate=1.9,  # the risk is lowest at step 8
-    train__num_steps=16,
-    train__log_every=2,
-    checkpoint__keep=2,
-    checkpoint__keep_best=True,
-  )
-
-  workdir, before = tmp_path / 'run', tmp_path / 'before'
-
-  def train_to(stop):
-    for event in zoo.training_run(config, workdir):
-      if event.step == stop:
-        break
-
-  best = workdir / 'best/checkpoints'
-  train_to(4)
-  shutil.copytree(best, before)
-  train_to(8)
-  if lost == 'best':
-    shutil.rmtree(best)
-    shutil.move(before, best)
-  else:
-    shutil.rmtree(workdir / 'checkpoints/8')
-    train_to(6)
-  assert zoo.train(config, workdir) is not None
-  (kept,) = best.iterdir()
-  assert kept.name == '8'
 
 
 def test_training_starts_from_the_weights_of_another_run():
@@ -240,9 +180,8 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
   assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize('keep_best', [False, True])
 def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
-  tmp_path, fake, keep_best
+  tmp_path, fake
 ):
   config = small_config(
     optimizer__name='sgd',
@@ -251,11 +190,9 @@ def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
     train__num_steps=100,
     train__log_every=1,
     checkpoint__every=100,
-    checkpoint__keep_best=keep_best,
   )
   with pytest.raises(RunError, match=r'no checkpoint yet.*clip_norm may help'):
     zoo.train(config, tmp_path)
-  assert (tmp_path / 'best').exists() == keep_best
   assert read_lines(tmp_path)
   config.optimizer.learning_rate = 0.1
   assert zoo.train(config, tmp_path) is not None

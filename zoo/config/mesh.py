@@ -1,6 +1,5 @@
 """The mesh of devices: the batch is split over `data`, the heads over `model`."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,35 +18,22 @@ from zoo.core.errors import UserError
 def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
   """The config's mesh: the batch is split over `data`, the heads over `model`.
 
-  `devices` defaults to those of all processes. With several slices the parts of the
-  batch are grouped by slice, so that only sums over `data` leave a slice. Raises
-  UserError for a mesh that the devices cannot form.
+  `devices` defaults to those of all processes. Raises UserError for a mesh that the
+  devices cannot form.
   """
   devices = jax.devices() if devices is None else devices
   data, model = mesh_shape(config, len(devices))
-  slices = config.mesh.slices
   try:
-    if slices == 1:
-      placed = mesh_utils.create_device_mesh(
-        (data, model),
-        devices[: data * model],
-        # `jax.make_mesh` allows this only on v5e, and fails for 64 × 4 devices of v6e.
-        allow_split_physical_axes=True,
-      )
-    else:
-      placed = mesh_utils.create_hybrid_device_mesh(
-        (data // slices, model),
-        (slices, 1),
-        devices,
-        allow_split_physical_axes=True,
-      )
+    placed = mesh_utils.create_device_mesh(
+      (data, model),
+      devices[: data * model],
+      # `jax.make_mesh` allows this only on v5e, and fails for 64 × 4 devices of v6e.
+      allow_split_physical_axes=True,
+    )
   except (AssertionError, NotImplementedError, ValueError):
-    sizes = Counter(getattr(device, 'slice_index', 0) for device in devices).values()
     raise UserError(
-      f'config.mesh is data {data} × model {model} with slices={slices}; '
-      f'{data * model} of the {len(devices)} devices of kind '
-      f'{devices[0].device_kind!r}, which are in slices of '
-      f'{" + ".join(map(str, sizes))}, cannot form it'
+      f'config.mesh is data {data} × model {model}; {data * model} of the '
+      f'{len(devices)} devices of kind {devices[0].device_kind!r} cannot form it'
     ) from None
   # Not Explicit, the default, under which an ordinary einsum needs annotations.
   return Mesh(placed, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)

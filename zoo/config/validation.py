@@ -59,8 +59,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
       this machine.
 
   Returns the config; a file that its task reads has its full path and its checksum.
-  Raises RunError if the memory is not even enough for these checks; whether it is
-  enough for training is known once that is compiled.
+  Raises RunError if the memory is not enough for these checks.
   """
   check_fields(config)
   config = with_full_path(config)
@@ -209,7 +208,6 @@ def _check_mesh_fields(mesh: Config) -> None:
   if mesh.data != -1:
     check_count('config.mesh.data (-1 for all left)', mesh.data)
   check_count('config.mesh.model', mesh.model)
-  check_count('config.mesh.slices', mesh.slices)
   check_truth('config.mesh.fsdp', mesh.fsdp)
   check_count('config.mesh.heartbeat_timeout', mesh.heartbeat_timeout)
   check_count('config.mesh.start_timeout', mesh.start_timeout)
@@ -220,7 +218,6 @@ def _check_checkpoint_fields(checkpoint: Config) -> None:
   if checkpoint.every_minutes is not None:
     check_number('config.checkpoint.every_minutes', checkpoint.every_minutes, above=0.0)
   check_count('config.checkpoint.keep', checkpoint.keep)
-  check_truth('config.checkpoint.keep_best', checkpoint.keep_best)
   check_number('config.checkpoint.patience', checkpoint.patience, above=0.0)
 
 
@@ -244,16 +241,7 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
       f'the data axis of the mesh, which is {data}{times}'
     )
   abstract = abstract_model(config)
-  if num_devices is None:  # the memory of another machine is unknown
-    memory.check_reference(task)
-    memory.check_weights(abstract)
   _check_model(config, task, abstract, model)
-  has_risk = theory.covers(task) and isinstance(abstract, FollowsRule | HasExactForm)
-  if config.checkpoint.keep_best and not (config.eval.num_batches or has_risk):
-    raise UserError(
-      'config.checkpoint.keep_best is True, and config.eval.num_batches is 0; it needs '
-      f'held-out prompts, since no exact risk of {config.model.name!r} is known'
-    )
   roles = parameter_roles(abstract)
   check_groups(config.optimizer, roles)
 
@@ -274,17 +262,10 @@ def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int
       f'config.mesh is data {config.mesh.data} × model {model}; it needs '
       f'{data * model} devices, and there are {devices}'
     )
-  slices = config.mesh.slices
-  if data % slices:
-    raise UserError(
-      f'config.mesh.slices is {slices}; it must divide the data axis of the mesh, '
-      f'which is {data}'
-    )
-  several = 'slices' if slices > 1 else 'processes' if jax.process_count() > 1 else ''
-  if several and data * model < devices:
+  if jax.process_count() > 1 and data * model < devices:
     raise UserError(
       f'config.mesh is data {config.mesh.data} × model {model}, which leaves out '
-      f'{devices - data * model} of {devices} devices; with several {several} it must '
+      f'{devices - data * model} of {devices} devices; with several processes it must '
       'have all of them'
     )
   return data, model

@@ -36,11 +36,6 @@ def is_url(path: str | os.PathLike[str]) -> bool:
   return os.fspath(path).split('/')[0] == 'gs:'  # a Path drops slashes
 
 
-def is_hub(path: str | os.PathLike[str]) -> bool:
-  """Whether a path names a repository of the Hugging Face hub: hf://owner/name."""
-  return os.fspath(path).startswith('hf:/')
-
-
 def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
   """As `user_path`; a folder in a bucket becomes a path, too.
 
@@ -53,21 +48,11 @@ def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 def gcs() -> Any:
   """The module zoo.host.gcs of buckets; raises UserError without its extra."""
-  return _of_extra('gcs', 'gs://')
-
-
-def hub() -> Any:
-  """The module zoo.host.hub; raises UserError without its extra."""
-  return _of_extra('hub', 'hf://')
-
-
-def _of_extra(extra: str, scheme: str) -> Any:
-  """The module of URLs, whose packages are imported when one is used."""
   try:
-    return importlib.import_module(f'zoo.host.{extra}')
+    return importlib.import_module('zoo.host.gcs')
   except ModuleNotFoundError as error:
     name = str(error.name).partition('.')[0]
-    raise not_installed(name, f'{scheme} needs', extra) from error
+    raise not_installed(name, 'gs:// needs', 'gcs') from error
 
 
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -17,13 +17,13 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from zoo.config.memory import GIB
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import Config, mesh_shape, validate
 from zoo.core.errors import UserError, not_installed
 from zoo.core.tables import format_table
 from zoo.training.compilation import make_training, on_mesh
 
+GIB = 2**30
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
 _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
 # Slices that can be rented, up to 256 chips, the smaller ones first.
@@ -44,15 +44,13 @@ Report = dict[str, Any]  # as JSON
 def report(config: Config, topology: str) -> Report:
   """The needs of a training step on each device of a slice such as `v5e:4x8`.
 
-  There are `config.mesh.slices` such slices. `fits` says whether training can run
-  there, and `reason` why not. Bytes and flops are XLA's, per device and step.
-  `collectives` has, for each kind, the count and the bytes of the results on each
-  device. `unsharded_bytes` counts the state that every device holds whole, and
-  `donated_bytes` what a step does not hold twice. Raises UserError for an unknown
-  topology, a config that is invalid on it, or if libtpu is not installed.
+  `fits` says whether training can run there, and `reason` why not. Bytes and flops are
+  XLA's, per device and step. `collectives` has, for each kind, the count and the bytes
+  of the results on each device. `unsharded_bytes` counts the state that every device
+  holds whole, and `donated_bytes` what a step does not hold twice. Raises UserError for
+  an unknown topology, a config that is invalid on it, or if libtpu is not installed.
   """
-  slices = config.mesh.slices
-  devices = _devices(topology, slices)
+  devices = _devices(topology)
   hbm = HBM_BYTES[topology.partition(':')[0]]
   data, model = mesh_shape(config, len(devices))
   lowered, state = _lower(config, devices)
@@ -60,7 +58,6 @@ def report(config: Config, topology: str) -> Report:
   found: Report = {
     'topology': topology,
     'device_kind': devices[0].device_kind,
-    'num_slices': slices,
     'num_devices': len(devices),
     'mesh': {'data': data, 'model': model, 'fsdp': config.mesh.fsdp},
     'hbm_bytes': hbm,
@@ -92,9 +89,9 @@ def report(config: Config, topology: str) -> Report:
 
 
 _COLLECTIVE = re.compile(
-  r'= (?P<shape>.*?) (?:(?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all'
+  r'= (?P<shape>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all'
   r'|ragged-all-to-all|collective-permute|collective-broadcast)(?P<start>-start)?'
-  r'|(?P<sent>send))\((?:.*?channel_id=(?P<channel>\d+))?.*'
+  r'\((?:.*?channel_id=(?P<channel>\d+))?'
 )
 _ARRAY = re.compile(r'\b(?:pred|[a-z]+(?P<bits>\d+)\w*)\[(?P<sides>[\d,]*)\]')
 
@@ -102,18 +99,13 @@ _ARRAY = re.compile(r'\b(?:pred|[a-z]+(?P<bits>\d+)\w*)\[(?P<sides>[\d,]*)\]')
 def collectives(text: str) -> dict[str, dict[str, int]]:
   """How often each kind of collective runs in a step, and the bytes of its results.
 
-  What a device sends to other slices, over another network, is `between slices`. `text`
-  is that of a compiled program, whose entry does what is done before and after all
-  steps, and comes last.
+  `text` is that of a compiled program, whose entry does what is done before and after
+  all steps, and comes last.
   """
   found: dict[str, dict[str, int]] = {}
   seen = set()
   for match in _COLLECTIVE.finditer(text[: text.rindex('\nENTRY ')]):
-    kind, sent = match['kind'], match['sent'] is not None
-    if sent:
-      if 'xla_megascale_runtime' not in match.group():
-        continue
-      kind = 'between slices'
+    kind = match['kind']
     # A TPU sends parts of one collective during each of several fusions.
     if match['channel'] is not None:
       if (kind, match['channel']) in seen:
@@ -124,11 +116,10 @@ def collectives(text: str) -> dict[str, dict[str, int]]:
       * (int(array['bits'] or 8) // 8)
       for array in _ARRAY.finditer(match['shape'])
     ]
-    # The shape of an asynchronous start holds both the operand and the result; that of
-    # a send holds the data and a number.
+    # The shape of an asynchronous start holds both the operand and the result.
     entry = found.setdefault(kind, {'count': 0, 'bytes': 0})
     entry['count'] += 1
-    entry['bytes'] += max(sizes) if sent or match['start'] else sum(sizes)
+    entry['bytes'] += max(sizes) if match['start'] else sum(sizes)
   return dict(sorted(found.items()))
 
 
@@ -144,27 +135,21 @@ def listed(config: Config) -> Iterator[Report]:
     return math.prod(map(int, shape.split('x'))), HBM_BYTES[chip]
 
   names = [f'{chip}:{shape}' for chip, shapes in SLICES.items() for shape in shapes]
-  slices = config.mesh.slices
-  validate(config, slices * size(max(names, key=size))[0])
+  validate(config, size(max(names, key=size))[0])
   for name in sorted(names, key=size):
     try:
       yield report(config, name)
     except UserError as error:
-      yield {
-        'topology': name,
-        'num_slices': slices,
-        'fits': False,
-        'reason': str(error),
-      }
+      yield {'topology': name, 'fits': False, 'reason': str(error)}
 
 
 def table(found: Report) -> str:
   """A report as a table for a terminal."""
   if 'mesh' not in found:
-    return f'{_name(found)}: the config does not fit this slice: {found["reason"]}'
+    return f'{found["topology"]}: the config does not fit this slice: {found["reason"]}'
   mesh = found['mesh']
   title = (
-    f'{_name(found)}: {found["num_devices"]} × {found["device_kind"]}, mesh data '
+    f'{found["topology"]}: {found["num_devices"]} × {found["device_kind"]}, mesh data '
     f'{mesh["data"]} × model {mesh["model"]}{", fsdp" * mesh["fsdp"]}'
   )
   rows = [
@@ -189,19 +174,14 @@ def table(found: Report) -> str:
 def row(found: Report) -> str:
   """A report in one line."""
   if 'peak_bytes' not in found:
-    return f'{_name(found):<11} no   {found["reason"]}'
+    return f'{found["topology"]:<11} no   {found["reason"]}'
   reduced = sum(what['bytes'] for what in found['collectives'].values())
   kinds = ', '.join(f'{k} {v["count"]}' for k, v in found['collectives'].items())
   fits = 'fits' if found['fits'] else 'no'
   return (
-    f'{_name(found):<11} {fits:<4} peak {_size(found["peak_bytes"])} of '
+    f'{found["topology"]:<11} {fits:<4} peak {_size(found["peak_bytes"])} of '
     f'{found["hbm_bytes"] / GIB:5.2f} GiB   {_size(reduced)} in {kinds or "none"}'
   )
-
-
-def _name(found: Report) -> str:
-  slices = found['num_slices']
-  return found['topology'] if slices == 1 else f'{slices} × {found["topology"]}'
 
 
 def _size(num_bytes: int) -> str:
@@ -211,8 +191,8 @@ def _size(num_bytes: int) -> str:
   return f'{num_bytes / 1024:8.2f} KiB'
 
 
-def _devices(topology: str, slices: int = 1) -> list[Any]:
-  """The devices of slices of one shape, which need not exist; raises UserError."""
+def _devices(topology: str) -> list[Any]:
+  """The devices of a slice, which need not exist; raises UserError."""
   chip, _, shape = topology.partition(':')
   known = '; '.join(f'{chip}: {", ".join(shapes)}' for chip, shapes in SLICES.items())
   if chip not in SLICES or not re.fullmatch(r'\d+(x\d+)+', shape):
@@ -230,8 +210,6 @@ def _devices(topology: str, slices: int = 1) -> list[Any]:
   os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
   # The two cores of a v4 chip are one device.
   options: dict[str, Any] = {'chip_config_name': 'megacore'} if chip == 'v4' else {}
-  if slices > 1:
-    options['num_slices'] = slices
   try:
     found = topologies.get_topology_desc(
       platform='tpu', topology_name=topology, **options

@@ -31,8 +31,6 @@ from zoo.core.registry import MODELS, TASKS
 from zoo.host.files import (
   UnreadableFile,
   gcs,
-  hub,
-  is_hub,
   is_url,
   names_below,
   or_shipped,
@@ -107,15 +105,10 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   the first device, or to the mesh that `jax.set_mesh` has set, whatever devices they
   were saved from; heads are split over the axis `model` of the mesh if it divides them.
   The folder may be in a bucket: gs://bucket/runs/a. A `checkpoints/NAME` that does not
-  exist means a shipped checkpoint. The path may also be a file of `zoo.export`, or
-  hf://owner/name, a model on the Hugging Face hub. Raises UserError for a folder
-  without checkpoints, a missing step, a newer format, or a model or task that is not
-  registered; RunError for damaged files.
+  exist means a shipped checkpoint. The path may also be a file of `zoo.export`. Raises
+  UserError for a folder without checkpoints, a missing step, a newer format, or a model
+  or task that is not registered; RunError for damaged files.
   """
-  if is_hub(path):
-    file = hub().download(os.fspath(path))
-    with _named(file, path):
-      return _load_file(file, step)
   path = workdir_path(path)
   if not is_url(path):
     path = or_shipped(path).absolute()  # as Orbax needs it

@@ -22,7 +22,6 @@ from zoo.host.parts import Part
 from zoo.storage.lease import LOCK, SECONDS, Lease, leased
 
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
-BEST = 'best'  # the folder of a run with the best of its checkpoints
 
 _OTHER = 'give another folder'
 _CONFIG = 'config.json'
@@ -137,9 +136,8 @@ def _num_steps(config: Any) -> Any:
 
 def _is_untrained(workdir: pathlib.Path) -> bool:
   """Whether a run has saved nothing but its log."""
-  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', BEST, LOCK}
-  saved = _names_in(workdir / 'checkpoints') | _names_in(workdir / BEST / 'checkpoints')
-  return _names_in(workdir) <= empty and not saved
+  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', LOCK}
+  return _names_in(workdir) <= empty and not _names_in(workdir / 'checkpoints')
 
 
 @contextlib.contextmanager

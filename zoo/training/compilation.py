@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -40,7 +40,7 @@ from zoo.training.step import (
   make_steps,
   split_state,
 )
-from zoo.training.utilisation import product_flops
+from zoo.training.summary import product_flops
 
 
 class Training(NamedTuple):
@@ -92,33 +92,28 @@ def make_training(config: Config, mesh: Mesh) -> Training:
 
 
 def compile_training(training: Training) -> Training:
-  """What trains and measures a model, compiled.
-
-  Raises UserError if training needs more memory than there is.
-  """
+  """What trains and measures a model, compiled; RunError if memory is not enough."""
   config, mesh = training.config, training.mesh
   with on_mesh(mesh, config):
     _log_what_may_surprise(training)
     evaluation = make_evaluation(
       config, training.task, training.graph, training.uses_statistics, mesh
     )
-  return compiled(training, evaluation, [config])
+  return compiled(training, evaluation)
 
 
-def compiled(
-  training: Training, evaluation: Evaluation, configs: Sequence[Config]
-) -> Training:
-  """The steps and the evaluation of the models of some configs, compiled.
-
-  Raises UserError if training needs more memory than there is.
-  """
+def compiled(training: Training, evaluation: Evaluation) -> Training:
+  """The steps and the evaluation, compiled; RunError if the memory is not enough."""
   config, mesh = training.config, training.mesh
 
   def compile_measurements() -> Evaluation:
     with on_mesh(mesh, config):
       return compile_evaluation(evaluation, training.abstract['model'])
 
-  with concurrent.futures.ThreadPoolExecutor(1) as other_core:
+  with (
+    memory.in_config(config),
+    concurrent.futures.ThreadPoolExecutor(1) as other_core,
+  ):
     measurements = other_core.submit(compile_measurements)
     if processes.count() > 1:
       measurements.result()  # all processes must compile programs in the same order
@@ -126,7 +121,7 @@ def compiled(
       key, numbers = replicate((training.key, training.numbers), mesh)
       limit = replicate(np.int32(0), mesh)
       traced = training.steps.trace(training.abstract, key, limit, limit, numbers)
-      steps = memory.compile_step(traced.lower(), mesh, configs, training.task)
+      steps = traced.lower().compile()
     return training._replace(
       steps=steps,
       key=key,

@@ -114,10 +114,7 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
 
 
 def compile_many(configs: Sequence[Config]) -> Training:
-  """What trains and measures a model for each config, compiled.
-
-  Raises UserError if training needs more memory than there is.
-  """
+  """What trains and measures a model for each config, compiled; raises RunError."""
   mesh = make_mesh(configs[0])
   training = make_many(configs, mesh)
   with on_mesh(mesh, configs[0]):
@@ -125,7 +122,7 @@ def compile_many(configs: Sequence[Config]) -> Training:
     evaluation = evaluate_many(
       configs, tasks, training.graph, training.uses_statistics, mesh
     )
-  return compiled(training, evaluation, configs)
+  return compiled(training, evaluation)
 
 
 def train_many(
@@ -143,7 +140,7 @@ def train_many(
   Ctrl-C, NotFiniteError once no model is finite.
   """
   config, num_steps = training.config, training.config.train.num_steps
-  saves, risks, waiting = Saves(config, folders[0], checkpoints), [], None
+  risks, waiting = [], None
   with computing(training), contextlib.ExitStack() as stack:
     step, state = restored(training, checkpoints)
     finite = np.asarray(finite_models(state, 1))
@@ -153,7 +150,7 @@ def train_many(
       for folder in folders
     ]
     progress = stack.enter_context(Progress(label, step, num_steps))
-    saves.start(step, state, records)
+    saves = Saves(config, checkpoints, step)
     progress.start_clock(step)
     record = functools.partial(record_many, training, records, progress, checkpoints)
     while step < num_steps and not interruption.due():

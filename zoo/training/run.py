@@ -107,7 +107,6 @@ def training_run(
   with (
     held(workdir, config, of_sweep) as interruption,
     Checkpoints(workdir, config.checkpoint.keep, run_metadata(config)) as checkpoints,
-    Saves(config, workdir, checkpoints) as saves,
   ):
     if summary := finished_run(config, workdir, checkpoints):
       yield finished_event(workdir, summary)
@@ -120,8 +119,7 @@ def training_run(
       Records(workdir, step) as records,
       Progress(config.model.name, step, num_steps) as progress,
     ):
-      with computing(training):
-        saves.start(step, state, [records])
+      saves = Saves(config, checkpoints, step)
       progress.start_clock(step)
       event = functools.partial(logged_event, records, lambda: (training, step, state))
       try:
@@ -172,16 +170,16 @@ def check_and_compile(config: Config) -> tuple[Training, State]:
   """What trains a new run, and its state at step 0, before anything is written.
 
   Raises UserError, in every process, if the ways in which the model predicts do not
-  agree, or if training does not fit.
+  agree, or if the memory is not enough for it.
   """
   processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
   with processes.propagate_errors():
     training = make_training(config, make_mesh(config))
     try:
       state = checked_state(training)
+      return compile_training(training), state
     except RunError as error:  # of memory, before anything is written
       raise UserError(str(error)) from error
-    return compile_training(training), state
 
 
 def checked_state(training: Training) -> State:
@@ -274,8 +272,6 @@ def evaluate(training: Training, state: State, step: int) -> Measured:
   config, evaluation = training.config, training.evaluation
   assert evaluation is not None
   sampled = step == config.train.num_steps or step % config.eval.every == 0
-  if config.checkpoint.keep_best:  # the risk must be known where it is saved
-    sampled |= step % config.checkpoint.every == 0
   return start_evaluation(evaluation, state['model'], sampled)
 
 

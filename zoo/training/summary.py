@@ -1,17 +1,20 @@
 """The summary of a finished run: `summary.json` and the closing table."""
 
 import json
+import math
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict, cast
 
 import jax
+import jax.extend.core
 import msgspec
 from jax.sharding import Mesh
 
 from zoo.config.building import abstract_model, num_weights
-from zoo.config.validation import Config
-from zoo.core.protocols import FollowsRule
+from zoo.config.validation import Config, build_task
+from zoo.core.protocols import FollowsRule, Model
 from zoo.core.tables import format_estimate, format_exact, format_table
 from zoo.host.files import (
   UnreadableFile,
@@ -20,8 +23,9 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.measure.comparison import Comparison, below_bayes, table_of
+from zoo.models import TokenModel
+from zoo.models.tokens import num_tokens
 from zoo.training.evaluation import Risks
-from zoo.training.utilisation import peak_memory, tokens_per_step
 
 SUMMARY = 'summary.json'  # its name in a workdir
 
@@ -113,6 +117,57 @@ def summarise(
     'num_processes': jax.process_count(),
   }
   return cast(Summary, finite_or_null(summary))
+
+
+def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
+  """The additions and multiplications of all matrix products in a program.
+
+  Each counts once for all devices together, and in a scan as often as it runs, where
+  XLA's own cost analysis counts a loop once, and repeated work on each device. Products
+  in a `while` loop, whose length is not known, count once.
+  """
+  flops = 0
+  for equation in jaxpr.eqns:
+    if equation.primitive.name == 'dot_general':
+      contracted, _ = equation.params['dimension_numbers'][0]
+      left: Any = equation.invars[0].aval
+      product: Any = equation.outvars[0].aval
+      inner = math.prod(left.shape[axis] for axis in contracted)
+      flops += 2 * inner * math.prod(product.shape)
+    times = equation.params.get('length', 1)  # of a scan
+    within = jax.extend.core.jaxprs_in_params(equation.params)
+    flops += times * sum(map(product_flops, within))
+  return flops
+
+
+def tokens_per_step(config: Config, model: Model) -> int | None:
+  """The tokens of the prompts of a step; None for an objective without prompts.
+
+  Models without a layout of tokens have those of the embedding matrix, C + 1 a prompt.
+  """
+  if config.objective.name != 'sampled':
+    return None
+  length = build_task(config).context_length
+  layout = model.layout if isinstance(model, TokenModel) else 'joint'
+  return config.train.batch_size * num_tokens(layout, length)
+
+
+def peak_memory(devices: Sequence[Any]) -> tuple[int | None, str | None]:
+  """The most bytes in use at a time, on the fullest of the devices, and 'device'.
+
+  Where a backend does not know them, as that of CPUs, those of the process, and
+  'process'; None on Windows, which has no such count. Both are since the process began.
+  """
+  peaks = [(one.memory_stats() or {}).get('peak_bytes_in_use') for one in devices]
+  known = [peak for peak in peaks if peak is not None]
+  if known:
+    return max(known), 'device'
+  if sys.platform == 'win32':
+    return None, None
+  import resource  # which Windows lacks
+
+  unit = 1 if sys.platform == 'darwin' else 1024  # of getrusage
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, 'process'
 
 
 def write_summary(workdir: pathlib.Path, summary: Summary) -> None:

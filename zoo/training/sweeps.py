@@ -476,8 +476,7 @@ def side_by_side(configs: Sequence[Config], points: Sequence[int]) -> list[list[
   alike: dict[object, list[int]] = {}
   models: dict[str, Any] = {}  # each is traced once for all points that have it
   for i in points:
-    alone = configs[i].mesh.fsdp or configs[i].checkpoint.keep_best
-    key = (i,) if alone else _shared(configs[i], models)
+    key = (i,) if configs[i].mesh.fsdp else _shared(configs[i], models)
     alike.setdefault(key, []).append(i)
   programs = []
   for members in alike.values():

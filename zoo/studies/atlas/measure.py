@@ -27,7 +27,7 @@ from zoo.tasks import DecisionTree, LinearRegression, SparseRegression
 from zoo.tasks.baselines import Zero
 from zoo.tasks.linear_regression import covers
 from zoo.theory.exact import known_risk
-from zoo.training.utilisation import product_flops
+from zoo.training.summary import product_flops
 
 NUM_PROMPTS = 65_536  # for the loss of each seed
 _FEWER_PROMPTS = 4096  # for those at other numbers of examples

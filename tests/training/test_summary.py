@@ -1,4 +1,4 @@
-"""What counts as an operation, a token and the peak of memory."""
+"""What a summary counts as an operation, a token and the peak of memory."""
 
 import pathlib
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from tests.training.runs import small_config
 from zoo.config.validation import abstract_model
-from zoo.training.utilisation import (
+from zoo.training.summary import (
   peak_memory,
   product_flops,
   tokens_per_step,
