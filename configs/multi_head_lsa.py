@@ -3,9 +3,9 @@
   python -m launch.main --config=configs/multi_head_lsa.py
 
 On the task of configs/common.py (10 features, 10 examples, prior mean 2) training ends
-at a risk of 6.0244 in 28 s on 2 CPU cores, with imports and compilation; the infimum for
-ten heads or more is 6.0224, which is 40/51 above one step of gradient descent. `:paper`
-ends at 6.0410.
+at a risk of 6.0244 in 28 s on 2 CPU cores, with imports and compilation; the infimum
+for ten heads or more is 6.0224, which is 40/51 above one step of gradient descent.
+`:paper` ends at 6.0410.
 """
 
 from ml_collections import ConfigDict

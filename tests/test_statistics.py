@@ -92,8 +92,8 @@ def _moments(statistics, width):
 
 @pytest.mark.parametrize('c', mostly_full([6], [40]))
 def test_long_contexts_have_the_distribution_of_drawn_examples(c):
-  # Of [x; n], since ε = 0: by the chain of Schur complements, whose j-th is χ² of C − j degrees over
-  # C, each independent of the others. That, with the rotations, is Wishart.
+  # Of [x; n], since ε = 0: by the chain of Schur complements, whose j-th is χ² of C − j
+  # degrees over C, each independent of the others. That, with rotations, is Wishart.
   d = 3
   task = _task(d, c, prior_covariance=np.zeros((d, d)), noise_std=1.0)
   statistics = task.sample_statistics(_KEY, 20_000)

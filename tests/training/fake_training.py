@@ -62,7 +62,6 @@ def make_fake(configs: Sequence[Config], stacked: bool = True) -> Training:
       rule=evaluation.rule,
       exact=lambda rule: rule.init.tolist() if stacked else rule.init.tolist()[0],
       inputs=None,
-      references=evaluation.references if stacked else evaluation.references[0],
       num_prompts=evaluation.num_prompts,
     ),
     flops=12,
@@ -166,6 +165,8 @@ class _Steps:
 
   def __call__(self, state, key, start, stop, numbers) -> tuple[State, dict[str, Any]]:
     leaves = _by_model(state, self._stacked)
+    for array in jax.tree.leaves(state):  # which is donated
+      array.delete()
     n, step = len(self._numbers), int(start)
     metrics = {
       'loss': np.ones(n, 'f'),

@@ -57,7 +57,7 @@ class Training(NamedTuple):
   key: Key[Array, '*n']  # of the training prompts
   numbers: Numbers  # what may differ without another program
   compare: Callable[[PyTree], Any]  # from the model's arrays to its `Comparison`
-  evaluation: Evaluation | None = None  # once compiled
+  evaluation: Evaluation  # compiled or to be compiled
   flops: int = 0  # in the matrix products of a step, once compiled
 
 
@@ -76,39 +76,37 @@ def make_training(config: Config, mesh: Mesh) -> Training:
     objective = make_objective(config, task, statistics, lanes)
     in_shape = config.mesh.fsdp or splits_later_axes(abstract)
     step = make_step(config, graphs, asked['model'], objective, in_shape)
+    graph = graphs['model']
     return Training(
       config=config,
       task=task,
       mesh=mesh,
-      graph=graphs['model'],
+      graph=graph,
       abstract=abstract,
       uses_statistics=statistics,
       init=functools.partial(init_state, config, abstract),
       steps=make_steps(step, abstract, mesh, in_shape),
       key=key,
       numbers=numbers_of(task),
-      compare=functools.partial(compare_model, config, task, graphs['model'], mesh),
+      evaluation=make_evaluation(config, task, graph, statistics, mesh),
+      compare=functools.partial(compare_model, config, task, graph, mesh),
     )
 
 
 def compile_training(training: Training) -> Training:
   """What trains and measures a model, compiled; RunError if memory is not enough."""
-  config, mesh = training.config, training.mesh
-  with on_mesh(mesh, config):
+  with on_mesh(training.mesh, training.config):
     _log_what_may_surprise(training)
-    evaluation = make_evaluation(
-      config, training.task, training.graph, training.uses_statistics, mesh
-    )
-  return compiled(training, evaluation)
+  return compiled(training)
 
 
-def compiled(training: Training, evaluation: Evaluation) -> Training:
+def compiled(training: Training) -> Training:
   """The steps and the evaluation, compiled; RunError if the memory is not enough."""
   config, mesh = training.config, training.mesh
 
   def compile_measurements() -> Evaluation:
     with on_mesh(mesh, config):
-      return compile_evaluation(evaluation, training.abstract['model'])
+      return compile_evaluation(training.evaluation, training.abstract['model'], mesh)
 
   with (
     memory.in_config(config),

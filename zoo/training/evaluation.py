@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Key, PyTree
 
-from zoo import estimators, theory
+from zoo import theory
 from zoo.config.mesh import replicate
 from zoo.config.validation import Config
 from zoo.core.draws import EVAL_STREAM, stream_of
@@ -40,41 +40,25 @@ Fetched = tuple[dict[str, tuple[np.ndarray, np.ndarray]], Rule | None]
 
 
 class Risks(NamedTuple):
-  """The risk of a model, as far as it is known, and those that it should reach."""
+  """The risk of a model, as far as it is known."""
 
   exact: float | None  # None if theory does not cover the model or the task
-  gd: float | None  # of one step of the best size from the prior mean
-  optimal: float | None  # of the best rule of the linear family
   sampled: Estimate | None  # None if no prompts were sampled
   accuracy: Estimate | None  # on the same prompts; None unless labels are classes
   # The sampled loss after 0, 1, …, C examples; None unless one pass predicts all.
   curve: list[float] | None
 
 
-def reference_risks(task: Task) -> tuple[float | None, float | None]:
-  """The exact risks of gradient descent, and of the best rule of the linear family.
-
-  Gradient descent takes one step of the best size from the prior mean. Both are None if
-  exact theory does not cover the task.
-  """
-  if not theory.covers(task):
-    return None, None
-  rules = estimators.gradient_descent(task).learning_rule(), theory.optimal_rule(task)
-  gd, optimal = (float(theory.exact_risk(rule, task)) for rule in rules)
-  return gd, optimal
-
-
 class Evaluation(NamedTuple):
   """What measures a model, or many side by side, always on the same held-out prompts.
 
-  Of many models each array has a first axis, and `exact` and `references` are lists.
+  Of many models each array has a first axis, and what `exact` returns is a list.
   """
 
   sample: Any  # from the model's arrays and the inputs to the moments of its losses
   rule: Any  # from the model's arrays to its learning rule or exact form, or None
   exact: Callable[[Any], Any]  # from what `rule` returns, on the host, to exact risks
   inputs: PyTree  # the key of the held-out prompts, the task, and its moments
-  references: Any  # what `reference_risks` returns
   num_prompts: int
 
 
@@ -105,23 +89,24 @@ def make_evaluation(
     sample=jax.jit(sample_moments, out_shardings=whole),
     rule=jax.jit(functools.partial(exact_rule, graph, task), out_shardings=whole),
     exact=exact,
-    inputs=replicate((key, task, moments), mesh),
-    references=reference_risks(task),
+    inputs=(key, task, moments),
     num_prompts=config.eval.num_batches * config.train.batch_size,
   )
 
 
-def compile_evaluation(evaluation: Evaluation, abstract: PyTree) -> Evaluation:
-  """Compiles all measurements, of models with these abstract arrays."""
+def compile_evaluation(
+  evaluation: Evaluation, abstract: PyTree, mesh: Mesh
+) -> Evaluation:
+  """Compiles all measurements, of models with these abstract arrays on a mesh."""
   rule = evaluation.rule.lower(abstract).compile()
   if rule.out_info is not None:  # the exact risk is compiled when it is first computed
     evaluation.exact(
       jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rule.out_info)
     )
-  sample = evaluation.sample
+  sample, inputs = evaluation.sample, replicate(evaluation.inputs, mesh)
   if evaluation.num_prompts:
-    sample = sample.lower(abstract, evaluation.inputs).compile()
-  return evaluation._replace(rule=rule, sample=sample)
+    sample = sample.lower(abstract, inputs).compile()
+  return evaluation._replace(rule=rule, sample=sample, inputs=inputs)
 
 
 def start_evaluation(
@@ -137,15 +122,12 @@ def start_evaluation(
 def finish_evaluation(evaluation: Evaluation, fetched: Fetched) -> Risks:
   """The risks of a model, from the fetched result of `start_evaluation`."""
   moments, rule = fetched
-  exact, (gd, optimal) = evaluation.exact(rule), evaluation.references
-  return risks_of(moments, exact, gd, optimal, evaluation.num_prompts)
+  return risks_of(moments, evaluation.exact(rule), evaluation.num_prompts)
 
 
 def risks_of(
   moments: Mapping[str, tuple[np.ndarray, np.ndarray]],
   exact: float | None,
-  gd: float | None,
-  optimal: float | None,
   num_prompts: int,
 ) -> Risks:
   """The risks of one model, from the moments of its losses on each held-out batch."""
@@ -159,8 +141,6 @@ def risks_of(
     curve = np.mean(np.asarray(moments['curve'][0], np.float64), axis=0).tolist()
   return Risks(
     exact=exact,
-    gd=gd,
-    optimal=optimal,
     sampled=estimates.get('model'),
     accuracy=estimates.get('accuracy'),
     curve=curve,

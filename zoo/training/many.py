@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Key, PyTree
 
 from zoo import theory
-from zoo.config.mesh import make_mesh, replicate
+from zoo.config.mesh import make_mesh
 from zoo.config.validation import Config, build_task, mesh_shape, to_json
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
@@ -43,7 +43,6 @@ from zoo.training.evaluation import (
   Rule,
   SampledMoments,
   exact_rule,
-  reference_risks,
   risks_of,
   sample_errors,
 )
@@ -109,20 +108,14 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
       steps=make_steps(step, abstract, mesh, in_shape),
       key=key,
       numbers=numbers,
+      evaluation=evaluate_many(configs, tasks, graph, statistics, mesh),
       compare=functools.partial(compare_many, configs, tasks, graph, mesh, statistics),
     )
 
 
 def compile_many(configs: Sequence[Config]) -> Training:
   """What trains and measures a model for each config, compiled; raises RunError."""
-  mesh = make_mesh(configs[0])
-  training = make_many(configs, mesh)
-  with on_mesh(mesh, configs[0]):
-    tasks = [build_task(config).held_out() for config in configs]
-    evaluation = evaluate_many(
-      configs, tasks, training.graph, training.uses_statistics, mesh
-    )
-  return compiled(training, evaluation)
+  return compiled(make_many(configs, make_mesh(configs[0])))
 
 
 def train_many(
@@ -173,7 +166,6 @@ def train_many(
       return None
     speed = progress.speed(step)
     if not risks:  # an earlier launch ended after the last step, without summaries
-      assert training.evaluation is not None
       measured = jax.device_get(evaluate(training, state, step))
       risks = finish_many(training.evaluation, measured)
     comparisons, flops = training.compare(state['model']), training.flops
@@ -201,7 +193,6 @@ def record_many(
   `before` says which models were finite before. Returns which ones are, and the risks.
   Raises NotFiniteError if none is.
   """
-  assert training.evaluation is not None
   fetched, moments = jax.device_get((metrics, measured))
   step, finite = int(fetched['step']), fetched['finite']
   lines: list[dict[str, Any]] = [
@@ -309,7 +300,8 @@ def evaluate_many(
   All have the same key. Only the tasks of learning rules may differ in more than
   numbers.
   """
-  config, moments = configs[0], stacked_moments(tasks)
+  config, tasks = configs[0], [task.held_out() for task in tasks]
+  moments = stacked_moments(tasks)
   key = stream_of(config.eval.seed, EVAL_STREAM)
   errors = functools.partial(sample_errors, graph, config, statistics)
   groups: dict[object, list[int]] = {}  # of tasks that differ in numbers alone
@@ -340,8 +332,7 @@ def evaluate_many(
     sample=jax.jit(sample_moments, out_shardings=whole),
     rule=jax.jit(rules, out_shardings=whole),
     exact=exact,
-    inputs=replicate((key, [task for task, _ in joint], moments), mesh),
-    references=[reference_risks(task) for task in tasks],
+    inputs=(key, [task for task, _ in joint], moments),
     num_prompts=config.eval.num_batches * config.train.batch_size,
   )
 
@@ -354,11 +345,9 @@ def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
     risks_of(
       {name: (mean[i], square[i]) for name, (mean, square) in moments.items()},
       exact[i],
-      gd,
-      optimal,
       evaluation.num_prompts,
     )
-    for i, (gd, optimal) in enumerate(evaluation.references)
+    for i in range(len(exact))
   ]
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from absl import logging
 from flax import nnx
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import Config, build_task, differences, to_json, validate
@@ -68,7 +67,7 @@ class Event:
   def model(self) -> Model:
     """A copy of the model as it is after this step.
 
-    Raises UserError once training has gone on.
+    Raises UserError once training has gone on, which takes the arrays of this step.
     """
     return self._make_model()
 
@@ -91,29 +90,29 @@ def train(config: Config, workdir: str | pathlib.Path) -> Summary | None:
 
 
 def training_run(
-  config: Config, workdir: str | pathlib.Path, of_sweep: Interruption | None = None
+  config: Config, workdir: str | pathlib.Path
 ) -> Generator[Event, None, None]:
   """Trains like `train`, and yields each logged step, the last with the summary.
 
   A caller that stops early, by `break` or `close`, leaves a run whose state is saved at
   that step; the same call goes on from there. So does a call after SIGTERM, which ends
   the iteration. A finished run yields its last step. Raises what `train` raises;
-  several processes must stop at the same step. A sweep, which holds the folder and has
-  checked the model, gives its `Interruption`.
+  several processes must stop at the same step.
   """
   config, workdir = validate_everywhere(config), path_everywhere(workdir)
-  begins = of_sweep is None and is_new_everywhere(workdir)
+  begins = is_new_everywhere(workdir)
   training, initial = check_and_compile(config) if begins else (None, None)
   with (
-    held(workdir, config, of_sweep) as interruption,
+    occupied(workdir, config),
+    Interruption() as interruption,
     Checkpoints(workdir, config.checkpoint.keep, run_metadata(config)) as checkpoints,
   ):
     if summary := finished_run(config, workdir, checkpoints):
       yield finished_event(workdir, summary)
       return
-    training = training or make_training(config, make_mesh(config))
+    if training is None:
+      training = compile_training(make_training(config, make_mesh(config)))
     step, state = restored(training, checkpoints, initial)
-    training = training if training.evaluation else compile_training(training)
     num_steps, risks = config.train.num_steps, None
     with (
       Records(workdir, step) as records,
@@ -121,7 +120,6 @@ def training_run(
     ):
       saves = Saves(config, checkpoints, step)
       progress.start_clock(step)
-      event = functools.partial(logged_event, records, lambda: (training, step, state))
       try:
         while step < num_steps and not interruption.due():
           with computing(training):
@@ -134,7 +132,7 @@ def training_run(
               saves.save(step, state, [records])
           if step < num_steps:
             progress.clear()  # the caller may print
-            yield event(step, None)
+            yield logged_event(training, state, step, records)
             progress.refresh()
       except GeneratorExit:  # the caller stops early
         save_at_break(training, saves, step, state, records)
@@ -145,7 +143,7 @@ def training_run(
           summary = summarised(training, state, risks, progress, records)
     if summary is not None:
       write_summary(workdir, summary)
-      yield event(step, summary)
+      yield logged_event(training, state, step, records, summary)
     elif processes.count() == 1:
       interruption.raise_if_ctrl_c()
 
@@ -189,18 +187,6 @@ def checked_state(training: Training) -> State:
     model = nnx.merge(training.graph, state['model'])
     check_agreement(model, training.task, training.config.train.batch_size)
   return state
-
-
-@contextlib.contextmanager
-def held(
-  workdir: pathlib.Path, config: Config, of_sweep: Interruption | None
-) -> Iterator[Interruption]:
-  """Locks the workdir and takes the signals, unless a sweep does."""
-  if of_sweep is not None:
-    yield of_sweep
-    return
-  with occupied(workdir, config), Interruption() as interruption:
-    yield interruption
 
 
 def validate_everywhere(config: Config) -> Config:
@@ -270,7 +256,6 @@ def next_stop(step: int, config: Config) -> int:
 def evaluate(training: Training, state: State, step: int) -> Measured:
   """Starts to measure the state after a step, on held-out prompts where this is due."""
   config, evaluation = training.config, training.evaluation
-  assert evaluation is not None
   sampled = step == config.train.num_steps or step % config.eval.every == 0
   return start_evaluation(evaluation, state['model'], sampled)
 
@@ -287,7 +272,6 @@ def record(
 
   Raises NotFiniteError.
   """
-  assert training.evaluation is not None
   fetched, moments = jax.device_get((metrics, measured))
   line = {
     'step': int(fetched['step']),
@@ -317,26 +301,26 @@ def line_of(risks: Risks, steps_per_second: float | None) -> dict[str, Any]:
 
 
 def logged_event(
-  records: Records,
-  newest: Callable[[], tuple[Training, int, State]],
+  training: Training,
+  state: State,
   step: int,
-  summary: Summary | None,
+  records: Records,
+  summary: Summary | None = None,
 ) -> Event:
-  """The event of a logged step, with its newest line."""
-  make_model = functools.partial(model_at, step, newest)
+  """The event of a logged step, with its state and its line, the newest one."""
+  make_model = functools.partial(model_of, training, state['model'], step)
   return Event(step, dict(records.line), summary, make_model)
 
 
-def model_at(step: int, newest: Callable[[], tuple[Training, int, State]]) -> Model:
-  """A copy of the model after a step; raises UserError once it is not the newest."""
-  training, reached, state = newest()
-  if step != reached:
+def model_of(training: Training, arrays: PyTree, step: int) -> Model:
+  """A copy of the model with these arrays; UserError once the next step has them."""
+  if any(array.is_deleted() for array in jax.tree.leaves(arrays)):
     raise UserError(
-      f'the model of step {step} is gone: training is at step {reached}; take it '
-      'before the next step is asked for'
+      f'the model of step {step} is gone, since training has gone on; take it before '
+      'the next step is asked for'
     )
   with computing(training):
-    return nnx.merge(training.graph, jax.tree.map(jnp.copy, state['model']))
+    return nnx.merge(training.graph, jax.tree.map(jnp.copy, arrays))
 
 
 def save_at_break(
@@ -362,7 +346,6 @@ def summarised(
   config, num_steps = training.config, training.config.train.num_steps
   speed = progress.speed(num_steps)  # before the comparison, which takes seconds
   if risks is None:  # an earlier launch ended after the last step, without a summary
-    assert training.evaluation is not None
     measured = jax.device_get(evaluate(training, state, num_steps))
     risks = finish_evaluation(training.evaluation, measured)
   comparison = training.compare(state['model'])

@@ -12,9 +12,10 @@ import jax.extend.core
 import msgspec
 from jax.sharding import Mesh
 
+from zoo import estimators, theory
 from zoo.config.building import abstract_model, num_weights
 from zoo.config.validation import Config, build_task
-from zoo.core.protocols import FollowsRule, Model
+from zoo.core.protocols import FollowsRule, Model, Task
 from zoo.core.tables import format_estimate, format_exact, format_table
 from zoo.host.files import (
   UnreadableFile,
@@ -84,8 +85,9 @@ def summarise(
   model, excess = abstract_model(config), None
   # Models outside the linear family may be below its optimum.
   in_family = isinstance(model, FollowsRule)
-  if in_family and risks.exact is not None and risks.optimal is not None:
-    excess = risks.exact - risks.optimal
+  gd, optimal = reference_risks(build_task(config).held_out())
+  if in_family and risks.exact is not None and optimal is not None:
+    excess = risks.exact - optimal
   devices = mesh.devices
   kind = devices.flat[0].device_kind
   rate = None if speed[0] is None else speed[0] * flops
@@ -100,8 +102,8 @@ def summarise(
     'eval_accuracy': accuracy,
     'eval_accuracy_stderr': accuracy_stderr,
     'exact_risk': risks.exact,
-    'gd_risk': risks.gd,
-    'optimal_risk': risks.optimal,
+    'gd_risk': gd,
+    'optimal_risk': optimal,
     'excess_risk': excess,
     'comparison': comparison,
     'steps_per_second': speed[0],
@@ -117,6 +119,19 @@ def summarise(
     'num_processes': jax.process_count(),
   }
   return cast(Summary, finite_or_null(summary))
+
+
+def reference_risks(task: Task) -> tuple[float | None, float | None]:
+  """The exact risks of gradient descent, and of the best rule of the linear family.
+
+  Gradient descent takes one step of the best size from the prior mean. Both are None if
+  exact theory does not cover the task.
+  """
+  if not theory.covers(task):
+    return None, None
+  rules = estimators.gradient_descent(task).learning_rule(), theory.optimal_rule(task)
+  gd, optimal = (float(theory.exact_risk(rule, task)) for rule in rules)
+  return gd, optimal
 
 
 def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:

@@ -47,7 +47,7 @@ from zoo.storage.workdir import (
 )
 from zoo.training.compilation import make_training
 from zoo.training.many import compile_many, train_many, unstack
-from zoo.training.run import NotFiniteError, checked_state, is_new, training_run
+from zoo.training.run import NotFiniteError, checked_state, is_new, train
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
   SUMMARY,
@@ -413,8 +413,7 @@ def _train_missing(
         lost |= _train_stacked(group, workdir, label, interruption)
       else:
         logging.info('program %s: %s', label, group[0][1].name)
-        events = [*training_run(*group[0], of_sweep=interruption)]
-        if not events or events[-1].summary is None:
+        if train(*group[0]) is None:
           raise Stopped
     except NotFiniteError:
       lost |= {folder for _, folder in group}
