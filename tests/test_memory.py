@@ -66,7 +66,7 @@ def test_a_program_that_the_compiler_refuses_is_one_line(monkeypatch):
 
   monkeypatch.setattr(compilation, 'compile_evaluation', fail)
   config = config_of('lsa')
-  with pytest.raises(RunError, match='not enough: .*Ran out of memory.*batch_size'):
+  with pytest.raises(RunError, match=r'not enough: .*Ran out of memory.*batch_size'):
     compile_training(make_training(config, make_mesh(config)))
 
 

@@ -19,6 +19,6 @@ def in_config(config: Config) -> Iterator[None]:
     of_task = '' if length is None else f', config.task.context_length ({length:,})'
     raise RunError(
       f'the memory is not enough: {in_one_line(error, 200)}; reduce '
-      f'config.train.batch_size ({config.train.batch_size:,}){of_task} or config.model, '
-      f'or raise config.train.num_parts ({config.train.num_parts:,})'
+      f'config.train.batch_size ({config.train.batch_size:,}){of_task} or '
+      f'config.model, or raise config.train.num_parts ({config.train.num_parts:,})'
     ) from error
