@@ -17,7 +17,7 @@ COMMANDS = {
   'results': 'draw the pictures of the documents from the results that are kept',
   'headlines': 'measure the numbers that an implementation must reproduce',
   'llm': 'ask a language model for labels',
-  'catalog': 'list models, tasks, configs, checkpoints and evaluation sets',
+  'catalog': 'list models, tasks, configs and checkpoints',
   'aot': 'compile training for a TPU slice, and check whether it fits',
   'benchmark': 'measure the speed of training',
 }

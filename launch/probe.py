@@ -3,7 +3,6 @@
 python -m launch.probe --checkpoint=checkpoints/yq_lsa
 python -m launch.probe --checkpoint=runs/a --against=bayes --out=runs/a-probe
 python -m launch.probe --checkpoint=runs/a --against=runs/b --json=probe.json
-python -m launch.probe --checkpoint=checkpoints/lsa --eval_set=table_1
 python -m launch.probe --checkpoint=checkpoints/lsa --only=algorithm,task_shifts
 """
 
@@ -39,18 +38,11 @@ _AGAINST = flags.DEFINE_string(
   "What to compare with on the same prompts: a baseline of the model's task, such as "
   'gd, gd_beta or bayes, or another checkpoint. Default: the first baseline.',
 )
-_EVAL_SET = flags.DEFINE_string(
-  'eval_set',
-  None,
-  'A frozen evaluation set to score both on: table_1, zero_mean, noisy, anisotropic or '
-  'long_context. It is sampled on first use, into TFDS_DATA_DIR if that is set, else '
-  '~/tensorflow_datasets.',
-)
 _ONLY = flags.DEFINE_list(
   'only',
   [],
   'Parts to measure, without the others: algorithm, risks, comparison, alignment, '
-  'guess, heads, lens, task_shifts, score or attention. Default: all.',
+  'guess, heads, lens, task_shifts or attention. Default: all.',
 )
 _JSON = cli.define(
   cli.file, 'json', None, 'File for all numbers. Default: probe.json in --out.'
@@ -75,24 +67,16 @@ def main() -> None:
   from zoo.probing.report import check_sections
 
   only = _ONLY.value
-  check_sections(only, _EVAL_SET.value is not None)
-  if _EVAL_SET.value is not None:
-    zoo.evaluation_sets.find_spec(_EVAL_SET.value)
+  check_sections(only)
   saved = zoo.load(_CHECKPOINT.value, _STEP.value)
   other, name = _other(saved.task)
-  words = [str(saved.step), *filter(None, [_AGAINST.value, _EVAL_SET.value]), *only]
+  words = [str(saved.step), *filter(None, [_AGAINST.value]), *only]
   out = _OUT.value or default_folder(_CHECKPOINT.value, words)
   title = f'{saved.config.model.name} after step {saved.step}, of {_CHECKPOINT.value}'
   title += f', against {_AGAINST.value or name}'
-  title += f', on {_EVAL_SET.value}' if _EVAL_SET.value else ''
   title += f', only {", ".join(only)}' if only else ''
   _refuse_another(out / 'report.html', title)
-  prompts = None
-  if _EVAL_SET.value is not None:
-    prompts = zoo.evaluation_sets.load(_EVAL_SET.value)
-  report = zoo.probing.probe(
-    saved.model, saved.task, other, name, evaluation_set=prompts, only=only
-  )
+  report = zoo.probing.probe(saved.model, saved.task, other, name, only=only)
   logging.info('probe: pictures')
   figures = pictures(report, saved.model, other, saved.task, only)
   json_file = _JSON.value or out / 'probe.json'

@@ -84,7 +84,6 @@ def test_the_code_on_a_page_runs_as_it_stands(page, tmp_path, cache):
   variables = environment(cache) | {
     'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',
     'PYTHONPATH': str(ROOT),
-    'TFDS_DATA_DIR': str(tmp_path / 'data'),
   }
   blocks = re.findall(
     r'```(sh|python)\n(.*?)```', (DOCS / f'{page}.md').read_text(), re.S

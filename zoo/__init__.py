@@ -81,7 +81,6 @@ def create_task(name: str, **hyperparameters: object) -> Task:
 
 if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely needed
   from zoo import estimators as estimators
-  from zoo import evaluation_sets as evaluation_sets
   from zoo import llm as llm
   from zoo import probing as probing
   from zoo import theory as theory
@@ -100,7 +99,7 @@ if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely ne
   from zoo.training.run import training_run as training_run
 
 _LAZY_MODULES = {
-  **{name: f'zoo.{name}' for name in ('estimators', 'evaluation_sets', 'llm')},
+  **{name: f'zoo.{name}' for name in ('estimators', 'llm')},
   **{name: f'zoo.{name}' for name in ('probing', 'theory')},
   'aot': 'zoo.plan.aot',
   'paper': 'zoo.studies.paper',

@@ -33,7 +33,7 @@ def test_a_report_is_written_without_what_failed(call, tmp_path, monkeypatch):
   }
   asked = []
 
-  def probe(model, task, other, name, evaluation_set, only):
+  def probe(model, task, other, name, only):
     asked.append((model, other, name))
     return Report(**parts)
 
@@ -82,6 +82,3 @@ def test_one_part_can_be_asked_for(call, tmp_path):
   assert unknown.err.startswith("error: unknown section 'algoritm'; known: algorithm, ")
   assert unknown.err.rstrip().endswith("did you mean 'algorithm'?")
   assert unknown.err.count('\n') == 1
-  score = call('probe', *arguments, '--only=score')
-  assert score.code == 2
-  assert 'the section score needs an evaluation set' in score.err

@@ -1,8 +1,5 @@
-"""Scores on frozen prompts."""
+"""Risks of two predictors on the same prompts."""
 
-import dataclasses
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,22 +12,15 @@ from tests.settings import isotropic
 from tests.wrapped import Wrapped
 from zoo import estimators, probing, theory
 from zoo.core.learning_rule import LearningRule
-from zoo.evaluation_sets import EvaluationSet
-from zoo.probing import probe, summary
+from zoo.measure.predict import BATCH_SIZE, sample_batches
 
 
-def frozen(task, num_prompts=3000):
-  """A set as `evaluation_sets.load` gives it, of another task."""
-  prompt = task.sample(jax.random.key(5), num_prompts)
-  return EvaluationSet('made', '1.0.0', task, prompt, 64 * 'a', same_bits=True)
-
-
-def test_a_score_is_the_mean_square_on_the_very_prompts_and_near_the_exact_risk():
+def test_a_risk_is_the_mean_square_on_the_very_prompts_and_near_the_exact_risk():
   task = isotropic(3, 4, prior_mean=0.5, noise_std=0.3)
-  given, subject = frozen(task), LearningRule.gradient_descent(jnp.zeros(3), 0.4)
+  subject = LearningRule.gradient_descent(jnp.zeros(3), 0.4)
   other = estimators.gradient_descent(task)
-  found = probing.score(subject, other, given)
-  prompt = given.prompt
+  found = probing.risks(subject, other, task, num_prompts=3000)
+  (prompt,) = sample_batches(task, 0, 3000, BATCH_SIZE)
   x, y, x_query, target = (
     np.asarray(getattr(prompt, field), np.float64)
     for field in ('x', 'y', 'x_query', 'y_query')
@@ -53,7 +43,6 @@ def test_a_score_is_the_mean_square_on_the_very_prompts_and_near_the_exact_risk(
   assert found.other_exact_risk is not None
   assert found.optimal_risk is not None
   assert found.optimal_risk <= found.other_exact_risk + 1e-12
-  assert found.num_prompts == 3000
 
 
 def test_risks_are_sampled_on_any_task_and_exact_where_theory_covers_it():
@@ -73,21 +62,7 @@ def test_risks_are_sampled_on_any_task_and_exact_where_theory_covers_it():
   )
 
 
-@pytest.mark.slow
-def test_a_report_has_the_score_in_words_and_numbers():
-  task = isotropic(3, 4, prior_mean=0.5)
-  given = dataclasses.replace(frozen(isotropic(3, 4)), same_bits=False)
-  subject = estimators.prior_mean(task)
-  report = probe(subject, task, 'gd', num_prompts=100, evaluation_set=given)
-  assert report.score is not None
-  said = summary(report)
-  assert 'on made 1.0.0, 3000 prompts' in said
-  assert f'{report.score.risk.mean:.6f}' in said
-  assert 'rounded differently' in said
-  assert f'"evaluation_set": "{given.name}"' in report.to_json()
-
-
-def test_a_set_with_other_features_is_refused():
+def test_prompts_with_other_features_are_refused():
   model = zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0))
   with refuses('is for 3 features; the prompt has 5'):
-    probing.score(model, model, frozen(isotropic(5, 4), 10))
+    probing.risks(model, model, isotropic(5, 4), num_prompts=10)

@@ -16,7 +16,6 @@ from zoo.probing.nearest import sampled_algorithm as sampled_algorithm
 from zoo.probing.report import probe as probe
 from zoo.probing.report import references as references
 from zoo.probing.scores import risks as risks
-from zoo.probing.scores import score as score
 from zoo.probing.shifts import TaskShift as TaskShift
 from zoo.probing.shifts import task_shift as task_shift
 from zoo.probing.similarity import Alignment as Alignment

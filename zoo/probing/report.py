@@ -14,7 +14,6 @@ from flax import nnx
 from zoo import estimators, theory
 from zoo.core.errors import UserError, check_name, in_one_line
 from zoo.core.protocols import Layered, Predictor, Task
-from zoo.evaluation_sets import EvaluationSet
 from zoo.host.files import finite_or_null
 from zoo.measure.comparison import Comparison, compare
 from zoo.measure.intervals import Estimate
@@ -30,7 +29,7 @@ from zoo.probing.nearest import (
   least_prompts,
   sampled_algorithm,
 )
-from zoo.probing.scores import Risks, Score, risks, score
+from zoo.probing.scores import Risks, risks
 from zoo.probing.shifts import TaskShift, not_taken, task_shift
 from zoo.probing.similarity import Alignment, alignment, has_rule
 from zoo.probing.verdicts import (
@@ -55,7 +54,6 @@ SECTIONS = (
   'heads',
   'lens',
   'task_shifts',
-  'score',
   'attention',
 )
 
@@ -82,7 +80,6 @@ class Report:
   lens: Lens | None = None  # the loss of what can be read after each layer
   # On the tasks from `task.shifts()`, at C examples.
   task_shifts: list[TaskShift] = dataclasses.field(default_factory=list)
-  score: Score | None = None  # on a frozen set, if one was given
   failures: dict[str, str] = dataclasses.field(default_factory=dict)  # why, by part
 
   def to_json(self) -> str:
@@ -119,20 +116,18 @@ def probe(
   against_name: str | None = None,
   num_prompts: int = 65536,
   seed: int = 0,
-  evaluation_set: EvaluationSet | None = None,
   only: Collection[str] = (),
 ) -> Report:
   """Probes a model, an estimator or a rule on a task, next to another predictor.
 
   `against` is the name of one of the `references` of the task, None for the first, or a
-  predictor. Both predictors are also scored on the prompts of an `evaluation_set`; a
-  reference is still built for `task`. The risks of a subject without a learning rule,
-  which costs more, are on 4,096 prompts at most. A part that fails is None, and
-  `failures` has its error. With `only`, names of `SECTIONS`, no other part is measured.
-  Raises UserError for an unknown reference or section, and for a predictor that cannot
-  be called on the task's prompts.
+  predictor. The risks of a subject without a learning rule, which costs more, are on
+  4,096 prompts at most. A part that fails is None, and `failures` has its error. With
+  `only`, names of `SECTIONS`, no other part is measured. Raises UserError for an
+  unknown reference or section, and for a predictor that cannot be called on the task's
+  prompts.
   """
-  check_sections(only, evaluation_set is not None)
+  check_sections(only)
   if against is None or isinstance(against, str):
     known = references(task)
     against_name = check_name('estimator', against or next(iter(known)), known)
@@ -141,8 +136,6 @@ def probe(
   parts = _Parts(only)
   few = min(num_prompts, _NUM_COMPARED)
   many = num_prompts if theory.covers(task) and has_rule(subject) else few
-  if evaluation_set is not None:
-    parts.measure('score', score, subject, other, evaluation_set)
   parts.measure('risks', risks, subject, other, task, many, seed)
   if task.num_outputs == 1:
     parts.measure('alignment', alignment, subject, other, task, many, seed)
@@ -168,12 +161,10 @@ def probe(
   )
 
 
-def check_sections(only: Collection[str], has_set: bool) -> None:
-  """Raises UserError unless a probe, perhaps of a frozen set, can have the sections."""
+def check_sections(only: Collection[str]) -> None:
+  """Raises UserError for a section that a probe does not have."""
   for name in only:
     check_name('section', name, SECTIONS)
-  if 'score' in only and not has_set:
-    raise UserError('the section score needs an evaluation set; give one, too')
 
 
 def _shifts(
@@ -209,7 +200,7 @@ class _Parts:
   """Measures the parts of a report, logs the progress, and keeps the errors."""
 
   # What calls both predictors on the prompts first, and so finds a user's mistake.
-  _CHECKS = 'score', 'risks', 'comparison'
+  _CHECKS = 'risks', 'comparison'
 
   # Fields of the report by the section that they belong to, if that has another name.
   _SECTION_OF: Mapping[str, str] = dict.fromkeys(('sampled', 'baselines'), 'algorithm')

@@ -13,7 +13,7 @@ from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.lens import Lens
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.probing.report import Report
-from zoo.probing.scores import Risks, Score
+from zoo.probing.scores import Risks
 from zoo.probing.shifts import TaskShift, in_short
 from zoo.probing.similarity import Alignment
 from zoo.probing.verdicts import percent, shown_share
@@ -56,7 +56,6 @@ def tables(report: Report) -> list[Table]:
     report.guess and _guess_table(report.guess),
     report.comparison and Table(*table_of(report.comparison)),
     report.alignment and _alignment_table(report.alignment, against),
-    report.score and _score_table(report.score, against),
     report.heads and _head_table(report.heads),
     report.lens and _lens_table(report.lens),
     report.task_shifts and _task_shift_table(report.task_shifts, against),
@@ -78,7 +77,7 @@ def _lens_table(found: Lens) -> Table:
   return Table(rows, ('after layer', 'own readout', 'fitted readout'))
 
 
-def _risk_table(found: Risks, title: str, against: str, note: str = '') -> Table:
+def _risk_table(found: Risks, title: str, against: str) -> Table:
   rows = [
     ('this model', _sampled(found.risk), _exact(found.exact_risk)),
     (against, _sampled(found.other_risk), _exact(found.other_exact_risk)),
@@ -86,17 +85,7 @@ def _risk_table(found: Risks, title: str, against: str, note: str = '') -> Table
   ]
   if found.optimal_risk is not None:
     rows.append((_LINEAR_OPTIMUM, '', _exact(found.optimal_risk)))
-  return Table(rows, (title, 'sampled ± s.e.', 'exact'), note=note)
-
-
-def _score_table(found: Score, against: str) -> Table:
-  note = '(some of its numbers are rounded differently from the recorded set)'
-  return _risk_table(
-    found,
-    f'on {found.evaluation_set} {found.version}, {found.num_prompts} prompts',
-    against,
-    '' if found.same_bits else note,
-  )
+  return Table(rows, (title, 'sampled ± s.e.', 'exact'))
 
 
 def _algorithm_table(found: ImplicitAlgorithm) -> Table:
