@@ -289,7 +289,7 @@ def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
   assert run([one], small, tmp_path) is None
   assert not (tmp_path / 'report.html').exists()
   monkeypatch.setattr(sweeps, '_train_stacked', stacked)
-  monkeypatch.setattr(sweeps, 'training_run', lambda *_, **__: pytest.fail('again'))
+  monkeypatch.setattr(sweeps, 'train', lambda *_, **__: pytest.fail('again'))
   assert judged(one, tmp_path, small).verdict == HOLDS
 
 

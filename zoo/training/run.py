@@ -40,7 +40,6 @@ from zoo.training.evaluation import Measured, Risks, finish_evaluation, start_ev
 from zoo.training.records import Progress, Records, read_lines, risk_of
 from zoo.training.saves import Saves
 from zoo.training.shardings import State
-from zoo.training.step import initial_weights
 from zoo.training.summary import (
   SUMMARY,
   Summary,
@@ -170,7 +169,6 @@ def check_and_compile(config: Config) -> tuple[Training, State]:
   Raises UserError, in every process, if the ways in which the model predicts do not
   agree, or if the memory is not enough for it.
   """
-  processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
   with processes.propagate_errors():
     training = make_training(config, make_mesh(config))
     try:
