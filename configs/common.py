@@ -16,7 +16,7 @@ from ml_collections.config_dict import placeholder
 
 from zoo.core.errors import UserError, check_name
 from zoo.core.registry import MODELS, TASKS, check_registered, parameters
-from zoo.tasks.mixture import PARTS
+from zoo.tasks.creation import PARTS
 
 # The arguments of a model that its task gives, which no config names.
 FROM_THE_TASK = 'num_features', 'context_length', 'num_outputs', 'rngs'
@@ -47,7 +47,7 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
 
   config.objective = objective = ConfigDict()
   # 'sampled': the loss on fresh prompts at every step; 'exact': its expectation by a
-  # formula; 'low_variance', for deep_lsa: on fresh contexts, the query integrated out.
+  # formula, on linear regression for models of which theory has one.
   objective.name = 'sampled'
   objective.positions = 'query'  # the loss of the query, or of 'every' example
   # 0 to C, for positions = 'query': each prompt is cut to a random number of examples,

@@ -25,7 +25,7 @@ _NO_TRUTH = 0, 'False', None
 # Values at the ends of a range, then beyond them.
 FIELDS: dict[str, tuple[Any, Any]] = {
   'seed': ((0, _LARGEST_SEED), (-1, _LARGEST_SEED + 1, *_NO_INTEGER, None)),
-  'objective.name': (('sampled', 'exact', 'low_variance'), _NO_NAME),
+  'objective.name': (('sampled', 'exact'), _NO_NAME),
   'objective.positions': (('query', 'every'), _NO_NAME),
   'objective.min_examples': ((0, None), (-1, *_NO_INTEGER)),
   'curriculum.name': (('growing',), _NO_NAME),

@@ -24,7 +24,7 @@ from zoo.core.protocols import Task as Task
 from zoo.core.registry import register_mixer as register_mixer
 from zoo.core.registry import register_model as register_model
 from zoo.tasks import register_task as register_task
-from zoo.tasks.mixture import create_task as _create_task
+from zoo.tasks.creation import create_task as _create_task
 
 
 def list_mixers() -> list[str]:

@@ -21,13 +21,11 @@ from tests.theory.deep_rules import predict
 from tests.training.runs import small_config
 from tests.weights import randomize
 from zoo import theory
-from zoo.config.mesh import make_mesh
 from zoo.config.validation import validate
 from zoo.core.exact_forms import Recurrence
 from zoo.models import DeepLSA
 from zoo.models.sequential import RULES, SequentialLearner
 from zoo.theory.deep.deep_rule import deep_rule_risk
-from zoo.training.objective import make_objective, numbers_of
 
 _D = 3
 _risk = jax.jit(deep_rule_risk)
@@ -65,39 +63,6 @@ def test_the_form_of_a_model_predicts_what_the_model_predicts(
   assert_close(found, predict(form, x, y, query), 1e-12)
 
 
-def _draws(task, name, model, count):
-  """The losses and gradients of batches, `[count, 1 + number of weights]`."""
-  config = small_config('deep_lsa', objective__name=name)
-  config.train.batch_size = 256
-  objective = make_objective(config, task, statistics=False)
-  numbers = numbers_of(task)
-  graph, state = nnx.split(model)
-
-  def loss_of(state, key):
-    return objective(nnx.merge(graph, state), key, numbers)
-
-  def one(seed):
-    loss, gradient = jax.value_and_grad(loss_of)(state, jax.random.key(seed))
-    leaves = jax.tree.leaves(gradient)
-    return jnp.concatenate([loss[None], *(jnp.ravel(leaf) for leaf in leaves)])
-
-  with jax.set_mesh(make_mesh(small_config())):
-    every = jax.jit(lambda seeds: jax.lax.map(one, seeds))
-    return np.asarray(every(np.arange(count)))
-
-
-def test_low_variance_gradients_are_the_exact_one_on_average():
-  """A linear guess is outside of the GD++ family, so the control variate is not it."""
-  task = _task(4, 0.5)
-  model = DeepLSA(_D, 1, 2, form='scalar', guess='linear', rngs=nnx.Rngs(0))
-  model = randomize(model, 0.3, 'float32')
-  exact = _draws(task, 'exact', model, 1)[0]
-  found = _draws(task, 'low_variance', model, 100)
-  errors = found.std(axis=0, ddof=1) / 10
-  # 8 entries: one is beyond 4 standard errors once in two thousand.
-  assert np.all(np.abs(found.mean(axis=0) - exact) <= 4 * errors + 1e-5)
-
-
 def _small(**changes):
   given = {'model__num_layers': 2, 'model__form': 'scalar', 'model__guess': 'residual'}
   return small_config('deep_lsa', **given | changes)
@@ -114,17 +79,11 @@ def _small(**changes):
     ),
     ({'train__num_parts': 2}, ['num_parts is 2', "'exact'"]),
     ({'objective__positions': 'every'}, ["'every'", "'exact'"]),
-    ({'objective__name': 'low_variance', 'model__num_layers': 6}, ['at most 5']),
   ],
 )
 def test_what_theory_lacks_is_refused_in_one_line(changes, said):
   with refuses(*said):
     validate(_small(**{'objective__name': 'exact'} | changes))
-
-
-def test_the_low_variance_objective_is_that_of_deep_lsa():
-  with refuses("objective.name is 'low_variance'", 'YqLSA', 'DeepLSA'):
-    validate(small_config('yq_lsa', objective__name='low_variance'))
 
 
 class Held(nnx.Module):

@@ -119,7 +119,7 @@ def _flat(config: Config) -> Mapping[str, Any]:
 
 
 def _check_objective_fields(objective: Config) -> None:
-  names = 'sampled', 'exact', 'low_variance'
+  names = 'sampled', 'exact'
   check_name('config.objective.name', objective.name, names)
   check_name('config.objective.positions', objective.positions, ('query', 'every'))
   if objective.min_examples is not None:
@@ -304,10 +304,7 @@ def _check_objective(config: Config, task: Task, model: Model) -> None:
   name, subject = config.objective.name, config.model.name
   try:
     regression = require_covered(task)
-    if name == 'low_variance':
-      deep = theory.deep.require_deep(model, regression)
-      theory.deep.check_depth(deep.num_layers)
-    elif isinstance(model, HasExactForm):
+    if isinstance(model, HasExactForm):
       form = nnx.eval_shape(theory.exact_form, model)
       theory.form_constants(form, regression)
     elif not isinstance(model, FollowsRule):

@@ -1,7 +1,8 @@
 """The registered models, tasks and mixers: dicts from a name to a class.
 
-A config names a class, and `create_model` builds it. Classes of your own are entered by
-the decorators; nothing about them is changed.
+A config names a class, and `create_model` below, or `create_task` in
+zoo/tasks/creation.py, builds it. Classes of your own are entered by the decorators;
+nothing about them is changed.
 """
 
 import dataclasses

@@ -28,7 +28,6 @@ from zoo.core.statistics import Statistics
 from zoo.measure.predict import one_pass
 from zoo.models import LinearAttention, TokenModel
 from zoo.tasks.base import FunctionClass
-from zoo.tasks.linear_regression import require_covered
 from zoo.training.batch_parts import mean_loss
 from zoo.training.curriculum import FirstFeatures, draw_lengths, mean_at
 
@@ -158,9 +157,8 @@ def make_objective(
 
   `sampled` is the mean loss over fresh prompts, at the query, at every example, or at
   an example drawn for each prompt; or over their statistics with `statistics`. `exact`
-  is the expectation of the loss at the query, the exact risk, and samples nothing.
-  `low_variance` estimates the exact risk from as many contexts as a batch has prompts,
-  with the query integrated out, as `theory.deep.sampled_risk` does. For a looped model
+  is the expectation of the loss at the query, the exact risk, and samples nothing. For
+  a looped model
   `sampled` is also the mean over the trained loops (Yang et al., arXiv 2311.12424, eq.
   4), and over the losses that count at the stage of a curriculum. `num_lanes` parts of
   a batch are computed at the same time. Prompts are those of the task among the step's
@@ -195,7 +193,6 @@ def make_objective(
 
   objectives = {
     'exact': functools.partial(_exact, task),
-    'low_variance': functools.partial(_low_variance, task, size),
     'sampled': sampled,
   }
   return objectives[config.objective.name]
@@ -210,18 +207,6 @@ def _exact(
   assert numbers.moments is not None  # ensured by the validation of the config
   assert isinstance(model, FollowsRule)
   return theory.population_risk(model.learning_rule(), numbers.moments)
-
-
-def _low_variance(
-  task: Task, size: int, model: Predictor, key: Key[Array, ''], numbers: Numbers
-) -> Float[Array, '']:
-  regression = require_covered(task)
-  sizes = size, regression.context_length, regression.num_features
-  contexts = theory.deep.sample_contexts(key, *sizes)
-  contexts = jax.lax.with_sharding_constraint(contexts, P('data'))
-  contexts = draws.materialize_once(key, lambda drawn: drawn, contexts)
-  model = theory.deep.require_deep(model, regression)
-  return theory.deep.low_variance_risk(model, regression, contexts)
 
 
 def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:

@@ -15,7 +15,7 @@ from zoo.core.protocols import Task
 from zoo.host.files import read_json
 from zoo.storage.workdir import POINTS
 from zoo.tasks.base import is_squared
-from zoo.tasks.mixture import create_task
+from zoo.tasks.creation import create_task
 
 TABLE = 'table.json'  # of a sweep
 # Fields on which the trained model does not depend, but for rounding.

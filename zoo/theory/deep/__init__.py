@@ -11,7 +11,6 @@ from zoo.theory.deep.invariant import InvariantOptimum as InvariantOptimum
 from zoo.theory.deep.invariant import invariant_optimum as invariant_optimum
 from zoo.theory.deep.invariant import invariant_risk as invariant_risk
 from zoo.theory.deep.sampled import SampledRisk as SampledRisk
-from zoo.theory.deep.sampled import low_variance_risk as low_variance_risk
 from zoo.theory.deep.sampled import require_deep as require_deep
 from zoo.theory.deep.sampled import sample_contexts as sample_contexts
 from zoo.theory.deep.sampled import sampled_risk as sampled_risk

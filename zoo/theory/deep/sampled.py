@@ -107,27 +107,6 @@ def sampled_risk(
   )
 
 
-def low_variance_risk(
-  model: DeepLSA, task: LinearRegression, contexts: Contexts
-) -> Float[Array, '']:
-  """`sampled_risk` from given draws, for training under jit and grad.
-
-  The estimate and its gradient are unbiased: the coefficient of the control variate in
-  each half of the draws is fitted to the other half, and not differentiated.
-  """
-  losses, controls, known = _losses(
-    model, task.context_length, _law(task, model), contexts
-  )
-  half = len(losses) // 2
-  first, second = slice(None, half), slice(half, None)
-  total = jnp.sum(losses)
-  for one, other in ((first, second), (second, first)):
-    seen = jax.lax.stop_gradient((losses[other], controls[other]))
-    slope = _slope(*seen) if seen[0].size else 0.0  # a batch may have one draw
-    total -= slope * jnp.sum(controls[one] - known)
-  return total / len(losses)
-
-
 def _slope(
   losses: Float[Array, ' n'], controls: Float[Array, ' n']
 ) -> Float[Array, '']:
