@@ -1,17 +1,13 @@
 """What holds for the whole test run; set before JAX starts and zoo is imported."""
 
-import functools
 import gc
 import importlib.util
-import inspect
-import itertools
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import typing
 import urllib.request
 from typing import Any
 
@@ -19,9 +15,6 @@ import hypothesis
 import jax
 import jaxtyping
 import pytest
-from jax._src.interpreters import mlir
-
-from tests import costs
 
 if 'zoo' in sys.modules:
   raise RuntimeError('zoo was imported too early for its annotations to be checked')
@@ -38,65 +31,10 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Where in the source each operation is from is no part of what tests ask of programs.
 jax.config.update('jax_include_full_tracebacks_in_locations', False)
 jax.config.update('jax_traceback_in_locations_limit', 0)
-# Most of the time of lowering a small program, 5 ms, goes into the context of MLIR that
-# JAX makes for each; here 100 programs share theirs.
-_make_context, _num_lowered = mlir.make_ir_context, itertools.count()
-_context = functools.lru_cache(1)(lambda hundred: _make_context())
-mlir.make_ir_context = lambda: _context(next(_num_lowered) // 100)
 # In the background of a shell script Ctrl-C is ignored, here and in what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
   signal.signal(signal.SIGINT, signal.default_int_handler)
-_jaxtyped = jaxtyping.jaxtyped
-
-
-def _checked(typechecker):
-  """Checks the annotations of functions, but for those inside of other functions.
-
-  The import hook decorates these again at each call of the outer one, for 1.4 ms each.
-  Where no annotation is of arrays, the type checker alone does: jaxtyping also binds
-  the arguments at each call, and checks them twice, which takes 20 times as long.
-  """
-  check = _jaxtyped(typechecker=typechecker)
-
-  def decorate(one):
-    if '<locals>' in one.__qualname__:
-      return one
-    return _without_arrays(one, typechecker) or check(one)
-
-  return decorate
-
-
-def _without_arrays(one, typechecker):
-  """A function whose annotations have no arrays, checked; None for all others."""
-  if not inspect.isfunction(one) or inspect.isgeneratorfunction(one):
-    return None
-  try:
-    hints = typing.get_type_hints(one, include_extras=True)
-  except Exception:  # names that are imported for type checkers only
-    return None
-  if any(map(_has_arrays, hints.values())):
-    return None
-  given, one.__annotations__ = one.__annotations__, hints
-  checked = typechecker(one)
-  one.__annotations__ = given
-
-  @functools.wraps(one)
-  def call(*args, **kwargs):
-    ask = one if jaxtyping.config.jaxtyping_disable else checked
-    return ask(*args, **kwargs)
-
-  return call
-
-
-def _has_arrays(hint) -> bool:
-  if isinstance(hint, list):  # the arguments of a Callable
-    return any(map(_has_arrays, hint))
-  return type(hint).__module__.startswith('jaxtyping') or any(
-    map(_has_arrays, typing.get_args(hint))
-  )
-
-
-jaxtyping.jaxtyped = _checked  # which the hook looks up when a module is imported
+# Checks the annotations of shapes, by the import hook that jaxtyping documents.
 jaxtyping.install_import_hook('zoo', 'beartype.beartype')
 
 # The first example of each shape compiles; the same examples in every run.
@@ -125,15 +63,9 @@ def pytest_addoption(parser):
     'times instead of once, corrupt each file 1000 times instead of 40, and with '
     '--slow run the slowest tests',
   )
-  parser.addoption(
-    '--costs',
-    action='store_true',
-    help='list what each room of tests compiles and computes, and the longest tests',
-  )
 
 
 def pytest_configure(config):
-  config.pluginmanager.register(costs)
   if config.getoption('--full'):  # also for what is no test, in the workers as well
     os.environ['ZOO_FULL_TESTS'] = '1'
   if config.getoption('--compile_fast') or not config.getoption('--slow'):

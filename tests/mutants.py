@@ -12,7 +12,7 @@ is printed for each mistake: its number, whether it was caught, the seconds, the
 test that failed, and its name. The exit code is 1 if more than 3 are not caught.
 
 Nothing counts as caught by accident. The tests of the tree's own texts, such as its
-style and documents, are left out. At the end the tests that failed run once more, in
+documents, are left out. At the end the tests that failed run once more, in
 the copy without any mistake: one that fails there, too, has caught nothing.
 """
 
@@ -30,10 +30,7 @@ from tests.trees import ROOT, changed, copy_to, failures
 
 MOST_MISSED = 3
 # Their subject is the text of the tree, in which a changed line may be noticed as such.
-_OF_TEXTS = (
-  *('test_mutants.py', 'test_style.py', 'test_docs.py', 'test_floors.py'),
-  'test_site.py',
-)
+_OF_TEXTS = (*('test_mutants.py', 'test_docs.py', 'test_site.py'),)
 
 # Of each mistake: its name; the file, and the files of tests in which it should be
 # seen; a part of a line that occurs once in the file, and what replaces it. Mistakes

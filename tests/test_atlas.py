@@ -349,7 +349,6 @@ def test_a_cell_without_a_loss_has_the_context_length_of_its_task(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.programs(200)
 def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkeypatch):
   found = atlas.run(_GRID, tmp_path / 'whole', 'python -m launch.atlas')
   assert found is not None

@@ -2,7 +2,6 @@
 
 import importlib
 import io
-import re
 
 import matplotlib.image
 import matplotlib.style
@@ -28,18 +27,6 @@ from zoo.reports.style import BASELINES, BLACK, BLUE, PALETTE, WIDTH, Figure
 from zoo.studies.atlas import pictures, results
 
 _README = 830  # pixels, the width of its text on GitHub
-
-
-def test_nothing_is_drawn_without_the_style():
-  forbidden = r'pyplot|rcParams|rc_context|matplotlib\.figure|matplotlib\.style|dpi='
-  for path in [*ROOT.glob('zoo/**/*.py'), *ROOT.glob('launch/*.py'), *_DOCUMENTS]:
-    text = path.read_text()
-    if path == ROOT / 'zoo' / 'reports' / 'style.py':
-      continue
-    assert not re.search(forbidden, text), path
-
-
-_DOCUMENTS = [*ROOT.glob('docs/*.py'), *ROOT.glob('docs/*.ipynb'), ROOT / 'README.md']
 
 
 def _panels():

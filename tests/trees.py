@@ -28,8 +28,7 @@ def copy_to(tree: pathlib.Path, tests: pathlib.Path | None) -> None:
 
 def failures(tree: pathlib.Path, *arguments: str) -> list[str]:
   """Runs pytest in a tree; returns the tests that failed, or how it ended instead."""
-  # Without the budget of programs, which says nothing about mistakes.
-  options = '-p', 'no:cacheprovider', '-p', 'no:tests.costs', '--color=no'
+  options = '-p', 'no:cacheprovider', '--color=no'
   process = subprocess.Popen(
     [sys.executable, '-m', 'pytest', '-q', '--tb=no', *options, *arguments],
     cwd=tree,

@@ -80,7 +80,6 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   assert name_nearest(blind, None, {}) == ''
 
 
-@pytest.mark.programs(60)
 def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   keep(monkeypatch, 'shifts', 'scale_y=2')
   keep(monkeypatch, 'baselines', 'gd', 'bayes')

@@ -53,7 +53,6 @@ def zero(prompt):
   return scaled(jnp.ones(len(prompt.x)))
 
 
-@pytest.mark.programs(80)
 def test_what_a_model_and_a_task_call_may_change_between_runs(
   tmp_path, register, monkeypatch
 ):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import jax
 from absl import logging
 from flax import nnx
+from jaxtyping import PyTree
 
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
@@ -99,7 +100,7 @@ def _refusal(model: nnx.Module, task: Task) -> str | None:
   """Why a model cannot be called on the prompts of a task; None if it can."""
   graph, state = nnx.split(model)
 
-  def predict(state: nnx.State, key: jax.Array) -> jax.Array:
+  def predict(state: PyTree, key: jax.Array) -> jax.Array:
     return nnx.merge(graph, state)(fresh(task).sample_batch(key, 2))
 
   try:
