@@ -21,7 +21,6 @@ from absl import flags, logging
 from launch import cli
 from zoo.core.errors import UserError, nearest
 from zoo.host.files import (
-  is_hub,
   is_url,
   or_shipped,
   read_text,
@@ -37,7 +36,7 @@ _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   None,
   'The workdir of a run, its checkpoints, or what zoo.save or zoo.export wrote; may be '
-  'gs://bucket/folder or hf://owner/name.',
+  'gs://bucket/folder.',
 )
 _STEP = flags.DEFINE_integer('step', None, 'Step of the run. Default: the newest.')
 _AGAINST = flags.DEFINE_string(
@@ -141,7 +140,7 @@ def _other(task: Task) -> tuple[Predictor, str]:
   name = next(iter(known)) if _AGAINST.value is None else _AGAINST.value
   if name in known:
     return known[name], name
-  if is_url(name) or is_hub(name) or or_shipped(user_path(name)).exists():
+  if is_url(name) or or_shipped(user_path(name)).exists():
     return zoo.load(name).model, os.path.basename(os.path.abspath(name))
   near = nearest(name, known)
   raise UserError(

@@ -1,27 +1,20 @@
-"""`zoo.export`: one file that `zoo.load` and others open; models on the hub."""
+"""`zoo.export`: one file that `zoo.load` and others open."""
 
 import json
-import pathlib
-import sys
-import time
 from typing import Any
 
-import huggingface_hub
 import numpy as np
 import pytest
 import safetensors.numpy
 from flax import nnx
-from huggingface_hub import constants
 
 import zoo
-from tests.checkpoints.test_saved_models import assert_same
+from tests.checkpoints.test_loading import assert_same
 from tests.checkpoints.test_saving import Scaled
 from tests.compare import refuses
 from tests.settings import config_for
 from tests.weights import drawn
 from zoo.storage import saving
-
-URL = 'hf://owner/name'
 
 
 @pytest.fixture(scope='module')
@@ -68,10 +61,10 @@ def test_names_are_stable_and_the_metadata_say_what_it_is(tmp_path, monkeypatch)
     return zoo.create_model('transformer', **given, rngs=nnx.Rngs(0))
 
   model = drawn(build, dtype='float32')
-  path, twin = tmp_path / 'new' / 'model.safetensors', tmp_path / 'twin.py'
+  path = tmp_path / 'new' / 'model.safetensors'
   of_task = 'num_features', 'context_length'
   arguments = {name: given[name] for name in given if name not in of_task}
-  zoo.export(model, path, config_for('transformer', **arguments), twin=twin)
+  zoo.export(model, path, config_for('transformer', **arguments))
   with safetensors.safe_open(path, framework='numpy') as opened:
     (text,) = opened.metadata().values()
     arrays = opened.get_tensors()
@@ -80,11 +73,10 @@ def test_names_are_stable_and_the_metadata_say_what_it_is(tmp_path, monkeypatch)
   np.testing.assert_array_equal(arrays['layers.0.mixer.query.kernel'], kernel)
   np.testing.assert_array_equal(arrays['guess.weights'], [[1.0], [2.0], [3.0]])
   found = json.loads(text)
-  assert found['arguments'].items() >= {**given, 'num_heads': 2}.items()
+  assert found['config']['model'].items() >= arguments.items()
   assert found['config']['model']['name'] == 'transformer'
   assert found['config']['task']['context_length'] == 4
   assert_same(zoo.load(path).model, model)
-  assert twin.read_text().startswith('"""A transformer of ICL Zoo in plain PyTorch')
 
 
 def test_what_cannot_be_exported_is_one_line(file, tmp_path, register):
@@ -93,12 +85,8 @@ def test_what_cannot_be_exported_is_one_line(file, tmp_path, register):
     zoo.export(saved.model, tmp_path / 'a.safetensors')
   with refuses("model.pt'; it must be a file NAME.safetensors"):
     zoo.export(saved, tmp_path / 'model.pt')
-  with refuses('there is none of a YqLSA', "all 'softmax'"):
-    zoo.export(saved, tmp_path / 'a.safetensors', twin=tmp_path / 'a.py')
   with refuses('gs:, which cannot'):
     zoo.export(saved, 'gs://bucket/a.safetensors')
-  with refuses('zoo.export writes it'):
-    zoo.save(saved.model, URL, saved.config)
 
   @register('drawing')
   class Drawing(Scaled):
@@ -131,85 +119,3 @@ def test_a_file_of_something_else_is_named(file, tmp_path):
     safetensors.numpy.save_file({'w': np.zeros(3)}, path, opened.metadata())
   with refuses('does not fit the model that its config names now: it has w (3,)'):
     zoo.load(path)
-
-
-class FakeHub:
-  """What `zoo.export` calls of HfApi; it commits into the cache of the library."""
-
-  def __init__(self, cache: pathlib.Path):
-    self.cache, self.created = cache, []
-
-  def create_repo(self, name: str, exist_ok: bool) -> None:
-    assert exist_ok
-    self.created.append(name)
-
-  def upload_file(self, path_or_fileobj, path_in_repo: str, repo_id: str) -> None:
-    commit, content = 40 * 'a', pathlib.Path(path_or_fileobj).read_bytes()
-    folder = self.cache / f'models--{repo_id.replace("/", "--")}'
-    for name, text in {
-      f'snapshots/{commit}/{path_in_repo}': content,
-      'refs/main': commit.encode(),
-    }.items():
-      (folder / name).parent.mkdir(parents=True)
-      (folder / name).write_bytes(text)
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-  """The hub, which is offline but for its commits."""
-  monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path))
-  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
-  hub = FakeHub(tmp_path)
-  monkeypatch.setattr(huggingface_hub, 'HfApi', lambda: hub)
-  return hub
-
-
-def test_a_model_goes_to_the_hub_and_comes_back(file, hub, call):
-  saved = zoo.load(file)
-  zoo.export(saved, URL)
-  assert hub.created == ['owner/name']
-  again = zoo.load(f'{URL}/')
-  assert_same(again.model, saved.model)
-  assert again.config == saved.config
-  answer = call('probe', f'--checkpoint={URL}', '--step=3')
-  assert answer.code == 2
-  assert f'{URL} has no step 3; it has [5000]' in answer.err
-
-
-def test_what_is_not_on_the_hub_is_one_line(file, hub, monkeypatch):
-  with pytest.raises(
-    zoo.RunError, match=f'{URL} has no model.safetensors in the cache'
-  ):
-    zoo.load(URL)
-  for wrong in 'hf://name', 'hf://owner/name/more', 'hf://own er/name':
-    with refuses(f'{wrong!r} is no model; it must be like hf://owner/name'):
-      zoo.load(wrong)
-  hub.upload_file(__file__, 'model.safetensors', 'owner/name')
-  with pytest.raises(zoo.RunError, match=f'{URL} is damaged'):
-    zoo.load(URL)
-
-  def fail(name: str, exist_ok: bool) -> None:
-    raise OSError('401 for\nowner/name')
-
-  hub.create_repo = fail
-  with pytest.raises(zoo.RunError, match=f'{URL} cannot be written: 401 for owner/n'):
-    zoo.export(zoo.load(file), URL)
-  monkeypatch.delitem(sys.modules, 'zoo.host.hub')
-  monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
-  with refuses(
-    "huggingface_hub is not installed; hf:// needs pip install 'icl-zoo[hub]'"
-  ):
-    zoo.load(URL)
-
-
-def test_without_a_network_the_cache_is_asked_at_once(file, hub, monkeypatch):
-  """The client of the hub would try again for 23 seconds."""
-  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
-  nobody = 'http://127.0.0.1:9/{repo_id}/{revision}/{filename}'
-  monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', nobody)
-  start = time.monotonic()
-  with pytest.raises(zoo.RunError, match='and the hub is out of reach'):
-    zoo.load(URL)
-  zoo.export(zoo.load(file), URL)
-  zoo.load(URL)
-  assert time.monotonic() - start < 6  # twice the patience with the network

@@ -2,12 +2,12 @@
 
 `zoo.save` writes a folder, one step of a run's checkpoints without the optimizer:
 Orbax's arrays in `model`, JSON in `origin`, and `SHA256SUMS` over both. `zoo.export`
-writes one file of safetensors, which is also what is on the Hugging Face hub.
+writes one file of safetensors.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import pathlib
 import tempfile
@@ -19,35 +19,27 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
+from orbax.checkpoint import v1 as ocp
 
-from zoo.config.building import Config, abstract_model, build_task
-from zoo.config.saved import default_arguments, to_json
+from zoo.config.building import Config, abstract_model
+from zoo.config.saved import to_json
 from zoo.core.errors import RunError, UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model
-from zoo.core.registry import MODELS, parameters
 from zoo.host.files import (
-  hub,
-  is_hub,
+  delete_folder,
+  is_url,
   user_path,
   workdir_path,
   write_atomically,
 )
-from zoo.mixers.attention import SoftmaxAttention
-from zoo.models.transformer import Transformer
 from zoo.storage import weight_files
-from zoo.storage.checkpointer import new_step, run_metadata
-from zoo.storage.saved_models import (
-  SavedModel,
-  check_same_arrays,
-  load,
-  shapes_of,
-)
-from zoo.storage.steps import FORMAT
+from zoo.storage.checkpoints import FORMAT, one_line, orbax_context, run_metadata
+from zoo.storage.loading import SavedModel, check_same_arrays, load, shapes_of
+from zoo.storage.steps import write_sums
 from zoo.theory.trust import changed_weights, compiled
 
 _NUM_PROMPTS = 4  # on which a saved model must predict what it did before
-_TWIN = pathlib.Path(__file__).with_name('torch_twin.py')  # it is copied, not imported
 
 
 def save(
@@ -70,86 +62,75 @@ def save(
   cannot hold it, or if the loaded model does not predict the same on a few prompts;
   RunError if the folder cannot be written. An error leaves no folder behind.
   """
-  if is_hub(path):
-    raise UserError(
-      f'{path} is on the Hugging Face hub, where a model is one file; zoo.export '
-      'writes it'
-    )
   target = workdir_path(path)
+  target = target if is_url(target) else target.absolute()  # as Orbax needs it
   state, metadata = _parts(model, _checked(config), step)
   try:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
       raise UserError(f'{path} exists already; it must be a new folder or an empty one')
-    with new_step(target, {'model': state}, metadata) as folder:
-      _check_predicts_the_same(model, load(folder))
   except OSError as error:
     raise RunError(f'{target} cannot be written: {error.strerror or error}') from error
+  try:
+    _write(target, {'model': state, 'origin': metadata})
+    _check_predicts_the_same(model, load(target))
+  except BaseException:
+    with contextlib.suppress(OSError):
+      for left in target, *target.parent.glob(f'{target.name}.orbax-checkpoint-tmp*'):
+        delete_folder(left)
+    raise
+
+
+def _write(folder: pathlib.Path, items: Mapping[str, Any]) -> None:
+  """Writes a step with its checksums; raises RunError."""
+  try:
+    with orbax_context():
+      ocp.save_checkpointables(str(folder), dict(items), overwrite=True)
+    if not is_url(folder):
+      for marker in folder.rglob('commit_success.txt'):
+        marker.write_text('')  # Orbax writes a path of this machine into it
+    write_sums(folder)
+  except Exception as error:
+    raise RunError(f'{folder} cannot be written: {one_line(error)}') from error
 
 
 def export(
   saved: Model | SavedModel,
   path: str | os.PathLike[str],
   config: Config | Mapping[str, Any] | None = None,
-  *,
-  twin: str | os.PathLike[str] | None = None,
 ) -> None:
   """Writes a model as one file, NAME.safetensors, in place of any that is there.
 
   It has the weights by name, such as `layers.0.mixer.query.kernel`, and the config as
-  metadata: `zoo.load` opens it, and so does whatever reads safetensors. The path may
-  also be hf://owner/name, a repository of the Hugging Face hub, to which the file is
-  committed; a new one is public.
+  metadata: `zoo.load` opens it, and so does whatever reads safetensors.
 
   Args:
     saved: what `zoo.load` returned, or a model.
-    path: a file NAME.safetensors, or hf://owner/name.
+    path: a file NAME.safetensors.
     config: of a model that `zoo.load` did not return, as for `zoo.save`.
-    twin: a Python file to write as well, of plain PyTorch, whose `load(path)` predicts
-      the same; it is for transformers with softmax attention.
 
-  Raises UserError as `zoo.save` does, and for a twin of another model; RunError if
-  something cannot be written.
+  Raises UserError as `zoo.save` does; RunError if the file cannot be written.
   """
   if isinstance(saved, SavedModel):
     model, config, step = saved.model, saved.config, saved.step
   else:
     model, config, step = saved, _checked(config), 0
-  target = None if is_hub(path) else _file(path, 'path', weight_files.SUFFIX)
-  twin = None if twin is None else _file(twin, 'twin', '.py')
-  has_twin = isinstance(model, Transformer) and all(
-    isinstance(layer.mixer, SoftmaxAttention) for layer in model.layers
-  )
-  if twin is not None and not has_twin:
+  target = user_path(path)
+  if target.suffix != weight_files.SUFFIX or target.is_dir():
     raise UserError(
-      f'twin is {str(twin)!r}; there is none of a {type(model).__name__} with these '
-      "arguments, only of a Transformer whose mixers are all 'softmax'"
+      f'path is {str(path)!r}; it must be a file NAME{weight_files.SUFFIX}'
     )
   state, metadata = _parts(model, config, step)
-  metadata |= {'arguments': _arguments(config), 'has_twin': has_twin}
   try:
     with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
-      file = pathlib.Path(temporary, f'model{weight_files.SUFFIX}')
+      file = pathlib.Path(temporary, target.name)
       weight_files.write(file, state, metadata)
       _check_predicts_the_same(model, load(file))
-      if target is None:
-        hub().upload(file, os.fspath(path))
-      else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, file.read_bytes())
-      if twin is not None:
-        write_atomically(twin, _TWIN.read_bytes())
+      target.parent.mkdir(parents=True, exist_ok=True)
+      write_atomically(target, file.read_bytes())
   except OSError as error:
     raise RunError(
       f'{error.filename or path} cannot be written: {error.strerror or error}'
     ) from error
-
-
-def _file(path: str | os.PathLike[str], argument: str, suffix: str) -> pathlib.Path:
-  """The path of a file; raises UserError unless it ends in the suffix."""
-  file = user_path(path)
-  if file.suffix != suffix or file.is_dir():
-    raise UserError(f'{argument} is {str(path)!r}; it must be a file NAME{suffix}')
-  return file
 
 
 def _checked(config: Config | Mapping[str, Any] | None) -> Config:
@@ -171,19 +152,6 @@ def _checked(config: Config | Mapping[str, Any] | None) -> Config:
   return checked
 
 
-def _arguments(config: Config) -> dict[str, Any]:
-  """The arguments of the model of a config, those by default included."""
-  task, cls = build_task(config), MODELS[config.model.name]
-  of_task = {
-    name: getattr(task, name)
-    for name in ('num_features', 'context_length', 'num_outputs')
-    if name in parameters(cls)
-  }
-  given = json.loads(to_json(config.model))
-  del given['name']
-  return default_arguments(cls) | of_task | given
-
-
 def _parts(model: Model, config: Config, step: int) -> tuple[PyTree, dict[str, object]]:
   """The state and the metadata to write."""
   step = check_count('step', step, minimum=0)
@@ -202,7 +170,7 @@ def _parts(model: Model, config: Config, step: int) -> tuple[PyTree, dict[str, o
 def _check_predicts_the_same(model: Model, saved: SavedModel) -> None:
   """Raises UserError unless the loaded model predicts what the given one does."""
   prompt = saved.task.sample(jax.random.key(0), _NUM_PROMPTS)
-  before, after = (_predict(one, prompt) for one in (model, saved.model))
+  before, after = (_predict(m, prompt) for m in (model, saved.model))
   if np.array_equal(before, after, equal_nan=True):
     return
   # The weights are bit-equal, but other devices round sums differently. Agreement in

@@ -11,7 +11,7 @@ from typing import Any
 
 from zoo.config.validation import Config
 from zoo.host import processes
-from zoo.storage.checkpointer import Checkpoints, run_metadata
+from zoo.storage.checkpoints import Checkpoints, run_metadata
 from zoo.storage.workdir import BEST
 from zoo.training.records import Records, copy_all, read_lines, risk_of
 from zoo.training.shardings import State
