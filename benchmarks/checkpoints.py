@@ -27,10 +27,10 @@ from zoo.host.files import write_atomically
 from zoo.measure.curves import sample_losses
 from zoo.measure.intervals import estimate
 from zoo.reports import Table
-from zoo.storage.checkpointer import run_metadata
-from zoo.storage.saved_models import SavedModel, load
+from zoo.storage.checkpoints import run_metadata
+from zoo.storage.loading import SavedModel, load
 from zoo.storage.saving import save
-from zoo.storage.steps import MANIFEST
+from zoo.storage.steps import SUMS
 from zoo.studies.atlas.measure import lowest_known
 from zoo.studies.cards import CARD, FIGURES, Card, read_cards, row
 from zoo.theory.exact import known_risk
@@ -170,7 +170,7 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
     'num_params': sum(leaf.get_value().size for _, leaf in parameters),
     'exact_risk': exact,
     **figures,
-    'sha256': hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest(),
+    'sha256': hashlib.sha256((folder / SUMS).read_bytes()).hexdigest(),
     **run_metadata(config),
   }
   (folder / CARD).write_text(json.dumps(card, indent=2) + '\n')

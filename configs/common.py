@@ -114,7 +114,6 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   # Minutes between checkpoints at most, > 0; None: no limit.
   checkpoint.every_minutes = placeholder(float)
   checkpoint.keep = 3  # the newest checkpoints that are kept, ≥ 1
-  checkpoint.patience = 10.0  # minutes to wait for a bucket that is out of reach, > 0
 
   config.eval = evaluation = ConfigDict()  # the exact risk is computed at each log line
   # Of the held-out prompts and those of comparisons, the same for every seed; ≥ 0.

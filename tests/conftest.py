@@ -136,12 +136,6 @@ def forget_programs():
 
 
 @pytest.fixture
-def impatient(monkeypatch):
-  """A folder that is in use is refused after half a second, instead of ten."""
-  monkeypatch.setattr('zoo.storage.lease.SECONDS', 1.5)
-
-
-@pytest.fixture
 def float64():
   """The test runs in float64."""
   with jax.enable_x64(True):

@@ -69,7 +69,6 @@ FIELDS: dict[str, tuple[Any, Any]] = {
   'checkpoint.every': ((1,), (0, *_NO_INTEGER, None)),
   'checkpoint.every_minutes': ((1e-3, None), (0.0, *_NO_NUMBER)),
   'checkpoint.keep': ((1,), (0, *_NO_INTEGER, None)),
-  'checkpoint.patience': ((1e-3,), (0.0, *_NO_NUMBER, None)),
   'eval.every': ((1,), (0, *_NO_INTEGER, None)),
   'eval.num_batches': ((0,), (-1, *_NO_INTEGER, None)),
   'eval.num_compared': ((0,), (-1, *_NO_INTEGER, None)),

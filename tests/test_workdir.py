@@ -1,22 +1,23 @@
 """A workdir belongs to one config and one program, or is refused untouched."""
 
-import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 
+import zoo
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.storage.lease import LostLease, machine
+from zoo.core.errors import RunError
 from zoo.storage.workdir import locked, occupied, open_workdir
 from zoo.training.records import Records
 
-pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs', 'impatient')
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
+ME = os.getpid()
 
 
 def test_a_new_workdir_is_made_with_its_config(tmp_path):
@@ -78,85 +79,70 @@ def test_a_workdir_of_another_kind_is_refused(tmp_path, mark, own, other):
 
 def test_a_folder_is_held_by_one_program(tmp_path):
   for _ in range(2):
-    refused = refuses(str(tmp_path), 'another process is training')
+    refused = refuses(str(tmp_path), f'another process is training in it (process {ME}')
     with locked(tmp_path), refused, locked(tmp_path):
       pass
 
 
-def test_a_folder_whose_process_ends_soon_is_waited_for(tmp_path, caplog):
-  caplog.set_level('INFO', 'absl')
-  with contextlib.ExitStack() as other:
-    other.enter_context(locked(tmp_path))
-    threading.Timer(0.3, other.pop_all().close).start()
-    with locked(tmp_path):
-      pass
-  (record,) = caplog.records  # said once
-  assert f'{tmp_path} was locked by' in record.getMessage()
-
-
-def test_a_folder_of_a_process_that_was_killed_is_taken_at_once(tmp_path):
-  ended = subprocess.Popen(['true'])
-  ended.wait()
-  start = time.monotonic()
-  (tmp_path / '.lock').write_text(f'{machine()} {ended.pid} a')
-  with locked(tmp_path):
-    assert time.monotonic() - start < 1.0
-  # The processes of another machine are unknown, so its lease has to expire.
-  (tmp_path / '.lock').write_text(f'elsewhere {ended.pid} a')
-  with locked(tmp_path):
-    assert time.monotonic() - start > 1.5
-
-
-def test_a_folder_is_not_taken_from_a_process_whose_number_another_container_lacks(
-  tmp_path,
-):
-  alone = ['unshare', '--map-root-user', '--pid', '--fork']
-  if not shutil.which('unshare') or subprocess.run([*alone, 'true']).returncode:
-    pytest.skip('no namespace can be made here')
-  code = (
-    'import pathlib, sys; from zoo.storage import lease; lease.SECONDS = 1.5\n'
-    'with lease.leased(pathlib.Path(sys.argv[1])): pass'
-  )
-  with locked(tmp_path):
-    ended = subprocess.run(
-      [*alone, sys.executable, '-c', code, str(tmp_path)],
-      capture_output=True,
-      text=True,
-      check=False,
-    )
-  assert ended.returncode == 1
-  assert f'{tmp_path} is in use: another process is training in it' in ended.stderr
-
-
-@pytest.mark.parametrize(
-  ('deleted', 'said'), [(False, 'another program has taken over'), (True, 'has gone')]
+HOLD = (
+  'import pathlib, sys\n'
+  'from zoo.storage.workdir import locked\n'
+  'with locked(pathlib.Path(sys.argv[1])):\n'
+  '  print("held", flush=True)\n'
+  '  sys.stdin.read()\n'
 )
-def test_a_holder_that_was_suspended_adds_no_line_to_what_is_no_longer_its_own(
-  tmp_path, deleted, said
-):
+
+
+def test_a_folder_of_a_process_that_was_killed_is_free_at_once(tmp_path):
+  words = [sys.executable, '-c', HOLD, str(tmp_path)]
+  pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'text': True}
+  with subprocess.Popen(words, **pipes) as other:
+    assert other.stdout is not None
+    assert other.stdout.readline() == 'held\n'
+    with refuses('is in use', f'process {other.pid} on '), locked(tmp_path):
+      pass
+    other.kill()
+  with locked(tmp_path):
+    assert f'process {ME}' in (tmp_path / '.lock.holder').read_text()
+
+
+def test_a_run_adds_no_line_to_a_folder_that_was_deleted(tmp_path):
   workdir = tmp_path / 'run'
   workdir.mkdir()
   with locked(workdir), Records(workdir, 0, tensorboard=False) as records:
     records.write(line(4))
-    if deleted:
-      shutil.rmtree(workdir)
-    else:  # as another program does once this one has not renewed it for long
-      (workdir / '.lock').write_text('elsewhere 17 a')
-    with pytest.raises(LostLease, match=f'{workdir}.*{said}|{said}.*{workdir}'):
+    shutil.rmtree(workdir)
+    with pytest.raises(RunError, match=f'{workdir}/metrics.jsonl has gone'):
       records.write(line(8))
-  if deleted:
     assert not workdir.exists()
-  else:
-    assert len((workdir / 'metrics.jsonl').read_text().splitlines()) == 1
+    # Another program may have begun in it since.
+    workdir.mkdir()
+    with locked(workdir), Records(workdir, 0, tensorboard=False) as others:
+      others.write(line(4))
+      with pytest.raises(RunError, match='has gone'):
+        records.write(line(8))
+  assert len((workdir / 'metrics.jsonl').read_text().splitlines()) == 1
+
+
+def test_a_run_whose_folder_is_deleted_ends_in_one_line(tmp_path):
+  workdir = tmp_path / 'run'
+  events = zoo.training_run(small_config(checkpoint__every=12), workdir)
+  assert next(events).step == 4
+  shutil.rmtree(workdir)
+  with pytest.raises(RunError, match=f'{workdir}.* has gone: the folder was deleted'):
+    next(events)
+  assert not workdir.exists()
 
 
 def test_a_lock_is_not_written_through_a_symbolic_link(tmp_path):
   target, folder = tmp_path / 'target', tmp_path / 'run'
-  target.write_text('nobody')
-  folder.mkdir()
+  target.write_text('do not touch')
+  open_workdir(folder, small_config())
   (folder / '.lock').symlink_to(target)
-  with locked(folder):
-    assert target.read_text() == 'nobody'
+  error = pytest.raises(RunError, match='could not be written')
+  with error, occupied(folder, small_config()):
+    pass
+  assert target.read_text() == 'do not touch'
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp_path):

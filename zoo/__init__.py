@@ -91,7 +91,7 @@ if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely ne
   from zoo.measure.predict import predict as predict
   from zoo.measure.regressor import Regressor as Regressor
   from zoo.plan import aot as aot
-  from zoo.storage.saved_models import load as load
+  from zoo.storage.loading import load as load
   from zoo.storage.saving import export as export
   from zoo.storage.saving import save as save
   from zoo.studies import paper as paper
@@ -108,7 +108,7 @@ _LAZY_MODULES = {
 _NOT_OURS = {'importlib', 'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
 _LAZY_NAMES = {
   'export': 'zoo.storage.saving',
-  'load': 'zoo.storage.saved_models',
+  'load': 'zoo.storage.loading',
   'save': 'zoo.storage.saving',
   'check_model': 'zoo.measure.contracts',
   'check_task': 'zoo.measure.contracts',

@@ -22,7 +22,7 @@ from tests.marks import mostly_full
 from tests.training.runs import small_config
 from zoo import theory
 from zoo.config.validation import differences, validate
-from zoo.storage.steps import find_corruption
+from zoo.storage.steps import damage_of
 from zoo.studies import cards
 from zoo.studies.atlas.measure import lowest_known
 
@@ -160,7 +160,7 @@ def test_what_is_no_card_is_named(tmp_path):
 @pytest.mark.parametrize('name', mostly_full(['lsa', 'yq_lsa'], EXACT))
 def test_what_ships_opens_and_has_the_risk_of_its_card(name):
   saved = zoo.load(FOLDER / name)
-  assert find_corruption(FOLDER / name) is None
+  assert damage_of(FOLDER / name) is None
   assert saved.step == SHIPPED[name]['step']
   risk = theory.exact_risk(saved.model, saved.task)
   assert abs(risk - SHIPPED[name]['exact_risk']) < 1e-6

@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from ml_collections import ConfigDict
 
 from zoo.config.validation import abstract_model
-from zoo.storage.checkpointer import Checkpoints, new_step, run_metadata
-from zoo.storage.steps import FORMAT, MANIFEST
+from zoo.storage.checkpoints import Checkpoints
+from zoo.storage.steps import SUMS
 
 METADATA = {'config': {'seed': 0}, 'versions': {'jax': jax.__version__}}
 
@@ -63,18 +62,9 @@ def zeros_of(config: Any) -> nnx.State:
   )
 
 
-def write_model(folder: pathlib.Path, model: dict, task: dict) -> None:
-  """As `zoo.save`, the model that a config makes, with zeros as weights."""
-  sections = {'model': model, 'task': {'name': 'linear_regression', **task}}
-  config: Any = ConfigDict(sections)
-  metadata = {'format': FORMAT, 'step': 0, **run_metadata(config)}
-  with new_step(folder, {'model': zeros_of(config)}, metadata):
-    pass  # nothing is to be checked
-
-
 def files_of(step_folder: pathlib.Path) -> list[str]:
-  """The files that the manifest lists and that hold anything."""
-  lines = (step_folder / MANIFEST).read_text().splitlines()
+  """The files that the checksums list and that hold anything."""
+  lines = (step_folder / SUMS).read_text().splitlines()
   names = [line.split('  ')[1] for line in lines]
   return [name for name in names if (step_folder / name).stat().st_size]
 

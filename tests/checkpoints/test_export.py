@@ -9,7 +9,7 @@ import safetensors.numpy
 from flax import nnx
 
 import zoo
-from tests.checkpoints.test_saved_models import assert_same
+from tests.checkpoints.test_loading import assert_same
 from tests.checkpoints.test_saving import Scaled
 from tests.compare import refuses
 from tests.settings import config_for

@@ -5,6 +5,7 @@ import errno
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import threading
 import time
@@ -24,9 +25,8 @@ from tests.checkpoints.states import (
 )
 from tests.marks import mostly_full
 from zoo.core.errors import RunError, UserError
-from zoo.storage import orbax_folders
-from zoo.storage.checkpointer import Checkpoints
-from zoo.storage.steps import find_corruption
+from zoo.storage.checkpoints import Checkpoints
+from zoo.storage.steps import damage_of
 
 
 def fill(workdir: pathlib.Path) -> tuple[list[int], Exception | None]:
@@ -66,7 +66,7 @@ def test_a_full_disk_is_one_line_at_whatever_write_it_comes(tmp_path, capfd, opt
     steps = f'there are good ones at steps {saved}' if saved else 'there is none yet'
     assert steps in str(error)
     for step in saved:
-      assert find_corruption(folder / 'checkpoints' / str(step)) is None
+      assert damage_of(folder / 'checkpoints' / str(step)) is None
     assert capfd.readouterr() == ('', '')
     deadline = time.monotonic() + 10
     while threading.active_count() > before:  # of Orbax, which end by themselves
@@ -80,16 +80,12 @@ def may_not_be_written(workdir, stack):
   stack.enter_context(not_root())
 
 
-def has_a_file_in_the_way(workdir, stack):
-  (workdir / 'checkpoints' / '.saving.2').touch()
-
-
-def has_the_step(workdir, stack):
-  (workdir / 'checkpoints' / '2' / 'other').mkdir(parents=True)
+def has_gone(workdir, stack):
+  shutil.rmtree(workdir)
 
 
 def has_no_quota(method):
-  """For the manifest, the name, or the marker of Orbax that is deleted."""
+  """For the checksums, which get their name when they are written."""
 
   def prepare(workdir, stack):
     def fail(self, *arguments, **options):
@@ -112,9 +108,8 @@ def has_a_limit_of_size(workdir, stack):
 
 FAULTS = [
   (may_not_be_written, 'Permission denied'),
-  (has_a_file_in_the_way, 'already exists'),
-  (has_the_step, 'Directory not empty'),
-  (has_no_quota('rename'), 'quota exceeded'),
+  (has_gone, 'was deleted while this program was working in it'),
+  (has_no_quota('replace'), 'quota exceeded'),
   (has_a_limit_of_size, 'File too large'),
 ]
 
@@ -136,36 +131,37 @@ def test_whatever_a_folder_refuses_is_one_line(tmp_path, prepare, said):
     fail()
   assert '\n' not in str(info.value)
   assert said in str(info.value)
+  if prepare is has_gone:
+    assert 'there is none yet' in str(info.value)
+    assert not tmp_path.exists()
+    return
   assert 'there are good ones at steps [1' in str(info.value)
-  assert find_corruption(tmp_path / 'checkpoints' / '1') is None
-  if prepare not in (has_a_file_in_the_way, has_the_step):
-    (tmp_path / 'checkpoints').chmod(0o755)
-    assert load_latest(tmp_path) == 1
-    assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == ['1']
+  assert damage_of(tmp_path / 'checkpoints' / '1') is None
+  (tmp_path / 'checkpoints').chmod(0o755)
+  assert load_latest(tmp_path) == 1
+  save(tmp_path, 2)
+  names = sorted(path.name for path in (tmp_path / 'checkpoints').iterdir())
+  assert names == ['1', '2']
 
 
 def test_the_clock_may_be_set_during_a_save(tmp_path, monkeypatch):
   """By a suspended laptop, or by NTP; Orbax measures its timeouts by that clock."""
-  clock, start_save = time.time, orbax_folders.ocp.save_checkpointables_async
-
-  def set_clock_meanwhile(*arguments):
-    response = start_save(*arguments)
-    monkeypatch.setattr(time, 'time', lambda: clock() + 3600)
-    return response
-
-  monkeypatch.setattr(
-    orbax_folders.ocp, 'save_checkpointables_async', set_clock_meanwhile
-  )
-  save(tmp_path, 1, 2)
+  clock = time.time
+  with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+    for step in (1, 2):
+      checkpoints.save(step, state_at(step))
+      monkeypatch.setattr(time, 'time', lambda step=step: clock() + 3600 * step)
   monkeypatch.undo()
   assert load_latest(tmp_path) == 2
 
 
 def test_the_error_of_the_block_is_not_hidden_by_a_save_that_fails(tmp_path):
+  def fail_late():
+    raise OSError('the bucket is away')
+
   def fail():
     with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
-      has_the_step(tmp_path, None)
-      checkpoints.save(2, state_at(2))
+      checkpoints.save(2, state_at(2), before_commit=fail_late)
       raise UserError('the news')
 
   with pytest.raises(UserError, match='the news'):

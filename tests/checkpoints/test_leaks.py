@@ -11,7 +11,7 @@ import pytest
 import zoo
 from tests.checkpoints.states import METADATA, state_at
 from tests.launch.processes import ROOT
-from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.checkpoints import Checkpoints
 
 pytestmark = [
   pytest.mark.skipif(

@@ -10,7 +10,7 @@ from flax import nnx
 
 import zoo
 from tests.checkpoints.states import disk
-from tests.checkpoints.test_saved_models import assert_same
+from tests.checkpoints.test_loading import assert_same
 from tests.compare import refuses
 from tests.compiled import built, predict
 from tests.marks import mostly_full

@@ -78,7 +78,7 @@ def test_a_config_is_run_once(call, tmp_path, monkeypatch):
   assert left == {'counts.py', 'runs'}
 
 
-def test_a_folder_in_use_has_an_exit_code_of_its_own(call, tmp_path, impatient):
+def test_a_folder_in_use_has_an_exit_code_of_its_own(call, tmp_path):
   """Launchers try again after it, and not after a mistake."""
   from configs import yq_lsa
 

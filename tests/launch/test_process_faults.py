@@ -11,13 +11,12 @@ from tests.launch.test_processes import LONG
 from tests.marks import FULL, mostly_full
 from tests.training.runs import (
   assert_same_bits,
-  bucket_arrays,
   lines_of,
   of_each_launch,
   saved_arrays,
 )
-from zoo.host.files import is_url, workdir_path
-from zoo.storage.steps import step_folders, step_of
+from zoo.host.files import workdir_path
+from zoo.storage import steps
 
 # With --full four processes are started 31 times, half an hour on two cores.
 pytestmark = [*FULL, pytest.mark.timeout(3000)]
@@ -28,13 +27,12 @@ def start(url, cache, number, *flags):
     *(*LONG, '--config.checkpoint.keep=3', *flags, f'--workdir={url}'),
     number=number,
     cache=cache,
-    module='tests.launch.short_lease',
   )
 
 
 def steps_in(folder):
   """The complete steps, the newest first."""
-  return [*map(step_of, step_folders(folder / 'checkpoints'))]
+  return steps.steps_in(folder / 'checkpoints')[::-1]
 
 
 def wait_for_save(processes, folder):
@@ -50,10 +48,9 @@ def assert_ended_as(url, whole, num_steps):
   )
   # Where a run was stopped it has logged one step more, if that is no multiple of 10.
   assert [line for line in lines if line['step'] % 10 == 0] == expected
-  steps = [line['step'] for line in lines]
-  assert steps == sorted(set(steps))
-  read = bucket_arrays if is_url(url) else saved_arrays
-  assert_same_bits(read(url, num_steps), saved_arrays(whole, num_steps))
+  logged = [line['step'] for line in lines]
+  assert logged == sorted(set(logged))
+  assert_same_bits(saved_arrays(url, num_steps), saved_arrays(whole, num_steps))
 
 
 @pytest.mark.parametrize(
@@ -105,8 +102,8 @@ def test_killed_and_stopped_at_random_it_ends_as_one_that_was_not(
     assert not list(folder.rglob('*tmp*'))
 
 
-def test_an_outage_of_the_bucket_changes_nothing(
-  tmp_path, bucket, cache, emulator, faults, full
+def test_a_short_outage_of_the_bucket_changes_nothing(
+  tmp_path, bucket, cache, emulator, faults
 ):
   num_steps = '--config.train.num_steps=1500'
   folder = workdir_path(bucket)
@@ -117,12 +114,11 @@ def test_an_outage_of_the_bucket_changes_nothing(
     wait_for_save(processes, folder)
     faults(0.0)
     emulator.send_signal(signal.SIGSTOP)
-    time.sleep(180 if full else 20)
+    time.sleep(20)
   finally:
     emulator.send_signal(signal.SIGCONT)
     ended = finish(processes)
   assert [code for code, _ in ended] == [0], ended
-  assert 'lock was not renewed' in ended[0][1]
   ended = finish(start(tmp_path / 'whole', cache, 1, num_steps))
   assert [code for code, _ in ended] == [0], ended
   assert_ended_as(bucket, tmp_path / 'whole', 1500)

@@ -91,12 +91,17 @@ def test_saved_by_two_processes_of_four_a_run_goes_on_in_others(
   shutil.copytree(layouts / '2', workdir)
   newest = workdir / 'checkpoints' / '50'
   data = max(newest.rglob('d/*'), key=lambda path: path.stat().st_size)
-  data.write_bytes(data.read_bytes()[:-1])  # so that all must fall back, and alike
+  data.write_bytes(data.read_bytes()[:-1])
   arguments = *FIFTY, f'--workdir={workdir}'
+  ended = finish(start_together(*arguments, number=number, cache=cache))
+  assert [code for code, _ in ended] == [1] * number, ended
+  (line,) = errors_in(ended)
+  assert 'checkpoints/50 is damaged' in line
+  assert 'step 25 is good' in line
+  shutil.rmtree(newest)
   ended = finish(start_together(*arguments, number=number, cache=cache))
   assert [code for code, _ in ended] == [0] * number, ended
   said = ''.join(text for _, text in ended)
-  assert said.count('checkpoint step 50 is damaged') == 1
   assert said.count('resuming at step 25 of 50') == 1
   there, here = saved_arrays(layouts / '2', 50), saved_arrays(workdir, 50)
   for path, array in there.items():

@@ -6,7 +6,7 @@ import pytest
 
 from tests.launch.processes import command, wait_until
 from tests.marks import FULL
-from tests.training.runs import assert_same_bits, bucket_arrays, saved_arrays
+from tests.training.runs import assert_same_bits, saved_arrays
 from zoo.host.files import workdir_path
 
 pytestmark = [*FULL]
@@ -30,7 +30,7 @@ def start_sweep(start):
       f'--sweep=task.prior_mean={",".join(str(i / 16) for i in range(_NUM_POINTS))}',
       f'--workdir={workdir}',
     )
-    return start(*command('sweep', *flags, *part, module='tests.launch.short_lease'))
+    return start(*command('sweep', *flags, *part))
 
   return start_sweep
 
@@ -68,11 +68,10 @@ def test_four_parts_of_which_two_are_killed_and_run_again(
   _finish(*(start_sweep(killed, part) for part in (1, 2)))
   _finish(*(start_sweep(folder) for folder in (whole, killed, one)))
   expected, found, alone = map(_table, (whole, killed, one))
-  read = bucket_arrays if place == 'bucket' else saved_arrays
   for value, row in expected.items():
     assert found[value]['exact_risk'] == row['exact_risk']
     assert found[value]['eval_risk'] == row['eval_risk']
     arrays = saved_arrays(whole / row['workdir'], _STEPS)
-    assert_same_bits(read(killed / row['workdir'], _STEPS), arrays)
+    assert_same_bits(saved_arrays(killed / row['workdir'], _STEPS), arrays)
     # In a program of 64 points sums are added in another order.
     assert alone[value]['exact_risk'] == pytest.approx(row['exact_risk'], rel=1e-3)

@@ -9,7 +9,7 @@ import zoo
 from tests.settings import isotropic
 from zoo.config.validation import build_model
 from zoo.core import registry
-from zoo.storage.saved_models import SavedModel
+from zoo.storage.loading import SavedModel
 
 
 def test_a_task_is_shown_with_its_arguments():

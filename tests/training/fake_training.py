@@ -9,22 +9,17 @@ It diverges at large learning rates, and where the prior mean is large.
 
 import functools
 import json
-import pathlib
-import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from tests.training.runs import ARRAYS
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import Config, build_task, to_json
 from zoo.core.learning_rule import LearningRule
 from zoo.measure.comparison import Comparison, without_errors
-from zoo.storage import checkpointer
-from zoo.storage.orbax_folders import METADATA_FILE
 from zoo.training import run, sweeps
 from zoo.training.comparison import num_prompts
 from zoo.training.compilation import Training, on_mesh
@@ -68,8 +63,8 @@ def make_fake(configs: Sequence[Config], stacked: bool = True) -> Training:
   )
 
 
-def patch(monkeypatch, orbax: bool = False) -> None:
-  """Lets runs and sweeps train with fake programs, and save with NumPy or `orbax`."""
+def patch(monkeypatch) -> None:
+  """Lets runs and sweeps train with fake programs."""
   fake = {
     'make_training': lambda config, mesh: make_fake([config], False),
     'compile_training': lambda training: training,
@@ -79,39 +74,6 @@ def patch(monkeypatch, orbax: bool = False) -> None:
     monkeypatch.setattr(run, name, function)
   monkeypatch.setattr(sweeps, 'make_training', fake['make_training'])
   monkeypatch.setattr(sweeps, 'compile_many', make_fake)
-  if not orbax:
-    patch_saves(monkeypatch)
-
-
-def patch_saves(monkeypatch) -> None:
-  """Lets runs save with NumPy: Orbax compiles slices of arrays on many devices."""
-  monkeypatch.setattr(checkpointer, 'start_save', _start_save)
-  monkeypatch.setattr(checkpointer, 'load_arrays', _load_arrays)
-  monkeypatch.setattr(checkpointer, 'check_precision', lambda *given: None)
-
-
-def _start_save(
-  folder: pathlib.Path, items: dict[str, Any], metadata: Any
-) -> Callable[[], None]:
-  (folder / METADATA_FILE).parent.mkdir(parents=True)
-  (folder / METADATA_FILE).write_text(json.dumps(metadata))
-  leaves, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(items))
-  # By Orbax's names, which have the field of the variable, and no numbers.
-  names = {path: jax.tree_util.keystr(path[:-1]) + "['value']" for path, _ in leaves}
-  names = {path: re.sub(r'\[(\d+)\]', r"['\1']", one) for path, one in names.items()}
-  arrays: dict[str, Any] = {names[path]: leaf for path, leaf in leaves}
-  np.savez(folder / ARRAYS, **arrays)
-  return lambda: None
-
-
-def _load_arrays(folder: pathlib.Path, abstract: dict[str, Any]) -> dict[str, Any]:
-  with np.load(folder / ARRAYS) as file:
-    leaves = [file[name] for name in file.files]
-  wanted, structure = jax.tree.flatten(abstract)
-  put = [
-    jax.device_put(leaf, one.sharding) for leaf, one in zip(leaves, wanted, strict=True)
-  ]
-  return jax.tree.unflatten(structure, put)
 
 
 def _compare(configs: Sequence[Config]) -> list[Comparison | None]:

@@ -15,7 +15,6 @@ from orbax.checkpoint import v1 as ocp
 
 import configs
 from zoo.config.validation import to_json
-from zoo.host.files import workdir_path
 from zoo.training import many, run, step
 
 CONFIGS = [name for name in configs.names() if '/' not in name]
@@ -35,10 +34,6 @@ def lines_of(workdir: pathlib.Path) -> list[dict[str, Any]]:
 def of_each_launch(content: Mapping[str, Any]) -> dict[str, Any]:
   """A line, a summary, or a row of a table without what differs between launches."""
   return {name: one for name, one in content.items() if name not in OF_THE_LAUNCH}
-
-
-# The arrays of a step that a fake program has saved.
-ARRAYS = 'origin/arrays.npz'
 
 
 def small_config(name: str = 'yq_lsa', **changes: Any) -> Any:
@@ -83,30 +78,10 @@ def compile_init(monkeypatch: Any) -> None:
   monkeypatch.setattr(many, 'create', create)
 
 
-def saved_arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-  """All arrays of a saved step, model and optimizer, by path; read with Orbax alone.
-
-  Those that tests/training/fake_training.py has saved are read with NumPy.
-  """
-  if (path := workdir / 'checkpoints' / str(step) / ARRAYS).is_file():
-    with np.load(path) as file:
-      return dict(file)
-  with ocp.training.Checkpointer(str(workdir.resolve() / 'checkpoints')) as saved:
-    metadata = saved.checkpointables_metadata(step).metadata
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
-      {item: metadata[item] for item in ('model', 'optimizer')},
-    )
-    items = saved.load_checkpointables(step, abstract)
-  leaves, _ = jax.tree_util.tree_flatten_with_path(items)
-  return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-
-
-def bucket_arrays(url: str, step: int) -> dict[str, np.ndarray]:
-  """As `saved_arrays`, of a run in a bucket."""
-  (manifest,) = workdir_path(url).glob(f'checkpoints/{step}*/SHA256SUMS')
-  path = str(manifest.parent)
+def saved_arrays(workdir: str | pathlib.Path, step: int) -> dict[str, np.ndarray]:
+  """All arrays of a saved step, model and optimizer, by path; read with Orbax alone."""
+  path = f'{workdir}/checkpoints/{step}'
+  path = path if path.startswith('gs:') else str(pathlib.Path(path).resolve())
   here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   abstract = {
     item: jax.tree.map(

@@ -58,7 +58,7 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
 
 
 def test_options_of_mixers_come_from_the_config_and_back(tmp_path, monkeypatch):
-  fake_training.patch(monkeypatch, orbax=True)
+  fake_training.patch(monkeypatch)
   config = configs.get_config('transformer', 'smoke')
   with config.unlocked():
     config.model.mixer_options = {'state_size': 4}

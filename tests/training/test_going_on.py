@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 import zoo
 from tests.compare import refuses
-from tests.training import fake_training
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.config import saved as saved_configs
 from zoo.config.mesh import make_mesh
@@ -29,7 +28,6 @@ def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
   tmp_path, monkeypatch
 ):
   """To the same bits, where the learning rate does not depend on the end."""
-  fake_training.patch_saves(monkeypatch)
   config = small_config(optimizer__schedule='constant')
   zoo.train(config, tmp_path / 'raised')
   config.train.num_steps = 20

@@ -1,6 +1,5 @@
 """Parts of a sweep, which processes train that share nothing but the folder."""
 
-import concurrent.futures
 import json
 
 import pytest
@@ -8,12 +7,11 @@ import pytest
 from tests.compare import refuses
 from tests.training.runs import of_each_launch, signal_at_step_4, small_config
 from zoo.host.parts import Part, parse_part
-from zoo.storage.lease import Lease
 from zoo.storage.workdir import locked
 from zoo.training import sweeps
 from zoo.training.sweeps import points_of
 
-pytestmark = pytest.mark.usefixtures('fake', 'impatient')
+pytestmark = pytest.mark.usefixtures('fake')
 
 # Six points of one program and two of another.
 _POINTS = [{'seed': i % 3, 'task.prior_mean': i / 4} for i in range(6)]
@@ -104,13 +102,6 @@ def test_a_folder_belongs_to_one_number_of_parts_until_the_whole_has_ended(
   assert _sweep(tmp_path) is not None
   more = [*_POINTS, {'model.num_heads': 2, 'task.prior_mean': 9.0}]
   assert _sweep(tmp_path, Part(2, 3), more) is not None
-
-
-def test_one_of_several_numbers_of_parts_at_once_is_agreed_on(tmp_path):
-  with concurrent.futures.ThreadPoolExecutor(8) as threads:
-    found = [*threads.map(lambda n: Lease(tmp_path, 'n').agree(str(n)), range(2, 10))]
-  assert len({*found}) == 1
-  assert (tmp_path / 'n').read_text() == found[0]
 
 
 def test_a_part_names_the_points_that_it_has_lost(tmp_path):

@@ -21,7 +21,7 @@ from tests.training.runs import (
   small_config,
 )
 from zoo.core.errors import RunError
-from zoo.storage import checkpointer
+from zoo.storage import checkpoints
 
 
 def test_the_logged_steps_are_yielded_and_the_last_has_the_summary(tmp_path, fake):
@@ -54,7 +54,7 @@ def full_disk(fake, monkeypatch):
   def fail(*given):
     raise OSError('disk full')
 
-  monkeypatch.setattr(checkpointer, 'start_save', fail)
+  monkeypatch.setattr(checkpoints, 'write_sums', fail)
 
 
 def test_a_save_that_fails_when_a_run_is_closed_is_raised(tmp_path, full_disk):

@@ -13,7 +13,7 @@ from zoo.core.registry import MIXERS, MODELS, TASKS, parameters
 # Fields that may change when a run is resumed, besides the section `mesh`.
 _CHANGE_NO_TRAINING = (
   'checkpoint.every_minutes',
-  'checkpoint.patience',
+  'checkpoint.patience',  # of ICL Zoo 0.1.0
   'eval.num_compared',
 )
 # Those that may change if a run goes on for more steps than it had; a config may set
@@ -41,7 +41,7 @@ def differences(
       were added since, have their defaults.
     config: the other one.
     resumes: leave out what it may change to go on: the mesh, the minutes between
-      checkpoints and of patience, the number of prompts to compare on, and more steps.
+      checkpoints, the number of prompts to compare on, and more steps.
   """
   before, now = (
     _defaults(each) | flatten_dict(each, sep='.')

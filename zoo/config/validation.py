@@ -218,7 +218,6 @@ def _check_checkpoint_fields(checkpoint: Config) -> None:
   if checkpoint.every_minutes is not None:
     check_number('config.checkpoint.every_minutes', checkpoint.every_minutes, above=0.0)
   check_count('config.checkpoint.keep', checkpoint.keep)
-  check_number('config.checkpoint.patience', checkpoint.patience, above=0.0)
 
 
 def _check_eval_fields(evaluation: Config) -> None:

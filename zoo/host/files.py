@@ -1,34 +1,27 @@
-"""Reads files within limits, and writes them whole or not at all.
-
-A file may come from an untrusted source: its kind and its size are checked before it is
-read.
-"""
+"""Reads files, local or in a bucket, and writes them whole or not at all."""
 
 import contextlib
-import importlib
 import math
 import os
 import pathlib
 import re
 import shutil
 import socket
-import stat
 import tempfile
 from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
 import msgspec
 
-from zoo.core.errors import RunError, UserError, not_installed
+from zoo.core.errors import RunError, UserError, in_one_line, not_installed
 
 _Kind = TypeVar('_Kind')
 
-MIB = 2**20
 _LONGEST_NAME = 255  # bytes, on the disks of Linux, macOS and Windows
 
 
 class UnreadableFile(UserError):
-  """A file that cannot be read, is too large, or does not hold what it should."""
+  """A file that cannot be read, or does not hold what it should."""
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -49,10 +42,11 @@ def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
 def gcs() -> Any:
   """The module zoo.host.gcs of buckets; raises UserError without its extra."""
   try:
-    return importlib.import_module('zoo.host.gcs')
+    from zoo.host import gcs
   except ModuleNotFoundError as error:
     name = str(error.name).partition('.')[0]
     raise not_installed(name, 'gs:// needs', 'gcs') from error
+  return gcs
 
 
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -97,51 +91,38 @@ def shipped_checkpoints() -> pathlib.Path:
   return installed if installed.is_dir() else package.parent / 'checkpoints'
 
 
-def read_bytes(path: pathlib.Path, max_bytes: int = 64 * MIB) -> bytes:
-  """The content of a regular file of at most `max_bytes`; raises UnreadableFile.
+def read_bytes(path: pathlib.Path) -> bytes:
+  """The content of a file; raises UnreadableFile.
 
   Raises RunError if it is in a bucket that cannot be reached.
   """
-  in_bucket = is_url(path)
   try:
-    size = 0
-    if not in_bucket:
-      status = path.stat()
-      if not stat.S_ISREG(status.st_mode):  # a FIFO or a device may never end
-        raise UnreadableFile(f'{path} is not a regular file')
-      size = status.st_size
-    with path.open('rb') as file:
-      content = file.read(max_bytes + 1)
-  except OSError as error:
+    return path.read_bytes()
+  except failures(path) as error:
     is_missing = isinstance(error, FileNotFoundError | IsADirectoryError)
-    kind = RunError if in_bucket and not is_missing else UnreadableFile
-    raise kind(f'{path} cannot be read: {error.strerror or error}') from error
-  if len(content) > max_bytes:
-    raise UnreadableFile(
-      f'{path} has {max(size, len(content))} bytes; it may have at most {max_bytes}'
-    )
-  return content
+    kind = RunError if is_url(path) and not is_missing else UnreadableFile
+    raise kind(f'{path} cannot be read: {said(error)}') from error
 
 
-def read_text(path: pathlib.Path, max_bytes: int = 64 * MIB) -> str:
-  """The text of a UTF-8 file of at most `max_bytes`; raises UnreadableFile."""
+def read_text(path: pathlib.Path) -> str:
+  """The text of a UTF-8 file; raises UnreadableFile."""
   try:
-    return read_bytes(path, max_bytes).decode()
+    return read_bytes(path).decode()
   except UnicodeDecodeError as error:
     raise UnreadableFile(f'{path} is not UTF-8 text: {error.reason}') from error
 
 
-def read_json(path: pathlib.Path, max_bytes: int = 64 * MIB) -> Any:
-  """The value in a JSON file of at most `max_bytes`; raises UnreadableFile."""
-  return read_as(path, cast(type[Any], Any), max_bytes)
+def read_json(path: pathlib.Path) -> Any:
+  """The value in a JSON file; raises UnreadableFile."""
+  return read_as(path, cast(type[Any], Any))
 
 
-def read_as(path: pathlib.Path, kind: type[_Kind], max_bytes: int = 64 * MIB) -> _Kind:
+def read_as(path: pathlib.Path, kind: type[_Kind]) -> _Kind:
   """The value in a JSON file as a type; raises UnreadableFile if it does not fit.
 
   The type may be a TypedDict, a NamedTuple, a dataclass or a container of these.
   """
-  return parse_as(read_text(path, max_bytes), kind, str(path))
+  return parse_as(read_text(path), kind, str(path))
 
 
 def parse_as(text: str | bytes, kind: type[_Kind], source: str) -> _Kind:
@@ -228,13 +209,14 @@ def local_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     yield pathlib.Path(temporary)
 
 
-def move_folder(folder: pathlib.Path, target: pathlib.Path) -> None:
-  """Gives a folder another name, which nothing has; raises OSError."""
-  if is_url(folder):
-    gcs().move(folder, target)
-    return
-  target.parent.mkdir(exist_ok=True)
-  folder.rename(target)
+def failures(path: pathlib.Path) -> tuple[type[BaseException], ...]:
+  """What reading or writing a path may raise; gcsfs has errors of its own."""
+  return gcs().ERRORS if is_url(path) else (OSError,)
+
+
+def said(error: BaseException) -> str:
+  """What one of these errors says, in one line."""
+  return getattr(error, 'strerror', None) or in_one_line(error)
 
 
 def sync_folder(folder: pathlib.Path) -> None:

@@ -28,8 +28,7 @@ class Interruption:
 
   A second signal has its usual effect. A signal that is ignored stays ignored: nohup
   ignores SIGHUP, and a shell script ignores SIGINT for its background jobs. If any of
-  several processes gets the signal, all stop after the same step: the signal is passed
-  on as SIGTERM, upon which JAX's own handler makes them agree on the step.
+  several processes gets the signal, all stop after the same step.
   """
 
   def __init__(self):
@@ -41,16 +40,13 @@ class Interruption:
     # since the caller owns the process.
     if threading.current_thread() is threading.main_thread():
       for number in _SIGNALS:
-        by_jax = number == signal.SIGTERM and processes.count() > 1
-        if not by_jax and signal.getsignal(number) is not signal.SIG_IGN:
+        if signal.getsignal(number) is not signal.SIG_IGN:
           self._before[number] = signal.signal(number, self._request)
     return self
 
   def due(self) -> bool:
     """Whether to stop here; all processes must call it at the same sync points."""
-    if processes.count() > 1:
-      return processes.to_stop()
-    return self.requested is not None
+    return processes.any_of(self.requested is not None)
 
   def raise_if_ctrl_c(self) -> None:
     """Raises KeyboardInterrupt if the request was Ctrl-C."""
@@ -64,10 +60,8 @@ class Interruption:
     self.requested = number
     self._restore()
     logging.info('stopping: saving everything; a second signal would prevent that')
-    if processes.count() > 1:
-      signal.raise_signal(signal.SIGTERM)  # JAX notifies the other processes
 
   def _restore(self) -> None:
     for number, handler in self._before.items():
-      signal.signal(number, handler)
+      signal.signal(number, handler or signal.SIG_DFL)  # None: of other than Python
     self._before = {}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from zoo.core.errors import InUseError, RunError, UserError, in_one_line
@@ -32,7 +33,6 @@ _MOMENT_MS = 10_000
 _ERRORS = InUseError, UserError, RunError
 
 _exchanges = itertools.count()  # every process counts the same ones
-_sync_points = itertools.count()  # at which the processes can stop
 
 
 def count() -> int:
@@ -137,16 +137,11 @@ def run_on_main(function: Callable[[], Result]) -> Result:
   return json.loads(client.blocking_key_value_get(name, _LONG_MS))
 
 
-def to_stop() -> bool:
-  """Whether any process got SIGTERM and all are to stop here.
-
-  All processes must call this at the same sync points. The answer is the same for all,
-  and True only once.
-  """
-  # JAX stops at the number that follows the largest one of any process, so the numbers
-  # must be consecutive. Training steps are not: many lie between two sync points.
-  # It says so only once; of Orbax, only a CheckpointManager would ask it, too.
-  return multihost_utils.reached_preemption_sync_point(next(_sync_points))
+def any_of(flag: bool) -> bool:
+  """Whether a flag is set in any process; all must call this at the same points."""
+  if count() == 1:
+    return flag
+  return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
 def end_together(code: int) -> bool:

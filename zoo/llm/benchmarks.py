@@ -16,10 +16,9 @@ import msgspec
 import numpy as np
 
 from zoo.core.errors import UserError
-from zoo.host.files import MIB, UnreadableFile, parse_as, read_bytes, read_text
+from zoo.host.files import UnreadableFile, parse_as, read_bytes, read_text
 from zoo.llm.config import MAX_LABEL
 
-MAX_BYTES = 512 * MIB  # of a file
 SPLITS = 'train', 'dev', 'test'
 
 
@@ -57,7 +56,7 @@ def read_jsonl(folder: pathlib.Path | None) -> Benchmark:
   splits = {
     split: [
       _example(line, f'{path}, line {number}')
-      for number, line in enumerate(read_text(path, MAX_BYTES).split('\n'), start=1)
+      for number, line in enumerate(read_text(path).split('\n'), start=1)
       if line.strip()
     ]
     for split, path in files.items()
@@ -86,7 +85,7 @@ def _digest(files: dict[str, pathlib.Path]) -> str:
   """The SHA-256 of the concatenated files."""
   total = hashlib.sha256()
   for path in files.values():
-    total.update(read_bytes(path, MAX_BYTES))
+    total.update(read_bytes(path))
   return total.hexdigest()
 
 
@@ -170,7 +169,7 @@ class Published:
 
   def _examples(self, path: pathlib.Path) -> Iterator[Example]:
     join = self.dialect.delimiter.join
-    text = io.StringIO(read_text(path, MAX_BYTES), newline='')
+    text = io.StringIO(read_text(path), newline='')
     reader = csv.reader(text, self.dialect)
     cells: list[str] = []
     try:

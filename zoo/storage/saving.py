@@ -7,6 +7,7 @@ writes one file of safetensors.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import tempfile
@@ -18,22 +19,24 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
+from orbax.checkpoint import v1 as ocp
 
 from zoo.config.building import Config, abstract_model
 from zoo.config.saved import to_json
 from zoo.core.errors import RunError, UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model
-from zoo.host.files import user_path, workdir_path, write_atomically
-from zoo.storage import weight_files
-from zoo.storage.checkpointer import new_step, run_metadata
-from zoo.storage.saved_models import (
-  SavedModel,
-  check_same_arrays,
-  load,
-  shapes_of,
+from zoo.host.files import (
+  delete_folder,
+  is_url,
+  user_path,
+  workdir_path,
+  write_atomically,
 )
-from zoo.storage.steps import FORMAT
+from zoo.storage import weight_files
+from zoo.storage.checkpoints import FORMAT, one_line, orbax_context, run_metadata
+from zoo.storage.loading import SavedModel, check_same_arrays, load, shapes_of
+from zoo.storage.steps import write_sums
 from zoo.theory.trust import changed_weights, compiled
 
 _NUM_PROMPTS = 4  # on which a saved model must predict what it did before
@@ -60,14 +63,34 @@ def save(
   RunError if the folder cannot be written. An error leaves no folder behind.
   """
   target = workdir_path(path)
+  target = target if is_url(target) else target.absolute()  # as Orbax needs it
   state, metadata = _parts(model, _checked(config), step)
   try:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
       raise UserError(f'{path} exists already; it must be a new folder or an empty one')
-    with new_step(target, {'model': state}, metadata) as folder:
-      _check_predicts_the_same(model, load(folder))
   except OSError as error:
     raise RunError(f'{target} cannot be written: {error.strerror or error}') from error
+  try:
+    _write(target, {'model': state, 'origin': metadata})
+    _check_predicts_the_same(model, load(target))
+  except BaseException:
+    with contextlib.suppress(OSError):
+      for left in target, *target.parent.glob(f'{target.name}.orbax-checkpoint-tmp*'):
+        delete_folder(left)
+    raise
+
+
+def _write(folder: pathlib.Path, items: Mapping[str, Any]) -> None:
+  """Writes a step with its checksums; raises RunError."""
+  try:
+    with orbax_context():
+      ocp.save_checkpointables(str(folder), dict(items), overwrite=True)
+    if not is_url(folder):
+      for marker in folder.rglob('commit_success.txt'):
+        marker.write_text('')  # Orbax writes a path of this machine into it
+    write_sums(folder)
+  except Exception as error:
+    raise RunError(f'{folder} cannot be written: {one_line(error)}') from error
 
 
 def export(
@@ -99,7 +122,7 @@ def export(
   state, metadata = _parts(model, config, step)
   try:
     with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
-      file = pathlib.Path(temporary, f'model{weight_files.SUFFIX}')
+      file = pathlib.Path(temporary, target.name)
       weight_files.write(file, state, metadata)
       _check_predicts_the_same(model, load(file))
       target.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +170,7 @@ def _parts(model: Model, config: Config, step: int) -> tuple[PyTree, dict[str, o
 def _check_predicts_the_same(model: Model, saved: SavedModel) -> None:
   """Raises UserError unless the loaded model predicts what the given one does."""
   prompt = saved.task.sample(jax.random.key(0), _NUM_PROMPTS)
-  before, after = (_predict(one, prompt) for one in (model, saved.model))
+  before, after = (_predict(m, prompt) for m in (model, saved.model))
   if np.array_equal(before, after, equal_nan=True):
     return
   # The weights are bit-equal, but other devices round sums differently. Agreement in

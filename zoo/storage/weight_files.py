@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from zoo.core.errors import RunError, UserError, in_one_line
 from zoo.host.files import parse_as
-from zoo.storage.orbax_folders import array_name
+from zoo.storage.checkpoints import array_name
 
 SUFFIX = '.safetensors'
 _KEY = 'icl_zoo'  # of the only entry in the file's metadata, which are texts
@@ -38,13 +38,11 @@ def write(path: pathlib.Path, state: PyTree, metadata: Mapping[str, object]) -> 
   path.write_bytes(safetensors.numpy.save(arrays, text))
 
 
-def read(path: pathlib.Path) -> tuple[object, dict[str, np.ndarray]]:
+def read(path: pathlib.Path) -> tuple[dict, dict[str, np.ndarray]]:
   """The metadata and the arrays of a file that `write` has written.
 
   Raises UserError for a file of something else, RunError for a damaged one.
   """
-  if path.exists() and not path.is_file():  # a FIFO never ends
-    raise UserError(f'{path} is not a regular file')
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
       text = (file.metadata() or {}).get(_KEY)

@@ -4,28 +4,35 @@ import contextlib
 import functools
 import os
 import pathlib
+import socket
 from collections.abc import Iterator
 from typing import Any
 
+import filelock
+
 from zoo.config.validation import differences, to_json
-from zoo.core.errors import RunError, UserError, shown
+from zoo.core.errors import InUseError, RunError, UserError, in_one_line, shown
 from zoo.host import processes
 from zoo.host.files import (
   UnreadableFile,
   entries,
-  gcs,
+  failures,
   is_url,
   read_json,
+  read_text,
+  said,
   write_atomically,
 )
 from zoo.host.parts import Part
-from zoo.storage.lease import LOCK, SECONDS, Lease, leased
 
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
 
 _OTHER = 'give another folder'
 _CONFIG = 'config.json'
+LOCK = '.lock'  # the file that a program locks while it works in a folder
+_PARTS = '.locks'  # the folder of such files for parts of the work in a folder
 _NUMBER = '.parts'  # the file with the number of parts that a sweep is divided into
+_MOMENT = 0.5  # seconds; another program may just be looking whether a lock is held
 # Files that exist only in the workdirs of each kind of program.
 _MARKS = {
   'run': ('checkpoints', 'metrics.jsonl'),
@@ -41,7 +48,7 @@ def open_workdir(
 
   The folder of a run that ended before its first checkpoint, out of memory or with a
   loss that is not finite, belongs to any config; other runs may be given more steps.
-  Where this program holds the lease of the folder (`held`), the config in it is
+  Where this program has locked the folder (`held`), the config in it is
   replaced by this one. Raises UserError, and writes nothing, if the workdir belongs to
   another config or another kind of program, holds something else, or cannot be written.
   """
@@ -71,10 +78,10 @@ def _open(workdir: pathlib.Path, config: Any, kind: str, held: bool) -> None:
     else:
       workdir.mkdir(parents=True, exist_ok=True)
       write_atomically(saved, to_json(config) + '\n')
-  except OSError as error:
+  except failures(workdir) as error:
     if isinstance(error, NotADirectoryError) and workdir.exists():
       raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}') from error
-    reason = f'the workdir {workdir} cannot be written: {error.strerror or error}'
+    reason = f'the workdir {workdir} cannot be written: {said(error)}'
     if is_url(workdir):  # a bucket may be out of reach
       raise RunError(reason) from error
     raise UserError(f'{reason}; {_OTHER}') from error
@@ -86,15 +93,20 @@ def occupied(
 ) -> Iterator[None]:
   """Opens and locks a workdir for the block.
 
-  Raises UserError as `open_workdir` and `locked` do; RunError for an OSError.
+  Raises UserError as `open_workdir` and `locked` do; RunError for what cannot be
+  written, and for a workdir that is deleted meanwhile.
   """
   open_workdir(workdir, config, kind)
   try:
-    with locked(workdir, 60 * config.checkpoint.patience, part):
+    with locked(workdir, part):
       open_workdir(workdir, config, kind, held=True)
       yield
-  except OSError as error:
-    raise RunError(f'{workdir} could not be written: {error}') from error
+  except failures(workdir) as error:
+    if not is_url(workdir) and not workdir.exists():
+      raise RunError(
+        f'{workdir} has gone: it was deleted while this program was working in it'
+      ) from error
+    raise RunError(f'{workdir} could not be written: {in_one_line(error)}') from error
 
 
 def _names_in(folder: pathlib.Path) -> set[str]:
@@ -136,36 +148,75 @@ def _num_steps(config: Any) -> Any:
 
 def _is_untrained(workdir: pathlib.Path) -> bool:
   """Whether a run has saved nothing but its log."""
-  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', LOCK}
+  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard'}
+  empty |= {LOCK, f'{LOCK}.holder'}
   return _names_in(workdir) <= empty and not _names_in(workdir / 'checkpoints')
 
 
 @contextlib.contextmanager
-def locked(
-  workdir: pathlib.Path, patience: float = 600.0, part: Part | None = None
-) -> Iterator[None]:
-  """Leases the workdir, or one part of the work in it, for this program.
+def locked(workdir: pathlib.Path, part: Part | None = None) -> Iterator[None]:
+  """Locks a local workdir, or one part of the work in it, for this program.
 
-  Other programs may have other parts, but none may have the whole folder. All calls to
-  a bucket out of reach are tried again for `patience` seconds. A program that has ended
-  without releasing the folder is waited for, up to half a minute if it ran on another
-  machine. Raises InUseError if another program holds it; UserError if the processes of
-  the run do not share the folder.
+  Other programs may have other parts, but none may have the whole folder. The system
+  releases the lock when the program ends, however it does. A bucket has no locks: two
+  programs must not write into one folder of it. Raises InUseError if another program
+  holds the lock; UserError if the processes of the run do not share the folder.
   """
-  name = None if part is None else f'{part.index}-of-{part.number}'
+  if is_url(workdir):
+    yield
+    return
   with contextlib.ExitStack() as stack:
-    if is_url(workdir):
-      stack.enter_context(gcs().patient(patience))
-    lease = leased(workdir, patience if is_url(workdir) else SECONDS, name)
-    holder = processes.run_on_main(lambda: stack.enter_context(lease))
+    locks = _locks(workdir.resolve(), part)
+    holder = processes.run_on_main(lambda: stack.enter_context(locks))
     with processes.propagate_errors():
-      lock = workdir / LOCK
-      if processes.index() and not (lock.exists() and lock.read_text() == holder):
+      note = workdir / f'{LOCK}.holder'
+      if processes.index() and not (note.exists() and note.read_text() == holder):
         raise UserError(
           f'{workdir} is not the folder of process 0; give a --workdir that all '
           'processes share'
         )
     yield
+
+
+@contextlib.contextmanager
+def _locks(workdir: pathlib.Path, part: Part | None) -> Iterator[str]:
+  """Holds the lock of a folder or of a part, and yields what names this process."""
+  whole, parts = workdir / LOCK, workdir / _PARTS
+  own = whole if part is None else parts / f'{part.index}-of-{part.number}'
+  others = [whole]
+  if part is None:
+    others = [path for path in entries(parts) if path.suffix != '.holder']
+  own.parent.mkdir(exist_ok=True)
+  with _lock(workdir, own):
+    for other in others:
+      with _lock(workdir, other):
+        pass  # nobody holds it
+    me = f'process {os.getpid()} on {socket.gethostname()}'
+    _holder_of(own).write_text(me)
+    yield me
+
+
+@contextlib.contextmanager
+def _lock(workdir: pathlib.Path, path: pathlib.Path) -> Iterator[None]:
+  lock = filelock.FileLock(path, timeout=_MOMENT, fallback_to_soft=False)
+  try:
+    lock.acquire()
+  except filelock.Timeout as error:
+    note = _holder_of(path)
+    holder = f' ({note.read_text():.100})' if note.exists() else ''
+    raise InUseError(
+      f'{workdir} is in use: another process is training in it{holder}; wait for it, '
+      'or give another folder'
+    ) from error
+  try:
+    yield
+  finally:
+    lock.release()
+
+
+def _holder_of(lock: pathlib.Path) -> pathlib.Path:
+  """The file that names the process that has taken a lock last."""
+  return lock.with_name(f'{lock.name}.holder')
 
 
 def check_number_of_parts(workdir: pathlib.Path, part: Part) -> None:
@@ -174,7 +225,10 @@ def check_number_of_parts(workdir: pathlib.Path, part: Part) -> None:
   Parts of another number would train the same points again, at the same time. Raises
   UserError if it is divided into another number.
   """
-  number = Lease(workdir, _NUMBER).agree(str(part.number))
+  note = workdir / _NUMBER
+  if not note.exists():
+    write_atomically(note, str(part.number))
+  number = read_text(note)
   if number != str(part.number):
     raise UserError(
       f'--part is {part.index}/{part.number}, and {workdir} is divided into {number} '

@@ -31,7 +31,7 @@ from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Task
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison, compare_all
-from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.checkpoints import Checkpoints
 from zoo.training.batch_parts import num_lanes
 from zoo.training.comparison import num_prompts, on_one_device
 from zoo.training.compilation import Training, advance, compiled, computing, on_mesh

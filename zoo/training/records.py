@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import json
+import os
 import pathlib
 import sys
 import time
@@ -19,22 +20,21 @@ from tqdm.auto import tqdm
 
 from zoo.core.errors import RunError
 from zoo.host.files import (
+  failures,
   finite_or_null,
-  gcs,
   is_url,
   local_folder,
   parse_as,
   read_text,
+  said,
   write_atomically,
 )
-from zoo.storage import lease
 
 event_pb2: Any = _event_pb2  # its names are created at run time
 
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'
 _THREADS = 8  # copy at the same time
-_MAX_BYTES = 2**30  # of a log: five million lines
 
 
 class Progress:
@@ -128,6 +128,7 @@ class Records:
     self._local = self._stack.enter_context(local_folder(workdir))
     self._path = self._local.resolve() / _METRICS
     write_atomically(self._path, ''.join(json.dumps(line) + '\n' for line in lines))
+    self._inode = self._path.stat().st_ino
     if not tensorboard:
       return
     board = self._local / 'tensorboard'
@@ -155,9 +156,15 @@ class Records:
         raise
 
   def copy(self) -> None:
-    """Copies the records of a run in a bucket into it; raises OSError."""
+    """Copies the records of a run in a bucket into it; raises RunError."""
     self._is_copied = True
-    gcs().upload(self._local, self.workdir)
+    try:
+      for path in self._local.rglob('*'):
+        if path.is_file():
+          target = self.workdir / path.relative_to(self._local)
+          target.write_bytes(path.read_bytes())
+    except failures(self.workdir) as error:
+      raise RunError(f'{self.workdir} could not be written: {said(error)}') from error
 
   @property
   def wall_time(self) -> float:
@@ -167,14 +174,21 @@ class Records:
   def write(self, line: dict[str, Any]) -> None:
     """Writes one logged step, with None for values that are missing or overflow.
 
-    Raises RunError if another program has taken the folder over, or it is deleted.
+    Raises RunError if the folder has been deleted, or the log is another program's.
     """
     self.line = line = finite_or_null({**line, 'wall_time': self.wall_time})
     if not self._primary:
       return
-    lease.check(self._path)
     # Opened for each line: a sweep has more records than a process may have open files.
-    with self._path.open('a') as file:
+    # Mode r+ makes no new file where the folder was deleted.
+    try:
+      file = self._path.open('r+')
+    except FileNotFoundError as error:
+      raise self._gone() from error
+    with file:
+      if os.fstat(file.fileno()).st_ino != self._inode:
+        raise self._gone()
+      file.seek(0, os.SEEK_END)
       file.write(json.dumps(line) + '\n')
     self._is_copied = False
     if self._board is None:
@@ -189,15 +203,17 @@ class Records:
         )
     self._board.flush()
 
+  def _gone(self) -> RunError:
+    return RunError(
+      f'{self._path} has gone: the folder was deleted while this program was working '
+      'in it; this program ends'
+    )
+
 
 def copy_all(records: Sequence[Records]) -> None:
-  """Copies the records of runs in a bucket into it, on process 0.
-
-  Raises OSError; RunError if another program has taken the bucket over.
-  """
+  """Copies the records of runs in a bucket into it, on process 0; raises RunError."""
   if not (is_url(records[0].workdir) and jax.process_index() == 0):
     return
-  lease.make_sure(records[0].workdir)
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
     list(threads.map(Records.copy, records))
 
@@ -216,5 +232,5 @@ def read_lines(workdir: pathlib.Path) -> list[dict[str, Any]]:
   path = workdir / _METRICS
   if not path.exists():
     return []
-  texts = read_text(path, _MAX_BYTES).splitlines(keepends=True)
+  texts = read_text(path).splitlines(keepends=True)
   return [parse_as(text, dict, str(path)) for text in texts if text.endswith('\n')]

@@ -26,8 +26,8 @@ from zoo.host.files import workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.agreement import check_agreement
 from zoo.measure.contracts.checks import check_sampled
-from zoo.storage.checkpointer import Checkpoints, run_metadata
-from zoo.storage.saved_models import load
+from zoo.storage.checkpoints import Checkpoints, run_metadata
+from zoo.storage.loading import load
 from zoo.storage.workdir import occupied
 from zoo.training.compilation import (
   Training,
@@ -218,8 +218,7 @@ def _finished_run(
   config: Config, workdir: pathlib.Path, checkpoints: Checkpoints
 ) -> Summary | None:
   # If the checkpoints of a finished run were deleted, return the saved result.
-  deleted = checkpoints.latest is None and not checkpoints.set_aside
-  at_end = deleted or checkpoints.latest == config.train.num_steps
+  at_end = checkpoints.latest in (None, config.train.num_steps)
   summary = finished_summary(workdir, config) if at_end else None
   if summary is None:
     (workdir / SUMMARY).unlink(missing_ok=True)
@@ -240,7 +239,6 @@ def restored(
   with computing(training):
     if not step:
       return 0, training.init() if initial is None else initial
-    checkpoints.check_precision(step, training.abstract)
     logging.info('resuming at step %d of %d', step, training.config.train.num_steps)
     return step, checkpoints.load(step, training.abstract)
 

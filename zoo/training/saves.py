@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from zoo.config.validation import Config
 from zoo.host import processes
-from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.checkpoints import Checkpoints
 from zoo.training.records import Records, copy_all
 from zoo.training.shardings import State
 

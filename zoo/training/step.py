@@ -29,7 +29,7 @@ from zoo.core.errors import UserError, shown
 from zoo.core.protocols import Model
 from zoo.core.roles import parameter_roles
 from zoo.models import LinearAttention
-from zoo.storage.saved_models import check_same_arrays, load, shapes_of
+from zoo.storage.loading import check_same_arrays, load, shapes_of
 from zoo.training.objective import Numbers, Objective
 from zoo.training.shardings import State, gathered, shardings_of, split_over_data
 

@@ -37,7 +37,7 @@ from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
 from zoo.measure.intervals import interval
-from zoo.storage.checkpointer import Checkpoints, run_metadata, save_result
+from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.storage.workdir import (
   POINTS,
   check_number_of_parts,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from zoo.host.files import UnreadableFile, delete_folder, read_json
-from zoo.storage.orbax_folders import METADATA_FILE
-from zoo.storage.steps import step_folders, step_of
+from zoo.storage.checkpoints import METADATA_FILE
+from zoo.storage.steps import steps_in
 
 POINTS_FIELD = 'points'  # of the metadata: the names of the points, in their order
 _FOLDER = 'unfinished'
@@ -21,7 +21,8 @@ _FOLDER = 'unfinished'
 def unfinished_programs(workdir: pathlib.Path) -> list[list[str]]:
   """The points of each program that has saved a step, the most advanced first."""
   newest = [saved[0] for one in _folders(workdir) if (saved := saved_steps(one))]
-  return [_names_in(step) for step in sorted(newest, key=step_of, reverse=True)]
+  newest.sort(key=lambda step: int(step.name), reverse=True)
+  return [_names_in(step) for step in newest]
 
 
 def folder_of_program(workdir: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
@@ -45,7 +46,8 @@ def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
 
 def saved_steps(folder: pathlib.Path) -> list[pathlib.Path]:
   """The steps saved in the workdir of a run, the newest first."""
-  return step_folders(folder / 'checkpoints')
+  checkpoints = folder / 'checkpoints'
+  return [checkpoints / str(step) for step in reversed(steps_in(checkpoints))]
 
 
 def _folders(workdir: pathlib.Path) -> list[pathlib.Path]:

@@ -26,7 +26,7 @@ from zoo.core.errors import UserError
 from zoo.host.files import delete_folder, finite_or_null, read_as, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.models import LinearAttention
-from zoo.storage.checkpointer import Checkpoints, run_metadata, save_result
+from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.studies.atlas import measure
 from zoo.studies.atlas.results import LOWEST, NOTHING, Cell, Row, Scale
 from zoo.studies.atlas.search import RATES, double, find_rate, why_grey

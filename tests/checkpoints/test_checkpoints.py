@@ -1,0 +1,198 @@
+"""Checkpoints survive what disks and kills do to them, and say so."""
+
+import contextlib
+import pathlib
+import re
+import shutil
+import subprocess
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.checkpoints.states import (
+  ABSTRACT,
+  METADATA,
+  files_of,
+  flip,
+  load_latest,
+  save,
+  state_at,
+)
+from tests.compare import refuses
+from tests.marks import FULL
+from zoo.core.errors import RunError
+from zoo.host.files import names_below
+from zoo.storage.checkpoints import Checkpoints
+from zoo.storage.steps import SUMS, damage_of
+
+
+def test_what_is_saved_is_loaded_and_only_the_newest_are_kept(tmp_path):
+  save(tmp_path, 1, 2, 10, keep=2)
+  assert load_latest(tmp_path) == 10
+  names = {path.name for path in (tmp_path / 'checkpoints').iterdir()}
+  assert names == {'2', '10'}
+
+
+def test_a_save_does_not_see_what_is_done_to_the_state_after_it(tmp_path):
+  overwrite = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
+  state = {'model': {'w': jnp.ones(100_000)}, 'optimizer': {'count': jnp.ones(1)}}
+  with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+    checkpoints.save(1, state)
+    state['model']['w'] = overwrite(state['model']['w'])
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.ShapeDtypeStruct((100_000,), jnp.float32, sharding=sharding)
+    checkpoints.wait()
+    loaded = checkpoints.load(1, {'model': {'w': abstract}})
+  assert (np.asarray(loaded['model']['w']) == 1).all()
+
+
+def test_the_checksums_are_what_sha256sum_reads_and_cover_every_item(tmp_path):
+  save(tmp_path, 7)
+  folder = tmp_path / 'checkpoints' / '7'
+  words = ['sha256sum', '--check', '--strict', '--quiet', SUMS]
+  subprocess.run(words, cwd=folder, check=True)
+  names = [line.split('  ')[1] for line in (folder / SUMS).read_text().splitlines()]
+  of_commit = {'_CHECKPOINT_METADATA', 'commit_success.txt', SUMS}
+  assert {*names} == {*names_below(folder)} - of_commit
+  folders = {name.split('/')[0] for name in names if '/' in name}
+  assert folders == {'model', 'optimizer', 'origin'}
+
+
+def truncate(path: pathlib.Path) -> None:
+  content = path.read_bytes()
+  path.write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize(
+  'damage',
+  [
+    flip,
+    pytest.param(truncate, marks=FULL),
+    pytest.param(pathlib.Path.unlink, marks=FULL),
+  ],
+)
+def test_damage_to_any_file_is_one_line_that_says_how_to_go_on(tmp_path, damage):
+  save(tmp_path, 1, 2)
+  folder = tmp_path / 'checkpoints' / '2'
+  names = files_of(folder)
+  assert len(names) > 10
+  for name in [*names, SUMS]:
+    content = (folder / name).read_bytes()
+    damage(folder / name)
+    with pytest.raises(RunError, match=f'{folder} is damaged') as info:
+      Checkpoints(tmp_path, 5, METADATA)
+    assert '\n' not in str(info.value)
+    assert name == SUMS or name in str(info.value)
+    assert f'step 1 is good: delete {folder} and give the same' in str(info.value)
+    assert sorted(path.name for path in folder.parent.iterdir()) == ['1', '2']
+    (folder / name).write_bytes(content)
+  assert load_latest(tmp_path) == 2
+  damage(folder / names[0])
+  shutil.rmtree(folder)
+  assert load_latest(tmp_path) == 1
+  save(tmp_path, 2)  # the run reaches the step again
+  assert load_latest(tmp_path) == 2
+
+
+def test_what_orbax_writes_at_its_commit_loads_no_other_weights(tmp_path):
+  """It is not in the checksums; that it is damaged is harmless, or an error."""
+  save(tmp_path, 1)
+  path = tmp_path / 'checkpoints' / '1' / '_CHECKPOINT_METADATA'
+  content = path.read_bytes()
+  for damaged in *(content[:i] for i in range(0, len(content), 40)), b'[1]', b'\xff':
+    path.write_bytes(damaged)
+    with contextlib.suppress(RunError):
+      assert load_latest(tmp_path) == 1  # it checks the weights
+
+
+def test_the_older_step_that_is_named_is_a_good_one(tmp_path):
+  save(tmp_path, 1, 2, 3)
+  folder = tmp_path / 'checkpoints'
+  (folder / '3' / SUMS).unlink()
+  flip(folder / '2' / files_of(folder / '2')[0])
+  with pytest.raises(RunError, match=f'3 is damaged: it has no {SUMS}; step 1 is good'):
+    load_latest(tmp_path)
+  (folder / '1' / SUMS).write_text('')
+  with pytest.raises(RunError, match=f'no older step is good: delete {folder} to beg'):
+    load_latest(tmp_path)
+  shutil.rmtree(folder)
+  assert load_latest(tmp_path) is None  # the run begins anew
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+  save(tmp_path, 1, 2)
+  path = tmp_path / 'checkpoints' / '2' / 'origin' / 'data.json'
+  path.unlink()
+  path.symlink_to(path)
+  with pytest.raises(RunError, match=r'data.json cannot be read: Too many levels'):
+    load_latest(tmp_path)
+
+
+def test_what_a_kill_leaves_is_cleared(tmp_path):
+  save(tmp_path, 1)
+  folder = tmp_path / 'checkpoints'
+  (folder / '2.orbax-checkpoint-tmp' / 'model').mkdir(parents=True)
+  save(tmp_path, 2)
+  assert load_latest(tmp_path) == 2
+  assert sorted(path.name for path in folder.iterdir()) == ['1', '2']
+  # A step that was being deleted lacks some of its files.
+  for path in sorted((folder / '1').rglob('*'), reverse=True):
+    path.rmdir() if path.is_dir() else path.unlink()
+    assert load_latest(tmp_path) == 2
+  save(tmp_path, 3, keep=2)
+  assert load_latest(tmp_path) == 3
+
+
+def test_a_step_of_another_run_or_under_another_number_is_refused(tmp_path):
+  save(tmp_path, 1)
+  other = {**METADATA, 'config': {'seed': 1}}
+  with refuses('was saved by a run of another config', 'seed (0 there, 1 here)'):
+    Checkpoints(tmp_path, 5, other)
+  folder = tmp_path / 'checkpoints'
+  (folder / '1').rename(folder / '5')
+  with refuses('holds step 1, not step 5'):
+    Checkpoints(tmp_path, 5, METADATA)
+
+
+def test_weights_of_another_precision_are_not_converted(tmp_path):
+  save(tmp_path, 1)
+  weights = ABSTRACT['model']['w']
+  half = jax.ShapeDtypeStruct(weights.shape, jnp.float16, sharding=weights.sharding)
+  said = 'holds w as float32', 'would train it as float16'
+  with Checkpoints(tmp_path, 5, METADATA) as checkpoints, refuses(*said):
+    checkpoints.load(1, {**ABSTRACT, 'model': {'w': half}})
+
+
+def test_a_bucket_of_version_0_1_0_is_refused(tmp_path):
+  (tmp_path / 'checkpoints' / f'8-{16 * "0"}').mkdir(parents=True)
+  with refuses('written into a bucket by ICL Zoo 0.1.0'):
+    Checkpoints(tmp_path, 5, METADATA)
+
+
+def test_checksums_that_are_none_or_list_too_little_are_damaged(tmp_path):
+  save(tmp_path, 1)
+  folder = tmp_path / 'checkpoints' / '1'
+  lines = (folder / SUMS).read_text().splitlines(keepends=True)
+  (folder / SUMS).write_bytes(b'\xff\xfe nonsense')
+  assert damage_of(folder) is not None
+  (folder / SUMS).write_text('')
+  assert damage_of(folder) == f'{SUMS} is missing or unreadable'
+  for length in range(1, len(lines)):
+    (folder / SUMS).write_text(''.join(lines[:length]))
+    assert re.search('is not in', str(damage_of(folder)))
+
+
+def test_a_failed_step_is_saved_again(tmp_path):
+  """An error before the commit, as of copying records into a bucket, is one line."""
+
+  def fail():
+    raise OSError('away')
+
+  with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+    checkpoints.save(1, state_at(1), fail)
+    with pytest.raises(RunError, match='there is none yet; the reason: OSError: away'):
+      checkpoints.wait()
+  save(tmp_path, 1)
+  assert load_latest(tmp_path) == 1

@@ -1,0 +1,326 @@
+"""The checkpoints of a run: Orbax's `Checkpointer`, with checksums.
+
+A step is one folder of `<workdir>/checkpoints`, local or in a bucket, with the items
+`model` and `optimizer`, and the JSON item `origin`: the step, and the config and the
+versions that made it. Orbax saves in the background, commits a step whole or not at all
+and deletes the oldest. Added here is `SHA256SUMS`, which is part of what it commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import pathlib
+import platform
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import logging
+from jaxtyping import PyTree
+from ml_collections import ConfigDict
+from orbax.checkpoint import v1 as ocp
+
+from zoo.config.validation import Config, differences, to_json
+from zoo.core.errors import RunError, UserError, in_one_line, shown
+from zoo.host import processes
+from zoo.host.files import delete_folder, entries, is_url, read_json, write_atomically
+from zoo.storage.steps import damage_of, steps_in, write_sums
+
+FORMAT = 1  # of a step's contents; increased when older code could not read them
+# The metadata is the item `origin` on disk, as it was called in the first checkpoints.
+METADATA_FILE = 'origin/data.json'
+_PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
+
+# Orbax logs its errors with tracebacks, and raises them as well.
+logging.get_absl_logger().addFilter(
+  lambda record: record.levelno < logging.WARN or '/orbax/' not in record.pathname
+)
+# Where a folder cannot be created, it forgets what it would have done there.
+warnings.filterwarnings('ignore', "coroutine '_create_paths' was never awaited")
+
+
+class Checkpoints:
+  """The checkpoints of the run that is being trained; a context manager.
+
+  All processes of the run make the same calls. Process 0 checks, names and deletes
+  steps; all write their arrays.
+  """
+
+  def __init__(self, workdir: pathlib.Path, keep: int, metadata: Mapping[str, object]):
+    """Keeps the `keep` newest steps, each with the `metadata`, which is JSON.
+
+    Raises RunError if the newest step is damaged; UserError if it was saved by another
+    run, or under another number; OSError.
+    """
+    # Orbax takes absolute paths only.
+    workdir = workdir if is_url(workdir) else workdir.resolve()
+    self._folder = workdir / 'checkpoints'
+    self._metadata: dict[str, Any] = {'format': FORMAT, **metadata}
+    self._saving: tuple[int, Callable[[], None]] = 0, lambda: None
+    self._response: Any = None  # of Orbax, to the last save
+    processes.run_on_main(lambda: check_newest(self._folder, self._metadata))
+    context = orbax_context()
+    # Not the method alone: Orbax copies its context, and this object would go with it.
+    context.asynchronous.post_finalization_callback = lambda: self._before_commit()
+    newest: Any = ocp.training.preservation_policies.LatestN(keep)
+    try:
+      self._orbax = ocp.training.Checkpointer(
+        str(self._folder),
+        context=context,
+        preservation_policy=newest,
+        cleanup_tmp_directories=True,
+      )
+    except Exception as error:
+      raise cannot_be_read(self._folder, error) from error
+
+  def __enter__(self) -> Checkpoints:
+    return self
+
+  def __exit__(self, kind: object, error: object, traceback: object) -> None:
+    if error is not None and (is_url(self._folder) or processes.count() > 1):
+      return  # the save would wait for what may be lost
+    try:
+      try:
+        self.wait()
+      finally:
+        self._orbax.close()
+    except Exception as failure:
+      if error is None:  # else the user must see that one
+        raise self._not_written(failure) from failure
+
+  @property
+  def latest(self) -> int | None:
+    """The newest step, or None."""
+    return None if self._orbax.latest is None else self._orbax.latest.step
+
+  def load(self, step: int, abstract: Mapping[str, PyTree]) -> dict[str, PyTree]:
+    """The state at a step, with the shapes and shardings of `abstract`.
+
+    Raises UserError if its weights are of other types, RunError if it cannot be read.
+    """
+    folder = self._folder / str(step)
+    check_precision(folder, abstract['model'])
+    try:
+      return self._orbax.load_checkpointables(step, dict(abstract))
+    except Exception as error:
+      raise cannot_be_read(folder, error) from error
+
+  def save(
+    self,
+    step: int,
+    state: Mapping[str, PyTree],
+    before_commit: Callable[[], None] = lambda: None,
+  ) -> None:
+    """Starts to save a state, and returns as soon as its arrays may be donated.
+
+    When all is written, `before_commit` is called in the background, on process 0.
+    Raises RunError if this save or the previous one could not be written.
+    """
+    self.wait()
+    self._saving = step, before_commit
+    items = {**state, 'origin': {**self._metadata, 'step': step}}
+    try:
+      if not is_url(self._folder) and not self._folder.exists():
+        raise FileNotFoundError('it was deleted while this program was working in it')
+      self._response = self._orbax.save_checkpointables_async(step, items, force=True)
+    except Exception as error:
+      raise self._not_written(error) from error
+
+  def wait(self) -> None:
+    """Waits until the last save is complete; raises RunError if it failed."""
+    response, self._response = self._response, None
+    try:
+      try:
+        if response is not None:
+          response.result()  # ends its thread
+      finally:
+        self._orbax.wait()
+    except Exception as error:
+      raise self._not_written(error) from error
+
+  def _before_commit(self) -> None:
+    """Adds the checksums; Orbax calls it on process 0 when all files are written."""
+    step, before_commit = self._saving
+    before_commit()
+    # It has its own name already in a bucket, else `8.orbax-checkpoint-tmp`.
+    names = [path.name for path in entries(self._folder)]
+    (written,) = [name for name in names if re.fullmatch(rf'{step}(\.orbax.*)?', name)]
+    write_sums(self._folder / written)
+
+  def _not_written(self, error: Exception) -> RunError:
+    if isinstance(error, RunError):
+      return error
+    steps = []
+    with contextlib.suppress(Exception):  # the reason is told
+      steps = steps_in(self._folder)
+    saved = f'there are good ones at steps {steps}' if steps else 'there is none yet'
+    return RunError(
+      f'a checkpoint could not be written to {self._folder}; {saved}; the reason: '
+      f'{one_line(error)}'
+    )
+
+
+def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> None:
+  """Raises RunError if the newest step in a folder is damaged, UserError if foreign."""
+  names = [path.name for path in entries(folder)]
+  if old := [name for name in names if re.fullmatch('[0-9]+-[0-9a-f]{16}', name)]:
+    raise UserError(
+      f'{folder / old[0]} was written into a bucket by ICL Zoo 0.1.0, which alone can '
+      'go on with it; give another folder'
+    )
+  steps = sorted(int(name) for name in names if name.isdecimal())
+  if is_url(folder):  # what a kill left there has no checksums, and Orbax deletes it
+    steps = steps_in(folder)
+  if not steps:
+    return
+  newest = folder / str(steps[-1])
+  if reason := damage_of(newest):
+    raise damaged(newest, reason)
+  _check_own(newest, read_json(newest / METADATA_FILE), metadata)
+  for step in steps if is_url(folder) else []:
+    # Orbax deletes those without it, which a local run that was copied may lack.
+    marker = folder / str(step) / 'commit_success.txt'
+    if not marker.exists():
+      write_atomically(marker, '')
+
+
+def _check_own(
+  folder: pathlib.Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]
+) -> None:
+  """Raises UserError unless a step, with the metadata `saved`, is one of this run."""
+  if saved.get('step') != int(folder.name):
+    raise UserError(
+      f'{folder} holds step {saved.get("step")!r}, not step {folder.name}; give it its '
+      'own number again, or move it out of this folder'
+    )
+  differing = []
+  if config := wanted.get('config'):
+    differing = differences(saved.get('config') or {}, ConfigDict(config))
+  if saved.get('points') != wanted.get('points'):
+    differing.append('points')
+  if differing:
+    raise UserError(
+      f'{folder} was saved by a run of another config, and cannot be resumed from '
+      f'here; it differs in {shown(differing)}; move it out of this folder'
+    )
+
+
+def damaged(folder: pathlib.Path, reason: str) -> RunError:
+  """The error of a damaged step: how to go on from an older one that is good."""
+  others = []
+  if folder.name.isdecimal():
+    with contextlib.suppress(OSError):
+      others = [step for step in steps_in(folder.parent) if step < int(folder.name)]
+  good = next((s for s in others[::-1] if not damage_of(folder.parent / str(s))), None)
+  hint = ''
+  if good is not None:
+    hint = f'; step {good} is good: delete {folder} and give the same command again'
+  elif folder.parent.name == 'checkpoints':
+    hint = f'; no older step is good: delete {folder.parent} to begin anew'
+  return RunError(f'the checkpoint {folder} is damaged: {reason}{hint}')
+
+
+def save_result(
+  workdir: pathlib.Path,
+  step: int,
+  state: Mapping[str, PyTree],
+  metadata: Mapping[str, object],
+) -> None:
+  """Saves a single step of a run, unless it is there; raises RunError, OSError."""
+  folder = workdir / 'checkpoints' / str(step)
+  if damage_of(folder) is None:
+    return
+  delete_folder(folder)
+  with Checkpoints(workdir, 1, metadata) as checkpoints:
+    checkpoints.save(step, state)
+
+
+def orbax_context() -> ocp.Context:
+  """With what all steps are written and read."""
+  context = ocp.Context()
+  handlers = ocp.handlers.local_registry()
+  handlers.add(ocp.handlers.JsonHandler, checkpointable_name='origin')
+  context.checkpointables.registry = handlers
+  # Orbax measures it by the system's clock, which may be set during a save; a process
+  # that is lost is detected by its heartbeat.
+  context.asynchronous.timeout_secs = 365 * 24 * 3600
+  # Else, on a full disk, threads that write into the folder wait for it for minutes.
+  context.asynchronous.create_directories_asynchronously = False
+  return context
+
+
+def saved_arrays(folder: pathlib.Path) -> dict[str, jax.ShapeDtypeStruct]:
+  """The shapes and types of the arrays of a saved model, by name; raises RunError."""
+  try:
+    tree = ocp.metadata(str(folder), checkpointable_name='model').metadata
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {
+      array_name(path): jax.ShapeDtypeStruct(tuple(leaf.shape), jnp.dtype(leaf.dtype))
+      for path, leaf in leaves
+    }
+  except Exception as error:
+    raise cannot_be_read(folder, error) from error
+
+
+def check_precision(folder: pathlib.Path, abstract: PyTree) -> None:
+  """Raises UserError if a saved model's numbers are of other types than `abstract`'s.
+
+  Orbax would convert them without a word.
+  """
+  saved = saved_arrays(folder)
+  leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)
+  for path, leaf in leaves:
+    name = array_name(path)
+    is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
+    if is_float and name in saved and saved[name].dtype != leaf.dtype:
+      raise UserError(
+        f'{folder} holds {name} as {saved[name].dtype}, and this program would train '
+        f'it as {leaf.dtype}; jax_enable_x64 must be as it was when the run was started'
+      )
+
+
+def array_name(path: tuple) -> str:
+  """The name of an array in a state, or in Orbax's metadata of a state."""
+  # Both paths end in the field of the variable that holds the array.
+  name = jax.tree_util.keystr(path, simple=True, separator='.')
+  return name.removesuffix('.value')
+
+
+def cannot_be_read(folder: pathlib.Path, error: Exception) -> RunError:
+  """What Orbax raised when it read a step, in one line."""
+  reason: BaseException = error
+  while reason.__cause__ is not None:  # it wraps it in less specific errors
+    reason = reason.__cause__
+  return RunError(f'{folder} cannot be read: {one_line(reason)}')
+
+
+def one_line(error: BaseException) -> str:
+  """The type and message of an error, shortened.
+
+  TensorStore appends its whole configuration and its source locations.
+  """
+  text, *_ = re.split(r'\[(?:tensorstore_spec|source locations)=', str(error))
+  text = in_one_line(text, None)
+  return f'{type(error).__name__}: {text if len(text) <= 300 else f"…{text[-300:]}"}'
+
+
+def run_metadata(config: Config) -> dict[str, object]:
+  """The config of a run, and the versions that run it, as plain JSON."""
+  versions = {name: _version(name) for name in _PACKAGES}
+  return {
+    'config': json.loads(to_json(config)),
+    'versions': {'python': platform.python_version(), **versions},
+  }
+
+
+def _version(package: str) -> str | None:
+  """The installed version; None for a package that runs from its source tree."""
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return None

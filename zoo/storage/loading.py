@@ -1,0 +1,266 @@
+"""`zoo.load`: opens a model of a run, `zoo.save` or `zoo.export`, without its config.
+
+A checkpoint holds arrays and JSON: no code, and no pickle is ever read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
+from ml_collections import ConfigDict
+from orbax.checkpoint import v1 as ocp
+
+from zoo.config.building import Config, abstract_model, build_task
+from zoo.core.errors import RunError, UserError, in_one_line, nearest, shown
+from zoo.core.registry import MODELS, TASKS
+from zoo.host.files import (
+  UnreadableFile,
+  is_url,
+  or_shipped,
+  read_json,
+  shipped_checkpoints,
+  workdir_path,
+)
+from zoo.storage import weight_files
+from zoo.storage.checkpoints import (
+  FORMAT,
+  METADATA_FILE,
+  array_name,
+  cannot_be_read,
+  damaged,
+  saved_arrays,
+)
+from zoo.storage.steps import chosen_step, damage_of
+
+_MOST_ARRAYS = 8  # that a message lists
+_MAX_REASON = 1000  # characters, since a name or a list in the config may be long
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModel:
+  """A loaded model with its metadata."""
+
+  # The config names the classes of both, so no type checker can know them.
+  model: Any  # a zoo.Model, ready to be called
+  task: Any  # the zoo.Task that it was trained on
+  config: Config  # of the run; without a run only the sections model and task
+  step: int  # the number of steps trained
+
+  def __repr__(self) -> str:
+    """The model's class, the task and the step, on one line."""
+    model = type(self.model).__name__
+    return f'SavedModel(model={model}(…), task={self.task!r}, step={self.step})'
+
+
+def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
+  """Opens a model from a run's workdir, its checkpoints, or what `zoo.save` wrote.
+
+  By default `step` is the newest, even while a run deletes old ones. The arrays go to
+  the first device, or to the mesh that `jax.set_mesh` has set, whatever devices they
+  were saved from; heads are split over the axis `model` of the mesh if it divides them.
+  The folder may be in a bucket: gs://bucket/runs/a. A `checkpoints/NAME` that does not
+  exist means a shipped checkpoint. The path may also be a file of `zoo.export`. Raises
+  UserError for a folder without checkpoints, a missing step, a newer format, or a model
+  or task that is not registered; RunError for damaged files.
+  """
+  path = workdir_path(path)
+  if not is_url(path):
+    path = or_shipped(path).absolute()  # as Orbax needs it
+    if path.suffix == weight_files.SUFFIX and not path.is_dir():
+      return _load_file(path, step)
+  folder = _step_folder(path, step)
+  try:
+    return _load_step(folder, step)
+  except (UserError, RunError):
+    if folder.exists():
+      raise
+    return load(path, step)  # a run has deleted the step meanwhile, and has a newer one
+
+
+def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
+  """The folder of a step, by default of the newest."""
+  try:
+    if not path.is_dir():
+      what = 'is not a folder' if path.exists() else 'does not exist'
+      cards = shipped_checkpoints().glob('*/card.json')
+      near = nearest(path.name, [card.parent.name for card in cards])
+      hint = f'; did you mean checkpoints/{near}?' if near else ''
+      raise UserError(f'{path} {what}{hint}')
+    if (path / 'origin').is_dir():
+      return path
+    in_workdir = path / 'checkpoints'
+    return chosen_step(in_workdir if in_workdir.is_dir() else path, step)
+  except OSError as error:
+    raise UserError(f'{path} cannot be read: {error.strerror or error}') from error
+
+
+def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
+  reason = damage_of(folder, left_out='optimizer/')  # which no model needs
+  if reason is not None:
+    raise damaged(folder, reason)
+  if is_url(folder) and not (folder / 'commit_success.txt').exists():
+    raise UserError(
+      f'{folder} was copied into a bucket, where Orbax reads no step without an empty '
+      'object commit_success.txt; create it there'
+    )
+  try:
+    metadata = read_json(folder / METADATA_FILE)
+  except UnreadableFile as error:
+    raise damaged(folder, str(error)) from error
+  config, saved_step = _config_and_step(folder, metadata, step)
+  task, graph, state = _abstract(folder, config, saved_arrays(folder))
+  try:
+    state = ocp.load_checkpointables(str(folder), {'model': state})['model']
+  except Exception as error:
+    raise cannot_be_read(folder, error) from error
+  return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
+
+
+def _load_file(path: pathlib.Path, step: int | None) -> SavedModel:
+  """Opens a file of `zoo.export`."""
+  metadata, arrays = weight_files.read(path)
+  config, saved_step = _config_and_step(path, metadata, step)
+  saved = {
+    name: jax.ShapeDtypeStruct(array.shape, array.dtype)
+    for name, array in arrays.items()
+  }
+  task, graph, state = _abstract(path, config, saved)
+
+  def put(where: tuple, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    return jax.device_put(arrays[array_name(where)].astype(leaf.dtype), leaf.sharding)
+
+  state = jax.tree_util.tree_map_with_path(put, state)
+  return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
+
+
+def _config_and_step(
+  folder: pathlib.Path, metadata: Any, step: int | None
+) -> tuple[Config, int]:
+  """The config and the step, which is the wanted one unless that is None.
+
+  Raises UserError for another step or a newer format, RunError for damaged metadata.
+  """
+  try:
+    if metadata['format'] > FORMAT:
+      raise UserError(
+        f'{folder} has the format {metadata["format"]!r}, which is newer than this '
+        f'version of ICL Zoo; it reads up to {FORMAT}'
+      )
+    config = cast(Config, ConfigDict(metadata['config']))
+    saved_step, _ = int(metadata['step']), (config.model.name, config.task.name)
+  except UserError:
+    raise
+  except (KeyError, TypeError, AttributeError, ValueError) as error:
+    raise RunError(
+      f'the checkpoint {folder} is damaged: its metadata must have the format '
+      f'{FORMAT}, a step, and a config that names a model and a task: '
+      f'{in_one_line(error)}'
+    ) from error
+  if step not in (None, saved_step):
+    raise UserError(f'{folder} has no step {step}; it has {[saved_step]}')
+  return config, saved_step
+
+
+def _abstract(
+  folder: pathlib.Path, config: Config, saved: Mapping[str, jax.ShapeDtypeStruct]
+) -> tuple[Any, Any, PyTree]:
+  """The task of a config, and the graph and the abstract state of its model."""
+  for section, known in ('model', MODELS), ('task', TASKS):
+    if (name := config[section]['name']) not in known:
+      raise UserError(
+        f'{folder} holds the {section} {name!r}, which is not registered; import the '
+        'module that registers it first (--import=MODULE); known: '
+        f'{", ".join(sorted(known))}'
+      )
+  try:
+    task = build_task(config)
+    graph, state = nnx.split(abstract_model(config))
+  except UserError as error:
+    raise UserError(f'{folder}: {in_one_line(error, _MAX_REASON)}') from None
+  return task, graph, _as_saved(folder, state, saved)
+
+
+def _as_saved(
+  folder: pathlib.Path, state: PyTree, saved: Mapping[str, jax.ShapeDtypeStruct]
+) -> PyTree:
+  """The abstract state with the saved precision and the shardings to load it with.
+
+  Raises UserError unless both have the same arrays.
+  """
+  shapes = {name: array.shape for name, array in saved.items()}
+  check_same_arrays(
+    f'{folder} does not fit the model that its config names now',
+    shapes,
+    shapes_of(state),
+  )
+  variables = {'.'.join(map(str, path)): v for path, v in nnx.to_flat_state(state)}
+
+  def as_saved(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    name = array_name(path)
+    axes = variables[name].get_metadata().get('out_sharding') or ()
+    dtype, saved_dtype = leaf.dtype, saved[name].dtype
+    if jnp.issubdtype(dtype, jnp.floating):
+      if not jnp.issubdtype(saved_dtype, jnp.floating):
+        raise UserError(f'{folder} holds {name} as {saved_dtype}, not as {dtype}')
+      dtype = jax.dtypes.canonicalize_dtype(saved_dtype)
+    return jax.ShapeDtypeStruct(
+      leaf.shape, dtype, sharding=_sharding(jax.sharding.get_mesh(), axes, leaf.shape)
+    )
+
+  return jax.tree_util.tree_map_with_path(as_saved, state)
+
+
+def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
+  """The shapes of a state's arrays by name, as they are saved."""
+
+  def shape(leaf: jax.Array | jax.ShapeDtypeStruct) -> tuple[int, ...]:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+      leaf = jax.eval_shape(jax.random.key_data, leaf)
+    return leaf.shape
+
+  leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+  return {array_name(path): shape(leaf) for path, leaf in leaves}
+
+
+def check_same_arrays(
+  subject: str, shapes: Mapping[str, tuple], wanted: Mapping[str, tuple]
+) -> None:
+  """Raises UserError, about the `subject`, unless it has the arrays of a model."""
+
+  def differing(some: Mapping[str, tuple], others: Mapping[str, tuple]) -> str:
+    own = [f'{name} {some[name]}' for name in some if others.get(name) != some[name]]
+    return shown(sorted(own), _MOST_ARRAYS) or 'nothing else'
+
+  if shapes != wanted:
+    raise UserError(
+      f'{subject}: it has {differing(shapes, wanted)}, and the model '
+      f'{differing(wanted, shapes)}'
+    )
+
+
+def _sharding(mesh: Mesh, axes: tuple, shape: tuple[int, ...]) -> Sharding:
+  """The sharding that the model asks for an array, as far as the mesh allows it."""
+  if mesh.empty:
+    return SingleDeviceSharding(jax.devices()[0])
+  automatic = {
+    name: size
+    for name, size, kind in zip(
+      mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True
+    )
+    if kind == AxisType.Auto  # any other needs annotations in the model
+  }
+  split = [
+    axis if axis in automatic and size % automatic[axis] == 0 else None
+    for axis, size in zip(axes, shape, strict=False)
+  ]
+  return NamedSharding(mesh, P(*split))
