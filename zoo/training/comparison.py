@@ -11,7 +11,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
-from configs import common
 from zoo.config.validation import Config
 from zoo.core.protocols import Task
 from zoo.host import processes
@@ -60,7 +59,7 @@ def num_prompts(config: Config) -> int:
   """The prompts to compare on: as many as wanted, but no more than are held out."""
   wanted = config.eval.num_compared
   number = min(wanted, config.eval.num_batches * config.train.batch_size)
-  if wanted > number and wanted != common.get_config().eval.num_compared:
+  if wanted > number:
     logging.info(
       'config.eval.num_compared is %d; the comparison with the baselines has at most '
       'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
