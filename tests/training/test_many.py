@@ -1,7 +1,5 @@
 """Seeds, learning rates and initial scales side by side: each point as if alone."""
 
-import inspect
-
 import jax
 import numpy as np
 import pytest
@@ -24,7 +22,7 @@ def _config(**changes):
   return config
 
 
-def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch):
+def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch, unchecked):
   asked = []
 
   def compare(models, task, num_prompts, seed):
@@ -37,8 +35,7 @@ def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch):
   configs = [_config(seed=seed, **changes) for seed in (3, 1, 3)]
   tasks, mesh = [build_task(one) for one in configs], make_mesh(configs[0])
   graph, models = nnx.split(nnx.Dict(w=nnx.Param(np.array([[0, 0], [1, 1], [2, 2]]))))
-  compare_many = inspect.unwrap(many.compare_many)
-  found = compare_many(configs, tasks, graph, mesh, False, models)
+  found = many.compare_many(configs, tasks, graph, mesh, False, models)
   assert asked == [(5, [[0, 0], [1, 1], [2, 2]])]
   assert found == [{'model': 5, 'w': i} for i in range(3)]
 
