@@ -54,7 +54,7 @@ class DeepSet(TokenModel):
     Raises UserError for an argument that is out of its range.
     """
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    check_count('width', width)
+    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
     # A shifted token has the features of an example and the label of the one before it.
     super().__init__(
       num_features, num_outputs, 'shifted', guess, guess_weights, guess_bias, rngs=rngs

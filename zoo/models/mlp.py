@@ -91,7 +91,7 @@ class MLP(_FixedLength):
     Raises UserError for an argument that is out of its range.
     """
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    check_count('width', width)
+    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
     super().__init__(
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )
@@ -147,7 +147,7 @@ class MLPMixer(_FixedLength):
     Raises UserError for an argument that is out of its range.
     """
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    check_count('width', width)
+    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
     super().__init__(
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )
