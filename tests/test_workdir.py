@@ -149,7 +149,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp
   small = small_config(train__batch_size=8)
   open_workdir(tmp_path, small_config())
   with locked(tmp_path), Records(tmp_path, 0):
-    (tmp_path / 'checkpoints').mkdir()
+    (tmp_path / 'checkpoints' / '4.orbax-checkpoint-tmp').mkdir(parents=True)
     with refuses('is in use'), occupied(tmp_path, small):
       pass
   with occupied(tmp_path, small), Records(tmp_path, 0) as records:

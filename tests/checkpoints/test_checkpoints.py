@@ -178,7 +178,7 @@ def test_checksums_that_are_none_or_list_too_little_are_damaged(tmp_path):
   (folder / SUMS).write_bytes(b'\xff\xfe nonsense')
   assert damage_of(folder) is not None
   (folder / SUMS).write_text('')
-  assert damage_of(folder) == f'{SUMS} is missing or unreadable'
+  assert damage_of(folder) == f'{SUMS} is empty'
   for length in range(1, len(lines)):
     (folder / SUMS).write_text(''.join(lines[:length]))
     assert re.search('is not in', str(damage_of(folder)))

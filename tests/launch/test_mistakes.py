@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+import zoo.host
 from tests.launch.processes import ROOT
 
 _MAIN = 'main --config=configs/yq_lsa.py'
@@ -196,6 +197,7 @@ def test_without_the_extra_a_bucket_is_refused_in_one_line(call, folder, monkeyp
   for name in [*sys.modules]:  # also of earlier tests
     if name.split('.')[0] == 'gcsfs' or name == 'zoo.host.gcs':
       monkeypatch.delitem(sys.modules, name)
+  monkeypatch.delattr(zoo.host, 'gcs', raising=False)
   monkeypatch.setitem(sys.modules, 'gcsfs', None)
   answer = call(*_SMOKE.split(), f'--workdir={_URL}')
   assert answer.code == 2

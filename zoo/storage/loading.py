@@ -105,7 +105,7 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
 
 
 def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
-  reason = damage_of(folder, left_out='optimizer/')  # which no model needs
+  reason = damage_of(folder, left_out=('optimizer/',))  # which no model needs
   if reason is not None:
     raise damaged(folder, reason)
   if is_url(folder) and not (folder / 'commit_success.txt').exists():

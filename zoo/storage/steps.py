@@ -37,27 +37,23 @@ def write_sums(folder: pathlib.Path) -> None:
   write_atomically(folder / SUMS, ''.join(lines))
 
 
-def damage_of(folder: pathlib.Path, left_out: str = '') -> str | None:
+def damage_of(folder: pathlib.Path, left_out: tuple[str, ...] = ()) -> str | None:
   """What is wrong with the files of a step, or None if all are as they were written.
 
-  With `left_out` that part of the step, such as `optimizer/`, is not looked at. Raises
-  RunError if it is in a bucket that cannot be read.
+  Those whose names begin with one of `left_out` are not looked at. Raises RunError if
+  the step is in a bucket that cannot be read.
   """
   try:
-    names = {*names_below(folder)}
+    names = {name for name in names_below(folder) if not name.startswith(left_out)}
     if SUMS not in names:
       return f'it has no {SUMS}'
     lines = [line.partition('  ') for line in read_text(folder / SUMS).splitlines()]
-    listed = {name: checksum for checksum, _, name in lines}
-    missing = sorted(listed.keys() - names)
-    unlisted = sorted(name for name in names - listed.keys() if '/' in name)
-    if left_out:
-      missing = [name for name in missing if not name.startswith(left_out)]
-      unlisted = [name for name in unlisted if not name.startswith(left_out)]
-      listed = {k: v for k, v in listed.items() if not k.startswith(left_out)}
-    if missing or not listed:
-      return f'{(missing or [""])[0] or SUMS} is missing or unreadable'
-    if unlisted:
+    listed = {name: sha for sha, _, name in lines if not name.startswith(left_out)}
+    if not listed:
+      return f'{SUMS} is empty'
+    if missing := sorted(listed.keys() - names):
+      return f'{missing[0] or SUMS} is missing or unreadable'
+    if unlisted := sorted(name for name in names - listed.keys() if '/' in name):
       return f'{unlisted[0]} is not in {SUMS}'
     sums = _checksums(folder, [*listed])
     for name, checksum in zip(listed, sums, strict=True):

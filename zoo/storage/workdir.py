@@ -147,10 +147,11 @@ def _num_steps(config: Any) -> Any:
 
 
 def _is_untrained(workdir: pathlib.Path) -> bool:
-  """Whether a run has saved nothing but its log."""
+  """Whether a run has saved nothing but its log; its first save may have failed."""
   empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard'}
   empty |= {LOCK, f'{LOCK}.holder'}
-  return _names_in(workdir) <= empty and not _names_in(workdir / 'checkpoints')
+  saved = [name for name in _names_in(workdir / 'checkpoints') if name.isdecimal()]
+  return _names_in(workdir) <= empty and not saved
 
 
 @contextlib.contextmanager
