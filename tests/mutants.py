@@ -158,8 +158,8 @@ the bound by heads hides the directions of least variance, not of most
   + np.linalg.eigvalsh(prior)[:num_hidden].sum()
 an interval has one degree of freedom too many
   zoo/measure/intervals.py: test_intervals.py
-  - (1 + confidence) / 2, values.size - 1)
-  + (1 + confidence) / 2, values.size)
+  - stdtrit(values.size - 1, (1 + confidence) / 2)
+  + stdtrit(values.size, (1 + confidence) / 2)
 the difference from a baseline has the wrong sign
   zoo/measure/comparison.py: test_comparison.py
   - (model_losses[: len(losses)] - losses[:, -1])
@@ -172,10 +172,10 @@ a model may see the label that it predicts without breaking its contract
   zoo/measure/contracts/checks.py: contracts/test_models.py
   - y[:, k:] += 1
   + y[:, k + 1 :] += 1
-sampled errors have the variance of the noise as its standard deviation
-  zoo/training/objective.py: training/test_objective.py
-  - noise_std = jnp.sqrt(moments.noise_variance)
-  + noise_std = moments.noise_variance
+sampled labels have the variance of the noise as its standard deviation
+  zoo/tasks/linear_regression.py: test_statistics.py
+  - lambda: noise_std * draw(key, batch_size)
+  + lambda: noise_std * noise_std * draw(key, batch_size)
 each example is trained on the target of the query
   zoo/training/objective.py: training/test_objective.py
   - targets = batch.targets if every else batch.targets[:, -1:]

@@ -30,7 +30,7 @@ def register_model(name: str) -> Callable[[_Class], _Class]:
   """
   check_entry_name('model', name)
 
-  def enter(model: _Class) -> _Class:
+  def enter(model: Any) -> Any:
     MODELS[name] = check_class('model', name, model)
     return model
 
@@ -47,7 +47,7 @@ def register_mixer(name: str) -> Callable[[_Class], _Class]:
   """
   check_entry_name('mixer', name)
 
-  def enter(mixer: _Class) -> _Class:
+  def enter(mixer: Any) -> Any:
     MIXERS[name] = check_class('mixer', name, mixer)
     return mixer
 

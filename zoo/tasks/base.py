@@ -57,7 +57,7 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
   """
   check_entry_name('task', name)
 
-  def enter(cls: _Class) -> _Class:
+  def enter(cls: Any) -> Any:
     task: Any = cls
     if not isinstance(task, type) or not issubclass(task, BaseTask):
       named = getattr(task, '__name__', repr(task))
