@@ -90,6 +90,15 @@ def _moments(statistics, width):
   return whole
 
 
+@pytest.mark.parametrize('c', [4, 6])  # examples, and pseudo-examples
+def test_label_noise_has_the_standard_deviation_of_the_task(c):
+  # ε = 0, so that the last entry is the mean of (σ n)², of variance 2σ⁴/C.
+  task = _task(3, c, prior_covariance=np.zeros((3, 3)), noise_std=0.5)
+  assert task.has_long_context == (c == 6)
+  square = np.asarray(task.sample_statistics(_KEY, 20_000).moment[-1], float)
+  assert abs(square.mean() - 0.25) < 4 * 0.25 * np.sqrt(2 / c / 20_000)
+
+
 @pytest.mark.parametrize('c', mostly_full([6], [40]))
 def test_long_contexts_have_the_distribution_of_drawn_examples(c):
   # Of [x; n], since ε = 0: by the chain of Schur complements, whose j-th is χ² of C − j
