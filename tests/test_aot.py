@@ -89,9 +89,9 @@ def test_data_parallel_steps_reduce_one_gradient_and_gather_nothing(
   assert found['num_devices'] == found['mesh']['data']
   assert found['donated_bytes'] >= found['state_bytes']
   # The gradient once, with the loss: of the rule's coefficients for each entry of the
-  # prompts' statistics, (d + 1)(d + 2)/2, d + 2 of the noise and, where the guess is
-  # trained, 1 for what is constant, in each of d + 1 rows. No prompt leaves its device.
-  gradient = 4 * 11 * (66 + 12 + guess_is_trained)
+  # prompts' statistics, (d + 1)(d + 2)/2 and, where the guess is trained, 1 for what is
+  # constant, in each of d + 1 rows. No prompt leaves its device.
+  gradient = 4 * 11 * (66 + guess_is_trained)
   assert found['collectives'] == {'all-reduce': {'count': 1, 'bytes': gradient + 4}}
 
 

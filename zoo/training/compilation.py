@@ -76,21 +76,21 @@ def make_training(config: Config, mesh: Mesh) -> Training:
     objective = make_objective(config, task, statistics, lanes)
     in_shape = config.mesh.fsdp or splits_later_axes(abstract)
     step = make_step(config, graphs, asked['model'], objective, in_shape)
-    graph = graphs['model']
-    return Training(
-      config=config,
-      task=task,
-      mesh=mesh,
-      graph=graph,
-      abstract=abstract,
-      uses_statistics=statistics,
-      init=functools.partial(init_state, config, abstract),
-      steps=make_steps(step, abstract, mesh, in_shape),
-      key=key,
-      numbers=numbers_of(task),
-      evaluation=make_evaluation(config, task, graph, statistics, mesh),
-      compare=functools.partial(compare_model, config, task, graph, mesh),
-    )
+  graph = graphs['model']
+  return Training(
+    config=config,
+    task=task,
+    mesh=mesh,
+    graph=graph,
+    abstract=abstract,
+    uses_statistics=statistics,
+    init=functools.partial(init_state, config, abstract),
+    steps=make_steps(step, abstract, mesh, in_shape),
+    key=key,
+    numbers=numbers_of(task),
+    evaluation=make_evaluation(config, task, graph, statistics, mesh),
+    compare=functools.partial(compare_model, config, task, graph, mesh),
+  )
 
 
 def compile_training(training: Training) -> Training:
