@@ -28,7 +28,9 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model
 from zoo.host.files import (
   delete_folder,
+  failures,
   is_url,
+  said,
   user_path,
   workdir_path,
   write_atomically,
@@ -68,8 +70,8 @@ def save(
   try:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
       raise UserError(f'{path} exists already; it must be a new folder or an empty one')
-  except OSError as error:
-    raise RunError(f'{target} cannot be written: {error.strerror or error}') from error
+  except failures(target) as error:
+    raise RunError(f'{target} cannot be written: {said(error)}') from error
   try:
     _write(target, {'model': state, 'origin': metadata})
     _check_predicts_the_same(model, load(target))

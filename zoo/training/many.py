@@ -96,21 +96,21 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
     step = make_step(config, graphs, alone['model'], objective, in_shape)
     numbers, axes = numbers_of_many(configs, tasks)
     step = jax.vmap(step, (0, 0 if key.ndim else None, None, axes))
-    graph = graphs['model']
-    return Training(
-      config=config,
-      task=tasks[0],
-      mesh=mesh,
-      graph=graph,
-      abstract=abstract,
-      uses_statistics=statistics,
-      init=functools.partial(init_side_by_side, configs, abstract),
-      steps=make_steps(step, abstract, mesh, in_shape),
-      key=key,
-      numbers=numbers,
-      evaluation=evaluate_many(configs, tasks, graph, statistics, mesh),
-      compare=functools.partial(compare_many, configs, tasks, graph, mesh, statistics),
-    )
+  graph = graphs['model']
+  return Training(
+    config=config,
+    task=tasks[0],
+    mesh=mesh,
+    graph=graph,
+    abstract=abstract,
+    uses_statistics=statistics,
+    init=functools.partial(init_side_by_side, configs, abstract),
+    steps=make_steps(step, abstract, mesh, in_shape),
+    key=key,
+    numbers=numbers,
+    evaluation=evaluate_many(configs, tasks, graph, statistics, mesh),
+    compare=functools.partial(compare_many, configs, tasks, graph, mesh, statistics),
+  )
 
 
 def compile_many(configs: Sequence[Config]) -> Training:

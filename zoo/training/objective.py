@@ -158,11 +158,10 @@ def make_objective(
   `sampled` is the mean loss over fresh prompts, at the query, at every example, or at
   an example drawn for each prompt; or over their statistics with `statistics`. `exact`
   is the expectation of the loss at the query, the exact risk, and samples nothing. For
-  a looped model
-  `sampled` is also the mean over the trained loops (Yang et al., arXiv 2311.12424, eq.
-  4), and over the losses that count at the stage of a curriculum. `num_lanes` parts of
-  a batch are computed at the same time. Prompts are those of the task among the step's
-  numbers; `task` itself gives the constants of exact forms.
+  a looped model `sampled` is also the mean over the trained loops (Yang et al., arXiv
+  2311.12424, eq. 4), and over the losses that count at the stage of a curriculum.
+  `num_lanes` parts of a batch are computed at the same time. Prompts are those of the
+  task among the step's numbers; `task` itself gives the constants of exact forms.
   """
   every, least = config.objective.positions == 'every', config.objective.min_examples
   size, dtype = config.train.batch_size, config.train.compute_dtype
@@ -191,11 +190,9 @@ def make_objective(
       return loss(model, (batch, lengths))
     return mean_loss(loss, model, (batch, lengths), parts, num_lanes)
 
-  objectives = {
-    'exact': functools.partial(_exact, task),
-    'sampled': sampled,
-  }
-  return objectives[config.objective.name]
+  return (
+    sampled if config.objective.name == 'sampled' else functools.partial(_exact, task)
+  )
 
 
 def _exact(

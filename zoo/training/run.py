@@ -167,14 +167,14 @@ def check_and_compile(config: Config) -> tuple[Training, State]:
   """What trains a new run, and its state at step 0, before anything is written.
 
   Raises UserError, in every process, if the ways in which the model predicts do not
-  agree, or if the memory is not enough for it.
+  agree, if the memory is not enough, or if its initial weights cannot be read.
   """
   with processes.propagate_errors():
     training = make_training(config, make_mesh(config))
     try:
       state = checked_state(training)
       return compile_training(training), state
-    except RunError as error:  # of memory, before anything is written
+    except RunError as error:  # nothing is written yet
       raise UserError(str(error)) from error
 
 
