@@ -23,7 +23,7 @@ from zoo.core.errors import UserError, not_installed
 from zoo.core.tables import format_table
 from zoo.training.compilation import make_training, on_mesh
 
-GIB = 2**30
+GIB = 2**30  # bytes
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
 _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
 # Slices that can be rented, up to 256 chips, the smaller ones first.

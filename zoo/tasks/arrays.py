@@ -169,8 +169,11 @@ class Arrays(BaseTask):
     )
 
   @property
-  def table(self) -> _Rows:
-    """The rows of prompts, standardised, and the numbers by which they were."""
+  def table(self) -> Any:
+    """The rows of prompts, standardised, and the numbers by which they were.
+
+    That is x `[n, d]`, y, and x_mean, x_std, y_mean and y_std.
+    """
     assert self._rows is not None  # __post_init__ reads them
     return self._rows
 
