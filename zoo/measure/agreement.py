@@ -9,7 +9,6 @@ one function and measured on another.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,7 +24,6 @@ from zoo.measure.contracts.checks import (
   check_close,
   check_facts,
   check_floats,
-  check_loss,
   check_sampled,
   facts_of,
   label_shape,
@@ -33,12 +31,12 @@ from zoo.measure.contracts.checks import (
 )
 from zoo.measure.contracts.mixers import check_mixer_forms
 from zoo.models.token_model import TokenModel
+from zoo.models.transformer import Transformer
 from zoo.theory.trust import (
   QUICK_TO_COMPILE,
   UpdatesTokens,
   changed_weights,
   form_predictions,
-  token_predictions,
   without_zeros,
 )
 
@@ -68,53 +66,75 @@ def check_agreement(
   num_sampled = max(NUM_PROMPTS, min(_NUM_SAMPLED, batch_size))
   prompts = check_sampled(task, jax.random.key(0), num_sampled)
   prompt = jax.tree.map(lambda array: array[:NUM_PROMPTS], prompts)
-  check_mixer_forms(model)
+  if isinstance(model, Transformer):
+    check_mixer_forms(model)
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
+  has_form = isinstance(model, FollowsRule | HasExactForm | UpdatesTokens)
 
   @functools.partial(jax.jit, compiler_options=QUICK_TO_COMPILE)
-  def predict(
+  def compiled(
     task: Task,
     parameters: PyTree,
     rest: PyTree,
     noise: Float[Array, ''],
     prompt: Prompt,
   ) -> Facts:
-    parameters = _with_noise(model, parameters, noise)
-    return _all_predictions(nnx.merge(graph, parameters, rest), task, prompt)
+    # Special weights, such as the identity, may hide that a form is wrong, and all
+    # zeros that a model looks ahead.
+    others = changed_weights(parameters, noise)
+    parameters = others if has_form else without_zeros(parameters, others)
+    return predictions_of(nnx.merge(graph, parameters, rest), task, prompt)
 
-  def run(prompt: Prompt, noise: float = 0.0) -> Facts:
+  def predict(noise: float, prompt: Prompt) -> Facts:
     with jax.default_matmul_precision('highest'):
-      return jax.device_get(predict(task, parameters, rest, noise, prompt))
+      return jax.device_get(compiled(task, parameters, rest, noise, prompt))
 
-  predictions = run(prompt)
-  _check_all(name, predictions, run, prompt)
+  for noise in 0.0, _NOISE:
+    predictions = predict(noise, prompt)
+    if noise and not all(
+      np.isfinite(leaf).all() for leaf in jax.tree.leaves(predictions)
+    ):
+      continue  # other weights than those of the run may be too large
+    check_facts(name, predictions, functools.partial(predict, noise), prompt)
+    for method, at_query in predictions['at_query'].items():
+      check_close(
+        f'{name}.{method}() does not predict the same as {name}.__call__(); change one '
+        'of them to match, or do not define both',
+        at_query,
+        predictions['alone'],
+      )
   with noted(f'{name}(prompt) of 0 examples'):  # as curves ask for
     fewer = nnx.eval_shape(lambda m, p: m(p), model, prompt.prefix(0))
   check_floats(f'{name}(prompt) of 0 examples', fewer, label_shape(task, NUM_PROMPTS))
-  run_others = functools.partial(run, noise=_NOISE)
-  predictions = run_others(prompt)
-  if all(np.isfinite(array).all() for array in jax.tree.leaves(predictions)):
-    _check_all(name, predictions, run_others, prompt)
 
 
-def _all_predictions(model: Any, task: Task, prompt: Prompt) -> Facts:
-  """The predictions of a model in all ways that it has, by name."""
+def predictions_of(model: Any, task: Task, prompt: Prompt) -> Facts:
+  """The predictions of a model in all ways that it has, by name; to be traced.
+
+  Raises UserError for one of the wrong form, and for a loss that is not one number per
+  prompt.
+  """
   name = type(model).__name__
   predictions = facts_of(name, model, prompt, task, lengths=[])
-  check_loss(task, predictions['alone'], prompt)
-  at_query = {}
+  with noted(f'{type(task).__name__}.loss'):
+    loss = jax.eval_shape(task.loss, predictions['alone'], prompt.y_query)
+  if loss.shape != prompt.y_query.shape[:1]:
+    raise UserError(
+      f'{type(task).__name__}.loss has the shape {loss.shape}; it must be one number '
+      'per prompt'
+    )
+  at_query = predictions['at_query'] = {}
   if isinstance(model, TokenModel):
     with noted(f'{name}.loop_predictions(prompt, every=False)'):
-      loops = model.loop_predictions(prompt, every=False)
-    at_query['loop_predictions'] = loops[-1, :, 0]
+      at_query['loop_predictions'] = model.loop_predictions(prompt, False)[-1, :, 0]
   if isinstance(model, FollowsRule):
     with noted(f'{name}.learning_rule()'):
-      rule = model.learning_rule()
-    at_query['learning_rule'] = form_predictions(rule, prompt)
+      at_query['learning_rule'] = model.learning_rule()(prompt)
   if isinstance(model, HasExactForm) and (form := _exact_form(model)) is not None:
     at_query['exact_form'] = form_predictions(form, prompt)
-  at_query |= token_predictions(model, prompt)
-  return predictions | {'at_query': at_query}
+  if isinstance(model, UpdatesTokens):
+    at_query['forward_tokens'] = model.forward_tokens(model.embed(prompt))[:, -1, -1]
+  return predictions
 
 
 def _exact_form(model: HasExactForm) -> Any:
@@ -123,31 +143,3 @@ def _exact_form(model: HasExactForm) -> Any:
     return model.exact_form()
   except UserError:
     return None
-
-
-def _check_all(
-  name: str, predictions: Facts, run: Callable[[Prompt], Facts], prompt: Prompt
-) -> None:
-  check_facts(name, predictions, run, prompt)
-  for method, at_query in predictions['at_query'].items():
-    check_close(
-      f'{name}.{method}() does not predict the same as {name}.__call__(); change one '
-      'of them to match, or do not define both',
-      at_query,
-      predictions['alone'],
-    )
-
-
-def _with_noise(
-  model: Predictor, parameters: PyTree, noise: Float[Array, '']
-) -> PyTree:
-  """The weights, changed by waves of the size `noise`; to be traced.
-
-  Those of a model with a rule, an exact form or tokens all change, since special ones
-  such as the identity may hide that these are wrong. Otherwise those that are all zero
-  do, by waves of the size of a kernel.
-  """
-  waves = changed_weights(parameters, noise)
-  if isinstance(model, FollowsRule | HasExactForm | UpdatesTokens):
-    return waves
-  return without_zeros(parameters, waves)

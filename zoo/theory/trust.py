@@ -127,19 +127,12 @@ def _model_gaps(
 
   def predict(prompt: Prompt) -> Predictions:
     predictions = {'__call__': model(prompt)}
-    if method == 'learning_rule':
-      predictions |= token_predictions(model, prompt)
+    if method == 'learning_rule' and isinstance(model, UpdatesTokens):
+      tokens = model.forward_tokens(model.embed(prompt))
+      predictions['forward_tokens'] = tokens[:, -1, -1]
     return predictions
 
   return _gaps(getattr(model, method)(), predict)
-
-
-def token_predictions(model: object, prompt: Prompt) -> Predictions:
-  """The predictions of the layer's equation on whole tokens; empty without one."""
-  if not isinstance(model, UpdatesTokens):
-    return {}
-  tokens = model.forward_tokens(model.embed(prompt))
-  return {'forward_tokens': tokens[:, -1, -1]}
 
 
 def compiled(function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
@@ -155,14 +148,12 @@ def changed_weights(parameters: PyTree, size: Scalar = 0.3) -> PyTree:
 
   Waves compile at once, and random numbers do not.
   """
-
-  def changed(array: Array) -> Array:
-    if not jnp.issubdtype(array.dtype, jnp.inexact):
-      return array
-    wave = jnp.sin(1.0 + 12.9898 * jnp.arange(array.size, dtype=jnp.float32))
-    return array + size * wave.reshape(array.shape).astype(array.dtype)
-
-  return jax.tree.map(changed, parameters)
+  arrays, structure = jax.tree.flatten(parameters)
+  for i, array in enumerate(arrays):
+    if jnp.issubdtype(array.dtype, jnp.inexact):
+      wave = jnp.sin(1.0 + 12.9898 * jnp.arange(array.size, dtype=jnp.float32))
+      arrays[i] = array + size * wave.reshape(array.shape).astype(array.dtype)
+  return jax.tree.unflatten(structure, arrays)
 
 
 def without_zeros(parameters: PyTree, others: PyTree) -> PyTree:

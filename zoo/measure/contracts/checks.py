@@ -49,21 +49,15 @@ def label_shape(task: Task, *leading: int) -> tuple[int, ...]:
   return (*leading, outputs) if outputs > 1 else leading
 
 
-def check_shape(what: str, array: object, shape: tuple[int, ...]) -> None:
-  """Raises UserError unless an array, which may be abstract, has the given shape."""
-  known = isinstance(array, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
-  found = array.shape if known else type(array).__name__
-  if found != shape:
-    raise UserError(f'{what} has the shape {found}; it must be {shape}')
-
-
 def check_floats(what: str, array: object, shape: tuple[int, ...]) -> None:
   """Raises UserError unless an array, maybe abstract, has floats and this shape.
 
   Predictions are compared with targets in the type of these, of 32 bits or more.
   """
-  check_shape(what, array, shape)
-  assert isinstance(array, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
+  is_array = isinstance(array, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
+  if not is_array or array.shape != shape:
+    its_shape = array.shape if is_array else type(array).__name__
+    raise UserError(f'{what} has the shape {its_shape}; it must be {shape}')
   if not jnp.issubdtype(array.dtype, jnp.floating) or array.dtype.itemsize < 4:
     raise UserError(f'{what} is of type {array.dtype}; it must be float32')
 
@@ -74,30 +68,6 @@ def check_form(what: str, array: object, shape: tuple[int, ...]) -> None:
   check_finite(what, array)
 
 
-def check_arrays(name: str, task: Task, prompt: Prompt) -> None:
-  """Raises UserError unless a batch of prompts, maybe abstract, fits its task."""
-  check_prompt(name, prompt)
-  b, c, d = len(prompt.y_query), task.context_length, task.num_features
-  parts = {
-    'x': (prompt.x, (b, c, d)),
-    'y': (prompt.y, label_shape(task, b, c)),
-    'x_query': (prompt.x_query, (b, d)),
-    'y_query': (prompt.y_query, label_shape(task, b)),
-  }
-  if prompt.context_targets is not None:
-    parts['context_targets'] = prompt.context_targets, label_shape(task, b, c)
-  for part, (array, shape) in parts.items():
-    check_floats(f'{part} of the prompts of {name}', array, shape)
-
-
-def check_prompt(name: str, prompt: object) -> None:
-  """Raises UserError unless a task gives prompts."""
-  if not isinstance(prompt, Prompt):
-    raise UserError(
-      f'{name}.sample() gives a {type(prompt).__name__}; it must be a zoo.Prompt'
-    )
-
-
 def check_finite(what: str, array: object) -> None:
   """Raises UserError unless all numbers of an array are finite."""
   assert isinstance(array, jax.Array | np.ndarray)
@@ -106,11 +76,7 @@ def check_finite(what: str, array: object) -> None:
 
 
 def check_sampled(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
-  """Prompts that a task samples from a key, on the host.
-
-  Raises UserError unless they fit the task, their numbers are finite, and labels of
-  classes are what `label_kind` says.
-  """
+  """Prompts that a task samples, on the host; UserError if they are wrong."""
   name = type(task).__name__
   # Traced anew, since what a task calls may have changed since the last time.
   sample = jax.jit(
@@ -118,19 +84,41 @@ def check_sampled(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
   )
   with noted(f'{name}.sample(key, {batch_size})'):
     prompt = jax.device_get(sample(task, key))
-  check_arrays(name, task, prompt)
-  check_values(name, task, prompt)
+  check_prompts(task, prompt)
   return prompt
 
 
-def check_values(name: str, task: Task, prompt: Prompt) -> None:
-  """Raises UserError unless the numbers of prompts, on the host, are right."""
-  for part, array in vars(prompt).items():
-    if array is not None and part != 'latents':
-      check_finite(f'{part} of the prompts of {name}', array)
-  kind, labels, targets = task.label_kind, prompt.y, np.asarray(prompt.targets)
-  if kind == 'numbers':
-    return
+def check_prompts(task: Task, prompt: object) -> None:
+  """Raises UserError unless prompts, on the host, are finite and fit their task.
+
+  Labels of classes must be what its `label_kind` says.
+  """
+  name = type(task).__name__
+  if not isinstance(prompt, Prompt):
+    raise UserError(
+      f'{name}.sample() gives a {type(prompt).__name__}; it must be a zoo.Prompt'
+    )
+  b, c, d = len(prompt.y_query), task.context_length, task.num_features
+  shapes = {
+    'x': (b, c, d),
+    'y': label_shape(task, b, c),
+    'x_query': (b, d),
+    'y_query': label_shape(task, b),
+  }
+  if prompt.context_targets is not None:
+    shapes['context_targets'] = label_shape(task, b, c)
+  for part, shape in shapes.items():
+    check_floats(f'{part} of the prompts of {name}', getattr(prompt, part), shape)
+  for part in shapes:
+    check_finite(f'{part} of the prompts of {name}', getattr(prompt, part))
+  if task.label_kind != 'numbers':
+    _check_labels(task, prompt)
+
+
+def _check_labels(task: Task, prompt: Prompt) -> None:
+  """Raises UserError unless labels and targets are those of signs, or of classes."""
+  name, kind, labels = type(task).__name__, task.label_kind, prompt.y
+  targets = np.asarray(prompt.targets)
   right = bool((np.abs(targets - 0.5) <= 0.5 + _ROUNDING).all())
   if kind == 'signs':
     if not np.isin(labels, (-1, 1)).all():
@@ -152,44 +140,6 @@ def check_values(name: str, task: Task, prompt: Prompt) -> None:
     )
 
 
-def check_loss(task: Task, prediction: Array, prompt: Prompt) -> None:
-  """Raises UserError unless a task's loss is one number per prompt; to be traced."""
-  name = type(task).__name__
-  with noted(f'{name}.loss'):
-    loss = jax.eval_shape(task.loss, prediction, prompt.y_query)
-  if loss.shape != (len(prompt.y_query),):
-    raise UserError(
-      f'{name}.loss has the shape {loss.shape}; it must be one number per prompt'
-    )
-
-
-def called(what: str, predictor: Predictor, prompt: Prompt, task: Task) -> Array:
-  """The prediction, to be traced; UserError if it has the wrong form.
-
-  Also if the predictor changes its own variables, as dropout does.
-  """
-  before = _variables(predictor)
-  with noted(what):
-    prediction = predictor(prompt)
-  check_floats(what, prediction, label_shape(task, len(prompt.x_query)))
-  after = _variables(predictor)
-  for path in sorted(before | after):
-    if before.get(path) is not after.get(path):
-      raise UserError(
-        f'{what} differs from call to call, since it changes its variable {path}; a '
-        'model must be stateless, without dropout, batch statistics or counters'
-      )
-  return prediction
-
-
-def _variables(predictor: Predictor) -> dict[str, object]:
-  """The arrays of a module by path, from which a changed one can be told."""
-  if not isinstance(predictor, nnx.Module):
-    return {}
-  flat = nnx.to_flat_state(nnx.state(predictor))
-  return {'.'.join(map(str, path)): one.get_value() for path, one in flat}
-
-
 def facts_of(
   name: str,
   predictor: Predictor,
@@ -201,23 +151,36 @@ def facts_of(
   """Predictions by all methods, and of the first k examples for k in `lengths`.
 
   They are to be traced as one program. `call` is the name of the prediction in
-  messages. Raises UserError for a prediction of the wrong form.
+  messages. Raises UserError for a prediction of the wrong form, and for a predictor
+  that changes its own variables, as dropout does.
   """
   b, c = prompt.x.shape[:2]
   call = f'{name}(prompt)' if call is None else call
-  found: Facts = {'alone': called(call, predictor, prompt, task), 'after': {}}
+  is_module = isinstance(predictor, nnx.Module)
+  before = dict(nnx.to_flat_state(nnx.state(predictor))) if is_module else {}
+  values = {path: variable.get_value() for path, variable in before.items()}
+  with noted(call):
+    facts: Facts = {'alone': predictor(prompt), 'after': {}}
+  check_floats(call, facts['alone'], label_shape(task, b))
+  after = dict(nnx.to_flat_state(nnx.state(predictor))) if is_module else {}
+  for path in sorted(before.keys() | after.keys(), key=str):
+    if path not in after or after[path].get_value() is not values.get(path):
+      raise UserError(
+        f'{call} differs from call to call, since it changes its variable '
+        f'{".".join(map(str, path))}; a model must be stateless, without dropout, '
+        'batch statistics or counters'
+      )
   if predicts_all(predictor):
     what = f'{name}.predictions(prompt)'
     with noted(what):
-      found['everywhere'] = predictor.predictions(prompt)
-    check_floats(what, found['everywhere'], label_shape(task, b, c + 1))
+      facts['everywhere'] = predictor.predictions(prompt)
+    check_floats(what, facts['everywhere'], label_shape(task, b, c + 1))
   for k in lengths:
     what = f'{call} of {k} examples'
     with noted(what):
-      fewer = predictor(prompt.prefix(k))
-    check_floats(what, fewer, label_shape(task, b))
-    found['after'][k] = fewer
-  return found
+      facts['after'][k] = predictor(prompt.prefix(k))
+    check_floats(what, facts['after'][k], label_shape(task, b))
+  return facts
 
 
 def check_facts(
@@ -235,15 +198,33 @@ def check_facts(
   """
   call = f'{name}(prompt)' if call is None else call
   check_finite(call, facts['alone'])
-  changed = run(_with_other_targets(prompt))
-  _check_reads_no_target(call, changed['alone'], facts['alone'])
-  some = len(prompt.x) // 2
-  others = run(_with_other_prompts(prompt, some))['alone'][:some]
-  check_close(
-    f'{call} depends on the other prompts of the batch', others, facts['alone'][:some]
+  half = len(prompt.x) // 2
+  is_other = np.arange(len(prompt.x)) >= half
+  others = dataclasses.replace(
+    prompt,
+    x=prompt.x + is_other[:, None, None],
+    y=prompt.y + is_other.reshape(-1, *[1] * (prompt.y.ndim - 1)),
+    x_query=prompt.x_query + is_other[:, None],
   )
+  check_close(
+    f'{call} depends on the other prompts of the batch',
+    run(others)['alone'][:half],
+    facts['alone'][:half],
+  )
+  targets = prompt.context_targets
+  changed = dataclasses.replace(
+    prompt,
+    y_query=prompt.y_query + 1,
+    context_targets=None if targets is None else targets + 1,
+  )
+  with_other_targets = run(changed)
+  for what, way in (call, 'alone'), (f'{name}.predictions(prompt)', 'everywhere'):
+    if way in facts and not np.array_equal(with_other_targets[way], facts[way]):
+      raise UserError(
+        f'{what} reads the target: it changes with prompt.y_query or context_targets'
+      )
   if 'everywhere' in facts:
-    _check_predictions(name, facts, changed, run, prompt)
+    _check_predictions(name, facts, run, prompt)
   for k, fewer in facts['after'].items():
     if not np.isfinite(fewer).all():
       raise UserError(
@@ -259,20 +240,15 @@ def check_facts(
 
 
 def _check_predictions(
-  name: str,
-  facts: Facts,
-  changed: Facts,
-  run: Callable[[Prompt], Facts],
-  prompt: Prompt,
+  name: str, facts: Facts, run: Callable[[Prompt], Facts], prompt: Prompt
 ) -> None:
-  """Checks that `predictions` agree with `__call__`, are causal and read no targets."""
+  """Checks that `predictions` agree with `__call__` and are causal."""
   what, everywhere = f'{name}.predictions(prompt)', facts['everywhere']
   c = prompt.x.shape[1]
   check_finite(what, everywhere)
   check_close(
     f'{what} at the query is not {name}(prompt)', everywhere[:, -1], facts['alone']
   )
-  _check_reads_no_target(what, changed['everywhere'], everywhere)
   for k in sorted({c // 3, c - 1} & {*range(c)}):
     # Prediction k may use all before example k and its features, and nothing else.
     x, y = np.array(prompt.x), np.array(prompt.y)
@@ -281,31 +257,6 @@ def _check_predictions(
     later = dataclasses.replace(prompt, x=x, y=y, x_query=prompt.x_query + 1)
     seen = run(later)['everywhere'][:, : k + 1]
     check_close(f'{what} looks ahead of example {k}', seen, everywhere[:, : k + 1])
-
-
-def _with_other_targets(prompt: Prompt) -> Prompt:
-  targets = prompt.context_targets
-  return dataclasses.replace(
-    prompt,
-    y_query=prompt.y_query + 1,
-    context_targets=None if targets is None else targets + 1,
-  )
-
-
-def _with_other_prompts(prompt: Prompt, some: int) -> Prompt:
-  """The batch with other prompts in place of all but some."""
-  x, y, x_query = (np.array(part) for part in (prompt.x, prompt.y, prompt.x_query))
-  for part in x, y, x_query:
-    part[some:] += 1
-  return dataclasses.replace(prompt, x=x, y=y, x_query=x_query)
-
-
-def _check_reads_no_target(what: str, changed: AnyArray, prediction: AnyArray) -> None:
-  """Raises UserError if a prediction changed with the targets of the prompt."""
-  if not np.array_equal(changed, prediction):
-    raise UserError(
-      f'{what} reads the target: it changes with prompt.y_query or context_targets'
-    )
 
 
 def check_close(what: str, one: AnyArray, other: AnyArray) -> None:

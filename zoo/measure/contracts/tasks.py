@@ -20,13 +20,11 @@ from zoo.measure.comparison import MODEL
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
   Facts,
-  check_arrays,
   check_facts,
   check_finite,
+  check_floats,
   check_form,
-  check_prompt,
-  check_shape,
-  check_values,
+  check_prompts,
   facts_of,
   label_shape,
   noted,
@@ -57,8 +55,6 @@ def check_task(task: Task) -> None:
   check_name(f'label_kind of {name}', task.label_kind, losses.LOSSES)
   sample = functools.partial(_sample, name, task, Programs())
   prompt = sample(jax.random.key(0), NUM_PROMPTS)
-  check_arrays(name, task, prompt)
-  check_values(name, task, prompt)
   _check_sampling(name, sample, prompt)
   _check_loss(name, task, prompt)
   baselines = _by_name(f'{name}.baselines()', task.baselines)
@@ -80,8 +76,9 @@ def _sample(
 ) -> Prompt:
   with noted(f'{name}.sample(key, {batch_size})'):
     prompt = programs.sample(task, key, batch_size)
-  check_prompt(name, prompt)
-  return jax.device_get(prompt)  # on the host, where slices are not compiled
+  prompt = jax.device_get(prompt)  # on the host, where slices are not compiled
+  check_prompts(task, prompt)
+  return prompt
 
 
 def _by_name(what: str, method: Callable[[], Any]) -> dict[str, Any]:
@@ -199,5 +196,8 @@ def _check_shift(what: str, shifted: Task, task: Task) -> None:
     raise UserError(f'{what} is a {type(shifted).__name__}; it must be a task')
   with noted(what):
     prompt = jax.eval_shape(lambda key: shifted.sample(key, 2), jax.random.key(0))
-  check_shape(f'x_query of {what}', prompt.x_query, (2, task.num_features))
-  check_shape(f'y_query of {what}', prompt.y_query, label_shape(task, 2))
+  for part, array, shape in (
+    ('x_query', prompt.x_query, (2, task.num_features)),
+    ('y_query', prompt.y_query, label_shape(task, 2)),
+  ):
+    check_floats(f'{part} of {what}', array, shape)
