@@ -28,7 +28,7 @@ def refuse_shadows() -> None:
 
 refuse_shadows()
 try:
-  from launch import cli as cli  # takes a second, most of it for JAX
+  from launch import cli as cli  # takes seconds, half of them for JAX
 except ValueError as error:
   # JAX cannot parse one of its environment variables, which it names.
   variables = [name for name in os.environ if name.startswith('JAX_')]

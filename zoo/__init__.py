@@ -5,12 +5,16 @@ task = zoo.create_task('linear_regression', num_features=10, context_length=10)
 prediction = model(task.sample(jax.random.key(0), batch_size=2048))
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from zoo import estimators as estimators
+from zoo import llm as llm
 from zoo import mixers as mixers
 from zoo import models as models
+from zoo import probing as probing
 from zoo import tasks as tasks
+from zoo import theory as theory
+from zoo import training as training
 from zoo.config.curricula import register_curriculum as register_curriculum
 from zoo.config.optimizers import register_optimizer as register_optimizer
 from zoo.core import registry as _registry
@@ -23,8 +27,18 @@ from zoo.core.protocols import PredictsAll as PredictsAll
 from zoo.core.protocols import Task as Task
 from zoo.core.registry import register_mixer as register_mixer
 from zoo.core.registry import register_model as register_model
+from zoo.measure.contracts import check_model as check_model
+from zoo.measure.contracts import check_task as check_task
+from zoo.measure.curves import curve as curve
+from zoo.measure.predict import predict as predict
+from zoo.plan import aot as aot
+from zoo.storage.loading import load as load
+from zoo.storage.saving import export as export
+from zoo.storage.saving import save as save
 from zoo.tasks import register_task as register_task
 from zoo.tasks.creation import create_task as _create_task
+from zoo.training.run import train as train
+from zoo.training.run import training_run as training_run
 
 
 def list_mixers() -> list[str]:
@@ -62,7 +76,7 @@ def create_model(name: str, **hyperparameters: object) -> Model:
   All models take `num_features` and `rngs`. Raises UserError for an unknown name, and
   for a hyper-parameter that is missing, unknown to the class, or out of its range.
   """
-  return _registry.create_model(name, **hyperparameters)
+  return _registry.create('model', _registry.MODELS, name, hyperparameters)
 
 
 @overload
@@ -79,55 +93,23 @@ def create_task(name: str, **hyperparameters: object) -> Task:
   return _create_task(name, **hyperparameters)
 
 
-if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely needed
-  from zoo import estimators as estimators
-  from zoo import llm as llm
-  from zoo import probing as probing
-  from zoo import theory as theory
-  from zoo import training as training
-  from zoo.measure.contracts import check_model as check_model
-  from zoo.measure.contracts import check_task as check_task
-  from zoo.measure.curves import curve as curve
-  from zoo.measure.predict import predict as predict
+if TYPE_CHECKING:
   from zoo.measure.regressor import Regressor as Regressor
-  from zoo.plan import aot as aot
-  from zoo.storage.loading import load as load
-  from zoo.storage.saving import export as export
-  from zoo.storage.saving import save as save
   from zoo.studies import paper as paper
-  from zoo.training.run import train as train
-  from zoo.training.run import training_run as training_run
-
-_LAZY_MODULES = {
-  **{name: f'zoo.{name}' for name in ('estimators', 'llm')},
-  **{name: f'zoo.{name}' for name in ('probing', 'theory')},
-  'aot': 'zoo.plan.aot',
-  'paper': 'zoo.studies.paper',
-  'training': 'zoo.training',
-}
-_NOT_OURS = {'importlib', 'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
-_LAZY_NAMES = {
-  'export': 'zoo.storage.saving',
-  'load': 'zoo.storage.loading',
-  'save': 'zoo.storage.saving',
-  'check_model': 'zoo.measure.contracts',
-  'check_task': 'zoo.measure.contracts',
-  'curve': 'zoo.measure.curves',
-  'predict': 'zoo.measure.predict',
-  'Regressor': 'zoo.measure.regressor',
-  'train': 'zoo.training.run',
-  'training_run': 'zoo.training.run',
-}
 
 
 def __getattr__(name: str) -> Any:
-  if name in _LAZY_MODULES:
-    return importlib.import_module(_LAZY_MODULES[name])
-  if name in _LAZY_NAMES:
-    return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
+  if name == 'Regressor':  # needs scikit-learn, which the extra `baselines` installs
+    from zoo.measure.regressor import Regressor
+
+    return Regressor
+  if name == 'paper':  # draws figures: matplotlib is slow to import
+    from zoo.studies import paper
+
+    return paper
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:
-  own = {name for name in globals() if name not in _NOT_OURS}
-  return sorted({*own, *_LAZY_MODULES, *_LAZY_NAMES})
+  of_typing = {'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
+  return sorted({*globals(), 'Regressor', 'paper'} - of_typing)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from tensorboardX.proto import event_pb2 as _event_pb2
 
 import zoo
 from configs import common
@@ -26,9 +27,11 @@ from zoo.training.objective import (
   numbers_of,
   predicted,
 )
-from zoo.training.records import event_pb2, read_lines
+from zoo.training.records import read_lines
 from zoo.training.run_plots import plot_examples
 from zoo.training.summary import read_summary
+
+event_pb2: Any = _event_pb2  # its names are created at run time
 
 
 class Causal(nnx.Module):

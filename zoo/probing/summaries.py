@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from zoo.core.tables import format_estimate
+from zoo.core.tables import Table, format_estimate
 from zoo.measure.comparison import table_of
 from zoo.measure.intervals import Estimate
 from zoo.probing.attention_heads import Head
@@ -17,7 +17,6 @@ from zoo.probing.scores import Risks
 from zoo.probing.shifts import TaskShift, in_short
 from zoo.probing.similarity import Alignment
 from zoo.probing.verdicts import percent, shown_share
-from zoo.reports import Table
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
 _LEFT_OUT = 'left out of this report', 'because'

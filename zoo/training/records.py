@@ -13,9 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto import event_pb2 as _event_pb2
-from tensorboardX.summary import scalar
 from tqdm.auto import tqdm
 
 from zoo.core.errors import RunError
@@ -29,8 +26,6 @@ from zoo.host.files import (
   said,
   write_atomically,
 )
-
-event_pb2: Any = _event_pb2  # its names are created at run time
 
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'
@@ -115,7 +110,7 @@ class Records:
     self.line: dict[str, Any] = lines[-1] if lines else {}  # the newest
     self._start = time.monotonic() - self.line.get('wall_time', 0.0)
     self._stack = contextlib.ExitStack()
-    self._board: EventsWriter | None = None
+    self._board: Any = None
     self._is_copied = True
     if not self._primary:
       return
@@ -125,15 +120,20 @@ class Records:
     self._inode = self._path.stat().st_ino
     if not tensorboard:
       return
+    # Slow to import, since it imports PyTorch where that is installed.
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto import event_pb2
+
+    events: Any = event_pb2  # its names are created at run time
     board = self._local / 'tensorboard'
     board.mkdir(exist_ok=True)
     # Not SummaryWriter: a full disk ends its thread, and the next call waits for it.
     self._board = EventsWriter(str(board / 'events'))
     self._stack.callback(self._board.close)
     # Makes TensorBoard discard what an earlier launch wrote after this step.
-    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    start = events.SessionLog(status=events.SessionLog.START)
     self._board.write_event(
-      event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
+      events.Event(wall_time=time.time(), step=step + 1, session_log=start)
     )
 
   def __enter__(self) -> Records:
@@ -187,13 +187,17 @@ class Records:
     self._is_copied = False
     if self._board is None:
       return
+    from tensorboardX.proto import event_pb2
+    from tensorboardX.summary import scalar
+
+    events: Any = event_pb2
     curve = enumerate(line.get(_CURVE) or [])
     scalars = line | {f'{_CURVE}/{k:04}': value for k, value in curve}
     for name, value in scalars.items():
       if name not in ('step', _CURVE) and value is not None:
         summary = scalar(name, value)
         self._board.write_event(
-          event_pb2.Event(wall_time=time.time(), step=line['step'], summary=summary)
+          events.Event(wall_time=time.time(), step=line['step'], summary=summary)
         )
     self._board.flush()
 
