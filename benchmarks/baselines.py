@@ -29,7 +29,7 @@ _SEED = flags.DEFINE_integer('seed', 0, 'Seed of the prompts.')
 _VALUES = flags.DEFINE_string(
   'values', 'docs/baselines', 'Folder of CSV files with the known values.'
 )
-_OUT = cli.define(cli.file, 'out', None, 'CSV file to write the table into.')
+_OUT = flags.DEFINE(cli.File(), 'out', None, 'CSV file to write the table into.')
 
 _LIMIT = 4  # standard errors
 

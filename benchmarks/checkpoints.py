@@ -38,7 +38,7 @@ from zoo.training import sweeps
 from zoo.training.run import train
 
 flags.adopt_module_key_flags(cli)
-_OUT = cli.define(cli.folder, 'out', 'checkpoints', 'Folder of the checkpoints.')
+_OUT = flags.DEFINE(cli.Folder(), 'out', 'checkpoints', 'Folder of the checkpoints.')
 
 INDEX = 'README.md'
 # A model whose risk is further above the lowest known is not shipped: a share of an

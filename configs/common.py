@@ -7,7 +7,7 @@ None means may be set to None. zoo/config/validation.py checks the ranges;
 those of `task` stand in the `check` of its class, those of `model` in its constructor.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from inspect import Parameter
 from typing import Any
 
@@ -189,21 +189,6 @@ def with_variant(config: Any, variant: str, own: Collection[str] = ()) -> Any:
   `own` names further variants, which the config file has applied. Raises UserError for
   an unknown one.
   """
-  names, task = parse(variant, own)
-  if task not in (None, config.task.name):
-    config.task = task_section(task)
-  if 'paper' in names:
-    config.optimizer.learning_rate, config.optimizer.schedule = 5e-4, 'constant'
-  if 'smoke' in names:
-    config.train.num_steps, config.train.batch_size = 20, 64
-    config.train.log_every = 5
-    config.checkpoint.every, config.eval.every = 10, 10
-    config.eval.num_batches, config.eval.num_compared = 4, 256
-  return config.lock()
-
-
-def parse(variant: str, own: Collection[str] = ()) -> tuple[Sequence[str], str | None]:
-  """The names that a variant joins, and the task that it names; raises UserError."""
   parts = variant.split(',') if variant else []
   names = [part for part in parts if not part.startswith('task=')]
   tasks = [part.removeprefix('task=') for part in parts if part.startswith('task=')]
@@ -213,4 +198,13 @@ def parse(variant: str, own: Collection[str] = ()) -> tuple[Sequence[str], str |
     raise UserError(f'the variant {variant!r} names several tasks; it can name one')
   if {*tasks} - {'linear_regression'} and 'paper' in names:
     raise UserError(f'the variant {variant!r} has a task that the paper does not have')
-  return names, tasks[0] if tasks else None
+  if tasks and tasks[0] != config.task.name:
+    config.task = task_section(tasks[0])
+  if 'paper' in names:
+    config.optimizer.learning_rate, config.optimizer.schedule = 5e-4, 'constant'
+  if 'smoke' in names:
+    config.train.num_steps, config.train.batch_size = 20, 64
+    config.train.log_every = 5
+    config.checkpoint.every, config.eval.every = 10, 10
+    config.eval.num_batches, config.eval.num_compared = 4, 256
+  return config.lock()

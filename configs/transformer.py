@@ -34,7 +34,7 @@ VARIANTS = *SIZES, 'looped', 'set'
 
 def get_config(variant: str = '') -> ConfigDict:
   """The config of a transformer; configs/common.py has all other fields."""
-  names, _ = common.parse(variant, own=VARIANTS)
+  names = variant.split(',')
   config = common.get_config()
   config.model = model = ConfigDict({'name': 'transformer'})
   # Each ≥ 1; num_heads divides the width.

@@ -24,7 +24,7 @@ _CONFIG = config_flag.define(
 _TOPOLOGY = flags.DEFINE_string(
   'topology', None, 'A slice such as v5e:4x8 or v5p:2x2x4; auto; all.'
 )
-_JSON = cli.define(cli.file, 'json', None, 'JSON file for the list of reports.')
+_JSON = flags.DEFINE(cli.File(), 'json', None, 'JSON file for the list of reports.')
 
 
 def main() -> None:

@@ -79,8 +79,8 @@ _MINUTES = flags.DEFINE_float(
   'scale.',
 )
 _PART = cli.define_part('cells')
-_OUT = cli.define(
-  cli.workdir,
+_OUT = flags.DEFINE(
+  cli.Workdir(),
   'out',
   'checkpoints/runs/atlas',
   'Folder for the runs, report.html, the table and the plots.',

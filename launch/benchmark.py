@@ -19,13 +19,13 @@ from launch import cli
 from zoo.core.errors import UserError, check_number
 
 flags.adopt_module_key_flags(cli)
-_JSON = cli.define(cli.file, 'json', None, 'JSON file for all numbers.')
+_JSON = flags.DEFINE(cli.File(), 'json', None, 'JSON file for all numbers.')
 _REPEATS = flags.DEFINE_integer(
   'repeats', 5, 'Runs of each program, in turns.', lower_bound=1
 )
 _SECONDS = flags.DEFINE_float('seconds', 1.0, 'Duration of a run in seconds.')
-_SCALING = cli.define(
-  cli.file,
+_SCALING = flags.DEFINE(
+  cli.File(),
   'scaling',
   None,
   'Vary batch, context, features and heads instead; plot to this file.',

@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import jax
 from absl import app, flags
@@ -173,47 +173,41 @@ def call(main: Main, arguments: list[str], takes_names: bool = False) -> None:
     raise
 
 
-class Parser(flags.ArgumentParser):
-  """Makes the value of a flag by a function, which may raise ValueError."""
+class Folder(flags.ArgumentParser[pathlib.Path]):
+  """Parses the folder that a flag names."""
 
-  def __init__(self, parse: Callable[[Any], Any]):
-    self._parse = parse
-
-  def parse(self, argument: Any) -> Any:
-    return self._parse(argument)
-
-
-def define(
-  parse: Callable[[str], Any], name: str, default: str | None, help_text: str
-) -> flags.FlagHolder[Any]:
-  """Defines a flag whose value is what `parse` makes of its text; None without one."""
-  return flags.DEFINE(Parser(parse), name, default, help_text)
+  def parse(self, argument: str) -> pathlib.Path:
+    if not argument:
+      raise ValueError('it must name a folder')
+    return user_path(argument)
 
 
-def folder(text: str) -> pathlib.Path:
-  """The folder that a flag names."""
-  if not text:
-    raise ValueError('it must name a folder')
-  return user_path(text)
+class Workdir(flags.ArgumentParser[str | pathlib.Path]):
+  """Parses a folder, or a bucket's URL, which stays text, without a final slash."""
+
+  def parse(self, argument: str) -> str | pathlib.Path:
+    return argument.rstrip('/') if is_url(argument) else Folder().parse(argument)
 
 
-def workdir(text: str) -> str | pathlib.Path:
-  """Like `folder`, but a bucket's URL stays text, without a final slash."""
-  return text.rstrip('/') if is_url(text) else folder(text)
+class File(flags.ArgumentParser[pathlib.Path]):
+  """Parses the file that a flag names, which need not exist."""
+
+  def parse(self, argument: str) -> pathlib.Path:
+    path = user_path(argument)
+    if not argument or path.is_dir() or not path.absolute().parent.is_dir():
+      raise ValueError('it must name a file in a folder that exists')
+    return path
 
 
-def file(text: str) -> pathlib.Path:
-  """The file that a flag names, which need not exist."""
-  path = user_path(text)
-  if not text or path.is_dir() or not path.absolute().parent.is_dir():
-    raise ValueError('it must name a file in a folder that exists')
-  return path
+class _PartParser(flags.ArgumentParser[Part]):
+  def parse(self, argument: str) -> Part:
+    return parse_part(argument)
 
 
 def define_part(things: str) -> flags.FlagHolder[Part | None]:
   """Defines --part, by which processes divide the `things` that a command trains."""
-  return define(
-    parse_part,
+  return flags.DEFINE(
+    _PartParser(),
     'part',
     None,
     f'I/N: train only the I-th of N parts of the {things}, and write no table or '

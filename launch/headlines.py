@@ -19,8 +19,8 @@ from zoo.core.errors import check_name
 flags.adopt_module_key_flags(cli)
 flags.FLAGS.set_gnu_getopt()  # flags may follow names
 _LIST = flags.DEFINE_bool('list', False, 'List the headlines, and measure nothing.')
-_OUT = cli.define(
-  cli.workdir,
+_OUT = flags.DEFINE(
+  cli.Workdir(),
   'out',
   'checkpoints/runs/headlines',
   'Folder for the runs, the figures (PNG, SVG, CSV), headlines.json and report.html.',

@@ -24,15 +24,15 @@ from launch import cli, config_flag
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define('Config file of configs/llm, with an optional variant.')
-_DATA = cli.define(
-  cli.folder,
+_DATA = flags.DEFINE(
+  cli.Folder(),
   'data',
   None,
   'Folder with the files of STS-B, SICK or TREC QA, or with the JSONL files of your '
   'own benchmark.',
 )
-_OUT = cli.define(
-  cli.folder,
+_OUT = flags.DEFINE(
+  cli.Folder(),
   'out',
   None,
   'Folder for the answers, the summary and the figures. Default: checkpoints/runs/llm- '

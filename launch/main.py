@@ -15,24 +15,21 @@ from __future__ import annotations
 
 import faulthandler
 import pathlib
-from typing import TYPE_CHECKING
 
 from absl import flags, logging
 
 import zoo
 from launch import cli, config_flag
+from zoo.config.validation import Config, check_fields
 from zoo.core.errors import UserError
 from zoo.host import processes
-
-if TYPE_CHECKING:  # slow to import
-  from zoo.config.building import Config
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(
   'Config file, with an optional variant: configs/yq_lsa.py:paper.'
 )
-_WORKDIR = cli.define(
-  cli.workdir,
+_WORKDIR = flags.DEFINE(
+  cli.Workdir(),
   'workdir',
   None,
   'Folder of the run, or gs://bucket/folder. Default: checkpoints/runs/FILE-VARIANT; '
@@ -61,66 +58,51 @@ _PROCESS_ID = flags.DEFINE_integer(
 
 
 def main() -> None:
-  from zoo.config.validation import check_fields  # slow to import
-
   config = config_flag.get(_CONFIG)
   check_fields(config)
   if _INIT_FROM.value is not None:
     config.train.init_from = _INIT_FROM.value
   default = pathlib.Path('checkpoints/runs', config_flag.run_name(_CONFIG))
   workdir = _WORKDIR.value or default
-  _join(config)
-  _check_same('--workdir', str(workdir), 'the same folder')
+  address = _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID
+  if _DISTRIBUTED.value or any(flag.value is not None for flag in address):
+    _join(config, str(workdir))
   summary = zoo.train(config, workdir)
   cli.print_results(summary, zoo.training.table, f'all files are in {workdir}', workdir)
 
 
-def _join(config: Config) -> None:
-  """Joins the other processes if the flags ask for it; raises UserError."""
-  address = _address()
-  if address is None and not _DISTRIBUTED.value:
-    return
-  if address is not None and _DISTRIBUTED.value is False:
-    raise UserError('--nodistributed contradicts --coordinator; give one of the two')
-  coordinator, number, this = address or (None, None, None)
-  processes.join(
-    config.mesh.heartbeat_timeout,
-    config.mesh.start_timeout,
-    coordinator,
-    number,
-    this,
-  )
-  # JAX aborts a process that loses the others, and says why; a trace adds nothing.
-  faulthandler.disable()
-  if processes.index() != 0:
-    logging.set_verbosity(logging.WARNING)
+def _join(config: Config, workdir: str) -> None:
+  """Joins the other processes as the flags ask; raises UserError.
 
-
-def _address() -> tuple[str, int, int] | None:
-  """The coordinator, the number of processes and the id of this one, if given."""
+  Before anything is written it raises one if process 0 has another workdir.
+  """
+  coordinator = _COORDINATOR.value
   number, this = _NUM_PROCESSES.value, _PROCESS_ID.value
-  if _COORDINATOR.value is number is this is None:
-    return None
-  if _COORDINATOR.value is None or number is None or this is None:
+  if coordinator is not None and number is not None and this is not None:
+    if this >= number:
+      raise UserError(
+        f'--process_id is {this}; it must be below --num_processes, which is {number}'
+      )
+    processes.check_address('--coordinator', coordinator)
+    if _DISTRIBUTED.value is False:
+      raise UserError('--nodistributed contradicts --coordinator; give one of the two')
+  elif {coordinator, number, this} != {None}:
     raise UserError(
       '--coordinator, --num_processes and --process_id belong together; give all '
       'three, or use --distributed'
     )
-  if this >= number:
-    raise UserError(
-      f'--process_id is {this}; it must be below --num_processes, which is {number}'
-    )
-  return processes.check_address('--coordinator', _COORDINATOR.value), number, this
-
-
-def _check_same(flag: str, value: str | None, same: str) -> None:
-  """Raises UserError, before anything is written, if process 0 has another value."""
-  first = processes.run_on_main(lambda: value)
+  timeouts = config.mesh.heartbeat_timeout, config.mesh.start_timeout
+  processes.join(*timeouts, coordinator, number, this)
+  # JAX aborts a process that loses the others, and says why; a trace adds nothing.
+  faulthandler.disable()
+  if processes.index() != 0:
+    logging.set_verbosity(logging.WARNING)
+  first = processes.run_on_main(lambda: workdir)
   with processes.propagate_errors():
-    if value != first:
+    if workdir != first:
       raise UserError(
-        f'{flag} is {value}, but {first} on process 0; it must be {same} for all '
-        'processes'
+        f'--workdir is {workdir}, but {first} on process 0; it must be the same folder '
+        'for all processes'
       )
 
 

@@ -38,15 +38,15 @@ _SEEDS = flags.DEFINE_integer(
 _OBJECTIVE = flags.DEFINE_string(
   'objective', 'sampled', 'What training minimises: sampled prompts, or the exact risk.'
 )
-_OUT = cli.define(
-  cli.workdir,
+_OUT = flags.DEFINE(
+  cli.Workdir(),
   'out',
   'checkpoints/runs/paper',
   'Folder for the runs, the figures (PNG, SVG, CSV), claims.json and report.html.',
 )
 _PART = cli.define_part('runs')
-_LLM = cli.define(
-  cli.folder,
+_LLM = flags.DEFINE(
+  cli.Folder(),
   'llm',
   None,
   'Folder of a finished run of launch.llm, to show its result as figure 6.',

@@ -44,11 +44,11 @@ _ONLY = flags.DEFINE_list(
   'Parts to measure, without the others: algorithm, risks, comparison, alignment, '
   'guess, heads, lens, task_shifts or attention. Default: all.',
 )
-_JSON = cli.define(
-  cli.file, 'json', None, 'File for all numbers. Default: probe.json in --out.'
+_JSON = flags.DEFINE(
+  cli.File(), 'json', None, 'File for all numbers. Default: probe.json in --out.'
 )
-_OUT = cli.define(
-  cli.folder,
+_OUT = flags.DEFINE(
+  cli.Folder(),
   'out',
   None,
   'Folder for report.html, probe.json and the plots, which has no report of anything '

@@ -28,8 +28,8 @@ flags.adopt_module_key_flags(cli)
 _CHECK = flags.DEFINE_bool(
   'check', False, 'Write nothing; fail if a picture or a table differs.'
 )
-_DOCS = cli.define(
-  cli.folder, 'docs', 'docs', 'Folder with results/, which is read, and images/.'
+_DOCS = flags.DEFINE(
+  cli.Folder(), 'docs', 'docs', 'Folder with results/, which is read, and images/.'
 )
 
 

@@ -46,8 +46,8 @@ _SWEEP = flags.DEFINE_multi_string(
   'repeat for more fields, which are crossed. Fields whose values go together: '
   'model.mixer,model.hidden_features=softmax:137,delta:128.',
 )
-_WORKDIR = cli.define(
-  cli.workdir,
+_WORKDIR = flags.DEFINE(
+  cli.Workdir(),
   'workdir',
   None,
   'Folder of the sweep. Default: checkpoints/runs/sweep- and the name of the config.',

@@ -8,7 +8,7 @@ import pytest
 
 import configs
 from tests.compare import refuses
-from zoo.config import memory
+from zoo.config.building import within_memory
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import validate
 from zoo.core.errors import RunError, UserError
@@ -44,7 +44,7 @@ def exhausted(text='RESOURCE_EXHAUSTED: Out of memory allocating 128 bytes.'):
 def test_too_little_memory_is_one_line_with_what_to_change(error, monkeypatch):
   config = config_of(task__context_length=7)
   said = 'batch_size (64)', 'context_length (7)', 'num_parts (1)', str(error)
-  with pytest.raises(RunError) as info, memory.in_config(config):
+  with pytest.raises(RunError) as info, within_memory(config):
     raise error
   assert all(part in str(info.value) for part in said)
 
@@ -79,6 +79,6 @@ def test_weights_that_no_memory_holds_are_refused_before_anything_is_written(tmp
 
 def test_other_errors_are_left_as_they_are():
   for error in (exhausted('INTERNAL: a bug'), UserError('a mistake')):
-    with pytest.raises(type(error)) as info, memory.in_config(config_of()):
+    with pytest.raises(type(error)) as info, within_memory(config_of()):
       raise error
     assert info.value is error

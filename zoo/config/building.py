@@ -1,14 +1,16 @@
-"""Tasks and models that configs name, built or abstract."""
+"""Tasks and models that configs name, built or abstract, as far as memory allows."""
 
+import contextlib
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import jax
 from flax import nnx
 
 from zoo.core import registry
-from zoo.core.errors import UserError
+from zoo.core.errors import RunError, UserError, in_one_line, is_exhausted
 from zoo.core.protocols import Model, Task
 from zoo.tasks.creation import create_task
 
@@ -28,11 +30,9 @@ def build_task(config: Config) -> Task:
 def with_full_path(config: Config) -> Config:
   """The config with the full path and the checksum of the file of the task `arrays`.
 
-  So a run that goes on elsewhere reads the same file. Another config is returned as it
-  is. Raises UserError for a file that cannot be read, or that has changed.
+  So a run that goes on elsewhere reads the same file. Raises UserError for a file that
+  cannot be read, or that has changed.
   """
-  if config.task.name != 'arrays':
-    return config
   task: Any = build_task(config)
   whole = copy.deepcopy(config)
   with whole.unlocked():
@@ -47,28 +47,36 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
   The task gives the number of features, and the context length and the number of
   outputs if the model's constructor names them. Raises UserError.
   """
-  task = build_task(config)
-  outputs, name = task.num_outputs, config.model.name
-  given: dict[str, Any] = {'num_features': task.num_features}
+  task, hyperparameters = build_task(config), config.model.to_dict()
+  name = hyperparameters.pop('name')
+  of_task: dict[str, Any] = {'num_features': task.num_features}
   if name in registry.MODELS:
     taken = registry.parameters(registry.MODELS[name])
     if 'context_length' in taken:
-      given['context_length'] = task.context_length
+      of_task['context_length'] = task.context_length
     if 'num_outputs' in taken:
-      given['num_outputs'] = outputs
-    elif outputs > 1:
+      of_task['num_outputs'] = task.num_outputs
+    elif task.num_outputs > 1:
       raise UserError(
         f'config.model: {name!r} predicts one number, and the task '
-        f'{config.task.name!r} has {outputs} outputs; it needs a model whose '
+        f'{config.task.name!r} has {task.num_outputs} outputs; it needs a model whose '
         'constructor takes num_outputs'
       )
-  made = _create_model(config, **given, rngs=rngs)
-  if not isinstance(made, nnx.Module):
+  if repeated := hyperparameters.keys() & {*of_task, 'rngs'}:
     raise UserError(
-      f'config.model: {name!r} is the class {type(made).__name__}, which is no '
+      f'config.model has {", ".join(sorted(repeated))}; it is set by the task'
+    )
+  try:
+    arguments = hyperparameters | of_task | {'rngs': rngs}
+    model = registry.create('model', registry.MODELS, name, arguments)
+  except UserError as error:
+    raise UserError(f'config.model: {error}') from error
+  if not isinstance(model, nnx.Module):
+    raise UserError(
+      f'config.model: {name!r} is the class {type(model).__name__}, which is no '
       'nnx.Module; only those can be trained'
     )
-  return made
+  return model
 
 
 def abstract_model(config: Config) -> Model:
@@ -85,14 +93,18 @@ def num_weights(model: Model) -> int:
   return sum(math.prod(leaf.shape) for leaf in leaves)
 
 
-def _create_model(config: Config, **more: Any) -> Any:
-  hyperparameters = config.model.to_dict()
-  name = hyperparameters.pop('name')
-  if repeated := hyperparameters.keys() & more.keys():
-    raise UserError(
-      f'config.model has {", ".join(sorted(repeated))}; it is set by the task'
-    )
+@contextlib.contextmanager
+def within_memory(config: Config) -> Iterator[None]:
+  """Turns running out of memory in the block into a RunError that names the fields."""
   try:
-    return registry.create_model(name, **hyperparameters, **more)
-  except UserError as error:
-    raise UserError(f'config.model: {error}') from error
+    yield
+  except Exception as error:
+    if not is_exhausted(error):
+      raise
+    length = config.task.get('context_length')
+    of_task = '' if length is None else f', config.task.context_length ({length:,})'
+    raise RunError(
+      f'the memory is not enough: {in_one_line(error, 200)}; reduce '
+      f'config.train.batch_size ({config.train.batch_size:,}){of_task} or '
+      f'config.model, or raise config.train.num_parts ({config.train.num_parts:,})'
+    ) from error

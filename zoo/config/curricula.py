@@ -18,7 +18,7 @@ from jaxtyping import Array, Int
 from zoo.config.building import Config
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
-from zoo.core.registry import check_entry_name, check_function, check_registered
+from zoo.core.registry import check_registered, entering
 from zoo.models import TokenModel
 from zoo.tasks.base import FunctionClass
 
@@ -33,30 +33,9 @@ class Stage(NamedTuple):
   loops: Any = None  # the first of the trained loops; losses after others do not count
 
 
-# Functions from the step, a traced integer from 0, to its `Stage`; that of the library
-# takes the section `curriculum` as well.
-CURRICULA: dict[str, Callable[..., Stage]] = {}
 GROWING = 'growing'
 _LEAST = {'features': 1, 'examples': 0, 'loops': 1}  # of a stage
 _MOST_STAGES = 1000  # of a user's curriculum that are checked
-
-
-def register_curriculum(name: str) -> Callable[[_Function], _Function]:
-  """A decorator that enters a function, from the step to a `Stage`, under a name.
-
-  Args:
-    name: what `config.curriculum.name` calls it. A second function under the same name
-      replaces the first.
-
-  Raises UserError for a name that is no text, and for what is no function.
-  """
-  check_entry_name('curriculum', name)
-
-  def enter(stage_of: _Function) -> _Function:
-    CURRICULA[name] = check_function('curriculum', name, stage_of)
-    return stage_of
-
-  return enter
 
 
 def has_curriculum(config: Config) -> bool:
@@ -71,7 +50,6 @@ def stage_at(config: Config, step: Int[Array, '']) -> Stage:
   return stage_of(step, config) if config.name == GROWING else stage_of(step)
 
 
-@register_curriculum(GROWING)
 def _growing(step: Int[Array, ''], config: Config) -> Stage:
   """What grows by as much at each stage."""
   # As many as the largest int32 stay below it: what is beyond the end counts the same.
@@ -87,11 +65,26 @@ def _growing(step: Int[Array, ''], config: Config) -> Stage:
   )
 
 
+# Functions from the step, a traced integer from 0, to its `Stage`; that of the library
+# takes the section `curriculum` as well.
+CURRICULA: dict[str, Callable[..., Stage]] = {GROWING: _growing}
+
+
+def register_curriculum(name: str) -> Callable[[_Function], _Function]:
+  """A decorator that enters a function, from the step to a `Stage`, under a name.
+
+  Args:
+    name: what `config.curriculum.name` calls it. A second function under the same name
+      replaces the first.
+
+  Raises UserError for a name that is no text, and for what is no function.
+  """
+  return entering('curriculum', CURRICULA, name, function=True)
+
+
 def check_curriculum(config: Config, task: Task, model: Model) -> None:
   """Raises UserError unless task, model and objective allow the curriculum."""
   section = config.curriculum
-  if not has_curriculum(section):
-    return
   if config.objective.name != 'sampled':
     raise UserError(
       f'config.objective.name is {config.objective.name!r}; a curriculum needs '
@@ -144,8 +137,6 @@ def _check_least(config: Config) -> None:
 def log_unended(config: Config, task: Task, model: Model) -> None:
   """Warns of a curriculum that still leaves something out at the last step."""
   section, last = config.curriculum, np.int32(config.train.num_steps - 1)
-  if not has_curriculum(section):
-    return
   stage: Stage = jax.device_get(jax.jit(lambda step: stage_at(section, step))(last))
   limits, reached = _limits(task, model), stage._asdict()
   left_out = [

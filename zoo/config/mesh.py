@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
-from zoo.config import memory
+from zoo.config.building import within_memory
 from zoo.config.validation import Config, mesh_shape
 from zoo.core.errors import UserError
 
@@ -46,7 +46,7 @@ def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
   """Computes on a mesh in the config's precision; RunError if memory is not enough."""
   precision = config.train.matmul_precision
   with (
-    memory.in_config(config),
+    within_memory(config),
     jax.set_mesh(mesh),
     jax.default_matmul_precision(precision),
   ):

@@ -14,18 +14,13 @@ from jaxtyping import PyTree
 
 from zoo.config.building import Config
 from zoo.core.errors import UserError
-from zoo.core.registry import check_entry_name, check_function
+from zoo.core.registry import entering
 from zoo.core.roles import ROLES, matches
 
 _Function = TypeVar('_Function', bound=Callable)
 # From a tree of weights to one of truth values, as the masks of optax.
 Mask: TypeAlias = Callable[[PyTree], PyTree]
 
-# Functions from the learning rate, itself one of the step, to an optimizer of optax; by
-# name they take those of `OPTIONS` that they use, and the masks `decayed`, of the
-# weights that decay, and `hidden`, of those with this role. One that averages weights
-# takes `scaled` and applies it before; from others the updates are scaled.
-OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {}
 SCHEDULES = ('constant', 'cosine', 'linear', 'wsd')
 OPTIONS = 'beta1', 'beta2', 'weight_decay'  # fields that only some optimizers take
 
@@ -38,45 +33,22 @@ class Averaged(NamedTuple):
   inner: Any  # the state of the optimizer that trains them
 
 
-def register_optimizer(name: str) -> Callable[[_Function], _Function]:
-  """A decorator that enters a function that makes an optimizer under a name.
-
-  Args:
-    name: what `config.optimizer.name` calls it. A second function under the same name
-      replaces the first.
-
-  Raises UserError for a name that is no text, and for what is no function.
-  """
-  check_entry_name('optimizer', name)
-
-  def enter(make: _Function) -> _Function:
-    OPTIMIZERS[name] = check_function('optimizer', name, make)
-    return make
-
-  return enter
-
-
-@register_optimizer('adam')
 def _adam(rate, beta1=0.9, beta2=0.999):
   return optax.adam(rate, beta1, beta2)
 
 
-@register_optimizer('adamw')
 def _adamw(rate, beta1=0.9, beta2=0.999, weight_decay=1e-4, *, decayed):
   return optax.adamw(rate, beta1, beta2, weight_decay=weight_decay, mask=decayed)
 
 
-@register_optimizer('lion')
 def _lion(rate, beta1=0.9, beta2=0.99, weight_decay=1e-3, *, decayed):
   return optax.lion(rate, beta1, beta2, weight_decay=weight_decay, mask=decayed)
 
 
-@register_optimizer('sgd')
 def _sgd(rate, beta1=None):
   return optax.sgd(rate, momentum=beta1)
 
 
-@register_optimizer('muon')
 def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0, *, decayed, hidden):
   """Muon for the matrices of hidden layers, NAdam for all other weights.
 
@@ -102,7 +74,6 @@ def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0, *, decayed, hidden):
   return optax.chain(muon, decay)
 
 
-@register_optimizer('schedule_free')
 def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, scaled):
   """AdamW without a schedule, whose model is an average (arXiv 2405.15682)."""
   base = optax.chain(
@@ -120,8 +91,32 @@ def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0, *, decayed, s
   )
 
 
+# Functions from the learning rate, itself one of the step, to an optimizer of optax; by
+# name they take those of `OPTIONS` that they use, and the masks `decayed`, of the
+# weights that decay, and `hidden`, of those with this role. One that averages weights
+# takes `scaled` and applies it before; from others the updates are scaled.
+OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+  'adam': _adam,
+  'adamw': _adamw,
+  'lion': _lion,
+  'sgd': _sgd,
+  'muon': _muon,
+  'schedule_free': _schedule_free,
+}
 # Those whose updates do not depend on the shapes of arrays.
 _ELEMENTWISE = 'adam', 'adamw', 'lion', 'schedule_free', 'sgd'
+
+
+def register_optimizer(name: str) -> Callable[[_Function], _Function]:
+  """A decorator that enters a function that makes an optimizer under a name.
+
+  Args:
+    name: what `config.optimizer.name` calls it. A second function under the same name
+      replaces the first.
+
+  Raises UserError for a name that is no text, and for what is no function.
+  """
+  return entering('optimizer', OPTIMIZERS, name, function=True)
 
 
 def check_optimizer(config: Config, num_steps: int) -> None:
@@ -188,43 +183,40 @@ def build_optimizer(
   warm-up steps, `num_steps` may be a traced float. `roles` are those of a model's
   weights, from `zoo.core.roles.parameter_roles`; None: all are hidden.
   """
-  given = {option: getattr(config, option) for option in OPTIONS}
-  given = {option: value for option, value in given.items() if value is not None}
   roles, scales = roles or {}, _scales(config)
-  parts = config.decay.split(',')
-  groups = {
-    'decayed': _by_path(lambda path: _decays(path, roles.get(path, 'hidden'), parts)),
-    'hidden': _by_path(lambda path: roles.get(path, 'hidden') == 'hidden'),
-    'scaled': _scaled(scales),
-  }
   make = OPTIMIZERS[config.name]
   takes = signature(make).parameters
-  given |= {name: one for name, one in groups.items() if name in takes}
-  optimizer = make(build_schedule(config, num_steps, learning_rate), **given)
+  options = {option: getattr(config, option) for option in OPTIONS}
+  options = {option: value for option, value in options.items() if value is not None}
+  if 'decayed' in takes:
+    parts = config.decay.split(',')
+    options['decayed'] = _by_path(
+      lambda path: _decays(path, roles.get(path, 'hidden'), parts)
+    )
+  if 'hidden' in takes:
+    options['hidden'] = _by_path(lambda path: roles.get(path, 'hidden') == 'hidden')
+  if 'scaled' in takes:
+    options['scaled'] = _scaled(scales)
+  optimizer = make(build_schedule(config, num_steps, learning_rate), **options)
   if scales and 'scaled' not in takes:
-    optimizer = optax.chain(optimizer, groups['scaled'])
+    optimizer = optax.chain(optimizer, _scaled(scales))
   if config.clip_norm is not None:
-    clip = optax.clip_by_global_norm(config.clip_norm)
-    optimizer = optax.chain(clip, optimizer)
+    optimizer = optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
   if config.ema_decay is not None:
     optimizer = _with_ema(optimizer, config.ema_decay)
   if 0 in scales.values():
     optimizer = _without_frozen(optimizer, scales)
   elementwise = config.name in _ELEMENTWISE
-  hides = not elementwise or 0 in scales.values()
-
-  def init(params: Any) -> Any:
-    # Masks of optax hide some arrays, which variables of NNX cannot do without.
-    return optimizer.init(nnx.as_pure(params) if hides else params)
-
+  if not elementwise or 0 in scales.values():
+    optimizer = _of_arrays(optimizer)
   if in_shape or not elementwise:
-    return optax.GradientTransformation(init, optimizer.update)
+    return optimizer
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
     flat = optimizer.update(flattened(updates), flattened(state), flattened(params))
     return with_shapes_of((updates, state), flat)
 
-  return optax.GradientTransformation(init, update)
+  return optax.GradientTransformation(optimizer.init, update)
 
 
 def trained_weights(state: PyTree, weights: PyTree) -> PyTree:
@@ -324,6 +316,16 @@ def _without_frozen(
   """The optimizer of the weights whose factor is not 0; the others do not move."""
   labels = _by_path(lambda path: 'moves' if _factor(path, scales) else 'frozen')
   return optax.partition({'moves': optimizer, 'frozen': optax.set_to_zero()}, labels)
+
+
+def _of_arrays(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+  """An optimizer whose state has arrays, where NNX would have variables.
+
+  Masks of optax hide some arrays, which variables of NNX cannot do without.
+  """
+  return optax.GradientTransformation(
+    lambda params: optimizer.init(nnx.as_pure(params)), optimizer.update
+  )
 
 
 def _with_ema(

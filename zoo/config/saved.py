@@ -43,12 +43,15 @@ def differences(
     resumes: leave out what it may change to go on: the mesh, the minutes between
       checkpoints, the number of prompts to compare on, and more steps.
   """
-  before, now = (
-    _defaults(each) | flatten_dict(each, sep='.')
-    for each in (saved, json.loads(to_json(config)))
-  )
+  content = json.loads(to_json(config))
+  if content == saved:
+    return []
+  before = _defaults(saved) | flatten_dict(saved, sep='.')
+  now = _defaults(content) | flatten_dict(content, sep='.')
   free = _CHANGE_NO_TRAINING if resumes else ()
-  if resumes and _has_more_steps(before, now):
+  first, last = before.get('train.num_steps'), now.get('train.num_steps')
+  longer = isinstance(first, int) and isinstance(last, int) and last > first
+  if resumes and longer:
     free += _CHANGE_WITH_THE_END
   names = [
     name
@@ -66,11 +69,6 @@ def other_function(saved: Config, config: Config) -> list[str]:
   before, now = _model_fields(saved), _model_fields(config)
   names = sorted((before.keys() | now.keys()) - {*_SAME_FUNCTION})
   return _differing(names, before, now, prefix='model.')
-
-
-def _has_more_steps(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-  first, last = before.get('train.num_steps'), now.get('train.num_steps')
-  return isinstance(first, int) and isinstance(last, int) and last > first
 
 
 def _differing(

@@ -7,7 +7,6 @@ configs/common.py, and `validate` how they fit together.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 from flax import nnx
@@ -16,13 +15,13 @@ from ml_collections import ConfigDict
 
 from configs import common
 from zoo import theory
-from zoo.config import memory
 from zoo.config.building import Config as Config
 from zoo.config.building import abstract_model as abstract_model
 from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
 from zoo.config.building import with_full_path as with_full_path
-from zoo.config.curricula import CURRICULA, check_curriculum
+from zoo.config.building import within_memory
+from zoo.config.curricula import CURRICULA, check_curriculum, has_curriculum
 from zoo.config.optimizers import (
   OPTIMIZERS,
   SCHEDULES,
@@ -62,9 +61,33 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
   Raises RunError if the memory is not enough for these checks.
   """
   check_fields(config)
-  config = with_full_path(config)
-  with memory.in_config(config):
-    _validate_whole(config, num_devices)
+  if config.task.name == 'arrays':
+    config = with_full_path(config)
+  with within_memory(config):
+    check_optimizer(config.optimizer, config.train.num_steps)
+    task = build_task(config)
+    data, model_axis = mesh_shape(config, num_devices)
+    parts = config.train.num_parts
+    if config.train.batch_size % (data * parts):
+      times = f' times train.num_parts, which is {parts}' if parts > 1 else ''
+      raise UserError(
+        f'config.train.batch_size is {config.train.batch_size}; it must be divisible '
+        f'by the data axis of the mesh, which is {data}{times}'
+      )
+    model = abstract_model(config)
+    if (
+      config.objective.positions == 'every' or config.objective.min_examples is not None
+    ):
+      _check_positions(config, task, model)
+    if has_curriculum(config.curriculum):
+      check_curriculum(config, task, model)
+    if config.objective.name != 'sampled':
+      _check_objective(config, task, model)
+    if model_axis > 1:
+      _check_heads(config, model, model_axis)
+    roles, optimizer = parameter_roles(model), config.optimizer
+    if optimizer.scales or optimizer.weight_decay or optimizer.decay != 'hidden':
+      check_groups(optimizer, roles)
   return config
 
 
@@ -81,52 +104,14 @@ def check_fields(config: Config) -> None:
     )
   _check_names(config)
   check_count('config.seed', config.seed, minimum=0, maximum=_LARGEST_SEED)
-  _check_objective_fields(config.objective)
-  _check_curriculum_fields(config.curriculum)
-  _check_optimizer_fields(config.optimizer)
-  _check_train_fields(config.train)
-  _check_mesh_fields(config.mesh)
-  _check_checkpoint_fields(config.checkpoint)
-  _check_eval_fields(config.eval)
 
-
-def _check_names(config: Config) -> None:
-  """Raises UserError unless a config has the fields of configs/common.py.
-
-  The sections `model` and `task` have the arguments of the class that they name.
-  """
-  given = _flat(config)
-  known = {
-    name
-    for name in _flat(common.get_config())
-    if not name.startswith(('model.', 'task.'))
-  }
-  for name in 'model.name', 'task.name', *sorted(known):
-    if name not in given:
-      raise UserError(f'the config has no field {name!r}; it is needed')
-  for name in sorted(given):
-    if not name.startswith(('model.', 'task.')):
-      check_name('field of the config', name, known)
-
-
-def _flat(config: Config) -> Mapping[str, Any]:
-  """The fields by name, such as `train.num_steps`; `scales` holds a dictionary."""
-  return flatten_dict(
-    config.to_dict(),
-    is_leaf=lambda path, _: path == ('optimizer', 'scales'),
-    sep='.',
-  )
-
-
-def _check_objective_fields(objective: Config) -> None:
-  names = 'sampled', 'exact'
-  check_name('config.objective.name', objective.name, names)
-  check_name('config.objective.positions', objective.positions, ('query', 'every'))
+  objective, positions = config.objective, ('query', 'every')
+  check_name('config.objective.name', objective.name, ('sampled', 'exact'))
+  check_name('config.objective.positions', objective.positions, positions)
   if objective.min_examples is not None:
     check_count('config.objective.min_examples', objective.min_examples, minimum=0)
 
-
-def _check_curriculum_fields(curriculum: Config) -> None:
+  curriculum = config.curriculum
   check_registered('config.curriculum.name', curriculum.name, CURRICULA)
   check_count('config.curriculum.every', curriculum.every)
   if curriculum.features is not None:
@@ -139,6 +124,31 @@ def _check_curriculum_fields(curriculum: Config) -> None:
     check_count('config.curriculum.loops', curriculum.loops)
   check_count('config.curriculum.more_loops', curriculum.more_loops)
 
+  _check_optimizer_fields(config.optimizer)
+  _check_run_fields(config)
+
+
+def _check_names(config: Config) -> None:
+  """Raises UserError unless a config has the fields of configs/common.py.
+
+  The sections `model` and `task` have the arguments of the class that they name.
+  """
+  fields, known = (
+    flatten_dict(
+      of_config.to_dict(),
+      is_leaf=lambda path, _: path == ('optimizer', 'scales'),  # a dictionary
+      sep='.',
+    )
+    for of_config in (config, common.get_config())
+  )
+  known = {name for name in known if not name.startswith(('model.', 'task.'))}
+  for name in 'model.name', 'task.name', *sorted(known):
+    if name not in fields:
+      raise UserError(f'the config has no field {name!r}; it is needed')
+  for name in sorted(fields):
+    if not name.startswith(('model.', 'task.')):
+      check_name('field of the config', name, known)
+
 
 def _check_optimizer_fields(optimizer: Config) -> None:
   name = 'config.optimizer'
@@ -150,9 +160,19 @@ def _check_optimizer_fields(optimizer: Config) -> None:
     check_number(f'{name}.beta2', optimizer.beta2, minimum=0.0, maximum=_ALMOST_ONE)
   if optimizer.weight_decay is not None:
     check_number(f'{name}.weight_decay', optimizer.weight_decay, minimum=0.0)
-  _check_decay(f'{name}.decay', optimizer.decay)
-  if optimizer.scales is not None:
-    _check_scales(f'{name}.scales', optimizer.scales)
+  decay, scales = optimizer.decay, optimizer.scales
+  if not isinstance(decay, str) or not all(decay.split(',')):
+    raise UserError(
+      f"{name}.decay is {decay!r}; it must be 'hidden', 'all', or other roles or "
+      'patterns of paths, joined by commas'
+    )
+  if not isinstance(scales, Mapping | ConfigDict | None):
+    raise UserError(
+      f'{name}.scales is {scales!r}; it must have factors by pattern, such as '
+      "{'layers/*/value': 10.0}"
+    )
+  for pattern in scales or ():
+    check_number(f'{name}.scales[{pattern!r}]', scales[pattern], minimum=0.0)
   check_name(f'{name}.schedule', optimizer.schedule, SCHEDULES)
   check_count(f'{name}.warmup_steps', optimizer.warmup_steps, minimum=0)
   if optimizer.warmup_share is not None:
@@ -169,25 +189,9 @@ def _check_optimizer_fields(optimizer: Config) -> None:
     check_number(f'{name}.ema_decay', decay, minimum=0.0, maximum=_ALMOST_ONE)
 
 
-def _check_decay(name: str, decay: object) -> None:
-  if not isinstance(decay, str) or not all(decay.split(',')):
-    raise UserError(
-      f"{name} is {decay!r}; it must be 'hidden', 'all', or other roles or patterns of "
-      'paths, joined by commas'
-    )
-
-
-def _check_scales(name: str, scales: object) -> None:
-  if not isinstance(scales, Mapping | ConfigDict):
-    raise UserError(
-      f'{name} is {scales!r}; it must have factors by pattern, such as '
-      "{'layers/*/value': 10.0}"
-    )
-  for pattern in scales:
-    check_number(f'{name}[{pattern!r}]', scales[pattern], minimum=0.0)
-
-
-def _check_train_fields(train: Config) -> None:
+def _check_run_fields(config: Config) -> None:
+  """Checks the sections `train`, `mesh`, `checkpoint` and `eval`."""
+  train = config.train
   check_count('config.train.num_steps', train.num_steps, maximum=2**31 - 1)
   path = train.init_from
   if path is not None and not (isinstance(path, str) and path):
@@ -203,8 +207,7 @@ def _check_train_fields(train: Config) -> None:
   precisions = 'default', 'high', 'highest'
   check_name('config.train.matmul_precision', train.matmul_precision, precisions)
 
-
-def _check_mesh_fields(mesh: Config) -> None:
+  mesh = config.mesh
   if mesh.data != -1:
     check_count('config.mesh.data (-1 for all left)', mesh.data)
   check_count('config.mesh.model', mesh.model)
@@ -212,37 +215,17 @@ def _check_mesh_fields(mesh: Config) -> None:
   check_count('config.mesh.heartbeat_timeout', mesh.heartbeat_timeout)
   check_count('config.mesh.start_timeout', mesh.start_timeout)
 
-
-def _check_checkpoint_fields(checkpoint: Config) -> None:
+  checkpoint = config.checkpoint
   check_count('config.checkpoint.every', checkpoint.every)
   if checkpoint.every_minutes is not None:
     check_number('config.checkpoint.every_minutes', checkpoint.every_minutes, above=0.0)
   check_count('config.checkpoint.keep', checkpoint.keep)
 
-
-def _check_eval_fields(evaluation: Config) -> None:
-  seed = evaluation.seed
+  seed, evaluation = config.eval.seed, config.eval
   check_count('config.eval.seed', seed, minimum=0, maximum=_LARGEST_SEED)
   check_count('config.eval.every', evaluation.every)
   check_count('config.eval.num_batches', evaluation.num_batches, minimum=0)
   check_count('config.eval.num_compared', evaluation.num_compared, minimum=0)
-
-
-def _validate_whole(config: Config, num_devices: int | None) -> None:
-  check_optimizer(config.optimizer, config.train.num_steps)
-  task = build_task(config)
-  data, model = mesh_shape(config, num_devices)
-  parts = config.train.num_parts
-  if config.train.batch_size % (data * parts):
-    times = f' times train.num_parts, which is {parts}' if parts > 1 else ''
-    raise UserError(
-      f'config.train.batch_size is {config.train.batch_size}; it must be divisible by '
-      f'the data axis of the mesh, which is {data}{times}'
-    )
-  abstract = abstract_model(config)
-  _check_model(config, task, abstract, model)
-  roles = parameter_roles(abstract)
-  check_groups(config.optimizer, roles)
 
 
 def num_heads(config: Config) -> int:
@@ -270,23 +253,9 @@ def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int
   return data, model
 
 
-def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> None:
-  _check_positions(config, task, model)
-  check_curriculum(config, task, model)
-  if config.objective.name != 'sampled':
-    _check_objective(config, task, model)
-    train = config.train
-    for field, found, wanted in (
-      ('num_parts', train.num_parts, 1),
-      ('compute_dtype', train.compute_dtype, 'float32'),
-    ):
-      if found != wanted:
-        raise UserError(
-          f'config.train.{field} is {found!r}; it must be {wanted!r} for the objective '
-          f'{config.objective.name!r}, which has no batch of prompts'
-        )
-  abstract = nnx.state(model)
-  for path, variable in nnx.to_flat_state(abstract):
+def _check_heads(config: Config, model: Model, model_axis: int) -> None:
+  """Raises UserError unless the heads can be split over the axis of the mesh."""
+  for path, variable in nnx.to_flat_state(nnx.state(model)):
     axes = variable.get_metadata().get('out_sharding') or ()
     for size, axis in zip(variable.get_value().shape, axes, strict=False):
       if axis == 'model' and size % model_axis:
@@ -313,6 +282,12 @@ def _check_objective(config: Config, task: Task, model: Model) -> None:
       )
   except UserError as error:
     raise UserError(f'config.objective.name is {name!r}; {error}') from None
+  for field, wanted in ('num_parts', 1), ('compute_dtype', 'float32'):
+    if (value := config.train[field]) != wanted:
+      raise UserError(
+        f'config.train.{field} is {value!r}; it must be {wanted!r} for the objective '
+        f'{name!r}, which has no batch of prompts'
+      )
 
 
 def _check_positions(config: Config, task: Task, model: Model) -> None:
@@ -325,8 +300,6 @@ def _check_positions(config: Config, task: Task, model: Model) -> None:
       raise UserError(f"{said} for config.objective.positions = 'every'")
     if least > task.context_length:
       raise UserError(f'{said}, or at most {task.context_length}, the context length')
-  elif positions == 'query':
-    return
   if config.objective.name != 'sampled':
     raise UserError(
       f'{said} for the objective {config.objective.name!r}, which is the risk at the '

@@ -1,7 +1,7 @@
 """The registered models, tasks and mixers: dicts from a name to a class.
 
-A config names a class, and `create_model` below, or `create_task` in
-zoo/tasks/creation.py, builds it. Classes of your own are entered by the decorators;
+A config names a class, and `create` below builds it, of a task by `create_task` in
+zoo/tasks/creation.py. Classes of your own are entered by the decorators;
 nothing about them is changed.
 """
 
@@ -28,13 +28,7 @@ def register_model(name: str) -> Callable[[_Class], _Class]:
 
   Raises UserError for a name that is no text, and for what is no class.
   """
-  check_entry_name('model', name)
-
-  def enter(model: Any) -> Any:
-    MODELS[name] = check_class('model', name, model)
-    return model
-
-  return enter
+  return entering('model', MODELS, name)
 
 
 def register_mixer(name: str) -> Callable[[_Class], _Class]:
@@ -45,46 +39,31 @@ def register_mixer(name: str) -> Callable[[_Class], _Class]:
 
   Raises UserError for a name that is no text, and for what is no class.
   """
-  check_entry_name('mixer', name)
-
-  def enter(mixer: Any) -> Any:
-    MIXERS[name] = check_class('mixer', name, mixer)
-    return mixer
-
-  return enter
+  return entering('mixer', MIXERS, name)
 
 
-def check_entry_name(kind: str, name: object) -> None:
-  """Raises UserError for a name, of a `kind` such as 'model', that is no text."""
+def entering(
+  kind: str, entries: dict[str, Any], name: object, function: bool = False
+) -> Callable[[Any], Any]:
+  """A decorator that enters a class, or a `function`, into a dict under a name.
+
+  Raises UserError for a name, of a `kind` such as 'model', that is no text, and for
+  what is no class, or no function.
+  """
   if not isinstance(name, str):
     raise UserError(
       f'the name of a {kind} is {name!r}; it must be text, as in '
       f"@zoo.register_{kind}('own')"
     )
 
+  def enter(entry: Any) -> Any:
+    if not (isfunction(entry) if function else isinstance(entry, type)):
+      wanted = 'function' if function else 'class'
+      raise UserError(f'the {kind} {name!r} is {entry!r}; it must be a {wanted}')
+    entries[name] = entry
+    return entry
 
-def check_class(kind: str, name: str, entry: Any) -> type:
-  """Returns the entry under a name, or raises UserError unless it is a class."""
-  if not isinstance(entry, type):
-    raise UserError(f'the {kind} {name!r} is {entry!r}; it must be a class')
-  return entry
-
-
-def check_function(kind: str, name: str, entry: Any) -> Callable[..., Any]:
-  """Returns the entry under a name, or raises UserError unless it is a function."""
-  if not isfunction(entry):
-    raise UserError(f'the {kind} {name!r} is {entry!r}; it must be a function')
-  return entry
-
-
-def create_model(name: str, **hyperparameters: object) -> Any:
-  """Builds the model under a name; raises UserError as `create` does."""
-  return create('model', MODELS, name, hyperparameters)
-
-
-def create_mixer(name: str, **hyperparameters: object) -> Any:
-  """Builds the mixer under a name; raises UserError as `create` does."""
-  return create('mixer', MIXERS, name, hyperparameters)
+  return enter
 
 
 def create(
@@ -117,6 +96,11 @@ def create(
         f'{", ".join(known)}'
       )
   return cls(**hyperparameters)
+
+
+def create_mixer(name: str, **hyperparameters: object) -> Any:
+  """Builds the mixer under a name; raises UserError as `create` does."""
+  return create('mixer', MIXERS, name, hyperparameters)
 
 
 def check_registered(kind: str, name: Any, known: Collection[str]) -> str:

@@ -39,8 +39,16 @@ def parameter_roles(model: Any) -> dict[str, str]:
       _said(modules.get(path[:start]), '/'.join(names[start:]))
       for start in range(len(path))
     )
-    role = next(filter(None, said), None) or _by_itself(names[-1], shape)
-    roles['/'.join(names)] = 'vector' if len(shape) < 2 else role
+    role = next(filter(None, said), None)
+    if len(shape) < 2:
+      role = 'vector'
+    elif role is None and names[-1] == 'embedding':  # of nnx.Embed
+      role = 'embedding'
+    elif role is None:
+      is_matrix = sum(size > 1 for size in shape) > 1
+      words = {*names[-1].lower().split('_')}
+      role = 'hidden' if is_matrix and not words & _NO_MATRICES else 'vector'
+    roles['/'.join(names)] = role
   return roles
 
 
@@ -63,15 +71,3 @@ def _said(module: object, path: str) -> str | None:
       f'{", ".join(ROLES)}'
     )
   return found[-1]
-
-
-def _by_itself(name: str, shape: tuple[int, ...]) -> str:
-  """The role of an array of which nobody says one."""
-  if name == 'embedding':  # of nnx.Embed
-    return 'embedding'
-  is_matrix = sum(size > 1 for size in shape) > 1
-  return (
-    'hidden'
-    if is_matrix and not _NO_MATRICES & {*name.lower().split('_')}
-    else 'vector'
-  )

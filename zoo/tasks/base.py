@@ -27,7 +27,7 @@ from zoo.core import losses, trees
 from zoo.core.errors import UserError, check_covariance, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import BaseTask, Predictor, Task
-from zoo.core.registry import TASKS, check_entry_name
+from zoo.core.registry import TASKS, entering
 from zoo.core.trees import Matrix, Number, Vector
 
 _Class = TypeVar('_Class', bound=type)
@@ -55,9 +55,9 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
   the same name replaces the first. Raises UserError for a class that is not such a
   subclass of BaseTask, or that lacks a method or a size.
   """
-  check_entry_name('task', name)
+  enter = entering('task', TASKS, name)
 
-  def enter(cls: Any) -> Any:
+  def check_and_enter(cls: Any) -> Any:
     task: Any = cls
     if not isinstance(task, type) or not issubclass(task, BaseTask):
       named = getattr(task, '__name__', repr(task))
@@ -85,10 +85,9 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
         f'the task {cls.__name__} {mistake}; declare it, such as `{name_of_size}: int '
         '= flax.struct.field(pytree_node=False, default=5)`'
       )
-    TASKS[name] = cls
-    return cls
+    return enter(cls)
 
-  return enter
+  return check_and_enter
 
 
 class FunctionClass(BaseTask):

@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
-from zoo.config.curricula import log_unended
+from zoo.config.curricula import has_curriculum, log_unended
 from zoo.config.mesh import on_mesh, replicate
 from zoo.config.validation import Config, build_task
 from zoo.core.draws import TRAIN_STREAM, stream_of
@@ -144,4 +144,5 @@ def _log_what_may_surprise(training: Training) -> None:
       data,
       config.model.name,
     )
-  log_unended(config, training.task, nnx.merge(training.graph, weights))
+  if has_curriculum(config.curriculum):
+    log_unended(config, training.task, nnx.merge(training.graph, weights))

@@ -225,7 +225,7 @@ def _of_all(config: Config, points: Sequence[Point]) -> Config:
   """
   if not points or any(_PATH not in point for point in points):
     check_fields(config)
-    return with_full_path(config)
+    return with_full_path(config) if config.task.name == 'arrays' else config
   check_fields(config)
   config = with_full_path(_with_fields(config, {_PATH: points[0][_PATH]}))
   config.task.path = config.task.sha256 = None
@@ -368,7 +368,7 @@ def _check_points(config: Config, points: Sequence[Point]) -> list[Config]:
   configs = [_with_fields(config, point) for point in points]
   # All but the file of the task is complete.
   configs = [
-    with_full_path(one) if _PATH in point else one
+    with_full_path(one) if _PATH in point and one.task.name == 'arrays' else one
     for one, point in zip(configs, points, strict=True)
   ]
   validated: set[str] = set()
