@@ -183,7 +183,8 @@ def build_optimizer(
   warm-up steps, `num_steps` may be a traced float. `roles` are those of a model's
   weights, from `zoo.core.roles.parameter_roles`; None: all are hidden.
   """
-  roles, scales = roles or {}, _scales(config)
+  roles = roles or {}
+  scales = {pattern: float(config.scales[pattern]) for pattern in config.scales or ()}
   make = OPTIMIZERS[config.name]
   takes = signature(make).parameters
   options = {option: getattr(config, option) for option in OPTIONS}
@@ -201,7 +202,8 @@ def build_optimizer(
   if scales and 'scaled' not in takes:
     optimizer = optax.chain(optimizer, _scaled(scales))
   if config.clip_norm is not None:
-    optimizer = optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+    clip = optax.clip_by_global_norm(config.clip_norm)
+    optimizer = optax.chain(clip, optimizer)
   if config.ema_decay is not None:
     optimizer = _with_ema(optimizer, config.ema_decay)
   if 0 in scales.values():
@@ -237,7 +239,7 @@ def check_groups(config: Config, roles: Mapping[str, str]) -> None:
 
   `roles` are those of `zoo.core.roles.parameter_roles`.
   """
-  scales = _scales(config)
+  scales = {pattern: float(config.scales[pattern]) for pattern in config.scales or ()}
   patterns = [('scales', pattern) for pattern in scales]
   patterns += [
     ('decay', part) for part in config.decay.split(',') if part not in _GROUPS
@@ -275,12 +277,6 @@ def _decays(path: str, role: str, parts: list[str]) -> bool:
   return not {role, 'all'}.isdisjoint(parts) or any(
     matches(path, pattern) for pattern in patterns
   )
-
-
-def _scales(config: Config) -> dict[str, float]:
-  """The field `scales`; empty if it is None."""
-  given = config.scales or {}
-  return {pattern: float(given[pattern]) for pattern in given}
 
 
 def _factor(path: str, scales: Mapping[str, float]) -> float:
