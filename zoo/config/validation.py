@@ -63,8 +63,9 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
   check_fields(config)
   if config.task.name == 'arrays':
     config = with_full_path(config)
+  objective, optimizer = config.objective, config.optimizer
   with within_memory(config):
-    check_optimizer(config.optimizer, config.train.num_steps)
+    check_optimizer(optimizer, config.train.num_steps)
     task = build_task(config)
     data, model_axis = mesh_shape(config, num_devices)
     parts = config.train.num_parts
@@ -75,17 +76,15 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
         f'by the data axis of the mesh, which is {data}{times}'
       )
     model = abstract_model(config)
-    if (
-      config.objective.positions == 'every' or config.objective.min_examples is not None
-    ):
+    if objective.positions == 'every' or objective.min_examples is not None:
       _check_positions(config, task, model)
     if has_curriculum(config.curriculum):
       check_curriculum(config, task, model)
-    if config.objective.name != 'sampled':
+    if objective.name != 'sampled':
       _check_objective(config, task, model)
     if model_axis > 1:
       _check_heads(config, model, model_axis)
-    roles, optimizer = parameter_roles(model), config.optimizer
+    roles = parameter_roles(model)
     if optimizer.scales or optimizer.weight_decay or optimizer.decay != 'hidden':
       check_groups(optimizer, roles)
   return config
