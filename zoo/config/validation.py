@@ -96,11 +96,6 @@ def check_fields(config: Config) -> None:
   Raises UserError for a field that is wrong, missing or unknown, and for anything but
   a ConfigDict.
   """
-  if not isinstance(config, ConfigDict):
-    raise UserError(
-      f'the config is a {type(config).__name__}; it must be a ConfigDict, such as '
-      "configs.get_config('yq_lsa')"
-    )
   _check_names(config)
   check_count('config.seed', config.seed, minimum=0, maximum=_LARGEST_SEED)
 
@@ -128,10 +123,15 @@ def check_fields(config: Config) -> None:
 
 
 def _check_names(config: Config) -> None:
-  """Raises UserError unless a config has the fields of configs/common.py.
+  """Raises UserError unless it is a ConfigDict with the fields of configs/common.py.
 
   The sections `model` and `task` have the arguments of the class that they name.
   """
+  if not isinstance(config, ConfigDict):
+    raise UserError(
+      f'the config is a {type(config).__name__}; it must be a ConfigDict, such as '
+      "configs.get_config('yq_lsa')"
+    )
   fields, known = (
     flatten_dict(
       of_config.to_dict(),
@@ -159,18 +159,19 @@ def _check_optimizer_fields(optimizer: Config) -> None:
     check_number(f'{name}.beta2', optimizer.beta2, minimum=0.0, maximum=_ALMOST_ONE)
   if optimizer.weight_decay is not None:
     check_number(f'{name}.weight_decay', optimizer.weight_decay, minimum=0.0)
-  decay, scales = optimizer.decay, optimizer.scales
+  decay = optimizer.decay
+  scales = {} if optimizer.scales is None else optimizer.scales
   if not isinstance(decay, str) or not all(decay.split(',')):
     raise UserError(
       f"{name}.decay is {decay!r}; it must be 'hidden', 'all', or other roles or "
       'patterns of paths, joined by commas'
     )
-  if not isinstance(scales, Mapping | ConfigDict | None):
+  if not isinstance(scales, Mapping | ConfigDict):
     raise UserError(
       f'{name}.scales is {scales!r}; it must have factors by pattern, such as '
       "{'layers/*/value': 10.0}"
     )
-  for pattern in scales or ():
+  for pattern in scales:
     check_number(f'{name}.scales[{pattern!r}]', scales[pattern], minimum=0.0)
   check_name(f'{name}.schedule', optimizer.schedule, SCHEDULES)
   check_count(f'{name}.warmup_steps', optimizer.warmup_steps, minimum=0)
