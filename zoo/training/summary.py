@@ -1,31 +1,40 @@
-"""The summary of a finished run: `summary.json` and the closing table."""
+"""The summary of a finished run: comparison, `summary.json` and closing table."""
 
+import contextlib
 import json
 import math
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypedDict, cast
 
 import jax
 import jax.extend.core
 import msgspec
-from jax.sharding import Mesh
+import numpy as np
+from absl import logging
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
 
-from zoo import estimators, theory
+from zoo import theory
 from zoo.config.building import abstract_model, num_weights
 from zoo.config.validation import Config, build_task
+from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, Model, Task
 from zoo.core.tables import format_estimate, format_exact, format_table
+from zoo.host import processes
 from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
   read_as,
   write_atomically,
 )
-from zoo.measure.comparison import Comparison, below_bayes, table_of
+from zoo.measure.comparison import Comparison, below_bayes, compare_all, table_of
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
+from zoo.tasks.linear_regression import best_first_step
 from zoo.training.evaluation import Risks
 
 SUMMARY = 'summary.json'  # its name in a workdir
@@ -64,6 +73,49 @@ class Summary(TypedDict):
   device_kind: str
   num_devices: int  # of the mesh
   num_processes: int
+
+
+def compare_model(
+  config: Config, task: Task, graph: nnx.GraphDef, mesh: Mesh, state: PyTree
+) -> Comparison | None:
+  """The comparison of a model on a mesh with the baselines of its task.
+
+  The config's section `eval` sets the number of prompts and their seed; with fewer than
+  two prompts, or for a task that is too large, there is none.
+  """
+  number = num_compared(config)
+  if number < 2:
+    return None
+  with on_one_device(mesh, state) as arrays:
+    models, seed = [nnx.merge(graph, arrays)], config.eval.seed
+    comparisons = processes.run_on_main(
+      lambda: compare_all(models, task, number, seed, is_checked=True)
+    )
+  return None if comparisons is None else comparisons[0]
+
+
+@contextlib.contextmanager
+def on_one_device(mesh: Mesh, state: PyTree) -> Iterator[PyTree]:
+  """Computes on a device of this process, with the arrays of a mesh whole on it."""
+  replicated = NamedSharding(mesh, P())
+  whole = jax.jit(lambda state: state, out_shardings=replicated)(state)
+  device = np.array(jax.local_devices()[:1]).reshape(1, 1)
+  with jax.set_mesh(Mesh(device, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)):
+    yield jax.tree.map(lambda array: array.addressable_data(0), whole)
+
+
+def num_compared(config: Config) -> int:
+  """The prompts to compare on: as many as wanted, but no more than are held out."""
+  wanted = config.eval.num_compared
+  number = min(wanted, config.eval.num_batches * config.train.batch_size)
+  if wanted > number:
+    logging.info(
+      'config.eval.num_compared is %d; the comparison with the baselines has at most '
+      'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
+      wanted,
+      number,
+    )
+  return number
 
 
 def summarise(
@@ -129,7 +181,8 @@ def reference_risks(task: Task) -> tuple[float | None, float | None]:
   """
   if not theory.covers(task):
     return None, None
-  rules = estimators.gradient_descent(task).learning_rule(), theory.optimal_rule(task)
+  step = LearningRule.gradient_descent(task.mean_weights(), best_first_step(task))
+  rules = step, theory.optimal_rule(task)
   gd, optimal = (float(theory.exact_risk(rule, task)) for rule in rules)
   return gd, optimal
 
