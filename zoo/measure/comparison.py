@@ -211,30 +211,24 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
 
   Labels that are classes have a column for the accuracy.
   """
-  accuracies = [one.get('accuracy') for one in comparison.values()]
-  has_classes = any(one is not None for one in accuracies)
-  rows = [
-    [
+  has_classes = any(one.get('accuracy') is not None for one in comparison.values())
+  rows = []
+  for name, measured in comparison.items():
+    row = [
       'bayes, the least possible' if name == 'bayes' else name,
-      format_estimate(one['mean'][-1], one['standard_error'][-1]),
-      '-' if one['median'][-1] is None else f'{one["median"][-1]:.4f}',
-      *[_share(accuracy)] * has_classes,
-      ''
-      if name == MODEL
-      else format_estimate(one['difference'], one['difference_stderr']),
-      format_exact(one['exact']),
+      format_estimate(measured['mean'][-1], measured['standard_error'][-1]),
+      format_estimate(measured['median'][-1]),
     ]
-    for (name, one), accuracy in zip(comparison.items(), accuracies, strict=True)
-  ]
+    if has_classes:
+      accuracies = measured.get('accuracy')
+      row.append(format_estimate(accuracies and accuracies[-1]))
+    gap = ''
+    if name != MODEL:
+      gap = format_estimate(measured['difference'], measured['difference_stderr'])
+    rows.append([*row, gap, format_exact(measured['exact'])])
   title = f'on the same {comparison[MODEL]["num_prompts"]} prompts'
   columns = ['loss ± s.e.', 'median', *['accuracy'] * has_classes, 'model − this']
   return rows, [title, *columns, 'exact']
-
-
-def _share(accuracy: Sequence[float | None] | None) -> str:
-  """The accuracy at the query; a dash where it is not measured."""
-  last = None if accuracy is None else accuracy[-1]
-  return '-' if last is None else f'{last:.4f}'
 
 
 def below_bayes(comparison: Comparison) -> str | None:

@@ -130,19 +130,21 @@ def summarise(
   """The summary of a model of a program, on a mesh.
 
   `speed` is from `Progress.speed`, and `flops` is the number per step of the program.
+  The exact risks of one best step of gradient descent from the prior mean, and of the
+  best rule of the linear family, are None if exact theory does not cover the task.
   """
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
   accuracy, accuracy_stderr = risks.accuracy or unknown
-  model, excess = abstract_model(config), None
-  # Models outside the linear family may be below its optimum.
-  in_family = isinstance(model, FollowsRule)
-  gd, optimal = reference_risks(build_task(config).held_out())
-  if in_family and risks.exact is not None and optimal is not None:
-    excess = risks.exact - optimal
-  devices = mesh.devices
-  kind = devices.flat[0].device_kind
-  rate = None if speed[0] is None else speed[0] * flops
+  model, task = abstract_model(config), build_task(config).held_out()
+  gd = optimal = excess = None
+  if theory.covers(task):
+    step = LearningRule.gradient_descent(task.mean_weights(), best_first_step(task))
+    gd = float(theory.exact_risk(step, task))
+    optimal = float(theory.exact_risk(theory.optimal_rule(task), task))
+    # Models outside the linear family may be below its optimum.
+    if risks.exact is not None and isinstance(model, FollowsRule):
+      excess = risks.exact - optimal
   tokens = tokens_per_step(config, model)
   memory, memory_of = peak_memory(mesh.local_devices)
   summary = {
@@ -160,31 +162,17 @@ def summarise(
     'comparison': comparison,
     'steps_per_second': speed[0],
     'cpu_ms_per_step': speed[1],
-    'flops_per_second': rate,
+    'flops_per_second': speed[0] and speed[0] * flops,
     'tokens_per_second': speed[0] and tokens and speed[0] * tokens,
     'peak_memory_bytes': memory,
     'peak_memory_of': memory_of,
     'wall_time': wall_time,
     'jax_version': jax.__version__,
-    'device_kind': kind,
-    'num_devices': devices.size,
+    'device_kind': mesh.devices.flat[0].device_kind,
+    'num_devices': mesh.devices.size,
     'num_processes': jax.process_count(),
   }
   return cast(Summary, finite_or_null(summary))
-
-
-def reference_risks(task: Task) -> tuple[float | None, float | None]:
-  """The exact risks of gradient descent, and of the best rule of the linear family.
-
-  Gradient descent takes one step of the best size from the prior mean. Both are None if
-  exact theory does not cover the task.
-  """
-  if not theory.covers(task):
-    return None, None
-  step = LearningRule.gradient_descent(task.mean_weights(), best_first_step(task))
-  rules = step, theory.optimal_rule(task)
-  gd, optimal = (float(theory.exact_risk(rule, task)) for rule in rules)
-  return gd, optimal
 
 
 def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
