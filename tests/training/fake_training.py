@@ -16,12 +16,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from zoo.config.mesh import make_mesh
+from zoo.config.mesh import make_mesh, on_mesh
 from zoo.config.validation import Config, build_task, to_json
 from zoo.core.learning_rule import LearningRule
 from zoo.measure.comparison import Comparison, without_errors
 from zoo.training import run, sweeps
-from zoo.training.compilation import Training, on_mesh
+from zoo.training.compilation import Training
 from zoo.training.evaluation import Evaluation
 from zoo.training.many import stack_abstract
 from zoo.training.objective import Numbers

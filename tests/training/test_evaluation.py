@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tests.training.runs import small_config
-from zoo.config.mesh import make_mesh
-from zoo.training.compilation import compile_training, make_training, on_mesh
-from zoo.training.evaluation import start_evaluation
+from zoo.config.mesh import make_mesh, on_mesh
+from zoo.training.compilation import compile_training, make_training
+from zoo.training.evaluation import evaluate
 from zoo.training.many import compile_many
 
 
@@ -19,7 +19,8 @@ def mean_losses(training, state=None):
   """The mean loss of each model, at its first step, on each held-out batch."""
   with on_mesh(training.mesh, training.config):
     model = (training.init() if state is None else state)['model']
-    measured = start_evaluation(training.evaluation, model, sampled=True)
+    config = training.config
+    measured = evaluate(config, training.evaluation, model, config.train.num_steps)
     moments, _ = jax.device_get(measured)
   return moments['model'][0]
 

@@ -13,11 +13,11 @@ import zoo
 from tests.compare import refuses
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.config import saved as saved_configs
-from zoo.config.mesh import make_mesh
+from zoo.config.mesh import make_mesh, on_mesh
 from zoo.config.validation import Config
 from zoo.core.errors import RunError
 from zoo.training import grid, sweep
-from zoo.training.compilation import make_training, on_mesh
+from zoo.training.compilation import make_training
 from zoo.training.many import make_many
 from zoo.training.records import read_lines
 from zoo.training.step import initial_weights

@@ -40,7 +40,7 @@ def _model(d, heads):
 )
 def test_statistics_are_seen_where_they_are_cheaper(d, c, heads, statistics):
   task = zoo.create_task('linear_regression', num_features=d, context_length=c)
-  assert uses_statistics(_model(d, heads), task) == statistics
+  assert uses_statistics(small_config(), _model(d, heads), task) == statistics
 
 
 def test_statistics_are_for_models_and_tasks_that_they_suffice_for():
@@ -48,9 +48,9 @@ def test_statistics_are_for_models_and_tasks_that_they_suffice_for():
     num_heads = 100
 
   task = zoo.create_task('linear_regression', num_features=3, context_length=4)
-  assert not uses_statistics(Softmax(), task)
-  assert uses_statistics(_model(3, 4), task)
-  assert not uses_statistics(_model(3, 4), Wrapped(task))
+  assert not uses_statistics(small_config(), Softmax(), task)
+  assert uses_statistics(small_config(), _model(3, 4), task)
+  assert not uses_statistics(small_config(), _model(3, 4), Wrapped(task))
 
 
 @pytest.mark.parametrize('name', mostly_full(['multi_head_lsa'], ['yq_lsa', 'ltb']))

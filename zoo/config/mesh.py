@@ -1,6 +1,7 @@
 """The mesh of devices: the batch is split over `data`, the heads over `model`."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
+from zoo.config import memory
 from zoo.config.validation import Config, mesh_shape
 from zoo.core.errors import UserError
 
@@ -37,6 +39,18 @@ def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
     ) from None
   # Not Explicit, the default, under which an ordinary einsum needs annotations.
   return Mesh(placed, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+
+
+@contextlib.contextmanager
+def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
+  """Computes on a mesh in the config's precision; RunError if memory is not enough."""
+  precision = config.train.matmul_precision
+  with (
+    memory.in_config(config),
+    jax.set_mesh(mesh),
+    jax.default_matmul_precision(precision),
+  ):
+    yield
 
 
 def replicate(values: PyTree, mesh: Mesh) -> PyTree:

@@ -17,11 +17,11 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from zoo.config.mesh import make_mesh
+from zoo.config.mesh import make_mesh, on_mesh
 from zoo.config.validation import Config, mesh_shape, validate
 from zoo.core.errors import UserError, not_installed
 from zoo.core.tables import format_table
-from zoo.training.compilation import make_training, on_mesh
+from zoo.training.compilation import make_training
 
 GIB = 2**30  # bytes
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'

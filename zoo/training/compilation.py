@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from absl import logging
 from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
-from zoo.config import memory
 from zoo.config.curricula import log_unended
-from zoo.config.mesh import replicate
+from zoo.config.mesh import on_mesh, replicate
 from zoo.config.validation import Config, build_task
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.protocols import Task
@@ -27,17 +24,20 @@ from zoo.training.evaluation import Evaluation, compile_evaluation, make_evaluat
 from zoo.training.objective import (
   Numbers,
   make_objective,
-  may_use_statistics,
   numbers_of,
   uses_statistics,
 )
-from zoo.training.shardings import State, is_split_over, splits_later_axes
+from zoo.training.shardings import (
+  State,
+  is_split_over,
+  split_over_data,
+  splits_later_axes,
+)
 from zoo.training.step import (
   abstract_state,
   init_state,
   make_step,
   make_steps,
-  split_state,
 )
 from zoo.training.summary import compare_model, product_flops
 
@@ -68,9 +68,9 @@ def make_training(config: Config, mesh: Mesh) -> Training:
   task, key = build_task(config), stream_of(config.seed, TRAIN_STREAM)
   with on_mesh(mesh, config):
     graphs, asked = abstract_state(config, mesh)
-    abstract = split_state(config, asked)
+    abstract = split_over_data(asked) if config.mesh.fsdp else asked
     model = nnx.merge(graphs['model'], asked['model'])
-    statistics = may_use_statistics(config) and uses_statistics(model, task)
+    statistics = uses_statistics(config, model, task)
     lanes = 1 if statistics else num_lanes(config, task, mesh, asked['model'])
     objective = make_objective(config, task, statistics, lanes)
     in_shape = config.mesh.fsdp or splits_later_axes(abstract)
@@ -93,34 +93,23 @@ def make_training(config: Config, mesh: Mesh) -> Training:
 
 
 def compile_training(training: Training) -> Training:
-  """What trains and measures a model, compiled; RunError if memory is not enough."""
-  with on_mesh(training.mesh, training.config):
-    _log_what_may_surprise(training)
-  return compiled(training)
-
-
-def compiled(training: Training) -> Training:
   """The steps and the evaluation, compiled; RunError if the memory is not enough."""
-  config, mesh = training.config, training.mesh
-
-  def compile_measurements() -> Evaluation:
-    with on_mesh(mesh, config):
-      return compile_evaluation(training.evaluation, training.abstract['model'], mesh)
-
+  config, mesh, abstract = training.config, training.mesh, training.abstract
   with (
-    memory.in_config(config),
+    on_mesh(mesh, config),
     concurrent.futures.ThreadPoolExecutor(1) as other_core,
   ):
-    measurements = other_core.submit(compile_measurements)
+    _log_what_may_surprise(training)
+    measurements = other_core.submit(
+      compile_evaluation, config, training.evaluation, abstract['model'], mesh
+    )
     if processes.count() > 1:
       measurements.result()  # all processes must compile programs in the same order
-    with on_mesh(mesh, config):
-      key, numbers = replicate((training.key, training.numbers), mesh)
-      limit = replicate(np.int32(0), mesh)
-      traced = training.steps.trace(training.abstract, key, limit, limit, numbers)
-      steps = traced.lower().compile()
+    key, numbers = replicate((training.key, training.numbers), mesh)
+    limit = replicate(np.int32(0), mesh)
+    traced = training.steps.trace(abstract, key, limit, limit, numbers)
     return training._replace(
-      steps=steps,
+      steps=traced.lower().compile(),
       key=key,
       numbers=numbers,
       evaluation=measurements.result(),
@@ -134,20 +123,6 @@ def advance(
   """Starts the steps after `start`, up to `stop`; donates the given state."""
   start, stop = (replicate(np.int32(step), training.mesh) for step in (start, stop))
   return training.steps(state, training.key, start, stop, training.numbers)
-
-
-@contextlib.contextmanager
-def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
-  """Computes on a mesh, in the precision that the config asks for."""
-  with jax.set_mesh(mesh), jax.default_matmul_precision(config.train.matmul_precision):
-    yield
-
-
-@contextlib.contextmanager
-def computing(training: Training) -> Iterator[None]:
-  """As `on_mesh`; running out of memory is a RunError that names the fields."""
-  with memory.in_config(training.config), on_mesh(training.mesh, training.config):
-    yield
 
 
 def _log_what_may_surprise(training: Training) -> None:

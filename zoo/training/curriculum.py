@@ -38,18 +38,15 @@ def draw_lengths(
 
 
 def mean_at(
-  stage: Stage | None, losses: Float[Array, '*n'], lengths: Int[Array, ' b'] | None
+  stage: Stage, losses: Float[Array, '*n'], lengths: Int[Array, ' b'] | None
 ) -> Float[Array, '']:
-  """The mean of the losses that count at a stage; None: of all.
+  """The mean of the losses that count at a stage.
 
   They are `[l, b, t]` of a model with l trained loops, or `[b, t]`, at every example or
   at the query alone, or `[b]` of statistics of prompts. With `lengths` those count that
   come after so many examples of each prompt, which are what a prompt that is cut there
   has at its query.
   """
-  if stage is None and lengths is None:
-    return jnp.mean(losses)
-  stage = stage or Stage()
   counted: Bool[Array, '*n'] = jnp.ones([1] * losses.ndim, bool)
   if lengths is not None:
     at = jnp.arange(losses.shape[-1])[None] == lengths[:, None]

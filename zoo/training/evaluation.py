@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Key, PyTree
 
 from zoo import theory
-from zoo.config.mesh import replicate
+from zoo.config.mesh import on_mesh, replicate
 from zoo.config.validation import Config
 from zoo.core.draws import EVAL_STREAM, stream_of
 from zoo.core.errors import UserError
@@ -95,34 +95,34 @@ def make_evaluation(
 
 
 def compile_evaluation(
-  evaluation: Evaluation, abstract: PyTree, mesh: Mesh
+  config: Config, evaluation: Evaluation, abstract: PyTree, mesh: Mesh
 ) -> Evaluation:
   """Compiles all measurements, of models with these abstract arrays on a mesh."""
-  rule = evaluation.rule.lower(abstract).compile()
-  if rule.out_info is not None:  # the exact risk is compiled when it is first computed
-    evaluation.exact(
-      jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rule.out_info)
-    )
-  sample, inputs = evaluation.sample, replicate(evaluation.inputs, mesh)
-  if evaluation.num_prompts:
-    sample = sample.lower(abstract, inputs).compile()
+  with on_mesh(mesh, config):
+    rule = evaluation.rule.lower(abstract).compile()
+    if rule.out_info is not None:  # the exact risk is compiled when first computed
+      evaluation.exact(
+        jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rule.out_info)
+      )
+    sample, inputs = evaluation.sample, replicate(evaluation.inputs, mesh)
+    if evaluation.num_prompts:
+      sample = sample.lower(abstract, inputs).compile()
   return evaluation._replace(rule=rule, sample=sample, inputs=inputs)
 
 
-def start_evaluation(
-  evaluation: Evaluation, model_state: PyTree, sampled: bool
+def evaluate(
+  config: Config, evaluation: Evaluation, model_state: PyTree, step: int
 ) -> Measured:
-  """Starts measuring on the devices; the state may be donated at once."""
+  """Starts to measure the model after a step; its state may be donated at once.
+
+  The risk on held-out prompts is measured where the config asks for it and at the end,
+  the exact risk always. `risks_of` makes risks of what this gives, once fetched.
+  """
+  is_due = step == config.train.num_steps or step % config.eval.every == 0
   moments = {}
-  if sampled and evaluation.num_prompts:
+  if is_due and evaluation.num_prompts:
     moments = evaluation.sample(model_state, evaluation.inputs)
   return moments, evaluation.rule(model_state)
-
-
-def finish_evaluation(evaluation: Evaluation, fetched: Fetched) -> Risks:
-  """The risks of a model, from the fetched result of `start_evaluation`."""
-  moments, rule = fetched
-  return risks_of(moments, evaluation.exact(rule), evaluation.num_prompts)
 
 
 def risks_of(

@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Key, PyTree
 
 from zoo import theory
-from zoo.config.mesh import make_mesh
+from zoo.config.mesh import make_mesh, on_mesh
 from zoo.config.validation import Config, build_task, mesh_shape, to_json
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
@@ -34,7 +34,7 @@ from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison, compare_all
 from zoo.storage.checkpoints import Checkpoints
 from zoo.training.batch_parts import num_lanes
-from zoo.training.compilation import Training, advance, compiled, computing, on_mesh
+from zoo.training.compilation import Training, advance, compile_training
 from zoo.training.evaluation import (
   Evaluation,
   Fetched,
@@ -42,6 +42,7 @@ from zoo.training.evaluation import (
   Risks,
   Rule,
   SampledMoments,
+  evaluate,
   exact_rule,
   risks_of,
   sample_errors,
@@ -49,12 +50,10 @@ from zoo.training.evaluation import (
 from zoo.training.objective import (
   Numbers,
   make_objective,
-  may_use_statistics,
   uses_statistics,
 )
 from zoo.training.records import Progress, Records, risk_of
 from zoo.training.run import (
-  evaluate,
   line_of,
   next_stop,
   not_finite,
@@ -70,7 +69,6 @@ from zoo.training.step import (
   initial_weights,
   make_step,
   make_steps,
-  states,
 )
 from zoo.training.summary import (
   Summary,
@@ -92,9 +90,7 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
     graphs, alone = abstract_state(config, mesh)
     model = nnx.merge(graphs['model'], alone['model'])
     abstract = stack_abstract(alone, len(configs), mesh_axis(config, len(configs)))
-    statistics = may_use_statistics(config) and uses_statistics(
-      model, tasks[0], len(configs)
-    )
+    statistics = uses_statistics(config, model, tasks[0], len(configs))
     lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
     objective = make_objective(config, tasks[0], statistics, lanes)
     in_shape = splits_later_axes(abstract)
@@ -120,7 +116,7 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
 
 def compile_many(configs: Sequence[Config]) -> Training:
   """What trains and measures a model for each config, compiled; raises RunError."""
-  return compiled(make_many(configs, make_mesh(configs[0])))
+  return compile_training(make_many(configs, make_mesh(configs[0])))
 
 
 def train_many(
@@ -139,7 +135,7 @@ def train_many(
   """
   config, num_steps = training.config, training.config.train.num_steps
   risks, waiting = [], None
-  with computing(training), contextlib.ExitStack() as stack:
+  with on_mesh(training.mesh, config), contextlib.ExitStack() as stack:
     step, state = restored(training, checkpoints)
     finite = np.asarray(finite_models(state, 1))
     # Writing all lines of all points for TensorBoard would take longer than training.
@@ -149,13 +145,12 @@ def train_many(
     ]
     progress = stack.enter_context(Progress(label, step, num_steps))
     saves = Saves(config, checkpoints, step)
-    progress.start_clock(step)
     record = functools.partial(record_many, training, records, progress, checkpoints)
     while step < num_steps and not interruption.due():
       stop = next_stop(step, config)
       state, metrics = advance(training, state, step, stop)
       step = stop
-      measured = metrics, evaluate(training, state, step)
+      measured = metrics, evaluate(config, training.evaluation, state['model'], step)
       if waiting is not None:  # recorded while the devices compute
         finite, risks = record(finite, *waiting)
       waiting = measured
@@ -171,7 +166,9 @@ def train_many(
       return None
     speed = progress.speed(step)
     if not risks:  # an earlier launch ended after the last step, without summaries
-      measured = jax.device_get(evaluate(training, state, step))
+      measured = jax.device_get(
+        evaluate(config, training.evaluation, state['model'], step)
+      )
       risks = finish_many(training.evaluation, measured)
     comparisons, flops = training.compare(state['model']), training.flops
     times = [record.wall_time for record in records]
@@ -204,7 +201,6 @@ def record_many(
     {'step': step, 'loss': float(loss), 'grad_norm': float(norm)}
     for loss, norm in zip(fetched['loss'], fetched['grad_norm'], strict=True)
   ]
-  progress.advance(step)
   if not finite.any():
     raise not_finite(training.config, lines[0], checkpoints)
   for i in np.flatnonzero(before & ~finite).tolist():
@@ -215,7 +211,7 @@ def record_many(
     lines[i] |= line_of(risks[i], rate)
     records[i].write(lines[i])
   shown = lines[int(np.argmax(finite))]
-  progress.show(loss=shown['loss'], risk=risk_of(shown))
+  progress.show(step, loss=shown['loss'], risk=risk_of(shown))
   return finite, risks
 
 
@@ -343,7 +339,7 @@ def evaluate_many(
 
 
 def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
-  """The risks of each model, from the fetched result of `start_evaluation`."""
+  """The risks of each model, from the fetched result of `evaluate`."""
   moments, rules = fetched
   exact = evaluation.exact(rules)
   return [
@@ -428,7 +424,8 @@ def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
   all_states = []
   for config in configs:  # one by one, since compiling them together takes seconds
     key, weights = stream_of(config.seed, INIT_STREAM), initial_weights(config)
-    all_states.append(states(create(config, key, weights)))
+    modules = create(config, key, weights)
+    all_states.append({name: nnx.state(module) for name, module in modules.items()})
   stack = jax.tree.map(
     lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *all_states
   )

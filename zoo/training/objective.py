@@ -52,25 +52,23 @@ def numbers_of(task: Task) -> Numbers:
   return Numbers(task, theory.task_moments(task) if theory.covers(task) else None)
 
 
-def may_use_statistics(config: Config) -> bool:
-  """Whether whole prompts, in parts or in another type, are not asked for."""
-  return (
-    config.train.num_parts == 1
-    and config.train.compute_dtype == 'float32'
-    and config.objective.positions == 'query'
-    and config.objective.min_examples is None
-    and not has_curriculum(config.curriculum)  # which leaves parts of prompts out
-  )
-
-
-def uses_statistics(model: object, task: Task, num_models: int = 1) -> bool:
+def uses_statistics(
+  config: Config, model: object, task: Task, num_models: int = 1
+) -> bool:
   """Whether models are trained and evaluated on sufficient statistics of prompts.
 
-  This holds if they depend on the prompts only through them, and if they are cheaper
-  than the examples: if the context is long, or there are several models or enough
-  heads.
+  This holds if they depend on the prompts only through them, if whole prompts, in parts
+  or in another type, are not asked for, and if statistics are cheaper than the
+  examples: if the context is long, or there are several models or enough heads.
   """
-  if not (theory.covers(task) and isinstance(model, FollowsRule)):
+  asks_for_prompts = (
+    config.train.num_parts > 1
+    or config.train.compute_dtype != 'float32'
+    or config.objective.positions != 'query'
+    or config.objective.min_examples is not None
+    or has_curriculum(config.curriculum)  # which leaves parts of prompts out
+  )
+  if asks_for_prompts or not (theory.covers(task) and isinstance(model, FollowsRule)):
     return False
   if num_models > 1 or task.has_long_context or not isinstance(model, LinearAttention):
     return True
@@ -184,7 +182,9 @@ def make_objective(
         model, batch = _in_type(model, batch, dtype)
       at_all = every or lengths is not None
       losses = trained_losses(model, drawn, batch, moments, at_all)
-      return mean_at(stage, losses, lengths)
+      if stage is None and lengths is None:
+        return jnp.mean(losses)
+      return mean_at(stage or Stage(), losses, lengths)
 
     if (parts := config.train.num_parts) * num_lanes == 1:
       return loss(model, (batch, lengths))

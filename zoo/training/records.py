@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -38,20 +38,21 @@ _THREADS = 8  # copy at the same time
 
 
 class Progress:
-  """The progress bar of one launch, and its clock; a context manager.
+  """The progress bar of one launch and its clock, which starts now; a context manager.
 
   Only process 0 shows a bar.
   """
 
   def __init__(self, label: str, step: int, num_steps: int):
-    self._compiled: tuple[int, float, float] | None = None
+    self._start = step, time.monotonic(), time.process_time()
+    # A log file, unlike a terminal or a notebook, would record every refresh.
+    is_watched = sys.stderr.isatty() or hasattr(sys, 'ps1')
     self._bar = tqdm(
       desc=label,
       initial=step,
       total=num_steps,
       unit='step',
-      # A log file, unlike a terminal or a notebook, would record every refresh.
-      mininterval=0.2 if sys.stderr.isatty() or 'ipykernel' in sys.modules else 10.0,
+      mininterval=0.2 if is_watched else 10.0,
       dynamic_ncols=True,
       disable=jax.process_index() != 0,
     )
@@ -62,43 +63,36 @@ class Progress:
   def __exit__(self, *exception: object) -> None:
     self._bar.close()
 
-  def start_clock(self, step: int) -> None:
-    """Starts to measure the speed, at `step`, after compilation."""
-    self._compiled = step, time.monotonic(), time.process_time()
-    self._bar.unpause()  # so that its estimate excludes compiling
-
   def speed(self, step: int) -> tuple[float | None, float | None]:
-    """Steps per second and CPU-ms per step, without compilation; None if unknown.
+    """Steps per second and CPU-ms per step since the start; None if there was none.
 
     The CPU time is that of all threads of this process.
     """
-    if self._compiled is None or step <= self._compiled[0]:
+    start, wall, cpu = self._start
+    if step <= start:
       return None, None
-    steps = step - self._compiled[0]
-    seconds = time.monotonic() - self._compiled[1]
-    cpu_seconds = time.process_time() - self._compiled[2]
-    return steps / seconds, 1e3 * cpu_seconds / steps
+    cpu_seconds = time.process_time() - cpu
+    return (
+      (step - start) / (time.monotonic() - wall),
+      1e3 * cpu_seconds / (step - start),
+    )
 
-  def advance(self, step: int) -> None:
-    """Moves the bar."""
-    self._bar.update(step - self._bar.n)
-
-  def clear(self) -> None:
-    """Removes the bar from a terminal, where another may print; it comes back."""
-    if sys.stderr.isatty():
-      self._bar.clear()
-
-  def refresh(self) -> None:
-    """Shows the bar again in a terminal, after `clear`."""
-    if sys.stderr.isatty():
-      self._bar.refresh()
-
-  def show(self, **values: float | None) -> None:
-    """Shows the values that are not None after the bar."""
+  def show(self, step: int, **values: float | None) -> None:
+    """Moves the bar to a step, and shows the values that are not None after it."""
     self._bar.set_postfix(
       {name: f'{value:.4f}' for name, value in values.items() if value is not None},
       refresh=False,
     )
+    self._bar.update(step - self._bar.n)
+
+  @contextlib.contextmanager
+  def hidden(self) -> Iterator[None]:
+    """Takes the bar off a terminal inside the block, where another may print."""
+    if sys.stderr.isatty():
+      self._bar.clear()
+    yield
+    if sys.stderr.isatty():
+      self._bar.refresh()
 
 
 class Records:

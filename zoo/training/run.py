@@ -16,7 +16,7 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, PyTree
 
-from zoo.config.mesh import make_mesh
+from zoo.config.mesh import make_mesh, on_mesh
 from zoo.config.validation import Config, build_task, differences, to_json, validate
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError
@@ -33,10 +33,9 @@ from zoo.training.compilation import (
   Training,
   advance,
   compile_training,
-  computing,
   make_training,
 )
-from zoo.training.evaluation import Measured, Risks, finish_evaluation, start_evaluation
+from zoo.training.evaluation import Measured, Risks, evaluate, risks_of
 from zoo.training.records import Progress, Records, read_lines, risk_of
 from zoo.training.saves import Saves
 from zoo.training.shardings import State
@@ -98,15 +97,19 @@ def training_run(
   the iteration. A finished run yields its last step. Raises what `train` raises;
   several processes must stop at the same step.
   """
-  config, workdir = validate_everywhere(config), path_everywhere(workdir)
-  begins = is_new_everywhere(workdir)
-  training, initial = check_and_compile(config) if begins else (None, None)
+  config, workdir = validate_everywhere(config, workdir)
+  training, initial = None, None
+  if processes.run_on_main(functools.partial(is_new, workdir)):
+    training, initial = check_and_compile(config)
   with (
     occupied(workdir, config),
     Interruption() as interruption,
     Checkpoints(workdir, config.checkpoint.keep, run_metadata(config)) as checkpoints,
   ):
-    if summary := finished_run(config, workdir, checkpoints):
+    summary = processes.run_on_main(
+      lambda: finished_run(config, workdir, checkpoints.latest)
+    )
+    if summary is not None:
       yield finished_event(workdir, summary)
       return
     if training is None:
@@ -118,25 +121,23 @@ def training_run(
       Progress(config.model.name, step, num_steps) as progress,
     ):
       saves = Saves(config, checkpoints, step)
-      progress.start_clock(step)
       try:
         while step < num_steps and not interruption.due():
-          with computing(training):
+          with on_mesh(training.mesh, config):
             stop = next_stop(step, config)
             state, metrics = advance(training, state, step, stop)
             step = stop
-            measured = evaluate(training, state, step)
+            measured = evaluate(config, training.evaluation, state['model'], step)
             risks = record(training, metrics, measured, records, progress, checkpoints)
             if saves.due(step):
               saves.save(step, state, [records])
           if step < num_steps:
-            progress.clear()  # the caller may print
-            yield logged_event(training, state, step, records)
-            progress.refresh()
+            with progress.hidden():  # the caller may print
+              yield logged_event(training, state, step, records)
       except GeneratorExit:  # the caller stops early
         save_at_break(training, saves, step, state, records)
         raise
-      with computing(training):
+      with on_mesh(training.mesh, config):
         saves.save_last(step, state, [records])
         if step == num_steps:
           summary = summarised(training, state, risks, progress, records)
@@ -145,17 +146,6 @@ def training_run(
       yield logged_event(training, state, step, records, summary)
     elif processes.count() == 1:
       interruption.raise_if_ctrl_c()
-
-
-def path_everywhere(workdir: str | pathlib.Path) -> pathlib.Path:
-  """The workdir as a path; raises UserError in every process."""
-  with processes.propagate_errors():
-    return workdir_path(workdir)
-
-
-def is_new_everywhere(workdir: pathlib.Path) -> bool:
-  """Whether a folder is missing or empty, as process 0 sees it."""
-  return processes.run_on_main(lambda: is_new(workdir))
 
 
 def is_new(workdir: pathlib.Path) -> bool:
@@ -180,15 +170,20 @@ def check_and_compile(config: Config) -> tuple[Training, State]:
 
 def checked_state(training: Training) -> State:
   """The state at step 0; raises UserError as `check_agreement` does for its model."""
-  with computing(training):
+  with on_mesh(training.mesh, training.config):
     state = training.init()
     model = nnx.merge(training.graph, state['model'])
     check_agreement(model, training.task, training.config.train.batch_size)
   return state
 
 
-def validate_everywhere(config: Config) -> Config:
-  """A copy of the config, checked in every process; all must have the same one."""
+def validate_everywhere(
+  config: Config, workdir: str | pathlib.Path
+) -> tuple[Config, pathlib.Path]:
+  """A copy of the config, and the workdir as a path, checked in every process.
+
+  All must have the same config.
+  """
   if jax.process_count() > 1 and not jax.distributed.is_initialized():
     raise UserError(
       f'this is one of {jax.process_count()} processes, which are not connected; '
@@ -197,6 +192,7 @@ def validate_everywhere(config: Config) -> Config:
   with processes.propagate_errors():
     config = copy.deepcopy(validate(config))  # the caller may change it
     make_mesh(config)  # raises UserError if the devices cannot form it
+    path = workdir_path(workdir)
   theirs = processes.run_on_main(functools.partial(to_json, config))
   with processes.propagate_errors():
     if to_json(config) != theirs:
@@ -204,21 +200,17 @@ def validate_everywhere(config: Config) -> Config:
       raise UserError(
         f'the config differs from that of process 0 (there) in {", ".join(differing)}'
       )
-  return config
+  return config, path
 
 
 def finished_run(
-  config: Config, workdir: pathlib.Path, checkpoints: Checkpoints
+  config: Config, workdir: pathlib.Path, latest: int | None
 ) -> Summary | None:
-  """The summary of a finished run; process 0 deletes one that is outdated."""
-  return processes.run_on_main(lambda: _finished_run(config, workdir, checkpoints))
+  """The summary of a finished run, to be called on process 0; deletes an outdated one.
 
-
-def _finished_run(
-  config: Config, workdir: pathlib.Path, checkpoints: Checkpoints
-) -> Summary | None:
-  # If the checkpoints of a finished run were deleted, return the saved result.
-  at_end = checkpoints.latest in (None, config.train.num_steps)
+  `latest` is the newest step that is saved, None if the checkpoints were deleted.
+  """
+  at_end = latest in (None, config.train.num_steps)
   summary = finished_summary(workdir, config) if at_end else None
   if summary is None:
     (workdir / SUMMARY).unlink(missing_ok=True)
@@ -236,7 +228,7 @@ def restored(
 ) -> tuple[int, State]:
   """The newest step that is saved and its state; 0 and the initial state if none is."""
   step = processes.run_on_main(lambda: checkpoints.latest) or 0
-  with computing(training):
+  with on_mesh(training.mesh, training.config):
     if not step:
       return 0, training.init() if initial is None else initial
     logging.info('resuming at step %d of %d', step, training.config.train.num_steps)
@@ -247,13 +239,6 @@ def next_stop(step: int, config: Config) -> int:
   """The step at which the next call ends: the next to log, evaluate or save at."""
   every = config.train.log_every, config.eval.every, config.checkpoint.every
   return min(config.train.num_steps, *((step // n + 1) * n for n in every))
-
-
-def evaluate(training: Training, state: State, step: int) -> Measured:
-  """Starts to measure the state after a step, on held-out prompts where this is due."""
-  config, evaluation = training.config, training.evaluation
-  sampled = step == config.train.num_steps or step % config.eval.every == 0
-  return start_evaluation(evaluation, state['model'], sampled)
 
 
 def record(
@@ -268,20 +253,20 @@ def record(
 
   Raises NotFiniteError.
   """
-  fetched, moments = jax.device_get((metrics, measured))
+  evaluation = training.evaluation
+  fetched, (moments, rule) = jax.device_get((metrics, measured))
   line = {
     'step': int(fetched['step']),
     'loss': float(fetched['loss']),
     'grad_norm': float(fetched['grad_norm']),
   }
-  progress.advance(line['step'])
   if not fetched['finite']:
     raise not_finite(training.config, line, checkpoints)
-  risks = finish_evaluation(training.evaluation, moments)
+  risks = risks_of(moments, evaluation.exact(rule), evaluation.num_prompts)
   rate, _ = progress.speed(line['step'])
   line |= line_of(risks, rate)
   records.write(line)
-  progress.show(loss=line['loss'], risk=risk_of(line))
+  progress.show(line['step'], loss=line['loss'], risk=risk_of(line))
   return risks
 
 
@@ -315,7 +300,7 @@ def model_of(training: Training, arrays: PyTree, step: int) -> Model:
       f'the model of step {step} is gone, since training has gone on; take it before '
       'the next step is asked for'
     )
-  with computing(training):
+  with on_mesh(training.mesh, training.config):
     return nnx.merge(training.graph, jax.tree.map(jnp.copy, arrays))
 
 
@@ -324,7 +309,7 @@ def save_at_break(
 ) -> None:
   """Saves the state for a caller that stops early, and waits; raises RunError."""
   try:
-    with computing(training):
+    with on_mesh(training.mesh, training.config):
       saves.save_last(step, state, [records])
   except RunError as error:
     logging.error('%s', error)  # after `break` Python cannot raise it
@@ -339,11 +324,13 @@ def summarised(
   records: Records,
 ) -> Summary:
   """The summary of a run after its last step."""
-  config, num_steps = training.config, training.config.train.num_steps
+  config, evaluation = training.config, training.evaluation
+  num_steps = config.train.num_steps
   speed = progress.speed(num_steps)  # before the comparison, which takes seconds
   if risks is None:  # an earlier launch ended after the last step, without a summary
-    measured = jax.device_get(evaluate(training, state, num_steps))
-    risks = finish_evaluation(training.evaluation, measured)
+    measured = evaluate(config, evaluation, state['model'], num_steps)
+    moments, rule = jax.device_get(measured)
+    risks = risks_of(moments, evaluation.exact(rule), evaluation.num_prompts)
   comparison = training.compare(state['model'])
   return summarise(
     config, training.mesh, risks, comparison, speed, training.flops, records.wall_time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,9 +18,7 @@ from zoo.config.curricula import has_curriculum, stage_at
 from zoo.config.optimizers import (
   averages,
   build_optimizer,
-  flattened,
   trained_weights,
-  with_shapes_of,
 )
 from zoo.config.saved import other_function
 from zoo.config.validation import Config, abstract_model, build_model
@@ -31,7 +29,7 @@ from zoo.core.roles import parameter_roles
 from zoo.models import LinearAttention
 from zoo.storage.loading import check_same_arrays, load, shapes_of
 from zoo.training.objective import Numbers, Objective
-from zoo.training.shardings import State, gathered, shardings_of, split_over_data
+from zoo.training.shardings import State, gathered, shardings_of
 
 # From state, key, number of the step and numbers to the next state and its metrics.
 Step = Callable[
@@ -111,16 +109,6 @@ def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
   return graphs, state
 
 
-def states(modules: Mapping[str, Model | nnx.Optimizer]) -> State:
-  """The arrays of model and optimizer."""
-  return {name: nnx.state(module) for name, module in modules.items()}
-
-
-def split_state(config: Config, abstract: State) -> State:
-  """The abstract state as it is between steps: as asked for, or fully sharded."""
-  return split_over_data(abstract) if config.mesh.fsdp else abstract
-
-
 def init_state(config: Config, abstract: State) -> State:
   """The state at step 0, with each array created in its final sharding."""
 
@@ -128,7 +116,8 @@ def init_state(config: Config, abstract: State) -> State:
   def init(weights: PyTree | None) -> State:
     # The key is made inside, so that every process of a pod can make the same call.
     key = stream_of(config.seed, INIT_STREAM)
-    return states(create(config, key, weights))
+    modules = create(config, key, weights)
+    return {name: nnx.state(module) for name, module in modules.items()}
 
   return init(initial_weights(config))
 
@@ -175,7 +164,8 @@ def make_step(
     grad_norm = optax.tree.norm(grads)
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     metrics = {'loss': loss, 'grad_norm': grad_norm, 'finite': finite}
-    return states({'model': model, 'optimizer': optimizer}), metrics
+    state = {'model': nnx.state(model), 'optimizer': nnx.state(optimizer)}
+    return state, metrics
 
   return train_step
 
@@ -197,15 +187,10 @@ def make_steps(
   def steps(
     state: State, key: Key[Array, '*n'], start: Array, stop: Array, numbers: Numbers
   ) -> tuple[State, dict[str, Array]]:
-    shapes, metrics = jax.eval_shape(train_step, state, key, start, numbers)
-
     # Between steps the arrays are flat, since XLA:CPU computes elementwise operations
     # on `[h, e, e]` in rows of e, which makes Adam eight times as slow.
-    def flat(state: State) -> State:
-      return state if in_shape else flattened(state)
-
-    def shaped(state: State) -> State:
-      return state if in_shape else with_shapes_of(shapes, state)
+    shapes = jax.tree.map(jnp.shape, state)
+    between = shapes if in_shape else jax.tree.map(jnp.size, state)
 
     def unfinished(carry: tuple) -> Array:
       _, step, metrics = carry
@@ -213,14 +198,16 @@ def make_steps(
 
     def body(carry: tuple) -> tuple:
       state, step, _ = carry
-      state, metrics = train_step(shaped(state), key, step, numbers)
-      return flat(state), step + 1, metrics
+      state = jax.tree.map(jnp.reshape, state, shapes)
+      state, metrics = train_step(state, key, step, numbers)
+      return jax.tree.map(jnp.reshape, state, between), step + 1, metrics
 
+    _, metrics = jax.eval_shape(train_step, state, key, start, numbers)
     ones = {name: jnp.ones(leaf.shape, leaf.dtype) for name, leaf in metrics.items()}
     state, step, metrics = jax.lax.while_loop(
-      unfinished, body, (flat(state), start, ones)
+      unfinished, body, (jax.tree.map(jnp.reshape, state, between), start, ones)
     )
-    state = shaped(state)
+    state = jax.tree.map(jnp.reshape, state, shapes)
     metrics['finite'] &= finite_models(state, metrics['finite'].ndim)
     return state, {**metrics, 'step': step}
 

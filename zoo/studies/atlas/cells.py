@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 
 from zoo.config.building import abstract_model
-from zoo.config.mesh import replicate
+from zoo.config.mesh import on_mesh, replicate
 from zoo.config.validation import Config, build_task, validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
@@ -30,7 +30,7 @@ from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.studies.atlas import measure
 from zoo.studies.atlas.results import LOWEST, NOTHING, Cell, Row, Scale
 from zoo.studies.atlas.search import RATES, double, find_rate, why_grey
-from zoo.training.compilation import Training, advance, on_mesh
+from zoo.training.compilation import Training, advance
 from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
 from zoo.training.records import Progress
 from zoo.training.shardings import State
@@ -314,7 +314,7 @@ class CellRun:
         state, metrics = advance(training, state, step, stop)
         jax.block_until_ready(metrics)
         step = stop
-        progress.advance(step)
+        progress.show(step)
     return step, state
 
   def _model(self, state: State) -> nnx.Module:
