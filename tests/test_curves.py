@@ -1,7 +1,6 @@
 """The loss by number of examples, in one pass and prefix by prefix."""
 
 import functools
-import types
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from zoo.core import losses
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
 from zoo.measure.curves import Curve, sample_losses, summarise
-from zoo.measure.predict import sample_batches
+from zoo.measure.predict import Programs, sample_batches
 from zoo.tasks.baselines import HostBaseline, LeastSquares, Zero
 
 _D, _C, _N = 3, 4, 40
@@ -94,9 +93,8 @@ def test_prompts_share_no_key_with_training():
   """Otherwise a task may get the numbers of the weights as features of its prompts."""
   streams = [stream_of(5, i) for i in (INIT_STREAM, TRAIN_STREAM, EVAL_STREAM)]
   keys: list[Any] = []
-  programs: Any = types.SimpleNamespace(
-    sample=lambda task, key, batch_size: keys.append(key)
-  )
+  programs: Any = Programs()
+  programs.sample = lambda task, key, batch_size: keys.append(key)
   for _ in sample_batches(_task(), 5, 3, 1, programs):
     pass
 

@@ -66,7 +66,8 @@ def compare(
   Large tasks and slow baselines get fewer prompts; returns None if there would be fewer
   than two. A baseline whose library is missing, or a baseline from outside this library
   that fails, is left out with a warning. Raises UserError for a model that cannot be
-  called on the task's prompts.
+  called on the task's prompts, or whose `predictions` or `learning_rule` contradict its
+  `__call__`.
   """
   comparisons = compare_all([model], task, num_prompts, seed)
   return None if comparisons is None else comparisons[0]
@@ -102,19 +103,20 @@ def compare_all(
   programs = Programs()  # which all models share
   if not is_checked:
     check_ways(models, task, num_prompts, seed, programs)
-  measure = functools.partial(_measure, task, seed, programs)
-  of_models = [measure(lengths, num_prompts, {MODEL: model}) for model in models]
+  measure = functools.partial(_measure, task=task, seed=seed, programs=programs)
+  of_models = [measure({MODEL: model}, lengths, num_prompts) for model in models]
   of_baselines: dict[str, _Losses] = {}
   for group, at, most in (
     (fast, lengths, num_prompts),
     (slow, lengths, _NUM_SLOW_PROMPTS),
     (on_host, lengths[-1:], _NUM_HOST_PROMPTS),
   ):
-    measure_group = functools.partial(measure, at, min(num_prompts, most))
+    count = min(num_prompts, most)
     try:
-      of_baselines |= measure_group(group)
+      of_baselines |= measure(group, at, count)
     except Exception:  # each alone, to see which one fails
-      of_baselines |= _without_failing(measure_group, group)
+      alone = functools.partial(measure, lengths=at, num_prompts=count)
+      of_baselines |= _without_failing(alone, group)
   comparisons = []
   for of_model in of_models:
     at_query = of_model[MODEL].losses[:, -1]
@@ -152,17 +154,25 @@ def affordable(task: Task, num_lengths: int = 1) -> int:
 
 
 def _measure(
+  predictors: Mapping[str, Predictor],
+  lengths: Sequence[int],
+  num_prompts: int,
   task: Task,
   seed: int,
   programs: Programs,
-  lengths: Sequence[int],
-  num_prompts: int,
-  predictors: Mapping[str, Predictor],
 ) -> dict[str, _Losses]:
+  """The losses of predictors on the same prompts, and their exact risks, by name."""
   if not predictors:
     return {}
-  loss = loss_of(task) if task.label_kind == 'numbers' else scores_of(task)
-  losses = losses_of(predictors, task, num_prompts, seed, lengths, loss, programs)
+  losses = losses_of(
+    predictors,
+    task,
+    num_prompts,
+    seed,
+    lengths=lengths,
+    loss=loss_of(task) if task.label_kind == 'numbers' else scores_of(task),
+    programs=programs,
+  )
   return {
     name: _Losses(losses[name], lengths, known_risk(predictor, task))
     for name, predictor in predictors.items()
@@ -189,6 +199,7 @@ def _without_failing(
 
 
 def _measured(of_one: _Losses, model_losses: Float[np.ndarray, ' m *k']) -> Measured:
+  """The losses of a predictor in numbers, with those of the model at the query."""
   losses, lengths, exact = of_one
   curve = summarise(losses, lengths)
   gap = summarise((model_losses[: len(losses)] - losses[:, -1])[:, None])

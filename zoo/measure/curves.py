@@ -116,7 +116,15 @@ def sample_losses(
       f'the length {bad[0]} is not from 0 to {c}, the length of a context'
     )
   check_ways([*predictors.values()], task, num_prompts, seed, programs)
-  return losses_of(predictors, task, num_prompts, seed, lengths, loss, programs)
+  return losses_of(
+    predictors,
+    task,
+    num_prompts,
+    seed,
+    lengths=lengths,
+    loss=loss,
+    programs=programs,
+  )
 
 
 def losses_of(
@@ -124,6 +132,7 @@ def losses_of(
   task: Task,
   num_prompts: int,
   seed: int,
+  *,
   lengths: Sequence[int],
   loss: Loss,
   programs: Programs,

@@ -66,15 +66,8 @@ class Programs:
     statics, arrays = zip(*map(split, predictors), strict=True)
     # A TPU, and tf32 on a GPU, would otherwise round the products.
     with jax.default_matmul_precision('highest'):
-      for predictor in predictors:
-        if isinstance(predictor, HostBaseline):
-          if len(predictors) > 1:
-            raise UserError(
-              f'{type(predictor).__name__} is fitted to each prompt by another '
-              'library, so it cannot be compiled and has no gradient; compare with '
-              'another predictor'
-            )
-          return function(predictors, prompt, *given)
+      if any(isinstance(predictor, HostBaseline) for predictor in predictors):
+        return _run_on_host(function, predictors, prompt, *given)
       try:
         hash(statics)
       except TypeError:  # a graph with a dict, say, which is a program of its own
@@ -92,6 +85,22 @@ def run(
 ) -> Any:
   """`Programs.run` once; what calls it again and again should keep a `Programs`."""
   return Programs().run(function, predictors, prompt, *given)
+
+
+def _run_on_host(
+  function: Function,
+  predictors: Sequence[Predictor | nnx.Module],
+  prompt: Prompt,
+  *given: PyTree,
+) -> Any:
+  """The function of one predictor, not compiled; UserError for several."""
+  for predictor in predictors:
+    if len(predictors) > 1 and isinstance(predictor, HostBaseline):
+      raise UserError(
+        f'{type(predictor).__name__} is fitted to each prompt by another library, so '
+        'it cannot be compiled and has no gradient; compare with another predictor'
+      )
+  return function(predictors, prompt, *given)
 
 
 def _run(
