@@ -72,37 +72,30 @@ def check_agreement(
   has_form = isinstance(model, FollowsRule | HasExactForm | UpdatesTokens)
 
   @functools.partial(jax.jit, compiler_options=QUICK_TO_COMPILE)
-  def compiled(
-    task: Task,
-    parameters: PyTree,
-    rest: PyTree,
-    noise: Float[Array, ''],
-    prompt: Prompt,
+  def predict(
+    task: Task, weights: tuple[PyTree, PyTree], noise: Float[Array, ''], prompt: Prompt
   ) -> Facts:
     # Special weights, such as the identity, may hide that a form is wrong, and all
     # zeros that a model looks ahead.
+    parameters, rest = weights
     others = changed_weights(parameters, noise)
     parameters = others if has_form else without_zeros(parameters, others)
     return predictions_of(nnx.merge(graph, parameters, rest), task, prompt)
 
-  def predict(noise: float, prompt: Prompt) -> Facts:
-    with jax.default_matmul_precision('highest'):
-      return jax.device_get(compiled(task, parameters, rest, noise, prompt))
-
   for noise in 0.0, _NOISE:
-    predictions = predict(noise, prompt)
-    if noise and not all(
-      np.isfinite(leaf).all() for leaf in jax.tree.leaves(predictions)
-    ):
-      continue  # other weights than those of the run may be too large
-    check_facts(name, predictions, functools.partial(predict, noise), prompt)
-    for method, at_query in predictions['at_query'].items():
-      check_close(
-        f'{name}.{method}() does not predict the same as {name}.__call__(); change one '
-        'of them to match, or do not define both',
-        at_query,
-        predictions['alone'],
-      )
+    run = functools.partial(predict, task, (parameters, rest), noise)
+    with jax.default_matmul_precision('highest'):
+      predictions = run(prompt)
+      # Other weights than those of the run may be too large.
+      if noise == 0 or all(map(np.all, map(np.isfinite, jax.tree.leaves(predictions)))):
+        check_facts(name, predictions, run, prompt)
+        for method, at_query in predictions['at_query'].items():
+          check_close(
+            f'{name}.{method}() does not predict the same as {name}.__call__(); change '
+            'one of them to match, or do not define both',
+            at_query,
+            predictions['alone'],
+          )
   with noted(f'{name}(prompt) of 0 examples'):  # as curves ask for
     fewer = nnx.eval_shape(lambda m, p: m(p), model, prompt.prefix(0))
   check_floats(f'{name}(prompt) of 0 examples', fewer, label_shape(task, NUM_PROMPTS))

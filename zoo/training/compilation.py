@@ -73,7 +73,7 @@ def make_training(config: Config, mesh: Mesh) -> Training:
     statistics = uses_statistics(config, model, task)
     lanes = 1 if statistics else num_lanes(config, task, mesh, asked['model'])
     objective = make_objective(config, task, statistics, lanes)
-    in_shape = config.mesh.fsdp or splits_later_axes(abstract)
+    in_shape = config.mesh.fsdp or (mesh.size > 1 and splits_later_axes(abstract))
     step = make_step(config, graphs, asked['model'], objective, in_shape)
   graph = graphs['model']
   return Training(

@@ -29,7 +29,7 @@ from zoo.measure.intervals import Estimate
 from zoo.training.objective import (
   predicted,
   sample,
-  statistics_losses,
+  trained_losses,
 )
 
 Rule = LearningRule | DeepRule | Recurrence
@@ -72,9 +72,6 @@ def make_evaluation(
   moments = jax.tree.map(np.asarray, moments)
   key = stream_of(config.eval.seed, EVAL_STREAM)
 
-  def sample_moments(state: PyTree, inputs: Any) -> SampledMoments:
-    return sample_errors(graph, config, statistics, state, *inputs)
-
   def exact(rule: Rule | None) -> float | None:
     if rule is None or moments is None:
       return None
@@ -87,7 +84,9 @@ def make_evaluation(
 
   whole = NamedSharding(mesh, P())
   return Evaluation(
-    sample=jax.jit(sample_moments, out_shardings=whole),
+    sample=jax.jit(
+      functools.partial(sample_errors, graph, config, statistics), out_shardings=whole
+    ),
     rule=jax.jit(functools.partial(exact_rule, graph, task), out_shardings=whole),
     exact=exact,
     inputs=(key, task, moments),
@@ -183,15 +182,13 @@ def sample_errors(
   config: Config,
   statistics: bool,
   state: PyTree,
-  key: Key[Array, ''],
-  task: Task,
-  moments: theory.Moments | None,
+  inputs: tuple[Key[Array, ''], Task, theory.Moments | None],
 ) -> SampledMoments:
   """The moments of a model's losses on held-out prompts.
 
   A model that predicts all examples in one pass is also measured at each of them.
   """
-  model = nnx.merge(graph, state)
+  model, (key, task, moments) = nnx.merge(graph, state), inputs
 
   def measure(_: None, index: Array) -> tuple[None, SampledMoments]:
     stream = jax.random.fold_in(key, index)
@@ -208,7 +205,7 @@ def sample_errors(
       if accuracy is not None:
         losses['accuracy'] = accuracy
     else:
-      losses['model'] = statistics_losses(model, batch, moments)
+      losses['model'] = trained_losses(model, task, batch, moments, every=False)
     return None, {
       name: (jnp.mean(one, axis=0), jnp.mean(jnp.square(one), axis=0))
       for name, one in losses.items()

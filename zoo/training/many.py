@@ -93,7 +93,7 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
     statistics = uses_statistics(config, model, tasks[0], len(configs))
     lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
     objective = make_objective(config, tasks[0], statistics, lanes)
-    in_shape = splits_later_axes(abstract)
+    in_shape = mesh.size > 1 and splits_later_axes(abstract)
     step = make_step(config, graphs, alone['model'], objective, in_shape)
     numbers, axes = numbers_of_many(configs, tasks)
     step = jax.vmap(step, (0, 0 if key.ndim else None, None, axes))
@@ -315,8 +315,8 @@ def evaluate_many(
     for members, task, (_, axis) in zip(groups.values(), tasks, joint, strict=True):
       at = np.array(members)
       few, constants = jax.tree.map(lambda leaf, at=at: leaf[at], (state, moments))
-      run = jax.vmap(errors, (0, None, axis, 0))
-      parts.append(run(few, key, task, constants))
+      run = jax.vmap(errors, (0, (None, axis, 0)))
+      parts.append(run(few, (key, task, constants)))
     back = np.argsort(np.concatenate([*groups.values()]))
     return jax.tree.map(lambda *part: jnp.concatenate(part)[back], *parts)
 
@@ -423,7 +423,8 @@ def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
   """The stacked states at step 0."""
   all_states = []
   for config in configs:  # one by one, since compiling them together takes seconds
-    key, weights = stream_of(config.seed, INIT_STREAM), initial_weights(config)
+    key = stream_of(config.seed, INIT_STREAM)
+    weights = initial_weights(config) if config.train.init_from else None
     modules = create(config, key, weights)
     all_states.append({name: nnx.state(module) for name, module in modules.items()})
   stack = jax.tree.map(

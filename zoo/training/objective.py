@@ -103,19 +103,6 @@ def sample(
   return draws.materialize_once(key, lambda prompt: prompt, prompt)
 
 
-def statistics_losses(
-  predictor: Predictor, batch: Statistics, moments: theory.Moments | None
-) -> Float[Array, ' b']:
-  """The squared error at the query of each prompt of a batch of statistics.
-
-  The predictor must follow a learning rule; `moments` are those of the task.
-  """
-  assert moments is not None  # only tasks that exact theory covers have statistics
-  assert isinstance(predictor, FollowsRule)
-  rule = predictor.learning_rule()
-  return jnp.square(batch.errors(rule, moments.prior_mean))
-
-
 def predicted(
   predictor: Predictor, prompt: Prompt, every: bool
 ) -> tuple[Float[Array, 'b n *k'], Float[Array, 'b n *k']]:
@@ -139,8 +126,10 @@ def trained_losses(
 
   Those of a token model have a first axis for its trained loops.
   """
-  if isinstance(batch, Statistics):
-    return statistics_losses(model, batch, moments)
+  if isinstance(batch, Statistics):  # of a model with a rule, on a task with moments
+    assert moments is not None
+    assert isinstance(model, FollowsRule)
+    return jnp.square(batch.errors(model.learning_rule(), moments.prior_mean))
   if isinstance(model, TokenModel):
     targets = batch.targets if every else batch.targets[:, -1:]
     predictions = model.loop_predictions(batch, every).astype(targets.dtype)

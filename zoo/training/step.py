@@ -63,16 +63,14 @@ def _split_heads(model: Model) -> None:
     model.split_heads('model', 'data')
 
 
-def initial_weights(config: Config) -> PyTree | None:
-  """The weights that `train.init_from` names; None if it is None.
+def initial_weights(config: Config) -> PyTree:
+  """The weights that `train.init_from` names.
 
   They may be of a model that was trained on another task, or with another optimizer.
   Raises UserError unless they are as many and as large as those of the config's model,
   and unless this computes the same from them, or `train.init_from_other` is True.
   """
   path = config.train.init_from
-  if path is None:
-    return None
   saved = load(path)
   weights = nnx.state(saved.model, nnx.Param)
   wanted = nnx.state(abstract_model(config), nnx.Param)
@@ -119,7 +117,7 @@ def init_state(config: Config, abstract: State) -> State:
     modules = create(config, key, weights)
     return {name: nnx.state(module) for name, module in modules.items()}
 
-  return init(initial_weights(config))
+  return init(initial_weights(config) if config.train.init_from else None)
 
 
 def make_step(

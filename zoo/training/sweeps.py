@@ -128,8 +128,9 @@ def sweep(
   configs = _check_points(config, points)
   workdir = workdir_path(workdir)
   if is_new(workdir):
-    for one in configs:
-      initial_weights(one)  # checks them
+    for point_config in configs:
+      if point_config.train.init_from:
+        initial_weights(point_config)  # checks them
     _check_models(configs, part)
   return _sweep(workdir, config, points, configs, part)
 
