@@ -15,13 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count, check_object
 from zoo.core.prompt import Prompt, check_prompt
-from zoo.core.protocols import (
-  BaseTask,
-  FollowsRule,
-  Predictor,
-  Task,
-  predicts_all,
-)
+from zoo.core.protocols import FollowsRule, Predictor, Task, predicts_all
 from zoo.core.trees import fresh, is_pytree
 from zoo.tasks.base import ChangedTask, Loss
 from zoo.tasks.baselines import HostBaseline
@@ -48,7 +42,9 @@ class Programs:
   def __init__(self):
     # JAX keeps programs by the function, and each of these is new.
     self._run = jax.jit(functools.partial(_run), static_argnums=(0, 1))
-    self.sample = jax.jit(functools.partial(BaseTask.sample), static_argnums=2)
+    self.sample = jax.jit(
+      lambda task, key, batch_size: task.sample(key, batch_size), static_argnums=2
+    )
 
   def run(
     self,
