@@ -232,7 +232,7 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
     ]
     if has_classes:
       accuracies = measured.get('accuracy')
-      row.append(format_estimate(accuracies and accuracies[-1]))
+      row.append(format_estimate(accuracies[-1] if accuracies else None))
     gap = ''
     if name != MODEL:
       gap = format_estimate(measured['difference'], measured['difference_stderr'])
