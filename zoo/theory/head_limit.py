@@ -222,7 +222,7 @@ def searched_risk(whitened: Whitened, num_heads: int, num_starts: int) -> float:
   parts = [starts[i : i + size] for i in range(0, len(starts), size)]
   risks = np.concatenate([problem.least(part)[0] for part in parts])
   best = np.argsort(risks)[:_POLISHED]
-  return float(min(risks.min(), *(_descend(problem, starts[i]) for i in best)))
+  return float(min(risks.min(), min(_descend(problem, starts[i]) for i in best)))
 
 
 def _starts(
