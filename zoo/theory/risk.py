@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from zoo.core.learning_rule import AnyArray, LearningRule, symmetric
 from zoo.theory.moments import Moments, context_moments
@@ -36,15 +36,12 @@ def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
   converted to float64 a few at a time: at d = 512 all of them would take 15 GiB.
   """
 
-  def float64(leaf: ArrayLike) -> Array:
-    return jnp.asarray(leaf, jnp.float64)
-
   if rule.num_features <= _FEW_FEATURES or moments.feature_covariance is not None:
-    return population_risk(jax.tree.map(float64, rule), moments)
-  cast: Moments = jax.tree.map(float64, moments)
+    return population_risk(jax.tree.map(jnp.float64, rule), moments)
+  cast: Moments = jax.tree.map(jnp.float64, moments)
 
   def coordinate(row: tuple[AnyArray, AnyArray, AnyArray]) -> Array:
-    constant, update, target = (float64(leaf)[None] for leaf in row)
+    constant, update, target = (jnp.float64(leaf)[None] for leaf in row)
     even, odd = coordinate_mean_square(constant, update, target, None, cast)
     return even + odd
 
