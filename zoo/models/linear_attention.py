@@ -16,7 +16,6 @@ from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import register_model
-from zoo.mixers.mixer import split
 
 
 class Constant(nnx.Variable):
@@ -44,13 +43,14 @@ class FourMatrices(nnx.Module):
     self.num_heads = check_count('num_heads', num_heads)
     init_scale = check_number('init_scale', init_scale, minimum=0.0, maximum=1e30)
     e = num_features + 1
-
-    def matrices() -> nnx.Param:
-      normal = jax.random.normal(rngs.params(), (num_heads, e, e))
-      return nnx.Param(init_scale * normal, **split('model', None, None))
-
-    self.w_k, self.w_q = matrices(), matrices()
-    self.w_v, self.w_p = matrices(), matrices()
+    self.w_k, self.w_q, self.w_v, self.w_p = (
+      nnx.Param(
+        init_scale * jax.random.normal(rngs.params(), (num_heads, e, e)),
+        out_sharding=('model', None, None),  # the heads, over this axis of the mesh
+        eager_sharding=False,  # which would require a mesh
+      )
+      for _ in range(4)
+    )
 
   def split_heads(self, *axes: str) -> None:
     """Splits the heads over these mesh axes, of which `model` is the first.
@@ -135,23 +135,24 @@ class LinearAttention(FourMatrices):
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query, by the cheaper of two exact paths.
 
-    The cost in multiplications per prompt, divided by e, is H·(2C + e) head by head,
-    and (C + d)·e through the learning rule for any number of heads. Devices that the
-    heads are split over share the first cost; each repeats the second. Raises UserError
-    for a prompt with the wrong number of features.
+    Head by head, with the query's token q, it is
+
+        f = r·q + (1/C) Σ_h Σ_i (b_h·z_i) (z_iᵀ A_h q)
+
+    which costs H·(2C + e) multiplications per prompt, divided by e; the learning rule
+    costs (C + d)·e for any number of heads. Devices that the heads are split over share
+    the first cost; each repeats the second. Raises UserError for a prompt with the
+    wrong number of features.
     """
     check_prompt(prompt, 'model', self.num_features)
     c, d = prompt.x.shape[1:]
     devices = dict(jax.sharding.get_abstract_mesh().shape).get('model', 1)
     if self.num_heads * (2 * c + d + 1) > devices * (c + d) * (d + 1):
       return self.learning_rule()(prompt)
-    guess, bias = self.initial_guess()
-    b_he, a_hee = self.head_algebra()
     # Computed where the weights are, then gathered along the axes that split the batch.
-    for axes in (self.w_k.get_metadata('out_sharding')[0], 'model'):
-      b_he, a_hee = _split_heads(b_he, axes), _split_heads(a_hee, axes)
-    query_be = prompt.tokens(prompt.x_query @ guess + bias)[:, -1]
-    z_bce = prompt.examples()
+    heads = _split_heads(self.head_algebra(), self.w_k.get_metadata('out_sharding')[0])
+    b_he, a_hee = _split_heads(heads, 'model')
+    z_bce, query_be = prompt.examples(), self.embed(prompt)[:, -1]
     scores_bch = jnp.einsum('bci,hij,bj->bch', z_bce, a_hee, query_be)
     scores_bch /= max(c, 1)  # without examples there are no scores
     values_bch = jnp.einsum('bci,hi->bch', z_bce, b_he)
@@ -331,13 +332,13 @@ def _fixed_guess(
 
 
 def _split_heads(
-  array: Float[Array, 'h ...'], axes: str | Sequence[str]
-) -> Float[Array, 'h ...']:
-  """The array with its heads split over mesh axes, if the axes divide their number."""
+  arrays: tuple[Float[Array, 'h ...'], ...], axes: str | Sequence[str]
+) -> tuple[Float[Array, 'h ...'], ...]:
+  """The arrays with their heads split over mesh axes that divide their number."""
   mesh = jax.sharding.get_abstract_mesh()
-  names = (axes,) if isinstance(axes, str) else axes
+  names = (axes,) if isinstance(axes, str) else tuple(axes)
   if not {*names} <= {*mesh.axis_names} or not mesh.are_all_axes_auto:
-    return array
-  if len(array) % math.prod(mesh.shape[name] for name in names):
-    return array
-  return jax.lax.with_sharding_constraint(array, P(tuple(names)))
+    return arrays
+  if len(arrays[0]) % math.prod(mesh.shape[name] for name in names):
+    return arrays
+  return jax.lax.with_sharding_constraint(arrays, P(names))

@@ -16,7 +16,7 @@ from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Predictor, Task
 from zoo.models.linear_attention import LinearAttention
-from zoo.theory.exact import rule_of, in_float64
+from zoo.theory.exact import in_float64, rule_of
 
 
 @dataclasses.dataclass(frozen=True)

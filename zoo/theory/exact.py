@@ -203,9 +203,9 @@ def form_risk(form: Form, constants: Any) -> Float[Array, '']:
 @jax.jit
 def risk(constants: Constants, form: Form) -> Array:
   """`form_risk`, for rules in float64 with little memory."""
-  if isinstance(constants, Moments) and isinstance(form, LearningRule):
-    if jnp.result_type(*jax.tree.leaves(form)) == jnp.float64:
-      return float64_risk(form, constants)
+  in_double = jnp.result_type(*jax.tree.leaves(form)) == jnp.float64
+  if in_double and isinstance(form, LearningRule) and isinstance(constants, Moments):
+    return float64_risk(form, constants)
   return form_risk(form, constants)
 
 
