@@ -9,6 +9,7 @@ which a CPU computes fastest.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -153,17 +154,17 @@ def materialize_once(
   recomputation, and a barrier would make it write random words to memory needlessly.
   """
   function = jax.jit(function)  # traced once for all of the uses below
+  always = (jax.random.key_data(key)[0] | np.uint32(1)) != 0
 
-  def on_cpu(*arguments: Any) -> Any:
-    abstract = jax.eval_shape(function, *arguments)
-    always = (jax.random.key_data(key)[0] | np.uint32(1)) != 0
-    return jax.lax.cond(
-      always, function, lambda *_: jax.tree.map(jnp.zeros_like, abstract), *arguments
-    )
+  def never(*arguments: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, jax.eval_shape(function, *arguments))
 
-  def elsewhere(*arguments: Any) -> Any:
+  def behind_a_barrier(*arguments: Any) -> Any:
     return jax.lax.optimization_barrier(function(*arguments))
 
   return jax.lax.platform_dependent(
-    *arguments, cpu=on_cpu, tpu=function, default=elsewhere
+    *arguments,
+    cpu=functools.partial(jax.lax.cond, always, function, never),
+    tpu=function,
+    default=behind_a_barrier,
   )

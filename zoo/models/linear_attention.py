@@ -204,14 +204,17 @@ class MultiHeadLSA(LinearAttention):
     Raises UserError for an argument that is out of its range.
     """
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
-    self.guess, self.bias = _fixed_guess(num_features, initial_guess, initial_bias)
+    guess = check_vector('initial_guess', initial_guess, num_features)
+    bias = check_number('initial_bias', initial_bias)
+    self.guess = Constant(jnp.asarray(guess, float))
+    self.bias = Constant(jnp.asarray(bias, float))
 
   def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
     return self.guess[...], self.bias[...]
 
 
 @register_model('lsa')
-class LSA(LinearAttention):
+class LSA(MultiHeadLSA):
   """LSA (arXiv 2512.04268, eq. 3): multi-head LSA with one head.
 
   f = [E + (1/C) W_P W_V E W_M Eᵀ W_Kᵀ W_Q E]_(-1,-1),  y_q = g·x_q + β fixed
@@ -227,11 +230,9 @@ class LSA(LinearAttention):
     rngs: nnx.Rngs,
   ):
     """Takes the arguments of MultiHeadLSA except `num_heads`."""
-    super().__init__(num_features, 1, init_scale, rngs=rngs)
-    self.guess, self.bias = _fixed_guess(num_features, initial_guess, initial_bias)
-
-  def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
-    return self.guess[...], self.bias[...]
+    super().__init__(
+      num_features, 1, initial_guess, initial_bias, init_scale, rngs=rngs
+    )
 
 
 @register_model('yq_lsa')
@@ -320,15 +321,6 @@ class LTB(LinearAttention):
   def readout(self) -> Float[Array, ' e']:
     """The last row of `W_2ᵀ W_1`."""
     return self.w_2[:, -1] @ self.w_1[...]
-
-
-def _fixed_guess(
-  num_features: int, guess: ArrayLike | Sequence[float], bias: float
-) -> tuple[Constant, Constant]:
-  """The guess `g`, `[d]`, and its bias β, which are not trained."""
-  weights = check_vector('initial_guess', guess, num_features)
-  bias = check_number('initial_bias', bias)
-  return Constant(jnp.asarray(weights, float)), Constant(jnp.asarray(bias, float))
 
 
 def _split_heads(

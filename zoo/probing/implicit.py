@@ -24,9 +24,8 @@ from zoo.core.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import best_step_matrix, require_covered
 from zoo.theory.exact import double_precision, rule_of
-from zoo.theory.moments import Moments, context_moments
 from zoo.theory.optimum import RANK_TOLERANCE, constant_estimate, shift_labels
-from zoo.theory.risk import Parts, mean_square
+from zoo.theory.risk import Moments, Parts, context_moments, mean_square
 from zoo.theory.search import lowest_point
 
 

@@ -14,9 +14,13 @@ from jaxtyping import Array
 
 from zoo.core.protocols import Predictor, Task
 from zoo.theory.exact import excess_risk, rule_of
-from zoo.theory.moments import Moments, task_moments
 from zoo.theory.precision import double_precision
-from zoo.theory.risk import coordinate_mean_square, population_risk
+from zoo.theory.risk import (
+  Moments,
+  coordinate_mean_square,
+  population_risk,
+  task_moments,
+)
 
 
 class Certificate(NamedTuple):

@@ -29,11 +29,16 @@ from zoo.theory.deep.deep_rule import (
   deep_spectrum,
 )
 from zoo.theory.label_moments import QuadraticRisk, quadratic_risk, risk_of
-from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
 from zoo.theory.precision import double_precision, in_float64, to_float64
 from zoo.theory.ridge import ridge_risk
-from zoo.theory.risk import float64_risk, mean_square, population_risk
+from zoo.theory.risk import (
+  Moments,
+  float64_risk,
+  mean_square,
+  population_risk,
+  task_moments,
+)
 from zoo.theory.schedules import gradient_descent_risk
 from zoo.theory.trust import check_rule
 

@@ -12,7 +12,7 @@ from zoo.tasks.base import RANK_TOLERANCE
 from zoo.tasks.linear_regression import best_step_matrix, require_covered
 from zoo.tasks.task_pool import TaskPool
 from zoo.theory.label_moments import best_rule, quadratic_risk
-from zoo.theory.moments import Moments, context_moments, task_moments
+from zoo.theory.risk import Moments, context_moments, task_moments
 
 
 def optimal_rule(

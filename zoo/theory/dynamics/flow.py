@@ -23,10 +23,9 @@ from zoo.core.errors import (
 )
 from zoo.core.learning_rule import AnyArray, LearningRule
 from zoo.core.protocols import FollowsRule, Predictor, Task
-from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
 from zoo.theory.precision import double_precision, in_float64
-from zoo.theory.risk import mean_square, population_risk
+from zoo.theory.risk import Moments, mean_square, population_risk, task_moments
 
 # What each does to the gradient before it is multiplied by the learning rate.
 OPTIMIZERS = {'sgd': optax.identity, 'adam': optax.scale_by_adam}
