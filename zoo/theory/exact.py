@@ -139,7 +139,7 @@ def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
   """
   with double_precision():
     constants = form_constants(forms, task)
-    return _form_risks(*jax.tree.map(to_float64, (constants, forms)))
+    return _form_risks(*jax.tree.map(to_float64, (forms, constants)))
 
 
 def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
@@ -205,6 +205,9 @@ def form_risk(form: Form, constants: Any) -> Float[Array, '']:
   return population_risk(form, constants)
 
 
+_form_risks = jax.jit(jax.vmap(form_risk, (0, None)))
+
+
 @jax.jit
 def risk(constants: Constants, form: Form) -> Array:
   """`form_risk`, for rules in float64 with little memory."""
@@ -212,9 +215,6 @@ def risk(constants: Constants, form: Form) -> Array:
   if in_double and isinstance(form, LearningRule) and isinstance(constants, Moments):
     return float64_risk(form, constants)
   return form_risk(form, constants)
-
-
-_form_risks = jax.jit(jax.vmap(risk, (None, 0)))
 
 
 @jax.jit
