@@ -22,13 +22,13 @@ class Constant(nnx.Variable):
   """A value that belongs to the model and its checkpoints but is not trained."""
 
 
-class FourMatrices(nnx.Module):
-  """The four matrices of each head, and the layer of linear attention that they make.
+class LinearLayer(nnx.Module):
+  """A layer of linear attention, with four matrices in each head.
 
   E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E   (arXiv 2512.04268, eqs. 3, 5 and 6)
 
-  Tokens are columns in the paper and rows here. It is a base of LinearLayer and
-  LinearAttention, and not used alone.
+  Tokens are columns in the paper and rows here. LinearAttention is a model of one layer
+  and DeepLSA of several, which reads out its prediction itself.
   """
 
   def __init__(
@@ -90,11 +90,7 @@ class FourMatrices(nnx.Module):
     return tokens + self.update(tokens)
 
 
-class LinearLayer(FourMatrices):
-  """One of several layers, of a model that reads out its prediction itself."""
-
-
-class LinearAttention(FourMatrices):
+class LinearAttention(LinearLayer):
   """A model of one layer of linear attention over the embedding matrix E.
 
   A subclass defines `initial_guess`, the label entry of the query's token, and may

@@ -93,7 +93,10 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
     return (lower + upper) / 2
   if type(task) is not TaskPool:
     require_covered(task)  # before anything is computed
-  form = form_of(subject, task)
+  if isinstance(subject, HasExactForm):
+    form = _float64_form(subject)
+  else:
+    form = rule_of(subject, task)
   return evaluate(risk, form_constants(form, task), form)
 
 
@@ -103,7 +106,7 @@ def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
   `subject` is a model whose exact form is a Recurrence. Raises UserError for others and
   for a task that exact theory does not cover.
   """
-  form = form_of(subject, task) if isinstance(subject, HasExactForm) else None
+  form = _float64_form(subject) if isinstance(subject, HasExactForm) else None
   if not isinstance(form, Recurrence):
     raise UserError(
       f'{type(subject).__name__} is not a recurrence whose coefficients are the '
@@ -238,13 +241,8 @@ def evaluate(
     return jax.tree.map(float, function(jax.tree.map(to_float64, constants), form))
 
 
-def form_of(subject: Predictor, task: Task) -> Form:
-  """The form of a subject after the examples of a task; in float64 unless traced.
-
-  Raises UserError if it has none.
-  """
-  if not isinstance(subject, HasExactForm):
-    return rule_of(subject, task)
+def _float64_form(subject: HasExactForm) -> DeepRule | Recurrence:
+  """The exact form of a model, in float64 unless traced; UserError if it has none."""
   if _is_traced(subject):
     return subject.exact_form()
   check_rule(subject)

@@ -95,9 +95,9 @@ def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
   Without a feature covariance the risk is a sum over coordinates. For large d these are
   converted to float64 a few at a time: at d = 512 all of them would take 15 GiB.
   """
-
   if rule.num_features <= _FEW_FEATURES or moments.feature_covariance is not None:
-    return population_risk(jax.tree.map(jnp.float64, rule), moments)
+    even, odd = mean_square(jax.tree.map(jnp.float64, rule), moments, truth=1.0)
+    return even + odd
   cast: Moments = jax.tree.map(jnp.float64, moments)
 
   def coordinate(row: tuple[AnyArray, AnyArray, AnyArray]) -> Array:
