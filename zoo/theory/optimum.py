@@ -38,9 +38,9 @@ def optimal_rule(
   guess = mean if initial_guess is None else initial_guess
   guess = check_vector('initial_guess', guess, d)
   bias = check_number('initial_bias', initial_bias)
-  # For labels minus w*·x: P and s of the constant's estimate, and ρ of the best step.
+  # For labels minus w*·x: ρ of the best step, and P and s of the constant's estimate.
   update, bias_update = np.zeros((d, d + 1, d + 1)), np.zeros((d + 1, d + 1))
-  if initial_guess is not None or bias:
+  if initial_guess is not None or bias:  # else the guess is w*, and needs no correction
     constant = constant_estimate(task_moments(task))
     update += (mean - guess)[:, None, None] * constant
     bias_update -= bias * constant
