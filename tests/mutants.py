@@ -134,8 +134,8 @@ the inverse of a pole of S4D is not conjugated
   + _Diagonal(real / squares, frequency / squares)
 exact risks are computed in float32
   zoo/theory/risk.py: theory/test_exact.py
-  - return jnp.asarray(leaf, jnp.float64)
-  + return jnp.asarray(leaf, jnp.float32)
+  - mean_square(jax.tree.map(jnp.float64, rule), moments, truth=1.0)
+  + mean_square(jax.tree.map(jnp.float32, rule), moments, truth=1.0)
 the estimate of the constant 1 has an error without the label noise
   zoo/theory/optimum.py: theory/test_optimum.py
   - kappa = 1 / (1 + rank * c / 2 + noise * signal)
