@@ -194,8 +194,8 @@ what Adam makes of a gradient is clipped, not the gradient
   + optax.chain(optimizer, clip)
 all steps of a call are trained on the same prompts
   zoo/training/step.py: training/test_step.py training/test_run.py
-  - train_step(shaped(state), key, step, numbers)
-  + train_step(shaped(state), key, start, numbers)
+  - train_step(state, key, step, numbers)
+  + train_step(state, key, start, numbers)
 all held-out batches have the same prompts
   zoo/training/evaluation.py: training/test_evaluation.py
   - stream = jax.random.fold_in(key, index)
@@ -214,8 +214,8 @@ an array that is fully sharded is split along its shortest axis
   + longest = min(
 the CPU time of a step is in seconds, not in milliseconds
   zoo/training/records.py: training/test_records.py
-  - 1e3 * cpu_seconds / steps
-  + cpu_seconds / steps
+  - 1e3 * cpu_seconds / (step - start)
+  + cpu_seconds / (step - start)
 the nearest algorithm is measured on the prompts that it is fitted to
   zoo/probing/nearest.py: probing/test_nearest.py
   - for part in (slice(half), slice(half, None))
