@@ -134,8 +134,8 @@ the inverse of a pole of S4D is not conjugated
   + _Diagonal(real / squares, frequency / squares)
 exact risks are computed in float32
   zoo/theory/risk.py: theory/test_exact.py
-  - return jnp.asarray(leaf, jnp.float64)
-  + return jnp.asarray(leaf, jnp.float32)
+  - mean_square(jax.tree.map(jnp.float64, rule), moments, truth=1.0)
+  + mean_square(jax.tree.map(jnp.float32, rule), moments, truth=1.0)
 the estimate of the constant 1 has an error without the label noise
   zoo/theory/optimum.py: theory/test_optimum.py
   - kappa = 1 / (1 + rank * c / 2 + noise * signal)
@@ -194,8 +194,8 @@ what Adam makes of a gradient is clipped, not the gradient
   + optax.chain(optimizer, clip)
 all steps of a call are trained on the same prompts
   zoo/training/step.py: training/test_step.py training/test_run.py
-  - train_step(shaped(state), key, step, numbers)
-  + train_step(shaped(state), key, start, numbers)
+  - train_step(state, key, step, numbers)
+  + train_step(state, key, start, numbers)
 all held-out batches have the same prompts
   zoo/training/evaluation.py: training/test_evaluation.py
   - stream = jax.random.fold_in(key, index)
@@ -214,8 +214,8 @@ an array that is fully sharded is split along its shortest axis
   + longest = min(
 the CPU time of a step is in seconds, not in milliseconds
   zoo/training/records.py: training/test_records.py
-  - 1e3 * cpu_seconds / steps
-  + cpu_seconds / steps
+  - 1e3 * cpu_seconds / (step - start)
+  + cpu_seconds / (step - start)
 the nearest algorithm is measured on the prompts that it is fitted to
   zoo/probing/nearest.py: probing/test_nearest.py
   - for part in (slice(half), slice(half, None))
