@@ -174,7 +174,7 @@ def _measure(
     programs=programs,
   )
   return {
-    name: _Losses(losses[name], lengths, known_risk(predictor, task))
+    name: _Losses(losses[name], lengths, known_risk(predictor, task, is_checked=True))
     for name, predictor in predictors.items()
   }
 

@@ -75,8 +75,27 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
   O(d⁴) with a feature covariance, and O(d⁶) on a `task_pool`, where the expectation is
   over the pool's weights.
 
-  Raises UserError naming the task or the subject that exact theory does not cover.
+  Raises UserError naming the task or the subject that exact theory does not cover, and
+  for a subject that predicts differently from its rule or form.
   """
+  return _exact_risk(subject, task, is_checked=False)
+
+
+def known_risk(
+  predictor: Predictor, task: Task, is_checked: bool = False
+) -> float | None:
+  """The exact risk; None without a closed form, or if a predictor breaks its rule.
+
+  `is_checked` says that it is known to predict as its rule or form.
+  """
+  try:
+    return float(_exact_risk(predictor, task, is_checked))
+  except UserError:
+    return None
+
+
+def _exact_risk(subject: Predictor, task: Task, is_checked: bool) -> Scalar:
+  """`exact_risk`; `is_checked` as in `known_risk`."""
   if isinstance(subject, GradientDescent) and subject.step_sizes.size > 1:
     regression = require_covered(task)
     return gradient_descent_risk(regression, subject.step_sizes, subject.start)
@@ -94,9 +113,9 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
   if type(task) is not TaskPool:
     require_covered(task)  # before anything is computed
   if isinstance(subject, HasExactForm):
-    form = _float64_form(subject)
+    form = _float64_form(subject, is_checked)
   else:
-    form = rule_of(subject, task)
+    form = rule_of(subject, task, is_checked)
   return evaluate(risk, form_constants(form, task), form)
 
 
@@ -113,14 +132,6 @@ def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
       'same for every prompt; its curve can only be estimated from samples'
     )
   return sequential.curve(task, form.decay, form.erase, form.write, form.start)
-
-
-def known_risk(predictor: Predictor, task: Task) -> float | None:
-  """The exact risk; None if it has no closed form."""
-  try:
-    return float(exact_risk(predictor, task))
-  except UserError:
-    return None
 
 
 def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
@@ -241,20 +252,26 @@ def evaluate(
     return jax.tree.map(float, function(jax.tree.map(to_float64, constants), form))
 
 
-def _float64_form(subject: HasExactForm) -> DeepRule | Recurrence:
+def _float64_form(
+  subject: HasExactForm, is_checked: bool = False
+) -> DeepRule | Recurrence:
   """The exact form of a model, in float64 unless traced; UserError if it has none."""
   if _is_traced(subject):
     return subject.exact_form()
-  check_rule(subject)
+  if not is_checked:
+    check_rule(subject)
   with double_precision():
     return jax.tree.map(to_float64, in_float64(subject).exact_form())
 
 
-def rule_of(subject: Predictor, task: Task | None = None) -> LearningRule:
+def rule_of(
+  subject: Predictor, task: Task | None = None, is_checked: bool = False
+) -> LearningRule:
   """The learning rule of a subject, in float64 on the host unless traced.
 
   A tuned step of gradient descent has the rule for the examples of the task. Raises
-  UserError if the subject has no rule, or predicts differently from its rule.
+  UserError if the subject has no rule, or predicts differently from its rule, unless
+  that `is_checked`.
   """
   if task is not None and isinstance(subject, GradientDescent | GDBeta):
     subject = subject.at_length(task.context_length)
@@ -265,7 +282,8 @@ def rule_of(subject: Predictor, task: Task | None = None) -> LearningRule:
     )
   if _is_traced(subject):
     return subject.learning_rule()
-  check_rule(subject)
+  if not is_checked:
+    check_rule(subject)
   with double_precision():
     # Not compiled as one: what a class calls may have changed since the last time.
     rule = in_float64(subject).learning_rule()
