@@ -36,7 +36,6 @@ from zoo.storage.loading import load as load
 from zoo.storage.saving import export as export
 from zoo.storage.saving import save as save
 from zoo.tasks import register_task as register_task
-from zoo.tasks.creation import create_task as _create_task
 from zoo.training.run import train as train
 from zoo.training.run import training_run as training_run
 
@@ -90,7 +89,7 @@ def create_task(name: str, **hyperparameters: object) -> Task:
 
   Raises UserError as `create_model` does.
   """
-  return _create_task(name, **hyperparameters)
+  return _registry.create_task(name, **hyperparameters)
 
 
 if TYPE_CHECKING:
