@@ -20,7 +20,7 @@ from zoo.core.tables import format_estimate, format_exact, format_table
 from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
-  read_as,
+  read_json,
   write_atomically,
 )
 from zoo.measure.comparison import Comparison, below_bayes, table_of
@@ -195,8 +195,11 @@ def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
 
 def read_summary(workdir: pathlib.Path) -> Summary | None:
   """The `summary.json` of a run, or None if it is missing or damaged."""
+  path = workdir / SUMMARY
+  if not path.exists():
+    return None
   try:
-    return read_as(workdir / SUMMARY, Summary)
+    return read_json(path, Summary)
   except UnreadableFile:
     return None
 
