@@ -83,6 +83,8 @@ def _join(config: Config) -> None:
   if address is not None and _DISTRIBUTED.value is False:
     raise UserError('--nodistributed contradicts --coordinator; give one of the two')
   coordinator, number, this = address or (None, None, None)
+  # JAX aborts a process that loses the others, and says why; a trace adds nothing.
+  faulthandler.disable()
   processes.join(
     config.mesh.heartbeat_timeout,
     config.mesh.start_timeout,
@@ -90,8 +92,6 @@ def _join(config: Config) -> None:
     number,
     this,
   )
-  # JAX aborts a process that loses the others, and says why; a trace adds nothing.
-  faulthandler.disable()
   if processes.index() != 0:
     logging.set_verbosity(logging.WARNING)
 

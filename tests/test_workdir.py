@@ -156,7 +156,7 @@ def test_a_lock_is_not_written_through_a_symbolic_link(tmp_path):
   ids=['without a number', 'of a network', 'of a file elsewhere'],
 )
 def test_an_error_of_the_users_own_code_stays_what_it_is(tmp_path, own):
-  with pytest.raises(OSError) as info, occupied(tmp_path / 'run', small_config()):
+  with pytest.raises(type(own)) as info, occupied(tmp_path / 'run', small_config()):
     raise own
   assert info.value is own
 

@@ -82,7 +82,7 @@ class Checkpoints:
     return self
 
   def __exit__(self, kind: object, error: object, traceback: object) -> None:
-    if error is not None and (is_url(self._folder) or processes.count() > 1):
+    if error is not None and (is_url(self._folder) or jax.process_count() > 1):
       return  # the save would wait for what may be lost
     try:
       try:

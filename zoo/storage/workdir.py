@@ -76,7 +76,7 @@ def open_workdir(
       _check_config(saved, config, kind)
       if not (is_url(workdir) or os.access(workdir, os.W_OK)):
         raise PermissionError(None, 'it is not writable')
-      if held:
+      if held and read_text(saved) != text:
         write_atomically(saved, text)
     elif 'checkpoints' in names:
       raise UserError(
