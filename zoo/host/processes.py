@@ -124,7 +124,7 @@ def run_on_main(function: Callable[[], Result]) -> Result:
 
 def _exchange(content: Any) -> list[Any]:
   """What each process gives, in their order; sent as JSON by JAX's own collectives."""
-  # They give up after half a minute on some platforms, and a barrier does not.
+  # A barrier may be waited for for hours, which not every platform's collectives may.
   _wait_at_barrier(f'exchange/{next(_exchanges)}', _LONG)
   text = np.frombuffer(json.dumps(content).encode(), np.uint8)
   sizes = multihost_utils.process_allgather(np.array(text.size))
