@@ -15,8 +15,7 @@ from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
 from zoo.core.errors import UserError, check_name
-from zoo.core.registry import MODELS, TASKS, check_registered, parameters
-from zoo.tasks.creation import PARTS
+from zoo.core.registry import MODELS, PARTS, TASKS, check_registered, parameters
 
 # The arguments of a model that its task gives, which no config names.
 FROM_THE_TASK = 'num_features', 'context_length', 'num_outputs', 'rngs'

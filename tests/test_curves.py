@@ -14,8 +14,8 @@ from tests.settings import curve_key, isotropic
 from zoo.core import losses
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
-from zoo.measure import curves, predict
 from zoo.measure.curves import Curve, sample_losses, summarise
+from zoo.measure.predict import Programs, sample_batches
 from zoo.tasks.baselines import HostBaseline, LeastSquares, Zero
 
 _D, _C, _N = 3, 4, 40
@@ -89,13 +89,13 @@ def test_all_predictors_see_the_same_prompts_which_depend_on_the_seed_alone():
   assert not np.any(other == together['a'])
 
 
-def test_prompts_share_no_key_with_training(monkeypatch):
+def test_prompts_share_no_key_with_training():
   """Otherwise a task may get the numbers of the weights as features of its prompts."""
   streams = [stream_of(5, i) for i in (INIT_STREAM, TRAIN_STREAM, EVAL_STREAM)]
-  keys, task = [], _task()
-  sample = lambda self, task, key, size: keys.append(key)  # noqa: E731
-  monkeypatch.setattr(predict.Programs, 'sample', sample)
-  for _ in curves.sample_batches(task, 5, 3, 1):
+  keys: list[Any] = []
+  programs: Any = Programs()
+  programs.sample = lambda task, key, batch_size: keys.append(key)
+  for _ in sample_batches(_task(), 5, 3, 1, programs):
     pass
 
   def words(keys):

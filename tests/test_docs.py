@@ -220,13 +220,15 @@ def outside(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_mixer_of_ones_own_keeps_the_contract(register, unchecked):
+def test_mixers_of_ones_own_keep_the_contract(register, unchecked):
   text = (ROOT / 'docs' / 'mixers.md').read_text()
-  (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
-  assert 'zoo.check_model' in code
-  exec(compile(code, 'mixers.md', 'exec'), {})
+  programs = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  assert len(programs) == 2
+  for code in programs:
+    assert 'zoo.check_model' in code
+    exec(compile(code, 'mixers.md', 'exec'), {})
   listed = re.findall(r'^\| `(\w+)` \|', text.partition('| option |')[0], re.MULTILINE)
-  assert sorted([*listed, 'moving_average']) == zoo.list_mixers()
+  assert sorted([*listed, 'moving_average', 'forgetting']) == zoo.list_mixers()
 
 
 @pytest.mark.slow

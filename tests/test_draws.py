@@ -46,7 +46,7 @@ def test_box_muller_is_a_radius_and_a_uniform_direction(x64):
   words = rng.integers(0, 2**32, (2, 200_000), np.uint32)
   words[0, :2], words[1, :2] = [0, 2**32 - 1], [2**32 - 1, 0]
   with jax.enable_x64(x64):
-    one, other = map(np.asarray, jax.jit(draws.box_muller)(*words))
+    one, other = np.asarray(jax.jit(draws.box_muller)(*words[:, None]))
   assert one.dtype == (np.float64 if x64 else np.float32)
   one, other = one.astype(float), other.astype(float)
   uniform = (words[0] // 2 + 0.5) / 2**31

@@ -7,13 +7,8 @@ import pytest
 from scipy import stats
 
 from tests.compare import refuses
-from zoo.measure.intervals import (
-  Estimate,
-  estimate,
-  estimate_from_moments,
-  holm,
-  interval,
-)
+from zoo.measure.intervals import Estimate, estimate, holm, interval
+from zoo.training.evaluation import estimate_from_moments
 
 
 def test_the_standard_error_divides_by_n_minus_one():

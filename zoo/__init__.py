@@ -24,7 +24,6 @@ from zoo.core.protocols import Task as Task
 from zoo.core.registry import register_mixer as register_mixer
 from zoo.core.registry import register_model as register_model
 from zoo.tasks import register_task as register_task
-from zoo.tasks.creation import create_task as _create_task
 
 
 def list_mixers() -> list[str]:
@@ -76,7 +75,7 @@ def create_task(name: str, **hyperparameters: object) -> Task:
 
   Raises UserError as `create_model` does.
   """
-  return _create_task(name, **hyperparameters)
+  return _registry.create_task(name, **hyperparameters)
 
 
 if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely needed

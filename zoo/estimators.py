@@ -80,7 +80,7 @@ def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridg
   if penalty is None:
     penalty = best_penalty(_given('penalty', task))
   penalty = check_number('penalty', penalty, minimum=0.0)
-  return Ridge.isotropic(start, penalty)
+  return Ridge(start, penalty, np.eye(start.size))
 
 
 def ols(task_or_start: Task | ArrayLike) -> Ridge:

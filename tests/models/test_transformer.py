@@ -240,14 +240,48 @@ def test_a_longer_context_than_the_positions_is_refused():
   assert found.shape == (2,)
 
 
+class _Forgetting(zoo.mixers.HeadState):
+  """S_t = α_t S_{t−1} + k_tᵀ v_t, with a decay that depends on the token."""
+
+  def __init__(self, site, *, rngs):
+    super().__init__(site, rngs=rngs)
+    self.forget = nnx.Linear(site.width, site.num_heads, rngs=rngs)
+
+  def inputs(self, tokens, state):
+    (query, key, value), past = self.heads(tokens, state)
+    log_decay = jax.nn.log_sigmoid(self.forget(tokens))[..., None]
+    return zoo.mixers.Inputs(query, key, value, log_decay), past
+
+
+def test_a_mixer_is_given_by_its_name_its_class_or_a_function():
+  def delta(site, rngs, negative_eigenvalues=False):
+    return zoo.mixers.Delta(site, negative_eigenvalues, rngs=rngs)
+
+  by_name, by_class, by_function = (
+    predict(drawn(lambda mixer=mixer: _model(mixer=mixer), dtype='float32'), _prompt())
+    for mixer in ('delta', zoo.mixers.Delta, [delta])
+  )
+  np.testing.assert_array_equal(by_name, by_class)
+  np.testing.assert_array_equal(by_name, by_function)
+  with refuses("option of the mixer Delta, 'horizon'"):
+    _model(mixer=zoo.mixers.Delta, mixer_options={'horizon': 3})
+
+
+@pytest.mark.slow
+def test_a_recurrence_of_ones_own_has_all_forms():
+  model = _model(mixer=_Forgetting)
+  task = zoo.create_task('linear_regression', num_features=_D, context_length=_C)
+  zoo.check_model(model, task)
+
+
 @pytest.mark.parametrize(
   ('given', 'said'),
   [
     ({'width': 9}, ['width is 9', 'multiple of num_heads, which is 2']),
     ({'mixer': 'softmaxx'}, ["unknown mixer 'softmaxx'", 'softmax']),
     ({'mixer': []}, ['mixer is empty']),
-    ({'mixer': 3}, ['mixer is 3; it must be a name']),
-    ({'mixer': [[]]}, ['mixer is [[]]; it must be a name, or a list of names']),
+    ({'mixer': 3}, ['mixer is 3; it must be a name, a class of mixers']),
+    ({'mixer': [[]]}, ['mixer is []; it must be a name, a class of mixers, or a list']),
     ({'mixer_options': 3}, ['mixer_options is 3; it must be a dict by name']),
     ({'mixer_options': {'kernel': 3}}, ['option of the mixer softmax', "'kernel'"]),
     ({'num_loops': 2, 'num_trained_loops': 3}, ['num_trained_loops is 3', 'is 2']),

@@ -15,7 +15,7 @@ from tests.settings import general, isotropic
 from zoo import theory
 from zoo.probing import alignment, implicit_algorithm
 from zoo.theory import constructions
-from zoo.theory.exact import float64_rule
+from zoo.theory.exact import rule_of
 
 # The general task has the others as special cases.
 _TASKS = [
@@ -127,7 +127,7 @@ def test_no_other_step_is_nearer(task):
     return theory.squared_difference(rule, gd, task).prediction
 
   with jax.enable_x64(True):
-    rule = float64_rule(rule)
+    rule = rule_of(rule)
     assert difference(np.append(found.step, found.start)) == pytest.approx(
       found.difference, rel=1e-9
     )

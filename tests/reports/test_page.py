@@ -48,9 +48,7 @@ def claim(**fields) -> reports.Claim:
     'verdict': 'holds',
     'exact': {'one': 1.0, 'noise': -3e-16},
     'measured': {'two': None},
-    'calls': {'one': 'float(1)', 'noise': '1 - 1', 'two': 'end()'},
-    'holds_if': 'one < two',
-    'sharp_if': 'True',
+    'function': 'claims.a_claim',
     'figures': [],
     'note': 'So it is.',
     **fields,
@@ -67,8 +65,8 @@ def plot(text):
 @pytest.fixture(scope='module')
 def page():
   """A page all of whose texts try to leave their places."""
-  odd = claim(**dict.fromkeys(('key', 'source', 'statement', 'note', 'holds_if'), ODD))
-  unmeasured = claim(verdict=None, sharp_if='one > 0')
+  odd = claim(**dict.fromkeys(('key', 'source', 'statement', 'note', 'function'), ODD))
+  unmeasured = claim(verdict=None)
   table = reports.Table([[ODD, ODD]], [ODD, ODD], ODD, ODD)
   figure = reports.figure_of(plot(ODD), ODD, ODD)
   return reports.render(
@@ -121,9 +119,8 @@ def test_claims_show_verdict_numbers_and_source():
   ).text
   words = ' '.join(text[text.index('Theorem 1') :].split())
   assert words == (
-    'Theorem 1 One is less than two.So it is. holdsrule holds if one < two one = 1 '
-    'exact noise = 0 exact two = not in this run measured calls one = float(1) '
-    'noise = 1 - 1 two = end()'
+    'Theorem 1 One is less than two.So it is. holds one = 1 exact noise = 0 exact '
+    'two = not in this run measured by claims.a_claim'
   )
   text = Outline(
     reports.render('t', 'l', [reports.Section('c', claims=[claim(verdict=None)])])

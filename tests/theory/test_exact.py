@@ -14,7 +14,7 @@ from tests.settings import isotropic, random_rule
 from tests.theory.expectations import KINDS, cubature, make_task
 from tests.wrapped import Wrapped
 from zoo import theory
-from zoo.theory.exact import float64_rule
+from zoo.theory.exact import rule_of
 from zoo.theory.risk import float64_risk
 
 
@@ -98,7 +98,7 @@ def test_the_precision_of_the_caller_does_not_matter():
       theory.exact_risk(model, task),
       *theory.exact_risks(*stacked),
       *theory.squared_difference(model, rule, task),
-      *jax.tree.leaves(float64_rule(model)),
+      *jax.tree.leaves(rule_of(model)),
     )
 
   expected = everything()

@@ -21,13 +21,13 @@ from zoo.config.validation import Config, build_task, to_json
 from zoo.core.learning_rule import LearningRule
 from zoo.measure.comparison import Comparison, without_errors
 from zoo.training import run, sweeps
-from zoo.training.comparison import num_prompts
 from zoo.training.compilation import Training
 from zoo.training.evaluation import Evaluation
 from zoo.training.many import stack_abstract
 from zoo.training.objective import Numbers
 from zoo.training.shardings import State
 from zoo.training.step import abstract_state
+from zoo.training.summary import num_compared
 
 _KEPT: dict[str, tuple[State, State]] = {}
 
@@ -80,7 +80,7 @@ def _compare(configs: Sequence[Config]) -> list[Comparison | None]:
   """Each model's loss, with a baseline that loses as much as the noise of its task."""
   found: list[Any] = []
   for config in configs:
-    if num_prompts(config) < 2:
+    if num_compared(config) < 2:
       found.append(None)
       continue
     one = without_errors([2.0, 1.0])

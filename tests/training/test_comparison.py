@@ -20,7 +20,6 @@ from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
 from zoo.training import table, train
-from zoo.training.comparison import compare_model
 from zoo.training.objective import (
   make_objective,
   numbers_of,
@@ -28,7 +27,7 @@ from zoo.training.objective import (
 )
 from zoo.training.records import event_pb2, read_lines
 from zoo.training.run_plots import plot_examples
-from zoo.training.summary import read_summary
+from zoo.training.summary import compare_model, read_summary
 
 
 class Causal(nnx.Module):

@@ -10,7 +10,7 @@ from flax import nnx
 from zoo.core import registry
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
-from zoo.tasks.creation import create_task
+from zoo.core.registry import create_task
 
 Config: TypeAlias = Any  # a ConfigDict with the fields of configs/common.py, or part
 

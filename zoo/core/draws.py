@@ -9,8 +9,9 @@ which a CPU computes fastest.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -39,11 +40,8 @@ def normals(key: Key[Array, ''], count: int, batch_size: int) -> Float[Array, 'n
 
   None lies beyond ±6.7, where one in 10¹¹ should.
   """
-
-  def transform(pairs: Any) -> Float[Array, 'n b']:
-    return jnp.concatenate(box_muller(*pairs))[:count]
-
-  return materialize_once(key, transform, words(key, (count + 1) // 2, batch_size))
+  pairs = words(key, (count + 1) // 2, batch_size)
+  return materialize_once(key, box_muller, *pairs)[:count]
 
 
 def chi(
@@ -85,17 +83,18 @@ def words(
     shape = count, batch_size
     position = jax.lax.broadcasted_iota(jnp.uint32, shape, 1)
     index = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
-    return threefry(_words_of(key), position, index)
+    return threefry(jax.random.key_data(key), position, index)
 
   return materialize_once(key, draw)
 
 
 def threefry(
-  key_words: UInt32[Array, ' 2'], left: UInt32[Array, '*n'], right: UInt32[Array, '*n']
+  key_words: UInt32[Array, ' k'], left: UInt32[Array, '*n'], right: UInt32[Array, '*n']
 ) -> tuple[UInt32[Array, '*n'], UInt32[Array, '*n']]:
   """Threefry-2x32 with 20 rounds (Salmon et al., SC 2011), as in JAX bit for bit.
 
-  Written out, since JAX's loop over the rounds costs a CPU four times as much.
+  Written out, since JAX's loop over the rounds costs a CPU four times as much. Of the
+  longer keys of other generators it takes the first two words.
   """
   first, second = (key_words[i].reshape((1,) * left.ndim) for i in range(2))
   schedule = first, second, first ^ second ^ np.uint32(0x1BD11BDA)
@@ -119,9 +118,9 @@ def uniform(words: UInt32[Array, '*n']) -> Float[Array, '*n']:
 
 
 def box_muller(
-  left: UInt32[Array, '*n'], right: UInt32[Array, '*n']
-) -> tuple[Float[Array, '*n'], Float[Array, '*n']]:
-  """Two independent standard normal numbers from a pair of words.
+  left: UInt32[Array, 'n b'], right: UInt32[Array, 'n b']
+) -> Float[Array, '2*n b']:
+  """Two independent standard normal numbers from each pair of words, n rows apart.
 
   They are a point at the distance `√(−2 log u)` in a random direction: an angle in
   ±π/4, with coordinates swapped at random and both negated at random. XLA:CPU does not
@@ -134,9 +133,14 @@ def box_muller(
   turn = uniform(right & np.uint32(0xFFFFFFF8)) - np.asarray(0.5, dtype)
   angle = turn * np.asarray(math.pi / 2, dtype)
   square = angle * angle
-  sine, cosine = angle * _polynomial(_SINE, square), _polynomial(_COSINE, square)
-  one, other = jnp.where(swap, sine, cosine), jnp.where(swap, cosine, sine)
-  return radius * one, radius * other
+  sine, cosine = jnp.full_like(angle, _SINE[-1]), jnp.full_like(angle, _COSINE[-1])
+  for coefficient in _SINE[-2::-1]:
+    sine = sine * square + np.asarray(coefficient, dtype)
+  for coefficient in _COSINE[-2::-1]:
+    cosine = cosine * square + np.asarray(coefficient, dtype)
+  sine = angle * sine
+  x, y = jnp.where(swap, sine, cosine), jnp.where(swap, cosine, sine)
+  return jnp.concatenate([radius * x, radius * y])
 
 
 def materialize_once(
@@ -150,32 +154,17 @@ def materialize_once(
   recomputation, and a barrier would make it write random words to memory needlessly.
   """
   function = jax.jit(function)  # traced once for all of the uses below
+  always = (jax.random.key_data(key)[0] | np.uint32(1)) != 0
 
-  def on_cpu(*arguments: Any) -> Any:
-    abstract = jax.eval_shape(function, *arguments)
+  def never(*arguments: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, jax.eval_shape(function, *arguments))
 
-    def never(*arguments: Any) -> Any:
-      return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), abstract)
-
-    always = (_words_of(key)[0] | np.uint32(1)) != 0
-    return jax.lax.cond(always, function, never, *arguments)
-
-  def elsewhere(*arguments: Any) -> Any:
+  def behind_a_barrier(*arguments: Any) -> Any:
     return jax.lax.optimization_barrier(function(*arguments))
 
   return jax.lax.platform_dependent(
-    *arguments, cpu=on_cpu, tpu=function, default=elsewhere
+    *arguments,
+    cpu=functools.partial(jax.lax.cond, always, function, never),
+    tpu=function,
+    default=behind_a_barrier,
   )
-
-
-def _words_of(key: Key[Array, '']) -> UInt32[Array, ' 2']:
-  return jax.random.key_data(key)[:2]  # all of them, except for the generator rbg
-
-
-def _polynomial(
-  coefficients: Sequence[float], x: Float[Array, '*n']
-) -> Float[Array, '*n']:
-  total = jnp.full_like(x, coefficients[-1])
-  for coefficient in coefficients[-2::-1]:
-    total = total * x + np.asarray(coefficient, x.dtype)
-  return total

@@ -95,13 +95,18 @@ class LearningRule:
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     """ω(G), the weights learned in context; also `∂f/∂x_q`."""
-    return self._weights(self._moment(prompt))
+    check_prompt(prompt, 'rule', self.num_features)
+    moves_bd = jnp.einsum('dij,bij->bd', self.update, prompt.second_moment())
+    return jnp.asarray(self.init)[None] + moves_bd
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction f for each prompt's query."""
-    moment_bee = self._moment(prompt)
+    check_prompt(prompt, 'rule', self.num_features)
+    moment_bee = prompt.second_moment()
+    moves_bd = jnp.einsum('dij,bij->bd', self.update, moment_bee)
+    weights_bd = jnp.asarray(self.init)[None] + moves_bd
     offset_b = self.bias + jnp.einsum('ij,bij->b', self.bias_update, moment_bee)
-    return jnp.einsum('bd,bd->b', self._weights(moment_bee), prompt.x_query) + offset_b
+    return jnp.einsum('bd,bd->b', weights_bd, prompt.x_query) + offset_b
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t']:
     """The prediction for each example from those before it, that for the query last.
@@ -118,14 +123,6 @@ class LearningRule:
     weights_btn = sums_btn / counts_t[None, :, None] + start_n[None, None]
     x_btd = prompt.features
     return jnp.sum(weights_btn[..., :-1] * x_btd, axis=-1) + weights_btn[..., -1]
-
-  def _moment(self, prompt: Prompt) -> Float[Array, 'b e e']:
-    check_prompt(prompt, 'rule', self.num_features)
-    return prompt.second_moment()
-
-  def _weights(self, moment_bee: Float[Array, 'b e e']) -> Float[Array, 'b d']:
-    moves_bd = jnp.einsum('dij,bij->bd', self.update, moment_bee)
-    return jnp.asarray(self.init)[None] + moves_bd
 
   def __add__(self, other: LearningRule) -> LearningRule:
     """The rule whose prediction is the sum of both predictions."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import functools
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Key
 
 from zoo.core import losses, trees
 from zoo.core.errors import UserError, check_count
@@ -146,16 +146,17 @@ class BaseTask(trees.Tree, abc.ABC):
     the task drew and does not show, such as the weights w, for probes; within a program
     of your own that may change the last digits of the others.
     """
-    given = trees.fresh(self), key, check_count('batch_size', batch_size)
-    sample, draw_latents = _programs
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(given)):
+    task, batch_size = trees.fresh(self), check_count('batch_size', batch_size)
+    program = _program
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((task, key))):
       # Within another program it is traced with that: what the task calls may differ.
-      sample, draw_latents = _make_programs()
-    prompt = sample(*given)
-    # Another program, so that the prompts have the same bits.
+      program = jax.jit(functools.partial(_sample), static_argnums=(2, 3))
+    prompt = program(task, key, batch_size, False)
     if not latents:
       return prompt
-    return dataclasses.replace(prompt, latents=draw_latents(*given))
+    # By another program, so that the prompts have the same bits.
+    drawn = program(task, key, batch_size, True)
+    return dataclasses.replace(prompt, latents=drawn)
 
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """What `sample` compiles: prompts of `sample_one`, each with its own key.
@@ -226,19 +227,14 @@ class BaseTask(trees.Tree, abc.ABC):
 Task = BaseTask  # in annotations
 
 
-def _make_programs() -> tuple[Callable[..., Prompt], Callable[..., PyTree]]:
-  """What compiles the prompts of a task, a key and a batch size, and their latents."""
-
-  def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int) -> Prompt:
-    prompt = task.sample_batch(key, batch_size)
-    if not isinstance(prompt, Prompt):  # `check_task` says so
-      return prompt
-    return dataclasses.replace(prompt, latents=None)  # nothing computes them then
-
-  def _latents(task: BaseTask, key: Key[Array, ''], batch_size: int) -> PyTree:
-    return task.sample_batch(key, batch_size).latents
-
-  return jax.jit(_sample, static_argnums=2), jax.jit(_latents, static_argnums=2)
+def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int, latents: bool) -> Any:
+  """Prompts of a task without what it drew or, with `latents`, that alone."""
+  prompt = task.sample_batch(key, batch_size)
+  if latents:
+    return prompt.latents
+  if not isinstance(prompt, Prompt):  # `check_task` says so
+    return prompt
+  return dataclasses.replace(prompt, latents=None)  # nothing computes them then
 
 
-_programs = _make_programs()
+_program = jax.jit(_sample, static_argnums=(2, 3))

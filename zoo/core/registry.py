@@ -1,8 +1,8 @@
 """The registered models, tasks and mixers: dicts from a name to a class.
 
-A config names a class, and `create_model` below, or `create_task` in
-zoo/tasks/creation.py, builds it. Classes of your own are entered by the decorators;
-nothing about them is changed.
+A config names a class, and `create_model` or `create_task` builds it. Classes of your
+own are entered by decorators, that of tasks in zoo/tasks/base.py; nothing about them is
+changed.
 """
 
 import dataclasses
@@ -10,13 +10,22 @@ from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, isfunction, signature
 from typing import Any, TypeVar
 
+from zoo.core import trees
 from zoo.core.errors import UserError, check_name, unknown_name
+from zoo.core.protocols import Task
 
 _Class = TypeVar('_Class', bound=type)
 
 MODELS: dict[str, type] = {}
 TASKS: dict[str, type] = {}
 MIXERS: dict[str, type] = {}
+
+# Of a mixture that is made by name: the sections of its tasks.
+PARTS = (
+  {'name': 'linear_regression', 'noise_std': 0.1},
+  {'name': 'linear_regression', 'noise_std': 1.0},
+)
+_SIZES = 'num_features', 'context_length'
 
 
 def register_model(name: str) -> Callable[[_Class], _Class]:
@@ -154,3 +163,54 @@ def parameters(cls: type) -> dict[str, Parameter]:
       if field.name in known:
         known[field.name] = known[field.name].replace(annotation=field.type)
   return known
+
+
+def create_task(name: str, **fields: Any) -> Task:
+  """Makes the task that is registered under `name`, and checks it.
+
+  In place of `tasks` a mixture may have `parts`, with the name and the fields of a task
+  each, as the sections of configs have them, and the sizes `num_features` and
+  `context_length` of all of them. Raises UserError.
+  """
+  if name == 'mixture' and 'tasks' not in fields:
+    known = (*_SIZES, 'parts', 'weights')
+    for field in fields:
+      check_name("hyper-parameter of task 'mixture',", field, known)
+    fields = _of_parts(**fields)
+  task = create('task', TASKS, name, fields)
+  task.check()
+  trees.check_tree(task)
+  return task
+
+
+def _of_parts(
+  parts: Any = PARTS,
+  weights: Any = None,  # a list or a tuple of numbers
+  num_features: int = 5,
+  context_length: int = 10,
+) -> dict[str, Any]:
+  """The fields of a mixture from the sections of its tasks; raises UserError."""
+  sizes = {'num_features': num_features, 'context_length': context_length}
+  is_section = isinstance(parts, list | tuple) and all(
+    isinstance(part, Mapping) and isinstance(part.get('name'), str) for part in parts
+  )
+  if not is_section or not parts:
+    raise UserError(
+      f'parts is {trees.shown(parts)}; it must be a tuple of tasks, such as '
+      "({'name': 'linear_regression', 'noise_std': 0.1}, {'name': 'task_pool'})"
+    )
+  tasks = []
+  for i, part in enumerate(parts):
+    fields = dict(part)
+    name = fields.pop('name')
+    if repeated := sorted(fields.keys() & sizes.keys()):
+      raise UserError(f'parts[{i}] has {repeated[0]}, which is that of the mixture')
+    try:
+      check_registered('task', name, TASKS)
+      taken = parameters(TASKS[name])
+      is_mixture = name == 'mixture'
+      own = {size: n for size, n in sizes.items() if size in taken or is_mixture}
+      tasks.append(create_task(name, **fields, **own))
+    except UserError as error:
+      raise UserError(f'parts[{i}], {name}: {error}') from None
+  return {'tasks': tuple(tasks), 'weights': None if weights is None else tuple(weights)}

@@ -48,8 +48,16 @@ class Statistics:
     change = jnp.eye(d + 1, dtype=dtype).at[d, :d].set(mean)
     update = jnp.concatenate([rule.update, rule.bias_update[None]])
     update = symmetric(jnp.einsum('nij,ik,jl->nkl', update, change, change))
+    # Of each pair of entries off the diagonal the triangle has one, which counts twice.
+    # Their indices differ, so that the gradient is a scatter without sums.
+    rows, columns = np.tril_indices(d + 1)
+    lower = update.reshape(d + 1, -1).at[:, rows * (d + 1) + columns]
+    lower = lower.get(
+      unique_indices=True, indices_are_sorted=True, mode='promise_in_bounds'
+    )
+    counts = np.where(rows == columns, 1, 2).astype(update.dtype)
     constant = jnp.concatenate([rule.init - mean, rule.bias[None]])
-    coefficients_nb = _halves(update) @ self.moment + constant[:, None]
+    coefficients_nb = (lower * counts[None]) @ self.moment + constant[:, None]
     query_nb = jnp.concatenate([self.x_query, jnp.ones_like(self.x_query[:1])])
     return jnp.sum(coefficients_nb * query_nb, axis=0) - self.deviation
 
@@ -67,16 +75,3 @@ def triangle(vectors: Float[Array, 'c u b']) -> Float[Array, 'p b']:
     square = jnp.einsum('cib,cjb->ijb', vectors, vectors)
     rows = [square[i, : i + 1] for i in range(width)]
   return jnp.concatenate(rows)
-
-
-def _halves(update: Float[Array, 'n u u']) -> Float[Array, 'n p']:
-  """The weights of a triangle, where entries off the diagonal count twice."""
-  width = update.shape[-1]
-  rows, columns = np.tril_indices(width)
-  count = np.where(rows == columns, 1, 2).astype(update.dtype)
-  entries = update.reshape(len(update), -1)
-  # The indices are known to differ, so that the gradient is a scatter without sums.
-  taken = entries.at[:, rows * width + columns].get(
-    unique_indices=True, indices_are_sorted=True, mode='promise_in_bounds'
-  )
-  return taken * count[None]

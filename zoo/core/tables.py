@@ -9,7 +9,7 @@ from typing import Any
 from zoo.core.errors import printable
 
 
-def format_estimate(mean: float | None, standard_error: float | None) -> str:
+def format_estimate(mean: float | None, standard_error: float | None = None) -> str:
   """A mean with its standard error, if that is known; a dash for no mean."""
   if mean is None:
     return '-'

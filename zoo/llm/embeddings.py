@@ -72,4 +72,5 @@ def _load(folder: pathlib.Path) -> tuple[Any, Any]:
     ) from error
   if missing := sorted(info['missing_keys']):
     raise UserError(f'{folder} lacks weights of its encoder, such as {missing[0]}')
-  return model.to('cuda' if torch.cuda.is_available() else 'cpu').eval(), tokenizer
+  model.train(False)  # without dropout
+  return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer

@@ -70,7 +70,8 @@ class LanguageModel:
       f'transformers {transformers.__version__}, torch {torch.__version__}, '
       f'{model.device.type}'
     )
-    self._model, self._tokenizer = model.eval(), tokenizer
+    model.train(False)  # without dropout
+    self._model, self._tokenizer = model, tokenizer
     self._end_tokens = frozenset(end_tokens)
     self._window: int | None = config.get('sliding_window')
     self._layer_types = sorted(set(config.get('layer_types') or ()))

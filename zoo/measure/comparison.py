@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, NotRequired, TypedDict
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 from absl import logging
@@ -13,8 +13,9 @@ from jaxtyping import Float
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.tables import format_estimate, format_exact
-from zoo.measure.curves import sample_scores, summarise
-from zoo.measure.predict import Programs, one_pass
+from zoo.host.files import finite_or_null
+from zoo.measure.curves import check_ways, losses_of, summarise
+from zoo.measure.predict import Programs, loss_of, one_pass, scores_of
 from zoo.tasks.baselines import Baseline, HostBaseline
 from zoo.theory.exact import known_risk
 
@@ -48,8 +49,7 @@ class Measured(TypedDict):
 class _Losses(NamedTuple):
   """The losses of a predictor on p prompts at n lengths, and its exact risk."""
 
-  losses: Float[np.ndarray, 'p n']
-  accuracies: Float[np.ndarray, 'p n'] | None
+  losses: Float[np.ndarray, 'p n *m']  # for classes with accuracies on a last axis
   lengths: Sequence[int]
   exact: float | None
 
@@ -66,118 +66,82 @@ def compare(
   Large tasks and slow baselines get fewer prompts; returns None if there would be fewer
   than two. A baseline whose library is missing, or a baseline from outside this library
   that fails, is left out with a warning. Raises UserError for a model that cannot be
-  called on the task's prompts.
+  called on the task's prompts, or whose `predictions` or `learning_rule` contradict its
+  `__call__`.
   """
-  found = compare_all([model], task, num_prompts, seed)
-  return None if found is None else found[0]
+  comparisons = compare_all([model], task, num_prompts, seed)
+  return None if comparisons is None else comparisons[0]
 
 
 def compare_all(
-  models: Sequence[Predictor], task: Task, num_prompts: int = 4096, seed: int = 0
+  models: Sequence[Predictor],
+  task: Task,
+  num_prompts: int = 4096,
+  seed: int = 0,
+  is_checked: bool = False,
 ) -> list[Comparison] | None:
-  """Like `compare`, for several models of one class; measures each baseline once."""
-  length = task.context_length
-  lengths = _lengths(length, _MANY if one_pass(models[0]) is not None else _FEW)
-  if affordable(task, len(lengths)) < _ENOUGH:
-    lengths = [length]
-  num_prompts = min(num_prompts, affordable(task, len(lengths)))
+  """Like `compare`, for several models of one class; measures each baseline once.
+
+  `is_checked` says that the ways in which the models predict are known to agree, as
+  they are in a run, where that is checked before training.
+  """
+  lengths, num_prompts = _lengths_and_prompts(models[0], task, num_prompts)
   if num_prompts < 2:
     logging.info('the task is too large for a comparison with its baselines')
     return None
   baselines = task.baselines()
   if MODEL in baselines:
     raise UserError(f'{type(task).__name__} has a baseline named {MODEL}; rename it')
+  fast, slow, on_host = {}, {}, {}
+  for name, baseline in baselines.items():
+    if isinstance(baseline, HostBaseline):
+      on_host[name] = baseline
+    elif isinstance(baseline, Baseline) and baseline.is_slow:
+      slow[name] = baseline
+    else:
+      fast[name] = baseline
   programs = Programs()  # which all models share
-
-  def measure(
-    predictors: Mapping[str, Predictor], at: Sequence[int], count: int
-  ) -> dict[str, _Losses]:
-    scores = sample_scores(predictors, task, count, seed, at, programs)
-    return {
-      name: _Losses(*scores[name], at, known_risk(predictor, task))
-      for name, predictor in predictors.items()
-    }
-
+  if not is_checked:
+    check_ways(models, task, num_prompts, seed, programs)
+  measure = functools.partial(_measure, task=task, seed=seed, programs=programs)
   of_models = [measure({MODEL: model}, lengths, num_prompts) for model in models]
   of_baselines: dict[str, _Losses] = {}
-  fast, slow, on_host = _by_cost(baselines)
   for group, at, most in (
     (fast, lengths, num_prompts),
     (slow, lengths, _NUM_SLOW_PROMPTS),
-    (on_host, [length], _NUM_HOST_PROMPTS),
+    (on_host, lengths[-1:], _NUM_HOST_PROMPTS),
   ):
-    of_baselines |= _without_failing(measure, group, at, min(num_prompts, most))
-  others = {name: of_baselines[name] for name in baselines if name in of_baselines}
-  found = [
-    {
-      name: _measured(losses, own[MODEL].losses[:, -1])
-      for name, losses in (own | others).items()
-    }
-    for own in of_models
-  ]
-  for warning in filter(None, map(below_bayes, found)):
-    logging.warning('%s', warning)
-  return found
+    count = min(num_prompts, most)
+    try:
+      of_baselines |= measure(group, at, count)
+    except Exception:  # each alone, to see which one fails
+      alone = functools.partial(measure, lengths=at, num_prompts=count)
+      of_baselines |= _without_failing(alone, group)
+  comparisons = []
+  for of_model in of_models:
+    at_query = of_model[MODEL].losses[:, -1]
+    comparison = {MODEL: _measured(of_model[MODEL], at_query)}
+    for name in baselines:
+      if name in of_baselines:
+        comparison[name] = _measured(of_baselines[name], at_query)
+    if warning := below_bayes(comparison):
+      logging.warning('%s', warning)
+    comparisons.append(comparison)
+  return comparisons
 
 
-def _by_cost(baselines: Mapping[str, Predictor]) -> Sequence[dict[str, Predictor]]:
-  """The fast baselines, those slow at every length, and those fitted on the host."""
-  groups: tuple[dict[str, Predictor], ...] = {}, {}, {}
-  for name, baseline in baselines.items():
-    if isinstance(baseline, HostBaseline):
-      groups[2][name] = baseline
-    elif isinstance(baseline, Baseline) and baseline.is_slow:
-      groups[1][name] = baseline
-    else:
-      groups[0][name] = baseline
-  return groups
-
-
-def _without_failing(
-  measure: Callable[..., dict[str, _Losses]],
-  baselines: Mapping[str, Predictor],
-  at: Sequence[int],
-  count: int,
-) -> dict[str, _Losses]:
-  """The losses of the baselines that do not fail; warns of those that do.
-
-  A baseline that fails, as of a missing library, must not cost a run its result.
-  """
-  if not baselines:
-    return {}
-  try:
-    return measure(baselines, at, count)
-  except Exception as error:
-    if len(baselines) > 1:  # each alone, to see which one fails
-      alone = [{name: baseline} for name, baseline in baselines.items()]
-      groups = [_without_failing(measure, group, at, count) for group in alone]
-      return {name: losses for group in groups for name, losses in group.items()}
-    kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
-    logging.warning(
-      'the baseline %s is left out: %s%s',
-      *baselines,
-      kind,
-      in_one_line(error),
-      exc_info=not isinstance(error, UserError),  # then the traceback says where
-    )
-    return {}
-
-
-def _measured(one: _Losses, model_losses: Float[np.ndarray, ' m']) -> Measured:
-  losses, accuracies, lengths, exact = one
-  curve = summarise(losses, accuracies, lengths)
-  gap = summarise((model_losses[: len(losses)] - losses[:, -1])[:, None])
-  return {
-    'num_prompts': len(losses),
-    'num_examples': list(lengths),
-    'mean': _finite(curve.mean),
-    'standard_error': _finite(curve.standard_error),
-    'median': _finite(curve.median),
-    'difference': _finite(gap.mean)[0],
-    'difference_stderr': _finite(gap.standard_error)[0],
-    'exact': None if exact is None else _finite([exact])[0],
-    'accuracy': None if curve.accuracy is None else _finite(curve.accuracy),
-  }
+def _lengths_and_prompts(
+  model: Predictor, task: Task, num_prompts: int
+) -> tuple[list[int], int]:
+  """The numbers of examples to measure at, denser near 0, and of prompts."""
+  c, most = task.context_length, _FEW if one_pass(model) is None else _MANY
+  lengths = [*range(c + 1)]
+  if c >= most:
+    spaced = np.geomspace(1, c, most - 1).round().astype(int)
+    lengths = sorted({0, *spaced.tolist()})
+  if affordable(task, len(lengths)) < _ENOUGH:
+    lengths = [c]
+  return lengths, min(num_prompts, affordable(task, len(lengths)))
 
 
 def affordable(task: Task, num_lengths: int = 1) -> int:
@@ -189,16 +153,68 @@ def affordable(task: Task, num_lengths: int = 1) -> int:
   return int(_BUDGET / (num_lengths * c * d * max(c, d)))
 
 
-def _lengths(context_length: int, most: int) -> list[int]:
-  """Numbers of examples from 0 to the context length, denser near 0."""
-  if context_length < most:
-    return list(range(context_length + 1))
-  spaced = np.geomspace(1, context_length, most - 1).round().astype(int)
-  return sorted({0, *spaced.tolist()})
+def _measure(
+  predictors: Mapping[str, Predictor],
+  lengths: Sequence[int],
+  num_prompts: int,
+  task: Task,
+  seed: int,
+  programs: Programs,
+) -> dict[str, _Losses]:
+  """The losses of predictors on the same prompts, and their exact risks, by name."""
+  if not predictors:
+    return {}
+  losses = losses_of(
+    predictors,
+    task,
+    num_prompts,
+    seed,
+    lengths=lengths,
+    loss=loss_of(task) if task.label_kind == 'numbers' else scores_of(task),
+    programs=programs,
+  )
+  return {
+    name: _Losses(losses[name], lengths, known_risk(predictor, task, is_checked=True))
+    for name, predictor in predictors.items()
+  }
 
 
-def _finite(values: Iterable[float]) -> list[float | None]:
-  return [float(value) if math.isfinite(value) else None for value in values]
+def _without_failing(
+  measure: Callable[..., dict[str, _Losses]], baselines: Mapping[str, Predictor]
+) -> dict[str, _Losses]:
+  """The losses of the baselines that do not fail; warns of those that do.
+
+  A baseline that fails, as of a missing library, must not cost a run its result.
+  """
+  measured: dict[str, _Losses] = {}
+  for name, baseline in baselines.items():
+    try:
+      measured |= measure({name: baseline})
+    except Exception as error:
+      is_own = not isinstance(error, UserError)  # then the traceback says where
+      kind = f'{type(error).__name__}: ' if is_own else ''
+      reason = kind + in_one_line(error)
+      logging.warning('the baseline %s is left out: %s', name, reason, exc_info=is_own)
+  return measured
+
+
+def _measured(of_one: _Losses, model_losses: Float[np.ndarray, ' m *k']) -> Measured:
+  """The losses of a predictor in numbers, with those of the model at the query."""
+  losses, lengths, exact = of_one
+  curve = summarise(losses, lengths)
+  gap = summarise((model_losses[: len(losses)] - losses[:, -1])[:, None])
+  measured = {
+    'num_prompts': len(losses),
+    'num_examples': [*lengths],
+    'mean': curve.mean.tolist(),
+    'standard_error': curve.standard_error.tolist(),
+    'median': curve.median.tolist(),
+    'difference': gap.mean.item(),
+    'difference_stderr': gap.standard_error.item(),
+    'exact': exact,
+    'accuracy': None if curve.accuracy is None else curve.accuracy.tolist(),
+  }
+  return cast(Measured, finite_or_null(measured))
 
 
 def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
@@ -206,30 +222,24 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
 
   Labels that are classes have a column for the accuracy.
   """
-  accuracies = [one.get('accuracy') for one in comparison.values()]
-  has_classes = any(one is not None for one in accuracies)
-  rows = [
-    [
+  has_classes = any(one.get('accuracy') is not None for one in comparison.values())
+  rows = []
+  for name, measured in comparison.items():
+    row = [
       'bayes, the least possible' if name == 'bayes' else name,
-      format_estimate(one['mean'][-1], one['standard_error'][-1]),
-      '-' if one['median'][-1] is None else f'{one["median"][-1]:.4f}',
-      *[_share(accuracy)] * has_classes,
-      ''
-      if name == MODEL
-      else format_estimate(one['difference'], one['difference_stderr']),
-      format_exact(one['exact']),
+      format_estimate(measured['mean'][-1], measured['standard_error'][-1]),
+      format_estimate(measured['median'][-1]),
     ]
-    for (name, one), accuracy in zip(comparison.items(), accuracies, strict=True)
-  ]
+    if has_classes:
+      accuracies = measured.get('accuracy')
+      row.append(format_estimate(accuracies[-1] if accuracies else None))
+    gap = ''
+    if name != MODEL:
+      gap = format_estimate(measured['difference'], measured['difference_stderr'])
+    rows.append([*row, gap, format_exact(measured['exact'])])
   title = f'on the same {comparison[MODEL]["num_prompts"]} prompts'
   columns = ['loss ± s.e.', 'median', *['accuracy'] * has_classes, 'model − this']
   return rows, [title, *columns, 'exact']
-
-
-def _share(accuracy: Sequence[float | None] | None) -> str:
-  """The accuracy at the query; a dash where it is not measured."""
-  last = None if accuracy is None else accuracy[-1]
-  return '-' if last is None else f'{last:.4f}'
 
 
 def below_bayes(comparison: Comparison) -> str | None:

@@ -58,16 +58,23 @@ def curve(
   task's prompts, and for one of a class outside this library whose `predictions` or
   `learning_rule` contradict its `__call__`.
   """
-  scores = sample_scores({'': predictor}, task, num_prompts, seed, lengths)['']
-  return summarise(*scores, lengths)
+  loss = loss_of(task) if task.label_kind == 'numbers' else scores_of(task)
+  scores = sample_losses(
+    {'': predictor}, task, num_prompts, seed, lengths=lengths, loss=loss
+  )['']
+  return summarise(scores, lengths)
 
 
 def summarise(
-  losses: Float[np.ndarray, 'p n'],
-  accuracies: Float[np.ndarray, 'p n'] | None = None,
-  lengths: Sequence[int] | None = None,
+  scores: Float[np.ndarray, 'p n *m'], lengths: Sequence[int] | None = None
 ) -> Curve:
-  """The curve of the losses of p prompts at n lengths, by default 0, 1, …, n − 1."""
+  """The curve of p prompts at n lengths, by default 0, 1, …, n − 1.
+
+  `scores` are losses, or those and accuracies along a last axis of 2.
+  """
+  losses, accuracies = scores, None
+  if scores.ndim == 3:
+    losses, accuracies = scores[..., 0], scores[..., 1]
   count, n = losses.shape
   return Curve(
     num_examples=np.asarray(range(n) if lengths is None else lengths),
@@ -76,33 +83,6 @@ def summarise(
     median=np.median(losses, axis=0),
     accuracy=None if accuracies is None else accuracies.mean(axis=0),
   )
-
-
-def sample_scores(
-  predictors: Mapping[str, Predictor],
-  task: Task,
-  num_prompts: int,
-  seed: int = 0,
-  lengths: Sequence[int] | None = None,
-  programs: Programs | None = None,
-) -> dict[str, tuple[Float[np.ndarray, 'p n'], Float[np.ndarray, 'p n'] | None]]:
-  """The losses of each predictor as `sample_losses` has them, and its accuracies.
-
-  These are None for a task whose labels are numbers.
-  """
-  has_classes = task.label_kind != 'numbers'
-  losses = sample_losses(
-    predictors,
-    task,
-    num_prompts,
-    seed,
-    lengths=lengths,
-    loss=scores_of(task) if has_classes else None,
-    programs=programs,
-  )
-  if not has_classes:
-    return {name: (values, None) for name, values in losses.items()}
-  return {name: (scores[..., 0], scores[..., 1]) for name, scores in losses.items()}
 
 
 def sample_losses(
@@ -127,38 +107,54 @@ def sample_losses(
   if not isinstance(loss, jax.tree_util.Partial):
     loss = jax.tree_util.Partial(loss)
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
-  if lengths is not None and not len(lengths):
+  c = task.context_length
+  lengths = range(c + 1) if lengths is None else lengths
+  if not len(lengths):
     raise UserError('lengths is empty; it must have at least one number of examples')
-  batches = (task, seed, num_prompts, _BATCH_SIZE, programs)
-  for predictor in predictors.values():
-    check_predictor(predictor)
-    check_rule(predictor)
-  both_ways = [*filter(predicts_all, predictors.values())]
-  if both_ways:
-    _check_predictions(both_ways, next(sample_batches(*batches)), programs)
-  at_query = lengths is not None and [*lengths] == [task.context_length]
+  if bad := [k for k in lengths if not 0 <= k <= c]:
+    raise UserError(
+      f'the length {bad[0]} is not from 0 to {c}, the length of a context'
+    )
+  check_ways([*predictors.values()], task, num_prompts, seed, programs)
+  return losses_of(
+    predictors,
+    task,
+    num_prompts,
+    seed,
+    lengths=lengths,
+    loss=loss,
+    programs=programs,
+  )
+
+
+def losses_of(
+  predictors: Mapping[str, Predictor],
+  task: Task,
+  num_prompts: int,
+  seed: int,
+  *,
+  lengths: Sequence[int],
+  loss: Loss,
+  programs: Programs,
+) -> dict[str, Float[np.ndarray, 'p n *m']]:
+  """As `sample_losses`, of predictors whose ways to predict are known to agree."""
+  at_query = [*lengths] == [task.context_length]
   together = {
     name: predictor
     for name, predictor in predictors.items()
     if not at_query and one_pass(predictor) is not None
   }
-
-  def measure(prompt: Prompt) -> dict[str, np.ndarray]:
-    counts = range(prompt.x.shape[1] + 1) if lengths is None else lengths
-    _check_lengths(counts, prompt)
-    measured = {
-      name: _losses_by_prefix(predictor, prompt, loss, counts, programs)
-      for name, predictor in predictors.items()
-      if name not in together
-    }
+  parts: dict[str, list[np.ndarray]] = {name: [] for name in predictors}
+  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
+    for name, predictor in predictors.items():
+      if name not in together:
+        losses = _losses_by_prefix(predictor, prompt, loss, lengths, programs)
+        parts[name].append(losses)
     if together:
       losses = programs.run(_losses_everywhere, [*together.values()], prompt, loss)
-      for name, values in zip(together, jax.device_get(losses), strict=True):
-        measured[name] = values[:, [*counts]]
-    return measured
-
-  losses = gather(measure, sample_batches(*batches))
-  return {name: losses[name].astype(np.float64) for name in predictors}
+      for name, everywhere in zip(together, jax.device_get(losses), strict=True):
+        parts[name].append(everywhere[:, [*lengths]])
+  return {name: np.concatenate(part).astype(np.float64) for name, part in parts.items()}
 
 
 def sample_predictions(
@@ -182,15 +178,6 @@ def _targets_and_predictions(
   return [prompt.targets, *(everywhere(each, prompt) for each in predictors)]
 
 
-def _check_lengths(lengths: Sequence[int], prompt: Prompt) -> None:
-  """Raises UserError for a number of examples that a prompt does not have."""
-  c = prompt.x.shape[1]
-  if bad := [k for k in lengths if not 0 <= k <= c]:
-    raise UserError(
-      f'the length {bad[0]} is not from 0 to {c}, the length of a context'
-    )
-
-
 def _losses_by_prefix(
   predictor: Predictor,
   prompt: Prompt,
@@ -211,12 +198,27 @@ def _losses_everywhere(
   return [loss(everywhere(one, prompt), prompt.targets) for one in predictors]
 
 
-def _check_predictions(
-  predictors: Sequence[Predictor], prompt: Prompt, programs: Programs
+def check_ways(
+  predictors: Sequence[Predictor],
+  task: Task,
+  num_prompts: int,
+  seed: int,
+  programs: Programs,
 ) -> None:
-  """Raises UserError if `predictions` at the query are not those of `__call__`."""
-  both = jax.device_get(programs.run(_both_ways, predictors, prompt))
-  for predictor, (last, alone) in zip(predictors, both, strict=True):
+  """Raises UserError for a predictor whose ways to predict contradict one another.
+
+  Its learning rule or exact form, and `predictions` at the query on the first of the
+  prompts that are measured, must predict the same as `__call__`.
+  """
+  for predictor in predictors:
+    check_predictor(predictor)
+    check_rule(predictor)
+  both_ways = [*filter(predicts_all, predictors)]
+  if not both_ways:
+    return
+  prompt = next(sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs))
+  both = jax.device_get(programs.run(_both_ways, both_ways, prompt))
+  for predictor, (last, alone) in zip(both_ways, both, strict=True):
     difference = np.abs(last - alone).max()
     if not difference <= TOLERANCE * np.abs(alone).max():
       name = type(predictor).__name__

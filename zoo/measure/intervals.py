@@ -45,14 +45,6 @@ def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
   return Estimate(float(values.mean()), stderr)
 
 
-def estimate_from_moments(mean: float, mean_square: float, count: int) -> Estimate:
-  """Like `estimate`, from the mean of `count` samples and the mean of their squares."""
-  if count == 1:
-    return Estimate(mean, math.nan)
-  # Rounding may make the difference slightly negative.
-  return Estimate(mean, math.sqrt(max(mean_square - mean**2, 0.0) / (count - 1)))
-
-
 def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> Interval:
   """The mean of samples `[n]` with its t interval; unbounded for a single sample.
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count, check_object
@@ -19,7 +19,6 @@ from zoo.core.protocols import FollowsRule, Predictor, Task, predicts_all
 from zoo.core.trees import fresh, is_pytree
 from zoo.tasks.base import ChangedTask, Loss
 from zoo.tasks.baselines import HostBaseline
-from zoo.theory.trust import compiled
 
 # Prompts sampled at once: a compromise between memory and the number of calls.
 BATCH_SIZE = 4096
@@ -35,17 +34,17 @@ class Programs:
 
   Each is traced anew. JAX would take an older program of the same function and the same
   predictor, also where these call something that has changed, as in a notebook.
+
+  Attributes:
+    sample: `task.sample` of a task, a key and a number of prompts.
   """
 
   def __init__(self):
-    def run(*given: Any) -> Any:  # JAX keeps programs by the function, which is new
-      return _run(*given)
-
-    def sample(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
-      return task.sample(key, batch_size)
-
-    self._run = jax.jit(run, static_argnums=(0, 1))
-    self._sample = jax.jit(sample, static_argnums=2)
+    # JAX keeps programs by the function, and each of these is new.
+    self._run = jax.jit(functools.partial(_run), static_argnums=(0, 1))
+    self.sample = jax.jit(
+      lambda task, key, batch_size: task.sample(key, batch_size), static_argnums=2
+    )
 
   def run(
     self,
@@ -60,28 +59,18 @@ class Programs:
     library cannot be compiled; the function is called on it as it is. Raises UserError
     for such a baseline beside other predictors, and for an object that cannot predict.
     """
-    parts = [split(predictor) for predictor in predictors]
+    statics, arrays = zip(*map(split, predictors), strict=True)
     # A TPU, and tf32 on a GPU, would otherwise round the products.
     with jax.default_matmul_precision('highest'):
-      for predictor in predictors:
-        if isinstance(predictor, HostBaseline):
-          if len(predictors) > 1:
-            raise UserError(
-              f'{type(predictor).__name__} is fitted to each prompt by another '
-              'library, so it cannot be compiled and has no gradient; compare with '
-              'another predictor'
-            )
-          return function(predictors, prompt, *given)
-      statics, arrays = zip(*parts, strict=True)
+      if any(isinstance(predictor, HostBaseline) for predictor in predictors):
+        return _run_on_host(function, predictors, prompt, *given)
       try:
         hash(statics)
       except TypeError:  # a graph with a dict, say, which is a program of its own
-        return compiled(_run, function, statics)(arrays, prompt, given)
+        return jax.jit(functools.partial(_run, function, statics))(
+          arrays, prompt, given
+        )
       return self._run(function, statics, arrays, prompt, given)
-
-  def sample(self, task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
-    """The prompts of `task.sample`."""
-    return self._sample(fresh(task), key, batch_size)
 
 
 def run(
@@ -94,6 +83,22 @@ def run(
   return Programs().run(function, predictors, prompt, *given)
 
 
+def _run_on_host(
+  function: Function,
+  predictors: Sequence[Predictor | nnx.Module],
+  prompt: Prompt,
+  *given: PyTree,
+) -> Any:
+  """The function of one predictor, not compiled; UserError for several."""
+  for predictor in predictors:
+    if len(predictors) > 1 and isinstance(predictor, HostBaseline):
+      raise UserError(
+        f'{type(predictor).__name__} is fitted to each prompt by another library, so '
+        'it cannot be compiled and has no gradient; compare with another predictor'
+      )
+  return function(predictors, prompt, *given)
+
+
 def _run(
   function: Function,
   statics: tuple[_Static, ...],
@@ -101,7 +106,13 @@ def _run(
   prompt: Prompt,
   given: tuple[PyTree, ...],
 ) -> Any:
-  predictors = [merge(*parts) for parts in zip(statics, arrays, strict=True)]
+  """The function of the predictors that `split` has taken apart; to be traced."""
+  predictors = []
+  for static, leaves in zip(statics, arrays, strict=True):
+    if isinstance(static, nnx.GraphDef):
+      predictors.append(nnx.merge(static, leaves))
+    else:
+      predictors.append(leaves if static is None else static)
   return function(predictors, prompt, *given)
 
 
@@ -182,7 +193,7 @@ def sample_batches(
   task, programs = task.held_out(), programs or Programs()
   for start in range(0, num_prompts, batch_size):
     size = min(batch_size, num_prompts - start)
-    yield programs.sample(task, jax.random.fold_in(key, start), size)
+    yield programs.sample(fresh(task), jax.random.fold_in(key, start), size)
 
 
 def loss_of(task: Task) -> Loss:
@@ -190,16 +201,12 @@ def loss_of(task: Task) -> Loss:
   # A changed task has the loss, and so the programs, of the task that it changes.
   while isinstance(task, ChangedTask):
     task = task.task
-  if is_pytree(task):
-    return jax.tree_util.Partial(type(task).loss, fresh(task))
-  return jax.tree_util.Partial(task.loss)
+  return jax.tree_util.Partial(type(task).loss, fresh(task))
 
 
 def scores_of(task: Task) -> Loss:
   """The loss and the accuracy of a task of classes, along a last axis, likewise."""
-  if is_pytree(task):
-    return jax.tree_util.Partial(_scores, fresh(task))
-  return jax.tree_util.Partial(functools.partial(_scores, task))
+  return jax.tree_util.Partial(_scores, fresh(task))
 
 
 def _scores(
@@ -247,13 +254,8 @@ def one_pass(
 
 def check_predictor(given: object) -> None:
   """Raises UserError unless an object predicts from prompts."""
-  check_object(
-    'a predictor',
-    given,
-    Predictor,
-    'it must be a model, an estimator, a learning rule, or another callable that '
-    'predicts from a prompt',
-  )
+  wanted = 'a model, an estimator, a learning rule, or another callable that predicts'
+  check_object('a predictor', given, Predictor, f'it must be {wanted} from a prompt')
 
 
 def split(predictor: Predictor | nnx.Module) -> tuple[_Static, PyTree]:
@@ -268,10 +270,3 @@ def split(predictor: Predictor | nnx.Module) -> tuple[_Static, PyTree]:
   if is_pytree(predictor):
     return None, fresh(predictor)
   return predictor, None
-
-
-def merge(static: _Static, arrays: PyTree) -> Predictor:
-  """The predictor that was split."""
-  if isinstance(static, nnx.GraphDef):
-    return nnx.merge(static, arrays)
-  return arrays if static is None else static

@@ -14,11 +14,15 @@ from zoo.mixers.delta import GatedDelta as GatedDelta
 from zoo.mixers.delta import GatedDelta2 as GatedDelta2
 from zoo.mixers.delta import GatedDeltaProduct as GatedDeltaProduct
 from zoo.mixers.delta import KimiDelta as KimiDelta
+from zoo.mixers.linear_state import HeadState as HeadState
+from zoo.mixers.linear_state import LinearState as LinearState
+from zoo.mixers.linear_state import State as State
 from zoo.mixers.log_linear import LogLinear as LogLinear
 from zoo.mixers.mamba3 import Mamba3 as Mamba3
 from zoo.mixers.mesa import Mesa as Mesa
 from zoo.mixers.mixer import Mixer as Mixer
 from zoo.mixers.mixer import Site as Site
+from zoo.mixers.recurrence import Inputs as Inputs
 from zoo.mixers.rwkv7 import RWKV7 as RWKV7
 from zoo.mixers.ssm import S4D as S4D
 from zoo.mixers.ssm import Longhorn as Longhorn

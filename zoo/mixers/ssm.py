@@ -271,9 +271,7 @@ class S4D(Mixer):
     """The output of one token, and the next state."""
     kept, write = self._powers(np.ones(1)) * state, self._write()
     added = widen(token)[..., None]
-    state = _Diagonal(
-      *(old + added * new for old, new in zip(kept, write, strict=True))
-    )
+    state = jax.tree.map(lambda old, new: old + added * new, kept, write)
     read = self._read(state)
     return self._outputs(read[:, None].astype(token.dtype), token[:, None])[:, 0], state
 

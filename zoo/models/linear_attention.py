@@ -16,20 +16,19 @@ from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import register_model
-from zoo.mixers.mixer import split
 
 
 class Constant(nnx.Variable):
   """A value that belongs to the model and its checkpoints but is not trained."""
 
 
-class FourMatrices(nnx.Module):
-  """The four matrices of each head, and the layer of linear attention that they make.
+class LinearLayer(nnx.Module):
+  """A layer of linear attention, with four matrices in each head.
 
   E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E   (arXiv 2512.04268, eqs. 3, 5 and 6)
 
-  Tokens are columns in the paper and rows here. It is a base of LinearLayer and
-  LinearAttention, and not used alone.
+  Tokens are columns in the paper and rows here. LinearAttention is a model of one layer
+  and DeepLSA of several, which reads out its prediction itself.
   """
 
   def __init__(
@@ -44,13 +43,14 @@ class FourMatrices(nnx.Module):
     self.num_heads = check_count('num_heads', num_heads)
     init_scale = check_number('init_scale', init_scale, minimum=0.0, maximum=1e30)
     e = num_features + 1
-
-    def matrices() -> nnx.Param:
-      normal = jax.random.normal(rngs.params(), (num_heads, e, e))
-      return nnx.Param(init_scale * normal, **split('model', None, None))
-
-    self.w_k, self.w_q = matrices(), matrices()
-    self.w_v, self.w_p = matrices(), matrices()
+    self.w_k, self.w_q, self.w_v, self.w_p = (
+      nnx.Param(
+        init_scale * jax.random.normal(rngs.params(), (num_heads, e, e)),
+        out_sharding=('model', None, None),  # the heads, over this axis of the mesh
+        eager_sharding=False,  # which would require a mesh
+      )
+      for _ in range(4)
+    )
 
   def split_heads(self, *axes: str) -> None:
     """Splits the heads over these mesh axes, of which `model` is the first.
@@ -90,11 +90,7 @@ class FourMatrices(nnx.Module):
     return tokens + self.update(tokens)
 
 
-class LinearLayer(FourMatrices):
-  """One of several layers, of a model that reads out its prediction itself."""
-
-
-class LinearAttention(FourMatrices):
+class LinearAttention(LinearLayer):
   """A model of one layer of linear attention over the embedding matrix E.
 
   A subclass defines `initial_guess`, the label entry of the query's token, and may
@@ -135,23 +131,24 @@ class LinearAttention(FourMatrices):
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query, by the cheaper of two exact paths.
 
-    The cost in multiplications per prompt, divided by e, is H·(2C + e) head by head,
-    and (C + d)·e through the learning rule for any number of heads. Devices that the
-    heads are split over share the first cost; each repeats the second. Raises UserError
-    for a prompt with the wrong number of features.
+    Head by head, with the query's token q, it is
+
+        f = r·q + (1/C) Σ_h Σ_i (b_h·z_i) (z_iᵀ A_h q)
+
+    which costs H·(2C + e) multiplications per prompt, divided by e; the learning rule
+    costs (C + d)·e for any number of heads. Devices that the heads are split over share
+    the first cost; each repeats the second. Raises UserError for a prompt with the
+    wrong number of features.
     """
     check_prompt(prompt, 'model', self.num_features)
     c, d = prompt.x.shape[1:]
     devices = dict(jax.sharding.get_abstract_mesh().shape).get('model', 1)
     if self.num_heads * (2 * c + d + 1) > devices * (c + d) * (d + 1):
       return self.learning_rule()(prompt)
-    guess, bias = self.initial_guess()
-    b_he, a_hee = self.head_algebra()
     # Computed where the weights are, then gathered along the axes that split the batch.
-    for axes in (self.w_k.get_metadata('out_sharding')[0], 'model'):
-      b_he, a_hee = _split_heads(b_he, axes), _split_heads(a_hee, axes)
-    query_be = prompt.tokens(prompt.x_query @ guess + bias)[:, -1]
-    z_bce = prompt.examples()
+    heads = _split_heads(self.head_algebra(), self.w_k.get_metadata('out_sharding')[0])
+    b_he, a_hee = _split_heads(heads, 'model')
+    z_bce, query_be = prompt.examples(), self.embed(prompt)[:, -1]
     scores_bch = jnp.einsum('bci,hij,bj->bch', z_bce, a_hee, query_be)
     scores_bch /= max(c, 1)  # without examples there are no scores
     values_bch = jnp.einsum('bci,hi->bch', z_bce, b_he)
@@ -203,14 +200,17 @@ class MultiHeadLSA(LinearAttention):
     Raises UserError for an argument that is out of its range.
     """
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
-    self.guess, self.bias = _fixed_guess(num_features, initial_guess, initial_bias)
+    guess = check_vector('initial_guess', initial_guess, num_features)
+    bias = check_number('initial_bias', initial_bias)
+    self.guess = Constant(jnp.asarray(guess, float))
+    self.bias = Constant(jnp.asarray(bias, float))
 
   def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
     return self.guess[...], self.bias[...]
 
 
 @register_model('lsa')
-class LSA(LinearAttention):
+class LSA(MultiHeadLSA):
   """LSA (arXiv 2512.04268, eq. 3): multi-head LSA with one head.
 
   f = [E + (1/C) W_P W_V E W_M Eᵀ W_Kᵀ W_Q E]_(-1,-1),  y_q = g·x_q + β fixed
@@ -226,11 +226,9 @@ class LSA(LinearAttention):
     rngs: nnx.Rngs,
   ):
     """Takes the arguments of MultiHeadLSA except `num_heads`."""
-    super().__init__(num_features, 1, init_scale, rngs=rngs)
-    self.guess, self.bias = _fixed_guess(num_features, initial_guess, initial_bias)
-
-  def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
-    return self.guess[...], self.bias[...]
+    super().__init__(
+      num_features, 1, initial_guess, initial_bias, init_scale, rngs=rngs
+    )
 
 
 @register_model('yq_lsa')
@@ -321,23 +319,14 @@ class LTB(LinearAttention):
     return self.w_2[:, -1] @ self.w_1[...]
 
 
-def _fixed_guess(
-  num_features: int, guess: ArrayLike | Sequence[float], bias: float
-) -> tuple[Constant, Constant]:
-  """The guess `g`, `[d]`, and its bias β, which are not trained."""
-  weights = check_vector('initial_guess', guess, num_features)
-  bias = check_number('initial_bias', bias)
-  return Constant(jnp.asarray(weights, float)), Constant(jnp.asarray(bias, float))
-
-
 def _split_heads(
-  array: Float[Array, 'h ...'], axes: str | Sequence[str]
-) -> Float[Array, 'h ...']:
-  """The array with its heads split over mesh axes, if the axes divide their number."""
+  arrays: tuple[Float[Array, 'h ...'], ...], axes: str | Sequence[str]
+) -> tuple[Float[Array, 'h ...'], ...]:
+  """The arrays with their heads split over mesh axes that divide their number."""
   mesh = jax.sharding.get_abstract_mesh()
-  names = (axes,) if isinstance(axes, str) else axes
+  names = (axes,) if isinstance(axes, str) else tuple(axes)
   if not {*names} <= {*mesh.axis_names} or not mesh.are_all_axes_auto:
-    return array
-  if len(array) % math.prod(mesh.shape[name] for name in names):
-    return array
-  return jax.lax.with_sharding_constraint(array, P(tuple(names)))
+    return arrays
+  if len(arrays[0]) % math.prod(mesh.shape[name] for name in names):
+    return arrays
+  return jax.lax.with_sharding_constraint(arrays, P(names))

@@ -58,5 +58,6 @@ def token_names(layout: str, context_length: int) -> list[str]:
     return [f'{name}_{i}' for i in places for name in 'xy'] + ['x_q']
   if layout == 'joint':
     return [f'x_{i}, y_{i}' for i in places] + ['x_q']
-  first, *rest = [*(f'x_{i}' for i in places), 'x_q']
-  return [first, *(f'{x}, y_{i}' for i, x in zip(places, rest, strict=True))]
+  features = [f'x_{i}' for i in places] + ['x_q']
+  labelled = zip(places, features[1:], strict=True)
+  return features[:1] + [f'{x}, y_{i}' for i, x in labelled]

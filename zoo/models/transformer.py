@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from inspect import signature
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +24,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.registry import (
   MIXERS,
   check_registered,
-  create_mixer,
+  create,
   parameters,
   register_model,
 )
@@ -43,6 +45,9 @@ NORMS = 'none', 'layer', 'rms'
 FEED_FORWARDS = 'none', 'linear', 'gelu', 'swiglu'
 POSITIONS = 'none', 'learned', 'rotary'
 MAX_LOOPS = 1000  # Python traces those that are trained one by one
+
+# A registered name, a class of mixers, or a function that makes one.
+MixerLike: TypeAlias = str | Callable[..., Mixer]
 
 
 def _check_order(tokens: str, causal: bool) -> None:
@@ -86,8 +91,9 @@ class Transformer(TokenModel):
     num_layers: from 1 to 1000.
     num_heads: a divisor of the width.
     width: entries of each token between layers, ≥ 1.
-    mixer: a name of `zoo.list_mixers()`; several, joined by commas or in a list,
-      alternate from layer to layer.
+    mixer: a name of `zoo.list_mixers()`, a class of mixers, or a function that makes
+      one; several, in a list or as names joined by commas, alternate from layer to
+      layer. A config takes names.
     mixer_options: each goes to every mixer that has an argument of that name.
     tokens: how a prompt becomes tokens, one of LAYOUTS.
     guess: the initial guess of each label, one of GUESSES.
@@ -119,7 +125,7 @@ class Transformer(TokenModel):
     num_layers: int = 3,
     num_heads: int = 2,
     width: int = 64,
-    mixer: str | Sequence[str] = 'softmax',
+    mixer: MixerLike | Sequence[MixerLike] = 'softmax',
     mixer_options: Mapping[str, object] | None = None,
     tokens: str = 'interleaved',
     guess: str = 'zero',
@@ -346,49 +352,57 @@ def make_norm(kind: str, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
 
 
 def make_mixers(
-  mixer: str | Sequence[str],
+  mixer: MixerLike | Sequence[MixerLike],
   options: Mapping[str, object] | None,
   num_layers: int,
   site: Site,
   given: Mapping[str, object],
 ) -> Iterator[Mixer]:
-  """The mixer of each layer; several names, listed or joined by commas, alternate.
+  """The mixer of each layer; several, in a list or joined by commas, alternate.
 
-  Each mixer gets what its constructor names of the site and its fields, of what else is
-  `given`, and of the options. Raises UserError for an argument that one of them does
-  not support, and for an option that none of them has.
+  Each mixer gets what its constructor, or the function that makes it, names of the site
+  and its fields, of what else is `given`, and of the options. Raises UserError for an
+  argument that one of them does not support, and for an option that none of them has.
   """
   options = {} if options is None else options
   if not isinstance(options, Mapping):
     raise UserError(f'mixer_options is {options!r:.80}; it must be a dict by name')
-  if not isinstance(mixer, str | Sequence):
-    raise UserError(f'mixer is {mixer!r}; it must be a name, or a list of names')
-  names = mixer.split(',') if isinstance(mixer, str) else list(mixer)
-  if not all(isinstance(name, str) for name in names):
-    raise UserError(f'mixer is {names!r:.80}; it must be a name, or a list of names')
-  if not names:
+  entries = mixer.split(',') if isinstance(mixer, str) else mixer
+  entries = list(entries) if isinstance(entries, Sequence) else [entries]
+  if not entries:
     raise UserError('mixer is empty; it must have at least one name')
+  makers: dict[str, Callable[..., Any]] = {}  # by the names in messages
+  names = []
+  for entry in entries:
+    if not (isinstance(entry, str) or callable(entry)):
+      raise UserError(
+        f'mixer is {entry!r:.80}; it must be a name, a class of mixers, or a list'
+      )
+    name = entry if isinstance(entry, str) else entry.__name__
+    names.append(name)
+    if isinstance(entry, str):
+      makers[name] = MIXERS[check_registered('mixer', entry, MIXERS)]
+    else:
+      makers[name] = entry
   wanted = {
-    name: parameters(MIXERS[check_registered('mixer', name, MIXERS)])
-    for name in dict.fromkeys(names)
+    name: parameters(maker) if isinstance(maker, type) else signature(maker).parameters
+    for name, maker in makers.items()
   }
-  for name in wanted:
-    if not given['causal'] and 'causal' not in wanted[name]:
+  for name, taken in wanted.items():
+    if not given['causal'] and 'causal' not in taken:
       raise UserError(f'causal is False; the mixer {name!r} is always causal')
-    if given['rotary'] and 'rotary' not in wanted[name]:
+    if given['rotary'] and 'rotary' not in taken:
       raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
-  known = {key for taken in wanted.values() for key in taken} - {*GIVEN}
-  for key in options:
-    mixed = ', '.join(wanted)
-    if not known:
-      raise UserError(f'unknown option of the mixer {mixed}, {key!r}; it has none')
-    check_name(f'option of the mixer {mixed},', key, known)
+  _check_options(options, wanted)
   available = {'site': site, **vars(site), **given, **options}
   for i in range(num_layers):
     name = names[i % len(names)]
-    taken = {key: one for key, one in available.items() if key in wanted[name]}
+    arguments = {key: available[key] for key in wanted[name] if key in available}
     try:
-      made = create_mixer(name, **taken)
+      if isinstance(makers[name], type):
+        made = create('mixer', makers, name, arguments)
+      else:
+        made = makers[name](**arguments)
     except UserError as error:
       raise UserError(f'the mixer {name!r}: {error}') from error
     if not isinstance(made, Mixer):
@@ -397,3 +411,15 @@ def make_mixers(
         'zoo.mixers.Mixer'
       )
     yield made
+
+
+def _check_options(
+  options: Mapping[str, object], wanted: Mapping[str, Collection[str]]
+) -> None:
+  """Raises UserError for an option that none of the mixers takes."""
+  known = {key for taken in wanted.values() for key in taken} - {*GIVEN}
+  mixed = ', '.join(wanted)
+  for key in options:
+    if not known:
+      raise UserError(f'unknown option of the mixer {mixed}, {key!r}; it has none')
+    check_name(f'option of the mixer {mixed},', key, known)

@@ -20,7 +20,7 @@ from zoo.core.protocols import Layered, Predictor, predicts_all
 from zoo.measure.predict import run
 from zoo.mixers.mixer import Mixer
 from zoo.models.deep_lsa import SparseLayer
-from zoo.models.linear_attention import FourMatrices, LinearAttention
+from zoo.models.linear_attention import LinearAttention, LinearLayer
 
 
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
@@ -82,7 +82,7 @@ def _attention_maps(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
   maps = {}
   for path, module in nnx.iter_modules(models[0]):
     name = '.'.join(map(str, path))
-    of_heads = isinstance(module, FourMatrices | SparseLayer)
+    of_heads = isinstance(module, LinearLayer | SparseLayer)
     if not (of_heads or isinstance(module, Mixer)):
       continue
     for call, value in _calls(found, f'{name}.{"scores" if of_heads else "attention"}'):

@@ -16,7 +16,7 @@ from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Predictor, Task
 from zoo.models.linear_attention import LinearAttention
-from zoo.theory.exact import float64_rule, in_float64
+from zoo.theory.exact import in_float64, rule_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +43,13 @@ def heads(model: Predictor, task: Task) -> list[Head]:
   found = []
   with jax.enable_x64(True):
     values, forms = map(np.asarray, _algebra(in_float64(model)))
-    guess = float64_rule(prune(model, every))
-    together = float64_rule(model) - guess
+    guess = rule_of(prune(model, every))
+    together = rule_of(model) - guess
     nothing = together * 0.0
     total = _square(together, nothing, task)
     for head in every:
       others = [other for other in every if other != head]
-      alone = float64_rule(prune(model, others)) - guess
+      alone = rule_of(prune(model, others)) - guess
       # ⟨f, g⟩ = (|f + g|² − |f − g|²) / 4
       product = _square(alone + together, nothing, task)
       product = (product - _square(alone, together, task)) / 4

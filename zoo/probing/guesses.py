@@ -80,7 +80,7 @@ def _of_token(
     guesses = np.asarray(guess(jnp.asarray(x)))
     return _fit(x, guesses[:, 0] if one else guesses, task)
   weights, bias = guess.affine()
-  return _exact(*((weights[:, 0], bias[0]) if one else (weights, bias)), task)
+  return _exact(weights[:, 0], bias[0], task) if one else _exact(weights, bias, task)
 
 
 def _exact(weights: ArrayLike, bias: ArrayLike, task: Task) -> LinearFit:

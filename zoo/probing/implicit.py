@@ -23,10 +23,9 @@ from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import best_step_matrix, require_covered
-from zoo.theory.exact import double_precision, float64_rule
-from zoo.theory.moments import Moments, context_moments
+from zoo.theory.exact import double_precision, rule_of
 from zoo.theory.optimum import RANK_TOLERANCE, constant_estimate, shift_labels
-from zoo.theory.risk import Parts, mean_square
+from zoo.theory.risk import Moments, Parts, context_moments, mean_square
 from zoo.theory.search import lowest_point
 
 
@@ -135,7 +134,7 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
   optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
   best = best_step_matrix(task)
   with double_precision():
-    found = _Centred(float64_rule(subject), task)
+    found = _Centred(rule_of(subject), task)
     gamma = found.step_matrix
     step_size = float(np.trace(gamma) / len(gamma))
     size = float(np.linalg.norm(gamma))

@@ -33,9 +33,8 @@ class Figure:
 class Claim(TypedDict):
   """A claim with its numbers and verdict, as in `claims.json`.
 
-  `calls` has the source code that computes each number; `holds_if` and `sharp_if` are
-  the source code of the rules, in terms of the names of the numbers. A number that was
-  not measured is None.
+  `function` computes the numbers and has the rule of the verdict. A number that was not
+  measured is None.
   """
 
   key: str
@@ -44,9 +43,7 @@ class Claim(TypedDict):
   verdict: str | None
   exact: dict[str, float]
   measured: dict[str, float | None]
-  calls: dict[str, str]
-  holds_if: str
-  sharp_if: str
+  function: str
   figures: list[str]
   note: str
 

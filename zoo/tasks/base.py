@@ -58,37 +58,41 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
   check_entry_name('task', name)
 
   def enter(cls: Any) -> Any:
-    task: Any = cls
-    if not isinstance(task, type) or not issubclass(task, BaseTask):
-      named = getattr(task, '__name__', repr(task))
-      raise UserError(
-        f'{named} is not a subclass of zoo.tasks.BaseTask, which a task must be'
-      )
-    if missing := sorted(task.__abstractmethods__):
-      raise UserError(f'the task {cls.__name__} lacks the method {", ".join(missing)}')
-    if '__dataclass_fields__' not in vars(task):
-      raise UserError(
-        f'the task {cls.__name__} is not a dataclass; decorate it with '
-        'flax.struct.dataclass, under zoo.register_task'
-      )
-    for name_of_size in ('num_features', 'context_length'):
-      field = task.__dataclass_fields__.get(name_of_size)
-      if field is None and not hasattr(task, name_of_size):
-        mistake = f'lacks the field {name_of_size}'
-      elif field is not None and field.metadata.get(
-        'pytree_node', 'static' not in field.metadata
-      ):
-        mistake = f'has {name_of_size} as an array of compiled programs'
-      else:
-        continue
-      raise UserError(
-        f'the task {cls.__name__} {mistake}; declare it, such as `{name_of_size}: int '
-        '= flax.struct.field(pytree_node=False, default=5)`'
-      )
+    _check_class(cls)
     TASKS[name] = cls
     return cls
 
   return enter
+
+
+def _check_class(cls: Any) -> None:
+  """Raises UserError for what cannot be registered as a task."""
+  name = getattr(cls, '__name__', repr(cls))
+  if not isinstance(cls, type) or not issubclass(cls, BaseTask):
+    raise UserError(
+      f'{name} is not a subclass of zoo.tasks.BaseTask, which a task must be'
+    )
+  if missing := sorted(cls.__abstractmethods__):
+    raise UserError(f'the task {name} lacks the method {", ".join(missing)}')
+  if '__dataclass_fields__' not in vars(cls):
+    raise UserError(
+      f'the task {name} is not a dataclass; decorate it with flax.struct.dataclass, '
+      'under zoo.register_task'
+    )
+  fields: Any = {field.name: field for field in dataclasses.fields(cls)}
+  for size in ('num_features', 'context_length'):
+    mistake = None
+    if size not in fields and not hasattr(cls, size):
+      mistake = f'lacks the field {size}'
+    elif size in fields:
+      metadata = fields[size].metadata
+      if metadata.get('pytree_node', 'static' not in metadata):
+        mistake = f'has {size} as an array of compiled programs'
+    if mistake:
+      raise UserError(
+        f'the task {name} {mistake}; declare it, such as `{size}: int = '
+        'flax.struct.field(pytree_node=False, default=5)`'
+      )
 
 
 class FunctionClass(BaseTask):
@@ -197,12 +201,12 @@ def dot(
     found = right.shape[axis]
     raise UserError(f'vectors of {d} and {found} entries have no dot product')
   at = functools.partial(jax.lax.dynamic_index_in_dim, axis=axis, keepdims=False)
-
-  def product(i: Any) -> Array:
-    return at(left, i) * at(right, i)
-
   return jax.lax.fori_loop(
-    1, d, lambda i, total: total + product(i), product(0), unroll=min(d, 16)
+    1,
+    d,
+    lambda i, total: total + at(left, i) * at(right, i),
+    at(left, 0) * at(right, 0),
+    unroll=min(d, 16),
   )
 
 
@@ -238,7 +242,8 @@ def as_vector(content: Vector, length: int) -> Vector:
   if not is_sized or array.dtype.kind not in 'iuf' or not np.isfinite(array).all():
     return content
   if array.shape == () or array.dtype != np.float64 or array.flags.writeable:
-    array = _read_only(np.full(length, array, np.float64))
+    array = np.full(length, array, np.float64)
+    array.flags.writeable = False
   return array
 
 
@@ -255,14 +260,10 @@ def with_root(name: str, covariance: Matrix, root: Matrix) -> tuple[Matrix, Matr
   if isinstance(covariance, list | tuple | np.ndarray) or (is_new and not is_traced):
     array = np.asarray(covariance)
     if array.ndim == 2 and array.dtype.kind in 'iuf' and len(array) == array.shape[1]:
-      matrix = check_covariance(name, array, len(array))
-      return _read_only(matrix), _read_only(symmetric_root(matrix))
+      covariance = check_covariance(name, array, len(array))
+      root = symmetric_root(covariance)
+      covariance.flags.writeable = root.flags.writeable = False
   return covariance, root
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-  array.flags.writeable = False
-  return array
 
 
 @struct.dataclass(eq=False, repr=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import jax
@@ -128,14 +127,15 @@ class LinearRegression(LinearFunctions):
     }
     if not covers(self):
       return {'ols': LeastSquares()} | untuned
+    c, identity = self.context_length, np.eye(self.num_features)
     start, tuned = self.mean_weights(), FirstSteps.of(self)
     estimators: dict[str, Predictor] = {
-      'gd': GradientDescent(start, np.array([best_first_step(self)]), tuned),
-      'gd_beta': GDBeta(start, best_step_matrix(self), tuned),
+      'gd': GradientDescent(start, np.array([tuned.step_size(c)]), tuned),
+      'gd_beta': GDBeta(start, np.asarray(tuned.step_matrix(c)), tuned),
     }
     with contextlib.suppress(UserError):
-      estimators['ridge'] = Ridge.isotropic(start, best_penalty(self))
-    estimators |= {'ols': Ridge.isotropic(start, 0.0), 'bayes': bayes(self)}
+      estimators['ridge'] = Ridge(start, best_penalty(self), identity)
+    estimators |= {'ols': Ridge(start, 0.0, identity), 'bayes': bayes(self)}
     return estimators | untuned
 
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
@@ -146,11 +146,11 @@ class LinearRegression(LinearFunctions):
     """
     if not covers(self):
       return super().sample_batch(key, batch_size)
-    x, x_query, deviation = self._draw(key, batch_size, self._examples)
+    x, x_query, deviation, noise = self._draw(key, batch_size, is_pseudo=False)
     mean = jnp.asarray(self.prior_mean, deviation.dtype)
     weights = deviation + jnp.broadcast_to(mean, (self.num_features,))[:, None]
     targets, y_query = dot(x, weights[None], -2), dot(x_query, weights, -2)
-    labels = targets + self._label_noise(key, batch_size, self._noise)
+    labels = targets + noise
     return Prompt(
       x=jnp.moveaxis(x, -1, 0),
       y=labels.T,
@@ -171,12 +171,7 @@ class LinearRegression(LinearFunctions):
 
   def statistics_batch(self, key: Key[Array, ''], batch_size: int) -> Statistics:
     """What `sample_statistics` compiles."""
-    if self.has_long_context:
-      x, x_query, deviation = self._draw(key, batch_size, self._pseudo_examples)
-      noise = self._label_noise(key, batch_size, self._pseudo_noise)
-    else:
-      x, x_query, deviation = self._draw(key, batch_size, self._examples)
-      noise = self._label_noise(key, batch_size, self._noise)
+    x, x_query, deviation, noise = self._draw(key, batch_size, self.has_long_context)
 
     def vectors(x: Array, deviation: Array, noise: Array) -> Array:
       labels = dot(x, deviation[None], -2) + noise
@@ -200,38 +195,43 @@ class LinearRegression(LinearFunctions):
   # are hashed before they are used, so nothing is correlated.
 
   def _draw(
-    self, key: Key[Array, ''], batch_size: int, examples: Callable[..., Any]
-  ) -> tuple[Array, Array, Array]:
-    """Features `[c, d, b]`, the query `[d, b]` and `ŵ − w*` `[d, b]`."""
-    x, rest = examples(key, batch_size)
+    self, key: Key[Array, ''], batch_size: int, is_pseudo: bool
+  ) -> tuple[Array, Array, Array, Array]:
+    """Features `[n, d, b]`, the query and `ŵ − w*` `[d, b]`, and label noise `[n, b]`.
+
+    They are those of the n = C examples, or of n = d + 1 pseudo-examples.
+    """
+    c, d = self.context_length, self.num_features
+    if is_pseudo:
+      x, rest = self._pseudo_examples(key, batch_size)
+    else:
+      normal = draws.normals(key, (c + 2) * d, batch_size)
+      x, rest = normal[: c * d].reshape(c, d, batch_size), normal[c * d :]
     x_query, deviation = jnp.split(rest, 2)
+    noise_std = jnp.asarray(self.noise_std, x.dtype)
+    noise = jax.lax.cond(
+      noise_std > 0,
+      lambda: noise_std * self._noise(key, batch_size, is_pseudo),
+      lambda: jnp.zeros((len(x), batch_size), x.dtype),
+    )
     return (
       _correlate(x, self._feature_root),
       _correlate(x_query, self._feature_root),
       _correlate(deviation, self._prior_root),
+      noise,
     )
 
-  def _examples(self, key: Key[Array, ''], batch_size: int) -> tuple[Array, Array]:
-    """Standard normal features, and 2d more numbers."""
-    c, d = self.context_length, self.num_features
-    normal = draws.normals(key, (c + 2) * d, batch_size)
-    return normal[: c * d].reshape(c, d, batch_size), normal[c * d :]
-
-  def _label_noise(
-    self, key: Key[Array, ''], batch_size: int, draw: Callable[..., Array]
+  def _noise(
+    self, key: Key[Array, ''], batch_size: int, is_pseudo: bool
   ) -> Float[Array, 'n b']:
-    """σ times the noise that `draw` gives, which is not drawn for σ = 0."""
-    noise = jax.eval_shape(lambda: draw(key, batch_size))
-    noise_std = jnp.asarray(self.noise_std, noise.dtype)
-    return jax.lax.cond(
-      noise_std > 0,
-      lambda: noise_std * draw(key, batch_size),
-      lambda: jnp.zeros(noise.shape, noise.dtype),
-    )
-
-  def _noise(self, key: Key[Array, ''], batch_size: int) -> Float[Array, 'c b']:
-    """The noise of the labels in units of σ."""
-    return draws.normals(jax.random.fold_in(key, 1), self.context_length, batch_size)
+    """The noise of the examples, or pseudo-examples, in units of σ."""
+    c, d = self.context_length, self.num_features
+    count = d if is_pseudo else c
+    noise = draws.normals(jax.random.fold_in(key, 1), count, batch_size)
+    if not is_pseudo:
+      return noise
+    corner = draws.chi(jax.random.fold_in(key, 3), np.array([c - d]), batch_size)
+    return jnp.concatenate([noise, corner])
 
   def _pseudo_examples(
     self, key: Key[Array, ''], batch_size: int
@@ -242,7 +242,7 @@ class LinearRegression(LinearFunctions):
     `Σ_i v_i v_iᵀ` over C standard normal vectors if T is lower triangular with standard
     normal entries and, on the diagonal, chi variables of C, C − 1, … degrees of freedom
     (Muirhead, Aspects of Multivariate Statistical Theory, theorem 3.2.14). The noise is
-    the last entry of v, `_pseudo_noise`; the features of the last column are 0.
+    the last entry of v, by `_noise`; the features of the last column are 0.
     """
     c, d = self.context_length, self.num_features
     below = d * (d - 1) // 2
@@ -256,13 +256,6 @@ class LinearRegression(LinearFunctions):
       start = stop
     last = jnp.zeros((d, batch_size), normal.dtype)
     return jnp.stack([*columns, last]), normal[below:]
-
-  def _pseudo_noise(self, key: Key[Array, ''], batch_size: int) -> Float[Array, 'n b']:
-    """The noise of the d + 1 pseudo-examples in units of σ."""
-    c, d = self.context_length, self.num_features
-    noise = draws.normals(jax.random.fold_in(key, 1), d, batch_size)
-    corner = draws.chi(jax.random.fold_in(key, 3), np.array([c - d]), batch_size)
-    return jnp.concatenate([noise, corner])
 
 
 _statistics = jax.jit(LinearRegression.statistics_batch, static_argnums=2)
@@ -536,11 +529,6 @@ class Ridge(Estimator):
   start: Vector
   penalty: Number
   root: Matrix
-
-  @classmethod
-  def isotropic(cls, start: Float[np.ndarray, ' d'], penalty: float) -> Ridge:
-    """Ridge regression with `K = I`."""
-    return cls(start, penalty, np.eye(start.size))
 
   def _fit(
     self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array

@@ -21,12 +21,12 @@ from zoo.theory.exact import form_risk as form_risk
 from zoo.theory.exact import squared_difference as squared_difference
 from zoo.theory.head_limit import head_limited_risk as head_limited_risk
 from zoo.theory.isotropic import isotropic_head_limit as isotropic_head_limit
-from zoo.theory.moments import Moments as Moments
-from zoo.theory.moments import task_moments as task_moments
 from zoo.theory.optimum import optimal_rule as optimal_rule
 from zoo.theory.prior_shift import transport as transport
 from zoo.theory.ridge import bayes_risk as bayes_risk
 from zoo.theory.ridge import ridge_risk as ridge_risk
+from zoo.theory.risk import Moments as Moments
 from zoo.theory.risk import population_risk as population_risk
+from zoo.theory.risk import task_moments as task_moments
 from zoo.theory.schedules import polynomial_optimum as polynomial_optimum
 from zoo.theory.trust import check_rule as check_rule

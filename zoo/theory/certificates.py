@@ -13,10 +13,14 @@ import numpy as np
 from jaxtyping import Array
 
 from zoo.core.protocols import Predictor, Task
-from zoo.theory.exact import excess_risk, float64_rule
-from zoo.theory.moments import Moments, task_moments
+from zoo.theory.exact import excess_risk, rule_of
 from zoo.theory.precision import double_precision
-from zoo.theory.risk import coordinate_mean_square, population_risk
+from zoo.theory.risk import (
+  Moments,
+  coordinate_mean_square,
+  population_risk,
+  task_moments,
+)
 
 
 class Certificate(NamedTuple):
@@ -38,7 +42,7 @@ def certificate(subject: Predictor, task: Task) -> Certificate:
   features = moments.feature_covariance
   with double_precision():
     moments = jax.tree.map(jnp.array, moments)
-    gradient = _gradient(float64_rule(subject), moments)
+    gradient = _gradient(rule_of(subject), moments)
     squares = [np.sum(np.square(leaf)) for leaf in jax.tree.leaves(gradient)]
     hessian = _coordinate_hessian(task.num_features, moments)
     smallest = float(np.linalg.eigvalsh(hessian)[0])

@@ -29,11 +29,16 @@ from zoo.theory.deep.deep_rule import (
   deep_spectrum,
 )
 from zoo.theory.label_moments import QuadraticRisk, quadratic_risk, risk_of
-from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
 from zoo.theory.precision import double_precision, in_float64, to_float64
 from zoo.theory.ridge import ridge_risk
-from zoo.theory.risk import float64_risk, mean_square, population_risk
+from zoo.theory.risk import (
+  Moments,
+  float64_risk,
+  mean_square,
+  population_risk,
+  task_moments,
+)
 from zoo.theory.schedules import gradient_descent_risk
 from zoo.theory.trust import check_rule
 
@@ -70,31 +75,48 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
   O(d⁴) with a feature covariance, and O(d⁶) on a `task_pool`, where the expectation is
   over the pool's weights.
 
-  Raises UserError naming the task or the subject that exact theory does not cover.
+  Raises UserError naming the task or the subject that exact theory does not cover, and
+  for a subject that predicts differently from its rule or form.
   """
+  return _exact_risk(subject, task, is_checked=False)
+
+
+def known_risk(
+  predictor: Predictor, task: Task, is_checked: bool = False
+) -> float | None:
+  """The exact risk; None without a closed form, or if a predictor breaks its rule.
+
+  `is_checked` says that it is known to predict as its rule or form.
+  """
+  try:
+    return float(_exact_risk(predictor, task, is_checked))
+  except UserError:
+    return None
+
+
+def _exact_risk(subject: Predictor, task: Task, is_checked: bool) -> Scalar:
+  """`exact_risk`; `is_checked` as in `known_risk`."""
   if isinstance(subject, GradientDescent) and subject.step_sizes.size > 1:
     regression = require_covered(task)
     return gradient_descent_risk(regression, subject.step_sizes, subject.start)
   if isinstance(subject, Ridge):
-    return _resolved(subject, task)
+    lower, upper = ridge_risk(subject, task)
+    if lower == upper:  # both may be infinite
+      return upper
+    if upper - lower > _RESOLVED * upper:
+      raise UserError(
+        f'the risk is known only to lie between {lower:.9g} and {upper:.9g}, which '
+        'theory.ridge_risk returns; the fewer examples and the less noise there are, '
+        'the wider apart they are'
+      )
+    return (lower + upper) / 2
   if type(task) is not TaskPool:
     require_covered(task)  # before anything is computed
-  form = form_of(subject, task)
+  if isinstance(subject, HasExactForm):
+    form = _float64_form(subject, is_checked)
+  else:
+    form = rule_of(subject, task, is_checked)
   return evaluate(risk, form_constants(form, task), form)
-
-
-def _resolved(subject: Ridge, task: Task) -> float:
-  """The risk of ridge regression; raises UserError if its bounds differ too much."""
-  lower, upper = ridge_risk(subject, task)
-  if lower == upper:  # both may be infinite
-    return upper
-  if upper - lower > _RESOLVED * upper:
-    raise UserError(
-      f'the risk is known only to lie between {lower:.9g} and {upper:.9g}, which '
-      'theory.ridge_risk returns; the fewer examples and the less noise there are, the '
-      'wider apart they are'
-    )
-  return (lower + upper) / 2
 
 
 def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
@@ -103,7 +125,7 @@ def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
   `subject` is a model whose exact form is a Recurrence. Raises UserError for others and
   for a task that exact theory does not cover.
   """
-  form = form_of(subject, task) if isinstance(subject, HasExactForm) else None
+  form = _float64_form(subject) if isinstance(subject, HasExactForm) else None
   if not isinstance(form, Recurrence):
     raise UserError(
       f'{type(subject).__name__} is not a recurrence whose coefficients are the '
@@ -112,21 +134,16 @@ def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
   return sequential.curve(task, form.decay, form.erase, form.write, form.start)
 
 
-def known_risk(predictor: Predictor, task: Task) -> float | None:
-  """The exact risk; None if it has no closed form."""
-  try:
-    return float(exact_risk(predictor, task))
-  except UserError:
-    return None
-
-
 def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
   """The exact risks of learning rules on tasks, both stacked along their first axes.
 
   Computes `exact_risk` in float64 and in one call; the rules are on the host.
   """
   with double_precision():
-    return _risks(jax.tree.map(to_float64, moments), rules)
+    return _rule_risks(rules, jax.tree.map(to_float64, moments))
+
+
+_rule_risks = jax.jit(jax.vmap(float64_risk))
 
 
 def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
@@ -135,8 +152,8 @@ def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
   Computes `exact_risk` in float64 and in one call; the forms are on the host.
   """
   with double_precision():
-    constants = jax.tree.map(to_float64, form_constants(forms, task))
-    return _risks_on_one_task(constants, forms)
+    constants = form_constants(forms, task)
+    return _form_risks(*jax.tree.map(to_float64, (forms, constants)))
 
 
 def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
@@ -202,47 +219,16 @@ def form_risk(form: Form, constants: Any) -> Float[Array, '']:
   return population_risk(form, constants)
 
 
-def require_rule(subject: Predictor | nnx.Module) -> FollowsRule:
-  """The subject, if it has a learning rule; raises UserError otherwise."""
-  if not isinstance(subject, FollowsRule):
-    raise UserError(
-      f'{type(subject).__name__} has no learning rule, which this needs; its risk can '
-      'only be estimated from samples'
-    )
-  return subject
-
-
-def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
-  """The learning rule of a concrete subject, computed from its parameters in float64.
-
-  Its leaves are on the host, where sums of rules need no programs. Raises UserError if
-  the subject has no learning rule, or predicts differently from its rule.
-  """
-  check_rule(subject)
-  with double_precision():
-    follower = require_rule(in_float64(subject))
-    # Not compiled as one: what a class calls may have changed since the last time.
-    rule = follower.learning_rule()
-    # Copies, for the reason that `to_float64` makes a view.
-    return jax.tree.map(lambda leaf: np.array(leaf, np.float64), rule)
+_form_risks = jax.jit(jax.vmap(form_risk, (0, None)))
 
 
 @jax.jit
 def risk(constants: Constants, form: Form) -> Array:
-  """`form_risk`, by `_float64_risk` for forms in float64."""
+  """`form_risk`, for rules in float64 with little memory."""
   in_double = jnp.result_type(*jax.tree.leaves(form)) == jnp.float64
-  return _float64_risk(constants, form) if in_double else form_risk(form, constants)
-
-
-def _float64_risk(constants: Constants, form: Form) -> Array:
-  if isinstance(form, LearningRule) and isinstance(constants, Moments):
+  if in_double and isinstance(form, LearningRule) and isinstance(constants, Moments):
     return float64_risk(form, constants)
-  form = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), form)
   return form_risk(form, constants)
-
-
-_risks = jax.jit(jax.vmap(_float64_risk))
-_risks_on_one_task = jax.jit(jax.vmap(_float64_risk, (None, 0)))
 
 
 @jax.jit
@@ -266,27 +252,43 @@ def evaluate(
     return jax.tree.map(float, function(jax.tree.map(to_float64, constants), form))
 
 
-def form_of(subject: Predictor, task: Task) -> Form:
-  """The form of a subject after the examples of a task; in float64 unless traced.
-
-  Raises UserError if it has none.
-  """
-  if not isinstance(subject, HasExactForm):
-    return rule_of(subject, task)
+def _float64_form(
+  subject: HasExactForm, is_checked: bool = False
+) -> DeepRule | Recurrence:
+  """The exact form of a model, in float64 unless traced; UserError if it has none."""
   if _is_traced(subject):
     return subject.exact_form()
-  check_rule(subject)
+  if not is_checked:
+    check_rule(subject)
   with double_precision():
-    return in_float64(subject).exact_form()
+    return jax.tree.map(to_float64, in_float64(subject).exact_form())
 
 
-def rule_of(subject: Predictor, task: Task) -> LearningRule:
-  """The learning rule of a subject; `form_of` for the linear family."""
-  if isinstance(subject, GradientDescent | GDBeta):
+def rule_of(
+  subject: Predictor, task: Task | None = None, is_checked: bool = False
+) -> LearningRule:
+  """The learning rule of a subject, in float64 on the host unless traced.
+
+  A tuned step of gradient descent has the rule for the examples of the task. Raises
+  UserError if the subject has no rule, or predicts differently from its rule, unless
+  that `is_checked`.
+  """
+  if task is not None and isinstance(subject, GradientDescent | GDBeta):
     subject = subject.at_length(task.context_length)
+  if not isinstance(subject, FollowsRule):
+    raise UserError(
+      f'{type(subject).__name__} has no learning rule, which this needs; its risk can '
+      'only be estimated from samples'
+    )
   if _is_traced(subject):
-    return require_rule(subject).learning_rule()
-  return float64_rule(subject)
+    return subject.learning_rule()
+  if not is_checked:
+    check_rule(subject)
+  with double_precision():
+    # Not compiled as one: what a class calls may have changed since the last time.
+    rule = in_float64(subject).learning_rule()
+    # Copies, for the reason that `to_float64` makes a view.
+    return jax.tree.map(lambda leaf: np.array(leaf, np.float64), rule)
 
 
 def _is_traced(subject: PyTree) -> bool:

@@ -12,8 +12,8 @@ from zoo.core.protocols import Task
 from zoo.tasks.base import RANK_TOLERANCE, symmetric_root
 from zoo.tasks.linear_regression import is_scalar
 from zoo.theory.isotropic import least_over_angles
-from zoo.theory.moments import Moments, context_moments, task_moments
 from zoo.theory.optimum import constant_estimate
+from zoo.theory.risk import Moments, context_moments, task_moments
 
 _POLISHED = 10  # of the screened subspaces, those improved by a local search
 _CHUNK = 2**18  # numbers in one array while subspaces are screened
@@ -222,7 +222,7 @@ def searched_risk(whitened: Whitened, num_heads: int, num_starts: int) -> float:
   parts = [starts[i : i + size] for i in range(0, len(starts), size)]
   risks = np.concatenate([problem.least(part)[0] for part in parts])
   best = np.argsort(risks)[:_POLISHED]
-  return float(min(risks.min(), *(_descend(problem, starts[i]) for i in best)))
+  return float(min(risks.min(), min(_descend(problem, starts[i]) for i in best)))
 
 
 def _starts(

@@ -72,7 +72,8 @@ def label_moments(
   scales = np.hypot(lengths, noise_std)
   moments = _standard_moments(function, scales)
   ratio = lengths / np.where(scales > 0, scales, 1)
-  return LabelMoments(*(moments * ratio[:, None] ** [0, 1, 3, 0, 2, 1, 0]).T)
+  scaled = moments * ratio[:, None] ** [0, 1, 3, 0, 2, 1, 0]
+  return LabelMoments(*scaled.T)
 
 
 def _standard_moments(

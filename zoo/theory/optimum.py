@@ -12,7 +12,7 @@ from zoo.tasks.base import RANK_TOLERANCE
 from zoo.tasks.linear_regression import best_step_matrix, require_covered
 from zoo.tasks.task_pool import TaskPool
 from zoo.theory.label_moments import best_rule, quadratic_risk
-from zoo.theory.moments import Moments, context_moments, task_moments
+from zoo.theory.risk import Moments, context_moments, task_moments
 
 
 def optimal_rule(
@@ -34,20 +34,22 @@ def optimal_rule(
   if type(task) is TaskPool:
     return _pool_optimum(task, initial_guess, initial_bias)
   task = require_covered(task)
-  moments = task_moments(task)
-  mean, d = moments.prior_mean, task.num_features
+  mean, d = task.mean_weights(), task.num_features
   guess = mean if initial_guess is None else initial_guess
   guess = check_vector('initial_guess', guess, d)
   bias = check_number('initial_bias', initial_bias)
-  # For labels minus w*·x: P and s of the constant's estimate, and ρ of the best step.
-  constant = constant_estimate(moments)
-  update = (mean - guess)[:, None, None] * constant
+  # For labels minus w*·x: ρ of the best step, and P and s of the constant's estimate.
+  update, bias_update = np.zeros((d, d + 1, d + 1)), np.zeros((d + 1, d + 1))
+  if initial_guess is not None or bias:  # else the guess is w*, and needs no correction
+    constant = constant_estimate(task_moments(task))
+    update += (mean - guess)[:, None, None] * constant
+    bias_update -= bias * constant
   update[:, :d, d] = update[:, d, :d] = best_step_matrix(task) / 2
   return LearningRule(
     init=guess,
     update=shift_labels(update, -mean),
     bias=np.asarray(bias),
-    bias_update=shift_labels(-bias * constant, -mean),
+    bias_update=shift_labels(bias_update, -mean),
   )
 
 

@@ -19,14 +19,13 @@ def double_precision() -> Iterator[None]:
   The computation runs on the host's CPU whatever the devices: a TPU has no float64, and
   emulates each operation by dozens of others.
   """
-  with _on_host(), jax.enable_x64(True), jax.default_matmul_precision('highest'):
+  host = contextlib.nullcontext() if jax.default_backend() == 'cpu' else _on_host()
+  with host, jax.enable_x64(True), jax.default_matmul_precision('highest'):
     yield
 
 
 def _on_host() -> contextlib.AbstractContextManager:
-  """Computes on the host's CPU inside the block."""
-  if jax.default_backend() == 'cpu':
-    return contextlib.nullcontext()
+  """Computes on the CPU of a host with other devices inside the block."""
   try:
     cpu = jax.local_devices(backend='cpu')[:1]
   except RuntimeError:  # JAX_PLATFORMS excludes the CPU

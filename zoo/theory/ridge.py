@@ -130,17 +130,13 @@ def _least_squares_risk(seen: _Seen, task: LinearRegression) -> float:
   noise = task.noise_std**2
   if rank == 0:
     return spread
-  if c >= rank:
-    return _noise_term(noise * rank, c - rank - 1)
-  if smallest < (1 - 1e-12) * largest:
+  if c < rank and smallest < (1 - 1e-12) * largest:
     raise UserError(
       f'context_length is {c}, less than the rank {rank} of the features, whose '
       'variances differ; least squares then has no closed form'
     )
-  return (1 - c / rank) * spread + _noise_term(noise * c, rank - c - 1)
-
-
-def _noise_term(noise: float, freedom: int) -> float:
+  unseen = max(1 - c / rank, 0.0) * spread
   if noise == 0:
-    return 0.0
-  return noise / freedom if freedom > 0 else math.inf
+    return unseen
+  freedom = abs(c - rank) - 1
+  return unseen + noise * min(c, rank) / freedom if freedom > 0 else math.inf

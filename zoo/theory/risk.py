@@ -1,16 +1,76 @@
-"""The exact risk of learning rules on linear regression, without sampling."""
+"""The moments of a task, and the exact risk of learning rules, without sampling."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+import numpy as np
+from jaxtyping import Array, Float
 
 from zoo.core.learning_rule import AnyArray, LearningRule, symmetric
-from zoo.theory.moments import Moments, context_moments
+from zoo.tasks.linear_regression import require_covered
 
 _FEW_FEATURES = 128  # up to here an update takes at most 17 MB in float64
 _COORDINATES_AT_A_TIME = 16
+
+# The annotations are for the host; under vmap or tracing the fields are JAX arrays.
+
+
+class Moments(NamedTuple):
+  """Everything in a task that the risk depends on, as a pytree."""
+
+  context_length: float
+  prior_mean: Float[np.ndarray, ' d']
+  prior_covariance: Float[np.ndarray, 'd d']
+  feature_covariance: Float[np.ndarray, 'd d'] | None  # None, the identity, is cheaper
+  noise_variance: float
+
+
+class ContextMoments(NamedTuple):
+  """Moments of what a context tells about ε = ŵ − w* (docs/theory.md, section 2).
+
+  With labels minus w*·x, the context enters through `S = XᵀX/C`, `r = Sε + σ Xᵀn/C` and
+  `q = (1/C) Σ_i (ε·x_i + σ n_i)²`.
+  """
+
+  features: Float[np.ndarray, 'd d']  # Σ = E S
+  spread: Float[np.ndarray, 'd d']  # ΣΛ = E r εᵀ
+  mean_q: float  # τ = tr ΣΛ + σ²
+  variance_q: float
+  variance_label: float  # D, of the part of q that is uncorrelated with S
+  second_moment_r: Float[np.ndarray, 'd d']  # M = E r rᵀ
+
+
+def task_moments(task: object) -> Moments:
+  """The moments of a task in float64; raises UserError if theory does not cover it."""
+  task = require_covered(task)
+  prior = task.prior_covariance
+  return Moments(
+    context_length=task.context_length,
+    prior_mean=task.mean_weights(),
+    prior_covariance=np.eye(task.num_features) if prior is None else prior,
+    feature_covariance=task.feature_covariance,
+    noise_variance=task.noise_std**2,
+  )
+
+
+def context_moments(moments: Moments) -> ContextMoments:
+  """The moments of a context, in NumPy or JAX like those of the task."""
+  c, mean, prior, features, noise = moments
+  if features is None:
+    xp = prior.__array_namespace__()
+    features = xp.eye(mean.size, dtype=prior.dtype)
+  spread = features @ prior
+  tau = spread.trace() + noise
+  square = (spread * spread.T).sum()  # tr ΣΛΣΛ
+  return ContextMoments(
+    features=features,
+    spread=spread,
+    mean_q=tau,
+    variance_q=2 * square + (2 / c) * (tau * tau + 2 * square),
+    variance_label=2 * (1 + 1 / c) * square + 2 * tau * tau / c,
+    second_moment_r=(1 + 1 / c) * spread @ features + tau / c * features,
+  )
 
 
 class Parts(NamedTuple):
@@ -35,16 +95,13 @@ def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
   Without a feature covariance the risk is a sum over coordinates. For large d these are
   converted to float64 a few at a time: at d = 512 all of them would take 15 GiB.
   """
-
-  def float64(leaf: ArrayLike) -> Array:
-    return jnp.asarray(leaf, jnp.float64)
-
   if rule.num_features <= _FEW_FEATURES or moments.feature_covariance is not None:
-    return population_risk(jax.tree.map(float64, rule), moments)
-  cast: Moments = jax.tree.map(float64, moments)
+    even, odd = mean_square(jax.tree.map(jnp.float64, rule), moments, truth=1.0)
+    return even + odd
+  cast: Moments = jax.tree.map(jnp.float64, moments)
 
   def coordinate(row: tuple[AnyArray, AnyArray, AnyArray]) -> Array:
-    constant, update, target = (float64(leaf)[None] for leaf in row)
+    constant, update, target = (jnp.float64(leaf)[None] for leaf in row)
     even, odd = coordinate_mean_square(constant, update, target, None, cast)
     return even + odd
 

@@ -25,8 +25,8 @@ from zoo.tasks.linear_regression import (
   require_covered,
   second_moments,
 )
-from zoo.theory.moments import Moments, task_moments
 from zoo.theory.precision import double_precision
+from zoo.theory.risk import Moments, task_moments
 
 Numbers = ArrayLike | Sequence[Any]  # nested lists are accepted too
 

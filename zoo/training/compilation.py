@@ -20,7 +20,6 @@ from zoo.config.validation import Config, build_task
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.protocols import Task
 from zoo.training.batch_parts import num_lanes
-from zoo.training.comparison import compare_model
 from zoo.training.evaluation import Evaluation, compile_evaluation, make_evaluation
 from zoo.training.objective import (
   Numbers,
@@ -40,7 +39,7 @@ from zoo.training.step import (
   make_step,
   make_steps,
 )
-from zoo.training.summary import product_flops
+from zoo.training.summary import compare_model, product_flops
 
 
 class Training(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Task, predicts_all
-from zoo.measure.intervals import Estimate, estimate_from_moments
+from zoo.measure.intervals import Estimate
 from zoo.training.objective import (
   predicted,
   sample,
@@ -144,6 +145,14 @@ def risks_of(
     accuracy=estimates.get('accuracy'),
     curve=curve,
   )
+
+
+def estimate_from_moments(mean: float, mean_square: float, count: int) -> Estimate:
+  """The mean of `count` samples and its error, from the mean of their squares."""
+  if count == 1:
+    return Estimate(mean, math.nan)
+  # Rounding may make the difference slightly negative.
+  return Estimate(mean, math.sqrt(max(mean_square - mean**2, 0.0) / (count - 1)))
 
 
 def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:

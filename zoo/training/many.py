@@ -29,11 +29,11 @@ from zoo.config.validation import Config, build_task, mesh_shape, to_json
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Task
+from zoo.host import processes
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison, compare_all
 from zoo.storage.checkpoints import Checkpoints
 from zoo.training.batch_parts import num_lanes
-from zoo.training.comparison import num_prompts, on_one_device
 from zoo.training.compilation import Training, advance, compile_training
 from zoo.training.evaluation import (
   Evaluation,
@@ -70,7 +70,12 @@ from zoo.training.step import (
   make_step,
   make_steps,
 )
-from zoo.training.summary import Summary, summarise
+from zoo.training.summary import (
+  Summary,
+  num_compared,
+  on_one_device,
+  summarise,
+)
 
 
 def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
@@ -361,7 +366,7 @@ def compare_many(
   `statistics` exact theory compares them with the optima of their tasks, and there is
   no comparison.
   """
-  number = 0 if statistics else num_prompts(configs[0])
+  number = 0 if statistics else num_compared(configs[0])
   comparisons: list[Comparison | None] = [None] * len(configs)
   if number < 2:
     return comparisons
@@ -369,9 +374,9 @@ def compare_many(
   for i, config in enumerate(configs):
     groups.setdefault(to_json(config.task), []).append(i)
 
-  def measure(here: PyTree) -> list[Comparison | None]:
+  def measure() -> list[Comparison | None]:
     for members in groups.values():
-      each = [jax.tree.map(lambda leaf, i=i: leaf[i], here) for i in members]
+      each = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in members]
       models = [nnx.merge(graph, arrays) for arrays in each]
       compared = compare_all(models, tasks[members[0]], number, configs[0].eval.seed)
       if compared is None:  # the task is too large
@@ -380,7 +385,8 @@ def compare_many(
         comparisons[i] = comparison
     return comparisons
 
-  return on_one_device(mesh, state, measure)
+  with on_one_device(mesh, state) as stacked:
+    return processes.run_on_main(measure)
 
 
 def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:

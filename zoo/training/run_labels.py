@@ -12,10 +12,10 @@ from flax.traverse_util import flatten_dict
 from zoo.core import losses
 from zoo.core.errors import UserError
 from zoo.core.protocols import Task
+from zoo.core.registry import create_task
 from zoo.host.files import read_json
 from zoo.storage.workdir import POINTS
 from zoo.tasks.base import is_squared
-from zoo.tasks.creation import create_task
 
 TABLE = 'table.json'  # of a sweep
 # Fields on which the trained model does not depend, but for rounding.

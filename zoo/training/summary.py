@@ -1,31 +1,40 @@
-"""The summary of a finished run: `summary.json` and the closing table."""
+"""The summary of a finished run: comparison, `summary.json` and closing table."""
 
+import contextlib
 import json
 import math
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypedDict, cast
 
 import jax
 import jax.extend.core
 import msgspec
-from jax.sharding import Mesh
+import numpy as np
+from absl import logging
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
 
-from zoo import estimators, theory
+from zoo import theory
 from zoo.config.building import abstract_model, num_weights
 from zoo.config.validation import Config, build_task
+from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, Model, Task
 from zoo.core.tables import format_estimate, format_exact, format_table
+from zoo.host import processes
 from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
   read_json,
   write_atomically,
 )
-from zoo.measure.comparison import Comparison, below_bayes, table_of
+from zoo.measure.comparison import Comparison, below_bayes, compare_all, table_of
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
+from zoo.tasks.linear_regression import best_first_step
 from zoo.training.evaluation import Risks
 
 SUMMARY = 'summary.json'  # its name in a workdir
@@ -66,6 +75,49 @@ class Summary(TypedDict):
   num_processes: int
 
 
+def compare_model(
+  config: Config, task: Task, graph: nnx.GraphDef, mesh: Mesh, state: PyTree
+) -> Comparison | None:
+  """The comparison of a model on a mesh with the baselines of its task.
+
+  The config's section `eval` sets the number of prompts and their seed; with fewer than
+  two prompts, or for a task that is too large, there is none.
+  """
+  number = num_compared(config)
+  if number < 2:
+    return None
+  with on_one_device(mesh, state) as arrays:
+    models, seed = [nnx.merge(graph, arrays)], config.eval.seed
+    comparisons = processes.run_on_main(
+      lambda: compare_all(models, task, number, seed, is_checked=True)
+    )
+  return None if comparisons is None else comparisons[0]
+
+
+@contextlib.contextmanager
+def on_one_device(mesh: Mesh, state: PyTree) -> Iterator[PyTree]:
+  """Computes on a device of this process, with the arrays of a mesh whole on it."""
+  replicated = NamedSharding(mesh, P())
+  whole = jax.jit(lambda state: state, out_shardings=replicated)(state)
+  device = np.array(jax.local_devices()[:1]).reshape(1, 1)
+  with jax.set_mesh(Mesh(device, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)):
+    yield jax.tree.map(lambda array: array.addressable_data(0), whole)
+
+
+def num_compared(config: Config) -> int:
+  """The prompts to compare on: as many as wanted, but no more than are held out."""
+  wanted = config.eval.num_compared
+  number = min(wanted, config.eval.num_batches * config.train.batch_size)
+  if wanted > number:
+    logging.info(
+      'config.eval.num_compared is %d; the comparison with the baselines has at most '
+      'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
+      wanted,
+      number,
+    )
+  return number
+
+
 def summarise(
   config: Config,
   mesh: Mesh,
@@ -78,19 +130,21 @@ def summarise(
   """The summary of a model of a program, on a mesh.
 
   `speed` is from `Progress.speed`, and `flops` is the number per step of the program.
+  The exact risks of one best step of gradient descent from the prior mean, and of the
+  best rule of the linear family, are None if exact theory does not cover the task.
   """
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
   accuracy, accuracy_stderr = risks.accuracy or unknown
-  model, excess = abstract_model(config), None
-  # Models outside the linear family may be below its optimum.
-  in_family = isinstance(model, FollowsRule)
-  gd, optimal = reference_risks(build_task(config).held_out())
-  if in_family and risks.exact is not None and optimal is not None:
-    excess = risks.exact - optimal
-  devices = mesh.devices
-  kind = devices.flat[0].device_kind
-  rate = None if speed[0] is None else speed[0] * flops
+  model, task = abstract_model(config), build_task(config).held_out()
+  gd = optimal = excess = None
+  if theory.covers(task):
+    step = LearningRule.gradient_descent(task.mean_weights(), best_first_step(task))
+    gd = float(theory.exact_risk(step, task))
+    optimal = float(theory.exact_risk(theory.optimal_rule(task), task))
+    # Models outside the linear family may be below its optimum.
+    if risks.exact is not None and isinstance(model, FollowsRule):
+      excess = risks.exact - optimal
   tokens = tokens_per_step(config, model)
   memory, memory_of = peak_memory(mesh.local_devices)
   summary = {
@@ -108,30 +162,17 @@ def summarise(
     'comparison': comparison,
     'steps_per_second': speed[0],
     'cpu_ms_per_step': speed[1],
-    'flops_per_second': rate,
+    'flops_per_second': speed[0] and speed[0] * flops,
     'tokens_per_second': speed[0] and tokens and speed[0] * tokens,
     'peak_memory_bytes': memory,
     'peak_memory_of': memory_of,
     'wall_time': wall_time,
     'jax_version': jax.__version__,
-    'device_kind': kind,
-    'num_devices': devices.size,
+    'device_kind': mesh.devices.flat[0].device_kind,
+    'num_devices': mesh.devices.size,
     'num_processes': jax.process_count(),
   }
   return cast(Summary, finite_or_null(summary))
-
-
-def reference_risks(task: Task) -> tuple[float | None, float | None]:
-  """The exact risks of gradient descent, and of the best rule of the linear family.
-
-  Gradient descent takes one step of the best size from the prior mean. Both are None if
-  exact theory does not cover the task.
-  """
-  if not theory.covers(task):
-    return None, None
-  rules = estimators.gradient_descent(task).learning_rule(), theory.optimal_rule(task)
-  gd, optimal = (float(theory.exact_risk(rule, task)) for rule in rules)
-  return gd, optimal
 
 
 def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:

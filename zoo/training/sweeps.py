@@ -10,7 +10,7 @@ import pathlib
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import jax
 import numpy as np
@@ -597,7 +597,7 @@ def _rows(
         f'{folder} was trained, but its {SUMMARY} cannot be read, so that no table is '
         'written; rerun the same command'
       )
-    numbers = summary or dict.fromkeys(Summary.__annotations__)
+    numbers = summary or dict.fromkeys(get_type_hints(Summary))
     rows.append({**point, 'workdir': folder, **numbers})
   return rows
 

@@ -75,7 +75,7 @@ def _sample(
   name: str, task: Task, programs: Programs, key: Array, batch_size: int
 ) -> Prompt:
   with noted(f'{name}.sample(key, {batch_size})'):
-    prompt = programs.sample(task, key, batch_size)
+    prompt = programs.sample(trees.fresh(task), key, batch_size)
   prompt = jax.device_get(prompt)  # on the host, where slices are not compiled
   check_prompts(task, prompt)
   return prompt

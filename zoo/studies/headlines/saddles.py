@@ -46,6 +46,7 @@ def measure(train: Trainer) -> Found:
     'merged_drops': one.size - 1,
     'end_gradient': max(separate.gradient_norms[-1], merged.gradient_norms[-1]),
   }
+  levels = [level(f'L_{m}', risk, _TIMES[[0, -1]]) for m, risk in enumerate(known)]
   panel = Panel(
     'a',
     'time of the gradient flow (log scale)',
@@ -53,7 +54,7 @@ def measure(train: Trainer) -> Found:
     (
       series('separate keys and queries', 'line', BLUE, _TIMES, separate.risks),
       series('merged', 'line', VERMILION, _TIMES, merged.risks),
-      *(level(f'L_{m}', risk, _TIMES[[0, -1]]) for m, risk in enumerate(known)),
+      *levels,
     ),
     x_scale='log',
   )

@@ -63,14 +63,14 @@ def _context(runs: Runs) -> tuple[Panel, ...]:
     series('1 head, lowest known risk', 'line', VERMILION, ONE_HEAD_CONTEXTS, one),
     series('11 heads, infimum', 'line', BLUE, ALL_CONTEXTS, many),
     series(GD, 'dashed', BLACK, ALL_CONTEXTS, gd),
-    *(trained(label) for label in MODELS),
+    *[trained(label) for label in MODELS],
   )
   gap = one - gd_at(ONE_HEAD_CONTEXTS)
   gaps = (
     series('1 head, lowest known', 'line', VERMILION, ONE_HEAD_CONTEXTS, gap),
     series('11 heads, infimum', 'line', BLUE, ALL_CONTEXTS, many - gd),
     series('2|w*|²/(Cd + 2)', 'dashed', BLACK, ALL_CONTEXTS, slope),
-    *(trained(label, gd_at(CONTEXTS)) for label in MODELS if label.startswith('LSA')),
+    *[trained(label, gd_at(CONTEXTS)) for label in MODELS if label.startswith('LSA')],
   )
   axis = 'context length C'
   return (

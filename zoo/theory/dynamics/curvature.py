@@ -12,8 +12,8 @@ from zoo.core.learning_rule import AnyArray, symmetric
 from zoo.core.protocols import Predictor, Task
 from zoo.theory.dynamics.flow import at_weights, slope_at, weights_of
 from zoo.theory.exact import excess_risk
-from zoo.theory.moments import Moments, context_moments, task_moments
 from zoo.theory.precision import double_precision
+from zoo.theory.risk import Moments, context_moments, task_moments
 
 # Relative to the largest: eigenvalues and singular values below it count as 0.
 _ZERO = 1e-9

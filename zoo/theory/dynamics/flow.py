@@ -22,12 +22,10 @@ from zoo.core.errors import (
   check_vector,
 )
 from zoo.core.learning_rule import AnyArray, LearningRule
-from zoo.core.protocols import Predictor, Task
-from zoo.theory.exact import require_rule
-from zoo.theory.moments import Moments, task_moments
+from zoo.core.protocols import FollowsRule, Predictor, Task
 from zoo.theory.optimum import optimal_rule
 from zoo.theory.precision import double_precision, in_float64
-from zoo.theory.risk import mean_square, population_risk
+from zoo.theory.risk import Moments, mean_square, population_risk, task_moments
 
 # What each does to the gradient before it is multiplied by the learning rate.
 OPTIMIZERS = {'sgd': optax.identity, 'adam': optax.scale_by_adam}
@@ -160,7 +158,9 @@ def weights_of(
   Raises UserError if it has no learning rule, or one for other numbers of features, and
   for what is no NNX module.
   """
-  follower = require_rule(in_float64(model))
+  follower = in_float64(model)
+  if not isinstance(follower, FollowsRule):
+    raise UserError(f'{type(model).__name__} has no learning rule, which a flow needs')
   if not isinstance(follower, nnx.Module):
     raise UserError(
       f'{type(model).__name__} has no weights that train; it must be an NNX module'
