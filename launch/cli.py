@@ -242,7 +242,7 @@ def print_results(
       f'part {part.index} of {part.number} is done; after all parts the same command '
       'without --part writes the results'
     )
-  elif processes.index() == 0:
+  elif jax.process_index() == 0:
     print(f'\n{table(found)}\n\n{where}')
 
 

@@ -92,9 +92,9 @@ def _join(config: Config, workdir: str) -> None:
       'three, or use --distributed'
     )
   timeouts = config.mesh.heartbeat_timeout, config.mesh.start_timeout
-  processes.join(*timeouts, coordinator, number, this)
   # JAX aborts a process that loses the others, and says why; a trace adds nothing.
   faulthandler.disable()
+  processes.join(*timeouts, coordinator, number, this)
   if processes.index() != 0:
     logging.set_verbosity(logging.WARNING)
   first = processes.run_on_main(lambda: workdir)

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import socket
 
 import pytest
 
@@ -9,16 +10,18 @@ from tests.compare import refuses
 from zoo.host.files import (
   read_json,
   read_text,
-  temporary_name,
   user_path,
   write_atomically,
 )
+
+# The name of a file while this process writes it.
+TEMPORARY = f'.{{}}.{socket.gethostname()}-{os.getpid()}.tmp'
 
 
 def test_what_is_written_is_read_and_no_temporary_file_stays(tmp_path):
   path = tmp_path / 'one.json'
   write_atomically(path, '{"σ": [1, 2.5, null]}')
-  assert read_json(path) == {'σ': [1, 2.5, None]}
+  assert read_json(path, dict) == {'σ': [1, 2.5, None]}
   assert list(tmp_path.iterdir()) == [path]
 
 
@@ -39,7 +42,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 def test_nothing_is_written_through_a_symbolic_link(tmp_path):
   target, path = tmp_path / 'target', tmp_path / 'config.json'
   target.write_text('do not touch')
-  path.with_name(temporary_name(path)).symlink_to(target)
+  path.with_name(TEMPORARY.format('config.json')).symlink_to(target)
   write_atomically(path, '{}')
   assert path.read_text() == '{}'
   assert target.read_text() == 'do not touch'
@@ -59,7 +62,7 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
   monkeypatch.setattr(os, 'fsync', note)
   monkeypatch.setattr(pathlib.Path, 'replace', renamed)
   write_atomically(tmp_path / 'one.json', '{}')
-  temporary = tmp_path / temporary_name(tmp_path / 'one.json')
+  temporary = tmp_path / TEMPORARY.format('one.json')
   assert calls == [f'{temporary}', 'renamed', f'{tmp_path}']
 
 
@@ -78,7 +81,7 @@ def test_what_is_no_json_is_refused(tmp_path, text):
   path = tmp_path / 'some.json'
   path.write_text(text)
   with refuses('some.json', 'cannot be read'):
-    read_json(path)
+    read_json(path, dict)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A workdir belongs to one config and one program, or is refused untouched."""
 
+import errno
 import json
 import os
 import shutil
@@ -143,6 +144,31 @@ def test_a_lock_is_not_written_through_a_symbolic_link(tmp_path):
   with error, occupied(folder, small_config()):
     pass
   assert target.read_text() == 'do not touch'
+
+
+@pytest.mark.parametrize(
+  'own',
+  [
+    OSError('mine'),
+    ConnectionRefusedError(errno.ECONNREFUSED, 'Connection refused'),
+    FileNotFoundError(errno.ENOENT, 'No such file or directory', 'images.npz'),
+  ],
+  ids=['without a number', 'of a network', 'of a file elsewhere'],
+)
+def test_an_error_of_the_users_own_code_stays_what_it_is(tmp_path, own):
+  with pytest.raises(type(own)) as info, occupied(tmp_path / 'run', small_config()):
+    raise own
+  assert info.value is own
+
+
+@pytest.mark.parametrize(
+  ('file', 'reason'), [(None, errno.ENOSPC), ('run/summary.json', errno.EACCES)]
+)
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, file, reason):
+  name = [] if file is None else [str(tmp_path / file)]
+  error = pytest.raises(RunError, match=f'{tmp_path}/run could not be written')
+  with error, occupied(tmp_path / 'run', small_config()):
+    raise OSError(reason, os.strerror(reason), *name)
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp_path):

@@ -263,4 +263,6 @@ def test_a_summary_of_a_task_with_unknown_risks_can_be_read(tmp_path, fake):
   assert comparison is not None
   assert comparison['bayes']['exact'] is None
   assert read_summary(tmp_path) == summary
-  assert read_json(tmp_path / 'summary.json')['comparison'].keys() == comparison.keys()
+  assert (
+    read_json(tmp_path / 'summary.json', dict)['comparison'].keys() == comparison.keys()
+  )

@@ -148,13 +148,13 @@ def test_a_finished_run_without_its_checkpoints_shows_its_result(
   shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
   shutil.rmtree(tmp_path / 'checkpoints')
   lines = lines_of(tmp_path)
-  assert train(small_config(), tmp_path) == read_json(finished / 'summary.json')
+  assert train(small_config(), tmp_path) == read_json(finished / 'summary.json', dict)
   assert lines_of(tmp_path) == lines
 
 
 def test_a_summary_that_is_missing_or_damaged_is_made_anew(tmp_path, finished, fake):
   shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-  path, summary = tmp_path / 'summary.json', read_json(finished / 'summary.json')
+  path, summary = tmp_path / 'summary.json', read_json(finished / 'summary.json', dict)
   # Or it is of another run.
   others = [{**summary, **one} for one in ({'step': 7}, {'model': 'lsa'})]
   for content in None, '{', '[]', *map(json.dumps, others):

@@ -1,1 +1,1 @@
-"""The machine: files, processes, interruption, private parts of JAX."""
+"""The machine: files, processes, interruption, parts of some work."""

@@ -7,8 +7,6 @@ import pathlib
 import re
 import shutil
 import socket
-import tempfile
-from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -112,21 +110,16 @@ def read_text(path: pathlib.Path) -> str:
     raise UnreadableFile(f'{path} is not UTF-8 text: {error.reason}') from error
 
 
-def read_json(path: pathlib.Path) -> Any:
-  """The value in a JSON file; raises UnreadableFile."""
-  return read_as(path, cast(type[Any], Any))
-
-
-def read_as(path: pathlib.Path, kind: type[_Kind]) -> _Kind:
+def read_json(path: pathlib.Path, kind: type[_Kind]) -> _Kind:
   """The value in a JSON file as a type; raises UnreadableFile if it does not fit.
 
   The type may be a TypedDict, a NamedTuple, a dataclass or a container of these.
   """
-  return parse_as(read_text(path), kind, str(path))
+  return parse_json(read_bytes(path), kind, str(path))
 
 
-def parse_as(text: str | bytes, kind: type[_Kind], source: str) -> _Kind:
-  """As `read_as`, of JSON text that `source` names in messages."""
+def parse_json(text: str | bytes, kind: type[_Kind], source: str) -> _Kind:
+  """As `read_json`, of text that `source` names in messages."""
   try:
     return msgspec.json.decode(text, type=kind)
   except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -153,7 +146,8 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
   if is_url(path):  # an object is written whole or not at all
     path.write_bytes(data)
     return
-  temporary = path.with_name(temporary_name(path))
+  me = f'{socket.gethostname()}-{os.getpid()}'
+  temporary = path.with_name(f'.{path.name}.{me}.tmp')
   temporary.unlink(missing_ok=True)  # of a process of the same number that was killed
   try:
     with temporary.open('xb') as file:  # never through a symbolic link
@@ -164,15 +158,20 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
   except OSError:
     temporary.unlink(missing_ok=True)
     raise
-  sync_folder(path.parent)
+  with contextlib.suppress(OSError):  # not every system can sync a folder
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+      os.fsync(folder)  # the name is on the disk, too
+    finally:
+      os.close(folder)
 
 
-def entries(folder: pathlib.Path) -> list[pathlib.Path]:
-  """What is in a folder; nothing if it does not exist. Raises OSError."""
+def names_in(folder: pathlib.Path) -> set[str]:
+  """The names in a folder; none if it does not exist. Raises OSError."""
   try:
-    return [*folder.iterdir()]
+    return {path.name for path in folder.iterdir()}
   except FileNotFoundError:
-    return []
+    return set()
 
 
 def names_below(folder: pathlib.Path) -> list[str]:
@@ -199,16 +198,6 @@ def delete_folder(folder: pathlib.Path) -> None:
       shutil.rmtree(folder)
 
 
-@contextlib.contextmanager
-def local_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """The folder; for one in a bucket a temporary local one, which is empty."""
-  if not is_url(folder):
-    yield folder
-    return
-  with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
-    yield pathlib.Path(temporary)
-
-
 def failures(path: pathlib.Path) -> tuple[type[BaseException], ...]:
   """What reading or writing a path may raise; gcsfs has errors of its own."""
   return gcs().ERRORS if is_url(path) else (OSError,)
@@ -217,18 +206,3 @@ def failures(path: pathlib.Path) -> tuple[type[BaseException], ...]:
 def said(error: BaseException) -> str:
   """What one of these errors says, in one line."""
   return getattr(error, 'strerror', None) or in_one_line(error)
-
-
-def sync_folder(folder: pathlib.Path) -> None:
-  """Waits until the names in a folder are on the disk, where that is possible."""
-  with contextlib.suppress(OSError):
-    number = os.open(folder, os.O_RDONLY)
-    try:
-      os.fsync(number)
-    finally:
-      os.close(number)
-
-
-def temporary_name(path: pathlib.Path) -> str:
-  """The name of a file while this process writes it; it begins with `.NAME.`."""
-  return f'.{path.name}.{socket.gethostname()}-{os.getpid()}.tmp'

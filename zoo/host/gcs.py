@@ -21,7 +21,10 @@ from zoo.core.errors import RunError, UserError, in_one_line
 
 # What gcsfs may raise.
 ERRORS = (
-  *(OSError, HttpError, aiohttp.ClientError, requests.RequestException),
+  OSError,
+  HttpError,
+  aiohttp.ClientError,
+  requests.RequestException,
   google.auth.exceptions.GoogleAuthError,
 )
 

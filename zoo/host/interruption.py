@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+import jax
+import numpy as np
 from absl import logging
-
-from zoo.host import processes
+from jax.experimental import multihost_utils
 
 # Windows has no SIGHUP.
 _SIGNALS = [
@@ -46,7 +47,10 @@ class Interruption:
 
   def due(self) -> bool:
     """Whether to stop here; all processes must call it at the same sync points."""
-    return processes.any_of(self.requested is not None)
+    requested = self.requested is not None
+    if jax.process_count() == 1:
+      return requested
+    return bool(multihost_utils.process_allgather(np.array(requested)).any())
 
   def raise_if_ctrl_c(self) -> None:
     """Raises KeyboardInterrupt if the request was Ctrl-C."""
@@ -54,14 +58,11 @@ class Interruption:
       raise KeyboardInterrupt
 
   def __exit__(self, *exception: object) -> None:
-    self._restore()
-
-  def _request(self, number: int, frame: FrameType | None) -> None:
-    self.requested = number
-    self._restore()
-    logging.info('stopping: saving everything; a second signal would prevent that')
-
-  def _restore(self) -> None:
     for number, handler in self._before.items():
       signal.signal(number, handler or signal.SIG_DFL)  # None: of other than Python
     self._before = {}
+
+  def _request(self, number: int, frame: FrameType | None) -> None:
+    self.requested = number
+    self.__exit__()  # a second signal has its usual effect
+    logging.info('stopping: saving everything; a second signal would prevent that')

@@ -1,8 +1,8 @@
 """Communication between the processes of one run.
 
 JAX runs the same program in every process. Facts that only one process knows, such as
-the contents of a folder, are sent to the others through JAX's coordination service. A
-run of one process does without it, at no cost.
+the contents of a folder, are sent to the others. A run of one process does without it,
+at no cost.
 """
 
 import contextlib
@@ -10,24 +10,24 @@ import itertools
 import json
 import re
 import socket
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from zoo.core.errors import InUseError, RunError, UserError, in_one_line
-from zoo.host import jax_private
 
 Result = TypeVar('Result')
 
 # Practically unlimited: if a process dies, its missing heartbeat ends those that wait
 # for it. The checksums of a large checkpoint may take hours.
-_LONG_MS = 6 * 3600 * 1000
+_LONG = 6 * 3600  # s
 # How long a failed process waits for others that failed with the same exit code.
-_MOMENT_MS = 10_000
+_MOMENT = 10  # s
 
 # The errors that one process raises in all of them; the first that fits is taken.
 _ERRORS = InUseError, UserError, RunError
@@ -36,13 +36,13 @@ _exchanges = itertools.count()  # every process counts the same ones
 
 
 def count() -> int:
-  """The number of processes of this run."""
-  return jax_private.state.num_processes
+  """The number of processes of this run; in a run of one it starts no JAX backend."""
+  return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def index() -> int:
-  """The number of this process, from 0."""
-  return jax_private.state.process_id
+  """The number of this process, from 0; as for `count`."""
+  return jax.process_index() if jax.distributed.is_initialized() else 0
 
 
 def join(
@@ -56,36 +56,29 @@ def join(
 
   Timeouts are in seconds. `coordinator` is HOST:PORT of process 0; without it JAX
   detects a TPU pod, SLURM, Open MPI 4 or GKE. Raises UserError when none of these is
-  found, when the other processes do not join in time, or when the coordinator rejects
-  this process.
+  found, and when process 0 cannot be reached in time; JAX aborts the process when
+  others do not join in time, or when process 0 rejects it.
   """
   if coordinator is not None:
     check_address('coordinator', coordinator)
     if process_id == 0:
       _check_port(coordinator)
+    else:
+      _wait_for(coordinator, start_timeout, f'process {process_id} of {num_processes}')
   try:
-    with jax_private.joining():
-      jax.distributed.initialize(
-        coordinator,
-        num_processes,
-        process_id,
-        # The address already describes the cluster.
-        cluster_detection_method=None if coordinator is None else 'deactivate',
-        initialization_timeout=start_timeout,
-        heartbeat_timeout_seconds=heartbeat_timeout,
-      )
+    jax.distributed.initialize(
+      coordinator,
+      num_processes,
+      process_id,
+      # The address already describes the cluster.
+      cluster_detection_method=None if coordinator is None else 'deactivate',
+      initialization_timeout=start_timeout,
+      heartbeat_timeout_seconds=heartbeat_timeout,
+    )
   except Exception as error:
-    reason = f'JAX says: {in_one_line(error)}'
-    if jax_private.state.client is None:
-      raise UserError(
-        'no cluster was found (known are TPU pods, SLURM, Open MPI 4 and GKE): give '
-        f'--coordinator, --num_processes and --process_id; {reason}'
-      ) from error
-    address, last = jax_private.state.coordinator_address, count() - 1
     raise UserError(
-      f'process {index()} of {count()} could not join the others at {address} in at '
-      f'most {start_timeout} s; process 0 must run there, its port be reachable, and '
-      f'each of the ids 0 to {last} be given to one process; {reason}'
+      'no cluster was found (known are TPU pods, SLURM, Open MPI 4 and GKE): give '
+      f'--coordinator, --num_processes and --process_id; JAX says: {in_one_line(error)}'
     ) from error
 
 
@@ -96,26 +89,22 @@ def propagate_errors() -> Iterator[None]:
   This holds for UserError, RunError and OSError, which other processes get as a
   RunError; any other error ends its process at once.
   """
-  if count() == 1:
+  if jax.process_count() == 1:
     yield
     return
-  error = None
+  error, said = None, None
   try:
     yield
   except (UserError, RunError, OSError) as caught:
     error = caught
-  client = jax_private.state.client
-  name = f'icl_zoo/{next(_exchanges)}'
-  if error is not None:
-    text = f'on process {index()}: {error}' if index() else str(error)
     kind = next((kind for kind in _ERRORS if isinstance(error, kind)), RunError)
-    client.key_value_set(f'{name}/{index():09}', json.dumps([kind.__name__, text]))
-  client.wait_at_barrier(name, _LONG_MS)
-  errors = sorted(client.key_value_dir_get(name))
+    me = jax.process_index()
+    said = kind.__name__, f'on process {me}: {error}' if me else str(error)
+  errors = [answer for answer in _exchange(said) if answer is not None]
   if error is not None:
     raise error
   if errors:
-    name, text = json.loads(errors[0][1])
+    name, text = errors[0]
     raise {kind.__name__: kind for kind in _ERRORS}[name](text)
 
 
@@ -124,24 +113,26 @@ def run_on_main(function: Callable[[], Result]) -> Result:
 
   With several processes the result is sent as JSON.
   """
-  if count() == 1:
+  if jax.process_count() == 1:
     return function()
-  text = ''
+  result: Any = None
   with propagate_errors():
-    if index() == 0:
-      text = json.dumps(function())
-  client = jax_private.state.client
-  name = f'icl_zoo/{next(_exchanges)}'
-  if index() == 0:
-    client.key_value_set(name, text)
-  return json.loads(client.blocking_key_value_get(name, _LONG_MS))
+    if jax.process_index() == 0:
+      result = function()
+  return _exchange(result)[0]
 
 
-def any_of(flag: bool) -> bool:
-  """Whether a flag is set in any process; all must call this at the same points."""
-  if count() == 1:
-    return flag
-  return bool(multihost_utils.process_allgather(np.array(flag)).any())
+def _exchange(content: Any) -> list[Any]:
+  """What each process gives, in their order; sent as JSON by JAX's own collectives."""
+  # A barrier may be waited for for hours, which not every platform's collectives may.
+  _wait_at_barrier(f'exchange/{next(_exchanges)}', _LONG)
+  text = np.frombuffer(json.dumps(content).encode(), np.uint8)
+  sizes = multihost_utils.process_allgather(np.array(text.size))
+  padded = np.pad(text, (0, sizes.max() - text.size))
+  texts = multihost_utils.process_allgather(padded)
+  return [
+    json.loads(text[:size].tobytes()) for text, size in zip(texts, sizes, strict=True)
+  ]
 
 
 def end_together(code: int) -> bool:
@@ -153,11 +144,35 @@ def end_together(code: int) -> bool:
   if count() == 1:
     return True
   try:
-    name = f'icl_zoo/end/{code}'
-    jax_private.state.client.wait_at_barrier(name, _MOMENT_MS)
+    _wait_at_barrier(f'end/{code}', _MOMENT)
   except Exception:
     return False
   return True
+
+
+def _wait_at_barrier(name: str, timeout: int) -> None:
+  """Waits for all processes, at most so many seconds; raises JAX's error."""
+  from orbax.checkpoint import multihost  # slow to import
+
+  barrier = multihost.get_barrier_sync_fn()
+  barrier(key=f'icl_zoo/{name}', timeout_ms=1000 * timeout)
+
+
+def _wait_for(coordinator: str, timeout: int, me: str) -> None:
+  """Waits until process 0 can be reached; raises UserError, where JAX would abort."""
+  address = urllib.parse.urlsplit(f'//{coordinator}')
+  deadline = time.monotonic() + timeout
+  while True:
+    try:
+      socket.create_connection((address.hostname, address.port), 1).close()
+      return
+    except OSError as error:
+      if time.monotonic() > deadline:
+        raise UserError(
+          f'{me} could not join the others at {coordinator} in at most {timeout} s; '
+          f'process 0 must run there, and its port be reachable: {in_one_line(error)}'
+        ) from error
+    time.sleep(0.1)
 
 
 def check_address(name: str, address: object) -> str:

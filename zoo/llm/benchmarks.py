@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from zoo.core.errors import UserError
-from zoo.host.files import UnreadableFile, parse_as, read_bytes, read_text
+from zoo.host.files import UnreadableFile, parse_json, read_bytes, read_text
 from zoo.llm.config import MAX_LABEL
 
 SPLITS = 'train', 'dev', 'test'
@@ -99,7 +99,7 @@ class _Line(msgspec.Struct):
 
 def _example(line: str, source: str) -> Example:
   try:
-    found = parse_as(line, _Line, source)
+    found = parse_json(line, _Line, source)
   except UnreadableFile:
     raise UserError(
       f'{source} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '

@@ -64,7 +64,7 @@ def _load(folder: pathlib.Path) -> tuple[Any, Any]:
     )
     largest = [model.config.max_position_embeddings]
     if limit.is_file():
-      largest.append(read_json(limit)['max_seq_length'])
+      largest.append(read_json(limit, dict)['max_seq_length'])
     tokenizer.model_max_length = min(largest)
   except Exception as error:  # of any of the libraries that read files
     raise UserError(

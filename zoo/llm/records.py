@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO, TypeVar
 
 from zoo.core.errors import RunError, in_one_line
-from zoo.host.files import UnreadableFile, parse_as, read_as
+from zoo.host.files import UnreadableFile, parse_json, read_json
 from zoo.llm.summary import Line
 
 PROMPTS, GUESSES, SUMMARY = 'prompts.jsonl', 'guesses.json', 'summary.json'
@@ -20,7 +20,7 @@ def read_if_there(path: pathlib.Path, kind: type[_Kind]) -> _Kind | None:
   if not path.is_file():
     return None
   try:
-    return read_as(path, kind)
+    return read_json(path, kind)
   except UnreadableFile as error:
     raise RunError(f'{path} is damaged; delete it to make it again') from error
 
@@ -33,7 +33,7 @@ def read_lines(path: pathlib.Path) -> dict[int, Line]:
   lines = {}
   for number, text in enumerate(_whole_lines(path).splitlines(), start=1):
     try:
-      line = parse_as(text, Line, 'it')
+      line = parse_json(text, Line, 'it')
     except UnreadableFile as error:
       raise RunError(
         f'line {number} of {path} is damaged; delete that line to ask its prompt again '

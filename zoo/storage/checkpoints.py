@@ -28,7 +28,7 @@ from orbax.checkpoint import v1 as ocp
 from zoo.config.validation import Config, differences, to_json
 from zoo.core.errors import RunError, UserError, in_one_line, shown
 from zoo.host import processes
-from zoo.host.files import delete_folder, entries, is_url, read_json, write_atomically
+from zoo.host.files import delete_folder, is_url, names_in, read_json, write_atomically
 from zoo.storage.steps import damage_of, steps_in, write_sums
 
 FORMAT = 1  # of a step's contents; increased when older code could not read them
@@ -82,7 +82,7 @@ class Checkpoints:
     return self
 
   def __exit__(self, kind: object, error: object, traceback: object) -> None:
-    if error is not None and (is_url(self._folder) or processes.count() > 1):
+    if error is not None and (is_url(self._folder) or jax.process_count() > 1):
       return  # the save would wait for what may be lost
     try:
       try:
@@ -148,8 +148,8 @@ class Checkpoints:
     step, before_commit = self._saving
     before_commit()
     # It has its own name already in a bucket, else `8.orbax-checkpoint-tmp`.
-    names = [path.name for path in entries(self._folder)]
-    (written,) = [name for name in names if re.fullmatch(rf'{step}(\.orbax.*)?', name)]
+    form = rf'{step}(\.orbax.*)?'
+    (written,) = [n for n in names_in(self._folder) if re.fullmatch(form, n)]
     write_sums(self._folder / written)
 
   def _not_written(self, error: Exception) -> RunError:
@@ -167,7 +167,7 @@ class Checkpoints:
 
 def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> None:
   """Raises RunError if the newest step in a folder is damaged, UserError if foreign."""
-  names = [path.name for path in entries(folder)]
+  names = names_in(folder)
   if old := [name for name in names if re.fullmatch('[0-9]+-[0-9a-f]{16}', name)]:
     raise UserError(
       f'{folder / old[0]} was written into a bucket by ICL Zoo 0.1.0, which alone can '
@@ -181,7 +181,7 @@ def check_newest(folder: pathlib.Path, metadata: Mapping[str, Any]) -> None:
   newest = folder / str(steps[-1])
   if reason := damage_of(newest):
     raise damaged(newest, reason)
-  _check_own(newest, read_json(newest / METADATA_FILE), metadata)
+  _check_own(newest, read_json(newest / METADATA_FILE, dict), metadata)
   for step in steps if is_url(folder) else []:
     # Orbax deletes those without it, which a local run that was copied may lack.
     marker = folder / str(step) / 'commit_success.txt'
@@ -311,16 +311,11 @@ def one_line(error: BaseException) -> str:
 
 def run_metadata(config: Config) -> dict[str, object]:
   """The config of a run, and the versions that run it, as plain JSON."""
-  versions = {name: _version(name) for name in _PACKAGES}
+  versions: dict[str, str | None] = dict.fromkeys(_PACKAGES)
+  for name in _PACKAGES:  # one that runs from its source tree has no version
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      versions[name] = importlib.metadata.version(name)
   return {
     'config': json.loads(to_json(config)),
     'versions': {'python': platform.python_version(), **versions},
   }
-
-
-def _version(package: str) -> str | None:
-  """The installed version; None for a package that runs from its source tree."""
-  try:
-    return importlib.metadata.version(package)
-  except importlib.metadata.PackageNotFoundError:
-    return None

@@ -114,7 +114,7 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
       'object commit_success.txt; create it there'
     )
   try:
-    metadata = read_json(folder / METADATA_FILE)
+    metadata = read_json(folder / METADATA_FILE, dict)
   except UnreadableFile as error:
     raise damaged(folder, str(error)) from error
   config, saved_step = _config_and_step(folder, metadata, step)

@@ -5,19 +5,19 @@ format of sha256sum, and is read only if all its checksums match.
 """
 
 import concurrent.futures
+import functools
 import hashlib
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import Any, cast
 
 from zoo.core.errors import RunError, UserError
 from zoo.host.files import (
   UnreadableFile,
-  entries,
   failures,
   is_url,
   names_below,
+  names_in,
   read_text,
   said,
   write_atomically,
@@ -32,7 +32,9 @@ _OF_COMMIT = '_CHECKPOINT_METADATA', 'commit_success.txt'
 def write_sums(folder: pathlib.Path) -> None:
   """Writes the checksums of all files of a step into it; raises OSError."""
   names = [name for name in names_below(folder) if name not in (SUMS, *_OF_COMMIT)]
-  sums = _checksums(folder, names, sync=not is_url(folder))
+  digest = functools.partial(_checksum, sync=not is_url(folder))
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+    sums = [*threads.map(digest, [folder / name for name in names])]
   lines = [f'{checksum}  {name}\n' for checksum, name in zip(sums, names, strict=True)]
   write_atomically(folder / SUMS, ''.join(lines))
 
@@ -55,7 +57,8 @@ def damage_of(folder: pathlib.Path, left_out: tuple[str, ...] = ()) -> str | Non
       return f'{missing[0] or SUMS} is missing or unreadable'
     if unlisted := sorted(name for name in names - listed.keys() if '/' in name):
       return f'{unlisted[0]} is not in {SUMS}'
-    sums = _checksums(folder, [*listed])
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+      sums = [*threads.map(_checksum, [folder / name for name in listed])]
     for name, checksum in zip(listed, sums, strict=True):
       if checksum != listed[name]:
         return f'{name} is not as it was written (its checksum differs)'
@@ -69,22 +72,12 @@ def damage_of(folder: pathlib.Path, left_out: tuple[str, ...] = ()) -> str | Non
     return f'{name} cannot be read: {said(error)}'
 
 
-def _checksums(
-  folder: pathlib.Path, names: Sequence[str], sync: bool = False
-) -> list[str]:
-  """The checksum of each file, with `sync` once it is on the disk.
-
-  In threads, since hashing releases Python's lock.
-  """
-
-  def checksum(name: str) -> str:
-    with (folder / name).open('rb') as file:
-      if sync and os.name == 'posix':  # Windows refuses it for a file that is read
-        os.fsync(file.fileno())
-      return hashlib.file_digest(cast(Any, file), 'sha256').hexdigest()
-
-  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-    return list(threads.map(checksum, names))
+def _checksum(file: pathlib.Path, sync: bool = False) -> str:
+  """The checksum of a file, with `sync` once it is on the disk."""
+  with file.open('rb') as content:
+    if sync and os.name == 'posix':  # Windows refuses it for a file that is read
+      os.fsync(content.fileno())
+    return hashlib.file_digest(cast(Any, content), 'sha256').hexdigest()
 
 
 def steps_in(folder: pathlib.Path) -> list[int]:
@@ -92,8 +85,8 @@ def steps_in(folder: pathlib.Path) -> list[int]:
 
   One without checksums is still being written, or was when its program was killed.
   """
-  steps = [path for path in entries(folder) if path.name.isdecimal()]
-  return sorted(int(path.name) for path in steps if (path / SUMS).exists())
+  names = [name for name in names_in(folder) if name.isdecimal()]
+  return sorted(int(name) for name in names if (folder / name / SUMS).exists())
 
 
 def chosen_step(folder: pathlib.Path, step: int | None) -> pathlib.Path:

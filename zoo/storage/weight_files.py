@@ -13,7 +13,7 @@ import safetensors.numpy
 from jaxtyping import PyTree
 
 from zoo.core.errors import RunError, UserError, in_one_line
-from zoo.host.files import parse_as
+from zoo.host.files import parse_json
 from zoo.storage.checkpoints import array_name
 
 SUFFIX = '.safetensors'
@@ -50,7 +50,7 @@ def read(path: pathlib.Path) -> tuple[dict, dict[str, np.ndarray]]:
         raise UserError(
           f'{path} is no model of ICL Zoo: its metadata have no entry {_KEY!r}'
         )
-      return parse_as(text, dict, str(path)), file.get_tensors()
+      return parse_json(text, dict, str(path)), file.get_tensors()
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error.strerror or error}') from error
   except safetensors.SafetensorError as error:

@@ -1,6 +1,7 @@
 """Workdirs, each of which belongs to one config, and to one program at a time."""
 
 import contextlib
+import errno
 import functools
 import os
 import pathlib
@@ -9,15 +10,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import filelock
+import jax
 
 from zoo.config.validation import differences, to_json
 from zoo.core.errors import InUseError, RunError, UserError, in_one_line, shown
 from zoo.host import processes
 from zoo.host.files import (
   UnreadableFile,
-  entries,
   failures,
   is_url,
+  names_in,
   read_json,
   read_text,
   said,
@@ -30,9 +32,19 @@ POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
 _OTHER = 'give another folder'
 _CONFIG = 'config.json'
 LOCK = '.lock'  # the file that a program locks while it works in a folder
+_HOLDER = '.holder'  # ends the name of a file that names who has a lock
 _PARTS = '.locks'  # the folder of such files for parts of the work in a folder
 _NUMBER = '.parts'  # the file with the number of parts that a sweep is divided into
 _MOMENT = 0.5  # seconds; another program may just be looking whether a lock is held
+# What the system says of a disk or its locks, whatever file is open.
+_OF_DISKS = (
+  errno.ENOSPC,
+  errno.EDQUOT,
+  errno.EIO,
+  errno.EFBIG,
+  errno.ENOLCK,
+  errno.ESTALE,
+)
 # Files that exist only in the workdirs of each kind of program.
 _MARKS = {
   'run': ('checkpoints', 'metrics.jsonl'),
@@ -44,28 +56,28 @@ _MARKS = {
 def open_workdir(
   workdir: pathlib.Path, config: Any, kind: str = 'run', held: bool = False
 ) -> None:
-  """On process 0, creates a workdir, or checks that it belongs to the config.
+  """Creates a workdir, or checks that it belongs to the config; for process 0.
 
   The folder of a run that ended before its first checkpoint, out of memory or with a
   loss that is not finite, belongs to any config; other runs may be given more steps.
-  Where this program has locked the folder (`held`), the config in it is
-  replaced by this one. Raises UserError, and writes nothing, if the workdir belongs to
-  another config or another kind of program, holds something else, or cannot be written.
+  Where this program has locked the folder (`held`), the config in it is replaced by
+  this one. Raises UserError, and writes nothing, if the workdir belongs to another
+  config or another kind of program, holds something else, or cannot be written.
   """
-  processes.run_on_main(functools.partial(_open, workdir, config, kind, held))
-
-
-def _open(workdir: pathlib.Path, config: Any, kind: str, held: bool) -> None:
-  saved = workdir / _CONFIG
+  saved, text = workdir / _CONFIG, to_json(config) + '\n'
   try:
-    names = _names_in(workdir)
-    _check_kind(workdir, names, kind)
+    names = names_in(workdir)
+    for other, marks in _MARKS.items():
+      if other != kind and names.intersection(marks):
+        raise UserError(
+          f'{workdir} is the workdir of a {other}, not of a {kind}; {_OTHER}'
+        )
     if _CONFIG in names:
-      is_other = _compare(saved, config, kind)
+      _check_config(saved, config, kind)
       if not (is_url(workdir) or os.access(workdir, os.W_OK)):
         raise PermissionError(None, 'it is not writable')
-      if held and is_other:
-        write_atomically(saved, to_json(config) + '\n')
+      if held and read_text(saved) != text:
+        write_atomically(saved, text)
     elif 'checkpoints' in names:
       raise UserError(
         f'{workdir} holds checkpoints, but no config.json with their config (each step '
@@ -77,7 +89,7 @@ def _open(workdir: pathlib.Path, config: Any, kind: str, held: bool) -> None:
       )
     else:
       workdir.mkdir(parents=True, exist_ok=True)
-      write_atomically(saved, to_json(config) + '\n')
+      write_atomically(saved, text)
   except failures(workdir) as error:
     if isinstance(error, NotADirectoryError) and workdir.exists():
       raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}') from error
@@ -87,6 +99,30 @@ def _open(workdir: pathlib.Path, config: Any, kind: str, held: bool) -> None:
     raise UserError(f'{reason}; {_OTHER}') from error
 
 
+def _check_config(saved: pathlib.Path, config: Any, kind: str) -> None:
+  """Raises UserError unless the config in a file may be replaced by this one."""
+  try:
+    content = read_json(saved, dict)
+  except UnreadableFile as error:
+    raise UserError(
+      f'{saved} is damaged: no config can be read from it; {_OTHER}'
+    ) from error
+  differing = differences(content, config)
+  if differing and not (kind == 'run' and _is_untrained(saved.parent)):
+    raise UserError(
+      f'{saved.parent} belongs to another config; it differs in {shown(differing)}; '
+      f'{_OTHER}'
+    )
+
+
+def _is_untrained(workdir: pathlib.Path) -> bool:
+  """Whether a run has saved nothing but its log; its first save may have failed."""
+  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard'}
+  empty |= {LOCK, f'{LOCK}{_HOLDER}'}
+  saved = [name for name in names_in(workdir / 'checkpoints') if name.isdecimal()]
+  return names_in(workdir) <= empty and not saved
+
+
 @contextlib.contextmanager
 def occupied(
   workdir: pathlib.Path, config: Any, kind: str = 'run', part: Part | None = None
@@ -94,64 +130,33 @@ def occupied(
   """Opens and locks a workdir for the block.
 
   Raises UserError as `open_workdir` and `locked` do; RunError for what cannot be
-  written, and for a workdir that is deleted meanwhile.
+  written there, and for a workdir that is deleted meanwhile.
   """
-  open_workdir(workdir, config, kind)
+  prepare = functools.partial(open_workdir, workdir, config, kind)
+  processes.run_on_main(prepare)
   try:
     with locked(workdir, part):
-      open_workdir(workdir, config, kind, held=True)
+      processes.run_on_main(functools.partial(prepare, held=True))
       yield
   except failures(workdir) as error:
     if not is_url(workdir) and not workdir.exists():
       raise RunError(
         f'{workdir} has gone: it was deleted while this program was working in it'
       ) from error
+    if not _is_about(workdir, error):
+      raise
     raise RunError(f'{workdir} could not be written: {in_one_line(error)}') from error
 
 
-def _names_in(folder: pathlib.Path) -> set[str]:
-  return {path.name for path in entries(folder)}
+def _is_about(workdir: pathlib.Path, error: BaseException) -> bool:
+  """Whether an error is one of writing into a workdir, not of code of the user's own.
 
-
-def _check_kind(workdir: pathlib.Path, names: set[str], kind: str) -> None:
-  for other, marks in _MARKS.items():
-    if other != kind and names.intersection(marks):
-      raise UserError(
-        f'{workdir} is the workdir of a {other}, not of a {kind}; {_OTHER}'
-      )
-
-
-def _compare(saved: pathlib.Path, config: Any, kind: str) -> bool:
-  """Whether the saved config differs from this one, which may replace it.
-
-  Raises UserError if it may not.
+  What fails while a file is open names no file, but has the number of a disk's error.
   """
-  try:
-    content = read_json(saved)
-  except UnreadableFile:
-    content = None
-  if not isinstance(content, dict):
-    raise UserError(f'{saved} is damaged: no config can be read from it; {_OTHER}')
-  differing = differences(content, config)
-  if differing and not (kind == 'run' and _is_untrained(saved.parent)):
-    raise UserError(
-      f'{saved.parent} belongs to another config; it differs in {shown(differing)}; '
-      f'{_OTHER}'
-    )
-  return bool(differing) or _num_steps(content) != _num_steps(config)
-
-
-def _num_steps(config: Any) -> Any:
-  """How far a run or a sweep goes, which may grow; None for other programs."""
-  return config.get('train', {}).get('num_steps')
-
-
-def _is_untrained(workdir: pathlib.Path) -> bool:
-  """Whether a run has saved nothing but its log; its first save may have failed."""
-  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard'}
-  empty |= {LOCK, f'{LOCK}.holder'}
-  saved = [name for name in _names_in(workdir / 'checkpoints') if name.isdecimal()]
-  return _names_in(workdir) <= empty and not saved
+  if isinstance(name := getattr(error, 'filename', None), str):
+    folder = pathlib.Path(name).parent.resolve()  # a link in the workdir is about it
+    return folder.is_relative_to(workdir.resolve())
+  return is_url(workdir) or getattr(error, 'errno', None) in _OF_DISKS
 
 
 @contextlib.contextmanager
@@ -167,11 +172,11 @@ def locked(workdir: pathlib.Path, part: Part | None = None) -> Iterator[None]:
     yield
     return
   with contextlib.ExitStack() as stack:
-    locks = _locks(workdir.resolve(), part)
-    holder = processes.run_on_main(lambda: stack.enter_context(locks))
+    lock = functools.partial(_lock, stack, workdir.resolve(), part)
+    holder = processes.run_on_main(lock)
     with processes.propagate_errors():
-      note = workdir / f'{LOCK}.holder'
-      if processes.index() and not (note.exists() and note.read_text() == holder):
+      note = workdir / f'{LOCK}{_HOLDER}'
+      if jax.process_index() and not (note.exists() and note.read_text() == holder):
         raise UserError(
           f'{workdir} is not the folder of process 0; give a --workdir that all '
           'processes share'
@@ -179,45 +184,33 @@ def locked(workdir: pathlib.Path, part: Part | None = None) -> Iterator[None]:
     yield
 
 
-@contextlib.contextmanager
-def _locks(workdir: pathlib.Path, part: Part | None) -> Iterator[str]:
-  """Holds the lock of a folder or of a part, and yields what names this process."""
+def _lock(stack: contextlib.ExitStack, workdir: pathlib.Path, part: Part | None) -> str:
+  """Locks a folder or a part until the stack ends; returns what names this process."""
   whole, parts = workdir / LOCK, workdir / _PARTS
-  own = whole if part is None else parts / f'{part.index}-of-{part.number}'
-  others = [whole]
   if part is None:
-    others = [path for path in entries(parts) if path.suffix != '.holder']
+    own = whole
+    others = [parts / name for name in names_in(parts) if not name.endswith(_HOLDER)]
+  else:
+    own, others = parts / f'{part.index}-of-{part.number}', [whole]
   own.parent.mkdir(exist_ok=True)
-  with _lock(workdir, own):
-    for other in others:
-      with _lock(workdir, other):
-        pass  # nobody holds it
-    me = f'process {os.getpid()} on {socket.gethostname()}'
-    _holder_of(own).write_text(me)
-    yield me
-
-
-@contextlib.contextmanager
-def _lock(workdir: pathlib.Path, path: pathlib.Path) -> Iterator[None]:
-  lock = filelock.FileLock(path, timeout=_MOMENT, fallback_to_soft=False)
-  try:
-    lock.acquire()
-  except filelock.Timeout as error:
-    note = _holder_of(path)
-    holder = f' ({note.read_text():.100})' if note.exists() else ''
-    raise InUseError(
-      f'{workdir} is in use: another process is training in it{holder}; wait for it, '
-      'or give another folder'
-    ) from error
-  try:
-    yield
-  finally:
-    lock.release()
-
-
-def _holder_of(lock: pathlib.Path) -> pathlib.Path:
-  """The file that names the process that has taken a lock last."""
-  return lock.with_name(f'{lock.name}.holder')
+  for path in own, *others:
+    lock = filelock.FileLock(path, timeout=_MOMENT, fallback_to_soft=False)
+    try:
+      lock.acquire()
+    except filelock.Timeout as error:
+      note = path.with_name(path.name + _HOLDER)
+      holder = f' ({note.read_text():.100})' if note.exists() else ''
+      raise InUseError(
+        f'{workdir} is in use: another process is training in it{holder}; wait for it, '
+        'or give another folder'
+      ) from error
+    if path == own:
+      stack.callback(lock.release)
+    else:
+      lock.release()  # nobody holds it
+  me = f'process {os.getpid()} on {socket.gethostname()}'
+  own.with_name(own.name + _HOLDER).write_text(me)
+  return me
 
 
 def check_number_of_parts(workdir: pathlib.Path, part: Part) -> None:

@@ -5,7 +5,7 @@ import pathlib
 from typing import TypedDict
 
 from zoo.core.errors import UserError
-from zoo.host.files import read_as
+from zoo.host.files import read_json
 
 CARD = 'card.json'  # its name in the folder of a checkpoint
 
@@ -36,7 +36,7 @@ def read_cards(folder: str | os.PathLike[str]) -> list[Card]:
   cards = []
   for path in pathlib.Path(folder).glob(f'*/{CARD}'):
     try:
-      cards.append(read_as(path, Card))
+      cards.append(read_json(path, Card))
     except UserError as error:
       raise UserError(f'{path} is not a card: {error}') from error
   return sorted(

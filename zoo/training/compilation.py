@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from absl import logging
 from flax import nnx
@@ -18,7 +19,6 @@ from zoo.config.mesh import on_mesh, replicate
 from zoo.config.validation import Config, build_task
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.protocols import Task
-from zoo.host import processes
 from zoo.training.batch_parts import num_lanes
 from zoo.training.evaluation import Evaluation, compile_evaluation, make_evaluation
 from zoo.training.objective import (
@@ -103,7 +103,7 @@ def compile_training(training: Training) -> Training:
     measurements = other_core.submit(
       compile_evaluation, config, training.evaluation, abstract['model'], mesh
     )
-    if processes.count() > 1:
+    if jax.process_count() > 1:
       measurements.result()  # all processes must compile programs in the same order
     key, numbers = replicate((training.key, training.numbers), mesh)
     limit = replicate(np.int32(0), mesh)

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,8 +21,7 @@ from zoo.host.files import (
   failures,
   finite_or_null,
   is_url,
-  local_folder,
-  parse_as,
+  parse_json,
   read_text,
   said,
   write_atomically,
@@ -114,7 +114,10 @@ class Records:
     self._is_copied = True
     if not self._primary:
       return
-    self._local = self._stack.enter_context(local_folder(workdir))
+    self._local = workdir
+    if is_url(workdir):
+      temporary = tempfile.TemporaryDirectory(prefix='icl_zoo_')
+      self._local = pathlib.Path(self._stack.enter_context(temporary))
     self._path = self._local.resolve() / _METRICS
     write_atomically(self._path, ''.join(json.dumps(line) + '\n' for line in lines))
     self._inode = self._path.stat().st_ino
@@ -231,4 +234,4 @@ def read_lines(workdir: pathlib.Path) -> list[dict[str, Any]]:
   if not path.exists():
     return []
   texts = read_text(path).splitlines(keepends=True)
-  return [parse_as(text, dict, str(path)) for text in texts if text.endswith('\n')]
+  return [parse_json(text, dict, str(path)) for text in texts if text.endswith('\n')]

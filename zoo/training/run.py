@@ -144,7 +144,7 @@ def training_run(
     if summary is not None:
       write_summary(workdir, summary)
       yield logged_event(training, state, step, records, summary)
-    elif processes.count() == 1:
+    elif jax.process_count() == 1:
       interruption.raise_if_ctrl_c()
 
 

@@ -37,8 +37,8 @@ def config_of(workdir: pathlib.Path) -> dict[str, Any]:
     )
   if not path.is_file():
     raise UserError(f'{workdir} holds no run: there is no config.json in it')
-  config = read_json(path)
-  model = config.get('model') if isinstance(config, dict) else None
+  config = read_json(path, dict)
+  model = config.get('model')
   if not isinstance(model, dict) or not isinstance(model.get('name'), str):
     raise UserError(f'{path} is damaged: it names no model')
   return config

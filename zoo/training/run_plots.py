@@ -176,7 +176,7 @@ Row = Mapping[str, Any]  # of the table of a sweep
 
 def _rows_of(workdir: str | pathlib.Path) -> tuple[list[Row], int]:
   """The rows of a sweep's points, and how many more have become non-finite."""
-  rows = read_json(workdir_path(workdir) / TABLE)
+  rows = read_json(workdir_path(workdir) / TABLE, list)
   finished = [row for row in rows if not is_lost(row)]
   if not finished:
     raise UserError(f'{workdir} has no point that stayed finite')

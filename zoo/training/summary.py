@@ -28,7 +28,7 @@ from zoo.host import processes
 from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
-  read_as,
+  read_json,
   write_atomically,
 )
 from zoo.measure.comparison import Comparison, below_bayes, compare_all, table_of
@@ -236,8 +236,11 @@ def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
 
 def read_summary(workdir: pathlib.Path) -> Summary | None:
   """The `summary.json` of a run, or None if it is missing or damaged."""
+  path = workdir / SUMMARY
+  if not path.exists():
+    return None
   try:
-    return read_as(workdir / SUMMARY, Summary)
+    return read_json(path, Summary)
   except UnreadableFile:
     return None
 

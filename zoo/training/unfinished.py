@@ -57,6 +57,6 @@ def _folders(workdir: pathlib.Path) -> list[pathlib.Path]:
 def _names_in(step: pathlib.Path) -> list[str]:
   """The points in the metadata of a step; [] if they cannot be read."""
   try:
-    return read_json(step / METADATA_FILE)[POINTS_FIELD]
+    return read_json(step / METADATA_FILE, dict)[POINTS_FIELD]
   except (UnreadableFile, KeyError):
     return []

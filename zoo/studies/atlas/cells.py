@@ -23,7 +23,7 @@ from zoo.config.mesh import on_mesh, replicate
 from zoo.config.validation import Config, build_task, validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
-from zoo.host.files import delete_folder, finite_or_null, read_as, write_atomically
+from zoo.host.files import delete_folder, finite_or_null, read_json, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.models import LinearAttention
 from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
@@ -142,7 +142,7 @@ class CellRun:
     self._file = folder / 'notes.json'
     self.notes = Notes(settings.key)
     if self._file.is_file():
-      self.notes = read_as(self._file, Notes)
+      self.notes = read_json(self._file, Notes)
     if self.notes.settings != settings.key:
       raise UserError(
         f'{folder} was trained with the settings {self.notes.settings}, not '
