@@ -62,8 +62,9 @@ def main() -> None:
   check_fields(config)
   if _INIT_FROM.value is not None:
     config.train.init_from = _INIT_FROM.value
-  default = pathlib.Path('checkpoints/runs', config_flag.run_name(_CONFIG))
-  workdir = _WORKDIR.value or default
+  workdir = _WORKDIR.value
+  if workdir is None:
+    workdir = pathlib.Path('checkpoints/runs', config_flag.run_name(_CONFIG))
   address = _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID
   if _DISTRIBUTED.value or any(flag.value is not None for flag in address):
     _join(config, str(workdir))

@@ -215,8 +215,12 @@ def build_optimizer(
     return optimizer
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-    flat = optimizer.update(flattened(updates), flattened(state), flattened(params))
-    return with_shapes_of((updates, state), flat)
+    # For the reason that the compiled steps hold arrays flat (zoo/training/step.py).
+    flat = jax.tree.map(
+      lambda leaf: leaf.ravel() if leaf.ndim > 1 else leaf, (updates, state, params)
+    )
+    shapes = jax.tree.map(jnp.shape, (updates, state))
+    return jax.tree.map(jnp.reshape, optimizer.update(*flat), shapes)
 
   return optax.GradientTransformation(optimizer.init, update)
 
@@ -364,16 +368,6 @@ def _averaged(
     return moved, Averaged(count, trained, inner)
 
   return optax.GradientTransformation(init, update)
-
-
-def flattened(tree: PyTree) -> PyTree:
-  """The tree with each array flat, as the compiled steps store them."""
-  return jax.tree.map(lambda leaf: leaf.ravel() if leaf.ndim > 1 else leaf, tree)
-
-
-def with_shapes_of(tree: PyTree, flat: PyTree) -> PyTree:
-  """A flattened tree, in the shapes that `tree` has."""
-  return jax.tree.map(lambda leaf, shaped: leaf.reshape(shaped.shape), flat, tree)
 
 
 def warmup_steps(config: Config, num_steps: Any) -> int:

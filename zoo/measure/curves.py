@@ -175,7 +175,7 @@ def sample_predictions(
 def _targets_and_predictions(
   predictors: Sequence[Predictor], prompt: Prompt
 ) -> list[Array]:
-  return [prompt.targets, *(everywhere(each, prompt) for each in predictors)]
+  return [prompt.targets] + [everywhere(one, prompt) for one in predictors]
 
 
 def _losses_by_prefix(

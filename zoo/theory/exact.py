@@ -282,7 +282,7 @@ def rule_of(
     )
   if _is_traced(subject):
     return subject.learning_rule()
-  if not is_checked:
+  if not (is_checked or isinstance(subject, LearningRule)):
     check_rule(subject)
   with double_precision():
     # Not compiled as one: what a class calls may have changed since the last time.

@@ -52,7 +52,7 @@ from zoo.training.objective import (
   make_objective,
   uses_statistics,
 )
-from zoo.training.records import Progress, Records, risk_of
+from zoo.training.records import Progress, Records, Saves, risk_of
 from zoo.training.run import (
   line_of,
   next_stop,
@@ -60,7 +60,6 @@ from zoo.training.run import (
   restored,
   said_not_finite,
 )
-from zoo.training.saves import Saves
 from zoo.training.shardings import State, shardings_of, splits_later_axes
 from zoo.training.step import (
   abstract_state,

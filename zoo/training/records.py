@@ -1,4 +1,4 @@
-"""The records of a run in training: `metrics.jsonl`, TensorBoard, progress bar."""
+"""What a run writes and shows: `metrics.jsonl`, TensorBoard, steps, progress bar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from typing import Any
 import jax
 from tqdm.auto import tqdm
 
+from zoo.config.validation import Config
 from zoo.core.errors import RunError
+from zoo.host import processes
 from zoo.host.files import (
   failures,
   finite_or_null,
@@ -26,6 +28,8 @@ from zoo.host.files import (
   said,
   write_atomically,
 )
+from zoo.storage.checkpoints import Checkpoints
+from zoo.training.shardings import State
 
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'
@@ -217,6 +221,46 @@ def copy_all(records: Sequence[Records]) -> None:
     return
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
     list(threads.map(Records.copy, records))
+
+
+class Saves:
+  """Saves the states of a run from `step` on, whose clock starts now."""
+
+  def __init__(self, config: Config, checkpoints: Checkpoints, step: int):
+    self._config, self._checkpoints = config, checkpoints
+    self._saved, self._last_save = step, time.monotonic()
+
+  def due(self, step: int) -> bool:
+    """Whether to save here; all processes must call this at the same step.
+
+    Process 0 has the clock.
+    """
+    every, minutes = (
+      self._config.checkpoint.every,
+      self._config.checkpoint.every_minutes,
+    )
+    if step % every == 0 or step == self._config.train.num_steps:
+      return True
+    if minutes is None:
+      return False
+    return processes.run_on_main(
+      lambda: time.monotonic() > self._last_save + 60 * minutes
+    )
+
+  def save(self, step: int, state: State, records: Sequence[Records]) -> None:
+    """Saves the state, unless it is already saved; raises RunError.
+
+    When all is written, the records of a run in a bucket are copied into it.
+    """
+    self._last_save = time.monotonic()
+    if step > self._saved:
+      self._checkpoints.save(step, state, lambda: copy_all(records))
+      self._saved = step
+
+  def save_last(self, step: int, state: State, records: Sequence[Records]) -> None:
+    """Saves the state, unless it is already saved, and waits until it is."""
+    self.save(step, state, records)
+    self._checkpoints.wait()
 
 
 def risk_of(line: Mapping[str, Any]) -> float | None:

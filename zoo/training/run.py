@@ -36,8 +36,7 @@ from zoo.training.compilation import (
   make_training,
 )
 from zoo.training.evaluation import Measured, Risks, evaluate, risks_of
-from zoo.training.records import Progress, Records, read_lines, risk_of
-from zoo.training.saves import Saves
+from zoo.training.records import Progress, Records, Saves, read_lines, risk_of
 from zoo.training.shardings import State
 from zoo.training.summary import (
   SUMMARY,

@@ -29,7 +29,7 @@ from zoo.core.roles import parameter_roles
 from zoo.models import LinearAttention
 from zoo.storage.loading import check_same_arrays, load, shapes_of
 from zoo.training.objective import Numbers, Objective
-from zoo.training.shardings import State, gathered, shardings_of
+from zoo.training.shardings import State, gathered
 
 # From state, key, number of the step and numbers to the next state and its metrics.
 Step = Callable[
@@ -110,7 +110,9 @@ def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
 def init_state(config: Config, abstract: State) -> State:
   """The state at step 0, with each array created in its final sharding."""
 
-  @functools.partial(jax.jit, out_shardings=shardings_of(abstract))
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+
+  @functools.partial(jax.jit, out_shardings=shardings)
   def init(weights: PyTree | None) -> State:
     # The key is made inside, so that every process of a pod can make the same call.
     key = stream_of(config.seed, INIT_STREAM)
@@ -210,11 +212,12 @@ def make_steps(
     return state, {**metrics, 'step': step}
 
   replicated = NamedSharding(mesh, P())
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
   return jax.jit(
     steps,
     donate_argnums=0,
-    in_shardings=(shardings_of(abstract), *[replicated] * 4),
-    out_shardings=(shardings_of(abstract), replicated),
+    in_shardings=(shardings, *[replicated] * 4),
+    out_shardings=(shardings, replicated),
   )
 
 

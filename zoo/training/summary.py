@@ -204,8 +204,10 @@ def tokens_per_step(config: Config, model: Model) -> int | None:
   if config.objective.name != 'sampled':
     return None
   length = build_task(config).context_length
-  layout = model.layout if isinstance(model, TokenModel) else 'joint'
-  return config.train.batch_size * num_tokens(layout, length)
+  tokens = length + 1
+  if isinstance(model, TokenModel):
+    tokens = num_tokens(model.layout, length)
+  return config.train.batch_size * tokens
 
 
 def peak_memory(devices: Sequence[Any]) -> tuple[int | None, str | None]:
