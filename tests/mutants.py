@@ -246,8 +246,8 @@ a report obeys the HTML in the texts that it shows
   + autoescape=False
 the newest checkpoint is the last by its digits, so that 90 is after 100
   zoo/storage/steps.py: checkpoints/test_checkpoints.py training/test_run.py
-  - return sorted(int(path.name) for path in steps if (path / SUMS).exists())
-  + return [int(path.name) for path in sorted(steps) if (path / SUMS).exists()]
+  - return sorted(int(name) for name in names if (folder / name / SUMS).exists())
+  + return [int(name) for name in sorted(names) if (folder / name / SUMS).exists()]
 a saved model forgets for how many steps it was trained
   zoo/storage/saving.py: checkpoints/test_saving.py checkpoints/test_loading.py
   - {'format': FORMAT, 'step': step,

@@ -61,7 +61,7 @@ def judged():
 def test_a_verdict_is_what_theory_proves_or_waits_for_what_is_measured(judged, key):
   found = judged(key)
   assert found['verdict'] == PROVED.get(key)
-  assert found['function'] == f'zoo.studies.paper.claims.{key.replace("-", "_")}'
+  assert found['function'] == f'zoo/studies/paper/claims.py: {key.replace("-", "_")}'
   assert found['measured'] == {}
 
 

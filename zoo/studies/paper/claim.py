@@ -53,7 +53,7 @@ def judge(claim: Claim, figures: Figures) -> reports.Claim:
       name: None if number is None else float(number)
       for name, number in found.measured.items()
     },
-    'function': f'zoo.studies.paper.claims.{claim.measure.__name__}',
+    'function': f'zoo/studies/paper/claims.py: {claim.measure.__name__}',
     'figures': list(claim.figures),
     'note': claim.note,
   }
