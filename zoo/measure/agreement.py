@@ -54,8 +54,9 @@ def check_agreement(
   loss is trained, the layer's equation on tokens, the learning rule and the exact form
   agree where the model has them; no prediction moves with the targets, with other
   prompts, or with later examples; and all of them are finite float32. The prompts of
-  the task are checked first, up to 512 of a batch. Weights that are special hide what a
-  model does once it is trained, so that the same is asked with others in their place.
+  the task are checked first, up to 512 of a batch. All is checked twice, with the initial
+  weights and with others, since zeros or an identity may hide a mistake that shows once
+  the model is trained.
 
   Args:
     model: a model, or any predictor.

@@ -73,7 +73,11 @@ class LinearLayer(nnx.Module):
     return jnp.einsum('hij,hjk,btk->bhti', self.w_p[...], self.w_v[...], tokens)
 
   def scores(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t t']:
-    """`(1/C) W_M Eᵀ W_Kᵀ W_Q E`, key by query; W_M masks the query's token as a key."""
+    """`(1/C) W_M Eᵀ W_Kᵀ W_Q E`, key by query; W_M masks the query's token as a key.
+
+    Deep models, probes and checks compute it. A model of one layer predicts by
+    `LinearAttention.__call__`, which needs fewer operations.
+    """
     t = tokens.shape[1]
     mask_t = (jnp.arange(t) < t - 1).astype(tokens.dtype)
     keys, queries = self.keys(tokens), self.queries(tokens)

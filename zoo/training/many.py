@@ -149,10 +149,10 @@ def train_many(
       stop = next_stop(step, config)
       state, metrics = advance(training, state, step, stop)
       step = stop
-      measured = metrics, evaluate(config, training.evaluation, state['model'], step)
+      measured = evaluate(config, training.evaluation, state['model'], step)
       if waiting is not None:  # recorded while the devices compute
         finite, risks = record(finite, *waiting)
-      waiting = measured
+      waiting = metrics, measured
       if saves.due(step):  # only a finite state is saved
         finite, risks = record(finite, *waiting)
         waiting = None
@@ -194,22 +194,22 @@ def record_many(
   `before` says which models were finite before. Returns which ones are, and the risks.
   Raises NotFiniteError if none is.
   """
-  fetched, moments = jax.device_get((metrics, measured))
-  step, finite = int(fetched['step']), fetched['finite']
-  lines: list[dict[str, Any]] = [
-    {'step': step, 'loss': float(loss), 'grad_norm': float(norm)}
-    for loss, norm in zip(fetched['loss'], fetched['grad_norm'], strict=True)
+  metrics, measured = jax.device_get((metrics, measured))
+  step, finite = int(metrics['step']), metrics['finite']
+  # Of each model; they have the number of the step in common.
+  alone = [
+    {name: metrics[name][i] for name in metrics if name != 'step'} | {'step': step}
+    for i in range(len(finite))
   ]
   if not finite.any():
-    raise not_finite(training.config, lines[0], checkpoints)
+    raise not_finite(training.config, alone[0], checkpoints)
   for i in np.flatnonzero(before & ~finite).tolist():
-    logging.warning('%s: %s', records[i].workdir.name, said_not_finite(lines[i]))
-  risks = finish_many(training.evaluation, moments)
+    logging.warning('%s: %s', records[i].workdir.name, said_not_finite(alone[i]))
+  risks = finish_many(training.evaluation, measured)
   rate, _ = progress.speed(step)
   for i in np.flatnonzero(finite).tolist():
-    lines[i] |= line_of(risks[i], rate)
-    records[i].write(lines[i])
-  shown = lines[int(np.argmax(finite))]
+    records[i].write(line_of(alone[i], risks[i], rate))
+  shown = records[int(np.argmax(finite))].line
   progress.show(step, loss=shown['loss'], risk=risk_of(shown))
   return finite, risks
 
@@ -337,9 +337,9 @@ def evaluate_many(
   )
 
 
-def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
+def finish_many(evaluation: Evaluation, measured: Fetched) -> list[Risks]:
   """The risks of each model, from the fetched result of `evaluate`."""
-  moments, rules = fetched
+  moments, rules = measured
   exact = evaluation.exact(rules)
   return [
     risks_of(

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import logging
 from flax import nnx
 from jaxtyping import Array, PyTree
@@ -253,25 +254,29 @@ def record(
   Raises NotFiniteError.
   """
   evaluation = training.evaluation
-  fetched, (moments, rule) = jax.device_get((metrics, measured))
-  line = {
-    'step': int(fetched['step']),
-    'loss': float(fetched['loss']),
-    'grad_norm': float(fetched['grad_norm']),
-  }
-  if not fetched['finite']:
-    raise not_finite(training.config, line, checkpoints)
+  metrics, (moments, rule) = jax.device_get((metrics, measured))
+  step = int(metrics['step'])
+  if not metrics['finite']:
+    raise not_finite(training.config, metrics, checkpoints)
   risks = risks_of(moments, evaluation.exact(rule), evaluation.num_prompts)
-  rate, _ = progress.speed(line['step'])
-  line |= line_of(risks, rate)
+  rate, _ = progress.speed(step)
+  line = line_of(metrics, risks, rate)
   records.write(line)
-  progress.show(line['step'], loss=line['loss'], risk=risk_of(line))
+  progress.show(step, loss=line['loss'], risk=risk_of(line))
   return risks
 
 
-def line_of(risks: Risks, steps_per_second: float | None) -> dict[str, Any]:
-  """What a line of the records has of an evaluation, and the speed."""
+def line_of(
+  metrics: Mapping[str, np.ndarray], risks: Risks, steps_per_second: float | None
+) -> dict[str, Any]:
+  """The line of a logged step of one model in `metrics.jsonl`.
+
+  `metrics` are those of the step, which are scalars on the host.
+  """
   return {
+    'step': int(metrics['step']),
+    'loss': float(metrics['loss']),
+    'grad_norm': float(metrics['grad_norm']),
     'eval_risk': risks.sampled and risks.sampled.mean,
     'eval_accuracy': risks.accuracy and risks.accuracy.mean,
     'exact_risk': risks.exact,
@@ -337,27 +342,28 @@ def summarised(
 
 
 def not_finite(
-  config: Config, line: Mapping[str, Any], checkpoints: Checkpoints
+  config: Config, metrics: Mapping[str, np.ndarray], checkpoints: Checkpoints
 ) -> NotFiniteError:
-  """The error of a run whose newest step, of this line, is not finite."""
+  """The error of a run whose newest step, of these metrics, is not finite."""
   checkpoints.wait()
-  latest = checkpoints.latest
+  step, latest = int(metrics['step']), checkpoints.latest
   # A folder in which nothing was saved may be used with another config.
   other = ', in another folder,' if latest else ''
   good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
-  if reason := wrong_prompts(config, line['step'] - 1):
-    return NotFiniteError(f'step {line["step"]} is not finite: {reason}')
+  if reason := wrong_prompts(config, step - 1):
+    return NotFiniteError(f'step {step} is not finite: {reason}')
   return NotFiniteError(
-    f'{said_not_finite(line)}: stopped, not saved; {good}; a smaller '
+    f'{said_not_finite(metrics)}: stopped, not saved; {good}; a smaller '
     f'config.optimizer.learning_rate or a config.optimizer.clip_norm{other} may help'
   )
 
 
-def said_not_finite(line: Mapping[str, Any]) -> str:
-  """What is said of a line whose step is not finite."""
+def said_not_finite(metrics: Mapping[str, np.ndarray]) -> str:
+  """What is said of a step that is not finite, of one model."""
+  loss, grad_norm = float(metrics['loss']), float(metrics['grad_norm'])
   return (
-    f'step {line["step"]} is not finite (loss {line["loss"]:g}, gradient norm '
-    f'{line["grad_norm"]:g}, or the weights after it)'
+    f'step {metrics["step"]} is not finite (loss {loss:g}, gradient norm '
+    f'{grad_norm:g}, or the weights after it)'
   )
 
 

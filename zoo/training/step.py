@@ -143,6 +143,7 @@ def make_step(
   ) -> tuple[State, dict[str, Array]]:
     model = nnx.merge(graphs['model'], state['model'])
     optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
+    # Built anew, since a learning rate among the numbers is an input of this program.
     optimizer.tx = build_optimizer(
       config.optimizer,
       config.train.num_steps if numbers.num_steps is None else numbers.num_steps,
