@@ -92,10 +92,15 @@ def _join(config: Config, workdir: str) -> None:
       '--coordinator, --num_processes and --process_id belong together; give all '
       'three, or use --distributed'
     )
-  timeouts = config.mesh.heartbeat_timeout, config.mesh.start_timeout
   # JAX aborts a process that loses the others, and says why; a trace adds nothing.
   faulthandler.disable()
-  processes.join(*timeouts, coordinator, number, this)
+  processes.join(
+    config.mesh.heartbeat_timeout,
+    config.mesh.start_timeout,
+    coordinator=coordinator,
+    num_processes=number,
+    process_id=this,
+  )
   if processes.index() != 0:
     logging.set_verbosity(logging.WARNING)
   first = processes.run_on_main(lambda: workdir)

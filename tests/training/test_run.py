@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 import threading
+import time
 import types
 from typing import Any
 
@@ -28,7 +29,7 @@ from zoo.core.errors import RunError
 from zoo.host.files import read_json
 from zoo.storage.steps import damage_of
 from zoo.storage.workdir import open_workdir
-from zoo.training import run, saves, train
+from zoo.training import records, run, train
 
 
 @pytest.mark.parametrize(
@@ -254,9 +255,11 @@ def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path, fake):
 
 
 def test_a_state_is_saved_after_some_minutes_at_the_latest(tmp_path, monkeypatch, fake):
-  clock = itertools.count(step=40)  # seconds, each time that it is asked
-  fake = types.SimpleNamespace(monotonic=lambda: float(next(clock)))
-  monkeypatch.setattr(saves, 'time', fake)
+  clock = itertools.count(step=16)  # seconds, each time that it is asked
+  fake = types.SimpleNamespace(
+    monotonic=lambda: float(next(clock)), time=time.time, process_time=time.process_time
+  )
+  monkeypatch.setattr(records, 'time', fake)
   for name, minutes in (('often', 1.0), ('rarely', None)):
     config = small_config(
       checkpoint__every=12,

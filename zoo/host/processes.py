@@ -33,16 +33,32 @@ _MOMENT = 10  # s
 _ERRORS = InUseError, UserError, RunError
 
 _exchanges = itertools.count()  # every process counts the same ones
+# What `join` was told; a cluster that JAX has found has several processes.
+_joined = {'count': 2, 'index': 0}
 
 
 def count() -> int:
-  """The number of processes of this run; in a run of one it starts no JAX backend."""
-  return jax.process_count() if jax.distributed.is_initialized() else 1
+  """The number of processes of this run, also where JAX has no device to compute on.
+
+  A command asks by this before JAX starts, or after it has failed; in a run of one it
+  starts no backend. A run that computes asks by `jax.process_count()`.
+  """
+  if not jax.distributed.is_initialized():
+    return 1
+  try:
+    return jax.process_count()
+  except RuntimeError:  # no device
+    return _joined['count']
 
 
 def index() -> int:
   """The number of this process, from 0; as for `count`."""
-  return jax.process_index() if jax.distributed.is_initialized() else 0
+  if not jax.distributed.is_initialized():
+    return 0
+  try:
+    return jax.process_index()
+  except RuntimeError:
+    return _joined['index']
 
 
 def join(
@@ -76,10 +92,15 @@ def join(
       heartbeat_timeout_seconds=heartbeat_timeout,
     )
   except Exception as error:
-    raise UserError(
-      'no cluster was found (known are TPU pods, SLURM, Open MPI 4 and GKE): give '
-      f'--coordinator, --num_processes and --process_id; JAX says: {in_one_line(error)}'
-    ) from error
+    reason = 'this process could not join the others'
+    if coordinator is None:
+      reason = (
+        'no cluster was found (known are TPU pods, SLURM, Open MPI 4 and GKE): give '
+        '--coordinator, --num_processes and --process_id'
+      )
+    raise UserError(f'{reason}; JAX says: {in_one_line(error)}') from error
+  if num_processes is not None and process_id is not None:
+    _joined.update(count=num_processes, index=process_id)
 
 
 @contextlib.contextmanager

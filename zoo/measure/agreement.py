@@ -54,9 +54,9 @@ def check_agreement(
   loss is trained, the layer's equation on tokens, the learning rule and the exact form
   agree where the model has them; no prediction moves with the targets, with other
   prompts, or with later examples; and all of them are finite float32. The prompts of
-  the task are checked first, up to 512 of a batch. All is checked twice, with the initial
-  weights and with others, since zeros or an identity may hide a mistake that shows once
-  the model is trained.
+  the task are checked first, up to 512 of a batch. All is checked twice, with the
+  initial weights and with others, since zeros or an identity may hide a mistake that
+  shows once the model is trained.
 
   Args:
     model: a model, or any predictor.
@@ -120,7 +120,9 @@ def predictions_of(model: Any, task: Task, prompt: Prompt) -> Facts:
   at_query = predictions['at_query'] = {}
   if isinstance(model, TokenModel):
     with noted(f'{name}.loop_predictions(prompt, every=False)'):
-      at_query['loop_predictions'] = model.loop_predictions(prompt, False)[-1, :, 0]
+      at_query['loop_predictions'] = model.loop_predictions(prompt, every=False)[
+        -1, :, 0
+      ]
   if isinstance(model, FollowsRule):
     with noted(f'{name}.learning_rule()'):
       at_query['learning_rule'] = model.learning_rule()(prompt)

@@ -64,8 +64,8 @@ def compare(
   """A model and the baselines of its task, on prompts that depend only on `seed`.
 
   Large tasks and slow baselines get fewer prompts; returns None if there would be fewer
-  than two. A baseline whose library is missing, or a baseline from outside this library
-  that fails, is left out with a warning. Raises UserError for a model that cannot be
+  than two. A baseline that fails, as of a library that is missing, is left out with a
+  warning. Raises UserError for a model that cannot be
   called on the task's prompts, or whose `predictions` or `learning_rule` contradict its
   `__call__`.
   """
@@ -83,7 +83,7 @@ def compare_all(
   """Like `compare`, for several models of one class; measures each baseline once.
 
   `is_checked` says that the ways in which the models predict are known to agree, as
-  they are in a run, where that is checked before training.
+  they are in a run, each launch of which checks them.
   """
   lengths, num_prompts = _lengths_and_prompts(models[0], task, num_prompts)
   if num_prompts < 2:
@@ -111,12 +111,12 @@ def compare_all(
     (slow, lengths, _NUM_SLOW_PROMPTS),
     (on_host, lengths[-1:], _NUM_HOST_PROMPTS),
   ):
-    count = min(num_prompts, most)
+    alone = functools.partial(measure, lengths=at, num_prompts=min(num_prompts, most))
     try:
-      of_baselines |= measure(group, at, count)
+      together = alone(group) if len(group) > 1 else None
     except Exception:  # each alone, to see which one fails
-      alone = functools.partial(measure, lengths=at, num_prompts=count)
-      of_baselines |= _without_failing(alone, group)
+      together = None
+    of_baselines |= _without_failing(alone, group) if together is None else together
   comparisons = []
   for of_model in of_models:
     at_query = of_model[MODEL].losses[:, -1]

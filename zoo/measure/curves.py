@@ -55,8 +55,8 @@ def curve(
   All lengths are measured on the same prompts, which depend only on `seed`. A predictor
   that has `predictions` predicts all examples in one pass; any other is called on each
   prefix of the prompts. Raises UserError for a predictor that cannot be called on the
-  task's prompts, and for one of a class outside this library whose `predictions` or
-  `learning_rule` contradict its `__call__`.
+  task's prompts, and for one whose `predictions` or `learning_rule` contradict its
+  `__call__`.
   """
   loss = loss_of(task) if task.label_kind == 'numbers' else scores_of(task)
   scores = sample_losses(

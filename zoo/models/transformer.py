@@ -371,38 +371,22 @@ def make_mixers(
   entries = list(entries) if isinstance(entries, Sequence) else [entries]
   if not entries:
     raise UserError('mixer is empty; it must have at least one name')
-  makers: dict[str, Callable[..., Any]] = {}  # by the names in messages
-  names = []
-  for entry in entries:
-    if not (isinstance(entry, str) or callable(entry)):
-      raise UserError(
-        f'mixer is {entry!r:.80}; it must be a name, a class of mixers, or a list'
-      )
-    name = entry if isinstance(entry, str) else entry.__name__
-    names.append(name)
-    if isinstance(entry, str):
-      makers[name] = MIXERS[check_registered('mixer', entry, MIXERS)]
-    else:
-      makers[name] = entry
-  wanted = {
-    name: parameters(maker) if isinstance(maker, type) else signature(maker).parameters
-    for name, maker in makers.items()
-  }
-  for name, taken in wanted.items():
-    if not given['causal'] and 'causal' not in taken:
+  makers = [_maker(entry) for entry in entries]
+  for name, _, wanted in makers:
+    if not given['causal'] and 'causal' not in wanted:
       raise UserError(f'causal is False; the mixer {name!r} is always causal')
-    if given['rotary'] and 'rotary' not in taken:
+    if given['rotary'] and 'rotary' not in wanted:
       raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
-  _check_options(options, wanted)
+  _check_options(options, {name: wanted for name, _, wanted in makers})
   available = {'site': site, **vars(site), **given, **options}
   for i in range(num_layers):
-    name = names[i % len(names)]
-    arguments = {key: available[key] for key in wanted[name] if key in available}
+    name, maker, wanted = makers[i % len(makers)]
+    arguments = {key: available[key] for key in wanted if key in available}
     try:
-      if isinstance(makers[name], type):
-        made = create('mixer', makers, name, arguments)
+      if isinstance(maker, type):
+        made = create('mixer', {name: maker}, name, arguments)
       else:
-        made = makers[name](**arguments)
+        made = maker(**arguments)
     except UserError as error:
       raise UserError(f'the mixer {name!r}: {error}') from error
     if not isinstance(made, Mixer):
@@ -411,6 +395,23 @@ def make_mixers(
         'zoo.mixers.Mixer'
       )
     yield made
+
+
+def _maker(entry: MixerLike) -> tuple[str, Callable[..., Any], Collection[str]]:
+  """The name of a mixer in messages, what makes it, and the arguments that this takes.
+
+  Raises UserError for an unknown name, and for what makes no mixer.
+  """
+  if isinstance(entry, str):
+    mixer = MIXERS[check_registered('mixer', entry, MIXERS)]
+    return entry, mixer, parameters(mixer)
+  if not callable(entry):
+    raise UserError(
+      f'mixer is {entry!r:.80}; it must be a name, a class of mixers, or a list'
+    )
+  if isinstance(entry, type):
+    return entry.__name__, entry, parameters(entry)
+  return getattr(entry, '__name__', repr(entry)), entry, signature(entry).parameters
 
 
 def _check_options(

@@ -34,7 +34,7 @@ class Claim(TypedDict):
   """A claim with its numbers and verdict, as in `claims.json`.
 
   `function` computes the numbers and has the rule of the verdict. A number that was not
-  measured is None.
+  measured is None or missing.
   """
 
   key: str

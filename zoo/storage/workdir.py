@@ -43,7 +43,10 @@ _OF_DISKS = (
   errno.EIO,
   errno.EFBIG,
   errno.ENOLCK,
+  errno.ENOTCONN,
+  errno.EROFS,
   errno.ESTALE,
+  errno.ETIMEDOUT,
 )
 # Files that exist only in the workdirs of each kind of program.
 _MARKS = {
@@ -153,10 +156,14 @@ def _is_about(workdir: pathlib.Path, error: BaseException) -> bool:
 
   What fails while a file is open names no file, but has the number of a disk's error.
   """
+  of_disk = getattr(error, 'errno', None) in _OF_DISKS
+  if is_url(workdir):  # whose records are in a temporary folder
+    return of_disk or getattr(error, 'filename', None) is None
   if isinstance(name := getattr(error, 'filename', None), str):
-    folder = pathlib.Path(name).parent.resolve()  # a link in the workdir is about it
-    return folder.is_relative_to(workdir.resolve())
-  return is_url(workdir) or getattr(error, 'errno', None) in _OF_DISKS
+    path, folder = pathlib.Path(name), workdir.resolve()
+    # A link in the workdir is about it, wherever it leads.
+    return path.parent.resolve().is_relative_to(folder) or path.resolve() == folder
+  return of_disk
 
 
 @contextlib.contextmanager

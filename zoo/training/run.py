@@ -113,7 +113,7 @@ def training_run(
       yield finished_event(workdir, summary)
       return
     if training is None:
-      training = compile_training(make_training(config, make_mesh(config)))
+      training = compile_and_check(config)
     step, state = restored(training, checkpoints, initial)
     num_steps, risks = config.train.num_steps, None
     with (
@@ -166,6 +166,14 @@ def check_and_compile(config: Config) -> tuple[Training, State]:
       return compile_training(training), state
     except RunError as error:  # nothing is written yet
       raise UserError(str(error)) from error
+
+
+def compile_and_check(config: Config) -> Training:
+  """What trains a run whose folder is not new; its code may be new, and is checked."""
+  training = compile_training(make_training(config, make_mesh(config)))
+  with processes.propagate_errors():
+    checked_state(training)
+  return training
 
 
 def checked_state(training: Training) -> State:

@@ -198,6 +198,8 @@ def check_facts(
   """
   call = f'{name}(prompt)' if call is None else call
   check_finite(call, facts['alone'])
+  if 'everywhere' in facts:
+    check_finite(f'{name}.predictions(prompt)', facts['everywhere'])
   half = len(prompt.x) // 2
   is_other = np.arange(len(prompt.x)) >= half
   others = dataclasses.replace(
@@ -245,7 +247,6 @@ def _check_predictions(
   """Checks that `predictions` agree with `__call__` and are causal."""
   what, everywhere = f'{name}.predictions(prompt)', facts['everywhere']
   c = prompt.x.shape[1]
-  check_finite(what, everywhere)
   check_close(
     f'{what} at the query is not {name}(prompt)', everywhere[:, -1], facts['alone']
   )
