@@ -47,7 +47,7 @@ def count() -> int:
     return 1
   try:
     return jax.process_count()
-  except RuntimeError:  # no device
+  except (AssertionError, RuntimeError):  # no device
     return _joined['count']
 
 
@@ -57,7 +57,7 @@ def index() -> int:
     return 0
   try:
     return jax.process_index()
-  except RuntimeError:
+  except (AssertionError, RuntimeError):
     return _joined['index']
 
 
