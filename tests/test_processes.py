@@ -2,6 +2,7 @@
 
 import socket
 
+import jax
 import pytest
 
 from tests.compare import refuses
@@ -16,6 +17,19 @@ def test_a_run_of_one_process_asks_nobody():
     raise UserError('mine')
   assert processes.end_together(2)
   assert (processes.index(), processes.count()) == (0, 1)
+
+
+@pytest.mark.parametrize('error', [AssertionError, RuntimeError])
+def test_a_process_without_a_device_is_still_one_of_several(error, monkeypatch):
+  def fail():
+    raise error
+
+  monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: True)
+  monkeypatch.setattr(jax, 'process_count', fail)
+  monkeypatch.setattr(jax, 'process_index', fail)
+  assert processes.count() > 1
+  monkeypatch.setattr(processes, '_joined', {'count': 3, 'index': 2})
+  assert (processes.index(), processes.count()) == (2, 3)
 
 
 def test_a_port_that_is_taken_is_not_shared():

@@ -189,6 +189,30 @@ def test_a_model_that_keeps_it_is_not():
     begin(_config(cls))
 
 
+class _NotFinite(_Model):
+  """Its prediction is finite; those of all examples are not."""
+
+  def predictions(self, prompt):
+    return jnp.full((*prompt.y.shape[:1], prompt.y.shape[1] + 1), jnp.nan)
+
+
+def test_predictions_that_are_not_finite_are_named_as_such():
+  with refuses('_NotFinite.predictions(prompt) is not finite'):
+    check_agreement(_NotFinite(3, rngs=nnx.Rngs(0)), QuadraticRegression(3, 4))
+
+
+@pytest.mark.usefixtures('promotion_that_optax_needs')
+def test_a_run_in_a_folder_where_nothing_was_saved_is_checked_too(tmp_path):
+  """Such a folder is not empty: a first run of other classes has left its log."""
+  config = small_config('yq_lsa', optimizer__learning_rate=1e30, train__num_steps=50)
+  with pytest.raises(zoo.RunError, match='not finite'):
+    train(config, tmp_path / 'run')
+  zoo.register_model('own')(_WithRule)
+  config = small_config('yq_lsa', model={'name': 'own'})
+  with refuses('_WithRule.learning_rule() does not predict the same as'):
+    train(config, tmp_path / 'run')
+
+
 @pytest.mark.parametrize('mixer', [_Ahead, _AheadFromZero])
 def test_a_mixer_that_looks_ahead_is_refused(mixer):
   zoo.register_mixer('ahead')(mixer)

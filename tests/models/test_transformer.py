@@ -263,6 +263,8 @@ def test_a_mixer_is_given_by_its_name_its_class_or_a_function():
   )
   np.testing.assert_array_equal(by_name, by_class)
   np.testing.assert_array_equal(by_name, by_function)
+  several = _model(mixer=[lambda site, rngs: zoo.mixers.TTT(site, rngs=rngs), delta])
+  assert [type(layer.mixer).__name__ for layer in several.layers] == ['TTT', 'Delta']
   with refuses("option of the mixer Delta, 'horizon'"):
     _model(mixer=zoo.mixers.Delta, mixer_options={'horizon': 3})
 
