@@ -194,18 +194,18 @@ def record_many(
   `before` says which models were finite before. Returns which ones are, and the risks.
   Raises NotFiniteError if none is.
   """
-  metrics, measured = jax.device_get((metrics, measured))
-  step, finite = int(metrics['step']), metrics['finite']
+  values, fetched = jax.device_get((metrics, measured))
+  step, finite = int(values['step']), values['finite']
   # Of each model; they have the number of the step in common.
   alone = [
-    {name: metrics[name][i] for name in metrics if name != 'step'} | {'step': step}
+    {name: values[name][i] for name in values if name != 'step'} | {'step': step}
     for i in range(len(finite))
   ]
   if not finite.any():
     raise not_finite(training.config, alone[0], checkpoints)
   for i in np.flatnonzero(before & ~finite).tolist():
     logging.warning('%s: %s', records[i].workdir.name, said_not_finite(alone[i]))
-  risks = finish_many(training.evaluation, measured)
+  risks = finish_many(training.evaluation, fetched)
   rate, _ = progress.speed(step)
   for i in np.flatnonzero(finite).tolist():
     records[i].write(line_of(alone[i], risks[i], rate))
@@ -337,9 +337,9 @@ def evaluate_many(
   )
 
 
-def finish_many(evaluation: Evaluation, measured: Fetched) -> list[Risks]:
+def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
   """The risks of each model, from the fetched result of `evaluate`."""
-  moments, rules = measured
+  moments, rules = fetched
   exact = evaluation.exact(rules)
   return [
     risks_of(

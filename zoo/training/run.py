@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import logging
 from flax import nnx
 from jaxtyping import Array, PyTree
@@ -275,7 +274,7 @@ def record(
 
 
 def line_of(
-  metrics: Mapping[str, np.ndarray], risks: Risks, steps_per_second: float | None
+  metrics: Mapping[str, Any], risks: Risks, steps_per_second: float | None
 ) -> dict[str, Any]:
   """The line of a logged step of one model in `metrics.jsonl`.
 
@@ -350,7 +349,7 @@ def summarised(
 
 
 def not_finite(
-  config: Config, metrics: Mapping[str, np.ndarray], checkpoints: Checkpoints
+  config: Config, metrics: Mapping[str, Any], checkpoints: Checkpoints
 ) -> NotFiniteError:
   """The error of a run whose newest step, of these metrics, is not finite."""
   checkpoints.wait()
@@ -366,7 +365,7 @@ def not_finite(
   )
 
 
-def said_not_finite(metrics: Mapping[str, np.ndarray]) -> str:
+def said_not_finite(metrics: Mapping[str, Any]) -> str:
   """What is said of a step that is not finite, of one model."""
   loss, grad_norm = float(metrics['loss']), float(metrics['grad_norm'])
   return (

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,7 +19,7 @@ Figures = Mapping[str, Plot]  # by name
 class Found:
   """The numbers that bear on a claim, by name, and whether it holds by them."""
 
-  exact: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  exact: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   measured: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
   holds: bool | np.bool_ | None = None  # None: not measured
   sharp: bool | np.bool_ = True  # False if a stronger statement is true

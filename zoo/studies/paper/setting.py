@@ -29,9 +29,9 @@ PRIOR_MEAN = 2.0  # of each weight
 NORM = NUM_FEATURES * PRIOR_MEAN**2  # |w*|²
 
 
-def close(one: float, other: float) -> bool:
+def close(one: float | jax.Array, other: float | jax.Array) -> bool:
   """Whether two exact numbers are the same up to rounding in float64."""
-  return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+  return math.isclose(float(one), float(other), rel_tol=1e-9, abs_tol=1e-9)
 
 
 def within(share: float, one: float, other: float) -> bool:
