@@ -1,4 +1,4 @@
-"""Tasks and models that configs name, built or abstract, as far as memory allows."""
+"""Tasks and models that configs name, built or as shapes alone."""
 
 import contextlib
 import copy
@@ -30,9 +30,11 @@ def build_task(config: Config) -> Task:
 def with_full_path(config: Config) -> Config:
   """The config with the full path and the checksum of the file of the task `arrays`.
 
-  So a run that goes on elsewhere reads the same file. Raises UserError for a file that
-  cannot be read, or that has changed.
+  So a run that goes on elsewhere reads the same file. Another config is returned as it
+  is. Raises UserError for a file that cannot be read, or that has changed.
   """
+  if config.task.name != 'arrays':
+    return config
   task: Any = build_task(config)
   whole = copy.deepcopy(config)
   with whole.unlocked():

@@ -61,8 +61,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
   Raises RunError if the memory is not enough for these checks.
   """
   check_fields(config)
-  if config.task.name == 'arrays':
-    config = with_full_path(config)
+  config = with_full_path(config)
   objective, optimizer = config.objective, config.optimizer
   with within_memory(config):
     check_optimizer(optimizer, config.train.num_steps)

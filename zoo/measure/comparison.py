@@ -15,7 +15,7 @@ from zoo.core.protocols import Predictor, Task
 from zoo.core.tables import format_estimate, format_exact
 from zoo.host.files import finite_or_null
 from zoo.measure.curves import check_ways, losses_of, summarise
-from zoo.measure.predict import Programs, loss_of, one_pass, scores_of
+from zoo.measure.predict import Programs, one_pass, scores_of
 from zoo.tasks.baselines import Baseline, HostBaseline
 from zoo.theory.exact import known_risk
 
@@ -170,7 +170,7 @@ def _measure(
     num_prompts,
     seed,
     lengths=lengths,
-    loss=loss_of(task) if task.label_kind == 'numbers' else scores_of(task),
+    loss=scores_of(task),
     programs=programs,
   )
   return {

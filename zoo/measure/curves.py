@@ -58,7 +58,7 @@ def curve(
   task's prompts, and for one whose `predictions` or `learning_rule` contradict its
   `__call__`.
   """
-  loss = loss_of(task) if task.label_kind == 'numbers' else scores_of(task)
+  loss = scores_of(task)
   scores = sample_losses(
     {'': predictor}, task, num_prompts, seed, lengths=lengths, loss=loss
   )['']

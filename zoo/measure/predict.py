@@ -205,7 +205,9 @@ def loss_of(task: Task) -> Loss:
 
 
 def scores_of(task: Task) -> Loss:
-  """The loss and the accuracy of a task of classes, along a last axis, likewise."""
+  """The loss of a task, likewise; of classes with the accuracy, along a last axis."""
+  if task.label_kind == 'numbers':
+    return loss_of(task)
   return jax.tree_util.Partial(_scores, fresh(task))
 
 

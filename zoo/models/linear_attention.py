@@ -16,6 +16,7 @@ from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import register_model
+from zoo.mixers.mixer import split
 
 
 class Constant(nnx.Variable):
@@ -46,8 +47,7 @@ class LinearLayer(nnx.Module):
     self.w_k, self.w_q, self.w_v, self.w_p = (
       nnx.Param(
         init_scale * jax.random.normal(rngs.params(), (num_heads, e, e)),
-        out_sharding=('model', None, None),  # the heads, over this axis of the mesh
-        eager_sharding=False,  # which would require a mesh
+        **split('model', None, None),  # the heads, over this axis of the mesh
       )
       for _ in range(4)
     )

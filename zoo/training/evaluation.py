@@ -116,13 +116,19 @@ def evaluate(
   """Starts to measure the model after a step; its state may be donated at once.
 
   The risk on held-out prompts is measured where the config asks for it and at the end,
-  the exact risk always. `risks_of` makes risks of what this gives, once fetched.
+  the exact risk always. `finish_evaluation` makes risks of what this gives.
   """
   is_due = step == config.train.num_steps or step % config.eval.every == 0
   moments = {}
   if is_due and evaluation.num_prompts:
     moments = evaluation.sample(model_state, evaluation.inputs)
   return moments, evaluation.rule(model_state)
+
+
+def finish_evaluation(evaluation: Evaluation, fetched: Fetched) -> Risks:
+  """The risks of a model, from the fetched result of `evaluate`."""
+  moments, rule = fetched
+  return risks_of(moments, evaluation.exact(rule), evaluation.num_prompts)
 
 
 def risks_of(

@@ -422,8 +422,7 @@ def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
   """The stacked states at step 0."""
   all_states = []
   for config in configs:  # one by one, since compiling them together takes seconds
-    key = stream_of(config.seed, INIT_STREAM)
-    weights = initial_weights(config) if config.train.init_from else None
+    key, weights = stream_of(config.seed, INIT_STREAM), initial_weights(config)
     modules = create(config, key, weights)
     all_states.append({name: nnx.state(module) for name, module in modules.items()})
   stack = jax.tree.map(

@@ -35,7 +35,7 @@ from zoo.training.compilation import (
   compile_training,
   make_training,
 )
-from zoo.training.evaluation import Measured, Risks, evaluate, risks_of
+from zoo.training.evaluation import Measured, Risks, evaluate, finish_evaluation
 from zoo.training.records import Progress, Records, Saves, read_lines, risk_of
 from zoo.training.shardings import State
 from zoo.training.summary import (
@@ -260,12 +260,11 @@ def record(
 
   Raises NotFiniteError.
   """
-  evaluation = training.evaluation
-  metrics, (moments, rule) = jax.device_get((metrics, measured))
+  metrics, fetched = jax.device_get((metrics, measured))
   step = int(metrics['step'])
   if not metrics['finite']:
     raise not_finite(training.config, metrics, checkpoints)
-  risks = risks_of(moments, evaluation.exact(rule), evaluation.num_prompts)
+  risks = finish_evaluation(training.evaluation, fetched)
   rate, _ = progress.speed(step)
   line = line_of(metrics, risks, rate)
   records.write(line)
@@ -340,8 +339,7 @@ def summarised(
   speed = progress.speed(num_steps)  # before the comparison, which takes seconds
   if risks is None:  # an earlier launch ended after the last step, without a summary
     measured = evaluate(config, evaluation, state['model'], num_steps)
-    moments, rule = jax.device_get(measured)
-    risks = risks_of(moments, evaluation.exact(rule), evaluation.num_prompts)
+    risks = finish_evaluation(evaluation, jax.device_get(measured))
   comparison = training.compare(state['model'])
   return summarise(
     config, training.mesh, risks, comparison, speed, training.flops, records.wall_time

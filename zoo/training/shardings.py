@@ -29,8 +29,8 @@ def gathered(model: nnx.Module, asked: PyTree) -> nnx.Module:
   that it splits over `data` stays split.
   """
   graph, state = nnx.split(model)
-  shardings = jax.tree.map(lambda leaf: leaf.sharding, asked)
-  return nnx.merge(graph, jax.lax.with_sharding_constraint(state, shardings))
+  whole = jax.lax.with_sharding_constraint(state, shardings_of(asked))
+  return nnx.merge(graph, whole)
 
 
 def shardings_of(abstract: PyTree) -> PyTree:

@@ -29,7 +29,7 @@ from zoo.core.roles import parameter_roles
 from zoo.models import LinearAttention
 from zoo.storage.loading import check_same_arrays, load, shapes_of
 from zoo.training.objective import Numbers, Objective
-from zoo.training.shardings import State, gathered
+from zoo.training.shardings import State, gathered, shardings_of
 
 # From state, key, number of the step and numbers to the next state and its metrics.
 Step = Callable[
@@ -63,14 +63,16 @@ def _split_heads(model: Model) -> None:
     model.split_heads('model', 'data')
 
 
-def initial_weights(config: Config) -> PyTree:
-  """The weights that `train.init_from` names.
+def initial_weights(config: Config) -> PyTree | None:
+  """The weights that `train.init_from` names; None if it is None.
 
   They may be of a model that was trained on another task, or with another optimizer.
   Raises UserError unless they are as many and as large as those of the config's model,
   and unless this computes the same from them, or `train.init_from_other` is True.
   """
   path = config.train.init_from
+  if path is None:
+    return None
   saved = load(path)
   weights = nnx.state(saved.model, nnx.Param)
   wanted = nnx.state(abstract_model(config), nnx.Param)
@@ -110,16 +112,14 @@ def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
 def init_state(config: Config, abstract: State) -> State:
   """The state at step 0, with each array created in its final sharding."""
 
-  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-
-  @functools.partial(jax.jit, out_shardings=shardings)
+  @functools.partial(jax.jit, out_shardings=shardings_of(abstract))
   def init(weights: PyTree | None) -> State:
     # The key is made inside, so that every process of a pod can make the same call.
     key = stream_of(config.seed, INIT_STREAM)
     modules = create(config, key, weights)
     return {name: nnx.state(module) for name, module in modules.items()}
 
-  return init(initial_weights(config) if config.train.init_from else None)
+  return init(initial_weights(config))
 
 
 def make_step(
@@ -189,7 +189,8 @@ def make_steps(
     state: State, key: Key[Array, '*n'], start: Array, stop: Array, numbers: Numbers
   ) -> tuple[State, dict[str, Array]]:
     # Between steps the arrays are flat, since XLA:CPU computes elementwise operations
-    # on `[h, e, e]` in rows of e, which makes Adam eight times as slow.
+    # on `[h, e, e]` in rows of e, which makes Adam eight times as slow; a number is
+    # then an array of one.
     shapes = jax.tree.map(jnp.shape, state)
     between = shapes if in_shape else jax.tree.map(jnp.size, state)
 
@@ -213,7 +214,7 @@ def make_steps(
     return state, {**metrics, 'step': step}
 
   replicated = NamedSharding(mesh, P())
-  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+  shardings = shardings_of(abstract)
   return jax.jit(
     steps,
     donate_argnums=0,

@@ -129,8 +129,7 @@ def sweep(
   workdir = workdir_path(workdir)
   if is_new(workdir):
     for point_config in configs:
-      if point_config.train.init_from:
-        initial_weights(point_config)  # checks them
+      initial_weights(point_config)  # checks them
     _check_models(configs, part)
   return _sweep(workdir, config, points, configs, part)
 
@@ -225,7 +224,7 @@ def _of_all(config: Config, points: Sequence[Point]) -> Config:
   """
   if not points or any(_PATH not in point for point in points):
     check_fields(config)
-    return with_full_path(config) if config.task.name == 'arrays' else config
+    return with_full_path(config)
   check_fields(config)
   config = with_full_path(_with_fields(config, {_PATH: points[0][_PATH]}))
   config.task.path = config.task.sha256 = None
@@ -368,7 +367,7 @@ def _check_points(config: Config, points: Sequence[Point]) -> list[Config]:
   configs = [_with_fields(config, point) for point in points]
   # All but the file of the task is complete.
   configs = [
-    with_full_path(one) if _PATH in point and one.task.name == 'arrays' else one
+    with_full_path(one) if _PATH in point else one
     for one, point in zip(configs, points, strict=True)
   ]
   validated: set[str] = set()

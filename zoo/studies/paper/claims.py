@@ -355,27 +355,7 @@ def figure_4_guess(figures: Figures) -> Found:
     'as_in_figure_3': (best_risk(task(mean=4.0)) - best_risk(centred)) / 160,
     'gd': gd_risk(centred),
   }
-  if '4' not in figures:
-    return Found(exact)
-  gd = gd_risk(task(mean=0.0))
-  measured = {
-    'gap_trained_of_0': figures['4'].at('b', 'trained', 0.0) - gd,
-    'trained_slope': figures['4'].slope('b', 'trained'),
-    'trained_correlation': figures['4'].correlation('b', 'trained'),
-  }
-  exactly = close(exact['gap_of_0'], 0.0) and close(
-    4 * exact['gap_of_40'], exact['gap_of_160']
-  )
-  trained = (
-    within(0.03, measured['trained_slope'], exact['kappa'])
-    and measured['trained_correlation'] > 0.999
-  )
-  holds = (
-    exactly
-    and trained
-    and (abs(measured['gap_trained_of_0']) < 0.03 * exact['gap_of_160'])
-  )
-  return Found(exact, measured, holds=holds)
+  return _proportional_gap(figures, exact, 'b')
 
 
 def figure_4_bias(figures: Figures) -> Found:
@@ -388,13 +368,18 @@ def figure_4_bias(figures: Figures) -> Found:
     'slope': (best_risk(centred, 0.0, 160**0.5) - best_risk(centred)) / 160,
     'kappa': 2 / (10 * 10 + 2),
   }
+  return _proportional_gap(figures, exact, 'd')
+
+
+def _proportional_gap(figures: Figures, exact: dict[str, float], panel: str) -> Found:
+  """Whether the gap of Fig. 4 is κ times a square, by its exact numbers and a panel."""
   if '4' not in figures:
     return Found(exact)
   gd = gd_risk(task(mean=0.0))
   measured = {
-    'gap_trained_of_0': figures['4'].at('d', 'trained', 0.0) - gd,
-    'trained_slope': figures['4'].slope('d', 'trained'),
-    'trained_correlation': figures['4'].correlation('d', 'trained'),
+    'gap_trained_of_0': figures['4'].at(panel, 'trained', 0.0) - gd,
+    'trained_slope': figures['4'].slope(panel, 'trained'),
+    'trained_correlation': figures['4'].correlation(panel, 'trained'),
   }
   exactly = close(exact['gap_of_0'], 0.0) and close(
     4 * exact['gap_of_40'], exact['gap_of_160']
@@ -443,29 +428,16 @@ def figure_5a_converged(figures: Figures) -> Found:
 
 def figure_5b(figures: Figures) -> Found:
   """Fig. 5b, trained to the end."""
-  gd = estimators.gradient_descent(task())
-  optimum = theory.optimal_rule(task())
-  nothing = one_step(0.0, start=0.0)
-  exact = {
-    'difference': theory.squared_difference(optimum, gd, task()).prediction,
-    'size_of_gradient': theory.squared_difference(gd, nothing, task()).gradient ** 0.5,
-  }
-  if '5' not in figures:
-    return Found(exact)
-  measured = {
-    'prediction': figures['5'].end('b', 'lr 5e-3, cosine: sampled'),
-    'gradient': figures['5'].end('c', 'lr 5e-3, cosine: sampled'),
-    'cosine': figures['5'].end('d', 'lr 5e-3, cosine: sampled'),
-  }
-  small = (
-    max(measured['prediction'], measured['gradient']) < 0.02 * exact['size_of_gradient']
-  )
-  holds = close(exact['difference'], 0.0) and small and measured['cosine'] > 0.999
-  return Found(exact, measured, holds=holds)
+  return _becomes_gd(figures, 'lr 5e-3, cosine: sampled')
 
 
 def figure_5b_paper(figures: Figures) -> Found:
   """Fig. 5b, trained as in the paper."""
+  return _becomes_gd(figures, 'paper: sampled')
+
+
+def _becomes_gd(figures: Figures, label: str) -> Found:
+  """Whether yq-LSA, trained as a label of Fig. 5 says, becomes gradient descent."""
   gd = estimators.gradient_descent(task())
   optimum = theory.optimal_rule(task())
   nothing = one_step(0.0, start=0.0)
@@ -476,9 +448,9 @@ def figure_5b_paper(figures: Figures) -> Found:
   if '5' not in figures:
     return Found(exact)
   measured = {
-    'prediction': figures['5'].end('b', 'paper: sampled'),
-    'gradient': figures['5'].end('c', 'paper: sampled'),
-    'cosine': figures['5'].end('d', 'paper: sampled'),
+    'prediction': figures['5'].end('b', label),
+    'gradient': figures['5'].end('c', label),
+    'cosine': figures['5'].end('d', label),
   }
   small = (
     max(measured['prediction'], measured['gradient']) < 0.02 * exact['size_of_gradient']
