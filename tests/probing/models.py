@@ -21,11 +21,11 @@ class Softmax(nnx.Module):
     normal = np.random.default_rng(3).normal(size=(num_features, num_features))
     self.num_features = num_features
     self.w = nnx.Param(jnp.asarray((0.3 * normal).astype('f'), 'float32'))
+    self.scores_tap = zoo.probing.Tap()
 
   def scores(self, prompt):
-    return jax.nn.softmax(
-      jnp.einsum('bcd,de,be->bc', prompt.x, self.w[...], prompt.x_query)
-    )
+    scores = jnp.einsum('bcd,de,be->bc', prompt.x, self.w[...], prompt.x_query)
+    return self.scores_tap(jax.nn.softmax(scores))
 
   def __call__(self, prompt):
     return jnp.sum(self.scores(prompt) * prompt.y, axis=1)

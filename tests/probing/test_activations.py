@@ -19,8 +19,16 @@ from tests.settings import isotropic
 from tests.weights import drawn, heads
 from zoo.mixers.linear_state import LinearState
 from zoo.mixers.mixer import Mixer
+from zoo.mixers.short_convolution import PAST
 from zoo.models.tokens import LAYOUTS, num_tokens, token_names
-from zoo.probing import attention_maps, intermediates, mean_attention
+from zoo.probing import (
+  Tap,
+  attention_maps,
+  capture,
+  intermediates,
+  mean_attention,
+  sites,
+)
 from zoo.probing.activations import in_order
 
 _D, _C, _W, _H = 3, 4, 8, 2
@@ -86,7 +94,7 @@ def test_they_are_the_terms_of_the_equation(name):
 def test_any_other_module_is_called():
   prompt = _prompt()
   found = intermediates(Softmax(3), prompt)
-  assert set(found) == {'__call__', 'scores'}
+  assert set(found) == {'scores'}
   np.testing.assert_allclose(found['scores'].sum(axis=1), 1, rtol=1e-6)
   with refuses('GradientDescent has no intermediates'):
     intermediates(zoo.estimators.gradient_descent(np.zeros(3), 0.1), prompt)
@@ -103,7 +111,7 @@ def _found(mixer, **given):
     for name, value in found.items()
     if name.startswith(start)
   }
-  return model, found['layers.0.mixer'], own
+  return model, found['layers.0.mixer.out'], own
 
 
 def _read(attention, values):
@@ -118,16 +126,25 @@ def _read(attention, values):
 
 def _check_outputs(model, outputs, own):
   """A map times the values of the heads, projected, is what the mixer returns."""
-  b, n, _ = own['value'].shape
-  read = _read(own['attention'], own['value'].reshape(b, n, _H, -1))
+  mixer = model.layers[0].mixer
+  values = np.asarray(mixer.value(jnp.asarray(own['in'])))
+  b, n, _ = values.shape
+  read = _read(own['attention'], values.reshape(b, n, _H, -1))
   read = jnp.asarray(read.reshape(b, n, _W), 'float32')
-  assert_close(model.layers[0].mixer.out(read), outputs, _ROUNDING)
+  assert_close(mixer.out(read), outputs, _ROUNDING)
+
+
+@nnx.jit
+def _convolved(mixer, tokens):
+  """The values of `hyena`: a projection, then its short convolution."""
+  past = jnp.zeros((len(tokens), PAST, mixer.width), tokens.dtype)
+  return mixer.convolutions[0](mixer.projections[0](tokens), past)[0]
 
 
 def _check_channels(model, outputs, own, name):
   """As `_check_outputs`, where each channel of the values has its own map."""
-  mixer, tokens = model.layers[0].mixer, own['tokens']
-  values = tokens if name == 's4d' else own['convolutions.0.0']
+  mixer, tokens = model.layers[0].mixer, jnp.asarray(own['in'])
+  values = np.asarray(tokens if name == 's4d' else _convolved(mixer, tokens))
   read = jnp.asarray(_read(own['attention'], values[..., None])[..., 0], 'float32')
   if name == 's4d':
     hidden = read + mixer.skip[...][None, None] * tokens
@@ -147,7 +164,8 @@ def _read_by_recurrence(mixer, tokens):
   if steps > 1:  # a map is of values that are the same in all steps of a token
     values = values[:, ::steps]
     inputs = mixer.with_values(inputs, values)
-  return values, mixer.recur(inputs, start.memory)[0]
+  read = mixer.recur(inputs, start.memory)[0]
+  return values, read
 
 
 @pytest.mark.parametrize(
@@ -162,15 +180,12 @@ def test_a_map_times_the_values_is_what_the_layer_reads(name):
     _check_outputs(model, outputs, own)
   elif name in ('hyena', 's4d'):
     _check_channels(model, outputs, own, name)
-  elif name in ('gated_delta_product', 'log_linear', 'rwkv7'):
-    tokens = jnp.asarray(own['tokens'])
-    values, read = _read_by_recurrence(model.layers[0].mixer, tokens)
-    assert_close(_read(attention, np.asarray(values)), read, _ROUNDING)
   else:
-    values = own['inputs.0.value']
+    tokens = jnp.asarray(own['in'])
+    values, read = _read_by_recurrence(model.layers[0].mixer, tokens)
     if name == 'mesa':  # its values are [k, v]
       values = values[..., _W // _H :]
-    assert_close(_read(attention, values), own['recur.0'], _ROUNDING)
+    assert_close(_read(attention, np.asarray(values)), read, _ROUNDING)
   if name == 'softmax':
     np.testing.assert_allclose(attention.sum(axis=-1), 1, rtol=1e-6)
   (shown,) = mean_attention(model, _prompt()).values()
@@ -190,7 +205,7 @@ def test_in_a_set_each_token_sees_the_context(name):
 @pytest.mark.parametrize('name', mostly_full(['gated_delta'], _WITH_STATE))
 def test_the_states_are_those_after_each_token(name):
   model, _, own = _found(name)
-  tokens, mixer = jnp.asarray(own['tokens']), model.layers[0].mixer
+  tokens, mixer = jnp.asarray(own['in']), model.layers[0].mixer
   state = mixer.initial_state(2)
   n = 3
   step = nnx.jit(lambda mixer, token, state: mixer.step(token, state)[1])
@@ -201,8 +216,9 @@ def test_the_states_are_those_after_each_token(name):
       assert own['state.position'].tolist() == list(range(1, 2 * _C + 2))
     elif field != 'past':
       assert_close(own[f'state.{field}'][:, n - 1], value, _ROUNDING)
-  if 'run.1.memory' in own:
-    assert_close(own['state.memory'][:, -1], own['run.1.memory'], _ROUNDING)
+  if 'state.memory' in own:
+    run = nnx.jit(lambda mixer, tokens: mixer.run(tokens, mixer.initial_state(2))[1])
+    assert_close(own['state.memory'][:, -1], run(mixer, tokens).memory, _ROUNDING)
 
 
 def test_each_loop_has_its_own_name():
@@ -210,16 +226,20 @@ def test_each_loop_has_its_own_name():
   model = _transformer('softmax', num_loops=3, num_trained_loops=1)
   prompt = _prompt()
   found = intermediates(model, prompt)
-  names = ['layers.0', 'layers.0@2', 'layers.0@3']
-  for i, name in enumerate(names):
-    np.testing.assert_array_equal(found[name], found[f'layer_tokens.{i + 1}'])
-  assert list(attention_maps(model, prompt)) == names
-  assert_close(found['read'][:, -1], predict(model, prompt), _ROUNDING)
+  loops = ['', '@2', '@3']
+  for i, loop in enumerate(loops):
+    before = found['layer_tokens.0'] + (found[f'layer_tokens.{i}'] if i else 0)
+    assert_close(found[f'layers.0.tokens{loop}'], before, _ROUNDING)
+    after = before + found[f'layers.0.mixer.out{loop}']
+    assert_close(found[f'layer_tokens.{i + 1}'], after, _ROUNDING)
+  assert list(attention_maps(model, prompt)) == [f'layers.0{loop}' for loop in loops]
+  read = nnx.jit(lambda model, tokens: model.read(tokens, prompt)[:, -1])
+  assert_close(read(model, found['layer_tokens.3']), predict(model, prompt), _ROUNDING)
 
 
 def test_layers_and_loops_are_in_the_order_of_their_numbers():
   names = ['layers.1', 'layers.1@2', 'layers.1@10', 'layers.2', 'layers.10']
-  assert list(in_order(dict.fromkeys(sorted(names), jnp.zeros(())))) == names
+  assert in_order(sorted(names)) == names
 
 
 @pytest.mark.parametrize('form', ['dense', 'gd_plus_plus'])
@@ -263,7 +283,59 @@ def test_recurrent_networks_have_what_they_carry(name):
         carried = np.asarray(found[f'carries.{i}.{j}'])
         assert_close(carried[:, t], part, _ROUNDING)
     inputs = np.stack(outputs, axis=1)
-  assert_close(model.read_out(jnp.asarray(inputs)), found['body'], _ROUNDING)
+  predictions = nnx.jit(lambda model, prompt: model.predictions(prompt))(model, prompt)
+  assert_close(model.read_out(jnp.asarray(inputs))[..., 0], predictions, _ROUNDING)
+
+
+def test_sites_have_the_names_of_what_is_there():
+  of_layer = ['mixer.in', 'mixer.out', 'network.out', 'tokens']
+  wanted = ['embed', 'guess', *(f'layers.0.{name}' for name in of_layer)]
+  assert sites(_transformer('softmax')) == wanted
+  terms = ['embed', 'guess', 'keys', 'queries', 'scores', 'update', 'values']
+  linear = drawn(
+    lambda: zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0)),
+    dtype='float32',
+  )
+  assert sites(linear) == terms
+  with refuses('GradientDescent has no intermediates'):
+    sites(zoo.estimators.gradient_descent(np.zeros(3), 0.1))
+
+
+def test_some_sites_alone_are_those_of_all():
+  model, prompt = _transformer('linear', num_layers=2), _prompt()
+  every = capture(model, prompt)
+  some = capture(model, prompt, ['layers.1.mixer.out', 'guess'])
+  assert set(some) == {'layers.1.mixer.out', 'guess'}
+  for name, value in some.items():
+    assert_close(value, every[name], _ROUNDING)
+  with refuses("'layers.2.tokens'", 'did you mean'):
+    capture(model, prompt, ['layers.2.tokens'])
+
+
+class _Looped(nnx.Module):
+  """A tap of its own name in a list, one that returns a pair, and one in a loop."""
+
+  def __init__(self):
+    self.taps = nnx.List([Tap('first'), Tap()])
+    self.inner_tap, self.outer_tap = Tap(), Tap('last')
+
+  def __call__(self, prompt):
+    query, _ = self.taps[1]((self.taps[0](prompt.x_query), prompt.y))
+
+    def body(_, value):
+      return self.inner_tap(2 * value)
+
+    return self.outer_tap(jax.lax.fori_loop(0, 3, body, query[:, 0]))
+
+
+def test_values_of_a_loop_are_left_out_and_parts_of_a_value_have_names():
+  prompt, model = _prompt(), _Looped()
+  assert sites(model) == ['first', 'inner', 'last', 'taps.1']
+  values = capture(model, prompt)
+  assert set(values) == {'first', 'last', 'taps.1.0', 'taps.1.1'}
+  np.testing.assert_array_equal(values['last'], 8 * prompt.x_query[:, 0])
+  np.testing.assert_array_equal(values['taps.1.1'], prompt.y)
+  np.testing.assert_array_equal(model(prompt), values['last'])
 
 
 @pytest.mark.parametrize('name', mostly_full(['gated_delta'], ['softmax', 'mesa']))

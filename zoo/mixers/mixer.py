@@ -71,17 +71,21 @@ class Mixer(nnx.Module):
   """A layer that moves information between tokens.
 
   The constructor takes what it names of `site`, a `Site`, and its fields; of `causal`,
-  `rotary` and `rngs`; and of the options in the config. A mixer whose constructor lacks
-  `causal` must be causal: a token sees itself and those before it. With `causal=False`
-  every token sees the context, which is all tokens but the last. Constructors of mixers
-  with heads raise UserError unless these share the width evenly.
+  `rotary` and `rngs`; and of the options in the config. Constructors of mixers with
+  heads raise UserError unless these share the width evenly.
 
   It may define `outputs_at`, where some outputs cost less than all; `attention`; and
   `initial_state` with `step`, if it can take tokens one by one. It may say the `roles`
   of its weights (zoo/core/roles.py).
+
+  Attributes:
+    causal: whether a token sees itself and those before it; else every token sees the
+      context, which is all tokens but the last. A mixer that takes `causal` sets it.
+    rotary: whether it turns queries and keys by their positions; likewise.
   """
 
   causal: bool = True
+  rotary: bool = False
 
   @abc.abstractmethod
   def __call__(self, tokens: Tokens) -> Tokens:

@@ -20,6 +20,7 @@ from zoo.core.errors import (
 from zoo.core.exact_forms import DeepRule
 from zoo.core.prompt import Prompt
 from zoo.core.registry import register_model
+from zoo.core.taps import Tap
 from zoo.mixers.mixer import split
 from zoo.models.linear_attention import LinearLayer
 from zoo.models.token_model import MAX_LAYERS, TokenModel
@@ -205,6 +206,7 @@ class SparseLayer(nnx.Module):
 
     self.a = matrices()
     self.b = None if form == 'sparse' else matrices()
+    self.scores_tap, self.update_tap = Tap(), Tap()
 
   def matrices(self, parameter: nnx.Param) -> Float[Array, 'h d d']:
     """The parameter `a` or `b` as matrices, also in the form `scalar`."""
@@ -217,7 +219,8 @@ class SparseLayer(nnx.Module):
     """`(1/C) Zᵀ Q_h Z`, key by query; the query's token is not a key."""
     d, c = self.num_features, tokens.shape[1] - 1
     x, keys = tokens[..., :d], tokens[:, :-1, :d]
-    return -jnp.einsum('bci,hij,btj->bhct', keys, self.matrices(self.a), x) / max(c, 1)
+    scores = -jnp.einsum('bci,hij,btj->bhct', keys, self.matrices(self.a), x)
+    return self.scores_tap(scores / max(c, 1))
 
   def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
     """The tokens after this layer."""
@@ -228,4 +231,4 @@ class SparseLayer(nnx.Module):
       moves = jnp.einsum('hij,bcj,bhct->bti', self.matrices(self.b), keys, scores)
     else:
       moves = jnp.zeros_like(x)
-    return tokens + jnp.concatenate([moves, labels], axis=-1)
+    return tokens + self.update_tap(jnp.concatenate([moves, labels], axis=-1))

@@ -16,6 +16,7 @@ from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import register_model
+from zoo.core.taps import Tap
 from zoo.mixers.mixer import split
 
 
@@ -51,6 +52,8 @@ class LinearLayer(nnx.Module):
       )
       for _ in range(4)
     )
+    self.keys_tap, self.queries_tap, self.values_tap = Tap(), Tap(), Tap()
+    self.scores_tap, self.update_tap = Tap(), Tap()
 
   def split_heads(self, *axes: str) -> None:
     """Splits the heads over these mesh axes, of which `model` is the first.
@@ -62,15 +65,16 @@ class LinearLayer(nnx.Module):
 
   def keys(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t e']:
     """`W_K E`."""
-    return jnp.einsum('hij,btj->bhti', self.w_k[...], tokens)
+    return self.keys_tap(jnp.einsum('hij,btj->bhti', self.w_k[...], tokens))
 
   def queries(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t e']:
     """`W_Q E`."""
-    return jnp.einsum('hij,btj->bhti', self.w_q[...], tokens)
+    return self.queries_tap(jnp.einsum('hij,btj->bhti', self.w_q[...], tokens))
 
   def values(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t e']:
     """`W_P W_V E`."""
-    return jnp.einsum('hij,hjk,btk->bhti', self.w_p[...], self.w_v[...], tokens)
+    values = jnp.einsum('hij,hjk,btk->bhti', self.w_p[...], self.w_v[...], tokens)
+    return self.values_tap(values)
 
   def scores(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t t']:
     """`(1/C) W_M Eᵀ W_Kᵀ W_Q E`, key by query; W_M masks the query's token as a key.
@@ -83,11 +87,12 @@ class LinearLayer(nnx.Module):
     keys, queries = self.keys(tokens), self.queries(tokens)
     # At C = 0 the mask makes all scores 0, so any divisor but 0 will do.
     scores = jnp.einsum('bhki,bhqi->bhkq', keys, queries) / max(t - 1, 1)
-    return scores * mask_t[None, None, :, None]
+    return self.scores_tap(scores * mask_t[None, None, :, None])
 
   def update(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
     """The sum of the heads' outputs for each token."""
-    return jnp.einsum('bhki,bhkq->bqi', self.values(tokens), self.scores(tokens))
+    values, scores = self.values(tokens), self.scores(tokens)
+    return self.update_tap(jnp.einsum('bhki,bhkq->bqi', values, scores))
 
   def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
     """The tokens after the layer."""
@@ -107,6 +112,12 @@ class LinearAttention(LinearLayer):
   order_invariant = True  # the order of the examples does not matter
   guess_kind = 'fixed'  # one of zoo.models.initial_guess.GUESSES
 
+  def __init__(
+    self, num_features: int, num_heads: int, init_scale: float, *, rngs: nnx.Rngs
+  ):
+    super().__init__(num_features, num_heads, init_scale, rngs=rngs)
+    self.guess_tap, self.embed_tap = Tap(), Tap()
+
   @abc.abstractmethod
   def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
     """`(g, β)` of the initial guess `y_q = g·x_q + β`."""
@@ -122,7 +133,8 @@ class LinearAttention(LinearLayer):
     """
     check_prompt(prompt, 'model', self.num_features)
     guess, bias = self.initial_guess()
-    return prompt.tokens(prompt.x_query @ guess + bias)
+    guesses = self.guess_tap(prompt.x_query @ guess + bias)
+    return self.embed_tap(prompt.tokens(guesses))
 
   # The same prediction, computed without the parts that do not affect it.
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import check_count
 from zoo.core.registry import register_model
+from zoo.core.taps import Tap
 from zoo.mixers.mixer import Linear, widen, widened
 from zoo.models.token_model import MAX_LAYERS, TokenModel
 
@@ -58,6 +59,7 @@ class Recurrent(TokenModel):
     self.width = width
     inputs = [self.token_width] + [width] * (num_layers - 1)
     self.layers = nnx.List([self.cell(size, rngs) for size in inputs])
+    self.carries_taps = nnx.List([Tap(f'carries.{i}') for i in range(num_layers)])
     self.read_out = Linear(width, num_outputs, rngs=rngs)
 
   @abc.abstractmethod
@@ -75,18 +77,19 @@ class Recurrent(TokenModel):
   def carries(self, tokens: Float[Array, 'b n m']) -> list[list[Float[Array, 'b n w']]]:
     """The carry of each layer after each token, as arrays; the last is the output."""
     start = self.start(jnp.zeros((len(tokens), self.width), tokens.dtype))
-    states, found = jnp.swapaxes(tokens, 0, 1), []
-    for cell in map(widened, self.layers):
+    inputs, carries_of_layers = tokens, []
+    cells = map(widened, self.layers)
+    for cell, tap in zip(cells, self.carries_taps, strict=True):
 
       def step(carry: Any, token: Array, cell: Any = cell) -> tuple[Any, Any]:
         carry, _ = cell(carry, token)
         return carry, carry
 
-      _, carries = jax.lax.scan(step, start, states)
-      carries = jax.tree.leaves(carries)
-      states = carries[-1]
-      found.append([jnp.swapaxes(carry, 0, 1) for carry in carries])
-    return found
+      _, carries = jax.lax.scan(step, start, jnp.swapaxes(inputs, 0, 1))
+      carries = tap([jnp.swapaxes(part, 0, 1) for part in jax.tree.leaves(carries)])
+      inputs = carries[-1]
+      carries_of_layers.append(carries)
+    return carries_of_layers
 
 
 @register_model('lstm')

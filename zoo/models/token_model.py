@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import UserError, check_count, check_name, check_truth
 from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.taps import Tap
 from zoo.models.initial_guess import GUESSES, InitialGuess
 from zoo.models.tokens import (
   LAYOUTS,
@@ -30,8 +31,7 @@ class TokenModel(nnx.Module):
   This class adds the rest: the tokens, in one of `zoo.models.tokens.LAYOUTS`; their
   initial guess of the labels, one of `zoo.models.initial_guess.GUESSES`; and all
   predictions, trained or not, which are the outputs of `body`. If the body is causal
-  and the layout is not `joint`, they are for all examples in one pass. A subclass that
-  defines `body` is final.
+  and the layout is not `joint`, they are for all examples in one pass.
   """
 
   num_trained_loops = 1  # as many as `body` returns outputs of
@@ -68,6 +68,7 @@ class TokenModel(nnx.Module):
     self.guess = InitialGuess(
       guess, num_features, num_outputs, guess_weights, guess_bias, rngs=rngs
     )
+    self.guess_tap, self.embed_tap = Tap(), Tap()
     self.token_width = token_width(tokens, num_features, num_outputs)
     # Otherwise the outputs at examples would depend on their own labels.
     self.predicts_all = check_truth('causal', causal) and tokens != 'joint'
@@ -91,12 +92,12 @@ class TokenModel(nnx.Module):
     k = prompt.labels.shape[-1]
     if k != self.num_outputs:
       raise UserError(f'the model has {self.num_outputs} outputs; the prompt has {k}')
-    guess = self.guess(prompt.features)
+    guess = self.guess_tap(self.guess(prompt.features))
     if self.guess.is_residual:
       corrected = prompt.labels - guess[:, :-1]
       prompt = dataclasses.replace(prompt, y=corrected.reshape(prompt.y.shape))
       guess = jnp.zeros_like(guess)  # not 0 · guess, which is NaN if it overflows
-    return lay_out(prompt, guess, self.layout)
+    return self.embed_tap(lay_out(prompt, guess, self.layout))
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
     """The prediction for each prompt's query; raises UserError as `embed` does."""
@@ -135,7 +136,8 @@ class TokenModel(nnx.Module):
   ) -> Float[Array, 'l b t *k']:
     """The predictions from the outputs at the last t examples."""
     if self.guess.is_residual:
-      outputs += self.guess(prompt.features[:, -outputs.shape[2] :])[None]
+      guess = self.guess(prompt.features[:, -outputs.shape[2] :])
+      outputs += self.guess_tap(guess)[None]
     return outputs if self.num_outputs > 1 else outputs[..., 0]
 
   def check_length(self, prompt_tokens: int, context_length: int) -> None:

@@ -28,6 +28,7 @@ from zoo.core.registry import (
   parameters,
   register_model,
 )
+from zoo.core.taps import Tap
 from zoo.mixers.mixer import (
   GIVEN,
   PLAIN,
@@ -268,6 +269,8 @@ class Layer(nnx.Module):
     check_name('feed_forward', feed_forward, FEED_FORWARDS)
     if hidden_features is not None:
       check_count('hidden_features', hidden_features)
+    self.tokens_tap, self.network_tap = Tap(), Tap('network.out')
+    self.mixer_in_tap, self.mixer_out_tap = Tap('mixer.in'), Tap('mixer.out')
     self.mixer, self.norm_1 = mixer, make_norm(norm, width, rngs)
     if feed_forward == 'none':
       self.norm_2 = self.feed_forward = None
@@ -281,7 +284,8 @@ class Layer(nnx.Module):
     self, tokens: Float[Array, 'b n w'], at: slice | None = None
   ) -> Float[Array, 'b t w']:
     """The next tokens, or only some of them."""
-    normed = tokens if self.norm_1 is None else self.norm_1(tokens)
+    tokens = self.tokens_tap(tokens)
+    normed = self.mixer_in_tap(tokens if self.norm_1 is None else self.norm_1(tokens))
     if at is None:
       mixed = self.mixer(normed)
     else:
@@ -291,11 +295,10 @@ class Layer(nnx.Module):
         f'the mixer {type(self.mixer).__name__} returns the shape {mixed.shape} for '
         f'tokens of the shape {tokens.shape}; it must be the same'
       )
-    tokens += mixed
+    tokens += self.mixer_out_tap(mixed)
     if self.feed_forward is not None:
-      tokens += self.feed_forward(
-        tokens if self.norm_2 is None else self.norm_2(tokens)
-      )
+      normed = tokens if self.norm_2 is None else self.norm_2(tokens)
+      tokens += self.network_tap(self.feed_forward(normed))
     return tokens
 
 
@@ -372,11 +375,6 @@ def make_mixers(
   if not entries:
     raise UserError('mixer is empty; it must have at least one name')
   makers = [_maker(entry) for entry in entries]
-  for name, _, wanted in makers:
-    if not given['causal'] and 'causal' not in wanted:
-      raise UserError(f'causal is False; the mixer {name!r} is always causal')
-    if given['rotary'] and 'rotary' not in wanted:
-      raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
   _check_options(options, {name: wanted for name, _, wanted in makers})
   available = {'site': site, **vars(site), **given, **options}
   for i in range(num_layers):
@@ -394,6 +392,10 @@ def make_mixers(
         f'the mixer {name!r} is a {type(made).__name__}; it must be a subclass of '
         'zoo.mixers.Mixer'
       )
+    if made.causal and not given['causal']:
+      raise UserError(f'causal is False; the mixer {name!r} is always causal')
+    if given['rotary'] and not made.rotary:
+      raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
     yield made
 
 

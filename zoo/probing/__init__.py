@@ -1,8 +1,11 @@
 """Probing: compares what a model has learned with what theory says it could learn."""
 
+from zoo.core.taps import Tap as Tap
 from zoo.probing.activations import attention_maps as attention_maps
+from zoo.probing.activations import capture as capture
 from zoo.probing.activations import intermediates as intermediates
 from zoo.probing.activations import mean_attention as mean_attention
+from zoo.probing.activations import sites as sites
 from zoo.probing.attention_heads import Head as Head
 from zoo.probing.attention_heads import heads as heads
 from zoo.probing.attention_heads import prune as prune
