@@ -179,7 +179,7 @@ def test_bayes_is_named_only_where_it_can_be_computed():
 
   assert names('conjunction', num_features=28)[0] == 'bayes'
   assert names('majority', num_features=12)[0] == 'bayes'
-  assert names('majority', num_features=28)[0] == 'averaging'
+  assert names('majority', num_features=28)[0] == 'naive_bayes'
   assert names('sparse_parity', num_features=20, num_relevant=3)[0] == 'bayes'
   assert 'bayes' not in names('sparse_parity', num_features=60, num_relevant=5)
 
@@ -300,10 +300,10 @@ def test_neighbours_are_known_after_the_random_ones(k):
 
 
 @pytest.mark.parametrize('k', [0, 1, 20])
-def test_averaging_is_a_shrunk_correlation(k):
+def test_naive_bayes_is_a_shrunk_correlation(k):
   task = _task('majority', 9, 20)
   prompt = _prompts(task, 16)
-  found = _at(task.baselines()['averaging'], prompt, k)
+  found = _at(task.baselines()['naive_bayes'], prompt, k)
   expected = [2 * (y @ x @ x_query) / (k + 9) for x, y, x_query in _each(prompt, k)]
   # One division of integers.
   np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)

@@ -129,7 +129,7 @@ def test_the_other_baselines_agree_with_loops():
       x, y, q = (np.asarray(a[b], np.float64) for a in (part.x, part.y, part.x_query))
       means = [x[y[:, j] == 1].mean(0) if y[:, j].any() else 0 * q for j in range(3)]
       expected = [-np.sum((q - m) ** 2) / 2 for m in means]
-      np.testing.assert_allclose(actual['averaging'][b], expected, rtol=1e-5)
+      np.testing.assert_allclose(actual['nearest_mean'][b], expected, rtol=1e-5)
       nearest = np.argsort(np.sum((x - q) ** 2, axis=1))[:3]
       shares = y[nearest].mean(0) if k else np.full(3, 1 / 3)
       found = softmax(actual['nearest_neighbours'][b])
@@ -140,7 +140,7 @@ def test_the_other_baselines_agree_with_loops():
         weights += 0.01 / k * x.T @ gap
         intercepts += 0.01 / k * gap.sum(0)
       # 1000 steps, each with a rounding of numbers below 1.
-      np.testing.assert_allclose(actual['gd'][b], q @ weights + intercepts, atol=1e-4)
+      np.testing.assert_allclose(actual['logistic'][b], q @ weights + intercepts, atol=1e-4)
 
 
 @pytest.mark.parametrize(

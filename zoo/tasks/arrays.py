@@ -228,12 +228,11 @@ class Arrays(BaseTask):
     return dataclasses.replace(self, rows='held_out')  # pyright: ignore
 
   def baselines(self) -> dict[str, Predictor]:
-    """For classes `averaging` is the nearest class mean."""
     if self.label_kind == 'classes':
       return {
         'logistic': SoftmaxRegression(),
         'nearest_neighbours': NearestShares(),
-        'averaging': NearestMean(),
+        'nearest_mean': NearestMean(),
         'zero': Zero(),
       }
     return {

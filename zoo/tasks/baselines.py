@@ -146,11 +146,7 @@ class NearestNeighbours(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class Averaging(Baseline):
-  """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` (Garg et al., arXiv 2208.01066).
-
-  It is the baseline `averaging` of linear and sparse regression; other tasks have other
-  predictors by this name (docs/tasks.md).
-  """
+  """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` (Garg et al., arXiv 2208.01066)."""
 
   def predict(self, given: Examples) -> Float[Array, '']:
     _check_numbers(self, given, 'NearestMean')

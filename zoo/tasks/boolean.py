@@ -180,11 +180,11 @@ class Majority(BooleanTask):
     return Hypotheses(w, log_prior, 0 * log_prior)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`averaging` is naive Bayes to first order, from the sum of `y_i x_i`."""
+    """`naive_bayes` is to first order, from the sum of `y_i x_i`."""
     bayes = {'bayes': VersionSpace(self)}
     few = 2**self.num_features <= MOST_HYPOTHESES
-    averaging = {'averaging': NaiveBayes()}
-    return (bayes if few else {}) | averaging | super().baselines()
+    naive_bayes = {'naive_bayes': NaiveBayes()}
+    return (bayes if few else {}) | naive_bayes | super().baselines()
 
 
 @struct.dataclass(eq=False, repr=False)

@@ -57,14 +57,11 @@ class GaussianClusters(BaseTask):
     return make_prompt(x, labels, jax.nn.softmax(scores), means)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`gd` takes 1000 steps, in regression one; `averaging` is the nearest class mean.
-
-    In regression that name is for the mean of `y_i x_i`.
-    """
+    """`logistic` is softmax regression by 1000 steps of gradient descent."""
     return {
       'bayes': ClusterBayes(),
-      'gd': SoftmaxRegression(),
-      'averaging': NearestMean(),
+      'logistic': SoftmaxRegression(),
+      'nearest_mean': NearestMean(),
       'nearest_neighbours': NearestShares(),
       'zero': Zero(),
     }
