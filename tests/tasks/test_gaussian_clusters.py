@@ -140,7 +140,9 @@ def test_the_other_baselines_agree_with_loops():
         weights += 0.01 / k * x.T @ gap
         intercepts += 0.01 / k * gap.sum(0)
       # 1000 steps, each with a rounding of numbers below 1.
-      np.testing.assert_allclose(actual['logistic'][b], q @ weights + intercepts, atol=1e-4)
+      np.testing.assert_allclose(
+        actual['logistic'][b], q @ weights + intercepts, atol=1e-4
+      )
 
 
 @pytest.mark.parametrize(
