@@ -15,6 +15,7 @@ from tests.compiled import built, predict, predict_all
 from tests.marks import mostly_full
 from tests.mixers.loops import attention
 from tests.models import bodies
+from tests.settings import isotropic
 from tests.weights import drawn, promoting_float64
 from zoo.core import registry
 from zoo.models.tokens import LAYOUTS
@@ -94,14 +95,14 @@ def test_loops_that_are_not_trained_have_no_gradient(remat):
 
     @nnx.jit
     def two_loops(model):
-      embedded = model._embedded(model.embed(prompt))
+      embedded = model.embedded(model.embed(prompt))
       return model._layers(model._layers(embedded) + embedded)
 
     before = two_loops(model)
 
     def last_loop(parameters):
       model = nnx.merge(graph, parameters)
-      embedded = model._embedded(model.embed(prompt))
+      embedded = model.embedded(model.embed(prompt))
       return jnp.sum(model._read(model._layers(before + embedded))[:, ::2])
 
     def all_loops(parameters):
@@ -327,3 +328,34 @@ def test_the_query_sees_every_label(mixer, tokens, causal):
   found = np.abs(np.asarray(slopes(model, prompt, prompt.y)))
   # ReLU attention leaves out what its scores are negative for, in some prompts.
   assert (found.max(axis=0) > 1e-4 * found.max()).all()
+
+
+class _Own(zoo.models.Transformer):
+  """Features are read through tanh, and each token has its number as its position."""
+
+  def embed(self, prompt):
+    tokens = super().embed(prompt)
+    return tokens.at[..., :3].set(jnp.tanh(tokens[..., :3]))
+
+  def embedded(self, tokens):
+    numbers = jnp.arange(tokens.shape[1], dtype=tokens.dtype)
+    return super().embedded(tokens) + 0.1 * numbers[None, :, None]
+
+
+def test_tokens_positions_and_norms_may_be_ones_own():
+  def norm(width, rngs):
+    return nnx.RMSNorm(width, use_scale=False, rngs=rngs)
+
+  options = {'width': 8, 'num_layers': 1, 'positions': 'none', 'norm': norm}
+  model = _Own(3, 4, rngs=nnx.Rngs(0), **options)
+  assert not jax.tree.leaves(nnx.state(model.norm))
+  plain = zoo.models.Transformer(3, 4, rngs=nnx.Rngs(0), **options)
+  prompt = isotropic(3, 4).sample(jax.random.key(0), 2)
+  shown = dataclasses.replace(
+    prompt, x=jnp.tanh(prompt.x), x_query=jnp.tanh(prompt.x_query)
+  )
+  np.testing.assert_allclose(model.embed(prompt), plain.embed(shown), rtol=1e-6)
+  difference = model.embedded(model.embed(prompt)) - plain.embedded(plain.embed(shown))
+  numbers = np.broadcast_to(0.1 * np.arange(9)[None, :, None], (2, 9, 8))
+  np.testing.assert_allclose(difference, numbers, atol=1e-6)
+  zoo.check_model(model, isotropic(3, 4))

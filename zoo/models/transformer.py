@@ -49,6 +49,8 @@ MAX_LOOPS = 1000  # Python traces those that are trained one by one
 
 # A registered name, a class of mixers, or a function that makes one.
 MixerLike: TypeAlias = str | Callable[..., Mixer]
+# One of NORMS, or a function of the width and the keys.
+NormLike: TypeAlias = str | Callable[[int, nnx.Rngs], nnx.Module]
 
 
 def _check_order(tokens: str, causal: bool) -> None:
@@ -104,7 +106,8 @@ class Transformer(TokenModel):
     causal: if False, every token sees all but the last, the query; not for 'shifted'.
     feed_forward: the network after each mixer, one of FEED_FORWARDS.
     hidden_features: its hidden entries, ≥ 1; None: 4 · width.
-    norm: before each mixer and network, one of NORMS.
+    norm: before each mixer and network, one of NORMS; or a function
+      `(width, rngs) -> module`.
     num_loops: how often the layers are applied, from 1 to 1000.
     num_trained_loops: the last loops, after each of which the loss is taken, ≥ 1;
       None: all.
@@ -136,7 +139,7 @@ class Transformer(TokenModel):
     causal: bool = True,
     feed_forward: str = 'gelu',
     hidden_features: int | None = None,
-    norm: str = 'layer',
+    norm: NormLike = 'layer',
     num_loops: int = 1,
     num_trained_loops: int | None = None,
     init_scale: float | None = None,
@@ -186,12 +189,12 @@ class Transformer(TokenModel):
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'l b t k']:
     """The outputs after each trained loop; gradients stop before the first."""
-    each = self._loops(self._embedded(tokens), at)
+    each = self._loops(self.embedded(tokens), at)
     return jnp.stack([self._read(tokens) for tokens in each])
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
     """The embedded tokens, then the tokens after each layer of each loop."""
-    embedded = self._embedded(self.embed(prompt))
+    embedded = self.embedded(self.embed(prompt))
     tokens = jnp.zeros_like(embedded)
     each = [embedded]
     for _ in range(self.num_loops):
@@ -208,7 +211,8 @@ class Transformer(TokenModel):
     outputs = self._read(tokens[:, at_examples(self.layout)])
     return self.finish(outputs[None], prompt)[0]
 
-  def _embedded(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n w']:
+  def embedded(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n w']:
+    """The tokens as layers read them, with their positions; UserError for too many."""
     embedded = self.read_in(tokens)
     if self.positions is None:
       return embedded
@@ -261,7 +265,7 @@ class Layer(nnx.Module):
     mixer: Mixer,
     feed_forward: str,
     hidden_features: int | None,
-    norm: str,
+    norm: NormLike,
     init: Init,
     *,
     rngs: nnx.Rngs,
@@ -346,12 +350,17 @@ class FeedForward(nnx.Module):
     return self.out(hidden)
 
 
-def make_norm(kind: str, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
-  """A layer norm or RMS norm; None for `none`. Raises UserError for another kind."""
-  check_name('norm', kind, NORMS)
-  if kind == 'layer':
+def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
+  """A layer norm, an RMS norm or what a function makes; None for `none`.
+
+  Raises UserError for another name.
+  """
+  if callable(norm):
+    return norm(width, rngs)
+  check_name('norm', norm, NORMS)
+  if norm == 'layer':
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
-  return nnx.RMSNorm(width, rngs=rngs) if kind == 'rms' else None
+  return nnx.RMSNorm(width, rngs=rngs) if norm == 'rms' else None
 
 
 def make_mixers(
