@@ -17,6 +17,7 @@ from flax import nnx
 import zoo
 from zoo import theory
 from zoo.reports import Table
+from zoo.theory.research import labels
 
 SIZES = 10, 200
 
@@ -62,7 +63,7 @@ def calls(d: int) -> dict[str, Callable[[], Any]]:
     every['deep.sampled_risk, L = 4, 10,000 draws'] = lambda: theory.deep.sampled_risk(
       deep, task, 10_000
     )
-    every['labels.optimum, tanh'] = lambda: theory.labels.optimum(task, 'tanh')
+    every['labels.optimum, tanh'] = lambda: labels.optimum(task, 'tanh')
   return every
 
 

@@ -22,7 +22,8 @@ from zoo.models import LTB, YqLSA
 from zoo.reports.plots import Panel, level, render_figure, series
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, Figure
 from zoo.tasks import LinearRegression
-from zoo.theory import asymptotic, dynamics, polynomial_optimum
+from zoo.theory import dynamics, polynomial_optimum
+from zoo.theory.research import asymptotic
 
 _SCALES = np.geomspace(1e-3, 0.2, 6)
 

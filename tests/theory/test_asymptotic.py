@@ -16,8 +16,8 @@ from tests.compare import refuses
 from tests.settings import isotropic
 from zoo import theory
 from zoo.tasks import TaskPool
-from zoo.theory import asymptotic, label_moments
 from zoo.theory.deep import trace_moments
+from zoo.theory.research import asymptotic, label_moments
 
 SIZES = 10, 20, 40, 80
 

@@ -12,8 +12,8 @@ from tests.marks import mostly_full
 from tests.settings import general, isotropic, random_rule
 from zoo import theory
 from zoo.tasks.task_pool import TaskPool
-from zoo.theory import labels
-from zoo.theory.label_moments import label_moments
+from zoo.theory.research import labels
+from zoo.theory.research.label_moments import label_moments
 
 
 def smooth(v):

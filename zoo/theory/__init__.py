@@ -1,11 +1,9 @@
 """Exact theory of the linear family: risks, optima, certificates, constructions."""
 
 from zoo.tasks.linear_regression import covers as covers
-from zoo.theory import asymptotic as asymptotic
 from zoo.theory import constructions as constructions
 from zoo.theory import deep as deep
 from zoo.theory import dynamics as dynamics
-from zoo.theory import labels as labels
 from zoo.theory import sequential as sequential
 from zoo.theory.certificates import certificate as certificate
 from zoo.theory.dynamics import gradient_flow as gradient_flow
