@@ -15,6 +15,7 @@ import numpy as np
 from flax import nnx
 
 import zoo
+from docs.programs import invariant
 from zoo import theory
 from zoo.reports import Table
 from zoo.theory.research import labels
@@ -51,7 +52,7 @@ def calls(d: int) -> dict[str, Callable[[], Any]]:
     'exact_risk(deep_lsa), scalar, L = 2, general Σ': lambda: theory.exact_risk(
       two, general
     ),
-    'deep.invariant_optimum': lambda: theory.deep.invariant_optimum(task),
+    'invariant_optimum': lambda: invariant.invariant_optimum(task),
     'deep.gd_plus_plus_optimum, L = 2': lambda: theory.deep.gd_plus_plus_optimum(
       task, 2
     ),

@@ -13,6 +13,7 @@ import tempfile
 import jax
 import numpy as np
 from flax import nnx
+from programs import toys
 
 import configs
 import zoo
@@ -92,8 +93,8 @@ def _clamping() -> Panel:
   start = np.full((3, 4), 0.02)
   held = start.copy()
   held[0] = 1
-  free = dynamics.product_flow(start, np.ones(4), at)
-  clamped = dynamics.product_flow(held, np.ones(4), at, clamped=0)
+  free = toys.product_flow(start, np.ones(4), at)
+  clamped = toys.product_flow(held, np.ones(4), at, clamped=0)
   drawn = (
     series('three factors', 'line', BLUE, at, free),
     series('one of them held', 'line', VERMILION, at, clamped),
@@ -104,7 +105,7 @@ def _clamping() -> Panel:
 def _transience() -> Panel:
   at = np.geomspace(1, 1e4, 120)
   start = [[0.3] * 3, [0.15] * 3]
-  first, second = dynamics.competition_flow(start, [0.2, 0.01], 0.01, at).T
+  first, second = toys.competition_flow(start, [0.2, 0.01], 0.01, at).T
   drawn = (
     series('early mechanism', 'line', BLUE, at, first),
     series('late mechanism', 'line', VERMILION, at, second),

@@ -8,6 +8,7 @@ import scipy.integrate
 from flax import nnx
 
 import zoo
+from docs.programs import toys
 from tests.compiled import built
 from tests.marks import mostly_full
 from tests.settings import isotropic
@@ -140,24 +141,24 @@ def test_a_clamped_factor_ends_the_plateau():
   clamped = time(lambda a: a * (1 - a**2), 2)
   assert clamped < waited / 10
   factors = np.full((3, 1), start)
-  found = dynamics.product_flow(factors, [1.0], [0.0, waited])
+  found = toys.product_flow(factors, [1.0], [0.0, waited])
   np.testing.assert_allclose(found[1], 0.25, rtol=1e-6)
   factors[1] = 1
-  found = dynamics.product_flow(factors, [1.0], [0.0, clamped], clamped=1)
+  found = toys.product_flow(factors, [1.0], [0.0, clamped], clamped=1)
   np.testing.assert_allclose(found[1], 0.25, rtol=1e-6)
 
 
 def test_a_mechanism_with_a_cost_is_transient():
   at = np.geomspace(1, 1e4, 20)
   start = [[0.3] * 3, [0.15] * 3]
-  first, second = dynamics.competition_flow(start, [0.2, 0.01], 0.01, at).T
+  first, second = toys.competition_flow(start, [0.2, 0.01], 0.01, at).T
   # It forms first, and is gone when the other has formed, which stays.
   assert first.min() < 0.01
   assert second[np.argmin(first)] > 0.4
   assert first[-1] > 0.49
   assert second[-1] < 0.01
   # Without a cost both stay. The flow is that of the loss: it falls by small steps too.
-  free = dynamics.competition_flow(start, [0.2, 0.01], 0.0, [1e4])[0]
+  free = toys.competition_flow(start, [0.2, 0.01], 0.0, [1e4])[0]
   assert free.max() < 0.01
   a, step = np.array(start), 1e-3
   for _ in range(1000):
@@ -167,7 +168,7 @@ def test_a_mechanism_with_a_cost_is_transient():
       other = gaps[1 - i] ** 2 / 2 + (0.01 if i == 0 else 0.2)
       moves[i, j] = other * gaps[i] * a[i].prod() / a[i, j] + 0.01 * a[i, j]
     a = a - step * moves
-  found = dynamics.competition_flow(start, [0.2, 0.01], 0.01, [1.0])[0]
+  found = toys.competition_flow(start, [0.2, 0.01], 0.01, [1.0])[0]
   np.testing.assert_allclose(found, (a.prod(axis=1) - 1) ** 2 / 2, rtol=1e-3)
 
 
@@ -186,7 +187,7 @@ def test_mistakes_are_one_line(plane):
     ),
     'steps has 0.5': lambda: dynamics.descent(model, task, 0.1, [0.5]),
     'learning_rate has -1': lambda: dynamics.descent(model, task, -1.0, [1]),
-    'clamped is 3': lambda: dynamics.product_flow([[1.0]] * 3, [1.0], [1.0], 3),
+    'clamped is 3': lambda: toys.product_flow([[1.0]] * 3, [1.0], [1.0], 3),
     'only YqLSA and LTB': lambda: dynamics.guess_time(heads, task),
     'no guess to learn': lambda: dynamics.guess_time(model, isotropic(2, 3)),
     'begins at 0 of the prior mean': lambda: dynamics.guess_time(

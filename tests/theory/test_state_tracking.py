@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import zoo
+from docs.programs import state_tracking
 from tests.compiled import predict_all
-from zoo.theory import state_tracking
 
 _LENGTH = 4095  # examples, and a query: 4096 tokens
 
