@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
 from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import check_count, check_number, check_vector
@@ -249,6 +248,7 @@ def _starts(
 
 def _descend(problem: _Squares, start: Float[np.ndarray, 'e h']) -> float:
   """The least risk that a local search over bases of subspaces reaches."""
+  import scipy.optimize  # slow to import, and rarely needed
 
   def function(entries: Float[np.ndarray, ' n']) -> tuple[float, np.ndarray]:
     risk, slope = problem.least(entries.reshape(start.shape))
