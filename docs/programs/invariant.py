@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import ArrayLike, Float, Inexact
+from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import check_array, check_number
+from zoo.core.learning_rule import AnyArray
 from zoo.core.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import require_covered
@@ -100,12 +101,12 @@ def invariant_optimum(task: Task) -> InvariantOptimum:
   best = np.linalg.solve(root, targets / scale)
   lower = task.num_features * float(prior_variance(task)) - float(best @ best)
 
-  def residuals(points: Inexact[np.ndarray, '*n p']) -> Inexact[np.ndarray, '*n r']:
-    learned = _learned([*np.moveaxis(points, -1, 0)])
-    return (np.stack([learned[term] for term in terms], axis=-1) * scale) @ root - best
+  def residuals(point: Float[AnyArray, ' p']) -> Float[AnyArray, ' r']:
+    learned, xp = _learned([*point]), point.__array_namespace__()
+    return (xp.stack([learned[term] for term in terms]) * scale) @ root - best
 
-  found = [least_squares(residuals, start) for start in _starts(task)]
-  point = min(found, key=lambda one: np.sum(np.square(residuals(one))))
+  ends = least_squares(residuals, [*_starts(task)])
+  point = min(ends, key=lambda end: np.sum(np.square(residuals(end))))
   weights = InvariantNetwork(point[:4].reshape(2, 2), point[4:6], float(point[6]))
   return InvariantOptimum(lower, invariant_risk(task, *weights), weights)
 
