@@ -76,11 +76,11 @@ def guess_times(
   at = np.linspace(0, 4 * max(laws), 200)
   flows = dynamics.gradient_flows(starts, task, at)
   half = np.sum(task.prior_mean**2) / 2
-  found = [
+  reached = [
     float(np.interp(half, np.maximum.accumulate(flow.guesses @ task.prior_mean), at))
     for flow in flows
   ]
-  return found, laws
+  return reached, laws
 
 
 def draw_toys() -> Figure:
@@ -116,7 +116,7 @@ def _transience() -> Panel:
 def draw_large_dimension() -> Figure:
   """Double descent, and what depth leaves."""
   tau = np.geomspace(0.05, 20, 81) + 1e-9
-  limits = [asymptotic.pretraining(10, 0.5, float(one), 0.01) for one in tau]
+  limits = [asymptotic.pretraining(10, 0.5, float(ratio), 0.01) for ratio in tau]
   icl, idg = np.minimum(np.transpose(limits), 10)
   ends = asymptotic.pretraining(10, 0.5, math.inf, 0.01)
   ratios = [0.5, 1.0, 2.0, 4.0]

@@ -104,5 +104,5 @@ def test_transport_keeps_the_exact_risk(float64):
   model = changed('yq_lsa')
   risk = theory.exact_risk(model, isotropic(3, 4, 0.5, 0.3))
   moved = transport(model, SHIFT)
-  found = theory.exact_risk(moved, isotropic(3, 4, 0.5 + SHIFT, 0.3))
-  assert found == pytest.approx(risk, rel=1e-10)
+  there = theory.exact_risk(moved, isotropic(3, 4, 0.5 + SHIFT, 0.3))
+  assert there == pytest.approx(risk, rel=1e-10)

@@ -190,6 +190,8 @@ def exact_form(subject: HasExactForm) -> DeepRule | Recurrence:
   Raises UserError if it has none, or if it predicts differently from its form, which is
   not checked in a program that is being traced.
   """
+  if not isinstance(subject, HasExactForm):
+    raise UserError(f'{type(subject).__name__} has no exact form')
   if not _is_traced(subject):
     check_rule(subject)
   return subject.exact_form()
