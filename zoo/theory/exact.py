@@ -184,8 +184,8 @@ def _squared_gap(subject: Predictor, other: Predictor, task: Task) -> tuple:
   return evaluate(_squares, moments, gap)
 
 
-def exact_form(subject: HasExactForm) -> DeepRule | Recurrence:
-  """The exact form of a model.
+def exact_form(subject: Predictor) -> DeepRule | Recurrence:
+  """The exact form of a model of any class that has the method `exact_form`.
 
   Raises UserError if it has none, or if it predicts differently from its form, which is
   not checked in a program that is being traced.

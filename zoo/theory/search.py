@@ -32,7 +32,7 @@ def lowest_point(
 
 
 def least_squares(
-  residuals: Callable[[Float[AnyArray, ' p']], Float[Array, ' r']],
+  residuals: Callable[[Float[AnyArray, ' p']], Float[AnyArray, ' r']],
   starts: Sequence[Float[np.ndarray, ' p']],
 ) -> list[Float[np.ndarray, ' p']]:
   """The points that Levenberg and Marquardt's search for the least squares ends at.
@@ -42,7 +42,7 @@ def least_squares(
   """
   import scipy.optimize  # slow to import, and rarely needed
 
-  def twice(point: Array) -> tuple[Array, Array]:
+  def twice(point: Array) -> tuple[AnyArray, AnyArray]:
     values = residuals(point)
     return values, values
 

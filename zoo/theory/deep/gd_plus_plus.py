@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import ArrayLike, Bool, Float
 
 from zoo.core.errors import UserError, check_count, check_number, check_vector
 from zoo.core.learning_rule import AnyArray
@@ -162,7 +162,7 @@ def _descend(
   """
   places = np.flatnonzero(changes)
 
-  def residuals(weights: Float[AnyArray, ' q']) -> Float[Array, ' r']:
+  def residuals(weights: Float[AnyArray, ' q']) -> Float[AnyArray, ' r']:
     return _residuals(spectrum, jnp.asarray(starts[0]).at[places].set(weights))
 
   ends = []
