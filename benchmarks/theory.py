@@ -15,8 +15,10 @@ import numpy as np
 from flax import nnx
 
 import zoo
+from docs.programs import invariant
 from zoo import theory
 from zoo.reports import Table
+from zoo.theory.research import labels
 
 SIZES = 10, 200
 
@@ -50,7 +52,7 @@ def calls(d: int) -> dict[str, Callable[[], Any]]:
     'exact_risk(deep_lsa), scalar, L = 2, general Σ': lambda: theory.exact_risk(
       two, general
     ),
-    'deep.invariant_optimum': lambda: theory.deep.invariant_optimum(task),
+    'invariant_optimum': lambda: invariant.invariant_optimum(task),
     'deep.gd_plus_plus_optimum, L = 2': lambda: theory.deep.gd_plus_plus_optimum(
       task, 2
     ),
@@ -62,7 +64,7 @@ def calls(d: int) -> dict[str, Callable[[], Any]]:
     every['deep.sampled_risk, L = 4, 10,000 draws'] = lambda: theory.deep.sampled_risk(
       deep, task, 10_000
     )
-    every['labels.optimum, tanh'] = lambda: theory.labels.optimum(task, 'tanh')
+    every['labels.optimum, tanh'] = lambda: labels.optimum(task, 'tanh')
   return every
 
 

@@ -29,7 +29,8 @@ PAGES = pathlib.Path(__file__).resolve().parent / 'generated' / 'api'
 MODULES = (
   *('zoo.plan.aot', 'zoo.core.losses', 'zoo.reports.plots'),
   *('zoo.core.trees', 'zoo.tasks.base', 'zoo.tasks.baselines'),
-  *('zoo.theory.constructions', 'zoo.theory.labels', 'zoo.theory.sequential'),
+  *('zoo.theory.constructions', 'zoo.theory.sequential'),
+  *('zoo.theory.research.asymptotic', 'zoo.theory.research.labels'),
 )
 
 

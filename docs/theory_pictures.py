@@ -13,6 +13,7 @@ import tempfile
 import jax
 import numpy as np
 from flax import nnx
+from programs import toys
 
 import configs
 import zoo
@@ -22,7 +23,8 @@ from zoo.models import LTB, YqLSA
 from zoo.reports.plots import Panel, level, render_figure, series
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, Figure
 from zoo.tasks import LinearRegression
-from zoo.theory import asymptotic, dynamics, polynomial_optimum
+from zoo.theory import dynamics, polynomial_optimum
+from zoo.theory.research import asymptotic
 
 _SCALES = np.geomspace(1e-3, 0.2, 6)
 
@@ -74,11 +76,11 @@ def guess_times(
   at = np.linspace(0, 4 * max(laws), 200)
   flows = dynamics.gradient_flows(starts, task, at)
   half = np.sum(task.prior_mean**2) / 2
-  found = [
+  reached = [
     float(np.interp(half, np.maximum.accumulate(flow.guesses @ task.prior_mean), at))
     for flow in flows
   ]
-  return found, laws
+  return reached, laws
 
 
 def draw_toys() -> Figure:
@@ -91,8 +93,8 @@ def _clamping() -> Panel:
   start = np.full((3, 4), 0.02)
   held = start.copy()
   held[0] = 1
-  free = dynamics.product_flow(start, np.ones(4), at)
-  clamped = dynamics.product_flow(held, np.ones(4), at, clamped=0)
+  free = toys.product_flow(start, np.ones(4), at)
+  clamped = toys.product_flow(held, np.ones(4), at, clamped=0)
   drawn = (
     series('three factors', 'line', BLUE, at, free),
     series('one of them held', 'line', VERMILION, at, clamped),
@@ -103,7 +105,7 @@ def _clamping() -> Panel:
 def _transience() -> Panel:
   at = np.geomspace(1, 1e4, 120)
   start = [[0.3] * 3, [0.15] * 3]
-  first, second = dynamics.competition_flow(start, [0.2, 0.01], 0.01, at).T
+  first, second = toys.competition_flow(start, [0.2, 0.01], 0.01, at).T
   drawn = (
     series('early mechanism', 'line', BLUE, at, first),
     series('late mechanism', 'line', VERMILION, at, second),
@@ -114,7 +116,7 @@ def _transience() -> Panel:
 def draw_large_dimension() -> Figure:
   """Double descent, and what depth leaves."""
   tau = np.geomspace(0.05, 20, 81) + 1e-9
-  limits = [asymptotic.pretraining(10, 0.5, float(one), 0.01) for one in tau]
+  limits = [asymptotic.pretraining(10, 0.5, float(ratio), 0.01) for ratio in tau]
   icl, idg = np.minimum(np.transpose(limits), 10)
   ends = asymptotic.pretraining(10, 0.5, math.inf, 0.01)
   ratios = [0.5, 1.0, 2.0, 4.0]

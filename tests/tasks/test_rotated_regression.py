@@ -12,7 +12,7 @@ from tests.compiled import built
 from zoo import theory
 from zoo.models import DeepLSA
 from zoo.tasks import RotatedRegression
-from zoo.theory import asymptotic
+from zoo.theory.research import asymptotic
 
 TASK = RotatedRegression(3, 5, 2.0, 0.5)
 COUNT = 20_000

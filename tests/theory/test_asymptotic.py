@@ -16,8 +16,8 @@ from tests.compare import refuses
 from tests.settings import isotropic
 from zoo import theory
 from zoo.tasks import TaskPool
-from zoo.theory import asymptotic, label_moments
 from zoo.theory.deep import trace_moments
+from zoo.theory.research import asymptotic, label_moments
 
 SIZES = 10, 20, 40, 80
 
@@ -31,15 +31,17 @@ def over_marchenko_pastur(function, alpha):
     s = middle + half * math.cos(angle)
     return function(s) * alpha * (half * math.sin(angle)) ** 2 / (2 * math.pi * s)
 
-  found, _ = scipy.integrate.quad(integrand, 0, math.pi, epsabs=1e-12)
-  return found + max(0.0, 1 - alpha) * function(0.0)
+  integral, _ = scipy.integrate.quad(integrand, 0, math.pi, epsabs=1e-12)
+  return integral + max(0.0, 1 - alpha) * function(0.0)
 
 
 def test_shares_of_the_risk_have_the_known_digits():
   free = [asymptotic.depth_limit(2, k) for k in range(1, 5)]
   np.testing.assert_allclose(free, [1 / 3, 1 / 7, 1 / 15, 1 / 31], rtol=1e-14)
-  one = [asymptotic.depth_limit(2, k, shared=True) for k in range(1, 5)]
-  np.testing.assert_allclose(one, [0.333333, 0.185185, 0.119342, 0.082762], atol=5e-7)
+  shared = [asymptotic.depth_limit(2, k, shared=True) for k in range(1, 5)]
+  np.testing.assert_allclose(
+    shared, [0.333333, 0.185185, 0.119342, 0.082762], atol=5e-7
+  )
   assert asymptotic.depth_limit(3.0, 0) == 1
   assert asymptotic.depth_limit(3.0, 0, shared=True) == pytest.approx(1)
   assert 0 <= asymptotic.depth_limit(2.0, 5000) < 1e-300  # nothing overflows
@@ -85,8 +87,8 @@ def test_pretraining_has_the_known_digits():
     (1, 1, math.inf): (0.670619, 0.394069),
   }
   for (alpha, kappa, tau), wanted in known.items():
-    found = asymptotic.pretraining(alpha, kappa, tau, 0.01)
-    np.testing.assert_allclose(found, wanted, atol=5e-7)
+    errors = asymptotic.pretraining(alpha, kappa, tau, 0.01)
+    np.testing.assert_allclose(errors, wanted, atol=5e-7)
   # As many weights as prompts; and with ever more tasks the new are as the old.
   assert asymptotic.pretraining(10, 0.5, 1, 0.01) == (math.inf, math.inf)
   icl, idg = asymptotic.pretraining(2, math.inf, 3, 0.1)
@@ -97,17 +99,17 @@ def test_pretraining_has_the_known_digits():
 
 def pool_risks(d, num_pools):
   """Mean errors over pools, for labels of variance 1 and σ² = .01, and their errors."""
-  found, known = [], []
+  optima, known = [], []
   for seed in range(num_pools):
     task = TaskPool(d, 2 * d, d, (0.01 * d) ** 0.5, seed)
-    found.append(asymptotic.restricted_optimum(task)[:2])
+    optima.append(asymptotic.restricted_optimum(task)[:2])
     powers = [np.linalg.eigvalsh(task.pool.T @ task.pool / d) ** k for k in (1, 2, 3)]
-    known.append([np.sum(one) / d for one in powers])
+    known.append([np.sum(power) / d for power in powers])
   # The errors are nearly a function of the pool's spectrum, whose first moments have
   # known means, so that what is linear in them can be removed.
   means = [trace_moments.trace_moment(d, d, (k,)) / d ** (k + 1) for k in (1, 2, 3)]
   terms = np.insert(np.array(known) - means, 0, 1, axis=1)
-  risks = np.array(found) / d + 0.01
+  risks = np.array(optima) / d + 0.01
   fit, *_ = np.linalg.lstsq(terms, risks)
   left = risks - terms @ fit
   spread = np.sqrt(np.sum(left**2, axis=0) / (num_pools - 4))
@@ -119,8 +121,8 @@ def test_pools_at_finite_size_approach_the_limit_as_1_over_d():
   limit = np.array(asymptotic.pretraining(2, 1, math.inf, 0.01))
   counts = 150, 60, 25, 10
   for d, count in zip(SIZES, counts, strict=True):
-    found, error = pool_risks(d, count)
-    icl, idg = np.abs((found - limit) * d - [0.93, 0.085])
+    risks, error = pool_risks(d, count)
+    icl, idg = np.abs((risks - limit) * d - [0.93, 0.085])
     # The errors times d, within four standard errors, and a term of the next order.
     assert icl < 4 * error[0] * d + 1 / d
     assert idg < 4 * error[1] * d
@@ -129,20 +131,20 @@ def test_pools_at_finite_size_approach_the_limit_as_1_over_d():
 
 def test_the_restricted_optimum_of_a_pool():
   task = TaskPool(3, 4, 5, 0.5, 1)
-  found = asymptotic.restricted_optimum(task)
+  optimum = asymptotic.restricted_optimum(task)
   fresh = task.shifts()['new_tasks']
-  assert theory.exact_risk(found.rule, task) == pytest.approx(found.idg, rel=1e-12)
-  assert theory.exact_risk(found.rule, fresh) == pytest.approx(found.icl, rel=1e-12)
+  assert theory.exact_risk(optimum.rule, task) == pytest.approx(optimum.idg, rel=1e-12)
+  assert theory.exact_risk(optimum.rule, fresh) == pytest.approx(optimum.icl, rel=1e-12)
   # The same least value from the quadratic form of all rules.
   gram, cross, _ = label_moments.quadratic_risk(task)
   _, columns = np.triu_indices(4)
   used = 1 + np.flatnonzero(columns == 3)  # of the label: Xᵀy/C and Σ y²/C
   inner = np.linalg.solve(gram[np.ix_(used, used)], cross[:3, used].T)
   square = np.mean(np.sum(task.pool**2, axis=1))
-  assert found.idg == pytest.approx(square - np.sum(inner * cross[:3, used].T))
+  assert optimum.idg == pytest.approx(square - np.sum(inner * cross[:3, used].T))
   # Terms in XᵀX and the pool's mean make the best rule better on the pool.
   best = theory.optimal_rule(task)
-  assert theory.exact_risk(best, task) < found.idg
+  assert theory.exact_risk(best, task) < optimum.idg
 
 
 def test_alignment_is_one_number():
@@ -171,14 +173,14 @@ def test_steps_in_rotated_frames():
   square, cube = (values**k @ np.ones(3) for k in (2, 3))
   curvature = (1 + 1 / c) * cube + square * (values.sum() + noise**2) / c
   wanted = values.sum() - square**2 / curvature
-  found = asymptotic.rotated_optimum(values, c, 1, noise)
-  assert found == pytest.approx(wanted, rel=1e-12)
+  least = asymptotic.rotated_optimum(values, c, 1, noise)
+  assert least == pytest.approx(wanted, rel=1e-12)
   # Several steps without structure are those of section 6; with it more are better.
   task = isotropic(3, c, noise_std=noise)
   for steps in (2, 3):
     wanted = theory.polynomial_optimum(task, steps).risk
-    found = asymptotic.rotated_optimum([1.0, 1.0, 1.0], c, steps, noise)
-    assert found == pytest.approx(wanted, rel=1e-9)
+    least = asymptotic.rotated_optimum([1.0, 1.0, 1.0], c, steps, noise)
+    assert least == pytest.approx(wanted, rel=1e-9)
   with refuses('num_steps is 3; so many steps leave less than 1e-08 of the risk'):
     asymptotic.rotated_optimum([1.0, 1.0, 1.0], 10**5, 3)
   assert asymptotic.rotated_optimum([0.0, 0.0], c, 2) == 0
@@ -212,14 +214,16 @@ def test_softmax_costs_one_example():
   y = np.einsum('bcd,bd->bc', x, w) + 0.5 * random.normal(size=(100_000, c))
   query = random.normal(size=(100_000, d))
   y_query = np.einsum('bd,bd->b', w, query)
-  prompt = zoo.Prompt(*(jnp.asarray(one, float) for one in (x, y, query, y_query)))
+  prompt = zoo.Prompt(*(jnp.asarray(part, float) for part in (x, y, query, y_query)))
   # The step of C − 1 examples, in units of C: r is (C − 1)/C of theirs.
   step = (c - 1) / (c + d + noise) * c / (c - 1)
-  found = jax.jit(asymptotic.softmax_pair, static_argnums=(1, 2))(prompt, step, 0.02)
+  predictions = jax.jit(asymptotic.softmax_pair, static_argnums=(1, 2))(
+    prompt, step, 0.02
+  )
   centred = y - y.mean(axis=1, keepdims=True)
   by_hand = step / c * np.einsum('bcd,bc,bd->b', x, centred, query)
-  np.testing.assert_allclose(found, by_hand, atol=0.05)
-  errors = (np.asarray(found) - y_query) ** 2
+  np.testing.assert_allclose(predictions, by_hand, atol=0.05)
+  errors = (np.asarray(predictions) - y_query) ** 2
   assert abs(errors.mean() - least) < 5 * errors.std() / 100_000**0.5
 
 

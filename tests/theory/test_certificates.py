@@ -19,11 +19,11 @@ from zoo import estimators, theory
 def test_gradient_descent_with_the_best_step_is_the_global_optimum(d, c, mean):
   task = isotropic(d, c, mean)
   gd = estimators.gradient_descent(task)
-  found = theory.certificate(gd, task)
+  certificate = theory.certificate(gd, task)
   # Sums of some d² (1 + |w*|²) terms that cancel, of order 1 to 1e3, in float64.
-  assert found.gradient_norm < 1e-10
-  assert found.smallest_eigenvalue > 0
-  assert found.excess_risk < 1e-20
+  assert certificate.gradient_norm < 1e-10
+  assert certificate.smallest_eigenvalue > 0
+  assert certificate.excess_risk < 1e-20
   # In float32, as models hold it, it still counts as the optimum.
   start = np.full(d, mean, np.float32)
   rule = zoo.LearningRule.gradient_descent(start, np.float32(c / (c + d + 1)))
@@ -35,10 +35,10 @@ def test_the_optimum_under_general_covariances_is_a_matrix_step():
   task = make_task('general', 4, 6)
   step = estimators.gradient_descent(task)
   assert theory.certificate(step, task).excess_risk > 1e-6
-  found = theory.certificate(estimators.gd_beta(task), task)
-  assert found.gradient_norm < 1e-10
-  assert found.smallest_eigenvalue > 0
-  assert found.excess_risk < 1e-20
+  certificate = theory.certificate(estimators.gd_beta(task), task)
+  assert certificate.gradient_norm < 1e-10
+  assert certificate.smallest_eigenvalue > 0
+  assert certificate.excess_risk < 1e-20
 
 
 @pytest.mark.slow
@@ -56,5 +56,5 @@ def test_smallest_eigenvalue_is_that_of_the_whole_hessian(kind):
     risk = jax.jit(jax.hessian(lambda x: theory.population_risk(unravel(x), moments)))
     eigenvalues = np.linalg.eigvalsh(risk(flat))
   # The antisymmetric parts do not matter: 3 entries of each matrix.
-  found = theory.certificate(zero, task).smallest_eigenvalue
-  assert found == pytest.approx(eigenvalues[(d + 1) * 3], abs=1e-12)
+  smallest = theory.certificate(zero, task).smallest_eigenvalue
+  assert smallest == pytest.approx(eigenvalues[(d + 1) * 3], abs=1e-12)

@@ -24,8 +24,8 @@ def task_of(d, c, **other):
 
 
 def random_yq_lsa(d, num_heads=1):
-  given = {'num_features': d, 'num_heads': num_heads, 'init_scale': 0.7}
-  model = built(lambda: zoo.create_model('yq_lsa', **given, rngs=nnx.Rngs(0)))
+  sizes = {'num_features': d, 'num_heads': num_heads, 'init_scale': 0.7}
+  model = built(lambda: zoo.create_model('yq_lsa', **sizes, rngs=nnx.Rngs(0)))
   model.w[...] = jnp.asarray(np.linspace(-1.0, 2.0, d))
   return model
 
@@ -92,12 +92,12 @@ def test_sparse_layers_are_steps_of_gradient_descent(num_steps):
   start, steps = np.linspace(-1, 1, 3), np.array([0.3, 0.5, 0.1])[:num_steps]
   prompt = task_of(3, 5, noise_std=0.5).sample(jax.random.key(0), 16)
   model = constructions.deep_gradient_descent(start, steps)
-  found = predict(model, prompt)
+  predictions = predict(model, prompt)
   for i, (x, y, x_query) in enumerate(zip(*numpy_parts(prompt), strict=True)):
     w = start
     for step in steps:
       w = oracle.gd_weights(x, y, w, step)
-    assert found[i] == pytest.approx(w @ x_query, rel=0, abs=1e-10)
+    assert predictions[i] == pytest.approx(w @ x_query, rel=0, abs=1e-10)
 
 
 def test_dense_layers_are_gd_plus_plus():
@@ -128,8 +128,8 @@ def test_yq_lsa_is_inside_ltb(num_heads):
 
 @pytest.mark.parametrize('num_heads', mostly_full([3], [1]))
 def test_ltb_is_inside_yq_lsa(num_heads):
-  given = {'num_heads': num_heads, 'hidden_features': 7, 'init_scale': 0.7}
-  block = built(lambda: zoo.models.LTB(4, **given, rngs=nnx.Rngs(0)))
+  sizes = {'num_heads': num_heads, 'hidden_features': 7, 'init_scale': 0.7}
+  block = built(lambda: zoo.models.LTB(4, **sizes, rngs=nnx.Rngs(0)))
   prompt = task_of(4, 6).sample(jax.random.key(0), 64)
   model = constructions.yq_lsa_from_ltb(block)
   expected = forward(block, prompt)

@@ -103,7 +103,8 @@ def _perturbed(model, scale):
   rng = np.random.default_rng(0)
   graph, state, rest = nnx.split(model, nnx.Param, ...)
   state = jax.tree.map(
-    lambda one: jnp.asarray(np.asarray(one) + scale * rng.normal(size=one.shape)), state
+    lambda leaf: jnp.asarray(np.asarray(leaf) + scale * rng.normal(size=leaf.shape)),
+    state,
   )
   return nnx.merge(graph, state, rest)
 
@@ -130,8 +131,8 @@ def test_in_the_family_the_estimate_is_exact_and_near_it_almost(float64, form):
 def test_draws_that_miss_rare_contexts_are_told(float64):
   """Four layers whose risk is due to eigenvalues of S that no draw has."""
   model = constructions.gd_plus_plus(np.zeros(3), [-0.5] * 4, [-0.5] * 3)
-  found = deep.sampled_risk(model, isotropic(3, 4), 2000)
-  assert abs(found.control_score) > 100
+  estimate = deep.sampled_risk(model, isotropic(3, 4), 2000)
+  assert abs(estimate.control_score) > 100
 
 
 def _on_prompts(model, task, count):
@@ -164,11 +165,11 @@ def test_of_any_weights_it_is_the_risk_on_prompts(float64, form, guess, readout,
     rngs=nnx.Rngs(0),
   )
   model = _perturbed(model, 0.2)
-  found = deep.sampled_risk(model, task, 50_000)
+  estimate = deep.sampled_risk(model, task, 50_000)
   mean, error = _on_prompts(model, task, 400_000)
-  assert found.stderr <= found.stderr_without_control
+  assert estimate.stderr <= estimate.stderr_without_control
   # Averaging over the query and both signs is worth more than the number of draws here.
-  assert abs(found.mean - mean) < 4 * np.hypot(error, found.stderr)
+  assert abs(estimate.mean - mean) < 4 * np.hypot(error, estimate.stderr)
 
 
 # Mistakes.
@@ -187,7 +188,7 @@ def test_bad_input_is_named(unchecked):
 
 
 @pytest.mark.parametrize(
-  ('name', 'given', 'said'),
+  ('name', 'options', 'said'),
   [
     ('yq_lsa', {}, 'the model is of type YqLSA'),
     ('deep_lsa', {'num_features': 3}, 'the model has 3 features; the task has 2'),
@@ -195,9 +196,11 @@ def test_bad_input_is_named(unchecked):
     ('deep_lsa', {'guess': 'network'}, "the guess of the model is 'network'"),
   ],
 )
-def test_what_has_no_estimate_is_named(unchecked, name, given, said):
-  given = {'num_features': 2} | given
-  model: Any = nnx.eval_shape(lambda: zoo.create_model(name, **given, rngs=nnx.Rngs(0)))
+def test_what_has_no_estimate_is_named(unchecked, name, options, said):
+  options = {'num_features': 2} | options
+  model: Any = nnx.eval_shape(
+    lambda: zoo.create_model(name, **options, rngs=nnx.Rngs(0))
+  )
   with refuses(said):
     deep.sampled_risk(model, isotropic(2, 3))
 
@@ -206,11 +209,11 @@ def test_without_preconditions_it_is_gradient_descent():
   task = isotropic(4, 6, noise_std=0.5, feature_covariance=2.0 * np.eye(4))
   steps = np.array([0.2, 0.3, 0.1])
   expected = schedules.gradient_descent_risk(task, steps, None)
-  found = deep.gd_plus_plus_risk(task, -steps, np.zeros(2))
-  assert found == pytest.approx(expected, rel=1e-13)
+  risk = deep.gd_plus_plus_risk(task, -steps, np.zeros(2))
+  assert risk == pytest.approx(expected, rel=1e-13)
   # The last precondition changes nothing.
-  found = deep.gd_plus_plus_risk(task, -steps, [0.0, 0.0, 5.0])
-  assert found == pytest.approx(expected, rel=1e-13)
+  risk = deep.gd_plus_plus_risk(task, -steps, [0.0, 0.0, 5.0])
+  assert risk == pytest.approx(expected, rel=1e-13)
 
 
 def _lowest(num_layers, readout=None, preconditioned=True):
@@ -233,23 +236,23 @@ def _lowest(num_layers, readout=None, preconditioned=True):
   ),
 )
 def test_golden_optima(num_layers, descent, literal, plus, minus, free, lower):
-  found = [
+  optima = [
     _lowest(num_layers, -1.0, preconditioned=False),
     _lowest(num_layers, 1.0, preconditioned=False),
     _lowest(num_layers, 1.0),
     _lowest(num_layers, -1.0),
     _lowest(num_layers),
   ]
-  risks = [one.upper for one in found]
+  risks = [optimum.upper for optimum in optima]
   np.testing.assert_allclose(
     risks, [descent, literal, plus, minus, free], rtol=0, atol=5.1e-7
   )
-  assert found[-1].lower == pytest.approx(lower, abs=5.1e-7)
+  assert optima[-1].lower == pytest.approx(lower, abs=5.1e-7)
   # Gradient descent attains the bound of its degree, which is the number of steps.
-  assert found[0].lower == pytest.approx(descent, abs=5.1e-7)
-  for one in found:
-    assert one.lower <= one.upper * (1 + 1e-12)
-    assert deep.gd_plus_plus_risk(_PAPER, *one.weights) == one.upper
+  assert optima[0].lower == pytest.approx(descent, abs=5.1e-7)
+  for optimum in optima:
+    assert optimum.lower <= optimum.upper * (1 + 1e-12)
+    assert deep.gd_plus_plus_risk(_PAPER, *optimum.weights) == optimum.upper
 
 
 def test_two_layers_attain_the_bound_if_the_readout_is_free():

@@ -8,6 +8,7 @@ import scipy.integrate
 from flax import nnx
 
 import zoo
+from docs.programs import toys
 from tests.compiled import built
 from tests.marks import mostly_full
 from tests.settings import isotropic
@@ -35,20 +36,20 @@ def test_plateaus_are_the_risks_of_the_best_rules_on_the_largest_eigenvalues():
     rule = zoo.LearningRule.gd_beta(np.zeros(4), np.diag(kept))
     return float(theory.exact_risk(rule, task))
 
-  found = [risk(m) for m in range(5)]
-  np.testing.assert_allclose(found, theory.plateaus(SPECTRUM[::-1], 31), rtol=1e-13)
+  risks = [risk(m) for m in range(5)]
+  np.testing.assert_allclose(risks, theory.plateaus(SPECTRUM[::-1], 31), rtol=1e-13)
   # The best among steps on the same directions: a parabola with its least value at 1.
   np.testing.assert_allclose(risk(2, 0.9), risk(2, 1.1), rtol=1e-12)
-  assert risk(2, 1.01) > found[2]
-  assert found[4] == pytest.approx(theory.exact_risk(theory.optimal_rule(task), task))
+  assert risk(2, 1.01) > risks[2]
+  assert risks[4] == pytest.approx(theory.exact_risk(theory.optimal_rule(task), task))
 
 
 def test_flow_is_the_limit_of_small_steps(plane):
   task, model, flow = plane
 
   def risks(step):
-    found = dynamics.descent(model, task, step, [0, round(0.5 / step), round(2 / step)])
-    return found.risks
+    path = dynamics.descent(model, task, step, [0, round(0.5 / step), round(2 / step)])
+    return path.risks
 
   coarse, fine = risks(2e-3), risks(1e-3)
   errors = np.abs(coarse - flow.risks[:3]), np.abs(fine - flow.risks[:3])
@@ -85,12 +86,12 @@ def test_flow_ends_at_the_global_minimum(plane):
   assert flow.alignments[-1] == pytest.approx(1, abs=1e-12)
   assert np.all(np.diff(flow.risks) < 0)
   np.testing.assert_allclose(flow.risks[0], theory.exact_risk(model, task), rtol=1e-12)
-  found = dynamics.curvature(flow.end, task)
-  assert found.kind == 'global minimum'
-  assert found.gradient_norm < 1e-10
+  point = dynamics.curvature(flow.end, task)
+  assert point.kind == 'global minimum'
+  assert point.gradient_norm < 1e-10
   # 38 weights; the optimum has the 2 of the guess, and b and A up to a factor and to
   # what b cannot see.
-  assert np.sum(found.eigenvalues > 1e-9) + found.num_symmetries == 38
+  assert np.sum(point.eigenvalues > 1e-9) + point.num_symmetries == 38
   assert dynamics.curvature(model, task).kind == 'not stationary'
 
 
@@ -98,12 +99,14 @@ def test_alignment_is_the_correlation_with_the_optimum(plane):
   task, _, flow = plane
   start, best = flow.rules[0], theory.optimal_rule(task)
 
-  def square(one, other):
-    return float(theory.squared_difference(one, other, task).prediction)
+  def square(rule, other):
+    return float(theory.squared_difference(rule, other, task).prediction)
 
-  one, other = square(start, 0 * best), square(best, 0 * best)
-  product = (one + other - square(start, best)) / 2
-  assert flow.alignments[0] == pytest.approx(product / np.sqrt(one * other))
+  start_square, best_square = square(start, 0 * best), square(best, 0 * best)
+  product = (start_square + best_square - square(start, best)) / 2
+  assert flow.alignments[0] == pytest.approx(
+    product / np.sqrt(start_square * best_square)
+  )
 
 
 def test_kinds_of_stationary_points(plane):
@@ -140,24 +143,24 @@ def test_a_clamped_factor_ends_the_plateau():
   clamped = time(lambda a: a * (1 - a**2), 2)
   assert clamped < waited / 10
   factors = np.full((3, 1), start)
-  found = dynamics.product_flow(factors, [1.0], [0.0, waited])
-  np.testing.assert_allclose(found[1], 0.25, rtol=1e-6)
+  losses = toys.product_flow(factors, [1.0], [0.0, waited])
+  np.testing.assert_allclose(losses[1], 0.25, rtol=1e-6)
   factors[1] = 1
-  found = dynamics.product_flow(factors, [1.0], [0.0, clamped], clamped=1)
-  np.testing.assert_allclose(found[1], 0.25, rtol=1e-6)
+  losses = toys.product_flow(factors, [1.0], [0.0, clamped], clamped=1)
+  np.testing.assert_allclose(losses[1], 0.25, rtol=1e-6)
 
 
 def test_a_mechanism_with_a_cost_is_transient():
   at = np.geomspace(1, 1e4, 20)
   start = [[0.3] * 3, [0.15] * 3]
-  first, second = dynamics.competition_flow(start, [0.2, 0.01], 0.01, at).T
+  first, second = toys.competition_flow(start, [0.2, 0.01], 0.01, at).T
   # It forms first, and is gone when the other has formed, which stays.
   assert first.min() < 0.01
   assert second[np.argmin(first)] > 0.4
   assert first[-1] > 0.49
   assert second[-1] < 0.01
   # Without a cost both stay. The flow is that of the loss: it falls by small steps too.
-  free = dynamics.competition_flow(start, [0.2, 0.01], 0.0, [1e4])[0]
+  free = toys.competition_flow(start, [0.2, 0.01], 0.0, [1e4])[0]
   assert free.max() < 0.01
   a, step = np.array(start), 1e-3
   for _ in range(1000):
@@ -167,8 +170,8 @@ def test_a_mechanism_with_a_cost_is_transient():
       other = gaps[1 - i] ** 2 / 2 + (0.01 if i == 0 else 0.2)
       moves[i, j] = other * gaps[i] * a[i].prod() / a[i, j] + 0.01 * a[i, j]
     a = a - step * moves
-  found = dynamics.competition_flow(start, [0.2, 0.01], 0.01, [1.0])[0]
-  np.testing.assert_allclose(found, (a.prod(axis=1) - 1) ** 2 / 2, rtol=1e-3)
+  losses = toys.competition_flow(start, [0.2, 0.01], 0.01, [1.0])[0]
+  np.testing.assert_allclose(losses, (a.prod(axis=1) - 1) ** 2 / 2, rtol=1e-3)
 
 
 def test_mistakes_are_one_line(plane):
@@ -186,7 +189,7 @@ def test_mistakes_are_one_line(plane):
     ),
     'steps has 0.5': lambda: dynamics.descent(model, task, 0.1, [0.5]),
     'learning_rate has -1': lambda: dynamics.descent(model, task, -1.0, [1]),
-    'clamped is 3': lambda: dynamics.product_flow([[1.0]] * 3, [1.0], [1.0], 3),
+    'clamped is 3': lambda: toys.product_flow([[1.0]] * 3, [1.0], [1.0], 3),
     'only YqLSA and LTB': lambda: dynamics.guess_time(heads, task),
     'no guess to learn': lambda: dynamics.guess_time(model, isotropic(2, 3)),
     'begins at 0 of the prior mean': lambda: dynamics.guess_time(
@@ -217,5 +220,5 @@ def test_adam_descends_the_exact_risk(plane):
 
     return jax.lax.scan(step, (state, optimizer.init(state)), length=31)[1]
 
-  found = dynamics.descent(model, task, 0.02, [0, 10, 30], 'adam')
-  np.testing.assert_allclose(found.risks, run(state)[np.array([0, 10, 30])], rtol=1e-9)
+  path = dynamics.descent(model, task, 0.02, [0, 10, 30], 'adam')
+  np.testing.assert_allclose(path.risks, run(state)[np.array([0, 10, 30])], rtol=1e-9)

@@ -35,11 +35,11 @@ def test_exact_risk_is_the_expectation_over_all_prompts(kind, d, c):
 def test_squared_difference_is_the_expectation_over_all_prompts(kind):
   task = make_task(kind, 2, 2)
   prompt, weights = cubature(task)
-  one, two = random_rule(2, seed=1), random_rule(2, seed=2)
+  rule, other = random_rule(2, seed=1), random_rule(2, seed=2)
   with jax.enable_x64(True):
-    prediction = weights @ np.square(one(prompt) - two(prompt))
-    gap = np.square(one.weights(prompt) - two.weights(prompt))
-  difference = theory.squared_difference(one, two, task)
+    prediction = weights @ np.square(rule(prompt) - other(prompt))
+    gap = np.square(rule.weights(prompt) - other.weights(prompt))
+  difference = theory.squared_difference(rule, other, task)
   assert difference.prediction == pytest.approx(prediction, rel=1e-11)
   assert difference.gradient == pytest.approx(weights @ gap.sum(1), rel=1e-11)
 
@@ -71,7 +71,7 @@ def test_taken_a_few_coordinates_at_a_time_the_risk_is_the_same(monkeypatch):
     # 5 coordinates: two at a time, and one that is left.
     monkeypatch.setattr('zoo.theory.risk._FEW_FEATURES', 4)
     monkeypatch.setattr('zoo.theory.risk._COORDINATES_AT_A_TIME', 2)
-    by_parts = jax.jit(lambda *given: float64_risk(*given))(rule, moments)
+    by_parts = jax.jit(lambda *arguments: float64_risk(*arguments))(rule, moments)
   assert float(by_parts) == pytest.approx(float(together), rel=1e-12)
 
 
@@ -103,8 +103,8 @@ def test_the_precision_of_the_caller_does_not_matter():
 
   expected = everything()
   with jax.default_matmul_precision('BF16_BF16_F32'):
-    found = everything()
-  jax.tree.map(np.testing.assert_array_equal, found, expected)
+    again = everything()
+  jax.tree.map(np.testing.assert_array_equal, again, expected)
 
 
 def test_the_host_computes_in_float64_whatever_the_devices(monkeypatch):
@@ -115,10 +115,10 @@ def test_the_host_computes_in_float64_whatever_the_devices(monkeypatch):
   devices = np.reshape(jax.devices()[2:4], (2, 1))  # stand for those of another kind
   monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
   with jax.set_mesh(Mesh(devices, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)):
-    found = theory.exact_risks(*stacked)
+    risks = theory.exact_risks(*stacked)
     assert theory.exact_risk(rule, task) == expected
-  assert found.devices() == {jax.devices('cpu')[0]}
-  np.testing.assert_array_equal(found, expected)
+  assert risks.devices() == {jax.devices('cpu')[0]}
+  np.testing.assert_array_equal(risks, expected)
 
 
 def test_gradient_and_map():

@@ -49,23 +49,27 @@ def _task(c: int, noise_std: float, **other):
 def test_the_form_of_a_model_predicts_what_the_model_predicts(
   float64, guess, readout, shared
 ):
-  given: dict[str, Any] = {'readout': readout, 'shared': shared, 'guess': guess}
+  options: dict[str, Any] = {'readout': readout, 'shared': shared, 'guess': guess}
   if guess == 'fixed':
-    given |= {'guess_weights': [0.5, -1.0, 0.3], 'guess_bias': 0.7}
-  model = DeepLSA(_D, 1, 2, num_heads=2, form='scalar', **given, rngs=nnx.Rngs(0))
+    options |= {'guess_weights': [0.5, -1.0, 0.3], 'guess_bias': 0.7}
+  model = DeepLSA(_D, 1, 2, num_heads=2, form='scalar', **options, rngs=nnx.Rngs(0))
   model = randomize(model, 0.3)
   draw = np.random.default_rng(0).normal
   x, y, query = draw(size=(4, 5, _D)), draw(size=(4, 5)), draw(size=(4, _D))
   prompt = zoo.Prompt(*map(jnp.asarray, (x, y, query, y[:, 0])))
-  found, form = nnx.jit(lambda model: (model(prompt), model.exact_form()))(model)
+  predictions, form = nnx.jit(lambda model: (model(prompt), model.exact_form()))(model)
   form = jax.tree.map(np.asarray, form)
   # Sums of some hundred products in float64, in another order.
-  assert_close(found, predict(form, x, y, query), 1e-12)
+  assert_close(predictions, predict(form, x, y, query), 1e-12)
 
 
 def _small(**changes):
-  given = {'model__num_layers': 2, 'model__form': 'scalar', 'model__guess': 'residual'}
-  return small_config('deep_lsa', **given | changes)
+  options = {
+    'model__num_layers': 2,
+    'model__form': 'scalar',
+    'model__guess': 'residual',
+  }
+  return small_config('deep_lsa', **options | changes)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +124,8 @@ class WrongStart(NoModule):
 
 
 def _own_models():
-  given: dict[str, Any] = {'form': 'scalar', 'guess': 'residual', 'readout': 'linear'}
-  yield lambda: DeepLSA(_D, 1, 2, **given, rngs=nnx.Rngs(0))
+  options: dict[str, Any] = {'form': 'scalar', 'guess': 'residual', 'readout': 'linear'}
+  yield lambda: DeepLSA(_D, 1, 2, **options, rngs=nnx.Rngs(0))
   for rule in RULES:
     yield lambda rule=rule: SequentialLearner(_D, 4, rule, rngs=nnx.Rngs(0))
 
@@ -131,8 +135,14 @@ def test_the_form_of_a_class_of_ones_own_is_believed_if_it_predicts_so(build):
   model, task = built(build), _task(4, 0.5)
   expected = theory.exact_risk(model, task)
   assert theory.exact_risk(Held(model), task) == expected
-  with refuses('Doubled.exact_form() does not predict', 'Doubled.__call__()'):
-    theory.exact_risk(Doubled(model), task)
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    theory.exact_form(Held(model)),
+    theory.exact_form(model),
+  )
+  for refused in theory.exact_form, lambda model: theory.exact_risk(model, task):
+    with refuses('Doubled.exact_form() does not predict', 'Doubled.__call__()'):
+      refused(Doubled(model))
 
 
 def test_so_is_that_of_a_class_that_is_no_module():
@@ -141,6 +151,10 @@ def test_so_is_that_of_a_class_that_is_no_module():
   assert_close(theory.exact_risk(NoModule(), _task(4, 0.5)), curve[-1], 1e-12)
   with refuses('WrongStart.exact_form() does not predict'):
     theory.exact_risk(WrongStart(), _task(4, 0.5))
+  form: Any = theory.exact_form(NoModule())
+  np.testing.assert_array_equal(form.write, numbers)
+  with refuses('Ridge has no exact form'):
+    theory.exact_form(zoo.estimators.ridge(_task(4, 0.5)))
 
 
 def _own_deep_lsa(folder, monkeypatch, factor=''):
@@ -169,8 +183,8 @@ def test_a_copy_of_a_class_has_the_risk_of_the_class(tmp_path, monkeypatch):
   summaries: Any = (
     zoo.train(_own_config(name), tmp_path / name) for name in ('own_deep', 'deep_lsa')
   )
-  found, expected = summaries
-  assert found['exact_risk'] == expected['exact_risk'] is not None
+  own, expected = summaries
+  assert own['exact_risk'] == expected['exact_risk'] is not None
   validate(_own_config(objective__name='exact'))
 
 
@@ -192,7 +206,9 @@ def test_a_form_that_predicts_otherwise_is_refused_before_anything_is_written(
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_a_run_without_an_exact_risk_says_why_once(tmp_path, caplog):
   zoo.train(small_config('deep_lsa'), tmp_path / 'run')
-  said = [one.getMessage() for one in caplog.records if one.levelname == 'WARNING']
+  said = [
+    record.getMessage() for record in caplog.records if record.levelname == 'WARNING'
+  ]
   assert said == [
     "the run has no exact risk: form is 'dense'; the risk of deep_lsa is known exactly "
     "only with 'scalar'"

@@ -31,10 +31,10 @@ def test_moments_are_those_of_all_contexts(c, noise_points):
     powers.append(powers[-1] @ s)
   moments, traces = feature_moments(variances, c, 5)
   for i, j in itertools.product(range(5), repeat=2):
-    found = np.einsum('p,pij->ij', mass, powers[i] @ np.diag(variances) @ powers[j])
+    mean = np.einsum('p,pij->ij', mass, powers[i] @ np.diag(variances) @ powers[j])
     # Nothing but the diagonal: sums of 6561 terms, of which those beside it cancel.
     expected = np.diag(moments[:, i, j])
-    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11 * found.max())
+    np.testing.assert_allclose(mean, expected, rtol=1e-11, atol=1e-11 * mean.max())
     assert traces[i + j] == pytest.approx(expected.sum(), rel=1e-13)
 
 
@@ -78,8 +78,8 @@ def test_features_that_do_not_vary_are_no_trouble(float64):
   smaller = isotropic(2, 4, prior_mean=1.0, feature_covariance=features[:2, :2])
   form = form_of(1, 2, 3)
   cut = jax.tree.map(lambda leaf: leaf[:2] if np.shape(leaf) == (3,) else leaf, form)
-  found, wanted = (
-    float(_risk(one, deep_spectrum(one, other)))
-    for one, other in ((form, task), (cut, smaller))
+  risk, wanted = (
+    float(_risk(rule, deep_spectrum(rule, other)))
+    for rule, other in ((form, task), (cut, smaller))
   )
-  assert found == pytest.approx(wanted, rel=1e-12)
+  assert risk == pytest.approx(wanted, rel=1e-12)

@@ -46,8 +46,8 @@ def independent_search(task, guess, bias, num_heads, num_starts):
   d = task.num_features
   moments = jax.tree.map(np.asarray, theory.task_moments(task))
   with jax.enable_x64(True):
-    given = np.full(d, guess, float), np.asarray(bias, float), moments
-    base, slope, hessian = map(np.asarray, expansion(*given))
+    setting = np.full(d, guess, float), np.asarray(bias, float), moments
+    base, slope, hessian = map(np.asarray, expansion(*setting))
 
   def function(entries):
     # In an orthonormal basis, which spans the same.
@@ -68,7 +68,7 @@ def independent_search(task, guess, bias, num_heads, num_starts):
   for i in range(num_starts):
     span = rng.normal(size=(d + 1, num_heads))
     span[-1] *= 10 ** (rng.uniform(-2, 2) if i % 2 else 0)
-    found = scipy.optimize.minimize(
+    end = scipy.optimize.minimize(
       function,
       np.linalg.qr(span)[0].ravel(),
       jac=True,
@@ -76,7 +76,7 @@ def independent_search(task, guess, bias, num_heads, num_starts):
       bounds=scipy.optimize.Bounds(-10, 10),
       options={'ftol': 1e-13, 'gtol': 1e-9, 'maxiter': 500, 'maxcor': 30},
     )
-    lowest = min(lowest, float(found.fun))
+    lowest = min(lowest, float(end.fun))
   return lowest
 
 
@@ -193,8 +193,8 @@ def test_the_lower_bound_hides_the_directions_that_cost_least(num_heads):
     variance += 2 / c * sum(hidden) ** 2 / len(hidden)
     signal = (sum(hidden) + noise) ** 2 / variance
     bounds.append(step + 3 / (1 + num_heads * c / 2 + signal))
-  found = theory.head_limited_risk(task, num_heads, num_starts=1).lower
-  assert found == pytest.approx(min(bounds), rel=1e-12)
+  lower = theory.head_limited_risk(task, num_heads, num_starts=1).lower
+  assert lower == pytest.approx(min(bounds), rel=1e-12)
 
 
 def test_features_that_do_not_vary_need_no_heads():
@@ -204,8 +204,8 @@ def test_features_that_do_not_vary_need_no_heads():
   )
   for num_heads in (1, 3):
     expected = theory.head_limited_risk(task, num_heads, 0.0, 0.3, num_starts=2)
-    found = theory.head_limited_risk(wider, num_heads, 0.0, 0.3, num_starts=2)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    limit = theory.head_limited_risk(wider, num_heads, 0.0, 0.3, num_starts=2)
+    np.testing.assert_allclose(limit, expected, rtol=1e-9)
 
 
 def test_bad_arguments():
@@ -274,9 +274,9 @@ def test_a_task_where_few_starts_agree_on_a_local_minimum():
     feature_covariance=feature_root @ feature_root.T,
     noise_std=0.7,
   )
-  found = theory.head_limited_risk(task, 1, 0.3, 0.5)
+  limit = theory.head_limited_risk(task, 1, 0.3, 0.5)
   # Where a search over all weights of a one-head model ended.
-  assert found.risk == pytest.approx(1.057818, abs=1e-6)
+  assert limit.risk == pytest.approx(1.057818, abs=1e-6)
 
 
 @pytest.mark.slow

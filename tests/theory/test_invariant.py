@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from docs.programs import invariant
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
@@ -57,7 +58,7 @@ def test_the_risk_is_that_over_all_prompts(d, c, noise_std):
     errors = _learned(moment, *network) - truth
     expected = np.sum(mass @ errors**2)
     # Sums of up to 531,441 terms of one sign.
-    assert deep.invariant_risk(task, *network) == pytest.approx(expected, 1e-11)
+    assert invariant.invariant_risk(task, *network) == pytest.approx(expected, 1e-11)
 
 
 @pytest.mark.full
@@ -73,17 +74,17 @@ def test_the_search_ends_between_its_bounds(noise_std):
     feature_covariance=features,
     prior_covariance=2.0 * np.linalg.inv(features),
   )
-  lower, upper, weights = deep.invariant_optimum(task)
+  lower, upper, weights = invariant.invariant_optimum(task)
   assert float(deep.lower_bound(task, 4)) < lower < upper
-  assert upper == deep.invariant_risk(task, *weights)
+  assert upper == invariant.invariant_risk(task, *weights)
   whitened = isotropic(3, 4, noise_std=noise_std, prior_covariance=2.0 * np.eye(3))
   assert upper < deep.gd_plus_plus_optimum(whitened, 2).lower
 
 
 def test_bad_input_is_named(unchecked):
   with refuses('first has shape (2,)', '(2, 2)'):
-    deep.invariant_risk(_PAPER, np.ones(2), np.ones(2))
+    invariant.invariant_risk(_PAPER, np.ones(2), np.ones(2))
   with refuses('second has shape (2, 2)'):
-    deep.invariant_risk(_PAPER, np.eye(2), np.eye(2))
+    invariant.invariant_risk(_PAPER, np.eye(2), np.eye(2))
   with refuses('product of feature_covariance and prior_covariance'):
-    deep.invariant_optimum(general())
+    invariant.invariant_optimum(general())

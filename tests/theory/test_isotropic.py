@@ -26,12 +26,12 @@ def test_it_is_what_the_search_over_all_subspaces_finds(d, c, distance, bias, no
   task = isotropic(
     d, c, distance / np.sqrt(d), noise**0.5, prior_covariance=4 * np.eye(d)
   )
-  given = head_limit.whiten(theory.task_moments(task), task.prior_mean, bias)
+  whitened = head_limit.whiten(theory.task_moments(task), task.prior_mean, bias)
   for heads in range(1, d + 1):
-    found = theory.head_limited_risk(task, heads, 0.0, bias)
-    searched = given.unit * head_limit.searched_risk(given, heads, 4)
+    limit = theory.head_limited_risk(task, heads, 0.0, bias)
+    searched = whitened.unit * head_limit.searched_risk(whitened, heads, 4)
     # A search that ends where its slope is 1e-9 is off by the square of that.
-    assert found.upper == pytest.approx(searched, rel=1e-8)
+    assert limit.upper == pytest.approx(searched, rel=1e-8)
 
 
 def _num_roots(polynomial):
@@ -40,7 +40,8 @@ def _num_roots(polynomial):
   while (rest := -(chain[-2] % chain[-1])).coef.any():
     chain.append(rest)
   lower, upper = (
-    [one.coef[-1] * sign ** one.degree() > 0 for one in chain] for sign in (-1, 1)
+    [polynomial.coef[-1] * sign ** polynomial.degree() > 0 for polynomial in chain]
+    for sign in (-1, 1)
   )
   return int(np.count_nonzero(np.diff(lower))) - int(np.count_nonzero(np.diff(upper)))
 
@@ -52,7 +53,7 @@ def _above(case, value):
   unit is |δ|, or 1 if that is 0, so that all coefficients are fractions.
   """
   d, c, heads, square, bias_square, noise = case
-  one = Polynomial([Fraction(1)])
+  constant = Polynomial([Fraction(1)])
   unit = square or 1
   t_square = Polynomial([Fraction(0), Fraction(0), Fraction(unit)])
   delta_t = Polynomial([Fraction(0), Fraction(square)])
@@ -61,13 +62,13 @@ def _above(case, value):
   spread = 2 * d + Fraction(2 * (tau**2 + 2 * d - heads), c)
   seen = (tau - heads) / spread
   alpha = heads * half + (tau - heads) * seen
-  mu = half * t_square + seen * (one - t_square)
-  nu = half * t_square**2 + t_square / m + (one - t_square) ** 2 / spread
+  mu = half * t_square + seen * (constant - t_square)
+  nu = half * t_square**2 + t_square / m + (constant - t_square) ** 2 / spread
   cost = (1 + alpha) / m**2 * t_square - 2 / m * mu * delta_t
   cost += (square + bias_square) * nu
   under = (1 + alpha) * nu - mu**2
-  hidden = (d - heads) * ((m - 1) * t_square + one / c)
-  seen_label = m * t_square + one / c
+  hidden = (d - heads) * ((m - 1) * t_square + constant / c)
+  seen_label = m * t_square + constant / c
   rest = heads * (m - 1) / m - value
   numerator = hidden * under + cost * seen_label + rest * under * seen_label
   return numerator.trim(), (under * seen_label).trim()
@@ -84,17 +85,17 @@ def _above(case, value):
 )
 def test_the_least_value_is_right_to_1e_10_in_fractions(case):
   d, c, heads, square, bias_square, noise = case
-  found = Fraction(
+  infimum = Fraction(
     least_over_angles(
       d, float(c), heads, math.sqrt(square), math.sqrt(bias_square), float(noise)
     )
   )
-  below, denominator = _above(case, found - Fraction(1, 10**10))
+  below, denominator = _above(case, infimum - Fraction(1, 10**10))
   assert denominator(0) > 0
   assert _num_roots(denominator) == 0
   assert below(0) > 0
   assert _num_roots(below) == 0
-  above, _ = _above(case, found + Fraction(1, 10**10))
+  above, _ = _above(case, infimum + Fraction(1, 10**10))
   assert _num_roots(above) > 0
 
 

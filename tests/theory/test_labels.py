@@ -12,8 +12,8 @@ from tests.marks import mostly_full
 from tests.settings import general, isotropic, random_rule
 from zoo import theory
 from zoo.tasks.task_pool import TaskPool
-from zoo.theory import labels
-from zoo.theory.label_moments import label_moments
+from zoo.theory.research import labels
+from zoo.theory.research.label_moments import label_moments
 
 
 def smooth(v):
@@ -89,17 +89,17 @@ def test_label_moments_by_the_trapezoid_rule(label, length, noise_std):
   hermite = {0: grid**0, 1: grid, 2: grid**2 - 1, 3: grid**3 - 3 * grid}
   orders = (1, 0), (1, 1), (1, 3), (2, 0), (2, 2), (3, 1), (4, 0)
   expected = [(density * hermite[j]) @ y**k @ density for k, j in orders]
-  found = np.concatenate(label_moments(label, np.array([length]), noise_std))
+  moments = np.concatenate(label_moments(label, np.array([length]), noise_std))
   sizes = expected[-1] ** (np.array([k for k, _ in orders]) / 4)
-  np.testing.assert_array_less(np.abs(found - expected), 1e-11 * sizes)
+  np.testing.assert_array_less(np.abs(moments - expected), 1e-11 * sizes)
 
 
 def test_label_moments_of_signs():
   """`E |ξ| = √(2/π)`; with noise `a_kj` falls as `(u/s)^j`, s² = u² + σ²."""
-  found = label_moments('sign', np.array([2.0]), 1.5)
+  moments = label_moments('sign', np.array([2.0]), 1.5)
   mean = np.sqrt(2 / np.pi)
   expected = 0, 0.8 * mean, -(0.8**3) * mean, 1, 0, 0.8 * mean, 1
-  np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-13, atol=1e-14)
+  np.testing.assert_allclose(np.concatenate(moments), expected, rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_no_rule_has_a_lower_risk(label, target, guess):
 def test_on_a_pool_gradient_descent_takes_the_step_for_as_many_examples():
   step = isotropic(3, 10).baselines()['gd']
   rule = zoo.LearningRule.gradient_descent(np.zeros(3), 4 / (4 + 3 + 1))
-  found = theory.exact_risk(step, pool(5, 3, 4))
-  assert found == pytest.approx(theory.exact_risk(rule, pool(5, 3, 4)), rel=1e-12)
+  risk = theory.exact_risk(step, pool(5, 3, 4))
+  assert risk == pytest.approx(theory.exact_risk(rule, pool(5, 3, 4)), rel=1e-12)
 
 
 @pytest.mark.parametrize(('guess', 'bias'), [(None, 0.0), (0.5, 0.0), (0.5, 0.7)])

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 import zoo
+from docs.programs.prior_shift import transport
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
 from tests.marks import mostly_full
@@ -31,7 +32,7 @@ def compare(model, relative):
   prompt = jax.device_get(isotropic(3, 4, 0.5).sample(jax.random.key(0), 32))
   shift = np.asarray(SHIFT, prompt.x.dtype)
   before = np.asarray(predict(model, prompt))
-  moved = theory.transport(model, SHIFT)
+  moved = transport(model, SHIFT)
   there = dataclasses.replace(prompt, y=prompt.y + prompt.x @ shift)
   expected = before + prompt.x_query @ shift
   assert_close(predict(moved, there), expected, relative)
@@ -79,7 +80,7 @@ def test_transport_of_transformers_of_every_mixer(mixer):
 
 def test_models_that_cannot_be_transported(unchecked):
   with refuses('the model is LSA;', 'transport is for YqLSA', "guess='residual'"):
-    theory.transport(changed('lsa'), SHIFT)
+    transport(changed('lsa'), SHIFT)
   for rule, guess in (
     ('linear', 'linear'),
     ('retention', 'linear'),
@@ -88,20 +89,20 @@ def test_models_that_cannot_be_transported(unchecked):
   ):
     model = changed('sequential', context_length=4, rule=rule, guess=guess)
     with refuses(f"rule='{rule}'" if rule != 'delta' else guess, "rule='delta'"):
-      theory.transport(model, SHIFT)
+      transport(model, SHIFT)
   blind = changed('ltb')
   blind.w_2[...] = 0 * blind.w_2[...]
   with refuses('does not depend on the label'):
-    theory.transport(blind, SHIFT)
+    transport(blind, SHIFT)
   with refuses("guess='linear'", 'residual'):
-    theory.transport(changed('deep_lsa', num_layers=1, guess='linear'), SHIFT)
+    transport(changed('deep_lsa', num_layers=1, guess='linear'), SHIFT)
   with refuses('shift has shape (2,)'):
-    theory.transport(changed('yq_lsa'), np.zeros(2))
+    transport(changed('yq_lsa'), np.zeros(2))
 
 
 def test_transport_keeps_the_exact_risk(float64):
   model = changed('yq_lsa')
   risk = theory.exact_risk(model, isotropic(3, 4, 0.5, 0.3))
-  moved = theory.transport(model, SHIFT)
-  found = theory.exact_risk(moved, isotropic(3, 4, 0.5 + SHIFT, 0.3))
-  assert found == pytest.approx(risk, rel=1e-10)
+  moved = transport(model, SHIFT)
+  there = theory.exact_risk(moved, isotropic(3, 4, 0.5 + SHIFT, 0.3))
+  assert there == pytest.approx(risk, rel=1e-10)

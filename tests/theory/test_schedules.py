@@ -74,13 +74,13 @@ def test_polynomial_optimum_is_a_least_squares_solution(noise_std, start):
     right = np.concatenate([prior, np.zeros_like(noise)])
     coefficients, *_ = np.linalg.lstsq(system, right)
     least = float(np.sum(np.square(system @ coefficients - right)))
-    found = schedules.polynomial_optimum(task, degree, start)
+    optimum = schedules.polynomial_optimum(task, degree, start)
     # Powers up to the third of points between 0.1 and 20 are well conditioned.
-    assert found.risk == pytest.approx(least, rel=1e-10)
+    assert optimum.risk == pytest.approx(least, rel=1e-10)
     # Q = (1 − P) / s.
-    values = (1 - np.prod(1 - np.outer(points, 1 / found.roots), axis=1)) / points
+    values = (1 - np.prod(1 - np.outer(points, 1 / optimum.roots), axis=1)) / points
     np.testing.assert_allclose(values, powers @ coefficients, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(found.coefficients, coefficients, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(optimum.coefficients, coefficients, rtol=1e-7, atol=1e-9)
 
 
 def test_of_a_start_that_is_right_no_step_leads_away():
@@ -95,8 +95,8 @@ def test_schedule_where_the_best_polynomial_has_complex_zeros():
   """A single local search ended at 2.284829."""
   task = isotropic(5, 30, noise_std=4.0)
   schedule = estimators.best_schedule(task, 6)
-  found = schedules.gradient_descent_risk(task, schedule, None)
-  assert found == pytest.approx(1.927127, abs=5.1e-7)
+  risk = schedules.gradient_descent_risk(task, schedule, None)
+  assert risk == pytest.approx(1.927127, abs=5.1e-7)
   optimum = schedules.polynomial_optimum(task, 6)
   assert optimum.risk == pytest.approx(1.890784, abs=5.1e-7)
   assert np.abs(np.imag(1 / optimum.roots)).max() > 0.1

@@ -32,8 +32,8 @@ def learn(x, y, start, decay, erase, write):
   _, c, d = x.shape
   w = np.zeros((len(x), d)) + start
   weights = [w]
-  each = (each_example(steps, c, d) for steps in (decay, erase, write))
-  for i, (alpha, h, k) in enumerate(zip(*each, strict=True)):
+  coefficients = (each_example(steps, c, d) for steps in (decay, erase, write))
+  for i, (alpha, h, k) in enumerate(zip(*coefficients, strict=True)):
     key = x[:, i]
     read = np.sum(key * w, axis=1, keepdims=True)
     w = w @ alpha.T - read * (key @ h.T) + y[:, i, None] * (key @ k.T)
@@ -83,21 +83,21 @@ def test_the_optimal_steps_have_the_risks_that_are_given(kind):
   task = make_task(kind, 4, 7)
   best = sequential.optimal_delta_rule(task)
   assert best.steps.shape == (7, 4, 4)
-  found = sequential.curve(task, erase=best.steps, write=best.steps)
-  np.testing.assert_allclose(best.curve, found, rtol=1e-11)
+  curve = sequential.curve(task, erase=best.steps, write=best.steps)
+  np.testing.assert_allclose(best.curve, curve, rtol=1e-11)
 
 
 @pytest.mark.parametrize('noise', [0.0, 0.8])
 def test_the_optimal_delta_rule_on_isotropic_tasks(noise):
   d, c = 10, 12
-  found = sequential.optimal_delta_rule(isotropic(d, c, 2.0, noise)).curve
+  curve = sequential.optimal_delta_rule(isotropic(d, c, 2.0, noise)).curve
   m = [float(d)]
   for _ in range(c):
     m.append(m[-1] * (1 - 1 / (d + 2 + noise**2 * d / m[-1])))
-  np.testing.assert_allclose(found, m, rtol=1e-13)
+  np.testing.assert_allclose(curve, m, rtol=1e-13)
   if noise == 0:
     closed_form = d * ((d + 1) / (d + 2)) ** np.arange(c + 1)
-    np.testing.assert_allclose(found, closed_form, rtol=1e-13)
+    np.testing.assert_allclose(curve, closed_form, rtol=1e-13)
 
 
 @pytest.mark.parametrize('kind', mostly_full(['general'], ['noise', 'singular']))
@@ -123,8 +123,8 @@ def test_normalised_keys_are_what_samples_estimate(d, step, noise):
   x = rng.normal(size=(100_000, 6, d)) * 1.7**0.5
   truth = 1.0 + rng.normal(size=(100_000, d)) @ np.sqrt(prior)
   w = np.ones_like(truth)
-  found = sequential.normalised_delta_rule(task, step)
-  assert found[0] == pytest.approx(1.7 * np.trace(prior), rel=1e-14)
+  curve = sequential.normalised_delta_rule(task, step)
+  assert curve[0] == pytest.approx(1.7 * np.trace(prior), rel=1e-14)
   for i in range(6):
     key = x[:, i]
     label = np.sum(key * truth, axis=1) + noise * rng.normal(size=100_000)
@@ -132,7 +132,7 @@ def test_normalised_keys_are_what_samples_estimate(d, step, noise):
     w = w - step * key * (residual / np.sum(key**2, axis=1))[:, None]
     errors = 1.7 * np.sum((w - truth) ** 2, axis=1)
     # One example of one feature is enough; samples to five standard errors.
-    assert abs(found[i + 1] - errors.mean()) <= 5 * errors.std() / 1e5**0.5 + 1e-25
+    assert abs(curve[i + 1] - errors.mean()) <= 5 * errors.std() / 1e5**0.5 + 1e-25
 
 
 def test_bad_input_is_named(unchecked):

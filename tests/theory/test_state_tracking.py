@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import zoo
+from docs.programs import state_tracking
 from tests.compiled import predict_all
-from zoo.theory import state_tracking
 
 _LENGTH = 4095  # examples, and a query: 4096 tokens
 
 
-def _prompt(task, **given):
+def _prompt(task, **sizes):
   """Two prompts, drawn with NumPy: one of them starts with each symbol in turn."""
-  task = zoo.create_task(task, context_length=_LENGTH, **given)
+  task = zoo.create_task(task, context_length=_LENGTH, **sizes)
   rng, size = np.random.default_rng(0), task.num_features
   symbols = rng.integers(size, size=(2, _LENGTH + 1))
   x = np.eye(size, dtype='f')[symbols]
@@ -26,15 +26,15 @@ def _prompt(task, **given):
 
 def _states(task, symbols):
   transitions, answers = task.automaton()
-  found, state = [], np.zeros(len(symbols), int)
+  states, state = [], np.zeros(len(symbols), int)
   for now in symbols.T:
     state = transitions[state, now]
-    found.append(answers[state])
-  return np.stack(found, axis=1)
+    states.append(answers[state])
+  return np.stack(states, axis=1)
 
 
 @pytest.mark.parametrize(
-  ('build', 'task', 'given'),
+  ('build', 'task', 'sizes'),
   [
     (state_tracking.parity, 'parity_prefix', {}),
     (state_tracking.modular_addition, 'modular_addition', {'modulus': 5}),
@@ -46,11 +46,11 @@ def _states(task, symbols):
   ],
   ids=['parity', 'addition', 's_3', 's_5'],
 )
-def test_every_answer_of_4096_is_right(build, task, given):
-  model = build(*given.values(), context_length=_LENGTH)
-  prompt, symbols, task = _prompt(task, **given)
-  found = np.asarray(predict_all(model, prompt)).argmax(axis=-1)
-  np.testing.assert_array_equal(found, _states(task, symbols))
+def test_every_answer_of_4096_is_right(build, task, sizes):
+  model = build(*sizes.values(), context_length=_LENGTH)
+  prompt, symbols, task = _prompt(task, **sizes)
+  answers = np.asarray(predict_all(model, prompt)).argmax(axis=-1)
+  np.testing.assert_array_equal(answers, _states(task, symbols))
 
 
 def test_without_negative_eigenvalues_the_sign_is_lost():

@@ -25,8 +25,8 @@ from zoo.training import train
 class Same(nnx.Module):
   """A model of one's own that predicts as the multi-head LSA that it holds."""
 
-  def __init__(self, num_features, num_heads=2, *, rngs, **given):
-    self.inner = MultiHeadLSA(num_features, num_heads, **given, rngs=rngs)
+  def __init__(self, num_features, num_heads=2, *, rngs, **options):
+    self.inner = MultiHeadLSA(num_features, num_heads, **options, rngs=rngs)
 
   def __call__(self, prompt):
     return self.inner(prompt)
@@ -62,10 +62,10 @@ class OtherGuess(LinearAttention):
 
 @functools.cache
 def _make(cls):
-  given = {'num_features': 3, 'init_scale': 0.0}
+  sizes = {'num_features': 3, 'init_scale': 0.0}
   if issubclass(cls, LinearAttention | Same) and cls is not YqLSA:
-    given['num_heads'] = 2
-  return built(lambda: cls(**given, rngs=nnx.Rngs(0)))
+    sizes['num_heads'] = 2
+  return built(lambda: cls(**sizes, rngs=nnx.Rngs(0)))
 
 
 @pytest.mark.parametrize(

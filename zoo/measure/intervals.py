@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike
-from scipy import special
 
 from zoo.core.errors import UserError
 
@@ -50,6 +49,8 @@ def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> I
 
   For differences on the same prompts this is the interval of the paired t-test.
   """
+  from scipy import special  # slow to import
+
   values = np.asarray(values, np.float64)
   if not values.size:
     raise UserError('there are no samples; an interval needs at least one')

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import scipy.optimize
 from absl import logging
 from jaxtyping import Array, Float
 
@@ -288,6 +287,8 @@ def _nearest_matrix(
   samples: _Samples, matrix: Float[np.ndarray, 'd d'], start: Float[np.ndarray, ' d']
 ) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, ' d']]:
   """(Γ, w_0) by the method of Levenberg and Marquardt, from given values."""
+  import scipy.optimize  # slow to import, and rarely needed
+
   d = len(start)
 
   def excess(values: Float[np.ndarray, ' n']) -> Float[np.ndarray, ' p']:

@@ -1,11 +1,9 @@
 """Exact theory of the linear family: risks, optima, certificates, constructions."""
 
 from zoo.tasks.linear_regression import covers as covers
-from zoo.theory import asymptotic as asymptotic
 from zoo.theory import constructions as constructions
 from zoo.theory import deep as deep
 from zoo.theory import dynamics as dynamics
-from zoo.theory import labels as labels
 from zoo.theory import sequential as sequential
 from zoo.theory.certificates import certificate as certificate
 from zoo.theory.dynamics import gradient_flow as gradient_flow
@@ -22,7 +20,6 @@ from zoo.theory.exact import squared_difference as squared_difference
 from zoo.theory.head_limit import head_limited_risk as head_limited_risk
 from zoo.theory.isotropic import isotropic_head_limit as isotropic_head_limit
 from zoo.theory.optimum import optimal_rule as optimal_rule
-from zoo.theory.prior_shift import transport as transport
 from zoo.theory.ridge import bayes_risk as bayes_risk
 from zoo.theory.ridge import ridge_risk as ridge_risk
 from zoo.theory.risk import Moments as Moments

@@ -28,9 +28,9 @@ from zoo.theory.deep.deep_rule import (
   deep_rule_risk,
   deep_spectrum,
 )
-from zoo.theory.label_moments import QuadraticRisk, quadratic_risk, risk_of
 from zoo.theory.optimum import optimal_rule
 from zoo.theory.precision import double_precision, in_float64, to_float64
+from zoo.theory.quadratic_risk import QuadraticRisk, pool_risk, risk_of
 from zoo.theory.ridge import ridge_risk
 from zoo.theory.risk import (
   Moments,
@@ -184,12 +184,14 @@ def _squared_gap(subject: Predictor, other: Predictor, task: Task) -> tuple:
   return evaluate(_squares, moments, gap)
 
 
-def exact_form(subject: HasExactForm) -> DeepRule | Recurrence:
-  """The exact form of a model.
+def exact_form(subject: Predictor) -> DeepRule | Recurrence:
+  """The exact form of a model of any class that has the method `exact_form`.
 
   Raises UserError if it has none, or if it predicts differently from its form, which is
   not checked in a program that is being traced.
   """
+  if not isinstance(subject, HasExactForm):
+    raise UserError(f'{type(subject).__name__} has no exact form')
   if not _is_traced(subject):
     check_rule(subject)
   return subject.exact_form()
@@ -205,7 +207,7 @@ def form_constants(form: Form, task: Task) -> Constants:
   if isinstance(form, Recurrence):
     return sequential.recurrence_moments(form, task)
   check_same('features', form.num_features, task.num_features)
-  return quadratic_risk(task) if type(task) is TaskPool else task_moments(task)
+  return pool_risk(task) if type(task) is TaskPool else task_moments(task)
 
 
 def form_risk(form: Form, constants: Any) -> Float[Array, '']:

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
 from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import check_count, check_number, check_vector
@@ -81,13 +80,13 @@ def head_limited_risk(
   bias = check_number('initial_bias', initial_bias)
   whitened = whiten(moments, moments.prior_mean - guess, bias)
   if _is_attained(whitened, num_heads):
-    lower = found = _lower_bound(whitened, num_heads)
+    lower = lowest = _lower_bound(whitened, num_heads)
   elif is_scalar(whitened.moments.prior_covariance):
-    lower = found = _isotropic(whitened, num_heads)
+    lower = lowest = _isotropic(whitened, num_heads)
   else:
     lower = _lower_bound(whitened, num_heads)
-    found = max(lower, searched_risk(whitened, num_heads, num_starts))
-  return HeadLimit(whitened.unit * lower, whitened.unit * found)
+    lowest = max(lower, searched_risk(whitened, num_heads, num_starts))
+  return HeadLimit(whitened.unit * lower, whitened.unit * lowest)
 
 
 def _isotropic(whitened: Whitened, num_heads: int) -> float:
@@ -194,8 +193,8 @@ class _Squares(NamedTuple):
 def _squares(whitened: Whitened) -> _Squares:
   c, _, prior, *_ = whitened.moments
   r, context = whitened.rank, context_moments(whitened.moments)
-  one, two = np.triu_indices(r)
-  rows = np.zeros((2 + r + one.size, r + 1, r + 1))
+  row, column = np.triu_indices(r)
+  rows = np.zeros((2 + r + row.size, r + 1, r + 1))
   targets = np.zeros((len(rows), r + 1))
   mean, label, odd, even = np.split(rows, [1, 2, 2 + r])
   # The mean of ⟨U, G⟩ should be what the guess lacks.
@@ -203,9 +202,9 @@ def _squares(whitened: Whitened) -> _Squares:
   targets[0] = np.append(whitened.deviation, -whitened.bias)
   # The rest of the even part is noise: D s² + (2/C) |P + sΛ|².
   label[0, r, r] = context.variance_label**0.5
-  scale = np.sqrt(np.where(one == two, 2, 4) / c)
-  even[np.arange(one.size), one, two] = scale
-  even[:, r, r] = scale * prior[one, two]
+  scale = np.sqrt(np.where(row == column, 2, 4) / c)
+  even[np.arange(row.size), row, column] = scale
+  even[:, r, r] = scale * prior[row, column]
   # The odd part, 2ρ·r, should be ε.
   root = symmetric_root(context.second_moment_r)
   odd[:, :r, r] = odd[:, r, :r] = root
@@ -249,6 +248,7 @@ def _starts(
 
 def _descend(problem: _Squares, start: Float[np.ndarray, 'e h']) -> float:
   """The least risk that a local search over bases of subspaces reaches."""
+  import scipy.optimize  # slow to import, and rarely needed
 
   def function(entries: Float[np.ndarray, ' n']) -> tuple[float, np.ndarray]:
     risk, slope = problem.least(entries.reshape(start.shape))
@@ -256,7 +256,7 @@ def _descend(problem: _Squares, start: Float[np.ndarray, 'e h']) -> float:
 
   # Another basis of the same span has the same risk, so that slopes are orthogonal to
   # such changes, and an orthonormal basis stays well-conditioned.
-  found = scipy.optimize.minimize(
+  end = scipy.optimize.minimize(
     function,
     start.ravel(),
     jac=True,
@@ -264,4 +264,4 @@ def _descend(problem: _Squares, start: Float[np.ndarray, 'e h']) -> float:
     # A long memory: for large C the default of 10 takes three times as many steps.
     options={'ftol': 1e-15, 'gtol': 1e-9, 'maxiter': 2000, 'maxcor': 40},
   )
-  return float(found.fun)
+  return float(end.fun)

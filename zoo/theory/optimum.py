@@ -11,7 +11,7 @@ from zoo.core.protocols import Task
 from zoo.tasks.base import RANK_TOLERANCE
 from zoo.tasks.linear_regression import best_step_matrix, require_covered
 from zoo.tasks.task_pool import TaskPool
-from zoo.theory.label_moments import best_rule, quadratic_risk
+from zoo.theory.quadratic_risk import best_rule, pool_risk
 from zoo.theory.risk import Moments, context_moments, task_moments
 
 
@@ -56,7 +56,7 @@ def optimal_rule(
 def _pool_optimum(
   task: TaskPool, initial_guess: float | ArrayLike | None, initial_bias: float
 ) -> LearningRule:
-  form = quadratic_risk(task)
+  form = pool_risk(task)
   bias = check_number('initial_bias', initial_bias)
   if initial_guess is not None:
     guess = check_vector('initial_guess', initial_guess, task.num_features)

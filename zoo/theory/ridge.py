@@ -91,10 +91,10 @@ def _quadrature(
   for points, weights in rules:
     inverse = 1 / (points * many / c + shrinkage)
     means.append((noise * (weights @ inverse), rest * (weights @ inverse**2)))
-  (low, one), (high, other) = means
+  (low, gauss), (high, radau) = means
   unseen = (1 - few / r) * seen.spread
-  lower = unseen + few / r * (low + min(one, other))
-  upper = unseen + few / r * (high + max(one, other))
+  lower = unseen + few / r * (low + min(gauss, radau))
+  upper = unseen + few / r * (high + max(gauss, radau))
   # Bounds that agree up to rounding may be in the wrong order.
   return RiskBounds(float(min(lower, upper)), float(max(lower, upper)))
 

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import ArrayLike, Complex, Float, Inexact
+from jaxtyping import ArrayLike, Complex, Float
 
 from zoo.core.errors import check_count
+from zoo.core.learning_rule import AnyArray
 from zoo.tasks.linear_regression import (
   LinearRegression,
   best_first_step,
@@ -17,7 +18,7 @@ from zoo.theory import wishart
 from zoo.theory.search import least_squares, lowest_point
 
 # Numbers whose squares sum to the risk of a schedule.
-Residuals = Callable[[Inexact[np.ndarray, '*n k']], Inexact[np.ndarray, '*n r']]
+Residuals = Callable[[Float[AnyArray, ' k']], Float[AnyArray, ' r']]
 MAX_STEPS = 10_000  # of gradient descent; each has a step size
 _NUM_STARTS = 12  # random starts of the search for a schedule without closed form
 
@@ -124,8 +125,8 @@ def best_schedule(
     for _ in range(_NUM_STARTS)
   )
   residuals = _residuals(task, num_steps, start)
-  found = [np.sort(least_squares(residuals, steps)) for steps in starts]
-  return min([constant, *found], key=lambda steps: np.sum(np.square(residuals(steps))))
+  ends = [np.sort(steps) for steps in least_squares(residuals, starts)]
+  return min([constant, *ends], key=lambda steps: np.sum(np.square(residuals(steps))))
 
 
 def gradient_descent_risk(
@@ -142,7 +143,7 @@ def gradient_descent_risk(
 def _residuals(
   task: LinearRegression, num_steps: int, start: ArrayLike | None
 ) -> Residuals:
-  """The residuals of schedules of some steps.
+  """The residuals of schedules of some steps, in NumPy or JAX as these.
 
   With `P(s) = Π_j (1 − η_j s)` and `Q(s) = (1 − P(s)) / s` the weights are off by
   `P(S)(start − ŵ) + Q(S) Xᵀn/C`. A rotation of the features does not change the law of
@@ -156,10 +157,13 @@ def _residuals(
   prior = np.sqrt(variance * np.trace(deviation) * weights)
   noise = np.sqrt(variance * task.noise_std**2 * d / c * points * weights)
 
-  def residuals(steps: np.ndarray) -> np.ndarray:
-    factors = 1 - points[:, None] * steps[..., None, :]
-    before = np.cumprod(np.insert(factors, 0, 1, axis=-1), axis=-1)
-    learned = (before[..., :-1] @ steps[..., None])[..., 0]
-    return np.concatenate([prior * before[..., -1], noise * learned], axis=-1)
+  first = np.ones((len(points), 1))
+
+  def residuals(steps: AnyArray) -> AnyArray:
+    xp = steps.__array_namespace__()
+    factors = 1 - points[:, None] * steps[None]
+    before = xp.cumprod(xp.concatenate([first, factors], axis=1), axis=1)
+    learned = (before[:, :-1] @ steps[:, None])[:, 0]
+    return xp.concatenate([prior * before[:, -1], noise * learned])
 
   return residuals

@@ -1,11 +1,14 @@
 """Local searches for the least value of a function."""
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import jax
 import numpy as np
-import scipy.optimize
-from jaxtyping import Float, Inexact
+from jaxtyping import Array, Float
+
+from zoo.core.learning_rule import AnyArray
+from zoo.theory.precision import double_precision
+from zoo.theory.trust import QUICK_TO_COMPILE
 
 
 def lowest_point(
@@ -15,42 +18,49 @@ def lowest_point(
 
   A local search continues from the lowest point of the grid, between its neighbours.
   """
+  import scipy.optimize  # slow to import, and rarely needed
+
   values = [function(float(point)) for point in grid]
   lowest = int(np.argmin(values))
   valley = grid[max(lowest - 1, 0)], grid[min(lowest + 1, len(grid) - 1)]
-  found = scipy.optimize.minimize_scalar(
+  end = scipy.optimize.minimize_scalar(
     function, bounds=valley, method='bounded', options={'xatol': 1e-12}
   )
-  if found.fun > values[lowest]:
+  if end.fun > values[lowest]:
     return float(grid[lowest])
-  return float(found.x)
+  return float(end.x)
 
 
 def least_squares(
-  residuals: Callable[[Inexact[np.ndarray, '*n p']], Inexact[np.ndarray, '*n r']],
-  start: Float[np.ndarray, ' p'],
-) -> Float[np.ndarray, ' p']:
-  """The point that Levenberg and Marquardt's search for the least squares ends at.
+  residuals: Callable[[Float[AnyArray, ' p']], Float[AnyArray, ' r']],
+  starts: Sequence[Float[np.ndarray, ' p']],
+) -> list[Float[np.ndarray, ' p']]:
+  """The points that Levenberg and Marquardt's search for the least squares ends at.
 
-  The residuals must be analytic: the derivative in each coordinate is the imaginary
-  part that a step along it, too small to change the real part, gives.
+  There is a search from every start. JAX differentiates the residuals, in float64, and
+  compiles them once for all starts.
   """
-  steps = 1e-30j * np.eye(start.size)
+  import scipy.optimize  # slow to import, and rarely needed
 
-  @functools.lru_cache(1)  # the search asks for both outputs at each point
-  def evaluate(point: bytes) -> tuple[np.ndarray, np.ndarray]:
-    found = residuals(np.frombuffer(point) + steps)
-    return found[0].real, np.imag(found).T * 1e30
+  def twice(point: Array) -> tuple[AnyArray, AnyArray]:
+    values = residuals(point)
+    return values, values
 
-  found = scipy.optimize.least_squares(
-    lambda point: evaluate(point.tobytes())[0],
-    start,
-    jac=lambda point: evaluate(point.tobytes())[1],  # pyright: ignore
-    method='lm',
-    x_scale='jac',
-    xtol=1e-12,
-    ftol=1e-12,
-    gtol=1e-12,
-    max_nfev=300,
+  slopes_and_values = jax.jit(
+    jax.jacfwd(twice, has_aux=True), compiler_options=QUICK_TO_COMPILE
   )
-  return found.x
+  with double_precision():
+    return [
+      scipy.optimize.least_squares(
+        lambda point: np.asarray(slopes_and_values(point)[1]),
+        start,
+        jac=lambda point: np.asarray(slopes_and_values(point)[0]),  # pyright: ignore
+        method='lm',
+        x_scale='jac',
+        xtol=1e-12,
+        ftol=1e-12,
+        gtol=1e-12,
+        max_nfev=300,
+      ).x
+      for start in starts
+    ]

@@ -62,14 +62,16 @@ def curve(
   moments = task_moments(task)
   c, d = int(moments.context_length), moments.prior_mean.size
   numbers = {'decay': decay, 'erase': erase, 'write': write}
-  each = {}
+  coefficients = {}
   for name, value in numbers.items():
     array = check_array(name, value, [(), (c,), (d, d), (c, d, d)])
     is_for_all = array.ndim in (0, 2)
-    each[name] = np.broadcast_to(array, (c, *array.shape)) if is_for_all else array
+    coefficients[name] = (
+      np.broadcast_to(array, (c, *array.shape)) if is_for_all else array
+    )
   first = moments.prior_mean if start is None else check_vector('start', start, d)
   with double_precision():
-    risks = np.array(_curve(Recurrence(first, **each), moments))
+    risks = np.array(_curve(Recurrence(first, **coefficients), moments))
   known = np.isfinite(risks)
   if not known.all():
     raise UserError(
@@ -121,7 +123,7 @@ def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
     the means `on_error` and `on_truth`; the others come from the variance of `xxᵀ`.
     """
     error, cross = errors
-    alpha, h, k = (one if one.ndim else one * identity for one in numbers)
+    alpha, h, k = (number if number.ndim else number * identity for number in numbers)
     excess = h - k
     on_error = alpha - h @ features
     on_truth = alpha - identity - excess @ features
@@ -138,8 +140,12 @@ def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
     error = (error + error.T) / 2
     return (error, on_error @ cross + on_truth @ truth), jnp.sum(features * error)
 
-  each = jnp.asarray(form.decay), jnp.asarray(form.erase), jnp.asarray(form.write)
-  _, risks = jax.lax.scan(learn, (error, cross), each)
+  coefficients = (
+    jnp.asarray(form.decay),
+    jnp.asarray(form.erase),
+    jnp.asarray(form.write),
+  )
+  _, risks = jax.lax.scan(learn, (error, cross), coefficients)
   return jnp.append(jnp.sum(features * error), risks)
 
 

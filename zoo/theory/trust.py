@@ -223,9 +223,9 @@ def _of_recurrence(
   y: Float[Array, ' c'],
   query: Float[Array, ' d'],
 ) -> Float[Array, '']:
-  def learn(weights: Array, given: tuple[Array, ...]) -> tuple[Array, None]:
-    x, y, decay, erase, write = given
+  def learn(weights: Array, example: tuple[Array, ...]) -> tuple[Array, None]:
+    x, y, decay, erase, write = example
     return decay * weights - erase * x * (x @ weights) + write * x * y, None
 
-  start, *each = map(jnp.asarray, (form.start, form.decay, form.erase, form.write))
-  return query @ jax.lax.scan(learn, start, (x, y, *each))[0]
+  start, *steps = map(jnp.asarray, (form.start, form.decay, form.erase, form.write))
+  return query @ jax.lax.scan(learn, start, (x, y, *steps))[0]

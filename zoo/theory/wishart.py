@@ -39,9 +39,9 @@ def moment(num_features: int, context_length: int, order: int) -> Fraction:
   middle = products(range(-1, order, 2))
   column = products(range(-2, -order, -1))
   total = Fraction(0)
-  for first, second, ones in _shapes(order, min(num_features, context_length)):
-    numerator = top[first] * middle[second] * column[ones]
-    total += Fraction(numerator, _hooks(first, second, ones))
+  for first, second, below in _shapes(order, min(num_features, context_length)):
+    numerator = top[first] * middle[second] * column[below]
+    total += Fraction(numerator, _hooks(first, second, below))
   return total
 
 
@@ -53,19 +53,19 @@ def _shapes(order: int, max_rows: int) -> Iterator[tuple[int, int, int]]:
   """
   for first in range(1, order + 1):
     for second in range(min(first, order - first) + 1):
-      ones = order - first - second
-      if ones <= max_rows - 2 if second else not ones:
-        yield first, second, ones
+      below = order - first - second
+      if below <= max_rows - 2 if second else not below:
+        yield first, second, below
 
 
-def _hooks(first: int, second: int, ones: int) -> Fraction:
+def _hooks(first: int, second: int, below: int) -> Fraction:
   """`Π (2 arm + leg + 1)(2 arm + leg + 2)` over the boxes of such a partition."""
   if second == 0:
     return Fraction(math.factorial(2 * first))
-  corners = (2 * first + ones) * (2 * first + ones + 1)
-  corners *= (2 * second + ones - 1) * (2 * second + ones)
+  corners = (2 * first + below) * (2 * first + below + 1)
+  corners *= (2 * second + below - 1) * (2 * second + below)
   rows = math.factorial(2 * first - 1) * math.factorial(2 * second - 2)
-  column = math.factorial(ones) * math.factorial(ones + 1)
+  column = math.factorial(below) * math.factorial(below + 1)
   # Boxes of the first row above the second have the leg 1, those beyond it 0.
   return Fraction(corners * rows * column, 2 * (first - second) + 1)
 
@@ -85,7 +85,7 @@ def jacobi(
   ]
   # Chebyshev's algorithm loses one or two digits per polynomial, too many for float64.
   with decimal.localcontext(prec=4 * size + 50):
-    row = [decimal.Decimal(one.numerator) / one.denominator for one in moments]
+    row = [decimal.Decimal(moment.numerator) / moment.denominator for moment in moments]
     diagonal, squares = [row[1] / row[0]], []
     before = [decimal.Decimal(0)] * len(row)
     for k in range(1, size):

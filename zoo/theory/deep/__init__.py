@@ -6,10 +6,6 @@ from zoo.theory.deep.gd_plus_plus import FamilyOptimum as FamilyOptimum
 from zoo.theory.deep.gd_plus_plus import GDPlusPlus as GDPlusPlus
 from zoo.theory.deep.gd_plus_plus import gd_plus_plus_optimum as gd_plus_plus_optimum
 from zoo.theory.deep.gd_plus_plus import gd_plus_plus_risk as gd_plus_plus_risk
-from zoo.theory.deep.invariant import InvariantNetwork as InvariantNetwork
-from zoo.theory.deep.invariant import InvariantOptimum as InvariantOptimum
-from zoo.theory.deep.invariant import invariant_optimum as invariant_optimum
-from zoo.theory.deep.invariant import invariant_risk as invariant_risk
 from zoo.theory.deep.sampled import SampledRisk as SampledRisk
 from zoo.theory.deep.sampled import require_deep as require_deep
 from zoo.theory.deep.sampled import sample_contexts as sample_contexts

@@ -172,20 +172,20 @@ def _risk(form: DeepRule, known: Spectrum) -> Float[Array, '']:
 def _general_risk(form: DeepRule, known: GeneralSpectrum) -> Float[Array, '']:
   """The risk for any Σ; a polynomial in S is an array of its n coefficients."""
   size = known.roots.shape[-1]
-  one, s = jnp.eye(2, size, dtype=known.roots.dtype)
+  unit, s = jnp.eye(2, size, dtype=known.roots.dtype)
 
   def product(first: Array, second: Array) -> Array:
     return jnp.convolve(first, second)[:size]  # no product has a higher degree
 
-  phi, chi = recursion(form.steps, form.preconditions, s, one, product)
+  phi, chi = recursion(form.steps, form.preconditions, s, unit, product)
   learned = jnp.asarray(form.readout) * chi
-  left = one - product(s, learned)
+  left = unit - product(s, learned)
   start, read, missing = (
     (vector @ known.axes)[:, None]
     for vector in (form.readout * form.start, form.feature_readout, form.residual)
   )
   missing = known.prior_mean[:, None] - missing
-  wrong = start * one[None] + read * phi[None] - missing * left[None]
+  wrong = start * unit[None] + read * phi[None] - missing * left[None]
   wrong = jnp.einsum('kij,kj->ki', known.roots, wrong)
   unknown = known.roots @ left
   noise = known.noise_roots @ learned[:-1]
@@ -198,18 +198,18 @@ def recursion(
   steps: Inexact[AnyArray, ' l *m'],
   preconditions: Inexact[AnyArray, ' k *m'],
   s: Float[AnyArray, '*n'],
-  one: Float[AnyArray, '*n'],
+  unit: Float[AnyArray, '*n'],
   product: Callable[[Any, Any], Any] = operator.mul,
 ) -> tuple[Any, Any]:
   """`Φ_L`, and χ with `Ψ_L = 1 + s χ`, which avoids a division by s.
 
-  s holds numbers, or other elements with a commutative `product` and the unit `one`.
+  s holds numbers, or other elements with a commutative `product` and a `unit`.
   Layers without a precondition do not change Φ. In NumPy or JAX as the given arrays.
   """
-  phi, chi = one, 0 * one
+  phi, chi = unit, 0 * unit
   for layer in range(steps.shape[0]):
     square = product(phi, phi)
-    chi = chi + steps[layer] * product(square, one + product(s, chi))
+    chi = chi + steps[layer] * product(square, unit + product(s, chi))
     if layer < preconditions.shape[0]:
       phi = phi + preconditions[layer] * product(product(s, square), phi)
   return phi, chi

@@ -83,4 +83,4 @@ def _expectation(
 def _least(trace: _Word) -> _Word:
   """The first of the words that have this trace, by rotation and transposition."""
   both = trace, trace[::-1]
-  return min(one[i:] + one[:i] for one in both for i in range(len(one)))
+  return min(word[i:] + word[:i] for word in both for i in range(len(word)))

@@ -8,10 +8,12 @@ section 8).
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Bool, Float, Inexact
+from jaxtyping import ArrayLike, Bool, Float
 
 from zoo.core.errors import UserError, check_count, check_number, check_vector
+from zoo.core.learning_rule import AnyArray
 from zoo.core.protocols import Task
 from zoo.tasks.linear_regression import require_covered
 from zoo.theory.deep.deep_rule import Spectrum, degree, recursion, spectrum_of
@@ -102,12 +104,12 @@ def gd_plus_plus_optimum(
   for size, spectrum in enumerate(spectra, start=1):
     starts = _starts(spectrum, best_schedule(task, size), kappa, kept)
     if not preconditioned:
-      starts = [one * changes(size, True) for one in starts]
-    found = [_descend(spectrum, one, changes(size, False)) for one in starts]
-    kept = _lowest(spectrum, found, _NUM_KEPT)
+      starts = [start * changes(size, True) for start in starts]
+    ends = _descend(spectrum, starts, changes(size, False))
+    kept = _lowest(spectrum, ends, _NUM_KEPT)
   if readout is None:
-    found = [_descend(spectra[-1], one, changes(num_layers, True)) for one in kept]
-    kept = _lowest(spectra[-1], found, 1)
+    ends = _descend(spectra[-1], kept, changes(num_layers, True))
+    kept = _lowest(spectra[-1], ends, 1)
   point = kept[0]
   steps, preconditions = np.split(point[:-1], [num_layers])
   lowest = _risk(spectra[-1], point)
@@ -142,9 +144,9 @@ def _starts(
   return starts + _lowest(spectrum, drawn, _NUM_STARTS)
 
 
-def _lowest(spectrum: Spectrum, found: list[Point], count: int) -> list[Point]:
+def _lowest(spectrum: Spectrum, points: list[Point], count: int) -> list[Point]:
   """The `count` networks of least risk, the least first."""
-  return sorted(found, key=lambda one: _risk(spectrum, one))[:count]
+  return sorted(points, key=lambda point: _risk(spectrum, point))[:count]
 
 
 def _risk(spectrum: Spectrum, point: Point) -> float:
@@ -152,30 +154,36 @@ def _risk(spectrum: Spectrum, point: Point) -> float:
 
 
 def _descend(
-  spectrum: Spectrum, start: Point, changes: Bool[np.ndarray, ' p']
-) -> Point:
-  """The result of a local search over the weights that may change."""
+  spectrum: Spectrum, starts: list[Point], changes: Bool[np.ndarray, ' p']
+) -> list[Point]:
+  """The results of local searches over the weights that may change.
 
-  def whole(some: Inexact[np.ndarray, '*n p']) -> Inexact[np.ndarray, '*n q']:
-    points = np.tile(start.astype(some.dtype), (*some.shape[:-1], 1))
-    points[..., changes] = some
-    return points
+  All starts have the same other weights.
+  """
+  places = np.flatnonzero(changes)
 
-  found = least_squares(lambda some: _residuals(spectrum, whole(some)), start[changes])
-  return whole(found)
+  def residuals(weights: Float[AnyArray, ' q']) -> Float[AnyArray, ' r']:
+    return _residuals(spectrum, jnp.asarray(starts[0]).at[places].set(weights))
+
+  ends = []
+  for end in least_squares(residuals, [start[places] for start in starts]):
+    point = starts[0].copy()
+    point[places] = end
+    ends.append(point)
+  return ends
 
 
 def _residuals(
-  spectrum: Spectrum, point: Inexact[np.ndarray, '*n p']
-) -> Inexact[np.ndarray, '*n r']:
-  """Numbers whose squares sum to the risk.
+  spectrum: Spectrum, point: Float[AnyArray, ' p']
+) -> Float[AnyArray, ' r']:
+  """Numbers whose squares sum to the risk, in NumPy or JAX as the weights.
 
   The learned weights are `κ χ_L(S) r` with `Ψ = 1 + s χ`, which avoids a division by s.
   """
-  weights, s = np.moveaxis(point, -1, 0)[..., None], spectrum.points
-  size = len(weights) // 2
-  _, chi = recursion(weights[:size], weights[size:-1], s, np.ones_like(s))
-  learned = weights[-1] * chi
+  s, size = spectrum.points, len(point) // 2
+  _, chi = recursion(point[:size], point[size:-1], s, np.ones_like(s))
+  learned = point[-1] * chi
   scale = np.sqrt(spectrum.feature_variance) * spectrum.roots
   prior, noise = np.sqrt(spectrum.trace) * scale, np.sqrt(spectrum.noise * s) * scale
-  return np.concatenate([prior * (1 - s * learned), noise * learned], axis=-1)
+  xp = point.__array_namespace__()
+  return xp.concatenate([prior * (1 - s * learned), noise * learned])

@@ -44,13 +44,13 @@ def lower_bound(task: Task, degree: int) -> Fraction:
     power, traces = term
     return variance * trace_moment(d, c, _sorted(power + 1, *traces))
 
-  def product(one: tuple[int, _Traces], two: tuple[int, _Traces]) -> Fraction:
-    power, traces = one[0] + two[0], one[1] + two[1]
+  def product(left: tuple[int, _Traces], right: tuple[int, _Traces]) -> Fraction:
+    power, traces = left[0] + right[0], left[1] + right[1]
     signal = variance * trace_moment(d, c, _sorted(power + 2, *traces))
     return signal + noise * trace_moment(d, c, _sorted(power + 1, *traces))
 
   targets = [target(term) for term in terms]
-  gram = [[product(one, two) for two in terms] for one in terms]
+  gram = [[product(left, right) for right in terms] for left in terms]
   return d * variance - _explained(gram, targets)
 
 

@@ -11,5 +11,3 @@ from zoo.theory.dynamics.heads import Heads as Heads
 from zoo.theory.dynamics.heads import merged_heads as merged_heads
 from zoo.theory.dynamics.heads import separate_heads as separate_heads
 from zoo.theory.dynamics.plateaus import plateaus as plateaus
-from zoo.theory.dynamics.toys import competition_flow as competition_flow
-from zoo.theory.dynamics.toys import product_flow as product_flow

@@ -84,9 +84,11 @@ def _derivatives(
   """The gradient and Hessian of the risk, and the derivative of the rule."""
 
   def rule(point: Array) -> Array:
-    found = at_weights(model, point).learning_rule()
-    parts = symmetric(found.update), symmetric(found.bias_update)
-    return jnp.concatenate([jnp.ravel(one) for one in (found.init, found.bias, *parts)])
+    learned = at_weights(model, point).learning_rule()
+    parts = symmetric(learned.update), symmetric(learned.bias_update)
+    return jnp.concatenate(
+      [jnp.ravel(part) for part in (learned.init, learned.bias, *parts)]
+    )
 
   return (
     slope_at(model, point, moments),

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import scipy.integrate
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PyTree
@@ -87,7 +86,9 @@ def integrate(
   tolerance: float,
 ) -> Float[np.ndarray, 'n p']:
   """The points of `dx/dt = slope(x)` at these times; RunError if the solver fails."""
-  found = scipy.integrate.solve_ivp(
+  import scipy.integrate  # slow to import, and rarely needed
+
+  solution = scipy.integrate.solve_ivp(
     lambda _, point: slope(point),
     (0.0, max(times[-1], np.finfo(float).tiny)),
     start,
@@ -96,9 +97,9 @@ def integrate(
     rtol=tolerance,
     atol=tolerance / 100,
   )
-  if found.status < 0 or not np.all(np.isfinite(found.y)):
-    raise RunError(f'the solver of the gradient flow failed: {found.message}')
-  return found.y.T
+  if solution.status < 0 or not np.all(np.isfinite(solution.y)):
+    raise RunError(f'the solver of the gradient flow failed: {solution.message}')
+  return solution.y.T
 
 
 def gradient_flows(

@@ -52,7 +52,7 @@ def modular_addition(modulus: int, context_length: int) -> Transformer:
   Two heads read the cosine and the sine of the sum of the angles.
   """
   m = check_count('modulus', modulus, 2, 100)
-  one, first, read = m, m + 1, m + 2  # of the entries of a token, after its symbol
+  constant, first, read = m, m + 1, m + 2  # of the entries of a token, after its symbol
   width = 2 * math.ceil((m + 4) / 2)
   angles = 2 * np.pi * np.arange(m) / m
   turned = np.zeros((width, 4))
@@ -63,19 +63,19 @@ def modular_addition(modulus: int, context_length: int) -> Transformer:
   out = _ones((2 * width, width), (0, read), (width, read + 1))
   weights = {
     'value.kernel': _ones((width, 2 * width), (first, 0), (first, width)),
-    'gate.kernel': _rows(width, 2 * width, one, _FAR),
+    'gate.kernel': _rows(width, 2 * width, constant, _FAR),
     'key.kernel': turned,
     'key_norm.scale': np.ones(4),
     'query_bias': np.diag([1.0, -1.0]) @ np.eye(2, 4),  # cos θ and −(−sin θ)
     'angle.kernel': angle,
     'rate_bias': np.full(2, np.log(np.expm1(2.0))),
-    'decay.kernel': _rows(width, 2, one, -1e9),  # as slow as it can be
-    'weight.kernel': _rows(width, 2, one, _FAR),  # no token is written twice
+    'decay.kernel': _rows(width, 2, constant, -1e9),  # as slow as it can be
+    'weight.kernel': _rows(width, 2, constant, _FAR),  # no token is written twice
     'out.kernel': out,
   }
-  given = {'mixer': 'mamba3', 'num_heads': 2, 'mixer_options': {'state_size': 4}}
+  options = {'mixer': 'mamba3', 'num_heads': 2, 'mixer_options': {'state_size': 4}}
   logits = np.stack([np.cos(angles), np.sin(angles)])
-  return _model(m, context_length, width, given, weights, logits)
+  return _model(m, context_length, width, options, weights, logits)
 
 
 def _reflections(
@@ -84,30 +84,30 @@ def _reflections(
   """A delta rule whose steps swap two of k elements."""
   group = [*itertools.permutations(range(k))]
   count, steps, size = len(group), k - 1, k - 1
-  one, first, width = count, count + 1, count + 2 + size
+  constant, first, width = count, count + 1, count + 2 + size
   basis = _basis(k)  # [k − 1, k], of the vectors whose entries sum to 0
   # Negative entries of SiLU are at least −0.278; entries here are at most 1.
   query = basis @ (np.arange(k) - (k - 1) / 2)
   query = query / np.linalg.norm(query)
-  arranged = [query @ basis @ _matrix(each) @ basis.T for each in group]
+  arranged = [query @ basis @ _matrix(permutation) @ basis.T for permutation in group]
   kernels = {
     'query': np.zeros((width, width)),
     'key': np.zeros((width, steps, width)),
     'value': np.zeros((width, steps, width)),
   }
   strength = np.full((width, steps), 0.0)
-  kernels['query'][one, :size] = _before_silu(query)
-  strength[one], strength[first] = -_FAR, 2 * _FAR
-  for symbol, each in enumerate(group):
-    for step, (a, b) in enumerate(_swaps(each)):
+  kernels['query'][constant, :size] = _before_silu(query)
+  strength[constant], strength[first] = -_FAR, 2 * _FAR
+  for symbol, permutation in enumerate(group):
+    for step, (a, b) in enumerate(_swaps(permutation)):
       kernels['key'][symbol, step, :size] = _before_silu(
         (basis[:, a] - basis[:, b]) / np.sqrt(2)
       )
       strength[symbol, step] = 2 * _FAR
     # The first token writes its own matrix, row by row; others write nothing.
-    start = basis @ _matrix(each) @ basis.T
+    start = basis @ _matrix(permutation) @ basis.T
     kernels['value'][symbol, :, :size] = _before_silu(start)
-  kernels['value'][one] -= 10 * _FAR
+  kernels['value'][constant] -= 10 * _FAR
   kernels['value'][first] += 10 * _FAR
   kernels['key'][first] -= 10 * _FAR
   kernels['key'][first, np.arange(steps), np.arange(steps)] = 10 * _FAR
@@ -126,15 +126,15 @@ def _reflections(
   if mixer == 'gated_delta_product':
     weights |= {'gate.bias': np.ones(width), 'rate.bias': np.full(1, -_FAR)}
   logits = np.stack(arranged, axis=1)
-  given = {'mixer': mixer, 'num_heads': 1, 'mixer_options': options}
-  return _model(count, context_length, width, given, weights, logits)
+  sizes = {'mixer': mixer, 'num_heads': 1, 'mixer_options': options}
+  return _model(count, context_length, width, sizes, weights, logits)
 
 
 def _model(
   symbols: int,
   context_length: int,
   width: int,
-  given: Mapping[str, Any],
+  sizes: Mapping[str, Any],
   weights: Mapping[str, np.ndarray],
   logits: Float[np.ndarray, 'r k'],
 ) -> Transformer:
@@ -154,7 +154,7 @@ def _model(
       tokens='shifted',
       feed_forward='none',
       norm='none',
-      **given,
+      **sizes,
       rngs=nnx.Rngs(0),
     )
   )

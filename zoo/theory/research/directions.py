@@ -1,41 +1,14 @@
-"""Averages over a prior of weights `ŵ = uθ`, with length u and direction θ."""
+"""Averages over normal weights `ŵ = uθ`, with length u and direction θ."""
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from scipy import special
 
+from zoo.theory.quadratic_risk import Prior
+
 _POINTS = 12  # of each Gauss–Legendre rule
-
-
-class Prior(NamedTuple):
-  """A distribution of weights, represented by the averages that are needed of it.
-
-  `average(values, k)` is `E s(u) θ⊗…⊗θ` with k ≤ 3 factors θ, for a function s with the
-  given values at the lengths.
-  """
-
-  lengths: Float[np.ndarray, ' n']
-  average: Callable[[Float[np.ndarray, ' n'], int], np.ndarray]
-
-
-def pool_prior(weights: Float[np.ndarray, 'n d']) -> Prior:
-  """The uniform distribution over given weights."""
-  lengths = np.linalg.norm(weights, axis=1)
-  # Weights of length 0 have no direction; every term with a direction is 0 there.
-  directions = weights / np.where(lengths > 0, lengths, 1)[:, None]
-
-  def average(values: Float[np.ndarray, ' n'], order: int) -> np.ndarray:
-    operands = [directions] * order
-    indices = [f'n{letter}' for letter in 'ijk'[:order]]
-    subscripts = ','.join(['n', *indices]) + '->' + 'ijk'[:order]
-    total = np.einsum(subscripts, values, *operands, optimize=True)
-    return np.asarray(total / len(lengths))
-
-  return Prior(lengths, average)
 
 
 def normal_prior(mean: Float[np.ndarray, ' d']) -> Prior:

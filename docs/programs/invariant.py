@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import ArrayLike, Float, Inexact
+from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import check_array, check_number
+from zoo.core.learning_rule import AnyArray
 from zoo.core.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import require_covered
@@ -73,8 +74,8 @@ def invariant_risk(
   learned = _learned(numbers)
   signal = sum(x * moments.with_truth(term) for term, x in learned.items())
   square = sum(
-    x * y * moments.product(one, two)
-    for (one, x), (two, y) in itertools.product(learned.items(), repeat=2)
+    x * y * moments.product(left, right)
+    for (left, x), (right, y) in itertools.product(learned.items(), repeat=2)
   )
   return task.num_features * variance - 2 * signal + square
 
@@ -92,7 +93,7 @@ def invariant_optimum(task: Task) -> InvariantOptimum:
   moments = _Moments(task)
   terms = sorted(_learned(range(1, 8)))
   targets = np.array([moments.with_truth(term) for term in terms])
-  gram = np.array([[moments.product(one, two) for two in terms] for one in terms])
+  gram = np.array([[moments.product(left, right) for right in terms] for left in terms])
 
   # The squares of the residuals below sum to the risk above the bound.
   scale = np.sqrt(np.diag(gram))
@@ -100,12 +101,12 @@ def invariant_optimum(task: Task) -> InvariantOptimum:
   best = np.linalg.solve(root, targets / scale)
   lower = task.num_features * float(prior_variance(task)) - float(best @ best)
 
-  def residuals(points: Inexact[np.ndarray, '*n p']) -> Inexact[np.ndarray, '*n r']:
-    learned = _learned([*np.moveaxis(points, -1, 0)])
-    return (np.stack([learned[term] for term in terms], axis=-1) * scale) @ root - best
+  def residuals(point: Float[AnyArray, ' p']) -> Float[AnyArray, ' r']:
+    learned, xp = _learned([*point]), point.__array_namespace__()
+    return (xp.stack([learned[term] for term in terms]) * scale) @ root - best
 
-  found = [least_squares(residuals, start) for start in _starts(task)]
-  point = min(found, key=lambda one: np.sum(np.square(residuals(one))))
+  ends = least_squares(residuals, [*_starts(task)])
+  point = min(ends, key=lambda end: np.sum(np.square(residuals(end))))
   weights = InvariantNetwork(point[:4].reshape(2, 2), point[4:6], float(point[6]))
   return InvariantOptimum(lower, invariant_risk(task, *weights), weights)
 
@@ -133,7 +134,7 @@ def _learned(weights: Sequence[Any]) -> _Sum:
   q' the entries of `T G Tᵀ`.
   """
   u, v, w, z, second_w, second_z, readout = weights
-  one, q, r, s_r = {(0, ()): 1}, {(0, (0,)): 1}, {(1, ()): 1}, {(2, ()): 1}
+  unit, q, r, s_r = {(0, ()): 1}, {(0, (0,)): 1}, {(1, ()): 1}, {(2, ()): 1}
 
   def moved(vector: _Sum) -> _Sum:
     """`(I + uS)` times a vector."""
@@ -141,7 +142,7 @@ def _learned(weights: Sequence[Any]) -> _Sum:
       (1, vector), (u, {(k + 1, forms): x for (k, forms), x in vector.items()})
     )
 
-  label, square = _add((1, one), (z, q)), _times(r, r)
+  label, square = _add((1, unit), (z, q)), _times(r, r)
   next_r = _add(
     (w, moved(s_r)),
     (v * w, _times(square, r)),
@@ -167,10 +168,10 @@ def _add(*parts: tuple[Any, _Sum]) -> _Sum:
   return dict(total)
 
 
-def _times(one: _Sum, two: _Sum) -> _Sum:
+def _times(left: _Sum, right: _Sum) -> _Sum:
   """The product of two sums; of vectors, `Sⁱr · Sʲr = C yᵀ Kⁱ⁺ʲ⁺¹ y / C²`."""
   total = defaultdict(int)
-  for (first, x), (second, y) in itertools.product(one.items(), two.items()):
+  for (first, x), (second, y) in itertools.product(left.items(), right.items()):
     (i, forms), (j, others) = first, second
     power, joined = i + j, forms + others
     if i and j:
@@ -195,9 +196,9 @@ class _Moments:
     self.noise = task.noise_std**2 / task.context_length
     self.in_traces = functools.cache(self._in_traces)
 
-  def product(self, one: _Term, two: _Term) -> float:
+  def product(self, left: _Term, right: _Term) -> float:
     """`E u·v`."""
-    ((_, forms),) = _times({one: 1}, {two: 1})
+    ((_, forms),) = _times({left: 1}, {right: 1})
     return self._expected(forms, False)
 
   def with_truth(self, term: _Term) -> float:

@@ -13,8 +13,9 @@ from zoo.core.errors import check_name, check_same
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Predictor, Task
 from zoo.theory.exact import Scalar, evaluate, risk, rule_of
-from zoo.theory.label_moments import Label, QuadraticRisk, best_rule, quadratic_risk
 from zoo.theory.precision import double_precision
+from zoo.theory.quadratic_risk import QuadraticRisk, best_rule
+from zoo.theory.research.label_moments import Label, quadratic_risk
 
 GUESSES = 'free', 'zero'  # the initial guess: any, or 0
 
@@ -32,8 +33,8 @@ def exact_risk(
   """`E (f − t)²` of any predictor with a learning rule, without sampling.
 
   `task` is `linear_regression` with identity covariances, or `task_pool`. `label` is φ:
-  one of `zoo.theory.label_moments.LABELS`, or a function of NumPy arrays that grows at
-  most as a polynomial. `target` is `latent` (`t = ŵ·x_q`) or `label`
+  one of `label_moments.LABELS` beside this module, or a function of NumPy arrays that
+  grows at most as a polynomial. `target` is `latent` (`t = ŵ·x_q`) or `label`
   (`t = φ(ŵ·x_q + σn)`). Raises UserError for other tasks, labels, targets and
   predictors.
   """

@@ -39,14 +39,14 @@ def alignment(train: Task, test: Task) -> float:
   d = test.num_features
   known = LearningRule.gd_beta(test.mean_weights(), np.zeros((d, d)))
   used, best = optimal_rule(train), optimal_rule(test)
-  nothing, found, least = (
+  nothing, reached, least = (
     float(exact_risk(rule, test)) for rule in (known, used, best)
   )
   if nothing <= least:
     raise UserError(
       'prior_covariance is 0; alignment needs a task with weights to learn'
     )
-  return (nothing - found) / (nothing - least)
+  return (nothing - reached) / (nothing - least)
 
 
 def depth_limit(ratio: int | float, num_steps: int, shared: bool = False) -> float:
@@ -227,13 +227,13 @@ def rotated_limit(
   noise = check_number('noise_ratio', noise_ratio, minimum=0.0)
   size = 2 * steps + 1
   moments = [np.mean(values ** (k + 1)) for k in range(size)]
-  one = np.eye(size)[0]
-  traces, moved = 0 * one, np.eye(size, k=-1)  # `moved` multiplies a series by z
+  unit = np.eye(size)[0]
+  traces, moved = 0 * unit, np.eye(size, k=-1)  # `moved` multiplies a series by z
   for _ in range(size):  # each time one more coefficient is right
     g = scipy.linalg.solve_triangular(
-      scipy.linalg.toeplitz(one - moved @ traces / alpha, 0 * one), one, lower=True
+      scipy.linalg.toeplitz(unit - moved @ traces / alpha, 0 * unit), unit, lower=True
     )
-    term, traces = one, 0 * one
+    term, traces = unit, 0 * unit
     for moment in moments:
       traces = traces + moment * term
       term = moved @ np.convolve(term, g)[:size]
