@@ -24,7 +24,7 @@ from zoo.studies.study import (
   MEASURED,
   NOT_RUN,
   About,
-  Found,
+  Measurement,
   Result,
   Study,
   at_least,
@@ -43,7 +43,7 @@ def headline(name='tiny', measure=None, **expected):
   """A headline that measures 2.0 and calls nothing, unless told otherwise."""
 
   def constant(train):
-    return Found(dict.fromkeys(expected, 2.0), picture())
+    return Measurement(dict.fromkeys(expected, 2.0), picture())
 
   return Study(
     name=name,
@@ -137,7 +137,7 @@ def test_numbers_are_measured_by_each_call(tmp_path, no_pictures):
   numbers = {'n': 1.0}
 
   def measure(train):
-    return Found(numbers, picture())
+    return Measurement(numbers, picture())
 
   one = headline(measure=measure, n=at_most(1, ''))
   assert judged(one, tmp_path).verdict == HOLDS
@@ -160,7 +160,7 @@ def _fields():
 def measure_widths(train, seeds=1):
   points = [{'seed': seed} for seed in range(seeds)]
   rows = train('models', 'deep_set', _fields(), points)
-  return Found({'n': rows[-1]['eval_risk']}, picture())
+  return Measurement({'n': rows[-1]['eval_risk']}, picture())
 
 
 @pytest.fixture
@@ -216,14 +216,11 @@ def test_the_report_has_no_number_of_other_settings(
 
 
 def test_a_measure_that_does_not_fit_its_study_is_one_line(tmp_path, unchecked):
-  bad = headline(measure=lambda train: Found({'m': 1.0}, picture()), n=near(2, 1, ''))
+  bad = headline(measure=lambda train: Measurement({'m': 1.0}, picture()), n=near(2, 1, ''))
   with refuses('the study tiny expects n, which its measure does not return; it ret'):
     run([bad], no_config, tmp_path)
-  bad = headline(measure=lambda train: Found({'n': 1.0}, ()), n=near(2, 1, ''))
-  with refuses('the measure of tiny returns no panel; it must draw one'):
-    run([bad], no_config, tmp_path)
   bad = headline(measure=lambda train: {'n': 1.0}, n=near(2, 1, ''))
-  with refuses('the measure of tiny returns the type dict; it must be zoo.studies.F'):
+  with refuses('the measure of tiny returns the type dict; it must be zoo.studies.M'):
     run([bad], no_config, tmp_path)
   assert not (tmp_path / 'tiny').exists()
   with refuses("the name of a study is 'a/b'"):
@@ -231,6 +228,19 @@ def test_a_measure_that_does_not_fit_its_study_is_one_line(tmp_path, unchecked):
   for wrong in near(1, -2, ''), (0, 1):
     with refuses('the study tiny expects n in', 'it must be a range'):
       headline(n=wrong)
+
+
+def test_a_study_without_panels_has_numbers_and_no_picture(tmp_path):
+  bare = headline(measure=lambda train: Measurement({'n': 2.0}), n=near(2, 1, ''))
+  assert judged(bare, tmp_path).verdict == HOLDS
+  (listed,) = json.loads((tmp_path / 'studies.json').read_text())
+  assert listed['measured'] == {'n': 2.0}
+  report = (tmp_path / 'report.html').read_text()
+  assert '<figure' not in report
+  assert 'Pictures' not in report
+  assert {path.name for path in tmp_path.iterdir()} == {
+    *('studies.json', 'report.html', 'tiny')
+  }
 
 
 def test_each_part_measures_its_own_and_the_whole_reports(tmp_path, no_pictures):
@@ -277,7 +287,7 @@ def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
     pair = train('second', 'deep_set', fields, [{'seed': 0}, {'seed': 1}])
     assert history(first)[0] == [2, 4]
     assert load(first, 2) is not load(first)
-    return Found({'risk': pair[0]['eval_risk'], 'num': float(len(pair))}, picture())
+    return Measurement({'risk': pair[0]['eval_risk'], 'num': float(len(pair))}, picture())
 
   one = headline(measure=measure, risk=at_least(0, ''), num=near(2, 0, ''))
   stacked = sweeps._train_stacked

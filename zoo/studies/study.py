@@ -73,11 +73,11 @@ def at_most(bound: Number, source: str) -> Expected:
   return Expected(-math.inf, float(bound), source)
 
 
-class Found(NamedTuple):
-  """The measured numbers of a study, and a picture of them."""
+class Measurement(NamedTuple):
+  """The measured numbers of a study, and the panels of a picture of them, if any."""
 
   numbers: Mapping[str, float]
-  panels: tuple[Panel, ...]
+  panels: tuple[Panel, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +91,7 @@ class Study:
 
   name: str  # letters, digits and underscores
   statement: str
-  # Trains what it needs with the trainer. It returns a picture even if nothing is
-  # trained.
-  measure: Callable[[Trainer], Found]
+  measure: Callable[[Trainer], Measurement]  # trains what it needs with the trainer
   setting: str = ''
   source: str = ''
   expected: Mapping[str, Expected] = dataclasses.field(default_factory=dict)
@@ -160,7 +158,7 @@ def run(
   that a study trains with: a run with other settings is trained anew, and all numbers
   are measured again by each call.
   Writes, for each study, a folder with its runs and `result.json`, and a figure (CSV,
-  SVG, PNG); and, for all `known` studies (None: those that are wanted), the numbers in
+  SVG, PNG) if it has panels; and, for all `known` studies (None: those that are wanted), the numbers in
   one file and `report.html`. Known studies that an earlier call measured in the folder
   are measured again, too, unless something would have to be trained. With a `part`,
   such as `Part(2, 4)`, it measures only every fourth of the wanted studies, from the
@@ -213,7 +211,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def page(results: Sequence[Result], about: About) -> str:
-  """The HTML report: pictures first, then all numbers, their ranges and sources."""
+  """The HTML report: pictures, if any, then all numbers, their ranges and sources."""
   verdicts = [one.verdict for one in results]
   counts = [f'{one}: {verdicts.count(one)}' for one in dict.fromkeys(verdicts)]
   figures = {
@@ -227,7 +225,7 @@ def page(results: Sequence[Result], about: About) -> str:
     about.title,
     f'{about.lead} Verdicts: ' + '; '.join(counts),
     [
-      reports.Section('Pictures', figures=figures),
+      *([reports.Section('Pictures', figures=figures)] if figures else []),
       reports.Section(
         'Verdicts',
         'A study holds if all of its numbers are in their ranges.',
@@ -242,27 +240,26 @@ def page(results: Sequence[Result], about: About) -> str:
 def _measure(study: Study, train: Trainer, out: pathlib.Path) -> Result:
   start = time.monotonic()
   folder = out / study.name
-  found = study.measure(train)
-  if not isinstance(found, Found):
+  measurement = study.measure(train)
+  if not isinstance(measurement, Measurement):
     raise UserError(
-      f'the measure of {study.name} returns the type {type(found).__name__}; it must '
-      'be zoo.studies.Found'
+      f'the measure of {study.name} returns the type {type(measurement).__name__}; it '
+      'must be zoo.studies.Measurement'
     )
-  if missing := study.expected.keys() - found.numbers.keys():
+  if missing := study.expected.keys() - measurement.numbers.keys():
     raise UserError(
       f'the study {study.name} expects {", ".join(sorted(missing))}, which its measure '
-      f'does not return; it returns {", ".join(found.numbers)}'
+      f'does not return; it returns {", ".join(measurement.numbers)}'
     )
-  if not found.panels:
-    raise UserError(f'the measure of {study.name} returns no panel; it must draw one')
-  names = dict.fromkeys([*study.expected, *found.numbers])
-  numbers = {name: float(found.numbers[name]) for name in names}
+  names = dict.fromkeys([*study.expected, *measurement.numbers])
+  numbers = {name: float(measurement.numbers[name]) for name in names}
   minutes = (time.monotonic() - start) / 60
-  plot = Plot(study.name, found.panels)
+  plot = Plot(study.name, measurement.panels) if measurement.panels else None
   result = {'numbers': numbers, 'minutes': minutes}
   with writing(out):
     folder.mkdir(parents=True, exist_ok=True)
-    write_plot(plot, out)
+    if plot is not None:
+      write_plot(plot, out)
     write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
   return Result(study, numbers, minutes, plot)
 

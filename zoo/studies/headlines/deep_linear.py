@@ -6,7 +6,7 @@ from zoo import theory
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, BLUE, GREEN, PURPLE, VERMILION
 from zoo.studies.runner import Trainer, load
-from zoo.studies.study import Expected, Found, Study, at_most
+from zoo.studies.study import Expected, Measurement, Study, at_most
 from zoo.tasks import LinearRegression
 
 _DEPTHS = 1, 2, 3, 4
@@ -28,7 +28,7 @@ _FIELDS = {
 }
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   numbers, risks, held_out, distances = {}, [], [], []
   for depth in _DEPTHS:
     fields = {**_FIELDS, 'model.num_layers': depth}
@@ -58,7 +58,7 @@ def measure(train: Trainer) -> Found:
     y_scale='log',
     x_names=tuple(map(str, _DEPTHS)),
   )
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 def _matrices(model) -> list[np.ndarray]:

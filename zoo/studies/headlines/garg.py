@@ -6,7 +6,7 @@ from zoo.measure.curves import sample_losses, sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, VERMILION
 from zoo.studies.runner import Trainer, best, load
-from zoo.studies.study import Expected, Found, Study, at_most, near
+from zoo.studies.study import Expected, Measurement, Study, at_most, near
 from zoo.tasks import LinearRegression
 
 _D, _LENGTH = 5, 10
@@ -23,7 +23,7 @@ _POINTS = [{'optimizer.learning_rate': rate} for rate in (1e-3, 3e-3)]
 _COLOURS = {'ols': GREEN, 'averaging': VERMILION, 'nearest_neighbours': ORANGE}
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   """Normalised errors of the trained model and of averaging at several lengths."""
   rows = train('models', 'transformer:gpt2_tiny', _FIELDS, _POINTS)
   baselines = _TASK.baselines()
@@ -52,7 +52,7 @@ def measure(train: Trainer) -> Found:
       series('one GD step', 'dashed', BLACK, count, gd),
     ),
   )
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 def _averaging(printed: float):

@@ -8,7 +8,7 @@ import numpy as np
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import PALETTE
 from zoo.studies.runner import Trainer, history
-from zoo.studies.study import Found, Study, at_least, at_most, near
+from zoo.studies.study import Measurement, Study, at_least, at_most, near
 
 _WIDTH = 0.05  # nats: a plateau is a band of ± this width
 _SEEDS = [{'seed': seed} for seed in range(3)]
@@ -34,7 +34,7 @@ _FIELDS = {
 }
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   rows = train(
     'models', 'transformer:gpt2_tiny,task=associative_recall', _FIELDS, _SEEDS
   )
@@ -58,7 +58,7 @@ def measure(train: Trainer) -> Found:
     'share': min(wait[1] for wait in waits),
     'end': max(risks[-1] for _, risks in curves),
   }
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 def plateau(steps: Sequence[int], losses: Sequence[float]) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, GREEN, VERMILION
 from zoo.studies.runner import Trainer, load
-from zoo.studies.study import Expected, Found, Study, at_most, near
+from zoo.studies.study import Expected, Measurement, Study, at_most, near
 from zoo.tasks import MarkovChain
 
 _TASK = MarkovChain(num_symbols=2, context_length=100)
@@ -37,7 +37,7 @@ _FIELDS = {
 }
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   saved = {}
   for name, (last, every) in _PARTS.items():
     fields = {
@@ -73,7 +73,7 @@ def measure(train: Trainer) -> Found:
     'phases': float(len(set(nearest)) if np.all(np.diff(nearest) >= 0) else 0),
     'unigram_phase': min(distances['unigram']) / to_uniform,
   }
-  return Found(numbers, _panels(steps, risks, lines, distances))
+  return Measurement(numbers, _panels(steps, risks, lines, distances))
 
 
 def _panels(

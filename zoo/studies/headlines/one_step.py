@@ -7,14 +7,14 @@ from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLACK, BLUE, VERMILION
 from zoo.studies.runner import Trainer, histories, load
-from zoo.studies.study import Found, Study, at_least, at_most
+from zoo.studies.study import Measurement, Study, at_least, at_most
 from zoo.tasks import LinearRegression
 
 _TASK = LinearRegression(num_features=10, context_length=10)
 _SHOWN = 200  # prompts in the picture
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   rows = train('lsa', 'lsa', {'task.prior_mean': 0.0}, [{'seed': i} for i in range(3)])
   gd = estimators.gradient_descent(_TASK)
   gd_risk = float(theory.exact_risk(gd, _TASK))
@@ -48,7 +48,7 @@ def measure(train: Trainer) -> Found:
     ),
   )
   size = float(np.abs(at_gd).mean())
-  return Found(
+  return Measurement(
     {
       'cosine': min(one.cosine_similarity.mean for one in alignments),
       'difference': max(one.prediction_difference.mean for one in alignments) / size,

@@ -7,14 +7,14 @@ from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.headlines.short import SHORT
 from zoo.studies.runner import Trainer, load
-from zoo.studies.study import Found, Study, at_least, at_most, near
+from zoo.studies.study import Measurement, Study, at_least, at_most, near
 from zoo.tasks import TaskPool
 
 _SIZES = 4, 32, 256, 2048, 16384
 _NUM_PROMPTS = 2048
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   to_pool, to_ridge = [], []
   for size in _SIZES:
     fields = {**SHORT, 'task.num_tasks': size}
@@ -43,7 +43,7 @@ def measure(train: Trainer) -> Found:
     'largest_pool': float(ratios[-1]),
     'crossings': float(np.sum(np.diff(ratios > 1) != 0)),
   }
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 _FIGURE = 'Figs. 2 and 3: '

@@ -9,14 +9,14 @@ from zoo.measure.curves import sample_losses
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.runner import Trainer
-from zoo.studies.study import Expected, Found, Study, at_most, near
+from zoo.studies.study import Expected, Measurement, Study, at_most, near
 from zoo.tasks import TaskPool
 
 _SIZES = 1, 4, 16, 64, 256, 1024
 _NUM_PROMPTS = 2048
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   del train  # nothing is trained
   ridge = _mean('ridge', _SIZES[-1], new=True, num_prompts=65536)
   new = [_mean('dmmse', size, new=True) for size in _SIZES]
@@ -36,7 +36,7 @@ def measure(train: Trainer) -> Found:
     ),
     x_scale='log',
   )
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 @functools.cache

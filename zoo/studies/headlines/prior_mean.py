@@ -3,12 +3,12 @@
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.runner import Trainer, histories
-from zoo.studies.study import Expected, Found, Study
+from zoo.studies.study import Expected, Measurement, Study
 
 _SEEDS = [{'seed': seed} for seed in range(3)]
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   rows = {name: train(name, name, {}, _SEEDS) for name in ('lsa', 'ltb')}
   gd = rows['ltb'][0]['gd_risk']
   risks = {
@@ -21,7 +21,7 @@ def measure(train: Trainer) -> Found:
     shown.append(series(f'{name}, 3 seeds', 'curve', colour, steps, values))
   shown.append(level('GD from w*', gd, steps))
   panel = Panel('a', 'training step', 'exact in-context risk', tuple(shown))
-  return Found(risks, (panel,))
+  return Measurement(risks, (panel,))
 
 
 HEADLINE = Study(

@@ -8,7 +8,7 @@ from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, PALETTE
 from zoo.studies.headlines.short import SHORT
 from zoo.studies.runner import Trainer, load
-from zoo.studies.study import Found, Study, at_least, at_most
+from zoo.studies.study import Measurement, Study, at_least, at_most
 from zoo.tasks import LinearRegression
 
 _D, _LENGTH, _LONGEST = 5, 8, 32
@@ -32,7 +32,7 @@ _FIELDS = {
 }
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   task = LinearRegression(_D, _LONGEST)
   curves = {}
   for name, (config, fields, _) in _MODELS.items():
@@ -70,7 +70,7 @@ def measure(train: Trainer) -> Found:
     ),
     y_scale='log',
   )
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 _NOTEBOOK = 'linear regression in its notebook: '

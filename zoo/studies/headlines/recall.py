@@ -4,7 +4,7 @@ from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.runner import Trainer, best, history, load
-from zoo.studies.study import Found, Study, at_least, near
+from zoo.studies.study import Measurement, Study, at_least, near
 from zoo.tasks import AssociativeRecall
 
 _NUM_PAIRS, _NUM_KEYS, _LENGTH = 4, 64, 31
@@ -27,7 +27,7 @@ _FIELDS = {
 _RATES = 4.6e-4, 2.2e-3  # the middle two of the source's four
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   points = [{'optimizer.learning_rate': rate} for rate in _RATES]
   rows = train(
     'models', 'transformer:gpt2_tiny,task=associative_recall', _FIELDS, points
@@ -57,7 +57,7 @@ def measure(train: Trainer) -> Found:
     'loss of the query, nats',
     (series('attention, held out', 'curve', VERMILION, steps, risks),),
   )
-  return Found(numbers, (by_example, learning))
+  return Measurement(numbers, (by_example, learning))
 
 
 HEADLINE = Study(

@@ -13,7 +13,7 @@ from zoo import theory
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.runner import Trainer
-from zoo.studies.study import Expected, Found, Study, at_most
+from zoo.studies.study import Expected, Measurement, Study, at_most
 from zoo.tasks import LinearRegression
 from zoo.theory import dynamics
 
@@ -26,7 +26,7 @@ _TIMES = np.geomspace(1, 1e7, 400)
 _LEAST_DROP = 0.01  # in units of the risk per e-fold of time
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   del train  # training is exact
   separate = theory.gradient_flow(
     dynamics.separate_heads(4, 4, 1, _SCALE), _TASK, _TIMES
@@ -58,7 +58,7 @@ def measure(train: Trainer) -> Found:
     ),
     x_scale='log',
   )
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 def pauses(risks: Float[np.ndarray, ' n']) -> Float[np.ndarray, ' k']:

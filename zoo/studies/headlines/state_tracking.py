@@ -12,7 +12,7 @@ from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, Series, series
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, VERMILION
 from zoo.studies.runner import Trainer, load
-from zoo.studies.study import Found, Study, at_least, at_most
+from zoo.studies.study import Measurement, Study, at_least, at_most
 from zoo.tasks import ModularAddition, ParityPrefix
 
 _TRAINED, _LENGTH = 40, 256  # symbols of a prompt, in training and in the test
@@ -68,7 +68,7 @@ _TASKS = {
 }
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   numbers, lines = {}, []
   for (name, (task, mixer, own)), colour in zip(_MODELS.items(), _COLOURS, strict=True):
     fields = {**_FIELDS, 'model.mixer': mixer, **own}
@@ -81,7 +81,7 @@ def measure(train: Trainer) -> Found:
       numbers[name] = max(float(one[-1]) for one in found)
     lines += _lines(name, colour, found)
   panel = Panel('a', 'symbols', 'scaled accuracy', tuple(lines))
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 def accuracy(model: Any, task: str) -> Float[np.ndarray, ' t']:
