@@ -39,10 +39,8 @@ def test_every_headline_has_a_valid_config(tmp_path):
 
 
 def test_the_lines_of_pools_fail_if_the_posterior_mean_is_ridge(tmp_path, monkeypatch):
-  mean = pool_lines._mean
-  monkeypatch.setattr(
-    pool_lines, '_mean', lambda name, *args, **kwargs: mean('ridge', 64, new=True)
-  )
+  ridge = pool_lines._mean('ridge', 64, new=True, num_prompts=2048)
+  monkeypatch.setattr(pool_lines, '_mean', lambda *args, **kwargs: ridge)
   one = HEADLINES['pool_lines']
   found = one.measure(OnlyChecks(tmp_path, get_config))
   assert Result(one, found.numbers).verdict == FAILS

@@ -53,8 +53,6 @@ def headline(name='tiny', measure=None, **expected):
     expected=expected,
     minutes=1,
     measure=measure or constant,
-    caption='A line.',
-    note='A note.',
   )
 
 
@@ -216,7 +214,9 @@ def test_the_report_has_no_number_of_other_settings(
 
 
 def test_a_measure_that_does_not_fit_its_study_is_one_line(tmp_path, unchecked):
-  bad = headline(measure=lambda train: Measurement({'m': 1.0}, picture()), n=near(2, 1, ''))
+  bad = headline(
+    measure=lambda train: Measurement({'m': 1.0}, picture()), n=near(2, 1, '')
+  )
   with refuses('the study tiny expects n, which its measure does not return; it ret'):
     run([bad], no_config, tmp_path)
   bad = headline(measure=lambda train: {'n': 1.0}, n=near(2, 1, ''))
@@ -287,7 +287,9 @@ def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
     pair = train('second', 'deep_set', fields, [{'seed': 0}, {'seed': 1}])
     assert history(first)[0] == [2, 4]
     assert load(first, 2) is not load(first)
-    return Measurement({'risk': pair[0]['eval_risk'], 'num': float(len(pair))}, picture())
+    return Measurement(
+      {'risk': pair[0]['eval_risk'], 'num': float(len(pair))}, picture()
+    )
 
   one = headline(measure=measure, risk=at_least(0, ''), num=near(2, 0, ''))
   stacked = sweeps._train_stacked

@@ -85,20 +85,16 @@ class Study:
   """What to train and to measure, and what to expect of the numbers.
 
   A study holds if every number with an expected range is in it. Expected ranges are
-  written down before anything is measured; if a range is missed, `note` says why, and
-  the range does not change.
+  written down before anything is measured, and do not change if they are missed.
   """
 
   name: str  # letters, digits and underscores
   statement: str
   measure: Callable[[Trainer], Measurement]  # trains what it needs with the trainer
-  setting: str = ''
+  setting: str = ''  # in a sentence: the task, the model, and what the numbers are
   source: str = ''
   expected: Mapping[str, Expected] = dataclasses.field(default_factory=dict)
   minutes: Number | None = None  # about, on 2 CPU cores
-  caption: str = ''  # of the picture
-  note: str = ''
-  log: tuple[str, ...] = ()  # the settings that were tried: before → after
 
   def __post_init__(self) -> None:
     """Raises UserError for a name that is no name of a file, and for no ranges."""
@@ -158,11 +154,11 @@ def run(
   that a study trains with: a run with other settings is trained anew, and all numbers
   are measured again by each call.
   Writes, for each study, a folder with its runs and `result.json`, and a figure (CSV,
-  SVG, PNG) if it has panels; and, for all `known` studies (None: those that are wanted), the numbers in
-  one file and `report.html`. Known studies that an earlier call measured in the folder
-  are measured again, too, unless something would have to be trained. With a `part`,
-  such as `Part(2, 4)`, it measures only every fourth of the wanted studies, from the
-  second on, and writes only their results and figures.
+  SVG, PNG) if it has panels; and, for all `known` studies (None: those that are
+  wanted), the numbers in one file and `report.html`. Known studies that an earlier call
+  measured in the folder are measured again, too, unless something would have to be
+  trained. With a `part`, such as `Part(2, 4)`, it measures only every fourth of the
+  wanted studies, from the second on, and writes only their results and figures.
 
   Returns None after SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call
   then resumes. Raises the errors of `run_in`, of `zoo.training.sweep`, and of a
@@ -216,7 +212,7 @@ def page(results: Sequence[Result], about: About) -> str:
   counts = [f'{one}: {verdicts.count(one)}' for one in dict.fromkeys(verdicts)]
   figures = {
     f'figure_{one.study.name}': reports.figure_of(
-      one.plot, one.study.statement, f'{one.study.name}. {one.study.caption}'
+      one.plot, one.study.statement, f'{one.study.name}. {one.study.setting}'
     )
     for one in results
     if one.plot is not None
@@ -284,14 +280,12 @@ def _numbers(one: Result) -> reports.Table:
     for row in _rows(one)
   ]
   source = study.source and f'From {study.source}.'
-  words = study.statement, source, study.setting, study.note
+  words = study.statement, source, study.setting
   note = ' '.join(filter(None, words))
   if study.minutes is not None:
     note += f' About {study.minutes:g} minutes on 2 CPU cores.'
   if one.minutes is not None:
     note += f' Here it took {one.minutes:.1f}, without runs that were there before.'
-  if study.log:
-    note += ' Settings that were tried: ' + '; '.join(study.log) + '.'
   header = 'number', 'expected', 'measured', 'from'
   return reports.Table(rows, header, title=f'{study.name}: {one.verdict}', note=note)
 
@@ -311,6 +305,4 @@ def _as_json(one: Result) -> Mapping[str, Any]:
     'measured': one.numbers,
     'verdict': one.verdict,
     'minutes': one.minutes,
-    'note': study.note,
-    'log': [*study.log],
   }

@@ -44,6 +44,4 @@ HEADLINE = Study(
   },
   minutes=1.5,
   measure=measure,
-  caption='The exact risks during training of LSA, whose guess is fixed at 0, and of '
-  'LTB, whose linear MLP can hold the prior mean.',
 )

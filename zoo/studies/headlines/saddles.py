@@ -93,13 +93,4 @@ HEADLINE = Study(
   },
   minutes=0.5,
   measure=measure,
-  caption=(
-    'The exact risk of linear attention along its gradient flow, and the levels at '
-    'which heads with rank-one keys and queries pause.'
-  ),
-  note=(
-    'The weights are those of the seed 0. A random start can lead two heads through '
-    'their saddles together: at this scale the seed 1 pauses at all levels, and the '
-    'seed 2 passes L_1.'
-  ),
 )
