@@ -28,7 +28,7 @@ from launch import cli
 from zoo.core.errors import UserError, check_name, check_number
 
 if TYPE_CHECKING:
-  from zoo.studies.atlas import Cell, Row, Settings
+  from zoo.studies.atlas import AtlasRow, Cell, Settings
 
 flags.adopt_module_key_flags(cli)
 _SCALE = flags.DEFINE_enum(
@@ -110,7 +110,7 @@ def main() -> None:
   cli.print_results(found, _table, where, _OUT.value, _PART.value)
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[AtlasRow]) -> str:
   from zoo.studies import atlas
 
   return '\n\n'.join(table.text() for table in atlas.tables(rows))

@@ -24,7 +24,15 @@ from zoo.core.errors import UserError
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.studies import atlas
-from zoo.studies.atlas import Cell, Row, Settings, cells, measure, pictures, results
+from zoo.studies.atlas import (
+  AtlasRow,
+  Cell,
+  Settings,
+  cells,
+  measure,
+  pictures,
+  results,
+)
 from zoo.studies.atlas.search import RATES, double, find_rate, why_grey
 from zoo.theory import isotropic_head_limit
 
@@ -67,7 +75,7 @@ def test_the_search_goes_on_beyond_an_edge():
   assert (found.rate, found.losses[RATES[7]]) == (RATES[6], math.inf)
 
 
-SCALE = results.Scale(2.0, 12.0)  # 10 can be learned
+SCALE = results.LossScale(2.0, 12.0)  # 10 can be learned
 
 
 def _doubled(losses, limit=10**9):
@@ -124,7 +132,7 @@ def test_the_kept_losses_are_final_by_the_same_rule():
 def _row(model, losses, guess='zero', task='prior', **changes):
   losses = tuple(map(float, losses))
   curve = {'lengths': (0, 2, 4, 8), 'by_length': (9.0, 5.0, losses[0], losses[0])}
-  return Row(model, task, guess, 4, losses=losses, **curve, **changes)
+  return AtlasRow(model, task, guess, 4, losses=losses, **curve, **changes)
 
 
 def rows_of_all_kinds():
@@ -148,7 +156,7 @@ def rows_of_all_kinds():
     rows.append(_row('lsa', [6.0], '', task, known=results.LOWEST))
   rows[-2] = dataclasses.replace(rows[-2], grey='−12 % in the last doubling')
   reason = 'it predicts one number'
-  return [*rows, Row('ltb', 'linear', '', 4, known=results.NOTHING, grey=reason)]
+  return [*rows, AtlasRow('ltb', 'linear', '', 4, known=results.NOTHING, grey=reason)]
 
 
 def test_rows_are_read_as_they_were_written():

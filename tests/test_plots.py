@@ -19,7 +19,7 @@ from zoo.reports.plots import (
   to_csv,
   write_plot,
 )
-from zoo.reports.rows import Point, plot_rows
+from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import BLACK, BLUE, VERMILION
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_csv_of_a_figure_is_refused():
 
 
 def test_points_stand_in_the_rows_of_their_names():
-  points = [Point('lstm', 'a', 2.0, 0.5), Point('gru', 'b', 3.0, math.inf)]
+  points = [RowPoint('lstm', 'a', 2.0, 0.5), RowPoint('gru', 'b', 3.0, math.inf)]
   figure = plot_rows({'$t': points, 'u': points[:1]}, 'x', {'b': BLUE, 'a': VERMILION})
   axes, other = figure.axes
   assert [one.get_text() for one in axes.get_yticklabels()] == ['lstm', 'gru']

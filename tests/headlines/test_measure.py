@@ -8,7 +8,7 @@ from configs import get_config
 from tests.marks import FULL
 from zoo.studies.headlines import HEADLINES, markov_phases, pool_lines
 from zoo.studies.runner import Trainer
-from zoo.studies.study import FAILS, HOLDS, Result
+from zoo.studies.study import FAILS, HOLDS, StudyResult
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -43,7 +43,7 @@ def test_the_lines_of_pools_fail_if_the_posterior_mean_is_ridge(tmp_path, monkey
   monkeypatch.setattr(pool_lines, '_mean', lambda *args, **kwargs: ridge)
   one = HEADLINES['pool_lines']
   found = one.measure(OnlyChecks(tmp_path, get_config))
-  assert Result(one, found.numbers).verdict == FAILS
+  assert StudyResult(one, found.numbers).verdict == FAILS
 
 
 class Short(Trainer):
@@ -78,7 +78,7 @@ def test_a_headline_measures_what_it_expects_and_fails_untrained(
   assert found.numbers.keys() >= one.expected.keys()  # some have no range
   assert all(map(math.isfinite, found.numbers.values()))
   assert found.panels
-  assert Result(one, found.numbers).verdict == FAILS
+  assert StudyResult(one, found.numbers).verdict == FAILS
 
 
 @pytest.mark.slow
@@ -88,4 +88,4 @@ def test_a_headline_measures_what_it_expects_and_fails_untrained(
 def test_a_headline_of_a_minute_holds(name, tmp_path, unchecked):
   one = HEADLINES[name]
   found = one.measure(Trainer(tmp_path / 'runs', get_config))
-  assert Result(one, found.numbers).verdict == HOLDS, found.numbers
+  assert StudyResult(one, found.numbers).verdict == HOLDS, found.numbers

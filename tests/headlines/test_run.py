@@ -25,12 +25,12 @@ from zoo.studies.study import (
   NOT_RUN,
   About,
   Measurement,
-  Result,
   Study,
+  StudyResult,
   at_least,
   at_most,
   near,
-  page,
+  report_page,
   run,
   table,
 )
@@ -70,14 +70,14 @@ def test_a_verdict_follows_from_the_range():
     (at_most(2, ''), 2.01, FAILS),
     (at_least(2, ''), math.nan, FAILS),
   ):
-    assert Result(headline(n=expected), {'n': number}).verdict == said
+    assert StudyResult(headline(n=expected), {'n': number}).verdict == said
   # A headline holds if all its numbers do.
   both = headline(one=at_most(1, ''), two=near(2, 0.25, ''), three=near(3, 0, ''))
   held = {'one': 1.0, 'two': 2.0, 'three': 3.0}
-  assert Result(both, held).verdict == HOLDS
-  assert Result(both, {**held, 'one': 1.1}).verdict == FAILS
-  assert Result(both).verdict == NOT_RUN
-  assert Result(headline(), {'n': 1.5}).verdict == MEASURED  # without expectations
+  assert StudyResult(both, held).verdict == HOLDS
+  assert StudyResult(both, {**held, 'one': 1.1}).verdict == FAILS
+  assert StudyResult(both).verdict == NOT_RUN
+  assert StudyResult(headline(), {'n': 1.5}).verdict == MEASURED  # without expectations
 
 
 def no_config(file, variant):
@@ -128,7 +128,7 @@ def no_pictures(monkeypatch):
 
   module = sys.modules['zoo.studies.study']
   monkeypatch.setattr(module, 'write_plot', write)
-  monkeypatch.setattr(module, 'page', lambda results, about: '')
+  monkeypatch.setattr(module, 'report_page', lambda results, about: '')
 
 
 def test_numbers_are_measured_by_each_call(tmp_path, no_pictures):
@@ -320,8 +320,8 @@ def test_every_headline_says_what_it_expects_and_why():
       assert name.isidentifier()
       assert expected.low <= expected.high
       assert expected.source
-  results = [*map(Result, headlines.HEADLINES.values())]
-  assert f'not run here: {len(results)}' in page(results, About())
+  results = [*map(StudyResult, headlines.HEADLINES.values())]
+  assert f'not run here: {len(results)}' in report_page(results, About())
 
 
 def test_the_study_of_the_page_runs(tmp_path, monkeypatch, capsys):

@@ -15,7 +15,7 @@ from zoo import theory
 from zoo.reports.plots import Panel, Plot, series
 from zoo.reports.style import BLUE
 from zoo.studies.paper import setting
-from zoo.studies.paper.claim import FAILS, HOLDS, NOT_SHARP, Found, judge, verdict
+from zoo.studies.paper.claim import FAILS, HOLDS, NOT_SHARP, Evidence, judge, verdict
 from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.reproduce import verdicts_of
 from zoo.theory import constructions
@@ -72,10 +72,10 @@ def test_keys_are_unique_and_figures_known():
 
 
 def test_the_three_verdicts_and_none():
-  assert verdict(Found(holds=True)) == HOLDS
-  assert verdict(Found(holds=True, sharp=False)) == NOT_SHARP
-  assert verdict(Found(holds=False, sharp=False)) == FAILS
-  assert verdict(Found(holds=None)) is None
+  assert verdict(Evidence(holds=True)) == HOLDS
+  assert verdict(Evidence(holds=True, sharp=False)) == NOT_SHARP
+  assert verdict(Evidence(holds=False, sharp=False)) == FAILS
+  assert verdict(Evidence(holds=None)) is None
 
 
 # Numbers against derivations of their own.

@@ -40,7 +40,7 @@ class Outline(html.parser.HTMLParser):
     self.text += data
 
 
-def claim(**fields) -> reports.Claim:
+def claim(**fields) -> reports.JudgedClaim:
   made = {
     'key': 'a-claim',
     'source': 'Theorem 1',
@@ -53,7 +53,7 @@ def claim(**fields) -> reports.Claim:
     'note': 'So it is.',
     **fields,
   }
-  return cast(reports.Claim, made)
+  return cast(reports.JudgedClaim, made)
 
 
 def plot(text):
@@ -130,7 +130,7 @@ def test_claims_show_verdict_numbers_and_source():
 
 def test_an_id_is_a_name():
   picture = reports.Picture(Figure(1.0), 'empty')
-  figure = reports.Figure('t', 'c', [picture])
+  figure = reports.CaptionedFigure('t', 'c', [picture])
   with pytest.raises(ValueError, match='cannot be an id'):
     reports.render('t', 'l', [reports.Section('f', figures={'"x': figure})])
 

@@ -33,19 +33,6 @@ from zoo.reports.style import (
 )
 
 _ARROW_ROW = 8.0  # points, from one row of arrows above a panel to the next
-# How a series is drawn.
-KINDS = (
-  'dots',
-  'bars',
-  'curve',
-  'dashed curve',
-  'line',
-  'dashed',
-  'mark',
-  'above',
-  'below',
-)
-SCALES = 'linear', 'log'  # of the axes of a panel
 
 _COLUMNS = (
   'panel',
@@ -64,7 +51,7 @@ _COLUMNS = (
 )
 
 
-Values = ArrayLike | Sequence  # nested lists are accepted too
+_Values = ArrayLike | Sequence  # nested lists are accepted too
 _Point = tuple[float, ...]  # x, y, low, high
 _Texts = tuple[str, ...]
 
@@ -136,7 +123,7 @@ class Plot:
     return float(np.corrcoef(series.x, series.y)[0, 1])
 
 
-def series(name: str, kind: str, colour: str, x: Values, y: Values) -> Series:
+def series(name: str, kind: str, colour: str, x: _Values, y: _Values) -> Series:
   """A series of numbers `[x]`, or of the median and range of repeats `[repeat, x]`."""
   values = np.asarray(y, np.float64)
   repeats = values.reshape(-1, values.shape[-1])
@@ -145,7 +132,7 @@ def series(name: str, kind: str, colour: str, x: Values, y: Values) -> Series:
   return Series(name, kind, colour, *map(tuple, columns))
 
 
-def level(name: str, value: float, x: Values, colour: str = BLACK) -> Series:
+def level(name: str, value: float, x: _Values, colour: str = BLACK) -> Series:
   """A dashed line at a height, over points x."""
   return series(name, 'dashed', colour, x, np.full(np.shape(x), value))
 

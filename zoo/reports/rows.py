@@ -20,7 +20,7 @@ from zoo.reports.style import (
 _APART = 0.16  # rows, between the points of one row
 
 
-class Point(NamedTuple):
+class RowPoint(NamedTuple):
   """A value in a row; points of one label look alike."""
 
   row: str
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
 @in_style()
 def plot_rows(
-  panels: Mapping[str, Sequence[Point]],
+  panels: Mapping[str, Sequence[RowPoint]],
   x_axis: str,
   colours: Mapping[str, str],
   *,

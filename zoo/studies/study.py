@@ -34,7 +34,7 @@ HOLDS, FAILS, MEASURED = 'holds', 'fails', 'measured'
 NOT_RUN = 'not run here'
 _RESULT = 'result.json'
 
-Number = int | float
+_Number = int | float
 
 
 class Expected(NamedTuple):
@@ -58,17 +58,17 @@ class Expected(NamedTuple):
     return self.low <= number <= self.high
 
 
-def near(value: Number, tolerance: Number, source: str) -> Expected:
+def near(value: _Number, tolerance: _Number, source: str) -> Expected:
   """The range `value ± tolerance`."""
   return Expected(float(value - tolerance), float(value + tolerance), source)
 
 
-def at_least(bound: Number, source: str) -> Expected:
+def at_least(bound: _Number, source: str) -> Expected:
   """The range of all numbers ≥ `bound`."""
   return Expected(float(bound), math.inf, source)
 
 
-def at_most(bound: Number, source: str) -> Expected:
+def at_most(bound: _Number, source: str) -> Expected:
   """The range of all numbers ≤ `bound`."""
   return Expected(-math.inf, float(bound), source)
 
@@ -94,7 +94,7 @@ class Study:
   setting: str = ''  # in a sentence: the task, the model, and what the numbers are
   source: str = ''
   expected: Mapping[str, Expected] = dataclasses.field(default_factory=dict)
-  minutes: Number | None = None  # about, on 2 CPU cores
+  minutes: _Number | None = None  # about, on 2 CPU cores
 
   def __post_init__(self) -> None:
     """Raises UserError for a name that is no name of a file, and for no ranges."""
@@ -111,7 +111,7 @@ class Study:
         )
 
 
-class Result(NamedTuple):
+class StudyResult(NamedTuple):
   """A study and its measured numbers, which are None if it was not run here."""
 
   study: Study
@@ -147,7 +147,7 @@ def run(
   *,
   known: Sequence[Study] | None = None,
   about: About | None = None,
-) -> list[Result] | None:
+) -> list[StudyResult] | None:
   """Measures the `wanted` studies in the folder `out`.
 
   What the folder keeps are finished runs, which belong to the configs and the points
@@ -174,7 +174,7 @@ def run(
     earlier = {
       one.name: one for one in others if (folder / one.name / _RESULT).exists()
     }
-    measured: dict[str, Result] = {}
+    measured: dict[str, StudyResult] = {}
     for name, study in each('study', {**named, **earlier}, interruption):
       runs = folder / name / 'runs'
       train = Trainer(runs, get_config, trains=name in named)
@@ -187,16 +187,16 @@ def run(
           'named',
           name,
         )
-    results = [measured.get(one.name, Result(one)) for one in known]
+    results = [measured.get(one.name, StudyResult(one)) for one in known]
     if part is None:
       data = [_as_json(one) for one in results]
       with writing(out):
-        write_report(folder, about.file, data, page(results, about))
+        write_report(folder, about.file, data, report_page(results, about))
     return results
   return None
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[StudyResult]) -> str:
   """The numbers as a table for a terminal, one per row."""
   rows = [
     ['', *row, ''] if number else [one.study.name, *row, one.verdict]
@@ -206,7 +206,7 @@ def table(results: Sequence[Result]) -> str:
   return format_table(rows, ('study', 'number', 'expected', 'measured', 'verdict'))
 
 
-def page(results: Sequence[Result], about: About) -> str:
+def report_page(results: Sequence[StudyResult], about: About) -> str:
   """The HTML report: pictures, if any, then all numbers, their ranges and sources."""
   verdicts = [one.verdict for one in results]
   counts = [f'{one}: {verdicts.count(one)}' for one in dict.fromkeys(verdicts)]
@@ -233,7 +233,7 @@ def page(results: Sequence[Result], about: About) -> str:
   )
 
 
-def _measure(study: Study, train: Trainer, out: pathlib.Path) -> Result:
+def _measure(study: Study, train: Trainer, out: pathlib.Path) -> StudyResult:
   start = time.monotonic()
   folder = out / study.name
   measurement = study.measure(train)
@@ -257,10 +257,10 @@ def _measure(study: Study, train: Trainer, out: pathlib.Path) -> Result:
     if plot is not None:
       write_plot(plot, out)
     write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
-  return Result(study, numbers, minutes, plot)
+  return StudyResult(study, numbers, minutes, plot)
 
 
-def _rows(one: Result) -> list[list[str]]:
+def _rows(one: StudyResult) -> list[list[str]]:
   """The name, the expected range and the measured value of each number."""
   numbers, expected = one.numbers or {}, one.study.expected
   return [
@@ -273,7 +273,7 @@ def _rows(one: Result) -> list[list[str]]:
   ]
 
 
-def _numbers(one: Result) -> reports.Table:
+def _numbers(one: StudyResult) -> reports.Table:
   study = one.study
   rows = [
     [*row, study.expected[row[0]].source if row[0] in study.expected else '']
@@ -290,7 +290,7 @@ def _numbers(one: Result) -> reports.Table:
   return reports.Table(rows, header, title=f'{study.name}: {one.verdict}', note=note)
 
 
-def _as_json(one: Result) -> Mapping[str, Any]:
+def _as_json(one: StudyResult) -> Mapping[str, Any]:
   study = one.study
   ranges = {
     name: {'expected': str(range_), 'from': range_.source}

@@ -28,7 +28,7 @@ from zoo.host.interruption import Interruption, Stopped
 from zoo.models import LinearAttention
 from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.studies.atlas import measure
-from zoo.studies.atlas.results import LOWEST, NOTHING, Cell, Row, Scale
+from zoo.studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell, LossScale
 from zoo.studies.atlas.search import RATES, double, find_rate, why_grey
 from zoo.training.compilation import Training, advance
 from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
@@ -164,7 +164,7 @@ class CellRun:
     """What trains the lanes, compiled when something is to be trained."""
     return compile_many([_of_seed(self.config, seed) for seed in range(self._number)])
 
-  def rows(self, get_scale: Callable[[], Scale]) -> list[Row]:
+  def rows(self, get_scale: Callable[[], LossScale]) -> list[AtlasRow]:
     """Trains what is missing, and returns a row for each budget.
 
     `get_scale` returns the scale of the losses. Raises Stopped after a signal.
@@ -173,7 +173,7 @@ class CellRun:
     if not (notes.weights or notes.reason):
       self._begin()
     row = functools.partial(
-      Row,
+      AtlasRow,
       *self.cell[:2],
       self.cell.guess or '',
       notes.context_length,

@@ -22,7 +22,7 @@ from zoo.config.validation import Config, build_task, num_heads
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.curves import sample_losses
-from zoo.studies.atlas.results import EXACT, SAMPLED, Row
+from zoo.studies.atlas.results import EXACT, SAMPLED, AtlasRow
 from zoo.tasks import DecisionTree, LinearRegression, SparseRegression
 from zoo.tasks.baselines import Zero
 from zoo.tasks.linear_regression import covers
@@ -77,7 +77,7 @@ def sizes(config: Config) -> tuple[int, float]:
   return num_weights(model), flops / count
 
 
-def baselines(config: Config, name: str) -> list[Row]:
+def baselines(config: Config, name: str) -> list[AtlasRow]:
   """The rows of the baselines of a config's task, which has that name in the atlas."""
   task = build_task(config)
   lengths = lengths_of(config.task.context_length)
@@ -94,7 +94,7 @@ def baselines(config: Config, name: str) -> list[Row]:
     known = EXACT if math.isfinite(risk) else SAMPLED
     found = risk if known == EXACT else loss(predictor, task, NUM_PROMPTS, 0)
     rows.append(
-      Row(
+      AtlasRow(
         baseline,
         name,
         '',

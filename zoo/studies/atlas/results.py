@@ -38,7 +38,7 @@ class Cell(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class AtlasRow:
   """A model after a budget, or a baseline, on a task; `known` says how.
 
   The loss of a model is trained, the lowest known exact risk, or nothing, for a reason
@@ -88,14 +88,14 @@ class Row:
     return interval(self.losses)
 
 
-def to_csv(rows: Iterable[Row]) -> str:
+def to_csv(rows: Iterable[AtlasRow]) -> str:
   """The rows as CSV, with each loss and its interval for readers."""
-  names = [field.name for field in dataclasses.fields(Row)]
+  names = [field.name for field in dataclasses.fields(AtlasRow)]
   at = names.index('losses')
   return write_csv([*names[:at], *_DERIVED, *names[at:]], map(_cells, rows))
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: AtlasRow) -> dict[str, str]:
   values = dataclasses.asdict(row)
   if row.losses and all(map(math.isfinite, row.losses)):
     values |= dict(zip(_DERIVED, row.loss, strict=True))
@@ -120,29 +120,31 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 }
 
 
-def from_csv(text: str, source: str) -> list[Row]:
+def from_csv(text: str, source: str) -> list[AtlasRow]:
   """The rows of `to_csv`; `source` names them in the message of UserError."""
-  readers = {one.name: _READERS[one.type] for one in dataclasses.fields(Row)}
+  readers = {one.name: _READERS[one.type] for one in dataclasses.fields(AtlasRow)}
   try:
     return [
-      Row(**{name: read(line[name]) for name, read in readers.items()})
+      AtlasRow(**{name: read(line[name]) for name, read in readers.items()})
       for line in csv.DictReader(io.StringIO(text))
     ]
   except (KeyError, ValueError, TypeError, AttributeError) as error:
     raise UserError(f'{source} is no table of an atlas: {error!r}') from None
 
 
-def last_budgets(rows: Sequence[Row]) -> list[Row]:
+def last_budgets(rows: Sequence[AtlasRow]) -> list[AtlasRow]:
   """The row of the last budget of each cell; models only."""
   return [*{row.cell: row for row in rows if row.is_model}.values()]
 
 
-def baselines_of(rows: Sequence[Row], prompts: tuple[str, int]) -> dict[str, Row]:
+def baselines_of(
+  rows: Sequence[AtlasRow], prompts: tuple[str, int]
+) -> dict[str, AtlasRow]:
   """The baselines on some prompts, by name."""
   return {row.model: row for row in rows if row.prompts == prompts and not row.is_model}
 
 
-class Scale(NamedTuple):
+class LossScale(NamedTuple):
   """The loss of Bayes, or 0 where that is not known, and the loss without examples."""
 
   floor: float
@@ -153,7 +155,7 @@ class Scale(NamedTuple):
     return (loss - self.floor) / (self.without - self.floor)
 
 
-def scale_of(rows: Sequence[Row], prompts: tuple[str, int]) -> Scale:
+def scale_of(rows: Sequence[AtlasRow], prompts: tuple[str, int]) -> LossScale:
   """The scale of the losses on some prompts, from the rows of their baselines.
 
   Without examples the loss is that of Bayes or of the prediction 0, the lower of the
@@ -162,16 +164,16 @@ def scale_of(rows: Sequence[Row], prompts: tuple[str, int]) -> Scale:
   baselines = baselines_of(rows, prompts)
   zero, bayes = baselines['zero'].losses[0], baselines.get('bayes')
   if bayes is None:
-    return Scale(0.0, zero)
+    return LossScale(0.0, zero)
   floor, without = bayes.losses[0], bayes.by_length[0]
-  return Scale(floor, min(without, zero) if without > floor else zero)
+  return LossScale(floor, min(without, zero) if without > floor else zero)
 
 
-class Change(NamedTuple):
+class GuessChange(NamedTuple):
   """The effect of a guess: a cell, and one trained as long with the guess 0."""
 
-  row: Row
-  reference: Row
+  row: AtlasRow
+  reference: AtlasRow
   p_value: float = math.nan  # of the paired t-test, by Holm over all effects
 
   @property
@@ -186,12 +188,12 @@ class Change(NamedTuple):
     return Interval(*(end / self.reference.loss.mean for end in self.loss))
 
 
-def changes(rows: Sequence[Row]) -> list[Change]:
+def changes(rows: Sequence[AtlasRow]) -> list[GuessChange]:
   """The effect of each guess on each model that was also trained with the guess 0.
 
   Both are taken after the largest number of steps that both had time for.
   """
-  budgets: dict[tuple[str, str, str, int], dict[int, Row]] = {}
+  budgets: dict[tuple[str, str, str, int], dict[int, AtlasRow]] = {}
   for row in rows:
     if row.known == TRAINED:
       budgets.setdefault(row.cell, {})[row.steps] = row
@@ -202,21 +204,21 @@ def changes(rows: Sequence[Row]) -> list[Change]:
     if cell[2] == 'zero' or steps is None:
       continue
     if np.isfinite([*of[steps].losses, *zero[steps].losses]).all():
-      found.append(Change(of[steps], zero[steps]))
+      found.append(GuessChange(of[steps], zero[steps]))
   raw = [_p_value(one) for one in found]
   known = iter(holm([one for one in raw if not math.isnan(one)]))
   adjusted = [one if math.isnan(one) else next(known) for one in raw]
   return [one._replace(p_value=p) for one, p in zip(found, adjusted, strict=True)]
 
 
-def _p_value(change: Change) -> float:
+def _p_value(change: GuessChange) -> float:
   pairs = [*zip(change.row.losses, change.reference.losses, strict=False)]
   if len(pairs) < 2:
     return math.nan
   return float(stats.ttest_rel(*np.transpose(pairs)).pvalue)
 
 
-def pooled(found: Sequence[Change]) -> dict[tuple[str, str], Interval]:
+def pooled(found: Sequence[GuessChange]) -> dict[tuple[str, str], Interval]:
   """The mean share that a guess changes on a task, over the models, by task and guess.
 
   The unit of the interval is the model.
@@ -227,13 +229,13 @@ def pooled(found: Sequence[Change]) -> dict[tuple[str, str], Interval]:
   return {names: interval(shares) for names, shares in groups.items()}
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
+def tables(rows: Sequence[AtlasRow]) -> list[Table]:
   """What guesses change, if any was changed, and the cells."""
   found = changes(rows)
   return [*([_changes_table(found)] if found else []), _cells_table(rows)]
 
 
-def _cells_table(rows: Sequence[Row]) -> Table:
+def _cells_table(rows: Sequence[AtlasRow]) -> Table:
   """The cells after their last budgets, and the baselines."""
   header = ('cell', 'loss, ± 95 %', 'not final', 'weights', 'operations a prompt')
   header += ('steps', 'rate', 'minutes')
@@ -242,7 +244,7 @@ def _cells_table(rows: Sequence[Row]) -> Table:
   return Table([*map(_cells_of, shown)], header, 'cells and baselines')
 
 
-def _cells_of(row: Row) -> list[str]:
+def _cells_of(row: AtlasRow) -> list[str]:
   name = ','.join([row.model, row.task, *filter(None, [row.guess])])
   loss, sizes, training = '', ['', ''], ['', '', '']
   if row.losses:
@@ -255,7 +257,7 @@ def _cells_of(row: Row) -> list[str]:
   return [f'{name}, C = {row.context_length}', loss, row.grey, *sizes, *training]
 
 
-def _changes_table(found: Sequence[Change]) -> Table:
+def _changes_table(found: Sequence[GuessChange]) -> Table:
   """What guesses change: the pooled effects first, then each with its p value."""
   rows = [
     [f'{task}, {guess}: all models', '', _percent(effect), '']

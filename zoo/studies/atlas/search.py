@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zoo.measure.intervals import interval
-from zoo.studies.atlas.results import Scale
+from zoo.studies.atlas.results import LossScale
 
 # The held-out losses of some learning rates after a number of steps; inf: diverged.
 TryRates = Callable[[Sequence[float], int], Sequence[float]]
@@ -70,7 +70,7 @@ def _best(tried: Mapping[float, float]) -> float:
 
 
 def double(
-  train: Train, num_steps: int, scale: Scale, may_train: Callable[[int], bool]
+  train: Train, num_steps: int, scale: LossScale, may_train: Callable[[int], bool]
 ) -> dict[int, Sequence[float]]:
   """The losses of the seeds by budget, which doubles until the loss is final.
 
@@ -89,7 +89,7 @@ def double(
 
 
 def why_grey(
-  losses: Sequence[float], before: Sequence[float] | None, scale: Scale
+  losses: Sequence[float], before: Sequence[float] | None, scale: LossScale
 ) -> str:
   """Why the loss of a budget is not final; empty if it is.
 

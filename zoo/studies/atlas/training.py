@@ -14,26 +14,33 @@ from zoo.host.parts import Part
 from zoo.storage.workdir import locked
 from zoo.studies.atlas import measure, report
 from zoo.studies.atlas.cells import CellRun, Settings
-from zoo.studies.atlas.results import Cell, Row, Scale, from_csv, scale_of, to_csv
+from zoo.studies.atlas.results import (
+  AtlasRow,
+  Cell,
+  LossScale,
+  from_csv,
+  scale_of,
+  to_csv,
+)
 from zoo.studies.runner import each, run_in, writing
 
 _ROWS = 'rows.csv'  # in the folder of a cell
 
 # The config for the fields of a cell: model, task, guess and context length.
-GetConfig = Callable[[str, str, str | None, int | None], Config]
+GetCellConfig = Callable[[str, str, str | None, int | None], Config]
 
 
 class Grid(NamedTuple):
   """The cells to train, and the settings of each."""
 
   cells: Sequence[Cell]
-  get_config: GetConfig
+  get_config: GetCellConfig
   settings: Callable[[Cell], Settings]
 
 
 def run(
   grid: Grid, out: str | os.PathLike[str], command: str, part: Part | None = None
-) -> list[Row] | None:
+) -> list[AtlasRow] | None:
   """Trains the cells that the folder `out` lacks, and returns the rows of all.
 
   After each cell it writes `atlas.csv`, with the cells that the folder has, and at the
@@ -64,13 +71,13 @@ def run(
   return None
 
 
-def _scale(cell: Cell, grid: Grid, out: pathlib.Path) -> Scale:
+def _scale(cell: Cell, grid: Grid, out: pathlib.Path) -> LossScale:
   """The scale of the losses on the prompts of a cell."""
   rows = _baselines(cell, grid, out)
   return scale_of(rows, rows[0].prompts)
 
 
-def _baselines(cell: Cell, grid: Grid, out: pathlib.Path) -> list[Row]:
+def _baselines(cell: Cell, grid: Grid, out: pathlib.Path) -> list[AtlasRow]:
   """The rows of the baselines of a cell's task, measured if they are not kept."""
   name = cell._replace(model='baselines', guess=None).name
   path = out / 'baselines' / f'{name}.csv'
@@ -81,10 +88,10 @@ def _baselines(cell: Cell, grid: Grid, out: pathlib.Path) -> list[Row]:
   return from_csv(read_text(path), str(path))
 
 
-def _known(grid: Grid, out: pathlib.Path) -> list[Row]:
+def _known(grid: Grid, out: pathlib.Path) -> list[AtlasRow]:
   """The rows of the cells that the folder has, after those of their baselines."""
-  baselines: dict[tuple, Row] = {}
-  models: list[Row] = []
+  baselines: dict[tuple, AtlasRow] = {}
+  models: list[AtlasRow] = []
   for cell in grid.cells:
     path = out / 'cells' / cell.name / _ROWS
     if path.is_file():
@@ -95,7 +102,7 @@ def _known(grid: Grid, out: pathlib.Path) -> list[Row]:
   return [*baselines.values(), *models]
 
 
-def _log(row: Row, left: int, minutes: float) -> None:
+def _log(row: AtlasRow, left: int, minutes: float) -> None:
   """Logs the loss of a finished cell, and how long the cells that are left may take."""
   found = ', '.join(f'{loss:.4g}' for loss in row.losses) or 'no loss'
   logging.info(

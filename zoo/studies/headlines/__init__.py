@@ -19,7 +19,7 @@ from zoo.studies.headlines import (
   state_tracking,
 )
 from zoo.studies.runner import GetConfig
-from zoo.studies.study import About, Result, Study
+from zoo.studies.study import About, Study, StudyResult
 from zoo.studies.study import run as run_studies
 
 _FILES = (
@@ -53,7 +53,7 @@ def run(
   get_config: GetConfig,
   out: str | os.PathLike[str],
   part: Part | None = None,
-) -> list[Result] | None:
+) -> list[StudyResult] | None:
   """As `zoo.studies.study.run`; the report and `headlines.json` have all headlines."""
   known = [*HEADLINES.values()]
   return run_studies(wanted, get_config, out, part, known=known, about=_ABOUT)

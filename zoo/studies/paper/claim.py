@@ -16,7 +16,7 @@ Figures = Mapping[str, Plot]  # by name
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class Evidence:
   """The numbers that bear on a claim, by name, and whether it holds by them."""
 
   exact: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -29,7 +29,7 @@ class Found:
 class Claim:
   """A claim of the paper, and the function that computes its numbers and decides."""
 
-  measure: Callable[[Figures], Found]
+  measure: Callable[[Figures], Evidence]
   key: str
   source: str
   statement: str
@@ -37,7 +37,7 @@ class Claim:
   note: str = ''
 
 
-def judge(claim: Claim, figures: Figures) -> reports.Claim:
+def judge(claim: Claim, figures: Figures) -> reports.JudgedClaim:
   """The claim with its numbers in float64 and its verdict, as in `claims.json`.
 
   Without a figure that it needs it has no measured numbers, and the verdict None.
@@ -60,7 +60,7 @@ def judge(claim: Claim, figures: Figures) -> reports.Claim:
   }
 
 
-def verdict(found: Found) -> str | None:
+def verdict(found: Evidence) -> str | None:
   """The verdict in words; None if what it needs was not measured."""
   if found.holds is None:
     return None

@@ -7,7 +7,7 @@ in float64, numbers that are read from figures, and whether the claim holds by t
 import numpy as np
 
 from zoo import estimators, theory
-from zoo.studies.paper.claim import Claim, Figures, Found
+from zoo.studies.paper.claim import Claim, Evidence, Figures
 from zoo.studies.paper.setting import (
   best_heads,
   best_risk,
@@ -33,7 +33,7 @@ from zoo.studies.paper.setting import (
 )
 
 
-def theorem_1(figures: Figures) -> Found:
+def theorem_1(figures: Figures) -> Evidence:
   """Theorem 1."""
   exact = {
     'any_number': best_risk(task()),
@@ -43,10 +43,10 @@ def theorem_1(figures: Figures) -> Found:
   }
   holds = close(exact['eleven'], exact['any_number'])
   sharp = exact['ten'] > exact['eleven'] and not close(exact['ten'], exact['eleven'])
-  return Found(exact, holds=holds, sharp=sharp)
+  return Evidence(exact, holds=holds, sharp=sharp)
 
 
-def value_space(figures: Figures) -> Found:
+def value_space(figures: Figures) -> Evidence:
   """Eqs. 5, 6 (proof of Theorem 1)."""
   noisy = task(noise_std=1.0)
   exact = {
@@ -56,10 +56,10 @@ def value_space(figures: Figures) -> Found:
     'infimum_of_ten': theory.head_limited_risk(noisy, 10).lower,
   }
   holds = close(exact['rule'], exact['model']) and exact['heads'] <= 11
-  return Found(exact, holds=holds)
+  return Evidence(exact, holds=holds)
 
 
-def lemmas_1_2(figures: Figures) -> Found:
+def lemmas_1_2(figures: Figures) -> Evidence:
   """Lemmas 1, 2."""
   one, middle, other = risks_to_flipped(best_heads(task()), task())
   yq_one, yq_middle, yq_other = risks_to_flipped(gd_transformer(10 / 21), task())
@@ -75,10 +75,10 @@ def lemmas_1_2(figures: Figures) -> Found:
     2 * exact['multi_head_half_way'] > exact['multi_head'] + exact['multi_head_flipped']
     and 2 * exact['yq_lsa_half_way'] > exact['yq_lsa'] + exact['yq_lsa_flipped']
   )
-  return Found(exact, holds=holds)
+  return Evidence(exact, holds=holds)
 
 
-def theorem_2(figures: Figures) -> Found:
+def theorem_2(figures: Figures) -> Evidence:
   """Theorem 2."""
   exact = {
     'gradient_10': update_gradient(theory.optimal_rule(task(10), 0.0), task(10)),
@@ -94,10 +94,10 @@ def theorem_2(figures: Figures) -> Found:
   }
   stationary = exact['gradient_1e9'] < 1e-09 and exact['in_weights_1e5'] < 1e-09
   holds = not (stationary and exact['risk_1e5'] < exact['risk_of_zero_weights'] / 2)
-  return Found(exact, holds=holds)
+  return Evidence(exact, holds=holds)
 
 
-def theorem_2_finite(figures: Figures) -> Found:
+def theorem_2_finite(figures: Figures) -> Evidence:
   """Theorem 2, at finite C."""
   exact = {
     'infimum': best_risk(task()),
@@ -105,10 +105,10 @@ def theorem_2_finite(figures: Figures) -> Found:
     'gap': best_risk(task()) - gd_risk(task()),
   }
   holds = exact['infimum'] > exact['gd'] and not close(exact['infimum'], exact['gd'])
-  return Found(exact, holds=holds)
+  return Evidence(exact, holds=holds)
 
 
-def appendix_a3(figures: Figures) -> Found:
+def appendix_a3(figures: Figures) -> Evidence:
   """Appendix A.3 (eqs. 26–29)."""
   optimum = theory.optimal_rule(task(), 0.0)
   exact = {
@@ -120,10 +120,10 @@ def appendix_a3(figures: Figures) -> Found:
   }
   higher = exact['risk_at_zero'] > exact['infimum_of_eleven_heads']
   holds = exact['gradient_at_zero'] < 1e-09 and higher
-  return Found(exact, holds=holds)
+  return Evidence(exact, holds=holds)
 
 
-def appendix_a4(figures: Figures) -> Found:
+def appendix_a4(figures: Figures) -> Evidence:
   """Appendix A.4."""
   nothing, along = one_step(0.0, start=0.0), one_step(1.0, start=0.0)
   squared = theory.squared_difference(along, nothing, task())
@@ -136,20 +136,20 @@ def appendix_a4(figures: Figures) -> Found:
   holds = close(exact['curvature'], exact['from_mean_of_g']) or close(
     exact['curvature_1e9'], exact['from_mean_of_g']
   )
-  return Found(exact, holds=holds)
+  return Evidence(exact, holds=holds)
 
 
-def equations_18_20(figures: Figures) -> Found:
+def equations_18_20(figures: Figures) -> Evidence:
   """Eqs. 18, 20."""
   exact = {
     'risk_of_guess': theory.exact_risk(one_step(0.0), task()),
     'if_taken_out': theory.exact_risk(one_step(0.0, start=0.0), task()) + 10 * 2.0**2,
   }
   holds = close(exact['risk_of_guess'], exact['if_taken_out'])
-  return Found(exact, holds=holds)
+  return Evidence(exact, holds=holds)
 
 
-def equation_7(figures: Figures) -> Found:
+def equation_7(figures: Figures) -> Evidence:
   """Eq. 7."""
   exact = {
     'as_printed': theory.exact_risk(gd_transformer(10 / 21 / 10), task()),
@@ -157,10 +157,10 @@ def equation_7(figures: Figures) -> Found:
     'gd': gd_risk(task()),
   }
   holds = close(exact['as_printed'], exact['gd'])
-  return Found(exact, holds=holds)
+  return Evidence(exact, holds=holds)
 
 
-def theorem_4(figures: Figures) -> Found:
+def theorem_4(figures: Figures) -> Evidence:
   """Theorem 4, step size 1."""
   exact = {
     'gradient_1000': update_gradient(one_step(1.0), task(1000)),
@@ -174,10 +174,10 @@ def theorem_4(figures: Figures) -> Found:
   sharp = not (
     close(exact['best_step_10'], 0.0) and close(exact['best_step_1000'], 0.0)
   )
-  return Found(exact, holds=holds, sharp=sharp)
+  return Evidence(exact, holds=holds, sharp=sharp)
 
 
-def appendix_b3(figures: Figures) -> Found:
+def appendix_b3(figures: Figures) -> Evidence:
   """Appendix B.3."""
   exact = {
     'gradient_times_c_10': 10 * update_gradient(one_step(1.0), task(10)),
@@ -188,10 +188,10 @@ def appendix_b3(figures: Figures) -> Found:
   }
   holds = within(0.01, exact['gradient_times_c_1e5'], exact['gradient_times_c_10'])
   sharp = not close(exact['best_step_10'], 0.0)
-  return Found(exact, holds=holds, sharp=sharp)
+  return Evidence(exact, holds=holds, sharp=sharp)
 
 
-def conjecture(figures: Figures) -> Found:
+def conjecture(figures: Figures) -> Evidence:
   """Conjecture under Theorem 4."""
   certificate = theory.certificate(estimators.gradient_descent(task()), task())
   exact = {
@@ -210,10 +210,10 @@ def conjecture(figures: Figures) -> Found:
     and close(exact['excess_at_1'], 0.0)
     and close(exact['excess_at_1000'], 0.0)
   )
-  return Found(exact, holds=holds)
+  return Evidence(exact, holds=holds)
 
 
-def lemma_3(figures: Figures) -> Found:
+def lemma_3(figures: Figures) -> Evidence:
   """Lemma 3."""
   exact = {
     'as_ltb': distance(random_yq_lsa(), ltb_from_yq_lsa(random_yq_lsa())),
@@ -221,10 +221,10 @@ def lemma_3(figures: Figures) -> Found:
   }
   holds = close(exact['as_ltb'], 0.0)
   sharp = not close(exact['ltb_as_yq_lsa'], 0.0)
-  return Found(exact, holds=holds, sharp=sharp)
+  return Evidence(exact, holds=holds, sharp=sharp)
 
 
-def lemma_3_proof(figures: Figures) -> Found:
+def lemma_3_proof(figures: Figures) -> Evidence:
   """Lemma 3, its proof."""
   exact = {
     'distance': distance(random_yq_lsa(), ltb_without_labels(random_yq_lsa())),
@@ -234,10 +234,10 @@ def lemma_3_proof(figures: Figures) -> Found:
     ),
   }
   holds = close(exact['distance'], 0.0)
-  return Found(exact, holds=holds)
+  return Evidence(exact, holds=holds)
 
 
-def ltb_optimum(figures: Figures) -> Found:
+def ltb_optimum(figures: Figures) -> Evidence:
   """Remark on LTB."""
   exact = {
     'ltb': theory.exact_risk(ltb_from_yq_lsa(gd_transformer(10 / 21)), task()),
@@ -245,10 +245,10 @@ def ltb_optimum(figures: Figures) -> Found:
     'infimum': best_risk(task(), None),
   }
   holds = exact['infimum'] > exact['gd'] and not close(exact['infimum'], exact['gd'])
-  return Found(exact, holds=holds)
+  return Evidence(exact, holds=holds)
 
 
-def strict_bound(figures: Figures) -> Found:
+def strict_bound(figures: Figures) -> Evidence:
   """Experiments: “GD is a strict lower bound”."""
   exact = {
     'gd': gd_risk(task()),
@@ -257,7 +257,7 @@ def strict_bound(figures: Figures) -> Found:
     'gap_without_error': best_risk(task(), 2.0) - gd_risk(task()),
   }
   if '2' not in figures or '3' not in figures:
-    return Found(exact)
+    return Evidence(exact)
   measured = {
     'lowest_of_figure_2': min(figures['2'].series('b', 'trained').y),
     'lowest_of_figure_3': min(figures['3'].series('b', '11 heads, trained').y[1:]),
@@ -268,10 +268,10 @@ def strict_bound(figures: Figures) -> Found:
   holds = exactly and exact['gd'] < min(
     exact['infimum'], measured['lowest_of_figure_2'], measured['lowest_of_figure_3']
   )
-  return Found(exact, measured, holds=holds)
+  return Evidence(exact, measured, holds=holds)
 
 
-def figure_1(figures: Figures) -> Found:
+def figure_1(figures: Figures) -> Evidence:
   """Fig. 1."""
   exact = {
     'lower_bound': theory.head_limited_risk(task(), 1, num_starts=1).lower,
@@ -279,7 +279,7 @@ def figure_1(figures: Figures) -> Found:
     'gd': gd_risk(task()),
   }
   if '1' not in figures:
-    return Found(exact)
+    return Evidence(exact)
   measured = {
     'trained': figures['1'].end('a', 'exact risk'),
     'sampled': figures['1'].end('a', 'sampled risk, held-out prompts'),
@@ -289,10 +289,10 @@ def figure_1(figures: Figures) -> Found:
     and measured['sampled'] > exact['gd']
     and exact['lower_bound'] > exact['gd']
   )
-  return Found(exact, measured, holds=holds)
+  return Evidence(exact, measured, holds=holds)
 
 
-def figure_2(figures: Figures) -> Found:
+def figure_2(figures: Figures) -> Evidence:
   """Fig. 2."""
   exact = {
     'one': head_limit(1),
@@ -302,7 +302,7 @@ def figure_2(figures: Figures) -> Found:
     'gd': gd_risk(task()),
   }
   if '2' not in figures:
-    return Found(exact)
+    return Evidence(exact)
   trained = figures['2'].series('b', 'trained').y
   lowest = figures['2'].series('b', 'lowest known risk').y
   measured = {
@@ -319,10 +319,10 @@ def figure_2(figures: Figures) -> Found:
     flat and measured['trained_16'] > exact['gd'] and measured['worst_excess'] < 0.01
   )
   sharp = exact['ten'] > exact['eleven'] and not close(exact['ten'], exact['eleven'])
-  return Found(exact, measured, holds=holds, sharp=sharp)
+  return Evidence(exact, measured, holds=holds, sharp=sharp)
 
 
-def figure_3(figures: Figures) -> Found:
+def figure_3(figures: Figures) -> Evidence:
   """Fig. 3: linear gap."""
   exact = {
     'slope': (best_risk(task(mean=4.0)) - best_risk(task(mean=0.0))) / 160,
@@ -330,7 +330,7 @@ def figure_3(figures: Figures) -> Found:
     'kappa': 2 / (10 * 10 + 2),
   }
   if '3' not in figures:
-    return Found(exact)
+    return Evidence(exact)
   measured = {
     'trained_slope': figures['3'].slope('b', '11 heads, trained'),
     'trained_correlation': figures['3'].correlation('b', '11 heads, trained'),
@@ -340,10 +340,10 @@ def figure_3(figures: Figures) -> Found:
     and measured['trained_correlation'] > 0.999
   )
   holds = close(exact['slope'], exact['slope_below_40']) and trained
-  return Found(exact, measured, holds=holds)
+  return Evidence(exact, measured, holds=holds)
 
 
-def figure_4_guess(figures: Figures) -> Found:
+def figure_4_guess(figures: Figures) -> Evidence:
   """Fig. 4: guess."""
   centred = task(mean=0.0)
   exact = {
@@ -358,7 +358,7 @@ def figure_4_guess(figures: Figures) -> Found:
   return _proportional_gap(figures, exact, 'b')
 
 
-def figure_4_bias(figures: Figures) -> Found:
+def figure_4_bias(figures: Figures) -> Evidence:
   """Fig. 4: bias."""
   centred = task(mean=0.0)
   exact = {
@@ -371,10 +371,12 @@ def figure_4_bias(figures: Figures) -> Found:
   return _proportional_gap(figures, exact, 'd')
 
 
-def _proportional_gap(figures: Figures, exact: dict[str, float], panel: str) -> Found:
+def _proportional_gap(
+  figures: Figures, exact: dict[str, float], panel: str
+) -> Evidence:
   """Whether the gap of Fig. 4 is κ times a square, by its exact numbers and a panel."""
   if '4' not in figures:
-    return Found(exact)
+    return Evidence(exact)
   gd = gd_risk(task(mean=0.0))
   measured = {
     'gap_trained_of_0': figures['4'].at(panel, 'trained', 0.0) - gd,
@@ -393,50 +395,50 @@ def _proportional_gap(figures: Figures, exact: dict[str, float], panel: str) -> 
     and trained
     and (abs(measured['gap_trained_of_0']) < 0.03 * exact['gap_of_160'])
   )
-  return Found(exact, measured, holds=holds)
+  return Evidence(exact, measured, holds=holds)
 
 
-def figure_5a(figures: Figures) -> Found:
+def figure_5a(figures: Figures) -> Evidence:
   """Fig. 5a, trained as in the paper."""
   exact = {
     'gd': gd_risk(task()),
   }
   if '5' not in figures:
-    return Found(exact)
+    return Evidence(exact)
   measured = {
     'w_0': figures['5'].end('a', 'w* = (0, …, 0)'),
     'w_1': figures['5'].end('a', 'w* = (1, …, 1)'),
     'w_2': figures['5'].end('a', 'w* = (2, …, 2)'),
   }
   holds = all(within(0.01, risk, exact['gd']) for risk in measured.values())
-  return Found(exact, measured, holds=holds)
+  return Evidence(exact, measured, holds=holds)
 
 
-def figure_5a_converged(figures: Figures) -> Found:
+def figure_5a_converged(figures: Figures) -> Evidence:
   """Fig. 5a, trained to the end."""
   exact = {
     'gd': gd_risk(task()),
   }
   if '5' not in figures:
-    return Found(exact)
+    return Evidence(exact)
   measured = {
     'w_2': figures['5'].end('a', 'w* = (2, …, 2), lr 5e-3, cosine'),
   }
   holds = within(0.01, measured['w_2'], exact['gd'])
-  return Found(exact, measured, holds=holds)
+  return Evidence(exact, measured, holds=holds)
 
 
-def figure_5b(figures: Figures) -> Found:
+def figure_5b(figures: Figures) -> Evidence:
   """Fig. 5b, trained to the end."""
   return _becomes_gd(figures, 'lr 5e-3, cosine: sampled')
 
 
-def figure_5b_paper(figures: Figures) -> Found:
+def figure_5b_paper(figures: Figures) -> Evidence:
   """Fig. 5b, trained as in the paper."""
   return _becomes_gd(figures, 'paper: sampled')
 
 
-def _becomes_gd(figures: Figures, label: str) -> Found:
+def _becomes_gd(figures: Figures, label: str) -> Evidence:
   """Whether yq-LSA, trained as a label of Fig. 5 says, becomes gradient descent."""
   gd = estimators.gradient_descent(task())
   optimum = theory.optimal_rule(task())
@@ -446,7 +448,7 @@ def _becomes_gd(figures: Figures, label: str) -> Found:
     'size_of_gradient': theory.squared_difference(gd, nothing, task()).gradient ** 0.5,
   }
   if '5' not in figures:
-    return Found(exact)
+    return Evidence(exact)
   measured = {
     'prediction': figures['5'].end('b', label),
     'gradient': figures['5'].end('c', label),
@@ -456,25 +458,25 @@ def _becomes_gd(figures: Figures, label: str) -> Found:
     max(measured['prediction'], measured['gradient']) < 0.02 * exact['size_of_gradient']
   )
   holds = close(exact['difference'], 0.0) and small and measured['cosine'] > 0.999
-  return Found(exact, measured, holds=holds)
+  return Evidence(exact, measured, holds=holds)
 
 
-def figure_6(figures: Figures) -> Found:
+def figure_6(figures: Figures) -> Evidence:
   """Fig. 6."""
   if '6' not in figures:
-    return Found()
+    return Evidence()
   mean, high = free_difference(figures, 'with − without guess')
   holds = None if high is None else high < 0
-  return Found(measured={'difference': mean, 'upper_end': high}, holds=holds)
+  return Evidence(measured={'difference': mean, 'upper_end': high}, holds=holds)
 
 
-def appendix_c3(figures: Figures) -> Found:
+def appendix_c3(figures: Figures) -> Evidence:
   """Appendix C.3."""
   if '6' not in figures:
-    return Found()
+    return Evidence()
   mean, high = free_difference(figures, 'with guess − guess alone')
   holds = None if high is None else high < 0
-  return Found(measured={'difference': mean, 'upper_end': high}, holds=holds)
+  return Evidence(measured={'difference': mean, 'upper_end': high}, holds=holds)
 
 
 # The claims of the paper, in its order.

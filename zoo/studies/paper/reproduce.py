@@ -26,7 +26,7 @@ from zoo.studies.runner import (
 
 OBJECTIVES = 'sampled', 'exact'
 # By name: those of the paper, and two more.
-FIGURES: dict[str, figures.Figure] = {**figures.FIGURES, **beyond.FIGURES}
+FIGURES: dict[str, figures.PaperFigure] = {**figures.OF_THE_PAPER, **beyond.BEYOND}
 
 _TITLE = 'The Initialization Determines Whether In-Context Learning Is Gradient Descent'
 _FIGURE_6 = (
@@ -46,7 +46,7 @@ def reproduce(
   objective: str = 'sampled',
   llm_run: str | os.PathLike[str] | None = None,
   part: Part | None = None,
-) -> list[reports.Claim] | None:
+) -> list[reports.JudgedClaim] | None:
   """Makes the figures and judges the claims; returns what it writes to `claims.json`.
 
   The runs, `figure_NAME.csv`, `.svg` and `.png` for each figure, `claims.json` and
@@ -110,7 +110,7 @@ def read_figure_6(folder: str | os.PathLike[str]) -> Plot:
 
 def _page(
   plots: Mapping[str, Plot],
-  judged: Sequence[reports.Claim],
+  judged: Sequence[reports.JudgedClaim],
   found: Mapping[str, Mapping[str, str]],
 ) -> str:
   words = {name: (one.title, one.caption) for name, one in FIGURES.items()}
@@ -134,7 +134,7 @@ def _page(
   )
 
 
-def verdicts_of(claims: Sequence[reports.Claim]) -> str:
+def verdicts_of(claims: Sequence[reports.JudgedClaim]) -> str:
   """How many claims have each verdict."""
   verdicts = [claim['verdict'] for claim in claims]
   counts = (

@@ -25,33 +25,33 @@ class Recipe(NamedTuple):
     return '-'.join([name, variant or 'default', *map(str, self[1:])])
 
 
-class Point(NamedTuple):
+class PaperPoint(NamedTuple):
   """A model that is trained once for every seed."""
 
   recipe: Recipe
   fields: tuple[tuple[str, Field], ...] = ()  # sorted by name
 
 
-def point(recipe: Recipe, fields: Mapping[str, Field]) -> Point:
+def point(recipe: Recipe, fields: Mapping[str, Field]) -> PaperPoint:
   """A point with fields of the config, such as `task.prior_mean`."""
-  return Point(recipe, tuple(sorted(fields.items())))
+  return PaperPoint(recipe, tuple(sorted(fields.items())))
 
 
 class Runs(NamedTuple):
   """Finished runs by point, one for each seed, and what they were trained on."""
 
-  rows: dict[Point, list[Row]]
+  rows: dict[PaperPoint, list[Row]]
   objective: str = 'sampled'
 
   def history(
-    self, point: Point, field: str = 'exact_risk'
+    self, point: PaperPoint, field: str = 'exact_risk'
   ) -> tuple[list[int], list[list[float]]]:
     """The logged steps that have a field, and its values there for each seed."""
     return histories(self.rows[point], field)
 
 
 def train_all(
-  points: Iterable[Point],
+  points: Iterable[PaperPoint],
   num_seeds: int,
   objective: str,
   train: Trainer,
@@ -62,10 +62,10 @@ def train_all(
   With a part, it trains only that part of the runs, and returns no runs. Raises the
   errors of `Trainer`.
   """
-  recipes: dict[Recipe, list[Point]] = {}
+  recipes: dict[Recipe, list[PaperPoint]] = {}
   for one in dict.fromkeys(points):
     recipes.setdefault(one.recipe, []).append(one)
-  rows: dict[Point, list[Row]] = {}
+  rows: dict[PaperPoint, list[Row]] = {}
   for recipe, members in recipes.items():
     changes = [
       {**dict(one.fields), 'seed': seed} for one in members for seed in range(num_seeds)
