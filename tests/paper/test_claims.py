@@ -9,6 +9,7 @@ import pytest
 
 import zoo
 from tests.compiled import predict
+from tests.launch.processes import ROOT
 from tests.paper.settings import figure_6
 from tests.settings import isotropic
 from zoo import theory
@@ -61,7 +62,9 @@ def judged():
 def test_a_verdict_is_what_theory_proves_or_waits_for_what_is_measured(judged, key):
   found = judged(key)
   assert found['verdict'] == PROVED.get(key)
-  assert found['function'] == f'zoo/studies/paper/claims.py: {key.replace("-", "_")}'
+  file, name = found['function'].split(': ')
+  assert name == key.replace('-', '_')
+  assert f'\ndef {name}(' in (ROOT / file).read_text()
   assert found['measured'] == {}
 
 

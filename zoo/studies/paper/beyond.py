@@ -129,15 +129,13 @@ BEYOND = {
   'context': PaperFigure(
     'Beyond the paper. With longer contexts the gap closes',
     'w* = (2, …, 2), trained at the rate 5e-3, decaying to 0: (a) the risk against the '
-    'number of examples C; (b) the excess over gradient descent, which falls like 1/C. '
-    'yq-LSA and LTB coincide.',
+    'number of examples C; (b) the excess over gradient descent, which falls like 1/C.',
     tuple(_at_context(label, c) for label in SHOWN for c in CONTEXTS),
     _context,
   ),
   'covariance': PaperFigure(
     'Beyond the paper. With unequal features gradient descent is not a bound',
-    'Feature variances in geometric progression, of mean 1; each entry of w* is 0.5. '
-    'The best step is a matrix, which attention can learn.',
+    'Feature variances in geometric progression, of mean 1; each entry of w* is 0.5.',
     tuple(
       _at_ratio(label, ratio)
       for label in ('LSA, 11 heads', 'yq-LSA')

@@ -43,27 +43,28 @@ def judge(claim: Claim, figures: Figures) -> reports.JudgedClaim:
   Without a figure that it needs it has no measured numbers, and the verdict None.
   """
   with jax.enable_x64(True):
-    found = claim.measure(figures)
+    evidence = claim.measure(figures)
+  file = claim.measure.__module__.replace('.', '/') + '.py'
   return {
     'key': claim.key,
     'source': claim.source,
     'statement': claim.statement,
-    'verdict': verdict(found),
-    'exact': {name: float(number) for name, number in found.exact.items()},
+    'verdict': verdict(evidence),
+    'exact': {name: float(number) for name, number in evidence.exact.items()},
     'measured': {
       name: None if number is None else float(number)
-      for name, number in found.measured.items()
+      for name, number in evidence.measured.items()
     },
-    'function': f'zoo/studies/paper/claims.py: {claim.measure.__name__}',
+    'function': f'{file}: {claim.measure.__name__}',
     'figures': list(claim.figures),
     'note': claim.note,
   }
 
 
-def verdict(found: Evidence) -> str | None:
+def verdict(evidence: Evidence) -> str | None:
   """The verdict in words; None if what it needs was not measured."""
-  if found.holds is None:
+  if evidence.holds is None:
     return None
-  if not found.holds:
+  if not evidence.holds:
     return FAILS
-  return HOLDS if found.sharp else NOT_SHARP
+  return HOLDS if evidence.sharp else NOT_SHARP

@@ -281,10 +281,9 @@ def _alignments(
 OF_THE_PAPER: dict[str, PaperFigure] = {
   '1': PaperFigure(
     'Figure 1. LSA does not reach gradient descent',
-    'Risk of LSA, which has one head and the initial guess 0, during training. Prior '
-    'mean w* = (2, …, 2), d = C = 10, trained as in the paper (Adam 5e-4, 5000 steps '
-    'of 2048 prompts), as are all models of figures 1 to 4. No separate training loss '
-    'is shown for models trained on the exact risk.',
+    'Risk of LSA, which has one head and the initial guess 0, during training with w* '
+    '= (2, …, 2), d = C = 10, as in the paper (Adam 5e-4, 5000 steps of 2048 prompts), '
+    'like all models of figures 1 to 4.',
     (_ONE_HEAD,),
     _figure_1,
   ),
@@ -319,9 +318,7 @@ OF_THE_PAPER: dict[str, PaperFigure] = {
     'Figure 5. yq-LSA becomes one step of gradient descent',
     'yq-LSA, whose initial guess is trained: (a) the exact risk during training; '
     '(b, c, d) how far it is from one step of gradient descent from w* = (2, …, 2) on '
-    'the same prompts. The root mean squares are exact; the sampled values are means, '
-    'as in the paper. At the rate of the paper, 5e-4, Adam cannot carry the guess from '
-    '0 to 2 in time; at 5e-3, decaying to 0, it can.',
+    'the same prompts, at the rate of the paper, 5e-4, and at 5e-3, decaying to 0.',
     (*(_yq(mean) for mean in PRIORS), TO_THE_END),
     _figure_5,
   ),
