@@ -226,8 +226,8 @@ attention maps of linear attention are key by query
   + maps[layer] = value
 a number far below another is within a share of it
   zoo/studies/paper/setting.py: paper/test_claims.py
-  - return abs(one / other - 1) <= share
-  + return one / other - 1 <= share
+  - return abs(number / other - 1) <= share
+  + return number / other - 1 <= share
 what a model has not learned is a share of the whole loss, not of the learnable one
   zoo/studies/atlas/results.py: test_atlas.py
   - (loss - self.floor) / (self.without - self.floor)

@@ -54,25 +54,25 @@ def _search(best, diverging=math.inf, rates=RATES):
 
 
 def test_all_rates_are_tried_briefly_and_the_best_longer():
-  found, tried = _search(RATES[6])
+  search, tried = _search(RATES[6])
   assert tried == [(10, 11), (30, 4), (90, 3)]
-  assert found.rate == RATES[6]
-  assert found.losses == {RATES[5]: 2.0, RATES[6]: 1.0, RATES[7]: 2.0}
-  assert not found.at_edge
+  assert search.rate == RATES[6]
+  assert search.losses == {RATES[5]: 2.0, RATES[6]: 1.0, RATES[7]: 2.0}
+  assert not search.at_edge
 
 
 def test_the_search_goes_on_beyond_an_edge():
   for best in (RATES[0] / 4, RATES[-1] * 4):
-    found, tried = _search(best)
-    assert found.rate == pytest.approx(best)
-    assert not found.at_edge
+    search, tried = _search(best)
+    assert search.rate == pytest.approx(best)
+    assert not search.at_edge
     assert tried[-1] == (90, 1)
-  found, _ = _search(1e-30)
-  assert found.at_edge
-  assert len(found.losses) == 8
+  search, _ = _search(1e-30)
+  assert search.at_edge
+  assert len(search.losses) == 8
   # A rate that diverges is never the best, and of equal ones the lowest is.
-  found, _ = _search(1.0, diverging=RATES[7])
-  assert (found.rate, found.losses[RATES[7]]) == (RATES[6], math.inf)
+  search, _ = _search(1.0, diverging=RATES[7])
+  assert (search.rate, search.losses[RATES[7]]) == (RATES[6], math.inf)
 
 
 SCALE = results.LossScale(2.0, 12.0)  # 10 can be learned
@@ -84,10 +84,10 @@ def _doubled(losses, limit=10**9):
 
 def test_a_budget_doubles_until_the_loss_is_final():
   # From 1600 to 3200 steps 1.0625 becomes 1.03125, 2.9 % less; before that by 5.6 %.
-  found = _doubled(lambda n: [0.99 + 100 / n, 1.01 + 100 / n])
-  assert [*found] == [100, 200, 400, 800, 1600, 3200]
-  assert found[100] == [1.99, 2.01]
-  assert why_grey(found[3200], found[1600], SCALE) == ''
+  by_budget = _doubled(lambda n: [0.99 + 100 / n, 1.01 + 100 / n])
+  assert [*by_budget] == [100, 200, 400, 800, 1600, 3200]
+  assert by_budget[100] == [1.99, 2.01]
+  assert why_grey(by_budget[3200], by_budget[1600], SCALE) == ''
   for never in (
     lambda n: [100 / n, 100 / n],
     lambda n: [1.0],  # one seed
@@ -150,7 +150,7 @@ def rows_of_all_kinds():
       ('softmax', 'residual', [2.1, 1.8, 2.2]),
     ):
       for steps, factor, grey in ((100, 2, 'one budget only'), (200, 1, '')):
-        losses = [factor * one for one in late]
+        losses = [factor * loss for loss in late]
         of = {'steps': steps, 'training_operations': 1e6 * steps, 'grey': grey}
         rows.append(_row(model, losses, guess, task, weights=25_000, **of))
     rows.append(_row('lsa', [6.0], '', task, known=results.LOWEST))
@@ -176,14 +176,14 @@ def test_rows_are_read_as_they_were_written():
 
 
 def test_a_guess_is_compared_with_the_guess_zero_by_seed():
-  found = results.changes(rows_of_all_kinds())
-  assert [one.row.cell[:3] for one in found] == [
+  effects = results.changes(rows_of_all_kinds())
+  assert [effect.row.cell[:3] for effect in effects] == [
     ('gru', 'prior', 'residual'),
     ('softmax', 'prior', 'residual'),
     ('gru', 'linear', 'residual'),
     ('softmax', 'linear', 'residual'),
   ]
-  first = found[0]
+  first = effects[0]
   assert first.loss.mean == pytest.approx(-4 / 3)
   wanted = stats.ttest_rel([2, 2.5, 3.5], [3, 4, 5])
   low, high = wanted.confidence_interval(0.95)
@@ -191,9 +191,9 @@ def test_a_guess_is_compared_with_the_guess_zero_by_seed():
   assert first.share.mean == pytest.approx(-1 / 3)
   # By Holm the smallest of four is multiplied by four; here two are the smallest.
   assert first.p_value == pytest.approx(4 * wanted.pvalue)
-  shares = [one.share.mean for one in found[:2]]
+  shares = [effect.share.mean for effect in effects[:2]]
   half = 12.7062 * abs(shares[0] - shares[1]) / 2
-  pooled = results.pooled(found)['prior', 'residual']
+  pooled = results.pooled(effects)['prior', 'residual']
   assert pooled.mean == pytest.approx(sum(shares) / 2)
   assert pooled.half == pytest.approx(half, rel=1e-5)
   changed, listed = results.tables(rows_of_all_kinds())
@@ -208,9 +208,9 @@ def test_guesses_are_compared_after_the_same_number_of_steps():
   zero = [_row('gru', [4.0, 4.2], steps=100), _row('gru', [3.0, 3.3], steps=200)]
   guess = [_row('gru', [3.9, 4.0], 'residual', steps=100)]
   for rows in zero + guess, guess + zero:
-    (found,) = results.changes(rows)
-    assert found.loss.mean == pytest.approx(-0.15)
-    assert found.share.mean == pytest.approx(-0.15 / 4.1)
+    (effect,) = results.changes(rows)
+    assert effect.loss.mean == pytest.approx(-0.15)
+    assert effect.share.mean == pytest.approx(-0.15 / 4.1)
   assert not results.changes([*zero, _row('gru', [1.0], 'residual', steps=400)])
 
 
@@ -358,9 +358,9 @@ def test_a_cell_without_a_loss_has_the_context_length_of_its_task(tmp_path):
 
 @pytest.mark.slow
 def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkeypatch):
-  found = atlas.run(_GRID, tmp_path / 'whole', 'python -m launch.atlas')
-  assert found is not None
-  by_model = {row.model: row for row in found}
+  rows = atlas.run(_GRID, tmp_path / 'whole', 'python -m launch.atlas')
+  assert rows is not None
+  by_model = {row.model: row for row in rows}
   assert by_model['lsa'].grey.startswith("unknown task 'nowhere'")
   assert by_model['yq_lsa'].losses == pytest.approx((2 * 3 / 6,))
   assert by_model['bayes'].known == 'exact'
@@ -443,13 +443,13 @@ def test_guesses_are_those_that_the_field_of_a_model_allows(register):
 
 def test_all_models_have_the_same_optimizer():
   models = 'lsa', 'multi_head_lsa', 'deep_lsa', 'softmax', 'looped', 'deep_set'
-  found = set()
+  optimizers = set()
   for model in models:
     config: Any = sizes.get_config(model, 'linear')
     config.optimizer.learning_rate = 0.1
-    found.add(json.dumps([config.optimizer.to_dict(), config.train.batch_size]))
+    optimizers.add(json.dumps([config.optimizer.to_dict(), config.train.batch_size]))
     assert config.optimizer.schedule == 'wsd'
-  assert len(found) == 1
+  assert len(optimizers) == 1
 
 
 @pytest.mark.slow

@@ -81,13 +81,13 @@ def page():
 
 
 def test_no_text_leaves_its_place(page):
-  found = Outline(page)
-  assert not found.open, 'each tag that is opened is closed'
-  assert found.tags['script'] == 0
-  assert not [name for name in found.attributes if name.startswith('on')]
+  outline = Outline(page)
+  assert not outline.open, 'each tag that is opened is closed'
+  assert outline.tags['script'] == 0
+  assert not [name for name in outline.attributes if name.startswith('on')]
   # As text: title twice, lead, heading, text, link, six of the claim, caption and title
   # of two figures, and six of the table. Those of the figures' axes are drawn.
-  assert found.text.count(ODD) == 5 + 1 + 4 + 4 + 6
+  assert outline.text.count(ODD) == 5 + 1 + 4 + 4 + 6
 
 
 def test_it_needs_nothing_from_elsewhere(page):

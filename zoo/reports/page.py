@@ -98,7 +98,7 @@ def figure_of(plot: Plot, title: str, caption: str) -> CaptionedFigure:
   """A plot for the page, one picture per panel, with links to files of `write_plot`."""
   pictures = []
   for panel in plot.panels:
-    names = ', '.join(one.name for one in panel.series)
+    names = ', '.join(series.name for series in panel.series)
     label = f'Panel {panel.key}: {panel.y_axis} against {panel.x_axis}. Shown: {names}.'
     pictures.append(Picture(render_figure([panel]), label))
   name = f'figure_{plot.name}'

@@ -64,7 +64,7 @@ def writing(out: str | os.PathLike[str]) -> Iterator[None]:
     ) from error
 
 
-def each(
+def with_progress(
   kind: str, items: Mapping[str, _Item], interruption: Interruption
 ) -> Iterator[tuple[str, _Item]]:
   """The items with their names, which are logged; raises Stopped after a signal."""
@@ -147,8 +147,8 @@ def histories(
   rows: Sequence[sweeps.Row], field: str = 'eval_risk'
 ) -> tuple[list[int], list[list[float]]]:
   """The logged steps that the first of some runs has, and the values of each run."""
-  found = [history(row, field) for row in rows]
-  return found[0][0], [values for _, values in found]
+  curves = [history(row, field) for row in rows]
+  return curves[0][0], [values for _, values in curves]
 
 
 def load(row: sweeps.Row, step: int | None = None) -> Any:

@@ -22,10 +22,10 @@ from zoo.studies.runner import (
   GetConfig,
   Trainer,
   UntrainedError,
-  each,
   facts,
   run_in,
   sections_of,
+  with_progress,
   write_report,
   writing,
 )
@@ -103,10 +103,10 @@ class Study:
         f'the name of a study is {self.name!r}; it must have letters, digits and '
         'underscores'
       )
-    for name, one in self.expected.items():
-      if not (isinstance(one, Expected) and one.low <= one.high):
+    for name, range_ in self.expected.items():
+      if not (isinstance(range_, Expected) and range_.low <= range_.high):
         raise UserError(
-          f'the study {self.name} expects {name} in {one}; it must be a range, as '
+          f'the study {self.name} expects {name} in {range_}; it must be a range, as '
           'zoo.studies.near, at_least and at_most return'
         )
 
@@ -169,13 +169,13 @@ def run(
   due = [*wanted] if part is None else part.of(wanted)
 
   with run_in(out) as (folder, interruption):
-    named = {one.name: one for one in due}
+    named = {study.name: study for study in due}
     others = () if part is not None else known
     earlier = {
-      one.name: one for one in others if (folder / one.name / _RESULT).exists()
+      study.name: study for study in others if (folder / study.name / _RESULT).exists()
     }
     measured: dict[str, StudyResult] = {}
-    for name, study in each('study', {**named, **earlier}, interruption):
+    for name, study in with_progress('study', {**named, **earlier}, interruption):
       runs = folder / name / 'runs'
       train = Trainer(runs, get_config, trains=name in named)
       try:
@@ -187,9 +187,9 @@ def run(
           'named',
           name,
         )
-    results = [measured.get(one.name, StudyResult(one)) for one in known]
+    results = [measured.get(study.name, StudyResult(study)) for study in known]
     if part is None:
-      data = [_as_json(one) for one in results]
+      data = [_as_json(result) for result in results]
       with writing(out):
         write_report(folder, about.file, data, report_page(results, about))
     return results
@@ -199,23 +199,27 @@ def run(
 def table(results: Sequence[StudyResult]) -> str:
   """The numbers as a table for a terminal, one per row."""
   rows = [
-    ['', *row, ''] if number else [one.study.name, *row, one.verdict]
-    for one in results
-    for number, row in enumerate(_rows(one))
+    ['', *row, ''] if number else [result.study.name, *row, result.verdict]
+    for result in results
+    for number, row in enumerate(_rows(result))
   ]
   return format_table(rows, ('study', 'number', 'expected', 'measured', 'verdict'))
 
 
 def report_page(results: Sequence[StudyResult], about: About) -> str:
   """The HTML report: pictures, if any, then all numbers, their ranges and sources."""
-  verdicts = [one.verdict for one in results]
-  counts = [f'{one}: {verdicts.count(one)}' for one in dict.fromkeys(verdicts)]
+  verdicts = [result.verdict for result in results]
+  counts = [
+    f'{verdict}: {verdicts.count(verdict)}' for verdict in dict.fromkeys(verdicts)
+  ]
   figures = {
-    f'figure_{one.study.name}': reports.figure_of(
-      one.plot, one.study.statement, f'{one.study.name}. {one.study.setting}'
+    f'figure_{result.study.name}': reports.figure_of(
+      result.plot,
+      result.study.statement,
+      f'{result.study.name}. {result.study.setting}',
     )
-    for one in results
-    if one.plot is not None
+    for result in results
+    if result.plot is not None
   }
   return reports.render(
     about.title,
@@ -226,7 +230,7 @@ def report_page(results: Sequence[StudyResult], about: About) -> str:
         'Verdicts',
         'A study holds if all of its numbers are in their ranges.',
         {about.file: about.file},
-        tables=[_numbers(one) for one in results],
+        tables=[_numbers(result) for result in results],
       ),
       *sections_of(facts()),
     ],
@@ -260,9 +264,9 @@ def _measure(study: Study, train: Trainer, out: pathlib.Path) -> StudyResult:
   return StudyResult(study, numbers, minutes, plot)
 
 
-def _rows(one: StudyResult) -> list[list[str]]:
+def _rows(result: StudyResult) -> list[list[str]]:
   """The name, the expected range and the measured value of each number."""
-  numbers, expected = one.numbers or {}, one.study.expected
+  numbers, expected = result.numbers or {}, result.study.expected
   return [
     [
       name,
@@ -273,25 +277,25 @@ def _rows(one: StudyResult) -> list[list[str]]:
   ]
 
 
-def _numbers(one: StudyResult) -> reports.Table:
-  study = one.study
+def _numbers(result: StudyResult) -> reports.Table:
+  study = result.study
   rows = [
     [*row, study.expected[row[0]].source if row[0] in study.expected else '']
-    for row in _rows(one)
+    for row in _rows(result)
   ]
   source = study.source and f'From {study.source}.'
   words = study.statement, source, study.setting
   note = ' '.join(filter(None, words))
   if study.minutes is not None:
     note += f' About {study.minutes:g} minutes on 2 CPU cores.'
-  if one.minutes is not None:
-    note += f' Here it took {one.minutes:.1f}, without runs that were there before.'
+  if result.minutes is not None:
+    note += f' Here it took {result.minutes:.1f}, without runs that were there before.'
   header = 'number', 'expected', 'measured', 'from'
-  return reports.Table(rows, header, title=f'{study.name}: {one.verdict}', note=note)
+  return reports.Table(rows, header, title=f'{study.name}: {result.verdict}', note=note)
 
 
-def _as_json(one: StudyResult) -> Mapping[str, Any]:
-  study = one.study
+def _as_json(result: StudyResult) -> Mapping[str, Any]:
+  study = result.study
   ranges = {
     name: {'expected': str(range_), 'from': range_.source}
     for name, range_ in study.expected.items()
@@ -302,7 +306,7 @@ def _as_json(one: StudyResult) -> Mapping[str, Any]:
     'setting': study.setting,
     'source': study.source,
     'expected': ranges,
-    'measured': one.numbers,
-    'verdict': one.verdict,
-    'minutes': one.minutes,
+    'measured': result.numbers,
+    'verdict': result.verdict,
+    'minutes': result.minutes,
   }

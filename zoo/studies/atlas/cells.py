@@ -122,7 +122,7 @@ def _each(lanes: Lanes, state: State) -> list[State]:
 
 def _or_nan(numbers: Sequence[float | None]) -> tuple[float, ...]:
   """The numbers, with NaN for what was not finite."""
-  return tuple(math.nan if one is None else one for one in numbers)
+  return tuple(math.nan if number is None else number for number in numbers)
 
 
 class CellRun:
@@ -190,12 +190,12 @@ class CellRun:
     notes.searched = notes.searched or notes.minutes
     train = functools.partial(self._train, search.rate)
     scale = get_scale()
-    found = double(train, self._settings.num_steps, scale, self._may_train)
+    trained = double(train, self._settings.num_steps, scale, self._may_train)
     edge = 'rate at the edge' if search.at_edge else ''
     rows = []
-    for steps, losses in found.items():
+    for steps, losses in trained.items():
       budget = notes.budgets[steps]
-      grey = why_grey(losses, found.get(steps // 2), scale)
+      grey = why_grey(losses, trained.get(steps // 2), scale)
       rows.append(
         row(
           steps=steps,
@@ -236,8 +236,8 @@ class CellRun:
 
   def _try_rates(self, rates: Sequence[float], num_steps: int) -> list[float]:
     """The held-out loss at each rate after all steps, infinite where one diverged."""
-    found = self.notes.search.setdefault(num_steps, {})
-    missing = [rate for rate in rates if rate not in found]
+    by_rate = self.notes.search.setdefault(num_steps, {})
+    missing = [rate for rate in rates if rate not in by_rate]
     while missing:
       few, missing = missing[: self._number], missing[self._number :]
       start, seeds = time.monotonic(), [SEARCH_SEED] * len(few)
@@ -250,10 +250,10 @@ class CellRun:
         raise Stopped  # these rates are tried again
       states = _each(lanes, state)[: len(few)]
       losses = self._losses(states, seeds, _HELD_OUT)
-      found.update(zip(few, finite_or_null(losses), strict=True))
+      by_rate.update(zip(few, finite_or_null(losses), strict=True))
       self._spend(start)
-    known = (found[rate] for rate in rates)
-    return [math.inf if one is None else one for one in known]
+    known = (by_rate[rate] for rate in rates)
+    return [math.inf if loss is None else loss for loss in known]
 
   def _train(self, rate: float, num_steps: int) -> tuple[float, ...]:
     """The loss of each seed after a budget.

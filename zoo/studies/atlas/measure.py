@@ -45,8 +45,8 @@ def lengths_of(context_length: int) -> tuple[int, ...]:
 def loss(predictor: Predictor, task: Task, num_prompts: int, seed: int) -> float:
   """The mean loss after as many examples as in training; NaN if it is not finite."""
   lengths = [task.context_length]
-  found = sample_losses({'': predictor}, task, num_prompts, seed, lengths=lengths)['']
-  return float(found.mean()) if np.isfinite(found).all() else math.nan
+  losses = sample_losses({'': predictor}, task, num_prompts, seed, lengths=lengths)['']
+  return float(losses.mean()) if np.isfinite(losses).all() else math.nan
 
 
 def losses_by_length(predictor: Predictor, config: Config) -> Float[np.ndarray, ' n']:
@@ -56,8 +56,8 @@ def losses_by_length(predictor: Predictor, config: Config) -> Float[np.ndarray, 
   task = _at_length(config, lengths[-1])
 
   def means(lengths: Sequence[int]) -> Float[np.ndarray, ' n']:
-    found = sample_losses({'': predictor}, task, _FEWER_PROMPTS, lengths=lengths)['']
-    return found.mean(axis=0)
+    losses = sample_losses({'': predictor}, task, _FEWER_PROMPTS, lengths=lengths)['']
+    return losses.mean(axis=0)
 
   try:
     return means(lengths)
@@ -72,7 +72,7 @@ def sizes(config: Config) -> tuple[int, float]:
   graph, state = nnx.split(model)
   task, count = build_task(config), 64
   prompts = jax.eval_shape(lambda key: task.sample(key, count), jax.random.key(0))
-  traced = jax.make_jaxpr(lambda state, given: nnx.merge(graph, state)(given))
+  traced = jax.make_jaxpr(lambda state, prompts: nnx.merge(graph, state)(prompts))
   flops = product_flops(traced(state, prompts).jaxpr)
   return num_weights(model), flops / count
 
@@ -92,7 +92,7 @@ def baselines(config: Config, name: str) -> list[AtlasRow]:
       by_length = np.where(is_known, exact, losses_by_length(predictor, config))
     risk = float(exact[lengths.index(config.task.context_length)])
     known = EXACT if math.isfinite(risk) else SAMPLED
-    found = risk if known == EXACT else loss(predictor, task, NUM_PROMPTS, 0)
+    mean_loss = risk if known == EXACT else loss(predictor, task, NUM_PROMPTS, 0)
     rows.append(
       AtlasRow(
         baseline,
@@ -100,7 +100,7 @@ def baselines(config: Config, name: str) -> list[AtlasRow]:
         '',
         config.task.context_length,
         known,
-        losses=(found,),
+        losses=(mean_loss,),
         lengths=lengths,
         by_length=tuple(by_length.tolist()),
       )

@@ -62,8 +62,8 @@ def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
   if any(row.known == TRAINED for row in rows):
     figures['atlas_operations'] = by_operations(rows)
     figures['atlas_examples'] = by_examples(rows)
-  if found := changes(rows):
-    figures['atlas_guesses'] = effects(found)
+  if changed := changes(rows):
+    figures['atlas_guesses'] = effects(changed)
   if len({row.prompts for row in rows}) > len({row.task for row in rows}):
     figures['atlas_contexts'] = by_context(rows)
   return figures
@@ -75,19 +75,19 @@ def heat_map(rows: Sequence[AtlasRow]) -> Figure:
   Cells whose loss is final have a colour, the others say in grey why not; values of
   theory have one, too, and say that they are.
   """
-  found = {
+  cells = {
     (row.model, _column(row, rows)): (row, _share(row, rows))
     for row in last_budgets(rows)
   }
-  logs: dict[str, list[float]] = {model: [] for model, _ in found}
-  for (model, _), (_, share) in found.items():
+  logs: dict[str, list[float]] = {model: [] for model, _ in cells}
+  for (model, _), (_, share) in cells.items():
     if math.isfinite(share):
       logs[model].append(math.log(max(share, _LEAST)))
   models = sorted(logs, key=lambda name: float(np.mean(logs[name] or [9.0])))
-  columns = [*dict.fromkeys(column for _, column in found)]
+  columns = [*dict.fromkeys(column for _, column in cells)]
   values = np.full((len(models), len(columns)), math.nan)
   texts = [[''] * len(columns) for _ in models]
-  for (model, column), (row, share) in found.items():
+  for (model, column), (row, share) in cells.items():
     place = models.index(model), columns.index(column)
     texts[place[0]][place[1]] = _words(row, share)
     if not row.grey:
@@ -151,9 +151,9 @@ def by_examples(rows: Sequence[AtlasRow]) -> Figure:
     lines = [series('in training', 'mark', GREY, [of[0].context_length], [0.0])]
     baselines = baselines_of(rows, of[0].prompts)
     for baseline, colour in _LINES.items():
-      if one := baselines.get(baseline):
-        shown = _positive(one.by_length)
-        lines.append(series(baseline, 'dashed', colour, one.lengths, shown))
+      if measured := baselines.get(baseline):
+        shown = _positive(measured.by_length)
+        lines.append(series(baseline, 'dashed', colour, measured.lengths, shown))
     for row in of:
       shown = _positive(row.by_length)
       lines.append(series(row.model, 'curve', colours[row.model], row.lengths, shown))
@@ -178,13 +178,14 @@ def _by_column(
   return groups
 
 
-def effects(found: Sequence[GuessChange]) -> Figure:
+def effects(changed: Sequence[GuessChange]) -> Figure:
   """What guesses change in % of the loss with the guess 0, sorted; pooled on top."""
   shown = [
-    (task, 'all models', guess, share) for (task, guess), share in pooled(found).items()
+    (task, 'all models', guess, share)
+    for (task, guess), share in pooled(changed).items()
   ]
-  for one in sorted(found, key=lambda one: one.share.mean):
-    shown.append((one.row.task, one.row.model, one.row.guess, one.share))
+  for change in sorted(changed, key=lambda change: change.share.mean):
+    shown.append((change.row.task, change.row.model, change.row.guess, change.share))
   panels: dict[str, list[RowPoint]] = {}
   for task, name, guess, share in shown:
     point = RowPoint(name, guess, 100 * share.mean, 100 * share.half)
@@ -205,16 +206,16 @@ def by_context(rows: Sequence[AtlasRow]) -> Figure:
     shown = []
     baselines = [baselines_of(rows, row.prompts) for row in of]
     for name, colour in _LINES.items():
-      lines = [one[name] for one in baselines if name in one]
-      known = {one.context_length: one.losses[0] for one in lines}
+      lines = [of_prompts[name] for of_prompts in baselines if name in of_prompts]
+      known = {row.context_length: row.losses[0] for row in lines}
       if known:
         y = _positive([*known.values()])
         shown.append(series(name, 'dashed', colour, [*known], y))
     for guess in dict.fromkeys(row.guess for row in of):
-      each = [row for row in of if row.guess == guess]
-      x = [row.context_length for row in each]
+      of_guess = [row for row in of if row.guess == guess]
+      x = [row.context_length for row in of_guess]
       label = f'guess: {guess}' if guess else 'no choice of guess'
-      shown.append(_intervals(label, _COLOURS.get(guess, BLUE), x, each))
+      shown.append(_intervals(label, _COLOURS.get(guess, BLUE), x, of_guess))
     panels.append(Panel(f'{model}, {task}', *axes, tuple(shown), 'log', 'log'))
   return render_grid(panels, min(len(panels), 3), 2.3)
 
@@ -240,6 +241,6 @@ def _intervals(
 
 def _column(row: AtlasRow, rows: Sequence[AtlasRow]) -> str:
   """The task, with its guess and its context length where there are several."""
-  lengths = {one.context_length for one in rows if one.task == row.task}
+  lengths = {other.context_length for other in rows if other.task == row.task}
   name = f'{row.task}, C = {row.context_length}' if len(lengths) > 1 else row.task
   return name if row.guess in ('', 'zero') else f'{name}, {row.guess}'

@@ -104,7 +104,7 @@ def _cells(row: AtlasRow) -> dict[str, str]:
 
 def _text(value: Any) -> str:
   if isinstance(value, tuple):
-    return ' '.join(f'{one:.8g}' for one in value)
+    return ' '.join(f'{number:.8g}' for number in value)
   if isinstance(value, float):
     return f'{value:.8g}' if math.isfinite(value) else ''
   return str(value)
@@ -122,7 +122,7 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 
 def from_csv(text: str, source: str) -> list[AtlasRow]:
   """The rows of `to_csv`; `source` names them in the message of UserError."""
-  readers = {one.name: _READERS[one.type] for one in dataclasses.fields(AtlasRow)}
+  readers = {field.name: _READERS[field.type] for field in dataclasses.fields(AtlasRow)}
   try:
     return [
       AtlasRow(**{name: read(line[name]) for name, read in readers.items()})
@@ -180,7 +180,7 @@ class GuessChange(NamedTuple):
   def loss(self) -> Interval:
     """The difference of the losses, paired by seed, and so by prompt."""
     pairs = zip(self.row.losses, self.reference.losses, strict=False)
-    return interval([one - other for one, other in pairs])
+    return interval([changed - other for changed, other in pairs])
 
   @property
   def share(self) -> Interval:
@@ -197,18 +197,20 @@ def changes(rows: Sequence[AtlasRow]) -> list[GuessChange]:
   for row in rows:
     if row.known == TRAINED:
       budgets.setdefault(row.cell, {})[row.steps] = row
-  found = []
+  effects = []
   for cell, of in budgets.items():
     zero = budgets.get((cell[0], cell[1], 'zero', cell[3]), {})
     steps = max(of.keys() & zero.keys(), default=None)
     if cell[2] == 'zero' or steps is None:
       continue
     if np.isfinite([*of[steps].losses, *zero[steps].losses]).all():
-      found.append(GuessChange(of[steps], zero[steps]))
-  raw = [_p_value(one) for one in found]
-  known = iter(holm([one for one in raw if not math.isnan(one)]))
-  adjusted = [one if math.isnan(one) else next(known) for one in raw]
-  return [one._replace(p_value=p) for one, p in zip(found, adjusted, strict=True)]
+      effects.append(GuessChange(of[steps], zero[steps]))
+  raw = [_p_value(effect) for effect in effects]
+  known = iter(holm([p_value for p_value in raw if not math.isnan(p_value)]))
+  adjusted = [p_value if math.isnan(p_value) else next(known) for p_value in raw]
+  return [
+    effect._replace(p_value=p) for effect, p in zip(effects, adjusted, strict=True)
+  ]
 
 
 def _p_value(change: GuessChange) -> float:
@@ -218,21 +220,21 @@ def _p_value(change: GuessChange) -> float:
   return float(stats.ttest_rel(*np.transpose(pairs)).pvalue)
 
 
-def pooled(found: Sequence[GuessChange]) -> dict[tuple[str, str], Interval]:
+def pooled(effects: Sequence[GuessChange]) -> dict[tuple[str, str], Interval]:
   """The mean share that a guess changes on a task, over the models, by task and guess.
 
   The unit of the interval is the model.
   """
   groups: dict[tuple[str, str], list[float]] = {}
-  for one in found:
-    groups.setdefault((one.row.task, one.row.guess), []).append(one.share.mean)
+  for effect in effects:
+    groups.setdefault((effect.row.task, effect.row.guess), []).append(effect.share.mean)
   return {names: interval(shares) for names, shares in groups.items()}
 
 
 def tables(rows: Sequence[AtlasRow]) -> list[Table]:
   """What guesses change, if any was changed, and the cells."""
-  found = changes(rows)
-  return [*([_changes_table(found)] if found else []), _cells_table(rows)]
+  effects = changes(rows)
+  return [*([_changes_table(effects)] if effects else []), _cells_table(rows)]
 
 
 def _cells_table(rows: Sequence[AtlasRow]) -> Table:
@@ -257,16 +259,16 @@ def _cells_of(row: AtlasRow) -> list[str]:
   return [f'{name}, C = {row.context_length}', loss, row.grey, *sizes, *training]
 
 
-def _changes_table(found: Sequence[GuessChange]) -> Table:
+def _changes_table(effects: Sequence[GuessChange]) -> Table:
   """What guesses change: the pooled effects first, then each with its p value."""
   rows = [
     [f'{task}, {guess}: all models', '', _percent(effect), '']
-    for (task, guess), effect in pooled(found).items()
+    for (task, guess), effect in pooled(effects).items()
   ]
-  for one in sorted(found, key=lambda one: one.share.mean):
-    name = ','.join(one.row.cell[:3])
-    p_value = '' if math.isnan(one.p_value) else f'{one.p_value:.2g}'
-    rows.append([name, _format(one.loss), _percent(one.share), p_value])
+  for change in sorted(effects, key=lambda change: change.share.mean):
+    name = ','.join(change.row.cell[:3])
+    p_value = '' if math.isnan(change.p_value) else f'{change.p_value:.2g}'
+    rows.append([name, _format(change.loss), _percent(change.share), p_value])
   header = 'cell', 'minus guess 0, ± 95 %', 'in %', 'p, by Holm'
   return Table(rows, header, 'what the guess changes, paired by seed and prompt')
 
@@ -275,8 +277,8 @@ def _percent(share: Interval) -> str:
   return _format(Interval(*(100 * end for end in share)), '.1f')
 
 
-def _format(found: Interval, form: str = '.4f') -> str:
+def _format(measured: Interval, form: str = '.4f') -> str:
   """A mean ± half its interval; no width if it is exact or from one seed."""
-  if found.half == 0 or math.isinf(found.half):
-    return f'{found.mean:{form}}' + (' (one seed)' if found.half else '')
-  return f'{found.mean:{form}} ± {found.half:{form}}'
+  if measured.half == 0 or math.isinf(measured.half):
+    return f'{measured.mean:{form}}' + (' (one seed)' if measured.half else '')
+  return f'{measured.mean:{form}} ± {measured.half:{form}}'

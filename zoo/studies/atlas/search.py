@@ -50,12 +50,12 @@ def find_rate(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> Se
   num_steps *= 3
   best = _best(tried)
   tried = _tried(try_rates, [best / 2, best, 2 * best], num_steps)
-  found = Search(_best(tried), tried)
-  while found.at_edge and len(tried) < _MOST_RATES:
-    lower = found.rate == min(tried)
-    tried |= _tried(try_rates, [found.rate * (0.5 if lower else 2)], num_steps)
-    found = found._replace(rate=_best(tried))
-  return found
+  search = Search(_best(tried), tried)
+  while search.at_edge and len(tried) < _MOST_RATES:
+    lower = search.rate == min(tried)
+    tried |= _tried(try_rates, [search.rate * (0.5 if lower else 2)], num_steps)
+    search = search._replace(rate=_best(tried))
+  return search
 
 
 def _tried(
@@ -78,14 +78,14 @@ def double(
   seed has diverged.
   """
   before, losses = None, train(num_steps)
-  found = {num_steps: losses}
+  by_budget = {num_steps: losses}
   while _is_finite(losses) and why_grey(losses, before, scale):
     num_steps *= 2
     if not may_train(num_steps):
       break
     before, losses = losses, train(num_steps)
-    found[num_steps] = losses
-  return found
+    by_budget[num_steps] = losses
+  return by_budget
 
 
 def why_grey(

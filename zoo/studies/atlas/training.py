@@ -22,7 +22,7 @@ from zoo.studies.atlas.results import (
   scale_of,
   to_csv,
 )
-from zoo.studies.runner import each, run_in, writing
+from zoo.studies.runner import run_in, with_progress, writing
 
 _ROWS = 'rows.csv'  # in the folder of a cell
 
@@ -53,21 +53,23 @@ def run(
   cells = grid.cells if part is None else part.of(grid.cells)
   names = {cell.name: cell for cell in cells}
   with writing(out), run_in(out) as (whole, interruption):
-    for done, (name, cell) in enumerate(each('cell', names, interruption), start=1):
+    for done, (name, cell) in enumerate(
+      with_progress('cell', names, interruption), start=1
+    ):
       folder, settings = whole / 'cells' / name, grid.settings(cell)
       folder.mkdir(parents=True, exist_ok=True)
       get_config = functools.partial(grid.get_config, *cell)
       get_scale = functools.partial(_scale, cell, grid, whole)
       with locked(folder):
-        one = CellRun(cell, settings, get_config, folder, interruption)
-        rows = one.rows(get_scale)
+        cell_run = CellRun(cell, settings, get_config, folder, interruption)
+        rows = cell_run.rows(get_scale)
         write_atomically(folder / _ROWS, to_csv(rows))
       write_atomically(whole / 'atlas.csv', to_csv(_known(grid, whole)))
       _log(rows[-1], len(names) - done, settings.minutes)
-    found = _known(grid, whole)
+    all_rows = _known(grid, whole)
     if part is None:
-      report.write(found, command, whole)
-    return found
+      report.write(all_rows, command, whole)
+    return all_rows
   return None
 
 
@@ -95,20 +97,20 @@ def _known(grid: Grid, out: pathlib.Path) -> list[AtlasRow]:
   for cell in grid.cells:
     path = out / 'cells' / cell.name / _ROWS
     if path.is_file():
-      found = from_csv(read_text(path), str(path))
-      models += found
-      if found[-1].losses:
+      kept = from_csv(read_text(path), str(path))
+      models += kept
+      if kept[-1].losses:
         baselines |= {row.cell: row for row in _baselines(cell, grid, out)}
   return [*baselines.values(), *models]
 
 
 def _log(row: AtlasRow, left: int, minutes: float) -> None:
   """Logs the loss of a finished cell, and how long the cells that are left may take."""
-  found = ', '.join(f'{loss:.4g}' for loss in row.losses) or 'no loss'
+  losses = ', '.join(f'{loss:.4g}' for loss in row.losses) or 'no loss'
   logging.info(
     '%s: %s after %d steps%s; %d cells are left, at most %.1f h',
     ','.join(filter(None, row.cell[:3])),
-    found,
+    losses,
     row.steps,
     f' ({row.grey})' if row.grey else '',
     left,

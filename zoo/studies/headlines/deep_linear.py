@@ -42,7 +42,8 @@ def measure(train: Trainer) -> Measurement:
   numbers['anisotropy'] = max(distances)
   steps = [theory.polynomial_optimum(_TASK, depth).risk for depth in _DEPTHS]
   lowest = [theory.deep.gd_plus_plus_optimum(_TASK, depth, -1.0) for depth in _DEPTHS]
-  upper, lower = [one.upper for one in lowest], [one.lower for one in lowest]
+  upper = [optimum.upper for optimum in lowest]
+  lower = [optimum.lower for optimum in lowest]
   at = range(len(_DEPTHS))
   panel = Panel(
     'a',

@@ -28,10 +28,11 @@ def measure(train: Trainer) -> Measurement:
   rows = train('models', 'transformer:gpt2_tiny', _FIELDS, _POINTS)
   baselines = _TASK.baselines()
   shown = {name: baselines[name] for name in _COLOURS}
-  found = sample_predictions({'model': load(best(rows)), **shown}, _TASK, 4096)
-  target = found.pop('target')
+  predictions = sample_predictions({'model': load(best(rows)), **shown}, _TASK, 4096)
+  target = predictions.pop('target')
   errors = {
-    name: np.square(one - target).mean(axis=0) / _D for name, one in found.items()
+    name: np.square(prediction - target).mean(axis=0) / _D
+    for name, prediction in predictions.items()
   }
   numbers = {f'model_{k}': float(errors['model'][k]) for k in (2, 3, 5, 10)}
   averaging = {'averaging': _SOURCE_TASK.baselines()['averaging']}

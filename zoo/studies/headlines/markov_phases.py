@@ -56,13 +56,14 @@ def measure(train: Trainer) -> Measurement:
   logs = {name: log_softmax(of_known[name], axis=-1) for name in known}
   risks, distances = [], {name: [] for name in known}
   for step, row in saved.items():
-    found = sample_predictions({'model': load(row, step)}, _TASK, _NUM_PROMPTS)['model']
-    log_model = log_softmax(found, axis=-1)
+    model = load(row, step)
+    predictions = sample_predictions({'model': model}, _TASK, _NUM_PROMPTS)
+    log_model = log_softmax(predictions['model'], axis=-1)
     risks.append(_divergence(truth, log_model))
     for name, log_known in logs.items():
       distances[name].append(_divergence(np.exp(log_known), log_model))
-  each = np.array([*distances.values()])
-  nearest = each.argmin(axis=0)
+  divergences = np.array([*distances.values()])
+  nearest = divergences.argmin(axis=0)
   lines = {name: _divergence(truth, log) for name, log in logs.items()}
   to_uniform = _divergence(np.exp(logs['unigram']), logs['zero'])
   numbers = {

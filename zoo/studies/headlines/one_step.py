@@ -48,10 +48,11 @@ def measure(train: Trainer) -> Measurement:
     ),
   )
   size = float(np.abs(at_gd).mean())
+  differences = [alignment.prediction_difference.mean for alignment in alignments]
   return Measurement(
     {
-      'cosine': min(one.cosine_similarity.mean for one in alignments),
-      'difference': max(one.prediction_difference.mean for one in alignments) / size,
+      'cosine': min(alignment.cosine_similarity.mean for alignment in alignments),
+      'difference': max(differences) / size,
       'excess_risk': max(row['exact_risk'] for row in rows) / gd_risk - 1,
     },
     (learning, agreement),

@@ -22,9 +22,9 @@ def measure(train: Trainer) -> Measurement:
     pool = TaskPool(num_tasks=size)
     known = {name: pool.baselines()[name] for name in ('dmmse', 'ridge')}
     subjects = {'model': load(row), **known}
-    found = sample_predictions(subjects, pool.shifts()['new_tasks'], _NUM_PROMPTS)
+    predictions = sample_predictions(subjects, pool.shifts()['new_tasks'], _NUM_PROMPTS)
     for name, distances in (('dmmse', to_pool), ('ridge', to_ridge)):
-      squares = np.square(found['model'] - found[name])[:, :16]
+      squares = np.square(predictions['model'] - predictions[name])[:, :16]
       distances.append(float(squares.mean()) / pool.num_features)
   ratios = np.divide(to_pool, to_ridge)
   panel = Panel(

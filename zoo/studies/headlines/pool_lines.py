@@ -42,8 +42,8 @@ def _mean(name: str, size: int, new: bool, num_prompts: int) -> float:
   """The error of a baseline per feature, averaged over 0 to 15 examples."""
   pool = TaskPool(num_tasks=size)
   task = pool.shifts()['new_tasks'] if new else pool
-  found = sample_losses({name: pool.baselines()[name]}, task, num_prompts)[name]
-  return float(np.mean(found[:, :16])) / pool.num_features
+  losses = sample_losses({name: pool.baselines()[name]}, task, num_prompts)[name]
+  return float(np.mean(losses[:, :16])) / pool.num_features
 
 
 def _pool(value: float, spread: float) -> Expected:

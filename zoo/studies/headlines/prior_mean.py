@@ -12,8 +12,8 @@ def measure(train: Trainer) -> Measurement:
   rows = {name: train(name, name, {}, _SEEDS) for name in ('lsa', 'ltb')}
   gd = rows['ltb'][0]['gd_risk']
   risks = {
-    name: max((row['exact_risk'] for row in found), key=lambda risk: abs(risk - gd))
-    for name, found in rows.items()
+    name: max((row['exact_risk'] for row in seeds), key=lambda risk: abs(risk - gd))
+    for name, seeds in rows.items()
   }
   shown = []
   for name, colour in (('lsa', VERMILION), ('ltb', BLUE)):

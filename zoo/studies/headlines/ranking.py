@@ -40,8 +40,8 @@ def measure(train: Trainer) -> Measurement:
     if config == 'transformer':
       fields['model.mixer'] = name
     (row,) = train(name, config, fields)
-    found = sample_predictions({'model': load(row)}, task, 4096)
-    errors = np.square(found['model'] - found['target']).mean(axis=0)
+    predictions = sample_predictions({'model': load(row)}, task, 4096)
+    errors = np.square(predictions['model'] - predictions['target']).mean(axis=0)
     curves[name] = errors / _D
   at_end = {name: float(curve[_LENGTH]) for name, curve in curves.items()}
   growth = {

@@ -33,8 +33,8 @@ def measure(train: Trainer) -> Measurement:
     'models', 'transformer:gpt2_tiny,task=associative_recall', _FIELDS, points
   )
   model = load(best(rows))
-  found = sample_predictions({'model': model}, _TASK, 4096)
-  right = found['model'].argmax(axis=-1) == found['target'].argmax(axis=-1)
+  predictions = sample_predictions({'model': model}, _TASK, 4096)
+  right = predictions['model'].argmax(axis=-1) == predictions['target'].argmax(axis=-1)
   accuracy = right.mean(axis=0)
   numbers = {
     'accuracy': float(accuracy[_NUM_PAIRS:].mean()),

@@ -33,17 +33,17 @@ def measure(train: Trainer) -> Measurement:
   )
   merged = theory.gradient_flow(dynamics.merged_heads(4, 4, _SCALE), _TASK, _TIMES)
   known = theory.plateaus(_SPECTRUM, _TASK.context_length)
-  found, one = pauses(separate.risks), pauses(merged.risks)
+  separate_pauses, merged_pauses = pauses(separate.risks), pauses(merged.risks)
   deviation = math.inf
-  if found.size == known.size:
-    deviation = float(np.max(np.abs(found / known - 1)))
+  if separate_pauses.size == known.size:
+    deviation = float(np.max(np.abs(separate_pauses / known - 1)))
   optimum = float(theory.exact_risk(theory.optimal_rule(_TASK), _TASK))
   ends = separate.risks[-1], merged.risks[-1]
   numbers = {
     'plateaus': deviation,
     'end': max(abs(risk / optimum - 1) for risk in ends),
-    'drops': found.size - 1,
-    'merged_drops': one.size - 1,
+    'drops': separate_pauses.size - 1,
+    'merged_drops': merged_pauses.size - 1,
     'end_gradient': max(separate.gradient_norms[-1], merged.gradient_norms[-1]),
   }
   levels = [level(f'L_{m}', risk, _TIMES[[0, -1]]) for m, risk in enumerate(known)]

@@ -73,30 +73,32 @@ def measure(train: Trainer) -> Measurement:
   for (name, (task, mixer, own)), colour in zip(_MODELS.items(), _COLOURS, strict=True):
     fields = {**_FIELDS, 'model.mixer': mixer, **own}
     rows = train(name, f'transformer:gpt2_tiny,task={task}', fields, _SEEDS)
-    found = [accuracy(load(row), task) for row in rows]
+    accuracies = [accuracy(load(row), task) for row in rows]
     if name in _SOLVE:
-      numbers[name] = min(float(one[_LONG].mean()) for one in found)
-      numbers[f'{name}_{_TRAINED}'] = min(float(one[_SHORT].mean()) for one in found)
+      numbers[name] = min(float(curve[_LONG].mean()) for curve in accuracies)
+      numbers[f'{name}_{_TRAINED}'] = min(
+        float(curve[_SHORT].mean()) for curve in accuracies
+      )
     else:
-      numbers[name] = max(float(one[-1]) for one in found)
-    lines += _lines(name, colour, found)
+      numbers[name] = max(float(curve[-1]) for curve in accuracies)
+    lines += _lines(name, colour, accuracies)
   panel = Panel('a', 'symbols', 'scaled accuracy', tuple(lines))
   return Measurement(numbers, (panel,))
 
 
 def accuracy(model: Any, task: str) -> Float[np.ndarray, ' t']:
   """(accuracy − chance) / (1 − chance) after each symbol."""
-  found = sample_predictions({'model': model}, _TASKS[task], _NUM_PROMPTS)
-  right = found['model'].argmax(axis=-1) == found['target'].argmax(axis=-1)
-  chance = 1 / found['target'].shape[-1]
+  predictions = sample_predictions({'model': model}, _TASKS[task], _NUM_PROMPTS)
+  right = predictions['model'].argmax(axis=-1) == predictions['target'].argmax(axis=-1)
+  chance = 1 / predictions['target'].shape[-1]
   return (right.mean(axis=0) - chance) / (1 - chance)
 
 
 def _lines(
-  name: str, colour: str, found: list[Float[np.ndarray, ' t']]
+  name: str, colour: str, accuracies: list[Float[np.ndarray, ' t']]
 ) -> list[Series]:
   """The mean over seeds and 16 neighbouring symbols."""
-  mean = np.mean(found, axis=0).reshape(-1, 16).mean(axis=1)
+  mean = np.mean(accuracies, axis=0).reshape(-1, 16).mean(axis=1)
   kind = 'dashed' if name == 'parity_softmax' else 'curve'
   return [series(name.replace('_', ' '), kind, colour, range(8, _LENGTH, 16), mean)]
 

@@ -57,15 +57,15 @@ def _context(runs: Runs) -> tuple[Panel, ...]:
 
   gd = gd_at(ALL_CONTEXTS)
   many = np.array([setting.best_risk(setting.task(c)) for c in ALL_CONTEXTS])
-  one = np.array([setting.head_limit(1, c) for c in ONE_HEAD_CONTEXTS])
+  one_head = np.array([setting.head_limit(1, c) for c in ONE_HEAD_CONTEXTS])
   slope = [2 * NORM / (c * NUM_FEATURES + 2) for c in ALL_CONTEXTS]
   risks = (
-    series('1 head, lowest known risk', 'line', VERMILION, ONE_HEAD_CONTEXTS, one),
+    series('1 head, lowest known risk', 'line', VERMILION, ONE_HEAD_CONTEXTS, one_head),
     series('11 heads, infimum', 'line', BLUE, ALL_CONTEXTS, many),
     series(GD, 'dashed', BLACK, ALL_CONTEXTS, gd),
     *[trained(label) for label in SHOWN],
   )
-  gap = one - gd_at(ONE_HEAD_CONTEXTS)
+  gap = one_head - gd_at(ONE_HEAD_CONTEXTS)
   gaps = (
     series('1 head, lowest known', 'line', VERMILION, ONE_HEAD_CONTEXTS, gap),
     series('11 heads, infimum', 'line', BLUE, ALL_CONTEXTS, many - gd),

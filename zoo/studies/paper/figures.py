@@ -138,7 +138,7 @@ def _figure_3(runs: Runs) -> tuple[Panel, ...]:
     series('11 heads, infimum', 'line', BLUE, SQUARED_NORMS, infima),
     dots(runs, '11 heads, trained', BLUE, {n: _heads(11, n) for n in SQUARED_NORMS}),
   )
-  one = (
+  single = (
     series('1 head, lowest known risk', 'line', VERMILION, SQUARED_NORMS, one_head),
     dots(runs, '1 head, trained', VERMILION, {n: _heads(1, n) for n in SQUARED_NORMS}),
   )
@@ -147,7 +147,7 @@ def _figure_3(runs: Runs) -> tuple[Panel, ...]:
   return (
     dataclasses.replace(training('a', curves), y_axis=f'{RISK}, 11 heads'),
     Panel('b', axis, f'{RISK} at the end, 11 heads', (*many, gd)),
-    Panel('c', axis, f'{RISK} at the end', (*one, *many, gd)),
+    Panel('c', axis, f'{RISK} at the end', (*single, *many, gd)),
   )
 
 
@@ -217,7 +217,7 @@ def _figure_5(runs: Runs) -> tuple[Panel, ...]:
 def _alignment(runs: Runs) -> list[Panel]:
   """Appendix C.2: how far the model is from gradient descent on the same prompts."""
   shown = ('paper', VERMILION, AS_IN_THE_PAPER), (CONVERGED, PURPLE, TO_THE_END)
-  found = [
+  aligned = [
     (label, colour, *_alignments(runs.rows[at], at.recipe.checkpoints))
     for label, colour, at in shown
   ]
@@ -225,12 +225,12 @@ def _alignment(runs: Runs) -> list[Panel]:
   for key, metric in zip('bcd', _METRICS, strict=True):
     axis, scale, sampled, exact_name, exact = metric
     lines = []
-    for label, colour, steps, seeds in found:
+    for label, colour, steps, seeds in aligned:
       for name, kind, value in (
         (exact_name, 'line', exact),
         ('sampled', 'dots', sampled),
       ):
-        y = [[value(one) for one in seed] for seed in seeds]
+        y = [[value(alignment) for alignment in seed] for seed in seeds]
         lines.append(series(f'{label}: {name}', kind, colour, steps, y))
     panels.append(Panel(key, STEP, axis, tuple(lines), y_scale=scale))
   return panels
@@ -241,23 +241,23 @@ _METRICS: tuple[tuple[str, str, Callable, str, Callable], ...] = (
   (
     'prediction difference |f − f_GD|',
     'log',
-    lambda one: one.prediction_difference.mean,
+    lambda alignment: alignment.prediction_difference.mean,
     'exact RMS',
-    lambda one: one.exact.squared_prediction_difference**0.5,
+    lambda alignment: alignment.exact.squared_prediction_difference**0.5,
   ),
   (
     'gradient difference |∂f − ∂f_GD|',
     'log',
-    lambda one: one.gradient_difference.mean,
+    lambda alignment: alignment.gradient_difference.mean,
     'exact RMS',
-    lambda one: one.exact.squared_gradient_difference**0.5,
+    lambda alignment: alignment.exact.squared_gradient_difference**0.5,
   ),
   (
     'cosine similarity of ∂f and ∂f_GD',
     'linear',
-    lambda one: one.cosine_similarity.mean,
+    lambda alignment: alignment.cosine_similarity.mean,
     'exact, pooled',
-    lambda one: one.exact.pooled_cosine,
+    lambda alignment: alignment.exact.pooled_cosine,
   ),
 )
 

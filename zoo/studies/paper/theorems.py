@@ -58,10 +58,10 @@ def value_space(figures: Figures) -> Evidence:
 
 def lemmas_1_2(figures: Figures) -> Evidence:
   """Lemmas 1, 2."""
-  one, middle, other = risks_to_flipped(best_heads(task()), task())
+  risk, middle, other = risks_to_flipped(best_heads(task()), task())
   yq_one, yq_middle, yq_other = risks_to_flipped(gd_transformer(10 / 21), task())
   exact = {
-    'multi_head': one,
+    'multi_head': risk,
     'multi_head_flipped': other,
     'multi_head_half_way': middle,
     'yq_lsa': yq_one,

@@ -63,24 +63,26 @@ def train_all(
   errors of `Trainer`.
   """
   recipes: dict[Recipe, list[PaperPoint]] = {}
-  for one in dict.fromkeys(points):
-    recipes.setdefault(one.recipe, []).append(one)
+  for member in dict.fromkeys(points):
+    recipes.setdefault(member.recipe, []).append(member)
   rows: dict[PaperPoint, list[Row]] = {}
   for recipe, members in recipes.items():
     changes = [
-      {**dict(one.fields), 'seed': seed} for one in members for seed in range(num_seeds)
+      {**dict(member.fields), 'seed': seed}
+      for member in members
+      for seed in range(num_seeds)
     ]
     fields = _fields_of(recipe, objective, train)
     if recipe.checkpoints == 1:
-      found = train(recipe.folder, recipe.config, fields, changes, part)
+      trained = train(recipe.folder, recipe.config, fields, changes, part)
     else:  # one by one, which saves checkpoints on the way
-      found = []
+      trained = []
       for change in changes if part is None else part.of(changes):
         name = ','.join(f'{field}={value}' for field, value in change.items())
-        found += train(f'{recipe.folder}/{name}', recipe.config, fields, [change])
+        trained += train(f'{recipe.folder}/{name}', recipe.config, fields, [change])
     if part is None:
-      for start, one in enumerate(members):
-        rows[one] = found[start * num_seeds : (start + 1) * num_seeds]
+      for start, member in enumerate(members):
+        rows[member] = trained[start * num_seeds : (start + 1) * num_seeds]
   return Runs(rows, objective)
 
 
