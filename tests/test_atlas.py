@@ -23,7 +23,7 @@ from zoo.config.validation import build_task
 from zoo.core.errors import UserError
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
-from zoo.studies import atlas
+from zoo.studies import atlas, runner
 from zoo.studies.atlas import (
   AtlasRow,
   Cell,
@@ -32,6 +32,7 @@ from zoo.studies.atlas import (
   measure,
   pictures,
   results,
+  training,
 )
 from zoo.studies.atlas.search import RATES, double, find_rate, why_grey
 from zoo.theory import isotropic_head_limit
@@ -354,6 +355,51 @@ def test_a_cell_without_a_loss_has_the_context_length_of_its_task(tmp_path):
   (row,) = run.rows(lambda: SCALE)
   assert 'predicts one number' in row.grey
   assert row.context_length == 23  # the parity of 24 symbols
+
+
+def test_a_cell_belongs_to_its_config_the_version_and_what_it_is_measured_on(
+  tmp_path, monkeypatch
+):
+  def begin(change=None):
+    cell = Cell('deep_set', 'linear', 'zero')
+    settings = Settings('laptop', 2, 10, 5, 1e-9)
+
+    def get_config():
+      config = _tiny('deep_set', 'linear', 'zero')
+      config.train.update(change or {})
+      return config
+
+    run = cells.CellRun(cell, settings, get_config, tmp_path, Interruption())
+    run._write()
+
+  begin()
+  begin()
+  with refuses('was trained with another config'):
+    begin({'batch_size': 16})
+  for module, constant in (measure, 'NUM_PROMPTS'), (cells, '_HELD_OUT'):
+    with monkeypatch.context() as patch:
+      patch.setattr(module, constant, 64)
+      with refuses('numbers of prompts'):
+        begin()
+  monkeypatch.setattr(runner.metadata, 'version', lambda name: '9.9')
+  with refuses('version of the library'):
+    begin()
+
+
+def test_baselines_belong_to_the_fields_of_their_task(tmp_path, monkeypatch):
+  monkeypatch.setattr(measure, 'baselines', lambda config, name: measured[:])
+  cell = Cell('deep_set', 'linear', 'zero')
+  for noise_std, losses in (0.0, [1.0]), (0.5, [2.0]), (0.0, [3.0]):
+
+    def get_config(*cell, noise_std=noise_std):
+      config = _tiny(*cell)
+      config.task.noise_std = noise_std
+      return config
+
+    measured = [_row('bayes', losses, '', 'linear', known=results.EXACT)]
+    grid = _GRID._replace(cells=[cell], get_config=get_config)
+    (row,) = training._baselines(cell, grid, tmp_path)
+    assert row.losses == ((2.0,) if noise_std else (1.0,))  # kept from the first
 
 
 @pytest.mark.slow

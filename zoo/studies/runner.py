@@ -81,6 +81,12 @@ def write_report(out: pathlib.Path, file: str, data: object, page: str) -> None:
   write_atomically(out / 'report.html', page)
 
 
+def version_digest(text: str) -> str:
+  """A name for what is kept of a config, or of another text, and of this version."""
+  content = text + metadata.version('icl-zoo')
+  return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+
 class UntrainedError(Exception):
   """A study asks for runs that are not there, and that are not to be trained."""
 
@@ -116,9 +122,7 @@ class Trainer:
     errors of `zoo.training.sweep`.
     """
     whole = self.config(config, fields)
-    belongs_to = to_json(whole) + metadata.version('icl-zoo')
-    digest = hashlib.sha256(belongs_to.encode()).hexdigest()[:8]
-    folder = self._folder / f'{name}-{digest}'
+    folder = self._folder / f'{name}-{version_digest(to_json(whole))}'
     if not (self._trains or sweeps.is_finished(whole, points, folder)):
       raise UntrainedError
     rows = sweeps.sweep(whole, points, folder, part)

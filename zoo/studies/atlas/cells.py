@@ -20,7 +20,7 @@ from flax import nnx
 
 from zoo.config.building import abstract_model
 from zoo.config.mesh import on_mesh, replicate
-from zoo.config.validation import Config, build_task, validate
+from zoo.config.validation import Config, build_task, to_json, validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import delete_folder, finite_or_null, read_json, write_atomically
@@ -30,6 +30,7 @@ from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.studies.atlas import measure
 from zoo.studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell, LossScale
 from zoo.studies.atlas.search import RATES, double, find_rate, why_grey
+from zoo.studies.runner import version_digest
 from zoo.training.compilation import Training, advance
 from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
 from zoo.training.records import Progress
@@ -70,6 +71,7 @@ class Notes:
   """What is known of a cell so far, as its file has it; None: not finite."""
 
   settings: str
+  digest: str = ''  # of the config, the numbers of prompts and the version
   reason: str = ''  # why the model cannot do the task
   lowest: float | None = None
   context_length: int = 0
@@ -86,6 +88,15 @@ def _of_seed(config: Config, seed: int) -> Config:
   config = copy.deepcopy(config)
   config.seed = seed
   return config
+
+
+def _digest(get_config: Callable[[], Config]) -> str:
+  """What the numbers of a cell depend on beside its settings, as a digest."""
+  try:
+    config = to_json(get_config())
+  except UserError as error:  # the cell has no loss, for this reason
+    config = str(error)
+  return version_digest(config + json.dumps([SEARCH_SEED, _HELD_OUT, *measure.key()]))
 
 
 class Lanes(NamedTuple):
@@ -136,17 +147,27 @@ class CellRun:
     folder: pathlib.Path,
     interruption: Interruption,
   ):
-    """Raises UserError if the folder has a cell of other settings."""
+    """Raises UserError if the folder has a cell of other settings, or another config.
+
+    The version of the library, and the numbers of prompts that losses are measured on,
+    must be the same, too.
+    """
     self.cell, self._settings, self._folder = cell, settings, folder
     self._get_config, self._interruption = get_config, interruption
     self._file = folder / 'notes.json'
-    self.notes = Notes(settings.key)
+    digest = _digest(get_config)
+    self.notes = Notes(settings.key, digest)
     if self._file.is_file():
       self.notes = read_json(self._file, Notes)
     if self.notes.settings != settings.key:
       raise UserError(
         f'{folder} was trained with the settings {self.notes.settings}, not '
         f'{settings.key}; give another --out'
+      )
+    if self.notes.digest != digest:
+      raise UserError(
+        f'{folder} was trained with another config, numbers of prompts or version of '
+        'the library; give another --out'
       )
 
   @functools.cached_property
@@ -170,7 +191,7 @@ class CellRun:
     `get_scale` returns the scale of the losses. Raises Stopped after a signal.
     """
     notes = self.notes
-    if not (notes.weights or notes.reason):
+    if not notes.weights:
       self._begin()
     row = functools.partial(
       AtlasRow,
@@ -216,6 +237,7 @@ class CellRun:
   def _begin(self) -> None:
     """Notes what is known before training."""
     notes = self.notes
+    notes.reason = ''
     try:
       notes.context_length = self._get_config().task.context_length
       notes.weights, notes.operations = measure.sizes(self.config)

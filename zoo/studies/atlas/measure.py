@@ -42,6 +42,11 @@ def lengths_of(context_length: int) -> tuple[int, ...]:
   return tuple(sorted({int(part * context_length) for part in _PARTS}))
 
 
+def key() -> tuple[int | float, ...]:
+  """What measured losses depend on beside the config."""
+  return NUM_PROMPTS, _FEWER_PROMPTS, *_PARTS
+
+
 def loss(predictor: Predictor, task: Task, num_prompts: int, seed: int) -> float:
   """The mean loss after as many examples as in training; NaN if it is not finite."""
   lengths = [task.context_length]

@@ -1,6 +1,7 @@
 """Goes through the cells of an atlas, and writes what is known of them."""
 
 import functools
+import json
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 from absl import logging
 
-from zoo.config.validation import Config
+from zoo.config.validation import Config, to_json
 from zoo.host.files import read_text, write_atomically
 from zoo.host.parts import Part
 from zoo.storage.workdir import locked
@@ -22,7 +23,7 @@ from zoo.studies.atlas.results import (
   scale_of,
   to_csv,
 )
-from zoo.studies.runner import run_in, with_progress, writing
+from zoo.studies.runner import run_in, version_digest, with_progress, writing
 
 _ROWS = 'rows.csv'  # in the folder of a cell
 
@@ -48,7 +49,8 @@ def run(
   every fourth cell, from the second on, and writes no report; processes that share only
   the folder may have different parts. `command` is the command that trains this grid,
   for the report. Returns None after SIGTERM; the same call then resumes. Raises
-  UserError for a folder of other settings, and the errors of `run_in` and `writing`.
+  UserError for a folder of other settings, config or version, and the errors of
+  `run_in` and `writing`.
   """
   cells = grid.cells if part is None else part.of(grid.cells)
   names = {cell.name: cell for cell in cells}
@@ -80,11 +82,16 @@ def _scale(cell: Cell, grid: Grid, out: pathlib.Path) -> LossScale:
 
 
 def _baselines(cell: Cell, grid: Grid, out: pathlib.Path) -> list[AtlasRow]:
-  """The rows of the baselines of a cell's task, measured if they are not kept."""
+  """The rows of the baselines of a cell's task, measured if they are not kept.
+
+  They belong to the fields of the task, the numbers of prompts and the version.
+  """
   name = cell._replace(model='baselines', guess=None).name
-  path = out / 'baselines' / f'{name}.csv'
+  config = grid.get_config(*cell)
+  digest = version_digest(to_json(config.task) + json.dumps(measure.key()))
+  path = out / 'baselines' / f'{name}-{digest}.csv'
   if not path.is_file():
-    rows = measure.baselines(grid.get_config(*cell), cell.task)
+    rows = measure.baselines(config, cell.task)
     path.parent.mkdir(exist_ok=True)
     write_atomically(path, to_csv(rows))
   return from_csv(read_text(path), str(path))
