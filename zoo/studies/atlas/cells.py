@@ -195,9 +195,10 @@ class CellRun:
       self._begin()
     row = functools.partial(
       AtlasRow,
-      *self.cell[:2],
-      self.cell.guess or '',
-      notes.context_length,
+      model=self.cell.model,
+      task=self.cell.task,
+      guess=self.cell.guess or '',
+      context_length=notes.context_length,
       weights=notes.weights,
       operations=notes.operations,
     )

@@ -100,11 +100,10 @@ def baselines(config: Config, name: str) -> list[AtlasRow]:
     mean_loss = risk if known == EXACT else loss(predictor, task, NUM_PROMPTS, 0)
     rows.append(
       AtlasRow(
-        baseline,
-        name,
-        '',
-        config.task.context_length,
-        known,
+        model=baseline,
+        task=name,
+        context_length=config.task.context_length,
+        known=known,
         losses=(mean_loss,),
         lengths=lengths,
         by_length=tuple(by_length.tolist()),

@@ -84,7 +84,8 @@ class AtlasRow:
   def loss(self) -> Interval:
     """The mean over the seeds with its interval; exact risks have no width."""
     if self.known in (EXACT, SAMPLED, LOWEST):
-      return Interval(*[self.losses[0]] * 3)
+      risk = self.losses[0]
+      return Interval(risk, risk, risk)
     return interval(self.losses)
 
 
@@ -185,7 +186,9 @@ class GuessChange(NamedTuple):
   @property
   def share(self) -> Interval:
     """`loss` as a share of the loss with the guess 0, whose own error is ignored."""
-    return Interval(*(end / self.reference.loss.mean for end in self.loss))
+    mean, low, high = self.loss
+    whole = self.reference.loss.mean
+    return Interval(mean / whole, low / whole, high / whole)
 
 
 def changes(rows: Sequence[AtlasRow]) -> list[GuessChange]:
@@ -274,7 +277,8 @@ def _changes_table(effects: Sequence[GuessChange]) -> Table:
 
 
 def _percent(share: Interval) -> str:
-  return _format(Interval(*(100 * end for end in share)), '.1f')
+  mean, low, high = share
+  return _format(Interval(100 * mean, 100 * low, 100 * high), '.1f')
 
 
 def _format(measured: Interval, form: str = '.4f') -> str:
