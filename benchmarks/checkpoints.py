@@ -32,7 +32,7 @@ from zoo.storage.loading import SavedModel, load
 from zoo.storage.saving import save
 from zoo.storage.steps import SUMS
 from zoo.studies.atlas.measure import lowest_known
-from zoo.studies.cards import CARD, FIGURES, Card, read_cards, row
+from zoo.studies.cards import CARD, COLUMNS, Card, card_row, read_cards
 from zoo.theory.exact import known_risk
 from zoo.training import sweeps
 from zoo.training.run import train
@@ -137,10 +137,10 @@ def write_checkpoints(
 
 def index(cards: Sequence[Card]) -> str:
   """The page, in Markdown, that lists all cards."""
-  titles = ['checkpoint', *(name.replace('_', ' ') for name in FIGURES), 'card']
+  titles = ['checkpoint', *(name.replace('_', ' ') for name in COLUMNS), 'card']
   rows = []
   for card in cards:
-    name, *figures = row(card)
+    name, *figures = card_row(card)
     rows.append([f'`{name}`', *figures, f'[{CARD}]({name}/{CARD})'])
   table = Table(rows, titles).markdown(right=range(1, len(titles) - 1))
   return f'{_INTRODUCTION}\n{table}\n\n{_CLOSING}'

@@ -28,7 +28,7 @@ from launch import cli
 from zoo.core.errors import UserError, check_name, check_number
 
 if TYPE_CHECKING:
-  from zoo.studies.atlas import Cell, Row, Settings
+  from zoo.studies.atlas import AtlasRow, Cell, Settings
 
 flags.adopt_module_key_flags(cli)
 _SCALE = flags.DEFINE_enum(
@@ -105,12 +105,12 @@ def main() -> None:
   ]
   get_config = functools.partial(cells.get_config, scale=_SCALE.value)
   grid = atlas.Grid(named, get_config, _settings_of)
-  found = atlas.run(grid, _OUT.value, _command(), _PART.value)
+  rows = atlas.run(grid, _OUT.value, _command(), _PART.value)
   where = f'the report is {_OUT.value}/report.html'
-  cli.print_results(found, _table, where, _OUT.value, _PART.value)
+  cli.print_results(rows, _table, where, _OUT.value, _PART.value)
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[AtlasRow]) -> str:
   from zoo.studies import atlas
 
   return '\n\n'.join(table.text() for table in atlas.tables(rows))
@@ -144,19 +144,19 @@ def _names(
 
 def _lengths(texts: Sequence[str]) -> list[int]:
   if not texts or not all(text.isdecimal() and int(text) for text in texts):
-    given = ','.join(texts)
-    raise UserError(f'--context_lengths is {given!r}; it must be whole numbers ≥ 1')
+    listed = ','.join(texts)
+    raise UserError(f'--context_lengths is {listed!r}; it must be whole numbers ≥ 1')
   return sorted({*map(int, texts)})
 
 
 def _command() -> str:
   """The command for this grid, without the folder and the part."""
-  given = [
+  chosen = [
     f'--{flag.name}={flag.serialize().partition("=")[2]}'
     for flag in flags.FLAGS.get_key_flags_for_module(__name__)
     if flag.present and flag.name not in ('out', 'part')
   ]
-  return ' '.join(['python -m launch.atlas', *given])
+  return ' '.join(['python -m launch.atlas', *chosen])
 
 
 if __name__ == '__main__':

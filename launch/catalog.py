@@ -46,7 +46,7 @@ def _table(found: list[Card]) -> str:
 
   if not found:
     return '  none; the repository ships some'
-  return format_table(list(map(cards.row, found)), ('', *cards.FIGURES), indent=2)
+  return format_table(list(map(cards.card_row, found)), ('', *cards.COLUMNS), indent=2)
 
 
 if __name__ == '__main__':

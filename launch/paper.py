@@ -24,7 +24,7 @@ from zoo.core.tables import format_table
 
 if TYPE_CHECKING:
   from zoo.config.validation import Config
-  from zoo.reports import Claim
+  from zoo.reports import JudgedClaim
 
 flags.adopt_module_key_flags(cli)
 _FIGURES = flags.DEFINE_list(
@@ -64,9 +64,9 @@ def main() -> None:
   cli.print_results(judged, _table, where, out, part)
 
 
-def _table(judged: Sequence[Claim]) -> str:
+def _table(judged: Sequence[JudgedClaim]) -> str:
   return format_table(
-    [(one['source'], one['verdict'] or 'not measured') for one in judged]
+    [(claim['source'], claim['verdict'] or 'not measured') for claim in judged]
   )
 
 

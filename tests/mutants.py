@@ -226,14 +226,14 @@ attention maps of linear attention are key by query
   + maps[layer] = value
 a number far below another is within a share of it
   zoo/studies/paper/setting.py: paper/test_claims.py
-  - return abs(one / other - 1) <= share
-  + return one / other - 1 <= share
+  - return abs(number / other - 1) <= share
+  + return number / other - 1 <= share
 what a model has not learned is a share of the whole loss, not of the learnable one
-  zoo/studies/atlas/results.py: test_atlas.py
+  zoo/studies/atlas/results.py: atlas/test_results.py
   - (loss - self.floor) / (self.without - self.floor)
   + (loss - self.floor) / self.without
 a loss is final however far apart its seeds are
-  zoo/studies/atlas/search.py: test_atlas.py
+  zoo/studies/atlas/search.py: atlas/test_search.py
   - if loss.half >= WIDE * learnable:
   + if loss.half < 0:
 the best of several runs is that with the greatest loss

@@ -19,7 +19,7 @@ from zoo.reports.plots import (
   to_csv,
   write_plot,
 )
-from zoo.reports.rows import Point, plot_rows
+from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import BLACK, BLUE, VERMILION
 
 
@@ -58,22 +58,22 @@ def assert_drawn(plot):
       line.get_label(): np.transpose(line.get_xydata()).tolist() for line in axes.lines
     }
     bars = [
-      [[x, low, high] for (x, low), (_, high) in one.get_segments()]
-      for one in axes.collections
-      if isinstance(one, LineCollection)
+      [[x, low, high] for (x, low), (_, high) in collection.get_segments()]
+      for collection in axes.collections
+      if isinstance(collection, LineCollection)
     ]
-    for one in panel.series:
-      assert lines.pop(one.name) == [list(one.x), list(one.y)]
-      if one.kind == 'dots' and one.low != one.high:
-        ends = zip(one.x, one.low, one.high, strict=True)
+    for shown in panel.series:
+      assert lines.pop(shown.name) == [list(shown.x), list(shown.y)]
+      if shown.kind == 'dots' and shown.low != shown.high:
+        ends = zip(shown.x, shown.low, shown.high, strict=True)
         assert bars.pop(0) == [list(end) for end in ends]
     assert not lines
     assert not bars
 
 
 def test_repeats_are_told_by_median_and_range():
-  one = series('a', 'dots', BLUE, [0, 1], [[1, 5], [2, 4], [9, 0]])
-  assert (one.low, one.y, one.high) == ((1, 0), (2, 4), (9, 5))
+  dots = series('a', 'dots', BLUE, [0, 1], [[1, 5], [2, 4], [9, 0]])
+  assert (dots.low, dots.y, dots.high) == ((1, 0), (2, 4), (9, 5))
 
 
 def test_values_are_found_by_name():
@@ -95,10 +95,10 @@ def test_what_is_no_csv_of_a_figure_is_refused():
 
 
 def test_points_stand_in_the_rows_of_their_names():
-  points = [Point('lstm', 'a', 2.0, 0.5), Point('gru', 'b', 3.0, math.inf)]
+  points = [RowPoint('lstm', 'a', 2.0, 0.5), RowPoint('gru', 'b', 3.0, math.inf)]
   figure = plot_rows({'$t': points, 'u': points[:1]}, 'x', {'b': BLUE, 'a': VERMILION})
   axes, other = figure.axes
-  assert [one.get_text() for one in axes.get_yticklabels()] == ['lstm', 'gru']
+  assert [label.get_text() for label in axes.get_yticklabels()] == ['lstm', 'gru']
   drawn: dict[str, Any] = {str(box.get_label()): box for box in axes.containers}
   line, _, (bars,) = drawn['a'].lines
   assert line.get_color() == VERMILION
@@ -110,12 +110,12 @@ def test_points_stand_in_the_rows_of_their_names():
 
 def test_a_heat_map_shows_its_numbers():
   scale = Normalize(0, 1)
-  one = HeatMap(np.array([[0.0, 1.0]]), scale, rows={0: 'a'}, texts=[['0', '1']])
-  figure = plot_heat_maps([[one, one], [one]], 4.0)
+  heat_map = HeatMap(np.array([[0.0, 1.0]]), scale, rows={0: 'a'}, texts=[['0', '1']])
+  figure = plot_heat_maps([[heat_map, heat_map], [heat_map]], 4.0)
   first, _, _, empty, bar = figure.axes
   assert [text.get_text() for text in first.texts] == ['0', '1']
   assert [text.get_color() for text in first.texts] == ['white', BLACK]
-  np.testing.assert_array_equal(first.images[0].get_array(), one.values)
+  np.testing.assert_array_equal(first.images[0].get_array(), heat_map.values)
   assert [text.get_text() for text in first.get_yticklabels()] == ['a']
   assert not empty.axison
   assert bar is figure.axes[-1]

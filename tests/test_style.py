@@ -10,9 +10,9 @@ import pytest
 from matplotlib.text import Text
 
 import zoo
+from tests.atlas.rows import rows_of_all_kinds
 from tests.launch.processes import ROOT
 from tests.settings import isotropic
-from tests.test_atlas import rows_of_all_kinds
 from tests.test_plots import example
 from zoo.measure.comparison import Measured
 from zoo.probing.attention_heads import Head

@@ -25,8 +25,8 @@ def expected(name):
   return HEADLINES[name].expected
 
 
-def middle(one):
-  return (one.low + one.high) / 2
+def middle(range_):
+  return (range_.low + range_.high) / 2
 
 
 def test_ridge_and_the_pools_posterior_by_a_loop():
@@ -48,18 +48,19 @@ def test_ridge_and_the_pools_posterior_by_a_loop():
       posterior.append(weights @ pool / weights.sum())
     # The error to the label without noise at a fresh x ~ N(0, I) is |w − truth|².
     mean = [
-      np.square(np.subtract(one, truth)).sum(1).mean() for one in (ridge, posterior)
+      np.square(np.subtract(estimate, truth)).sum(1).mean()
+      for estimate in (ridge, posterior)
     ]
     if w is None:
       errors['ridge'].append(mean[0] / d)
       errors['new_tasks_64'].append(mean[1] / d)
     else:
       errors['pool_64'].append(mean[1] / d)
-  for name, found in errors.items():
-    stderr = np.std(found) / math.sqrt(len(found))
+  for name, values in errors.items():
+    stderr = np.std(values) / math.sqrt(len(values))
     # Four standard errors, and the range, which has the spread over pools.
     half = expected('pool_lines')[name].high - middle(expected('pool_lines')[name])
-    gap = abs(np.mean(found) - middle(expected('pool_lines')[name]))
+    gap = abs(np.mean(values) - middle(expected('pool_lines')[name]))
     assert gap < half + 4 * stderr, name
 
 
@@ -100,8 +101,8 @@ def test_the_lines_of_markov_chains():
 def test_a_divergence_is_that_of_the_last_symbol():
   p = np.array([[[0.5, 0.5], [1.0, 0.0]], [[0.5, 0.5], [0.25, 0.75]]])
   log_q = np.log(np.full((2, 2, 2), 0.5))
-  found = (math.log(2) + 0.25 * math.log(0.5) + 0.75 * math.log(1.5)) / 2
-  assert markov_phases._divergence(p, log_q) == pytest.approx(found, rel=1e-12)
+  divergence = (math.log(2) + 0.25 * math.log(0.5) + 0.75 * math.log(1.5)) / 2
+  assert markov_phases._divergence(p, log_q) == pytest.approx(divergence, rel=1e-12)
 
 
 @pytest.mark.parametrize('depths', [(1,), pytest.param((2, 3), marks=FULL)])
@@ -167,8 +168,10 @@ def test_the_rank_correlation_is_at_its_level():
   bound = expected('ranking')['rank_correlation'].low
   # Of every seventh order, 720 in all: the share is known to 0.8 %.
   orders = itertools.islice(itertools.permutations(map(float, range(7))), 0, None, 7)
-  found = [stats.spearmanr(known, order)[0] for order in orders]
-  assert np.mean(np.array(found) > bound - 1e-3) == pytest.approx(0.044, abs=0.024)
+  correlations = [stats.spearmanr(known, order)[0] for order in orders]
+  assert np.mean(np.array(correlations) > bound - 1e-3) == pytest.approx(
+    0.044, abs=0.024
+  )
 
 
 def test_chance_in_recall():
@@ -181,5 +184,5 @@ def test_chance_in_recall():
 def test_pauses_between_drops():
   at = np.log(saddles._TIMES)
   steps = [0.3 / (1 + np.exp(-8 * (at - middle))) for middle in (4, 9)]
-  found = saddles.pauses(1 - steps[0] - steps[1])
-  np.testing.assert_allclose(found, [1, 0.7, 0.4], atol=1e-6)
+  pauses = saddles.pauses(1 - steps[0] - steps[1])
+  np.testing.assert_allclose(pauses, [1, 0.7, 0.4], atol=1e-6)

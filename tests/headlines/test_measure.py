@@ -8,7 +8,7 @@ from configs import get_config
 from tests.marks import FULL
 from zoo.studies.headlines import HEADLINES, markov_phases, pool_lines
 from zoo.studies.runner import Trainer
-from zoo.studies.study import FAILS, HOLDS, Result
+from zoo.studies.study import FAILS, HOLDS, StudyResult
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -39,13 +39,11 @@ def test_every_headline_has_a_valid_config(tmp_path):
 
 
 def test_the_lines_of_pools_fail_if_the_posterior_mean_is_ridge(tmp_path, monkeypatch):
-  mean = pool_lines._mean
-  monkeypatch.setattr(
-    pool_lines, '_mean', lambda name, *args, **kwargs: mean('ridge', 64, new=True)
-  )
-  one = HEADLINES['pool_lines']
-  found = one.measure(OnlyChecks(tmp_path, get_config))
-  assert Result(one, found.numbers).verdict == FAILS
+  ridge = pool_lines._mean('ridge', 64, new=True, num_prompts=2048)
+  monkeypatch.setattr(pool_lines, '_mean', lambda *args, **kwargs: ridge)
+  headline = HEADLINES['pool_lines']
+  measurement = headline.measure(OnlyChecks(tmp_path, get_config))
+  assert StudyResult(headline, measurement.numbers).verdict == FAILS
 
 
 class Short(Trainer):
@@ -75,12 +73,12 @@ def test_a_headline_measures_what_it_expects_and_fails_untrained(
   name, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(markov_phases, '_PARTS', {'start': (2, 2), 'whole': (4, 2)})
-  one = HEADLINES[name]
-  found = one.measure(Short(tmp_path / 'runs', get_config))
-  assert found.numbers.keys() >= one.expected.keys()  # some have no range
-  assert all(map(math.isfinite, found.numbers.values()))
-  assert found.panels
-  assert Result(one, found.numbers).verdict == FAILS
+  headline = HEADLINES[name]
+  measurement = headline.measure(Short(tmp_path / 'runs', get_config))
+  assert measurement.numbers.keys() >= headline.expected.keys()  # some have no range
+  assert all(map(math.isfinite, measurement.numbers.values()))
+  assert measurement.panels
+  assert StudyResult(headline, measurement.numbers).verdict == FAILS
 
 
 @pytest.mark.slow
@@ -88,6 +86,8 @@ def test_a_headline_measures_what_it_expects_and_fails_untrained(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('name', ['one_step', 'pool_lines', 'prior_mean', 'saddles'])
 def test_a_headline_of_a_minute_holds(name, tmp_path, unchecked):
-  one = HEADLINES[name]
-  found = one.measure(Trainer(tmp_path / 'runs', get_config))
-  assert Result(one, found.numbers).verdict == HOLDS, found.numbers
+  headline = HEADLINES[name]
+  measurement = headline.measure(Trainer(tmp_path / 'runs', get_config))
+  assert StudyResult(headline, measurement.numbers).verdict == HOLDS, (
+    measurement.numbers
+  )

@@ -24,13 +24,13 @@ from zoo.studies.study import (
   MEASURED,
   NOT_RUN,
   About,
-  Found,
-  Result,
+  Measurement,
   Study,
+  StudyResult,
   at_least,
   at_most,
   near,
-  page,
+  report_page,
   run,
   table,
 )
@@ -43,7 +43,7 @@ def headline(name='tiny', measure=None, **expected):
   """A headline that measures 2.0 and calls nothing, unless told otherwise."""
 
   def constant(train):
-    return Found(dict.fromkeys(expected, 2.0), picture())
+    return Measurement(dict.fromkeys(expected, 2.0), picture())
 
   return Study(
     name=name,
@@ -53,8 +53,6 @@ def headline(name='tiny', measure=None, **expected):
     expected=expected,
     minutes=1,
     measure=measure or constant,
-    caption='A line.',
-    note='A note.',
   )
 
 
@@ -72,25 +70,25 @@ def test_a_verdict_follows_from_the_range():
     (at_most(2, ''), 2.01, FAILS),
     (at_least(2, ''), math.nan, FAILS),
   ):
-    assert Result(headline(n=expected), {'n': number}).verdict == said
+    assert StudyResult(headline(n=expected), {'n': number}).verdict == said
   # A headline holds if all its numbers do.
-  both = headline(one=at_most(1, ''), two=near(2, 0.25, ''), three=near(3, 0, ''))
-  held = {'one': 1.0, 'two': 2.0, 'three': 3.0}
-  assert Result(both, held).verdict == HOLDS
-  assert Result(both, {**held, 'one': 1.1}).verdict == FAILS
-  assert Result(both).verdict == NOT_RUN
-  assert Result(headline(), {'n': 1.5}).verdict == MEASURED  # without expectations
+  both = headline(a=at_most(1, ''), b=near(2, 0.25, ''), c=near(3, 0, ''))
+  held = {'a': 1.0, 'b': 2.0, 'c': 3.0}
+  assert StudyResult(both, held).verdict == HOLDS
+  assert StudyResult(both, {**held, 'a': 1.1}).verdict == FAILS
+  assert StudyResult(both).verdict == NOT_RUN
+  assert StudyResult(headline(), {'n': 1.5}).verdict == MEASURED  # without expectations
 
 
 def no_config(file, variant):
   raise AssertionError('nothing is trained')
 
 
-def judged(one, out, get_config=no_config):
+def judged(study, out, get_config=no_config):
   """The only headline, measured and judged."""
-  found = run([one], get_config, out)
-  assert found is not None
-  return found[0]
+  results = run([study], get_config, out)
+  assert results is not None
+  return results[0]
 
 
 def test_what_was_not_run_has_no_number(tmp_path):
@@ -98,9 +96,9 @@ def test_what_was_not_run_has_no_number(tmp_path):
     headline('ran', n=near(2, 0, 'theory')),
     headline('left', n=at_most(1, '')),
   )
-  found = run([ran], no_config, tmp_path, known=[ran, left])
-  assert found is not None
-  assert [one.verdict for one in found] == [HOLDS, NOT_RUN]
+  results = run([ran], no_config, tmp_path, known=[ran, left])
+  assert results is not None
+  assert [result.verdict for result in results] == [HOLDS, NOT_RUN]
   first, second = json.loads((tmp_path / 'studies.json').read_text())
   assert first['measured'] == {'n': 2.0}
   assert first['expected'] == {'n': {'expected': '2', 'from': 'theory'}}
@@ -108,7 +106,7 @@ def test_what_was_not_run_has_no_number(tmp_path):
     *(None, None),
     NOT_RUN,
   )
-  (line,) = [line for line in table(found).splitlines() if line.startswith('left')]
+  (line,) = [line for line in table(results).splitlines() if line.startswith('left')]
   assert re.fullmatch(r'left +n +≤ 1 +not run here +not run here', line)
   report = (tmp_path / 'report.html').read_text()
   assert 'Two is &lt;2 &amp; ran.' in report
@@ -130,24 +128,24 @@ def no_pictures(monkeypatch):
 
   module = sys.modules['zoo.studies.study']
   monkeypatch.setattr(module, 'write_plot', write)
-  monkeypatch.setattr(module, 'page', lambda results, about: '')
+  monkeypatch.setattr(module, 'report_page', lambda results, about: '')
 
 
 def test_numbers_are_measured_by_each_call(tmp_path, no_pictures):
   numbers = {'n': 1.0}
 
   def measure(train):
-    return Found(numbers, picture())
+    return Measurement(numbers, picture())
 
-  one = headline(measure=measure, n=at_most(1, ''))
-  assert judged(one, tmp_path).verdict == HOLDS
+  study = headline(measure=measure, n=at_most(1, ''))
+  assert judged(study, tmp_path).verdict == HOLDS
   numbers['n'] = 4.0
-  assert judged(one, tmp_path).numbers == {'n': 4.0}
+  assert judged(study, tmp_path).numbers == {'n': 4.0}
   stricter = headline(measure=measure, n=at_most(0.5, ''))
   assert judged(stricter, tmp_path).verdict == FAILS
   # A result that is damaged is written again.
   (tmp_path / 'tiny' / 'result.json').write_text('{"numbers": {"n": "1"}}')
-  assert judged(one, tmp_path).verdict == FAILS
+  assert judged(study, tmp_path).verdict == FAILS
 
 
 WIDTHS = [2]  # a setting that is not in the text of `measure_widths`
@@ -160,7 +158,7 @@ def _fields():
 def measure_widths(train, seeds=1):
   points = [{'seed': seed} for seed in range(seeds)]
   rows = train('models', 'deep_set', _fields(), points)
-  return Found({'n': rows[-1]['eval_risk']}, picture())
+  return Measurement({'n': rows[-1]['eval_risk']}, picture())
 
 
 @pytest.fixture
@@ -204,26 +202,25 @@ def test_the_report_has_no_number_of_other_settings(
   """What an earlier call measured stays in the report while it is true."""
   kept, other = headline('kept', measure_widths), headline('other')
   run([kept], small, tmp_path)
-  found = run([other], small, tmp_path, known=[kept, other])
-  assert found is not None
-  assert [one.verdict for one in found] == [MEASURED] * 2
+  results = run([other], small, tmp_path, known=[kept, other])
+  assert results is not None
+  assert [result.verdict for result in results] == [MEASURED] * 2
   monkeypatch.setitem(globals(), 'WIDTHS', [3])
-  found = run([other], small, tmp_path, known=[kept, other])
-  assert found is not None
-  assert [one.verdict for one in found] == [NOT_RUN, MEASURED]
+  results = run([other], small, tmp_path, known=[kept, other])
+  assert results is not None
+  assert [result.verdict for result in results] == [NOT_RUN, MEASURED]
   assert trained == [(2, 0)]
   assert 'kept would have to be trained again' in caplog.text
 
 
 def test_a_measure_that_does_not_fit_its_study_is_one_line(tmp_path, unchecked):
-  bad = headline(measure=lambda train: Found({'m': 1.0}, picture()), n=near(2, 1, ''))
+  bad = headline(
+    measure=lambda train: Measurement({'m': 1.0}, picture()), n=near(2, 1, '')
+  )
   with refuses('the study tiny expects n, which its measure does not return; it ret'):
     run([bad], no_config, tmp_path)
-  bad = headline(measure=lambda train: Found({'n': 1.0}, ()), n=near(2, 1, ''))
-  with refuses('the measure of tiny returns no panel; it must draw one'):
-    run([bad], no_config, tmp_path)
   bad = headline(measure=lambda train: {'n': 1.0}, n=near(2, 1, ''))
-  with refuses('the measure of tiny returns the type dict; it must be zoo.studies.F'):
+  with refuses('the measure of tiny returns the type dict; it must be zoo.studies.M'):
     run([bad], no_config, tmp_path)
   assert not (tmp_path / 'tiny').exists()
   with refuses("the name of a study is 'a/b'"):
@@ -233,15 +230,28 @@ def test_a_measure_that_does_not_fit_its_study_is_one_line(tmp_path, unchecked):
       headline(n=wrong)
 
 
+def test_a_study_without_panels_has_numbers_and_no_picture(tmp_path):
+  bare = headline(measure=lambda train: Measurement({'n': 2.0}), n=near(2, 1, ''))
+  assert judged(bare, tmp_path).verdict == HOLDS
+  (listed,) = json.loads((tmp_path / 'studies.json').read_text())
+  assert listed['measured'] == {'n': 2.0}
+  report = (tmp_path / 'report.html').read_text()
+  assert '<figure' not in report
+  assert 'Pictures' not in report
+  assert {path.name for path in tmp_path.iterdir()} == {
+    *('studies.json', 'report.html', 'tiny')
+  }
+
+
 def test_each_part_measures_its_own_and_the_whole_reports(tmp_path, no_pictures):
   studies = [headline(name, n=at_most(2, '')) for name in ('one', 'two')]
   for i in 1, 2:
     run(studies, no_config, tmp_path, Part(i, 2))
     assert not (tmp_path / 'report.html').exists()
   assert len([*tmp_path.glob('*/result.json')]) == 2
-  found = run(studies, no_config, tmp_path)
-  assert found is not None
-  assert [one.verdict for one in found] == [HOLDS] * 2
+  results = run(studies, no_config, tmp_path)
+  assert results is not None
+  assert [result.verdict for result in results] == [HOLDS] * 2
 
 
 def test_what_stops_in_training_has_no_result(tmp_path, monkeypatch):
@@ -251,9 +261,9 @@ def test_what_stops_in_training_has_no_result(tmp_path, monkeypatch):
     train('models', 'deep_set', {'train.num_steps': 4})
     raise AssertionError('it went on')
 
-  one = headline(measure=measure, n=at_most(1, ''))
+  study = headline(measure=measure, n=at_most(1, ''))
   monkeypatch.setattr(sweeps, 'sweep', lambda *_: None)
-  assert run([one], small, tmp_path) is None
+  assert run([study], small, tmp_path) is None
   assert not [*tmp_path.iterdir()]
 
 
@@ -277,20 +287,22 @@ def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
     pair = train('second', 'deep_set', fields, [{'seed': 0}, {'seed': 1}])
     assert history(first)[0] == [2, 4]
     assert load(first, 2) is not load(first)
-    return Found({'risk': pair[0]['eval_risk'], 'num': float(len(pair))}, picture())
+    return Measurement(
+      {'risk': pair[0]['eval_risk'], 'num': float(len(pair))}, picture()
+    )
 
-  one = headline(measure=measure, risk=at_least(0, ''), num=near(2, 0, ''))
+  study = headline(measure=measure, risk=at_least(0, ''), num=near(2, 0, ''))
   stacked = sweeps._train_stacked
 
-  def stop(*given):
+  def stop(*arguments):
     raise Stopped
 
   monkeypatch.setattr(sweeps, '_train_stacked', stop)
-  assert run([one], small, tmp_path) is None
+  assert run([study], small, tmp_path) is None
   assert not (tmp_path / 'report.html').exists()
   monkeypatch.setattr(sweeps, '_train_stacked', stacked)
   monkeypatch.setattr(sweeps, 'train', lambda *_, **__: pytest.fail('again'))
-  assert judged(one, tmp_path, small).verdict == HOLDS
+  assert judged(study, tmp_path, small).verdict == HOLDS
 
 
 def test_the_best_run_has_the_least_loss_of_those_that_are_known():
@@ -300,16 +312,16 @@ def test_the_best_run_has_the_least_loss_of_those_that_are_known():
 
 
 def test_every_headline_says_what_it_expects_and_why():
-  for one in headlines.HEADLINES.values():
-    assert re.fullmatch(r'\w+', one.name, re.ASCII)
-    assert one.expected
-    assert 'arXiv' in one.source
-    for name, expected in one.expected.items():
+  for study in headlines.HEADLINES.values():
+    assert re.fullmatch(r'\w+', study.name, re.ASCII)
+    assert study.expected
+    assert 'arXiv' in study.source
+    for name, expected in study.expected.items():
       assert name.isidentifier()
       assert expected.low <= expected.high
       assert expected.source
-  results = [*map(Result, headlines.HEADLINES.values())]
-  assert f'not run here: {len(results)}' in page(results, About())
+  results = [*map(StudyResult, headlines.HEADLINES.values())]
+  assert f'not run here: {len(results)}' in report_page(results, About())
 
 
 def test_the_study_of_the_page_runs(tmp_path, monkeypatch, capsys):

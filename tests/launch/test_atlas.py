@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
+from tests.atlas.rows import rows_of_all_kinds
 from tests.launch.processes import ROOT
-from tests.test_atlas import rows_of_all_kinds
 from zoo.studies import atlas
 from zoo.studies.atlas import pictures, results
 
@@ -57,7 +57,7 @@ def test_pictures_and_tables_are_those_of_the_csv_files(call, tmp_path, monkeypa
   kept, images = tmp_path / 'results', tmp_path / 'images'
   kept.mkdir()
   shutil.copy(ROOT / 'docs' / 'results' / 'baselines.csv', kept)
-  # Drawing all takes long; tests/test_atlas.py does.
+  # Drawing all takes long; tests/atlas/test_results.py does.
   monkeypatch.setattr(atlas, 'draw', lambda rows: {'atlas': pictures.heat_map(rows)})
   page = tmp_path / 'results.md'
   shutil.copy(ROOT / 'docs' / page.name, page)

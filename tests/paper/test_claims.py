@@ -9,13 +9,14 @@ import pytest
 
 import zoo
 from tests.compiled import predict
+from tests.launch.processes import ROOT
 from tests.paper.settings import figure_6
 from tests.settings import isotropic
 from zoo import theory
 from zoo.reports.plots import Panel, Plot, series
 from zoo.reports.style import BLUE
 from zoo.studies.paper import setting
-from zoo.studies.paper.claim import FAILS, HOLDS, NOT_SHARP, Found, judge, verdict
+from zoo.studies.paper.claim import FAILS, HOLDS, NOT_SHARP, Evidence, judge, verdict
 from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.reproduce import verdicts_of
 from zoo.theory import constructions
@@ -46,12 +47,12 @@ NORM = 40.0  # |w*|²
 @pytest.fixture(scope='module')
 def judged():
   """The claims without any figure, by key, judged when first asked for."""
-  found = {}
+  claims = {}
 
   def of(key):
-    if key not in found:
-      found[key] = judge(BY_KEY[key], {})
-    return found[key]
+    if key not in claims:
+      claims[key] = judge(BY_KEY[key], {})
+    return claims[key]
 
   return of
 
@@ -59,10 +60,12 @@ def judged():
 @pytest.mark.slow
 @pytest.mark.parametrize('key', BY_KEY)
 def test_a_verdict_is_what_theory_proves_or_waits_for_what_is_measured(judged, key):
-  found = judged(key)
-  assert found['verdict'] == PROVED.get(key)
-  assert found['function'] == f'zoo/studies/paper/claims.py: {key.replace("-", "_")}'
-  assert found['measured'] == {}
+  claim = judged(key)
+  assert claim['verdict'] == PROVED.get(key)
+  file, name = claim['function'].split(': ')
+  assert name == key.replace('-', '_')
+  assert f'\ndef {name}(' in (ROOT / file).read_text()
+  assert claim['measured'] == {}
 
 
 def test_keys_are_unique_and_figures_known():
@@ -72,10 +75,10 @@ def test_keys_are_unique_and_figures_known():
 
 
 def test_the_three_verdicts_and_none():
-  assert verdict(Found(holds=True)) == HOLDS
-  assert verdict(Found(holds=True, sharp=False)) == NOT_SHARP
-  assert verdict(Found(holds=False, sharp=False)) == FAILS
-  assert verdict(Found(holds=None)) is None
+  assert verdict(Evidence(holds=True)) == HOLDS
+  assert verdict(Evidence(holds=True, sharp=False)) == NOT_SHARP
+  assert verdict(Evidence(holds=False, sharp=False)) == FAILS
+  assert verdict(Evidence(holds=None)) is None
 
 
 # Numbers against derivations of their own.
@@ -83,19 +86,19 @@ def test_the_three_verdicts_and_none():
 
 def test_exact_numbers_are_exact(judged):
   """Rationals, which weights in float32 would miss by 1e-8."""
-  found = judged('equation-7')['exact']
+  exact = judged('equation-7')['exact']
   # (1 − 2η + η²m)(d + 0), m = (C + d + 1)/C, at η = 1/21 and at the best, 10/21.
-  assert found['as_printed'] == pytest.approx(191 / 21, rel=1e-14)
-  assert found['without_1_over_c'] == pytest.approx(110 / 21, rel=1e-14)
+  assert exact['as_printed'] == pytest.approx(191 / 21, rel=1e-14)
+  assert exact['without_1_over_c'] == pytest.approx(110 / 21, rel=1e-14)
 
 
 def test_flipping_two_matrices_leaves_a_model_and_half_way_it_is_a_constant(judged):
-  found = judged('lemmas-1-2')['exact']
+  exact = judged('lemmas-1-2')['exact']
   ends = 'multi_head', 'multi_head_flipped'
-  assert {round(found[end], 12) for end in ends} == {round(110 / 21 + 40 / 51, 12)}
+  assert {round(exact[end], 12) for end in ends} == {round(110 / 21 + 40 / 51, 12)}
   # W_P = 0 leaves the guess: 0, or w*·x_q.
-  assert found['multi_head_half_way'] == pytest.approx(D + NORM, rel=1e-12)
-  assert found['yq_lsa_half_way'] == pytest.approx(D, rel=1e-12)
+  assert exact['multi_head_half_way'] == pytest.approx(D + NORM, rel=1e-12)
+  assert exact['yq_lsa_half_way'] == pytest.approx(D, rel=1e-12)
   task = setting.task()
   model = constructions.multi_head_lsa(theory.optimal_rule(task, 0.0))
   prompt = task.sample(jax.random.key(0), 5)
@@ -142,28 +145,28 @@ def test_gradients_in_the_weights_are_differences_of_risks():
           risks.append(theory.exact_risk(model, task))
         slope += ((risks[0] - risks[1]) / 2e-4) ** 2
       parameter[...] = jax.numpy.asarray(before)
-    found = setting.weight_gradient(model, task)
+    gradient = setting.weight_gradient(model, task)
   # Central differences of a polynomial of degree 8: 1e-8 of its third derivative.
-  assert found == pytest.approx(math.sqrt(slope), rel=1e-6)
+  assert gradient == pytest.approx(math.sqrt(slope), rel=1e-6)
 
 
 def test_the_optimum_with_a_fixed_guess_is_stationary_at_every_context_length(judged):
-  found = judged('theorem-2')['exact']
+  exact = judged('theorem-2')['exact']
   # Rounding of terms of size 100.
-  assert max(found[f'gradient_{c}'] for c in ('10', '1e5', '1e9')) < 1e-11
-  assert found['risk_1e5'] < 0.002 < 50 == found['risk_of_zero_weights']
+  assert max(exact[f'gradient_{c}'] for c in ('10', '1e5', '1e9')) < 1e-11
+  assert exact['risk_1e5'] < 0.002 < 50 == exact['risk_of_zero_weights']
   for c, name in (10, 'gap_10'), (1000, 'gap_1000'), (10**5, 'gap_1e5'):
-    assert found[name] == pytest.approx(2 * NORM / (c * D + 2), rel=1e-9)
+    assert exact[name] == pytest.approx(2 * NORM / (c * D + 2), rel=1e-9)
 
 
 def test_zero_weights_are_stationary_and_no_minimum(judged):
   """W = 0 predicts 0, whose risk is E y² = d + |w*|²; each gradient has a factor 0."""
-  found = judged('appendix-a3')['exact']
-  assert found['gradient_at_zero'] == 0
-  assert found['risk_at_zero'] == pytest.approx(D + NORM, rel=1e-12)
-  assert found['infimum_of_eleven_heads'] == pytest.approx(110 / 21 + 40 / 51)
-  assert found['update_gradient_at_optimum'] < 1e-11  # rounding of terms of size 100
-  assert found['update_curvature'] > 0
+  exact = judged('appendix-a3')['exact']
+  assert exact['gradient_at_zero'] == 0
+  assert exact['risk_at_zero'] == pytest.approx(D + NORM, rel=1e-12)
+  assert exact['infimum_of_eleven_heads'] == pytest.approx(110 / 21 + 40 / 51)
+  assert exact['update_gradient_at_optimum'] < 1e-11  # rounding of terms of size 100
+  assert exact['update_curvature'] > 0
 
 
 def test_verdicts_are_counted():
@@ -175,18 +178,18 @@ def test_verdicts_are_counted():
 
 def test_the_curvature_is_that_of_samples(judged):
   """Along `Xᵀy/C` it is `2 E |Xᵀy/C|²`, and that of the mean is `2|E Xᵀy/C|²`."""
-  found = judged('appendix-a4')['exact']
+  exact = judged('appendix-a4')['exact']
   prompt = setting.task().sample(jax.random.key(0), 20000)
   x, y = (np.asarray(part, np.float64) for part in (prompt.x, prompt.y))
   moment = np.einsum('bci,bc->bi', x, y) / C
   squares = 2 * np.sum(moment**2, axis=1)
   stderr = squares.std(ddof=1) / math.sqrt(len(squares))
-  assert abs(found['curvature'] - squares.mean()) < 4 * stderr
+  assert abs(exact['curvature'] - squares.mean()) < 4 * stderr
   mean = 2 * np.sum(moment.mean(axis=0) ** 2)
   # The square of a mean with the standard errors of its entries, to first order.
   error = 4 * np.linalg.norm(moment.std(axis=0) / math.sqrt(len(moment)))
-  assert abs(found['from_mean_of_g'] - mean) < 4 * error * math.sqrt(NORM)
-  assert found['curvature'] == pytest.approx(found['from_mean_of_g_g'], rel=1e-12)
+  assert abs(exact['from_mean_of_g'] - mean) < 4 * error * math.sqrt(NORM)
+  assert exact['curvature'] == pytest.approx(exact['from_mean_of_g_g'], rel=1e-12)
 
 
 def test_models_that_agree_are_at_no_distance_and_others_are(judged):
@@ -203,8 +206,8 @@ def test_models_that_agree_are_at_no_distance_and_others_are(judged):
 
 def dots(figure, key, name, x, y):
   """A figure that holds one series of dots."""
-  one = series(name, 'dots', BLUE, x, y)
-  return {figure: Plot(figure, (Panel(key, 'x', 'y', (one,)),))}
+  shown = series(name, 'dots', BLUE, x, y)
+  return {figure: Plot(figure, (Panel(key, 'x', 'y', (shown,)),))}
 
 
 def test_a_gap_that_is_not_proportional_to_the_square_fails():
@@ -217,9 +220,9 @@ def test_a_gap_that_is_not_proportional_to_the_square_fails():
   ):
     y = [110 / 21 + start + slope * value for value in x]
     for key, panel in ('figure-4-bias', 'd'), ('figure-4-guess', 'b'):
-      found = judge(BY_KEY[key], dots('4', panel, 'trained', x, y))
-      assert found['verdict'] == expected
-      assert found['measured']['trained_slope'] == pytest.approx(slope, rel=1e-9)
+      claim = judge(BY_KEY[key], dots('4', panel, 'trained', x, y))
+      assert claim['verdict'] == expected
+      assert claim['measured']['trained_slope'] == pytest.approx(slope, rel=1e-9)
 
 
 def test_figure_6_is_judged_by_the_upper_end_of_its_interval():
@@ -228,6 +231,6 @@ def test_figure_6_is_judged_by_the_upper_end_of_its_interval():
       ('figure-6', 'with − without guess'),
       ('appendix-c3', 'with guess − guess alone'),
     ):
-      found = judge(BY_KEY[key], {'6': figure_6(**{name: high})})
-      assert found['verdict'] == expected
-      assert found['measured']['upper_end'] == high
+      claim = judge(BY_KEY[key], {'6': figure_6(**{name: high})})
+      assert claim['verdict'] == expected
+      assert claim['measured']['upper_end'] == high

@@ -12,5 +12,5 @@ def test_the_code_on_the_paper_runs_as_it_stands(tmp_path, monkeypatch, capsys):
   exec(compile(code, 'paper.md', 'exec'), {})
   said = capsys.readouterr().out
   assert re.fullmatch(
-    r'holds 6\.0224\d+\nzoo/studies/paper/claims.py: theorem_2_finite\n', said
+    r'holds 6\.0224\d+\nzoo/studies/paper/theorems.py: theorem_2_finite\n', said
   )

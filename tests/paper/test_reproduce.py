@@ -92,10 +92,10 @@ def test_claims_judged_from_the_files_are_those_that_are_written(made):
   assert written == judged
   assert [claim['key'] for claim in written] == [claim.key for claim in CLAIMS]
   figures = {name: read(out, name) for name in MADE}
-  for claim, found in zip(CLAIMS, written, strict=True):
-    assert (not found['measured']) == (found['figures'] in ([], ['6']))
-    assert (found['verdict'] is None) == (found['figures'] == ['6'])
-    assert judge(claim, figures) == found
+  for claim, listed in zip(CLAIMS, written, strict=True):
+    assert (not listed['measured']) == (listed['figures'] in ([], ['6']))
+    assert (listed['verdict'] is None) == (listed['figures'] == ['6'])
+    assert judge(claim, figures) == listed
 
 
 def test_trained_on_samples_figure_1_shows_loss_and_exact_risk(tmp_path):
@@ -108,7 +108,7 @@ def test_trained_on_samples_figure_1_shows_loss_and_exact_risk(tmp_path):
   (at,) = FIGURES['1'].points
   for objective, shown in ('sampled', True), ('exact', False):
     figure = plot('1', Runs({at: [{'workdir': tmp_path}]}, objective))
-    names = [one.name for one in figure.panels[0].series]
+    names = [series.name for series in figure.panels[0].series]
     assert ('training loss' in names) == shown
     assert figure.series('a', 'exact risk').y == (8.0, 6.0)
   assert plot('1', Runs({at: [{'workdir': tmp_path}]})).end('a', 'training loss') == 7.0
@@ -134,7 +134,7 @@ def test_the_report_reads_on_a_laptop_and_on_a_phone_light_and_dark(made):
     for width in 1280, 390:
       for dark in False, True:
         page.resize(width, dark)
-        shown = {one['name']: one['panels'] for one in page.evaluate(_FIGURES)}
+        shown = {figure['name']: figure['panels'] for figure in page.evaluate(_FIGURES)}
         assert list(shown) == [f'figure_{name}' for name in MADE]
         assert all(all(panels) and panels for panels in shown.values()), shown
         assert page.evaluate('document.documentElement.scrollWidth') <= width

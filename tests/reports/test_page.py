@@ -40,7 +40,7 @@ class Outline(html.parser.HTMLParser):
     self.text += data
 
 
-def claim(**fields) -> reports.Claim:
+def claim(**fields) -> reports.JudgedClaim:
   made = {
     'key': 'a-claim',
     'source': 'Theorem 1',
@@ -53,7 +53,7 @@ def claim(**fields) -> reports.Claim:
     'note': 'So it is.',
     **fields,
   }
-  return cast(reports.Claim, made)
+  return cast(reports.JudgedClaim, made)
 
 
 def plot(text):
@@ -81,13 +81,13 @@ def page():
 
 
 def test_no_text_leaves_its_place(page):
-  found = Outline(page)
-  assert not found.open, 'each tag that is opened is closed'
-  assert found.tags['script'] == 0
-  assert not [name for name in found.attributes if name.startswith('on')]
+  outline = Outline(page)
+  assert not outline.open, 'each tag that is opened is closed'
+  assert outline.tags['script'] == 0
+  assert not [name for name in outline.attributes if name.startswith('on')]
   # As text: title twice, lead, heading, text, link, six of the claim, caption and title
   # of two figures, and six of the table. Those of the figures' axes are drawn.
-  assert found.text.count(ODD) == 5 + 1 + 4 + 4 + 6
+  assert outline.text.count(ODD) == 5 + 1 + 4 + 4 + 6
 
 
 def test_it_needs_nothing_from_elsewhere(page):
@@ -130,7 +130,7 @@ def test_claims_show_verdict_numbers_and_source():
 
 def test_an_id_is_a_name():
   picture = reports.Picture(Figure(1.0), 'empty')
-  figure = reports.Figure('t', 'c', [picture])
+  figure = reports.CaptionedFigure('t', 'c', [picture])
   with pytest.raises(ValueError, match='cannot be an id'):
     reports.render('t', 'l', [reports.Section('f', figures={'"x': figure})])
 

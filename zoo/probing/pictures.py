@@ -31,7 +31,7 @@ from zoo.probing.similarity import answers
 from zoo.probing.summaries import opening, tables
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
-from zoo.reports.rows import Point, plot_rows
+from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import (
   BASELINES,
   BLUE,
@@ -139,7 +139,9 @@ def page(report: Report, title: str, pictures: Mapping[str, Figure]) -> str:
   for name, picture in pictures.items():
     heading, caption = _CAPTIONS[name]
     shown = reports.Picture(picture, f'{heading}. {caption}')
-    figures[name] = reports.Figure(heading, caption, [shown], {'PNG': f'{name}.png'})
+    figures[name] = reports.CaptionedFigure(
+      heading, caption, [shown], {'PNG': f'{name}.png'}
+    )
   return reports.render(
     title,
     opening(report),
@@ -210,7 +212,7 @@ def plot_task_shifts(found: Sequence[TaskShift], against: str) -> Figure:
     largest = max((mean for mean, _ in losses.values() if mean < math.inf), default=0.0)
     for label, (mean, stderr) in losses.items():
       known = (0.0, math.nan) if mean <= _ROUNDING * largest else (mean, stderr)
-      points.append(Point(one.name, label, *known))
+      points.append(RowPoint(one.name, label, *known))
   lines = ['loss (log scale)']
   lines += [f'without a loss: {who} on {in_short(on)}' for who, on in missing.items()]
   return plot_rows({'': points}, '\n'.join(lines), colours, x_scale='log')

@@ -67,9 +67,9 @@ def plot_by_examples(
     )
   ]
   colours = colours_of(known)
-  for name, one in shown.items():
+  for name, measured in shown.items():
     label = 'bayes, the least possible' if name == 'bayes' else name
-    looks.append((f'{label}{of}', 'dashed curve', colours[name], one))
+    looks.append((f'{label}{of}', 'dashed curve', colours[name], measured))
   title = '\n'.join(filter(None, [_title([*comparisons.values()], bool(shown)), note]))
   y_axis = f'loss (log scale)\n{loss}'.strip()
   axes = 'number of examples before the query', y_axis
@@ -77,7 +77,7 @@ def plot_by_examples(
   right = [
     _curve(label, kind, colour, seeds[0]['num_examples'], accuracies, None)
     for label, kind, colour, seeds in looks
-    if (accuracies := [one.get('accuracy') for one in seeds])[0] is not None
+    if (accuracies := [seed.get('accuracy') for seed in seeds])[0] is not None
   ]
   if right:
     panels.append(Panel('', axes[0], 'accuracy', tuple(right)))
@@ -93,29 +93,29 @@ def plot_by_examples(
 
 def few_baselines(comparison: Comparison) -> list[str]:
   """`bayes`, and the two best of the baselines that differ from it and each other."""
-  others = {name: one for name, one in comparison.items() if name != MODEL}
+  others = {name: measured for name, measured in comparison.items() if name != MODEL}
 
   def last(name: str) -> float:
     mean = others[name]['mean'][-1]
     return math.inf if mean is None else mean
 
-  found: list[str] = ['bayes'] * ('bayes' in others)
+  chosen: list[str] = ['bayes'] * ('bayes' in others)
   least = LEAST * max(
     (last(name) for name in others if last(name) < math.inf), default=0
   )
   for name in sorted(others, key=last):
-    if len(found) - ('bayes' in found) == _NUM_OTHERS:
+    if len(chosen) - ('bayes' in chosen) == _NUM_OTHERS:
       break
-    if not any(_alike(others[name], others[one], least) for one in found):
-      found.append(name)
-  return found
+    if not any(_alike(others[name], others[earlier], least) for earlier in chosen):
+      chosen.append(name)
+  return chosen
 
 
-def _alike(one: Measured, other: Measured, least: float) -> bool:
+def _alike(curve: Measured, other: Measured, least: float) -> bool:
   """Whether two curves cannot be told apart."""
-  if one['num_examples'] != other['num_examples']:
+  if curve['num_examples'] != other['num_examples']:
     return False
-  means = [np.array(each['mean'], np.float64) for each in (one, other)]
+  means = [np.array(measured['mean'], np.float64) for measured in (curve, other)]
   return np.allclose(*means, rtol=_ALIKE, atol=least, equal_nan=True)
 
 
@@ -137,14 +137,14 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
   """The means of the losses, and an arrow for each that is above the scale."""
   certain = []
   for *_, seeds in looks:
-    for one in seeds:
-      mean, error = _numbers(one, 'mean'), _numbers(one, 'standard_error')
+    for seed in seeds:
+      mean, error = _numbers(seed, 'mean'), _numbers(seed, 'standard_error')
       certain += mean[~(error > mean / 3)].tolist()
   top = np.nanmax(certain, initial=0.0)
   of_models = [
     mean
     for _, kind, _, seeds in looks
-    for mean in np.mean([_numbers(one, 'mean') for one in seeds], axis=0)
+    for mean in np.mean([_numbers(seed, 'mean') for seed in seeds], axis=0)
     if kind == 'curve' and mean > _ROUNDING * top
   ]
   least = min([LEAST * top, *of_models]) or 1.0  # if all are 0
@@ -152,8 +152,8 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
   below: list[Series] = []
   for label, kind, colour, seeds in looks:
     count = seeds[0]['num_examples']
-    mean = np.stack([_numbers(one, 'mean') for one in seeds])
-    error = np.stack([_numbers(one, 'standard_error') for one in seeds])
+    mean = np.stack([_numbers(seed, 'mean') for seed in seeds])
+    error = np.stack([_numbers(seed, 'standard_error') for seed in seeds])
     is_above = (np.isnan(mean) | ((error > mean / 3) & (mean > top))).any(axis=0)
     is_below = ~is_above & (mean.mean(axis=0) < least)
     shown = np.where(is_above | is_below, np.nan, mean)
@@ -168,9 +168,9 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
   yield from [*arrows, *below]  # which come last in the legend
 
 
-def _numbers(one: Measured, name: str) -> np.ndarray:
+def _numbers(curve: Measured, name: str) -> np.ndarray:
   """A field of a curve; NaN where it is unknown."""
-  return np.array(one[name], np.float64)
+  return np.array(curve[name], np.float64)
 
 
 def _curve(
@@ -188,13 +188,13 @@ def _curve(
   values = np.array(seeds, np.float64)
   mean = values.mean(axis=0)
   if len(values) > 1:
-    half = np.array([interval(one).half for one in values.T])
+    half = np.array([interval(repeats).half for repeats in values.T])
   else:
     half = np.zeros_like(mean) if error is None else np.nan_to_num(error)
   # Above 0, for a log axis.
   low = np.where(mean > 0, np.maximum(mean - half, mean / 10), mean - half)
   columns = (
-    one.tolist() for one in (np.array(count, np.float64), mean, low, mean + half)
+    column.tolist() for column in (np.array(count, np.float64), mean, low, mean + half)
   )
   return Series(label, kind, colour, *map(tuple, columns))
 
@@ -202,15 +202,18 @@ def _curve(
 @in_style()
 def plot_deviations(deviations: Sequence[float]) -> Figure:
   """How many values deviate by how many standard errors, beside a normal density."""
-  found = np.array([one for one in deviations if one])  # exact values do not deviate
-  least, most = np.floor(found.min(initial=-1)), np.ceil(found.max(initial=1))
+  # Exact values do not deviate.
+  nonzero = np.array([deviation for deviation in deviations if deviation])
+  least, most = np.floor(nonzero.min(initial=-1)), np.ceil(nonzero.max(initial=1))
   edges = np.arange(least, most + 0.5, 0.5)
   figure = Figure(3.0)
   axes = figure.subplots()
-  axes.hist(found, [*edges], color=SKY, edgecolor='white', label=f'{len(found)} values')
+  axes.hist(
+    nonzero, [*edges], color=SKY, edgecolor='white', label=f'{len(nonzero)} values'
+  )
   x = np.linspace(edges[0], edges[-1], 201)
   density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-  axes.plot(x, 0.5 * len(found) * density, color=BLACK, label='N(0, 1)')
+  axes.plot(x, 0.5 * len(nonzero) * density, color=BLACK, label='N(0, 1)')
   axes.set_xlabel('measured − known, in standard errors of the difference')
   axes.set_ylabel('values')
   legend_above(figure)

@@ -66,9 +66,9 @@ def plot_heat_maps(
   for row, drawn in zip(grid, every, strict=True):
     for axes in drawn[len(row) :]:
       axes.set_axis_off()
-    for one, axes in zip(row, drawn, strict=False):
-      images.setdefault(one.scale, []).append(_draw(axes, one, colours))
-      names[one.scale] = one.scale_name
+    for heat_map, axes in zip(row, drawn, strict=False):
+      images.setdefault(heat_map.scale, []).append(_draw(axes, heat_map, colours))
+      names[heat_map.scale] = heat_map.scale_name
   for scale, drawn in images.items():
     of = [image.axes for image in drawn]
     bar = figure.colorbar(
@@ -84,21 +84,24 @@ def plot_heat_maps(
   return figure
 
 
-def _draw(axes: Axes, one: HeatMap, colours: str) -> AxesImage:
+def _draw(axes: Axes, heat_map: HeatMap, colours: str) -> AxesImage:
   image = axes.imshow(
-    one.values, cmap=colours, norm=one.scale, aspect='auto' if one.texts else 'equal'
+    heat_map.values,
+    cmap=colours,
+    norm=heat_map.scale,
+    aspect='auto' if heat_map.texts else 'equal',
   )
   axes.grid(visible=False)
-  axes.set_title(one.title, size=8 if one.title else None)
-  axes.set_xlabel(one.x_axis)
-  axes.set_ylabel(one.y_axis)
-  _name(axes.xaxis, one.columns, rotation=45, ha='right', rotation_mode='anchor')
-  _name(axes.yaxis, one.rows)
-  size = SMALL if one.values.shape[1] > 7 else 9
-  for row, texts in enumerate(one.texts):
+  axes.set_title(heat_map.title, size=8 if heat_map.title else None)
+  axes.set_xlabel(heat_map.x_axis)
+  axes.set_ylabel(heat_map.y_axis)
+  _name(axes.xaxis, heat_map.columns, rotation=45, ha='right', rotation_mode='anchor')
+  _name(axes.yaxis, heat_map.rows)
+  size = SMALL if heat_map.values.shape[1] > 7 else 9
+  for row, texts in enumerate(heat_map.texts):
     for column, text in enumerate(texts):
-      value = one.values[row, column]
-      colour = BLACK if one.scale(value) > 0.5 else 'white'
+      value = heat_map.values[row, column]
+      colour = BLACK if heat_map.scale(value) > 0.5 else 'white'
       colour = GREY if np.isnan(value) else colour
       place = {'ha': 'center', 'va': 'center', 'size': size, 'color': colour}
       axes.text(column, row, text, **place)

@@ -21,7 +21,7 @@ class Picture:
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure:
+class CaptionedFigure:
   """Pictures under one title; `files` are links by name, relative to the page."""
 
   title: str
@@ -30,7 +30,7 @@ class Figure:
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-class Claim(TypedDict):
+class JudgedClaim(TypedDict):
   """A claim with its numbers and verdict, as in `claims.json`.
 
   `function` computes the numbers and has the rule of the verdict. A number that was not
@@ -58,8 +58,8 @@ class Section:
   heading: str
   text: str = ''
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  claims: Sequence[Claim] = ()
-  figures: Mapping[str, Figure] = dataclasses.field(default_factory=dict)
+  claims: Sequence[JudgedClaim] = ()
+  figures: Mapping[str, CaptionedFigure] = dataclasses.field(default_factory=dict)
   tables: Sequence[Table] = ()
 
 
@@ -94,16 +94,16 @@ def render(title: str, lead: str, sections: Sequence[Section]) -> str:
   return template.render(title=title, lead=lead, sections=sections)
 
 
-def figure_of(plot: Plot, title: str, caption: str) -> Figure:
+def figure_of(plot: Plot, title: str, caption: str) -> CaptionedFigure:
   """A plot for the page, one picture per panel, with links to files of `write_plot`."""
   pictures = []
   for panel in plot.panels:
-    names = ', '.join(one.name for one in panel.series)
+    names = ', '.join(series.name for series in panel.series)
     label = f'Panel {panel.key}: {panel.y_axis} against {panel.x_axis}. Shown: {names}.'
     pictures.append(Picture(render_figure([panel]), label))
   name = f'figure_{plot.name}'
   files = {f'{name}.csv': f'{name}.csv', 'SVG': f'{name}.svg', 'PNG': f'{name}.png'}
-  return Figure(title, caption, pictures, files)
+  return CaptionedFigure(title, caption, pictures, files)
 
 
 def _svg(picture: Picture, prefix: str) -> str:

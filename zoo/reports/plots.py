@@ -33,19 +33,6 @@ from zoo.reports.style import (
 )
 
 _ARROW_ROW = 8.0  # points, from one row of arrows above a panel to the next
-# How a series is drawn.
-KINDS = (
-  'dots',
-  'bars',
-  'curve',
-  'dashed curve',
-  'line',
-  'dashed',
-  'mark',
-  'above',
-  'below',
-)
-SCALES = 'linear', 'log'  # of the axes of a panel
 
 _COLUMNS = (
   'panel',
@@ -64,7 +51,7 @@ _COLUMNS = (
 )
 
 
-Values = ArrayLike | Sequence  # nested lists are accepted too
+_Values = ArrayLike | Sequence  # nested lists are accepted too
 _Point = tuple[float, ...]  # x, y, low, high
 _Texts = tuple[str, ...]
 
@@ -136,16 +123,16 @@ class Plot:
     return float(np.corrcoef(series.x, series.y)[0, 1])
 
 
-def series(name: str, kind: str, colour: str, x: Values, y: Values) -> Series:
+def series(name: str, kind: str, colour: str, x: _Values, y: _Values) -> Series:
   """A series of numbers `[x]`, or of the median and range of repeats `[repeat, x]`."""
   values = np.asarray(y, np.float64)
   repeats = values.reshape(-1, values.shape[-1])
   summary = np.median(repeats, axis=0), repeats.min(axis=0), repeats.max(axis=0)
-  columns = (np.asarray(one, np.float64).tolist() for one in (x, *summary))
+  columns = (np.asarray(column, np.float64).tolist() for column in (x, *summary))
   return Series(name, kind, colour, *map(tuple, columns))
 
 
-def level(name: str, value: float, x: Values, colour: str = BLACK) -> Series:
+def level(name: str, value: float, x: _Values, colour: str = BLACK) -> Series:
   """A dashed line at a height, over points x."""
   return series(name, 'dashed', colour, x, np.full(np.shape(x), value))
 
@@ -166,11 +153,17 @@ def to_csv(plot: Plot) -> str:
   for panel in plot.panels:
     names = '|'.join(panel.x_names)
     axes = panel.key, panel.x_axis, panel.x_scale, names, panel.y_axis, panel.y_scale
-    for one in panel.series:
-      for point in zip(one.x, one.y, one.low, one.high, strict=True):
+    for shown in panel.series:
+      for point in zip(shown.x, shown.y, shown.low, shown.high, strict=True):
         # repr has all digits, so that reading restores the plotted numbers.
         writer.writerow(
-          [*axes, one.name, one.kind, one.colour, *(repr(value) for value in point)]
+          [
+            *axes,
+            shown.name,
+            shown.kind,
+            shown.colour,
+            *(repr(value) for value in point),
+          ]
         )
   return text.getvalue()
 
@@ -186,16 +179,16 @@ def from_csv(name: str, text: str) -> Plot:
       axes, look, numbers = tuple(row[:6]), tuple(row[6:9]), row[9:]
       x, y, low, high = map(float, numbers)
       panels.setdefault(axes, {}).setdefault(look, []).append((x, y, low, high))
-    return Plot(name, tuple(_panel(axes, found) for axes, found in panels.items()))
+    return Plot(name, tuple(_panel(axes, looks) for axes, looks in panels.items()))
   except (ValueError, csv.Error) as error:
     raise UserError(f'figure_{name}.csv is damaged: {error}') from error
 
 
-def _panel(axes: _Texts, found: dict[_Texts, list[_Point]]) -> Panel:
+def _panel(axes: _Texts, looks: dict[_Texts, list[_Point]]) -> Panel:
   key, x_axis, x_scale, x_names, y_axis, y_scale = axes
   shown = tuple(
     Series(name, kind, colour, *map(tuple, zip(*points, strict=True)))
-    for (name, kind, colour), points in found.items()
+    for (name, kind, colour), points in looks.items()
   )
   names = tuple(x_names.split('|')) if x_names else ()
   return Panel(key, x_axis, y_axis, shown, x_scale, y_scale, names)
@@ -235,12 +228,12 @@ def render_grid(
   # More than four columns do not fit into a page.
   figure = Figure(0.9 + height * rows, max(WIDTH, 2.0 * columns))
   every = [*figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat]
-  looks = _looks([one for panel in panels for one in panel.series])
+  looks = _looks([shown for panel in panels for shown in panel.series])
   for axes in every[len(panels) :]:
     axes.set_axis_off()
   for axes, panel in zip(every, panels, strict=False):
     _render_panel(axes, panel, looks)
-    rows = sum(one.kind == 'above' for one in panel.series)
+    rows = sum(shown.kind == 'above' for shown in panel.series)
     axes.set_title(panel.key, parse_math=False, pad=6 + _ARROW_ROW * rows)
     _name_ticks(axes, panel.x_names, figure.get_figwidth() / columns)
   for number, axes in enumerate(every[: len(panels)]):
@@ -268,12 +261,12 @@ def _render_panel(axes: Axes, panel: Panel, looks: _Looks) -> None:
   # Names are plain text, in which a $ does not begin a formula.
   axes.set_xlabel(panel.x_axis, parse_math=False)
   axes.set_ylabel(panel.y_axis, parse_math=False)
-  below = [one for one in panel.series if one.kind == 'below']
-  for one in panel.series:
-    if one.kind != 'below':
-      _render_series(axes, one, looks[one.name, one.kind])
-  for number, one in enumerate(below):
-    _render_below(axes, one, number - (len(below) - 1) / 2)
+  below = [shown for shown in panel.series if shown.kind == 'below']
+  for shown in panel.series:
+    if shown.kind != 'below':
+      _render_series(axes, shown, looks[shown.name, shown.kind])
+  for number, shown in enumerate(below):
+    _render_below(axes, shown, number - (len(below) - 1) / 2)
 
 
 def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:
@@ -288,86 +281,88 @@ def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:
 
 def _looks(shown: Sequence[Series]) -> _Looks:
   """The marker or dashes that tell each series from others without its colour."""
-  distinct = {(one.name, one.kind): one for one in shown}
+  distinct = {(drawn.name, drawn.kind): drawn for drawn in shown}
   dashes, curve_dashes = itertools.cycle(DASHES), itertools.cycle(DASHES)
   of_colours: Counter[str] = Counter()  # of lines with markers
   solid = 'curve', 'dashed curve', 'line'
-  alone = sum(one.kind in solid for one in distinct.values()) == 1
+  alone = sum(drawn.kind in solid for drawn in distinct.values()) == 1
   looks: dict[tuple[str, str], dict[str, Any]] = {}
-  for key, one in distinct.items():
+  for key, drawn in distinct.items():
     look: dict[str, Any]
-    match one.kind:
+    match drawn.kind:
       case 'dots':
         # Hollow, so that markers behind others are visible.
-        look = {'marker': MARKERS.get(one.colour, 'o'), 'markerfacecolor': 'none'}
+        look = {'marker': MARKERS.get(drawn.colour, 'o'), 'markerfacecolor': 'none'}
         look |= {'markersize': 6, 'linestyle': 'none', 'zorder': 3}
       case 'dashed':
         look = {'linestyle': next(dashes)}
       case 'bars':
-        position, repeat = of_colours.total(), of_colours[one.colour]
-        look = sparse_markers(one.colour, position, len(one.x), repeat)
+        position, repeat = of_colours.total(), of_colours[drawn.colour]
+        look = sparse_markers(drawn.colour, position, len(drawn.x), repeat)
         look |= {'markevery': 1, 'markersize': 6, 'markerfacecolor': 'none'}
-        of_colours[one.colour] += 1
+        of_colours[drawn.colour] += 1
       case 'above':
         look = {'marker': '^', 'markersize': 5, 'linestyle': 'none'}
       case 'below':
         look = {}
       case 'mark':
         look = {'linewidth': 4, 'alpha': 0.3, 'zorder': 1}
-      case _ if alone and len(one.x) > 1:
+      case _ if alone and len(drawn.x) > 1:
         look = {}
       case _:
-        position, repeat = of_colours.total(), of_colours[one.colour]
-        look = sparse_markers(one.colour, position, len(one.x), repeat)
-        of_colours[one.colour] += 1
-    if one.kind == 'dashed curve':
+        position, repeat = of_colours.total(), of_colours[drawn.colour]
+        look = sparse_markers(drawn.colour, position, len(drawn.x), repeat)
+        of_colours[drawn.colour] += 1
+    if drawn.kind == 'dashed curve':
       look['linestyle'] = next(curve_dashes)
     looks[key] = look
   return looks
 
 
-def _render_series(axes: Axes, one: Series, look: Mapping[str, Any]) -> None:
-  colour = one.colour
-  if one.kind == 'mark':
-    axes.axvline(one.x[0], color=colour, label=one.name, **look)
+def _render_series(axes: Axes, shown: Series, look: Mapping[str, Any]) -> None:
+  colour = shown.colour
+  if shown.kind == 'mark':
+    axes.axvline(shown.x[0], color=colour, label=shown.name, **look)
     return
-  if one.kind == 'above':
-    _render_arrows(axes, one, look)
+  if shown.kind == 'above':
+    _render_arrows(axes, shown, look)
     return
-  axes.plot(one.x, one.y, color=colour, label=one.name, **look)
-  if one.low == one.high:
+  axes.plot(shown.x, shown.y, color=colour, label=shown.name, **look)
+  if shown.low == shown.high:
     return
-  if one.kind in ('dots', 'bars'):
-    axes.vlines(one.x, one.low, one.high, colors=colour, zorder=look.get('zorder', 2))
-  if one.kind in ('curve', 'dashed curve'):
-    axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2, lw=0)
+  if shown.kind in ('dots', 'bars'):
+    axes.vlines(
+      shown.x, shown.low, shown.high, colors=colour, zorder=look.get('zorder', 2)
+    )
+  if shown.kind in ('curve', 'dashed curve'):
+    axes.fill_between(shown.x, shown.low, shown.high, color=colour, alpha=0.2, lw=0)
 
 
-def _render_arrows(axes: Axes, one: Series, look: Mapping[str, Any]) -> None:
+def _render_arrows(axes: Axes, shown: Series, look: Mapping[str, Any]) -> None:
   """Arrows above the upper edge of a panel, in the row of their first y."""
   figure = axes.get_figure(root=True)
   assert figure is not None
-  height = (one.y[0] + 0.6) * _ARROW_ROW / 72
+  height = (shown.y[0] + 0.6) * _ARROW_ROW / 72
   up = ScaledTranslation(0, height, figure.dpi_scale_trans)
   top = axes.get_xaxis_transform() + up  # whose y is 1 at the upper edge
   look = {**look, 'transform': top, 'clip_on': False}
-  ones = np.ones(len(one.x))
-  axes.plot(one.x, ones, color=one.colour, label=one.name, **look)
-  axes.update_datalim(np.stack([one.x, ones], axis=1), updatey=False)
+  tops = np.ones(len(shown.x))
+  axes.plot(shown.x, tops, color=shown.colour, label=shown.name, **look)
+  axes.update_datalim(np.stack([shown.x, tops], axis=1), updatey=False)
 
 
-def _render_below(axes: Axes, one: Series, place: float) -> None:
+def _render_below(axes: Axes, shown: Series, place: float) -> None:
   """Arrows at the lower edge, beside those of other series at the same x."""
   figure = axes.get_figure(root=True)
   assert figure is not None
   beside = ScaledTranslation(0.1 * place, 0, figure.dpi_scale_trans)
   axes.plot(
-    one.x,
-    np.where(np.isnan(one.y), np.nan, 0.03),
+    shown.x,
+    np.where(np.isnan(shown.y), np.nan, 0.03),
     linestyle='none',
     marker=r'$\downarrow$',
     markersize=9,
-    color=one.colour,
+    color=shown.colour,
     transform=axes.get_xaxis_transform() + beside,
-    label=one.name,
+    label=shown.name,
   )

@@ -20,7 +20,7 @@ from zoo.reports.style import (
 _APART = 0.16  # rows, between the points of one row
 
 
-class Point(NamedTuple):
+class RowPoint(NamedTuple):
   """A value in a row; points of one label look alike."""
 
   row: str
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
 @in_style()
 def plot_rows(
-  panels: Mapping[str, Sequence[Point]],
+  panels: Mapping[str, Sequence[RowPoint]],
   x_axis: str,
   colours: Mapping[str, str],
   *,
@@ -46,8 +46,8 @@ def plot_rows(
   value, is an arrow at its edge; NaN is not drawn.
   """
   every = list(itertools.chain(*panels.values()))
-  rows = list(dict.fromkeys(one.row for one in every))
-  labels = [label for label in colours if any(one.label == label for one in every)]
+  rows = list(dict.fromkeys(point.row for point in every))
+  labels = [label for label in colours if any(point.label == label for point in every)]
   figure = Figure(1.5 + max(0.28, 0.08 * (len(labels) + 1)) * len(rows))
   drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
   for axes, (title, points) in zip(drawn, panels.items(), strict=True):
@@ -56,20 +56,20 @@ def plot_rows(
       axes.axvline(level, color=BLACK, linewidth=1)
     for number, label in enumerate(labels):
       shift = _APART * (number - (len(labels) - 1) / 2)
-      of = [one for one in points if one.label == label]
+      of = [point for point in points if point.label == label]
       if not of:
         continue
-      halves = [one.half for one in of]
+      halves = [point.half for point in of]
       axes.errorbar(
-        [one.value for one in of],
-        [rows.index(one.row) + shift for one in of],
+        [point.value for point in of],
+        [rows.index(point.row) + shift for point in of],
         xerr=np.where(np.isfinite(halves), halves, np.nan),
         fmt=MARKERS[colours[label]],
         color=colours[label],
         capsize=2,
         label=label,
       )
-      at = [(one.value, rows.index(one.row) + shift) for one in of]
+      at = [(point.value, rows.index(point.row) + shift) for point in of]
       _mark_beyond(axes, at, colours[label])
     axes.set_title(title, parse_math=False)
     axes.xaxis.set_major_formatter('{x:g}')

@@ -95,7 +95,7 @@ def colours_of(baselines: Iterable[str]) -> dict[str, str]:
   """The colours of baselines by name; unknown ones have those that others do not."""
   names = [*baselines]
   known = {name: BASELINES[name] for name in names if name in BASELINES}
-  free = [one for one in BASELINES.values() if one not in known.values()]
+  free = [colour for colour in BASELINES.values() if colour not in known.values()]
   others = itertools.cycle(free or BASELINES.values())
   return {name: known.get(name) or next(others) for name in names}
 
@@ -119,32 +119,32 @@ class Figure(matplotlib.figure.Figure):
     with in_style():  # ticks are made as late as this
       super().draw(renderer)
 
-  def savefig(self, fname: Any, **given: Any) -> None:
+  def savefig(self, fname: Any, **options: Any) -> None:
     """Saves the figure to a path or an open file, with the options of matplotlib."""
-    name = given.get('format') or str(fname)
+    name = options.get('format') or str(fname)
     dates = _NO_DATE.get(name.rpartition('.')[2], {})
-    given['metadata'] = dates | given.get('metadata', {})
+    options['metadata'] = dates | options.get('metadata', {})
     if isinstance(fname, pathlib.Path) and is_url(fname):
       content = io.BytesIO()
-      self.savefig(content, format=fname.suffix[1:], **given)
+      self.savefig(content, format=fname.suffix[1:], **options)
       write_atomically(fname, content.getvalue())
       return
     with in_style():
-      super().savefig(fname, **given)
+      super().savefig(fname, **options)
 
 
 def legend_above(figure: Figure) -> None:
   """One legend of all axes, above them, where it hides no data."""
-  found = {
+  shown = {
     _wrapped(label, figure.get_figwidth()): line
     for axes in figure.axes
     for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
   }
-  columns = _num_columns(found, figure.get_figwidth())
-  lines = found.values(), found.keys()
+  columns = _num_columns(shown, figure.get_figwidth())
+  lines = shown.values(), shown.keys()
   legend = figure.legend(*lines, loc='outside upper center', ncols=columns)
   _as_plain_text(legend)
-  rows = sum(label.count('\n') + 1 for label in found) / columns
+  rows = sum(label.count('\n') + 1 for label in shown) / columns
   extra = max(rows - _USUAL_ROWS, 0) * _ROW
   figure.set_figheight(figure.get_figheight() + extra)
 

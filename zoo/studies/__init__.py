@@ -6,7 +6,7 @@ from zoo.studies.runner import histories as histories
 from zoo.studies.runner import history as history
 from zoo.studies.runner import load as load
 from zoo.studies.study import Expected as Expected
-from zoo.studies.study import Found as Found
+from zoo.studies.study import Measurement as Measurement
 from zoo.studies.study import Study as Study
 from zoo.studies.study import at_least as at_least
 from zoo.studies.study import at_most as at_most

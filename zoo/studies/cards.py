@@ -10,7 +10,7 @@ from zoo.host.files import read_json
 CARD = 'card.json'  # its name in the folder of a checkpoint
 
 # The columns of lists of cards, in this order, and their formats.
-FIGURES = {
+COLUMNS = {
   'num_heads': 'd',
   'num_params': 'd',
   'exact_risk': '.6f',
@@ -44,10 +44,10 @@ def read_cards(folder: str | os.PathLike[str]) -> list[Card]:
   )
 
 
-def row(card: Card) -> list[str]:
+def card_row(card: Card) -> list[str]:
   """The name and the figures of a card, as they are shown."""
   figures = [
     '–' if card[name] is None else format(card[name], form)
-    for name, form in FIGURES.items()
+    for name, form in COLUMNS.items()
   ]
   return [card['name'], *figures]

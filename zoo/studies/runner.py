@@ -64,7 +64,7 @@ def writing(out: str | os.PathLike[str]) -> Iterator[None]:
     ) from error
 
 
-def each(
+def with_progress(
   kind: str, items: Mapping[str, _Item], interruption: Interruption
 ) -> Iterator[tuple[str, _Item]]:
   """The items with their names, which are logged; raises Stopped after a signal."""
@@ -79,6 +79,12 @@ def write_report(out: pathlib.Path, file: str, data: object, page: str) -> None:
   """Writes the results as JSON, and `report.html`, into a folder; raises OSError."""
   write_atomically(out / file, json.dumps(data, indent=2) + '\n')
   write_atomically(out / 'report.html', page)
+
+
+def version_digest(text: str) -> str:
+  """A name for what is kept of a config, or of another text, and of this version."""
+  content = text + metadata.version('icl-zoo')
+  return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
 class UntrainedError(Exception):
@@ -116,9 +122,7 @@ class Trainer:
     errors of `zoo.training.sweep`.
     """
     whole = self.config(config, fields)
-    belongs_to = to_json(whole) + metadata.version('icl-zoo')
-    digest = hashlib.sha256(belongs_to.encode()).hexdigest()[:8]
-    folder = self._folder / f'{name}-{digest}'
+    folder = self._folder / f'{name}-{version_digest(to_json(whole))}'
     if not (self._trains or sweeps.is_finished(whole, points, folder)):
       raise UntrainedError
     rows = sweeps.sweep(whole, points, folder, part)
@@ -147,8 +151,8 @@ def histories(
   rows: Sequence[sweeps.Row], field: str = 'eval_risk'
 ) -> tuple[list[int], list[list[float]]]:
   """The logged steps that the first of some runs has, and the values of each run."""
-  found = [history(row, field) for row in rows]
-  return found[0][0], [values for _, values in found]
+  curves = [history(row, field) for row in rows]
+  return curves[0][0], [values for _, values in curves]
 
 
 def load(row: sweeps.Row, step: int | None = None) -> Any:

@@ -22,10 +22,10 @@ from zoo.studies.runner import (
   GetConfig,
   Trainer,
   UntrainedError,
-  each,
   facts,
   run_in,
   sections_of,
+  with_progress,
   write_report,
   writing,
 )
@@ -34,7 +34,7 @@ HOLDS, FAILS, MEASURED = 'holds', 'fails', 'measured'
 NOT_RUN = 'not run here'
 _RESULT = 'result.json'
 
-Number = int | float
+_Number = int | float
 
 
 class Expected(NamedTuple):
@@ -58,26 +58,26 @@ class Expected(NamedTuple):
     return self.low <= number <= self.high
 
 
-def near(value: Number, tolerance: Number, source: str) -> Expected:
+def near(value: _Number, tolerance: _Number, source: str) -> Expected:
   """The range `value ± tolerance`."""
   return Expected(float(value - tolerance), float(value + tolerance), source)
 
 
-def at_least(bound: Number, source: str) -> Expected:
+def at_least(bound: _Number, source: str) -> Expected:
   """The range of all numbers ≥ `bound`."""
   return Expected(float(bound), math.inf, source)
 
 
-def at_most(bound: Number, source: str) -> Expected:
+def at_most(bound: _Number, source: str) -> Expected:
   """The range of all numbers ≤ `bound`."""
   return Expected(-math.inf, float(bound), source)
 
 
-class Found(NamedTuple):
-  """The measured numbers of a study, and a picture of them."""
+class Measurement(NamedTuple):
+  """The measured numbers of a study, and the panels of a picture of them, if any."""
 
   numbers: Mapping[str, float]
-  panels: tuple[Panel, ...]
+  panels: tuple[Panel, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,22 +85,16 @@ class Study:
   """What to train and to measure, and what to expect of the numbers.
 
   A study holds if every number with an expected range is in it. Expected ranges are
-  written down before anything is measured; if a range is missed, `note` says why, and
-  the range does not change.
+  written down before anything is measured, and do not change if they are missed.
   """
 
   name: str  # letters, digits and underscores
   statement: str
-  # Trains what it needs with the trainer. It returns a picture even if nothing is
-  # trained.
-  measure: Callable[[Trainer], Found]
-  setting: str = ''
+  measure: Callable[[Trainer], Measurement]  # trains what it needs with the trainer
+  setting: str = ''  # in a sentence: the task, the model, and what the numbers are
   source: str = ''
   expected: Mapping[str, Expected] = dataclasses.field(default_factory=dict)
-  minutes: Number | None = None  # about, on 2 CPU cores
-  caption: str = ''  # of the picture
-  note: str = ''
-  log: tuple[str, ...] = ()  # the settings that were tried: before → after
+  minutes: _Number | None = None  # about, on 2 CPU cores
 
   def __post_init__(self) -> None:
     """Raises UserError for a name that is no name of a file, and for no ranges."""
@@ -109,15 +103,15 @@ class Study:
         f'the name of a study is {self.name!r}; it must have letters, digits and '
         'underscores'
       )
-    for name, one in self.expected.items():
-      if not (isinstance(one, Expected) and one.low <= one.high):
+    for name, range_ in self.expected.items():
+      if not (isinstance(range_, Expected) and range_.low <= range_.high):
         raise UserError(
-          f'the study {self.name} expects {name} in {one}; it must be a range, as '
+          f'the study {self.name} expects {name} in {range_}; it must be a range, as '
           'zoo.studies.near, at_least and at_most return'
         )
 
 
-class Result(NamedTuple):
+class StudyResult(NamedTuple):
   """A study and its measured numbers, which are None if it was not run here."""
 
   study: Study
@@ -153,18 +147,18 @@ def run(
   *,
   known: Sequence[Study] | None = None,
   about: About | None = None,
-) -> list[Result] | None:
+) -> list[StudyResult] | None:
   """Measures the `wanted` studies in the folder `out`.
 
   What the folder keeps are finished runs, which belong to the configs and the points
   that a study trains with: a run with other settings is trained anew, and all numbers
   are measured again by each call.
   Writes, for each study, a folder with its runs and `result.json`, and a figure (CSV,
-  SVG, PNG); and, for all `known` studies (None: those that are wanted), the numbers in
-  one file and `report.html`. Known studies that an earlier call measured in the folder
-  are measured again, too, unless something would have to be trained. With a `part`,
-  such as `Part(2, 4)`, it measures only every fourth of the wanted studies, from the
-  second on, and writes only their results and figures.
+  SVG, PNG) if it has panels; and, for all `known` studies (None: those that are
+  wanted), the numbers in one file and `report.html`. Known studies that an earlier call
+  measured in the folder are measured again, too, unless something would have to be
+  trained. With a `part`, such as `Part(2, 4)`, it measures only every fourth of the
+  wanted studies, from the second on, and writes only their results and figures.
 
   Returns None after SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call
   then resumes. Raises the errors of `run_in`, of `zoo.training.sweep`, and of a
@@ -175,13 +169,13 @@ def run(
   due = [*wanted] if part is None else part.of(wanted)
 
   with run_in(out) as (folder, interruption):
-    named = {one.name: one for one in due}
+    named = {study.name: study for study in due}
     others = () if part is not None else known
     earlier = {
-      one.name: one for one in others if (folder / one.name / _RESULT).exists()
+      study.name: study for study in others if (folder / study.name / _RESULT).exists()
     }
-    measured: dict[str, Result] = {}
-    for name, study in each('study', {**named, **earlier}, interruption):
+    measured: dict[str, StudyResult] = {}
+    for name, study in with_progress('study', {**named, **earlier}, interruption):
       runs = folder / name / 'runs'
       train = Trainer(runs, get_config, trains=name in named)
       try:
@@ -193,83 +187,86 @@ def run(
           'named',
           name,
         )
-    results = [measured.get(one.name, Result(one)) for one in known]
+    results = [measured.get(study.name, StudyResult(study)) for study in known]
     if part is None:
-      data = [_as_json(one) for one in results]
+      data = [_as_json(result) for result in results]
       with writing(out):
-        write_report(folder, about.file, data, page(results, about))
+        write_report(folder, about.file, data, report_page(results, about))
     return results
   return None
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[StudyResult]) -> str:
   """The numbers as a table for a terminal, one per row."""
   rows = [
-    ['', *row, ''] if number else [one.study.name, *row, one.verdict]
-    for one in results
-    for number, row in enumerate(_rows(one))
+    ['', *row, ''] if number else [result.study.name, *row, result.verdict]
+    for result in results
+    for number, row in enumerate(_rows(result))
   ]
   return format_table(rows, ('study', 'number', 'expected', 'measured', 'verdict'))
 
 
-def page(results: Sequence[Result], about: About) -> str:
-  """The HTML report: pictures first, then all numbers, their ranges and sources."""
-  verdicts = [one.verdict for one in results]
-  counts = [f'{one}: {verdicts.count(one)}' for one in dict.fromkeys(verdicts)]
+def report_page(results: Sequence[StudyResult], about: About) -> str:
+  """The HTML report: pictures, if any, then all numbers, their ranges and sources."""
+  verdicts = [result.verdict for result in results]
+  counts = [
+    f'{verdict}: {verdicts.count(verdict)}' for verdict in dict.fromkeys(verdicts)
+  ]
   figures = {
-    f'figure_{one.study.name}': reports.figure_of(
-      one.plot, one.study.statement, f'{one.study.name}. {one.study.caption}'
+    f'figure_{result.study.name}': reports.figure_of(
+      result.plot,
+      result.study.statement,
+      f'{result.study.name}. {result.study.setting}',
     )
-    for one in results
-    if one.plot is not None
+    for result in results
+    if result.plot is not None
   }
   return reports.render(
     about.title,
     f'{about.lead} Verdicts: ' + '; '.join(counts),
     [
-      reports.Section('Pictures', figures=figures),
+      *([reports.Section('Pictures', figures=figures)] if figures else []),
       reports.Section(
         'Verdicts',
         'A study holds if all of its numbers are in their ranges.',
         {about.file: about.file},
-        tables=[_numbers(one) for one in results],
+        tables=[_numbers(result) for result in results],
       ),
       *sections_of(facts()),
     ],
   )
 
 
-def _measure(study: Study, train: Trainer, out: pathlib.Path) -> Result:
+def _measure(study: Study, train: Trainer, out: pathlib.Path) -> StudyResult:
   start = time.monotonic()
   folder = out / study.name
-  found = study.measure(train)
-  if not isinstance(found, Found):
+  measurement = study.measure(train)
+  if not isinstance(measurement, Measurement):
     raise UserError(
-      f'the measure of {study.name} returns the type {type(found).__name__}; it must '
-      'be zoo.studies.Found'
+      f'the measure of {study.name} returns the type {type(measurement).__name__}; it '
+      'must be zoo.studies.Measurement'
     )
-  if missing := study.expected.keys() - found.numbers.keys():
+  if missing := study.expected.keys() - measurement.numbers.keys():
     raise UserError(
       f'the study {study.name} expects {", ".join(sorted(missing))}, which its measure '
-      f'does not return; it returns {", ".join(found.numbers)}'
+      f'does not return; it returns {", ".join(measurement.numbers)}'
     )
-  if not found.panels:
-    raise UserError(f'the measure of {study.name} returns no panel; it must draw one')
-  names = dict.fromkeys([*study.expected, *found.numbers])
-  numbers = {name: float(found.numbers[name]) for name in names}
+  names = dict.fromkeys([*study.expected, *measurement.numbers])
+  numbers = {name: float(measurement.numbers[name]) for name in names}
   minutes = (time.monotonic() - start) / 60
-  plot = Plot(study.name, found.panels)
+  plot = Plot(study.name, measurement.panels) if measurement.panels else None
   result = {'numbers': numbers, 'minutes': minutes}
   with writing(out):
     folder.mkdir(parents=True, exist_ok=True)
-    write_plot(plot, out)
+    if plot is not None:
+      write_plot(plot, out)
     write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
-  return Result(study, numbers, minutes, plot)
+  return StudyResult(study, numbers, minutes, plot)
 
 
-def _rows(one: Result) -> list[list[str]]:
+def _rows(result: StudyResult) -> list[list[str]]:
   """The name, the expected range and the measured value of each number."""
-  numbers, expected = one.numbers or {}, one.study.expected
+  numbers, expected = result.numbers or {}, result.study.expected
   return [
     [
       name,
@@ -280,27 +277,25 @@ def _rows(one: Result) -> list[list[str]]:
   ]
 
 
-def _numbers(one: Result) -> reports.Table:
-  study = one.study
+def _numbers(result: StudyResult) -> reports.Table:
+  study = result.study
   rows = [
     [*row, study.expected[row[0]].source if row[0] in study.expected else '']
-    for row in _rows(one)
+    for row in _rows(result)
   ]
   source = study.source and f'From {study.source}.'
-  words = study.statement, source, study.setting, study.note
+  words = study.statement, source, study.setting
   note = ' '.join(filter(None, words))
   if study.minutes is not None:
     note += f' About {study.minutes:g} minutes on 2 CPU cores.'
-  if one.minutes is not None:
-    note += f' Here it took {one.minutes:.1f}, without runs that were there before.'
-  if study.log:
-    note += ' Settings that were tried: ' + '; '.join(study.log) + '.'
+  if result.minutes is not None:
+    note += f' Here it took {result.minutes:.1f}, without runs that were there before.'
   header = 'number', 'expected', 'measured', 'from'
-  return reports.Table(rows, header, title=f'{study.name}: {one.verdict}', note=note)
+  return reports.Table(rows, header, title=f'{study.name}: {result.verdict}', note=note)
 
 
-def _as_json(one: Result) -> Mapping[str, Any]:
-  study = one.study
+def _as_json(result: StudyResult) -> Mapping[str, Any]:
+  study = result.study
   ranges = {
     name: {'expected': str(range_), 'from': range_.source}
     for name, range_ in study.expected.items()
@@ -311,9 +306,7 @@ def _as_json(one: Result) -> Mapping[str, Any]:
     'setting': study.setting,
     'source': study.source,
     'expected': ranges,
-    'measured': one.numbers,
-    'verdict': one.verdict,
-    'minutes': one.minutes,
-    'note': study.note,
-    'log': [*study.log],
+    'measured': result.numbers,
+    'verdict': result.verdict,
+    'minutes': result.minutes,
   }

@@ -4,8 +4,8 @@ from zoo.studies.atlas.cells import Settings as Settings
 from zoo.studies.atlas.pictures import draw as draw
 from zoo.studies.atlas.report import ABOUT as ABOUT
 from zoo.studies.atlas.report import summary as summary
+from zoo.studies.atlas.results import AtlasRow as AtlasRow
 from zoo.studies.atlas.results import Cell as Cell
-from zoo.studies.atlas.results import Row as Row
 from zoo.studies.atlas.results import from_csv as from_csv
 from zoo.studies.atlas.results import tables as tables
 from zoo.studies.atlas.training import Grid as Grid

@@ -20,7 +20,7 @@ from flax import nnx
 
 from zoo.config.building import abstract_model
 from zoo.config.mesh import on_mesh, replicate
-from zoo.config.validation import Config, build_task, validate
+from zoo.config.validation import Config, build_task, to_json, validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import delete_folder, finite_or_null, read_json, write_atomically
@@ -28,8 +28,9 @@ from zoo.host.interruption import Interruption, Stopped
 from zoo.models import LinearAttention
 from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.studies.atlas import measure
-from zoo.studies.atlas.results import LOWEST, NOTHING, Cell, Row, Scale
+from zoo.studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell, LossScale
 from zoo.studies.atlas.search import RATES, double, find_rate, why_grey
+from zoo.studies.runner import version_digest
 from zoo.training.compilation import Training, advance
 from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
 from zoo.training.records import Progress
@@ -70,6 +71,7 @@ class Notes:
   """What is known of a cell so far, as its file has it; None: not finite."""
 
   settings: str
+  digest: str = ''  # of the config, the numbers of prompts and the version
   reason: str = ''  # why the model cannot do the task
   lowest: float | None = None
   context_length: int = 0
@@ -86,6 +88,15 @@ def _of_seed(config: Config, seed: int) -> Config:
   config = copy.deepcopy(config)
   config.seed = seed
   return config
+
+
+def _digest(get_config: Callable[[], Config]) -> str:
+  """What the numbers of a cell depend on beside its settings, as a digest."""
+  try:
+    config = to_json(get_config())
+  except UserError as error:  # the cell has no loss, for this reason
+    config = str(error)
+  return version_digest(config + json.dumps([SEARCH_SEED, _HELD_OUT, *measure.key()]))
 
 
 class Lanes(NamedTuple):
@@ -122,7 +133,7 @@ def _each(lanes: Lanes, state: State) -> list[State]:
 
 def _or_nan(numbers: Sequence[float | None]) -> tuple[float, ...]:
   """The numbers, with NaN for what was not finite."""
-  return tuple(math.nan if one is None else one for one in numbers)
+  return tuple(math.nan if number is None else number for number in numbers)
 
 
 class CellRun:
@@ -136,17 +147,27 @@ class CellRun:
     folder: pathlib.Path,
     interruption: Interruption,
   ):
-    """Raises UserError if the folder has a cell of other settings."""
+    """Raises UserError if the folder has a cell of other settings, or another config.
+
+    The version of the library, and the numbers of prompts that losses are measured on,
+    must be the same, too.
+    """
     self.cell, self._settings, self._folder = cell, settings, folder
     self._get_config, self._interruption = get_config, interruption
     self._file = folder / 'notes.json'
-    self.notes = Notes(settings.key)
+    digest = _digest(get_config)
+    self.notes = Notes(settings.key, digest)
     if self._file.is_file():
       self.notes = read_json(self._file, Notes)
     if self.notes.settings != settings.key:
       raise UserError(
         f'{folder} was trained with the settings {self.notes.settings}, not '
         f'{settings.key}; give another --out'
+      )
+    if self.notes.digest != digest:
+      raise UserError(
+        f'{folder} was trained with another config, numbers of prompts or version of '
+        'the library; give another --out'
       )
 
   @functools.cached_property
@@ -164,19 +185,20 @@ class CellRun:
     """What trains the lanes, compiled when something is to be trained."""
     return compile_many([_of_seed(self.config, seed) for seed in range(self._number)])
 
-  def rows(self, get_scale: Callable[[], Scale]) -> list[Row]:
+  def rows(self, get_scale: Callable[[], LossScale]) -> list[AtlasRow]:
     """Trains what is missing, and returns a row for each budget.
 
     `get_scale` returns the scale of the losses. Raises Stopped after a signal.
     """
     notes = self.notes
-    if not (notes.weights or notes.reason):
+    if not notes.weights:
       self._begin()
     row = functools.partial(
-      Row,
-      *self.cell[:2],
-      self.cell.guess or '',
-      notes.context_length,
+      AtlasRow,
+      model=self.cell.model,
+      task=self.cell.task,
+      guess=self.cell.guess or '',
+      context_length=notes.context_length,
       weights=notes.weights,
       operations=notes.operations,
     )
@@ -190,12 +212,12 @@ class CellRun:
     notes.searched = notes.searched or notes.minutes
     train = functools.partial(self._train, search.rate)
     scale = get_scale()
-    found = double(train, self._settings.num_steps, scale, self._may_train)
+    trained = double(train, self._settings.num_steps, scale, self._may_train)
     edge = 'rate at the edge' if search.at_edge else ''
     rows = []
-    for steps, losses in found.items():
+    for steps, losses in trained.items():
       budget = notes.budgets[steps]
-      grey = why_grey(losses, found.get(steps // 2), scale)
+      grey = why_grey(losses, trained.get(steps // 2), scale)
       rows.append(
         row(
           steps=steps,
@@ -216,6 +238,7 @@ class CellRun:
   def _begin(self) -> None:
     """Notes what is known before training."""
     notes = self.notes
+    notes.reason = ''
     try:
       notes.context_length = self._get_config().task.context_length
       notes.weights, notes.operations = measure.sizes(self.config)
@@ -236,8 +259,8 @@ class CellRun:
 
   def _try_rates(self, rates: Sequence[float], num_steps: int) -> list[float]:
     """The held-out loss at each rate after all steps, infinite where one diverged."""
-    found = self.notes.search.setdefault(num_steps, {})
-    missing = [rate for rate in rates if rate not in found]
+    by_rate = self.notes.search.setdefault(num_steps, {})
+    missing = [rate for rate in rates if rate not in by_rate]
     while missing:
       few, missing = missing[: self._number], missing[self._number :]
       start, seeds = time.monotonic(), [SEARCH_SEED] * len(few)
@@ -250,10 +273,10 @@ class CellRun:
         raise Stopped  # these rates are tried again
       states = _each(lanes, state)[: len(few)]
       losses = self._losses(states, seeds, _HELD_OUT)
-      found.update(zip(few, finite_or_null(losses), strict=True))
+      by_rate.update(zip(few, finite_or_null(losses), strict=True))
       self._spend(start)
-    known = (found[rate] for rate in rates)
-    return [math.inf if one is None else one for one in known]
+    known = (by_rate[rate] for rate in rates)
+    return [math.inf if loss is None else loss for loss in known]
 
   def _train(self, rate: float, num_steps: int) -> tuple[float, ...]:
     """The loss of each seed after a budget.

@@ -22,7 +22,7 @@ from zoo.config.validation import Config, build_task, num_heads
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.curves import sample_losses
-from zoo.studies.atlas.results import EXACT, SAMPLED, Row
+from zoo.studies.atlas.results import EXACT, SAMPLED, AtlasRow
 from zoo.tasks import DecisionTree, LinearRegression, SparseRegression
 from zoo.tasks.baselines import Zero
 from zoo.tasks.linear_regression import covers
@@ -42,11 +42,16 @@ def lengths_of(context_length: int) -> tuple[int, ...]:
   return tuple(sorted({int(part * context_length) for part in _PARTS}))
 
 
+def key() -> tuple[int | float, ...]:
+  """What measured losses depend on beside the config."""
+  return NUM_PROMPTS, _FEWER_PROMPTS, *_PARTS
+
+
 def loss(predictor: Predictor, task: Task, num_prompts: int, seed: int) -> float:
   """The mean loss after as many examples as in training; NaN if it is not finite."""
   lengths = [task.context_length]
-  found = sample_losses({'': predictor}, task, num_prompts, seed, lengths=lengths)['']
-  return float(found.mean()) if np.isfinite(found).all() else math.nan
+  losses = sample_losses({'': predictor}, task, num_prompts, seed, lengths=lengths)['']
+  return float(losses.mean()) if np.isfinite(losses).all() else math.nan
 
 
 def losses_by_length(predictor: Predictor, config: Config) -> Float[np.ndarray, ' n']:
@@ -56,8 +61,8 @@ def losses_by_length(predictor: Predictor, config: Config) -> Float[np.ndarray, 
   task = _at_length(config, lengths[-1])
 
   def means(lengths: Sequence[int]) -> Float[np.ndarray, ' n']:
-    found = sample_losses({'': predictor}, task, _FEWER_PROMPTS, lengths=lengths)['']
-    return found.mean(axis=0)
+    losses = sample_losses({'': predictor}, task, _FEWER_PROMPTS, lengths=lengths)['']
+    return losses.mean(axis=0)
 
   try:
     return means(lengths)
@@ -72,12 +77,12 @@ def sizes(config: Config) -> tuple[int, float]:
   graph, state = nnx.split(model)
   task, count = build_task(config), 64
   prompts = jax.eval_shape(lambda key: task.sample(key, count), jax.random.key(0))
-  traced = jax.make_jaxpr(lambda state, given: nnx.merge(graph, state)(given))
+  traced = jax.make_jaxpr(lambda state, prompts: nnx.merge(graph, state)(prompts))
   flops = product_flops(traced(state, prompts).jaxpr)
   return num_weights(model), flops / count
 
 
-def baselines(config: Config, name: str) -> list[Row]:
+def baselines(config: Config, name: str) -> list[AtlasRow]:
   """The rows of the baselines of a config's task, which has that name in the atlas."""
   task = build_task(config)
   lengths = lengths_of(config.task.context_length)
@@ -92,15 +97,14 @@ def baselines(config: Config, name: str) -> list[Row]:
       by_length = np.where(is_known, exact, losses_by_length(predictor, config))
     risk = float(exact[lengths.index(config.task.context_length)])
     known = EXACT if math.isfinite(risk) else SAMPLED
-    found = risk if known == EXACT else loss(predictor, task, NUM_PROMPTS, 0)
+    mean_loss = risk if known == EXACT else loss(predictor, task, NUM_PROMPTS, 0)
     rows.append(
-      Row(
-        baseline,
-        name,
-        '',
-        config.task.context_length,
-        known,
-        losses=(found,),
+      AtlasRow(
+        model=baseline,
+        task=name,
+        context_length=config.task.context_length,
+        known=known,
+        losses=(mean_loss,),
         lengths=lengths,
         by_length=tuple(by_length.tolist()),
       )

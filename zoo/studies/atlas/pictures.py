@@ -9,7 +9,7 @@ from matplotlib.colors import LogNorm
 
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.plots import Panel, Series, level, render_grid, series
-from zoo.reports.rows import Point, plot_rows
+from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import (
   BLACK,
   BLUE,
@@ -26,8 +26,8 @@ from zoo.studies.atlas.results import (
   LOWEST,
   NOTHING,
   TRAINED,
-  Change,
-  Row,
+  AtlasRow,
+  GuessChange,
   baselines_of,
   changes,
   last_budgets,
@@ -56,38 +56,38 @@ _SHORT = {
 }
 
 
-def draw(rows: Sequence[Row]) -> dict[str, Figure]:
+def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
   """All pictures that the rows suffice for, by file name."""
   figures = {'atlas': heat_map(rows)}
   if any(row.known == TRAINED for row in rows):
     figures['atlas_operations'] = by_operations(rows)
     figures['atlas_examples'] = by_examples(rows)
-  if found := changes(rows):
-    figures['atlas_guesses'] = effects(found)
+  if changed := changes(rows):
+    figures['atlas_guesses'] = effects(changed)
   if len({row.prompts for row in rows}) > len({row.task for row in rows}):
     figures['atlas_contexts'] = by_context(rows)
   return figures
 
 
-def heat_map(rows: Sequence[Row]) -> Figure:
+def heat_map(rows: Sequence[AtlasRow]) -> Figure:
   """The share of the learnable loss that is not learned, by architecture and task.
 
   Cells whose loss is final have a colour, the others say in grey why not; values of
   theory have one, too, and say that they are.
   """
-  found = {
+  cells = {
     (row.model, _column(row, rows)): (row, _share(row, rows))
     for row in last_budgets(rows)
   }
-  logs: dict[str, list[float]] = {model: [] for model, _ in found}
-  for (model, _), (_, share) in found.items():
+  logs: dict[str, list[float]] = {model: [] for model, _ in cells}
+  for (model, _), (_, share) in cells.items():
     if math.isfinite(share):
       logs[model].append(math.log(max(share, _LEAST)))
   models = sorted(logs, key=lambda name: float(np.mean(logs[name] or [9.0])))
-  columns = [*dict.fromkeys(column for _, column in found)]
+  columns = [*dict.fromkeys(column for _, column in cells)]
   values = np.full((len(models), len(columns)), math.nan)
   texts = [[''] * len(columns) for _ in models]
-  for (model, column), (row, share) in found.items():
+  for (model, column), (row, share) in cells.items():
     place = models.index(model), columns.index(column)
     texts[place[0]][place[1]] = _words(row, share)
     if not row.grey:
@@ -106,13 +106,13 @@ def heat_map(rows: Sequence[Row]) -> Figure:
   return plot_heat_maps([[shown]], 2.4 + 0.32 * len(models), width)
 
 
-def _share(row: Row, rows: Sequence[Row]) -> float:
+def _share(row: AtlasRow, rows: Sequence[AtlasRow]) -> float:
   if row.known == NOTHING or not math.isfinite(row.loss.mean):
     return math.nan
   return scale_of(rows, row.prompts).share(row.loss.mean)
 
 
-def _words(row: Row, share: float) -> str:
+def _words(row: AtlasRow, share: float) -> str:
   if row.known == NOTHING:
     return '–'
   reason = 'theory' if row.known == LOWEST else row.grey
@@ -122,7 +122,7 @@ def _words(row: Row, share: float) -> str:
   return f'{shown}\n{reason}' if reason else shown
 
 
-def by_operations(rows: Sequence[Row]) -> Figure:
+def by_operations(rows: Sequence[AtlasRow]) -> Figure:
   """The loss of each model against the operations of its training."""
   colours, panels = _colours(rows), []
   for name, of in _by_column([row for row in rows if row.steps], rows).items():
@@ -140,7 +140,7 @@ def by_operations(rows: Sequence[Row]) -> Figure:
   return render_grid(panels, min(len(panels), 2), 2.6)
 
 
-def by_examples(rows: Sequence[Row]) -> Figure:
+def by_examples(rows: Sequence[AtlasRow]) -> Figure:
   """The loss of each model by number of examples, beside baselines.
 
   A mark is where it was trained.
@@ -151,9 +151,9 @@ def by_examples(rows: Sequence[Row]) -> Figure:
     lines = [series('in training', 'mark', GREY, [of[0].context_length], [0.0])]
     baselines = baselines_of(rows, of[0].prompts)
     for baseline, colour in _LINES.items():
-      if one := baselines.get(baseline):
-        shown = _positive(one.by_length)
-        lines.append(series(baseline, 'dashed', colour, one.lengths, shown))
+      if measured := baselines.get(baseline):
+        shown = _positive(measured.by_length)
+        lines.append(series(baseline, 'dashed', colour, measured.lengths, shown))
     for row in of:
       shown = _positive(row.by_length)
       lines.append(series(row.model, 'curve', colours[row.model], row.lengths, shown))
@@ -162,39 +162,42 @@ def by_examples(rows: Sequence[Row]) -> Figure:
   return render_grid(panels, min(len(panels), 2), 2.6)
 
 
-def _colours(rows: Sequence[Row]) -> dict[str, str]:
+def _colours(rows: Sequence[AtlasRow]) -> dict[str, str]:
   models = dict.fromkeys(row.model for row in rows if row.steps)
   return dict(zip(models, itertools.cycle(PALETTE), strict=False))
 
 
-def _by_column(shown: Sequence[Row], rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _by_column(
+  shown: Sequence[AtlasRow], rows: Sequence[AtlasRow]
+) -> dict[str, list[AtlasRow]]:
   """The rows to show that have finite losses, by column of the heat map."""
-  groups: dict[str, list[Row]] = {}
+  groups: dict[str, list[AtlasRow]] = {}
   for row in shown:
     if row.losses and np.isfinite(row.losses).all():
       groups.setdefault(_column(row, rows), []).append(row)
   return groups
 
 
-def effects(found: Sequence[Change]) -> Figure:
+def effects(changed: Sequence[GuessChange]) -> Figure:
   """What guesses change in % of the loss with the guess 0, sorted; pooled on top."""
   shown = [
-    (task, 'all models', guess, share) for (task, guess), share in pooled(found).items()
+    (task, 'all models', guess, share)
+    for (task, guess), share in pooled(changed).items()
   ]
-  for one in sorted(found, key=lambda one: one.share.mean):
-    shown.append((one.row.task, one.row.model, one.row.guess, one.share))
-  panels: dict[str, list[Point]] = {}
+  for change in sorted(changed, key=lambda change: change.share.mean):
+    shown.append((change.row.task, change.row.model, change.row.guess, change.share))
+  panels: dict[str, list[RowPoint]] = {}
   for task, name, guess, share in shown:
-    point = Point(name, guess, 100 * share.mean, 100 * share.half)
+    point = RowPoint(name, guess, 100 * share.mean, 100 * share.half)
     panels.setdefault(task, []).append(point)
   axis = 'change of the loss, in % of that with the guess 0; below 0 the guess helps'
   return plot_rows(panels, axis, _COLOURS, level=0.0)
 
 
-def by_context(rows: Sequence[Row]) -> Figure:
+def by_context(rows: Sequence[AtlasRow]) -> Figure:
   """The losses of tasks by the context length of training, in a panel per model."""
   cells = [row for row in last_budgets(rows) if row.losses]
-  groups: dict[tuple[str, str], list[Row]] = {}
+  groups: dict[tuple[str, str], list[AtlasRow]] = {}
   for row in sorted(cells, key=lambda row: row.context_length):
     groups.setdefault((row.model, row.task), []).append(row)
   axes = 'examples, in training and in the test (log scale)', 'loss (log scale)'
@@ -203,16 +206,16 @@ def by_context(rows: Sequence[Row]) -> Figure:
     shown = []
     baselines = [baselines_of(rows, row.prompts) for row in of]
     for name, colour in _LINES.items():
-      lines = [one[name] for one in baselines if name in one]
-      known = {one.context_length: one.losses[0] for one in lines}
+      lines = [of_prompts[name] for of_prompts in baselines if name in of_prompts]
+      known = {row.context_length: row.losses[0] for row in lines}
       if known:
         y = _positive([*known.values()])
         shown.append(series(name, 'dashed', colour, [*known], y))
     for guess in dict.fromkeys(row.guess for row in of):
-      each = [row for row in of if row.guess == guess]
-      x = [row.context_length for row in each]
+      of_guess = [row for row in of if row.guess == guess]
+      x = [row.context_length for row in of_guess]
       label = f'guess: {guess}' if guess else 'no choice of guess'
-      shown.append(_intervals(label, _COLOURS.get(guess, BLUE), x, each))
+      shown.append(_intervals(label, _COLOURS.get(guess, BLUE), x, of_guess))
     panels.append(Panel(f'{model}, {task}', *axes, tuple(shown), 'log', 'log'))
   return render_grid(panels, min(len(panels), 3), 2.3)
 
@@ -223,7 +226,7 @@ def _positive(values: Sequence[float]) -> list[float]:
 
 
 def _intervals(
-  name: str, colour: str, x: Sequence[int | float], rows: Sequence[Row]
+  name: str, colour: str, x: Sequence[int | float], rows: Sequence[AtlasRow]
 ) -> Series:
   """The losses of rows with their 95 % intervals; without them for one seed."""
   ends = []
@@ -236,8 +239,8 @@ def _intervals(
   return series(name, 'curve', colour, x, np.transpose(ends))
 
 
-def _column(row: Row, rows: Sequence[Row]) -> str:
+def _column(row: AtlasRow, rows: Sequence[AtlasRow]) -> str:
   """The task, with its guess and its context length where there are several."""
-  lengths = {one.context_length for one in rows if one.task == row.task}
+  lengths = {other.context_length for other in rows if other.task == row.task}
   name = f'{row.task}, C = {row.context_length}' if len(lengths) > 1 else row.task
   return name if row.guess in ('', 'zero') else f'{name}, {row.guess}'

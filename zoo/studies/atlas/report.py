@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from zoo import reports
 from zoo.host.files import write_atomically
 from zoo.studies.atlas.pictures import draw
-from zoo.studies.atlas.results import LOWEST, TRAINED, Row, last_budgets, tables
+from zoo.studies.atlas.results import LOWEST, TRAINED, AtlasRow, last_budgets, tables
 
 ABOUT = {  # the title and the caption of each picture
   'atlas': (
@@ -43,7 +43,7 @@ ABOUT = {  # the title and the caption of each picture
 }
 
 
-def write(rows: Sequence[Row], command: str, out: pathlib.Path) -> None:
+def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
   """Writes the pictures, and `report.html` with all of them, to a folder."""
   figures = {}
   for name, drawing in draw(rows).items():
@@ -51,7 +51,7 @@ def write(rows: Sequence[Row], command: str, out: pathlib.Path) -> None:
       drawing.savefig(out / f'{name}.{suffix}')
     title, caption = ABOUT[name]
     picture = reports.Picture(drawing, title)
-    figures[name] = reports.Figure(title, caption, [picture])
+    figures[name] = reports.CaptionedFigure(title, caption, [picture])
   text = (
     'The intervals of 95 % are over seeds, by Student’s t; each seed is measured on '
     'prompts of its own. What a guess changes on all models comes first; p values of '
@@ -69,7 +69,7 @@ def write(rows: Sequence[Row], command: str, out: pathlib.Path) -> None:
   write_atomically(out / 'report.html', page)
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[AtlasRow]) -> str:
   """How many architectures and cells there are, and how many of these are final."""
   cells = last_budgets(rows)
   trained = [row for row in cells if row.known == TRAINED]

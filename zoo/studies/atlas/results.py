@@ -38,7 +38,7 @@ class Cell(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class AtlasRow:
   """A model after a budget, or a baseline, on a task; `known` says how.
 
   The loss of a model is trained, the lowest known exact risk, or nothing, for a reason
@@ -84,18 +84,19 @@ class Row:
   def loss(self) -> Interval:
     """The mean over the seeds with its interval; exact risks have no width."""
     if self.known in (EXACT, SAMPLED, LOWEST):
-      return Interval(*[self.losses[0]] * 3)
+      risk = self.losses[0]
+      return Interval(risk, risk, risk)
     return interval(self.losses)
 
 
-def to_csv(rows: Iterable[Row]) -> str:
+def to_csv(rows: Iterable[AtlasRow]) -> str:
   """The rows as CSV, with each loss and its interval for readers."""
-  names = [field.name for field in dataclasses.fields(Row)]
+  names = [field.name for field in dataclasses.fields(AtlasRow)]
   at = names.index('losses')
   return write_csv([*names[:at], *_DERIVED, *names[at:]], map(_cells, rows))
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: AtlasRow) -> dict[str, str]:
   values = dataclasses.asdict(row)
   if row.losses and all(map(math.isfinite, row.losses)):
     values |= dict(zip(_DERIVED, row.loss, strict=True))
@@ -104,7 +105,7 @@ def _cells(row: Row) -> dict[str, str]:
 
 def _text(value: Any) -> str:
   if isinstance(value, tuple):
-    return ' '.join(f'{one:.8g}' for one in value)
+    return ' '.join(f'{number:.8g}' for number in value)
   if isinstance(value, float):
     return f'{value:.8g}' if math.isfinite(value) else ''
   return str(value)
@@ -120,29 +121,31 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 }
 
 
-def from_csv(text: str, source: str) -> list[Row]:
+def from_csv(text: str, source: str) -> list[AtlasRow]:
   """The rows of `to_csv`; `source` names them in the message of UserError."""
-  readers = {one.name: _READERS[one.type] for one in dataclasses.fields(Row)}
+  readers = {field.name: _READERS[field.type] for field in dataclasses.fields(AtlasRow)}
   try:
     return [
-      Row(**{name: read(line[name]) for name, read in readers.items()})
+      AtlasRow(**{name: read(line[name]) for name, read in readers.items()})
       for line in csv.DictReader(io.StringIO(text))
     ]
   except (KeyError, ValueError, TypeError, AttributeError) as error:
     raise UserError(f'{source} is no table of an atlas: {error!r}') from None
 
 
-def last_budgets(rows: Sequence[Row]) -> list[Row]:
+def last_budgets(rows: Sequence[AtlasRow]) -> list[AtlasRow]:
   """The row of the last budget of each cell; models only."""
   return [*{row.cell: row for row in rows if row.is_model}.values()]
 
 
-def baselines_of(rows: Sequence[Row], prompts: tuple[str, int]) -> dict[str, Row]:
+def baselines_of(
+  rows: Sequence[AtlasRow], prompts: tuple[str, int]
+) -> dict[str, AtlasRow]:
   """The baselines on some prompts, by name."""
   return {row.model: row for row in rows if row.prompts == prompts and not row.is_model}
 
 
-class Scale(NamedTuple):
+class LossScale(NamedTuple):
   """The loss of Bayes, or 0 where that is not known, and the loss without examples."""
 
   floor: float
@@ -153,7 +156,7 @@ class Scale(NamedTuple):
     return (loss - self.floor) / (self.without - self.floor)
 
 
-def scale_of(rows: Sequence[Row], prompts: tuple[str, int]) -> Scale:
+def scale_of(rows: Sequence[AtlasRow], prompts: tuple[str, int]) -> LossScale:
   """The scale of the losses on some prompts, from the rows of their baselines.
 
   Without examples the loss is that of Bayes or of the prediction 0, the lower of the
@@ -162,78 +165,82 @@ def scale_of(rows: Sequence[Row], prompts: tuple[str, int]) -> Scale:
   baselines = baselines_of(rows, prompts)
   zero, bayes = baselines['zero'].losses[0], baselines.get('bayes')
   if bayes is None:
-    return Scale(0.0, zero)
+    return LossScale(0.0, zero)
   floor, without = bayes.losses[0], bayes.by_length[0]
-  return Scale(floor, min(without, zero) if without > floor else zero)
+  return LossScale(floor, min(without, zero) if without > floor else zero)
 
 
-class Change(NamedTuple):
+class GuessChange(NamedTuple):
   """The effect of a guess: a cell, and one trained as long with the guess 0."""
 
-  row: Row
-  reference: Row
+  row: AtlasRow
+  reference: AtlasRow
   p_value: float = math.nan  # of the paired t-test, by Holm over all effects
 
   @property
   def loss(self) -> Interval:
     """The difference of the losses, paired by seed, and so by prompt."""
     pairs = zip(self.row.losses, self.reference.losses, strict=False)
-    return interval([one - other for one, other in pairs])
+    return interval([changed - other for changed, other in pairs])
 
   @property
   def share(self) -> Interval:
     """`loss` as a share of the loss with the guess 0, whose own error is ignored."""
-    return Interval(*(end / self.reference.loss.mean for end in self.loss))
+    mean, low, high = self.loss
+    whole = self.reference.loss.mean
+    return Interval(mean / whole, low / whole, high / whole)
 
 
-def changes(rows: Sequence[Row]) -> list[Change]:
+def changes(rows: Sequence[AtlasRow]) -> list[GuessChange]:
   """The effect of each guess on each model that was also trained with the guess 0.
 
   Both are taken after the largest number of steps that both had time for.
   """
-  budgets: dict[tuple[str, str, str, int], dict[int, Row]] = {}
+  budgets: dict[tuple[str, str, str, int], dict[int, AtlasRow]] = {}
   for row in rows:
     if row.known == TRAINED:
       budgets.setdefault(row.cell, {})[row.steps] = row
-  found = []
+  effects = []
   for cell, of in budgets.items():
     zero = budgets.get((cell[0], cell[1], 'zero', cell[3]), {})
     steps = max(of.keys() & zero.keys(), default=None)
     if cell[2] == 'zero' or steps is None:
       continue
     if np.isfinite([*of[steps].losses, *zero[steps].losses]).all():
-      found.append(Change(of[steps], zero[steps]))
-  raw = [_p_value(one) for one in found]
-  known = iter(holm([one for one in raw if not math.isnan(one)]))
-  adjusted = [one if math.isnan(one) else next(known) for one in raw]
-  return [one._replace(p_value=p) for one, p in zip(found, adjusted, strict=True)]
+      effects.append(GuessChange(of[steps], zero[steps]))
+  raw = [_p_value(effect) for effect in effects]
+  known = iter(holm([p_value for p_value in raw if not math.isnan(p_value)]))
+  adjusted = [p_value if math.isnan(p_value) else next(known) for p_value in raw]
+  return [
+    effect._replace(p_value=p) for effect, p in zip(effects, adjusted, strict=True)
+  ]
 
 
-def _p_value(change: Change) -> float:
+def _p_value(change: GuessChange) -> float:
   pairs = [*zip(change.row.losses, change.reference.losses, strict=False)]
   if len(pairs) < 2:
     return math.nan
   return float(stats.ttest_rel(*np.transpose(pairs)).pvalue)
 
 
-def pooled(found: Sequence[Change]) -> dict[tuple[str, str], Interval]:
+def pooled(effects: Sequence[GuessChange]) -> dict[tuple[str, str], Interval]:
   """The mean share that a guess changes on a task, over the models, by task and guess.
 
   The unit of the interval is the model.
   """
   groups: dict[tuple[str, str], list[float]] = {}
-  for one in found:
-    groups.setdefault((one.row.task, one.row.guess), []).append(one.share.mean)
+  for effect in effects:
+    groups.setdefault((effect.row.task, effect.row.guess), []).append(effect.share.mean)
   return {names: interval(shares) for names, shares in groups.items()}
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
+def tables(rows: Sequence[AtlasRow]) -> list[Table]:
   """What guesses change, if any was changed, and the cells."""
-  found = changes(rows)
-  return [*([_changes_table(found)] if found else []), _cells_table(rows)]
+  effects = changes(rows)
+  return [*([_changes_table(effects)] if effects else []), _cells_table(rows)]
 
 
-def _cells_table(rows: Sequence[Row]) -> Table:
+def _cells_table(rows: Sequence[AtlasRow]) -> Table:
   """The cells after their last budgets, and the baselines."""
   header = ('cell', 'loss, ± 95 %', 'not final', 'weights', 'operations a prompt')
   header += ('steps', 'rate', 'minutes')
@@ -242,7 +249,7 @@ def _cells_table(rows: Sequence[Row]) -> Table:
   return Table([*map(_cells_of, shown)], header, 'cells and baselines')
 
 
-def _cells_of(row: Row) -> list[str]:
+def _cells_of(row: AtlasRow) -> list[str]:
   name = ','.join([row.model, row.task, *filter(None, [row.guess])])
   loss, sizes, training = '', ['', ''], ['', '', '']
   if row.losses:
@@ -255,26 +262,27 @@ def _cells_of(row: Row) -> list[str]:
   return [f'{name}, C = {row.context_length}', loss, row.grey, *sizes, *training]
 
 
-def _changes_table(found: Sequence[Change]) -> Table:
+def _changes_table(effects: Sequence[GuessChange]) -> Table:
   """What guesses change: the pooled effects first, then each with its p value."""
   rows = [
     [f'{task}, {guess}: all models', '', _percent(effect), '']
-    for (task, guess), effect in pooled(found).items()
+    for (task, guess), effect in pooled(effects).items()
   ]
-  for one in sorted(found, key=lambda one: one.share.mean):
-    name = ','.join(one.row.cell[:3])
-    p_value = '' if math.isnan(one.p_value) else f'{one.p_value:.2g}'
-    rows.append([name, _format(one.loss), _percent(one.share), p_value])
+  for change in sorted(effects, key=lambda change: change.share.mean):
+    name = ','.join(change.row.cell[:3])
+    p_value = '' if math.isnan(change.p_value) else f'{change.p_value:.2g}'
+    rows.append([name, _format(change.loss), _percent(change.share), p_value])
   header = 'cell', 'minus guess 0, ± 95 %', 'in %', 'p, by Holm'
   return Table(rows, header, 'what the guess changes, paired by seed and prompt')
 
 
 def _percent(share: Interval) -> str:
-  return _format(Interval(*(100 * end for end in share)), '.1f')
+  mean, low, high = share
+  return _format(Interval(100 * mean, 100 * low, 100 * high), '.1f')
 
 
-def _format(found: Interval, form: str = '.4f') -> str:
+def _format(measured: Interval, form: str = '.4f') -> str:
   """A mean ± half its interval; no width if it is exact or from one seed."""
-  if found.half == 0 or math.isinf(found.half):
-    return f'{found.mean:{form}}' + (' (one seed)' if found.half else '')
-  return f'{found.mean:{form}} ± {found.half:{form}}'
+  if measured.half == 0 or math.isinf(measured.half):
+    return f'{measured.mean:{form}}' + (' (one seed)' if measured.half else '')
+  return f'{measured.mean:{form}} ± {measured.half:{form}}'

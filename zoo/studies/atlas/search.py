@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zoo.measure.intervals import interval
-from zoo.studies.atlas.results import Scale
+from zoo.studies.atlas.results import LossScale
 
 # The held-out losses of some learning rates after a number of steps; inf: diverged.
 TryRates = Callable[[Sequence[float], int], Sequence[float]]
@@ -50,12 +50,12 @@ def find_rate(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> Se
   num_steps *= 3
   best = _best(tried)
   tried = _tried(try_rates, [best / 2, best, 2 * best], num_steps)
-  found = Search(_best(tried), tried)
-  while found.at_edge and len(tried) < _MOST_RATES:
-    lower = found.rate == min(tried)
-    tried |= _tried(try_rates, [found.rate * (0.5 if lower else 2)], num_steps)
-    found = found._replace(rate=_best(tried))
-  return found
+  search = Search(_best(tried), tried)
+  while search.at_edge and len(tried) < _MOST_RATES:
+    lower = search.rate == min(tried)
+    tried |= _tried(try_rates, [search.rate * (0.5 if lower else 2)], num_steps)
+    search = search._replace(rate=_best(tried))
+  return search
 
 
 def _tried(
@@ -70,7 +70,7 @@ def _best(tried: Mapping[float, float]) -> float:
 
 
 def double(
-  train: Train, num_steps: int, scale: Scale, may_train: Callable[[int], bool]
+  train: Train, num_steps: int, scale: LossScale, may_train: Callable[[int], bool]
 ) -> dict[int, Sequence[float]]:
   """The losses of the seeds by budget, which doubles until the loss is final.
 
@@ -78,18 +78,18 @@ def double(
   seed has diverged.
   """
   before, losses = None, train(num_steps)
-  found = {num_steps: losses}
+  by_budget = {num_steps: losses}
   while _is_finite(losses) and why_grey(losses, before, scale):
     num_steps *= 2
     if not may_train(num_steps):
       break
     before, losses = losses, train(num_steps)
-    found[num_steps] = losses
-  return found
+    by_budget[num_steps] = losses
+  return by_budget
 
 
 def why_grey(
-  losses: Sequence[float], before: Sequence[float] | None, scale: Scale
+  losses: Sequence[float], before: Sequence[float] | None, scale: LossScale
 ) -> str:
   """Why the loss of a budget is not final; empty if it is.
 

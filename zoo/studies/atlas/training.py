@@ -1,6 +1,7 @@
 """Goes through the cells of an atlas, and writes what is known of them."""
 
 import functools
+import json
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -8,32 +9,39 @@ from typing import NamedTuple
 
 from absl import logging
 
-from zoo.config.validation import Config
+from zoo.config.validation import Config, to_json
 from zoo.host.files import read_text, write_atomically
 from zoo.host.parts import Part
 from zoo.storage.workdir import locked
 from zoo.studies.atlas import measure, report
 from zoo.studies.atlas.cells import CellRun, Settings
-from zoo.studies.atlas.results import Cell, Row, Scale, from_csv, scale_of, to_csv
-from zoo.studies.runner import each, run_in, writing
+from zoo.studies.atlas.results import (
+  AtlasRow,
+  Cell,
+  LossScale,
+  from_csv,
+  scale_of,
+  to_csv,
+)
+from zoo.studies.runner import run_in, version_digest, with_progress, writing
 
 _ROWS = 'rows.csv'  # in the folder of a cell
 
 # The config for the fields of a cell: model, task, guess and context length.
-GetConfig = Callable[[str, str, str | None, int | None], Config]
+GetCellConfig = Callable[[str, str, str | None, int | None], Config]
 
 
 class Grid(NamedTuple):
   """The cells to train, and the settings of each."""
 
   cells: Sequence[Cell]
-  get_config: GetConfig
+  get_config: GetCellConfig
   settings: Callable[[Cell], Settings]
 
 
 def run(
   grid: Grid, out: str | os.PathLike[str], command: str, part: Part | None = None
-) -> list[Row] | None:
+) -> list[AtlasRow] | None:
   """Trains the cells that the folder `out` lacks, and returns the rows of all.
 
   After each cell it writes `atlas.csv`, with the cells that the folder has, and at the
@@ -41,67 +49,75 @@ def run(
   every fourth cell, from the second on, and writes no report; processes that share only
   the folder may have different parts. `command` is the command that trains this grid,
   for the report. Returns None after SIGTERM; the same call then resumes. Raises
-  UserError for a folder of other settings, and the errors of `run_in` and `writing`.
+  UserError for a folder of other settings, config or version, and the errors of
+  `run_in` and `writing`.
   """
   cells = grid.cells if part is None else part.of(grid.cells)
   names = {cell.name: cell for cell in cells}
   with writing(out), run_in(out) as (whole, interruption):
-    for done, (name, cell) in enumerate(each('cell', names, interruption), start=1):
+    for done, (name, cell) in enumerate(
+      with_progress('cell', names, interruption), start=1
+    ):
       folder, settings = whole / 'cells' / name, grid.settings(cell)
       folder.mkdir(parents=True, exist_ok=True)
       get_config = functools.partial(grid.get_config, *cell)
       get_scale = functools.partial(_scale, cell, grid, whole)
       with locked(folder):
-        one = CellRun(cell, settings, get_config, folder, interruption)
-        rows = one.rows(get_scale)
+        cell_run = CellRun(cell, settings, get_config, folder, interruption)
+        rows = cell_run.rows(get_scale)
         write_atomically(folder / _ROWS, to_csv(rows))
       write_atomically(whole / 'atlas.csv', to_csv(_known(grid, whole)))
       _log(rows[-1], len(names) - done, settings.minutes)
-    found = _known(grid, whole)
+    all_rows = _known(grid, whole)
     if part is None:
-      report.write(found, command, whole)
-    return found
+      report.write(all_rows, command, whole)
+    return all_rows
   return None
 
 
-def _scale(cell: Cell, grid: Grid, out: pathlib.Path) -> Scale:
+def _scale(cell: Cell, grid: Grid, out: pathlib.Path) -> LossScale:
   """The scale of the losses on the prompts of a cell."""
   rows = _baselines(cell, grid, out)
   return scale_of(rows, rows[0].prompts)
 
 
-def _baselines(cell: Cell, grid: Grid, out: pathlib.Path) -> list[Row]:
-  """The rows of the baselines of a cell's task, measured if they are not kept."""
+def _baselines(cell: Cell, grid: Grid, out: pathlib.Path) -> list[AtlasRow]:
+  """The rows of the baselines of a cell's task, measured if they are not kept.
+
+  They belong to the fields of the task, the numbers of prompts and the version.
+  """
   name = cell._replace(model='baselines', guess=None).name
-  path = out / 'baselines' / f'{name}.csv'
+  config = grid.get_config(*cell)
+  digest = version_digest(to_json(config.task) + json.dumps(measure.key()))
+  path = out / 'baselines' / f'{name}-{digest}.csv'
   if not path.is_file():
-    rows = measure.baselines(grid.get_config(*cell), cell.task)
+    rows = measure.baselines(config, cell.task)
     path.parent.mkdir(exist_ok=True)
     write_atomically(path, to_csv(rows))
   return from_csv(read_text(path), str(path))
 
 
-def _known(grid: Grid, out: pathlib.Path) -> list[Row]:
+def _known(grid: Grid, out: pathlib.Path) -> list[AtlasRow]:
   """The rows of the cells that the folder has, after those of their baselines."""
-  baselines: dict[tuple, Row] = {}
-  models: list[Row] = []
+  baselines: dict[tuple, AtlasRow] = {}
+  models: list[AtlasRow] = []
   for cell in grid.cells:
     path = out / 'cells' / cell.name / _ROWS
     if path.is_file():
-      found = from_csv(read_text(path), str(path))
-      models += found
-      if found[-1].losses:
+      kept = from_csv(read_text(path), str(path))
+      models += kept
+      if kept[-1].losses:
         baselines |= {row.cell: row for row in _baselines(cell, grid, out)}
   return [*baselines.values(), *models]
 
 
-def _log(row: Row, left: int, minutes: float) -> None:
+def _log(row: AtlasRow, left: int, minutes: float) -> None:
   """Logs the loss of a finished cell, and how long the cells that are left may take."""
-  found = ', '.join(f'{loss:.4g}' for loss in row.losses) or 'no loss'
+  losses = ', '.join(f'{loss:.4g}' for loss in row.losses) or 'no loss'
   logging.info(
     '%s: %s after %d steps%s; %d cells are left, at most %.1f h',
     ','.join(filter(None, row.cell[:3])),
-    found,
+    losses,
     row.steps,
     f' ({row.grey})' if row.grey else '',
     left,

@@ -19,7 +19,7 @@ from zoo.studies.headlines import (
   state_tracking,
 )
 from zoo.studies.runner import GetConfig
-from zoo.studies.study import About, Result, Study
+from zoo.studies.study import About, Study, StudyResult
 from zoo.studies.study import run as run_studies
 
 _FILES = (
@@ -42,7 +42,8 @@ HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}
 _ABOUT = About(
   'Numbers that in-context learning must reproduce',
   'Results of the literature, measured again by ICL Zoo, with the ranges in which they '
-  'were expected before they were measured.',
+  'were expected before they were measured. docs/headlines.md has the settings that '
+  'were tried, and why some fail.',
   'headlines.json',
 )
 
@@ -52,7 +53,7 @@ def run(
   get_config: GetConfig,
   out: str | os.PathLike[str],
   part: Part | None = None,
-) -> list[Result] | None:
+) -> list[StudyResult] | None:
   """As `zoo.studies.study.run`; the report and `headlines.json` have all headlines."""
   known = [*HEADLINES.values()]
   return run_studies(wanted, get_config, out, part, known=known, about=_ABOUT)

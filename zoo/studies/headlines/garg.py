@@ -6,7 +6,7 @@ from zoo.measure.curves import sample_losses, sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, VERMILION
 from zoo.studies.runner import Trainer, best, load
-from zoo.studies.study import Expected, Found, Study, at_most, near
+from zoo.studies.study import Expected, Measurement, Study, at_most, near
 from zoo.tasks import LinearRegression
 
 _D, _LENGTH = 5, 10
@@ -23,15 +23,16 @@ _POINTS = [{'optimizer.learning_rate': rate} for rate in (1e-3, 3e-3)]
 _COLOURS = {'ols': GREEN, 'averaging': VERMILION, 'nearest_neighbours': ORANGE}
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   """Normalised errors of the trained model and of averaging at several lengths."""
   rows = train('models', 'transformer:gpt2_tiny', _FIELDS, _POINTS)
   baselines = _TASK.baselines()
   shown = {name: baselines[name] for name in _COLOURS}
-  found = sample_predictions({'model': load(best(rows)), **shown}, _TASK, 4096)
-  target = found.pop('target')
+  predictions = sample_predictions({'model': load(best(rows)), **shown}, _TASK, 4096)
+  target = predictions.pop('target')
   errors = {
-    name: np.square(one - target).mean(axis=0) / _D for name, one in found.items()
+    name: np.square(prediction - target).mean(axis=0) / _D
+    for name, prediction in predictions.items()
   }
   numbers = {f'model_{k}': float(errors['model'][k]) for k in (2, 3, 5, 10)}
   averaging = {'averaging': _SOURCE_TASK.baselines()['averaging']}
@@ -52,7 +53,7 @@ def measure(train: Trainer) -> Found:
       series('one GD step', 'dashed', BLACK, count, gd),
     ),
   )
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 def _averaging(printed: float):
@@ -80,10 +81,11 @@ def _gd(d: int, k: int) -> float:
 HEADLINE = Study(
   name='garg_toy',
   statement='A small transformer is nearer to least squares than to any simpler rule.',
-  setting='Noiseless linear regression, d = 5, 11 points per prompt, weights and '
-  'features ~ N(0, I), the loss at every point: the task of toy.yaml, 5000 steps of '
-  '64 prompts. 3 layers, width 64, 2 heads (Garg’s tiny size; toy.yaml has the '
-  'standard one), the better of the rates 0.001 and 0.003 on held-out prompts.',
+  setting=(
+    'Noiseless linear regression, d = 5, 11 points per prompt, weights and features ~ '
+    'N(0, I); 3 layers, width 64, 2 heads, 5000 steps of 64 prompts: the better of '
+    'the rates 0.001 and 0.003 on held-out prompts.'
+  ),
   source='Garg et al., arXiv 2208.01066, Fig. 2, and toy.yaml',
   expected={
     # The source has no number for d = 5. Its figure orders the predictors at d and 2d
@@ -99,10 +101,4 @@ HEADLINE = Study(
   },
   minutes=5,
   measure=measure,
-  log=(
-    'the rates 3e-4, 1e-3 and 3e-3 → 1e-3 and 3e-3',
-    'averaging at d = 5, by its formula → at d = 20, where the source has numbers',
-    'the model after 5 and 10 examples → after 2 and 3 as well, against Bayes',
-  ),
-  caption='The normalised error by number of examples; least squares has 0 from 5 on.',
 )

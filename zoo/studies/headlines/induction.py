@@ -8,7 +8,7 @@ import numpy as np
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import PALETTE
 from zoo.studies.runner import Trainer, history
-from zoo.studies.study import Found, Study, at_least, at_most, near
+from zoo.studies.study import Measurement, Study, at_least, at_most, near
 
 _WIDTH = 0.05  # nats: a plateau is a band of ± this width
 _SEEDS = [{'seed': seed} for seed in range(3)]
@@ -34,7 +34,7 @@ _FIELDS = {
 }
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   rows = train(
     'models', 'transformer:gpt2_tiny,task=associative_recall', _FIELDS, _SEEDS
   )
@@ -58,7 +58,7 @@ def measure(train: Trainer) -> Found:
     'share': min(wait[1] for wait in waits),
     'end': max(risks[-1] for _, risks in curves),
   }
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 def plateau(steps: Sequence[int], losses: Sequence[float]) -> tuple[float, float]:
@@ -87,10 +87,11 @@ def plateau(steps: Sequence[int], losses: Sequence[float]) -> tuple[float, float
 HEADLINE = Study(
   name='induction',
   statement='The loss of few-shot recall waits at ln 2 before an induction head forms.',
-  setting='Two pairs of a class and a label, new in every prompt, then one of the two '
-  'classes: 5 labels and 50 one-hot classes (the source: images of them); attention '
-  'only, 2 layers, width 64, 8 heads, rotary; 62,500 steps of 32 prompts (the source: '
-  '31,250), Adam 1e-5, the loss at the query; 3 seeds.',
+  setting=(
+    'Two pairs of a class and a label, new in every prompt, then one of the two '
+    'classes, of 50 one-hot classes and 5 labels; attention only, 2 layers, width 64, '
+    '8 heads, 62,500 steps of 32 prompts, Adam 1e-5: the loss at the query, 3 seeds.'
+  ),
   source='Singh et al., arXiv 2404.07129',
   expected={
     'plateau': near(
@@ -105,15 +106,4 @@ HEADLINE = Study(
   },
   minutes=7,
   measure=measure,
-  log=(
-    '50 labels, rate 1e-3, 10,000 steps: a plateau at about 1.0 → 5 labels, rate 1e-5, '
-    'no warm-up, 31,250 steps, as in the source',
-    '50 classes → 5: no plateau → 50',
-    '31,250 steps (the slowest seed ends at 0.24, and is still falling) → 62,500',
-  ),
-  caption='The loss on held-out prompts while three seeds train. At ln 2 the model '
-  'has learned that the label is one of the two in the context, but not which.',
-  note='By the rule the loss slows down at ln 2, but this is more a shoulder than a '
-  'plateau. With one-hot classes in place of images the drop takes twice as many steps '
-  'as the source trains for.',
 )

@@ -12,7 +12,7 @@ from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, GREEN, VERMILION
 from zoo.studies.runner import Trainer, load
-from zoo.studies.study import Expected, Found, Study, at_most, near
+from zoo.studies.study import Expected, Measurement, Study, at_most, near
 from zoo.tasks import MarkovChain
 
 _TASK = MarkovChain(num_symbols=2, context_length=100)
@@ -37,7 +37,7 @@ _FIELDS = {
 }
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   saved = {}
   for name, (last, every) in _PARTS.items():
     fields = {
@@ -56,13 +56,14 @@ def measure(train: Trainer) -> Found:
   logs = {name: log_softmax(of_known[name], axis=-1) for name in known}
   risks, distances = [], {name: [] for name in known}
   for step, row in saved.items():
-    found = sample_predictions({'model': load(row, step)}, _TASK, _NUM_PROMPTS)['model']
-    log_model = log_softmax(found, axis=-1)
+    model = load(row, step)
+    predictions = sample_predictions({'model': model}, _TASK, _NUM_PROMPTS)
+    log_model = log_softmax(predictions['model'], axis=-1)
     risks.append(_divergence(truth, log_model))
     for name, log_known in logs.items():
       distances[name].append(_divergence(np.exp(log_known), log_model))
-  each = np.array([*distances.values()])
-  nearest = each.argmin(axis=0)
+  divergences = np.array([*distances.values()])
+  nearest = divergences.argmin(axis=0)
   lines = {name: _divergence(truth, log) for name, log in logs.items()}
   to_uniform = _divergence(np.exp(logs['unigram']), logs['zero'])
   numbers = {
@@ -73,7 +74,7 @@ def measure(train: Trainer) -> Found:
     'phases': float(len(set(nearest)) if np.all(np.diff(nearest) >= 0) else 0),
     'unigram_phase': min(distances['unigram']) / to_uniform,
   }
-  return Found(numbers, _panels(steps, risks, lines, distances))
+  return Measurement(numbers, _panels(steps, risks, lines, distances))
 
 
 def _panels(
@@ -124,11 +125,12 @@ _LINES = 'measured independently; five standard errors of this sample'
 HEADLINE = Study(
   name='markov_phases',
   statement='On Markov chains a transformer is uniform, then unigram, then bigram.',
-  setting='Chains of 2 symbols with rows ~ Dirichlet(1, 1), 101 symbols; attention '
-  'only, 2 layers, width 16, 1 head; 2000 steps of 64 chains, Adam 1e-3, the loss to '
-  'the true rows (the source: to drawn symbols). The numbers '
-  'are Kullback–Leibler divergences from the true row for the last symbol, and the '
-  'nearest of the three strategies at every 5th, then every 50th step.',
+  setting=(
+    'Chains of 2 symbols with rows ~ Dirichlet(1, 1), 101 symbols; attention only, 2 '
+    'layers, width 16, 1 head, 2000 steps of 64 chains: Kullback–Leibler divergences '
+    'from the true row for the last symbol, and the nearest of the three strategies '
+    'at every 5th, then every 50th step.'
+  ),
   source='Edelman et al., arXiv 2402.11004, Fig. 1',
   expected={
     'kl_uniform': near(0.2175, 0.012, _LINES + ' (.216 and .219)'),
@@ -148,11 +150,4 @@ HEADLINE = Study(
   },
   minutes=2,
   measure=measure,
-  log=(
-    'kernels of scale 1/√inputs → 0.02, as in minGPT: no uniform phase was seen before',
-    'a checkpoint every 25 steps → every 5, then every 50: the first phase is short',
-  ),
-  caption='(a) The divergence of the model from the truth during training, after 100 '
-  'transitions, and those of the strategies. (b) The divergence of the model from '
-  'each strategy: the lowest line is the phase.',
 )

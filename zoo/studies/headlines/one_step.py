@@ -7,14 +7,14 @@ from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLACK, BLUE, VERMILION
 from zoo.studies.runner import Trainer, histories, load
-from zoo.studies.study import Found, Study, at_least, at_most
+from zoo.studies.study import Measurement, Study, at_least, at_most
 from zoo.tasks import LinearRegression
 
 _TASK = LinearRegression(num_features=10, context_length=10)
 _SHOWN = 200  # prompts in the picture
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   rows = train('lsa', 'lsa', {'task.prior_mean': 0.0}, [{'seed': i} for i in range(3)])
   gd = estimators.gradient_descent(_TASK)
   gd_risk = float(theory.exact_risk(gd, _TASK))
@@ -48,10 +48,11 @@ def measure(train: Trainer) -> Found:
     ),
   )
   size = float(np.abs(at_gd).mean())
-  return Found(
+  differences = [alignment.prediction_difference.mean for alignment in alignments]
+  return Measurement(
     {
-      'cosine': min(one.cosine_similarity.mean for one in alignments),
-      'difference': max(one.prediction_difference.mean for one in alignments) / size,
+      'cosine': min(alignment.cosine_similarity.mean for alignment in alignments),
+      'difference': max(differences) / size,
       'excess_risk': max(row['exact_risk'] for row in rows) / gd_risk - 1,
     },
     (learning, agreement),
@@ -63,10 +64,11 @@ _FIGURE = 'arXiv 2212.07677, Fig. 2: '
 HEADLINE = Study(
   name='one_step',
   statement='A trained layer of linear self-attention is one step of gradient descent.',
-  setting='Linear regression, d = 10, C = 10, weights ~ N(0, I); lsa, 5000 steps of '
-  '2048 prompts, Adam 5e-3 decaying to 0; the worst of 3 seeds against the best '
-  'single step from 0. Features are normal, for which theory has the optimum; in the '
-  'source they are uniform, so its loss is not comparable.',
+  setting=(
+    'Linear regression, d = C = 10, weights and features ~ N(0, I); lsa after 5000 '
+    'steps of 2048 prompts, Adam 5e-3 decaying to 0: the worst of 3 seeds against the '
+    'best single step from 0.'
+  ),
   source='von Oswald et al., arXiv 2212.07677',
   expected={
     'cosine': at_least(0.99, _FIGURE + 'the cosine of the sensitivities tends to 1'),
@@ -79,6 +81,4 @@ HEADLINE = Study(
   },
   minutes=1,
   measure=measure,
-  caption='(a) The exact risk of the layer during training. (b) Its predictions '
-  'against those of gradient descent, prompt by prompt.',
 )

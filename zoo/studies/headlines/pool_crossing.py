@@ -7,14 +7,14 @@ from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.headlines.short import SHORT
 from zoo.studies.runner import Trainer, load
-from zoo.studies.study import Found, Study, at_least, at_most, near
+from zoo.studies.study import Measurement, Study, at_least, at_most, near
 from zoo.tasks import TaskPool
 
 _SIZES = 4, 32, 256, 2048, 16384
 _NUM_PROMPTS = 2048
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   to_pool, to_ridge = [], []
   for size in _SIZES:
     fields = {**SHORT, 'task.num_tasks': size}
@@ -22,9 +22,9 @@ def measure(train: Trainer) -> Found:
     pool = TaskPool(num_tasks=size)
     known = {name: pool.baselines()[name] for name in ('dmmse', 'ridge')}
     subjects = {'model': load(row), **known}
-    found = sample_predictions(subjects, pool.shifts()['new_tasks'], _NUM_PROMPTS)
+    predictions = sample_predictions(subjects, pool.shifts()['new_tasks'], _NUM_PROMPTS)
     for name, distances in (('dmmse', to_pool), ('ridge', to_ridge)):
-      squares = np.square(found['model'] - found[name])[:, :16]
+      squares = np.square(predictions['model'] - predictions[name])[:, :16]
       distances.append(float(squares.mean()) / pool.num_features)
   ratios = np.divide(to_pool, to_ridge)
   panel = Panel(
@@ -43,7 +43,7 @@ def measure(train: Trainer) -> Found:
     'largest_pool': float(ratios[-1]),
     'crossings': float(np.sum(np.diff(ratios > 1) != 0)),
   }
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 _FIGURE = 'Figs. 2 and 3: '
@@ -51,11 +51,11 @@ _FIGURE = 'Figs. 2 and 3: '
 HEADLINE = Study(
   name='pool_crossing',
   statement='From some pool size on, a transformer is nearer to ridge than to dMMSE.',
-  setting='D = 8, K = 16, σ² = 0.25, pools of M = 4, 32, 256, 2048 and 16384 tasks; a '
-  'transformer of 2 layers, width 64, 4000 steps of 64 prompts, the loss to labels '
-  'without noise (the source: 8 layers, width 128, 500,000 steps of 256, labels with '
-  'noise). On new tasks, the mean over k = 0 … 15 examples '
-  'of the squared distance of its predictions to dMMSE, over that to ridge.',
+  setting=(
+    'D = 8, σ² = 0.25, pools of M = 4 … 16384 tasks; a transformer of 2 layers, width '
+    '64, after 4000 steps of 64 prompts: on new tasks, the mean over k = 0 … 15 '
+    'examples of the squared distance of its predictions to dMMSE, over that to ridge.'
+  ),
   source='Raventós et al., arXiv 2306.15063, section 3.1',
   expected={
     # The threshold itself, between 2^14 and 2^15 in the source, moves with model size
@@ -65,11 +65,5 @@ HEADLINE = Study(
     'crossings': near(1, 0, _FIGURE + 'there is one threshold'),
   },
   minutes=10,
-  log=(
-    '4 pools, 6000 steps → pools of 4, 256 and 16384 tasks, 4000 steps, which leave '
-    'crossings no choice → 5 pools',
-  ),
   measure=measure,
-  caption='The distance of a trained transformer from the posterior mean over its '
-  'pool, and from ridge, on tasks that are not in the pool.',
 )

@@ -1,6 +1,5 @@
 """The two lines of task pools: the posterior mean over the pool, and ridge."""
 
-import functools
 import math
 
 import numpy as np
@@ -9,18 +8,18 @@ from zoo.measure.curves import sample_losses
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.runner import Trainer
-from zoo.studies.study import Expected, Found, Study, at_most, near
+from zoo.studies.study import Expected, Measurement, Study, at_most, near
 from zoo.tasks import TaskPool
 
 _SIZES = 1, 4, 16, 64, 256, 1024
 _NUM_PROMPTS = 2048
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   del train  # nothing is trained
   ridge = _mean('ridge', _SIZES[-1], new=True, num_prompts=65536)
-  new = [_mean('dmmse', size, new=True) for size in _SIZES]
-  old = [_mean('dmmse', size, new=False) for size in _SIZES]
+  new = [_mean('dmmse', size, new=True, num_prompts=_NUM_PROMPTS) for size in _SIZES]
+  old = [_mean('dmmse', size, new=False, num_prompts=_NUM_PROMPTS) for size in _SIZES]
   numbers = {'ridge': ridge, 'one_task': old[0]}
   for size in (64, 1024):
     numbers[f'new_tasks_{size}'] = new[_SIZES.index(size)]
@@ -36,16 +35,15 @@ def measure(train: Trainer) -> Found:
     ),
     x_scale='log',
   )
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
-@functools.cache
-def _mean(name: str, size: int, new: bool, num_prompts: int = _NUM_PROMPTS) -> float:
+def _mean(name: str, size: int, new: bool, num_prompts: int) -> float:
   """The error of a baseline per feature, averaged over 0 to 15 examples."""
   pool = TaskPool(num_tasks=size)
   task = pool.shifts()['new_tasks'] if new else pool
-  found = sample_losses({name: pool.baselines()[name]}, task, num_prompts)[name]
-  return float(np.mean(found[:, :16])) / pool.num_features
+  losses = sample_losses({name: pool.baselines()[name]}, task, num_prompts)[name]
+  return float(np.mean(losses[:, :16])) / pool.num_features
 
 
 def _pool(value: float, spread: float) -> Expected:
@@ -75,6 +73,4 @@ HEADLINE = Study(
   },
   minutes=1,
   measure=measure,
-  caption='The posterior mean over the pool is better than ridge on the pool and '
-  'worse on new tasks; the lines meet as the pool grows.',
 )

@@ -3,17 +3,17 @@
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.runner import Trainer, histories
-from zoo.studies.study import Expected, Found, Study
+from zoo.studies.study import Expected, Measurement, Study
 
 _SEEDS = [{'seed': seed} for seed in range(3)]
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   rows = {name: train(name, name, {}, _SEEDS) for name in ('lsa', 'ltb')}
   gd = rows['ltb'][0]['gd_risk']
   risks = {
-    name: max((row['exact_risk'] for row in found), key=lambda risk: abs(risk - gd))
-    for name, found in rows.items()
+    name: max((row['exact_risk'] for row in seeds), key=lambda risk: abs(risk - gd))
+    for name, seeds in rows.items()
   }
   shown = []
   for name, colour in (('lsa', VERMILION), ('ltb', BLUE)):
@@ -21,7 +21,7 @@ def measure(train: Trainer) -> Found:
     shown.append(series(f'{name}, 3 seeds', 'curve', colour, steps, values))
   shown.append(level('GD from w*', gd, steps))
   panel = Panel('a', 'training step', 'exact in-context risk', tuple(shown))
-  return Found(risks, (panel,))
+  return Measurement(risks, (panel,))
 
 
 HEADLINE = Study(
@@ -44,6 +44,4 @@ HEADLINE = Study(
   },
   minutes=1.5,
   measure=measure,
-  caption='The exact risks during training of LSA, whose guess is fixed at 0, and of '
-  'LTB, whose linear MLP can hold the prior mean.',
 )

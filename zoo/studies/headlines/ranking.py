@@ -8,7 +8,7 @@ from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, PALETTE
 from zoo.studies.headlines.short import SHORT
 from zoo.studies.runner import Trainer, load
-from zoo.studies.study import Found, Study, at_least, at_most
+from zoo.studies.study import Measurement, Study, at_least, at_most
 from zoo.tasks import LinearRegression
 
 _D, _LENGTH, _LONGEST = 5, 8, 32
@@ -32,7 +32,7 @@ _FIELDS = {
 }
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   task = LinearRegression(_D, _LONGEST)
   curves = {}
   for name, (config, fields, _) in _MODELS.items():
@@ -40,8 +40,8 @@ def measure(train: Trainer) -> Found:
     if config == 'transformer':
       fields['model.mixer'] = name
     (row,) = train(name, config, fields)
-    found = sample_predictions({'model': load(row)}, task, 4096)
-    errors = np.square(found['model'] - found['target']).mean(axis=0)
+    predictions = sample_predictions({'model': load(row)}, task, 4096)
+    errors = np.square(predictions['model'] - predictions['target']).mean(axis=0)
     curves[name] = errors / _D
   at_end = {name: float(curve[_LENGTH]) for name, curve in curves.items()}
   growth = {
@@ -70,7 +70,7 @@ def measure(train: Trainer) -> Found:
     ),
     y_scale='log',
   )
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 _NOTEBOOK = 'linear regression in its notebook: '
@@ -78,11 +78,11 @@ _NOTEBOOK = 'linear regression in its notebook: '
 HEADLINE = Study(
   name='ranking',
   statement='Attention, RetNet and Mamba learn linear functions; LSTM, GRU, S4 hardly.',
-  setting='Noiseless linear regression, d = 5, 8 examples (the source: d = 20, 31), '
-  'the loss at every example; 2 layers of width 64, 4000 steps of 64 prompts, Adam '
-  '1e-3 (the source: up to 12 layers, 100,000 steps, the best of 27 settings). '
-  'Mamba-2 and S4D for Mamba and S4. Beyond: the error after 32 examples over that '
-  'after 8.',
+  setting=(
+    'Noiseless linear regression, d = 5, 8 examples; 2 layers of width 64, Mamba-2 '
+    'and S4D for Mamba and S4, after 4000 steps of 64 prompts, Adam 1e-3: the error '
+    'after 8 examples, and beyond, that after 32 over that after 8.'
+  ),
   source='Lee et al., arXiv 2310.08049',
   expected={
     'rank_correlation': at_least(
@@ -98,10 +98,4 @@ HEADLINE = Study(
   },
   minutes=7,
   measure=measure,
-  log=('5000 steps of 128 prompts → 4000 of 64',),
-  caption='The normalised error by number of examples, up to 8 in training. Least '
-  'squares is 0 from five examples on.',
-  note='After 4000 steps at one learning rate RetNet has learned next to nothing, and '
-  'LSTM and GRU are level with attention; the source takes the best of 27 settings '
-  'after 100,000 steps.',
 )

@@ -4,7 +4,7 @@ from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.runner import Trainer, best, history, load
-from zoo.studies.study import Found, Study, at_least, near
+from zoo.studies.study import Measurement, Study, at_least, near
 from zoo.tasks import AssociativeRecall
 
 _NUM_PAIRS, _NUM_KEYS, _LENGTH = 4, 64, 31
@@ -27,14 +27,14 @@ _FIELDS = {
 _RATES = 4.6e-4, 2.2e-3  # the middle two of the source's four
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   points = [{'optimizer.learning_rate': rate} for rate in _RATES]
   rows = train(
     'models', 'transformer:gpt2_tiny,task=associative_recall', _FIELDS, points
   )
   model = load(best(rows))
-  found = sample_predictions({'model': model}, _TASK, 4096)
-  right = found['model'].argmax(axis=-1) == found['target'].argmax(axis=-1)
+  predictions = sample_predictions({'model': model}, _TASK, 4096)
+  right = predictions['model'].argmax(axis=-1) == predictions['target'].argmax(axis=-1)
   accuracy = right.mean(axis=0)
   numbers = {
     'accuracy': float(accuracy[_NUM_PAIRS:].mean()),
@@ -57,17 +57,17 @@ def measure(train: Trainer) -> Found:
     'loss of the query, nats',
     (series('attention, held out', 'curve', VERMILION, steps, risks),),
   )
-  return Found(numbers, (by_example, learning))
+  return Measurement(numbers, (by_example, learning))
 
 
 HEADLINE = Study(
   name='recall',
   statement='Two layers of one-head attention solve multi-query recall at T = 64.',
-  setting='4 keys with their values, then 28 queries, each for one of these keys at '
-  'random, with its value: 64 tokens. Softmax attention, 2 layers without '
-  'feed-forward networks, width 64, 1 head; 2000 steps of 64 prompts, the better of '
-  'the rates 4.6e-4 and 2.2e-3. 64 keys and 64 values; the source has 8192 words, one '
-  'query per key and fixed data.',
+  setting=(
+    '4 keys with their values, then 28 queries, each for one of these keys at random, '
+    'with its value, of 64 keys and 64 values; softmax attention, 2 layers, width 64, '
+    '1 head, 2000 steps of 64 prompts: the better of two rates.'
+  ),
   source='Arora et al. (zoology), arXiv 2312.04927, Fig. 2',
   expected={
     'accuracy': at_least(
@@ -78,10 +78,4 @@ HEADLINE = Study(
   },
   minutes=2,
   measure=measure,
-  log=(
-    'questions in rounds that ask for each key once, 5000 steps: it failed → each '
-    'question drawn independently, 2000 steps',
-  ),
-  caption='(a) The share of right answers by number of pairs before the query: the '
-  'first four keys are new, so their values cannot be known. (b) The loss in training.',
 )

@@ -13,7 +13,7 @@ from zoo import theory
 from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.runner import Trainer
-from zoo.studies.study import Expected, Found, Study, at_most
+from zoo.studies.study import Expected, Measurement, Study, at_most
 from zoo.tasks import LinearRegression
 from zoo.theory import dynamics
 
@@ -26,24 +26,24 @@ _TIMES = np.geomspace(1, 1e7, 400)
 _LEAST_DROP = 0.01  # in units of the risk per e-fold of time
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   del train  # training is exact
   separate = theory.gradient_flow(
     dynamics.separate_heads(4, 4, 1, _SCALE), _TASK, _TIMES
   )
   merged = theory.gradient_flow(dynamics.merged_heads(4, 4, _SCALE), _TASK, _TIMES)
   known = theory.plateaus(_SPECTRUM, _TASK.context_length)
-  found, one = pauses(separate.risks), pauses(merged.risks)
+  separate_pauses, merged_pauses = pauses(separate.risks), pauses(merged.risks)
   deviation = math.inf
-  if found.size == known.size:
-    deviation = float(np.max(np.abs(found / known - 1)))
+  if separate_pauses.size == known.size:
+    deviation = float(np.max(np.abs(separate_pauses / known - 1)))
   optimum = float(theory.exact_risk(theory.optimal_rule(_TASK), _TASK))
   ends = separate.risks[-1], merged.risks[-1]
   numbers = {
     'plateaus': deviation,
     'end': max(abs(risk / optimum - 1) for risk in ends),
-    'drops': found.size - 1,
-    'merged_drops': one.size - 1,
+    'drops': separate_pauses.size - 1,
+    'merged_drops': merged_pauses.size - 1,
     'end_gradient': max(separate.gradient_norms[-1], merged.gradient_norms[-1]),
   }
   levels = [level(f'L_{m}', risk, _TIMES[[0, -1]]) for m, risk in enumerate(known)]
@@ -58,7 +58,7 @@ def measure(train: Trainer) -> Found:
     ),
     x_scale='log',
   )
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 def pauses(risks: Float[np.ndarray, ' n']) -> Float[np.ndarray, ' k']:
@@ -93,13 +93,4 @@ HEADLINE = Study(
   },
   minutes=0.5,
   measure=measure,
-  caption=(
-    'The exact risk of linear attention along its gradient flow, and the levels at '
-    'which heads with rank-one keys and queries pause.'
-  ),
-  note=(
-    'The weights are those of the seed 0. A random start can lead two heads through '
-    'their saddles together: at this scale the seed 1 pauses at all levels, and the '
-    'seed 2 passes L_1.'
-  ),
 )

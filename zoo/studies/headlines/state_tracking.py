@@ -12,7 +12,7 @@ from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, Series, series
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, VERMILION
 from zoo.studies.runner import Trainer, load
-from zoo.studies.study import Found, Study, at_least, at_most
+from zoo.studies.study import Measurement, Study, at_least, at_most
 from zoo.tasks import ModularAddition, ParityPrefix
 
 _TRAINED, _LENGTH = 40, 256  # symbols of a prompt, in training and in the test
@@ -68,35 +68,37 @@ _TASKS = {
 }
 
 
-def measure(train: Trainer) -> Found:
+def measure(train: Trainer) -> Measurement:
   numbers, lines = {}, []
   for (name, (task, mixer, own)), colour in zip(_MODELS.items(), _COLOURS, strict=True):
     fields = {**_FIELDS, 'model.mixer': mixer, **own}
     rows = train(name, f'transformer:gpt2_tiny,task={task}', fields, _SEEDS)
-    found = [accuracy(load(row), task) for row in rows]
+    accuracies = [accuracy(load(row), task) for row in rows]
     if name in _SOLVE:
-      numbers[name] = min(float(one[_LONG].mean()) for one in found)
-      numbers[f'{name}_{_TRAINED}'] = min(float(one[_SHORT].mean()) for one in found)
+      numbers[name] = min(float(curve[_LONG].mean()) for curve in accuracies)
+      numbers[f'{name}_{_TRAINED}'] = min(
+        float(curve[_SHORT].mean()) for curve in accuracies
+      )
     else:
-      numbers[name] = max(float(one[-1]) for one in found)
-    lines += _lines(name, colour, found)
+      numbers[name] = max(float(curve[-1]) for curve in accuracies)
+    lines += _lines(name, colour, accuracies)
   panel = Panel('a', 'symbols', 'scaled accuracy', tuple(lines))
-  return Found(numbers, (panel,))
+  return Measurement(numbers, (panel,))
 
 
 def accuracy(model: Any, task: str) -> Float[np.ndarray, ' t']:
   """(accuracy − chance) / (1 − chance) after each symbol."""
-  found = sample_predictions({'model': model}, _TASKS[task], _NUM_PROMPTS)
-  right = found['model'].argmax(axis=-1) == found['target'].argmax(axis=-1)
-  chance = 1 / found['target'].shape[-1]
+  predictions = sample_predictions({'model': model}, _TASKS[task], _NUM_PROMPTS)
+  right = predictions['model'].argmax(axis=-1) == predictions['target'].argmax(axis=-1)
+  chance = 1 / predictions['target'].shape[-1]
   return (right.mean(axis=0) - chance) / (1 - chance)
 
 
 def _lines(
-  name: str, colour: str, found: list[Float[np.ndarray, ' t']]
+  name: str, colour: str, accuracies: list[Float[np.ndarray, ' t']]
 ) -> list[Series]:
   """The mean over seeds and 16 neighbouring symbols."""
-  mean = np.mean(found, axis=0).reshape(-1, 16).mean(axis=1)
+  mean = np.mean(accuracies, axis=0).reshape(-1, 16).mean(axis=1)
   kind = 'dashed' if name == 'parity_softmax' else 'curve'
   return [series(name.replace('_', ' '), kind, colour, range(8, _LENGTH, 16), mean)]
 
@@ -107,15 +109,10 @@ HEADLINE = Study(
   name='state_tracking',
   statement='Eigenvalues below 0 or complex ones follow a parity; those above do not.',
   setting=(
-    'Parity and sums modulo 3 of symbols, predicted after each. One layer without a '
-    'feed-forward network, width 32, 8 heads, kernels of scale 0.5; 2400 steps of 64 '
-    'prompts, 12,000 for delta with eigenvalues below 0, of which 6 symbols count at '
-    'first and all 40 from step 1700 on; Adam with β₂ 0.95 and clipping, 1e-2, for '
-    'mamba3 3e-3; three seeds. Scaled accuracy, '
-    '(accuracy − chance)/(1 − chance), on prompts of 256 symbols: of the worst seed '
-    'over symbols 160 to 240, or of the best seed at symbol 256; names that end in 40 '
-    'are of the worst seed over the first 40. The source has 2 layers of width 128 and '
-    '100,000 steps.'
+    'Parity and sums modulo 3 after each symbol, by one layer of width 32 trained on '
+    'up to 40 symbols, 3 seeds: (accuracy − chance)/(1 − chance) on prompts of 256, '
+    'of the worst seed over symbols 160 to 240, or of the best at symbol 256; names '
+    'that end in 40 are of the worst over the first 40.'
   ),
   source='Grazzi et al., arXiv 2411.12537, Table 1; Mamba-3, arXiv 2603.15569',
   expected={
@@ -128,21 +125,4 @@ HEADLINE = Study(
   },
   minutes=50,
   measure=measure,
-  log=(
-    '1000 steps on all 40 symbols, Adam 1e-2 (delta 0.95, mamba3 0.00) → 2400 steps on '
-    'growing prompts, with β₂ 0.95 and clipping',
-    'mamba3: 64 features of B and C, 1e-2 → 16 features, 3e-3; not adopted: rates of '
-    '1e-2 with faster growth, and training to 160 symbols (0.45, one seed)',
-    'delta: 3e-3 instead of 1e-2, not adopted (0.46, one seed)',
-    'delta with eigenvalues below 0: 2400 steps (0.76) → 6000 (0.94) → 12,000',
-    'mamba3, not adopted: width 64 with 4 heads, batches of 32 and 12,000 steps: 1.00, '
-    '0.96, 1.00 at symbols 40 to 80, 0.97, 0.52, 0.40 at 80 to 120 for three seeds, '
-    'chance from 160 on; the best turns by 0.997 π for each one and keeps 0.98 of its '
-    'state. The same with 1e-2 and a longer warm-up: chance after 16,000 steps; with '
-    'cosine decay over 40,000 steps: lost when prompts grow, stopped then',
-  ),
-  caption=(
-    'Scaled accuracy by the number of symbols, the mean over three seeds and 16 '
-    'neighbouring symbols; prompts in training have 40.'
-  ),
 )

@@ -11,9 +11,9 @@ from jaxtyping import ArrayLike, Float
 from zoo.reports.plots import Panel, Series, series
 from zoo.reports.style import BLACK, BLUE, GREEN, PURPLE, VERMILION
 from zoo.studies.paper import setting
-from zoo.studies.paper.figures import GD, RISK, TO_THE_END, Figure, dots
+from zoo.studies.paper.figures import GD, RISK, TO_THE_END, PaperFigure, dots
 from zoo.studies.paper.setting import NORM, NUM_FEATURES
-from zoo.studies.paper.training import Field, Point, Recipe, Runs, point
+from zoo.studies.paper.training import Field, PaperPoint, Recipe, Runs, point
 from zoo.tasks import LinearRegression
 
 CONTEXTS = 5, 10, 20, 80  # of the trained models
@@ -24,7 +24,7 @@ RATIOS = 10.0, 100.0  # of feature variances, for the trained models
 ALL_RATIOS = tuple(np.geomspace(1, 100, 17).tolist())
 
 # label: (colour, config, heads)
-MODELS = {
+SHOWN = {
   'LSA, 1 head': (VERMILION, 'multi_head_lsa', 1),
   'LSA, 11 heads': (BLUE, 'multi_head_lsa', 11),
   'yq-LSA': (GREEN, 'yq_lsa', 1),
@@ -32,9 +32,9 @@ MODELS = {
 }
 
 
-def _trained(label: str, **task: Field) -> Point:
+def _trained(label: str, **task: Field) -> PaperPoint:
   """A model trained to convergence; `task` has the fields that are not default."""
-  _, config, heads = MODELS[label]
+  _, config, heads = SHOWN[label]
   if config == 'yq_lsa' and not task:
     return TO_THE_END
   fields = {f'task.{field}': value for field, value in task.items()}
@@ -43,7 +43,7 @@ def _trained(label: str, **task: Field) -> Point:
   return point(Recipe(config), fields)
 
 
-def _at_context(label: str, c: int) -> Point:
+def _at_context(label: str, c: int) -> PaperPoint:
   return _trained(label, **({} if c == 10 else {'context_length': c}))
 
 
@@ -53,24 +53,24 @@ def _context(runs: Runs) -> tuple[Panel, ...]:
 
   def trained(label: str, less: ArrayLike = 0.0) -> Series:
     points = {c: _at_context(label, c) for c in CONTEXTS}
-    return dots(runs, f'{label}, trained', MODELS[label][0], points, less)
+    return dots(runs, f'{label}, trained', SHOWN[label][0], points, less)
 
   gd = gd_at(ALL_CONTEXTS)
   many = np.array([setting.best_risk(setting.task(c)) for c in ALL_CONTEXTS])
-  one = np.array([setting.head_limit(1, c) for c in ONE_HEAD_CONTEXTS])
+  one_head = np.array([setting.head_limit(1, c) for c in ONE_HEAD_CONTEXTS])
   slope = [2 * NORM / (c * NUM_FEATURES + 2) for c in ALL_CONTEXTS]
   risks = (
-    series('1 head, lowest known risk', 'line', VERMILION, ONE_HEAD_CONTEXTS, one),
+    series('1 head, lowest known risk', 'line', VERMILION, ONE_HEAD_CONTEXTS, one_head),
     series('11 heads, infimum', 'line', BLUE, ALL_CONTEXTS, many),
     series(GD, 'dashed', BLACK, ALL_CONTEXTS, gd),
-    *[trained(label) for label in MODELS],
+    *[trained(label) for label in SHOWN],
   )
-  gap = one - gd_at(ONE_HEAD_CONTEXTS)
+  gap = one_head - gd_at(ONE_HEAD_CONTEXTS)
   gaps = (
     series('1 head, lowest known', 'line', VERMILION, ONE_HEAD_CONTEXTS, gap),
     series('11 heads, infimum', 'line', BLUE, ALL_CONTEXTS, many - gd),
     series('2|w*|²/(Cd + 2)', 'dashed', BLACK, ALL_CONTEXTS, slope),
-    *[trained(label, gd_at(CONTEXTS)) for label in MODELS if label.startswith('LSA')],
+    *[trained(label, gd_at(CONTEXTS)) for label in SHOWN if label.startswith('LSA')],
   )
   axis = 'context length C'
   return (
@@ -88,7 +88,7 @@ def _unequal(ratio: float) -> Float[np.ndarray, 'd d']:
   return np.diag(variances * NUM_FEATURES / variances.sum())
 
 
-def _at_ratio(label: str, ratio: float) -> Point:
+def _at_ratio(label: str, ratio: float) -> PaperPoint:
   covariance = tuple(map(tuple, _unequal(ratio).tolist()))
   return _trained(label, prior_mean=SMALL_MEAN, feature_covariance=covariance)
 
@@ -107,7 +107,7 @@ def _covariance(runs: Runs) -> tuple[Panel, ...]:
 
   def trained(label: str) -> Series:
     points = {ratio: _at_ratio(label, ratio) for ratio in RATIOS}
-    return dots(runs, f'{label}, trained', MODELS[label][0], points)
+    return dots(runs, f'{label}, trained', SHOWN[label][0], points)
 
   risks = (
     line('GD, best step size', 'dashed', BLACK, setting.gd_risk),
@@ -125,19 +125,17 @@ def _covariance(runs: Runs) -> tuple[Panel, ...]:
   return (Panel('a', axis, f'{RISK} at the end', risks, 'log'),)
 
 
-FIGURES = {
-  'context': Figure(
+BEYOND = {
+  'context': PaperFigure(
     'Beyond the paper. With longer contexts the gap closes',
     'w* = (2, …, 2), trained at the rate 5e-3, decaying to 0: (a) the risk against the '
-    'number of examples C; (b) the excess over gradient descent, which falls like 1/C. '
-    'yq-LSA and LTB coincide.',
-    tuple(_at_context(label, c) for label in MODELS for c in CONTEXTS),
+    'number of examples C; (b) the excess over gradient descent, which falls like 1/C.',
+    tuple(_at_context(label, c) for label in SHOWN for c in CONTEXTS),
     _context,
   ),
-  'covariance': Figure(
+  'covariance': PaperFigure(
     'Beyond the paper. With unequal features gradient descent is not a bound',
-    'Feature variances in geometric progression, of mean 1; each entry of w* is 0.5. '
-    'The best step is a matrix, which attention can learn.',
+    'Feature variances in geometric progression, of mean 1; each entry of w* is 0.5.',
     tuple(
       _at_ratio(label, ratio)
       for label in ('LSA, 11 heads', 'yq-LSA')

@@ -16,7 +16,7 @@ Figures = Mapping[str, Plot]  # by name
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class Evidence:
   """The numbers that bear on a claim, by name, and whether it holds by them."""
 
   exact: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -29,7 +29,7 @@ class Found:
 class Claim:
   """A claim of the paper, and the function that computes its numbers and decides."""
 
-  measure: Callable[[Figures], Found]
+  measure: Callable[[Figures], Evidence]
   key: str
   source: str
   statement: str
@@ -37,33 +37,34 @@ class Claim:
   note: str = ''
 
 
-def judge(claim: Claim, figures: Figures) -> reports.Claim:
+def judge(claim: Claim, figures: Figures) -> reports.JudgedClaim:
   """The claim with its numbers in float64 and its verdict, as in `claims.json`.
 
   Without a figure that it needs it has no measured numbers, and the verdict None.
   """
   with jax.enable_x64(True):
-    found = claim.measure(figures)
+    evidence = claim.measure(figures)
+  file = claim.measure.__module__.replace('.', '/') + '.py'
   return {
     'key': claim.key,
     'source': claim.source,
     'statement': claim.statement,
-    'verdict': verdict(found),
-    'exact': {name: float(number) for name, number in found.exact.items()},
+    'verdict': verdict(evidence),
+    'exact': {name: float(number) for name, number in evidence.exact.items()},
     'measured': {
       name: None if number is None else float(number)
-      for name, number in found.measured.items()
+      for name, number in evidence.measured.items()
     },
-    'function': f'zoo/studies/paper/claims.py: {claim.measure.__name__}',
+    'function': f'{file}: {claim.measure.__name__}',
     'figures': list(claim.figures),
     'note': claim.note,
   }
 
 
-def verdict(found: Found) -> str | None:
+def verdict(evidence: Evidence) -> str | None:
   """The verdict in words; None if what it needs was not measured."""
-  if found.holds is None:
+  if evidence.holds is None:
     return None
-  if not found.holds:
+  if not evidence.holds:
     return FAILS
-  return HOLDS if found.sharp else NOT_SHARP
+  return HOLDS if evidence.sharp else NOT_SHARP

@@ -16,25 +16,24 @@ from zoo.studies.paper.training import train_all
 from zoo.studies.runner import (
   GetConfig,
   Trainer,
-  each,
   facts,
   run_in,
   sections_of,
+  with_progress,
   write_report,
   writing,
 )
 
 OBJECTIVES = 'sampled', 'exact'
 # By name: those of the paper, and two more.
-FIGURES: dict[str, figures.Figure] = {**figures.FIGURES, **beyond.FIGURES}
+FIGURES: dict[str, figures.PaperFigure] = {**figures.OF_THE_PAPER, **beyond.BEYOND}
 
 _TITLE = 'The Initialization Determines Whether In-Context Learning Is Gradient Descent'
 _FIGURE_6 = (
   'Figure 6. Initial guesses in a language model',
   'A language model asked with and without the guesses of a small model: (a) the error '
   'by readout; (b) differences on the same prompts; (c) the answers against the guess '
-  'of the query. A guess in the prompt can be copied, so only a lower error than that '
-  'of the guess alone is a refinement. Bars are 95 % intervals.',
+  'of the query, with 95 % intervals.',
 )
 
 
@@ -46,7 +45,7 @@ def reproduce(
   objective: str = 'sampled',
   llm_run: str | os.PathLike[str] | None = None,
   part: Part | None = None,
-) -> list[reports.Claim] | None:
+) -> list[reports.JudgedClaim] | None:
   """Makes the figures and judges the claims; returns what it writes to `claims.json`.
 
   The runs, `figure_NAME.csv`, `.svg` and `.png` for each figure, `claims.json` and
@@ -78,23 +77,25 @@ def reproduce(
     if part is not None:
       return []
     plots = {}
-    for name, figure in each('figure', wanted, interruption):
+    for name, figure in with_progress('figure', wanted, interruption):
       plots[name] = Plot(name, figure.plot(runs))
       write_plot(plots[name], folder)
     if figure_6 is not None:
       plots['6'] = figure_6
       write_plot(figure_6, folder)
-    claims = each('claim', {claim.key: claim for claim in CLAIMS}, interruption)
+    claims = with_progress(
+      'claim', {claim.key: claim for claim in CLAIMS}, interruption
+    )
     judged = [judge(claim, plots) for _, claim in claims]
     arguments = {
       'figures': ', '.join(wanted),
       'seeds': ', '.join(map(str, range(num_seeds))),
       'objective': objective,
     }
-    found = {'Configuration': arguments, **facts()}
-    found['Machine']['time of this call'] = f'{time.monotonic() - start:.0f} s'
+    tables = {'Configuration': arguments, **facts()}
+    tables['Machine']['time of this call'] = f'{time.monotonic() - start:.0f} s'
     data = {'paper': 'arXiv 2512.04268', **arguments, 'claims': judged}
-    write_report(folder, 'claims.json', data, _page(plots, judged, found))
+    write_report(folder, 'claims.json', data, _page(plots, judged, tables))
     return judged
   return None
 
@@ -110,10 +111,10 @@ def read_figure_6(folder: str | os.PathLike[str]) -> Plot:
 
 def _page(
   plots: Mapping[str, Plot],
-  judged: Sequence[reports.Claim],
-  found: Mapping[str, Mapping[str, str]],
+  judged: Sequence[reports.JudgedClaim],
+  tables: Mapping[str, Mapping[str, str]],
 ) -> str:
-  words = {name: (one.title, one.caption) for name, one in FIGURES.items()}
+  words = {name: (figure.title, figure.caption) for name, figure in FIGURES.items()}
   words['6'] = _FIGURE_6
   figures = {
     f'figure_{name}': reports.figure_of(shown, *words[name])
@@ -130,11 +131,11 @@ def _page(
     _TITLE,
     'The synthetic figures and the claims of arXiv 2512.04268, reproduced by ICL Zoo, '
     f'with exact results and trained models. {verdicts_of(judged)}',
-    [claims, reports.Section('Figures', figures=figures), *sections_of(found)],
+    [claims, reports.Section('Figures', figures=figures), *sections_of(tables)],
   )
 
 
-def verdicts_of(claims: Sequence[reports.Claim]) -> str:
+def verdicts_of(claims: Sequence[reports.JudgedClaim]) -> str:
   """How many claims have each verdict."""
   verdicts = [claim['verdict'] for claim in claims]
   counts = (

@@ -29,14 +29,14 @@ PRIOR_MEAN = 2.0  # of each weight
 NORM = NUM_FEATURES * PRIOR_MEAN**2  # |w*|²
 
 
-def close(one: float | jax.Array, other: float | jax.Array) -> bool:
+def close(number: float | jax.Array, other: float | jax.Array) -> bool:
   """Whether two exact numbers are the same up to rounding in float64."""
-  return math.isclose(float(one), float(other), rel_tol=1e-9, abs_tol=1e-9)
+  return math.isclose(float(number), float(other), rel_tol=1e-9, abs_tol=1e-9)
 
 
-def within(share: float, one: float, other: float) -> bool:
-  """Whether `one` differs from `other` by at most that share of `other`."""
-  return abs(one / other - 1) <= share
+def within(share: float, number: float, other: float) -> bool:
+  """Whether `number` differs from `other` by at most that share of `other`."""
+  return abs(number / other - 1) <= share
 
 
 def task(
@@ -114,18 +114,18 @@ def ltb_without_labels(model: YqLSA) -> LTB:
   return block
 
 
-def distance(one: LinearAttention, other: LinearAttention) -> float:
+def distance(model: LinearAttention, other: LinearAttention) -> float:
   """The distance of two models' learning rules: 0 if they agree on all prompts.
 
   It is `LearningRule.distance`, divided by the Euclidean norm of the first rule.
   """
 
   @nnx.jit  # otherwise each operation would be compiled by itself
-  def relative(one: LinearAttention, other: LinearAttention) -> float | jax.Array:
-    rule, nothing = one.learning_rule(), one_step(0.0, start=0.0)
+  def relative(model: LinearAttention, other: LinearAttention) -> float | jax.Array:
+    rule, nothing = model.learning_rule(), one_step(0.0, start=0.0)
     return rule.distance(other.learning_rule()) / rule.distance(nothing)
 
-  return float(relative(one, other))
+  return float(relative(model, other))
 
 
 def update_gradient(rule: LearningRule, subject: LinearRegression) -> float:
@@ -178,8 +178,8 @@ def risks_to_flipped(
     other = nnx.clone(model)
     other.w_p[...], other.w_q[...] = factor * model.w_p[...], factor * model.w_q[...]
     risks.append(float(theory.exact_risk(other, subject)))
-  one, middle, flipped = risks
-  return one, middle, flipped
+  unchanged, middle, flipped = risks
+  return unchanged, middle, flipped
 
 
 def free_difference(
@@ -190,10 +190,10 @@ def free_difference(
   Both are None if no prompt has both answers.
   """
   try:
-    one = figures['6'].series('b', name)
+    differences = figures['6'].series('b', name)
   except KeyError:
     return None, None
-  for x, mean, high in zip(one.x, one.y, one.high, strict=True):
+  for x, mean, high in zip(differences.x, differences.y, differences.high, strict=True):
     if round(x) == 0:  # free answers are the first readout
       return mean, high
   return None, None

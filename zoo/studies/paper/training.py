@@ -25,33 +25,33 @@ class Recipe(NamedTuple):
     return '-'.join([name, variant or 'default', *map(str, self[1:])])
 
 
-class Point(NamedTuple):
+class PaperPoint(NamedTuple):
   """A model that is trained once for every seed."""
 
   recipe: Recipe
   fields: tuple[tuple[str, Field], ...] = ()  # sorted by name
 
 
-def point(recipe: Recipe, fields: Mapping[str, Field]) -> Point:
+def point(recipe: Recipe, fields: Mapping[str, Field]) -> PaperPoint:
   """A point with fields of the config, such as `task.prior_mean`."""
-  return Point(recipe, tuple(sorted(fields.items())))
+  return PaperPoint(recipe, tuple(sorted(fields.items())))
 
 
 class Runs(NamedTuple):
   """Finished runs by point, one for each seed, and what they were trained on."""
 
-  rows: dict[Point, list[Row]]
+  rows: dict[PaperPoint, list[Row]]
   objective: str = 'sampled'
 
   def history(
-    self, point: Point, field: str = 'exact_risk'
+    self, point: PaperPoint, field: str = 'exact_risk'
   ) -> tuple[list[int], list[list[float]]]:
     """The logged steps that have a field, and its values there for each seed."""
     return histories(self.rows[point], field)
 
 
 def train_all(
-  points: Iterable[Point],
+  points: Iterable[PaperPoint],
   num_seeds: int,
   objective: str,
   train: Trainer,
@@ -62,25 +62,27 @@ def train_all(
   With a part, it trains only that part of the runs, and returns no runs. Raises the
   errors of `Trainer`.
   """
-  recipes: dict[Recipe, list[Point]] = {}
-  for one in dict.fromkeys(points):
-    recipes.setdefault(one.recipe, []).append(one)
-  rows: dict[Point, list[Row]] = {}
+  recipes: dict[Recipe, list[PaperPoint]] = {}
+  for member in dict.fromkeys(points):
+    recipes.setdefault(member.recipe, []).append(member)
+  rows: dict[PaperPoint, list[Row]] = {}
   for recipe, members in recipes.items():
     changes = [
-      {**dict(one.fields), 'seed': seed} for one in members for seed in range(num_seeds)
+      {**dict(member.fields), 'seed': seed}
+      for member in members
+      for seed in range(num_seeds)
     ]
     fields = _fields_of(recipe, objective, train)
     if recipe.checkpoints == 1:
-      found = train(recipe.folder, recipe.config, fields, changes, part)
+      trained = train(recipe.folder, recipe.config, fields, changes, part)
     else:  # one by one, which saves checkpoints on the way
-      found = []
+      trained = []
       for change in changes if part is None else part.of(changes):
         name = ','.join(f'{field}={value}' for field, value in change.items())
-        found += train(f'{recipe.folder}/{name}', recipe.config, fields, [change])
+        trained += train(f'{recipe.folder}/{name}', recipe.config, fields, [change])
     if part is None:
-      for start, one in enumerate(members):
-        rows[one] = found[start * num_seeds : (start + 1) * num_seeds]
+      for start, member in enumerate(members):
+        rows[member] = trained[start * num_seeds : (start + 1) * num_seeds]
   return Runs(rows, objective)
 
 

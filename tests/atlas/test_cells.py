@@ -1,0 +1,214 @@
+"""Cells are measured, resume, and belong to what they were trained with."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import zoo
+from configs import atlas as sizes
+from tests.atlas.rows import make_row
+from tests.atlas.test_search import SCALE
+from tests.compare import refuses
+from zoo.config.validation import build_task
+from zoo.host.interruption import Interruption
+from zoo.host.parts import Part
+from zoo.studies import atlas, runner
+from zoo.studies.atlas import (
+  Cell,
+  Settings,
+  cells,
+  measure,
+  results,
+  training,
+)
+from zoo.theory import isotropic_head_limit
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
+
+def test_baselines_with_a_closed_form_are_exact():
+  config: Any = sizes.get_config('gru', 'prior', 'zero')
+  assert measure.lengths_of(5) == (0, 1, 2, 5, 7, 10)
+
+  def lines(name):
+    return [measure.exact_baseline(name, config, n) for n in measure.lengths_of(5)]
+
+  np.testing.assert_allclose(lines('zero'), 25.0)  # |w*|² + d
+  assert lines('bayes')[0] == lines('gd')[0] == 5.0  # the prior mean
+  # d(d + 1)/(C + d + 1) at the best step (docs/theory.md, section 3).
+  np.testing.assert_allclose(
+    lines('gd')[1:], [30 / 7, 30 / 8, 30 / 11, 30 / 13, 30 / 16]
+  )
+  np.testing.assert_allclose(lines('bayes')[1:], [4, 3, 0, 0, 0], atol=1e-9)  # d − C
+  noisy = sizes.get_config('gru', 'noisy', 'zero')
+  assert measure.exact_baseline('bayes', noisy, 6) == pytest.approx(0.268, abs=2e-4)
+  for name in 'sparse', 'tree':
+    config = sizes.get_config('gru', name, 'zero')
+    squares = build_task(config).sample(jax.random.key(0), 20_000).y_query ** 2
+    risk = measure.exact_baseline('zero', config, 12)
+    assert abs(squares.mean() - risk) < 4 * squares.std() / math.sqrt(20_000)
+    assert risk == {'sparse': pytest.approx(2), 'tree': 1}[name]
+  unknown = ('nearest_neighbours', 'prior'), ('zero', 'logistic'), ('bayes', 'sparse')
+  for name, task in unknown:
+    config = sizes.get_config('gru', task, 'zero')
+    assert math.isnan(measure.exact_baseline(name, config, 5))
+
+
+def test_the_lowest_known_risk_of_linear_attention_is_found():
+  lowest = [
+    measure.lowest_known(sizes.get_config(model, 'prior', None, 10))
+    for model in ('yq_lsa', 'lsa')
+  ]
+  assert lowest[0] == pytest.approx(5 * 6 / 16)  # docs/theory.md, section 3
+  # The search over one angle; w* has the norm √20.
+  one_head = isotropic_head_limit(5, 10, 1, math.sqrt(20))
+  assert lowest[1] == pytest.approx(one_head, rel=1e-6)
+  config = sizes.get_config('yq_lsa', 'quadratic_prior', None)
+  assert measure.lowest_known(config) is None
+
+
+def test_on_sparse_weights_linear_attention_reaches_what_it_does_on_dense_ones():
+  # d(d + 1)/(C + d + 1) for E wwᵀ = I, here of a quarter of it.
+  lowest = measure.lowest_known(sizes.get_config('yq_lsa', 'sparse'))
+  assert lowest == pytest.approx(8 * 9 / 21 / 4)
+
+
+def _tiny(model, task, guess, context_length=None):
+  config: Any = sizes.get_config(model, task, guess, context_length or 3)
+  config.task.num_features = 2
+  config.train.batch_size, config.mesh.data = 8, 1
+  config.optimizer.warmup_steps = 2
+  if 'width' in config.model:
+    config.model.width = 4
+  return config
+
+
+_GRID = atlas.Grid(
+  [
+    Cell('deep_set', 'linear', 'zero'),
+    Cell('yq_lsa', 'linear'),
+    Cell('lsa', 'nowhere'),
+  ],
+  _tiny,
+  lambda cell: Settings('laptop', 2, 10, 5, 1e-9),
+)
+
+
+@pytest.fixture
+def few_prompts(monkeypatch):
+  monkeypatch.setattr(measure, 'NUM_PROMPTS', 64)
+  monkeypatch.setattr(measure, '_FEWER_PROMPTS', 16)
+  monkeypatch.setattr(cells, '_HELD_OUT', 32)
+  monkeypatch.setattr(cells, '_CHUNK', 4)
+  monkeypatch.setattr('zoo.studies.atlas.report.draw', lambda rows: {})
+
+
+class _Stop(Interruption):
+  """Asks to stop after some looks."""
+
+  def __init__(self, looks):
+    super().__init__()
+    self.looks = looks
+
+  def due(self):
+    self.looks -= 1
+    return self.looks < 0
+
+
+def test_a_cell_without_a_loss_has_the_context_length_of_its_task(tmp_path):
+  cell, settings = Cell('lsa', 'parity'), Settings('laptop', 2, 10, 5, 1e-9)
+  get_config = functools.partial(sizes.get_config, 'lsa', 'parity')
+  run = cells.CellRun(cell, settings, get_config, tmp_path, Interruption())
+  (row,) = run.rows(lambda: SCALE)
+  assert 'predicts one number' in row.grey
+  assert row.context_length == 23  # the parity of 24 symbols
+
+
+def test_a_cell_belongs_to_its_config_the_version_and_what_it_is_measured_on(
+  tmp_path, monkeypatch
+):
+  def begin(change=None):
+    cell = Cell('deep_set', 'linear', 'zero')
+    settings = Settings('laptop', 2, 10, 5, 1e-9)
+
+    def get_config():
+      config = _tiny('deep_set', 'linear', 'zero')
+      config.train.update(change or {})
+      return config
+
+    run = cells.CellRun(cell, settings, get_config, tmp_path, Interruption())
+    run._write()
+
+  begin()
+  begin()
+  with refuses('was trained with another config'):
+    begin({'batch_size': 16})
+  for module, constant in (measure, 'NUM_PROMPTS'), (cells, '_HELD_OUT'):
+    with monkeypatch.context() as patch:
+      patch.setattr(module, constant, 64)
+      with refuses('numbers of prompts'):
+        begin()
+  monkeypatch.setattr(runner.metadata, 'version', lambda name: '9.9')
+  with refuses('version of the library'):
+    begin()
+
+
+def test_baselines_belong_to_the_fields_of_their_task(tmp_path, monkeypatch):
+  monkeypatch.setattr(measure, 'baselines', lambda config, name: measured[:])
+  cell = Cell('deep_set', 'linear', 'zero')
+  for noise_std, losses in (0.0, [1.0]), (0.5, [2.0]), (0.0, [3.0]):
+
+    def get_config(*cell, noise_std=noise_std):
+      config = _tiny(*cell)
+      config.task.noise_std = noise_std
+      return config
+
+    measured = [make_row('bayes', losses, '', 'linear', known=results.EXACT)]
+    grid = _GRID._replace(cells=[cell], get_config=get_config)
+    (row,) = training._baselines(cell, grid, tmp_path)
+    assert row.losses == ((2.0,) if noise_std else (1.0,))  # kept from the first
+
+
+@pytest.mark.slow
+def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkeypatch):
+  rows = atlas.run(_GRID, tmp_path / 'whole', 'python -m launch.atlas')
+  assert rows is not None
+  by_model = {row.model: row for row in rows}
+  assert by_model['lsa'].grey.startswith("unknown task 'nowhere'")
+  assert by_model['yq_lsa'].losses == pytest.approx((2 * 3 / 6,))
+  assert by_model['bayes'].known == 'exact'
+  last = by_model['deep_set']
+  assert last.grey == 'one budget only'  # more would take longer than the minutes
+  assert (last.steps, len(last.losses)) == (10, 2)
+  assert math.isfinite(last.half_rate_loss)
+  assert last.lengths == (0, 1, 3, 4, 6)
+  report = (tmp_path / 'whole' / 'report.html').read_text()
+  assert 'python -m launch.atlas' in report
+  # With more minutes it goes on from the constant part of the first budget.
+  more = _GRID._replace(
+    cells=_GRID.cells[:1], settings=lambda cell: Settings('laptop', 2, 10, 5, 0.5)
+  )
+  monkeypatch.setattr(cells.CellRun, '_may_train', lambda self, steps: steps <= 40)
+  whole = atlas.run(more, tmp_path / 'whole', '')
+  assert whole is not None
+  assert [row.steps for row in whole if row.is_model][:3] == [10, 20, 40]
+  again, launches = None, 0
+  while again is None:
+    launches += 1
+    stop = functools.partial(_Stop, 3 + 17 * launches)
+    monkeypatch.setattr('zoo.studies.runner.Interruption', stop)
+    again = atlas.run(more, tmp_path / 'parts', '', Part(1, 1))
+  assert launches > 1
+  assert [row.losses for row in again] == [row.losses for row in whole]
+  assert [row.by_length for row in again] == [row.by_length for row in whole]
+  # What is saved is what was measured.
+  saved = zoo.load(tmp_path / 'parts' / 'cells' / 'deep_set,linear,zero/models/seed=1')
+  task = zoo.tasks.LinearRegression(2, 3, prior_mean=0.0)
+  assert measure.loss(saved.model, task, 64, 1) == pytest.approx(whole[-1].losses[1])
+  other = more._replace(settings=lambda cell: Settings('laptop', 3, 10, 5, 0.5))
+  with refuses('was trained with the settings'):
+    atlas.run(other, tmp_path / 'parts', '')
