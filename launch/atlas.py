@@ -105,9 +105,9 @@ def main() -> None:
   ]
   get_config = functools.partial(cells.get_config, scale=_SCALE.value)
   grid = atlas.Grid(named, get_config, _settings_of)
-  found = atlas.run(grid, _OUT.value, _command(), _PART.value)
+  rows = atlas.run(grid, _OUT.value, _command(), _PART.value)
   where = f'the report is {_OUT.value}/report.html'
-  cli.print_results(found, _table, where, _OUT.value, _PART.value)
+  cli.print_results(rows, _table, where, _OUT.value, _PART.value)
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -144,19 +144,19 @@ def _names(
 
 def _lengths(texts: Sequence[str]) -> list[int]:
   if not texts or not all(text.isdecimal() and int(text) for text in texts):
-    given = ','.join(texts)
-    raise UserError(f'--context_lengths is {given!r}; it must be whole numbers ≥ 1')
+    text = ','.join(texts)
+    raise UserError(f'--context_lengths is {text!r}; it must be whole numbers ≥ 1')
   return sorted({*map(int, texts)})
 
 
 def _command() -> str:
   """The command for this grid, without the folder and the part."""
-  given = [
+  words = [
     f'--{flag.name}={flag.serialize().partition("=")[2]}'
     for flag in flags.FLAGS.get_key_flags_for_module(__name__)
     if flag.present and flag.name not in ('out', 'part')
   ]
-  return ' '.join(['python -m launch.atlas', *given])
+  return ' '.join(['python -m launch.atlas', *words])
 
 
 if __name__ == '__main__':

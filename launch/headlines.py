@@ -38,12 +38,12 @@ def main(names: list[str]) -> None:
     check_name('headline', name, known)
   wanted = [known[name] for name in dict.fromkeys(names or known)]
   if _LIST.value:
-    for one in wanted:
-      print(f'{one.name:<16}{one.minutes:>5g} min  {one.statement}')
+    for headline in wanted:
+      print(f'{headline.name:<16}{headline.minutes:>5g} min  {headline.statement}')
     return
-  found = headlines.run(wanted, configs.get_config, _OUT.value, _PART.value)
+  judged = headlines.run(wanted, configs.get_config, _OUT.value, _PART.value)
   where = f'the report is {_OUT.value}/report.html'
-  cli.print_results(found, table, where, _OUT.value, _PART.value)
+  cli.print_results(judged, table, where, _OUT.value, _PART.value)
 
 
 if __name__ == '__main__':

@@ -66,7 +66,7 @@ def main() -> None:
 
 def _table(judged: Sequence[Claim]) -> str:
   return format_table(
-    [(one['source'], one['verdict'] or 'not measured') for one in judged]
+    [(claim['source'], claim['verdict'] or 'not measured') for claim in judged]
   )
 
 
