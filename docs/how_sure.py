@@ -35,9 +35,9 @@ def page() -> str:
   parts = [_HEAD]
   statements = register()['statement']
   for status, meaning in STATUSES.items():
-    found = [one for one in statements if one['status'] == status]
+    listed = [statement for statement in statements if statement['status'] == status]
     parts += ['', f'## {status.capitalize()}', '', meaning, '']
-    parts += [f'- {one["says"]} {_where(one)}' for one in found]
+    parts += [f'- {statement["says"]} {_where(statement)}' for statement in listed]
   return '\n'.join(parts) + '\n'
 
 
