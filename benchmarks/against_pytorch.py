@@ -27,9 +27,9 @@ def main() -> None:
     for _ in range(arguments.repeats):
       theirs.append(_pytorch(arguments.pytorch, size, arguments.seconds))
       ours.append(_zoo(size, arguments.seconds))
-    rates = [one['steps_per_second'] for one in ours]
-    share = statistics.median(one['share_of_peak'] for one in ours)
-    ratios = [one / other for one, other in zip(rates, theirs, strict=True)]
+    rates = [speeds['steps_per_second'] for speeds in ours]
+    share = statistics.median(speeds['share_of_peak'] for speeds in ours)
+    ratios = [rate / other for rate, other in zip(rates, theirs, strict=True)]
     ratio = statistics.median(ratios)
     print(
       f'{size}: {statistics.median(rates):.2f} steps/s, '
@@ -47,11 +47,11 @@ def _pytorch(python: str, size: str, seconds: float) -> float:
 
 def _zoo(size: str, seconds: float) -> dict[str, float]:
   with tempfile.TemporaryDirectory() as folder:
-    found = pathlib.Path(folder, 'found.json')
+    path = pathlib.Path(folder, 'found.json')
     command = [sys.executable, '-m', 'launch.benchmark', f'--models={size}']
-    command += [f'--json={found}', '--repeats=1', f'--seconds={seconds}']
+    command += [f'--json={path}', '--repeats=1', f'--seconds={seconds}']
     subprocess.run(command, check=True, capture_output=True)
-    return json.loads(found.read_text())['models'][size]
+    return json.loads(path.read_text())['models'][size]
 
 
 if __name__ == '__main__':

@@ -43,11 +43,11 @@ def main() -> None:
   from zoo.reports import Table
 
   references = reference_values.read_references(user_path(_VALUES.value))
-  known = sorted({one.task for one in references})
+  known = sorted({reference.task for reference in references})
   for name in _TASKS.value:
     check_name('task with known values', name, known)
   wanted = _TASKS.value or known
-  references = [one for one in references if one.task in wanted]
+  references = [reference for reference in references if reference.task in wanted]
   measured = reference_values.measure(references, num_prompts, seed)
   rows = list(tqdm(measured, 'baselines', len(references), unit='value', disable=None))
   cells = [_cells(row) for row in rows]
@@ -66,28 +66,28 @@ def main() -> None:
 
 
 def _cells(row) -> list[str]:
-  one = row.reference
-  divisor = '' if one.divisor == 1 else f' / {one.divisor:g}'
-  known = f'{one.value:.4g}'
-  if one.standard_error:
-    known += f' ± {one.standard_error:.2g}'
+  reference = row.reference
+  divisor = '' if reference.divisor == 1 else f' / {reference.divisor:g}'
+  known = f'{reference.value:.4g}'
+  if reference.standard_error:
+    known += f' ± {reference.standard_error:.2g}'
   measured = f'{row.measured:.4g}'
   if math.isfinite(row.standard_error):
     measured += f' ± {row.standard_error:.2g}'
   deviation = '' if math.isnan(row.deviation) else f'{row.deviation:+.1f}'
   arguments = ', '.join(
     part.strip().replace('"', '').replace(': ', '=')
-    for part in one.arguments.strip('{}').split(',')
+    for part in reference.arguments.strip('{}').split(',')
   )
   return [
-    f'{one.task}({arguments})',
-    one.baseline,
-    one.num_examples,
-    one.quantity + divisor,
+    f'{reference.task}({arguments})',
+    reference.baseline,
+    reference.num_examples,
+    reference.quantity + divisor,
     known,
     measured,
     deviation,
-    one.source,
+    reference.source,
   ]
 
 

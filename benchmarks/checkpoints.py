@@ -101,9 +101,9 @@ def main(names: list[str]) -> None:
   for name in names or SHIPPED:
     config_name, fields = SHIPPED[check_name('checkpoint', name, SHIPPED)]
     config = sweeps.at_point(configs.get_config(config_name), fields)
-    given = [f'--config.{field}={value}' for field, value in fields.items()]
+    changes = [f'--config.{field}={value}' for field, value in fields.items()]
     words = ['python', '-m', 'launch.main', f'--config=configs/{config_name}.py']
-    recipes[name] = config, shlex.join([*words, *given])
+    recipes[name] = config, shlex.join([*words, *changes])
   if not write_checkpoints(recipes, _OUT.value):
     print('stopped before the end; nothing is written')
     sys.exit(cli.STOPPED)

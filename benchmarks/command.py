@@ -21,7 +21,7 @@ def run(
   Prints the results, and returns them as JSON. Raises UserError for an unknown name.
   """
   variant = 'smoke' if smoke else 'paper'
-  found: dict[str, Any] = {
+  results: dict[str, Any] = {
     'jax_version': jax.__version__,
     'device_kind': jax.devices()[0].device_kind,
     'num_devices': jax.device_count(),
@@ -29,15 +29,15 @@ def run(
   }
   if names is not None:
     by_name = {name: models.model_config(name, smoke) for name in names}
-    found['models'] = models.measure(by_name, repeats, seconds)
-    print(models.table(found['models']))
+    results['models'] = models.measure(by_name, repeats, seconds)
+    print(models.table(results['models']))
   elif picture is None:
-    found |= linear.measure(variant, repeats, seconds)
-    print(linear.table(found))
+    results |= linear.measure(variant, repeats, seconds)
+    print(linear.table(results))
   else:
-    found['scaling'] = linear.scale(variant, repeats, seconds, 2 if smoke else None)
-    linear.plot_scaling(found['scaling']).savefig(picture)
-    for label, measured in found['scaling'].items():
+    results['scaling'] = linear.scale(variant, repeats, seconds, 2 if smoke else None)
+    linear.plot_scaling(results['scaling']).savefig(picture)
+    for label, measured in results['scaling'].items():
       print(f'{label:<18} step time ∝ size^{measured["exponent"]:.2f}')
     print(picture)
-  return found
+  return results

@@ -78,9 +78,9 @@ def time_in_turns(
   """Adds `repeats` timings to each contender, in turns; shows a progress bar."""
   with tqdm(total=repeats * len(contenders), unit='timing') as bar:
     for _ in range(repeats):
-      for one in contenders:
-        bar.set_description(one.label)
-        one.timings.append(one.time(seconds))
+      for contender in contenders:
+        bar.set_description(contender.label)
+        contender.timings.append(contender.time(seconds))
         bar.update()
 
 

@@ -96,10 +96,10 @@ def measure(variant: str, repeats: int, seconds: float) -> dict[str, Any]:
       {
         **case._asdict(),
         'contender': name,
-        'steps_per_second': one.rates,
-        'cpu_ms_per_step': one.cpu_ms_per_step,
+        'steps_per_second': contender.rates,
+        'cpu_ms_per_step': contender.cpu_ms_per_step,
       }
-      for (case, name), one in results.items()
+      for (case, name), contender in results.items()
     ],
     'ratios': ratios(results),
     'sweep': time_sweep(eleven, num_points=32),
@@ -220,20 +220,20 @@ def literal_step(
 
 def ratios(results: Results) -> dict[str, float]:
   """The ratios that the benchmark reports, of median speeds."""
-  speed = {of: one.rates['median'] for of, one in results.items()}
-  found = {}
+  speed = {of: contender.rates['median'] for of, contender in results.items()}
+  by_name = {}
   for case in dict.fromkeys(case for case, _ in speed):
     zoo = speed[case, 'zoo']
     if (case, 'literal') in speed:
-      found[f'{case}: speed over literal'] = zoo / speed[case, 'literal']
+      by_name[f'{case}: speed over literal'] = zoo / speed[case, 'literal']
     for floor in ('draws', 'examples', 'chunk'):
       if (case, floor) in speed:
-        found[f'{case}: step time over {floor}'] = speed[case, floor] / zoo
-  for few, many in ((Case(*one), Case(*other)) for one, other in _COMPARED):
+        by_name[f'{case}: step time over {floor}'] = speed[case, floor] / zoo
+  for few, many in ((Case(*case), Case(*other)) for case, other in _COMPARED):
     if (few, 'zoo') in speed and (many, 'zoo') in speed:
       ratio = speed[few, 'zoo'] / speed[many, 'zoo']
-      found[f'step time of {many} over that of {few}'] = ratio
-  return found
+      by_name[f'step time of {many} over that of {few}'] = ratio
+  return by_name
 
 
 def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
@@ -260,17 +260,17 @@ def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
   return {'num_points': num_points, 'seconds': seconds, 'sweep_over_alone': ratio}
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
   """The results of the benchmark as tables for a terminal."""
   speeds = []
-  for row in found['rows']:
+  for row in results['rows']:
     case = Case(row['model'], row['heads'], row['context_length'])
     speed = [
       f'{row["steps_per_second"][name]:.1f}' for name in ('min', 'median', 'max')
     ]
     cpu = f'{row["cpu_ms_per_step"]:.2f}'
     speeds.append([f'{case}: {row["contender"]}', *speed, cpu])
-  many = found['sweep']
+  many = results['sweep']
   seconds = {name: f'{value:.1f}' for name, value in many['seconds'].items()}
   sweeps = [
     ['sampled', seconds['sampled_sweep'], seconds['sampled_alone']],
@@ -279,7 +279,7 @@ def table(found: dict[str, Any]) -> str:
   return '\n\n'.join(
     [
       format_table(speeds, ('steps/s', 'min', 'median', 'max', 'CPU-ms/step')),
-      format_table([[name, f'{r:.2f}'] for name, r in found['ratios'].items()]),
+      format_table([[name, f'{r:.2f}'] for name, r in results['ratios'].items()]),
       format_table(sweeps, ('s', f'sweep of {many["num_points"]} points', 'one point')),
       f'time of the sampled sweep over that of its points one by one: '
       f'{many["sweep_over_alone"]:.2f}',
@@ -294,19 +294,21 @@ def scale(
 
   `num_sizes` is how many sizes are tried; None: all.
   """
-  found = {}
+  scaling = {}
   for label, (field, sizes) in _SCALED.items():
     sizes = sizes[:num_sizes]
     entries = [
       (config_of('multi_head_lsa', variant, {'model.num_heads': 11, field: size}), size)
       for size in sizes
     ]
-    contenders = [of_steps(f'{label}, {size}', Steps(one).run) for one, size in entries]
+    contenders = [
+      of_steps(f'{label}, {size}', Steps(config).run) for config, size in entries
+    ]
     time_in_turns(contenders, repeats, seconds)
-    times = [1e3 / one.rates['median'] for one in contenders]
+    times = [1e3 / contender.rates['median'] for contender in contenders]
     exponent = growth(sizes, times)
-    found[label] = {'sizes': list(sizes), 'ms_per_step': times, 'exponent': exponent}
-  return found
+    scaling[label] = {'sizes': list(sizes), 'ms_per_step': times, 'exponent': exponent}
+  return scaling
 
 
 def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
@@ -317,15 +319,15 @@ def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
 def plot_scaling(scaling: dict[str, Any]) -> Figure:
   """Step time against each size, on logarithmic axes, with the fitted power."""
   panels = []
-  for label, found in scaling.items():
-    sizes, times = np.array(found['sizes']), np.array(found['ms_per_step'])
-    offset = np.mean(np.log(times) - found['exponent'] * np.log(sizes))
-    fit = np.exp(offset) * sizes ** found['exponent']
+  for label, measured in scaling.items():
+    sizes, times = np.array(measured['sizes']), np.array(measured['ms_per_step'])
+    offset = np.mean(np.log(times) - measured['exponent'] * np.log(sizes))
+    fit = np.exp(offset) * sizes ** measured['exponent']
     shown = (
       series('measured', 'dots', BLUE, sizes, times),
       series('fitted power', 'dashed', VERMILION, sizes, fit),
     )
-    title, axis = f'power {found["exponent"]:.2f}', f'{label} (log scale)'
+    title, axis = f'power {measured["exponent"]:.2f}', f'{label} (log scale)'
     time_axis = 'time of a training step (ms, log scale)'
     panels.append(Panel(title, axis, time_axis, shown, 'log', 'log'))
   return render_grid(panels, 2, 2.6, sharey=True)

@@ -56,8 +56,8 @@ def programs(name: str, num_tokens: int) -> dict[str, Callable[[int], object]]:
     compiled = jax.jit(program)
 
     def run(steps: int) -> object:
-      found = [compiled(weights, tokens) for _ in range(steps)]
-      return jax.block_until_ready(found[-1])
+      outputs = [compiled(weights, tokens) for _ in range(steps)]
+      return jax.block_until_ready(outputs[-1])
 
     return run
 
@@ -77,7 +77,7 @@ def measure(
       for part, run in programs(name, length).items()
     }
     time_in_turns([*contenders.values()], repeats, seconds)
-    speed = {key: one.rates['median'] for key, one in contenders.items()}
+    speed = {key: contender.rates['median'] for key, contender in contenders.items()}
     for name in names:
       ratios = (
         f'{speed[_BASE, part] / speed[name, part]:.2f}'

@@ -72,7 +72,7 @@ class Contest:
       'plain': self.run_plain,
       'matmul': self._multiply,
     }
-    return {one: of_steps(f'{name}, {one}', run) for one, run in programs.items()}
+    return {kind: of_steps(f'{name}, {kind}', run) for kind, run in programs.items()}
 
   def run_plain(self, steps: int) -> jax.Array:
     """Runs steps of the plain program; returns the loss of the last one."""
@@ -150,8 +150,10 @@ def measure(
   A timing takes about `seconds`. Raises UserError for an invalid config.
   """
   contests = {name: Contest(config) for name, config in models.items()}
-  contenders = {name: one.contenders(name) for name, one in contests.items()}
-  every = [one for of_model in contenders.values() for one in of_model.values()]
+  contenders = {name: contest.contenders(name) for name, contest in contests.items()}
+  every = [
+    contender for of_model in contenders.values() for contender in of_model.values()
+  ]
   time_in_turns(every, repeats, seconds)
   return {
     name: summary(contenders[name], contest.tokens, contest.flops)
@@ -163,7 +165,7 @@ def summary(
   contenders: Mapping[str, Contender], tokens: int, flops: int
 ) -> dict[str, float]:
   """The speeds of a model, a step of which has so many tokens and operations."""
-  rates = {name: one.rates['median'] for name, one in contenders.items()}
+  rates = {name: contender.rates['median'] for name, contender in contenders.items()}
   speed, peak = flops * rates['zoo'], 2 * _SIZE**3 * rates['matmul']
   return {
     'steps_per_second': rates['zoo'],
@@ -175,7 +177,7 @@ def summary(
   }
 
 
-def table(found: Mapping[str, Mapping[str, float]]) -> str:
+def table(speeds: Mapping[str, Mapping[str, float]]) -> str:
   """The results of the benchmark as a table for a terminal."""
   rows = [
     [
@@ -186,7 +188,7 @@ def table(found: Mapping[str, Mapping[str, float]]) -> str:
       f'{of["gflops_per_second"]:.0f}',
       f'{of["share_of_peak"]:.0%}',
     ]
-    for model, of in found.items()
+    for model, of in speeds.items()
   ]
   header = 'model', 'steps/s', 'tokens/s', 'over plain', 'GFLOP/s', 'of matmul peak'
   return format_table(rows, header)

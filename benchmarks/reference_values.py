@@ -70,17 +70,17 @@ class Row(NamedTuple):
 
 def read_references(folder: pathlib.Path) -> list[Reference]:
   """The reference values in the CSV files of a folder; raises UserError."""
-  found = []
+  references = []
   for path in sorted(folder.glob('*.csv')):
     with path.open(newline='') as file:
       for number, row in enumerate(csv.DictReader(file), start=2):
         try:
-          found.append(_parse(row))
+          references.append(_parse(row))
         except (KeyError, TypeError, ValueError) as error:
           raise UserError(f'{path}, line {number}: {error!r}') from error
-  if not found:
+  if not references:
     raise UserError(f'{folder} holds no reference values (files *.csv)')
-  return found
+  return references
 
 
 def _parse(row: dict[str, str]) -> Reference:
@@ -88,12 +88,12 @@ def _parse(row: dict[str, str]) -> Reference:
     raise ValueError('too few cells')
   number = {name: float(row[name]) for name in ('divisor', 'value')}
   number['standard_error'] = float(row['standard_error'] or 0)
-  found = Reference(**{**row, **number})
-  json.loads(found.arguments)
-  name, _, _ = found.quantity.partition(' on ')
-  if not found.lengths() or not (name in QUANTITIES or name.startswith(_DISTANCE)):
-    raise ValueError(f'{found.num_examples!r} or {found.quantity!r}')
-  return found
+  reference = Reference(**{**row, **number})
+  json.loads(reference.arguments)
+  name, _, _ = reference.quantity.partition(' on ')
+  if not reference.lengths() or not (name in QUANTITIES or name.startswith(_DISTANCE)):
+    raise ValueError(f'{reference.num_examples!r} or {reference.quantity!r}')
+  return reference
 
 
 def measure(
@@ -105,21 +105,21 @@ def measure(
   UserError for a baseline or a shift that its task does not have.
   """
   groups: dict[tuple[str, ...], list[Reference]] = {}
-  for one in references:
-    group = one.task, one.arguments, one.baseline, one.quantity
-    groups.setdefault(group, []).append(one)
+  for reference in references:
+    group = reference.task, reference.arguments, reference.baseline, reference.quantity
+    groups.setdefault(group, []).append(reference)
   for (name, arguments, baseline, quantity), members in groups.items():
     task = zoo.create_task(name, **json.loads(arguments))
-    lengths = sorted({k for one in members for k in one.lengths()})
+    lengths = sorted({k for member in members for k in member.lengths()})
     sampled = _sample(task, baseline, quantity, lengths, num_prompts, seed)
-    for one in members:
-      at = [lengths.index(k) for k in one.lengths()]
-      values = sampled[:, at].mean(axis=1) / one.divisor
+    for reference in members:
+      at = [lengths.index(k) for k in reference.lengths()]
+      values = sampled[:, at].mean(axis=1) / reference.divisor
       if quantity == 'median':
-        yield Row(one, float(np.median(values)), math.nan)
+        yield Row(reference, float(np.median(values)), math.nan)
       else:
         stderr = float(values.std(ddof=1)) / math.sqrt(len(values))
-        yield Row(one, float(values.mean()), stderr)
+        yield Row(reference, float(values.mean()), stderr)
 
 
 def _sample(
@@ -182,14 +182,14 @@ class _OnPrefixes:
 class _Difference:
   """The difference of the predictions of two baselines."""
 
-  one: Any
+  predictor: Any
   other: Any
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
-    return self.one(prompt) - self.other(prompt)
+    return self.predictor(prompt) - self.other(prompt)
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t']:
-    return self.one.predictions(prompt) - self.other.predictions(prompt)
+    return self.predictor.predictions(prompt) - self.other.predictions(prompt)
 
 
 def _square(prediction: Array, target: Array) -> Float[Array, '*n']:

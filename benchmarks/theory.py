@@ -27,9 +27,9 @@ def calls(d: int) -> dict[str, Callable[[], Any]]:
   """The calls by name, for d features and d examples."""
   task, noisy, general = (
     zoo.create_task(
-      'linear_regression', num_features=d, context_length=d, prior_mean=2.0, **given
+      'linear_regression', num_features=d, context_length=d, prior_mean=2.0, **options
     )
-    for given in (
+    for options in (
       {},
       {'noise_std': 1.0},
       {'feature_covariance': np.diag(np.linspace(0.5, 2, d))},
@@ -77,8 +77,8 @@ def main() -> None:
       call()
       seconds.setdefault(name, {})[d] = time.perf_counter() - start
   rows = [
-    [f'`{name}`', *(f'{found[d]:.2g} s' if d in found else '–' for d in SIZES)]
-    for name, found in seconds.items()
+    [f'`{name}`', *(f'{of_sizes[d]:.2g} s' if d in of_sizes else '–' for d in SIZES)]
+    for name, of_sizes in seconds.items()
   ]
   print(Table(rows, ['call of `theory`', *(f'd = C = {d}' for d in SIZES)]).markdown())
 

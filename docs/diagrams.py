@@ -107,13 +107,13 @@ def _box(
   )
 
 
-def _text(axes: Axes, x: float, y: float, text: str, **given: Any) -> None:
+def _text(axes: Axes, x: float, y: float, text: str, **options: Any) -> None:
   style: dict[str, Any] = {
     'ha': 'center',
     'va': 'center',
     'color': BLACK,
     'size': 10,
-    **given,
+    **options,
   }
   axes.text(x, y, text, **style)
 

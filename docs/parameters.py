@@ -53,39 +53,41 @@ def page() -> str:
 
 def _of_models() -> dict[str, dict[str, str]]:
   """The roles of each model's weights, without those of a transformer's mixers."""
-  found = {}
+  by_model = {}
   for name in zoo.list_models():
     taken = zoo.core.registry.parameters(zoo.core.registry.MODELS[name])
-    given = {size: one for size, one in _SIZES.items() if size in taken}
-    given |= {'num_layers': 2} if 'num_layers' in taken else {}
-    given |= {'guess': 'linear'} if 'guess' in taken else {}
-    roles = _roles(name, given | _GIVEN.get(name, {}))
-    found[name] = {path: one for path, one in roles.items() if '/mixer/' not in path}
-  return found
+    arguments = {size: value for size, value in _SIZES.items() if size in taken}
+    arguments |= {'num_layers': 2} if 'num_layers' in taken else {}
+    arguments |= {'guess': 'linear'} if 'guess' in taken else {}
+    roles = _roles(name, arguments | _GIVEN.get(name, {}))
+    by_model[name] = {
+      path: role for path, role in roles.items() if '/mixer/' not in path
+    }
+  return by_model
 
 
 def _of_mixers() -> dict[str, dict[str, str]]:
   """The roles of each mixer's weights, by their paths within the mixer."""
-  found, start = {}, 'layers/0/mixer/'
+  by_mixer, start = {}, 'layers/0/mixer/'
   for mixer in zoo.list_mixers():
-    given = {'num_features': 3, 'context_length': 4, 'num_layers': 1, 'width': 32}
-    roles = _roles('transformer', {**given, 'mixer': mixer}).items()
-    found[mixer] = {
-      path.removeprefix(start): one for path, one in roles if path.startswith(start)
+    arguments = {'num_features': 3, 'context_length': 4, 'num_layers': 1, 'width': 32}
+    roles = _roles('transformer', {**arguments, 'mixer': mixer}).items()
+    by_mixer[mixer] = {
+      path.removeprefix(start): role for path, role in roles if path.startswith(start)
     }
-  return found
+  return by_mixer
 
 
-def _roles(name: str, given: dict[str, Any]) -> dict[str, str]:
+def _roles(name: str, arguments: dict[str, Any]) -> dict[str, str]:
   """The roles of the weights of a model with these arguments."""
-  make = functools.partial(zoo.create_model, name, **given)
+  make = functools.partial(zoo.create_model, name, **arguments)
   return parameter_roles(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
 
 
-def _table(found: dict[str, dict[str, str]]) -> list[str]:
+def _table(roles_of: dict[str, dict[str, str]]) -> list[str]:
   """A row for each name, with the paths of each role in a column of its own."""
   rows = [f'| | {" | ".join(f"`{role}`" for role in ROLES)} |', '|---' * 4 + '|']
-  for name, roles in found.items():
+  for name, roles in roles_of.items():
     paths = [path for path in roles if not _is_beside_kernel(path, roles)]
     cells = []
     for role in ROLES:

@@ -37,11 +37,13 @@ MODULES = (
 def public_modules() -> list[str]:
   """The names of the modules that have a page, `zoo` first."""
   packages = [
-    one.name for one in pkgutil.walk_packages(zoo.__path__, 'zoo.') if one.ispkg
+    module.name
+    for module in pkgutil.walk_packages(zoo.__path__, 'zoo.')
+    if module.ispkg
   ]
   # Some rooms hand on nothing: their modules are imported by name.
-  found = [name for name in packages if public_names(importlib.import_module(name))]
-  return ['zoo', *sorted([*found, *MODULES, 'zoo.estimators'])]
+  rooms = [name for name in packages if public_names(importlib.import_module(name))]
+  return ['zoo', *sorted([*rooms, *MODULES, 'zoo.estimators'])]
 
 
 def public_names(module: ModuleType) -> list[str]:
@@ -49,7 +51,7 @@ def public_names(module: ModuleType) -> list[str]:
   names: list[str] = []
   for node in _statements(ast.parse(inspect.getsource(module))):
     if isinstance(node, ast.ImportFrom) and module.__name__ not in MODULES:
-      names += [one.name for one in node.names if one.name == one.asname]
+      names += [alias.name for alias in node.names if alias.name == alias.asname]
     elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
       names.append(node.name)
     elif isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -61,8 +63,8 @@ def public_names(module: ModuleType) -> list[str]:
 def _assigned(node: ast.Assign | ast.AnnAssign) -> list[str]:
   """The names that a statement of a module assigns."""
   targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-  names = [one for target in targets for one in ast.walk(target)]
-  return [one.id for one in names if isinstance(one, ast.Name)]
+  names = [part for target in targets for part in ast.walk(target)]
+  return [part.id for part in names if isinstance(part, ast.Name)]
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -74,30 +76,30 @@ def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
 @functools.cache
 def places() -> dict[int, str]:
   """The full name under which each public class or function is documented, by id."""
-  found = {}
+  documented = {}
   for name in public_modules():
     module = importlib.import_module(name)
-    for one in public_names(module):
-      if _has_docstring(value := getattr(module, one)):
-        found.setdefault(id(value), f'{name}.{one}')
-  return found
+    for public_name in public_names(module):
+      if _has_docstring(value := getattr(module, public_name)):
+        documented.setdefault(id(value), f'{name}.{public_name}')
+  return documented
 
 
 @functools.cache
 def named_types() -> list[type]:
   """The classes that signatures and fields of public ones name, and theirs in turn."""
-  found: dict[type, None] = {}
+  named: dict[type, None] = {}
   todo = [
     getattr(sys.modules[module], name)
     for module in public_modules()
     for name in public_names(importlib.import_module(module))
   ]
   while todo:
-    for one in _named_in(todo.pop()):
-      if id(one) not in places() and one not in found:
-        found[one] = None
-        todo.append(one)
-  return sorted(found, key=_full_name)
+    for named_type in _named_in(todo.pop()):
+      if id(named_type) not in places() and named_type not in named:
+        named[named_type] = None
+        todo.append(named_type)
+  return sorted(named, key=_full_name)
 
 
 def _named_in(value: Any) -> Iterator[type]:
@@ -108,9 +110,9 @@ def _named_in(value: Any) -> Iterator[type]:
     known = _names(sys.modules[part.__module__])
     for annotation in _annotations(part):
       for node in ast.walk(annotation):
-        found = known.get(node.id) if isinstance(node, ast.Name) else None
-        if inspect.isclass(found) and _is_ours(found):
-          yield found
+        meaning = known.get(node.id) if isinstance(node, ast.Name) else None
+        if inspect.isclass(meaning) and _is_ours(meaning):
+          yield meaning
 
 
 def _documented_parts(value: Any) -> list[Any]:
@@ -130,10 +132,14 @@ def _annotations(value: Any) -> Iterator[ast.expr]:
   node = _node(value)
   if isinstance(node, ast.FunctionDef):
     every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    yield from (one.annotation for one in every if one.annotation)
+    yield from (argument.annotation for argument in every if argument.annotation)
     yield from [node.returns] if node.returns else []
   elif isinstance(node, ast.ClassDef):
-    yield from (one.annotation for one in node.body if isinstance(one, ast.AnnAssign))
+    yield from (
+      statement.annotation
+      for statement in node.body
+      if isinstance(statement, ast.AnnAssign)
+    )
 
 
 def _node(value: Any) -> ast.stmt | None:
@@ -147,13 +153,15 @@ def _node(value: Any) -> ast.stmt | None:
 @functools.cache
 def _names(module: ModuleType) -> dict[str, Any]:
   """What names mean in a module, also those that only a type checker sees."""
-  found = dict(vars(module))
+  meanings = dict(vars(module))
   for node in ast.walk(ast.parse(inspect.getsource(module))):
     if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('zoo'):
       source = importlib.import_module(node.module or '')
-      for one in node.names:
-        found.setdefault(one.asname or one.name, getattr(source, one.name, None))
-  return found
+      for alias in node.names:
+        meanings.setdefault(
+          alias.asname or alias.name, getattr(source, alias.name, None)
+        )
+  return meanings
 
 
 def _has_docstring(value: Any) -> bool:
@@ -162,8 +170,8 @@ def _has_docstring(value: Any) -> bool:
   return inspect.isclass(value) or function
 
 
-def _is_ours(found: type) -> bool:
-  return found.__module__.startswith('zoo') and not found.__name__.startswith('_')
+def _is_ours(value: type) -> bool:
+  return value.__module__.startswith('zoo') and not value.__name__.startswith('_')
 
 
 def _full_name(value: type) -> str:
@@ -181,11 +189,17 @@ def _write_pages() -> None:
   summaries = []
   for name in public_modules():
     module = importlib.import_module(name)
-    entries = [_entry(name, one, getattr(module, one)) for one in public_names(module)]
+    entries = [
+      _entry(name, public_name, getattr(module, public_name))
+      for public_name in public_names(module)
+    ]
     _write(name, '\n'.join([_heading(name), f'.. automodule:: {name}\n', *entries]))
     summary = prose((module.__doc__ or '').partition('\n')[0])
     summaries.append(f':doc:`{name}`\n   {summary}\n')
-  types = [_entry(one.__module__, one.__qualname__, one) for one in named_types()]
+  types = [
+    _entry(named_type.__module__, named_type.__qualname__, named_type)
+    for named_type in named_types()
+  ]
   intro = 'What functions take and return, where no package has it under its name.\n'
   _write('types', '\n'.join([_heading('Other types'), intro, *types]))
   summaries.append(f':doc:`types`\n   {intro}')
@@ -232,7 +246,7 @@ def comment_on(module: str, name: str) -> str:
   source = inspect.getsource(importlib.import_module(module))
   for node in _statements(ast.parse(source)):
     imported = node.names if isinstance(node, ast.ImportFrom) else []
-    if any(one.asname == name for one in imported):
+    if any(alias.asname == name for alias in imported):
       return comment_on(getattr(node, 'module', ''), name)
     if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in _assigned(node):
       lines = source.splitlines()
@@ -257,18 +271,18 @@ def signature_of(value: Any) -> tuple[str, str | None]:
 
   class FullNames(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.Name:
-      found = known.get(node.id)
-      if inspect.isclass(found) and _is_ours(found):
-        node.id = places().get(id(found), _full_name(found))
+      meaning = known.get(node.id)
+      if inspect.isclass(meaning) and _is_ours(meaning):
+        node.id = places().get(id(meaning), _full_name(meaning))
       return node
 
   arguments = node.args
   every = arguments.posonlyargs or arguments.args
   if every and every[0].arg in ('self', 'cls'):
     every.pop(0)
-  for one in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
-    if one.annotation:
-      one.annotation = FullNames().visit(one.annotation)
+  for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+    if argument.annotation:
+      argument.annotation = FullNames().visit(argument.annotation)
   returns = FullNames().visit(node.returns) if node.returns else None
   return f'({ast.unparse(arguments)})', returns and ast.unparse(returns)
 
@@ -331,9 +345,9 @@ def _is_code(block: str) -> bool:
     return block.startswith('python -m ')
   calls = ast.Assign, ast.Import, ast.ImportFrom
   return all(
-    isinstance(one, calls)
-    or isinstance(getattr(one, 'value', 0), (ast.Call, ast.Tuple))
-    for one in statements
+    isinstance(statement, calls)
+    or isinstance(getattr(statement, 'value', 0), (ast.Call, ast.Tuple))
+    for statement in statements
   )
 
 
@@ -343,15 +357,15 @@ def fields_of(value: type) -> str:
   if not isinstance(node, ast.ClassDef):
     return ''
   source = textwrap.dedent(inspect.getsource(value)).splitlines()
-  fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+  fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
   lines: list[str] = []
-  for one in fields:
-    if one.target.id.startswith('_'):
+  for field in fields:
+    if field.target.id.startswith('_'):
       continue
-    first = one.lineno - 1
+    first = field.lineno - 1
     while source[first - 1].strip().startswith('#'):
       first -= 1
-    lines += source[first : one.end_lineno]
+    lines += source[first : field.end_lineno]
   return textwrap.dedent('\n'.join(lines))
 
 
@@ -370,9 +384,9 @@ def _skip(
 
 
 def _signature(
-  app: Sphinx, what: str, name: str, obj: Any, options: Any, given: str, result: str
+  app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, result: str
 ) -> tuple[str, str | None] | None:
-  return signature_of(obj) if given is not None else None
+  return signature_of(obj) if signature is not None else None
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

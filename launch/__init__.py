@@ -13,10 +13,10 @@ def refuse_shadows() -> None:
   """
   home = pathlib.Path(__file__).resolve().parents[1]
   for name in 'zoo', 'configs':
-    found = importlib.util.find_spec(name)
-    if found is None:  # an import says it better
+    spec = importlib.util.find_spec(name)
+    if spec is None:  # an import says it better
       continue
-    place = found.origin or next(iter(found.submodule_search_locations or []), '')
+    place = spec.origin or next(iter(spec.submodule_search_locations or []), '')
     if not pathlib.Path(place).resolve().is_relative_to(home / name):
       print(
         f'error: {place} hides the package {name} of ICL Zoo in {home}; start '

@@ -40,16 +40,16 @@ def main() -> None:
 
   reports = []
   several = topology in ('auto', 'all')
-  for found in aot.listed(config) if several else [aot.report(config, topology)]:
-    reports.append(found)
+  for report in aot.listed(config) if several else [aot.report(config, topology)]:
+    reports.append(report)
     if _JSON.value is not None:
       _JSON.value.write_text(json.dumps(reports, indent=2) + '\n')
-    print(aot.row(found) if several else aot.table(found), flush=True)
-    if topology == 'auto' and found['fits']:
-      print(aot.table(found))
+    print(aot.row(report) if several else aot.table(report), flush=True)
+    if topology == 'auto' and report['fits']:
+      print(aot.table(report))
       return
-  if topology == 'auto' or not all(found['fits'] for found in reports):
-    failed = [found for found in reports if not found['fits']][-1]
+  if topology == 'auto' or not all(report['fits'] for report in reports):
+    failed = [report for report in reports if not report['fits']][-1]
     raise RunError(f'training does not fit on {failed["topology"]}: {failed["reason"]}')
 
 

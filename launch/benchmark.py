@@ -55,9 +55,9 @@ def main() -> None:
   sys.path.insert(0, str(repository))
   from benchmarks import command
 
-  found = command.run(_REPEATS.value, seconds, picture, _MODELS.value, _SMOKE.value)
+  measured = command.run(_REPEATS.value, seconds, picture, _MODELS.value, _SMOKE.value)
   if _JSON.value is not None:
-    _JSON.value.write_text(json.dumps(found, indent=2) + '\n')
+    _JSON.value.write_text(json.dumps(measured, indent=2) + '\n')
 
 
 if __name__ == '__main__':

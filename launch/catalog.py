@@ -41,12 +41,12 @@ def main() -> None:
   print(_table(cards.read_cards(folder)))
 
 
-def _table(found: list[Card]) -> str:
+def _table(listed: list[Card]) -> str:
   from zoo.studies import cards
 
-  if not found:
+  if not listed:
     return '  none; the repository ships some'
-  return format_table(list(map(cards.card_row, found)), ('', *cards.COLUMNS), indent=2)
+  return format_table(list(map(cards.card_row, listed)), ('', *cards.COLUMNS), indent=2)
 
 
 if __name__ == '__main__':

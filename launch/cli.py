@@ -218,7 +218,7 @@ def define_part(things: str) -> flags.FlagHolder[Part | None]:
 
 
 def print_results(
-  found: _Found | None,
+  results: _Found | None,
   table: Callable[[_Found], str],
   where: str,
   out: str | pathlib.Path,
@@ -226,11 +226,11 @@ def print_results(
 ) -> None:
   """Ends a command: it was stopped, a part is done, or there are results to show.
 
-  Where SIGTERM has stopped it, and nothing is `found`, everything is saved, and the
+  Where SIGTERM has stopped it, and there are no `results`, everything is saved, and the
   exit code 143 tells a scheduler to start the command again. All processes of a run
   must call this function.
   """
-  if found is None:
+  if results is None:
     together = processes.end_together(STOPPED)
     if processes.index() == 0:
       print(f'stopped before the end; {RESUME} from {out}')
@@ -243,7 +243,7 @@ def print_results(
       'without --part writes the results'
     )
   elif jax.process_index() == 0:
-    print(f'\n{table(found)}\n\n{where}')
+    print(f'\n{table(results)}\n\n{where}')
 
 
 def _modules(arguments: list[str]) -> list[str]:

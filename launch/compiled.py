@@ -55,11 +55,13 @@ def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
   """
   # No error matters here: another process may delete the same files.
   with contextlib.suppress(OSError):
-    found = [(one.stat(follow_symlinks=False), one.path) for one in os.scandir(folder)]
-    files = [each for each in found if stat.S_ISREG(each[0].st_mode)]
+    entries = [
+      (entry.stat(follow_symlinks=False), entry.path) for entry in os.scandir(folder)
+    ]
+    files = [entry for entry in entries if stat.S_ISREG(entry[0].st_mode)]
     excess = sum(status.st_size for status, _ in files) - max_bytes
     # Some file systems do not record when a file was read.
-    files.sort(key=lambda each: max(each[0].st_atime, each[0].st_mtime))
+    files.sort(key=lambda entry: max(entry[0].st_atime, entry[0].st_mtime))
     for status, path in files:
       if excess <= 0:
         break

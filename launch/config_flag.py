@@ -132,7 +132,11 @@ def unknown_field(argv: Sequence[str]) -> UserError | None:
   does not fit.
   """
   arguments = FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
-  files = [match[1] for one in arguments if (match := re.match('--?config=(.*)', one))]
+  files = [
+    match[1]
+    for argument in arguments
+    if (match := re.match('--?config=(.*)', argument))
+  ]
   try:
     config = FLAGS['config'].parser.parse(files[-1]) if files else None
   except AttributeError as error:
@@ -145,7 +149,7 @@ def unknown_field(argv: Sequence[str]) -> UserError | None:
   known = [f'config.{field}' for field in flatten_dict(config.to_dict(), True, sep='.')]
   for argument in arguments:
     match = re.match(r'--?(?:no)?(config\.[^=]*)', argument)
-    if match is None or any(f'{one}.'.startswith(f'{match[1]}.') for one in known):
+    if match is None or any(f'{field}.'.startswith(f'{match[1]}.') for field in known):
       continue
     for field, example in _DICTIONARIES.items():
       if match[1].startswith(f'config.{field}.'):
@@ -159,12 +163,12 @@ def unknown_field(argv: Sequence[str]) -> UserError | None:
 def _unknown(field: str, known: Sequence[str]) -> UserError:
   """The error for an unknown field, with the fields of what holds it."""
   holder = field
-  while not any(one.startswith(f'{holder}.') for one in known):
+  while not any(entry.startswith(f'{holder}.') for entry in known):
     holder = holder.rpartition('.')[0]
   fields = {
-    one.removeprefix(f'{holder}.').split('.')[0]
-    for one in known
-    if one.startswith(f'{holder}.')
+    entry.removeprefix(f'{holder}.').split('.')[0]
+    for entry in known
+    if entry.startswith(f'{holder}.')
   }
   near = nearest(field, known)
   hint = f'; did you mean {near!r}?' if near else ''
@@ -178,15 +182,15 @@ def raised_by_file(error: BaseException) -> BaseException | None:
 
   None if it was not the file that failed.
   """
-  found, cause = None, error.__context__
+  raised, cause = None, error.__context__
   while cause is not None:
     places = traceback.extract_tb(cause.__traceback__)
     if any(place.filename == config_flags.config_flags.__file__ for place in places):
-      found = cause
+      raised = cause
     cause = cause.__context__
-  if isinstance(found, TypeError) and _in_flags(found):
-    return UserError(f'--config does not fit its get_config(): {found}')
-  return found
+  if isinstance(raised, TypeError) and _in_flags(raised):
+    return UserError(f'--config does not fit its get_config(): {raised}')
+  return raised
 
 
 def _in_flags(error: BaseException) -> bool:

@@ -50,8 +50,8 @@ def main() -> None:
   run, table = experiment.run, report.table
   if 'ablation' in config:
     run, table = ablation.run, ablation_report.table
-  found: Any = run(config, out, _DATA.value)
-  cli.print_results(found, table, f'the results are in {out}', out)
+  results: Any = run(config, out, _DATA.value)
+  cli.print_results(results, table, f'the results are in {out}', out)
 
 
 if __name__ == '__main__':

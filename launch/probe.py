@@ -97,8 +97,8 @@ def main() -> None:
 def _refuse_another(page: pathlib.Path, title: str) -> None:
   """Raises UserError if there is a report with another title, or any other page."""
   whole = f'>{title}<'  # other titles may begin with this one
-  found = html.unescape(read_text(page)) if page.exists() else whole
-  if whole not in found:
+  text = html.unescape(read_text(page)) if page.exists() else whole
+  if whole not in text:
     raise UserError(
       f'{page} is the report of something else than {title}; give another --out'
     )

@@ -65,8 +65,8 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
   )
   if baselines.is_file():
     lines = csv.DictReader(io.StringIO(read_text(baselines)))
-    found = [float(line['deviation']) for line in lines if line['deviation']]
-    made[docs / 'images' / 'baselines.png'] = _png(plot_deviations(found))
+    deviations = [float(line['deviation']) for line in lines if line['deviation']]
+    made[docs / 'images' / 'baselines.png'] = _png(plot_deviations(deviations))
   if cells.is_file():
     rows = atlas.from_csv(read_text(cells), str(cells))
     figures = atlas.draw(rows)

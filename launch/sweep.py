@@ -106,7 +106,7 @@ def parse(text: str) -> tuple[Fields, Sequence[Any]]:
   try:
     return field, json.loads(f'[{values}]')
   except ValueError:
-    return field, [_number_or_word(one) for one in values.split(',')]
+    return field, [_number_or_word(value) for value in values.split(',')]
   except RecursionError:
     raise UserError(f'the values of --sweep={field} are nested too deeply') from None
 
@@ -115,7 +115,7 @@ def _parse_together(
   text: str, fields: list[str], values: str
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
   """Fields whose values go together, and a tuple of values for each point."""
-  points = [_split(one, ':') for one in _split(values, ',')]
+  points = [_split(point, ':') for point in _split(values, ',')]
   for point in points:
     if len(point) != len(fields) or '' in (*point, *fields):
       raise UserError(

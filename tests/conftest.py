@@ -78,9 +78,9 @@ def compile_fast() -> None:
   Most of the time of most tests goes into compiling small programs. The newer
   emitters of XLA take a third longer for one than those that they replace.
   """
-  given, older = os.environ.get('XLA_FLAGS', ''), '--xla_cpu_use_fusion_emitters=false'
-  if older not in given:  # pytest's workers inherit it
-    os.environ['XLA_FLAGS'] = f'{given} {older}'.strip()
+  flags, older = os.environ.get('XLA_FLAGS', ''), '--xla_cpu_use_fusion_emitters=false'
+  if older not in flags:  # pytest's workers inherit it
+    os.environ['XLA_FLAGS'] = f'{flags} {older}'.strip()
   os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = '1'
   jax.config.update('jax_disable_most_optimizations', True)
 

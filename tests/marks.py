@@ -16,7 +16,7 @@ def mostly_full(quick: Sequence[Any], *axes: Iterable[Any]) -> list[Any]:
   """
   values: list[Any] = [*quick]
   for parts in itertools.product(*axes):
-    arguments = [one for part in parts for one in _several(part)]
+    arguments = [argument for part in parts for argument in _several(part)]
     combination = tuple(arguments) if len(arguments) > 1 else arguments[0]
     if combination not in quick:
       values.append(pytest.param(*arguments, marks=FULL))

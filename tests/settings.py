@@ -54,5 +54,5 @@ def random_rule(d: int, seed: int = 0, scale: float = 0.5) -> zoo.LearningRule:
 
 def config_for(model: str, d: int = 3, c: int = 4, task=None, **arguments) -> dict:
   """What `zoo.save` needs of a model: its name and arguments, and those of its task."""
-  given = {'name': 'linear_regression', 'num_features': d, 'context_length': c}
-  return {'model': {'name': model, **arguments}, 'task': {**given, **(task or {})}}
+  fields = {'name': 'linear_regression', 'num_features': d, 'context_length': c}
+  return {'model': {'name': model, **arguments}, 'task': {**fields, **(task or {})}}

@@ -27,8 +27,8 @@ def reports(cache, tmp_path):
     out = tmp_path / 'report.json'
     name, colon, variant = config.partition(':')
     file = f'configs/{name}.py{colon}{variant}'
-    given = f'--config={file}', f'--topology={topology}', f'--json={out}'
-    answer = launch(*given, *flags, cache=cache, module='launch.aot')
+    flags_of_report = f'--config={file}', f'--topology={topology}', f'--json={out}'
+    answer = launch(*flags_of_report, *flags, cache=cache, module='launch.aot')
     assert 'Traceback' not in answer.stderr, answer.stderr
     return json.loads(out.read_text()), answer
 
@@ -39,9 +39,9 @@ def reports(cache, tmp_path):
 def report(reports):
   """The only report, and the answer."""
 
-  def run(*given: str):
-    (found,), answer = reports(*given)
-    return found, answer
+  def run(*arguments: str):
+    (plan,), answer = reports(*arguments)
+    return plan, answer
 
   return run
 
@@ -55,12 +55,12 @@ def report(reports):
   ),
 )
 def test_general_architectures_are_planned(report, config):
-  found, answer = report(config, 'v5e:2x2')
+  plan, answer = report(config, 'v5e:2x2')
   assert answer.returncode == 0, answer.stderr
-  assert found['fits']
+  assert plan['fits']
   # The batch is shared by the devices: all that they exchange is the gradient, and no
   # weight is gathered.
-  assert 'all-gather' not in found['collectives']
+  assert 'all-gather' not in plan['collectives']
 
 
 def parameter_bytes(heads: int, d: int) -> int:
@@ -83,16 +83,16 @@ def parameter_bytes(heads: int, d: int) -> int:
 def test_data_parallel_steps_reduce_one_gradient_and_gather_nothing(
   report, config, topology, guess_is_trained
 ):
-  found, answer = report(config, topology)
+  plan, answer = report(config, topology)
   assert answer.returncode == 0, answer.stderr
-  assert found['fits']
-  assert found['num_devices'] == found['mesh']['data']
-  assert found['donated_bytes'] >= found['state_bytes']
+  assert plan['fits']
+  assert plan['num_devices'] == plan['mesh']['data']
+  assert plan['donated_bytes'] >= plan['state_bytes']
   # The gradient once, with the loss: of the rule's coefficients for each entry of the
   # prompts' statistics, (d + 1)(d + 2)/2 and, where the guess is trained, 1 for what is
   # constant, in each of d + 1 rows. No prompt leaves its device.
   gradient = 4 * 11 * (66 + guess_is_trained)
-  assert found['collectives'] == {'all-reduce': {'count': 1, 'bytes': gradient + 4}}
+  assert plan['collectives'] == {'all-reduce': {'count': 1, 'bytes': gradient + 4}}
 
 
 HEADS = '--config.model.num_heads=512', '--config.mesh.model=4'
@@ -102,17 +102,17 @@ FSDP = '--config.mesh.fsdp=True'
 @needs_libtpu
 @pytest.mark.slow
 def test_with_fsdp_each_device_has_heads_of_its_own(report):
-  found, _ = report('multi_head_lsa', 'v5e:4x4', *HEADS, FSDP)
+  plan, _ = report('multi_head_lsa', 'v5e:4x4', *HEADS, FSDP)
   # Each of 16 devices has 32 heads, and computes what they add to the learning rule.
-  assert 0 <= found['state_bytes'] - 3 * parameter_bytes(512, 10) // 16 < 200
-  assert found['donated_bytes'] >= found['state_bytes']
-  assert 'all-gather' not in found['collectives']
+  assert 0 <= plan['state_bytes'] - 3 * parameter_bytes(512, 10) // 16 < 200
+  assert plan['donated_bytes'] >= plan['state_bytes']
+  assert 'all-gather' not in plan['collectives']
 
 
 @needs_libtpu
 @pytest.mark.slow
 def test_what_cannot_fit_is_said_with_the_reason(report):
-  found, answer = report(
+  plan, answer = report(
     'multi_head_lsa',
     'v5e:2x2',
     '--config.model.num_heads=120000',
@@ -121,7 +121,7 @@ def test_what_cannot_fit_is_said_with_the_reason(report):
     '--config.train.batch_size=64',
   )
   assert answer.returncode == 1
-  assert not found['fits']
+  assert not plan['fits']
   error = answer.stderr.splitlines()[-1]
   assert error.startswith('error: training does not fit on v5e:2x2: Ran out of memory')
   assert '15.75G' in error  # of each chip
@@ -131,44 +131,44 @@ def test_what_cannot_fit_is_said_with_the_reason(report):
 @needs_libtpu
 @pytest.mark.slow
 def test_the_memory_plan_of_scale_holds(report):
-  found, answer = report('scale', 'v5e:4x8')
+  plan, answer = report('scale', 'v5e:4x8')
   assert answer.returncode == 0, answer.stderr
-  assert found['mesh'] == {'data': 8, 'model': 4, 'fsdp': True}
+  assert plan['mesh'] == {'data': 8, 'model': 4, 'fsdp': True}
   # Weights and two moments of each: 544 heads on 32 devices. What else there is are
   # the guess, the bias and the counts.
   share = 3 * 4 * 4 * 544 * 513 * 513 // 32
-  assert 0 <= found['state_bytes'] - share < 1000
-  assert found['donated_bytes'] >= found['state_bytes']
+  assert 0 <= plan['state_bytes'] - share < 1000
+  assert plan['donated_bytes'] >= plan['state_bytes']
   # Over `data` A_h and b_h of a device's 136 heads, but no weights, which are four
   # times as much; over `model` 256 prompts of 512 examples and a query, but no target.
   heads = 136 * (513 + 1) * 513
   prompts = 256 * (512 + 2) * 512
-  assert found['collectives']['all-gather']['bytes'] == 4 * (heads + prompts)
+  assert plan['collectives']['all-gather']['bytes'] == 4 * (heads + prompts)
   # What is added up over `data` is their gradient; a TPU stores it in tiles.
-  assert found['collectives']['all-reduce']['bytes'] < 1.3 * 4 * heads
+  assert plan['collectives']['all-reduce']['bytes'] < 1.3 * 4 * heads
   # As libtpu 0.0.42.1 compiles it; another version may plan otherwise.
   if importlib.metadata.version('libtpu') == '0.0.42.1':
-    assert found['peak_bytes'] == 989_182_976
+    assert plan['peak_bytes'] == 989_182_976
 
 
 @pytest.mark.full
 @needs_libtpu
 @pytest.mark.slow
 def test_auto_names_the_smallest_slice_on_which_it_fits(reports):
-  (*refused, found), answer = reports(
+  (*refused, plan), answer = reports(
     *('multi_head_lsa', 'auto', '--config.task.num_features=32'),
     *('--config.mesh.model=8', '--config.model.num_heads=16'),
   )
   assert answer.returncode == 0, answer.stderr
   # Eight devices for the heads are more than the four of the smallest slices.
-  assert [one['topology'] for one in refused] == [
+  assert [other_plan['topology'] for other_plan in refused] == [
     'v5e:2x2',
     'v4:2x2x1',
     'v6e:2x2',
     'v5p:2x2x1',
   ]
-  assert all('there are 4' in one['reason'] for one in refused)
-  assert (found['topology'], found['fits']) == ('v5e:2x4', True)
+  assert all('there are 4' in other_plan['reason'] for other_plan in refused)
+  assert (plan['topology'], plan['fits']) == ('v5e:2x4', True)
   assert 'it fits' in answer.stdout
 
 
@@ -286,8 +286,8 @@ ENTRY %main (p: f32[]) -> f32[] {{
 def test_collectives_of_a_step_are_counted_with_the_bytes_of_their_results(
   line, kind, size
 ):
-  found = aot.collectives(STEP.format(line=line))
-  assert found == {kind: {'count': 1, 'bytes': size}}
+  counts = aot.collectives(STEP.format(line=line))
+  assert counts == {kind: {'count': 1, 'bytes': size}}
 
 
 def test_a_collective_in_several_parts_is_counted_once():
@@ -296,5 +296,5 @@ def test_a_collective_in_several_parts_is_counted_once():
   %s.3 = f32[8]{0} all-gather(%w), channel_id=4
   %s.4 = f32[8]{0} send(%w), channel_id=5
   ROOT %s.5 = f32[8]{0} all-gather(%w), channel_id=4"""
-  found = aot.collectives(STEP.format(line=parts))
-  assert found == {'all-gather': {'count': 2, 'bytes': 64}}
+  counts = aot.collectives(STEP.format(line=parts))
+  assert counts == {'all-gather': {'count': 2, 'bytes': 64}}

@@ -40,7 +40,7 @@ def test_a_class_that_has_changed_is_built_anew(register):
 
   register('own')(Own)
   config = small_config(model={'name': 'own'})
-  one = abstract_model(config)
+  before = abstract_model(config)
   Own.num = 2
-  two = abstract_model(config)
-  assert shapes(one) != shapes(two)
+  after = abstract_model(config)
+  assert shapes(before) != shapes(after)

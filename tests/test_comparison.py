@@ -37,20 +37,22 @@ def _model() -> Any:
 @pytest.fixture(scope='module')
 def compared():
   task = isotropic(_D, _C, prior_mean=1.0, noise_std=0.5)
-  found = compare(_model(), task, _N)
-  assert found is not None
-  return task, found
+  by_name = compare(_model(), task, _N)
+  assert by_name is not None
+  return task, by_name
 
 
 def test_the_model_is_first_and_then_the_baselines_in_their_order(compared):
-  task, found = compared
-  assert [*found] == ['model', *task.baselines()]
-  assert all(one['num_prompts'] == _N for one in found.values())
-  assert all(one['num_examples'] == [*range(_C + 1)] for one in found.values())
+  task, by_name = compared
+  assert [*by_name] == ['model', *task.baselines()]
+  assert all(measured['num_prompts'] == _N for measured in by_name.values())
+  assert all(
+    measured['num_examples'] == [*range(_C + 1)] for measured in by_name.values()
+  )
 
 
 def test_differences_are_paired(compared):
-  task, found = compared
+  task, by_name = compared
   prompt = task.sample(curve_key(), _N)
   target = np.asarray(prompt.y_query, np.float64)
   model = np.square(np.asarray(predict(_model(), prompt), np.float64) - target)
@@ -58,27 +60,27 @@ def test_differences_are_paired(compared):
     predicted = jax.jit(baseline.__call__)(prompt)
     other = np.square(np.asarray(predicted, np.float64) - target)
     gap = model - other
-    one: Any = found[name]
+    measured: Any = by_name[name]
     # Float32, compiled with the sampling or not; least squares magnifies rounding.
-    assert_close(one['mean'][-1], other.mean(), 1e-3)
-    assert_close(one['difference'], gap.mean(), 1e-3)
-    assert_close(one['difference_stderr'], gap.std(ddof=1) / np.sqrt(_N), 1e-3)
-    assert_close(one['median'][-1], np.median(other), 1e-3)
-  assert found['model']['difference'] == 0
-  assert_close(found['model']['mean'][-1], model.mean(), 1e-4)
+    assert_close(measured['mean'][-1], other.mean(), 1e-3)
+    assert_close(measured['difference'], gap.mean(), 1e-3)
+    assert_close(measured['difference_stderr'], gap.std(ddof=1) / np.sqrt(_N), 1e-3)
+    assert_close(measured['median'][-1], np.median(other), 1e-3)
+  assert by_name['model']['difference'] == 0
+  assert_close(by_name['model']['mean'][-1], model.mean(), 1e-4)
 
 
 def test_exact_risks_stand_where_they_are_known(compared):
-  task, found = compared
+  task, by_name = compared
   for name, predictor in {'model': _model(), **task.baselines()}.items():
     risk = known_risk(predictor, task)
     # That of least squares after d + 1 examples is infinite, which JSON cannot hold.
     assert (risk == np.inf) == (name == 'ols')
-    assert found[name]['exact'] == (None if name == 'ols' else risk), name
-  json.dumps(found, allow_nan=False)
+    assert by_name[name]['exact'] == (None if name == 'ols' else risk), name
+  json.dumps(by_name, allow_nan=False)
   assert known_risk(LeastSquares(), task) is None  # of any task
-  assert found['model']['exact'] is not None
-  known = [one['exact'] is not None for one in found.values()]
+  assert by_name['model']['exact'] is not None
+  known = [measured['exact'] is not None for measured in by_name.values()]
   assert sum(known) >= 3
 
 
@@ -103,13 +105,13 @@ def test_baselines_on_the_host_get_few_prompts_and_missing_ones_are_left_out(
   monkeypatch.setattr(comparison, '_NUM_SLOW_PROMPTS', 6)
   monkeypatch.setattr(LeastSquares, 'is_slow', True)
   task = _own(host=_Host(), missing=_Missing(), slow=LeastSquares(), zero=Zero())
-  found = compare(_model(), task, 20)
-  assert found is not None
-  assert [*found] == ['model', 'host', 'slow', 'zero']
-  assert (found['slow']['num_prompts'], len(found['slow']['mean'])) == (6, _C + 1)
-  host: Any = found['host']
+  by_name = compare(_model(), task, 20)
+  assert by_name is not None
+  assert [*by_name] == ['model', 'host', 'slow', 'zero']
+  assert (by_name['slow']['num_prompts'], len(by_name['slow']['mean'])) == (6, _C + 1)
+  host: Any = by_name['host']
   assert (host['num_prompts'], host['num_examples']) == (5, [_C])
-  assert found['zero']['num_prompts'] == 20
+  assert by_name['zero']['num_prompts'] == 20
   # It predicts 0, on the first of the same prompts.
   losses = sample_losses({'model': _model(), 'zero': Zero()}, task, 20, lengths=[_C])
   assert_close(host['mean'], losses['zero'][:5].mean(0), 1e-6)
@@ -122,9 +124,9 @@ def test_a_baseline_that_fails_is_left_out(caplog):
   def own(prompt):
     raise ValueError('no\nroot')
 
-  found = compare(_model(), _own(own=own, zero=Zero()), 4)
-  assert found is not None
-  assert [*found] == ['model', 'zero']
+  by_name = compare(_model(), _own(own=own, zero=Zero()), 4)
+  assert by_name is not None
+  assert [*by_name] == ['model', 'zero']
   assert 'the baseline own is left out: ValueError: no root' in caplog.text
   assert f'File "{__file__}", line' in caplog.text  # in `own`
   assert 'in own\n' in caplog.text
@@ -149,23 +151,23 @@ def test_large_tasks_get_fewer_prompts_lengths_or_none():
 
 
 def test_the_table_has_a_row_for_each(compared):
-  _, found = compared
-  rows, header = table_of(found)
+  _, by_name = compared
+  rows, header = table_of(by_name)
   assert header[0] == f'on the same {_N} prompts'
   assert rows[0][0] == 'model'
   assert any(row[0].startswith('bayes') for row in rows)
   assert all(len(row) == len(header) for row in rows)
   assert rows[0][3] == ''  # the model minus itself
-  mean, stderr = found['model']['mean'][-1], found['model']['standard_error'][-1]
+  mean, stderr = by_name['model']['mean'][-1], by_name['model']['standard_error'][-1]
   assert rows[0][1] == f'{mean:.4f} ± {stderr:.4f}'
 
 
 def _curve(mean, error, paired=None) -> Any:
-  found = without_errors([0.0] * len(mean))
-  found |= {'mean': mean, 'standard_error': error}
+  measured = without_errors([0.0] * len(mean))
+  measured |= {'mean': mean, 'standard_error': error}
   if paired is not None:
-    found |= {'difference': paired[0], 'difference_stderr': paired[1]}
-  return found
+    measured |= {'difference': paired[0], 'difference_stderr': paired[1]}
+  return measured
 
 
 @pytest.mark.parametrize(
@@ -192,9 +194,9 @@ def _curve(mean, error, paired=None) -> Any:
 )
 def test_a_loss_below_the_least_possible_is_said(model, bayes, said, caplog):
   comparison = {'model': _curve(*model), 'bayes': _curve(*bayes)}
-  found = below_bayes(comparison)
-  assert (found is None) == (said is None)
-  assert said is None or said in found
+  warning = below_bayes(comparison)
+  assert (warning is None) == (said is None)
+  assert said is None or said in warning
   assert below_bayes({'model': _curve(*model), 'zero': _curve(*bayes)}) is None
   figure = plot_by_examples({'leaks': [comparison]})
   titles = [axes.get_title() for axes in figure.axes]
@@ -204,14 +206,14 @@ def test_a_loss_below_the_least_possible_is_said(model, bayes, said, caplog):
 
 def test_a_picture_by_examples_has_means_alone():
   """Where a mean is infinite or uncertain no median takes its place beside others."""
-  found = {
+  by_name = {
     'model': _curve([4.0, 3.0, 2.0], [0.1, 0.1, 0.1]),
     'bayes': _curve([4.0, 2.0, 1.0], [0.1, 0.1, 0.1]),
     'ols': _curve([4.0, None, 7e6], [0.1, None, 6e6]) | {'median': [0.1, 0.1, 0.1]},
     # Uncertain, but within the scale: it is shown, with its band.
     'other': _curve([4.0, 2.0, 1.5], [0.1, 0.1, 0.9]),
   }
-  figure = plot_by_examples({'model': [found]})
+  figure = plot_by_examples({'model': [by_name]})
   (axes,) = figure.axes
   drawn = {str(line.get_label()): line for line in axes.lines}
   np.testing.assert_array_equal(drawn['ols'].get_ydata(), [4.0, np.nan, np.nan])
@@ -228,14 +230,14 @@ def test_a_picture_by_examples_has_means_alone():
 
 def test_few_baselines_are_bayes_and_the_two_best_that_look_different():
   means = {'zero': 9.0, 'ridge': 1.0, 'ols': 1.2, 'gd': 2.0, 'bayes': 1.0, 'slow': None}
-  found = {'model': _curve([4.0, 1.5], [0.1, 0.1])}
-  found |= {name: _curve([4.0, mean], [0.1, 0.1]) for name, mean in means.items()}
-  assert few_baselines(found) == ['bayes', 'ols', 'gd']
-  assert few_baselines({name: found[name] for name in ('model', 'zero')}) == ['zero']
-  drawn = plot_by_examples({'a': [found]}, baselines=['gd']).axes[0].lines
+  by_name = {'model': _curve([4.0, 1.5], [0.1, 0.1])}
+  by_name |= {name: _curve([4.0, mean], [0.1, 0.1]) for name, mean in means.items()}
+  assert few_baselines(by_name) == ['bayes', 'ols', 'gd']
+  assert few_baselines({name: by_name[name] for name in ('model', 'zero')}) == ['zero']
+  drawn = plot_by_examples({'a': [by_name]}, baselines=['gd']).axes[0].lines
   assert [line.get_label() for line in drawn] == ['a', 'gd']
   with refuses("unknown baseline 'rigde'", "did you mean 'ridge'?", 'known: bayes, gd'):
-    plot_by_examples({'a': [found]}, baselines=['rigde'])
+    plot_by_examples({'a': [by_name]}, baselines=['rigde'])
 
 
 def test_a_loss_below_the_axis_is_an_arrow_and_that_of_a_model_is_on_it():

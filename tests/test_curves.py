@@ -28,11 +28,11 @@ def _task() -> zoo.tasks.LinearRegression:
   return isotropic(_D, _C, prior_mean=1.0, noise_std=0.5)
 
 
-def _model(name='yq_lsa', **given) -> Any:
+def _model(name='yq_lsa', **arguments) -> Any:
   @nnx.jit
   def make():
     return zoo.create_model(
-      name, num_features=_D, init_scale=0.6, rngs=nnx.Rngs(0), **given
+      name, num_features=_D, init_scale=0.6, rngs=nnx.Rngs(0), **arguments
     )
 
   return make()
@@ -61,19 +61,19 @@ def test_one_pass_is_the_same_as_prefix_by_prefix(kind):
     'baseline': LeastSquares,
     'rule': lambda: LearningRule.gradient_descent(np.ones(_D), 0.7),
   }[kind]()
-  found = sample_losses({'one': predictor, 'each': ByPrefix(predictor)}, _task(), _N)
+  sampled = sample_losses({'one': predictor, 'each': ByPrefix(predictor)}, _task(), _N)
   prompt = _prompts()
   if kind == 'rule':  # before the first example it predicts from its start
     at_start = np.square(prompt.x[:, 0].sum(axis=1) - prompt.targets[:, 0])
-    assert_close(found['one'][:, 0], at_start, _REORDERED)
+    assert_close(sampled['one'][:, 0], at_start, _REORDERED)
   lengths = 1, 3, _C  # a rule has no second moment of no examples
-  each = jax.jit(lambda prompt: [predictor(prompt.prefix(k)) for k in lengths])(prompt)
-  for k, predicted in zip(lengths, each, strict=True):
+  calls = jax.jit(lambda prompt: [predictor(prompt.prefix(k)) for k in lengths])(prompt)
+  for k, predicted in zip(lengths, calls, strict=True):
     expected = np.square(np.asarray(predicted) - prompt.prefix(k).y_query)
     # Least squares magnifies rounding by the condition number, up to a few hundred.
     tolerance = 1e-2 if kind == 'baseline' else _REORDERED
-    assert_close(found['one'][:, k], expected, tolerance)
-    assert_close(found['each'][:, k], expected, tolerance)
+    assert_close(sampled['one'][:, k], expected, tolerance)
+    assert_close(sampled['each'][:, k], expected, tolerance)
 
 
 def test_all_predictors_see_the_same_prompts_which_depend_on_the_seed_alone():
@@ -170,12 +170,12 @@ class _Host(HostBaseline):
 
 def test_a_baseline_on_the_host_fits_each_prompt_at_each_length():
   host = _Host()
-  found = sample_losses({'': host}, _task(), 3, lengths=[0, 2])['']
+  sampled = sample_losses({'': host}, _task(), 3, lengths=[0, 2])['']
   assert host.lengths == [0, 0, 0, 2, 2, 2]
   prompt = _prompts(3)
   targets = np.asarray(prompt.targets)
   expected = np.square(np.sum(prompt.y[:, :2], axis=1) - targets[:, 2])
-  np.testing.assert_allclose(found[:, 1], expected, rtol=1e-5)
+  np.testing.assert_allclose(sampled[:, 1], expected, rtol=1e-5)
 
 
 # Losses, against NumPy.
@@ -198,8 +198,8 @@ def test_log_loss():
   # And of huge logits, whose exponentials overflow.
   logits, targets = _float32([*logits, 1e4, -1e4]), _float32([*p, 1, 0])
   # Logits up to 9 in float32.
-  found = jax.jit(losses.log_loss)(logits, targets)
-  np.testing.assert_allclose(found, [*expected, 0, 0], 1e-4)
+  values = jax.jit(losses.log_loss)(logits, targets)
+  np.testing.assert_allclose(values, [*expected, 0, 0], 1e-4)
 
 
 def test_cross_entropy():
@@ -207,19 +207,19 @@ def test_cross_entropy():
   p = np.random.default_rng(1).dirichlet(np.ones(3), size=50)
   q = np.exp(f) / np.exp(f).sum(1, keepdims=True)
   expected = -np.sum(p * np.log(q), axis=1)
-  found = jax.jit(losses.cross_entropy)(logits, p.astype(np.float32))
-  np.testing.assert_allclose(found, expected, rtol=1e-4)
+  values = jax.jit(losses.cross_entropy)(logits, p.astype(np.float32))
+  np.testing.assert_allclose(values, expected, rtol=1e-4)
 
 
 def test_error_rates():
   logits, target = _float32([2, -2, 0]), _float32([0.9, 0.9, 0.9])
-  found = jax.jit(losses.error_rate)(logits, target)
-  np.testing.assert_allclose(found, [0.1, 0.9, 0.5], 1e-6)
+  rates = jax.jit(losses.error_rate)(logits, target)
+  np.testing.assert_allclose(rates, [0.1, 0.9, 0.5], 1e-6)
   logits = _float32([[1, 3, 2], [1, 1, 0], [0, 0, 0]])
   target = _float32([[0.2, 0.5, 0.3]] * 3)
   expected = [0.5, 1 - 0.35, 1 - 1 / 3]
-  found = jax.jit(losses.class_error_rate)(logits, target)
-  np.testing.assert_allclose(found, expected, 1e-6)
+  rates = jax.jit(losses.class_error_rate)(logits, target)
+  np.testing.assert_allclose(rates, expected, 1e-6)
 
 
 def test_logits_of_probabilities_are_finite():

@@ -83,8 +83,8 @@ for name in {sorted(names)}:
   except AttributeError as error:
     print(name, error)
 """
-  found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-  assert (found.stdout, found.returncode) == ('', 0), found.stderr
+  process = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+  assert (process.stdout, process.returncode) == ('', 0), process.stderr
 
 
 _SUBSCRIPTS = str.maketrans({'₁': '_1', '₂': '_2'})
@@ -111,7 +111,7 @@ def test_a_model_is_exported_as_how_to_says(tmp_path, monkeypatch, unchecked):
   (code,) = re.findall(r'```python\n([^`]*zoo\.export\(saved[^`]*)```', text)
   # It compiles the model; tests/checkpoints/test_saving.py shows that it is done.
   name = 'zoo.storage.saving._check_predicts_the_same'
-  monkeypatch.setattr(name, lambda *given: None)
+  monkeypatch.setattr(name, lambda *arguments: None)
   monkeypatch.chdir(tmp_path)
   exec(compile(code, 'how_to.md', 'exec'), {})
   (named,) = re.findall(r'such as `(layers[^`]+)`', text)
@@ -197,12 +197,12 @@ def test_a_notebook_runs_and_says_what_is_stored_in_it(
   assert pictures == num_pictures
 
 
-def assert_same_but_for_rounding(one: str, other: str) -> None:
+def assert_same_but_for_rounding(page: str, expected: str) -> None:
   """The same words, and numbers that differ in the last of four digits at most."""
   number = r'-?\d+\.\d*'
-  assert re.sub(number, '#', one) == re.sub(number, '#', other)
+  assert re.sub(number, '#', page) == re.sub(number, '#', expected)
   for left, right in zip(
-    re.findall(number, one), re.findall(number, other), strict=True
+    re.findall(number, page), re.findall(number, expected), strict=True
   ):
     digits = len(right.partition('.')[2])
     assert abs(float(left) - float(right)) < 1.5 * 10.0**-digits

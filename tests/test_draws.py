@@ -46,16 +46,18 @@ def test_box_muller_is_a_radius_and_a_uniform_direction(x64):
   words = rng.integers(0, 2**32, (2, 200_000), np.uint32)
   words[0, :2], words[1, :2] = [0, 2**32 - 1], [2**32 - 1, 0]
   with jax.enable_x64(x64):
-    one, other = np.asarray(jax.jit(draws.box_muller)(*words[:, None]))
-  assert one.dtype == (np.float64 if x64 else np.float32)
-  one, other = one.astype(float), other.astype(float)
+    cosines, sines = np.asarray(jax.jit(draws.box_muller)(*words[:, None]))
+  assert cosines.dtype == (np.float64 if x64 else np.float32)
+  cosines, sines = cosines.astype(float), sines.astype(float)
   uniform = (words[0] // 2 + 0.5) / 2**31
   # float32 rounds u to 2^-24, which near u = 1 is the whole of −2 log u; the sine and
   # the cosine are wrong by 2e-9, each, and float32 by 6e-8.
   rounding = 2e-8 if x64 else 5e-7
   expected = -2 * np.log(uniform)
-  np.testing.assert_allclose(one**2 + other**2, expected, rtol=rounding, atol=rounding)
-  turn = np.arctan2(other, one) / (2 * np.pi) + 0.5
+  np.testing.assert_allclose(
+    cosines**2 + sines**2, expected, rtol=rounding, atol=rounding
+  )
+  turn = np.arctan2(sines, cosines) / (2 * np.pi) + 0.5
   assert scipy.stats.kstest(turn, 'uniform').pvalue > _LEAST_P
   # Of the angle, which has 29 bits beside the swap and the sign, none is lost.
   assert len(np.unique(turn)) > 0.99 * len(turn) / (1 if x64 else 2)
@@ -92,11 +94,11 @@ def test_chi_has_its_distribution_and_a_longer_batch_begins_with_the_shorter_one
 
 
 def test_any_generator_of_keys_will_do():
-  one, other = (
+  normals, other_normals = (
     np.asarray(_normals(jax.random.key(s, impl='rbg'), 4, 1000)) for s in (0, 1)
   )
-  assert scipy.stats.kstest(one.ravel(), 'norm').pvalue > _LEAST_P
-  assert not np.isclose(one, other).any(axis=1).all()
+  assert scipy.stats.kstest(normals.ravel(), 'norm').pvalue > _LEAST_P
+  assert not np.isclose(normals, other_normals).any(axis=1).all()
 
 
 def test_what_is_kept_is_what_was_computed():
@@ -107,6 +109,6 @@ def test_what_is_kept_is_what_was_computed():
     return draws.materialize_once(_KEY, double, x)['twice']
 
   x = np.arange(6, dtype='f')
-  one, many = jax.jit(lambda x: (kept(x), jax.vmap(kept)(x[:, None])))(x)
-  np.testing.assert_array_equal(one, 2 * x)
-  np.testing.assert_array_equal(many, 2 * x[:, None])
+  of_array, of_entries = jax.jit(lambda x: (kept(x), jax.vmap(kept)(x[:, None])))(x)
+  np.testing.assert_array_equal(of_array, 2 * x)
+  np.testing.assert_array_equal(of_entries, 2 * x[:, None])

@@ -147,6 +147,6 @@ def test_covariance_accepts_every_a_times_its_transpose(seed, size, scale):
 
 def test_covariance_accepts_the_rounding_of_float32():
   # What JAX returns by default: its products are symmetric to about 1e-7 only.
-  given = _rotated([1.0, 2.0, 5.0]).astype(np.float32)
-  given[0, 1] = np.nextafter(given[0, 1], np.float32(9))
-  assert errors.check_covariance('covariance', given, 3) is not None
+  matrix = _rotated([1.0, 2.0, 5.0]).astype(np.float32)
+  matrix[0, 1] = np.nextafter(matrix[0, 1], np.float32(9))
+  assert errors.check_covariance('covariance', matrix, 3) is not None

@@ -56,8 +56,8 @@ def test_learning_rules_predict_the_same(float64):
     estimators.prior_mean(task),
   ):
     rule = estimator.learning_rule()
-    one, other = jax.jit(lambda p, e=estimator, r=rule: (r(p), e(p)))(prompt)
-    np.testing.assert_allclose(one, other, atol=1e-12)
+    by_rule, by_estimator = jax.jit(lambda p, e=estimator, r=rule: (r(p), e(p)))(prompt)
+    np.testing.assert_allclose(by_rule, by_estimator, atol=1e-12)
   with refuses('2 steps of gradient descent are no learning'):
     estimators.gradient_descent(np.zeros(3), 0.1, 2).learning_rule()
 
@@ -104,12 +104,12 @@ def test_bayes_is_the_posterior_mean(float64, c):
 
 
 @pytest.mark.parametrize(
-  'given', [{}, {'prior_mean': 0.5}, {'prior_covariance': np.diag([3.0, 1.0, 0.1])}]
+  'fields', [{}, {'prior_mean': 0.5}, {'prior_covariance': np.diag([3.0, 1.0, 0.1])}]
 )
-def test_best_penalty_is_a_valley(given):
-  task, start = isotropic(3, 4, noise_std=0.8, **given), np.zeros(3)
+def test_best_penalty_is_a_valley(fields):
+  task, start = isotropic(3, 4, noise_std=0.8, **fields), np.zeros(3)
   best = estimators.best_penalty(task, start)
-  covariance = np.asarray(given.get('prior_covariance', np.eye(3)))
+  covariance = np.asarray(fields.get('prior_covariance', np.eye(3)))
   power = np.trace(covariance) + task.prior_mean @ task.prior_mean
   assert best == pytest.approx(0.64 * 3 / power, rel=1e-12)
   below, least, above = (
@@ -186,12 +186,12 @@ def test_the_exact_risk_of_a_baseline_is_that_of_its_step_at_each_length():
   task, longer = (isotropic(3, c, noise_std=0.7) for c in (5, 20))
   baselines = task.baselines()
   for name in 'gd', 'gd_beta':
-    found = theory.exact_risk(baselines[name], longer)
+    risk = theory.exact_risk(baselines[name], longer)
     best = theory.exact_risk(longer.baselines()[name], longer)
-    assert found == pytest.approx(best, rel=1e-12)
+    assert risk == pytest.approx(best, rel=1e-12)
     prompt = longer.sample(jax.random.key(0), 4)
     np.testing.assert_allclose(
-      *(one[name](prompt) for one in (baselines, longer.baselines())), rtol=1e-5
+      *(by_name[name](prompt) for by_name in (baselines, longer.baselines())), rtol=1e-5
     )
 
 
@@ -269,11 +269,13 @@ def test_predictions_are_those_of_each_prefix(float64, noise_std):
 
     @jax.jit
     def predict(prompt, predictor=predictor):
-      each = [predictor(prompt.prefix(k)) for k in (0, 1, 3, 5)]
-      return predictor.predictions(prompt), jnp.stack(each, axis=1)
+      by_length = [predictor(prompt.prefix(k)) for k in (0, 1, 3, 5)]
+      return predictor.predictions(prompt), jnp.stack(by_length, axis=1)
 
-    at_once, each = jax.device_get(predict(prompt))
-    np.testing.assert_allclose(at_once[:, [0, 1, 3, 5]], each, atol=1e-9, err_msg=name)
+    at_once, by_length = jax.device_get(predict(prompt))
+    np.testing.assert_allclose(
+      at_once[:, [0, 1, 3, 5]], by_length, atol=1e-9, err_msg=name
+    )
     if name not in ('averaging', 'nearest_neighbours', 'zero'):
       expected = prompt.x[:, 0] @ task.prior_mean
       np.testing.assert_allclose(at_once[:, 0], expected, atol=1e-12, err_msg=name)
@@ -281,7 +283,7 @@ def test_predictions_are_those_of_each_prefix(float64, noise_std):
 
 def test_baselines_are_tuned_for_each_number_of_examples():
   task = general(c=4, noise_std=0.5)
-  found = task.baselines()
+  baselines = task.baselines()
   prompt = jax.device_get(task.sample(jax.random.key(0), 8))
   for k in (1, 3):
     part, shorter = prompt.prefix(k), general(c=k, noise_std=0.5)
@@ -290,6 +292,10 @@ def test_baselines_are_tuned_for_each_number_of_examples():
       ('gd_beta', estimators.gd_beta(shorter)),
       ('bayes', estimators.bayes(shorter)),
     ):
-      one, other = (jax.jit(each)(part) for each in (found[name], expected))
+      predicted, wanted = (
+        jax.jit(baseline)(part) for baseline in (baselines[name], expected)
+      )
       # The step is computed in float32 here, and on the host in float64 there.
-      np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * np.abs(other).max())
+      np.testing.assert_allclose(
+        predicted, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max()
+      )

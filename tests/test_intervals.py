@@ -22,11 +22,11 @@ def test_the_standard_error_divides_by_n_minus_one():
 
 
 def test_an_interval_of_differences_is_that_of_the_paired_t_test():
-  one, other = np.random.default_rng(0).normal(size=(2, 17))
-  found = interval(one - other)
-  wanted = stats.ttest_rel(one, other).confidence_interval(0.95)
-  assert found[1:] == pytest.approx((wanted.low, wanted.high), rel=1e-12)
-  assert found.mean == pytest.approx(np.mean(one - other))
+  sample, other_sample = np.random.default_rng(0).normal(size=(2, 17))
+  paired = interval(sample - other_sample)
+  wanted = stats.ttest_rel(sample, other_sample).confidence_interval(0.95)
+  assert paired[1:] == pytest.approx((wanted.low, wanted.high), rel=1e-12)
+  assert paired.mean == pytest.approx(np.mean(sample - other_sample))
 
 
 def test_one_sample_says_nothing_of_its_error():

@@ -58,18 +58,18 @@ def test_rule_is_its_definition(seed):
 
 @given(seed=_seeds, scale=_scales)
 def test_sum_difference_and_scaling_act_on_predictions(seed, scale):
-  one, two, prompt = (
+  first_rule, second_rule, prompt = (
     random_rule(_D, seed, 1.0),
     random_rule(_D, seed + 1, 1.0),
     _prompt(seed),
   )
-  f, g = (np.asarray(_predict(rule, prompt)) for rule in (one, two))
+  f, g = (np.asarray(_predict(rule, prompt)) for rule in (first_rule, second_rule))
   size = np.abs(f).max() + np.abs(g).max()  # f + g and f − g may be small by chance
   for combined, expected in (
-    (one + two, f + g),
-    (one - two, f - g),
-    (scale * one, scale * f),
-    (one * scale, scale * f),
+    (first_rule + second_rule, f + g),
+    (first_rule - second_rule, f - g),
+    (scale * first_rule, scale * f),
+    (first_rule * scale, scale * f),
   ):
     assert isinstance(combined, zoo.LearningRule)
     assert (

@@ -8,7 +8,9 @@ def test_each_mistake_can_be_made_in_one_place():
 
 
 def test_there_are_sixty_different_ones():
-  names = {one.name for one in mutants.MISTAKES}
-  changes = {(one.path, one.old) for one in mutants.MISTAKES}
+  names = {mistake.name for mistake in mutants.MISTAKES}
+  changes = {(mistake.path, mistake.old) for mistake in mutants.MISTAKES}
   assert len(mutants.MISTAKES) == len(names) == len(changes) == 60
-  assert all(one.path.startswith(('zoo/', 'launch/')) for one in mutants.MISTAKES)
+  assert all(
+    mistake.path.startswith(('zoo/', 'launch/')) for mistake in mutants.MISTAKES
+  )

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 def _config(name='adam', **changes):
   fields = {f'optimizer__{field}': value for field, value in changes.items()}
-  given = {'optimizer__name': name, 'optimizer__schedule': 'constant'}
-  return small_config('multi_head_lsa', **(given | fields))
+  defaults = {'optimizer__name': name, 'optimizer__schedule': 'constant'}
+  return small_config('multi_head_lsa', **(defaults | fields))
 
 
 def weights_after(config, gradients):
@@ -36,19 +36,19 @@ def weights_after(config, gradients):
   optimizer = build_optimizer(config.optimizer, config.train.num_steps)
   weights: Any = jnp.asarray([1.0, -2.0])
   state: Any = optimizer.init(weights)
-  found, trained, move = [], [weights], jax.jit(optimizer.update)
+  path, trained, move = [], [weights], jax.jit(optimizer.update)
   for gradient in gradients:
     update, state = move(jnp.asarray(gradient), state, weights)
     weights = optax.apply_updates(weights, update)
-    found.append(np.asarray(weights))
+    path.append(np.asarray(weights))
     if optimizers.averages(config.optimizer):
       trained.append(state.trained)
-  return np.asarray(found), np.asarray(trained)
+  return np.asarray(path), np.asarray(trained)
 
 
 def updates(config, gradients):
-  found, _ = weights_after(config, gradients)
-  return np.diff([np.asarray([1.0, -2.0], 'f'), *found], axis=0)
+  path, _ = weights_after(config, gradients)
+  return np.diff([np.asarray([1.0, -2.0], 'f'), *path], axis=0)
 
 
 GRADIENTS = np.asarray([[0.3, -4.0], [0.1, 2.0], [-0.2, 0.5]], 'f')
@@ -64,15 +64,15 @@ def adam(gradients, rate, beta1=0.9, beta2=0.999):
 
 @pytest.mark.parametrize('betas', [{}, {'beta1': 0.5, 'beta2': 0.9}])
 def test_adam_is_the_papers(betas):
-  found = updates(_config(learning_rate=0.1, **betas), GRADIENTS)
+  moves = updates(_config(learning_rate=0.1, **betas), GRADIENTS)
   # float32: 1 − 0.999ᵗ alone loses about three of seven digits.
-  np.testing.assert_allclose(found, [*adam(GRADIENTS, 0.1, **betas)], rtol=2e-4)
+  np.testing.assert_allclose(moves, [*adam(GRADIENTS, 0.1, **betas)], rtol=2e-4)
 
 
 def test_adamw_takes_a_share_of_the_weights_away():
-  found = updates(_config('adamw', learning_rate=0.1, weight_decay=0.5), GRADIENTS[:1])
+  moves = updates(_config('adamw', learning_rate=0.1, weight_decay=0.5), GRADIENTS[:1])
   (of_adam,) = adam(GRADIENTS[:1], 0.1)
-  np.testing.assert_allclose(found[0], of_adam - 0.05 * np.array([1, -2]), rtol=2e-4)
+  np.testing.assert_allclose(moves[0], of_adam - 0.05 * np.array([1, -2]), rtol=2e-4)
 
 
 def test_lion_moves_by_signs():
@@ -99,16 +99,16 @@ def test_muon_makes_matrices_orthogonal_and_leaves_vectors_to_nadam():
   matrices[1] = 0  # such as a head that fills up
   grads = {'w': jnp.asarray(matrices), 'b': jnp.asarray(GRADIENTS[0])}
   weights = jax.tree.map(jnp.zeros_like, grads)
-  found: Any
-  found, _ = jax.jit(optimizer.update)(grads, optimizer.init(weights), weights)
-  sizes = np.linalg.svd(found['w'][0], compute_uv=False)
+  moves: Any
+  moves, _ = jax.jit(optimizer.update)(grads, optimizer.init(weights), weights)
+  sizes = np.linalg.svd(moves['w'][0], compute_uv=False)
   # Five steps of Newton and Schulz bring singular values between 0.7 and 1.2.
   assert np.all(np.abs(sizes / (0.1 * 0.2 * np.sqrt(6)) - 0.95) < 0.3)
-  assert np.sum(found['w'][0] * matrices[0]) < 0
-  assert not found['w'][1].any()
+  assert np.sum(moves['w'][0] * matrices[0]) < 0
+  assert not moves['w'][1].any()
   # The first step of Nesterov's Adam: β₁ m / (1 − β₁²) + g in place of m / (1 − β₁).
   ahead = 0.9 * 0.1 / (1 - 0.9**2) + 1
-  np.testing.assert_allclose(found['b'], ahead * next(adam(GRADIENTS, 0.1)), rtol=2e-4)
+  np.testing.assert_allclose(moves['b'], ahead * next(adam(GRADIENTS, 0.1)), rtol=2e-4)
 
 
 def test_schedule_free_is_the_papers():
@@ -151,10 +151,10 @@ def _moved(name, roles, **changes):
   weights = {path: jnp.ones((3, 4)) for path in ('w', 'b', 'log_a', 'read')}
   weights = {'inner': {'norm': jnp.ones(3)}, **weights}
   none = jax.tree.map(jnp.zeros_like, weights)
-  found, _ = jax.jit(optimizer.update)(none, optimizer.init(weights), weights)
-  moved = {path: bool(leaf.any()) for path, leaf in found.items() if path != 'inner'}
-  moved |= {'inner/norm': bool(found['inner']['norm'].any())}
-  return {path for path, one in moved.items() if one}
+  moves, _ = jax.jit(optimizer.update)(none, optimizer.init(weights), weights)
+  moved = {path: bool(leaf.any()) for path, leaf in moves.items() if path != 'inner'}
+  moved |= {'inner/norm': bool(moves['inner']['norm'].any())}
+  return {path for path, is_moved in moved.items() if is_moved}
 
 
 _ROLES = dict.fromkeys(['b', 'log_a', 'inner/norm'], 'vector')
@@ -189,16 +189,16 @@ def test_muon_makes_matrices_of_hidden_layers_orthogonal_alone():
     grad = np.random.default_rng(0).standard_normal(leaf.shape).astype('f')
     return jnp.asarray(grad)
 
-  found: Any
-  found, _ = jax.jit(optimizer.update)(
+  moves: Any
+  moves, _ = jax.jit(optimizer.update)(
     jax.tree.map(gradient, weights), optimizer.init(weights), weights
   )
   # The first step of Nesterov's Adam is a sign, times a number; Muon's is not.
   made = {
     '/'.join(map(str, path)): np.ptp(np.abs(leaf)) > 0.01
-    for path, leaf in nnx.to_flat_state(nnx.State(found))
+    for path, leaf in nnx.to_flat_state(nnx.State(moves))
   }
-  assert made == {path: one == 'hidden' for path, one in roles.items()}
+  assert made == {path: role == 'hidden' for path, role in roles.items()}
   assert made['layers/0/mixer/weights']
   assert not made['layers/0/mixer/norm_scale']
   assert not made['positions']
@@ -217,8 +217,8 @@ def test_decay_does_not_move_a_guess():
 
 
 def _of_transformer(**changes):
-  given = {'optimizer__learning_rate': 0.01, 'optimizer__schedule': 'constant'}
-  config = small_config('transformer', **given | changes)
+  defaults = {'optimizer__learning_rate': 0.01, 'optimizer__schedule': 'constant'}
+  config = small_config('transformer', **defaults | changes)
   config.model.update({'num_layers': 1, 'width': 8, 'guess': 'linear'})
   config.optimizer.warmup_steps, config.optimizer.clip_norm = 0, None
   return config
@@ -244,7 +244,9 @@ _OPTIMIZERS = [
 
 
 @pytest.mark.parametrize(
-  'changes', mostly_full(_OPTIMIZERS[:1], _OPTIMIZERS), ids=lambda one: str(len(one))
+  'changes',
+  mostly_full(_OPTIMIZERS[:1], _OPTIMIZERS),
+  ids=lambda changes: str(len(changes)),
 )
 def test_frozen_weights_do_not_move_at_all(changes):
   config = _of_transformer(**changes)
@@ -271,10 +273,10 @@ def test_scales_multiply_the_learning_rate_of_what_they_match():
   optimizer = build_optimizer(config.optimizer, 12)
   grads = {'w': 1.0, 'inner': {'w': 1.0, 'b': 1.0}, 'other': 1.0}
   grads = jax.tree.map(jnp.asarray, grads)
-  found: Any
-  found, _ = optimizer.update(grads, optimizer.init(grads), grads)
-  found = jax.tree.map(lambda one: round(float(one) / -0.1, 2), found)
-  assert found == {'w': 1.0, 'inner': {'w': 5.0, 'b': 10.0}, 'other': 1.0}
+  moves: Any
+  moves, _ = optimizer.update(grads, optimizer.init(grads), grads)
+  moves = jax.tree.map(lambda move: round(float(move) / -0.1, 2), moves)
+  assert moves == {'w': 1.0, 'inner': {'w': 5.0, 'b': 10.0}, 'other': 1.0}
 
 
 def test_the_average_of_schedule_free_is_of_what_is_scaled():
@@ -299,7 +301,7 @@ def test_models_that_are_frozen_in_part_train_side_by_side():
 
 def test_groups_that_match_nothing_are_refused():
   config = _of_transformer()
-  for field, given, *said in (
+  for field, value, *said in (
     (
       'scales',
       {'layers/*/valeu': 2.0},
@@ -313,7 +315,7 @@ def test_groups_that_match_nothing_are_refused():
     ('decay', 'hidden,', "decay is 'hidden,'; it must be 'hidden', 'all', or"),
   ):
     wrong = _of_transformer(optimizer__name='adamw')
-    wrong.optimizer[field] = given
+    wrong.optimizer[field] = value
     with refuses(*said):
       validate(wrong)
   config.optimizer.decay = 'all'
@@ -343,10 +345,10 @@ def test_clipping_is_of_the_whole_gradient():
 
 
 def test_adam_takes_the_clipped_gradient():
-  given = np.asarray([[0.3, 0.0], [3.0, 4.0]], 'f')
+  gradients = np.asarray([[0.3, 0.0], [3.0, 4.0]], 'f')
   clipped = np.asarray([[0.3, 0.0], [0.3, 0.4]], 'f')
-  found = updates(_config(learning_rate=0.1, clip_norm=0.5), given)
-  np.testing.assert_allclose(found, [*adam(clipped, 0.1)], rtol=2e-4)
+  moves = updates(_config(learning_rate=0.1, clip_norm=0.5), gradients)
+  np.testing.assert_allclose(moves, [*adam(clipped, 0.1)], rtol=2e-4)
 
 
 def rates(schedule, num_steps=None, **changes):
@@ -409,5 +411,5 @@ def test_steps_that_are_cut_within_an_average_end_at_the_same_bits(name, changes
   trained: Any = run.state['optimizer']
   trained = jax.tree.leaves(trained['opt_state']['trained'])
   assert len(trained) == 4
-  for one, average in zip(trained, model, strict=True):
-    assert 0 < np.abs(np.asarray(one) - np.asarray(average)).max() < 0.2
+  for weight, average in zip(trained, model, strict=True):
+    assert 0 < np.abs(np.asarray(weight) - np.asarray(average)).max() < 0.2

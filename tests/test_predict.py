@@ -38,11 +38,11 @@ def _padded() -> zoo.Prompt:
 
 def _averages():
   """The predictions of `Averaging`, from its definition."""
-  prompt, found = _prompt(), np.zeros(_B)
+  prompt, predictions = _prompt(), np.zeros(_B)
   for i, count in enumerate(_COUNTS):
     for j in range(count):
-      found[i] += prompt.y[i, j] * prompt.x[i, j] @ prompt.x_query[i] / count
-  return found
+      predictions[i] += prompt.y[i, j] * prompt.x[i, j] @ prompt.x_query[i] / count
+  return predictions
 
 
 def test_only_the_first_examples_count():
@@ -69,14 +69,14 @@ def test_a_transformer_predicts_as_without_the_padding(mixer, unchecked):
     return zoo.create_model('transformer', **sizes, mixer=mixer, rngs=nnx.Rngs(0))
 
   model, prompt = drawn(build, dtype='float32'), _prompt()
-  found = zoo.predict(model, _padded(), _COUNTS)
+  predictions = zoo.predict(model, _padded(), _COUNTS)
   for count in sorted({*_COUNTS}):
     short = zoo.Prompt(
       prompt.x[:, :count], prompt.y[:, :count], prompt.x_query, prompt.y_query
     )
     at = np.array(_COUNTS) == count
     # Float32, summed in another order.
-    assert_close(found[at], np.asarray(predict(model, short))[at], 1e-4)
+    assert_close(predictions[at], np.asarray(predict(model, short))[at], 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -122,5 +122,7 @@ def test_a_malformed_prompt_is_refused_in_one_line(changed, said, unchecked):
 def test_shifts_of_a_task_share_the_programs_of_its_loss():
   task = zoo.create_task('logistic_regression', num_features=_D, context_length=_C)
   shifted = task.shifts()['scale_x=2']
-  losses = [jax.tree.structure(loss_of(one)) for one in (task, shifted)]
+  losses = [
+    jax.tree.structure(loss_of(task_of_loss)) for task_of_loss in (task, shifted)
+  ]
   assert losses[0] == losses[1]

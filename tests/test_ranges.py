@@ -92,7 +92,7 @@ def test_what_is_beyond_the_range_of_a_field_is_refused(name):
     fields: Any = small_config().to_dict()
     (fields[section] if section else fields)[field] = content
     config = ConfigDict(fields)  # whose fields have no types yet
-    if any(content is one for one in bad):
+    if any(content is refused for refused in bad):
       with refuses(name):
         check_fields(config)
     else:
@@ -139,11 +139,11 @@ _GIVEN = {'num_features': 3, 'context_length': 4, 'num_heads': 2, 'num_outputs':
 @pytest.mark.parametrize('name', zoo.list_models())
 def test_a_model_refuses_what_is_beyond_the_range_of_an_argument(name, unchecked):
   taken = registry.parameters(registry.MODELS[name])
-  given = {field: value for field, value in _GIVEN.items() if field in taken}
+  sizes = {field: value for field, value in _GIVEN.items() if field in taken}
   for field in taken.keys() - {'rngs'}:
     for content in ARGUMENTS[field]:
       with refuses(field.replace('mixer_options', 'option')):
-        arguments: Any = given | {field: content, 'rngs': nnx.Rngs(0)}
+        arguments: Any = sizes | {field: content, 'rngs': nnx.Rngs(0)}
         zoo.create_model(name, **arguments)
 
 

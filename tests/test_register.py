@@ -47,16 +47,16 @@ def _covered(text: str, phrase: str, match: re.Match[str]) -> bool:
 
 
 def test_reserved_words_stand_where_the_register_has_them():
-  found = _register()
-  entries = [one for one in found['statement'] if 'phrases' in one] + found['words']
-  used = {phrase: False for one in entries for phrase in one['phrases']}
+  toml = _register()
+  entries = [entry for entry in toml['statement'] if 'phrases' in entry] + toml['words']
+  used = {phrase: False for entry in entries for phrase in entry['phrases']}
   unknown = []
   for path, text in _texts():
     allowed = [
       phrase
-      for one in entries
-      if any(fnmatch.fnmatch(path, pattern) for pattern in one.get('where', ['*']))
-      for phrase in one['phrases']
+      for entry in entries
+      if any(fnmatch.fnmatch(path, pattern) for pattern in entry.get('where', ['*']))
+      for phrase in entry['phrases']
     ]
     for match in _RESERVED.finditer(text):
       around = [phrase for phrase in allowed if _covered(text, phrase, match)]
@@ -69,16 +69,18 @@ def test_reserved_words_stand_where_the_register_has_them():
 
 def test_statements_have_a_place_where_they_can_be_checked():
   names = set()
-  for one in _register()['statement']:
-    assert one['status'] in _SURE or 'phrases' not in one, one['says']
-    page, _, heading = one['page'].partition('#')
+  for entry in _register()['statement']:
+    assert entry['status'] in _SURE or 'phrases' not in entry, entry['says']
+    page, _, heading = entry['page'].partition('#')
     text = (ROOT / 'docs' / page).read_text(encoding='utf-8')
     titles = re.findall(r'^#+ (.*)$', text, re.MULTILINE)
-    anchors = [re.sub(r'[^\w\- ]', '', one.lower()).replace(' ', '-') for one in titles]
-    assert not heading or heading in anchors, one['page']
-    assert 'code' not in one or pydoc.locate(one['code']), one['code']
-    assert 'test' not in one or (ROOT / one['test']).exists(), one['test']
-    names.add(one['says'])
+    anchors = [
+      re.sub(r'[^\w\- ]', '', title.lower()).replace(' ', '-') for title in titles
+    ]
+    assert not heading or heading in anchors, entry['page']
+    assert 'code' not in entry or pydoc.locate(entry['code']), entry['code']
+    assert 'test' not in entry or (ROOT / entry['test']).exists(), entry['test']
+    names.add(entry['says'])
   assert len(names) == len(_register()['statement'])
 
 

@@ -90,8 +90,8 @@ def test_a_registered_class_stays_as_it_is(register):
   before = dict(vars(Own))
   assert register('own')(Own) is Own
   assert dict(vars(Own)) == before
-  given = {'num_features': 3, 'rngs': nnx.Rngs(0)}
-  assert 'Param' in repr(registry.create('model', registry.MODELS, 'own', given))
+  arguments = {'num_features': 3, 'rngs': nnx.Rngs(0)}
+  assert 'Param' in repr(registry.create('model', registry.MODELS, 'own', arguments))
 
 
 def test_models_of_the_same_sizes_have_equal_graphs():

@@ -22,8 +22,10 @@ def test_least_squares_in_context_are_those_of_scikit_learn():
   y = x @ [1.0, -2.0, 0.5] + 0.5 * normal(size=30)
   model = zoo.Regressor(LeastSquares())
   ours = LinearRegression(fit_intercept=False)
-  found, expected = (cross_val_score(one, x, y, cv=3) for one in (model, ours))
-  np.testing.assert_allclose(found, expected, atol=1e-4)  # one is in float32
+  scores, expected = (
+    cross_val_score(regressor, x, y, cv=3) for regressor in (model, ours)
+  )
+  np.testing.assert_allclose(scores, expected, atol=1e-4)  # one is in float32
 
 
 def test_a_trained_model_is_one_too():
@@ -74,15 +76,15 @@ def test_examples_are_scaled_as_the_task_of_the_model_scales_its_rows(
     (y - task.table.y_mean) / task.table.y_std,
   )
   by_hand.fit(*(part[:30] for part in scaled))
-  found, expected = model.predict(x[30:]), by_hand.predict(scaled[0][30:])
-  assert_close(found, expected * task.table.y_std + task.table.y_mean, 1e-6)
+  predictions, expected = model.predict(x[30:]), by_hand.predict(scaled[0][30:])
+  assert_close(predictions, expected * task.table.y_std + task.table.y_mean, 1e-6)
   if standardise == 'features_and_labels':
     assert model.score(x[30:], y[30:]) > 0.999
   # Each query is predicted alone, from examples in any order; sums are in float32.
   alone = [model.predict(x[i : i + 1])[0] for i in range(30, 35)]
-  assert_close(alone, found[:5], 1e-5)
+  assert_close(alone, predictions[:5], 1e-5)
   other = zoo.Regressor(LeastSquares(), task).fit(x[:30][::-1], y[:30][::-1])
-  assert_close(other.predict(x[30:]), found, 1e-5)
+  assert_close(other.predict(x[30:]), predictions, 1e-5)
   with refuses('X has 2 features; the task has 3'):
     zoo.Regressor(LeastSquares(), task).fit(x[:, :2], y)
 

@@ -59,8 +59,8 @@ def test_without_a_word_of_the_model_shapes_and_names_say_the_roles():
 
 
 def test_a_module_says_the_roles_of_all_below_it_and_the_outermost_counts():
-  found = parameter_roles(Holder(nnx.Rngs(0)))
-  assert found == {
+  roles = parameter_roles(Holder(nnx.Rngs(0)))
+  assert roles == {
     'own': 'hidden',
     'parts/0/bias': 'vector',
     'parts/0/kernel': 'vector',
@@ -80,7 +80,7 @@ def test_a_module_says_the_roles_of_all_below_it_and_the_outermost_counts():
   assert outer.pop('inner/read/kernel') == 'hidden'
   assert outer.pop('inner/read/bias') == 'vector'
   assert outer == {
-    f'inner/{path}': one for path, one in found.items() if 'read' not in path
+    f'inner/{path}': role for path, role in roles.items() if 'read' not in path
   }
 
 
@@ -106,7 +106,7 @@ def test_a_role_that_there_is_not_is_refused():
 
 @pytest.mark.parametrize('mixer', zoo.list_mixers())
 def test_the_roles_of_a_mixer_do_not_depend_on_its_size(mixer):
-  found = []
+  roles_by_size = []
   for width, num_heads in (16, 1), (32, 2):  # of rank 1, and of 2
     model = nnx.eval_shape(
       lambda width=width, num_heads=num_heads: zoo.create_model(
@@ -121,17 +121,17 @@ def test_the_roles_of_a_mixer_do_not_depend_on_its_size(mixer):
         rngs=nnx.Rngs(0),
       )
     )
-    found.append(parameter_roles(model))
-  assert found[0] == found[1]
-  assert found[0]['guess/weights'] == 'vector'
-  assert found[0]['read_out/kernel'] == 'embedding'
+    roles_by_size.append(parameter_roles(model))
+  assert roles_by_size[0] == roles_by_size[1]
+  assert roles_by_size[0]['guess/weights'] == 'vector'
+  assert roles_by_size[0]['read_out/kernel'] == 'embedding'
 
 
 @pytest.mark.parametrize('kind', ['linear', 'network', 'residual', 'residual_network'])
 def test_every_weight_of_a_guess_is_a_vector(kind):
   model = zoo.create_model('deep_set', num_features=3, guess=kind, rngs=nnx.Rngs(0))
   roles = parameter_roles(model)
-  guess = {one for path, one in roles.items() if path.startswith('guess/')}
+  guess = {role for path, role in roles.items() if path.startswith('guess/')}
   assert guess == {'vector'}
 
 

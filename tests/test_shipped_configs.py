@@ -53,8 +53,8 @@ def test_options_reach_the_model_and_older_runs_lack_them():
   assert differences(older, config) == []
   config.model.guess, config.model.guess_bias = 'fixed', 0.5
   config.model.hidden_features = 7
-  (one, *_) = differences(older, config)
-  assert one == "model.guess ('zero' there, 'fixed' here)"
+  (difference, *_) = differences(older, config)
+  assert difference == "model.guess ('zero' there, 'fixed' here)"
   model: Any = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   assert model.layers[0].feed_forward.up.kernel.shape == (64, 7)
 

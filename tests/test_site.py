@@ -27,26 +27,28 @@ DOCS = ROOT / 'docs'
 def public_names():
   """Each public name with what it is: those of `zoo`, and of its packages."""
   packages = [
-    f'zoo.{one.name}' for one in pkgutil.iter_modules(zoo.__path__) if one.ispkg
+    f'zoo.{package.name}'
+    for package in pkgutil.iter_modules(zoo.__path__)
+    if package.ispkg
   ]
   for name in ['zoo', *packages, 'zoo.theory.deep']:
     module = importlib.import_module(name)
     names = []
     for node in ast.walk(ast.parse(inspect.getsource(module))):
       if isinstance(node, ast.ImportFrom):
-        names += [one.asname for one in node.names if one.asname == one.name]
+        names += [alias.asname for alias in node.names if alias.asname == alias.name]
       elif isinstance(node, ast.FunctionDef):
         names.append(node.name)
-    names = [one for one in names if not one.startswith('_')]
-    for one in names:
-      if not inspect.ismodule(value := getattr(module, one)):
-        yield f'{name}.{one}', value
+    names = [public_name for public_name in names if not public_name.startswith('_')]
+    for public_name in names:
+      if not inspect.ismodule(value := getattr(module, public_name)):
+        yield f'{name}.{public_name}', value
 
 
 def test_every_public_class_function_and_method_has_a_docstring():
-  found = dict(public_names())
-  assert len(found) > 150
-  for place, value in found.items():
+  public = dict(public_names())
+  assert len(public) > 150
+  for place, value in public.items():
     if not (inspect.isclass(value) or inspect.isroutine(value)):
       continue
     assert inspect.getdoc(value), place
@@ -166,16 +168,16 @@ def test_every_page_is_whole_and_fits_a_phone(site):
 
 def complaints(events):
   """What a page has written to the console, thrown, or asked a network for."""
-  found = []
+  messages = []
   for event in events:
     match event['method'], event['params']:
       case ('Runtime.exceptionThrown', what) | ('Log.entryAdded', what):
-        found.append(what)
+        messages.append(what)
       case 'Runtime.consoleAPICalled', {'type': 'error' | 'warning'} as what:
-        found.append(what)
+        messages.append(what)
       case 'Network.requestWillBeSent', {'request': {'url': url}}:
-        found += [] if url.startswith(('file:', 'data:', 'blob:')) else [url]
-  return found
+        messages += [] if url.startswith(('file:', 'data:', 'blob:')) else [url]
+  return messages
 
 
 @pytest.fixture(scope='module')

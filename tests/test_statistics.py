@@ -22,11 +22,11 @@ def _covariance(d, seed):
 
 
 def _task(d, c, general=False, **changes):
-  given: dict = {'prior_mean': np.linspace(-1, 2, d)}
+  fields: dict = {'prior_mean': np.linspace(-1, 2, d)}
   if general:
-    given['prior_covariance'] = _covariance(d, 1)
-    given['feature_covariance'] = _covariance(d, 2)
-  return isotropic(d, c, **given | changes)
+    fields['prior_covariance'] = _covariance(d, 1)
+    fields['feature_covariance'] = _covariance(d, 2)
+  return isotropic(d, c, **fields | changes)
 
 
 # Of size (30, 40) the triangle is not written out.
@@ -53,8 +53,8 @@ def test_errors_are_those_on_the_prompts_that_sample_draws(d, c, general, noise_
 
 
 def test_one_draw_serves_every_prior_mean():
-  one, other = _task(3, 4, noise_std=0.2), _task(3, 4, prior_mean=5.0, noise_std=0.2)
-  drawn = [task.sample_statistics(_KEY, 16) for task in (one, other)]
+  near, far = _task(3, 4, noise_std=0.2), _task(3, 4, prior_mean=5.0, noise_std=0.2)
+  drawn = [task.sample_statistics(_KEY, 16) for task in (near, far)]
   jax.tree.map(np.testing.assert_array_equal, *drawn)
 
 

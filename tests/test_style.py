@@ -58,20 +58,20 @@ _NAMES = 'gd', 'gd_beta', 'ridge', 'ols', 'bayes', 'averaging', 'nearest_neighbo
 
 
 def test_a_legend_of_many_entries_is_whole_and_its_lines_differ():
-  one = _measured()
+  measured = _measured()
   names = ['model', *_NAMES, 'zero', 'w' * 30]
   unstable: Measured = {
-    **one,
+    **measured,
     'mean': [3.0, None, 900.0],
     'standard_error': [0.1, None, 500.0],
   }
-  found = dict.fromkeys(names, one) | {'ols': unstable}
-  figure = plot_by_examples({'multi_head_lsa, 11': [found]})
+  comparison = dict.fromkeys(names, measured) | {'ols': unstable}
+  figure = plot_by_examples({'multi_head_lsa, 11': [comparison]})
   figure.canvas.draw()
   (legend,) = figure.legends
-  page, found = figure.bbox, legend.get_window_extent()
-  assert page.x0 <= found.x0 < found.x1 <= page.x1
-  assert page.y0 <= found.y0 < found.y1 <= page.y1
+  page, box = figure.bbox, legend.get_window_extent()
+  assert page.x0 <= box.x0 < box.x1 <= page.x1
+  assert page.y0 <= box.y0 < box.y1 <= page.y1
   *lines, arrow = legend.get_lines()
   assert legend.get_texts()[-1].get_text() == 'mean above the scale, or infinite'
   assert arrow.get_color() == BASELINES['ols']
@@ -143,10 +143,10 @@ def test_a_picture_is_whole_and_legible_whatever_the_readers_style(name, tmp_pat
   # Nothing is cut off; a hundredth of an inch is 1.5 pixels of a PNG.
   assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.01
   scale = min(_README / width, 150)  # pixels in an inch
-  shown = [one for one in figure.findobj(Text) if one.get_text().strip()]
+  shown = [text for text in figure.findobj(Text) if text.get_text().strip()]
   assert shown
-  assert min(float(one.get_fontsize()) for one in shown) / 72 * scale >= 10
-  assert {one.get_fontname() for one in shown} == {'DejaVu Sans'}
+  assert min(float(text.get_fontsize()) for text in shown) / 72 * scale >= 10
+  assert {text.get_fontname() for text in shown} == {'DejaVu Sans'}
 
 
 def _svg(figure):

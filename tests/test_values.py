@@ -23,8 +23,8 @@ _D, _C = 3, 4
 _COVARIANCE = np.diag([1.0, 2.0, 3.0])
 
 
-def _linear(**given: Any) -> LinearRegression:
-  return LinearRegression(_D, _C, **given)
+def _linear(**fields: Any) -> LinearRegression:
+  return LinearRegression(_D, _C, **fields)
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -122,8 +122,8 @@ def test_tasks_that_differ_in_numbers_share_a_program():
   key = jax.random.key(0)
   for mean, noise in (0.5, 0.1), (2.0, 0.7), (-1.0, 3.0), (1.0, 0.0):
     task = _linear(prior_mean=mean, noise_std=noise)
-    found = sampled(task, key)
-    jax.tree.map(np.testing.assert_array_equal, found, task.sample(key, 2))
+    prompt = sampled(task, key)
+    jax.tree.map(np.testing.assert_array_equal, prompt, task.sample(key, 2))
   assert sampled._cache_size() == 1
 
 
@@ -270,9 +270,11 @@ def test_a_subclass_of_a_task_is_trained_as_itself(tmp_path):
 
 
 def test_tasks_of_another_precision_are_others():
-  one, two = (_Scaled(1.0, weights=np.ones(2, kind)) for kind in (np.float32, float))
-  assert one != two
-  assert one == copy.deepcopy(one) == pickle.loads(pickle.dumps(one))
+  single, double = (
+    _Scaled(1.0, weights=np.ones(2, kind)) for kind in (np.float32, float)
+  )
+  assert single != double
+  assert single == copy.deepcopy(single) == pickle.loads(pickle.dumps(single))
 
 
 def test_a_base_task_has_no_baselines_and_longer_contexts():

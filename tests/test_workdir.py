@@ -203,11 +203,11 @@ def test_lines_behind_the_resumed_step_are_dropped_and_time_goes_on(tmp_path):
   path = tmp_path / 'metrics.jsonl'
   lines = [json.loads(text) for text in path.read_text().splitlines()]
   lines[1]['wall_time'] = 1000.0
-  path.write_text(''.join(json.dumps(one) + '\n' for one in lines) + '{"step": 1')
+  path.write_text(''.join(json.dumps(entry) + '\n' for entry in lines) + '{"step": 1')
   with Records(tmp_path, 8) as records:
     assert 1000.0 <= records.wall_time < 1100.0
     records.write(line(12, loss=2.0))
   lines = [json.loads(text) for text in path.read_text().splitlines()]
-  assert [one['step'] for one in lines] == [4, 8, 12]
+  assert [entry['step'] for entry in lines] == [4, 8, 12]
   assert lines[2]['loss'] == 2.0
   assert lines[2]['wall_time'] >= 1000.0

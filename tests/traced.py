@@ -20,4 +20,4 @@ def carried(jaxpr: jax.extend.core.Jaxpr) -> Iterator[str]:
     if equation.primitive.name == 'scan':
       first = equation.params['num_consts']
       last = first + equation.params['num_carry']
-      yield from (str(one.aval.dtype) for one in equation.invars[first:last])
+      yield from (str(variable.aval.dtype) for variable in equation.invars[first:last])

@@ -46,8 +46,8 @@ def failures(tree: pathlib.Path, *arguments: str) -> list[str]:
     process.wait()
   if process.returncode in (0, 5):  # all passed, or all are left out without --slow
     return []
-  found = re.findall(r'^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$', output, re.MULTILINE)
-  return found or [f'pytest ended with the code {process.returncode}']
+  failed = re.findall(r'^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$', output, re.MULTILINE)
+  return failed or [f'pytest ended with the code {process.returncode}']
 
 
 @contextlib.contextmanager

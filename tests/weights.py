@@ -51,8 +51,8 @@ def promoting_float64() -> Iterator[None]:
 def heads(layer: Any) -> list[oracle.Head]:
   """The four matrices of each head of a layer of linear attention, in NumPy."""
   matrices = (layer.w_p, layer.w_v, layer.w_k, layer.w_q)
-  each = (np.asarray(w[...], np.float64) for w in matrices)
-  return [oracle.Head(*one) for one in zip(*each, strict=True)]
+  stacked = (np.asarray(w[...], np.float64) for w in matrices)
+  return [oracle.Head(*parts) for parts in zip(*stacked, strict=True)]
 
 
 def double(layer: nnx.Linear) -> tuple[np.ndarray, np.ndarray | float]:

@@ -16,7 +16,7 @@ class Wrapped(BaseTask):
   """
 
   task: Any
-  given: Any = struct.field(pytree_node=False, default=None)
+  chosen: Any = struct.field(pytree_node=False, default=None)
 
   @property
   def num_features(self) -> int:  # pyright: ignore
@@ -40,13 +40,15 @@ class Wrapped(BaseTask):
     return self.task.loss(prediction, target)
 
   def baselines(self) -> dict[str, Any]:
-    if self.given is not None:
-      return dict(self.given)
-    return {n: one for n, one in self.task.baselines().items() if n != 'bayes'}
+    if self.chosen is not None:
+      return dict(self.chosen)
+    return {
+      n: baseline for n, baseline in self.task.baselines().items() if n != 'bayes'
+    }
 
   def shifts(self) -> dict[str, Any]:
     return {
-      name: Wrapped(one, self.given)
-      for name, one in self.task.shifts().items()
+      name: Wrapped(shifted, self.chosen)
+      for name, shifted in self.task.shifts().items()
       if name.startswith('context_length=')
     }

@@ -120,7 +120,7 @@ def test_ratios_are_of_medians():
       f'step time of {many} over that of {eleven}': 1.25,
     }
   )
-  one = results[eleven, 'zoo']
-  assert one.rates == {'min': 300.0, 'median': 350.0, 'max': 400.0}
-  assert one.cpu_ms_per_step == pytest.approx(1000 / 350)
+  contender = results[eleven, 'zoo']
+  assert contender.rates == {'min': 300.0, 'median': 350.0, 'max': 400.0}
+  assert contender.cpu_ms_per_step == pytest.approx(1000 / 350)
   assert str(eleven) == 'multi_head_lsa, H = 11, C = 10'

@@ -58,7 +58,9 @@ def test_both_programs_train(contests):
   contest = contests('joint')
   weights = jax.device_get(contest.steps.state['model'])
   after = contest.steps.run(3)['model']  # it warms up: the first step is 0
-  moved = jax.tree.map(lambda one, other: np.abs(one - other).max(), weights, after)
+  moved = jax.tree.map(
+    lambda weight, trained_weight: np.abs(weight - trained_weight).max(), weights, after
+  )
   assert max(jax.tree.leaves(moved)) > 1e-6
   losses = []
   for _ in range(4):
@@ -77,9 +79,9 @@ def test_the_summary_is_of_medians():
     'plain': timed(50.0),
     'matmul': timed(0.4, 0.5, 0.6),
   }
-  found = models.summary(contenders, tokens=320, flops=30_000_000)
+  speeds = models.summary(contenders, tokens=320, flops=30_000_000)
   peak = 2 * 2048**3 * 0.5
-  assert found == pytest.approx(
+  assert speeds == pytest.approx(
     {
       'steps_per_second': 100.0,
       'tokens_per_second': 32_000.0,
@@ -89,6 +91,6 @@ def test_the_summary_is_of_medians():
       'share_of_peak': 3e9 / peak,
     }
   )
-  text = models.table({'gru': found})
+  text = models.table({'gru': speeds})
   assert '32,000' in text
   assert '35%' in text

@@ -9,7 +9,9 @@ from benchmarks.reference_values import Reference, Row, measure, read_references
 from tests.launch.processes import ROOT
 
 _REFERENCES = read_references(ROOT / 'docs' / 'baselines')
-_TASKS = list(dict.fromkeys((one.task, one.arguments) for one in _REFERENCES))
+_TASKS = list(
+  dict.fromkeys((reference.task, reference.arguments) for reference in _REFERENCES)
+)
 
 
 def _agree(references, num_prompts):
@@ -24,10 +26,11 @@ def _agree(references, num_prompts):
 def test_cheap_baselines_have_their_known_values():
   """Of one task; those of all are compared with formulas in the tests of the tasks."""
   quick = [
-    one
-    for one in _REFERENCES
-    if one.task == 'linear_regression' and one.baseline in ('zero', 'ols', 'gd')
-    if '"num_features": 20, "context_length": 10}' in one.arguments
+    reference
+    for reference in _REFERENCES
+    if reference.task == 'linear_regression'
+    and reference.baseline in ('zero', 'ols', 'gd')
+    if '"num_features": 20, "context_length": 10}' in reference.arguments
   ]
   assert len(quick) == 3
   _agree(quick, 512)
@@ -44,7 +47,9 @@ _LARGE = '"num_tasks": 16384', '"num_tasks": 32768', '"context_length": 1023', '
 def test_all_baselines_have_their_known_values(task, arguments, full):
   """With --full on four times as many prompts."""
   members = [
-    one for one in _REFERENCES if (one.task, one.arguments) == (task, arguments)
+    reference
+    for reference in _REFERENCES
+    if (reference.task, reference.arguments) == (task, arguments)
   ]
   num_prompts = 64 if any(part in arguments for part in _LARGE) else 1024
   _agree(members, 4 * num_prompts if full else num_prompts)
@@ -60,7 +65,7 @@ def _written(folder, *rows):
 
 
 def test_rows_are_read_as_they_are_written(tmp_path):
-  found = read_references(
+  references = read_references(
     _written(
       tmp_path,
       f'{_ROW},zero,4,loss,3,1,,formula',
@@ -68,14 +73,14 @@ def test_rows_are_read_as_they_are_written(tmp_path):
     )
   )
   arguments = '{"num_features": 3, "context_length": 5}'
-  assert found == [
+  assert references == [
     ('linear_regression', arguments, 'zero', '4', 'loss', 3, 1, 0, 'formula'),
     (
       *('linear_regression', arguments, 'ols', '0-2'),
       *('squared distance from zero on scale_x=2', 2, 0.5, 0.25, 'a, b'),
     ),
   ]
-  assert [list(one.lengths()) for one in found] == [[4], [0, 1, 2]]
+  assert [list(reference.lengths()) for reference in references] == [[4], [0, 1, 2]]
 
 
 _REFERENCE = Reference(
@@ -92,21 +97,21 @@ _REFERENCE = Reference(
 
 
 def _measured(*changes):
-  return [*measure([_REFERENCE._replace(**one) for one in changes], 512)]
+  return [*measure([_REFERENCE._replace(**fields) for fields in changes], 512)]
 
 
 def test_a_loss_is_measured_at_a_length_and_over_a_range():
-  one, two, both, averaging = _measured(
+  first, second, both, averaging = _measured(
     {},
     {'num_examples': '2', 'value': 0},
     {'num_examples': '1-2', 'value': 0.25},
     {'num_examples': '8', 'baseline': 'averaging'},
   )
-  assert abs(one.deviation) <= 4
-  assert two.deviation == 0  # up to rounding, though the standard error is tiny
+  assert abs(first.deviation) <= 4
+  assert second.deviation == 0  # up to rounding, though the standard error is tiny
   # The mean of a prompt over both lengths is one value, not two.
-  assert math.isclose(both.measured, (one.measured + two.measured) / 2)
-  assert math.isclose(both.standard_error, one.standard_error / 2, rel_tol=1e-3)
+  assert math.isclose(both.measured, (first.measured + second.measured) / 2)
+  assert math.isclose(both.standard_error, first.standard_error / 2, rel_tol=1e-3)
   # Of a prefix; among all lengths it comes from one pass over them.
   among, _ = _measured(
     {'num_examples': '8', 'baseline': 'averaging'},

@@ -50,20 +50,20 @@ read_out.kernel
 
 
 def test_names_are_stable_and_the_metadata_say_what_it_is(tmp_path, monkeypatch):
-  monkeypatch.setattr(saving, '_check_predicts_the_same', lambda *given: None)
-  given: Any = dict(
+  monkeypatch.setattr(saving, '_check_predicts_the_same', lambda *arguments: None)
+  fields: Any = dict(
     *({'num_features': 3, 'context_length': 4, 'num_layers': 1, 'width': 4},),
     **{'positions': 'rotary', 'feed_forward': 'swiglu', 'norm': 'rms'},
     **{'guess': 'fixed', 'guess_weights': [1.0, 2.0, 3.0], 'guess_bias': 0.5},
   )
 
   def build() -> Any:
-    return zoo.create_model('transformer', **given, rngs=nnx.Rngs(0))
+    return zoo.create_model('transformer', **fields, rngs=nnx.Rngs(0))
 
   model = drawn(build, dtype='float32')
   path = tmp_path / 'new' / 'model.safetensors'
   of_task = 'num_features', 'context_length'
-  arguments = {name: given[name] for name in given if name not in of_task}
+  arguments = {name: fields[name] for name in fields if name not in of_task}
   zoo.export(model, path, config_for('transformer', **arguments))
   with safetensors.safe_open(path, framework='numpy') as opened:
     (text,) = opened.metadata().values()
@@ -72,9 +72,9 @@ def test_names_are_stable_and_the_metadata_say_what_it_is(tmp_path, monkeypatch)
   kernel = model.layers[0].mixer.query.kernel
   np.testing.assert_array_equal(arrays['layers.0.mixer.query.kernel'], kernel)
   np.testing.assert_array_equal(arrays['guess.weights'], [[1.0], [2.0], [3.0]])
-  found = json.loads(text)
-  assert found['config']['model'] == {'name': 'transformer', **arguments}
-  assert found['config']['task']['context_length'] == 4
+  metadata = json.loads(text)
+  assert metadata['config']['model'] == {'name': 'transformer', **arguments}
+  assert metadata['config']['task']['context_length'] == 4
   assert_same(zoo.load(path).model, model)
 
 

@@ -69,10 +69,10 @@ def arrays(model):
   return {path: np.asarray(v[...]) for path, v in nnx.to_flat_state(nnx.state(model))}
 
 
-def assert_same(one, other):
-  assert arrays(one).keys() == arrays(other).keys()
-  for path, array in arrays(one).items():
-    np.testing.assert_array_equal(array, arrays(other)[path])
+def assert_same(model, expected):
+  assert arrays(model).keys() == arrays(expected).keys()
+  for path, array in arrays(model).items():
+    np.testing.assert_array_equal(array, arrays(expected)[path])
 
 
 def test_a_run_is_opened_by_its_folder_alone(workdir):
@@ -153,7 +153,7 @@ def test_a_wrong_folder_or_step_is_named(workdir, tmp_path):
 def test_damage_is_named_and_a_good_step_with_it(workdir, tmp_path):
   copy = pathlib.Path(shutil.copytree(workdir, tmp_path / 'run'))
   step = copy / 'checkpoints' / '12'
-  name = [one for one in files_of(step) if one.startswith('model/')][-1]
+  name = [file for file in files_of(step) if file.startswith('model/')][-1]
   content = (step / name).read_bytes()
   (step / name).write_bytes(content[:-1])
   with pytest.raises(zoo.RunError, match='is damaged') as info:

@@ -28,7 +28,7 @@ class Scaled(nnx.Module):
     self._activation = activation
     self.w = nnx.Param(jax.random.normal(rngs.params(), (num_features,)))
     self.extra = nnx.List(
-      nnx.Param(jnp.full(one['size'], one['value'])) for one in layers
+      nnx.Param(jnp.full(layer['size'], layer['value'])) for layer in layers
     )
 
   def __call__(self, prompt):
@@ -46,14 +46,14 @@ def KEYS():
 
 def test_a_hyper_parameter_that_is_no_attribute_comes_back(register, tmp_path):
   register('scaled')(Scaled)
-  given = Scaled(3, LAYERS, temperature=10, rngs=nnx.Rngs(0))
+  built_by_hand = Scaled(3, LAYERS, temperature=10, rngs=nnx.Rngs(0))
   created = zoo.create_model(
     'scaled', num_features=3, layers=LAYERS, temperature=10, rngs=nnx.Rngs(0)
   )
   config = config_for('scaled', layers=LAYERS, temperature=10)
-  zoo.save(given, tmp_path / 'given', config)
+  zoo.save(built_by_hand, tmp_path / 'given', config)
   loaded = zoo.load(tmp_path / 'given').model
-  models: list[Any] = [created, nnx.merge(*nnx.split(given)), loaded]
+  models: list[Any] = [created, nnx.merge(*nnx.split(built_by_hand)), loaded]
   for count, model in enumerate(models):
     zoo.save(model, tmp_path / str(count), config)
     saved = zoo.load(tmp_path / str(count))
@@ -77,13 +77,13 @@ def test_models_and_tasks_of_several_kinds_come_back(tmp_path):
     'feature_covariance': task.feature_covariance,
     'noise_std': 0.7,
   }
-  given: dict[str, Any] = {'num_heads': 2, **GUESS}
+  of_heads: dict[str, Any] = {'num_heads': 2, **GUESS}
   models = [
     (constructions.gd_transformer(np.array([0.5, -1.0, 2.0]), 0.3), 'yq_lsa', {}),
     (
-      built(lambda: zoo.create_model('multi_head_lsa', **given, **KEYS())),
+      built(lambda: zoo.create_model('multi_head_lsa', **of_heads, **KEYS())),
       'multi_head_lsa',
-      given,
+      of_heads,
     ),
   ]
   for count, (model, name, arguments) in enumerate(models):
@@ -164,9 +164,9 @@ def test_what_cannot_be_saved_is_named(tmp_path):
   config = config_for('yq_lsa')
   with refuses("the config has no field 'task.name'; it is needed"):
     zoo.save(model, tmp_path / 'new', {'model': config['model']})
-  given: Any = TASK
+  task: Any = TASK
   with refuses('the config is a LinearRegression; it must be a dict or a ConfigDict'):
-    zoo.save(model, tmp_path / 'new', given)
+    zoo.save(model, tmp_path / 'new', task)
   with refuses('exists already'):
     (tmp_path / 'file').touch()
     zoo.save(model, tmp_path, config)

@@ -34,7 +34,9 @@ _LONG: dict[str, Any] = {'context_length': 2 * C}
 
 def make_class(name: str = 'Own', **changes: Any) -> Any:
   """The class of a right task, or with a mistake: with some attributes changed."""
-  parts = {part: one for part, one in vars(_Parts).items() if not part.startswith('__')}
+  parts = {
+    part: value for part, value in vars(_Parts).items() if not part.startswith('__')
+  }
   parts |= {'num_features': D, 'context_length': C}
   return struct.dataclass(type(name, (zoo.tasks.FunctionClass,), parts | changes))
 

@@ -123,8 +123,8 @@ class _ChangedModel(_Model):
   to = 'nan'
 
   def __call__(self, prompt):
-    found = super().__call__(prompt)
-    return found * jnp.nan if self.to == 'nan' else found.astype(self.to)
+    prediction = super().__call__(prompt)
+    return prediction * jnp.nan if self.to == 'nan' else prediction.astype(self.to)
 
 
 class _Dropout(_Model):
@@ -327,9 +327,9 @@ def test_labels_that_are_not_finite_are_what_is_named(chance, tmp_path, register
       bad = jax.random.uniform(key, targets.shape) < self.chance
       return jnp.where(bad, jnp.nan, targets)
 
-  given = {'name': 'own', 'num_features': 3, 'context_length': 4, 'chance': chance}
+  fields = {'name': 'own', 'num_features': 3, 'context_length': 4, 'chance': chance}
   every = {f'{name}__every': 2000 for name in ('eval', 'checkpoint')}
-  config = small_config('yq_lsa', task=given, train__num_steps=4000, **every)
+  config = small_config('yq_lsa', task=fields, train__num_steps=4000, **every)
   config.train.log_every = 1000
   with pytest.raises((zoo.UserError, zoo.RunError)) as info:
     train(config, tmp_path / 'run')

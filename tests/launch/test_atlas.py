@@ -17,7 +17,9 @@ def grid_of(call, monkeypatch):
 
   def ask(*arguments):
     calls = []
-    monkeypatch.setattr(atlas, 'run', lambda *given: calls.append(given) or [])
+    monkeypatch.setattr(
+      atlas, 'run', lambda *call_arguments: calls.append(call_arguments) or []
+    )
     call('atlas', *arguments)
     ((grid, _, command, _),) = calls
     assert command.startswith('python -m launch.atlas ')
@@ -66,7 +68,7 @@ def test_pictures_and_tables_are_those_of_the_csv_files(call, tmp_path, monkeypa
   docs, check = f'--docs={tmp_path}', '--check'
   assert call('results', docs).code == 0
   assert (kept / 'atlas.txt').read_text().startswith('cell')
-  assert {one.name for one in images.iterdir()} == {'atlas.png', 'baselines.png'}
+  assert {image.name for image in images.iterdir()} == {'atlas.png', 'baselines.png'}
   section = page.read_text().split('atlas -->')[1]
   assert re.findall(r'\(images/(\w+)\.png\)', section) == ['atlas']
   (kept / 'atlas.csv').write_text(results.to_csv(rows[:-1]))

@@ -14,18 +14,18 @@ def test_the_benchmark_prints_tables_and_writes_json(tmp_path, cache):
   arguments = '--smoke', '--repeats=1', '--seconds=0.05', f'--json={tmp_path}/b.json'
   answer = launch(*arguments, cache=cache, module='launch.benchmark')
   assert answer.returncode == 0, answer.stderr
-  found = json.loads((tmp_path / 'b.json').read_text())
-  assert len(found['rows']) == 24
-  assert sum(name.startswith('step time of') for name in found['ratios']) == 2
-  ratio = found['ratios']['yq_lsa, H = 1, C = 10: speed over literal']
+  results = json.loads((tmp_path / 'b.json').read_text())
+  assert len(results['rows']) == 24
+  assert sum(name.startswith('step time of') for name in results['ratios']) == 2
+  ratio = results['ratios']['yq_lsa, H = 1, C = 10: speed over literal']
   (line,) = (
-    one
-    for one in answer.stdout.splitlines()
-    if 'yq_lsa, H = 1, C' in one and 'over literal' in one
+    text
+    for text in answer.stdout.splitlines()
+    if 'yq_lsa, H = 1, C' in text and 'over literal' in text
   )
   assert line.endswith(f' {ratio:.2f}')
   assert answer.stdout.splitlines()[-1].endswith(
-    f' {found["sweep"]["sweep_over_alone"]:.2f}'
+    f' {results["sweep"]["sweep_over_alone"]:.2f}'
   )
 
 

@@ -66,11 +66,11 @@ def test_every_option_that_the_documents_name_can_be_set(parsed):
     *(f'{model}.num_loops=3', f'{model}.num_trained_loops=2'),
     *(f'{model}.mixer=mamba,softmax', f"{model}.mixer_options={{'state_size': 8}}"),
   )
-  found = config.model.to_dict()
-  assert found['guess_weights'] == (1, 2, 3, 4, 5)
-  assert (found['guess_bias'], found['hidden_features']) == (0.5, 7)
-  assert found['num_trained_loops'] == 2
-  assert found['mixer_options'] == {'state_size': 8}
+  fields = config.model.to_dict()
+  assert fields['guess_weights'] == (1, 2, 3, 4, 5)
+  assert (fields['guess_bias'], fields['hidden_features']) == (0.5, 7)
+  assert fields['num_trained_loops'] == 2
+  assert fields['mixer_options'] == {'state_size': 8}
 
 
 def test_modules_of_own_classes_may_stand_in_a_file_of_flags(call, folder):

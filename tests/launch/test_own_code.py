@@ -187,8 +187,8 @@ def assert_shown(error, path, note=''):
   text = ''.join(traceback.format_exception(error))
   lines = path.read_text().splitlines()
   number = next(i for i, line in enumerate(lines, start=1) if line.endswith('# here'))
-  _, found, rest = text.rpartition(f'{path.name}", line {number}')
-  assert found, text
+  _, place, rest = text.rpartition(f'{path.name}", line {number}')
+  assert place, text
   assert f'"{ROOT}/' not in rest
   assert note in text
 

@@ -47,7 +47,7 @@ def line(step, **fields):
 
 
 def write_lines(folder, lines):
-  text = ''.join(json.dumps(one) + '\n' for one in lines)
+  text = ''.join(json.dumps(entry) + '\n' for entry in lines)
   (folder / 'metrics.jsonl').write_text(text)
 
 
@@ -132,11 +132,11 @@ def test_runs_are_named_by_what_differs(runs, changes, names):
 
 
 def test_curves_and_folders_of_one_name_are_told_apart(runs):
-  found = runs(a={'seed': 0}, b={'seed': 1})
-  for folder in found:
+  folders = runs(a={'seed': 0}, b={'seed': 1})
+  for folder in folders:
     write_lines(folder, [line(4, curve=[3.0, 2.0])])
-  (axes,) = plot_examples(found).axes
-  assert [one.get_label() for one in axes.lines] == ['seed=0', 'seed=1']
+  (axes,) = plot_examples(folders).axes
+  assert [curve.get_label() for curve in axes.lines] == ['seed=0', 'seed=1']
   (a,) = runs(c={})
   twin = a.parent / 'other' / 'c'
   shutil.copytree(a, twin)
@@ -268,17 +268,17 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
     del row['model.num_heads']
   (tmp_path / 'table.json').write_text(json.dumps(rows))
   (axes,) = plot_sweep(tmp_path).axes
-  assert [one.get_text() for one in axes.get_xticklabels()] == ['adam', 'lion']
+  assert [tick.get_text() for tick in axes.get_xticklabels()] == ['adam', 'lion']
   means = np.asarray(axes.lines[0].get_ydata(), np.float64)
   np.testing.assert_allclose(means, [10 * 11 / 18 + 1] * 2)
   alone = [{'seed': s, 'workdir': 'w', 'model': 'lsa'} for s in (0, 1, 2)]
   table = [
-    {**one, 'exact_risk': 5.0 + one['seed'], 'eval_risk': 1.0, 'eval_risk_stderr': 0.1}
-    for one in alone
+    {**row, 'exact_risk': 5.0 + row['seed'], 'eval_risk': 1.0, 'eval_risk_stderr': 0.1}
+    for row in alone
   ]
   (tmp_path / 'table.json').write_text(json.dumps(table))
   (axes,) = plot_sweep(tmp_path).axes
-  assert [one.get_text() for one in axes.get_xticklabels()] == ['lsa']
+  assert [tick.get_text() for tick in axes.get_xticklabels()] == ['lsa']
   assert np.asarray(axes.lines[0].get_ydata()).tolist() == [6.0]
   (((low, high),),) = bars_of(axes)
   assert (low, high) == pytest.approx((6 - 4.303 / 3**0.5, 6 + 4.303 / 3**0.5), 1e-3)
@@ -302,9 +302,9 @@ def write_table(folder, risks, fields, seeds=(0,)):
 def test_one_seed_has_the_bar_of_its_evaluation_and_the_caption_says_so(tmp_path):
   write_table(tmp_path, {(1,): 5.0, (2,): 4.0, (4,): 3.0}, ['model.num_heads'])
   (axes,) = plot_sweep(tmp_path).axes
-  found = [bar for of in bars_of(axes) for bar in of]
+  bars = [bar for of in bars_of(axes) for bar in of]
   expected = [(risk - 0.76, risk + 0.76) for risk in (5.0, 4.0, 3.0)]
-  np.testing.assert_allclose(found, expected)
+  np.testing.assert_allclose(bars, expected)
   assert axes.get_title() == 'one seed, bars: ± standard error on held-out prompts'
 
 
@@ -319,8 +319,8 @@ def test_the_caption_says_what_several_seeds_leave_out_and_what_is_not_shown(tmp
     'one seed, bars: ± standard error on held-out prompts',
     '1 point has diverged and is not shown',
   ]
-  ((_, one),) = bars_of(axes)
-  assert one == pytest.approx((4 - 0.76, 4 + 0.76))
+  ((_, bar),) = bars_of(axes)
+  assert bar == pytest.approx((4 - 0.76, 4 + 0.76))
 
 
 def test_no_bar_of_a_line_hides_that_of_another(tmp_path):
@@ -353,8 +353,8 @@ _CROSSED = {(mixer, width): 5.0 for mixer in ('delta', 'gla') for width in (64, 
       None,
       'model.mixer, model.hidden_features',
       [
-        f'mixer={one}'
-        for one in (
+        f'mixer={label}'
+        for label in (
           'delta,\nhidden_features=64',
           'gla,\nhidden_features=128',
           'mamba2,\nhidden_features=96',
@@ -370,7 +370,7 @@ def test_the_axis_of_a_sweep_is_chosen_or_the_field_that_differs_most(
   write_table(tmp_path, risks, _AXES, range(5))
   (axes,) = plot_sweep(tmp_path, x).axes
   assert axes.get_xlabel() == axis
-  assert [one.get_text() for one in axes.get_xticklabels()] == ticks
+  assert [tick.get_text() for tick in axes.get_xticklabels()] == ticks
 
 
 def test_an_axis_that_a_sweep_lacks_is_one_line(call, tmp_path):
@@ -416,13 +416,13 @@ def test_a_sweep_is_drawn_by_examples_with_means_over_seeds(call, swept):
   assert (answer.code, answer.out) == (0, f'{swept}/examples.png\n')
   (axes,) = plot_sweep_examples(swept).axes
   delta, gla, *baselines = axes.lines
-  assert [one.get_label() for one in (delta, gla)] == ['mixer=delta', 'mixer=gla']
+  assert [curve.get_label() for curve in (delta, gla)] == ['mixer=delta', 'mixer=gla']
   np.testing.assert_allclose(np.asarray(delta.get_ydata(), float), [10.0, 4.0])
   heights = np.asarray(axes.collections[0].get_paths()[0].vertices)[:, 1]
   half = 4.303 / np.sqrt(3)
   assert heights.max() == pytest.approx(10 + half, rel=1e-3)
   assert heights.min() == pytest.approx(4 - half, rel=1e-3)
-  names = [str(one.get_label()).partition(',')[0] for one in baselines]
+  names = [str(curve.get_label()).partition(',')[0] for curve in baselines]
   assert names == ['bayes', 'ridge', 'ols']
   assert axes.get_title().split('\n') == [
     'mean of 3 seeds; bands: 95 % interval over seeds',
@@ -434,7 +434,7 @@ def test_baselines_are_chosen_by_name(call, swept):
   flags = f'--workdir={swept}', '--against=examples'
   assert call('plot', *flags, '--baselines=gd,zero').code == 0
   (axes,) = plot_sweep_examples(swept, ['gd', 'zero']).axes
-  assert [str(one.get_label()) for one in axes.lines[2:]] == ['gd', 'zero']
+  assert [str(curve.get_label()) for curve in axes.lines[2:]] == ['gd', 'zero']
   answer = call('plot', *flags, '--baselines=bayes,rigde')
   assert answer.code == 2
   known = 'bayes, gd, ols, ridge, zero'
@@ -460,12 +460,12 @@ def test_the_training_loss_is_drawn_by_operations_without_other_losses(run, runs
 
 
 def test_bayes_and_baselines_among_the_curves_are_dashes_of_their_own_colours(run):
-  one = {
+  measured = {
     **{'num_prompts': 9, 'num_examples': [3], 'standard_error': [0.1]},
     **{'median': [1.0], 'difference': 0.0, 'difference_stderr': 0.1},
   }
   means = {'model': 1.0, 'gd': 1.2, 'bayes': 0.01, 'ols': 1.2, 'zero': 50.0}
-  comparison = {k: {**one, 'mean': [v], 'exact': None} for k, v in means.items()}
+  comparison = {k: {**measured, 'mean': [v], 'exact': None} for k, v in means.items()}
   comparison['gd']['exact'] = 1.2
   summary = {**SUMMARY, 'gd_risk': None, 'comparison': comparison}
   (run / 'summary.json').write_text(json.dumps(summary))

@@ -19,7 +19,7 @@ def test_checkpoints_of_one_name_have_reports_of_their_own(call):
   folders = [folder(name, ['5']) for name in names]
   assert str(folders[0]) == 'checkpoints/probes/checkpoints_yq_lsa-5'
   assert len({*folders}) == len(names)
-  assert {str(one.parent) for one in folders} == {'checkpoints/probes'}
+  assert {str(path.parent) for path in folders} == {'checkpoints/probes'}
   assert folder('runs/a/', ['5', '../b']).name == 'runs_a-5-.._b'
 
 
@@ -48,16 +48,16 @@ def test_a_report_is_written_without_what_failed(call, tmp_path, monkeypatch):
   other = call('probe', f'--checkpoint={SHIPPED}', f'--out={out}', '--against=bayes')
   assert other.code == 2
   assert f'{out}/report.html is the report of something else' in other.err
-  found = json.loads((out / 'probe.json').read_text())
-  assert found['risks'] is None
-  assert found['failures']['risks'] == 'RuntimeError: it is broken'
+  report = json.loads((out / 'probe.json').read_text())
+  assert report['risks'] is None
+  assert report['failures']['risks'] == 'RuntimeError: it is broken'
   assert 'it is broken' in (out / 'report.html').read_text()
   assert 'left out of this report' in answer.out
   assert (out / 'examples.png').read_bytes().startswith(b'\x89PNG')
   numbers, against = tmp_path / 'numbers.json', '--against=checkpoints/ltb'
   arguments = f'--out={tmp_path / "other"}', f'--json={numbers}', against
   assert call('probe', f'--checkpoint={SHIPPED}', *arguments).code == 0
-  assert json.loads(numbers.read_text()) == found
+  assert json.loads(numbers.read_text()) == report
   model, other, name = asked[-1]
   assert (type(model), type(other), name) == (zoo.models.YqLSA, zoo.models.LTB, 'ltb')
 
@@ -70,9 +70,9 @@ def test_one_part_can_be_asked_for(call, tmp_path):
   assert 'implicit algorithm' in answer.out
   assert 'out of distribution' not in answer.out
   assert 'on the same' not in answer.out
-  found = json.loads((tmp_path / 'out/probe.json').read_text())
-  assert found['algorithm'] is not None
-  assert found['risks'] is found['comparison'] is None
+  report = json.loads((tmp_path / 'out/probe.json').read_text())
+  assert report['algorithm'] is not None
+  assert report['risks'] is report['comparison'] is None
   # It is the report of these parts alone.
   other = call('probe', *arguments)
   assert other.code == 2

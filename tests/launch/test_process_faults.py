@@ -44,7 +44,7 @@ def wait_for_save(processes, folder):
 def assert_ended_as(url, whole, num_steps):
   """Fails unless the run has the bits and the lines of an uninterrupted local one."""
   expected, lines = (
-    [*map(of_each_launch, lines_of(one))] for one in (whole, workdir_path(url))
+    [*map(of_each_launch, lines_of(workdir))] for workdir in (whole, workdir_path(url))
   )
   # Where a run was stopped it has logged one step more, if that is no multiple of 10.
   assert [line for line in lines if line['step'] % 10 == 0] == expected

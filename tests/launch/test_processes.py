@@ -61,12 +61,12 @@ def pytest_generate_tests(metafunc):
 
 
 def test_on_any_layout_the_parameters_are_those_of_one_process(layouts, many):
-  one, other = (saved_arrays(layouts / str(n), 50) for n in (1, many))
-  assert one.keys() == other.keys()
-  for path, array in one.items():
+  alone, together = (saved_arrays(layouts / str(n), 50) for n in (1, many))
+  assert alone.keys() == together.keys()
+  for path, array in alone.items():
     if 'model' in path:
       # The devices compute the same; only how their gradients are added up differs.
-      assert_close(other[path], array, 1e-6)
+      assert_close(together[path], array, 1e-6)
 
 
 def test_on_any_layout_each_process_draws_its_part_of_the_same_prompts(layouts, many):
@@ -144,7 +144,7 @@ def test_a_mistake_that_one_process_finds_is_one_line_and_ends_all(
   open_workdir(tmp_path / 'used', small_config())
   (tmp_path / 'used' / 'checkpoints' / '4').mkdir(parents=True)
   flags, parts = MISTAKES[mistake]
-  own = [[flag.format(folder=tmp_path) for flag in one] for one in flags]
+  own = [[flag.format(folder=tmp_path) for flag in arguments] for arguments in flags]
   workdir = f'--workdir={tmp_path}/run'
   ended = finish(start_together(*FIFTY, workdir, number=2, cache=cache, own=own))
   assert [path.name for path in tmp_path.iterdir()] == ['used']  # nothing was written

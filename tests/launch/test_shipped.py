@@ -19,17 +19,17 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def test_a_file_of_the_folder_comes_first(tmp_path):
-  def found(argument):
-    _, found = config_flag.with_config_file(['launch.main', f'--config={argument}'])
-    return found.removeprefix('--config=')
+  def path_of(argument):
+    _, flag = config_flag.with_config_file(['launch.main', f'--config={argument}'])
+    return flag.removeprefix('--config=')
 
   shipped = str(ROOT / 'configs' / 'yq_lsa.py')
-  assert found('configs/yq_lsa.py') == shipped
-  assert found('configs/yq_lsa.py:smoke') == f'{shipped}:smoke'
+  assert path_of('configs/yq_lsa.py') == shipped
+  assert path_of('configs/yq_lsa.py:smoke') == f'{shipped}:smoke'
   (tmp_path / 'configs' / 'yq_lsa.py').mkdir(parents=True)  # which is no file
-  assert found('configs/yq_lsa.py') == shipped
+  assert path_of('configs/yq_lsa.py') == shipped
   (tmp_path / 'configs' / 'lsa.py').write_text('')
-  assert found('configs/lsa.py') == str(pathlib.Path('configs/lsa.py'))
+  assert path_of('configs/lsa.py') == str(pathlib.Path('configs/lsa.py'))
 
 
 def test_a_checkpoint_is_found_in_the_repository_and_in_the_package(

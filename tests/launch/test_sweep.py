@@ -87,8 +87,8 @@ def test_fields_whose_values_go_together_are_columns_of_the_table(
   assert answer.code == 0, answer.err
   with (tmp_path / 'table.csv').open(newline='') as file:
     rows = [*csv.DictReader(file)]
-  found = [(row['model.num_heads'], row['task.noise_std']) for row in rows]
-  assert found == [('1', '0.5'), ('2', '0.1')]
+  values = [(row['model.num_heads'], row['task.noise_std']) for row in rows]
+  assert values == [('1', '0.5'), ('2', '0.1')]
   assert 'model.num_heads  task.noise_std' in answer.out
   answer = call('sweep', SMOKE, *flags, '--sweep=task.noise_std=1,2')
   assert (answer.code, answer.err) == (2, 'error: --sweep gives task.noise_std twice\n')

@@ -52,7 +52,7 @@ def _table(workdir):
 def test_four_parts_of_which_two_are_killed_and_run_again(
   tmp_path, start_sweep, place, request
 ):
-  whole, killed, one = tmp_path / 'whole', tmp_path / 'killed', tmp_path / 'one'
+  whole, killed, single = tmp_path / 'whole', tmp_path / 'killed', tmp_path / 'one'
   if place == 'bucket':
     killed = workdir_path(request.getfixturevalue('bucket'))
   _finish(*(start_sweep(whole, part) for part in (1, 2, 3, 4)))
@@ -66,11 +66,11 @@ def test_four_parts_of_which_two_are_killed_and_run_again(
   _finish(*processes[2:])
   assert len([*killed.glob(f'points/{saved}')]) < _NUM_POINTS, 'killed too late'
   _finish(*(start_sweep(killed, part) for part in (1, 2)))
-  _finish(*(start_sweep(folder) for folder in (whole, killed, one)))
-  expected, found, alone = map(_table, (whole, killed, one))
+  _finish(*(start_sweep(folder) for folder in (whole, killed, single)))
+  expected, resumed, alone = map(_table, (whole, killed, single))
   for value, row in expected.items():
-    assert found[value]['exact_risk'] == row['exact_risk']
-    assert found[value]['eval_risk'] == row['eval_risk']
+    assert resumed[value]['exact_risk'] == row['exact_risk']
+    assert resumed[value]['eval_risk'] == row['eval_risk']
     arrays = saved_arrays(whole / row['workdir'], _STEPS)
     assert_same_bits(saved_arrays(killed / row['workdir'], _STEPS), arrays)
     # In a program of 64 points sums are added in another order.

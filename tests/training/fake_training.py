@@ -68,7 +68,7 @@ def patch(monkeypatch) -> None:
   fake = {
     'make_training': lambda config, mesh: make_fake([config], False),
     'compile_training': lambda training: training,
-    'check_agreement': lambda *given: None,
+    'check_agreement': lambda *inputs: None,
   }
   for name, function in fake.items():
     monkeypatch.setattr(run, name, function)
@@ -78,16 +78,18 @@ def patch(monkeypatch) -> None:
 
 def _compare(configs: Sequence[Config]) -> list[Comparison | None]:
   """Each model's loss, with a baseline that loses as much as the noise of its task."""
-  found: list[Any] = []
+  comparisons: list[Any] = []
   for config in configs:
     if num_compared(config) < 2:
-      found.append(None)
+      comparisons.append(None)
       continue
-    one = without_errors([2.0, 1.0])
+    of_model = without_errors([2.0, 1.0])
     noise = float(config.task.get('noise_std', 0.0))
     bayes: Any = {**without_errors([2.0, noise]), 'difference': 1 - noise}
-    found.append({'model': one, 'bayes': {**bayes, 'difference_stderr': 0.25}})
-  return found
+    comparisons.append(
+      {'model': of_model, 'bayes': {**bayes, 'difference_stderr': 0.25}}
+    )
+  return comparisons
 
 
 @functools.cache
@@ -121,8 +123,8 @@ class _Steps:
     leaves = []
     for i, wanted in enumerate(self._wanted):
       shape = wanted.shape[1:] if self._stacked else wanted.shape
-      each = [one.start(i, shape) for one in self._numbers]
-      leaves.append(np.stack(each) if self._stacked else each[0])
+      starts = [numbers.start(i, shape) for numbers in self._numbers]
+      leaves.append(np.stack(starts) if self._stacked else starts[0])
     return self._put(leaves)
 
   def __call__(self, state, key, start, stop, numbers) -> tuple[State, dict[str, Any]]:
@@ -136,8 +138,8 @@ class _Steps:
       'finite': np.ones(n, bool),
     }
     while step < int(stop) and metrics['finite'].any():
-      for m, one in enumerate(self._numbers):
-        loss = one.step([leaf[m, ...] for leaf in leaves], step)
+      for m, of_model in enumerate(self._numbers):
+        loss = of_model.step([leaf[m, ...] for leaf in leaves], step)
         metrics['loss'][m], metrics['grad_norm'][m] = loss, np.sqrt(loss)
       metrics['finite'] = np.isfinite(metrics['loss'])
       step += 1
@@ -211,14 +213,14 @@ class _Evaluation:
     self._stacked, config = stacked, configs[0]
     self._sizes = config.eval.num_batches, config.train.batch_size
     self.num_prompts = self._sizes[0] * self._sizes[1]
-    self._numbers = [_Numbers(one) for one in configs]
-    optima = [1 / one.task.get('context_length', 1) for one in configs]
+    self._numbers = [_Numbers(config) for config in configs]
+    optima = [1 / config.task.get('context_length', 1) for config in configs]
     self.references = [(2 * optimum, optimum) for optimum in optima]
 
   def rule(self, model_state: Any) -> Any:
     rules = [
-      optimum + float(one.risk(leaves, np.float32(0)))
-      for (_, optimum), (one, leaves) in zip(
+      optimum + float(numbers.risk(leaves, np.float32(0)))
+      for (_, optimum), (numbers, leaves) in zip(
         self.references, self._models(model_state), strict=True
       )
     ]
@@ -230,7 +232,10 @@ class _Evaluation:
   def sample(self, model_state: Any, inputs: None) -> Any:
     models = self._models(model_state)
     losses = np.stack(
-      [one.risk(leaves, one.held_out(*self._sizes)) for one, leaves in models]
+      [
+        numbers.risk(leaves, numbers.held_out(*self._sizes))
+        for numbers, leaves in models
+      ]
     )
     with np.errstate(all='ignore'):
       means = losses.mean(axis=2), np.square(losses).mean(axis=2)
@@ -241,5 +246,6 @@ class _Evaluation:
   def _models(self, model_state: Any) -> list[tuple[Any, list[np.ndarray]]]:
     arrays = _by_model(model_state, self._stacked)
     return [
-      (one, [leaf[m, ...] for leaf in arrays]) for m, one in enumerate(self._numbers)
+      (numbers, [leaf[m, ...] for leaf in arrays])
+      for m, numbers in enumerate(self._numbers)
     ]

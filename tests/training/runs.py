@@ -33,7 +33,7 @@ def lines_of(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 def of_each_launch(content: Mapping[str, Any]) -> dict[str, Any]:
   """A line, a summary, or a row of a table without what differs between launches."""
-  return {name: one for name, one in content.items() if name not in OF_THE_LAUNCH}
+  return {name: value for name, value in content.items() if name not in OF_THE_LAUNCH}
 
 
 def small_config(name: str = 'yq_lsa', **changes: Any) -> Any:
@@ -95,10 +95,12 @@ def saved_arrays(workdir: str | pathlib.Path, step: int) -> dict[str, np.ndarray
   return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def assert_same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+def assert_same_bits(
+  arrays: dict[str, np.ndarray], expected: dict[str, np.ndarray]
+) -> None:
   """Fails unless both hold the same arrays, bit for bit."""
-  assert one.keys() == other.keys()
-  assert one
-  for path, array in one.items():
-    assert array.dtype == other[path].dtype, path
-    assert array.tobytes() == other[path].tobytes(), path
+  assert arrays.keys() == expected.keys()
+  assert arrays
+  for path, array in arrays.items():
+    assert array.dtype == expected[path].dtype, path
+    assert array.tobytes() == expected[path].tobytes(), path

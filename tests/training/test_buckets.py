@@ -58,9 +58,9 @@ def assert_is_whole(folder, whole):
   """Fails unless the run in the bucket has ended as the local one has."""
   assert_same_bits(saved_arrays(folder, 12), saved_arrays(whole, 12))
   lines, summaries = [], []
-  for one in folder, whole:
-    lines.append([*map(of_each_launch, lines_of(one))])
-    summary = json.loads((one / 'summary.json').read_text())
+  for workdir in folder, whole:
+    lines.append([*map(of_each_launch, lines_of(workdir))])
+    summary = json.loads((workdir / 'summary.json').read_text())
     summaries.append(of_each_launch(summary))
   assert lines[0] == lines[1]
   assert summaries[0] == summaries[1]
@@ -202,7 +202,9 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
     workdir, here = row.pop('workdir'), other.pop('workdir')
     assert str(workdir.relative_to(folder)) == str(here.relative_to(tmp_path))
     assert_same_bits(saved_arrays(workdir, 12), saved_arrays(here, 12))
-    logged = [[*map(of_each_launch, lines_of(one))] for one in (workdir, here)]
+    logged = [
+      [*map(of_each_launch, lines_of(run_folder))] for run_folder in (workdir, here)
+    ]
     assert logged[0] == logged[1]
     assert of_each_launch(row) == of_each_launch(other)
     assert zoo.load(workdir).config == zoo.load(here).config
@@ -237,8 +239,8 @@ def test_a_saved_model_is_loaded_and_damage_is_refused(folder, monkeypatch):
     jax.tree.leaves(nnx.state(saved.model)),
     strict=True,
   )
-  for one, copy in pairs:
-    np.testing.assert_array_equal(one, copy)
+  for array, copy in pairs:
+    np.testing.assert_array_equal(array, copy)
   with refuses(str(folder), 'has no step 5; it has [7]'):
     zoo.load(folder, 5)
   with refuses(str(folder), 'exists already'):

@@ -97,19 +97,19 @@ def test_the_loss_at_every_example_is_the_mean_over_prefixes():
   def losses(key):
     prompt = task.sample(key, _config().train.batch_size)
     prefixes = [prompt.prefix(k) for k in range(5)]
-    each = [jnp.square(model(p) - p.y_query) for p in prefixes]
-    found, at_query = (task.loss(*predicted(model, prompt, e)) for e in (True, False))
-    return each, found, at_query
+    by_prefix = [jnp.square(model(p) - p.y_query) for p in prefixes]
+    at_all, at_query = (task.loss(*predicted(model, prompt, e)) for e in (True, False))
+    return by_prefix, at_all, at_query
 
-  each, found, at_query = losses(jax.random.key(3))
+  by_prefix, at_all, at_query = losses(jax.random.key(3))
   # Sums of a few float32 numbers, in another order.
-  assert_close(found, np.stack(each, axis=1), 1e-5)
+  assert_close(at_all, np.stack(by_prefix, axis=1), 1e-5)
   every, gradient = _gradient('every', model)
-  assert_close(every, np.mean(each), 1e-5)
+  assert_close(every, np.mean(by_prefix), 1e-5)
   query, other = _gradient('query', model)
   assert_close(query, np.mean(at_query), 1e-5)
-  for one, two in zip(gradient, other, strict=True):
-    assert not np.any(np.isclose(one, two, rtol=1e-3))
+  for leaf, other_leaf in zip(gradient, other, strict=True):
+    assert not np.any(np.isclose(leaf, other_leaf, rtol=1e-3))
 
 
 @pytest.fixture(scope='module')
@@ -137,8 +137,8 @@ def test_the_curve_is_in_the_log_and_on_the_board(finished):
     events.append(event_pb2.Event.FromString(content[12 : 12 + size]))
     content = content[16 + size :]
   values = {v.tag: v.simple_value for e in events for v in e.summary.value}
-  found = [values[f'curve/{k:04}'] for k in range(5)]
-  np.testing.assert_allclose(found, line['curve'], rtol=1e-6)
+  curve = [values[f'curve/{k:04}'] for k in range(5)]
+  np.testing.assert_allclose(curve, line['curve'], rtol=1e-6)
 
 
 def test_the_comparison_is_in_the_summary_and_the_table(finished):
@@ -165,7 +165,7 @@ def test_classes_have_an_accuracy_everywhere(tmp_path):
     summary: Any = train(config, tmp_path)
   saved = zoo.load(tmp_path)
   model: Any = saved.model
-  w, a = (np.asarray(one[...], np.float64) for one in (model.w, model.a))
+  w, a = (np.asarray(weight[...], np.float64) for weight in (model.w, model.a))
 
   def accuracies(key, count):
     prompt = jax.device_get(saved.task.sample(key, count))
@@ -242,7 +242,7 @@ def test_a_comparison_on_more_prompts_than_are_held_out_is_said(caplog):
 def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
   model = Causal(3, rngs=nnx.Rngs(0))
   graph, state = nnx.split(model)
-  found = []
+  comparisons = []
   for devices in (1, 8):
     config = _config(eval__num_compared=16)
     config.mesh.data = devices
@@ -250,9 +250,9 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
     with jax.set_mesh(mesh):
       whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
       there = jax.device_put(state, whole)
-      found.append(compare_model(config, _task(), graph, mesh, there))
-  assert found[0] is not None
-  assert found[0] == found[1] == compare(model, _task(), 16)
+      comparisons.append(compare_model(config, _task(), graph, mesh, there))
+  assert comparisons[0] is not None
+  assert comparisons[0] == comparisons[1] == compare(model, _task(), 16)
 
 
 def test_a_summary_of_a_task_with_unknown_risks_can_be_read(tmp_path, fake):

@@ -88,15 +88,15 @@ def test_losses_that_count_are_those_of_the_stage():
   def at(stage: Stage) -> Any:
     return objective(model, key, numbers._replace(stage=stage))
 
-  found = np.asarray(losses(key))
-  assert found.shape == (2, 16, 5)
+  loss_of_each = np.asarray(losses(key))
+  assert loss_of_each.shape == (2, 16, 5)
   with jax.set_mesh(make_mesh(config)):
     for examples, loops in (0, 1), (2, 2), (9, 1), (9, 9):
       # Losses after at most so many examples, from 0, of the first so many loops.
-      counted = found[:loops, :, : examples + 1]
+      counted = loss_of_each[:loops, :, : examples + 1]
       stage = Stage(None, jnp.int32(examples), jnp.int32(loops))
       np.testing.assert_allclose(at(stage), counted.mean(), rtol=1e-5)
-    np.testing.assert_allclose(at(Stage()), found.mean(), rtol=1e-5)
+    np.testing.assert_allclose(at(Stage()), loss_of_each.mean(), rtol=1e-5)
 
 
 def test_a_prompt_of_its_own_length_has_the_loss_of_one_that_is_cut():
@@ -109,17 +109,17 @@ def test_a_prompt_of_its_own_length_has_the_loss_of_one_that_is_cut():
   lengths = np.asarray(draw_lengths(key, 16, 2, 4))
   assert {*lengths.tolist()} == {2, 3, 4}
   batch = jax.device_get(task.sample(key, 16))
-  found = np.zeros(16)
+  errors = np.zeros(16)
   for n in 2, 3, 4:
     short = batch.prefix(n)
-    prediction = np.asarray(nnx.jit(lambda model, one: model(one))(model, short))
-    found[lengths == n] = np.square(prediction - short.y_query)[lengths == n]
+    prediction = np.asarray(nnx.jit(lambda model, prompt: model(prompt))(model, short))
+    errors[lengths == n] = np.square(prediction - short.y_query)[lengths == n]
   for parts in 1, 4:
     config.train.num_parts = parts
     objective = make_objective(validate(config), task, statistics=False)
     with jax.set_mesh(make_mesh(config)):
       loss = nnx.jit(objective)(model, key, numbers)
-    np.testing.assert_allclose(loss, found.mean(), rtol=1e-5)
+    np.testing.assert_allclose(loss, errors.mean(), rtol=1e-5)
 
 
 _GROWING = {'every': 3, 'features': 1, 'examples': 1, 'loops': 1}

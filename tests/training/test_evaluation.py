@@ -44,8 +44,8 @@ def test_held_out_prompts_depend_on_the_seed_of_the_evaluation_alone(name):
   assert abs(other - expected) > 1e-3 * expected
   both = compile_many([small_config(name, seed=seed) for seed in (0, 1)])
   stacked = jax.tree.map(lambda leaf: jax.numpy.stack([leaf, leaf]), state)
-  one, two = mean_losses(both, stacked).mean(axis=1)
-  assert one == pytest.approx(two, rel=1e-6)
+  risk, same_risk = mean_losses(both, stacked).mean(axis=1)
+  assert risk == pytest.approx(same_risk, rel=1e-6)
 
 
 def test_models_side_by_side_keep_their_order():

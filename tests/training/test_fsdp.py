@@ -87,8 +87,8 @@ PROMPTS = {'4,4,3', '4,4', '4,3', '4'}
 )
 def test_weights_are_not_gathered(name, changes):
   """Neither for being flat between steps, nor where kernels are split along outputs."""
-  given = {'model__num_heads': 4, 'mesh__data': 4, 'mesh__model': 2}
-  text = Run(small_config(name, **given, **changes)).compiled_text()
+  fields = {'model__num_heads': 4, 'mesh__data': 4, 'mesh__model': 2}
+  text = Run(small_config(name, **fields, **changes)).compiled_text()
   assert ' all-reduce(' in text
   # Statistics of prompts stay where they are drawn.
   assert gathered(text) <= (PROMPTS if name == 'transformer' else set())
@@ -135,9 +135,9 @@ def test_checkpoints_do_not_tell_that_the_state_was_split(tmp_path):
   resumed = train(plain, workdir)
   assert resumed is not None
   assert resumed['exact_risk'] == pytest.approx(summary['exact_risk'], rel=1e-5)
-  found = saved_arrays(workdir, 12)
-  assert found.keys() == saved.keys()
-  for path, array in found.items():
+  arrays = saved_arrays(workdir, 12)
+  assert arrays.keys() == saved.keys()
+  for path, array in arrays.items():
     assert_close(array, saved[path], relative=1e-4)  # as above
   assert zoo.load(workdir).model.w_k.shape == (6, 4, 4)
 

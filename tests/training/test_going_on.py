@@ -35,7 +35,7 @@ def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
   zoo.train(config, tmp_path / 'whole')
   assert summary is not None
   assert summary['step'] == 20
-  raised, whole = (saved_arrays(tmp_path / one, 20) for one in ('raised', 'whole'))
+  raised, whole = (saved_arrays(tmp_path / name, 20) for name in ('raised', 'whole'))
   assert_same_bits(raised, whole)
   saved = json.loads((tmp_path / 'raised/config.json').read_text())
   assert saved['train']['num_steps'] == 20
@@ -45,8 +45,8 @@ def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
 
 def test_more_steps_are_all_that_may_change(tmp_path, fake):
   def of_steps(number, **changes):
-    given = {'model__num_layers': 1, 'model__width': 8, 'train__num_steps': number}
-    return small_config('transformer', **given, **changes)
+    fields = {'model__num_layers': 1, 'model__width': 8, 'train__num_steps': number}
+    return small_config('transformer', **fields, **changes)
 
   config = of_steps(30)
   assert config.optimizer.warmup_steps == 3
@@ -91,12 +91,12 @@ def test_training_starts_from_the_weights_of_another_run():
   for training in make_training(configs[0], mesh), make_many(configs, mesh):
     with on_mesh(mesh, configs[0]):
       state = jax.device_get(training.init())
-    found = jax.tree.leaves(nnx.filter_state(state['model'], nnx.Param))
+    weights = jax.tree.leaves(nnx.filter_state(state['model'], nnx.Param))
     trained = jax.tree.leaves(state['optimizer']['opt_state']['trained'])
-    for one, other, array in zip(found, trained, wanted, strict=True):
-      expected = np.broadcast_to(array, one.shape)
-      np.testing.assert_array_equal(one, expected)
-      np.testing.assert_array_equal(other, expected)
+    for leaf, averaged, array in zip(weights, trained, wanted, strict=True):
+      expected = np.broadcast_to(array, leaf.shape)
+      np.testing.assert_array_equal(leaf, expected)
+      np.testing.assert_array_equal(averaged, expected)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_training_starts_from_the_weights_of_another_run():
   ],
 )
 def test_what_a_model_computes_from_its_weights(name, before, after, said):
-  one, other = (
-    cast(Config, ConfigDict({'model': {'name': name, **given}}))
-    for given in (before, after)
+  config, other_config = (
+    cast(Config, ConfigDict({'model': {'name': name, **fields}}))
+    for fields in (before, after)
   )
-  differing = saved_configs.other_function(one, other)
+  differing = saved_configs.other_function(config, other_config)
   assert len(differing) == bool(said)
   assert all(said in text for text in differing)
 

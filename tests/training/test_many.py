@@ -26,18 +26,18 @@ def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch, unche
   asked = []
 
   def compare(models, task, num_prompts, seed):
-    weights = [one.w[...].tolist() for one in models]
+    weights = [model.w[...].tolist() for model in models]
     asked.append((seed, weights))
     return [{'model': seed, 'w': w[0]} for w in weights]
 
   monkeypatch.setattr(many, 'compare_all', compare)
   changes = {'eval__num_compared': 16, 'eval__seed': 5}
   configs = [_config(seed=seed, **changes) for seed in (3, 1, 3)]
-  tasks, mesh = [build_task(one) for one in configs], make_mesh(configs[0])
+  tasks, mesh = [build_task(config) for config in configs], make_mesh(configs[0])
   graph, models = nnx.split(nnx.Dict(w=nnx.Param(np.array([[0, 0], [1, 1], [2, 2]]))))
-  found = many.compare_many(configs, tasks, graph, mesh, False, models)
+  comparisons = many.compare_many(configs, tasks, graph, mesh, False, models)
   assert asked == [(5, [[0, 0], [1, 1], [2, 2]])]
-  assert found == [{'model': 5, 'w': i} for i in range(3)]
+  assert comparisons == [{'model': 5, 'w': i} for i in range(3)]
 
 
 _RATE = {'optimizer__learning_rate': 2e-2}

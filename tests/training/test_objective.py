@@ -65,7 +65,7 @@ def test_errors_are_the_same_either_way(name):
       name, num_features=3, rngs=nnx.Rngs(1), **_without_name(config.model)
     )
     seen = [sample(task, key, 64, statistics) for statistics in (False, True)]
-    return [trained_losses(model, task, each, moments, every=False) for each in seen]
+    return [trained_losses(model, task, batch, moments, every=False) for batch in seen]
 
   with jax.set_mesh(make_mesh(config)):
     prompts, statistics = losses(jax.random.key(2))
@@ -87,11 +87,11 @@ class _Loops(zoo.models.TokenModel):
     self.matrix = nnx.Param(start)
 
   def body(self, tokens, at):
-    each, sums = [], jax.numpy.cumsum(tokens, axis=1)
+    outputs, sums = [], jax.numpy.cumsum(tokens, axis=1)
     for _ in range(self.num_loops):
       sums = jax.numpy.tanh(sums @ self.matrix[...])
-      each.append(sums[:, at, :1])
-    return jax.numpy.stack(each) if self.num_loops > 1 else each[0]
+      outputs.append(sums[:, at, :1])
+    return jax.numpy.stack(outputs) if self.num_loops > 1 else outputs[0]
 
 
 @pytest.mark.parametrize(
@@ -118,22 +118,26 @@ def test_what_is_trained_is_what_the_model_predicts(make, positions):
     last = model.predictions(prompt) if positions == 'every' else model(prompt)[:, None]
     targets = prompt.targets if positions == 'every' else prompt.y_query[:, None]
     # The last loop is the prediction; the others are trained beside it.
-    each = [*list(loops)[:-1], last]
-    return sum(jax.numpy.mean((one - targets) ** 2) for one in each) / len(each)
+    predictions = [*list(loops)[:-1], last]
+    return sum(
+      jax.numpy.mean((prediction - targets) ** 2) for prediction in predictions
+    ) / len(predictions)
 
   @jax.jit
   def both(state):
     return [jax.value_and_grad(loss)(state) for loss in (trained, predicted)]
 
   with jax.set_mesh(jax.make_mesh((1,), ('data',), axis_types=(_AUTO,))):
-    (found, slope), (expected, expected_slope) = jax.device_get(both(state))
+    (value, slope), (expected, expected_slope) = jax.device_get(both(state))
   # Float32, where the predictions are up to 100: 1e4 in the loss, 100 in its gradient.
-  assert abs(found - expected) <= 1e-5 * expected
+  assert abs(value - expected) <= 1e-5 * expected
   largest = max(abs(leaf).max() for leaf in jax.tree.leaves(expected_slope))
-  for one, other in zip(*map(jax.tree.leaves, (slope, expected_slope)), strict=True):
-    assert abs(one - other).max() <= 1e-4 * largest
+  for leaf, expected_leaf in zip(
+    *map(jax.tree.leaves, (slope, expected_slope)), strict=True
+  ):
+    assert abs(leaf - expected_leaf).max() <= 1e-4 * largest
 
 
 def _transformer(num_loops):
-  given = {'num_loops': num_loops, 'num_trained_loops': 1}
-  return zoo.models.Transformer(3, 4, num_layers=1, width=4, rngs=_RNGS, **given)
+  loops = {'num_loops': num_loops, 'num_trained_loops': 1}
+  return zoo.models.Transformer(3, 4, num_layers=1, width=4, rngs=_RNGS, **loops)

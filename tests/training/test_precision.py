@@ -32,19 +32,19 @@ def _gradients(changes, num_lanes, make_config):
   @jax.jit
   def gradient(key):  # weights and all in one program
     model = build_model(config, nnx.Rngs(0))
-    loss, found = nnx.value_and_grad(objective)(model, key, numbers_of(task))
-    return loss, nnx.to_pure_dict(found)
+    loss, gradients = nnx.value_and_grad(objective)(model, key, numbers_of(task))
+    return loss, nnx.to_pure_dict(gradients)
 
   with jax.set_mesh(make_mesh(config)):
     return jax.device_get(gradient(jax.random.key(1)))
 
 
-def _assert_close(one, other, relative):
+def _assert_close(gradients, expected, relative):
   """Relative to the largest entry of the whole gradient: some entries are 0."""
-  largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(other))
+  largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected))
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=relative * largest),
-    *(one, other),
+    *(gradients, expected),
   )
 
 
@@ -58,9 +58,11 @@ def _assert_close(one, other, relative):
   ],
 )
 def test_gradients_are_the_same(make_config, changes):
-  one, other = (_gradient(given, make_config=make_config) for given in (changes, {}))
+  gradients, expected = (
+    _gradient(fields, make_config=make_config) for fields in (changes, {})
+  )
   # The same terms in float32, each good to 1e-7, in another order.
-  _assert_close(one, other, 1e-5)
+  _assert_close(gradients, expected, 1e-5)
 
 
 def test_gradients_computed_at_the_same_time_are_the_same():
@@ -88,7 +90,7 @@ def test_large_steps_on_a_cpu_are_computed_in_parts_at_the_same_time(
 
 
 def test_a_gradient_in_bfloat16_is_near():
-  one, other = _gradient({'train__compute_dtype': 'bfloat16'}), _gradient({})
-  assert {leaf.dtype for leaf in jax.tree.leaves(one)} == {np.dtype('float32')}
+  gradients, expected = _gradient({'train__compute_dtype': 'bfloat16'}), _gradient({})
+  assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {np.dtype('float32')}
   # bfloat16 has 8 bits: each product is off by 0.4 %, and a dozen follow each other.
-  _assert_close(one, other, 0.05)
+  _assert_close(gradients, expected, 0.05)

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 @pytest.fixture
 def compiled():
   """The programs that JAX's cache lacks while a test runs: a list that grows."""
-  found = []
+  misses = []
 
   def listen(event: str, **kwargs: str | int) -> None:
     if event == '/jax/compilation_cache/cache_misses':
-      found.append(event)
+      misses.append(event)
 
   jax.monitoring.register_event_listener(listen)
-  yield found
+  yield misses
   jax.monitoring.unregister_event_listener(listen)
 
 
@@ -87,10 +87,10 @@ def test_what_a_model_and_a_task_call_may_change_between_runs(
     zoo.train(config, tmp_path / folder)
     (line,) = lines_of(tmp_path / folder)
     model = zoo.create_model('own', num_features=3, rngs=nnx.Rngs(0))
-    found = compare(model, task, 16)
-    assert found is not None
+    comparison = compare(model, task, 16)
+    assert comparison is not None
     curve = zoo.curve(model, task, 16)
-    at_query: list[Any] = [found[name]['mean'][-1] for name in ('model', 'zero')]
+    at_query: list[Any] = [comparison[name]['mean'][-1] for name in ('model', 'zero')]
     return [line['loss'], line['eval_risk'], curve.mean[-1], *at_query]
 
   before = measured('before')

@@ -157,7 +157,7 @@ def test_a_summary_that_is_missing_or_damaged_is_made_anew(tmp_path, finished, f
   shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
   path, summary = tmp_path / 'summary.json', read_json(finished / 'summary.json', dict)
   # Or it is of another run.
-  others = [{**summary, **one} for one in ({'step': 7}, {'model': 'lsa'})]
+  others = [{**summary, **fields} for fields in ({'step': 7}, {'model': 'lsa'})]
   for content in None, '{', '[]', *map(json.dumps, others):
     path.unlink()
     if content is not None:
@@ -216,11 +216,14 @@ def test_a_mesh_trains_as_one_device_does(tmp_path):
   train(config, tmp_path / 'one')
   config.mesh.data, config.mesh.model = 4, 2
   train(config, tmp_path / 'many')
-  one, many = saved_arrays(tmp_path / 'one', 12), saved_arrays(tmp_path / 'many', 12)
-  for path, array in one.items():
+  on_one, on_many = (
+    saved_arrays(tmp_path / 'one', 12),
+    saved_arrays(tmp_path / 'many', 12),
+  )
+  for path, array in on_one.items():
     # Reductions run in another order: a few float32 roundings a step, 12 steps; Adam
     # divides by the gradient's size, so that they count relative to it.
-    np.testing.assert_allclose(many[path], array, rtol=1e-4, atol=1e-6, err_msg=path)
+    np.testing.assert_allclose(on_many[path], array, rtol=1e-4, atol=1e-6, err_msg=path)
 
 
 def test_a_run_goes_on_from_one_mesh_on_another(tmp_path, stop_at):
@@ -273,8 +276,8 @@ def test_a_state_is_saved_after_some_minutes_at_the_latest(tmp_path, monkeypatch
   ]
   assert len(steps) > 3
   assert max(np.diff(sorted([0, *steps]))) <= 2
-  one, other = (saved_arrays(tmp_path / name, 12) for name in ('often', 'rarely'))
-  assert_same_bits(one, other)
+  often, rarely = (saved_arrays(tmp_path / name, 12) for name in ('often', 'rarely'))
+  assert_same_bits(often, rarely)
 
 
 def test_training_works_outside_the_main_thread(tmp_path, fake):

@@ -47,9 +47,9 @@ class Run:
 
   def train(self, start, stop):
     with jax.set_mesh(self.training.mesh):
-      given = self.arguments(start, stop)
+      inputs = self.arguments(start, stop)
       with jax.transfer_guard('disallow'):
-        self.state, metrics = self.training.steps(*given)
+        self.state, metrics = self.training.steps(*inputs)
     return metrics
 
   def arguments(self, start, stop):
@@ -115,8 +115,8 @@ def test_the_state_is_sharded_from_birth_and_donated():
 
 
 def test_initial_weights_do_not_depend_on_the_mesh():
-  one = Run(small_config('multi_head_lsa', model__num_heads=4))
-  assert one.bits() == Run(four_by_two()).bits()
+  run = Run(small_config('multi_head_lsa', model__num_heads=4))
+  assert run.bits() == Run(four_by_two()).bits()
 
 
 def test_the_loop_ends_behind_the_first_step_that_is_not_finite():

@@ -49,10 +49,10 @@ def test_the_peak_is_that_of_the_fullest_device_or_else_of_the_process(unchecked
     for peak in (3, 7)
   ]
   assert peak_memory(devices) == (7, 'device')
-  found, of = peak_memory(jax.devices('cpu')[:1])
+  peak, of = peak_memory(jax.devices('cpu')[:1])
   assert of == 'process'
   status = pathlib.Path('/proc/self/status')
   if status.exists():  # on Linux
     kilobytes = re.search(r'VmHWM:\s*(\d+) kB', status.read_text())
     assert kilobytes
-    assert found == pytest.approx(1024 * int(kilobytes[1]), rel=0.01)
+    assert peak == pytest.approx(1024 * int(kilobytes[1]), rel=0.01)

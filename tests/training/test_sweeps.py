@@ -39,8 +39,8 @@ _POINTS = [
 _OTHER_SEED = {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 1}
 
 
-def sweep(*given) -> list[dict[str, Any]]:
-  rows = sweeps.sweep(*given)
+def sweep(*arguments) -> list[dict[str, Any]]:
+  rows = sweeps.sweep(*arguments)
   assert rows is not None, 'it was told to stop'
   return rows
 
@@ -62,21 +62,23 @@ def _count_points(monkeypatch) -> list[int]:
     sweeps, 'compile_many', lambda configs: sizes.append(len(configs)) or make(configs)
   )
   monkeypatch.setattr(
-    run, 'compile_training', lambda *given: sizes.append(1) or alone(*given)
+    run, 'compile_training', lambda *arguments: sizes.append(1) or alone(*arguments)
   )
   return sizes
 
 
-def _close(one, other):
+def _close(arrays, expected):
   """The same arrays but for rounding.
 
   Stacked, sums are added in another order: a gradient differs by some 1e-6 of its size,
   and what Adam makes of it moves a weight by 5e-3 a step at most, 12 times.
   """
-  assert one.keys() == other.keys()
-  for path, array in one.items():
-    assert array.shape == other[path].shape, path
-    np.testing.assert_allclose(array, other[path], rtol=1e-4, atol=1e-5, err_msg=path)
+  assert arrays.keys() == expected.keys()
+  for path, array in arrays.items():
+    assert array.shape == expected[path].shape, path
+    np.testing.assert_allclose(
+      array, expected[path], rtol=1e-4, atol=1e-5, err_msg=path
+    )
 
 
 @pytest.fixture(scope='module')
@@ -139,12 +141,12 @@ def test_programs_of_numpy_write_what_real_ones_write(all_points, fake, tmp_path
     assert {name for name in real if real[name] is None} == {
       name for name in other if other[name] is None
     }
-    lines = [lines_of(one['workdir']) for one in (real, other)]
+    lines = [lines_of(row['workdir']) for row in (real, other)]
     for mine, theirs in zip(*lines, strict=True):
       assert {name: type(value) for name, value in mine.items()} == {
         name: type(value) for name, value in theirs.items()
       }
-    arrays, others = (saved_arrays(one['workdir'], 12) for one in (real, other))
+    arrays, others = (saved_arrays(row['workdir'], 12) for row in (real, other))
     assert {path: (a.shape, a.dtype) for path, a in arrays.items()} == {
       path: (a.shape, a.dtype) for path, a in others.items()
     }
@@ -196,11 +198,11 @@ def test_the_table_has_means_over_seeds_with_students_intervals():
     for s in range(3)
   ]
   fields = ['train.num_steps', 'seed']
-  one, *_, few, _, note = sweeps.format_table(rows[:-1], fields).split('\n')
+  header, *_, few, _, note = sweeps.format_table(rows[:-1], fields).split('\n')
   assert few.split()[:4] == ['7', '2', '7.5000', '6.3531']  # t = 12.706, error 1/2
   *_, three, _, _, _ = sweeps.format_table(rows, fields).split('\n')
   assert three.split()[:4] == ['3', '3', '4.0000', '2.4841']  # t = 4.3027, error 1/√3
-  assert 'seed' in one
+  assert 'seed' in header
   assert note.startswith('Intervals are over seeds. All seeds are measured on the same')
 
 
@@ -273,7 +275,7 @@ class _Killed(BaseException):
 def no_step(monkeypatch):
   """Call it, and from then on a step of training fails the test."""
 
-  def refuse(*given):
+  def refuse(*arguments):
     raise AssertionError('it is trained again')
 
   def patch():
@@ -284,12 +286,12 @@ def no_step(monkeypatch):
 
 
 def _assert_same_results(rows, others):
-  for one, other in zip(rows, others, strict=True):
+  for row, other in zip(rows, others, strict=True):
     assert_same_bits(
-      saved_arrays(one['workdir'], 12), saved_arrays(other['workdir'], 12)
+      saved_arrays(row['workdir'], 12), saved_arrays(other['workdir'], 12)
     )
     for name in ('eval_risk', 'eval_risk_stderr', 'exact_risk', 'step'):
-      assert one[name] == other[name], name
+      assert row[name] == other[name], name
 
 
 @pytest.fixture(scope='module')
@@ -382,7 +384,7 @@ def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
   )
   monkeypatch.setattr(run, 'check_agreement', lambda *_: None)
   sweep(config, grid({'model.init_scale': [1.0, 50.0], 'seed': [0, 1]}), tmp_path)
-  scales = [[one.model.init_scale for one in configs] for configs in together]
+  scales = [[config.model.init_scale for config in configs] for configs in together]
   assert scales == [[1.0, 1.0], [50.0, 50.0]]
 
 
@@ -503,8 +505,8 @@ def test_points_of_another_task_have_the_losses_of_its_baselines(tmp_path, fake)
   config.task.num_features, config.task.context_length = 2, 3
   rows = sweep(config, [{'task.noise_std': 0.0}, {'task.noise_std': 1.0}], tmp_path)
   with (tmp_path / 'table.csv').open(newline='') as file:
-    found = list(csv.DictReader(file))
-  for noise, row, line in zip((0.0, 1.0), rows, found, strict=True):
+    table = list(csv.DictReader(file))
+  for noise, row, line in zip((0.0, 1.0), rows, table, strict=True):
     assert 'comparison' not in line
     bayes = row['comparison']['bayes']
     assert float(line['bayes_loss']) == bayes['mean'][-1] == noise
@@ -541,8 +543,8 @@ def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path, fake):
   points = grid({'task.path': paths, 'seed': [0]})
   rows = sweep(config, points, tmp_path / 'sweep')
   saved = [json.loads((row['workdir'] / 'config.json').read_text()) for row in rows]
-  assert [one['task']['path'] for one in saved] == paths
-  assert len({one['task']['sha256'] for one in saved}) == 2
+  assert [config_of_point['task']['path'] for config_of_point in saved] == paths
+  assert len({config_of_point['task']['sha256'] for config_of_point in saved}) == 2
   # So does one whose config names a file, as that of a run does; and it resumes.
   config.task.path = paths[1]
   assert sweep(config, points, tmp_path / 'sweep') == rows
@@ -558,8 +560,10 @@ def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, fake, caplog):
   caplog.set_level('INFO', 'absl')
   points = grid({'train.batch_size': [8, 16, 32], 'seed': [0, 1]})
   sweep(_config(), points, tmp_path)
-  said = [one for one in caplog.messages if 'the sweep will take about' in one]
-  assert [one.partition(';')[0] for one in said] == [
+  said = [
+    message for message in caplog.messages if 'the sweep will take about' in message
+  ]
+  assert [message.partition(';')[0] for message in said] == [
     '2 of 6 points are done',
     '4 of 6 points are done',
   ]

@@ -51,7 +51,7 @@ def test_a_break_saves_the_step_and_the_run_goes_on_to_the_same_bits(
 
 @pytest.fixture
 def full_disk(fake, monkeypatch):
-  def fail(*given):
+  def fail(*arguments):
     raise OSError('disk full')
 
   monkeypatch.setattr(checkpoints, 'write_sums', fail)
@@ -70,7 +70,7 @@ def test_a_save_that_fails_after_a_break_is_logged(tmp_path, full_disk, caplog):
   for event in zoo.training_run(small_config(checkpoint__every=8), tmp_path):
     assert event.step == 4
     break
-  (record,) = [one for one in caplog.records if one.levelname == 'ERROR']
+  (record,) = [entry for entry in caplog.records if entry.levelname == 'ERROR']
   assert 'disk full' in record.getMessage()
 
 
@@ -149,13 +149,13 @@ class _Terminal(io.StringIO):
 
   def lines(self):
     """The lines, in which what comes after a carriage return is written over it."""
-    found = []
+    lines = []
     for line in self.getvalue().split('\n'):
       shown = ''
       for part in line.split('\r'):
         shown = part + shown[len(part) :]
-      found.append(shown.rstrip())
-    return found
+      lines.append(shown.rstrip())
+    return lines
 
 
 def test_what_is_printed_between_steps_has_lines_of_its_own(

@@ -125,12 +125,12 @@ def _check_least(config: Config) -> None:
   section, last = config.curriculum, config.train.num_steps - 1
   steps = np.unique(np.linspace(0, last, _MOST_STAGES).astype(np.int32))
   of_step = jax.jit(jax.vmap(lambda step: stage_at(section, step)))
-  for field, found in jax.device_get(of_step(steps))._asdict().items():
-    if found is not None and (few := found < _LEAST[field]).any():
+  for field, numbers in jax.device_get(of_step(steps))._asdict().items():
+    if numbers is not None and (few := numbers < _LEAST[field]).any():
       at = int(np.argmax(few))
       raise UserError(
-        f'the curriculum {section.name!r} has {found[at]} {field} at step {steps[at]}; '
-        f'it must have {_LEAST[field]} or more'
+        f'the curriculum {section.name!r} has {numbers[at]} {field} at step '
+        f'{steps[at]}; it must have {_LEAST[field]} or more'
       )
 
 
@@ -166,7 +166,8 @@ def _abstract_stage(config: Config) -> Stage:
   stage: Any = jax.eval_shape(lambda step: stage_at(config.curriculum, step), step)
   numbers = jax.tree.leaves(stage)
   whole = all(
-    one.shape == () and jnp.issubdtype(one.dtype, jnp.integer) for one in numbers
+    number.shape == () and jnp.issubdtype(number.dtype, jnp.integer)
+    for number in numbers
   )
   if not (isinstance(stage, Stage) and whole):
     raise UserError(

@@ -141,9 +141,9 @@ def check_optimizer(config: Config, num_steps: int) -> None:
   takes = signature(OPTIMIZERS[name]).parameters
   own = [option for option in OPTIONS if option in takes]
   for option in OPTIONS:
-    if (given := getattr(config, option)) is not None and option not in own:
+    if (value := getattr(config, option)) is not None and option not in own:
       raise UserError(
-        f'config.optimizer.{option} is {given:g}; {name!r} takes '
+        f'config.optimizer.{option} is {value:g}; {name!r} takes '
         f'{", ".join(own) or "none of these options"}'
       )
   if config.decay != 'hidden' and 'decayed' not in takes:
@@ -234,7 +234,7 @@ def trained_weights(state: PyTree, weights: PyTree) -> PyTree:
     lambda trained, own: own if isinstance(trained, optax.MaskedNode) else trained,
     optax.tree.get(state, 'trained'),
     weights,
-    is_leaf=lambda one: isinstance(one, optax.MaskedNode),  # a frozen weight
+    is_leaf=lambda node: isinstance(node, optax.MaskedNode),  # a frozen weight
   )
 
 

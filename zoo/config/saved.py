@@ -101,19 +101,19 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _model_fields(config: Config) -> dict[str, Any]:
   """The arguments of a config's model and of its mixers by name, as JSON holds them."""
-  given = json.loads(to_json(config.model))
-  model = MODELS[given['name']]
+  fields = json.loads(to_json(config.model))
+  model = MODELS[fields['name']]
   known = default_arguments(model)
   for name in common.FROM_THE_TASK:
     known.pop(name, None)
   if _OPTIONS in parameters(model):
-    mixers = given.get('mixer', known.get('mixer')) or ()
+    mixers = fields.get('mixer', known.get('mixer')) or ()
     for mixer in mixers.split(',') if isinstance(mixers, str) else mixers:
       for name, default in default_arguments(MIXERS[mixer]).items():
         known[f'{_OPTIONS}.{name}'] = default
   known.pop(_OPTIONS, None)
-  options = given.pop(_OPTIONS, None) or {}
-  return known | given | {f'{_OPTIONS}.{name}': options[name] for name in options}
+  options = fields.pop(_OPTIONS, None) or {}
+  return known | fields | {f'{_OPTIONS}.{name}': options[name] for name in options}
 
 
 def default_arguments(cls: type) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def unknown_name(
   known, section = sorted(known), str(name)[: str(name).rfind('.') + 1]
   near = nearest(str(name), known) or nearest(str(name), elsewhere)
   hint = f'; did you mean {near!r}?' if near else ''
-  related = [one for one in known if section and one.startswith(section)] or known
+  related = [entry for entry in known if section and entry.startswith(section)] or known
   listed = shown(related, _MOST_NAMES)
   return UserError(f'unknown {kind} {_shown(name)}; known: {listed}{hint}')
 
@@ -77,13 +77,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
   """
   name, known = name[:_LONGEST_NAME], list(known)
   section = name[: name.rfind('.') + 1]
-  leaves = [one.removeprefix(section) for one in known if one.startswith(section)]
+  leaves = [entry.removeprefix(section) for entry in known if entry.startswith(section)]
   if not leaves:
     section, leaves = '', known
-  found = difflib.get_close_matches(
+  matches = difflib.get_close_matches(
     name.removeprefix(section), leaves, n=1, cutoff=_LEAST_LIKENESS
   )
-  return section + found[0] if found else None
+  return section + matches[0] if matches else None
 
 
 def check_name(field: str, value: _Value, known: Iterable[str]) -> _Value:
@@ -102,14 +102,17 @@ def in_one_line(text: object, limit: int | None = 300) -> str:
 def printable(text: str) -> str:
   """The text with escapes for what a terminal would not print but obey."""
   return ''.join(
-    one if one.isprintable() else one.encode('unicode_escape').decode() for one in text
+    character
+    if character.isprintable()
+    else character.encode('unicode_escape').decode()
+    for character in text
   )
 
 
 def shown(entries: Sequence[str], number: int = 12) -> str:
   """The first entries of a list, each cut to 200 characters, and how many are left."""
   rest = f' and {len(entries) - number} more' if len(entries) > number else ''
-  return ', '.join(in_one_line(one, 200) for one in entries[:number]) + rest
+  return ', '.join(in_one_line(entry, 200) for entry in entries[:number]) + rest
 
 
 def check_same(what: str, of_model: int, of_task: int) -> None:
@@ -217,11 +220,11 @@ def check_covariance(name: str, value: object, length: int) -> np.ndarray:
   tolerance = 8 * length * float(np.finfo(precision).eps * np.abs(matrix).max())
   asymmetry = float(np.abs(matrix - matrix.T).max())
   smallest = float(np.linalg.eigvalsh(matrix)[0])
-  found = f'has the eigenvalue {smallest:.3g}' if smallest < -tolerance else ''
+  fault = f'has the eigenvalue {smallest:.3g}' if smallest < -tolerance else ''
   if asymmetry > tolerance:
-    found = f'differs from its transpose by {asymmetry:.3g}'
-  if found:
-    raise UserError(f'{name} {found}; it must be symmetric and positive semi-definite')
+    fault = f'differs from its transpose by {asymmetry:.3g}'
+  if fault:
+    raise UserError(f'{name} {fault}; it must be symmetric and positive semi-definite')
   return (matrix + matrix.T) / 2
 
 
@@ -260,12 +263,12 @@ def _shown(value: object) -> str:
   return text if len(text) <= 80 else f'{text[:77]}...'
 
 
-def check_object(what: str, given: object, protocol: Any, needs: str) -> None:
-  """Raises UserError unless `given` is an object, not a class, and has a protocol.
+def check_object(what: str, value: object, protocol: Any, needs: str) -> None:
+  """Raises UserError unless `value` is an object, not a class, and has a protocol.
 
   `what` says in the message what is wanted, and `needs` what the object lacks.
   """
-  if isinstance(given, type):
-    raise UserError(f'{given.__name__} is a class, not {what}; create an object of it')
-  if not isinstance(given, protocol):
-    raise UserError(f'{type(given).__name__} is not {what}: {needs}')
+  if isinstance(value, type):
+    raise UserError(f'{value.__name__} is a class, not {what}; create an object of it')
+  if not isinstance(value, protocol):
+    raise UserError(f'{type(value).__name__} is not {what}: {needs}')

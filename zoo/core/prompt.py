@@ -109,12 +109,12 @@ def check_prompt(
   for name in 'x', 'y', 'x_query', 'y_query':
     array: object = vars(prompt)[name]
     if not isinstance(array, jax.Array | np.ndarray):
-      found = f'a {type(array).__name__}'
+      what = f'a {type(array).__name__}'
     elif not any(jnp.issubdtype(array.dtype, kind) for kind in _REAL):
-      found = f'of type {array.dtype}'
+      what = f'of type {array.dtype}'
     else:
       continue
-    raise UserError(f'prompt.{name} is {found}; it must be an array of numbers')
+    raise UserError(f'prompt.{name} is {what}; it must be an array of numbers')
   if prompt.x.ndim != 3 or prompt.y.ndim not in (2, 3):
     raise UserError(
       f'prompt.x and prompt.y have shapes {prompt.x.shape} and {prompt.y.shape}; they '
@@ -124,9 +124,9 @@ def check_prompt(
   (b, c, d), labels = prompt.x.shape, prompt.y.shape[2:]
   expected = {'y': (b, c, *labels), 'x_query': (b, d), 'y_query': (b, *labels)}
   for name, shape in expected.items():
-    if (found := vars(prompt)[name].shape) != shape:
+    if (size := vars(prompt)[name].shape) != shape:
       raise UserError(
-        f'prompt.{name} has shape {found}; it must be {shape}, since prompt.x has '
+        f'prompt.{name} has shape {size}; it must be {shape}, since prompt.x has '
         f'{prompt.x.shape}'
       )
   if num_features not in (None, d):

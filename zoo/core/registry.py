@@ -138,9 +138,9 @@ def parameters(cls: type) -> dict[str, Parameter]:
   _, *taken = signature(cls.__init__).parameters.values()
   variadic = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
   known = {
-    each.name: each
-    for each in taken
-    if each.kind not in variadic and each.name[0] != '_'
+    parameter.name: parameter
+    for parameter in taken
+    if parameter.kind not in variadic and parameter.name[0] != '_'
   }
   if dataclasses.is_dataclass(cls):
     for field in dataclasses.fields(cls):

@@ -54,7 +54,7 @@ def parameter_roles(model: Any) -> dict[str, str]:
 
 def matches(path: str, pattern: str) -> bool:
   """Whether a pattern names a path or one above it; `*` stands for any text."""
-  return any(fnmatch.fnmatchcase(path, one) for one in (pattern, f'{pattern}/*'))
+  return any(fnmatch.fnmatchcase(path, glob) for glob in (pattern, f'{pattern}/*'))
 
 
 def _said(module: object, path: str) -> str | None:
@@ -62,12 +62,12 @@ def _said(module: object, path: str) -> str | None:
   roles = getattr(type(module), 'roles', None)
   if not isinstance(roles, Mapping):  # it may have another meaning in a user's class
     return None
-  found = [role for pattern, role in roles.items() if matches(path, pattern)]
-  if not found:
+  matching = [role for pattern, role in roles.items() if matches(path, pattern)]
+  if not matching:
     return None
-  if found[-1] not in ROLES:
+  if matching[-1] not in ROLES:
     raise UserError(
-      f'{type(module).__name__}.roles says {found[-1]!r} for {path}; a role is one of '
-      f'{", ".join(ROLES)}'
+      f'{type(module).__name__}.roles says {matching[-1]!r} for {path}; a role is one '
+      f'of {", ".join(ROLES)}'
     )
-  return found[-1]
+  return matching[-1]

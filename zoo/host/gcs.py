@@ -71,6 +71,6 @@ def bucket_path(url: str) -> BucketPath:
 def names_below(folder: pathlib.Path) -> list[str]:
   """The names of all objects in a folder, relative to it and sorted."""
   prefix = len(str(folder).removeprefix('gs://')) + 1
-  found = fsspec.filesystem('gcs').find(str(folder))
+  names = fsspec.filesystem('gcs').find(str(folder))
   # The console represents an empty folder by an object whose name ends in a slash.
-  return sorted(name[prefix:] for name in found if not name.endswith('/'))
+  return sorted(name[prefix:] for name in names if not name.endswith('/'))

@@ -31,10 +31,10 @@ class Part:
 
 def parse_part(text: str) -> Part:
   """The part that a text such as 2/4 names; raises UserError."""
-  found = re.fullmatch('([0-9]{1,9})/([0-9]{1,9})', text)
-  if found is None:
+  match = re.fullmatch('([0-9]{1,9})/([0-9]{1,9})', text)
+  if match is None:
     raise _refused(text)
-  return Part(int(found[1]), int(found[2]))
+  return Part(int(match[1]), int(match[2]))
 
 
 def _refused(text: str) -> UserError:

@@ -222,7 +222,9 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
 
   Labels that are classes have a column for the accuracy.
   """
-  has_classes = any(one.get('accuracy') is not None for one in comparison.values())
+  has_classes = any(
+    measured.get('accuracy') is not None for measured in comparison.values()
+  )
   rows = []
   for name, measured in comparison.items():
     row = [
@@ -256,7 +258,8 @@ def below_bayes(comparison: Comparison) -> str | None:
   )
   # What is not known becomes NaN, which is below nothing.
   (mean, error), (least, other) = (
-    np.array([one['mean'], one['standard_error']], np.float64) for one in (model, bayes)
+    np.array([measured['mean'], measured['standard_error']], np.float64)
+    for measured in (model, bayes)
   )
   gaps, errors = mean[i] - least[j], np.hypot(error[i], other[j])
   paired = bayes['difference'], bayes['difference_stderr']

@@ -164,18 +164,18 @@ def sample_predictions(
 
   Every predictor must predict all examples in one pass.
   """
-  each, programs = [*predictors.values()], Programs()
+  in_order, programs = [*predictors.values()], Programs()
   batches = sample_batches(task, 1, num_prompts, _BATCH_SIZE, programs)
-  found = gather(
-    lambda prompt: programs.run(_targets_and_predictions, each, prompt), batches
+  arrays = gather(
+    lambda prompt: programs.run(_targets_and_predictions, in_order, prompt), batches
   )
-  return dict(zip(['target', *predictors], found, strict=True))
+  return dict(zip(['target', *predictors], arrays, strict=True))
 
 
 def _targets_and_predictions(
   predictors: Sequence[Predictor], prompt: Prompt
 ) -> list[Array]:
-  return [prompt.targets] + [everywhere(one, prompt) for one in predictors]
+  return [prompt.targets] + [everywhere(predictor, prompt) for predictor in predictors]
 
 
 def _losses_by_prefix(
@@ -195,7 +195,9 @@ def _losses_by_prefix(
 def _losses_everywhere(
   predictors: Sequence[Predictor], prompt: Prompt, loss: Loss
 ) -> list[Float[Array, 'b t *m']]:
-  return [loss(everywhere(one, prompt), prompt.targets) for one in predictors]
+  return [
+    loss(everywhere(predictor, prompt), prompt.targets) for predictor in predictors
+  ]
 
 
 def check_ways(
@@ -232,4 +234,7 @@ def _both_ways(
   predictors: Sequence[Predictor], prompt: Prompt
 ) -> list[tuple[Array, Array]]:
   """What each predictor predicts for the query in one pass, and when it is called."""
-  return [(everywhere(one, prompt)[:, -1], one(prompt)) for one in predictors]
+  return [
+    (everywhere(predictor, prompt)[:, -1], predictor(prompt))
+    for predictor in predictors
+  ]

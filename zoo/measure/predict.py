@@ -51,11 +51,11 @@ class Programs:
     function: Function,
     predictors: Sequence[Predictor | nnx.Module],
     prompt: Prompt,
-    *given: PyTree,
+    *inputs: PyTree,
   ) -> Any:
-    """`function(predictors, prompt, *given)` as one compiled program.
+    """`function(predictors, prompt, *inputs)` as one compiled program.
 
-    Weights, prompts and `given` are arguments of the program. A baseline of another
+    Weights, prompts and `inputs` are arguments of the program. A baseline of another
     library cannot be compiled; the function is called on it as it is. Raises UserError
     for such a baseline beside other predictors, and for an object that cannot predict.
     """
@@ -63,31 +63,31 @@ class Programs:
     # A TPU, and tf32 on a GPU, would otherwise round the products.
     with jax.default_matmul_precision('highest'):
       if any(isinstance(predictor, HostBaseline) for predictor in predictors):
-        return _run_on_host(function, predictors, prompt, *given)
+        return _run_on_host(function, predictors, prompt, *inputs)
       try:
         hash(statics)
       except TypeError:  # a graph with a dict, say, which is a program of its own
         return jax.jit(functools.partial(_run, function, statics))(
-          arrays, prompt, given
+          arrays, prompt, inputs
         )
-      return self._run(function, statics, arrays, prompt, given)
+      return self._run(function, statics, arrays, prompt, inputs)
 
 
 def run(
   function: Function,
   predictors: Sequence[Predictor | nnx.Module],
   prompt: Prompt,
-  *given: PyTree,
+  *inputs: PyTree,
 ) -> Any:
   """`Programs.run` once; what calls it again and again should keep a `Programs`."""
-  return Programs().run(function, predictors, prompt, *given)
+  return Programs().run(function, predictors, prompt, *inputs)
 
 
 def _run_on_host(
   function: Function,
   predictors: Sequence[Predictor | nnx.Module],
   prompt: Prompt,
-  *given: PyTree,
+  *inputs: PyTree,
 ) -> Any:
   """The function of one predictor, not compiled; UserError for several."""
   for predictor in predictors:
@@ -96,7 +96,7 @@ def _run_on_host(
         f'{type(predictor).__name__} is fitted to each prompt by another library, so '
         'it cannot be compiled and has no gradient; compare with another predictor'
       )
-  return function(predictors, prompt, *given)
+  return function(predictors, prompt, *inputs)
 
 
 def _run(
@@ -104,7 +104,7 @@ def _run(
   statics: tuple[_Static, ...],
   arrays: tuple[PyTree, ...],
   prompt: Prompt,
-  given: tuple[PyTree, ...],
+  inputs: tuple[PyTree, ...],
 ) -> Any:
   """The function of the predictors that `split` has taken apart; to be traced."""
   predictors = []
@@ -113,7 +113,7 @@ def _run(
       predictors.append(nnx.merge(static, leaves))
     else:
       predictors.append(leaves if static is None else static)
-  return function(predictors, prompt, *given)
+  return function(predictors, prompt, *inputs)
 
 
 def predict(
@@ -144,15 +144,15 @@ def predict(
   if one_pass(predictor) is not None:
     return np.asarray(run(_after, [predictor], prompt, counts.astype(np.int32)))
   whole: Prompt = jax.device_get(prompt)
-  found: dict[int, Any] = {}
+  predictions: dict[int, Any] = {}
   programs = Programs()
   for count in different:
     at = np.flatnonzero(counts == count)
     x, y = whole.x[at, :count], whole.y[at, :count]
     short = Prompt(x, y, whole.x_query[at], whole.y_query[at])
-    (each,) = jax.device_get(programs.run(at_query, [predictor], short))
-    found |= dict(zip(at.tolist(), each, strict=True))
-  return np.stack([found[i] for i in range(b)])
+    (at_count,) = jax.device_get(programs.run(at_query, [predictor], short))
+    predictions |= dict(zip(at.tolist(), at_count, strict=True))
+  return np.stack([predictions[i] for i in range(b)])
 
 
 def _after(
@@ -254,10 +254,12 @@ def one_pass(
   return None
 
 
-def check_predictor(given: object) -> None:
+def check_predictor(predictor: object) -> None:
   """Raises UserError unless an object predicts from prompts."""
   wanted = 'a model, an estimator, a learning rule, or another callable that predicts'
-  check_object('a predictor', given, Predictor, f'it must be {wanted} from a prompt')
+  check_object(
+    'a predictor', predictor, Predictor, f'it must be {wanted} from a prompt'
+  )
 
 
 def split(predictor: Predictor | nnx.Module) -> tuple[_Static, PyTree]:

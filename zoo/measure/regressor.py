@@ -61,8 +61,8 @@ class Regressor(RegressorMixin, BaseEstimator):
       )
     if self.task is not None and self.task.label_kind == 'classes':
       raise UserError('the task has classes; zoo.Regressor predicts numbers')
-    given: Any = {'X': X, 'y': y, 'dtype': 'float64', 'y_numeric': True}
-    examples: Any = validate_data(self, **given)
+    arguments: Any = {'X': X, 'y': y, 'dtype': 'float64', 'y_numeric': True}
+    examples: Any = validate_data(self, **arguments)
     self.X_, self.y_ = self._features(examples[0]), self._labels(examples[1])
     jax.eval_shape(self.model, self._prompt(self.X_[:1]))
     if self.task is not None:
@@ -100,12 +100,12 @@ class Regressor(RegressorMixin, BaseEstimator):
     check_is_fitted(self)
     if self.task is not None and self.task.label_kind == 'classes':
       raise UserError('the task has classes; zoo.Regressor predicts numbers')
-    given: Any = {'X': X, 'dtype': 'float64', 'reset': False}
-    queries: Any = validate_data(self, **given)
-    found = predict(self.model, self._prompt(self._features(queries)))
+    arguments: Any = {'X': X, 'dtype': 'float64', 'reset': False}
+    queries: Any = validate_data(self, **arguments)
+    predictions = predict(self.model, self._prompt(self._features(queries)))
     if isinstance(self.task, Arrays):
-      return found * self.task.table.y_std + self.task.table.y_mean
-    return found
+      return predictions * self.task.table.y_std + self.task.table.y_mean
+    return predictions
 
   # That of RegressorMixin also takes weights, to which scikit-learn adds methods.
   def score(self, X: ArrayLike, y: ArrayLike) -> float:  # pyright: ignore
@@ -116,17 +116,17 @@ class Regressor(RegressorMixin, BaseEstimator):
 def _float32(array: np.ndarray) -> np.ndarray:
   """The numbers as a model takes them; raises ValueError for one that is too large."""
   with np.errstate(over='ignore'):
-    found = np.asarray(array).astype(np.float32)
-  assert_all_finite(found)
-  return found
+    numbers = np.asarray(array).astype(np.float32)
+  assert_all_finite(numbers)
+  return numbers
 
 
 def _compare_sizes(task: Task, x: np.ndarray, y: np.ndarray) -> None:
   """Warns if the examples of a context are not of the size of those of a task."""
   prompt = jax.device_get(task.sample(jax.random.key(0), _NUM_PROMPTS))
-  for what, found, drawn in ('features', x, prompt.x), ('labels', y, prompt.y):
-    size = np.sqrt(np.mean(np.square(found)))
-    same = drawn[:, : len(found)].reshape(len(drawn), -1)
+  for what, values, drawn in ('features', x, prompt.x), ('labels', y, prompt.y):
+    size = np.sqrt(np.mean(np.square(values)))
+    same = drawn[:, : len(values)].reshape(len(drawn), -1)
     sizes = np.sqrt(np.mean(np.square(same), axis=1))
     if not sizes.min() / _FAR <= size <= sizes.max() * _FAR:
       warnings.warn(

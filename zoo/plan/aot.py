@@ -55,7 +55,7 @@ def report(config: Config, topology: str) -> Report:
   data, model = mesh_shape(config, len(devices))
   lowered, state = _lower(config, devices)
   leaves = jax.tree.leaves(state)
-  found: Report = {
+  fields: Report = {
     'topology': topology,
     'device_kind': devices[0].device_kind,
     'num_devices': len(devices),
@@ -72,11 +72,11 @@ def report(config: Config, topology: str) -> Report:
     reason = _out_of_memory(str(error))
     if reason is None:
       raise
-    return {**found, 'fits': False, 'reason': reason}
+    return {**fields, 'fits': False, 'reason': reason}
   memory = compiled.memory_analysis()
   peak = memory.peak_memory_in_bytes
   excess = f'the peak of {peak / GIB:.2f} GiB exceeds the {hbm / GIB:.2f} GiB of a chip'
-  return found | {
+  return fields | {
     'fits': peak <= hbm,
     'reason': None if peak <= hbm else excess,
     'argument_bytes': memory.argument_size_in_bytes,
@@ -102,7 +102,7 @@ def collectives(text: str) -> dict[str, dict[str, int]]:
   `text` is that of a compiled program, whose entry does what is done before and after
   all steps, and comes last.
   """
-  found: dict[str, dict[str, int]] = {}
+  counts: dict[str, dict[str, int]] = {}
   seen = set()
   for match in _COLLECTIVE.finditer(text[: text.rindex('\nENTRY ')]):
     kind = match['kind']
@@ -117,10 +117,10 @@ def collectives(text: str) -> dict[str, dict[str, int]]:
       for array in _ARRAY.finditer(match['shape'])
     ]
     # The shape of an asynchronous start holds both the operand and the result.
-    entry = found.setdefault(kind, {'count': 0, 'bytes': 0})
+    entry = counts.setdefault(kind, {'count': 0, 'bytes': 0})
     entry['count'] += 1
     entry['bytes'] += max(sizes) if match['start'] else sum(sizes)
-  return dict(sorted(found.items()))
+  return dict(sorted(counts.items()))
 
 
 def listed(config: Config) -> Iterator[Report]:
@@ -143,44 +143,46 @@ def listed(config: Config) -> Iterator[Report]:
       yield {'topology': name, 'fits': False, 'reason': str(error)}
 
 
-def table(found: Report) -> str:
+def table(report: Report) -> str:
   """A report as a table for a terminal."""
-  if 'mesh' not in found:
-    return f'{found["topology"]}: the config does not fit this slice: {found["reason"]}'
-  mesh = found['mesh']
+  if 'mesh' not in report:
+    return (
+      f'{report["topology"]}: the config does not fit this slice: {report["reason"]}'
+    )
+  mesh = report['mesh']
   title = (
-    f'{found["topology"]}: {found["num_devices"]} × {found["device_kind"]}, mesh data '
-    f'{mesh["data"]} × model {mesh["model"]}{", fsdp" * mesh["fsdp"]}'
+    f'{report["topology"]}: {report["num_devices"]} × {report["device_kind"]}, mesh '
+    f'data {mesh["data"]} × model {mesh["model"]}{", fsdp" * mesh["fsdp"]}'
   )
   rows = [
-    ('state', _size(found['state_bytes'])),
-    ('state, unsharded', _size(found['unsharded_bytes'])),
+    ('state', _size(report['state_bytes'])),
+    ('state, unsharded', _size(report['unsharded_bytes'])),
   ]
-  if 'peak_bytes' in found:
+  if 'peak_bytes' in report:
     rows += [
-      ('arguments', _size(found['argument_bytes'])),
-      ('temporaries', _size(found['temporary_bytes'])),
-      ('peak', _size(found['peak_bytes'])),
-      ('memory of a chip', _size(found['hbm_bytes'])),
-      ('flops', f'{found["flops"]:.3g}'),
+      ('arguments', _size(report['argument_bytes'])),
+      ('temporaries', _size(report['temporary_bytes'])),
+      ('peak', _size(report['peak_bytes'])),
+      ('memory of a chip', _size(report['hbm_bytes'])),
+      ('flops', f'{report["flops"]:.3g}'),
     ]
-    for kind, what in found['collectives'].items():
+    for kind, what in report['collectives'].items():
       rows.append((f'{kind} × {what["count"]}', _size(what['bytes'])))
-  fits = 'it fits' if found['fits'] else f'it does not fit: {found["reason"]}'
+  fits = 'it fits' if report['fits'] else f'it does not fit: {report["reason"]}'
   header = 'on each device, in a step', ''
   return f'{title}\n{format_table(rows, header, indent=2)}\n  {fits}'
 
 
-def row(found: Report) -> str:
+def row(report: Report) -> str:
   """A report in one line."""
-  if 'peak_bytes' not in found:
-    return f'{found["topology"]:<11} no   {found["reason"]}'
-  reduced = sum(what['bytes'] for what in found['collectives'].values())
-  kinds = ', '.join(f'{k} {v["count"]}' for k, v in found['collectives'].items())
-  fits = 'fits' if found['fits'] else 'no'
+  if 'peak_bytes' not in report:
+    return f'{report["topology"]:<11} no   {report["reason"]}'
+  reduced = sum(what['bytes'] for what in report['collectives'].values())
+  kinds = ', '.join(f'{k} {v["count"]}' for k, v in report['collectives'].items())
+  fits = 'fits' if report['fits'] else 'no'
   return (
-    f'{found["topology"]:<11} {fits:<4} peak {_size(found["peak_bytes"])} of '
-    f'{found["hbm_bytes"] / GIB:5.2f} GiB   {_size(reduced)} in {kinds or "none"}'
+    f'{report["topology"]:<11} {fits:<4} peak {_size(report["peak_bytes"])} of '
+    f'{report["hbm_bytes"] / GIB:5.2f} GiB   {_size(reduced)} in {kinds or "none"}'
   )
 
 
@@ -211,14 +213,14 @@ def _devices(topology: str) -> list[Any]:
   # The two cores of a v4 chip are one device.
   options: dict[str, Any] = {'chip_config_name': 'megacore'} if chip == 'v4' else {}
   try:
-    found = topologies.get_topology_desc(
+    description = topologies.get_topology_desc(
       platform='tpu', topology_name=topology, **options
     )
   except jax.errors.JaxRuntimeError:
     raise UserError(
       f'the topology {topology!r} is not a slice that libtpu knows; known: {known}'
     ) from None
-  return list(found.devices)
+  return list(description.devices)
 
 
 def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
@@ -228,8 +230,8 @@ def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
   whole = NamedSharding(mesh, P())
 
   def abstract(value: Any) -> jax.ShapeDtypeStruct:
-    found = jax.typeof(value)
-    return jax.ShapeDtypeStruct(found.shape, found.dtype, sharding=whole)
+    kind = jax.typeof(value)
+    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=whole)
 
   training, limit = make_training(config, mesh), np.int32(0)
   key, limit, numbers = jax.tree.map(abstract, (training.key, limit, training.numbers))

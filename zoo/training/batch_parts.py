@@ -65,8 +65,8 @@ def mean_loss(
 
   def forward(weights: Any, rest: Any, parts: PyTree) -> tuple[Float[Array, ''], Any]:
     def add(total: Any, part: PyTree) -> tuple[Any, None]:
-      found = jax.value_and_grad(of_part)(weights, rest, part)
-      return jax.tree.map(jnp.add, total, found), None
+      loss_and_gradient = jax.value_and_grad(of_part)(weights, rest, part)
+      return jax.tree.map(jnp.add, total, loss_and_gradient), None
 
     start = jax.tree.map(jnp.zeros_like, (jnp.zeros(()), weights))
     total, _ = jax.lax.scan(add, start, parts, unroll=num_lanes)

@@ -213,8 +213,8 @@ def sample_errors(
     else:
       losses['model'] = trained_losses(model, task, batch, moments, every=False)
     return None, {
-      name: (jnp.mean(one, axis=0), jnp.mean(jnp.square(one), axis=0))
-      for name, one in losses.items()
+      name: (jnp.mean(values, axis=0), jnp.mean(jnp.square(values), axis=0))
+      for name, values in losses.items()
     }
 
   return jax.lax.scan(measure, None, jnp.arange(config.eval.num_batches))[1]

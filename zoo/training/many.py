@@ -280,10 +280,10 @@ def stack_tasks(tasks: Sequence[Task]) -> tuple[Task, PyTree]:
   """
   leaves, (structure, *_) = zip(*map(jax.tree.flatten, tasks), strict=True)
   joint, axes = [], []
-  for each in zip(*leaves, strict=True):
-    arrays = [np.asarray(leaf) for leaf in each]
-    is_shared = all(np.array_equal(arrays[0], one) for one in arrays)
-    joint.append(each[0] if is_shared else np.stack(arrays))
+  for leaves_of_tasks in zip(*leaves, strict=True):
+    arrays = [np.asarray(leaf) for leaf in leaves_of_tasks]
+    is_shared = all(np.array_equal(arrays[0], array) for array in arrays)
+    joint.append(leaves_of_tasks[0] if is_shared else np.stack(arrays))
     axes.append(None if is_shared else 0)
   return jax.tree.unflatten(structure, joint), jax.tree.unflatten(structure, axes)
 
@@ -375,8 +375,8 @@ def compare_many(
 
   def measure() -> list[Comparison | None]:
     for members in groups.values():
-      each = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in members]
-      models = [nnx.merge(graph, arrays) for arrays in each]
+      states = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in members]
+      models = [nnx.merge(graph, arrays) for arrays in states]
       compared = compare_all(models, tasks[members[0]], number, configs[0].eval.seed)
       if compared is None:  # the task is too large
         continue

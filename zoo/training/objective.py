@@ -133,7 +133,7 @@ def trained_losses(
   if isinstance(model, TokenModel):
     targets = batch.targets if every else batch.targets[:, -1:]
     predictions = model.loop_predictions(batch, every).astype(targets.dtype)
-    return jax.vmap(lambda one: task.loss(one, targets))(predictions)
+    return jax.vmap(lambda prediction: task.loss(prediction, targets))(predictions)
   return task.loss(*predicted(model, batch, every))
 
 

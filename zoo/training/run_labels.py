@@ -30,7 +30,7 @@ def config_of(workdir: pathlib.Path) -> dict[str, Any]:
   path = workdir / 'config.json'
   points = workdir / POINTS
   if points.is_dir() or (workdir / TABLE).is_file():
-    names = sorted(one.name for one in points.iterdir()) if points.is_dir() else []
+    names = sorted(point.name for point in points.iterdir()) if points.is_dir() else []
     raise UserError(
       f'{workdir} is a sweep; plot it alone once it has ended, or some of its points, '
       f'such as {points / (names[0] if names else "NAME")}'
@@ -60,20 +60,20 @@ def labels_of(configs: Mapping[pathlib.Path, Config]) -> dict[pathlib.Path, str]
   }
   differing = _differing([*fields.values()])
   labels = {}
-  for folder, one in fields.items():
-    own = [name for name in differing if name in one]
-    words = [named(name, one[name]) for name in own[:_MOST_FIELDS]]
+  for folder, values in fields.items():
+    own = [name for name in differing if name in values]
+    words = [named(name, values[name]) for name in own[:_MOST_FIELDS]]
     words += ['…'] * (len(own) > _MOST_FIELDS)
-    labels[folder] = ', '.join(words) or named('model.name', one['model.name'])
-  found = labels
+    labels[folder] = ', '.join(words) or named('model.name', values['model.name'])
+  unique = labels
   for parts in 1, 2, 99:  # of the path
-    if len({*found.values()}) == len(found):
+    if len({*unique.values()}) == len(unique):
       break
-    found = {
+    unique = {
       folder: f'{label} ({pathlib.PurePath(*folder.parts[-parts:])})'
       for folder, label in labels.items()
     }
-  return found
+  return unique
 
 
 def _differing(fields: list[dict[str, Any]]) -> list[str]:
@@ -82,22 +82,22 @@ def _differing(fields: list[dict[str, Any]]) -> list[str]:
   What only some runs have matters only if their models and tasks have one name.
   """
   models, tasks = (
-    {str(one.get(name)) for one in fields} for name in ('model.name', 'task.name')
+    {str(of_run.get(name)) for of_run in fields} for name in ('model.name', 'task.name')
   )
   left_out = ()
   if 1 < len(models) == len(fields):
     left_out = 'model.', 'optimizer.'
-  found = []
-  for name in dict.fromkeys(name for one in fields for name in one):
-    values = {str(one[name]) for one in fields if name in one}
+  differing = []
+  for name in dict.fromkeys(name for of_run in fields for name in of_run):
+    values = {str(of_run[name]) for of_run in fields if name in of_run}
     only_some = len(models) == len(tasks) == 1 and any(
-      name not in one for one in fields
+      name not in of_run for of_run in fields
     )
     if (len(values) > 1 or only_some) and not name.startswith(left_out):
-      found.append(name)
+      differing.append(name)
   if left_out:
-    found.append('model.name')
-  return sorted(found, key=lambda name: (not name.endswith('.name'), name))
+    differing.append('model.name')
+  return sorted(differing, key=lambda name: (not name.endswith('.name'), name))
 
 
 def named(field: str, value: object) -> str:
@@ -122,9 +122,9 @@ def check_losses(configs: Mapping[pathlib.Path, Config], training: bool) -> str:
     if kind := _kind_of_loss(folder, config):
       kinds.setdefault(kind + (trained_at(config) if training else ''), folder)
   if len(kinds) > 1:
-    (one, first), (other, second), *_ = kinds.items()
+    (kind, first), (other_kind, second), *_ = kinds.items()
     raise UserError(
-      f'the loss of {first} is {one}, and that of {second} is {other}; plot them '
+      f'the loss of {first} is {kind}, and that of {second} is {other_kind}; plot them '
       'apart, since the two cannot share an axis'
     )
   return next(iter(kinds), '')
@@ -152,10 +152,10 @@ def loss_in_words(task: Task) -> str:
   if is_squared(task):
     return 'the squared error'
   at = jnp.asarray([0.3, -2.0]), jnp.asarray([0.25, 0.75])
-  found = task.loss(*at)
+  loss = task.loss(*at)
   for known in losses.log_loss, losses.cross_entropy:
     expected = known(*at)
-    if found.shape == expected.shape and np.allclose(found, expected):
+    if loss.shape == expected.shape and np.allclose(loss, expected):
       return 'the log loss'
   return f'the loss of {type(task).__name__}'
 

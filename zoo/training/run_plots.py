@@ -110,30 +110,30 @@ def _references(
 ) -> Iterator[Series]:
   """The losses of Bayes, and of baselines that are among those of the runs."""
   summaries = {folder: read_summary(folder) for folder in configs}
-  finished = [folder for folder, one in summaries.items() if one is not None]
+  finished = [folder for folder, summary in summaries.items() if summary is not None]
   summary = summaries[finished[0]] if finished else None
   if summary is None:
     return
-  found = {
-    name: one['mean'][-1] if one['exact'] is None else one['exact']
-    for name, one in (summary['comparison'] or {}).items()
+  losses = {
+    name: measured['mean'][-1] if measured['exact'] is None else measured['exact']
+    for name, measured in (summary['comparison'] or {}).items()
     if name != MODEL
   }
   if summary['gd_risk'] is not None:
-    found['gd'] = summary['gd_risk']
-  every = [y for one in curves for y in one.y]
+    losses['gd'] = summary['gd_risk']
+  every = [y for curve in curves for y in curve.y]
   low, high = min(every), max(every)
   names: dict[str, list[str]] = {}  # by the number that is shown
-  for name, loss in found.items():
+  for name, loss in losses.items():
     least = LEAST * high if name == 'bayes' else low / 2
     if loss is not None and least < loss < 2 * high:
       names.setdefault(f'{loss:.3f}', []).append(name)
-  ends = [end(x for one in curves for x in one.x) for end in (min, max)]
+  ends = [end(x for curve in curves for x in curve.x) for end in (min, max)]
   of = f' on the task of {labels[finished[0]]}' if _on_several_tasks(configs) else ''
-  colours = colours_of(found)
+  colours = colours_of(losses)
   for number, alike in names.items():
     colour = colours['bayes' if 'bayes' in alike else alike[0]]
-    loss = found[alike[0]]
+    loss = losses[alike[0]]
     name = f'{", ".join(alike)}{of}: {number}'
     yield series(name, 'dashed', colour, ends, [loss, loss])
 
@@ -220,7 +220,7 @@ def _axis_of(rows: Sequence[Row], swept: Sequence[str], x: str | None) -> list[s
   def rank(name: str) -> tuple[bool, int, bool]:
     number = len({*values[name]})
     # Numbers that follow from words, as the width of each mixer, are no axis.
-    of_words = any(follows(name, one) for one in candidates if not numeric[one])
+    of_words = any(follows(name, word) for word in candidates if not numeric[word])
     several = number >= _FEWEST_NUMBERS
     return several and numeric[name] and not of_words, number, not numeric[name]
 
@@ -231,8 +231,8 @@ def _axis_of(rows: Sequence[Row], swept: Sequence[str], x: str | None) -> list[s
     raise UserError(
       f'--x is {x!r}; it must be a field of the sweep: {", ".join(candidates)}{seeds}'
     )
-  rest = [one for one in candidates if follows(one, x)]
-  return [x, *(one for one in rest if numeric[one] or not numeric[x])]
+  rest = [field for field in candidates if follows(field, x)]
+  return [x, *(field for field in rest if numeric[field] or not numeric[x])]
 
 
 def _draw_sweep(
@@ -247,9 +247,9 @@ def _draw_sweep(
   places = sorted(map(float, every)) if numeric else []
   words = [] if numeric else [*every]
   x_scale, shown = _scale(places), []
-  for i, (label, found) in enumerate(lines.items()):
-    order = sorted(found) if numeric else [word for word in words if word in found]
-    at = np.array([float(one) if numeric else words.index(one) for one in order])
+  for i, (label, rows_at) in enumerate(lines.items()):
+    order = sorted(rows_at) if numeric else [word for word in words if word in rows_at]
+    at = np.array([float(x) if numeric else words.index(x) for x in order])
     beside = i - (len(lines) - 1) / 2  # so that no bar hides another
     if not numeric:
       at = at + _BESIDE * beside
@@ -257,13 +257,13 @@ def _draw_sweep(
       at = at * (places[-1] / places[0]) ** (_NEAR * beside)
     else:
       at = at + _NEAR * (places[-1] - places[0]) * beside
-    bars = [_mean_and_bar(found[one], kind) for one in order]
+    bars = [_mean_and_bar(rows_at[x], kind) for x in order]
     mean, low, high = zip(*bars, strict=True)
     look, colour = 'bars' if numeric else 'dots', PALETTE[i % len(PALETTE)]
     shown.append(Series(label, look, colour, tuple(at.tolist()), mean, low, high))
   points = [rows for of in lines.values() for rows in of.values()]
   title = _caption(points, kind, num_lost)
-  y_scale = _scale([mean for one in shown for mean in one.y])
+  y_scale = _scale([mean for line in shown for mean in line.y])
   what = f'{"exact" if kind == "exact_risk" else "sampled"} risk at the end'
   what += ' (log scale)' * (y_scale == 'log')
   across += ' (log scale)' * (x_scale == 'log')
@@ -284,8 +284,8 @@ def _scale(numbers: Sequence[float]) -> str:
 def _mean_and_bar(rows: Sequence[Row], kind: str) -> tuple[float, float, float]:
   """The mean over seeds and its 95 % interval; of one seed, its standard error."""
   if len(rows) > 1:
-    found = interval([row[kind] for row in rows])
-    return found.mean, found.low, found.high
+    estimate = interval([row[kind] for row in rows])
+    return estimate.mean, estimate.low, estimate.high
   (row,) = rows
   error = (kind == 'eval_risk' and row['eval_risk_stderr']) or 0.0
   return row[kind], row[kind] - error, row[kind] + error
@@ -334,8 +334,8 @@ def read_curve(workdir: pathlib.Path) -> tuple[list[int], list[float]]:
 def logged(workdir: pathlib.Path, field: str) -> tuple[list[int], list[float]]:
   """The steps that have a field in the log of a run, and its values there."""
   lines = read_lines(workdir)
-  found = [(line['step'], line[field]) for line in lines if line[field] is not None]
-  return [step for step, _ in found], [value for _, value in found]
+  pairs = [(line['step'], line[field]) for line in lines if line[field] is not None]
+  return [step for step, _ in pairs], [value for _, value in pairs]
 
 
 def plot_examples(
@@ -352,8 +352,8 @@ def plot_examples(
   configs = {folder: config_of(folder) for folder in folders}
   loss, labels = check_losses(configs, training=False), labels_of(configs)
   of = f' on the task of {labels[folders[0]]}' if _on_several_tasks(configs) else ''
-  found = {labels[one]: [_read_comparison(one)] for one in folders}
-  return plot_by_examples(found, loss, of, baselines)
+  comparisons = {labels[folder]: [_read_comparison(folder)] for folder in folders}
+  return plot_by_examples(comparisons, loss, of, baselines)
 
 
 def plot_sweep_examples(
@@ -367,21 +367,21 @@ def plot_sweep_examples(
   """
   rows, num_lost = _rows_of(workdir)
   swept, folder = _swept(rows), workdir_path(workdir)
-  found: dict[str, list[Comparison]] = {}
+  comparisons: dict[str, list[Comparison]] = {}
   configs: dict[pathlib.Path, Config] = {}  # of the first point of each arm
   for row in rows:
     label = _label(row, swept) or named('model.name', row['model'])
     point = folder / row['workdir']
-    if label not in found:
+    if label not in comparisons:
       configs[point] = config_of(point)
     comparison = row['comparison'] or _read_comparison(point)
-    found.setdefault(label, []).append(comparison)
-  first, *_ = found
+    comparisons.setdefault(label, []).append(comparison)
+  first, *_ = comparisons
   of = f' on the task of {first}' if _on_several_tasks(configs) else ''
   if baselines is None:
-    baselines = few_baselines(found[first][0])
+    baselines = few_baselines(comparisons[first][0])
   loss = check_losses(configs, training=False)
-  return plot_by_examples(found, loss, of, baselines, _not_shown(num_lost))
+  return plot_by_examples(comparisons, loss, of, baselines, _not_shown(num_lost))
 
 
 def _read_comparison(workdir: pathlib.Path) -> Comparison:

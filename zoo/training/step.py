@@ -205,9 +205,11 @@ def make_steps(
       return jax.tree.map(jnp.reshape, state, between), step + 1, metrics
 
     _, metrics = jax.eval_shape(train_step, state, key, start, numbers)
-    ones = {name: jnp.ones(leaf.shape, leaf.dtype) for name, leaf in metrics.items()}
+    placeholders = {
+      name: jnp.ones(leaf.shape, leaf.dtype) for name, leaf in metrics.items()
+    }
     state, step, metrics = jax.lax.while_loop(
-      unfinished, body, (jax.tree.map(jnp.reshape, state, between), start, ones)
+      unfinished, body, (jax.tree.map(jnp.reshape, state, between), start, placeholders)
     )
     state = jax.tree.map(jnp.reshape, state, shapes)
     metrics['finite'] &= finite_models(state, metrics['finite'].ndim)

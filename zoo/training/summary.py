@@ -216,7 +216,7 @@ def peak_memory(devices: Sequence[Any]) -> tuple[int | None, str | None]:
   Where a backend does not know them, as that of CPUs, those of the process, and
   'process'; None on Windows, which has no such count. Both are since the process began.
   """
-  peaks = [(one.memory_stats() or {}).get('peak_bytes_in_use') for one in devices]
+  peaks = [(device.memory_stats() or {}).get('peak_bytes_in_use') for device in devices]
   known = [peak for peak in peaks if peak is not None]
   if known:
     return max(known), 'device'
@@ -266,7 +266,9 @@ def kind_of_risk(summaries: Sequence[Mapping[str, Any]]) -> str:
 
   Points of a sweep that are lost have neither.
   """
-  exact = all(one['exact_risk'] is not None for one in summaries if not is_lost(one))
+  exact = all(
+    summary['exact_risk'] is not None for summary in summaries if not is_lost(summary)
+  )
   return 'exact_risk' if exact else 'eval_risk'
 
 

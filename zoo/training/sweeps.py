@@ -157,8 +157,8 @@ def _sweep(
     with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
       if part is not None:
         check_number_of_parts(workdir, part)
-      for one, folder in zip(configs, folders, strict=True):
-        open_workdir(folder, one, held=True)
+      for point_config, folder in zip(configs, folders, strict=True):
+        open_workdir(folder, point_config, held=True)
       lost = _train_missing(configs, folders, workdir, interruption)
       rows = _rows(points, configs, folders, lost)
       if part is None:
@@ -200,11 +200,11 @@ def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
   points = []
   for chosen in itertools.product(*axes.values()):
     point: dict[str, object] = {}
-    for fields, key, given in zip(groups, axes, chosen, strict=True):
-      values = (given,) if isinstance(key, str) else given
+    for fields, key, value in zip(groups, axes, chosen, strict=True):
+      values = (value,) if isinstance(key, str) else value
       if not isinstance(values, tuple | list) or len(values) != len(fields):
         raise UserError(
-          f'{", ".join(fields)} go together, and one of their values is {given!r}; it '
+          f'{", ".join(fields)} go together, and one of their values is {value!r}; it '
           f'must have {len(fields)}, one for each field'
         )
       point |= dict(zip(fields, values, strict=True))
@@ -327,8 +327,8 @@ def _mean_and_half(risks: Mapping[object, float], form: str) -> list[str]:
   """The mean over seeds, and half its 95 % interval."""
   if not risks:
     return ['-', '-']
-  found = interval([*risks.values()])
-  return [_number(found.mean, form), _number(found.half, form.lstrip('+'))]
+  estimate = interval([*risks.values()])
+  return [_number(estimate.mean, form), _number(estimate.half, form.lstrip('+'))]
 
 
 def _sets_prompts(field: str, kind: str) -> bool:
@@ -367,15 +367,15 @@ def _check_points(config: Config, points: Sequence[Point]) -> list[Config]:
   configs = [_with_fields(config, point) for point in points]
   # All but the file of the task is complete.
   configs = [
-    with_full_path(one) if _PATH in point else one
-    for one, point in zip(configs, points, strict=True)
+    with_full_path(point_config) if _PATH in point else point_config
+    for point_config, point in zip(configs, points, strict=True)
   ]
   validated: set[str] = set()
-  for one, point in zip(configs, points, strict=True):
+  for point_config, point in zip(configs, points, strict=True):
     # A whole validation builds the model, for which these two fields do not matter.
     others = {name: value for name, value in point.items() if name not in _PLAIN}
     text = json.dumps(others, default=repr)
-    (check_fields if text in validated else validate)(one)
+    (check_fields if text in validated else validate)(point_config)
     validated.add(text)
   if not points:
     raise UserError('there is no point to train; at least one is needed')
@@ -505,10 +505,10 @@ def _shared(config: Config, models: dict[str, Any]) -> tuple:
   fields = json.loads(to_json(config))
   name = fields.pop('model')['name']
   del fields['seed'], fields['optimizer']['learning_rate']
-  task, given = build_task(config), fields.pop('task')
+  task, task_fields = build_task(config), fields.pop('task')
   model = _model_of(config, models)
   if isinstance(model, HasExactForm):  # whose constants are compiled in
-    return json.dumps([fields, name, given]), None
+    return json.dumps([fields, name, task_fields]), None
   exact = config.objective.name == 'exact' and isinstance(model, FollowsRule)
   if exact and theory.covers(task):  # which needs the moments of the task alone
     return json.dumps([fields, name]), task.num_features
@@ -523,9 +523,9 @@ def _body(config: Config, models: dict[str, Any]) -> object:
   return graph, [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
 
 
-def _is_same(one: object, other: object) -> bool:
+def _is_same(body: object, other_body: object) -> bool:
   try:
-    return bool(one == other)
+    return bool(body == other_body)
   except ValueError:  # a static array, for which == is no truth value
     return False
 
@@ -612,11 +612,11 @@ def _write_table(rows: Sequence[Row], workdir: pathlib.Path) -> None:
 def _flat(row: Row) -> Row:
   """A row of numbers, with the loss of each baseline at the query for a comparison."""
   row = dict(row)
-  for name, one in (row.pop('comparison', None) or {}).items():
+  for name, measured in (row.pop('comparison', None) or {}).items():
     if name != MODEL:
-      row[f'{name}_loss'] = one['mean'][-1]
-      row[f'{name}_difference'] = one['difference']
-      row[f'{name}_difference_stderr'] = one['difference_stderr']
+      row[f'{name}_loss'] = measured['mean'][-1]
+      row[f'{name}_difference'] = measured['difference']
+      row[f'{name}_difference_stderr'] = measured['difference_stderr']
   return row
 
 

@@ -20,7 +20,7 @@ _FOLDER = 'unfinished'
 
 def unfinished_programs(workdir: pathlib.Path) -> list[list[str]]:
   """The points of each program that has saved a step, the most advanced first."""
-  newest = [saved[0] for one in _folders(workdir) if (saved := saved_steps(one))]
+  newest = [saved[0] for folder in _folders(workdir) if (saved := saved_steps(folder))]
   newest.sort(key=lambda step: int(step.name), reverse=True)
   return [_names_in(step) for step in newest]
 

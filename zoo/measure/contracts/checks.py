@@ -260,9 +260,9 @@ def _check_predictions(
     check_close(f'{what} looks ahead of example {k}', seen, everywhere[:, : k + 1])
 
 
-def check_close(what: str, one: AnyArray, other: AnyArray) -> None:
+def check_close(what: str, predicted: AnyArray, expected: AnyArray) -> None:
   """Raises UserError unless two predictions agree up to the order of their sums."""
-  gap = float(np.abs(np.asarray(one) - np.asarray(other)).max(initial=0.0))
-  scale = float(np.abs(np.asarray(other)).max(initial=0.0))
+  gap = float(np.abs(np.asarray(predicted) - np.asarray(expected)).max(initial=0.0))
+  scale = float(np.abs(np.asarray(expected)).max(initial=0.0))
   if not gap <= _REORDERED * max(scale, 1e-6):
     raise UserError(f'{what}: it differs by {gap:.2g}, with predictions to {scale:.2g}')

@@ -59,23 +59,23 @@ def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None
   def outputs(tokens: Array) -> dict[str, Array]:
     mixer = nnx.merge(graph, changed_weights(parameters), rest)
     with noted(f'{name}(tokens)'):
-      found = {'': mixer(tokens)}
+      values = {'': mixer(tokens)}
     with noted(f'{name}.outputs_at(tokens, {_SOME})'):
-      found['some'] = mixer.outputs_at(tokens, _SOME)
+      values['some'] = mixer.outputs_at(tokens, _SOME)
     with noted(f'{name}.step(token, state)'):
       if (steps := _steps(name, mixer, tokens)) is not None:
-        found['steps'] = steps
-    return found
+        values['steps'] = steps
+    return values
 
-  found, of_mixer = outputs(tokens), _of_mixer(type(mixer))
-  check_form(f'{name}(tokens){of_mixer}', found[''], tokens.shape)
+  values, of_mixer = outputs(tokens), _of_mixer(type(mixer))
+  check_form(f'{name}(tokens){of_mixer}', values[''], tokens.shape)
   for part, what, wanted in (
-    ('some', 'outputs_at', found[''][:, _SOME]),
-    ('steps', 'step', found['']),
+    ('some', 'outputs_at', values[''][:, _SOME]),
+    ('steps', 'step', values['']),
   ):
-    if part in found:
-      check_form(f'{name}.{what}{of_mixer}', found[part], wanted.shape)
-      check_close(f'{name}.{what} differs from {name}(tokens)', found[part], wanted)
+    if part in values:
+      check_form(f'{name}.{what}{of_mixer}', values[part], wanted.shape)
+      check_close(f'{name}.{what} differs from {name}(tokens)', values[part], wanted)
 
 
 def _of_mixer(cls: type) -> str:

@@ -32,7 +32,7 @@ from zoo.theory.trust import changed_weights, check_rule, compiled, without_zero
 Run = Callable[..., Facts]
 
 
-class _Given(NamedTuple):
+class _Inputs(NamedTuple):
   """The arguments of a compiled program of a model."""
 
   task: Task
@@ -54,8 +54,8 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   # A constant in the program, which a model must not notice.
   constant = jax.tree.map(lambda array: jnp.asarray(array, array.dtype), prompt)
 
-  def measure(static: Any, given: _Given) -> Facts:
-    return _facts(static, given) | _more_facts(model, constant, static, given)
+  def measure(static: Any, inputs: _Inputs) -> Facts:
+    return _facts(static, inputs) | _more_facts(model, constant, static, inputs)
 
   facts, run = _check_predictions(name, model, task, prompt, measure)
   _check_calls(name, facts)
@@ -88,7 +88,7 @@ def _check_predictions(
 
   def run(prompt: Prompt, weights: PyTree = parameters) -> Facts:
     with jax.default_matmul_precision('highest'):
-      return jax.device_get(program(_Given(task, weights, rest, prompt)))
+      return jax.device_get(program(_Inputs(task, weights, rest, prompt)))
 
   facts = run(prompt)
   check_facts(name, facts, run, prompt)
@@ -111,47 +111,47 @@ def _split(model: Any) -> tuple[Any, PyTree, PyTree]:
   return graph, parameters, rest
 
 
-def _merge(static: Any, given: _Given) -> Any:
+def _merge(static: Any, inputs: _Inputs) -> Any:
   """The model, with the given weights."""
   if not isinstance(static, nnx.GraphDef):
     return static
-  return nnx.merge(static, given.parameters, given.rest)
+  return nnx.merge(static, inputs.parameters, inputs.rest)
 
 
-def _facts(static: Any, given: _Given) -> Facts:
+def _facts(static: Any, inputs: _Inputs) -> Facts:
   """What a model predicts, in whatever way."""
-  model, prompt = _merge(static, given), given.prompt
+  model, prompt = _merge(static, inputs), inputs.prompt
   c = prompt.x.shape[1]
   lengths = sorted({0, 1, c // 2, c - 1} & {*range(c)})
-  return facts_of(type(model).__name__, model, prompt, given.task, lengths)
+  return facts_of(type(model).__name__, model, prompt, inputs.task, lengths)
 
 
-def _more_facts(model: Any, constant: Prompt, static: Any, given: _Given) -> Facts:
+def _more_facts(model: Any, constant: Prompt, static: Any, inputs: _Inputs) -> Facts:
   """The predictions of other calls of a model, and the gradient of its loss."""
-  name, merged, prompt = type(model).__name__, _merge(static, given), given.prompt
+  name, merged, prompt = type(model).__name__, _merge(static, inputs), inputs.prompt
   with noted(f'{name}(prompt)'):
-    found = {'again': merged(prompt), 'constant': merged(constant)}
+    facts = {'again': merged(prompt), 'constant': merged(constant)}
   with noted(f'{name}(prompt) of three prompts'):
-    found['part'] = merged(jax.tree.map(lambda array: array[2:5], prompt))
+    facts['part'] = merged(jax.tree.map(lambda array: array[2:5], prompt))
   if merged is not model:
     with noted(f'{name}(prompt)'):
-      found['object'] = model(prompt)
-    found['slopes'] = _slopes(name, static, given)
-  return found
+      facts['object'] = model(prompt)
+    facts['slopes'] = _slopes(name, static, inputs)
+  return facts
 
 
-def _slopes(name: str, static: Any, given: _Given) -> list[Array]:
+def _slopes(name: str, static: Any, inputs: _Inputs) -> list[Array]:
   """The gradient of the loss at the query."""
-  task, prompt = given.task, given.prompt
-  if not jax.tree.leaves(given.parameters):
+  task, prompt = inputs.task, inputs.prompt
+  if not jax.tree.leaves(inputs.parameters):
     raise UserError(f'{name} has no nnx.Param; there is nothing to train')
 
   def loss(parameters: PyTree) -> Array:
-    model: Any = nnx.merge(static, parameters, given.rest)
+    model: Any = nnx.merge(static, parameters, inputs.rest)
     return jnp.mean(task.loss(model(prompt), prompt.y_query))
 
   with noted(f'the gradient of {name}'):
-    return jax.tree.leaves(jax.grad(loss)(given.parameters))
+    return jax.tree.leaves(jax.grad(loss)(inputs.parameters))
 
 
 def _check_calls(name: str, facts: Facts) -> None:

@@ -62,13 +62,13 @@ def check_task(task: Task) -> None:
     raise UserError(
       f'{name} has a baseline named {MODEL}, the name of the model in comparisons'
     )
-  for one, baseline in baselines.items():
-    _check_baseline(f'the baseline {one} of {name}', baseline, prompt, task)
+  for baseline_name, baseline in baselines.items():
+    _check_baseline(f'the baseline {baseline_name} of {name}', baseline, prompt, task)
   if 'bayes' in baselines:
     _check_bayes(name, task, baselines)
   shifts = _by_name(f'{name}.shifts()', task.shifts)
-  for one, shifted in shifts.items():
-    _check_shift(f'the shift {one} of {name}', shifted, task)
+  for shift_name, shifted in shifts.items():
+    _check_shift(f'the shift {shift_name} of {name}', shifted, task)
 
 
 def _sample(
@@ -83,10 +83,10 @@ def _sample(
 
 def _by_name(what: str, method: Callable[[], Any]) -> dict[str, Any]:
   with noted(what):
-    found = method()
-  if not isinstance(found, Mapping):
-    raise UserError(f'{what} gives a {type(found).__name__}; it must be a dict by name')
-  return dict(found)
+    items = method()
+  if not isinstance(items, Mapping):
+    raise UserError(f'{what} gives a {type(items).__name__}; it must be a dict by name')
+  return dict(items)
 
 
 def _check_sampling(
@@ -107,10 +107,10 @@ def _check_sampling(
     raise UserError(f'{name}.sample() gives the same prompts from every key')
 
 
-def _same(one: Prompt, other: Prompt) -> bool:
-  if jax.tree.structure(one) != jax.tree.structure(other):
+def _same(prompt: Prompt, other_prompt: Prompt) -> bool:
+  if jax.tree.structure(prompt) != jax.tree.structure(other_prompt):
     return False
-  return all(jax.tree.leaves(jax.tree.map(np.array_equal, one, other)))
+  return all(jax.tree.leaves(jax.tree.map(np.array_equal, prompt, other_prompt)))
 
 
 def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
@@ -120,22 +120,22 @@ def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
   @jax.jit
   def facts(targets: Array, y_query: Array) -> dict[str, Array]:
     prediction = jnp.full(shape, 0.5, y_query.dtype)
-    found = {
+    values = {
       'values': loss(prediction, y_query),
       'slope': jax.grad(lambda p: jnp.sum(loss(p, y_query)))(prediction),
       'all': loss(jnp.zeros_like(targets), targets),
     }
     if has_one_output:
-      found['at 0'] = loss(jnp.zeros(2), jnp.array([0.0, 1.0]))
-    return found
+      values['at 0'] = loss(jnp.zeros(2), jnp.array([0.0, 1.0]))
+    return values
 
   with noted(f'{name}.loss'):
-    found = jax.device_get(facts(prompt.targets, prompt.y_query))
-  check_form(f'{name}.loss', found['values'], (len(prompt.x),))
-  check_form(f'the derivative of {name}.loss', found['slope'], shape)
-  check_form(f'{name}.loss at every example', found['all'], prompt.targets.shape[:2])
+    values = jax.device_get(facts(prompt.targets, prompt.y_query))
+  check_form(f'{name}.loss', values['values'], (len(prompt.x),))
+  check_form(f'the derivative of {name}.loss', values['slope'], shape)
+  check_form(f'{name}.loss at every example', values['all'], prompt.targets.shape[:2])
   # The losses of the logit 0 for the targets 0 and 1.
-  is_log_loss = has_one_output and np.allclose(found['at 0'], math.log(2), atol=1e-5)
+  is_log_loss = has_one_output and np.allclose(values['at 0'], math.log(2), atol=1e-5)
   if is_log_loss and task.label_kind != 'signs':
     raise UserError(
       f"{name} has a log loss; set label_kind = 'signs', so that it has an accuracy"
@@ -151,41 +151,41 @@ def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) 
   lengths = sorted({c // 3, c - 1} & {*range(1, c)}) if predicts_all(baseline) else []
 
   def facts(prompt: Prompt) -> Facts:
-    found = facts_of(what, baseline, prompt, task, lengths, what)
+    at_lengths = facts_of(what, baseline, prompt, task, lengths, what)
     with noted(what):
-      return found | {'again': baseline(prompt)}
+      return at_lengths | {'again': baseline(prompt)}
 
   compiled = facts if isinstance(baseline, HostBaseline) else jax.jit(facts)
 
   def run(prompt: Prompt) -> Facts:
     return jax.device_get(compiled(prompt))
 
-  found = run(prompt)
-  check_finite(what, found['alone'])
-  if not np.array_equal(found['again'], found['alone']):
+  values = run(prompt)
+  check_finite(what, values['alone'])
+  if not np.array_equal(values['again'], values['alone']):
     raise UserError(f'{what} differs from call to call; it must be deterministic')
-  check_facts(what, found, run, prompt, what)
+  check_facts(what, values, run, prompt, what)
 
 
 def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None:
   c = task.context_length
   lengths = sorted({0, c // 2, c})
   compared = {
-    one: baseline
-    for one, baseline in baselines.items()
+    baseline_name: baseline
+    for baseline_name, baseline in baselines.items()
     if not isinstance(baseline, HostBaseline)
   }
-  found = sample_losses(compared, task, _NUM_PAIRED, lengths=lengths)
-  for one, other in found.items():
-    gap = summarise(found['bayes'] - other)
+  sampled = sample_losses(compared, task, _NUM_PAIRED, lengths=lengths)
+  for baseline_name, baseline_losses in sampled.items():
+    gap = summarise(sampled['bayes'] - baseline_losses)
     # A difference that is only rounding has almost no standard error.
-    rounding = 1e-5 * np.abs(other).mean(axis=0)
+    rounding = 1e-5 * np.abs(baseline_losses).mean(axis=0)
     worse = gap.mean > _SIGNIFICANT * gap.standard_error + rounding
     if worse.any():
       at = int(np.argmax(worse))
       raise UserError(
-        f'bayes of {name} is worse than {one} after {lengths[at]} examples, by '
-        f'{gap.mean[at]:.3g} ± {gap.standard_error[at]:.2g}; it must have the least '
+        f'bayes of {name} is worse than {baseline_name} after {lengths[at]} examples, '
+        f'by {gap.mean[at]:.3g} ± {gap.standard_error[at]:.2g}; it must have the least '
         'loss'
       )
 
