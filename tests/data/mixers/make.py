@@ -82,89 +82,89 @@ def of_fla(clone: str) -> dict[str, dict[str, torch.Tensor]]:
   def ops(path: str, name: str) -> Any:
     return definition(clone, 'fla', f'fla/ops/{path}/naive.py', name)
 
-  rows, found = (_B, _T, _H), {}
+  rows, mixers = (_B, _T, _H), {}
 
   def common(seed: int) -> tuple[Draw, dict[str, torch.Tensor]]:
     draw = Draw(seed)
-    one = {'q': draw.normal(*rows, _K), 'k': draw.keys(*rows, _K)}
-    return draw, {**one, 'v': draw.normal(*rows, _V)}
+    inputs = {'q': draw.normal(*rows, _K), 'k': draw.keys(*rows, _K)}
+    return draw, {**inputs, 'v': draw.normal(*rows, _V)}
 
-  draw, given = common(0)
-  given |= {'g': draw.log_decay(*rows, _K), 'beta': draw.uniform(*rows)}
+  draw, inputs = common(0)
+  inputs |= {'g': draw.log_decay(*rows, _K), 'beta': draw.uniform(*rows)}
   out, state = ops('kda', 'naive_recurrent_kda')(
-    **given, scale=1.0, output_final_state=True
+    **inputs, scale=1.0, output_final_state=True
   )
-  found['kda'] = {**given, 'out': out, 'state': state}
+  mixers['kda'] = {**inputs, 'out': out, 'state': state}
 
-  draw, given = common(1)
-  given |= {'g': draw.log_decay(*rows, _K)}
-  given |= {'b': draw.uniform(*rows, _K), 'w': draw.uniform(*rows, _V)}
+  draw, inputs = common(1)
+  inputs |= {'g': draw.log_decay(*rows, _K)}
+  inputs |= {'b': draw.uniform(*rows, _K), 'w': draw.uniform(*rows, _V)}
   out, state = ops('gdn2', 'naive_recurrent_gdn2')(
-    **given, scale=1.0, output_final_state=True
+    **inputs, scale=1.0, output_final_state=True
   )
-  found['gdn2'] = {**given, 'out': out, 'state': state}
+  mixers['gdn2'] = {**inputs, 'out': out, 'state': state}
 
-  draw, given = common(2)
-  given |= {'p': draw.normal(*rows, _K) / 2, 'g': draw.log_decay(*rows)}
-  given |= {'beta': draw.uniform(*rows)}
+  draw, inputs = common(2)
+  inputs |= {'p': draw.normal(*rows, _K) / 2, 'g': draw.log_decay(*rows)}
+  inputs |= {'beta': draw.uniform(*rows)}
   # The recurrent program reads p after the decay, the chunks before it, as the paper.
   for name, program in {
     'comba': 'naive_chunk_comba',
     'comba_after_decay': 'naive_recurrent_comba',
   }.items():
-    out, state = ops('comba', program)(**given, scale=1.0, output_final_state=True)
-    found[name] = {**given, 'out': out, 'state': state}
+    out, state = ops('comba', program)(**inputs, scale=1.0, output_final_state=True)
+    mixers[name] = {**inputs, 'out': out, 'state': state}
 
-  draw, given = common(3)
-  given |= {'alpha': draw.normal(*rows, _K) / 2, 'beta': draw.normal(*rows, _K) / 2}
-  given |= {'gk': draw.log_decay(*rows, _K)}
+  draw, inputs = common(3)
+  inputs |= {'alpha': draw.normal(*rows, _K) / 2, 'beta': draw.normal(*rows, _K) / 2}
+  inputs |= {'gk': draw.log_decay(*rows, _K)}
   out, state = ops('generalized_delta_rule/dplr', 'dplr_recurrence')(
-    **{name: one.transpose(1, 2) for name, one in given.items()}
+    **{name: tensor.transpose(1, 2) for name, tensor in inputs.items()}
   )
   # It divides queries by the root of the size of a key.
-  found['rwkv7'] = {**given, 'out': out.transpose(1, 2) * _K**0.5, 'state': state}
+  mixers['rwkv7'] = {**inputs, 'out': out.transpose(1, 2) * _K**0.5, 'state': state}
 
   draw, steps = Draw(4), 3
-  given = {'q': draw.normal(*rows, _K), 'g': draw.log_decay(*rows)}
+  inputs = {'q': draw.normal(*rows, _K), 'g': draw.log_decay(*rows)}
   many = _B, _T * steps, _H
-  given |= {'k': draw.keys(*many, _K), 'v': draw.normal(*many, _V)}
-  given |= {'beta': 2 * draw.uniform(*many)}
+  inputs |= {'k': draw.keys(*many, _K), 'v': draw.normal(*many, _V)}
+  inputs |= {'beta': 2 * draw.uniform(*many)}
   out, state = ops('gated_delta_product', 'naive_recurrent_gated_delta_product')(
-    **given, scale=1.0, cu_seqlens=None, output_final_state=True, num_householder=steps
+    **inputs, scale=1.0, cu_seqlens=None, output_final_state=True, num_householder=steps
   )
-  found['gated_delta_product'] = {**given, 'out': out, 'state': state}
+  mixers['gated_delta_product'] = {**inputs, 'out': out, 'state': state}
 
   draw = Draw(5)
-  given = {name: draw.normal(*rows, _K) for name in ('q', 'k', 'v')}
-  given |= {'g': draw.log_decay(*rows)}
-  out = ops('forgetting_attn', 'naive_forgetting_attn')(**given)
-  found['fox'] = {**given, 'out': out}
+  inputs = {name: draw.normal(*rows, _K) for name in ('q', 'k', 'v')}
+  inputs |= {'g': draw.log_decay(*rows)}
+  out = ops('forgetting_attn', 'naive_forgetting_attn')(**inputs)
+  mixers['fox'] = {**inputs, 'out': out}
 
   draw = Draw(6)
-  given = {'q': draw.normal(*rows, _K), 'k': draw.normal(*rows, _K)}
-  given |= {'v': draw.normal(*rows, _V), 'g': draw.log_decay(*rows)}
-  given |= {'level_scales': draw.uniform(*rows, 5)}
-  out = ops('log_linear_attn', 'naive_log_linear_attn')(**given)
-  found['log_linear'] = {**given, 'out': out}
-  found['titans'] = titans(ops('titans', 'titans_linear'))
-  return found
+  inputs = {'q': draw.normal(*rows, _K), 'k': draw.normal(*rows, _K)}
+  inputs |= {'v': draw.normal(*rows, _V), 'g': draw.log_decay(*rows)}
+  inputs |= {'level_scales': draw.uniform(*rows, 5)}
+  out = ops('log_linear_attn', 'naive_log_linear_attn')(**inputs)
+  mixers['log_linear'] = {**inputs, 'out': out}
+  mixers['titans'] = titans(ops('titans', 'titans_linear'))
+  return mixers
 
 
 def titans(program: Any) -> dict[str, torch.Tensor]:
   """Its gradient is that of a layer norm, with a bracket of its own."""
   draw, rows = Draw(7), (_B, _H, _T)
-  given = {name: draw.normal(*rows, _K) for name in ('q', 'k', 'v')}
-  given |= {name: draw.uniform(*rows, 1) for name in ('theta', 'alpha', 'eta')}
-  given['theta'] = given['theta'] / 10
-  given |= {'w': 1 + draw.normal(_H, _K) / 4, 'b': draw.normal(_H, _K) / 4}
+  inputs = {name: draw.normal(*rows, _K) for name in ('q', 'k', 'v')}
+  inputs |= {name: draw.uniform(*rows, 1) for name in ('theta', 'alpha', 'eta')}
+  inputs['theta'] = inputs['theta'] / 10
+  inputs |= {'w': 1 + draw.normal(_H, _K) / 4, 'b': draw.normal(_H, _K) / 4}
   out, state = program(
-    **given,
+    **inputs,
     eps=1e-6,
     chunk_size=1,
     initial_state=torch.zeros(_B, _H, _K, _K, dtype=torch.float64),
     output_final_state=True,
   )
-  return {**given, 'out': out, 'state': state}
+  return {**inputs, 'out': out, 'state': state}
 
 
 def of_mamba(clone: str) -> dict[str, dict[str, torch.Tensor]]:
@@ -172,7 +172,7 @@ def of_mamba(clone: str) -> dict[str, dict[str, torch.Tensor]]:
   path = 'tests/ops/triton/test_mamba3_siso.py'
   program = definition(clone, 'mamba', path, 'mamba3_siso_step_ref')
   draw, rows, size = Draw(8), (_B, _T, _H), 6
-  given = {
+  inputs = {
     'Q': draw.normal(*rows, size),
     'K': draw.normal(*rows, size),
     'V': draw.normal(*rows, _V),
@@ -184,8 +184,8 @@ def of_mamba(clone: str) -> dict[str, dict[str, torch.Tensor]]:
     'Angles': draw.normal(*rows, 2),  # one of the three pairs does not turn
     'D': draw.normal(_H),
   }
-  out, (angles, state, _, _) = program(**given)
-  return {'mamba3': {**given, 'out': out, 'angles': angles, 'state': state}}
+  out, (angles, state, _, _) = program(**inputs)
+  return {'mamba3': {**inputs, 'out': out, 'angles': angles, 'state': state}}
 
 
 def main() -> None:
@@ -193,11 +193,11 @@ def main() -> None:
   for name in REPOSITORIES:
     parser.add_argument(f'--{name}', required=True)
   flags = parser.parse_args()
-  found = of_fla(flags.fla) | of_mamba(flags.mamba)
+  mixers = of_fla(flags.fla) | of_mamba(flags.mamba)
   arrays: dict[str, Any] = {
     f'{mixer}/{name}': array.numpy()
-    for mixer, each in found.items()
-    for name, array in each.items()
+    for mixer, tensors in mixers.items()
+    for name, array in tensors.items()
   }
   assert all(array.dtype == np.float64 for array in arrays.values())
   out = pathlib.Path(__file__).with_name('golden.npz')
