@@ -114,8 +114,8 @@ residual labels subtract the guess of the next example
   + prompt.labels - guess[:, 1:]
 the exact form of several scalar heads multiplies sums, not heads
   zoo/models/deep_lsa.py: models/test_deep_lsa.py theory/test_exact_forms.py
-  - -jnp.sum(one.a[...] * one.b[...]) for one in
-  + -jnp.sum(one.a[...]) * jnp.sum(one.b[...]) for one in
+  - -jnp.sum(layer.a[...] * layer.b[...]) for layer in
+  + -jnp.sum(layer.a[...]) * jnp.sum(layer.b[...]) for layer in
 the speeds of rotary positions fall half as fast
   zoo/mixers/attention.py: mixers/test_attention.py
   - (-np.arange(half)[None] / half)

@@ -37,8 +37,8 @@ def _noisy_if_positive(self, key, targets):
 
 @struct.dataclass
 class _LooksAhead(Baseline):
-  def predict(self, given):
-    return jnp.sum(given.y)
+  def predict(self, examples):
+    return jnp.sum(examples.y)
 
 
 @struct.dataclass

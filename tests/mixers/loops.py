@@ -122,17 +122,17 @@ def attention(mixer, x, weigh=softmax, causal=True, rotary=False) -> np.ndarray:
     rows.append(heads(x @ kernel + bias, h))
   query, key, value = rows
   out = np.zeros((n, *query.shape[::2]))
-  for t, one in np.ndindex(n, h):
+  for t, head in np.ndindex(n, h):
     # The query of a set is not among its keys, but for a softmax it sees itself.
     seen = range(t + 1) if causal else range(n - 1)
     if not causal and t == n - 1 and weigh is softmax:
       seen = range(n)
-    q, keys = query[one, t], [key[one, i] for i in seen]
+    q, keys = query[head, t], [key[head, i] for i in seen]
     if rotary:
       q, keys = turned(q, t), [turned(k, i) for i, k in zip(seen, keys, strict=True)]
     scores = np.array([q @ k / np.sqrt(len(q)) for k in keys])
     for i, weight in zip(seen, weigh(scores), strict=True):
-      out[t, one] += weight * value[one, i]
+      out[t, head] += weight * value[head, i]
   kernel, bias = double(mixer.out)
   return out.reshape(n, -1) @ kernel + bias
 
@@ -158,5 +158,5 @@ def assert_is(name: str, loop: Any, n: int = N, **options) -> None:
   with jax.enable_x64(True):
     mixer, x = warm(name, **options), tokens(n)
     p = parameters(mixer)
-    expected = np.stack([loop(p, np.asarray(one)) for one in x])
+    expected = np.stack([loop(p, np.asarray(prompt)) for prompt in x])
     assert_close(call(mixer, x), expected, EXACT)

@@ -34,7 +34,7 @@ def _tokens(n=_N):
 def test_it_is_the_sum_over_the_tokens_that_it_sees(kind, weigh, causal, rotary):
   model = drawn(lambda: kind(Site(_W, _H), causal, rotary, rngs=nnx.Rngs(0)))
   tokens = _tokens()
-  expected = [attention(model, one, weigh, causal, rotary) for one in tokens]
+  expected = [attention(model, prompt, weigh, causal, rotary) for prompt in tokens]
   assert_close(call(model, jnp.asarray(tokens)), expected, _DOUBLE)
 
 
@@ -54,8 +54,8 @@ def test_keys_have_a_bias_only_where_it_changes_outputs(kind, rotary, has_bias):
   )
   if without.key.bias is not None:
     without.key.bias[...] = jnp.asarray(np.zeros(_W))
-  found, other = (call(one, jnp.asarray(_tokens())) for one in (model, without))
-  same = np.allclose(other, found, rtol=0, atol=_DOUBLE)
+  outputs, other = (call(mixer, jnp.asarray(_tokens())) for mixer in (model, without))
+  same = np.allclose(other, outputs, rtol=0, atol=_DOUBLE)
   assert (model.key.bias is not None) == has_bias
   assert same != has_bias
 

@@ -85,7 +85,7 @@ def test_mamba3_is_the_block_of_a_package():
       'value.kernel': value,
       'key.kernel': key,
       'query.kernel': query,
-      **{f'{name}.kernel': one for name, one in zip(names, rest, strict=True)},
+      **{f'{name}.kernel': kernel for name, kernel in zip(names, rest, strict=True)},
       'rate_bias': at['dt_bias'],
       'key_norm.scale': at['B_norm.weight'],
       'query_norm.scale': at['C_norm.weight'],
@@ -111,19 +111,21 @@ def test_a_token_that_nobody_forgets_is_attended_to_as_by_softmax():
 def test_log_linear_with_equal_levels_is_mamba2():
   """With the scale log 2 of each level, softplus(0)."""
   with jax.enable_x64(True):
-    one, mamba2, x = warm('log_linear'), warm('mamba2'), tokens()
+    log_linear, mamba2, x = warm('log_linear'), warm('mamba2'), tokens()
     nnx.update(
       mamba2,
-      nnx.state(one, lambda path, _: not {'levels', 'level_scale'} & {*path}),
+      nnx.state(log_linear, lambda path, _: not {'levels', 'level_scale'} & {*path}),
     )
-    one.levels.kernel[...] = jnp.asarray(np.zeros(one.levels.kernel.shape))
+    log_linear.levels.kernel[...] = jnp.asarray(
+      np.zeros(log_linear.levels.kernel.shape)
+    )
 
     @nnx.jit
-    def both(one: Any, other: Any) -> Any:
-      return one.attention(x), other.attention(x)
+    def both(first: Any, second: Any) -> Any:
+      return first.attention(x), second.attention(x)
 
-    found, expected = both(one, mamba2)
-    assert_close(found, np.log(2) * expected, EXACT)
+    attention, expected = both(log_linear, mamba2)
+    assert_close(attention, np.log(2) * expected, EXACT)
 
 
 def test_few_levels_put_the_oldest_tokens_together():
@@ -139,18 +141,18 @@ def test_few_levels_put_the_oldest_tokens_together():
       read = jnp.einsum('bhti,bihv->bthv', weights, inputs.value)
       return read, over_tokens(_step, inputs, state.memory)[0]
 
-    one, other = both(mixer, x)
-    assert_close(one, other, EXACT)
+    pairs, steps = both(mixer, x)
+    assert_close(pairs, steps, EXACT)
 
 
 def test_titans():
   def loop(p, x):
     q, k, v = (
-      heads(silu(convolve(p, f'convolutions.{one}', linear(p, one, x))))
-      for one in ('query', 'key', 'value')
+      heads(silu(convolve(p, f'convolutions.{term}', linear(p, term, x))))
+      for term in ('query', 'key', 'value')
     )
     theta, eta, alpha = (
-      sigmoid(linear(p, one, x)) for one in ('rate', 'momentum', 'forget')
+      sigmoid(linear(p, term, x)) for term in ('rate', 'momentum', 'forget')
     )
     merged = np.zeros((N, H, _S))
     for h in range(H):

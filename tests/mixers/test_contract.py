@@ -78,8 +78,8 @@ def _program(name: str) -> Callable[[np.ndarray], _Facts]:
       output, state = mixer.step(token, state)
       return state, output
 
-    _, found = jax.lax.scan(step, mixer.initial_state(B), jnp.moveaxis(x, 1, 0))
-    return _Facts(outputs, gradients, jnp.moveaxis(found, 0, 1))  # pyright: ignore
+    _, decoded = jax.lax.scan(step, mixer.initial_state(B), jnp.moveaxis(x, 1, 0))
+    return _Facts(outputs, gradients, jnp.moveaxis(decoded, 0, 1))  # pyright: ignore
 
   return lambda x: jax.device_get(run(parameters, x))
 
@@ -153,17 +153,17 @@ def test_weights_in_float32_take_tokens_in_float64(name):
     wide = nnx.merge(
       graph, jax.tree.map(lambda leaf: leaf.astype(float), weights), rest
     )
-    found, expected = (call(one, tokens(_LONG)) for one in (mixer, wide))
-    assert found.dtype == jnp.float64
+    outputs, expected = (call(module, tokens(_LONG)) for module in (mixer, wide))
+    assert outputs.dtype == jnp.float64
     # Constants of the mixer, such as decays, have the precision of its weights.
-    assert_close(found, expected, 1e-5)
+    assert_close(outputs, expected, 1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', mostly_full(['hyena'], zoo.list_mixers()))
 def test_a_transformer_of_it_keeps_the_contract_of_models(name):
-  given = {'width': W, 'num_heads': H, 'num_layers': 1, 'mixer': name}
-  model = built(lambda: zoo.models.Transformer(3, 5, **given, rngs=nnx.Rngs(0)))
+  arguments = {'width': W, 'num_heads': H, 'num_layers': 1, 'mixer': name}
+  model = built(lambda: zoo.models.Transformer(3, 5, **arguments, rngs=nnx.Rngs(0)))
   zoo.check_model(model, isotropic(3, 5, prior_mean=1.0, noise_std=0.5))
 
 
@@ -171,13 +171,13 @@ def test_a_transformer_of_it_keeps_the_contract_of_models(name):
 def test_heads_share_the_width(name):
   create = zoo.core.registry.create_mixer
   if name in _WITHOUT_HEADS:
-    one, other = (
+    first, second = (
       jax.make_jaxpr(
         lambda h=h: nnx.state(create(name, site=Site(W, h), rngs=nnx.Rngs(0)))
       )()
       for h in (1, 3)
     )
-    assert str(one) == str(other)  # they are drawn alike
+    assert str(first) == str(second)  # they are drawn alike
     return
   with refuses(f'width is {W}; it must be a multiple of num_heads, which is 3'):
     nnx.eval_shape(lambda: create(name, site=Site(W, 3), rngs=nnx.Rngs(0)))

@@ -67,12 +67,12 @@ def _gated(p, name, reads, x):
 
 
 def _loop(name, p, x, most):
-  q, k, v = (heads(_convolved(p, one, x)) for one in ('query', 'key', 'value'))
+  q, k, v = (heads(_convolved(p, term, x)) for term in ('query', 'key', 'value'))
   decay, reads = _decays(p, x), []
   for h in range(H):
     query, key = _units(q[h]), _units(k[h])
     if name == 'gdn2':
-      b, w = (heads(sigmoid(linear(p, one, x)))[h] for one in ('erase', 'write'))
+      b, w = (heads(sigmoid(linear(p, term, x)))[h] for term in ('erase', 'write'))
       written, erase = w * v[h], most * decay[h] * b * key
     else:
       beta = most * sigmoid(linear(p, 'strength', x))[:, h, None]
@@ -103,7 +103,9 @@ def test_gated_delta_product():
 
   def loop(p, x):
     q = heads(_convolved(p, 'query', x))
-    k, v = (_convolved(p, one, x).reshape(N, steps, H, _S) for one in ('key', 'value'))
+    k, v = (
+      _convolved(p, term, x).reshape(N, steps, H, _S) for term in ('key', 'value')
+    )
     beta = 2 * sigmoid(linear(p, 'strength', x)).reshape(N, steps, H)
     decay, reads = _decays(p, x), []
     for h in range(H):
@@ -123,12 +125,12 @@ def test_gated_delta_product():
 
 def test_one_product_is_the_gated_delta_rule():
   """The same parameters: the outputs, and the weights of the values in them."""
-  one = warm('gated_delta', 'float32', **_NEGATIVE)
+  rule = warm('gated_delta', 'float32', **_NEGATIVE)
   product = warm('gated_delta_product', 'float32', num_householder=1)
-  nnx.update(product, nnx.state(one, nnx.Param))
+  nnx.update(product, nnx.state(rule, nnx.Param))
   x = tokens(dtype='float32')
-  assert_close(call(product, x), call(one, x), 1e-6)
-  assert_close(_attention(product, x), _attention(one, x), 1e-6)
+  assert_close(call(product, x), call(rule, x), 1e-6)
+  assert_close(_attention(product, x), _attention(rule, x), 1e-6)
 
 
 @nnx.jit

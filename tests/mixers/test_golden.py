@@ -71,16 +71,16 @@ def test_the_forms_are_the_public_definitions(dtype, error):
   """One program for all whose tokens have one step, side by side as prompts."""
   with jax.enable_x64(True):
     names = [name for name in _NAMES if name != 'gated_delta_product']
-    terms = [np.concatenate(each) for each in zip(*map(_terms, names), strict=True)]
+    terms = [np.concatenate(term) for term in zip(*map(_terms, names), strict=True)]
     terms[3] = np.log(terms[3])
-    q, k, u, g, a, e = (jnp.asarray(each, dtype) for each in terms)
+    q, k, u, g, a, e = (jnp.asarray(term, dtype) for term in terms)
     inputs = Inputs(q, k, u, g, None, a, e)
     outs, states = map(np.concatenate, zip(*map(_expected, names), strict=True))
     zero = jnp.zeros(states.shape, dtype)
     run = jax.jit(lambda inputs, state: (scan(inputs, state), chunkwise(inputs, state)))
-    for found, last in run(inputs, zero):
-      assert found.dtype == dtype
-      assert_close(found, outs, error)
+    for outputs, last in run(inputs, zero):
+      assert outputs.dtype == dtype
+      assert_close(outputs, outs, error)
       assert_close(last, states, error)
 
 
@@ -164,15 +164,15 @@ _OTHERS = {'fox': _fox, 'log_linear': _log_linear, 'titans': _titans, 'mamba3': 
 def test_other_mixers_are_the_public_definitions(dtype, error):
   """One program for all four."""
   with jax.enable_x64(True):
-    given = {
-      name: {key: jnp.asarray(one, dtype) for key, one in golden(name).items()}
+    arrays = {
+      name: {key: jnp.asarray(array, dtype) for key, array in golden(name).items()}
       for name in _OTHERS
     }
-    found = jax.jit(lambda given: {name: _OTHERS[name](given[name]) for name in given})(
-      given
-    )
-    for name, one in found.items():
-      at, both = golden(name), one if isinstance(one, tuple) else (one,)
+    outputs = jax.jit(
+      lambda arrays: {name: _OTHERS[name](arrays[name]) for name in arrays}
+    )(arrays)
+    for name, output in outputs.items():
+      at, both = golden(name), output if isinstance(output, tuple) else (output,)
       out = at['out'].reshape(both[0].shape)
       assert_close(both[0], out, error)
       if len(both) == 2:

@@ -38,15 +38,15 @@ def _inputs(kind, dtype, n=_N):
   query, key, value = drawn(_K), _unit(drawn(_K)), drawn(_V)
   log_decay = None if decay is None else -softplus(drawn(decay))
   strength = sigmoid(drawn())
-  given = [query, key, value, log_decay, strength if write else None, None, None]
+  terms = [query, key, value, log_decay, strength if write else None, None, None]
   if erase == 'key':
-    given[5] = strength[..., None] * key
+    terms[5] = strength[..., None] * key
     if log_decay is not None:
-      given[5] = given[5] * np.exp(log_decay)
+      terms[5] = terms[5] * np.exp(log_decay)
   if erase == 'elsewhere':
-    given[5:] = [_unit(drawn(_K)), _unit(drawn(_K))]
-  given = [None if one is None else jnp.asarray(one, dtype) for one in given]
-  return Inputs(*given)  # pyright: ignore
+    terms[5:] = [_unit(drawn(_K)), _unit(drawn(_K))]
+  terms = [None if term is None else jnp.asarray(term, dtype) for term in terms]
+  return Inputs(*terms)  # pyright: ignore
 
 
 def _unit(keys):
@@ -60,8 +60,8 @@ def _state(dtype):
 
 def _loop(inputs, state):
   inputs, state = jax.tree.map(np.asarray, (inputs, state))
-  ones = np.ones(inputs.key.shape)
-  decay = ones if inputs.log_decay is None else ones * np.exp(inputs.log_decay)
+  unit = np.ones(inputs.key.shape)
+  decay = unit if inputs.log_decay is None else unit * np.exp(inputs.log_decay)
   value = inputs.value
   if inputs.write is not None:
     value = inputs.write[..., None] * value
@@ -69,7 +69,7 @@ def _loop(inputs, state):
   out, last = np.zeros(inputs.value.shape), np.zeros(state.shape)
   for b in range(_B):
     for h in range(_H):
-      of_head = [None if one is None else one[b, :, h] for one in arrays]
+      of_head = [None if array is None else array[b, :, h] for array in arrays]
       out[b, :, h], last[b, h] = recur(*of_head, state=state[b, h])
   return out, last
 
@@ -80,10 +80,10 @@ def test_forms_are_the_equation(kind):
     inputs, state = _inputs(kind, 'float64'), _state('float64')
     run = jax.jit(lambda inputs, state: (scan(inputs, state), chunkwise(inputs, state)))
     expected = _loop(inputs, state)
-    for found in run(inputs, state):
-      for one, other in zip(found, expected, strict=True):
-        assert one.dtype == np.float64
-        assert_close(one, other, EXACT)
+    for results in run(inputs, state):
+      for array, other in zip(results, expected, strict=True):
+        assert array.dtype == np.float64
+        assert_close(array, other, EXACT)
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_forms_agree_in_float32_with_their_gradients(kind):
     outputs, last = form(inputs, state)
     return jnp.square(outputs).sum() + jnp.square(last).sum(), (outputs, last)
 
-  found = []
+  results = []
   for form in (scan, chunkwise):
     run = jax.grad(functools.partial(loss, form), argnums=(0, 1), has_aux=True)
-    found.append(jax.jit(run)(inputs, state))
+    results.append(jax.jit(run)(inputs, state))
   for tolerance, part in ((1e-4, 0), (1e-5, 1)):
-    one, other = (jax.tree.leaves(each[part]) for each in found)
-    for a, b in zip(one, other, strict=True):
+    leaves, others = (jax.tree.leaves(result[part]) for result in results)
+    for a, b in zip(leaves, others, strict=True):
       assert_close(a, b, tolerance)
 
 
@@ -110,9 +110,9 @@ def test_forms_agree_in_float32_with_their_gradients(kind):
 def test_the_size_of_chunks_makes_no_difference(size):
   with jax.enable_x64(True):
     inputs, state = _inputs('gated_delta', 'float64'), _state('float64')
-    found = jax.jit(chunkwise, static_argnums=2)(inputs, state, size)
-    for one, other in zip(found, _loop(inputs, state), strict=True):
-      assert_close(one, other, EXACT)
+    results = jax.jit(chunkwise, static_argnums=2)(inputs, state, size)
+    for array, other in zip(results, _loop(inputs, state), strict=True):
+      assert_close(array, other, EXACT)
 
 
 @pytest.mark.parametrize('kind', mostly_full(['elsewhere'], ['number', 'vector_delta']))
@@ -131,11 +131,11 @@ def test_strong_decay_does_not_overflow(kind):
   (expected, outputs), (gradient, other) = (jax.jit(run)(inputs) for run in runs)
   assert_close(other, outputs, 1e-5)
   # That of the decay is e^(−50) of the others, and less than their roundings.
-  one, other = (
-    np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(each)])
-    for each in (gradient, expected)
+  vector, other = (
+    np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+    for tree in (gradient, expected)
   )
-  assert_close(one, other, 1e-4)
+  assert_close(vector, other, 1e-4)
 
 
 @_every_kind

@@ -29,8 +29,8 @@ _S = W // H
 def test_mesa():
   def loop(p, x):
     q, k = (
-      heads(silu(convolve(p, f'convolutions.{one}', linear(p, one, x))))
-      for one in ('query', 'key')
+      heads(silu(convolve(p, f'convolutions.{term}', linear(p, term, x))))
+      for term in ('query', 'key')
     )
     v = heads(linear(p, 'value', x))
     beta, gamma = sigmoid(linear(p, 'strength', x)), sigmoid(linear(p, 'decay', x))
@@ -50,12 +50,12 @@ def test_mesa():
 
 
 def test_it_computes_in_bfloat16():
-  expected, found = (
+  expected, outputs = (
     call(warm('mesa', dtype), tokens(6, dtype)) for dtype in ('float32', 'bfloat16')
   )
-  assert found.dtype == 'bfloat16'
+  assert outputs.dtype == 'bfloat16'
   # Rounded to 8 bits, a dozen times one after the other.
-  error = np.abs(np.asarray(found, 'float32') - expected).max()
+  error = np.abs(np.asarray(outputs, 'float32') - expected).max()
   assert error <= 0.05 * np.abs(expected).max()
 
 
@@ -76,7 +76,7 @@ def _gradient(z, scale, bias, target):
 @pytest.mark.parametrize('size', mostly_full([3], [1, 16]))
 def test_ttt(size):
   def loop(p, x):
-    q, k, v = (heads(linear(p, one, x)) for one in ('query', 'key', 'value'))
+    q, k, v = (heads(linear(p, term, x)) for term in ('query', 'key', 'value'))
     rate = sigmoid(linear(p, 'rate', x)) / _S
     out = np.zeros((N, H, _S))
     for h in range(H):

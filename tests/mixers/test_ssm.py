@@ -110,14 +110,14 @@ def test_hyena():
     return kernels
 
   def loop(p, u):
-    v, one, two = (
+    v, first_gate, second_gate = (
       convolve(p, f'convolutions.{i}', linear(p, f'projections.{i}', u))
       for i in range(3)
     )
     first, second = filters(p)
     direct, other = p['skips']
-    inner = one * (_long(first, v) + direct * v)
-    return linear(p, 'out', two * (_long(second, inner) + other * inner))
+    inner = first_gate * (_long(first, v) + direct * v)
+    return linear(p, 'out', second_gate * (_long(second, inner) + other * inner))
 
   assert_is('hyena', loop, horizon=horizon)
 

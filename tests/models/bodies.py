@@ -54,10 +54,10 @@ def tokens(layout: str, x: np.ndarray, y: np.ndarray, guess: np.ndarray) -> np.n
   if layout == 'shifted':
     before = [zero_y, *y]
     return np.array([[*x[i], *before[i], *guess[i]] for i in range(len(x))])
-  found = [[*x[0], *guess[0]]]
+  rows = [[*x[0], *guess[0]]]
   for i in range(len(y)):
-    found += [[*zero_x, *y[i]], [*x[i + 1], *guess[i + 1]]]
-  return np.array(found)
+    rows += [[*zero_x, *y[i]], [*x[i + 1], *guess[i + 1]]]
+  return np.array(rows)
 
 
 def gelu(z: np.ndarray) -> np.ndarray:

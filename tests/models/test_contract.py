@@ -58,9 +58,9 @@ _WITH_GUESSES = [
 
 
 def _create(name: str, key: Any = 0, **more: Any) -> Any:
-  given = {k: v for k, v in _WHERE_TAKEN.items() if k in _TAKEN[name]}
-  given |= _NEEDED.get(name, {}) | more
-  return zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(key), **given)
+  arguments = {k: v for k, v in _WHERE_TAKEN.items() if k in _TAKEN[name]}
+  arguments |= _NEEDED.get(name, {}) | more
+  return zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(key), **arguments)
 
 
 def _drawing(name: str) -> Callable[[Any], nnx.State]:
@@ -102,10 +102,10 @@ def test_it_keeps_its_contract(name):
 )
 def test_it_keeps_its_contract_on_other_tasks(name, task, guess):
   made = zoo.create_task(task, num_features=_D, context_length=_C, **_TASKS[task])
-  given: dict[str, Any] = {'num_outputs': made.num_outputs, 'guess': guess}
+  arguments: dict[str, Any] = {'num_outputs': made.num_outputs, 'guess': guess}
   if guess == 'fixed':
-    given |= {'guess_weights': [0.5, -1.0, 0.3], 'guess_bias': 0.2}
-  zoo.check_model(built(lambda: _create(name, **given)), made)
+    arguments |= {'guess_weights': [0.5, -1.0, 0.3], 'guess_bias': 0.2}
+  zoo.check_model(built(lambda: _create(name, **arguments)), made)
 
 
 @_every_model
@@ -119,10 +119,10 @@ def test_one_prediction_for_each_prompt(name, batch, context):
 
 @pytest.mark.parametrize('name', mostly_full(_KINDS, zoo.list_models()))
 def test_parameters_are_a_function_of_the_seed(name):
-  one, other = (_drawing_once(name)(jax.random.key(seed)) for seed in (0, 1))
+  first, second = (_drawing_once(name)(jax.random.key(seed)) for seed in (0, 1))
   again = _drawing(name)(jax.random.key(0))  # by a constructor that is called again
-  jax.tree.map(np.testing.assert_array_equal, one, again)
-  pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+  jax.tree.map(np.testing.assert_array_equal, first, again)
+  pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
   assert any(np.any(np.asarray(a) != np.asarray(b)) for a, b in pairs)
 
 

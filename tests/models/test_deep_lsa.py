@@ -24,28 +24,28 @@ _SAME = 1e-12
 _GUESS = [0.5, -1.0, 0.3]
 
 
-def _model(**given: Any) -> Any:
-  given = {'num_features': D, 'num_layers': 2, 'rngs': nnx.Rngs(0)} | given
-  return zoo.create_model('deep_lsa', **given)
+def _model(**arguments: Any) -> Any:
+  arguments = {'num_features': D, 'num_layers': 2, 'rngs': nnx.Rngs(0)} | arguments
+  return zoo.create_model('deep_lsa', **arguments)
 
 
-def _drawn(scale: float = 0.5, **given: Any) -> Any:
-  return drawn(lambda: _model(**given), scale)
+def _drawn(scale: float = 0.5, **arguments: Any) -> Any:
+  return drawn(lambda: _model(**arguments), scale)
 
 
 def _heads(layer: Any, outputs: int) -> list[oracle.Head]:
   """The four matrices of each head of a layer of any form."""
   if isinstance(layer, LinearLayer):
     return heads(layer)
-  e, found = D + outputs, []
+  e, layer_heads = D + outputs, []
   for h, a in enumerate(np.asarray(layer.a)):
     p, q = np.zeros((e, e)), np.zeros((e, e))
     p[D:, D:] = np.eye(outputs)
     if layer.b is not None:
       p[:D, :D] = np.asarray(layer.b)[h]
     q[:D, :D] = -a
-    found.append(oracle.Head(p, np.eye(e), np.eye(e), q))
-  return found
+    layer_heads.append(oracle.Head(p, np.eye(e), np.eye(e), q))
+  return layer_heads
 
 
 def _query(model: Any, layers: list, prompt: zoo.Prompt, sign: int):
@@ -53,7 +53,7 @@ def _query(model: Any, layers: list, prompt: zoo.Prompt, sign: int):
 
   Its label starts as sign · w·x_q.
   """
-  outputs, found = model.num_outputs, []
+  outputs, queries = model.num_outputs, []
   labels = np.asarray(prompt.y).reshape(*prompt.x.shape[:2], outputs)
   for x, y, x_query in zip(
     *map(np.asarray, (prompt.x, labels, prompt.x_query)), strict=True
@@ -62,8 +62,8 @@ def _query(model: Any, layers: list, prompt: zoo.Prompt, sign: int):
     tokens = np.concatenate([np.c_[x, y], [[*x_query, *first]]]).T
     for layer in layers:
       tokens = oracle.multi_head_tokens(tokens, _heads(layer, outputs))
-    found.append(tokens[:, -1])
-  return np.stack(found)
+    queries.append(tokens[:, -1])
+  return np.stack(queries)
 
 
 _CASES = [(1, 1, 'last'), (3, 2, 'linear')]
@@ -106,13 +106,15 @@ def test_a_linear_readout_starts_as_the_last_entries(form):
 
   @jax.jit
   def both(prompt):
-    given: Any = {
+    arguments: Any = {
       'num_outputs': 3,
       'form': form,
       'guess': 'fixed',
       'guess_weights': 1.0,
     }
-    last, linear = (_model(**given, readout=readout) for readout in ('last', 'linear'))
+    last, linear = (
+      _model(**arguments, readout=readout) for readout in ('last', 'linear')
+    )
     assert linear.read_out.shape == (D + 3, 3)
     return last(prompt), linear(prompt)
 
@@ -126,11 +128,11 @@ def test_a_linear_readout_starts_as_the_last_entries(form):
   ),
 )
 def test_without_examples_it_predicts_the_guess(form, guess):
-  given = {'guess_weights': _GUESS} if guess == 'fixed' else {}
+  arguments = {'guess_weights': _GUESS} if guess == 'fixed' else {}
 
   @jax.jit
   def run(prompt, start):
-    model = _model(form=form, guess=guess, num_heads=2, **given)
+    model = _model(form=form, guess=guess, num_heads=2, **arguments)
     if guess == 'residual':
       model.guess.weights[...] = start[:, None]
 
@@ -141,8 +143,8 @@ def test_without_examples_it_predicts_the_guess(form, guess):
 
   prompt = bodies.prompt().prefix(0)
   expected = np.asarray(prompt.x_query) @ np.asarray(_GUESS, np.float32)
-  found, gradient = run(prompt, jnp.asarray(_GUESS))
-  assert_close(found, expected, 1e-6)  # float32, a sum of three products
+  prediction, gradient = run(prompt, jnp.asarray(_GUESS))
+  assert_close(prediction, expected, 1e-6)  # float32, a sum of three products
   assert np.isfinite(gradient).all()
 
 

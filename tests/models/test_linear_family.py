@@ -52,15 +52,15 @@ def _model(name: str, heads: int, d: int, seed: int = 0, **changes) -> Any:
   """A model whose every part matters: large matrices, and no guess that is 0."""
   # H random heads add up to √H times one, each being of the fourth power of the scale.
   init_scale = 0.5 * heads ** (-1 / 8)
-  given: dict[str, Any] = {'num_features': d, 'init_scale': init_scale}
+  arguments: dict[str, Any] = {'num_features': d, 'init_scale': init_scale}
   if name != 'lsa':
-    given['num_heads'] = heads
+    arguments['num_heads'] = heads
   if name in ('lsa', 'multi_head_lsa'):
-    given |= {'initial_guess': _guess(d), 'initial_bias': 0.7}
+    arguments |= {'initial_guess': _guess(d), 'initial_bias': 0.7}
   if name == 'ltb':
-    given['hidden_features'] = d + 3
-  given |= changes
-  model: Any = built(lambda: zoo.create_model(name, **given, rngs=nnx.Rngs(seed)))  # pyright: ignore
+    arguments['hidden_features'] = d + 3
+  arguments |= changes
+  model: Any = built(lambda: zoo.create_model(name, **arguments, rngs=nnx.Rngs(seed)))  # pyright: ignore
   if name == 'yq_lsa':
     model.w[...] = jnp.asarray(_guess(d), model.w.dtype)
   return model
@@ -212,17 +212,17 @@ def test_the_fixed_guess_is_saved_with_the_model_but_not_trained(name):
 
 
 def test_matrices_are_drawn_with_the_scale_asked_for_and_independently():
-  given = {'num_features': 15, 'num_heads': 4, 'init_scale': 0.2}
-  model: Any = built(lambda: zoo.create_model('ltb', **given, rngs=nnx.Rngs(0)))
+  arguments = {'num_features': 15, 'num_heads': 4, 'init_scale': 0.2}
+  model: Any = built(lambda: zoo.create_model('ltb', **arguments, rngs=nnx.Rngs(0)))
   drawn = [np.ravel(leaf) for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))]
   for entries in drawn:
     # The standard error of a standard deviation from n draws is σ/√(2n).
     assert abs(entries.std() - 0.2) <= 5 * 0.2 / np.sqrt(2 * entries.size)
     assert abs(entries.mean()) <= 5 * 0.2 / np.sqrt(entries.size)
-  for i, one in enumerate(drawn):
+  for i, matrix in enumerate(drawn):
     for other in drawn[:i]:
-      n = min(one.size, other.size)
-      assert abs(np.mean(one[:n] * other[:n])) <= 5 * 0.04 / np.sqrt(n)
+      n = min(matrix.size, other.size)
+      assert abs(np.mean(matrix[:n] * other[:n])) <= 5 * 0.04 / np.sqrt(n)
 
 
 @pytest.mark.parametrize(
@@ -238,11 +238,11 @@ def test_matrices_are_drawn_with_the_scale_asked_for_and_independently():
   ids=lambda value: value if isinstance(value, str) else '',
 )
 def test_bad_input_is_refused_in_one_line(unchecked, name, changes, said):
-  given = {'num_features': 3, 'rngs': nnx.Rngs(0)}
+  arguments = {'num_features': 3, 'rngs': nnx.Rngs(0)}
   if name == 'multi_head_lsa':
-    given['num_heads'] = 2
+    arguments['num_heads'] = 2
   with refuses(said):
-    zoo.create_model(name, **(given | changes))
+    zoo.create_model(name, **(arguments | changes))
 
 
 @pytest.mark.parametrize('heads', [2, 30])  # by head, and by the learning rule
@@ -254,6 +254,6 @@ def test_without_examples_a_model_predicts_what_its_rule_starts_from(heads):
     rule, none = model.learning_rule(), prompt.prefix(0)
     return model(none), rule(none), rule.predictions(prompt)[:, 0]
 
-  *found, start = run(model, prompt)
-  for one in found:
-    np.testing.assert_allclose(one, start, rtol=1e-5, atol=1e-6)  # float32
+  *predictions, start = run(model, prompt)
+  for prediction in predictions:
+    np.testing.assert_allclose(prediction, start, rtol=1e-5, atol=1e-6)  # float32

@@ -17,9 +17,9 @@ _W, _OUTPUTS = 4, 3
 _each_model = pytest.mark.parametrize('name', ['mlp', 'mlp_mixer'])
 
 
-def _model(name: str, **given: Any) -> Any:
-  given = {'num_features': D, 'context_length': C, 'width': _W} | given
-  return zoo.create_model(name, rngs=nnx.Rngs(0), **given)
+def _model(name: str, **arguments: Any) -> Any:
+  arguments = {'num_features': D, 'context_length': C, 'width': _W} | arguments
+  return zoo.create_model(name, rngs=nnx.Rngs(0), **arguments)
 
 
 def _feed_forward(network, z):
@@ -45,8 +45,8 @@ def _mlp(model, tokens):
 
 @_each_model
 def test_it_is_the_equation_on_padded_tokens(float64, name):
-  given = {'num_outputs': _OUTPUTS, 'num_layers': 2, 'guess': 'linear'}
-  model, prompt = drawn(lambda: _model(name, **given)), bodies.prompt(_OUTPUTS)
+  arguments = {'num_outputs': _OUTPUTS, 'num_layers': 2, 'guess': 'linear'}
+  model, prompt = drawn(lambda: _model(name, **arguments)), bodies.prompt(_OUTPUTS)
   w = np.asarray(model.guess.weights[...])
   network = {'mlp': _mlp, 'mlp_mixer': _mixer}[name]
 
@@ -59,10 +59,10 @@ def test_it_is_the_equation_on_padded_tokens(float64, name):
   expected = bodies.every_prediction(prompt, by_hand)
   lengths = 0, 2, C
   with jax.numpy_dtype_promotion('standard'):  # flax's norm promotes a float32
-    found = nnx.jit(lambda m, p: [m(p.prefix(c)) for c in lengths])(model, prompt)
-  for c, one in zip(lengths, found, strict=True):
+    predictions = nnx.jit(lambda m, p: [m(p.prefix(c)) for c in lengths])(model, prompt)
+  for c, prediction in zip(lengths, predictions, strict=True):
     # Sums of some ten products in float64, in another order.
-    assert_close(one, expected[:, c], 1e-12)
+    assert_close(prediction, expected[:, c], 1e-12)
 
 
 @_each_model
@@ -73,8 +73,8 @@ def test_it_predicts_the_query_alone(name):
 @_each_model
 def test_the_smallest_network_has_no_context(name):
   prompt = bodies.prompt(context=1).prefix(0)
-  found = nnx.eval_shape(lambda: _model(name, context_length=0, width=1)(prompt))
-  assert found.shape == (B,)
+  prediction = nnx.eval_shape(lambda: _model(name, context_length=0, width=1)(prompt))
+  assert prediction.shape == (B,)
 
 
 @_each_model

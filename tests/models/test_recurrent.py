@@ -20,9 +20,9 @@ _W = 4
 _each_cell = pytest.mark.parametrize('name', ['lstm', 'gru'])
 
 
-def _model(name: str, **given: Any) -> Any:
-  given = {'num_features': D, 'width': _W, 'rngs': nnx.Rngs(0)} | given
-  return zoo.create_model(name, **given)
+def _model(name: str, **arguments: Any) -> Any:
+  arguments = {'num_features': D, 'width': _W, 'rngs': nnx.Rngs(0)} | arguments
+  return zoo.create_model(name, **arguments)
 
 
 @nnx.jit
@@ -50,8 +50,8 @@ def _last(model, tokens) -> np.ndarray:
   ),
 )
 def test_layers_of_cells_read_the_tokens_of_the_layout(float64, name, layout):
-  given = {'num_layers': 2, 'num_outputs': 3, 'tokens': layout, 'guess': 'linear'}
-  model, prompt = drawn(lambda: _model(name, **given)), bodies.prompt(3)
+  arguments = {'num_layers': 2, 'num_outputs': 3, 'tokens': layout, 'guess': 'linear'}
+  model, prompt = drawn(lambda: _model(name, **arguments)), bodies.prompt(3)
   w = np.asarray(model.guess.weights[...])
 
   def by_hand(x, y, x_query):

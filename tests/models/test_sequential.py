@@ -29,9 +29,9 @@ def _model(rule: str = 'delta', guess: str = 'linear') -> SequentialLearner:
 
 def _numbers(model: Any, rule: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Decay, erase and write of each example, by the names of the rules."""
-  write, ones = np.asarray(model.write[...]), np.ones(C)
-  decay = np.exp(model.log_decay[...]) if model.decays else ones
-  erase = {'linear': 0 * ones, 'retention': 0 * ones, 'delta': write}
+  write, unit = np.asarray(model.write[...]), np.ones(C)
+  decay = np.exp(model.log_decay[...]) if model.decays else unit
+  erase = {'linear': 0 * unit, 'retention': 0 * unit, 'delta': write}
   return decay, erase.get(rule, decay * write), write
 
 

@@ -34,21 +34,21 @@ def test_tokens_are_those_of_the_layout(layout, k):
     np.testing.assert_array_equal(asked[:, -1], prompt.x_query)
 
 
-def _guess(kind, k, **given):
-  return InitialGuess(kind, _D, k, **given, rngs=nnx.Rngs(0))
+def _guess(kind, k, **arguments):
+  return InitialGuess(kind, _D, k, **arguments, rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize('k', [1, 3])
 @pytest.mark.parametrize('kind', GUESSES)
 def test_a_trained_guess_starts_at_zero(kind, k):
-  given = {'weights': [1.0, -2.0, 0.5], 'bias': 0.5} if kind == 'fixed' else {}
+  arguments = {'weights': [1.0, -2.0, 0.5], 'bias': 0.5} if kind == 'fixed' else {}
   x = np.random.default_rng(2).normal(size=(_B, 4, _D)).astype('f')
   expected = np.zeros((_B, 4, k))
   if kind == 'fixed':
-    expected += (x @ given['weights'])[..., None] + given['bias']
+    expected += (x @ arguments['weights'])[..., None] + arguments['bias']
   # Some products and sums in float32, which may cancel tenfold.
-  found = jax.jit(lambda x: _guess(kind, k, **given)(x))(jnp.asarray(x))
-  np.testing.assert_allclose(found, expected, 0, 1e-6)
+  guesses = jax.jit(lambda x: _guess(kind, k, **arguments)(x))(jnp.asarray(x))
+  np.testing.assert_allclose(guesses, expected, 0, 1e-6)
 
 
 def test_a_linear_guess_and_a_network_are_their_equations():
@@ -59,7 +59,7 @@ def test_a_linear_guess_and_a_network_are_their_equations():
       for kind in ('linear', 'network', 'residual_network')
     )
     nnx.update(outside, nnx.state(network))
-    *guesses, of_residual = nnx.jit(lambda guesses, x: [one(x) for one in guesses])(
+    *guesses, of_residual = nnx.jit(lambda guesses, x: [guess(x) for guess in guesses])(
       [linear, network, outside], jnp.asarray(x)
     )
     assert_close(of_residual, np.asarray(guesses[1]), 0)
@@ -89,8 +89,8 @@ def test_a_guess_outside_of_the_model_is_taken_from_the_labels_and_added(kind, l
 
   with jax.enable_x64(True):
     model, without = (
-      drawn(lambda one=one: Sum(_D, tokens=layout, guess=one, rngs=nnx.Rngs(0)))
-      for one in (kind, 'zero')
+      drawn(lambda guess=guess: Sum(_D, tokens=layout, guess=guess, rngs=nnx.Rngs(0)))
+      for guess in (kind, 'zero')
     )
 
     @nnx.jit

@@ -26,13 +26,13 @@ _D, _C = bodies.D, 4
 _DOUBLE = 1e-11
 
 
-def _model(**given: Any) -> Transformer:
-  given = {'num_layers': 2, 'num_heads': 2, 'width': 8} | given
-  return Transformer(_D, _C, **given, rngs=nnx.Rngs(0))
+def _model(**arguments: Any) -> Transformer:
+  arguments = {'num_layers': 2, 'num_heads': 2, 'width': 8} | arguments
+  return Transformer(_D, _C, **arguments, rngs=nnx.Rngs(0))
 
 
-def _drawn(**given: Any) -> Any:
-  return drawn(lambda: _model(**given))
+def _drawn(**arguments: Any) -> Any:
+  return drawn(lambda: _model(**arguments))
 
 
 def _prompt() -> zoo.Prompt:
@@ -73,7 +73,7 @@ def test_loops_apply_the_same_layers_to_the_sum_with_the_prompt():
     model = _drawn(num_loops=5, num_trained_loops=2)
     prompt = _prompt()
     run = nnx.jit(lambda m, p: (m.loop_predictions(p, True), m.predictions(p)))
-    each, last = jax.device_get(run(model, prompt))
+    loops, last = jax.device_get(run(model, prompt))
   for b in range(2):
     embedded = bodies.linear(model.read_in, _tokens(prompt, b))
     embedded += np.asarray(model.positions[...])
@@ -81,8 +81,8 @@ def test_loops_apply_the_same_layers_to_the_sum_with_the_prompt():
     for _ in range(5):
       z = _layers(model, z + embedded)
       expected.append(_read(model, z))
-    assert_close(each[:, b], np.array(expected[-2:]), _DOUBLE)
-    np.testing.assert_array_equal(last[b], each[-1, b])
+    assert_close(loops[:, b], np.array(expected[-2:]), _DOUBLE)
+    np.testing.assert_array_equal(last[b], loops[-1, b])
 
 
 @pytest.mark.parametrize('remat', mostly_full([True], [False]))
@@ -108,13 +108,13 @@ def test_loops_that_are_not_trained_have_no_gradient(remat):
     def all_loops(parameters):
       return jnp.sum(nnx.merge(graph, parameters).predictions(prompt))
 
-    expected, found = jax.device_get(
+    expected, gradient = jax.device_get(
       jax.jit(lambda p: (jax.grad(last_loop)(p), jax.grad(all_loops)(p)))(parameters)
     )
   # Gradients of order 1, in double precision.
   jax.tree.map(
-    lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-10),
-    *(found, expected),
+    lambda leaf, other: np.testing.assert_allclose(leaf, other, rtol=0, atol=1e-10),
+    *(gradient, expected),
   )
 
 
@@ -123,13 +123,13 @@ def test_feed_forward_networks_are_their_equations(kind):
   z = np.random.default_rng(0).normal(size=(2, 3, 4))
   with promoting_float64():
     network = drawn(lambda: FeedForward(4, 6, kind, rngs=nnx.Rngs(0)))
-    found = nnx.jit(lambda network, z: network(z))(network, jnp.asarray(z))
+    outputs = nnx.jit(lambda network, z: network(z))(network, jnp.asarray(z))
   hidden = bodies.linear(network.up, z)
   if kind == 'swiglu':
     gate = bodies.linear(network.gate, z)
     hidden *= gate / (1 + np.exp(-gate))
     assert network.up.bias is None
-  assert_close(found, bodies.linear(network.out, hidden), _DOUBLE)
+  assert_close(outputs, bodies.linear(network.out, hidden), _DOUBLE)
 
 
 def test_kernels_start_at_the_scale_that_is_asked_for():
@@ -161,7 +161,7 @@ _AT = slice(-1, None), slice(None, None, 2), slice(1, 4)
 
 
 @pytest.mark.parametrize(
-  'given',
+  'arguments',
   mostly_full(
     [{'num_layers': 1, 'mixer': 'relu', 'positions': 'rotary'}],
     [
@@ -177,9 +177,9 @@ _AT = slice(-1, None), slice(None, None, 2), slice(1, 4)
     ],
   ),
 )
-def test_some_outputs_are_those_of_all(given):
+def test_some_outputs_are_those_of_all(arguments):
   with promoting_float64():
-    model = _drawn(**given)
+    model = _drawn(**arguments)
     shape = 2, 9, model.token_width
     tokens = jnp.asarray(np.random.default_rng(0).normal(size=shape))
     graph, state = nnx.split(model)
@@ -193,22 +193,22 @@ def test_some_outputs_are_those_of_all(given):
 
     def loss(state, function):
       outputs = function(nnx.merge(graph, state))
-      return sum(jnp.sum(jnp.sin(one)) for one in outputs), outputs
+      return sum(jnp.sum(jnp.sin(output)) for output in outputs), outputs
 
     differentiate = jax.grad(loss, has_aux=True)
-    (found, outputs), (expected, all_outputs) = jax.device_get(
+    (gradients, outputs), (expected, all_outputs) = jax.device_get(
       jax.jit(lambda s: [differentiate(s, function) for function in (some, chosen)])(
         state
       )
     )
-  for one, other in zip(outputs, all_outputs, strict=True):
-    assert_close(one, other, _DOUBLE)
+  for output, other in zip(outputs, all_outputs, strict=True):
+    assert_close(output, other, _DOUBLE)
   # All parts together: the gradient of the keys' bias is 0 but for rounding.
-  one, other = (
+  vector, other = (
     np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(gradient)])
-    for gradient in (found, expected)
+    for gradient in (gradients, expected)
   )
-  assert_close(one, other, _DOUBLE)
+  assert_close(vector, other, _DOUBLE)
 
 
 @pytest.mark.usefixtures('register')
@@ -223,8 +223,8 @@ def test_a_mixer_that_is_no_subclass_is_refused():
 
 
 def test_a_set_without_positions_does_not_see_the_order():
-  given = {'tokens': 'joint', 'causal': False, 'positions': 'none'}
-  model = drawn(lambda: _model(**given), dtype='float32')
+  arguments = {'tokens': 'joint', 'causal': False, 'positions': 'none'}
+  model = drawn(lambda: _model(**arguments), dtype='float32')
   prompt = _prompt()
   shuffled = zoo.Prompt(
     prompt.x[:, ::-1], prompt.y[:, ::-1], prompt.x_query, prompt.y_query
@@ -237,8 +237,8 @@ def test_a_longer_context_than_the_positions_is_refused():
   prompt = bodies.prompt(context=_C + 1)
   with refuses('the prompt has 11 tokens', 'for 9, those of 4 examples'):
     nnx.eval_shape(lambda: _model()(prompt))
-  found = nnx.eval_shape(lambda: _model(positions='rotary')(prompt))
-  assert found.shape == (2,)
+  prediction = nnx.eval_shape(lambda: _model(positions='rotary')(prompt))
+  assert prediction.shape == (2,)
 
 
 class _Forgetting(zoo.mixers.HeadState):
@@ -278,7 +278,7 @@ def test_a_recurrence_of_ones_own_has_all_forms():
 
 
 @pytest.mark.parametrize(
-  ('given', 'said'),
+  ('arguments', 'said'),
   [
     ({'width': 9}, ['width is 9', 'multiple of num_heads, which is 2']),
     ({'mixer': 'softmaxx'}, ["unknown mixer 'softmaxx'", 'softmax']),
@@ -292,9 +292,9 @@ def test_a_recurrence_of_ones_own_has_all_forms():
   ],
   ids=str,
 )
-def test_mistakes_are_one_line(given, said, unchecked):
+def test_mistakes_are_one_line(arguments, said, unchecked):
   with refuses(*said):
-    _model(**given)
+    _model(**arguments)
 
 
 def _layouts():
@@ -317,17 +317,17 @@ def _layouts():
   ),
 )
 def test_the_query_sees_every_label(mixer, tokens, causal):
-  given = {'mixer': mixer, 'tokens': tokens, 'causal': causal}
-  model = built(lambda: _model(**given, norm='none', num_layers=1))
+  arguments = {'mixer': mixer, 'tokens': tokens, 'causal': causal}
+  model = built(lambda: _model(**arguments, norm='none', num_layers=1))
   slopes = nnx.jit(
     lambda model, prompt, y: jax.grad(
       lambda y: jnp.sum(model(dataclasses.replace(prompt, y=y)))
     )(y)
   )
   prompt = _prompt()
-  found = np.abs(np.asarray(slopes(model, prompt, prompt.y)))
+  sizes = np.abs(np.asarray(slopes(model, prompt, prompt.y)))
   # ReLU attention leaves out what its scores are negative for, in some prompts.
-  assert (found.max(axis=0) > 1e-4 * found.max()).all()
+  assert (sizes.max(axis=0) > 1e-4 * sizes.max()).all()
 
 
 class _Own(zoo.models.Transformer):

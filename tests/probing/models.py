@@ -69,7 +69,7 @@ def keep(monkeypatch, method, *names):
   every = getattr(LinearRegression, method)
 
   def kept(task):
-    return {name: one for name, one in every(task).items() if name in names}
+    return {name: entry for name, entry in every(task).items() if name in names}
 
   monkeypatch.setattr(LinearRegression, method, kept)
 

@@ -46,15 +46,15 @@ def _prompt():
   return isotropic(_D, _C, prior_mean=0.5).sample(jax.random.key(0), 2)
 
 
-def _transformer(mixer, **given) -> Any:
-  given = {
+def _transformer(mixer, **arguments) -> Any:
+  arguments = {
     'width': _W,
     'num_heads': _H,
     'num_layers': 1,
     'feed_forward': 'none',
-  } | given
+  } | arguments
   return drawn(
-    lambda: zoo.models.Transformer(_D, _C, mixer=mixer, rngs=nnx.Rngs(0), **given),
+    lambda: zoo.models.Transformer(_D, _C, mixer=mixer, rngs=nnx.Rngs(0), **arguments),
     dtype='float32',
   )
 
@@ -65,7 +65,7 @@ def test_they_are_the_terms_of_the_equation(name):
     lambda: zoo.create_model(name, num_features=3, rngs=nnx.Rngs(0)), dtype='float32'
   )
   prompt = _prompt()
-  found = intermediates(model, prompt)
+  captured = intermediates(model, prompt)
   (head,) = heads(model)
   w_p, w_v, w_k, w_q = head
   guess = np.asarray(model.initial_guess()[0])
@@ -83,45 +83,45 @@ def test_they_are_the_terms_of_the_equation(name):
       'update': oracle.attention_update(tokens, head),
     }
     for term, expected in terms.items():
-      value = np.asarray(found[term][i])
+      value = np.asarray(captured[term][i])
       value = value[0] if value.ndim == 3 else value  # the one head
       np.testing.assert_allclose(value, expected.T, atol=1e-4, err_msg=term)
   np.testing.assert_allclose(
-    found['forward_tokens'][:, -1, -1], predict(model, prompt), rtol=1e-4, atol=1e-5
+    captured['forward_tokens'][:, -1, -1], predict(model, prompt), rtol=1e-4, atol=1e-5
   )
 
 
 def test_any_other_module_is_called():
   prompt = _prompt()
-  found = intermediates(Softmax(3), prompt)
-  assert set(found) == {'scores'}
-  np.testing.assert_allclose(found['scores'].sum(axis=1), 1, rtol=1e-6)
+  captured = intermediates(Softmax(3), prompt)
+  assert set(captured) == {'scores'}
+  np.testing.assert_allclose(captured['scores'].sum(axis=1), 1, rtol=1e-6)
   with refuses('GradientDescent has no intermediates'):
     intermediates(zoo.estimators.gradient_descent(np.zeros(3), 0.1), prompt)
 
 
 @functools.cache
-def _found(mixer, **given):
+def _captured(mixer, **arguments):
   """A transformer of one layer, its intermediates, and those of its mixer."""
-  model = _transformer(mixer, **given)
-  found = intermediates(model, _prompt())
+  model = _transformer(mixer, **arguments)
+  captured = intermediates(model, _prompt())
   start = 'layers.0.mixer.'
   own = {
     name.removeprefix(start): np.asarray(value)
-    for name, value in found.items()
+    for name, value in captured.items()
     if name.startswith(start)
   }
-  return model, found['layers.0.mixer.out'], own
+  return model, captured['layers.0.mixer.out'], own
 
 
 def _read(attention, values):
   """Σ_i a_ti v_i for each head, one token after the other: `[b, n, h, v]`."""
   b, h, n, _ = attention.shape
-  found = np.zeros((b, n, h, values.shape[-1]))
+  outputs = np.zeros((b, n, h, values.shape[-1]))
   for t in range(n):
     for i in range(n):
-      found[:, t] += attention[:, :, t, i, None] * values[:, i]
-  return found
+      outputs[:, t] += attention[:, :, t, i, None] * values[:, i]
+  return outputs
 
 
 def _check_outputs(model, outputs, own):
@@ -172,7 +172,7 @@ def _read_by_recurrence(mixer, tokens):
   'name', mostly_full(['softmax', 'gated_delta', 'hyena'], _WITH_MAP)
 )
 def test_a_map_times_the_values_is_what_the_layer_reads(name):
-  model, outputs, own = _found(name)
+  model, outputs, own = _captured(name)
   attention, n = own['attention'], 2 * _C + 1
   assert attention.shape[2:] == (n, n)
   assert not np.triu(attention, 1).any()
@@ -194,7 +194,7 @@ def test_a_map_times_the_values_is_what_the_layer_reads(name):
 
 @pytest.mark.parametrize('name', mostly_full(['linear'], ['softmax', 'relu']))
 def test_in_a_set_each_token_sees_the_context(name):
-  model, outputs, own = _found(name, causal=False, tokens='joint', positions='none')
+  model, outputs, own = _captured(name, causal=False, tokens='joint', positions='none')
   _check_outputs(model, outputs, own)
   unseen = own['attention'][..., -1]
   assert not unseen[..., :-1].any()
@@ -204,7 +204,7 @@ def test_in_a_set_each_token_sees_the_context(name):
 
 @pytest.mark.parametrize('name', mostly_full(['gated_delta'], _WITH_STATE))
 def test_the_states_are_those_after_each_token(name):
-  model, _, own = _found(name)
+  model, _, own = _captured(name)
   tokens, mixer = jnp.asarray(own['in']), model.layers[0].mixer
   state = mixer.initial_state(2)
   n = 3
@@ -225,16 +225,18 @@ def test_each_loop_has_its_own_name():
   """Also a loop that is not trained."""
   model = _transformer('softmax', num_loops=3, num_trained_loops=1)
   prompt = _prompt()
-  found = intermediates(model, prompt)
+  captured = intermediates(model, prompt)
   loops = ['', '@2', '@3']
   for i, loop in enumerate(loops):
-    before = found['layer_tokens.0'] + (found[f'layer_tokens.{i}'] if i else 0)
-    assert_close(found[f'layers.0.tokens{loop}'], before, _ROUNDING)
-    after = before + found[f'layers.0.mixer.out{loop}']
-    assert_close(found[f'layer_tokens.{i + 1}'], after, _ROUNDING)
+    before = captured['layer_tokens.0'] + (captured[f'layer_tokens.{i}'] if i else 0)
+    assert_close(captured[f'layers.0.tokens{loop}'], before, _ROUNDING)
+    after = before + captured[f'layers.0.mixer.out{loop}']
+    assert_close(captured[f'layer_tokens.{i + 1}'], after, _ROUNDING)
   assert list(attention_maps(model, prompt)) == [f'layers.0{loop}' for loop in loops]
   read = nnx.jit(lambda model, tokens: model.read(tokens, prompt)[:, -1])
-  assert_close(read(model, found['layer_tokens.3']), predict(model, prompt), _ROUNDING)
+  assert_close(
+    read(model, captured['layer_tokens.3']), predict(model, prompt), _ROUNDING
+  )
 
 
 def test_layers_and_loops_are_in_the_order_of_their_numbers():
@@ -249,17 +251,17 @@ def test_deep_lsa_has_its_tokens_and_maps(form):
     dtype='float32',
   )
   prompt = _prompt()
-  found = intermediates(model, prompt)
+  captured = intermediates(model, prompt)
   shown = np.asarray(attention_maps(model, prompt)['layers.1'])[..., :_C]
-  tokens, layer = np.asarray(found['layer_tokens.1']), model.layers[1]
+  tokens, layer = np.asarray(captured['layer_tokens.1']), model.layers[1]
   if form == 'dense':
-    values = np.swapaxes(found['layers.1.values'], 1, 2)[:, :_C]
+    values = np.swapaxes(captured['layers.1.values'], 1, 2)[:, :_C]
   else:
     moved = np.einsum('hij,bcj->bchi', layer.b[...], tokens[:, :_C, :_D])
     labels = np.broadcast_to(tokens[:, :_C, None, _D:], (2, _C, _H, 1))
     values = np.concatenate([moved, labels], axis=-1)
   update = np.einsum('bhqk,bkhe->bqe', shown, values)
-  assert_close(tokens + update, found['layer_tokens.2'], _ROUNDING)
+  assert_close(tokens + update, captured['layer_tokens.2'], _ROUNDING)
 
 
 @pytest.mark.parametrize('name', mostly_full(['lstm'], ['gru']))
@@ -271,16 +273,16 @@ def test_recurrent_networks_have_what_they_carry(name):
     dtype='float32',
   )
   prompt = _prompt()
-  found = intermediates(model, prompt)
+  captured = intermediates(model, prompt)
   step = nnx.jit(lambda cell, carry, token: cell(carry, token))
-  inputs, zeros = np.asarray(found['embed']), jnp.zeros((2, _W))
+  inputs, zeros = np.asarray(captured['embed']), jnp.zeros((2, _W))
   for i, cell in enumerate(model.layers):
     carry, outputs = model.start(zeros), []
     for t in range(_C + 1):
       carry, output = step(cell, carry, inputs[:, t])
       outputs.append(np.asarray(output))
       for j, part in enumerate(jax.tree.leaves(carry)):
-        carried = np.asarray(found[f'carries.{i}.{j}'])
+        carried = np.asarray(captured[f'carries.{i}.{j}'])
         assert_close(carried[:, t], part, _ROUNDING)
     inputs = np.stack(outputs, axis=1)
   predictions = nnx.jit(lambda model, prompt: model.predictions(prompt))(model, prompt)

@@ -18,7 +18,7 @@ from zoo.probing import heads, prune
 def test_pruning_leaves_the_model_that_has_the_other_heads():
   task = general(noise_std=0.7)
   model = biased(num_heads=3)
-  found = heads(model, task)
+  measured = heads(model, task)
   for head in range(3):
     smaller = biased(num_heads=2)
     for name in ('w_p', 'w_v', 'w_k', 'w_q'):
@@ -26,7 +26,7 @@ def test_pruning_leaves_the_model_that_has_the_other_heads():
         np.delete(getattr(model, name)[...], head, axis=0)
       )
     cost = theory.exact_risk(smaller, task) - theory.exact_risk(model, task)
-    assert found[head].pruning_cost == pytest.approx(cost, rel=1e-9)
+    assert measured[head].pruning_cost == pytest.approx(cost, rel=1e-9)
     gap = theory.squared_difference(prune(model, [head]), smaller, task)
     assert gap.prediction == pytest.approx(0, abs=1e-12)
 
@@ -34,9 +34,9 @@ def test_pruning_leaves_the_model_that_has_the_other_heads():
 def test_value_and_form_are_the_products_of_the_matrices():
   model = biased()
   pairs = zip(heads(model, isotropic(3, 4)), weights.heads(model), strict=True)
-  for found, (w_p, w_v, w_k, w_q) in pairs:
-    np.testing.assert_allclose(found.value, (w_p @ w_v)[-1], rtol=1e-12)
-    np.testing.assert_allclose(found.form, w_k.T @ w_q, rtol=1e-12, atol=1e-15)
+  for head, (w_p, w_v, w_k, w_q) in pairs:
+    np.testing.assert_allclose(head.value, (w_p @ w_v)[-1], rtol=1e-12)
+    np.testing.assert_allclose(head.form, w_k.T @ w_q, rtol=1e-12, atol=1e-15)
 
 
 def test_shares_sum_to_1_and_are_those_of_samples():

@@ -20,31 +20,33 @@ _TASK = isotropic(_D, _C, prior_mean=[1.0, -1.0, 0.5])
 _W = np.array([0.5, -1.0, 0.25])  # exact in float32
 
 
-def _model(guess, **given) -> Any:
+def _model(guess, **arguments) -> Any:
   return built(
-    lambda: zoo.models.DeepLSA(_D, num_layers=2, guess=guess, **given, rngs=nnx.Rngs(0))
+    lambda: zoo.models.DeepLSA(
+      _D, num_layers=2, guess=guess, **arguments, rngs=nnx.Rngs(0)
+    )
   )
 
 
 @pytest.mark.parametrize('kind', mostly_full(['fixed', 'residual'], ['zero', 'linear']))
 def test_a_linear_guess_is_exact_and_is_what_is_predicted_without_examples(kind):
-  given = {'guess_weights': _W, 'guess_bias': 0.75} if kind == 'fixed' else {}
-  model = _model(kind, **given)
+  arguments = {'guess_weights': _W, 'guess_bias': 0.75} if kind == 'fixed' else {}
+  model = _model(kind, **arguments)
   if kind in ('linear', 'residual'):
     model.guess.weights[...] = jnp.asarray(_W[:, None], 'float32')
-  found = learned_guess(model, _TASK, 64)
+  guess = learned_guess(model, _TASK, 64)
   weights, bias = 0 * _W if kind == 'zero' else _W, 0.75 if kind == 'fixed' else 0.0
-  token = found.token
+  token = guess.token
   assert token is not None
-  assert found.kind == kind
+  assert guess.kind == kind
   assert token.r_squared is None
   np.testing.assert_array_equal(token.weights, weights)
   assert float(token.bias) == bias
   assert token.distance == pytest.approx(np.linalg.norm(weights - _TASK.prior_mean))
   # LSA leaves the guess as it is where there is no example; a fit to float32.
-  np.testing.assert_allclose(found.prediction.weights, weights, atol=1e-5)
-  np.testing.assert_allclose(found.prediction.bias, bias, atol=1e-5)
-  assert found.prediction.r_squared == pytest.approx(1, abs=1e-9)
+  np.testing.assert_allclose(guess.prediction.weights, weights, atol=1e-5)
+  np.testing.assert_allclose(guess.prediction.bias, bias, atol=1e-5)
+  assert guess.prediction.r_squared == pytest.approx(1, abs=1e-9)
 
 
 def test_of_a_network_it_is_the_best_linear_fit():
@@ -56,12 +58,12 @@ def test_of_a_network_it_is_the_best_linear_fit():
       return x[..., :1] ** 2 + 2 * x[..., :1]
 
   model.guess = Network('network', _D, rngs=nnx.Rngs(0))
-  found = learned_guess(model, _TASK, 16384).token
-  assert found is not None
+  fit = learned_guess(model, _TASK, 16384).token
+  assert fit is not None
   # Means over 8192 prompts of products with a variance of some ten: 0.04, three times.
-  np.testing.assert_allclose(found.weights, [2, 0, 0], atol=0.12)
-  assert float(found.bias) == pytest.approx(1, abs=0.12)
-  assert found.r_squared == pytest.approx(2 / 3, abs=0.05)
+  np.testing.assert_allclose(fit.weights, [2, 0, 0], atol=0.12)
+  assert float(fit.bias) == pytest.approx(1, abs=0.12)
+  assert fit.r_squared == pytest.approx(2 / 3, abs=0.05)
 
 
 def test_several_outputs_have_a_guess_each():
@@ -70,11 +72,11 @@ def test_several_outputs_have_a_guess_each():
   )
   model = _model('linear', num_outputs=2)
   model.guess.weights[...] = jnp.asarray(np.stack([_W, 2 * _W], axis=1), 'float32')
-  found = learned_guess(model, task, 64)
-  assert found.token is not None
-  np.testing.assert_array_equal(found.token.weights, np.stack([_W, 2 * _W], axis=1))
-  np.testing.assert_allclose(found.prediction.weights, found.token.weights, atol=1e-5)
-  assert found.token.distance is None
+  guess = learned_guess(model, task, 64)
+  assert guess.token is not None
+  np.testing.assert_array_equal(guess.token.weights, np.stack([_W, 2 * _W], axis=1))
+  np.testing.assert_allclose(guess.prediction.weights, guess.token.weights, atol=1e-5)
+  assert guess.token.distance is None
 
 
 @pytest.mark.parametrize(('name', 'kind'), [('yq_lsa', 'linear'), ('ltb', 'fixed')])
@@ -84,13 +86,13 @@ def test_linear_attention_has_that_of_its_token(name, kind):
   if name == 'yq_lsa':
     weights = _W
     model.w[...] = jnp.asarray(_W, 'float32')
-  found = learned_guess(model, _TASK, 64)
-  assert found.token is not None
-  assert found.kind == kind
-  np.testing.assert_array_equal(found.token.weights, weights)
+  guess = learned_guess(model, _TASK, 64)
+  assert guess.token is not None
+  assert guess.kind == kind
+  np.testing.assert_array_equal(guess.token.weights, weights)
   # Without examples a learning rule predicts with its own start.
   start = nnx.jit(lambda model: model.learning_rule().init)(model)
-  np.testing.assert_allclose(found.prediction.weights, start, atol=1e-5)
+  np.testing.assert_allclose(guess.prediction.weights, start, atol=1e-5)
 
 
 def test_a_model_without_a_guess_has_a_prediction():
@@ -98,10 +100,10 @@ def test_a_model_without_a_guess_has_a_prediction():
     def __call__(self, prompt):
       return jnp.full(len(prompt.x_query), 3.0)
 
-  found = learned_guess(Constant(), _TASK, 64)
-  assert found.kind is None
-  assert found.token is None
-  assert float(found.prediction.bias) == pytest.approx(3)
-  assert found.prediction.r_squared == 1  # nothing varies
+  guess = learned_guess(Constant(), _TASK, 64)
+  assert guess.kind is None
+  assert guess.token is None
+  assert float(guess.prediction.bias) == pytest.approx(3)
+  assert guess.prediction.r_squared == 1  # nothing varies
   with refuses('GradientDescent has no guess'):
     learned_guess(zoo.estimators.gradient_descent(_TASK), _TASK)

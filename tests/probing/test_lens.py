@@ -32,7 +32,7 @@ def _descent(num_layers, step):
 
 def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
   task = isotropic(_D, _C, noise_std=0.3)
-  found = lens(_descent(3, 0.4), task, num_prompts=64)
+  readouts = lens(_descent(3, 0.4), task, num_prompts=64)
   prompt = task.sample(curve_key(), 128)
   x, y = np.asarray(prompt.x, np.float64)[:64], np.asarray(prompt.y, np.float64)[:64]
   w, expected = np.zeros((64, _D)), []
@@ -41,8 +41,8 @@ def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
     expected.append(np.mean((prediction - prompt.y_query[:64]) ** 2))
     w += 0.4 / _C * np.einsum('bcd,bc->bd', x, y - np.einsum('bcd,bd->bc', x, w))
   # Some hundred float32 sums.
-  assert_close(found.own.mean, expected, 1e-5)
-  np.testing.assert_array_equal(found.own.num_layers, range(4))
+  assert_close(readouts.own.mean, expected, 1e-5)
+  np.testing.assert_array_equal(readouts.own.num_layers, range(4))
 
 
 def test_the_last_layer_has_the_loss_of_the_model_and_a_loop_counts_each_time():
@@ -53,8 +53,8 @@ def test_the_last_layer_has_the_loss_of_the_model_and_a_loop_counts_each_time():
     ),
     dtype='float32',
   )
-  found = lens(model, task, num_prompts=100)
-  assert len(found.own.mean) == 1 + 2 * 2
+  readouts = lens(model, task, num_prompts=100)
+  assert len(readouts.own.mean) == 1 + 2 * 2
   prompt = task.sample(jax.random.key(3), 4)
   last = nnx.jit(lambda model: model.read(model.layer_tokens(prompt)[-1], prompt))
   # The same operations, compiled otherwise.
@@ -64,11 +64,11 @@ def test_the_last_layer_has_the_loss_of_the_model_and_a_loop_counts_each_time():
 def test_a_fitted_readout_finds_what_is_linear_in_the_token():
   """Without a prior's variance the target is a fixed linear function of the query."""
   task = isotropic(_D, _C, prior_mean=2.0, prior_covariance=np.zeros((_D, _D)))
-  found = lens(_descent(1, 0.4), task, num_prompts=200)
-  assert found.fitted is not None
+  readouts = lens(_descent(1, 0.4), task, num_prompts=200)
+  assert readouts.fitted is not None
   # E (w·x)² = 4 d is what a guess of 0 has; the features are float32.
-  assert found.own.mean[0] > 4
-  assert found.fitted.mean[0] < 1e-10
+  assert readouts.own.mean[0] > 4
+  assert readouts.fitted.mean[0] < 1e-10
 
 
 def test_a_loss_of_classes_has_no_fitted_readout():
@@ -76,9 +76,9 @@ def test_a_loss_of_classes_has_no_fitted_readout():
   model = built(
     lambda: zoo.models.DeepLSA(_D, num_outputs=2, num_layers=2, rngs=nnx.Rngs(0))
   )
-  found = lens(model, task, num_prompts=20)
-  assert found.fitted is None
-  assert found.own.mean.shape == (3,)
+  readouts = lens(model, task, num_prompts=20)
+  assert readouts.fitted is None
+  assert readouts.own.mean.shape == (3,)
 
 
 def test_a_model_without_layers_and_too_few_prompts_are_refused():

@@ -21,75 +21,75 @@ _ROUNDING = 1e-10
 _TASK = isotropic(_D, _C, prior_mean=2.0, noise_std=0.5)
 
 
-def sampled_algorithm(*given) -> Any:
+def sampled_algorithm(*arguments) -> Any:
   """As in zoo; its shares are None only where a test says so."""
-  return probing.sampled_algorithm(*given)
+  return probing.sampled_algorithm(*arguments)
 
 
 def test_gradient_descent_is_found_with_its_step_and_start():
   start = np.array([2.0, -1.0, 0.5])
-  found = sampled_algorithm(estimators.gradient_descent(start, 0.4), _TASK, 512)
-  step = found.nearest_gd
+  algorithm = sampled_algorithm(estimators.gradient_descent(start, 0.4), _TASK, 512)
+  step = algorithm.nearest_gd
   assert step.unexplained.mean < _ROUNDING
   # Fitted to predictions of float32.
   assert abs(step.parameter - 0.4) < 1e-5
   np.testing.assert_allclose(step.start, start, atol=1e-5)
   assert step.distance == pytest.approx(np.linalg.norm(start - 2.0), abs=1e-5)
-  matrix = found.nearest_gd_beta
+  matrix = algorithm.nearest_gd_beta
   assert matrix.unexplained.mean < _ROUNDING
   np.testing.assert_allclose(matrix.parameter, 0.4 * np.eye(_D), atol=1e-5)
   # The step has the loss of the predictor, which is the step.
-  assert step.risk.mean == pytest.approx(found.risk.mean, rel=1e-4)
-  assert found.nearest_ridge.unexplained.mean > 0.01
-  is_descent, verdict = judge_by_samples(found)
+  assert step.risk.mean == pytest.approx(algorithm.risk.mean, rel=1e-4)
+  assert algorithm.nearest_ridge.unexplained.mean > 0.01
+  is_descent, verdict = judge_by_samples(algorithm)
   assert is_descent
   assert verdict.startswith('Yes: one step of size 0.4000 from w_0, which is 3.35 from')
 
 
 def test_a_step_with_a_matrix_is_found():
   task = general(noise_std=0.7)
-  found = sampled_algorithm(estimators.gd_beta(task), task, 512)
-  matrix = found.nearest_gd_beta
+  algorithm = sampled_algorithm(estimators.gd_beta(task), task, 512)
+  matrix = algorithm.nearest_gd_beta
   assert matrix.unexplained.mean < _ROUNDING
   expected = estimators.gd_beta(task).step_matrix
   np.testing.assert_allclose(matrix.parameter, expected, atol=1e-4)
   np.testing.assert_allclose(matrix.start, task.prior_mean, atol=1e-4)
-  assert found.nearest_gd.unexplained.mean > 0.01
-  is_descent, verdict = judge_by_samples(found)
+  assert algorithm.nearest_gd.unexplained.mean > 0.01
+  is_descent, verdict = judge_by_samples(algorithm)
   assert not is_descent
   assert verdict.startswith('No: the nearest step')
-  nearest = name_nearest(None, found, {})
+  nearest = name_nearest(None, algorithm, {})
   assert nearest.startswith('The nearest algorithm is one step with a matrix (GD-β), ')
 
 
 @pytest.mark.parametrize('penalty', mostly_full([3.0], [0.1]))
 def test_ridge_regression_is_found_with_its_penalty(penalty):
   start = np.array([2.0, -1.0, 0.5])
-  found = sampled_algorithm(estimators.ridge(start, penalty), _TASK, 512)
-  ridge = found.nearest_ridge
+  algorithm = sampled_algorithm(estimators.ridge(start, penalty), _TASK, 512)
+  ridge = algorithm.nearest_ridge
   assert ridge.unexplained.mean < _ROUNDING
   assert ridge.parameter == pytest.approx(penalty, rel=1e-3)
   np.testing.assert_allclose(ridge.start, start, atol=1e-3)
-  assert found.nearest_gd.unexplained.mean > 0.01
-  assert judge_by_samples(found)[1].startswith('No: the nearest step')
-  nearest = name_nearest(None, found, {})
+  assert algorithm.nearest_gd.unexplained.mean > 0.01
+  assert judge_by_samples(algorithm)[1].startswith('No: the nearest step')
+  nearest = name_nearest(None, algorithm, {})
   assert nearest.startswith('The nearest algorithm is ridge regression with λ = ')
 
 
 def test_least_squares_has_no_penalty_and_no_start():
-  found = sampled_algorithm(estimators.ols(_TASK), _TASK, 512).nearest_ridge
+  ridge = sampled_algorithm(estimators.ols(_TASK), _TASK, 512).nearest_ridge
   # 10⁻⁸ of the mean eigenvalue of XᵀX, about C, is the end of the search; what float32
   # does to contexts that hardly determine the weights is above _ROUNDING.
-  assert found.parameter < 1e-4
-  assert found.unexplained.mean < 1e-6
-  assert found.start is None
-  assert found.distance is None
+  assert ridge.parameter < 1e-4
+  assert ridge.unexplained.mean < 1e-6
+  assert ridge.start is None
+  assert ridge.distance is None
 
 
 def test_what_ignores_its_context_has_no_share():
-  found = sampled_algorithm(estimators.prior_mean(_TASK), _TASK, 512)
-  assert found.nearest_gd.unexplained is None
-  assert judge_by_samples(found) == (False, 'No: it ignores its context.')
+  algorithm = sampled_algorithm(estimators.prior_mean(_TASK), _TASK, 512)
+  assert algorithm.nearest_gd.unexplained is None
+  assert judge_by_samples(algorithm) == (False, 'No: it ignores its context.')
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_what_ignores_its_context_has_no_share():
 def test_of_a_learning_rule_they_are_as_exact_theory_says(task):
   """The rule also has an offset, which no step has."""
   exact: Any = probing.implicit_algorithm(biased(), task)
-  found = sampled_algorithm(biased(), task)
-  step = found.nearest_gd
+  algorithm = sampled_algorithm(biased(), task)
+  step = algorithm.nearest_gd
   # Measured on other prompts, it is within some standard errors of the exact share, and
   # its own exact difference is hardly above the least one: 4 numbers are fitted to 8192
   # prompts of heavy tails.
@@ -112,7 +112,7 @@ def test_of_a_learning_rule_they_are_as_exact_theory_says(task):
   error = abs(step.unexplained.mean - exact.nearest_gd.unexplained)
   assert error <= 4 * step.unexplained.stderr
   assert abs(step.difference.mean - own) <= 4 * step.difference.stderr
-  assert abs(found.risk.mean - exact.risk) <= 4 * found.risk.stderr
+  assert abs(algorithm.risk.mean - exact.risk) <= 4 * algorithm.risk.stderr
 
 
 def test_the_error_of_a_share_is_its_spread_over_seeds():
@@ -144,14 +144,14 @@ def test_what_cannot_be_fitted_is_refused(task, num_prompts, said):
 def test_what_baselines_leave_is_known_of_a_baseline():
   """OLS without noise is ridge regression and Bayes, and far from averaging."""
   task = isotropic(_D, 8, prior_mean=2.0)
-  found: Any = baseline_shares(estimators.ols(task), task, 1024)
-  assert [*found][:3] == ['gd', 'gd_beta', 'ridge, ols, bayes']
-  assert found['ridge, ols, bayes'].mean < 1e-9
+  shares: Any = baseline_shares(estimators.ols(task), task, 1024)
+  assert [*shares][:3] == ['gd', 'gd_beta', 'ridge, ols, bayes']
+  assert shares['ridge, ols, bayes'].mean < 1e-9
   step: Any = probing.sampled_algorithm(estimators.ols(task), task).nearest_gd
   # The fitted step is at most as far as the one that is tuned for the task.
-  error = 4 * np.hypot(found['gd'].stderr, step.unexplained.stderr)
-  assert step.unexplained.mean <= found['gd'].mean + error
-  assert found['averaging'].mean > 0.5
+  error = 4 * np.hypot(shares['gd'].stderr, step.unexplained.stderr)
+  assert step.unexplained.mean <= shares['gd'].mean + error
+  assert shares['averaging'].mean > 0.5
   blind = baseline_shares(estimators.prior_mean(task), task, 512)
   assert {*blind.values()} == {None}
   with refuses('a nearest step needs labels that are numbers'):

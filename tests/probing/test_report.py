@@ -46,11 +46,11 @@ def test_a_gd_transformer_is_gradient_descent():
     'The nearest algorithm is one step of gradient descent, which leaves '
   )
   assert 'Is it doing gradient descent? Yes' in summary(report)
-  found = json.loads(report.to_json())
+  contents = json.loads(report.to_json())
   # Exact where the weights are exact in float32.
-  assert found['algorithm']['nearest_gd']['step'] == pytest.approx(0.5, abs=1e-9)
-  assert found['alignment']['exact']['squared_prediction_difference'] < 1e-15
-  assert found['risks']['risk'].keys() == {'mean', 'stderr'}
+  assert contents['algorithm']['nearest_gd']['step'] == pytest.approx(0.5, abs=1e-9)
+  assert contents['alignment']['exact']['squared_prediction_difference'] < 1e-15
+  assert contents['risks']['risk'].keys() == {'mean', 'stderr'}
   drawings = pictures(report, model, zoo.estimators.gradient_descent(task), task)
   names = 'alignment', 'examples', 'step_matrix', 'heads', 'out_of_distribution'
   assert set(drawings) == set(names)
@@ -121,8 +121,8 @@ def test_a_transformer_has_a_map_of_its_attention():
   weights = np.asarray(mean_attention(model, prompt)['layers.0'])
   assert weights.shape == (2, 25, 25)
   figure: Any = plot_attention_on(model, task)
-  axes = [one for one in figure.axes if one.images]
-  assert [one.get_title() for one in axes] == [
+  axes = [panel for panel in figure.axes if panel.images]
+  assert [panel.get_title() for panel in axes] == [
     f'layers.0, head {head}: to {weights[head, -1].max():.2g}' for head in range(2)
   ]
   names = [label.get_text() for label in axes[0].get_yticklabels()]
@@ -155,9 +155,9 @@ def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
   (longer,) = report.task_shifts
   assert longer.risk is not None
   assert longer.other_risk is None
-  found = json.loads(report.to_json())
-  assert [found[name] for name in report.failures] == [None, None]
-  assert found['failures'] == report.failures
+  contents = json.loads(report.to_json())
+  assert [contents[name] for name in report.failures] == [None, None]
+  assert contents['failures'] == report.failures
   said = summary(report)
   assert 'left out of this report' in said
   assert why in said
@@ -188,12 +188,12 @@ def test_on_a_task_without_baselines_a_model_is_compared_with_0(monkeypatch):
 
 def test_a_share_that_its_error_does_not_resolve_is_undecided():
   task = TASK
-  found = sampled_algorithm(zoo.estimators.gradient_descent(task), task, 64)
+  algorithm = sampled_algorithm(zoo.estimators.gradient_descent(task), task, 64)
 
   def judged(mean, error):
     share = Estimate(mean, error)
-    nearest = dataclasses.replace(found.nearest_gd, unexplained=share)
-    return judge_by_samples(dataclasses.replace(found, nearest_gd=nearest))
+    nearest = dataclasses.replace(algorithm.nearest_gd, unexplained=share)
+    return judge_by_samples(dataclasses.replace(algorithm, nearest_gd=nearest))
 
   for mean, error, start in (
     (0.008, 0.0009, 'Yes: '),
@@ -207,14 +207,16 @@ def test_a_share_that_its_error_does_not_resolve_is_undecided():
 
 
 def test_the_nearest_algorithm_is_named_with_what_it_leaves():
-  found = sampled_algorithm(zoo.estimators.ridge(TASK, 0.5), TASK, 512)
+  algorithm = sampled_algorithm(zoo.estimators.ridge(TASK, 0.5), TASK, 512)
 
   def fitted(step, matrix, ridge):
     shares = {'nearest_gd': step, 'nearest_gd_beta': matrix, 'nearest_ridge': ridge}
     return dataclasses.replace(
-      found,
+      algorithm,
       **{
-        name: dataclasses.replace(getattr(found, name), unexplained=Estimate(*share))
+        name: dataclasses.replace(
+          getattr(algorithm, name), unexplained=Estimate(*share)
+        )
         for name, share in shares.items()
       },
     )

@@ -19,7 +19,7 @@ def test_a_risk_is_the_mean_square_on_the_very_prompts_and_near_the_exact_risk()
   task = isotropic(3, 4, prior_mean=0.5, noise_std=0.3)
   subject = LearningRule.gradient_descent(jnp.zeros(3), 0.4)
   other = estimators.gradient_descent(task)
-  found = probing.risks(subject, other, task, num_prompts=3000)
+  risks = probing.risks(subject, other, task, num_prompts=3000)
   (prompt,) = sample_batches(task, 0, 3000, BATCH_SIZE)
   x, y, x_query, target = (
     np.asarray(getattr(prompt, field), np.float64)
@@ -27,32 +27,32 @@ def test_a_risk_is_the_mean_square_on_the_very_prompts_and_near_the_exact_risk()
   )
   step = 0.4 * np.einsum('bc,bci->bi', y, x) / 4
   errors = (np.sum(step * x_query, axis=1) - target) ** 2
-  assert found.risk.mean == pytest.approx(errors.mean(), rel=1e-5)  # float32 there
+  assert risks.risk.mean == pytest.approx(errors.mean(), rel=1e-5)  # float32 there
   stderr = errors.std() / np.sqrt(len(errors) - 1)
-  assert found.risk.stderr == pytest.approx(stderr, rel=1e-4)
-  assert found.risk_difference.mean == pytest.approx(
-    found.risk.mean - found.other_risk.mean, abs=1e-6
+  assert risks.risk.stderr == pytest.approx(stderr, rel=1e-4)
+  assert risks.risk_difference.mean == pytest.approx(
+    risks.risk.mean - risks.other_risk.mean, abs=1e-6
   )
   for exact, sampled in (
-    (found.exact_risk, found.risk),
-    (found.other_exact_risk, found.other_risk),
+    (risks.exact_risk, risks.risk),
+    (risks.other_exact_risk, risks.other_risk),
   ):
     assert exact is not None
     assert abs(exact - sampled.mean) < 4 * sampled.stderr
-  assert found.exact_risk == pytest.approx(theory.exact_risk(subject, task))
-  assert found.other_exact_risk is not None
-  assert found.optimal_risk is not None
-  assert found.optimal_risk <= found.other_exact_risk + 1e-12
+  assert risks.exact_risk == pytest.approx(theory.exact_risk(subject, task))
+  assert risks.other_exact_risk is not None
+  assert risks.optimal_risk is not None
+  assert risks.optimal_risk <= risks.other_exact_risk + 1e-12
 
 
 def test_risks_are_sampled_on_any_task_and_exact_where_theory_covers_it():
-  given = isotropic(3, 4, prior_mean=0.5, noise_std=0.3)
-  unknown = Wrapped(given)
-  gd, start = estimators.gradient_descent(given), estimators.prior_mean(given)
-  known = probing.risks(gd, start, given, num_prompts=2000)
+  task = isotropic(3, 4, prior_mean=0.5, noise_std=0.3)
+  unknown = Wrapped(task)
+  gd, start = estimators.gradient_descent(task), estimators.prior_mean(task)
+  known = probing.risks(gd, start, task, num_prompts=2000)
   other = probing.risks(gd, start, unknown, num_prompts=2000)
-  assert known.exact_risk == pytest.approx(theory.exact_risk(gd, given))
-  assert known.optimal_risk == pytest.approx(theory.exact_risk(gd, given))
+  assert known.exact_risk == pytest.approx(theory.exact_risk(gd, task))
+  assert known.optimal_risk == pytest.approx(theory.exact_risk(gd, task))
   assert (known.risk, known.other_risk) == (other.risk, other.other_risk)
   assert [other.exact_risk, other.other_exact_risk, other.optimal_risk] == [None] * 3
   assert_within(known.risk, known.exact_risk)

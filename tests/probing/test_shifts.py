@@ -72,7 +72,7 @@ def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so():
   report = Report(False, '', 'gd', task_shifts=[kept, longer])
   assert f'context_length=8: {longer.failure}' in summary(report)
   shown = json.loads(report.to_json())['task_shifts']
-  assert [one['risk'] is None for one in shown] == [False, True]
+  assert [row['risk'] is None for row in shown] == [False, True]
   assert 'WithPositions: ' in shown[1]['failure']
   plot_task_shifts(report.task_shifts, 'gd').canvas.draw()
 
@@ -96,11 +96,11 @@ def _drawn(figure):
 
 def test_the_least_loss_has_a_marker_however_large_another_is():
   losses = {'scale_x=3': (2.95, 773.0), 'scale_y=0.5': (0.0035, 0.1)}
-  found = [
+  shifts = [
     TaskShift(name, 100, Estimate(own, 1e-4), Estimate(other, 1e-4))
     for name, (own, other) in losses.items()
   ]
-  figure = plot_task_shifts(found, 'gd')
+  figure = plot_task_shifts(shifts, 'gd')
   points, arrows = _drawn(figure)
   assert {x for _, x, _ in points} == {2.95, 773.0, 0.0035, 0.1}
   assert not arrows
@@ -109,7 +109,7 @@ def test_the_least_loss_has_a_marker_however_large_another_is():
 
 
 def test_what_a_log_axis_cannot_show_is_marked_and_what_is_missing_is_named():
-  each = {
+  losses = {
     'a': (Estimate(2.0, 0.1), Estimate(0.0, 0.0)),
     'b': (Estimate(1e-13, 1e-14), Estimate(3.0, 0.1)),  # 0 but for rounding
     'c': (Estimate(math.inf, math.nan), Estimate(1.0, 0.1)),
@@ -118,7 +118,7 @@ def test_what_a_log_axis_cannot_show_is_marked_and_what_is_missing_is_named():
     'e=2': (None, None),
   }
   figure = plot_task_shifts(
-    [TaskShift(name, 9, *both) for name, both in each.items()], 'gd'
+    [TaskShift(name, 9, *both) for name, both in losses.items()], 'gd'
   )
   figure.canvas.draw()
   (axes,) = figure.axes
@@ -144,17 +144,17 @@ def test_contexts_that_a_model_cannot_take_are_left_out_in_one_sentence(monkeypa
   names = 'context_length=8', 'context_length=16', 'context_length=32'
   keep(monkeypatch, 'shifts', *names)
   model = zoo.models.Transformer(3, 4, num_layers=1, width=8, rngs=nnx.Rngs(0))
-  found = [*not_taken(model, TASK, TASK.shifts()).values()]
-  assert [one.name for one in found] == [*names]
-  said = summary(Report(False, '', 'gd', task_shifts=found))
+  refused = [*not_taken(model, TASK, TASK.shifts()).values()]
+  assert [shift.name for shift in refused] == [*names]
+  said = summary(Report(False, '', 'gd', task_shifts=refused))
   assert said.count('context_length') == 2
   assert (
     'not measured on context_length=8, 16, 32: the model cannot take these prompts '
     '(for context_length=8: the prompt has 17 tokens; the model has places for 9, '
     'those of 4 examples)'
   ) in said
-  assert probe(model, TASK, only=['task_shifts']).task_shifts == found
+  assert probe(model, TASK, only=['task_shifts']).task_shifts == refused
   # A model of a user says it in its own words, once; what takes all is not asked twice.
   own = not_taken(WithPositions(3, 4), TASK, TASK.shifts())
-  assert len({one.failure for one in own.values()}) == 1
+  assert len({shift.failure for shift in own.values()}) == 1
   assert not_taken(biased(), TASK, TASK.shifts()) == {}

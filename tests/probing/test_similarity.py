@@ -23,7 +23,7 @@ def test_an_answer_is_the_prediction_and_the_weights_learned():
   task = isotropic(3, 4, prior_mean=0.5)
   prompt = task.sample(jax.random.key(1), 5)
   model = biased()
-  (found,) = run(answers, [model], prompt)
+  (answer,) = run(answers, [model], prompt)
 
   def prediction(i, x_query):
     guess = np.asarray(model.guess[...])
@@ -36,19 +36,19 @@ def test_an_answer_is_the_prediction_and_the_weights_learned():
       prediction(i, x_query + unit) - prediction(i, x_query) for unit in np.eye(3)
     ]
     # Sums of about 30 float32 products of size ≤ 10: 30 · 10 · 6e-8.
-    np.testing.assert_allclose(found[0][i], prediction(i, x_query), atol=2e-5)
-    np.testing.assert_allclose(found[1][i], gradient, atol=2e-5)
+    np.testing.assert_allclose(answer[0][i], prediction(i, x_query), atol=2e-5)
+    np.testing.assert_allclose(answer[1][i], gradient, atol=2e-5)
 
 
 def test_the_metrics_are_those_of_appendix_c2():
   task = isotropic(3, 4, prior_mean=0.5)
   model, gd = biased(), zoo.estimators.gradient_descent(task)
   num_prompts = 300
-  found = alignment(model, gd, task, num_prompts)
+  measures = alignment(model, gd, task, num_prompts)
   prompt = task.sample(curve_key(), num_prompts)
-  one, two = run(answers, [model, gd], prompt)
-  f, g = (np.asarray(part, np.float64) for part in one)
-  other_f, other_g = (np.asarray(part, np.float64) for part in two)
+  own, others = run(answers, [model, gd], prompt)
+  f, g = (np.asarray(part, np.float64) for part in own)
+  other_f, other_g = (np.asarray(part, np.float64) for part in others)
   by_hand = {
     'prediction_difference': [abs(a - b) for a, b in zip(f, other_f, strict=True)],
     'gradient_difference': [
@@ -61,7 +61,7 @@ def test_the_metrics_are_those_of_appendix_c2():
     'gradient_product': [a @ b for a, b in zip(g, other_g, strict=True)],
   }
   for name, values in by_hand.items():
-    estimate = getattr(found, name)
+    estimate = getattr(measures, name)
     np.testing.assert_allclose(estimate.mean, np.mean(values), rtol=1e-5)
     stderr = np.std(values, ddof=1) / num_prompts**0.5
     np.testing.assert_allclose(estimate.stderr, stderr, rtol=1e-5)
@@ -77,14 +77,14 @@ _PLAIN, _NOISY, _GENERAL = tasks()
 )
 def test_exact_and_sampled_agree(task):
   for other in zoo.estimators.gd_beta(task), biased(num_heads=1):
-    found = alignment(biased(), other, task, num_prompts=16384)
-    assert found.exact is not None
+    measures = alignment(biased(), other, task, num_prompts=16384)
+    assert measures.exact is not None
     for name in (
       'squared_prediction_difference',
       'squared_gradient_difference',
       'gradient_product',
     ):
-      assert_within(getattr(found, name), getattr(found.exact, name))
+      assert_within(getattr(measures, name), getattr(measures.exact, name))
 
 
 def test_the_pooled_cosine_is_1_for_a_multiple_and_minus_1_for_its_opposite():
@@ -105,9 +105,9 @@ def test_the_pooled_cosine_is_1_for_a_multiple_and_minus_1_for_its_opposite():
 def test_predictors_of_one_prompt_at_a_time_have_a_gradient(name):
   task = zoo.create_task(name, num_features=3, context_length=4)
   prompt = task.sample(jax.random.key(1), 5)
-  (found,) = run(answers, [task.baselines()['bayes']], prompt)
+  (answer,) = run(answers, [task.baselines()['bayes']], prompt)
   # The prediction is w·x_q, with weights w that do not depend on the query.
-  prediction, gradient = found
+  prediction, gradient = answer
   expected = np.sum(gradient * prompt.x_query, axis=1)
   np.testing.assert_allclose(prediction, expected, rtol=1e-5, atol=1e-6)
 

@@ -33,8 +33,8 @@ def _write(path, **changed):
 
 
 def _task(path, **changed) -> Any:
-  given = {'context_length': _C, 'standardise': 'nothing'} | changed
-  return zoo.create_task('arrays', path=path, **given)
+  fields = {'context_length': _C, 'standardise': 'nothing'} | changed
+  return zoo.create_task('arrays', path=path, **fields)
 
 
 def _rows(task):
@@ -51,7 +51,7 @@ def path(tmp_path):
 def test_prompts_are_of_different_rows_and_others_are_held_out(path):
   task = _task(path)
   rows, prompt = _rows(task)
-  assert all(len({*each}) == _C + 1 for each in rows.tolist())
+  assert all(len({*row}) == _C + 1 for row in rows.tolist())
   np.testing.assert_array_equal(prompt.targets, 10 * rows)
   held_out, _ = _rows(task.held_out())
   # A fifth of the rows, the first of a permutation by the seed.
@@ -69,10 +69,10 @@ def test_rows_are_drawn_uniformly_in_random_order():
   draw = jax.vmap(lambda key: arrays._draw(key, 2, 4))
   count = 12_000
   pairs = np.asarray(jax.jit(draw)(jax.random.split(jax.random.key(0), count)))
-  found = np.bincount(4 * pairs[:, 0] + pairs[:, 1], minlength=16).reshape(4, 4)
-  assert not np.diag(found).any()
+  counts = np.bincount(4 * pairs[:, 0] + pairs[:, 1], minlength=16).reshape(4, 4)
+  assert not np.diag(counts).any()
   expected = count / 12
-  apart = found[~np.eye(4, dtype=bool)] - expected
+  apart = counts[~np.eye(4, dtype=bool)] - expected
   assert np.abs(apart).max() < 4 * np.sqrt(expected)
 
 

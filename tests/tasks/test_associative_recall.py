@@ -40,8 +40,8 @@ def test_each_prompt_has_a_pairing_of_its_own(setting):
   count, size = 4000, setting['num_values']
   prompt = task.sample(jax.random.key(0), count)
   keys, values = _numbers(prompt)
-  for row, found in zip(keys, values, strict=True):
-    pairs = set(zip(row.tolist(), found.tolist(), strict=True))
+  for row, answers in zip(keys, values, strict=True):
+    pairs = set(zip(row.tolist(), answers.tolist(), strict=True))
     assert len(pairs) == len({k for k, _ in pairs}) == len({v for _, v in pairs})
   # Each value is equally likely, whatever the key; 30 frequencies, 4.5 errors.
   for key in range(setting['num_keys']):

@@ -26,8 +26,8 @@ _ABOUT = 0.05
 
 
 def _task(name, num_features=5, context_length=8, **changes) -> Any:
-  given = {'num_features': num_features, 'context_length': context_length}
-  return zoo.create_task(name, **given | changes)
+  fields = {'num_features': num_features, 'context_length': context_length}
+  return zoo.create_task(name, **fields | changes)
 
 
 def _prompts(task, count) -> zoo.Prompt:
@@ -70,7 +70,7 @@ def _forced(x, w, sign):
 
 def _examples_with_literals(w, positive):
   """The distribution of an example (x, y): 30% are forced to be `positive` or not."""
-  found = collections.Counter()
+  distribution = collections.Counter()
   size, d = sum(map(abs, w)), len(w)
   for x in _signs(d):
     for forced, probability in ((False, 0.7), (True, 0.3)):
@@ -78,8 +78,8 @@ def _examples_with_literals(w, positive):
       product = np.dot(w, point)
       # sign(w·x − (|w| − 1)) and sign(w·x + |w| − 1)
       y = np.sign(product - (size - 1) if positive else product + size - 1)
-      found[point, y] += probability / 2**d
-  return found
+      distribution[point, y] += probability / 2**d
+  return distribution
 
 
 def _uniform_examples(w, label):
@@ -124,12 +124,12 @@ def test_each_prompt_is_as_probable_as_its_definition_says(name):
   drawn = np.concatenate(
     [prompt.x[:, 0], prompt.y, prompt.x_query, 2 * prompt.y_query[:, None] - 1], axis=1
   )
-  found = collections.Counter(map(tuple, drawn.astype(int).tolist()))
-  assert set(found) <= {prompt for prompt, p in expected.items() if p}
+  counts = collections.Counter(map(tuple, drawn.astype(int).tolist()))
+  assert set(counts) <= {prompt for prompt, p in expected.items() if p}
   # The number of a prompt is binomial. One of at most 256 beyond 5 standard errors
   # happens by chance once in 5000 seeds, and the seed is fixed.
-  for one, p in expected.items():
-    assert abs(found[one] - count * p) <= 5 * np.sqrt(count * p * (1 - p)), one
+  for outcome, p in expected.items():
+    assert abs(counts[outcome] - count * p) <= 5 * np.sqrt(count * p * (1 - p)), outcome
 
 
 def test_without_literals_a_conjunction_holds_and_a_disjunction_does_not():
@@ -174,8 +174,8 @@ def test_bad_input_is_refused_in_one_line(unchecked):
 
 
 def test_bayes_is_named_only_where_it_can_be_computed():
-  def names(name, **given):
-    return list(_task(name, **given).baselines())
+  def names(name, **fields):
+    return list(_task(name, **fields).baselines())
 
   assert names('conjunction', num_features=28)[0] == 'bayes'
   assert names('majority', num_features=12)[0] == 'bayes'
@@ -200,8 +200,8 @@ def _posterior(name, x, y, x_query):
   """P(y_q = 1) by a sum over all functions, from the definition of the task."""
   weight: dict[int, Any] = {1: 0.0, -1: 0.0}
   for probability, examples in _listed(name, len(x_query)):
-    for one, label in zip(x.tolist(), y.tolist(), strict=True):
-      probability *= examples.get((tuple(one), label), 0.0)
+    for row, label in zip(x.tolist(), y.tolist(), strict=True):
+      probability *= examples.get((tuple(row), label), 0.0)
     for label in weight:
       weight[label] += probability * examples.get((tuple(x_query.tolist()), label), 0.0)
   return weight[1] / (weight[1] + weight[-1])
@@ -222,10 +222,12 @@ def _posterior(name, x, y, x_query):
 def test_bayes_is_exact(name, d, c, error):
   task = _task(name, d, c)
   prompt = _prompts(task, 32)
-  found = expit(np.asarray(_predict_all(task.baselines()['bayes'], prompt), float))
+  probabilities = expit(
+    np.asarray(_predict_all(task.baselines()['bayes'], prompt), float)
+  )
   for k in (0, 1, 4, 9, c):
-    expected = [_posterior(name, *one) for one in _each(prompt, k)]
-    np.testing.assert_allclose(found[:, k], expected, rtol=0, atol=error)
+    expected = [_posterior(name, *row) for row in _each(prompt, k)]
+    np.testing.assert_allclose(probabilities[:, k], expected, rtol=0, atol=error)
 
 
 @pytest.mark.parametrize('k', mostly_full([5], [0, 1, 2, 12, 20]))
@@ -233,16 +235,16 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
   count = 32
   with jax.enable_x64(True):
     prompt = _prompts(_task('conjunction', 6, 20), count)
-    expected = np.asarray([_posterior('conjunction', *one) for one in _each(prompt, k)])
+    expected = np.asarray([_posterior('conjunction', *row) for row in _each(prompt, k)])
     prefix = prompt.prefix(k)
-    found = {
+    estimates = {
       draws: expit(jax.jit(boolean.ConjunctionBayes(draws))(prefix))
       for draws in (256, 16_384)
     }
   # The error of a probability falls as 1/√draws. Its root mean square with 256 draws
   # was measured as at most 0.01 for 7 and 8 features, so 0.00125 with 64 times as many;
   # the largest of 32 is a few times that.
-  gaps = {draws: np.abs(one - expected) for draws, one in found.items()}
+  gaps = {draws: np.abs(estimate - expected) for draws, estimate in estimates.items()}
   assert np.sqrt(np.mean(gaps[256] ** 2)) <= 0.015
   assert np.sqrt(np.mean(gaps[16_384] ** 2)) <= 0.002
   assert gaps[16_384].max() <= 0.008
@@ -262,12 +264,12 @@ def test_elimination_is_valiants(name, k):
   task = _task(name, 8, 40)
   prompt = _prompts(task, 64)
   sign = 1 if name == 'conjunction' else -1
-  found = _at(task.baselines()['elimination'], prompt, k)
-  for (x, y, x_query), logit in zip(_each(prompt, k), found, strict=True):
+  logits = _at(task.baselines()['elimination'], prompt, k)
+  for (x, y, x_query), logit in zip(_each(prompt, k), logits, strict=True):
     literals = {(j, value) for j in range(8) for value in (1, -1)}
-    positives = [sign * one for one, label in zip(x, y, strict=True) if label == sign]
-    for one in positives:
-      literals -= {(j, -one[j]) for j in range(8)}
+    positives = [sign * row for row, label in zip(x, y, strict=True) if label == sign]
+    for row in positives:
+      literals -= {(j, -row[j]) for j in range(8)}
     if all(sign * x_query[j] == value for j, value in literals):
       expected = _CERTAIN
     else:
@@ -279,12 +281,12 @@ def test_elimination_is_valiants(name, k):
 def test_contradictory_labels_are_a_fair_coin_or_those_before():
   x = jnp.asarray([[1.0, -1.0], [1.0, -1.0]])
   y, seen = jnp.asarray([1.0, -1.0]), jnp.ones(2, bool)
-  given = Examples(x, y, seen, x[0])
-  parity = jax.jit(boolean.ParityBayes().predict)(given)
+  examples = Examples(x, y, seen, x[0])
+  parity = jax.jit(boolean.ParityBayes().predict)(examples)
   assert float(parity) == _CERTAIN
   for name in ('majority', 'conjunction'):
     space = boolean.VersionSpace(_task(name, 2, 2))
-    assert float(jax.jit(space.predict)(given)) == 0
+    assert float(jax.jit(space.predict)(examples)) == 0
 
 
 @pytest.mark.parametrize('k', [0, 1, 4, 5, 15])
@@ -292,18 +294,18 @@ def test_neighbours_are_known_after_the_random_ones(k):
   task = _task('nearest_neighbour', 3, 15, num_random=5)
   prompt = _prompts(task, 64)
   targets = np.asarray(prompt.prefix(k).y_query)
-  found = _at(task.baselines()['bayes'], prompt, k)
+  logits = _at(task.baselines()['bayes'], prompt, k)
   copies = [any((x == x_query).all(axis=1)) for x, _, x_query in _each(prompt, k)]
   known = np.asarray(copies) | (k >= 5)
   expected = np.where(known, _CERTAIN * (2 * targets - 1), 0)
-  np.testing.assert_allclose(found, expected, rtol=0, atol=_ABOUT)
+  np.testing.assert_allclose(logits, expected, rtol=0, atol=_ABOUT)
 
 
 @pytest.mark.parametrize('k', [0, 1, 20])
 def test_naive_bayes_is_a_shrunk_correlation(k):
   task = _task('majority', 9, 20)
   prompt = _prompts(task, 16)
-  found = _at(task.baselines()['naive_bayes'], prompt, k)
+  logits = _at(task.baselines()['naive_bayes'], prompt, k)
   expected = [2 * (y @ x @ x_query) / (k + 9) for x, y, x_query in _each(prompt, k)]
   # One division of integers.
-  np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+  np.testing.assert_allclose(logits, expected, rtol=1e-6, atol=1e-7)

@@ -59,17 +59,17 @@ def test_its_prompts_are_those_of_sample_one_but_for_linear_regression(name):
   @jax.jit
   def one_by_one(key):
     keys = [jax.random.fold_in(key, i) for i in range(3)]
-    return [task.sample_one(each) for each in keys]
+    return [task.sample_one(prompt_key) for prompt_key in keys]
 
   key = jax.random.key(0)
-  found, expected = jax.device_get((task.sample(key, 3), one_by_one(key)))
+  prompts, expected = jax.device_get((task.sample(key, 3), one_by_one(key)))
   for i, prompt in enumerate(expected):
     if name == 'linear_regression':
-      assert not np.isclose(found.x[i], prompt.x).any()
+      assert not np.isclose(prompts.x[i], prompt.x).any()
     else:
       # The same draws, whose sums may be rounded otherwise.
-      np.testing.assert_allclose(found.x[i], prompt.x, rtol=1e-5)
-      np.testing.assert_allclose(found.y[i], prompt.y, rtol=1e-4, atol=1e-5)
+      np.testing.assert_allclose(prompts.x[i], prompt.x, rtol=1e-5)
+      np.testing.assert_allclose(prompts.y[i], prompt.y, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_each_coordinate_is_as_likely_at_each_node():
 
 
 def _prompt(x, y, x_query) -> zoo.Prompt:
-  x, y, x_query = (jnp.asarray(one, jnp.float32)[None] for one in (x, y, x_query))
+  x, y, x_query = (jnp.asarray(array, jnp.float32)[None] for array in (x, y, x_query))
   return zoo.Prompt(x=x, y=y, x_query=x_query, y_query=y.sum(axis=1))
 
 

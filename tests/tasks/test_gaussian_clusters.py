@@ -13,8 +13,8 @@ from zoo.tasks.baselines import Averaging, LeastSquares, NearestNeighbours
 
 
 def _task(**changes) -> GaussianClusters:
-  given = {'num_features': 3, 'context_length': 9, 'num_classes': 3} | changes
-  task = zoo.create_task('gaussian_clusters', **given)
+  fields = {'num_features': 3, 'context_length': 9, 'num_classes': 3} | changes
+  task = zoo.create_task('gaussian_clusters', **fields)
   assert isinstance(task, GaussianClusters)
   return task
 
@@ -68,7 +68,7 @@ _RULE = np.polynomial.legendre.leggauss(400)
 def _quadrature(x, y, x_query):
   """The log density of each class, times (2π)^(d/2), from integrals over the means."""
   grid, weights = _RULE
-  found = []
+  log_densities = []
   for k in range(y.shape[1]):
     mine = x[y[:, k] == 1]
     log_density = 0.0
@@ -78,8 +78,8 @@ def _quadrature(x, y, x_query):
       for sign, exponent in ((-1, before), (1, after)):
         mass = np.sum(weights * np.exp(exponent - exponent.max()))
         log_density += sign * (np.log(mass) + exponent.max())
-    found.append(log_density)
-  return np.asarray(found)
+    log_densities.append(log_density)
+  return np.asarray(log_densities)
 
 
 _BAYES = jax.jit(clusters.ClusterBayes().predictions)
@@ -96,8 +96,8 @@ def test_bayes_agrees_with_quadrature_also_far_outside_the_cube(scale, seed):
   for k in (0, 1, 2, 7, 20):
     part = prompt.prefix(k)
     for b in range(4):
-      given = (np.asarray(a[b], np.float64) for a in (part.x, part.y, part.x_query))
-      expected = log_softmax(_quadrature(*given))
+      arrays = (np.asarray(a[b], np.float64) for a in (part.x, part.y, part.x_query))
+      expected = log_softmax(_quadrature(*arrays))
       # Float32 rounds terms of up to n (m − 1)²/2, about 1000 at the scale of 10.
       np.testing.assert_allclose(
         actual[b, k], expected, rtol=2e-5, atol=2e-5 * scale**2
@@ -106,7 +106,9 @@ def test_bayes_agrees_with_quadrature_also_far_outside_the_cube(scale, seed):
 
 def test_bayes_far_away_is_finite():
   parts = np.full((1, 3, 2), 300), np.eye(3)[None, [0, 0, 1]], np.full((1, 2), -300)
-  far = zoo.Prompt(*(jnp.asarray(one, 'float32') for one in (*parts, np.zeros((1, 3)))))
+  far = zoo.Prompt(
+    *(jnp.asarray(part, 'float32') for part in (*parts, np.zeros((1, 3))))
+  )
   assert np.isfinite(jax.jit(clusters.ClusterBayes())(far)).all()
 
 
@@ -132,8 +134,8 @@ def test_the_other_baselines_agree_with_loops():
       np.testing.assert_allclose(actual['nearest_mean'][b], expected, rtol=1e-5)
       nearest = np.argsort(np.sum((x - q) ** 2, axis=1))[:3]
       shares = y[nearest].mean(0) if k else np.full(3, 1 / 3)
-      found = softmax(actual['nearest_neighbours'][b])
-      np.testing.assert_allclose(found, shares, atol=3e-6)
+      probabilities = softmax(actual['nearest_neighbours'][b])
+      np.testing.assert_allclose(probabilities, shares, atol=3e-6)
       weights, intercepts = np.zeros((3, 3)), np.zeros(3)
       for _ in range(1000 if k else 0):
         gap = y - softmax(x @ weights + intercepts, axis=1)

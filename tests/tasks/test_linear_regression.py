@@ -20,8 +20,8 @@ _GENERAL = {'noise_std': 0.5, 'prior_mean': _MEAN, **_COVARIANCES}
 
 
 def _task(**changes):
-  given = {'num_features': _D, 'context_length': _C} | changes
-  return zoo.create_task('linear_regression', **given)
+  fields = {'num_features': _D, 'context_length': _C} | changes
+  return zoo.create_task('linear_regression', **fields)
 
 
 def _sample(task, seed=0, batch_size=64) -> zoo.Prompt:
@@ -110,9 +110,9 @@ def test_parts_of_a_prompt_have_the_distribution_of_whole_prompts():
     drawn = np.concatenate([examples.reshape(batch, -1), query, noise], axis=1)
     products = np.einsum('bi,bj->bij', drawn, drawn).reshape(batch, -1)
     moments.append(np.concatenate([drawn, products], axis=1))
-  one, two = moments
-  gap = one.mean(0) - two.mean(0)
-  error = np.sqrt((one.var(0) + two.var(0)) / batch)
+  of_whole, of_parts = moments
+  gap = of_whole.mean(0) - of_parts.mean(0)
+  error = np.sqrt((of_whole.var(0) + of_parts.var(0)) / batch)
   # About 500 numbers; one beyond 5 standard errors happens once in 3000 seeds.
   assert np.all(np.abs(gap) <= 5 * error)
   assert np.all(np.abs(weights.mean(0) - _MEAN) <= 5 * np.sqrt(np.diag(_PRIOR) / batch))

@@ -26,8 +26,8 @@ _PRIORS = {
 
 
 def _task(**changes) -> LogisticRegression:
-  given = {'num_features': 3, 'context_length': 12} | changes
-  task = zoo.create_task('logistic_regression', **given)
+  fields = {'num_features': 3, 'context_length': 12} | changes
+  task = zoo.create_task('logistic_regression', **fields)
   assert isinstance(task, LogisticRegression)
   return task
 
@@ -101,8 +101,8 @@ def _optimum(task, x, y):
     return z - root.T @ (x.T @ (y * slope))
 
   start = np.zeros(root.shape[1])
-  found = minimize(objective, start, jac=gradient, method='BFGS', tol=1e-10)
-  z = np.linalg.lstsq(root, mean + root @ found.x - mean, rcond=None)[0]
+  solution = minimize(objective, start, jac=gradient, method='BFGS', tol=1e-10)
+  z = np.linalg.lstsq(root, mean + root @ solution.x - mean, rcond=None)[0]
   return mean + root @ z, gradient
 
 
@@ -133,13 +133,13 @@ def test_map_agrees_with_an_optimizer_and_has_no_gradient(link, prior):
     for i, k in enumerate((0, 1, 5, 12)):
       x, labels = prompt.x[b, :k].astype(np.float64), y[b, :k].astype(np.float64)
       expected, gradient = _optimum(task, x, labels)
-      found = np.asarray(weights[b, i], np.float64)
+      fitted = np.asarray(weights[b, i], np.float64)
       # Float32 rounds scores as large as |x| times the spread of the prior, and the
       # gradient is |x| times the spread times more.
       scale = np.abs(expected).max() + np.sqrt(np.linalg.norm(_root(task), 2))
-      np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4 * scale)
+      np.testing.assert_allclose(fitted, expected, rtol=0, atol=2e-4 * scale)
       root = _root(task)
-      z = np.linalg.lstsq(root, found - task.prior_mean, rcond=None)[0]
+      z = np.linalg.lstsq(root, fitted - task.prior_mean, rcond=None)[0]
       size = 1e-4 * scale * np.linalg.norm(root, 2) * (1 + np.linalg.norm(x))
       assert np.abs(gradient(z)).max() <= size
   if link != 'sign':
@@ -154,7 +154,7 @@ def _posterior_mean(task, x, y, x_query):
   """P(+1) by Gauss–Legendre quadrature around the mode, scaled by its Hessian."""
   log_link = log_ndtr if task.link == 'probit' else log_expit
   root, mean = _root(task), task.prior_mean
-  x, y, x_query = (np.asarray(each, np.float64) for each in (x, y, x_query))
+  x, y, x_query = (np.asarray(array, np.float64) for array in (x, y, x_query))
   rows, offset = y[:, None] * (x @ root), y * (x @ mean)
   mode = np.linalg.lstsq(root, _optimum(task, x, y)[0] - mean, rcond=None)[0]
   step = 1e-4  # the second differences of log_link: errors of 1e-8 of it
@@ -169,8 +169,8 @@ def _posterior_mean(task, x, y, x_query):
   t, log_weights = t[near], log_weights[near]
   z = mode + t @ np.linalg.inv(np.linalg.cholesky(precision))
   log_p = log_weights - np.sum(z * z, axis=1) / 2
-  for one, row in zip(offset, rows, strict=True):
-    log_p += log_link(one + z @ row)
+  for shift, row in zip(offset, rows, strict=True):
+    log_p += log_link(shift + z @ row)
   p = np.exp(log_p - log_p.max())
   return p @ np.exp(log_link((mean + z @ root.T) @ x_query)) / p.sum()
 
@@ -187,7 +187,7 @@ def _posterior_mean(task, x, y, x_query):
 def test_bayes_is_exact_for_few_features_and_else_estimated(link, prior, k):
   task = _task(link=link, context_length=60, **_PRIORS[prior])
   prompt = _sample(task, 6, 3).prefix(k)
-  found, sampled = (
+  quadrature, sampled = (
     expit(np.asarray(jax.jit(bayes)(prompt), np.float64))
     for bayes in (
       task.baselines()['bayes'],
@@ -195,12 +195,12 @@ def test_bayes_is_exact_for_few_features_and_else_estimated(link, prior, k):
     )
   )
   expected = [
-    _posterior_mean(task, *each)
-    for each in zip(prompt.x, prompt.y, prompt.x_query, strict=True)
+    _posterior_mean(task, *arrays)
+    for arrays in zip(prompt.x, prompt.y, prompt.x_query, strict=True)
   ]
   # The largest measured error of the rule is 2e-5, and sums in float32 of up to 60
   # logarithms add 1e-5.
-  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+  np.testing.assert_allclose(quadrature, expected, rtol=0, atol=1e-4)
   # 2^16 numbers from 0 to 1 have a mean with an error of 0.002 at most, and their
   # proposal is near the posterior.
   np.testing.assert_allclose(sampled, expected, rtol=0, atol=0.006)

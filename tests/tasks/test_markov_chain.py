@@ -115,8 +115,8 @@ def _bayes_by_quadrature(symbols: np.ndarray) -> float:
 @pytest.mark.parametrize('k', mostly_full([6], [0, 1]))
 def test_bayes_for_two_symbols_is_the_integral(k):
   prompt = jax.device_get(_task(context_length=6).sample(jax.random.key(4), 3))
-  found = softmax(np.asarray(_bayes(prompt))[:, k], axis=-1)
-  for row, symbols in zip(found, _symbols(prompt), strict=True):
+  probabilities = softmax(np.asarray(_bayes(prompt))[:, k], axis=-1)
+  for row, symbols in zip(probabilities, _symbols(prompt), strict=True):
     # The integrand is not smooth at p = q = 0, where the integral is good to 1e-5.
     np.testing.assert_allclose(
       row[0], _bayes_by_quadrature(symbols[: k + 1]), rtol=1e-4
@@ -126,8 +126,8 @@ def test_bayes_for_two_symbols_is_the_integral(k):
 def test_bayes_of_one_symbol_has_a_closed_form():
   # E pq/(p + q) / E q/(p + q), the probability to leave the only symbol that is known.
   prompt = _task(context_length=6).sample(jax.random.key(4), 3)
-  found = softmax(np.asarray(_bayes(prompt))[:, 0], axis=-1)
-  leaves = np.sum(found * (1 - np.asarray(prompt.x)[:, 0]), axis=1)
+  probabilities = softmax(np.asarray(_bayes(prompt))[:, 0], axis=-1)
+  leaves = np.sum(probabilities * (1 - np.asarray(prompt.x)[:, 0]), axis=1)
   np.testing.assert_allclose(leaves, 4 / 3 * (1 - np.log(2)), rtol=1e-4)
 
 

@@ -38,8 +38,8 @@ _WEIGHTS = (0.2, 0.1, 0.3, 0.4)
 def _mixture(*parts: Any, weights: Any = None, **sizes: int) -> Any:
   if not parts:
     parts, weights = (_LINEAR, _SPARSE, _POOL, _SQUARES), _WEIGHTS
-  given = {'num_features': _D, 'context_length': _C} | sizes
-  return zoo.create_task('mixture', parts=parts, weights=weights, **given)
+  fields = {'num_features': _D, 'context_length': _C} | sizes
+  return zoo.create_task('mixture', parts=parts, weights=weights, **fields)
 
 
 def _named(name: str, **fields: Any) -> dict[str, Any]:
@@ -54,45 +54,48 @@ def _gaussian(x, y, query, mean, covariance, std):
   return density, query @ (mean + covariance @ x.T @ gain)
 
 
-def _averaged(found):
+def _averaged(cases):
   """The log of the mean density of equally probable cases, and their mean."""
-  logs, means = map(np.array, zip(*found, strict=True))
+  logs, means = map(np.array, zip(*cases, strict=True))
   weights = np.exp(logs - logs.max())
   return logs.max() + np.log(weights.mean()), weights @ means / weights.sum()
 
 
 def _expected(task, x, y, query):
   """The posterior mean of the query from the definitions of the four parts."""
-  one, covariance = np.eye(_D), np.array(_COVARIANCE)
+  identity, covariance = np.eye(_D), np.array(_COVARIANCE)
   pool = task.tasks[2].pool
-  supports = [np.diag(row) for row in one]
-  each = [
+  supports = [np.diag(row) for row in identity]
+  parts = [
     _gaussian(x, y, query, np.array([1.0, 0, -1]), covariance, 0.3),
     _averaged([_gaussian(x, y, query, np.zeros(_D), s, 0.5) for s in supports]),
-    _averaged([_gaussian(x, y, query, w, 0.0 * one, 0.4) for w in pool]),
-    _gaussian(x * x, y, query * query, np.full(_D, 3**-0.5), one / 3, 0.2),
+    _averaged([_gaussian(x, y, query, w, 0.0 * identity, 0.4) for w in pool]),
+    _gaussian(x * x, y, query * query, np.full(_D, 3**-0.5), identity / 3, 0.2),
   ]
   points = [*x, query]
   scores = [
     np.log(weight) + density + np.sum(normal(np.zeros(_D), features).logpdf(points))
     for weight, (density, _), features in zip(
-      (0.2, 0.1, 0.3, 0.4), each, (covariance, one, one, one), strict=True
+      (0.2, 0.1, 0.3, 0.4),
+      parts,
+      (covariance, identity, identity, identity),
+      strict=True,
     )
   ]
   weights = np.exp(np.array(scores) - np.max(scores))
-  return weights @ [mean for _, mean in each] / weights.sum(), weights / weights.sum()
+  return weights @ [mean for _, mean in parts] / weights.sum(), weights / weights.sum()
 
 
 def test_bayes_weighs_the_parts_by_their_densities():
   task = _mixture()
   with jax.enable_x64(True):
     prompt = jax.device_get(task.sample(jax.random.key(0), 24))
-    found = jax.device_get(jax.jit(task.baselines()['bayes'].predictions)(prompt))
+    predictions = jax.device_get(jax.jit(task.baselines()['bayes'].predictions)(prompt))
   shares = []
   for i, k in itertools.product(range(24), range(_C + 1)):
     x = np.concatenate([prompt.x[i], prompt.x_query[i][None]])
     expected, share = _expected(task, x[:k], prompt.y[i, :k], x[k])
-    np.testing.assert_allclose(found[i, k], expected, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(predictions[i, k], expected, rtol=1e-8, atol=1e-10)
     shares.append(share)
   assert np.max(shares, axis=0).min() > 0.5  # each part is the most probable somewhere
 
@@ -106,7 +109,7 @@ def test_bayes_of_signs_weighs_probabilities_by_the_likelihood_of_the_labels():
   task = _mixture(*parts, weights=(0.3, 0.7), num_features=2)
   with jax.enable_x64(True):
     prompt = jax.device_get(task.sample(jax.random.key(0), 12))
-    found = jax.device_get(jax.jit(task.baselines()['bayes'].predictions)(prompt))
+    logits = jax.device_get(jax.jit(task.baselines()['bayes'].predictions)(prompt))
   axis = np.linspace(-8, 10, 200)
   grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
   priors = [normal(mean).pdf(grid) for mean in ([2.0, 1.0], [0.0, 0.0])]
@@ -120,7 +123,7 @@ def test_bayes_of_signs_weighs_probabilities_by_the_likelihood_of_the_labels():
       both += [density @ link(sign * (grid @ x[i, k])) for sign in (1, -1)]
     # The quadrature is good to 2e-5 of a probability.
     np.testing.assert_allclose(
-      special.expit(found[i, k]), both[0] / both.sum(), atol=2e-5
+      special.expit(logits[i, k]), both[0] / both.sum(), atol=2e-5
     )
 
 
@@ -131,14 +134,14 @@ def test_a_sampled_density_is_that_of_the_quadrature():
 
     @jax.jit
     def densities(x: Any, y: Any, query: Any) -> Any:
-      each = Quadrature(task, num_nodes(task)), ImportanceSampling(task)
-      given = Examples(x, y, jnp.ones(_C, bool), query)
-      return [one.weigh(given)[0] for one in each]
+      posteriors = Quadrature(task, num_nodes(task)), ImportanceSampling(task)
+      examples = Examples(x, y, jnp.ones(_C, bool), query)
+      return [posterior.weigh(examples)[0] for posterior in posteriors]
 
     rows = zip(prompt.x, prompt.y, prompt.x_query, strict=True)
-    found = np.array([densities(*row) for row in rows])
+    log_densities = np.array([densities(*row) for row in rows])
   # 4096 samples of nearly the posterior, whose weights vary by about a tenth.
-  np.testing.assert_allclose(found[:, 1], found[:, 0], atol=0.01)
+  np.testing.assert_allclose(log_densities[:, 1], log_densities[:, 0], atol=0.01)
 
 
 def test_each_prompt_is_of_one_part_as_often_as_its_weight():
@@ -152,10 +155,10 @@ def test_each_prompt_is_of_one_part_as_often_as_its_weight():
   np.testing.assert_allclose(task.weights, weights)
   for i in range(4):
     own = jax.tree.map(lambda leaf, at=part == i: leaf[at], prompt)
-    x, found = np.asarray(own.features), np.asarray(own.targets)
+    x, noiseless = np.asarray(own.features), np.asarray(own.targets)
     targets = np.einsum('btd,bd->bt', x * x if i == 3 else x, drawn[i][part == i])
-    np.testing.assert_allclose(found, targets, atol=1e-4)
-    noise = own.y - found[:, :-1]
+    np.testing.assert_allclose(noiseless, targets, atol=1e-4)
+    noise = own.y - noiseless[:, :-1]
     std = (0.3, 0.5, 0.4, 0.2)[i]
     assert abs(noise.std() / std - 1) < 4 / np.sqrt(2 * noise.size)
   without = jax.device_get(task.sample(jax.random.key(1), count))
@@ -193,7 +196,7 @@ def test_a_mixture_may_be_a_part():
   inner = _named('mixture', parts=(_named('task_pool', seed=1), _named('task_pool')))
   task = _mixture(_named('task_pool', seed=2), inner, weights=[3, 1])
   np.testing.assert_allclose(task.weights, [0.75, 0.25])
-  assert [one.seed for one in task.tasks[1].tasks] == [1, 0]
+  assert [part.seed for part in task.tasks[1].tasks] == [1, 0]
 
 
 def test_tasks_that_hold_out_prompts_are_refused(tmp_path):
@@ -206,9 +209,9 @@ def test_classes_can_be_mixed():
   task = _mixture(_named('conjunction'), _named('disjunction'))
   assert (task.label_kind, task.num_outputs) == ('signs', 1)
   assert task.posterior() is None
-  zero, one = jnp.zeros(1), jnp.ones(1)
-  assert task.accuracy(one, one) == 1
-  np.testing.assert_allclose(task.loss(zero, one), np.log(2), rtol=1e-6)
+  zero, unit = jnp.zeros(1), jnp.ones(1)
+  assert task.accuracy(unit, unit) == 1
+  np.testing.assert_allclose(task.loss(zero, unit), np.log(2), rtol=1e-6)
 
 
 def test_objects_are_mixed_and_configs_name_their_sections():
@@ -296,7 +299,8 @@ def test_objects_of_other_sizes_are_refused():
 
 def test_a_mixture_of_linear_regression_alone_has_other_prompts_than_the_task():
   task = LinearRegression(_D, _C)
-  found, alone = (
-    jax.device_get(one.sample(jax.random.key(0), 8)) for one in (Mixture((task,)), task)
+  mixed, alone = (
+    jax.device_get(distribution.sample(jax.random.key(0), 8))
+    for distribution in (Mixture((task,)), task)
   )
-  assert not np.isclose(found.x, alone.x).any()
+  assert not np.isclose(mixed.x, alone.x).any()

@@ -85,8 +85,8 @@ def test_bayes_is_least_squares_on_the_rest():
 
 
 def test_there_is_no_bayes_for_orthogonal_outliers():
-  found = OutlierRegression(kind='orthogonal').baselines()
-  assert list(found) == ['ols', 'ridge', 'zero']
+  baselines = OutlierRegression(kind='orthogonal').baselines()
+  assert list(baselines) == ['ols', 'ridge', 'zero']
 
 
 def test_bad_input_is_refused_in_one_line(unchecked):

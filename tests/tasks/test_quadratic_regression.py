@@ -32,7 +32,9 @@ def test_a_prior_mean_moves_the_weights():
   assert task != centred
   assert centred == QuadraticRegression(3, 5, prior_mean=[0.0, 0.0, 0.0])
   with jax.enable_x64(True):
-    prompts = [one.sample(jax.random.key(0), 4) for one in (task, centred)]
+    prompts = [
+      regression.sample(jax.random.key(0), 4) for regression in (task, centred)
+    ]
   x, change = np.asarray(prompts[0].x), np.asarray(prompts[0].y - prompts[1].y)
   for i, t in np.ndindex(change.shape):
     moved = sum(mean[j] * x[i, t, j] ** 2 for j in range(3)) / np.sqrt(3)

@@ -46,11 +46,11 @@ def test_a_task_refuses_what_is_beyond_the_range_of_a_field(
   name, field, kind, unchecked
 ):
   fields = common.task_section(name)
-  given = {size: number for size, number in _GIVEN.items() if size in fields}
+  sizes = {size: number for size, number in _GIVEN.items() if size in fields}
   bad: list[object] = [*_BEYOND.get((name, field), (0,) if kind is int else ())]
   bad += {int: _NO_INTEGER, float: _NO_NUMBER, str: ('no such word', 3)}.get(kind, ())
   if kind is object:
     bad += ['two', [1.0, 2.0], [1.0, float('nan'), 2.0]]
   for value in bad:
     with refuses(field):
-      zoo.create_task(name, **given | {field: value})
+      zoo.create_task(name, **sizes | {field: value})

@@ -83,10 +83,10 @@ def _kernel(task: ReluNetwork) -> ArcCosineKernel:
 def kernel(x: np.ndarray) -> np.ndarray:
   """2 E[relu(w·x) relu(w·x')], by the integral over the angle of w in their plane."""
   out = np.zeros((len(x), len(x)))
-  for i, one in enumerate(x.astype(float)):
-    for j, two in enumerate(x.astype(float)):
-      norms = np.linalg.norm(one) * np.linalg.norm(two)
-      t = np.arccos(np.clip(one @ two / norms, -1, 1))
+  for i, first in enumerate(x.astype(float)):
+    for j, second in enumerate(x.astype(float)):
+      norms = np.linalg.norm(first) * np.linalg.norm(second)
+      t = np.arccos(np.clip(first @ second / norms, -1, 1))
       # The length of w in the plane has E |w|² = 2, its angle the density 1/2π; both
       # factors are positive from t − π/2 to π/2.
       integral, _ = scipy.integrate.quad(

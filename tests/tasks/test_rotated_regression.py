@@ -53,16 +53,16 @@ def test_labels_are_linear_in_the_features():
 
 def test_gradient_descent_has_the_exact_risk_of_one_frame():
   prompt = prompts()
-  one = TASK.in_one_frame
+  task = TASK.in_one_frame
   gd = TASK.baselines()['gd']
   least = asymptotic.rotated_optimum(TASK.variances, 5, 1, 0.5)
-  np.testing.assert_allclose(theory.exact_risk(gd, one), least, rtol=1e-12)
+  np.testing.assert_allclose(theory.exact_risk(gd, task), least, rtol=1e-12)
   assert_mean((np.asarray(jax.jit(gd)(prompt)) - prompt.y_query) ** 2, least)
   model = built(
     lambda: DeepLSA(3, num_layers=2, form='scalar', init_scale=0.3, rngs=nnx.Rngs(0))
   )
   losses = (np.asarray(jax.jit(model)(prompt)) - prompt.y_query) ** 2
-  assert_mean(losses, theory.exact_risk(model, one))
+  assert_mean(losses, theory.exact_risk(model, task))
   bayes = np.asarray(jax.jit(TASK.baselines()['bayes'])(prompt))
   # By hand: the posterior mean of N(0, I), whatever the frame.
   x, y = prompt.x[0].astype(float), prompt.y[0].astype(float)

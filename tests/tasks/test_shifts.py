@@ -65,8 +65,8 @@ def test_shifts_of_a_task_that_holds_out_functions_are_measured_on_those():
 
   shifted = Apart().shifts()['scale_x=2'].held_out()
   assert shifted == ShiftedTask(Apart(part='held_out'), Scale(2.0))
-  one = _task().shifts()['scale_x=2']
-  assert one.held_out() is one
+  scaled = _task().shifts()['scale_x=2']
+  assert scaled.held_out() is scaled
 
 
 def test_longer_contexts_are_the_same_task():
@@ -118,10 +118,10 @@ def test_stretched_features_have_the_promised_eigenvalues(name):
   x = _features(prompt).reshape(-1, _D)
   covariance = x.T @ x / len(x)
   expected = np.sort(_D * powers / np.sum(powers))
-  found = np.linalg.eigvalsh(covariance)
+  eigenvalues = np.linalg.eigvalsh(covariance)
   # An eigenvalue λ of a Gaussian sample has the standard error λ √(2/n).
   error = expected * np.sqrt(2 / len(x))
-  assert np.all(np.abs(found - expected) <= 4.5 * error + 1e-12)
+  assert np.all(np.abs(eigenvalues - expected) <= 4.5 * error + 1e-12)
   # The axes are not those of the features.
   off = covariance - np.diag(np.diag(covariance))
   assert np.abs(off).max() > 0.1

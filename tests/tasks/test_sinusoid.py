@@ -21,7 +21,7 @@ def test_labels_are_those_of_the_equation():
   task = Sinusoid()
   x = task.sample_features(jax.random.key(0))
   labels = task.evaluate((jnp.asarray(0.3), jnp.asarray(1.2)), x)
-  expected = [0.3 * math.sin(float(one) + 1.2) for one in x[:, 0]]
+  expected = [0.3 * math.sin(float(value) + 1.2) for value in x[:, 0]]
   # x + p is rounded to 24 bits, at most 3e-7 below 8.
   np.testing.assert_allclose(labels, expected, rtol=0, atol=2e-7)
 
@@ -99,7 +99,7 @@ def _doubled(prompt):
 
 def _at_once(x, y, x_query):
   """Prompts of one example."""
-  x, y, x_query = (jnp.asarray(one, jnp.float32) for one in (x, y, x_query))
+  x, y, x_query = (jnp.asarray(array, jnp.float32) for array in (x, y, x_query))
   return zoo.Prompt(
     x=x[:, None, None], y=y[:, None], x_query=x_query[:, None], y_query=y
   )
@@ -185,11 +185,13 @@ def test_labels_near_zero_and_at_the_ends_of_the_range():
   phase = np.mod(-x, np.pi)
   expected = 0.4 / np.log(5) * np.sin(x_query + phase)
   for label in (0.0, 1e-20, -1e-9, 1e-7):
-    found = _bayes(_at_once(x, np.full(4, label), x_query))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    predictions = _bayes(_at_once(x, np.full(4, label), x_query))
+    np.testing.assert_allclose(predictions, expected, rtol=0, atol=1e-5)
   # The largest amplitude at its crest: the phase is π/2 − x.
-  found = _bayes(_at_once([0.5] * 4, [0.5] * 4, [1.0] * 4))
-  np.testing.assert_allclose(found, 0.5 * np.sin(1.0 + np.pi / 2 - 0.5), atol=1e-3)
+  predictions = _bayes(_at_once([0.5] * 4, [0.5] * 4, [1.0] * 4))
+  np.testing.assert_allclose(
+    predictions, 0.5 * np.sin(1.0 + np.pi / 2 - 0.5), atol=1e-3
+  )
 
 
 def test_labels_that_no_function_has_give_the_mean_of_the_prior():

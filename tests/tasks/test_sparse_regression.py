@@ -18,8 +18,8 @@ from zoo.tasks.baselines import Examples
 
 
 def _task(**changes):
-  given: Any = {'num_features': 5, 'context_length': 7, 'num_nonzero': 2} | changes
-  return SparseRegression(**given)
+  fields: Any = {'num_features': 5, 'context_length': 7, 'num_nonzero': 2} | changes
+  return SparseRegression(**fields)
 
 
 def _examples(task, num_prompts=6, seed=0):
@@ -36,10 +36,10 @@ def test_a_few_random_weights_are_standard_normal_and_the_others_zero():
   assert np.all((w != 0).sum(1) == 2)
   # Each pair of coordinates is as likely as the others.
   nonzero = (w != 0).astype(float)
-  found = nonzero.T @ nonzero / count
+  shares = nonzero.T @ nonzero / count
   expected = np.where(np.eye(5, dtype=bool), 2 / 5, 1 / 10)
   error = np.sqrt(expected * (1 - expected) / count)
-  assert np.all(np.abs(found - expected) < 4 * error)
+  assert np.all(np.abs(shares - expected) < 4 * error)
   assert scipy.stats.kstest(w[w != 0], 'norm').pvalue > 1e-3
 
 
@@ -114,7 +114,7 @@ def test_the_lasso_is_that_of_another_library(penalty):
   np.testing.assert_array_equal(jax.jit(lasso.predictions)(prompt)[:, 0], 0)
   for k in (1, 2, 5, 12):
     seen = jnp.arange(12) < k
-    found = np.asarray(weights(prompt.x, prompt.y, seen, prompt.x_query), np.float64)
+    fitted = np.asarray(weights(prompt.x, prompt.y, seen, prompt.x_query), np.float64)
     for i in range(4):
       x_k, y_k = x[i, :k], y[i, :k]
       other = sklearn.linear_model.Lasso(
@@ -122,7 +122,7 @@ def test_the_lasso_is_that_of_another_library(penalty):
       )
       least = objective(other.fit(x_k, y_k).coef_, x_k, y_k)
       # The promise, and as much again for float32 and for the other's end.
-      gap = objective(found[i], x_k, y_k) - least
+      gap = objective(fitted[i], x_k, y_k) - least
       assert abs(gap) < 2e-5 * np.mean(y_k**2)
 
 

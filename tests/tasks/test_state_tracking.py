@@ -34,7 +34,7 @@ def _sum(symbols):
 def _permutation(symbols):
   """The number of the product, as NumPy's permutations are sorted as texts."""
   every = sorted(np.ndindex(4, 4, 4, 4))
-  every = [one for one in every if len(set(one)) == 4]
+  every = [row for row in every if len(set(row)) == 4]
   elements = np.arange(4)
   for symbol in symbols:
     elements = np.asarray(every[symbol])[elements]
@@ -43,8 +43,8 @@ def _permutation(symbols):
 
 def _swaps(symbols):
   """The same of swaps, in the order of their texts."""
-  every = sorted(one for one in np.ndindex(4, 4, 4, 4) if len(set(one)) == 4)
-  swaps = [i for i, one in enumerate(every) if (np.asarray(one) != range(4)).sum() == 2]
+  every = sorted(row for row in np.ndindex(4, 4, 4, 4) if len(set(row)) == 4)
+  swaps = [i for i, row in enumerate(every) if (np.asarray(row) != range(4)).sum() == 2]
   return _permutation([swaps[symbol] for symbol in symbols])
 
 
@@ -71,9 +71,9 @@ def test_targets_are_the_state_after_each_symbol(name):
   assert prompt.features.shape == (200, 12, task.num_features)
   assert set(np.unique(targets)) == {0, 1}
   np.testing.assert_array_equal(targets.sum(axis=-1), 1)
-  for one, target in zip(symbols[:40], targets[:40].argmax(axis=-1), strict=True):
-    found = [_DEFINITIONS[name](one[: t + 1]) for t in range(len(one))]
-    np.testing.assert_array_equal(target, found)
+  for sequence, target in zip(symbols[:40], targets[:40].argmax(axis=-1), strict=True):
+    states = [_DEFINITIONS[name](sequence[: t + 1]) for t in range(len(sequence))]
+    np.testing.assert_array_equal(target, states)
   assert not prompt.y.any()  # no label tells the state
   # Each symbol is equally likely: 2400 of them, 5 standard errors.
   share, n = 1 / task.num_features, symbols.size

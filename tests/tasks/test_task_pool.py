@@ -12,8 +12,8 @@ from zoo.tasks.task_pool import DiscreteBayes
 
 
 def _task(**changes):
-  given: Any = {'num_features': 3, 'context_length': 5, 'num_tasks': 4} | changes
-  return TaskPool(**given)
+  fields: Any = {'num_features': 3, 'context_length': 5, 'num_tasks': 4} | changes
+  return TaskPool(**fields)
 
 
 def test_the_pool_depends_on_the_seed_alone():
@@ -56,8 +56,8 @@ def test_bayes_is_the_mean_of_the_posterior_over_the_pool(std):
   with jax.enable_x64(True):
     prompt = task.sample(jax.random.key(0), 8)
     predictions = jax.jit(DiscreteBayes(task).predictions)(prompt)
-  found = task.baselines()
-  assert found['bayes'] == found['dmmse'] == DiscreteBayes(task)
+  baselines = task.baselines()
+  assert baselines['bayes'] == baselines['dmmse'] == DiscreteBayes(task)
   for i in range(8):
     x = np.concatenate([prompt.x[i], prompt.x_query[i][None]])
     for k in range(6):

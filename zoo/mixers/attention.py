@@ -204,9 +204,9 @@ def rotate(
     angle = positions.astype(dtype)[:, None] * jnp.asarray(speed, dtype)
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
   cosine, sine = (
-    jnp.asarray(one, features.dtype)[None, :, None] for one in (cosine, sine)
+    jnp.asarray(array, features.dtype)[None, :, None] for array in (cosine, sine)
   )
-  one, other = features[..., :half], features[..., half:]
+  first, second = features[..., :half], features[..., half:]
   return jnp.concatenate(
-    [one * cosine - other * sine, one * sine + other * cosine], axis=-1
+    [first * cosine - second * sine, first * sine + second * cosine], axis=-1
   )

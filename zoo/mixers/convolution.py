@@ -73,19 +73,19 @@ class Hyena(Mixer):
     self.skips = nnx.Param(skips, **split(None, 'model'))
 
   def __call__(self, tokens: Tokens) -> Tokens:
-    value, one, two = self._features(tokens)
+    value, first_gate, second_gate = self._features(tokens)
     first, second = self.kernels(tokens.shape[1])
-    value = one * causal_convolution(value, first)
-    return self.out(two * causal_convolution(value, second))
+    value = first_gate * causal_convolution(value, first)
+    return self.out(second_gate * causal_convolution(value, second))
 
   def attention(self, tokens: Tokens) -> Float[Array, 'b w n n']:
     """The weights a of v in each channel of what `out` reads, `Σ_i a_ti v_i`.
 
     The paper's matrix D_2 S_2 D_1 S_1, in which D are the gates and S the filters.
     """
-    _, one, two = widen(self._features(tokens))
+    _, first_gate, second_gate = widen(self._features(tokens))
     first, second = map(toeplitz, self.kernels(tokens.shape[1]))
-    return jnp.einsum('btw,wtj,bjw,wji->bwti', two, second, one, first)
+    return jnp.einsum('btw,wtj,bjw,wji->bwti', second_gate, second, first_gate, first)
 
   def _features(self, tokens: Tokens) -> list[Tokens]:
     """v, x_1 and x_2."""
@@ -120,10 +120,10 @@ def causal_convolution(features: Tokens, kernels: Float[Array, 'n w']) -> Tokens
   Later tokens affect earlier outputs only through rounding errors.
   """
   n, dtype = features.shape[1], np.promote_types(features.dtype, 'float32')
-  one, other = (
+  spectrum, response = (
     jnp.fft.rfft(array.astype(dtype), 2 * n, axis=-2) for array in (features, kernels)
   )
-  product = jnp.fft.irfft(one * other[None], 2 * n, axis=-2)
+  product = jnp.fft.irfft(spectrum * response[None], 2 * n, axis=-2)
   return product[:, :n].astype(features.dtype)
 
 

@@ -163,15 +163,15 @@ class Mamba2Block(LinearState):
 
   def features(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     """What one state per head takes, and the next `state.past`."""
-    one, other = state.past
-    value, one = self.convolve_value(self.value(tokens), one)
-    key_query, other = self.convolve_key_query(self.key_query(tokens), other)
+    past_values, past_keys = state.past
+    value, past_values = self.convolve_value(self.value(tokens), past_values)
+    key_query, past_keys = self.convolve_key_query(self.key_query(tokens), past_keys)
     both = jnp.split(jax.nn.silu(key_query), 2, axis=-1)
     shape = *tokens.shape[:2], self.num_heads, both[0].shape[-1]
-    key, query = (jnp.broadcast_to(each[:, :, None], shape) for each in both)
+    key, query = (jnp.broadcast_to(array[:, :, None], shape) for array in both)
     value = split_heads(jax.nn.silu(value), self.num_heads)
     delta, log_decay = self.rate(tokens)
-    return Inputs(query, key, value, log_decay, delta), (one, other)
+    return Inputs(query, key, value, log_decay, delta), (past_values, past_keys)
 
   def outputs(self, read: Read, inputs: Any, tokens: Tokens) -> Tokens:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value

@@ -48,8 +48,8 @@ class _DeltaRule(HeadState):
     rngs: nnx.Rngs,
   ):
     check_truth('negative_eigenvalues', negative_eigenvalues)
-    given = {'steps': steps, 'gate': gate, 'gate_rank': gate_rank}
-    super().__init__(site, convolved=QKV, **given, rngs=rngs)
+    options = {'steps': steps, 'gate': gate, 'gate_rank': gate_rank}
+    super().__init__(site, convolved=QKV, **options, rngs=rngs)
     self.steps = steps
     self.strength = project(
       site.width, steps * site.num_heads, site.init, use_bias=False, rngs=rngs
@@ -229,7 +229,7 @@ class Comba(HeadState):
     query, key = normalize(query), normalize(key)
     beta = jax.nn.sigmoid(widen(self.strength(tokens)))
     feedback, correction = (
-      widen(each[...])[None, None, :, None] for each in (self.feedback, self.correction)
+      widen(gain[...])[None, None, :, None] for gain in (self.feedback, self.correction)
     )
     erase = jax.nn.sigmoid(feedback) * beta[..., None] * key
     query -= correction * key
@@ -264,8 +264,8 @@ class GatedDeltaProduct(_DeltaRule):
     Raises UserError for an argument that is out of its range.
     """
     check_count('num_householder', num_householder, maximum=64)
-    given = {'steps': num_householder, 'gate': jax.nn.silu}
-    super().__init__(site, negative_eigenvalues, **given, rngs=rngs)
+    options = {'steps': num_householder, 'gate': jax.nn.silu}
+    super().__init__(site, negative_eigenvalues, **options, rngs=rngs)
     self.rate = Rate(site, rngs=rngs)
 
   def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h 1']:

@@ -76,17 +76,17 @@ class LogLinear(Mamba2Block):
     num_heads, levels = site.num_heads, site.num_heads * num_levels
     self.num_levels = num_levels
     self.levels = project(site.width, levels, site.init, use_bias=False, rngs=rngs)
-    ones = jnp.ones((num_heads, num_levels))
-    self.level_scale = nnx.Param(ones, **split('model', None))
+    scale = jnp.ones((num_heads, num_levels))
+    self.level_scale = nnx.Param(scale, **split('model', None))
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[_Inputs, Past]:
-    given, past = self.features(tokens, state)
+    recurrence, past = self.features(tokens, state)
     logits = split_heads(widen(self.levels(tokens)), self.num_heads)
     scales = jax.nn.softplus(widen(self.level_scale[...])[None, None] * logits)
     number = state.position + jnp.arange(tokens.shape[1])
     zeros = jax.lax.population_count((number & -number) - 1).astype(scales.dtype)
     zeros = jnp.broadcast_to(zeros[None], tokens.shape[:2])
-    return _Inputs(given, scales, zeros), past
+    return _Inputs(recurrence, scales, zeros), past
 
   def __call__(self, tokens: Tokens) -> Tokens:
     inputs, _ = self.inputs(tokens, self.initial_state(len(tokens)))

@@ -115,7 +115,7 @@ class Mamba3(LinearState):
       )
     )
     value = widen(split_heads(self.value(tokens), self.num_heads))
-    given = trapezoid(
+    inputs = trapezoid(
       query,
       key,
       value,
@@ -124,7 +124,7 @@ class Mamba3(LinearState):
       jax.nn.sigmoid(weight),
       last=(last_key, last_value),
     )
-    return given, (angle[:, -1:], key[:, -1:], value[:, -1:])
+    return inputs, (angle[:, -1:], key[:, -1:], value[:, -1:])
 
   def recur(self, inputs: Trapezoid, memory: Memory) -> tuple[Read, Memory]:
     return write_and_read(inputs, memory)
@@ -183,9 +183,11 @@ def turn(
   b, n, h, num_angles = angle.shape
   features = jnp.broadcast_to(features, (b, n, h, features.shape[-1]))
   pairs, rest = features[..., : 2 * num_angles], features[..., 2 * num_angles :]
-  one, other = pairs[..., ::2], pairs[..., 1::2]
+  first, second = pairs[..., ::2], pairs[..., 1::2]
   cosine, sine = jnp.cos(angle), jnp.sin(angle)
-  turned = jnp.stack([one * cosine - other * sine, one * sine + other * cosine], -1)
+  turned = jnp.stack(
+    [first * cosine - second * sine, first * sine + second * cosine], -1
+  )
   return jnp.concatenate([turned.reshape(pairs.shape), rest], axis=-1)
 
 

@@ -297,10 +297,10 @@ def _all_products(
   factors: Float[Array, 'c h r l w'] | None = None,
 ) -> Float[Array, 'c h r l p m']:
   """The products of the rows of all readers with the columns of all places."""
-  found = _merged(rows) @ jnp.swapaxes(_merged(columns), -1, -2)
+  products = _merged(rows) @ jnp.swapaxes(_merged(columns), -1, -2)
   if factors is not None:
-    found *= _merged(factors)
-  return found.reshape(*rows.shape[:-1], *columns.shape[2:-1])
+    products *= _merged(factors)
+  return products.reshape(*rows.shape[:-1], *columns.shape[2:-1])
 
 
 def _as_heads(first: Array, second: Array) -> Array:

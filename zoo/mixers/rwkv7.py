@@ -106,7 +106,10 @@ class RWKV7(LinearState):
       'bias': np.zeros(width),
     }
     self.numbers = nnx.Dict(
-      {name: nnx.Param(_array(one), **split('model')) for name, one in starts.items()}
+      {
+        name: nnx.Param(_array(start), **split('model'))
+        for name, start in starts.items()
+      }
     )
 
   def initial_state(self, batch: int) -> State:
@@ -129,7 +132,7 @@ class RWKV7(LinearState):
     erased = self._of_heads(key * self._number('erased'))
     key *= 1 + (rate - 1) * self._number('mixed')
     erased, rate = normalize(erased), self._of_heads(rate)
-    given = Inputs(
+    recurrence = Inputs(
       query=self._of_heads(self.receptance(mixed['receptance'])),
       key=self._of_heads(key),
       value=self._of_heads(self.value(mixed['value'])),
@@ -137,7 +140,7 @@ class RWKV7(LinearState):
       erase=erased,
       erase_key=rate * erased,
     )
-    return _Inputs(given, self.gate(mixed['gate'])), (before[:, -1:],)
+    return _Inputs(recurrence, self.gate(mixed['gate'])), (before[:, -1:],)
 
   def recur(self, inputs: _Inputs, memory: Memory) -> tuple[Read, Memory]:
     return recurrence(inputs.recurrence, memory)
@@ -150,9 +153,9 @@ class RWKV7(LinearState):
     variance = jnp.square(read).mean(axis=-1, keepdims=True)
     normed = merge_heads(read * jax.lax.rsqrt(variance + 1e-5 * read.shape[-1]))
     normed = normed * self._number('scale') + self._number('bias')
-    given = inputs.recurrence
-    bonus = given.query * given.key * self._of_heads(self._number('bonus'))
-    bonus = merge_heads(bonus.sum(axis=-1, keepdims=True) * given.value)
+    recurrence = inputs.recurrence
+    bonus = recurrence.query * recurrence.key * self._of_heads(self._number('bonus'))
+    bonus = merge_heads(bonus.sum(axis=-1, keepdims=True) * recurrence.value)
     return self.out((inputs.gate * (normed + bonus)).astype(tokens.dtype))
 
   def _of_heads(self, features: Float[Array, 'b n w']) -> Float[Array, 'b n h k']:

@@ -139,8 +139,8 @@ class DeepLSA(TokenModel):
         f'guess is {self.guess.kind!r}; the exact risk needs a linear guess'
       )
     layers: Any = [self.layers[i % len(self.layers)] for i in range(self.num_layers)]
-    steps = jnp.stack([-jnp.sum(one.a[...]) for one in layers])
-    moves = jnp.stack([-jnp.sum(one.a[...] * one.b[...]) for one in layers])
+    steps = jnp.stack([-jnp.sum(layer.a[...]) for layer in layers])
+    moves = jnp.stack([-jnp.sum(layer.a[...] * layer.b[...]) for layer in layers])
     d, zeros = self.num_features, jnp.zeros(self.num_features, steps.dtype)
     read = jnp.append(zeros, jnp.asarray(self.sign, steps.dtype))
     if self.read_out is not None:
@@ -158,10 +158,10 @@ class DeepLSA(TokenModel):
     )
 
   def _layers(self, tokens: Float[Array, 'b t e']) -> list[Float[Array, 'b t e']]:
-    each = [tokens.at[:, -1, self.num_features :].multiply(self.sign)]
+    states = [tokens.at[:, -1, self.num_features :].multiply(self.sign)]
     for i in range(self.num_layers):
-      each.append(self.layers[i % len(self.layers)].forward_tokens(each[-1]))
-    return each
+      states.append(self.layers[i % len(self.layers)].forward_tokens(states[-1]))
+    return states
 
   def _read(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b 1 k']:
     query = tokens[:, -1:]

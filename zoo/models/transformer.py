@@ -178,31 +178,31 @@ class Transformer(TokenModel):
       learned = nnx.Param(scale * jax.random.normal(rngs.params(), shape))
     self.positions = learned
     site = Site(width, num_heads, init)
-    given = {'causal': causal, 'rotary': positions == 'rotary', 'rngs': rngs}
-    each = make_mixers(mixer, mixer_options, num_layers, site, given)
+    settings = {'causal': causal, 'rotary': positions == 'rotary', 'rngs': rngs}
+    mixers = make_mixers(mixer, mixer_options, num_layers, site, settings)
     self.layers = nnx.List(
-      Layer(width, one, feed_forward, hidden_features, norm, init, rngs=rngs)
-      for one in each
+      Layer(width, layer_mixer, feed_forward, hidden_features, norm, init, rngs=rngs)
+      for layer_mixer in mixers
     )
     self.norm = make_norm(norm, width, rngs)
     self.read_out = read(width, num_outputs)
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'l b t k']:
     """The outputs after each trained loop; gradients stop before the first."""
-    each = self._loops(self.embedded(tokens), at)
-    return jnp.stack([self._read(tokens) for tokens in each])
+    states = self._loops(self.embedded(tokens), at)
+    return jnp.stack([self._read(tokens) for tokens in states])
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
     """The embedded tokens, then the tokens after each layer of each loop."""
     embedded = self.embedded(self.embed(prompt))
     tokens = jnp.zeros_like(embedded)
-    each = [embedded]
+    states = [embedded]
     for _ in range(self.num_loops):
       tokens += embedded
       for layer in self.layers:
         tokens = layer(tokens)
-        each.append(tokens)
-    return each
+        states.append(tokens)
+    return states
 
   def read(
     self, tokens: Float[Array, 'b n w'], prompt: Prompt
@@ -368,12 +368,12 @@ def make_mixers(
   options: Mapping[str, object] | None,
   num_layers: int,
   site: Site,
-  given: Mapping[str, object],
+  settings: Mapping[str, object],
 ) -> Iterator[Mixer]:
   """The mixer of each layer; several, in a list or joined by commas, alternate.
 
   Each mixer gets what its constructor, or the function that makes it, names of the site
-  and its fields, of what else is `given`, and of the options. Raises UserError for an
+  and its fields, of the `settings`, and of the options. Raises UserError for an
   argument that one of them does not support, and for an option that none of them has.
   """
   options = {} if options is None else options
@@ -385,7 +385,7 @@ def make_mixers(
     raise UserError('mixer is empty; it must have at least one name')
   makers = [_maker(entry) for entry in entries]
   _check_options(options, {name: wanted for name, _, wanted in makers})
-  available = {'site': site, **vars(site), **given, **options}
+  available = {'site': site, **vars(site), **settings, **options}
   for i in range(num_layers):
     name, maker, wanted = makers[i % len(makers)]
     arguments = {key: available[key] for key in wanted if key in available}
@@ -401,9 +401,9 @@ def make_mixers(
         f'the mixer {name!r} is a {type(made).__name__}; it must be a subclass of '
         'zoo.mixers.Mixer'
       )
-    if made.causal and not given['causal']:
+    if made.causal and not settings['causal']:
       raise UserError(f'causal is False; the mixer {name!r} is always causal')
-    if given['rotary'] and not made.rotary:
+    if settings['rotary'] and not made.rotary:
       raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
     yield made
 

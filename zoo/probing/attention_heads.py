@@ -40,7 +40,7 @@ def heads(model: Predictor, task: Task) -> list[Head]:
   model = _with_heads(model)
   risk = float(theory.exact_risk(model, task))
   every = range(model.num_heads)
-  found = []
+  all_heads = []
   with jax.enable_x64(True):
     values, forms = map(np.asarray, _algebra(in_float64(model)))
     guess = rule_of(prune(model, every))
@@ -54,7 +54,7 @@ def heads(model: Predictor, task: Task) -> list[Head]:
       product = _square(alone + together, nothing, task)
       product = (product - _square(alone, together, task)) / 4
       pruned = float(theory.exact_risk(prune(model, [head]), task))
-      found.append(
+      all_heads.append(
         Head(
           value=values[head],
           form=forms[head],
@@ -62,7 +62,7 @@ def heads(model: Predictor, task: Task) -> list[Head]:
           pruning_cost=pruned - risk,
         )
       )
-  return found
+  return all_heads
 
 
 def prune(model: Predictor, heads: Sequence[int]) -> LinearAttention:
@@ -97,5 +97,5 @@ def _with_heads(model: Predictor) -> LinearAttention:
 _algebra = nnx.jit(LinearAttention.head_algebra)
 
 
-def _square(one: LearningRule, other: LearningRule, task: Task) -> float:
-  return float(theory.squared_difference(one, other, task).prediction)
+def _square(first: LearningRule, second: LearningRule, task: Task) -> float:
+  return float(theory.squared_difference(first, second, task).prediction)

@@ -75,12 +75,14 @@ def _without_examples(predictors: Sequence[Predictor], prompt: Prompt) -> Array:
 def _of_token(
   guess: InitialGuess, x: Float[np.ndarray, 'p d'], task: Task
 ) -> LinearFit:
-  one = guess.num_outputs == 1
+  is_scalar = guess.num_outputs == 1
   if not guess.is_affine:
     guesses = np.asarray(guess(jnp.asarray(x)))
-    return _fit(x, guesses[:, 0] if one else guesses, task)
+    return _fit(x, guesses[:, 0] if is_scalar else guesses, task)
   weights, bias = guess.affine()
-  return _exact(weights[:, 0], bias[0], task) if one else _exact(weights, bias, task)
+  return (
+    _exact(weights[:, 0], bias[0], task) if is_scalar else _exact(weights, bias, task)
+  )
 
 
 def _exact(weights: ArrayLike, bias: ArrayLike, task: Task) -> LinearFit:
@@ -95,12 +97,12 @@ def _fit(
   half = len(x) // 2
   inputs = np.column_stack([x, np.ones(len(x))]).astype(np.float64)
   outputs = guesses.astype(np.float64)
-  found = np.linalg.lstsq(inputs[:half], outputs[:half])[0]
-  rest = outputs[half:] - inputs[half:] @ found
+  solution = np.linalg.lstsq(inputs[:half], outputs[:half])[0]
+  rest = outputs[half:] - inputs[half:] @ solution
   whole = outputs[half:] - outputs[half:].mean(axis=0)
   varies = np.sum(whole**2)
   r_squared = 1 - float(np.sum(rest**2) / varies) if varies > 0 else 1.0
-  weights, bias = found[:-1], np.asarray(found[-1])
+  weights, bias = solution[:-1], np.asarray(solution[-1])
   return LinearFit(weights, bias, r_squared, distance_to_mean(weights, task))
 
 

@@ -115,9 +115,9 @@ class _Centred:
     """The mean square of a rule's prediction, in two parts."""
     return jax.device_get(_square(rule, self.moments))
 
-  def product(self, one: LearningRule, other: LearningRule) -> Parts:
+  def product(self, first: LearningRule, second: LearningRule) -> Parts:
     """The mean product of two rules' predictions, in two parts."""
-    plus, minus = self.square(one + other), self.square(one - other)
+    plus, minus = self.square(first + second), self.square(first - second)
     return Parts((plus.even - minus.even) / 4, (plus.odd - minus.odd) / 4)
 
 
@@ -134,70 +134,70 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
   optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
   best = best_step_matrix(task)
   with double_precision():
-    found = _Centred(rule_of(subject), task)
-    gamma = found.step_matrix
+    centred = _Centred(rule_of(subject), task)
+    gamma = centred.step_matrix
     step_size = float(np.trace(gamma) / len(gamma))
     size = float(np.linalg.norm(gamma))
     rest = float(np.linalg.norm(gamma - step_size * np.eye(len(gamma))))
     return ImplicitAlgorithm(
       risk=risk,
       optimal_risk=optimal_risk,
-      excess=_excess(found, best),
-      start=found.mean + found.rule.init,
-      start_distance=float(np.linalg.norm(found.rule.init)),
-      mean_weights=found.mean + found.mean_weights,
+      excess=_excess(centred, best),
+      start=centred.mean + centred.rule.init,
+      start_distance=float(np.linalg.norm(centred.rule.init)),
+      mean_weights=centred.mean + centred.mean_weights,
       step_matrix=gamma,
       step_size=step_size,
       anisotropy=rest / size if size > 0 else 0.0,
       best_step_matrix=best,
-      pseudo_constant=_pseudo_constant(found),
-      nearest_gd=_measure(found, task, *_nearest_step(found)),
-      nearest_gd_beta=_measure(found, task, _best_start(found, gamma), gamma),
+      pseudo_constant=_pseudo_constant(centred),
+      nearest_gd=_measure(centred, task, *_nearest_step(centred)),
+      nearest_gd_beta=_measure(centred, task, _best_start(centred, gamma), gamma),
     )
 
 
-def _excess(found: _Centred, best: Float[np.ndarray, 'd d']) -> ExcessParts:
-  mean, nothing = found.mean_weights, 0 * found.mean
-  gap = found.weights - LearningRule.gd_beta(nothing, best)
-  spread = found.square(dataclasses.replace(gap, init=gap.init - mean))
+def _excess(centred: _Centred, best: Float[np.ndarray, 'd d']) -> ExcessParts:
+  mean, nothing = centred.mean_weights, 0 * centred.mean
+  gap = centred.weights - LearningRule.gd_beta(nothing, best)
+  spread = centred.square(dataclasses.replace(gap, init=gap.init - mean))
   # An error of the step matrix: first the part along the identity.
   identity = LearningRule.gradient_descent(nothing, 1.0)
-  scale = found.square(identity).odd
-  along = float(found.product(gap, identity).odd / scale) if scale else 0.0
+  scale = centred.square(identity).odd
+  along = float(centred.product(gap, identity).odd / scale) if scale else 0.0
   return ExcessParts(
-    guess_mean=float(mean @ found.context.features @ mean),
+    guess_mean=float(mean @ centred.context.features @ mean),
     guess_spread=float(spread.even),
-    offset=float(sum(found.square(found.rule - found.weights))),
+    offset=float(sum(centred.square(centred.rule - centred.weights))),
     step_size=float(along**2 * scale),
-    step_shape=float(found.square(gap - along * identity).odd),
+    step_shape=float(centred.square(gap - along * identity).odd),
   )
 
 
-def _pseudo_constant(found: _Centred) -> PseudoConstant | None:
-  features, missing = found.context.features, -found.rule.init
+def _pseudo_constant(centred: _Centred) -> PseudoConstant | None:
+  features, missing = centred.context.features, -centred.rule.init
   if missing @ features @ missing == 0:
     return None
   inverse = np.linalg.pinv(features, rcond=RANK_TOLERANCE, hermitian=True)
-  nothing = 0.0 * found.weights
+  nothing = 0.0 * centred.weights
 
   def correction(estimate: Float[np.ndarray, 'e e']) -> LearningRule:
     """The rule that adds `w* − init` times an estimate of the constant 1."""
     return dataclasses.replace(nothing, update=missing[:, None, None] * estimate)
 
   along = correction(np.pad(inverse, (0, 1)))  # tr(Σ⁺S)
-  best = correction(constant_estimate(found.moments))
-  own = dataclasses.replace(found.weights, init=nothing.init)
-  square, total = found.square(along).even, found.square(own).even
-  product = found.product(own, along).even
+  best = correction(constant_estimate(centred.moments))
+  own = dataclasses.replace(centred.weights, init=nothing.init)
+  square, total = centred.square(along).even, centred.square(own).even
+  product = centred.product(own, along).even
   return PseudoConstant(
     value=float(product / square),
-    optimum=float(found.product(best, along).even / square),
+    optimum=float(centred.product(best, along).even / square),
     unexplained=float(1 - product**2 / (square * total)) if total > 0 else None,
   )
 
 
 def _measure(
-  found: _Centred,
+  centred: _Centred,
   task: LinearRegression,
   start: Float[np.ndarray, ' d'],
   step: float | Float[np.ndarray, 'd d'],
@@ -208,56 +208,59 @@ def _measure(
   """
   matrix = np.eye(len(start)) * step if np.ndim(step) == 0 else np.asarray(step)
   nearest = LearningRule.gd_beta(start, matrix)
-  without_context = LearningRule.gradient_descent(found.mean_weights, 0.0)
+  without_context = LearningRule.gradient_descent(centred.mean_weights, 0.0)
   difference, moved = (
-    float(sum(found.square(found.rule - other))) for other in (nearest, without_context)
+    float(sum(centred.square(centred.rule - other)))
+    for other in (nearest, without_context)
   )
-  start = found.mean + start
+  start = centred.mean + start
   risk = float(theory.exact_risk(LearningRule.gd_beta(start, matrix), task))
   unexplained = difference / moved if moved > 0 else None
   return NearestStep(step, start, difference, unexplained, risk)
 
 
-def _nearest_step(found: _Centred) -> tuple[Float[np.ndarray, ' d'], float]:
+def _nearest_step(centred: _Centred) -> tuple[Float[np.ndarray, ' d'], float]:
   """`(w_0 − w*, η)` of the nearest step of gradient descent.
 
   For a given η the best start is a linear least-squares problem, so only η must be
   searched. The odd part of the difference exceeds its minimum by `(η − η_Γ)² tr ΣM`,
   which bounds how far from `η_Γ` the search must go.
   """
-  nothing, eye = 0 * found.mean, np.eye(found.mean.size)
+  nothing, eye = 0 * centred.mean, np.eye(centred.mean.size)
   identity = LearningRule.gradient_descent(nothing, 1.0)
-  scale = found.square(identity).odd  # tr ΣM
+  scale = centred.square(identity).odd  # tr ΣM
   if scale == 0:  # the query is always 0
-    return np.asarray(found.rule.init), 0.0
-  middle = float(found.product(found.weights, identity).odd / scale)
+    return np.asarray(centred.rule.init), 0.0
+  middle = float(centred.product(centred.weights, identity).odd / scale)
 
   def difference(step_size: float) -> Parts:
-    start = _best_start(found, step_size * eye)
-    return found.square(found.weights - LearningRule.gradient_descent(start, step_size))
+    start = _best_start(centred, step_size * eye)
+    return centred.square(
+      centred.weights - LearningRule.gradient_descent(start, step_size)
+    )
 
   reach = np.sqrt(difference(middle).even / scale)
   step_size = lowest_point(
     lambda step_size: float(sum(difference(step_size))),
     middle + reach * np.linspace(-1, 1, 101),
   )
-  return _best_start(found, step_size * eye), step_size
+  return _best_start(centred, step_size * eye), step_size
 
 
 def _best_start(
-  found: _Centred, step_matrix: Float[np.ndarray, 'd d']
+  centred: _Centred, step_matrix: Float[np.ndarray, 'd d']
 ) -> Float[np.ndarray, ' d']:
   """`u = w_0 − w*` of the step with a given matrix and the nearest even part.
 
   It minimises `E |e(G) − (I − ΓS) u|²_Σ`, where e(G) is the corrected guess minus w*.
   """
-  features, c = found.context.features, found.moments.context_length
+  features, c = centred.context.features, centred.moments.context_length
   square = step_matrix.T @ features @ step_matrix
   cross = features @ step_matrix @ features
   # E SBS = (1 + 1/C) ΣBΣ + (tr BΣ / C) Σ.
   normal = features - cross - cross.T + (1 + 1 / c) * features @ square @ features
   normal += np.trace(square @ features) / c * features
-  slope = np.asarray(_slope_at_0(found.weights, step_matrix, found.moments))
+  slope = np.asarray(_slope_at_0(centred.weights, step_matrix, centred.moments))
   return np.linalg.lstsq(normal, -slope / 2, rcond=None)[0]
 
 

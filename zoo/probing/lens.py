@@ -81,10 +81,10 @@ def _read_layers(
 ) -> tuple[Float[Array, 'b l'], Float[Array, 'b l w']]:
   """The loss at the query by the model's readout, and the query's token, by layer."""
   (model,) = predictors
-  each = model.layer_tokens(prompt)
-  predictions = [model.read(tokens, prompt)[:, -1] for tokens in each]
-  losses = [loss(one, prompt.y_query) for one in predictions]
-  tokens = [tokens[:, -1] for tokens in each]
+  states = model.layer_tokens(prompt)
+  predictions = [model.read(tokens, prompt)[:, -1] for tokens in states]
+  losses = [loss(prediction, prompt.y_query) for prediction in predictions]
+  tokens = [tokens[:, -1] for tokens in states]
   return jnp.stack(losses, axis=1), jnp.stack(tokens, axis=1)
 
 
@@ -92,9 +92,9 @@ def _fitted(
   tokens: Float[np.ndarray, 'p l w'], targets: Float[np.ndarray, ' p'], num_prompts: int
 ) -> Float[np.ndarray, 'm l']:
   """Squared errors on the first m prompts, of least squares fitted to the others."""
-  found = []
-  for one in np.moveaxis(tokens, 1, 0):
-    inputs = np.column_stack([one, np.ones(len(one))])
+  errors = []
+  for layer in np.moveaxis(tokens, 1, 0):
+    inputs = np.column_stack([layer, np.ones(len(layer))])
     weights = np.linalg.lstsq(inputs[num_prompts:], targets[num_prompts:])[0]
-    found.append((inputs[:num_prompts] @ weights - targets[:num_prompts]) ** 2)
-  return np.stack(found, axis=1)
+    errors.append((inputs[:num_prompts] @ weights - targets[:num_prompts]) ** 2)
+  return np.stack(errors, axis=1)

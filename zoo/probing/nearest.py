@@ -140,23 +140,23 @@ def baseline_shares(
   _check_numbers(task)
   half = max(min(num_prompts, affordable(task)) // 2, 2)
   programs = Programs()
-  given = task, seed, 2 * half, min(BATCH_SIZE, half), programs
+  arguments = task, seed, 2 * half, min(BATCH_SIZE, half), programs
   own, query = gather(
     lambda prompt: (programs.run(at_query, [subject], prompt)[0], prompt.x_query),
-    sample_batches(*given),
+    sample_batches(*arguments),
   )
   own, query = own.astype(np.float64), query.astype(np.float64)
   effect = np.square(own - query @ _least_squares(query[:half], own[:half]))
   groups: list[tuple[Predictor, list[str]]] = []
   for name, baseline in task.baselines().items():
-    alike = next((names for one, names in groups if one == baseline), None)
+    alike = next((names for predictor, names in groups if predictor == baseline), None)
     if alike is not None:
       alike.append(name)
     elif not isinstance(baseline, HostBaseline):
       groups.append((baseline, [name]))
   shares: dict[str, Estimate | None] = {}
   for baseline, names in groups:
-    prompts, at = sample_batches(*given), slice(half, None)
+    prompts, at = sample_batches(*arguments), slice(half, None)
     if isinstance(baseline, Baseline) and baseline.is_slow:
       *_, last = prompts
       prompts = [jax.tree.map(lambda array: array[:_NUM_SLOW_PROMPTS], last)]
@@ -268,8 +268,10 @@ def _nearest_penalty(
   mean = c * np.trace(samples.features, axis1=1, axis2=2).mean()
   scale = mean / samples.query.shape[1] or 1.0
   grid = np.log(scale) + np.log(10) * np.linspace(-8, 4, 49)
-  found = lowest_point(lambda log: _profile(samples, family, np.exp(log))[0], grid)
-  return float(np.exp(found)), _profile(samples, family, np.exp(found))[1]
+  log_penalty = lowest_point(
+    lambda log: _profile(samples, family, np.exp(log))[0], grid
+  )
+  return float(np.exp(log_penalty)), _profile(samples, family, np.exp(log_penalty))[1]
 
 
 def _profile(
@@ -304,8 +306,8 @@ def _nearest_matrix(
   solve: Any = scipy.optimize.least_squares  # whose types know no function as `jac`
   least = dict.fromkeys(('xtol', 'ftol', 'gtol'), 1e-14)
   begin = np.append(start, matrix)
-  found = solve(excess, begin, slopes, method='lm', max_nfev=100, **least)
-  return found.x[d:].reshape(d, d), found.x[:d]
+  solution = solve(excess, begin, slopes, method='lm', max_nfev=100, **least)
+  return solution.x[d:].reshape(d, d), solution.x[:d]
 
 
 def _times(

@@ -191,7 +191,7 @@ def _scatter(
   axes.scatter(x, y, s=4, color=BLUE, alpha=0.5, linewidths=0)
 
 
-def plot_task_shifts(found: Sequence[TaskShift], against: str) -> Figure:
+def plot_task_shifts(shifts: Sequence[TaskShift], against: str) -> Figure:
   """The losses of both predictors on each shifted task, one task per row.
 
   Exact risks have no bars. Below the axis stands what has no loss.
@@ -199,20 +199,20 @@ def plot_task_shifts(found: Sequence[TaskShift], against: str) -> Figure:
   # The colour of a baseline is the same in all pictures.
   colours = {_MODEL: BLUE, against: BASELINES.get(against, VERMILION)}
   points, missing = [], {}
-  for one in found:
+  for shift in shifts:
     losses = {
-      _MODEL: _shown_loss(one.risk, one.exact_risk),
-      against: _shown_loss(one.other_risk, one.other_exact_risk),
+      _MODEL: _shown_loss(shift.risk, shift.exact_risk),
+      against: _shown_loss(shift.other_risk, shift.other_exact_risk),
     }
     unknown = [label for label, (mean, _) in losses.items() if math.isnan(mean)]
     if unknown:
-      missing.setdefault(' and '.join(unknown), []).append(one.name)
+      missing.setdefault(' and '.join(unknown), []).append(shift.name)
     if len(unknown) == len(losses):
       continue
     largest = max((mean for mean, _ in losses.values() if mean < math.inf), default=0.0)
     for label, (mean, stderr) in losses.items():
       known = (0.0, math.nan) if mean <= _ROUNDING * largest else (mean, stderr)
-      points.append(RowPoint(one.name, label, *known))
+      points.append(RowPoint(shift.name, label, *known))
   lines = ['loss (log scale)']
   lines += [f'without a loss: {who} on {in_short(on)}' for who, on in missing.items()]
   return plot_rows({'': points}, '\n'.join(lines), colours, x_scale='log')
@@ -225,16 +225,19 @@ def _shown_loss(sampled: Estimate | None, exact: float | None) -> tuple[float, f
   return (math.nan, math.nan) if sampled is None else sampled
 
 
-def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:
+def plot_step_matrix(algorithm: ImplicitAlgorithm) -> Figure:
   """Heat maps of the model's and the optimum's step matrix, and their difference."""
-  gap = found.step_matrix - found.best_step_matrix
-  both, of_gap = _signed(found.step_matrix, found.best_step_matrix), _signed(gap)
+  gap = algorithm.step_matrix - algorithm.best_step_matrix
+  both, of_gap = (
+    _signed(algorithm.step_matrix, algorithm.best_step_matrix),
+    _signed(gap),
+  )
   x_axis, y_axis = "entry of $(1/C)\\,\\sum_i y_i' x_i$", 'entry of the weights'
   maps = [
     HeatMap(matrix, scale, label, title, x_axis, y_axis)
     for matrix, scale, label, title in (
-      (found.step_matrix, both, 'entry of Γ', 'step matrix Γ of the model'),
-      (found.best_step_matrix, both, 'entry of Γ', 'Γ of the optimum'),
+      (algorithm.step_matrix, both, 'entry of Γ', 'step matrix Γ of the model'),
+      (algorithm.best_step_matrix, both, 'entry of Γ', 'Γ of the optimum'),
       (gap, of_gap, 'difference', 'difference'),
     )
   ]
@@ -291,15 +294,15 @@ def plot_attention_on(subject: Predictor, task: Task) -> Figure | None:
   if not isinstance(subject, nnx.Module):
     return None
   prompt = next(sample_batches(task, 0, 256, 256))
-  found = mean_attention(subject, prompt)
-  if not found:
+  attention = mean_attention(subject, prompt)
+  if not attention:
     return None
   if isinstance(subject, TokenModel):
     tokens = token_names(subject.layout, task.context_length)
   else:
-    most = max(weights.shape[1] for weights in found.values())
+    most = max(weights.shape[1] for weights in attention.values())
     tokens = [str(i) for i in range(1, most + 1)]
-  maps = {name: np.asarray(weights) for name, weights in found.items()}
+  maps = {name: np.asarray(weights) for name, weights in attention.items()}
   return plot_attention(maps, tokens)
 
 

@@ -101,12 +101,12 @@ def references(task: Task) -> dict[str, Predictor]:
       'gd_beta': estimators.gd_beta(task),
       'bayes': estimators.bayes(task),
     }
-  found = {
+  predictors = {
     name: baseline
     for name, baseline in task.baselines().items()
     if not isinstance(baseline, HostBaseline)
   }
-  return found or {'zero': Zero()}
+  return predictors or {'zero': Zero()}
 
 
 def probe(
@@ -140,24 +140,24 @@ def probe(
   if task.num_outputs == 1:
     parts.measure('alignment', alignment, subject, other, task, many, seed)
   parts.measure('comparison', compare, subject, task, few, seed)
-  if 'comparison' in parts.errors and parts.found.get('risks') is None:
+  if 'comparison' in parts.errors and parts.results.get('risks') is None:
     raise parts.errors['comparison']  # the subject itself cannot be measured
   _measure_algorithm(parts, subject, task, num_prompts, seed)
   is_descent, verdict = _judge(task, parts)
   nearest = name_nearest(
-    parts.found.get('algorithm'),
-    parts.found.get('sampled'),
-    parts.found.get('baselines') or {},
+    parts.results.get('algorithm'),
+    parts.results.get('sampled'),
+    parts.results.get('baselines') or {},
   )
   if isinstance(subject, Layered):
     parts.measure('lens', lens, subject, task, few, seed)
   if parts.wants('task_shifts'):
     few = min(num_prompts, _NUM_SHIFTED)
-    parts.found['task_shifts'] = _shifts(parts, subject, other, task, few, seed)
+    parts.results['task_shifts'] = _shifts(parts, subject, other, task, few, seed)
   failures = {name: _in_words(error) for name, error in parts.errors.items()}
   failures |= parts.without()
   return Report(
-    is_descent, verdict, against_name, nearest, **parts.found, failures=failures
+    is_descent, verdict, against_name, nearest, **parts.results, failures=failures
   )
 
 
@@ -178,7 +178,7 @@ def _shifts(
   """The losses on each shifted task, but for those that the model cannot take."""
   shifted = parts.attempt('task_shifts', task.shifts) or {}
   refused, programs = not_taken(subject, task, shifted), Programs()
-  found = [
+  shifts = [
     refused.get(name)
     or parts.attempt(
       f'task_shifts, {name}',
@@ -193,7 +193,7 @@ def _shifts(
     )
     for name, moved in shifted.items()
   ]
-  return [one for one in found if one is not None]
+  return [shift for shift in shifts if shift is not None]
 
 
 class _Parts:
@@ -207,29 +207,29 @@ class _Parts:
 
   def __init__(self, only: Collection[str]) -> None:
     self.only = only
-    self.found: dict[str, Any] = {}  # by field of the report
+    self.results: dict[str, Any] = {}  # by field of the report
     self.errors: dict[str, Exception] = {}
 
   def wants(self, name: str) -> bool:
     """Whether the field `name` of the report is asked for."""
     return not self.only or self._SECTION_OF.get(name, name) in self.only
 
-  def measure(self, name: str, function: Callable[..., Any], *given: Any) -> None:
+  def measure(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
     """Keeps the result of a function for the field `name` of the report."""
     if self.wants(name):
-      self.found[name] = self.attempt(name, function, *given)
+      self.results[name] = self.attempt(name, function, *arguments)
 
   def without(self) -> dict[str, str]:
     """Sections that were asked for, and that neither were found nor failed."""
-    known = {self._SECTION_OF.get(name, name) for name in (*self.found, *self.errors)}
+    known = {self._SECTION_OF.get(name, name) for name in (*self.results, *self.errors)}
     missing = [name for name in self.only if name not in {*known, 'attention'}]
     return dict.fromkeys(missing, 'the model or its task has none')
 
-  def attempt(self, name: str, function: Callable[..., Any], *given: Any) -> Any:
+  def attempt(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a function; None if it fails, after a warning."""
     logging.info('probe: %s', name)
     try:
-      return function(*given)
+      return function(*arguments)
     except Exception as error:  # a user's predictor or task may raise anything
       if isinstance(error, UserError) and name in self._CHECKS:
         raise
@@ -266,16 +266,16 @@ def _measure_algorithm(
 
 def _judge(task: Task, parts: _Parts) -> tuple[bool, str]:
   """Whether the subject does gradient descent, and the verdict in words."""
-  found = parts.found
+  results = parts.results
   if not parts.wants('algorithm'):
     return False, 'Unknown: its algorithm was not asked for.'
   if not theory.covers(task):
-    if found.get('comparison') is None:
+    if results.get('comparison') is None:
       return False, 'Unknown: no theory covers its task.'
-    return False, judge_by_baselines(found['comparison'])
-  if (algorithm := found.get('algorithm')) is not None:
+    return False, judge_by_baselines(results['comparison'])
+  if (algorithm := results.get('algorithm')) is not None:
     return judge(algorithm, task)
-  if (sampled := found.get('sampled')) is not None:
+  if (sampled := results.get('sampled')) is not None:
     return judge_by_samples(sampled)
   return False, 'Unknown: its algorithm could not be measured.'
 

@@ -46,16 +46,16 @@ def risks(
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   batches = sample_batches(task, seed, num_prompts, BATCH_SIZE)
   both, loss, programs = [subject, other], loss_of(task), Programs()
-  one, two = gather(
+  own_losses, other_losses = gather(
     lambda prompt: programs.run(losses_at_query, both, prompt, loss), batches
   )
   optimal_risk = None
   if theory.covers(task):
     optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
   return Risks(
-    risk=estimate(one),
-    other_risk=estimate(two),
-    risk_difference=estimate(one - two),
+    risk=estimate(own_losses),
+    other_risk=estimate(other_losses),
+    risk_difference=estimate(own_losses - other_losses),
     exact_risk=known_risk(subject, task),
     other_exact_risk=known_risk(other, task),
     optimal_risk=optimal_risk,

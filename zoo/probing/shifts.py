@@ -54,7 +54,7 @@ def task_shift(
     why = 'the task is too large to be measured here'
     return TaskShift(name, 0, None, None, failure=why)
   at = [shifted.context_length]
-  found, failures = [], []
+  estimates, failures = [], []
   for predictor in (subject, other):
     risk = exact = None
     try:
@@ -68,8 +68,8 @@ def task_shift(
       failures.append(f'{kind}: {type(error).__name__}: {reason}')
       if not isinstance(error, UserError):  # then the traceback says where
         logging.warning('%s is not measured on %s', kind, name, exc_info=True)
-    found.append((risk, exact))
-  risks, exact_risks = zip(*found, strict=True)
+    estimates.append((risk, exact))
+  risks, exact_risks = zip(*estimates, strict=True)
   failure = '; '.join(failures) or None
   return TaskShift(name, num_prompts, *risks, *exact_risks, failure=failure)
 
@@ -117,4 +117,4 @@ def in_short(names: Sequence[str]) -> str:
   for name in names:
     kind, equals, number = name.partition('=')
     numbers.setdefault(kind + equals, []).append(number)
-  return ' and '.join(kind + ', '.join(each) for kind, each in numbers.items())
+  return ' and '.join(kind + ', '.join(values) for kind, values in numbers.items())

@@ -63,13 +63,13 @@ def alignment(
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   both, exact, programs = [subject, other], None, Programs()
-  found = gather(
+  measures = gather(
     lambda prompt: programs.run(_measure, both, prompt),
     sample_batches(task, seed, num_prompts, BATCH_SIZE),
   )
   if theory.covers(task) and has_rule(subject) and has_rule(other):
     exact = exact_alignment(subject, other, task)
-  means = {name: estimate(values) for name, values in found.items()}
+  means = {name: estimate(values) for name, values in measures.items()}
   return Alignment(num_prompts, **means, exact=exact)
 
 
@@ -77,12 +77,12 @@ def exact_alignment(subject: Predictor, other: Predictor, task: Task) -> ExactAl
   """The exact part of `alignment`; raises UserError as `theory.exact_risk` does."""
   difference = theory.squared_difference(subject, other, task)
   nothing = LearningRule.gradient_descent(jnp.zeros(task.num_features), 0.0)
-  one, two = (
+  own_square, other_square = (
     float(theory.squared_difference(rule, nothing, task).gradient)
     for rule in (subject, other)
   )
-  product = (one + two - float(difference.gradient)) / 2
-  scale = (one * two) ** 0.5
+  product = (own_square + other_square - float(difference.gradient)) / 2
+  scale = (own_square * other_square) ** 0.5
   return ExactAlignment(
     squared_prediction_difference=float(difference.prediction),
     squared_gradient_difference=float(difference.gradient),
@@ -128,7 +128,7 @@ def _measure(
   gap_b = f - other_f
   square_b = jnp.sum(jnp.square(gradient - other_gradient), axis=1)
   product_b = jnp.sum(gradient * other_gradient, axis=1)
-  lengths_b = (jnp.linalg.norm(one, axis=1) for one in (gradient, other_gradient))
+  lengths_b = (jnp.linalg.norm(vector, axis=1) for vector in (gradient, other_gradient))
   scale_b = math.prod(lengths_b)
   return {
     'prediction_difference': jnp.abs(gap_b),

@@ -47,7 +47,7 @@ def opening(report: Report) -> str:
 def tables(report: Report) -> list[Table]:
   """The tables of a report; the first cell of each header is the table's title."""
   against = report.against
-  found = [
+  sections = [
     report.risks and _risk_table(report.risks, 'risk', against),
     report.algorithm and _algorithm_table(report.algorithm),
     report.sampled and _nearest_table(report.sampled),
@@ -60,52 +60,56 @@ def tables(report: Report) -> list[Table]:
     report.task_shifts and _task_shift_table(report.task_shifts, against),
     report.failures and Table([*report.failures.items()], _LEFT_OUT),
   ]
-  return [table for table in found if isinstance(table, Table)]
+  return [table for table in sections if isinstance(table, Table)]
 
 
-def _lens_table(found: Lens) -> Table:
-  curves = (found.own,) if found.fitted is None else (found.own, found.fitted)
+def _lens_table(readouts: Lens) -> Table:
+  curves = (
+    (readouts.own,) if readouts.fitted is None else (readouts.own, readouts.fitted)
+  )
   losses = [
     [*map(format_estimate, curve.mean.tolist(), curve.standard_error.tolist())]
     for curve in curves
   ]
-  layers = range(len(found.own.mean))
-  if found.fitted is None:
+  layers = range(len(readouts.own.mean))
+  if readouts.fitted is None:
     losses.append(['-' for _ in layers])
   rows = [*zip(map(str, layers), *losses, strict=True)]
   return Table(rows, ('after layer', 'own readout', 'fitted readout'))
 
 
-def _risk_table(found: Risks, title: str, against: str) -> Table:
+def _risk_table(risks: Risks, title: str, against: str) -> Table:
   rows = [
-    ('this model', _sampled(found.risk), _exact(found.exact_risk)),
-    (against, _sampled(found.other_risk), _exact(found.other_exact_risk)),
-    ('difference, same prompts', _sampled(found.risk_difference), ''),
+    ('this model', _sampled(risks.risk), _exact(risks.exact_risk)),
+    (against, _sampled(risks.other_risk), _exact(risks.other_exact_risk)),
+    ('difference, same prompts', _sampled(risks.risk_difference), ''),
   ]
-  if found.optimal_risk is not None:
-    rows.append((_LINEAR_OPTIMUM, '', _exact(found.optimal_risk)))
+  if risks.optimal_risk is not None:
+    rows.append((_LINEAR_OPTIMUM, '', _exact(risks.optimal_risk)))
   return Table(rows, (title, 'sampled ± s.e.', 'exact'))
 
 
-def _algorithm_table(found: ImplicitAlgorithm) -> Table:
-  excess = dataclasses.asdict(found.excess)
+def _algorithm_table(algorithm: ImplicitAlgorithm) -> Table:
+  excess = dataclasses.asdict(algorithm.excess)
   total = sum(excess.values())
   matters = total > 1e-9  # shares of rounding errors are meaningless
-  best = np.trace(found.best_step_matrix) / len(found.best_step_matrix)
+  best = np.trace(algorithm.best_step_matrix) / len(algorithm.best_step_matrix)
   rows = [
-    ('risk of the nearest step', _exact(found.nearest_gd.risk), ''),
+    ('risk of the nearest step', _exact(algorithm.nearest_gd.risk), ''),
     (f'excess over the {_LINEAR_OPTIMUM}', _exact(total), ''),
     *(
       (f'  {_EXCESS[name]}', _exact(value), percent(value / total) if matters else '')
       for name, value in excess.items()
     ),
-    ('|initial guess − prior mean|', _exact(found.start_distance), ''),
-    ('step size, tr Γ / d', _exact(found.step_size), f'best {best:.6f}'),
-    ('|Γ − that multiple of I| / |Γ|', _exact(found.anisotropy), ''),
+    ('|initial guess − prior mean|', _exact(algorithm.start_distance), ''),
+    ('step size, tr Γ / d', _exact(algorithm.step_size), f'best {best:.6f}'),
+    ('|Γ − that multiple of I| / |Γ|', _exact(algorithm.anisotropy), ''),
   ]
-  constant = found.pseudo_constant
+  constant = algorithm.pseudo_constant
   # A guess that is right up to rounding errors needs no correction.
-  wrong = found.start_distance > 0.01 * max(np.linalg.norm(found.mean_weights), 1.0)
+  wrong = algorithm.start_distance > 0.01 * max(
+    np.linalg.norm(algorithm.mean_weights), 1.0
+  )
   note = ''
   if constant is not None and constant.unexplained is not None and wrong:
     name = 'pseudo-constant p of p·tr(XᵀX)/C'
@@ -114,12 +118,12 @@ def _algorithm_table(found: ImplicitAlgorithm) -> Table:
   return Table(rows, ('implicit algorithm', 'exact', ''), note=note)
 
 
-def _nearest_table(found: SampledAlgorithm) -> Table:
+def _nearest_table(sampled: SampledAlgorithm) -> Table:
   rows = []
   for name, symbol, nearest in (
-    ('one step of gradient descent', 'η', found.nearest_gd),
-    ('one step with a matrix (GD-β)', 'tr Γ / d', found.nearest_gd_beta),
-    ('ridge regression', 'λ', found.nearest_ridge),
+    ('one step of gradient descent', 'η', sampled.nearest_gd),
+    ('one step with a matrix (GD-β)', 'tr Γ / d', sampled.nearest_gd_beta),
+    ('ridge regression', 'λ', sampled.nearest_ridge),
   ):
     # A number becomes a matrix of one row.
     matrix = np.atleast_2d(nearest.parameter)
@@ -129,28 +133,28 @@ def _nearest_table(found: SampledAlgorithm) -> Table:
     distance = '-' if nearest.distance is None else f'{nearest.distance:.3g}'
     cells = f'{symbol} = {number:.4g}', distance, unexplained
     rows.append((name, *cells, format_estimate(*nearest.risk)))
-  rows.append(('this model', '', '', '', format_estimate(*found.risk)))
+  rows.append(('this model', '', '', '', format_estimate(*sampled.risk)))
   header = 'nearest algorithm', 'fitted', '|w_0 − prior mean|', 'unexplained ± s.e.'
   note = (
-    f'(fitted to half of {found.num_prompts} prompts and measured on the others; the '
+    f'(fitted to half of {sampled.num_prompts} prompts and measured on the others; the '
     'share of the effect of the context)'
   )
   return Table(rows, (*header, 'loss ± s.e.'), note=note)
 
 
-def _baseline_table(found: dict[str, Estimate | None]) -> Table:
+def _baseline_table(shares: dict[str, Estimate | None]) -> Table:
   rows = [
     (name, '-' if share is None else shown_share(share))
-    for name, share in found.items()
+    for name, share in shares.items()
   ]
   return Table(rows, ("the task's baselines", 'unexplained ± s.e.'))
 
 
-def _guess_table(found: LearnedGuess) -> Table:
+def _guess_table(guess: LearnedGuess) -> Table:
   rows = []
   for name, fit in (
-    (f'in its tokens ({found.kind})', found.token),
-    ('its prediction without examples', found.prediction),
+    (f'in its tokens ({guess.kind})', guess.token),
+    ('its prediction without examples', guess.prediction),
   ):
     if fit is not None:
       share = 'exact' if fit.r_squared is None else f'R² = {fit.r_squared:.4f}'
@@ -166,17 +170,17 @@ def _vector(array: np.ndarray) -> str:
   return ', '.join([*entries, *(['…'] if array.size > _MOST_ENTRIES else [])])
 
 
-def _alignment_table(found: Alignment, against: str) -> Table:
-  exact = found.exact
+def _alignment_table(alignment: Alignment, against: str) -> Table:
+  exact = alignment.exact
   squares = None, None
   if exact is not None:
     squares = exact.squared_prediction_difference, exact.squared_gradient_difference
   rows = [
-    ('E |f − f′|', found.prediction_difference, None),
-    ('E |∂f/∂x_q − ∂f′/∂x_q|', found.gradient_difference, None),
-    ('E cos(∂f/∂x_q, ∂f′/∂x_q)', found.cosine_similarity, None),
-    ('E (f − f′)²', found.squared_prediction_difference, squares[0]),
-    ('E |∂f/∂x_q − ∂f′/∂x_q|²', found.squared_gradient_difference, squares[1]),
+    ('E |f − f′|', alignment.prediction_difference, None),
+    ('E |∂f/∂x_q − ∂f′/∂x_q|', alignment.gradient_difference, None),
+    ('E cos(∂f/∂x_q, ∂f′/∂x_q)', alignment.cosine_similarity, None),
+    ('E (f − f′)²', alignment.squared_prediction_difference, squares[0]),
+    ('E |∂f/∂x_q − ∂f′/∂x_q|²', alignment.squared_gradient_difference, squares[1]),
   ]
   return Table(
     [(name, _sampled(estimate), _exact(value)) for name, estimate, value in rows],
@@ -184,8 +188,8 @@ def _alignment_table(found: Alignment, against: str) -> Table:
   )
 
 
-def _head_table(found: list[Head]) -> Table | None:
-  if len(found) == 1:
+def _head_table(heads: list[Head]) -> Table | None:
+  if len(heads) == 1:
     return None
   rows = [
     (
@@ -193,20 +197,20 @@ def _head_table(found: list[Head]) -> Table | None:
       '-' if head.share is None else percent(head.share),
       _exact(head.pruning_cost),
     )
-    for number, head in enumerate(found)
+    for number, head in enumerate(heads)
   ]
   return Table(rows, ('head', 'share of the update', 'cost of pruning it'))
 
 
-def _task_shift_table(found: list[TaskShift], against: str) -> Table:
+def _task_shift_table(shifts: list[TaskShift], against: str) -> Table:
   rows, reasons = [], {}
-  for one in found:
-    if one.failure:
-      reasons.setdefault(one.failure, []).append(one.name)
-    if not one.num_prompts:
+  for shift in shifts:
+    if shift.failure:
+      reasons.setdefault(shift.failure, []).append(shift.name)
+    if not shift.num_prompts:
       continue
-    losses = (one.risk, one.exact_risk), (one.other_risk, one.other_exact_risk)
-    rows.append([one.name, *(_known(*loss) for loss in losses)])
+    losses = (shift.risk, shift.exact_risk), (shift.other_risk, shift.other_exact_risk)
+    rows.append([shift.name, *(_known(*loss) for loss in losses)])
   header = 'out of distribution', 'loss of this model ± s.e.', f'loss of {against}'
   beyond = '; it is not the least possible there' if against == 'bayes' else ''
   note = [f'({against} is that of the training task on all of them{beyond})']

@@ -46,7 +46,7 @@ def name_nearest(
   if every[best].mean > 0.5:
     said = f'No algorithm explains half of the effect: the nearest, {name}, {left}'
   alike, of_task = (
-    [one for one in of if one != best and not _is_below(every[best], every[one])]
+    [key for key in of if key != best and not _is_below(every[best], every[key])]
     for of in (fitted, known)
   )
   if of_task:
@@ -62,33 +62,33 @@ def _fitted_shares(
   """What the fitted algorithms leave unexplained, by their names in a sentence."""
   if algorithm is not None:
     exact = algorithm.nearest_gd.unexplained, algorithm.nearest_gd_beta.unexplained
-    step, matrix = (None if one is None else Estimate(one, 0.0) for one in exact)
+    step, matrix = (None if share is None else Estimate(share, 0.0) for share in exact)
   elif sampled is not None:
     step, matrix = sampled.nearest_gd.unexplained, sampled.nearest_gd_beta.unexplained
   else:
     return {}
   if step is None:
     return {}
-  found = {'one step of gradient descent': step}
+  shares = {'one step of gradient descent': step}
   if matrix is not None and step.mean > UNEXPLAINED and _is_below(matrix, step):
-    found['one step with a matrix (GD-β)'] = matrix
+    shares['one step with a matrix (GD-β)'] = matrix
   if sampled is not None and (share := sampled.nearest_ridge.unexplained) is not None:
-    found[f'ridge regression with λ = {sampled.nearest_ridge.parameter:.3g}'] = share
-  return found
+    shares[f'ridge regression with λ = {sampled.nearest_ridge.parameter:.3g}'] = share
+  return shares
 
 
-def _is_below(one: Estimate, other: Estimate) -> bool:
+def _is_below(share: Estimate, other: Estimate) -> bool:
   """Whether a share is below another by more than its errors."""
-  error = math.hypot(one.stderr, other.stderr)
-  return other.mean - one.mean > _SIGNIFICANT * error + _ROUNDING
+  error = math.hypot(share.stderr, other.stderr)
+  return other.mean - share.mean > _SIGNIFICANT * error + _ROUNDING
 
 
-def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
+def judge(algorithm: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
   """Whether an algorithm is one step of gradient descent, and a sentence that says why.
 
   The start of the nearest step is compared with the prior mean of `task`.
   """
-  nearest = found.nearest_gd
+  nearest = algorithm.nearest_gd
   if nearest.unexplained is None:
     return False, 'No: it ignores its context.'
   distance = np.linalg.norm(nearest.start - task.mean_weights())
@@ -101,9 +101,9 @@ def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
   return False, f'No: the nearest step, {step}.'
 
 
-def judge_by_samples(found: SampledAlgorithm) -> tuple[bool, str]:
+def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool, str]:
   """The verdict on a predictor without a learning rule, from sampled predictions."""
-  nearest = found.nearest_gd
+  nearest = algorithm.nearest_gd
   if nearest.unexplained is None:
     return False, 'No: it ignores its context.'
   step = f'one step of size {nearest.parameter:.4f}'
@@ -126,9 +126,9 @@ def judge_by_baselines(comparison: Comparison) -> str:
   """A sentence that compares a model's loss with the baselines of its task."""
   better = [
     f'{name} (by {gap:.3g} ± {stderr:.2g})'
-    for name, one in comparison.items()
-    if (gap := one['difference']) is not None
-    and (stderr := one['difference_stderr']) is not None
+    for name, row in comparison.items()
+    if (gap := row['difference']) is not None
+    and (stderr := row['difference_stderr']) is not None
     and gap > _SIGNIFICANT * stderr
   ]
   loss = comparison[MODEL]['mean'][-1]

@@ -253,22 +253,22 @@ def _draw(key: Key[Array, ''], count: int, total: int) -> Int[Array, ' t']:
   last = total - count + jnp.arange(count)
   drawn = jax.random.randint(draw_key, (count,), 0, last + 1)
 
-  def step(i: Array, found: Array) -> Array:
-    is_taken = jnp.any(found == drawn[i])
-    return found.at[i].set(jnp.where(is_taken, last[i], drawn[i]))
+  def step(i: Array, numbers: Array) -> Array:
+    is_taken = jnp.any(numbers == drawn[i])
+    return numbers.at[i].set(jnp.where(is_taken, last[i], drawn[i]))
 
-  found = jax.lax.fori_loop(0, count, step, jnp.full(count, -1, drawn.dtype))
-  return jax.random.permutation(order_key, found)
+  numbers = jax.lax.fori_loop(0, count, step, jnp.full(count, -1, drawn.dtype))
+  return jax.random.permutation(order_key, numbers)
 
 
 def _read(path: str) -> _Table:
   """The arrays of a file; raises UserError."""
   file = pathlib.Path(path).expanduser()
   try:
-    found = file.stat()
-    if not stat.S_ISREG(found.st_mode):  # a FIFO or a device may never end
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):  # a FIFO or a device may never end
       raise UserError(f'path is {path!r}, which is not a regular file')
-    return _read_once(file, found.st_mtime_ns, found.st_size)
+    return _read_once(file, status.st_mtime_ns, status.st_size)
   except OSError as error:
     reason = error.strerror or error
     raise UserError(f'path is {path!r}, which cannot be read: {reason}') from None

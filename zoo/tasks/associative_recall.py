@@ -101,8 +101,8 @@ class Recall(Baseline):
 
   own_values: bool = struct.field(pytree_node=False)
 
-  def predict(self, given: Examples) -> Float[Array, ' k']:
-    x, y, _, x_query = given.zeroed()
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    x, y, _, x_query = examples.zeroed()
     value = (x @ x_query) @ y
     free = jnp.ones_like(value)
     if self.own_values:

@@ -159,8 +159,8 @@ class LinearFunctions(FunctionClass):
 def is_squared(task: Task) -> bool:
   """Whether a task's labels are numbers and its loss is the squared error."""
   at = jnp.asarray([0.0, 3.0]), jnp.asarray([2.0, -1.0])
-  found, expected = task.loss(*at), losses.squared_error(*at)
-  return found.shape == expected.shape and bool(np.allclose(found, expected))
+  loss, expected = task.loss(*at), losses.squared_error(*at)
+  return loss.shape == expected.shape and bool(np.allclose(loss, expected))
 
 
 def make_prompt(
@@ -197,8 +197,8 @@ def dot(
   """
   d = left.shape[axis]
   if right.shape[axis] != d:  # an index out of range would give the last entry
-    found = right.shape[axis]
-    raise UserError(f'vectors of {d} and {found} entries have no dot product')
+    size = right.shape[axis]
+    raise UserError(f'vectors of {d} and {size} entries have no dot product')
   at = functools.partial(jax.lax.dynamic_index_in_dim, axis=axis, keepdims=False)
   return jax.lax.fori_loop(
     1,
@@ -377,16 +377,16 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
   if task.context_length < d:
     changes['orthogonal_query'] = Partial(orthogonal_query)
   changes |= {f'scale_x={scale:.3g}': Scale(scale) for scale in _SCALES}
-  found: dict[str, Task] = {
+  tasks: dict[str, Task] = {
     name: ShiftedTask(task, change) for name, change in changes.items()
   }
   if not is_squared(task):  # the labels are classes
-    return found
+    return tasks
   for scale in _SCALES:
-    found[f'scale_y={scale:.3g}'] = ShiftedTask(task, scale=scale)
+    tasks[f'scale_y={scale:.3g}'] = ShiftedTask(task, scale=scale)
   if trees.arguments(task).get('noise_std', 1.0) != 1:
-    found['noise_std=1'] = dataclasses.replace(task, noise_std=1.0)  # pyright: ignore
-  return found
+    tasks['noise_std=1'] = dataclasses.replace(task, noise_std=1.0)  # pyright: ignore
+  return tasks
 
 
 @struct.dataclass(eq=False, repr=False)

@@ -51,7 +51,7 @@ class Baseline(trees.Tree, abc.ABC):
   is_slow: ClassVar[bool] = False
 
   @abc.abstractmethod
-  def predict(self, given: Examples) -> Float[Array, '*k']:
+  def predict(self, examples: Examples) -> Float[Array, '*k']:
     """The prediction at a query from the seen examples."""
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
@@ -80,8 +80,8 @@ class Baseline(trees.Tree, abc.ABC):
     seen: Bool[Array, ' c'],
     x_query: Float[Array, 'b d'],
   ) -> Float[Array, ' b *k']:
-    def predict(one: tuple[Array, Array, Array]) -> Array:
-      return self.predict(Examples(*one[:2], seen, one[2]))
+    def predict(arrays: tuple[Array, Array, Array]) -> Array:
+      return self.predict(Examples(*arrays[:2], seen, arrays[2]))
 
     if not self.one_by_one:
       return jax.vmap(predict)((x, y, x_query))
@@ -107,24 +107,24 @@ class HostBaseline(trees.Tree, abc.ABC):
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query."""
     arrays = (np.asarray(array) for array in (prompt.x, prompt.y, prompt.x_query))
-    found = [self.fit_and_predict(*one) for one in zip(*arrays, strict=True)]
-    return jnp.asarray(found, prompt.x.dtype)
+    predictions = [self.fit_and_predict(*row) for row in zip(*arrays, strict=True)]
+    return jnp.asarray(predictions, prompt.x.dtype)
 
 
 @struct.dataclass(eq=False, repr=False)
 class Zero(Baseline):
   """Predicts 0: the mean of a centred task, or equal probabilities of all classes."""
 
-  def predict(self, given: Examples) -> Float[Array, '*k']:
-    return jnp.zeros(given.y.shape[1:], given.y.dtype)
+  def predict(self, examples: Examples) -> Float[Array, '*k']:
+    return jnp.zeros(examples.y.shape[1:], examples.y.dtype)
 
 
-def _check_numbers(baseline: Baseline, given: Examples, of_classes: str) -> None:
+def _check_numbers(baseline: Baseline, examples: Examples, of_classes: str) -> None:
   """Raises UserError that names the baseline of classes if labels are one-hot."""
-  if given.y.ndim > 1:
+  if examples.y.ndim > 1:
     raise UserError(
       f'{type(baseline).__name__} predicts numbers, and the labels are one-hot vectors '
-      f'of {given.y.shape[1]} classes; use zoo.tasks.gaussian_clusters.{of_classes}'
+      f'of {examples.y.shape[1]} classes; use zoo.tasks.gaussian_clusters.{of_classes}'
     )
 
 
@@ -134,9 +134,9 @@ class NearestNeighbours(Baseline):
 
   num_neighbours: int = struct.field(pytree_node=False, default=3)
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    _check_numbers(self, given, 'NearestShares')
-    x, y, seen, x_query = given
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    _check_numbers(self, examples, 'NearestShares')
+    x, y, seen, x_query = examples
     distances = jnp.sum(jnp.square(x - x_query[None]), axis=-1)
     distances = jnp.where(seen, distances, jnp.inf)
     nearest = jnp.argsort(distances)[: self.num_neighbours]
@@ -148,10 +148,10 @@ class NearestNeighbours(Baseline):
 class Averaging(Baseline):
   """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` (Garg et al., arXiv 2208.01066)."""
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    _check_numbers(self, given, 'NearestMean')
-    x, y, _, x_query = given.zeroed()
-    return jnp.dot(x_query, y @ x) / jnp.maximum(given.num_seen, 1)
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    _check_numbers(self, examples, 'NearestMean')
+    x, y, _, x_query = examples.zeroed()
+    return jnp.dot(x_query, y @ x) / jnp.maximum(examples.num_seen, 1)
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -166,9 +166,9 @@ class LeastSquares(Baseline):
   squares: bool = struct.field(pytree_node=False, default=False)
   center: Vector = None
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    _check_numbers(self, given, 'SoftmaxRegression')
-    x, y, _, x_query = given.zeroed()
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    _check_numbers(self, examples, 'SoftmaxRegression')
+    x, y, _, x_query = examples.zeroed()
     if self.squares:
       x, x_query = jnp.square(x), jnp.square(x_query)
     center = jnp.zeros_like(x_query)

@@ -121,8 +121,11 @@ class LiteralsTask(BooleanTask):
     if self.forced_sign < 0:  # the other baselines are their own duals
       draws, elimination = Negated(draws), Negated(elimination)
     few = 3**d <= MOST_HYPOTHESES
-    found = {'bayes': VersionSpace(self) if few else draws, 'elimination': elimination}
-    return found | super().baselines()
+    predictors = {
+      'bayes': VersionSpace(self) if few else draws,
+      'elimination': elimination,
+    }
+    return predictors | super().baselines()
 
 
 @register_task('conjunction')
@@ -319,8 +322,8 @@ class ConjunctionBayes(Baseline):
 
   num_draws: int = struct.field(pytree_node=False, default=256)
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = given
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = examples
     order_key, signs_key = jax.random.split(jax.random.key(0))
     shape = (x.shape[1], self.num_draws)
     order = jax.random.uniform(order_key, shape, x.dtype)
@@ -391,8 +394,8 @@ class Elimination(Baseline):
   `2^−m`: the logit is `−1 − max(0, m log 2 − log d)`.
   """
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = given
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = examples
     positive = seen & (y > 0)
     # A literal that the query violates is left if no positive example violates it.
     against = jnp.all((x != x_query[None]) | ~positive[:, None], axis=0)
@@ -408,8 +411,8 @@ class Negated(Baseline):
 
   baseline: Baseline
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = given
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = examples
     return -self.baseline.predict(Examples(-x, -y, seen, -x_query))
 
 
@@ -422,10 +425,10 @@ class VersionSpace(Baseline):
 
   task: LiteralsTask | Majority | SparseParity
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = given
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = examples
     functions, log_p, log_forced = (
-      jnp.asarray(each, x.dtype) for each in self.task.hypotheses()
+      jnp.asarray(array, x.dtype) for array in self.task.hypotheses()
     )
 
     def labels(point: Array) -> Array:
@@ -459,8 +462,8 @@ class ParityBayes(Baseline):
   if not, it is a fair coin.
   """
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = given
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = examples
     d = x.shape[1]
     rows = jnp.append(x, y[:, None], axis=1) > 0
     rows = jnp.where(seen[:, None], rows, False).astype(jnp.int32)
@@ -493,8 +496,8 @@ class NeighbourBayes(Baseline):
 
   num_random: int = struct.field(pytree_node=False)
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = given
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = examples
     agreement = jnp.where(seen, jnp.sum(x * x_query[None], axis=1), -jnp.inf)
     # An entry to choose before the first example.
     agreement, y = jnp.append(agreement, -jnp.inf), jnp.append(y, 0)
@@ -511,6 +514,6 @@ class NaiveBayes(Baseline):
   given the label are ±a_j; the d in the denominator keeps it small at first.
   """
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    x, y, _, x_query = given.zeroed()
-    return 2 * jnp.dot(x_query, y @ x) / (given.num_seen + x.shape[1])
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    x, y, _, x_query = examples.zeroed()
+    return 2 * jnp.dot(x_query, y @ x) / (examples.num_seen + x.shape[1])

@@ -78,9 +78,9 @@ class ClusterBayes(Baseline):
   functions.
   """
 
-  def predict(self, given: Examples) -> Float[Array, ' k']:
-    n, mean = _counts_and_means(given)
-    n, x_query = n[:, None], given.x_query[None]
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    n, mean = _counts_and_means(examples)
+    n, x_query = n[:, None], examples.x_query[None]
     with_query = (n * mean + x_query) / (n + 1)
     # For n > 0 the density of N(m, 1 + 1/n), and for n = 0 that of μ, times √(2π).
     some = jnp.maximum(n, 1)
@@ -97,9 +97,9 @@ class NearestMean(Baseline):
   The most likely class is that of the nearest mean.
   """
 
-  def predict(self, given: Examples) -> Float[Array, ' k']:
-    _, mean = _counts_and_means(given)
-    return -0.5 * jnp.sum(jnp.square(given.x_query[None] - mean), axis=-1)
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    _, mean = _counts_and_means(examples)
+    return -0.5 * jnp.sum(jnp.square(examples.x_query[None] - mean), axis=-1)
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -108,8 +108,8 @@ class NearestShares(Baseline):
 
   num_neighbours: int = struct.field(pytree_node=False, default=3)
 
-  def predict(self, given: Examples) -> Float[Array, ' k']:
-    x, y, seen, x_query = given
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    x, y, seen, x_query = examples
     distances = jnp.sum(jnp.square(x - x_query[None]), axis=-1)
     nearest = jnp.argsort(jnp.where(seen, distances, jnp.inf))[: self.num_neighbours]
     votes = seen[nearest].astype(y.dtype) @ y[nearest]
@@ -128,10 +128,10 @@ class SoftmaxRegression(Baseline):
   num_steps: int = struct.field(pytree_node=False, default=1000)
   step_size: Number = 0.01
 
-  def predict(self, given: Examples) -> Float[Array, ' k']:
-    x, y, seen, x_query = given.zeroed()
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    x, y, seen, x_query = examples.zeroed()
     x = jnp.concatenate([x, seen[:, None].astype(x.dtype)], axis=1)
-    rate = self.step_size / jnp.maximum(given.num_seen, 1)
+    rate = self.step_size / jnp.maximum(examples.num_seen, 1)
 
     def step(_: Array, weights: Array) -> Array:
       return weights + rate * x.T @ (y - jax.nn.softmax(x @ weights))
@@ -142,10 +142,10 @@ class SoftmaxRegression(Baseline):
 
 
 def _counts_and_means(
-  given: Examples,
+  examples: Examples,
 ) -> tuple[Float[Array, ' k'], Float[Array, 'k d']]:
   """The number of examples of each class, and their mean, 0 for a class without any."""
-  x, y, *_ = given.zeroed()
+  x, y, *_ = examples.zeroed()
   counts = jnp.sum(y, axis=0)
   return counts, y.T @ x / jnp.maximum(counts, 1)[:, None]
 

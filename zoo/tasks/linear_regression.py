@@ -434,9 +434,9 @@ class Estimator(Baseline):
     count = prompt.x.shape[1]
     return jax.vmap(lambda x, y: self._fit(x, y, count))(prompt.x, prompt.y)
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    x, y, _, x_query = given.zeroed()
-    return jnp.dot(x_query, self._fit(x, y, given.num_seen))
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    x, y, _, x_query = examples.zeroed()
+    return jnp.dot(x_query, self._fit(x, y, examples.num_seen))
 
   @abc.abstractmethod
   def _fit(

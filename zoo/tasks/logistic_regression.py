@@ -140,18 +140,18 @@ class MaximumAPosteriori(Baseline):
 
   task: LogisticRegression
 
-  def predict(self, given: Examples) -> Float[Array, '']:
+  def predict(self, examples: Examples) -> Float[Array, '']:
     log_link = _log_link(self.task)
-    score = jnp.dot(given.x_query, self.weights(given))
+    score = jnp.dot(examples.x_query, self.weights(examples))
     return log_link(score) - log_link(-score)
 
-  def weights(self, given: Examples) -> Float[Array, ' d']:
+  def weights(self, examples: Examples) -> Float[Array, ' d']:
     """The weights; where the prior does not vary, they are those of the prior mean."""
     log_link = _log_link(self.task)
     slope = jax.grad(log_link)
     slopes = jax.vmap(slope)
     bends = jax.vmap(lambda u: jnp.maximum(-jax.grad(slope)(u), 0))
-    x, y, seen, _ = given.zeroed()
+    x, y, seen, _ = examples.zeroed()
     offset, rows = _margins(self.task, x, y)
     step_sizes = jnp.asarray([0.5**i for i in range(20)], x.dtype)
 
@@ -200,8 +200,8 @@ class Quadrature(Posterior):
   task: LogisticRegression
   num_nodes: int = struct.field(pytree_node=False)  # along each axis
 
-  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
-    x, y, seen, x_query = given.zeroed()
+  def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    x, y, seen, x_query = examples.zeroed()
     log_link, d = _log_link(self.task), x.shape[1]
     offset, rows = _margins(self.task, x, y)
     mean, root = _expectation_propagation(log_link, offset, rows, seen)
@@ -221,7 +221,7 @@ class Quadrature(Posterior):
     # The volume of a cell, and the factor of the prior's density.
     cell = d * math.log(2 * _REACH / (self.num_nodes - 1) / math.sqrt(2 * math.pi))
     density = jax.nn.logsumexp(log_p) + cell - _log_det(root)
-    density += log_density_of_features(given)
+    density += log_density_of_features(examples)
     return density, _logit(log_link, log_p, score)
 
 
@@ -244,8 +244,8 @@ class ImportanceSampling(Posterior):
   task: LogisticRegression
   num_samples: int = struct.field(pytree_node=False, default=4096)
 
-  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
-    x, y, seen, x_query = given.zeroed()
+  def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    x, y, seen, x_query = examples.zeroed()
     log_link = _log_link(self.task)
     offset, rows = _margins(self.task, x, y)
     mean, root = _expectation_propagation(log_link, offset, rows, seen)
@@ -272,7 +272,7 @@ class ImportanceSampling(Posterior):
     # In parts, since the likelihood has samples and examples as axes in each prompt.
     log_weights, scores = jax.lax.map(weigh, student, batch_size=_PART)
     density = jax.nn.logsumexp(log_weights) - math.log(self.num_samples)
-    density += log_density_of_features(given)
+    density += log_density_of_features(examples)
     return density, _logit(log_link, log_weights, scores)
 
 
@@ -287,8 +287,8 @@ class SignAveraging(Baseline):
 
   task: LogisticRegression
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    x, y, _, x_query = given.zeroed()
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    x, y, _, x_query = examples.zeroed()
     # The variance of the noise ε if a label is regarded as the sign of w·x + ε.
     noise = {'logistic': 8 / math.pi, 'probit': 1.0, 'sign': 0.0}[self.task.link]
     d = self.task.num_features
@@ -297,7 +297,7 @@ class SignAveraging(Baseline):
     variance = (jnp.sum(mean * mean) + jnp.sum(root * root)) / d
     # E y x = c w with c = E φ'((w·x)/s)/s, by Stein's lemma.
     c2 = 2 / math.pi / jnp.maximum(noise + d * variance, 1e-12)
-    precision = 1 + c2 * variance * given.num_seen
+    precision = 1 + c2 * variance * examples.num_seen
     score = jnp.sqrt(c2) * variance * jnp.dot(x_query, y @ x) / precision
     spread = noise + variance * jnp.dot(x_query, x_query) / precision
     score = score / jnp.sqrt(jnp.maximum(spread, 1e-12))

@@ -116,8 +116,8 @@ def _stationary_law(matrix: Float[Array, 's s']) -> Float[Array, ' s']:
 class Bigram(Baseline):
   """Predicts from the counts of symbols after the query's symbol, each plus 1."""
 
-  def predict(self, given: Examples) -> Float[Array, ' k']:
-    x, y, _, x_query = given.zeroed()
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    x, y, _, x_query = examples.zeroed()
     return jnp.log((x @ x_query) @ y + 1)
 
 
@@ -125,8 +125,8 @@ class Bigram(Baseline):
 class Unigram(Baseline):
   """Predicts from the counts of all symbols, the query's too, each plus 1."""
 
-  def predict(self, given: Examples) -> Float[Array, ' k']:
-    return jnp.log(jnp.sum(given.zeroed().x, axis=0) + given.x_query + 1)
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    return jnp.log(jnp.sum(examples.zeroed().x, axis=0) + examples.x_query + 1)
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -138,8 +138,8 @@ class TwoSymbolBayes(Baseline):
   from the transitions. The integrals are computed by Gauss–Legendre quadrature.
   """
 
-  def predict(self, given: Examples) -> Float[Array, ' 2']:
-    x, y, seen, x_query = given.zeroed()
+  def predict(self, examples: Examples) -> Float[Array, ' 2']:
+    x, y, seen, x_query = examples.zeroed()
     first = jnp.where(jnp.any(seen), x[0], x_query)
     # Several nodes within the least standard deviation of a posterior, about 1/(2√c).
     nodes, weights = np.polynomial.legendre.leggauss(32 + 4 * math.isqrt(len(x)))

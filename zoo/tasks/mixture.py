@@ -116,17 +116,17 @@ class Mixture(BaseTask):
       which_key, jnp.log(jnp.asarray(self.probabilities, float))
     )
     prompts = [task.sample_one(prompt_key) for task in self.tasks]
-    latents = {'part': which, 'of_parts': tuple(one.latents for one in prompts)}
-    if any(one.context_targets is not None for one in prompts):
+    latents = {'part': which, 'of_parts': tuple(prompt.latents for prompt in prompts)}
+    if any(prompt.context_targets is not None for prompt in prompts):
       prompts = [
-        one
-        if one.context_targets is not None
-        else dataclasses.replace(one, context_targets=one.y)
-        for one in prompts
+        prompt
+        if prompt.context_targets is not None
+        else dataclasses.replace(prompt, context_targets=prompt.y)
+        for prompt in prompts
       ]
-    prompts = [dataclasses.replace(one, latents=None) for one in prompts]
+    prompts = [dataclasses.replace(prompt, latents=None) for prompt in prompts]
     # Over a batch, `lax.switch` would also draw all of them.
-    prompt = jax.tree.map(lambda *ones: jnp.stack(ones)[which], *prompts)
+    prompt = jax.tree.map(lambda *leaves: jnp.stack(leaves)[which], *prompts)
     return dataclasses.replace(prompt, latents=latents)
 
   def loss(
@@ -143,18 +143,20 @@ class Mixture(BaseTask):
 
   def posterior(self) -> Posterior | None:
     of_tasks = [task.posterior() for task in self.tasks]
-    posteriors = [one for one in of_tasks if isinstance(one, Posterior)]
+    posteriors = [
+      posterior for posterior in of_tasks if isinstance(posterior, Posterior)
+    ]
     if len(posteriors) < len(self.tasks):
       return None
     return MixturePosterior(tuple(posteriors), self.probabilities, self.label_kind)
 
   def baselines(self) -> dict[str, Predictor]:
     """The Bayes predictors of the mixture and of each part, and what all parts have."""
-    found: dict[str, Predictor] = {}
+    predictors: dict[str, Predictor] = {}
     if (posterior := self.posterior()) is not None:
-      found['bayes'] = posterior
+      predictors['bayes'] = posterior
     else:
-      without = [type(one).__name__ for one in self.tasks if one.posterior() is None]
+      without = [type(task).__name__ for task in self.tasks if task.posterior() is None]
       logging.log_first_n(
         logging.WARNING,
         'there is no bayes of this mixture, since %s says nothing about how probable '
@@ -162,14 +164,14 @@ class Mixture(BaseTask):
         1,
         ' and '.join(without),
       )
-    each = [task.baselines() for task in self.tasks]
-    for i, own in enumerate(each, 1):
+    of_parts = [task.baselines() for task in self.tasks]
+    for i, own in enumerate(of_parts, 1):
       if 'bayes' in own:
-        found[f'bayes_{i}'] = own['bayes']
-    for name, one in each[0].items():
-      if name != 'bayes' and all(own.get(name) == one for own in each):
-        found[name] = one
-    return found
+        predictors[f'bayes_{i}'] = own['bayes']
+    for name, predictor in of_parts[0].items():
+      if name != 'bayes' and all(own.get(name) == predictor for own in of_parts):
+        predictors[name] = predictor
+    return predictors
 
   def shifts(self) -> dict[str, Task]:
     """Each part alone, and longer contexts."""
@@ -197,17 +199,21 @@ class MixturePosterior(Posterior):
   weights: trees.Vector
   label_kind: str = struct.field(pytree_node=False, default='numbers')
 
-  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
-    each = [part.weigh(given) for part in self.parts]
-    densities, found = (jnp.stack(ones) for ones in zip(*each, strict=True))
+  def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
+    weighed = [part.weigh(examples) for part in self.parts]
+    densities, predictions = (
+      jnp.stack(column) for column in zip(*weighed, strict=True)
+    )
     scores = jnp.log(jnp.asarray(self.weights, densities.dtype)) + densities
     density = logsumexp(scores)
     if self.label_kind == 'numbers':
-      return density, jnp.dot(jax.nn.softmax(scores), found)
+      return density, jnp.dot(jax.nn.softmax(scores), predictions)
     if self.label_kind == 'classes':
-      return density, logsumexp(scores[:, None] + jax.nn.log_softmax(found), axis=0)
-    positive = logsumexp(scores + jax.nn.log_sigmoid(found))
-    return density, positive - logsumexp(scores + jax.nn.log_sigmoid(-found))
+      return density, logsumexp(
+        scores[:, None] + jax.nn.log_softmax(predictions), axis=0
+      )
+    positive = logsumexp(scores + jax.nn.log_sigmoid(predictions))
+    return density, positive - logsumexp(scores + jax.nn.log_sigmoid(-predictions))
 
 
 def _loss_of(task: BaseTask) -> object:

@@ -107,7 +107,7 @@ class WithoutOnes(Baseline):
   the outliers do not depend on w. The rest is linear regression without noise.
   """
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    rest = given.seen & jnp.any(given.x != 1, axis=1)
-    prediction = LeastSquares().predict(given._replace(seen=rest))
-    return jnp.where(jnp.all(given.x_query == 1), 1, prediction)
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    rest = examples.seen & jnp.any(examples.x != 1, axis=1)
+    prediction = LeastSquares().predict(examples._replace(seen=rest))
+    return jnp.where(jnp.all(examples.x_query == 1), 1, prediction)

@@ -24,11 +24,11 @@ class Posterior(Baseline):
   """
 
   @abc.abstractmethod
-  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
+  def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
     """The log density of the seen examples and the query's features, and `predict`."""
 
-  def predict(self, given: Examples) -> Float[Array, '*k']:
-    return self.weigh(given)[1]
+  def predict(self, examples: Examples) -> Float[Array, '*k']:
+    return self.weigh(examples)[1]
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -45,13 +45,13 @@ class GaussianPosterior(Posterior):
   squares: bool = struct.field(pytree_node=False, default=False)
   feature_covariance: Matrix = None
 
-  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
-    x, y, _, x_query = given.zeroed()
-    of_features = log_density_of_features(given, self.feature_covariance)
+  def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    x, y, _, x_query = examples.zeroed()
+    of_features = log_density_of_features(examples, self.feature_covariance)
     if self.squares:
       x, x_query = jnp.square(x), jnp.square(x_query)
-    mean, root = (jnp.asarray(one, x.dtype) for one in (self.mean, self.root))
-    residual, count = y - x @ mean, given.num_seen
+    mean, root = (jnp.asarray(array, x.dtype) for array in (self.mean, self.root))
+    residual, count = y - x @ mean, examples.num_seen
     # y − x·mean ~ N(0, A Aᵀ + σ²), of which all terms below are positive.
     u, s, vt = jnp.linalg.svd(x @ root, full_matrices=False)
     variance = jnp.square(jnp.asarray(self.noise_std, x.dtype))
@@ -65,20 +65,20 @@ class GaussianPosterior(Posterior):
 
 
 def log_density_of_features(
-  given: Examples, covariance: Float[np.ndarray, 'd d'] | None = None
+  examples: Examples, covariance: Float[np.ndarray, 'd d'] | None = None
 ) -> Float[Array, '']:
   """That of the seen features and of the query's, all `N(0, covariance)`."""
-  points = jnp.concatenate([given.zeroed().x, given.x_query[None]])
+  points = jnp.concatenate([examples.zeroed().x, examples.x_query[None]])
   log_det = jnp.zeros((), points.dtype)
   if covariance is not None:
     root = jnp.linalg.cholesky(jnp.asarray(covariance, points.dtype))
     points = jax.scipy.linalg.solve_triangular(root, points.T, lower=True)
     log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
-  of_each = len(given.x_query) * _LOG_2_PI + log_det
-  return -(jnp.sum(jnp.square(points)) + (given.num_seen + 1) * of_each) / 2
+  of_each = len(examples.x_query) * _LOG_2_PI + log_det
+  return -(jnp.sum(jnp.square(points)) + (examples.num_seen + 1) * of_each) / 2
 
 
-def log_norm(noise_std: float | Array, given: Examples) -> Float[Array, '']:
+def log_norm(noise_std: float | Array, examples: Examples) -> Float[Array, '']:
   """`log (√(2π) σ)^k`, by which the density of the noise of k examples is divided."""
-  std = jnp.asarray(noise_std, given.y.dtype)
-  return given.num_seen * (jnp.log(std) + _LOG_2_PI / 2)
+  std = jnp.asarray(noise_std, examples.y.dtype)
+  return examples.num_seen * (jnp.log(std) + _LOG_2_PI / 2)

@@ -77,12 +77,12 @@ class RotatedRegression(LinearFunctions):
     return np.zeros(self.num_features)
 
   def baselines(self) -> dict[str, Predictor]:
-    one = self.in_one_frame
-    step = np.array([best_first_step(one)])
+    task = self.in_one_frame
+    step = np.array([best_first_step(task)])
     return {
       # Features do not depend on the weights, so the posterior needs no frame.
       'bayes': LeastSquares(self.noise_std**2),
-      'gd': GradientDescent(np.zeros(self.num_features), step, FirstSteps.of(one)),
+      'gd': GradientDescent(np.zeros(self.num_features), step, FirstSteps.of(task)),
       'ols': LeastSquares(),
       'zero': Zero(),
     }

@@ -118,9 +118,9 @@ class SinusoidPosterior(Baseline):
   amplitude_range: Any = struct.field(pytree_node=False)
   phase_range: Any = struct.field(pytree_node=False)
 
-  def predict(self, given: Examples) -> Float[Array, '']:
+  def predict(self, examples: Examples) -> Float[Array, '']:
     # Two rows of zeros are added, so that there are two singular values.
-    rows, y, _, x_query = given._replace(x=_waves(given.x[:, 0])).zeroed()
+    rows, y, _, x_query = examples._replace(x=_waves(examples.x[:, 0])).zeroed()
     rows, y = jnp.pad(rows, ((0, 2), (0, 0))), jnp.pad(y, (0, 2))
     u, s, vt = jnp.linalg.svd(rows, full_matrices=False)
     # The examples determine the weights along the first right singular vector s(x), as
@@ -130,8 +130,8 @@ class SinusoidPosterior(Baseline):
     along = jnp.where(positive, (y @ u) / jnp.where(positive, s, 1), 0)
     sine, cosine = vt[0]
     across = along[1] * jnp.dot(vt[1], jnp.stack([cosine, -sine]))
-    one, possible = self._one_example(jnp.arctan2(sine, cosine), along[0])
-    across = jnp.where(positive[1], across, one)
+    mean, possible = self._one_example(jnp.arctan2(sine, cosine), along[0])
+    across = jnp.where(positive[1], across, mean)
     weights = along[0] * vt[0] + across * jnp.stack([cosine, -sine])
     known = positive[1] | (positive[0] & possible)
     weights = jnp.where(known, weights, jnp.asarray(self._prior_mean(), weights.dtype))

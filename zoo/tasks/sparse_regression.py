@@ -65,8 +65,8 @@ class SparseRegression(LinearFunctions):
 
   def baselines(self) -> dict[str, Predictor]:
     bayes = self._bayes()
-    found: dict[str, Predictor] = {} if bayes is None else {'bayes': bayes}
-    return found | {
+    predictors: dict[str, Predictor] = {} if bayes is None else {'bayes': bayes}
+    return predictors | {
       'lasso': Lasso(),
       'ols': LeastSquares(),
       'averaging': Averaging(),
@@ -91,10 +91,10 @@ class SparseBayes(Posterior):
   num_nonzero: int = struct.field(pytree_node=False)
   noise_std: Number = 0.0
 
-  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
-    x, y, _, x_query = given.zeroed()
+  def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    x, y, _, x_query = examples.zeroed()
     std = jnp.asarray(self.noise_std, x.dtype)
-    noiseless, overdetermined = std == 0, given.num_seen > self.num_nonzero
+    noiseless, overdetermined = std == 0, examples.num_seen > self.num_nonzero
     # The limit of small noise, in which a support fits any few examples. Rounding
     # errors grow as 1/std², those of the limit as std².
     eps = float(jnp.finfo(x.dtype).eps)
@@ -109,8 +109,8 @@ class SparseBayes(Posterior):
     log_evidence = jnp.where(noiseless & overdetermined, fits, log_evidence)
     # Of N(y; 0, X_S X_Sᵀ + σ²), whose determinant is |A| σ^(2(k − s)).
     density = jax.scipy.special.logsumexp(log_evidence) - math.log(len(supports))
-    density += self.num_nonzero * jnp.log(std) - log_norm(std, given)
-    density += log_density_of_features(given)
+    density += self.num_nonzero * jnp.log(std) - log_norm(std, examples)
+    density += log_density_of_features(examples)
     return density, jnp.dot(jax.nn.softmax(log_evidence), prediction)
 
 
@@ -171,13 +171,13 @@ class Lasso(Baseline):
   tolerance: Number = 1e-5
   max_steps: int = struct.field(pytree_node=False, default=2000)
 
-  def predict(self, given: Examples) -> Float[Array, '']:
-    return jnp.dot(given.x_query, self.weights(given))
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    return jnp.dot(examples.x_query, self.weights(examples))
 
-  def weights(self, given: Examples) -> Float[Array, ' d']:
+  def weights(self, examples: Examples) -> Float[Array, ' d']:
     """The weights fitted to the seen examples; 0 before the first."""
-    x, y, *_ = given.zeroed()
-    d, count = x.shape[1], jnp.maximum(given.num_seen, 1)
+    x, y, *_ = examples.zeroed()
+    d, count = x.shape[1], jnp.maximum(examples.num_seen, 1)
     gram, moment = x.T @ x / count, y @ x / count
     power = jnp.dot(y, y) / count
     # Without an example nothing moves, at any step size.
@@ -204,6 +204,6 @@ class Lasso(Baseline):
     def unfinished(state: tuple[Array, ...]) -> Array:
       return (state[0] < self.max_steps) & (state[-1] > self.tolerance * power)
 
-    w, one = jnp.zeros(d, x.dtype), jnp.ones((), x.dtype)
-    start = jnp.zeros((), int), w, w, one, one * jnp.inf
+    w, unit = jnp.zeros(d, x.dtype), jnp.ones((), x.dtype)
+    start = jnp.zeros((), int), w, w, unit, unit * jnp.inf
     return jax.lax.while_loop(unfinished, step, start)[1]

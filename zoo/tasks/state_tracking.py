@@ -174,8 +174,8 @@ class Tracking(Baseline):
 
   task: Any
 
-  def predict(self, given: Examples) -> Float[Array, ' k']:
-    x, y, seen, x_query = given
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    x, y, seen, x_query = examples
     symbols = jnp.argmax(jnp.concatenate([x, x_query[None]]), axis=1)
     read = jnp.concatenate([seen, jnp.ones(1, bool)])
     answer = run(self.task.automaton(), symbols, read)[-1]

@@ -107,16 +107,16 @@ class DiscreteBayes(Posterior):
 
   task: TaskPool
 
-  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
-    x, y, _, x_query = given.zeroed()
-    density = log_density_of_features(given)
+  def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    x, y, _, x_query = examples.zeroed()
+    density = log_density_of_features(examples)
     pool = jnp.asarray(self.task.pool, x.dtype)
     misfit = jnp.sum(jnp.square(y[:, None] - x @ pool.T), axis=0)
     noise_std = jnp.asarray(self.task.noise_std, x.dtype)
     some_noise = jnp.where(noise_std > 0, noise_std, 1)
     scores = -misfit / (2 * some_noise**2)
     density += jax.scipy.special.logsumexp(scores) - math.log(len(pool))
-    density -= log_norm(some_noise, given)
+    density -= log_norm(some_noise, examples)
     # Without noise the misfit of the true weights is rounding error, and so the
     # smallest; before the first example all misfits are 0.
     fits = (misfit == jnp.min(misfit)).astype(x.dtype)
