@@ -18,8 +18,9 @@ from tests.models import bodies
 from tests.settings import isotropic
 from tests.weights import drawn, promoting_float64
 from zoo.core import registry
+from zoo.models.layers import FeedForward
 from zoo.models.tokens import LAYOUTS
-from zoo.models.transformer import FeedForward, Transformer
+from zoo.models.transformer import Transformer
 
 _D, _C = bodies.D, 4
 # Some thousand operations in double precision, each rounded by 1e-16.

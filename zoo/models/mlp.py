@@ -13,9 +13,9 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.core.errors import check_count
 from zoo.core.registry import register_model
 from zoo.mixers.mixer import Linear, project
+from zoo.models.layers import FeedForward
 from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.models.tokens import num_tokens
-from zoo.models.transformer import FeedForward
 
 _norm = functools.partial(nnx.LayerNorm, epsilon=1e-5)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from inspect import signature
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,36 +19,14 @@ from zoo.core.errors import (
   check_truth,
 )
 from zoo.core.prompt import Prompt
-from zoo.core.registry import (
-  MIXERS,
-  check_registered,
-  create,
-  parameters,
-  register_model,
-)
-from zoo.core.taps import Tap
-from zoo.mixers.mixer import (
-  GIVEN,
-  PLAIN,
-  Init,
-  Linear,
-  Mixer,
-  Site,
-  project,
-  project_back,
-)
+from zoo.core.registry import register_model
+from zoo.mixers.mixer import Init, Linear, Site
+from zoo.models.layers import Layer, MixerLike, NormLike, make_mixers, make_norm
 from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.models.tokens import at_examples, num_tokens
 
-NORMS = 'none', 'layer', 'rms'
-FEED_FORWARDS = 'none', 'linear', 'gelu', 'swiglu'
 POSITIONS = 'none', 'learned', 'rotary'
 MAX_LOOPS = 1000  # Python traces those that are trained one by one
-
-# A registered name, a class of mixers, or a function that makes one.
-MixerLike: TypeAlias = str | Callable[..., Mixer]
-# One of NORMS, or a function of the width and the keys.
-NormLike: TypeAlias = str | Callable[[int, nnx.Rngs], nnx.Module]
 
 
 def _check_order(tokens: str, causal: bool) -> None:
@@ -256,56 +232,6 @@ class Transformer(TokenModel):
     return self.read_out(tokens if self.norm is None else self.norm(tokens))
 
 
-class Layer(nnx.Module):
-  """A mixer and a feed-forward network, each after a norm and added to its input."""
-
-  def __init__(
-    self,
-    width: int,
-    mixer: Mixer,
-    feed_forward: str,
-    hidden_features: int | None,
-    norm: NormLike,
-    init: Init,
-    *,
-    rngs: nnx.Rngs,
-  ):
-    check_name('feed_forward', feed_forward, FEED_FORWARDS)
-    if hidden_features is not None:
-      check_count('hidden_features', hidden_features)
-    self.tokens_tap, self.network_tap = Tap(), Tap('network.out')
-    self.mixer_in_tap, self.mixer_out_tap = Tap('mixer.in'), Tap('mixer.out')
-    self.mixer, self.norm_1 = mixer, make_norm(norm, width, rngs)
-    if feed_forward == 'none':
-      self.norm_2 = self.feed_forward = None
-      return
-    self.norm_2 = make_norm(norm, width, rngs)
-    self.feed_forward = FeedForward(
-      width, hidden_features, feed_forward, init, rngs=rngs
-    )
-
-  def __call__(
-    self, tokens: Float[Array, 'b n w'], at: slice | None = None
-  ) -> Float[Array, 'b t w']:
-    """The next tokens, or only some of them."""
-    tokens = self.tokens_tap(tokens)
-    normed = self.mixer_in_tap(tokens if self.norm_1 is None else self.norm_1(tokens))
-    if at is None:
-      mixed = self.mixer(normed)
-    else:
-      mixed, tokens = self.mixer.outputs_at(normed, at), tokens[:, at]
-    if mixed.shape != tokens.shape:
-      raise UserError(
-        f'the mixer {type(self.mixer).__name__} returns the shape {mixed.shape} for '
-        f'tokens of the shape {tokens.shape}; it must be the same'
-      )
-    tokens += self.mixer_out_tap(mixed)
-    if self.feed_forward is not None:
-      normed = tokens if self.norm_2 is None else self.norm_2(tokens)
-      tokens += self.network_tap(self.feed_forward(normed))
-    return tokens
-
-
 def _apply(
   layer: Layer, tokens: Float[Array, 'b n w'], at: slice | None, remat: bool
 ) -> Float[Array, 'b t w']:
@@ -315,123 +241,3 @@ def _apply(
     return layer(tokens, at)
 
   return (nnx.remat(apply) if remat else apply)(layer, tokens)
-
-
-class FeedForward(nnx.Module):
-  """A network applied to each token: `linear`, `gelu` or `swiglu`.
-
-  W_2 f(W_1 z) with f the identity or GELU, or W_2 (silu(W_3 z) ∘ W_1 z) (Shazeer, arXiv
-  2002.05202, eq. 6; without biases).
-  """
-
-  def __init__(
-    self,
-    width: int,
-    hidden_features: int | None = None,
-    kind: str = 'gelu',
-    init: Init = PLAIN,
-    *,
-    rngs: nnx.Rngs,
-  ):
-    """`hidden_features` is 4 · width if None."""
-    hidden = 4 * width if hidden_features is None else hidden_features
-    self.kind, use_bias = kind, kind != 'swiglu'
-    self.up = project(width, hidden, init, use_bias=use_bias, rngs=rngs)
-    if kind == 'swiglu':
-      self.gate = project(width, hidden, init, use_bias=False, rngs=rngs)
-    self.out = project_back(hidden, width, init, use_bias=use_bias, rngs=rngs)
-
-  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    hidden = self.up(tokens)
-    if self.kind == 'gelu':
-      hidden = jax.nn.gelu(hidden)
-    if self.kind == 'swiglu':
-      hidden *= jax.nn.silu(self.gate(tokens))
-    return self.out(hidden)
-
-
-def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
-  """A layer norm, an RMS norm or what a function makes; None for `none`.
-
-  Raises UserError for another name.
-  """
-  if callable(norm):
-    return norm(width, rngs)
-  check_name('norm', norm, NORMS)
-  if norm == 'layer':
-    return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
-  return nnx.RMSNorm(width, rngs=rngs) if norm == 'rms' else None
-
-
-def make_mixers(
-  mixer: MixerLike | Sequence[MixerLike],
-  options: Mapping[str, object] | None,
-  num_layers: int,
-  site: Site,
-  settings: Mapping[str, object],
-) -> Iterator[Mixer]:
-  """The mixer of each layer; several, in a list or joined by commas, alternate.
-
-  Each mixer gets what its constructor, or the function that makes it, names of the site
-  and its fields, of the `settings`, and of the options. Raises UserError for an
-  argument that one of them does not support, and for an option that none of them has.
-  """
-  options = {} if options is None else options
-  if not isinstance(options, Mapping):
-    raise UserError(f'mixer_options is {options!r:.80}; it must be a dict by name')
-  entries = mixer.split(',') if isinstance(mixer, str) else mixer
-  entries = list(entries) if isinstance(entries, Sequence) else [entries]
-  if not entries:
-    raise UserError('mixer is empty; it must have at least one name')
-  makers = [_maker(entry) for entry in entries]
-  _check_options(options, {name: wanted for name, _, wanted in makers})
-  available = {'site': site, **vars(site), **settings, **options}
-  for i in range(num_layers):
-    name, maker, wanted = makers[i % len(makers)]
-    arguments = {key: available[key] for key in wanted if key in available}
-    try:
-      if isinstance(maker, type):
-        made = create('mixer', {name: maker}, name, arguments)
-      else:
-        made = maker(**arguments)
-    except UserError as error:
-      raise UserError(f'the mixer {name!r}: {error}') from error
-    if not isinstance(made, Mixer):
-      raise UserError(
-        f'the mixer {name!r} is a {type(made).__name__}; it must be a subclass of '
-        'zoo.mixers.Mixer'
-      )
-    if made.causal and not settings['causal']:
-      raise UserError(f'causal is False; the mixer {name!r} is always causal')
-    if settings['rotary'] and not made.rotary:
-      raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
-    yield made
-
-
-def _maker(entry: MixerLike) -> tuple[str, Callable[..., Any], Collection[str]]:
-  """The name of a mixer in messages, what makes it, and the arguments that this takes.
-
-  Raises UserError for an unknown name, and for what makes no mixer.
-  """
-  if isinstance(entry, str):
-    mixer = MIXERS[check_registered('mixer', entry, MIXERS)]
-    return entry, mixer, parameters(mixer)
-  if not callable(entry):
-    raise UserError(
-      f'mixer is {entry!r:.80}; it must be a name, a class of mixers, or a list'
-    )
-  if isinstance(entry, type):
-    return entry.__name__, entry, parameters(entry)
-  return getattr(entry, '__name__', repr(entry)), entry, signature(entry).parameters
-
-
-def _check_options(
-  options: Mapping[str, object], wanted: Mapping[str, Collection[str]]
-) -> None:
-  """Raises UserError for an option that none of the mixers takes."""
-  known = {key for taken in wanted.values() for key in taken} - {*GIVEN}
-  mixed = ', '.join(wanted)
-  for key in options:
-    if not known:
-      raise UserError(f'unknown option of the mixer {mixed}, {key!r}; it has none')
-    check_name(f'option of the mixer {mixed},', key, known)
