@@ -52,6 +52,14 @@ def _trained_loops(num_loops: int, num_trained_loops: int | None) -> int:
   return trained
 
 
+def _positions(
+  shape: tuple[int, int], init_scale: float | None, rngs: nnx.Rngs
+) -> nnx.Param:
+  """Trained positions from N(0, init_scale²), by default 0.02², as in GPT-2."""
+  scale = 0.02 if init_scale is None else init_scale
+  return nnx.Param(scale * jax.random.normal(rngs.params(), shape))
+
+
 @register_model('transformer')
 class Transformer(TokenModel):
   """Layers `z ← z + mixer(norm(z))`, `z ← z + feed_forward(norm(z))`, then a readout.
@@ -140,19 +148,16 @@ class Transformer(TokenModel):
       rngs=rngs,
     )
     _check_order(tokens, causal)
-    trained = _trained_loops(num_loops, num_trained_loops)
     self.context_length = check_count('context_length', context_length, minimum=0)
     self.remat = check_truth('remat', remat)
-    self.num_loops, self.num_trained_loops = num_loops, trained
+    self.num_trained_loops = _trained_loops(num_loops, num_trained_loops)
+    self.num_loops = num_loops
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
     read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
     self.read_in = read(self.token_width, width)
-    learned = None
-    if positions == 'learned':
-      shape = num_tokens(tokens, context_length), width
-      scale = 0.02 if init_scale is None else init_scale
-      learned = nnx.Param(scale * jax.random.normal(rngs.params(), shape))
-    self.positions = learned
+    shape = num_tokens(tokens, context_length), width
+    has_positions = positions == 'learned'
+    self.positions = _positions(shape, init_scale, rngs) if has_positions else None
     site = Site(width, num_heads, init)
     settings = {'causal': causal, 'rotary': positions == 'rotary', 'rngs': rngs}
     mixers = make_mixers(mixer, mixer_options, num_layers, site, settings)
