@@ -45,13 +45,13 @@ def main() -> None:
   default = pathlib.Path('checkpoints/runs', f'llm-{config_flag.run_name(_CONFIG)}')
   out = _OUT.value or default
   # Imported here so that a mistyped flag is reported at once.
-  from zoo.llm import ablation, ablation_report, experiment, report
+  from zoo.llm import ablation, ablation_table, experiment, report
 
   run, table = experiment.run, report.table
   if 'ablation' in config:
-    run, table = ablation.run, ablation_report.table
-  found: Any = run(config, out, _DATA.value)
-  cli.print_results(found, table, f'the results are in {out}', out)
+    run, table = ablation.run, ablation_table.table
+  results: Any = run(config, out, _DATA.value)
+  cli.print_results(results, table, f'the results are in {out}', out)
 
 
 if __name__ == '__main__':
