@@ -170,7 +170,7 @@ def test_a_benchmark_of_ones_own(tmp_path):
     ([ROW, {'inputs': ['a'], 'label': True}], ['train.jsonl, line 2']),
     ([ROW, {'inputs': ['a'], 'label': float('nan')}], ['train.jsonl, line 2']),
     ([ROW, {'inputs': ['\ud800'], 'label': 'dry'}], ['train.jsonl, line 2']),
-    ([ROW, 7], ['train.jsonl, line 2', "'7'"]),
+    ([ROW, 7], ['train.jsonl, line 2', '`object`, got `int`']),
   ],
 )
 def test_what_is_wrong_with_ones_own_is_told_in_one_line(tmp_path, rows, said):

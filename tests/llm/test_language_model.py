@@ -159,7 +159,7 @@ def test_a_damaged_folder_is_told_in_one_line(folders, tmp_path, change, said):
 
 
 def test_mistakes_are_told_in_one_line(folders, tmp_path):
-  with refuses('there is no language model'):
+  with refuses('model.gguf cannot be read as a language model: it does not exist'):
     zoo.llm.load_model(tmp_path / 'model.gguf')
   (tmp_path / 'model.gguf').write_bytes(b'GGUF')
   with refuses('model.gguf cannot be read as a language model'):

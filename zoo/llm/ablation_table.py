@@ -141,22 +141,16 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(ablation: Mapping[str, Any]) -> str:
-  """The cells of each readout as tables for a terminal, and what holds in them."""
+  """The cells of each readout as tables for a terminal."""
   parts = []
   for readout, name in READOUTS.items():
-    rows = [row for row in ablation['rows'] if row['readout'] == readout]
-    cells = [[_text(flat(row)[column]) for column in _SHOWN] for row in rows]
-    own, guess = (
-      [_sign(row[key]) for row in rows]
-      for key in ('with_minus_without', 'with_minus_guess')
-    )
-    num = ablation['num_comparisons'][readout]
+    rows = [flat(row) for row in ablation['rows'] if row['readout'] == readout]
+    cells = [[_text(row[column]) for column in _SHOWN] for row in rows]
+    num, size = ablation['num_comparisons'][readout], ablation['num_prompts']
+    shown = format_table(cells, [*_SHOWN.values()])
     parts.append(
-      f'{name}: {ablation["metric"]}, {ablation["num_prompts"]} prompts in each cell\n'
-      f'{format_table(cells, [*_SHOWN.values()])}\nOf {len(rows)} cells, the guess '
-      f'lowers the error in {own.count(-1)} and raises it in {own.count(1)}; the '
-      f'answer is better than the guess alone in {guess.count(-1)} and worse in '
-      f'{guess.count(1)} (p < {LEVEL} after Holm, {num} comparisons).'
+      f'{name}: {ablation["metric"]}, {size} prompts in each cell\n{shown}\n'
+      f"p by Holm's method, {num} comparisons"
     )
   return '\n\n'.join([*parts, f'asked: {ablation["model"]}'])
 
@@ -165,9 +159,3 @@ def _text(value: Any) -> str:
   if value is None:
     return '-'
   return f'{value:.3f}' if isinstance(value, float) else str(value)
-
-
-def _sign(comparison: Mapping[str, Any]) -> int:
-  """The sign of a difference that holds; 0 for one that may be chance."""
-  p, difference = comparison['p'], comparison['difference']
-  return 0 if p is None or p >= LEVEL else int(np.sign(difference))

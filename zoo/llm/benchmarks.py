@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from zoo.core.errors import UserError
-from zoo.host.files import UnreadableFile, parse_json, read_bytes, read_text
+from zoo.host.files import parse_json, read_bytes, read_text
 
 SPLITS = 'train', 'dev', 'test'
 MAX_LABEL = 1e12
@@ -161,17 +161,11 @@ def _rows(path: pathlib.Path, kind: Any) -> list[Example]:
 
 def _json_lines(path: pathlib.Path) -> list[Example]:
   """The examples of a file of the user's own."""
-  examples = []
-  for number, text in enumerate(read_text(path).split('\n'), start=1):
-    if text.strip():
-      try:
-        examples.append(parse_json(text, _Own, 'it').example())
-      except UnreadableFile:
-        raise UserError(
-          f'{path}, line {number} is {text[:80]!r}; it must be like {{"inputs": ["a '
-          'text"], "label": 3.5}, the label a number or the name of a class'
-        ) from None
-  return examples
+  return [
+    parse_json(text, _Own, f'{path}, line {number}').example()
+    for number, text in enumerate(read_text(path).split('\n'), start=1)
+    if text.strip()
+  ]
 
 
 def balanced(examples: Sequence[Example], is_single: bool) -> list[Example]:

@@ -42,7 +42,6 @@ class LanguageModel:
       f'transformers {transformers.__version__}, torch {torch.__version__}, '
       f'{model.device.type}'
     )
-    model.train(False)  # without dropout
     self._model, self._tokenizer = model, tokenizer
 
   def chat(self, user_text: str, answer_prefix: str = '') -> str:
@@ -158,52 +157,11 @@ def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
   """Loads what `zoo.llm.load_model` is given; raises UserError as it says."""
   check_name('dtype', dtype, _DTYPES)
   path = user_path(path)
-  if not path.exists():
-    raise UserError(f'there is no language model {path}')
-  is_folder = path.is_dir()
-  folder = path if is_folder else path.parent
-  options: dict[str, Any] = {'local_files_only': True, 'trust_remote_code': False}
-  if not is_folder:
-    options['gguf_file'] = path.name
-  try:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
-    ends = [] if is_folder else _fit_to_gguf(tokenizer, path)
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
-      folder,
-      dtype=_DTYPES[dtype],
-      use_safetensors=True,
-      output_loading_info=True,
-      device_map='auto' if torch.cuda.is_available() else None,
-      **options,
-    )
-  except UserError:
-    raise
-  except Exception as error:  # of any of the libraries that read files
-    raise UserError(
-      f'{path} cannot be read as a language model: {in_one_line(error)}'
-    ) from error
-  _check(path, model, tokenizer, info['missing_keys'])
-  for named in model.generation_config.eos_token_id, tokenizer.eos_token_id:
-    ends += named if isinstance(named, list) else [named]
-  ends = [token for token in ends if token is not None]
-  if not ends:
-    raise UserError(f'{path} names no end token; its config must give eos_token_id')
-  tokenizer.pad_token = tokenizer.convert_ids_to_tokens(ends[0])
-  # In place of sampling or penalties that come with the weights.
-  model.generation_config = transformers.GenerationConfig(
-    do_sample=False, eos_token_id=ends, pad_token_id=ends[0]
-  )
-  return LanguageModel(model, tokenizer, path.name if is_folder else path.stem)
-
-
-def _check(
-  path: pathlib.Path, model: Any, tokenizer: Any, missing: set[str] | list[str]
-) -> None:
-  """Raises UserError unless weights, tokenizer and the calls above fit each other."""
-  if missing:
-    raise UserError(
-      f'{path} lacks {len(missing)} weights of its model, such as {min(missing)}'
-    )
+  options: dict[str, Any] = {} if path.is_dir() else {'gguf_file': path.name}
+  if torch.cuda.is_available():
+    options['device_map'] = 'auto'
+  kind = transformers.AutoModelForCausalLM
+  model, tokenizer = read(kind, path, 'a language model', _DTYPES[dtype], **options)
   largest = max(tokenizer.get_vocab().values())
   if largest >= (size := model.get_input_embeddings().num_embeddings):
     raise UserError(
@@ -215,6 +173,44 @@ def _check(
       f'{path} is of the architecture {model.config.model_type!r}, which keeps no keys '
       'and values; use a decoder with attention'
     )
+  ends = [] if path.is_dir() else _fit_to_gguf(tokenizer, path)
+  for tokens in model.generation_config.eos_token_id, tokenizer.eos_token_id:
+    ends += tokens if isinstance(tokens, list) else [tokens]
+  ends = [token for token in ends if token is not None]
+  if not ends:
+    raise UserError(f'{path} names no end token; its config must give eos_token_id')
+  tokenizer.pad_token = tokenizer.convert_ids_to_tokens(ends[0])
+  # In place of sampling or penalties that come with the weights.
+  model.generation_config = transformers.GenerationConfig(
+    do_sample=False, eos_token_id=ends, pad_token_id=ends[0]
+  )
+  return LanguageModel(model, tokenizer, path.name if path.is_dir() else path.stem)
+
+
+def read(
+  kind: Any, path: pathlib.Path, what: str, dtype: torch.dtype, **options: Any
+) -> tuple[Any, Any]:
+  """The model, of an `Auto` class of transformers, and the tokenizer of a path.
+
+  Raises UserError if they are not there, or not whole.
+  """
+  folder = path.parent if 'gguf_file' in options else path
+  options |= {'local_files_only': True, 'trust_remote_code': False}
+  try:
+    if not path.exists():
+      raise FileNotFoundError('it does not exist')
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+    model, info = kind.from_pretrained(
+      folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+    )
+  except Exception as error:  # of any of the libraries that read files
+    raise UserError(f'{path} cannot be read as {what}: {in_one_line(error)}') from error
+  if missing := info['missing_keys']:
+    raise UserError(
+      f'{path} lacks {len(missing)} weights of its model, such as {min(missing)}'
+    )
+  model.train(False)  # without dropout
+  return model, tokenizer
 
 
 def _fit_to_gguf(tokenizer: Any, path: pathlib.Path) -> list[int]:
