@@ -45,11 +45,11 @@ def main() -> None:
   default = pathlib.Path('checkpoints/runs', f'llm-{config_flag.run_name(_CONFIG)}')
   out = _OUT.value or default
   # Imported here so that a mistyped flag is reported at once.
-  from zoo.llm import ablation, ablation_report, experiment, report
+  from zoo.llm import ablation, ablation_table, experiment, report
 
   run, table = experiment.run, report.table
   if 'ablation' in config:
-    run, table = ablation.run, ablation_report.table
+    run, table = ablation.run, ablation_table.table
   results: Any = run(config, out, _DATA.value)
   cli.print_results(results, table, f'the results are in {out}', out)
 

@@ -4,7 +4,6 @@ import contextlib
 import csv
 import importlib
 import json
-import os
 import pathlib
 import re
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zoo.llm import experiment, loaded
-from zoo.llm.benchmarks import PUBLISHED
+from zoo.llm import experiment
 from zoo.reports import plots
 
 # A folder that is there, where the weights of models that the tests replace would be.
@@ -37,16 +35,24 @@ PAIRS = [
 
 def write_stsb(folder, pairs=PAIRS):
   """The three files of STS-B; queries and contexts are of the same pairs."""
-  return _write(folder, PUBLISHED['stsb'], pairs)
+  names = 'stsb-en-train.csv', 'stsb-en-dev.csv', 'stsb-en-test.csv'
+  return _write(folder, names, ('sentence1', 'sentence2', 'similarity_score'), pairs)
 
 
-def _write(folder, benchmark, rows):
+def _write(folder, names, header, rows, delimiter=','):
   """The same rows in all files, of which the last has the line ends of Windows."""
   folder.mkdir(parents=True, exist_ok=True)
-  for name, end in zip(benchmark.files, ('\n', '\n', '\r\n'), strict=True):
+  quoting: Any = csv.QUOTE_NONE if delimiter == '\t' else csv.QUOTE_MINIMAL
+  for name, end in zip(names, ('\n', '\n', '\r\n'), strict=True):
     with (folder / name).open('w', newline='') as file:
-      file.write(benchmark.header + end)
-      csv.writer(file, benchmark.dialect, lineterminator=end).writerows(rows)
+      writer = csv.writer(
+        file,
+        delimiter=delimiter,
+        quoting=quoting,
+        quotechar=None if delimiter == '\t' else '"',
+        lineterminator=end,
+      )
+      writer.writerows([header, *rows])
   return folder
 
 
@@ -56,14 +62,17 @@ JUDGMENTS = ['NEUTRAL', 'ENTAILMENT', 'NEUTRAL', 'CONTRADICTION']
 def sick_rows():
   """Number, sentences, score from 1 to 5, judgment."""
   return [
-    (number, one, other, round(1 + 0.8 * score, 3), JUDGMENTS[number % 4])
-    for number, (one, other, score) in enumerate(PAIRS)
+    (str(number), first, second, round(1 + 0.8 * score, 3), JUDGMENTS[number % 4])
+    for number, (first, second, score) in enumerate(PAIRS)
   ]
 
 
 def write_sick(folder):
   """The three files of SICK."""
-  return _write(folder, PUBLISHED['sick_entailment'], sick_rows())
+  names = 'SICK_train.txt', 'SICK_trial.txt', 'SICK_test_annotated.txt'
+  scores = 'relatedness_score', 'entailment_judgment'
+  header = ('pair_ID', 'sentence_A', 'sentence_B', *scores)
+  return _write(folder, names, header, sick_rows(), '\t')
 
 
 # Question, whether the sentence answers it, and the sentence.
@@ -86,7 +95,8 @@ ANSWERS = [
 
 def write_trec_qa(folder, rows=ANSWERS):
   """The three files of TREC QA."""
-  return _write(folder, PUBLISHED['trec_qa'], rows)
+  names = 'train.csv', 'dev.csv', 'test.csv'
+  return _write(folder, names, ('qtext', 'label', 'atext'), rows)
 
 
 def write_jsonl(folder, rows):
@@ -122,10 +132,9 @@ def asking(model):
     (out / f'figure_{plot.name}.csv').write_text(plots.to_csv(plot))
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(loaded, 'load_model', lambda path, dtype: model)
-    patch.setattr(loaded, 'embed', lambda path, texts: embed(texts))
+    patch.setattr(experiment, 'load_model', lambda path, dtype: model)
+    patch.setattr(experiment, 'embed', lambda path, texts: embed(texts))
     patch.setattr(experiment, 'write_plot', write_csv)
-    patch.setattr(plots, 'write_plot', write_csv)
     yield model
 
 
@@ -155,8 +164,6 @@ class Parrot:
 
   def __init__(self):
     self.asked: list[str] = []
-    self.beginnings: list[str] = []
-    self.batches: list[list[str]] = []
     self.stops_at: int | None = None
     self.says: str | None = None
 
@@ -166,25 +173,14 @@ class Parrot:
   def num_tokens(self, prompt):
     return len(prompt.split())
 
-  def read_beginning(self, prompts):
-    self.beginnings.append(os.path.commonprefix(prompts))  # noqa: RUF071 (no paths)
-    return self.beginnings[-1]
-
-  def read(self, prompts, past: Any = None):
-    assert past == self.beginnings[-1]
-    self.batches.append(list(prompts))
-    return self.batches[-1]
-
-  def generate(self, prompts, max_new_tokens, past: Any = None):
-    assert all(map(str.startswith, prompts, past))
+  def generate(self, prompts, max_new_tokens):
     if self.stops_at is not None and len(self.asked) >= self.stops_at:
       raise KeyboardInterrupt
     self.asked += prompts
     return [self.says or self._answer(prompt) for prompt in prompts]
 
-  def log_probabilities(self, prompts, continuations, past: Any = None):
+  def log_probabilities(self, prompts, continuations):
     assert len(set(continuations)) == len(continuations)
-    assert all(map(str.startswith, prompts, past))
     # Twice as likely as any other is the one nearest to the answer.
     logs = []
     for prompt in prompts:

@@ -22,8 +22,8 @@ from tests.llm.pairs import (
   write_stsb,
 )
 from tests.marks import mostly_full
-from zoo.llm import ablation, ablation_report, experiment
-from zoo.llm.ablation_results import LEVEL, Cell
+from zoo.llm import ablation, ablation_table, experiment
+from zoo.llm.ablation_table import LEVEL, Cell
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -71,8 +71,8 @@ def finished(tmp_path_factory, data):
   """The folder, the results and the model of a whole ablation."""
   out = tmp_path_factory.mktemp('finished') / 'out'
   with asking(Mixer()) as mixer:
-    found = run(small_config(), out, data)
-  return out, found, mixer
+    results = run(small_config(), out, data)
+  return out, results, mixer
 
 
 @pytest.fixture
@@ -89,10 +89,10 @@ def lines_by_cell(out):
   }
 
 
-def rows_of(found, **fields):
+def rows_of(results, **fields):
   return [
     row
-    for row in found['rows']
+    for row in results['rows']
     if all(row[name] == value for name, value in fields.items())
   ]
 
@@ -122,7 +122,7 @@ def test_the_arm_without_guesses_is_asked_once(finished):
 def test_stopped_and_called_again_it_asks_the_rest_alone(
   tmp_path, finished, data, mixer, stop
 ):
-  whole, found, asked = finished
+  whole, results, asked = finished
   mixer.stops_at = stop
   with pytest.raises(KeyboardInterrupt):
     run(small_config(), tmp_path, data)
@@ -133,24 +133,24 @@ def test_stopped_and_called_again_it_asks_the_rest_alone(
   # At most the call that was stopped is asked again: four prompts, read twice.
   assert len(asked.asked) <= len(mixer.asked) <= len(asked.asked) + 8
   assert lines_by_cell(tmp_path) == lines_by_cell(whole)
-  assert {**again, 'seconds': 0} == {**found, 'seconds': 0}
+  assert {**again, 'seconds': 0} == {**results, 'seconds': 0}
 
 
 def test_more_names_add_their_cells(tmp_path, finished, data, mixer):
   out = shutil.copytree(finished[0], tmp_path / 'out')
   names = ('minus_1', 'constant', 'wrong', 'oracle')
-  found = run(small_config(ablation__guesses=names), out, data)
+  results = run(small_config(ablation__guesses=names), out, data)
   # The arm without guesses is known.
   assert len(mixer.asked) == 2 * NUM * 2
   assert all('Initial guess' in prompt for prompt in mixer.asked)
-  assert len(found['rows']) == 3 * (CELLS + 2)
-  assert run(small_config(ablation__guesses=names), out, data) == found
+  assert len(results['rows']) == 3 * (CELLS + 2)
+  assert run(small_config(ablation__guesses=names), out, data) == results
   assert len(mixer.asked) == 2 * NUM * 2
 
 
 def test_a_mixture_has_the_weights_and_the_errors_of_a_mixture(finished):
-  out, found, _ = finished
-  for row in rows_of(found, readout='forced'):
+  out, results, _ = finished
+  for row in rows_of(results, readout='forced'):
     lines = lines_by_cell(out)[f'{row["num_examples"]}_examples/{row["guess"]}']
     if row['guess'] == 'constant':
       assert row['guess_weight'] is None
@@ -178,38 +178,38 @@ def test_a_mixture_has_the_weights_and_the_errors_of_a_mixture(finished):
 
 
 def test_all_comparisons_of_a_readout_are_corrected_together(finished):
-  _, found, _ = finished
-  for readout, num in found['num_comparisons'].items():
+  _, results, _ = finished
+  for readout, num in results['num_comparisons'].items():
     assert num == 2 * CELLS
-    for row in rows_of(found, readout=readout):
-      for one in row['with_minus_without'], row['with_minus_guess']:
-        if one['low'] is None:
-          assert (one['difference'], one['p']) == (0.0, 1.0)
+    for row in rows_of(results, readout=readout):
+      for pair in row['with_minus_without'], row['with_minus_guess']:
+        if pair['low'] is None:
+          assert (pair['difference'], pair['p']) == (0.0, 1.0)
         else:
-          assert one['low'] <= one['difference'] <= one['high']
+          assert pair['low'] <= pair['difference'] <= pair['high']
           # Bonferroni is stricter than Holm: an interval without 0 is significant.
-          assert one['p'] <= LEVEL or one['low'] <= 0 <= one['high']
+          assert pair['p'] <= LEVEL or pair['low'] <= 0 <= pair['high']
 
 
 def test_the_files_hold_the_numbers(finished):
-  out, found, _ = finished
-  assert json.loads((out / 'ablation.json').read_text()) == found
+  out, results, _ = finished
+  assert json.loads((out / 'ablation.json').read_text()) == results
   with (out / 'table.csv').open(newline='') as file:
     table = list(csv.DictReader(file))
-  assert len(table) == len(found['rows']) == 3 * CELLS
-  for read, row in zip(table, found['rows'], strict=True):
+  assert len(table) == len(results['rows']) == 3 * CELLS
+  for read, row in zip(table, results['rows'], strict=True):
     assert (read['readout'], read['guess']) == (row['readout'], row['guess'])
     assert float(read['with_guess']) == row['with_guess']
     assert float(read['with_minus_guess_p']) == row['with_minus_guess']['p']
-  told = ablation_report.table(found)
+  told = ablation_table.table(results)
   assert 'expected value: mean squared error, 5 prompts in each cell' in told
   assert told.count(f'{2 * CELLS} comparisons') == 3
-  for row in found['rows']:
+  for row in results['rows']:
     assert f'{row["with_guess"]:.3f}' in told
 
 
 def test_classes(tmp_path, mixer):
-  rows = [{'inputs': [one], 'label': 'ab'[score > 2]} for one, _, score in PAIRS]
+  rows = [{'inputs': [text], 'label': 'ab'[score > 2]} for text, _, score in PAIRS]
   classes = {'name': 'jsonl', 'inputs': ('Text',), 'low': None, 'high': None}
   config = small_config(
     **{f'benchmark__{name}': value for name, value in classes.items()},
@@ -217,11 +217,15 @@ def test_classes(tmp_path, mixer):
     ablation__noise=(0.0, 0.8),
     ablation__guesses=('plus_1', 'wrong', 'oracle'),
   )
-  found = run(config, tmp_path / 'out', write_jsonl(tmp_path / 'own', rows))
+  results = run(config, tmp_path / 'out', write_jsonl(tmp_path / 'own', rows))
   # A shift is for numbers alone.
-  assert {row['guess'] for row in found['rows']} == {'wrong', 'oracle_0', 'oracle_0.8'}
-  assert found['metric'] == 'error rate'
-  for row in rows_of(found, guess='wrong'):
+  assert {row['guess'] for row in results['rows']} == {
+    'wrong',
+    'oracle_0',
+    'oracle_0.8',
+  }
+  assert results['metric'] == 'error rate'
+  for row in rows_of(results, guess='wrong'):
     assert row['copied_share'] == 1.0
     assert (row['with_guess'], row['guess_alone']) == (1.0, 1.0)
     assert row['with_minus_guess']['difference'] == 0.0

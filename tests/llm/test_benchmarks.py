@@ -12,20 +12,18 @@ from tests.llm.pairs import (
   write_stsb,
   write_trec_qa,
 )
-from zoo.llm import benchmarks
-
-PUBLISHED = benchmarks.PUBLISHED
+from zoo.llm.benchmarks import SPLITS, Example, read_benchmark
 
 
 def test_what_is_read_is_what_the_files_hold_in_their_order(tmp_path):
   folder = write_stsb(tmp_path / 'csv')
   header, row = 'sentence1,sentence2,similarity_score', '"A ""new"" roof,\nred",Rot –'
   (folder / 'stsb-en-dev.csv').write_text(f'{header}\n{row},3.333\n', 'utf-8')
-  read = PUBLISHED['stsb'].read(folder)
+  read = read_benchmark('stsb', folder)
   for split in ('train', 'test'):
     assert [(*example.texts, example.label) for example in read.splits[split]] == PAIRS
   (dev,) = read.splits['dev']
-  assert dev == benchmarks.Example(('A "new" roof,\nred', 'Rot –'), 3.333)
+  assert dev == Example(('A "new" roof,\nred', 'Rot –'), 3.333)
 
 
 # A good file of each benchmark.
@@ -39,26 +37,35 @@ GOOD = {
   'sick_entailment': SICK,
   'trec_qa': 'qtext,label,atext\nWho ?,1,She .\nWho ?,0,"It , too ."\n',
 }
+FILES = {
+  'stsb': ('stsb-en-train.csv', 'stsb-en-dev.csv', 'stsb-en-test.csv'),
+  'sick_relatedness': ('SICK_train.txt', 'SICK_trial.txt', 'SICK_test_annotated.txt'),
+  'sick_entailment': ('SICK_train.txt', 'SICK_trial.txt', 'SICK_test_annotated.txt'),
+  'trec_qa': ('train.csv', 'dev.csv', 'test.csv'),
+}
 # The benchmark, the split, what is replaced, by what, and what is said.
 DAMAGED = [
   ('stsb', 'train', 'A.,B.,1.0\n', '', ['stsb-en-train.csv has no examples']),
-  ('stsb', 'test', GOOD['stsb'], '', ["begins with ''", 'sentence1,sentence2']),
-  ('stsb', 'test', '1.0', 'high', ['line 2', "'A.,B.,high'", '0 to 5']),
-  ('stsb', 'dev', '1.0', '5.1', ['line 2', '0 to 5']),
-  ('stsb', 'dev', ',1.0', '', ['line 2', 'two sentences']),
-  ('stsb', 'dev', 'A.', ' ', ['line 2', 'two sentences']),
+  ('stsb', 'test', GOOD['stsb'], '', ['begins with ()', "'sentence1', 'sentence2'"]),
+  ('stsb', 'test', '1.0', 'high', ['line 2', 'similarity_score', 'float']),
+  ('stsb', 'dev', '1.0', '5.1', ['line 2', 'similarity_score', '<= 5']),
+  ('stsb', 'dev', '1.0', 'nan', ['line 2', 'similarity_score', '>= 0']),
+  ('stsb', 'dev', ',1.0', '', ['line 2', 'similarity_score']),
+  ('stsb', 'dev', ',1.0', ',1.0,2.0', ['line 2', '`key`']),
+  ('stsb', 'dev', 'A.', ' ', ['line 2', 'sentence1']),
   ('stsb', 'dev', 'A', 'A' * 10**6, ['line 2', 'field larger than']),
   ('stsb', 'train', 'A', '\udcff', ['is not UTF-8 text']),
-  ('sick_relatedness', 'test', '\t', ',', ["begins with 'pair_ID,sentence_A"]),
-  ('sick_entailment', 'dev', '4.5', 'high', ['trial.txt, line 2', 'high', '1 to 5']),
-  ('sick_entailment', 'dev', 'NEUTRAL', 'MAYBE', ['line 2', 'MAYBE', 'CONTRADICTION']),
-  ('sick_entailment', 'dev', '\tNEUTRAL', '', ['line 2', 'with tabs between them']),
-  ('sick_entailment', 'dev', 'B.', '', ['line 2', 'two sentences']),
-  ('trec_qa', 'dev', 'label,', '', ["begins with 'qtext,atext'"]),
-  ('trec_qa', 'dev', '?,1', '?,yes', ['line 2', "'Who ?,yes,She .'", '1 or 0']),
-  ('trec_qa', 'dev', ',She .', '', ['line 2', 'and a sentence']),
-  ('trec_qa', 'train', '"It , too ."', 'It , too .', ['line 3', 'a sentence']),
-  ('trec_qa', 'train', '?,1', '?,0', ['train.csv has no question with both labels']),
+  ('sick_relatedness', 'test', '\t', ',', ["begins with ('pair_ID,sentence_A"]),
+  ('sick_entailment', 'dev', '4.5', 'high', ['trial.txt, line 2', 'relatedness']),
+  ('sick_relatedness', 'dev', '4.5', '0.9', ['line 2', 'relatedness_score', '>= 1']),
+  ('sick_entailment', 'dev', 'NEUTRAL', 'MAYBE', ['line 2', 'MAYBE', 'judgment']),
+  ('sick_entailment', 'dev', '\tNEUTRAL', '', ['line 2', 'entailment_judgment']),
+  ('sick_entailment', 'dev', 'B.', '', ['line 2', 'sentence_B']),
+  ('trec_qa', 'dev', 'label,', '', ["begins with ('qtext', 'atext')"]),
+  ('trec_qa', 'dev', '?,1', '?,yes', ['line 2', "'yes'", 'label']),
+  ('trec_qa', 'dev', ',She .', '', ['line 2', 'atext']),
+  ('trec_qa', 'train', '"It , too ."', 'It , too .', ['line 3', '`key`']),
+  ('trec_qa', 'train', '?,1', '?,0', ['train.csv has no examples of both labels']),
 ]
 
 
@@ -66,29 +73,28 @@ DAMAGED = [
 def test_a_damaged_file_is_one_line(tmp_path, name, split, old, new, said):
   folder = tmp_path / 'files'
   folder.mkdir()
-  for each, file in zip(benchmarks.SPLITS, PUBLISHED[name].files, strict=True):
+  for part, file in zip(SPLITS, FILES[name], strict=True):
     text = GOOD[name]
-    if each == split:
+    if part == split:
       assert old in text
       text = text.replace(old, new)
     (folder / file).write_bytes(text.encode(errors='surrogateescape'))
   with refuses(*said):
-    PUBLISHED[name].read(folder)
+    read_benchmark(name, folder)
 
 
 def test_a_file_that_is_missing_is_told(tmp_path):
-  folder, names = tmp_path / 'files', PUBLISHED['stsb'].files
-  read = PUBLISHED['stsb'].read
-  with refuses(f'the data folder {folder} does not exist'):
-    read(folder)
+  folder, names = tmp_path / 'files', FILES['stsb']
+  with refuses(f'there is no {folder}', *names):
+    read_benchmark('stsb', folder)
   write_stsb(folder)
   for name in names:
     (folder / name).rename(folder / 'away')
-    with refuses(f'has no {name}', ', '.join(names)):
-      read(folder)
+    with refuses(f'there is no {folder / name}', ', '.join(names)):
+      read_benchmark('stsb', folder)
     (folder / 'away').rename(folder / name)
   with refuses('--data is missing', *names):
-    read(None)
+    read_benchmark('stsb', None)
 
 
 def test_sick_is_two_benchmarks(tmp_path):
@@ -97,17 +103,17 @@ def test_sick_is_two_benchmarks(tmp_path):
   row = '7\t"A dog\tIt\'s wet"\t3.333\tENTAILMENT'
   dev = SICK.replace('1\tA.\tB.\t4.5\tNEUTRAL', row)
   (folder / 'SICK_trial.txt').write_text(dev)
-  scores = PUBLISHED['sick_relatedness'].read(folder)
-  classes = PUBLISHED['sick_entailment'].read(folder)
+  scores = read_benchmark('sick_relatedness', folder)
+  classes = read_benchmark('sick_entailment', folder)
   assert (scores.classes, scores.sha256) == ((), classes.sha256)
   assert classes.classes == ('contradiction', 'entailment', 'neutral')
   for split in ('train', 'test'):
-    for row, one, other in zip(
+    for row, scored, judged in zip(
       sick_rows(), scores.splits[split], classes.splits[split], strict=True
     ):
-      assert one == benchmarks.Example(row[1:3], row[3])
-      assert other == benchmarks.Example(row[1:3], row[4].lower())
-  assert scores.splits['dev'] == [benchmarks.Example(('"A dog', 'It\'s wet"'), 3.333)]
+      assert scored == Example(row[1:3], row[3])
+      assert judged == Example(row[1:3], row[4].lower())
+  assert scores.splits['dev'] == [Example(('"A dog', 'It\'s wet"'), 3.333)]
 
 
 def test_trec_qa_is_balanced_by_question(tmp_path):
@@ -119,9 +125,9 @@ def test_trec_qa_is_balanced_by_question(tmp_path):
     ('When ?', 0, 'Here .'),
   ]
   folder = write_trec_qa(tmp_path / 'files', rows)
-  found = PUBLISHED['trec_qa'].read(folder)
-  assert found == PUBLISHED['trec_qa'].read(folder)
-  for split, examples in found.splits.items():
+  read = read_benchmark('trec_qa', folder)
+  assert read == read_benchmark('trec_qa', folder)
+  for split, examples in read.splits.items():
     shown = [(e.texts[0], int(e.label == 'yes'), e.texts[1]) for e in examples]
     assert set(shown) <= set(rows)
     assert len(set(shown)) == len(shown)
@@ -141,29 +147,32 @@ ROW = {'inputs': ['It rains.'], 'label': 'wet'}
 
 def test_a_benchmark_of_ones_own(tmp_path):
   rows = [ROW, {'inputs': ['The sun shines.'], 'label': 'dry'}]
-  read = benchmarks.read_jsonl(write_jsonl(tmp_path / 'classes', rows))
+  read = read_benchmark('jsonl', write_jsonl(tmp_path / 'classes', rows))
   assert read.classes == ('dry', 'wet')
-  assert read.splits['test'][0] == benchmarks.Example(('It rains.',), 'wet')
+  assert read.splits['test'][0] == Example(('It rains.',), 'wet')
   numbers = [{'inputs': ['a', 'b'], 'label': 3}, {'inputs': ['c', 'd'], 'label': -0.5}]
-  read = benchmarks.read_jsonl(write_jsonl(tmp_path / 'numbers', numbers))
+  read = read_benchmark('jsonl', write_jsonl(tmp_path / 'numbers', numbers))
   assert (read.classes, read.splits['train'][1].label) == ((), -0.5)
 
 
 @pytest.mark.parametrize(
   ('rows', 'said'),
   [
-    ([], ["the split 'train'", 'is empty']),
+    ([], ['train.jsonl has no examples']),
     ([ROW], ["has only the class 'wet'"]),
     ([ROW, {'inputs': ['a'], 'label': 'Wet'}], ['upper and lower case']),
-    ([ROW, {'inputs': ['a'], 'label': 1}], ["'wet' and 1.0"]),
-    ([ROW, {'inputs': ['a', 'b'], 'label': 'dry'}], ['2 inputs', 'another one 1']),
+    ([ROW, {'inputs': ['a'], 'label': 1}], ["'wet' and numbers"]),
+    (
+      [ROW, {'inputs': ['a', 'b'], 'label': 'dry'}],
+      ['differ in their number of inputs'],
+    ),
     ([ROW, {'inputs': 'a', 'label': 'dry'}], ['train.jsonl, line 2']),
     ([ROW, {'inputs': ['a'], 'label': True}], ['train.jsonl, line 2']),
     ([ROW, {'inputs': ['a'], 'label': float('nan')}], ['train.jsonl, line 2']),
     ([ROW, {'inputs': ['\ud800'], 'label': 'dry'}], ['train.jsonl, line 2']),
-    ([ROW, 7], ['train.jsonl, line 2', "'7'"]),
+    ([ROW, 7], ['train.jsonl, line 2', '`object`, got `int`']),
   ],
 )
 def test_what_is_wrong_with_ones_own_is_told_in_one_line(tmp_path, rows, said):
   with refuses(*said):
-    benchmarks.read_jsonl(write_jsonl(tmp_path, rows))
+    read_benchmark('jsonl', write_jsonl(tmp_path, rows))

@@ -62,9 +62,9 @@ def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, p
   summary = run(parrot_config(guess__model='network'), out, csv)
   assert summary == json.loads((out / 'summary.json').read_text())
   for readout in ('free', 'forced'):
-    found = summary['arms']['with_guess'][readout]
-    assert (found['parse_rate'], found['copied_share']) == (1.0, 1.0)
-    assert found['loss'] == pytest.approx(summary['baselines']['guess']['loss'])
+    numbers = summary['arms']['with_guess'][readout]
+    assert (numbers['parse_rate'], numbers['copied_share']) == (1.0, 1.0)
+    assert numbers['loss'] == pytest.approx(summary['baselines']['guess']['loss'])
     assert summary['against_guess'][readout]['difference'] == pytest.approx(0)
   # Half its mass is on the grid, of which the nearest of 501 has two parts in 502.
   expected = summary['arms']['with_guess']['expected']
@@ -78,14 +78,14 @@ def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, p
   lines = lines_of(out)
   assert sorted(line['query'] for line in lines) == list(range(len(PAIRS)))
   for line in lines:
-    one, other, score = PAIRS[line['query']]
+    first, second, score = PAIRS[line['query']]
     assert line['label'] == score
     assert line['context_mean'] == pytest.approx(
       np.mean([PAIRS[i][2] for i in line['context']])
     )
     for arm in line['arms'].values():
       assert arm['prompt'] in parrot.asked
-      assert f'Sentence 1: {one}\nSentence 2: {other}\n' in arm['prompt']
+      assert f'Sentence 1: {first}\nSentence 2: {second}\n' in arm['prompt']
     assert f'{line["guess"]:.2f}\n\nRefine' in line['arms']['with_guess']['prompt']
 
 
@@ -98,8 +98,7 @@ def test_a_damaged_file_is_told_and_kept(finished, tmp_path, csv, parrot):
     assert (out / file).read_text() == content
     return out
 
-  for file in 'guesses.json', 'summary.json':
-    refused(file, '{', f'{file} is damaged; delete it')
+  refused('summary.json', '{', 'summary.json is damaged; delete it')
   lines = lines_of(finished[0])
   text = (finished[0] / 'prompts.jsonl').read_text().splitlines(keepends=True)
   damaged = ''.join([*text[:3], 'damaged\n', *text[4:]])

@@ -10,6 +10,7 @@ from flax import nnx
 from tests.compare import refuses
 from tests.llm.pairs import small_config
 from zoo.llm.benchmarks import Benchmark, Example
+from zoo.llm.config import check_fit
 from zoo.llm.guesses import Scale, guess_network, make_guesses
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -40,8 +41,8 @@ def benchmark(labels, num_texts=2, classes=()):
 
 
 def score(vectors):
-  one, other = (vector / np.linalg.norm(vector) for vector in vectors)
-  return float(np.clip(2.5 + 2 * one @ other + one[0], 0, 5))
+  first, second = (vector / np.linalg.norm(vector) for vector in vectors)
+  return float(np.clip(2.5 + 2 * first @ second + first[0], 0, 5))
 
 
 NUMBERS = Scale(0.0, 5.0)
@@ -149,12 +150,17 @@ def test_guesses_that_do_not_fit_classes_are_refused():
   data = benchmark(
     lambda vectors: 'plus' if vectors[0][0] > 0 else 'minus', 1, CLASSES.classes
   )
+
+  def check(**fields):
+    guess = {f'guess__{name}': value for name, value in fields.items()}
+    check_fit(small_config('own_benchmark', **guess), data)
+
   with refuses("'cosine'", 'has 1 per example', 'network, cosine, constant'):
-    guessed(data, CLASSES, model='cosine')
+    check(model='cosine')
   with refuses('config.guess.bias is 1', 'classes'):
-    guessed(data, CLASSES, model='constant', bias=1.0)
+    check(model='constant', bias=1.0)
   with refuses('config.guess.noise is 1.5', 'at most 1'):
-    guessed(data, CLASSES, model='oracle', noise=1.5)
+    check(model='oracle', noise=1.5)
 
 
 def three(vectors):
@@ -169,13 +175,13 @@ def test_a_network_of_classes_is_trained_on_the_cross_entropy():
   data = benchmark(three, classes=ABC.classes)
   y = np.eye(3)[['abc'.index(label) for label in labels_of(data)]]
   expected = trained(data, y, 1, 5)
-  found = guessed(data, ABC, model='network', num_epochs=1, seed=5)
+  guesses = guessed(data, ABC, model='network', num_epochs=1, seed=5)
   for split, p in expected.items():
     # float32 is off by 1e-5 after 25 steps, which decides only between equals.
     *_, second, first = np.sort(p, axis=1).T
     clear = first - second > 1e-4
     assert clear.mean() > 0.9
-    chosen = np.array(found[split])[clear]
+    chosen = np.array(guesses[split])[clear]
     assert chosen.tolist() == ['abc'[i] for i in p[clear].argmax(axis=1)]
 
 
@@ -186,10 +192,10 @@ def test_the_other_guesses_of_classes():
   # The lines are fitted one by one.
   targets = [[label == name for label in labels_of(data)] for name in ABC.classes]
   expected = lines(data, targets).argmax(axis=0)
-  found = guessed(data, ABC, model='cosine')['test']
-  assert found == ['abc'[i] for i in expected]
+  guesses = guessed(data, ABC, model='cosine')['test']
+  assert guesses == ['abc'[i] for i in expected]
   shuffled = guessed(data, ABC, model='cosine', shuffled=True)['test']
-  assert sorted(shuffled) == sorted(found)
+  assert sorted(shuffled) == sorted(guesses)
 
 
 def test_the_oracle_has_the_noise_that_is_asked_for():
@@ -200,10 +206,10 @@ def test_the_oracle_has_the_noise_that_is_asked_for():
   for split in data.splits:
     np.testing.assert_allclose(exact[split], label[split], atol=0.005001)
     # The draws are the same, so that twice the noise is twice as far off.
-    one, other = (np.array(of[split]) - label[split] for of in (noisy, twice))
+    single, double = (np.array(of[split]) - label[split] for of in (noisy, twice))
     inside = (np.array(twice[split]) > 0) & (np.array(twice[split]) < 5)
     inside &= (np.array(noisy[split]) > 0) & (np.array(noisy[split]) < 5)
-    np.testing.assert_allclose(2 * one[inside], other[inside], atol=0.0151)
+    np.testing.assert_allclose(2 * single[inside], double[inside], atol=0.0151)
   # Of 200 labels whose noise is hardly cut: the spread is known to 1 / √400 of itself.
   middle = np.abs(label['train'] - 2.5) < 1.2
   errors = (np.array(noisy['train']) - label['train'])[middle]
@@ -213,13 +219,13 @@ def test_the_oracle_has_the_noise_that_is_asked_for():
 @pytest.mark.parametrize('noise', [0.0, 0.3, 1.0])
 def test_the_oracle_of_classes_is_wrong_as_often_as_is_asked_for(noise):
   data = benchmark(three, classes=ABC.classes)
-  found = guessed(data, ABC, model='oracle', noise=noise)['train']
+  guesses = guessed(data, ABC, model='oracle', noise=noise)['train']
   right = np.array(labels_of(data))
-  wrong = np.array(found) != right
+  wrong = np.array(guesses) != right
   assert abs(wrong.mean() - noise) <= 4 * np.sqrt(noise * (1 - noise) / 200)
   if noise == 1.0:  # the other two classes are as frequent
     moves = [
-      (ord(guess) - ord(label)) % 3 for guess, label in zip(found, right, strict=True)
+      (ord(guess) - ord(label)) % 3 for guess, label in zip(guesses, right, strict=True)
     ]
     assert abs(moves.count(1) / 200 - 0.5) < 4 * np.sqrt(0.25 / 200)
 

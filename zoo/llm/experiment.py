@@ -1,145 +1,176 @@
 """The experiment: guesses, prompts, and the answers of a language model."""
 
+from __future__ import annotations
+
 import dataclasses
+import functools
+import itertools
 import json
 import os
 import pathlib
-import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+from jaxtyping import Float
 from tqdm import tqdm
 
-from zoo.core.errors import RunError, UserError, check_name, check_number
-from zoo.host.files import user_path, write_atomically
-from zoo.host.interruption import Interruption
-from zoo.llm import guesses as guess_models
-from zoo.llm.benchmarks import Benchmark
-from zoo.llm.config import Config, changed, validate
-from zoo.llm.guesses import Guesses, Scale
-from zoo.llm.loaded import Loaded
-from zoo.llm.prompts import ARMS, WITH, WITHOUT, Prompt, Wording, make_prompts
-from zoo.llm.readouts import Answers, Model, read_all
-from zoo.llm.records import (
-  GUESSES,
-  PROMPTS,
-  SUMMARY,
-  append_lines,
-  read_if_there,
-  read_lines,
-  remove_incomplete_line,
+from zoo.core.errors import RunError, UserError
+from zoo.host.files import (
+  UnreadableFile,
+  parse_json,
+  read_json,
+  user_path,
+  write_atomically,
 )
+from zoo.host.interruption import Interruption
+from zoo.llm import load_model, of_extra
+from zoo.llm.benchmarks import Benchmark, read_benchmark
+from zoo.llm.config import EMBEDDING, Config, changed, check_fit, validate, weights_path
+from zoo.llm.guesses import Guesses, Scale, make_guesses
+from zoo.llm.prompts import ARMS, WITHOUT, Prompt, Wording, make_prompts
+from zoo.llm.readouts import read_all
 from zoo.llm.report import plot
-from zoo.llm.summary import Line, Summary, summarise
+from zoo.llm.summary import Line, summarise
 from zoo.reports.plots import write_plot
 from zoo.storage.workdir import locked, open_workdir
 
 _KIND = 'language-model experiment'  # of the workdir
+_PROMPTS, _SUMMARY = 'prompts.jsonl', 'summary.json'
+
+
+class Sources:
+  """What runs on the same data with the same model share, loaded once when needed."""
+
+  def __init__(self, config: Config, data: str | os.PathLike[str] | None):
+    self._config, self._data = config, data
+
+  @functools.cached_property
+  def benchmark(self) -> Benchmark:
+    """The benchmark; raises UserError if it cannot be read."""
+    data = None if self._data is None else user_path(self._data)
+    return read_benchmark(self._config.benchmark.name, data)
+
+  @functools.cached_property
+  def model(self) -> Any:
+    """The language model; raises UserError as `load_model` does."""
+    path = weights_path('model.weights', self._config.model.weights)
+    return load_model(path, dtype=self._config.model.dtype)
+
+  @functools.cached_property
+  def _vectors(self) -> dict[str, Float[np.ndarray, ' w']]:
+    """The embedding of each text of the benchmark."""
+    examples = itertools.chain(*self.benchmark.splits.values())
+    texts = [*dict.fromkeys(text for example in examples for text in example.texts)]
+    path = weights_path('encoder.weights', self._config.encoder.weights)
+    return dict(zip(texts, embed(path, texts), strict=True))
+
+  def embed(self, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
+    """The embeddings of texts of the benchmark."""
+    return np.stack([self._vectors[text] for text in texts])
+
+
+def embed(path: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
+  """The embeddings of texts; raises UserError also without the extra `llm`."""
+  return of_extra('embeddings').embed(path, texts)
 
 
 @dataclasses.dataclass
 class Run:
-  """A checked run: its prompts, and the lines of those that are answered."""
+  """A checked run, and the lines of the prompts that are answered."""
 
   config: Config
   out: pathlib.Path
-  benchmark: Benchmark
+  sources: Sources
   wording: Wording
-  guesses: Guesses
-  prompts: Sequence[Prompt]
-  lines: dict[int, Line]  # by index
-  model: Model | None = None  # None if the run is finished
-  summary: Summary | None = None  # of a finished run
+  lines: dict[int, Line] = dataclasses.field(default_factory=dict)  # by index
+  summary: dict[str, Any] | None = None  # of a finished run, which needs no more
+  guesses: Guesses = dataclasses.field(default_factory=dict)
+  prompts: Sequence[Prompt] = ()
 
   @property
   def is_answered(self) -> bool:
     """Whether all prompts have a line."""
-    return len(self.lines) == len(self.prompts)
+    return len(self.lines) == self.config.prompts.num_prompts
 
   def ordered(self) -> list[Line]:
     """The lines of all prompts, once they are answered."""
-    return [self.lines[index] for index in range(len(self.prompts))]
+    return [self.lines[index] for index in range(len(self.lines))]
 
 
 def run(
   config: Config,
   out: str | os.PathLike[str],
   data: str | os.PathLike[str] | None = None,
-) -> Summary | None:
+) -> dict[str, Any] | None:
   """Asks a language model with and without initial guesses; returns the summary.
 
-  Writes to the folder `out`: `guesses.json`, a line in `prompts.jsonl` as soon as a
-  prompt is answered, and at the end `summary.json` and figure 6. Prompts that have a
-  line are not asked again, so the same call resumes after an interruption; after
-  SIGTERM it returns None. `data` is the folder of the files of a benchmark.
+  Writes to the folder `out`: a line in `prompts.jsonl` as soon as a prompt is answered,
+  and at the end `summary.json` and figure 6. Prompts that have a line are not asked
+  again, so the same call resumes after an interruption; after SIGTERM it returns None.
+  `data` is the folder of the files of a benchmark.
 
   Raises UserError, and leaves `out` unchanged, for a mistake in the config, the data or
-  the weights, for prompts that do not fit into the cache, and for an `out` with other
+  the weights, for prompts that are too long for the model, and for an `out` with other
   content; RunError if `out` is damaged or cannot be written.
   """
-  return complete(prepare(config, out, Loaded(config, data)))
+  return complete(prepare(config, out, Sources(config, data)))
 
 
-def prepare(config: Config, out: str | os.PathLike[str], loaded: Loaded) -> Run:
+def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Run:
   """The run that `run` would complete; raises the same errors, and writes nothing."""
   validate(config)
-  out = user_path(out)
-  benchmark = loaded.benchmark
-  wording = wording_of(config, benchmark)
-  _check_sizes(config, benchmark)
-  guess_models.check(config.guess, benchmark)
+  out, benchmark = user_path(out), sources.benchmark
+  section = config.benchmark
+  check_fit(config, benchmark)
+  scale = Scale(section.low or 0.0, section.high or 0.0, benchmark.classes)
+  wording = Wording(section.instruction, tuple(section.inputs), section.label, scale)
   # Other data make another run.
   config = changed(config, benchmark={'sha256': benchmark.sha256})
-  guesses, summary = None, None
-  is_begun = (out / 'config.json').is_file()
-  if is_begun:
+  prepared = Run(config, out, sources, wording)
+  if (out / 'config.json').is_file():
     open_workdir(out, config, _KIND)  # raises before the slow steps
-    guesses = read_if_there(out / GUESSES, dict)
-    summary = read_if_there(out / SUMMARY, Summary)
-  if guesses is None:
-    loaded.model(config.guess)  # raises before the slow guesses
-    guesses = loaded.guesses(config.guess, wording.scale)
-  prompts = make_prompts(config, benchmark, wording, guesses)
-  lines = read_lines(out / PROMPTS) if is_begun else {}
-  prepared = Run(config, out, benchmark, wording, guesses, prompts, lines)
-  if prepared.is_answered:
-    prepared.summary = summary
+    prepared.lines = _read_lines(out / _PROMPTS)
+    if prepared.is_answered:
+      prepared.summary = _read_summary(out / _SUMMARY)
   if prepared.summary is None:
-    prepared.model = loaded.model(config.guess)
-    _check_lengths(prepared, prepared.model)
+    weights_path('model.weights', config.model.weights)
+    if config.guess.model in EMBEDDING:
+      weights_path('encoder.weights', config.encoder.weights)
+    prepared.guesses = make_guesses(
+      config.guess, benchmark, scale, sources.embed, config.seed
+    )
+    prepared.prompts = make_prompts(config, benchmark, wording, prepared.guesses)
+    _check_lengths(prepared)
   return prepared
 
 
-def begin(prepared: Run) -> None:
-  """Writes the config and the guesses of a run; raises UserError or OSError."""
-  open_workdir(prepared.out, prepared.config, _KIND)
-  write_atomically(prepared.out / GUESSES, json.dumps(prepared.guesses) + '\n')
-
-
 def complete(
-  prepared: Run, without_guess: Sequence[Answers] | None = None
-) -> Summary | None:
+  prepared: Run, without_guess: Sequence[dict[str, Any]] | None = None
+) -> dict[str, Any] | None:
   """Asks the prompts that a run has not asked yet, and returns and raises as `run`.
 
   `without_guess` has the answers to all prompts without guesses, if they are known from
   a run whose prompts differ only in the guesses; then only the other arm is asked.
   """
-  model, out = prepared.model, prepared.out
-  if prepared.summary is not None or model is None:
+  if prepared.summary is not None:
     return prepared.summary
+  out, path = prepared.out, prepared.out / _PROMPTS
   try:
-    begin(prepared)
+    open_workdir(out, prepared.config, _KIND)
     with locked(out), Interruption() as interruption:
       # Another process may have asked some in the meantime.
-      remove_incomplete_line(out / PROMPTS)
-      prepared.lines = read_lines(out / PROMPTS)
-      _ask(prepared, model, without_guess, interruption)
+      prepared.lines = _read_lines(path)
+      if path.is_file():  # what a run that was killed has begun is no line
+        os.truncate(path, len(_whole_lines(path)))
+      _ask(prepared, without_guess, interruption)
       interruption.raise_if_ctrl_c()
       if not prepared.is_answered:
         return None
-      prepared.summary = _summary(prepared, model)
+      prepared.summary = _summary(prepared)
       write_plot(plot(prepared.summary, prepared.ordered()), out)
-      write_atomically(out / SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
+      write_atomically(out / _SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
   except OSError as error:
     raise RunError(f'{out} could not be written: {error}') from error
   return prepared.summary
@@ -147,129 +178,108 @@ def complete(
 
 def _ask(
   prepared: Run,
-  model: Model,
-  without_guess: Sequence[Answers] | None,
+  without_guess: Sequence[dict[str, Any]] | None,
   interruption: Interruption,
 ) -> None:
-  """Asks the prompts that have no line yet, and writes theirs, until interrupted.
-
-  Each call of the model has `batch_size` prompts in both arms, or, if the answers
-  `without_guess` are known, twice as many prompts with guesses.
-  """
-  prompts, lines = prepared.prompts, prepared.lines
-  arms = ARMS if without_guess is None else (WITH,)
-  size = prepared.config.model.batch_size * len(ARMS) // len(arms)
+  """Asks the prompts that have no line yet, and writes theirs, until interrupted."""
+  prompts, lines, model = prepared.prompts, prepared.lines, prepared.sources.model
+  size, readouts = prepared.config.model.batch_size, prepared.config.readouts
   missing = [index for index in range(len(prompts)) if index not in lines]
   with (
-    (prepared.out / PROMPTS).open('a', encoding='utf-8') as file,
+    (prepared.out / _PROMPTS).open('a', encoding='utf-8') as file,
     tqdm(
       desc=model.name,
       initial=len(lines),
       total=len(prompts),
       unit='prompt',
-      dynamic_ncols=True,
-      # A log file, unlike a terminal, would record every refresh.
-      mininterval=0.2 if sys.stderr.isatty() else 10.0,
+      mininterval=1,
     ) as bar,
   ):
     for start in range(0, len(missing), size):
       batch, began = missing[start : start + size], time.monotonic()
-      answers = iter(
-        read_all(
-          model,
-          [prompts[index].texts[arm] for index in batch for arm in arms],
-          [prompts[index].query for index in batch for _ in arms],
-          prepared.wording,
-          prepared.config.readouts,
-        )
-      )
+      answers = {}
+      for arm in ARMS:
+        if arm == WITHOUT and without_guess is not None:
+          answers[arm] = [without_guess[index] for index in batch]
+          continue
+        texts = [prompts[index].texts[arm] for index in batch]
+        queries = [prompts[index].query for index in batch]
+        answers[arm] = read_all(model, texts, queries, prepared.wording, readouts)
       seconds = (time.monotonic() - began) / len(batch)
-      for index in batch:
-        found = {} if without_guess is None else {WITHOUT: without_guess[index]}
-        found |= {arm: next(answers) for arm in arms}
-        record = prompts[index].record
-        lines[index] = {**record, 'arms': found, 'seconds': seconds}
-      append_lines(file, [lines[index] for index in batch])
+      for place, index in enumerate(batch):
+        arms = {arm: answers[arm][place] for arm in ARMS}
+        lines[index] = {**prompts[index].record, 'arms': arms, 'seconds': seconds}
+        file.write(json.dumps(lines[index], ensure_ascii=False) + '\n')
+      file.flush()
+      os.fsync(file.fileno())
       bar.update(len(batch))
       if interruption.requested:
         return
 
 
-def _summary(prepared: Run, model: Model) -> Summary:
-  config, benchmark = prepared.config, prepared.benchmark
-  scale = prepared.wording.scale
-  guess, guesses = config.guess, prepared.guesses
+def _summary(prepared: Run) -> dict[str, Any]:
+  config, sources, scale = prepared.config, prepared.sources, prepared.wording.scale
+  guess, splits = config.guess, sources.benchmark.splits
   return {
-    'model': model.name,
-    'num_params': model.num_params,
-    'engine': model.engine,
+    'model': sources.model.name,
+    'num_params': sources.model.num_params,
+    'engine': sources.model.engine,
     'benchmark': config.benchmark.name,
-    'data_sha256': benchmark.sha256,
+    'data_sha256': sources.benchmark.sha256,
     'seed': config.seed,
     'num_examples': config.prompts.num_examples,
     'context_split': config.prompts.context_split,
     'guess': {name: guess[name] for name in ('model', 'bias', 'noise', 'shuffled')},
     'guess_loss_by_split': {
-      split: scale.mean_loss(guesses[split], [one.label for one in examples])
-      for split, examples in benchmark.splits.items()
+      split: sum(
+        scale.loss(guess, example.label)
+        for guess, example in zip(prepared.guesses[split], examples, strict=True)
+      )
+      / len(examples)
+      for split, examples in splits.items()
     },
     **summarise(prepared.ordered(), scale),
   }
 
 
-def wording_of(config: Config, benchmark: Benchmark) -> Wording:
-  """The wording of a benchmark, with its scale; raises UserError if they do not fit."""
-  section = config.benchmark
-  inputs = tuple(section.inputs)
-  num_texts = len(benchmark.splits['train'][0].texts)
-  if len(inputs) != num_texts:
-    raise UserError(
-      f'config.benchmark.inputs is {inputs}; it must have {num_texts} names, since '
-      f'each example has {num_texts} inputs'
-    )
-  scale = Scale(0.0, 0.0, benchmark.classes)
-  if not benchmark.classes:
-    low = check_number('config.benchmark.low', section.low)
-    scale = Scale(low, check_number('config.benchmark.high', section.high, above=low))
-    labels = [example.label for split in benchmark.splits.values() for example in split]
-    for label in labels:
-      if not low <= float(label) <= scale.high:
-        raise UserError(
-          f'an example has the label {label}; by config.benchmark.low and high it must '
-          f'be from {low:g} to {scale.high:g}'
-        )
-  elif section.low is not None or section.high is not None:
-    raise UserError(
-      'config.benchmark.low and high must be None if labels are classes, as here: '
-      f'{", ".join(benchmark.classes)}'
-    )
-  return Wording(section.instruction, inputs, section.label, scale)
-
-
-def _check_sizes(config: Config, benchmark: Benchmark) -> None:
-  """Raises UserError if a split is missing or too small for the prompts."""
-  section, splits = config.prompts, benchmark.splits
-  check_name('split in config.prompts.context_split:', section.context_split, splits)
-  for name, value, split in (
-    ('num_prompts', section.num_prompts, 'test'),
-    ('num_examples', section.num_examples, section.context_split),
-  ):
-    if value > len(splits[split]):
-      raise UserError(
-        f'config.prompts.{name} is {value}; it must be ≤ {len(splits[split])}, the '
-        f'number of examples in {split!r}'
-      )
-
-
-def _check_lengths(prepared: Run, model: Model) -> None:
+def _check_lengths(prepared: Run) -> None:
+  model, more = prepared.sources.model, prepared.config.readouts.max_new_tokens
   if model.max_length is None:
     return
-  more = prepared.config.readouts.max_new_tokens
   for index, prompt in enumerate(prepared.prompts):
-    for text in prompt.texts.values():
-      length = model.num_tokens(model.chat(text, prepared.wording.answer_prefix))
+    for arm in ARMS:
+      text = model.chat(prompt.texts[arm], prepared.wording.answer_prefix)
+      length = model.num_tokens(text)
       if length + more > model.max_length:
         raise UserError(
           f'prompt {index} has {length} tokens, and {more} may follow; {model.name} '
           f'takes {model.max_length}: make config.prompts.num_examples smaller'
         )
+
+
+def _read_summary(path: pathlib.Path) -> dict[str, Any] | None:
+  """The summary, if it is there; raises RunError if it is damaged."""
+  try:
+    return read_json(path, dict) if path.is_file() else None
+  except UnreadableFile as error:
+    raise RunError(f'{path} is damaged; delete it to make it again') from error
+
+
+def _read_lines(path: pathlib.Path) -> dict[int, Line]:
+  """The whole lines of a `prompts.jsonl` by index; raises RunError for damaged ones."""
+  lines = {}
+  for number, text in enumerate(_whole_lines(path).splitlines(), start=1):
+    try:
+      line = parse_json(text, dict, 'it')
+    except UnreadableFile as error:
+      raise RunError(
+        f'line {number} of {path} is damaged; delete that line to ask its prompt again'
+      ) from error
+    lines[line['index']] = line
+  return lines
+
+
+def _whole_lines(path: pathlib.Path) -> bytes:
+  """The content of a file, without an incomplete last line."""
+  content = path.read_bytes() if path.is_file() else b''
+  return content[: content.rfind(b'\n') + 1]

@@ -13,9 +13,9 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 
-from zoo.core.errors import RunError, UserError
+from zoo.core.errors import RunError
 from zoo.llm.benchmarks import Benchmark, Example
-from zoo.llm.config import FITTED, GUESSES, Config
+from zoo.llm.config import FITTED, Config
 
 Embed = Callable[[Sequence[str]], Float[np.ndarray, 'n w']]
 Guesses: TypeAlias = dict[str, list[float | str]]  # of all examples, by split
@@ -50,12 +50,6 @@ class Scale:
       return float(answer != label)
     return (float(answer) - float(label)) ** 2
 
-  def mean_loss(
-    self, answers: Sequence[float | str], labels: Sequence[float | str]
-  ) -> float:
-    """The mean of the losses of several answers."""
-    return sum(map(self.loss, answers, labels)) / len(labels)
-
   def same(self, answer: float | str, guess: float | str) -> bool:
     """Whether an answer equals a guess to the two decimals that are shown."""
     if self.classes:
@@ -87,11 +81,9 @@ def make_guesses(
   which are then clipped to the bounds; `shuffled` permutes them among the examples of a
   split. The oracle is the label with `noise`: plus a normal number of that standard
   deviation, or replaced with that probability by another class. `wrong` is the end of
-  the scale farther from the label, or another class. Raises UserError for a guess that
-  does not fit the benchmark, and RunError if the training of the guess network
-  diverges.
+  the scale farther from the label, or another class. Raises RunError if the training
+  of the guess network diverges.
   """
-  check(config, benchmark)
   if config.model in FITTED:
     outputs = _outputs(config, benchmark, scale, embed, seed)
   else:
@@ -110,30 +102,6 @@ def make_guesses(
       values = np.random.default_rng((seed, i)).permutation(values)
     guesses[split] = scale.decode(values + np.float32(config.bias))
   return guesses
-
-
-def check(config: Config, benchmark: Benchmark) -> None:
-  """Raises UserError for a guess that does not fit the benchmark."""
-  num_texts = len(benchmark.splits['train'][0].texts)
-  if config.model == 'cosine' and num_texts != 2:
-    raise UserError(
-      f"config.guess.model is 'cosine', which compares two texts; this benchmark has "
-      f'{num_texts} per example: it must be another of {", ".join(GUESSES)}'
-    )
-  if config.bias and benchmark.classes:
-    raise UserError(
-      f'config.guess.bias is {config.bias:g}; it must be 0 if labels are classes'
-    )
-  if config.noise and config.model != 'oracle':
-    raise UserError(
-      f'config.guess.noise is {config.noise:g}; it must be 0 unless config.guess.model '
-      f'is oracle, and here it is {config.model}'
-    )
-  if config.noise > 1 and benchmark.classes:
-    raise UserError(
-      f'config.guess.noise is {config.noise:g}; it must be a probability, at most 1, '
-      'if labels are classes'
-    )
 
 
 def _from_labels(
@@ -175,8 +143,8 @@ def _outputs(
   if config.model == 'cosine':
     columns = {}
     for split, pairs in features.items():
-      one, other = pairs.swapaxes(0, 1)  # vectors of norm 1
-      cosines = np.einsum('nw,nw->n', one, other, dtype=np.float64)
+      first, second = pairs.swapaxes(0, 1)  # vectors of norm 1
+      cosines = np.einsum('nw,nw->n', first, second, dtype=np.float64)
       columns[split] = np.vander(cosines, 2, increasing=True)
     line = np.linalg.lstsq(columns['train'], targets, rcond=None)[0]
     return {split: rows @ line for split, rows in columns.items()}
@@ -227,5 +195,5 @@ def _network(
     trained = nnx.merge(graph, weights)
     return {split: trained(rows) for split, rows in features.items()}
 
-  found = train(key, features, targets)  # with the splits in alphabetical order
-  return {split: np.asarray(found[split]) for split in features}
+  outputs = train(key, features, targets)  # with the splits in alphabetical order
+  return {split: np.asarray(outputs[split]) for split in features}

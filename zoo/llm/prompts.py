@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,24 +35,12 @@ class Wording:
     return label if isinstance(label, str) else f'{label:.2f}'
 
 
-class Record(TypedDict):
-  """The facts about a prompt that do not depend on its answers."""
-
-  index: int
-  query: int
-  context: list[int]
-  label: float | str
-  guess: float | str
-  context_mean: float | str
-  constant: float | str
-
-
 class Prompt(NamedTuple):
   """A query, the user's message by arm, and the facts for the line of the prompt."""
 
   query: Example
   texts: dict[str, str]
-  record: Record
+  record: dict[str, Any]  # index, indices of query and context, label, guess, baselines
 
 
 def make_prompts(
@@ -60,17 +48,11 @@ def make_prompts(
 ) -> list[Prompt]:
   """The prompts of a config: each a function of seed, index, data and guesses."""
   scale, split, splits = wording.scale, config.prompts.context_split, benchmark.splits
-  of_train = [example.label for example in splits['train']]
-  constant = scale.middle(of_train)
+  constant = scale.middle([example.label for example in splits['train']])
+  sizes = len(splits['test']), len(splits[split]), config.prompts.num_examples
   prompts = []
   for index in range(config.prompts.num_prompts):
-    place, context = sample_indices(
-      config.seed,
-      index,
-      len(splits['test']),
-      len(splits[split]),
-      config.prompts.num_examples,
-    )
+    place, context = sample_indices(config.seed, index, *sizes)
     query, examples = splits['test'][place], [splits[split][i] for i in context]
     guess, of_context = guesses['test'][place], [guesses[split][i] for i in context]
     texts = {
@@ -78,7 +60,7 @@ def make_prompts(
       WITH: prompt_text(wording, examples, query, [*of_context, guess]),
     }
     labels = [example.label for example in examples]
-    record: Record = {
+    record = {
       'index': index,
       'query': place,
       'context': context,

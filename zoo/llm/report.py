@@ -1,65 +1,65 @@
 """The results as a table for a terminal, and as figure 6."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from zoo.core.tables import format_table
 from zoo.llm.prompts import WITH, WITHOUT
 from zoo.llm.readouts import READOUTS
-from zoo.llm.summary import PARSED, Line, Numbers, Summary
+from zoo.llm.summary import Line, answers
 from zoo.reports import plots
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
-_ARMS = {WITHOUT: 'without guess', WITH: 'with guess'}
 _BASELINES = {
   'guess': ('guess alone', BLACK),
   'context_mean': ('context mean', GREEN),
   'constant': ('train mean', ORANGE),
 }
+_HEADER = (
+  *('', 'without guess', 'parsed', 'with guess', 'parsed', 'copied'),
+  *('with − without', 'with − guess alone'),
+)
 _ACROSS = -0.4, 2.4  # from the left of the first readout to the right of the last
 
 
-def table(summary: Summary) -> str:
+def table(summary: Mapping[str, Any]) -> str:
   """The summary as a table for a terminal."""
-  metric, arms = summary['metric'], summary['arms']
-  losses = [
-    [name, *(cell for arm in _ARMS for cell in _parsed(arms[arm][readout]))]
-    for readout, name in READOUTS.items()
-  ]
+  metric, guess = summary['metric'], summary['guess']
+  changes = ', '.join(f'{name} {guess[name]}' for name in guess if guess[name])
+  rows = []
+  for r, name in READOUTS.items():
+    without, with_guess = (summary['arms'][arm][r] for arm in (WITHOUT, WITH))
+    rows.append(
+      [
+        name,
+        *(_loss(without), f'{without["parse_rate"]:.0%}'),
+        *(_loss(with_guess), f'{with_guess["parse_rate"]:.0%}'),
+        str(with_guess['num_copied']),
+        *(_difference(summary[kind][r]) for kind in ('paired', 'against_guess')),
+      ]
+    )
   baselines = [
-    [_baseline(key, metric), _loss(found)]
-    for key, found in summary['baselines'].items()
-  ]
-  differences = [
-    [name, *(_difference(summary[kind][r]) for kind in ('paired', 'against_guess'))]
-    for r, name in READOUTS.items()
+    [_baseline(key, metric), _loss(summary['baselines'][key])] for key in _BASELINES
   ]
   return '\n\n'.join(
     [
-      f'{metric} ± s.e. of {summary["model"]} on {summary["num_prompts"]} '
-      f'prompts\n{summary["num_examples"]} examples each, from '
-      f'{summary["context_split"]}; guesses: {_guess(summary["guess"])}',
-      format_table(losses, ['', 'without guess', 'parsed', 'with guess', 'parsed']),
+      f'{metric} ± s.e. of {summary["model"]} on {summary["num_prompts"]} prompts, and '
+      f'differences with 95 %\n{summary["num_examples"]} examples each, from '
+      f'{summary["context_split"]}; guesses: {changes}',
+      format_table(rows, _HEADER),
       format_table(baselines),
-      format_table(
-        differences, ['difference, 95 %', 'with − without', 'with − guess alone']
-      ),
-      '\n'.join(f'{READOUTS[r]}: {_copies(arms[WITH][r])}' for r in PARSED),
     ]
   )
 
 
-def _loss(found: Numbers) -> str:
-  if found['loss'] is None:
+def _loss(numbers: Mapping[str, Any]) -> str:
+  if numbers['loss'] is None:
     return '-'
-  error = '' if found['stderr'] is None else f' ± {found["stderr"]:.3f}'
-  return f'{found["loss"]:.3f}{error}'
+  error = '' if numbers['stderr'] is None else f' ± {numbers["stderr"]:.3f}'
+  return f'{numbers["loss"]:.3f}{error}'
 
 
-def _parsed(found: Numbers) -> tuple[str, str]:
-  return _loss(found), f'{found["parse_rate"]:.0%}'
-
-
-def _difference(pair: Numbers) -> str:
+def _difference(pair: Mapping[str, Any]) -> str:
   if pair['low'] is None:
     return '-'
   return f'{pair["difference"]:+.3f} [{pair["low"]:+.3f}, {pair["high"]:+.3f}]'
@@ -71,35 +71,17 @@ def _baseline(key: str, metric: str) -> str:
   return name.replace('mean', 'majority') if metric == 'error rate' else name
 
 
-def _guess(guess: Mapping[str, str | float | bool]) -> str:
-  bias = f', bias {guess["bias"]:+g}' if guess['bias'] else ''
-  noise = f', noise {guess["noise"]:g}' if guess['noise'] else ''
-  shuffled = ', shuffled' if guess['shuffled'] else ''
-  return f'{guess["model"]}{bias}{noise}{shuffled}'
-
-
-def _copies(found: Mapping[str, object]) -> str:
-  text = f'{found["num_copied"]} of {found["num_parsed"]} answers copy the guess'
-  if not found['num_changed']:
-    return text
-  return (
-    f'{text}; the other {found["num_changed"]} have {found["changed_loss"]:.3f}, their '
-    f'guesses {found["changed_guess_loss"]:.3f}'
-  )
-
-
-def plot(summary: Summary, lines: Sequence[Line]) -> plots.Plot:
+def plot(summary: Mapping[str, Any], lines: Sequence[Line]) -> plots.Plot:
   """Figure 6: losses by arm and readout, differences, answers against guesses."""
   names, metric = tuple(READOUTS.values()), summary['metric']
+  without, with_guess = (summary['arms'][arm].values() for arm in (WITHOUT, WITH))
   losses = [
-    _points(_ARMS[arm], colour, shift, summary['arms'][arm].values(), 'loss')
-    for arm, colour, shift in ((WITHOUT, VERMILION, -0.1), (WITH, BLUE, 0.1))
-  ] + [
-    plots.level(
-      _baseline(key, metric), summary['baselines'][key]['loss'] or 0.0, _ACROSS, colour
-    )
-    for key, (_, colour) in _BASELINES.items()
+    _points('without guess', VERMILION, -0.1, without, 'loss'),
+    _points('with guess', BLUE, 0.1, with_guess, 'loss'),
   ]
+  for key, (_, colour) in _BASELINES.items():
+    loss = summary['baselines'][key]['loss'] or 0.0
+    losses.append(plots.level(_baseline(key, metric), loss, _ACROSS, colour))
   paired, against_guess = summary['paired'].values(), summary['against_guess'].values()
   differences = [
     _points('with − without guess', BLUE, -0.1, paired, 'difference'),
@@ -116,29 +98,29 @@ def plot(summary: Summary, lines: Sequence[Line]) -> plots.Plot:
 
 
 def _points(
-  name: str, colour: str, shift: float, found: Iterable[Mapping], mean: str
+  name: str, colour: str, shift: float, readouts: Iterable[Mapping], mean: str
 ) -> plots.Series:
   """A point beside the tick of each readout that has an interval."""
   points = [
-    (i + shift, each[mean], each['low'], each['high'])
-    for i, each in enumerate(found)
-    if each['low'] is not None
+    (i + shift, numbers[mean], numbers['low'], numbers['high'])
+    for i, numbers in enumerate(readouts)
+    if numbers['low'] is not None
   ]
   return plots.Series(name, 'dots', colour, *map(tuple, zip(*points, strict=True)))
 
 
 def _answers_against_guesses(lines: Sequence[Line]) -> plots.Panel:
-  shown = []
+  guesses = [float(line['guess']) for line in lines]
+  series = []
   for readout, colour in zip(READOUTS, (VERMILION, BLUE, GREEN), strict=True):
     pairs = sorted(
-      (float(line['guess']), float(value))
-      for line in lines
-      if (value := line['arms'][WITH][readout]['value']) is not None
+      (guess, float(answer))
+      for guess, answer in zip(guesses, answers(lines, WITH, readout), strict=True)
+      if answer is not None
     )
     if pairs:
       x, y = zip(*pairs, strict=True)
-      shown.append(plots.series(READOUTS[readout], 'dots', colour, x, y))
-  guesses = [float(line['guess']) for line in lines]
+      series.append(plots.series(READOUTS[readout], 'dots', colour, x, y))
   ends = [min(guesses), max(guesses)]
-  shown.append(plots.series('a copy of the guess', 'dashed', BLACK, ends, ends))
-  return plots.Panel('c', 'initial guess of the query', 'answer', tuple(shown))
+  series.append(plots.series('a copy of the guess', 'dashed', BLACK, ends, ends))
+  return plots.Panel('c', 'initial guess of the query', 'answer', tuple(series))
