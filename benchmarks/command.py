@@ -12,13 +12,15 @@ from benchmarks import linear, models
 def run(
   repeats: int,
   seconds: float,
+  cases: Sequence[str],
   picture: pathlib.Path | None,
   names: Sequence[str] | None,
   smoke: bool,
 ) -> dict[str, Any]:
   """Times linear attention, its scaling if there is a file for it, or other models.
 
-  Prints the results, and returns them as JSON. Raises UserError for an unknown name.
+  `cases` are those of linear attention, `names` are the other models. Prints the
+  results, and returns them as JSON. Raises UserError for an unknown name.
   """
   variant = 'smoke' if smoke else 'paper'
   results: dict[str, Any] = {
@@ -32,7 +34,7 @@ def run(
     results['models'] = models.measure(by_name, repeats, seconds)
     print(models.table(results['models']))
   elif picture is None:
-    results |= linear.measure(variant, repeats, seconds)
+    results |= linear.measure(cases, variant, repeats, seconds)
     print(linear.table(results))
   else:
     results['scaling'] = linear.scale(variant, repeats, seconds, 2 if smoke else None)

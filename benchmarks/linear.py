@@ -30,6 +30,7 @@ import configs
 from benchmarks.harness import Contender, Steps, Timing, of_steps, time_in_turns
 from zoo.config.mesh import replicate
 from zoo.config.validation import Config, build_model, build_task, num_heads
+from zoo.core.errors import check_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
 from zoo.models import LinearAttention
@@ -40,17 +41,20 @@ from zoo.training.objective import sample
 from zoo.training.run import train
 from zoo.training.sweeps import at_point, grid, sweep
 
-# The cases, by model, fields and contenders; not `literal` with 64 heads, where a step
-# takes a second.
+# The cases by name: model, fields and contenders; not `literal` with 64 heads, where a
+# step takes a second.
 _ALL = 'literal', 'zoo', 'chunk', 'draws', 'examples'
-_CASES: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
-  ('lsa', {}, _ALL),
-  ('yq_lsa', {}, _ALL),
-  ('ltb', {}, _ALL),
-  ('multi_head_lsa', {'model.num_heads': 11}, _ALL),
-  ('multi_head_lsa', {'model.num_heads': 64}, ('zoo', 'chunk')),
-  ('yq_lsa', {'task.context_length': 10_000}, ('zoo', 'chunk')),
-)
+_CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+  'lsa': ('lsa', {}, _ALL),
+  'yq_lsa': ('yq_lsa', {}, _ALL),
+  'ltb': ('ltb', {}, _ALL),
+  'multi_head_lsa': ('multi_head_lsa', {'model.num_heads': 11}, _ALL),
+  'heads': ('multi_head_lsa', {'model.num_heads': 64}, ('zoo', 'chunk')),
+  'context': ('yq_lsa', {'task.context_length': 10_000}, ('zoo', 'chunk')),
+}
+_SWEEP = 'sweep'  # of 32 prior means, and one of its points trained alone
+NAMES = *_CASES, _SWEEP
+_NUM_STEPS = 2000  # of a run of `zoo`
 # Pairs of cases whose cost should be almost the same.
 _COMPARED = (
   (('multi_head_lsa', 11, 10), ('multi_head_lsa', 64, 10)),
@@ -86,12 +90,23 @@ def config_of(name: str, variant: str, fields: Mapping[str, Any]) -> Any:
   return config
 
 
-def measure(variant: str, repeats: int, seconds: float) -> dict[str, Any]:
-  """The speeds of all cases and their ratios, and the time of a sweep; as JSON."""
-  entries = [(config_of(n, variant, more), names) for n, more, names in _CASES]
+def measure(
+  names: Sequence[str], variant: str, repeats: int, seconds: float
+) -> dict[str, Any]:
+  """The speeds of the named cases and their ratios, or times of a sweep; as JSON.
+
+  Raises UserError for a name that is not one of NAMES.
+  """
+  entries = []
+  for name in names:
+    if check_name('--cases:', name, NAMES) == _SWEEP:
+      continue
+    model, fields, contenders = _CASES[name]
+    config = config_of(model, variant, fields)
+    config.train.num_steps = min(config.train.num_steps, _NUM_STEPS)
+    entries.append((config, contenders))
   results = compare(entries, repeats, seconds)
-  eleven = config_of('multi_head_lsa', variant, {'model.num_heads': 11})
-  return {
+  measured: dict[str, Any] = {
     'rows': [
       {
         **case._asdict(),
@@ -102,8 +117,11 @@ def measure(variant: str, repeats: int, seconds: float) -> dict[str, Any]:
       for (case, name), contender in results.items()
     ],
     'ratios': ratios(results),
-    'sweep': time_sweep(eleven, num_points=32),
   }
+  if _SWEEP in names:
+    eleven = config_of('multi_head_lsa', variant, {'model.num_heads': 11})
+    measured['sweep'] = time_sweep(eleven, num_points=32)
+  return measured
 
 
 def compare(
@@ -262,28 +280,34 @@ def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
   """The results of the benchmark as tables for a terminal."""
-  speeds = []
-  for row in results['rows']:
-    case = Case(row['model'], row['heads'], row['context_length'])
-    speed = [
-      f'{row["steps_per_second"][name]:.1f}' for name in ('min', 'median', 'max')
-    ]
-    cpu = f'{row["cpu_ms_per_step"]:.2f}'
-    speeds.append([f'{case}: {row["contender"]}', *speed, cpu])
-  many = results['sweep']
-  seconds = {name: f'{value:.1f}' for name, value in many['seconds'].items()}
-  sweeps = [
+  tables = []
+  if results['rows']:
+    speeds = []
+    for row in results['rows']:
+      case = Case(row['model'], row['heads'], row['context_length'])
+      rates = row['steps_per_second']
+      speed = [f'{rates[name]:.1f}' for name in ('min', 'median', 'max')]
+      cpu = f'{row["cpu_ms_per_step"]:.2f}'
+      speeds.append([f'{case}: {row["contender"]}', *speed, cpu])
+    ratios = [[name, f'{ratio:.2f}'] for name, ratio in results['ratios'].items()]
+    header = 'steps/s', 'min', 'median', 'max', 'CPU-ms/step'
+    tables = [format_table(speeds, header), format_table(ratios)]
+  if 'sweep' in results:
+    tables.append(_sweep_table(results['sweep']))
+  return '\n\n'.join(tables)
+
+
+def _sweep_table(sweep: dict[str, Any]) -> str:
+  seconds = {name: f'{value:.1f}' for name, value in sweep['seconds'].items()}
+  rows = [
     ['sampled', seconds['sampled_sweep'], seconds['sampled_alone']],
     ['exact', seconds['exact_sweep'], seconds['exact_alone']],
   ]
-  return '\n\n'.join(
-    [
-      format_table(speeds, ('steps/s', 'min', 'median', 'max', 'CPU-ms/step')),
-      format_table([[name, f'{r:.2f}'] for name, r in results['ratios'].items()]),
-      format_table(sweeps, ('s', f'sweep of {many["num_points"]} points', 'one point')),
-      f'time of the sampled sweep over that of its points one by one: '
-      f'{many["sweep_over_alone"]:.2f}',
-    ]
+  header = 's', f'sweep of {sweep["num_points"]} points', 'one point'
+  return (
+    f'{format_table(rows, header)}\n\n'
+    f'time of the sampled sweep over that of its points one by one: '
+    f'{sweep["sweep_over_alone"]:.2f}'
   )
 
 

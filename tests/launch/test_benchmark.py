@@ -11,7 +11,9 @@ from tests.launch.processes import ROOT, launch
 @pytest.mark.full
 @pytest.mark.slow
 def test_the_benchmark_prints_tables_and_writes_json(tmp_path, cache):
-  arguments = '--smoke', '--repeats=1', '--seconds=0.05', f'--json={tmp_path}/b.json'
+  cases = 'lsa,yq_lsa,ltb,multi_head_lsa,heads,context,sweep'
+  sizes = '--smoke', '--repeats=1', '--seconds=0.05', f'--cases={cases}'
+  arguments = *sizes, f'--json={tmp_path}/b.json'
   answer = launch(*arguments, cache=cache, module='launch.benchmark')
   assert answer.returncode == 0, answer.stderr
   results = json.loads((tmp_path / 'b.json').read_text())
@@ -36,6 +38,14 @@ def test_scaling_fits_exponents_and_draws_them(tmp_path, cache):
   assert answer.returncode == 0, answer.stderr
   assert answer.stdout.count('step time ∝ size^') == 4
   assert (tmp_path / 's.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_a_mistyped_case_is_one_line(call):
+  answer = call('benchmark', '--cases=lsa,swep')
+  assert answer.code == 2, answer.err
+  (line,) = answer.err.splitlines()
+  assert "'swep'" in line
+  assert 'sweep' in line
 
 
 def test_without_the_repository_it_is_one_line(call, monkeypatch):
