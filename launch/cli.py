@@ -72,7 +72,7 @@ flags.disclaim_key_flags()
 
 
 Main = Callable[..., None]
-_Found = TypeVar('_Found')
+_Results = TypeVar('_Results')
 
 
 def run(main: Main, takes_names: bool = False) -> None:
@@ -218,8 +218,8 @@ def define_part(things: str) -> flags.FlagHolder[Part | None]:
 
 
 def print_results(
-  results: _Found | None,
-  table: Callable[[_Found], str],
+  results: _Results | None,
+  table: Callable[[_Results], str],
   where: str,
   out: str | pathlib.Path,
   part: Part | None = None,

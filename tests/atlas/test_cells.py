@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 import pytest
 
@@ -168,9 +169,33 @@ def test_baselines_belong_to_the_fields_of_their_task(tmp_path, monkeypatch):
       return config
 
     measured = [make_row('bayes', losses, '', 'linear', known=results.EXACT)]
-    grid = _GRID._replace(cells=[cell], get_config=get_config)
-    (row,) = training._baselines(cell, grid, tmp_path)
+    made = functools.partial(get_config, *cell)
+    (row,) = training._baselines(cell, made, tmp_path)
     assert row.losses == ((2.0,) if noise_std else (1.0,))  # kept from the first
+
+
+def test_a_cell_of_another_version_is_refused_before_any_is_trained(
+  tmp_path, monkeypatch
+):
+  first, second = _GRID.cells[:2]
+  calls = []
+
+  def get_config(*cell):
+    calls.append(cell)
+    return _GRID.get_config(*cell)
+
+  grid = _GRID._replace(cells=[first, second], get_config=get_config)
+  folder = tmp_path / 'cells' / second.name
+  folder.mkdir(parents=True)
+  old = cells.Notes(grid.settings(second).key, 'of another version')
+  (folder / 'notes.json').write_bytes(msgspec.json.encode(old))
+  (tmp_path / 'atlas.csv').write_text('as it was')
+  for part in None, Part(1, 2):
+    with refuses(second.name, 'give another --out'):
+      atlas.run(grid, tmp_path, '', part)
+  assert (tmp_path / 'atlas.csv').read_text() == 'as it was'
+  assert not (tmp_path / 'cells' / first.name).exists()
+  assert calls == [first, second] * 2  # once a call: its width is searched for
 
 
 @pytest.mark.slow

@@ -219,7 +219,7 @@ def test_a_mixer_that_is_no_subclass_is_refused():
     def __init__(self, width, num_heads, *, rngs):
       pass
 
-  with refuses("the mixer 'plain' is a Plain", 'subclass of zoo.mixers.Mixer'):
+  with refuses("the mixer 'plain' makes a Plain", 'subclass of zoo.mixers.Mixer'):
     nnx.eval_shape(lambda: _model(mixer='plain'))
 
 
@@ -350,6 +350,8 @@ def test_tokens_positions_and_norms_may_be_ones_own():
   options = {'width': 8, 'num_layers': 1, 'positions': 'none', 'norm': norm}
   model = _Own(3, 4, rngs=nnx.Rngs(0), **options)
   assert not jax.tree.leaves(nnx.state(model.norm))
+  with refuses('the function norm returns None', 'an NNX module'):
+    _Own(3, 4, rngs=nnx.Rngs(0), **{**options, 'norm': lambda width, rngs: None})
   plain = zoo.models.Transformer(3, 4, rngs=nnx.Rngs(0), **options)
   prompt = isotropic(3, 4).sample(jax.random.key(0), 2)
   shown = dataclasses.replace(

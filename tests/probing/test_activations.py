@@ -312,6 +312,27 @@ def test_some_sites_alone_are_those_of_all():
     assert_close(value, every[name], _ROUNDING)
   with refuses("'layers.2.tokens'", 'did you mean'):
     capture(model, prompt, ['layers.2.tokens'])
+  with refuses("sites is 'guess'; it must be a list"):
+    capture(model, prompt, 'guess')
+
+
+class _OwnBlock(nnx.Module):
+  """A mixer of the zoo in a model of one's own."""
+
+  def __init__(self):
+    self.mixer = zoo.mixers.SoftmaxAttention(
+      zoo.mixers.Site(width=3, num_heads=1), rngs=nnx.Rngs(0)
+    )
+    self.in_tap = Tap('mixer.in')
+
+  def __call__(self, prompt):
+    return self.mixer(self.in_tap(prompt.features))[:, -1, 0]
+
+
+def test_a_mixer_in_a_model_of_ones_own_has_a_map_if_its_input_has_a_tap():
+  model, prompt = _OwnBlock(), _prompt()
+  (weights,) = attention_maps(model, prompt).values()
+  assert_close(weights, model.mixer.attention(prompt.features), _ROUNDING)
 
 
 class _Looped(nnx.Module):
@@ -338,6 +359,8 @@ def test_values_of_a_loop_are_left_out_and_parts_of_a_value_have_names():
   np.testing.assert_array_equal(values['last'], 8 * prompt.x_query[:, 0])
   np.testing.assert_array_equal(values['taps.1.1'], prompt.y)
   np.testing.assert_array_equal(model(prompt), values['last'])
+  with refuses("'inner' has no value"):
+    capture(model, prompt, ['last', 'inner'])
 
 
 @pytest.mark.parametrize('name', mostly_full(['gated_delta'], ['softmax', 'mesa']))

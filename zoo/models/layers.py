@@ -113,7 +113,12 @@ def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
   Raises UserError for another name.
   """
   if callable(norm):
-    return norm(width, rngs)
+    made = norm(width, rngs)
+    if not isinstance(made, nnx.Module):
+      raise UserError(
+        f'the function norm returns {made!r:.80}; it must return an NNX module'
+      )
+    return made
   check_name('norm', norm, NORMS)
   if norm == 'layer':
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
@@ -155,11 +160,12 @@ def make_mixers(
       raise UserError(f'the mixer {name!r}: {error}') from error
     if not isinstance(made, Mixer):
       raise UserError(
-        f'the mixer {name!r} is a {type(made).__name__}; it must be a subclass of '
-        'zoo.mixers.Mixer'
+        f'the mixer {name!r} makes a {type(made).__name__}; it must make a subclass '
+        'of zoo.mixers.Mixer'
       )
     if made.causal and not settings['causal']:
-      raise UserError(f'causal is False; the mixer {name!r} is always causal')
+      reason = 'does not set self.causal' if 'causal' in wanted else 'is always causal'
+      raise UserError(f'causal is False; the mixer {name!r} {reason}')
     if settings['rotary'] and not made.rotary:
       raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
     yield made

@@ -46,9 +46,11 @@ def capture(
   A site that is called again, as in a loop, has the suffix `@2`, `@3`, …; parts of a
   value that is no array follow after a dot. Values inside a compiled loop of JAX are
   left out. Raises UserError unless the model is an NNX module, and for a site that it
-  does not have.
+  does not have or does not pass.
   """
   every = _sites(model)
+  if isinstance(sites, str):
+    raise UserError(f'sites is {sites!r}; it must be a list of sites')
   for site in sites or ():
     check_name('site', site, every)
   wanted = every if sites is None else sites
@@ -56,7 +58,14 @@ def capture(
   def captured(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
     return _captured(models[0], prompt, wanted)[0]
 
-  return run(captured, [model], prompt)
+  values = run(captured, [model], prompt)
+  for site in sites or ():
+    if not any(name == site or name.startswith(f'{site}.') for name in values):
+      raise UserError(
+        f'the site {site!r} has no value in a forward pass: its tap is not called, or '
+        'within a compiled loop or function'
+      )
+  return values
 
 
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
@@ -80,8 +89,9 @@ def attention_maps(
 ) -> dict[str, Float[Array, 'b h q k']]:
   """The attention weights of each layer that has any, query by key, by layer name.
 
-  These layers are the mixers with `attention`, and the layers of `deep_lsa`. Raises
-  UserError as `intermediates` does.
+  These layers are the mixers of a transformer that have `attention`, and the layers of
+  `deep_lsa`. A module of your own has a map of its `self.mixer` if it calls that on what
+  a `Tap('mixer.in')` returns. Raises UserError as `intermediates` does.
   """
   return _in_order(run(_attention_maps, [_module(model)], prompt))
 

@@ -56,8 +56,12 @@ BASELINES: dict[str, str] = {
   'bigram': '#DDCC77',
   'unigram': '#88CCEE',
   'dmmse': '#555555',
+  'logistic': '#88AA55',
+  'nearest_mean': '#5566AA',
+  'naive_bayes': '#AA7733',
 }
-MARKERS |= dict(zip([*BASELINES.values()][2:], '<>h*d8H1234+x|_', strict=True))
+_OF_BASELINES = *'<>h*d8H1234+x|_.', '$m$', '$b$'
+MARKERS |= dict(zip([*BASELINES.values()][2:], _OF_BASELINES, strict=True))
 # Of further series, which have the colour of an earlier one.
 MORE_MARKERS = '<', '>', 'h', '*', 'd', '8', 'H', 'X', 'p'
 DASHES = '--', ':', '-.', (0, (8, 2)), (0, (4, 2, 1, 2, 1, 2))

@@ -216,7 +216,7 @@ def report_page(results: Sequence[StudyResult], about: About) -> str:
     f'figure_{result.study.name}': reports.figure_of(
       result.plot,
       result.study.statement,
-      f'{result.study.name}. {result.study.setting}',
+      f'{result.study.name}. {result.study.setting}'.strip(),
     )
     for result in results
     if result.plot is not None

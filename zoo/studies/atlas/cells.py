@@ -38,6 +38,7 @@ from zoo.training.shardings import State
 
 # Its weights, prompts and held-out prompts are used in the search alone.
 SEARCH_SEED = 10**6
+_NOTES = 'notes.json'  # in the folder of a cell
 _HELD_OUT = 8192  # prompts for the loss of a learning rate
 _CHUNK = 100  # steps between two looks at the signals
 
@@ -99,6 +100,32 @@ def _digest(get_config: Callable[[], Config]) -> str:
   return version_digest(config + json.dumps([SEARCH_SEED, _HELD_OUT, *measure.key()]))
 
 
+def read_notes(
+  folder: pathlib.Path, settings: Settings, get_config: Callable[[], Config]
+) -> Notes:
+  """The notes of a cell in its folder; new ones if it has none.
+
+  Raises UserError if they are of other settings, another config or version, or of
+  losses on other numbers of prompts.
+  """
+  new = Notes(settings.key, _digest(get_config))
+  file = folder / _NOTES
+  if not file.is_file():
+    return new
+  notes = read_json(file, Notes)
+  if notes.settings != new.settings:
+    raise UserError(
+      f'{folder} was trained with the settings {notes.settings}, not '
+      f'{new.settings}; give another --out'
+    )
+  if notes.digest != new.digest:
+    raise UserError(
+      f'{folder} was trained with another config, numbers of prompts or version of '
+      'the library; give another --out'
+    )
+  return notes
+
+
 class Lanes(NamedTuple):
   """Models that train side by side in the program of a cell."""
 
@@ -147,28 +174,11 @@ class CellRun:
     folder: pathlib.Path,
     interruption: Interruption,
   ):
-    """Raises UserError if the folder has a cell of other settings, or another config.
-
-    The version of the library, and the numbers of prompts that losses are measured on,
-    must be the same, too.
-    """
+    """Raises UserError as `read_notes` does."""
     self.cell, self._settings, self._folder = cell, settings, folder
     self._get_config, self._interruption = get_config, interruption
-    self._file = folder / 'notes.json'
-    digest = _digest(get_config)
-    self.notes = Notes(settings.key, digest)
-    if self._file.is_file():
-      self.notes = read_json(self._file, Notes)
-    if self.notes.settings != settings.key:
-      raise UserError(
-        f'{folder} was trained with the settings {self.notes.settings}, not '
-        f'{settings.key}; give another --out'
-      )
-    if self.notes.digest != digest:
-      raise UserError(
-        f'{folder} was trained with another config, numbers of prompts or version of '
-        'the library; give another --out'
-      )
+    self._file = folder / _NOTES
+    self.notes = read_notes(folder, settings, get_config)
 
   @functools.cached_property
   def config(self) -> Config:

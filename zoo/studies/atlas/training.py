@@ -4,17 +4,18 @@ import functools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from absl import logging
 
 from zoo.config.validation import Config, to_json
+from zoo.core.errors import UserError
 from zoo.host.files import read_text, write_atomically
 from zoo.host.parts import Part
 from zoo.storage.workdir import locked
 from zoo.studies.atlas import measure, report
-from zoo.studies.atlas.cells import CellRun, Settings
+from zoo.studies.atlas.cells import CellRun, Settings, read_notes
 from zoo.studies.atlas.results import (
   AtlasRow,
   Cell,
@@ -52,42 +53,70 @@ def run(
   UserError for a folder of other settings, config or version, and the errors of
   `run_in` and `writing`.
   """
+  # Made once, since the search for a width takes about a second.
+  configs = {
+    cell: functools.partial(_result, _config(grid, cell)) for cell in grid.cells
+  }
   cells = grid.cells if part is None else part.of(grid.cells)
   names = {cell.name: cell for cell in cells}
   with writing(out), run_in(out) as (whole, interruption):
-    for done, (name, cell) in enumerate(
+    for cell in grid.cells:  # before anything is trained
+      read_notes(_folder(cell, whole), grid.settings(cell), configs[cell])
+    for done, (_, cell) in enumerate(
       with_progress('cell', names, interruption), start=1
     ):
-      folder, settings = whole / 'cells' / name, grid.settings(cell)
+      folder, settings = _folder(cell, whole), grid.settings(cell)
       folder.mkdir(parents=True, exist_ok=True)
-      get_config = functools.partial(grid.get_config, *cell)
-      get_scale = functools.partial(_scale, cell, grid, whole)
+      get_scale = functools.partial(_scale, cell, configs[cell], whole)
       with locked(folder):
-        cell_run = CellRun(cell, settings, get_config, folder, interruption)
+        cell_run = CellRun(cell, settings, configs[cell], folder, interruption)
         rows = cell_run.rows(get_scale)
         write_atomically(folder / _ROWS, to_csv(rows))
-      write_atomically(whole / 'atlas.csv', to_csv(_known(grid, whole)))
+      write_atomically(whole / 'atlas.csv', to_csv(_known(configs, whole)))
       _log(rows[-1], len(names) - done, settings.minutes)
-    all_rows = _known(grid, whole)
+    all_rows = _known(configs, whole)
     if part is None:
       report.write(all_rows, command, whole)
     return all_rows
   return None
 
 
-def _scale(cell: Cell, grid: Grid, out: pathlib.Path) -> LossScale:
+def _folder(cell: Cell, out: pathlib.Path) -> pathlib.Path:
+  return out / 'cells' / cell.name
+
+
+def _config(grid: Grid, cell: Cell) -> Config | UserError:
+  """The config of a cell, or the reason why it has none."""
+  try:
+    return grid.get_config(*cell)
+  except UserError as error:
+    return error
+
+
+def _result(config: Config | UserError) -> Config:
+  """The config; raises the reason why there is none."""
+  if isinstance(config, UserError):
+    raise config
+  return config
+
+
+def _scale(
+  cell: Cell, get_config: Callable[[], Config], out: pathlib.Path
+) -> LossScale:
   """The scale of the losses on the prompts of a cell."""
-  rows = _baselines(cell, grid, out)
+  rows = _baselines(cell, get_config, out)
   return scale_of(rows, rows[0].prompts)
 
 
-def _baselines(cell: Cell, grid: Grid, out: pathlib.Path) -> list[AtlasRow]:
+def _baselines(
+  cell: Cell, get_config: Callable[[], Config], out: pathlib.Path
+) -> list[AtlasRow]:
   """The rows of the baselines of a cell's task, measured if they are not kept.
 
   They belong to the fields of the task, the numbers of prompts and the version.
   """
   name = cell._replace(model='baselines', guess=None).name
-  config = grid.get_config(*cell)
+  config = get_config()
   digest = version_digest(to_json(config.task) + json.dumps(measure.key()))
   path = out / 'baselines' / f'{name}-{digest}.csv'
   if not path.is_file():
@@ -97,17 +126,19 @@ def _baselines(cell: Cell, grid: Grid, out: pathlib.Path) -> list[AtlasRow]:
   return from_csv(read_text(path), str(path))
 
 
-def _known(grid: Grid, out: pathlib.Path) -> list[AtlasRow]:
+def _known(
+  configs: Mapping[Cell, Callable[[], Config]], out: pathlib.Path
+) -> list[AtlasRow]:
   """The rows of the cells that the folder has, after those of their baselines."""
   baselines: dict[tuple, AtlasRow] = {}
   models: list[AtlasRow] = []
-  for cell in grid.cells:
-    path = out / 'cells' / cell.name / _ROWS
+  for cell, get_config in configs.items():
+    path = _folder(cell, out) / _ROWS
     if path.is_file():
       kept = from_csv(read_text(path), str(path))
       models += kept
       if kept[-1].losses:
-        baselines |= {row.cell: row for row in _baselines(cell, grid, out)}
+        baselines |= {row.cell: row for row in _baselines(cell, get_config, out)}
   return [*baselines.values(), *models]
 
 
