@@ -90,8 +90,8 @@ def attention_maps(
   """The attention weights of each layer that has any, query by key, by layer name.
 
   These layers are the mixers of a transformer that have `attention`, and the layers of
-  `deep_lsa`. A module of your own has a map of its `self.mixer` if it calls that on what
-  a `Tap('mixer.in')` returns. Raises UserError as `intermediates` does.
+  `deep_lsa`. A module of your own has a map of its `self.mixer` if it calls this on
+  what a `Tap('mixer.in')` returns. Raises UserError as `intermediates` does.
   """
   return _in_order(run(_attention_maps, [_module(model)], prompt))
 
