@@ -152,7 +152,7 @@ def test_alignment_is_one_number():
     return isotropic(2, 6, prior_covariance=np.diag(variances))
 
   along, across = task(1.0, 0.1), task(0.1, 1.0)
-  assert asymptotic.alignment(along, along) == pytest.approx(1, abs=1e-12)
+  assert asymptotic.task_alignment(along, along) == pytest.approx(1, abs=1e-12)
 
   # Risks of GD-β by hand: M = (1 + 1/C) Λ + (tr Λ/C) I, Γ = Λ/M of the training task.
   def risk(gamma, variances):
@@ -162,7 +162,7 @@ def test_alignment_is_one_number():
   first, second = np.array([1.0, 0.1]), np.array([0.1, 1.0])
   gamma = [v / (7 / 6 * v + 1.1 / 6) for v in (first, second)]
   wanted = (1.1 - risk(gamma[0], second)) / (1.1 - risk(gamma[1], second))
-  assert asymptotic.alignment(along, across) == pytest.approx(wanted, rel=1e-12)
+  assert asymptotic.task_alignment(along, across) == pytest.approx(wanted, rel=1e-12)
   assert wanted < 1
 
 
@@ -240,7 +240,7 @@ def test_mistakes_are_one_line():
     'ratio is -2': lambda: asymptotic.rotated_limit([1.0], -2, 1),
     'variances has -1': lambda: asymptotic.rotated_optimum([-1.0], 3, 1),
     'context_length is 1': lambda: asymptotic.softmax_risk(single),
-    'prior_covariance is 0': lambda: asymptotic.alignment(known, known),
+    'prior_covariance is 0': lambda: asymptotic.task_alignment(known, known),
   }
   for message, call in calls.items():
     with pytest.raises(zoo.UserError, match=message):

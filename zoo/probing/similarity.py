@@ -56,7 +56,7 @@ def alignment(
 ) -> Alignment:
   """Compares a model, rule or estimator with another one on the prompts of a task.
 
-  A measure of two predictors; `research.asymptotic.alignment` is one of two tasks.
+  `theory.research.asymptotic.task_alignment` compares two tasks.
   The exact part needs two learning rules and a task that exact theory covers. Raises
   UserError for a predictor that cannot be called on the task's prompts, or that another
   library fits to each prompt.

@@ -24,10 +24,10 @@ from zoo.theory.exact import exact_risk
 from zoo.theory.optimum import optimal_rule
 
 
-def alignment(train: Task, test: Task) -> float:
+def task_alignment(train: Task, test: Task) -> float:
   """How much of what one layer can learn on `test` the best rule of `train` learns.
 
-  A measure of two tasks; `probing.alignment` is one of two predictors.
+  `probing.alignment` compares two predictors.
   `(R_0 − R)/(R_0 − R*)` with, on `test`, the exact risks R of `optimal_rule(train)`, R*
   of `optimal_rule(test)` and R_0 of its prior mean: 1 if the best rule is the same, 0
   if the context helps nothing, and below 0 if it harms. R, like the misalignment of
