@@ -23,7 +23,7 @@ from tests.llm.pairs import (
 )
 from tests.marks import mostly_full
 from zoo.llm import ablation, ablation_table, experiment
-from zoo.llm.ablation_table import LEVEL, Cell
+from zoo.llm.ablation_table import LEVEL, AblationCell
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -101,7 +101,7 @@ def test_each_cell_is_a_run_of_the_experiment(tmp_path, finished, data, mixer):
   out, _, _ = finished
   told = lines_by_cell(out)
   assert len(told) == CELLS
-  config = ablation.plan(small_config())[Cell(2, 'wrong')]
+  config = ablation.plan(small_config())[AblationCell(2, 'wrong')]
   experiment.run(config, tmp_path, data)
   assert told['2_examples/wrong'] == lines_of(tmp_path)
   # A run of its own goes on in the folder of the cell, and finds nothing to ask.
@@ -286,7 +286,7 @@ def test_the_shipped_config_has_the_cells_that_it_says():
   for cell, of_cell in cells.items():
     experiment.validate(of_cell)
     assert of_cell.prompts.num_examples == cell.num_examples
-  assert cells[Cell(5, 'oracle_0.5')].guess.noise == 0.5
+  assert cells[AblationCell(5, 'oracle_0.5')].guess.noise == 0.5
   assert len(ablation.plan(ablation_config.get_config('smoke'))) == 8
   names = {
     cell.guess

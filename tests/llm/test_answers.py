@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 
 from zoo.llm.answers import parse_answer, parse_forced
 from zoo.llm.benchmarks import Example
-from zoo.llm.guesses import Scale
+from zoo.llm.guesses import LabelScale
 from zoo.llm.prompts import Wording, prompt_text
 
 SCORES = Wording(
   instruction='Rate how close in meaning two sentences are, from 0 to 5.',
   inputs=('Sentence 1', 'Sentence 2'),
   label='Similarity score',
-  scale=Scale(0.0, 5.0),
+  scale=LabelScale(0.0, 5.0),
 )
 TONES = Wording(
   instruction='Name the tone of a text.',
   inputs=('Text',),
   label='Tone',
-  scale=Scale(0.0, 0.0, ('calm', 'not calm', 'upset')),
+  scale=LabelScale(0.0, 0.0, ('calm', 'not calm', 'upset')),
 )
 PAIR = Example(('He has 3 dogs.', 'Three dogs are his.'), 4.5)
 QUERY = 'Sentence 1: He has 3 dogs.\nSentence 2: Three dogs are his.\n'

@@ -11,7 +11,7 @@ from tests.compare import refuses
 from tests.llm.pairs import small_config
 from zoo.llm.benchmarks import Benchmark, Example
 from zoo.llm.config import check_fit
-from zoo.llm.guesses import Scale, guess_network, make_guesses
+from zoo.llm.guesses import LabelScale, guess_network, make_guesses
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -45,8 +45,8 @@ def score(vectors):
   return float(np.clip(2.5 + 2 * first @ second + first[0], 0, 5))
 
 
-NUMBERS = Scale(0.0, 5.0)
-CLASSES = Scale(0.0, 0.0, ('minus', 'plus'))
+NUMBERS = LabelScale(0.0, 5.0)
+CLASSES = LabelScale(0.0, 0.0, ('minus', 'plus'))
 
 
 def guessed(data, scale=NUMBERS, seed=0, **fields) -> Any:
@@ -168,7 +168,7 @@ def three(vectors):
   return 'abc'[int(vectors[0][0] > 0) + int(vectors[1][0] > 0)]
 
 
-ABC = Scale(0.0, 0.0, ('a', 'b', 'c'))
+ABC = LabelScale(0.0, 0.0, ('a', 'b', 'c'))
 
 
 def test_a_network_of_classes_is_trained_on_the_cross_entropy():

@@ -2,13 +2,16 @@
 
 from tests.llm.pairs import PAIRS
 from zoo.llm.benchmarks import Example
-from zoo.llm.guesses import Scale
+from zoo.llm.guesses import LabelScale
 from zoo.llm.prompts import Wording, prompt_text, sample_indices
 
 EXAMPLES = [Example(pair[:2], pair[2]) for pair in PAIRS]
 GUESSES = [0.5 + 0.25 * place for place in range(len(PAIRS))]
 WORDING = Wording(
-  'Rate the pair.', ('Sentence 1', 'Sentence 2'), 'Similarity score', Scale(0.0, 5.0)
+  'Rate the pair.',
+  ('Sentence 1', 'Sentence 2'),
+  'Similarity score',
+  LabelScale(0.0, 5.0),
 )
 
 
@@ -62,7 +65,7 @@ def test_a_prompt_has_everything_in_its_order():
 
 
 def test_classes_are_named():
-  wording = Wording('Sort.', ('Text',), 'Tone', Scale(0.0, 0.0, ('calm', 'upset')))
+  wording = Wording('Sort.', ('Text',), 'Tone', LabelScale(0.0, 0.0, ('calm', 'upset')))
   text = prompt_text(
     wording, [Example(('Oh!',), 'upset')], Example(('Hm.',), 'calm'), ['upset', 'upset']
   )

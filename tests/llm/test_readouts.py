@@ -8,12 +8,14 @@ import pytest
 from configs.llm import smollm2
 from tests.llm.pairs import PAIRS, Parrot
 from zoo.llm.benchmarks import Example
-from zoo.llm.guesses import Scale
+from zoo.llm.guesses import LabelScale
 from zoo.llm.prompts import Wording, prompt_text
 from zoo.llm.readouts import label_texts, read_all
 
-WORDING = Wording('Rate.', ('Sentence 1', 'Sentence 2'), 'Score', Scale(0.0, 5.0))
-CLASSES = Wording('Sort.', ('One', 'Two'), 'Tone', Scale(0.0, 0.0, ('calm', 'upset')))
+WORDING = Wording('Rate.', ('Sentence 1', 'Sentence 2'), 'Score', LabelScale(0.0, 5.0))
+CLASSES = Wording(
+  'Sort.', ('One', 'Two'), 'Tone', LabelScale(0.0, 0.0, ('calm', 'upset'))
+)
 QUERIES = [Example(pair[:2], pair[2]) for pair in PAIRS[:4]]
 # The second and the fourth have guesses, and the last is much longer.
 GUESSES = [None, [1.0], None, [2.0, 4.0]]

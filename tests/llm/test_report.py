@@ -7,13 +7,13 @@ import pytest
 from scipy import stats
 
 from tests.test_plots import assert_drawn
-from zoo.llm.guesses import Scale
+from zoo.llm.guesses import LabelScale
 from zoo.llm.readouts import READOUTS
 from zoo.llm.report import plot, table
 from zoo.llm.summary import summarise
 from zoo.reports.plots import from_csv, to_csv
 
-SCORES = Scale(0.0, 5.0)
+SCORES = LabelScale(0.0, 5.0)
 FACTS = {
   'model': 'm',
   'num_examples': 10,
@@ -109,7 +109,7 @@ def test_an_arm_without_any_answer_is_told_as_such():
 
 
 def test_classes_have_an_error_rate():
-  scale = Scale(0.0, 0.0, ('a', 'b'))
+  scale = LabelScale(0.0, 0.0, ('a', 'b'))
   lines = lines_of([('a', 'b', 'a', 'b'), ('b', 'b', 'a', 'b'), ('b', 'a', None, 'b')])
   for line in lines:
     line['context_mean'] = line['constant'] = 'a'

@@ -11,7 +11,7 @@ from zoo.core.errors import RunError, UserError
 from zoo.core.tables import to_csv
 from zoo.host.files import user_path, write_atomically
 from zoo.llm import experiment
-from zoo.llm.ablation_table import Cell, flat, results
+from zoo.llm.ablation_table import AblationCell, flat, results
 from zoo.llm.config import KINDS, ORACLE, Config, changed, validate_ablation
 from zoo.llm.prompts import WITHOUT
 
@@ -63,7 +63,7 @@ def run(
   return table
 
 
-def plan(config: Config) -> dict[Cell, Config]:
+def plan(config: Config) -> dict[AblationCell, Config]:
   """The cells of an ablation with their configs; raises UserError for bad fields.
 
   Guesses that are shifted by a number have no meaning for classes, and are left out.
@@ -89,7 +89,7 @@ def plan(config: Config) -> dict[Cell, Config]:
       of_cell = changed(config, guess=fields, prompts=prompts)
       with of_cell.unlocked():
         del of_cell.ablation
-      configs[Cell(num_examples, name)] = of_cell
+      configs[AblationCell(num_examples, name)] = of_cell
   return configs
 
 

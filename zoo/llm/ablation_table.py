@@ -36,7 +36,7 @@ _SHOWN = {
 }
 
 
-class Cell(NamedTuple):
+class AblationCell(NamedTuple):
   """The number of examples, and the name of the guess with its noise."""
 
   num_examples: int
@@ -48,7 +48,7 @@ class Cell(NamedTuple):
     return f'{self.num_examples}_examples/{self.guess}'
 
 
-def results(cells: Mapping[Cell, Run]) -> dict[str, Any]:
+def results(cells: Mapping[AblationCell, Run]) -> dict[str, Any]:
   """The content of `ablation.json`, of runs that are finished.
 
   There is a row for each cell and readout. A comparison in a row is a mean difference

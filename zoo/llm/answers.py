@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from zoo.llm.guesses import Scale
+from zoo.llm.guesses import LabelScale
 from zoo.llm.prompts import Wording
 
 # Not after a letter, digit, point or minus; nor before a percent sign or more digits.
@@ -76,7 +76,7 @@ def _plain(text: str) -> str:
   return ' '.join(text.casefold().split()).strip(' *"\'')
 
 
-def _value(scale: Scale) -> str:
+def _value(scale: LabelScale) -> str:
   """The pattern of a number, or of the names of classes, the longest first."""
   if not scale.classes:
     return _NUMBER
@@ -85,7 +85,7 @@ def _value(scale: Scale) -> str:
   return f'(?:{"|".join(words)})'
 
 
-def _read(value: str, scale: Scale) -> float | str | None:
+def _read(value: str, scale: LabelScale) -> float | str | None:
   """What a text that fits `_value` stands for; None for a number out of bounds."""
   if scale.classes:
     said = re.escape(value)

@@ -28,8 +28,8 @@ from zoo.host.interruption import Interruption
 from zoo.llm import load_model, of_extra
 from zoo.llm.benchmarks import Benchmark, read_benchmark
 from zoo.llm.config import EMBEDDING, Config, changed, check_fit, validate, weights_path
-from zoo.llm.guesses import Guesses, Scale, make_guesses
-from zoo.llm.prompts import ARMS, WITHOUT, Prompt, Wording, make_prompts
+from zoo.llm.guesses import Guesses, LabelScale, make_guesses
+from zoo.llm.prompts import ARMS, WITHOUT, AskedPrompt, Wording, make_prompts
 from zoo.llm.readouts import read_all
 from zoo.llm.report import plot
 from zoo.llm.summary import Line, summarise
@@ -87,7 +87,7 @@ class Run:
   lines: dict[int, Line] = dataclasses.field(default_factory=dict)  # by index
   summary: dict[str, Any] | None = None  # of a finished run, which needs no more
   guesses: Guesses = dataclasses.field(default_factory=dict)
-  prompts: Sequence[Prompt] = ()
+  prompts: Sequence[AskedPrompt] = ()
 
   @property
   def is_answered(self) -> bool:
@@ -124,7 +124,7 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
   out, benchmark = user_path(out), sources.benchmark
   section = config.benchmark
   check_fit(config, benchmark)
-  scale = Scale(section.low or 0.0, section.high or 0.0, benchmark.classes)
+  scale = LabelScale(section.low or 0.0, section.high or 0.0, benchmark.classes)
   wording = Wording(section.instruction, tuple(section.inputs), section.label, scale)
   # Other data make another run.
   config = changed(config, benchmark={'sha256': benchmark.sha256})

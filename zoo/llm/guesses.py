@@ -23,7 +23,7 @@ HIDDEN = 16  # arXiv 2512.04268, appendix C.3
 
 
 @dataclasses.dataclass(frozen=True)
-class Scale:
+class LabelScale:
   """The numerical form of labels: numbers within bounds, or one-hot classes."""
 
   low: float
@@ -73,7 +73,7 @@ def guess_network(num_features: int, num_outputs: int, rngs: nnx.Rngs) -> nnx.Mo
 
 
 def make_guesses(
-  config: Config, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
+  config: Config, benchmark: Benchmark, scale: LabelScale, embed: Embed, seed: int
 ) -> Guesses:
   """A guess for every example of every split.
 
@@ -106,7 +106,7 @@ def make_guesses(
 
 def _from_labels(
   config: Config,
-  scale: Scale,
+  scale: LabelScale,
   examples: Sequence[Example],
   rng: np.random.Generator,
 ) -> Float[np.ndarray, 'n k']:
@@ -128,7 +128,7 @@ def _from_labels(
 
 
 def _outputs(
-  config: Config, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
+  config: Config, benchmark: Benchmark, scale: LabelScale, embed: Embed, seed: int
 ) -> dict[str, Float[np.ndarray, 'n k']]:
   """Guesses fitted to the train split: numbers, or a number for each class."""
   splits = benchmark.splits

@@ -8,7 +8,7 @@ import numpy as np
 
 from zoo.llm.benchmarks import Benchmark, Example
 from zoo.llm.config import Config
-from zoo.llm.guesses import Guesses, Scale
+from zoo.llm.guesses import Guesses, LabelScale
 
 WITHOUT, WITH = ARMS = 'without_guess', 'with_guess'
 
@@ -20,7 +20,7 @@ class Wording:
   instruction: str
   inputs: tuple[str, ...]  # the name of each text
   label: str
-  scale: Scale
+  scale: LabelScale
 
   @property
   def answer_prefix(self) -> str:
@@ -35,7 +35,7 @@ class Wording:
     return label if isinstance(label, str) else f'{label:.2f}'
 
 
-class Prompt(NamedTuple):
+class AskedPrompt(NamedTuple):
   """A query, the user's message by arm, and the facts for the line of the prompt."""
 
   query: Example
@@ -45,7 +45,7 @@ class Prompt(NamedTuple):
 
 def make_prompts(
   config: Config, benchmark: Benchmark, wording: Wording, guesses: Guesses
-) -> list[Prompt]:
+) -> list[AskedPrompt]:
   """The prompts of a config: each a function of seed, index, data and guesses."""
   scale, split, splits = wording.scale, config.prompts.context_split, benchmark.splits
   constant = scale.middle([example.label for example in splits['train']])
@@ -69,7 +69,7 @@ def make_prompts(
       'context_mean': scale.middle(labels) if labels else constant,
       'constant': constant,
     }
-    prompts.append(Prompt(query, texts, record))
+    prompts.append(AskedPrompt(query, texts, record))
   return prompts
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from zoo.llm.guesses import Scale
+from zoo.llm.guesses import LabelScale
 from zoo.llm.prompts import ARMS, WITH, WITHOUT
 from zoo.llm.readouts import READOUTS
 from zoo.measure.intervals import estimate, interval
@@ -26,7 +26,7 @@ def answers(lines: Sequence[Line], arm: str, readout: str) -> list[Any]:
   return [line['arms'][arm][readout]['value'] for line in lines]
 
 
-def losses(labels: Sequence[Any], lines: Sequence[Line], scale: Scale) -> Losses:
+def losses(labels: Sequence[Any], lines: Sequence[Line], scale: LabelScale) -> Losses:
   """The losses of answers or of guesses, by prompt."""
   return np.array(
     [
@@ -36,7 +36,7 @@ def losses(labels: Sequence[Any], lines: Sequence[Line], scale: Scale) -> Losses
   )
 
 
-def summarise(lines: Sequence[Line], scale: Scale) -> dict[str, Any]:
+def summarise(lines: Sequence[Line], scale: LabelScale) -> dict[str, Any]:
   """The numbers of the experiment, from the lines of `prompts.jsonl`.
 
   A loss is a squared error, or with classes 0 or 1. `paired` is the loss with the guess

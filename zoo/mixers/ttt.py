@@ -27,7 +27,7 @@ from zoo.mixers.mixer import (
 from zoo.mixers.recurrence import Inputs, chunkwise, in_chunks, joined, update
 
 
-class State(NamedTuple):
+class NetworkState(NamedTuple):
   """The weights [W; b] of each head's model; `k` counts key features and the bias."""
 
   start: Float[Array, 'b h k v']  # at the start of the mini-batch
@@ -117,16 +117,16 @@ class TTT(Mixer):
     _, read = jax.lax.scan(body, start, batches)
     return self._outputs(examples, norm(joined(read, n)), tokens.dtype)
 
-  def initial_state(self, batch: int) -> State:
+  def initial_state(self, batch: int) -> NetworkState:
     """The state before the first token."""
     start, bias = widen((self.weights[...], self.bias[...]))
     weights = jnp.concatenate([start, bias[:, None]], axis=1)
     weights = jnp.broadcast_to(weights[None], (batch, *weights.shape))
-    return State(weights, weights, jnp.zeros((), int))
+    return NetworkState(weights, weights, jnp.zeros((), int))
 
   def step(
-    self, token: Float[Array, 'b w'], state: State
-  ) -> tuple[Float[Array, 'b w'], State]:
+    self, token: Float[Array, 'b w'], state: NetworkState
+  ) -> tuple[Float[Array, 'b w'], NetworkState]:
     """The output of one token, and the next state."""
     examples, norm = self._examples(token[:, None]), self._norm()
     moves = _moves(examples, state.start, norm)
@@ -136,7 +136,7 @@ class TTT(Mixer):
     position = state.position + 1
     start = jnp.where(position % self.mini_batch_size == 0, now, state.start)
     outputs = self._outputs(examples, norm(read[:, None]), token.dtype)
-    return outputs[:, 0], State(start, now, position)
+    return outputs[:, 0], NetworkState(start, now, position)
 
   def _examples(self, tokens: Tokens) -> _Examples:
     # The gradient of a norm is a difference, so the inner training is not in bfloat16.

@@ -29,7 +29,7 @@ from zoo.probing.nearest import (
   least_prompts,
   sampled_algorithm,
 )
-from zoo.probing.scores import Risks, risks
+from zoo.probing.scores import PairedRisks, risks
 from zoo.probing.shifts import TaskShift, not_taken, task_shift
 from zoo.probing.similarity import Alignment, alignment, has_rule
 from zoo.probing.verdicts import (
@@ -66,7 +66,7 @@ class Report:
   verdict: str  # whether it is gradient descent, and why
   against: str
   nearest: str = ''  # a sentence that names the nearest algorithm
-  risks: Risks | None = None  # on fresh prompts of the task
+  risks: PairedRisks | None = None  # on fresh prompts of the task
   # With the task's baselines, by number of examples.
   comparison: Comparison | None = None
   algorithm: ImplicitAlgorithm | None = None

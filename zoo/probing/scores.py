@@ -18,7 +18,7 @@ from zoo.theory.exact import known_risk
 
 
 @dataclasses.dataclass(frozen=True)
-class Risks:
+class PairedRisks:
   """The mean losses of two predictors, f and f', on the same prompts.
 
   Exact risks are for the prompts' task, and None if there is no closed form.
@@ -38,7 +38,7 @@ def risks(
   task: Task,
   num_prompts: int = 65536,
   seed: int = 0,
-) -> Risks:
+) -> PairedRisks:
   """The risks of two predictors on fresh prompts of any task.
 
   Raises UserError for a predictor that cannot be called on the task's prompts.
@@ -52,7 +52,7 @@ def risks(
   optimal_risk = None
   if theory.covers(task):
     optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
-  return Risks(
+  return PairedRisks(
     risk=estimate(own_losses),
     other_risk=estimate(other_losses),
     risk_difference=estimate(own_losses - other_losses),

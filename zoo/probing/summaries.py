@@ -13,7 +13,7 @@ from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.lens import Lens
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.probing.report import Report
-from zoo.probing.scores import Risks
+from zoo.probing.scores import PairedRisks
 from zoo.probing.shifts import TaskShift, in_short
 from zoo.probing.similarity import Alignment
 from zoo.probing.verdicts import percent, shown_share
@@ -78,7 +78,7 @@ def _lens_table(readouts: Lens) -> Table:
   return Table(rows, ('after layer', 'own readout', 'fitted readout'))
 
 
-def _risk_table(risks: Risks, title: str, against: str) -> Table:
+def _risk_table(risks: PairedRisks, title: str, against: str) -> Table:
   rows = [
     ('this model', _sampled(risks.risk), _exact(risks.exact_risk)),
     (against, _sampled(risks.other_risk), _exact(risks.other_exact_risk)),
