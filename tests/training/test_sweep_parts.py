@@ -14,6 +14,7 @@ from zoo.training.sweeps import points_of
 # Six points of one program and two of another.
 _POINTS = [{'seed': i % 3, 'task.prior_mean': i / 4} for i in range(6)]
 _POINTS += [{'train.batch_size': 8, 'task.prior_mean': float(i)} for i in range(2)]
+_TWO = _POINTS[:2]  # where it does not matter how many there are
 
 
 def _config():
@@ -83,32 +84,32 @@ def test_a_part_without_points_is_done(tmp_path):
 
 
 def test_a_part_is_trained_by_one_process_and_excludes_the_whole(tmp_path):
-  _sweep(tmp_path, Part(1, 3), _POINTS[:2])
+  _sweep(tmp_path, Part(1, 3), _TWO)
   with locked(tmp_path, part=Part(1, 3)):
-    assert _sweep(tmp_path, Part(2, 3)) is not None
+    assert _sweep(tmp_path, Part(2, 3), _TWO) is not None
     with refuses('is in use'):
-      _sweep(tmp_path, Part(1, 3))
+      _sweep(tmp_path, Part(1, 3), _TWO)
     with refuses('is in use'):
-      _sweep(tmp_path)
+      _sweep(tmp_path, None, _TWO)
   with locked(tmp_path), refuses('is in use'):
-    _sweep(tmp_path, Part(1, 3))
+    _sweep(tmp_path, Part(1, 3), _TWO)
 
 
 def test_a_folder_belongs_to_one_number_of_parts_until_the_whole_has_ended(
   tmp_path, monkeypatch
 ):
-  _sweep(tmp_path, Part(1, 2))
+  _sweep(tmp_path, Part(1, 2), _TWO)
   said = '--part is 2/3', 'divided into 2 parts', 'give --part=I/2'
   with refuses(*said):
-    _sweep(tmp_path, Part(2, 3))
+    _sweep(tmp_path, Part(2, 3), _TWO)
   with monkeypatch.context() as patch:
     signal_at_step_4(patch)
-    assert _sweep(tmp_path) is None
+    assert _sweep(tmp_path, None, _TWO) is None
   with locked(tmp_path, part=Part(2, 2)), refuses(*said):
-    _sweep(tmp_path, Part(2, 3))
-  assert _sweep(tmp_path, Part(2, 2)) is not None
-  assert _sweep(tmp_path) is not None
-  more = [*_POINTS, {'model.num_heads': 2, 'task.prior_mean': 9.0}]
+    _sweep(tmp_path, Part(2, 3), _TWO)
+  assert _sweep(tmp_path, Part(2, 2), _TWO) is not None
+  assert _sweep(tmp_path, None, _TWO) is not None
+  more = [*_TWO, {'model.num_heads': 2, 'task.prior_mean': 9.0}]
   assert _sweep(tmp_path, Part(2, 3), more) is not None
 
 
