@@ -11,7 +11,6 @@ import pytest
 import configs
 from tests.compare import refuses
 from tests.launch.processes import ROOT
-from tests.training import fake_training
 from zoo.host.interruption import Stopped
 from zoo.host.parts import Part
 from zoo.reports.plots import Panel, series, to_csv
@@ -163,8 +162,7 @@ def measure_widths(train, seeds=1):
 
 @pytest.fixture
 def trained(monkeypatch):
-  """The width and the seed of each model that is trained, which is not trained."""
-  fake_training.patch(monkeypatch)
+  """The width and the seed of each model that is trained."""
   trained, train = [], sweeps._train_missing
 
   def note(configs, folders, *rest):
@@ -328,7 +326,6 @@ def test_the_study_of_the_page_runs(tmp_path, monkeypatch, capsys):
   text = (ROOT / 'docs' / 'headlines.md').read_text()
   (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
   monkeypatch.chdir(tmp_path)
-  fake_training.patch(monkeypatch)
   exec(compile(code, 'headlines.md', 'exec'), {})
   assert re.search(
     r'^heads +risk_of_4 +≤ 50 +[0-9.]+ +holds', capsys.readouterr().out, re.M

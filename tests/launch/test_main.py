@@ -10,7 +10,6 @@ import pytest
 
 from tests import fuzz
 from tests.launch.processes import ROOT, launch
-from tests.training import fake_training
 from tests.training.runs import small_config
 from zoo.storage.workdir import locked, open_workdir
 
@@ -140,10 +139,8 @@ def test_a_corrupted_config_in_a_workdir_is_refused_in_one_line(tmp_path):
   )
 
 
-def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(
-  call, tmp_path, monkeypatch
-):
-  fake_training.patch(monkeypatch)
+@pytest.mark.usefixtures('promotion_that_optax_needs')
+def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(call, tmp_path):
   rate = '--config.optimizer.learning_rate=1e30'
   answer = call('main', SMOKE, f'--workdir={tmp_path}/run', rate)
   assert answer.code == 1

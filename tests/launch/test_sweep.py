@@ -6,9 +6,10 @@ import importlib
 import pytest
 
 from tests.compare import refuses
-from tests.training import fake_training
 
-SMOKE = '--config=configs/multi_head_lsa.py:smoke'
+SMOKE = '--config=configs/multi_head_lsa.py:smoke', '--config.eval.num_compared=0'
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
 @pytest.fixture
@@ -56,11 +57,9 @@ def test_what_names_no_values_is_refused(parse, text):
     parse(text)
 
 
-def test_a_sweep_from_the_command_line(call, tmp_path, monkeypatch):
-  fake_training.patch(monkeypatch)
+def test_a_sweep_from_the_command_line(call, tmp_path):
   answer = call(
-    'sweep',
-    SMOKE,
+    *('sweep', *SMOKE),
     '--sweep=model.num_heads=1,2',
     '--sweep=seed=0..1',
     f'--workdir={tmp_path / "sweep"}',
@@ -78,30 +77,25 @@ def test_a_sweep_from_the_command_line(call, tmp_path, monkeypatch):
     assert f'{float(row["exact_risk"]):.6f}' in answer.out
 
 
-def test_fields_whose_values_go_together_are_columns_of_the_table(
-  call, tmp_path, monkeypatch
-):
-  fake_training.patch(monkeypatch)
+def test_fields_whose_values_go_together_are_columns_of_the_table(call, tmp_path):
   flags = '--sweep=model.num_heads,task.noise_std=1:0.5,2:0.1', f'--workdir={tmp_path}'
-  answer = call('sweep', SMOKE, *flags)
+  answer = call('sweep', *SMOKE, *flags)
   assert answer.code == 0, answer.err
   with (tmp_path / 'table.csv').open(newline='') as file:
     rows = [*csv.DictReader(file)]
   values = [(row['model.num_heads'], row['task.noise_std']) for row in rows]
   assert values == [('1', '0.5'), ('2', '0.1')]
   assert 'model.num_heads  task.noise_std' in answer.out
-  answer = call('sweep', SMOKE, *flags, '--sweep=task.noise_std=1,2')
+  answer = call('sweep', *SMOKE, *flags, '--sweep=task.noise_std=1,2')
   assert (answer.code, answer.err) == (2, 'error: --sweep gives task.noise_std twice\n')
 
 
-def test_a_point_that_diverges_does_not_hide_the_table(call, tmp_path, monkeypatch):
-  fake_training.patch(monkeypatch)
-  answer = call(
-    'sweep', SMOKE, '--sweep=task.prior_mean=1,1e25', f'--workdir={tmp_path}'
-  )
+def test_a_point_that_diverges_does_not_hide_the_table(call, tmp_path):
+  rates = '--sweep=optimizer.learning_rate=0.001,1e30'
+  answer = call('sweep', *SMOKE, rates, f'--workdir={tmp_path}')
   assert answer.code == 1
   good, lost = answer.out.splitlines()[2:4]
-  assert good.split()[0] == '1'
-  assert lost.split() == ['1e+25', 'diverged', '-', '-', '-']
+  assert good.split()[0] == '0.001'
+  assert lost.split() == ['1e+30', 'diverged', '-', '-', '-']
   assert f'the table is in {tmp_path}/table.csv' in answer.out
-  assert answer.err.endswith('all others are done: task.prior_mean=1e+25\n')
+  assert answer.err.endswith('all others are done: optimizer.learning_rate=1e+30\n')

@@ -1,18 +1,11 @@
 import pytest
 
-from tests.training import fake_training
 from zoo.training import many, run
 
 
 @pytest.fixture(autouse=True)
 def promotion(promotion_that_optax_needs):
   """Every test here may take a step of training."""
-
-
-@pytest.fixture
-def fake(monkeypatch):
-  """Runs and sweeps train programs of NumPy, which compile nothing."""
-  fake_training.patch(monkeypatch)
 
 
 @pytest.fixture

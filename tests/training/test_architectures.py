@@ -10,7 +10,6 @@ import pytest
 import configs
 import zoo
 from tests.marks import mostly_full
-from tests.training import fake_training
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays, small_config
 from zoo.training import train
 
@@ -57,8 +56,7 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
   assert ('after layer' in zoo.probing.summary(report)) == (report.lens is not None)
 
 
-def test_options_of_mixers_come_from_the_config_and_back(tmp_path, monkeypatch):
-  fake_training.patch(monkeypatch)
+def test_options_of_mixers_come_from_the_config_and_back(tmp_path):
   config = configs.get_config('transformer', 'smoke')
   with config.unlocked():
     config.model.mixer_options = {'state_size': 4}

@@ -16,7 +16,6 @@ import pytest
 from tests.checkpoints.states import files_of, flip
 from tests.compare import refuses
 from tests.marks import FULL
-from tests.training import fake_training
 from tests.training.runs import (
   assert_same_bits,
   lines_of,
@@ -30,6 +29,16 @@ from zoo.host.files import read_json
 from zoo.storage.steps import damage_of
 from zoo.storage.workdir import open_workdir
 from zoo.training import records, run, train
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """The workdir of a run of `small_config` that has ended."""
+  workdir = tmp_path_factory.mktemp('finished')
+  with jax.numpy_dtype_promotion('standard'):
+    summary = train(small_config(), workdir)
+  assert summary == read_json(workdir / 'summary.json', dict)
+  return workdir
 
 
 @pytest.mark.parametrize(
@@ -60,11 +69,9 @@ def test_interrupted_at_any_step_and_resumed_is_uninterrupted_bit_for_bit(
 
 
 def test_a_resumed_run_writes_the_lines_of_an_uninterrupted_one(
-  tmp_path, stop_at, fake
+  tmp_path, finished, stop_at
 ):
   config = small_config()
-  stop_at(None)
-  train(config, tmp_path / 'whole')
   stop_at(7)
   train(config, tmp_path / 'cut')
   with (tmp_path / 'cut' / 'metrics.jsonl').open('a') as file:
@@ -80,23 +87,10 @@ def test_a_resumed_run_writes_the_lines_of_an_uninterrupted_one(
       assert line.pop('wall_time') > 0
     return {line['step']: line for line in lines}
 
-  whole, cut = (
-    timeless(lines_of(tmp_path / 'whole')),
-    timeless(lines_of(tmp_path / 'cut')),
-  )
+  whole, cut = timeless(lines_of(finished)), timeless(lines_of(tmp_path / 'cut'))
   assert list(whole) == [4, 6, 8, 12]
   assert list(cut) == [4, 6, 7, 8, 12]
   assert {step: cut[step] for step in whole} == whole
-
-
-@pytest.fixture(scope='module')
-def finished(tmp_path_factory):
-  """The workdir of a run of `small_config` that has ended."""
-  workdir = tmp_path_factory.mktemp('finished')
-  with pytest.MonkeyPatch.context() as patch:
-    fake_training.patch(patch)
-    assert train(small_config(), workdir) is not None
-  return workdir
 
 
 def test_a_run_leaves_what_the_design_promises(finished):
@@ -132,20 +126,17 @@ def test_a_run_leaves_what_the_design_promises(finished):
   assert origin['format'] == 1
 
 
-def test_a_finished_run_is_left_as_it_is(tmp_path, fake):
-  config = small_config()
-  summary: Any = train(config, tmp_path)
+def test_a_finished_run_is_left_as_it_is(tmp_path, finished):
+  shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
   before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
-  assert train(config, tmp_path) == summary
+  assert train(small_config(), tmp_path) == read_json(finished / 'summary.json', dict)
   after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
   for times in before, after:
     del times[tmp_path / '.lock.holder']
   assert after == before
 
 
-def test_a_finished_run_without_its_checkpoints_shows_its_result(
-  tmp_path, finished, fake
-):
+def test_a_finished_run_without_its_checkpoints_shows_its_result(tmp_path, finished):
   shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
   shutil.rmtree(tmp_path / 'checkpoints')
   lines = lines_of(tmp_path)
@@ -153,19 +144,23 @@ def test_a_finished_run_without_its_checkpoints_shows_its_result(
   assert lines_of(tmp_path) == lines
 
 
-def test_a_summary_that_is_missing_or_damaged_is_made_anew(tmp_path, finished, fake):
+def test_a_summary_that_is_missing_or_damaged_is_made_anew(tmp_path, finished):
   shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
   path, summary = tmp_path / 'summary.json', read_json(finished / 'summary.json', dict)
   # Or it is of another run.
   others = [{**summary, **fields} for fields in ({'step': 7}, {'model': 'lsa'})]
-  for content in None, '{', '[]', *map(json.dumps, others):
-    path.unlink()
+  for content in None, '[]', *map(json.dumps, others):
+    path.unlink(missing_ok=True)
     if content is not None:
       path.write_text(content)
-    again = train(small_config(), tmp_path)
-    assert again is not None
-    assert again['exact_risk'] == summary['exact_risk']
-    assert again['eval_risk'] == summary['eval_risk']
+    assert run.finished_run(small_config(), tmp_path, 12) is None
+    assert not path.exists()
+  path.write_text('{')
+  again = train(small_config(), tmp_path)
+  assert again is not None
+  assert again['exact_risk'] == summary['exact_risk']
+  assert again['eval_risk'] == summary['eval_risk']
+  assert read_json(path, dict) == again
 
 
 def test_a_step_of_another_config_is_refused(tmp_path, finished):
@@ -177,20 +172,16 @@ def test_a_step_of_another_config_is_refused(tmp_path, finished):
 
 
 def test_a_damaged_newest_step_is_deleted_by_hand_and_the_run_ends_at_the_same_bits(
-  tmp_path, fake
+  tmp_path, finished
 ):
-  config = small_config()
-  train(config, tmp_path / 'whole')
-  train(config, tmp_path / 'hurt')
-  newest = tmp_path / 'hurt/checkpoints/12'
+  shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+  newest = tmp_path / 'checkpoints/12'
   flip(newest / files_of(newest)[0])
   with pytest.raises(RunError, match=r'12 is damaged: .*; step 8 is good: delete'):
-    train(config, tmp_path / 'hurt')
+    train(small_config(), tmp_path)
   shutil.rmtree(newest)
-  train(config, tmp_path / 'hurt')
-  assert_same_bits(
-    saved_arrays(tmp_path / 'hurt', 12), saved_arrays(tmp_path / 'whole', 12)
-  )
+  train(small_config(), tmp_path)
+  assert_same_bits(saved_arrays(tmp_path, 12), saved_arrays(finished, 12))
 
 
 def test_prompts_are_fresh_at_every_step_and_the_held_out_ones_always_the_same(
@@ -204,7 +195,7 @@ def test_prompts_are_fresh_at_every_step_and_the_held_out_ones_always_the_same(
   assert len(risks) == 1
 
 
-def test_without_held_out_prompts_only_the_exact_risk_is_known(tmp_path, fake):
+def test_without_held_out_prompts_only_the_exact_risk_is_known(tmp_path):
   summary: Any = train(small_config('yq_lsa', eval__num_batches=0), tmp_path)
   assert summary is not None
   assert summary['eval_risk'] is None
@@ -237,7 +228,7 @@ def test_a_run_goes_on_from_one_mesh_on_another(tmp_path, stop_at):
   assert train(config, tmp_path) is not None
 
 
-def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path, fake):
+def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path):
   config = small_config(
     optimizer__name='sgd',
     optimizer__learning_rate=30.0,
@@ -257,30 +248,28 @@ def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path, fake):
       assert np.isfinite(array).all(), (step, path)
 
 
-def test_a_state_is_saved_after_some_minutes_at_the_latest(tmp_path, monkeypatch, fake):
+def test_a_state_is_saved_after_some_minutes_at_the_latest(
+  tmp_path, finished, monkeypatch
+):
   clock = itertools.count(step=16)  # seconds, each time that it is asked
-  fake = types.SimpleNamespace(
+  quick = types.SimpleNamespace(
     monotonic=lambda: float(next(clock)), time=time.time, process_time=time.process_time
   )
-  monkeypatch.setattr(records, 'time', fake)
-  for name, minutes in (('often', 1.0), ('rarely', None)):
-    config = small_config(
-      checkpoint__every=12,
-      checkpoint__every_minutes=minutes,
-      checkpoint__keep=9,
-      train__log_every=1,
-    )
-    train(config, tmp_path / name)
-  steps = [
-    int(path.name) for path in (tmp_path / 'often' / 'checkpoints').glob('*[0-9]')
-  ]
+  monkeypatch.setattr(records, 'time', quick)
+  config = small_config(
+    checkpoint__every=12,
+    checkpoint__every_minutes=1.0,
+    checkpoint__keep=9,
+    train__log_every=1,
+  )
+  train(config, tmp_path)
+  steps = [int(path.name) for path in (tmp_path / 'checkpoints').glob('*[0-9]')]
   assert len(steps) > 3
   assert max(np.diff(sorted([0, *steps]))) <= 2
-  often, rarely = (saved_arrays(tmp_path / name, 12) for name in ('often', 'rarely'))
-  assert_same_bits(often, rarely)
+  assert_same_bits(saved_arrays(tmp_path, 12), saved_arrays(finished, 12))
 
 
-def test_training_works_outside_the_main_thread(tmp_path, fake):
+def test_training_works_outside_the_main_thread(tmp_path):
   summaries = []
   thread = threading.Thread(
     target=lambda: summaries.append(train(small_config(), tmp_path))

@@ -4,6 +4,7 @@ import copy
 import csv
 import functools
 import json
+import shutil
 import signal
 from typing import Any
 
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import zoo
 from configs import common
 from tests.compare import refuses
 from tests.marks import mostly_full
-from tests.training import fake_training
 from tests.training.runs import (
   OF_THE_LAUNCH,
+  assert_close_arrays,
   assert_same_bits,
   compile_init,
   lines_of,
@@ -25,6 +27,7 @@ from tests.training.runs import (
   signal_at_step_4,
   small_config,
 )
+from zoo.measure.comparison import compare
 from zoo.training import grid, many, run, sweeps, train
 
 _POINTS = [
@@ -35,8 +38,8 @@ _POINTS = [
     **{'model.num_heads': 2, 'task.noise_std': 0.6, 'model.initial_bias': 0.5},
     **{'model.init_scale': 0.2, 'optimizer.learning_rate': 2e-3, 'seed': 1},
   },
+  {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 1},
 ]
-_OTHER_SEED = {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 1}
 
 
 def sweep(*arguments) -> list[dict[str, Any]]:
@@ -67,20 +70,6 @@ def _count_points(monkeypatch) -> list[int]:
   return sizes
 
 
-def _close(arrays, expected):
-  """The same arrays but for rounding.
-
-  Stacked, sums are added in another order: a gradient differs by some 1e-6 of its size,
-  and what Adam makes of it moves a weight by 5e-3 a step at most, 12 times.
-  """
-  assert arrays.keys() == expected.keys()
-  for path, array in arrays.items():
-    assert array.shape == expected[path].shape, path
-    np.testing.assert_allclose(
-      array, expected[path], rtol=1e-4, atol=1e-5, err_msg=path
-    )
-
-
 @pytest.fixture(scope='module')
 def all_points(tmp_path_factory):
   """`_POINTS` swept on an objective: the config and the rows."""
@@ -90,7 +79,9 @@ def all_points(tmp_path_factory):
     config = _config(objective__name=objective, optimizer__name='adamw')
     with pytest.MonkeyPatch.context() as patch:
       compile_init(patch)
+      trained = _count_points(patch)
       rows = sweep(config, _POINTS, tmp_path_factory.mktemp(objective) / 'sweep')
+    assert trained == [5]
     return config, rows
 
   return run
@@ -98,7 +89,7 @@ def all_points(tmp_path_factory):
 
 @pytest.mark.parametrize(
   ('objective', 'i'),
-  mostly_full([('sampled', 3)], ['sampled', 'exact'], range(4)),
+  mostly_full([('sampled', i) for i in range(5)], ['sampled', 'exact'], range(5)),
 )
 def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(
   all_points, tmp_path, objective, i
@@ -107,7 +98,10 @@ def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(
   alone = train(sweeps.at_point(config, _POINTS[i]), tmp_path / 'alone')
   assert alone is not None
   row = rows[i]
-  _close(saved_arrays(row['workdir'], 12), saved_arrays(tmp_path / 'alone', 12))
+  assert {name: row[name] for name in _POINTS[i]} == _POINTS[i]
+  assert_close_arrays(
+    saved_arrays(row['workdir'], 12), saved_arrays(tmp_path / 'alone', 12)
+  )
   _assert_alike(row, alone, tmp_path / 'alone')
 
 
@@ -126,67 +120,42 @@ def _assert_alike(row, alone, workdir):
     assert mine['loss'] == pytest.approx(theirs['loss'], rel=1e-3)
 
 
-def test_programs_of_numpy_write_what_real_ones_write(all_points, fake, tmp_path):
-  """Files, lines and rows with the same fields, on which the tests below rely."""
-  config, rows = all_points('sampled')
-  pretended = sweep(config, _POINTS, tmp_path)
-  folder = rows[0]['workdir'].parents[1]
-  written = [
-    {path.relative_to(root) for path in root.glob('points/*/*')}
-    for root in (folder, tmp_path)
-  ]
-  assert written[0] == written[1]
-  for real, other in zip(rows, pretended, strict=True):
-    assert real.keys() == other.keys()
-    assert {name for name in real if real[name] is None} == {
-      name for name in other if other[name] is None
-    }
-    lines = [lines_of(row['workdir']) for row in (real, other)]
-    for mine, theirs in zip(*lines, strict=True):
-      assert {name: type(value) for name, value in mine.items()} == {
-        name: type(value) for name, value in theirs.items()
-      }
-    arrays, others = (saved_arrays(row['workdir'], 12) for row in (real, other))
-    assert {path: (a.shape, a.dtype) for path, a in arrays.items()} == {
-      path: (a.shape, a.dtype) for path, a in others.items()
-    }
+@pytest.fixture(scope='module')
+def three(tmp_path_factory):
+  """The rows of three points that were trained without an interruption."""
+  with jax.numpy_dtype_promotion('standard'):
+    return sweep(_config(), _POINTS[:3], tmp_path_factory.mktemp('three'))
 
 
-def test_points_side_by_side_are_kept_apart(tmp_path, fake, trained):
-  """Programs of NumPy compute the same bits in any number: only a mix-up differs."""
-  config, points = _config(), [_OTHER_SEED, *_POINTS]
-  rows = sweep(config, points, tmp_path / 'sweep')
-  assert trained == [5]
-  for point, row in zip(points, rows, strict=True):
-    assert {name: row[name] for name in point} == point
-    folder = tmp_path / row['workdir'].name
-    alone = train(sweeps.at_point(config, point), folder)
-    assert alone is not None
-    assert_same_bits(saved_arrays(row['workdir'], 12), saved_arrays(folder, 12))
-    _assert_alike(row, alone, folder)
+def _folder(rows):
+  """The workdir of the sweep that has these rows."""
+  return rows[0]['workdir'].parents[1]
 
 
-def test_a_point_is_a_workdir_like_any_other(tmp_path, fake):
-  config = _config()
-  rows = sweep(config, _POINTS[:2], tmp_path)
-  for row, point in zip(rows, _POINTS, strict=False):
-    summary = train(sweeps.at_point(config, point), row['workdir'])
+def _movable(rows):
+  """The rows with the folders of the points as they are in any workdir."""
+  return [{**row, 'workdir': row['workdir'].name} for row in rows]
+
+
+def test_a_point_is_a_workdir_like_any_other(three):
+  for row, point in zip(three, _POINTS, strict=False):
+    summary = train(sweeps.at_point(_config(), point), row['workdir'])
     assert summary == {k: v for k, v in row.items() if k not in {*point, 'workdir'}}
-  assert not (tmp_path / 'unfinished').exists()
+  assert not (_folder(three) / 'unfinished').exists()
 
 
-def test_the_table_is_there_as_json_and_csv(tmp_path, fake):
-  rows = sweep(_config(), _POINTS[:3], tmp_path)
+def test_the_table_is_there_as_json_and_csv(three):
+  workdir = _folder(three)
   plain = [
-    {**row, 'workdir': str(row['workdir'].relative_to(tmp_path))} for row in rows
+    {**row, 'workdir': str(row['workdir'].relative_to(workdir))} for row in three
   ]
-  assert json.loads((tmp_path / 'table.json').read_text()) == plain
-  with (tmp_path / 'table.csv').open(newline='') as file:
+  assert json.loads((workdir / 'table.json').read_text()) == plain
+  with (workdir / 'table.csv').open(newline='') as file:
     read = list(csv.DictReader(file))
-  assert [float(row['exact_risk']) for row in read] == [r['exact_risk'] for r in rows]
+  assert [float(row['exact_risk']) for row in read] == [r['exact_risk'] for r in three]
   assert read[1]['task.prior_mean'] == '[0.5, -1.0, 2.0]'
-  shown = sweeps.format_table(rows, ['model.num_heads'])
-  assert f'{rows[0]["exact_risk"]:.6f}' in shown
+  shown = sweeps.format_table(three, ['model.num_heads'])
+  assert f'{three[0]["exact_risk"]:.6f}' in shown
   assert 'mean' not in shown
 
 
@@ -256,14 +225,13 @@ def test_numbers_of_heads_are_trained_apart():
   assert sweeps.side_by_side(configs, range(3)) == [[0, 2], [1]]
 
 
-def test_points_that_are_done_are_not_trained_again(tmp_path, fake, trained):
-  first = sweep(_config(), _POINTS[:2], tmp_path)
-  trained.clear()
-  again = sweep(_config(), _POINTS[:2], tmp_path)
-  assert again == first
+def test_points_that_are_done_are_not_trained_again(tmp_path, three, trained):
+  shutil.copytree(_folder(three), tmp_path, dirs_exist_ok=True)
+  again = sweep(_config(), _POINTS[:3], tmp_path)
+  assert _movable(again) == _movable(three)
   assert not trained
-  more = sweep(_config(), _POINTS[:4], tmp_path)
-  assert more[:2] == first
+  more = sweep(_config(), _POINTS, tmp_path)
+  assert more[:3] == again
   assert trained == [2]
 
 
@@ -294,16 +262,8 @@ def _assert_same_results(rows, others):
       assert row[name] == other[name], name
 
 
-@pytest.fixture(scope='module')
-def three(tmp_path_factory):
-  """The rows of three points that were trained without an interruption."""
-  with pytest.MonkeyPatch.context() as patch:
-    fake_training.patch(patch)
-    return sweep(_config(), _POINTS[:3], tmp_path_factory.mktemp('three'))
-
-
 def test_a_sweep_killed_between_a_checkpoint_and_its_summary_is_finished(
-  tmp_path, monkeypatch, three, no_step, fake
+  tmp_path, monkeypatch, three, no_step
 ):
   write, calls = sweeps.write_summary, []
 
@@ -324,7 +284,7 @@ def test_a_sweep_killed_between_a_checkpoint_and_its_summary_is_finished(
 
 
 def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
-  tmp_path, monkeypatch, three, no_step, fake
+  tmp_path, monkeypatch, three, no_step
 ):
   write = sweeps.write_summary
 
@@ -341,7 +301,7 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
 
 
 def test_a_stopped_sweep_with_more_points_goes_on_to_the_same_bits(
-  tmp_path, monkeypatch, caplog, three, fake
+  tmp_path, monkeypatch, caplog, three
 ):
   with monkeypatch.context() as patch:
     signal_at_step_4(patch)
@@ -358,7 +318,7 @@ def test_a_stopped_sweep_with_more_points_goes_on_to_the_same_bits(
 
 
 def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
-  tmp_path, register, monkeypatch, fake
+  tmp_path, register, monkeypatch
 ):
   """A scale that multiplies predictions, beside the one of the weights at step 0."""
 
@@ -396,34 +356,39 @@ def test_a_sweep_on_eight_devices_is_that_on_one(all_points, tmp_path, monkeypat
   config.mesh.data, config.mesh.model = 4, 2
   eight = sweep(config, _POINTS, tmp_path)
   for alone, together in zip(rows, eight, strict=True):
-    _close(saved_arrays(alone['workdir'], 12), saved_arrays(together['workdir'], 12))
+    assert_close_arrays(
+      saved_arrays(alone['workdir'], 12), saved_arrays(together['workdir'], 12)
+    )
 
 
-def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path, fake):
+def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
   # A program of one point, and one of three.
-  points = [{'task.prior_mean': value} for value in (1.0, 1e25, 2.0)]
-  points = [{'task.context_length': 3, 'task.prior_mean': 1e25}, *points]
-  with pytest.raises(sweeps.LostPointsError, match=r'2 of 4 points .*1e\+25') as info:
+  rate = 'optimizer.learning_rate'
+  points = [{rate: value} for value in (1e-3, 1e30, 2e-3)]
+  points = [{'task.context_length': 3, rate: 1e30}, *points]
+  with pytest.raises(sweeps.LostPointsError, match=r'2 of 4 points .*1e\+30') as info:
     sweep(_config(), points, tmp_path)
-  assert [row['task.prior_mean'] for row in info.value.rows] == [1.0, 2.0]
+  assert [row[rate] for row in info.value.rows] == [1e-3, 2e-3]
   # The tables have all points, those that are lost without numbers.
   table = json.loads((tmp_path / 'table.json').read_text())
   assert [row['step'] for row in table] == [None, 12, None, 12]
-  assert [row['task.prior_mean'] for row in table] == [1e25, 1.0, 1e25, 2.0]
+  assert [row[rate] for row in table] == [1e30, 1e-3, 1e30, 2e-3]
   with (tmp_path / 'table.csv').open(newline='') as file:
     assert [row['exact_risk'] == '' for row in csv.DictReader(file)] == [1, 0, 1, 0]
-  shown = sweeps.format_table(info.value.table, ['task.prior_mean'])
+  shown = sweeps.format_table(info.value.table, [rate])
   assert shown.count('diverged') == 2
   done = sweep(_config(), points[1::2], tmp_path)
   assert all(np.isfinite(row['exact_risk']) for row in done)
-  assert not (tmp_path / 'points' / 'task.prior_mean=1e+25' / 'checkpoints').exists()
+  assert not (
+    tmp_path / 'points' / 'optimizer.learning_rate=1e+30' / 'checkpoints'
+  ).exists()
 
 
 def test_a_point_whose_error_is_unknown_has_a_row_and_is_trained_once(
-  tmp_path, fake, trained
+  tmp_path, trained
 ):
   # Held-out losses above 1e20, whose squares overflow.
-  config = _config(optimizer__learning_rate=1e11, train__num_steps=1)
+  config = _config(optimizer__learning_rate=1e3, train__num_steps=1)
   rows = sweep(config, _POINTS[1:3], tmp_path)
   assert trained == [2]
   assert len(rows) == 2
@@ -441,12 +406,12 @@ def test_a_point_whose_error_is_unknown_has_a_row_and_is_trained_once(
 
 
 def test_points_of_other_shapes_and_other_models_are_trained_one_by_one(
-  tmp_path, trained, fake
+  tmp_path, trained
 ):
   points = grid({'task.context_length': [3, 5], 'optimizer.name': ['adam', 'sgd']})
   assert len(points) == 4
   rows = sweep(_config(), points[:3], tmp_path)
-  assert not trained
+  assert trained == [1, 1, 1]
   optima = [row['optimal_risk'] for row in rows]
   assert optima[0] == optima[1] > optima[2]
   for point, row in zip(points, rows, strict=False):
@@ -476,17 +441,17 @@ def test_what_is_no_config_is_refused(tmp_path, unchecked):
     sweep(nothing, _POINTS, tmp_path / 'new')
 
 
-def test_a_sweep_of_another_config_keeps_its_folder(tmp_path, fake):
-  sweep(_config(), _POINTS[:1], tmp_path)
+def test_a_sweep_of_another_config_keeps_its_folder(tmp_path, three):
+  shutil.copytree(_folder(three), tmp_path, dirs_exist_ok=True)
   with refuses('another config', 'train.num_steps'):
     sweep(_config(train__num_steps=11), _POINTS[:1], tmp_path)
 
 
-def test_runs_and_sweeps_do_not_share_a_folder(tmp_path, fake):
-  sweep(_config(), _POINTS[:1], tmp_path / 'sweep')
+def test_runs_and_sweeps_do_not_share_a_folder(tmp_path, three):
+  shutil.copytree(_folder(three), tmp_path / 'sweep')
   with refuses('workdir of a sweep, not of a run'):
     train(_config(), tmp_path / 'sweep')
-  train(_config(), tmp_path / 'run')
+  shutil.copytree(three[0]['workdir'], tmp_path / 'run')
   with refuses('workdir of a run, not of a sweep'):
     sweep(_config(), _POINTS[:1], tmp_path / 'run')
 
@@ -498,7 +463,7 @@ def test_a_sweep_of_connected_processes_is_refused_untouched(tmp_path, monkeypat
   assert not (tmp_path / 'sweep').exists()
 
 
-def test_points_of_another_task_have_the_losses_of_its_baselines(tmp_path, fake):
+def test_points_of_another_task_have_the_losses_of_its_baselines(tmp_path):
   config = small_config('yq_lsa', eval__num_compared=16)
   with config.unlocked():
     config.task = common.task_section('quadratic_regression')
@@ -506,13 +471,20 @@ def test_points_of_another_task_have_the_losses_of_its_baselines(tmp_path, fake)
   rows = sweep(config, [{'task.noise_std': 0.0}, {'task.noise_std': 1.0}], tmp_path)
   with (tmp_path / 'table.csv').open(newline='') as file:
     table = list(csv.DictReader(file))
-  for noise, row, line in zip((0.0, 1.0), rows, table, strict=True):
+  for row, line in zip(rows, table, strict=True):
     assert 'comparison' not in line
     bayes = row['comparison']['bayes']
-    assert float(line['bayes_loss']) == bayes['mean'][-1] == noise
+    saved = zoo.load(row['workdir'])
+    alone: Any = compare(saved.model, saved.task, 16, seed=config.eval.seed)
+    assert bayes['mean'] == pytest.approx(alone['bayes']['mean'], rel=1e-5)
+    assert float(line['bayes_loss']) == bayes['mean'][-1]
     assert float(line['bayes_difference']) == bayes['difference']
     assert float(line['bayes_difference_stderr']) == bayes['difference_stderr']
     assert 'model_loss' not in line
+  without_noise, with_noise = (row['comparison']['bayes']['mean'][-1] for row in rows)
+  # Three examples of three basis functions leave nothing unknown without noise.
+  assert without_noise == pytest.approx(0, abs=1e-9)
+  assert with_noise > 0.1
 
 
 def test_fields_of_a_tuple_go_together():
@@ -531,8 +503,8 @@ def test_fields_of_a_tuple_go_together():
     grid({('seed', 'train.num_steps'): [(1, 2)], 'seed': [0, 1]})
 
 
-def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path, fake):
-  config = small_config('transformer', objective__positions='query')
+def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path):
+  config = small_config('yq_lsa')
   paths = [str(tmp_path / name) for name in ('a.npz', 'b.npz')]
   for i, path in enumerate(paths):
     x = np.random.default_rng(i).normal(size=(40, 3))
@@ -556,16 +528,16 @@ def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path, fake):
     sweep(config, grid({'task.path': ['none.npz']}), tmp_path / 'other')
 
 
-def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, fake, caplog):
+def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, caplog):
   caplog.set_level('INFO', 'absl')
   points = grid({'train.batch_size': [8, 16, 32], 'seed': [0, 1]})
-  sweep(_config(), points, tmp_path)
+  sweep(_config(), [*points[:3], points[4]], tmp_path)
   said = [
     message for message in caplog.messages if 'the sweep will take about' in message
   ]
   assert [message.partition(';')[0] for message in said] == [
-    '2 of 6 points are done',
-    '4 of 6 points are done',
+    '2 of 4 points are done',
+    '3 of 4 points are done',
   ]
   words = [sweeps._in_words(seconds) for seconds in (40.0, 720.0, 9e3)]
   assert words == ['40 s', '12 min', '2.5 h']
