@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 import pathlib
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -168,7 +168,7 @@ def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
       f'the tokenizer of {path} has the token {largest}; the vocabulary of the model '
       f'has {size} tokens'
     )
-  if 'past_key_values' not in inspect.signature(model.forward).parameters:
+  if 'past_key_values' not in signature(model.forward).parameters:
     raise UserError(
       f'{path} is of the architecture {model.config.model_type!r}, which keeps no keys '
       'and values; use a decoder with attention'

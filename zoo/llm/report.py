@@ -16,8 +16,14 @@ _BASELINES = {
   'constant': ('train mean', ORANGE),
 }
 _HEADER = (
-  *('', 'without guess', 'parsed', 'with guess', 'parsed', 'copied'),
-  *('with − without', 'with − guess alone'),
+  '',
+  'without guess',
+  'parsed',
+  'with guess',
+  'parsed',
+  'copied',
+  'with − without',
+  'with − guess alone',
 )
 _ACROSS = -0.4, 2.4  # from the left of the first readout to the right of the last
 

@@ -221,20 +221,17 @@ def report_page(results: Sequence[StudyResult], about: About) -> str:
     for result in results
     if result.plot is not None
   }
-  return reports.render(
-    about.title,
-    f'{about.lead} Verdicts: ' + '; '.join(counts),
-    [
-      *([reports.Section('Pictures', figures=figures)] if figures else []),
-      reports.Section(
-        'Verdicts',
-        'A study holds if all of its numbers are in their ranges.',
-        {about.file: about.file},
-        tables=[_numbers(result) for result in results],
-      ),
-      *sections_of(facts()),
-    ],
+  verdict_section = reports.Section(
+    'Verdicts',
+    'A study holds if all of its numbers are in their ranges.',
+    {about.file: about.file},
+    tables=[_numbers(result) for result in results],
   )
+  sections = [verdict_section, *sections_of(facts())]
+  if figures:
+    sections = [reports.Section('Pictures', figures=figures), *sections]
+  lead = f'{about.lead} Verdicts: ' + '; '.join(counts)
+  return reports.render(about.title, lead, sections)
 
 
 def _measure(study: Study, train: Trainer, out: pathlib.Path) -> StudyResult:

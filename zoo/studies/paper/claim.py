@@ -44,7 +44,6 @@ def judge(claim: Claim, figures: Figures) -> reports.JudgedClaim:
   """
   with jax.enable_x64(True):
     evidence = claim.measure(figures)
-  file = claim.measure.__module__.replace('.', '/') + '.py'
   return {
     'key': claim.key,
     'source': claim.source,
@@ -55,7 +54,7 @@ def judge(claim: Claim, figures: Figures) -> reports.JudgedClaim:
       name: None if number is None else float(number)
       for name, number in evidence.measured.items()
     },
-    'function': f'{file}: {claim.measure.__name__}',
+    'function': claim.measure.__name__,
     'figures': list(claim.figures),
     'note': claim.note,
   }
