@@ -64,7 +64,7 @@ class Event:
   def model(self) -> Model:
     """A copy of the model as it is after this step.
 
-    Raises UserError once training has gone on, which takes the arrays of this step.
+    After the next event it raises UserError, unless a save still holds the arrays.
     """
     return self._make_model()
 
