@@ -119,7 +119,7 @@ _MISTAKES = {
   f'{_LLM}/smollm2.py:smok': "did you mean 'smoke'",
   f'{_LLM}/smollm2.py --config.prompts.num=3': 'num_examples, num_prompts',
   f'{_LLM}/smollm2.py': '--data is missing',
-  f'{_LLM}/smollm2.py --data=.': 'has no stsb-en-train.csv',
+  f'{_LLM}/smollm2.py --data=.': 'there is no stsb-en-train.csv',
   f"{_LLM}/ablation.py --config.ablation.guesses=('cosin',)": "did you mean 'cosine'",
   f'{_LLM}/ablation.py --config.guess.model=cosine': "field 'config.guess.model'",
   'paper --figures=7': "unknown figure '7'",
