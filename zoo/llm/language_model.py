@@ -115,9 +115,8 @@ class LanguageModel:
     """Those after one prompt, which is read once for all of them."""
     device = self._model.device
     *start, last = self._encode(prompt)
-    line = prompt.rpartition('\n')[
-      2
-    ]  # tokens before it are not changed by what follows
+    # Tokens before the last line are not changed by what follows.
+    line = prompt.rpartition('\n')[2]
     paths = [tokens_after(self._encode, line, text) for text in continuations]
     cache = self._model(
       input_ids=torch.tensor([start], device=device), use_cache=True, logits_to_keep=1

@@ -65,7 +65,7 @@ def capture(
         f'the site {site!r} has no value in a forward pass: its tap is not called, or '
         'within a compiled loop or function'
       )
-  return values
+  return _in_order(values)
 
 
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
