@@ -54,7 +54,7 @@ _CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 }
 _SWEEP = 'sweep'  # of 32 prior means, and one of its points trained alone
 NAMES = *_CASES, _SWEEP
-_NUM_STEPS = 2000  # of a run of `zoo`
+_NUM_STEPS = 1000  # of a run of `zoo`
 # Pairs of cases whose cost should be almost the same.
 _COMPARED = (
   (('multi_head_lsa', 11, 10), ('multi_head_lsa', 64, 10)),

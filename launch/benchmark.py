@@ -23,7 +23,7 @@ _JSON = flags.DEFINE(cli.File(), 'json', None, 'JSON file for all numbers.')
 _REPEATS = flags.DEFINE_integer(
   'repeats', 3, 'Runs of each program, in turns.', lower_bound=1
 )
-_SECONDS = flags.DEFINE_float('seconds', 0.5, 'Duration of a run in seconds.')
+_SECONDS = flags.DEFINE_float('seconds', 0.25, 'Duration of a run in seconds.')
 _CASES = flags.DEFINE_list(
   'cases',
   ['lsa', 'yq_lsa', 'ltb', 'multi_head_lsa'],
