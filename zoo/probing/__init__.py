@@ -6,6 +6,8 @@ from zoo.probing.activations import capture as capture
 from zoo.probing.activations import intermediates as intermediates
 from zoo.probing.activations import mean_attention as mean_attention
 from zoo.probing.activations import sites as sites
+from zoo.probing.algorithms import LayerAlgorithms as LayerAlgorithms
+from zoo.probing.algorithms import algorithms as algorithms
 from zoo.probing.attention_heads import Head as Head
 from zoo.probing.attention_heads import heads as heads
 from zoo.probing.attention_heads import prune as prune
