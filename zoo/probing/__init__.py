@@ -11,6 +11,10 @@ from zoo.probing.algorithms import algorithms as algorithms
 from zoo.probing.attention_heads import Head as Head
 from zoo.probing.attention_heads import heads as heads
 from zoo.probing.attention_heads import prune as prune
+from zoo.probing.context_update import ContextUpdate as ContextUpdate
+from zoo.probing.context_update import context_update as context_update
+from zoo.probing.context_update import context_updates as context_updates
+from zoo.probing.context_update import updated as updated
 from zoo.probing.guesses import LearnedGuess as LearnedGuess
 from zoo.probing.guesses import learned_guess as learned_guess
 from zoo.probing.implicit import implicit_algorithm as implicit_algorithm
