@@ -66,6 +66,9 @@ class Block(nnx.Module):
   """Attention to earlier tokens, then a network of one hidden layer."""
 
   def __init__(self, width: int, num_heads: int, rngs: nnx.Rngs):
+    self.tokens_tap = zoo.probing.Tap(axes='b n w')
+    self.mixer_tap = zoo.probing.Tap('mixer.out', 'b n w')
+    self.network_tap = zoo.probing.Tap('network.out', 'b n w')
     self.norm_1 = nnx.LayerNorm(width, rngs=rngs)
     self.norm_2 = nnx.LayerNorm(width, rngs=rngs)
     self.attention = nnx.MultiHeadAttention(
@@ -75,6 +78,9 @@ class Block(nnx.Module):
     self.down = nnx.Linear(4 * width, width, rngs=rngs)
 
   def __call__(self, tokens):
+    tokens = self.tokens_tap(tokens)
     mask = nnx.make_causal_mask(tokens[..., 0])
-    tokens = tokens + self.attention(self.norm_1(tokens), mask=mask)
-    return tokens + self.down(jax.nn.gelu(self.up(self.norm_2(tokens))))
+    mixed = self.attention(self.norm_1(tokens), mask=mask)
+    tokens = tokens + self.mixer_tap(mixed)
+    hidden = jax.nn.gelu(self.up(self.norm_2(tokens)))
+    return tokens + self.network_tap(self.down(hidden))

@@ -10,7 +10,9 @@ import zoo
 from tests.compare import refuses
 from tests.settings import general, isotropic
 from zoo import theory
-from zoo.probing import algorithms, solvers
+from zoo.probing import algorithms, name_layer_algorithms, solvers
+from zoo.probing.algorithm_pictures import plot_layer_algorithms
+from zoo.probing.algorithms import Match, Readout
 from zoo.probing.algorithms import _match as match_of
 from zoo.theory import constructions
 
@@ -148,3 +150,48 @@ def test_what_cannot_be_compared_is_refused(task, arguments, said):
   with refuses('YqLSA has no layers to read'):
     yq_lsa = zoo.create_model('yq_lsa', num_features=_D, rngs=nnx.Rngs(0))
     algorithms(yq_lsa, task)
+
+
+def _readout(own_steps, near, distance=0.02):
+  """A readout of three layers, whose conjugate gradients have some intervals."""
+  nearest, low, high = (np.array(steps) for steps in own_steps)
+  shares = np.full((3, 4), 0.9)
+  shares[np.arange(3), nearest] = distance
+  match = Match(shares, np.full((3, 4), 0.001), nearest, low, high, [])
+  still = np.zeros(3, int)
+  ridge = Match(np.full((3, 1), 0.03), np.full((3, 1), 0.001), still, still, still, [])
+  return Readout({'conjugate_gradients': match, 'ridge': ridge}, near)
+
+
+def test_a_sentence_says_only_what_survives_its_interval():
+  near = [['ridge'], ['conjugate_gradients'], ['conjugate_gradients', 'ridge']]
+  apart = _readout(([0, 1, 2], [0, 1, 2], [0, 1, 2]), near)
+  assert name_layer_algorithms(apart) == (
+    'After the last layer, 2, the nearest algorithm is conjugate gradients with 2 '
+    'steps, which is 2 % ± 0.1 % of what the start leaves to be learned away from it; '
+    "within two standard errors of it: the task's ridge. Its nearest number of steps "
+    'rises from 1 after layer 1 to 2 after layer 2.'
+  )
+  # The intervals of layers 1 and 2 meet: nothing is said of a rise.
+  meets = _readout(([0, 1, 2], [0, 1, 1], [0, 1, 2]), near)
+  assert 'with 2 steps (95 % interval 1 to 2)' in name_layer_algorithms(meets)
+  assert 'rises' not in name_layer_algorithms(meets)
+  # Nor of a layer to which other algorithms are nearer.
+  alone = [['ridge'], ['ridge'], ['conjugate_gradients']]
+  of_last = _readout(([0, 1, 2], [0, 1, 2], [0, 1, 2]), alone)
+  assert 'rises' not in name_layer_algorithms(of_last)
+  most = _readout(([0, 1, 3], [0, 1, 3], [0, 1, 3]), alone, distance=0.7)
+  assert name_layer_algorithms(most).startswith(
+    'No algorithm is near the last layer, 2; the nearest is conjugate gradients with '
+    'at least 3 steps'
+  )
+
+
+def test_a_picture_has_a_map_for_each_algorithm():
+  near = [['ridge']] * 3
+  readout = _readout(([0, 1, 2], [0, 1, 1], [0, 1, 2]), near)
+  figure = plot_layer_algorithms(readout)
+  titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+  assert titles == ['conjugate gradients', 'without steps']
+  marks = [text.get_text() for text in figure.axes[0].texts]
+  assert marks == ['●', '', '', '', '', '●', '', '', '', '○', '●', '']

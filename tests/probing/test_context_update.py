@@ -13,7 +13,7 @@ from tests.compare import assert_close, refuses
 from tests.marks import FULL
 from tests.settings import isotropic
 from tests.weights import drawn, promoting_float64
-from zoo.probing import context_update, context_updates, updated
+from zoo.probing import context_update, context_updates, updated_layer
 
 _D, _C, _B = 3, 4, 2
 # Float64: some thousand roundings, of weights and tokens of order 1.
@@ -51,7 +51,7 @@ def _check(model):
   for i in range(_B):
     token = states[0][i : i + 1, -1:]
     for layer, update, after in zip(model.layers, updates, states[1:], strict=True):
-      changed = updated(layer, update, i)
+      changed = updated_layer(layer, update, i)
       without, token = call(layer, token), call(changed, token)
       assert_close(token[0, 0], after[i, -1], _EXACT)
       assert np.abs(without - token).max() > 1e-3
@@ -109,7 +109,7 @@ def test_a_loop_has_updates_of_its_own():
     updates = context_updates(model, prompt)
     assert len(updates) == 4
     states = model.layer_tokens(prompt)
-    changed = updated(model.layers[0], updates[2], 0)
+    changed = updated_layer(model.layers[0], updates[2], 0)
     token = (states[2] + states[0])[:1, -1:]
     assert_close(changed(token)[0, 0], states[3][0, -1], _EXACT)
 
@@ -120,9 +120,9 @@ def test_what_has_no_update_is_refused():
     update = context_updates(model, prompt)[0]
     assert update.moved == {}
     with refuses('the layer has no network'):
-      updated(model.layers[0], update, 0)
+      updated_layer(model.layers[0], update, 0)
     with refuses('prompt is 2'):
-      updated(_model().layers[0], update, 2)
+      updated_layer(_model().layers[0], update, 2)
     with refuses('YqLSA is no transformer'):
       yq_lsa = zoo.create_model('yq_lsa', num_features=_D, rngs=nnx.Rngs(0))
       context_updates(yq_lsa, prompt)

@@ -1,28 +1,126 @@
-"""Taps: modules at which the values inside a model can be read."""
+"""Taps: modules at which the values inside a model can be read and changed."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from flax import nnx
 
 _Value = TypeVar('_Value')
+_Model = TypeVar('_Model', bound=nnx.Module)
 
 
 class Tap(nnx.Module):
   """The identity, at a place of a model whose value has a name.
 
-  A model calls it, as in `heads = self.heads_tap(heads)`. What reads the value puts
-  another module in its place, in a copy of the model; the model itself computes what it
-  would without taps.
+  A model calls it, as in `heads = self.heads_tap(heads)`. What reads or changes the
+  value puts another module in its place, in a copy of the model; the model itself
+  computes what it would without taps.
+
+  A module that skips a tap where a prediction does not need it does so only while its
+  attribute `shortcuts` is true; a copy whose values are read or changed has it false.
   """
 
-  def __init__(self, name: str | None = None):
-    """`name` is that of the value in its module; None: the attribute's, without `_tap`.
-
-    The site is the path of the module and the name, such as `layers.0.mixer.out`.
+  def __init__(
+    self,
+    name: str | None = None,
+    axes: str | None = None,
+    *,
+    is_read_only: bool = False,
+  ):
     """
-    self.name = name
+    Args:
+      name: that of the value in its module; None: the attribute's, without `_tap`. The
+        site is the path of the module and the name, such as `layers.0.mixer.out`.
+      axes: a letter for each axis of the value, such as `b n h s`: b prompts, n tokens,
+        h heads. None: nothing is known of them.
+      is_read_only: whether no prediction depends on the value that the tap returns.
+    """
+    self.name, self.axes, self.is_read_only = name, axes, is_read_only
 
   def __call__(self, value: _Value) -> _Value:
     return value
+
+
+class Replacement(Tap):
+  """A module that stands in place of a tap, in a copy of a model.
+
+  Attributes:
+    tap: what stood there before, which is called first.
+    site: the site.
+  """
+
+  def __init__(self) -> None:
+    super().__init__()
+    self.tap, self.site = Tap(), ''
+
+
+class Place(NamedTuple):
+  """Where a tap is in a model."""
+
+  site: str
+  module: Any  # that holds the tap
+  key: Any  # of the tap there: an attribute, or an index of a list
+
+  @property
+  def tap(self) -> Tap:
+    """The tap."""
+    if isinstance(self.module, nnx.List | nnx.Dict):
+      return self.module[self.key]
+    return getattr(self.module, self.key)
+
+  def put(self, replacement: Replacement) -> None:
+    """Puts a module in place of the tap."""
+    tap = self.tap
+    replacement.tap, replacement.site = tap, self.site
+    replacement.name, replacement.axes = tap.name, tap.axes
+    if isinstance(self.module, nnx.List | nnx.Dict):
+      self.module[self.key] = replacement
+    else:
+      setattr(self.module, self.key, replacement)
+
+
+def places(model: nnx.Module) -> list[Place]:
+  """The places of a model's taps, by layer."""
+  by_site = {}
+  for path, module in nnx.iter_modules(model):
+    if isinstance(module, Replacement):
+      continue  # what it stands in place of is not a place of the model
+    is_container = isinstance(module, nnx.List | nnx.Dict)
+    for key, child in nnx.iter_children(module):
+      if not isinstance(child, Tap):
+        continue
+      if child.name is None:
+        names = [*path, str(key).removesuffix('_tap')]
+      else:
+        names = [*(path[:-1] if is_container else path), child.name]
+      site = '.'.join(map(str, names))
+      by_site[site] = Place(site, module, key)
+  return [by_site[site] for site in in_order(by_site)]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+  """Sorts names by layer and call numbers."""
+
+  def key(name: str) -> list[tuple[int, str]]:
+    parts = name.replace('@', '.').split('.')
+    return [(int(part), '') if part.isdigit() else (-1, part) for part in parts]
+
+  return sorted(names, key=key)
+
+
+def without_shortcuts(model: _Model) -> _Model:
+  """A copy of a model that calls all of its taps; see `Tap`."""
+  copy = nnx.clone(model)
+  for _, module in nnx.iter_modules(copy):
+    if getattr(module, 'shortcuts', False):
+      module.shortcuts = False
+  return copy
+
+
+def is_edited(model: object) -> bool:
+  """Whether something stands in place of one of a model's taps."""
+  return isinstance(model, nnx.Module) and any(
+    isinstance(module, Replacement) for _, module in nnx.iter_modules(model)
+  )

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from zoo.core.errors import UserError
 from zoo.core.registry import register_mixer
+from zoo.core.taps import Tap
 from zoo.mixers.mixer import (
   Mixer,
   Site,
@@ -35,6 +36,7 @@ class _Attention(Mixer):
   """
 
   ignores_shifts = False
+  shortcuts = True  # whether outputs may skip taps
 
   def __init__(
     self, site: Site, causal: bool = True, rotary: bool = False, *, rngs: nnx.Rngs
@@ -54,6 +56,7 @@ class _Attention(Mixer):
       rngs.params()  # a bias takes a key; without it the next kernels start the same
     self.value = project(width, width, init, rngs=rngs)
     self.out = project_back(width, width, init, rngs=rngs)
+    self.pattern_tap, self.heads_tap = Tap(axes='b h q k'), Tap(axes='b n h s')
 
   def __call__(self, tokens: Tokens) -> Tokens:
     return self._attend(tokens, slice(None))
@@ -79,10 +82,14 @@ class _Attention(Mixer):
   def _attend(self, tokens: Tokens, at: slice) -> Float[Array, 'b t w']:
     weights, totals = self._weigh(tokens, at)
     value = split_heads(self.value(tokens), self.num_heads)
-    # Dividing the outputs is cheaper than dividing the weights, a larger array.
     value = jnp.swapaxes(value, 1, 2)
-    outputs = jnp.einsum('bhqk,bhks->bhqs', weights, value) / totals
-    return self.out(merge_heads(jnp.swapaxes(outputs, 1, 2)))
+    if self.shortcuts:
+      # Dividing the outputs is cheaper than dividing the weights, a larger array.
+      outputs = jnp.einsum('bhqk,bhks->bhqs', weights, value) / totals
+    else:
+      pattern = self.pattern_tap(weights / totals)
+      outputs = jnp.einsum('bhqk,bhks->bhqs', pattern, value)
+    return self.out(merge_heads(self.heads_tap(jnp.swapaxes(outputs, 1, 2))))
 
   def _weigh(self, tokens: Tokens, at: slice) -> tuple[Scores, Float[Array, '*b t 1']]:
     query = split_heads(self.query(tokens[:, at]), self.num_heads)

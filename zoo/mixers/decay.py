@@ -63,7 +63,7 @@ class LinearMixer(HeadState):
     context = tokens.shape[1] - 1
     memory = jnp.einsum('bnhk,bnhv->bhkv', key[:, :context], value[:, :context])
     read = jnp.einsum('bnhk,bhkv->bnhv', query, memory / max(context, 1))
-    return self.out(merge_heads(read).astype(tokens.dtype))
+    return self.outputs(self.read_tap(read), None, tokens)
 
   def attention(self, tokens: Tokens) -> Float[Array, 'b h n n']:
     if self.causal:
@@ -176,7 +176,8 @@ class Mamba2Block(LinearState):
   def outputs(self, read: Read, inputs: Any, tokens: Tokens) -> Tokens:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
     gated = self.norm(merge_heads(read) * jax.nn.silu(widen(self.gate(tokens))))
-    return self.out(gated.astype(tokens.dtype))
+    heads = self.heads_tap(split_heads(gated, self.num_heads))
+    return self.out(merge_heads(heads).astype(tokens.dtype))
 
 
 @register_mixer('mamba2')

@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from zoo.core.taps import Tap
 from zoo.mixers.mixer import (
   Activation,
   Linear,
@@ -25,6 +26,7 @@ from zoo.mixers.mixer import (
   merge_heads,
   project,
   project_back,
+  split_heads,
   widen,
 )
 from zoo.mixers.recurrence import recurrence
@@ -53,6 +55,7 @@ class LinearState(Mixer):
     """`convolved` has the number of channels of each short convolution."""
     self.num_heads, self.sizes = num_heads, (key_size, value_size)
     self.convolved = tuple(convolved)
+    self.read_tap, self.heads_tap = Tap(axes='b n h v'), Tap(axes='b n h v')
     self.out: Linear
 
   @abc.abstractmethod
@@ -61,7 +64,7 @@ class LinearState(Mixer):
 
   def outputs(self, read: Read, inputs: Any, tokens: Tokens) -> Tokens:
     """The mixer's output for each token, from what the heads read."""
-    return self.out(merge_heads(read).astype(tokens.dtype))
+    return self.out(merge_heads(self.heads_tap(read)).astype(tokens.dtype))
 
   def recur(self, inputs: Any, memory: Memory) -> tuple[Read, Memory]:
     """The outputs of the heads, and the last memory."""
@@ -78,7 +81,8 @@ class LinearState(Mixer):
     dtype = np.promote_types(state.memory.dtype, inputs.value.dtype)
     read, memory = self.recur(inputs, state.memory.astype(dtype))
     position = state.position + tokens.shape[1]
-    return self.outputs(read, inputs, tokens), State(memory, past, position)
+    outputs = self.outputs(self.read_tap(read), inputs, tokens)
+    return outputs, State(memory, past, position)
 
   def attention(self, tokens: Tokens) -> Float[Array, 'b h n n']:
     """The weights a of the values in the heads' outputs, `o_t = Σ_i a_ti v_i`.
@@ -180,11 +184,11 @@ class HeadState(LinearState):
     return heads, tuple(past)
 
   def outputs(self, read: Read, inputs: Any, tokens: Tokens) -> Tokens:
-    merged = merge_heads(read if self.norm is None else self.norm(read))
-    merged = merged.astype(tokens.dtype)
+    heads = read if self.norm is None else self.norm(read)
+    heads = heads.astype(tokens.dtype)
     if self.gate is not None and self.activation is not None:
-      merged *= self.activation(self.gate(tokens))
-    return self.out(merged)
+      heads *= split_heads(self.activation(self.gate(tokens)), self.num_heads)
+    return self.out(merge_heads(self.heads_tap(heads)))
 
 
 def normalize(features: Float[Array, '*n k']) -> Float[Array, '*n k']:

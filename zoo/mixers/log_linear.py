@@ -93,7 +93,7 @@ class LogLinear(Mamba2Block):
     inputs = widen(inputs)
     weights = pair_weights(inputs.recurrence, inputs.scales)
     read = jnp.einsum('bhti,bihv->bthv', weights, inputs.value)
-    return self.outputs(read, inputs, tokens)
+    return self.outputs(self.read_tap(read), inputs, tokens)
 
   def attention(self, tokens: Tokens) -> Float[Array, 'b h n n']:
     inputs, _ = self.inputs(tokens, self.initial_state(len(tokens)))

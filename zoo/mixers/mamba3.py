@@ -136,8 +136,8 @@ class Mamba3(LinearState):
 
   def outputs(self, read: Read, inputs: Trapezoid, tokens: Tokens) -> Tokens:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
-    gated = merge_heads(read) * jax.nn.silu(widen(self.gate(tokens)))
-    return self.out(gated.astype(tokens.dtype))
+    gate = split_heads(jax.nn.silu(widen(self.gate(tokens))), self.num_heads)
+    return self.out(merge_heads(self.heads_tap(read * gate)).astype(tokens.dtype))
 
 
 def trapezoid(

@@ -156,7 +156,8 @@ class RWKV7(LinearState):
     recurrence = inputs.recurrence
     bonus = recurrence.query * recurrence.key * self._of_heads(self._number('bonus'))
     bonus = merge_heads(bonus.sum(axis=-1, keepdims=True) * recurrence.value)
-    return self.out((inputs.gate * (normed + bonus)).astype(tokens.dtype))
+    heads = self.heads_tap(self._of_heads(inputs.gate * (normed + bonus)))
+    return self.out(merge_heads(heads).astype(tokens.dtype))
 
   def _of_heads(self, features: Float[Array, 'b n w']) -> Float[Array, 'b n h k']:
     return split_heads(features, self.num_heads)

@@ -28,6 +28,7 @@ from zoo.mixers.mixer import (
   project,
   project_back,
   split,
+  split_heads,
   unsplit,
   widen,
   widened,
@@ -130,7 +131,8 @@ class _Channels(LinearState):
   def outputs(self, read: Read, inputs: _Selected, tokens: Tokens) -> Tokens:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
     gated = merge_heads(read).astype(tokens.dtype) * jax.nn.silu(self.gate(tokens))
-    return self.out(gated)
+    heads = self.heads_tap(split_heads(gated, self.num_heads))
+    return self.out(merge_heads(heads))
 
 
 @register_mixer('mamba')

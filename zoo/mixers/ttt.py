@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from zoo.core.errors import check_count
 from zoo.core.registry import register_mixer
+from zoo.core.taps import Tap
 from zoo.mixers.mixer import (
   Mixer,
   Site,
@@ -100,6 +101,7 @@ class TTT(Mixer):
       nnx.Param(jnp.zeros((num_heads, size)), **split('model', None)) for _ in range(2)
     )
     self.norm_scale = nnx.Param(jnp.ones((num_heads, size)), **split('model', None))
+    self.read_tap, self.heads_tap = Tap(axes='b n h v'), Tap(axes='b n h v')
 
   def __call__(self, tokens: Tokens) -> Tokens:
     b, n, _ = tokens.shape
@@ -165,8 +167,8 @@ class TTT(Mixer):
   def _outputs(
     self, examples: _Examples, normed: Float[Array, 'b n h v'], dtype: jnp.dtype
   ) -> Float[Array, 'b n w']:
-    outputs = merge_heads(examples.query[..., :-1] + normed)
-    return self.out(outputs.astype(dtype))
+    heads = self.heads_tap(examples.query[..., :-1] + self.read_tap(normed))
+    return self.out(merge_heads(heads).astype(dtype))
 
 
 def _moves(

@@ -206,7 +206,7 @@ class SparseLayer(nnx.Module):
 
     self.a = matrices()
     self.b = None if form == 'sparse' else matrices()
-    self.scores_tap, self.update_tap = Tap(), Tap()
+    self.scores_tap, self.update_tap = Tap(axes='b h k q'), Tap(axes='b n e')
 
   def matrices(self, parameter: nnx.Param) -> Float[Array, 'h d d']:
     """The parameter `a` or `b` as matrices, also in the form `scalar`."""

@@ -41,8 +41,10 @@ class Layer(nnx.Module):
     check_name('feed_forward', feed_forward, FEED_FORWARDS)
     if hidden_features is not None:
       check_count('hidden_features', hidden_features)
-    self.tokens_tap, self.network_tap = Tap(), Tap('network.out')
-    self.mixer_in_tap, self.mixer_out_tap = Tap('mixer.in'), Tap('mixer.out')
+    self.tokens_tap = Tap(axes='b n w')
+    self.mixer_in_tap = Tap('mixer.in', 'b n w')
+    self.mixer_out_tap = Tap('mixer.out', 'b n w')
+    self.network_tap = Tap('network.out', 'b n w')
     self.mixer, self.norm_1 = mixer, make_norm(norm, width, rngs)
     if feed_forward == 'none':
       self.norm_2 = self.feed_forward = None

@@ -52,8 +52,11 @@ class LinearLayer(nnx.Module):
       )
       for _ in range(4)
     )
-    self.keys_tap, self.queries_tap, self.values_tap = Tap(), Tap(), Tap()
-    self.scores_tap, self.update_tap = Tap(), Tap()
+    self.keys_tap = Tap(axes='b h n e')
+    self.queries_tap = Tap(axes='b h n e')
+    self.values_tap = Tap(axes='b h n e')
+    self.scores_tap = Tap(axes='b h k q')
+    self.update_tap = Tap(axes='b n e')
 
   def split_heads(self, *axes: str) -> None:
     """Splits the heads over these mesh axes, of which `model` is the first.
@@ -111,12 +114,13 @@ class LinearAttention(LinearLayer):
 
   order_invariant = True  # the order of the examples does not matter
   guess_kind = 'fixed'  # one of zoo.models.initial_guess.GUESSES
+  shortcuts = True  # whether a prediction may skip taps
 
   def __init__(
     self, num_features: int, num_heads: int, init_scale: float, *, rngs: nnx.Rngs
   ):
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
-    self.guess_tap, self.embed_tap = Tap(), Tap()
+    self.guess_tap, self.embed_tap = Tap(axes='b'), Tap(axes='b n e')
 
   @abc.abstractmethod
   def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
@@ -157,6 +161,8 @@ class LinearAttention(LinearLayer):
     wrong number of features.
     """
     check_prompt(prompt, 'model', self.num_features)
+    if not self.shortcuts:
+      return self.forward_tokens(self.embed(prompt))[:, -1, -1]
     c, d = prompt.x.shape[1:]
     devices = dict(jax.sharding.get_abstract_mesh().shape).get('model', 1)
     if self.num_heads * (2 * c + d + 1) > devices * (c + d) * (d + 1):

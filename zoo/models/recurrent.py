@@ -22,6 +22,7 @@ class Recurrent(TokenModel):
   """Layers of a cell, each reading the states of the layer below, and a readout."""
 
   roles = {'read_out': 'embedding'}
+  num_carries: int  # arrays of a cell's carry; the last is the output
 
   def __init__(
     self,
@@ -59,7 +60,12 @@ class Recurrent(TokenModel):
     self.width = width
     inputs = [self.token_width] + [width] * (num_layers - 1)
     self.layers = nnx.List([self.cell(size, rngs) for size in inputs])
-    self.carries_taps = nnx.List([Tap(f'carries.{i}') for i in range(num_layers)])
+    # The next layer reads the last array of a carry; the cell reads its carry itself.
+    self.carries_taps = nnx.List(
+      Tap(f'carries.{i}.{j}', 'b n w', is_read_only=j + 1 < self.num_carries)
+      for i in range(num_layers)
+      for j in range(self.num_carries)
+    )
     self.read_out = Linear(width, num_outputs, rngs=rngs)
 
   @abc.abstractmethod
@@ -78,15 +84,17 @@ class Recurrent(TokenModel):
     """The carry of each layer after each token, as arrays; the last is the output."""
     start = self.start(jnp.zeros((len(tokens), self.width), tokens.dtype))
     inputs, carries_of_layers = tokens, []
-    cells = map(widened, self.layers)
-    for cell, tap in zip(cells, self.carries_taps, strict=True):
+    taps = iter(self.carries_taps)
+    for cell in map(widened, self.layers):
 
       def step(carry: Any, token: Array, cell: Any = cell) -> tuple[Any, Any]:
         carry, _ = cell(carry, token)
         return carry, carry
 
       _, carries = jax.lax.scan(step, start, jnp.swapaxes(inputs, 0, 1))
-      carries = tap([jnp.swapaxes(part, 0, 1) for part in jax.tree.leaves(carries)])
+      carries = [
+        next(taps)(jnp.swapaxes(array, 0, 1)) for array in jax.tree.leaves(carries)
+      ]
       inputs = carries[-1]
       carries_of_layers.append(carries)
     return carries_of_layers
@@ -99,6 +107,8 @@ class LSTM(Recurrent):
   i, f, o = σ(W z_t + U h_{t−1} + b), g = tanh(…), each with its own weights;
   c_t = f ∘ c_{t−1} + i ∘ g, h_t = o ∘ tanh(c_t); flax.nnx.OptimizedLSTMCell.
   """
+
+  num_carries = 2  # c and h
 
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
     return nnx.OptimizedLSTMCell(inputs, self.width, rngs=rngs)
@@ -114,6 +124,8 @@ class GRU(Recurrent):
   r, u = σ(W z_t + b + U h_{t−1}), n = tanh(W z_t + b + r ∘ U h_{t−1}), each with its
   own weights; h_t = (1 − u) ∘ n + u ∘ h_{t−1}; flax.nnx.GRUCell.
   """
+
+  num_carries = 1
 
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
     return nnx.GRUCell(inputs, self.width, rngs=rngs)

@@ -11,6 +11,7 @@ from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.exact_forms import Recurrence
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import register_model
+from zoo.core.taps import Tap
 from zoo.mixers.recurrence import Inputs, chunkwise, delta_rule
 
 # For each rule: whether the decays α are trained as well as the writes K, and whether a
@@ -75,6 +76,7 @@ class SequentialLearner(nnx.Module):
     self.log_decay = nnx.Param(jnp.zeros(context_length)) if self.decays else None
     linear = guess == 'linear'
     self.start = nnx.Param(jnp.zeros(num_features)) if linear else None
+    self.read_tap = Tap(axes='b n h v')
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query; UserError as in `predictions`."""
@@ -105,7 +107,7 @@ class SequentialLearner(nnx.Module):
       _for_tokens(write, b),
     )
     state = jnp.broadcast_to(self._start()[None, None, :, None], (b, 1, d, 1))
-    return chunkwise(inputs, state)[0][:, :, 0, 0]
+    return self.read_tap(chunkwise(inputs, state)[0])[:, :, 0, 0]
 
   def exact_form(self) -> Recurrence:
     """The exact form from which `zoo.theory` computes the risk."""

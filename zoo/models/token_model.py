@@ -68,7 +68,7 @@ class TokenModel(nnx.Module):
     self.guess = InitialGuess(
       guess, num_features, num_outputs, guess_weights, guess_bias, rngs=rngs
     )
-    self.guess_tap, self.embed_tap = Tap(), Tap()
+    self.guess_tap, self.embed_tap = Tap(axes='b n k'), Tap(axes='b n m')
     self.token_width = token_width(tokens, num_features, num_outputs)
     # Otherwise the outputs at examples would depend on their own labels.
     self.predicts_all = check_truth('causal', causal) and tokens != 'joint'
@@ -136,8 +136,8 @@ class TokenModel(nnx.Module):
   ) -> Float[Array, 'l b t *k']:
     """The predictions from the outputs at the last t examples."""
     if self.guess.is_residual:
-      guess = self.guess(prompt.features[:, -outputs.shape[2] :])
-      outputs += self.guess_tap(guess)[None]
+      guess = self.guess_tap(self.guess(prompt.features))  # computed once, in `embed`
+      outputs += guess[None, :, -outputs.shape[2] :]
     return outputs if self.num_outputs > 1 else outputs[..., 0]
 
   def check_length(self, prompt_tokens: int, context_length: int) -> None:

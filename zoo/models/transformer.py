@@ -104,6 +104,7 @@ class Transformer(TokenModel):
   """
 
   roles = {'read_in': 'embedding', 'read_out': 'embedding', 'positions': 'embedding'}
+  shortcuts = True  # whether a prediction may skip taps
 
   def __init__(
     self,
@@ -206,20 +207,26 @@ class Transformer(TokenModel):
   ) -> list[Float[Array, 'b t w']]:
     """The tokens `at` after each of the trained loops.
 
-    The last layer of the last loop is computed for those alone.
+    The shortcuts: the untrained loops are one compiled loop, rematerialised layers are
+    compiled apart, and the last layer of the last loop is computed for `at` alone.
     """
     tokens = jnp.zeros_like(embedded)
     untrained = self.num_loops - self.num_trained_loops
-    if untrained:
+    if untrained and self.shortcuts:
       tokens = jax.lax.fori_loop(
         0, untrained, lambda _, z: self._layers(z + embedded), tokens
       )
-      tokens = jax.lax.stop_gradient(tokens)
-    trained = []
+    elif untrained:
+      for _ in range(untrained):
+        tokens = self._layers(tokens + embedded)
+    tokens = jax.lax.stop_gradient(tokens)
+    remat, trained = self.remat and self.shortcuts, []
     for _ in range(self.num_trained_loops - 1):
-      tokens = self._layers(tokens + embedded, remat=self.remat)
+      tokens = self._layers(tokens + embedded, remat=remat)
       trained.append(tokens[:, at])
-    return [*trained, self._layers(tokens + embedded, at, self.remat)]
+    if self.shortcuts:
+      return [*trained, self._layers(tokens + embedded, at, remat)]
+    return [*trained, self._layers(tokens + embedded)[:, at]]
 
   def _layers(
     self,

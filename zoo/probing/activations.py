@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, PyTree
 
 from zoo.core.errors import UserError, check_name
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Layered, Predictor, predicts_all
-from zoo.core.taps import Tap
+from zoo.core.protocols import Layered, Predictor
+from zoo.core.taps import Replacement, in_order, places, without_shortcuts
 from zoo.measure.predict import run
 from zoo.mixers.mixer import Mixer
 from zoo.models.deep_lsa import SparseLayer
@@ -31,11 +31,25 @@ def sites(model: Predictor) -> list[str]:
     and `update`, the terms of the paper's equation;
   - for layers of a transformer `tokens`, those before the layer; `mixer.in`,
     `mixer.out` and `network.out`, after the layer's name, as in `layers.0.mixer.in`;
-  - for `lstm` and `gru` `carries.0`, …, of each layer after each token `[b, n, w]`.
+  - within its mixers `pattern [b, h, q, k]`, the weights of softmax and ReLU attention;
+    `read [b, n, h, v]`, what the heads read of their states; and `heads`, what they
+    give to the output matrix;
+  - for `lstm` and `gru` `carries.0.0`, …, the arrays of each layer's carry after each
+    token `[b, n, w]`, of which the last is the output.
 
   Raises UserError unless the model is an NNX module.
   """
-  return _sites(model)
+  return [place.site for place in places(checked_module(model))]
+
+
+def check_site(site: str, known: Sequence[str]) -> None:
+  """Raises UserError for a site that is none of these."""
+  name, _, call = site.partition('@')
+  if call and name in known:
+    raise UserError(
+      f'the site {site!r} is one call of {name!r}; an edit holds for all of them'
+    )
+  check_name('site', site, known)
 
 
 def capture(
@@ -48,7 +62,7 @@ def capture(
   left out. Raises UserError unless the model is an NNX module, and for a site that it
   does not have or does not pass.
   """
-  every = _sites(model)
+  every = [place.site for place in places(checked_module(model))]
   if isinstance(sites, str):
     raise UserError(f'sites is {sites!r}; it must be a list of sites')
   for site in sites or ():
@@ -56,7 +70,7 @@ def capture(
   wanted = every if sites is None else sites
 
   def captured(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
-    return _captured(models[0], prompt, wanted)[0]
+    return recorded(models[0], prompt, wanted)[0]
 
   values = run(captured, [model], prompt)
   for site in sites or ():
@@ -81,7 +95,7 @@ def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
 
   Raises UserError unless the model is an NNX module.
   """
-  return run(_intermediates, [_module(model)], prompt)
+  return run(_intermediates, [checked_module(model)], prompt)
 
 
 def attention_maps(
@@ -93,21 +107,22 @@ def attention_maps(
   `deep_lsa`. A module of your own has a map of its `self.mixer` if it calls this on
   what a `Tap('mixer.in')` returns. Raises UserError as `intermediates` does.
   """
-  return _in_order(run(_attention_maps, [_module(model)], prompt))
+  return _in_order(run(_attention_maps, [checked_module(model)], prompt))
 
 
 def mean_attention(
   model: Predictor, prompt: Prompt
 ) -> dict[str, Float[Array, 'h q k']]:
   """The mean over prompts of the absolute values of `attention_maps`."""
-  return _in_order(run(_mean_attention, [_module(model)], prompt))
+  return _in_order(run(_mean_attention, [checked_module(model)], prompt))
 
 
 def _in_order(maps: dict[str, Array]) -> dict[str, Array]:
   return {name: maps[name] for name in in_order(maps)}
 
 
-def _module(model: Predictor) -> nnx.Module:
+def checked_module(model: Predictor) -> nnx.Module:
+  """The model; raises UserError unless it is an NNX module."""
   if not isinstance(model, nnx.Module):
     raise UserError(
       f'{type(model).__name__} has no intermediates; it must be an NNX module'
@@ -117,8 +132,8 @@ def _module(model: Predictor) -> nnx.Module:
 
 def _intermediates(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
   (model,) = models
-  values, tokens = _captured(model, prompt, _sites(model))
-  return values | tokens | dict(_of_mixers(model, values))
+  values, _ = recorded(model, prompt, sites(model))
+  return values | _tokens(model, prompt) | dict(_of_mixers(model, values))
 
 
 def _attention_maps(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
@@ -141,49 +156,23 @@ def _mean_attention(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
   return {name: jnp.abs(value).mean(axis=0) for name, value in maps.items()}
 
 
-def in_order(names: Iterable[str]) -> list[str]:
-  """Sorts names by layer and call numbers; a program returns dicts in string order."""
-
-  def key(name: str) -> list[tuple[int, str]]:
-    parts = name.replace('@', '.').split('.')
-    return [(int(part), '') if part.isdigit() else (-1, part) for part in parts]
-
-  return sorted(names, key=key)
-
-
-def _sites(model: Predictor) -> list[str]:
-  return in_order(site for site, _, _ in _taps(_module(model)))
-
-
-class _Recorder(Tap):
-  """A tap that also hands its value to a function."""
+class _Recorder(Replacement):
+  """Hands the value of a tap to a function, and returns it."""
 
   def __init__(self, record: Callable[[Any], None]):
+    super().__init__()
     self.record = record
 
   def __call__(self, value: Any) -> Any:
+    value = self.tap(value)
     self.record(value)
     return value
 
 
-def _taps(model: nnx.Module) -> Iterator[tuple[str, Any, Any]]:
-  """The taps of a model: the site, the module that holds the tap, and its key there."""
-  for path, module in nnx.iter_modules(model):
-    is_container = isinstance(module, nnx.List | nnx.Dict)
-    for key, child in nnx.iter_children(module):
-      if not isinstance(child, Tap):
-        continue
-      if child.name is None:
-        site = [*path, str(key).removesuffix('_tap')]
-      else:
-        site = [*(path[:-1] if is_container else path), child.name]
-      yield '.'.join(map(str, site)), module, key
-
-
-def _captured(
+def recorded(
   model: Any, prompt: Prompt, wanted: Collection[str]
-) -> tuple[dict[str, Array], dict[str, Array]]:
-  """The values at the wanted sites, and the tokens that the forward pass returns."""
+) -> tuple[dict[str, Array], Array]:
+  """The values at the wanted sites, and the prediction; to be traced."""
   trace = get_opaque_trace_state(convention='nnx')
   values: dict[str, list[Any]] = {}
 
@@ -192,34 +181,25 @@ def _captured(
     if get_opaque_trace_state(convention='nnx') == trace:
       values.setdefault(site, []).append(value)
 
-  model = nnx.clone(model)
-  for site, module, key in [*_taps(model)]:
-    if site in wanted:
-      recorder = _Recorder(functools.partial(record, site))
-      if isinstance(module, nnx.List | nnx.Dict):
-        module[key] = recorder
-      else:
-        setattr(module, key, recorder)
-  tokens = _forward(model, prompt)
+  model = without_shortcuts(model)
+  for place in places(model):
+    if place.site in wanted:
+      place.put(_Recorder(functools.partial(record, place.site)))
+  prediction = model(prompt)
   captured = {}
   for site, calls in values.items():
     for i, value in enumerate(calls):
       captured |= _named(site if i == 0 else f'{site}@{i + 1}', value)
-  return captured, tokens
+  return captured, prediction
 
 
-def _forward(model: Predictor, prompt: Prompt) -> dict[str, Array]:
-  """Predicts by the way that calls all taps; returns the tokens between layers."""
-  if isinstance(model, LinearAttention):  # a prediction needs fewer operations
+def _tokens(model: Predictor, prompt: Prompt) -> dict[str, Array]:
+  """The tokens between layers."""
+  if isinstance(model, LinearAttention):
     return {'forward_tokens': model.forward_tokens(model.embed(prompt))}
-  if isinstance(model, Layered):  # loops and rematerialisation would hide the layers
-    tokens = model.layer_tokens(prompt)
-    model.read(tokens[-1], prompt)
-    return {f'layer_tokens.{i}': array for i, array in enumerate(tokens)}
-  if predicts_all(model):  # so that all outputs are computed
-    model.predictions(prompt)
-  else:
-    model(prompt)
+  if isinstance(model, Layered):
+    states = enumerate(model.layer_tokens(prompt))
+    return {f'layer_tokens.{i}': tokens for i, tokens in states}
   return {}
 
 

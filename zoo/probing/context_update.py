@@ -84,7 +84,7 @@ def context_updates(model: Predictor, prompt: Prompt) -> list[ContextUpdate]:
   return run(_updates, [model], prompt)
 
 
-def updated(layer: Layer, update: ContextUpdate, prompt: int) -> Layer:
+def updated_layer(layer: Layer, update: ContextUpdate, prompt: int) -> Layer:
   """A copy of a layer with the weights that are worth the context of one prompt.
 
   Called on the last token alone, `[1, 1, w]`, it returns what the layer returns for it

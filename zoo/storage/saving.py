@@ -26,6 +26,7 @@ from zoo.config.saved import to_json
 from zoo.core.errors import RunError, UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model
+from zoo.core.taps import is_edited
 from zoo.host.files import (
   delete_folder,
   failures,
@@ -60,9 +61,10 @@ def save(
       and its arguments, and whatever else a config has; a dict or a ConfigDict.
     step: the number of steps that the model was trained for, ≥ 0.
 
-  Raises UserError if the folder is not empty, if the config makes another model or JSON
-  cannot hold it, or if the loaded model does not predict the same on a few prompts;
-  RunError if the folder cannot be written. An error leaves no folder behind.
+  Raises UserError for an edited model, if the folder is not empty, if the config makes
+  another model or JSON cannot hold it, or if the loaded model does not predict the same
+  on a few prompts; RunError if the folder cannot be written. An error leaves no folder
+  behind.
   """
   target = workdir_path(path)
   target = target if is_url(target) else target.absolute()  # as Orbax needs it
@@ -157,6 +159,8 @@ def _checked(config: Config | Mapping[str, Any] | None) -> Config:
 def _parts(model: Model, config: Config, step: int) -> tuple[PyTree, dict[str, object]]:
   """The state and the metadata to write."""
   step = check_count('step', step, minimum=0)
+  if is_edited(model):
+    raise UserError('the model is edited; save the model that it is a copy of')
   try:
     to_json(config)
   except TypeError as error:

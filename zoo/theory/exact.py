@@ -14,6 +14,7 @@ from zoo.core.errors import UserError, check_same
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
+from zoo.core.taps import is_edited
 from zoo.tasks.linear_regression import (
   GDBeta,
   GradientDescent,
@@ -96,6 +97,8 @@ def known_risk(
 
 def _exact_risk(subject: Predictor, task: Task, is_checked: bool) -> Scalar:
   """`exact_risk`; `is_checked` as in `known_risk`."""
+  if is_edited(subject):
+    raise UserError('the model is edited; the risk of what it is a copy of is known')
   if isinstance(subject, GradientDescent) and subject.step_sizes.size > 1:
     regression = require_covered(task)
     return gradient_descent_risk(regression, subject.step_sizes, subject.start)

@@ -1,0 +1,103 @@
+"""Direct contributions: against NumPy, and their sums for all mixers and norms."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.marks import mostly_full
+from tests.settings import isotropic
+from tests.weights import drawn
+from zoo.probing import Tap, attribution, capture
+
+_D, _C, _W = 3, 4, 8
+_PROMPT = isotropic(_D, _C, prior_mean=0.5)
+
+
+def _transformer(**arguments):
+  return drawn(
+    lambda: zoo.models.Transformer(
+      _D, _C, num_layers=2, width=_W, rngs=nnx.Rngs(0), **arguments
+    ),
+    dtype='float32',
+  )
+
+
+def test_contributions_are_those_of_the_equations():
+  """LN(Σ parts) read out, with the mean and the scale of the whole sum, in NumPy."""
+  model, prompt = _transformer(), _PROMPT.sample(jax.random.key(0), 3)
+  values = capture(model, prompt)
+  whole = sum(
+    np.asarray(values[name], np.float64)[:, -1]
+    for name in values
+    if name == 'layers.0.tokens' or name.endswith('.out')
+  )
+  spread = whole - whole.mean(axis=-1, keepdims=True)
+  scale = 1 / np.sqrt(np.square(spread).mean(axis=-1, keepdims=True) + 1e-5)
+  norm = np.asarray(model.norm.scale[...], np.float64)
+  readout = np.asarray(model.read_out.kernel[...], np.float64)
+
+  def read(part):
+    centred = part - part.mean(axis=-1, keepdims=True)
+    return ((centred * scale * norm) @ readout)[:, 0]
+
+  found = attribution(model, prompt)
+  for i in range(2):
+    heads = np.asarray(values[f'layers.{i}.mixer.heads'], np.float64)[:, -1]
+    kernel = np.asarray(model.layers[i].mixer.out.kernel[...], np.float64)
+    size = heads.shape[-1]
+    for head in range(2):
+      part = heads[:, head] @ kernel[head * size : (head + 1) * size]
+      np.testing.assert_allclose(
+        found.contributions[f'layers.{i}.mixer.heads'][:, head], read(part), atol=2e-5
+      )
+    network = np.asarray(values[f'layers.{i}.network.out'], np.float64)[:, -1]
+    np.testing.assert_allclose(
+      found.contributions[f'layers.{i}.network.out'], read(network), atol=2e-5
+    )
+
+
+_SETTINGS = [
+  {'mixer': 'delta', 'norm': 'rms', 'guess': 'residual'},
+  {'num_loops': 2, 'norm': 'none'},
+]
+
+
+@pytest.mark.parametrize(
+  'arguments',
+  mostly_full(_SETTINGS, [{'mixer': mixer} for mixer in zoo.list_mixers()]),
+)
+def test_they_sum_to_the_prediction(arguments):
+  model, prompt = _transformer(**arguments), _PROMPT.sample(jax.random.key(0), 3)
+  prediction, contributions, rest = attribution(model, prompt)
+  total = np.asarray(rest, np.float64)
+  for name, part in contributions.items():
+    of_heads = name.partition('@')[0].endswith('heads')
+    total = total + np.asarray(part, np.float64).sum(axis=1 if of_heads else ())
+  # Some tens of terms of float32.
+  scale = max(np.abs(part).max() for part in contributions.values())
+  np.testing.assert_allclose(total, prediction, atol=1e-5 * max(scale, 1))
+
+
+def test_a_linear_layer_adds_its_update():
+  prompt = _PROMPT.sample(jax.random.key(0), 3)
+  model = drawn(lambda: zoo.models.YqLSA(_D, rngs=nnx.Rngs(0)), dtype='float32')
+  found = attribution(model, prompt)
+  update = capture(model, prompt)['update'][:, -1, -1]
+  np.testing.assert_allclose(found.contributions['update'], update, rtol=1e-5)
+  guess = capture(model, prompt)['guess']
+  np.testing.assert_allclose(found.rest, guess, rtol=1e-5)
+
+
+def test_a_prediction_that_is_no_sum_is_refused():
+  class Square(nnx.Module):
+    def __init__(self):
+      self.out_tap = Tap('network.out', 'b n')
+
+    def __call__(self, prompt):
+      return self.out_tap(prompt.y).sum(axis=1) ** 2 + 1
+
+  with refuses('the contributions to the prediction of Square miss it'):
+    attribution(Square(), _PROMPT.sample(jax.random.key(0), 3))

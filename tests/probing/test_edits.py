@@ -1,0 +1,270 @@
+"""Edited models: every site of every model, put back, dead or changed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from examples.gpt import GPT
+from tests import oracle
+from tests.compare import refuses
+from tests.compiled import predict
+from tests.marks import mostly_full
+from tests.settings import isotropic
+from tests.weights import drawn, heads
+from zoo.core.registry import MODELS, parameters
+from zoo.core.taps import in_order
+from zoo.probing import (
+  Add,
+  Mean,
+  Resample,
+  Set,
+  Tap,
+  Zero,
+  capture,
+  dead_sites,
+  edited,
+  sites,
+)
+from zoo.probing.activations import recorded
+
+_D, _C, _B = 3, 4, 3
+_SMALL = {
+  'num_features': _D,
+  'context_length': _C,
+  'num_layers': 2,
+  'num_heads': 2,
+  'width': 8,
+}
+_MODELS = [name for name in zoo.list_models() if name != 'transformer']
+_SOFTMAX = {'mixer': 'softmax'}
+# The scale of predictions here is 1, and each is a few hundred float32 operations.
+_ROUNDING = 1e-4
+
+
+def _prompt(seed=0, size=_B):
+  return isotropic(_D, _C, prior_mean=0.5).sample(jax.random.key(seed), size)
+
+
+def _model(name, **arguments):
+  if name == 'gpt':
+    return drawn(
+      lambda: GPT(_D, _C, num_layers=1, width=8, rngs=nnx.Rngs(0)), dtype='float32'
+    )
+  known = parameters(MODELS[name])
+  settings = {key: value for key, value in _SMALL.items() if key in known} | arguments
+  return drawn(
+    lambda: zoo.create_model(name, **settings, rngs=nnx.Rngs(0)), dtype='float32'
+  )
+
+
+@jax.jit
+def _replaced(graph, state, prompt):
+  """The predictions with each site put back, or NaN, and the gradients' sum.
+
+  Both before the first and after the last of these nothing is replaced.
+  """
+  model = nnx.merge(graph, state)
+  names = sites(model)
+  values, _ = recorded(model, prompt, names)
+  by_site = [
+    [values[call] for call in in_order(values) if call.partition('@')[0] == name]
+    for name in names
+  ]
+
+  def predictions(chosen, noise):
+    edits = {}
+    for i, (name, calls) in enumerate(zip(names, by_site, strict=True)):
+      if name not in _read_only(model):
+        calls = iter(calls)
+
+        def replace(value, i=i, calls=calls):
+          return jnp.where(chosen == i, next(calls) + noise, value)
+
+        edits[name] = replace
+    return edited(model, edits)(prompt)
+
+  def squares(state, chosen):
+    return jnp.sum(jnp.square(edited(nnx.merge(graph, state), {})(prompt)))
+
+  def row(chosen):
+    return predictions(chosen, 0.0), predictions(chosen, jnp.nan)
+
+  rows = jax.lax.map(row, jnp.arange(-1, len(names)))
+  gradients = jax.grad(squares)(state, 0)
+  return *rows, sum(jnp.sum(leaf) for leaf in jax.tree.leaves(gradients))
+
+
+def _read_only(model):
+  return [name for name in sites(model) if 'carries' in name and name.endswith('.0')]
+
+
+_CASES = [
+  *((name, {}) for name in [*_MODELS, 'gpt']),
+  *(('transformer', {'mixer': mixer}) for mixer in zoo.list_mixers()),
+  ('transformer', {'num_loops': 3, 'num_trained_loops': 2, 'remat': True}),
+  ('transformer', {'guess': 'residual', 'tokens': 'shifted'}),
+  ('deep_lsa', {'shared': True, 'form': 'gd_plus_plus'}),
+]
+_QUICK = [
+  ('yq_lsa', {}),
+  ('gpt', {}),
+  ('transformer', _SOFTMAX),
+  ('transformer', {'mixer': 'delta'}),
+]
+
+
+@pytest.mark.parametrize(
+  ('name', 'arguments'),
+  [
+    case if case in _QUICK else pytest.param(*case, marks=pytest.mark.slow)
+    for case in _CASES
+  ],
+)
+def test_each_site_put_back_changes_nothing_and_otherwise_all(name, arguments):
+  model, prompt = _model(name, **arguments), _prompt()
+  names = sites(model)
+  assert names
+  graph, state = nnx.split(model)
+  same, changed, slope = _replaced(graph, state, prompt)
+  for i, site in enumerate(names):
+    np.testing.assert_array_equal(same[i + 1], same[0], err_msg=site)
+  dead = [
+    site
+    for i, site in enumerate(names)
+    if not np.isnan(changed[i + 1]).any() and site not in _read_only(model)
+  ]
+  assert not dead
+  assert np.isfinite(slope)
+  # By way of all sites and by shortcuts the prediction is the same.
+  expected = np.asarray(predict(model, prompt))
+  scale = np.abs(expected).max()
+  np.testing.assert_allclose(same[0], expected, atol=_ROUNDING * max(scale, 1))
+
+
+def test_dead_sites_are_named_and_refused():
+  class Forgetful(nnx.Module):
+    def __init__(self):
+      self.seen_tap, self.unused_tap = Tap(), Tap()
+
+    def __call__(self, prompt):
+      self.unused_tap(2 * prompt.y)
+      return self.seen_tap(prompt.y[:, 0])
+
+  prompt = _prompt()
+  assert dead_sites(Forgetful(), prompt) == ['unused']
+  with refuses("the site 'unused' does not reach the prediction"):
+    edited(Forgetful(), {'unused': Zero()}, prompt)
+  copy = edited(Forgetful(), {'seen': Set(7.0)}, prompt)
+  np.testing.assert_array_equal(copy(prompt), 7.0)
+  lstm = _model('lstm')
+  assert dead_sites(lstm, prompt) == ['carries.0.0', 'carries.1.0']
+  with refuses("the site 'carries.1.0' does not reach", 'can only be captured'):
+    edited(lstm, {'carries.1.0': Zero()})
+
+
+class _Doubled(nnx.Module):
+  """Predicts twice what its tap returns, summed over all axes but the first."""
+
+  def __init__(self):
+    self.value_tap = Tap(axes='b n h')
+
+  def __call__(self, prompt):
+    value = self.value_tap(prompt.x[:, :3, :2])
+    return 2 * value.sum(axis=(1, 2))
+
+
+@pytest.mark.parametrize(
+  ('edit', 'change'),
+  [
+    (Set(3.0), lambda x: 0 * x + 3),
+    (Set([1.0, 2.0], np.s_[:, 1]), lambda x: _with(x, np.s_[:, 1], [1, 2])),
+    (Add(1.0, np.s_[..., 0]), lambda x: _with(x, np.s_[..., 0], x[..., 0] + 1)),
+    (Zero(np.s_[:, -1]), lambda x: _with(x, np.s_[:, -1], 0)),
+    (lambda value: value**2, lambda x: x**2),
+  ],
+)
+def test_an_edit_is_what_numpy_does(edit, change):
+  prompt = _prompt()
+  x = np.asarray(prompt.x, np.float64)[:, :3, :2]
+  copy = edited(_Doubled(), {'value': edit}, prompt)
+  expected = 2 * change(x).sum(axis=(1, 2))
+  np.testing.assert_allclose(copy(prompt), expected, rtol=1e-6, atol=1e-6)
+
+
+def _with(array, index, value):
+  array = array.copy()
+  array[index] = value
+  return array
+
+
+def test_means_and_resamples_are_over_prompts():
+  prompt, other = _prompt(), _prompt(1, 7)
+  value = capture(_Doubled(), prompt)['value']
+  x, y = (np.asarray(p.x, np.float64)[:, :3, :2] for p in (prompt, other))
+  mean = edited(_Doubled(), {'value': Mean(y, np.s_[:, 0])}, prompt)(prompt)
+  expected = _with(x, np.s_[:, 0], y.mean(axis=0)[0])
+  np.testing.assert_allclose(mean, 2 * expected.sum(axis=(1, 2)), rtol=1e-5)
+  resampled = edited(_Doubled(), {'value': Resample(value)}, prompt)(prompt)
+  expected = 2 * x[[1, 2, 0]].sum(axis=(1, 2))
+  np.testing.assert_allclose(resampled, expected, rtol=1e-5)
+  with refuses('Resample', "'value'", '(7, 3, 2)', '(3, 3, 2)'):
+    edited(_Doubled(), {'value': Resample(y)}, prompt)
+
+
+def test_mistakes_are_one_line():
+  model, prompt = _Doubled(), _prompt()
+  with refuses("unknown site 'values'", "did you mean 'value'"):
+    edited(model, {'values': Zero()})
+  with refuses("'value@2'", 'all of them'):
+    edited(model, {'value@2': Zero()})
+  with refuses('the value of Set', "'value'", '(5,)', '(3, 3, 2)'):
+    edited(model, {'value': Set(np.zeros(5))}, prompt)
+  with refuses("the edit at the site 'value' returns the shape (3,)"):
+    edited(model, {'value': lambda value: value[:, 0, 0]})(prompt)
+
+
+def test_edits_at_one_site_follow_one_another_and_leave_the_model_alone():
+  model, prompt = _Doubled(), _prompt()
+  before = model(prompt)
+  twice = edited(edited(model, {'value': Set(1.0)}), {'value': Add(2.0)})
+  np.testing.assert_allclose(twice(prompt), 2 * 3 * 6, rtol=1e-6)
+  np.testing.assert_array_equal(model(prompt), before)
+  assert sites(twice) == ['value']
+  np.testing.assert_allclose(capture(twice, prompt)['value'], 3.0)
+
+
+def test_save_and_exact_theory_refuse_an_edited_model(tmp_path):
+  task = isotropic(_D, _C)
+  model = _model('yq_lsa')
+  copy = edited(model, {'guess': Set(1.0)})
+  config = {
+    'model': {'name': 'yq_lsa', 'num_features': _D},
+    'task': {'name': 'linear_regression', 'num_features': _D, 'context_length': _C},
+  }
+  with refuses('the model is edited'):
+    zoo.save(copy, tmp_path / 'model', config)
+  assert not (tmp_path / 'model').exists()
+  with refuses('the model is edited'):
+    zoo.theory.exact_risk(copy, task)
+
+
+@pytest.mark.parametrize('name', mostly_full(['yq_lsa', 'ltb'], ['lsa']))
+def test_the_guess_moves_the_prediction_as_the_equation_says(name):
+  """Eq. 30 in NumPy, with another label entry of the query's token."""
+  model, prompt = _model(name), _prompt()
+  target = np.array([2.0, -1.0, 0.5])
+  for factor in (0.0, 1.0, -1.0):
+    guess = np.asarray(prompt.x_query, np.float64) @ (factor * target)
+    prediction = predict(edited(model, {'guess': Set(guess.astype('f'))}), prompt)
+    for i in range(_B):
+      tokens = oracle.embed(prompt.x[i], prompt.y[i], prompt.x_query[i], guess[i])
+      if name == 'ltb':
+        tokens = oracle.ltb_tokens(tokens, heads(model), model.w_1, model.w_2)
+      else:
+        tokens = oracle.multi_head_tokens(tokens, heads(model))
+      # Some hundred float32 products of numbers near 1.
+      expected = tokens[-1, -1]
+      assert abs(prediction[i] - expected) <= 1e-6 * max(np.abs(tokens).max(), 1)

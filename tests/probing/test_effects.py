@@ -1,0 +1,197 @@
+"""Patching and ablation: induction by hand, a toy of known shares, and paths."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.settings import isotropic
+from zoo.probing import Tap, effects, head_scores, other_labels, path_effect
+
+_SHARP = 60.0  # so that a softmax over the tokens leaves e⁻⁶⁰ to each of the others
+
+
+@functools.cache
+def induction(num_keys, num_examples):
+  """A previous-token head and an induction head, whose second heads do nothing.
+
+  A token has its content, that of the token before it, what the model answers, and its
+  position, one-hot: the first four blocks of the width.
+  """
+  sizes = {'num_keys': num_keys, 'num_values': num_keys, 'num_pairs': num_keys}
+  task = zoo.create_task('associative_recall', context_length=num_examples, **sizes)
+  m, n = 2 * num_keys, 2 * num_examples + 1  # entries of a content, tokens
+  head_size = max(3 * m, n)
+  width = 2 * head_size
+  model = zoo.models.Transformer(
+    num_keys,
+    num_examples,
+    num_outputs=num_keys,
+    num_layers=2,
+    num_heads=2,
+    width=width,
+    feed_forward='none',
+    norm='none',
+    rngs=nnx.Rngs(0),
+  )
+  content, before, answer = (np.arange(m) + i * m for i in range(3))
+  position = 3 * m + np.arange(n)
+  model.read_in.kernel[...] = _map((m, width), np.arange(m), content)
+  model.positions[...] = _map((n, width), np.arange(n), position)
+  model.read_out.kernel[...] = 20 * _map(
+    (width, num_keys), answer[num_keys:], np.arange(num_keys)
+  )
+  first, second = (layer.mixer for layer in model.layers)
+  scale, square = _SHARP * head_size**0.5, (width, width)
+  # Token t asks for the position t − 1.
+  first.query.kernel[...] = scale * _map(square, position[1:], np.arange(n - 1))
+  first.key.kernel[...] = _map(square, position[:-1], np.arange(n - 1))
+  first.value.kernel[...] = _map(square, content, np.arange(m))
+  first.out.kernel[...] = _map(square, np.arange(m), before)
+  second.query.kernel[...] = scale * _map(square, content, np.arange(m))
+  second.key.kernel[...] = _map(square, before, np.arange(m))
+  second.value.kernel[...] = _map(square, content, np.arange(m))
+  second.out.kernel[...] = _map(square, np.arange(m), answer)
+  return model, task
+
+
+def _map(shape, rows, columns):
+  matrix = np.zeros(shape, np.float32)
+  matrix[rows, columns] = 1
+  return jnp.asarray(matrix)
+
+
+def _accuracy(prediction, prompt):
+  right = prediction.argmax(axis=-1) == prompt.y_query.argmax(axis=-1)
+  return right.astype(prediction.dtype)
+
+
+def test_scores_of_induction_by_hand():
+  model, task = induction(24, 64)
+  prompt, n = task.sample(jax.random.key(0), 8), 129
+  scores = {(s.layer, s.head): s for s in head_scores(model, prompt)}
+  # The first token has none before it, and attends to itself.
+  assert scores['layers.0', 0].previous == pytest.approx(1 - 1 / n, abs=1e-6)
+  assert scores['layers.0', 0].previous >= 0.99
+  assert scores['layers.1', 0].induction >= 0.99
+  assert scores['layers.1', 0].copying >= 0.99
+  # The idle heads attend uniformly, and add nothing.
+  uniform = sum(1 / i for i in range(2, n + 1)) / n
+  assert scores['layers.0', 1].previous == pytest.approx(uniform, rel=1e-5)
+  assert np.isnan(scores['layers.1', 1].copying)
+
+
+def test_ablating_either_head_of_induction_costs_all_and_any_other_nothing():
+  model, task = induction(8, 16)
+  clean = task.sample(jax.random.key(1), 256)
+  table = effects(
+    model,
+    task,
+    clean,
+    other_labels(clean),
+    ['layers.0.mixer.heads', 'layers.1.mixer.heads'],
+    _accuracy,
+    heads=True,
+  )
+  assert table.clean.mean == 1
+  assert table.corrupt.mean <= 0.3  # 1/8 of 256 prompts, and twice the labels shared
+  assert [(row.site[7], row.head) for row in table.rows] == [
+    ('0', 0),
+    ('0', 1),
+    ('1', 0),
+    ('1', 1),
+  ]
+  for row in table.rows:
+    for cost in (row.zero, row.mean):
+      if row.head == 0:
+        assert cost.mean == pytest.approx(1, abs=0.15)
+      else:
+        assert abs(cost.mean) <= 0.01
+  # The induction head's clean value recovers all; the other, which corrupt labels do
+  # not move at the query, nothing alone.
+  assert table.rows[2].recovered.mean >= 0.99
+  assert abs(table.rows[3].recovered.mean) <= 0.01
+
+
+def test_the_path_between_the_two_heads():
+  model, task = induction(8, 16)
+  clean = task.sample(jax.random.key(2), 64)
+  wrong_keys = zoo.Prompt(
+    x=jnp.roll(clean.x, 1, axis=-1),
+    y=clean.y,
+    x_query=clean.x_query,
+    y_query=clean.y_query,
+  )
+
+  def recovered(sender, receiver):
+    return path_effect(model, task, clean, wrong_keys, sender, receiver, _accuracy).mean
+
+  assert recovered('layers.0.mixer.heads', 'layers.1.mixer.in') >= 0.99
+  assert recovered('layers.0.mixer.out', 'layers.1.tokens') >= 0.99
+  # The tokens reach the second head's input by the stream, but not the first head.
+  assert abs(recovered('layers.1.mixer.pattern', 'layers.1.mixer.in')) <= 0.01
+
+
+class _Sum(nnx.Module):
+  """Predicts 3 x_1 + x_2 of the query, each of which goes through a tap."""
+
+  def __init__(self):
+    self.first_tap, self.second_tap = Tap(axes='b'), Tap(axes='b')
+
+  def __call__(self, prompt):
+    first, second = prompt.x_query[:, 0], prompt.x_query[:, 1]
+    return 3 * self.first_tap(first) + self.second_tap(second)
+
+
+def test_shares_and_their_errors_are_those_of_numpy():
+  task = isotropic(2, 3)
+  clean, corrupt = (task.sample(jax.random.key(i), 40) for i in range(2))
+  (loss_clean, loss_corrupt, rows) = effects(_Sum(), task, clean, corrupt)
+  x, other, y = (
+    np.asarray(a, np.float64) for a in (clean.x_query, corrupt.x_query, clean.y_query)
+  )
+
+  def losses(first, second):
+    return np.square(3 * first + second - y)
+
+  before, after = losses(*x.T), losses(*other.T)
+  assert loss_clean.mean == pytest.approx(before.mean(), rel=1e-5)
+  assert loss_corrupt.mean == pytest.approx(after.mean(), rel=1e-5)
+  gap = after - before
+  mean = np.full(40, x[:, 0].mean())
+  expected = {
+    'recovered': after - losses(x[:, 0], other[:, 1]),
+    'zero': losses(0, x[:, 1]) - before,
+    'mean': losses(mean, x[:, 1]) - before,
+    'resample': losses(np.roll(x[:, 0], -1), x[:, 1]) - before,
+  }
+  assert rows[0].site == 'first'
+  for kind, part in expected.items():
+    ratio = part.mean() / gap.mean()
+    error = (part - ratio * gap).std(ddof=1) / 40**0.5 / abs(gap.mean())
+    share = getattr(rows[0], kind)
+    assert share == pytest.approx((ratio, error), rel=1e-3)
+
+
+def test_replacements_in_a_looped_model_are_those_of_the_same_loop():
+  task = isotropic(3, 4)
+  model = zoo.models.Transformer(
+    3, 4, num_layers=1, width=8, num_loops=2, rngs=nnx.Rngs(0)
+  )
+  clean = task.sample(jax.random.key(0), 8)
+  table = effects(model, task, clean, other_labels(clean), ['layers.0.tokens'])
+  assert table.rows[0].recovered.mean == pytest.approx(1, abs=1e-3)
+
+
+def test_mistakes_of_effects():
+  task = isotropic(2, 3)
+  clean = task.sample(jax.random.key(0), 8)
+  with refuses("unknown site 'frist'", "did you mean 'first'"):
+    effects(_Sum(), task, clean, clean, ['frist'])
+  with refuses('corrupt', '(4, 3, 2)', '(8, 3, 2)'):
+    effects(_Sum(), task, clean, task.sample(jax.random.key(0), 4))

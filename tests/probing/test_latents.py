@@ -1,0 +1,76 @@
+"""Probes of latents: what a site holds, it predicts, and nothing else does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests import oracle
+from tests.compare import refuses
+from tests.settings import isotropic
+from zoo.probing import Tap, latent_targets, probe_latents
+
+_D, _C = 2, 6
+_TASK = isotropic(_D, _C, prior_mean=[0.5, -1.0], noise_std=0.5)
+
+
+class _Correlations(nnx.Module):
+  """Shows X'y and, at another site, the last feature of the query."""
+
+  def __init__(self):
+    self.embed_tap, self.sum_tap = Tap(axes='b n m'), Tap(axes='b n w')
+    self.other_tap = Tap(axes='b')
+
+  def __call__(self, prompt):
+    tokens = self.embed_tap(prompt.tokens(jnp.zeros_like(prompt.x_query[:, 0])))
+    x, y = tokens[:, :-1, :-1], tokens[:, :-1, -1]
+    sums = jnp.cumsum(y[..., None] * x, axis=1)
+    last = self.sum_tap(sums)[:, -1]
+    return jnp.sum(last * prompt.x_query, axis=1) + self.other_tap(prompt.x_query[:, 1])
+
+
+def test_a_site_predicts_what_it_holds_and_controls_do_not():
+  scores = {
+    (score.site, score.target): score
+    for score in probe_latents(_Correlations(), _TASK, num_prompts=4096)
+  }
+  held = scores['sum', "X'y / C"]
+  assert held.r2.mean == pytest.approx(1, abs=1e-6)
+  # Of 2,048 prompts, with two inputs: 0 to a few standard errors of 2/2048.
+  assert abs(held.permuted.mean) <= 0.01
+  assert abs(scores['other', "X'y / C"].r2.mean) <= 0.01
+  assert scores['tokens of the prompt', "X'y / C"].r2.mean <= 0.2
+  weights = scores['sum', 'latents']
+  assert 0.2 <= weights.r2.mean <= 0.9
+  assert weights.r2.stderr <= 0.05
+
+
+def test_targets_are_those_of_numpy():
+  prompt = _TASK.sample(jax.random.key(0), 3, latents=True)
+  targets = {name: of(prompt) for name, of in latent_targets(_TASK, prompt).items()}
+  np.testing.assert_array_equal(targets['latents'], prompt.latents)
+  start, noise = np.array([0.5, -1.0]), 0.5
+  rate = zoo.estimators.gradient_descent(_TASK).step_sizes
+  for i in range(3):
+    x, y = (np.asarray(a[i], np.float64) for a in (prompt.x, prompt.y))
+    residual = x.T @ (y - x @ start)
+    expected = {
+      "X'y / C": x.T @ y / _C,
+      'least squares': np.linalg.solve(x.T @ x, x.T @ y),
+      'GD, 1 step': oracle.gd_weights(x, y, start, float(np.ravel(rate)[0])),
+      'posterior mean': start
+      + np.linalg.solve(x.T @ x + noise**2 * np.eye(_D), residual),
+    }
+    for name, value in expected.items():
+      np.testing.assert_allclose(targets[name][i], value, rtol=2e-4, err_msg=name)
+
+
+def test_targets_of_ones_own():
+  model = _Correlations()
+  own = {'y': lambda prompt: prompt.y[:, 0]}
+  (score,) = probe_latents(model, _TASK, own, ['other'], num_prompts=64)[-1:]
+  assert (score.site, score.target) == ('other', 'y')
+  with refuses("unknown site 'sums'"):
+    probe_latents(model, _TASK, own, ['sums'])

@@ -1,0 +1,179 @@
+"""What each head and network adds to a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from zoo.core.errors import UserError
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor
+from zoo.core.taps import places
+from zoo.measure.predict import run
+from zoo.mixers.mixer import RMSNorm
+from zoo.probing.activations import checked_module, recorded
+from zoo.probing.edits import edited
+
+NORMS = nnx.LayerNorm, nnx.RMSNorm, RMSNorm
+
+
+class Attribution(NamedTuple):
+  """The terms of predictions: all contributions and the rest sum to the prediction."""
+
+  prediction: Float[Array, ' b *k']
+  # By site, with the suffix of the call in a looped model: `[b, h, *k]` for the heads
+  # of a mixer, `[b, *k]` for the output of a mixer, a network or a linear layer.
+  contributions: dict[str, Array]
+  rest: Float[Array, ' b *k']  # of the embedded tokens, the guess and all biases
+
+
+def attribution(model: Predictor, prompt: Prompt) -> Attribution:
+  """The direct contribution of each head and network to the predictions for queries.
+
+  It is what a value adds to the prediction through the residual stream and the readout
+  alone, with the scale of the last norm kept as it is in the forward pass (Elhage et
+  al., "A Mathematical Framework for Transformer Circuits", 2021). The sites are those
+  named `heads`, or `out` where a module has none, and `update`.
+
+  Args:
+    model: a model that adds these values to its tokens, and reads its prediction from
+      those by at most one layer norm or RMS norm and linear maps.
+    prompt: prompts.
+
+  Raises UserError for a model whose contributions do not sum to its prediction to half
+  of the digits.
+  """
+  checked_module(model)
+  prediction, contributions, rest = run(_attribution, [model], prompt)
+  total = rest
+  for name, part in contributions.items():
+    total = total + (part.sum(axis=1) if _last(name) == 'heads' else part)
+  scale = float(jnp.max(jnp.abs(prediction))) + float(
+    sum(jnp.max(jnp.abs(part)) for part in contributions.values())
+  )
+  gap = float(jnp.max(jnp.abs(total - prediction)))
+  if not gap <= float(jnp.finfo(prediction.dtype).eps) ** 0.5 * scale:
+    raise UserError(
+      f'the contributions to the prediction of {type(model).__name__} miss it by '
+      f'{gap:.2g}; it is not read from a sum by one norm and linear maps'
+    )
+  return Attribution(prediction, contributions, rest)
+
+
+def _attribution(
+  models: Sequence[Any], prompt: Prompt
+) -> tuple[Array, dict[str, Array], Array]:
+  (model,) = models
+  sites = _additive([place.site for place in places(model)])
+  values, prediction = recorded(model, prompt, sites)
+  norms = _norm_inputs(model, prompt)
+
+  def predict(parts: dict[str, Array]) -> Array:
+    """The prediction if the sites have these values."""
+    copy = edited(model, {site: _put(parts, site) for site in sites})
+    _freeze(copy, norms)
+    return copy(prompt)
+
+  nothing = {name: jnp.zeros_like(value) for name, value in values.items()}
+  rest = predict(nothing)
+  # The prediction is affine in the values now, so its slopes give their shares.
+  _, slope = jax.linearize(predict, nothing)
+  contributions = {}
+  for name, value in values.items():
+    if _last(name) == 'heads':
+      masks = jnp.eye(value.shape[2], dtype=value.dtype)[:, None, None, :, None]
+      parts = jax.vmap(
+        lambda mask, name=name: slope(nothing | {name: mask * values[name]})
+      )(masks)
+      contributions[name] = jnp.moveaxis(parts, 0, 1)
+    else:
+      contributions[name] = slope(nothing | {name: value})
+  return prediction, contributions, rest
+
+
+def _additive(sites: Sequence[str]) -> list[str]:
+  """The sites of what is added to tokens, once each."""
+  heads = {site.rpartition('.')[0] for site in sites if _last(site) == 'heads'}
+  return [
+    site
+    for site in sites
+    if _last(site) in ('heads', 'update')
+    or (_last(site) == 'out' and site.rpartition('.')[0] not in heads)
+  ]
+
+
+def _last(name: str) -> str:
+  return name.partition('@')[0].rpartition('.')[2]
+
+
+def _put(parts: dict[str, Array], site: str) -> Callable[[Array], Array]:
+  """An edit that puts these values in the place of those of all calls."""
+  calls = iter([part for name, part in parts.items() if name.partition('@')[0] == site])
+  return lambda value: next(calls)
+
+
+class _Norm(nnx.Module):
+  """A norm of which a function decides what it returns."""
+
+  def __init__(self, norm: Any, call: Callable[[Any, Array], Array]):
+    self.norm, self.call = norm, call
+
+  def __call__(self, inputs: Array, **arguments: Any) -> Array:
+    return self.call(self.norm, inputs)
+
+
+def _replace_norms(model: Any, call: Callable[[Any, Array], Array]) -> None:
+  for _, module in [*nnx.iter_modules(model)]:
+    for key, child in [*nnx.iter_children(module)]:
+      if isinstance(child, NORMS) and not isinstance(module, _Norm):
+        if isinstance(module, nnx.List | nnx.Dict):
+          module[key] = _Norm(child, call)
+        else:
+          setattr(module, str(key), _Norm(child, call))
+
+
+def _norm_inputs(model: Any, prompt: Prompt) -> list[Array]:
+  """What each norm was called with, in the order of the calls."""
+  inputs: list[Array] = []
+
+  def call(norm: Any, array: Array) -> Array:
+    inputs.append(array)
+    return norm(array)
+
+  copy = edited(model, {})
+  _replace_norms(copy, call)
+  copy(prompt)
+  return inputs
+
+
+def _freeze(model: Any, inputs: Sequence[Array]) -> None:
+  """Keeps the scale of the last norm that a model calls; changes the model."""
+  calls = iter(range(len(inputs)))
+
+  def call(norm: Any, array: Array) -> Array:
+    if next(calls) < len(inputs) - 1:
+      return norm(array)
+    before = inputs[-1]
+    centres = isinstance(norm, nnx.LayerNorm)
+    epsilon = 1e-6 if isinstance(norm, RMSNorm) else norm.epsilon
+    spread = before - before.mean(axis=-1, keepdims=True) if centres else before
+    scale = jax.lax.rsqrt(jnp.square(spread).mean(axis=-1, keepdims=True) + epsilon)
+    if centres:
+      array = array - array.mean(axis=-1, keepdims=True)
+    outputs = array * scale
+    if norm.scale is not None:
+      outputs *= _last_axis(norm.scale[...], array)
+    if centres and norm.bias is not None:
+      outputs += _last_axis(norm.bias[...], array)
+    return outputs
+
+  _replace_norms(model, call)
+
+
+def _last_axis(numbers: Float[Array, ' w'], like: Array) -> Array:
+  return numbers.reshape((1,) * (like.ndim - 1) + (-1,))

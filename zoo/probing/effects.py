@@ -1,0 +1,317 @@
+"""What matters: the loss after a value within a model is replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from zoo.core.errors import UserError
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.core.taps import places
+from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.predict import loss_of, run
+from zoo.probing.activations import check_site, checked_module, recorded
+from zoo.probing.edits import dead_sites, edited
+
+# What the value at a site is replaced by, in the order of the fields of `Effect`.
+KINDS = 'recovered', 'zero', 'mean', 'resample'
+_AT_ONCE = 16  # edits that one call of the model is vectorised over
+# Letters of the axes of a site: its tokens, and its heads.
+_TOKENS, _HEADS = ('n', 'q'), ('h',)
+
+# Of predictions `[b, *k]` and the clean prompts; a number for each prompt.
+Metric = Callable[[Float[Array, ' b *k'], Prompt], Float[Array, ' b']]
+
+
+class Effect(NamedTuple):
+  """What replacing a value does, as shares of the gap between corrupt and clean loss.
+
+  The gap is the same for all of them, so that shares can be compared. Standard errors
+  are over prompts, those of the gap included.
+  """
+
+  site: str
+  head: int | None  # None: all heads, or none are known
+  token: int | None  # None: all tokens, or none are known
+  recovered: Estimate  # by the clean value, in the corrupt prompts
+  zero: Estimate  # lost by 0 in its place, in the clean prompts
+  mean: Estimate  # lost by its mean over prompts
+  resample: Estimate  # lost by the value of the next prompt
+
+
+class Effects(NamedTuple):
+  """The effects of all sites, and the losses that bound their gap."""
+
+  clean: Estimate
+  corrupt: Estimate
+  rows: list[Effect]
+
+
+def other_labels(prompt: Prompt) -> Prompt:
+  """Corrupt twins of prompts: the examples have the labels of the next prompt."""
+  return dataclasses.replace(prompt, y=jnp.roll(prompt.y, -1, axis=0))
+
+
+def effects(
+  model: Predictor,
+  task: Task,
+  clean: Prompt,
+  corrupt: Prompt,
+  sites: Sequence[str] | None = None,
+  metric: Metric | None = None,
+  *,
+  heads: bool = False,
+  tokens: bool = False,
+) -> Effects:
+  """The effect of the value at each site, by activation patching and ablation.
+
+  All replacements are one compiled program. In a looped model a value is replaced by
+  that of the same loop. Sources: activation patching as in Meng et al. (arXiv
+  2202.05262); mean and resample ablation as in Wang et al. (arXiv 2211.00593).
+
+  Args:
+    model: a model with taps.
+    task: the task of the prompts, whose loss is taken.
+    clean: prompts; the losses are against the labels of their queries.
+    corrupt: as many prompts of the same size, such as `other_labels(clean)`.
+    sites: None: all that reach the prediction.
+    metric: in place of the loss, a function of predictions and clean prompts.
+    heads: whether each head is replaced alone, at sites that have them.
+    tokens: whether each token is replaced alone, likewise.
+
+  Raises UserError for an unknown site, one that does not reach the prediction, and
+  prompts of different sizes.
+  """
+  known = [place.site for place in places(checked_module(model))]
+  dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean))
+  for site in sites or ():
+    check_site(site, known)
+    if site in dead:
+      raise UserError(f'the site {site!r} does not reach the prediction')
+  chosen = [site for site in known if site not in dead] if sites is None else [*sites]
+  _check_same_size(clean, corrupt)
+  axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
+  shapes = jax.eval_shape(lambda: recorded(model, clean, chosen)[0])
+  selections = _selections(chosen, axes, shapes, heads, tokens)
+  loss = metric or _Loss(task)
+
+  def measured(
+    models: Sequence[Any], clean: Prompt, corrupt: Prompt, selections: _Selection
+  ) -> tuple[Array, Array, Array]:
+    values, prediction = recorded(models[0], clean, chosen)
+    _, without = recorded(models[0], corrupt, ())
+
+    def replaced(selection: _Selection) -> Array:
+      return loss(
+        _replaced(models[0], clean, corrupt, values, axes, chosen, selection), clean
+      )
+
+    losses = jax.lax.map(replaced, selections, batch_size=_AT_ONCE)
+    return loss(prediction, clean), loss(without, clean), losses
+
+  whole = -(-len(selections.site) // _AT_ONCE) * _AT_ONCE  # else XLA compiles the rest
+  padded = jax.tree.map(lambda array: np.resize(array, whole), selections)
+  arrays = run(measured, [model], clean, corrupt, padded)
+  before, after, losses = (np.asarray(array, np.float64) for array in arrays)
+  return _table(before, after, losses, selections, chosen)
+
+
+def path_effect(
+  model: Predictor,
+  task: Task,
+  clean: Prompt,
+  corrupt: Prompt,
+  sender: str,
+  receiver: str,
+  metric: Metric | None = None,
+) -> Estimate:
+  """The share of the gap that the path from one site to another recovers.
+
+  The value of the sender in the clean prompts reaches the receiver in the corrupt ones
+  by the residual stream alone: the outputs of all mixers and networks that the sender
+  is no part of stay as they are (path patching, Goldowsky-Dill et al., arXiv
+  2304.05969). The receiver's value goes on from there. Arguments and errors are those
+  of `effects`.
+  """
+  known = [place.site for place in places(checked_module(model))]
+  for site in (sender, receiver):
+    check_site(site, known)
+  _check_same_size(clean, corrupt)
+  frozen = [
+    site
+    for site in known
+    if site.endswith(('mixer.out', 'network.out', 'update'))
+    and site not in (sender, receiver)
+    and not sender.startswith(site.removesuffix('out').removesuffix('update'))
+  ]
+  loss = metric or _Loss(task)
+
+  def measured(
+    models: Sequence[Any], clean: Prompt, corrupt: Prompt
+  ) -> tuple[Array, ...]:
+    (model,) = models
+    sent, prediction = recorded(model, clean, [sender])
+    values, without = recorded(model, corrupt, frozen)
+    first = edited(model, _calls_of(values, frozen) | _calls_of(sent, [sender]))
+    received, _ = recorded(first, corrupt, [receiver])
+    second = edited(model, _calls_of(received, [receiver]))
+    return tuple(
+      loss(prediction, clean) for prediction in (prediction, without, second(corrupt))
+    )
+
+  arrays = run(measured, [model], clean, corrupt)
+  before, after, patched = (np.asarray(array, np.float64) for array in arrays)
+  return share(after - patched, after - before)
+
+
+class _Selection(NamedTuple):
+  """One replacement, or several: its kind, site, head and token; −1 is all of them."""
+
+  kind: Int[Any, '*m']
+  site: Int[Any, '*m']
+  head: Int[Any, '*m']
+  token: Int[Any, '*m']
+
+
+class _Loss:
+  """The loss of a task at the queries of the clean prompts."""
+
+  def __init__(self, task: Task):
+    self.loss = loss_of(task)
+
+  def __call__(self, prediction: Array, prompt: Prompt) -> Array:
+    return self.loss(prediction, prompt.y_query)
+
+
+def _check_same_size(clean: Prompt, corrupt: Prompt) -> None:
+  for name in ('x', 'y', 'x_query'):
+    shapes = [getattr(prompt, name).shape for prompt in (clean, corrupt)]
+    if shapes[0] != shapes[1]:
+      raise UserError(
+        f'{name} of the corrupt prompts has the shape {shapes[1]}; it must be that of '
+        f'the clean ones, {shapes[0]}'
+      )
+
+
+def _selections(
+  sites: Sequence[str],
+  axes: dict[str, str],
+  shapes: dict[str, Any],
+  heads: bool,
+  tokens: bool,
+) -> _Selection:
+  """All replacements of one kind after another, on the host."""
+
+  def numbers(site: str, letters: Sequence[str], wanted: bool) -> Sequence[int]:
+    names = axes[site].split()
+    axis = next((i for i, name in enumerate(names) if name in letters), None)
+    return range(shapes[site].shape[axis]) if wanted and axis is not None else [-1]
+
+  rows = [
+    (kind, i, head, token)
+    for kind in range(len(KINDS))
+    for i, site in enumerate(sites)
+    for head in numbers(site, _HEADS, heads)
+    for token in numbers(site, _TOKENS, tokens)
+  ]
+  return _Selection(*np.array(rows, np.int32).reshape(-1, 4).T)
+
+
+def _replaced(
+  model: Any,
+  clean: Prompt,
+  corrupt: Prompt,
+  values: dict[str, Array],
+  axes: dict[str, str],
+  sites: Sequence[str],
+  selection: _Selection,
+) -> Array:
+  """The predictions with one value replaced; to be traced."""
+  is_patch = selection.kind == 0
+  prompt = jax.tree.map(
+    lambda patched, ablated: jnp.where(is_patch, patched, ablated), corrupt, clean
+  )
+
+  def replacements(i: int, site: str) -> Callable[[Array], Array]:
+    calls = iter(_calls(values, site))
+
+    def replace(value: Array) -> Array:
+      own = next(calls)
+      mean = jnp.broadcast_to(own.mean(axis=0, keepdims=True), own.shape)
+      kinds = [own, jnp.zeros_like(own), mean, jnp.roll(own, -1, axis=0)]
+      new = jax.lax.select_n(selection.kind, *kinds)
+      return jnp.where(_mask(selection, i, axes[site], value), new, value)
+
+    return replace
+
+  edits = {site: replacements(i, site) for i, site in enumerate(sites)}
+  return edited(model, edits)(prompt)
+
+
+def _mask(selection: _Selection, i: int, axes: str, value: Array) -> Array:
+  """What of the value at the site i is replaced."""
+  mask = jnp.broadcast_to(selection.site == i, value.shape)
+  names = axes.split() if axes else []
+  for axis, name in enumerate(names):
+    for letters, number in ((_HEADS, selection.head), (_TOKENS, selection.token)):
+      if name in letters:
+        places = jax.lax.broadcasted_iota(number.dtype, value.shape, axis)
+        mask &= (number < 0) | (places == number)
+  return mask
+
+
+def _calls(values: dict[str, Array], site: str) -> list[Array]:
+  """The values of all calls of a site."""
+  return [value for name, value in values.items() if name.partition('@')[0] == site]
+
+
+def _calls_of(
+  values: dict[str, Array], sites: Sequence[str]
+) -> dict[str, Callable[[Array], Array]]:
+  """Edits that put the values of all calls back, in the order of the calls."""
+
+  def put_back(site: str) -> Callable[[Array], Array]:
+    calls = iter(_calls(values, site))
+    return lambda value: next(calls)
+
+  return {site: put_back(site) for site in sites}
+
+
+def _table(
+  before: Float[np.ndarray, ' b'],
+  after: Float[np.ndarray, ' b'],
+  losses: Float[np.ndarray, 'm b'],
+  selections: _Selection,
+  sites: Sequence[str],
+) -> Effects:
+  gap = after - before
+  rows: dict[tuple[str, int | None, int | None], list[Estimate]] = {}
+  for kind, site, head, token, loss in zip(*selections, losses, strict=False):
+    place = sites[site], *(None if i < 0 else int(i) for i in (head, token))
+    moved = after - loss if kind == 0 else loss - before
+    rows.setdefault(place, []).append(share(moved, gap))
+  return Effects(
+    estimate(before),
+    estimate(after),
+    [Effect(*place, *shares) for place, shares in rows.items()],
+  )
+
+
+def share(part: Float[np.ndarray, ' b'], whole: Float[np.ndarray, ' b']) -> Estimate:
+  """The ratio of two means over the same prompts, by the delta method.
+
+  NaN if the mean of the whole is 0.
+  """
+  total = whole.mean()
+  if total == 0:
+    return Estimate(float('nan'), float('nan'))
+  ratio = part.mean() / total
+  stderr = estimate(part - ratio * whole).stderr / abs(total)
+  return Estimate(float(ratio), float(stderr))
