@@ -48,11 +48,7 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
   The fitted maps use another `num_prompts` prompts. Raises UserError for a model that
   is not `zoo.core.protocols.Layered`.
   """
-  if not (isinstance(model, Layered) and isinstance(model, nnx.Module)):
-    raise UserError(
-      f'{type(model).__name__} has no layers to read; it must be a module with '
-      'layer_tokens and read, as transformer and deep_lsa have'
-    )
+  check_layered(model)
   check_count('num_prompts', num_prompts, minimum=2)
   loss, squared, programs = loss_of(task), is_squared(task), Programs()
   # The first half is for the losses, the second for the fit, if there is one.
@@ -61,7 +57,7 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
     batches = itertools.islice(batches, -(-num_prompts // _BATCH_SIZE))
   losses, tokens, targets = gather(
     lambda prompt: (
-      *programs.run(_read_layers, [model], prompt, loss),
+      *programs.run(_losses_by_layer, [model], prompt, loss),
       prompt.y_query,
     ),
     batches,
@@ -69,32 +65,51 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
   own = _curve(losses[:num_prompts].astype(np.float64))
   if not squared:
     return Lens(own, None)
-  return Lens(own, _curve(_fitted(tokens.astype(np.float64), targets, num_prompts)))
+  fitted = fitted_predictions(tokens.astype(np.float64), targets, num_prompts)
+  errors = (fitted[:num_prompts] - targets[:num_prompts, None]) ** 2
+  return Lens(own, _curve(errors))
+
+
+def check_layered(model: Predictor) -> None:
+  """Raises UserError for a model that is not `zoo.core.protocols.Layered`."""
+  if not (isinstance(model, Layered) and isinstance(model, nnx.Module)):
+    raise UserError(
+      f'{type(model).__name__} has no layers to read; it must be a module with '
+      'layer_tokens and read, as transformer and deep_lsa have'
+    )
 
 
 def _curve(losses: Float[np.ndarray, 'p l']) -> LayerCurve:
   return LayerCurve(*summarise(losses)[:4])
 
 
-def _read_layers(
+def _losses_by_layer(
   predictors: Sequence[Layered], prompt: Prompt, loss: Loss
 ) -> tuple[Float[Array, 'b l'], Float[Array, 'b l w']]:
   """The loss at the query by the model's readout, and the query's token, by layer."""
-  (model,) = predictors
-  states = model.layer_tokens(prompt)
-  predictions = [model.read(tokens, prompt)[:, -1] for tokens in states]
+  predictions, tokens = read_layers(predictors, prompt)
   losses = [loss(prediction, prompt.y_query) for prediction in predictions]
-  tokens = [tokens[:, -1] for tokens in states]
   return jnp.stack(losses, axis=1), jnp.stack(tokens, axis=1)
 
 
-def _fitted(
+def read_layers(
+  predictors: Sequence[Layered], prompt: Prompt
+) -> tuple[list[Float[Array, ' b *k']], list[Float[Array, 'b w']]]:
+  """The readout's predictions for the query, and the query's tokens, by layer."""
+  (model,) = predictors
+  states = model.layer_tokens(prompt)
+  predictions = [model.read(tokens, prompt)[:, -1] for tokens in states]
+  return predictions, [tokens[:, -1] for tokens in states]
+
+
+def fitted_predictions(
   tokens: Float[np.ndarray, 'p l w'], targets: Float[np.ndarray, ' p'], num_prompts: int
-) -> Float[np.ndarray, 'm l']:
-  """Squared errors on the first m prompts, of least squares fitted to the others."""
-  errors = []
+) -> Float[np.ndarray, 'p l']:
+  """Predictions of least squares fitted to the prompts after the first ones."""
+  predictions = []
   for layer in np.moveaxis(tokens, 1, 0):
     inputs = np.column_stack([layer, np.ones(len(layer))])
     weights = np.linalg.lstsq(inputs[num_prompts:], targets[num_prompts:])[0]
-    errors.append((inputs[:num_prompts] @ weights - targets[:num_prompts]) ** 2)
-  return np.stack(errors, axis=1)
+    halves = inputs[:num_prompts], inputs[num_prompts:]
+    predictions.append(np.concatenate([half @ weights for half in halves]))
+  return np.stack(predictions, axis=1)

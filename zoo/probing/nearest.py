@@ -84,7 +84,7 @@ def sampled_algorithm(
   The task must have labels that are numbers, and the squared error. Raises UserError
   for other tasks, and for fewer than 4 (d² + d) prompts.
   """
-  _check_numbers(task)
+  check_numbers(task)
   d = task.num_features
   num_prompts = check_count('num_prompts', num_prompts, minimum=least_prompts(d))
   programs = Programs()
@@ -137,7 +137,7 @@ def baseline_shares(
   a warning. Large tasks and slow baselines get fewer prompts. Raises UserError as
   `sampled_algorithm` does.
   """
-  _check_numbers(task)
+  check_numbers(task)
   half = max(min(num_prompts, affordable(task)) // 2, 2)
   programs = Programs()
   arguments = task, seed, 2 * half, min(BATCH_SIZE, half), programs
@@ -178,7 +178,7 @@ def baseline_shares(
   return shares
 
 
-def _check_numbers(task: Task) -> None:
+def check_numbers(task: Task) -> None:
   """Raises UserError unless labels are numbers, with the squared error."""
   if task.num_outputs != 1 or not is_squared(task):
     raise UserError(

@@ -1,0 +1,128 @@
+"""The context as an update of rank one: with it, the query alone gives the output."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import assert_close, refuses
+from tests.marks import FULL
+from tests.settings import isotropic
+from tests.weights import drawn, promoting_float64
+from zoo.probing import context_update, context_updates, updated_layer
+
+_D, _C, _B = 3, 4, 2
+# Float64: some thousand roundings, of weights and tokens of order 1.
+_EXACT = 1e-11
+_QUICK = 'softmax', 'linear', 'gated_delta', 'mamba2', 'rwkv7', 'titans'
+
+
+def _model(mixer='softmax', **arguments) -> Any:
+  return drawn(
+    lambda: zoo.models.Transformer(
+      *(_D, _C),
+      num_layers=2,
+      num_heads=2,
+      width=8,
+      mixer=mixer,
+      rngs=nnx.Rngs(0),
+      **arguments,
+    )
+  )
+
+
+def _prompt():
+  prompt = isotropic(_D, _C).sample(jax.random.key(0), _B)
+  return jax.tree.map(lambda array: jnp.asarray(array, 'float64'), prompt)
+
+
+def _check(model):
+  """Each layer alone, and the whole model, from the query's token alone."""
+  prompt = _prompt()
+  run = nnx.jit(lambda model, prompt: (model.layer_tokens(prompt), model(prompt)))
+  states, predictions = run(model, prompt)
+  updates = context_updates(model, prompt)
+  call = nnx.jit(lambda layer, token: layer(token))
+  read = nnx.jit(lambda model, token: model.read(token, prompt))
+  for i in range(_B):
+    token = states[0][i : i + 1, -1:]
+    for layer, update, after in zip(model.layers, updates, states[1:], strict=True):
+      changed = updated_layer(layer, update, i)
+      without, token = call(layer, token), call(changed, token)
+      assert_close(token[0, 0], after[i, -1], _EXACT)
+      assert np.abs(without - token).max() > 1e-3
+      for name in update.moved:
+        kernel = getattr(layer.feed_forward, name).kernel[...]
+        gap = getattr(changed.feed_forward, name).kernel[...] - kernel
+        assert np.linalg.matrix_rank(gap, tol=1e-9) == 1
+    every = jnp.tile(token, (_B, 1, 1))
+    assert_close(read(model, every)[i, -1], predictions[i], _EXACT)
+
+
+@pytest.mark.parametrize(
+  'mixer',
+  [
+    name if name in _QUICK else pytest.param(name, marks=FULL)
+    for name in zoo.list_mixers()
+  ],
+)
+def test_the_query_alone_gives_the_output_in_context(mixer):
+  with promoting_float64():
+    _check(_model(mixer))
+
+
+@pytest.mark.parametrize(
+  'arguments',
+  [
+    {'feed_forward': 'swiglu', 'norm': 'rms', 'positions': 'rotary'},
+    {'feed_forward': 'linear', 'norm': 'none', 'causal': False, 'tokens': 'joint'},
+  ],
+  ids=['swiglu', 'linear'],
+)
+def test_it_holds_for_other_networks_norms_and_tokens(arguments):
+  with promoting_float64():
+    _check(_model(**arguments))
+
+
+def test_the_update_is_that_of_its_definition():
+  """By the least change of W_1 that maps z' to W_1 z, from the pseudo-inverse."""
+  with promoting_float64():
+    layer = _model().layers[0]
+    tokens = jnp.asarray(np.random.default_rng(0).normal(size=(1, 5, 8)))
+    update = context_update(layer, tokens)
+    z, alone = (
+      np.asarray(layer.norm_2(t[0, -1] + layer.mixer(layer.norm_1(t))[0, -1]))
+      for t in (tokens, tokens[:, -1:])
+    )
+    kernel = np.asarray(layer.feed_forward.up.kernel[...])
+    expected = np.linalg.pinv(alone[None]) @ (z - alone)[None] @ kernel
+    assert_close(update.matrix('up', 0), expected, _EXACT)
+
+
+def test_a_loop_has_updates_of_its_own():
+  with promoting_float64():
+    model, prompt = _model(num_loops=2), _prompt()
+    updates = context_updates(model, prompt)
+    assert len(updates) == 4
+    states = model.layer_tokens(prompt)
+    changed = updated_layer(model.layers[0], updates[2], 0)
+    token = (states[2] + states[0])[:1, -1:]
+    assert_close(changed(token)[0, 0], states[3][0, -1], _EXACT)
+
+
+def test_what_has_no_update_is_refused():
+  with promoting_float64():
+    model, prompt = _model(feed_forward='none'), _prompt()
+    update = context_updates(model, prompt)[0]
+    assert update.moved == {}
+    with refuses('the layer has no network'):
+      updated_layer(model.layers[0], update, 0)
+    with refuses('prompt is 2'):
+      updated_layer(_model().layers[0], update, 2)
+    with refuses('YqLSA is no transformer'):
+      yq_lsa = zoo.create_model('yq_lsa', num_features=_D, rngs=nnx.Rngs(0))
+      context_updates(yq_lsa, prompt)

@@ -1,0 +1,76 @@
+"""Which algorithm at which layer, in words."""
+
+from __future__ import annotations
+
+from zoo.measure.intervals import Estimate
+from zoo.probing.algorithms import Match, Readout
+from zoo.probing.verdicts import percent, shown_share
+
+# The algorithms that take steps; others are baselines of the task.
+NAMES = {
+  'gd': 'gradient descent',
+  'preconditioned_gd': 'preconditioned descent',
+  'gd_plus_plus': 'GD++',
+  'chebyshev': "Chebyshev's steps",
+  'richardson': 'any steps (Richardson)',
+  'newton': 'iterative Newton',
+  'conjugate_gradients': 'conjugate gradients',
+}
+_HALF = 0.5  # the distance above which nothing is near
+_ROUNDING = 1e-8  # shares that differ by less are equal
+
+
+def name_layer_algorithms(readout: Readout) -> str:
+  """What is nearest after the last layer, and whether the number of steps rises.
+
+  The second is said only of layers to which that algorithm is as near as any, and whose
+  intervals are apart.
+  """
+  last = len(readout.nearest) - 1
+  alike = readout.nearest[last]
+  name = min(alike, key=lambda name: round(_left(readout.matches[name], last).mean, 8))
+  match = readout.matches[name]
+  left = _left(match, last)
+  shown = percent(0.0) if left.mean < _ROUNDING else shown_share(left)
+  said = f'After the last layer, {last}, the nearest algorithm is {_at(name, match)}'
+  if left.mean > _HALF:
+    said = (
+      f'No algorithm is near the last layer, {last}; the nearest is {_at(name, match)}'
+    )
+  said += f', which is {shown} of what the start leaves to be learned away from it'
+  others = [NAMES.get(other, f"the task's {other}") for other in alike if other != name]
+  if others:
+    said += f'; within two standard errors of it: {", ".join(others)}'
+  near = [layer for layer in range(last + 1) if name in readout.nearest[layer]]
+  first = near[0]
+  if match.high[first] < match.low[last]:
+    said += (
+      f'. Its nearest number of steps rises from {_steps(match, first)} after layer '
+      f'{first} to {_steps(match, last)} after layer {last}'
+    )
+  return f'{said}.'
+
+
+def _left(match: Match, layer: int) -> Estimate:
+  k = match.nearest[layer]
+  return Estimate(
+    float(match.distance[layer, k]), float(match.standard_error[layer, k])
+  )
+
+
+def _at(name: str, match: Match) -> str:
+  """The algorithm at the last layer's nearest number of steps, in words."""
+  if name not in NAMES:
+    return f"the task's {name}"
+  return f'{NAMES[name]} with {_steps(match, -1, " steps")}'
+
+
+def _steps(match: Match, layer: int, unit: str = '') -> str:
+  """The nearest number of steps with its interval; the most is only a lower bound."""
+  nearest, low, high = (
+    int(steps[layer]) for steps in (match.nearest, match.low, match.high)
+  )
+  most = match.distance.shape[1] - 1
+  said = f'at least {nearest}' if nearest == most else str(nearest)
+  said += unit.removesuffix('s') if said == '1' else unit
+  return said if low == high else f'{said} (95 % interval {low} to {high})'
