@@ -44,11 +44,11 @@ class Layer(nnx.Module):
     self.tokens_tap = Tap(axes='b n w')
     self.mixer_in_tap = Tap('mixer.in', 'b n w')
     self.mixer_out_tap = Tap('mixer.out', 'b n w')
-    self.network_tap = Tap('network.out', 'b n w')
     self.mixer, self.norm_1 = mixer, make_norm(norm, width, rngs)
     if feed_forward == 'none':
       self.norm_2 = self.feed_forward = None
       return
+    self.network_tap = Tap('network.out', 'b n w')
     self.norm_2 = make_norm(norm, width, rngs)
     self.feed_forward = FeedForward(
       width, hidden_features, feed_forward, init, rngs=rngs
