@@ -4,6 +4,11 @@ python -m launch.probe --checkpoint=checkpoints/yq_lsa
 python -m launch.probe --checkpoint=runs/a --against=bayes --out=runs/a-probe
 python -m launch.probe --checkpoint=runs/a --against=runs/b --json=probe.json
 python -m launch.probe --checkpoint=checkpoints/lsa --only=algorithm,task_shifts
+python -m launch.probe --checkpoint=checkpoints/transformer --interventions
+
+With --interventions the report also says what matters within the model, what its heads
+do and where the weights are. Finished parts are kept in --out: after an interruption,
+or --seconds, run the same command again to go on.
 """
 
 from __future__ import annotations
@@ -44,6 +49,15 @@ _ONLY = flags.DEFINE_list(
   'Parts to measure, without the others: algorithm, risks, comparison, alignment, '
   'guess, heads, lens, task_shifts or attention. Default: all.',
 )
+_INTERVENTIONS = flags.DEFINE_bool(
+  'interventions', False, 'Also patch, ablate and probe the values within the model.'
+)
+_SECONDS = flags.DEFINE_float(
+  'seconds',
+  None,
+  'With --interventions: begin no further part after so many seconds. Default: all.',
+  lower_bound=0.0,
+)
 _JSON = flags.DEFINE(
   cli.File(), 'json', None, 'File for all numbers. Default: probe.json in --out.'
 )
@@ -63,6 +77,7 @@ def main() -> None:
     raise UserError(f'--out is {str(_OUT.value)!r}, which is not a folder')
   # Imported here so that a mistyped flag is reported at once.
   import zoo
+  from zoo.probing.intervention_report import Interventions
   from zoo.probing.pictures import page, pictures
   from zoo.probing.report import check_sections
 
@@ -80,17 +95,21 @@ def main() -> None:
   logging.info('probe: pictures')
   figures = pictures(report, saved.model, other, saved.task, only)
   json_file = _JSON.value or out / 'probe.json'
+  parts = Interventions(out / 'interventions.json', title)
+  if _INTERVENTIONS.value:
+    parts.measure(saved.model, saved.task, _SECONDS.value)
   try:
     out.mkdir(parents=True, exist_ok=True)
+    parts.save_pictures(saved.model, saved.task)
     write_atomically(json_file, report.to_json() + '\n')
     for picture, figure in figures.items():
       figure.savefig(out / f'{picture}.png')
-    write_atomically(out / 'report.html', page(report, title, figures))
+    write_atomically(out / 'report.html', page(report, title, figures, parts.section()))
   except OSError as error:
     raise UserError(
       f'{error.filename or out} cannot be written: {error.strerror}'
     ) from error
-  print(f'{title}\n\n{zoo.probing.summary(report)}')
+  print('\n\n'.join([title, zoo.probing.summary(report), *parts.sentences()]))
   print(f'\nthe report is {out / "report.html"}, its numbers are in {json_file}')
 
 

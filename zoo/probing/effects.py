@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
@@ -34,7 +34,7 @@ class Effect(NamedTuple):
   """What replacing a value does, as shares of the gap between corrupt and clean loss.
 
   The gap is the same for all of them, so that shares can be compared. Standard errors
-  are over prompts, those of the gap included.
+  are over prompts, those of the gap included. What was not asked for is NaN.
   """
 
   site: str
@@ -67,6 +67,7 @@ def effects(
   sites: Sequence[str] | None = None,
   metric: Metric | None = None,
   *,
+  kinds: Sequence[str] = KINDS,
   heads: bool = False,
   tokens: bool = False,
 ) -> Effects:
@@ -83,6 +84,8 @@ def effects(
     corrupt: as many prompts of the same size, such as `other_labels(clean)`.
     sites: None: all that reach the prediction.
     metric: in place of the loss, a function of predictions and clean prompts.
+    kinds: some of KINDS: `recovered` by patching, or lost by `zero`, `mean` or
+      `resample` ablation.
     heads: whether each head is replaced alone, at sites that have them.
     tokens: whether each token is replaced alone, likewise.
 
@@ -91,6 +94,8 @@ def effects(
   """
   known = [place.site for place in places(checked_module(model))]
   dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean))
+  for kind in kinds:
+    check_name('kind', kind, KINDS)
   for site in sites or ():
     check_site(site, known)
     if site in dead:
@@ -99,7 +104,7 @@ def effects(
   _check_same_size(clean, corrupt)
   axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
   shapes = jax.eval_shape(lambda: recorded(model, clean, chosen)[0])
-  selections = _selections(chosen, axes, shapes, heads, tokens)
+  selections = _selections(chosen, axes, shapes, kinds, heads, tokens)
   loss = metric or _Loss(task)
 
   def measured(
@@ -204,6 +209,7 @@ def _selections(
   sites: Sequence[str],
   axes: dict[str, str],
   shapes: dict[str, Any],
+  kinds: Sequence[str],
   heads: bool,
   tokens: bool,
 ) -> _Selection:
@@ -216,7 +222,7 @@ def _selections(
 
   rows = [
     (kind, i, head, token)
-    for kind in range(len(KINDS))
+    for kind in map(KINDS.index, kinds)
     for i, site in enumerate(sites)
     for head in numbers(site, _HEADS, heads)
     for token in numbers(site, _TOKENS, tokens)
@@ -292,15 +298,16 @@ def _table(
   sites: Sequence[str],
 ) -> Effects:
   gap = after - before
-  rows: dict[tuple[str, int | None, int | None], list[Estimate]] = {}
+  unknown = dict.fromkeys(KINDS, Estimate(float('nan'), float('nan')))
+  rows: dict[tuple[str, int | None, int | None], dict[str, Estimate]] = {}
   for kind, site, head, token, loss in zip(*selections, losses, strict=False):
     place = sites[site], *(None if i < 0 else int(i) for i in (head, token))
     moved = after - loss if kind == 0 else loss - before
-    rows.setdefault(place, []).append(share(moved, gap))
+    rows.setdefault(place, {**unknown})[KINDS[kind]] = share(moved, gap)
   return Effects(
     estimate(before),
     estimate(after),
-    [Effect(*place, *shares) for place, shares in rows.items()],
+    [Effect(*place, **shares) for place, shares in rows.items()],
   )
 
 

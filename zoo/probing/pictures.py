@@ -133,7 +133,12 @@ def pictures(
   return figures
 
 
-def page(report: Report, title: str, pictures: Mapping[str, Figure]) -> str:
+def page(
+  report: Report,
+  title: str,
+  pictures: Mapping[str, Figure],
+  further: Sequence[reports.Section] = (),
+) -> str:
   """The HTML of a report, which expects each picture beside it as `NAME.png`."""
   figures = {}
   for name, picture in pictures.items():
@@ -148,6 +153,7 @@ def page(report: Report, title: str, pictures: Mapping[str, Figure]) -> str:
     [
       reports.Section('Numbers', tables=tables(report)),
       reports.Section('Pictures', figures=figures),
+      *further,
     ],
   )
 
@@ -326,7 +332,7 @@ def plot_attention(
     for head, weights in enumerate(heads[:columns]):
       largest = weights.max(axis=1, keepdims=True)
       title = f'{layer}, head {head}: to {largest[-1, 0]:.2g}'
-      of_rows, of_columns = (_named_tokens(tokens, count) for count in weights.shape)
+      of_rows, of_columns = (named_tokens(tokens, count) for count in weights.shape)
       shares = weights / np.where(largest > 0, largest, 1)
       texts = 'share of the largest weight of the row', title, *_AXES_OF_ATTENTION
       row.append(HeatMap(shares, scale, *texts, of_rows, of_columns))
@@ -345,7 +351,7 @@ def plot_attention(
   )
 
 
-def _named_tokens(tokens: Sequence[str], count: int) -> dict[int, str]:
+def named_tokens(tokens: Sequence[str], count: int) -> dict[int, str]:
   """Names of the first `count` tokens by number; of many, only some and the last."""
   apart = -(-len(tokens) // _MOST_NAMES)
   # Features and labels alternate in interleaved tokens; an odd distance names both.

@@ -101,8 +101,9 @@ def _draw(axes: Axes, heat_map: HeatMap, colours: str) -> AxesImage:
   for row, texts in enumerate(heat_map.texts):
     for column, text in enumerate(texts):
       value = heat_map.values[row, column]
-      colour = BLACK if heat_map.scale(value) > 0.5 else 'white'
-      colour = GREY if np.isnan(value) else colour
+      red, green, blue, _ = image.cmap(image.norm(value))
+      is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+      colour = GREY if np.isnan(value) else BLACK if is_light else 'white'
       place = {'ha': 'center', 'va': 'center', 'size': size, 'color': colour}
       axes.text(column, row, text, **place)
   return image

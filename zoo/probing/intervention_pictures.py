@@ -1,0 +1,169 @@
+"""The pictures and tables of interventions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import Normalize
+
+from zoo.core.tables import Table
+from zoo.measure.intervals import Estimate
+from zoo.models.token_model import TokenModel
+from zoo.models.tokens import token_names
+from zoo.probing.effects import Effects
+from zoo.probing.interventions import Heads
+from zoo.probing.latents import LatentScore
+from zoo.probing.pictures import named_tokens
+from zoo.reports.heat_maps import HeatMap, plot_heat_maps
+from zoo.reports.style import SIGNED, Figure
+
+TITLES = {
+  'what_matters': 'What matters',
+  'heads': 'What the heads do',
+  'latents': 'Where the weights are',
+}
+CAPTIONS = {
+  'what_matters': (
+    'The share of the gap between corrupt and clean prompts that the clean value of '
+    'one token recovers in the corrupt prompts, whose examples have the labels of '
+    'another prompt.'
+  ),
+  'heads': (
+    'What each head attends to, whether it copies labels, and the shares of the gap '
+    'that its clean value recovers and that its ablation costs.'
+  ),
+  'latents': (
+    'R² of a linear map from the value at the query, on prompts that it was not fitted '
+    'to; the first row is the map from all tokens of the prompt.'
+  ),
+}
+_SCORES = 'previous', 'duplicate', 'induction', 'copying'
+_SHARES = 'recovered', 'zero', 'mean', 'resample'
+_HEADER = 'previous token', 'same token', 'induction', 'copying labels'
+_DOES = 'recovers', 'zero costs', 'mean costs', 'resampling costs'
+_MOST_ROWS = 40
+
+
+def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
+  """The heat map of one part."""
+  if part == 'what_matters':
+    return plot_effects(result, model, context_length)
+  return plot_scores(result) if part == 'heads' else plot_latents(result)
+
+
+def table(part: str, result: Any) -> Table:
+  """The numbers of one part, with standard errors where they have any."""
+  if part == 'what_matters':
+    rows = [(row.site, str(row.token), _said(row.recovered)) for row in result.rows]
+    return Table(rows, ('site', 'token', 'recovers ± s.e.'))
+  if part == 'heads':
+    of_heads = _by_head(result)
+    rows = [
+      (name, *map(_number, scores), *map(_said, shares))
+      for name, (scores, shares) in of_heads.items()
+    ]
+    return Table(rows, ('head', *_HEADER, *(f'{does} ± s.e.' for does in _DOES)))
+  rows = [
+    (score.site, score.target, _said(score.r2), _said(score.permuted))
+    for score in result
+  ]
+  return Table(rows, ('site', 'target', 'R² ± s.e.', 'permuted'))
+
+
+def plot_effects(result: Effects, model: Any, context_length: int) -> Figure:
+  """Recovered shares by site and token."""
+  sites = [*dict.fromkeys(row.site for row in result.rows)][:_MOST_ROWS]
+  count = 1 + max(row.token or 0 for row in result.rows)
+  values = np.full((len(sites), count), np.nan)
+  for row in result.rows:
+    if row.site in sites:
+      values[sites.index(row.site), row.token or 0] = row.recovered.mean
+  if isinstance(model, TokenModel):
+    names = named_tokens(token_names(model.layout, context_length), count)
+  else:
+    names = {i: str(i + 1) for i in range(count)}
+  heat_map = HeatMap(
+    values,
+    Normalize(-1, 1),
+    'share of the gap recovered',
+    '',
+    'token',
+    '',
+    dict(enumerate(sites)),
+    names,
+  )
+  return _drawn(heat_map)
+
+
+def plot_scores(result: Heads) -> Figure:
+  """Scores and shares by head."""
+  of_heads = dict([*_by_head(result).items()][:_MOST_ROWS])
+  values = [
+    [*scores, *(share.mean for share in shares)] for scores, shares in of_heads.values()
+  ]
+  return _drawn(_written(values, [*of_heads], [*_HEADER, *_DOES], 'score, or share'))
+
+
+def plot_latents(result: Sequence[LatentScore]) -> Figure:
+  """R² by site and target."""
+  sites = [*dict.fromkeys(score.site for score in result)][:_MOST_ROWS]
+  targets = [*dict.fromkeys(score.target for score in result)]
+  values = np.full((len(sites), len(targets)), np.nan)
+  for score in result:
+    if score.site in sites:
+      values[sites.index(score.site), targets.index(score.target)] = score.r2.mean
+  return _drawn(_written(values, sites, targets, 'R² on other prompts'))
+
+
+def _by_head(
+  result: Heads,
+) -> dict[str, tuple[list[float], list[Estimate]]]:
+  """Scores and shares of each head; NaN where it has none."""
+  scores = {
+    f'{score.layer}, head {score.head}': [getattr(score, name) for name in _SCORES]
+    for score in result.scores
+  }
+  shares = {
+    f'{row.site.removesuffix(".mixer.heads")}, head {row.head}': [
+      getattr(row, name) for name in _SHARES
+    ]
+    for row in result.effects.rows
+  }
+  unknown = [np.nan] * len(_SCORES)
+  none = [Estimate(np.nan, np.nan)] * len(_SHARES)
+  names = dict.fromkeys([*scores, *shares])
+  return {name: (scores.get(name, unknown), shares.get(name, none)) for name in names}
+
+
+def _written(
+  values: Any, rows: Sequence[str], columns: Sequence[str], label: str
+) -> HeatMap:
+  """A heat map with each number written in its entry."""
+  array = np.asarray(values, np.float64)
+  names: Mapping[int, str] = dict(enumerate(rows))
+  texts = [[_number(value) for value in row] for row in array]
+  return HeatMap(
+    array,
+    Normalize(-1, 1),
+    label,
+    rows=names,
+    columns=dict(enumerate(columns)),
+    texts=texts,
+  )
+
+
+def _drawn(heat_map: HeatMap) -> Figure:
+  height = 1.9 + 0.24 * len(heat_map.values)
+  return plot_heat_maps([[heat_map]], height, colours=SIGNED)
+
+
+def _number(value: float) -> str:
+  return '-' if np.isnan(value) else f'{round(value, 2) + 0.0:.2f}'  # no −0.00
+
+
+def _said(estimate: Estimate) -> str:
+  return (
+    '-' if np.isnan(estimate.mean) else f'{estimate.mean:.3f} ± {estimate.stderr:.3f}'
+  )

@@ -1,0 +1,218 @@
+"""Interventions: what matters within a model, what its heads do, where the weights are.
+
+Parts of a report, each measured by itself, so that a report goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from absl import logging
+
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.core.taps import Place, places
+from zoo.measure.intervals import Estimate
+from zoo.probing.activations import checked_module
+from zoo.probing.effects import Effect, Effects, effects, other_labels
+from zoo.probing.head_scores import HeadScore, head_scores
+from zoo.probing.latents import LatentScore, probe_latents
+
+PARTS = 'what_matters', 'heads', 'latents'
+NUM_PROMPTS = 512
+_NUM_PROBED = 2048
+_WIDE = 1.96  # standard errors on each side: 95 %
+_ADDED = 'mixer.out', 'network.out', 'update', 'tokens'
+
+
+class Heads(NamedTuple):
+  """What each head attends to, and what it does."""
+
+  scores: list[HeadScore]
+  effects: Effects  # of the sites `heads`, head by head
+
+
+def measure(
+  model: Predictor,
+  task: Task,
+  part: str,
+  num_prompts: int = NUM_PROMPTS,
+  seed: int = 0,
+) -> Effects | Heads | list[LatentScore] | None:
+  """One of PARTS; None if the model has no such sites, or the task no latents.
+
+  The corrupt prompts have the labels of other prompts. Raises UserError for a model
+  that is no NNX module.
+  """
+  logging.info('probe: interventions, %s', part)
+  known = places(checked_module(model))
+  clean = task.sample(jax.random.key(seed), num_prompts)
+  if part == 'what_matters':
+    return _what_matters(model, task, clean, known)
+  if part == 'heads':
+    return _heads(model, task, clean, known)
+  return _latents(model, task, known, seed)
+
+
+def _what_matters(
+  model: Predictor, task: Task, clean: Prompt, known: Sequence[Place]
+) -> Effects | None:
+  added = [place.site for place in known if place.site.endswith(_ADDED)]
+  if not added:
+    return None
+  return effects(
+    model, task, clean, other_labels(clean), added, kinds=['recovered'], tokens=True
+  )
+
+
+def _heads(
+  model: Predictor, task: Task, clean: Prompt, known: Sequence[Place]
+) -> Heads | None:
+  sites = [place.site for place in known if place.site.endswith('heads')]
+  if not sites:
+    return None
+  table = effects(model, task, clean, other_labels(clean), sites, heads=True)
+  return Heads(head_scores(model, clean), table)
+
+
+def _latents(
+  model: Predictor, task: Task, known: Sequence[Place], seed: int
+) -> list[LatentScore] | None:
+  prompt = task.sample(jax.random.key(0), 1, latents=True)
+  if not jax.tree.leaves(prompt.latents):
+    return None
+  shown = [place.site for place in known if place.site.endswith(_ADDED)]
+  return probe_latents(model, task, None, shown or None, _NUM_PROBED, seed)
+
+
+# What survives its interval, in words.
+
+
+def sentence(result: Effects | Heads | list[LatentScore]) -> str:
+  """What the numbers of a part say, as far as they survive their 95 % intervals."""
+  if isinstance(result, Effects):
+    return _gap_sentence(result) or _largest(
+      result.rows, 'recovered', 'Patching', 'recovers'
+    )
+  if isinstance(result, Heads):
+    return _gap_sentence(result.effects) or _largest(
+      result.effects.rows, 'mean', 'Mean ablation of', 'costs'
+    )
+  return _latent_sentence(result)
+
+
+def _gap_sentence(table: Effects) -> str:
+  gap = table.corrupt.mean - table.clean.mean
+  if abs(gap) > _WIDE * math.hypot(table.clean.stderr, table.corrupt.stderr):
+    return ''
+  return (
+    f'The labels of other prompts change the loss from {_said(table.clean)} to '
+    f'{_said(table.corrupt)}, no more than by chance; shares of this gap say nothing.'
+  )
+
+
+def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
+  """The rows whose share may be the largest, of those that are not the tokens."""
+  shares = [
+    (row, getattr(row, kind)) for row in rows if not row.site.endswith('tokens')
+  ]
+  shares = [pair for pair in shares if _low(pair[1]) > 0]
+  if not shares:
+    return f'{what} no site alone {does} a share above 0 beyond its interval.'
+  best = max(shares, key=lambda pair: pair[1].mean)
+  equal = [pair for pair in shares if _high(pair[1]) >= _low(best[1])]
+  equal.sort(key=lambda pair: -pair[1].mean)
+  named = ', '.join(f'{_place(row)} ({_said(share)})' for row, share in equal[:3])
+  if len(equal) == 1:
+    return f'{what} {named} {does} the largest share of the gap.'
+  more = f' and {len(equal) - 3} more' if len(equal) > 3 else ''
+  return (
+    f'{what} {named}{more} {does} the largest shares of the gap; their intervals '
+    'overlap.'
+  )
+
+
+def _latent_sentence(scores: Sequence[LatentScore]) -> str:
+  """For each target, the site with the largest R² above that of all tokens."""
+  raw = {
+    score.target: _high(score.r2)
+    for score in scores
+    if score.site == 'tokens of the prompt'
+  }
+  said = []
+  for target in dict.fromkeys(score.target for score in scores):
+    held = [
+      score
+      for score in scores
+      if score.target == target
+      and score.site != 'tokens of the prompt'
+      and _low(score.r2) > max(_high(score.permuted), raw.get(target, 0.0), 0.0)
+    ]
+    if held:
+      best = max(held, key=lambda score: score.r2.mean)
+      said.append(f'{target} at {best.site} ({_said(best.r2)})')
+  if not said:
+    return 'No site predicts a target better than the tokens of the prompt do.'
+  return f'A linear map of the query predicts, with this R²: {"; ".join(said)}.'
+
+
+def _place(row: Effect) -> str:
+  head = '' if row.head is None else f', head {row.head}'
+  token = '' if row.token is None else f', token {row.token + 1}'
+  return f'{row.site}{head}{token}'
+
+
+def _said(estimate: Estimate) -> str:
+  return f'{estimate.mean:.2f} ± {_WIDE * estimate.stderr:.2f}'
+
+
+def _low(estimate: Estimate) -> float:
+  return estimate.mean - _WIDE * estimate.stderr
+
+
+def _high(estimate: Estimate) -> float:
+  return estimate.mean + _WIDE * estimate.stderr
+
+
+# As JSON, from which a report goes on.
+
+
+def to_json(result: Any) -> Any:
+  """A result in JSON types; NaN is None."""
+  if isinstance(result, list | tuple):
+    return [to_json(part) for part in result]
+  if isinstance(result, float):
+    return None if math.isnan(result) else float(result)
+  return result
+
+
+def from_json(part: str, content: Any) -> Effects | Heads | list[LatentScore] | None:
+  """What `to_json` made of a part."""
+  if content is None:
+    return None
+  if part == 'what_matters':
+    return _effects(content)
+  if part == 'heads':
+    scores = [HeadScore(*row[:2], *map(_number, row[2:])) for row in content[0]]
+    return Heads(scores, _effects(content[1]))
+  return [LatentScore(*row[:2], *map(_estimate, row[2:])) for row in content]
+
+
+def _effects(content: Any) -> Effects:
+  clean, corrupt, rows = content
+  return Effects(
+    _estimate(clean),
+    _estimate(corrupt),
+    [Effect(*row[:3], *map(_estimate, row[3:])) for row in rows],
+  )
+
+
+def _estimate(pair: Sequence[float | None]) -> Estimate:
+  return Estimate(*map(_number, pair))
+
+
+def _number(value: float | None) -> float:
+  return math.nan if value is None else value
