@@ -62,20 +62,15 @@ def task_vectors(
   possible for every layout and mixer, and a causal model is trained on them; examples
   with labels of 0 would be evidence for another function.
 
-  Where the query's token holds x_q, as in all layouts of this library, setting it
-  replaces x_q by its mean: then only a constant function can be told by that alone.
+  The query is then the only token, and it holds x_q in all layouts of this library:
+  with a state set there the prediction is the same for all queries of a function.
 
   Raises UserError for a task that is no `zoo.tasks.base.FunctionClass`, for a model
   without such sites, and for one that calls them in loops.
   """
   check_count('num_functions', num_functions, minimum=2)
   check_count('num_prompts', num_prompts)
-  held_out = task.held_out()
-  if not isinstance(held_out, FunctionClass):
-    raise UserError(
-      f'the task is of type {type(task).__name__}; task vectors need prompts that share '
-      'a function, as those of a zoo.tasks.base.FunctionClass'
-    )
+  held_out = _with_functions(task)
   known = [site for site in sites(model) if site.endswith('.tokens')]
   if not known:
     raise UserError(f'{type(model).__name__} has no sites that end in .tokens')
@@ -88,21 +83,19 @@ def task_vectors(
     states, losses = programs.run(reader.states, [model], prompt, loss_of(task))
     return np.asarray(states), np.asarray(losses, np.float64)
 
+  own, without = read(alone)
   vectors = _means(read(seen)[0], num_functions)
   moves = vectors - _means(read(_without(seen))[0], num_functions)
-  own, without = read(alone)
-
-  def each(means: Float[np.ndarray, 's f w']) -> Float[np.ndarray, 's b w']:
-    return np.repeat(means, num_prompts, axis=1)
-
-  values = np.stack(
-    [
-      each(vectors),
-      each(np.roll(vectors, -1, axis=1)),
-      own + each(moves),
-      own + each(np.roll(moves, -1, axis=1)),
-    ]
+  set_to, set_to_other, moved, moved_other = (
+    np.repeat(means, num_prompts, axis=1)
+    for means in (
+      vectors,
+      np.roll(vectors, -1, axis=1),
+      moves,
+      np.roll(moves, -1, axis=1),
+    )
   )
+  values = np.stack([set_to, set_to_other, own + moved, own + moved_other])
   losses = programs.run(reader.losses, [model], alone, values, loss_of(task))
   kinds = [
     [_over_functions(row, num_functions) for row in kind]
@@ -113,6 +106,17 @@ def task_vectors(
     _over_functions(without, num_functions),
     [TaskVector(*row) for row in zip(known, *kinds, strict=True)],
   )
+
+
+def _with_functions(task: Task) -> FunctionClass:
+  """The task on whose prompts a model is measured; UserError if it has no functions."""
+  held_out = task.held_out()
+  if not isinstance(held_out, FunctionClass):
+    raise UserError(
+      f'the task is of type {type(task).__name__}; task vectors need prompts that '
+      'share a function, as those of a zoo.tasks.base.FunctionClass'
+    )
+  return held_out
 
 
 class _Reader(NamedTuple):
@@ -177,10 +181,8 @@ def _prompts(
     keys = jax.random.split(prompts_key, 2 * num_prompts)
     return jax.vmap(prompt, (None, 0))(function, keys)
 
-  sample = jax.jit(
-    lambda key: jax.vmap(of_function)(jax.random.split(key, num_functions))
-  )
-  prompts = sample(key)
+  # In one program; eagerly each operation would be compiled by itself.
+  prompts = jax.jit(jax.vmap(of_function))(jax.random.split(key, num_functions))
   halves = slice(num_prompts), slice(num_prompts, None)
   seen, tested = (
     jax.tree.map(lambda array, at=at: _joined(array[:, at]), prompts) for at in halves
