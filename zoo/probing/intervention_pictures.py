@@ -12,6 +12,9 @@ from zoo.core.tables import Table
 from zoo.measure.intervals import Estimate
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
+from zoo.probing.algorithm_pictures import plot_layer_algorithms
+from zoo.probing.algorithm_words import NAMES
+from zoo.probing.algorithms import Readout
 from zoo.probing.effects import Effects
 from zoo.probing.interventions import Heads
 from zoo.probing.latents import LatentScore
@@ -22,6 +25,7 @@ from zoo.reports.style import SIGNED, Figure
 TITLES = {
   'what_matters': 'What matters',
   'heads': 'What the heads do',
+  'layers': 'Which algorithm at which layer',
   'latents': 'Where the weights are',
 }
 CAPTIONS = {
@@ -33,6 +37,10 @@ CAPTIONS = {
   'heads': (
     'What each head attends to, whether it copies labels, and the shares of the gap '
     'that its clean value recovers and that its ablation costs.'
+  ),
+  'layers': (
+    "How far the prediction read after each layer, by the model's own readout, is from "
+    'each algorithm after k steps; a disc marks the nearest k, circles its interval.'
   ),
   'latents': (
     'R² of a linear map from the value at the query, on prompts that it was not fitted '
@@ -50,6 +58,8 @@ def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
   """The heat map of one part."""
   if part == 'what_matters':
     return plot_effects(result, model, context_length)
+  if part == 'layers':
+    return plot_layer_algorithms(result)
   return plot_scores(result) if part == 'heads' else plot_latents(result)
 
 
@@ -65,11 +75,26 @@ def table(part: str, result: Any) -> Table:
       for name, (scores, shares) in of_heads.items()
     ]
     return Table(rows, ('head', *_HEADER, *(f'{does} ± s.e.' for does in _DOES)))
+  if part == 'layers':
+    return _layer_table(result)
   rows = [
     (score.site, score.target, _said(score.r2), _said(score.permuted))
     for score in result
   ]
   return Table(rows, ('site', 'target', 'R² ± s.e.', 'permuted'))
+
+
+def _layer_table(result: Readout) -> Table:
+  """The nearest number of steps of each algorithm by layer, and how far it is."""
+  rows = []
+  for name, match in result.matches.items():
+    for layer, (k, low, high) in enumerate(
+      zip(match.nearest, match.low, match.high, strict=True)
+    ):
+      distance = Estimate(match.distance[layer, k], match.standard_error[layer, k])
+      steps = '-' if match.distance.shape[1] == 1 else f'{k} ({low} to {high})'
+      rows.append((NAMES.get(name, name), str(layer), steps, _said(distance)))
+  return Table(rows, ('algorithm', 'layer', 'steps (95 %)', 'distance ± s.e.'))
 
 
 def plot_effects(result: Effects, model: Any, context_length: int) -> Figure:

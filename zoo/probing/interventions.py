@@ -1,4 +1,4 @@
-"""Interventions: what matters within a model, what its heads do, where the weights are.
+"""Interventions: what matters in a model, what heads and layers do, where weights are.
 
 Parts of a report, each measured by itself, so that a report goes on where it stopped.
 """
@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import numpy as np
 from absl import logging
 
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Layered, Predictor, Task
 from zoo.core.taps import Place, places
 from zoo.measure.intervals import Estimate
 from zoo.probing.activations import checked_module
+from zoo.probing.algorithm_words import name_layer_algorithms
+from zoo.probing.algorithms import Match, Readout, algorithms
 from zoo.probing.effects import Effect, Effects, effects, other_labels
 from zoo.probing.head_scores import HeadScore, head_scores
 from zoo.probing.latents import LatentScore, probe_latents
+from zoo.tasks.base import is_squared
 
-PARTS = 'what_matters', 'heads', 'latents'
+PARTS = 'what_matters', 'heads', 'layers', 'latents'
 NUM_PROMPTS = 512
 _NUM_PROBED = 2048
 _WIDE = 1.96  # standard errors on each side: 95 %
@@ -35,14 +39,18 @@ class Heads(NamedTuple):
   effects: Effects  # of the sites `heads`, head by head
 
 
+# By part: what matters, heads, layers, latents.
+Result: TypeAlias = Effects | Heads | Readout | list[LatentScore]
+
+
 def measure(
   model: Predictor,
   task: Task,
   part: str,
   num_prompts: int = NUM_PROMPTS,
   seed: int = 0,
-) -> Effects | Heads | list[LatentScore] | None:
-  """One of PARTS; None if the model has no such sites, or the task no latents.
+) -> Result | None:
+  """One of PARTS; None if the model or its task has no such thing.
 
   The corrupt prompts have the labels of other prompts. Raises UserError for a model
   that is no NNX module.
@@ -54,6 +62,8 @@ def measure(
     return _what_matters(model, task, clean, known)
   if part == 'heads':
     return _heads(model, task, clean, known)
+  if part == 'layers':
+    return _layers(model, task, seed)
   return _latents(model, task, known, seed)
 
 
@@ -78,6 +88,14 @@ def _heads(
   return Heads(head_scores(model, clean), table)
 
 
+def _layers(model: Predictor, task: Task, seed: int) -> Readout | None:
+  if not (isinstance(model, Layered) and is_squared(task) and task.num_outputs == 1):
+    return None
+  if task.label_kind != 'numbers':
+    return None
+  return algorithms(model, task, seed=seed).own
+
+
 def _latents(
   model: Predictor, task: Task, known: Sequence[Place], seed: int
 ) -> list[LatentScore] | None:
@@ -91,7 +109,7 @@ def _latents(
 # What survives its interval, in words.
 
 
-def sentence(result: Effects | Heads | list[LatentScore]) -> str:
+def sentence(result: Result) -> str:
   """What the numbers of a part say, as far as they survive their 95 % intervals."""
   if isinstance(result, Effects):
     return _gap_sentence(result) or _largest(
@@ -101,6 +119,8 @@ def sentence(result: Effects | Heads | list[LatentScore]) -> str:
     return _gap_sentence(result.effects) or _largest(
       result.effects.rows, 'mean', 'Mean ablation of', 'costs'
     )
+  if isinstance(result, Readout):
+    return name_layer_algorithms(result)
   return _latent_sentence(result)
 
 
@@ -182,6 +202,13 @@ def _high(estimate: Estimate) -> float:
 
 def to_json(result: Any) -> Any:
   """A result in JSON types; NaN is None."""
+  if isinstance(result, Readout):
+    matches = {name: vars(match) for name, match in result.matches.items()}
+    return {'matches': to_json(matches), 'nearest': result.nearest}
+  if isinstance(result, dict):
+    return {name: to_json(part) for name, part in result.items()}
+  if isinstance(result, np.ndarray):
+    return to_json(result.tolist())
   if isinstance(result, list | tuple):
     return [to_json(part) for part in result]
   if isinstance(result, float):
@@ -189,7 +216,7 @@ def to_json(result: Any) -> Any:
   return result
 
 
-def from_json(part: str, content: Any) -> Effects | Heads | list[LatentScore] | None:
+def from_json(part: str, content: Any) -> Result | None:
   """What `to_json` made of a part."""
   if content is None:
     return None
@@ -198,7 +225,17 @@ def from_json(part: str, content: Any) -> Effects | Heads | list[LatentScore] | 
   if part == 'heads':
     scores = [HeadScore(*row[:2], *map(_number, row[2:])) for row in content[0]]
     return Heads(scores, _effects(content[1]))
+  if part == 'layers':
+    matches = {name: _match(**fields) for name, fields in content['matches'].items()}
+    return Readout(matches, content['nearest'])
   return [LatentScore(*row[:2], *map(_estimate, row[2:])) for row in content]
+
+
+def _match(parameters: list[Any], **arrays: Any) -> Match:
+  return Match(
+    **{name: np.array(value) for name, value in arrays.items()},
+    parameters=[np.array(fitted, float) for fitted in parameters],
+  )
 
 
 def _effects(content: Any) -> Effects:
