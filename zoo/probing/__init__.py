@@ -51,3 +51,6 @@ from zoo.probing.shifts import task_shift as task_shift
 from zoo.probing.similarity import Alignment as Alignment
 from zoo.probing.similarity import alignment as alignment
 from zoo.probing.summaries import summary as summary
+from zoo.probing.task_vectors import TaskVector as TaskVector
+from zoo.probing.task_vectors import TaskVectors as TaskVectors
+from zoo.probing.task_vectors import task_vectors as task_vectors

@@ -32,13 +32,12 @@ def name_layer_algorithms(readout: Readout) -> str:
   match = readout.matches[name]
   left = _left(match, last)
   shown = percent(0.0) if left.mean < _ROUNDING else shown_share(left)
-  said = f'After the last layer, {last}, the nearest algorithm is {_at(name, match)}'
+  nearest = _at(name, match)
+  said = f'After the last layer, {last}, the nearest algorithm is {nearest}'
   if left.mean > _HALF:
-    said = (
-      f'No algorithm is near the last layer, {last}; the nearest is {_at(name, match)}'
-    )
+    said = f'No algorithm is near the last layer, {last}; the nearest is {nearest}'
   said += f', which is {shown} of what the start leaves to be learned away from it'
-  others = [NAMES.get(other, f"the task's {other}") for other in alike if other != name]
+  others = [NAMES.get(key, f"the task's {key}") for key in alike if key != name]
   if others:
     said += f'; within two standard errors of it: {", ".join(others)}'
   near = [layer for layer in range(last + 1) if name in readout.nearest[layer]]

@@ -48,13 +48,15 @@ class Family(NamedTuple):
     def predict(spectra: Spectra, parameters: Any) -> Float[np.ndarray, ' p']:
       return spectra.predict(self.filtered(spectra.values, num_steps, parameters))
 
-    tried = np.stack([predict(fitted, start) for start in self.starts])
     predictions, parameters = [], []
+    with np.errstate(over='ignore', invalid='ignore'):  # steps that are far too long
+      tried = np.stack([predict(fitted, start) for start in self.starts])
+    tried = _finite(tried)
     for target in targets.T:
       excess = np.square(tried - target).mean(axis=1)
-      with np.errstate(over='ignore', invalid='ignore'):  # where it tries long steps
+      with np.errstate(over='ignore', invalid='ignore'):
         solution = least_squares(
-          lambda values, target=target: predict(fitted, values) - target,
+          lambda values, target=target: _finite(predict(fitted, values)) - target,
           self.starts[np.argmin(excess)],
           method='lm',
           max_nfev=200,
@@ -64,8 +66,12 @@ class Family(NamedTuple):
         )
         prediction = predict(judged, solution.x)
       parameters.append(solution.x)
-      predictions.append(np.nan_to_num(prediction, nan=_FAR).clip(-_FAR, _FAR))
+      predictions.append(_finite(prediction))
     return Member(np.stack(predictions, axis=1), np.stack(parameters))
+
+
+def _finite(predictions: Float[np.ndarray, '*n']) -> Float[np.ndarray, '*n']:
+  return np.nan_to_num(predictions, nan=_FAR).clip(-_FAR, _FAR)
 
 
 class Polynomials(NamedTuple):
