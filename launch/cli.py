@@ -1,6 +1,7 @@
 """Code that all commands share: a user's mistake gives one line and exit code 2."""
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import io
@@ -87,6 +88,7 @@ def run(main: Main, takes_names: bool = False) -> None:
   code, only the first prints the line. A process that fails alone exits without
   cleanup: cleanup would wait for the other processes, which in turn wait for this one.
   """
+  gc.freeze()  # what is imported stays; else collections and the exit search it
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     # Before training Ctrl-C ends the process, also while it computes or imports.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -135,6 +135,7 @@ def _printed(*arguments: str) -> str:
 def test_import_zoo_stays_light_and_its_parts_import_as_modules():
   heavy = 'tensorflow_datasets', 'matplotlib', 'tensorboardX', 'sklearn'
   heavy += 'gguf', 'jinja2', 'torch', 'transformers'  # the last two of the extra llm
+  heavy += ('orbax.checkpoint',)
   program = f"""
 import sys
 from typing import Any

@@ -66,9 +66,9 @@ def triangle(vectors: Float[Array, 'c u b']) -> Float[Array, 'p b']:
   """The lower triangle of `Σ_i u_i u_iᵀ`, row by row."""
   c, width, _ = vectors.shape
   if c * width <= _WRITTEN_OUT:
+    first, *others = vectors
     rows = [
-      sum(u[i][None] * u[: i + 1] for u in vectors[1:])
-      + vectors[0, i][None] * vectors[0, : i + 1]
+      sum(u[i : i + 1] * u[: i + 1] for u in others) + first[i : i + 1] * first[: i + 1]
       for i in range(width)
     ]
   else:

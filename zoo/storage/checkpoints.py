@@ -23,7 +23,6 @@ import jax.numpy as jnp
 from absl import logging
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
-from orbax.checkpoint import v1 as ocp
 
 from zoo.config.validation import Config, differences, to_json
 from zoo.core.errors import RunError, UserError, in_one_line, shown
@@ -57,6 +56,8 @@ class Checkpoints:
     Raises RunError if the newest step is damaged; UserError if it was saved by another
     run, or under another number; OSError.
     """
+    from orbax.checkpoint import v1 as ocp  # slow to import
+
     # Orbax takes absolute paths only.
     workdir = workdir if is_url(workdir) else workdir.resolve()
     self._folder = workdir / 'checkpoints'
@@ -240,8 +241,10 @@ def save_result(
     checkpoints.save(step, state)
 
 
-def orbax_context() -> ocp.Context:
-  """With what all steps are written and read."""
+def orbax_context() -> Any:
+  """With what all steps are written and read, an `ocp.Context`."""
+  from orbax.checkpoint import v1 as ocp  # slow to import
+
   context = ocp.Context()
   handlers = ocp.handlers.local_registry()
   handlers.add(ocp.handlers.JsonHandler, checkpointable_name='origin')
@@ -256,6 +259,8 @@ def orbax_context() -> ocp.Context:
 
 def saved_arrays(folder: pathlib.Path) -> dict[str, jax.ShapeDtypeStruct]:
   """The shapes and types of the arrays of a saved model, by name; raises RunError."""
+  from orbax.checkpoint import v1 as ocp  # slow to import
+
   try:
     tree = ocp.metadata(str(folder), checkpointable_name='model').metadata
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)

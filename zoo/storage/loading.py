@@ -18,7 +18,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, Sharding, SingleDeviceSh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
-from orbax.checkpoint import v1 as ocp
 
 from zoo.config.building import Config, abstract_model, build_task
 from zoo.core.errors import RunError, UserError, in_one_line, nearest, shown
@@ -105,6 +104,8 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
 
 
 def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
+  from orbax.checkpoint import v1 as ocp  # slow to import
+
   reason = damage_of(folder, left_out=('optimizer/',))  # which no model needs
   if reason is not None:
     raise damaged(folder, reason)

@@ -19,7 +19,6 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
-from orbax.checkpoint import v1 as ocp
 
 from zoo.config.building import Config, abstract_model
 from zoo.config.saved import to_json
@@ -86,6 +85,8 @@ def save(
 
 def _write(folder: pathlib.Path, items: Mapping[str, Any]) -> None:
   """Writes a step with its checksums; raises RunError."""
+  from orbax.checkpoint import v1 as ocp  # slow to import
+
   try:
     with orbax_context():
       ocp.save_checkpointables(str(folder), dict(items), overwrite=True)

@@ -132,7 +132,7 @@ def make_step(
   config. `in_shape` keeps the arrays in shape in the optimizer, so that they can be
   split along any axis.
   """
-  roles = parameter_roles(abstract_model(config))
+  roles = parameter_roles(nnx.merge(graphs['model'], asked))
 
   def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
     whole = gathered(model, asked) if config.mesh.fsdp else model
