@@ -41,7 +41,7 @@ from zoo.theory.risk import (
   task_moments,
 )
 from zoo.theory.schedules import gradient_descent_risk
-from zoo.theory.trust import check_rule
+from zoo.theory.trust import QUICK_TO_COMPILE, check_rule
 
 Scalar = float | Float[Array, '']
 Form = LearningRule | DeepRule | Recurrence
@@ -290,8 +290,16 @@ def rule_of(
   if not (is_checked or isinstance(subject, LearningRule)):
     check_rule(subject)
   with double_precision():
-    # Not compiled as one: what a class calls may have changed since the last time.
-    rule = in_float64(subject).learning_rule()
+    if isinstance(subject, nnx.Module):
+      graph, state = nnx.split(subject)
+      # Traced anew, since what a class calls may have changed since the last time.
+      compute = jax.jit(
+        lambda state: nnx.merge(graph, state).learning_rule(),
+        compiler_options=QUICK_TO_COMPILE,
+      )
+      rule = compute(jax.tree.map(to_float64, state))
+    else:
+      rule = subject.learning_rule()
     # Copies, for the reason that `to_float64` makes a view.
     return jax.tree.map(lambda leaf: np.array(leaf, np.float64), rule)
 
