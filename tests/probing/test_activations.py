@@ -290,7 +290,7 @@ def test_recurrent_networks_have_what_they_carry(name):
 
 
 def test_sites_have_the_names_of_what_is_there():
-  of_layer = ['mixer.in', 'mixer.out', 'network.out', 'tokens']
+  of_layer = ['mixer.heads', 'mixer.in', 'mixer.out', 'mixer.pattern', 'tokens']
   wanted = ['embed', 'guess', *(f'layers.0.{name}' for name in of_layer)]
   assert sites(_transformer('softmax')) == wanted
   terms = ['embed', 'guess', 'keys', 'queries', 'scores', 'update', 'values']

@@ -34,10 +34,10 @@ def head_scores(model: Predictor, prompt: Prompt) -> list[HeadScore]:
   A score is Σ A ∘ T / Σ A with the absolute attention A, query by key, and the mask T
   of the tokens in question; for duplicates and induction the sums are over the queries
   that have such tokens. So uniform causal attention over n tokens has the
-  previous-token score (1/n) Σ_{i=2}^n 1/i. The attention of a recurrent mixer is its
-  exact map. Tokens are the same if their embedded entries are, and where a token holds
-  a label that is not asked for, if their features are. Without such tokens a score is
-  NaN.
+  previous-token score (1/n) Σ_{i=2}^n 1/i. That of a recurrent mixer is the map
+  that it computes. Tokens are the same if their embedded entries are, and where a token
+  holds a label that is not asked for, if their features are. Without such tokens a
+  score is NaN.
 
   Args:
     model: a model with mixers, or with layers of `deep_lsa`.
