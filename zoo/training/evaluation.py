@@ -79,8 +79,9 @@ def make_evaluation(
       lambda leaf: np.asarray(leaf)[None], (rule, moments)
     )
     if isinstance(rules, LearningRule):
-      return float(theory.exact_risks(rules, all_moments)[0])
-    return float(theory.exact_form_risks(rules, task)[0])
+      # In NumPy: the risks are on the host, and the mesh may be of other devices.
+      return float(np.asarray(theory.exact_risks(rules, all_moments))[0])
+    return float(np.asarray(theory.exact_form_risks(rules, task))[0])
 
   whole = NamedSharding(mesh, P())
   return Evaluation(
