@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+SLOW = pytest.mark.slow
 FULL = pytest.mark.slow, pytest.mark.full
 
 
@@ -14,12 +15,21 @@ def mostly_full(quick: Sequence[Any], *axes: Iterable[Any]) -> list[Any]:
 
   A tuple on an axis is several arguments.
   """
+  return _with_others(FULL, quick, axes)
+
+
+def mostly_slow(quick: Sequence[Any], *axes: Iterable[Any]) -> list[Any]:
+  """The same, where the others are for --slow."""
+  return _with_others(SLOW, quick, axes)
+
+
+def _with_others(marks: Any, quick: Sequence[Any], axes: Iterable[Iterable[Any]]):
   values: list[Any] = [*quick]
   for parts in itertools.product(*axes):
     arguments = [argument for part in parts for argument in _several(part)]
     combination = tuple(arguments) if len(arguments) > 1 else arguments[0]
     if combination not in quick:
-      values.append(pytest.param(*arguments, marks=FULL))
+      values.append(pytest.param(*arguments, marks=marks))
   return values
 
 
