@@ -244,6 +244,7 @@ def test_a_subclass_of_a_task_is_sampled_as_itself_and_theory_does_not_cover_it(
     theory.task_moments(own)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('register', 'promotion_that_optax_needs')
 def test_a_subclass_of_a_task_is_trained_as_itself(tmp_path):
   def sevens(self, key):

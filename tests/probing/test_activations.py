@@ -13,7 +13,7 @@ import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
-from tests.marks import mostly_full
+from tests.marks import SLOW, mostly_full
 from tests.probing.models import Softmax
 from tests.settings import isotropic
 from tests.weights import drawn, heads
@@ -169,7 +169,12 @@ def _read_by_recurrence(mixer, tokens):
 
 
 @pytest.mark.parametrize(
-  'name', mostly_full(['softmax', 'gated_delta', 'hyena'], _WITH_MAP)
+  'name',
+  [
+    'softmax',
+    *(pytest.param(name, marks=SLOW) for name in ('gated_delta', 'hyena')),
+    *mostly_full(['softmax', 'gated_delta', 'hyena'], _WITH_MAP)[3:],
+  ],
 )
 def test_a_map_times_the_values_is_what_the_layer_reads(name):
   model, outputs, own = _captured(name)
@@ -221,6 +226,7 @@ def test_the_states_are_those_after_each_token(name):
     assert_close(own['state.memory'][:, -1], run(mixer, tokens).memory, _ROUNDING)
 
 
+@pytest.mark.slow
 def test_each_loop_has_its_own_name():
   """Also a loop that is not trained."""
   model = _transformer('softmax', num_loops=3, num_trained_loops=1)

@@ -100,6 +100,7 @@ def test_bayes_weighs_the_parts_by_their_densities():
   assert np.max(shares, axis=0).min() > 0.5  # each part is the most probable somewhere
 
 
+@pytest.mark.slow
 def test_bayes_of_signs_weighs_probabilities_by_the_likelihood_of_the_labels():
   """Against integrals over a grid of both weights, of links from SciPy."""
   parts = (

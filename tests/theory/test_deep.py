@@ -109,6 +109,7 @@ def _perturbed(model, scale):
   return nnx.merge(graph, state, rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('form', mostly_full(['dense'], ['sparse']))
 def test_in_the_family_the_estimate_is_exact_and_near_it_almost(float64, form):
   task = isotropic(4, 7, prior_mean=1.0, noise_std=0.6)

@@ -177,6 +177,7 @@ def _own_config(name='own_deep', **changes) -> Any:
   return config
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('register', 'promotion_that_optax_needs')
 def test_a_copy_of_a_class_has_the_risk_of_the_class(tmp_path, monkeypatch):
   _own_deep_lsa(tmp_path, monkeypatch)
@@ -203,6 +204,7 @@ def test_a_form_that_predicts_otherwise_is_refused_before_anything_is_written(
   validate(config)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_a_run_without_an_exact_risk_says_why_once(tmp_path, caplog):
   zoo.train(small_config('deep_lsa'), tmp_path / 'run')

@@ -14,6 +14,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.launch.processes import ROOT
+from tests.marks import mostly_slow
 from tests.training.runs import (
   assert_same_bits,
   lines_of,
@@ -43,7 +44,8 @@ def test_the_logged_steps_are_yielded_and_the_last_has_the_summary(whole):
   assert events[-1].summary == json.loads((workdir / 'summary.json').read_text())
 
 
-@pytest.mark.parametrize('stop', [6, 8])  # between two saves, and at one
+# Between two saves, and at one.
+@pytest.mark.parametrize('stop', mostly_slow([6], [6, 8]))
 def test_a_break_saves_the_step_and_the_run_goes_on_to_the_same_bits(
   tmp_path, whole, stop
 ):
