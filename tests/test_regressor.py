@@ -13,6 +13,7 @@ from zoo.tasks.baselines import LeastSquares
 pytest.importorskip('sklearn', reason="needs the extra 'baselines'")
 
 
+@pytest.mark.slow
 def test_least_squares_in_context_are_those_of_scikit_learn():
   from sklearn.linear_model import LinearRegression
   from sklearn.model_selection import cross_val_score
@@ -28,6 +29,7 @@ def test_least_squares_in_context_are_those_of_scikit_learn():
   np.testing.assert_allclose(scores, expected, atol=1e-4)  # one is in float32
 
 
+@pytest.mark.slow
 def test_a_trained_model_is_one_too():
   """The shipped yq_lsa is a step of gradient descent from w = 2, of size 1/2.1."""
   from sklearn.base import clone

@@ -31,6 +31,7 @@ from zoo.theory import isotropic_head_limit
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
+@pytest.mark.slow
 def test_baselines_with_a_closed_form_are_exact():
   config: Any = sizes.get_config('gru', 'prior', 'zero')
   assert measure.lengths_of(5) == (0, 1, 2, 5, 7, 10)

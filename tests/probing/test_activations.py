@@ -13,7 +13,7 @@ import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
-from tests.marks import SLOW, mostly_full
+from tests.marks import mostly_full
 from tests.probing.models import Softmax
 from tests.settings import isotropic
 from tests.weights import drawn, heads
@@ -170,11 +170,7 @@ def _read_by_recurrence(mixer, tokens):
 
 @pytest.mark.parametrize(
   'name',
-  [
-    'softmax',
-    *(pytest.param(name, marks=SLOW) for name in ('gated_delta', 'hyena')),
-    *mostly_full(['softmax', 'gated_delta', 'hyena'], _WITH_MAP)[3:],
-  ],
+  mostly_full(['softmax'], _WITH_MAP, slow=['gated_delta', 'hyena']),
 )
 def test_a_map_times_the_values_is_what_the_layer_reads(name):
   model, outputs, own = _captured(name)

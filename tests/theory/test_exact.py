@@ -144,6 +144,7 @@ def test_gradient_and_map():
   assert float(traced) == pytest.approx(float(risk(0.1)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_memory_at_200_features_stays_under_a_gibibyte():
   """By the compiler's own account, which no other work on the machine can change."""
   d = 200

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from tests.compare import assert_close
-from tests.marks import FULL
+from tests.marks import FULL, SLOW
 from tests.training.runs import saved_arrays, small_config
 from tests.training.test_step import Run
 from zoo.core import registry
@@ -57,7 +57,9 @@ def assert_same_state(split, plain):
 # 6 heads on 2 devices, and their 4 rows on 4; 16 heads on all 8 devices.
 SHARES = [
   (6, (6, 4, 4), P(('model',), ('data',), None), (3, 1, 4)),
-  (16, (16, 4, 4), P(('model', 'data'), None, None), (2, 4, 4)),
+  pytest.param(
+    *(16, (16, 4, 4), P(('model', 'data'), None, None), (2, 4, 4)), marks=SLOW
+  ),
 ]
 
 

@@ -51,7 +51,7 @@ def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
 def test_more_steps_are_all_that_may_change(tmp_path):
   def of_steps(number, **changes):
     fields = {'model__num_layers': 1, 'model__width': 8, 'train__num_steps': number}
-    return small_config('deep_set', **fields, **changes)
+    return small_config('mlp', **fields, **changes)
 
   config = of_steps(30)
   assert config.optimizer.warmup_steps == 3
