@@ -80,12 +80,10 @@ def test_no_device_keeps_more_than_its_share(num_heads, shape, spec, share):
 PROMPTS = {'4,4,3', '4,4', '4,3', '4'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'changes'),
-  [
-    ('multi_head_lsa', {}),
-    pytest.param('transformer', {'model__num_layers': 1}, marks=pytest.mark.slow),
-  ],
+  [('multi_head_lsa', {}), ('transformer', {'model__num_layers': 1})],
 )
 def test_weights_are_not_gathered(name, changes):
   """Neither for being flat between steps, nor where kernels are split along outputs."""
