@@ -62,6 +62,7 @@ def test_guesses_are_those_that_the_field_of_a_model_allows(register):
     assert sizes.guesses_of(model, 'prior', ['network']) == [None]
 
 
+@pytest.mark.slow
 def test_all_models_have_the_same_optimizer():
   models = 'lsa', 'multi_head_lsa', 'deep_lsa', 'softmax', 'looped', 'deep_set'
   optimizers = set()
@@ -86,6 +87,7 @@ def test_every_config_is_valid(model):
   zoo.training.validate(sizes.get_config(model, 'prior', guess, scale='gpu'))
 
 
+@pytest.mark.slow
 def test_a_parity_is_learned_from_every_symbol_and_from_the_last_if_not_causal():
   def trained(model):
     config: Any = sizes.get_config(model, 'parity', 'zero')

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 import zoo
@@ -71,6 +72,7 @@ def test_a_fitted_readout_finds_what_is_linear_in_the_token():
   assert readouts.fitted.mean[0] < 1e-10
 
 
+@pytest.mark.slow
 def test_a_loss_of_classes_has_no_fitted_readout():
   task = zoo.create_task('gaussian_clusters', num_features=_D, context_length=_C)
   model = built(

@@ -59,6 +59,7 @@ class WithPositions(nnx.Module):
     return jnp.einsum('c,bc,bcd,bd->b', weights, prompt.y, prompt.x, prompt.x_query)
 
 
+@pytest.mark.slow
 def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so():
   model, gd = WithPositions(3, 4), zoo.estimators.gradient_descent(TASK)
   kept, longer = (

@@ -70,6 +70,7 @@ def test_the_metrics_are_those_of_appendix_c2():
 _PLAIN, _NOISY, _GENERAL = tasks()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'task',
   [_GENERAL, *(pytest.param(task, marks=FULL) for task in (_PLAIN, _NOISY))],

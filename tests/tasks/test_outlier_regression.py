@@ -43,6 +43,7 @@ def test_many_outliers_have_features_and_labels_of_one():
   assert np.abs(np.cov(np.transpose(weights)) - np.eye(4)).max() < 0.2
 
 
+@pytest.mark.slow
 def test_orthogonal_outliers_are_orthogonal_to_the_weights():
   task = OutlierRegression(5, 40, kind='orthogonal')
   x, y, targets = _all(_sample(task, 512))

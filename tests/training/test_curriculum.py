@@ -132,6 +132,7 @@ def growing():
     return Run(_config(**_GROWING))
 
 
+@pytest.mark.slow
 def test_steps_that_are_cut_within_a_curriculum_end_at_the_same_bits(growing):
   growing.check_cut(7)
 

@@ -165,6 +165,7 @@ def test_what_data_does_not_divide_stays_whole_with_a_warning(caplog):
   assert 'the data axis of the mesh, which is 8, divides no axis' in caplog.text
 
 
+@pytest.mark.slow
 def test_any_architecture_is_split(monkeypatch):
   monkeypatch.setitem(registry.MODELS, 'of_odd_shapes', OfOddShapes)
   runs = []
