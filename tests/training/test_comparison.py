@@ -156,6 +156,7 @@ def test_the_comparison_is_in_the_summary_and_the_table(finished):
   json.loads((workdir / 'summary.json').read_text(), parse_constant=lambda name: 1 / 0)
 
 
+@pytest.mark.slow
 def test_classes_have_an_accuracy_everywhere(tmp_path):
   config = _config(objective__positions='every', eval__num_compared=32)
   with config.unlocked():
@@ -255,6 +256,7 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
   assert comparisons[0] == comparisons[1] == compare(model, _task(), 16)
 
 
+@pytest.mark.slow
 def test_a_summary_of_a_task_with_unknown_risks_can_be_read(tmp_path):
   """The exact risk of least squares from d + 1 examples is infinite, so None."""
   config = small_config(eval__num_compared=8, task__noise_std=0.5)

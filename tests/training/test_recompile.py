@@ -29,6 +29,7 @@ def compiled():
   jax.monitoring.unregister_event_listener(listen)
 
 
+@pytest.mark.slow
 def test_the_same_config_trained_again_finds_its_programs_in_the_cache_of_jax(
   tmp_path, compiled
 ):

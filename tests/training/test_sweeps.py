@@ -306,6 +306,7 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
   _assert_same_results(sweep(_config(), _POINTS[:3], tmp_path), three)
 
 
+@pytest.mark.slow
 def test_a_stopped_sweep_with_more_points_goes_on_to_the_same_bits(
   tmp_path, monkeypatch, caplog, three
 ):

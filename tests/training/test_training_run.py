@@ -96,6 +96,7 @@ def test_a_finished_run_yields_its_last_step(whole):
       np.testing.assert_array_equal(array, saved[name])
 
 
+@pytest.mark.slow
 def test_a_run_in_float32_is_not_resumed_in_float64(tmp_path):
   for event in zoo.training_run(small_config(), tmp_path):
     if event.step == 6:
@@ -128,6 +129,7 @@ def test_a_wrong_config_is_refused_at_the_first_step(tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_the_loops_on_how_to_run(tmp_path, monkeypatch, capsys):
   """With what Weights & Biases is handed noted."""
   text = (ROOT / 'docs' / 'how_to.md').read_text()
