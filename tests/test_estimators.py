@@ -287,6 +287,7 @@ def test_predictions_are_those_of_each_prefix(float64, noise_std):
       np.testing.assert_allclose(at_once[:, 0], expected, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_baselines_are_tuned_for_each_number_of_examples():
   task = general(c=4, noise_std=0.5)
   baselines = task.baselines()

@@ -408,6 +408,7 @@ def test_an_optimizer_of_ones_own(register):
 _TRAINED = [('muon', {'ema_decay': 0.8}), ('schedule_free', {})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('name', 'changes'), mostly_full(_TRAINED[:1], _TRAINED))
 def test_steps_that_are_cut_within_an_average_end_at_the_same_bits(name, changes):
   run = Run(_config(name, **changes))

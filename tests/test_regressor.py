@@ -61,6 +61,7 @@ def _table(path, rows=200):
   return x, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('standardise', ['features_and_labels', 'features', 'nothing'])
 def test_examples_are_scaled_as_the_task_of_the_model_scales_its_rows(
   standardise, tmp_path
@@ -112,6 +113,7 @@ def test_a_context_of_another_size_than_those_of_the_task_is_warned_of(
   assert len(said_once) == 1
 
 
+@pytest.mark.slow
 def test_no_context_of_the_task_is_warned_of():
   """Warnings are errors in tests; labels of one feature may all be near 0."""
   task: Any = zoo.create_task('linear_regression', num_features=1, context_length=3)

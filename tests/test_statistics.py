@@ -62,6 +62,7 @@ def test_one_draw_serves_every_prior_mean():
   jax.tree.map(np.testing.assert_array_equal, *drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('c', 'general', 'noise_std'),
   mostly_full([(6, True, 0.6)], [6, 10_000], [False, True], [0.0, 0.6]),

@@ -130,6 +130,7 @@ def test_a_cell_without_a_loss_has_the_context_length_of_its_task(tmp_path):
   assert row.context_length == 23  # the parity of 24 symbols
 
 
+@pytest.mark.slow
 def test_a_cell_belongs_to_its_config_the_version_and_what_it_is_measured_on(
   tmp_path, monkeypatch
 ):
@@ -159,6 +160,7 @@ def test_a_cell_belongs_to_its_config_the_version_and_what_it_is_measured_on(
     begin()
 
 
+@pytest.mark.slow
 def test_baselines_belong_to_the_fields_of_their_task(tmp_path, monkeypatch):
   monkeypatch.setattr(measure, 'baselines', lambda config, name: measured[:])
   cell = Cell('deep_set', 'linear', 'zero')

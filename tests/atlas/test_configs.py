@@ -24,6 +24,7 @@ def _check_weights(model, task):
   assert abs(count / 25_000 - 1) <= 0.1, (model, count, config.model.width)
 
 
+@pytest.mark.slow
 def test_a_transformer_and_an_lstm_have_the_same_number_of_weights():
   for model in 'softmax', 'lstm':
     _check_weights(model, 'linear')

@@ -100,6 +100,7 @@ def _measured(*changes):
   return [*measure([_REFERENCE._replace(**fields) for fields in changes], 512)]
 
 
+@pytest.mark.slow
 def test_a_loss_is_measured_at_a_length_and_over_a_range():
   first, second, both, averaging = _measured(
     {},

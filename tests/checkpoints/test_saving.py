@@ -119,6 +119,7 @@ def test_a_model_that_would_predict_otherwise_is_refused(register, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_model_with_random_keys_comes_back_and_the_save_draws_none(
   register, tmp_path
 ):

@@ -143,6 +143,9 @@ class _Dict(_Model):
     self.options = {'a': 1}  # no key of a table of programs
 
 
+_SMALL = {'num_layers': 1, 'width': 8, 'num_heads': 1}  # a transformer
+
+
 def _config(cls: type) -> Any:
   zoo.register_model(cls.__name__)(cls)
   return small_config('yq_lsa', model={'name': cls.__name__})
@@ -303,7 +306,8 @@ def test_a_mixer_whose_methods_agree_is_not():
 def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchecked):
   own = make_class(label_kind=kind, evaluate=lambda self, w, x: label(x[:, 0]))
   zoo.core.registry.TASKS['own'] = own
-  config = small_config('transformer', task={'name': 'own'})
+  sizes = {f'model__{name}': size for name, size in _SMALL.items()}
+  config = small_config('transformer', task={'name': 'own'}, **sizes)
   with refuses(said):
     begin(config)
   parts = {
@@ -314,7 +318,7 @@ def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchec
   }
   if kind == 'signs':
     with refuses('label_kind of Mixture'):
-      begin(small_config('transformer', task=parts))
+      begin(small_config('transformer', task=parts, **sizes))
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -425,8 +429,7 @@ class _Doubled(zoo.models.YqLSA):
 
 
 def _sizes(cls: type) -> dict[str, Any]:
-  small = {'num_layers': 1, 'width': 8, 'num_heads': 1}
-  return small if issubclass(cls, zoo.models.Transformer) else {}
+  return _SMALL if issubclass(cls, zoo.models.Transformer) else {}
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')

@@ -77,6 +77,7 @@ def test_a_sweep_from_the_command_line(call, tmp_path):
     assert f'{float(row["exact_risk"]):.6f}' in answer.out
 
 
+@pytest.mark.slow
 def test_fields_whose_values_go_together_are_columns_of_the_table(call, tmp_path):
   flags = '--sweep=task.prior_mean,task.noise_std=1:0.5,2:0.1', f'--workdir={tmp_path}'
   answer = call('sweep', *SMOKE, *flags)
@@ -86,7 +87,11 @@ def test_fields_whose_values_go_together_are_columns_of_the_table(call, tmp_path
   values = [(row['task.prior_mean'], row['task.noise_std']) for row in rows]
   assert values == [('1', '0.5'), ('2', '0.1')]
   assert 'task.prior_mean  task.noise_std' in answer.out
-  answer = call('sweep', *SMOKE, *flags, '--sweep=task.noise_std=1,2')
+
+
+def test_a_field_is_swept_once(call, tmp_path):
+  fields = '--sweep=task.prior_mean,task.noise_std=1:0.5', '--sweep=task.noise_std=1,2'
+  answer = call('sweep', *SMOKE, *fields, f'--workdir={tmp_path}')
   assert (answer.code, answer.err) == (2, 'error: --sweep gives task.noise_std twice\n')
 
 

@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from tests.compare import assert_close
+from tests.marks import SLOW
 from tests.mixers.loops import (
   H,
   N,
@@ -88,10 +89,11 @@ def _loop(name, p, x, most):
   ('name', 'options'),
   [
     ('delta', {}),
-    ('gated_delta', _NEGATIVE),
-    ('kda', {}),
     ('gdn2', _NEGATIVE),
-    ('comba', {}),
+    *(
+      pytest.param(*values, marks=SLOW)
+      for values in (('gated_delta', _NEGATIVE), ('kda', {}), ('comba', {}))
+    ),
   ],
 )
 def test_delta_rules(name, options):

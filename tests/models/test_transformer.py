@@ -312,9 +312,9 @@ def _layouts():
   mostly_full(
     [
       ('linear', 'interleaved', True),
-      ('softmax', 'joint', False),
     ],
     _layouts(),
+    slow=[('softmax', 'joint', False)],
   ),
 )
 def test_the_query_sees_every_label(mixer, tokens, causal):

@@ -83,6 +83,7 @@ def test_the_three_verdicts_and_none():
 # Numbers against derivations of their own.
 
 
+@pytest.mark.slow
 def test_exact_numbers_are_exact(judged):
   """Rationals, which weights in float32 would miss by 1e-8."""
   exact = judged('equation-7')['exact']

@@ -28,7 +28,9 @@ def _model(guess, **arguments) -> Any:
   )
 
 
-@pytest.mark.parametrize('kind', mostly_full(['fixed', 'residual'], ['zero', 'linear']))
+@pytest.mark.parametrize(
+  'kind', mostly_full(['fixed'], ['zero', 'linear'], slow=['residual'])
+)
 def test_a_linear_guess_is_exact_and_is_what_is_predicted_without_examples(kind):
   arguments = {'guess_weights': _W, 'guess_bias': 0.75} if kind == 'fixed' else {}
   model = _model(kind, **arguments)
@@ -81,6 +83,7 @@ def test_several_outputs_have_a_guess_each():
   assert guess.token.distance is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('name', 'kind'), [('yq_lsa', 'linear'), ('ltb', 'fixed')])
 def test_linear_attention_has_that_of_its_token(name, kind):
   model = built(lambda: zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(0)))

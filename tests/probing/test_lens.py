@@ -46,6 +46,7 @@ def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
   np.testing.assert_array_equal(readouts.own.num_layers, range(4))
 
 
+@pytest.mark.slow
 def test_the_last_layer_has_the_loss_of_the_model_and_a_loop_counts_each_time():
   task = isotropic(_D, _C)
   model = drawn(

@@ -116,6 +116,7 @@ def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   }
 
 
+@pytest.mark.slow
 def test_a_transformer_has_a_map_of_its_attention():
   task = isotropic(3, 12)
   model = zoo.models.Transformer(3, 12, num_layers=1, width=8, rngs=nnx.Rngs(0))

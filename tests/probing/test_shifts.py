@@ -141,6 +141,7 @@ def test_what_a_log_axis_cannot_show_is_marked_and_what_is_missing_is_named():
   ]
 
 
+@pytest.mark.slow
 def test_contexts_that_a_model_cannot_take_are_left_out_in_one_sentence(monkeypatch):
   names = 'context_length=8', 'context_length=16', 'context_length=32'
   keep(monkeypatch, 'shifts', *names)

@@ -99,9 +99,8 @@ def test_classes_of_any_names_are_one_hot(tmp_path):
   assert next(iter(task.baselines())) == 'logistic'
 
 
-@pytest.mark.parametrize(
-  'kind', ['numbers', pytest.param('classes', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['numbers', 'classes'])
 def test_it_keeps_the_contract_of_a_task(kind, tmp_path, unchecked):
   y = np.arange(_N) % 3 + 0.5
   path = _write(tmp_path / 'my.npz', y=y)

@@ -43,7 +43,7 @@ def test_it_keeps_its_contract(unchecked):
 _FORMS = ['gaussian_clusters', 'markov_chain', 'parity_prefix']
 
 
-@pytest.mark.parametrize('name', mostly_full(_FORMS, _NAMES))
+@pytest.mark.parametrize('name', mostly_full(_FORMS[:1], _NAMES, slow=_FORMS))
 def test_its_prompts_and_its_loss_keep_their_contract(name, unchecked, monkeypatch):
   task = _task(name)
   for part in ('baselines', 'shifts'):

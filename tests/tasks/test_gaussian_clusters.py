@@ -114,6 +114,7 @@ def test_bayes_far_away_is_finite():
   assert np.isfinite(jax.jit(clusters.ClusterBayes())(far)).all()
 
 
+@pytest.mark.slow
 def test_the_other_baselines_agree_with_loops():
   task = _task()
   prompt = _sample(task, 2, 3)

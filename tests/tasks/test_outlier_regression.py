@@ -25,6 +25,7 @@ def _all(prompt):
   return x, y, np.asarray(prompt.targets)
 
 
+@pytest.mark.slow
 def test_many_outliers_have_features_and_labels_of_one():
   x, y, targets = _all(_sample(OutlierRegression(4, 60), 2048))
   outlier = np.all(x == 1, axis=2)

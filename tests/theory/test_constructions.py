@@ -127,6 +127,7 @@ def test_yq_lsa_is_inside_ltb(num_heads):
   np.testing.assert_allclose(forward(block, prompt), expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_heads', mostly_full([3], [1]))
 def test_ltb_is_inside_yq_lsa(num_heads):
   sizes = {'num_heads': num_heads, 'hidden_features': 7, 'init_scale': 0.7}

@@ -256,6 +256,7 @@ def test_golden_optima(num_layers, descent, literal, plus, minus, free, lower):
     assert deep.gd_plus_plus_risk(_PAPER, *optimum.weights) == optimum.upper
 
 
+@pytest.mark.slow
 def test_two_layers_attain_the_bound_if_the_readout_is_free():
   lower, upper, _ = _lowest(2)
   assert upper == pytest.approx(lower, rel=1e-12)

@@ -202,6 +202,7 @@ def test_mistakes_are_one_line(plane):
       call()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('float64', 'promotion_that_optax_needs')
 def test_adam_descends_the_exact_risk(plane):
   task, model, _ = plane

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-from tests.marks import mostly_slow
 from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh, on_mesh
 from zoo.training.compilation import compile_training, make_training
@@ -32,7 +31,8 @@ def test_every_held_out_batch_has_prompts_of_its_own():
   assert len(np.unique(means)) == 4
 
 
-@pytest.mark.parametrize('name', mostly_slow(['yq_lsa'], ['yq_lsa', 'deep_set']))
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['yq_lsa', 'deep_set'])
 def test_held_out_prompts_depend_on_the_seed_of_the_evaluation_alone(name):
   """Models of other seeds, alone or side by side, are measured on the same prompts."""
   first = compiled(small_config(name))

@@ -94,6 +94,7 @@ def test_weights_are_not_gathered(name, changes):
   assert gathered(text) <= (PROMPTS if name == 'transformer' else set())
 
 
+@pytest.mark.slow
 def test_heads_are_computed_where_they_are_kept():
   """On one device alone, and not by each that shares the batch with it."""
   text = Run(fsdp(2, 4, model__num_heads=8, train__num_parts=2)).compiled_text()

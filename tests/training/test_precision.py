@@ -52,10 +52,10 @@ def _assert_close(gradients, expected, relative):
 @pytest.mark.parametrize(
   ('make_config', 'changes'),
   [
-    (_config, {'train__num_parts': 4}),
+    (small_config, {'train__num_parts': 4}),  # linear attention
+    pytest.param(_config, {'train__num_parts': 4}, marks=SLOW),
     pytest.param(_config, {'model__remat': True}, marks=SLOW),
     pytest.param(_config, {'train__num_parts': 4, 'mesh__data': 4}, marks=SLOW),
-    pytest.param(small_config, {'train__num_parts': 4}, marks=SLOW),  # linear attention
   ],
 )
 def test_gradients_are_the_same(make_config, changes):

@@ -219,6 +219,7 @@ def test_a_mesh_trains_as_one_device_does(tmp_path):
     np.testing.assert_allclose(on_many[path], array, rtol=1e-4, atol=1e-6, err_msg=path)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_one_mesh_on_another(tmp_path, stop_at):
   config = small_config(
     'multi_head_lsa', model__num_heads=2, mesh__data=4, mesh__model=2

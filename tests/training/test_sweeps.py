@@ -230,6 +230,7 @@ def test_numbers_of_heads_are_trained_apart():
   assert sweeps.side_by_side(configs, range(3)) == [[0, 2], [1]]
 
 
+@pytest.mark.slow
 def test_points_that_are_done_are_not_trained_again(tmp_path, three, trained):
   shutil.copytree(_folder(three), tmp_path, dirs_exist_ok=True)
   again = sweep(_config(), _POINTS[:3], tmp_path)

@@ -75,6 +75,7 @@ def test_a_save_that_fails_when_a_run_is_closed_is_raised(tmp_path, full_disk):
 
 
 # Python cannot raise it.
+@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_a_save_that_fails_after_a_break_is_logged(tmp_path, full_disk, caplog):
   for event in zoo.training_run(small_config(checkpoint__every=8), tmp_path):
@@ -171,6 +172,7 @@ class _Terminal(io.StringIO):
     return lines
 
 
+@pytest.mark.slow
 def test_what_is_printed_between_steps_has_lines_of_its_own(tmp_path, monkeypatch):
   terminal = _Terminal()
   for stream in ('stdout', 'stderr'):
