@@ -115,7 +115,6 @@ def test_of_a_learning_rule_they_are_as_exact_theory_says(task):
   assert abs(algorithm.risk.mean - exact.risk) <= 4 * algorithm.risk.stderr
 
 
-@pytest.mark.slow
 def test_the_error_of_a_share_is_its_spread_over_seeds():
   two_steps = estimators.gradient_descent(_TASK, np.array([0.5, 0.3]), num_steps=2)
   shares = [

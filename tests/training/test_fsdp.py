@@ -35,6 +35,7 @@ MESHES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('mesh', 'heads', 'parts'), MESHES)
 def test_the_trajectory_is_the_same_up_to_the_order_of_sums(mesh, heads, parts):
   changes = {'model__num_heads': heads, 'train__num_parts': parts}
@@ -166,7 +167,6 @@ def test_what_data_does_not_divide_stays_whole_with_a_warning(caplog):
   assert 'the data axis of the mesh, which is 8, divides no axis' in caplog.text
 
 
-@pytest.mark.slow
 def test_any_architecture_is_split(monkeypatch):
   monkeypatch.setitem(registry.MODELS, 'of_odd_shapes', OfOddShapes)
   runs = []
