@@ -314,7 +314,11 @@ def _layouts():
       ('linear', 'interleaved', True),
     ],
     _layouts(),
-    slow=[('softmax', 'joint', False)],
+    slow=[
+      *(('linear', layout, True) for layout in LAYOUTS),
+      *(('linear', layout, False) for layout in ('joint', 'interleaved')),
+      *((name, 'joint', False) for name in ('softmax', 'relu')),
+    ],
   ),
 )
 def test_the_query_sees_every_label(mixer, tokens, causal):
