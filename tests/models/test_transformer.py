@@ -310,9 +310,7 @@ def _layouts():
 @pytest.mark.parametrize(
   ('mixer', 'tokens', 'causal'),
   mostly_full(
-    [
-      ('linear', 'interleaved', True),
-    ],
+    [('linear', 'interleaved', True)],
     _layouts(),
     slow=[
       *(('linear', layout, True) for layout in LAYOUTS),
