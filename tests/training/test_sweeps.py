@@ -399,7 +399,8 @@ def test_a_point_whose_error_is_unknown_has_a_row_and_is_trained_once(
 ):
   # Held-out losses above 1e20, whose squares overflow.
   config = _config(optimizer__learning_rate=1e3, train__num_steps=1)
-  rows = sweep(config, _POINTS[1:3], tmp_path)
+  points = [_POINTS[1], _POINTS[3]]
+  rows = sweep(config, points, tmp_path)
   assert trained == [2]
   assert len(rows) == 2
   for row in rows:
@@ -411,7 +412,7 @@ def test_a_point_whose_error_is_unknown_has_a_row_and_is_trained_once(
     assert summary['eval_risk_stderr'] is None
   assert len(json.loads((tmp_path / 'table.json').read_text())) == 2
   assert f'{rows[0]["eval_risk"]:.4f}' in sweeps.format_table(rows, ['seed'])
-  assert sweep(config, _POINTS[1:3], tmp_path) == rows
+  assert sweep(config, points, tmp_path) == rows
   assert trained == [2]
 
 
