@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -264,7 +266,7 @@ def test_bad_arguments(unchecked):
 def test_predictions_are_those_of_each_prefix(float64, noise_std):
   task = isotropic(3, 5, prior_mean=1.0, noise_std=noise_std)
   prompt = jax.device_get(task.sample(jax.random.key(0), 8))
-  predictors = everything(task) | task.baselines()
+  predictors: dict[str, Any] = everything(task) | task.baselines()
   assert all(isinstance(predictor, PredictsAll) for predictor in predictors.values())
 
   @jax.jit
