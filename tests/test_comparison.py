@@ -98,6 +98,7 @@ def _own(**baselines) -> Wrapped:
   return Wrapped(zoo.tasks.QuadraticRegression(_D, _C), tuple(baselines.items()))
 
 
+@pytest.mark.slow
 def test_baselines_on_the_host_get_few_prompts_and_missing_ones_are_left_out(
   monkeypatch, caplog
 ):

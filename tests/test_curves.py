@@ -10,6 +10,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.marks import mostly_slow
 from tests.settings import curve_key, isotropic
 from zoo.core import losses
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
@@ -54,7 +55,9 @@ def _prompts(count=_N, seed=0) -> zoo.Prompt:
   return jax.device_get(prompt)  # whose parts compile nothing
 
 
-@pytest.mark.parametrize('kind', ['model', 'baseline', 'rule'])
+@pytest.mark.parametrize(
+  'kind', mostly_slow(['model', 'rule'], ['model', 'baseline', 'rule'])
+)
 def test_one_pass_is_the_same_as_prefix_by_prefix(kind):
   predictor: Any = {
     'model': _model,

@@ -67,6 +67,7 @@ def test_the_page_of_tasks_says_what_each_baseline_computes():
   assert listed == names - {'bayes'} | {'mean'}
 
 
+@pytest.mark.slow
 def test_names_of_zoo_in_documents_are_its_attributes():
   """In a process of its own, where tests have imported no more than is said here."""
   names = set()

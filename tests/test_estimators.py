@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -185,13 +187,13 @@ def test_least_squares_near_as_many_examples_as_features_has_infinite_risk():
 def test_the_exact_risk_of_a_baseline_is_that_of_its_step_at_each_length():
   task, longer = (isotropic(3, c, noise_std=0.7) for c in (5, 20))
   baselines = task.baselines()
+  prompt = jax.device_get(longer.sample(jax.random.key(0), 4))
   for name in 'gd', 'gd_beta':
-    risk = theory.exact_risk(baselines[name], longer)
-    best = theory.exact_risk(longer.baselines()[name], longer)
-    assert risk == pytest.approx(best, rel=1e-12)
-    prompt = longer.sample(jax.random.key(0), 4)
+    baseline, other = baselines[name], longer.baselines()[name]
+    risk = theory.exact_risk(baseline, longer)
+    assert risk == pytest.approx(theory.exact_risk(other, longer), rel=1e-12)
     np.testing.assert_allclose(
-      *(by_name[name](prompt) for by_name in (baselines, longer.baselines())), rtol=1e-5
+      jax.jit(baseline.__call__)(prompt), jax.jit(other.__call__)(prompt), rtol=1e-5
     )
 
 
@@ -264,15 +266,21 @@ def test_bad_arguments(unchecked):
 def test_predictions_are_those_of_each_prefix(float64, noise_std):
   task = isotropic(3, 5, prior_mean=1.0, noise_std=noise_std)
   prompt = jax.device_get(task.sample(jax.random.key(0), 8))
-  for name, predictor in (everything(task) | task.baselines()).items():
-    assert isinstance(predictor, PredictsAll), name
+  predictors: dict[str, Any] = everything(task) | task.baselines()
+  assert all(isinstance(predictor, PredictsAll) for predictor in predictors.values())
 
-    @jax.jit
-    def predict(prompt, predictor=predictor):
-      by_length = [predictor(prompt.prefix(k)) for k in (0, 1, 3, 5)]
-      return predictor.predictions(prompt), jnp.stack(by_length, axis=1)
+  @jax.jit
+  def predict(prompt):
+    parts = [prompt.prefix(k) for k in (0, 1, 3, 5)]
+    return {
+      name: (
+        predictor.predictions(prompt),
+        jnp.stack([predictor(part) for part in parts], axis=1),
+      )
+      for name, predictor in predictors.items()
+    }
 
-    at_once, by_length = jax.device_get(predict(prompt))
+  for name, (at_once, by_length) in jax.device_get(predict(prompt)).items():
     np.testing.assert_allclose(
       at_once[:, [0, 1, 3, 5]], by_length, atol=1e-9, err_msg=name
     )
@@ -281,6 +289,7 @@ def test_predictions_are_those_of_each_prefix(float64, noise_std):
       np.testing.assert_allclose(at_once[:, 0], expected, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_baselines_are_tuned_for_each_number_of_examples():
   task = general(c=4, noise_std=0.5)
   baselines = task.baselines()

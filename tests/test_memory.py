@@ -8,6 +8,7 @@ import pytest
 
 import configs
 from tests.compare import refuses
+from tests.marks import SLOW
 from zoo.config.building import within_memory
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import validate
@@ -37,8 +38,11 @@ def exhausted(text='RESOURCE_EXHAUSTED: Out of memory allocating 128 bytes.'):
   'error',
   [
     exhausted(),
-    exhausted('INTERNAL: Error dispatching computation: Out of memory allocating 9'),
-    MemoryError('Unable to allocate 3.64 TiB'),
+    pytest.param(
+      exhausted('INTERNAL: Error dispatching computation: Out of memory allocating 9'),
+      marks=SLOW,
+    ),
+    pytest.param(MemoryError('Unable to allocate 3.64 TiB'), marks=SLOW),
   ],
 )
 def test_too_little_memory_is_one_line_with_what_to_change(error, monkeypatch):

@@ -12,7 +12,8 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_full
+from tests.compiled import built
+from tests.marks import mostly_full, mostly_slow
 from tests.training.runs import small_config
 from tests.training.test_step import Run
 from zoo.config import optimizers
@@ -91,6 +92,16 @@ def test_sgd_has_momentum():
   np.testing.assert_allclose(updates(config, GRADIENTS), -0.1 * np.asarray(trace), 1e-5)
 
 
+def _first_moves(optimizer, gradients, weights) -> Any:
+  """The update of the first step, from one program."""
+
+  @jax.jit
+  def move(gradients, weights):
+    return optimizer.update(gradients, optimizer.init(weights), weights)[0]
+
+  return move(gradients, weights)
+
+
 def test_muon_makes_matrices_orthogonal_and_leaves_vectors_to_nadam():
   """As large as an update of Adam, 0.2 times the root of the larger side."""
   config = _config('muon', learning_rate=0.1)
@@ -99,8 +110,7 @@ def test_muon_makes_matrices_orthogonal_and_leaves_vectors_to_nadam():
   matrices[1] = 0  # such as a head that fills up
   grads = {'w': jnp.asarray(matrices), 'b': jnp.asarray(GRADIENTS[0])}
   weights = jax.tree.map(jnp.zeros_like, grads)
-  moves: Any
-  moves, _ = jax.jit(optimizer.update)(grads, optimizer.init(weights), weights)
+  moves = _first_moves(optimizer, grads, weights)
   sizes = np.linalg.svd(moves['w'][0], compute_uv=False)
   # Five steps of Newton and Schulz bring singular values between 0.7 and 1.2.
   assert np.all(np.abs(sizes / (0.1 * 0.2 * np.sqrt(6)) - 0.95) < 0.3)
@@ -151,7 +161,7 @@ def _moved(name, roles, **changes):
   weights = {path: jnp.ones((3, 4)) for path in ('w', 'b', 'log_a', 'read')}
   weights = {'inner': {'norm': jnp.ones(3)}, **weights}
   none = jax.tree.map(jnp.zeros_like, weights)
-  moves, _ = jax.jit(optimizer.update)(none, optimizer.init(weights), weights)
+  moves = _first_moves(optimizer, none, weights)
   moved = {path: bool(leaf.any()) for path, leaf in moves.items() if path != 'inner'}
   moved |= {'inner/norm': bool(moves['inner']['norm'].any())}
   return {path for path, is_moved in moved.items() if is_moved}
@@ -161,7 +171,9 @@ _ROLES = dict.fromkeys(['b', 'log_a', 'inner/norm'], 'vector')
 _ROLES |= {'w': 'hidden', 'read': 'embedding'}
 
 
-@pytest.mark.parametrize('name', ['adamw', 'lion', 'muon', 'schedule_free'])
+@pytest.mark.parametrize(
+  'name', mostly_slow(['adamw', 'muon'], ['adamw', 'lion', 'muon', 'schedule_free'])
+)
 def test_matrices_of_hidden_layers_decay_alone_unless_the_config_says_more(name):
   assert _moved(name, _ROLES) == {'w'}
   assert _moved(name, None) == {'inner/norm', *_ROLES}
@@ -171,15 +183,10 @@ def test_matrices_of_hidden_layers_decay_alone_unless_the_config_says_more(name)
 
 
 def test_muon_makes_matrices_of_hidden_layers_orthogonal_alone():
-  model = zoo.create_model(
-    'transformer',
-    num_features=5,
-    context_length=10,
-    width=16,
-    num_layers=1,
-    mixer='ttt',
-    guess='linear',
-    rngs=nnx.Rngs(0),
+  sizes = {'num_features': 5, 'context_length': 10, 'width': 16, 'num_layers': 1}
+  parts = {'mixer': 'ttt', 'guess': 'linear'}
+  model = built(
+    lambda: zoo.create_model('transformer', **sizes, **parts, rngs=nnx.Rngs(0))
   )
   weights, roles = nnx.as_pure(nnx.state(model, nnx.Param)), parameter_roles(model)
   config = _config('muon', learning_rate=0.1)
@@ -189,10 +196,7 @@ def test_muon_makes_matrices_of_hidden_layers_orthogonal_alone():
     grad = np.random.default_rng(0).standard_normal(leaf.shape).astype('f')
     return jnp.asarray(grad)
 
-  moves: Any
-  moves, _ = jax.jit(optimizer.update)(
-    jax.tree.map(gradient, weights), optimizer.init(weights), weights
-  )
+  moves = _first_moves(optimizer, jax.tree.map(gradient, weights), weights)
   # The first step of Nesterov's Adam is a sign, times a number; Muon's is not.
   made = {
     '/'.join(map(str, path)): np.ptp(np.abs(leaf)) > 0.01
@@ -204,6 +208,7 @@ def test_muon_makes_matrices_of_hidden_layers_orthogonal_alone():
   assert not made['positions']
 
 
+@pytest.mark.slow
 def test_decay_does_not_move_a_guess():
   """It was pulled to 1.88, with the risk 0.468 for 6/13: a confound of its effect."""
   config = small_config('yq_lsa', objective__name='exact')
@@ -287,6 +292,7 @@ def test_the_average_of_schedule_free_is_of_what_is_scaled():
   np.testing.assert_allclose(scaled, plain, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_models_that_are_frozen_in_part_train_side_by_side():
   configs = [_of_transformer(seed=seed) for seed in (0, 1)]
   for config in configs:
@@ -402,6 +408,7 @@ def test_an_optimizer_of_ones_own(register):
 _TRAINED = [('muon', {'ema_decay': 0.8}), ('schedule_free', {})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('name', 'changes'), mostly_full(_TRAINED[:1], _TRAINED))
 def test_steps_that_are_cut_within_an_average_end_at_the_same_bits(name, changes):
   run = Run(_config(name, **changes))

@@ -59,9 +59,8 @@ def test_a_predictor_of_the_query_alone_gets_prompts_of_one_length_at_a_time():
   assert_close(zoo.predict(mean, _padded(), _COUNTS), _averages(), 1e-5)
 
 
-@pytest.mark.parametrize(
-  'mixer', ['softmax,gla', pytest.param('hyena', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('mixer', ['softmax,gla', 'hyena'])
 def test_a_transformer_predicts_as_without_the_padding(mixer, unchecked):
   sizes = {'num_features': _D, 'context_length': _C, 'width': 8, 'num_layers': 2}
 

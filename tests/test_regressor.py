@@ -13,6 +13,7 @@ from zoo.tasks.baselines import LeastSquares
 pytest.importorskip('sklearn', reason="needs the extra 'baselines'")
 
 
+@pytest.mark.slow
 def test_least_squares_in_context_are_those_of_scikit_learn():
   from sklearn.linear_model import LinearRegression
   from sklearn.model_selection import cross_val_score
@@ -28,6 +29,7 @@ def test_least_squares_in_context_are_those_of_scikit_learn():
   np.testing.assert_allclose(scores, expected, atol=1e-4)  # one is in float32
 
 
+@pytest.mark.slow
 def test_a_trained_model_is_one_too():
   """The shipped yq_lsa is a step of gradient descent from w = 2, of size 1/2.1."""
   from sklearn.base import clone
@@ -59,6 +61,7 @@ def _table(path, rows=200):
   return x, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('standardise', ['features_and_labels', 'features', 'nothing'])
 def test_examples_are_scaled_as_the_task_of_the_model_scales_its_rows(
   standardise, tmp_path
@@ -110,6 +113,7 @@ def test_a_context_of_another_size_than_those_of_the_task_is_warned_of(
   assert len(said_once) == 1
 
 
+@pytest.mark.slow
 def test_no_context_of_the_task_is_warned_of():
   """Warnings are errors in tests; labels of one feature may all be near 0."""
   task: Any = zoo.create_task('linear_regression', num_features=1, context_length=3)

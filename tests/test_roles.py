@@ -9,6 +9,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.launch.processes import ROOT
+from tests.marks import mostly_slow
 from zoo.core.roles import parameter_roles
 
 
@@ -104,7 +105,9 @@ def test_a_role_that_there_is_not_is_refused():
   assert parameter_roles(Other()) == {'w': 'hidden'}
 
 
-@pytest.mark.parametrize('mixer', zoo.list_mixers())
+@pytest.mark.parametrize(
+  'mixer', mostly_slow(['softmax', 'delta', 'mamba'], zoo.list_mixers())
+)
 def test_the_roles_of_a_mixer_do_not_depend_on_its_size(mixer):
   roles_by_size = []
   for width, num_heads in (16, 1), (32, 2):  # of rank 1, and of 2
@@ -129,12 +132,15 @@ def test_the_roles_of_a_mixer_do_not_depend_on_its_size(mixer):
 
 @pytest.mark.parametrize('kind', ['linear', 'network', 'residual', 'residual_network'])
 def test_every_weight_of_a_guess_is_a_vector(kind):
-  model = zoo.create_model('deep_set', num_features=3, guess=kind, rngs=nnx.Rngs(0))
+  model = nnx.eval_shape(
+    lambda: zoo.create_model('deep_set', num_features=3, guess=kind, rngs=nnx.Rngs(0))
+  )
   roles = parameter_roles(model)
   guess = {role for path, role in roles.items() if path.startswith('guess/')}
   assert guess == {'vector'}
 
 
+@pytest.mark.slow
 def test_the_page_of_parameters_is_what_the_code_says():
   page = runpy.run_path(str(ROOT / 'docs' / 'parameters.py'))['page']
   written = (ROOT / 'docs' / 'parameters.md').read_text()

@@ -30,12 +30,16 @@ def _task(d, c, general=False, **changes):
 
 
 # Of size (30, 40) the triangle is not written out.
-_QUICK = (3, 4, True, 0.6), (30, 40, False, 0.6)
+_QUICK, _SLOW = [(3, 4, True, 0.6)], [(30, 40, False, 0.6)]
 
 
 @pytest.mark.parametrize(
   ('d', 'c', 'general', 'noise_std'),
-  mostly_full(_QUICK, [(1, 1), (3, 4), (4, 3), (30, 40)], [False, True], [0.0, 0.6]),
+  mostly_full(
+    _QUICK,
+    *([(1, 1), (3, 4), (4, 3), (30, 40)], [False, True], [0.0, 0.6]),
+    slow=_SLOW,
+  ),
 )
 def test_errors_are_those_on_the_prompts_that_sample_draws(d, c, general, noise_std):
   task, rule = _task(d, c, general, noise_std=noise_std), random_rule(d, d, 0.3 / d)
@@ -58,6 +62,7 @@ def test_one_draw_serves_every_prior_mean():
   jax.tree.map(np.testing.assert_array_equal, *drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('c', 'general', 'noise_std'),
   mostly_full([(6, True, 0.6)], [6, 10_000], [False, True], [0.0, 0.6]),
@@ -128,6 +133,7 @@ def test_a_long_context_is_never_laid_out():
   assert ',10000' not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('c', 'data', 'model'),
   mostly_full([(1000, 4, 2)], [10, 1000], [(4, 2), (1, 1), (2, 1), (8, 1)]),

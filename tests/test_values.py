@@ -137,6 +137,7 @@ def test_without_noise_labels_are_targets():
   np.testing.assert_array_equal(loud.targets, quiet.targets)
 
 
+@pytest.mark.slow
 def test_what_a_program_has_closed_over_is_itself_in_another_precision():
   """JAX would otherwise give the float32 buffer to a program of float64."""
   task = _linear(prior_mean=[1.0, 2.0, 3.0], prior_covariance=_COVARIANCE)
@@ -244,6 +245,7 @@ def test_a_subclass_of_a_task_is_sampled_as_itself_and_theory_does_not_cover_it(
     theory.task_moments(own)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('register', 'promotion_that_optax_needs')
 def test_a_subclass_of_a_task_is_trained_as_itself(tmp_path):
   def sevens(self, key):

@@ -31,6 +31,7 @@ from zoo.theory import isotropic_head_limit
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
+@pytest.mark.slow
 def test_baselines_with_a_closed_form_are_exact():
   config: Any = sizes.get_config('gru', 'prior', 'zero')
   assert measure.lengths_of(5) == (0, 1, 2, 5, 7, 10)
@@ -129,6 +130,7 @@ def test_a_cell_without_a_loss_has_the_context_length_of_its_task(tmp_path):
   assert row.context_length == 23  # the parity of 24 symbols
 
 
+@pytest.mark.slow
 def test_a_cell_belongs_to_its_config_the_version_and_what_it_is_measured_on(
   tmp_path, monkeypatch
 ):
@@ -158,6 +160,7 @@ def test_a_cell_belongs_to_its_config_the_version_and_what_it_is_measured_on(
     begin()
 
 
+@pytest.mark.slow
 def test_baselines_belong_to_the_fields_of_their_task(tmp_path, monkeypatch):
   monkeypatch.setattr(measure, 'baselines', lambda config, name: measured[:])
   cell = Cell('deep_set', 'linear', 'zero')

@@ -24,6 +24,7 @@ def _check_weights(model, task):
   assert abs(count / 25_000 - 1) <= 0.1, (model, count, config.model.width)
 
 
+@pytest.mark.slow
 def test_a_transformer_and_an_lstm_have_the_same_number_of_weights():
   for model in 'softmax', 'lstm':
     _check_weights(model, 'linear')
@@ -62,6 +63,7 @@ def test_guesses_are_those_that_the_field_of_a_model_allows(register):
     assert sizes.guesses_of(model, 'prior', ['network']) == [None]
 
 
+@pytest.mark.slow
 def test_all_models_have_the_same_optimizer():
   models = 'lsa', 'multi_head_lsa', 'deep_lsa', 'softmax', 'looped', 'deep_set'
   optimizers = set()
@@ -86,6 +88,7 @@ def test_every_config_is_valid(model):
   zoo.training.validate(sizes.get_config(model, 'prior', guess, scale='gpu'))
 
 
+@pytest.mark.slow
 def test_a_parity_is_learned_from_every_symbol_and_from_the_last_if_not_causal():
   def trained(model):
     config: Any = sizes.get_config(model, 'parity', 'zero')

@@ -26,6 +26,7 @@ def values(tmp_path):
   return values
 
 
+@pytest.mark.slow
 def test_the_table_is_written(call, tmp_path, values):
   page = tmp_path / 'found.csv'
   answer = call('benchmarks.baselines', values(), '--num_prompts=40', f'--out={page}')

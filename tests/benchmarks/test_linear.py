@@ -17,6 +17,7 @@ from zoo.training import train
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', mostly_full(['multi_head_lsa'], ['ltb', 'lsa', 'yq_lsa'])
 )

@@ -1,6 +1,9 @@
 """The benchmark of mixers."""
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_mixer_is_timed_against_softmax(call):
   answer = call(
     *('benchmarks.mixers', '--mixers=linear', '--tokens=3'),

@@ -30,6 +30,7 @@ def contests():
   return functools.cache(small_contest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('tokens', 'n', 'read'), mostly_full([('joint', 5, 1)], [('interleaved', 9, 5)])
 )

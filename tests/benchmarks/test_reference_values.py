@@ -100,6 +100,7 @@ def _measured(*changes):
   return [*measure([_REFERENCE._replace(**fields) for fields in changes], 512)]
 
 
+@pytest.mark.slow
 def test_a_loss_is_measured_at_a_length_and_over_a_range():
   first, second, both, averaging = _measured(
     {},
@@ -120,6 +121,7 @@ def test_a_loss_is_measured_at_a_length_and_over_a_range():
   assert math.isclose(averaging.measured, among.measured, rel_tol=1e-5)
 
 
+@pytest.mark.slow
 def test_quantities_other_than_the_loss():
   zero, median, shifted, distance = _measured(
     {'baseline': 'zero', 'num_examples': '3', 'value': 1},
@@ -137,6 +139,7 @@ def test_quantities_other_than_the_loss():
   assert math.isclose(distance.measured, zero.measured, rel_tol=1e-3)
 
 
+@pytest.mark.slow
 def test_baselines_with_other_fields_and_those_of_another_library(monkeypatch):
   monkeypatch.setattr(reference_values, '_NUM_HOST_PROMPTS', 20)
   arguments = '{"num_features": 2, "context_length": 60, "depth": 2}'

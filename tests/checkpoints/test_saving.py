@@ -44,6 +44,7 @@ def KEYS():
   return {'num_features': 3, 'rngs': nnx.Rngs(0)}
 
 
+@pytest.mark.slow
 def test_a_hyper_parameter_that_is_no_attribute_comes_back(register, tmp_path):
   register('scaled')(Scaled)
   built_by_hand = Scaled(3, LAYERS, temperature=10, rngs=nnx.Rngs(0))
@@ -118,6 +119,7 @@ def test_a_model_that_would_predict_otherwise_is_refused(register, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_model_with_random_keys_comes_back_and_the_save_draws_none(
   register, tmp_path
 ):
@@ -208,6 +210,7 @@ def test_a_folder_of_save_tells_nothing_of_the_machine(tmp_path):
       assert str(tmp_path).encode() not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 def test_weights_of_another_precision_keep_it_where_jax_has_it(tmp_path):
   # Not by jax.enable_x64: Orbax reads in threads of its own, which it does not reach.
   jax.config.update('jax_enable_x64', True)

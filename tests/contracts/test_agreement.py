@@ -11,6 +11,7 @@ from flax import nnx, struct
 import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Linear, make_class
+from tests.marks import SLOW, mostly_slow
 from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import validate
@@ -142,6 +143,9 @@ class _Dict(_Model):
     self.options = {'a': 1}  # no key of a table of programs
 
 
+_SMALL = {'num_layers': 1, 'width': 8, 'num_heads': 1}  # a transformer
+
+
 def _config(cls: type) -> Any:
   zoo.register_model(cls.__name__)(cls)
   return small_config('yq_lsa', model={'name': cls.__name__})
@@ -201,6 +205,7 @@ def test_predictions_that_are_not_finite_are_named_as_such():
     check_agreement(_NotFinite(3, rngs=nnx.Rngs(0)), QuadraticRegression(3, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_a_run_in_a_folder_where_nothing_was_saved_is_checked_too(tmp_path):
   """Such a folder is not empty: a first run of other classes has left its log."""
@@ -213,7 +218,9 @@ def test_a_run_in_a_folder_where_nothing_was_saved_is_checked_too(tmp_path):
     train(config, tmp_path / 'run')
 
 
-@pytest.mark.parametrize('mixer', [_Ahead, _AheadFromZero])
+@pytest.mark.parametrize(
+  'mixer', mostly_slow([_AheadFromZero], [_Ahead, _AheadFromZero])
+)
 def test_a_mixer_that_looks_ahead_is_refused(mixer):
   zoo.register_mixer('ahead')(mixer)
   config = small_config('transformer', model__mixer='ahead', model__num_layers=1)
@@ -250,9 +257,9 @@ def test_a_mixer_of_another_width_is_refused(unchecked):
 @pytest.mark.parametrize(
   ('to', 'said'),
   [
-    ('int32', 'is of type int32; it must be float32'),
+    pytest.param('int32', 'is of type int32; it must be float32', marks=SLOW),
     ('bfloat16', 'is of type bfloat16; it must be float32'),
-    ('nan', 'is not finite'),
+    pytest.param('nan', 'is not finite', marks=SLOW),
   ],
 )
 def test_outputs_that_are_no_finite_float32_are_named_as_such(to, said, unchecked):
@@ -286,14 +293,21 @@ def test_a_mixer_whose_methods_agree_is_not():
   ('kind', 'label', 'said'),
   [
     ('numbers', lambda x: x.astype(int), 'y of the prompts of Own is of type int32'),
-    ('numbers', lambda x: x.astype('bfloat16'), 'bfloat16; it must be float32'),
-    ('signs', jnp.sign, "label_kind of Own is 'signs', and it has targets from -1"),
+    pytest.param(
+      *('numbers', lambda x: x.astype('bfloat16'), 'bfloat16; it must be float32'),
+      marks=SLOW,
+    ),
+    pytest.param(
+      *('signs', jnp.sign, "label_kind of Own is 'signs', and it has targets from -1"),
+      marks=SLOW,
+    ),
   ],
 )
 def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchecked):
   own = make_class(label_kind=kind, evaluate=lambda self, w, x: label(x[:, 0]))
   zoo.core.registry.TASKS['own'] = own
-  config = small_config('transformer', task={'name': 'own'})
+  sizes = {f'model__{name}': size for name, size in _SMALL.items()}
+  config = small_config('transformer', task={'name': 'own'}, **sizes)
   with refuses(said):
     begin(config)
   parts = {
@@ -304,7 +318,7 @@ def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchec
   }
   if kind == 'signs':
     with refuses('label_kind of Mixture'):
-      begin(small_config('transformer', task=parts))
+      begin(small_config('transformer', task=parts, **sizes))
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -415,12 +429,13 @@ class _Doubled(zoo.models.YqLSA):
 
 
 def _sizes(cls: type) -> dict[str, Any]:
-  small = {'num_layers': 1, 'width': 8, 'num_heads': 1}
-  return small if issubclass(cls, zoo.models.Transformer) else {}
+  return _SMALL if issubclass(cls, zoo.models.Transformer) else {}
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-@pytest.mark.parametrize('cls', [_OtherBody, _OtherTokens, _Doubled])
+@pytest.mark.parametrize(
+  'cls', mostly_slow([_OtherTokens], [_OtherBody, _OtherTokens, _Doubled])
+)
 def test_a_subclass_of_a_model_of_the_library_trains_as_itself(cls, tmp_path):
   zoo.register_model('own')(cls)
   config = small_config('yq_lsa', model={'name': 'own', **_sizes(cls)})
@@ -435,8 +450,14 @@ def test_a_subclass_of_a_model_of_the_library_trains_as_itself(cls, tmp_path):
 @pytest.mark.parametrize(
   ('cls', 'said'),
   [
-    (_OtherCall, '_OtherCall.predictions(prompt) at the query is not _OtherCall('),
-    (_OtherLoops, '_OtherLoops.loop_predictions() does not predict the same as'),
+    pytest.param(
+      *(_OtherCall, '_OtherCall.predictions(prompt) at the query is not _OtherCall('),
+      marks=SLOW,
+    ),
+    pytest.param(
+      *(_OtherLoops, '_OtherLoops.loop_predictions() does not predict the same as'),
+      marks=SLOW,
+    ),
     (_WithRule, '_WithRule.learning_rule() does not predict the same as'),
     (_OtherScores, '_OtherScores.forward_tokens() does not predict the same as'),
   ],

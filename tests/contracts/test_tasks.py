@@ -11,6 +11,7 @@ from flax import nnx, struct
 import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Good, Linear, make_class
+from tests.marks import mostly_slow
 from zoo.tasks.baselines import Baseline, LeastSquares, Zero
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.
@@ -160,7 +161,15 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize('mistake', TASKS)
+# The others share their checks or their programs with one of these.
+_QUICK = [
+  *('no task', 'a text as num_features', 'labels NaN', 'labels 0 and 1 of signs'),
+  *('depends on the batch', 'one loss for all', 'a baseline that reads the target'),
+  *('a baseline that looks ahead', 'a bayes that is worse', 'a shift that is no task'),
+]
+
+
+@pytest.mark.parametrize('mistake', mostly_slow(_QUICK, TASKS))
 def test_a_mistake_in_a_task_is_named_in_one_line(mistake):
   make, said = TASKS[mistake]
   with refuses(*said):

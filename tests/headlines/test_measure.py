@@ -38,6 +38,7 @@ def test_every_headline_has_a_valid_config(tmp_path):
       HEADLINES[name].measure(OnlyChecks(tmp_path, get_config))
 
 
+@pytest.mark.slow
 def test_the_lines_of_pools_fail_if_the_posterior_mean_is_ridge(tmp_path, monkeypatch):
   ridge = pool_lines._mean('ridge', 64, new=True, num_prompts=2048)
   monkeypatch.setattr(pool_lines, '_mean', lambda *args, **kwargs: ridge)

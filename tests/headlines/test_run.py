@@ -175,6 +175,7 @@ def trained(monkeypatch):
   return trained
 
 
+@pytest.mark.slow
 def test_a_study_belongs_to_what_it_trains_not_to_its_text(
   tmp_path, monkeypatch, no_pictures, trained
 ):
@@ -322,6 +323,7 @@ def test_every_headline_says_what_it_expects_and_why():
   assert f'not run here: {len(results)}' in report_page(results, About())
 
 
+@pytest.mark.slow
 def test_the_study_of_the_page_runs(tmp_path, monkeypatch, capsys):
   text = (ROOT / 'docs' / 'headlines.md').read_text()
   (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)

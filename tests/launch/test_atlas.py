@@ -43,6 +43,7 @@ def test_each_task_is_trained_at_each_context_length(grid_of, tmp_path):
   assert settings == ('laptop', 5, 2000, 300, 3.0)
 
 
+@pytest.mark.slow
 def test_the_atlas_has_cells_of_own_classes(grid_of, folder):
   own = '--import=own_classes_under_test', '--models=own_model,relu'
   grid, _ = grid_of(*own, '--tasks=two_outputs,sparse_regression', '--out=atlas')

@@ -139,6 +139,7 @@ def test_a_corrupted_config_in_a_workdir_is_refused_in_one_line(tmp_path):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(call, tmp_path):
   rate = '--config.optimizer.learning_rate=1e30'

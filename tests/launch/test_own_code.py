@@ -10,6 +10,7 @@ from flax import nnx
 import configs
 import zoo
 from tests.launch.processes import ROOT, launch
+from tests.marks import mostly_slow
 from zoo import studies
 
 _HEAD = """
@@ -194,7 +195,13 @@ def assert_shown(error, path, note=''):
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-@pytest.mark.parametrize('place', _PLACES)
+@pytest.mark.parametrize(
+  'place',
+  mostly_slow(
+    [place for place in _PLACES if place not in ('mixer', 'model of few examples')],
+    _PLACES,
+  ),
+)
 def test_an_error_in_own_code_keeps_its_traceback(call, own, place, tmp_path):
   text, flags, kind, note = _PLACES[place]
   path = own(text)

@@ -60,36 +60,42 @@ def test_what_names_no_values_is_refused(parse, text):
 def test_a_sweep_from_the_command_line(call, tmp_path):
   answer = call(
     *('sweep', *SMOKE),
-    '--sweep=model.num_heads=1,2',
+    '--sweep=task.noise_std=0.1,0.2',
     '--sweep=seed=0..1',
     f'--workdir={tmp_path / "sweep"}',
   )
   assert answer.code == 0, answer.err
   with (tmp_path / 'sweep' / 'table.csv').open(newline='') as file:
     rows = list(csv.DictReader(file))
-  assert [(row['model.num_heads'], row['seed']) for row in rows] == [
-    ('1', '0'),
-    ('1', '1'),
-    ('2', '0'),
-    ('2', '1'),
+  assert [(row['task.noise_std'], row['seed']) for row in rows] == [
+    ('0.1', '0'),
+    ('0.1', '1'),
+    ('0.2', '0'),
+    ('0.2', '1'),
   ]
   for row in rows:
     assert f'{float(row["exact_risk"]):.6f}' in answer.out
 
 
+@pytest.mark.slow
 def test_fields_whose_values_go_together_are_columns_of_the_table(call, tmp_path):
-  flags = '--sweep=model.num_heads,task.noise_std=1:0.5,2:0.1', f'--workdir={tmp_path}'
+  flags = '--sweep=task.prior_mean,task.noise_std=1:0.5,2:0.1', f'--workdir={tmp_path}'
   answer = call('sweep', *SMOKE, *flags)
   assert answer.code == 0, answer.err
   with (tmp_path / 'table.csv').open(newline='') as file:
     rows = [*csv.DictReader(file)]
-  values = [(row['model.num_heads'], row['task.noise_std']) for row in rows]
+  values = [(row['task.prior_mean'], row['task.noise_std']) for row in rows]
   assert values == [('1', '0.5'), ('2', '0.1')]
-  assert 'model.num_heads  task.noise_std' in answer.out
-  answer = call('sweep', *SMOKE, *flags, '--sweep=task.noise_std=1,2')
+  assert 'task.prior_mean  task.noise_std' in answer.out
+
+
+def test_a_field_is_swept_once(call, tmp_path):
+  fields = '--sweep=task.prior_mean,task.noise_std=1:0.5', '--sweep=task.noise_std=1,2'
+  answer = call('sweep', *SMOKE, *fields, f'--workdir={tmp_path}')
   assert (answer.code, answer.err) == (2, 'error: --sweep gives task.noise_std twice\n')
 
 
+@pytest.mark.slow
 def test_a_point_that_diverges_does_not_hide_the_table(call, tmp_path):
   rates = '--sweep=optimizer.learning_rate=0.001,1e30'
   answer = call('sweep', *SMOKE, rates, f'--workdir={tmp_path}')

@@ -116,6 +116,7 @@ def trained(data, y, num_epochs, seed):
   return {split: forward(features)[1] for split, features in x.items()}
 
 
+@pytest.mark.slow
 def test_the_network_is_trained_as_in_appendix_c3():
   data = benchmark(score)
   expected = trained(data, np.array(labels_of(data))[:, None], 3, 5)

@@ -21,12 +21,12 @@ from tests.llm.pairs import small_config, write_stsb
 from tests.marks import mostly_full
 from zoo.llm import experiment
 
-torch = pytest.importorskip('torch', reason="needs the extra 'llm': torch")
-transformers = pytest.importorskip('transformers', reason="needs the extra 'llm'")
-safetensors = pytest.importorskip('safetensors.torch')
-language_model = pytest.importorskip('zoo.llm.language_model')
-embeddings = pytest.importorskip('zoo.llm.embeddings')
+# PyTorch is imported by the tests alone: collecting them all need not wait for it.
+_MISSING = [
+  name for name in ('torch', 'transformers') if importlib.util.find_spec(name) is None
+]
 pytestmark = [
+  pytest.mark.skipif(bool(_MISSING), reason=f"needs the extra 'llm': {_MISSING}"),
   pytest.mark.slow,
   pytest.mark.timeout(600),
   pytest.mark.filterwarnings('ignore::DeprecationWarning'),
@@ -53,29 +53,36 @@ def folders(tmp_path_factory):
 
 def plain(folder):
   """The model and the tokenizer as transformers reads them."""
+  import transformers
+
   model = transformers.AutoModelForCausalLM.from_pretrained(folder)
   return model.eval(), transformers.AutoTokenizer.from_pretrained(folder)
 
 
-@torch.inference_mode()
 def greedy(model, tokenizer, prompt, new):
   """The answer of a model that reads everything anew for each token."""
+  import torch
+
   ids = tokenizer(prompt, add_special_tokens=False)['input_ids']
   start = len(ids)
   for _ in range(new):
-    ids.append(int(model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+    with torch.inference_mode():
+      logits = model(torch.tensor([ids]), use_cache=False).logits
+    ids.append(int(logits[0, -1].argmax()))
     if ids[-1] == tokenizer.eos_token_id:
       break
   return tokenizer.decode(ids[start:], skip_special_tokens=True)
 
 
-@torch.inference_mode()
 def log_probability(model, tokenizer, prompt, text):
   """The log probability of a text after a prompt, read as one."""
+  import torch
+
   before, after = (
     tokenizer(of, add_special_tokens=False)['input_ids'] for of in (prompt, text)
   )
-  logits = model(torch.tensor([before + after]), use_cache=False).logits[0]
+  with torch.inference_mode():
+    logits = model(torch.tensor([before + after]), use_cache=False).logits[0]
   logs = logits.double().log_softmax(dim=-1)[len(before) - 1 : -1]
   return float(logs[range(len(after)), after].sum())
 
@@ -127,9 +134,11 @@ def test_a_model_without_keys_and_values_is_refused(folders):
 
 
 def lose_a_weight(folder):
-  weights = safetensors.load_file(folder / 'model.safetensors')
+  import safetensors.torch
+
+  weights = safetensors.torch.load_file(folder / 'model.safetensors')
   del weights['model.norm.weight']
-  safetensors.save_file(weights, folder / 'model.safetensors', {'format': 'pt'})
+  safetensors.torch.save_file(weights, folder / 'model.safetensors', {'format': 'pt'})
 
 
 def pickle_the_weights(folder):
@@ -175,6 +184,8 @@ def test_mistakes_are_told_in_one_line(folders, tmp_path):
 def test_the_digits_of_smollm_are_tokens_and_unknown_splits_are_refused(
   folders, monkeypatch
 ):
+  from zoo.llm import language_model
+
   _, tokenizer = plain(folders('llama'))
   known = {'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.eot_token_id': 7}
 
@@ -194,6 +205,11 @@ def test_the_digits_of_smollm_are_tokens_and_unknown_splits_are_refused(
 
 
 def test_a_text_has_one_embedding_whatever_it_is_among(tmp_path):
+  import torch
+  import transformers
+
+  from zoo.llm import embeddings
+
   folder = tiny.save_encoder(tmp_path / 'encoder')
   texts = ['a cat', 'the dogs, 3 of them, are barking at a cat', 'a cat', 'x' * 100]
   vectors = embeddings.embed(folder, texts)

@@ -33,11 +33,17 @@ _KINDS = [
   *('linear', 'gated_delta_product', 'rwkv7', 'mamba3', 'log_linear', 'mamba'),
   *('mesa', 'ttt', 's4d', 'fox'),
 ]
+_QUICK = ['linear', 'gated_delta_product', 'mamba', 'fox']
 _one_of_each_kind = pytest.mark.parametrize(
-  'name', mostly_full(_KINDS, zoo.list_mixers())
+  'name', mostly_full(_QUICK, zoo.list_mixers(), slow=_KINDS)
 )
 _one_decoder_of_each_kind = pytest.mark.parametrize(
-  'name', mostly_full([name for name in _KINDS if name in _DECODING], _DECODING)
+  'name',
+  mostly_full(
+    [name for name in _QUICK if name in _DECODING],
+    _DECODING,
+    slow=[name for name in _KINDS if name in _DECODING],
+  ),
 )
 # One of each state that is carried from token to token.
 _STATES = ['gdn2', 'mamba3', 'mesa', 'ttt']
@@ -117,7 +123,7 @@ def test_steps_are_the_call(name):
   assert_close(_facts(name).steps, _facts(name).outputs, 1e-5)  # pyright: ignore
 
 
-@pytest.mark.parametrize('name', mostly_full(_STATES, zoo.list_mixers()))
+@pytest.mark.parametrize('name', mostly_full(['gdn2'], zoo.list_mixers(), slow=_STATES))
 def test_a_mixer_in_bfloat16_keeps_its_state_in_float32(name):
   """Forward and backward; a sum over tokens in 8 bits soon stops growing."""
   graph, weights, rest = nnx.split(warm(name, 'bfloat16'), nnx.Param, ...)
@@ -144,7 +150,7 @@ def test_a_step_in_bfloat16_keeps_the_state_of_the_first(name):
   )
 
 
-@pytest.mark.parametrize('name', mostly_full(['gla', 'ttt'], zoo.list_mixers()))
+@pytest.mark.parametrize('name', mostly_full(['gla'], zoo.list_mixers(), slow=['ttt']))
 def test_weights_in_float32_take_tokens_in_float64(name):
   """The state has the wider type, so that the outputs are those of wider weights."""
   with promoting_float64():

@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from tests.compare import assert_close
+from tests.marks import SLOW
 from tests.mixers.loops import (
   H,
   N,
@@ -88,16 +89,18 @@ def _loop(name, p, x, most):
   ('name', 'options'),
   [
     ('delta', {}),
-    ('gated_delta', _NEGATIVE),
-    ('kda', {}),
     ('gdn2', _NEGATIVE),
-    ('comba', {}),
+    *(
+      pytest.param(*values, marks=SLOW)
+      for values in (('gated_delta', _NEGATIVE), ('kda', {}), ('comba', {}))
+    ),
   ],
 )
 def test_delta_rules(name, options):
   assert_is(name, functools.partial(_loop, name, most=2 if options else 1), **options)
 
 
+@pytest.mark.slow
 def test_gated_delta_product():
   steps = 3
 
@@ -138,6 +141,7 @@ def _attention(mixer, x):
   return mixer.attention(x)
 
 
+@pytest.mark.slow
 def test_a_product_weighs_the_values_of_a_token_alike():
   """With the same value at each step, the weights times it are what is read."""
   mixer, x = warm('gated_delta_product', 'float32'), tokens(dtype='float32')
@@ -154,6 +158,7 @@ def test_a_product_weighs_the_values_of_a_token_alike():
   assert_close(weighed, read, 1e-5)
 
 
+@pytest.mark.slow
 def test_rwkv7():
   def loop(p, x):
     change = np.concatenate([np.zeros((1, W)), x[:-1]]) - x

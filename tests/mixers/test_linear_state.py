@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.compare import assert_close
-from tests.marks import mostly_full
+from tests.marks import mostly_full, mostly_slow
 from tests.mixers.loops import EXACT, recur, sigmoid, softplus
 from tests.traced import equations
 from zoo.mixers.recurrence import Inputs, chunkwise, scan
@@ -25,7 +25,9 @@ _KINDS = {
   'vector_delta': (_K, True, 'key'),
   'elsewhere': (_K, False, 'elsewhere'),
 }
-_every_kind = pytest.mark.parametrize('kind', _KINDS)
+_every_kind = pytest.mark.parametrize(
+  'kind', mostly_slow(['plain', 'gated_delta', 'elsewhere'], _KINDS)
+)
 
 
 def _inputs(kind, dtype, n=_N):
@@ -115,6 +117,7 @@ def test_the_size_of_chunks_makes_no_difference(size):
       assert_close(array, other, EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', mostly_full(['elsewhere'], ['number', 'vector_delta']))
 def test_strong_decay_does_not_overflow(kind):
   """e^(−50) a token is e^(−800) a chunk, whose inverse is not a number."""

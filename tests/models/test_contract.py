@@ -111,8 +111,8 @@ def test_it_keeps_its_contract_on_other_tasks(name, task, guess):
 @_every_model
 @pytest.mark.parametrize(('batch', 'context'), [(1, 1), (2, 2 * _D + 3)])
 def test_one_prediction_for_each_prompt(name, batch, context):
-  model, prompt = _build(name), bodies.prompt(context=context, batch=batch)
-  prediction = jax.eval_shape(lambda prompt: model(prompt), prompt)
+  prompt = bodies.prompt(context=context, batch=batch)
+  prediction = jax.eval_shape(lambda prompt: _create(name)(prompt), prompt)
   assert prediction.shape == (batch,)
   assert prediction.dtype == jnp.float32
 
@@ -138,7 +138,8 @@ def test_heads_are_split_over_the_model_axis(name):
 @_every_model
 def test_a_prompt_of_another_number_of_features_is_refused(name):
   prompt = jax.eval_shape(lambda: isotropic(_D + 1, _C).sample(jax.random.key(0), _B))
-  model = _build(name)
-  for use in (model, *([model.embed] if hasattr(model, 'embed') else [])):
+  for method in ('__call__', *(['embed'] if hasattr(MODELS[name], 'embed') else [])):
     with refuses(f'the model is for {_D} features; the prompt has {_D + 1}'):
-      jax.eval_shape(lambda prompt, use=use: use(prompt), prompt)
+      jax.eval_shape(
+        lambda prompt, method=method: getattr(_create(name), method)(prompt), prompt
+      )

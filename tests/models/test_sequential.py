@@ -89,6 +89,7 @@ def test_trained_on_the_exact_risk_it_is_the_best_delta_rule(tmp_path):
   np.testing.assert_allclose(model.start[...], 1.0, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_too_many_examples_are_refused():
   model = built(_model)
   with refuses('6 examples', f'for at most {C}'):

@@ -83,6 +83,7 @@ def test_the_three_verdicts_and_none():
 # Numbers against derivations of their own.
 
 
+@pytest.mark.slow
 def test_exact_numbers_are_exact(judged):
   """Rationals, which weights in float32 would miss by 1e-8."""
   exact = judged('equation-7')['exact']
@@ -91,6 +92,7 @@ def test_exact_numbers_are_exact(judged):
   assert exact['without_1_over_c'] == pytest.approx(110 / 21, rel=1e-14)
 
 
+@pytest.mark.slow
 def test_flipping_two_matrices_leaves_a_model_and_half_way_it_is_a_constant(judged):
   exact = judged('lemmas-1-2')['exact']
   ends = 'multi_head', 'multi_head_flipped'
@@ -127,6 +129,7 @@ def test_gradients_are_those_by_hand(judged):
     assert judged(key)['exact'][name] == pytest.approx(expected, rel=1e-9), name
 
 
+@pytest.mark.slow
 def test_gradients_in_the_weights_are_differences_of_risks():
   task = isotropic(1, 3, prior_mean=2.0)
   with jax.enable_x64(True):
@@ -149,6 +152,7 @@ def test_gradients_in_the_weights_are_differences_of_risks():
   assert gradient == pytest.approx(math.sqrt(slope), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_optimum_with_a_fixed_guess_is_stationary_at_every_context_length(judged):
   exact = judged('theorem-2')['exact']
   # Rounding of terms of size 100.
@@ -191,6 +195,7 @@ def test_the_curvature_is_that_of_samples(judged):
   assert exact['curvature'] == pytest.approx(exact['from_mean_of_g_g'], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_models_that_agree_are_at_no_distance_and_others_are(judged):
   proof = judged('lemma-3-proof')['exact']
   assert judged('lemma-3')['exact']['as_ltb'] < 1e-14

@@ -39,6 +39,7 @@ def test_value_and_form_are_the_products_of_the_matrices():
     np.testing.assert_allclose(head.form, w_k.T @ w_q, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_shares_sum_to_1_and_are_those_of_samples():
   task = isotropic(3, 4, prior_mean=0.5)
   model = biased(num_heads=3)

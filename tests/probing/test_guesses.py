@@ -28,7 +28,9 @@ def _model(guess, **arguments) -> Any:
   )
 
 
-@pytest.mark.parametrize('kind', mostly_full(['fixed', 'residual'], ['zero', 'linear']))
+@pytest.mark.parametrize(
+  'kind', mostly_full(['fixed'], ['zero', 'linear'], slow=['residual'])
+)
 def test_a_linear_guess_is_exact_and_is_what_is_predicted_without_examples(kind):
   arguments = {'guess_weights': _W, 'guess_bias': 0.75} if kind == 'fixed' else {}
   model = _model(kind, **arguments)
@@ -49,6 +51,7 @@ def test_a_linear_guess_is_exact_and_is_what_is_predicted_without_examples(kind)
   assert guess.prediction.r_squared == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_of_a_network_it_is_the_best_linear_fit():
   """Of x_1² + 2 x_1, for normal features: 2 x_1 + 1, and R² = 4 / (4 + 2)."""
   model = _model('network')
@@ -66,6 +69,7 @@ def test_of_a_network_it_is_the_best_linear_fit():
   assert fit.r_squared == pytest.approx(2 / 3, abs=0.05)
 
 
+@pytest.mark.slow
 def test_several_outputs_have_a_guess_each():
   task = zoo.create_task(
     'gaussian_clusters', num_features=_D, context_length=_C, num_classes=2
@@ -79,6 +83,7 @@ def test_several_outputs_have_a_guess_each():
   assert guess.token.distance is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('name', 'kind'), [('yq_lsa', 'linear'), ('ltb', 'fixed')])
 def test_linear_attention_has_that_of_its_token(name, kind):
   model = built(lambda: zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(0)))

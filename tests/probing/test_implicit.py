@@ -58,6 +58,7 @@ def test_a_matrix_step_is_recovered():
   )
 
 
+@pytest.mark.slow
 def test_the_optimum_of_d_heads_shows_its_pseudo_constant():
   d, c = 3, 4
   task = isotropic(d, c, prior_mean=2.0)

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 import zoo
@@ -45,6 +46,7 @@ def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
   np.testing.assert_array_equal(readouts.own.num_layers, range(4))
 
 
+@pytest.mark.slow
 def test_the_last_layer_has_the_loss_of_the_model_and_a_loop_counts_each_time():
   task = isotropic(_D, _C)
   model = drawn(
@@ -71,6 +73,7 @@ def test_a_fitted_readout_finds_what_is_linear_in_the_token():
   assert readouts.fitted.mean[0] < 1e-10
 
 
+@pytest.mark.slow
 def test_a_loss_of_classes_has_no_fitted_readout():
   task = zoo.create_task('gaussian_clusters', num_features=_D, context_length=_C)
   model = built(

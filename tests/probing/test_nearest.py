@@ -141,6 +141,7 @@ def test_what_cannot_be_fitted_is_refused(task, num_prompts, said):
     sampled_algorithm(biased(), made, num_prompts)
 
 
+@pytest.mark.slow
 def test_what_baselines_leave_is_known_of_a_baseline():
   """OLS without noise is ridge regression and Bayes, and far from averaging."""
   task = isotropic(_D, 8, prior_mean=2.0)

@@ -62,6 +62,7 @@ def test_a_gd_transformer_is_gradient_descent():
     assert f'href="{name}.png"' in html
 
 
+@pytest.mark.slow
 def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   task = general()
   matrix = implicit_algorithm(zoo.estimators.gd_beta(task), task)
@@ -80,6 +81,7 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   assert name_nearest(blind, None, {}) == ''
 
 
+@pytest.mark.slow
 def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   keep(monkeypatch, 'shifts', 'scale_y=2')
   keep(monkeypatch, 'baselines', 'gd', 'bayes')
@@ -114,6 +116,7 @@ def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   }
 
 
+@pytest.mark.slow
 def test_a_transformer_has_a_map_of_its_attention():
   task = isotropic(3, 12)
   model = zoo.models.Transformer(3, 12, num_layers=1, width=8, rngs=nnx.Rngs(0))
@@ -169,6 +172,7 @@ def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
   assert 'it is &lt;broken&gt;' in page(report, '', drawn)
 
 
+@pytest.mark.slow
 def test_on_a_task_without_baselines_a_model_is_compared_with_0(monkeypatch):
   keep(monkeypatch, 'shifts', 'context_length=8')
   task = Wrapped(isotropic(3, 4), ())

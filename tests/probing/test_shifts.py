@@ -59,6 +59,7 @@ class WithPositions(nnx.Module):
     return jnp.einsum('c,bc,bcd,bd->b', weights, prompt.y, prompt.x, prompt.x_query)
 
 
+@pytest.mark.slow
 def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so():
   model, gd = WithPositions(3, 4), zoo.estimators.gradient_descent(TASK)
   kept, longer = (
@@ -140,6 +141,7 @@ def test_what_a_log_axis_cannot_show_is_marked_and_what_is_missing_is_named():
   ]
 
 
+@pytest.mark.slow
 def test_contexts_that_a_model_cannot_take_are_left_out_in_one_sentence(monkeypatch):
   names = 'context_length=8', 'context_length=16', 'context_length=32'
   keep(monkeypatch, 'shifts', *names)

@@ -70,6 +70,7 @@ def test_the_metrics_are_those_of_appendix_c2():
 _PLAIN, _NOISY, _GENERAL = tasks()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'task',
   [_GENERAL, *(pytest.param(task, marks=FULL) for task in (_PLAIN, _NOISY))],
@@ -87,6 +88,7 @@ def test_exact_and_sampled_agree(task):
       assert_within(getattr(measures, name), getattr(measures.exact, name))
 
 
+@pytest.mark.slow
 def test_the_pooled_cosine_is_1_for_a_multiple_and_minus_1_for_its_opposite():
   task = isotropic(3, 4, prior_mean=0.5)
   rule = biased().learning_rule()
@@ -101,6 +103,7 @@ def test_the_pooled_cosine_is_1_for_a_multiple_and_minus_1_for_its_opposite():
   assert nothing.exact.pooled_cosine is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', mostly_full(['task_pool'], ['sparse_regression']))
 def test_predictors_of_one_prompt_at_a_time_have_a_gradient(name):
   task = zoo.create_task(name, num_features=3, context_length=4)

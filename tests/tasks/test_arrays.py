@@ -99,9 +99,8 @@ def test_classes_of_any_names_are_one_hot(tmp_path):
   assert next(iter(task.baselines())) == 'logistic'
 
 
-@pytest.mark.parametrize(
-  'kind', ['numbers', pytest.param('classes', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['numbers', 'classes'])
 def test_it_keeps_the_contract_of_a_task(kind, tmp_path, unchecked):
   y = np.arange(_N) % 3 + 0.5
   path = _write(tmp_path / 'my.npz', y=y)
@@ -136,6 +135,7 @@ def test_a_run_keeps_the_full_path(path, tmp_path, monkeypatch):
   assert build_task(config) == _task(path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_evaluation_is_on_the_rows_that_are_held_out(tmp_path):
   """Labels are 0 where the model is trained, so that it predicts 0, and 3 elsewhere."""
@@ -205,6 +205,7 @@ def test_an_array_is_read_only_after_its_header(what, tmp_path):
       _task(_npz(tmp_path / 'a.npz', **members))
 
 
+@pytest.mark.slow
 def test_arrays_that_unpack_to_far_more_than_the_file_are_refused_at_once(tmp_path):
   path = tmp_path / 'bomb.npz'
   rows = 40_000_000  # 320 MB

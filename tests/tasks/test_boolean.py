@@ -13,7 +13,7 @@ from scipy.special import expit
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_full
+from tests.marks import SLOW, mostly_full, mostly_slow
 from zoo.core import losses
 from zoo.tasks import boolean
 from zoo.tasks.baselines import Examples
@@ -109,7 +109,7 @@ def _functions(name, d):
       yield 1 / number, _uniform_examples(w, parity)
 
 
-@pytest.mark.parametrize('name', _NAMES)
+@pytest.mark.parametrize('name', mostly_slow(['conjunction', 'parity'], _NAMES))
 def test_each_prompt_is_as_probable_as_its_definition_says(name):
   d, count = 3 if 'parity' in name else 2, 100_000
   expected = collections.Counter()
@@ -213,9 +213,9 @@ def _posterior(name, x, y, x_query):
   ('name', 'd', 'c', 'error'),
   [
     ('conjunction', 5, 20, 1e-5),
-    ('disjunction', 5, 20, 1e-5),
+    pytest.param('disjunction', 5, 20, 1e-5, marks=SLOW),
     ('majority', 6, 16, 3e-6),
-    ('parity', 5, 14, 3e-6),
+    pytest.param('parity', 5, 14, 3e-6, marks=SLOW),
     ('sparse_parity', 6, 16, 3e-6),
   ],
 )
@@ -230,6 +230,7 @@ def test_bayes_is_exact(name, d, c, error):
     np.testing.assert_allclose(probabilities[:, k], expected, rtol=0, atol=error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('k', mostly_full([5], [0, 1, 2, 12, 20]))
 def test_bayes_for_conjunctions_agrees_with_enumeration(k):
   count = 32
@@ -258,7 +259,9 @@ def test_conjunctions_are_enumerated_up_to_seven_features(name):
     assert isinstance(inner, kind)
 
 
-@pytest.mark.parametrize('name', ['conjunction', 'disjunction'])
+@pytest.mark.parametrize(
+  'name', mostly_slow(['conjunction'], ['conjunction', 'disjunction'])
+)
 @pytest.mark.parametrize('k', mostly_full([0, 7], [1, 40]))
 def test_elimination_is_valiants(name, k):
   task = _task(name, 8, 40)

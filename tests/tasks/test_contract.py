@@ -33,6 +33,7 @@ def _task(name: str) -> Any:
 
 
 # Half a dozen baselines take some five seconds to compile: one task stands for all.
+@pytest.mark.slow
 def test_it_keeps_its_contract(unchecked):
   zoo.check_task(_task('sparse_parity'))
 
@@ -42,7 +43,7 @@ def test_it_keeps_its_contract(unchecked):
 _FORMS = ['gaussian_clusters', 'markov_chain', 'parity_prefix']
 
 
-@pytest.mark.parametrize('name', mostly_full(_FORMS, _NAMES))
+@pytest.mark.parametrize('name', mostly_full(_FORMS[:1], _NAMES, slow=_FORMS))
 def test_its_prompts_and_its_loss_keep_their_contract(name, unchecked, monkeypatch):
   task = _task(name)
   for part in ('baselines', 'shifts'):
@@ -51,7 +52,8 @@ def test_its_prompts_and_its_loss_keep_their_contract(name, unchecked, monkeypat
 
 
 @pytest.mark.parametrize(
-  'name', mostly_full(['linear_regression', 'mixture', 'parity_prefix'], _NAMES)
+  'name',
+  mostly_full(['linear_regression', 'parity_prefix'], _NAMES, slow=['mixture']),
 )
 def test_its_prompts_are_those_of_sample_one_but_for_linear_regression(name):
   task = _task(name)

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,12 +64,12 @@ def test_labels_have_the_probabilities_of_their_targets():
   assert abs(gap) <= 5 * np.sqrt(variance)
 
 
-_RULE = np.polynomial.legendre.leggauss(400)
+_rule = functools.cache(lambda: np.polynomial.legendre.leggauss(400))
 
 
 def _quadrature(x, y, x_query):
   """The log density of each class, times (2π)^(d/2), from integrals over the means."""
-  grid, weights = _RULE
+  grid, weights = _rule()
   log_densities = []
   for k in range(y.shape[1]):
     mine = x[y[:, k] == 1]
@@ -112,6 +114,7 @@ def test_bayes_far_away_is_finite():
   assert np.isfinite(jax.jit(clusters.ClusterBayes())(far)).all()
 
 
+@pytest.mark.slow
 def test_the_other_baselines_agree_with_loops():
   task = _task()
   prompt = _sample(task, 2, 3)

@@ -8,6 +8,7 @@ import pytest
 from scipy.special import softmax
 
 import zoo
+from tests.marks import SLOW
 
 _D, _C = 3, 4
 
@@ -30,7 +31,7 @@ def _chain(matrix, x):
   [
     ('linear_regression', {'num_features': _D, 'noise_std': 0.5}, _linear),
     ('gaussian_clusters', {'num_features': _D, 'num_classes': 2}, _clusters),
-    ('markov_chain', {'num_symbols': _D}, _chain),
+    pytest.param('markov_chain', {'num_symbols': _D}, _chain, marks=SLOW),
   ],
 )
 def test_targets_follow_from_the_latents_and_the_bits_do_not(name, sizes, targets):

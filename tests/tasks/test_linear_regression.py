@@ -136,6 +136,7 @@ def test_prompts_are_of_the_precision_that_is_enabled():
     assert {leaf.dtype for leaf in jax.tree.leaves(prompt)} == {np.dtype(kind)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('changes', 'data', 'model'),
   mostly_full(

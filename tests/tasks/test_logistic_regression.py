@@ -106,6 +106,7 @@ def _optimum(task, x, y):
   return mean + root @ z, gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('link', 'prior'),
   mostly_full(

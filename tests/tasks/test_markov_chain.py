@@ -40,6 +40,7 @@ def _rows(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
   return symbols, matrices[np.arange(count), symbols]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('size', mostly_full([3], [2, 8]))
 def test_chains_are_stationary_with_dirichlet_rows(size):
   count = 8000

@@ -100,6 +100,7 @@ def test_bayes_weighs_the_parts_by_their_densities():
   assert np.max(shares, axis=0).min() > 0.5  # each part is the most probable somewhere
 
 
+@pytest.mark.slow
 def test_bayes_of_signs_weighs_probabilities_by_the_likelihood_of_the_labels():
   """Against integrals over a grid of both weights, of links from SciPy."""
   parts = (
@@ -127,6 +128,7 @@ def test_bayes_of_signs_weighs_probabilities_by_the_likelihood_of_the_labels():
     )
 
 
+@pytest.mark.slow
 def test_a_sampled_density_is_that_of_the_quadrature():
   task: Any = zoo.create_task('logistic_regression', num_features=2, context_length=_C)
   with jax.enable_x64(True):
@@ -144,6 +146,7 @@ def test_a_sampled_density_is_that_of_the_quadrature():
   np.testing.assert_allclose(log_densities[:, 1], log_densities[:, 0], atol=0.01)
 
 
+@pytest.mark.slow
 def test_each_prompt_is_of_one_part_as_often_as_its_weight():
   task, count = _mixture(), 4000
   prompt = jax.device_get(task.sample(jax.random.key(1), count, latents=True))

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 import scipy.stats
 
 import zoo
@@ -24,6 +25,7 @@ def _all(prompt):
   return x, y, np.asarray(prompt.targets)
 
 
+@pytest.mark.slow
 def test_many_outliers_have_features_and_labels_of_one():
   x, y, targets = _all(_sample(OutlierRegression(4, 60), 2048))
   outlier = np.all(x == 1, axis=2)
@@ -43,6 +45,7 @@ def test_many_outliers_have_features_and_labels_of_one():
   assert np.abs(np.cov(np.transpose(weights)) - np.eye(4)).max() < 0.2
 
 
+@pytest.mark.slow
 def test_orthogonal_outliers_are_orthogonal_to_the_weights():
   task = OutlierRegression(5, 40, kind='orthogonal')
   x, y, targets = _all(_sample(task, 512))

@@ -4,6 +4,7 @@ import functools
 
 import jax
 import numpy as np
+import pytest
 from flax import nnx
 
 import zoo
@@ -51,6 +52,7 @@ def test_labels_are_linear_in_the_features():
   assert_mean((prompt.y - prompt.context_targets) ** 2, 0.25)
 
 
+@pytest.mark.slow
 def test_gradient_descent_has_the_exact_risk_of_one_frame():
   prompt = prompts()
   task = TASK.in_one_frame

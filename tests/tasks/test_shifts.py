@@ -95,6 +95,7 @@ def test_labels_are_those_of_the_function_at_the_features(name):
   np.testing.assert_array_equal(prompt.y, prompt.targets[:, :-1])
 
 
+@pytest.mark.slow
 def test_noise_of_the_labels_is_that_of_the_task():
   prompt = _task(noise_std=0.5).shifts()['scale_y=3'].sample(jax.random.key(0), 4000)
   noise = np.ravel(np.asarray(prompt.y) - np.asarray(prompt.targets)[:, :-1])
@@ -173,6 +174,7 @@ def test_the_orthogonal_query_keeps_its_norm():
   assert abs(squares.var() - 2 * _D) <= 4.5 * squares.var() * np.sqrt(10 / 2000)
 
 
+@pytest.mark.slow
 def test_a_query_in_the_span_of_the_context_is_orthogonal_all_the_same():
   # Of features with two directions only, three examples leave nothing.
   covariance = np.diag([1.0, 1.0, 0, 0, 0, 0])

@@ -105,6 +105,7 @@ def _at_once(x, y, x_query):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('amplitude', 'phase'), mostly_full(_RANGES[:1], _RANGES[1:]))
 def test_one_example_agrees_with_a_grid_of_phases(amplitude, phase):
   task = _task(amplitude, phase)

@@ -94,6 +94,7 @@ def test_bayes_is_the_mean_over_all_supports(std):
       np.testing.assert_allclose(predictions[i, k], expected, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('penalty', mostly_full([0.01], [0.1, 0.001]))
 def test_the_lasso_is_that_of_another_library(penalty):
   import sklearn.linear_model  # which takes long

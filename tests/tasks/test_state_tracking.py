@@ -9,6 +9,7 @@ import pytest
 
 import zoo
 from tests.compare import refuses
+from tests.marks import mostly_slow
 from zoo.measure.curves import sample_losses
 
 _SIZES = {
@@ -63,7 +64,9 @@ _DEFINITIONS = {
 }
 
 
-@pytest.mark.parametrize('name', _DEFINITIONS)
+@pytest.mark.parametrize(
+  'name', mostly_slow(['parity_prefix', 'permutations'], _DEFINITIONS)
+)
 def test_targets_are_the_state_after_each_symbol(name):
   task, prompt = _sampled(name)
   symbols = np.asarray(prompt.features).argmax(axis=-1)
@@ -81,7 +84,9 @@ def test_targets_are_the_state_after_each_symbol(name):
   assert np.all(np.abs(frequency - share) < 5 * np.sqrt(share * (1 - share) / n))
 
 
-@pytest.mark.parametrize('name', ['permutations', 'modular_arithmetic'])
+@pytest.mark.parametrize(
+  'name', mostly_slow(['permutations'], ['permutations', 'modular_arithmetic'])
+)
 def test_bayes_has_no_loss_from_the_first_symbol_on(name):
   task, _ = _sampled(name)
   losses = np.asarray(sample_losses(task.baselines(), task, 40)['bayes'])

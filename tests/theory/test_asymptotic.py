@@ -166,6 +166,7 @@ def test_alignment_is_one_number():
   assert wanted < 1
 
 
+@pytest.mark.slow
 def test_steps_in_rotated_frames():
   values, c, noise = asymptotic.power_law(3, 1.0), 5, 0.6
   np.testing.assert_allclose(values, np.array([6, 3, 2]) * 3 / 11)

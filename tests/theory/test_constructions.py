@@ -117,6 +117,7 @@ def numpy_parts(prompt):
   return (np.asarray(part) for part in (prompt.x, prompt.y, prompt.x_query))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_heads', mostly_full([3], [1]))
 def test_yq_lsa_is_inside_ltb(num_heads):
   model = random_yq_lsa(4, num_heads)
@@ -126,6 +127,7 @@ def test_yq_lsa_is_inside_ltb(num_heads):
   np.testing.assert_allclose(forward(block, prompt), expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_heads', mostly_full([3], [1]))
 def test_ltb_is_inside_yq_lsa(num_heads):
   sizes = {'num_heads': num_heads, 'hidden_features': 7, 'init_scale': 0.7}
@@ -136,6 +138,7 @@ def test_ltb_is_inside_yq_lsa(num_heads):
   np.testing.assert_allclose(forward(model, prompt), expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_heads', mostly_full([3], [1]))
 def test_signs_make_the_guess_free(num_heads):
   """One head more and `y_q = 0` in place of a trained guess, where labels are ±1."""

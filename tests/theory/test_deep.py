@@ -109,6 +109,7 @@ def _perturbed(model, scale):
   return nnx.merge(graph, state, rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('form', mostly_full(['dense'], ['sparse']))
 def test_in_the_family_the_estimate_is_exact_and_near_it_almost(float64, form):
   task = isotropic(4, 7, prior_mean=1.0, noise_std=0.6)
@@ -255,6 +256,7 @@ def test_golden_optima(num_layers, descent, literal, plus, minus, free, lower):
     assert deep.gd_plus_plus_risk(_PAPER, *optimum.weights) == optimum.upper
 
 
+@pytest.mark.slow
 def test_two_layers_attain_the_bound_if_the_readout_is_free():
   lower, upper, _ = _lowest(2)
   assert upper == pytest.approx(lower, rel=1e-12)

@@ -44,6 +44,7 @@ def test_plateaus_are_the_risks_of_the_best_rules_on_the_largest_eigenvalues():
   assert risks[4] == pytest.approx(theory.exact_risk(theory.optimal_rule(task), task))
 
 
+@pytest.mark.slow
 def test_flow_is_the_limit_of_small_steps(plane):
   task, model, flow = plane
 
@@ -201,6 +202,7 @@ def test_mistakes_are_one_line(plane):
       call()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('float64', 'promotion_that_optax_needs')
 def test_adam_descends_the_exact_risk(plane):
   task, model, _ = plane

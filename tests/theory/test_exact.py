@@ -85,6 +85,7 @@ def test_float64_without_switching_the_process():
   assert jnp.zeros(1).dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_the_precision_of_the_caller_does_not_matter():
   """A float64 product in bfloat16 is off by a percent, on a CPU too."""
   # In the sizes of other tests, which have compiled most of it.
@@ -144,6 +145,7 @@ def test_gradient_and_map():
   assert float(traced) == pytest.approx(float(risk(0.1)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_memory_at_200_features_stays_under_a_gibibyte():
   """By the compiler's own account, which no other work on the machine can change."""
   d = 200

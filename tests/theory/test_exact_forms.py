@@ -15,7 +15,7 @@ from flax import nnx
 import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import built
-from tests.marks import mostly_full
+from tests.marks import mostly_full, mostly_slow
 from tests.settings import isotropic
 from tests.theory.deep_rules import predict
 from tests.training.runs import small_config
@@ -130,7 +130,9 @@ def _own_models():
     yield lambda rule=rule: SequentialLearner(_D, 4, rule, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize('build', [*_own_models()])
+@pytest.mark.parametrize(
+  'build', mostly_slow([*_own_models()][:2], [*_own_models()][2:])
+)
 def test_the_form_of_a_class_of_ones_own_is_believed_if_it_predicts_so(build):
   model, task = built(build), _task(4, 0.5)
   expected = theory.exact_risk(model, task)
@@ -177,6 +179,7 @@ def _own_config(name='own_deep', **changes) -> Any:
   return config
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('register', 'promotion_that_optax_needs')
 def test_a_copy_of_a_class_has_the_risk_of_the_class(tmp_path, monkeypatch):
   _own_deep_lsa(tmp_path, monkeypatch)
@@ -188,6 +191,7 @@ def test_a_copy_of_a_class_has_the_risk_of_the_class(tmp_path, monkeypatch):
   validate(_own_config(objective__name='exact'))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('register')
 def test_a_form_that_predicts_otherwise_is_refused_before_anything_is_written(
   tmp_path, monkeypatch
@@ -203,6 +207,7 @@ def test_a_form_that_predicts_otherwise_is_refused_before_anything_is_written(
   validate(config)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_a_run_without_an_exact_risk_says_why_once(tmp_path, caplog):
   zoo.train(small_config('deep_lsa'), tmp_path / 'run')

@@ -72,6 +72,7 @@ def test_the_risk_of_a_form_is_that_of_sampled_prompts(seed, equal):
   assert abs(losses.mean() - risk) < 4 * error
 
 
+@pytest.mark.slow
 def test_features_that_do_not_vary_are_no_trouble(float64):
   features = np.diag([1.0, 2.0, 0.0])
   task = isotropic(3, 4, prior_mean=1.0, feature_covariance=features)

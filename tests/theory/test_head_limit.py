@@ -10,7 +10,7 @@ import scipy.optimize
 
 import zoo
 from tests.compare import refuses
-from tests.marks import FULL, mostly_full
+from tests.marks import FULL, mostly_full, mostly_slow
 from tests.settings import isotropic
 from zoo import theory
 from zoo.theory import constructions
@@ -146,7 +146,7 @@ def test_golden_risks_for_1_to_11_heads(heads):
   assert all(limit.lower == limit.upper for limit in limits.values())
 
 
-@pytest.mark.parametrize('share', [0.95, 1.05])
+@pytest.mark.parametrize('share', mostly_slow([1.05], [0.95, 1.05]))
 def test_with_noise_d_heads_reach_it_up_to_a_distance(share):
   """On both sides of `4 s γᵀ(aI − sΛ)γ = 1` (docs/theory.md, section 5)."""
   c, noise, prior = 3, 1.5, np.diag([2.0, 0.5])
@@ -218,6 +218,7 @@ def test_bad_arguments():
 
 
 # Of 3 the limit is known, of 6 it is searched for.
+@pytest.mark.slow
 @pytest.mark.parametrize('seed', mostly_full([6], range(1, 7)))
 def test_no_search_is_below_the_limit(seed):
   check_random_case(seed, num_starts=2)

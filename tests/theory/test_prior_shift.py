@@ -58,6 +58,7 @@ def test_transport_of_linear_models(float64, name, options):
   compare(changed(name, **options), 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'options'),
   [

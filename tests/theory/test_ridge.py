@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.compare import refuses
+from tests.marks import mostly_slow
 from tests.settings import general, isotropic
 from zoo import estimators, theory
 from zoo.tasks.linear_regression import second_moments
@@ -50,7 +51,7 @@ def _cases():
   }
 
 
-@pytest.mark.parametrize('name', _cases())
+@pytest.mark.parametrize('name', mostly_slow([*_cases()][:1], _cases()))
 def test_the_risk_of_sampled_contexts_is_within_the_bounds(name):
   estimator, task = _cases()[name]
   lower, upper = theory.ridge_risk(estimator, task)

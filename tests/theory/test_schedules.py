@@ -2,14 +2,16 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.marks import mostly_full
+from tests.marks import SLOW, mostly_full, mostly_slow
 from tests.settings import general, isotropic
 from zoo import estimators, theory
 from zoo.theory import schedules, wishart
 
 
-@pytest.mark.parametrize('start', [None, np.array([0.5, -1.0, 2.0])])
-@pytest.mark.parametrize('noise_std', [0.0, 0.7])
+@pytest.mark.parametrize(
+  'start', [pytest.param(None, marks=SLOW), np.array([0.5, -1.0, 2.0])]
+)
+@pytest.mark.parametrize('noise_std', mostly_slow([0.7], [0.0, 0.7]))
 def test_best_step_size_and_matrix_have_no_slope(start, noise_std):
   """A risk that is quadratic in the step has a central difference of 0 at its best."""
   task = general(noise_std=noise_std)
@@ -91,6 +93,7 @@ def test_of_a_start_that_is_right_no_step_leads_away():
   np.testing.assert_array_equal(estimators.best_schedule(task, 3), np.zeros(3))
 
 
+@pytest.mark.slow
 def test_schedule_where_the_best_polynomial_has_complex_zeros():
   """A single local search ended at 2.284829."""
   task = isotropic(5, 30, noise_std=4.0)

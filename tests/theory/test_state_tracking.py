@@ -8,6 +8,7 @@ import pytest
 import zoo
 from docs.programs import state_tracking
 from tests.compiled import predict_all
+from tests.marks import SLOW
 
 _LENGTH = 4095  # examples, and a query: 4096 tokens
 
@@ -36,12 +37,15 @@ def _states(task, symbols):
 @pytest.mark.parametrize(
   ('build', 'task', 'sizes'),
   [
-    (state_tracking.parity, 'parity_prefix', {}),
-    (state_tracking.modular_addition, 'modular_addition', {'modulus': 5}),
+    pytest.param(state_tracking.parity, 'parity_prefix', {}, marks=SLOW),
+    pytest.param(
+      *(state_tracking.modular_addition, 'modular_addition', {'modulus': 5}),
+      marks=SLOW,
+    ),
     (state_tracking.permutations, 'permutations', {'num_elements': 3}),
     pytest.param(
       *(state_tracking.permutations, 'permutations', {'num_elements': 5}),
-      marks=pytest.mark.slow,
+      marks=SLOW,
     ),
   ],
   ids=['parity', 'addition', 's_3', 's_5'],

@@ -56,6 +56,7 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
   assert ('after layer' in zoo.probing.summary(report)) == (report.lens is not None)
 
 
+@pytest.mark.slow
 def test_options_of_mixers_come_from_the_config_and_back(tmp_path):
   config = configs.get_config('transformer', 'smoke')
   with config.unlocked():

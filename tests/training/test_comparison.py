@@ -1,5 +1,6 @@
 """Training on every example, and the comparison with the baselines at the end."""
 
+import importlib
 import json
 from typing import Any
 
@@ -8,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tensorboardX.proto import event_pb2 as _event_pb2
 
 import zoo
 from configs import common
@@ -29,8 +29,6 @@ from zoo.training.objective import (
 from zoo.training.records import read_lines
 from zoo.training.run_plots import plot_examples
 from zoo.training.summary import compare_model, read_summary
-
-event_pb2: Any = _event_pb2  # its names are created at run time
 
 
 class Causal(nnx.Module):
@@ -126,6 +124,7 @@ def finished(tmp_path_factory):
 
 
 def test_the_curve_is_in_the_log_and_on_the_board(finished):
+  proto: Any = importlib.import_module('tensorboardX.proto.event_pb2')
   workdir, summary = finished
   line = read_lines(workdir)[-1]
   assert len(line['curve']) == 5
@@ -134,7 +133,7 @@ def test_the_curve_is_in_the_log_and_on_the_board(finished):
   events, content = [], path.read_bytes()
   while content:  # the length in 8 bytes, a checksum, the event, and a checksum
     size = int.from_bytes(content[:8], 'little')
-    events.append(event_pb2.Event.FromString(content[12 : 12 + size]))
+    events.append(proto.Event.FromString(content[12 : 12 + size]))
     content = content[16 + size :]
   values = {v.tag: v.simple_value for e in events for v in e.summary.value}
   curve = [values[f'curve/{k:04}'] for k in range(5)]
@@ -156,6 +155,7 @@ def test_the_comparison_is_in_the_summary_and_the_table(finished):
   json.loads((workdir / 'summary.json').read_text(), parse_constant=lambda name: 1 / 0)
 
 
+@pytest.mark.slow
 def test_classes_have_an_accuracy_everywhere(tmp_path):
   config = _config(objective__positions='every', eval__num_compared=32)
   with config.unlocked():
@@ -219,6 +219,7 @@ def test_a_run_without_a_curve_is_told_so(tmp_path):
     plot_examples([tmp_path / 'none'])
 
 
+@pytest.mark.slow
 def test_no_comparison_if_none_is_wanted(tmp_path):
   config = _config(eval__num_compared=1, train__num_steps=2)
   summary = train(config, tmp_path)
@@ -255,6 +256,7 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
   assert comparisons[0] == comparisons[1] == compare(model, _task(), 16)
 
 
+@pytest.mark.slow
 def test_a_summary_of_a_task_with_unknown_risks_can_be_read(tmp_path):
   """The exact risk of least squares from d + 1 examples is infinite, so None."""
   config = small_config(eval__num_compared=8, task__noise_std=0.5)

@@ -99,6 +99,7 @@ def test_losses_that_count_are_those_of_the_stage():
     np.testing.assert_allclose(at(Stage()), loss_of_each.mean(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_prompt_of_its_own_length_has_the_loss_of_one_that_is_cut():
   """Against the mean over prompts that are cut, one length after the other."""
   config = small_config('transformer', objective__positions='query')
@@ -131,6 +132,7 @@ def growing():
     return Run(_config(**_GROWING))
 
 
+@pytest.mark.slow
 def test_steps_that_are_cut_within_a_curriculum_end_at_the_same_bits(growing):
   growing.check_cut(7)
 

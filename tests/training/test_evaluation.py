@@ -31,6 +31,7 @@ def test_every_held_out_batch_has_prompts_of_its_own():
   assert len(np.unique(means)) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['yq_lsa', 'deep_set'])
 def test_held_out_prompts_depend_on_the_seed_of_the_evaluation_alone(name):
   """Models of other seeds, alone or side by side, are measured on the same prompts."""

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from tests.compare import assert_close
-from tests.marks import FULL
+from tests.marks import FULL, SLOW
 from tests.training.runs import saved_arrays, small_config
 from tests.training.test_step import Run
 from zoo.core import registry
@@ -35,6 +35,7 @@ MESHES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('mesh', 'heads', 'parts'), MESHES)
 def test_the_trajectory_is_the_same_up_to_the_order_of_sums(mesh, heads, parts):
   changes = {'model__num_heads': heads, 'train__num_parts': parts}
@@ -57,7 +58,9 @@ def assert_same_state(split, plain):
 # 6 heads on 2 devices, and their 4 rows on 4; 16 heads on all 8 devices.
 SHARES = [
   (6, (6, 4, 4), P(('model',), ('data',), None), (3, 1, 4)),
-  (16, (16, 4, 4), P(('model', 'data'), None, None), (2, 4, 4)),
+  pytest.param(
+    *(16, (16, 4, 4), P(('model', 'data'), None, None), (2, 4, 4)), marks=SLOW
+  ),
 ]
 
 
@@ -78,12 +81,10 @@ def test_no_device_keeps_more_than_its_share(num_heads, shape, spec, share):
 PROMPTS = {'4,4,3', '4,4', '4,3', '4'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'changes'),
-  [
-    ('multi_head_lsa', {}),
-    pytest.param('transformer', {'model__num_layers': 1}, marks=pytest.mark.slow),
-  ],
+  [('multi_head_lsa', {}), ('transformer', {'model__num_layers': 1})],
 )
 def test_weights_are_not_gathered(name, changes):
   """Neither for being flat between steps, nor where kernels are split along outputs."""
@@ -94,6 +95,7 @@ def test_weights_are_not_gathered(name, changes):
   assert gathered(text) <= (PROMPTS if name == 'transformer' else set())
 
 
+@pytest.mark.slow
 def test_heads_are_computed_where_they_are_kept():
   """On one device alone, and not by each that shares the batch with it."""
   text = Run(fsdp(2, 4, model__num_heads=8, train__num_parts=2)).compiled_text()

@@ -51,7 +51,7 @@ def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
 def test_more_steps_are_all_that_may_change(tmp_path):
   def of_steps(number, **changes):
     fields = {'model__num_layers': 1, 'model__width': 8, 'train__num_steps': number}
-    return small_config('deep_set', **fields, **changes)
+    return small_config('mlp', **fields, **changes)
 
   config = of_steps(30)
   assert config.optimizer.warmup_steps == 3
@@ -67,6 +67,7 @@ def test_more_steps_are_all_that_may_change(tmp_path):
   assert summary['step'] == 60
 
 
+@pytest.mark.slow
 def test_the_points_of_a_sweep_go_on(tmp_path):
   def of_steps(number, **changes):
     # The learning rate does not depend on the end.
@@ -190,6 +191,7 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
   tmp_path,
 ):

@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 import zoo
-from tests.marks import FULL, mostly_full
+from tests.marks import FULL, SLOW, mostly_full
 from tests.settings import isotropic
 from tests.training.runs import small_config
 from tests.wrapped import Wrapped
@@ -98,7 +98,7 @@ class _Loops(zoo.models.TokenModel):
   ('make', 'positions'),
   [
     pytest.param(lambda: _transformer(1), 'every', marks=FULL),
-    (lambda: _transformer(2), 'query'),
+    pytest.param(lambda: _transformer(2), 'query', marks=SLOW),
     pytest.param(lambda: _Loops(3, 1, rngs=_RNGS), 'query', marks=FULL),
     (lambda: _Loops(3, 2, rngs=_RNGS), 'every'),
   ],

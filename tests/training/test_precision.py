@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.marks import SLOW
 from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import build_model, build_task
@@ -51,10 +52,10 @@ def _assert_close(gradients, expected, relative):
 @pytest.mark.parametrize(
   ('make_config', 'changes'),
   [
-    (_config, {'train__num_parts': 4}),
-    (_config, {'model__remat': True}),
-    (_config, {'train__num_parts': 4, 'mesh__data': 4}),
     (small_config, {'train__num_parts': 4}),  # linear attention
+    pytest.param(_config, {'train__num_parts': 4}, marks=SLOW),
+    pytest.param(_config, {'model__remat': True}, marks=SLOW),
+    pytest.param(_config, {'train__num_parts': 4, 'mesh__data': 4}, marks=SLOW),
   ],
 )
 def test_gradients_are_the_same(make_config, changes):
@@ -65,6 +66,7 @@ def test_gradients_are_the_same(make_config, changes):
   _assert_close(gradients, expected, 1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_computed_at_the_same_time_are_the_same():
   _assert_close(_gradient({}, num_lanes=2), _gradient({}), 1e-5)
 
@@ -89,6 +91,7 @@ def test_large_steps_on_a_cpu_are_computed_in_parts_at_the_same_time(
   assert num_lanes(config, build_task(config), make_mesh(config), weights) == lanes
 
 
+@pytest.mark.slow
 def test_a_gradient_in_bfloat16_is_near():
   gradients, expected = _gradient({'train__compute_dtype': 'bfloat16'}), _gradient({})
   assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {np.dtype('float32')}

@@ -29,6 +29,7 @@ def compiled():
   jax.monitoring.unregister_event_listener(listen)
 
 
+@pytest.mark.slow
 def test_the_same_config_trained_again_finds_its_programs_in_the_cache_of_jax(
   tmp_path, compiled
 ):
@@ -101,6 +102,7 @@ def test_what_a_model_and_a_task_call_may_change_between_runs(
   assert all(new > 4 * old for old, new in zip(before, after, strict=True))
 
 
+@pytest.mark.slow
 def test_a_config_that_is_changed_during_a_run_does_not_change_it(tmp_path):
   config = small_config()
   steps = []

@@ -195,6 +195,7 @@ def test_prompts_are_fresh_at_every_step_and_the_held_out_ones_always_the_same(
   assert len(risks) == 1
 
 
+@pytest.mark.slow
 def test_without_held_out_prompts_only_the_exact_risk_is_known(tmp_path):
   summary: Any = train(small_config('yq_lsa', eval__num_batches=0), tmp_path)
   assert summary is not None
@@ -202,6 +203,7 @@ def test_without_held_out_prompts_only_the_exact_risk_is_known(tmp_path):
   assert summary['exact_risk'] > summary['optimal_risk']
 
 
+@pytest.mark.slow
 def test_a_mesh_trains_as_one_device_does(tmp_path):
   config = small_config('multi_head_lsa', model__num_heads=2)
   train(config, tmp_path / 'one')
@@ -217,6 +219,7 @@ def test_a_mesh_trains_as_one_device_does(tmp_path):
     np.testing.assert_allclose(on_many[path], array, rtol=1e-4, atol=1e-6, err_msg=path)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_one_mesh_on_another(tmp_path, stop_at):
   config = small_config(
     'multi_head_lsa', model__num_heads=2, mesh__data=4, mesh__model=2
@@ -248,6 +251,7 @@ def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path):
       assert np.isfinite(array).all(), (step, path)
 
 
+@pytest.mark.slow
 def test_a_state_is_saved_after_some_minutes_at_the_latest(
   tmp_path, finished, monkeypatch
 ):
@@ -269,6 +273,7 @@ def test_a_state_is_saved_after_some_minutes_at_the_latest(
   assert_same_bits(saved_arrays(tmp_path, 12), saved_arrays(finished, 12))
 
 
+@pytest.mark.slow
 def test_training_works_outside_the_main_thread(tmp_path):
   summaries = []
   thread = threading.Thread(

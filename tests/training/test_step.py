@@ -126,6 +126,7 @@ def test_the_loop_ends_behind_the_first_step_that_is_not_finite():
   assert not metrics['finite']
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_finite_behind_a_finite_loss_are_seen():
   run = Run(small_config(optimizer__name='sgd', optimizer__learning_rate=3e38))
   metrics = run.train(0, 1)

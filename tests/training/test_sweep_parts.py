@@ -57,6 +57,7 @@ def test_each_program_is_cut_into_runs_of_neighbours_which_are_dealt():
   assert [points_of(Part(i, 2), configs) for i in (1, 2)] == [[0, 2, 4], [1, 3]]
 
 
+@pytest.mark.slow
 def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
   tmp_path, monkeypatch
 ):
@@ -95,6 +96,7 @@ def test_a_part_is_trained_by_one_process_and_excludes_the_whole(tmp_path):
     _sweep(tmp_path, Part(1, 3), _TWO)
 
 
+@pytest.mark.slow
 def test_a_folder_belongs_to_one_number_of_parts_until_the_whole_has_ended(
   tmp_path, monkeypatch
 ):
@@ -113,6 +115,7 @@ def test_a_folder_belongs_to_one_number_of_parts_until_the_whole_has_ended(
   assert _sweep(tmp_path, Part(2, 3), more) is not None
 
 
+@pytest.mark.slow
 def test_a_part_names_the_points_that_it_has_lost(tmp_path):
   rate = 'optimizer.learning_rate'
   points = [{rate: value} for value in (1e-3, 1e30, 2e-3)]

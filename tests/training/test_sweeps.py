@@ -16,7 +16,7 @@ from flax import nnx
 import zoo
 from configs import common
 from tests.compare import refuses
-from tests.marks import mostly_full
+from tests.marks import SLOW, mostly_full
 from tests.training.runs import (
   OF_THE_LAUNCH,
   assert_close_arrays,
@@ -33,11 +33,11 @@ from zoo.training import grid, many, run, sweeps, train
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
   {'model.num_heads': 2, 'task.prior_mean': [0.5, -1.0, 2.0], 'seed': 0},
-  {'model.num_heads': 2, 'model.initial_guess': 1.0, 'seed': 0},
   {
     **{'model.num_heads': 2, 'task.noise_std': 0.6, 'model.initial_bias': 0.5},
     **{'model.init_scale': 0.2, 'optimizer.learning_rate': 2e-3, 'seed': 1},
   },
+  {'model.num_heads': 2, 'model.initial_guess': 1.0, 'seed': 0},
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 1},
 ]
 
@@ -87,22 +87,27 @@ def all_points(tmp_path_factory):
   return run
 
 
+@pytest.mark.parametrize('i', [2, *(pytest.param(i, marks=SLOW) for i in (0, 1))])
+def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(three, tmp_path, i):
+  _assert_as_alone(_config(), _POINTS[i], three[i], tmp_path / 'alone')
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('objective', 'i'),
   mostly_full([('sampled', i) for i in range(5)], ['sampled', 'exact'], range(5)),
 )
-def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(
-  all_points, tmp_path, objective, i
-):
+def test_so_it_is_with_weights_that_decay(all_points, tmp_path, objective, i):
   config, rows = all_points(objective)
-  alone = train(sweeps.at_point(config, _POINTS[i]), tmp_path / 'alone')
+  _assert_as_alone(config, _POINTS[i], rows[i], tmp_path / 'alone')
+
+
+def _assert_as_alone(config, point, row, workdir):
+  alone = train(sweeps.at_point(config, point), workdir)
   assert alone is not None
-  row = rows[i]
-  assert {name: row[name] for name in _POINTS[i]} == _POINTS[i]
-  assert_close_arrays(
-    saved_arrays(row['workdir'], 12), saved_arrays(tmp_path / 'alone', 12)
-  )
-  _assert_alike(row, alone, tmp_path / 'alone')
+  assert {name: row[name] for name in point} == point
+  assert_close_arrays(saved_arrays(row['workdir'], 12), saved_arrays(workdir, 12))
+  _assert_alike(row, alone, workdir)
 
 
 def _assert_alike(row, alone, workdir):
@@ -225,6 +230,7 @@ def test_numbers_of_heads_are_trained_apart():
   assert sweeps.side_by_side(configs, range(3)) == [[0, 2], [1]]
 
 
+@pytest.mark.slow
 def test_points_that_are_done_are_not_trained_again(tmp_path, three, trained):
   shutil.copytree(_folder(three), tmp_path, dirs_exist_ok=True)
   again = sweep(_config(), _POINTS[:3], tmp_path)
@@ -283,6 +289,7 @@ def test_a_sweep_killed_between_a_checkpoint_and_its_summary_is_finished(
   assert not (tmp_path / 'unfinished').exists()
 
 
+@pytest.mark.slow
 def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
   tmp_path, monkeypatch, three, no_step
 ):
@@ -300,6 +307,7 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
   _assert_same_results(sweep(_config(), _POINTS[:3], tmp_path), three)
 
 
+@pytest.mark.slow
 def test_a_stopped_sweep_with_more_points_goes_on_to_the_same_bits(
   tmp_path, monkeypatch, caplog, three
 ):
@@ -317,6 +325,7 @@ def test_a_stopped_sweep_with_more_points_goes_on_to_the_same_bits(
   assert not (tmp_path / 'unfinished').exists()
 
 
+@pytest.mark.slow
 def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
   tmp_path, register, monkeypatch
 ):
@@ -384,12 +393,14 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
   ).exists()
 
 
+@pytest.mark.slow
 def test_a_point_whose_error_is_unknown_has_a_row_and_is_trained_once(
   tmp_path, trained
 ):
   # Held-out losses above 1e20, whose squares overflow.
   config = _config(optimizer__learning_rate=1e3, train__num_steps=1)
-  rows = sweep(config, _POINTS[1:3], tmp_path)
+  points = [_POINTS[1], _POINTS[3]]
+  rows = sweep(config, points, tmp_path)
   assert trained == [2]
   assert len(rows) == 2
   for row in rows:
@@ -401,10 +412,11 @@ def test_a_point_whose_error_is_unknown_has_a_row_and_is_trained_once(
     assert summary['eval_risk_stderr'] is None
   assert len(json.loads((tmp_path / 'table.json').read_text())) == 2
   assert f'{rows[0]["eval_risk"]:.4f}' in sweeps.format_table(rows, ['seed'])
-  assert sweep(config, _POINTS[1:3], tmp_path) == rows
+  assert sweep(config, points, tmp_path) == rows
   assert trained == [2]
 
 
+@pytest.mark.slow
 def test_points_of_other_shapes_and_other_models_are_trained_one_by_one(
   tmp_path, trained
 ):
@@ -463,6 +475,7 @@ def test_a_sweep_of_connected_processes_is_refused_untouched(tmp_path, monkeypat
   assert not (tmp_path / 'sweep').exists()
 
 
+@pytest.mark.slow
 def test_points_of_another_task_have_the_losses_of_its_baselines(tmp_path):
   config = small_config('yq_lsa', eval__num_compared=16)
   with config.unlocked():
@@ -503,6 +516,7 @@ def test_fields_of_a_tuple_go_together():
     grid({('seed', 'train.num_steps'): [(1, 2)], 'seed': [0, 1]})
 
 
+@pytest.mark.slow
 def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path):
   config = small_config('yq_lsa')
   paths = [str(tmp_path / name) for name in ('a.npz', 'b.npz')]
@@ -528,6 +542,7 @@ def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path):
     sweep(config, grid({'task.path': ['none.npz']}), tmp_path / 'other')
 
 
+@pytest.mark.slow
 def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, caplog):
   caplog.set_level('INFO', 'absl')
   points = grid({'train.batch_size': [8, 16, 32], 'seed': [0, 1]})
@@ -539,5 +554,8 @@ def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, caplog):
     '2 of 4 points are done',
     '3 of 4 points are done',
   ]
+
+
+def test_times_are_said_in_words():
   words = [sweeps._in_words(seconds) for seconds in (40.0, 720.0, 9e3)]
   assert words == ['40 s', '12 min', '2.5 h']

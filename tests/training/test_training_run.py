@@ -14,6 +14,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.launch.processes import ROOT
+from tests.marks import mostly_slow
 from tests.training.runs import (
   assert_same_bits,
   lines_of,
@@ -43,7 +44,8 @@ def test_the_logged_steps_are_yielded_and_the_last_has_the_summary(whole):
   assert events[-1].summary == json.loads((workdir / 'summary.json').read_text())
 
 
-@pytest.mark.parametrize('stop', [6, 8])  # between two saves, and at one
+# Between two saves, and at one.
+@pytest.mark.parametrize('stop', mostly_slow([6], [6, 8]))
 def test_a_break_saves_the_step_and_the_run_goes_on_to_the_same_bits(
   tmp_path, whole, stop
 ):
@@ -73,6 +75,7 @@ def test_a_save_that_fails_when_a_run_is_closed_is_raised(tmp_path, full_disk):
 
 
 # Python cannot raise it.
+@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_a_save_that_fails_after_a_break_is_logged(tmp_path, full_disk, caplog):
   for event in zoo.training_run(small_config(checkpoint__every=8), tmp_path):
@@ -94,6 +97,7 @@ def test_a_finished_run_yields_its_last_step(whole):
       np.testing.assert_array_equal(array, saved[name])
 
 
+@pytest.mark.slow
 def test_a_run_in_float32_is_not_resumed_in_float64(tmp_path):
   for event in zoo.training_run(small_config(), tmp_path):
     if event.step == 6:
@@ -126,6 +130,7 @@ def test_a_wrong_config_is_refused_at_the_first_step(tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_the_loops_on_how_to_run(tmp_path, monkeypatch, capsys):
   """With what Weights & Biases is handed noted."""
   text = (ROOT / 'docs' / 'how_to.md').read_text()
@@ -167,6 +172,7 @@ class _Terminal(io.StringIO):
     return lines
 
 
+@pytest.mark.slow
 def test_what_is_printed_between_steps_has_lines_of_its_own(tmp_path, monkeypatch):
   terminal = _Terminal()
   for stream in ('stdout', 'stderr'):
