@@ -12,6 +12,7 @@ import zoo
 from tests.compare import refuses
 from tests.settings import isotropic
 from zoo.probing import Tap, effects, head_scores, other_labels, path_effect
+from zoo.probing.head_scores import _share
 
 _SHARP = 60.0  # so that a softmax over the tokens leaves e⁻⁶⁰ to each of the others
 
@@ -84,6 +85,14 @@ def test_scores_of_induction_by_hand():
   uniform = sum(1 / i for i in range(2, n + 1)) / n
   assert scores['layers.0', 1].previous == pytest.approx(uniform, rel=1e-5)
   assert np.isnan(scores['layers.1', 1].copying)
+
+
+def test_a_pattern_that_is_the_mask_scores_one_and_others_their_share():
+  previous = np.eye(5, k=-1, dtype=bool)[None]
+  assert _share(previous.astype(float), previous, True) == 1
+  half = 0.5 * previous + 0.5 * np.eye(5, k=-2)[None]
+  assert _share(half, previous, False) == pytest.approx(4 / 7)
+  assert np.isnan(_share(0 * half, previous, True))
 
 
 def test_ablating_either_head_of_induction_costs_all_and_any_other_nothing():
