@@ -7,7 +7,6 @@ import pytest
 from flax import nnx
 
 import zoo
-from examples.gpt import GPT
 from tests import oracle
 from tests.compare import refuses
 from tests.compiled import predict
@@ -50,6 +49,8 @@ def _prompt(seed=0, size=_B):
 
 def _model(name, **arguments):
   if name == 'gpt':
+    from examples.gpt import GPT  # registers it, for one test
+
     return drawn(
       lambda: GPT(_D, _C, num_layers=1, width=8, rngs=nnx.Rngs(0)), dtype='float32'
     )
@@ -123,7 +124,9 @@ _QUICK = [
     for case in _CASES
   ],
 )
-def test_each_site_put_back_changes_nothing_and_otherwise_all(name, arguments):
+def test_each_site_put_back_changes_nothing_and_otherwise_all(
+  name, arguments, register
+):
   model, prompt = _model(name, **arguments), _prompt()
   names = sites(model)
   assert names
