@@ -95,7 +95,7 @@ def main() -> None:
   logging.info('probe: pictures')
   figures = pictures(report, saved.model, other, saved.task, only)
   json_file = _JSON.value or out / 'probe.json'
-  parts = Interventions(out / 'interventions.json', title)
+  parts = Interventions(out / 'interventions.json', saved.model)
   if _INTERVENTIONS.value:
     parts.measure(saved.model, saved.task, _SECONDS.value)
   try:

@@ -1,6 +1,7 @@
 """Direct contributions: against NumPy, and their sums for all mixers and norms."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -89,6 +90,22 @@ def test_a_linear_layer_adds_its_update():
   np.testing.assert_allclose(found.contributions['update'], update, rtol=1e-5)
   guess = capture(model, prompt)['guess']
   np.testing.assert_allclose(found.rest, guess, rtol=1e-5)
+
+
+def test_heads_are_where_the_axes_say():
+  class Summed(nnx.Module):
+    def __init__(self):
+      self.heads_tap = Tap(axes='b h n v')
+
+    def __call__(self, prompt):
+      heads = jnp.stack([prompt.x, 2 * prompt.x, 3 * prompt.x], axis=1)
+      return self.heads_tap(heads).sum(axis=(1, 2, 3))
+
+  prompt = _PROMPT.sample(jax.random.key(0), 3)
+  found = attribution(Summed(), prompt)
+  sums = np.asarray(prompt.x, np.float64).sum(axis=(1, 2))
+  expected = sums[:, None] * np.arange(1, 4)
+  np.testing.assert_allclose(found.contributions['heads'], expected, atol=1e-5)
 
 
 def test_a_prediction_that_is_no_sum_is_refused():

@@ -217,6 +217,69 @@ def test_means_and_resamples_are_over_prompts():
     edited(_Doubled(), {'value': Resample(y)}, prompt)
 
 
+@pytest.mark.parametrize(
+  'where', [np.s_[:, :, 4], np.s_[:, 3:9], np.s_[:, -9], np.s_[..., 0, 0, 0, 0], 'x']
+)
+def test_a_part_that_is_not_there_is_refused(where):
+  copy = edited(_Doubled(), {'value': Zero(where)})
+  with refuses("at the site 'value'", 'a part of the shape (3, 3, 2)'):
+    copy(_prompt())
+
+
+def test_an_edit_that_does_not_reach_the_query_is_refused():
+  model, prompt = _model('transformer', num_layers=1), _prompt()
+  with refuses("the edit at the site 'layers.0.network.out' does not reach"):
+    edited(model, {'layers.0.network.out': Zero(np.s_[:, 0])}, prompt)
+  overwritten = {'layers.0.mixer.heads': Zero(), 'layers.0.mixer.out': Set(1.0)}
+  with refuses("'layers.0.mixer.heads' does not reach"):
+    edited(model, overwritten, prompt)
+
+
+def test_sites_of_integers():
+  class Chosen(nnx.Module):
+    def __init__(self):
+      self.index_tap = Tap(axes='b')
+
+    def __call__(self, prompt):
+      index = self.index_tap(jnp.argmax(prompt.x_query, axis=1))
+      return jnp.take_along_axis(prompt.x_query, index[:, None], axis=1)[:, 0]
+
+  prompt = _prompt()
+  assert dead_sites(Chosen(), prompt) == []
+  copy = edited(Chosen(), {'index': Set(1)}, prompt)
+  np.testing.assert_array_equal(copy(prompt), prompt.x_query[:, 1])
+  with refuses("the value of Set at the site 'index' is float32; it must be int32"):
+    edited(Chosen(), {'index': Set(0.7)}, prompt)
+
+
+def test_taps_have_one_place_and_axes_of_letters():
+  class Twice(nnx.Module):
+    def __init__(self):
+      self.first_tap, self.second_tap = Tap('hidden'), Tap('hidden')
+
+    def __call__(self, prompt):
+      return self.first_tap(prompt.y) + self.second_tap(prompt.y)
+
+  with refuses("two taps of the model have the site 'hidden'"):
+    sites(Twice())
+  with refuses("axes is 'bnw'", "as in 'b n w'"):
+    Tap(axes='bnw')
+  with refuses("name is 'b n w'"):
+    Tap('b n w')
+
+
+def test_all_ways_to_predict_see_an_edit_of_the_guess():
+  model, prompt = _model('yq_lsa'), _prompt()
+  copy = edited(model, {'guess': Set(3.0)})
+  expected = predict(copy, prompt)
+  assert np.abs(expected - predict(model, prompt)).max() > 0.1
+  np.testing.assert_allclose(
+    zoo.predict(copy, prompt, np.full(_B, _C)), expected, rtol=1e-5
+  )
+  with refuses('the model is edited'):
+    copy.learning_rule()
+
+
 def test_mistakes_are_one_line():
   model, prompt = _Doubled(), _prompt()
   with refuses("unknown site 'values'", "did you mean 'value'"):

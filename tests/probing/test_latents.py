@@ -41,7 +41,7 @@ def test_a_site_predicts_what_it_holds_and_controls_do_not():
   # Of 2,048 prompts, with two inputs: 0 to a few standard errors of 2/2048.
   assert abs(held.permuted.mean) <= 0.01
   assert abs(scores['other', "X'y / C"].r2.mean) <= 0.01
-  assert scores['tokens of the prompt', "X'y / C"].r2.mean <= 0.2
+  assert scores['the prompt itself', "X'y / C"].r2.mean <= 0.2
   weights = scores['sum', 'latents']
   assert 0.2 <= weights.r2.mean <= 0.9
   assert weights.r2.stderr <= 0.05

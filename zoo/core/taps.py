@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from flax import nnx
 
+from zoo.core.errors import UserError
+
 _Value = TypeVar('_Value')
 _Model = TypeVar('_Model', bound=nnx.Module)
 
@@ -36,7 +38,17 @@ class Tap(nnx.Module):
       axes: a letter for each axis of the value, such as `b n h s`: b prompts, n tokens,
         h heads. None: nothing is known of them.
       is_read_only: whether no prediction depends on the value that the tap returns.
+
+    Raises UserError for other names and axes.
     """
+    letters = [] if axes is None else axes.split(' ')
+    if any(len(letter) != 1 for letter in letters) or len({*letters}) < len(letters):
+      raise UserError(
+        f'axes is {axes!r}; it must be different letters with blanks between them, as '
+        "in 'b n w'"
+      )
+    if name is not None and (not name or ' ' in name):
+      raise UserError(f'name is {name!r}; it must be one word, such as mixer.out')
     self.name, self.axes, self.is_read_only = name, axes, is_read_only
 
   def __call__(self, value: _Value) -> _Value:
@@ -82,7 +94,7 @@ class Place(NamedTuple):
 
 
 def places(model: nnx.Module) -> list[Place]:
-  """The places of a model's taps, by layer."""
+  """The places of a model's taps, by layer; raises UserError for two of one name."""
   by_site = {}
   for path, module in nnx.iter_modules(model):
     if isinstance(module, Replacement):
@@ -96,6 +108,8 @@ def places(model: nnx.Module) -> list[Place]:
       else:
         names = [*(path[:-1] if is_container else path), child.name]
       site = '.'.join(map(str, names))
+      if site in by_site:
+        raise UserError(f'two taps of the model have the site {site!r}')
       by_site[site] = Place(site, module, key)
   return [by_site[site] for site in in_order(by_site)]
 
@@ -114,7 +128,7 @@ def without_shortcuts(model: _Model) -> _Model:
   """A copy of a model that calls all of its taps; see `Tap`."""
   copy = nnx.clone(model)
   for _, module in nnx.iter_modules(copy):
-    if getattr(module, 'shortcuts', False):
+    if getattr(module, 'shortcuts', False) is True:
       module.shortcuts = False
   return copy
 

@@ -16,6 +16,7 @@ from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count, check_object
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import FollowsRule, Predictor, Task, predicts_all
+from zoo.core.taps import is_edited
 from zoo.core.trees import fresh, is_pytree
 from zoo.tasks.base import ChangedTask, Loss
 from zoo.tasks.baselines import HostBaseline
@@ -249,7 +250,7 @@ def one_pass(
   """The function that predicts all examples of a prompt in one pass, if any."""
   if predicts_all(predictor):
     return predictor.predictions
-  if isinstance(predictor, FollowsRule):
+  if isinstance(predictor, FollowsRule) and not is_edited(predictor):
     return lambda prompt: predictor.learning_rule().predictions(prompt)
   return None
 

@@ -56,7 +56,7 @@ class _Attention(Mixer):
       rngs.params()  # a bias takes a key; without it the next kernels start the same
     self.value = project(width, width, init, rngs=rngs)
     self.out = project_back(width, width, init, rngs=rngs)
-    self.pattern_tap, self.heads_tap = Tap(axes='b h q k'), Tap(axes='b n h s')
+    self.pattern_tap, self.heads_tap = Tap(axes='b h q k'), Tap(axes='b n h v')
 
   def __call__(self, tokens: Tokens) -> Tokens:
     return self._attend(tokens, slice(None))

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.errors import check_count, check_number, check_vector
+from zoo.core.errors import UserError, check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import register_model
@@ -177,7 +177,12 @@ class LinearAttention(LinearLayer):
     return query_be @ self.readout() + jnp.sum(scores_bch * values_bch, axis=(1, 2))
 
   def learning_rule(self) -> LearningRule:
-    """The learning rule that predicts exactly as this model does."""
+    """The learning rule that predicts exactly as this model does.
+
+    Raises UserError for an edited copy, which it would not describe.
+    """
+    if not self.shortcuts:
+      raise UserError('the model is edited: no learning rule is known for it')
     guess, bias = self.initial_guess()
     b_he, a_hee = self.head_algebra()
     readout = self.readout()

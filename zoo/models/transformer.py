@@ -216,10 +216,10 @@ class Transformer(TokenModel):
       tokens = jax.lax.fori_loop(
         0, untrained, lambda _, z: self._layers(z + embedded), tokens
       )
-    elif untrained:
+      tokens = jax.lax.stop_gradient(tokens)
+    elif untrained:  # with gradients, as probes take them
       for _ in range(untrained):
         tokens = self._layers(tokens + embedded)
-    tokens = jax.lax.stop_gradient(tokens)
     remat, trained = self.remat and self.shortcuts, []
     for _ in range(self.num_trained_loops - 1):
       tokens = self._layers(tokens + embedded, remat=remat)

@@ -42,14 +42,32 @@ def sites(model: Predictor) -> list[str]:
   return [place.site for place in places(checked_module(model))]
 
 
-def check_site(site: str, known: Sequence[str]) -> None:
-  """Raises UserError for a site that is none of these."""
+def check_edit_site(site: str, known: Sequence[str]) -> None:
+  """Raises UserError for a site that is none of these, or one call of one."""
   name, _, call = site.partition('@')
   if call and name in known:
     raise UserError(
       f'the site {site!r} is one call of {name!r}; an edit holds for all of them'
     )
+  if not known:
+    raise UserError(f'the model has no site {site!r}: it has no taps')
   check_name('site', site, known)
+
+
+def wanted_sites(model: Predictor, sites: Sequence[str] | None) -> list[str]:
+  """These sites of a model, or all of them; raises UserError for an unknown one."""
+  every = [place.site for place in places(checked_module(model))]
+  if isinstance(sites, str):
+    raise UserError(f'sites is {sites!r}; it must be a list of sites')
+  for site in sites or ():
+    check_edit_site(site, every)
+  return every if sites is None else [*sites]
+
+
+def calls_of(values: dict[str, Array], site: str) -> list[Array]:
+  """The values of all calls of a site, in their order."""
+  names = [name for name in values if name.partition('@')[0] == site]
+  return [values[name] for name in in_order(names)]
 
 
 def capture(
@@ -62,12 +80,7 @@ def capture(
   left out. Raises UserError unless the model is an NNX module, and for a site that it
   does not have or does not pass.
   """
-  every = [place.site for place in places(checked_module(model))]
-  if isinstance(sites, str):
-    raise UserError(f'sites is {sites!r}; it must be a list of sites')
-  for site in sites or ():
-    check_name('site', site, every)
-  wanted = every if sites is None else sites
+  wanted = wanted_sites(model, sites)
 
   def captured(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
     return recorded(models[0], prompt, wanted)[0]
@@ -75,11 +88,16 @@ def capture(
   values = run(captured, [model], prompt)
   for site in sites or ():
     if not any(name == site or name.startswith(f'{site}.') for name in values):
-      raise UserError(
-        f'the site {site!r} has no value in a forward pass: its tap is not called, or '
-        'within a compiled loop or function'
-      )
+      raise UserError(no_value(site))
   return _in_order(values)
+
+
+def no_value(site: str) -> str:
+  """What is said of a site without a value."""
+  return (
+    f'the site {site!r} has no value in a forward pass: its tap is not called, or '
+    'within a compiled loop or function'
+  )
 
 
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
@@ -212,7 +230,10 @@ def _of_mixers(
       continue
     name = '.'.join(map(str, path))
     for call, tokens in _calls(values, f'{name}.in'):
-      if (weights := module.attention(tokens)) is not None:
+      weights = values.get(f'{name}.pattern{call}')  # that of an edited model, too
+      if weights is None:
+        weights = module.attention(tokens)
+      if weights is not None:
         yield f'{name}.attention{call}', weights
       if module.causal and (start := module.initial_state(len(tokens))) is not None:
         states = _states(module, start, tokens)

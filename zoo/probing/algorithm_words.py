@@ -36,8 +36,15 @@ def name_layer_algorithms(readout: Readout) -> str:
   said = f'After the last layer, {last}, the nearest algorithm is {nearest}'
   if left.mean > _HALF:
     said = f'No algorithm is near the last layer, {last}; the nearest is {nearest}'
-  said += f', which is {shown} of what the start leaves to be learned away from it'
-  others = [NAMES.get(key, f"the task's {key}") for key in alike if key != name]
+  said += (
+    f', which is {shown} (one standard error) of what the start leaves to be learned '
+    'away from it'
+  )
+  others = []
+  for key in alike:
+    if key != name:
+      away = shown_share(_left(readout.matches[key], last))
+      others.append(NAMES.get(key, f"the task's {key}") + f' ({away})')
   if others:
     said += f'; within two standard errors of it: {", ".join(others)}'
   near = [layer for layer in range(last + 1) if name in readout.nearest[layer]]
@@ -72,4 +79,5 @@ def _steps(match: Match, layer: int, unit: str = '') -> str:
   most = match.distance.shape[1] - 1
   said = f'at least {nearest}' if nearest == most else str(nearest)
   said += unit.removesuffix('s') if said == '1' else unit
-  return said if low == high else f'{said} (95 % interval {low} to {high})'
+  end = f'at least {high}' if high == most else str(high)
+  return said if low == high else f'{said} (95 % interval {low} to {end})'

@@ -16,7 +16,7 @@ from zoo.core.protocols import Predictor
 from zoo.core.taps import places
 from zoo.measure.predict import run
 from zoo.mixers.mixer import RMSNorm
-from zoo.probing.activations import checked_module, recorded
+from zoo.probing.activations import calls_of, checked_module, recorded
 from zoo.probing.edits import edited
 
 NORMS = nnx.LayerNorm, nnx.RMSNorm, RMSNorm
@@ -48,11 +48,17 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
   Raises UserError for a model whose contributions do not sum to its prediction to half
   of the digits.
   """
-  checked_module(model)
+  sites = [place.site for place in places(checked_module(model))]
+  if not _additive(sites):
+    raise UserError(
+      f'{type(model).__name__} has no site named heads, out or update, whose values '
+      'its prediction would be a sum of'
+    )
   prediction, contributions, rest = run(_attribution, [model], prompt)
   total = rest
-  for name, part in contributions.items():
-    total = total + (part.sum(axis=1) if _last(name) == 'heads' else part)
+  for part in contributions.values():
+    of_heads = part.ndim > prediction.ndim
+    total = total + (part.sum(axis=1) if of_heads else part)
   scale = float(jnp.max(jnp.abs(prediction))) + float(
     sum(jnp.max(jnp.abs(part)) for part in contributions.values())
   )
@@ -70,6 +76,7 @@ def _attribution(
 ) -> tuple[Array, dict[str, Array], Array]:
   (model,) = models
   sites = _additive([place.site for place in places(model)])
+  axes = {place.site: (place.tap.axes or '').split() for place in places(model)}
   values, prediction = recorded(model, prompt, sites)
   norms = _norm_inputs(model, prompt)
 
@@ -85,8 +92,12 @@ def _attribution(
   _, slope = jax.linearize(predict, nothing)
   contributions = {}
   for name, value in values.items():
-    if _last(name) == 'heads':
-      masks = jnp.eye(value.shape[2], dtype=value.dtype)[:, None, None, :, None]
+    letters = axes[name.partition('@')[0]]
+    if _last(name) == 'heads' and 'h' in letters:
+      axis = letters.index('h')
+      masks = jnp.eye(value.shape[axis], dtype=value.dtype)
+      shape = [-1 if i == axis else 1 for i in range(value.ndim)]
+      masks = masks.reshape(len(masks), *shape)
       parts = jax.vmap(
         lambda mask, name=name: slope(nothing | {name: mask * values[name]})
       )(masks)
@@ -113,7 +124,7 @@ def _last(name: str) -> str:
 
 def _put(parts: dict[str, Array], site: str) -> Callable[[Array], Array]:
   """An edit that puts these values in the place of those of all calls."""
-  calls = iter([part for name, part in parts.items() if name.partition('@')[0] == site])
+  calls = iter(calls_of(parts, site))
   return lambda value: next(calls)
 
 

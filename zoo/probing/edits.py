@@ -5,12 +5,13 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.errors import TracerArrayConversionError, TracerIntegerConversionError
 from jaxtyping import Array, ArrayLike
 
 from zoo.core.errors import UserError
@@ -18,7 +19,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.taps import Replacement, places, without_shortcuts
 from zoo.measure.predict import run
-from zoo.probing.activations import check_site, checked_module
+from zoo.probing.activations import check_edit_site, checked_module
 
 _Model = TypeVar('_Model', bound=nnx.Module)
 
@@ -36,11 +37,22 @@ class Edit(Replacement):
 
   def __call__(self, value: Any) -> Any:
     value = self.tap(value)
-    changed = self.change(value)
-    if changed.shape != value.shape:
+    if not hasattr(value, 'shape'):
       raise UserError(
-        f'the edit at the site {self.site!r} returns the shape {changed.shape}; it '
-        f'must be {value.shape}'
+        f'the value at the site {self.site!r} is a {type(value).__name__}; an edit '
+        'needs an array'
+      )
+    changed = self.change(value)
+    shape = getattr(changed, 'shape', f'of a {type(changed).__name__}')
+    if shape != value.shape:
+      raise UserError(
+        f'the edit at the site {self.site!r} returns the shape {shape}; it must be '
+        f'{value.shape}'
+      )
+    if not jnp.issubdtype(value.dtype, jnp.inexact) and changed.dtype != value.dtype:
+      raise UserError(
+        f'the edit at the site {self.site!r} returns {changed.dtype}; it must be '
+        f'{value.dtype}, as the value is'
       )
     return changed.astype(value.dtype)
 
@@ -60,31 +72,65 @@ class Set(Edit):
     self.where = _Index(where)
 
   def change(self, value: Array) -> Array:
-    return self._at(value).set(self._fitted(value))
+    return value.at[self.index].set(self.new(value))
 
-  def _at(self, value: Array) -> Any:
-    return value.at[... if self.where.index is None else self.where.index]
+  @property
+  def index(self) -> Any:
+    """The index of the part."""
+    return ... if self.where.index is None else self.where.index
 
-  def _fitted(self, value: Array) -> Array:
-    """The array of the edit in the type of the value; raises UserError for a misfit."""
-    shape = jax.eval_shape(lambda: self._at(value).get()).shape
+  def new(self, value: Array) -> Array:
+    """What the edit has for the part; raises UserError for a misfit."""
+    shape = self.part(value)
     try:
       fits = np.broadcast_shapes(self.value.shape, shape) == shape
     except ValueError:
       fits = False
     if not fits:
+      self.refuse(shape)
+    return self._typed(self.value[...], value)
+
+  def part(self, value: Array) -> tuple[int, ...]:
+    """The shape of the part; raises UserError for an index of nothing."""
+    # JAX would drop what is out of range.
+    whole, said = np.broadcast_to(False, value.shape), ''
+    try:
+      shape = whole[self.index].shape
+    except (TracerArrayConversionError, TracerIntegerConversionError):
+      return jax.eval_shape(lambda: value.at[self.index].get()).shape
+    except (IndexError, TypeError, ValueError) as error:
+      shape, said = (0,), f': {error}'
+    if 0 in shape and 0 not in value.shape:
       raise UserError(
-        f'the value of {type(self).__name__} at the site {self.site!r} has the shape '
-        f'{self.value.shape}; it must fit {shape}'
+        f'where is {self.where.index!r:.60} at the site {self.site!r}; it must pick a '
+        f'part of the shape {value.shape}{said}'
       )
-    return self.value[...].astype(value.dtype)
+    return shape
+
+  def refuse(self, shape: tuple[int, ...]) -> NoReturn:
+    """Raises the UserError for an array that does not fit a shape."""
+    raise UserError(
+      f'the value of {type(self).__name__} at the site {self.site!r} has the shape '
+      f'{self.value.shape}; it must fit {shape}'
+    )
+
+  def _typed(self, new: Array, value: Array) -> Array:
+    """In the type of the value, unless that cannot hold it."""
+    if jnp.issubdtype(new.dtype, jnp.inexact) and not jnp.issubdtype(
+      value.dtype, jnp.inexact
+    ):
+      raise UserError(
+        f'the value of {type(self).__name__} at the site {self.site!r} is {new.dtype}; '
+        f'it must be {value.dtype}'
+      )
+    return new.astype(value.dtype)
 
 
 class Add(Set):
   """Adds to a value, or to a part of it; the arguments are those of `Set`."""
 
   def change(self, value: Array) -> Array:
-    return self._at(value).add(self._fitted(value))
+    return value.at[self.index].add(self.new(value))
 
 
 class Zero(Set):
@@ -92,7 +138,7 @@ class Zero(Set):
 
   def __init__(self, where: Any = None):
     """`where` is that of `Set`."""
-    super().__init__(0.0, where)
+    super().__init__(0, where)
 
 
 class Mean(Set):
@@ -105,25 +151,18 @@ class Mean(Set):
         their mean over the first axis is taken.
       where: that of `Set`.
     """
-    mean = jnp.mean(jnp.asarray(value), axis=0, keepdims=True)
-    super().__init__(mean, where)
+    super().__init__(jnp.mean(jnp.asarray(value), axis=0, keepdims=True), where)
 
-  def _fitted(self, value: Array) -> Array:
-    whole = jnp.broadcast_to(self._whole(value), value.shape).astype(value.dtype)
-    return whole if self.where.index is None else whole[self.where.index]
-
-  def _whole(self, value: Array) -> Array:
-    """The array of the whole site; raises UserError for one of another shape."""
+  def new(self, value: Array) -> Array:
+    self.part(value)
+    _check_prompts_first(self)
     if self.value.shape[1:] != value.shape[1:]:
-      raise UserError(
-        f'the value of {type(self).__name__} at the site {self.site!r} has the shape '
-        f'{self.value.shape}; it must have that of the site, {value.shape}, but for '
-        'the number of prompts'
-      )
-    return self.value[...]
+      self.refuse(value.shape)
+    mean = jnp.broadcast_to(self.value[...], value.shape)
+    return self._typed(mean, value)[self.index]
 
 
-class Resample(Mean):
+class Resample(Set):
   """Sets a value, or a part of it, to that of another prompt."""
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
@@ -133,15 +172,14 @@ class Resample(Mean):
         them; each prompt gets that of the next one, and the last that of the first.
       where: that of `Set`.
     """
-    Set.__init__(self, jnp.roll(jnp.asarray(value), -1, axis=0), where)
+    super().__init__(jnp.roll(jnp.asarray(value), -1, axis=0), where)
 
-  def _whole(self, value: Array) -> Array:
+  def new(self, value: Array) -> Array:
+    self.part(value)
+    _check_prompts_first(self)
     if self.value.shape != value.shape:
-      raise UserError(
-        f'the value of Resample at the site {self.site!r} has the shape '
-        f'{self.value.shape}; it must have that of the site, {value.shape}'
-      )
-    return self.value[...]
+      self.refuse(value.shape)
+    return self._typed(self.value[...], value)[self.index]
 
 
 class Apply(Edit):
@@ -153,6 +191,14 @@ class Apply(Edit):
 
   def change(self, value: Array) -> Array:
     return self.function(value)
+
+
+def _check_prompts_first(edit: Edit) -> None:
+  if edit.axes is not None and edit.axes.split()[:1] != ['b']:
+    raise UserError(
+      f'the axes of the site {edit.site!r} are {edit.axes!r}; {type(edit).__name__} '
+      'needs b, the prompts, first'
+    )
 
 
 EditLike: TypeAlias = Edit | Callable[[Array], Array]
@@ -183,51 +229,88 @@ def edited(
       is called.
 
   Raises UserError for an unknown site and for one whose value is only read; given
-  prompts, also for a site that does not reach their prediction, and a shape that does
-  not fit.
+  prompts, also for an edit that does not reach their predictions for the query, and for
+  a shape that does not fit. Within `nnx.scan` only functions can be edits.
   """
   known = {place.site: place.tap for place in places(checked_module(model))}
   for site, edit in edits.items():
-    check_site(site, list(known))
+    check_edit_site(site, list(known))
     if known[site].is_read_only:
       raise UserError(
         f'the site {site!r} does not reach the prediction; it can only be captured'
       )
-    if not callable(edit):
+    if isinstance(edit, type) or not callable(edit):
       raise UserError(
-        f'the edit at the site {site!r} is {edit!r:.80}; it must be Set, Add, Zero, '
+        f'the edit at the site {site!r} is {edit!r:.80}; it must be a Set, Add, Zero, '
         'Mean, Resample or a function'
       )
-  if prompt is not None:
-    for site in dead_sites(model, prompt):
-      if site in edits:
-        raise UserError(f'the site {site!r} does not reach the prediction')
   copy = without_shortcuts(model)
   for place in places(copy):
     if place.site in edits:
       edit = edits[place.site]
       place.put(nnx.clone(edit) if isinstance(edit, Edit) else Apply(edit))
   if prompt is not None:
-    run(lambda models, prompt: models[0](prompt), [copy], prompt)
+    for site in _unreached(model, edits, prompt):
+      raise UserError(f'the edit at the site {site!r} does not reach the prediction')
   return copy
 
 
 def dead_sites(model: Predictor, prompt: Prompt) -> list[str]:
   """The sites that do not reach the predictions for the queries of some prompts.
 
-  With NaN at such a site all these predictions are numbers still. Raises UserError
-  unless the model is an NNX module.
+  With NaN at such a site all predictions are the same. Raises UserError unless the
+  model is an NNX module.
   """
+  every = {place.site: Apply(lambda value: value) for place in places(model)}
+  return _unreached(checked_module(model), every, prompt)
 
-  def reaches(models: Sequence[Any], prompt: Prompt) -> Array:
-    def is_nan(chosen: Array) -> Array:
+
+def _unreached(
+  model: nnx.Module, edits: Mapping[str, EditLike], prompt: Prompt
+) -> list[str]:
+  """The sites where an edit, beside the others, does not reach the predictions."""
+
+  def predictions(models: Sequence[Any], prompt: Prompt) -> Array:
+    def noisy(chosen: Array) -> Array:
       copy = without_shortcuts(models[0])
-      for i, place in enumerate(places(copy)):
-        place.put(Apply(lambda value, i=i: jnp.where(chosen == i, jnp.nan, value)))
-      return jnp.any(jnp.isnan(copy(prompt)))
+      for place in places(copy):
+        if place.site in edits:
+          is_chosen = chosen == [*edits].index(place.site)
+          noisy = _Noisy(edits[place.site], is_chosen)
+          place.put(noisy)
+          noisy.edit.site, noisy.edit.axes = noisy.site, noisy.axes
+      return copy(prompt)
 
-    return jax.lax.map(is_nan, jnp.arange(len(places(models[0]))))
+    return jax.lax.map(noisy, jnp.arange(-1, len(edits)))
 
-  sites = [place.site for place in places(checked_module(model))]
-  reached = np.asarray(run(reaches, [model], prompt))
-  return [site for site, is_alive in zip(sites, reached, strict=True) if not is_alive]
+  if not edits:
+    return []
+  without, *changed = np.asarray(run(predictions, [model], prompt))
+  return [
+    site
+    for site, prediction in zip(edits, changed, strict=True)
+    if np.array_equal(prediction, without)  # NaN equals nothing
+  ]
+
+
+class _Noisy(Edit):
+  """An edit that returns NaN at its part, or other integers, if it is chosen."""
+
+  def __init__(self, edit: EditLike, is_chosen: Array):
+    super().__init__()
+    self.edit = nnx.clone(edit) if isinstance(edit, Edit) else Apply(edit)
+    # In a function, since an array would be a leaf of the model.
+    self.choose = lambda noise, value: jnp.where(is_chosen, noise, value)
+
+  def change(self, value: Array) -> Array:
+    changed = self.edit.change(value)
+    index = self.edit.index if isinstance(self.edit, Set) else ...
+    if not hasattr(changed, 'shape') or changed.shape != value.shape:
+      return changed  # refused by the caller
+    if jnp.issubdtype(changed.dtype, jnp.inexact):
+      noise = changed.at[index].set(jnp.nan)
+    elif changed.dtype == bool:
+      noise = changed.at[index].set(~changed[index])
+    else:
+      noise = changed.at[index].add(1)
+    return self.choose(noise, changed)

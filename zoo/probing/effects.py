@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import loss_of, run
-from zoo.probing.activations import check_site, checked_module, recorded
+from zoo.probing.activations import calls_of, no_value, recorded, wanted_sites
 from zoo.probing.edits import dead_sites, edited
 
 # What the value at a site is replaced by, in the order of the fields of `Effect`.
@@ -25,6 +25,7 @@ KINDS = 'recovered', 'zero', 'mean', 'resample'
 _AT_ONCE = 16  # edits that one call of the model is vectorised over
 # Letters of the axes of a site: its tokens, and its heads.
 _TOKENS, _HEADS = ('n', 'q'), ('h',)
+_ADDED = 'mixer.out', 'network.out', 'update'  # names of what is added to tokens
 
 # Of predictions `[b, *k]` and the clean prompts; a number for each prompt.
 Metric = Callable[[Float[Array, ' b *k'], Prompt], Float[Array, ' b']]
@@ -38,8 +39,8 @@ class Effect(NamedTuple):
   """
 
   site: str
-  head: int | None  # None: all heads, or none are known
-  token: int | None  # None: all tokens, or none are known
+  head: int | None  # from 0; None: all heads, or none are known
+  token: int | None  # from 0, of a pattern the query; None: all, or none are known
   recovered: Estimate  # by the clean value, in the corrupt prompts
   zero: Estimate  # lost by 0 in its place, in the clean prompts
   mean: Estimate  # lost by its mean over prompts
@@ -51,6 +52,7 @@ class Effects(NamedTuple):
 
   clean: Estimate
   corrupt: Estimate
+  gap: Estimate  # corrupt minus clean, prompt by prompt
   rows: list[Effect]
 
 
@@ -92,18 +94,19 @@ def effects(
   Raises UserError for an unknown site, one that does not reach the prediction, and
   prompts of different sizes.
   """
-  known = [place.site for place in places(checked_module(model))]
-  dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean))
+  if isinstance(kinds, str):
+    raise UserError(f'kinds is {kinds!r}; it must be a list of {", ".join(KINDS)}')
   for kind in kinds:
     check_name('kind', kind, KINDS)
-  for site in sites or ():
-    check_site(site, known)
-    if site in dead:
-      raise UserError(f'the site {site!r} does not reach the prediction')
-  chosen = [site for site in known if site not in dead] if sites is None else [*sites]
-  _check_same_size(clean, corrupt)
-  axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
+  clean, corrupt = _checked_prompts(clean, corrupt)
+  chosen = wanted_sites(model, sites)
   shapes = jax.eval_shape(lambda: recorded(model, clean, chosen)[0])
+  dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean))
+  if sites is None:
+    chosen = [site for site in chosen if site not in dead and site in shapes]
+  axes = {place.site: place.tap.axes or '' for place in places(model)}
+  for site in chosen:
+    _check_replaceable(site, axes[site], dead, shapes)
   selections = _selections(chosen, axes, shapes, kinds, heads, tokens)
   loss = metric or _Loss(task)
 
@@ -124,6 +127,8 @@ def effects(
   whole = -(-len(selections.site) // _AT_ONCE) * _AT_ONCE  # else XLA compiles the rest
   padded = jax.tree.map(lambda array: np.resize(array, whole), selections)
   arrays = run(measured, [model], clean, corrupt, padded)
+  for array in arrays[:2]:
+    _check_metric(array, len(clean.x))
   before, after, losses = (np.asarray(array, np.float64) for array in arrays)
   return _table(before, after, losses, selections, chosen)
 
@@ -143,17 +148,22 @@ def path_effect(
   by the residual stream alone: the outputs of all mixers and networks that the sender
   is no part of stay as they are (path patching, Goldowsky-Dill et al., arXiv
   2304.05969). The receiver's value goes on from there. Arguments and errors are those
-  of `effects`.
+  of `effects`; UserError, too, for a model without sites named `mixer.out`,
+  `network.out` or `update`, and for a receiver that the sender does not reach.
   """
-  known = [place.site for place in places(checked_module(model))]
-  for site in (sender, receiver):
-    check_site(site, known)
-  _check_same_size(clean, corrupt)
+  known = wanted_sites(model, None)
+  wanted_sites(model, [sender, receiver])
+  clean, corrupt = _checked_prompts(clean, corrupt)
+  added = [site for site in known if site.endswith(_ADDED)]
+  if not added:
+    raise UserError(
+      f'{type(model).__name__} has no site named {", ".join(_ADDED)}, whose values '
+      'would be kept off the path'
+    )
   frozen = [
     site
-    for site in known
-    if site.endswith(('mixer.out', 'network.out', 'update'))
-    and site not in (sender, receiver)
+    for site in added
+    if site not in (sender, receiver)
     and not sender.startswith(site.removesuffix('out').removesuffix('update'))
   ]
   loss = metric or _Loss(task)
@@ -164,14 +174,24 @@ def path_effect(
     (model,) = models
     sent, prediction = recorded(model, clean, [sender])
     values, without = recorded(model, corrupt, frozen)
-    first = edited(model, _calls_of(values, frozen) | _calls_of(sent, [sender]))
+    kept = _put_back(values, frozen)
+    first = edited(model, kept | _put_back(sent, [sender]))
     received, _ = recorded(first, corrupt, [receiver])
-    second = edited(model, _calls_of(received, [receiver]))
-    return tuple(
-      loss(prediction, clean) for prediction in (prediction, without, second(corrupt))
+    second = edited(model, _put_back(received, [receiver]))
+    noise = {sender: lambda value: jnp.full_like(value, jnp.nan)}
+    reached, _ = recorded(
+      edited(model, _put_back(values, frozen) | noise), corrupt, [receiver]
     )
+    is_reached = [jnp.any(jnp.isnan(value)) for value in reached.values()]
+    patched = second(corrupt)
+    losses = [loss(answer, clean) for answer in (prediction, without, patched)]
+    return jnp.any(jnp.stack(is_reached)), *losses
 
-  arrays = run(measured, [model], clean, corrupt)
+  is_reached, *arrays = run(measured, [model], clean, corrupt)
+  if not is_reached:
+    raise UserError(f'{receiver!r} does not depend on {sender!r} by this path')
+  for array in arrays:
+    _check_metric(array, len(clean.x))
   before, after, patched = (np.asarray(array, np.float64) for array in arrays)
   return share(after - patched, after - before)
 
@@ -195,7 +215,8 @@ class _Loss:
     return self.loss(prediction, prompt.y_query)
 
 
-def _check_same_size(clean: Prompt, corrupt: Prompt) -> None:
+def _checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
+  """Both without latents; raises UserError unless they have the same sizes."""
   for name in ('x', 'y', 'x_query'):
     shapes = [getattr(prompt, name).shape for prompt in (clean, corrupt)]
     if shapes[0] != shapes[1]:
@@ -203,6 +224,30 @@ def _check_same_size(clean: Prompt, corrupt: Prompt) -> None:
         f'{name} of the corrupt prompts has the shape {shapes[1]}; it must be that of '
         f'the clean ones, {shapes[0]}'
       )
+  if len(clean.x) < 2:
+    raise UserError('there is one prompt; shares with their errors need at least two')
+  plain = {'latents': None, 'context_targets': None}
+  return dataclasses.replace(clean, **plain), dataclasses.replace(corrupt, **plain)
+
+
+def _check_replaceable(
+  site: str, axes: str, dead: Sequence[str], shapes: Mapping[str, Any]
+) -> None:
+  """Raises UserError for a site whose values cannot be replaced."""
+  if site not in shapes:
+    raise UserError(no_value(site))
+  if site in dead:
+    raise UserError(f'the site {site!r} does not reach the prediction')
+  if axes and axes.split()[0] != 'b':
+    raise UserError(f'the axes of the site {site!r} are {axes!r}; b must be first')
+
+
+def _check_metric(values: Array, num_prompts: int) -> None:
+  if values.shape != (num_prompts,):
+    raise UserError(
+      f'the metric returns the shape {values.shape}; it must be a number for each '
+      f'prompt, {(num_prompts,)}'
+    )
 
 
 def _selections(
@@ -246,7 +291,7 @@ def _replaced(
   )
 
   def replacements(i: int, site: str) -> Callable[[Array], Array]:
-    calls = iter(_calls(values, site))
+    calls = iter(calls_of(values, site))
 
     def replace(value: Array) -> Array:
       own = next(calls)
@@ -273,18 +318,13 @@ def _mask(selection: _Selection, i: int, axes: str, value: Array) -> Array:
   return mask
 
 
-def _calls(values: dict[str, Array], site: str) -> list[Array]:
-  """The values of all calls of a site."""
-  return [value for name, value in values.items() if name.partition('@')[0] == site]
-
-
-def _calls_of(
+def _put_back(
   values: dict[str, Array], sites: Sequence[str]
 ) -> dict[str, Callable[[Array], Array]]:
   """Edits that put the values of all calls back, in the order of the calls."""
 
   def put_back(site: str) -> Callable[[Array], Array]:
-    calls = iter(_calls(values, site))
+    calls = iter(calls_of(values, site))
     return lambda value: next(calls)
 
   return {site: put_back(site) for site in sites}
@@ -307,6 +347,7 @@ def _table(
   return Effects(
     estimate(before),
     estimate(after),
+    estimate(gap),
     [Effect(*place, **shares) for place, shares in rows.items()],
   )
 

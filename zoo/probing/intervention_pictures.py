@@ -36,7 +36,8 @@ CAPTIONS = {
   ),
   'heads': (
     'What each head attends to, whether it copies labels, and the shares of the gap '
-    'that its clean value recovers and that its ablation costs.'
+    'that its clean value recovers and that its ablation costs. Without tokens that '
+    'recur there are no scores for the same token and for induction.'
   ),
   'layers': (
     "How far the prediction read after each layer, by the model's own readout, is from "
@@ -44,7 +45,7 @@ CAPTIONS = {
   ),
   'latents': (
     'R² of a linear map from the value at the query, on prompts that it was not fitted '
-    'to; the first row is the map from all tokens of the prompt.'
+    'to; the first row is the map from all features and labels of the prompt.'
   ),
 }
 _SCORES = 'previous', 'duplicate', 'induction', 'copying'
@@ -66,7 +67,14 @@ def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
 def table(part: str, result: Any) -> Table:
   """The numbers of one part, with standard errors where they have any."""
   if part == 'what_matters':
-    rows = [(row.site, str(row.token), _said(row.recovered)) for row in result.rows]
+    rows = [
+      (
+        row.site,
+        '-' if row.token is None else str(row.token + 1),
+        _said(row.recovered),
+      )
+      for row in result.rows
+    ]
     return Table(rows, ('site', 'token', 'recovers ± s.e.'))
   if part == 'heads':
     of_heads = _by_head(result)
@@ -103,8 +111,9 @@ def plot_effects(result: Effects, model: Any, context_length: int) -> Figure:
   count = 1 + max(row.token or 0 for row in result.rows)
   values = np.full((len(sites), count), np.nan)
   for row in result.rows:
-    if row.site in sites:
-      values[sites.index(row.site), row.token or 0] = row.recovered.mean
+    if row.site in sites:  # without tokens, all of the row
+      at = slice(None) if row.token is None else row.token
+      values[sites.index(row.site), at] = row.recovered.mean
   if isinstance(model, TokenModel):
     names = named_tokens(token_names(model.layout, context_length), count)
   else:

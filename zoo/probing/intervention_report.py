@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pathlib
 import time
 from typing import Any
 
+import jax
+import numpy as np
 from absl import logging
+from flax import nnx
 
 from zoo import reports
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
+from zoo.core.taps import places
 from zoo.host.files import read_text, write_atomically
 from zoo.probing.intervention_pictures import CAPTIONS, TITLES, picture, table
 from zoo.probing.interventions import PARTS, from_json, measure, sentence, to_json
@@ -21,17 +26,23 @@ from zoo.reports.style import Figure
 class Interventions:
   """The parts that are measured, which are kept in a file one by one."""
 
-  def __init__(self, file: pathlib.Path, title: str):
-    """Reads the parts from the file, if it is of an earlier report of this title."""
-    self.file, self.title = file, title
+  def __init__(self, file: pathlib.Path, model: Predictor):
+    """Reads the parts from the file, if it is of the same model with these weights.
+
+    Raises UserError for a file that is damaged.
+    """
+    self.file, self.key = file, _digest(model)
     self.results: dict[str, Any] = {}  # by part; None: the model has none
     self.pictures: dict[str, Figure] = {}
     if file.exists():
-      kept = json.loads(read_text(file))
-      if kept.get('title') == title:
-        self.results = {
-          part: from_json(part, content) for part, content in kept['parts'].items()
-        }
+      try:
+        kept = json.loads(read_text(file))
+        if kept['key'] == self.key:
+          self.results = {
+            part: from_json(part, content) for part, content in kept['parts'].items()
+          }
+      except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f'{file} is damaged; delete it') from error
 
   def measure(self, model: Predictor, task: Task, seconds: float | None) -> None:
     """Measures the parts that are missing; begins none after this many seconds.
@@ -95,9 +106,19 @@ class Interventions:
 
   def _write(self) -> None:
     parts = {part: to_json(result) for part, result in self.results.items()}
-    content = json.dumps({'title': self.title, 'parts': parts}, indent=1)
+    content = json.dumps({'key': self.key, 'parts': parts}, indent=1)
     try:
       self.file.parent.mkdir(parents=True, exist_ok=True)
       write_atomically(self.file, content + '\n')
     except OSError as error:
       raise UserError(f'{self.file} cannot be written: {error.strerror}') from error
+
+
+def _digest(model: Predictor) -> str:
+  """Tells a model's weights and sites from those of others."""
+  if not isinstance(model, nnx.Module):
+    return ''
+  sha = hashlib.sha256(' '.join(place.site for place in places(model)).encode())
+  for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)):
+    sha.update(np.asarray(leaf).tobytes())
+  return sha.hexdigest()

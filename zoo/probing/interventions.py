@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from absl import logging
 
+from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task
 from zoo.core.taps import Place, places
@@ -20,16 +21,16 @@ from zoo.measure.intervals import Estimate
 from zoo.probing.activations import checked_module
 from zoo.probing.algorithm_words import name_layer_algorithms
 from zoo.probing.algorithms import Match, Readout, algorithms
+from zoo.probing.edits import dead_sites
 from zoo.probing.effects import Effect, Effects, effects, other_labels
 from zoo.probing.head_scores import HeadScore, head_scores
-from zoo.probing.latents import LatentScore, probe_latents
+from zoo.probing.latents import PROMPT, LatentScore, probe_latents
 from zoo.tasks.base import is_squared
 
 PARTS = 'what_matters', 'heads', 'layers', 'latents'
 NUM_PROMPTS = 512
 _NUM_PROBED = 2048
-_WIDE = 1.96  # standard errors on each side: 95 %
-_ADDED = 'mixer.out', 'network.out', 'update', 'tokens'
+_ADDED = 'tokens', 'mixer.out', 'update', 'network.out'  # in the order of a layer
 
 
 class Heads(NamedTuple):
@@ -70,12 +71,28 @@ def measure(
 def _what_matters(
   model: Predictor, task: Task, clean: Prompt, known: Sequence[Place]
 ) -> Effects | None:
-  added = [place.site for place in known if place.site.endswith(_ADDED)]
+  dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean))
+  added = [
+    place.site
+    for place in known
+    if place.site.endswith(_ADDED) and place.site not in dead
+  ]
   if not added:
     return None
+  added.sort(key=lambda site: (_layer_of(site), _rank(site)))
   return effects(
     model, task, clean, other_labels(clean), added, kinds=['recovered'], tokens=True
   )
+
+
+def _layer_of(site: str) -> tuple[int, ...]:
+  """The numbers in a site, such as that of its layer."""
+  return tuple(int(part) for part in site.split('.') if part.isdigit())
+
+
+def _rank(site: str) -> int:
+  """The order of what a layer computes: tokens, mixer, network."""
+  return next(i for i, suffix in enumerate(_ADDED) if site.endswith(suffix))
 
 
 def _heads(
@@ -85,7 +102,12 @@ def _heads(
   if not sites:
     return None
   table = effects(model, task, clean, other_labels(clean), sites, heads=True)
-  return Heads(head_scores(model, clean), table)
+  try:
+    scores = head_scores(model, clean)
+  except UserError as error:  # without tokens, or attention
+    logging.warning('scores of heads are left out: %s', error)
+    scores = []
+  return Heads(scores, table)
 
 
 def _layers(model: Predictor, task: Task, seed: int) -> Readout | None:
@@ -110,14 +132,18 @@ def _latents(
 
 
 def sentence(result: Result) -> str:
-  """What the numbers of a part say, as far as they survive their 95 % intervals."""
+  """What the numbers of a part say, as far as they survive their 95 % intervals.
+
+  The intervals hold for all rows of a part at once (Bonferroni), since the largest of
+  them is named.
+  """
   if isinstance(result, Effects):
-    return _gap_sentence(result) or _largest(
-      result.rows, 'recovered', 'Patching', 'recovers'
-    )
+    what = 'Of the outputs of mixers and networks at one token, patching'
+    return _gap_sentence(result) or _largest(result.rows, 'recovered', what, 'recovers')
   if isinstance(result, Heads):
+    what = 'Of all heads, ablation by the mean of'
     return _gap_sentence(result.effects) or _largest(
-      result.effects.rows, 'mean', 'Mean ablation of', 'costs'
+      result.effects.rows, 'mean', what, 'costs'
     )
   if isinstance(result, Readout):
     return name_layer_algorithms(result)
@@ -125,12 +151,13 @@ def sentence(result: Result) -> str:
 
 
 def _gap_sentence(table: Effects) -> str:
-  gap = table.corrupt.mean - table.clean.mean
-  if abs(gap) > _WIDE * math.hypot(table.clean.stderr, table.corrupt.stderr):
+  """A sentence if corrupt prompts do not have the larger loss; else none."""
+  if _low(table.gap, _width(1)) > 0:
     return ''
   return (
-    f'The labels of other prompts change the loss from {_said(table.clean)} to '
-    f'{_said(table.corrupt)}, no more than by chance; shares of this gap say nothing.'
+    'The labels of other prompts do not raise the loss beyond its 95 % interval, from '
+    f'{table.clean.mean:.3g} to {table.corrupt.mean:.3g}; shares of this gap say '
+    'nothing.'
   )
 
 
@@ -139,44 +166,51 @@ def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
   shares = [
     (row, getattr(row, kind)) for row in rows if not row.site.endswith('tokens')
   ]
-  shares = [pair for pair in shares if _low(pair[1]) > 0]
+  width = _width(len(shares))
+  shares = [pair for pair in shares if _low(pair[1], width) > 0]
   if not shares:
-    return f'{what} no site alone {does} a share above 0 beyond its interval.'
+    return f'{what} no one {does} a share above 0 beyond its interval.'
   best = max(shares, key=lambda pair: pair[1].mean)
-  equal = [pair for pair in shares if _high(pair[1]) >= _low(best[1])]
+  equal = [pair for pair in shares if _high(pair[1], width) >= _low(best[1], width)]
   equal.sort(key=lambda pair: -pair[1].mean)
-  named = ', '.join(f'{_place(row)} ({_said(share)})' for row, share in equal[:3])
+  named = ', '.join(
+    f'{_place(row)} ({_said(share, width)})' for row, share in equal[:3]
+  )
   if len(equal) == 1:
-    return f'{what} {named} {does} the largest share of the gap.'
+    return f'{what} {named} {does} the largest share of the gap, with 95 % intervals.'
   more = f' and {len(equal) - 3} more' if len(equal) > 3 else ''
   return (
-    f'{what} {named}{more} {does} the largest shares of the gap; their intervals '
+    f'{what} {named}{more} {does} the largest shares of the gap; their 95 % intervals '
     'overlap.'
   )
 
 
 def _latent_sentence(scores: Sequence[LatentScore]) -> str:
-  """For each target, the site with the largest R² above that of all tokens."""
-  raw = {
-    score.target: _high(score.r2)
-    for score in scores
-    if score.site == 'tokens of the prompt'
+  """For each target, the site with the largest R² above that of the controls."""
+  width = _width(len(scores))
+  controls = {
+    score.target: _high(score.r2, width) for score in scores if score.site == PROMPT
   }
   said = []
-  for target in dict.fromkeys(score.target for score in scores):
+  for target, control in controls.items():
     held = [
       score
       for score in scores
       if score.target == target
-      and score.site != 'tokens of the prompt'
-      and _low(score.r2) > max(_high(score.permuted), raw.get(target, 0.0), 0.0)
+      and score.site != PROMPT
+      and _low(score.r2, width) > max(_high(score.permuted, width), control, 0.0)
     ]
     if held:
       best = max(held, key=lambda score: score.r2.mean)
-      said.append(f'{target} at {best.site} ({_said(best.r2)})')
+      said.append(f'{target} from {best.site} ({_said(best.r2, width)})')
   if not said:
-    return 'No site predicts a target better than the tokens of the prompt do.'
-  return f'A linear map of the query predicts, with this R²: {"; ".join(said)}.'
+    return (
+      'From no site does a linear map predict a target better than from the prompt.'
+    )
+  return (
+    "A linear map of the value at the query's token predicts, with this R² and 95 % "
+    f'interval: {"; ".join(said)}.'
+  )
 
 
 def _place(row: Effect) -> str:
@@ -185,16 +219,23 @@ def _place(row: Effect) -> str:
   return f'{row.site}{head}{token}'
 
 
-def _said(estimate: Estimate) -> str:
-  return f'{estimate.mean:.2f} ± {_WIDE * estimate.stderr:.2f}'
+def _width(count: int) -> float:
+  """Standard errors on each side of a 95 % interval for so many rows at once."""
+  from scipy import special  # slow to import
+
+  return float(special.ndtri(1 - 0.025 / max(count, 1)))
 
 
-def _low(estimate: Estimate) -> float:
-  return estimate.mean - _WIDE * estimate.stderr
+def _said(estimate: Estimate, width: float) -> str:
+  return f'{estimate.mean:.2f} ± {width * estimate.stderr:.2f}'
 
 
-def _high(estimate: Estimate) -> float:
-  return estimate.mean + _WIDE * estimate.stderr
+def _low(estimate: Estimate, width: float) -> float:
+  return estimate.mean - width * estimate.stderr
+
+
+def _high(estimate: Estimate, width: float) -> float:
+  return estimate.mean + width * estimate.stderr
 
 
 # As JSON, from which a report goes on.
@@ -239,10 +280,9 @@ def _match(parameters: list[Any], **arrays: Any) -> Match:
 
 
 def _effects(content: Any) -> Effects:
-  clean, corrupt, rows = content
+  *losses, rows = content
   return Effects(
-    _estimate(clean),
-    _estimate(corrupt),
+    *map(_estimate, losses),
     [Effect(*row[:3], *map(_estimate, row[3:])) for row in rows],
   )
 

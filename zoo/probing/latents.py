@@ -16,10 +16,16 @@ from zoo import estimators, theory
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.core.taps import places
+from zoo.core.taps import in_order, places
 from zoo.measure.intervals import Estimate
 from zoo.measure.predict import run
-from zoo.probing.activations import check_site, checked_module, recorded
+from zoo.probing.activations import (
+  calls_of,
+  checked_module,
+  no_value,
+  recorded,
+  wanted_sites,
+)
 from zoo.probing.effects import share
 
 # A number or an array for each prompt, `[b, …]`, from the prompts.
@@ -28,13 +34,16 @@ _STEPS = 1, 2, 4  # of gradient descent
 _PENALTIES = np.logspace(-6, 4, 21)  # in units of the largest squared singular value
 
 
+PROMPT = 'the prompt itself'
+
+
 class LatentScore(NamedTuple):
   """How well a linear map of a site's value at the query predicts a target.
 
   R² is 1 − Σ |error|² / Σ |target − mean|² on prompts that the map was not fitted to.
   """
 
-  site: str  # or `tokens of the prompt`: all entries of the embedded tokens
+  site: str  # or PROMPT: all features and labels of the prompt
   target: str
   r2: Estimate
   permuted: Estimate  # the same with the targets of other prompts
@@ -50,10 +59,11 @@ def probe_latents(
 ) -> list[LatentScore]:
   """R² of ridge regression from each site to what its prompts were drawn from.
 
-  The value is that at the query's token, the last one, where a site has tokens. Half of
+  The value is that at the query's token, the last one, where the axes of a site have
+  tokens, and else all of it. Half of
   the prompts fit the map, with the penalty of the least generalised cross-validation
   error (Golub, Heath & Wahba, 1979); the other half score it. Controls: the targets
-  permuted among prompts, and the same map from all tokens of the prompt.
+  permuted among prompts, and the same map from all features and labels of the prompt.
 
   Args:
     model: a model with taps.
@@ -66,11 +76,8 @@ def probe_latents(
   Raises UserError for an unknown site, and for a task that names no targets.
   """
   check_count('num_prompts', num_prompts, minimum=8)
-  known = [place.site for place in places(checked_module(model))]
-  for site in sites or ():
-    check_site(site, known)
+  chosen = wanted_sites(model, sites)
   axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
-  chosen = known if sites is None else [*sites]
   prompt = task.sample(jax.random.key(seed), num_prompts, latents=True)
   wanted = latent_targets(task, prompt) if targets is None else targets
   if not wanted:
@@ -78,15 +85,16 @@ def probe_latents(
   prompt_alone = dataclasses.replace(prompt, latents=None)
 
   def values_of(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
-    return recorded(models[0], prompt, {*chosen, 'embed'} & {*known})[0]
+    return recorded(models[0], prompt, chosen)[0]
 
   values = run(values_of, [model], prompt_alone)
-  inputs = {}
-  if 'embed' in values:
-    inputs['tokens of the prompt'] = _rows(values['embed'], '')
-  for name, value in values.items():
-    if name.partition('@')[0] in chosen:
-      inputs[name] = _rows(value, axes[name.partition('@')[0]])
+  arrays = (prompt.x, prompt.y, prompt.x_query)
+  inputs = {PROMPT: np.concatenate([_rows(array, '') for array in arrays], axis=1)}
+  for site in chosen:
+    if sites is not None and not calls_of(values, site):
+      raise UserError(no_value(site))
+  for name in in_order(values):
+    inputs[name] = _rows(values[name], axes[name.partition('@')[0]])
   return _scores(inputs, {name: _rows(of(prompt), '') for name, of in wanted.items()})
 
 
