@@ -1,5 +1,7 @@
 """Direct contributions: against NumPy, and their sums for all mixers and norms."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,13 +30,15 @@ def _transformer(**arguments):
 
 def test_contributions_are_those_of_the_equations():
   """LN(Σ parts) read out, with the mean and the scale of the whole sum, in NumPy."""
-  model, prompt = _transformer(), _PROMPT.sample(jax.random.key(0), 3)
+  model: Any = _transformer()
+  prompt = _PROMPT.sample(jax.random.key(0), 3)
   values = capture(model, prompt)
-  whole = sum(
+  parts = [
     np.asarray(values[name], np.float64)[:, -1]
     for name in values
     if name == 'layers.0.tokens' or name.endswith('.out')
-  )
+  ]
+  whole = np.sum(parts, axis=0)
   spread = whole - whole.mean(axis=-1, keepdims=True)
   scale = 1 / np.sqrt(np.square(spread).mean(axis=-1, keepdims=True) + 1e-5)
   norm = np.asarray(model.norm.scale[...], np.float64)

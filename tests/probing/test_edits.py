@@ -1,5 +1,7 @@
 """Edited models: every site of every model, put back, dead or changed."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +49,7 @@ def _prompt(seed=0, size=_B):
   return isotropic(_D, _C, prior_mean=0.5).sample(jax.random.key(seed), size)
 
 
-def _model(name, **arguments):
+def _model(name, **arguments) -> Any:
   if name == 'gpt':
     from examples.gpt import GPT  # registers it, for one test
 

@@ -1,6 +1,7 @@
 """Patching and ablation: induction by hand, a toy of known shares, and paths."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ def induction(num_keys, num_examples):
   m, n = 2 * num_keys, 2 * num_examples + 1  # entries of a content, tokens
   head_size = max(3 * m, n)
   width = 2 * head_size
-  model = zoo.models.Transformer(
+  model: Any = zoo.models.Transformer(
     num_keys,
     num_examples,
     num_outputs=num_keys,
@@ -201,9 +202,9 @@ def test_replacements_in_a_looped_model_are_those_of_the_same_loop():
   assert table.rows[0].recovered.mean == pytest.approx(1, abs=1e-3)
 
 
-def _pair():
+def _pair() -> tuple[zoo.Prompt, zoo.Prompt]:
   task = isotropic(2, 3)
-  return [task.sample(jax.random.key(i), 8) for i in range(2)]
+  return task.sample(jax.random.key(0), 8), task.sample(jax.random.key(1), 8)
 
 
 class _Looped(nnx.Module):

@@ -129,7 +129,7 @@ def without_shortcuts(model: _Model) -> _Model:
   copy = nnx.clone(model)
   for _, module in nnx.iter_modules(copy):
     if getattr(module, 'shortcuts', False) is True:
-      module.shortcuts = False
+      setattr(module, 'shortcuts', False)  # noqa: B010
   return copy
 
 

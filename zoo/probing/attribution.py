@@ -139,6 +139,8 @@ class _Norm(nnx.Module):
 
 
 def _replace_norms(model: Any, call: Callable[[Any, Array], Array]) -> None:
+  key: Any
+  module: Any
   for _, module in [*nnx.iter_modules(model)]:
     for key, child in [*nnx.iter_children(module)]:
       if isinstance(child, NORMS) and not isinstance(module, _Norm):

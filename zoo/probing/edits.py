@@ -261,8 +261,9 @@ def dead_sites(model: Predictor, prompt: Prompt) -> list[str]:
   With NaN at such a site all predictions are the same. Raises UserError unless the
   model is an NNX module.
   """
-  every = {place.site: Apply(lambda value: value) for place in places(model)}
-  return _unreached(checked_module(model), every, prompt)
+  module = checked_module(model)
+  every = {place.site: Apply(lambda value: value) for place in places(module)}
+  return _unreached(module, every, prompt)
 
 
 def _unreached(

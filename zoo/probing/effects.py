@@ -17,7 +17,13 @@ from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import loss_of, run
-from zoo.probing.activations import calls_of, no_value, recorded, wanted_sites
+from zoo.probing.activations import (
+  calls_of,
+  checked_module,
+  no_value,
+  recorded,
+  wanted_sites,
+)
 from zoo.probing.edits import dead_sites, edited
 
 # What the value at a site is replaced by, in the order of the fields of `Effect`.
@@ -104,7 +110,7 @@ def effects(
   dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean))
   if sites is None:
     chosen = [site for site in chosen if site not in dead and site in shapes]
-  axes = {place.site: place.tap.axes or '' for place in places(model)}
+  axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
   for site in chosen:
     _check_replaceable(site, axes[site], dead, shapes)
   selections = _selections(chosen, axes, shapes, kinds, heads, tokens)
@@ -341,7 +347,8 @@ def _table(
   unknown = dict.fromkeys(KINDS, Estimate(float('nan'), float('nan')))
   rows: dict[tuple[str, int | None, int | None], dict[str, Estimate]] = {}
   for kind, site, head, token, loss in zip(*selections, losses, strict=False):
-    place = sites[site], *(None if i < 0 else int(i) for i in (head, token))
+    head, token = (None if i < 0 else int(i) for i in (head, token))
+    place = str(sites[site]), head, token
     moved = after - loss if kind == 0 else loss - before
     rows.setdefault(place, {**unknown})[KINDS[kind]] = share(moved, gap)
   return Effects(

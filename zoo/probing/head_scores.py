@@ -54,11 +54,17 @@ def head_scores(model: Predictor, prompt: Prompt) -> list[HeadScore]:
     sizes = np.abs(np.asarray(attention, np.float64))
     n = sizes.shape[-1]
     previous = np.broadcast_to(np.eye(n, k=-1, dtype=bool)[None], (len(sizes), n, n))
-    masks = [previous, *(_earlier(same, n, after) for after in (0, 1))]
+    duplicate, induction = _earlier(same, n, 0), _earlier(same, n, 1)
     for head in range(sizes.shape[1]):
-      values = [_share(sizes[:, head], mask, mask is previous) for mask in masks]
-      correlation = copying.get((layer, head), float('nan'))
-      scores.append(HeadScore(layer, head, *values, correlation))
+      score = HeadScore(
+        layer,
+        head,
+        previous=_share(sizes[:, head], previous, True),
+        duplicate=_share(sizes[:, head], duplicate, False),
+        induction=_share(sizes[:, head], induction, False),
+        copying=copying.get((layer, head), float('nan')),
+      )
+      scores.append(score)
   return scores
 
 
@@ -82,10 +88,11 @@ def _copying(
       continue
     attended = np.asarray(attention[:, :, -1], np.float64) @ tokens[..., d : d + k]
     parts = np.asarray(added[site], np.float64).reshape(attended.shape)
-    for head in range(parts.shape[1]):
-      pair = np.stack([parts[:, head].ravel(), attended[:, head].ravel()])
-      moves = (pair.std(axis=1) > 0).all()
-      correlations[layer, head] = float(np.corrcoef(pair)[0, 1]) if moves else np.nan
+    for head in range(attended.shape[1]):
+      added_by, seen = parts[:, head].ravel(), attended[:, head].ravel()
+      moves = added_by.std() > 0 and seen.std() > 0
+      correlation = np.corrcoef(added_by, seen)[0, 1] if moves else np.nan
+      correlations[layer, head] = float(correlation)
   return correlations
 
 

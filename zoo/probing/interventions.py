@@ -280,9 +280,11 @@ def _match(parameters: list[Any], **arrays: Any) -> Match:
 
 
 def _effects(content: Any) -> Effects:
-  *losses, rows = content
+  clean, corrupt, gap, rows = content
   return Effects(
-    *map(_estimate, losses),
+    _estimate(clean),
+    _estimate(corrupt),
+    _estimate(gap),
     [Effect(*row[:3], *map(_estimate, row[3:])) for row in rows],
   )
 
