@@ -11,8 +11,11 @@ from scipy.optimize import minimize
 
 import zoo
 from tests.compare import refuses
+from zoo.measure.intervals import Estimate
 from zoo.probing import strategies
 from zoo.probing.simplex import distances, nearest, nearest_by_likelihood, softmax
+from zoo.probing.strategies import Mixture, Strategies
+from zoo.probing.strategy_pictures import plot_strategies
 from zoo.tasks.baselines import LeastSquares, Zero
 
 POOL: Any = zoo.create_task(
@@ -98,6 +101,7 @@ def test_a_model_far_from_all_is_not_explained():
     return 50 * jnp.sin(20 * prompt.x_query[:, 0])
 
   result = strategies(far, POOL, predictors, num_prompts=1024)
+  assert result.by_prompt is not None
   for share in (
     result.unexplained,
     result.by_prompt.unexplained,
@@ -217,3 +221,22 @@ def test_mistakes_are_one_line():
     strategies(
       Zero(), POOL, {'odd': lambda prompt: prompt.y_query / 0.0}, num_prompts=8
     )
+
+
+def test_a_picture_leaves_out_weights_that_are_not_known():
+  share = Estimate(0.1, 0.01)
+  by_length = (
+    Mixture({'bayes, ridge': 1.0}, share, None),
+    Mixture({'bayes': 0.25, 'ridge': 0.75}, share, share),
+  )
+  weights = {'bayes': 0.4, 'ridge': 0.6}
+  figure = plot_strategies(Strategies(weights, share, share, 8, by_length, None))
+  of_weights, of_shares = figure.axes
+  curves = {line.get_label(): line.get_ydata() for line in of_weights.lines}
+  assert [*curves] == ['bayes', 'ridge']
+  np.testing.assert_array_equal(curves['bayes'], [np.nan, 0.25])
+  np.testing.assert_array_equal(curves['ridge'], [np.nan, 0.75])
+  np.testing.assert_array_equal(of_shares.lines[0].get_ydata(), [np.nan, 0.1])
+  whole = Strategies({'bayes, ridge': 1.0}, share, share, 8, by_length, None)
+  (line,) = plot_strategies(whole).axes[0].lines
+  np.testing.assert_array_equal(line.get_ydata(), [1, 1])

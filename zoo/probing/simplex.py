@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
 
@@ -73,7 +75,7 @@ def _least_norm(columns: Float[np.ndarray, 'n m']) -> Float[np.ndarray, ' m']:
   from scipy.optimize import nnls  # slow to import
 
   m = columns.shape[1]
-  triangle = np.linalg.qr(columns, mode='r')
+  triangle: Any = np.linalg.qr(columns, mode='r')
   scale = float(np.linalg.norm(triangle)) / m**0.5 or 1.0
   system = np.concatenate([triangle / scale, np.ones((1, m))])
   solution, _ = nnls(system, np.append(np.zeros(len(triangle)), 1.0))
