@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 
 import zoo
 from tests.compare import refuses
+from tests.settings import curve_key
 from zoo.measure.intervals import Estimate
 from zoo.probing import strategies
 from zoo.probing.simplex import distances, nearest, nearest_by_likelihood, softmax
@@ -240,3 +241,36 @@ def test_a_picture_leaves_out_weights_that_are_not_known():
   whole = Strategies({'bayes, ridge': 1.0}, share, share, 8, by_length, None)
   (line,) = plot_strategies(whole).axes[0].lines
   np.testing.assert_array_equal(line.get_ydata(), [1, 1])
+
+
+def test_shares_are_measured_on_prompts_that_the_weights_were_not_fitted_to():
+  model, num_prompts = LeastSquares(1.0), 200
+  parts = {'ridge': LeastSquares(0.25), 'zero': Zero()}
+  result = strategies(model, POOL, parts, num_prompts)
+  prompt = POOL.sample(curve_key(), num_prompts)
+  f, g = (
+    np.asarray(predictor.predictions(prompt), np.float64)
+    for predictor in (model, parts['ridge'])
+  )
+  first, second = slice(100), slice(100, None)
+
+  def by_hand(f, g, f_measured, g_measured):
+    weight = np.clip(np.sum(f * g) / np.sum(g * g), 0, 1)
+    part = np.mean((f_measured - weight * g_measured) ** 2, axis=1)
+    whole = np.mean((f_measured - f.mean(axis=0)) ** 2, axis=1)
+    share = part.mean() / whole.mean()
+    # The delta method, from the covariance of both means.
+    covariance = np.cov(part, whole) / len(part)
+    slope = np.array([1, -share]) / whole.mean()
+    return weight, part.mean(), share, np.sqrt(slope @ covariance @ slope)
+
+  at_query = [values[:, -1:] for values in (f[first], g[first], f[second], g[second])]
+  whole = by_hand(f[first], g[first], f[second], g[second])
+  for mixture, expected in (
+    (result, whole),
+    (result.by_length[-1], by_hand(*at_query)),
+  ):
+    weight, distance, share, stderr = expected
+    assert mixture.weights['ridge'] == pytest.approx(weight, abs=1e-5)
+    assert mixture.distance.mean == pytest.approx(distance, rel=1e-4)
+    assert mixture.unexplained == pytest.approx((share, stderr), rel=1e-4)

@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 # Distances below it, in nats or of predictions' mean square, are float32 rounding.
 ROUNDING = 1e-10
+_TIE = 0.01  # of that, by which a mixture must be nearer than a single predictor
 _CONVERGED = 1e-16  # what another step of Newton could gain, in nats
 _NUM_STEPS = 100  # of Newton; a dozen are usual
 _NUM_HALVES = 40
@@ -33,7 +34,7 @@ def nearest(
     weights = _least_divergence(targets / own[..., 0].size, columns)
   alone = [float(distances(own, other, squares).mean()) for other in others]
   mixed = float(distances(own, np.tensordot(weights, others, 1), squares).mean())
-  if min(alone) <= mixed + _rounding(squares, own):
+  if min(alone) <= mixed + _TIE * _rounding(squares, own):
     return np.eye(m)[int(np.argmin(alone))]
   return weights
 

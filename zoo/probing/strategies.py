@@ -61,9 +61,9 @@ class LikelihoodMixture:
   """The mixture whose weights depend on the prompt, w_j ∝ prior_j · likelihood_j^power.
 
   The likelihood is that of the labels of the examples before, each predicted from those
-  before it; of numbers it is `exp(−Σ (y − g_j)²/2)`, and the power is 1/σ² of the noise
-  (arXiv 2506.17859, whose predictors are weighed by one posterior for all prompts).
-  Prior and power are fitted to all lengths at once.
+  before it; of numbers it is `exp(−Σ (y − g_j)²/2)`, and the power 1/σ² of a noise. The
+  form is that of the posterior in arXiv 2506.17859; prior and power are fitted to all
+  lengths at once.
   """
 
   prior: dict[str, float]  # they add up to 1
