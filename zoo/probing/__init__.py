@@ -50,6 +50,10 @@ from zoo.probing.shifts import TaskShift as TaskShift
 from zoo.probing.shifts import task_shift as task_shift
 from zoo.probing.similarity import Alignment as Alignment
 from zoo.probing.similarity import alignment as alignment
+from zoo.probing.strategies import LikelihoodMixture as LikelihoodMixture
+from zoo.probing.strategies import Mixture as Mixture
+from zoo.probing.strategies import Strategies as Strategies
+from zoo.probing.strategies import strategies as strategies
 from zoo.probing.summaries import summary as summary
 from zoo.probing.task_vectors import TaskVector as TaskVector
 from zoo.probing.task_vectors import TaskVectors as TaskVectors

@@ -1,0 +1,276 @@
+"""Strategies: mixtures with known weights, known groups and known shares."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import zoo
+from tests.compare import refuses
+from tests.settings import curve_key
+from zoo.measure.intervals import Estimate
+from zoo.probing import strategies
+from zoo.probing.simplex import distances, nearest, nearest_by_likelihood, softmax
+from zoo.probing.strategies import Mixture, Strategies
+from zoo.probing.strategy_pictures import plot_strategies
+from zoo.tasks.baselines import LeastSquares, Zero
+
+POOL: Any = zoo.create_task(
+  'task_pool', num_features=3, context_length=5, num_tasks=3, noise_std=0.5
+)
+CHAIN: Any = zoo.create_task('markov_chain', num_symbols=3, context_length=6)
+SIGNS: Any = zoo.create_task('logistic_regression', num_features=2, context_length=4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+  """Mixes means or probabilities of predictors with known weights."""
+
+  predictors: tuple[Any, ...]
+  weights: tuple[float, ...]
+  label_kind: str
+
+  def predictions(self, prompt):
+    values = jnp.stack([part.predictions(prompt) for part in self.predictors])
+    weights = jnp.asarray(self.weights).reshape(-1, *[1] * (values.ndim - 1))
+    match self.label_kind:
+      case 'numbers':
+        return jnp.sum(weights * values, axis=0)
+      case 'signs':
+        p = jnp.sum(weights * jax.nn.sigmoid(values), axis=0)
+        return jnp.log(p) - jnp.log1p(-p)
+      case _:
+        return jnp.log(jnp.sum(weights * jax.nn.softmax(values), axis=0))
+
+  def __call__(self, prompt):
+    return self.predictions(prompt)[:, -1]
+
+
+@pytest.mark.parametrize('task', [POOL, CHAIN], ids=['squares', 'divergence'])
+@pytest.mark.parametrize('weight', [0.3, 0.02])
+def test_known_mixtures_return_their_weights(task, weight):
+  baselines = task.baselines()
+  names = ('bayes', 'ridge') if task is POOL else ('bigram', 'unigram')
+  parts = {name: baselines[name] for name in (*names, 'zero')}
+  model = Mixed(
+    tuple(parts[name] for name in names), (weight, 1 - weight), task.label_kind
+  )
+  result = strategies(model, task, parts, num_prompts=256)
+  assert result.unexplained is not None
+  assert abs(result.unexplained.mean) < 1e-9
+  assert result.num_prompts == 256
+  assert len(result.by_length) == task.context_length + 1
+  expected = dict(zip(parts, (weight, 1 - weight, 0.0), strict=True))
+  for mixture in (result, *result.by_length[1:]):
+    assert mixture.weights == pytest.approx(expected, abs=1e-3)
+    assert mixture.unexplained is not None
+    assert abs(mixture.unexplained.mean) < 1e-9
+    assert abs(mixture.distance.mean) < 1e-9
+
+
+def test_signs_are_mixed_as_probabilities():
+  bayes, zero = SIGNS.baselines()['bayes'], Zero()
+  model = Mixed((bayes, zero), (0.6, 0.4), 'signs')
+  result = strategies(model, SIGNS, {'bayes': bayes, 'zero': zero}, num_prompts=64)
+  assert result.weights == pytest.approx({'bayes': 0.6, 'zero': 0.4}, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+  'task', [POOL, zoo.create_task('markov_chain', num_symbols=2, context_length=5)]
+)
+def test_bayes_itself_is_bayes_at_every_length(task):
+  baselines = task.baselines()
+  result = strategies(baselines['bayes'], task, baselines, num_prompts=256)
+  for mixture in (result, *result.by_length):
+    (name,) = [name for name, weight in mixture.weights.items() if weight > 1e-6]
+    assert 'bayes' in name.split(', ')
+    assert mixture.weights[name] == pytest.approx(1)
+    assert abs(mixture.distance.mean) < 1e-12
+  assert result.by_prompt is not None
+  assert result.by_prompt.unexplained == pytest.approx((0, 0), abs=1e-9)
+
+
+def test_a_model_far_from_all_is_not_explained():
+  baselines = POOL.baselines()
+  predictors = {name: baselines[name] for name in ('bayes', 'ridge')}
+
+  def far(prompt):
+    return 50 * jnp.sin(20 * prompt.x_query[:, 0])
+
+  result = strategies(far, POOL, predictors, num_prompts=1024)
+  assert result.by_prompt is not None
+  for share in (
+    result.unexplained,
+    result.by_prompt.unexplained,
+    *[mixture.unexplained for mixture in result.by_length],
+  ):
+    assert share is not None
+    assert abs(share.mean - 1) < max(4 * share.stderr, 0.01)
+    assert share.stderr < 0.1
+
+
+def test_predictors_that_cannot_be_told_apart_are_one_group():
+  baselines = POOL.baselines()
+  ridge = LeastSquares(0.25)
+  predictors = {
+    'a': baselines['bayes'],
+    'b': ridge,
+    'c': LeastSquares(0.25 + 1e-7),
+    'd': baselines['bayes'],
+    'e': LeastSquares(0.3),
+  }
+  exact = strategies(ridge, POOL, predictors, num_prompts=256)
+  assert exact.weights == pytest.approx({'a, d': 0, 'b, c': 1, 'e': 0})
+  assert {*exact.by_length[0].weights} == {'a, d', 'b, c, e'}  # they predict 0
+
+  def noisy(prompt):
+    return ridge(prompt) + 3 * jnp.sin(50 * prompt.x_query[:, 0])
+
+  # The difference of these ridges is below the error of the distance from the model.
+  rough = strategies(noisy, POOL, predictors, num_prompts=256)
+  assert {*rough.weights} == {'a, d', 'b, c, e'}
+
+
+@pytest.mark.parametrize('squares', [True, False])
+def test_the_nearest_weights_are_those_of_a_general_solver(squares):
+  random = np.random.default_rng(0)
+  own, *others = softmax(random.normal(size=(3, 6, 40, 2)) * 2).transpose(1, 2, 3, 0)
+  others = np.stack(others)
+  weights = nearest(own, others, squares)
+
+  def distance(values):
+    return distances(own, np.tensordot(values, others, 1), squares).mean()
+
+  total = {'type': 'eq', 'fun': lambda values: values.sum() - 1}
+  reference = minimize(
+    distance,
+    np.full(5, 0.2),
+    method='SLSQP',
+    bounds=[(0, 1)] * 5,
+    constraints=[total],
+    options={'ftol': 1e-14},
+  )
+  assert weights.min() >= 0
+  assert weights.sum() == pytest.approx(1)
+  np.testing.assert_allclose(weights, reference.x, atol=1e-4)
+  assert distance(weights) <= reference.fun + 1e-10
+
+
+@pytest.mark.parametrize('squares', [True, False])
+def test_prior_and_power_of_a_known_posterior_return(squares):
+  random = np.random.default_rng(1)
+  others = softmax(random.normal(size=(3, 2, 200, 4))).transpose(1, 2, 3, 0)
+  scores = -3 * random.exponential(size=(2, 200, 4))
+  prior = np.array([0.7, 0.3])
+  weights = softmax(np.log(prior)[:, None, None] + 0.8 * scores)
+  own = np.einsum('mpt,mptk->ptk', weights, others)
+  fitted, power = nearest_by_likelihood(own, others, scores, squares)
+  np.testing.assert_allclose(fitted, prior, atol=1e-3)
+  assert power == pytest.approx(0.8, abs=1e-3)
+
+
+class Posterior(Mixed):
+  """Weighs classes by Bayes' rule, with a known prior."""
+
+  def predictions(self, prompt):
+    logs = jnp.stack(
+      [jax.nn.log_softmax(part.predictions(prompt)) for part in self.predictors]
+    )
+    seen = jnp.sum(prompt.y[None] * logs[:, :, :-1], axis=-1)
+    scores = jnp.pad(jnp.cumsum(seen, axis=-1), [(0, 0), (0, 0), (1, 0)])
+    prior = jnp.log(jnp.asarray(self.weights))[:, None, None]
+    weights = jax.nn.log_softmax(prior + scores, axis=0)
+    return jax.nn.logsumexp(weights[..., None] + logs, axis=0)
+
+
+def test_weights_by_likelihood_explain_bayes_rule():
+  baselines = CHAIN.baselines()
+  parts = {name: baselines[name] for name in ('bigram', 'unigram')}
+  model = Posterior((*parts.values(),), (0.4, 0.6), 'classes')
+  result = strategies(model, CHAIN, parts, num_prompts=512)
+  by_prompt = result.by_prompt
+  assert by_prompt is not None
+  assert by_prompt.prior == pytest.approx({'bigram': 0.4, 'unigram': 0.6}, abs=1e-3)
+  assert by_prompt.power == pytest.approx(1, abs=1e-3)
+  assert by_prompt.unexplained is not None
+  assert result.unexplained is not None
+  assert by_prompt.unexplained.mean < 1e-6 < result.unexplained.mean
+  assert len(by_prompt.by_length) == 7
+
+
+def test_predictions_by_prefix_are_those_of_one_pass():
+  baselines = POOL.baselines()
+  parts = {name: baselines[name] for name in ('bayes', 'ridge')}
+  model = LeastSquares(1.0)
+  together = strategies(model, POOL, parts, num_prompts=64)
+  alone = strategies(lambda prompt: model(prompt), POOL, parts, num_prompts=64)
+  assert alone.weights == pytest.approx(together.weights, abs=1e-4)
+
+
+def test_mistakes_are_one_line():
+  with refuses('predictors is empty'):
+    strategies(Zero(), POOL, {})
+  with refuses('num_prompts'):
+    strategies(Zero(), POOL, {'zero': Zero()}, num_prompts=3)
+  with refuses('odd predicts'):
+    strategies(Zero(), POOL, {'odd': lambda prompt: prompt.x_query}, num_prompts=8)
+  with refuses('not finite'):
+    strategies(
+      Zero(), POOL, {'odd': lambda prompt: prompt.y_query / 0.0}, num_prompts=8
+    )
+
+
+def test_a_picture_leaves_out_weights_that_are_not_known():
+  share = Estimate(0.1, 0.01)
+  by_length = (
+    Mixture({'bayes, ridge': 1.0}, share, None),
+    Mixture({'bayes': 0.25, 'ridge': 0.75}, share, share),
+  )
+  weights = {'bayes': 0.4, 'ridge': 0.6}
+  figure = plot_strategies(Strategies(weights, share, share, 8, by_length, None))
+  of_weights, of_shares = figure.axes
+  curves = {line.get_label(): line.get_ydata() for line in of_weights.lines}
+  assert [*curves] == ['bayes', 'ridge']
+  np.testing.assert_array_equal(curves['bayes'], [np.nan, 0.25])
+  np.testing.assert_array_equal(curves['ridge'], [np.nan, 0.75])
+  np.testing.assert_array_equal(of_shares.lines[0].get_ydata(), [np.nan, 0.1])
+  whole = Strategies({'bayes, ridge': 1.0}, share, share, 8, by_length, None)
+  (line,) = plot_strategies(whole).axes[0].lines
+  np.testing.assert_array_equal(line.get_ydata(), [1, 1])
+
+
+def test_shares_are_measured_on_prompts_that_the_weights_were_not_fitted_to():
+  model, num_prompts = LeastSquares(1.0), 200
+  parts = {'ridge': LeastSquares(0.25), 'zero': Zero()}
+  result = strategies(model, POOL, parts, num_prompts)
+  prompt = POOL.sample(curve_key(), num_prompts)
+  f, g = (
+    np.asarray(predictor.predictions(prompt), np.float64)
+    for predictor in (model, parts['ridge'])
+  )
+  first, second = slice(100), slice(100, None)
+
+  def by_hand(f, g, f_measured, g_measured):
+    weight = np.clip(np.sum(f * g) / np.sum(g * g), 0, 1)
+    part = np.mean((f_measured - weight * g_measured) ** 2, axis=1)
+    whole = np.mean((f_measured - f.mean(axis=0)) ** 2, axis=1)
+    share = part.mean() / whole.mean()
+    # The delta method, from the covariance of both means.
+    covariance = np.cov(part, whole) / len(part)
+    slope = np.array([1, -share]) / whole.mean()
+    return weight, part.mean(), share, np.sqrt(slope @ covariance @ slope)
+
+  at_query = [values[:, -1:] for values in (f[first], g[first], f[second], g[second])]
+  whole = by_hand(f[first], g[first], f[second], g[second])
+  for mixture, expected in (
+    (result, whole),
+    (result.by_length[-1], by_hand(*at_query)),
+  ):
+    weight, distance, share, stderr = expected
+    assert mixture.weights['ridge'] == pytest.approx(weight, abs=1e-5)
+    assert mixture.distance.mean == pytest.approx(distance, rel=1e-4)
+    assert mixture.unexplained == pytest.approx((share, stderr), rel=1e-4)

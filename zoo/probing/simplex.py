@@ -1,0 +1,175 @@
+"""The weights with which predictors are nearest to a model: sums, or by likelihoods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+# Distances below it, in nats or of predictions' mean square, are float32 rounding.
+ROUNDING = 1e-10
+_TIE = 0.01  # of that, by which a mixture must be nearer than a single predictor
+_CONVERGED = 1e-16  # what another step of Newton could gain, in nats
+_NUM_STEPS = 100  # of Newton; a dozen are usual
+_NUM_HALVES = 40
+_LEAST_PRIOR = 1e-3  # where the search over priors starts
+_LOG_POWERS = -2.0, 0.0, 2.0, 4.0  # where the search over powers starts
+_BOUND = 30.0  # of the logarithms that are searched
+
+
+def nearest(
+  own: Float[np.ndarray, 'p t k'], others: Float[np.ndarray, 'm p t k'], squares: bool
+) -> Float[np.ndarray, ' m']:
+  """The w ≥ 0, Σ w = 1 with the least mean of `(own − w·others)²` or KL(own ‖ ·).
+
+  A single predictor that is as near, up to rounding, is preferred: w is not unique
+  where some predictors are mixtures of others.
+  """
+  m = len(others)
+  columns, targets = others.reshape(m, -1).T, own.reshape(-1)
+  if squares:
+    weights = _least_norm(targets[:, None] - columns)
+  else:
+    weights = _least_divergence(targets / own[..., 0].size, columns)
+  alone = [float(distances(own, other, squares).mean()) for other in others]
+  mixed = float(distances(own, np.tensordot(weights, others, 1), squares).mean())
+  if min(alone) <= mixed + _TIE * _rounding(squares, own):
+    return np.eye(m)[int(np.argmin(alone))]
+  return weights
+
+
+def _least_divergence(
+  targets: Float[np.ndarray, ' n'], columns: Float[np.ndarray, 'n m']
+) -> Float[np.ndarray, ' m']:
+  """The w ≥ 0, Σ w = 1 with the greatest `targets · log(columns w)`.
+
+  Since the Hessian times w is minus the gradient, each step of Newton's method is a
+  least-squares problem.
+  """
+  m = columns.shape[1]
+  weights = np.full(m, 1 / m)
+  for _ in range(_NUM_STEPS):
+    mixed = columns @ weights
+    scaled = columns * (np.sqrt(targets) / mixed)[:, None]
+    step = _least_norm(scaled - 2 * (scaled @ weights)[:, None]) - weights
+    along = (columns @ step) / mixed
+    slope = -float(targets @ along)
+    if -slope < _CONVERGED:
+      break
+    size = 1.0
+    for _ in range(_NUM_HALVES):
+      with np.errstate(divide='ignore'):  # the logarithm of 0, at the simplex's edge
+        gain = float(targets @ np.log1p(size * along))
+      if gain >= -size * slope / 4:
+        break
+      size /= 2
+    weights = weights + size * step
+  return weights
+
+
+def _least_norm(columns: Float[np.ndarray, 'n m']) -> Float[np.ndarray, ' m']:
+  """The w ≥ 0, Σ w = 1 with the least |columns w|.
+
+  It is proportional to the u ≥ 0 with the least |columns u|² + (1 − Σ u)².
+  """
+  from scipy.optimize import nnls  # slow to import
+
+  m = columns.shape[1]
+  triangle: Any = np.linalg.qr(columns, mode='r')
+  scale = float(np.linalg.norm(triangle)) / m**0.5 or 1.0
+  system = np.concatenate([triangle / scale, np.ones((1, m))])
+  solution, _ = nnls(system, np.append(np.zeros(len(triangle)), 1.0))
+  return solution / solution.sum()
+
+
+def nearest_by_likelihood(
+  own: Float[np.ndarray, 'p t k'],
+  others: Float[np.ndarray, 'm p t k'],
+  scores: Float[np.ndarray, 'm p t'],
+  squares: bool,
+) -> tuple[Float[np.ndarray, ' m'], float]:
+  """The prior and the power with which `prior · exp(power · scores)` is nearest.
+
+  The search starts at the best mixture of power 0, with several powers about the one
+  that makes the scores of predictors differ by 1. It must end nearer than that mixture.
+  """
+  from scipy.optimize import minimize  # slow to import
+
+  prior, power = nearest(own, others, squares), 0.0
+  least = float(distances(own, np.tensordot(prior, others, 1), squares).mean())
+  scores = scores - scores.max(axis=0)
+  scale = -float(np.mean(scores))
+  if not (least > _rounding(squares, own) and scale > 0):
+    return prior, power
+  unit = least
+
+  def distance(
+    logits: Float[np.ndarray, ' n'],
+  ) -> tuple[float, Float[np.ndarray, ' n']]:
+    power = np.exp(logits[-1]) / scale
+    weights = softmax(logits[:-1, None, None] + power * scores)
+    mixed = np.einsum('mpt,mptk->ptk', weights, others)
+    by_mixed = 2 * (mixed - own) if squares else -own / mixed
+    along = np.einsum('mptk,ptk->mpt', others, by_mixed)
+    by_logit = weights * (along - np.sum(weights * along, axis=0))
+    slopes = np.append(by_logit.sum(axis=(1, 2)), power * np.sum(by_logit * scores))
+    value = float(distances(own, mixed, squares).mean())
+    return value / unit, slopes / (unit * own[..., 0].size)
+
+  start = np.log(np.maximum(prior, _LEAST_PRIOR))
+  for log_power in _LOG_POWERS:
+    first = np.append(start, log_power)
+    bounds = [(-_BOUND, _BOUND)] * len(first)
+    options = {'maxiter': 300, 'ftol': 1e-12, 'gtol': 1e-9}
+    end = minimize(
+      distance, first, jac=True, method='L-BFGS-B', bounds=bounds, options=options
+    )
+    if end.fun * unit < least:
+      least = float(end.fun) * unit
+      prior, power = softmax(end.x[:-1]), float(np.exp(end.x[-1]) / scale)
+  return prior, power
+
+
+def distances(
+  own: Float[np.ndarray, 'p t k'], mixed: Float[np.ndarray, '#p t k'], squares: bool
+) -> Float[np.ndarray, 'p t']:
+  """`(own − mixed)²`, or KL(own ‖ mixed) in nats."""
+  if squares:
+    return np.sum((own - mixed) ** 2, axis=-1)
+  return np.sum(own * np.log(own / mixed), axis=-1)
+
+
+def groups_within(
+  limit: float, others: Float[np.ndarray, 'm p t k'], squares: bool
+) -> list[list[int]]:
+  """Predictors with the first of those before them that is as near, or alone.
+
+  The limit, or rounding, bounds the mean squared difference or the mean of both
+  divergences.
+  """
+  groups: list[list[int]] = []
+  for j, other in enumerate(others):
+    for group in groups:
+      first = others[group[0]]
+      apart = float(distances(other, first, squares).mean())
+      if not squares:
+        apart = (apart + float(distances(first, other, squares).mean())) / 2
+      if apart <= max(limit, _rounding(squares, other, first)):
+        group.append(j)
+        break
+    else:
+      groups.append([j])
+  return groups
+
+
+def _rounding(squares: bool, *predictions: Float[np.ndarray, 'p t k']) -> float:
+  """The distance that is rounding; in nats, it does not depend on the predictions."""
+  sizes = [float(np.mean(values**2)) for values in predictions]
+  return ROUNDING * (max(sizes) if squares else 1.0)
+
+
+def softmax(logits: Float[np.ndarray, 'm ...']) -> Float[np.ndarray, 'm ...']:
+  """Weights along the first axis that add up to 1."""
+  weights = np.exp(logits - logits.max(axis=0))
+  return weights / weights.sum(axis=0)

@@ -1,0 +1,292 @@
+"""Which strategy a model follows: the mixture of known predictors nearest to it.
+
+A prediction is a mean, or the probabilities of classes. With predictions f of a model
+and g_j of the predictors, the nearest mixture g = Σ_j w_j g_j, w_j ≥ 0, Σ_j w_j = 1,
+has the least E (f − g)² of numbers, or the least E KL(f ‖ g) of classes, in nats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from zoo.core.errors import UserError, check_count
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.measure.curves import check_ways
+from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.predict import (
+  Programs,
+  at_query,
+  everywhere,
+  gather,
+  one_pass,
+  sample_batches,
+)
+from zoo.probing.simplex import (
+  ROUNDING,
+  distances,
+  groups_within,
+  nearest,
+  nearest_by_likelihood,
+  softmax,
+)
+from zoo.tasks.base import is_squared
+
+_BATCH_SIZE = 512
+_LEAST_PROBABILITY = 1e-12  # of predictors, so that no distance is infinite
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+  """The nearest mixture: fitted on half of the prompts, measured on the other half.
+
+  Predictors that cannot be told apart share a weight and a name, as `ols, bayes`: their
+  distance is rounding, or below two standard errors of `distance`.
+  """
+
+  weights: dict[str, float]  # they add up to 1
+  distance: Estimate  # E (f − g)² or E KL(f ‖ g)
+  # `distance` divided by that of the best constant for each number of examples. It is
+  # above 1 where even the best mixture is worse than that; None for a constant model.
+  unexplained: Estimate | None
+
+
+@dataclasses.dataclass(frozen=True)
+class LikelihoodMixture:
+  """The mixture whose weights depend on the prompt, w_j ∝ prior_j · likelihood_j^power.
+
+  The likelihood is that of the labels of the examples before, each predicted from those
+  before it; of numbers it is `exp(−Σ (y − g_j)²/2)`, and the power 1/σ² of a noise. The
+  form is that of the posterior in arXiv 2506.17859; prior and power are fitted to all
+  lengths at once.
+  """
+
+  prior: dict[str, float]  # they add up to 1
+  power: float  # 0: the same weights for all prompts; 1: those of Bayes' rule
+  distance: Estimate
+  unexplained: Estimate | None
+  by_length: tuple[Estimate | None, ...]  # `unexplained` after 0, 1, … examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategies(Mixture):
+  """The nearest mixtures over all numbers of examples, and for each of them."""
+
+  num_prompts: int  # one half for the fits, the other for the measurements
+  by_length: tuple[Mixture, ...]  # after 0, 1, …, C examples
+  by_prompt: LikelihoodMixture | None  # None where prompts show no labels
+
+
+class _Samples(NamedTuple):
+  """Predictions of p prompts after 0, …, C examples, with an axis k also of numbers."""
+
+  own: Float[np.ndarray, 'p t k']
+  others: Float[np.ndarray, 'm p t k']
+  scores: Float[np.ndarray, 'm p t']  # log likelihoods of the examples before
+
+
+def strategies(
+  model: Predictor,
+  task: Task,
+  predictors: Mapping[str, Predictor],
+  num_prompts: int = 2048,
+  seed: int = 0,
+) -> Strategies:
+  """The mixture of named predictors nearest to a model, on the prompts of a task.
+
+  A predictor that has no `predictions` is called on each prefix of the prompts. Raises
+  UserError without predictors, for a task of numbers without the squared error, and for
+  predictions that contradict one another, are not finite or do not fit the task.
+  """
+  is_numbers = task.label_kind == 'numbers'
+  if is_numbers and not is_squared(task):
+    raise UserError(
+      f'{type(task).__name__} has numbers and a loss of its own; mixtures are nearest '
+      'by the squared error, or by probabilities of classes'
+    )
+  if not predictors:
+    raise UserError('predictors is empty; a mixture needs at least one')
+  num_prompts = check_count('num_prompts', num_prompts, minimum=4)
+  samples = _sample({'the model': model, **predictors}, task, num_prompts, seed)
+  fitted = _part(samples, slice(num_prompts // 2))
+  measured = _part(samples, slice(num_prompts // 2, None))
+  names = [*predictors]
+  constant = distances(measured.own, fitted.own.mean(axis=0)[None], is_numbers)
+  by_length: list[Mixture] = []
+  for t in range(task.context_length + 1):
+    at = slice(t, t + 1)
+    halves = _part(fitted, lengths=at), _part(measured, lengths=at)
+    groups = _told_apart(*halves, is_numbers)
+    by_length.append(_fit(*halves, constant[:, at], groups, names, is_numbers))
+  groups = _told_apart(fitted, measured, is_numbers)
+  arguments = fitted, measured, constant, groups, names, is_numbers
+  over_all = _fit(*arguments)
+  return Strategies(
+    **vars(over_all),
+    num_prompts=num_prompts,
+    by_length=tuple(by_length),
+    by_prompt=_fit_by_prompt(*arguments) if task.shows_labels else None,
+  )
+
+
+def _sample(
+  predictors: Mapping[str, Predictor], task: Task, num_prompts: int, seed: int
+) -> _Samples:
+  """What the model, which comes first, and the others predict."""
+  programs = Programs()
+  check_ways([*predictors.values()], task, num_prompts, seed, programs)
+  batches = sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs)
+  labels, predictions = gather(
+    lambda prompt: (
+      prompt.y,
+      [_after_each(predictor, prompt, programs) for predictor in predictors.values()],
+    ),
+    batches,
+  )
+  classes = (task.num_outputs,) if task.label_kind == 'classes' else ()
+  shape = num_prompts, task.context_length + 1, *classes
+  for name, values in zip(predictors, predictions, strict=True):
+    if values.shape != shape:
+      raise UserError(f'{name} predicts {values.shape}; it must be {shape}')
+    if not np.isfinite(values).all():
+      raise UserError(f'{name} predicts numbers that are not finite on these prompts')
+  own, *others = (_means(values, task.label_kind) for values in predictions)
+  seen = np.asarray(labels, np.float64)
+  if task.label_kind == 'signs':
+    seen = np.stack([seen > 0, seen < 0], axis=-1)
+  if task.label_kind == 'numbers':
+    scores = [-np.square(seen - g[:, :-1, 0]) / 2 for g in others]
+  else:
+    scores = [np.sum(seen * np.log(g[:, :-1]), axis=-1) for g in others]
+  before = np.pad(np.cumsum(scores, axis=-1), [(0, 0), (0, 0), (1, 0)])
+  return _Samples(own, np.stack(others), before)
+
+
+def _after_each(
+  predictor: Predictor, prompt: Prompt, programs: Programs
+) -> Float[Array, 'b t *k'] | Float[np.ndarray, 'b t *k']:
+  """The predictions after 0, 1, …, C examples."""
+  if one_pass(predictor) is not None:
+    return programs.run(_everywhere, [predictor], prompt)
+  lengths = range(prompt.x.shape[1] + 1)
+  prefixes = [programs.run(at_query, [predictor], prompt.prefix(k)) for k in lengths]
+  return np.stack([np.asarray(values) for (values,) in prefixes], axis=1)
+
+
+def _everywhere(
+  predictors: Sequence[Predictor], prompt: Prompt
+) -> Float[Array, 'b t *k']:
+  return everywhere(predictors[0], prompt)
+
+
+def _means(
+  predictions: Float[np.ndarray, 'p t *k'], label_kind: str
+) -> Float[np.ndarray, 'p t k']:
+  """Numbers as they are, and logits as probabilities."""
+  values = np.asarray(predictions, np.float64)
+  if label_kind == 'numbers':
+    return values[..., None]
+  if label_kind == 'signs':  # log p/(1 − p) of the label +1 against −1
+    values = np.stack([values, np.zeros_like(values)], axis=-1)
+  values = np.exp(values - values.max(axis=-1, keepdims=True))
+  values = np.maximum(values / values.sum(axis=-1, keepdims=True), _LEAST_PROBABILITY)
+  return values / values.sum(axis=-1, keepdims=True)
+
+
+def _fit(
+  fitted: _Samples,
+  measured: _Samples,
+  constant: Float[np.ndarray, 'p t'],
+  groups: Sequence[Sequence[int]],
+  names: Sequence[str],
+  is_numbers: bool,
+) -> Mixture:
+  """The nearest mixture of the first of each group."""
+  first = [group[0] for group in groups]
+  weights = nearest(fitted.own, fitted.others[first], is_numbers)
+  mixed = np.tensordot(weights, measured.others[first], 1)
+  gaps = distances(measured.own, mixed, is_numbers)
+  return Mixture(
+    dict(zip(_joined(groups, names), weights.tolist(), strict=True)),
+    estimate(gaps.mean(axis=1)),
+    _share(gaps, constant, measured.own, is_numbers),
+  )
+
+
+def _fit_by_prompt(
+  fitted: _Samples,
+  measured: _Samples,
+  constant: Float[np.ndarray, 'p t'],
+  groups: Sequence[Sequence[int]],
+  names: Sequence[str],
+  is_numbers: bool,
+) -> LikelihoodMixture:
+  """The nearest mixture by likelihoods, of the first of each group."""
+  first = [group[0] for group in groups]
+  prior, power = nearest_by_likelihood(
+    fitted.own, fitted.others[first], fitted.scores[first], is_numbers
+  )
+  with np.errstate(divide='ignore'):  # a prior of 0
+    logits = np.log(prior)[:, None, None] + power * measured.scores[first]
+  weights = softmax(logits)
+  mixed = np.einsum('mpt,mptk->ptk', weights, measured.others[first])
+  gaps = distances(measured.own, mixed, is_numbers)
+  lengths = [slice(t, t + 1) for t in range(constant.shape[1])]
+  return LikelihoodMixture(
+    dict(zip(_joined(groups, names), prior.tolist(), strict=True)),
+    power,
+    estimate(gaps.mean(axis=1)),
+    _share(gaps, constant, measured.own, is_numbers),
+    tuple(
+      _share(gaps[:, t], constant[:, t], measured.own[:, t], is_numbers)
+      for t in lengths
+    ),
+  )
+
+
+def _told_apart(
+  fitted: _Samples, measured: _Samples, is_numbers: bool
+) -> list[list[int]]:
+  """Groups of predictors whose distance is rounding, or within the error of the fit."""
+  groups = groups_within(0.0, fitted.others, is_numbers)
+  first = [group[0] for group in groups]
+  weights = nearest(fitted.own, fitted.others[first], is_numbers)
+  mixed = np.tensordot(weights, measured.others[first], 1)
+  distance = estimate(distances(measured.own, mixed, is_numbers).mean(axis=1))
+  return groups_within(2 * distance.stderr, fitted.others, is_numbers)
+
+
+def _joined(groups: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:
+  """The names of groups."""
+  return [', '.join(names[j] for j in group) for group in groups]
+
+
+def _part(
+  samples: _Samples, prompts: slice = slice(None), lengths: slice = slice(None)
+) -> _Samples:
+  """The predictions of some prompts after some numbers of examples."""
+  own, others, scores = samples
+  return _Samples(
+    own[prompts, lengths], others[:, prompts, lengths], scores[:, prompts, lengths]
+  )
+
+
+def _share(
+  gaps: Float[np.ndarray, 'p t'],
+  constant: Float[np.ndarray, 'p t'],
+  own: Float[np.ndarray, 'p t k'],
+  is_numbers: bool,
+) -> Estimate | None:
+  """The ratio of two means over the same prompts, and its error to the first order."""
+  part, whole = gaps.mean(axis=1), constant.mean(axis=1)
+  scale = float(np.mean(own**2)) if is_numbers else 1.0
+  mean = float(whole.mean())
+  if not mean > ROUNDING * scale:
+    return None
+  share = float(part.mean()) / mean
+  return Estimate(share, estimate((part - share * whole) / mean).stderr)
