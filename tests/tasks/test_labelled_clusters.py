@@ -9,7 +9,7 @@ from scipy.stats import chi2, multivariate_normal, norm
 
 import zoo
 from tests.compare import refuses
-from tests.marks import SLOW
+from tests.marks import mostly_slow
 from zoo.tasks import LabelledClusters
 from zoo.tasks import partitions as tables
 from zoo.tasks.labelled_clusters import TESTS, sample_slots
@@ -137,7 +137,7 @@ _BURSTS = [
 ]
 
 
-@pytest.mark.parametrize('changes', _BURSTS)
+@pytest.mark.parametrize('changes', mostly_slow(_BURSTS[2:3], _BURSTS))
 def test_bayes_agrees_with_a_loop_over_all_classes(changes):
   _compare(_task(zipf=1.0, **changes), 'bayes', _expected_bayes)
 
@@ -152,7 +152,10 @@ def test_weights_agree_with_a_loop_over_classes():
   _compare(task, 'weights', expected)
 
 
-@pytest.mark.parametrize('changes', [*_BURSTS, {'burstiness': 0, 'num_classes': 2}])
+@pytest.mark.parametrize(
+  'changes',
+  mostly_slow(_BURSTS[2:], [*_BURSTS, {'burstiness': 0, 'num_classes': 2}]),
+)
 def test_context_agrees_with_a_loop_and_covariances(changes):
   def expected(*arguments):
     return _expected_context(*arguments, density=_by_covariance)
@@ -160,7 +163,7 @@ def test_context_agrees_with_a_loop_and_covariances(changes):
   _compare(_task(zipf=0.5, **changes), 'context', expected)
 
 
-@pytest.mark.parametrize('burstiness', [0, 1, 3])
+@pytest.mark.parametrize('burstiness', mostly_slow([3], [0, 1, 3]))
 def test_context_agrees_with_quadrature_over_the_means(burstiness):
   def expected(*arguments):
     return _expected_context(*arguments, density=_by_quadrature)
@@ -173,7 +176,7 @@ def test_predictors_are_finite_where_their_law_has_no_such_prompt():
   # Means far away, and labels that no partition explains.
   task = _task(burstiness=3, num_features=5, within=0.01)
   prompt = _sample(task)
-  y = np.eye(2, dtype='float32')[np.tile([0, 1, 1], (64, 1))]
+  y: Any = np.eye(2, dtype='float32')[np.tile([0, 1, 1], (64, 1))]
   prompt = zoo.Prompt(100 * prompt.x, y, -100 * prompt.x_query, prompt.y_query)
   for name, predictor in task.baselines().items():
     assert np.isfinite(jax.jit(predictor)(prompt)).all(), name
@@ -231,7 +234,7 @@ def _p_value(counts, expected):
   return chi2.sf(statistic, len(counts) - 1)
 
 
-@pytest.mark.parametrize('burstiness', [0, 1, 2])
+@pytest.mark.parametrize('burstiness', mostly_slow([2], [0, 1, 2]))
 def test_classes_have_their_probabilities_in_bursts(burstiness):
   task = _task(context_length=4, burstiness=burstiness, zipf=1.0)
   classes = _sample(task, 1, 20_000, latents=True).latents
@@ -275,9 +278,7 @@ def test_features_do_not_depend_on_labels():
   assert (changed.y_query != prompt.y_query).any()
 
 
-@pytest.mark.parametrize(
-  'test', ['training', 'swapped', pytest.param('in_context', marks=SLOW)]
-)
+@pytest.mark.parametrize('test', mostly_slow(['training'], ['swapped', 'in_context']))
 def test_no_position_tells_the_label_of_the_query(test):
   count, n = 100_000, 4
   task = _task(num_features=1, context_length=n, num_classes=8, burstiness=2)
@@ -300,7 +301,7 @@ def test_the_slot_of_the_query_is_at_any_place():
   assert _p_value(same, np.full(6, 10_000)) > 1e-5
 
 
-@pytest.mark.parametrize('burstiness', [0, 2])
+@pytest.mark.parametrize('burstiness', mostly_slow([2], [0, 2]))
 def test_the_tests_are_what_they_say(burstiness):
   task = _task(context_length=4, burstiness=burstiness, zipf=1.0)
   shifts: Any = task.shifts()

@@ -112,8 +112,9 @@ class LabelledClusters(BaseTask):
   ) -> Float[Array, 't d']:
     """Features of classes with these means."""
     within = jnp.asarray(self.within, means.dtype)
-    noise = jax.random.normal(key, means.shape) / np.sqrt(self.num_features)
-    return (means + within * noise) / jnp.sqrt(1 + within**2)
+    scale = jnp.sqrt(1 + within**2)
+    spread = within / scale / np.sqrt(self.num_features)
+    return means / scale + spread * jax.random.normal(key, means.shape)
 
   def baselines(self) -> dict[str, Predictor]:
     """`context` takes classes for new ones, `weights` does not see the context.
