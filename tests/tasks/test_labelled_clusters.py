@@ -340,3 +340,23 @@ def test_bayes_of_new_classes_is_the_context_in_bursts():
   assert none['bayes'] == _task(burstiness=1).baselines()['context']
   others = _task().shifts()['in_weights'].baselines()
   assert [*others] == ['bayes_unshifted', 'context', 'weights', 'zero']
+
+
+@pytest.mark.slow
+def test_each_predictor_fails_the_tests_of_the_other():
+  """The table of docs/tasks.md, to five standard errors of these prompts."""
+  task = zoo.create_task('labelled_clusters', burstiness=2, within=1.5)
+  count, others = 1024, 3 / 127  # classes with the label of the query, of all others
+  expected = {
+    'training': {'context': 0.973, 'weights': 0.987, 'bayes': 1.0},
+    'in_context': {'context': 0.973, 'weights': 1 / 32},
+    'swapped': {'context': 0.973, 'weights': 1 / 32},
+    'in_weights': {'context': others, 'weights': 0.987, 'bayes': others},
+  }
+  predictors = {name: jax.jit(f) for name, f in task.baselines().items()}
+  for test, accuracies in expected.items():
+    prompt = _sample({'training': task, **task.shifts()}[test], 5, count)
+    for name, accuracy in accuracies.items():
+      right: Any = task.accuracy(predictors[name](prompt), prompt.y_query)
+      error = math.sqrt(accuracy * (1 - accuracy) / count)
+      assert abs(right.mean() - accuracy) <= 5 * error + 0.005, (test, name)
