@@ -3,6 +3,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import chi2, multivariate_normal, norm
@@ -357,6 +358,7 @@ def test_each_predictor_fails_the_tests_of_the_other():
   for test, accuracies in expected.items():
     prompt = _sample({'training': task, **task.shifts()}[test], 5, count)
     for name, accuracy in accuracies.items():
-      right: Any = task.accuracy(predictors[name](prompt), prompt.y_query)
+      target = jnp.asarray(prompt.y_query)
+      right: Any = task.accuracy(predictors[name](prompt), target)
       error = math.sqrt(accuracy * (1 - accuracy) / count)
       assert abs(right.mean() - accuracy) <= 5 * error + 0.005, (test, name)
