@@ -21,6 +21,12 @@ _BEYOND = {
   ('arrays', 'held_out_share'): (-0.01, 1.01),
   ('arrays', 'seed'): (-1,),
   ('gaussian_clusters', 'num_classes'): (1,),
+  ('labelled_clusters', 'burstiness'): (-1, 3),  # which does not divide 4
+  ('labelled_clusters', 'num_classes'): (0, 33),  # not a multiple of 32 labels
+  ('labelled_clusters', 'num_labels'): (1,),
+  ('labelled_clusters', 'seed'): (-1,),
+  ('labelled_clusters', 'within'): (0.0,),
+  ('labelled_clusters', 'zipf'): (-1e-3,),
   ('linear_regression', 'noise_std'): (-1e-3,),
   ('modular_addition', 'modulus'): (1,),
   ('modular_arithmetic', 'modulus'): (1,),

@@ -1,0 +1,117 @@
+"""Predictions of labels by sums over partitions of a prompt into classes."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float
+
+from zoo.core import losses
+from zoo.core.errors import UserError
+from zoo.core.trees import Number, Vector
+from zoo.tasks.baselines import Baseline, Examples
+from zoo.tasks.partitions import IMPOSSIBLE, Partitions, partitions
+
+
+@struct.dataclass(eq=False, repr=False)
+class ContextBayes(Baseline):
+  """The Bayes predictor for classes that are new in every prompt.
+
+  It knows N, B and ε, that means are `~ N(0, I/D)`, that all labels are equally likely,
+  and for B = 0 also K and the probabilities of classes. Of its partitions `prior` has
+  the log probabilities. The density of a block of s points is `1/L`, if they have one
+  label, times that of `N(0, (ε² I + 1 1ᵀ)/(D (1 + ε²)))` for each feature:
+  `−2 log = D ((s − 1) log ε² + log(ε² + s)) + D (1 + ε²) (Σ_i |x_i − x̄|²/ε² +
+  s |x̄|²/(ε² + s))` up to a constant for each point.
+  """
+
+  one_by_one = True  # 21147 partitions of eight examples without bursts
+
+  context_length: int = struct.field(pytree_node=False)  # N
+  burstiness: int = struct.field(pytree_node=False)  # B
+  within: Number  # ε
+  prior: Vector = 0.0
+
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    table = partitions(self.context_length, self.burstiness)
+    points = points_of(examples, self.context_length)
+    blocks = jnp.asarray(table.blocks, points.x.dtype) * points.present[None]
+    counts = blocks @ points.y  # of each label
+    most = jnp.max(counts, axis=1)
+    wrong = jnp.sum(counts, axis=1) - most
+    densities = self._log_densities(points.x, blocks) + IMPOSSIBLE * wrong
+    densities -= jnp.where(most > 0, math.log(counts.shape[1]), 0)
+    # All labels, if none is known.
+    shares = (counts == most[:, None]).astype(counts.dtype)
+    shares = shares / jnp.sum(shares, axis=1, keepdims=True)
+    return predict_labels(table, densities, shares, points.is_last, self.prior)
+
+  def _log_densities(
+    self, x: Float[Array, 'n d'], blocks: Float[Array, 's n']
+  ) -> Float[Array, ' s']:
+    d, variance = x.shape[1], jnp.asarray(self.within, x.dtype) ** 2
+    sizes = jnp.sum(blocks, axis=1)
+    some = jnp.maximum(sizes, 1)
+    # From differences of points, since ε may be small.
+    squares = jnp.sum(jnp.square(x[:, None] - x[None]), axis=-1)
+    scatter = jnp.sum(sums_over(blocks, squares) * blocks, axis=1) / (2 * some)
+    sums = jnp.sum(jnp.square(sums_over(blocks, x)), axis=1)
+    misfit = scatter / variance + sums / (some * (variance + some))
+    log_det = (some - 1) * jnp.log(variance) + jnp.log(variance + some)
+    log_det -= jnp.log1p(variance) * some  # so that of one point it is 0
+    density = -d * (log_det + (1 + variance) * misfit) / 2
+    return jnp.where(sizes > 0, density, 0)
+
+
+class Points(NamedTuple):
+  """The N examples and the query of a prompt, of which some are not there."""
+
+  x: Float[Array, 'n d']
+  y: Float[Array, 'n k']  # labels, 0 for a query
+  present: Float[Array, ' n']
+  is_last: Bool[Array, '']  # whether all N examples are seen
+
+
+def points_of(examples: Examples, context_length: int) -> Points:
+  """The query is the last point, or in the place of example N if that is not seen.
+
+  The order of examples says nothing, so any of those not seen may be the next one.
+  """
+  x, y, seen, x_query = examples.zeroed()
+  missing = context_length - len(x)
+  if missing < 0:
+    raise UserError(
+      f'the prompt has {len(x)} examples, and the predictor is for {context_length}'
+    )
+  x, y = (jnp.pad(a, ((0, missing + 1), (0, 0))) for a in (x, y))
+  seen = jnp.pad(seen, (0, missing + 1))
+  is_last = jnp.sum(seen) == context_length
+  place = jnp.where(is_last, context_length, context_length - 1)
+  x, present = x.at[place].set(x_query), seen.at[place].set(True)
+  return Points(x, y, present.astype(x.dtype), is_last)
+
+
+def predict_labels(
+  table: Partitions,
+  densities: Float[Array, ' s'],
+  shares: Float[Array, 's k'],
+  is_last: Bool[Array, ''],
+  prior: Vector = 0.0,
+) -> Float[Array, ' k']:
+  """The log probabilities of labels, from the density of each block and its labels."""
+  scores = jnp.sum(densities[table.rows], axis=1) + jnp.asarray(prior, densities.dtype)
+  holders = jnp.where(is_last, table.holders[:, 1], table.holders[:, 0])
+  of_block = jnp.zeros_like(densities).at[holders].add(jax.nn.softmax(scores))
+  return losses.log_probability(of_block @ shares)
+
+
+def sums_over(
+  blocks: Float[Array, 's n'], values: Float[Array, 'n k']
+) -> Float[Array, 's k']:
+  """The sum of the values of the points of each block."""
+  # They are in the thousands, and posteriors depend on differences of a few.
+  return jnp.matmul(blocks, values, precision='highest')

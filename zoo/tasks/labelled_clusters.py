@@ -1,0 +1,319 @@
+"""Points of known classes with labels: learned in weights, or read from the context."""
+
+# A size that follows from fields is a property.
+# pyright: reportIncompatibleVariableOverride=false
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float, Int, Key
+
+from zoo.core import losses
+from zoo.core.errors import UserError, check_count, check_number
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.core.trees import Number, Vector
+from zoo.tasks.base import BaseTask, make_prompt, register_task
+from zoo.tasks.baselines import Baseline, Examples, Zero
+from zoo.tasks.cluster_posteriors import (
+  ContextBayes,
+  points_of,
+  predict_labels,
+  sums_over,
+)
+from zoo.tasks.partitions import IMPOSSIBLE, is_small, log_prior, partitions
+
+
+@register_task('labelled_clusters')
+@struct.dataclass(eq=False, repr=False)
+class LabelledClusters(BaseTask):
+  """Points `x = (μ_k + ε η) / √(1 + ε²)` of K classes, each with one of L labels.
+
+  (Reddy, arXiv 2312.03002.) `μ, η ~ N(0, I/D)`, and the class of rank k = 1 … K has the
+  probability `∝ k^−α`, the label k modulo L, and a mean that depends only on `seed`.
+  With B = `burstiness` > 0 a context has N/B classes, drawn independently as in the
+  author's code, B times each in random order, and the query is of one of them; with
+  B = 0 the class of every example and of the query is drawn independently. Labels are
+  one-hot, and are the targets: `objective.positions='query'` is the paper's loss.
+  """
+
+  num_features: int = struct.field(pytree_node=False, default=63)  # D
+  context_length: int = struct.field(pytree_node=False, default=8)  # N
+  num_classes: int = struct.field(pytree_node=False, default=128)  # K, a multiple of L
+  num_labels: int = struct.field(pytree_node=False, default=32)  # L ≥ 2
+  burstiness: int = struct.field(pytree_node=False, default=1)  # B; 0, or divides N
+  zipf: Number = 0.0  # α ≥ 0
+  within: Number = 0.1  # ε > 0
+  seed: int = struct.field(pytree_node=False, default=0)  # of the means, 0 to 2³² − 1
+  label_kind = 'classes'
+
+  @property
+  def num_outputs(self) -> int:
+    """Outputs of a prediction, k."""
+    return self.num_labels
+
+  @property
+  def means(self) -> Float[np.ndarray, 'm d']:
+    """The means of the classes, float64 and read-only."""
+    return _means(self.seed, self.num_classes, self.num_features)
+
+  @property
+  def labels(self) -> Int[np.ndarray, ' m']:
+    """The label of each class."""
+    return np.arange(self.num_classes) % self.num_labels
+
+  def log_probabilities(self) -> Float[Array, ' m']:
+    """The logarithm of the probability of each class."""
+    ranks = jnp.arange(1, self.num_classes + 1)
+    return jax.nn.log_softmax(-jnp.asarray(self.zipf, float) * jnp.log(ranks))
+
+  def check(self) -> None:
+    super().check()
+    check_count('num_labels', self.num_labels, minimum=2)
+    check_count('num_classes', self.num_classes, minimum=2)
+    check_count('burstiness', self.burstiness, minimum=0)
+    check_number('zipf', self.zipf, minimum=0.0)
+    check_number('within', self.within, above=0.0)
+    check_count('seed', self.seed, minimum=0, maximum=2**32 - 1)
+    if self.num_classes % self.num_labels:
+      raise UserError(
+        f'num_classes is {self.num_classes}; it must be a multiple of num_labels, '
+        f'{self.num_labels}'
+      )
+    if self.burstiness and self.context_length % self.burstiness:
+      raise UserError(
+        f'burstiness is {self.burstiness}; it must divide context_length, '
+        f'{self.context_length}, or be 0'
+      )
+
+  def sample_one(self, key: Key[Array, '']) -> Prompt:
+    slots_key, classes_key, noise_key = jax.random.split(key, 3)
+    slots = sample_slots(slots_key, self.context_length, self.burstiness)
+    law = jnp.exp(self.log_probabilities())
+    # No more classes than examples; those of slots that no example has are not used.
+    drawn = jax.random.choice(classes_key, len(law), slots.shape, p=law)
+    return self.prompt_of(noise_key, drawn[slots])
+
+  def prompt_of(self, key: Key[Array, ''], classes: Int[Array, ' t']) -> Prompt:
+    """A prompt whose examples have these classes, which are its latents."""
+    x = self.around(key, jnp.asarray(self.means, float)[classes])
+    labels = jax.nn.one_hot(jnp.asarray(self.labels)[classes], self.num_labels)
+    return make_prompt(x, labels.astype(x.dtype), None, classes)
+
+  def around(
+    self, key: Key[Array, ''], means: Float[Array, 't d']
+  ) -> Float[Array, 't d']:
+    """Features of classes with these means."""
+    within = jnp.asarray(self.within, means.dtype)
+    scale = jnp.sqrt(1 + within**2)
+    spread = within / scale / np.sqrt(self.num_features)
+    return means / scale + spread * jax.random.normal(key, means.shape)
+
+  def baselines(self) -> dict[str, Predictor]:
+    """`context` takes classes for new ones, `weights` does not see the context.
+
+    `bayes`, which knows means and labels and sees the context, and `context` sum over
+    the partitions of the context into classes; they are absent if there are more than
+    `zoo.tasks.partitions.MOST`, but for `bayes` with B = 0, which is `weights`.
+    """
+    weights = WeightsBayes(self)
+    bayes: dict[str, Predictor] = {}
+    if not self.burstiness:  # the classes of the context say nothing about the query's
+      bayes = {'bayes': weights}
+    elif is_small(self.context_length, self.burstiness):
+      bayes = {'bayes': BurstBayes(self)}
+    context: dict[str, Predictor] = {}
+    if is_small(self.context_length, self.burstiness):
+      context = {'context': self.context_bayes()}
+    return {**bayes, **context, 'weights': weights, 'zero': Zero()}
+
+  def context_bayes(self) -> ContextBayes:
+    """The Bayes predictor if the classes of each prompt were new."""
+    prior: Vector = 0.0
+    if not self.burstiness:
+      law = np.arange(1, self.num_classes + 1.0) ** -np.float64(self.zipf)
+      prior = log_prior(self.context_length, law / law.sum())
+    return ContextBayes(self.context_length, self.burstiness, self.within, prior)
+
+  def shifts(self) -> dict[str, Task]:
+    """The tests of the paper, with bursts of max(B, 1), and longer contexts."""
+    tests: dict[str, Task] = {test: ClusterTest(self, test) for test in TESTS}
+    return tests | super().shifts()
+
+
+def sample_slots(
+  key: Key[Array, ''], context_length: int, burstiness: int
+) -> Int[Array, ' t']:
+  """Which examples are of one class: a slot for each example, and for the query.
+
+  There are N/B slots, each B times in the context, or N + 1 for B = 0.
+  """
+  if not burstiness:
+    return jnp.arange(context_length + 1)
+  order_key, query_key = jax.random.split(key)
+  slots = np.repeat(np.arange(context_length // burstiness), burstiness)
+  query = jax.random.randint(query_key, (1,), 0, context_length // burstiness)
+  return jnp.concatenate([jax.random.permutation(order_key, slots), query])
+
+
+@struct.dataclass(eq=False, repr=False)
+class WeightsBayes(Baseline):
+  """The probabilities of labels from the query's features, all means being known.
+
+  `p(k | x_q) ∝ p_k N(x_q; μ_k/√(1 + ε²), ε²/(1 + ε²) I/D)`.
+  """
+
+  one_by_one = True  # there may be thousands of classes
+
+  task: LabelledClusters
+
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    scores = self.task.log_probabilities() + _fits(self.task, examples.x_query[None])[0]
+    labels = jax.nn.one_hot(self.task.labels, self.task.num_labels)
+    return losses.log_probability(jax.nn.softmax(scores) @ labels)
+
+
+@struct.dataclass(eq=False, repr=False)
+class BurstBayes(Baseline):
+  """The Bayes predictor for B > 0, which knows all means and labels.
+
+  The density of a prompt is a sum over the partitions of its examples into N/B classes,
+  each once for every example in it that the query may go with. The density of a block
+  T is `Σ_k p_k Π_{i ∈ T} N(x_i; k) [y_i is the label of k]`; of the query there is no
+  label, and examples that are not seen have the factor 1.
+  """
+
+  one_by_one = True  # a block has as many terms as there are classes
+
+  task: LabelledClusters
+
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    task = self.task
+    table = partitions(task.context_length, task.burstiness)
+    points = points_of(examples, task.context_length)
+    labels = jax.nn.one_hot(task.labels, task.num_labels, dtype=points.x.dtype)
+    wrong = points.y @ (1 - labels).T
+    fits = (_fits(task, points.x) + IMPOSSIBLE * wrong) * points.present[:, None]
+    scores = task.log_probabilities()[None] + sums_over(
+      jnp.asarray(table.blocks, fits.dtype), fits
+    )
+    shares = jax.nn.softmax(scores) @ labels
+    return predict_labels(table, logsumexp(scores, axis=1), shares, points.is_last)
+
+
+def _fits(task: LabelledClusters, x: Float[Array, 'n d']) -> Float[Array, 'n m']:
+  """The log density of points in each class, up to a constant."""
+  variance = jnp.asarray(task.within, x.dtype) ** 2
+  means = jnp.asarray(task.means, x.dtype) / jnp.sqrt(1 + variance)
+  squares = jnp.sum(jnp.square(x[:, None] - means[None]), axis=-1)
+  return -task.num_features * (1 + variance) / (2 * variance) * squares
+
+
+TESTS = 'in_context', 'swapped', 'in_weights'
+
+
+@struct.dataclass(eq=False, repr=False)
+class ClusterTest(BaseTask):
+  """A test of a model that was trained on labelled clusters, by name.
+
+  `in_context`: each class is new, with a mean `~ N(0, I/D)` and any label, all equally
+  likely. `swapped`: classes are known, and the labels of a prompt are permuted by one
+  permutation, drawn for it. `in_weights`: the query has a known class that is not in
+  the context.
+  """
+
+  task: LabelledClusters
+  test: str = struct.field(pytree_node=False)
+  label_kind = 'classes'
+
+  @property
+  def num_features(self) -> int:
+    """Features of an example, d."""
+    return self.task.num_features
+
+  @property
+  def num_outputs(self) -> int:
+    """Outputs of a prediction, k."""
+    return self.task.num_outputs
+
+  @property
+  def context_length(self) -> int:
+    """Labelled examples of a prompt, C."""
+    return self.task.context_length
+
+  @property
+  def bursty(self) -> LabelledClusters:
+    """The task with bursts of at least one, so that a query's class is in a context."""
+    bursts = max(self.task.burstiness, 1)
+    return dataclasses.replace(self.task, burstiness=bursts)  # pyright: ignore
+
+  def sample_one(self, key: Key[Array, '']) -> Prompt:
+    samplers = {
+      'in_context': self._sample_new,
+      'swapped': self._sample_swapped,
+      'in_weights': self._sample_absent,
+    }
+    return samplers[self.test](key)
+
+  def _sample_new(self, key: Key[Array, '']) -> Prompt:
+    task = self.bursty
+    slots_key, means_key, labels_key, noise_key = jax.random.split(key, 4)
+    slots = sample_slots(slots_key, task.context_length, task.burstiness)
+    shape = task.context_length // task.burstiness, task.num_features
+    means = jax.random.normal(means_key, shape) / np.sqrt(task.num_features)
+    labels = jax.random.randint(labels_key, shape[:1], 0, task.num_labels)
+    x = task.around(noise_key, means[slots])
+    shown = jax.nn.one_hot(labels[slots], task.num_labels, dtype=x.dtype)
+    return make_prompt(x, shown, None, slots)
+
+  def _sample_swapped(self, key: Key[Array, '']) -> Prompt:
+    prompt = self.bursty.sample_one(key)
+    swap_key = jax.random.fold_in(key, 0)
+    order = jax.random.permutation(swap_key, self.task.num_labels)
+    y, y_query = prompt.y[:, order], prompt.y_query[order]
+    return dataclasses.replace(prompt, y=y, y_query=y_query)
+
+  def _sample_absent(self, key: Key[Array, '']) -> Prompt:
+    task = self.bursty
+    slots_key, query_key, classes_key, noise_key = jax.random.split(key, 4)
+    slots = sample_slots(slots_key, task.context_length, task.burstiness)
+    scores = task.log_probabilities()
+    query = jax.random.categorical(query_key, scores)
+    others = scores.at[query].set(-jnp.inf)
+    count = task.context_length // task.burstiness
+    drawn = jax.random.categorical(classes_key, others, shape=(count,))
+    classes = jnp.concatenate([drawn[slots[:-1]], query[None]])
+    return task.prompt_of(noise_key, classes)
+
+  def baselines(self) -> dict[str, Predictor]:
+    """Those of the task, whose `bayes` is `bayes_unshifted`.
+
+    `bayes` of `in_context` is the `context` of bursts of max(B, 1).
+    """
+    own: dict[str, Predictor] = {}
+    bursty = self.bursty
+    if self.test == 'in_context' and is_small(self.context_length, bursty.burstiness):
+      own = {'bayes': bursty.context_bayes()}
+    return own | {
+      'bayes_unshifted' if name == 'bayes' else name: predictor
+      for name, predictor in self.task.baselines().items()
+    }
+
+  def shifts(self) -> dict[str, Task]:
+    return {}
+
+
+@functools.lru_cache(maxsize=8)
+def _means(seed: int, num_classes: int, num_features: int) -> Float[np.ndarray, 'm d']:
+  # NumPy guarantees that the numbers of a RandomState, unlike a Generator's, stay.
+  random = np.random.RandomState(seed)
+  means = random.standard_normal((num_classes, num_features)) / np.sqrt(num_features)
+  means.flags.writeable = False
+  return means
