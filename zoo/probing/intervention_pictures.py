@@ -52,7 +52,8 @@ _SCORES = 'previous', 'duplicate', 'induction', 'copying'
 _SHARES = 'recovered', 'zero', 'mean', 'resample'
 _HEADER = 'previous token', 'same token', 'induction', 'copying labels'
 _DOES = 'recovers', 'zero costs', 'mean costs', 'resampling costs'
-_MOST_ROWS = 40
+_MOST_ROWS = 40  # of a picture
+_MOST_LISTED = 20  # rows of a table
 
 
 def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
@@ -67,15 +68,17 @@ def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
 def table(part: str, result: Any) -> Table:
   """The numbers of one part, with standard errors where they have any."""
   if part == 'what_matters':
+    largest = sorted(result.rows, key=lambda row: -row.recovered.mean)[:_MOST_LISTED]
     rows = [
       (
         row.site,
         '-' if row.token is None else str(row.token + 1),
         _said(row.recovered),
       )
-      for row in result.rows
+      for row in largest
     ]
-    return Table(rows, ('site', 'token', 'recovers ± s.e.'))
+    note = 'The largest; interventions.json has all.'
+    return Table(rows, ('site', 'token', 'recovers ± s.e.'), note=note)
   if part == 'heads':
     of_heads = _by_head(result)
     rows = [
