@@ -87,10 +87,15 @@ class Place(NamedTuple):
     tap = self.tap
     replacement.tap, replacement.site = tap, self.site
     replacement.name, replacement.axes = tap.name, tap.axes
-    if isinstance(self.module, nnx.List | nnx.Dict):
-      self.module[self.key] = replacement
-    else:
-      setattr(self.module, self.key, replacement)
+    put_child(self.module, self.key, replacement)
+
+
+def put_child(module: Any, key: Any, child: nnx.Module) -> None:
+  """Puts a child into a module, at an attribute or at an index of a list or dict."""
+  if isinstance(module, nnx.List | nnx.Dict):
+    module[key] = child
+  else:
+    setattr(module, key, child)
 
 
 def places(model: nnx.Module) -> list[Place]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import UserError
 
@@ -42,6 +42,18 @@ def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
     return Estimate(float(values.mean()), math.nan)
   stderr = float(values.std(ddof=1)) / math.sqrt(values.size)
   return Estimate(float(values.mean()), stderr)
+
+
+def ratio(part: Float[np.ndarray, ' p'], whole: Float[np.ndarray, ' p']) -> Estimate:
+  """The ratio of two means over the same samples, and its error to the first order.
+
+  NaN if the mean of the whole is 0.
+  """
+  mean = whole.mean()
+  if mean == 0:
+    return Estimate(math.nan, math.nan)
+  share = float(part.mean() / mean)
+  return Estimate(share, estimate((part - share * whole) / mean).stderr)
 
 
 def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> Interval:

@@ -136,7 +136,7 @@ class TokenModel(nnx.Module):
   ) -> Float[Array, 'l b t *k']:
     """The predictions from the outputs at the last t examples."""
     if self.guess.is_residual:
-      guess = self.guess_tap(self.guess(prompt.features))  # computed once, in `embed`
+      guess = self.guess_tap(self.guess(prompt.features))  # the same as in `embed`
       outputs += guess[None, :, -outputs.shape[2] :]
     return outputs if self.num_outputs > 1 else outputs[..., 0]
 

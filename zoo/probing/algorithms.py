@@ -130,12 +130,17 @@ def _sample(
 
   def measure(prompt: Prompt) -> tuple[_Samples, list[Float[np.ndarray, ' b']]]:
     predictions, tokens = programs.run(read_layers, [model], prompt)
-    arrays = prompt.x, prompt.y, prompt.x_query, prompt.y_query
-    stacked = np.stack(predictions, axis=1), np.stack(tokens, axis=1)
     answers = [
       programs.run(at_query, [baseline], prompt)[0] for baseline in baselines.values()
     ]
-    samples = _Samples(*(np.asarray(a, np.float64) for a in (*stacked, *arrays)))
+    samples = _Samples(
+      predictions=np.stack(predictions, axis=1, dtype=np.float64),
+      tokens=np.stack(tokens, axis=1, dtype=np.float64),
+      x=np.asarray(prompt.x, np.float64),
+      y=np.asarray(prompt.y, np.float64),
+      x_query=np.asarray(prompt.x_query, np.float64),
+      y_query=np.asarray(prompt.y_query, np.float64),
+    )
     return samples, [np.asarray(answer, np.float64) for answer in answers]
 
   batches = sample_batches(task, seed, 2 * num_prompts, _BATCH_SIZE)

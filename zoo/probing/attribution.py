@@ -13,11 +13,11 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.taps import places
+from zoo.core.taps import places, put_child
 from zoo.measure.predict import run
 from zoo.mixers.mixer import RMSNorm
-from zoo.probing.activations import calls_of, checked_module, recorded
-from zoo.probing.edits import edited
+from zoo.probing.activations import recorded, wanted_sites
+from zoo.probing.edits import edited, put_back
 
 NORMS = nnx.LayerNorm, nnx.RMSNorm, RMSNorm
 
@@ -48,8 +48,7 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
   Raises UserError for a model whose contributions do not sum to its prediction to half
   of the digits.
   """
-  sites = [place.site for place in places(checked_module(model))]
-  if not _additive(sites):
+  if not _additive(wanted_sites(model, None)):
     raise UserError(
       f'{type(model).__name__} has no site named heads, out or update, whose values '
       'its prediction would be a sum of'
@@ -82,7 +81,7 @@ def _attribution(
 
   def predict(parts: dict[str, Array]) -> Array:
     """The prediction if the sites have these values."""
-    copy = edited(model, {site: _put(parts, site) for site in sites})
+    copy = edited(model, put_back(parts, sites))
     _freeze(copy, norms)
     return copy(prompt)
 
@@ -122,12 +121,6 @@ def _last(name: str) -> str:
   return name.partition('@')[0].rpartition('.')[2]
 
 
-def _put(parts: dict[str, Array], site: str) -> Callable[[Array], Array]:
-  """An edit that puts these values in the place of those of all calls."""
-  calls = iter(calls_of(parts, site))
-  return lambda value: next(calls)
-
-
 class _Norm(nnx.Module):
   """A norm of which a function decides what it returns."""
 
@@ -139,15 +132,10 @@ class _Norm(nnx.Module):
 
 
 def _replace_norms(model: Any, call: Callable[[Any, Array], Array]) -> None:
-  key: Any
-  module: Any
   for _, module in [*nnx.iter_modules(model)]:
     for key, child in [*nnx.iter_children(module)]:
       if isinstance(child, NORMS) and not isinstance(module, _Norm):
-        if isinstance(module, nnx.List | nnx.Dict):
-          module[key] = _Norm(child, call)
-        else:
-          setattr(module, str(key), _Norm(child, call))
+        put_child(module, key, _Norm(child, call))
 
 
 def _norm_inputs(model: Any, prompt: Prompt) -> list[Array]:

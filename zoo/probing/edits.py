@@ -19,7 +19,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.taps import Replacement, places, without_shortcuts
 from zoo.measure.predict import run
-from zoo.probing.activations import check_edit_site, checked_module
+from zoo.probing.activations import calls_of, check_edit_site, checked_module
 
 _Model = TypeVar('_Model', bound=nnx.Module)
 
@@ -253,6 +253,18 @@ def edited(
     for site in _unreached(model, edits, prompt):
       raise UserError(f'the edit at the site {site!r} does not reach the prediction')
   return copy
+
+
+def put_back(
+  values: dict[str, Array], sites: Sequence[str]
+) -> dict[str, Callable[[Array], Array]]:
+  """Edits that put captured values back, call by call; each for one forward pass."""
+
+  def of_site(site: str) -> Callable[[Array], Array]:
+    calls = iter(calls_of(values, site))
+    return lambda value: next(calls)
+
+  return {site: of_site(site) for site in sites}
 
 
 def dead_sites(model: Predictor, prompt: Prompt) -> list[str]:

@@ -15,7 +15,7 @@ from zoo.core.errors import UserError, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
-from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.intervals import Estimate, estimate, ratio
 from zoo.measure.predict import loss_of, run
 from zoo.probing.activations import (
   calls_of,
@@ -24,7 +24,7 @@ from zoo.probing.activations import (
   recorded,
   wanted_sites,
 )
-from zoo.probing.edits import dead_sites, edited
+from zoo.probing.edits import dead_sites, edited, put_back
 
 # What the value at a site is replaced by, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
@@ -100,19 +100,11 @@ def effects(
   Raises UserError for an unknown site, one that does not reach the prediction, and
   prompts of different sizes.
   """
-  if isinstance(kinds, str):
-    raise UserError(f'kinds is {kinds!r}; it must be a list of {", ".join(KINDS)}')
-  for kind in kinds:
-    check_name('kind', kind, KINDS)
   clean, corrupt = _checked_prompts(clean, corrupt)
-  chosen = wanted_sites(model, sites)
-  shapes = jax.eval_shape(lambda: recorded(model, clean, chosen)[0])
-  dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean))
-  if sites is None:
-    chosen = [site for site in chosen if site not in dead and site in shapes]
+  _check_kinds(kinds)
+  shapes = _replaceable(model, clean, sites)
+  chosen = [*shapes]
   axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
-  for site in chosen:
-    _check_replaceable(site, axes[site], dead, shapes)
   selections = _selections(chosen, axes, shapes, kinds, heads, tokens)
   loss = metric or _Loss(task)
 
@@ -180,13 +172,13 @@ def path_effect(
     (model,) = models
     sent, prediction = recorded(model, clean, [sender])
     values, without = recorded(model, corrupt, frozen)
-    kept = _put_back(values, frozen)
-    first = edited(model, kept | _put_back(sent, [sender]))
+    kept = put_back(values, frozen)
+    first = edited(model, kept | put_back(sent, [sender]))
     received, _ = recorded(first, corrupt, [receiver])
-    second = edited(model, _put_back(received, [receiver]))
+    second = edited(model, put_back(received, [receiver]))
     noise = {sender: lambda value: jnp.full_like(value, jnp.nan)}
     reached, _ = recorded(
-      edited(model, _put_back(values, frozen) | noise), corrupt, [receiver]
+      edited(model, put_back(values, frozen) | noise), corrupt, [receiver]
     )
     is_reached = [jnp.any(jnp.isnan(value)) for value in reached.values()]
     patched = second(corrupt)
@@ -199,7 +191,7 @@ def path_effect(
   for array in arrays:
     _check_metric(array, len(clean.x))
   before, after, patched = (np.asarray(array, np.float64) for array in arrays)
-  return share(after - patched, after - before)
+  return ratio(after - patched, after - before)
 
 
 class _Selection(NamedTuple):
@@ -236,16 +228,35 @@ def _checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
   return dataclasses.replace(clean, **plain), dataclasses.replace(corrupt, **plain)
 
 
-def _check_replaceable(
-  site: str, axes: str, dead: Sequence[str], shapes: Mapping[str, Any]
-) -> None:
-  """Raises UserError for a site whose values cannot be replaced."""
-  if site not in shapes:
-    raise UserError(no_value(site))
-  if site in dead:
-    raise UserError(f'the site {site!r} does not reach the prediction')
-  if axes and axes.split()[0] != 'b':
-    raise UserError(f'the axes of the site {site!r} are {axes!r}; b must be first')
+def _check_kinds(kinds: Sequence[str]) -> None:
+  if isinstance(kinds, str):
+    raise UserError(f'kinds is {kinds!r}; it must be a list of {", ".join(KINDS)}')
+  for kind in kinds:
+    check_name('kind', kind, KINDS)
+
+
+def _replaceable(
+  model: Predictor, clean: Prompt, sites: Sequence[str] | None
+) -> dict[str, jax.ShapeDtypeStruct]:
+  """The sites whose values are to be replaced, with the shapes of their first values.
+
+  None: all that reach the prediction. Raises UserError for one that cannot be replaced.
+  """
+  wanted = wanted_sites(model, sites)
+  shapes = jax.eval_shape(lambda: recorded(model, clean, wanted)[0])
+  dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean))
+  if sites is None:
+    wanted = [site for site in wanted if site not in dead and site in shapes]
+  axes = {place.site: place.tap.axes for place in places(checked_module(model))}
+  for site in wanted:
+    if site not in shapes:
+      raise UserError(no_value(site))
+    if site in dead:
+      raise UserError(f'the site {site!r} does not reach the prediction')
+    letters = axes[site]
+    if letters is not None and letters.split(' ')[:1] != ['b']:
+      raise UserError(f'the axes of the site {site!r} are {letters!r}; b must be first')
+  return {site: shapes[site] for site in wanted}
 
 
 def _check_metric(values: Array, num_prompts: int) -> None:
@@ -259,7 +270,7 @@ def _check_metric(values: Array, num_prompts: int) -> None:
 def _selections(
   sites: Sequence[str],
   axes: dict[str, str],
-  shapes: dict[str, Any],
+  shapes: Mapping[str, Any],
   kinds: Sequence[str],
   heads: bool,
   tokens: bool,
@@ -319,21 +330,9 @@ def _mask(selection: _Selection, i: int, axes: str, value: Array) -> Array:
   for axis, name in enumerate(names):
     for letters, number in ((_HEADS, selection.head), (_TOKENS, selection.token)):
       if name in letters:
-        places = jax.lax.broadcasted_iota(number.dtype, value.shape, axis)
-        mask &= (number < 0) | (places == number)
+        numbers = jax.lax.broadcasted_iota(number.dtype, value.shape, axis)
+        mask &= (number < 0) | (numbers == number)
   return mask
-
-
-def _put_back(
-  values: dict[str, Array], sites: Sequence[str]
-) -> dict[str, Callable[[Array], Array]]:
-  """Edits that put the values of all calls back, in the order of the calls."""
-
-  def put_back(site: str) -> Callable[[Array], Array]:
-    calls = iter(calls_of(values, site))
-    return lambda value: next(calls)
-
-  return {site: put_back(site) for site in sites}
 
 
 def _table(
@@ -350,23 +349,10 @@ def _table(
     head, token = (None if i < 0 else int(i) for i in (head, token))
     place = str(sites[site]), head, token
     moved = after - loss if kind == 0 else loss - before
-    rows.setdefault(place, {**unknown})[KINDS[kind]] = share(moved, gap)
+    rows.setdefault(place, {**unknown})[KINDS[kind]] = ratio(moved, gap)
   return Effects(
     estimate(before),
     estimate(after),
     estimate(gap),
     [Effect(*place, **shares) for place, shares in rows.items()],
   )
-
-
-def share(part: Float[np.ndarray, ' b'], whole: Float[np.ndarray, ' b']) -> Estimate:
-  """The ratio of two means over the same prompts, by the delta method.
-
-  NaN if the mean of the whole is 0.
-  """
-  total = whole.mean()
-  if total == 0:
-    return Estimate(float('nan'), float('nan'))
-  ratio = part.mean() / total
-  stderr = estimate(part - ratio * whole).stderr / abs(total)
-  return Estimate(float(ratio), float(stderr))

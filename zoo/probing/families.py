@@ -123,9 +123,10 @@ def families(
   middle = len(x) // 2
 
   def halves(root: Float[np.ndarray, 'd d'] | None = None) -> Halves:
-    parts = slice(middle), slice(middle, None)
+    first, second = slice(middle), slice(middle, None)
     return Halves(
-      *(solvers.spectra(x[at], y[at], x_query[at], start, root) for at in parts)
+      judged=solvers.spectra(x[first], y[first], x_query[first], start, root),
+      fitted=solvers.spectra(x[second], y[second], x_query[second], start, root),
     )
 
   plain = halves()

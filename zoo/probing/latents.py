@@ -17,7 +17,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import in_order, places
-from zoo.measure.intervals import Estimate
+from zoo.measure.intervals import Estimate, ratio
 from zoo.measure.predict import run
 from zoo.probing.activations import (
   calls_of,
@@ -26,7 +26,6 @@ from zoo.probing.activations import (
   recorded,
   wanted_sites,
 )
-from zoo.probing.effects import share
 
 # A number or an array for each prompt, `[b, …]`, from the prompts.
 Target = Callable[[Prompt], Array]
@@ -185,7 +184,7 @@ def _r2(
   fitted_to: Float[np.ndarray, 'a t'],
 ) -> Estimate:
   error = np.square(predicted - target).sum(axis=1)
-  unexplained = share(error, np.square(target - fitted_to.mean(axis=0)).sum(axis=1))
+  unexplained = ratio(error, np.square(target - fitted_to.mean(axis=0)).sum(axis=1))
   return Estimate(1 - unexplained.mean, unexplained.stderr)
 
 

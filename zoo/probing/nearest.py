@@ -24,7 +24,7 @@ from zoo.core.errors import UserError, check_count, in_one_line
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.comparison import affordable
-from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.intervals import Estimate, estimate, ratio
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.probing.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
@@ -332,9 +332,7 @@ def _share(
   whole: Float[np.ndarray, ' p'],
   prediction: Float[np.ndarray, ' p'],
 ) -> Estimate | None:
-  """The ratio of two means over the same prompts, and its error to the first order."""
-  mean = whole.mean()
-  if not mean > _LEAST_EFFECT * np.mean(prediction**2):
+  """The ratio of two means over the same prompts; None if the whole is rounding."""
+  if not whole.mean() > _LEAST_EFFECT * np.mean(prediction**2):
     return None
-  share = float(part.mean() / mean)
-  return Estimate(share, estimate((part - share * whole) / mean).stderr)
+  return ratio(part, whole)

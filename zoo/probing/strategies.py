@@ -18,7 +18,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.curves import check_ways
-from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.intervals import Estimate, estimate, ratio
 from zoo.measure.predict import (
   Programs,
   at_query,
@@ -282,11 +282,9 @@ def _share(
   own: Float[np.ndarray, 'p t k'],
   is_numbers: bool,
 ) -> Estimate | None:
-  """The ratio of two means over the same prompts, and its error to the first order."""
+  """The ratio of two means over the same prompts; None if the whole is rounding."""
   part, whole = gaps.mean(axis=1), constant.mean(axis=1)
   scale = float(np.mean(own**2)) if is_numbers else 1.0
-  mean = float(whole.mean())
-  if not mean > ROUNDING * scale:
+  if not float(whole.mean()) > ROUNDING * scale:
     return None
-  share = float(part.mean()) / mean
-  return Estimate(share, estimate((part - share * whole) / mean).stderr)
+  return ratio(part, whole)

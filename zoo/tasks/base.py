@@ -265,6 +265,14 @@ def with_root(name: str, covariance: Matrix, root: Matrix) -> tuple[Matrix, Matr
   return covariance, root
 
 
+def unshifted(baselines: dict[str, Predictor]) -> dict[str, Predictor]:
+  """The baselines of a task for a shift of it, `bayes` named `bayes_unshifted`."""
+  return {
+    'bayes_unshifted' if name == 'bayes' else name: predictor
+    for name, predictor in baselines.items()
+  }
+
+
 @struct.dataclass(eq=False, repr=False)
 class ChangedTask(FunctionClass):
   """A task with the functions, labels and loss of another, which it holds.
@@ -349,10 +357,7 @@ class ShiftedTask(ChangedTask):
     That predictor has the least loss only if `scale` is None and it does not use the
     distribution of the task's features.
     """
-    return {
-      'bayes_unshifted' if name == 'bayes' else name: predictor
-      for name, predictor in self.task.baselines().items()
-    }
+    return unshifted(self.task.baselines())
 
   def shifts(self) -> dict[str, Task]:
     return {}

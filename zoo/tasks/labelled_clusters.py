@@ -20,7 +20,7 @@ from zoo.core.errors import UserError, check_count, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Number, Vector
-from zoo.tasks.base import BaseTask, make_prompt, register_task
+from zoo.tasks.base import BaseTask, make_prompt, register_task, unshifted
 from zoo.tasks.baselines import Baseline, Examples, Zero
 from zoo.tasks.cluster_posteriors import (
   ContextBayes,
@@ -301,10 +301,7 @@ class ClusterTest(BaseTask):
     bursty = self.bursty
     if self.test == 'in_context' and is_small(self.context_length, bursty.burstiness):
       own = {'bayes': bursty.context_bayes()}
-    return own | {
-      'bayes_unshifted' if name == 'bayes' else name: predictor
-      for name, predictor in self.task.baselines().items()
-    }
+    return own | unshifted(self.task.baselines())
 
   def shifts(self) -> dict[str, Task]:
     return {}

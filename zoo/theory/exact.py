@@ -98,7 +98,7 @@ def known_risk(
 def _exact_risk(subject: Predictor, task: Task, is_checked: bool) -> Scalar:
   """`exact_risk`; `is_checked` as in `known_risk`."""
   if is_edited(subject):
-    raise UserError('the model is edited; the risk of what it is a copy of is known')
+    raise UserError('the model is edited: no exact form is known for it')
   if isinstance(subject, GradientDescent) and subject.step_sizes.size > 1:
     regression = require_covered(task)
     return gradient_descent_risk(regression, subject.step_sizes, subject.start)
