@@ -52,6 +52,10 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   # 0 to C, for positions = 'query': each prompt is cut to a random number of examples,
   # from this to C, and the next example becomes its query; None: no cut.
   objective.min_examples = placeholder(int)
+  # What predictions are compared with: 'clean', the targets, such as labels without
+  # noise or the probabilities of classes; or 'observed', labels drawn from them. Both
+  # have the same optimum; most papers train on observed labels, with noisier gradients.
+  objective.labels = 'clean'
 
   # Training may start with few features, examples or loops (Garg et al., arXiv
   # 2208.01066). Where the three fields are None, it has all from the first step on.
@@ -113,6 +117,9 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   # Minutes between checkpoints at most, > 0; None: no limit.
   checkpoint.every_minutes = placeholder(float)
   checkpoint.keep = 3  # the newest checkpoints that are kept, ≥ 1
+  # Steps, ≥ 1, whose checkpoints are kept besides the newest: a tuple, or 'log' for 1,
+  # 2, 3, 4, 6, 8, 11, 16, …, two for each factor of two; None: none.
+  checkpoint.steps = placeholder(object)
 
   config.eval = evaluation = ConfigDict()  # the exact risk is computed at each log line
   # Of the held-out prompts and those of comparisons, the same for every seed; ≥ 0.

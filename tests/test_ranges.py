@@ -28,6 +28,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
   'objective.name': (('sampled', 'exact'), _NO_NAME),
   'objective.positions': (('query', 'every'), _NO_NAME),
   'objective.min_examples': ((0, None), (-1, *_NO_INTEGER)),
+  'objective.labels': (('clean', 'observed'), _NO_NAME),
   'curriculum.name': (('growing',), _NO_NAME),
   'curriculum.every': ((1,), (0, *_NO_INTEGER, None)),
   'curriculum.features': ((1, None), (0, *_NO_INTEGER)),
@@ -69,6 +70,10 @@ FIELDS: dict[str, tuple[Any, Any]] = {
   'checkpoint.every': ((1,), (0, *_NO_INTEGER, None)),
   'checkpoint.every_minutes': ((1e-3, None), (0.0, *_NO_NUMBER)),
   'checkpoint.keep': ((1,), (0, *_NO_INTEGER, None)),
+  'checkpoint.steps': (
+    (None, 'log', (), (1, 10), [3]),
+    ('all', 5, (0,), (1.5,), ('log',)),
+  ),
   'eval.every': ((1,), (0, *_NO_INTEGER, None)),
   'eval.num_batches': ((0,), (-1, *_NO_INTEGER, None)),
   'eval.num_compared': ((0,), (-1, *_NO_INTEGER, None)),

@@ -1,22 +1,28 @@
 """What the steps see: whole prompts, or their statistics where these are cheaper."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 from flax import nnx
 
+import configs
 import zoo
+from tests.compare import refuses
 from tests.marks import FULL, SLOW, mostly_full
 from tests.settings import isotropic
 from tests.training.runs import small_config
 from tests.wrapped import Wrapped
 from zoo.config.mesh import make_mesh
+from zoo.config.validation import validate
 from zoo.training.objective import (
   make_objective,
   numbers_of,
   sample,
   trained_losses,
   uses_statistics,
+  with_drawn_labels,
 )
 
 _AUTO, _RNGS = jax.sharding.AxisType.Auto, nnx.Rngs(0)
@@ -141,3 +147,79 @@ def test_what_is_trained_is_what_the_model_predicts(make, positions):
 def _transformer(num_loops):
   loops = {'num_loops': num_loops, 'num_trained_loops': 1}
   return zoo.models.Transformer(3, 4, num_layers=1, width=4, rngs=_RNGS, **loops)
+
+
+_TASKS = {
+  'numbers': isotropic(2, 3, noise_std=0.5),
+  'signs': zoo.create_task('logistic_regression', num_features=2, context_length=3),
+  'classes': zoo.create_task('markov_chain', num_symbols=3, context_length=3),
+}
+
+
+@pytest.mark.parametrize('kind', _TASKS)
+def test_an_observed_label_of_the_query_is_drawn_from_its_target(kind):
+  task, key, number = _TASKS[kind], jax.random.key(3), 20_000
+  prompt = task.sample(key, number)
+  drawn = with_drawn_labels(task, key, prompt)
+  for name in 'x', 'y', 'x_query':
+    np.testing.assert_array_equal(vars(drawn)[name], vars(prompt)[name])
+  seen = np.asarray((1 + prompt.y) / 2 if kind == 'signs' else prompt.y)
+  np.testing.assert_array_equal(drawn.context_targets, seen)
+  label, target = np.float64(drawn.y_query), np.float64(prompt.y_query)
+  errors = label - target
+  variance = np.full(target.shape, 0.25) if kind == 'numbers' else target * (1 - target)
+  # Unpredictable from the target: the mean is 0 wherever the target is large or small.
+  for group in (target < np.median(target), target >= np.median(target)):
+    assert abs(errors[group].sum()) < 4.5 * np.sqrt(variance[group].sum())
+  ratio = np.square(errors).sum() / variance.sum()
+  assert ratio == pytest.approx(1, abs=0.05)  # a kurtosis of 3: 5 standard errors
+  if kind == 'classes':
+    np.testing.assert_array_equal(label.sum(axis=-1), 1)
+    assert {*label.ravel()} == {0, 1}
+
+
+def test_observed_labels_depend_on_the_place_in_the_batch_alone():
+  task, key = _TASKS['classes'], jax.random.key(4)
+  few, many = (with_drawn_labels(task, key, task.sample(key, n)) for n in (3, 8))
+  np.testing.assert_array_equal(few.targets, many.targets[:3])
+
+
+def test_with_observed_labels_the_mean_gradient_is_that_of_targets():
+  task = _TASKS['classes']
+  model = zoo.models.Transformer(3, 3, num_outputs=3, num_layers=1, width=4, rngs=_RNGS)
+  graph, state = nnx.split(model)
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def slopes(labels, keys):
+    config = small_config('transformer', objective__labels=labels)
+    objective = make_objective(config, task, statistics=False)
+
+    def loss(state, key):
+      return objective(nnx.merge(graph, state), key, numbers_of(task))
+
+    found = jax.vmap(jax.grad(loss), (None, 0))(state, keys)
+    return jax.tree.leaves(found)
+
+  keys = jax.random.split(jax.random.key(5), 400)
+  with jax.set_mesh(jax.make_mesh((1,), ('data',), axis_types=(_AUTO,))):
+    observed, clean = (slopes(labels, keys) for labels in ('observed', 'clean'))
+  spreads = []
+  for noisy, calm in zip(observed, clean, strict=True):
+    gaps = np.float64(noisy) - np.float64(calm)
+    spread = gaps.std(axis=0) / 20 + 1e-7
+    assert np.abs(gaps.mean(axis=0) / spread).max() < 5  # of some 100 entries
+    spreads.append(np.sum(np.var(noisy, axis=0)) / np.sum(np.var(calm, axis=0)))
+  assert np.mean(spreads) > 1.1
+
+
+def test_no_labels_are_drawn_where_it_is_not_known_how():
+  refused = functools.partial(refuses, "config.objective.labels is 'observed'")
+  config = small_config(objective__labels='observed', objective__name='exact')
+  with refused("'exact'"):
+    validate(config)
+  config = configs.get_config('transformer', 'smoke,task=outlier_regression')
+  config.objective.labels = 'observed'
+  validate(config)  # its labels are the targets
+  config.task.kind = 'orthogonal'
+  with refused('outlier_regression', 'no method sample_labels'):
+    validate(config)

@@ -26,6 +26,8 @@ from zoo import theory
 from zoo.config.validation import build_task
 from zoo.core.errors import RunError
 from zoo.host.files import read_json
+from zoo.storage.checkpoints import kept_steps
+from zoo.storage.loading import load
 from zoo.storage.steps import damage_of
 from zoo.storage.workdir import open_workdir
 from zoo.training import records, run, train
@@ -91,6 +93,33 @@ def test_a_resumed_run_writes_the_lines_of_an_uninterrupted_one(
   assert list(whole) == [4, 6, 8, 12]
   assert list(cut) == [4, 6, 7, 8, 12]
   assert {step: cut[step] for step in whole} == whole
+
+
+def test_chosen_steps_are_kept_beside_the_newest_and_change_no_bit(
+  tmp_path, finished, stop_at
+):
+  config = small_config(checkpoint__steps='log', checkpoint__keep=1)
+  stop_at(5)
+  train(config, tmp_path)
+  stop_at(None)
+  train(config, tmp_path)
+  steps = sorted(int(folder.name) for folder in (tmp_path / 'checkpoints').iterdir())
+  assert steps == [1, 2, 3, 4, 6, 8, 11, 12]
+  for step in 8, 12:
+    arrays = saved_arrays(tmp_path, step)
+    assert_same_bits(arrays, saved_arrays(finished, step))
+  assert load(tmp_path, 3).step == 3
+  # Other steps need no other training: a finished run stays as it is.
+  other = small_config(checkpoint__steps=(2, 7), checkpoint__keep=1)
+  assert train(other, tmp_path) is not None
+
+
+def test_steps_that_are_kept_do_not_go_on_when_training_does():
+  config = small_config(checkpoint__steps='log', train__num_steps=100)
+  assert kept_steps(config) == (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91)
+  config = small_config(checkpoint__steps=(50, 7, 12))
+  assert kept_steps(config) == (7, 12)
+  assert kept_steps(small_config()) == ()
 
 
 def test_a_run_leaves_what_the_design_promises(finished):

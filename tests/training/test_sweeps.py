@@ -92,6 +92,23 @@ def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(three, tmp_path, i
   _assert_as_alone(_config(), _POINTS[i], three[i], tmp_path / 'alone')
 
 
+def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
+  compile_init(monkeypatch)
+  config = _config(checkpoint__steps=(2, 7), train__num_steps=8)
+  signal_at_step_4(monkeypatch)
+  assert sweeps.sweep(config, _POINTS[:2], tmp_path / 'sweep') is None
+  monkeypatch.undo()
+  compile_init(monkeypatch)
+  rows = sweep(config, _POINTS[:2], tmp_path / 'sweep')
+  for row in rows:
+    folders = (row['workdir'] / 'checkpoints').iterdir()
+    assert sorted(int(folder.name) for folder in folders) == [2, 7, 8]
+  train(sweeps.at_point(config, _POINTS[1]), tmp_path / 'alone')
+  for step in 2, 7:
+    stacked = saved_arrays(rows[1]['workdir'], step)
+    assert_close_arrays(stacked, saved_arrays(tmp_path / 'alone', step))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('objective', 'i'),

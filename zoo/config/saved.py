@@ -14,6 +14,7 @@ from zoo.core.registry import MIXERS, MODELS, TASKS, parameters
 _CHANGE_NO_TRAINING = (
   'checkpoint.every_minutes',
   'checkpoint.patience',  # of ICL Zoo 0.1.0
+  'checkpoint.steps',
   'eval.num_compared',
 )
 # Those that may change if a run goes on for more steps than it had; a config may set
@@ -41,7 +42,8 @@ def differences(
       were added since, have their defaults.
     config: the other one.
     resumes: leave out what it may change to go on: the mesh, the minutes between
-      checkpoints, the number of prompts to compare on, and more steps.
+      checkpoints, the steps that are kept, the number of prompts to compare on, and
+      more steps.
   """
   content = json.loads(to_json(config))
   if content == saved:

@@ -37,7 +37,14 @@ from zoo.core.errors import (
   check_number,
   check_truth,
 )
-from zoo.core.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
+from zoo.core.protocols import (
+  BaseTask,
+  FollowsRule,
+  HasExactForm,
+  Model,
+  Task,
+  predicts_all,
+)
 from zoo.core.registry import check_registered
 from zoo.core.roles import parameter_roles
 from zoo.models import TokenModel
@@ -77,6 +84,8 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
     model = abstract_model(config)
     if objective.positions == 'every' or objective.min_examples is not None:
       _check_positions(config, task, model)
+    if objective.labels == 'observed':
+      _check_labels(config, task)
     if has_curriculum(config.curriculum):
       check_curriculum(config, task, model)
     if objective.name != 'sampled':
@@ -103,6 +112,7 @@ def check_fields(config: Config) -> None:
   check_name('config.objective.positions', objective.positions, positions)
   if objective.min_examples is not None:
     check_count('config.objective.min_examples', objective.min_examples, minimum=0)
+  check_name('config.objective.labels', objective.labels, ('clean', 'observed'))
 
   curriculum = config.curriculum
   check_registered('config.curriculum.name', curriculum.name, CURRICULA)
@@ -219,6 +229,14 @@ def _check_run_fields(config: Config) -> None:
   if checkpoint.every_minutes is not None:
     check_number('config.checkpoint.every_minutes', checkpoint.every_minutes, above=0.0)
   check_count('config.checkpoint.keep', checkpoint.keep)
+  steps = checkpoint.steps
+  if not (steps in (None, 'log') or isinstance(steps, list | tuple)):
+    raise UserError(
+      f"config.checkpoint.steps is {steps!r}; it must be None, 'log', or steps such as "
+      '(1, 10, 100)'
+    )
+  for step in steps if isinstance(steps, list | tuple) else ():
+    check_count('a step of config.checkpoint.steps', step)
 
   seed, evaluation = config.eval.seed, config.eval
   check_count('config.eval.seed', seed, minimum=0, maximum=_LARGEST_SEED)
@@ -287,6 +305,22 @@ def _check_objective(config: Config, task: Task, model: Model) -> None:
         f'config.train.{field} is {value!r}; it must be {wanted!r} for the objective '
         f'{name!r}, which has no batch of prompts'
       )
+
+
+def _check_labels(config: Config, task: Task) -> None:
+  """Raises UserError unless labels can be drawn from the targets."""
+  said = "config.objective.labels is 'observed'; it must be 'clean'"
+  if config.objective.name != 'sampled':
+    raise UserError(f'{said} for the objective {config.objective.name!r}')
+  if task.label_kind != 'numbers':
+    return
+  prompt = jax.eval_shape(lambda key: task.sample(key, 1), jax.random.key(0))
+  has_noise = prompt.context_targets is not None
+  if has_noise and type(task).sample_labels is BaseTask.sample_labels:
+    raise UserError(
+      f'{said} for {config.task.name!r}, whose labels differ from their targets, and '
+      'which has no method sample_labels'
+    )
 
 
 def _check_positions(config: Config, task: Task, model: Model) -> None:

@@ -167,6 +167,20 @@ class BaseTask(trees.Tree, abc.ABC):
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch_size))
     return jax.vmap(self.sample_one)(keys)
 
+  def sample_labels(
+    self, key: Key[Array, ''], targets: Float[Array, ' t *k']
+  ) -> Float[Array, ' t *k']:
+    """Labels, given the targets; the query of `objective.labels='observed'` gets one.
+
+    Here they are drawn from the probabilities of classes; numbers are without noise.
+    """
+    if self.label_kind == 'classes':
+      drawn = jax.random.categorical(key, jnp.log(targets))
+      return jax.nn.one_hot(drawn, targets.shape[-1], dtype=targets.dtype)
+    if self.label_kind == 'signs':
+      return jnp.where(jax.random.bernoulli(key, targets), 1, -1).astype(targets.dtype)
+    return targets
+
   def loss(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m']:

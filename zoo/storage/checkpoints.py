@@ -15,7 +15,7 @@ import pathlib
 import platform
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -50,8 +50,14 @@ class Checkpoints:
   steps; all write their arrays.
   """
 
-  def __init__(self, workdir: pathlib.Path, keep: int, metadata: Mapping[str, object]):
-    """Keeps the `keep` newest steps, each with the `metadata`, which is JSON.
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    keep: int,
+    metadata: Mapping[str, object],
+    steps: Sequence[int] = (),
+  ):
+    """Keeps the `keep` newest steps and `steps`, with the `metadata`, which is JSON.
 
     Raises RunError if the newest step is damaged; UserError if it was saved by another
     run, or under another number; OSError.
@@ -68,12 +74,13 @@ class Checkpoints:
     context = orbax_context()
     # Not the method alone: Orbax copies its context, and this object would go with it.
     context.asynchronous.post_finalization_callback = lambda: self._before_commit()
-    newest: Any = ocp.training.preservation_policies.LatestN(keep)
+    policies: Any = ocp.training.preservation_policies
+    kept = [policies.LatestN(keep), policies.CustomSteps(steps)]
     try:
       self._orbax = ocp.training.Checkpointer(
         str(self._folder),
         context=context,
-        preservation_policy=newest,
+        preservation_policy=policies.AnyPreservationPolicy(kept),
         cleanup_tmp_directories=True,
       )
     except Exception as error:
@@ -226,18 +233,30 @@ def damaged(folder: pathlib.Path, reason: str) -> RunError:
   return RunError(f'the checkpoint {folder} is damaged: {reason}{hint}')
 
 
+def kept_steps(config: Config) -> tuple[int, ...]:
+  """The steps whose checkpoints a run keeps besides the newest, in order."""
+  steps, last = config.checkpoint.steps, config.train.num_steps
+  if steps == 'log':
+    steps = {round(2 ** (i / 2)) for i in range(2 * last.bit_length())}
+  return tuple(sorted(step for step in steps or () if step <= last))
+
+
 def save_result(
   workdir: pathlib.Path,
   step: int,
   state: Mapping[str, PyTree],
   metadata: Mapping[str, object],
+  steps: Sequence[int] = (),
 ) -> None:
-  """Saves a single step of a run, unless it is there; raises RunError, OSError."""
+  """Saves a step of a run, unless it is there; raises RunError, OSError.
+
+  Others are deleted but for `steps`.
+  """
   folder = workdir / 'checkpoints' / str(step)
   if damage_of(folder) is None:
     return
   delete_folder(folder)
-  with Checkpoints(workdir, 1, metadata) as checkpoints:
+  with Checkpoints(workdir, 1, metadata, steps) as checkpoints:
     checkpoints.save(step, state)
 
 

@@ -66,6 +66,7 @@ def uses_statistics(
     or config.train.compute_dtype != 'float32'
     or config.objective.positions != 'query'
     or config.objective.min_examples is not None
+    or config.objective.labels != 'clean'
     or has_curriculum(config.curriculum)  # which leaves parts of prompts out
   )
   if asks_for_prompts or not (theory.covers(task) and isinstance(model, FollowsRule)):
@@ -101,6 +102,23 @@ def sample(
   prompt = jax.lax.with_sharding_constraint(prompt, P(everywhere))
   prompt = jax.lax.with_sharding_constraint(prompt, P('data'))
   return draws.materialize_once(key, lambda prompt: prompt, prompt)
+
+
+def with_drawn_labels(task: Task, key: Key[Array, ''], prompt: Prompt) -> Prompt:
+  """The prompts with labels as targets: those of the examples, a new one of the query.
+
+  It is drawn as the task draws labels, given the target.
+  """
+  # No prompt of a batch has this number, by which the key is folded for each.
+  own = jax.random.fold_in(key, 2**32 - 2)
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(own, jnp.arange(len(prompt.y_query)))
+  of_queries = jax.vmap(task.sample_labels)(keys, prompt.y_query[:, None])
+  labels = jnp.concatenate([prompt.y, of_queries], axis=1)
+  if task.label_kind == 'signs':
+    labels = (1 + labels) / 2  # a target is the probability of the label +1
+  return dataclasses.replace(
+    prompt, y_query=labels[:, -1], context_targets=labels[:, :-1]
+  )
 
 
 def predicted(
@@ -146,7 +164,8 @@ def make_objective(
   an example drawn for each prompt; or over their statistics with `statistics`. `exact`
   is the expectation of the loss at the query, the exact risk, and samples nothing. For
   a looped model `sampled` is also the mean over the trained loops (Yang et al., arXiv
-  2311.12424, eq. 4), and over the losses that count at the stage of a curriculum.
+  2311.12424, eq. 4), and over the losses that count at the stage of a curriculum. With
+  observed labels these are the targets.
   `num_lanes` parts of a batch are computed at the same time. Prompts are those of the
   task among the step's numbers; `task` itself gives the constants of exact forms.
   """
@@ -161,6 +180,10 @@ def make_objective(
       assert isinstance(drawn, FunctionClass)  # ensured by the validation of the config
       drawn = FirstFeatures(drawn, stage.features)
     batch, lengths = sample(drawn, key, size, statistics), None
+    if config.objective.labels == 'observed':
+      assert isinstance(batch, Prompt)  # as `uses_statistics` says
+      batch = with_drawn_labels(drawn, key, batch)
+      batch = jax.lax.with_sharding_constraint(batch, P('data'))
     if least is not None:
       lengths = draw_lengths(key, size, least, drawn.context_length)
       lengths = jax.lax.with_sharding_constraint(lengths, P('data'))

@@ -28,7 +28,7 @@ from zoo.host.files import (
   said,
   write_atomically,
 )
-from zoo.storage.checkpoints import Checkpoints
+from zoo.storage.checkpoints import Checkpoints, kept_steps
 from zoo.training.shardings import State
 
 _CURVE = 'curve'
@@ -240,6 +240,8 @@ class Saves:
       self._config.checkpoint.every_minutes,
     )
     if step % every == 0 or step == self._config.train.num_steps:
+      return True
+    if step in kept_steps(self._config):
       return True
     if minutes is None:
       return False

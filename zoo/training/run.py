@@ -26,7 +26,7 @@ from zoo.host.files import workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.agreement import check_agreement
 from zoo.measure.contracts.checks import check_sampled
-from zoo.storage.checkpoints import Checkpoints, run_metadata
+from zoo.storage.checkpoints import Checkpoints, kept_steps, run_metadata
 from zoo.storage.loading import load
 from zoo.storage.workdir import occupied
 from zoo.training.compilation import (
@@ -103,7 +103,9 @@ def training_run(
   with (
     occupied(workdir, config),
     Interruption() as interruption,
-    Checkpoints(workdir, config.checkpoint.keep, run_metadata(config)) as checkpoints,
+    Checkpoints(
+      workdir, config.checkpoint.keep, run_metadata(config), kept_steps(config)
+    ) as checkpoints,
   ):
     summary = processes.run_on_main(
       lambda: finished_run(config, workdir, checkpoints.latest)
@@ -245,7 +247,8 @@ def restored(
 def next_stop(step: int, config: Config) -> int:
   """The step at which the next call ends: the next to log, evaluate or save at."""
   every = config.train.log_every, config.eval.every, config.checkpoint.every
-  return min(config.train.num_steps, *((step // n + 1) * n for n in every))
+  kept = [at for at in kept_steps(config) if at > step]
+  return min(config.train.num_steps, *((step // n + 1) * n for n in every), *kept)
 
 
 def record(

@@ -37,7 +37,12 @@ from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
 from zoo.measure.intervals import interval
-from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
+from zoo.storage.checkpoints import (
+  Checkpoints,
+  kept_steps,
+  run_metadata,
+  save_result,
+)
 from zoo.storage.workdir import (
   POINTS,
   check_number_of_parts,
@@ -45,7 +50,7 @@ from zoo.storage.workdir import (
   occupied,
   open_workdir,
 )
-from zoo.training.compilation import make_training
+from zoo.training.compilation import Training, make_training
 from zoo.training.many import compile_many, train_many, unstack
 from zoo.training.run import NotFiniteError, checked_state, is_new, train
 from zoo.training.step import initial_weights
@@ -551,10 +556,12 @@ def _train_stacked(
   unfinished = folder_of_program(workdir, names)
   note = {**run_metadata(configs[0]), POINTS_FIELD: names}
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
-  with Checkpoints(unfinished, 1, note) as checkpoints:
+  with Checkpoints(unfinished, 1, note, kept_steps(configs[0])) as checkpoints:
     trained = train_many(training, configs, folders, checkpoints, interruption, label)
-  if trained is None:
-    raise Stopped
+    if trained is None:
+      raise Stopped
+    finished = [summary is not None for summary in trained[1]]
+    _save_kept_steps(training, group, finished, checkpoints, interruption)
   (state, summaries), lost = trained, set()
   finals = unstack(configs, jax.device_get(state))
   for config, folder, summary, state in zip(
@@ -564,11 +571,35 @@ def _train_stacked(
     if summary is None:
       lost.add(folder)
     elif finished_summary(folder, config) is None:
-      save_result(folder, config.train.num_steps, state, run_metadata(config))
+      last, kept = config.train.num_steps, kept_steps(config)
+      save_result(folder, last, state, run_metadata(config), kept)
       write_summary(folder, summary)
   delete_folder(unfinished)
   _stop_if_asked(interruption)
   return lost
+
+
+def _save_kept_steps(
+  training: Training,
+  group: Sequence[tuple[Config, pathlib.Path]],
+  finished: Sequence[bool],
+  checkpoints: Checkpoints,
+  interruption: Interruption,
+) -> None:
+  """Saves the steps that are kept besides the last in the folder of each point."""
+  configs = [config for config, _ in group]
+  kept = kept_steps(configs[0])
+  for step in kept:
+    if step == configs[0].train.num_steps:
+      continue
+    stacked = jax.device_get(checkpoints.load(step, training.abstract))
+    states = unstack(configs, stacked)
+    for (config, folder), state, is_finished in zip(
+      group, states, finished, strict=True
+    ):
+      _stop_if_asked(interruption)
+      if is_finished:
+        save_result(folder, step, state, run_metadata(config), kept)
 
 
 def _stop_if_asked(interruption: Interruption) -> None:
