@@ -12,6 +12,7 @@ COMMANDS = {
   'sweep': 'train a config at many points at once',
   'plot': 'plot the in-context risk of runs',
   'probe': 'check whether a trained model does gradient descent',
+  'strategies': 'show which known predictors models follow while they are trained',
   'paper': 'reproduce the figures and claims of the paper',
   'atlas': 'train many architectures on many tasks, and compare them',
   'results': 'draw the pictures of the documents from the results that are kept',

@@ -9,10 +9,11 @@ import itertools
 import logging
 import os
 import pathlib
+import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
 import jax
@@ -217,6 +218,12 @@ def define_part(things: str) -> flags.FlagHolder[Part | None]:
     'the folder; one that was stopped or killed is started again with the same '
     'command. After all parts the command without --part writes the results.',
   )
+
+
+def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
+  """A folder of what is probed: the checkpoint as it was given, and these words."""
+  name = '-'.join([checkpoint.strip('/'), *words])
+  return pathlib.Path('checkpoints/probes', re.sub(r'[^\w.-]+', '_', name))
 
 
 def print_results(

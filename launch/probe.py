@@ -16,8 +16,6 @@ from __future__ import annotations
 import html
 import os
 import pathlib
-import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags, logging
@@ -86,7 +84,7 @@ def main() -> None:
   saved = zoo.load(_CHECKPOINT.value, _STEP.value)
   other, name = _other(saved.task)
   words = [str(saved.step), *filter(None, [_AGAINST.value]), *only]
-  out = _OUT.value or default_folder(_CHECKPOINT.value, words)
+  out = _OUT.value or cli.default_folder(_CHECKPOINT.value, words)
   title = f'{saved.config.model.name} after step {saved.step}, of {_CHECKPOINT.value}'
   title += f', against {_AGAINST.value or name}'
   title += f', only {", ".join(only)}' if only else ''
@@ -121,12 +119,6 @@ def _refuse_another(page: pathlib.Path, title: str) -> None:
     raise UserError(
       f'{page} is the report of something else than {title}; give another --out'
     )
-
-
-def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
-  """A folder of what is probed: the checkpoint as it was given, and these words."""
-  name = '-'.join([checkpoint.strip('/'), *words])
-  return pathlib.Path('checkpoints/probes', re.sub(r'[^\w.-]+', '_', name))
 
 
 def _other(task: Task) -> tuple[Predictor, str]:

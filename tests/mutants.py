@@ -273,7 +273,7 @@ a folder in use ends a command with the code of a user's mistake
   - _exit(IN_USE if isinstance(error, InUseError) else 2, error)
   + _exit(2, error)
 a range of a sweep lacks its last value
-  launch/sweep.py: launch/test_sweep.py
+  launch/axes.py: launch/test_sweep.py
   - return field, list(range(first, last + 1))
   + return field, list(range(first, last))
 """

@@ -1,20 +1,19 @@
 """The probe's command line."""
 
 import dataclasses
-import importlib
 import json
 from typing import Any
 
 import zoo
+from launch import cli
 from zoo.probing.report import Report
 from zoo.reports.style import Figure
 
 SHIPPED = 'checkpoints/yq_lsa'
 
 
-def test_checkpoints_of_one_name_have_reports_of_their_own(call):
-  call('probe', '--help')
-  folder = importlib.import_module('launch.probe').default_folder
+def test_checkpoints_of_one_name_have_reports_of_their_own():
+  folder = cli.default_folder
   names = 'checkpoints/yq_lsa', 'runs/yq_lsa', '../a', '.', 'gs://b/a', 'gs://c/a'
   folders = [folder(name, ['5']) for name in names]
   assert str(folders[0]) == 'checkpoints/probes/checkpoints_yq_lsa-5'

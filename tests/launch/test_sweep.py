@@ -13,9 +13,8 @@ pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
 @pytest.fixture
-def parse(call):
-  call('sweep', '--help')
-  return importlib.import_module('launch.sweep').parse
+def parse():
+  return importlib.import_module('launch.axes').parse
 
 
 @pytest.mark.parametrize(

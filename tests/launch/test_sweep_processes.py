@@ -58,8 +58,8 @@ def test_four_parts_of_which_two_are_killed_and_run_again(
   _finish(*(start_sweep(whole, part) for part in (1, 2, 3, 4)))
   processes = [start_sweep(killed, part) for part in (1, 2, 3, 4)]
   saved = '*/checkpoints/*/SHA256SUMS'
-  unfinished = f'unfinished/{saved}'
-  wait_until(lambda: len([*killed.glob(unfinished)]) >= 2, processes, 600)
+  programs = f'programs/{saved}'
+  wait_until(lambda: len([*killed.glob(programs)]) >= 2, processes, 600)
   for process in processes[:2]:
     process.kill()
     process.communicate()

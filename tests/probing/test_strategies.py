@@ -15,7 +15,7 @@ from tests.settings import curve_key
 from zoo.measure.intervals import Estimate
 from zoo.probing import strategies
 from zoo.probing.simplex import distances, nearest, nearest_by_likelihood, softmax
-from zoo.probing.strategies import Mixture, Strategies
+from zoo.probing.strategies import Mixture, Strategies, sample_known
 from zoo.probing.strategy_pictures import plot_strategies
 from zoo.tasks.baselines import LeastSquares, Zero
 
@@ -70,6 +70,46 @@ def test_known_mixtures_return_their_weights(task, weight):
     assert mixture.unexplained is not None
     assert abs(mixture.unexplained.mean) < 1e-9
     assert abs(mixture.distance.mean) < 1e-9
+
+
+def test_errors_of_weights_are_their_spread_over_other_prompts():
+  baselines = POOL.baselines()
+  parts = {name: baselines[name] for name in ('bayes', 'ridge')}
+
+  class Model:  # a mixture, and what none of them predicts
+    def predictions(self, prompt):
+      mixed = 0.5 * sum(part.predictions(prompt) for part in parts.values())
+      return mixed + 2 * jnp.sin(9 * prompt.features[..., 0])
+
+    def __call__(self, prompt):
+      return self.predictions(prompt)[:, -1]
+
+  claimed = strategies(Model(), POOL, parts, 1024).stderrs['bayes']
+  prompt = POOL.sample(jax.random.key(5), 24 * 512)
+  known = jax.jit(lambda prompt: [g.predictions(prompt) for g in parts.values()])
+  own = 0.5 * sum(known(prompt)) + 2 * jnp.sin(9 * prompt.features[..., 0])
+  own, *others = (np.float64(part)[..., None] for part in (own, *known(prompt)))
+  weights = [
+    nearest(own[at], np.stack(others)[:, at], squares=True)
+    for at in np.split(np.arange(24 * 512), 24)
+  ]
+  spread = np.std(weights, axis=0, ddof=1)[0]
+  # Spreads of eight and of 24 have errors of 27 and 15 %.
+  assert 0.4 < claimed / spread < 2.2
+  few = strategies(parts['bayes'], POOL, parts, num_prompts=14)
+  assert all(np.isnan(error) for error in few.stderrs.values())
+
+
+def test_losses_of_known_predictors_are_those_of_their_curves():
+  for task in (POOL, CHAIN, SIGNS):
+    predictors = {'zero': Zero(), 'first': next(iter(task.baselines().values()))}
+    known = sample_known(task, predictors, 300, seed=2)
+    prompt = task.sample(curve_key(2), 300)
+    expected = [
+      task.loss(g.predictions(prompt), prompt.targets) for g in predictors.values()
+    ]
+    # Predictors have probabilities of at least 1e-12; logits are in float32.
+    np.testing.assert_allclose(known.losses, expected, rtol=2e-5, atol=2e-5)
 
 
 def test_signs_are_mixed_as_probabilities():
@@ -227,18 +267,21 @@ def test_mistakes_are_one_line():
 def test_a_picture_leaves_out_weights_that_are_not_known():
   share = Estimate(0.1, 0.01)
   by_length = (
-    Mixture({'bayes, ridge': 1.0}, share, None),
-    Mixture({'bayes': 0.25, 'ridge': 0.75}, share, share),
+    Mixture({'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}, share, None),
+    Mixture({'bayes': 0.25, 'ridge': 0.75}, {'bayes': 0.1, 'ridge': 0.1}, share, share),
   )
-  weights = {'bayes': 0.4, 'ridge': 0.6}
-  figure = plot_strategies(Strategies(weights, share, share, 8, by_length, None))
+  weights, errors = {'bayes': 0.4, 'ridge': 0.6}, {'bayes': 0.0, 'ridge': 0.0}
+  figure = plot_strategies(
+    Strategies(weights, errors, share, share, 8, by_length, None)
+  )
   of_weights, of_shares = figure.axes
   curves = {line.get_label(): line.get_ydata() for line in of_weights.lines}
   assert [*curves] == ['bayes', 'ridge']
   np.testing.assert_array_equal(curves['bayes'], [np.nan, 0.25])
   np.testing.assert_array_equal(curves['ridge'], [np.nan, 0.75])
   np.testing.assert_array_equal(of_shares.lines[0].get_ydata(), [np.nan, 0.1])
-  whole = Strategies({'bayes, ridge': 1.0}, share, share, 8, by_length, None)
+  together, error = {'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}
+  whole = Strategies(together, error, share, share, 8, by_length, None)
   (line,) = plot_strategies(whole).axes[0].lines
   np.testing.assert_array_equal(line.get_ydata(), [1, 1])
 

@@ -193,7 +193,7 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
     signal_at_step_4(patch)
     assert sweep(folder) is None
   names = names_below(folder)
-  assert any(name.startswith('unfinished/') for name in names)
+  assert any(name.startswith('programs/') for name in names)
   assert 'table.csv' not in names
   rows, expected = sweep(folder), sweep(tmp_path)
   assert rows is not None

@@ -69,7 +69,7 @@ def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
         signal_at_step_4(patch)
       rows = _sweep(divided, Part(i, 3))
     assert (rows is None) == stopped
-  assert len([*divided.glob('unfinished/*/checkpoints/[0-9]*')]) == 2
+  assert len([*divided.glob('programs/*/checkpoints/[0-9]*')]) == 2
   # The second is called again, and what is left of the third is done by the whole.
   rows = _sweep(divided, Part(2, 3))
   assert rows is not None
@@ -77,7 +77,7 @@ def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
   assert not (divided / 'table.json').exists()
   _sweep(divided)
   _assert_same_table(divided, tmp_path / 'whole')
-  assert not (divided / 'unfinished').exists()
+  assert not (divided / 'programs').exists()
 
 
 def test_a_part_without_points_is_done(tmp_path):

@@ -99,14 +99,18 @@ def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
   assert sweeps.sweep(config, _POINTS[:2], tmp_path / 'sweep') is None
   monkeypatch.undo()
   compile_init(monkeypatch)
-  rows = sweep(config, _POINTS[:2], tmp_path / 'sweep')
-  for row in rows:
-    folders = (row['workdir'] / 'checkpoints').iterdir()
-    assert sorted(int(folder.name) for folder in folders) == [2, 7, 8]
+  sweep(config, _POINTS[:2], tmp_path / 'sweep')
+  kept = [*sweeps.kept_models(config, _POINTS[:2], tmp_path / 'sweep')]
+  assert [(members, step) for members, step, _ in kept] == [
+    ([0, 1], step) for step in (2, 7, 8)
+  ]
   train(sweeps.at_point(config, _POINTS[1]), tmp_path / 'alone')
-  for step in 2, 7:
-    stacked = saved_arrays(rows[1]['workdir'], step)
-    assert_close_arrays(stacked, saved_arrays(tmp_path / 'alone', step))
+  for _, step, load_models in kept:
+    _, model = load_models()
+    alone = zoo.load(tmp_path / 'alone', step).model
+    states = [nnx.to_pure_dict(nnx.state(which)) for which in (model, alone)]
+    for array, expected in zip(*map(jax.tree.leaves, states), strict=True):
+      np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -163,7 +167,7 @@ def test_a_point_is_a_workdir_like_any_other(three):
   for row, point in zip(three, _POINTS, strict=False):
     summary = train(sweeps.at_point(_config(), point), row['workdir'])
     assert summary == {k: v for k, v in row.items() if k not in {*point, 'workdir'}}
-  assert not (_folder(three) / 'unfinished').exists()
+  assert not (_folder(three) / 'programs').exists()
 
 
 def test_the_table_is_there_as_json_and_csv(three):
@@ -303,7 +307,7 @@ def test_a_sweep_killed_between_a_checkpoint_and_its_summary_is_finished(
   assert len(list(tmp_path.glob('points/*/checkpoints/12'))) == 2
   no_step()
   _assert_same_results(sweep(_config(), _POINTS[:3], tmp_path), three)
-  assert not (tmp_path / 'unfinished').exists()
+  assert not (tmp_path / 'programs').exists()
 
 
 @pytest.mark.slow
@@ -339,7 +343,7 @@ def test_a_stopped_sweep_with_more_points_goes_on_to_the_same_bits(
   _assert_same_results(rows[:3], three)
   for row in rows[:3]:
     assert [line['step'] for line in lines_of(row['workdir'])] == [4, 6, 8, 12]
-  assert not (tmp_path / 'unfinished').exists()
+  assert not (tmp_path / 'programs').exists()
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ from zoo.probing.simplex import (
 from zoo.tasks.base import is_squared
 
 _BATCH_SIZE = 512
+_NUM_PARTS = 8  # of the prompts, for standard errors of weights
 _LEAST_PROBABILITY = 1e-12  # of predictors, so that no distance is infinite
 
 
@@ -50,6 +51,8 @@ class Mixture:
   """
 
   weights: dict[str, float]  # they add up to 1
+  # Of the weights, from fits to eight parts of the prompts; NaN for under 16 prompts.
+  stderrs: dict[str, float]
   distance: Estimate  # E (f − g)² or E KL(f ‖ g)
   # `distance` divided by that of the best constant for each number of examples. It is
   # above 1 where even the best mixture is worse than that; None for a constant model.
@@ -90,6 +93,18 @@ class _Samples(NamedTuple):
   scores: Float[np.ndarray, 'm p t']  # log likelihoods of the examples before
 
 
+class Known(NamedTuple):
+  """What predictors predict on the prompts of a task, sampled once for many models."""
+
+  task: Task
+  names: list[str]  # m of them
+  batches: list[Prompt]
+  others: Float[np.ndarray, 'm p t k']
+  scores: Float[np.ndarray, 'm p t']  # log likelihoods of the examples before
+  losses: Float[np.ndarray, 'm p t']  # of the task
+  programs: Programs
+
+
 def strategies(
   model: Predictor,
   task: Task,
@@ -103,8 +118,36 @@ def strategies(
   UserError without predictors, for a task of numbers without the squared error, and for
   predictions that contradict one another, are not finite or do not fit the task.
   """
+  known = sample_known(task, predictors, num_prompts, seed)
+  fitted, measured, constant = _halves(model, known)
+  mixture, by_prompt = _over_all(known, fitted, measured, constant)
   is_numbers = task.label_kind == 'numbers'
-  if is_numbers and not is_squared(task):
+  by_length: list[Mixture] = []
+  for t in range(task.context_length + 1):
+    at = slice(t, t + 1)
+    halves = _part(fitted, lengths=at), _part(measured, lengths=at)
+    groups = _told_apart(*halves, is_numbers)
+    by_length.append(_fit(*halves, constant[:, at], groups, known.names, is_numbers))
+  return Strategies(
+    **vars(mixture),
+    num_prompts=num_prompts,
+    by_length=tuple(by_length),
+    by_prompt=by_prompt,
+  )
+
+
+def nearest_mixture(
+  model: Predictor, known: Known
+) -> tuple[Mixture, LikelihoodMixture | None]:
+  """The mixtures of known predictors nearest to a model, over all lengths alone."""
+  return _over_all(known, *_halves(model, known))
+
+
+def sample_known(
+  task: Task, predictors: Mapping[str, Predictor], num_prompts: int, seed: int
+) -> Known:
+  """The predictions of known predictors, for `nearest_mixture` of any models."""
+  if task.label_kind == 'numbers' and not is_squared(task):
     raise UserError(
       f'{type(task).__name__} has numbers and a loss of its own; mixtures are nearest '
       'by the squared error, or by probabilities of classes'
@@ -112,59 +155,74 @@ def strategies(
   if not predictors:
     raise UserError('predictors is empty; a mixture needs at least one')
   num_prompts = check_count('num_prompts', num_prompts, minimum=4)
-  samples = _sample({'the model': model, **predictors}, task, num_prompts, seed)
-  fitted = _part(samples, slice(num_prompts // 2))
-  measured = _part(samples, slice(num_prompts // 2, None))
-  names = [*predictors]
-  constant = distances(measured.own, fitted.own.mean(axis=0)[None], is_numbers)
-  by_length: list[Mixture] = []
-  for t in range(task.context_length + 1):
-    at = slice(t, t + 1)
-    halves = _part(fitted, lengths=at), _part(measured, lengths=at)
-    groups = _told_apart(*halves, is_numbers)
-    by_length.append(_fit(*halves, constant[:, at], groups, names, is_numbers))
-  groups = _told_apart(fitted, measured, is_numbers)
-  arguments = fitted, measured, constant, groups, names, is_numbers
-  over_all = _fit(*arguments)
-  return Strategies(
-    **vars(over_all),
-    num_prompts=num_prompts,
-    by_length=tuple(by_length),
-    by_prompt=_fit_by_prompt(*arguments) if task.shows_labels else None,
-  )
-
-
-def _sample(
-  predictors: Mapping[str, Predictor], task: Task, num_prompts: int, seed: int
-) -> _Samples:
-  """What the model, which comes first, and the others predict."""
   programs = Programs()
   check_ways([*predictors.values()], task, num_prompts, seed, programs)
-  batches = sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs)
-  labels, predictions = gather(
-    lambda prompt: (
-      prompt.y,
-      [_after_each(predictor, prompt, programs) for predictor in predictors.values()],
-    ),
-    batches,
+  batches = [*sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs)]
+  others = np.stack(
+    [
+      _sampled(name, predictor, task, batches, programs)
+      for name, predictor in predictors.items()
+    ]
   )
-  classes = (task.num_outputs,) if task.label_kind == 'classes' else ()
-  shape = num_prompts, task.context_length + 1, *classes
-  for name, values in zip(predictors, predictions, strict=True):
-    if values.shape != shape:
-      raise UserError(f'{name} predicts {values.shape}; it must be {shape}')
-    if not np.isfinite(values).all():
-      raise UserError(f'{name} predicts numbers that are not finite on these prompts')
-  own, *others = (_means(values, task.label_kind) for values in predictions)
-  seen = np.asarray(labels, np.float64)
+  seen, targets = gather(lambda prompt: (prompt.y, prompt.targets), batches)
   if task.label_kind == 'signs':
-    seen = np.stack([seen > 0, seen < 0], axis=-1)
+    seen = (1 + np.asarray(seen, np.float64)) / 2
+  seen, targets = _as_means(seen, task.label_kind), _as_means(targets, task.label_kind)
   if task.label_kind == 'numbers':
-    scores = [-np.square(seen - g[:, :-1, 0]) / 2 for g in others]
+    losses = np.square(targets - others)[..., 0]
+    scores = -np.square(seen - others[:, :, :-1])[..., 0] / 2
   else:
-    scores = [np.sum(seen * np.log(g[:, :-1]), axis=-1) for g in others]
+    losses = -np.sum(targets * np.log(others), axis=-1)
+    scores = np.sum(seen * np.log(others[:, :, :-1]), axis=-1)
   before = np.pad(np.cumsum(scores, axis=-1), [(0, 0), (0, 0), (1, 0)])
-  return _Samples(own, np.stack(others), before)
+  return Known(task, [*predictors], batches, others, before, losses, programs)
+
+
+def _halves(
+  model: Predictor, known: Known
+) -> tuple[_Samples, _Samples, Float[np.ndarray, 'p t']]:
+  """The prompts for the fits, those for the measurements, and a constant's distance."""
+  num_prompts = known.others.shape[1]
+  check_ways([model], known.task, num_prompts, 0, known.programs)
+  own = _sampled('the model', model, known.task, known.batches, known.programs)
+  samples = _Samples(own, known.others, known.scores)
+  fitted = _part(samples, slice(num_prompts // 2))
+  measured = _part(samples, slice(num_prompts // 2, None))
+  best = fitted.own.mean(axis=0)[None]
+  is_numbers = known.task.label_kind == 'numbers'
+  return fitted, measured, distances(measured.own, best, is_numbers)
+
+
+def _over_all(
+  known: Known,
+  fitted: _Samples,
+  measured: _Samples,
+  constant: Float[np.ndarray, 'p t'],
+) -> tuple[Mixture, LikelihoodMixture | None]:
+  is_numbers = known.task.label_kind == 'numbers'
+  groups = _told_apart(fitted, measured, is_numbers)
+  arguments = fitted, measured, constant, groups, known.names, is_numbers
+  by_prompt = _fit_by_prompt(*arguments) if known.task.shows_labels else None
+  return _fit(*arguments), by_prompt
+
+
+def _sampled(
+  name: str,
+  predictor: Predictor,
+  task: Task,
+  batches: Sequence[Prompt],
+  programs: Programs,
+) -> Float[np.ndarray, 'p t k']:
+  """What a predictor predicts: means, or probabilities; raises UserError."""
+  values = gather(lambda prompt: _after_each(predictor, prompt, programs), batches)
+  classes = (task.num_outputs,) if task.label_kind == 'classes' else ()
+  num_prompts = sum(len(prompt.x) for prompt in batches)
+  shape = num_prompts, task.context_length + 1, *classes
+  if values.shape != shape:
+    raise UserError(f'{name} predicts {values.shape}; it must be {shape}')
+  if not np.isfinite(values).all():
+    raise UserError(f'{name} predicts numbers that are not finite on these prompts')
+  return _means(values, task.label_kind)
 
 
 def _after_each(
@@ -198,6 +256,18 @@ def _means(
   return values / values.sum(axis=-1, keepdims=True)
 
 
+def _as_means(
+  labels: Float[np.ndarray, 'p t *k'], label_kind: str
+) -> Float[np.ndarray, 'p t k']:
+  """Targets as numbers, or as probabilities of all classes, two for signs."""
+  values = np.asarray(labels, np.float64)
+  if label_kind == 'numbers':
+    return values[..., None]
+  if label_kind == 'signs':
+    return np.stack([values, 1 - values], axis=-1)
+  return values
+
+
 def _fit(
   fitted: _Samples,
   measured: _Samples,
@@ -211,11 +281,27 @@ def _fit(
   weights = nearest(fitted.own, fitted.others[first], is_numbers)
   mixed = np.tensordot(weights, measured.others[first], 1)
   gaps = distances(measured.own, mixed, is_numbers)
+  joined = _joined(groups, names)
   return Mixture(
-    dict(zip(_joined(groups, names), weights.tolist(), strict=True)),
+    dict(zip(joined, weights.tolist(), strict=True)),
+    dict(zip(joined, _stderrs(fitted, first, is_numbers).tolist(), strict=True)),
     estimate(gaps.mean(axis=1)),
     _share(gaps, constant, measured.own, is_numbers),
   )
+
+
+def _stderrs(
+  fitted: _Samples, first: Sequence[int], is_numbers: bool
+) -> Float[np.ndarray, ' m']:
+  """Standard errors of weights of some predictors, from fits to parts of prompts."""
+  num_prompts = fitted.own.shape[0]
+  if num_prompts < _NUM_PARTS:
+    return np.full(len(first), np.nan)
+  parts = [
+    nearest(part.own, part.others[first], is_numbers)
+    for part in (_part(fitted, slice(i, None, _NUM_PARTS)) for i in range(_NUM_PARTS))
+  ]
+  return np.std(parts, axis=0, ddof=1) / np.sqrt(_NUM_PARTS)
 
 
 def _fit_by_prompt(

@@ -1,15 +1,34 @@
-"""Which strategy a model follows, as a picture."""
+"""Which strategy models follow, as pictures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from zoo.measure.intervals import Estimate
+from zoo.probing.phases import Diagram
 from zoo.probing.strategies import Mixture, Strategies
+from zoo.probing.strategy_series import Fit, FittedRun
 from zoo.reports.plots import Panel, Series, render_grid
-from zoo.reports.style import BLUE, VERMILION, Figure, colours_of
+from zoo.reports.style import (
+  BLACK,
+  BLUE,
+  SMALL,
+  VERMILION,
+  WIDTH,
+  Figure,
+  colours_of,
+  in_style,
+)
 
+_STEP = 'training step'
 _UNKNOWN = Estimate(math.nan, math.nan)
 
 
@@ -23,9 +42,7 @@ def plot_strategies(strategies: Strategies) -> Figure:
   colours = colours_of(name.split(', ')[0] for name in groups)
   weights = [
     _curve(
-      name,
-      colour,
-      [Estimate(_weight_of(group, mixture), 0.0) for mixture in strategies.by_length],
+      name, colour, [_weight_of(group, mixture) for mixture in strategies.by_length]
     )
     for (name, group), colour in zip(groups.items(), colours.values(), strict=True)
   ]
@@ -42,26 +59,110 @@ def plot_strategies(strategies: Strategies) -> Figure:
   return render_grid(panels, 2, 2.8)
 
 
-def _weight_of(group: set[str], mixture: Mixture) -> float:
+def plot_series(run: FittedRun) -> Figure:
+  """The weights and what they leave unexplained, by the step of training.
+
+  A weight is left out where its predictors cannot be told apart from others. Bands are
+  two standard errors.
+  """
+  steps, last = [*run.fits], [*run.fits.values()][-1]
+  groups = {name: {*name.split(', ')} for name in last.weights}
+  colours = colours_of(name.split(', ')[0] for name in groups)
+  weights = [
+    _curve(name, colour, [_weight_of(group, fit) for fit in run.fits.values()], steps)
+    for (name, group), colour in zip(groups.items(), colours.values(), strict=True)
+  ]
+  shares = [fit.unexplained for fit in run.fits.values()]
+  unexplained = [_curve('unexplained', BLUE, shares, steps)]
+  if last.by_prompt is not None:
+    by_prompt = [fit.by_prompt for fit in run.fits.values()]
+    name = 'unexplained, weights by likelihood'
+    unexplained.append(_curve(name, VERMILION, by_prompt, steps))
+  panels = (
+    Panel('Weights', _STEP, 'weight', tuple(weights), 'log'),
+    Panel('What they leave', _STEP, 'share', tuple(unexplained), 'log'),
+  )
+  return render_grid(panels, 2, 2.8)
+
+
+@in_style()
+def plot_diagrams(shown: Sequence[Diagram]) -> Figure:
+  """Diagrams: the colour of the largest weight, paler the more it leaves unexplained.
+
+  Lines join equal odds of the first predictor against the second.
+  """
+  rows = max(len(diagram.values) for diagram in shown)
+  columns = min(len(shown), 3)
+  lines = -(-len(shown) // columns)
+  figure = Figure(1.3 + lines * (0.9 + 0.26 * rows), max(4.0, WIDTH * columns / 2.2))
+  every = [*figure.subplots(lines, columns, squeeze=False).flat]
+  names = shown[0].names
+  colours = dict(zip(names, colours_of(names).values(), strict=True))
+  for axes in every[len(shown) :]:
+    axes.set_axis_off()
+  for axes, diagram in zip(every, shown, strict=False):
+    _draw_diagram(axes, diagram, [to_rgb(colours[name]) for name in diagram.names])
+  handles: list[Any] = [Patch(color=c, label=name) for name, c in colours.items()]
+  if not np.isnan(shown[0].odds).any():
+    label = f'log odds of {names[0]} against {names[1]} by all prompts so far, nats'
+    handles.append(Line2D([], [], color=BLACK, lw=0.7, ls='--', label=label))
+  figure.legend(handles=handles, loc='outside upper center', ncols=3)
+  return figure
+
+
+def _draw_diagram(
+  axes: Axes, diagram: Diagram, colours: Sequence[tuple[float, float, float]]
+) -> None:
+  unexplained = np.nanmean(np.nan_to_num(diagram.unexplained, nan=1.0), axis=0)
+  strength = np.clip(1 - unexplained, 0, 1)[..., None]
+  solid = np.array(colours)[diagram.winners]
+  axes.imshow(1 - strength * (1 - solid), aspect='auto', origin='lower')
+  axes.grid(visible=False)
+  axes.set_title(diagram.title, size=8 if diagram.title else None)
+  axes.set_xlabel(_STEP)
+  axes.set_ylabel(diagram.field)
+  axes.set_yticks(range(len(diagram.values)), [*map(str, diagram.values)])
+  few = range(0, len(diagram.steps), max(1, len(diagram.steps) // 6))
+  axes.set_xticks(few, [str(diagram.steps[i]) for i in few])
+  if min(diagram.odds.shape) < 2 or not diagram.odds.max() > 1:
+    return
+  logs = np.log10(np.maximum(diagram.odds, 1e-9))
+  contours = axes.contour(
+    logs,
+    levels=np.arange(0, math.ceil(logs.max())),
+    colors=BLACK,
+    linewidths=0.7,
+    linestyles='dashed',
+  )
+  axes.clabel(contours, fmt=lambda level: f'$10^{{{level:.0f}}}$', fontsize=SMALL)
+
+
+def _weight_of(group: set[str], mixture: Mixture | Fit) -> Estimate:
   """The weight of predictors; NaN where some share theirs with others."""
-  total = 0.0
+  total = error = 0.0
   for name, weight in mixture.weights.items():
     names = {*name.split(', ')}
     if names & group and not names <= group:
-      return math.nan
-    total += weight if names & group else 0.0
-  return total
+      return _UNKNOWN
+    if names & group:
+      total, error = total + weight, error + mixture.stderrs[name]
+  return Estimate(total, error)
 
 
-def _curve(name: str, colour: str, estimates: Sequence[Estimate | None]) -> Series:
-  """Estimates after 0, 1, … examples, with two standard errors."""
+def _curve(
+  name: str,
+  colour: str,
+  estimates: Sequence[Estimate | None],
+  x: Sequence[int] | None = None,
+) -> Series:
+  """Estimates with two standard errors, by default after 0, 1, … examples."""
   known = [_UNKNOWN if estimate is None else estimate for estimate in estimates]
   means = tuple(estimate.mean for estimate in known)
   return Series(
     name,
     'curve',
     colour,
-    tuple(map(float, range(len(known)))),
+    tuple(map(float, range(len(known)) if x is None else x)),
     means,
     tuple(estimate.mean - 2 * estimate.stderr for estimate in known),
     tuple(estimate.mean + 2 * estimate.stderr for estimate in known),

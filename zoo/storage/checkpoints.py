@@ -246,17 +246,13 @@ def save_result(
   step: int,
   state: Mapping[str, PyTree],
   metadata: Mapping[str, object],
-  steps: Sequence[int] = (),
 ) -> None:
-  """Saves a step of a run, unless it is there; raises RunError, OSError.
-
-  Others are deleted but for `steps`.
-  """
+  """Saves a single step of a run, unless it is there; raises RunError, OSError."""
   folder = workdir / 'checkpoints' / str(step)
   if damage_of(folder) is None:
     return
   delete_folder(folder)
-  with Checkpoints(workdir, 1, metadata, steps) as checkpoints:
+  with Checkpoints(workdir, 1, metadata) as checkpoints:
     checkpoints.save(step, state)
 
 

@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import functools
 import hashlib
 import itertools
 import json
@@ -9,7 +10,7 @@ import math
 import pathlib
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
 import jax
@@ -31,7 +32,7 @@ from zoo.config.validation import (
 )
 from zoo.core import tables
 from zoo.core.errors import RunError, UserError, check_name, shown
-from zoo.core.protocols import FollowsRule, HasExactForm
+from zoo.core.protocols import FollowsRule, HasExactForm, Model
 from zoo.host.files import delete_folder, workdir_path, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
@@ -43,6 +44,8 @@ from zoo.storage.checkpoints import (
   run_metadata,
   save_result,
 )
+from zoo.storage.loading import load
+from zoo.storage.steps import steps_in
 from zoo.storage.workdir import (
   POINTS,
   check_number_of_parts,
@@ -50,8 +53,17 @@ from zoo.storage.workdir import (
   occupied,
   open_workdir,
 )
-from zoo.training.compilation import Training, make_training
+from zoo.training.compilation import make_training
 from zoo.training.many import compile_many, train_many, unstack
+from zoo.training.programs import (
+  POINTS_FIELD,
+  delete_finished,
+  folder_of_program,
+  load_together,
+  saved_programs,
+  saved_steps,
+  steps_together,
+)
 from zoo.training.run import NotFiniteError, checked_state, is_new, train
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
@@ -61,13 +73,6 @@ from zoo.training.summary import (
   is_lost,
   kind_of_risk,
   write_summary,
-)
-from zoo.training.unfinished import (
-  POINTS_FIELD,
-  delete_finished,
-  folder_of_program,
-  saved_steps,
-  unfinished_programs,
 )
 
 # Fields of a config, such as 'task.prior_mean', and their values.
@@ -169,7 +174,8 @@ def _sweep(
       if part is None:
         _write_table(rows, workdir)
         finished = {row['workdir'].name for row in rows if not is_lost(row)}
-        delete_finished(workdir, finished)
+        if not config.checkpoint.steps:
+          delete_finished(workdir, finished)
         forget_number_of_parts(workdir)
   except Stopped:
     return None
@@ -188,6 +194,33 @@ def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) 
     finished_summary(workdir / POINTS / _name(point), _with_fields(config, point))
     for point in points
   )
+
+
+def kept_models(
+  config: Config, points: Sequence[Point], workdir: str | pathlib.Path
+) -> Iterator[tuple[list[int], int, Callable[[], list[Model]]]]:
+  """The steps that a sweep has kept: points, the step, and what loads their models.
+
+  Points, given by their numbers, are those that were trained together; steps of one
+  program follow each other.
+  """
+  folder = workdir_path(workdir)
+  configs = [_with_fields(config, point) for point in points]
+  numbers = {_name(point): i for i, point in enumerate(points)}
+  programs = steps_together(folder)
+  for names in programs:
+    members = [numbers[name] for name in names if name in numbers]
+    if len(members) < len(names):
+      continue
+    own = [configs[i] for i in members]
+    for step in programs[names]:
+      yield members, int(step.name), functools.partial(load_together, step, own)
+  together = {name for names in programs for name in names}
+  for name, i in numbers.items():
+    steps = steps_in(folder / POINTS / name / 'checkpoints')
+    for step in [] if name in together else steps:
+      at = folder / POINTS / name
+      yield [i], step, lambda at=at, step=step: [load(at, step).model]
 
 
 def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
@@ -460,7 +493,7 @@ def programs_of(
   """
   indices = {folder.name: i for i, folder in enumerate(folders)}
   programs, rest = [], [*missing]
-  for names in unfinished_programs(workdir):
+  for names in saved_programs(workdir):
     stopped = [indices[name] for name in names if name in indices]
     whole = len(stopped) == len(names) and not {*rest}.isdisjoint(stopped)
     if whole and len(side_by_side(configs, stopped)) == 1:
@@ -553,15 +586,13 @@ def _train_stacked(
   configs, folders = zip(*group, strict=True)
   training = compile_many(configs)  # so that nothing is written if it does not fit
   names = [folder.name for folder in folders]
-  unfinished = folder_of_program(workdir, names)
+  folder_of_all, kept = folder_of_program(workdir, names), kept_steps(configs[0])
   note = {**run_metadata(configs[0]), POINTS_FIELD: names}
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
-  with Checkpoints(unfinished, 1, note, kept_steps(configs[0])) as checkpoints:
+  with Checkpoints(folder_of_all, 1, note, kept) as checkpoints:
     trained = train_many(training, configs, folders, checkpoints, interruption, label)
-    if trained is None:
-      raise Stopped
-    finished = [summary is not None for summary in trained[1]]
-    _save_kept_steps(training, group, finished, checkpoints, interruption)
+  if trained is None:
+    raise Stopped
   (state, summaries), lost = trained, set()
   finals = unstack(configs, jax.device_get(state))
   for config, folder, summary, state in zip(
@@ -571,35 +602,12 @@ def _train_stacked(
     if summary is None:
       lost.add(folder)
     elif finished_summary(folder, config) is None:
-      last, kept = config.train.num_steps, kept_steps(config)
-      save_result(folder, last, state, run_metadata(config), kept)
+      save_result(folder, config.train.num_steps, state, run_metadata(config))
       write_summary(folder, summary)
-  delete_folder(unfinished)
+  if not kept:
+    delete_folder(folder_of_all)
   _stop_if_asked(interruption)
   return lost
-
-
-def _save_kept_steps(
-  training: Training,
-  group: Sequence[tuple[Config, pathlib.Path]],
-  finished: Sequence[bool],
-  checkpoints: Checkpoints,
-  interruption: Interruption,
-) -> None:
-  """Saves the steps that are kept besides the last in the folder of each point."""
-  configs = [config for config, _ in group]
-  kept = kept_steps(configs[0])
-  for step in kept:
-    if step == configs[0].train.num_steps:
-      continue
-    stacked = jax.device_get(checkpoints.load(step, training.abstract))
-    states = unstack(configs, stacked)
-    for (config, folder), state, is_finished in zip(
-      group, states, finished, strict=True
-    ):
-      _stop_if_asked(interruption)
-      if is_finished:
-        save_result(folder, step, state, run_metadata(config), kept)
 
 
 def _stop_if_asked(interruption: Interruption) -> None:

@@ -1,0 +1,180 @@
+"""Shows which known predictors models follow, step by step of their training.
+
+  python -m launch.strategies --checkpoint=runs/a
+  python -m launch.strategies --config=configs/strategies.py \\
+      --sweep=task.num_tasks=4,16,64,256,1024 --sweep=seed=0..2 --predictors=bayes,ridge
+
+With --checkpoint it fits the mixture of predictors that is nearest to the model at each
+step that the run has kept (config.checkpoint.steps), and draws weights, and what they
+leave unexplained, against the step.
+
+With --config it trains a sweep, whose runs keep steps at equal ratios if the config
+says nothing else, fits all of them, and draws a phase diagram: the first swept field
+against the step. The colour is the predictor of the largest weight, paler the more it
+leaves unexplained; with two predictors, lines are the log odds of the first against the
+second by all prompts so far. Fields besides the first and the seed give a diagram each.
+
+Runs and fits are kept: rerun the same command to resume. N processes divide the points
+if each is started with --part=I/N, I = 1, …, N; afterwards the command without --part
+draws the diagram.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+from tqdm.auto import tqdm
+
+from launch import cli, config_flag
+from launch.axes import parse_all
+from zoo.core.errors import UserError
+from zoo.host.files import is_url, user_path, write_atomically
+
+if TYPE_CHECKING:
+  from zoo.probing.strategy_series import FittedRun
+
+flags.adopt_module_key_flags(cli)
+_CHECKPOINT = flags.DEFINE_string('checkpoint', None, 'The workdir of a run.')
+_CONFIG = config_flag.define(
+  'Config file of a sweep, with an optional variant, as for launch.main.'
+)
+_SWEEP = flags.DEFINE_multi_string(
+  'sweep', [], 'A field and its values, as for launch.sweep.'
+)
+_WORKDIR = flags.DEFINE(
+  cli.Folder(),
+  'workdir',
+  None,
+  'Folder of the sweep. Default: checkpoints/runs/strategies- and the name of the '
+  'config.',
+)
+_PART = cli.define_part('points')
+_PREDICTORS = flags.DEFINE_list(
+  'predictors',
+  None,
+  'Baselines of the task, by name. Default: all but zero and slow ones.',
+)
+_NUM_PROMPTS = flags.DEFINE_integer(
+  'num_prompts',
+  2048,
+  'Prompts: one half to fit the weights, the other to measure what they leave.',
+  lower_bound=4,
+)
+_OUT = flags.DEFINE(
+  cli.Folder(),
+  'out',
+  None,
+  'Folder for strategies.png, .csv and .json of --checkpoint. Default: '
+  'checkpoints/probes/ and a name made of the checkpoint.',
+)
+_FITS, _TABLE, _PICTURE = 'strategies.json', 'strategies.csv', 'strategies.png'
+
+
+def main() -> None:
+  if (_CHECKPOINT.value is None) == (not _CONFIG.present):
+    raise UserError('give either --checkpoint=RUN, or --config=FILE with --sweep')
+  if _CHECKPOINT.value is not None:
+    _show_run(_CHECKPOINT.value)
+  else:
+    _show_sweep()
+
+
+def _show_run(workdir: str) -> None:
+  if is_url(workdir):
+    raise UserError(f'--checkpoint is {workdir!r}; it must be a folder on this machine')
+  # Imported here so that a mistyped flag is reported at once.
+  import zoo
+  from zoo.probing import phases
+  from zoo.probing.strategy_pictures import plot_series
+  from zoo.probing.strategy_series import Fits
+  from zoo.storage.steps import steps_in
+
+  newest = zoo.load(workdir)
+  steps = steps_in(user_path(workdir) / 'checkpoints') or [newest.step]
+  out = _OUT.value or cli.default_folder(workdir, ['strategies'])
+  fits = Fits(out / _FITS, newest.config, _PREDICTORS.value, _NUM_PROMPTS.value)
+  missing = [step for step in steps if not fits.has(step)]
+  for step in tqdm(missing, desc='strategies', unit='fit', dynamic_ncols=True):
+    fits.add(step, zoo.load(workdir, step).model)
+  run = fits.run()
+  rows = phases.rows([{}], [run])
+  _write(out, rows, plot_series(run))
+  print(phases.series_table(run))
+  print(f'\nthe picture is {out / _PICTURE}, all numbers are in {out / _TABLE}')
+
+
+def _show_sweep() -> None:
+  config = config_flag.get(_CONFIG)
+  axes, names = parse_all(_SWEEP.value)
+  from zoo.probing import phases
+  from zoo.probing.strategy_pictures import plot_diagrams
+  from zoo.training import sweeps
+
+  if config.checkpoint.steps is None:
+    config.checkpoint.steps = 'log'
+  run_name = config_flag.run_name(_CONFIG)
+  default = pathlib.Path('checkpoints/runs', f'strategies-{run_name}')
+  workdir, part = _WORKDIR.value or default, _PART.value
+  rows = sweeps.sweep(config, sweeps.grid(axes), workdir, part)
+  diagrams = None
+  if rows is not None:
+    points = [{name: row[name] for name in names} for row in rows]
+    runs = _fit_points(config, points, [row['workdir'] for row in rows], workdir)
+    diagrams = phases.diagrams(points, runs)
+    if part is None:
+      _write(workdir, phases.rows(points, runs), plot_diagrams(diagrams))
+  where = f'the picture is {workdir / _PICTURE}, all numbers are in {workdir / _TABLE}'
+  cli.print_results(diagrams, phases.summary, where, workdir, part)
+
+
+def _fit_points(
+  config: Any,
+  points: Sequence[Mapping[str, Any]],
+  folders: Sequence[pathlib.Path],
+  workdir: pathlib.Path,
+) -> list[FittedRun]:
+  """The fits of the points of a sweep at the steps that they have kept."""
+  from zoo.probing.strategy_series import Fits
+  from zoo.training import sweeps
+
+  fits = [
+    Fits(
+      folder / _FITS,
+      sweeps.at_point(config, point),
+      _PREDICTORS.value,
+      _NUM_PROMPTS.value,
+    )
+    for point, folder in zip(points, folders, strict=True)
+  ]
+  kept = [*sweeps.kept_models(config, points, workdir)]
+  total = sum(not fits[i].has(step) for members, step, _ in kept for i in members)
+  with tqdm(total=total, desc='strategies', unit='fit', dynamic_ncols=True) as bar:
+    for members, step, load_models in kept:
+      if all(fits[i].has(step) for i in members):
+        continue
+      for i, model in zip(members, load_models(), strict=True):
+        if not fits[i].has(step):
+          fits[i].add(step, model)
+          bar.update()
+  return [fit.run() for fit in fits]
+
+
+def _write(out: pathlib.Path, rows: list[dict[str, Any]], figure: Any) -> None:
+  from zoo.core import tables
+
+  names = dict.fromkeys(name for row in rows for name in row)
+  try:
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / _TABLE, tables.to_csv(names, rows))
+    figure.savefig(out / _PICTURE)
+  except OSError as error:
+    raise UserError(
+      f'{error.filename or out} cannot be written: {error.strerror}'
+    ) from error
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,93 @@
+"""launch.strategies: a run's series, a sweep's diagram, and that both go on."""
+
+import csv
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
+SWEEP = (
+  '--config=configs/multi_head_lsa.py:smoke',
+  '--config.model.num_heads=2',
+  '--config.eval.num_compared=0',
+  '--config.task.noise_std=0.5',
+  '--config.task.num_features=2',
+  '--config.task.context_length=3',
+  '--config.checkpoint.steps=(5,)',
+  '--sweep=task.prior_mean=0.5,1.0',
+  '--sweep=seed=0,1',
+  '--predictors=gd,bayes',
+  '--num_prompts=64',
+)
+
+
+def _rows(folder):
+  with (folder / 'strategies.csv').open() as file:
+    return [*csv.DictReader(file)]
+
+
+@pytest.mark.slow
+def test_a_diagram_goes_on_and_does_not_depend_on_parts(call, tmp_path):
+  whole, divided = tmp_path / 'whole', tmp_path / 'divided'
+  answer = call('strategies', *SWEEP, f'--workdir={whole}')
+  assert answer.code == 0, answer.err
+  assert 'task.prior_mean' in answer.out
+  assert (whole / 'strategies.png').stat().st_size > 5000
+  rows = _rows(whole)
+  assert [(row['task.prior_mean'], row['seed'], row['step']) for row in rows] == [
+    (mean, seed, step)
+    for mean in ('0.5', '1.0')
+    for seed in ('0', '1')
+    for step in ('5', '20')
+  ]
+  for row in rows:
+    weights = [float(row[name] or 0) for name in row if name.startswith('weight')]
+    assert sum(weights) == pytest.approx(1)
+  # As after a kill: the fits of one point are lost, the others are not made again.
+  first, second, *_ = sorted(whole.glob('points/*/strategies.json'))
+  first.unlink()
+  kept = second.stat().st_mtime_ns
+  assert call('strategies', *SWEEP, f'--workdir={whole}').code == 0
+  assert _rows(whole) == rows
+  assert second.stat().st_mtime_ns == kept
+  for part in '1/2', '2/2':
+    answer = call('strategies', *SWEEP, f'--workdir={divided}', f'--part={part}')
+    assert answer.code == 0, answer.err
+    assert not (divided / 'strategies.csv').exists()
+  assert call('strategies', *SWEEP, f'--workdir={divided}').code == 0
+  for mine, expected in zip(_rows(divided), rows, strict=True):
+    for name, value in expected.items():
+      # Trained by other programs, whose sums are in another order.
+      if value:
+        assert float(mine[name]) == pytest.approx(float(value), abs=1e-3), name
+
+
+def test_a_run_is_drawn_step_by_step(call, tmp_path):
+  run, out = tmp_path / 'run', tmp_path / 'out'
+  trained = call('main', *SWEEP[:7], '--config.checkpoint.keep=2', f'--workdir={run}')
+  assert trained.code == 0, trained.err
+  arguments = f'--checkpoint={run}', '--predictors=gd,bayes', '--num_prompts=64'
+  answer = call('strategies', *arguments, f'--out={out}')
+  assert answer.code == 0, answer.err
+  assert [row['step'] for row in _rows(out)] == ['5', '10', '20']  # the two newest, too
+  assert {path.suffix for path in out.iterdir()} == {'.png', '.csv', '.json'}
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'said'),
+  [
+    ((), 'give either --checkpoint=RUN, or --config=FILE'),
+    (('--checkpoint=a', '--config=configs/yq_lsa.py'), 'give either'),
+    (('--config=configs/yq_lsa.py',), '--sweep is missing'),
+    (('--checkpoint=no/such/run',), 'no/such/run does not exist'),
+    (
+      ('--checkpoint=checkpoints/yq_lsa', '--predictors=bayse'),
+      "unknown predictor 'bayse'",
+    ),
+  ],
+)
+def test_mistakes_are_one_line(call, arguments, said, tmp_path, monkeypatch):
+  answer = call('strategies', *arguments)
+  assert answer.code == 2
+  assert said in answer.err
+  assert len(answer.err.strip().splitlines()) == 1

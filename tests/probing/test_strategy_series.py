@@ -1,0 +1,137 @@
+"""Fits of a run step by step, which are kept, and phase diagrams of many runs."""
+
+import json
+
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.training.runs import small_config
+from zoo.measure.intervals import Estimate
+from zoo.probing import strategies
+from zoo.probing.phases import diagrams, rows, sentences, series_table, summary, table
+from zoo.probing.strategy_pictures import plot_diagrams, plot_series
+from zoo.probing.strategy_series import Fit, Fits, FittedRun, named
+
+
+def _fit(weight: float, left: float) -> Fit:
+  weights = {'bayes': weight, 'ridge': 1 - weight}
+  share = Estimate(left, 0.01)
+  return Fit(weights, dict.fromkeys(weights, 0.02), share, share)
+
+
+def _run(weights, left=0.25) -> FittedRun:
+  fits = {10**i: _fit(weight, left) for i, weight in enumerate(weights)}
+  losses = {'bayes': Estimate(0.5, 0.01), 'ridge': Estimate(0.75, 0.01)}
+  return FittedRun(fits, losses, nats_per_step=80.0)
+
+
+POINTS = [{'task.num_tasks': n, 'seed': seed} for n in (4, 64) for seed in (0, 1, 2)]
+RUNS = [
+  *(_run([0.4, 0.8 + spread, 0.9 + spread]) for spread in (-0.01, 0.0, 0.01)),
+  *(_run([0.6, 0.4, last]) for last in (0.2, 0.4, 0.7)),
+]
+
+
+def test_a_diagram_has_means_over_seeds_and_says_what_their_intervals_tell():
+  (diagram,) = diagrams(POINTS, RUNS)
+  assert diagram.values == (4, 64)
+  assert diagram.steps == (1, 10, 100)
+  assert diagram.names == ('bayes', 'ridge')
+  np.testing.assert_allclose(diagram.weights.mean(axis=0)[0, 0], [0.4, 0.8, 0.9])
+  assert diagram.winners.tolist() == [[1, 0, 0], [0, 1, 1]]
+  # 80 labels a step, in nats, at a difference of 0.25.
+  np.testing.assert_allclose(diagram.odds, [[20, 200, 2000]] * 2)
+  told, untold = sentences(diagram)
+  assert told == (
+    'After 100 steps bayes has the largest weight for task.num_tasks = 4.'
+  )
+  assert untold == 'For task.num_tasks = 64 3 seeds do not tell.'
+  lines = table(diagram).splitlines()
+  # Student's t for three seeds: 4.303 · 0.01/√3.
+  assert lines[1].split()[:4] == ['4', '0.900', '±', '0.025']
+  assert lines[1].split()[-1] == '10'
+  assert summary([diagram]).startswith(lines[0])
+
+
+def test_other_fields_have_diagrams_of_their_own():
+  points = [{'task.num_tasks': n, 'model.mixer': m} for m in 'ab' for n in (4, 64)]
+  both = diagrams(points, [_run([0.1, 0.2])] * 4)
+  assert [diagram.title for diagram in both] == ['model.mixer=a', 'model.mixer=b']
+  assert sentences(both[0]) == ['One seed has no interval: sweep the seed, too.']
+  figure = plot_diagrams(both)
+  assert len(figure.axes) == 2
+  (line,) = [
+    text for text in figure.legends[0].get_texts() if 'odds' in text.get_text()
+  ]
+  assert 'bayes against ridge' in line.get_text()
+
+
+def test_predictors_of_one_weight_share_it():
+  share = Estimate(0.5, 0.1)
+  fit = Fit({'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}, share, None)
+  run = FittedRun({1: fit}, _run([0.5]).losses, 1.0)
+  (diagram,) = diagrams([{'seed': 0}], [run])
+  assert diagram.weights[0, :, 0, 0].tolist() == [0.5, 0.5]
+  assert rows([{}], [run])[0]['weight of bayes, ridge'] == 1
+  assert 'bayes, ridge 1.00' in series_table(run)
+
+
+def test_the_colour_is_paler_the_more_is_unexplained():
+  pale, solid = ([_run([1.0, 1.0], left)] for left in (1.0, 0.0))
+  images = [
+    plot_diagrams(diagrams([{'seed': 0}], runs)).axes[0].images[0].get_array()
+    for runs in (pale, solid)
+  ]
+  assert np.all(images[0] == 1)  # white
+  assert np.all(images[1] == 0)  # the black of `bayes`
+
+
+def test_a_series_is_drawn_by_step():
+  of_weights, of_shares = plot_series(_run([0.1, 0.6, 0.9])).axes
+  curves = {line.get_label(): line.get_ydata() for line in of_weights.lines}
+  np.testing.assert_allclose(curves['bayes'], [0.1, 0.6, 0.9])
+  assert of_weights.lines[0].get_xdata().tolist() == [1, 10, 100]
+  assert of_weights.get_xscale() == 'log'
+  assert len(of_shares.lines) == 2
+
+
+@pytest.fixture(scope='module')
+def model():
+  return zoo.models.YqLSA(3, rngs=nnx.Rngs(0))
+
+
+def test_fits_are_kept_and_are_those_of_the_probe(tmp_path, model):
+  config = small_config('yq_lsa', task__noise_std=0.5)
+  file = tmp_path / 'a' / 'fits.json'
+  fits = Fits(file, config, ['gd', 'bayes'], 64)
+  assert not fits.has(3)
+  fits.add(3, model)
+  run = Fits(file, config, ['gd', 'bayes'], 64).run()
+  task = zoo.config.validation.build_task(config)
+  expected = strategies(model, task, named(task, ['gd', 'bayes']), 64)
+  assert run.fits[3].weights == expected.weights
+  assert run.fits[3].stderrs == expected.stderrs
+  assert run.fits[3].unexplained == expected.unexplained
+  assert run.nats_per_step == 16 * 5 / (2 * 0.25)
+  for other in (
+    Fits(file, config, ['gd'], 64),
+    Fits(file, config, ['gd', 'bayes'], 32),
+    Fits(file, small_config('yq_lsa', task__noise_std=0.6), ['gd', 'bayes'], 64),
+  ):
+    assert not other.has(3)
+  content = json.loads(file.read_text())
+  del content['steps']['3']['weights']
+  file.write_text(json.dumps(content))
+  with refuses(str(file), 'is damaged'):
+    Fits(file, config, ['gd', 'bayes'], 64)
+
+
+def test_predictors_are_baselines_of_the_task():
+  task = zoo.create_task('task_pool', num_features=2, context_length=3)
+  assert [*named(task, None)] == ['bayes', 'dmmse', 'ridge', 'ols']
+  assert [*named(task, ['zero'])] == ['zero']
+  with refuses("unknown predictor 'rigde'", "did you mean 'ridge'"):
+    named(task, ['rigde'])

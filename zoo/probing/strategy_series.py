@@ -1,0 +1,163 @@
+"""How the strategy of a model changes in training: a fit at each step that is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from zoo.config.building import Config, build_task
+from zoo.config.saved import to_json
+from zoo.core.errors import UserError, check_name
+from zoo.core.protocols import Predictor, Task
+from zoo.host.files import read_text, write_atomically
+from zoo.measure.intervals import Estimate, estimate
+from zoo.probing.report import references
+from zoo.probing.strategies import Known, nearest_mixture, sample_known
+from zoo.tasks.baselines import Baseline, HostBaseline
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+  """The nearest mixture at a step, as `zoo.probing.strategies` has it."""
+
+  weights: dict[str, float]
+  stderrs: dict[str, float]
+  unexplained: Estimate | None
+  by_prompt: Estimate | None  # unexplained by weights that depend on the prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedRun:
+  """The fits of a run at its steps, in their order."""
+
+  fits: dict[int, Fit]
+  losses: dict[str, Estimate]  # of the predictors on the task, over all positions
+  # What a difference of losses is in log likelihoods of all labels of a step, in nats:
+  # for numbers by the task's noise; NaN without any.
+  nats_per_step: float
+
+
+class Fits:
+  """The fits of one run, which are kept in a file one by one."""
+
+  def __init__(
+    self,
+    file: pathlib.Path,
+    config: Config,
+    predictors: Sequence[str] | None = None,
+    num_prompts: int = 2048,
+  ):
+    """Reads the fits that are in the file, if they are of this config.
+
+    Args:
+      file: JSON, which need not exist.
+      config: of the run.
+      predictors: names of baselines of its task; None: all but `zero` and slow ones.
+      num_prompts: half of them for the fits, ≥ 4.
+
+    Raises UserError for an unknown name and a damaged file.
+    """
+    self.file, self._config, self._num_prompts = file, config, num_prompts
+    self._task = build_task(config)
+    self._predictors = named(self._task, predictors)
+    text = json.dumps([to_json(config), [*self._predictors], num_prompts])
+    self._content = _read(file, hashlib.sha256(text.encode()).hexdigest())
+    self._known: Known | None = None
+
+  def has(self, step: int) -> bool:
+    """Whether the model of a step has been fitted."""
+    return str(step) in self._content['steps']
+
+  def add(self, step: int, model: Predictor) -> None:
+    """Fits the model of a step, and writes the file; raises UserError, OSError."""
+    if self._known is None:
+      self._known = sample_known(self._task, self._predictors, self._num_prompts, 0)
+      self._content['losses'] = _losses(self._known)
+    self._content['steps'][str(step)] = _fit(model, self._known)
+    self.file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(self.file, json.dumps(self._content, indent=1) + '\n')
+
+  def run(self) -> FittedRun:
+    """All fits."""
+    fits = {int(step): _from_json(fit) for step, fit in self._content['steps'].items()}
+    return FittedRun(
+      dict(sorted(fits.items())),
+      {name: Estimate(*loss) for name, loss in self._content['losses'].items()},
+      _nats(self._task) * self._config.train.batch_size,
+    )
+
+
+def named(task: Task, names: Sequence[str] | None) -> dict[str, Predictor]:
+  """The baselines of a task by name, by default all that are not slow, but `zero`."""
+  known = references(task)
+  known |= {
+    name: baseline
+    for name, baseline in task.baselines().items()
+    if not isinstance(baseline, HostBaseline)
+  }
+  if names is None:
+    return {
+      name: predictor
+      for name, predictor in known.items()
+      if name != 'zero' and not (isinstance(predictor, Baseline) and predictor.is_slow)
+    }
+  for name in names:
+    check_name('predictor', name, known)
+  return {name: known[name] for name in names}
+
+
+def _fit(model: Predictor, known: Known) -> dict[str, Any]:
+  mixture, by_prompt = nearest_mixture(model, known)
+  return dataclasses.asdict(
+    Fit(
+      mixture.weights,
+      mixture.stderrs,
+      mixture.unexplained,
+      None if by_prompt is None else by_prompt.unexplained,
+    )
+  )
+
+
+def _nats(task: Task) -> float:
+  """What the mean loss of a task is in nats of all labels of a prompt."""
+  labels = task.context_length + 1
+  if task.label_kind != 'numbers':
+    return float(labels)
+  noise_std = float(getattr(task, 'noise_std', 0.0))
+  return labels / (2 * noise_std**2) if noise_std else math.nan
+
+
+def _losses(known: Known) -> dict[str, Estimate]:
+  means = known.losses.mean(axis=2)
+  return {
+    name: estimate(losses) for name, losses in zip(known.names, means, strict=True)
+  }
+
+
+def _read(file: pathlib.Path, key: str) -> dict[str, Any]:
+  """The fits that are kept in a file, none if they are of something else."""
+  empty: dict[str, Any] = {'key': key, 'losses': {}, 'steps': {}}
+  if not file.exists():
+    return empty
+  try:
+    content = json.loads(read_text(file))
+    if content['key'] != key:
+      return empty
+    for fit in content['steps'].values():
+      _from_json(fit)
+  except (ValueError, KeyError, TypeError) as error:
+    raise UserError(f'{file} is damaged; delete it') from error
+  return content
+
+
+def _from_json(fit: dict[str, Any]) -> Fit:
+  unexplained, by_prompt = (
+    None if fit[name] is None else Estimate(*fit[name])
+    for name in ('unexplained', 'by_prompt')
+  )
+  return Fit(fit['weights'], fit['stderrs'], unexplained, by_prompt)

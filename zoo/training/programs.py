@@ -1,0 +1,107 @@
+"""Programs of a sweep that train many points at once.
+
+Each has a folder `programs/…` with the checkpoints of all its points together, whose
+metadata names the points. It is deleted when each point has its own checkpoint and
+summary, so that a sweep that is killed meanwhile does not train them again; but not if
+`config.checkpoint.steps` keeps some, from which `load_together` reads models.
+"""
+
+import hashlib
+import pathlib
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import jax
+from flax import nnx
+
+from zoo.config.building import Config, abstract_model
+from zoo.core.protocols import Model
+from zoo.host.files import UnreadableFile, delete_folder, read_json
+from zoo.storage.checkpoints import METADATA_FILE, cannot_be_read, damaged
+from zoo.storage.steps import damage_of, steps_in
+
+POINTS_FIELD = 'points'  # of the metadata: the names of the points, in their order
+_FOLDER = 'programs'
+
+
+def saved_programs(workdir: pathlib.Path) -> list[list[str]]:
+  """The points of each program that has saved a step, the most advanced first."""
+  newest = [saved[0] for folder in _folders(workdir) if (saved := saved_steps(folder))]
+  newest.sort(key=lambda step: int(step.name), reverse=True)
+  return [_names_in(step) for step in newest]
+
+
+def folder_of_program(workdir: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
+  """The folder of the program of these points, which may not exist yet."""
+  digest = hashlib.sha256('\n'.join(names).encode()).hexdigest()[:16]
+  return workdir / _FOLDER / digest
+
+
+def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
+  """Deletes the programs whose points are all `finished`, as after a kill.
+
+  Those that have saved no step go, too.
+  """
+  for folder in _folders(workdir):
+    saved = saved_steps(folder)
+    if not saved or finished >= {*_names_in(saved[0])}:
+      delete_folder(folder)
+  if not _folders(workdir):
+    delete_folder(workdir / _FOLDER)
+
+
+def saved_steps(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The steps saved in the workdir of a run, the newest first."""
+  checkpoints = folder / 'checkpoints'
+  return [checkpoints / str(step) for step in reversed(steps_in(checkpoints))]
+
+
+def steps_together(workdir: pathlib.Path) -> dict[tuple[str, ...], list[pathlib.Path]]:
+  """The steps saved of each program in a workdir, in order, by the names of points."""
+  programs = {}
+  for folder in _folders(workdir):
+    if saved := saved_steps(folder):
+      programs[tuple(_names_in(saved[0]))] = saved[::-1]
+  return programs
+
+
+def load_together(step: pathlib.Path, configs: Sequence[Config]) -> list[Model]:
+  """The models of all points of a program at a saved step.
+
+  `configs` are those of the points, in their order. Raises RunError if the step is
+  damaged.
+  """
+  from orbax.checkpoint import v1 as ocp  # slow to import
+
+  step = step.absolute()
+  if reason := damage_of(step, left_out=('optimizer/',)):
+    raise damaged(step, reason)
+  graph, alone = nnx.split(abstract_model(configs[0]))
+  here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  stacked: Any = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(
+      (len(configs), *leaf.shape), leaf.dtype, sharding=here
+    ),
+    alone,
+  )
+  try:
+    arrays = ocp.load_checkpointables(str(step), {'model': stacked})['model']
+  except Exception as error:
+    raise cannot_be_read(step, error) from error
+  return [
+    nnx.merge(graph, jax.tree.map(lambda leaf, i=i: leaf[i], arrays))
+    for i in range(len(configs))
+  ]
+
+
+def _folders(workdir: pathlib.Path) -> list[pathlib.Path]:
+  return sorted((workdir / _FOLDER).glob('*'))
+
+
+def _names_in(step: pathlib.Path) -> list[str]:
+  """The points in the metadata of a step; [] if they cannot be read."""
+  try:
+    return read_json(step / METADATA_FILE, dict)[POINTS_FIELD]
+  except (UnreadableFile, KeyError):
+    return []
