@@ -24,10 +24,14 @@ from zoo.mixers import Site
 _SIZE = 3
 
 
-@pytest.mark.parametrize('name', ['mamba', 'longhorn'])
-def test_mamba_and_longhorn(name):
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [('mamba', {}), ('longhorn', {}), ('mamba', {'convolution': False})],
+)
+def test_mamba_and_longhorn(name, options):
   def loop(p, u):
-    x = silu(convolve(p, 'convolution', linear(p, 'value', u)))
+    x = linear(p, 'value', u)
+    x = silu(x if options else convolve(p, 'convolution', x))
     k_q = linear(p, 'key_query', x)
     rate = linear(p, 'rate', linear(p, 'rate_in', x)) + p['rate_bias']
     y = np.zeros((N, 2 * W))
@@ -46,7 +50,7 @@ def test_mamba_and_longhorn(name):
         y[t, channel] = q @ state + p['skip'][channel] * x[t, channel]
     return linear(p, 'out', y * silu(linear(p, 'gate', u)))
 
-  assert_is(name, loop, state_size=_SIZE)
+  assert_is(name, loop, state_size=_SIZE, **options)
 
 
 def test_s4d():

@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count, check_truth
 from zoo.core.registry import register_mixer
 from zoo.mixers.convolution import causal_convolution, toeplitz
 from zoo.mixers.decay import log_rates, rate_bias
@@ -59,22 +59,31 @@ class _Channels(LinearState):
   has no effect.
   """
 
-  def __init__(self, site: Site, state_size: int = 16, *, rngs: nnx.Rngs):
+  def __init__(
+    self,
+    site: Site,
+    state_size: int = 16,
+    convolution: bool = True,
+    *,
+    rngs: nnx.Rngs,
+  ):
     """
     Args:
       site: the width of the tokens, the heads, and how kernels start.
       state_size: numbers of the state N of each channel, ≥ 1.
+      convolution: whether x is convolved; False: x = silu(W_x u), for comparison.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
     """
     check_count('state_size', state_size)
+    check_truth('convolution', convolution)
     width, init = site.width, site.init
     inner, rank = 2 * width, math.ceil(width / 16)
-    super().__init__(inner, state_size, 1, [inner])
+    super().__init__(inner, state_size, 1, [inner] if convolution else [])
     self.value = project(width, inner, init, rngs=rngs)
     self.gate = project(width, inner, init, rngs=rngs)
-    self.convolution = ShortConvolution(inner, rngs=rngs)
+    self.convolution = ShortConvolution(inner, rngs=rngs) if convolution else None
     self.key_query = unsplit(inner, 2 * state_size, init, rngs=rngs)
     self.rate_in = unsplit(inner, rank, init, rngs=rngs)
     self.rate = project(rank, inner, init, use_bias=False, rngs=rngs)
@@ -99,12 +108,15 @@ class _Channels(LinearState):
     """The factor of the state of each channel, e^g, from one token's β and key."""
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[_Selected, Past]:
-    x, past = self.convolution(self.value(tokens), state.past[0])
+    x, past = self.value(tokens), ()
+    if self.convolution is not None:
+      x, last = self.convolution(x, state.past[0])
+      past = (last,)
     x = jax.nn.silu(x)
     key, query = jnp.split(self.key_query(x), 2, axis=-1)
     rate, bias, key = widen((self.rate(self.rate_in(x)), self.rate_bias[...], key))
     write = self.strength(rate + bias[None, None], key)
-    return _Selected(query, key, x[..., None], write), (past,)
+    return _Selected(query, key, x[..., None], write), past
 
   def recur(self, inputs: _Selected, memory: Memory) -> tuple[Read, Memory]:
     # The channels are the last axis of the state, without an axis of length 1 after
@@ -146,8 +158,15 @@ class Mamba(_Channels):
 
   roles = {'log_a': 'vector'}
 
-  def __init__(self, site: Site, state_size: int = 16, *, rngs: nnx.Rngs):
-    super().__init__(site, state_size, rngs=rngs)
+  def __init__(
+    self,
+    site: Site,
+    state_size: int = 16,
+    convolution: bool = True,
+    *,
+    rngs: nnx.Rngs,
+  ):
+    super().__init__(site, state_size, convolution, rngs=rngs)
     log_a = jnp.log(jnp.arange(1.0, state_size + 1))
     log_a = jnp.broadcast_to(log_a[None], (2 * site.width, state_size))
     self.log_a = nnx.Param(log_a, **split('model', None))
