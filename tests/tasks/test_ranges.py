@@ -28,6 +28,8 @@ _BEYOND = {
   ('labelled_clusters', 'within'): (0.0,),
   ('labelled_clusters', 'zipf'): (-1e-3,),
   ('linear_regression', 'noise_std'): (-1e-3,),
+  ('markov_chain', 'order'): (0, 5),  # more than the 4 examples
+  ('markov_chain', 'seed'): (-1,),
   ('modular_addition', 'modulus'): (1,),
   ('modular_arithmetic', 'modulus'): (1,),
   ('outlier_regression', 'outlier_probability'): (-0.01, 1.01),
