@@ -21,6 +21,10 @@ _BEYOND = {
   ('arrays', 'held_out_share'): (-0.01, 1.01),
   ('arrays', 'seed'): (-1,),
   ('gaussian_clusters', 'num_classes'): (1,),
+  ('hidden_markov', 'num_states'): (1,),
+  ('hidden_markov', 'num_symbols'): (1,),
+  ('hidden_markov', 'persistence'): (-1e-3, 1.0),
+  ('hidden_markov', 'seed'): (-1,),
   ('labelled_clusters', 'burstiness'): (-1, 3),  # which does not divide 4
   ('labelled_clusters', 'num_classes'): (0, 33),  # not a multiple of 32 labels
   ('labelled_clusters', 'num_labels'): (1,),

@@ -13,6 +13,7 @@ from zoo.tasks.boolean import Parity as Parity
 from zoo.tasks.boolean import SparseParity as SparseParity
 from zoo.tasks.decision_tree import DecisionTree as DecisionTree
 from zoo.tasks.gaussian_clusters import GaussianClusters as GaussianClusters
+from zoo.tasks.hidden_markov import HiddenMarkov as HiddenMarkov
 from zoo.tasks.labelled_clusters import LabelledClusters as LabelledClusters
 from zoo.tasks.linear_regression import LinearRegression as LinearRegression
 from zoo.tasks.logistic_regression import LogisticRegression as LogisticRegression
