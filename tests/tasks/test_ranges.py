@@ -44,6 +44,9 @@ _BEYOND = {
   ('sparse_regression', 'noise_std'): (-1e-3,),
   ('task_pool', 'noise_std'): (-1e-3,),
   ('task_pool', 'seed'): (-1,),
+  ('urns', 'concentration'): (0.0, -1.0),
+  ('urns', 'num_symbols'): (1,),
+  ('urns', 'seed'): (-1,),
 }
 FIELDS = [
   (name, field, common.task_section(name).get_type(field))

@@ -30,3 +30,4 @@ from zoo.tasks.state_tracking import ModularArithmetic as ModularArithmetic
 from zoo.tasks.state_tracking import ParityPrefix as ParityPrefix
 from zoo.tasks.state_tracking import Permutations as Permutations
 from zoo.tasks.task_pool import TaskPool as TaskPool
+from zoo.tasks.urns import Urns as Urns
