@@ -5,15 +5,19 @@ import itertools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import softmax
-from scipy.stats import chi2
 
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_slow
+from tests.sequences import (
+  all_sequences,
+  check_causal,
+  check_law,
+  check_prefixes,
+  predicted,
+)
 from zoo.tasks import HiddenMarkov
 
 _SMALL = {'num_states': 3, 'num_symbols': 2, 'context_length': 4, 'persistence': 0.6}
@@ -57,33 +61,14 @@ def _law(task, length: int, before: int = 0) -> np.ndarray:
   return law
 
 
-def _prompt_of(sequences: np.ndarray, size: int) -> zoo.Prompt:
-  x = np.eye(size)[sequences]
-  y = np.roll(x, -1, axis=1)[:, :-1]
-  arrays = [jnp.asarray(a, float) for a in (x[:, :-1], y, x[:, -1], x[:, -1])]
-  return zoo.Prompt(*arrays)
-
-
-def _all_sequences(task) -> np.ndarray:
-  length = task.context_length + 1
-  return np.asarray([*itertools.product(range(task.num_symbols), repeat=length)])
-
-
-def _predict(task, name: str, sequences: np.ndarray) -> np.ndarray:
-  with jax.enable_x64(True):
-    prompt = _prompt_of(sequences, task.num_symbols)
-    predictor: Any = task.baselines()[name]
-    return softmax(np.asarray(jax.jit(predictor.predictions)(prompt)), axis=-1)
-
-
 @pytest.mark.parametrize('changes', [{}, {'num_symbols': 3, 'context_length': 3}])
 @pytest.mark.parametrize(
   ('name', 'memory'), [('bayes', 9), ('trigram', 2), ('bigram', 1), ('unigram', 0)]
 )
 def test_predictors_agree_with_sums_over_all_paths(name, memory, changes):
   task = _task(**changes)
-  sequences = _all_sequences(task)
-  actual = _predict(task, name, sequences)
+  sequences = all_sequences(task)
+  actual = predicted(task, name, sequences)
   for k in range(task.context_length + 1):
     known = min(memory, k + 1)
     # Of a window in the middle, which is stationary, the states before are summed over.
@@ -93,19 +78,9 @@ def test_predictors_agree_with_sums_over_all_paths(name, memory, changes):
       np.testing.assert_allclose(actual[b, k], both / both.sum(), rtol=1e-9)
 
 
-def test_a_predictor_called_on_a_prefix_agrees():
-  task = _task(context_length=9)
-  prompt = task.sample(jax.random.key(0), 8)
-  for predictor in task.baselines().values():
-    everywhere = np.asarray(jax.jit(predictor.predictions)(prompt))
-    for k in (0, 4, 9):
-      alone = jax.jit(predictor)(prompt.prefix(k))
-      np.testing.assert_allclose(alone, everywhere[:, k], rtol=1e-5, atol=1e-6)
-
-
-def _p_value(counts, expected):
-  statistic = np.sum((counts - expected) ** 2 / expected)
-  return chi2.sf(statistic, len(counts) - 1)
+def test_predictions_do_not_depend_on_later_symbols():
+  check_causal(_task(context_length=7))
+  check_prefixes(_task(context_length=7))
 
 
 @pytest.mark.parametrize(
@@ -114,20 +89,12 @@ def _p_value(counts, expected):
 def test_sequences_have_their_probabilities(changes):
   """All of them, and so the symbols at each position and the label of the query."""
   task, count = _task(**changes), 100_000
-  length, size = task.context_length + 1, task.num_symbols
+  length = task.context_length + 1
   prompt = jax.device_get(task.sample(jax.random.key(1), count))
   symbols = prompt.features.argmax(-1)
   np.testing.assert_array_equal(prompt.features.sum(-1), 1)
   np.testing.assert_array_equal(prompt.y.argmax(-1), symbols[:, 1:])
-  law = _law(task, length)
-  np.testing.assert_allclose(law.sum(), 1, rtol=1e-12)
-  drawn = symbols @ size ** np.arange(length)[::-1]
-  counts = np.bincount(drawn, minlength=law.size)
-  assert _p_value(counts, count * law.ravel()) > 1e-5
-  marginal = _law(task, 1)  # at each position, since the chain is stationary
-  for position in range(length):
-    counts = np.bincount(symbols[:, position], minlength=size)
-    assert _p_value(counts, count * marginal) > 1e-5
+  check_law(task, symbols, _law(task, length).ravel())
 
 
 def test_targets_are_laws_given_the_state():
@@ -151,26 +118,12 @@ def test_the_forward_algorithm_is_the_mean_of_the_targets():
   """Of prompts with the same symbols, by which it has the least loss."""
   task = _task(context_length=2)
   prompt = jax.device_get(task.sample(jax.random.key(3), 100_000))
-  expected = _predict(task, 'bayes', prompt.features.argmax(-1))
+  expected = predicted(task, 'bayes', prompt.features.argmax(-1))
   index = np.asarray(prompt.features).argmax(-1) @ [4, 2, 1]
   for sequence in range(8):
     chosen = index == sequence
     gap = (prompt.y_query - expected[:, -1])[chosen]
     assert np.all(np.abs(gap.mean(0)) <= 4.5 * gap.std(0) / np.sqrt(chosen.sum()))
-
-
-def test_predictions_do_not_depend_on_later_symbols():
-  """Bit for bit; nor on the target of the query, which no predictor is given."""
-  task = _task(context_length=7)
-  sequences = np.random.default_rng(0).integers(2, size=(50, 8))
-  for predictor in task.baselines().values():
-    predict = jax.jit(predictor.predictions)
-    before = np.asarray(predict(_prompt_of(sequences, 2)))
-    for k in range(8):
-      changed = sequences.copy()
-      changed[:, k + 1 :] = 1 - changed[:, k + 1 :]
-      after = np.asarray(predict(_prompt_of(changed, 2)))
-      np.testing.assert_array_equal(after[:, : k + 1], before[:, : k + 1])
 
 
 @pytest.mark.slow

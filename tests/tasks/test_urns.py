@@ -1,18 +1,24 @@
 """Balls from known or fresh urns, against all sequences and against quadrature."""
 
 import dataclasses
-import itertools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import gammaln, softmax
-from scipy.stats import chi2
+from scipy.special import gammaln
 
 import zoo
 from tests.marks import mostly_slow
+from tests.sequences import (
+  all_sequences,
+  check_causal,
+  check_law,
+  check_prefixes,
+  p_value,
+  predicted,
+  prompt_of,
+)
 from zoo.tasks import Urns
 
 _SMALL = {'num_urns': 3, 'num_symbols': 2, 'context_length': 4, 'concentration': 0.7}
@@ -24,30 +30,11 @@ def _task(**changes) -> Urns:
   return task
 
 
-def _all_sequences(task) -> np.ndarray:
-  length = task.context_length + 1
-  return np.asarray([*itertools.product(range(task.num_symbols), repeat=length)])
-
-
-def _prompt_of(sequences: np.ndarray, size: int) -> zoo.Prompt:
-  x = np.eye(size)[sequences]
-  y = np.roll(x, -1, axis=1)[:, :-1]
-  arrays = [jnp.asarray(a, float) for a in (x[:, :-1], y, x[:, -1], x[:, -1])]
-  return zoo.Prompt(*arrays)
-
-
-def _predict(task, name: str, sequences: np.ndarray) -> np.ndarray:
-  with jax.enable_x64(True):
-    predictor: Any = task.baselines()[name]
-    prompt = _prompt_of(sequences, task.num_symbols)
-    return softmax(np.asarray(jax.jit(predictor.predictions)(prompt)), axis=-1)
-
-
 @pytest.mark.parametrize('changes', [{}, {'num_symbols': 3, 'context_length': 2}])
 def test_memorising_is_the_ratio_of_probabilities_of_all_sequences(changes):
   task = _task(**changes)
-  sequences, urns = _all_sequences(task), np.asarray(task.urns)
-  actual = _predict(task, 'memorising', sequences)
+  sequences, urns = all_sequences(task), np.asarray(task.urns)
+  actual = predicted(task, 'memorising', sequences)
   assert task.baselines()['bayes'] == task.baselines()['memorising']
   for b, balls in enumerate(sequences):
     for k in range(len(balls)):
@@ -62,8 +49,8 @@ def test_memorising_is_the_ratio_of_probabilities_of_all_sequences(changes):
 def test_generalising_is_an_integral_over_urns(concentration):
   task = _task(concentration=concentration, num_urns=None)
   assert [*task.baselines()] == ['bayes', 'generalising', 'zero']
-  sequences = _all_sequences(task)
-  actual = _predict(task, 'bayes', sequences)
+  sequences = all_sequences(task)
+  actual = predicted(task, 'bayes', sequences)
   # p = sin² θ: the density ∝ (p (1 − p))^(α − 1) dp has no poles in θ.
   nodes, weights = np.polynomial.legendre.leggauss(60)
   angle = (1 + nodes) * np.pi / 4
@@ -76,19 +63,9 @@ def test_generalising_is_an_integral_over_urns(concentration):
       np.testing.assert_allclose(actual[b, k], expected, rtol=1e-9)
 
 
-def test_a_predictor_called_on_a_prefix_agrees():
-  task = _task(context_length=9, num_symbols=3)
-  prompt = task.sample(jax.random.key(0), 8)
-  for predictor in task.baselines().values():
-    everywhere = np.asarray(jax.jit(predictor.predictions)(prompt))
-    for k in (0, 4, 9):
-      alone = jax.jit(predictor)(prompt.prefix(k))
-      np.testing.assert_allclose(alone, everywhere[:, k], rtol=1e-5, atol=1e-6)
-
-
-def _p_value(counts, expected):
-  statistic = np.sum((counts - expected) ** 2 / expected)
-  return chi2.sf(statistic, len(counts) - 1)
+def test_predictions_do_not_depend_on_later_balls():
+  check_causal(_task(context_length=7))
+  check_prefixes(_task(context_length=7, num_symbols=3))
 
 
 _LAWS = [{}, {'num_symbols': 3, 'context_length': 2, 'num_urns': None}]
@@ -103,7 +80,7 @@ def test_sequences_have_their_probabilities(changes):
   balls = prompt.features.argmax(-1)
   np.testing.assert_array_equal(prompt.features.sum(-1), 1)
   np.testing.assert_array_equal(prompt.y.argmax(-1), balls[:, 1:])
-  sequences = _all_sequences(task)
+  sequences = all_sequences(task)
   if task.num_urns:
     law = np.prod(np.asarray(task.urns)[:, sequences], axis=-1).mean(axis=0)
   else:  # Γ(S α)/Γ(S α + n) Π_j Γ(α + n_j)/Γ(α)
@@ -111,12 +88,7 @@ def test_sequences_have_their_probabilities(changes):
     counts = np.sum(sequences[..., None] == np.arange(size), axis=1)
     log = np.sum(gammaln(alpha + counts) - gammaln(alpha), axis=1)
     law = np.exp(log + gammaln(size * alpha) - gammaln(size * alpha + length))
-  np.testing.assert_allclose(law.sum(), 1, rtol=1e-12)
-  drawn = np.bincount(balls @ size ** np.arange(length)[::-1], minlength=len(law))
-  assert _p_value(drawn, count * law) > 1e-5
-  for position in range(length):
-    expected = np.bincount(sequences[:, position], count * law, size)
-    assert _p_value(np.bincount(balls[:, position], minlength=size), expected) > 1e-5
+  check_law(task, balls, law)
 
 
 @pytest.mark.parametrize('num_urns', [4, None])
@@ -129,7 +101,7 @@ def test_targets_are_the_law_of_the_urn(num_urns):
   if num_urns:
     gap = np.abs(laws[:, None] - np.asarray(task.urns)[None]).max(2)
     assert (gap.min(1) < 1e-6).all()
-    assert _p_value(np.bincount(gap.argmin(1), minlength=4), np.full(4, 1000)) > 1e-5
+    assert p_value(np.bincount(gap.argmin(1), minlength=4), np.full(4, 1000)) > 1e-5
 
 
 @pytest.mark.parametrize('alpha', [0.02, 0.7, 5.0])
@@ -146,24 +118,11 @@ def test_urns_are_dirichlet(alpha):
       assert np.all(np.abs(values.mean(0) - mean) <= 4.5 * error)
 
 
-def test_predictions_do_not_depend_on_later_balls():
-  """Bit for bit; nor on the target of the query, which no predictor is given."""
-  task = _task(context_length=7)
-  sequences = np.random.default_rng(0).integers(2, size=(50, 8))
-  for predictor in task.baselines().values():
-    predict = jax.jit(predictor.predictions)
-    before = np.asarray(predict(_prompt_of(sequences, 2)))
-    for k in range(8):
-      changed = sequences.copy()
-      changed[:, k + 1 :] = 1 - changed[:, k + 1 :]
-      after = np.asarray(predict(_prompt_of(changed, 2)))
-      np.testing.assert_array_equal(after[:, : k + 1], before[:, : k + 1])
-
-
 def test_predictions_of_balls_that_no_urn_has_are_finite():
   task = _task(concentration=0.001, num_symbols=8)
-  prompt = _prompt_of(np.random.default_rng(0).integers(8, size=(50, 5)), 8)
-  for predictor in task.baselines().values():
+  prompt = prompt_of(np.random.default_rng(0).integers(8, size=(50, 5)), 8)
+  baselines: Any = task.baselines()
+  for predictor in baselines.values():
     assert np.isfinite(jax.jit(predictor.predictions)(prompt)).all()
 
 

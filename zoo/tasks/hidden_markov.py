@@ -108,8 +108,8 @@ class HiddenMarkov(BaseTask):
   def baselines(self) -> dict[str, Predictor]:
     """`bayes` is the forward algorithm, which knows the chain and sees all symbols.
 
-    Of the same chain, `trigram` knows the law of the next symbol given the last two (of
-    the first example, its one), `bigram` given the last one, and `unigram` given none.
+    `trigram`, `bigram` and `unigram` are the laws of the next symbol in the same chain
+    given the last two (at first the only symbol that is known), the last, or none.
     """
     return {
       'bayes': Filtering(self),

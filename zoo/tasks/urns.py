@@ -51,9 +51,7 @@ class Urns(BaseTask):
     super().__post_init__()
     sizes = self.num_urns, self.num_symbols, self.seed
     if _are_right(*sizes, self.concentration):
-      object.__setattr__(
-        self, '_urns', _urns(*map(int, sizes), float(self.concentration))
-      )
+      object.__setattr__(self, '_urns', _urns(*sizes, self.concentration))
 
   @property
   def num_features(self) -> int:
@@ -147,7 +145,7 @@ def _urns(
 ) -> Float[np.ndarray, 'm s']:
   # NumPy guarantees that the numbers of a RandomState, unlike a Generator's, stay.
   random = np.random.RandomState(seed)
-  shape = num_urns, num_symbols
+  shape = int(num_urns), int(num_symbols)  # not bools, which `check` refuses
   # log of a gamma variable of shape α, as of shape α + 1 times U^(1/α) (Marsaglia &
   # Tsang, ACM TOMS 26, 2000): for a small α the variable itself may round to 0.
   logs = np.log(random.standard_gamma(concentration + 1, shape))
