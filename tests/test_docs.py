@@ -64,6 +64,9 @@ def test_the_page_of_tasks_says_what_each_baseline_computes():
   listed = {name for cell in first for name in re.findall(r'`(\w+)`', cell)}
   tasks = [*{*zoo.list_tasks()} - {'mixture', 'arrays'}]  # these need parts or a file
   names = {name for task in tasks for name in zoo.create_task(task).baselines()}
+  for order in (1, 2):
+    pool = zoo.create_task('markov_chain', order=order, num_chains=2)
+    names |= {*pool.baselines()}
   assert listed == names - {'bayes'} | {'mean'}
 
 

@@ -21,6 +21,10 @@ _BEYOND = {
   ('arrays', 'held_out_share'): (-0.01, 1.01),
   ('arrays', 'seed'): (-1,),
   ('gaussian_clusters', 'num_classes'): (1,),
+  ('hidden_markov', 'num_states'): (1,),
+  ('hidden_markov', 'num_symbols'): (1,),
+  ('hidden_markov', 'persistence'): (-1e-3, 1.0),
+  ('hidden_markov', 'seed'): (-1,),
   ('labelled_clusters', 'burstiness'): (-1, 3),  # which does not divide 4
   ('labelled_clusters', 'num_classes'): (0, 33),  # not a multiple of 32 labels
   ('labelled_clusters', 'num_labels'): (1,),
@@ -28,6 +32,8 @@ _BEYOND = {
   ('labelled_clusters', 'within'): (0.0,),
   ('labelled_clusters', 'zipf'): (-1e-3,),
   ('linear_regression', 'noise_std'): (-1e-3,),
+  ('markov_chain', 'order'): (0, 5),  # more than the 4 examples
+  ('markov_chain', 'seed'): (-1,),
   ('modular_addition', 'modulus'): (1,),
   ('modular_arithmetic', 'modulus'): (1,),
   ('outlier_regression', 'outlier_probability'): (-0.01, 1.01),
@@ -38,6 +44,9 @@ _BEYOND = {
   ('sparse_regression', 'noise_std'): (-1e-3,),
   ('task_pool', 'noise_std'): (-1e-3,),
   ('task_pool', 'seed'): (-1,),
+  ('urns', 'concentration'): (0.0, -1.0),
+  ('urns', 'num_symbols'): (1,),
+  ('urns', 'seed'): (-1,),
 }
 FIELDS = [
   (name, field, common.task_section(name).get_type(field))

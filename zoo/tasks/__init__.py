@@ -13,6 +13,7 @@ from zoo.tasks.boolean import Parity as Parity
 from zoo.tasks.boolean import SparseParity as SparseParity
 from zoo.tasks.decision_tree import DecisionTree as DecisionTree
 from zoo.tasks.gaussian_clusters import GaussianClusters as GaussianClusters
+from zoo.tasks.hidden_markov import HiddenMarkov as HiddenMarkov
 from zoo.tasks.labelled_clusters import LabelledClusters as LabelledClusters
 from zoo.tasks.linear_regression import LinearRegression as LinearRegression
 from zoo.tasks.logistic_regression import LogisticRegression as LogisticRegression
@@ -29,3 +30,4 @@ from zoo.tasks.state_tracking import ModularArithmetic as ModularArithmetic
 from zoo.tasks.state_tracking import ParityPrefix as ParityPrefix
 from zoo.tasks.state_tracking import Permutations as Permutations
 from zoo.tasks.task_pool import TaskPool as TaskPool
+from zoo.tasks.urns import Urns as Urns

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 
 import jax
@@ -14,28 +16,46 @@ from flax import struct
 from jaxtyping import Array, Float, Key
 
 from zoo.core import losses
-from zoo.core.errors import check_count
+from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor
+from zoo.core.protocols import Predictor, Task
 from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
+from zoo.tasks.sequences import (
+  MOST_CONTEXTS,
+  LawRetrieval,
+  NGram,
+  Retrieval,
+  contexts,
+  stationary_laws,
+)
 
 
 @register_task('markov_chain')
 @struct.dataclass(eq=False, repr=False)
 class MarkovChain(BaseTask):
-  """The next symbol of a Markov chain (Edelman et al., arXiv 2402.11004).
+  """The next symbol of a Markov chain of order k (Edelman et al., arXiv 2402.11004).
 
-  Each prompt has a fresh transition matrix, whose rows are Dirichlet(1, …, 1), and the
-  first symbol is drawn from its stationary distribution. (For up to four symbols the
-  authors' code draws the first symbol uniformly instead.) An example is a transition:
-  `x_i` is symbol i, one-hot `[S]` with S = `num_symbols`, and `y_i = x_{i+1}` the next
-  one; the query is the last symbol. So a prompt is one sequence of C + 1 symbols, and
-  after k examples k + 1 of them are known. Targets are rows of the transition matrix.
+  A chain has a law of the next symbol, a row, for each of the S^k last k symbols, S =
+  `num_symbols`; all rows are Dirichlet(1, …, 1). Each prompt has a fresh chain or, with
+  `num_chains`, one of a pool that depends only on `seed` and the sizes (Park et al.,
+  arXiv 2412.01003).
+
+  An example is a transition: `x_i` is symbol i, one-hot `[S]`, and `y_i = x_{i+1}` the
+  next one; the query is the last symbol. So a prompt is one sequence of C + 1 symbols,
+  and after n examples n + 1 of them are known. Targets are rows of the chain.
+
+  For k = 1 the first symbol is drawn from the chain's stationary distribution. (For up
+  to four symbols the authors' code draws it uniformly instead.) For k > 1 the first k
+  symbols are uniform, as is the target of the first k − 1 examples.
   """
 
   num_symbols: int = struct.field(pytree_node=False, default=2)  # S ≥ 2
   context_length: int = struct.field(pytree_node=False, default=100)
+  order: int = struct.field(pytree_node=False, default=1)  # k, 1 to context_length
+  # Chains of the pool; None: each prompt has a fresh chain.
+  num_chains: int | None = struct.field(pytree_node=False, default=None)
+  seed: int = struct.field(pytree_node=False, default=0)  # of the pool, 0 to 2³² − 1
   label_kind = 'classes'
 
   @property
@@ -48,44 +68,123 @@ class MarkovChain(BaseTask):
     """Outputs of a prediction, k."""
     return self.num_symbols
 
+  @property
+  def pool(self) -> Float[np.ndarray, 'm n s']:
+    """The rows of the chains of the pool, float64 and read-only; all equally likely.
+
+    A row has the number of its last symbols, which are its digits, the latest last.
+    """
+    return _pool(self.seed, self.num_chains or 0, self.num_symbols, self.order)[0]
+
+  @property
+  def laws(self) -> Float[np.ndarray, 'm s']:
+    """The law of a symbol of each chain of the pool in its stationary distribution."""
+    return _pool(self.seed, self.num_chains or 0, self.num_symbols, self.order)[1]
+
   def check(self) -> None:
     check_count('num_symbols', self.num_symbols, minimum=2)
     super().check()
+    check_count('order', self.order, maximum=self.context_length)
+    if self.num_chains is not None:
+      check_count('num_chains', self.num_chains)
+    check_count('seed', self.seed, minimum=0, maximum=2**32 - 1)
+    if self.order > 1 and self.order * math.log2(self.num_symbols) > 12:
+      raise UserError(
+        f'order is {self.order} with {self.num_symbols} symbols; num_symbols to the '
+        f'power of order must be at most {MOST_CONTEXTS}'
+      )
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
-    matrix_key, symbols_key = jax.random.split(key)
-    size = self.num_symbols
-    # Independent exponentials, divided by their sum, are Dirichlet(1, …, 1).
-    matrix = jax.random.exponential(matrix_key, (size, size))
-    matrix = matrix / dot(matrix, jnp.ones_like(matrix))[:, None]
-    logits, law = jnp.log(matrix), jnp.log(_stationary_law(matrix))
+    chain_key, symbols_key = jax.random.split(key)
+    size, order = self.num_symbols, self.order
+    rows = self._sample_rows(chain_key)
+    logits = jnp.log(rows)
+    law = jnp.log(_stationary_law(rows)) if order == 1 else jnp.zeros_like(rows[0])
     gumbel = jax.random.gumbel(symbols_key, (self.context_length + 1, size))
 
-    def step(symbol: Array, noise: Array) -> tuple[Array, Array]:
-      following = jnp.argmax(logits[symbol] + noise)
-      return following, following
+    def step(context: Array, noise: Array) -> tuple[Array, Array]:
+      following = jnp.argmax(logits[context] + noise)
+      return (size * context + following) % len(logits), following
 
-    first = jnp.argmax(law + gumbel[0])
-    _, others = jax.lax.scan(step, first, gumbel[1:])
-    symbols = jnp.concatenate([first[None], others])
-    x, targets = jax.nn.one_hot(symbols, size, dtype=matrix.dtype), matrix[symbols]
+    first = jnp.argmax(law[None] + gumbel[:order], axis=-1)
+    start = contexts(first, size, order)[-1]
+    _, others = jax.lax.scan(step, start, gumbel[order:])
+    symbols = jnp.concatenate([first, others])
+    x = jax.nn.one_hot(symbols, size, dtype=rows.dtype)
+    known = contexts(symbols, size, order)
+    targets = jnp.where((known >= 0)[:, None], rows[known], 1 / size)
     # The label of an example is the next symbol; the query's is not part of a prompt.
-    return make_prompt(x, jnp.roll(x, -1, axis=0), targets, matrix)
+    return make_prompt(x, jnp.roll(x, -1, axis=0), targets, rows)
+
+  def _sample_rows(self, key: Key[Array, '']) -> Float[Array, 'n s']:
+    if self.num_chains is not None:
+      index = jax.random.randint(key, (), 0, self.num_chains)
+      return jnp.asarray(self.pool, float)[index]
+    # Independent exponentials, divided by their sum, are Dirichlet(1, …, 1).
+    rows = jax.random.exponential(key, (self.num_symbols**self.order, self.num_symbols))
+    return rows / dot(rows, jnp.ones_like(rows))[:, None]
 
   def baselines(self) -> dict[str, Predictor]:
-    """Counts with 1 added, and the exact Bayes predictor, only for two symbols.
+    """Inference takes chains for fresh ones; retrieval knows those of the pool.
 
-    `bigram` would be the Bayes predictor if the first symbol said nothing about the
-    transitions. For two symbols its loss exceeds that of Bayes by 0.016 nats before the
-    first example, by 0.0030 after 9, and by less than 0.0001 after 99.
+    `bigram` and `unigram` count transitions, or all symbols, and add 1; for k > 1
+    `ngram` counts what followed the last k symbols. In a pool `bigram_retrieval` (for
+    k > 1 `ngram_retrieval`) weighs chains by the transitions and mixes their rows;
+    `unigram_retrieval` weighs them by the counts of symbols, as if these were drawn
+    independently from the stationary law, and mixes these laws.
+
+    `bayes` is the exact Bayes predictor. That of a pool also knows the law of the first
+    symbol, which for k > 1 says nothing, so that it is `ngram_retrieval`. For fresh
+    chains it is `ngram` for k > 1, and for k = 1 there is one only for two symbols:
+    `bigram` would be it if the first symbol said nothing about the transitions. For two
+    symbols its loss exceeds that of Bayes by 0.016 nats before the first example, by
+    0.0030 after 9, and by less than 0.0001 after 99.
     """
-    bayes = {'bayes': TwoSymbolBayes()} if self.num_symbols == 2 else {}
+    counts: dict[str, Predictor] = {'bigram': Bigram()}
+    bayes: dict[str, Predictor] = {}
+    if self.order > 1:
+      ngram = NGram(self.num_symbols, self.order)
+      counts = {'ngram': ngram, **counts}
+      bayes = {'bayes': ngram}
+    if self.num_chains is not None:
+      bayes = self._retrieval()
+    elif self.order == 1:  # the bigram first, which chains of any size have
+      two = {'bayes': TwoSymbolBayes()} if self.num_symbols == 2 else {}
+      counts, bayes = {}, {'bigram': Bigram(), **two}
+    return {**bayes, **counts, 'unigram': Unigram(), 'zero': Zero()}
+
+  def _retrieval(self) -> dict[str, Predictor]:
+    retrieval = Retrieval(self.pool, self.order)
+    bayes, name = retrieval, 'ngram_retrieval'
+    if self.order == 1:
+      bayes, name = Retrieval(self.pool, 1, self.laws), 'bigram_retrieval'
     return {
-      'bigram': Bigram(),
-      **bayes,
-      'unigram': Unigram(),
-      'zero': Zero(),
+      'bayes': bayes,
+      name: retrieval,
+      'unigram_retrieval': LawRetrieval(self.laws),
     }
+
+  def shifts(self) -> dict[str, Task]:
+    """Longer contexts and, for a pool, `fresh_chains` that differ in each prompt."""
+    fresh: dict[str, Task] = {}
+    if self.num_chains is not None:
+      fresh = {'fresh_chains': dataclasses.replace(self, num_chains=None)}  # pyright: ignore
+    return fresh | super().shifts()
+
+
+@functools.lru_cache(maxsize=8)
+def _pool(
+  seed: int, num_chains: int, num_symbols: int, order: int
+) -> tuple[Float[np.ndarray, 'm n s'], Float[np.ndarray, 'm s']]:
+  """The rows of the chains, and their stationary laws."""
+  # NumPy guarantees that the numbers of a RandomState, unlike a Generator's, stay.
+  random = np.random.RandomState(seed)
+  shape = num_chains, num_symbols**order
+  rows = random.dirichlet(np.ones(num_symbols), shape)
+  laws = stationary_laws(rows)
+  for array in (rows, laws):
+    array.flags.writeable = False
+  return rows, laws
 
 
 def _stationary_law(matrix: Float[Array, 's s']) -> Float[Array, ' s']:

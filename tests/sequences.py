@@ -1,0 +1,78 @@
+"""Prompts of given symbols, for tests of tasks that are sequences."""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import softmax
+from scipy.stats import chi2
+
+import zoo
+
+
+def all_sequences(task: Any) -> np.ndarray:
+  """All sequences of symbols that a prompt may have, in lexicographic order."""
+  length = task.context_length + 1
+  return np.asarray([*itertools.product(range(task.num_symbols), repeat=length)])
+
+
+def prompt_of(sequences: np.ndarray, size: int) -> zoo.Prompt:
+  """Prompts of these symbols, whose targets are no predictor's business."""
+  x = np.eye(size)[sequences]
+  y = np.roll(x, -1, axis=1)[:, :-1]
+  arrays = [jnp.asarray(array, float) for array in (x[:, :-1], y, x[:, -1], x[:, -1])]
+  return zoo.Prompt(*arrays)
+
+
+def predicted(task: Any, name: str, sequences: np.ndarray) -> np.ndarray:
+  """The probabilities of the next symbol by a baseline, in float64, `[b, t, s]`."""
+  with jax.enable_x64(True):
+    prompt = prompt_of(sequences, task.num_symbols)
+    return softmax(jax.jit(task.baselines()[name].predictions)(prompt), axis=-1)
+
+
+def p_value(counts: np.ndarray, expected: np.ndarray) -> float:
+  statistic = np.sum((counts - expected) ** 2 / expected)
+  return float(chi2.sf(statistic, len(counts) - 1))
+
+
+def check_law(task: Any, symbols: np.ndarray, law: np.ndarray) -> None:
+  """Symbols `[b, t]` have the law of all sequences, and of those at each position.
+
+  The probability of each sequence is in the order of `all_sequences`.
+  """
+  count, length = symbols.shape
+  size, sequences = task.num_symbols, all_sequences(task)
+  np.testing.assert_allclose(law.sum(), 1, rtol=1e-9)
+  drawn = np.bincount(symbols @ size ** np.arange(length)[::-1], minlength=len(law))
+  assert p_value(drawn, count * law) > 1e-5
+  for position in range(length):
+    expected = np.bincount(sequences[:, position], count * law, size)
+    counts = np.bincount(symbols[:, position], minlength=size)
+    assert p_value(counts, expected) > 1e-5
+
+
+def check_causal(task: Any) -> None:
+  """No baseline reads later symbols, bit for bit, or the target of the query."""
+  size, length = task.num_symbols, task.context_length + 1
+  sequences = np.random.default_rng(0).integers(size, size=(50, length))
+  for predictor in task.baselines().values():
+    predict = jax.jit(predictor.predictions)
+    before = np.asarray(predict(prompt_of(sequences, size)))
+    for k in range(length):
+      changed = sequences.copy()
+      changed[:, k + 1 :] = (changed[:, k + 1 :] + 1) % size
+      after = np.asarray(predict(prompt_of(changed, size)))
+      np.testing.assert_array_equal(after[:, : k + 1], before[:, : k + 1])
+
+
+def check_prefixes(task: Any) -> None:
+  """Baselines called on fewer examples predict what they do in one pass."""
+  prompt, most = task.sample(jax.random.key(0), 8), task.context_length
+  for predictor in task.baselines().values():
+    everywhere = np.asarray(jax.jit(predictor.predictions)(prompt))
+    for k in (0, most // 2, most):
+      alone = jax.jit(predictor)(prompt.prefix(k))
+      np.testing.assert_allclose(alone, everywhere[:, k], rtol=1e-5, atol=1e-6)

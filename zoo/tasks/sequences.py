@@ -1,0 +1,139 @@
+"""Predictors of the next symbol of a sequence, after each of its symbols in one pass.
+
+Example i of a prompt is symbol i, one-hot, with the next symbol as its label, and the
+query is the last symbol.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from zoo.core import losses
+from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.trees import Matrix
+from zoo.tasks.baselines import Baseline, Examples
+
+MOST_CONTEXTS = 4096  # of the last symbols, on which the next one depends
+
+
+class SequenceBaseline(Baseline):
+  """A baseline that reads a sequence once, defined by `after_each`."""
+
+  @abc.abstractmethod
+  def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
+    """The log probabilities of the next symbol after each symbol and those before."""
+
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    last = jnp.sum(examples.seen)
+    x = jnp.concatenate([examples.x, examples.x_query[None]])
+    symbols = jnp.argmax(x.at[last].set(examples.x_query), axis=1)
+    return self.after_each(symbols)[last]
+
+  def predictions(self, prompt: Prompt) -> Float[Array, 'b t k']:
+    """The prediction for each example from those before it, that for the query last."""
+    check_prompt(prompt)
+    return jax.vmap(self.after_each)(jnp.argmax(prompt.features, axis=-1))
+
+
+def contexts(symbols: Int[Array, ' t'], size: int, order: int) -> Int[Array, ' t']:
+  """The number of the last `order` symbols at each place; −1 before there are as many.
+
+  They are its digits to the base `size`, the last symbol the last digit.
+  """
+  place = jnp.arange(len(symbols))
+  digits = [size**j * jnp.roll(symbols, j) for j in range(order)]
+  return jnp.where(place >= order - 1, sum(digits), -1)
+
+
+@struct.dataclass(eq=False, repr=False)
+class NGram(SequenceBaseline):
+  """Predicts from the counts of symbols after the last `order` ones, each plus 1.
+
+  Before there are as many symbols, all are equally likely.
+  """
+
+  num_symbols: int = struct.field(pytree_node=False)
+  order: int = struct.field(pytree_node=False)
+
+  def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
+    context = contexts(symbols, self.num_symbols, self.order)
+    place = jnp.arange(len(symbols))
+    counted = (context[:, None] == context[None]) & (place[:, None] > place[None])
+    counted &= (context >= 0)[None]
+    following = jax.nn.one_hot(jnp.roll(symbols, -1), self.num_symbols)
+    return jnp.log(counted.astype(following.dtype) @ following + 1)
+
+
+@struct.dataclass(eq=False, repr=False)
+class Retrieval(SequenceBaseline):
+  """Predicts by the posterior over known Markov chains, all equally likely before.
+
+  `Σ_m p_m T_m(context → ·)` with `p_m ∝ first_m(x_0) Π_i T_m(context_i → x_{i+1})`.
+  Without `first` nothing follows from the first symbols, as if their law were the same
+  for all chains; it is uniform for the symbols after fewer than `order` ones.
+  """
+
+  rows: Matrix  # of each chain, by context and next symbol, [m, s^order, s]
+  order: int = struct.field(pytree_node=False)
+  first: Matrix = None  # the law of the first symbol, [m, s]
+
+  def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
+    # By context first, which a step of the scan looks up for all chains.
+    rows = jnp.swapaxes(jnp.asarray(self.rows, float), 0, 1)
+    logs, size = jnp.log(rows), rows.shape[-1]
+    start = jnp.zeros_like(rows[0, :, 0])
+    if self.first is not None:
+      start += jnp.log(jnp.asarray(self.first, start.dtype))[:, symbols[0]]
+
+    def step(scores: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+      context, following = now
+      law = jnp.matmul(jax.nn.softmax(scores), rows[context], precision='highest')
+      law = jnp.where(context >= 0, law, 1 / size)
+      gained = jnp.where(context >= 0, logs[context, :, following], 0)
+      return scores + gained, losses.log_probability(law)
+
+    context = contexts(symbols, size, self.order)
+    return jax.lax.scan(step, start, (context, jnp.roll(symbols, -1)))[1]
+
+
+@struct.dataclass(eq=False, repr=False)
+class LawRetrieval(SequenceBaseline):
+  """Predicts by the posterior over known laws of independent symbols.
+
+  `Σ_m p_m law_m` with `p_m ∝ Π_i law_m(x_i)`, all laws being equally likely before.
+  """
+
+  laws: Matrix  # [m, s]
+
+  def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
+    laws = jnp.asarray(self.laws, float)
+    # A law that rounds to 0 may be that of a prompt from elsewhere.
+    logs = jnp.log(jnp.maximum(laws, jnp.finfo(laws.dtype).tiny))
+
+    def step(scores: Array, symbol: Array) -> tuple[Array, Array]:
+      scores = scores + logs[:, symbol]
+      law = jnp.matmul(jax.nn.softmax(scores), laws, precision='highest')
+      return scores, losses.log_probability(law)
+
+    return jax.lax.scan(step, jnp.zeros_like(laws[:, 0]), symbols)[1]
+
+
+def stationary_laws(rows: Float[np.ndarray, 'm n s']) -> Float[np.ndarray, 'm s']:
+  """The law of a symbol of each chain in its stationary distribution."""
+  _, count, size = rows.shape
+  context = np.arange(count)[:, None]
+  after = (context * size + np.arange(size)[None]) % count
+  laws = np.empty((len(rows), size))
+  for m, row in enumerate(rows):
+    moves = np.zeros((count, count))
+    np.add.at(moves, (np.broadcast_to(context, after.shape), after), row)
+    # From μ = Pᵀ μ and Σ μ = 1.
+    law = np.linalg.solve(np.eye(count) - moves.T + 1, np.ones(count))
+    laws[m] = law.reshape(-1, size).sum(axis=0)
+  return laws
