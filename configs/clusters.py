@@ -10,6 +10,8 @@ bursts the first. `launch.probe` measures a run on new classes, on swapped label
 on a query whose class is not in the context. `:smoke` ends in seconds.
 """
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from configs import common, transformer
@@ -17,7 +19,7 @@ from configs import common, transformer
 
 def get_config(variant: str = '') -> ConfigDict:
   """The config of clusters; configs/transformer.py has the fields of the model."""
-  config = transformer.get_config()
+  config: Any = transformer.get_config()
   with config.unlocked():
     config.task = task = common.task_section('labelled_clusters')
   task.num_features = 63  # D

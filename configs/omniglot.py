@@ -10,6 +10,8 @@ characters have one of 32 labels, and the last 100 are held out, for `in_context
 image is read by convolutions. `:smoke` ends in seconds.
 """
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from configs import common, transformer
@@ -17,7 +19,7 @@ from configs import common, transformer
 
 def get_config(variant: str = '') -> ConfigDict:
   """The config of omniglot; configs/transformer.py has the fields of the model."""
-  config = transformer.get_config()
+  config: Any = transformer.get_config()
   with config.unlocked():
     config.task = task = common.task_section('labelled_clusters')
   task.source = 'tfds'

@@ -38,7 +38,9 @@ def write_digits(
   images, labels = digits()
   parts = splits or {'train': slice(1000), 'test': slice(1000, None)}
 
-  class Digits(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  class Digits(  # pyright: ignore
+    tfds.core.GeneratorBasedBuilder, skip_registration=True
+  ):
     name = 'digits'
     VERSION = tfds.core.Version('1.0.0')
 

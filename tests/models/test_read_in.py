@@ -51,8 +51,8 @@ def _halved(image):
 
 @pytest.mark.parametrize('layout', mostly_slow(['interleaved'], LAYOUTS))
 def test_it_convolves_the_features_of_each_example(layout):
-  random = np.random.default_rng(0)
-  x, y = random.normal(size=(1, _C + 1, _SIZE**2)), np.eye(_K)[[[0, 2, 1]]]
+  x: Any = np.random.default_rng(0).normal(size=(1, _C + 1, _SIZE**2))
+  y: Any = np.eye(_K)[[[0, 2, 1]]]
   with promoting_float64():
     model: Any = drawn(lambda: _model(tokens=layout))
     prompt = zoo.Prompt(x[:, :-1], y[:, :-1], x[:, -1], y[:, -1])

@@ -105,7 +105,7 @@ def _read_once(builder_dir: str, origin: tuple[str, str, int]) -> Images:
   """The images of a data set that is built; raises ValueError for one without any."""
   import tensorflow_datasets as tfds
 
-  builder = tfds.builder_from_directory(builder_dir)
+  builder: Any = tfds.builder_from_directory(builder_dir)
   features = builder.info.features or {}
   if not {'image', 'label'} <= {*features}:
     raise ValueError(
