@@ -39,7 +39,8 @@ def write_digits(
   parts = splits or {'train': slice(1000), 'test': slice(1000, None)}
 
   class Digits(  # pyright: ignore
-    tfds.core.GeneratorBasedBuilder, skip_registration=True
+    tfds.core.GeneratorBasedBuilder,
+    skip_registration=True,  # pyright: ignore
   ):
     name = 'digits'
     VERSION = tfds.core.Version('1.0.0')
