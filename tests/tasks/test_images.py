@@ -237,6 +237,9 @@ def test_other_data_sets_are_refused_in_one_line(tmp_path):
   info.write_text(info.read_text().replace('array_record', 'tfrecord'))
   with refuses('only TensorFlow reads; tfds build digits', '--overwrite'):
     _task(damaged)
+  info.write_text('{')
+  with refuses('damaged cannot be used: '):
+    _task(damaged)
 
 
 def test_without_the_extra_one_line_names_it(data_dir, monkeypatch):

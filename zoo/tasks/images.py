@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -67,24 +69,13 @@ def read_images(dataset: object, data_dir: object, image_size: int) -> Images:
     )
   if data_dir is not None and not isinstance(data_dir, str):
     raise UserError(f'data_dir is {data_dir!r}; it must be a folder')
-  try:
-    import array_record as _  # which TFDS imports when it reads
-    from tensorflow_datasets.core import constants, read_only_builder
-  except ModuleNotFoundError as error:
-    # TFDS 4.9.10 needs importlib_resources, but does not declare it.
-    extra = 'tensorflow_datasets', 'array_record', 'importlib_resources'
-    package = str(error.name).partition('.')[0]
-    if package not in extra:
-      raise
-    raise not_installed(package, 'images need', 'data') from None
-  folder = epath.Path(constants.DATA_DIR if data_dir is None else data_dir)
+  folder = epath.Path(_default_folder() if data_dir is None else data_dir)
   folder = os.fspath(folder.expanduser().resolve())
   # By default TFDS writes tfrecord, which only TensorFlow reads.
   command = f'tfds build {dataset} --data_dir={folder} --file_format=array_record'
-  try:
-    builder = read_only_builder.builder_from_files(dataset, data_dir=folder)
-  except ValueError:  # it is not there, or there is no such name
-    raise UserError(f'the data set {dataset} is not in {folder}; {command}') from None
+  builder = _find(dataset, folder)
+  if builder is None:
+    raise UserError(f'the data set {dataset} is not in {folder}; {command}')
   name, _, version = builder.info.full_name.rpartition('/')
   try:
     origin = f'{name}:{version}', folder, image_size
@@ -95,9 +86,53 @@ def read_images(dataset: object, data_dir: object, image_size: int) -> Images:
       f'{command} --overwrite'
     ) from None
   except (OSError, RuntimeError, ValueError) as error:
-    raise UserError(
-      f'the data set {dataset} in {folder} cannot be used: {in_one_line(error, 200)}'
-    ) from None
+    raise _unusable(dataset, folder, error) from None
+
+
+def _default_folder() -> str:
+  """The folder of TFDS; raises UserError without the extra `data`."""
+  with _extra():
+    from tensorflow_datasets.core import constants
+
+  return constants.DATA_DIR
+
+
+def _find(dataset: str, folder: str) -> Any:
+  """The builder of a data set that is in a folder; None if it is not there.
+
+  Raises UserError without the extra `data`, and for one that is damaged.
+  """
+  with _extra():
+    import array_record  # noqa: F401, which TFDS imports when it reads
+    from google.protobuf import json_format
+    from tensorflow_datasets.core import read_only_builder
+
+  try:
+    return read_only_builder.builder_from_files(dataset, data_dir=folder)
+  except (ValueError, OSError):  # there is no such name, or no such folder
+    return None
+  except json_format.Error as error:
+    raise _unusable(dataset, folder, error) from None
+
+
+def _unusable(dataset: str, folder: str, error: Exception) -> UserError:
+  return UserError(
+    f'the data set {dataset} in {folder} cannot be used: {in_one_line(error, 200)}'
+  )
+
+
+@contextlib.contextmanager
+def _extra() -> Iterator[None]:
+  """Names the extra `data` where one of its packages is missing."""
+  try:
+    yield
+  except ModuleNotFoundError as error:
+    package = str(error.name).partition('.')[0]
+    # TFDS 4.9.10 needs importlib_resources, but does not declare it.
+    extra = 'tensorflow_datasets', 'array_record', 'importlib_resources'
+    if package not in extra:
+      raise
+    raise not_installed(package, 'images need', 'data') from None
 
 
 @functools.lru_cache(maxsize=2)

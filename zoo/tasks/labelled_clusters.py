@@ -74,12 +74,8 @@ class LabelledClusters(BaseTask):
     if self.source != 'tfds':
       return
     set_field, images = object.__setattr__, self._images
-    # JAX rebuilds a task with the images that it has.
-    if images is None or images.origin != (
-      self.dataset,
-      self.data_dir,
-      self.image_size,
-    ):
+    origin = self.dataset, self.data_dir, self.image_size
+    if images is None or images.origin != origin:  # JAX rebuilds it with those it has
       images = read_images(self.dataset, self.data_dir, self.image_size)
       set_field(self, '_images', images)
       set_field(self, 'dataset', images.origin[0])
