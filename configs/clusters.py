@@ -10,7 +10,7 @@ are those of arXiv 2312.03002. The tests of the task, `task.shifts()`, tell whic
 seed, 17 minutes on two busy cores) the accuracy on 4096 prompts is 1.00 in training,
 0.61 if the class is not in the context, 0.25 for new classes and 0.19 for swapped
 labels, where chance is 0.03. After 5000 of these steps it is 0.96, 0.23, 0.39 and 0.37.
-`:smoke` ends in seconds.
+`:smoke` is a short run.
 """
 
 from typing import Any

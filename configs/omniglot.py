@@ -7,7 +7,7 @@ The first command downloads the characters, and needs TensorFlow; the second rea
 (the extra `data`). As for configs/clusters.py a label can be learned in weights or read
 from the context (Chan et al., arXiv 2205.05055; Reddy, 2312.03002): 1504 of the 1623
 characters have one of 32 labels, and the last 100 are held out, for `in_context`. Each
-image is read by convolutions. `:smoke` ends in seconds.
+image is read by convolutions. `:smoke` is a short run.
 """
 
 from typing import Any
