@@ -57,6 +57,7 @@ def get_config(variant: str = '') -> ConfigDict:
   # Standard deviation of the initial kernels, 0.02 in GPT-2; None: 1/√inputs.
   model.init_scale = placeholder(float)
   model.remat = False  # whether the backward pass computes layers again, to save memory
+  model.read_in = 'flat'  # of tokens; or convolutional, for features that are an image
   _apply(model, names)
 
   config.task.num_features = 5

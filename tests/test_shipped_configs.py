@@ -44,6 +44,22 @@ def test_the_paper_variant_is_the_papers_setting(name):
   assert config.objective.name == 'sampled'
 
 
+def test_clusters_are_the_papers_data():
+  config = config_of('clusters')
+  task = config.task
+  assert (task.num_features, task.num_labels, task.context_length) == (63, 32, 8)
+  assert config.objective.positions == 'query'
+  validate(config)
+
+
+def test_omniglot_has_as_many_classes_as_there_are_characters():
+  config = config_of('omniglot')
+  task = config.task
+  assert task.num_classes + task.held_out_classes <= 1623
+  assert task.num_classes % task.num_labels == 0
+  assert (task.dataset, config.model.read_in) == ('omniglot', 'convolutional')
+
+
 def test_options_reach_the_model_and_older_runs_lack_them():
   config = config_of('transformer', 'smoke')
   older = json.loads(to_json(config))

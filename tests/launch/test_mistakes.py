@@ -58,6 +58,11 @@ _MISTAKES = {
     "config.optimizer.decay has 'w_x', which matches no weight",
     'the nearest are w_',
   ),
+  'main --config=configs/omniglot.py:smoke': (
+    'config.task: the data set omniglot is not in ',
+    'data; tfds build omniglot --data_dir=',
+    ' --file_format=array_record',
+  ),
   f'{_MAIN} --workdir=a\0b': 'zero byte',
   f'{_MAIN} --workdir=new/{"a" * 256}/x': ('aaa… has 256 bytes', 'at most 255'),
   f'main --config={"a" * 300}.py': 'aaa… has 303 bytes',

@@ -14,7 +14,8 @@ from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays, small_c
 from zoo.training import train
 
 _LINEAR = 'lsa', 'multi_head_lsa', 'yq_lsa', 'ltb', 'scale'
-_NAMES = [name for name in CONFIGS if name not in _LINEAR]
+# Images need data; tests/training/test_images.py has some.
+_NAMES = [name for name in CONFIGS if name not in (*_LINEAR, 'omniglot')]
 
 
 def _small(name, **changes):
@@ -52,7 +53,8 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
   report = zoo.probing.probe(saved.model, saved.task, num_prompts=64)
   content = json.loads(report.to_json())
   assert content['comparison']['model']['num_prompts'] == 64
-  assert (content['lens'] is not None) == (name in ('transformer', 'deep_lsa'))
+  layered = 'transformer', 'deep_lsa', 'clusters'
+  assert (content['lens'] is not None) == (name in layered)
   assert ('after layer' in zoo.probing.summary(report)) == (report.lens is not None)
 
 

@@ -28,18 +28,23 @@ def build_task(config: Config) -> Task:
 
 
 def with_full_path(config: Config) -> Config:
-  """The config with the full path and the checksum of the file of the task `arrays`.
+  """The config with the full path and the content of the data that its task reads.
 
-  So a run that goes on elsewhere reads the same file. Another config is returned as it
-  is. Raises UserError for a file that cannot be read, or that has changed.
+  The content is a checksum for the task `arrays`, and a version for the images of
+  `labelled_clusters`. So a run that goes on elsewhere reads the same data. Another
+  config is returned as it is. Raises UserError for data that cannot be read, or that
+  have changed.
   """
-  if config.task.name != 'arrays':
+  if config.task.name == 'arrays':
+    fields = 'path', 'sha256'
+  elif config.task.get('source') == 'tfds':
+    fields = 'data_dir', 'dataset'
+  else:
     return config
-  task: Any = build_task(config)
-  whole = copy.deepcopy(config)
+  task, whole = build_task(config), copy.deepcopy(config)
   with whole.unlocked():
-    whole.task.path = task.path
-    whole.task.sha256 = task.sha256
+    for field in fields:
+      whole.task[field] = getattr(task, field)
   return whole
 
 

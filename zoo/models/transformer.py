@@ -22,6 +22,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.registry import register_model
 from zoo.mixers.mixer import Init, Linear, Site
 from zoo.models.layers import Layer, MixerLike, NormLike, make_mixers, make_norm
+from zoo.models.read_in import make_read_in
 from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.models.tokens import at_examples, num_tokens
 
@@ -97,6 +98,8 @@ class Transformer(TokenModel):
       None: all.
     init_scale: standard deviation of the initial kernels, ≥ 0; 0.02 in GPT-2.
     remat: whether the backward pass computes the layers again, to save memory.
+    read_in: 'flat', a linear layer of each token; or 'convolutional', which reads
+      features as a square grey image, see zoo/models/read_in.py.
     rngs: the keys of the initial weights.
 
   The constructor raises UserError for an argument that is out of its range, and for
@@ -129,6 +132,7 @@ class Transformer(TokenModel):
     num_trained_loops: int | None = None,
     init_scale: float | None = None,
     remat: bool = False,
+    read_in: str = 'flat',
     *,
     rngs: nnx.Rngs,
   ):
@@ -155,7 +159,9 @@ class Transformer(TokenModel):
     self.num_loops = num_loops
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
     read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
-    self.read_in = read(self.token_width, width)
+    self.read_in = make_read_in(
+      read_in, num_features, self.token_width, tokens, width, init, rngs=rngs
+    )
     shape = num_tokens(tokens, context_length), width
     has_positions = positions == 'learned'
     self.positions = _positions(shape, init_scale, rngs) if has_positions else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int, Key
 
 from zoo.core import losses
-from zoo.core.errors import UserError, check_count, check_number
+from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Number, Vector
@@ -28,6 +29,8 @@ from zoo.tasks.cluster_posteriors import (
   predict_labels,
   sums_over,
 )
+from zoo.tasks.gaussian_clusters import NearestShares
+from zoo.tasks.images import read_images
 from zoo.tasks.partitions import IMPOSSIBLE, is_small, log_prior, partitions
 
 
@@ -42,6 +45,9 @@ class LabelledClusters(BaseTask):
   author's code, B times each in random order, and the query is of one of them; with
   B = 0 the class of every example and of the query is drawn independently. Labels are
   one-hot, and are the targets: `objective.positions='query'` is the paper's loss.
+
+  With `source='tfds'` the points are images of a TensorFlow data set instead, whose
+  first K labels are the classes; each is drawn independently from those of its class.
   """
 
   num_features: int = struct.field(pytree_node=False, default=63)  # D
@@ -52,7 +58,29 @@ class LabelledClusters(BaseTask):
   zipf: Number = 0.0  # α ≥ 0
   within: Number = 0.1  # ε > 0
   seed: int = struct.field(pytree_node=False, default=0)  # of the means, 0 to 2³² − 1
+  source: str = struct.field(pytree_node=False, default='gaussian')  # or 'tfds': images
+  # Of images alone, which do not use within and seed, and have D = image_size².
+  dataset: str | None = struct.field(pytree_node=False, default=None)  # as 'omniglot'
+  # Its folder; None: that of TFDS. Kept as the full path.
+  data_dir: str | None = struct.field(pytree_node=False, default=None)
+  image_size: int = struct.field(pytree_node=False, default=28)  # pixels of a side, ≥ 1
+  # The last classes, of which `in_context` is; ≥ N/B.
+  held_out_classes: int = struct.field(pytree_node=False, default=100)
+  _images: Any = None  # an Images, which __post_init__ reads
   label_kind = 'classes'
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.source != 'tfds':
+      return
+    set_field, images = object.__setattr__, self._images
+    origin = self.dataset, self.data_dir, self.image_size
+    if images is None or images.origin != origin:  # JAX rebuilds it with those it has
+      images = read_images(self.dataset, self.data_dir, self.image_size)
+      set_field(self, '_images', images)
+      set_field(self, 'dataset', images.origin[0])
+      set_field(self, 'data_dir', images.origin[1])
+    set_field(self, 'num_features', self.image_size**2)
 
   @property
   def num_outputs(self) -> int:
@@ -92,6 +120,25 @@ class LabelledClusters(BaseTask):
         f'burstiness is {self.burstiness}; it must divide context_length, '
         f'{self.context_length}, or be 0'
       )
+    self._check_source()
+
+  def _check_source(self) -> None:
+    check_name('source', self.source, ('gaussian', 'tfds'))
+    check_count('image_size', self.image_size)
+    check_count('held_out_classes', self.held_out_classes)
+    if self.source == 'gaussian':
+      for name in ('dataset', 'data_dir'):
+        if (value := getattr(self, name)) is not None:
+          raise UserError(f"{name} is {value!r}; it needs source = 'tfds'")
+      return
+    slots = self.context_length // max(self.burstiness, 1)
+    check_count('held_out_classes', self.held_out_classes, minimum=slots)
+    if self.num_classes + self.held_out_classes > self._images.num_classes:
+      raise UserError(
+        f'num_classes is {self.num_classes}, and held_out_classes '
+        f'{self.held_out_classes}; together they may be at most '
+        f'{self._images.num_classes}, the classes of {self.dataset}'
+      )
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     slots_key, classes_key, noise_key = jax.random.split(key, 3)
@@ -103,7 +150,10 @@ class LabelledClusters(BaseTask):
 
   def prompt_of(self, key: Key[Array, ''], classes: Int[Array, ' t']) -> Prompt:
     """A prompt whose examples have these classes, which are its latents."""
-    x = self.around(key, jnp.asarray(self.means, float)[classes])
+    if self.source == 'tfds':
+      x = self._images.sample(key, classes)
+    else:
+      x = self.around(key, jnp.asarray(self.means, float)[classes])
     labels = jax.nn.one_hot(jnp.asarray(self.labels)[classes], self.num_labels)
     return make_prompt(x, labels.astype(x.dtype), None, classes)
 
@@ -116,13 +166,28 @@ class LabelledClusters(BaseTask):
     spread = within / scale / np.sqrt(self.num_features)
     return means / scale + spread * jax.random.normal(key, means.shape)
 
+  def sample_new(
+    self, classes_key: Key[Array, ''], key: Key[Array, ''], slots: Int[Array, ' t']
+  ) -> Float[Array, 't d']:
+    """Features of examples whose classes, N/B different ones, are new."""
+    count = self.context_length // self.burstiness
+    if self.source == 'tfds':
+      new = jax.random.permutation(classes_key, self.held_out_classes)[:count]
+      first = self._images.num_classes - self.held_out_classes
+      return self._images.sample(key, (first + new)[slots])
+    means = jax.random.normal(classes_key, (count, self.num_features))
+    return self.around(key, (means / np.sqrt(self.num_features))[slots])
+
   def baselines(self) -> dict[str, Predictor]:
     """`context` takes classes for new ones, `weights` does not see the context.
 
     `bayes`, which knows means and labels and sees the context, and `context` sum over
     the partitions of the context into classes; they are absent if there are more than
     `zoo.tasks.partitions.MOST`, but for `bayes` with B = 0, which is `weights`.
+    Of images there is the label of the nearest example.
     """
+    if self.source == 'tfds':
+      return {'nearest_neighbours': NearestShares(1), 'zero': Zero()}
     weights = WeightsBayes(self)
     bayes: dict[str, Predictor] = {}
     if not self.burstiness:  # the classes of the context say nothing about the query's
@@ -223,10 +288,10 @@ TESTS = 'in_context', 'swapped', 'in_weights'
 class ClusterTest(BaseTask):
   """A test of a model that was trained on labelled clusters, by name.
 
-  `in_context`: each class is new, with a mean `~ N(0, I/D)` and any label, all equally
-  likely. `swapped`: classes are known, and the labels of a prompt are permuted by one
-  permutation, drawn for it. `in_weights`: the query has a known class that is not in
-  the context.
+  `in_context`: each class is new, with a mean `~ N(0, I/D)`, or is one of the images'
+  that are held out, and any label, all equally likely. `swapped`: classes are known,
+  and the labels of a prompt are permuted by one permutation, drawn for it.
+  `in_weights`: the query has a known class that is not in the context.
   """
 
   task: LabelledClusters
@@ -266,10 +331,9 @@ class ClusterTest(BaseTask):
     task = self.bursty
     slots_key, means_key, labels_key, noise_key = jax.random.split(key, 4)
     slots = sample_slots(slots_key, task.context_length, task.burstiness)
-    shape = task.context_length // task.burstiness, task.num_features
-    means = jax.random.normal(means_key, shape) / np.sqrt(task.num_features)
-    labels = jax.random.randint(labels_key, shape[:1], 0, task.num_labels)
-    x = task.around(noise_key, means[slots])
+    count = task.context_length // task.burstiness
+    labels = jax.random.randint(labels_key, (count,), 0, task.num_labels)
+    x = task.sample_new(means_key, noise_key, slots)
     shown = jax.nn.one_hot(labels[slots], task.num_labels, dtype=x.dtype)
     return make_prompt(x, shown, None, slots)
 
@@ -299,7 +363,8 @@ class ClusterTest(BaseTask):
     """
     own: dict[str, Predictor] = {}
     bursty = self.bursty
-    if self.test == 'in_context' and is_small(self.context_length, bursty.burstiness):
+    is_exact = is_small(self.context_length, bursty.burstiness)
+    if self.test == 'in_context' and self.task.source == 'gaussian' and is_exact:
       own = {'bayes': bursty.context_bayes()}
     return own | unshifted(self.task.baselines())
 

@@ -1,0 +1,178 @@
+"""Images of a TensorFlow data set by their classes, read once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from flax import struct
+from jaxtyping import Array, Float, Int, Key
+
+from zoo.core.errors import UserError, check_count, in_one_line, not_installed
+from zoo.core.trees import Tree
+
+# Others, such as small1 of Omniglot, may repeat the images of these.
+_SPLITS = 'train', 'validation', 'test'
+
+
+@struct.dataclass(eq=False, repr=False)
+class Images(Tree):
+  """The images of all classes, one class after the other."""
+
+  pixels: Any  # [n, image_size²], of mean 0 and variance 1 over all
+  starts: Any  # [m], the first image of each class
+  counts: Any  # [m], the images of each class, ≥ 1
+  # The name of the data set with its version, its folder, and the size of the images.
+  origin: tuple = struct.field(pytree_node=False)
+
+  @property
+  def num_classes(self) -> int:
+    """The classes that have images, m."""
+    return len(self.starts)
+
+  def sample(
+    self, key: Key[Array, ''], classes: Int[Array, ' t']
+  ) -> Float[Array, 't d']:
+    """An image of each of these classes, drawn independently."""
+    starts = jnp.asarray(self.starts)[classes]
+    counts = jnp.asarray(self.counts)[classes]
+    of_class = jax.random.randint(key, classes.shape, 0, counts, starts.dtype)
+    return jnp.asarray(self.pixels)[starts + of_class].astype(float)
+
+
+def read_images(dataset: object, data_dir: object, image_size: int) -> Images:
+  """The images of the splits train, validation and test, those that there are.
+
+  Nothing is downloaded or built.
+
+  Args:
+    dataset: a name of TFDS, `name[/config][:version]`, whose examples have an `image`
+      and an integer `label`.
+    data_dir: its folder; None: that of TFDS.
+    image_size: pixels of a side, to which each image is scaled.
+
+  Raises UserError without the extra `data`, and for a data set that is not there, or
+  that cannot be read.
+  """
+  check_count('image_size', image_size)
+  if not isinstance(dataset, str) or not dataset:
+    raise UserError(
+      f"dataset is {dataset!r}; it must be a data set of TensorFlow, such as 'omniglot'"
+    )
+  if data_dir is not None and not isinstance(data_dir, str):
+    raise UserError(f'data_dir is {data_dir!r}; it must be a folder')
+  folder = epath.Path(_default_folder() if data_dir is None else data_dir)
+  folder = os.fspath(folder.expanduser().resolve())
+  # By default TFDS writes tfrecord, which only TensorFlow reads.
+  command = f'tfds build {dataset} --data_dir={folder} --file_format=array_record'
+  builder = _find(dataset, folder)
+  if builder is None:
+    raise UserError(f'the data set {dataset} is not in {folder}; {command}')
+  name, _, version = builder.info.full_name.rpartition('/')
+  try:
+    origin = f'{name}:{version}', folder, image_size
+    return _read_once(os.fspath(builder.data_dir), origin)
+  except NotImplementedError:
+    raise UserError(
+      f'the data set {dataset} in {folder} is in files that only TensorFlow reads; '
+      f'{command} --overwrite'
+    ) from None
+  except (OSError, RuntimeError, ValueError) as error:
+    raise _unusable(dataset, folder, error) from None
+
+
+def _default_folder() -> str:
+  """The folder of TFDS; raises UserError without the extra `data`."""
+  with _extra():
+    from tensorflow_datasets.core import constants
+
+  return constants.DATA_DIR
+
+
+def _find(dataset: str, folder: str) -> Any:
+  """The builder of a data set that is in a folder; None if it is not there.
+
+  Raises UserError without the extra `data`, and for one that is damaged.
+  """
+  with _extra():
+    import array_record  # noqa: F401, which TFDS imports when it reads
+    from google.protobuf import json_format
+    from tensorflow_datasets.core import read_only_builder
+
+  try:
+    return read_only_builder.builder_from_files(dataset, data_dir=folder)
+  except (ValueError, OSError):  # there is no such name, or no such folder
+    return None
+  except json_format.Error as error:
+    raise _unusable(dataset, folder, error) from None
+
+
+def _unusable(dataset: str, folder: str, error: Exception) -> UserError:
+  return UserError(
+    f'the data set {dataset} in {folder} cannot be used: {in_one_line(error, 200)}'
+  )
+
+
+@contextlib.contextmanager
+def _extra() -> Iterator[None]:
+  """Names the extra `data` where one of its packages is missing."""
+  try:
+    yield
+  except ModuleNotFoundError as error:
+    package = str(error.name).partition('.')[0]
+    # TFDS 4.9.10 needs importlib_resources, but does not declare it.
+    extra = 'tensorflow_datasets', 'array_record', 'importlib_resources'
+    if package not in extra:
+      raise
+    raise not_installed(package, 'images need', 'data') from None
+
+
+@functools.lru_cache(maxsize=2)
+def _read_once(builder_dir: str, origin: tuple[str, str, int]) -> Images:
+  """The images of a data set that is built; raises ValueError for one without any."""
+  import tensorflow_datasets as tfds
+
+  builder: Any = tfds.builder_from_directory(builder_dir)
+  features = builder.info.features or {}
+  if not {'image', 'label'} <= {*features}:
+    raise ValueError(
+      f'its features are {", ".join(sorted(features))}, not image and label'
+    )
+  splits = [split for split in _SPLITS if split in builder.info.splits]
+  # TFDS would decode them with TensorFlow or OpenCV.
+  as_bytes = {'image': tfds.decode.SkipDecoding()}
+  examples = [
+    example
+    for split in splits
+    for example in builder.as_data_source(split, decoders=as_bytes)
+  ]
+  if not examples:
+    raise ValueError(f'it has no images in the splits {", ".join(_SPLITS)}')
+  labels = np.asarray([example['label'] for example in examples])
+  pixels = np.stack([_grey(example['image'], origin[2]) for example in examples])
+  pixels = (pixels - pixels.mean(dtype=float)) / max(pixels.std(dtype=float), 1e-6)
+  order = np.argsort(labels, kind='stable')
+  _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+  return Images(
+    pixels=pixels[order].astype(np.float32),
+    starts=starts.astype(np.int32),
+    counts=counts.astype(np.int32),
+    origin=origin,
+  )
+
+
+def _grey(content: bytes, size: int) -> np.ndarray:
+  """The pixels of an image file, grey, scaled by the means of its parts."""
+  from PIL import Image
+
+  with Image.open(io.BytesIO(content)) as image:
+    scaled = image.convert('L').resize((size, size), Image.Resampling.BOX)
+  return np.asarray(scaled, np.float32).ravel()
