@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from zoo.host.parts import Part
 from zoo.studies.headlines import (
   deep_linear,
+  filter,
   garg,
   induction,
+  laplace,
   markov_phases,
   one_step,
   pool_crossing,
@@ -35,6 +37,8 @@ _FILES = (
   garg,
   saddles,
   state_tracking,
+  laplace,
+  filter,
 )
 # All headlines by name, in the order in which they are run.
 HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}
