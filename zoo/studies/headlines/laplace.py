@@ -1,4 +1,4 @@
-"""One Mamba layer counts transitions as Bayes does; without its convolution it cannot."""
+"""One Mamba layer counts transitions as Bayes does, but not without convolution."""
 
 import numpy as np
 from scipy.special import log_softmax
