@@ -15,13 +15,17 @@ from configs import common, transformer
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of two layers of width 32; configs/transformer.py has all fields."""
+  """The config of two layers of width 64; configs/transformer.py has all fields."""
   config = transformer.get_config('task=task_pool').unlock()
-  config.model.num_layers, config.model.width, config.model.num_heads = 2, 32, 2
-  config.task.num_features, config.task.context_length = 4, 12
+  config.model.num_layers, config.model.width = 2, 64
+  # A token holds an example and its label: models with a token for each need longer.
+  config.model.tokens, config.model.positions = 'joint', 'none'
+  config.task.num_features, config.task.context_length = 4, 8
+  config.objective.positions = 'query'
   config.objective.labels = 'observed'  # as in the papers
+  config.optimizer.schedule = 'constant'  # so that each step is one of a longer run
   config.checkpoint.steps = 'log'
-  config.train.num_steps, config.train.batch_size = 4000, 64
-  config.train.log_every, config.eval.every = 500, 1000
+  config.train.num_steps, config.train.batch_size = 2000, 128
+  config.train.log_every, config.eval.every = 250, 500
   config.checkpoint.every = 1000
   return common.with_variant(config, variant)

@@ -111,11 +111,12 @@ def test_fits_are_kept_and_are_those_of_the_probe(tmp_path, model):
   fits.add(3, model)
   run = Fits(file, config, ['gd', 'bayes'], 64).run()
   task = zoo.config.validation.build_task(config)
-  expected = strategies(model, task, named(task, ['gd', 'bayes']), 64)
+  expected = strategies(model, task, named(task, ['gd', 'bayes']), 64).by_length[-1]
   assert run.fits[3].weights == expected.weights
   assert run.fits[3].stderrs == expected.stderrs
   assert run.fits[3].unexplained == expected.unexplained
-  assert run.nats_per_step == 16 * 5 / (2 * 0.25)
+  # The query of each of 16 prompts.
+  assert run.nats_per_step == 16 / (2 * 0.25)
   for other in (
     Fits(file, config, ['gd'], 64),
     Fits(file, config, ['gd', 'bayes'], 32),

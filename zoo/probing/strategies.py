@@ -94,9 +94,13 @@ class _Samples(NamedTuple):
 
 
 class Known(NamedTuple):
-  """What predictors predict on the prompts of a task, sampled once for many models."""
+  """What predictors predict on the prompts of a task, sampled once for many models.
+
+  The axis t has predictions after `least`, …, C examples.
+  """
 
   task: Task
+  least: int
   names: list[str]  # m of them
   batches: list[Prompt]
   others: Float[np.ndarray, 'm p t k']
@@ -144,9 +148,16 @@ def nearest_mixture(
 
 
 def sample_known(
-  task: Task, predictors: Mapping[str, Predictor], num_prompts: int, seed: int
+  task: Task,
+  predictors: Mapping[str, Predictor],
+  num_prompts: int,
+  seed: int,
+  least: int = 0,
 ) -> Known:
-  """The predictions of known predictors, for `nearest_mixture` of any models."""
+  """The predictions of known predictors, for `nearest_mixture` of any models.
+
+  They are those after `least`, …, C examples.
+  """
   if task.label_kind == 'numbers' and not is_squared(task):
     raise UserError(
       f'{type(task).__name__} has numbers and a loss of its own; mixtures are nearest '
@@ -160,7 +171,7 @@ def sample_known(
   batches = [*sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs)]
   others = np.stack(
     [
-      _sampled(name, predictor, task, batches, programs)
+      _sampled(name, predictor, task, batches, programs, 0)
       for name, predictor in predictors.items()
     ]
   )
@@ -175,7 +186,12 @@ def sample_known(
     losses = -np.sum(targets * np.log(others), axis=-1)
     scores = np.sum(seen * np.log(others[:, :, :-1]), axis=-1)
   before = np.pad(np.cumsum(scores, axis=-1), [(0, 0), (0, 0), (1, 0)])
-  return Known(task, [*predictors], batches, others, before, losses, programs)
+  others, before, losses = (
+    others[:, :, least:],
+    before[..., least:],
+    losses[..., least:],
+  )
+  return Known(task, least, [*predictors], batches, others, before, losses, programs)
 
 
 def _halves(
@@ -184,7 +200,9 @@ def _halves(
   """The prompts for the fits, those for the measurements, and a constant's distance."""
   num_prompts = known.others.shape[1]
   check_ways([model], known.task, num_prompts, 0, known.programs)
-  own = _sampled('the model', model, known.task, known.batches, known.programs)
+  own = _sampled(
+    'the model', model, known.task, known.batches, known.programs, known.least
+  )
   samples = _Samples(own, known.others, known.scores)
   fitted = _part(samples, slice(num_prompts // 2))
   measured = _part(samples, slice(num_prompts // 2, None))
@@ -212,12 +230,15 @@ def _sampled(
   task: Task,
   batches: Sequence[Prompt],
   programs: Programs,
+  least: int,
 ) -> Float[np.ndarray, 'p t k']:
   """What a predictor predicts: means, or probabilities; raises UserError."""
-  values = gather(lambda prompt: _after_each(predictor, prompt, programs), batches)
+  values = gather(
+    lambda prompt: _after_each(predictor, prompt, programs, least), batches
+  )
   classes = (task.num_outputs,) if task.label_kind == 'classes' else ()
   num_prompts = sum(len(prompt.x) for prompt in batches)
-  shape = num_prompts, task.context_length + 1, *classes
+  shape = num_prompts, task.context_length + 1 - least, *classes
   if values.shape != shape:
     raise UserError(f'{name} predicts {values.shape}; it must be {shape}')
   if not np.isfinite(values).all():
@@ -226,12 +247,12 @@ def _sampled(
 
 
 def _after_each(
-  predictor: Predictor, prompt: Prompt, programs: Programs
+  predictor: Predictor, prompt: Prompt, programs: Programs, least: int
 ) -> Float[Array, 'b t *k'] | Float[np.ndarray, 'b t *k']:
-  """The predictions after 0, 1, …, C examples."""
+  """The predictions after `least`, …, C examples."""
   if one_pass(predictor) is not None:
-    return programs.run(_everywhere, [predictor], prompt)
-  lengths = range(prompt.x.shape[1] + 1)
+    return programs.run(_everywhere, [predictor], prompt)[:, least:]
+  lengths = range(least, prompt.x.shape[1] + 1)
   prefixes = [programs.run(at_query, [predictor], prompt.prefix(k)) for k in lengths]
   return np.stack([np.asarray(values) for (values,) in prefixes], axis=1)
 

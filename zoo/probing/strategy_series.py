@@ -37,13 +37,16 @@ class FittedRun:
 
   fits: dict[int, Fit]
   losses: dict[str, Estimate]  # of the predictors on the task, over all positions
-  # What a difference of losses is in log likelihoods of all labels of a step, in nats:
-  # for numbers by the task's noise; NaN without any.
+  # What a difference of losses is in log likelihoods of all labels that a step trains
+  # on, in nats: for numbers by the task's noise; NaN without any.
   nats_per_step: float
 
 
 class Fits:
-  """The fits of one run, which are kept in a file one by one."""
+  """The fits of one run, which are kept in a file one by one.
+
+  They are on predictions after as many examples as the run was trained on.
+  """
 
   def __init__(
     self,
@@ -76,7 +79,10 @@ class Fits:
   def add(self, step: int, model: Predictor) -> None:
     """Fits the model of a step, and writes the file; raises UserError, OSError."""
     if self._known is None:
-      self._known = sample_known(self._task, self._predictors, self._num_prompts, 0)
+      least = least_examples(self._config, self._task)
+      self._known = sample_known(
+        self._task, self._predictors, self._num_prompts, 0, least
+      )
       self._content['losses'] = _losses(self._known)
     self._content['steps'][str(step)] = _fit(model, self._known)
     self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +94,7 @@ class Fits:
     return FittedRun(
       dict(sorted(fits.items())),
       {name: Estimate(*loss) for name, loss in self._content['losses'].items()},
-      _nats(self._task) * self._config.train.batch_size,
+      _nats(self._config, self._task),
     )
 
 
@@ -123,9 +129,18 @@ def _fit(model: Predictor, known: Known) -> dict[str, Any]:
   )
 
 
-def _nats(task: Task) -> float:
-  """What the mean loss of a task is in nats of all labels of a prompt."""
-  labels = task.context_length + 1
+def least_examples(config: Config, task: Task) -> int:
+  """The fewest examples from which a run was trained to predict."""
+  if config.objective.positions == 'every':
+    return 0
+  least = config.objective.min_examples
+  return task.context_length if least is None else least
+
+
+def _nats(config: Config, task: Task) -> float:
+  """What a mean loss is in nats of all labels of a step."""
+  of_prompt = task.context_length + 1 if config.objective.positions == 'every' else 1
+  labels = of_prompt * config.train.batch_size
   if task.label_kind != 'numbers':
     return float(labels)
   noise_std = float(getattr(task, 'noise_std', 0.0))
