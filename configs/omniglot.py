@@ -33,6 +33,7 @@ def get_config(variant: str = '') -> ConfigDict:
   task.burstiness = 4  # B, examples of the query's class; 0, or a divisor of N
   config.model.num_layers, config.model.num_heads = 2, 1
   config.model.read_in = 'convolutional'
+  config.model.tokens, config.model.positions = 'joint', 'none'  # as in clusters.py
   config.objective.positions = 'query'
   config.optimizer.learning_rate = 1e-3
   config.train.num_steps, config.train.batch_size = 50_000, 128

@@ -3,9 +3,10 @@
   python -m launch.results            # after a CSV in docs/results has changed
   python -m launch.results --check    # writes nothing; fails if a file would change
 
-docs/results has what a run has found, as CSV: `baselines.csv` of `benchmarks.baselines`
-and `atlas.csv` of `launch.atlas`, whose pictures are put between the comments `atlas`
-of docs/results.md.
+docs/results has what runs have found, as CSV: `baselines.csv` of benchmarks.baselines,
+`atlas.csv` of `launch.atlas`, whose pictures are put between the comments `atlas` of
+docs/results.md, `strategies.csv` of `launch.strategies`, and `figure_NAME.csv` of
+headlines.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
   """The content of each picture and table, by its path."""
   # Imported here so that a mistyped flag is reported at once.
   from zoo.host.files import read_text
+  from zoo.probing import phases
+  from zoo.probing.strategy_pictures import plot_diagrams
+  from zoo.reports import plots
   from zoo.reports.comparison_plots import plot_deviations
   from zoo.studies import atlas
 
@@ -67,6 +71,14 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
     lines = csv.DictReader(io.StringIO(read_text(baselines)))
     deviations = [float(line['deviation']) for line in lines if line['deviation']]
     made[docs / 'images' / 'baselines.png'] = _png(plot_deviations(deviations))
+  diagram = docs / 'results' / 'strategies.csv'
+  if diagram.is_file():
+    shown = phases.diagrams(phases.from_csv(read_text(diagram)))
+    made[docs / 'images' / 'strategies.png'] = _png(plot_diagrams(shown))
+  for file in sorted((docs / 'results').glob('figure_*.csv')):
+    name = file.stem.removeprefix('figure_')
+    panels = plots.from_csv(name, read_text(file)).panels
+    made[docs / 'images' / f'{name}.png'] = _png(plots.render_figure(panels))
   if cells.is_file():
     rows = atlas.from_csv(read_text(cells), str(cells))
     figures = atlas.draw(rows)

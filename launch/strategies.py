@@ -100,8 +100,7 @@ def _show_run(workdir: str) -> None:
   for step in tqdm(missing, desc='strategies', unit='fit', dynamic_ncols=True):
     fits.add(step, zoo.load(workdir, step).model)
   run = fits.run()
-  rows = phases.rows([{}], [run])
-  _write(out, rows, plot_series(run))
+  _write(out, phases.rows_of([{}], [run]), plot_series(run))
   print(phases.series_table(run))
   print(f'\nthe picture is {out / _PICTURE}, all numbers are in {out / _TABLE}')
 
@@ -123,9 +122,10 @@ def _show_sweep() -> None:
   if rows is not None:
     points = [{name: row[name] for name in names} for row in rows]
     runs = _fit_points(config, points, [row['workdir'] for row in rows], workdir)
-    diagrams = phases.diagrams(points, runs)
+    fitted = phases.rows_of(points, runs)
+    diagrams = phases.diagrams(fitted)
     if part is None:
-      _write(workdir, phases.rows(points, runs), plot_diagrams(diagrams))
+      _write(workdir, fitted, plot_diagrams(diagrams))
   where = f'the picture is {workdir / _PICTURE}, all numbers are in {workdir / _TABLE}'
   cli.print_results(diagrams, phases.summary, where, workdir, part)
 

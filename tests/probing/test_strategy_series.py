@@ -9,9 +9,18 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.training.runs import small_config
+from zoo.core.tables import to_csv
 from zoo.measure.intervals import Estimate
 from zoo.probing import strategies
-from zoo.probing.phases import diagrams, rows, sentences, series_table, summary, table
+from zoo.probing.phases import (
+  diagrams,
+  from_csv,
+  rows_of,
+  sentences,
+  series_table,
+  summary,
+  table,
+)
 from zoo.probing.strategy_pictures import plot_diagrams, plot_series
 from zoo.probing.strategy_series import Fit, Fits, FittedRun, named
 
@@ -36,7 +45,7 @@ RUNS = [
 
 
 def test_a_diagram_has_means_over_seeds_and_says_what_their_intervals_tell():
-  (diagram,) = diagrams(POINTS, RUNS)
+  (diagram,) = diagrams(rows_of(POINTS, RUNS))
   assert diagram.values == (4, 64)
   assert diagram.steps == (1, 10, 100)
   assert diagram.names == ('bayes', 'ridge')
@@ -56,9 +65,18 @@ def test_a_diagram_has_means_over_seeds_and_says_what_their_intervals_tell():
   assert summary([diagram]).startswith(lines[0])
 
 
+def test_a_diagram_can_be_drawn_from_its_table():
+  rows = rows_of(POINTS, RUNS)
+  (diagram,), (again,) = (
+    diagrams(table) for table in (rows, from_csv(to_csv(rows[0], rows)))
+  )
+  for name, value in vars(diagram).items():
+    np.testing.assert_array_equal(vars(again)[name], value)
+
+
 def test_other_fields_have_diagrams_of_their_own():
   points = [{'task.num_tasks': n, 'model.mixer': m} for m in 'ab' for n in (4, 64)]
-  both = diagrams(points, [_run([0.1, 0.2])] * 4)
+  both = diagrams(rows_of(points, [_run([0.1, 0.2])] * 4))
   assert [diagram.title for diagram in both] == ['model.mixer=a', 'model.mixer=b']
   assert sentences(both[0]) == ['One seed has no interval: sweep the seed, too.']
   figure = plot_diagrams(both)
@@ -73,16 +91,17 @@ def test_predictors_of_one_weight_share_it():
   share = Estimate(0.5, 0.1)
   fit = Fit({'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}, share, None)
   run = FittedRun({1: fit}, _run([0.5]).losses, 1.0)
-  (diagram,) = diagrams([{'seed': 0}], [run])
+  (diagram,) = diagrams(rows_of([{'seed': 0}], [run]))
   assert diagram.weights[0, :, 0, 0].tolist() == [0.5, 0.5]
-  assert rows([{}], [run])[0]['weight of bayes, ridge'] == 1
+  (row,) = rows_of([{}], [run])
+  assert (row['weight of bayes'], row['together']) == (0.5, 'bayes, ridge')
   assert 'bayes, ridge 1.00' in series_table(run)
 
 
 def test_the_colour_is_paler_the_more_is_unexplained():
   pale, solid = ([_run([1.0, 1.0], left)] for left in (1.0, 0.0))
   images = [
-    plot_diagrams(diagrams([{'seed': 0}], runs)).axes[0].images[0].get_array()
+    plot_diagrams(diagrams(rows_of([{'seed': 0}], runs))).axes[0].images[0].get_array()
     for runs in (pale, solid)
   ]
   assert np.all(images[0] == 1)  # white

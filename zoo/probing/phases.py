@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import collections
+import csv
 import dataclasses
+import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +21,7 @@ from zoo.core.tables import format_table
 from zoo.measure.intervals import interval
 from zoo.probing.strategy_series import FittedRun
 
-SEED = 'seed'
+SEED, _STEP, _WEIGHT, _ERROR = 'seed', 'step', 'weight of ', 'error of '
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,62 +46,104 @@ class Diagram:
     return self.weights.mean(axis=0).argmax(axis=0)
 
 
-def diagrams(
+def rows_of(
   points: Sequence[Mapping[str, Any]], runs: Sequence[FittedRun]
-) -> list[Diagram]:
+) -> list[dict[str, Any]]:
+  """A row for each point and step: its fields, weights, and what these leave.
+
+  Predictors that cannot be told apart at a step, which `together` names, each have an
+  equal part of their weight.
+  """
+  rows = []
+  for point, run in zip(points, runs, strict=True):
+    for step, fit in run.fits.items():
+      row: dict[str, Any] = {**point, _STEP: step}
+      for group in fit.weights:
+        names = group.split(', ')
+        for name in names:
+          row[f'{_WEIGHT}{name}'] = fit.weights[group] / len(names)
+          row[f'{_ERROR}{name}'] = fit.stderrs[group] / len(names)
+      shares = {'unexplained': fit.unexplained, 'unexplained_by_prompt': fit.by_prompt}
+      for name, share in shares.items():
+        row[name] = None if share is None else share.mean
+        row[f'{name}_stderr'] = None if share is None else share.stderr
+      row['together'] = '; '.join(group for group in fit.weights if ', ' in group)
+      row['odds'] = _odds(run, step)
+      weights = {f'{_WEIGHT}{name}': row[f'{_WEIGHT}{name}'] for name in run.losses}
+      rows.append({**point, _STEP: step, **weights, **row})
+  return rows
+
+
+def _odds(run: FittedRun, step: int) -> float | None:
+  """The log odds of the first of two predictors by all labels up to a step, in nats."""
+  if len(run.losses) != 2 or math.isnan(run.nats_per_step):
+    return None
+  first, second = (loss.mean for loss in run.losses.values())
+  return step * run.nats_per_step * (second - first)
+
+
+def from_csv(text: str) -> list[dict[str, Any]]:
+  """The rows of `strategies.csv`."""
+  return [
+    {name: _number(value) for name, value in row.items()}
+    for row in csv.DictReader(io.StringIO(text))
+  ]
+
+
+def _number(text: str) -> Any:
+  try:
+    return json.loads(text) if text else None
+  except ValueError:
+    return text
+
+
+def diagrams(rows: Sequence[Mapping[str, Any]]) -> list[Diagram]:
   """A diagram for each combination of the fields besides the first and the seed.
 
-  The first field of the points, other than the seed, is the vertical axis. Predictors
-  that share a weight at a step each have an equal part of it.
+  `rows` are those of `rows_of`. The first field, other than the seed, is the vertical
+  axis.
   """
-  field, *others = [name for name in points[0] if name != SEED] or [SEED]
-  panels: dict[tuple, list[int]] = {}
-  for i, point in enumerate(points):
-    panels.setdefault(tuple(point[name] for name in others), []).append(i)
+  fields = [*rows[0]][: [*rows[0]].index(_STEP)]
+  field, *others = [name for name in fields if name != SEED] or [SEED]
+  panels: dict[tuple, list[Mapping[str, Any]]] = {}
+  for row in rows:
+    panels.setdefault(tuple(row[name] for name in others), []).append(row)
   return [
     _diagram(
       ', '.join(f'{name}={value}' for name, value in zip(others, chosen, strict=True)),
       field,
-      [points[i] for i in members],
-      [runs[i] for i in members],
+      members,
     )
     for chosen, members in panels.items()
   ]
 
 
-def _diagram(
-  title: str,
-  field: str,
-  points: Sequence[Mapping[str, Any]],
-  runs: Sequence[FittedRun],
-) -> Diagram:
-  values = tuple(dict.fromkeys(point[field] for point in points))
-  seeds = [*dict.fromkeys(point.get(SEED) for point in points)]
-  if field == SEED:
-    seeds = [None]
-  steps = tuple(sorted(set.intersection(*[{*run.fits} for run in runs])))
-  names = tuple(runs[0].losses)
-  size = len(values), len(steps)
-  weights = np.full((len(seeds), len(names), *size), np.nan)
-  unexplained = np.full((len(seeds), *size), np.nan)
-  odds = np.full(size, np.nan)
-  for point, run in zip(points, runs, strict=True):
-    seed = 0 if field == SEED else seeds.index(point.get(SEED))
-    row = values.index(point[field])
-    for column, step in enumerate(steps):
-      fit = run.fits[step]
-      for group, weight in fit.weights.items():
-        for name in group.split(', '):
-          share = weight / (group.count(', ') + 1)
-          weights[seed, names.index(name), row, column] = share
-      if fit.unexplained is not None:
-        unexplained[seed, row, column] = fit.unexplained.mean
-      odds[row, column] = _odds(run, step)
+def _diagram(title: str, field: str, rows: Sequence[Mapping[str, Any]]) -> Diagram:
+  values = [*dict.fromkeys(row[field] for row in rows)]
+  seeds = [0] if field == SEED else [*dict.fromkeys(row.get(SEED) for row in rows)]
+  # Those that all points have.
+  count = collections.Counter(int(row[_STEP]) for row in rows)
+  steps = sorted(step for step in count if count[step] == max(count.values()))
+  columns = [name for name in rows[0] if name.startswith(_WEIGHT)]
+  weights = np.full((len(seeds), len(columns), len(values), len(steps)), np.nan)
+  unexplained, odds = (
+    np.full_like(weights[:, 0], np.nan),
+    np.full_like(weights[0, 0], np.nan),
+  )
+  for row in rows:
+    if row[_STEP] not in steps:
+      continue
+    at = values.index(row[field]), steps.index(row[_STEP])
+    seed = 0 if field == SEED else seeds.index(row.get(SEED))
+    weights[(seed, slice(None), *at)] = [row[column] for column in columns]
+    unexplained[(seed, *at)] = _or_nan(row['unexplained'])
+    odds[at] = _or_nan(row['odds'])
+  names = tuple(column.removeprefix(_WEIGHT) for column in columns)
   return Diagram(
     title,
     field,
-    values,
-    steps,
+    tuple(values),
+    tuple(steps),
     names,
     len(seeds),
     weights,
@@ -106,12 +152,8 @@ def _diagram(
   )
 
 
-def _odds(run: FittedRun, step: int) -> float:
-  """The log odds of the first of two predictors by all labels up to a step, in nats."""
-  if len(run.losses) != 2:
-    return math.nan
-  first, second = (loss.mean for loss in run.losses.values())
-  return step * run.nats_per_step * (second - first)
+def _or_nan(value: float | None) -> float:
+  return math.nan if value is None else value
 
 
 def sentences(diagram: Diagram) -> list[str]:
@@ -192,22 +234,3 @@ def _mean_and_half(values: Float[np.ndarray, ' seed']) -> str:
     return '-'
   mean = interval(values)
   return f'{mean.mean:.3f}' + (f' ± {mean.half:.3f}' if len(values) > 1 else '')
-
-
-def rows(
-  points: Sequence[Mapping[str, Any]], runs: Sequence[FittedRun]
-) -> list[dict[str, Any]]:
-  """A row for each point and step: weights and their errors, and what they leave."""
-  return [
-    {
-      **point,
-      'step': step,
-      **{f'weight of {name}': weight for name, weight in fit.weights.items()},
-      **{f'error of {name}': error for name, error in fit.stderrs.items()},
-      'unexplained': fit.unexplained and fit.unexplained.mean,
-      'unexplained_stderr': fit.unexplained and fit.unexplained.stderr,
-      'unexplained_by_prompt': fit.by_prompt and fit.by_prompt.mean,
-    }
-    for point, run in zip(points, runs, strict=True)
-    for step, fit in run.fits.items()
-  ]
