@@ -126,14 +126,13 @@ def _diagram(title: str, field: str, rows: Sequence[Mapping[str, Any]]) -> Diagr
   steps = sorted(step for step in count if count[step] == max(count.values()))
   columns = [name for name in rows[0] if name.startswith(_WEIGHT)]
   weights = np.full((len(seeds), len(columns), len(values), len(steps)), np.nan)
-  unexplained, odds = (
-    np.full_like(weights[:, 0], np.nan),
-    np.full_like(weights[0, 0], np.nan),
-  )
+  unexplained = np.full_like(weights[:, 0], np.nan)
+  odds = np.full_like(weights[0, 0], np.nan)
   for row in rows:
-    if row[_STEP] not in steps:
+    step = int(row[_STEP])
+    if step not in steps:
       continue
-    at = values.index(row[field]), steps.index(row[_STEP])
+    at = values.index(row[field]), steps.index(step)
     seed = 0 if field == SEED else seeds.index(row.get(SEED))
     weights[(seed, slice(None), *at)] = [row[column] for column in columns]
     unexplained[(seed, *at)] = _or_nan(row['unexplained'])
