@@ -120,7 +120,9 @@ def diagrams(rows: Sequence[Mapping[str, Any]]) -> list[Diagram]:
 
 def _diagram(title: str, field: str, rows: Sequence[Mapping[str, Any]]) -> Diagram:
   values = [*dict.fromkeys(row[field] for row in rows)]
-  seeds = [0] if field == SEED else [*dict.fromkeys(row.get(SEED) for row in rows)]
+  seeds: list[Any] = [*dict.fromkeys(row.get(SEED) for row in rows)]
+  if field == SEED:
+    seeds = [0]
   # Those that all points have.
   count = collections.Counter(int(row[_STEP]) for row in rows)
   steps = sorted(step for step in count if count[step] == max(count.values()))
