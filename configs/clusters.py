@@ -32,7 +32,7 @@ def get_config(variant: str = '') -> ConfigDict:
   task.burstiness = 4  # B, examples of the query's class; 0, or a divisor of N
   config.model.num_layers, config.model.num_heads = 2, 1
   # A token holds an example and its label, so that a layer can compare the query with
-  # examples; with a token for each, labels are learned in weights first.
+  # examples; with a token for each, new classes are read far less well.
   config.model.tokens, config.model.positions = 'joint', 'none'
   config.objective.positions = 'query'
   config.optimizer.learning_rate, config.optimizer.schedule = 3e-3, 'constant'
