@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from zoo.host.parts import Part
 from zoo.studies.headlines import (
+  clusters,
   deep_linear,
   garg,
   induction,
@@ -35,6 +36,7 @@ _FILES = (
   garg,
   saddles,
   state_tracking,
+  clusters,
 )
 # All headlines by name, in the order in which they are run.
 HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}
