@@ -7,6 +7,7 @@ from zoo.host.parts import Part
 from zoo.studies.headlines import (
   clusters,
   deep_linear,
+  diversity,
   garg,
   induction,
   markov_phases,
@@ -18,6 +19,7 @@ from zoo.studies.headlines import (
   recall,
   saddles,
   state_tracking,
+  transience,
 )
 from zoo.studies.runner import GetConfig
 from zoo.studies.study import About, Study, StudyResult
@@ -37,6 +39,8 @@ _FILES = (
   saddles,
   state_tracking,
   clusters,
+  transience,
+  diversity,
 )
 # All headlines by name, in the order in which they are run.
 HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}
