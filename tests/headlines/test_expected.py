@@ -203,15 +203,15 @@ def test_chance_in_clusters():
 
 
 def test_losses_of_mixtures_for_a_pool_by_a_loop():
-  """The loss beyond dMMSE is the squared distance to it; that of ridge is 0.28."""
+  """The loss beyond dMMSE is the squared distance to it; that of ridge is 1.02."""
   random = np.random.RandomState(0)
   sigma, count = 0.5, 4000
-  pool = TaskPool(4, 8, 4).pool
+  pool = TaskPool(4, 4, 4).pool
   beyond, distances = [], []
   for number in range(count):
     truth = pool[number % 4]
-    x = random.normal(size=(8, 4))
-    y = x @ truth + sigma * random.normal(size=8)
+    x = random.normal(size=(4, 4))
+    y = x @ truth + sigma * random.normal(size=4)
     ridge = np.linalg.solve(x.T @ x + sigma**2 * np.eye(4), x.T @ y)
     logs = -np.square(y[:, None] - x @ pool.T).sum(axis=0) / (2 * sigma**2)
     weights = np.exp(logs - logs.max())
@@ -220,7 +220,7 @@ def test_losses_of_mixtures_for_a_pool_by_a_loop():
     beyond.append(np.square(ridge - truth).sum() - np.square(dmmse - truth).sum())
     distances.append(np.square(ridge - dmmse).sum())
   assert np.mean(beyond) == pytest.approx(np.mean(distances), rel=0.05)
-  assert np.mean(distances) == pytest.approx(0.28, rel=0.1)
+  assert np.mean(distances) == pytest.approx(1.02, rel=0.1)
 
 
 def test_the_weight_of_the_posterior_mean_and_when_it_switches():
