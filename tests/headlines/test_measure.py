@@ -20,7 +20,10 @@ from zoo.training import sweeps
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 UNTRAINED = 'pool_lines', 'saddles'
 TRAINED = [name for name in HEADLINES if name not in UNTRAINED]
-SLOWEST = 'ranking', 'pool_crossing', 'deep_linear', 'garg_toy', 'state_tracking'
+SLOWEST = (
+  *('ranking', 'pool_crossing', 'deep_linear', 'garg_toy', 'state_tracking'),
+  *('clusters', 'transience', 'diversity'),
+)
 
 
 class Checked(Exception):

@@ -149,6 +149,6 @@ HEADLINE = Study(
     ),
     'both_in_weights': at_least(0.5, 'the same, of classes by their probability'),
   },
-  minutes=10,
+  minutes=14,
   measure=measure,
 )
