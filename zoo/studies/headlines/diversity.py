@@ -142,6 +142,6 @@ HEADLINE = Study(
     # Pools that are not learned by heart in time are ties: if those of three, 0.89.
     'delay': at_least(0.8, 'larger pools are learned by heart later'),
   },
-  minutes=10,
+  minutes=7,
   measure=measure,
 )
