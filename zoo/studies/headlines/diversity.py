@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import Float
 from scipy import stats
 
 from zoo.probing import strategies
@@ -41,7 +41,7 @@ _FIELDS = {
 def measure(train: Trainer) -> Measurement:
   shares = np.array([_shares(train, size) for size in _SIZES])
   at_end = shares[:, -1]
-  switches = [switch(of_pool) for of_pool in shares]
+  switches = np.array([switch(of_pool) for of_pool in shares], float)
   numbers = {
     'smallest_pool': float(at_end[0]),
     'largest_pool': float(at_end[-1]),
@@ -110,7 +110,7 @@ def switch(shares: Sequence[float]) -> int:
   return int(below[-1]) + 1 if below.size else 0
 
 
-def _rank_correlation(sizes: Sequence[int], values: ArrayLike) -> float:
+def _rank_correlation(sizes: Sequence[int], values: Float[np.ndarray, ' m']) -> float:
   """Spearman's, which is 0 if all values are equal."""
   if np.ptp(values) == 0:
     return 0.0
