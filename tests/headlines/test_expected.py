@@ -12,13 +12,15 @@ from tests.marks import FULL
 from zoo import theory
 from zoo.studies.headlines import (
   HEADLINES,
+  clusters,
+  diversity,
   garg,
   induction,
   markov_phases,
   ranking,
   saddles,
 )
-from zoo.tasks import LinearRegression
+from zoo.tasks import LinearRegression, TaskPool
 
 
 def expected(name):
@@ -186,3 +188,49 @@ def test_pauses_between_drops():
   steps = [0.3 / (1 + np.exp(-8 * (at - middle))) for middle in (4, 9)]
   pauses = saddles.pauses(1 - steps[0] - steps[1])
   np.testing.assert_allclose(pauses, [1, 0.7, 0.4], atol=1e-6)
+
+
+def test_chance_in_clusters():
+  """Of a label that is drawn, and of another class with the label of the query."""
+  ranges = expected('clusters')
+  chance = ranges['few_in_context']
+  assert middle(chance) == clusters.CHANCE == 1 / 32
+  error = math.sqrt(1 / 32 * 31 / 32 / clusters._NUM_PROMPTS)
+  assert chance.high - middle(chance) == pytest.approx(4 * error, rel=0.05)
+  labels = np.arange(8192) % 32
+  assert np.mean(labels[1:] == labels[0]) == pytest.approx(255 / 8191)
+  assert ranges['many_in_weights'].holds(255 / 8191)
+
+
+def test_losses_of_mixtures_for_a_pool_by_a_loop():
+  """The loss beyond dMMSE is the squared distance to it; that of ridge is 1.02."""
+  random = np.random.RandomState(0)
+  sigma, count = 0.5, 4000
+  pool = TaskPool(4, 4, 4).pool
+  beyond, distances = [], []
+  for number in range(count):
+    truth = pool[number % 4]
+    x = random.normal(size=(4, 4))
+    y = x @ truth + sigma * random.normal(size=4)
+    ridge = np.linalg.solve(x.T @ x + sigma**2 * np.eye(4), x.T @ y)
+    logs = -np.square(y[:, None] - x @ pool.T).sum(axis=0) / (2 * sigma**2)
+    weights = np.exp(logs - logs.max())
+    dmmse = weights @ pool / weights.sum()
+    # Of the label without noise at a fresh x ~ N(0, I).
+    beyond.append(np.square(ridge - truth).sum() - np.square(dmmse - truth).sum())
+    distances.append(np.square(ridge - dmmse).sum())
+  assert np.mean(beyond) == pytest.approx(np.mean(distances), rel=0.05)
+  assert np.mean(distances) == pytest.approx(1.02, rel=0.1)
+
+
+def test_the_weight_of_the_posterior_mean_and_when_it_switches():
+  assert diversity.share({'dmmse': 0.6, 'ridge': 0.2, 'zero': 0.2}) == 0.6 / 0.8
+  assert diversity.share({'dmmse, ridge': 1.0, 'zero': 0.0}) == 0.5
+  assert diversity.share({'dmmse': 0.0, 'ridge': 0.0, 'zero': 1.0}) == 0.5
+  for shares, measurements in (
+    ([0.5, 0.7, 0.9], 1),
+    ([0.7, 0.4, 0.6], 2),
+    ([0.7, 0.8, 0.9], 0),
+    ([0.7, 0.8, 0.1], 3),
+  ):
+    assert diversity.switch(shares) == measurements

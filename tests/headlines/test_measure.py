@@ -6,7 +6,13 @@ import pytest
 
 from configs import get_config
 from tests.marks import FULL
-from zoo.studies.headlines import HEADLINES, markov_phases, pool_lines
+from zoo.studies.headlines import (
+  HEADLINES,
+  diversity,
+  markov_phases,
+  pool_lines,
+  transience,
+)
 from zoo.studies.runner import Trainer
 from zoo.studies.study import FAILS, HOLDS, StudyResult
 from zoo.training import sweeps
@@ -14,7 +20,10 @@ from zoo.training import sweeps
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 UNTRAINED = 'pool_lines', 'saddles'
 TRAINED = [name for name in HEADLINES if name not in UNTRAINED]
-SLOWEST = 'ranking', 'pool_crossing', 'deep_linear', 'garg_toy', 'state_tracking'
+SLOWEST = (
+  *('ranking', 'pool_crossing', 'deep_linear', 'garg_toy', 'state_tracking'),
+  *('clusters', 'transience', 'diversity'),
+)
 
 
 class Checked(Exception):
@@ -74,6 +83,8 @@ def test_a_headline_measures_what_it_expects_and_fails_untrained(
   name, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(markov_phases, '_PARTS', {'start': (2, 2), 'whole': (4, 2)})
+  monkeypatch.setattr(transience, '_STEPS', (2, 4))
+  monkeypatch.setattr(diversity, '_STEPS', (2, 4))
   headline = HEADLINES[name]
   measurement = headline.measure(Short(tmp_path / 'runs', get_config))
   assert measurement.numbers.keys() >= headline.expected.keys()  # some have no range

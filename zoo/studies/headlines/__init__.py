@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from zoo.host.parts import Part
 from zoo.studies.headlines import (
+  clusters,
   deep_linear,
+  diversity,
   filter,
   garg,
   induction,
@@ -19,6 +21,7 @@ from zoo.studies.headlines import (
   recall,
   saddles,
   state_tracking,
+  transience,
 )
 from zoo.studies.runner import GetConfig
 from zoo.studies.study import About, Study, StudyResult
@@ -37,6 +40,9 @@ _FILES = (
   garg,
   saddles,
   state_tracking,
+  clusters,
+  transience,
+  diversity,
   laplace,
   filter,
 )
