@@ -1,12 +1,13 @@
-"""A small transformer on pools of regression tasks, for `launch.strategies`.
+"""A small transformer on draws from urns, for `launch.strategies`.
 
-  python -m launch.strategies --config=configs/strategies.py --predictors=bayes,ridge \\
-      --sweep=task.num_tasks=4,8,16,32,64,128,256,512,1024 --sweep=seed=0..2
+  python -m launch.strategies --config=configs/strategies.py \\
+      --predictors=memorising,generalising \\
+      --sweep=task.num_urns=4,16,64,256,1024 --sweep=seed=0..2
 
-On few tasks it comes to know the pool, and predicts like its Bayes predictor; on many
-it predicts like ridge regression, which is right for new tasks, too (Raventós et al.,
-arXiv 2306.15063; Wurgaft et al., arXiv 2506.17859). `--config.model.mixer=delta` takes
-another mixer, as in configs/transformer.py, and `:task=NAME` another task.
+With few urns it comes to know them, and weighs them by the balls; with many it counts
+the balls, which is right for new urns, too (Wurgaft et al., arXiv 2506.17859).
+`--config.model.mixer=mamba` takes another mixer, as in configs/transformer.py, and
+`:task=NAME` another task, such as markov_chain or task_pool.
 """
 
 from ml_collections import ConfigDict
@@ -15,17 +16,16 @@ from configs import common, transformer
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of two layers of width 64; configs/transformer.py has all fields."""
-  config = transformer.get_config('task=task_pool').unlock()
-  config.model.num_layers, config.model.width = 2, 64
-  # A token holds an example and its label: models with a token for each need longer.
-  config.model.tokens, config.model.positions = 'joint', 'none'
-  config.task.num_features, config.task.context_length = 4, 8
-  config.objective.positions = 'query'
+  """The config of two layers of width 32; configs/transformer.py has all fields."""
+  config = transformer.get_config('task=urns').unlock()
+  config.model.num_layers, config.model.width, config.model.num_heads = 2, 32, 1
+  config.model.tokens, config.model.positions = 'shifted', 'rotary'
+  config.task.context_length = 32
   config.objective.labels = 'observed'  # as in the papers
   config.optimizer.schedule = 'constant'  # so that each step is one of a longer run
   config.checkpoint.steps = 'log'
-  config.train.num_steps, config.train.batch_size = 2000, 128
+  config.train.num_steps, config.train.batch_size = 2000, 64
   config.train.log_every, config.eval.every = 250, 500
+  config.eval.num_compared = 0
   config.checkpoint.every = 1000
   return common.with_variant(config, variant)

@@ -146,6 +146,7 @@ def _fit_points(
       sweeps.at_point(config, point),
       _PREDICTORS.value,
       _NUM_PROMPTS.value,
+      by_prompt=False,
     )
     for point, folder in zip(points, folders, strict=True)
   ]

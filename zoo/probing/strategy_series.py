@@ -54,6 +54,7 @@ class Fits:
     config: Config,
     predictors: Sequence[str] | None = None,
     num_prompts: int = 2048,
+    by_prompt: bool = True,
   ):
     """Reads the fits that are in the file, if they are of this config.
 
@@ -62,13 +63,15 @@ class Fits:
       config: of the run.
       predictors: names of baselines of its task; None: all but `zero` and slow ones.
       num_prompts: half of them for the fits, ≥ 4.
+      by_prompt: whether weights that depend on the prompt are fitted, too.
 
     Raises UserError for an unknown name and a damaged file.
     """
     self.file, self._config, self._num_prompts = file, config, num_prompts
+    self._by_prompt = by_prompt
     self._task = build_task(config)
     self._predictors = named(self._task, predictors)
-    text = json.dumps([to_json(config), [*self._predictors], num_prompts])
+    text = json.dumps([to_json(config), [*self._predictors], num_prompts, by_prompt])
     self._content = _read(file, hashlib.sha256(text.encode()).hexdigest())
     self._known: Known | None = None
 
@@ -84,7 +87,7 @@ class Fits:
         self._task, self._predictors, self._num_prompts, 0, least
       )
       self._content['losses'] = _losses(self._known)
-    self._content['steps'][str(step)] = _fit(model, self._known)
+    self._content['steps'][str(step)] = _fit(model, self._known, self._by_prompt)
     self.file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(self.file, json.dumps(self._content, indent=1) + '\n')
 
@@ -117,14 +120,14 @@ def named(task: Task, names: Sequence[str] | None) -> dict[str, Predictor]:
   return {name: known[name] for name in names}
 
 
-def _fit(model: Predictor, known: Known) -> dict[str, Any]:
-  mixture, by_prompt = nearest_mixture(model, known)
+def _fit(model: Predictor, known: Known, by_prompt: bool) -> dict[str, Any]:
+  mixture, depending = nearest_mixture(model, known, by_prompt)
   return dataclasses.asdict(
     Fit(
       mixture.weights,
       mixture.stderrs,
       mixture.unexplained,
-      None if by_prompt is None else by_prompt.unexplained,
+      None if depending is None else depending.unexplained,
     )
   )
 
