@@ -41,7 +41,7 @@ _FIELDS = {
 def measure(train: Trainer) -> Measurement:
   shares = np.array([_shares(train, size) for size in _SIZES])
   at_end = shares[:, -1]
-  switches = np.array([switch(of_pool) for of_pool in shares], float)
+  switches = np.array([switch(of_pool) for of_pool in shares.tolist()], float)
   numbers = {
     'smallest_pool': float(at_end[0]),
     'largest_pool': float(at_end[-1]),
