@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from zoo.reports.plots import Panel, Series, render_grid
 from zoo.reports.style import (
   BLACK,
   BLUE,
+  PALETTE,
   SMALL,
   VERMILION,
   WIDTH,
@@ -94,19 +96,19 @@ def plot_diagrams(shown: Sequence[Diagram]) -> Figure:
   rows = max(len(diagram.values) for diagram in shown)
   columns = min(len(shown), 3)
   lines = -(-len(shown) // columns)
-  figure = Figure(1.3 + lines * (0.9 + 0.26 * rows), max(4.0, WIDTH * columns / 2.2))
+  figure = Figure(1.5 + lines * (0.9 + 0.3 * rows), WIDTH if columns > 1 else 5.0)
   every = [*figure.subplots(lines, columns, squeeze=False).flat]
   names = shown[0].names
-  colours = dict(zip(names, colours_of(names).values(), strict=True))
+  colours = dict(zip(names, itertools.cycle(PALETTE), strict=False))
   for axes in every[len(shown) :]:
     axes.set_axis_off()
   for axes, diagram in zip(every, shown, strict=False):
     _draw_diagram(axes, diagram, [to_rgb(colours[name]) for name in diagram.names])
   handles: list[Any] = [Patch(color=c, label=name) for name, c in colours.items()]
   if not np.isnan(shown[0].odds).any():
-    label = f'log odds of {names[0]} against {names[1]} by all prompts so far, nats'
+    label = f'log odds of {names[0]}, nats'  # against the other, by all labels so far
     handles.append(Line2D([], [], color=BLACK, lw=0.7, ls='--', label=label))
-  figure.legend(handles=handles, loc='outside upper center', ncols=3)
+  figure.legend(handles=handles, loc='outside upper center', ncols=2)
   return figure
 
 

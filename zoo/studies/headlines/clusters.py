@@ -112,7 +112,7 @@ def _accuracy(model: Any, prompt: Prompt) -> Float[Array, '']:
   return jnp.mean(right.astype(float))
 
 
-_FIGURE = 'Fig. 2: '
+_SOURCE = 'the source: '
 
 HEADLINE = Study(
   name='clusters',
@@ -125,17 +125,17 @@ HEADLINE = Study(
     'weights). Few: K = 32, no bursts. Many: K = 8192, B = 4. Both: K = 8192, classes '
     'with probabilities ∝ 1/rank, half of the prompts with B = 4, half without bursts.'
   ),
-  source='Reddy, arXiv 2312.03002, Fig. 2',
+  source='Reddy, arXiv 2312.03002',
   expected={
     'few_in_weights': at_least(
-      0.95, _FIGURE + 'few classes without bursts are learned'
+      0.95, _SOURCE + 'few classes without bursts are learned'
     ),
     # Four standard errors of 8192 prompts.
     'few_in_context': near(
       CHANCE, 0.008, 'labels of new classes are drawn: 1/L for what ignores the context'
     ),
     'many_in_context': at_least(
-      0.95, _FIGURE + 'with many in bursts new ones are read'
+      0.95, _SOURCE + 'with many in bursts new ones are read'
     ),
     'many_swapped': at_least(
       0.95, 'it follows the context, not what it was trained on'
@@ -145,7 +145,7 @@ HEADLINE = Study(
       2 * CHANCE, 'the context does not help: twice the chance'
     ),
     'both_in_context': at_least(
-      0.5, _FIGURE + 'α = 1 has both: nearer to 1 than to chance'
+      0.5, _SOURCE + 'α = 1 has both: nearer to 1 than to chance'
     ),
     'both_in_weights': at_least(0.5, 'the same, of classes by their probability'),
   },

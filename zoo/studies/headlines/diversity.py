@@ -129,7 +129,7 @@ HEADLINE = Study(
     'pool: the weight of dMMSE over that of dMMSE and ridge; and the rank correlation '
     'of pool size and the measurement from which on it is above one half.'
   ),
-  source='Raventós et al., arXiv 2306.15063, Fig. 2; Wurgaft et al., arXiv 2506.17859',
+  source='Raventós et al., arXiv 2306.15063; Wurgaft et al., arXiv 2506.17859',
   expected={
     # The loss beyond dMMSE is the distance to dMMSE, so a mixture with the weight s has
     # (1 − s)² of the loss that ridge has beyond dMMSE: 1.02 at M = 4, 0.12 at 1024.

@@ -84,7 +84,7 @@ HEADLINE = Study(
     'without a weight decay of 2: the largest share of right labels for new classes '
     'at every 250th step, that minus the last one, and the last one in weights.'
   ),
-  source='Singh et al., arXiv 2311.08360, Figs. 1 and 5',
+  source='Singh et al., arXiv 2311.08360',
   expected={
     'free_peak': at_least(0.5, 'it comes: nearer to 1 than to chance, 1/32'),
     'free_drop': at_least(0.5, 'it goes: by more than half; in the source to chance'),
