@@ -1,6 +1,6 @@
 """Measures the numbers that an implementation of in-context learning must reproduce.
 
-  python -m launch.headlines                    # some two and a half hours on two cores
+  python -m launch.headlines                    # some three hours on two cores
   python -m launch.headlines --list             # names and minutes
   python -m launch.headlines one_step markov_phases --out=runs/headlines
 
