@@ -70,7 +70,7 @@ HEADLINE = Study(
   setting=(
     'One hidden chain of 8 states, which stay with probability 0.9 or more, and 8 '
     'symbols, 101 of them; 2 layers of width 64, 1500 steps of 32 sequences: the mean '
-    'loss above the forward algorithm, in bits, and its share of that of the exact '
+    'loss above the forward algorithm, in bits, and its share of that of the '
     'law given two symbols.'
   ),
   source='arXiv 2512.22471',

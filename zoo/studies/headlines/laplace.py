@@ -65,7 +65,7 @@ HEADLINE = Study(
   setting=(
     'Fresh chains of 2 symbols with rows ~ Dirichlet(1, 1), 101 symbols; one Mamba '
     'layer of width 16 without a network, 3000 steps of 64 chains: the mean KL from '
-    'the exact Bayes predictor over all lengths.'
+    'the Bayes predictor over all lengths.'
   ),
   source='Bondaschi et al., arXiv 2502.10178',
   expected={
