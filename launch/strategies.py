@@ -2,7 +2,8 @@
 
   python -m launch.strategies --checkpoint=runs/a
   python -m launch.strategies --config=configs/strategies.py \\
-      --sweep=task.num_tasks=4,16,64,256,1024 --sweep=seed=0..2 --predictors=bayes,ridge
+      --predictors=memorising,generalising \\
+      --sweep=task.num_urns=4,16,64,256,1024 --sweep=seed=0..2
 
 With --checkpoint it fits the mixture of predictors that is nearest to the model at each
 step that the run has kept (config.checkpoint.steps), and draws weights, and what they
@@ -76,6 +77,11 @@ _FITS, _TABLE, _PICTURE = 'strategies.json', 'strategies.csv', 'strategies.png'
 def main() -> None:
   if (_CHECKPOINT.value is None) == (not _CONFIG.present):
     raise UserError('give either --checkpoint=RUN, or --config=FILE with --sweep')
+  of_sweeps, of_runs = (_SWEEP, _WORKDIR, _PART), (_OUT,)
+  for flag in of_runs if _CONFIG.present else of_sweeps:
+    if flag.present:
+      mode = '--checkpoint' if flag is _OUT else '--config'
+      raise UserError(f'--{flag.name} belongs to {mode}')
   if _CHECKPOINT.value is not None:
     _show_run(_CHECKPOINT.value)
   else:
@@ -92,14 +98,15 @@ def _show_run(workdir: str) -> None:
   from zoo.probing.strategy_series import Fits
   from zoo.storage.steps import steps_in
 
-  newest = zoo.load(workdir)
-  steps = steps_in(user_path(workdir) / 'checkpoints') or [newest.step]
+  newest, folder = zoo.load(workdir), user_path(workdir)
+  inner = folder / 'checkpoints'
+  steps = steps_in(inner if inner.is_dir() else folder) or [newest.step]
   out = _OUT.value or cli.default_folder(workdir, ['strategies'])
   fits = Fits(out / _FITS, newest.config, _PREDICTORS.value, _NUM_PROMPTS.value)
   missing = [step for step in steps if not fits.has(step)]
   for step in tqdm(missing, desc='strategies', unit='fit', dynamic_ncols=True):
     fits.add(step, zoo.load(workdir, step).model)
-  run = fits.run()
+  run = fits.fitted()
   _write(out, phases.rows_of([{}], [run]), plot_series(run))
   print(phases.series_table(run))
   print(f'\nthe picture is {out / _PICTURE}, all numbers are in {out / _TABLE}')
@@ -117,17 +124,45 @@ def _show_sweep() -> None:
   run_name = config_flag.run_name(_CONFIG)
   default = pathlib.Path('checkpoints/runs', f'strategies-{run_name}')
   workdir, part = _WORKDIR.value or default, _PART.value
-  rows = sweeps.sweep(config, sweeps.grid(axes), workdir, part)
+  points, lost = sweeps.grid(axes), None
+  _check_predictors(config, points)
+  try:
+    rows = sweeps.sweep(config, points, workdir, part)
+  except sweeps.LostPointsError as error:  # the others are shown
+    rows, lost = error.rows, error
   diagrams = None
   if rows is not None:
     points = [{name: row[name] for name in names} for row in rows]
     runs = _fit_points(config, points, [row['workdir'] for row in rows], workdir)
-    fitted = phases.rows_of(points, runs)
-    diagrams = phases.diagrams(fitted)
+    diagrams = []
     if part is None:
+      fitted = phases.rows_of(points, runs)
+      diagrams = phases.diagrams(fitted)
       _write(workdir, fitted, plot_diagrams(diagrams))
   where = f'the picture is {workdir / _PICTURE}, all numbers are in {workdir / _TABLE}'
   cli.print_results(diagrams, phases.summary, where, workdir, part)
+  if lost is not None:
+    raise lost
+
+
+def _check_predictors(config: Any, points: Sequence[Mapping[str, Any]]) -> None:
+  """Raises UserError unless the tasks of all points have the predictors."""
+  from zoo.config.validation import build_task
+  from zoo.probing.strategies import check_mixture
+  from zoo.probing.strategy_series import named
+  from zoo.training import sweeps
+
+  names: list[str] = []
+  for point in points:
+    task = build_task(sweeps.at_point(config, point))
+    predictors = named(task, _PREDICTORS.value)
+    check_mixture(task, predictors)
+    names = names or [*predictors]
+    if names != [*predictors]:
+      raise UserError(
+        f'the points have other predictors, {", ".join(names)} and '
+        f'{", ".join(predictors)}; name those of all by --predictors'
+      )
 
 
 def _fit_points(
@@ -138,8 +173,10 @@ def _fit_points(
 ) -> list[FittedRun]:
   """The fits of the points of a sweep at the steps that they have kept."""
   from zoo.probing.strategy_series import Fits
+  from zoo.storage.checkpoints import kept_steps
   from zoo.training import sweeps
 
+  shared: dict[str, Any] = {}
   fits = [
     Fits(
       folder / _FITS,
@@ -147,20 +184,29 @@ def _fit_points(
       _PREDICTORS.value,
       _NUM_PROMPTS.value,
       by_prompt=False,
+      shared=shared,
     )
     for point, folder in zip(points, folders, strict=True)
   ]
   kept = [*sweeps.kept_models(config, points, workdir)]
-  total = sum(not fits[i].has(step) for members, step, _ in kept for i in members)
+  for i, point in enumerate(points):
+    steps = {step for members, step, _ in kept if i in members}
+    wanted = kept_steps(sweeps.at_point(config, point))
+    if missing := [step for step in wanted if step not in steps]:
+      raise UserError(
+        f'{folders[i]} has not kept step {missing[0]}: it was trained without '
+        'config.checkpoint.steps; give another --workdir'
+      )
+  total = len({(i, step) for members, step, _ in kept for i in members})
   with tqdm(total=total, desc='strategies', unit='fit', dynamic_ncols=True) as bar:
     for members, step, load_models in kept:
-      if all(fits[i].has(step) for i in members):
-        continue
-      for i, model in zip(members, load_models(), strict=True):
-        if not fits[i].has(step):
+      missing = [i for i in members if not fits[i].has(step)]
+      models = load_models() if missing else []
+      for i, model in zip(members, models, strict=bool(missing)):
+        if i in missing:
           fits[i].add(step, model)
-          bar.update()
-  return [fit.run() for fit in fits]
+      bar.update(len(missing))
+  return [fit.fitted() for fit in fits]
 
 
 def _write(out: pathlib.Path, rows: list[dict[str, Any]], figure: Any) -> None:

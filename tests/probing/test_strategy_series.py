@@ -83,10 +83,8 @@ def test_other_fields_have_diagrams_of_their_own():
   assert sentences(both[0]) == ['One seed has no interval: sweep the seed, too.']
   figure = plot_diagrams(both)
   assert len(figure.axes) == 2
-  (line,) = [
-    text for text in figure.legends[0].get_texts() if 'odds' in text.get_text()
-  ]
-  assert 'bayes against ridge' in line.get_text()
+  labels = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert labels == ['bayes', 'ridge', 'log odds of bayes, nats']
 
 
 def test_predictors_of_one_weight_share_it():
@@ -94,10 +92,24 @@ def test_predictors_of_one_weight_share_it():
   fit = Fit({'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}, share, None)
   run = FittedRun({1: fit}, _run([0.5]).losses, 1.0)
   (diagram,) = diagrams(rows_of([{'seed': 0}], [run]))
-  assert diagram.weights[0, :, 0, 0].tolist() == [0.5, 0.5]
+  assert diagram.weights[0, :, 0, 0].tolist() == [1, 0]
+  assert diagram.is_tied.tolist() == [[True]]
+  assert 'together' in table(diagram)
   (row,) = rows_of([{}], [run])
-  assert (row['weight of bayes'], row['together']) == (0.5, 'bayes, ridge')
+  assert (row['weight of bayes'], row['together']) == (1, 'bayes, ridge')
+  points = [{'task.num_tasks': 4, 'seed': seed} for seed in (0, 1)]
+  (diagram,) = diagrams(rows_of(points, [run, run]))
+  assert sentences(diagram) == ['For task.num_tasks = 4 2 seeds do not tell.']
   assert 'bayes, ridge 1.00' in series_table(run)
+
+
+def test_a_point_that_is_lost_and_a_list_are_drawn():
+  points = [{'task.prior_mean': [1, 2], 'seed': 0}, {'task.prior_mean': 3, 'seed': 1}]
+  (diagram,) = diagrams(rows_of(points, [_run([0.9, 0.8])] * 2))
+  assert diagram.values == ('[1, 2]', 3)
+  assert np.isnan(diagram.weights).sum() == 2 * 2 * 2  # each has one seed
+  assert 'do not tell' in sentences(diagram)[0]
+  assert plot_diagrams([diagram]).axes[0].images
 
 
 def test_the_colour_is_paler_the_more_is_unexplained():
@@ -130,7 +142,7 @@ def test_fits_are_kept_and_are_those_of_the_probe(tmp_path, model):
   fits = Fits(file, config, ['gd', 'bayes'], 64)
   assert not fits.has(3)
   fits.add(3, model)
-  run = Fits(file, config, ['gd', 'bayes'], 64).run()
+  run = Fits(file, config, ['gd', 'bayes'], 64).fitted()
   task = zoo.config.validation.build_task(config)
   expected = strategies(model, task, named(task, ['gd', 'bayes']), 64).by_length[-1]
   assert run.fits[3].weights == expected.weights
@@ -153,7 +165,7 @@ def test_fits_are_kept_and_are_those_of_the_probe(tmp_path, model):
 
 def test_predictors_are_baselines_of_the_task():
   task = zoo.create_task('task_pool', num_features=2, context_length=3)
-  assert [*named(task, None)] == ['bayes', 'dmmse', 'ridge', 'ols']
+  assert [*named(task, None)] == ['bayes', 'ridge', 'ols']  # dmmse is bayes
   assert [*named(task, ['zero'])] == ['zero']
   with refuses("unknown predictor 'rigde'", "did you mean 'ridge'"):
     named(task, ['rigde'])

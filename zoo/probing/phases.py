@@ -26,7 +26,10 @@ SEED, _STEP, _WEIGHT, _ERROR = 'seed', 'step', 'weight of ', 'error of '
 
 @dataclasses.dataclass(frozen=True)
 class Diagram:
-  """The weights of predictors for each value of a field and step, means over seeds."""
+  """The weights of predictors for each seed, value of a field and step.
+
+  They are NaN where there is no model.
+  """
 
   title: str  # the other fields, and their values
   field: str
@@ -35,6 +38,8 @@ class Diagram:
   names: tuple[str, ...]  # of the predictors
   num_seeds: int
   weights: Float[np.ndarray, 'seed m value step']
+  # Whether some seed's largest weight is that of several predictors together.
+  is_tied: np.ndarray  # [value, step]
   unexplained: Float[np.ndarray, 'seed value step']  # NaN for a constant model
   # Log odds of the first against the second of two predictors, by the labels of all
   # prompts that were trained on, in nats; NaN for more predictors, or without noise.
@@ -43,7 +48,14 @@ class Diagram:
   @property
   def winners(self) -> np.ndarray:
     """The number of the predictor with the largest mean weight, `[value, step]`."""
-    return self.weights.mean(axis=0).argmax(axis=0)
+    return np.nan_to_num(mean_over_seeds(self.weights)).argmax(axis=0)
+
+
+def mean_over_seeds(values: np.ndarray) -> np.ndarray:
+  """The mean over the first axis of what is not NaN; NaN if nothing is."""
+  count = np.sum(~np.isnan(values), axis=0)
+  with np.errstate(invalid='ignore'):
+    return np.nansum(values, axis=0) / np.where(count, count, np.nan)
 
 
 def rows_of(
@@ -51,18 +63,23 @@ def rows_of(
 ) -> list[dict[str, Any]]:
   """A row for each point and step: its fields, weights, and what these leave.
 
-  Predictors that cannot be told apart at a step, which `together` names, each have an
-  equal part of their weight.
+  Of predictors that cannot be told apart at a step, which `together` names, the first
+  has their weight. A list of a field is its JSON.
   """
   rows = []
-  for point, run in zip(points, runs, strict=True):
+  for fields, run in zip(points, runs, strict=True):
+    point = {
+      name: json.dumps(value) if isinstance(value, list | tuple) else value
+      for name, value in fields.items()
+    }
     for step, fit in run.fits.items():
       row: dict[str, Any] = {**point, _STEP: step}
       for group in fit.weights:
-        names = group.split(', ')
-        for name in names:
-          row[f'{_WEIGHT}{name}'] = fit.weights[group] / len(names)
-          row[f'{_ERROR}{name}'] = fit.stderrs[group] / len(names)
+        first, *others = group.split(', ')
+        row[f'{_WEIGHT}{first}'] = fit.weights[group]
+        row[f'{_ERROR}{first}'] = fit.stderrs[group]
+        row |= {f'{_WEIGHT}{name}': 0.0 for name in others}
+        row |= {f'{_ERROR}{name}': 0.0 for name in others}
       shares = {'unexplained': fit.unexplained, 'unexplained_by_prompt': fit.by_prompt}
       for name, share in shares.items():
         row[name] = None if share is None else share.mean
@@ -130,6 +147,7 @@ def _diagram(title: str, field: str, rows: Sequence[Mapping[str, Any]]) -> Diagr
   weights = np.full((len(seeds), len(columns), len(values), len(steps)), np.nan)
   unexplained = np.full_like(weights[:, 0], np.nan)
   odds = np.full_like(weights[0, 0], np.nan)
+  is_tied = np.zeros(odds.shape, bool)
   for row in rows:
     step = int(row[_STEP])
     if step not in steps:
@@ -139,6 +157,9 @@ def _diagram(title: str, field: str, rows: Sequence[Mapping[str, Any]]) -> Diagr
     weights[(seed, slice(None), *at)] = [row[column] for column in columns]
     unexplained[(seed, *at)] = _or_nan(row['unexplained'])
     odds[at] = _or_nan(row['odds'])
+    best = max(columns, key=lambda column, row=row: row[column])
+    firsts = [group.split(', ')[0] for group in (row['together'] or '').split('; ')]
+    is_tied[at] |= best.removeprefix(_WEIGHT) in firsts
   names = tuple(column.removeprefix(_WEIGHT) for column in columns)
   return Diagram(
     title,
@@ -148,6 +169,7 @@ def _diagram(title: str, field: str, rows: Sequence[Mapping[str, Any]]) -> Diagr
     names,
     len(seeds),
     weights,
+    is_tied,
     unexplained,
     odds,
   )
@@ -160,6 +182,8 @@ def _or_nan(value: float | None) -> float:
 def sentences(diagram: Diagram) -> list[str]:
   """Which predictors win at the last step, where all intervals over seeds say so."""
   last = diagram.steps[-1]
+  if diagram.field == SEED:
+    return []
   if diagram.num_seeds < 2:
     return ['One seed has no interval: sweep the seed, too.']
   told: dict[str, list[str]] = {}
@@ -168,7 +192,8 @@ def sentences(diagram: Diagram) -> list[str]:
   for row, value in enumerate(diagram.values):
     best = winners[row]
     gaps = weights[:, best, row][:, None] - np.delete(weights[:, :, row], best, axis=1)
-    if len(diagram.names) == 1 or all(interval(gap).low > 0 for gap in gaps.T):
+    is_clear = all(interval(gap).low > 0 for gap in gaps.T)
+    if is_clear and not (np.isnan(gaps).any() or diagram.is_tied[row, -1]):
       told.setdefault(diagram.names[best], []).append(str(value))
     else:
       open_values.append(str(value))
@@ -201,7 +226,7 @@ def table(diagram: Diagram) -> str:
         str(value),
         *[_mean_and_half(column) for column in diagram.weights[:, :, row, -1].T],
         _mean_and_half(diagram.unexplained[:, row, -1]),
-        diagram.names[winners[row, -1]],
+        'together' if diagram.is_tied[row, -1] else diagram.names[winners[row, -1]],
         str(diagram.steps[since]),
       ]
     )
@@ -231,7 +256,8 @@ def series_table(run: FittedRun) -> str:
 
 
 def _mean_and_half(values: Float[np.ndarray, ' seed']) -> str:
-  if np.isnan(values).all():
+  known = values[~np.isnan(values)]
+  if not known.size:
     return '-'
-  mean = interval(values)
-  return f'{mean.mean:.3f}' + (f' ± {mean.half:.3f}' if len(values) > 1 else '')
+  mean = interval(known)
+  return f'{mean.mean:.3f}' + (f' ± {mean.half:.3f}' if len(known) > 1 else '')

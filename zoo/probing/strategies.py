@@ -150,6 +150,17 @@ def nearest_mixture(
   return _over_all(known, *_halves(model, known), by_prompt)
 
 
+def check_mixture(task: Task, predictors: Mapping[str, Predictor]) -> None:
+  """Raises UserError unless predictors of a task can be mixed."""
+  if task.label_kind == 'numbers' and not is_squared(task):
+    raise UserError(
+      f'{type(task).__name__} has numbers and a loss of its own; mixtures are nearest '
+      'by the squared error, or by probabilities of classes'
+    )
+  if not predictors:
+    raise UserError('predictors is empty; a mixture needs at least one')
+
+
 def sample_known(
   task: Task,
   predictors: Mapping[str, Predictor],
@@ -161,13 +172,7 @@ def sample_known(
 
   They are those after `least`, …, C examples.
   """
-  if task.label_kind == 'numbers' and not is_squared(task):
-    raise UserError(
-      f'{type(task).__name__} has numbers and a loss of its own; mixtures are nearest '
-      'by the squared error, or by probabilities of classes'
-    )
-  if not predictors:
-    raise UserError('predictors is empty; a mixture needs at least one')
+  check_mixture(task, predictors)
   num_prompts = check_count('num_prompts', num_prompts, minimum=4)
   programs = Programs()
   check_ways([*predictors.values()], task, num_prompts, seed, programs)

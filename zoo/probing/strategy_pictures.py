@@ -14,13 +14,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from zoo.measure.intervals import Estimate
-from zoo.probing.phases import Diagram
+from zoo.probing.phases import Diagram, mean_over_seeds
 from zoo.probing.strategies import Mixture, Strategies
 from zoo.probing.strategy_series import Fit, FittedRun
 from zoo.reports.plots import Panel, Series, render_grid
 from zoo.reports.style import (
   BLACK,
   BLUE,
+  GREY,
   PALETTE,
   SMALL,
   VERMILION,
@@ -105,19 +106,27 @@ def plot_diagrams(shown: Sequence[Diagram]) -> Figure:
   for axes, diagram in zip(every, shown, strict=False):
     _draw_diagram(axes, diagram, [to_rgb(colours[name]) for name in diagram.names])
   handles: list[Any] = [Patch(color=c, label=name) for name, c in colours.items()]
-  if not np.isnan(shown[0].odds).any():
+  if any(diagram.is_tied.any() for diagram in shown):
+    handles.append(Patch(color=GREY, label='not told apart'))
+  if any(_has_lines(diagram) for diagram in shown):
     label = f'log odds of {names[0]}, nats'  # against the other, by all labels so far
     handles.append(Line2D([], [], color=BLACK, lw=0.7, ls='--', label=label))
   figure.legend(handles=handles, loc='outside upper center', ncols=2)
   return figure
 
 
+def _has_lines(diagram: Diagram) -> bool:
+  """Whether there are odds of at least one nat to draw."""
+  return min(diagram.odds.shape) > 1 and bool(diagram.odds.max() > 1)
+
+
 def _draw_diagram(
   axes: Axes, diagram: Diagram, colours: Sequence[tuple[float, float, float]]
 ) -> None:
-  unexplained = np.nanmean(np.nan_to_num(diagram.unexplained, nan=1.0), axis=0)
+  unexplained = np.nan_to_num(mean_over_seeds(diagram.unexplained), nan=1.0)
   strength = np.clip(1 - unexplained, 0, 1)[..., None]
   solid = np.array(colours)[diagram.winners]
+  solid = np.where(diagram.is_tied[..., None], to_rgb(GREY), solid)
   axes.imshow(1 - strength * (1 - solid), aspect='auto', origin='lower')
   axes.grid(visible=False)
   axes.set_title(diagram.title, size=8 if diagram.title else None)
@@ -126,7 +135,7 @@ def _draw_diagram(
   axes.set_yticks(range(len(diagram.values)), [*map(str, diagram.values)])
   few = range(0, len(diagram.steps), max(1, len(diagram.steps) // 6))
   axes.set_xticks(few, [str(diagram.steps[i]) for i in few])
-  if min(diagram.odds.shape) < 2 or not diagram.odds.max() > 1:
+  if not _has_lines(diagram):
     return
   logs = np.log10(np.maximum(diagram.odds, 1e-9))
   contours = axes.contour(

@@ -17,7 +17,12 @@ from zoo.core.protocols import Predictor, Task
 from zoo.host.files import read_text, write_atomically
 from zoo.measure.intervals import Estimate, estimate
 from zoo.probing.report import references
-from zoo.probing.strategies import Known, nearest_mixture, sample_known
+from zoo.probing.strategies import (
+  Known,
+  check_mixture,
+  nearest_mixture,
+  sample_known,
+)
 from zoo.tasks.baselines import Baseline, HostBaseline
 
 
@@ -55,6 +60,7 @@ class Fits:
     predictors: Sequence[str] | None = None,
     num_prompts: int = 2048,
     by_prompt: bool = True,
+    shared: dict[str, Known] | None = None,
   ):
     """Reads the fits that are in the file, if they are of this config.
 
@@ -64,16 +70,19 @@ class Fits:
       predictors: names of baselines of its task; None: all but `zero` and slow ones.
       num_prompts: half of them for the fits, ≥ 4.
       by_prompt: whether weights that depend on the prompt are fitted, too.
+      shared: what the predictors predict, by task, for several runs; filled as needed.
 
-    Raises UserError for an unknown name and a damaged file.
+    Raises UserError for an unknown name, as `check_mixture` does, and for a damaged
+    file.
     """
     self.file, self._config, self._num_prompts = file, config, num_prompts
     self._by_prompt = by_prompt
     self._task = build_task(config)
     self._predictors = named(self._task, predictors)
+    check_mixture(self._task, self._predictors)
     text = json.dumps([to_json(config), [*self._predictors], num_prompts, by_prompt])
     self._content = _read(file, hashlib.sha256(text.encode()).hexdigest())
-    self._known: Known | None = None
+    self._shared = {} if shared is None else shared
 
   def has(self, step: int) -> bool:
     """Whether the model of a step has been fitted."""
@@ -81,17 +90,22 @@ class Fits:
 
   def add(self, step: int, model: Predictor) -> None:
     """Fits the model of a step, and writes the file; raises UserError, OSError."""
-    if self._known is None:
-      least = least_examples(self._config, self._task)
-      self._known = sample_known(
-        self._task, self._predictors, self._num_prompts, 0, least
-      )
-      self._content['losses'] = _losses(self._known)
-    self._content['steps'][str(step)] = _fit(model, self._known, self._by_prompt)
+    known = self._known()
+    self._content['losses'] = _losses(known)
+    self._content['steps'][str(step)] = _fit(model, known, self._by_prompt)
     self.file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(self.file, json.dumps(self._content, indent=1) + '\n')
 
-  def run(self) -> FittedRun:
+  def _known(self) -> Known:
+    least = least_examples(self._config, self._task)
+    key = f'{to_json(self._config.task)} {least}'
+    if key not in self._shared:
+      self._shared[key] = sample_known(
+        self._task, self._predictors, self._num_prompts, 0, least
+      )
+    return self._shared[key]
+
+  def fitted(self) -> FittedRun:
     """All fits."""
     fits = {int(step): _from_json(fit) for step, fit in self._content['steps'].items()}
     return FittedRun(
@@ -102,7 +116,10 @@ class Fits:
 
 
 def named(task: Task, names: Sequence[str] | None) -> dict[str, Predictor]:
-  """The baselines of a task by name, by default all that are not slow, but `zero`."""
+  """The baselines of a task by name, by default all that are not slow, but `zero`.
+
+  By default one that has several names has the first.
+  """
   known = references(task)
   known |= {
     name: baseline
@@ -110,11 +127,13 @@ def named(task: Task, names: Sequence[str] | None) -> dict[str, Predictor]:
     if not isinstance(baseline, HostBaseline)
   }
   if names is None:
-    return {
-      name: predictor
-      for name, predictor in known.items()
-      if name != 'zero' and not (isinstance(predictor, Baseline) and predictor.is_slow)
-    }
+    chosen: dict[str, Predictor] = {}
+    for name, predictor in known.items():
+      is_slow = isinstance(predictor, Baseline) and predictor.is_slow
+      is_known = any(predictor is other for other in chosen.values())
+      if name != 'zero' and not is_slow and not is_known:
+        chosen[name] = predictor
+    return chosen
   for name in names:
     check_name('predictor', name, known)
   return {name: known[name] for name in names}
@@ -134,15 +153,17 @@ def _fit(model: Predictor, known: Known, by_prompt: bool) -> dict[str, Any]:
 
 def least_examples(config: Config, task: Task) -> int:
   """The fewest examples from which a run was trained to predict."""
-  if config.objective.positions == 'every':
+  # A shipped model's config may be older than these fields.
+  if config.objective.get('positions', 'query') == 'every':
     return 0
-  least = config.objective.min_examples
+  least = config.objective.get('min_examples')
   return task.context_length if least is None else least
 
 
 def _nats(config: Config, task: Task) -> float:
   """What a mean loss is in nats of all labels of a step."""
-  of_prompt = task.context_length + 1 if config.objective.positions == 'every' else 1
+  is_every = config.objective.get('positions', 'query') == 'every'
+  of_prompt = task.context_length + 1 if is_every else 1
   labels = of_prompt * config.train.batch_size
   if task.label_kind != 'numbers':
     return float(labels)

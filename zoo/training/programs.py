@@ -41,11 +41,12 @@ def folder_of_program(workdir: pathlib.Path, names: Sequence[str]) -> pathlib.Pa
 def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
   """Deletes the programs whose points are all `finished`, as after a kill.
 
-  Those that have saved no step go, too.
+  Those that have saved no step go, too; those whose config keeps steps stay.
   """
   for folder in _folders(workdir):
     saved = saved_steps(folder)
-    if not saved or finished >= {*_names_in(saved[0])}:
+    is_finished = saved and finished >= {*_names_in(saved[0])}
+    if not saved or (is_finished and not _keeps_steps(saved[0])):
       delete_folder(folder)
   if not _folders(workdir):
     delete_folder(workdir / _FOLDER)
@@ -66,23 +67,20 @@ def steps_together(workdir: pathlib.Path) -> dict[tuple[str, ...], list[pathlib.
   return programs
 
 
-def load_together(step: pathlib.Path, configs: Sequence[Config]) -> list[Model]:
-  """The models of all points of a program at a saved step.
+def load_together(step: pathlib.Path, config: Config, number: int) -> list[Model]:
+  """The models of all points of a program at a saved step; RunError if it is damaged.
 
-  `configs` are those of the points, in their order. Raises RunError if the step is
-  damaged.
+  `config` is that of any of the points, and `number` counts them.
   """
   from orbax.checkpoint import v1 as ocp  # slow to import
 
   step = step.absolute()
   if reason := damage_of(step, left_out=('optimizer/',)):
     raise damaged(step, reason)
-  graph, alone = nnx.split(abstract_model(configs[0]))
+  graph, alone = nnx.split(abstract_model(config))
   here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   stacked: Any = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(
-      (len(configs), *leaf.shape), leaf.dtype, sharding=here
-    ),
+    lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype, sharding=here),
     alone,
   )
   try:
@@ -91,7 +89,7 @@ def load_together(step: pathlib.Path, configs: Sequence[Config]) -> list[Model]:
     raise cannot_be_read(step, error) from error
   return [
     nnx.merge(graph, jax.tree.map(lambda leaf, i=i: leaf[i], arrays))
-    for i in range(len(configs))
+    for i in range(number)
   ]
 
 
@@ -105,3 +103,12 @@ def _names_in(step: pathlib.Path) -> list[str]:
     return read_json(step / METADATA_FILE, dict)[POINTS_FIELD]
   except (UnreadableFile, KeyError):
     return []
+
+
+def _keeps_steps(step: pathlib.Path) -> bool:
+  """Whether the config of a saved step keeps steps besides the newest."""
+  try:
+    config = read_json(step / METADATA_FILE, dict)['config']
+    return bool(config['checkpoint'].get('steps'))
+  except (UnreadableFile, KeyError):
+    return False

@@ -174,8 +174,7 @@ def _sweep(
       if part is None:
         _write_table(rows, workdir)
         finished = {row['workdir'].name for row in rows if not is_lost(row)}
-        if not config.checkpoint.steps:
-          delete_finished(workdir, finished)
+        delete_finished(workdir, finished)
         forget_number_of_parts(workdir)
   except Stopped:
     return None
@@ -201,25 +200,30 @@ def kept_models(
 ) -> Iterator[tuple[list[int], int, Callable[[], list[Model]]]]:
   """The steps that a sweep has kept: points, the step, and what loads their models.
 
-  Points, given by their numbers, are those that were trained together; steps of one
-  program follow each other.
+  Points, given by their numbers, are those of one program, or alone. A point that has
+  a step in both ways is given twice.
   """
   folder = workdir_path(workdir)
-  configs = [_with_fields(config, point) for point in points]
   numbers = {_name(point): i for i, point in enumerate(points)}
   programs = steps_together(folder)
   for names in programs:
-    members = [numbers[name] for name in names if name in numbers]
-    if len(members) < len(names):
+    wanted = [place for place, name in enumerate(names) if name in numbers]
+    if not wanted:
       continue
-    own = [configs[i] for i in members]
+    members = [numbers[names[place]] for place in wanted]
+    own = _with_fields(config, points[members[0]])
+
+    def load_wanted(
+      step: pathlib.Path, own: Config = own, size: int = len(names), wanted=wanted
+    ) -> list[Model]:
+      models = load_together(step, own, size)
+      return [models[place] for place in wanted]
+
     for step in programs[names]:
-      yield members, int(step.name), functools.partial(load_together, step, own)
-  together = {name for names in programs for name in names}
+      yield members, int(step.name), functools.partial(load_wanted, step)
   for name, i in numbers.items():
-    steps = steps_in(folder / POINTS / name / 'checkpoints')
-    for step in [] if name in together else steps:
-      at = folder / POINTS / name
+    at = folder / POINTS / name
+    for step in steps_in(at / 'checkpoints'):
       yield [i], step, lambda at=at, step=step: [load(at, step).model]
 
 
