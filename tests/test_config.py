@@ -16,9 +16,15 @@ from zoo.training import validate
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
-@pytest.mark.parametrize('name', sorted({*CONFIGS} - {'scale', 'omniglot'}))
+@pytest.mark.parametrize(
+  'name', sorted({*CONFIGS} - {'scale', 'omniglot', 'strategies'})
+)
 def test_good_configs_pass(name):
   validate(small_config(name))
+
+
+def test_that_of_urns_passes_which_have_no_features():
+  validate(configs.get_config('strategies', 'smoke'))
 
 
 @pytest.mark.parametrize(

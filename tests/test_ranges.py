@@ -137,6 +137,7 @@ ARGUMENTS: dict[str, Any] = {
   'num_loops': _LAYERS,
   'num_trained_loops': _SIZE,
   'remat': _NO_TRUTH,
+  'read_in': _NO_NAME,
 }
 _GIVEN = {'num_features': 3, 'context_length': 4, 'num_heads': 2, 'num_outputs': 1}
 
@@ -155,6 +156,7 @@ def test_a_model_refuses_what_is_beyond_the_range_of_an_argument(name, unchecked
 # What each option of a mixer refuses.
 OPTIONS: dict[str, Any] = {
   'state_size': _SIZE,
+  'convolution': _NO_TRUTH,
   'horizon': (0.0, *_NO_NUMBER),
   'mini_batch_size': _SIZE,
   'negative_eigenvalues': _NO_TRUTH,

@@ -25,7 +25,7 @@ _FIELDS = {
   'optimizer.decay': 'hidden,embedding',
 }
 # Of weights, times the learning rate. With 0.3 in-context learning goes, too; with 2
-# nothing is learned in weights.
+# next to nothing is learned in weights.
 _DECAYS = {'free': 0.0, 'decayed': 2.0}
 
 
