@@ -88,7 +88,9 @@ def test_errors_of_weights_are_their_spread_over_other_prompts():
   prompt = POOL.sample(jax.random.key(5), 24 * 512)
   known = jax.jit(lambda prompt: [g.predictions(prompt) for g in parts.values()])
   own = 0.5 * sum(known(prompt)) + 2 * jnp.sin(9 * prompt.features[..., 0])
-  own, *others = (np.float64(part)[..., None] for part in (own, *known(prompt)))
+  own, *others = (
+    np.asarray(part, np.float64)[..., None] for part in (own, *known(prompt))
+  )
   weights = [
     nearest(own[at], np.stack(others)[:, at], squares=True)
     for at in np.split(np.arange(24 * 512), 24)

@@ -119,14 +119,15 @@ def test_the_colour_is_paler_the_more_is_unexplained():
     for runs in (pale, solid)
   ]
   assert np.all(images[0] == 1)  # white
-  np.testing.assert_allclose(images[1], np.broadcast_to(to_rgb(BLUE), (1, 2, 3)))
+  solid = np.asarray(images[1])
+  np.testing.assert_allclose(solid, np.broadcast_to(to_rgb(BLUE), (1, 2, 3)))
 
 
 def test_a_series_is_drawn_by_step():
   of_weights, of_shares = plot_series(_run([0.1, 0.6, 0.9])).axes
-  curves = {line.get_label(): line.get_ydata() for line in of_weights.lines}
+  curves = {line.get_label(): np.asarray(line.get_ydata()) for line in of_weights.lines}
   np.testing.assert_allclose(curves['bayes'], [0.1, 0.6, 0.9])
-  assert of_weights.lines[0].get_xdata().tolist() == [1, 10, 100]
+  assert [*np.asarray(of_weights.lines[0].get_xdata())] == [1, 10, 100]
   assert of_weights.get_xscale() == 'log'
   assert len(of_shares.lines) == 2
 

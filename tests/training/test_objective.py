@@ -165,7 +165,7 @@ def test_an_observed_label_of_the_query_is_drawn_from_its_target(kind):
     np.testing.assert_array_equal(vars(drawn)[name], vars(prompt)[name])
   seen = np.asarray((1 + prompt.y) / 2 if kind == 'signs' else prompt.y)
   np.testing.assert_array_equal(drawn.context_targets, seen)
-  label, target = np.float64(drawn.y_query), np.float64(prompt.y_query)
+  label, target = (np.asarray(p.y_query, np.float64) for p in (drawn, prompt))
   errors = label - target
   variance = np.full(target.shape, 0.25) if kind == 'numbers' else target * (1 - target)
   # Unpredictable from the target: the mean is 0 wherever the target is large or small.
@@ -205,7 +205,7 @@ def test_with_observed_labels_the_mean_gradient_is_that_of_targets():
     observed, clean = (slopes(labels, keys) for labels in ('observed', 'clean'))
   spreads = []
   for noisy, calm in zip(observed, clean, strict=True):
-    gaps = np.float64(noisy) - np.float64(calm)
+    gaps = np.asarray(noisy, np.float64) - np.asarray(calm, np.float64)
     spread = gaps.std(axis=0) / 20 + 1e-7
     assert np.abs(gaps.mean(axis=0) / spread).max() < 5  # of some 100 entries
     spreads.append(np.sum(np.var(noisy, axis=0)) / np.sum(np.var(calm, axis=0)))

@@ -2,6 +2,7 @@
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
 
 from zoo.measure.curves import sample_predictions
@@ -40,7 +41,9 @@ def measure(train: Trainer) -> Measurement:
     subjects[name] = load(row)
   predictions = sample_predictions({**subjects, **known}, _TASK, _NUM_PROMPTS)
   losses = {
-    name: np.asarray(_TASK.loss(predictions[name], predictions['target'])).mean(axis=0)
+    name: np.asarray(
+      _TASK.loss(*map(jnp.asarray, (predictions[name], predictions['target'])))
+    ).mean(axis=0)
     for name in (*subjects, *known)
   }
   bayes = losses.pop('bayes')
