@@ -10,6 +10,8 @@ the balls, which is right for new urns, too (Wurgaft et al., arXiv 2506.17859).
 `:task=NAME` another task, such as markov_chain or task_pool.
 """
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from configs import common, transformer
@@ -17,7 +19,7 @@ from configs import common, transformer
 
 def get_config(variant: str = '') -> ConfigDict:
   """The config of two layers of width 32; configs/transformer.py has all fields."""
-  config = transformer.get_config('task=urns').unlock()
+  config: Any = transformer.get_config('task=urns').unlock()
   config.model.num_layers, config.model.width, config.model.num_heads = 2, 32, 1
   config.model.tokens, config.model.positions = 'shifted', 'rotary'
   config.task.context_length = 32
