@@ -362,3 +362,29 @@ def test_each_predictor_fails_the_tests_of_the_other():
       right: Any = task.accuracy(predictors[name](prompt), target)
       error = math.sqrt(accuracy * (1 - accuracy) / count)
       assert abs(right.mean() - accuracy) <= 5 * error + 0.005, (test, name)
+
+
+def test_the_table_of_truth_where_it_has_closed_forms():
+  """Two classes on a line, each with a label of its own, and one example."""
+  sizes = {'num_features': 1, 'context_length': 1, 'num_classes': 2, 'num_labels': 2}
+  task: Any = zoo.create_task('labelled_clusters', **sizes, within=0.8)
+  # The example has the label of the query's class, unless that is the other one; and
+  # the nearer mean is right with probability Φ(|μ_0 − μ_1| / 2ε).
+  gap = abs(float(task.means[0, 0] - task.means[1, 0]))
+  nearer = 0.5 * (1 + math.erf(gap / (2 * 0.8) / math.sqrt(2)))
+  truth = {
+    'training': {'context': 1.0, 'weights': nearer, 'bayes': 1.0},
+    'in_context': {'context': 1.0, 'weights': 0.5, 'bayes': 1.0},
+    'swapped': {'context': 1.0, 'weights': 0.5, 'bayes': 1.0},
+    'in_weights': {'context': 0.0, 'weights': nearer, 'bayes': 0.0},
+  }
+  assert 0.55 < nearer < 0.95
+  predictors, number = task.baselines(), 20_000
+  for test, accuracies in truth.items():
+    subject = task if test == 'training' else task.shifts()[test]
+    prompt = subject.sample(jax.random.key(7), number)
+    for name, accuracy in accuracies.items():
+      right = subject.accuracy(predictors[name](prompt), prompt.y_query)
+      # 4.5 standard errors of a share; certain ones have none.
+      error = 4.5 * math.sqrt(accuracy * (1 - accuracy) / number)
+      assert abs(float(right.mean()) - accuracy) <= error + 1e-6, (test, name)
