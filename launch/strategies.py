@@ -177,21 +177,22 @@ def _fit_points(
   from zoo.training import sweeps
 
   shared: dict[str, Any] = {}
+  configs = [sweeps.at_point(config, point) for point in points]
   fits = [
     Fits(
       folder / _FITS,
-      sweeps.at_point(config, point),
+      point_config,
       _PREDICTORS.value,
       _NUM_PROMPTS.value,
       by_prompt=False,
       shared=shared,
     )
-    for point, folder in zip(points, folders, strict=True)
+    for point_config, folder in zip(configs, folders, strict=True)
   ]
   kept = [*sweeps.kept_models(config, points, workdir)]
-  for i, point in enumerate(points):
+  for i, point_config in enumerate(configs):
     steps = {step for members, step, _ in kept if i in members}
-    wanted = kept_steps(sweeps.at_point(config, point))
+    wanted = kept_steps(point_config)
     if missing := [step for step in wanted if step not in steps]:
       raise UserError(
         f'{folders[i]} has not kept step {missing[0]}: it was trained without '
