@@ -1,23 +1,24 @@
-"""Trains architectures × tasks × initial guesses until their losses are final.
+"""Trains architectures × tasks × initial guesses with the same number of operations.
 
-  python -m launch.atlas                            # hours; see docs/results.md
+  python -m launch.atlas                            # many hours; see docs/results.md
   python -m launch.atlas --tasks=prior --guesses=zero,linear,residual --out=runs/guess
-  python -m launch.atlas --models=softmax,delta,lstm --tasks=linear --minutes=5
+  python -m launch.atlas --models=softmax,delta,lstm --tasks=linear --budgets=1e10,1e11
   python -m launch.atlas --tasks=prior --context_lengths=1,10,100 --models=gru
   python -m launch.atlas --scale=gpu                # on an accelerator
 
-The models, tasks and scales are in configs/atlas/__init__.py. For each cell a halving
-search finds the learning rate, and the number of steps doubles until the loss is final
-(docs/results.md says when), or until the minutes of the cell are spent. With one seed
-no loss is final. Rerun the same command to resume after an interruption, with more
---minutes to train cells on that are not final, or with other models, tasks or guesses
-to add their cells. N processes divide the cells if each is started with --part=I/N,
-I = 1, …, N; afterwards the command without --part writes the report.
+The models, tasks and scales are in configs/atlas/__init__.py. Each cell is trained once
+for each budget of operations, those of products of matrices, forward and backward, at
+its own best learning rate: a halving search finds it at the smallest budget, and half
+and twice this rate are tried at each larger one. Rerun the same command to resume after
+an interruption, with larger --budgets to train the cells on, or with other models,
+tasks or guesses to add their cells. N processes divide the cells if each is started
+with --part=I/N, I = 1, …, N; afterwards the command without --part writes the report.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from absl import flags
 
 from configs import atlas as cells
 from launch import cli
-from zoo.core.errors import UserError, check_name, check_number
+from zoo.core.errors import UserError, check_name
 
 if TYPE_CHECKING:
   from zoo.studies.atlas import AtlasRow, Cell, Settings
@@ -38,10 +39,10 @@ _SCALE = flags.DEFINE_enum(
   'laptop, or gpu: the sizes of Garg et al., on an accelerator.',
 )
 _MODELS = flags.DEFINE_list(
-  'models', None, 'Mixers, models of configs/atlas, or your own. Default: 18.'
+  'models', None, 'Mixers, models of configs/atlas, or your own. Default: 24.'
 )
 _TASKS = flags.DEFINE_list(
-  'tasks', None, 'Tasks of configs/atlas, others, or your own. Default: 7.'
+  'tasks', None, 'Tasks of configs/atlas, others, or your own. Default: 10.'
 )
 _GUESSES = flags.DEFINE_list(
   'guesses',
@@ -54,29 +55,14 @@ _LENGTHS = flags.DEFINE_list(
   None,
   'Context lengths at which to train each task, e.g. 1,10,100. Default: its own.',
 )
-_SEEDS = flags.DEFINE_integer(
-  'seeds',
-  None,
-  'Runs of each cell: seeds 0, 1, … Default: five or three.',
-  lower_bound=1,
+_SEEDS = flags.DEFINE_string(
+  'seeds', None, 'Seeds of each cell, e.g. 0..4. Default: five or three from 0 on.'
 )
-_STEPS = flags.DEFINE_integer(
-  'steps',
+_BUDGETS = flags.DEFINE_list(
+  'budgets',
   None,
-  'Steps of the first budget, which doubles. Default: of the scale.',
-  lower_bound=200,
-)
-_SEARCH = flags.DEFINE_integer(
-  'search_steps',
-  None,
-  'Steps of the first round of the search of the learning rate. Default: of the scale.',
-  lower_bound=200,
-)
-_MINUTES = flags.DEFINE_float(
-  'minutes',
-  None,
-  'Minutes of training after which a cell starts no further budget. Default: of the '
-  'scale.',
+  'Operations of the training of each seed, increasing, e.g. 1e11,1e12. Default: of '
+  'the scale.',
 )
 _PART = cli.define_part('cells')
 _OUT = flags.DEFINE(
@@ -92,8 +78,10 @@ def main() -> None:
   tasks = _names(_TASKS, cells.list_tasks(), cells.DEFAULT_TASKS)
   asked = _names(_GUESSES, cells.GUESSES, [])
   lengths = [None] if _LENGTHS.value is None else _lengths(_LENGTHS.value)
-  if _MINUTES.value is not None:
-    check_number('--minutes', _MINUTES.value, above=0.0)
+  seeds = None if _SEEDS.value is None else _seeds(_SEEDS.value)
+  budgets = cells.SCALES[_SCALE.value].budgets
+  if _BUDGETS.value is not None:
+    budgets = _budgets(_BUDGETS.value)
   from zoo.studies import atlas
 
   named = [
@@ -104,7 +92,12 @@ def main() -> None:
     for guess in cells.guesses_of(model, task, asked)
   ]
   get_config = functools.partial(cells.get_config, scale=_SCALE.value)
-  grid = atlas.Grid(named, get_config, _settings_of)
+
+  def settings_of(cell: Cell) -> Settings:
+    chosen = tuple(seeds or cells.seeds_of(cell.task))
+    return atlas.Settings(_SCALE.value, chosen, budgets)
+
+  grid = atlas.Grid(named, get_config, settings_of)
   rows = atlas.run(grid, _OUT.value, _command(), _PART.value)
   where = f'the report is {_OUT.value}/report.html'
   cli.print_results(rows, _table, where, _OUT.value, _PART.value)
@@ -114,19 +107,6 @@ def _table(rows: Sequence[AtlasRow]) -> str:
   from zoo.studies import atlas
 
   return '\n\n'.join(table.text() for table in atlas.tables(rows))
-
-
-def _settings_of(cell: Cell) -> Settings:
-  from zoo.studies import atlas
-
-  sizes = cells.SCALES[_SCALE.value]
-  return atlas.Settings(
-    _SCALE.value,
-    _SEEDS.value or cells.num_seeds(cell.task),
-    _STEPS.value or sizes.num_steps,
-    _SEARCH.value or sizes.search_steps,
-    _MINUTES.value or sizes.minutes,
-  )
 
 
 def _names(
@@ -147,6 +127,30 @@ def _lengths(texts: Sequence[str]) -> list[int]:
     listed = ','.join(texts)
     raise UserError(f'--context_lengths is {listed!r}; it must be whole numbers ≥ 1')
   return sorted({*map(int, texts)})
+
+
+def _seeds(text: str) -> Sequence[int]:
+  first, dots, last = text.partition('..')
+  seeds: Sequence[int] = []
+  if dots and first.isdecimal() and last.isdecimal():
+    seeds = range(int(first), int(last) + 1)
+  elif all(map(str.isdecimal, text.split(','))):
+    seeds = [*dict.fromkeys(map(int, text.split(',')))]
+  if not seeds:
+    raise UserError(f'--seeds is {text!r}; it must be as 0..4 or 0,1,2')
+  return seeds
+
+
+def _budgets(texts: Sequence[str]) -> tuple[float, ...]:
+  try:
+    budgets = tuple(map(float, texts))
+  except ValueError:
+    budgets = ()
+  are_finite = all(1 <= budget < math.inf for budget in budgets)
+  if not budgets or not are_finite or sorted({*budgets}) != [*budgets]:
+    listed = ','.join(texts)
+    raise UserError(f'--budgets is {listed!r}; it must be increasing numbers ≥ 1')
+  return budgets
 
 
 def _command() -> str:

@@ -92,7 +92,9 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
     )
     link = '[results/atlas.txt](results/atlas.txt) has the numbers of all cells.\n'
     page = docs / 'results.md'
-    text = f'<!-- atlas -->\n{atlas.summary(rows)} {link}\n{shown}<!-- /atlas -->'
+    beside = atlas.beside_softmax(rows).markdown()
+    text = f'{atlas.summary(rows)} {link}\n{beside}\n\n{shown}'
+    text = f'<!-- atlas -->\n{text}<!-- /atlas -->'
     parts = re.split('<!-- atlas -->.*<!-- /atlas -->', read_text(page), flags=re.S)
     made[page] = text.join(parts).encode()
   return made

@@ -232,10 +232,10 @@ what a model has not learned is a share of the whole loss, not of the learnable 
   zoo/studies/atlas/results.py: atlas/test_results.py
   - (loss - self.floor) / (self.without - self.floor)
   + (loss - self.floor) / self.without
-a loss is final however far apart its seeds are
-  zoo/studies/atlas/search.py: atlas/test_search.py
-  - if loss.half >= WIDE * learnable:
-  + if loss.half < 0:
+a loss is like that of Bayes however far apart its seeds are
+  zoo/studies/atlas/results.py: atlas/test_results.py
+  - return scale_of(rows, row.prompts).share(row.loss.high) < LIKE_BAYES
+  + return scale_of(rows, row.prompts).share(row.loss.low) < LIKE_BAYES
 the best of several runs is that with the greatest loss
   zoo/studies/runner.py: headlines/test_run.py
   - return min(known or rows, key=

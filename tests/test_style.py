@@ -112,7 +112,7 @@ _EXAMPLES = {
   'plot_deviations': lambda tmp_path: plot_deviations([-3.5, -0.2, 0.0, 0.1, 2.0]),
   'plot_heat_maps': _atlas(pictures.heat_map),
   'plot_rows': _atlas(lambda rows: pictures.effects(results.changes(rows))),
-  'render_grid': _atlas(pictures.by_operations),
+  'render_grid': _atlas(pictures.by_context),
   'draw': _diagram,
   'examples': _atlas(pictures.by_examples),
   'heads': _heads,

@@ -8,7 +8,7 @@ first has to learn which belong together. The parity has no labels in its prompt
 models that can are trained on that of every symbol.
 """
 
-import bisect
+import functools
 import importlib
 import math
 from collections.abc import Mapping, Sequence
@@ -61,6 +61,23 @@ _TASKS = {
   'tree': _Task('decision_tree', {'num_features': 4, 'context_length': 16, 'depth': 2}),
   'recall': _Task('associative_recall', _RECALL),
   'parity': _Task('parity_prefix', {'context_length': 23}),
+  # So many classes that their labels are read from the context (arXiv 2312.03002).
+  'clusters': _Task(
+    'labelled_clusters',
+    {
+      'num_features': 16,
+      'context_length': 8,
+      'num_classes': 1024,
+      'num_labels': 8,
+      'burstiness': 2,
+    },
+  ),
+  # The same chain in all prompts, of which the hidden state has to be inferred.
+  'hidden_markov': _Task(
+    'hidden_markov', {'num_states': 4, 'num_symbols': 4, 'context_length': 24}
+  ),
+  # A fresh chain of order 2 in each prompt, whose transitions have to be counted.
+  'markov': _Task('markov_chain', {'num_symbols': 2, 'order': 2, 'context_length': 24}),
   'prior': _Task(
     'linear_regression',
     {'num_features': 5, 'context_length': 5, 'prior_mean': 2.0},
@@ -86,40 +103,34 @@ _TASKS = {
   'sinusoid_prior': _Task('sinusoid', {'context_length': 10}, _NETWORKS),
 }
 # The tasks that are trained unless others are named; those with five seeds.
-DEFAULT_TASKS = 'linear', 'noisy', 'sparse', 'tree', 'recall', 'parity', 'prior'
+DEFAULT_TASKS = (
+  *('linear', 'noisy', 'sparse', 'tree', 'recall', 'parity', 'prior'),
+  *('clusters', 'hidden_markov', 'markov'),
+)
 _FIVE_SEEDS = 'linear', 'noisy', 'prior'
 
 
 class Scale(NamedTuple):
-  """What is trained by default, and how long and how large models are."""
+  """How large models are, and how long they are trained by default."""
 
   weights: int  # of each model, within 10 %
-  search_steps: int  # of the first round of the search of the learning rate
-  num_steps: int  # of the first budget
-  minutes: float  # of a cell, after which it starts no further budget
+  budgets: tuple[float, ...]  # of operations of training, for each seed
   task: Mapping[str, Any]  # fields of all tasks that have them
   model: Mapping[str, Any]  # fields of all models that have them
 
 
-_MIXERS = 'softmax', 'relu', 'linear', 'gla', 'mamba2', 'delta', 'gated_delta', 'ttt'
 DEFAULT_MODELS = (
-  *_MIXERS,
-  'looped',
-  'set',
-  'lstm',
-  'deep_set',
-  'mlp_mixer',
-  'deep_lsa',
-  *LINEAR_ATTENTION,
+  *('softmax', 'relu', 'fox', 'linear', 'gla', 'mamba2', 'mamba3'),
+  *('delta', 'gated_delta', 'kda', 'rwkv7', 'ttt'),
+  *('looped', 'set', 'lstm', 'gru', 'deep_set', 'mlp_mixer'),
+  *('deep_lsa', 'gd_plus_plus', *LINEAR_ATTENTION),
 )
 SCALES = {
-  'laptop': Scale(25_000, 300, 2000, 10, {}, {}),
+  'laptop': Scale(25_000, (1e11, 3e11, 1e12), {}, {}),
   # The sizes of Garg et al. (arXiv 2208.01066).
   'gpu': Scale(
     9_500_000,
-    3000,
-    50_000,
-    600,
+    (1e15, 3e15, 1e16),
     {'num_features': 20, 'context_length': 40},
     {'num_layers': 12, 'num_heads': 8},
   ),
@@ -157,9 +168,9 @@ def _task(name: str) -> _Task:
   return _TASKS.get(name, _Task(name, {}))
 
 
-def num_seeds(task: str) -> int:
-  """The runs of each cell of a task: five on the tasks of the README, else three."""
-  return 5 if task in _FIVE_SEEDS else 3
+def seeds_of(task: str) -> range:
+  """The seeds of each cell of a task: five on the tasks of the README, else three."""
+  return range(5 if task in _FIVE_SEEDS else 3)
 
 
 def _made(model: str) -> tuple[str, str, dict[str, Any]]:
@@ -212,7 +223,8 @@ def _set_training(config: Any) -> None:
   config.objective.name = 'sampled'
   config.train.batch_size = 64
   optimizer = config.optimizer
-  optimizer.schedule, optimizer.warmup_steps, optimizer.clip_norm = 'wsd', 100, 1.0
+  # The largest models have less than a hundred steps of the smallest budget.
+  optimizer.schedule, optimizer.warmup_steps, optimizer.clip_norm = 'wsd', 20, 1.0
   # The atlas measures its models itself.
   config.eval.num_batches = config.eval.num_compared = 0
 
@@ -220,15 +232,19 @@ def _set_training(config: Any) -> None:
 def _set_width(config: Any, weights: int) -> None:
   """Sets the width at which the model has as nearly as possible so many weights."""
   heads = config.model.get('num_heads', 1)
-  widths = range(heads, heads * 512, heads)
-
   # Late: a mistyped flag is reported once config files are read, and soon.
   building = importlib.import_module('zoo.config.building')
 
+  @functools.cache
   def count(width: int) -> int:
     config.model.width = width
     return building.num_weights(building.abstract_model(config))
 
-  above = bisect.bisect_left(widths, weights, lo=1, hi=len(widths) - 1, key=count)
-  two = widths[above - 1 : above + 1]
-  config.model.width = min(two, key=lambda width: abs(count(width) - weights))
+  # Weights grow about as the square of the width.
+  width, tried = 32 // heads * heads, set()
+  while width not in tried:
+    tried.add(width)
+    scaled = width * math.sqrt(weights / count(width))
+    width = heads * max(round(scaled / heads), 1)
+  near = max(width - heads, heads), width, width + heads
+  config.model.width = min(near, key=lambda width: abs(count(width) - weights))

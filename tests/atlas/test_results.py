@@ -11,29 +11,13 @@ from scipy import stats
 
 from tests.atlas.rows import make_row, rows_of_all_kinds
 from tests.compare import refuses
-from tests.launch.processes import ROOT
 from zoo.studies import atlas
 from zoo.studies.atlas import (
   pictures,
   results,
 )
-from zoo.studies.atlas.search import why_grey
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
-
-
-def test_the_kept_losses_are_final_by_the_same_rule():
-  path = ROOT / 'docs' / 'results' / 'atlas.csv'
-  rows = results.from_csv(path.read_text(), str(path))
-  trained = {(row.cell, row.steps): row for row in rows if row.known == results.TRAINED}
-  for (cell, steps), row in trained.items():
-    before = trained.get((cell, steps // 2))
-    scale = results.scale_of(rows, row.prompts)
-    assert row.grey == why_grey(row.losses, before and before.losses, scale), cell
-  assert atlas.summary(rows) == (
-    '18 architectures, 154 cells. 130 are trained, of which 15 have a loss that is '
-    'final; 16 have a value of theory; 8 have no loss.'
-  )
 
 
 def test_rows_are_read_as_they_were_written():
@@ -70,28 +54,88 @@ def test_a_guess_is_compared_with_the_guess_zero_by_seed():
   assert first.p_value == pytest.approx(4 * wanted.pvalue)
   shares = [effect.share.mean for effect in effects[:2]]
   half = 12.7062 * abs(shares[0] - shares[1]) / 2
-  pooled = results.pooled(effects)['prior', 'residual']
+  pooled = results.pooled(effects)['prior', 'residual', 'other models']
   assert pooled.mean == pytest.approx(sum(shares) / 2)
   assert pooled.half == pytest.approx(half, rel=1e-5)
   changed, listed = results.tables(rows_of_all_kinds())
-  assert changed.rows[0][0] == 'prior, residual: all models'
+  assert changed.rows[0][0] == 'prior, residual: other models'
   assert changed.rows[2][0].startswith('gru,')  # sorted by effect
   (lost,) = [row for row in listed.rows if row[0].startswith('ltb')]
-  assert lost[2] == 'it predicts one number'
+  assert lost[1] == 'it predicts one number'
 
 
-def test_guesses_are_compared_after_the_same_number_of_steps():
+def test_guesses_are_compared_after_the_largest_common_budget():
   """Longer training of one of the two is no effect of the guess."""
   zero = [
-    make_row('gru', [4.0, 4.2], steps=100),
-    make_row('gru', [3.0, 3.3], steps=200),
+    make_row('gru', [4.0, 4.2], budget=1e9),
+    make_row('gru', [3.0, 3.3], budget=1e10),
   ]
-  guess = [make_row('gru', [3.9, 4.0], 'residual', steps=100)]
+  guess = [make_row('gru', [3.9, 4.0], 'residual', budget=1e9)]
   for rows in zero + guess, guess + zero:
     (effect,) = results.changes(rows)
     assert effect.loss.mean == pytest.approx(-0.15)
     assert effect.share.mean == pytest.approx(-0.15 / 4.1)
-  assert not results.changes([*zero, make_row('gru', [1.0], 'residual', steps=400)])
+    assert results.common_budgets(rows) == [1e9]
+  assert not results.changes([*zero, make_row('gru', [1.0], 'residual', budget=4e9)])
+
+
+def test_networks_of_linear_attention_are_pooled_alone():
+  rows = [
+    make_row(model, losses, guess, budget=1e9)
+    for model, change in (('deep_lsa', -4.0), ('gru', 1.0), ('softmax', 0.0))
+    for guess, losses in (
+      ('zero', [8.0, 8.2]),
+      ('linear', [8.1 + change, 8.1 + change]),  # by other changes of the seeds
+    )
+  ]
+  pooled = results.pooled(results.changes(rows))
+  assert {kind: shares.mean for (_, _, kind), shares in pooled.items()} == {
+    'linear attention': pytest.approx(-4 / 8.1),
+    'other models': pytest.approx(0.5 / 8.1),
+  }
+
+
+def test_models_are_compared_with_softmax_attention():
+  rows = [
+    make_row('softmax', [1.0, 1.1, 0.9], budget=1e9),
+    make_row('gla', [0.01, 0.011, 0.009], budget=1e9),
+    make_row('delta', [1.0, 1.05, 0.95], budget=1e9),
+    make_row('ttt', [7.0, 7.1, 6.9], budget=1e9),
+    make_row('gru', [math.nan, 1.0, 1.0], budget=1e9),
+    make_row('gla', [0.01, 0.01, 0.01], 'linear', budget=1e9),
+  ]
+  found = results.differences(rows)
+  words = {one.row.model: one.word for one in found}
+  assert words == {'gla': 'lower', 'delta': 'alike', 'ttt': 'higher'}
+  logs = np.log(rows[1].losses), np.log(rows[0].losses)
+  smallest = stats.ttest_ind(*logs, equal_var=False).pvalue
+  assert min(one.p_value for one in found) == pytest.approx(3 * smallest)
+
+
+def test_the_table_beside_softmax_names_what_differs():
+  rows = [
+    *rows_of_all_kinds()[:2],
+    make_row('softmax', [1.0, 1.1, 0.9], budget=1e9),
+    make_row('gla', [0.01, 0.011, 0.009], budget=1e9),
+    make_row('delta', [1.0, 1.05, 0.95], budget=1e9),
+    make_row('ttt', [7.0, 7.1, 6.9], budget=1e9),
+  ]
+  assert atlas.beside_softmax(rows).rows == [['prior', '1', 'gla 0.01', 'ttt 7', '1']]
+  assert atlas.summary(rows).startswith(
+    '4 architectures, 4 cells. 4 are trained with 1e+09 operations for each seed'
+  )
+
+
+def test_only_a_narrow_interval_is_like_bayes():
+  rows = rows_of_all_kinds()[:2]  # Bayes has 1, no examples leave 9
+  for losses, wanted in (
+    ([1.01, 1.02, 1.03], True),
+    ([0.5, 1.5, 1.0], False),  # Bayes is in the interval, and so is much else
+    ([1.2, 1.2, 1.2], False),
+  ):
+    row = make_row('gru', losses, task='prior', budget=1e9)
+    assert results.is_like_bayes(row, rows) == wanted
+  assert not results.is_like_bayes(row, rows[1:])  # Bayes is not known
 
 
 def test_the_share_of_what_is_not_learned():
@@ -107,25 +151,46 @@ def test_the_share_of_what_is_not_learned():
   assert results.scale_of(rows, ('prior', 4)) == (0.0, 9.0)
 
 
-def test_only_final_losses_have_a_colour():
-  figure = pictures.heat_map(rows_of_all_kinds())
-  (image,) = figure.axes[0].images
+def _matrix(figure):
+  """The values by model and column, and the texts."""
+  axes = figure.axes[0]
+  (image,) = axes.images
   values = np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
-  names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-  columns = [label.get_text() for label in figure.axes[0].get_xticklabels()]
-  assert columns == ['prior', 'prior, residual', 'linear', 'linear, residual']
-  gru = values[names.index('gru')]
+  names = [label.get_text() for label in axes.get_yticklabels()]
+  columns = [label.get_text() for label in axes.get_xticklabels()]
+  shown = {
+    (name, column): values[i, j]
+    for i, name in enumerate(names)
+    for j, column in enumerate(columns)
+  }
+  return shown, {text.get_text() for text in axes.texts}
+
+
+def test_every_cell_of_the_largest_budget_has_a_colour():
+  values, texts = _matrix(pictures.heat_map(rows_of_all_kinds()))
+  columns = ['prior', 'prior, residual', 'linear', 'linear, residual']
+  gru = [values['gru', column] for column in columns]
   np.testing.assert_allclose(gru, [3 / 8, (8 / 3 - 1) / 8, 3 / 8, (8 / 3 - 1) / 8])
-  texts = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
-  late = values[names.index('softmax'), 3]
-  assert math.isnan(late)
-  assert texts['0.13\n−12 %'] == texts['–'] == '#777777'
-  assert texts['0.62\ntheory'] != '#777777'
+  assert math.isnan(values['ltb', 'linear'])
+  assert {'0.62\ntheory', '–'} < texts
+
+
+def test_slopes_are_of_the_last_factor_of_ten():
+  rows = rows_of_all_kinds()
+  middle = [
+    dataclasses.replace(row, budget=5e8, losses=(77.0,) * 3)
+    for row in rows
+    if row.budget == 1e8
+  ]
+  for made in rows, rows + middle:
+    values, _ = _matrix(pictures.slopes(made))
+    assert values['gru', 'prior'] == pytest.approx((4 - 1) / (8 - 1))
+    assert ('lsa', 'prior') not in values
 
 
 def test_all_pictures_are_drawn():
   rows = rows_of_all_kinds()
-  names = ['atlas', 'atlas_operations', 'atlas_examples', 'atlas_guesses']
+  names = ['atlas', 'atlas_slopes', 'atlas_examples', 'atlas_guesses']
   assert [*pictures.draw(rows)] == names
   longer = [dataclasses.replace(row, context_length=8) for row in rows]
   drawn = pictures.draw(rows + longer)
@@ -135,4 +200,4 @@ def test_all_pictures_are_drawn():
   points: Any = lines['guess: zero'].get_xydata()
   assert points.tolist() == [[4, 4], [8, 4]]
   pooled = drawn['atlas_guesses'].axes[0].get_yticklabels()[0]
-  assert pooled.get_text() == 'all models'
+  assert pooled.get_text() == 'other models (mean)'

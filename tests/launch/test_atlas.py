@@ -31,7 +31,7 @@ def grid_of(call, monkeypatch):
 def test_each_task_is_trained_at_each_context_length(grid_of, tmp_path):
   arguments = ['--tasks=prior', '--models=gru,yq_lsa', '--guesses=zero,residual']
   arguments += ['--import=json', '--context_lengths=20,1', f'--out={tmp_path}']
-  grid, command = grid_of(*arguments, '--minutes=3')
+  grid, command = grid_of(*arguments, '--budgets=1e9,2e10')
   assert '--import=json' in command
   assert '--guesses=zero,residual' in command
   assert '--out' not in command
@@ -40,7 +40,11 @@ def test_each_task_is_trained_at_each_context_length(grid_of, tmp_path):
     *('gru,prior,zero,20', 'gru,prior,residual,20', 'yq_lsa,prior,20'),
   ]
   settings = grid.settings(grid.cells[0])
-  assert settings == ('laptop', 5, 2000, 300, 3.0)
+  assert settings == ('laptop', (0, 1, 2, 3, 4), (1e9, 2e10))
+  for text, seeds in ('5..7', (5, 6, 7)), ('4,2', (4, 2)):
+    grid, _ = grid_of(*arguments, f'--seeds={text}')
+    settings = grid.settings(grid.cells[0])
+    assert settings == ('laptop', seeds, (1e11, 3e11, 1e12))
 
 
 @pytest.mark.slow

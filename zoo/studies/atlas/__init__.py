@@ -1,8 +1,9 @@
-"""The atlas: architectures × tasks × guesses, each trained until its loss is final."""
+"""The atlas: architectures × tasks × guesses, each trained with the same operations."""
 
 from zoo.studies.atlas.cells import Settings as Settings
 from zoo.studies.atlas.pictures import draw as draw
 from zoo.studies.atlas.report import ABOUT as ABOUT
+from zoo.studies.atlas.report import beside_softmax as beside_softmax
 from zoo.studies.atlas.report import summary as summary
 from zoo.studies.atlas.results import AtlasRow as AtlasRow
 from zoo.studies.atlas.results import Cell as Cell

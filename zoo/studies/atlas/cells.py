@@ -1,7 +1,7 @@
 """Trains and measures the cells of an atlas, and keeps what each has found so far.
 
-A cell has one compiled program, in which models train side by side at any learning
-rates, from any seeds and for any number of steps.
+A cell has one compiled program, in which three models train side by side at any
+learning rates, from any seeds and for any number of steps.
 """
 
 import copy
@@ -12,7 +12,7 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,13 +23,13 @@ from zoo.config.mesh import on_mesh, replicate
 from zoo.config.validation import Config, build_task, to_json, validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
-from zoo.host.files import delete_folder, finite_or_null, read_json, write_atomically
+from zoo.host.files import finite_or_null, read_json, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.models import LinearAttention
 from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.studies.atlas import measure
-from zoo.studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell, LossScale
-from zoo.studies.atlas.search import RATES, double, find_rate, why_grey
+from zoo.studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell
+from zoo.studies.atlas.search import RATES, find_rate, refine
 from zoo.studies.runner import version_digest
 from zoo.training.compilation import Training, advance
 from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
@@ -38,30 +38,33 @@ from zoo.training.shardings import State
 
 # Its weights, prompts and held-out prompts are used in the search alone.
 SEARCH_SEED = 10**6
+# A budget of operations is never more steps than these. Only networks of a few hundred
+# weights reach them, which would otherwise train for days.
+MOST_STEPS = 100_000
 _NOTES = 'notes.json'  # in the folder of a cell
-_HELD_OUT = 8192  # prompts for the loss of a learning rate
+_HELD_OUT = 4096  # prompts for the loss of a learning rate
 _CHUNK = 100  # steps between two looks at the signals
+_LANES = 3  # models that train side by side; a rate may differ between two or more
 
 
 class Settings(NamedTuple):
-  """How cells are trained; `num_seeds` may differ from cell to cell."""
+  """How cells are trained; `seeds` may differ from cell to cell."""
 
   scale: str
-  num_seeds: int
-  num_steps: int  # of the first budget
-  search_steps: int  # of the first round of the search
-  minutes: float  # of training, after which a cell starts no further budget
+  seeds: tuple[int, ...]
+  budgets: tuple[float, ...]  # operations of each seed, increasing
 
   @property
   def key(self) -> str:
-    """What results depend on: all but the minutes."""
-    return json.dumps(self[:-1])
+    """What results depend on: larger budgets may be added."""
+    return json.dumps([self.scale, self.seeds, self.budgets[0]])
 
 
 @dataclasses.dataclass
-class Budget:
-  """What was measured after a number of steps."""
+class Found:
+  """What was found with a budget."""
 
+  rate: float
   losses: list[float | None]  # of the seeds
   by_length: list[float | None]  # their means, after each of `measure.lengths_of`
   minutes: float  # of the cell at its end
@@ -79,9 +82,9 @@ class Notes:
   weights: int = 0
   operations: float = 0.0
   step_operations: float = 0.0  # of a step of training of one model
+  # The held-out loss by the number of steps and the rate.
   search: dict[int, dict[float, float | None]] = dataclasses.field(default_factory=dict)
-  budgets: dict[int, Budget] = dataclasses.field(default_factory=dict)
-  searched: float = 0.0  # minutes at the end of the search
+  found: dict[int, Found] = dataclasses.field(default_factory=dict)  # by steps
   minutes: float = 0.0
 
 
@@ -97,7 +100,13 @@ def _digest(get_config: Callable[[], Config]) -> str:
     config = to_json(get_config())
   except UserError as error:  # the cell has no loss, for this reason
     config = str(error)
-  return version_digest(config + json.dumps([SEARCH_SEED, _HELD_OUT, *measure.key()]))
+  constants = [SEARCH_SEED, MOST_STEPS, _HELD_OUT, *measure.key()]
+  return version_digest(config + json.dumps(constants))
+
+
+def has_notes(folder: pathlib.Path) -> bool:
+  """Whether a cell was begun in a folder."""
+  return (folder / _NOTES).is_file()
 
 
 def read_notes(
@@ -109,14 +118,13 @@ def read_notes(
   losses on other numbers of prompts.
   """
   new = Notes(settings.key, _digest(get_config))
-  file = folder / _NOTES
-  if not file.is_file():
+  if not has_notes(folder):
     return new
-  notes = read_json(file, Notes)
+  notes = read_json(folder / _NOTES, Notes)
   if notes.settings != new.settings:
     raise UserError(
-      f'{folder} was trained with the settings {notes.settings}, not '
-      f'{new.settings}; give another --out'
+      f'{folder} was trained with the scale, seeds and smallest budget '
+      f'{notes.settings}, not {new.settings}; give another --out'
     )
   if notes.digest != new.digest:
     raise UserError(
@@ -134,13 +142,13 @@ class Lanes(NamedTuple):
 
 
 def _in_lanes(
-  training: Training, number: int, seeds: list[int], rates: list[float], num_steps: int
+  training: Training, seeds: Sequence[int], rates: Sequence[float], num_steps: int
 ) -> Lanes:
   """The lanes with these seeds and learning rates, for a number of steps.
 
-  Of the `number` of lanes those that are left over repeat the last seed and rate.
+  Lanes that are left over repeat the last seed and rate.
   """
-  left, config = number - len(seeds), training.config
+  left, config = _LANES - len(seeds), training.config
   configs = [_of_seed(config, seed) for seed in [*seeds, *seeds[-1:] * left]]
   numbers = training.numbers._replace(
     learning_rate=np.array([*rates, *rates[-1:] * left], 'f'),
@@ -156,6 +164,12 @@ def _in_lanes(
 def _each(lanes: Lanes, state: State) -> list[State]:
   """The states of the models in the lanes, one by one."""
   return [*unstack(lanes.configs, jax.device_get(state))]
+
+
+def _models(lanes: Lanes, state: State) -> list[nnx.Module]:
+  """The models in the lanes, one by one."""
+  graph = lanes.training.graph
+  return [nnx.merge(graph, alone['model']) for alone in _each(lanes, state)]
 
 
 def _or_nan(numbers: Sequence[float | None]) -> tuple[float, ...]:
@@ -178,6 +192,7 @@ class CellRun:
     self.cell, self._settings, self._folder = cell, settings, folder
     self._get_config, self._interruption = get_config, interruption
     self._file = folder / _NOTES
+    self._measuring = measure.Programs()
     self.notes = read_notes(folder, settings, get_config)
 
   @functools.cached_property
@@ -185,65 +200,29 @@ class CellRun:
     """The validated config; raises UserError if the model cannot do the task."""
     return validate(self._get_config())
 
-  @property
-  def _number(self) -> int:
-    """The number of lanes."""
-    return max(self._settings.num_seeds, 2)  # a rate may differ only between lanes
-
   @functools.cached_property
   def training(self) -> Training:
     """What trains the lanes, compiled when something is to be trained."""
-    return compile_many([_of_seed(self.config, seed) for seed in range(self._number)])
+    return compile_many([_of_seed(self.config, seed) for seed in range(_LANES)])
 
-  def rows(self, get_scale: Callable[[], LossScale]) -> list[AtlasRow]:
+  def rows(self) -> list[AtlasRow]:
     """Trains what is missing, and returns a row for each budget.
 
-    `get_scale` returns the scale of the losses. Raises Stopped after a signal.
+    Raises Stopped after a signal.
     """
     notes = self.notes
     if not notes.weights:
       self._begin()
-    row = functools.partial(
-      AtlasRow,
-      model=self.cell.model,
-      task=self.cell.task,
-      guess=self.cell.guess or '',
-      context_length=notes.context_length,
-      weights=notes.weights,
-      operations=notes.operations,
-    )
     if notes.reason:
-      return [row(known=NOTHING, grey=notes.reason)]
+      return [self._row(known=NOTHING, reason=notes.reason)]
     if notes.lowest is not None:
-      return [row(known=LOWEST, losses=(notes.lowest,))]
-    search = find_rate(self._try_rates, RATES, self._settings.search_steps)
-    if math.isinf(search.losses[search.rate]):
-      return [row(known=NOTHING, grey='diverged at every rate')]
-    notes.searched = notes.searched or notes.minutes
-    train = functools.partial(self._train, search.rate)
-    scale = get_scale()
-    trained = double(train, self._settings.num_steps, scale, self._may_train)
-    edge = 'rate at the edge' if search.at_edge else ''
-    rows = []
-    for steps, losses in trained.items():
-      budget = notes.budgets[steps]
-      grey = why_grey(losses, trained.get(steps // 2), scale)
-      rows.append(
-        row(
-          steps=steps,
-          training_operations=steps * notes.step_operations,
-          rate=search.rate,
-          half_rate_loss=search.losses.get(search.rate / 2, math.nan),
-          rate_loss=search.losses[search.rate],
-          twice_rate_loss=search.losses.get(2 * search.rate, math.nan),
-          losses=tuple(losses),
-          grey=', '.join(filter(None, [edge, grey])),
-          lengths=measure.lengths_of(notes.context_length),
-          by_length=_or_nan(budget.by_length),
-          minutes=budget.minutes,
-        )
-      )
-    return rows
+      return [self._row(known=LOWEST, losses=(notes.lowest,))]
+    if not notes.step_operations:
+      start = time.monotonic()
+      notes.step_operations = self.training.flops / _LANES
+      self._spend(start)
+    first = find_rate(self._try_rates, RATES, self._steps(self._settings.budgets[0]))
+    return [self._row_of(budget, first.rate) for budget in self._settings.budgets]
 
   def _begin(self) -> None:
     """Notes what is known before training."""
@@ -258,73 +237,114 @@ class CellRun:
       notes.reason = str(error)
     self._write()
 
-  def _may_train(self, num_steps: int) -> bool:
-    """Whether a budget is there, or likely to end within the minutes of the cell."""
-    budgets = self.notes.budgets
-    if num_steps in budgets:
-      return True
-    last, before = budgets[num_steps // 2], budgets.get(num_steps // 4)
-    took = last.minutes - (self.notes.searched if before is None else before.minutes)
-    return last.minutes + 2 * took <= self._settings.minutes
+  def _row(self, **fields: Any) -> AtlasRow:
+    """A row of this cell."""
+    notes = self.notes
+    return AtlasRow(
+      model=self.cell.model,
+      task=self.cell.task,
+      guess=self.cell.guess or '',
+      context_length=notes.context_length,
+      weights=notes.weights,
+      operations=notes.operations,
+      **fields,
+    )
+
+  def _steps(self, budget: float) -> int:
+    """The steps that have as many operations as a budget."""
+    steps = max(1, round(budget / self.notes.step_operations))
+    return min(steps, MOST_STEPS)
+
+  def _row_of(self, budget: float, first: float) -> AtlasRow:
+    """The row of a budget, whose best rate is searched for around a first one."""
+    notes, steps = self.notes, self._steps(budget)
+    search = refine(self._try_rates, first, steps)
+    row = functools.partial(
+      self._row,
+      budget=budget,
+      steps=steps,
+      training_operations=steps * notes.step_operations,
+      rate=search.rate,
+      half_rate_loss=search.losses.get(search.rate / 2, math.nan),
+      rate_loss=search.losses[search.rate],
+      twice_rate_loss=search.losses.get(2 * search.rate, math.nan),
+    )
+    if math.isinf(search.losses[search.rate]):
+      return row(known=NOTHING, reason='diverged at every rate')
+    if steps not in notes.found:
+      notes.found[steps] = self._train(search.rate, steps)
+      self._write()
+    found = notes.found[steps]
+    return row(
+      losses=_or_nan(found.losses),
+      lengths=measure.lengths_of(notes.context_length),
+      by_length=_or_nan(found.by_length),
+      minutes=found.minutes,
+    )
 
   def _try_rates(self, rates: Sequence[float], num_steps: int) -> list[float]:
     """The held-out loss at each rate after all steps, infinite where one diverged."""
     by_rate = self.notes.search.setdefault(num_steps, {})
     missing = [rate for rate in rates if rate not in by_rate]
     while missing:
-      few, missing = missing[: self._number], missing[self._number :]
+      few, missing = missing[:_LANES], missing[_LANES:]
       start, seeds = time.monotonic(), [SEARCH_SEED] * len(few)
-      lanes = _in_lanes(self.training, self._number, seeds, few, num_steps)
+      lanes = _in_lanes(self.training, seeds, few, num_steps)
       with on_mesh(lanes.training.mesh, self.config):
         state = lanes.training.init()
       label = f'{self.cell.name}: {len(few)} rates'
       step, state = self._advance(lanes.training, state, (0, num_steps), label)
       if step < num_steps:
         raise Stopped  # these rates are tried again
-      states = _each(lanes, state)[: len(few)]
-      losses = self._losses(states, seeds, _HELD_OUT)
+      models = _models(lanes, state)[: len(few)]
+      losses = self._losses(models, seeds, _HELD_OUT)
       by_rate.update(zip(few, finite_or_null(losses), strict=True))
       self._spend(start)
     known = (by_rate[rate] for rate in rates)
     return [math.inf if loss is None else loss for loss in known]
 
-  def _train(self, rate: float, num_steps: int) -> tuple[float, ...]:
-    """The loss of each seed after a budget.
-
-    Its constant part goes on from that of the budget before; its decay does not.
-    """
-    if num_steps not in self.notes.budgets:
-      start, seeds = time.monotonic(), [*range(self._settings.num_seeds)]
-      rates = [rate] * len(seeds)
-      lanes = _in_lanes(self.training, self._number, seeds, rates, num_steps)
-      state = self._trained(lanes.training, num_steps, start)
-      states = _each(lanes, state)[: len(seeds)]
-      losses = self._losses(states, seeds, measure.NUM_PROMPTS)
-      curves = [
-        measure.losses_by_length(self._model(state), self.config) for state in states
+  def _train(self, rate: float, num_steps: int) -> Found:
+    """Trains the seeds at a rate and measures them."""
+    losses: list[float] = []
+    curves: list[np.ndarray] = []
+    lengths = measure.lengths_of(self.notes.context_length)
+    for first in range(0, len(self._settings.seeds), _LANES):
+      start, seeds = time.monotonic(), self._settings.seeds[first : first + _LANES]
+      lanes = _in_lanes(self.training, seeds, [rate] * len(seeds), num_steps)
+      state = self._trained(lanes.training, rate, seeds, num_steps)
+      models = _models(lanes, state)[: len(seeds)]
+      losses += self._losses(models, seeds, measure.NUM_PROMPTS)
+      curves += [
+        measure.losses_by_length(model, self.config, lengths, self._measuring)
+        for model in models
       ]
-      by_length = np.mean(curves, axis=0).tolist()
-      self._save_models(states, rate, num_steps)
-      self.notes.step_operations = self.training.flops / self._number
+      self._save_models(seeds, _each(lanes, state), rate, num_steps)
       self._spend(start)
-      self.notes.budgets[num_steps] = Budget(
-        finite_or_null(losses), finite_or_null(by_length), self.notes.minutes
-      )
-      self._write()
-    return _or_nan(self.notes.budgets[num_steps].losses)
+    by_length = np.mean(curves, axis=0).tolist()
+    return Found(
+      rate, finite_or_null(losses), finite_or_null(by_length), self.notes.minutes
+    )
 
-  def _trained(self, training: Training, num_steps: int, clock: float) -> State:
-    """The states after a budget; raises Stopped, with the constant part saved."""
+  def _trained(
+    self, training: Training, rate: float, seeds: Sequence[int], num_steps: int
+  ) -> State:
+    """The states after a budget; raises Stopped, with the constant part saved.
+
+    That part goes on from the one of a smaller budget with the same rate.
+    """
+    clock = time.monotonic()
     constant = num_steps - round(self.config.optimizer.decay_share * num_steps)
     label = f'{self.cell.name}: {num_steps} steps'
-    with Checkpoints(self._folder, 1, run_metadata(self.config)) as checkpoints:
-      start = checkpoints.latest or 0
+    folder = self._folder / f'rate={rate:g}' / f'seed={seeds[0]}'
+    with Checkpoints(folder, 1, run_metadata(self.config)) as checkpoints:
+      latest = checkpoints.latest or 0
+      start = latest if latest <= constant else 0  # one of a larger budget is no help
       with on_mesh(training.mesh, self.config):
         state = training.init()
         if start:
           state = checkpoints.load(start, training.abstract)
       step, state = self._advance(training, state, (start, constant), label)
-      if step > start:
+      if step > latest:
         checkpoints.save(step, state)
     if step == constant:
       step, state = self._advance(training, state, (constant, num_steps), label)
@@ -350,27 +370,25 @@ class CellRun:
         progress.show(step)
     return step, state
 
-  def _model(self, state: State) -> nnx.Module:
-    return nnx.merge(self.training.graph, state['model'])
-
   def _losses(
-    self, states: Sequence[State], seeds: Sequence[int], num_prompts: int
+    self, models: Sequence[nnx.Module], seeds: Sequence[int], num_prompts: int
   ) -> list[float]:
     """The loss of each model on prompts of its seed; NaN if it is not finite."""
     task = build_task(self.config)
     return [
-      measure.loss(self._model(state), task, num_prompts, seed)
-      for state, seed in zip(states, seeds, strict=True)
+      measure.loss(model, task, num_prompts, seed, self._measuring)
+      for model, seed in zip(models, seeds, strict=True)
     ]
 
-  def _save_models(self, states: Sequence[State], rate: float, num_steps: int) -> None:
-    """Saves the models of the last budget, for `zoo.load`."""
-    delete_folder(self._folder / 'models')
-    for seed, state in enumerate(states):
+  def _save_models(
+    self, seeds: Sequence[int], states: Sequence[State], rate: float, num_steps: int
+  ) -> None:
+    """Saves the models of a budget, for `zoo.load`."""
+    for seed, state in zip(seeds, states, strict=False):
       config = _of_seed(self.config, seed)
       config.optimizer.learning_rate, config.train.num_steps = rate, num_steps
-      folder = self._folder / 'models' / f'seed={seed}'
-      folder.mkdir(parents=True)
+      folder = self._folder / 'models' / f'steps={num_steps}' / f'seed={seed}'
+      folder.mkdir(parents=True, exist_ok=True)
       save_result(folder, num_steps, state, run_metadata(config))
 
   def _spend(self, start: float) -> None:

@@ -22,6 +22,7 @@ from zoo.config.validation import Config, build_task, num_heads
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.curves import sample_losses
+from zoo.measure.predict import Programs
 from zoo.studies.atlas.results import EXACT, SAMPLED, AtlasRow
 from zoo.tasks import DecisionTree, LinearRegression, SparseRegression
 from zoo.tasks.baselines import Zero
@@ -29,16 +30,16 @@ from zoo.tasks.linear_regression import covers
 from zoo.theory.exact import known_risk
 from zoo.training.summary import product_flops
 
-NUM_PROMPTS = 65_536  # for the loss of each seed
-_FEWER_PROMPTS = 4096  # for those at other numbers of examples
-# Fractions of the context length; the model is compiled for each.
-_PARTS = 0, 0.25, 0.5, 1, 1.5, 2
+NUM_PROMPTS = 8192  # for the loss of each seed
+_FEWER_PROMPTS = 1024  # for those at other numbers of examples
+# Fractions of the context length; a model is compiled for each.
+_PARTS = 0.5, 1, 2
 # Baselines that are measured, where a task has them.
 _BASELINES = 'bayes', 'gd', 'nearest_neighbours', 'zero'
 
 
 def lengths_of(context_length: int) -> tuple[int, ...]:
-  """The numbers of examples to measure after, from 0 to twice the context length."""
+  """The numbers of examples to measure after, up to twice the context length."""
   return tuple(sorted({int(part * context_length) for part in _PARTS}))
 
 
@@ -47,21 +48,35 @@ def key() -> tuple[int | float, ...]:
   return NUM_PROMPTS, _FEWER_PROMPTS, *_PARTS
 
 
-def loss(predictor: Predictor, task: Task, num_prompts: int, seed: int) -> float:
+def loss(
+  predictor: Predictor,
+  task: Task,
+  num_prompts: int,
+  seed: int,
+  programs: Programs | None = None,
+) -> float:
   """The mean loss after as many examples as in training; NaN if it is not finite."""
   lengths = [task.context_length]
-  losses = sample_losses({'': predictor}, task, num_prompts, seed, lengths=lengths)['']
+  losses = sample_losses(
+    {'': predictor}, task, num_prompts, seed, lengths=lengths, programs=programs
+  )['']
   return float(losses.mean()) if np.isfinite(losses).all() else math.nan
 
 
-def losses_by_length(predictor: Predictor, config: Config) -> Float[np.ndarray, ' n']:
-  """The mean losses at `lengths_of`; NaN where a model cannot take so many examples."""
+def losses_by_length(
+  predictor: Predictor,
+  config: Config,
+  lengths: Sequence[int],
+  programs: Programs | None = None,
+) -> Float[np.ndarray, ' n']:
+  """The mean losses at `lengths`; NaN where a model cannot take so many examples."""
   context_length = config.task.context_length
-  lengths = lengths_of(context_length)
-  task = _at_length(config, lengths[-1])
 
   def means(lengths: Sequence[int]) -> Float[np.ndarray, ' n']:
-    losses = sample_losses({'': predictor}, task, _FEWER_PROMPTS, lengths=lengths)['']
+    task = _at_length(config, lengths[-1])
+    losses = sample_losses(
+      {'': predictor}, task, _FEWER_PROMPTS, lengths=lengths, programs=programs
+    )['']
     return losses.mean(axis=0)
 
   try:
@@ -85,7 +100,7 @@ def sizes(config: Config) -> tuple[int, float]:
 def baselines(config: Config, name: str) -> list[AtlasRow]:
   """The rows of the baselines of a config's task, which has that name in the atlas."""
   task = build_task(config)
-  lengths = lengths_of(config.task.context_length)
+  lengths = 0, *lengths_of(config.task.context_length)
   rows = []
   # A task of one's own may lack the prediction 0.
   for baseline, predictor in ({'zero': Zero()} | task.baselines()).items():
@@ -94,7 +109,9 @@ def baselines(config: Config, name: str) -> list[AtlasRow]:
     exact = np.array([exact_baseline(baseline, config, length) for length in lengths])
     by_length, is_known = exact, np.isfinite(exact)
     if not is_known.all():
-      by_length = np.where(is_known, exact, losses_by_length(predictor, config))
+      by_length = np.where(
+        is_known, exact, losses_by_length(predictor, config, lengths)
+      )
     risk = float(exact[lengths.index(config.task.context_length)])
     known = EXACT if math.isfinite(risk) else SAMPLED
     mean_loss = risk if known == EXACT else loss(predictor, task, NUM_PROMPTS, 0)
@@ -117,13 +134,16 @@ def exact_baseline(name: str, config: Config, length: int) -> float:
 
   NaN if it is known less well than to 1e-3, or not at all.
   """
-  task = _at_length(config, max(length, 1))
+  task: Any = build_task(config)
   if name == 'zero' and isinstance(task, DecisionTree):
     return 1.0  # the values of leaves are N(0, 1)
-  if name in ('zero', 'gd'):  # whose risks depend on no higher moments of w
-    task = _with_same_moments(task)
-  if not covers(task):
+  # The risks of these two depend on no higher moments of w.
+  needs_moments_alone = name in ('zero', 'gd')
+  if not covers(_with_same_moments(task) if needs_moments_alone else task):
     return math.nan
+  task = _at_length(config, max(length, 1))
+  if needs_moments_alone:
+    task = _with_same_moments(task)
   mean, prior = task.mean_weights(), task.prior_covariance
   features = task.feature_covariance
   features = np.eye(mean.size) if features is None else features

@@ -2,13 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.colors import LogNorm
 
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
-from zoo.reports.plots import Panel, Series, level, render_grid, series
+from zoo.reports.plots import Panel, Series, render_grid, series
 from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import (
   BLACK,
@@ -28,9 +28,11 @@ from zoo.studies.atlas.results import (
   TRAINED,
   AtlasRow,
   GuessChange,
+  at_budget,
   baselines_of,
   changes,
-  last_budgets,
+  common_budgets,
+  is_like_bayes,
   pooled,
   scale_of,
 )
@@ -44,23 +46,14 @@ _COLOURS = {
   'residual_network': ORANGE,
 }
 _LINES = {'bayes': BLACK, 'gd': GREY, 'nearest_neighbours': GREY}
-_SHORT = {
-  ' in the last doubling': '',
-  'seeds ': '',
-  ' of what can be learned': '',
-  'no better than chance': 'chance',
-  'one seed only': 'one seed',
-  'rate at the edge': 'edge',
-  'one budget only': 'one budget',
-  'a seed diverged': 'diverged',
-}
 
 
 def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
   """All pictures that the rows suffice for, by file name."""
   figures = {'atlas': heat_map(rows)}
+  if len(common_budgets(rows)) > 1:
+    figures['atlas_slopes'] = slopes(rows)
   if any(row.known == TRAINED for row in rows):
-    figures['atlas_operations'] = by_operations(rows)
     figures['atlas_examples'] = by_examples(rows)
   if changed := changes(rows):
     figures['atlas_guesses'] = effects(changed)
@@ -72,34 +65,75 @@ def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
 def heat_map(rows: Sequence[AtlasRow]) -> Figure:
   """The share of the learnable loss that is not learned, by architecture and task.
 
-  Cells whose loss is final have a colour, the others say in grey why not; values of
-  theory have one, too, and say that they are.
+  All cells are of the largest common budget, but for those with a value of theory,
+  which say so. Cells without a loss have a dash.
   """
-  cells = {
-    (row.model, _column(row, rows)): (row, _share(row, rows))
-    for row in last_budgets(rows)
+  shares, texts = {}, {}
+  for row in at_budget(rows):
+    place = row.model, _column(row, rows)
+    share = shares[place] = _share(row, rows)
+    texts[place] = _words(row, share, rows)
+  label = 'share of the learnable loss that is not learned (log scale)'
+  return _matrix(shares, texts, LogNorm(_LEAST, 1), label)
+
+
+def slopes(rows: Sequence[AtlasRow]) -> Figure:
+  """By how much the last factor of ten of operations multiplies what is not learned.
+
+  That factor is the largest common budget by a tenth of it, or by the least one.
+  """
+  budgets = common_budgets(rows)
+  early = [budget for budget in budgets if budget <= budgets[-1] / 9.5]
+  before = max(early, default=budgets[0])
+  shares = [
+    {
+      (row.model, _column(row, rows)): _share(row, rows)
+      for row in at_budget(rows, budget)
+      if row.budget
+    }
+    for budget in (before, budgets[-1])
+  ]
+  ratios = {
+    place: max(share, _LEAST) / max(shares[0][place], _LEAST)
+    for place, share in shares[1].items()
   }
-  logs: dict[str, list[float]] = {model: [] for model, _ in cells}
-  for (model, _), (_, share) in cells.items():
-    if math.isfinite(share):
-      logs[model].append(math.log(max(share, _LEAST)))
+  texts = {
+    place: f'{ratio:.2g}' if math.isfinite(ratio) else '–'
+    for place, ratio in ratios.items()
+  }
+  label = (
+    f'what is not learned after {budgets[-1]:.2g} operations, divided by that after '
+    f'{before:.2g} (log scale)'
+  )
+  return _matrix(ratios, texts, LogNorm(0.01, 1), label)
+
+
+def _matrix(
+  values: Mapping[tuple[str, str], float],
+  texts: Mapping[tuple[str, str], str],
+  scale: LogNorm,
+  label: str,
+) -> Figure:
+  """Values and texts by model and column; the models with the least values on top."""
+  logs: dict[str, list[float]] = {model: [] for model, _ in values}
+  for (model, _), value in values.items():
+    if math.isfinite(value):
+      logs[model].append(math.log(max(value, _LEAST)))
   models = sorted(logs, key=lambda name: float(np.mean(logs[name] or [9.0])))
-  columns = [*dict.fromkeys(column for _, column in cells)]
-  values = np.full((len(models), len(columns)), math.nan)
-  texts = [[''] * len(columns) for _ in models]
-  for (model, column), (row, share) in cells.items():
+  columns = [*dict.fromkeys(column for _, column in values)]
+  matrix = np.full((len(models), len(columns)), math.nan)
+  words = [[''] * len(columns) for _ in models]
+  for (model, column), value in values.items():
     place = models.index(model), columns.index(column)
-    texts[place[0]][place[1]] = _words(row, share)
-    if not row.grey:
-      values[place] = max(share, _LEAST)
+    matrix[place] = max(value, _LEAST)  # NaN stays NaN
+    words[place[0]][place[1]] = texts[model, column]
   shown = HeatMap(
-    values,
-    LogNorm(_LEAST, 1),
-    'share of the learnable loss that is not learned (log scale); '
-    'text in grey: not final',
+    matrix,
+    scale,
+    label,
     rows=dict(enumerate(models)),
     columns=dict(enumerate(columns)),
-    texts=texts,
+    texts=words,
   )
   # More than 16 columns of numbers do not fit into a page.
   width = max(min(max(2 + 0.85 * len(columns), 6.4), WIDTH), 1.8 + 0.38 * len(columns))
@@ -112,32 +146,13 @@ def _share(row: AtlasRow, rows: Sequence[AtlasRow]) -> float:
   return scale_of(rows, row.prompts).share(row.loss.mean)
 
 
-def _words(row: AtlasRow, share: float) -> str:
-  if row.known == NOTHING:
-    return '–'
-  reason = 'theory' if row.known == LOWEST else row.grey
-  for long, short in _SHORT.items():
-    reason = reason.replace(long, short)
+def _words(row: AtlasRow, share: float, rows: Sequence[AtlasRow]) -> str:
+  if not math.isfinite(share):
+    return 'diverged' if row.losses else '–'
   shown = f'{share:.2g}' if share > _LEAST else f'< {_LEAST:g}'
-  return f'{shown}\n{reason}' if reason else shown
-
-
-def by_operations(rows: Sequence[AtlasRow]) -> Figure:
-  """The loss of each model against the operations of its training."""
-  colours, panels = _colours(rows), []
-  for name, of in _by_column([row for row in rows if row.steps], rows).items():
-    lines = []
-    for model in dict.fromkeys(row.model for row in of):
-      budgets = [row for row in of if row.model == model]
-      x = [row.training_operations for row in budgets]
-      lines.append(_intervals(model, colours[model], x, budgets))
-    bayes = baselines_of(rows, of[0].prompts).get('bayes')
-    if bayes is not None and bayes.losses[0] > 1e-6 * of[0].loss.mean:
-      ends = [row.training_operations for row in of]
-      lines.append(level('bayes', bayes.losses[0], [min(ends), max(ends)]))
-    axes = 'operations of training, for each seed (log scale)', 'loss (log scale)'
-    panels.append(Panel(name, *axes, tuple(lines), 'log', 'log'))
-  return render_grid(panels, min(len(panels), 2), 2.6)
+  if row.known == LOWEST:
+    return f'{shown}\ntheory'
+  return f'{shown}\nBayes' if is_like_bayes(row, rows) else shown
 
 
 def by_examples(rows: Sequence[AtlasRow]) -> Figure:
@@ -146,7 +161,7 @@ def by_examples(rows: Sequence[AtlasRow]) -> Figure:
   A mark is where it was trained.
   """
   colours, panels = _colours(rows), []
-  trained = [row for row in last_budgets(rows) if row.steps]
+  trained = [row for row in at_budget(rows) if row.steps]
   for name, of in _by_column(trained, rows).items():
     lines = [series('in training', 'mark', GREY, [of[0].context_length], [0.0])]
     baselines = baselines_of(rows, of[0].prompts)
@@ -181,8 +196,8 @@ def _by_column(
 def effects(changed: Sequence[GuessChange]) -> Figure:
   """What guesses change in % of the loss with the guess 0, sorted; pooled on top."""
   shown = [
-    (task, 'all models', guess, share)
-    for (task, guess), share in pooled(changed).items()
+    (task, f'{kind} (mean)', guess, share)
+    for (task, guess, kind), share in pooled(changed).items()
   ]
   for change in sorted(changed, key=lambda change: change.share.mean):
     shown.append((change.row.task, change.row.model, change.row.guess, change.share))
@@ -196,7 +211,7 @@ def effects(changed: Sequence[GuessChange]) -> Figure:
 
 def by_context(rows: Sequence[AtlasRow]) -> Figure:
   """The losses of tasks by the context length of training, in a panel per model."""
-  cells = [row for row in last_budgets(rows) if row.losses]
+  cells = [row for row in at_budget(rows) if row.losses]
   groups: dict[tuple[str, str], list[AtlasRow]] = {}
   for row in sorted(cells, key=lambda row: row.context_length):
     groups.setdefault((row.model, row.task), []).append(row)

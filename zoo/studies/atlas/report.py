@@ -5,25 +5,34 @@ from collections.abc import Sequence
 
 from zoo import reports
 from zoo.host.files import write_atomically
+from zoo.reports import Table
 from zoo.studies.atlas.pictures import draw
-from zoo.studies.atlas.results import LOWEST, TRAINED, AtlasRow, last_budgets, tables
+from zoo.studies.atlas.results import (
+  LOWEST,
+  TRAINED,
+  AtlasRow,
+  Difference,
+  at_budget,
+  common_budgets,
+  differences,
+  is_like_bayes,
+  tables,
+)
 
 ABOUT = {  # the title and the caption of each picture
   'atlas': (
-    'What each architecture learns',
-    '0 is the loss of Bayes, or no loss where Bayes is not known; 1 is the loss '
-    'without examples, or of the answer 0. Cells that say “theory” were not trained: '
-    'they have the lowest known risk. A trained cell has a colour if its loss is '
-    'final: the last doubling of its budget changed it by less than 3 %, or by less '
-    'than a thousandth of what can be learned; half its interval over seeds is less '
-    'than a tenth of what can be learned; the whole interval is below 1; and its '
-    'learning rate is better than half and twice that rate. Otherwise it says in grey '
-    'what is missing: % are the last change of its loss, ± % half its interval.',
+    'What each architecture learns with the same operations',
+    'Each number is a share of what can be learned: 0 is the loss of Bayes, or no loss '
+    'where Bayes is not known; 1 is the loss without examples, or of the answer 0. All '
+    'trained cells have had the same number of operations, at their own best learning '
+    'rates. “theory” is the lowest known risk of a layer of linear attention, which '
+    'was not trained; “Bayes” says that the whole interval over seeds is less than '
+    '0.01 above Bayes; a dash, that the model cannot do the task.',
   ),
-  'atlas_operations': (
-    'Loss against operations',
-    'Each budget has its own decay of the learning rate. Bands are 95 % intervals over '
-    'seeds. Operations are those of products of matrices.',
+  'atlas_slopes': (
+    'What more operations bring',
+    'The share that is not learned after the largest budget, divided by that after a '
+    'smaller one; shares below 0.001 count as 0.001.',
   ),
   'atlas_examples': (
     'Loss by number of examples',
@@ -32,9 +41,9 @@ ABOUT = {  # the title and the caption of each picture
   ),
   'atlas_guesses': (
     'What a guess changes',
-    'Differences after the same number of steps, paired by seed and prompt; bars are '
-    '95 % intervals over seeds. The first row has the mean over all models, whose '
-    'interval is over models.',
+    'Differences after the same number of operations, paired by seed and prompt; bars '
+    'are 95 % intervals over seeds. The first rows have the means over networks of '
+    'linear attention and over all other models, whose intervals are over models.',
   ),
   'atlas_contexts': (
     'By the context length of training',
@@ -54,29 +63,56 @@ def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
     figures[name] = reports.CaptionedFigure(title, caption, [picture])
   text = (
     'The intervals of 95 % are over seeds, by Student’s t; each seed is measured on '
-    'prompts of its own. What a guess changes on all models comes first; p values of '
-    'single models are by Holm over the page. '
+    'prompts of its own. Differences from softmax attention are by Welch’s t-test of '
+    'log losses, and those of guesses are paired; p values are by Holm over the page. '
     f'The command: {command}'
+  )
+  cells = reports.Section(
+    'Cells',
+    text,
+    {'atlas.csv': 'atlas.csv'},
+    tables=[beside_softmax(rows), *tables(rows)],
   )
   page = reports.render(
     'Atlas of architectures and tasks',
     summary(rows),
-    [
-      reports.Section('Pictures', figures=figures),
-      reports.Section('Cells', text, {'atlas.csv': 'atlas.csv'}, tables=tables(rows)),
-    ],
+    [reports.Section('Pictures', figures=figures), cells],
   )
   write_atomically(out / 'report.html', page)
 
 
 def summary(rows: Sequence[AtlasRow]) -> str:
-  """How many architectures and cells there are, and how many of these are final."""
-  cells = last_budgets(rows)
+  """How many architectures and cells there are, and what is known of them."""
+  cells = at_budget(rows)
   trained = [row for row in cells if row.known == TRAINED]
-  final = sum(not row.grey for row in trained)
+  like_bayes = sum(is_like_bayes(row, rows) for row in trained)
   theory = sum(row.known == LOWEST for row in cells)
+  hours = sum({row.cell: row.minutes for row in rows}.values()) / 60
+  budgets = ', '.join(f'{budget:.3g}' for budget in common_budgets(rows))
   return (
     f'{len({row.model for row in cells})} architectures, {len(cells)} cells. '
-    f'{len(trained)} are trained, of which {final} have a loss that is final; {theory} '
-    f'have a value of theory; {len(cells) - len(trained) - theory} have no loss.'
+    f'{len(trained)} are trained with {budgets} operations for each seed, in '
+    f'{hours:.1f} hours; {like_bayes} of them reach Bayes. {theory} have a value of '
+    f'theory; {len(cells) - len(trained) - theory} have no loss.'
   )
+
+
+def beside_softmax(rows: Sequence[AtlasRow]) -> Table:
+  """The models whose losses differ from that of softmax attention, by column."""
+  groups: dict[tuple[str, int], list[Difference]] = {}
+  for difference in differences(rows):
+    groups.setdefault(difference.row.prompts, []).append(difference)
+  lines = []
+  for (task, _), of in groups.items():
+    of.sort(key=lambda difference: difference.row.loss.mean)
+    names = {
+      word: ', '.join(
+        f'{one.row.model} {one.row.loss.mean:.2g}' for one in of if one.word == word
+      )
+      for word in ('lower', 'higher')
+    }
+    alike = sum(one.word == 'alike' for one in of)
+    loss = f'{of[0].reference.loss.mean:.2g}'
+    lines.append([task, loss, names['lower'], names['higher'], str(alike)])
+  header = 'task', 'softmax', 'lower', 'higher', 'no difference seen'
+  return Table(lines, header, 'losses beside that of softmax attention')

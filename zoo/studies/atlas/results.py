@@ -17,6 +17,10 @@ from zoo.reports import Table
 
 TRAINED, LOWEST, NOTHING = 'trained', 'lowest known', 'nothing'  # of models
 EXACT, SAMPLED = 'exact', 'sampled'  # of baselines
+REFERENCE = 'softmax'  # the model that others are compared with
+# Networks of linear attention alone, which cannot add an offset to what they predict.
+LINEAR_ATTENTION = 'deep_lsa', 'gd_plus_plus'
+LIKE_BAYES = 0.01  # of what can be learned, within which a loss is like that of Bayes
 _DERIVED = 'loss', 'low', 'high'  # columns that follow from the losses
 
 
@@ -41,8 +45,8 @@ class Cell(NamedTuple):
 class AtlasRow:
   """A model after a budget, or a baseline, on a task; `known` says how.
 
-  The loss of a model is trained, the lowest known exact risk, or nothing, for a reason
-  in `grey`. That of a baseline is from a formula or sampled. Operations are those of
+  The loss of a model is trained, the lowest known exact risk, or nothing, for a
+  `reason`. That of a baseline is from a formula or sampled. Operations are those of
   products of matrices.
   """
 
@@ -53,14 +57,15 @@ class AtlasRow:
   known: str = TRAINED
   weights: int = 0
   operations: float = 0.0  # a prompt
-  steps: int = 0  # of training, for each seed
-  training_operations: float = 0.0  # for each seed
+  budget: float = 0.0  # of operations of training, for each seed
+  steps: int = 0  # the steps that have so many operations, or the most that are trained
+  training_operations: float = 0.0  # of these steps
   rate: float = math.nan  # the learning rate
-  half_rate_loss: float = math.nan  # held out, in the last round of the search
+  half_rate_loss: float = math.nan  # held out, of the search at this budget
   rate_loss: float = math.nan
   twice_rate_loss: float = math.nan
   losses: tuple[float, ...] = ()  # of the seeds; one number if it is exact
-  grey: str = ''  # why the loss is not final
+  reason: str = ''  # why there is no loss
   lengths: tuple[int, ...] = ()  # numbers of examples, and the losses after them
   by_length: tuple[float, ...] = ()
   minutes: float = 0.0  # of the cell so far, its search included
@@ -133,9 +138,23 @@ def from_csv(text: str, source: str) -> list[AtlasRow]:
     raise UserError(f'{source} is no table of an atlas: {error!r}') from None
 
 
-def last_budgets(rows: Sequence[AtlasRow]) -> list[AtlasRow]:
-  """The row of the last budget of each cell; models only."""
-  return [*{row.cell: row for row in rows if row.is_model}.values()]
+def common_budgets(rows: Sequence[AtlasRow]) -> list[float]:
+  """The budgets that all cells with budgets have, increasing."""
+  budgets: dict[tuple[str, str, str, int], set[float]] = {}
+  for row in rows:
+    if row.budget:
+      budgets.setdefault(row.cell, set()).add(row.budget)
+  return sorted(set.intersection(*budgets.values())) if budgets else []
+
+
+def at_budget(rows: Sequence[AtlasRow], budget: float | None = None) -> list[AtlasRow]:
+  """The rows of models after a budget, by default the largest common one.
+
+  Those without budgets are among them: values of theory, and cells that have no loss.
+  """
+  if budget is None:
+    budget = max(common_budgets(rows), default=0.0)
+  return [row for row in rows if row.is_model and row.budget in (0.0, budget)]
 
 
 def baselines_of(
@@ -170,12 +189,80 @@ def scale_of(rows: Sequence[AtlasRow], prompts: tuple[str, int]) -> LossScale:
   return LossScale(floor, min(without, zero) if without > floor else zero)
 
 
+def is_like_bayes(row: AtlasRow, rows: Sequence[AtlasRow]) -> bool:
+  """Whether the whole interval is less than 1 % of what can be learned above Bayes."""
+  if row.known != TRAINED or 'bayes' not in baselines_of(rows, row.prompts):
+    return False
+  return scale_of(rows, row.prompts).share(row.loss.high) < LIKE_BAYES
+
+
+def adjusted(p_values: Sequence[float]) -> list[float]:
+  """The p values by Holm over all that are not NaN, which stay NaN."""
+  known = iter(holm([p_value for p_value in p_values if not math.isnan(p_value)]))
+  return [p_value if math.isnan(p_value) else next(known) for p_value in p_values]
+
+
+class Difference(NamedTuple):
+  """A model beside softmax attention on the same task, after the same operations."""
+
+  row: AtlasRow
+  reference: AtlasRow
+  p_value: float  # of Welch's t-test of the logarithms of losses, by Holm over all
+
+  @property
+  def word(self) -> str:
+    """'lower' or 'higher' where the losses differ, p < 0.05, else 'alike'."""
+    if not self.p_value < 0.05:
+      return 'alike'
+    return 'lower' if self.row.loss.mean < self.reference.loss.mean else 'higher'
+
+
+def differences(rows: Sequence[AtlasRow]) -> list[Difference]:
+  """Each trained model beside softmax attention, both with the guess 0 if with any.
+
+  They are compared after the largest common budget.
+  """
+  shown = [
+    row
+    for row in at_budget(rows)
+    if row.known == TRAINED and row.guess in ('', 'zero') and _is_finite(row)
+  ]
+  references = {row.prompts: row for row in shown if row.model == REFERENCE}
+  pairs = [
+    (row, references[row.prompts])
+    for row in shown
+    if row.model != REFERENCE and row.prompts in references
+  ]
+  p_values = [_welch(row.losses, reference.losses) for row, reference in pairs]
+  return [
+    Difference(row, reference, p_value)
+    for (row, reference), p_value in zip(pairs, adjusted(p_values), strict=True)
+  ]
+
+
+def _is_finite(row: AtlasRow) -> bool:
+  return bool(row.losses) and all(map(math.isfinite, row.losses))
+
+
+def _welch(losses: Sequence[float], others: Sequence[float]) -> float:
+  if min(len(losses), len(others)) < 2 or min(*losses, *others) <= 0:
+    return math.nan
+  _, p_value = stats.ttest_ind(np.log(losses), np.log(others), equal_var=False)
+  return float(p_value)
+
+
 class GuessChange(NamedTuple):
   """The effect of a guess: a cell, and one trained as long with the guess 0."""
 
   row: AtlasRow
   reference: AtlasRow
   p_value: float = math.nan  # of the paired t-test, by Holm over all effects
+
+  @property
+  def kind(self) -> str:
+    """'linear attention' for networks of nothing else, or 'other models'."""
+    is_linear = self.row.model in LINEAR_ATTENTION
+    return 'linear attention' if is_linear else 'other models'
 
   @property
   def loss(self) -> Interval:
@@ -194,25 +281,18 @@ class GuessChange(NamedTuple):
 def changes(rows: Sequence[AtlasRow]) -> list[GuessChange]:
   """The effect of each guess on each model that was also trained with the guess 0.
 
-  Both are taken after the largest number of steps that both had time for.
+  Both are taken after the largest common budget.
   """
-  budgets: dict[tuple[str, str, str, int], dict[int, AtlasRow]] = {}
-  for row in rows:
-    if row.known == TRAINED:
-      budgets.setdefault(row.cell, {})[row.steps] = row
+  shown = at_budget(rows)
+  cells = {row.cell: row for row in shown if row.known == TRAINED and _is_finite(row)}
   effects = []
-  for cell, of in budgets.items():
-    zero = budgets.get((cell[0], cell[1], 'zero', cell[3]), {})
-    steps = max(of.keys() & zero.keys(), default=None)
-    if cell[2] == 'zero' or steps is None:
-      continue
-    if np.isfinite([*of[steps].losses, *zero[steps].losses]).all():
-      effects.append(GuessChange(of[steps], zero[steps]))
-  raw = [_p_value(effect) for effect in effects]
-  known = iter(holm([p_value for p_value in raw if not math.isnan(p_value)]))
-  adjusted = [p_value if math.isnan(p_value) else next(known) for p_value in raw]
+  for (model, task, guess, length), row in cells.items():
+    zero = cells.get((model, task, 'zero', length))
+    if guess != 'zero' and zero is not None:
+      effects.append(GuessChange(row, zero))
+  p_values = adjusted([_p_value(effect) for effect in effects])
   return [
-    effect._replace(p_value=p) for effect, p in zip(effects, adjusted, strict=True)
+    effect._replace(p_value=p) for effect, p in zip(effects, p_values, strict=True)
   ]
 
 
@@ -223,14 +303,15 @@ def _p_value(change: GuessChange) -> float:
   return float(stats.ttest_rel(*np.transpose(pairs)).pvalue)
 
 
-def pooled(effects: Sequence[GuessChange]) -> dict[tuple[str, str], Interval]:
-  """The mean share that a guess changes on a task, over the models, by task and guess.
+def pooled(effects: Sequence[GuessChange]) -> dict[tuple[str, str, str], Interval]:
+  """The mean share that a guess changes, by task, guess and kind of models.
 
   The unit of the interval is the model.
   """
-  groups: dict[tuple[str, str], list[float]] = {}
+  groups: dict[tuple[str, str, str], list[float]] = {}
   for effect in effects:
-    groups.setdefault((effect.row.task, effect.row.guess), []).append(effect.share.mean)
+    names = effect.row.task, effect.row.guess, effect.kind
+    groups.setdefault(names, []).append(effect.share.mean)
   return {names: interval(shares) for names, shares in groups.items()}
 
 
@@ -241,32 +322,34 @@ def tables(rows: Sequence[AtlasRow]) -> list[Table]:
 
 
 def _cells_table(rows: Sequence[AtlasRow]) -> Table:
-  """The cells after their last budgets, and the baselines."""
-  header = ('cell', 'loss, ± 95 %', 'not final', 'weights', 'operations a prompt')
-  header += ('steps', 'rate', 'minutes')
-  shown = [row for row in rows if not row.is_model] + last_budgets(rows)
-  shown.sort(key=lambda row: (row.prompts, row.guess))
-  return Table([*map(_cells_of, shown)], header, 'cells and baselines')
+  """The cells after each budget, and the baselines."""
+  header = ('cell', 'loss, ± 95 %', 'beside softmax', 'weights', 'operations a prompt')
+  header += ('budget', 'steps', 'rate', 'minutes')
+  words = {id(one.row): one.word for one in differences(rows)}
+  shown = sorted(rows, key=lambda row: (row.is_model, row.prompts, row.guess))
+  cells = [_cells_of(row, words.get(id(row), '')) for row in shown]
+  return Table(cells, header, 'cells and baselines')
 
 
-def _cells_of(row: AtlasRow) -> list[str]:
+def _cells_of(row: AtlasRow, word: str) -> list[str]:
   name = ','.join([row.model, row.task, *filter(None, [row.guess])])
-  loss, sizes, training = '', ['', ''], ['', '', '']
+  loss, sizes, training = row.reason, ['', ''], ['', '', '', '']
   if row.losses:
     how = '' if row.known == TRAINED else f', {row.known}'
     loss = f'{_format(row.loss)}{how}'
     if row.weights:
       sizes = [f'{row.weights:,}', f'{row.operations:,.0f}']
     if row.steps:
-      training = [f'{row.steps:,}', f'{row.rate:.2g}', f'{row.minutes:.1f}']
-  return [f'{name}, C = {row.context_length}', loss, row.grey, *sizes, *training]
+      training = [f'{row.budget:.3g}', f'{row.steps:,}', f'{row.rate:.2g}']
+      training.append(f'{row.minutes:.1f}')
+  return [f'{name}, C = {row.context_length}', loss, word, *sizes, *training]
 
 
 def _changes_table(effects: Sequence[GuessChange]) -> Table:
   """What guesses change: the pooled effects first, then each with its p value."""
   rows = [
-    [f'{task}, {guess}: all models', '', _percent(effect), '']
-    for (task, guess), effect in pooled(effects).items()
+    [f'{task}, {guess}: {kind}', '', _percent(effect), '']
+    for (task, guess, kind), effect in pooled(effects).items()
   ]
   for change in sorted(effects, key=lambda change: change.share.mean):
     name = ','.join(change.row.cell[:3])

@@ -4,26 +4,19 @@ import functools
 import json
 import os
 import pathlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from absl import logging
 
 from zoo.config.validation import Config, to_json
-from zoo.core.errors import UserError
 from zoo.host.files import read_text, write_atomically
 from zoo.host.parts import Part
 from zoo.storage.workdir import locked
 from zoo.studies.atlas import measure, report
-from zoo.studies.atlas.cells import CellRun, Settings, read_notes
-from zoo.studies.atlas.results import (
-  AtlasRow,
-  Cell,
-  LossScale,
-  from_csv,
-  scale_of,
-  to_csv,
-)
+from zoo.studies.atlas.cells import CellRun, Settings, has_notes, read_notes
+from zoo.studies.atlas.results import AtlasRow, Cell, from_csv, to_csv
 from zoo.studies.runner import run_in, version_digest, with_progress, writing
 
 _ROWS = 'rows.csv'  # in the folder of a cell
@@ -53,27 +46,30 @@ def run(
   UserError for a folder of other settings, config or version, and the errors of
   `run_in` and `writing`.
   """
-  # Made once, since the search for a width takes about a second.
+  # Made once and when it is needed: the search for a width takes half a second.
   configs = {
-    cell: functools.partial(_result, _config(grid, cell)) for cell in grid.cells
+    cell: functools.cache(functools.partial(grid.get_config, *cell))
+    for cell in grid.cells
   }
   cells = grid.cells if part is None else part.of(grid.cells)
   names = {cell.name: cell for cell in cells}
   with writing(out), run_in(out) as (whole, interruption):
     for cell in grid.cells:  # before anything is trained
-      read_notes(_folder(cell, whole), grid.settings(cell), configs[cell])
+      if has_notes(_folder(cell, whole)):
+        read_notes(_folder(cell, whole), grid.settings(cell), configs[cell])
+    start = time.monotonic()
     for done, (_, cell) in enumerate(
       with_progress('cell', names, interruption), start=1
     ):
       folder, settings = _folder(cell, whole), grid.settings(cell)
       folder.mkdir(parents=True, exist_ok=True)
-      get_scale = functools.partial(_scale, cell, configs[cell], whole)
       with locked(folder):
         cell_run = CellRun(cell, settings, configs[cell], folder, interruption)
-        rows = cell_run.rows(get_scale)
+        rows = cell_run.rows()
         write_atomically(folder / _ROWS, to_csv(rows))
       write_atomically(whole / 'atlas.csv', to_csv(_known(configs, whole)))
-      _log(rows[-1], len(names) - done, settings.minutes)
+      elapsed = (time.monotonic() - start) / 3600
+      _log(rows[-1], len(names) - done, elapsed / done)
     all_rows = _known(configs, whole)
     if part is None:
       report.write(all_rows, command, whole)
@@ -83,29 +79,6 @@ def run(
 
 def _folder(cell: Cell, out: pathlib.Path) -> pathlib.Path:
   return out / 'cells' / cell.name
-
-
-def _config(grid: Grid, cell: Cell) -> Config | UserError:
-  """The config of a cell, or the reason why it has none."""
-  try:
-    return grid.get_config(*cell)
-  except UserError as error:
-    return error
-
-
-def _result(config: Config | UserError) -> Config:
-  """The config; raises the reason why there is none."""
-  if isinstance(config, UserError):
-    raise config
-  return config
-
-
-def _scale(
-  cell: Cell, get_config: Callable[[], Config], out: pathlib.Path
-) -> LossScale:
-  """The scale of the losses on the prompts of a cell."""
-  rows = _baselines(cell, get_config, out)
-  return scale_of(rows, rows[0].prompts)
 
 
 def _baselines(
@@ -142,15 +115,17 @@ def _known(
   return [*baselines.values(), *models]
 
 
-def _log(row: AtlasRow, left: int, minutes: float) -> None:
-  """Logs the loss of a finished cell, and how long the cells that are left may take."""
-  losses = ', '.join(f'{loss:.4g}' for loss in row.losses) or 'no loss'
+def _log(row: AtlasRow, left: int, hours: float) -> None:
+  """Logs the loss of a finished cell, and how long the cells that are left may take.
+
+  A cell has taken so many hours in the mean.
+  """
+  losses = ', '.join(f'{loss:.4g}' for loss in row.losses) or row.reason
   logging.info(
-    '%s: %s after %d steps%s; %d cells are left, at most %.1f h',
+    '%s: %s after %d steps; %d cells are left, about %.1f h',
     ','.join(filter(None, row.cell[:3])),
     losses,
     row.steps,
-    f' ({row.grey})' if row.grey else '',
     left,
-    left * minutes / 60,
+    left * hours,
   )
