@@ -108,8 +108,9 @@ def test_models_are_compared_with_softmax_attention():
   words = {one.row.model: one.word for one in found}
   assert words == {'gla': 'lower', 'delta': 'alike', 'ttt': 'higher'}
   logs = np.log(rows[1].losses), np.log(rows[0].losses)
-  smallest = stats.ttest_ind(*logs, equal_var=False).pvalue
-  assert min(one.p_value for one in found) == pytest.approx(3 * smallest)
+  smallest: Any = stats.ttest_ind(*logs, equal_var=False)
+  least = min(one.p_value for one in found)
+  assert least == pytest.approx(3 * smallest.pvalue)
 
 
 def test_the_table_beside_softmax_names_what_differs():

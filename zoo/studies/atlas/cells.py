@@ -149,9 +149,9 @@ def _in_lanes(
   Lanes that are left over repeat the last seed and rate.
   """
   left, config = _LANES - len(seeds), training.config
-  configs = [_of_seed(config, seed) for seed in [*seeds, *seeds[-1:] * left]]
+  configs = [_of_seed(config, seed) for seed in [*seeds, *[seeds[-1]] * left]]
   numbers = training.numbers._replace(
-    learning_rate=np.array([*rates, *rates[-1:] * left], 'f'),
+    learning_rate=np.array([*rates, *[rates[-1]] * left], 'f'),
     num_steps=np.float32(num_steps),
   )
   with on_mesh(training.mesh, config):

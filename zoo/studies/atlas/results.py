@@ -247,8 +247,8 @@ def _is_finite(row: AtlasRow) -> bool:
 def _welch(losses: Sequence[float], others: Sequence[float]) -> float:
   if min(len(losses), len(others)) < 2 or min(*losses, *others) <= 0:
     return math.nan
-  _, p_value = stats.ttest_ind(np.log(losses), np.log(others), equal_var=False)
-  return float(p_value)
+  test: Any = stats.ttest_ind(np.log(losses), np.log(others), equal_var=False)
+  return float(test.pvalue)
 
 
 class GuessChange(NamedTuple):
