@@ -10,9 +10,10 @@ The models, tasks and scales are in configs/atlas/__init__.py. Each cell is trai
 for each budget of operations, those of products of matrices, forward and backward, at
 its own best learning rate: a halving search finds it at the smallest budget, and half
 and twice this rate are tried at each larger one. Rerun the same command to resume after
-an interruption, with larger --budgets to train the cells on, or with other models,
-tasks or guesses to add their cells. N processes divide the cells if each is started
-with --part=I/N, I = 1, …, N; afterwards the command without --part writes the report.
+an interruption, with other models, tasks or guesses to add their cells, or with more
+and larger --budgets, of which the smallest has to stay, to train the cells on. N
+processes divide the cells if each is started with --part=I/N, I = 1, …, N; afterwards
+the command without --part writes the report.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ _BUDGETS = flags.DEFINE_list(
   'Operations of the training of each seed, increasing, e.g. 1e11,1e12. Default: of '
   'the scale.',
 )
+_LAST_SEED = 9999  # 10⁶ is the seed of the search
 _PART = cli.define_part('cells')
 _OUT = flags.DEFINE(
   cli.Workdir(),
@@ -136,8 +138,10 @@ def _seeds(text: str) -> Sequence[int]:
     seeds = range(int(first), int(last) + 1)
   elif all(map(str.isdecimal, text.split(','))):
     seeds = [*dict.fromkeys(map(int, text.split(',')))]
-  if not seeds:
-    raise UserError(f'--seeds is {text!r}; it must be as 0..4 or 0,1,2')
+  if not seeds or seeds[-1] > _LAST_SEED or max(seeds) > _LAST_SEED:
+    raise UserError(
+      f'--seeds is {text!r}; it must be as 0..4 or 0,1,2, up to {_LAST_SEED}'
+    )
   return seeds
 
 

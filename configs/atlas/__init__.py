@@ -1,11 +1,12 @@
 """The cells of launch.atlas: models and tasks, and how they are trained.
 
-All models of a scale have the same number of weights, optimizer and batch size. All
-transformers differ only in their mixer. Tokens are `joint`, with x and its label in
-one, as in arXiv 2512.04268. There are no positions, so that a model can read longer
-contexts, and the loss is that of the query. With separate tokens for x and y, a model
-first has to learn which belong together. The parity has no labels in its prompts, and
-models that can are trained on that of every symbol.
+All models of a scale have the same optimizer and batch size and, but for linear
+attention, the same number of weights. All transformers differ only in their mixer.
+Tokens are `joint`, with x and its label in one, as in arXiv 2512.04268. There are no
+positions, so that a model can read longer contexts, and the loss is that of the query.
+With separate tokens for x and y, a model first has to learn which belong together.
+Where prompts have no labels, as in `parity`, models that can are trained on the answer
+at every symbol.
 """
 
 import functools

@@ -8,11 +8,13 @@ import jax
 import msgspec
 import numpy as np
 import pytest
+from flax import nnx
 
 import zoo
 from configs import atlas as sizes
 from tests.atlas.rows import make_row
 from tests.compare import refuses
+from zoo.config.building import build_model
 from zoo.config.validation import build_task
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
@@ -102,7 +104,7 @@ _GRID = atlas.Grid(
 @pytest.fixture
 def few_prompts(monkeypatch):
   monkeypatch.setattr(measure, 'NUM_PROMPTS', 64)
-  monkeypatch.setattr(measure, '_FEWER_PROMPTS', 16)
+  monkeypatch.setattr(measure, 'FEWER_PROMPTS', 16)
   monkeypatch.setattr(cells, '_HELD_OUT', 32)
   monkeypatch.setattr(cells, '_CHUNK', 4)
   monkeypatch.setattr('zoo.studies.atlas.report.draw', lambda rows: {})
@@ -119,6 +121,16 @@ class _Stop(Interruption):
   def due(self):
     self.looks -= 1
     return self.looks < 0
+
+
+def test_weights_that_are_not_finite_have_no_loss():
+  """Also of a model with two ways to predict, which do not agree on NaN."""
+  config = sizes.get_config('softmax', 'parity', 'zero')
+  task, model = build_task(config), build_model(config, nnx.Rngs(0))
+  weights = nnx.state(model, nnx.Param)
+  nnx.update(model, jax.tree.map(lambda array: array + math.nan, weights))
+  assert math.isnan(measure.loss(model, task, 64, 0))
+  assert np.isnan(measure.losses_by_length(model, config, (11, 23), 64)).all()
 
 
 def test_a_cell_without_a_loss_has_the_context_length_of_its_task(tmp_path):

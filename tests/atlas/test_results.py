@@ -13,6 +13,7 @@ from tests.atlas.rows import make_row, rows_of_all_kinds
 from tests.compare import refuses
 from zoo.studies import atlas
 from zoo.studies.atlas import (
+  AtlasRow,
   pictures,
   results,
 )
@@ -54,11 +55,11 @@ def test_a_guess_is_compared_with_the_guess_zero_by_seed():
   assert first.p_value == pytest.approx(4 * wanted.pvalue)
   shares = [effect.share.mean for effect in effects[:2]]
   half = 12.7062 * abs(shares[0] - shares[1]) / 2
-  pooled = results.pooled(effects)['prior', 'residual', 'other models']
+  pooled = results.pooled(effects)['prior', 4, 'residual', 'other models']
   assert pooled.mean == pytest.approx(sum(shares) / 2)
   assert pooled.half == pytest.approx(half, rel=1e-5)
   changed, listed = results.tables(rows_of_all_kinds())
-  assert changed.rows[0][0] == 'prior, residual: other models'
+  assert changed.rows[0][0] == 'prior, residual, C = 4: other models'
   assert changed.rows[2][0].startswith('gru,')  # sorted by effect
   (lost,) = [row for row in listed.rows if row[0].startswith('ltb')]
   assert lost[1] == 'it predicts one number'
@@ -89,7 +90,7 @@ def test_networks_of_linear_attention_are_pooled_alone():
     )
   ]
   pooled = results.pooled(results.changes(rows))
-  assert {kind: shares.mean for (_, _, kind), shares in pooled.items()} == {
+  assert {kind: shares.mean for (_, _, _, kind), shares in pooled.items()} == {
     'linear attention': pytest.approx(-4 / 8.1),
     'other models': pytest.approx(0.5 / 8.1),
   }
@@ -106,7 +107,7 @@ def test_models_are_compared_with_softmax_attention():
   ]
   found = results.differences(rows)
   words = {one.row.model: one.word for one in found}
-  assert words == {'gla': 'lower', 'delta': 'alike', 'ttt': 'higher'}
+  assert words == {'gla': 'lower', 'delta': 'not seen to differ', 'ttt': 'higher'}
   logs = np.log(rows[1].losses), np.log(rows[0].losses)
   smallest: Any = stats.ttest_ind(*logs, equal_var=False)
   least = min(one.p_value for one in found)
@@ -187,6 +188,35 @@ def test_slopes_are_of_the_last_factor_of_ten():
     values, _ = _matrix(pictures.slopes(made))
     assert values['gru', 'prior'] == pytest.approx((4 - 1) / (8 - 1))
     assert ('lsa', 'prior') not in values
+
+
+def test_a_cell_that_reaches_the_most_steps_has_a_star_and_no_slope():
+  rows = [
+    dataclasses.replace(row, training_operations=row.budget / 2)
+    if row.model == 'gru'
+    else row
+    for row in rows_of_all_kinds()
+  ]
+  values, texts = _matrix(pictures.heat_map(rows))
+  assert values['gru', 'prior'] == pytest.approx(3 / 8)
+  assert '0.38*' in texts
+  values, _ = _matrix(pictures.slopes(rows))
+  assert 'gru' not in {model for model, _ in values}
+  assert 'of which 4 with fewer' in atlas.summary(rows)
+
+
+def test_what_has_diverged_is_no_dash():
+  rows = [
+    *rows_of_all_kinds(),
+    make_row('a', [math.nan, 1.0], budget=1e9),
+    AtlasRow('b', 'prior', 'zero', 4, results.NOTHING, budget=1e9, reason='diverged'),
+  ]
+  _, texts = _matrix(pictures.heat_map([row for row in rows if row.budget != 1e8]))
+  assert 'diverged' in texts
+  untested = results.differences(
+    [make_row('softmax', [1.0], budget=1e9), make_row('gla', [2.0], budget=1e9)]
+  )
+  assert [one.word for one in untested] == ['']
 
 
 def test_all_pictures_are_drawn():

@@ -104,6 +104,7 @@ _MISTAKES = {
   'atlas --part=5/4': "the part is '5/4'",
   'atlas --seeds=4..2': "--seeds is '4..2'; it must be as 0..4 or 0,1,2",
   'atlas --seeds=-1': "--seeds is '-1'",
+  'atlas --seeds=0..10000': "--seeds is '0..10000'; it must be as 0..4 or 0,1,2, up",
   'atlas --budgets=3,2': "--budgets is '3,2'; it must be increasing numbers",
   'atlas --budgets=many': "--budgets is 'many'",
   'benchmark --seconds=-1': '--seconds is -1',

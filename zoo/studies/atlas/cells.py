@@ -29,7 +29,14 @@ from zoo.models import LinearAttention
 from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.studies.atlas import measure
 from zoo.studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell
-from zoo.studies.atlas.search import RATES, find_rate, refine
+from zoo.studies.atlas.search import (
+  AT_ONCE,
+  MOST_RATES,
+  RATES,
+  Search,
+  find_rate,
+  refine,
+)
 from zoo.studies.runner import version_digest
 from zoo.training.compilation import Training, advance
 from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
@@ -38,13 +45,13 @@ from zoo.training.shardings import State
 
 # Its weights, prompts and held-out prompts are used in the search alone.
 SEARCH_SEED = 10**6
-# A budget of operations is never more steps than these. Only networks of a few hundred
-# weights reach them, which would otherwise train for days.
-MOST_STEPS = 100_000
+# A budget of operations is never more steps than these. Only networks of linear
+# attention reach them, whose few weights would otherwise train for days.
+MOST_STEPS = 40_000
 _NOTES = 'notes.json'  # in the folder of a cell
 _HELD_OUT = 4096  # prompts for the loss of a learning rate
 _CHUNK = 100  # steps between two looks at the signals
-_LANES = 3  # models that train side by side; a rate may differ between two or more
+_LANES = AT_ONCE  # models that train side by side
 
 
 class Settings(NamedTuple):
@@ -72,7 +79,7 @@ class Found:
 
 @dataclasses.dataclass
 class Notes:
-  """What is known of a cell so far, as its file has it; None: not finite."""
+  """What is known of a cell so far, as its file has it; a loss None is not finite."""
 
   settings: str
   digest: str = ''  # of the config, the numbers of prompts and the version
@@ -100,7 +107,8 @@ def _digest(get_config: Callable[[], Config]) -> str:
     config = to_json(get_config())
   except UserError as error:  # the cell has no loss, for this reason
     config = str(error)
-  constants = [SEARCH_SEED, MOST_STEPS, _HELD_OUT, *measure.key()]
+  constants = [SEARCH_SEED, MOST_STEPS, _HELD_OUT, *RATES, AT_ONCE, MOST_RATES]
+  constants += measure.key()
   return version_digest(config + json.dumps(constants))
 
 
@@ -221,8 +229,13 @@ class CellRun:
       start = time.monotonic()
       notes.step_operations = self.training.flops / _LANES
       self._spend(start)
-    first = find_rate(self._try_rates, RATES, self._steps(self._settings.budgets[0]))
-    return [self._row_of(budget, first.rate) for budget in self._settings.budgets]
+    least, *larger = self._settings.budgets
+    first = find_rate(self._try_rates, RATES, self._steps(least))
+    rows = [self._row_of(least, first)]
+    for budget in larger:
+      found = refine(self._try_rates, first.rate, self._steps(budget))
+      rows.append(self._row_of(budget, found))
+    return rows
 
   def _begin(self) -> None:
     """Notes what is known before training."""
@@ -255,10 +268,9 @@ class CellRun:
     steps = max(1, round(budget / self.notes.step_operations))
     return min(steps, MOST_STEPS)
 
-  def _row_of(self, budget: float, first: float) -> AtlasRow:
-    """The row of a budget, whose best rate is searched for around a first one."""
+  def _row_of(self, budget: float, search: Search) -> AtlasRow:
+    """The row of a budget, at the rate that its search has found."""
     notes, steps = self.notes, self._steps(budget)
-    search = refine(self._try_rates, first, steps)
     row = functools.partial(
       self._row,
       budget=budget,
@@ -268,6 +280,7 @@ class CellRun:
       half_rate_loss=search.losses.get(search.rate / 2, math.nan),
       rate_loss=search.losses[search.rate],
       twice_rate_loss=search.losses.get(2 * search.rate, math.nan),
+      at_edge=search.at_edge,
     )
     if math.isinf(search.losses[search.rate]):
       return row(known=NOTHING, reason='diverged at every rate')
@@ -315,7 +328,9 @@ class CellRun:
       models = _models(lanes, state)[: len(seeds)]
       losses += self._losses(models, seeds, measure.NUM_PROMPTS)
       curves += [
-        measure.losses_by_length(model, self.config, lengths, self._measuring)
+        measure.losses_by_length(
+          model, self.config, lengths, measure.FEWER_PROMPTS, self._measuring
+        )
         for model in models
       ]
       self._save_models(seeds, _each(lanes, state), rate, num_steps)

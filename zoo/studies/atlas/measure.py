@@ -31,7 +31,8 @@ from zoo.theory.exact import known_risk
 from zoo.training.summary import product_flops
 
 NUM_PROMPTS = 8192  # for the loss of each seed
-_FEWER_PROMPTS = 1024  # for those at other numbers of examples
+FEWER_PROMPTS = 1024  # for those at other numbers of examples
+BASELINE_PROMPTS = 65_536  # for a baseline that is sampled
 # Fractions of the context length; a model is compiled for each.
 _PARTS = 0.5, 1, 2
 # Baselines that are measured, where a task has them.
@@ -45,7 +46,7 @@ def lengths_of(context_length: int) -> tuple[int, ...]:
 
 def key() -> tuple[int | float, ...]:
   """What measured losses depend on beside the config."""
-  return NUM_PROMPTS, _FEWER_PROMPTS, *_PARTS
+  return NUM_PROMPTS, FEWER_PROMPTS, BASELINE_PROMPTS, *_PARTS
 
 
 def loss(
@@ -56,6 +57,8 @@ def loss(
   programs: Programs | None = None,
 ) -> float:
   """The mean loss after as many examples as in training; NaN if it is not finite."""
+  if not _is_finite(predictor):  # two ways to predict would not agree on NaN
+    return math.nan
   lengths = [task.context_length]
   losses = sample_losses(
     {'': predictor}, task, num_prompts, seed, lengths=lengths, programs=programs
@@ -63,19 +66,30 @@ def loss(
   return float(losses.mean()) if np.isfinite(losses).all() else math.nan
 
 
+def _is_finite(predictor: Predictor) -> bool:
+  """Whether all weights of a model are finite; baselines have none."""
+  if not isinstance(predictor, nnx.Module):
+    return True
+  weights = jax.tree.leaves(nnx.state(predictor, nnx.Param))
+  return all(np.isfinite(array).all() for array in weights)
+
+
 def losses_by_length(
   predictor: Predictor,
   config: Config,
   lengths: Sequence[int],
+  num_prompts: int,
   programs: Programs | None = None,
 ) -> Float[np.ndarray, ' n']:
   """The mean losses at `lengths`; NaN where a model cannot take so many examples."""
+  if not _is_finite(predictor):
+    return np.full(len(lengths), math.nan)
   context_length = config.task.context_length
 
   def means(lengths: Sequence[int]) -> Float[np.ndarray, ' n']:
     task = _at_length(config, lengths[-1])
     losses = sample_losses(
-      {'': predictor}, task, _FEWER_PROMPTS, lengths=lengths, programs=programs
+      {'': predictor}, task, num_prompts, lengths=lengths, programs=programs
     )['']
     return losses.mean(axis=0)
 
@@ -114,7 +128,7 @@ def baselines(config: Config, name: str) -> list[AtlasRow]:
       )
     risk = float(exact[lengths.index(config.task.context_length)])
     known = EXACT if math.isfinite(risk) else SAMPLED
-    mean_loss = risk if known == EXACT else loss(predictor, task, NUM_PROMPTS, 0)
+    mean_loss = risk if known == EXACT else loss(predictor, task, BASELINE_PROMPTS, 0)
     rows.append(
       AtlasRow(
         model=baseline,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.colors import LogNorm
 
+from zoo.measure.intervals import Interval
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.plots import Panel, Series, render_grid, series
 from zoo.reports.rows import RowPoint, plot_rows
@@ -53,7 +54,7 @@ def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
   figures = {'atlas': heat_map(rows)}
   if len(common_budgets(rows)) > 1:
     figures['atlas_slopes'] = slopes(rows)
-  if any(row.known == TRAINED for row in rows):
+  if any(row.known == TRAINED and np.isfinite(row.losses).all() for row in rows):
     figures['atlas_examples'] = by_examples(rows)
   if changed := changes(rows):
     figures['atlas_guesses'] = effects(changed)
@@ -78,9 +79,10 @@ def heat_map(rows: Sequence[AtlasRow]) -> Figure:
 
 
 def slopes(rows: Sequence[AtlasRow]) -> Figure:
-  """By how much the last factor of ten of operations multiplies what is not learned.
+  """By how much the largest common budget multiplies what a smaller one leaves.
 
-  That factor is the largest common budget by a tenth of it, or by the least one.
+  The smaller one is a tenth of it or the nearest below, or the least there is. Cells
+  that reach the most steps before the end of a budget are left out.
   """
   budgets = common_budgets(rows)
   early = [budget for budget in budgets if budget <= budgets[-1] / 9.5]
@@ -89,13 +91,14 @@ def slopes(rows: Sequence[AtlasRow]) -> Figure:
     {
       (row.model, _column(row, rows)): _share(row, rows)
       for row in at_budget(rows, budget)
-      if row.budget
+      if row.budget and not row.is_capped
     }
     for budget in (before, budgets[-1])
   ]
   ratios = {
     place: max(share, _LEAST) / max(shares[0][place], _LEAST)
     for place, share in shares[1].items()
+    if place in shares[0]
   }
   texts = {
     place: f'{ratio:.2g}' if math.isfinite(ratio) else '–'
@@ -114,12 +117,14 @@ def _matrix(
   scale: LogNorm,
   label: str,
 ) -> Figure:
-  """Values and texts by model and column; the models with the least values on top."""
+  """Values and texts by model and column; the models with the least values on top.
+
+  What has no value counts as 1 in the order.
+  """
   logs: dict[str, list[float]] = {model: [] for model, _ in values}
   for (model, _), value in values.items():
-    if math.isfinite(value):
-      logs[model].append(math.log(max(value, _LEAST)))
-  models = sorted(logs, key=lambda name: float(np.mean(logs[name] or [9.0])))
+    logs[model].append(math.log(max(value, _LEAST)) if math.isfinite(value) else 0.0)
+  models = sorted(logs, key=lambda name: float(np.mean(logs[name])))
   columns = [*dict.fromkeys(column for _, column in values)]
   matrix = np.full((len(models), len(columns)), math.nan)
   words = [[''] * len(columns) for _ in models]
@@ -148,8 +153,10 @@ def _share(row: AtlasRow, rows: Sequence[AtlasRow]) -> float:
 
 def _words(row: AtlasRow, share: float, rows: Sequence[AtlasRow]) -> str:
   if not math.isfinite(share):
-    return 'diverged' if row.losses else '–'
-  shown = f'{share:.2g}' if share > _LEAST else f'< {_LEAST:g}'
+    return 'diverged' if row.budget else '–'
+  shown = f'< {_LEAST:g}' if abs(share) < _LEAST else f'{share:.2g}'
+  if row.is_capped:
+    shown += '*'
   if row.known == LOWEST:
     return f'{shown}\ntheory'
   return f'{shown}\nBayes' if is_like_bayes(row, rows) else shown
@@ -195,18 +202,20 @@ def _by_column(
 
 def effects(changed: Sequence[GuessChange]) -> Figure:
   """What guesses change in % of the loss with the guess 0, sorted; pooled on top."""
-  shown = [
-    (task, f'{kind} (mean)', guess, share)
-    for (task, guess, kind), share in pooled(changed).items()
-  ]
-  for change in sorted(changed, key=lambda change: change.share.mean):
-    shown.append((change.row.task, change.row.model, change.row.guess, change.share))
   panels: dict[str, list[RowPoint]] = {}
-  for task, name, guess, share in shown:
-    point = RowPoint(name, guess, 100 * share.mean, 100 * share.half)
-    panels.setdefault(task, []).append(point)
+  for pool, share in pooled(changed).items():
+    point = RowPoint(f'{pool.kind} (mean)', pool.guess, *_in_percent(share))
+    panels.setdefault(f'{pool.task}, C = {pool.context_length}', []).append(point)
+  for change in sorted(changed, key=lambda change: change.share.mean):
+    point = RowPoint(change.row.model, change.row.guess, *_in_percent(change.share))
+    panels[f'{change.row.task}, C = {change.row.context_length}'].append(point)
   axis = 'change of the loss, in % of that with the guess 0; below 0 the guess helps'
   return plot_rows(panels, axis, _COLOURS, level=0.0)
+
+
+def _in_percent(share: Interval) -> tuple[float, float]:
+  """The mean and half the interval."""
+  return 100 * share.mean, 100 * share.half
 
 
 def by_context(rows: Sequence[AtlasRow]) -> Figure:

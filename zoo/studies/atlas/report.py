@@ -24,15 +24,17 @@ ABOUT = {  # the title and the caption of each picture
     'What each architecture learns with the same operations',
     'Each number is a share of what can be learned: 0 is the loss of Bayes, or no loss '
     'where Bayes is not known; 1 is the loss without examples, or of the answer 0. All '
-    'trained cells have had the same number of operations, at their own best learning '
-    'rates. “theory” is the lowest known risk of a layer of linear attention, which '
-    'was not trained; “Bayes” says that the whole interval over seeds is less than '
-    '0.01 above Bayes; a dash, that the model cannot do the task.',
+    'trained cells have had the same number of operations, but for those with a star, '
+    'which reach the most steps before, at the best learning rates of a search. '
+    '“theory” is the lowest known risk of a layer of linear attention, which was not '
+    'trained; “Bayes” says that the whole interval over seeds is less than 0.01 above '
+    'Bayes; a dash, that the model cannot do the task.',
   ),
   'atlas_slopes': (
     'What more operations bring',
     'The share that is not learned after the largest budget, divided by that after a '
-    'smaller one; shares below 0.001 count as 0.001.',
+    'smaller one; shares below 0.001 count as 0.001. Cells that reach the most steps '
+    'before the end of a budget are left out.',
   ),
   'atlas_examples': (
     'Loss by number of examples',
@@ -64,14 +66,14 @@ def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
   text = (
     'The intervals of 95 % are over seeds, by Student’s t; each seed is measured on '
     'prompts of its own. Differences from softmax attention are by Welch’s t-test of '
-    'log losses, and those of guesses are paired; p values are by Holm over the page. '
+    'log losses, those of guesses are paired; p values are by Holm over each table. '
     f'The command: {command}'
   )
   cells = reports.Section(
     'Cells',
     text,
     {'atlas.csv': 'atlas.csv'},
-    tables=[beside_softmax(rows), *tables(rows)],
+    tables=[table for table in (beside_softmax(rows), *tables(rows)) if table.rows],
   )
   page = reports.render(
     'Atlas of architectures and tasks',
@@ -89,11 +91,13 @@ def summary(rows: Sequence[AtlasRow]) -> str:
   theory = sum(row.known == LOWEST for row in cells)
   hours = sum({row.cell: row.minutes for row in rows}.values()) / 60
   budgets = ', '.join(f'{budget:.3g}' for budget in common_budgets(rows))
+  capped = sum(row.is_capped for row in trained)
   return (
     f'{len({row.model for row in cells})} architectures, {len(cells)} cells. '
-    f'{len(trained)} are trained with {budgets} operations for each seed, in '
-    f'{hours:.1f} hours; {like_bayes} of them reach Bayes. {theory} have a value of '
-    f'theory; {len(cells) - len(trained) - theory} have no loss.'
+    f'{len(trained)} are trained with {budgets} operations for each seed, of which '
+    f'{capped} with fewer, since they reach the most steps; this took {hours:.1f} '
+    f'hours of a core. {like_bayes} reach Bayes. {theory} have a value of theory; '
+    f'{len(cells) - len(trained) - theory} have no loss.'
   )
 
 
@@ -111,7 +115,7 @@ def beside_softmax(rows: Sequence[AtlasRow]) -> Table:
       )
       for word in ('lower', 'higher')
     }
-    alike = sum(one.word == 'alike' for one in of)
+    alike = sum(one.word == 'not seen to differ' for one in of)
     loss = f'{of[0].reference.loss.mean:.2g}'
     lines.append([task, loss, names['lower'], names['higher'], str(alike)])
   header = 'task', 'softmax', 'lower', 'higher', 'no difference seen'

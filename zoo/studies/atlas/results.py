@@ -19,7 +19,7 @@ TRAINED, LOWEST, NOTHING = 'trained', 'lowest known', 'nothing'  # of models
 EXACT, SAMPLED = 'exact', 'sampled'  # of baselines
 REFERENCE = 'softmax'  # the model that others are compared with
 # Networks of linear attention alone, which cannot add an offset to what they predict.
-LINEAR_ATTENTION = 'deep_lsa', 'gd_plus_plus'
+LINEAR_NETWORKS = 'deep_lsa', 'gd_plus_plus'
 LIKE_BAYES = 0.01  # of what can be learned, within which a loss is like that of Bayes
 _DERIVED = 'loss', 'low', 'high'  # columns that follow from the losses
 
@@ -64,6 +64,7 @@ class AtlasRow:
   half_rate_loss: float = math.nan  # held out, of the search at this budget
   rate_loss: float = math.nan
   twice_rate_loss: float = math.nan
+  at_edge: bool = False  # of the rates that were tried: a further one may be better
   losses: tuple[float, ...] = ()  # of the seeds; one number if it is exact
   reason: str = ''  # why there is no loss
   lengths: tuple[int, ...] = ()  # numbers of examples, and the losses after them
@@ -74,6 +75,11 @@ class AtlasRow:
   def is_model(self) -> bool:
     """Whether this is a model, not a baseline."""
     return self.known not in (EXACT, SAMPLED)
+
+  @property
+  def is_capped(self) -> bool:
+    """Whether the budget has more operations than the most steps that are trained."""
+    return self.training_operations < 0.95 * self.budget
 
   @property
   def prompts(self) -> tuple[str, int]:
@@ -87,7 +93,7 @@ class AtlasRow:
 
   @property
   def loss(self) -> Interval:
-    """The mean over the seeds with its interval; exact risks have no width."""
+    """The mean over the seeds with its interval; of what has no seeds without width."""
     if self.known in (EXACT, SAMPLED, LOWEST):
       risk = self.losses[0]
       return Interval(risk, risk, risk)
@@ -120,6 +126,7 @@ def _text(value: Any) -> str:
 _READERS: dict[Any, Callable[[str], Any]] = {
   str: str,
   int: int,
+  bool: lambda text: {'True': True, 'False': False}[text],
   float: lambda text: float(text or 'nan'),
   tuple[int, ...]: lambda text: tuple(map(int, text.split())),
   tuple[float, ...]: lambda text: tuple(map(float, text.split())),
@@ -190,7 +197,10 @@ def scale_of(rows: Sequence[AtlasRow], prompts: tuple[str, int]) -> LossScale:
 
 
 def is_like_bayes(row: AtlasRow, rows: Sequence[AtlasRow]) -> bool:
-  """Whether the whole interval is less than 1 % of what can be learned above Bayes."""
+  """Whether the whole interval is less than 1 % of what can be learned above Bayes.
+
+  The sampling error of a Bayes loss without a formula is ignored.
+  """
   if row.known != TRAINED or 'bayes' not in baselines_of(rows, row.prompts):
     return False
   return scale_of(rows, row.prompts).share(row.loss.high) < LIKE_BAYES
@@ -203,7 +213,7 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
 
 
 class Difference(NamedTuple):
-  """A model beside softmax attention on the same task, after the same operations."""
+  """A model beside softmax attention on the same task, after the same budget."""
 
   row: AtlasRow
   reference: AtlasRow
@@ -211,10 +221,13 @@ class Difference(NamedTuple):
 
   @property
   def word(self) -> str:
-    """'lower' or 'higher' where the losses differ, p < 0.05, else 'alike'."""
-    if not self.p_value < 0.05:
-      return 'alike'
-    return 'lower' if self.row.loss.mean < self.reference.loss.mean else 'higher'
+    """'lower', 'higher', 'not seen to differ' (p ≥ 0.05), or empty if not tested."""
+    if math.isnan(self.p_value):
+      return ''
+    if self.p_value >= 0.05:
+      return 'not seen to differ'
+    is_lower = np.log(self.row.losses).mean() < np.log(self.reference.losses).mean()
+    return 'lower' if is_lower else 'higher'
 
 
 def differences(rows: Sequence[AtlasRow]) -> list[Difference]:
@@ -261,13 +274,13 @@ class GuessChange(NamedTuple):
   @property
   def kind(self) -> str:
     """'linear attention' for networks of nothing else, or 'other models'."""
-    is_linear = self.row.model in LINEAR_ATTENTION
+    is_linear = self.row.model in LINEAR_NETWORKS
     return 'linear attention' if is_linear else 'other models'
 
   @property
   def loss(self) -> Interval:
     """The difference of the losses, paired by seed, and so by prompt."""
-    pairs = zip(self.row.losses, self.reference.losses, strict=False)
+    pairs = zip(self.row.losses, self.reference.losses, strict=True)
     return interval([changed - other for changed, other in pairs])
 
   @property
@@ -297,22 +310,31 @@ def changes(rows: Sequence[AtlasRow]) -> list[GuessChange]:
 
 
 def _p_value(change: GuessChange) -> float:
-  pairs = [*zip(change.row.losses, change.reference.losses, strict=False)]
+  pairs = [*zip(change.row.losses, change.reference.losses, strict=True)]
   if len(pairs) < 2:
     return math.nan
   return float(stats.ttest_rel(*np.transpose(pairs)).pvalue)
 
 
-def pooled(effects: Sequence[GuessChange]) -> dict[tuple[str, str, str], Interval]:
-  """The mean share that a guess changes, by task, guess and kind of models.
+class Pool(NamedTuple):
+  """The models whose effects are pooled."""
+
+  task: str
+  context_length: int
+  guess: str
+  kind: str
+
+
+def pooled(effects: Sequence[GuessChange]) -> dict[Pool, Interval]:
+  """The mean share that a guess changes, over the models of a kind.
 
   The unit of the interval is the model.
   """
-  groups: dict[tuple[str, str, str], list[float]] = {}
+  groups: dict[Pool, list[float]] = {}
   for effect in effects:
-    names = effect.row.task, effect.row.guess, effect.kind
-    groups.setdefault(names, []).append(effect.share.mean)
-  return {names: interval(shares) for names, shares in groups.items()}
+    pool = Pool(*effect.row.prompts, effect.row.guess, effect.kind)
+    groups.setdefault(pool, []).append(effect.share.mean)
+  return {pool: interval(shares) for pool, shares in groups.items()}
 
 
 def tables(rows: Sequence[AtlasRow]) -> list[Table]:
@@ -324,7 +346,7 @@ def tables(rows: Sequence[AtlasRow]) -> list[Table]:
 def _cells_table(rows: Sequence[AtlasRow]) -> Table:
   """The cells after each budget, and the baselines."""
   header = ('cell', 'loss, ± 95 %', 'beside softmax', 'weights', 'operations a prompt')
-  header += ('budget', 'steps', 'rate', 'minutes')
+  header += ('operations', 'steps', 'rate', 'minutes')
   words = {id(one.row): one.word for one in differences(rows)}
   shown = sorted(rows, key=lambda row: (row.is_model, row.prompts, row.guess))
   cells = [_cells_of(row, words.get(id(row), '')) for row in shown]
@@ -340,19 +362,25 @@ def _cells_of(row: AtlasRow, word: str) -> list[str]:
     if row.weights:
       sizes = [f'{row.weights:,}', f'{row.operations:,.0f}']
     if row.steps:
-      training = [f'{row.budget:.3g}', f'{row.steps:,}', f'{row.rate:.2g}']
-      training.append(f'{row.minutes:.1f}')
+      edge = ', at the edge' if row.at_edge else ''
+      training = [f'{row.training_operations:.3g}', f'{row.steps:,}']
+      training += [f'{row.rate:.2g}{edge}', f'{row.minutes:.1f}']
   return [f'{name}, C = {row.context_length}', loss, word, *sizes, *training]
 
 
 def _changes_table(effects: Sequence[GuessChange]) -> Table:
   """What guesses change: the pooled effects first, then each with its p value."""
   rows = [
-    [f'{task}, {guess}: {kind}', '', _percent(effect), '']
-    for (task, guess, kind), effect in pooled(effects).items()
+    [
+      f'{pool.task}, {pool.guess}, C = {pool.context_length}: {pool.kind}',
+      '',
+      _percent(effect),
+      '',
+    ]
+    for pool, effect in pooled(effects).items()
   ]
   for change in sorted(effects, key=lambda change: change.share.mean):
-    name = ','.join(change.row.cell[:3])
+    name = f'{",".join(change.row.cell[:3])}, C = {change.row.context_length}'
     p_value = '' if math.isnan(change.p_value) else f'{change.p_value:.2g}'
     rows.append([name, _format(change.loss), _percent(change.share), p_value])
   header = 'cell', 'minus guess 0, ± 95 %', 'in %', 'p, by Holm'

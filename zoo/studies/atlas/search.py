@@ -10,8 +10,8 @@ from typing import NamedTuple
 TryRates = Callable[[Sequence[float], int], Sequence[float]]
 
 RATES = tuple(2e-4 * 2**k for k in range(9))  # up to 0.0512
-_AT_ONCE = 3  # rates that are tried together, in the time of one
-_MOST_RATES = 9  # that the last round tries before it gives up at an edge
+AT_ONCE = 3  # rates that are tried together, in the time of one
+MOST_RATES = 9  # that the last round tries before it gives up at an edge
 
 
 class Search(NamedTuple):
@@ -45,9 +45,9 @@ def refine(try_rates: TryRates, rate: float, num_steps: int) -> Search:
   """
   tried = _tried(try_rates, [rate / 2, rate, 2 * rate], num_steps)
   search = Search(_best(tried), tried)
-  while search.at_edge and len(tried) < _MOST_RATES:
+  while search.at_edge and len(tried) < MOST_RATES:
     factor = 0.5 if search.rate == min(tried) else 2.0
-    beyond = [search.rate * factor**power for power in range(1, _AT_ONCE + 1)]
+    beyond = [search.rate * factor**power for power in range(1, AT_ONCE + 1)]
     tried |= _tried(try_rates, beyond, num_steps)
     search = search._replace(rate=_best(tried))
   return search

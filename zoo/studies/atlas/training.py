@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import pathlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -57,7 +56,7 @@ def run(
     for cell in grid.cells:  # before anything is trained
       if has_notes(_folder(cell, whole)):
         read_notes(_folder(cell, whole), grid.settings(cell), configs[cell])
-    start = time.monotonic()
+    minutes = []
     for done, (_, cell) in enumerate(
       with_progress('cell', names, interruption), start=1
     ):
@@ -68,8 +67,8 @@ def run(
         rows = cell_run.rows()
         write_atomically(folder / _ROWS, to_csv(rows))
       write_atomically(whole / 'atlas.csv', to_csv(_known(configs, whole)))
-      elapsed = (time.monotonic() - start) / 3600
-      _log(rows[-1], len(names) - done, elapsed / done)
+      minutes.append(rows[-1].minutes)
+      _log(rows[-1], len(names) - done, sum(minutes) / done / 60)
     all_rows = _known(configs, whole)
     if part is None:
       report.write(all_rows, command, whole)
@@ -110,7 +109,7 @@ def _known(
     if path.is_file():
       kept = from_csv(read_text(path), str(path))
       models += kept
-      if kept[-1].losses:
+      if any(row.losses for row in kept):
         baselines |= {row.cell: row for row in _baselines(cell, get_config, out)}
   return [*baselines.values(), *models]
 
