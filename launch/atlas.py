@@ -40,7 +40,7 @@ _SCALE = flags.DEFINE_enum(
   'laptop, or gpu: the sizes of Garg et al., on an accelerator.',
 )
 _MODELS = flags.DEFINE_list(
-  'models', None, 'Mixers, models of configs/atlas, or your own. Default: 24.'
+  'models', None, 'Mixers, models of configs/atlas, or your own. Default: 23.'
 )
 _TASKS = flags.DEFINE_list(
   'tasks', None, 'Tasks of configs/atlas, others, or your own. Default: 10.'

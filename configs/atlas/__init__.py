@@ -124,7 +124,7 @@ DEFAULT_MODELS = (
   *('softmax', 'relu', 'fox', 'linear', 'gla', 'mamba2', 'mamba3'),
   *('delta', 'gated_delta', 'kda', 'rwkv7', 'ttt'),
   *('looped', 'set', 'lstm', 'gru', 'deep_set', 'mlp_mixer'),
-  *('deep_lsa', 'gd_plus_plus', *LINEAR_ATTENTION),
+  *('deep_lsa', *LINEAR_ATTENTION),
 )
 SCALES = {
   'laptop': Scale(25_000, (1e11, 3e11, 1e12), {}, {}),

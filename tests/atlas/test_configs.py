@@ -37,7 +37,7 @@ def test_a_transformer_and_an_lstm_have_the_same_number_of_weights():
 )
 def test_all_models_have_the_same_number_of_weights(task):
   """Within 10 %, but for linear attention, whose size is that of its matrices."""
-  of_their_own = {*sizes.LINEAR_ATTENTION, 'deep_lsa', 'gd_plus_plus'}
+  of_their_own = {*sizes.LINEAR_ATTENTION, 'deep_lsa'}
   for model in {*sizes.DEFAULT_MODELS} - of_their_own:
     _check_weights(model, task)
 

@@ -123,9 +123,8 @@ def baselines(config: Config, name: str) -> list[AtlasRow]:
     exact = np.array([exact_baseline(baseline, config, length) for length in lengths])
     by_length, is_known = exact, np.isfinite(exact)
     if not is_known.all():
-      by_length = np.where(
-        is_known, exact, losses_by_length(predictor, config, lengths)
-      )
+      sampled = losses_by_length(predictor, config, lengths, BASELINE_PROMPTS)
+      by_length = np.where(is_known, exact, sampled)
     risk = float(exact[lengths.index(config.task.context_length)])
     known = EXACT if math.isfinite(risk) else SAMPLED
     mean_loss = risk if known == EXACT else loss(predictor, task, BASELINE_PROMPTS, 0)
