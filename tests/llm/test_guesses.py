@@ -1,5 +1,6 @@
 """Guess models against NumPy, and what is done to their guesses."""
 
+import itertools
 from typing import Any
 
 import jax
@@ -51,7 +52,10 @@ CLASSES = LabelScale(0.0, 0.0, ('minus', 'plus'))
 
 def guessed(data, scale=NUMBERS, seed=0, **fields) -> Any:
   config = small_config(**{f'guess__{name}': value for name, value in fields.items()})
-  return make_guesses(config.guess, data, scale, embed, seed)
+  examples = itertools.chain(*data.splits.values())
+  texts = [text for example in examples for text in example.texts]
+  vectors = dict(zip(texts, embed(texts), strict=True))
+  return make_guesses(config.guess, data, scale, vectors, seed)
 
 
 def lines(data, targets):

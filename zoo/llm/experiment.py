@@ -25,7 +25,7 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.host.interruption import Interruption
-from zoo.llm import load_model, of_extra
+from zoo.llm import of_extra
 from zoo.llm.benchmarks import Benchmark, read_benchmark
 from zoo.llm.config import EMBEDDING, Config, changed, check_fit, validate, weights_path
 from zoo.llm.guesses import Guesses, LabelScale, make_guesses
@@ -56,24 +56,15 @@ class Sources:
   def model(self) -> Any:
     """The language model; raises UserError as `load_model` does."""
     path = weights_path('model.weights', self._config.model.weights)
-    return load_model(path, dtype=self._config.model.dtype)
+    return of_extra().load(path, dtype=self._config.model.dtype)
 
   @functools.cached_property
-  def _vectors(self) -> dict[str, Float[np.ndarray, ' w']]:
-    """The embedding of each text of the benchmark."""
+  def vectors(self) -> dict[str, Float[np.ndarray, ' w']]:
+    """The embedding of each text; raises UserError if the encoder cannot be read."""
     examples = itertools.chain(*self.benchmark.splits.values())
     texts = [*dict.fromkeys(text for example in examples for text in example.texts)]
     path = weights_path('encoder.weights', self._config.encoder.weights)
-    return dict(zip(texts, embed(path, texts), strict=True))
-
-  def embed(self, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
-    """The embeddings of texts of the benchmark."""
-    return np.stack([self._vectors[text] for text in texts])
-
-
-def embed(path: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
-  """The embeddings of texts; raises UserError also without the extra `llm`."""
-  return of_extra('embeddings').embed(path, texts)
+    return dict(zip(texts, of_extra().embed(path, texts), strict=True))
 
 
 @dataclasses.dataclass
@@ -135,11 +126,10 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
     if prepared.is_answered:
       prepared.summary = _read_summary(out / _SUMMARY)
   if prepared.summary is None:
-    weights_path('model.weights', config.model.weights)
-    if config.guess.model in EMBEDDING:
-      weights_path('encoder.weights', config.encoder.weights)
+    weights_path('model.weights', config.model.weights)  # before the slow steps
+    vectors = sources.vectors if config.guess.model in EMBEDDING else {}
     prepared.guesses = make_guesses(
-      config.guess, benchmark, scale, sources.embed, config.seed
+      config.guess, benchmark, scale, vectors, config.seed
     )
     prepared.prompts = make_prompts(config, benchmark, wording, prepared.guesses)
     _check_lengths(prepared)

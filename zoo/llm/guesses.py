@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import jax
@@ -17,7 +17,7 @@ from zoo.core.errors import RunError
 from zoo.llm.benchmarks import Benchmark, Example
 from zoo.llm.config import FITTED, Config
 
-Embed = Callable[[Sequence[str]], Float[np.ndarray, 'n w']]
+Vectors: TypeAlias = Mapping[str, Float[np.ndarray, ' w']]  # embeddings, by text
 Guesses: TypeAlias = dict[str, list[float | str]]  # of all examples, by split
 HIDDEN = 16  # arXiv 2512.04268, appendix C.3
 
@@ -73,19 +73,19 @@ def guess_network(num_features: int, num_outputs: int, rngs: nnx.Rngs) -> nnx.Mo
 
 
 def make_guesses(
-  config: Config, benchmark: Benchmark, scale: LabelScale, embed: Embed, seed: int
+  config: Config, benchmark: Benchmark, scale: LabelScale, vectors: Vectors, seed: int
 ) -> Guesses:
   """A guess for every example of every split.
 
-  The models `network` and `cosine` call `embed`. A `bias` is added to all guesses,
-  which are then clipped to the bounds; `shuffled` permutes them among the examples of a
-  split. The oracle is the label with `noise`: plus a normal number of that standard
-  deviation, or replaced with that probability by another class. `wrong` is the end of
-  the scale farther from the label, or another class. Raises RunError if the training
-  of the guess network diverges.
+  `network` and `cosine` use the embeddings of the texts. A `bias` is added to all
+  guesses, which are then clipped to the bounds; `shuffled` permutes them among the
+  examples of a split. The oracle is the label with `noise`: plus a normal number of
+  that standard deviation, or replaced with that probability by another class. `wrong`
+  is the end of the scale farther from the label, or another class. Raises RunError if
+  the training of the guess network diverges.
   """
   if config.model in FITTED:
-    outputs = _outputs(config, benchmark, scale, embed, seed)
+    outputs = _outputs(config, benchmark, scale, vectors, seed)
   else:
     outputs = {
       split: _from_labels(config, scale, examples, np.random.default_rng((seed, i)))
@@ -128,7 +128,7 @@ def _from_labels(
 
 
 def _outputs(
-  config: Config, benchmark: Benchmark, scale: LabelScale, embed: Embed, seed: int
+  config: Config, benchmark: Benchmark, scale: LabelScale, vectors: Vectors, seed: int
 ) -> dict[str, Float[np.ndarray, 'n k']]:
   """Guesses fitted to the train split: numbers, or a number for each class."""
   splits = benchmark.splits
@@ -136,10 +136,10 @@ def _outputs(
   if config.model == 'constant':
     mean = targets.mean(axis=0, dtype=np.float64)
     return {split: np.tile(mean, (len(rows), 1)) for split, rows in splits.items()}
-  features = {}
-  for split, rows in splits.items():
-    vectors = embed([text for row in rows for text in row.texts])
-    features[split] = vectors.reshape(len(rows), -1, vectors.shape[1])
+  features = {
+    split: np.array([[vectors[text] for text in row.texts] for row in rows])
+    for split, rows in splits.items()
+  }
   if config.model == 'cosine':
     columns = {}
     for split, pairs in features.items():
