@@ -232,7 +232,7 @@ def test_a_text_has_one_embedding_whatever_it_is_among(tmp_path):
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_the_whole_experiment_with_random_weights(folders, tmp_path):
-  config = small_config(readouts__grid_points=11)
+  config = small_config()
   config.model.weights = str(folders('phi'))
   config.encoder.weights = str(tiny.save_encoder(tmp_path / 'encoder'))
   out = tmp_path / 'out'

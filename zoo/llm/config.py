@@ -54,15 +54,11 @@ def validate(config: Config) -> None:
   check_name('config.guess.model', guess.model, GUESSES)
   check_number('config.guess.bias', guess.bias, minimum=-MAX_LABEL, maximum=MAX_LABEL)
   check_number('config.guess.noise', guess.noise, minimum=0.0, maximum=MAX_LABEL)
-  check_count('config.guess.num_epochs', guess.num_epochs)
-  check_count('config.guess.batch_size', guess.batch_size)
-  check_number('config.guess.learning_rate', guess.learning_rate, above=0.0)
   prompts, readouts = config.prompts, config.readouts
   check_count('config.prompts.num_prompts', prompts.num_prompts, minimum=2)
   check_count('config.prompts.num_examples', prompts.num_examples, 0, 20)
   check_name('config.prompts.context_split', prompts.context_split, ('train', 'dev'))
   check_count('config.readouts.max_new_tokens', readouts.max_new_tokens)
-  check_count('config.readouts.grid_points', readouts.grid_points, minimum=2)
 
 
 def validate_ablation(config: Config) -> None:
