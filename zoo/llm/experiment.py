@@ -16,14 +16,8 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
-from zoo.core.errors import RunError, UserError
-from zoo.host.files import (
-  UnreadableFile,
-  parse_json,
-  read_json,
-  user_path,
-  write_atomically,
-)
+from zoo.core.errors import UserError
+from zoo.host.files import parse_json, read_json, user_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.llm import of_extra
 from zoo.llm.benchmarks import Benchmark, read_benchmark
@@ -34,7 +28,7 @@ from zoo.llm.readouts import read_all
 from zoo.llm.report import plot
 from zoo.llm.summary import Line, summarise
 from zoo.reports.plots import write_plot
-from zoo.storage.workdir import locked, open_workdir
+from zoo.storage.workdir import occupied, open_workdir
 
 _KIND = 'language-model experiment'  # of the workdir
 _PROMPTS, _SUMMARY = 'prompts.jsonl', 'summary.json'
@@ -103,8 +97,8 @@ def run(
   `data` is the folder of the files of a benchmark.
 
   Raises UserError, and leaves `out` unchanged, for a mistake in the config, the data or
-  the weights, for prompts that are too long for the model, and for an `out` with other
-  content; RunError if `out` is damaged or cannot be written.
+  the weights, for prompts that are too long for the model, and for an `out` that is
+  damaged or has other content; RunError if `out` cannot be written.
   """
   return complete(prepare(config, out, Sources(config, data)))
 
@@ -124,7 +118,8 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
     open_workdir(out, config, _KIND)  # raises before the slow steps
     prepared.lines = _read_lines(out / _PROMPTS)
     if prepared.is_answered:
-      prepared.summary = _read_summary(out / _SUMMARY)
+      path = out / _SUMMARY
+      prepared.summary = read_json(path, dict) if path.is_file() else None
   if prepared.summary is None:
     weights_path('model.weights', config.model.weights)  # before the slow steps
     vectors = sources.vectors if config.guess.model in EMBEDDING else {}
@@ -147,22 +142,18 @@ def complete(
   if prepared.summary is not None:
     return prepared.summary
   out, path = prepared.out, prepared.out / _PROMPTS
-  try:
-    open_workdir(out, prepared.config, _KIND)
-    with locked(out), Interruption() as interruption:
-      # Another process may have asked some in the meantime.
-      prepared.lines = _read_lines(path)
-      if path.is_file():  # what a run that was killed has begun is no line
-        os.truncate(path, len(_whole_lines(path)))
-      _ask(prepared, without_guess, interruption)
-      interruption.raise_if_ctrl_c()
-      if not prepared.is_answered:
-        return None
-      prepared.summary = _summary(prepared)
-      write_plot(plot(prepared.summary, prepared.ordered()), out)
-      write_atomically(out / _SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
-  except OSError as error:
-    raise RunError(f'{out} could not be written: {error}') from error
+  with occupied(out, prepared.config, _KIND), Interruption() as interruption:
+    # Another process may have asked some in the meantime.
+    prepared.lines = _read_lines(path)
+    if path.is_file():  # what a run that was killed has begun is no line
+      os.truncate(path, len(_whole_lines(path)))
+    _ask(prepared, without_guess, interruption)
+    interruption.raise_if_ctrl_c()
+    if not prepared.is_answered:
+      return None
+    prepared.summary = _summary(prepared)
+    write_plot(plot(prepared.summary, prepared.ordered()), out)
+    write_atomically(out / _SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
   return prepared.summary
 
 
@@ -247,24 +238,14 @@ def _check_lengths(prepared: Run) -> None:
         )
 
 
-def _read_summary(path: pathlib.Path) -> dict[str, Any] | None:
-  """The summary, if it is there; raises RunError if it is damaged."""
-  try:
-    return read_json(path, dict) if path.is_file() else None
-  except UnreadableFile as error:
-    raise RunError(f'{path} is damaged; delete it to make it again') from error
-
-
 def _read_lines(path: pathlib.Path) -> dict[int, Line]:
-  """The whole lines of a `prompts.jsonl` by index; raises RunError for damaged ones."""
+  """The whole lines of a `prompts.jsonl` by index; raises UserError for damaged ones.
+
+  Without a line its prompt is asked again.
+  """
   lines = {}
   for number, text in enumerate(_whole_lines(path).splitlines(), start=1):
-    try:
-      line = parse_json(text, dict, 'it')
-    except UnreadableFile as error:
-      raise RunError(
-        f'line {number} of {path} is damaged; delete that line to ask its prompt again'
-      ) from error
+    line = parse_json(text, dict, f'{path}, line {number}')
     lines[line['index']] = line
   return lines
 
