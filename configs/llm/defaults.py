@@ -115,7 +115,7 @@ def _fields() -> Any:
 def ablation_section() -> Any:
   """The section `ablation`: the cells are all combinations of these values."""
   ablation = ConfigDict()
-  # plus_1 and minus_1 are left out if labels are classes.
+  # plus_1 and minus_1 are for labels that are numbers.
   ablation.guesses = (
     'network',
     'cosine',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -21,7 +22,7 @@ from zoo.host.files import parse_json, read_json, user_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.llm import of_extra
 from zoo.llm.benchmarks import Benchmark, read_benchmark
-from zoo.llm.config import EMBEDDING, Config, changed, check_fit, validate, weights_path
+from zoo.llm.config import EMBEDDING, Config, check_fit, validate, weights_path
 from zoo.llm.guesses import Guesses, LabelScale, make_guesses
 from zoo.llm.prompts import ARMS, WITHOUT, AskedPrompt, Wording, make_prompts
 from zoo.llm.readouts import read_all
@@ -111,8 +112,9 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
   check_fit(config, benchmark)
   scale = LabelScale(section.low or 0.0, section.high or 0.0, benchmark.classes)
   wording = Wording(section.instruction, tuple(section.inputs), section.label, scale)
-  # Other data make another run.
-  config = changed(config, benchmark={'sha256': benchmark.sha256})
+  config = copy.deepcopy(config)
+  with config.unlocked():
+    config.benchmark.sha256 = benchmark.sha256  # other data make another run
   prepared = Run(config, out, sources, wording)
   if (out / 'config.json').is_file():
     open_workdir(out, config, _KIND)  # raises before the slow steps
