@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 from configs.llm import defaults
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.host.files import user_path
-from zoo.llm.benchmarks import BENCHMARKS, MAX_LABEL, Benchmark
+from zoo.llm.benchmarks import BENCHMARKS, Benchmark
 
 Config: TypeAlias = Any  # a ConfigDict with the fields of configs/llm/defaults.py
 
@@ -46,8 +46,8 @@ def validate(config: Config) -> None:
   _check_several('config.benchmark.inputs', config.benchmark.inputs)
   guess = config.guess
   check_name('config.guess.model', guess.model, GUESSES)
-  check_number('config.guess.bias', guess.bias, minimum=-MAX_LABEL, maximum=MAX_LABEL)
-  check_number('config.guess.noise', guess.noise, minimum=0.0, maximum=MAX_LABEL)
+  check_number('config.guess.bias', guess.bias)
+  check_number('config.guess.noise', guess.noise, minimum=0.0)
   prompts, readouts = config.prompts, config.readouts
   check_count('config.prompts.num_prompts', prompts.num_prompts, minimum=2)
   check_count('config.prompts.num_examples', prompts.num_examples, 0, 20)
@@ -90,7 +90,8 @@ def check_fit(config: Config, benchmark: Benchmark) -> None:
         )
   elif guess.bias:
     raise UserError(
-      f'config.guess.bias is {guess.bias:g}; it must be 0 if labels are classes'
+      f'config.guess.bias is {guess.bias:g}; it must be 0 if labels are classes, as it '
+      'is not for plus_1 and minus_1 of an ablation'
     )
   elif guess.noise > 1:
     raise UserError(
