@@ -33,8 +33,9 @@ def get_config(variant: str = '') -> ConfigDict:
     # Enough for an answer, or for one that repeats the query.
     config.readouts.max_new_tokens = 64
 
-    if config.benchmark.low is None:  # probabilities of another class
-      ablation.noise = (0.0, 0.2, 0.4, 0.6, 0.8)
+    if config.benchmark.low is None:  # labels are classes, to which nothing is added
+      ablation.guesses = 'network', 'cosine', 'constant', 'shuffled', 'wrong', 'oracle'
+      ablation.noise = (0.0, 0.2, 0.4, 0.6, 0.8)  # probabilities of another class
     if 'smoke' in variant.split(','):  # few cells of few prompts
       config.prompts.num_prompts = 4
       config.readouts.max_new_tokens = 20

@@ -72,7 +72,7 @@ def get_config(variant: str = '') -> Any:
 
 
 def _fields() -> Any:
-  """All fields; the numbers of the guess network are those of appendix C.3."""
+  """All fields."""
   config = ConfigDict()
   config.seed = 0  # of prompts, the guess network and shuffling; 0 to 2³² − 1
 
@@ -101,9 +101,6 @@ def _fields() -> Any:
   # Of the oracle, ≥ 0: a standard deviation, or the probability of another class.
   guess.noise = 0.0
   guess.shuffled = False  # permuted within each split: right in distribution alone
-  guess.num_epochs = 10  # of the network, 1 to 10⁴
-  guess.batch_size = 8  # examples of a step, ≥ 1
-  guess.learning_rate = 1e-3  # of Adam, > 0
 
   config.prompts = prompts = ConfigDict()
   prompts.num_prompts = 100  # each with another query, ≥ 2
@@ -112,14 +109,13 @@ def _fields() -> Any:
 
   config.readouts = readouts = ConfigDict()
   readouts.max_new_tokens = 150  # of free generation, ≥ 1
-  readouts.grid_points = 501  # scores, for the expected value; 2 to 10001
   return config
 
 
 def ablation_section() -> Any:
   """The section `ablation`: the cells are all combinations of these values."""
   ablation = ConfigDict()
-  # plus_1 and minus_1 are left out if labels are classes.
+  # plus_1 and minus_1 are for labels that are numbers.
   ablation.guesses = (
     'network',
     'cosine',

@@ -132,10 +132,22 @@ def asking(model):
     (out / f'figure_{plot.name}.csv').write_text(plots.to_csv(plot))
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(experiment, 'load_model', lambda path, dtype: model)
-    patch.setattr(experiment, 'embed', lambda path, texts: embed(texts))
+    patch.setattr(experiment, 'of_extra', lambda: _Models(model))
     patch.setattr(experiment, 'write_plot', write_csv)
     yield model
+
+
+class _Models:
+  """In place of `zoo.llm.language_model`."""
+
+  def __init__(self, model):
+    self._model = model
+
+  def load(self, path, dtype):
+    return self._model
+
+  def embed(self, path, texts):
+    return embed(texts)
 
 
 def lines_of(out):

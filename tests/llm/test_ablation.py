@@ -215,10 +215,9 @@ def test_classes(tmp_path, mixer):
     **{f'benchmark__{name}': value for name, value in classes.items()},
     prompts__context_split='train',
     ablation__noise=(0.0, 0.8),
-    ablation__guesses=('plus_1', 'wrong', 'oracle'),
+    ablation__guesses=('wrong', 'oracle'),
   )
   results = run(config, tmp_path / 'out', write_jsonl(tmp_path / 'own', rows))
-  # A shift is for numbers alone.
   assert {row['guess'] for row in results['rows']} == {
     'wrong',
     'oracle_0',
@@ -231,8 +230,9 @@ def test_classes(tmp_path, mixer):
     assert row['with_minus_guess']['difference'] == 0.0
     assert row['with_minus_guess']['p'] == 1.0
     assert row['guess_weight'] is None
+  # A shift is for numbers alone.
   set_fields(config, {'ablation.guesses': ('plus_1',)})
-  with refuses('config.ablation.guesses', 'plus_1', 'classes'):
+  with refuses('config.guess.bias is 1', 'classes'):
     run(config, tmp_path / 'out', tmp_path / 'own')
   set_fields(config, {'ablation.guesses': ('oracle',), 'ablation.noise': (2.0,)})
   with refuses('config.guess.noise is 2', 'at most 1', 'classes'):

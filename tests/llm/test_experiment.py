@@ -19,7 +19,6 @@ from tests.llm.pairs import (
   write_stsb,
   write_trec_qa,
 )
-from zoo.core.errors import RunError
 from zoo.llm import experiment
 from zoo.llm.config import validate
 from zoo.llm.report import table
@@ -93,16 +92,16 @@ def test_a_damaged_file_is_told_and_kept(finished, tmp_path, csv, parrot):
   def refused(file, content, said):
     out = shutil.copytree(finished[0], tmp_path / str(len([*tmp_path.iterdir()])))
     (out / file).write_text(content)
-    with pytest.raises(RunError, match=said):
+    with refuses(said):
       run(parrot_config(), out, csv)
     assert (out / file).read_text() == content
     return out
 
-  refused('summary.json', '{', 'summary.json is damaged; delete it')
+  refused('summary.json', '{', 'summary.json cannot be read')
   lines = lines_of(finished[0])
   text = (finished[0] / 'prompts.jsonl').read_text().splitlines(keepends=True)
   damaged = ''.join([*text[:3], 'damaged\n', *text[4:]])
-  out = refused('prompts.jsonl', damaged, r'line 4 of .*prompts.jsonl is damaged')
+  out = refused('prompts.jsonl', damaged, 'prompts.jsonl, line 4 cannot be read')
   # Without the line its prompt is asked again.
   (out / 'prompts.jsonl').write_text(damaged.replace('damaged\n', ''))
   assert run(parrot_config(), out, csv) is not None
@@ -168,9 +167,6 @@ def test_a_mistake_in_the_fields_themselves():
 
 
 def test_what_is_found_late_is_told_before_anything_is_written(tmp_path, csv, parrot):
-  config = parrot_config(guess__model='network', guess__learning_rate=1e30)
-  with pytest.raises(RunError, match=r'learning_rate, which is 1e\+30'):
-    run(config, tmp_path / 'out', csv)
   parrot.max_length = 90
   with refuses('prompt 0 has', 'parrot takes 90', 'num_examples smaller'):
     run(parrot_config(), tmp_path / 'out', csv)

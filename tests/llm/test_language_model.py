@@ -208,11 +208,11 @@ def test_a_text_has_one_embedding_whatever_it_is_among(tmp_path):
   import torch
   import transformers
 
-  from zoo.llm import embeddings
+  from zoo.llm import language_model
 
   folder = tiny.save_encoder(tmp_path / 'encoder')
   texts = ['a cat', 'the dogs, 3 of them, are barking at a cat', 'a cat', 'x' * 100]
-  vectors = embeddings.embed(folder, texts)
+  vectors = language_model.embed(folder, texts)
   model = transformers.AutoModel.from_pretrained(folder).eval()
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
   for text, vector in zip(texts, vectors, strict=True):
@@ -221,18 +221,18 @@ def test_a_text_has_one_embedding_whatever_it_is_among(tmp_path):
       mean = model(ids).last_hidden_state[0].mean(dim=0).numpy()
     np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=1e-5)
   (folder / 'sentence_bert_config.json').write_text('{"max_seq_length": 5}')
-  (short, cut) = embeddings.embed(folder, ['a cat', 'a cat sleeps'])
+  (short, cut) = language_model.embed(folder, ['a cat', 'a cat sleeps'])
   np.testing.assert_allclose(short, cut, atol=1e-6)
   (folder / 'config.json').unlink()
   with refuses('cannot be read as a sentence encoder'):
-    embeddings.embed(folder, ['a'])
+    language_model.embed(folder, ['a'])
   with refuses('nowhere cannot be read as a sentence encoder'):
-    embeddings.embed(tmp_path / 'nowhere', ['a'])
+    language_model.embed(tmp_path / 'nowhere', ['a'])
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_the_whole_experiment_with_random_weights(folders, tmp_path):
-  config = small_config(readouts__grid_points=11)
+  config = small_config()
   config.model.weights = str(folders('phi'))
   config.encoder.weights = str(tiny.save_encoder(tmp_path / 'encoder'))
   out = tmp_path / 'out'

@@ -71,7 +71,7 @@ def test_the_tokens_of_a_label_are_those_that_it_has_after_its_name(split):
 @pytest.mark.parametrize('wording', [WORDING, CLASSES])
 def test_the_labels_that_are_read_are_written_as_in_a_prompt(wording):
   """The prefix ends before the space, so that a token may have both."""
-  written = label_texts(wording, 501)
+  written = label_texts(wording)
   example = Example(('a', 'b'), 3.2 if wording is WORDING else 'calm')
   text = prompt_text(wording, [example], example)
   assert any(f'\n{wording.answer_prefix}{label}\n' in text for label in written)

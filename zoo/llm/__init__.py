@@ -6,7 +6,6 @@ model.generate([model.chat('What is 3 + 4?')], max_new_tokens=20)
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +25,15 @@ def load_model(path: str | os.PathLike[str], dtype: str = 'float32') -> Language
   do not fit each other, for a model without keys and values, and without the extra
   `llm`.
   """
-  return of_extra('language_model').load(path, dtype)
+  return of_extra().load(path, dtype)
 
 
-def of_extra(name: str) -> Any:
-  """The module `zoo.llm.NAME`; raises UserError without the extra `llm`."""
+def of_extra() -> Any:
+  """The module `zoo.llm.language_model`; raises UserError without the extra `llm`."""
   try:
-    return importlib.import_module(f'zoo.llm.{name}')
+    from zoo.llm import language_model
   except ModuleNotFoundError as error:
     if error.name not in _EXTRA:
       raise
     raise not_installed(error.name, 'language models need', 'llm') from None
+  return language_model

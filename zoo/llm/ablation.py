@@ -1,5 +1,6 @@
 """The ablation: an experiment for each guess and number of examples."""
 
+import copy
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ from zoo.core.tables import to_csv
 from zoo.host.files import user_path, write_atomically
 from zoo.llm import experiment
 from zoo.llm.ablation_table import AblationCell, flat, results
-from zoo.llm.config import KINDS, ORACLE, Config, changed, validate_ablation
+from zoo.llm.config import KINDS, ORACLE, Config, validate_ablation
 from zoo.llm.prompts import WITHOUT
 
 _CELLS = 'cells'  # the folder of all runs
@@ -64,10 +65,7 @@ def run(
 
 
 def plan(config: Config) -> dict[AblationCell, Config]:
-  """The cells of an ablation with their configs; raises UserError for bad fields.
-
-  Guesses that are shifted by a number have no meaning for classes, and are left out.
-  """
+  """The cells of an ablation with their configs; raises UserError for bad fields."""
   validate_ablation(config)
   guesses: dict[str, dict[str, Any]] = {}
   for name in config.ablation.guesses:
@@ -75,19 +73,15 @@ def plan(config: Config) -> dict[AblationCell, Config]:
     if name == ORACLE:
       for size in config.ablation.noise:
         guesses[f'{ORACLE}_{size:g}'] = {**fields, 'noise': float(size)}
-    elif config.benchmark.low is not None or not fields['bias']:
+    else:
       guesses[name] = fields
-  if not guesses:
-    raise UserError(
-      f'config.ablation.guesses is {config.ablation.guesses}; none of them has a '
-      'meaning for labels that are classes'
-    )
   configs = {}
   for num_examples in config.ablation.num_examples:
     for name, fields in guesses.items():
-      prompts = {'num_examples': num_examples}
-      of_cell = changed(config, guess=fields, prompts=prompts)
+      of_cell = copy.deepcopy(config)
       with of_cell.unlocked():
+        of_cell.guess.update(fields)
+        of_cell.prompts.num_examples = num_examples
         del of_cell.ablation
       configs[AblationCell(num_examples, name)] = of_cell
   return configs

@@ -16,7 +16,7 @@ from zoo.measure.intervals import holm
 
 LEVEL = 0.05  # for all comparisons of a readout together
 
-# The columns of `table.csv` that a terminal shows, and their headers.
+# The columns of `table.csv` that fit in a terminal, and their headers.
 _SHOWN = {
   'guess': 'guess',
   'num_examples': 'examples',
@@ -27,11 +27,6 @@ _SHOWN = {
   'copied_share': 'copied',
   'guess_weight': 'weight of guess',
   'guess_weight_stderr': '± s.e.',
-  'own_weight': 'of own answer',
-  'own_weight_stderr': '± s.e.',
-  'with_minus_without_difference': 'with − without',
-  'with_minus_without_p': 'p',
-  'with_minus_guess_difference': 'with − guess alone',
   'with_minus_guess_p': 'p',
 }
 
@@ -70,16 +65,11 @@ def results(cells: Mapping[AblationCell, Run]) -> dict[str, Any]:
       differences += [with_guess - without, with_guess - of_guess]
     compared = _comparisons(differences)
     num_comparisons[readout] = sum(pair['p'] is not None for pair in compared)
-    for place, (cell, run) in enumerate(cells.items()):
-      rows.append(
-        {
-          **cell._asdict(),
-          'readout': readout,
-          **_numbers(run, readout),
-          'with_minus_without': compared[2 * place],
-          'with_minus_guess': compared[2 * place + 1],
-        }
-      )
+    pairs = zip(cells.items(), compared[::2], compared[1::2], strict=True)
+    for (cell, run), to_without, to_guess in pairs:
+      numbers = {**cell._asdict(), 'readout': readout, **_numbers(run, readout)}
+      both = {'with_minus_without': to_without, 'with_minus_guess': to_guess}
+      rows.append({**numbers, **both})
   first = summaries[0]
   return {
     'model': first['model'],
@@ -150,7 +140,7 @@ def table(ablation: Mapping[str, Any]) -> str:
     shown = format_table(cells, [*_SHOWN.values()])
     parts.append(
       f'{name}: {ablation["metric"]}, {size} prompts in each cell\n{shown}\n'
-      f"p by Holm's method, {num} comparisons"
+      f"p of with guess − guess alone, by Holm's method, {num} comparisons"
     )
   return '\n\n'.join([*parts, f'asked: {ablation["model"]}'])
 

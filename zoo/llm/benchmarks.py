@@ -19,7 +19,7 @@ from zoo.core.errors import UserError
 from zoo.host.files import parse_json, read_bytes, read_text
 
 SPLITS = 'train', 'dev', 'test'
-MAX_LABEL = 1e12
+_MAX_LABEL = 1e12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _Own(msgspec.Struct):
   """A line of a user's own JSONL."""
 
   inputs: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
-  label: Annotated[float, msgspec.Meta(ge=-MAX_LABEL, le=MAX_LABEL)] | _Text
+  label: Annotated[float, msgspec.Meta(ge=-_MAX_LABEL, le=_MAX_LABEL)] | _Text
 
   def example(self) -> Example:
     label = self.label.strip() if isinstance(self.label, str) else self.label

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
-import os
 import pathlib
 from typing import Any, TypeAlias
 
 from flax.traverse_util import flatten_dict
 
 from configs.llm import defaults
-from zoo.core.errors import (
-  UserError,
-  check_count,
-  check_name,
-  check_number,
-)
-from zoo.llm.benchmarks import BENCHMARKS, MAX_LABEL, Benchmark
+from zoo.core.errors import UserError, check_count, check_name, check_number
+from zoo.host.files import user_path
+from zoo.llm.benchmarks import BENCHMARKS, Benchmark
 
 Config: TypeAlias = Any  # a ConfigDict with the fields of configs/llm/defaults.py
 
@@ -52,17 +46,13 @@ def validate(config: Config) -> None:
   _check_several('config.benchmark.inputs', config.benchmark.inputs)
   guess = config.guess
   check_name('config.guess.model', guess.model, GUESSES)
-  check_number('config.guess.bias', guess.bias, minimum=-MAX_LABEL, maximum=MAX_LABEL)
-  check_number('config.guess.noise', guess.noise, minimum=0.0, maximum=MAX_LABEL)
-  check_count('config.guess.num_epochs', guess.num_epochs)
-  check_count('config.guess.batch_size', guess.batch_size)
-  check_number('config.guess.learning_rate', guess.learning_rate, above=0.0)
+  check_number('config.guess.bias', guess.bias)
+  check_number('config.guess.noise', guess.noise, minimum=0.0)
   prompts, readouts = config.prompts, config.readouts
   check_count('config.prompts.num_prompts', prompts.num_prompts, minimum=2)
   check_count('config.prompts.num_examples', prompts.num_examples, 0, 20)
   check_name('config.prompts.context_split', prompts.context_split, ('train', 'dev'))
   check_count('config.readouts.max_new_tokens', readouts.max_new_tokens)
-  check_count('config.readouts.grid_points', readouts.grid_points, minimum=2)
 
 
 def validate_ablation(config: Config) -> None:
@@ -75,22 +65,19 @@ def validate_ablation(config: Config) -> None:
     check_name(f'a value of {name}.guesses:', guess, KINDS)
   for noise in ablation.noise:
     check_number(f'a value of {name}.noise', noise, minimum=0.0)
-  for num_examples in ablation.num_examples:
-    check_count(f'a value of {name}.num_examples', num_examples, 0, 20)
 
 
 def check_fit(config: Config, benchmark: Benchmark) -> None:
   """Raises UserError unless the wording, the prompts and the guess fit a benchmark."""
-  section, prompts, splits = config.benchmark, config.prompts, benchmark.splits
+  section, guess, prompts = config.benchmark, config.guess, config.prompts
+  splits = benchmark.splits
   num_texts = len(splits['train'][0].texts)
   if len(section.inputs) != num_texts:
     raise UserError(
       f'config.benchmark.inputs is {tuple(section.inputs)}; it must have {num_texts} '
       f'names, since each example has {num_texts} inputs'
     )
-  if benchmark.classes:
-    _check_of_classes(config, ', '.join(benchmark.classes))
-  else:
+  if not benchmark.classes:
     low = check_number('config.benchmark.low', section.low)
     high = check_number('config.benchmark.high', section.high, above=low)
     for label in (
@@ -101,6 +88,16 @@ def check_fit(config: Config, benchmark: Benchmark) -> None:
           f'an example has the label {label}; by config.benchmark.low and high it must '
           f'be from {low:g} to {high:g}'
         )
+  elif guess.bias:
+    raise UserError(
+      f'config.guess.bias is {guess.bias:g}; it must be 0 if labels are classes, as it '
+      'is not for plus_1 and minus_1 of an ablation'
+    )
+  elif guess.noise > 1:
+    raise UserError(
+      f'config.guess.noise is {guess.noise:g}; it must be a probability, at most 1, if '
+      'labels are classes'
+    )
   check_name('split in config.prompts.context_split:', prompts.context_split, splits)
   for field, split in ('num_prompts', 'test'), ('num_examples', prompts.context_split):
     if prompts[field] > (largest := len(splits[split])):
@@ -108,7 +105,6 @@ def check_fit(config: Config, benchmark: Benchmark) -> None:
         f'config.prompts.{field} is {prompts[field]}; it must be ≤ {largest}, the '
         f'number of examples in {split!r}'
       )
-  guess = config.guess
   if guess.model == 'cosine' and num_texts != 2:
     raise UserError(
       f"config.guess.model is 'cosine', which compares two texts; this benchmark has "
@@ -121,29 +117,12 @@ def check_fit(config: Config, benchmark: Benchmark) -> None:
     )
 
 
-def _check_of_classes(config: Config, classes: str) -> None:
-  for field in 'low', 'high':
-    if config.benchmark[field] is not None:
-      raise UserError(
-        f'config.benchmark.{field} must be None if labels are classes: {classes}'
-      )
-  if config.guess.bias:
-    raise UserError(
-      f'config.guess.bias is {config.guess.bias:g}; it must be 0 if labels are classes'
-    )
-  if config.guess.noise > 1:
-    raise UserError(
-      f'config.guess.noise is {config.guess.noise:g}; it must be a probability, at '
-      'most 1, if labels are classes'
-    )
-
-
 def weights_path(field: str, value: str) -> pathlib.Path:
   """The file or folder that a field names; `package:NAME/PATH` is inside a package.
 
   Raises UserError if it does not exist.
   """
-  path = pathlib.Path(os.path.expanduser(value))
+  path = user_path(value)
   if value.startswith('package:'):
     name, _, inside = value.removeprefix('package:').partition('/')
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
@@ -154,17 +133,9 @@ def weights_path(field: str, value: str) -> pathlib.Path:
         f'{name.replace("_", "-")}'
       )
     path = pathlib.Path(spec.origin).parent / inside
-  if not os.path.exists(path):  # unlike Path.exists, False if the name is too long
+  if not path.exists():
     raise UserError(f'config.{field} is {value[:80]!r}, which does not exist')
   return path
-
-
-def changed(config: Config, **sections: Any) -> Config:
-  """A copy of a config in which some fields of sections have other contents."""
-  copied: Any = copy.deepcopy(config)
-  with copied.unlocked():
-    copied.update(sections)
-  return copied
 
 
 def _check_names(name: str, section: Config, known: Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -16,25 +17,19 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
-from zoo.core.errors import RunError, UserError
-from zoo.host.files import (
-  UnreadableFile,
-  parse_json,
-  read_json,
-  user_path,
-  write_atomically,
-)
+from zoo.core.errors import UserError
+from zoo.host.files import parse_json, read_json, user_path, write_atomically
 from zoo.host.interruption import Interruption
-from zoo.llm import load_model, of_extra
+from zoo.llm import of_extra
 from zoo.llm.benchmarks import Benchmark, read_benchmark
-from zoo.llm.config import EMBEDDING, Config, changed, check_fit, validate, weights_path
+from zoo.llm.config import EMBEDDING, Config, check_fit, validate, weights_path
 from zoo.llm.guesses import Guesses, LabelScale, make_guesses
 from zoo.llm.prompts import ARMS, WITHOUT, AskedPrompt, Wording, make_prompts
 from zoo.llm.readouts import read_all
 from zoo.llm.report import plot
 from zoo.llm.summary import Line, summarise
 from zoo.reports.plots import write_plot
-from zoo.storage.workdir import locked, open_workdir
+from zoo.storage.workdir import occupied, open_workdir
 
 _KIND = 'language-model experiment'  # of the workdir
 _PROMPTS, _SUMMARY = 'prompts.jsonl', 'summary.json'
@@ -56,24 +51,15 @@ class Sources:
   def model(self) -> Any:
     """The language model; raises UserError as `load_model` does."""
     path = weights_path('model.weights', self._config.model.weights)
-    return load_model(path, dtype=self._config.model.dtype)
+    return of_extra().load(path, dtype=self._config.model.dtype)
 
   @functools.cached_property
-  def _vectors(self) -> dict[str, Float[np.ndarray, ' w']]:
-    """The embedding of each text of the benchmark."""
+  def vectors(self) -> dict[str, Float[np.ndarray, ' w']]:
+    """The embedding of each text; raises UserError if the encoder cannot be read."""
     examples = itertools.chain(*self.benchmark.splits.values())
     texts = [*dict.fromkeys(text for example in examples for text in example.texts)]
     path = weights_path('encoder.weights', self._config.encoder.weights)
-    return dict(zip(texts, embed(path, texts), strict=True))
-
-  def embed(self, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
-    """The embeddings of texts of the benchmark."""
-    return np.stack([self._vectors[text] for text in texts])
-
-
-def embed(path: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
-  """The embeddings of texts; raises UserError also without the extra `llm`."""
-  return of_extra('embeddings').embed(path, texts)
+    return dict(zip(texts, of_extra().embed(path, texts), strict=True))
 
 
 @dataclasses.dataclass
@@ -112,8 +98,8 @@ def run(
   `data` is the folder of the files of a benchmark.
 
   Raises UserError, and leaves `out` unchanged, for a mistake in the config, the data or
-  the weights, for prompts that are too long for the model, and for an `out` with other
-  content; RunError if `out` is damaged or cannot be written.
+  the weights, for prompts that are too long for the model, and for an `out` that is
+  damaged or has other content; RunError if `out` cannot be written.
   """
   return complete(prepare(config, out, Sources(config, data)))
 
@@ -126,20 +112,21 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
   check_fit(config, benchmark)
   scale = LabelScale(section.low or 0.0, section.high or 0.0, benchmark.classes)
   wording = Wording(section.instruction, tuple(section.inputs), section.label, scale)
-  # Other data make another run.
-  config = changed(config, benchmark={'sha256': benchmark.sha256})
+  config = copy.deepcopy(config)
+  with config.unlocked():
+    config.benchmark.sha256 = benchmark.sha256  # other data make another run
   prepared = Run(config, out, sources, wording)
   if (out / 'config.json').is_file():
     open_workdir(out, config, _KIND)  # raises before the slow steps
     prepared.lines = _read_lines(out / _PROMPTS)
     if prepared.is_answered:
-      prepared.summary = _read_summary(out / _SUMMARY)
+      path = out / _SUMMARY
+      prepared.summary = read_json(path, dict) if path.is_file() else None
   if prepared.summary is None:
-    weights_path('model.weights', config.model.weights)
-    if config.guess.model in EMBEDDING:
-      weights_path('encoder.weights', config.encoder.weights)
+    weights_path('model.weights', config.model.weights)  # before the slow steps
+    vectors = sources.vectors if config.guess.model in EMBEDDING else {}
     prepared.guesses = make_guesses(
-      config.guess, benchmark, scale, sources.embed, config.seed
+      config.guess, benchmark, scale, vectors, config.seed
     )
     prepared.prompts = make_prompts(config, benchmark, wording, prepared.guesses)
     _check_lengths(prepared)
@@ -157,22 +144,18 @@ def complete(
   if prepared.summary is not None:
     return prepared.summary
   out, path = prepared.out, prepared.out / _PROMPTS
-  try:
-    open_workdir(out, prepared.config, _KIND)
-    with locked(out), Interruption() as interruption:
-      # Another process may have asked some in the meantime.
-      prepared.lines = _read_lines(path)
-      if path.is_file():  # what a run that was killed has begun is no line
-        os.truncate(path, len(_whole_lines(path)))
-      _ask(prepared, without_guess, interruption)
-      interruption.raise_if_ctrl_c()
-      if not prepared.is_answered:
-        return None
-      prepared.summary = _summary(prepared)
-      write_plot(plot(prepared.summary, prepared.ordered()), out)
-      write_atomically(out / _SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
-  except OSError as error:
-    raise RunError(f'{out} could not be written: {error}') from error
+  with occupied(out, prepared.config, _KIND), Interruption() as interruption:
+    # Another process may have asked some in the meantime.
+    prepared.lines = _read_lines(path)
+    if path.is_file():  # what a run that was killed has begun is no line
+      os.truncate(path, len(_whole_lines(path)))
+    _ask(prepared, without_guess, interruption)
+    interruption.raise_if_ctrl_c()
+    if not prepared.is_answered:
+      return None
+    prepared.summary = _summary(prepared)
+    write_plot(plot(prepared.summary, prepared.ordered()), out)
+    write_atomically(out / _SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
   return prepared.summary
 
 
@@ -257,24 +240,14 @@ def _check_lengths(prepared: Run) -> None:
         )
 
 
-def _read_summary(path: pathlib.Path) -> dict[str, Any] | None:
-  """The summary, if it is there; raises RunError if it is damaged."""
-  try:
-    return read_json(path, dict) if path.is_file() else None
-  except UnreadableFile as error:
-    raise RunError(f'{path} is damaged; delete it to make it again') from error
-
-
 def _read_lines(path: pathlib.Path) -> dict[int, Line]:
-  """The whole lines of a `prompts.jsonl` by index; raises RunError for damaged ones."""
+  """The whole lines of a `prompts.jsonl` by index; raises UserError for damaged ones.
+
+  Without a line its prompt is asked again.
+  """
   lines = {}
   for number, text in enumerate(_whole_lines(path).splitlines(), start=1):
-    try:
-      line = parse_json(text, dict, 'it')
-    except UnreadableFile as error:
-      raise RunError(
-        f'line {number} of {path} is damaged; delete that line to ask its prompt again'
-      ) from error
+    line = parse_json(text, dict, f'{path}, line {number}')
     lines[line['index']] = line
   return lines
 

@@ -1,4 +1,4 @@
-"""A language model of `transformers`: its answers, and probabilities of texts."""
+"""Models of `transformers`: answers, probabilities of texts, embeddings."""
 
 # pyright: reportMissingImports=false
 
@@ -14,19 +14,22 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from tokenizers import pre_tokenizers
 from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
 from transformers.integrations.gguf.gguf_tokenizer_mapping import (
   GGUF_PRE_TOKENIZER_SPLITS,
 )
 from transformers.integrations.gguf.reader import read_gguf_metadata
 
 from zoo.core.errors import RunError, UserError, check_count, check_name, in_one_line
-from zoo.host.files import user_path
+from zoo.host.files import read_json, user_path
 
 _DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 _BATCH = 16  # continuations of a prompt that are read at once
+_SENTENCES = 64  # of similar length, that are embedded at once
+_LIMITS = 'sentence_bert_config.json'
 _DATE = '26 Jul 2024'  # in templates that ask for it, as in Llama's; prompts are pure
 
 
@@ -160,7 +163,7 @@ def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
   if torch.cuda.is_available():
     options['device_map'] = 'auto'
   kind = transformers.AutoModelForCausalLM
-  model, tokenizer = read(kind, path, 'a language model', _DTYPES[dtype], **options)
+  model, tokenizer = _read(kind, path, 'a language model', _DTYPES[dtype], **options)
   largest = max(tokenizer.get_vocab().values())
   if largest >= (size := model.get_input_embeddings().num_embeddings):
     raise UserError(
@@ -186,7 +189,39 @@ def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
   return LanguageModel(model, tokenizer, path.name if path.is_dir() else path.stem)
 
 
-def read(
+@torch.inference_mode()
+def embed(folder: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
+  """The embeddings of sentences by an encoder, such as all-MiniLM-L6-v2.
+
+  They are the mean of the last layer over each text's tokens, scaled to norm 1. The
+  folder is one of Hugging Face; `max_seq_length` of its `sentence_bert_config.json`, if
+  it exists, limits the tokens of a text. Raises UserError if the folder cannot be read,
+  and RunError if a number is not finite.
+  """
+  encoder, what = transformers.AutoModel, 'a sentence encoder'
+  model, tokenizer = _read(encoder, folder, what, torch.float32)
+  model.to('cuda' if torch.cuda.is_available() else 'cpu')
+  limit, limits = model.config.max_position_embeddings, folder / _LIMITS
+  if limits.is_file():
+    limit = min(limit, read_json(limits, dict).get('max_seq_length', limit))
+  tokenizer.model_max_length = limit
+  order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+  embedded = np.zeros((len(texts), model.config.hidden_size), np.float32)
+  for start in tqdm(range(0, len(order), _SENTENCES), desc='embedding', mininterval=1):
+    batch = order[start : start + _SENTENCES]
+    tokens = tokenizer(
+      [texts[i] for i in batch], padding=True, truncation=True, return_tensors='pt'
+    ).to(model.device)
+    states = model(**tokens).last_hidden_state
+    mask = tokens['attention_mask'][..., None].to(states.dtype)
+    means = (states * mask).sum(dim=1) / mask.sum(dim=1)
+    embedded[batch] = torch.nn.functional.normalize(means, dim=-1).cpu().numpy()
+  if not np.isfinite(embedded).all():
+    raise RunError('the sentence encoder gives numbers that are not finite')
+  return embedded
+
+
+def _read(
   kind: Any, path: pathlib.Path, what: str, dtype: torch.dtype, **options: Any
 ) -> tuple[Any, Any]:
   """The model, of an `Auto` class of transformers, and the tokenizer of a path.

@@ -19,6 +19,7 @@ READOUTS = {
   'expected': 'expected value',
 }
 FORCED_TOKENS = 16  # enough for a number, or for the name of a class
+GRID_POINTS = 501  # scores from the lowest to the highest, for the expected value
 
 
 def read_all(
@@ -32,11 +33,11 @@ def read_all(
 
   For each message it returns the prompt and, by readout, the label as `value`, None if
   no answer was parsed, with its source. The readout `expected` is the expected value
-  over `grid_points` scores of the scale, or the most probable class.
+  over 501 scores of the scale, or the most probable class.
   """
   prompts = [model.chat(text) for text in texts]
   prefixed = [model.chat(text, wording.answer_prefix) for text in texts]
-  labels = label_texts(wording, config.grid_points)
+  labels = label_texts(wording)
   free = model.generate(prompts, config.max_new_tokens)
   forced = model.generate(prefixed, min(FORCED_TOKENS, config.max_new_tokens))
   logs = model.log_probabilities(prefixed, labels)
@@ -54,13 +55,13 @@ def read_all(
   return answers
 
 
-def label_texts(wording: Wording, grid_points: int) -> list[str]:
+def label_texts(wording: Wording) -> list[str]:
   """The labels whose probabilities are read, as text after an answer's prefix.
 
   They are written as in a prompt, so that they have the same tokens.
   """
   scale = wording.scale
-  grid = np.linspace(scale.low, scale.high, grid_points).tolist()
+  grid = np.linspace(scale.low, scale.high, GRID_POINTS).tolist()
   # If the grid is finer than two decimals, each text counts once.
   labels = (wording.show(label) for label in scale.classes or grid)
   return [f' {label}' for label in dict.fromkeys(labels)]
