@@ -202,6 +202,13 @@ def validate_everywhere(
     config = copy.deepcopy(validate(config))  # the caller may change it
     make_mesh(config)  # raises UserError if the devices cannot form it
     path = workdir_path(workdir)
+  if jax.process_count() > 1:
+    check_same_config(config)
+  return config, path
+
+
+def check_same_config(config: Config) -> None:
+  """Raises UserError, in every process, unless all have the config of process 0."""
   theirs = processes.run_on_main(functools.partial(to_json, config))
   with processes.propagate_errors():
     if to_json(config) != theirs:
@@ -209,7 +216,6 @@ def validate_everywhere(
       raise UserError(
         f'the config differs from that of process 0 (there) in {", ".join(differing)}'
       )
-  return config, path
 
 
 def finished_run(
