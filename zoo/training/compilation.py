@@ -99,7 +99,10 @@ def compile_training(training: Training) -> Training:
     on_mesh(mesh, config),
     concurrent.futures.ThreadPoolExecutor(1) as other_core,
   ):
-    _log_what_may_surprise(training)
+    if mesh.size > 1:
+      _warn_of_unsplit(training)
+    if has_curriculum(config.curriculum):
+      log_unended(config, training.task, nnx.merge(training.graph, abstract['model']))
     measurements = other_core.submit(
       compile_evaluation, config, training.evaluation, abstract['model'], mesh
     )
@@ -125,8 +128,8 @@ def advance(
   return training.steps(state, training.key, start, stop, training.numbers)
 
 
-def _log_what_may_surprise(training: Training) -> None:
-  """Warns of an axis of the mesh that splits nothing, and of an endless curriculum."""
+def _warn_of_unsplit(training: Training) -> None:
+  """Warns of an axis of the mesh that splits no weight."""
   config, weights = training.config, training.abstract['model']
   if config.mesh.model > 1 and not is_split_over('model', weights):
     logging.warning(
@@ -143,5 +146,3 @@ def _log_what_may_surprise(training: Training) -> None:
       data,
       config.model.name,
     )
-  if has_curriculum(config.curriculum):
-    log_unended(config, training.task, nnx.merge(training.graph, weights))
