@@ -36,8 +36,8 @@ from zoo.training.shardings import (
 from zoo.training.step import (
   abstract_state,
   init_state,
-  make_step,
   make_steps,
+  train_step,
 )
 from zoo.training.summary import compare_model, product_flops
 
@@ -74,7 +74,14 @@ def make_training(config: Config, mesh: Mesh) -> Training:
     lanes = 1 if statistics else num_lanes(config, task, mesh, asked['model'])
     objective = make_objective(config, task, statistics, lanes)
     in_shape = config.mesh.fsdp or (mesh.size > 1 and splits_later_axes(abstract))
-    step = make_step(config, graphs, asked['model'], objective, in_shape)
+    step = functools.partial(
+      train_step,
+      config=config,
+      graphs=graphs,
+      asked=asked['model'],
+      objective=objective,
+      in_shape=in_shape,
+    )
   graph = graphs['model']
   return Training(
     config=config,
