@@ -18,6 +18,7 @@ from zoo.config.curricula import has_curriculum, stage_at
 from zoo.config.optimizers import (
   averages,
   build_optimizer,
+  roles_of,
   trained_weights,
 )
 from zoo.config.saved import other_function
@@ -25,7 +26,6 @@ from zoo.config.validation import Config, abstract_model, build_model
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError, shown
 from zoo.core.protocols import Model
-from zoo.core.roles import parameter_roles
 from zoo.models import LinearAttention
 from zoo.storage.loading import check_same_arrays, load, shapes_of
 from zoo.training.objective import Numbers, Objective
@@ -49,8 +49,9 @@ def create(
     nnx.update(model, weights)
   if config.mesh.fsdp:
     _split_heads(model)
+  roles = roles_of(config.optimizer, model)
   transformation = build_optimizer(
-    config.optimizer, config.train.num_steps, roles=parameter_roles(model)
+    config.optimizer, config.train.num_steps, roles=roles
   )
   optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
   return {'model': model, 'optimizer': optimizer}
@@ -154,7 +155,7 @@ def train_step(
     config.train.num_steps if numbers.num_steps is None else numbers.num_steps,
     in_shape,
     numbers.learning_rate,
-    parameter_roles(model),
+    roles_of(config.optimizer, model),
   )
   trained = model
   if averages(config.optimizer):
