@@ -65,15 +65,18 @@ def _split_heads(model: Model) -> None:
 
 
 def initial_weights(config: Config) -> PyTree | None:
-  """The weights that `train.init_from` names; None if it is None.
+  """The weights that `train.init_from` names; None if it is None; raises UserError."""
+  path = config.train.init_from
+  return None if path is None else _saved_weights(path, config)
+
+
+def _saved_weights(path: str, config: Config) -> PyTree:
+  """The weights of a run or a saved model, from which the model of a config starts.
 
   They may be of a model that was trained on another task, or with another optimizer.
   Raises UserError unless they are as many and as large as those of the config's model,
   and unless this computes the same from them, or `train.init_from_other` is True.
   """
-  path = config.train.init_from
-  if path is None:
-    return None
   saved = load(path)
   weights = nnx.state(saved.model, nnx.Param)
   wanted = nnx.state(abstract_model(config), nnx.Param)
