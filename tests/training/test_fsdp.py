@@ -163,7 +163,7 @@ def test_what_data_does_not_divide_stays_whole_with_a_warning(caplog):
   assert {leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(run.state)} == {
     True
   }
-  compilation._log_what_may_surprise(run.training)
+  compilation._warn_of_unsplit(run.training)
   assert 'the data axis of the mesh, which is 8, divides no axis' in caplog.text
 
 

@@ -1,6 +1,7 @@
 """The mesh of devices: the batch is split over `data`, the heads over `model`."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -58,15 +59,14 @@ def replicate(values: PyTree, mesh: Mesh) -> PyTree:
   sharding = NamedSharding(mesh, P())
   if sharding.is_fully_addressable:
     return jax.device_put(values, sharding)
+  return jax.tree.map(functools.partial(_put_everywhere, sharding), values)
 
-  def put(value: Any) -> jax.Array:
-    if isinstance(value, jax.Array) and jnp.issubdtype(
-      value.dtype, jax.dtypes.prng_key
-    ):
-      data = put(jax.random.key_data(value))
-      return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
-    # `device_put` would compare the values of all processes at each call, and wait.
-    value = np.asarray(value)
-    return jax.make_array_from_callback(value.shape, sharding, lambda _: value)
 
-  return jax.tree.map(put, values)
+def _put_everywhere(sharding: NamedSharding, value: Any) -> jax.Array:
+  """A value on the devices of all processes, each of which makes this call."""
+  if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+    data = _put_everywhere(sharding, jax.random.key_data(value))
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
+  # `device_put` would compare the values of all processes at each call, and wait.
+  value = np.asarray(value)
+  return jax.make_array_from_callback(value.shape, sharding, lambda _: value)

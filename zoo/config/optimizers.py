@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from zoo.config.building import Config
 from zoo.core.errors import UserError
 from zoo.core.registry import entering
-from zoo.core.roles import ROLES, matches
+from zoo.core.roles import ROLES, matches, parameter_roles
 
 _Function = TypeVar('_Function', bound=Callable)
 # From a tree of weights to one of truth values, as the masks of optax.
@@ -168,6 +168,14 @@ def averages(config: Config) -> bool:
   return config.ema_decay is not None or config.name == 'schedule_free'
 
 
+def roles_of(config: Config, model: Any) -> dict[str, str] | None:
+  """The roles of a model's weights; None for an optimizer that treats all alike."""
+  takes = signature(OPTIMIZERS[config.name]).parameters
+  if 'decayed' not in takes and 'hidden' not in takes:
+    return None
+  return parameter_roles(model)
+
+
 def build_optimizer(
   config: Config,
   num_steps: int | jax.Array,
@@ -180,8 +188,8 @@ def build_optimizer(
   Options that are None have the defaults of optax. `in_shape` keeps the arrays in
   shape, so that they can be sharded along any axis. A `learning_rate`, which may be
   traced, replaces that of the config. With the schedule `wsd` and a fixed number of
-  warm-up steps, `num_steps` may be a traced float. `roles` are those of a model's
-  weights, from `zoo.core.roles.parameter_roles`; None: all are hidden.
+  warm-up steps, `num_steps` may be a traced float. `roles` are from `roles_of`; without
+  them all weights are hidden.
   """
   roles = roles or {}
   scales = {pattern: float(config.scales[pattern]) for pattern in config.scales or ()}

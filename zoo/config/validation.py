@@ -92,9 +92,8 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
       _check_objective(config, task, model)
     if model_axis > 1:
       _check_heads(config, model, model_axis)
-    roles = parameter_roles(model)
     if optimizer.scales or optimizer.weight_decay or optimizer.decay != 'hidden':
-      check_groups(optimizer, roles)
+      check_groups(optimizer, parameter_roles(model))
   return config
 
 

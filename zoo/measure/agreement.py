@@ -109,7 +109,7 @@ def predictions_of(model: Any, task: Task, prompt: Prompt) -> Facts:
   prompt.
   """
   name = type(model).__name__
-  predictions = facts_of(name, model, prompt, task, lengths=[])
+  predictions = facts_of(name, model, prompt, task)
   with noted(f'{type(task).__name__}.loss'):
     loss = jax.eval_shape(task.loss, predictions['alone'], prompt.y_query)
   if loss.shape != prompt.y_query.shape[:1]:

@@ -111,12 +111,13 @@ def compare_all(
     (slow, lengths, _NUM_SLOW_PROMPTS),
     (on_host, lengths[-1:], _NUM_HOST_PROMPTS),
   ):
-    alone = functools.partial(measure, lengths=at, num_prompts=min(num_prompts, most))
+    together = functools.partial(
+      measure, lengths=at, num_prompts=min(num_prompts, most)
+    )
     try:
-      together = alone(group) if len(group) > 1 else None
+      of_baselines |= together(group)
     except Exception:  # each alone, to see which one fails
-      together = None
-    of_baselines |= _without_failing(alone, group) if together is None else together
+      of_baselines |= _without_failing(together, group)
   comparisons = []
   for of_model in of_models:
     at_query = of_model[MODEL].losses[:, -1]

@@ -17,7 +17,6 @@ from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import register_model
 from zoo.core.taps import Tap
-from zoo.mixers.mixer import split
 
 
 class Constant(nnx.Variable):
@@ -48,7 +47,8 @@ class LinearLayer(nnx.Module):
     self.w_k, self.w_q, self.w_v, self.w_p = (
       nnx.Param(
         init_scale * jax.random.normal(rngs.params(), (num_heads, e, e)),
-        **split('model', None, None),  # the heads, over this axis of the mesh
+        out_sharding=('model', None, None),  # the heads, over this axis of the mesh
+        eager_sharding=False,  # which would require a mesh
       )
       for _ in range(4)
     )

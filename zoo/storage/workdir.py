@@ -34,6 +34,8 @@ _CONFIG = 'config.json'
 LOCK = '.lock'  # the file that a program locks while it works in a folder
 _HOLDER = '.holder'  # ends the name of a file that names who has a lock
 _PARTS = '.locks'  # the folder of such files for parts of the work in a folder
+# How the names begin of what a program that was killed may have left in a new folder.
+_BEFORE_CONFIG = LOCK, f'.{_CONFIG}.'
 _NUMBER = '.parts'  # the file with the number of parts that a sweep is divided into
 _MOMENT = 0.5  # seconds; another program may just be looking whether a lock is held
 # What the system says of a disk or its locks, whatever file is open.
@@ -56,18 +58,14 @@ _MARKS = {
 }
 
 
-def open_workdir(
-  workdir: pathlib.Path, config: Any, kind: str = 'run', held: bool = False
-) -> None:
-  """Creates a workdir, or checks that it belongs to the config; for process 0.
+def make_folder(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
+  """Makes the folder of a workdir, unless it belongs to another; for process 0.
 
   The folder of a run that ended before its first checkpoint, out of memory or with a
   loss that is not finite, belongs to any config; other runs may be given more steps.
-  Where this program has locked the folder (`held`), the config in it is replaced by
-  this one. Raises UserError, and writes nothing, if the workdir belongs to another
-  config or another kind of program, holds something else, or cannot be written.
+  Raises UserError, and writes nothing, if the workdir belongs to another config or
+  another kind of program, holds something else, or cannot be written.
   """
-  saved, text = workdir / _CONFIG, to_json(config) + '\n'
   try:
     names = names_in(workdir)
     for other, marks in _MARKS.items():
@@ -76,30 +74,47 @@ def open_workdir(
           f'{workdir} is the workdir of a {other}, not of a {kind}; {_OTHER}'
         )
     if _CONFIG in names:
-      _check_config(saved, config, kind)
-      if not (is_url(workdir) or os.access(workdir, os.W_OK)):
-        raise PermissionError(None, 'it is not writable')
-      if held and read_text(saved) != text:
-        write_atomically(saved, text)
+      _check_config(workdir / _CONFIG, config, kind)
     elif 'checkpoints' in names:
       raise UserError(
         f'{workdir} holds checkpoints, but no config.json with their config (each step '
         f'has it in origin/data.json); {_OTHER}'
       )
-    elif others := {name for name in names if not name.startswith(f'.{_CONFIG}.')}:
+    elif others := {name for name in names if not name.startswith(_BEFORE_CONFIG)}:
       raise UserError(
         f'{workdir} is not empty and holds no run (it has {min(others)}); {_OTHER}'
       )
-    else:
-      workdir.mkdir(parents=True, exist_ok=True)
+    workdir.mkdir(parents=True, exist_ok=True)
+    if not (is_url(workdir) or os.access(workdir, os.W_OK)):
+      raise PermissionError(None, 'it is not writable')
+  except failures(workdir) as error:
+    raise _not_writable(workdir, error) from error
+
+
+def open_workdir(
+  workdir: pathlib.Path, config: Any, kind: str = 'run', held: bool = False
+) -> None:
+  """Creates a workdir, or checks that it belongs to the config; for process 0.
+
+  Where this program has locked the folder (`held`), the config in it is replaced by
+  this one. Raises UserError as `make_folder` does.
+  """
+  make_folder(workdir, config, kind)
+  saved, text = workdir / _CONFIG, to_json(config) + '\n'
+  try:
+    if not saved.exists() or (held and read_text(saved) != text):
       write_atomically(saved, text)
   except failures(workdir) as error:
-    if isinstance(error, NotADirectoryError) and workdir.exists():
-      raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}') from error
-    reason = f'the workdir {workdir} cannot be written: {said(error)}'
-    if is_url(workdir):  # a bucket may be out of reach
-      raise RunError(reason) from error
-    raise UserError(f'{reason}; {_OTHER}') from error
+    raise _not_writable(workdir, error) from error
+
+
+def _not_writable(workdir: pathlib.Path, error: BaseException) -> UserError | RunError:
+  if isinstance(error, NotADirectoryError) and workdir.exists():
+    return UserError(f'the workdir {workdir} is not a folder; {_OTHER}')
+  reason = f'the workdir {workdir} cannot be written: {said(error)}'
+  if is_url(workdir):  # a bucket may be out of reach
+    return RunError(reason)
+  return UserError(f'{reason}; {_OTHER}')
 
 
 def _check_config(saved: pathlib.Path, config: Any, kind: str) -> None:
@@ -135,11 +150,10 @@ def occupied(
   Raises UserError as `open_workdir` and `locked` do; RunError for what cannot be
   written there, and for a workdir that is deleted meanwhile.
   """
-  prepare = functools.partial(open_workdir, workdir, config, kind)
-  processes.run_on_main(prepare)
+  processes.run_on_main(lambda: make_folder(workdir, config, kind))
   try:
     with locked(workdir, part):
-      processes.run_on_main(functools.partial(prepare, held=True))
+      processes.run_on_main(lambda: open_workdir(workdir, config, kind, held=True))
       yield
   except failures(workdir) as error:
     if not is_url(workdir) and not workdir.exists():

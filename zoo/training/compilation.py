@@ -36,8 +36,8 @@ from zoo.training.shardings import (
 from zoo.training.step import (
   abstract_state,
   init_state,
-  make_step,
   make_steps,
+  train_step,
 )
 from zoo.training.summary import compare_model, product_flops
 
@@ -74,7 +74,14 @@ def make_training(config: Config, mesh: Mesh) -> Training:
     lanes = 1 if statistics else num_lanes(config, task, mesh, asked['model'])
     objective = make_objective(config, task, statistics, lanes)
     in_shape = config.mesh.fsdp or (mesh.size > 1 and splits_later_axes(abstract))
-    step = make_step(config, graphs, asked['model'], objective, in_shape)
+    step = functools.partial(
+      train_step,
+      config=config,
+      graphs=graphs,
+      asked=asked['model'],
+      objective=objective,
+      in_shape=in_shape,
+    )
   graph = graphs['model']
   return Training(
     config=config,
@@ -99,7 +106,10 @@ def compile_training(training: Training) -> Training:
     on_mesh(mesh, config),
     concurrent.futures.ThreadPoolExecutor(1) as other_core,
   ):
-    _log_what_may_surprise(training)
+    if mesh.size > 1:
+      _warn_of_unsplit(training)
+    if has_curriculum(config.curriculum):
+      log_unended(config, training.task, nnx.merge(training.graph, abstract['model']))
     measurements = other_core.submit(
       compile_evaluation, config, training.evaluation, abstract['model'], mesh
     )
@@ -125,8 +135,8 @@ def advance(
   return training.steps(state, training.key, start, stop, training.numbers)
 
 
-def _log_what_may_surprise(training: Training) -> None:
-  """Warns of an axis of the mesh that splits nothing, and of an endless curriculum."""
+def _warn_of_unsplit(training: Training) -> None:
+  """Warns of an axis of the mesh that splits no weight."""
   config, weights = training.config, training.abstract['model']
   if config.mesh.model > 1 and not is_split_over('model', weights):
     logging.warning(
@@ -143,5 +153,3 @@ def _log_what_may_surprise(training: Training) -> None:
       data,
       config.model.name,
     )
-  if has_curriculum(config.curriculum):
-    log_unended(config, training.task, nnx.merge(training.graph, weights))

@@ -25,6 +25,7 @@ from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Task, predicts_all
+from zoo.core.statistics import Statistics
 from zoo.measure.intervals import Estimate
 from zoo.training.objective import (
   predicted,
@@ -71,25 +72,13 @@ def make_evaluation(
   moments = theory.task_moments(task) if theory.covers(task) else None
   moments = jax.tree.map(np.asarray, moments)
   key = stream_of(config.eval.seed, EVAL_STREAM)
-
-  def exact(rule: Rule | None) -> float | None:
-    if rule is None or moments is None:
-      return None
-    rules, all_moments = jax.tree.map(
-      lambda leaf: np.asarray(leaf)[None], (rule, moments)
-    )
-    if isinstance(rules, LearningRule):
-      # In NumPy: the risks are on the host, and the mesh may be of other devices.
-      return float(np.asarray(theory.exact_risks(rules, all_moments))[0])
-    return float(np.asarray(theory.exact_form_risks(rules, task))[0])
-
   whole = NamedSharding(mesh, P())
   return Evaluation(
     sample=jax.jit(
       functools.partial(sample_errors, graph, config, statistics), out_shardings=whole
     ),
     rule=jax.jit(functools.partial(exact_rule, graph, task), out_shardings=whole),
-    exact=exact,
+    exact=functools.partial(exact_risk_of, task, moments),
     inputs=(key, task, moments),
     num_prompts=config.eval.num_batches * config.train.batch_size,
   )
@@ -130,6 +119,19 @@ def finish_evaluation(evaluation: Evaluation, fetched: Fetched) -> Risks:
   """The risks of a model, from the fetched result of `evaluate`."""
   moments, rule = fetched
   return risks_of(moments, evaluation.exact(rule), evaluation.num_prompts)
+
+
+def exact_risk_of(
+  task: Task, moments: theory.Moments | None, rule: Rule | None
+) -> float | None:
+  """The exact risk of one model from its rule or form; None if that is not known."""
+  if rule is None or moments is None:
+    return None
+  # In NumPy: the risks are on the host, and the mesh may be of other devices.
+  rules, stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (rule, moments))
+  if isinstance(rules, LearningRule):
+    return float(np.asarray(theory.exact_risks(rules, stacked))[0])
+  return float(np.asarray(theory.exact_form_risks(rules, task))[0])
 
 
 def risks_of(
@@ -191,31 +193,37 @@ def sample_errors(
   state: PyTree,
   inputs: tuple[Key[Array, ''], Task, theory.Moments | None],
 ) -> SampledMoments:
-  """The moments of a model's losses on held-out prompts.
-
-  A model that predicts all examples in one pass is also measured at each of them.
-  """
+  """The moments of a model's losses on each batch of held-out prompts."""
   model, (key, task, moments) = nnx.merge(graph, state), inputs
 
-  def measure(_: None, index: Array) -> tuple[None, SampledMoments]:
+  def measure(index: Array) -> SampledMoments:
     stream = jax.random.fold_in(key, index)
     batch = sample(task, stream, config.train.batch_size, statistics)
-    losses: dict[str, Array] = {}
-    if isinstance(batch, Prompt):
-      every = predicts_all(model)
-      predictions, targets = predicted(model, batch, every)
-      at_all = task.loss(predictions, targets)
-      losses['model'] = at_all[:, -1]
-      if every:
-        losses['curve'] = at_all
-      accuracy = task.accuracy(predictions[:, -1], targets[:, -1])
-      if accuracy is not None:
-        losses['accuracy'] = accuracy
-    else:
-      losses['model'] = trained_losses(model, task, batch, moments, every=False)
-    return None, {
-      name: (jnp.mean(values, axis=0), jnp.mean(jnp.square(values), axis=0))
-      for name, values in losses.items()
+    return {
+      name: (jnp.mean(losses, axis=0), jnp.mean(jnp.square(losses), axis=0))
+      for name, losses in held_out_losses(model, task, batch, moments).items()
     }
 
-  return jax.lax.scan(measure, None, jnp.arange(config.eval.num_batches))[1]
+  return jax.lax.map(measure, jnp.arange(config.eval.num_batches))
+
+
+def held_out_losses(
+  model: Any, task: Task, batch: Prompt | Statistics, moments: theory.Moments | None
+) -> dict[str, Array]:
+  """The losses of a model at the queries of a batch, by the name of the quantity.
+
+  A model that predicts all examples in one pass is also measured at each of them, and
+  on classes by its accuracy.
+  """
+  if isinstance(batch, Statistics):
+    return {'model': trained_losses(model, task, batch, moments, every=False)}
+  every = predicts_all(model)
+  predictions, targets = predicted(model, batch, every)
+  at_all = task.loss(predictions, targets)
+  losses = {'model': at_all[:, -1]}
+  if every:
+    losses['curve'] = at_all
+  accuracy = task.accuracy(predictions[:, -1], targets[:, -1])
+  if accuracy is not None:
+    losses['accuracy'] = accuracy
+  return losses

@@ -66,8 +66,8 @@ from zoo.training.step import (
   create,
   finite_models,
   initial_weights,
-  make_step,
   make_steps,
+  train_step,
 )
 from zoo.training.summary import (
   Summary,
@@ -93,7 +93,14 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
     lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
     objective = make_objective(config, tasks[0], statistics, lanes)
     in_shape = mesh.size > 1 and splits_later_axes(abstract)
-    step = make_step(config, graphs, alone['model'], objective, in_shape)
+    step = functools.partial(
+      train_step,
+      config=config,
+      graphs=graphs,
+      asked=alone['model'],
+      objective=objective,
+      in_shape=in_shape,
+    )
     numbers, axes = numbers_of_many(configs, tasks)
     step = jax.vmap(step, (0, 0 if key.ndim else None, None, axes))
   graph = graphs['model']

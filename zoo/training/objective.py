@@ -169,42 +169,49 @@ def make_objective(
   `num_lanes` parts of a batch are computed at the same time. Prompts are those of the
   task among the step's numbers; `task` itself gives the constants of exact forms.
   """
-  every, least = config.objective.positions == 'every', config.objective.min_examples
-  size, dtype = config.train.batch_size, config.train.compute_dtype
+  if config.objective.name == 'sampled':
+    return functools.partial(_sampled, config, statistics, num_lanes)
+  return functools.partial(_exact, task)
 
-  def sampled(
-    model: Predictor, key: Key[Array, ''], numbers: Numbers
-  ) -> Float[Array, '']:
-    drawn, moments, stage = numbers.task, numbers.moments, numbers.stage
-    if stage is not None and stage.features is not None:
-      assert isinstance(drawn, FunctionClass)  # ensured by the validation of the config
-      drawn = FirstFeatures(drawn, stage.features)
-    batch, lengths = sample(drawn, key, size, statistics), None
-    if config.objective.labels == 'observed':
-      assert isinstance(batch, Prompt)  # as `uses_statistics` says
-      batch = with_drawn_labels(drawn, key, batch)
-      batch = jax.lax.with_sharding_constraint(batch, P('data'))
-    if least is not None:
-      lengths = draw_lengths(key, size, least, drawn.context_length)
-      lengths = jax.lax.with_sharding_constraint(lengths, P('data'))
 
-    def loss(model: Any, part: tuple[Prompt | Statistics, Any]) -> Float[Array, '']:
-      batch, lengths = part
-      if isinstance(batch, Prompt):
-        model, batch = _in_type(model, batch, dtype)
-      at_all = every or lengths is not None
-      losses = trained_losses(model, drawn, batch, moments, at_all)
-      if stage is None and lengths is None:
-        return jnp.mean(losses)
-      return mean_at(stage or Stage(), losses, lengths)
+def _sampled(
+  config: Config,
+  statistics: bool,
+  num_lanes: int,
+  model: Predictor,
+  key: Key[Array, ''],
+  numbers: Numbers,
+) -> Float[Array, '']:
+  task, stage, size = numbers.task, numbers.stage, config.train.batch_size
+  if stage is not None and stage.features is not None:
+    assert isinstance(task, FunctionClass)  # ensured by the validation of the config
+    task = FirstFeatures(task, stage.features)
+  batch, lengths = sample(task, key, size, statistics), None
+  if config.objective.labels == 'observed':
+    assert isinstance(batch, Prompt)  # as `uses_statistics` says
+    batch = with_drawn_labels(task, key, batch)
+    batch = jax.lax.with_sharding_constraint(batch, P('data'))
+  if (least := config.objective.min_examples) is not None:
+    lengths = draw_lengths(key, size, least, task.context_length)
+    lengths = jax.lax.with_sharding_constraint(lengths, P('data'))
+  loss = functools.partial(_loss_of_part, config, numbers._replace(task=task))
+  if (parts := config.train.num_parts) * num_lanes == 1:
+    return loss(model, (batch, lengths))
+  return mean_loss(loss, model, (batch, lengths), parts, num_lanes)
 
-    if (parts := config.train.num_parts) * num_lanes == 1:
-      return loss(model, (batch, lengths))
-    return mean_loss(loss, model, (batch, lengths), parts, num_lanes)
 
-  return (
-    sampled if config.objective.name == 'sampled' else functools.partial(_exact, task)
-  )
+def _loss_of_part(
+  config: Config, numbers: Numbers, model: Any, part: tuple[Prompt | Statistics, Any]
+) -> Float[Array, '']:
+  """The mean loss over prompts, or their statistics, and the lengths that count."""
+  batch, lengths = part
+  if isinstance(batch, Prompt):
+    model, batch = _in_type(model, batch, config.train.compute_dtype)
+  every = config.objective.positions == 'every' or lengths is not None
+  losses = trained_losses(model, numbers.task, batch, numbers.moments, every)
+  if numbers.stage is None and lengths is None:
+    return jnp.mean(losses)
+  return mean_at(numbers.stage or Stage(), losses, lengths)
 
 
 def _exact(

@@ -97,7 +97,7 @@ def training_run(
   several processes must stop at the same step.
   """
   config, workdir = validate_everywhere(config, workdir)
-  training, initial = None, None
+  training, initial, summary = None, None, None
   if processes.run_on_main(functools.partial(is_new, workdir)):
     training, initial = check_and_compile(config)
   with (
@@ -107,13 +107,13 @@ def training_run(
       workdir, config.checkpoint.keep, run_metadata(config), kept_steps(config)
     ) as checkpoints,
   ):
-    summary = processes.run_on_main(
-      lambda: finished_run(config, workdir, checkpoints.latest)
-    )
-    if summary is not None:
-      yield finished_event(workdir, summary)
-      return
-    if training is None:
+    if training is None:  # the folder has a run
+      summary = processes.run_on_main(
+        lambda: finished_run(config, workdir, checkpoints.latest)
+      )
+      if summary is not None:
+        yield finished_event(workdir, summary)
+        return
       training = compile_and_check(config)
     step, state = restored(training, checkpoints, initial)
     num_steps, risks = config.train.num_steps, None
@@ -202,6 +202,13 @@ def validate_everywhere(
     config = copy.deepcopy(validate(config))  # the caller may change it
     make_mesh(config)  # raises UserError if the devices cannot form it
     path = workdir_path(workdir)
+  if jax.process_count() > 1:
+    check_same_config(config)
+  return config, path
+
+
+def check_same_config(config: Config) -> None:
+  """Raises UserError, in every process, unless all have the config of process 0."""
   theirs = processes.run_on_main(functools.partial(to_json, config))
   with processes.propagate_errors():
     if to_json(config) != theirs:
@@ -209,7 +216,6 @@ def validate_everywhere(
       raise UserError(
         f'the config differs from that of process 0 (there) in {", ".join(differing)}'
       )
-  return config, path
 
 
 def finished_run(

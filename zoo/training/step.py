@@ -18,6 +18,7 @@ from zoo.config.curricula import has_curriculum, stage_at
 from zoo.config.optimizers import (
   averages,
   build_optimizer,
+  roles_of,
   trained_weights,
 )
 from zoo.config.saved import other_function
@@ -25,7 +26,6 @@ from zoo.config.validation import Config, abstract_model, build_model
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError, shown
 from zoo.core.protocols import Model
-from zoo.core.roles import parameter_roles
 from zoo.models import LinearAttention
 from zoo.storage.loading import check_same_arrays, load, shapes_of
 from zoo.training.objective import Numbers, Objective
@@ -49,8 +49,9 @@ def create(
     nnx.update(model, weights)
   if config.mesh.fsdp:
     _split_heads(model)
+  roles = roles_of(config.optimizer, model)
   transformation = build_optimizer(
-    config.optimizer, config.train.num_steps, roles=parameter_roles(model)
+    config.optimizer, config.train.num_steps, roles=roles
   )
   optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
   return {'model': model, 'optimizer': optimizer}
@@ -64,15 +65,18 @@ def _split_heads(model: Model) -> None:
 
 
 def initial_weights(config: Config) -> PyTree | None:
-  """The weights that `train.init_from` names; None if it is None.
+  """The weights that `train.init_from` names; None if it is None; raises UserError."""
+  path = config.train.init_from
+  return None if path is None else _saved_weights(path, config)
+
+
+def _saved_weights(path: str, config: Config) -> PyTree:
+  """The weights of a run or a saved model, from which the model of a config starts.
 
   They may be of a model that was trained on another task, or with another optimizer.
   Raises UserError unless they are as many and as large as those of the config's model,
   and unless this computes the same from them, or `train.init_from_other` is True.
   """
-  path = config.train.init_from
-  if path is None:
-    return None
   saved = load(path)
   weights = nnx.state(saved.model, nnx.Param)
   wanted = nnx.state(abstract_model(config), nnx.Param)
@@ -122,107 +126,118 @@ def init_state(config: Config, abstract: State) -> State:
   return init(initial_weights(config))
 
 
-def make_step(
-  config: Config, graphs: State, asked: PyTree, objective: Objective, in_shape: bool
-) -> Step:
+def train_step(
+  state: State,
+  key: Key[Array, ''],
+  step: Array,
+  numbers: Numbers,
+  *,
+  config: Config,
+  graphs: State,
+  asked: PyTree,
+  objective: Objective,
+  in_shape: bool,
+) -> tuple[State, dict[str, Array]]:
   """One step of training: loss, gradient, update.
 
-  `asked` is the abstract model, to whose shardings a fully sharded one is gathered. A
-  learning rate and a number of steps in the step's `numbers` replace those of the
-  config. `in_shape` keeps the arrays in shape in the optimizer, so that they can be
-  split along any axis.
+  `graphs` are those of the model and the optimizer. `asked` is the abstract model, to
+  whose shardings a fully sharded one is gathered. A learning rate and a number of steps
+  in `numbers` replace those of the config. `in_shape` keeps the arrays in shape in the
+  optimizer, so that they can be split along any axis.
   """
-  roles = parameter_roles(nnx.merge(graphs['model'], asked))
 
   def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
     whole = gathered(model, asked) if config.mesh.fsdp else model
     return objective(whole, key, numbers)
 
-  def train_step(
-    state: State, key: Key[Array, ''], step: Array, numbers: Numbers
-  ) -> tuple[State, dict[str, Array]]:
-    model = nnx.merge(graphs['model'], state['model'])
-    optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
-    # Built anew, since a learning rate among the numbers is an input of this program.
-    optimizer.tx = build_optimizer(
-      config.optimizer,
-      config.train.num_steps if numbers.num_steps is None else numbers.num_steps,
-      in_shape,
-      numbers.learning_rate,
-      roles,
-    )
-    trained = model
-    if averages(config.optimizer):
-      trained = nnx.merge(graphs['model'], state['model'])
-      before = optimizer.opt_state, nnx.state(model, nnx.Param)
-      nnx.update(trained, trained_weights(*map(nnx.as_pure, before)))
-    if has_curriculum(config.curriculum):
-      done = optimizer.step[...].astype(jnp.int32)
-      numbers = numbers._replace(stage=stage_at(config.curriculum, done))
-    step_key = jax.random.fold_in(key, step)
-    loss, grads = nnx.value_and_grad(loss_of)(trained, step_key, numbers)
-    optimizer.update(model, grads)
-    grad_norm = optax.tree.norm(grads)
-    finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-    metrics = {'loss': loss, 'grad_norm': grad_norm, 'finite': finite}
-    state = {'model': nnx.state(model), 'optimizer': nnx.state(optimizer)}
-    return state, metrics
-
-  return train_step
+  model = nnx.merge(graphs['model'], state['model'])
+  optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
+  # Built anew, since a learning rate among the numbers is an input of this program.
+  optimizer.tx = build_optimizer(
+    config.optimizer,
+    config.train.num_steps if numbers.num_steps is None else numbers.num_steps,
+    in_shape,
+    numbers.learning_rate,
+    roles_of(config.optimizer, model),
+  )
+  trained = model
+  if averages(config.optimizer):
+    trained = nnx.merge(graphs['model'], state['model'])
+    before = optimizer.opt_state, nnx.state(model, nnx.Param)
+    nnx.update(trained, trained_weights(*map(nnx.as_pure, before)))
+  if has_curriculum(config.curriculum):
+    done = optimizer.step[...].astype(jnp.int32)
+    numbers = numbers._replace(stage=stage_at(config.curriculum, done))
+  step_key = jax.random.fold_in(key, step)
+  loss, grads = nnx.value_and_grad(loss_of)(trained, step_key, numbers)
+  optimizer.update(model, grads)
+  grad_norm = optax.tree.norm(grads)
+  finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+  metrics = {'loss': loss, 'grad_norm': grad_norm, 'finite': finite}
+  return {'model': nnx.state(model), 'optimizer': nnx.state(optimizer)}, metrics
 
 
 def make_steps(
-  train_step: Step, abstract: State, mesh: Mesh, in_shape: bool
+  take_step: Step, abstract: State, mesh: Mesh, in_shape: bool
 ) -> jax.stages.Wrapped:
   """Compiles `(state, key, start, stop, numbers) -> (state, metrics of the last step)`.
 
   The state is donated. The number of steps is not compiled in: however a run is divided
-  into calls, each step is the same program and gives the same bits. The loop ends early
-  after a step whose loss or gradient is not finite, for several models only once this
-  holds for every one of them. `metrics['step']` is the number of steps done by then,
-  and `metrics['finite']` says which models are finite, weights included. `in_shape`
-  keeps the arrays in shape between steps.
+  into calls, each step is the same program and gives the same bits.
   """
-  train_step = jax.jit(train_step, inline=True)  # traced once, for shapes and the loop
-
-  def steps(
-    state: State, key: Key[Array, '*n'], start: Array, stop: Array, numbers: Numbers
-  ) -> tuple[State, dict[str, Array]]:
-    # Between steps the arrays are flat, since XLA:CPU computes elementwise operations
-    # on `[h, e, e]` in rows of e, which makes Adam eight times as slow; a number is
-    # then an array of one.
-    shapes = jax.tree.map(jnp.shape, state)
-    between = shapes if in_shape else jax.tree.map(jnp.size, state)
-
-    def unfinished(carry: tuple) -> Array:
-      _, step, metrics = carry
-      return (step < stop) & metrics['finite'].any()
-
-    def body(carry: tuple) -> tuple:
-      state, step, _ = carry
-      state = jax.tree.map(jnp.reshape, state, shapes)
-      state, metrics = train_step(state, key, step, numbers)
-      return jax.tree.map(jnp.reshape, state, between), step + 1, metrics
-
-    _, metrics = jax.eval_shape(train_step, state, key, start, numbers)
-    placeholders = {
-      name: jnp.ones(leaf.shape, leaf.dtype) for name, leaf in metrics.items()
-    }
-    state, step, metrics = jax.lax.while_loop(
-      unfinished, body, (jax.tree.map(jnp.reshape, state, between), start, placeholders)
-    )
-    state = jax.tree.map(jnp.reshape, state, shapes)
-    metrics['finite'] &= finite_models(state, metrics['finite'].ndim)
-    return state, {**metrics, 'step': step}
-
   replicated = NamedSharding(mesh, P())
   shardings = shardings_of(abstract)
+  take_step = jax.jit(take_step, inline=True)  # traced once, for shapes and the loop
   return jax.jit(
-    steps,
+    functools.partial(run_steps, take_step, in_shape),
     donate_argnums=0,
     in_shardings=(shardings, *[replicated] * 4),
     out_shardings=(shardings, replicated),
   )
+
+
+def run_steps(
+  take_step: Step,
+  in_shape: bool,
+  state: State,
+  key: Key[Array, '*n'],
+  start: Array,
+  stop: Array,
+  numbers: Numbers,
+) -> tuple[State, dict[str, Array]]:
+  """The steps after `start`, up to `stop`.
+
+  The loop ends early after a step whose loss or gradient is not finite, for several
+  models only once this holds for every one of them. `metrics['step']` is the number of
+  steps done by then, and `metrics['finite']` says which models are finite, weights
+  included. `in_shape` keeps the arrays in shape between steps.
+  """
+  # Between steps the arrays are flat, since XLA:CPU computes elementwise operations on
+  # `[h, e, e]` in rows of e, which makes Adam eight times as slow; a number is then an
+  # array of one.
+  shapes = jax.tree.map(jnp.shape, state)
+  between = shapes if in_shape else jax.tree.map(jnp.size, state)
+
+  def unfinished(carry: tuple) -> Array:
+    _, step, metrics = carry
+    return (step < stop) & metrics['finite'].any()
+
+  def body(carry: tuple) -> tuple:
+    state, step, _ = carry
+    state = jax.tree.map(jnp.reshape, state, shapes)
+    state, metrics = take_step(state, key, step, numbers)
+    return jax.tree.map(jnp.reshape, state, between), step + 1, metrics
+
+  _, metrics = jax.eval_shape(take_step, state, key, start, numbers)
+  placeholders = {
+    name: jnp.ones(leaf.shape, leaf.dtype) for name, leaf in metrics.items()
+  }
+  state, step, metrics = jax.lax.while_loop(
+    unfinished, body, (jax.tree.map(jnp.reshape, state, between), start, placeholders)
+  )
+  state = jax.tree.map(jnp.reshape, state, shapes)
+  metrics['finite'] &= finite_models(state, metrics['finite'].ndim)
+  return state, {**metrics, 'step': step}
 
 
 def finite_models(state: State, ndim: int) -> Bool[Array, '*n']:

@@ -145,14 +145,12 @@ def facts_of(
   predictor: Predictor,
   prompt: Prompt,
   task: Task,
-  lengths: Sequence[int],
   call: str | None = None,
 ) -> Facts:
-  """Predictions by all methods, and of the first k examples for k in `lengths`.
+  """Predictions by all methods, to be traced as one program.
 
-  They are to be traced as one program. `call` is the name of the prediction in
-  messages. Raises UserError for a prediction of the wrong form, and for a predictor
-  that changes its own variables, as dropout does.
+  `call` is the name of the prediction in messages. Raises UserError for a prediction of
+  the wrong form, and for a predictor that changes its own variables, as dropout does.
   """
   b, c = prompt.x.shape[:2]
   call = f'{name}(prompt)' if call is None else call
@@ -160,7 +158,7 @@ def facts_of(
   before = dict(nnx.to_flat_state(nnx.state(predictor))) if is_module else {}
   values = {path: variable.get_value() for path, variable in before.items()}
   with noted(call):
-    facts: Facts = {'alone': predictor(prompt), 'after': {}}
+    facts: Facts = {'alone': predictor(prompt)}
   check_floats(call, facts['alone'], label_shape(task, b))
   after = dict(nnx.to_flat_state(nnx.state(predictor))) if is_module else {}
   for path in sorted(before.keys() | after.keys(), key=str):
@@ -175,12 +173,23 @@ def facts_of(
     with noted(what):
       facts['everywhere'] = predictor.predictions(prompt)
     check_floats(what, facts['everywhere'], label_shape(task, b, c + 1))
+  return facts
+
+
+def facts_after(
+  call: str, predictor: Predictor, prompt: Prompt, task: Task, lengths: Sequence[int]
+) -> Facts:
+  """The predictions from the first k examples, for k in `lengths`; to be traced, too.
+
+  Raises UserError for one of the wrong form.
+  """
+  after = {}
   for k in lengths:
     what = f'{call} of {k} examples'
     with noted(what):
-      facts['after'][k] = predictor(prompt.prefix(k))
-    check_floats(what, facts['after'][k], label_shape(task, b))
-  return facts
+      after[k] = predictor(prompt.prefix(k))
+    check_floats(what, after[k], label_shape(task, len(prompt.x)))
+  return {'after': after}
 
 
 def check_facts(
@@ -227,6 +236,13 @@ def check_facts(
       )
   if 'everywhere' in facts:
     _check_predictions(name, facts, run, prompt)
+
+
+def check_facts_after(name: str, facts: Facts, call: str) -> None:
+  """Checks the predictions of `facts_after` against those of `facts_of`.
+
+  Raises UserError for one that is not finite, or not that of `predictions`.
+  """
   for k, fewer in facts['after'].items():
     if not np.isfinite(fewer).all():
       raise UserError(

@@ -21,6 +21,8 @@ from zoo.measure.contracts.checks import (
   Facts,
   check_close,
   check_facts,
+  check_facts_after,
+  facts_after,
   facts_of,
   noted,
 )
@@ -92,6 +94,7 @@ def _check_predictions(
 
   facts = run(prompt)
   check_facts(name, facts, run, prompt)
+  check_facts_after(name, facts, f'{name}(prompt)')
   is_constant = not np.ptp(facts.get('everywhere', facts['alone']))
   kernels = [leaf for leaf in jax.tree.leaves(parameters) if leaf.ndim > 1]
   if is_constant or not all(map(np.any, kernels)):
@@ -100,6 +103,7 @@ def _check_predictions(
     other = run(prompt, weights)
     if all(np.isfinite(array).all() for array in jax.tree.leaves(other)):
       check_facts(name, other, functools.partial(run, weights=weights), prompt)
+      check_facts_after(name, other, f'{name}(prompt)')
   return facts, run
 
 
@@ -123,7 +127,9 @@ def _facts(static: Any, inputs: _Inputs) -> Facts:
   model, prompt = _merge(static, inputs), inputs.prompt
   c = prompt.x.shape[1]
   lengths = sorted({0, 1, c // 2, c - 1} & {*range(c)})
-  return facts_of(type(model).__name__, model, prompt, inputs.task, lengths)
+  name, task = type(model).__name__, inputs.task
+  facts = facts_of(name, model, prompt, task)
+  return facts | facts_after(f'{name}(prompt)', model, prompt, task, lengths)
 
 
 def _more_facts(model: Any, constant: Prompt, static: Any, inputs: _Inputs) -> Facts:

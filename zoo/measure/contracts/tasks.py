@@ -21,10 +21,12 @@ from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
   Facts,
   check_facts,
+  check_facts_after,
   check_finite,
   check_floats,
   check_form,
   check_prompts,
+  facts_after,
   facts_of,
   label_shape,
   noted,
@@ -151,9 +153,10 @@ def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) 
   lengths = sorted({c // 3, c - 1} & {*range(1, c)}) if predicts_all(baseline) else []
 
   def facts(prompt: Prompt) -> Facts:
-    at_lengths = facts_of(what, baseline, prompt, task, lengths, what)
+    predictions = facts_of(what, baseline, prompt, task, what)
+    predictions |= facts_after(what, baseline, prompt, task, lengths)
     with noted(what):
-      return at_lengths | {'again': baseline(prompt)}
+      return predictions | {'again': baseline(prompt)}
 
   compiled = facts if isinstance(baseline, HostBaseline) else jax.jit(facts)
 
@@ -165,6 +168,7 @@ def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) 
   if not np.array_equal(values['again'], values['alone']):
     raise UserError(f'{what} differs from call to call; it must be deterministic')
   check_facts(what, values, run, prompt, what)
+  check_facts_after(what, values, what)
 
 
 def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None:
