@@ -55,7 +55,8 @@ def test_a_guess_is_compared_with_the_guess_zero_by_seed():
   assert first.p_value == pytest.approx(4 * wanted.pvalue)
   shares = [effect.share.mean for effect in effects[:2]]
   half = 12.7062 * abs(shares[0] - shares[1]) / 2
-  pooled = results.pooled(effects)['prior', 4, 'residual', 'other models']
+  pool = results.Pool('prior', 4, 'residual', 'other models')
+  pooled = results.pooled(effects)[pool]
   assert pooled.mean == pytest.approx(sum(shares) / 2)
   assert pooled.half == pytest.approx(half, rel=1e-5)
   changed, listed = results.tables(rows_of_all_kinds())

@@ -23,12 +23,11 @@ ABOUT = {  # the title and the caption of each picture
   'atlas': (
     'What each architecture learns with the same operations',
     'Each number is a share of what can be learned: 0 is the loss of Bayes, or no loss '
-    'where Bayes is not known; 1 is the loss without examples, or of the answer 0. All '
-    'trained cells have had the same number of operations, but for those with a star, '
-    'which reach the most steps before, at the best learning rates of a search. '
-    '“theory” is the lowest known risk of a layer of linear attention, which was not '
-    'trained; “Bayes” says that the whole interval over seeds is less than 0.01 above '
-    'Bayes; a dash, that the model cannot do the task.',
+    'where Bayes is not known; 1 is the loss without examples, or of the answer 0. '
+    'Trained cells have had the same operations (with a star: fewer, since they reach '
+    'the most steps) at the best rate of a search. “theory”: the lowest known risk of '
+    'a layer of linear attention; “Bayes”: the whole interval over seeds is less than '
+    '0.01 above Bayes; a dash: the model cannot do the task.',
   ),
   'atlas_slopes': (
     'What more operations bring',

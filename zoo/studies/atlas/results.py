@@ -355,7 +355,8 @@ def _cells_table(rows: Sequence[AtlasRow]) -> Table:
 
 def _cells_of(row: AtlasRow, word: str) -> list[str]:
   name = ','.join([row.model, row.task, *filter(None, [row.guess])])
-  loss, sizes, training = row.reason, ['', ''], ['', '', '', '']
+  reason, _, _ = row.reason.partition('; ')
+  loss, sizes, training = reason, ['', ''], ['', '', '', '']
   if row.losses:
     how = '' if row.known == TRAINED else f', {row.known}'
     loss = f'{_format(row.loss)}{how}'
@@ -392,7 +393,7 @@ def _percent(share: Interval) -> str:
   return _format(Interval(100 * mean, 100 * low, 100 * high), '.1f')
 
 
-def _format(measured: Interval, form: str = '.4f') -> str:
+def _format(measured: Interval, form: str = '.3g') -> str:
   """A mean ± half its interval; no width if it is exact or from one seed."""
   if measured.half == 0 or math.isinf(measured.half):
     return f'{measured.mean:{form}}' + (' (one seed)' if measured.half else '')
