@@ -105,8 +105,16 @@ _TASKS = {
 }
 # The tasks that are trained unless others are named; those with five seeds.
 DEFAULT_TASKS = (
-  *('linear', 'noisy', 'sparse', 'tree', 'recall', 'parity', 'prior'),
-  *('clusters', 'hidden_markov', 'markov'),
+  'linear',
+  'noisy',
+  'sparse',
+  'tree',
+  'recall',
+  'parity',
+  'prior',
+  'clusters',
+  'hidden_markov',
+  'markov',
 )
 _FIVE_SEEDS = 'linear', 'noisy', 'prior'
 
@@ -121,10 +129,26 @@ class Scale(NamedTuple):
 
 
 DEFAULT_MODELS = (
-  *('softmax', 'relu', 'fox', 'linear', 'gla', 'mamba2', 'mamba3'),
-  *('delta', 'gated_delta', 'kda', 'rwkv7', 'ttt'),
-  *('looped', 'set', 'lstm', 'gru', 'deep_set', 'mlp_mixer'),
-  *('deep_lsa', *LINEAR_ATTENTION),
+  'softmax',
+  'relu',
+  'fox',
+  'linear',
+  'gla',
+  'mamba2',
+  'mamba3',
+  'delta',
+  'gated_delta',
+  'kda',
+  'rwkv7',
+  'ttt',
+  'looped',
+  'set',
+  'lstm',
+  'gru',
+  'deep_set',
+  'mlp_mixer',
+  'deep_lsa',
+  *LINEAR_ATTENTION,
 )
 SCALES = {
   'laptop': Scale(25_000, (1e11, 3e11, 1e12), {}, {}),
