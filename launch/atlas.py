@@ -135,10 +135,10 @@ def _seeds(text: str) -> Sequence[int]:
   first, dots, last = text.partition('..')
   seeds: Sequence[int] = []
   if dots and first.isdecimal() and last.isdecimal():
-    seeds = range(int(first), int(last) + 1)
+    seeds = range(int(first), min(int(last), _LAST_SEED + 1) + 1)
   elif all(map(str.isdecimal, text.split(','))):
     seeds = [*dict.fromkeys(map(int, text.split(',')))]
-  if not seeds or seeds[-1] > _LAST_SEED or max(seeds) > _LAST_SEED:
+  if not seeds or max(seeds) > _LAST_SEED:
     raise UserError(
       f'--seeds is {text!r}; it must be as 0..4 or 0,1,2, up to {_LAST_SEED}'
     )
