@@ -174,10 +174,9 @@ def _each(lanes: Lanes, state: State) -> list[State]:
   return [*unstack(lanes.configs, jax.device_get(state))]
 
 
-def _models(lanes: Lanes, state: State) -> list[nnx.Module]:
-  """The models in the lanes, one by one."""
-  graph = lanes.training.graph
-  return [nnx.merge(graph, alone['model']) for alone in _each(lanes, state)]
+def _models(training: Training, states: Sequence[State]) -> list[nnx.Module]:
+  """The models of some states."""
+  return [nnx.merge(training.graph, state['model']) for state in states]
 
 
 def _or_nan(numbers: Sequence[float | None]) -> tuple[float, ...]:
@@ -309,7 +308,7 @@ class CellRun:
       step, state = self._advance(lanes.training, state, (0, num_steps), label)
       if step < num_steps:
         raise Stopped  # these rates are tried again
-      models = _models(lanes, state)[: len(few)]
+      models = _models(self.training, _each(lanes, state)[: len(few)])
       losses = self._losses(models, seeds, _HELD_OUT)
       by_rate.update(zip(few, finite_or_null(losses), strict=True))
       self._spend(start)
@@ -325,7 +324,8 @@ class CellRun:
       start, seeds = time.monotonic(), self._settings.seeds[first : first + _LANES]
       lanes = _in_lanes(self.training, seeds, [rate] * len(seeds), num_steps)
       state = self._trained(lanes.training, rate, seeds, num_steps)
-      models = _models(lanes, state)[: len(seeds)]
+      states = _each(lanes, state)[: len(seeds)]
+      models = _models(self.training, states)
       losses += self._losses(models, seeds, measure.NUM_PROMPTS)
       curves += [
         measure.losses_by_length(
@@ -333,7 +333,7 @@ class CellRun:
         )
         for model in models
       ]
-      self._save_models(seeds, _each(lanes, state), rate, num_steps)
+      self._save_models(seeds, states, rate, num_steps)
       self._spend(start)
     by_length = np.mean(curves, axis=0).tolist()
     return Found(
@@ -399,7 +399,7 @@ class CellRun:
     self, seeds: Sequence[int], states: Sequence[State], rate: float, num_steps: int
   ) -> None:
     """Saves the models of a budget, for `zoo.load`."""
-    for seed, state in zip(seeds, states, strict=False):
+    for seed, state in zip(seeds, states, strict=True):
       config = _of_seed(self.config, seed)
       config.optimizer.learning_rate, config.train.num_steps = rate, num_steps
       folder = self._folder / 'models' / f'steps={num_steps}' / f'seed={seed}'
