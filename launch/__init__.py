@@ -27,6 +27,10 @@ def refuse_shadows() -> None:
 
 
 refuse_shadows()
+# On some CPUs XLA prints two long errors for each program that it reads from the cache
+# on disk, though this machine has compiled it (openxla/xla, issue 44565). What ends a
+# process is still printed, and all the rest with TF_CPP_MIN_LOG_LEVEL=1, JAX's default.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 try:
   from launch import cli as cli  # takes seconds, half of them for JAX
 except ValueError as error:

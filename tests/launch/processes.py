@@ -28,8 +28,12 @@ def bound(words: Sequence[str], number: str = 'KILL') -> list[str]:
 
 def environment(cache: pathlib.Path) -> dict[str, str]:
   """One device, and programs compiled once for all processes that share the cache."""
+  # JAX has set the level of the log here, which a command does not find in a shell.
+  variables = {
+    name: value for name, value in os.environ.items() if name != 'TF_CPP_MIN_LOG_LEVEL'
+  }
   return {
-    **os.environ,
+    **variables,
     'JAX_PLATFORMS': 'cpu',
     'JAX_COMPILATION_CACHE_DIR': str(cache),
     'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',

@@ -30,6 +30,15 @@ def test_a_terminal_without_unicode_ends_no_training(cache, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
+def test_a_launch_that_compiles_nothing_anew_prints_progress_alone(cache, tmp_path):
+  for number in range(2):
+    answer = launch(*ARGUMENTS, f'--workdir={tmp_path}/{number}', cache=cache)
+    assert answer.returncode == 0, answer.stderr
+  lines = [line for line in answer.stderr.splitlines() if line]
+  assert [line for line in lines if 'yq_lsa: ' not in line] == []
+
+
+@pytest.mark.slow
 def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(cache):
   code = 'from launch import cli; cli.run(lambda: signal.raise_signal(signal.SIGINT))'
   answer = run([sys.executable, '-c', f'import signal; {code}'], cache)
