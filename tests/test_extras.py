@@ -11,6 +11,7 @@ PROGRAM = """
 import sys
 sys.modules['transformers'] = None
 import zoo
+assert 'scipy' not in sys.modules  # takes a fifth of a second
 import zoo.llm.experiment
 import zoo.probing
 import zoo.reports

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
-from scipy.special import softmax
 
 from zoo.core.errors import check_count, check_number
 from zoo.core.prompt import Prompt
@@ -150,6 +149,7 @@ def _urns(
   # Tsang, ACM TOMS 26, 2000): for a small α the variable itself may round to 0.
   logs = np.log(random.standard_gamma(concentration + 1, shape))
   logs += np.log1p(-random.random_sample(shape)) / concentration
-  urns = softmax(logs, axis=1)
+  urns = np.exp(logs - logs.max(axis=1, keepdims=True))
+  urns /= urns.sum(axis=1, keepdims=True)
   urns.flags.writeable = False
   return urns
