@@ -24,7 +24,9 @@ from zoo.studies.atlas import (
   Settings,
   cells,
   measure,
+  notes,
   results,
+  search,
   training,
 )
 from zoo.theory import isotropic_head_limit
@@ -105,10 +107,10 @@ _GRID = atlas.Grid(
 def few_prompts(monkeypatch):
   monkeypatch.setattr(measure, 'NUM_PROMPTS', 64)
   monkeypatch.setattr(measure, 'FEWER_PROMPTS', 16)
-  monkeypatch.setattr(cells, '_HELD_OUT', 32)
+  monkeypatch.setattr(search, 'HELD_OUT', 32)
   monkeypatch.setattr(cells, '_CHUNK', 4)
   monkeypatch.setattr('zoo.studies.atlas.report.draw', lambda rows: {})
-  monkeypatch.setattr(cells, 'RATES', (0.002, 0.004, 0.008))
+  monkeypatch.setattr(search, 'RATES', (0.002, 0.004, 0.008))
 
 
 class _Stop(Interruption):
@@ -156,13 +158,13 @@ def test_a_cell_belongs_to_its_config_the_version_and_what_it_is_measured_on(
       return config
 
     run = cells.CellRun(cell, settings, get_config, tmp_path, Interruption())
-    run._write()
+    notes.write_notes(tmp_path, run.notes)
 
   begin()
   begin()
   with refuses('was trained with another config'):
     begin({'batch_size': 16})
-  for module, constant in (measure, 'NUM_PROMPTS'), (cells, '_HELD_OUT'):
+  for module, constant in (measure, 'NUM_PROMPTS'), (search, 'HELD_OUT'):
     with monkeypatch.context() as patch:
       patch.setattr(module, constant, 64)
       with refuses('numbers of prompts'):
@@ -202,7 +204,7 @@ def test_a_cell_of_another_version_is_refused_before_any_is_trained(
   grid = _GRID._replace(cells=[first, second], get_config=get_config)
   folder = tmp_path / 'cells' / second.name
   folder.mkdir(parents=True)
-  old = cells.Notes(grid.settings(second).key, 'of another version')
+  old = notes.Notes(grid.settings(second).key, 'of another version')
   (folder / 'notes.json').write_bytes(msgspec.json.encode(old))
   (tmp_path / 'atlas.csv').write_text('as it was')
   for part in None, Part(1, 2):

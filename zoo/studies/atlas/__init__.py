@@ -1,6 +1,6 @@
 """The atlas: architectures × tasks × guesses, each trained with the same operations."""
 
-from zoo.studies.atlas.cells import Settings as Settings
+from zoo.studies.atlas.notes import Settings as Settings
 from zoo.studies.atlas.pictures import draw as draw
 from zoo.studies.atlas.report import ABOUT as ABOUT
 from zoo.studies.atlas.report import beside_softmax as beside_softmax

@@ -5,9 +5,7 @@ learning rates, from any seeds and for any number of steps.
 """
 
 import copy
-import dataclasses
 import functools
-import json
 import math
 import pathlib
 import time
@@ -20,126 +18,29 @@ from flax import nnx
 
 from zoo.config.building import abstract_model
 from zoo.config.mesh import on_mesh, replicate
-from zoo.config.validation import Config, build_task, to_json, validate
+from zoo.config.validation import Config, build_task, validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
-from zoo.host.files import finite_or_null, read_json, write_atomically
+from zoo.host.files import finite_or_null
 from zoo.host.interruption import Interruption, Stopped
 from zoo.models import LinearAttention
 from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
-from zoo.studies.atlas import measure
+from zoo.studies.atlas import measure, search
+from zoo.studies.atlas.notes import MOST_STEPS, Found, Settings, read_notes, write_notes
 from zoo.studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell
-from zoo.studies.atlas.search import (
-  AT_ONCE,
-  MOST_RATES,
-  RATES,
-  Search,
-  find_rate,
-  refine,
-)
-from zoo.studies.runner import version_digest
 from zoo.training.compilation import Training, advance
 from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
 from zoo.training.records import Progress
 from zoo.training.shardings import State
 
-# Its weights, prompts and held-out prompts are used in the search alone.
-SEARCH_SEED = 10**6
-# A budget of operations is never more steps than these. Only networks of linear
-# attention reach them, whose few weights would otherwise train for days.
-MOST_STEPS = 40_000
-_NOTES = 'notes.json'  # in the folder of a cell
-_HELD_OUT = 4096  # prompts for the loss of a learning rate
 _CHUNK = 100  # steps between two looks at the signals
-_LANES = AT_ONCE  # models that train side by side
-
-
-class Settings(NamedTuple):
-  """How cells are trained; `seeds` may differ from cell to cell."""
-
-  scale: str
-  seeds: tuple[int, ...]
-  budgets: tuple[float, ...]  # operations of each seed, increasing
-
-  @property
-  def key(self) -> str:
-    """What results depend on: larger budgets may be added."""
-    return json.dumps([self.scale, self.seeds, self.budgets[0]])
-
-
-@dataclasses.dataclass
-class Found:
-  """What was found with a budget."""
-
-  rate: float
-  losses: list[float | None]  # of the seeds
-  by_length: list[float | None]  # their means, after each of `measure.lengths_of`
-  minutes: float  # of the cell at its end
-
-
-@dataclasses.dataclass
-class Notes:
-  """What is known of a cell so far, as its file has it; a loss None is not finite."""
-
-  settings: str
-  digest: str = ''  # of the config, the numbers of prompts and the version
-  reason: str = ''  # why the model cannot do the task
-  lowest: float | None = None
-  context_length: int = 0
-  weights: int = 0
-  operations: float = 0.0
-  step_operations: float = 0.0  # of a step of training of one model
-  # The held-out loss by the number of steps and the rate.
-  search: dict[int, dict[float, float | None]] = dataclasses.field(default_factory=dict)
-  found: dict[int, Found] = dataclasses.field(default_factory=dict)  # by steps
-  minutes: float = 0.0
+_LANES = search.AT_ONCE  # models that train side by side
 
 
 def _of_seed(config: Config, seed: int) -> Config:
   config = copy.deepcopy(config)
   config.seed = seed
   return config
-
-
-def _digest(get_config: Callable[[], Config]) -> str:
-  """What the numbers of a cell depend on beside its settings, as a digest."""
-  try:
-    config = to_json(get_config())
-  except UserError as error:  # the cell has no loss, for this reason
-    config = str(error)
-  constants = [SEARCH_SEED, MOST_STEPS, _HELD_OUT, *RATES, AT_ONCE, MOST_RATES]
-  constants += measure.key()
-  return version_digest(config + json.dumps(constants))
-
-
-def has_notes(folder: pathlib.Path) -> bool:
-  """Whether a cell was begun in a folder."""
-  return (folder / _NOTES).is_file()
-
-
-def read_notes(
-  folder: pathlib.Path, settings: Settings, get_config: Callable[[], Config]
-) -> Notes:
-  """The notes of a cell in its folder; new ones if it has none.
-
-  Raises UserError if they are of other settings, another config or version, or of
-  losses on other numbers of prompts.
-  """
-  new = Notes(settings.key, _digest(get_config))
-  if not has_notes(folder):
-    return new
-  notes = read_json(folder / _NOTES, Notes)
-  if notes.settings != new.settings:
-    raise UserError(
-      f'{folder} was trained with the scale, seeds and smallest budget '
-      f'{notes.settings}, not {new.settings}; give another --out'
-    )
-  if notes.digest != new.digest:
-    raise UserError(
-      f'{folder} was trained with another config, numbers of prompts or version of '
-      'the library; give another --out'
-    )
-  return notes
 
 
 class Lanes(NamedTuple):
@@ -198,7 +99,6 @@ class CellRun:
     """Raises UserError as `read_notes` does."""
     self.cell, self._settings, self._folder = cell, settings, folder
     self._get_config, self._interruption = get_config, interruption
-    self._file = folder / _NOTES
     self._measuring = measure.Programs()
     self.notes = read_notes(folder, settings, get_config)
 
@@ -229,10 +129,10 @@ class CellRun:
       notes.step_operations = self.training.flops / _LANES
       self._spend(start)
     least, *larger = self._settings.budgets
-    first = find_rate(self._try_rates, RATES, self._steps(least))
+    first = search.find_rate(self._try_rates, search.RATES, self._steps(least))
     rows = [self._row_of(least, first)]
     for budget in larger:
-      found = refine(self._try_rates, first.rate, self._steps(budget))
+      found = search.refine(self._try_rates, first.rate, self._steps(budget))
       rows.append(self._row_of(budget, found))
     return rows
 
@@ -247,7 +147,7 @@ class CellRun:
         notes.lowest = measure.lowest_known(self.config)
     except UserError as error:
       notes.reason = str(error)
-    self._write()
+    write_notes(self._folder, self.notes)
 
   def _row(self, **fields: Any) -> AtlasRow:
     """A row of this cell."""
@@ -267,7 +167,7 @@ class CellRun:
     steps = max(1, round(budget / self.notes.step_operations))
     return min(steps, MOST_STEPS)
 
-  def _row_of(self, budget: float, search: Search) -> AtlasRow:
+  def _row_of(self, budget: float, best: search.Search) -> AtlasRow:
     """The row of a budget, at the rate that its search has found."""
     notes, steps = self.notes, self._steps(budget)
     row = functools.partial(
@@ -275,17 +175,17 @@ class CellRun:
       budget=budget,
       steps=steps,
       training_operations=steps * notes.step_operations,
-      rate=search.rate,
-      half_rate_loss=search.losses.get(search.rate / 2, math.nan),
-      rate_loss=search.losses[search.rate],
-      twice_rate_loss=search.losses.get(2 * search.rate, math.nan),
-      at_edge=search.at_edge,
+      rate=best.rate,
+      half_rate_loss=best.losses.get(best.rate / 2, math.nan),
+      rate_loss=best.losses[best.rate],
+      twice_rate_loss=best.losses.get(2 * best.rate, math.nan),
+      at_edge=best.at_edge,
     )
-    if math.isinf(search.losses[search.rate]):
+    if math.isinf(best.losses[best.rate]):
       return row(known=NOTHING, reason='diverged at every rate')
     if steps not in notes.found:
-      notes.found[steps] = self._train(search.rate, steps)
-      self._write()
+      notes.found[steps] = self._train(best.rate, steps)
+      write_notes(self._folder, self.notes)
     found = notes.found[steps]
     return row(
       losses=_or_nan(found.losses),
@@ -300,7 +200,7 @@ class CellRun:
     missing = [rate for rate in rates if rate not in by_rate]
     while missing:
       few, missing = missing[:_LANES], missing[_LANES:]
-      start, seeds = time.monotonic(), [SEARCH_SEED] * len(few)
+      start, seeds = time.monotonic(), [search.SEED] * len(few)
       lanes = _in_lanes(self.training, seeds, few, num_steps)
       with on_mesh(lanes.training.mesh, self.config):
         state = lanes.training.init()
@@ -309,7 +209,7 @@ class CellRun:
       if step < num_steps:
         raise Stopped  # these rates are tried again
       models = _models(self.training, _each(lanes, state)[: len(few)])
-      losses = self._losses(models, seeds, _HELD_OUT)
+      losses = self._losses(models, seeds, search.HELD_OUT)
       by_rate.update(zip(few, finite_or_null(losses), strict=True))
       self._spend(start)
     known = (by_rate[rate] for rate in rates)
@@ -409,8 +309,4 @@ class CellRun:
   def _spend(self, start: float) -> None:
     """Adds the time since the start to that of the cell, and writes the notes."""
     self.notes.minutes += (time.monotonic() - start) / 60
-    self._write()
-
-  def _write(self) -> None:
-    content = json.dumps(dataclasses.asdict(self.notes), indent=1)
-    write_atomically(self._file, content + '\n')
+    write_notes(self._folder, self.notes)

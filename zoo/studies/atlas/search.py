@@ -9,6 +9,9 @@ from typing import NamedTuple
 # The held-out losses of some learning rates after a number of steps; inf: diverged.
 TryRates = Callable[[Sequence[float], int], Sequence[float]]
 
+# The weights, prompts and held-out prompts of this seed are used in the search alone.
+SEED = 10**6
+HELD_OUT = 4096  # prompts for the loss of a learning rate
 RATES = tuple(2e-4 * 2**k for k in range(9))  # up to 0.0512
 AT_ONCE = 3  # rates that are tried together, in the time of one
 MOST_RATES = 9  # that the last round tries before it gives up at an edge

@@ -14,7 +14,8 @@ from zoo.host.files import read_text, write_atomically
 from zoo.host.parts import Part
 from zoo.storage.workdir import locked
 from zoo.studies.atlas import measure, report
-from zoo.studies.atlas.cells import CellRun, Settings, has_notes, read_notes
+from zoo.studies.atlas.cells import CellRun
+from zoo.studies.atlas.notes import Settings, has_notes, read_notes
 from zoo.studies.atlas.results import AtlasRow, Cell, from_csv, to_csv
 from zoo.studies.runner import run_in, version_digest, with_progress, writing
 
