@@ -112,7 +112,12 @@ def _read_only(model):
 
 _CASES = [
   *((name, {}) for name in [*_MODELS, 'gpt']),
-  *(('transformer', {'mixer': mixer}) for mixer in zoo.list_mixers()),
+  ('transformer', _SOFTMAX),
+  *(
+    ('transformer', {'mixer': mixer, 'num_layers': 1})
+    for mixer in zoo.list_mixers()
+    if mixer != 'softmax'
+  ),
   ('transformer', {'num_loops': 3, 'num_trained_loops': 2, 'remat': True}),
   ('transformer', {'guess': 'residual', 'tokens': 'shifted'}),
   ('deep_lsa', {'shared': True, 'form': 'gd_plus_plus'}),
@@ -121,7 +126,7 @@ _QUICK = [
   ('yq_lsa', {}),
   ('gpt', {}),
   ('transformer', _SOFTMAX),
-  ('transformer', {'mixer': 'delta'}),
+  ('transformer', {'mixer': 'delta', 'num_layers': 1}),
 ]
 
 
