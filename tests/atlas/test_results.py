@@ -99,17 +99,20 @@ def test_networks_of_linear_attention_are_pooled_alone():
 
 def test_models_are_compared_with_softmax_attention():
   rows = [
+    make_row('zero', [9.0], '', known=results.EXACT),
+    make_row('zero', [9.0], '', 'linear', known=results.EXACT),
     make_row('softmax', [1.0, 1.1, 0.9], budget=1e9),
     make_row('gla', [0.01, 0.011, 0.009], budget=1e9),
     make_row('delta', [1.0, 1.05, 0.95], budget=1e9),
     make_row('ttt', [7.0, 7.1, 6.9], budget=1e9),
     make_row('gru', [math.nan, 1.0, 1.0], budget=1e9),
-    make_row('gla', [0.01, 0.01, 0.01], 'linear', budget=1e9),
+    make_row('gla', [0.01, 0.01, 0.01], task='linear', budget=1e9),
   ]
   found = results.differences(rows)
   words = {one.row.model: one.word for one in found}
   assert words == {'gla': 'lower', 'delta': 'not seen to differ', 'ttt': 'higher'}
-  logs = np.log(rows[1].losses), np.log(rows[0].losses)
+  # Both vary more than the mean of the task.
+  logs = np.log(rows[3].losses), np.log(rows[2].losses)
   smallest: Any = stats.ttest_ind(*logs, equal_var=False)
   least = min(one.p_value for one in found)
   assert least == pytest.approx(3 * smallest.pvalue)
@@ -118,15 +121,50 @@ def test_models_are_compared_with_softmax_attention():
 def test_the_table_beside_softmax_names_what_differs():
   rows = [
     *rows_of_all_kinds()[:2],
-    make_row('softmax', [1.0, 1.1, 0.9], budget=1e9),
-    make_row('gla', [0.01, 0.011, 0.009], budget=1e9),
-    make_row('delta', [1.0, 1.05, 0.95], budget=1e9),
+    make_row('softmax', [2.0, 2.1, 1.9], budget=1e9),
+    make_row('gla', [1.1, 1.11, 1.09], budget=1e9),
+    make_row('delta', [2.0, 2.05, 1.95], budget=1e9),
     make_row('ttt', [7.0, 7.1, 6.9], budget=1e9),
   ]
-  assert atlas.beside_softmax(rows).rows == [['prior', '1', 'gla 0.01', 'ttt 7', '1']]
+  assert atlas.beside_softmax(rows).rows == [['prior', '2', 'gla 1.1', 'ttt 7', '1']]
   assert atlas.summary(rows).startswith(
     '4 architectures, 4 cells. 4 are trained with 1e+09 operations for each seed'
   )
+
+
+def test_no_model_is_taken_to_vary_less_than_the_mean_of_its_task():
+  logs = {
+    'softmax': [0.0, 0.1, 0.2],  # varies less than the mean
+    'gla': [1.0, 1.01, 1.02],  # likewise
+    'ttt': [-1.0, 1.0, 2.0],  # varies more
+  }
+  zero = make_row('zero', [10.0], '', known=results.SAMPLED)
+  rows = [make_row(model, np.exp(of).tolist()) for model, of in logs.items()]
+  variance = np.mean([np.var(of, ddof=1) for of in logs.values()])
+  gla, ttt = results.differences([zero, *rows])
+  # Moments of 4 and 4 make Student's test of the 6 degrees of all rows.
+  moments = variance**0.5, 4
+  t = stats.ttest_ind_from_stats(1.01, *moments, 0.1, *moments).statistic
+  assert gla.gap == pytest.approx(0.91)
+  assert gla.p_value == pytest.approx(2 * 2 * stats.t.sf(t * (3 / 4) ** 0.5, 6))
+  # Moments of 3 with 2 degrees, and of 7 with 6, are Welch's.
+  wide = np.std(logs['ttt'], ddof=1)
+  welch = stats.ttest_ind_from_stats(
+    np.mean(logs['ttt']), wide, 3, 0.1, (variance * 7 / 3) ** 0.5, 7, equal_var=False
+  )
+  assert ttt.p_value == pytest.approx(welch.pvalue)
+
+
+def test_what_is_as_good_as_learned_does_not_differ():
+  zero = make_row('zero', [1.0], '', known=results.SAMPLED)
+  rows = [
+    make_row('softmax', [1e-5, 2e-5, 1e-4]),
+    make_row('gla', [9e-4, 8e-4, 9e-4]),
+    make_row('ttt', [0.9, 0.8, 0.9]),
+  ]
+  gla, ttt = results.differences([zero, *rows])
+  assert (gla.gap, gla.p_value) == (0.0, 1.0)
+  assert ttt.word == 'higher'
 
 
 def test_only_a_narrow_interval_is_like_bayes():
@@ -147,7 +185,7 @@ def test_the_share_of_what_is_not_learned():
   assert scale == (1.0, 9.0)
   assert scale.share(3.0) == 0.25
   # Bayes of state tracking needs no examples; what is without them is not learned.
-  solved = dataclasses.replace(rows[0], by_length=(1.0,) * 4)
+  solved = dataclasses.replace(rows[0], by_length=(1.0001,) * 4)  # as it is sampled
   assert results.scale_of([solved, rows[1]], ('prior', 4)) == (1.0, 9.0)
   # Without Bayes 0 is no loss.
   rows = [row for row in rows if row.model != 'bayes']
@@ -214,9 +252,9 @@ def test_what_has_diverged_is_no_dash():
   ]
   _, texts = _matrix(pictures.heat_map([row for row in rows if row.budget != 1e8]))
   assert 'diverged' in texts
-  untested = results.differences(
-    [make_row('softmax', [1.0], budget=1e9), make_row('gla', [2.0], budget=1e9)]
-  )
+  zero = make_row('zero', [9.0], '', known=results.EXACT)
+  alone = [make_row(model, [1.0], budget=1e9) for model in ('softmax', 'gla')]
+  untested = results.differences([zero, *alone])
   assert [one.word for one in untested] == ['']
 
 

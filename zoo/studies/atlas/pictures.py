@@ -24,6 +24,7 @@ from zoo.reports.style import (
   Figure,
 )
 from zoo.studies.atlas.results import (
+  LEAST_SHARE,
   LOWEST,
   NOTHING,
   TRAINED,
@@ -38,7 +39,6 @@ from zoo.studies.atlas.results import (
   scale_of,
 )
 
-_LEAST = 1e-3  # the least share that has its own colour
 _COLOURS = {
   'zero': BLUE,
   'linear': VERMILION,
@@ -75,7 +75,7 @@ def heat_map(rows: Sequence[AtlasRow]) -> Figure:
     share = shares[place] = _share(row, rows)
     texts[place] = _words(row, share, rows)
   label = 'share of the learnable loss that is not learned (log scale)'
-  return _matrix(shares, texts, LogNorm(_LEAST, 1), label)
+  return _matrix(shares, texts, LogNorm(LEAST_SHARE, 1), label)
 
 
 def slopes(rows: Sequence[AtlasRow]) -> Figure:
@@ -96,7 +96,7 @@ def slopes(rows: Sequence[AtlasRow]) -> Figure:
     for budget in (before, budgets[-1])
   ]
   ratios = {
-    place: max(share, _LEAST) / max(shares[0][place], _LEAST)
+    place: max(share, LEAST_SHARE) / max(shares[0][place], LEAST_SHARE)
     for place, share in shares[1].items()
     if place in shares[0]
   }
@@ -123,14 +123,16 @@ def _matrix(
   """
   logs: dict[str, list[float]] = {model: [] for model, _ in values}
   for (model, _), value in values.items():
-    logs[model].append(math.log(max(value, _LEAST)) if math.isfinite(value) else 0.0)
+    logs[model].append(
+      math.log(max(value, LEAST_SHARE)) if math.isfinite(value) else 0.0
+    )
   models = sorted(logs, key=lambda name: float(np.mean(logs[name])))
   columns = [*dict.fromkeys(column for _, column in values)]
   matrix = np.full((len(models), len(columns)), math.nan)
   words = [[''] * len(columns) for _ in models]
   for (model, column), value in values.items():
     place = models.index(model), columns.index(column)
-    matrix[place] = max(value, _LEAST)  # NaN stays NaN
+    matrix[place] = max(value, LEAST_SHARE)  # NaN stays NaN
     words[place[0]][place[1]] = texts[model, column]
   shown = HeatMap(
     matrix,
@@ -154,7 +156,7 @@ def _share(row: AtlasRow, rows: Sequence[AtlasRow]) -> float:
 def _words(row: AtlasRow, share: float, rows: Sequence[AtlasRow]) -> str:
   if not math.isfinite(share):
     return 'diverged' if row.budget else '–'
-  shown = f'< {_LEAST:g}' if abs(share) < _LEAST else f'{share:.2g}'
+  shown = f'< {LEAST_SHARE:g}' if abs(share) < LEAST_SHARE else f'{share:.2g}'
   if row.is_capped:
     shown += '*'
   if row.known == LOWEST:

@@ -65,7 +65,8 @@ def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
   text = (
     'The intervals of 95 % are over seeds, by Student’s t; each seed is measured on '
     'prompts of its own. Differences from softmax attention are by Welch’s t-test of '
-    'log losses, those of guesses are paired; p values are by Holm over each table. '
+    'the logarithms of shares, with at least the mean variance of the task; those of '
+    'guesses are paired; p values are by Holm over each table. '
     f'The command: {command}'
   )
   cells = reports.Section(

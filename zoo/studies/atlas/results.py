@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ EXACT, SAMPLED = 'exact', 'sampled'  # of baselines
 REFERENCE = 'softmax'  # the model that others are compared with
 # Networks of linear attention alone, which cannot add an offset to what they predict.
 LINEAR_NETWORKS = 'deep_lsa', 'gd_plus_plus'
+LEAST_SHARE = 1e-3  # that is told apart from a smaller one
 LIKE_BAYES = 0.01  # of what can be learned, within which a loss is like that of Bayes
 _DERIVED = 'loss', 'low', 'high'  # columns that follow from the losses
 
@@ -186,14 +187,16 @@ def scale_of(rows: Sequence[AtlasRow], prompts: tuple[str, int]) -> LossScale:
   """The scale of the losses on some prompts, from the rows of their baselines.
 
   Without examples the loss is that of Bayes or of the prediction 0, the lower of the
-  two; that of 0 where Bayes needs no examples, as for the parity of one's own symbols.
+  two; that of 0 where Bayes needs no examples, as for the parity of one's own symbols
+  or for classes whose labels are known.
   """
   baselines = baselines_of(rows, prompts)
   zero, bayes = baselines['zero'].losses[0], baselines.get('bayes')
   if bayes is None:
     return LossScale(0.0, zero)
   floor, without = bayes.losses[0], bayes.by_length[0]
-  return LossScale(floor, min(without, zero) if without > floor else zero)
+  needs_examples = without - floor > LIKE_BAYES * (zero - floor)
+  return LossScale(floor, min(without, zero) if needs_examples else zero)
 
 
 def is_like_bayes(row: AtlasRow, rows: Sequence[AtlasRow]) -> bool:
@@ -217,7 +220,8 @@ class Difference(NamedTuple):
 
   row: AtlasRow
   reference: AtlasRow
-  p_value: float  # of Welch's t-test of the logarithms of losses, by Holm over all
+  gap: float  # of the mean logarithms of the shares that are not learned
+  p_value: float  # of a t-test of these, by Holm over all
 
   @property
   def word(self) -> str:
@@ -226,30 +230,36 @@ class Difference(NamedTuple):
       return ''
     if self.p_value >= 0.05:
       return 'not seen to differ'
-    is_lower = np.log(self.row.losses).mean() < np.log(self.reference.losses).mean()
-    return 'lower' if is_lower else 'higher'
+    return 'lower' if self.gap < 0 else 'higher'
 
 
 def differences(rows: Sequence[AtlasRow]) -> list[Difference]:
   """Each trained model beside softmax attention, both with the guess 0 if with any.
 
-  They are compared after the largest common budget.
+  They are compared after the largest common budget, by the logarithms of the shares
+  that are not learned; shares below LEAST_SHARE count as that.
   """
   shown = [
     row
     for row in at_budget(rows)
     if row.known == TRAINED and row.guess in ('', 'zero') and _is_finite(row)
   ]
+  logs: dict[tuple[str, int], dict[str, np.ndarray]] = {}  # by prompts and model
+  for row in shown:
+    share = scale_of(rows, row.prompts).share
+    shares = [max(share(loss), LEAST_SHARE) for loss in row.losses]
+    logs.setdefault(row.prompts, {})[row.model] = np.log(shares)
   references = {row.prompts: row for row in shown if row.model == REFERENCE}
   pairs = [
     (row, references[row.prompts])
     for row in shown
     if row.model != REFERENCE and row.prompts in references
   ]
-  p_values = [_welch(row.losses, reference.losses) for row, reference in pairs]
+  tests = [_welch(row.model, REFERENCE, logs[row.prompts]) for row, _ in pairs]
+  p_values = adjusted([p_value for _, p_value in tests])
   return [
-    Difference(row, reference, p_value)
-    for (row, reference), p_value in zip(pairs, adjusted(p_values), strict=True)
+    Difference(*pair, gap, p_value)
+    for pair, (gap, _), p_value in zip(pairs, tests, p_values, strict=True)
   ]
 
 
@@ -257,11 +267,33 @@ def _is_finite(row: AtlasRow) -> bool:
   return bool(row.losses) and all(map(math.isfinite, row.losses))
 
 
-def _welch(losses: Sequence[float], others: Sequence[float]) -> float:
-  if min(len(losses), len(others)) < 2 or min(*losses, *others) <= 0:
-    return math.nan
-  test: Any = stats.ttest_ind(np.log(losses), np.log(others), equal_var=False)
-  return float(test.pvalue)
+def _welch(
+  model: str, reference: str, logs: Mapping[str, np.ndarray]
+) -> tuple[float, float]:
+  """The gap of two of the models of a task, and its p value; NaN for a single seed.
+
+  This is Welch's t-test, but for one thing: no variance over seeds is taken to be less
+  than the mean one of all models, since three seeds may be close together by chance.
+  """
+  gap = float(logs[model].mean() - logs[reference].mean())
+  if min(len(logs[model]), len(logs[reference])) < 2:
+    return gap, math.nan
+  several = [log for log in logs.values() if len(log) > 1]
+  num_free = sum(map(len, several)) - len(several)
+  mean_variance = sum(np.sum((log - log.mean()) ** 2) for log in several) / num_free
+  parts = []  # of the variance of the gap, with their degrees of freedom
+  of_mean = 0.0  # what stands on the mean variance is one part
+  for log in logs[model], logs[reference]:
+    if (variance := log.var(ddof=1)) > mean_variance:
+      parts.append((variance / len(log), len(log) - 1))
+    else:
+      of_mean += mean_variance / len(log)
+  parts.append((of_mean, num_free))
+  whole = sum(part for part, _ in parts)
+  if whole == 0:
+    return gap, float(gap == 0)
+  degrees = whole**2 / sum(part**2 / free for part, free in parts)
+  return gap, float(2 * stats.t.sf(abs(gap) / math.sqrt(whole), degrees))
 
 
 class GuessChange(NamedTuple):
