@@ -14,6 +14,7 @@ from configs import common
 def get_config(variant: str = '') -> ConfigDict:
   """The config of deep_lsa; configs/common.py has all other fields and variants."""
   config = common.get_config()
+  # The class is in zoo/models/deep_lsa.py.
   config.model = model = ConfigDict({'name': 'deep_lsa'})
   model.num_layers = 3  # ≥ 1
   model.num_heads = 1  # ≥ 1

@@ -16,6 +16,7 @@ from configs import common
 def get_config(variant: str = '') -> ConfigDict:
   """The config of lsa; configs/common.py has all other fields and the variants."""
   config = common.get_config()
+  # The class is in zoo/models/linear_attention.py.
   config.model = model = ConfigDict({'name': 'lsa'})
   model.initial_guess = common.number_or_vector(0.0)  # g of the fixed guess g·x + β
   model.initial_bias = 0.0  # β, in the units of the labels

@@ -17,6 +17,7 @@ from configs import common
 def get_config(variant: str = '') -> ConfigDict:
   """The config of ltb; configs/common.py has all other fields and the variants."""
   config = common.get_config()
+  # The class is in zoo/models/linear_attention.py.
   config.model = model = ConfigDict({'name': 'ltb'})
   model.num_heads = 1  # ≥ 1
   model.hidden_features = placeholder(int)  # of the MLP, ≥ d + 1; None: d + 1

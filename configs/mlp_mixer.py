@@ -14,6 +14,7 @@ from configs import common
 def get_config(variant: str = '') -> ConfigDict:
   """The config of mlp_mixer; configs/common.py has all other fields and variants."""
   config = common.get_config()
+  # The class is in zoo/models/mlp.py.
   config.model = model = ConfigDict({'name': 'mlp_mixer'})
   model.num_layers = 2  # ≥ 1
   model.width = 64  # entries of each hidden vector, ≥ 1

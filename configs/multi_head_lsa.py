@@ -16,6 +16,7 @@ from configs import common
 def get_config(variant: str = '') -> ConfigDict:
   """The config of multi_head_lsa; configs/common.py has all other fields."""
   config = common.get_config()
+  # The class is in zoo/models/linear_attention.py.
   config.model = model = ConfigDict({'name': 'multi_head_lsa'})
   model.num_heads = 11  # ≥ 1; here d + 1
   model.initial_guess = common.number_or_vector(0.0)  # g of the fixed guess g·x + β

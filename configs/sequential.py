@@ -13,6 +13,7 @@ from configs import common
 def get_config(variant: str = '') -> ConfigDict:
   """The config of sequential; configs/common.py has all other fields."""
   config = common.get_config()
+  # The class is in zoo/models/sequential.py.
   config.model = model = ConfigDict({'name': 'sequential'})
   model.rule = 'delta'  # or linear, retention, gated_delta: how a step changes weights
   model.guess = 'linear'  # the first weights: trained from 0, or 'zero'

@@ -36,6 +36,7 @@ def get_config(variant: str = '') -> ConfigDict:
   """The config of a transformer; configs/common.py has all other fields."""
   names = variant.split(',')
   config = common.get_config()
+  # The class is in zoo/models/transformer.py.
   config.model = model = ConfigDict({'name': 'transformer'})
   # Each ≥ 1; num_heads divides the width.
   model.num_layers, model.width, model.num_heads = SIZES['gpt2_tiny']

@@ -18,6 +18,7 @@ from configs import common
 def get_config(variant: str = '') -> ConfigDict:
   """The config of yq_lsa; configs/common.py has all other fields and the variants."""
   config = common.get_config()
+  # The class is in zoo/models/linear_attention.py.
   config.model = model = ConfigDict({'name': 'yq_lsa'})
   model.num_heads = 1  # ≥ 1
   model.init_scale = 0.1  # standard deviation of the initial matrices, ≥ 0

@@ -190,10 +190,18 @@ def raised_by_file(error: BaseException) -> BaseException | None:
     cause = cause.__context__
   if isinstance(raised, TypeError) and _in_flags(raised):
     return UserError(f'--config does not fit its get_config(): {raised}')
+  if isinstance(raised, ValueError | SyntaxError) and _in_flags(raised):
+    flag = str(error).partition(': ')[0]
+    return UserError(
+      f'{flag}: it must be a dictionary; the fields of a section are set one by one, '
+      'such as --config.train.num_steps=200'
+    )
   return raised
 
 
 def _in_flags(error: BaseException) -> bool:
   """Whether an error was raised by a line of ml_collections, not of the config file."""
-  last = traceback.extract_tb(error.__traceback__)[-1]
-  return last.filename == config_flags.config_flags.__file__
+  files = [place.filename for place in traceback.extract_tb(error.__traceback__)]
+  # It reads values as Python's literals, by the module ast.
+  own = [file for file in files if pathlib.Path(file).name != 'ast.py']
+  return own[-1] == config_flags.config_flags.__file__

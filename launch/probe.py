@@ -71,6 +71,8 @@ _OUT = flags.DEFINE(
 def main() -> None:
   if _CHECKPOINT.value is None:
     raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
+  if _SECONDS.present and not _INTERVENTIONS.value:
+    raise UserError('--seconds belongs to --interventions')
   if _OUT.value is not None and _OUT.value.is_file():
     raise UserError(f'--out is {str(_OUT.value)!r}, which is not a folder')
   # Imported here so that a mistyped flag is reported at once.
@@ -130,7 +132,13 @@ def _other(task: Task) -> tuple[Predictor, str]:
   if name in known:
     return known[name], name
   if is_url(name) or or_shipped(user_path(name)).exists():
-    return zoo.load(name).model, os.path.basename(os.path.abspath(name))
+    other = zoo.load(name)
+    if other.task.num_features != task.num_features:
+      raise UserError(
+        f'--against is {name!r}, which has {other.task.num_features} features; it must '
+        f'have {task.num_features}, as the checkpoint'
+      )
+    return other.model, os.path.basename(os.path.abspath(name))
   near = nearest(name, known)
   raise UserError(
     f'--against is {name!r}; it must be one of {", ".join(known)}, or a checkpoint'

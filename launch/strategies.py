@@ -98,6 +98,8 @@ def _show_run(workdir: str) -> None:
   from zoo.probing.strategy_series import Fits
   from zoo.storage.steps import steps_in
 
+  if _OUT.value is not None and _OUT.value.is_file():
+    raise UserError(f'--out is {str(_OUT.value)!r}, which is not a folder')
   newest, folder = zoo.load(workdir), user_path(workdir)
   inner = folder / 'checkpoints'
   steps = steps_in(inner if inner.is_dir() else folder) or [newest.step]
@@ -113,7 +115,10 @@ def _show_run(workdir: str) -> None:
 
 
 def _show_sweep() -> None:
+  from zoo.config.validation import check_fields
+
   config = config_flag.get(_CONFIG)
+  check_fields(config)
   axes, names = parse_all(_SWEEP.value)
   from zoo.probing import phases
   from zoo.probing.strategy_pictures import plot_diagrams

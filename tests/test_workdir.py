@@ -179,6 +179,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp
     with refuses('is in use'), occupied(tmp_path, small):
       pass
   with occupied(tmp_path, small), Records(tmp_path, 0) as records:
+    open_workdir(tmp_path, small, held=True)  # as a run does that begins
     records.write(line(4))
   assert json.loads((tmp_path / 'config.json').read_text())['train']['batch_size'] == 8
   (tmp_path / 'checkpoints' / '4').mkdir()

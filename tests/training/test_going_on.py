@@ -1,6 +1,7 @@
 """Runs that go on: for more steps, and from other weights."""
 
 import json
+import pathlib
 from typing import cast
 
 import jax
@@ -20,8 +21,8 @@ from tests.training.runs import (
 from zoo.config import saved as saved_configs
 from zoo.config.mesh import make_mesh, on_mesh
 from zoo.config.validation import Config
-from zoo.core.errors import RunError
-from zoo.training import grid, sweep
+from zoo.core.errors import RunError, UserError
+from zoo.training import grid, run, sweep
 from zoo.training.compilation import make_training
 from zoo.training.many import make_many
 from zoo.training.records import read_lines
@@ -46,6 +47,41 @@ def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
   assert saved['train']['num_steps'] == 20
   lines = read_lines(tmp_path / 'raised')
   assert [line['step'] for line in lines] == [4, 6, 8, 12, 16, 18, 20]
+
+
+def _content(folder):
+  return {
+    path.relative_to(folder): path.read_bytes()
+    for path in folder.rglob('*')
+    if path.is_file() and not path.name.startswith('.lock')
+  }
+
+
+def test_a_finished_run_that_may_not_go_on_is_left_as_it_is(tmp_path, monkeypatch):
+  config = small_config()
+  zoo.train(config, tmp_path)
+  before = _content(tmp_path)
+  config.train.num_steps = 20
+
+  def refuse(model, task, batch_size):
+    raise UserError('the model has changed')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(run, 'check_agreement', refuse)
+    with refuses('the model has changed'):
+      zoo.train(config, tmp_path)
+  assert _content(tmp_path) == before
+  (newest,) = (tmp_path / 'checkpoints' / str(small_config().train.num_steps)).glob(
+    'S*'
+  )
+  sums = newest.read_bytes()
+  newest.write_bytes(b'of other files')
+  with pytest.raises(RunError, match='damaged'):
+    zoo.train(config, tmp_path)
+  newest.write_bytes(sums)
+  assert _content(tmp_path) == before
+  config = small_config()
+  assert zoo.train(config, tmp_path) == json.loads(before[pathlib.Path('summary.json')])
 
 
 def test_more_steps_are_all_that_may_change(tmp_path):

@@ -122,6 +122,11 @@ def strategies(
   UserError without predictors, for a task of numbers without the squared error, and for
   predictions that contradict one another, are not finite or do not fit the task.
   """
+  if not isinstance(predictors, Mapping):
+    raise UserError(
+      f'predictors is a {type(predictors).__name__}; it must be a dictionary of named '
+      'predictors, such as task.baselines()'
+    )
   known = sample_known(task, predictors, num_prompts, seed)
   fitted, measured, constant = _halves(model, known)
   mixture, by_prompt = _over_all(known, fitted, measured, constant, by_prompt=True)

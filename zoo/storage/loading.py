@@ -94,7 +94,10 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
       cards = shipped_checkpoints().glob('*/card.json')
       near = nearest(path.name, [card.parent.name for card in cards])
       hint = f'; did you mean checkpoints/{near}?' if near else ''
-      raise UserError(f'{path} {what}{hint}')
+      raise UserError(
+        f'{path} {what}; it must be the folder of a run or of zoo.save, or a '
+        f'{weight_files.SUFFIX} file of zoo.export{hint}'
+      )
     if (path / 'origin').is_dir():
       return path
     in_workdir = path / 'checkpoints'

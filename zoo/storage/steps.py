@@ -100,5 +100,5 @@ def chosen_step(folder: pathlib.Path, step: int | None) -> pathlib.Path:
   if step is None:
     step = steps[-1]
   if step not in steps:
-    raise UserError(f'{folder} has no step {step}; it has {steps}')
+    raise UserError(f'{folder} has no step {step!r}; it has {steps}')
   return folder / str(step)

@@ -127,9 +127,11 @@ def _check_config(saved: pathlib.Path, config: Any, kind: str) -> None:
     ) from error
   differing = differences(content, config)
   if differing and not (kind == 'run' and _is_untrained(saved.parent)):
+    only_steps = [field.split()[0] for field in differing] == ['train.num_steps']
+    hint = ' (a run may be given more steps, not fewer)' if only_steps else ''
     raise UserError(
-      f'{saved.parent} belongs to another config; it differs in {shown(differing)}; '
-      f'{_OTHER}'
+      f'{saved.parent} belongs to another config; it differs in {shown(differing)}'
+      f'{hint}; {_OTHER}'
     )
 
 
@@ -145,7 +147,7 @@ def _is_untrained(workdir: pathlib.Path) -> bool:
 def occupied(
   workdir: pathlib.Path, config: Any, kind: str = 'run', part: Part | None = None
 ) -> Iterator[None]:
-  """Opens and locks a workdir for the block.
+  """Opens and locks a workdir for the block; a config that it has stays.
 
   Raises UserError as `open_workdir` and `locked` do; RunError for what cannot be
   written there, and for a workdir that is deleted meanwhile.
@@ -153,7 +155,7 @@ def occupied(
   processes.run_on_main(lambda: make_folder(workdir, config, kind))
   try:
     with locked(workdir, part):
-      processes.run_on_main(lambda: open_workdir(workdir, config, kind, held=True))
+      processes.run_on_main(lambda: open_workdir(workdir, config, kind))
       yield
   except failures(workdir) as error:
     if not is_url(workdir) and not workdir.exists():

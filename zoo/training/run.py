@@ -28,7 +28,7 @@ from zoo.measure.agreement import check_agreement
 from zoo.measure.contracts.checks import check_sampled
 from zoo.storage.checkpoints import Checkpoints, kept_steps, run_metadata
 from zoo.storage.loading import load
-from zoo.storage.workdir import occupied
+from zoo.storage.workdir import occupied, open_workdir
 from zoo.training.compilation import (
   Training,
   advance,
@@ -115,6 +115,7 @@ def training_run(
         yield finished_event(workdir, summary)
         return
       training = compile_and_check(config)
+    processes.run_on_main(lambda: begin(workdir, config))
     step, state = restored(training, checkpoints, initial)
     num_steps, risks = config.train.num_steps, None
     with (
@@ -221,15 +222,21 @@ def check_same_config(config: Config) -> None:
 def finished_run(
   config: Config, workdir: pathlib.Path, latest: int | None
 ) -> Summary | None:
-  """The summary of a finished run, to be called on process 0; deletes an outdated one.
+  """The summary of a finished run, to be called on process 0.
 
   `latest` is the newest step that is saved, None if the checkpoints were deleted.
   """
   at_end = latest in (None, config.train.num_steps)
-  summary = finished_summary(workdir, config) if at_end else None
-  if summary is None:
-    (workdir / SUMMARY).unlink(missing_ok=True)
-  return summary
+  return finished_summary(workdir, config) if at_end else None
+
+
+def begin(workdir: pathlib.Path, config: Config) -> None:
+  """Writes the config of a run that is now trained, and deletes an earlier summary.
+
+  Until then nothing has changed in the folder; to be called on process 0.
+  """
+  open_workdir(workdir, config, held=True)
+  (workdir / SUMMARY).unlink(missing_ok=True)
 
 
 def finished_event(workdir: pathlib.Path, summary: Summary) -> Event:

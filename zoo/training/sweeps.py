@@ -167,6 +167,7 @@ def _sweep(
     with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
       if part is not None:
         check_number_of_parts(workdir, part)
+      open_workdir(workdir, config, 'sweep', held=True)
       for point_config, folder in zip(configs, folders, strict=True):
         open_workdir(folder, point_config, held=True)
       lost = _train_missing(configs, folders, workdir, interruption)
@@ -287,6 +288,8 @@ def _with_fields(config: Config, point: Point) -> Config:
     section, _, leaf = field.rpartition('.')
     # Of the options of mixers those that are set are known, and the mixers check all.
     if section != _OPTIONS or 'mixer_options' not in config.model:
+      if field.startswith('config.'):
+        raise UserError(f'a sweep has the field {field!r}; leave out config.')
       check_name('field of the config', field, known)
     try:
       with config.unlocked():

@@ -120,12 +120,13 @@ def _log(row: AtlasRow, left: int, hours: float) -> None:
 
   A cell has taken so many hours in the mean.
   """
-  losses = ', '.join(f'{loss:.4g}' for loss in row.losses) or row.reason
+  said = f'left out, since {row.reason}'
+  if row.losses:
+    said = f'{", ".join(f"{loss:.4g}" for loss in row.losses)} after {row.steps} steps'
   logging.info(
-    '%s: %s after %d steps; %d cells are left, about %.1f h',
+    '%s: %s; %d cells are left, about %.1f h',
     ','.join(filter(None, row.cell[:3])),
-    losses,
-    row.steps,
+    said,
     left,
     left * hours,
   )
