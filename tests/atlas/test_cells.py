@@ -125,6 +125,17 @@ class _Stop(Interruption):
     return self.looks < 0
 
 
+def test_in_a_curve_prompts_of_the_length_of_training_are_those_of_training():
+  """The beginning of a longer prompt often lacks the class of its query."""
+  config = sizes.get_config('softmax', 'clusters', 'zero')
+  task = build_task(config)
+  predictor = task.baselines()['context']
+  at_length = measure.loss(predictor, task, 512, 0)
+  _, curve, _ = measure.losses_by_length(predictor, config, (4, 8, 16), 512)
+  assert curve < 0.1
+  assert at_length < 0.1
+
+
 def test_weights_that_are_not_finite_have_no_loss():
   """Also of a model with two ways to predict, which do not agree on NaN."""
   config = sizes.get_config('softmax', 'parity', 'zero')

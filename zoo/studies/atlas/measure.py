@@ -81,23 +81,28 @@ def losses_by_length(
   num_prompts: int,
   programs: Programs | None = None,
 ) -> Float[np.ndarray, ' n']:
-  """The mean losses at `lengths`; NaN where a model cannot take so many examples."""
+  """The mean losses at `lengths`; NaN where a model cannot take so many examples.
+
+  Up to the context length of the config they are those of prefixes of its prompts, and
+  beyond it those of prefixes of the longest prompts.
+  """
   if not _is_finite(predictor):
     return np.full(len(lengths), math.nan)
-  context_length = config.task.context_length
+  short = [length for length in lengths if length <= config.task.context_length]
+  longer = [length for length in lengths if length > config.task.context_length]
 
-  def means(lengths: Sequence[int]) -> Float[np.ndarray, ' n']:
-    task = _at_length(config, lengths[-1])
+  def means(task: Task, lengths: Sequence[int]) -> list[float]:
     losses = sample_losses(
       {'': predictor}, task, num_prompts, lengths=lengths, programs=programs
     )['']
-    return losses.mean(axis=0)
+    return losses.mean(axis=0).tolist()
 
+  curve = means(build_task(config), short)
   try:
-    return means(lengths)
+    curve += means(_at_length(config, longer[-1]), longer) if longer else []
   except UserError:  # a model for a fixed number of examples
-    short = [length for length in lengths if length <= context_length]
-    return np.array([*means(short), *[math.nan] * (len(lengths) - len(short))])
+    curve += [math.nan] * len(longer)
+  return np.array(curve)
 
 
 def sizes(config: Config) -> tuple[int, float]:
