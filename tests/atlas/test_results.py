@@ -126,7 +126,9 @@ def test_the_table_beside_softmax_names_what_differs():
     make_row('delta', [2.0, 2.05, 1.95], budget=1e9),
     make_row('ttt', [7.0, 7.1, 6.9], budget=1e9),
   ]
-  assert atlas.beside_softmax(rows).rows == [['prior', '2', 'gla 1.1', 'ttt 7', '1']]
+  assert atlas.beside_softmax(rows).rows == [
+    ['prior', '0.12', 'gla 0.012', 'ttt 0.75', '1']
+  ]
   assert atlas.summary(rows).startswith(
     '4 architectures, 4 cells. 4 are trained with 1e+09 operations for each seed'
   )

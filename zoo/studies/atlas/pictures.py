@@ -37,6 +37,7 @@ from zoo.studies.atlas.results import (
   is_like_bayes,
   pooled,
   scale_of,
+  share_in_words,
 )
 
 _COLOURS = {
@@ -156,7 +157,7 @@ def _share(row: AtlasRow, rows: Sequence[AtlasRow]) -> float:
 def _words(row: AtlasRow, share: float, rows: Sequence[AtlasRow]) -> str:
   if not math.isfinite(share):
     return 'diverged' if row.budget else '–'
-  shown = f'< {LEAST_SHARE:g}' if abs(share) < LEAST_SHARE else f'{share:.2g}'
+  shown = share_in_words(share)
   if row.is_capped:
     shown += '*'
   if row.known == LOWEST:

@@ -16,6 +16,8 @@ from zoo.studies.atlas.results import (
   common_budgets,
   differences,
   is_like_bayes,
+  scale_of,
+  share_in_words,
   tables,
 )
 
@@ -102,21 +104,24 @@ def summary(rows: Sequence[AtlasRow]) -> str:
 
 
 def beside_softmax(rows: Sequence[AtlasRow]) -> Table:
-  """The models whose losses differ from that of softmax attention, by column."""
+  """The models that differ from softmax attention, by task, with shares not learned."""
   groups: dict[tuple[str, int], list[Difference]] = {}
   for difference in differences(rows):
     groups.setdefault(difference.row.prompts, []).append(difference)
   lines = []
-  for (task, _), of in groups.items():
+  for (task, context_length), of in groups.items():
+    share = scale_of(rows, (task, context_length)).share
     of.sort(key=lambda difference: difference.row.loss.mean)
     names = {
       word: ', '.join(
-        f'{one.row.model} {one.row.loss.mean:.2g}' for one in of if one.word == word
+        f'{other.row.model} {share_in_words(share(other.row.loss.mean))}'
+        for other in of
+        if other.word == word
       )
       for word in ('lower', 'higher')
     }
-    alike = sum(one.word == 'not seen to differ' for one in of)
-    loss = f'{of[0].reference.loss.mean:.2g}'
-    lines.append([task, loss, names['lower'], names['higher'], str(alike)])
+    alike = sum(other.word == 'not seen to differ' for other in of)
+    softmax = share_in_words(share(of[0].reference.loss.mean))
+    lines.append([task, softmax, names['lower'], names['higher'], str(alike)])
   header = 'task', 'softmax', 'lower', 'higher', 'no difference seen'
-  return Table(lines, header, 'losses beside that of softmax attention')
+  return Table(lines, header, 'shares not learned, beside that of softmax attention')

@@ -199,6 +199,11 @@ def scale_of(rows: Sequence[AtlasRow], prompts: tuple[str, int]) -> LossScale:
   return LossScale(floor, min(without, zero) if needs_examples else zero)
 
 
+def share_in_words(share: float) -> str:
+  """A share of what can be learned, with two digits."""
+  return f'< {LEAST_SHARE:g}' if abs(share) < LEAST_SHARE else f'{share:.2g}'
+
+
 def is_like_bayes(row: AtlasRow, rows: Sequence[AtlasRow]) -> bool:
   """Whether the whole interval is less than 1 % of what can be learned above Bayes.
 
