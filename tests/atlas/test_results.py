@@ -142,7 +142,7 @@ def test_no_model_is_taken_to_vary_less_than_the_mean_of_its_task():
   }
   zero = make_row('zero', [10.0], '', known=results.SAMPLED)
   rows = [make_row(model, np.exp(of).tolist()) for model, of in logs.items()]
-  variance = np.mean([np.var(of, ddof=1) for of in logs.values()])
+  variance = sum(float(np.var(of, ddof=1)) for of in logs.values()) / 3
   gla, ttt = results.differences([zero, *rows])
   # Moments of 4 and 4 make Student's test of the 6 degrees of all rows.
   moments = variance**0.5, 4

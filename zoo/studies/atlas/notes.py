@@ -65,9 +65,15 @@ def digest_of(get_config: Callable[[], Config]) -> str:
     config = to_json(get_config())
   except UserError as error:  # the cell has no loss, for this reason
     config = str(error)
-  constants = [search.SEED, MOST_STEPS, search.HELD_OUT]
-  constants += [*search.RATES, search.AT_ONCE, search.MOST_RATES]
-  constants += measure.key()
+  constants = [
+    search.SEED,
+    MOST_STEPS,
+    search.HELD_OUT,
+    search.AT_ONCE,
+    search.MOST_RATES,
+    *search.RATES,
+    *measure.key(),
+  ]
   return version_digest(config + json.dumps(constants))
 
 
