@@ -220,6 +220,13 @@ def define_part(things: str) -> flags.FlagHolder[Part | None]:
   )
 
 
+def folder_of(flag: flags.FlagHolder[pathlib.Path | None]) -> pathlib.Path | None:
+  """The folder of a flag, None if it is not given; raises UserError for a file."""
+  if flag.value is not None and flag.value.is_file():
+    raise UserError(f'--{flag.name} is {str(flag.value)!r}, which is not a folder')
+  return flag.value
+
+
 def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
   """A folder of what is probed: the checkpoint as it was given, and these words."""
   name = '-'.join([checkpoint.strip('/'), *words])

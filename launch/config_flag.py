@@ -202,6 +202,7 @@ def raised_by_file(error: BaseException) -> BaseException | None:
 def _in_flags(error: BaseException) -> bool:
   """Whether an error was raised by a line of ml_collections, not of the config file."""
   files = [place.filename for place in traceback.extract_tb(error.__traceback__)]
-  # It reads values as Python's literals, by the module ast.
-  own = [file for file in files if pathlib.Path(file).name != 'ast.py']
-  return own[-1] == config_flags.config_flags.__file__
+  # It reads a value as a literal of Python, by the module of the standard library.
+  literals = str(pathlib.Path(traceback.__file__).with_name('ast.py'))
+  last = [file for file in files if file != literals][-1]
+  return last == config_flags.config_flags.__file__

@@ -73,8 +73,7 @@ def main() -> None:
     raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
   if _SECONDS.present and not _INTERVENTIONS.value:
     raise UserError('--seconds belongs to --interventions')
-  if _OUT.value is not None and _OUT.value.is_file():
-    raise UserError(f'--out is {str(_OUT.value)!r}, which is not a folder')
+  out = cli.folder_of(_OUT)
   # Imported here so that a mistyped flag is reported at once.
   import zoo
   from zoo.probing.intervention_report import Interventions
@@ -86,7 +85,7 @@ def main() -> None:
   saved = zoo.load(_CHECKPOINT.value, _STEP.value)
   other, name = _other(saved.task)
   words = [str(saved.step), *filter(None, [_AGAINST.value]), *only]
-  out = _OUT.value or cli.default_folder(_CHECKPOINT.value, words)
+  out = out or cli.default_folder(_CHECKPOINT.value, words)
   title = f'{saved.config.model.name} after step {saved.step}, of {_CHECKPOINT.value}'
   title += f', against {_AGAINST.value or name}'
   title += f', only {", ".join(only)}' if only else ''

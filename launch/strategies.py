@@ -98,12 +98,11 @@ def _show_run(workdir: str) -> None:
   from zoo.probing.strategy_series import Fits
   from zoo.storage.steps import steps_in
 
-  if _OUT.value is not None and _OUT.value.is_file():
-    raise UserError(f'--out is {str(_OUT.value)!r}, which is not a folder')
+  out = cli.folder_of(_OUT)
   newest, folder = zoo.load(workdir), user_path(workdir)
   inner = folder / 'checkpoints'
   steps = steps_in(inner if inner.is_dir() else folder) or [newest.step]
-  out = _OUT.value or cli.default_folder(workdir, ['strategies'])
+  out = out or cli.default_folder(workdir, ['strategies'])
   fits = Fits(out / _FITS, newest.config, _PREDICTORS.value, _NUM_PROMPTS.value)
   missing = [step for step in steps if not fits.has(step)]
   for step in tqdm(missing, desc='strategies', unit='fit', dynamic_ncols=True):

@@ -71,14 +71,12 @@ def test_a_finished_run_that_may_not_go_on_is_left_as_it_is(tmp_path, monkeypatc
     with refuses('the model has changed'):
       zoo.train(config, tmp_path)
   assert _content(tmp_path) == before
-  (newest,) = (tmp_path / 'checkpoints' / str(small_config().train.num_steps)).glob(
-    'S*'
-  )
-  sums = newest.read_bytes()
-  newest.write_bytes(b'of other files')
+  sums = tmp_path / 'checkpoints' / str(small_config().train.num_steps) / 'SHA256SUMS'
+  content = sums.read_bytes()
+  sums.write_bytes(b'of other files')
   with pytest.raises(RunError, match='damaged'):
     zoo.train(config, tmp_path)
-  newest.write_bytes(sums)
+  sums.write_bytes(content)
   assert _content(tmp_path) == before
   config = small_config()
   assert zoo.train(config, tmp_path) == json.loads(before[pathlib.Path('summary.json')])

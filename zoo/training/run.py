@@ -115,7 +115,7 @@ def training_run(
         yield finished_event(workdir, summary)
         return
       training = compile_and_check(config)
-    processes.run_on_main(lambda: begin(workdir, config))
+      processes.run_on_main(lambda: begin(workdir, config))
     step, state = restored(training, checkpoints, initial)
     num_steps, risks = config.train.num_steps, None
     with (
@@ -231,9 +231,9 @@ def finished_run(
 
 
 def begin(workdir: pathlib.Path, config: Config) -> None:
-  """Writes the config of a run that is now trained, and deletes an earlier summary.
+  """Begins to change the folder of an earlier run, which goes on; for process 0.
 
-  Until then nothing has changed in the folder; to be called on process 0.
+  It gets the config of this launch, and loses the summary of fewer steps.
   """
   open_workdir(workdir, config, held=True)
   (workdir / SUMMARY).unlink(missing_ok=True)

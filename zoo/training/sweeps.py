@@ -286,10 +286,10 @@ def _with_fields(config: Config, point: Point) -> Config:
   )
   for field, value in point.items():
     section, _, leaf = field.rpartition('.')
+    if field.startswith('config.'):
+      raise UserError(f'a sweep has the field {field!r}; leave out config.')
     # Of the options of mixers those that are set are known, and the mixers check all.
     if section != _OPTIONS or 'mixer_options' not in config.model:
-      if field.startswith('config.'):
-        raise UserError(f'a sweep has the field {field!r}; leave out config.')
       check_name('field of the config', field, known)
     try:
       with config.unlocked():
