@@ -31,6 +31,12 @@ refuse_shadows()
 # on disk, though this machine has compiled it (openxla/xla, issue 44565). What ends a
 # process is still printed, and all the rest with TF_CPP_MIN_LOG_LEVEL=1, JAX's default.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+# With this pass XLA aborts, or does not end, while it compiles a transformer for a GPU
+# (openxla/xla, issue 47381).
+_PASS = '--xla_gpu_enable_triton_gemm'
+_flags = os.environ.get('XLA_FLAGS', '')
+if _PASS not in _flags:
+  os.environ['XLA_FLAGS'] = f'{_flags} {_PASS}=false'.strip()
 try:
   from launch import cli as cli  # takes seconds, half of them for JAX
 except ValueError as error:

@@ -1,5 +1,7 @@
 """What ships is found from any folder: configs, and trained checkpoints."""
 
+import importlib
+import os
 import pathlib
 import shutil
 import sys
@@ -66,3 +68,20 @@ def test_a_file_that_hides_a_package_is_named(
     launch.refuse_shadows()
   (line,) = capsys.readouterr().err.splitlines()
   assert f'{tmp_path / file} hides the package' in line
+
+
+@pytest.mark.parametrize(
+  ('before', 'after'),
+  [
+    (None, '--xla_gpu_enable_triton_gemm=false'),
+    ('--xla_dump_to=x', '--xla_dump_to=x --xla_gpu_enable_triton_gemm=false'),
+    ('--xla_gpu_enable_triton_gemm=true', '--xla_gpu_enable_triton_gemm=true'),
+  ],
+)
+def test_commands_leave_out_the_pass_that_aborts_on_gpus(monkeypatch, before, after):
+  if before is None:
+    monkeypatch.delenv('XLA_FLAGS', raising=False)
+  else:
+    monkeypatch.setenv('XLA_FLAGS', before)
+  importlib.reload(launch)
+  assert os.environ['XLA_FLAGS'] == after
