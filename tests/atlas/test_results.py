@@ -227,8 +227,25 @@ def test_slopes_are_of_the_last_factor_of_ten():
   ]
   for made in rows, rows + middle:
     values, _ = _matrix(pictures.slopes(made))
-    assert values['gru', 'prior'] == pytest.approx((4 - 1) / (8 - 1))
-    assert ('lsa', 'prior') not in values
+    column = 'prior, 10 × operations'
+    assert values['gru', column] == pytest.approx((4 - 1) / (8 - 1))
+    assert ('lsa', column) not in values
+
+
+def test_only_tasks_of_several_budgets_have_slopes():
+  rows = [
+    row
+    for row in rows_of_all_kinds()
+    if row.task == 'linear' or row.budget != 1e9 or row.guess != 'zero'
+  ]
+  values, _ = _matrix(pictures.draw(rows)['atlas_slopes'])
+  assert {column for _, column in values} == {
+    'linear, 10 × operations',
+    'linear, residual, 10 × operations',
+  }
+  assert 'with 1e+08 operations' in atlas.summary(rows)
+  assert '6 are also trained with 1e+09.' in atlas.summary(rows)
+  assert 'atlas_slopes' not in pictures.draw([row for row in rows if row.budget != 1e9])
 
 
 def test_a_cell_that_reaches_the_most_steps_has_a_star_and_no_slope():

@@ -53,7 +53,11 @@ _LINES = {'bayes': BLACK, 'gd': GREY, 'nearest_neighbours': GREY}
 def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
   """All pictures that the rows suffice for, by file name."""
   figures = {'atlas': heat_map(rows)}
-  if len(common_budgets(rows)) > 1:
+  of_tasks = (
+    [row for row in rows if row.prompts == prompts]
+    for prompts in {row.prompts for row in rows}
+  )
+  if any(len(common_budgets(cells)) > 1 for cells in of_tasks):
     figures['atlas_slopes'] = slopes(rows)
   if any(row.known == TRAINED and np.isfinite(row.losses).all() for row in rows):
     figures['atlas_examples'] = by_examples(rows)
@@ -80,36 +84,41 @@ def heat_map(rows: Sequence[AtlasRow]) -> Figure:
 
 
 def slopes(rows: Sequence[AtlasRow]) -> Figure:
-  """By how much the largest common budget multiplies what a smaller one leaves.
+  """By how much the largest budget of a task multiplies what a smaller one leaves.
 
-  The smaller one is a tenth of it or the nearest below, or the least there is. Cells
-  that reach the most steps before the end of a budget are left out.
+  The smaller one is a tenth of it or the nearest below, or the least there is. Tasks of
+  one budget, and cells that reach the most steps before the end of one, are left out.
   """
-  budgets = common_budgets(rows)
-  early = [budget for budget in budgets if budget <= budgets[-1] / 9.5]
-  before = max(early, default=budgets[0])
-  shares = [
-    {
-      (row.model, _column(row, rows)): _share(row, rows)
-      for row in at_budget(rows, budget)
-      if row.budget and not row.is_capped
-    }
-    for budget in (before, budgets[-1])
-  ]
-  ratios = {
-    place: max(share, LEAST_SHARE) / max(shares[0][place], LEAST_SHARE)
-    for place, share in shares[1].items()
-    if place in shares[0]
-  }
+  ratios: dict[tuple[str, str], float] = {}
+  for prompts in dict.fromkeys(row.prompts for row in rows):
+    cells = [row for row in rows if row.prompts == prompts]
+    *smaller, largest = common_budgets(cells) or [0.0]
+    if smaller:
+      early = [budget for budget in smaller if budget <= largest / 9.5]
+      before = max(early, default=smaller[0])
+      factor = f'{largest / before:.0f} × operations'
+      shares = [_shares_of_trained(cells, budget, rows) for budget in (before, largest)]
+      for (model, column), share in shares[1].items():
+        if (model, column) in shares[0]:
+          least = max(shares[0][model, column], LEAST_SHARE)
+          ratios[model, f'{column}, {factor}'] = max(share, LEAST_SHARE) / least
   texts = {
     place: f'{ratio:.2g}' if math.isfinite(ratio) else '–'
     for place, ratio in ratios.items()
   }
-  label = (
-    f'what is not learned after {budgets[-1]:.2g} operations, divided by that after '
-    f'{before:.2g} (log scale)'
-  )
+  label = 'what is not learned with more operations, divided by that before (log scale)'
   return _matrix(ratios, texts, LogNorm(0.01, 1), label)
+
+
+def _shares_of_trained(
+  cells: Sequence[AtlasRow], budget: float, rows: Sequence[AtlasRow]
+) -> dict[tuple[str, str], float]:
+  """The shares after the whole of a budget, by model and column."""
+  return {
+    (row.model, _column(row, rows)): _share(row, rows)
+    for row in at_budget(cells, budget)
+    if row.budget and not row.is_capped
+  }
 
 
 def _matrix(

@@ -33,9 +33,9 @@ ABOUT = {  # the title and the caption of each picture
   ),
   'atlas_slopes': (
     'What more operations bring',
-    'The share that is not learned after the largest budget, divided by that after a '
-    'smaller one; shares below 0.001 count as 0.001. Cells that reach the most steps '
-    'before the end of a budget are left out.',
+    'The share that is not learned after the largest budget of a task, divided by that '
+    'after a smaller one; shares below 0.001 count as 0.001. Cells that reach the most '
+    'steps before the end of a budget are left out.',
   ),
   'atlas_examples': (
     'Loss by number of examples',
@@ -94,12 +94,17 @@ def summary(rows: Sequence[AtlasRow]) -> str:
   hours = sum({row.cell: row.minutes for row in rows}.values()) / 60
   budgets = ', '.join(f'{budget:.3g}' for budget in common_budgets(rows))
   capped = sum(row.is_capped for row in trained)
+  others = {row.budget for row in rows} - {0.0, *common_budgets(rows)}
+  more = ''.join(
+    f' {sum(row.budget == budget for row in rows)} are also trained with {budget:.3g}.'
+    for budget in sorted(others)
+  )
   return (
     f'{len({row.model for row in cells})} architectures, {len(cells)} cells. '
     f'{len(trained)} are trained with {budgets} operations for each seed, of which '
     f'{capped} with fewer, since they reach the most steps; this took {hours:.1f} '
-    f'hours of a core. {like_bayes} reach Bayes. {theory} have a value of theory; '
-    f'{len(cells) - len(trained) - theory} have no loss.'
+    f'hours of a core.{more} {like_bayes} reach Bayes. {theory} have a value of '
+    f'theory; {len(cells) - len(trained) - theory} have no loss.'
   )
 
 
