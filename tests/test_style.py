@@ -24,7 +24,7 @@ from zoo.probing.pictures import (
 from zoo.reports.comparison_plots import plot_by_examples, plot_deviations
 from zoo.reports.plots import Panel, render_figure, series
 from zoo.reports.style import BASELINES, BLACK, BLUE, PALETTE, WIDTH, Figure
-from zoo.studies.atlas import pictures, results
+from zoo.studies.atlas import comparisons, pictures
 
 _README = 830  # pixels, the width of its text on GitHub
 
@@ -111,7 +111,7 @@ _EXAMPLES = {
   'plot_alignment': _alignment,
   'plot_deviations': lambda tmp_path: plot_deviations([-3.5, -0.2, 0.0, 0.1, 2.0]),
   'plot_heat_maps': _atlas(pictures.heat_map),
-  'plot_rows': _atlas(lambda rows: pictures.effects(results.changes(rows))),
+  'plot_rows': _atlas(lambda rows: pictures.effects(comparisons.changes(rows))),
   'render_grid': _atlas(pictures.by_context),
   'draw': _diagram,
   'examples': _atlas(pictures.by_examples),

@@ -14,6 +14,7 @@ from tests.compare import refuses
 from zoo.studies import atlas
 from zoo.studies.atlas import (
   AtlasRow,
+  comparisons,
   pictures,
   results,
 )
@@ -38,7 +39,7 @@ def test_rows_are_read_as_they_were_written():
 
 
 def test_a_guess_is_compared_with_the_guess_zero_by_seed():
-  effects = results.changes(rows_of_all_kinds())
+  effects = comparisons.changes(rows_of_all_kinds())
   assert [effect.row.cell[:3] for effect in effects] == [
     ('gru', 'prior', 'residual'),
     ('softmax', 'prior', 'residual'),
@@ -55,11 +56,11 @@ def test_a_guess_is_compared_with_the_guess_zero_by_seed():
   assert first.p_value == pytest.approx(4 * wanted.pvalue)
   shares = [effect.share.mean for effect in effects[:2]]
   half = 12.7062 * abs(shares[0] - shares[1]) / 2
-  pool = results.Pool('prior', 4, 'residual', 'other models')
-  pooled = results.pooled(effects)[pool]
+  pool = comparisons.Pool('prior', 4, 'residual', 'other models')
+  pooled = comparisons.pooled(effects)[pool]
   assert pooled.mean == pytest.approx(sum(shares) / 2)
   assert pooled.half == pytest.approx(half, rel=1e-5)
-  changed, listed = results.tables(rows_of_all_kinds())
+  changed, listed = atlas.tables(rows_of_all_kinds())
   assert changed.rows[0][0] == 'prior, residual, C = 4: other models'
   assert changed.rows[2][0].startswith('gru,')  # sorted by effect
   (lost,) = [row for row in listed.rows if row[0].startswith('ltb')]
@@ -74,11 +75,13 @@ def test_guesses_are_compared_after_the_largest_common_budget():
   ]
   guess = [make_row('gru', [3.9, 4.0], 'residual', budget=1e9)]
   for rows in zero + guess, guess + zero:
-    (effect,) = results.changes(rows)
+    (effect,) = comparisons.changes(rows)
     assert effect.loss.mean == pytest.approx(-0.15)
     assert effect.share.mean == pytest.approx(-0.15 / 4.1)
     assert results.common_budgets(rows) == [1e9]
-  assert not results.changes([*zero, make_row('gru', [1.0], 'residual', budget=4e9)])
+  assert not comparisons.changes(
+    [*zero, make_row('gru', [1.0], 'residual', budget=4e9)]
+  )
 
 
 def test_networks_of_linear_attention_are_pooled_alone():
@@ -90,7 +93,7 @@ def test_networks_of_linear_attention_are_pooled_alone():
       ('linear', [8.1 + change, 8.1 + change]),  # by other changes of the seeds
     )
   ]
-  pooled = results.pooled(results.changes(rows))
+  pooled = comparisons.pooled(comparisons.changes(rows))
   assert {kind: shares.mean for (_, _, _, kind), shares in pooled.items()} == {
     'linear attention': pytest.approx(-4 / 8.1),
     'other models': pytest.approx(0.5 / 8.1),
@@ -108,7 +111,7 @@ def test_models_are_compared_with_softmax_attention():
     make_row('gru', [math.nan, 1.0, 1.0], budget=1e9),
     make_row('gla', [0.01, 0.01, 0.01], task='linear', budget=1e9),
   ]
-  found = results.differences(rows)
+  found = comparisons.differences(rows)
   words = {one.row.model: one.word for one in found}
   assert words == {'gla': 'lower', 'delta': 'not seen to differ', 'ttt': 'higher'}
   # Both vary more than the mean of the task.
@@ -143,7 +146,7 @@ def test_no_model_is_taken_to_vary_less_than_the_mean_of_its_task():
   zero = make_row('zero', [10.0], '', known=results.SAMPLED)
   rows = [make_row(model, np.exp(of).tolist()) for model, of in logs.items()]
   variance = sum(float(np.var(of, ddof=1)) for of in logs.values()) / 3
-  gla, ttt = results.differences([zero, *rows])
+  gla, ttt = comparisons.differences([zero, *rows])
   # Moments of 4 and 4 make Student's test of the 6 degrees of all rows.
   moments = variance**0.5, 4
   t = stats.ttest_ind_from_stats(1.01, *moments, 0.1, *moments).statistic
@@ -164,7 +167,7 @@ def test_what_is_as_good_as_learned_does_not_differ():
     make_row('gla', [9e-4, 8e-4, 9e-4]),
     make_row('ttt', [0.9, 0.8, 0.9]),
   ]
-  gla, ttt = results.differences([zero, *rows])
+  gla, ttt = comparisons.differences([zero, *rows])
   assert (gla.gap, gla.p_value) == (0.0, 1.0)
   assert ttt.word == 'higher'
 
@@ -273,7 +276,7 @@ def test_what_has_diverged_is_no_dash():
   assert 'diverged' in texts
   zero = make_row('zero', [9.0], '', known=results.EXACT)
   alone = [make_row(model, [1.0], budget=1e9) for model in ('softmax', 'gla')]
-  untested = results.differences([zero, *alone])
+  untested = comparisons.differences([zero, *alone])
   assert [one.word for one in untested] == ['']
 
 

@@ -8,6 +8,6 @@ from zoo.studies.atlas.report import summary as summary
 from zoo.studies.atlas.results import AtlasRow as AtlasRow
 from zoo.studies.atlas.results import Cell as Cell
 from zoo.studies.atlas.results import from_csv as from_csv
-from zoo.studies.atlas.results import tables as tables
+from zoo.studies.atlas.tables import tables as tables
 from zoo.studies.atlas.training import Grid as Grid
 from zoo.studies.atlas.training import run as run

@@ -23,19 +23,17 @@ from zoo.reports.style import (
   WIDTH,
   Figure,
 )
+from zoo.studies.atlas.comparisons import GuessChange, changes, pooled
 from zoo.studies.atlas.results import (
   LEAST_SHARE,
   LOWEST,
   NOTHING,
   TRAINED,
   AtlasRow,
-  GuessChange,
   at_budget,
   baselines_of,
-  changes,
   common_budgets,
   is_like_bayes,
-  pooled,
   scale_of,
   share_in_words,
 )

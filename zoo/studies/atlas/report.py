@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from zoo import reports
 from zoo.host.files import write_atomically
 from zoo.reports import Table
+from zoo.studies.atlas.comparisons import Difference, differences
 from zoo.studies.atlas.pictures import draw
 from zoo.studies.atlas.results import (
   LOWEST,
   TRAINED,
   AtlasRow,
-  Difference,
   at_budget,
   common_budgets,
-  differences,
   is_like_bayes,
   scale_of,
   share_in_words,
-  tables,
 )
+from zoo.studies.atlas.tables import tables
 
 ABOUT = {  # the title and the caption of each picture
   'atlas': (
