@@ -25,7 +25,7 @@ from tests.marks import FULL
 from zoo.core.errors import RunError
 from zoo.host.files import names_below
 from zoo.storage.checkpoints import Checkpoints
-from zoo.storage.steps import SUMS, damage_of
+from zoo.storage.steps import SUMS, chosen_step, damage_of, steps_in
 
 
 def test_what_is_saved_is_loaded_and_only_the_newest_are_kept(tmp_path):
@@ -33,6 +33,14 @@ def test_what_is_saved_is_loaded_and_only_the_newest_are_kept(tmp_path):
   assert load_latest(tmp_path) == 10
   names = {path.name for path in (tmp_path / 'checkpoints').iterdir()}
   assert names == {'2', '10'}
+
+
+def test_the_newest_step_is_that_of_the_largest_number(tmp_path):
+  for step in 90, 100:
+    (tmp_path / str(step)).mkdir()
+    (tmp_path / str(step) / SUMS).write_text('')
+  assert steps_in(tmp_path) == [90, 100]
+  assert chosen_step(tmp_path, None) == tmp_path / '100'
 
 
 def test_a_save_does_not_see_what_is_done_to_the_state_after_it(tmp_path):
