@@ -32,11 +32,12 @@ refuse_shadows()
 # process is still printed, and all the rest with TF_CPP_MIN_LOG_LEVEL=1, JAX's default.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # With this pass XLA aborts, or does not end, while it compiles a transformer for a GPU
-# (openxla/xla, issue 47381).
+# (openxla/xla, issue 47381). XLA also aborts if it does not know a flag: try this one
+# before the bounds of jax in pyproject.toml change.
 _PASS = '--xla_gpu_enable_triton_gemm'
-_flags = os.environ.get('XLA_FLAGS', '')
-if _PASS not in _flags:
-  os.environ['XLA_FLAGS'] = f'{_flags} {_PASS}=false'.strip()
+_flags = os.environ.get('XLA_FLAGS', '').split()
+if not any(flag.partition('=')[0] == _PASS for flag in _flags):
+  os.environ['XLA_FLAGS'] = ' '.join([*_flags, f'{_PASS}=false'])
 try:
   from launch import cli as cli  # takes seconds, half of them for JAX
 except ValueError as error:

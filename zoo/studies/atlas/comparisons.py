@@ -172,10 +172,10 @@ class Pool(NamedTuple):
 def pooled(effects: Sequence[GuessChange]) -> dict[Pool, Interval]:
   """The mean share that a guess changes, over the models of a kind.
 
-  The unit of the interval is the model.
+  The unit of the interval is the model; kinds of a single model are left out.
   """
   groups: dict[Pool, list[float]] = {}
   for effect in effects:
     pool = Pool(*effect.row.prompts, effect.row.guess, effect.kind)
     groups.setdefault(pool, []).append(effect.share.mean)
-  return {pool: interval(shares) for pool, shares in groups.items()}
+  return {pool: interval(of) for pool, of in groups.items() if len(of) > 1}

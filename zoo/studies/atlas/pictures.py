@@ -51,12 +51,8 @@ _LINES = {'bayes': BLACK, 'gd': GREY, 'nearest_neighbours': GREY}
 def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
   """All pictures that the rows suffice for, by file name."""
   figures = {'atlas': heat_map(rows)}
-  of_tasks = (
-    [row for row in rows if row.prompts == prompts]
-    for prompts in {row.prompts for row in rows}
-  )
-  if any(len(common_budgets(cells)) > 1 for cells in of_tasks):
-    figures['atlas_slopes'] = slopes(rows)
+  if ratios := slope_ratios(rows):
+    figures['atlas_slopes'] = slopes(ratios)
   if any(row.known == TRAINED and np.isfinite(row.losses).all() for row in rows):
     figures['atlas_examples'] = by_examples(rows)
   if changed := changes(rows):
@@ -81,9 +77,10 @@ def heat_map(rows: Sequence[AtlasRow]) -> Figure:
   return _matrix(shares, texts, LogNorm(LEAST_SHARE, 1), label)
 
 
-def slopes(rows: Sequence[AtlasRow]) -> Figure:
+def slope_ratios(rows: Sequence[AtlasRow]) -> dict[tuple[str, str], float]:
   """By how much the largest budget of a task multiplies what a smaller one leaves.
 
+  Ratios are by model and column, which names the factor between the two budgets.
   The smaller one is a tenth of it or the nearest below, or the least there is. Tasks of
   one budget, and cells that reach the most steps before the end of one, are left out.
   """
@@ -100,11 +97,16 @@ def slopes(rows: Sequence[AtlasRow]) -> Figure:
         if (model, column) in shares[0]:
           least = max(shares[0][model, column], LEAST_SHARE)
           ratios[model, f'{column}, {factor}'] = max(share, LEAST_SHARE) / least
+  return ratios
+
+
+def slopes(ratios: Mapping[tuple[str, str], float]) -> Figure:
+  """The ratios of `slope_ratios`."""
   texts = {
     place: f'{ratio:.2g}' if math.isfinite(ratio) else '–'
     for place, ratio in ratios.items()
   }
-  label = 'what is not learned with more operations, divided by that before (log scale)'
+  label = 'share not learned with more operations, over that with fewer (log scale)'
   return _matrix(ratios, texts, LogNorm(0.01, 1), label)
 
 
@@ -218,7 +220,8 @@ def effects(changed: Sequence[GuessChange]) -> Figure:
     panels.setdefault(f'{pool.task}, C = {pool.context_length}', []).append(point)
   for change in sorted(changed, key=lambda change: change.share.mean):
     point = RowPoint(change.row.model, change.row.guess, *_in_percent(change.share))
-    panels[f'{change.row.task}, C = {change.row.context_length}'].append(point)
+    name = f'{change.row.task}, C = {change.row.context_length}'
+    panels.setdefault(name, []).append(point)
   axis = 'change of the loss, in % of that with the guess 0; below 0 the guess helps'
   return plot_rows(panels, axis, _COLOURS, level=0.0)
 

@@ -43,9 +43,12 @@ ABOUT = {  # the title and the caption of each picture
   ),
   'atlas_guesses': (
     'What a guess changes',
-    'Differences after the same number of operations, paired by seed and prompt; bars '
-    'are 95 % intervals over seeds. The first rows have the means over networks of '
-    'linear attention and over all other models, whose intervals are over models.',
+    'The guess is a trained function w·x: “linear” is in the tokens of the query, '
+    '“residual” outside the model, which learns what the guess leaves. Differences '
+    'after the same number of operations, paired by seed and prompt; bars are 95 % '
+    'intervals over seeds. The first rows have the means over networks of linear '
+    'attention, if there are several, and over all other models, whose intervals are '
+    'over models.',
   ),
   'atlas_contexts': (
     'By the context length of training',
@@ -95,14 +98,14 @@ def summary(rows: Sequence[AtlasRow]) -> str:
   capped = sum(row.is_capped for row in trained)
   others = {row.budget for row in rows} - {0.0, *common_budgets(rows)}
   more = ''.join(
-    f' {sum(row.budget == budget for row in rows)} are also trained with {budget:.3g}.'
+    f', {sum(row.budget == budget for row in rows)} also with {budget:.3g}'
     for budget in sorted(others)
   )
   return (
     f'{len({row.model for row in cells})} architectures, {len(cells)} cells. '
     f'{len(trained)} are trained with {budgets} operations for each seed, of which '
-    f'{capped} with fewer, since they reach the most steps; this took {hours:.1f} '
-    f'hours of a core.{more} {like_bayes} reach Bayes. {theory} have a value of '
+    f'{capped} with fewer, since they reach the most steps{more}; all of it took '
+    f'{hours:.1f} hours of a core. {like_bayes} reach Bayes. {theory} have a value of '
     f'theory; {len(cells) - len(trained) - theory} have no loss.'
   )
 
