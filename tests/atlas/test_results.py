@@ -238,7 +238,7 @@ def test_slopes_are_of_the_last_factor_of_ten():
   ]
   for made in rows, rows + middle:
     values, _ = _matrix(pictures.slopes(pictures.slope_ratios(made)))
-    column = 'prior, 10 × operations'
+    column = 'prior, × 10'
     assert values['gru', column] == pytest.approx((4 - 1) / (8 - 1))
     assert ('lsa', column) not in values
 
@@ -251,8 +251,8 @@ def test_only_tasks_of_several_budgets_have_slopes():
   ]
   values, _ = _matrix(pictures.draw(rows)['atlas_slopes'])
   assert {column for _, column in values} == {
-    'linear, 10 × operations',
-    'linear, residual, 10 × operations',
+    'linear, × 10',
+    'linear, residual, × 10',
   }
   assert 'with 1e+08 operations' in atlas.summary(rows)
   assert 'steps, 6 also with 1e+09; all of it took' in atlas.summary(rows)

@@ -91,7 +91,7 @@ def slope_ratios(rows: Sequence[AtlasRow]) -> dict[tuple[str, str], float]:
     if smaller:
       early = [budget for budget in smaller if budget <= largest / 9.5]
       before = max(early, default=smaller[0])
-      factor = f'{largest / before:.0f} × operations'
+      factor = f'× {largest / before:.0f}'
       shares = [_shares_of_trained(cells, budget, rows) for budget in (before, largest)]
       for (model, column), share in shares[1].items():
         if (model, column) in shares[0]:

@@ -23,18 +23,16 @@ from zoo.studies.atlas.tables import tables
 ABOUT = {  # the title and the caption of each picture
   'atlas': (
     'What each architecture learns with the same operations',
-    'Each number is a share of what can be learned: 0 is the loss of Bayes, or no loss '
-    'where Bayes is not known; 1 is the loss without examples, or of the answer 0. '
-    'Trained cells have had the same operations (with a star: fewer, since they reach '
-    'the most steps) at the best rate of a search. “theory”: the lowest known risk of '
+    'Shares of what can be learned: 0 is the loss of Bayes, or no loss where Bayes is '
+    'not known; 1 is the loss without examples, or of the answer 0. A star: fewer '
+    'operations, since the most steps are reached; “theory”: the lowest known risk of '
     'a layer of linear attention; “Bayes”: the whole interval over seeds is less than '
     '0.01 above Bayes; a dash: the model cannot do the task.',
   ),
   'atlas_slopes': (
     'What more operations bring',
-    'The share that is not learned after the largest budget of a task, divided by that '
-    'after a smaller one; shares below 0.001 count as 0.001. Cells that reach the most '
-    'steps before the end of a budget are left out.',
+    'The share not learned with the largest budget of a task, which is so many times '
+    'a smaller one, over that with the smaller one. Cells with a star are left out.',
   ),
   'atlas_examples': (
     'Loss by number of examples',
@@ -43,11 +41,8 @@ ABOUT = {  # the title and the caption of each picture
   ),
   'atlas_guesses': (
     'What a guess changes',
-    'The guess is a trained function w·x: “linear” is in the tokens of the query, '
-    '“residual” outside the model, which learns what the guess leaves. Differences '
-    'after the same number of operations, paired by seed and prompt; bars are 95 % '
-    'intervals over seeds. The first rows have the means over networks of linear '
-    'attention, if there are several, and over all other models, whose intervals are '
+    '“linear”: a trained w·x of the query in the tokens; “residual”: one outside the '
+    'model. Paired by seed and prompt; bars are 95 % intervals over seeds, for means '
     'over models.',
   ),
   'atlas_contexts': (

@@ -1,0 +1,73 @@
+"""What the documents say of the atlas is in its kept table."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.launch.processes import ROOT
+from zoo.studies import atlas
+from zoo.studies.atlas import comparisons
+
+
+def _text(path):
+  return ' '.join((ROOT / path).read_text().split())
+
+
+@pytest.fixture(scope='module')
+def effects():
+  path = ROOT / 'docs' / 'results' / 'atlas.csv'
+  return comparisons.changes(atlas.from_csv(path.read_text(), str(path)))
+
+
+def _percent(number, digits):
+  return f'{100 * number:+.{digits}f}'.replace('-', '−')
+
+
+def test_the_mean_effects_of_guesses_are_those_of_the_table(effects):
+  (tokens, outside) = comparisons.pooled(effects).values()
+  low, high = (f'{100 * end:.1f}' for end in tokens[1:])
+  in_tokens = f'{_percent(tokens.mean, 1)} %', f'{low} to {high} %)'
+  ends = f'({_percent(outside.low, 0)} to {_percent(outside.high, 0)} %)'
+  for path in 'docs/results.md', 'docs/register.toml':
+    for said in *in_tokens, f'{_percent(outside.mean, 1)} % {ends}':
+      assert said in _text(path), (path, said)
+  assert f'{_percent(tokens.mean, 0)} % (95 % interval 0 to 3 %)' in _text('README.md')
+
+
+def test_what_is_said_of_a_guess_outside_the_model(effects):
+  page, readme = _text('docs/results.md'), _text('README.md')
+  shares = {
+    effect.row.model: effect
+    for effect in effects
+    if effect.row.guess == 'residual' and effect.kind == 'other models'
+  }
+  means = [effect.share.mean for effect in shares.values()]
+  less = sum(mean < 0 for mean in means)
+  assert f'{less} of {len(means)} leave less' in page
+  p_value = stats.binomtest(less, len(means)).pvalue
+  assert f'(p = {p_value:.3f} by a sign test)' in page
+  median = abs(100 * np.median(means))
+  assert f'median {median:.0f} %' in page
+  assert f'for {less} of them, in the median by {median:.0f} %' in readme
+  assert [model for model, effect in shares.items() if effect.p_value < 0.05] == [
+    'softmax',
+    'looped',
+    'gru',
+  ]
+  for model in 'softmax', 'looped', 'gru':
+    assert f'`{model}` {_percent(shares[model].share.mean, 0)} %' in page
+
+
+def test_how_many_are_below_one_step_without_a_guess(effects):
+  zero = {
+    effect.row.model: effect.reference.loss
+    for effect in effects
+    if effect.kind == 'other models'
+  }
+  one_step = 5 * 6 / (5 + 5 + 1)
+  surely = sum(loss.high < one_step for loss in zero.values())
+  in_the_mean = sum(loss.mean < one_step for loss in zero.values()) - surely
+  assert (len(zero), surely, in_the_mean) == (18, 10, 3)
+  assert 'ten of 18 are below 2.7273 with their whole interval, three in' in _text(
+    'docs/results.md'
+  )
