@@ -81,23 +81,30 @@ def slope_ratios(rows: Sequence[AtlasRow]) -> dict[tuple[str, str], float]:
   """By how much the largest budget of a task multiplies what a smaller one leaves.
 
   Ratios are by model and column, which names the factor between the two budgets.
-  The smaller one is a tenth of it or the nearest below, or the least there is. Tasks of
-  one budget, and cells that reach the most steps before the end of one, are left out.
+  Tasks of one budget, and cells that reach the most steps before the end of one, are
+  left out; shares below LEAST_SHARE count as that.
   """
   ratios: dict[tuple[str, str], float] = {}
   for prompts in dict.fromkeys(row.prompts for row in rows):
     cells = [row for row in rows if row.prompts == prompts]
-    *smaller, largest = common_budgets(cells) or [0.0]
-    if smaller:
-      early = [budget for budget in smaller if budget <= largest / 9.5]
-      before = max(early, default=smaller[0])
-      factor = f'× {largest / before:.0f}'
-      shares = [_shares_of_trained(cells, budget, rows) for budget in (before, largest)]
-      for (model, column), share in shares[1].items():
-        if (model, column) in shares[0]:
-          least = max(shares[0][model, column], LEAST_SHARE)
-          ratios[model, f'{column}, {factor}'] = max(share, LEAST_SHARE) / least
+    budgets = common_budgets(cells)
+    if len(budgets) > 1:
+      before = _smaller_budget(budgets)
+      first = _shares_of_trained(cells, before, rows)
+      last = _shares_of_trained(cells, budgets[-1], rows)
+      factor = f'× {budgets[-1] / before:.0f}'
+      ratios |= {
+        (model, f'{column}, {factor}'): share / first[model, column]
+        for (model, column), share in last.items()
+        if (model, column) in first
+      }
   return ratios
+
+
+def _smaller_budget(budgets: Sequence[float]) -> float:
+  """A tenth of the largest budget or the nearest below, or the least there is."""
+  early = [budget for budget in budgets if budget <= budgets[-1] / 9.5]
+  return max(early, default=budgets[0])
 
 
 def slopes(ratios: Mapping[tuple[str, str], float]) -> Figure:
@@ -113,9 +120,9 @@ def slopes(ratios: Mapping[tuple[str, str], float]) -> Figure:
 def _shares_of_trained(
   cells: Sequence[AtlasRow], budget: float, rows: Sequence[AtlasRow]
 ) -> dict[tuple[str, str], float]:
-  """The shares after the whole of a budget, by model and column."""
+  """The shares, at least LEAST_SHARE, after all of a budget, by model and column."""
   return {
-    (row.model, _column(row, rows)): _share(row, rows)
+    (row.model, _column(row, rows)): max(_share(row, rows), LEAST_SHARE)
     for row in at_budget(cells, budget)
     if row.budget and not row.is_capped
   }
