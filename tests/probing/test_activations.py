@@ -14,7 +14,7 @@ from tests import oracle
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
 from tests.marks import mostly_full
-from tests.probing.models import Softmax
+from tests.probing.models import Softmax, sample
 from tests.settings import isotropic
 from tests.weights import drawn, heads
 from zoo.mixers.linear_state import LinearState
@@ -43,7 +43,7 @@ _ROUNDING = 1e-5
 
 @functools.cache
 def _prompt():
-  return isotropic(_D, _C, prior_mean=0.5).sample(jax.random.key(0), 2)
+  return sample(isotropic(_D, _C, prior_mean=0.5), jax.random.key(0), 2)
 
 
 def _transformer(mixer, **arguments) -> Any:
@@ -203,7 +203,9 @@ def test_in_a_set_each_token_sees_the_context(name):
   assert 'state.memory' not in own
 
 
-@pytest.mark.parametrize('name', mostly_full(['gated_delta'], _WITH_STATE))
+@pytest.mark.parametrize(
+  'name', mostly_full(['linear'], _WITH_STATE, slow=['gated_delta'])
+)
 def test_the_states_are_those_after_each_token(name):
   model, _, own = _captured(name)
   tokens, mixer = jnp.asarray(own['in']), model.layers[0].mixer
@@ -332,9 +334,10 @@ class _OwnBlock(nnx.Module):
 
 
 def test_a_mixer_in_a_model_of_ones_own_has_a_map_if_its_input_has_a_tap():
-  model, prompt = _OwnBlock(), _prompt()
+  model, prompt = drawn(_OwnBlock, dtype='float32'), _prompt()
   (weights,) = attention_maps(model, prompt).values()
-  assert_close(weights, model.mixer.attention(prompt.features), _ROUNDING)
+  attention = nnx.jit(lambda mixer, tokens: mixer.attention(tokens))
+  assert_close(weights, attention(model.mixer, prompt.features), _ROUNDING)
 
 
 class _Looped(nnx.Module):
@@ -365,7 +368,9 @@ def test_values_of_a_loop_are_left_out_and_parts_of_a_value_have_names():
     capture(model, prompt, ['last', 'inner'])
 
 
-@pytest.mark.parametrize('name', mostly_full(['gated_delta'], ['softmax', 'mesa']))
+@pytest.mark.parametrize(
+  'name', mostly_full(['linear'], ['softmax', 'gated_delta', 'mesa'])
+)
 def test_a_model_that_is_not_probed_computes_nothing_more(name, monkeypatch):
   model, prompt = _transformer(name), _prompt()
   program = str(jax.make_jaxpr(model)(prompt))

@@ -17,14 +17,13 @@ from zoo.probing import heads, prune
 
 def test_pruning_leaves_the_model_that_has_the_other_heads():
   task = general(noise_std=0.7)
-  model = biased(num_heads=3)
+  model = biased()
   measured = heads(model, task)
-  for head in range(3):
-    smaller = biased(num_heads=2)
+  for head in range(2):
+    smaller = biased(num_heads=1)
     for name in ('w_p', 'w_v', 'w_k', 'w_q'):
-      getattr(smaller, name)[...] = jnp.asarray(
-        np.delete(getattr(model, name)[...], head, axis=0)
-      )
+      others = np.delete(np.asarray(getattr(model, name)[...]), head, axis=0)
+      getattr(smaller, name)[...] = jnp.asarray(others)
     cost = theory.exact_risk(smaller, task) - theory.exact_risk(model, task)
     assert measured[head].pruning_cost == pytest.approx(cost, rel=1e-9)
     gap = theory.squared_difference(prune(model, [head]), smaller, task)

@@ -11,18 +11,19 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
+from tests.probing.models import sample
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo.probing import Tap, attribution, capture
 
 _D, _C, _W = 3, 4, 8
-_PROMPT = isotropic(_D, _C, prior_mean=0.5)
+_TASK = isotropic(_D, _C, prior_mean=0.5)
 
 
 def _transformer(**arguments):
   return drawn(
     lambda: zoo.models.Transformer(
-      _D, _C, num_layers=2, width=_W, rngs=nnx.Rngs(0), **arguments
+      _D, _C, num_layers=1, width=_W, rngs=nnx.Rngs(0), **arguments
     ),
     dtype='float32',
   )
@@ -31,7 +32,7 @@ def _transformer(**arguments):
 def test_contributions_are_those_of_the_equations():
   """LN(Σ parts) read out, with the mean and the scale of the whole sum, in NumPy."""
   model: Any = _transformer()
-  prompt = _PROMPT.sample(jax.random.key(0), 3)
+  prompt = sample(_TASK, jax.random.key(0), 3)
   values = capture(model, prompt)
   parts = [
     np.asarray(values[name], np.float64)[:, -1]
@@ -49,19 +50,18 @@ def test_contributions_are_those_of_the_equations():
     return ((centred * scale * norm) @ readout)[:, 0]
 
   found = attribution(model, prompt)
-  for i in range(2):
-    heads = np.asarray(values[f'layers.{i}.mixer.heads'], np.float64)[:, -1]
-    kernel = np.asarray(model.layers[i].mixer.out.kernel[...], np.float64)
-    size = heads.shape[-1]
-    for head in range(2):
-      part = heads[:, head] @ kernel[head * size : (head + 1) * size]
-      np.testing.assert_allclose(
-        found.contributions[f'layers.{i}.mixer.heads'][:, head], read(part), atol=2e-5
-      )
-    network = np.asarray(values[f'layers.{i}.network.out'], np.float64)[:, -1]
+  heads = np.asarray(values['layers.0.mixer.heads'], np.float64)[:, -1]
+  kernel = np.asarray(model.layers[0].mixer.out.kernel[...], np.float64)
+  size = heads.shape[-1]
+  for head in range(2):
+    part = heads[:, head] @ kernel[head * size : (head + 1) * size]
     np.testing.assert_allclose(
-      found.contributions[f'layers.{i}.network.out'], read(network), atol=2e-5
+      found.contributions['layers.0.mixer.heads'][:, head], read(part), atol=2e-5
     )
+  network = np.asarray(values['layers.0.network.out'], np.float64)[:, -1]
+  np.testing.assert_allclose(
+    found.contributions['layers.0.network.out'], read(network), atol=2e-5
+  )
 
 
 _SETTINGS = [
@@ -75,7 +75,7 @@ _SETTINGS = [
   mostly_full(_SETTINGS, [{'mixer': mixer} for mixer in zoo.list_mixers()]),
 )
 def test_they_sum_to_the_prediction(arguments):
-  model, prompt = _transformer(**arguments), _PROMPT.sample(jax.random.key(0), 3)
+  model, prompt = _transformer(**arguments), sample(_TASK, jax.random.key(0), 3)
   prediction, contributions, rest = attribution(model, prompt)
   total = np.asarray(rest, np.float64)
   for name, part in contributions.items():
@@ -87,7 +87,7 @@ def test_they_sum_to_the_prediction(arguments):
 
 
 def test_a_linear_layer_adds_its_update():
-  prompt = _PROMPT.sample(jax.random.key(0), 3)
+  prompt = sample(_TASK, jax.random.key(0), 3)
   model = drawn(lambda: zoo.models.YqLSA(_D, rngs=nnx.Rngs(0)), dtype='float32')
   found = attribution(model, prompt)
   update = capture(model, prompt)['update'][:, -1, -1]
@@ -105,7 +105,7 @@ def test_heads_are_where_the_axes_say():
       heads = jnp.stack([prompt.x, 2 * prompt.x, 3 * prompt.x], axis=1)
       return self.heads_tap(heads).sum(axis=(1, 2, 3))
 
-  prompt = _PROMPT.sample(jax.random.key(0), 3)
+  prompt = sample(_TASK, jax.random.key(0), 3)
   found = attribution(Summed(), prompt)
   sums = np.asarray(prompt.x, np.float64).sum(axis=(1, 2))
   expected = sums[:, None] * np.arange(1, 4)
@@ -121,4 +121,4 @@ def test_a_prediction_that_is_no_sum_is_refused():
       return self.out_tap(prompt.y).sum(axis=1) ** 2 + 1
 
   with refuses('the contributions to the prediction of Square miss it'):
-    attribution(Square(), _PROMPT.sample(jax.random.key(0), 3))
+    attribution(Square(), sample(_TASK, jax.random.key(0), 3))

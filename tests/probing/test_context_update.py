@@ -10,7 +10,8 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.marks import FULL
+from tests.marks import mostly_full
+from tests.probing.models import sample
 from tests.settings import isotropic
 from tests.weights import drawn, promoting_float64
 from zoo.probing import context_update, context_updates, updated_layer
@@ -18,14 +19,14 @@ from zoo.probing import context_update, context_updates, updated_layer
 _D, _C, _B = 3, 4, 2
 # Float64: some thousand roundings, of weights and tokens of order 1.
 _EXACT = 1e-11
-_QUICK = 'softmax', 'linear', 'gated_delta', 'mamba2', 'rwkv7', 'titans'
+_SLOW = 'softmax', 'gated_delta', 'mamba2', 'rwkv7', 'titans'
 
 
-def _model(mixer='softmax', **arguments) -> Any:
+def _model(mixer='softmax', num_layers=1, **arguments) -> Any:
   return drawn(
     lambda: zoo.models.Transformer(
       *(_D, _C),
-      num_layers=2,
+      num_layers=num_layers,
       num_heads=2,
       width=8,
       mixer=mixer,
@@ -36,7 +37,7 @@ def _model(mixer='softmax', **arguments) -> Any:
 
 
 def _prompt():
-  prompt = isotropic(_D, _C).sample(jax.random.key(0), _B)
+  prompt = sample(isotropic(_D, _C), jax.random.key(0), _B)
   return jax.tree.map(lambda array: jnp.asarray(array, 'float64'), prompt)
 
 
@@ -63,13 +64,7 @@ def _check(model):
     assert_close(read(model, every)[i, -1], predictions[i], _EXACT)
 
 
-@pytest.mark.parametrize(
-  'mixer',
-  [
-    name if name in _QUICK else pytest.param(name, marks=FULL)
-    for name in zoo.list_mixers()
-  ],
-)
+@pytest.mark.parametrize('mixer', mostly_full([], zoo.list_mixers(), slow=_SLOW))
 def test_the_query_alone_gives_the_output_in_context(mixer):
   with promoting_float64():
     _check(_model(mixer))
@@ -78,12 +73,13 @@ def test_the_query_alone_gives_the_output_in_context(mixer):
 @pytest.mark.parametrize(
   'arguments',
   [
+    {'mixer': 'linear', 'num_layers': 2},
     {'feed_forward': 'swiglu', 'norm': 'rms', 'positions': 'rotary'},
     {'feed_forward': 'linear', 'norm': 'none', 'causal': False, 'tokens': 'joint'},
   ],
-  ids=['swiglu', 'linear'],
+  ids=['mixer', 'swiglu', 'linear'],
 )
-def test_it_holds_for_other_networks_norms_and_tokens(arguments):
+def test_it_holds_for_several_layers_other_mixers_networks_norms_and_tokens(arguments):
   with promoting_float64():
     _check(_model(**arguments))
 
@@ -93,11 +89,13 @@ def test_the_update_is_that_of_its_definition():
   with promoting_float64():
     layer = _model().layers[0]
     tokens = jnp.asarray(np.random.default_rng(0).normal(size=(1, 5, 8)))
-    update = context_update(layer, tokens)
-    z, alone = (
-      np.asarray(layer.norm_2(t[0, -1] + layer.mixer(layer.norm_1(t))[0, -1]))
-      for t in (tokens, tokens[:, -1:])
-    )
+    update = nnx.jit(context_update)(layer, tokens)
+
+    @nnx.jit
+    def mixed(layer, t):
+      return layer.norm_2(t[0, -1] + layer.mixer(layer.norm_1(t))[0, -1])
+
+    z, alone = (np.asarray(mixed(layer, t)) for t in (tokens, tokens[:, -1:]))
     kernel = np.asarray(layer.feed_forward.up.kernel[...])
     expected = np.linalg.pinv(alone[None]) @ (z - alone)[None] @ kernel
     assert_close(update.matrix('up', 0), expected, _EXACT)
@@ -107,11 +105,12 @@ def test_a_loop_has_updates_of_its_own():
   with promoting_float64():
     model, prompt = _model(num_loops=2), _prompt()
     updates = context_updates(model, prompt)
-    assert len(updates) == 4
-    states = model.layer_tokens(prompt)
-    changed = updated_layer(model.layers[0], updates[2], 0)
-    token = (states[2] + states[0])[:1, -1:]
-    assert_close(changed(token)[0, 0], states[3][0, -1], _EXACT)
+    assert len(updates) == 2
+    states = nnx.jit(lambda model, prompt: model.layer_tokens(prompt))(model, prompt)
+    changed = updated_layer(model.layers[0], updates[1], 0)
+    token = (states[1] + states[0])[:1, -1:]
+    after = nnx.jit(lambda layer, token: layer(token))(changed, token)
+    assert_close(after[0, 0], states[2][0, -1], _EXACT)
 
 
 def test_what_has_no_update_is_refused():

@@ -11,7 +11,10 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
+from tests.compiled import built
+from tests.probing.models import sample
 from tests.settings import isotropic
+from tests.weights import drawn
 from zoo.probing import Tap, effects, head_scores, other_labels, path_effect
 from zoo.probing.head_scores import _share
 
@@ -30,16 +33,18 @@ def induction(num_keys, num_examples):
   m, n = 2 * num_keys, 2 * num_examples + 1  # entries of a content, tokens
   head_size = max(3 * m, n)
   width = 2 * head_size
-  model: Any = zoo.models.Transformer(
-    num_keys,
-    num_examples,
-    num_outputs=num_keys,
-    num_layers=2,
-    num_heads=2,
-    width=width,
-    feed_forward='none',
-    norm='none',
-    rngs=nnx.Rngs(0),
+  model: Any = built(
+    lambda: zoo.models.Transformer(
+      num_keys,
+      num_examples,
+      num_outputs=num_keys,
+      num_layers=2,
+      num_heads=2,
+      width=width,
+      feed_forward='none',
+      norm='none',
+      rngs=nnx.Rngs(0),
+    )
   )
   content, before, answer = (np.arange(m) + i * m for i in range(3))
   position = 3 * m + np.arange(n)
@@ -75,7 +80,7 @@ def _accuracy(prediction, prompt):
 
 def test_scores_of_induction_by_hand():
   model, task = induction(24, 64)
-  prompt, n = task.sample(jax.random.key(0), 8), 129
+  prompt, n = sample(task, jax.random.key(0), 8), 129
   scores = {(s.layer, s.head): s for s in head_scores(model, prompt)}
   # The first token has none before it, and attends to itself.
   assert scores['layers.0', 0].previous == pytest.approx(1 - 1 / n, abs=1e-6)
@@ -98,7 +103,7 @@ def test_a_pattern_that_is_the_mask_scores_one_and_others_their_share():
 
 def test_ablating_either_head_of_induction_costs_all_and_any_other_nothing():
   model, task = induction(8, 16)
-  clean = task.sample(jax.random.key(1), 256)
+  clean = sample(task, jax.random.key(1), 64)
   table = effects(
     model,
     task,
@@ -109,7 +114,7 @@ def test_ablating_either_head_of_induction_costs_all_and_any_other_nothing():
     heads=True,
   )
   assert table.clean.mean == 1
-  assert table.corrupt.mean <= 0.3  # 1/8 of 256 prompts, and twice the labels shared
+  assert table.corrupt.mean <= 0.3  # 1/8 of 64 prompts, and twice the labels shared
   assert [(row.site[7], row.head) for row in table.rows] == [
     ('0', 0),
     ('0', 1),
@@ -128,25 +133,37 @@ def test_ablating_either_head_of_induction_costs_all_and_any_other_nothing():
   assert abs(table.rows[3].recovered.mean) <= 0.01
 
 
-def test_the_path_between_the_two_heads():
-  model, task = induction(8, 16)
-  clean = task.sample(jax.random.key(2), 64)
-  wrong_keys = zoo.Prompt(
+def _with_wrong_keys(task):
+  clean = sample(task, jax.random.key(2), 64)
+  return clean, zoo.Prompt(
     x=jnp.roll(clean.x, 1, axis=-1),
     y=clean.y,
     x_query=clean.x_query,
     y_query=clean.y_query,
   )
 
+
+def test_the_path_between_the_two_heads():
+  model, task = induction(8, 16)
+  clean, wrong_keys = _with_wrong_keys(task)
+
   def recovered(sender, receiver):
     return path_effect(model, task, clean, wrong_keys, sender, receiver, _accuracy).mean
 
   assert recovered('layers.0.mixer.heads', 'layers.1.mixer.in') >= 0.99
-  assert recovered('layers.0.mixer.out', 'layers.1.tokens') >= 0.99
   with refuses("'layers.1.mixer.in' does not depend on 'layers.1.mixer.pattern'"):
     recovered('layers.1.mixer.pattern', 'layers.1.mixer.in')
   with refuses('_Sum has no site named mixer.out'):
     path_effect(_Sum(), isotropic(2, 3), *_pair(), 'first', 'second')
+
+
+@pytest.mark.slow
+def test_the_path_from_an_output_to_the_tokens_after_it():
+  model, task = induction(8, 16)
+  sites = 'layers.0.mixer.out', 'layers.1.tokens'
+  clean, wrong_keys = _with_wrong_keys(task)
+  effect = path_effect(model, task, clean, wrong_keys, *sites, _accuracy)
+  assert effect.mean >= 0.99
 
 
 class _Sum(nnx.Module):
@@ -162,7 +179,7 @@ class _Sum(nnx.Module):
 
 def test_shares_and_their_errors_are_those_of_numpy():
   task = isotropic(2, 3)
-  clean, corrupt = (task.sample(jax.random.key(i), 40) for i in range(2))
+  clean, corrupt = (sample(task, jax.random.key(i), 40) for i in range(2))
   loss_clean, loss_corrupt, paired, rows = effects(_Sum(), task, clean, corrupt)
   x, other, y = (
     np.asarray(a, np.float64) for a in (clean.x_query, corrupt.x_query, clean.y_query)
@@ -192,19 +209,50 @@ def test_shares_and_their_errors_are_those_of_numpy():
     assert share == pytest.approx((ratio, error), rel=1e-3)
 
 
+class _Twice(nnx.Module):
+  """Its tap is called again, on the sum of its value and another label."""
+
+  def __init__(self):
+    self.value_tap = Tap(axes='b')
+
+  def __call__(self, prompt):
+    return self.value_tap(self.value_tap(prompt.y[:, 0]) + prompt.y[:, 1])
+
+
+def test_a_site_that_is_called_again_is_replaced_by_the_value_of_the_same_call():
+  task = isotropic(2, 3)
+  clean, _ = _pair()
+  table = effects(
+    _Twice(), task, clean, other_labels(clean), ['value'], kinds=['recovered']
+  )
+  assert table.rows[0].recovered.mean == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.full
 def test_replacements_in_a_looped_model_are_those_of_the_same_loop():
   task = isotropic(3, 4)
-  model = zoo.models.Transformer(
-    3, 4, num_layers=1, width=8, num_loops=2, rngs=nnx.Rngs(0)
+  model = drawn(
+    lambda: zoo.models.Transformer(
+      3, 4, num_layers=1, width=8, num_loops=2, rngs=nnx.Rngs(0)
+    ),
+    dtype='float32',
   )
-  clean = task.sample(jax.random.key(0), 8)
-  table = effects(model, task, clean, other_labels(clean), ['layers.0.tokens'])
+  clean = sample(task, jax.random.key(0), 8)
+  table = effects(
+    model,
+    task,
+    clean,
+    other_labels(clean),
+    ['layers.0.tokens'],
+    kinds=['recovered'],
+  )
   assert table.rows[0].recovered.mean == pytest.approx(1, abs=1e-3)
 
 
 def _pair() -> tuple[zoo.Prompt, zoo.Prompt]:
   task = isotropic(2, 3)
-  return task.sample(jax.random.key(0), 8), task.sample(jax.random.key(1), 8)
+  return sample(task, jax.random.key(0), 8), sample(task, jax.random.key(1), 8)
 
 
 class _Looped(nnx.Module):
@@ -231,7 +279,7 @@ def test_mistakes_of_effects():
     effects(_Sum(), task, *_pair(), 'first')
   with refuses("kinds is 'zero'; it must be a list"):
     effects(_Sum(), task, *_pair(), kinds='zero')
-  clean = task.sample(jax.random.key(0), 8)
+  clean = sample(task, jax.random.key(0), 8)
   with refuses("unknown site 'frist'", "did you mean 'first'"):
     effects(_Sum(), task, clean, clean, ['frist'])
   with refuses('corrupt', '(4, 3, 2)', '(8, 3, 2)'):

@@ -23,7 +23,7 @@ _W = np.array([0.5, -1.0, 0.25])  # exact in float32
 def _model(guess, **arguments) -> Any:
   return built(
     lambda: zoo.models.DeepLSA(
-      _D, num_layers=2, guess=guess, **arguments, rngs=nnx.Rngs(0)
+      _D, num_layers=1, guess=guess, **arguments, rngs=nnx.Rngs(0)
     )
   )
 

@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 import scipy.optimize
+from flax import nnx
 
 import zoo
 from tests.compare import refuses
 from tests.marks import FULL
-from tests.probing.models import Softmax, biased, tasks
+from tests.probing.models import Softmax, biased, sample, tasks
 from tests.settings import general, isotropic
 from zoo import theory
 from zoo.probing import alignment, implicit_algorithm
@@ -111,8 +112,9 @@ def test_the_mean_weights_and_the_spread_are_those_of_samples():
   model = biased()
   algorithm = implicit_algorithm(model, task)
   num_prompts = 40000
-  prompt = task.sample(jax.random.key(0), num_prompts)
-  weights = np.asarray(model.learning_rule().weights(prompt), np.float64)
+  prompt = sample(task, jax.random.key(0), num_prompts)
+  learned = nnx.jit(lambda model, prompt: model.learning_rule().weights(prompt))
+  weights = np.asarray(learned(model, prompt), np.float64)
   stderr = weights.std(axis=0) / num_prompts**0.5
   assert (np.abs(weights.mean(axis=0) - algorithm.mean_weights) < 4 * stderr).all()
 

@@ -48,8 +48,11 @@ def test_a_site_predicts_what_it_holds_and_controls_do_not():
 
 
 def test_targets_are_those_of_numpy():
-  prompt = _TASK.sample(jax.random.key(0), 3, latents=True)
-  targets = {name: of(prompt) for name, of in latent_targets(_TASK, prompt).items()}
+  prompt = jax.jit(lambda: _TASK.sample(jax.random.key(0), 3, latents=True))()
+  known = latent_targets(_TASK, prompt)
+  targets = jax.jit(lambda prompt: {name: of(prompt) for name, of in known.items()})(
+    prompt
+  )
   np.testing.assert_array_equal(targets['latents'], prompt.latents)
   start, noise = np.array([0.5, -1.0]), 0.5
   rate = zoo.estimators.gradient_descent(_TASK).step_sizes

@@ -11,6 +11,7 @@ from flax import nnx
 import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import built, predict_all
+from tests.probing.models import sample
 from tests.settings import curve_key, isotropic
 from tests.weights import drawn
 from zoo.probing import lens
@@ -33,17 +34,17 @@ def _descent(num_layers, step):
 
 def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
   task = isotropic(_D, _C, noise_std=0.3)
-  readouts = lens(_descent(3, 0.4), task, num_prompts=64)
-  prompt = task.sample(curve_key(), 128)
+  readouts = lens(_descent(2, 0.4), task, num_prompts=64)
+  prompt = sample(task, curve_key(), 128)
   x, y = np.asarray(prompt.x, np.float64)[:64], np.asarray(prompt.y, np.float64)[:64]
   w, expected = np.zeros((64, _D)), []
-  for _ in range(4):
+  for _ in range(3):
     prediction = np.einsum('bd,bd->b', w, prompt.x_query[:64])
     expected.append(np.mean((prediction - prompt.y_query[:64]) ** 2))
     w += 0.4 / _C * np.einsum('bcd,bc->bd', x, y - np.einsum('bcd,bd->bc', x, w))
   # Some hundred float32 sums.
   assert_close(readouts.own.mean, expected, 1e-5)
-  np.testing.assert_array_equal(readouts.own.num_layers, range(4))
+  np.testing.assert_array_equal(readouts.own.num_layers, range(3))
 
 
 @pytest.mark.slow
@@ -51,13 +52,13 @@ def test_the_last_layer_has_the_loss_of_the_model_and_a_loop_counts_each_time():
   task = isotropic(_D, _C)
   model = drawn(
     lambda: zoo.models.Transformer(
-      *(_D, _C), num_layers=2, width=8, num_loops=2, rngs=nnx.Rngs(0)
+      *(_D, _C), num_layers=1, width=8, num_loops=2, rngs=nnx.Rngs(0)
     ),
     dtype='float32',
   )
   readouts = lens(model, task, num_prompts=100)
-  assert len(readouts.own.mean) == 1 + 2 * 2
-  prompt = task.sample(jax.random.key(3), 4)
+  assert len(readouts.own.mean) == 1 + 2
+  prompt = sample(task, jax.random.key(3), 4)
   last = nnx.jit(lambda model: model.read(model.layer_tokens(prompt)[-1], prompt))
   # The same operations, compiled otherwise.
   assert_close(last(model), predict_all(model, prompt), 1e-5)

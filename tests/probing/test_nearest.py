@@ -12,6 +12,7 @@ from tests.probing.models import biased
 from tests.settings import general, isotropic
 from zoo import estimators, probing, theory
 from zoo.core.learning_rule import LearningRule
+from zoo.measure.predict import BATCH_SIZE, predict, sample_batches
 from zoo.probing.nearest import baseline_shares
 from zoo.probing.verdicts import judge_by_samples, name_nearest
 
@@ -92,6 +93,7 @@ def test_what_ignores_its_context_has_no_share():
   assert judge_by_samples(algorithm) == (False, 'No: it ignores its context.')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'task',
   [general(noise_std=0.7), pytest.param(_TASK, marks=FULL)],
@@ -115,8 +117,32 @@ def test_of_a_learning_rule_they_are_as_exact_theory_says(task):
   assert abs(algorithm.risk.mean - exact.risk) <= 4 * algorithm.risk.stderr
 
 
+def _two_steps():
+  return estimators.gradient_descent(_TASK, np.array([0.5, 0.3]), num_steps=2)
+
+
+def test_a_step_is_fitted_to_one_half_of_the_prompts_and_measured_on_the_other():
+  step = sampled_algorithm(_two_steps(), _TASK, 512).nearest_gd
+  (prompt,) = sample_batches(_TASK, 0, 512, BATCH_SIZE)
+  prediction = np.asarray(predict(_two_steps(), prompt), np.float64)
+  x, y, query = (
+    np.asarray(part, np.float64) for part in (prompt.x, prompt.y, prompt.x_query)
+  )
+  along = np.einsum('pc,pci,pi->p', y, x, query) / _C
+  moved = np.einsum('pci,pcj,pj->pi', x, x, query) / _C
+  slope, left = query - step.parameter * moved, prediction - step.parameter * along
+  start = np.linalg.lstsq(slope[:256], left[:256])[0]
+  # Both from the same predictions of float32.
+  np.testing.assert_allclose(step.start, start, rtol=1e-5)
+  gap = np.square(left - slope @ start)[256:]
+  assert step.difference.mean == pytest.approx(gap.mean(), rel=1e-5)
+  assert step.difference.stderr == pytest.approx(gap.std(ddof=1) / 16, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.full
 def test_the_error_of_a_share_is_its_spread_over_seeds():
-  two_steps = estimators.gradient_descent(_TASK, np.array([0.5, 0.3]), num_steps=2)
+  two_steps = _two_steps()
   shares = [
     sampled_algorithm(two_steps, _TASK, 512, seed).nearest_gd.unexplained
     for seed in range(20)

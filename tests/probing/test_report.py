@@ -36,7 +36,9 @@ FEW: Any = {'num_prompts': 500}
 
 
 @pytest.mark.slow
-def test_a_gd_transformer_is_gradient_descent():
+def test_a_gd_transformer_is_gradient_descent(monkeypatch):
+  keep(monkeypatch, 'shifts', 'scale_y=2')
+  keep(monkeypatch, 'baselines', 'gd', 'bayes')
   task = TASK
   model = constructions.gd_transformer(np.full(3, 0.5), 0.5)
   report = probe(model, task, **FEW)
@@ -190,9 +192,12 @@ def test_on_a_task_without_baselines_a_model_is_compared_with_0(monkeypatch):
   assert 'None' not in summary(report)
 
 
-def test_a_share_that_its_error_does_not_resolve_is_undecided():
-  task = TASK
-  algorithm = sampled_algorithm(zoo.estimators.gradient_descent(task), task, 64)
+@pytest.fixture(scope='module')
+def algorithm():
+  return sampled_algorithm(zoo.estimators.ridge(TASK, 0.5), TASK, 512)
+
+
+def test_a_share_that_its_error_does_not_resolve_is_undecided(algorithm):
 
   def judged(mean, error):
     share = Estimate(mean, error)
@@ -210,9 +215,7 @@ def test_a_share_that_its_error_does_not_resolve_is_undecided():
     assert is_descent is (start == 'Yes: ')
 
 
-def test_the_nearest_algorithm_is_named_with_what_it_leaves():
-  algorithm = sampled_algorithm(zoo.estimators.ridge(TASK, 0.5), TASK, 512)
-
+def test_the_nearest_algorithm_is_named_with_what_it_leaves(algorithm):
   def fitted(step, matrix, ridge):
     shares = {'nearest_gd': step, 'nearest_gd_beta': matrix, 'nearest_ridge': ridge}
     return dataclasses.replace(

@@ -11,11 +11,12 @@ from scipy.optimize import minimize
 
 import zoo
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.settings import curve_key
 from zoo.measure.intervals import Estimate
 from zoo.probing import strategies
 from zoo.probing.simplex import distances, nearest, nearest_by_likelihood, softmax
-from zoo.probing.strategies import Mixture, Strategies, sample_known
+from zoo.probing.strategies import Mixture, Strategies, nearest_mixture, sample_known
 from zoo.probing.strategy_pictures import plot_strategies
 from zoo.tasks.baselines import LeastSquares, Zero
 
@@ -50,8 +51,10 @@ class Mixed:
     return self.predictions(prompt)[:, -1]
 
 
-@pytest.mark.parametrize('task', [POOL, CHAIN], ids=['squares', 'divergence'])
-@pytest.mark.parametrize('weight', [0.3, 0.02])
+@pytest.mark.parametrize(
+  ('task', 'weight'),
+  mostly_full([(POOL, 0.02)], [POOL, CHAIN], [0.3, 0.02], slow=[(CHAIN, 0.3)]),
+)
 def test_known_mixtures_return_their_weights(task, weight):
   baselines = task.baselines()
   names = ('bayes', 'ridge') if task is POOL else ('bigram', 'unigram')
@@ -72,6 +75,8 @@ def test_known_mixtures_return_their_weights(task, weight):
     assert abs(mixture.distance.mean) < 1e-9
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_errors_of_weights_are_their_spread_over_other_prompts():
   baselines = POOL.baselines()
   parts = {name: baselines[name] for name in ('bayes', 'ridge')}
@@ -98,31 +103,43 @@ def test_errors_of_weights_are_their_spread_over_other_prompts():
   spread = np.std(weights, axis=0, ddof=1)[0]
   # Spreads of eight and of 24 have errors of 27 and 15 %.
   assert 0.4 < claimed / spread < 2.2
-  few = strategies(parts['bayes'], POOL, parts, num_prompts=14)
-  assert all(np.isnan(error) for error in few.stderrs.values())
 
 
-def test_losses_of_known_predictors_are_those_of_their_curves():
-  for task in (POOL, CHAIN, SIGNS):
-    predictors = {'zero': Zero(), 'first': next(iter(task.baselines().values()))}
-    known = sample_known(task, predictors, 300, seed=2)
-    prompt = task.sample(curve_key(2), 300)
-    expected = [
-      task.loss(g.predictions(prompt), prompt.targets) for g in predictors.values()
-    ]
-    # Predictors have probabilities of at least 1e-12; logits are in float32.
-    np.testing.assert_allclose(known.losses, expected, rtol=2e-5, atol=2e-5)
+def _check_losses(known, predictors):
+  """The losses are those of the prompts of a curve with the seed 2."""
+  task, num_prompts = known.task, known.losses.shape[1]
+
+  @jax.jit
+  def losses():
+    prompt = task.sample(curve_key(2), num_prompts)
+    return [task.loss(g.predictions(prompt), prompt.targets) for g in predictors]
+
+  # Predictors have probabilities of at least 1e-12; logits are in float32.
+  np.testing.assert_allclose(known.losses, losses(), rtol=2e-5, atol=2e-5)
 
 
-def test_signs_are_mixed_as_probabilities():
-  bayes, zero = SIGNS.baselines()['bayes'], Zero()
-  model = Mixed((bayes, zero), (0.6, 0.4), 'signs')
-  result = strategies(model, SIGNS, {'bayes': bayes, 'zero': zero}, num_prompts=64)
-  assert result.weights == pytest.approx({'bayes': 0.6, 'zero': 0.4}, abs=1e-3)
+@pytest.mark.slow
+def test_losses_of_classes_are_those_of_their_curves():
+  predictors = {'zero': Zero(), 'bigram': CHAIN.baselines()['bigram']}
+  known = sample_known(CHAIN, predictors, 300, seed=2)
+  _check_losses(known, predictors.values())
 
 
+def test_signs_are_mixed_as_probabilities_and_have_their_losses():
+  parts = {'ridge': LeastSquares(0.25), 'zero': Zero()}  # as log odds
+  model = Mixed((*parts.values(),), (0.6, 0.4), 'signs')
+  known = sample_known(SIGNS, parts, 64, seed=2)
+  result, _ = nearest_mixture(model, known, by_prompt=False)
+  assert result.weights == pytest.approx({'ridge': 0.6, 'zero': 0.4}, abs=1e-3)
+  _check_losses(known, parts.values())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  'task', [POOL, zoo.create_task('markov_chain', num_symbols=2, context_length=5)]
+  'task',
+  mostly_full(
+    [POOL], [zoo.create_task('markov_chain', num_symbols=2, context_length=5)]
+  ),
 )
 def test_bayes_itself_is_bayes_at_every_length(task):
   baselines = task.baselines()
@@ -136,14 +153,19 @@ def test_bayes_itself_is_bayes_at_every_length(task):
   assert result.by_prompt.unexplained == pytest.approx((0, 0), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_model_far_from_all_is_not_explained():
   baselines = POOL.baselines()
   predictors = {name: baselines[name] for name in ('bayes', 'ridge')}
 
-  def far(prompt):
-    return 50 * jnp.sin(20 * prompt.x_query[:, 0])
+  class Far:
+    def predictions(self, prompt):
+      return 50 * jnp.sin(20 * prompt.features[..., 0])
 
-  result = strategies(far, POOL, predictors, num_prompts=1024)
+    def __call__(self, prompt):
+      return self.predictions(prompt)[:, -1]
+
+  result = strategies(Far(), POOL, predictors, num_prompts=1024)
   assert result.by_prompt is not None
   for share in (
     result.unexplained,
@@ -169,12 +191,18 @@ def test_predictors_that_cannot_be_told_apart_are_one_group():
   assert exact.weights == pytest.approx({'a, d': 0, 'b, c': 1, 'e': 0})
   assert {*exact.by_length[0].weights} == {'a, d', 'b, c, e'}  # they predict 0
 
-  def noisy(prompt):
-    return ridge(prompt) + 3 * jnp.sin(50 * prompt.x_query[:, 0])
+  class Noisy:
+    def predictions(self, prompt):
+      return ridge.predictions(prompt) + 3 * jnp.sin(50 * prompt.features[..., 0])
+
+    def __call__(self, prompt):
+      return self.predictions(prompt)[:, -1]
 
   # The difference of these ridges is below the error of the distance from the model.
-  rough = strategies(noisy, POOL, predictors, num_prompts=256)
-  assert {*rough.weights} == {'a, d', 'b, c, e'}
+  ridges = {'b': ridge, 'e': LeastSquares(0.3), 'zero': Zero()}
+  known = sample_known(POOL, ridges, 256, seed=0)
+  rough, _ = nearest_mixture(Noisy(), known, by_prompt=False)
+  assert {*rough.weights} == {'b, e', 'zero'}
 
 
 @pytest.mark.parametrize('squares', [True, False])
@@ -244,13 +272,18 @@ def test_weights_by_likelihood_explain_bayes_rule():
   assert len(by_prompt.by_length) == 7
 
 
-def test_predictions_by_prefix_are_those_of_one_pass():
-  baselines = POOL.baselines()
-  parts = {name: baselines[name] for name in ('bayes', 'ridge')}
+def test_predictions_by_prefix_are_those_of_one_pass_and_have_their_losses():
+  task = dataclasses.replace(POOL, context_length=2)
+  parts = {'ridge': LeastSquares(0.25), 'zero': Zero()}
   model = LeastSquares(1.0)
-  together = strategies(model, POOL, parts, num_prompts=64)
-  alone = strategies(lambda prompt: model(prompt), POOL, parts, num_prompts=64)
+  known = sample_known(task, parts, 14, seed=2)
+  _check_losses(known, parts.values())
+  together, _ = nearest_mixture(model, known, by_prompt=False)
+  alone, _ = nearest_mixture(lambda prompt: model(prompt), known, by_prompt=False)
   assert alone.weights == pytest.approx(together.weights, abs=1e-4)
+  assert 0.1 < alone.weights['ridge'] < 0.9
+  # Eight parts of seven prompts are too many.
+  assert all(np.isnan(error) for error in alone.stderrs.values())
 
 
 def test_mistakes_are_one_line():
@@ -258,11 +291,12 @@ def test_mistakes_are_one_line():
     strategies(Zero(), POOL, {})
   with refuses('num_prompts'):
     strategies(Zero(), POOL, {'zero': Zero()}, num_prompts=3)
+  task = dataclasses.replace(POOL, context_length=1)
   with refuses('odd predicts'):
-    strategies(Zero(), POOL, {'odd': lambda prompt: prompt.x_query}, num_prompts=8)
+    strategies(Zero(), task, {'odd': lambda prompt: prompt.x_query}, num_prompts=8)
   with refuses('not finite'):
     strategies(
-      Zero(), POOL, {'odd': lambda prompt: prompt.y_query / 0.0}, num_prompts=8
+      Zero(), task, {'odd': lambda prompt: prompt.y_query / 0.0}, num_prompts=8
     )
 
 
@@ -288,26 +322,33 @@ def test_a_picture_leaves_out_weights_that_are_not_known():
   np.testing.assert_array_equal(line.get_ydata(), [1, 1])
 
 
-def test_shares_are_measured_on_prompts_that_the_weights_were_not_fitted_to():
+def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted_to():
   model, num_prompts = LeastSquares(1.0), 200
   parts = {'ridge': LeastSquares(0.25), 'zero': Zero()}
   result = strategies(model, POOL, parts, num_prompts)
-  prompt = POOL.sample(curve_key(), num_prompts)
-  f, g = (
-    np.asarray(predictor.predictions(prompt), np.float64)
-    for predictor in (model, parts['ridge'])
-  )
+
+  @jax.jit
+  def predictions():
+    prompt = POOL.sample(curve_key(), num_prompts)
+    return model.predictions(prompt), parts['ridge'].predictions(prompt)
+
+  f, g = (np.asarray(values, np.float64) for values in predictions())
   first, second = slice(100), slice(100, None)
 
+  def fit(f, g):
+    return np.clip(np.sum(f * g) / np.sum(g * g), 0, 1)
+
   def by_hand(f, g, f_measured, g_measured):
-    weight = np.clip(np.sum(f * g) / np.sum(g * g), 0, 1)
+    weight = fit(f, g)
+    weights = [fit(f[i::8], g[i::8]) for i in range(8)]
     part = np.mean((f_measured - weight * g_measured) ** 2, axis=1)
     whole = np.mean((f_measured - f.mean(axis=0)) ** 2, axis=1)
     share = part.mean() / whole.mean()
     # The delta method, from the covariance of both means.
     covariance = np.cov(part, whole) / len(part)
     slope = np.array([1, -share]) / whole.mean()
-    return weight, part.mean(), share, np.sqrt(slope @ covariance @ slope)
+    share_stderr = np.sqrt(slope @ covariance @ slope)
+    return weight, np.std(weights, ddof=1) / 8**0.5, part.mean(), share, share_stderr
 
   at_query = [values[:, -1:] for values in (f[first], g[first], f[second], g[second])]
   whole = by_hand(f[first], g[first], f[second], g[second])
@@ -315,7 +356,8 @@ def test_shares_are_measured_on_prompts_that_the_weights_were_not_fitted_to():
     (result, whole),
     (result.by_length[-1], by_hand(*at_query)),
   ):
-    weight, distance, share, stderr = expected
+    weight, weight_stderr, distance, share, stderr = expected
     assert mixture.weights['ridge'] == pytest.approx(weight, abs=1e-5)
+    assert mixture.stderrs['ridge'] == pytest.approx(weight_stderr, abs=1e-5)
     assert mixture.distance.mean == pytest.approx(distance, rel=1e-4)
     assert mixture.unexplained == pytest.approx((share, stderr), rel=1e-4)

@@ -10,8 +10,10 @@ from flax import nnx, struct
 
 import zoo
 from tests.compare import refuses
-from tests.compiled import predict
+from tests.compiled import built, predict
+from tests.probing.models import sample
 from tests.settings import isotropic
+from tests.weights import drawn
 from zoo.probing import Tap, task_vectors
 from zoo.tasks.base import LinearFunctions
 
@@ -110,20 +112,18 @@ def test_weights_are_worth_nothing_without_the_query_beside_them():
   assert vectors.rows[1].added_other.mean > without
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_the_task_and_of_the_model():
   """A transformer's, against prompts of one function that are drawn anew."""
   task = isotropic(_D, _C, prior_mean=1.0, prior_covariance=np.zeros((_D, _D)))
-  model = zoo.create_model(
-    'transformer',
-    num_features=_D,
-    context_length=_C,
-    num_layers=2,
-    width=8,
-    rngs=nnx.Rngs(0),
+  model = built(
+    lambda: zoo.models.Transformer(
+      _D, _C, num_layers=1, width=8, feed_forward='none', rngs=nnx.Rngs(0)
+    )
   )
   vectors = task_vectors(model, task, 8, 64)
-  assert [row.site for row in vectors.rows] == ['layers.0.tokens', 'layers.1.tokens']
-  prompt = task.sample(jax.random.key(0), 512)
+  assert [row.site for row in vectors.rows] == ['layers.0.tokens']
+  prompt = sample(task, jax.random.key(0), 512)
   losses = np.square(np.asarray(predict(model, prompt)) - prompt.y_query)
   error = np.hypot(losses.std() / np.sqrt(512), vectors.in_context.stderr)
   assert abs(losses.mean() - vectors.in_context.mean) < 4 * error
@@ -138,12 +138,14 @@ def test_losses_are_those_of_the_task_and_of_the_model():
   ],
 )
 def test_what_has_no_task_vectors_is_refused(model, task, said):
-  sizes = {'num_features': _D, 'rngs': nnx.Rngs(0)}
   if model == 'yq_lsa':
-    model = zoo.create_model('yq_lsa', **sizes)
+    model = drawn(lambda: zoo.models.YqLSA(_D, rngs=nnx.Rngs(0)), dtype='float32')
   if model == 'looped':
-    model = zoo.create_model(
-      'transformer', context_length=_C, num_layers=1, width=8, num_loops=2, **sizes
+    model = drawn(
+      lambda: zoo.models.Transformer(
+        _D, _C, num_layers=1, width=8, num_loops=2, rngs=nnx.Rngs(0)
+      ),
+      dtype='float32',
     )
   if isinstance(task, str):
     task = zoo.create_task(task)
