@@ -1,6 +1,7 @@
 """Prompts of given symbols, for tests of tasks that are sequences."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,15 +23,20 @@ def prompt_of(sequences: np.ndarray, size: int) -> zoo.Prompt:
   """Prompts of these symbols, whose targets are no predictor's business."""
   x = np.eye(size)[sequences]
   y = np.roll(x, -1, axis=1)[:, :-1]
-  arrays = [jnp.asarray(array, float) for array in (x[:, :-1], y, x[:, -1], x[:, -1])]
+  dtype = jnp.result_type(float)
+  arrays = [
+    jnp.asarray(array.astype(dtype)) for array in (x[:, :-1], y, x[:, -1], x[:, -1])
+  ]
   return zoo.Prompt(*arrays)
 
 
-def predicted(task: Any, name: str, sequences: np.ndarray) -> np.ndarray:
-  """The probabilities of the next symbol by a baseline, in float64, `[b, t, s]`."""
+def predicted(task: Any, names: Sequence[str], sequences: np.ndarray) -> Any:
+  """The probabilities of the next symbol by baselines, in float64, `[b, t, s]` each."""
+  predictors = [task.baselines()[name] for name in names]
   with jax.enable_x64(True):
     prompt = prompt_of(sequences, task.num_symbols)
-    return softmax(jax.jit(task.baselines()[name].predictions)(prompt), axis=-1)
+    run = jax.jit(lambda prompt: [f.predictions(prompt) for f in predictors])
+    return [softmax(logits, axis=-1) for logits in run(prompt)]
 
 
 def p_value(counts: np.ndarray, expected: np.ndarray) -> float:
@@ -55,24 +61,22 @@ def check_law(task: Any, symbols: np.ndarray, law: np.ndarray) -> None:
 
 
 def check_causal(task: Any) -> None:
-  """No baseline reads later symbols, bit for bit, or the target of the query."""
+  """No baseline reads later symbols, bit for bit, or the target of the query.
+
+  Called on fewer examples they predict what they do in one pass.
+  """
   size, length = task.num_symbols, task.context_length + 1
   sequences = np.random.default_rng(0).integers(size, size=(50, length))
-  for predictor in task.baselines().values():
-    predict = jax.jit(predictor.predictions)
-    before = np.asarray(predict(prompt_of(sequences, size)))
-    for k in range(length):
-      changed = sequences.copy()
-      changed[:, k + 1 :] = (changed[:, k + 1 :] + 1) % size
-      after = np.asarray(predict(prompt_of(changed, size)))
-      np.testing.assert_array_equal(after[:, : k + 1], before[:, : k + 1])
-
-
-def check_prefixes(task: Any) -> None:
-  """Baselines called on fewer examples predict what they do in one pass."""
-  prompt, most = task.sample(jax.random.key(0), 8), task.context_length
-  for predictor in task.baselines().values():
-    everywhere = np.asarray(jax.jit(predictor.predictions)(prompt))
-    for k in (0, most // 2, most):
-      alone = jax.jit(predictor)(prompt.prefix(k))
-      np.testing.assert_allclose(alone, everywhere[:, k], rtol=1e-5, atol=1e-6)
+  predictors, prompt = task.baselines().values(), prompt_of(sequences, size)
+  run = jax.jit(lambda prompt: [f.predictions(prompt) for f in predictors])
+  everywhere = jax.device_get(run(prompt))
+  for k in range(length):
+    changed = sequences.copy()
+    changed[:, k + 1 :] = (changed[:, k + 1 :] + 1) % size
+    for after, before in zip(run(prompt_of(changed, size)), everywhere, strict=True):
+      np.testing.assert_array_equal(np.asarray(after)[:, : k + 1], before[:, : k + 1])
+  alone = jax.jit(lambda prompt: [f(prompt) for f in predictors])
+  for k in (0, task.context_length // 2):
+    prefix = jax.device_get(prompt).prefix(k)
+    for prediction, expected in zip(alone(prefix), everywhere, strict=True):
+      np.testing.assert_allclose(prediction, expected[:, k], rtol=1e-5, atol=1e-6)

@@ -10,8 +10,9 @@ from flax import nnx, struct
 
 import zoo
 from tests.compare import refuses
+from tests.compiled import built
 from tests.contracts.classes import C, D, Linear, make_class
-from tests.marks import SLOW, mostly_slow
+from tests.marks import FULL, SLOW, mostly_full
 from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import validate
@@ -143,7 +144,8 @@ class _Dict(_Model):
     self.options = {'a': 1}  # no key of a table of programs
 
 
-_SMALL = {'num_layers': 1, 'width': 8, 'num_heads': 1}  # a transformer
+# A transformer.
+_SMALL: dict[str, Any] = {'num_layers': 1, 'width': 8, 'num_heads': 1}
 
 
 def _config(cls: type) -> Any:
@@ -159,11 +161,9 @@ def _config(cls: type) -> Any:
   ],
 )
 def test_a_model_that_breaks_the_contract_is_refused(cls, said):
-  model = cls(3, rngs=nnx.Rngs(0))
+  model = built(lambda: cls(3, rngs=nnx.Rngs(0)))
   with refuses(*said):
     check_agreement(model, QuadraticRegression(3, 4))
-  with refuses(said[0]):
-    zoo.check_model(cls(3, rngs=nnx.Rngs(0)), QuadraticRegression(3, 4))
 
 
 class _NoModule:
@@ -189,8 +189,7 @@ def test_what_is_no_model_is_refused_and_an_error_of_a_constructor_passes():
 
 
 def test_a_model_that_keeps_it_is_not():
-  for cls in (_Model, _Dict):
-    begin(_config(cls))
+  begin(_config(_Dict))
 
 
 class _NotFinite(_Model):
@@ -202,7 +201,9 @@ class _NotFinite(_Model):
 
 def test_predictions_that_are_not_finite_are_named_as_such():
   with refuses('_NotFinite.predictions(prompt) is not finite'):
-    check_agreement(_NotFinite(3, rngs=nnx.Rngs(0)), QuadraticRegression(3, 4))
+    check_agreement(
+      built(lambda: _NotFinite(3, rngs=nnx.Rngs(0))), QuadraticRegression(3, 4)
+    )
 
 
 @pytest.mark.slow
@@ -218,14 +219,28 @@ def test_a_run_in_a_folder_where_nothing_was_saved_is_checked_too(tmp_path):
     train(config, tmp_path / 'run')
 
 
+def _with_mixer(name: str) -> Any:
+  """The config of a small transformer."""
+  sizes = {f'model__{field}': size for field, size in _SMALL.items()}
+  return small_config('transformer', model__mixer=name, **sizes)
+
+
 @pytest.mark.parametrize(
-  'mixer', mostly_slow([_AheadFromZero], [_Ahead, _AheadFromZero])
+  'mixer', mostly_full([], [_Ahead, _AheadFromZero], slow=[_AheadFromZero])
 )
 def test_a_mixer_that_looks_ahead_is_refused(mixer):
   zoo.register_mixer('ahead')(mixer)
-  config = small_config('transformer', model__mixer='ahead', model__num_layers=1)
+  config = _with_mixer('ahead')
   with refuses('Transformer.predictions(prompt) looks ahead of example 1'):
     begin(config)
+
+
+def _transformer(mixer: str, options: dict[str, Any] | None = None) -> Any:
+  return built(
+    lambda: zoo.models.Transformer(
+      *(3, 4), mixer=mixer, mixer_options=options, **_SMALL, rngs=nnx.Rngs(0)
+    )
+  )
 
 
 @pytest.mark.parametrize(
@@ -239,40 +254,34 @@ def test_a_mixer_that_looks_ahead_is_refused(mixer):
 def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, unchecked):
   zoo.register_mixer('own')(mixer)
   options = {} if wrong is None else {'wrong': wrong}
-  model = zoo.models.Transformer(
-    *(3, 4), mixer='own', mixer_options=options, width=8, rngs=nnx.Rngs(0)
-  )
   with refuses(said):
-    zoo.check_model(model, QuadraticRegression(3, 4))
+    zoo.check_model(_transformer('own', options), QuadraticRegression(3, 4))
 
 
+@pytest.mark.slow
 def test_a_mixer_of_another_width_is_refused(unchecked):
   zoo.register_mixer('own')(_Wide)
-  config = small_config('transformer', model__mixer='own', model__num_layers=1)
-  with refuses("_Wide(tokens) of the mixer 'own' has the shape (2, 5, 128)"):
-    begin(config)
+  with refuses("_Wide(tokens) of the mixer 'own' has the shape (2, 5, 16)"):
+    begin(_with_mixer('own'))
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 @pytest.mark.parametrize(
   ('to', 'said'),
   [
-    pytest.param('int32', 'is of type int32; it must be float32', marks=SLOW),
-    ('bfloat16', 'is of type bfloat16; it must be float32'),
-    pytest.param('nan', 'is not finite', marks=SLOW),
+    pytest.param('int32', 'is of type int32; it must be float32', marks=FULL),
+    pytest.param('bfloat16', 'is of type bfloat16; it must be float32', marks=SLOW),
+    pytest.param('nan', 'is not finite', marks=FULL),
   ],
 )
 def test_outputs_that_are_no_finite_float32_are_named_as_such(to, said, unchecked):
   zoo.register_mixer('changed')(_Changed)
-  config = small_config('transformer', model__mixer='changed', model__num_layers=1)
+  config = _with_mixer('changed')
   with config.unlocked():
     config.model.mixer_options = {'to': to}
-  model = zoo.models.Transformer(
-    *(3, 4), mixer='changed', mixer_options={'to': to}, width=8, rngs=nnx.Rngs(0)
-  )
   name = "_Changed(tokens) of the mixer 'changed'"
   with refuses(f'{name} {said}'):
-    zoo.check_model(model, QuadraticRegression(3, 4))
+    zoo.check_model(_transformer('changed', {'to': to}), QuadraticRegression(3, 4))
   with refuses(f'Transformer(prompt) {said}' if to == 'nan' else f'{name} {said}'):
     begin(config)
   own = type('Own', (_ChangedModel,), {'to': to})
@@ -284,9 +293,10 @@ def test_outputs_that_are_no_finite_float32_are_named_as_such(to, said, unchecke
       check()
 
 
+@pytest.mark.slow
 def test_a_mixer_whose_methods_agree_is_not():
   zoo.register_mixer('own')(_Mean)
-  begin(small_config('transformer', model__mixer='own', model__num_layers=1))
+  begin(_with_mixer('own'))
 
 
 @pytest.mark.parametrize(
@@ -295,7 +305,7 @@ def test_a_mixer_whose_methods_agree_is_not():
     ('numbers', lambda x: x.astype(int), 'y of the prompts of Own is of type int32'),
     pytest.param(
       *('numbers', lambda x: x.astype('bfloat16'), 'bfloat16; it must be float32'),
-      marks=SLOW,
+      marks=FULL,
     ),
     pytest.param(
       *('signs', jnp.sign, "label_kind of Own is 'signs', and it has targets from -1"),
@@ -306,10 +316,8 @@ def test_a_mixer_whose_methods_agree_is_not():
 def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchecked):
   own = make_class(label_kind=kind, evaluate=lambda self, w, x: label(x[:, 0]))
   zoo.core.registry.TASKS['own'] = own
-  sizes = {f'model__{name}': size for name, size in _SMALL.items()}
-  config = small_config('transformer', task={'name': 'own'}, **sizes)
   with refuses(said):
-    begin(config)
+    begin(small_config('yq_lsa', task={'name': 'own'}))
   parts = {
     'name': 'mixture',
     'parts': ({'name': 'own'},),
@@ -318,11 +326,11 @@ def test_labels_that_the_loss_would_change_are_refused(kind, label, said, unchec
   }
   if kind == 'signs':
     with refuses('label_kind of Mixture'):
-      begin(small_config('transformer', task=parts, **sizes))
+      begin(small_config('yq_lsa', task=parts))
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-@pytest.mark.parametrize('chance', [pytest.param(3e-5, marks=pytest.mark.slow), 0.1])
+@pytest.mark.parametrize('chance', [pytest.param(3e-5, marks=SLOW), 0.1])
 def test_labels_that_are_not_finite_are_what_is_named(chance, tmp_path, register):
   @zoo.register_task('own')
   @struct.dataclass
@@ -434,7 +442,7 @@ def _sizes(cls: type) -> dict[str, Any]:
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 @pytest.mark.parametrize(
-  'cls', mostly_slow([_OtherTokens], [_OtherBody, _OtherTokens, _Doubled])
+  'cls', mostly_full([], [_OtherBody, _Doubled], slow=[_OtherTokens])
 )
 def test_a_subclass_of_a_model_of_the_library_trains_as_itself(cls, tmp_path):
   zoo.register_model('own')(cls)
@@ -452,14 +460,17 @@ def test_a_subclass_of_a_model_of_the_library_trains_as_itself(cls, tmp_path):
   [
     pytest.param(
       *(_OtherCall, '_OtherCall.predictions(prompt) at the query is not _OtherCall('),
-      marks=SLOW,
+      marks=FULL,
     ),
     pytest.param(
       *(_OtherLoops, '_OtherLoops.loop_predictions() does not predict the same as'),
       marks=SLOW,
     ),
     (_WithRule, '_WithRule.learning_rule() does not predict the same as'),
-    (_OtherScores, '_OtherScores.forward_tokens() does not predict the same as'),
+    pytest.param(
+      *(_OtherScores, '_OtherScores.forward_tokens() does not predict the same as'),
+      marks=SLOW,
+    ),
   ],
 )
 def test_a_subclass_whose_methods_disagree_is_refused(cls, said, tmp_path):
@@ -470,10 +481,8 @@ def test_a_subclass_whose_methods_disagree_is_refused(cls, said, tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_a_subclass_of_a_mixer_whose_methods_disagree_is_refused(unchecked):
   zoo.register_mixer('own')(_OtherAttention)
   with refuses('differs from _OtherAttention(tokens)'):
-    zoo.check_model(
-      zoo.models.Transformer(*(3, 4), mixer='own', width=8, rngs=nnx.Rngs(0)),
-      QuadraticRegression(3, 4),
-    )
+    zoo.check_model(_transformer('own'), QuadraticRegression(3, 4))

@@ -14,7 +14,6 @@ from tests.mixers.loops import (
   N,
   W,
   assert_is,
-  call,
   convolve,
   heads,
   linear,
@@ -132,13 +131,13 @@ def test_one_product_is_the_gated_delta_rule():
   product = warm('gated_delta_product', 'float32', num_householder=1)
   nnx.update(product, nnx.state(rule, nnx.Param))
   x = tokens(dtype='float32')
-  assert_close(call(product, x), call(rule, x), 1e-6)
-  assert_close(_attention(product, x), _attention(rule, x), 1e-6)
 
+  @nnx.jit
+  def of_both(product, rule, x):
+    return [(mixer(x), mixer.attention(x)) for mixer in (product, rule)]
 
-@nnx.jit
-def _attention(mixer, x):
-  return mixer.attention(x)
+  for actual, expected in zip(*of_both(product, rule, x), strict=True):
+    assert_close(actual, expected, 1e-6)
 
 
 @pytest.mark.slow

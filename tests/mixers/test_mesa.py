@@ -49,6 +49,7 @@ def test_mesa():
   assert_is('mesa', loop)
 
 
+@pytest.mark.slow
 def test_it_computes_in_bfloat16():
   expected, outputs = (
     call(warm('mesa', dtype), tokens(6, dtype)) for dtype in ('float32', 'bfloat16')

@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 import zoo
 from tests.compare import refuses
 from tests.compiled import built
-from tests.marks import mostly_full
+from tests.marks import mostly_full, mostly_slow
 from tests.models import bodies
 from tests.settings import isotropic
 from zoo.core.registry import MODELS, parameters
@@ -81,24 +81,14 @@ def _build(name: str) -> Any:
 _KINDS = ['yq_lsa', 'transformer']
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    name if name in _KINDS else pytest.param(name, marks=pytest.mark.slow)
-    for name in zoo.list_models()
-  ],
-)
+@pytest.mark.parametrize('name', mostly_slow(_KINDS[:1], zoo.list_models()))
 def test_it_keeps_its_contract(name):
   # Of two examples there are fewer in two ways: one, and none.
   zoo.check_model(_build(name), isotropic(_D, 2, prior_mean=1.0, noise_std=0.5))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-  ('name', 'task', 'guess'),
-  mostly_full(
-    [('deep_set', *_TASKS_AND_GUESSES[0])], _WITH_GUESSES, _TASKS_AND_GUESSES
-  ),
+  ('name', 'task', 'guess'), mostly_full([], _WITH_GUESSES, _TASKS_AND_GUESSES)
 )
 def test_it_keeps_its_contract_on_other_tasks(name, task, guess):
   made = zoo.create_task(task, num_features=_D, context_length=_C, **_TASKS[task])
@@ -109,7 +99,7 @@ def test_it_keeps_its_contract_on_other_tasks(name, task, guess):
 
 
 @_every_model
-@pytest.mark.parametrize(('batch', 'context'), [(1, 1), (2, 2 * _D + 3)])
+@pytest.mark.parametrize(('batch', 'context'), mostly_full([(2, 2 * _D + 3)], [(1, 1)]))
 def test_one_prediction_for_each_prompt(name, batch, context):
   prompt = bodies.prompt(context=context, batch=batch)
   prediction = jax.eval_shape(lambda prompt: _create(name)(prompt), prompt)
@@ -117,7 +107,9 @@ def test_one_prediction_for_each_prompt(name, batch, context):
   assert prediction.dtype == jnp.float32
 
 
-@pytest.mark.parametrize('name', mostly_full(_KINDS, zoo.list_models()))
+@pytest.mark.parametrize(
+  'name', mostly_full(_KINDS[:1], zoo.list_models(), slow=_KINDS[1:])
+)
 def test_parameters_are_a_function_of_the_seed(name):
   first, second = (_drawing_once(name)(jax.random.key(seed)) for seed in (0, 1))
   again = _drawing(name)(jax.random.key(0))  # by a constructor that is called again

@@ -10,6 +10,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.marks import mostly_slow
 from tests.models import bodies
 from tests.weights import double, drawn
 from zoo.models.initial_guess import GUESSES, InitialGuess
@@ -21,7 +22,7 @@ _B, _C, _D = bodies.B, bodies.C, bodies.D
 @pytest.mark.parametrize('k', [1, 3])
 @pytest.mark.parametrize('layout', LAYOUTS)
 def test_tokens_are_those_of_the_layout(layout, k):
-  prompt = bodies.prompt(k)
+  prompt = jax.device_get(bodies.prompt(k))
   guess = np.random.default_rng(1).normal(size=(_B, _C + 1, k)).astype('f')
   run = jax.jit(lay_out, static_argnums=2)
   tokens = np.asarray(run(prompt, jnp.asarray(guess), layout))
@@ -38,7 +39,7 @@ def _guess(kind, k, **arguments):
   return InitialGuess(kind, _D, k, **arguments, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize('k', [1, 3])
+@pytest.mark.parametrize('k', mostly_slow([3], [1]))
 @pytest.mark.parametrize('kind', GUESSES)
 def test_a_trained_guess_starts_at_zero(kind, k):
   arguments = {'weights': [1.0, -2.0, 0.5], 'bias': 0.5} if kind == 'fixed' else {}
@@ -116,6 +117,6 @@ def test_a_residual_guess_that_overflows_leaves_no_nan_in_the_tokens():
     return model.guess(prompt.x_query), model.embed(prompt)
 
   prompt = dataclasses.replace(bodies.prompt(), x_query=np.full((_B, _D), 10.0, 'f'))
-  guess, tokens = run(prompt)
+  guess, tokens = jax.device_get(run(prompt))
   assert np.isinf(guess).all()
   assert np.all(tokens[:, -1, -1] == 0)

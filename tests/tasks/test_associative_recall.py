@@ -1,3 +1,4 @@
+import functools
 import itertools
 from typing import Any
 
@@ -9,6 +10,7 @@ from scipy.special import softmax
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_slow
+from tests.tasks import host
 
 
 def _task(**changes) -> Any:
@@ -17,11 +19,11 @@ def _task(**changes) -> Any:
 
 def _numbers(prompt: zoo.Prompt) -> tuple[np.ndarray, np.ndarray]:
   """The keys and values of each prompt, `[b, t]`, the query's last."""
-  x = np.concatenate([prompt.x, np.asarray(prompt.x_query)[:, None]], axis=1)
-  for one_hot in (x, np.asarray(prompt.targets)):
+  x, targets = host.features(prompt), host.targets(prompt)
+  for one_hot in (x, targets):
     assert set(np.unique(one_hot)) == {0, 1}
     np.testing.assert_array_equal(one_hot.sum(-1), 1)
-  return x.argmax(-1), np.asarray(prompt.targets).argmax(-1)
+  return x.argmax(-1), targets.argmax(-1)
 
 
 _SETTINGS = [
@@ -31,16 +33,23 @@ _SETTINGS = [
 
 
 _FEW_VALUES = {'num_keys': 6, 'num_values': 4, 'context_length': 7, 'num_pairs': 3}
+_KINDS: dict[str, Any] = {
+  'drawn': _SETTINGS[0],
+  'asked': _SETTINGS[1],
+  'few': _FEW_VALUES,
+}
 
 
-@pytest.mark.parametrize(
-  'setting', [*_SETTINGS, _FEW_VALUES], ids=['drawn', 'asked', 'few']
-)
-def test_each_prompt_has_a_pairing_of_its_own(setting):
-  task = _task(**setting)
-  count, size = 4000, setting['num_values']
-  prompt = task.sample(jax.random.key(0), count)
-  keys, values = _numbers(prompt)
+@functools.cache
+def _drawn(kind: str) -> zoo.Prompt:
+  return host.sample(_task(**_KINDS[kind]), 1, 6000)
+
+
+@pytest.mark.parametrize('kind', mostly_slow(['drawn', 'asked'], ['few']))
+def test_each_prompt_has_a_pairing_of_its_own(kind):
+  setting = _KINDS[kind]
+  size = setting['num_values']
+  keys, values = _numbers(_drawn(kind))
   for row, answers in zip(keys, values, strict=True):
     pairs = set(zip(row.tolist(), answers.tolist(), strict=True))
     assert len(pairs) == len({k for k, _ in pairs}) == len({v for _, v in pairs})
@@ -53,8 +62,7 @@ def test_each_prompt_has_a_pairing_of_its_own(setting):
 
 
 def test_keys_are_drawn_with_replacement():
-  prompt = _task(**_SETTINGS[0]).sample(jax.random.key(1), 6000)
-  keys, _ = _numbers(prompt)
+  keys, _ = _numbers(_drawn('drawn'))
   # Any two examples have any two keys with the probability 1/9.
   for i, j in [(0, 1), (0, 7), (6, 7)]:
     frequency = np.bincount(3 * keys[:, i] + keys[:, j], minlength=9) / len(keys)
@@ -63,8 +71,7 @@ def test_keys_are_drawn_with_replacement():
 
 
 def test_pairs_are_shown_and_then_asked_for_at_random():
-  prompt = _task(**_SETTINGS[1]).sample(jax.random.key(1), 6000)
-  keys, _ = _numbers(prompt)  # 4 shown, then 7 questions
+  keys, _ = _numbers(_drawn('asked'))  # 4 shown, then 7 questions
   shown = np.sort(keys[:, :4], axis=1)
   assert np.all(np.diff(shown, axis=1) > 0)
   # Of which pair a question is: any two questions ask for any two of the four with the
@@ -78,12 +85,11 @@ def test_pairs_are_shown_and_then_asked_for_at_random():
     assert np.all(np.abs(frequency - 1 / 16) <= 4.5 * error)
 
 
-@pytest.mark.parametrize(
-  'setting', mostly_slow(_SETTINGS[1:], _SETTINGS), ids=['asked', 'drawn']
-)
-def test_bayes_is_the_share_of_the_pairings_that_fit(setting):
+@pytest.mark.parametrize('kind', mostly_slow(['asked'], ['drawn']))
+def test_bayes_is_the_share_of_the_pairings_that_fit(kind):
+  setting = _KINDS[kind]
   task = _task(**setting)
-  prompt = jax.device_get(task.sample(jax.random.key(2), 4))
+  prompt = jax.tree.map(lambda array: array[:4], _drawn(kind))
   keys, values = _numbers(prompt)
   bayes = task.baselines()['bayes']
   every = softmax(jax.jit(bayes.predictions)(prompt), axis=-1)

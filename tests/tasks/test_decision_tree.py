@@ -1,25 +1,26 @@
 """Decision trees, and the trees that are fitted to their prompts."""
 
+import functools
 import sys
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import zoo
 from tests.compare import refuses
+from tests.tasks import host
 from zoo.tasks import DecisionTree
 from zoo.tasks.decision_tree import Boosting, GreedyTree
 
 
 def test_labels_are_the_leaves_that_the_features_lead_to():
   task = DecisionTree(num_features=5, context_length=200, depth=3)
-  function = jax.device_get(jax.jit(task.sample_function)(jax.random.key(0)))
-  coordinates, values = function
+  prompt = host.sample_with_latents(task, 0, 1)
+  coordinates, values = (leaf[0] for leaf in prompt.latents)
   assert (len(coordinates), len(values)) == (7, 8)
-  x = np.asarray(jax.jit(task.sample_features)(jax.random.key(1)))
-  labels = jax.jit(task.evaluate)(jax.tree.map(jnp.asarray, function), x)
+  x, labels = host.features(prompt)[0], host.targets(prompt)[0]
 
   def label(features, node=0):
     if node >= 7:
@@ -33,17 +34,15 @@ def test_labels_are_the_leaves_that_the_features_lead_to():
 
 def test_a_feature_that_is_not_positive_goes_left():
   task = DecisionTree(num_features=1, context_length=3, depth=1)
-  x = jnp.asarray([[-1.0], [0.0], [1e-30]])
-  function = jnp.asarray([0]), jnp.asarray([3.0, 5.0])
+  x = np.array([[-1.0], [0.0], [1e-30]], 'f')
+  function = np.array([0], 'int32'), np.array([3.0, 5.0], 'f')
   labels = jax.jit(task.evaluate)(function, x)
   np.testing.assert_array_equal(labels, [3.0, 3.0, 5.0])
 
 
 def test_each_coordinate_is_as_likely_at_each_node():
   task = DecisionTree(num_features=3, context_length=1, depth=2)
-  keys = jax.random.split(jax.random.key(0), 10_000)
-  draw = jax.jit(jax.vmap(task.sample_function))
-  coordinates, values = jax.device_get(draw(keys))
+  coordinates, values = host.sample_with_latents(task, 0, 10_000).latents
   share = np.mean(coordinates[..., None] == np.arange(3), axis=0)
   # 9 shares of 10,000 draws.
   assert np.all(np.abs(share - 1 / 3) <= 4 * np.sqrt(2 / 9 / 10_000))
@@ -55,15 +54,20 @@ def test_each_coordinate_is_as_likely_at_each_node():
 
 
 def _prompt(x, y, x_query) -> zoo.Prompt:
-  x, y, x_query = (jnp.asarray(array, jnp.float32)[None] for array in (x, y, x_query))
+  x, y, x_query = (np.asarray([array], 'f') for array in (x, y, x_query))
   return zoo.Prompt(x=x, y=y, x_query=x_query, y_query=y.sum(axis=1))
+
+
+@functools.cache
+def _drawn() -> Any:
+  return host.sample(DecisionTree(context_length=20), 0, 4)
 
 
 @pytest.mark.parametrize(
   'baseline', [GreedyTree(), Boosting(), GreedyTree(signs=False)]
 )
 def test_no_example_gives_zero_and_one_gives_its_label(baseline):
-  prompt = DecisionTree(context_length=1).sample(jax.random.key(0), 4)
+  prompt = _drawn().prefix(1)
   np.testing.assert_array_equal(baseline(prompt.prefix(0)), np.zeros(4))
   # Boosting starts from the mean of the labels.
   np.testing.assert_allclose(baseline(prompt), prompt.y[:, 0], rtol=1e-6)
@@ -83,7 +87,7 @@ def test_two_examples_in_closed_form():
 
 
 def test_signs_are_all_that_it_sees():
-  prompt = DecisionTree(context_length=20).sample(jax.random.key(0), 4)
+  prompt = _drawn()
   far = zoo.Prompt(
     x=prompt.x * 7, y=prompt.y, x_query=prompt.x_query * 0.1, y_query=prompt.y_query
   )
@@ -96,7 +100,7 @@ def test_without_scikit_learn_one_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
   task = DecisionTree(context_length=2)
   assert list(task.baselines())[:2] == ['boosting', 'greedy_tree']
-  prompt = task.sample(jax.random.key(0), 1)
+  prompt = _drawn().prefix(2)
   for name in 'boosting', 'greedy_tree':
     with refuses('scikit-learn is not installed', "pip install 'icl-zoo[baselines]'"):
       task.baselines()[name](prompt)

@@ -1,6 +1,7 @@
 """The hidden Markov chain against sums over all paths of its states."""
 
 import dataclasses
+import functools
 import itertools
 from typing import Any
 
@@ -11,13 +12,8 @@ import pytest
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_slow
-from tests.sequences import (
-  all_sequences,
-  check_causal,
-  check_law,
-  check_prefixes,
-  predicted,
-)
+from tests.sequences import all_sequences, check_causal, check_law, predicted
+from tests.tasks import host
 from zoo.tasks import HiddenMarkov
 
 _SMALL = {'num_states': 3, 'num_symbols': 2, 'context_length': 4, 'persistence': 0.6}
@@ -61,53 +57,58 @@ def _law(task, length: int, before: int = 0) -> np.ndarray:
   return law
 
 
-@pytest.mark.parametrize('changes', [{}, {'num_symbols': 3, 'context_length': 3}])
-@pytest.mark.parametrize(
-  ('name', 'memory'), [('bayes', 9), ('trigram', 2), ('bigram', 1), ('unigram', 0)]
-)
-def test_predictors_agree_with_sums_over_all_paths(name, memory, changes):
+_OTHER = {'num_symbols': 3, 'context_length': 3}
+
+
+@pytest.mark.parametrize('changes', mostly_slow([{}], [{}, _OTHER]))
+def test_predictors_agree_with_sums_over_all_paths(changes):
   task = _task(**changes)
   sequences = all_sequences(task)
-  actual = predicted(task, name, sequences)
-  for k in range(task.context_length + 1):
-    known = min(memory, k + 1)
-    # Of a window in the middle, which is stationary, the states before are summed over.
-    law = _law(task, known + 1, before=k + 1 - known)
-    for b, symbols in enumerate(sequences):
-      both = law[tuple(symbols[k + 1 - known : k + 1])]
-      np.testing.assert_allclose(actual[b, k], both / both.sum(), rtol=1e-9)
+  memories = {'bayes': 9, 'trigram': 2, 'bigram': 1, 'unigram': 0}
+  every = predicted(task, [*memories], sequences)
+  for actual, memory in zip(every, memories.values(), strict=True):
+    for k in range(task.context_length + 1):
+      known = min(memory, k + 1)
+      # Of a window in the middle, which is stationary, the states before are summed
+      # over.
+      law = _law(task, known + 1, before=k + 1 - known)
+      for b, symbols in enumerate(sequences):
+        both = law[tuple(symbols[k + 1 - known : k + 1])]
+        np.testing.assert_allclose(actual[b, k], both / both.sum(), rtol=1e-9)
 
 
 def test_predictions_do_not_depend_on_later_symbols():
-  check_causal(_task(context_length=7))
-  check_prefixes(_task(context_length=7))
+  check_causal(_task())
 
 
-@pytest.mark.parametrize(
-  'changes', mostly_slow([{}], [{}, {'num_symbols': 3, 'context_length': 2}])
-)
+@functools.cache
+def _hundred_thousand() -> zoo.Prompt:
+  return host.sample(_task(), 1, 100_000)
+
+
+@pytest.mark.parametrize('changes', mostly_slow([{}], [{}, _OTHER]))
 def test_sequences_have_their_probabilities(changes):
   """All of them, and so the symbols at each position and the label of the query."""
-  task, count = _task(**changes), 100_000
-  length = task.context_length + 1
-  prompt = jax.device_get(task.sample(jax.random.key(1), count))
-  symbols = prompt.features.argmax(-1)
-  np.testing.assert_array_equal(prompt.features.sum(-1), 1)
+  task = _task(**changes)
+  prompt = host.sample(task, 1, 100_000) if changes else _hundred_thousand()
+  one_hot = host.features(prompt)
+  symbols = one_hot.argmax(-1)
+  np.testing.assert_array_equal(one_hot.sum(-1), 1)
   np.testing.assert_array_equal(prompt.y.argmax(-1), symbols[:, 1:])
-  check_law(task, symbols, _law(task, length).ravel())
+  check_law(task, symbols, _law(task, task.context_length + 1).ravel())
 
 
 def test_targets_are_laws_given_the_state():
   task = _task(num_states=5, num_symbols=4, context_length=20)
-  prompt = jax.device_get(task.sample(jax.random.key(2), 500, latents=True))
+  prompt = host.sample_with_latents(task, 2, 500)
+  symbols, targets = host.features(prompt).argmax(-1), host.targets(prompt)
   moves, emissions, law = _matrices(task)
   np.testing.assert_allclose(task.law, law, rtol=1e-10)
-  np.testing.assert_allclose(task.transitions, moves, rtol=1e-6)
-  np.testing.assert_allclose(
-    prompt.targets, (moves @ emissions)[prompt.latents], rtol=1e-5
-  )
+  transitions = jax.jit(lambda task: task.transitions)(task)
+  np.testing.assert_allclose(transitions, moves, rtol=1e-6)
+  np.testing.assert_allclose(targets, (moves @ emissions)[prompt.latents], rtol=1e-5)
   # A one-hot symbol minus its law given the states has the mean 0 given all before it.
-  gap = np.eye(4)[prompt.features[:, 1:].argmax(-1)] - prompt.targets[:, :-1]
+  gap = np.eye(4)[symbols[:, 1:]] - targets[:, :-1]
   known = np.eye(5)[prompt.latents[:, :-1]]
   products = np.einsum('bti,btj->btij', gap, known)
   error = np.sqrt(np.sum(products**2, axis=(0, 1)))
@@ -116,17 +117,17 @@ def test_targets_are_laws_given_the_state():
 
 def test_the_forward_algorithm_is_the_mean_of_the_targets():
   """Of prompts with the same symbols, by which it has the least loss."""
-  task = _task(context_length=2)
-  prompt = jax.device_get(task.sample(jax.random.key(3), 100_000))
-  expected = predicted(task, 'bayes', prompt.features.argmax(-1))
-  index = np.asarray(prompt.features).argmax(-1) @ [4, 2, 1]
-  for sequence in range(8):
+  prompt, sequences = _hundred_thousand(), all_sequences(_task())
+  (expected,) = predicted(_task(), ['bayes'], sequences)
+  index = host.features(prompt).argmax(-1) @ [16, 8, 4, 2, 1]
+  for sequence in range(32):
     chosen = index == sequence
-    gap = (prompt.y_query - expected[:, -1])[chosen]
+    gap = prompt.y_query[chosen] - expected[sequence, -1]
     assert np.all(np.abs(gap.mean(0)) <= 4.5 * gap.std(0) / np.sqrt(chosen.sum()))
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_memory_pays():
   """The excess over the forward algorithm after 100 symbols, at the defaults."""
   task = zoo.create_task('hidden_markov')
@@ -142,9 +143,14 @@ def test_memory_pays():
 def test_persistence_is_a_leaf_and_the_chain_one_of_its_seed():
   task = _task()
   many = dataclasses.replace(task, persistence=np.array([0.0, 0.6]))  # pyright: ignore
-  keys = jax.random.split(jax.random.key(0), 2)
-  vmapped = jax.jit(jax.vmap(lambda task, key: task.sample_one(key)))(many, keys)
-  alone = jax.jit(task.sample_one)(keys[1])
+
+  @jax.jit
+  def both(task, many):
+    keys = jax.random.split(jax.random.key(0), 2)
+    vmapped = jax.vmap(lambda task, key: task.sample_one(key))(many, keys)
+    return vmapped, task.sample_one(keys[1])
+
+  vmapped, alone = jax.device_get(both(task, many))
   np.testing.assert_allclose(vmapped.y_query[1], alone.y_query, rtol=1e-6)
   np.testing.assert_array_equal(vmapped.x[1], alone.x)
   assert not np.isclose(_task(seed=1).emissions, task.emissions).any()

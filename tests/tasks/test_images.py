@@ -1,6 +1,7 @@
 """Labelled clusters of images, which are the digits of scikit-learn."""
 
 import dataclasses
+import functools
 import sys
 from typing import Any
 
@@ -13,6 +14,7 @@ import configs
 import zoo
 from tests.compare import refuses
 from tests.digits import digits, write_digits
+from tests.tasks import host
 from zoo.config.validation import build_task, with_full_path
 
 
@@ -38,9 +40,11 @@ def _task(folder, **changes) -> Any:
   return zoo.create_task('labelled_clusters', **fields | changes)
 
 
-def _sample(task, seed=0, batch_size=512) -> Any:
-  key = jax.random.key(seed)
-  return jax.device_get(task.sample(key, batch_size, latents=True))
+@functools.cache
+def _drawn(folder: str, test: str) -> Any:
+  """512 prompts of a test of the task whose classes are all different."""
+  task: Any = _task(folder, burstiness=1).shifts()[test]
+  return host.sample_with_latents(task, 0, 512)
 
 
 def _pixels(standardised):
@@ -94,15 +98,13 @@ def test_images_are_scaled_by_means(data_dir):
 
 def test_prompts_have_images_of_the_first_classes_with_their_labels(data_dir):
   task = _task(data_dir)
-  prompt = _sample(task)
+  prompt = host.sample_with_latents(task, 0, 512)
   classes = prompt.latents
-  np.testing.assert_array_equal(_labels_of(np.asarray(prompt.features)), classes)
+  np.testing.assert_array_equal(_labels_of(host.features(prompt)), classes)
   assert {*classes.ravel().tolist()} == {*range(6)}
-  np.testing.assert_array_equal(np.argmax(prompt.targets, -1), classes % 2)
+  np.testing.assert_array_equal(np.argmax(host.targets(prompt), -1), classes % 2)
   same = classes[:, :-1] == classes[:, -1:]
   assert (same.sum(1) >= 2).all()
-  smaller = _sample(task, batch_size=3)
-  np.testing.assert_array_equal(smaller.features, prompt.features[:3])
 
 
 def test_the_images_of_a_class_are_drawn_uniformly(data_dir):
@@ -117,25 +119,24 @@ def test_the_images_of_a_class_are_drawn_uniformly(data_dir):
 
 
 def test_new_classes_are_those_held_out_with_any_labels(data_dir):
-  test = _task(data_dir, burstiness=1).shifts()['in_context']
-  prompt = _sample(test, batch_size=256)
-  of_example = _labels_of(np.asarray(prompt.features))
+  prompt = _drawn(data_dir, 'in_context')
+  of_example = _labels_of(host.features(prompt))
   assert {*of_example.ravel().tolist()} == {6, 7, 8, 9}
   assert all(len({*row}) == 4 for row in of_example[:, :-1].tolist())
-  shown = np.argmax(prompt.targets, -1)
+  shown = np.argmax(host.targets(prompt), -1)
   for label in range(6, 10):  # any label, one for each class of a prompt
     counts = np.bincount(shown[:, :-1][of_example[:, :-1] == label], minlength=2)
-    assert _p_value(counts, np.full(2, 128)) > 1e-5
+    assert _p_value(counts, np.full(2, 256)) > 1e-5
   at = np.argmax(of_example[:, :-1] == of_example[:, -1:], 1)
-  np.testing.assert_array_equal(shown[np.arange(256), at], shown[:, -1])
+  np.testing.assert_array_equal(shown[np.arange(512), at], shown[:, -1])
 
 
+@pytest.mark.slow
 def test_the_other_tests_are_as_for_points(data_dir):
-  shifts = _task(data_dir, burstiness=1).shifts()
-  absent = _sample(shifts['in_weights']).latents
+  absent = _drawn(data_dir, 'in_weights').latents
   assert not (absent[:, :-1] == absent[:, -1:]).any()
-  swapped = _sample(shifts['swapped'])
-  is_same = np.argmax(swapped.targets, -1) == swapped.latents % 2
+  swapped = _drawn(data_dir, 'swapped')
+  is_same = np.argmax(host.targets(swapped), -1) == swapped.latents % 2
   assert (is_same == is_same[:, :1]).all()
   assert abs(is_same[:, 0].mean() - 0.5) < 5 * 0.5 / np.sqrt(512)
 
@@ -145,7 +146,7 @@ def test_baselines_claim_nothing_exact(data_dir):
   for distribution in (task, *task.shifts().values()):
     assert [*distribution.baselines()] == ['nearest_neighbours', 'zero']
   test = task.shifts()['in_context']
-  prompt = _sample(test)
+  prompt = _drawn(data_dir, 'in_context')
   nearest = jax.jit(test.baselines()['nearest_neighbours'])(prompt)
   apart = np.square(prompt.x - prompt.x_query[:, None]).sum(-1)
   of_nearest = prompt.y[np.arange(512), apart.argmin(1)]
@@ -153,6 +154,7 @@ def test_baselines_claim_nothing_exact(data_dir):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_it_keeps_the_contract_of_a_task(data_dir, unchecked):
   zoo.check_task(_task(data_dir))
 

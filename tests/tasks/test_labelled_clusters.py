@@ -1,3 +1,4 @@
+import functools
 import itertools
 import math
 from typing import Any
@@ -10,7 +11,8 @@ from scipy.stats import chi2, multivariate_normal, norm
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
+from tests.tasks import host
 from zoo.tasks import LabelledClusters
 from zoo.tasks import partitions as tables
 from zoo.tasks.labelled_clusters import TESTS, sample_slots
@@ -23,8 +25,8 @@ def _task(**changes) -> LabelledClusters:
   return task
 
 
-def _sample(task, seed=0, batch_size=64, latents=False) -> Any:
-  return jax.device_get(task.sample(jax.random.key(seed), batch_size, latents=latents))
+def _sample(task, seed=0, batch_size=64) -> Any:
+  return host.sample_with_latents(task, seed, batch_size)
 
 
 # Without partitions, in loops over all classes that the points may have.
@@ -118,8 +120,8 @@ def _compare(task, name, expected, seed=0, lengths=None):
   """A predictor on four prompts, at all lengths."""
   prompt = _sample(task, seed, 4)
   predictor: Any = task.baselines()[name]
-  actual = np.exp(jax.jit(predictor.predictions)(prompt))
-  alone = np.exp(jax.jit(predictor)(prompt))
+  run = jax.jit(lambda prompt: (predictor.predictions(prompt), predictor(prompt)))
+  actual, alone = map(np.exp, jax.device_get(run(prompt)))
   np.testing.assert_allclose(alone, actual[:, -1], rtol=1e-4, atol=1e-6)
   for k in range(task.context_length + 1):
     part = prompt.prefix(k)
@@ -138,7 +140,9 @@ _BURSTS = [
 ]
 
 
-@pytest.mark.parametrize('changes', mostly_slow(_BURSTS[2:3], _BURSTS))
+@pytest.mark.parametrize(
+  'changes', mostly_full(_BURSTS[2:3], _BURSTS, slow=[_BURSTS[3]])
+)
 def test_bayes_agrees_with_a_loop_over_all_classes(changes):
   _compare(_task(zipf=1.0, **changes), 'bayes', _expected_bayes)
 
@@ -155,7 +159,11 @@ def test_weights_agree_with_a_loop_over_classes():
 
 @pytest.mark.parametrize(
   'changes',
-  mostly_slow(_BURSTS[2:], [*_BURSTS, {'burstiness': 0, 'num_classes': 2}]),
+  mostly_full(
+    _BURSTS[2:3],
+    [*_BURSTS, {'burstiness': 0, 'num_classes': 2}],
+    slow=[{'burstiness': 0, 'num_classes': 2}],
+  ),
 )
 def test_context_agrees_with_a_loop_and_covariances(changes):
   def expected(*arguments):
@@ -164,7 +172,7 @@ def test_context_agrees_with_a_loop_and_covariances(changes):
   _compare(_task(zipf=0.5, **changes), 'context', expected)
 
 
-@pytest.mark.parametrize('burstiness', mostly_slow([3], [0, 1, 3]))
+@pytest.mark.parametrize('burstiness', mostly_full([], [0, 1], slow=[3]))
 def test_context_agrees_with_quadrature_over_the_means(burstiness):
   def expected(*arguments):
     return _expected_context(*arguments, density=_by_quadrature)
@@ -176,11 +184,13 @@ def test_context_agrees_with_quadrature_over_the_means(burstiness):
 def test_predictors_are_finite_where_their_law_has_no_such_prompt():
   # Means far away, and labels that no partition explains.
   task = _task(burstiness=3, num_features=5, within=0.01)
-  prompt = _sample(task)
-  y: Any = np.eye(2, dtype='float32')[np.tile([0, 1, 1], (64, 1))]
-  prompt = zoo.Prompt(100 * prompt.x, y, -100 * prompt.x_query, prompt.y_query)
-  for name, predictor in task.baselines().items():
-    assert np.isfinite(jax.jit(predictor)(prompt)).all(), name
+  points: Any = np.random.default_rng(0).normal(0, 100, (64, 4, 5)).astype('f')
+  y: Any = np.eye(2, dtype='f')[np.tile([0, 1, 1, 0], (64, 1))]
+  prompt = zoo.Prompt(points[:, :-1], y[:, :-1], -points[:, -1], y[:, -1])
+  baselines = task.baselines()
+  run = jax.jit(lambda prompt: {name: f(prompt) for name, f in baselines.items()})
+  for name, prediction in run(prompt).items():
+    assert np.isfinite(prediction).all(), name
 
 
 @pytest.mark.parametrize(
@@ -211,7 +221,7 @@ def test_too_many_partitions_are_not_summed_over():
   assert 'context' in _task(context_length=256).baselines()
   assert 'context' not in _task(context_length=10_000, burstiness=0).baselines()
   with refuses('the prompt has 4 examples, and the predictor is for 3'):
-    jax.eval_shape(_task().baselines()['bayes'], _sample(_task(context_length=4)))
+    jax.eval_shape(_task().baselines()['bayes'], _drawn(2)[1])
 
 
 def test_partitions_without_bursts_have_the_probabilities_of_their_classes():
@@ -235,13 +245,24 @@ def _p_value(counts, expected):
   return chi2.sf(statistic, len(counts) - 1)
 
 
-@pytest.mark.parametrize('burstiness', mostly_slow([2], [0, 1, 2]))
-def test_classes_have_their_probabilities_in_bursts(burstiness):
+_COUNT = 20_000
+
+
+@functools.cache
+def _drawn(burstiness: int, test: str = 'training') -> Any:
+  """A task, and prompts of one of its tests."""
   task = _task(context_length=4, burstiness=burstiness, zipf=1.0)
-  classes = _sample(task, 1, 20_000, latents=True).latents
+  tests: Any = {'training': task, **task.shifts()}
+  return task, _sample(tests[test], 1, _COUNT)
+
+
+@pytest.mark.parametrize('burstiness', mostly_full([2], [1], slow=[0]))
+def test_classes_have_their_probabilities_in_bursts(burstiness):
+  task, prompt = _drawn(burstiness)
+  classes = prompt.latents
   for position in range(5):
     counts = np.bincount(classes[:, position], minlength=4)
-    assert _p_value(counts, 20_000 * _law(task)) > 1e-5
+    assert _p_value(counts, _COUNT * _law(task)) > 1e-5
   of_context = np.sum(classes[:, :-1, None] == np.arange(4), axis=1)
   if burstiness:
     assert (of_context % burstiness == 0).all()
@@ -249,19 +270,18 @@ def test_classes_have_their_probabilities_in_bursts(burstiness):
     assert (of_query >= burstiness).all()
   else:
     pairs = np.bincount(4 * classes[:, 0] + classes[:, -1], minlength=16)
-    assert _p_value(pairs, 20_000 * np.outer(_law(task), _law(task)).ravel()) > 1e-5
+    assert _p_value(pairs, _COUNT * np.outer(_law(task), _law(task)).ravel()) > 1e-5
 
 
 def test_features_are_around_the_means_of_their_classes():
-  task = _task(num_features=3, context_length=6, burstiness=2)
-  prompt = _sample(task, 2, 4000, latents=True)
-  noise = prompt.features * math.sqrt(1 + 0.7**2) - task.means[prompt.latents]
-  noise = noise.reshape(-1, 3) * math.sqrt(3) / 0.7
+  task, prompt = _drawn(2)
+  noise = host.features(prompt) * math.sqrt(1 + 0.7**2) - task.means[prompt.latents]
+  noise = noise.reshape(-1, 2) * math.sqrt(2) / 0.7
   np.testing.assert_allclose(noise.mean(0), 0, atol=5 / math.sqrt(len(noise)))
   covariance = noise.T @ noise / len(noise)
-  np.testing.assert_allclose(covariance, np.eye(3), atol=5 * math.sqrt(2 / len(noise)))
+  np.testing.assert_allclose(covariance, np.eye(2), atol=5 * math.sqrt(2 / len(noise)))
   labels = np.eye(2)[prompt.latents % 2]
-  np.testing.assert_array_equal(prompt.targets, labels)
+  np.testing.assert_array_equal(host.targets(prompt), labels)
   # The means have the size of one feature vector, 1.
   many = _task(num_features=8, num_classes=2000).means
   assert abs(np.mean(np.sum(many**2, 1)) - 1) <= 5 * math.sqrt(2 / 8 / 2000)
@@ -270,18 +290,19 @@ def test_features_are_around_the_means_of_their_classes():
 
 def test_features_do_not_depend_on_labels():
   """Bit for bit: of other labels, and of those that a prompt has permuted."""
-  task = _task(num_labels=4, burstiness=3)
-  prompt = _sample(task)
-  for other in (_task(num_labels=2, burstiness=3), task.shifts()['swapped']):
-    changed = _sample(other)
+  _, prompt = _drawn(2)
+  other = _task(context_length=4, burstiness=2, zipf=1.0, num_labels=4)
+  for changed in _sample(other, 1, _COUNT), _drawn(2, 'swapped')[1]:
     np.testing.assert_array_equal(changed.x, prompt.x)
     np.testing.assert_array_equal(changed.x_query, prompt.x_query)
-  assert (changed.y_query != prompt.y_query).any()
+    assert not np.array_equal(changed.y_query, prompt.y_query)
 
 
-@pytest.mark.parametrize('test', mostly_slow(['training'], ['swapped', 'in_context']))
+@pytest.mark.parametrize(
+  'test', mostly_full([], ['training', 'in_context'], slow=['swapped'])
+)
 def test_no_position_tells_the_label_of_the_query(test):
-  count, n = 100_000, 4
+  count, n = 20_000, 4
   task = _task(num_features=1, context_length=n, num_classes=8, burstiness=2)
   if test != 'training':
     task = task.shifts()[test]
@@ -293,8 +314,12 @@ def test_no_position_tells_the_label_of_the_query(test):
 
 
 def test_the_slot_of_the_query_is_at_any_place():
-  draw = jax.vmap(lambda key: sample_slots(key, 6, 2))
-  slots = np.asarray(draw(jax.random.split(jax.random.key(0), 30_000)))
+
+  @jax.jit
+  def draw(key):
+    return jax.vmap(lambda key: sample_slots(key, 6, 2))(jax.random.split(key, 30_000))
+
+  slots = np.asarray(draw(jax.random.key(0)))
   for slot in range(3):
     counts = (slots[:, :-1] == slot).sum(0)
     assert _p_value(counts, np.full(6, 10_000)) > 1e-5
@@ -302,34 +327,34 @@ def test_the_slot_of_the_query_is_at_any_place():
   assert _p_value(same, np.full(6, 10_000)) > 1e-5
 
 
-@pytest.mark.parametrize('burstiness', mostly_slow([2], [0, 2]))
+@pytest.mark.parametrize('burstiness', mostly_full([2], [0]))
 def test_the_tests_are_what_they_say(burstiness):
-  task = _task(context_length=4, burstiness=burstiness, zipf=1.0)
-  shifts: Any = task.shifts()
-  assert [*shifts][:3] == [*TESTS]
-  prompts = {test: _sample(shifts[test], 4, 8000, latents=True) for test in TESTS}
+  task = _drawn(burstiness)[0]
+  assert [*task.shifts()][:3] == [*TESTS]
+  prompts = {test: _drawn(burstiness, test)[1] for test in TESTS}
   absent = prompts['in_weights'].latents
   assert not (absent[:, :-1] == absent[:, -1:]).any()
   counts = np.bincount(absent[:, -1], minlength=4)
-  assert _p_value(counts, 8000 * _law(task)) > 1e-5
-  np.testing.assert_array_equal(prompts['in_weights'].targets, np.eye(2)[absent % 2])
+  assert _p_value(counts, _COUNT * _law(task)) > 1e-5
+  targets = host.targets(prompts['in_weights'])
+  np.testing.assert_array_equal(targets, np.eye(2)[absent % 2])
   swapped = prompts['swapped']
   # One permutation a prompt: labels are those of classes, or all are the others.
-  is_same = np.all(swapped.targets == np.eye(2)[swapped.latents % 2], axis=2)
+  is_same = np.all(host.targets(swapped) == np.eye(2)[swapped.latents % 2], axis=2)
   assert (is_same == is_same[:, :1]).all()
-  assert abs(is_same[:, 0].mean() - 0.5) <= 5 * 0.5 / math.sqrt(8000)
+  assert abs(is_same[:, 0].mean() - 0.5) <= 5 * 0.5 / math.sqrt(_COUNT)
   assert (swapped.latents[:, :-1] == swapped.latents[:, -1:]).any(1).all()
   new = prompts['in_context']
   # A class is as far from the known ones as from itself elsewhere: E |x|² = 1.
-  assert abs(np.mean(np.sum(new.x_query**2, 1)) - 1) <= 5 / math.sqrt(8000)
+  assert abs(np.mean(np.sum(new.x_query**2, 1)) - 1) <= 5 / math.sqrt(_COUNT)
   same = new.latents[:, :-1] == new.latents[:, -1:]
   assert (same.sum(1) == max(burstiness, 1)).all()
   products = np.sum(new.x * new.x_query[:, None], axis=2)
   for is_one, mean in ((same, 1 / (1 + 0.7**2)), (~same, 0)):
     sample = products[is_one]
     # Examples of one prompt share a query.
-    assert abs(sample.mean() - mean) <= 5 * sample.std() / math.sqrt(8000)
-  labels = np.argmax(new.targets, 2)
+    assert abs(sample.mean() - mean) <= 5 * sample.std() / math.sqrt(_COUNT)
+  labels = np.argmax(host.targets(new), 2)
   assert (labels[:, :-1] == labels[:, -1:])[same].all()
 
 
@@ -344,6 +369,7 @@ def test_bayes_of_new_classes_is_the_context_in_bursts():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_each_predictor_fails_the_tests_of_the_other():
   """The table of docs/tasks.md, to five standard errors of these prompts."""
   task = zoo.create_task('labelled_clusters', burstiness=2, within=1.5)
@@ -364,6 +390,7 @@ def test_each_predictor_fails_the_tests_of_the_other():
       assert abs(right.mean() - accuracy) <= 5 * error + 0.005, (test, name)
 
 
+@pytest.mark.slow
 def test_the_table_of_truth_where_it_has_closed_forms():
   """Two classes on a line, each with a label of its own, and one example."""
   sizes = {'num_features': 1, 'context_length': 1, 'num_classes': 2, 'num_labels': 2}
@@ -380,11 +407,19 @@ def test_the_table_of_truth_where_it_has_closed_forms():
   }
   assert 0.55 < nearer < 0.95
   predictors, number = task.baselines(), 20_000
+
+  @jax.jit
+  def accuracies_of(prompt):
+    return {
+      name: task.accuracy(predictor(prompt), prompt.y_query)
+      for name, predictor in predictors.items()
+    }
+
   for test, accuracies in truth.items():
     subject = task if test == 'training' else task.shifts()[test]
-    prompt = subject.sample(jax.random.key(7), number)
+    every = jax.device_get(accuracies_of(host.sample(subject, 7, number)))
     for name, accuracy in accuracies.items():
-      right = subject.accuracy(predictors[name](prompt), prompt.y_query)
+      right = every[name]
       # 4.5 standard errors of a share; certain ones have none.
       error = 4.5 * math.sqrt(accuracy * (1 - accuracy) / number)
       assert abs(float(right.mean()) - accuracy) <= error + 1e-6, (test, name)

@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from tests.compiled import AS_USERS
 from tests.marks import mostly_full
+from tests.tasks import host
 
 _D, _C = 3, 4
 _KEY = jax.random.key(5)
@@ -25,7 +26,7 @@ def _task(**changes):
 
 
 def _sample(task, seed=0, batch_size=64) -> zoo.Prompt:
-  return jax.device_get(task.sample(jax.random.key(seed), batch_size))
+  return host.sample(task, seed, batch_size)
 
 
 def _recovered_weights(prompt: zoo.Prompt) -> np.ndarray:
@@ -81,9 +82,10 @@ def test_sampled_moments_agree_with_the_formulas(kind):
 
 def test_targets_are_labels_without_noise():
   with jax.enable_x64(True):
-    changes = {'prior_mean': _MEAN, 'feature_covariance': _FEATURE}
-    clean = _sample(_task(**changes))
-    noisy = _sample(_task(noise_std=0.5, **changes))
+    clean, noisy = (
+      _sample(_task(**_GENERAL | {'noise_std': 0.0})),
+      _sample(_task(**_GENERAL)),
+    )
   expected = np.sum(_recovered_weights(clean) * np.asarray(clean.x_query), axis=1)
   # A least-squares solution loses the condition number of X, up to a few thousand
   # among 64 random 4 × 3 matrices.
@@ -93,15 +95,15 @@ def test_targets_are_labels_without_noise():
   np.testing.assert_array_equal(clean.context_targets, clean.y)
 
 
+@pytest.mark.slow
 def test_parts_of_a_prompt_have_the_distribution_of_whole_prompts():
   """`sample_one` draws other numbers than `sample`, from the same distribution."""
   task, batch = _task(**_GENERAL), 8000
   with jax.enable_x64(True):
     whole = _sample(task, 1, batch)
-    keys = jax.random.split(jax.random.key(2), batch)
-    parts = jax.jit(jax.vmap(task.sample_one))(keys)
-    keys = jax.random.split(jax.random.key(3), batch)
-    weights = np.asarray(jax.jit(jax.vmap(task.sample_function))(keys))
+    draw = jax.jit(lambda key: jax.vmap(task.sample_one)(jax.random.split(key, batch)))
+    parts = jax.device_get(draw(jax.random.key(2)))
+  weights = parts.latents
   moments = []
   for prompt in (whole, parts):
     noise = np.asarray(prompt.y) - np.asarray(prompt.context_targets)
@@ -122,8 +124,9 @@ def test_parts_of_a_prompt_have_the_distribution_of_whole_prompts():
 def test_noise_repeats_no_other_draw_of_the_batch():
   # A stream shared with the features would pair noise with another prompt's features,
   # which no correlation within prompts shows.
+  plain = _GENERAL | dict.fromkeys(_COVARIANCES, np.eye(_D))
   with jax.enable_x64(True):
-    clean, noisy = _sample(_task()), _sample(_task(noise_std=1.0))
+    clean, noisy = (_sample(_task(**plain | {'noise_std': std})) for std in (0.0, 1.0))
   noise = np.ravel(np.asarray(noisy.y) - np.asarray(clean.y))
   others = np.concatenate([np.ravel(clean.x), np.ravel(clean.x_query)])
   assert np.abs(noise[:, None] - others).min() > 1e-10
@@ -132,7 +135,7 @@ def test_noise_repeats_no_other_draw_of_the_batch():
 def test_prompts_are_of_the_precision_that_is_enabled():
   for x64, kind in ((False, 'float32'), (True, 'float64')):
     with jax.enable_x64(x64):
-      prompt = _sample(_task(noise_std=0.5), batch_size=7)
+      prompt = _sample(_task(**_GENERAL))
     assert {leaf.dtype for leaf in jax.tree.leaves(prompt)} == {np.dtype(kind)}
 
 
@@ -177,7 +180,7 @@ _SINGULAR = 2 * (np.eye(_D) - np.outer(_NULL, _NULL))
 
 def test_a_singular_prior_fixes_the_weights_along_its_null_space():
   with jax.enable_x64(True):
-    task = _task(prior_mean=_MEAN, prior_covariance=_SINGULAR)
+    task = _task(**_GENERAL | {'noise_std': 0.0, 'prior_covariance': _SINGULAR})
     deviation = _recovered_weights(_sample(task)) - _MEAN
   # The root of an eigenvalue of 1e-16 instead of 0 is 1e-8.
   np.testing.assert_allclose(deviation @ _NULL, 0, atol=1e-6)

@@ -8,6 +8,7 @@ from scipy.special import softmax
 
 import zoo
 from tests.marks import mostly_full
+from tests.tasks import host
 
 
 def _task(**changes) -> Any:
@@ -16,16 +17,10 @@ def _task(**changes) -> Any:
 
 def _symbols(prompt: zoo.Prompt) -> np.ndarray:
   """The symbols of each prompt, `[b, t]`."""
-  x = np.concatenate([prompt.x, np.asarray(prompt.x_query)[:, None]], axis=1)
+  x = host.features(prompt)
   assert set(np.unique(x)) == {0, 1}
   np.testing.assert_array_equal(x.sum(-1), 1)
   return x.argmax(-1)
-
-
-def test_a_prompt_is_one_sequence_of_symbols():
-  prompt = _task(num_symbols=3, context_length=5).sample(jax.random.key(0), 7)
-  np.testing.assert_array_equal(prompt.y[:, :-1], prompt.x[:, 1:])
-  np.testing.assert_array_equal(prompt.y[:, -1], prompt.x_query)
 
 
 def _rows(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -44,8 +39,8 @@ def _rows(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize('size', mostly_full([3], [2, 8]))
 def test_chains_are_stationary_with_dirichlet_rows(size):
   count = 8000
-  prompt = _task(num_symbols=size, context_length=20).sample(jax.random.key(1), count)
-  symbols, targets = _symbols(prompt), np.asarray(prompt.targets)
+  prompt = host.sample(_task(num_symbols=size, context_length=20), 1, count)
+  symbols, targets = _symbols(prompt), host.targets(prompt)
 
   def moments(symbols: np.ndarray, rows: np.ndarray) -> np.ndarray:
     stay = np.take_along_axis(rows, symbols[:, None], axis=1)[:, 0]
@@ -60,9 +55,10 @@ def test_chains_are_stationary_with_dirichlet_rows(size):
     assert np.all(np.abs(actual.mean(0) - expected.mean(0)) <= 4.5 * error)
 
 
-def test_symbols_follow_the_rows_that_are_their_targets():
-  prompt = _task(num_symbols=3).sample(jax.random.key(2), 2000)
-  symbols, targets = _symbols(prompt), np.asarray(prompt.targets)
+def test_a_prompt_is_one_sequence_whose_symbols_follow_the_rows_of_their_targets():
+  prompt = host.sample(_task(num_symbols=3, context_length=20), 2, 8000)
+  symbols, targets = _symbols(prompt), host.targets(prompt)
+  np.testing.assert_array_equal(prompt.y, host.features(prompt)[:, 1:])
   # A one-hot symbol minus its probabilities has the mean 0 given all symbols before it:
   # so have its products with them, which are uncorrelated.
   gap = np.eye(3)[symbols[:, 1:]] - targets[:, :-1]
@@ -72,13 +68,13 @@ def test_symbols_follow_the_rows_that_are_their_targets():
     assert np.all(np.abs(products.sum((0, 1))) <= 4.5 * error)
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_a_loop():
   task = _task(num_symbols=4, context_length=12)
   prompt = jax.device_get(task.sample(jax.random.key(3), 5))
-  bigram, unigram = (
-    softmax(jax.jit(task.baselines()[name].predictions)(prompt), axis=-1)
-    for name in ('bigram', 'unigram')
-  )
+  counts: Any = [task.baselines()[name] for name in ('bigram', 'unigram')]
+  run = jax.jit(lambda prompt: [count.predictions(prompt) for count in counts])
+  bigram, unigram = (softmax(logits, axis=-1) for logits in run(prompt))
   for b, symbols in enumerate(_symbols(prompt)):
     for k in range(13):
       pairs, single = np.ones(4), np.ones(4)
@@ -115,7 +111,7 @@ def _bayes_by_quadrature(symbols: np.ndarray) -> float:
 
 @pytest.mark.parametrize('k', mostly_full([6], [0, 1]))
 def test_bayes_for_two_symbols_is_the_integral(k):
-  prompt = jax.device_get(_task(context_length=6).sample(jax.random.key(4), 3))
+  prompt = host.sample(_task(context_length=6), 4, 3)
   probabilities = softmax(np.asarray(_bayes(prompt))[:, k], axis=-1)
   for row, symbols in zip(probabilities, _symbols(prompt), strict=True):
     # The integrand is not smooth at p = q = 0, where the integral is good to 1e-5.
@@ -126,7 +122,7 @@ def test_bayes_for_two_symbols_is_the_integral(k):
 
 def test_bayes_of_one_symbol_has_a_closed_form():
   # E pq/(p + q) / E q/(p + q), the probability to leave the only symbol that is known.
-  prompt = _task(context_length=6).sample(jax.random.key(4), 3)
+  prompt = host.sample(_task(context_length=6), 4, 3)
   probabilities = softmax(np.asarray(_bayes(prompt))[:, 0], axis=-1)
   leaves = np.sum(probabilities * (1 - np.asarray(prompt.x)[:, 0]), axis=1)
   np.testing.assert_allclose(leaves, 4 / 3 * (1 - np.log(2)), rtol=1e-4)

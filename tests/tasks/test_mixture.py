@@ -14,6 +14,7 @@ from scipy import special, stats
 import zoo
 from configs import common
 from tests.compare import refuses
+from tests.tasks import host
 from zoo.config.validation import build_task, to_json
 from zoo.tasks import LinearRegression, Mixture, SparseRegression, TaskPool
 from zoo.tasks.baselines import Examples
@@ -149,7 +150,7 @@ def test_a_sampled_density_is_that_of_the_quadrature():
 @pytest.mark.slow
 def test_each_prompt_is_of_one_part_as_often_as_its_weight():
   task, count = _mixture(), 4000
-  prompt = jax.device_get(task.sample(jax.random.key(1), count, latents=True))
+  prompt = host.sample_with_latents(task, 1, count)
   part, drawn = prompt.latents['part'], prompt.latents['of_parts']
   shares = np.bincount(part, minlength=4) / count
   weights = np.array([0.2, 0.1, 0.3, 0.4])
@@ -158,18 +159,16 @@ def test_each_prompt_is_of_one_part_as_often_as_its_weight():
   np.testing.assert_allclose(task.weights, weights)
   for i in range(4):
     own = jax.tree.map(lambda leaf, at=part == i: leaf[at], prompt)
-    x, noiseless = np.asarray(own.features), np.asarray(own.targets)
+    x, noiseless = host.features(own), host.targets(own)
     targets = np.einsum('btd,bd->bt', x * x if i == 3 else x, drawn[i][part == i])
     np.testing.assert_allclose(noiseless, targets, atol=1e-4)
     noise = own.y - noiseless[:, :-1]
     std = (0.3, 0.5, 0.4, 0.2)[i]
     assert abs(noise.std() / std - 1) < 4 / np.sqrt(2 * noise.size)
-  without = jax.device_get(task.sample(jax.random.key(1), count))
-  assert without.latents is None
-  np.testing.assert_array_equal(without.y, prompt.y)
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_it_keeps_the_contract_of_a_task(unchecked):
   noisy = _named('linear_regression', noise_std=0.1)
   zoo.check_task(_mixture(noisy, _named('task_pool'), weights=(1, 2)))
@@ -212,9 +211,10 @@ def test_classes_can_be_mixed():
   task = _mixture(_named('conjunction'), _named('disjunction'))
   assert (task.label_kind, task.num_outputs) == ('signs', 1)
   assert task.posterior() is None
-  zero, unit = jnp.zeros(1), jnp.ones(1)
-  assert task.accuracy(unit, unit) == 1
-  np.testing.assert_allclose(task.loss(zero, unit), np.log(2), rtol=1e-6)
+  measure = jax.jit(lambda f, target: (task.accuracy(f, target), task.loss(f, target)))
+  accuracies, losses = map(np.asarray, measure(np.array([1, 0], 'f'), np.ones(2, 'f')))
+  assert accuracies[0] == 1
+  np.testing.assert_allclose(losses[1], np.log(2), rtol=1e-6)
 
 
 def test_objects_are_mixed_and_configs_name_their_sections():
@@ -300,6 +300,7 @@ def test_objects_of_other_sizes_are_refused():
     Mixture((TaskPool(context_length=5), TaskPool(context_length=8))).check()
 
 
+@pytest.mark.slow
 def test_a_mixture_of_linear_regression_alone_has_other_prompts_than_the_task():
   task = LinearRegression(_D, _C)
   mixed, alone = (

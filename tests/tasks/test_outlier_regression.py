@@ -9,20 +9,20 @@ import scipy.stats
 
 import zoo
 from tests.compare import refuses
+from tests.tasks import host
 from zoo.tasks import OutlierRegression
 from zoo.tasks.outlier_regression import WithoutOnes
 
 
 def _sample(task, num_prompts, seed=0):
   with jax.enable_x64(True):
-    return task.sample(jax.random.key(seed), num_prompts)
+    return host.sample(task, seed, num_prompts)
 
 
 def _all(prompt):
   """Features, labels and targets; the label of the query is its target."""
-  x = np.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
   y = np.concatenate([prompt.y, prompt.y_query[:, None]], axis=1)
-  return x, y, np.asarray(prompt.targets)
+  return host.features(prompt), y, host.targets(prompt)
 
 
 @pytest.mark.slow

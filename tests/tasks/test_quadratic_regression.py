@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.marks import mostly_full
+from tests.tasks import host
 from zoo.tasks import QuadraticRegression
 from zoo.tasks.baselines import LeastSquares
 
@@ -12,8 +13,8 @@ from zoo.tasks.baselines import LeastSquares
 def test_labels_are_sums_of_weighted_squares():
   task = QuadraticRegression(3, 5)
   with jax.enable_x64(True):
-    prompt = task.sample(jax.random.key(0), 20_000)
-    noisy = QuadraticRegression(3, 5, noise_std=0.5).sample(jax.random.key(0), 20_000)
+    prompt = host.sample(task, 0, 20_000)
+    noisy = host.sample(QuadraticRegression(3, 5, noise_std=0.5), 0, 20_000)
   x, y = np.asarray(prompt.x), np.asarray(prompt.y)
   weights = np.einsum('bij,bj->bi', np.linalg.pinv(x**2), y)
   for i in range(16):
@@ -23,7 +24,7 @@ def test_labels_are_sums_of_weighted_squares():
   assert np.abs(np.cov(weights.T) * 3 - np.eye(3)).max() < 4 * np.sqrt(2 / 20_000)
   noise = np.asarray(noisy.y) - y
   assert abs(noise.var() / 0.25 - 1) < 4 * np.sqrt(2 / noise.size)
-  np.testing.assert_array_equal(noisy.targets, prompt.targets)
+  np.testing.assert_array_equal(host.targets(noisy), host.targets(prompt))
 
 
 def test_a_prior_mean_moves_the_weights():
@@ -32,13 +33,12 @@ def test_a_prior_mean_moves_the_weights():
   assert task != centred
   assert centred == QuadraticRegression(3, 5, prior_mean=[0.0, 0.0, 0.0])
   with jax.enable_x64(True):
-    prompts = [
-      regression.sample(jax.random.key(0), 4) for regression in (task, centred)
-    ]
-  x, change = np.asarray(prompts[0].x), np.asarray(prompts[0].y - prompts[1].y)
+    moved, plain = (host.sample(regression, 0, 8) for regression in (task, centred))
+  x, change = moved.x, moved.y - plain.y
   for i, t in np.ndindex(change.shape):
-    moved = sum(mean[j] * x[i, t, j] ** 2 for j in range(3)) / np.sqrt(3)
-    assert change[i, t] == pytest.approx(moved, abs=1e-13)  # roundings of numbers ~ 10
+    expected = sum(mean[j] * x[i, t, j] ** 2 for j in range(3)) / np.sqrt(3)
+    # Roundings of numbers of about 10.
+    assert change[i, t] == pytest.approx(expected, abs=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_bayes_is_the_posterior_mean(noise_std, prior_mean):
   assert bayes.penalty == 3 * noise_std**2
   mean = np.broadcast_to(prior_mean, 3) / np.sqrt(3)
   with jax.enable_x64(True):
-    prompt = task.sample(jax.random.key(0), 8)
-    predictions = jax.jit(bayes.predictions)(prompt)
+    prompt = host.sample(task, 0, 8)
+    predictions = np.asarray(jax.jit(bayes.predictions)(prompt))
   for i in range(8):
     squares = np.asarray(prompt.x[i]) ** 2
     for k in range(6):

@@ -1,5 +1,6 @@
 """Regression with few weights: its prompts, and Bayes and the lasso on them."""
 
+import functools
 import itertools
 from typing import Any
 
@@ -12,6 +13,7 @@ import scipy.stats
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
+from tests.tasks import host
 from zoo.tasks import SparseRegression
 from zoo.tasks import sparse_regression as sparse
 from zoo.tasks.baselines import Examples
@@ -22,17 +24,18 @@ def _task(**changes):
   return SparseRegression(**fields)
 
 
-def _examples(task, num_prompts=6, seed=0):
-  """Prompts in NumPy, float64: x and y with the query as the last example."""
-  prompt = task.sample(jax.random.key(seed), num_prompts)
-  x = np.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
-  return prompt, x.astype(np.float64), np.asarray(prompt.y, np.float64)
+_COUNT = 20_000
+
+
+@functools.cache
+def _drawn(std=0.0) -> Any:
+  """Prompts in float64; those of any noise are of one program."""
+  with jax.enable_x64(True):
+    return host.sample_with_latents(_task(noise_std=std), 0, _COUNT)
 
 
 def test_a_few_random_weights_are_standard_normal_and_the_others_zero():
-  task, count = _task(), 20_000
-  keys = jax.random.split(jax.random.key(0), count)
-  w = np.asarray(jax.vmap(task.sample_function)(keys))
+  w, count = _drawn().latents, _COUNT
   assert np.all((w != 0).sum(1) == 2)
   # Each pair of coordinates is as likely as the others.
   nonzero = (w != 0).astype(float)
@@ -44,16 +47,15 @@ def test_a_few_random_weights_are_standard_normal_and_the_others_zero():
 
 
 def test_labels_are_the_products_with_the_weights():
-  with jax.enable_x64(True):
-    clean, x, y = _examples(_task(), 64)
-    noisy, *_ = _examples(_task(noise_std=0.5), 20_000)
+  clean, noisy = _drawn(), _drawn(0.5)
+  x, of_clean = host.features(clean), host.targets(clean)
   for i in range(64):
-    w = np.linalg.lstsq(x[i, :-1], y[i])[0]
+    w = np.linalg.lstsq(x[i, :-1], clean.y[i])[0]
     assert np.sum(np.abs(w) > 1e-9) == 2
     targets = [sum(w[j] * x[i, t, j] for j in range(5)) for t in range(8)]
-    np.testing.assert_allclose(clean.targets[i], targets, atol=1e-9)
+    np.testing.assert_allclose(of_clean[i], targets, atol=1e-9)
   np.testing.assert_array_equal(clean.context_targets, clean.y)
-  noise = np.asarray(noisy.y) - np.asarray(noisy.context_targets)
+  noise = noisy.y - noisy.context_targets
   # The variance of 140,000 normal numbers is off by √(2/140,000) of itself.
   np.testing.assert_allclose(noise.var(), 0.25, rtol=4 * np.sqrt(2 / 140_000))
 
@@ -81,10 +83,11 @@ def _posterior_mean(x, y, x_query, num_nonzero, std):
 
 @pytest.mark.parametrize('std', mostly_full([0.0, 0.5], [0.01]))
 def test_bayes_is_the_mean_over_all_supports(std):
-  task = _task(noise_std=std)
+  prompt = jax.tree.map(lambda array: array[:6], _drawn(std))
+  x, y = host.features(prompt), prompt.y
   with jax.enable_x64(True):
-    prompt, x, y = _examples(task)
-    predictions = jax.jit(sparse.SparseBayes(5, 2, std).predictions)(prompt)
+    bayes = jax.jit(sparse.SparseBayes(5, 2, std).predictions)
+    predictions = np.asarray(bayes(prompt))
   for i in range(len(y)):
     for k in range(8):
       expected = _posterior_mean(x[i, :k], y[i, :k], x[i, k], 2, std)
@@ -104,7 +107,8 @@ def test_the_lasso_is_that_of_another_library(penalty):
   def objective(w, x, y):
     return np.square(y - x @ w).mean() / 2 + penalty * np.abs(w).sum()
 
-  prompt, x, y = _examples(task, 4)
+  prompt = host.sample(task, 0, 4)
+  x, y = (array.astype(np.float64) for array in (host.features(prompt), prompt.y))
   lasso = sparse.Lasso(penalty)
   weights = jax.jit(
     jax.vmap(

@@ -1,5 +1,6 @@
 """Regression with weights from a finite pool, and the Bayes rule of the pool."""
 
+import functools
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.settings import isotropic
+from tests.tasks import host
 from zoo.tasks import TaskPool
 from zoo.tasks.task_pool import DiscreteBayes
 
@@ -31,12 +33,17 @@ def test_the_pool_depends_on_the_seed_alone():
   assert np.abs(np.cov(many.T) - np.eye(3)).max() < 4 * np.sqrt(2 / 50_000)
 
 
+@functools.cache
+def _drawn(std: float) -> Any:
+  """4096 prompts in float64; those of any noise are of one program."""
+  with jax.enable_x64(True):
+    return host.sample(_task(noise_std=std), 0, 4096)
+
+
 def test_each_prompt_has_weights_of_the_pool():
   task, count = _task(noise_std=0.0), 4096
-  with jax.enable_x64(True):
-    prompt = task.sample(jax.random.key(0), count)
-    noisy = _task(noise_std=0.5).sample(jax.random.key(0), count)
-  x, y, targets = (np.asarray(a) for a in (prompt.x, prompt.y, prompt.targets))
+  prompt, noisy = _drawn(0.0), _drawn(0.5)
+  x, y, targets = prompt.x, prompt.y, host.targets(prompt)
   weights = np.stack([np.linalg.lstsq(*pair)[0] for pair in zip(x, y, strict=True)])
   distance = np.abs(weights[:, None] - task.pool).max(2)
   assert np.all(np.sort(distance, axis=1)[:, 0] < 1e-8)
@@ -45,8 +52,8 @@ def test_each_prompt_has_weights_of_the_pool():
   query = np.einsum('bd,bd->b', weights, prompt.x_query)
   np.testing.assert_allclose(targets[:, -1], query, atol=1e-9)
   # Noise is in the labels, not in the targets.
-  np.testing.assert_array_equal(noisy.targets, targets)
-  noise = np.asarray(noisy.y) - np.asarray(noisy.context_targets)
+  np.testing.assert_array_equal(host.targets(noisy), targets)
+  noise = noisy.y - noisy.context_targets
   assert abs(noise.var() / 0.25 - 1) < 4 * np.sqrt(2 / noise.size)
 
 
@@ -54,8 +61,8 @@ def test_each_prompt_has_weights_of_the_pool():
 def test_bayes_is_the_mean_of_the_posterior_over_the_pool(std):
   task = _task(noise_std=std)
   with jax.enable_x64(True):
-    prompt = task.sample(jax.random.key(0), 8)
-    predictions = jax.jit(DiscreteBayes(task).predictions)(prompt)
+    prompt = jax.tree.map(lambda array: array[:8], _drawn(std))
+    predictions = np.asarray(jax.jit(DiscreteBayes(task).predictions)(prompt))
   baselines = task.baselines()
   assert baselines['bayes'] == baselines['dmmse'] == DiscreteBayes(task)
   for i in range(8):

@@ -1,6 +1,7 @@
 """Balls from known or fresh urns, against all sequences and against quadrature."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -9,16 +10,16 @@ import pytest
 from scipy.special import gammaln
 
 import zoo
-from tests.marks import mostly_slow
+from tests.marks import mostly_full, mostly_slow
 from tests.sequences import (
   all_sequences,
   check_causal,
   check_law,
-  check_prefixes,
   p_value,
   predicted,
   prompt_of,
 )
+from tests.tasks import host
 from zoo.tasks import Urns
 
 _SMALL = {'num_urns': 3, 'num_symbols': 2, 'context_length': 4, 'concentration': 0.7}
@@ -30,11 +31,14 @@ def _task(**changes) -> Urns:
   return task
 
 
-@pytest.mark.parametrize('changes', [{}, {'num_symbols': 3, 'context_length': 2}])
+_SHORT = {'num_symbols': 3, 'context_length': 2}
+
+
+@pytest.mark.parametrize('changes', mostly_full([_SHORT], [{}]))
 def test_memorising_is_the_ratio_of_probabilities_of_all_sequences(changes):
   task = _task(**changes)
   sequences, urns = all_sequences(task), np.asarray(task.urns)
-  actual = predicted(task, 'memorising', sequences)
+  (actual,) = predicted(task, ['memorising'], sequences)
   assert task.baselines()['bayes'] == task.baselines()['memorising']
   for b, balls in enumerate(sequences):
     for k in range(len(balls)):
@@ -45,12 +49,12 @@ def test_memorising_is_the_ratio_of_probabilities_of_all_sequences(changes):
       )
 
 
-@pytest.mark.parametrize('concentration', [0.5, 2.0])
+@pytest.mark.parametrize('concentration', mostly_full([0.5], [2.0]))
 def test_generalising_is_an_integral_over_urns(concentration):
   task = _task(concentration=concentration, num_urns=None)
   assert [*task.baselines()] == ['bayes', 'generalising', 'zero']
   sequences = all_sequences(task)
-  actual = predicted(task, 'bayes', sequences)
+  (actual,) = predicted(task, ['bayes'], sequences)
   # p = sin² θ: the density ∝ (p (1 − p))^(α − 1) dp has no poles in θ.
   nodes, weights = np.polynomial.legendre.leggauss(60)
   angle = (1 + nodes) * np.pi / 4
@@ -64,21 +68,27 @@ def test_generalising_is_an_integral_over_urns(concentration):
 
 
 def test_predictions_do_not_depend_on_later_balls():
-  check_causal(_task(context_length=7))
-  check_prefixes(_task(context_length=7, num_symbols=3))
+  check_causal(_task(num_symbols=3))
 
 
-_LAWS = [{}, {'num_symbols': 3, 'context_length': 2, 'num_urns': None}]
+@functools.cache
+def _drawn(num_urns: int | None, alpha: float = 0.7) -> Any:
+  """A task and 20,000 prompts, by one program for all concentrations."""
+  task = _task(**_SHORT, num_urns=num_urns, concentration=alpha)
+  return task, host.sample_with_latents(task, 1, 20_000)
 
 
-@pytest.mark.parametrize('changes', mostly_slow(_LAWS[1:], _LAWS))
-def test_sequences_have_their_probabilities(changes):
+_each_number = pytest.mark.parametrize('num_urns', mostly_slow([None], [4]))
+
+
+@_each_number
+def test_sequences_have_their_probabilities(num_urns):
   """All of them, and so the balls at each position and the label of the query."""
-  task, count = _task(**changes), 100_000
+  task, prompt = _drawn(num_urns)
   length, size = task.context_length + 1, task.num_symbols
-  prompt = jax.device_get(task.sample(jax.random.key(1), count))
-  balls = prompt.features.argmax(-1)
-  np.testing.assert_array_equal(prompt.features.sum(-1), 1)
+  one_hot = host.features(prompt)
+  balls = one_hot.argmax(-1)
+  np.testing.assert_array_equal(one_hot.sum(-1), 1)
   np.testing.assert_array_equal(prompt.y.argmax(-1), balls[:, 1:])
   sequences = all_sequences(task)
   if task.num_urns:
@@ -93,21 +103,20 @@ def test_sequences_have_their_probabilities(changes):
 
 @pytest.mark.parametrize('num_urns', [4, None])
 def test_targets_are_the_law_of_the_urn(num_urns):
-  task = _task(num_urns=num_urns, num_symbols=3)
-  prompt = jax.device_get(task.sample(jax.random.key(2), 4000, latents=True))
+  task, prompt = _drawn(num_urns)
   laws = prompt.latents
-  np.testing.assert_array_equal(prompt.targets, np.repeat(laws[:, None], 5, axis=1))
+  expected = np.repeat(laws[:, None], 3, axis=1)
+  np.testing.assert_array_equal(host.targets(prompt), expected)
   np.testing.assert_allclose(laws.sum(1), 1, rtol=1e-5)
   if num_urns:
     gap = np.abs(laws[:, None] - np.asarray(task.urns)[None]).max(2)
     assert (gap.min(1) < 1e-6).all()
-    assert p_value(np.bincount(gap.argmin(1), minlength=4), np.full(4, 1000)) > 1e-5
+    assert p_value(np.bincount(gap.argmin(1), minlength=4), np.full(4, 5000)) > 1e-5
 
 
-@pytest.mark.parametrize('alpha', [0.02, 0.7, 5.0])
+@pytest.mark.parametrize('alpha', mostly_full([0.02], [0.7], slow=[5.0]))
 def test_urns_are_dirichlet(alpha):
-  fresh = _task(num_urns=None, num_symbols=3, concentration=alpha)
-  drawn = fresh.sample(jax.random.key(3), 20_000, latents=True).latents
+  drawn = _drawn(None, alpha)[1].latents
   known = _task(num_urns=20_000, num_symbols=3, concentration=alpha).urns
   # E p_j = 1/3 and E p_j² = (α + 1)/(3 (3 α + 1)).
   for laws in (np.asarray(drawn), np.asarray(known)):
@@ -122,8 +131,8 @@ def test_predictions_of_balls_that_no_urn_has_are_finite():
   task = _task(concentration=0.001, num_symbols=8)
   prompt = prompt_of(np.random.default_rng(0).integers(8, size=(50, 5)), 8)
   baselines: Any = task.baselines()
-  for predictor in baselines.values():
-    assert np.isfinite(jax.jit(predictor.predictions)(prompt)).all()
+  run = jax.jit(lambda prompt: [f.predictions(prompt) for f in baselines.values()])
+  assert all(np.isfinite(logits).all() for logits in run(prompt))
 
 
 def test_the_urns_depend_on_seed_and_concentration():
@@ -141,13 +150,18 @@ def test_the_urns_depend_on_seed_and_concentration():
   assert 'fresh_urns' not in shifts['fresh_urns'].shifts()
 
 
-@pytest.mark.parametrize('num_urns', [3, None])
+@pytest.mark.parametrize('num_urns', mostly_full([3], [None]))
 def test_tasks_of_several_concentrations_are_drawn_in_one_program(num_urns):
   tasks = [_task(num_urns=num_urns, concentration=alpha) for alpha in (0.7, 2.0)]
-  keys = jax.random.split(jax.random.key(0), 2)
   stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *tasks)
-  many = jax.jit(jax.vmap(lambda task, key: task.sample_one(key)))(stacked, keys)
-  for i, task in enumerate(tasks):
-    alone = jax.jit(task.sample_one)(keys[i])
+
+  @jax.jit
+  def both(stacked, tasks):
+    keys = jax.random.split(jax.random.key(0), 2)
+    many = jax.vmap(lambda task, key: task.sample_one(key))(stacked, keys)
+    return many, [task.sample_one(key) for task, key in zip(tasks, keys, strict=True)]
+
+  many, each = jax.device_get(both(stacked, tasks))
+  for i, alone in enumerate(each):
     np.testing.assert_allclose(many.y_query[i], alone.y_query, rtol=1e-5)
     np.testing.assert_array_equal(many.x[i], alone.x)

@@ -6,13 +6,14 @@ import pytest
 
 from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh, on_mesh
-from zoo.training.compilation import compile_training, make_training
+from zoo.training.compilation import make_training
 from zoo.training.evaluation import evaluate
-from zoo.training.many import compile_many
+from zoo.training.many import make_many
 
 
-def compiled(config):
-  return compile_training(make_training(config, make_mesh(config)))
+def made(config):
+  """What measures its models, to be compiled when it does."""
+  return make_training(config, make_mesh(config))
 
 
 def mean_losses(training, state=None):
@@ -26,7 +27,7 @@ def mean_losses(training, state=None):
 
 
 def test_every_held_out_batch_has_prompts_of_its_own():
-  means = mean_losses(compiled(small_config(eval__num_batches=4)))
+  means = mean_losses(made(small_config(eval__num_batches=4)))
   assert means.shape == (4,)
   assert len(np.unique(means)) == 4
 
@@ -35,15 +36,16 @@ def test_every_held_out_batch_has_prompts_of_its_own():
 @pytest.mark.parametrize('name', ['yq_lsa', 'deep_set'])
 def test_held_out_prompts_depend_on_the_seed_of_the_evaluation_alone(name):
   """Models of other seeds, alone or side by side, are measured on the same prompts."""
-  first = compiled(small_config(name))
+  first = made(small_config(name))
   with on_mesh(first.mesh, first.config):
     state = first.init()
   expected = mean_losses(first, state).mean()
-  same = mean_losses(compiled(small_config(name, seed=1)), state).mean()
-  other = mean_losses(compiled(small_config(name, eval__seed=1)), state).mean()
+  same = mean_losses(made(small_config(name, seed=1)), state).mean()
+  other = mean_losses(made(small_config(name, eval__seed=1)), state).mean()
   assert same == expected
   assert abs(other - expected) > 1e-3 * expected
-  both = compile_many([small_config(name, seed=seed) for seed in (0, 1)])
+  configs = [small_config(name, seed=seed) for seed in (0, 1)]
+  both = make_many(configs, make_mesh(configs[0]))
   stacked = jax.tree.map(lambda leaf: jax.numpy.stack([leaf, leaf]), state)
   risk, same_risk = mean_losses(both, stacked).mean(axis=1)
   assert risk == pytest.approx(same_risk, rel=1e-6)
@@ -55,7 +57,7 @@ def test_models_side_by_side_keep_their_order():
   configs = [
     small_config(objective__name='exact', task__context_length=c) for c in lengths
   ]
-  means = mean_losses(compile_many(configs)).mean(axis=1)
+  means = mean_losses(make_many(configs, make_mesh(configs[0]))).mean(axis=1)
   # Equal models on the same prompts, up to sums in another order.
   assert means == pytest.approx(means[[3, 2, 1, 0]], rel=1e-5)
   assert abs(means[0] - means[1]) > 1e-3 * means[0]
