@@ -1,5 +1,6 @@
 """A model and the baselines of its task, on the same prompts."""
 
+import functools
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.compiled import predict
+from tests.compiled import built, predict
 from tests.settings import curve_key, isotropic
 from tests.wrapped import Wrapped
 from zoo.measure import comparison
@@ -29,9 +30,10 @@ from zoo.theory.exact import known_risk
 _D, _C, _N = 3, 4, 60
 
 
-@nnx.jit
+@functools.cache
 def _model() -> Any:
-  return zoo.create_model('yq_lsa', num_features=_D, init_scale=0.6, rngs=nnx.Rngs(0))
+  sizes = {'num_features': _D, 'init_scale': 0.6}
+  return built(lambda: zoo.create_model('yq_lsa', **sizes, rngs=nnx.Rngs(0)))
 
 
 @pytest.fixture(scope='module')
@@ -56,8 +58,9 @@ def test_differences_are_paired(compared):
   prompt = task.sample(curve_key(), _N)
   target = np.asarray(prompt.y_query, np.float64)
   model = np.square(np.asarray(predict(_model(), prompt), np.float64) - target)
-  for name, baseline in task.baselines().items():
-    predicted = jax.jit(baseline.__call__)(prompt)
+  baselines = task.baselines()
+  predictions = jax.jit(lambda p: {name: baselines[name](p) for name in baselines})
+  for name, predicted in predictions(prompt).items():
     other = np.square(np.asarray(predicted, np.float64) - target)
     gap = model - other
     measured: Any = by_name[name]

@@ -30,7 +30,7 @@ def everything(task):
 
 
 def test_steps_descend_the_gradient_of_the_squared_error(float64):
-  prompt = general().sample(jax.random.key(0), 4)
+  prompt = general().sample(jax.random.key(0), 8)
   start, step_sizes = np.array([0.5, -1.0, 2.0]), np.array([0.1, 0.2, 0.05])
 
   def loss(weights, x, y):
@@ -51,14 +51,14 @@ def test_steps_descend_the_gradient_of_the_squared_error(float64):
 def test_learning_rules_predict_the_same(float64):
   task = general(noise_std=0.5)
   prompt = task.sample(jax.random.key(0), 8)
-  for estimator in (
+  own = (
     estimators.gradient_descent(task),
     estimators.gradient_descent(np.array([0.5, -1.0, 2.0]), 0.3),
     estimators.gd_beta(task),
     estimators.prior_mean(task),
-  ):
-    rule = estimator.learning_rule()
-    by_rule, by_estimator = jax.jit(lambda p, e=estimator, r=rule: (r(p), e(p)))(prompt)
+  )
+  predict = jax.jit(lambda p: [(one.learning_rule()(p), one(p)) for one in own])
+  for by_rule, by_estimator in predict(prompt):
     np.testing.assert_allclose(by_rule, by_estimator, atol=1e-12)
   with refuses('2 steps of gradient descent are no learning'):
     estimators.gradient_descent(np.zeros(3), 0.1, 2).learning_rule()
@@ -109,7 +109,7 @@ def test_bayes_is_the_posterior_mean(float64, c):
   'fields', [{}, {'prior_mean': 0.5}, {'prior_covariance': np.diag([3.0, 1.0, 0.1])}]
 )
 def test_best_penalty_is_a_valley(fields):
-  task, start = isotropic(3, 4, noise_std=0.8, **fields), np.zeros(3)
+  task, start = isotropic(3, 5, noise_std=0.8, **fields), np.zeros(3)
   best = estimators.best_penalty(task, start)
   covariance = np.asarray(fields.get('prior_covariance', np.eye(3)))
   power = np.trace(covariance) + task.prior_mean @ task.prior_mean
@@ -188,23 +188,24 @@ def test_the_exact_risk_of_a_baseline_is_that_of_its_step_at_each_length():
   task, longer = (isotropic(3, c, noise_std=0.7) for c in (5, 20))
   baselines = task.baselines()
   prompt = jax.device_get(longer.sample(jax.random.key(0), 4))
-  for name in 'gd', 'gd_beta':
-    baseline, other = baselines[name], longer.baselines()[name]
+  names = 'gd', 'gd_beta'
+  others = longer.baselines()
+  predict = jax.jit(lambda p: [(baselines[n](p), others[n](p)) for n in names])
+  for name, (predicted, expected) in zip(names, predict(prompt), strict=True):
+    baseline, other = baselines[name], others[name]
     risk = theory.exact_risk(baseline, longer)
     assert risk == pytest.approx(theory.exact_risk(other, longer), rel=1e-12)
-    np.testing.assert_allclose(
-      jax.jit(baseline.__call__)(prompt), jax.jit(other.__call__)(prompt), rtol=1e-5
-    )
+    np.testing.assert_allclose(predicted, expected, rtol=1e-5)
 
 
 def test_singular_covariances_in_any_frame():
   """Of rank 3, with eigenvalues that rounding makes 1e-16 in place of 0."""
   frame = np.linalg.qr(np.random.default_rng(0).normal(size=(5, 3)))[0]
-  task = isotropic(5, 9, noise_std=0.7, feature_covariance=frame @ frame.T)
-  same = isotropic(3, 9, noise_std=0.7)
-  assert theory.exact_risk(estimators.ols(task), task) == pytest.approx(0.49 * 3 / 5)
+  task = isotropic(5, 5, noise_std=0.7, feature_covariance=frame @ frame.T)
+  same = isotropic(3, 5, noise_std=0.7)
+  assert theory.exact_risk(estimators.ols(task), task) == pytest.approx(0.49 * 3)
   np.testing.assert_allclose(theory.bayes_risk(task), theory.bayes_risk(same))
-  prior = isotropic(5, 9, noise_std=0.7, prior_covariance=frame @ frame.T)
+  prior = isotropic(5, 5, noise_std=0.7, prior_covariance=frame @ frame.T)
   np.testing.assert_allclose(theory.bayes_risk(prior), theory.bayes_risk(same))
 
 
@@ -271,7 +272,7 @@ def test_predictions_are_those_of_each_prefix(float64, noise_std):
 
   @jax.jit
   def predict(prompt):
-    parts = [prompt.prefix(k) for k in (0, 1, 3, 5)]
+    parts = [prompt.prefix(k) for k in (0, 2, 5)]
     return {
       name: (
         predictor.predictions(prompt),
@@ -282,7 +283,7 @@ def test_predictions_are_those_of_each_prefix(float64, noise_std):
 
   for name, (at_once, by_length) in jax.device_get(predict(prompt)).items():
     np.testing.assert_allclose(
-      at_once[:, [0, 1, 3, 5]], by_length, atol=1e-9, err_msg=name
+      at_once[:, [0, 2, 5]], by_length, atol=1e-9, err_msg=name
     )
     if name not in ('averaging', 'nearest_neighbours', 'zero'):
       expected = prompt.x[:, 0] @ task.prior_mean

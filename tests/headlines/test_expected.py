@@ -8,7 +8,7 @@ import pytest
 from scipy import integrate, stats
 from scipy.special import xlogy
 
-from tests.marks import FULL
+from tests.marks import FULL, SLOW
 from zoo import theory
 from zoo.studies.headlines import (
   HEADLINES,
@@ -34,7 +34,7 @@ def middle(range_):
 def test_ridge_and_the_pools_posterior_by_a_loop():
   """Raventós et al.: D = 8, σ² = .25, the mean over 0 … 15 examples, over D."""
   random = np.random.RandomState(0)
-  d, sigma, count, size = 8, 0.5, 600, 64
+  d, sigma, count, size = 8, 0.5, 300, 64
   pool = random.normal(size=(size, d))
   errors = {'ridge': [], 'new_tasks_64': [], 'pool_64': []}
   for w, known in itertools.product([None, pool], range(count)):
@@ -107,7 +107,9 @@ def test_a_divergence_is_that_of_the_last_symbol():
   assert markov_phases._divergence(p, log_q) == pytest.approx(divergence, rel=1e-12)
 
 
-@pytest.mark.parametrize('depths', [(1,), pytest.param((2, 3), marks=FULL)])
+@pytest.mark.parametrize(
+  'depths', [pytest.param((1,), marks=SLOW), pytest.param((2, 3), marks=FULL)]
+)
 def test_deep_linear_attention_is_bounded_by_theory(depths):
   task, ranges = LinearRegression(5, 20), expected('deep_linear')
   one_step = theory.polynomial_optimum(task, 1).risk
@@ -134,7 +136,7 @@ def test_the_risks_at_a_prior_mean():
 
 def test_averaging_and_one_step_of_descent_by_sampling():
   random = np.random.RandomState(0)
-  count, ranges = 20000, expected('garg_toy')
+  count, ranges = 5000, expected('garg_toy')
   for d, k in ((5, 2), (5, 5), (5, 10), (20, 20)):
     x, w = random.normal(size=(count, k, d)), random.normal(size=(count, d))
     sums = np.einsum('nki,nkj,nj->ni', x, x, w, optimize=True)

@@ -22,7 +22,8 @@ UNTRAINED = 'pool_lines', 'saddles'
 TRAINED = [name for name in HEADLINES if name not in UNTRAINED]
 SLOWEST = (
   *('ranking', 'pool_crossing', 'deep_linear', 'garg_toy', 'state_tracking'),
-  *('clusters', 'transience', 'diversity', 'filter'),
+  *('clusters', 'transience', 'diversity', 'filter', 'markov_phases', 'laplace'),
+  *('recall', 'one_step'),
 )
 
 

@@ -52,6 +52,7 @@ def _prefixing(text):
   return re.findall('▁*[^▁]', f'▁{text}'.replace(' ', '▁'))
 
 
+@pytest.mark.slow  # it imports transformers
 @pytest.mark.parametrize('split', [_merging, _prefixing, list])
 def test_the_tokens_of_a_label_are_those_that_it_has_after_its_name(split):
   language_model = pytest.importorskip('zoo.llm.language_model')

@@ -117,6 +117,7 @@ def pool_risks(d, num_pools):
   return fit[0], spread * scale
 
 
+@pytest.mark.slow
 def test_pools_at_finite_size_approach_the_limit_as_1_over_d():
   limit = np.array(asymptotic.pretraining(2, 1, math.inf, 0.01))
   counts = 150, 60, 25, 10

@@ -12,7 +12,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_full
+from tests.marks import mostly_full, mostly_slow
 from tests.settings import general, isotropic
 from tests.theory.expectations import second_moments
 from zoo.theory import constructions, deep, schedules, wishart
@@ -48,7 +48,7 @@ def test_golden_lower_bounds():
   assert float(bounds[3]) == pytest.approx(2.365912847, abs=5.1e-10)
 
 
-@pytest.mark.parametrize('d', [1, 2, 5])
+@pytest.mark.parametrize('d', mostly_slow([2], [1, 5]))
 def test_the_bound_for_one_example_more_than_features(d):
   bounds = [deep.lower_bound(isotropic(d, d + 1), degree) for degree in (1, 2, 3, 4)]
   assert bounds == [Fraction(d, degree + 1) for degree in (1, 2, 3, 4)]

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.marks import mostly_full
+from tests.marks import mostly_full, mostly_slow
 from tests.settings import isotropic
 from tests.theory.deep_rules import form_of, predict
 from tests.theory.expectations import hermite_grid
@@ -19,20 +19,20 @@ from zoo.theory.deep.feature_moments import feature_moments
 _risk = jax.jit(deep_rule_risk)
 
 
-@pytest.mark.parametrize(('c', 'noise_points'), [(1, 1), (2, 1)])
-def test_moments_are_those_of_all_contexts(c, noise_points):
-  """By Gauss–Hermite, exact for the degree 16 that Sⁱ Σ Sʲ has in each number."""
+@pytest.mark.parametrize('c', mostly_slow([2], [1]))
+def test_moments_are_those_of_all_contexts(c):
+  """By Gauss–Hermite, exact for the degree 12 that Sⁱ Σ Sʲ has in each number."""
   variances = np.array([0.5, 2.0])
-  grid, mass = hermite_grid([9] * 2 * c)
+  grid, mass = hermite_grid([7] * 2 * c)
   x = grid.reshape(-1, c, 2) * np.sqrt(variances)
   s = np.einsum('pci,pcj->pij', x, x) / c
   powers = [np.broadcast_to(np.eye(2), s.shape)]
-  for _ in range(4):
+  for _ in range(3):
     powers.append(powers[-1] @ s)
-  moments, traces = feature_moments(variances, c, 5)
-  for i, j in itertools.product(range(5), repeat=2):
+  moments, traces = feature_moments(variances, c, 4)
+  for i, j in itertools.product(range(4), repeat=2):
     mean = np.einsum('p,pij->ij', mass, powers[i] @ np.diag(variances) @ powers[j])
-    # Nothing but the diagonal: sums of 6561 terms, of which those beside it cancel.
+    # Nothing but the diagonal: sums of 2401 terms, of which those beside it cancel.
     expected = np.diag(moments[:, i, j])
     np.testing.assert_allclose(mean, expected, rtol=1e-11, atol=1e-11 * mean.max())
     assert traces[i + j] == pytest.approx(expected.sum(), rel=1e-13)
@@ -40,7 +40,7 @@ def test_moments_are_those_of_all_contexts(c, noise_points):
 
 @pytest.mark.parametrize(
   ('seed', 'equal'),
-  mostly_full([(1, False), (2, True)], range(20), [False, True]),
+  mostly_full([(2, False), (2, True)], range(20), [False, True], slow=[(1, False)]),
 )
 def test_the_risk_of_a_form_is_that_of_sampled_prompts(seed, equal):
   """Σ, Λ and σ general, or Σ a multiple of I, and every term of the form."""

@@ -12,7 +12,7 @@ from tests.settings import isotropic
 from tests.theory.expectations import KINDS, make_task
 from zoo import estimators, theory
 
-counts = st.tuples(st.integers(1, 4), st.integers(1, 12))  # d and C
+counts = st.tuples(st.sampled_from([1, 3]), st.integers(1, 12))  # d and C
 numbers = st.floats(-3, 3).map(lambda number: round(number, 3))
 noises = st.floats(0, 2).map(lambda number: round(number, 3))
 # Compiling for a new d takes longer than the deadline of an example.
@@ -28,9 +28,10 @@ def test_best_step_and_its_risk(count, mean, noise_std):
   assert estimators.best_step_size(task) == pytest.approx(best, rel=1e-12)
   risk = d * (d + 1 + noise_std**2) / (c + d + 1 + noise_std**2)
   gd = estimators.gradient_descent(task)
-  assert theory.exact_risk(gd, task) == pytest.approx(risk, rel=1e-11)
+  step = gd.learning_rule()
+  assert theory.exact_risk(step, task) == pytest.approx(risk, rel=1e-11)
   rule = theory.optimal_rule(task)
-  assert float(rule.distance(gd.learning_rule())) < 1e-5
+  assert float(rule.distance(step)) < 1e-5
   assert theory.exact_risk(rule, task) == pytest.approx(risk, rel=1e-11)
 
 

@@ -1,8 +1,8 @@
 """Models moved from one prior mean to another."""
 
 import dataclasses
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,8 +29,11 @@ def changed(name, **options):
 
 def compare(model, relative):
   """`f'(X, y, x_q) = w*·x_q + f(X, y − Xw*, x_q)`, and the given model stays."""
-  prompt = jax.device_get(isotropic(3, 4, 0.5).sample(jax.random.key(0), 32))
-  shift = np.asarray(SHIFT, prompt.x.dtype)
+  dtype, draw = jnp.result_type(float), np.random.default_rng(0).normal
+  shapes = (32, 4, 3), (32, 4), (32, 3), 32
+  parts: Any = (draw(size=shape).astype(dtype) for shape in shapes)
+  prompt = zoo.Prompt(*parts)
+  shift = np.asarray(SHIFT, dtype)
   before = np.asarray(predict(model, prompt))
   moved = transport(model, SHIFT)
   there = dataclasses.replace(prompt, y=prompt.y + prompt.x @ shift)

@@ -18,7 +18,8 @@ def test_best_step_size_and_matrix_have_no_slope(start, noise_std):
   origin = task.prior_mean if start is None else start
 
   def risk(step_matrix):
-    return theory.exact_risk(estimators.gd_beta(origin, step_matrix), task)
+    rule = estimators.gd_beta(origin, step_matrix).learning_rule()
+    return theory.exact_risk(rule, task)
 
   best = estimators.best_step_size(task, start=start) * np.eye(3)
   shift = 0.1 * np.eye(3)
@@ -33,7 +34,7 @@ def test_best_step_size_and_matrix_have_no_slope(start, noise_std):
 
 @pytest.mark.parametrize(
   ('num_steps', 'noise_std'),
-  mostly_full([(3, 0.0), (2, 0.5), (3, 3.0)], [2, 3, 8], [0.0, 0.5, 3.0]),
+  mostly_full([(3, 0.0), (3, 3.0)], [2, 3, 8], [0.0, 0.5, 3.0], slow=[(2, 0.5)]),
 )
 def test_best_constant_step_and_schedule(num_steps, noise_std):
   task = isotropic(4, 6, prior_mean=1.0, noise_std=noise_std)
@@ -43,7 +44,7 @@ def test_best_constant_step_and_schedule(num_steps, noise_std):
 
   step_size = estimators.best_step_size(task, num_steps)
   constant = risk(np.full(num_steps, step_size))
-  for other in np.linspace(0, 1.5, 301):
+  for other in np.linspace(0, 1.5, 61):
     assert constant <= risk(np.full(num_steps, other)) * (1 + 1e-12)
   schedule = estimators.best_schedule(task, num_steps)
   best = risk(schedule)
