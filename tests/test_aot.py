@@ -113,11 +113,8 @@ def test_with_fsdp_each_device_has_heads_of_its_own(report):
 @pytest.mark.slow
 def test_what_cannot_fit_is_said_with_the_reason(report):
   plan, answer = report(
-    'multi_head_lsa',
-    'v5e:2x2',
-    '--config.model.num_heads=120000',
-    '--config.task.num_features=128',
-    '--config.task.context_length=128',
+    *('multi_head_lsa', 'v5e:2x2', '--config.model.num_heads=2000000'),
+    *('--config.task.num_features=10', '--config.task.context_length=10'),
     '--config.train.batch_size=64',
   )
   assert answer.returncode == 1

@@ -11,7 +11,7 @@ import pytest
 
 import zoo
 from tests.compare import refuses
-from tests.training.runs import small_config
+from tests.training.runs import share_programs, small_config
 from zoo.core.errors import RunError
 from zoo.storage.workdir import locked, occupied, open_workdir
 from zoo.training.records import Records
@@ -125,7 +125,8 @@ def test_a_run_adds_no_line_to_a_folder_that_was_deleted(tmp_path):
   assert len((workdir / 'metrics.jsonl').read_text().splitlines()) == 1
 
 
-def test_a_run_whose_folder_is_deleted_ends_in_one_line(tmp_path):
+def test_a_run_whose_folder_is_deleted_ends_in_one_line(tmp_path, monkeypatch):
+  share_programs(monkeypatch)
   workdir = tmp_path / 'run'
   events = zoo.training_run(small_config(checkpoint__every=12), workdir)
   assert next(events).step == 4

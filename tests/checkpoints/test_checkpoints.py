@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     load_latest(tmp_path)
 
 
-def test_what_a_kill_leaves_is_cleared(tmp_path):
+def test_what_a_kill_leaves_is_cleared(tmp_path, full):
   save(tmp_path, 1)
   folder = tmp_path / 'checkpoints'
   (folder / '2.orbax-checkpoint-tmp' / 'model').mkdir(parents=True)
@@ -146,9 +146,10 @@ def test_what_a_kill_leaves_is_cleared(tmp_path):
   assert load_latest(tmp_path) == 2
   assert sorted(path.name for path in folder.iterdir()) == ['1', '2']
   # A step that was being deleted lacks some of its files.
-  for path in sorted((folder / '1').rglob('*'), reverse=True):
+  for i, path in enumerate(sorted((folder / '1').rglob('*'), reverse=True)):
     path.rmdir() if path.is_dir() else path.unlink()
-    assert load_latest(tmp_path) == 2
+    if full or i % 5 == 0:
+      assert load_latest(tmp_path) == 2
   save(tmp_path, 3, keep=2)
   assert load_latest(tmp_path) == 3
 

@@ -180,12 +180,15 @@ SWEEP = (
 )
 
 
-def table(workdir: pathlib.Path, cache: pathlib.Path) -> list[dict[str, object]]:
-  """The table that the command without --part writes, without what depends on time."""
+CONFIG = configs.get_config('multi_head_lsa', 'smoke')
+CONFIG.train.num_steps = 20
+POINTS = sweeps.grid({'task.prior_mean': [0, 1, 2, 3]})
+
+
+def table(workdir: pathlib.Path) -> list[dict[str, object]]:
+  """The table that the sweep without a part writes, without what depends on time."""
   before = {path: path.stat().st_mtime_ns for path in workdir.glob('points/*/*.jsonl')}
-  words = command(*SWEEP, f'--workdir={workdir}', module='launch.sweep')
-  answer = run(words, cache)
-  assert answer.returncode == 0, answer.stderr
+  assert sweeps.sweep(CONFIG, POINTS, workdir) is not None
   assert {path: path.stat().st_mtime_ns for path in before} == before
   assert len(before) in (0, 4), 'a part has not trained its points'
   rows = json.loads((workdir / 'table.json').read_text())
@@ -205,7 +208,7 @@ def by_hand(tmp_path_factory, cache) -> list[dict[str, object]]:
     answer = run(part(workdir, index), cache)
     assert answer.returncode == 0, answer.stderr
     assert f'part {index} of 2 is done' in answer.stdout
-  return table(workdir, cache)
+  return table(workdir)
 
 
 @needs('slurmctld', 'slurmd', 'sinfo', 'sbatch', 'munged')
@@ -218,27 +221,25 @@ def test_a_slurm_array_trains_the_parts_of_a_sweep(tmp_path, cache, slurm, by_ha
     submit, env={**environment(cache), **slurm}, timeout=300, check=False
   )
   assert done.returncode == 0, (tmp_path / 'log').read_text()
-  assert table(tmp_path / 'sweep', cache) == by_hand
+  assert table(tmp_path / 'sweep') == by_hand
 
 
+@pytest.mark.full
 @needs('parallel')
 def test_gnu_parallel_trains_the_parts_of_a_sweep(tmp_path, cache, by_hand):
   words = part(tmp_path / 'sweep', '{}')
   answer = run(['parallel', '--will-cite', *words, ':::', '1', '2'], cache)
   assert answer.returncode == 0, answer.stderr
-  assert table(tmp_path / 'sweep', cache) == by_hand
+  assert table(tmp_path / 'sweep') == by_hand
 
 
 def test_submitit_trains_the_parts_of_a_sweep(tmp_path, cache, by_hand, monkeypatch):
   submitit = pytest.importorskip('submitit')
   for name, value in environment(cache).items():
     monkeypatch.setenv(name, value)
-  config = configs.get_config('multi_head_lsa', 'smoke')
-  config.train.num_steps = 20
-  points = sweeps.grid({'task.prior_mean': [0, 1, 2, 3]})
-  train = functools.partial(sweeps.sweep, config, points, tmp_path / 'sweep')
+  train = functools.partial(sweeps.sweep, CONFIG, POINTS, tmp_path / 'sweep')
   executor = submitit.LocalExecutor(tmp_path / 'log')
   executor.update_parameters(timeout_min=5)
   for job in executor.map_array(train, [Part(1, 2), Part(2, 2)]):
     assert len(job.result()) == 2
-  assert table(tmp_path / 'sweep', cache) == by_hand
+  assert table(tmp_path / 'sweep') == by_hand

@@ -56,7 +56,7 @@ def uninterrupted(tmp_path, start_run):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_at_random_a_run_has_the_same_bits(
+def test_killed_at_random_and_stopped_a_run_has_the_same_bits(
   tmp_path, start_run, uninterrupted, full
 ):
   dice = random.Random(2024)
@@ -73,7 +73,11 @@ def test_killed_at_random_a_run_has_the_same_bits(
   wait_for(process, workdir, before + 10)
   process.send_signal(signal.SIGTERM)
   said, _ = process.communicate(timeout=60)
+  assert process.returncode == 143, said
   assert f'step {before} of' in said
+  assert 'Traceback' not in said
+  assert cli.RESUME in said
+  assert not (workdir / 'summary.json').exists()
   step = before // 10 * 10
   assert_same_bits(saved_arrays(workdir, step), uninterrupted(step))
   # No temporary folder is left.
@@ -81,9 +85,9 @@ def test_killed_at_random_a_run_has_the_same_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
-  ('number', 'code'),
-  [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=FULL)],
+  ('number', 'code'), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
 )
 def test_a_signal_saves_and_the_same_command_resumes(
   tmp_path, start_run, uninterrupted, number, code

@@ -72,7 +72,7 @@ _MISTAKES = {
   f'probe --checkpoint={"a" * 300}': 'aaa… has 300 bytes',
   f'plot --workdir={"a" * 300}': 'aaa… has 300 bytes',
   f'{_MAIN} --workdir=gs://': "'gs:' is no folder; it must be like gs://bucket/folder",
-  f'{_MAIN} --workdir=taken/x': 'cannot be written',
+  f'{_SMOKE} --workdir=taken/x': 'cannot be written',
   f'{_MAIN} --workdir=.': 'is not empty',
   f'{_MAIN} --workdir=': '--workdir=: it must name a folder',
   f'{_MAIN} --coordinator=127.0.0.1:1': 'give all three',

@@ -4,8 +4,11 @@ import dataclasses
 import json
 from typing import Any
 
+import pytest
+
 import zoo
 from launch import cli
+from tests.marks import SLOW
 from zoo.probing.report import Report
 from zoo.reports.style import Figure
 
@@ -61,16 +64,27 @@ def test_a_report_is_written_without_what_failed(call, tmp_path, monkeypatch):
   assert (type(model), type(other), name) == (zoo.models.YqLSA, zoo.models.LTB, 'ltb')
 
 
-def test_one_part_can_be_asked_for(call, tmp_path):
+@pytest.mark.parametrize(
+  ('only', 'said'),
+  [
+    ('heads', ['only heads', 'Unknown: its algorithm was not asked for']),
+    pytest.param(
+      'heads,algorithm',
+      ['The nearest algorithm is one step of gradient descent', 'implicit algorithm'],
+      marks=SLOW,
+    ),
+  ],
+)
+def test_one_part_can_be_asked_for(call, tmp_path, only, said):
   arguments = f'--checkpoint={SHIPPED}', f'--out={tmp_path / "out"}'
-  answer = call('probe', *arguments, '--only=heads,algorithm')
+  answer = call('probe', *arguments, f'--only={only}')
   assert answer.code == 0, answer.err
-  assert 'The nearest algorithm is one step of gradient descent' in answer.out
-  assert 'implicit algorithm' in answer.out
+  assert all(text in answer.out for text in said)
   assert 'out of distribution' not in answer.out
   assert 'on the same' not in answer.out
   report = json.loads((tmp_path / 'out/probe.json').read_text())
-  assert report['algorithm'] is not None
+  assert report['heads'] is not None
+  assert (report['algorithm'] is not None) == ('algorithm' in only)
   assert report['risks'] is report['comparison'] is None
   # It is the report of these parts alone.
   other = call('probe', *arguments)

@@ -21,6 +21,7 @@ SMALL = (
   '--config.task.num_features=3',
   '--config.task.context_length=4',
   '--config.train.batch_size=48',
+  '--config.eval.num_compared=0',
 )
 FIFTY = (
   *SMALL,

@@ -10,6 +10,7 @@ SWEEP = (
   '--config=configs/multi_head_lsa.py:smoke',
   '--config.model.num_heads=2',
   '--config.eval.num_compared=0',
+  '--config.eval.num_batches=0',
   '--config.task.noise_std=0.5',
   '--config.task.num_features=2',
   '--config.task.context_length=3',
@@ -66,7 +67,7 @@ def test_a_diagram_goes_on_and_does_not_depend_on_parts(call, tmp_path):
 
 def test_a_run_is_drawn_step_by_step(call, tmp_path):
   run, out = tmp_path / 'run', tmp_path / 'out'
-  trained = call('main', *SWEEP[:7], '--config.checkpoint.keep=2', f'--workdir={run}')
+  trained = call('main', *SWEEP[:8], '--config.checkpoint.keep=2', f'--workdir={run}')
   assert trained.code == 0, trained.err
   arguments = f'--checkpoint={run}', '--predictors=gd,bayes', '--num_prompts=64'
   answer = call('strategies', *arguments, f'--out={out}')
@@ -82,7 +83,7 @@ def test_a_run_is_drawn_step_by_step(call, tmp_path):
     (('--checkpoint=a', '--config=configs/yq_lsa.py'), 'give either'),
     (('--config=configs/yq_lsa.py',), '--sweep is missing'),
     (('--checkpoint=a', '--part=1/2'), '--part belongs to --config'),
-    ((*SWEEP[:9], '--predictors=rigde', '--workdir=never'), "predictor 'rigde'"),
+    ((*SWEEP[:10], '--predictors=rigde', '--workdir=never'), "predictor 'rigde'"),
     (
       (
         '--config=configs/strategies.py:smoke',
@@ -107,6 +108,7 @@ def test_mistakes_are_one_line(call, arguments, said, tmp_path, monkeypatch):
   assert len(answer.err.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_shipped_checkpoint_has_one_step(call, tmp_path):
   arguments = '--checkpoint=checkpoints/yq_lsa', '--num_prompts=32'
   answer = call('strategies', *arguments, f'--out={tmp_path}')

@@ -7,7 +7,10 @@ import pytest
 
 from tests.compare import refuses
 
-SMOKE = '--config=configs/multi_head_lsa.py:smoke', '--config.eval.num_compared=0'
+SMOKE = (
+  *('--config=configs/multi_head_lsa.py:smoke', '--config.eval.num_compared=0'),
+  *('--config.model.num_heads=2', '--config.task.num_features=2'),
+)
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -58,7 +61,7 @@ def test_what_names_no_values_is_refused(parse, text):
 
 def test_a_sweep_from_the_command_line(call, tmp_path):
   answer = call(
-    *('sweep', *SMOKE),
+    *('sweep', *SMOKE, '--config.eval.num_batches=0'),
     '--sweep=task.noise_std=0.1,0.2',
     '--sweep=seed=0..1',
     f'--workdir={tmp_path / "sweep"}',

@@ -1,11 +1,18 @@
 import pytest
 
+from tests.training.runs import share_programs
 from zoo.training import many, run
 
 
 @pytest.fixture(autouse=True)
 def promotion(promotion_that_optax_needs):
   """Every test here may take a step of training."""
+
+
+@pytest.fixture
+def shared_programs(monkeypatch):
+  """Runs of one config are compiled once, for tests of what they write."""
+  share_programs(monkeypatch)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from orbax.checkpoint import v1 as ocp
 
 import configs
 from zoo.config.validation import to_json
-from zoo.training import many, run, step
+from zoo.training import many, run, step, sweeps
 
 CONFIGS = [name for name in configs.names() if '/' not in name]
 # What differs between two launches of one run.
@@ -65,17 +65,49 @@ def signal_at_step_4(monkeypatch: Any, number: int = signal.SIGTERM) -> None:
     monkeypatch.setattr(module, 'next_stop', interrupt)
 
 
+_PROGRAMS: dict[str, Any] = {}  # that tests share
+
+
 def compile_init(monkeypatch: Any) -> None:
   """Lets each model of a sweep be made by one program, and not by many small ones."""
-  made: dict[str, Any] = {}
 
   def create(config: Any, key: jax.Array, weights: Any = None) -> Any:
-    text = f'{to_json(config.model)} {config.task.context_length}'
-    if text not in made:
-      made[text] = nnx.jit(functools.partial(step.create, copy.deepcopy(config)))
-    return made[text](key, weights)
+    sizes = config.task.get('num_features'), config.task.context_length
+    text = f'{to_json(config.model)} {sizes} {config.optimizer.name}'
+    if text not in _PROGRAMS:
+      _PROGRAMS[text] = nnx.jit(functools.partial(step.create, copy.deepcopy(config)))
+    return _PROGRAMS[text](key, weights)
 
   monkeypatch.setattr(many, 'create', create)
+
+
+def share_programs(monkeypatch: Any) -> None:
+  """Lets runs and sweeps of one config, but for its checkpoints, be compiled once.
+
+  For tests of what is written: for users each call compiles anew.
+  """
+  compile_init(monkeypatch)
+  check_and_compile, compile_many = run.check_and_compile, many.compile_many
+
+  def shared(compile: Any, *configs: Any) -> Any:
+    fields = [{**json.loads(to_json(config)), 'checkpoint': None} for config in configs]
+    text = f'{jax.dtypes.canonicalize_dtype(float)} {json.dumps(fields)}'
+    if text not in _PROGRAMS:
+      _PROGRAMS[text] = compile()
+    return _PROGRAMS[text]
+
+  def new(config: Any) -> Any:
+    training, state = shared(lambda: check_and_compile(config), config)
+    copied = jax.tree.map(jax.numpy.copy, state)  # as a step takes the arrays
+    return training._replace(config=config), copied
+
+  def together(configs: Any) -> Any:
+    training = shared(lambda: compile_many(configs), *configs)
+    return training._replace(config=configs[0])
+
+  monkeypatch.setattr(run, 'check_and_compile', new)
+  monkeypatch.setattr(run, 'compile_and_check', lambda config: new(config)[0])
+  monkeypatch.setattr(sweeps, 'compile_many', together)
 
 
 def saved_arrays(workdir: str | pathlib.Path, step: int) -> dict[str, np.ndarray]:

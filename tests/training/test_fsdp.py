@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from tests.compare import assert_close
-from tests.marks import FULL, SLOW
+from tests.marks import FULL
 from tests.training.runs import saved_arrays, small_config
 from tests.training.test_step import Run
 from zoo.core import registry
@@ -59,11 +59,12 @@ def assert_same_state(split, plain):
 SHARES = [
   (6, (6, 4, 4), P(('model',), ('data',), None), (3, 1, 4)),
   pytest.param(
-    *(16, (16, 4, 4), P(('model', 'data'), None, None), (2, 4, 4)), marks=SLOW
+    *(16, (16, 4, 4), P(('model', 'data'), None, None), (2, 4, 4)), marks=FULL
   ),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('num_heads', 'shape', 'spec', 'share'), SHARES)
 def test_no_device_keeps_more_than_its_share(num_heads, shape, spec, share):
   run = Run(fsdp(4, 2, model__num_heads=num_heads))

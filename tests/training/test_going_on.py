@@ -11,11 +11,14 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 import zoo
+from configs import common
 from tests.compare import refuses
+from tests.compiled import built
 from tests.training.runs import (
   assert_close_arrays,
   assert_same_bits,
   saved_arrays,
+  share_programs,
   small_config,
 )
 from zoo.config import saved as saved_configs
@@ -29,10 +32,9 @@ from zoo.training.records import read_lines
 from zoo.training.step import initial_weights
 
 
+@pytest.mark.usefixtures('shared_programs')
 @pytest.mark.slow
-def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
-  tmp_path, monkeypatch
-):
+def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(tmp_path):
   """To the same bits, where the learning rate does not depend on the end."""
   config = small_config(optimizer__schedule='constant')
   zoo.train(config, tmp_path / 'raised')
@@ -57,11 +59,20 @@ def _content(folder):
   }
 
 
+def _of_steps(number, **changes):
+  """The warm-up of this config is a tenth of the steps."""
+  config = small_config(train__num_steps=number, eval__num_batches=0, **changes)
+  config.optimizer.warmup_steps = common.a_tenth_of_the_steps(config, at_most=200)
+  return config
+
+
 def test_a_finished_run_that_may_not_go_on_is_left_as_it_is(tmp_path, monkeypatch):
-  config = small_config()
-  zoo.train(config, tmp_path)
+  config = _of_steps(30)
+  with monkeypatch.context() as patch:
+    share_programs(patch)
+    zoo.train(config, tmp_path)
   before = _content(tmp_path)
-  config.train.num_steps = 20
+  config.train.num_steps = 60
 
   def refuse(model, task, batch_size):
     raise UserError('the model has changed')
@@ -71,36 +82,33 @@ def test_a_finished_run_that_may_not_go_on_is_left_as_it_is(tmp_path, monkeypatc
     with refuses('the model has changed'):
       zoo.train(config, tmp_path)
   assert _content(tmp_path) == before
-  sums = tmp_path / 'checkpoints' / str(small_config().train.num_steps) / 'SHA256SUMS'
+  sums = tmp_path / 'checkpoints/30/SHA256SUMS'
   content = sums.read_bytes()
   sums.write_bytes(b'of other files')
   with pytest.raises(RunError, match='damaged'):
     zoo.train(config, tmp_path)
   sums.write_bytes(content)
   assert _content(tmp_path) == before
-  config = small_config()
+  config = _of_steps(30)
   assert zoo.train(config, tmp_path) == json.loads(before[pathlib.Path('summary.json')])
 
 
+@pytest.mark.usefixtures('shared_programs')
 def test_more_steps_are_all_that_may_change(tmp_path):
-  def of_steps(number, **changes):
-    fields = {'model__num_layers': 1, 'model__width': 8, 'train__num_steps': number}
-    return small_config('mlp', **fields, **changes)
-
-  config = of_steps(30)
+  config = _of_steps(30)
   assert config.optimizer.warmup_steps == 3
   zoo.train(config, tmp_path)
-  fewer = of_steps(20)
+  fewer = _of_steps(20)
   with refuses('belongs to another config', 'train.num_steps (30 there, 20 here)'):
     zoo.train(fewer, tmp_path)
   with refuses('differs in seed (0 there, 1 here);'):
-    zoo.train(of_steps(60, seed=1), tmp_path)
-  # The warm-up of this config is a tenth of the steps.
-  summary = zoo.train(of_steps(60), tmp_path)
+    zoo.train(_of_steps(60, seed=1), tmp_path)
+  summary = zoo.train(_of_steps(60), tmp_path)
   assert summary is not None
   assert summary['step'] == 60
 
 
+@pytest.mark.usefixtures('shared_programs')
 @pytest.mark.slow
 def test_the_points_of_a_sweep_go_on(tmp_path):
   def of_steps(number, **changes):
@@ -184,8 +192,10 @@ def test_what_a_model_computes_from_its_weights(name, before, after, said):
 
 def test_weights_are_not_taken_for_a_model_that_computes_something_else(tmp_path):
   saved = tmp_path / 'saved'
-  model = zoo.create_model(
-    'gru', num_features=3, num_layers=1, width=4, guess='linear', rngs=nnx.Rngs(0)
+  model = built(
+    lambda: zoo.create_model(
+      'gru', num_features=3, num_layers=1, width=4, guess='linear', rngs=nnx.Rngs(0)
+    )
   )
   arguments = {'name': 'gru', 'num_layers': 1, 'width': 4, 'tokens': 'shifted'}
   task = {'name': 'linear_regression', 'num_features': 3, 'context_length': 4}
@@ -225,6 +235,7 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures('shared_programs')
 @pytest.mark.slow
 def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
   tmp_path,

@@ -42,6 +42,7 @@ def _config(data_dir) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('shared_programs')
 def test_a_run_resumes_and_its_checkpoint_has_the_name_of_its_data(
   data_dir, tmp_path, stop_at
 ):
@@ -68,6 +69,7 @@ def test_a_run_resumes_and_its_checkpoint_has_the_name_of_its_data(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_six_classes_are_learned_in_weights(data_dir, tmp_path):
   """Their labels are learned, and the context is not read.
 

@@ -10,7 +10,8 @@ from flax import nnx
 import configs
 import zoo
 from tests.compare import refuses
-from tests.marks import FULL, SLOW, mostly_full
+from tests.compiled import built
+from tests.marks import FULL, SLOW, mostly_full, mostly_slow
 from tests.settings import isotropic
 from tests.training.runs import small_config
 from tests.wrapped import Wrapped
@@ -25,12 +26,15 @@ from zoo.training.objective import (
   with_drawn_labels,
 )
 
-_AUTO, _RNGS = jax.sharding.AxisType.Auto, nnx.Rngs(0)
+_AUTO = jax.sharding.AxisType.Auto
 
 
 def _model(d, heads):
-  return zoo.create_model(
-    'multi_head_lsa', num_features=d, num_heads=heads, rngs=nnx.Rngs(0)
+  """As shapes, without weights."""
+  return nnx.eval_shape(
+    lambda: zoo.create_model(
+      'multi_head_lsa', num_features=d, num_heads=heads, rngs=nnx.Rngs(0)
+    )
   )
 
 
@@ -105,15 +109,15 @@ class _Loops(zoo.models.TokenModel):
   [
     pytest.param(lambda: _transformer(1), 'every', marks=FULL),
     pytest.param(lambda: _transformer(2), 'query', marks=SLOW),
-    pytest.param(lambda: _Loops(3, 1, rngs=_RNGS), 'query', marks=FULL),
-    (lambda: _Loops(3, 2, rngs=_RNGS), 'every'),
+    pytest.param(lambda: _Loops(3, 1, rngs=nnx.Rngs(0)), 'query', marks=FULL),
+    (lambda: _Loops(3, 2, rngs=nnx.Rngs(0)), 'every'),
   ],
 )
 def test_what_is_trained_is_what_the_model_predicts(make, positions):
   task = isotropic(3, 4)
   config = small_config('transformer', objective__positions=positions)
   objective = make_objective(config, task, statistics=False)
-  graph, state = nnx.split(make())
+  graph, state = nnx.split(built(make))
 
   def trained(state):
     return objective(nnx.merge(graph, state), jax.random.key(1), numbers_of(task))
@@ -146,7 +150,7 @@ def test_what_is_trained_is_what_the_model_predicts(make, positions):
 
 def _transformer(num_loops):
   loops = {'num_loops': num_loops, 'num_trained_loops': 1}
-  return zoo.models.Transformer(3, 4, num_layers=1, width=4, rngs=_RNGS, **loops)
+  return zoo.models.Transformer(3, 4, num_layers=1, width=4, rngs=nnx.Rngs(0), **loops)
 
 
 _TASKS = {
@@ -156,11 +160,16 @@ _TASKS = {
 }
 
 
-@pytest.mark.parametrize('kind', _TASKS)
-def test_an_observed_label_of_the_query_is_drawn_from_its_target(kind):
-  task, key, number = _TASKS[kind], jax.random.key(3), 20_000
+@functools.partial(jax.jit, static_argnums=2)
+def _drawn(task, key, number):
+  """Prompts, and what they are with drawn labels."""
   prompt = task.sample(key, number)
-  drawn = with_drawn_labels(task, key, prompt)
+  return prompt, with_drawn_labels(task, key, prompt)
+
+
+@pytest.mark.parametrize('kind', mostly_slow(['numbers', 'classes'], _TASKS))
+def test_an_observed_label_of_the_query_is_drawn_from_its_target(kind):
+  prompt, drawn = jax.device_get(_drawn(_TASKS[kind], jax.random.key(3), 20_000))
   for name in 'x', 'y', 'x_query':
     np.testing.assert_array_equal(vars(drawn)[name], vars(prompt)[name])
   seen = np.asarray((1 + prompt.y) / 2 if kind == 'signs' else prompt.y)
@@ -180,16 +189,19 @@ def test_an_observed_label_of_the_query_is_drawn_from_its_target(kind):
 
 def test_observed_labels_depend_on_the_place_in_the_batch_alone():
   task, key = _TASKS['classes'], jax.random.key(4)
-  few, many = (with_drawn_labels(task, key, task.sample(key, n)) for n in (3, 8))
+  few, many = (jax.device_get(_drawn(task, key, n)[1]) for n in (3, 20_000))
   np.testing.assert_array_equal(few.targets, many.targets[:3])
 
 
 def test_with_observed_labels_the_mean_gradient_is_that_of_targets():
   task = _TASKS['classes']
-  model = zoo.models.Transformer(3, 3, num_outputs=3, num_layers=1, width=4, rngs=_RNGS)
+  model = built(
+    lambda: zoo.models.Transformer(
+      3, 3, num_outputs=3, num_layers=1, width=4, rngs=nnx.Rngs(0)
+    )
+  )
   graph, state = nnx.split(model)
 
-  @functools.partial(jax.jit, static_argnums=0)
   def slopes(labels, keys):
     config = small_config('transformer', objective__labels=labels)
     objective = make_objective(config, task, statistics=False)
@@ -200,9 +212,13 @@ def test_with_observed_labels_the_mean_gradient_is_that_of_targets():
     found = jax.vmap(jax.grad(loss), (None, 0))(state, keys)
     return jax.tree.leaves(found)
 
-  keys = jax.random.split(jax.random.key(5), 400)
+  @jax.jit
+  def both(key):
+    keys = jax.random.split(key, 400)
+    return [slopes(labels, keys) for labels in ('observed', 'clean')]
+
   with jax.set_mesh(jax.make_mesh((1,), ('data',), axis_types=(_AUTO,))):
-    observed, clean = (slopes(labels, keys) for labels in ('observed', 'clean'))
+    observed, clean = jax.device_get(both(jax.random.key(5)))
   spreads = []
   for noisy, calm in zip(observed, clean, strict=True):
     gaps = np.asarray(noisy, np.float64) - np.asarray(calm, np.float64)

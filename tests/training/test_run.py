@@ -20,6 +20,7 @@ from tests.training.runs import (
   assert_same_bits,
   lines_of,
   saved_arrays,
+  share_programs,
   small_config,
 )
 from zoo import theory
@@ -37,20 +38,16 @@ from zoo.training import records, run, train
 def finished(tmp_path_factory):
   """The workdir of a run of `small_config` that has ended."""
   workdir = tmp_path_factory.mktemp('finished')
-  with jax.numpy_dtype_promotion('standard'):
+  with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion('standard'):
+    share_programs(patch)
     summary = train(small_config(), workdir)
   assert summary == read_json(workdir / 'summary.json', dict)
   return workdir
 
 
-@pytest.mark.parametrize(
-  ('mesh', 'steps'),
-  [
-    ((1, 1), (5,)),
-    pytest.param((1, 1), range(1, 12), marks=FULL),
-    pytest.param((4, 2), (3, 8), marks=FULL),
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize(('mesh', 'steps'), [((1, 1), range(1, 12)), ((4, 2), (3, 8))])
 def test_interrupted_at_any_step_and_resumed_is_uninterrupted_bit_for_bit(
   tmp_path, stop_at, mesh, steps
 ):
@@ -70,17 +67,23 @@ def test_interrupted_at_any_step_and_resumed_is_uninterrupted_bit_for_bit(
     assert_same_bits(saved_arrays(tmp_path / f'cut_{step}', 12), whole)
 
 
-def test_a_resumed_run_writes_the_lines_of_an_uninterrupted_one(
-  tmp_path, finished, stop_at
+def test_a_resumed_run_has_the_bits_and_the_lines_of_an_uninterrupted_one(
+  tmp_path, finished, stop_at, monkeypatch
 ):
   config = small_config()
   stop_at(7)
-  train(config, tmp_path / 'cut')
+  with monkeypatch.context() as patch:  # the second launch alone compiles anew
+    share_programs(patch)
+    assert train(config, tmp_path / 'cut') is None
+  assert (tmp_path / 'cut/checkpoints/7').is_dir()
   with (tmp_path / 'cut' / 'metrics.jsonl').open('a') as file:
     # What a kill can leave: a line of a step that was not saved, and half a line.
     file.write('{"step": 8, "loss": 1.0, "wall_time": 1.0}\n{"step": 9, "lo')
   stop_at(None)
-  train(config, tmp_path / 'cut')
+  assert train(config, tmp_path / 'cut') is not None
+  arrays = saved_arrays(finished, 12)
+  assert any('optimizer' in path for path in arrays)
+  assert_same_bits(saved_arrays(tmp_path / 'cut', 12), arrays)
 
   def timeless(lines):
     for line in lines:
@@ -95,6 +98,7 @@ def test_a_resumed_run_writes_the_lines_of_an_uninterrupted_one(
   assert {step: cut[step] for step in whole} == whole
 
 
+@pytest.mark.usefixtures('shared_programs')
 def test_chosen_steps_are_kept_beside_the_newest_and_change_no_bit(
   tmp_path, finished, stop_at
 ):
@@ -173,6 +177,7 @@ def test_a_finished_run_without_its_checkpoints_shows_its_result(tmp_path, finis
   assert lines_of(tmp_path) == lines
 
 
+@pytest.mark.usefixtures('shared_programs')
 def test_a_summary_that_is_missing_or_damaged_is_made_anew(tmp_path, finished):
   shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
   path, summary = tmp_path / 'summary.json', read_json(finished / 'summary.json', dict)
@@ -201,6 +206,7 @@ def test_a_step_of_another_config_is_refused(tmp_path, finished):
     train(small_config(seed=1), tmp_path)
 
 
+@pytest.mark.usefixtures('shared_programs')
 def test_a_damaged_newest_step_is_deleted_by_hand_and_the_run_ends_at_the_same_bits(
   tmp_path, finished
 ):
@@ -214,6 +220,7 @@ def test_a_damaged_newest_step_is_deleted_by_hand_and_the_run_ends_at_the_same_b
   assert_same_bits(saved_arrays(tmp_path, 12), saved_arrays(finished, 12))
 
 
+@pytest.mark.slow
 def test_prompts_are_fresh_at_every_step_and_the_held_out_ones_always_the_same(
   tmp_path,
 ):
@@ -267,6 +274,7 @@ def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path):
     optimizer__learning_rate=30.0,
     optimizer__schedule='constant',
     train__num_steps=50,
+    eval__num_batches=0,
     checkpoint__every=1,
     checkpoint__keep=100,
   )
@@ -281,6 +289,7 @@ def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path):
       assert np.isfinite(array).all(), (step, path)
 
 
+@pytest.mark.usefixtures('shared_programs')
 @pytest.mark.slow
 def test_a_state_is_saved_after_some_minutes_at_the_latest(
   tmp_path, finished, monkeypatch

@@ -5,15 +5,19 @@ import json
 import pytest
 
 from tests.compare import refuses
-from tests.training.runs import of_each_launch, signal_at_step_4, small_config
+from tests.training.runs import (
+  of_each_launch,
+  share_programs,
+  signal_at_step_4,
+  small_config,
+)
 from zoo.host.parts import Part, parse_part
 from zoo.storage.workdir import locked
 from zoo.training import sweeps
 from zoo.training.sweeps import points_of
 
-# Six points of one program and two of another.
+# Six points of one program.
 _POINTS = [{'seed': i % 3, 'task.prior_mean': i / 4} for i in range(6)]
-_POINTS += [{'train.batch_size': 8, 'task.prior_mean': float(i)} for i in range(2)]
 _TWO = _POINTS[:2]  # where it does not matter how many there are
 
 
@@ -25,7 +29,7 @@ def _sweep(workdir, part=None, points=_POINTS):
   return sweeps.sweep(_config(), points, workdir, part)
 
 
-def _configs(points=_POINTS):
+def _configs(points):
   return [sweeps.at_point(_config(), point) for point in points]
 
 
@@ -46,12 +50,14 @@ def _assert_same_table(workdir, expected):
 
 
 def test_each_program_is_cut_into_runs_of_neighbours_which_are_dealt():
-  configs = _configs()
+  points = [{'seed': i} for i in range(6)]
+  points += [{'train.batch_size': 8, 'seed': i} for i in range(2)]
+  configs = _configs(points)  # of one model and task, which are traced once
   parts = [points_of(Part(i, 3), configs) for i in (1, 2, 3)]
   assert parts == [[0, 1, 6], [2, 3, 7], [4, 5]]
   for number in (1, 2, 5, 11):  # each point is in one part
     parts = [points_of(Part(i + 1, number), configs) for i in range(number)]
-    assert sorted(i for part in parts for i in part) == [*range(len(_POINTS))]
+    assert sorted(i for part in parts for i in part) == [*range(len(points))]
   # Programs of one point each are dealt, too.
   configs = _configs([{'train.batch_size': 8 + i} for i in range(5)])
   assert [points_of(Part(i, 2), configs) for i in (1, 2)] == [[0, 2, 4], [1, 3]]
@@ -61,6 +67,7 @@ def test_each_program_is_cut_into_runs_of_neighbours_which_are_dealt():
 def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
   tmp_path, monkeypatch
 ):
+  share_programs(monkeypatch)
   _sweep(tmp_path / 'whole')
   divided = tmp_path / 'divided'
   for i, stopped in ((1, False), (2, True), (3, True)):
@@ -73,33 +80,31 @@ def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
   # The second is called again, and what is left of the third is done by the whole.
   rows = _sweep(divided, Part(2, 3))
   assert rows is not None
-  assert [row['task.prior_mean'] for row in rows] == [0.5, 0.75, 1.0]
+  assert [row['task.prior_mean'] for row in rows] == [0.5, 0.75]
   assert not (divided / 'table.json').exists()
   _sweep(divided)
   _assert_same_table(divided, tmp_path / 'whole')
   assert not (divided / 'programs').exists()
 
 
-def test_a_part_without_points_is_done(tmp_path):
-  assert _sweep(tmp_path, Part(7, 7), _POINTS[:1]) == []
-
-
 def test_a_part_is_trained_by_one_process_and_excludes_the_whole(tmp_path):
-  _sweep(tmp_path, Part(1, 3), _TWO)
-  with locked(tmp_path, part=Part(1, 3)):
-    assert _sweep(tmp_path, Part(2, 3), _TWO) is not None
+  assert _sweep(tmp_path, Part(3, 3), _TWO) == []  # a part without points is done
+  with locked(tmp_path, part=Part(2, 3)):
+    (row,) = _sweep(tmp_path, Part(1, 3), _TWO) or []
     with refuses('is in use'):
-      _sweep(tmp_path, Part(1, 3), _TWO)
+      _sweep(tmp_path, Part(2, 3), _TWO)
     with refuses('is in use'):
       _sweep(tmp_path, None, _TWO)
+  assert {name: row[name] for name in _TWO[0]} == _TWO[0]
   with locked(tmp_path), refuses('is in use'):
-    _sweep(tmp_path, Part(1, 3), _TWO)
+    _sweep(tmp_path, Part(2, 3), _TWO)
 
 
 @pytest.mark.slow
 def test_a_folder_belongs_to_one_number_of_parts_until_the_whole_has_ended(
   tmp_path, monkeypatch
 ):
+  share_programs(monkeypatch)
   _sweep(tmp_path, Part(1, 2), _TWO)
   said = '--part is 2/3', 'divided into 2 parts', 'give --part=I/2'
   with refuses(*said):

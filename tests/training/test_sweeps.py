@@ -16,7 +16,7 @@ from flax import nnx
 import zoo
 from configs import common
 from tests.compare import refuses
-from tests.marks import SLOW, mostly_full
+from tests.marks import mostly_full
 from tests.training.runs import (
   OF_THE_LAUNCH,
   assert_close_arrays,
@@ -24,6 +24,7 @@ from tests.training.runs import (
   compile_init,
   lines_of,
   saved_arrays,
+  share_programs,
   signal_at_step_4,
   small_config,
 )
@@ -87,26 +88,26 @@ def all_points(tmp_path_factory):
   return run
 
 
-@pytest.mark.parametrize('i', [2, *(pytest.param(i, marks=SLOW) for i in (0, 1))])
+@pytest.mark.usefixtures('shared_programs')
+@pytest.mark.parametrize('i', mostly_full([2], range(3)))
 def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(three, tmp_path, i):
   _assert_as_alone(_config(), _POINTS[i], three[i], tmp_path / 'alone')
 
 
+@pytest.mark.usefixtures('shared_programs')
 def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
-  compile_init(monkeypatch)
-  config = _config(checkpoint__steps=(2, 7), train__num_steps=8)
-  signal_at_step_4(monkeypatch)
-  assert sweeps.sweep(config, _POINTS[:2], tmp_path / 'sweep') is None
-  monkeypatch.undo()
-  compile_init(monkeypatch)
-  sweep(config, _POINTS[:2], tmp_path / 'sweep')
-  kept = [*sweeps.kept_models(config, _POINTS[:2], tmp_path / 'sweep')]
-  together = [([0, 1], step) for step in (2, 7, 8)]
-  own = [([i], 8) for i in (0, 1)]  # in the folders of the points
+  config, points = _config(checkpoint__steps=(2, 7)), _POINTS[:3]
+  with monkeypatch.context() as patch:
+    signal_at_step_4(patch)
+    assert sweeps.sweep(config, points, tmp_path / 'sweep') is None
+  sweep(config, points, tmp_path / 'sweep')
+  kept = [*sweeps.kept_models(config, points, tmp_path / 'sweep')]
+  together = [([0, 1, 2], step) for step in (2, 7, 12)]
+  own = [([i], 12) for i in range(3)]  # in the folders of the points
   assert [(members, step) for members, step, _ in kept] == [*together, *own]
-  train(sweeps.at_point(config, _POINTS[1]), tmp_path / 'alone')
+  train(sweeps.at_point(config, points[2]), tmp_path / 'alone')
   for _, step, load_models in kept[:3]:
-    _, model = load_models()
+    *_, model = load_models()
     alone = zoo.load(tmp_path / 'alone', step).model
     states = [nnx.to_pure_dict(nnx.state(which)) for which in (model, alone)]
     for array, expected in zip(*map(jax.tree.leaves, states), strict=True):
@@ -116,7 +117,7 @@ def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('objective', 'i'),
-  mostly_full([('sampled', i) for i in range(5)], ['sampled', 'exact'], range(5)),
+  mostly_full([('sampled', 2)], ['sampled', 'exact'], range(5)),
 )
 def test_so_it_is_with_weights_that_decay(all_points, tmp_path, objective, i):
   config, rows = all_points(objective)
@@ -149,7 +150,8 @@ def _assert_alike(row, alone, workdir):
 @pytest.fixture(scope='module')
 def three(tmp_path_factory):
   """The rows of three points that were trained without an interruption."""
-  with jax.numpy_dtype_promotion('standard'):
+  with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion('standard'):
+    share_programs(patch)
     return sweep(_config(), _POINTS[:3], tmp_path_factory.mktemp('three'))
 
 
@@ -289,6 +291,8 @@ def _assert_same_results(rows, others):
       assert row[name] == other[name], name
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures('shared_programs')
 def test_a_sweep_killed_between_a_checkpoint_and_its_summary_is_finished(
   tmp_path, monkeypatch, three, no_step
 ):
@@ -310,6 +314,7 @@ def test_a_sweep_killed_between_a_checkpoint_and_its_summary_is_finished(
   assert not (tmp_path / 'programs').exists()
 
 
+@pytest.mark.usefixtures('shared_programs')
 @pytest.mark.slow
 def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
   tmp_path, monkeypatch, three, no_step
@@ -328,6 +333,7 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
   _assert_same_results(sweep(_config(), _POINTS[:3], tmp_path), three)
 
 
+@pytest.mark.usefixtures('shared_programs')
 @pytest.mark.slow
 def test_a_stopped_sweep_with_more_points_goes_on_to_the_same_bits(
   tmp_path, monkeypatch, caplog, three
@@ -396,8 +402,9 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
   rate = 'optimizer.learning_rate'
   points = [{rate: value} for value in (1e-3, 1e30, 2e-3)]
   points = [{'task.context_length': 3, rate: 1e30}, *points]
+  config = _config(eval__num_batches=0)
   with pytest.raises(sweeps.LostPointsError, match=r'2 of 4 points .*1e\+30') as info:
-    sweep(_config(), points, tmp_path)
+    sweep(config, points, tmp_path)
   assert [row[rate] for row in info.value.rows] == [1e-3, 2e-3]
   # The tables have all points, those that are lost without numbers.
   table = json.loads((tmp_path / 'table.json').read_text())
@@ -407,7 +414,7 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
     assert [row['exact_risk'] == '' for row in csv.DictReader(file)] == [1, 0, 1, 0]
   shown = sweeps.format_table(info.value.table, [rate])
   assert shown.count('diverged') == 2
-  done = sweep(_config(), points[1::2], tmp_path)
+  done = sweep(config, points[1::2], tmp_path)
   assert all(np.isfinite(row['exact_risk']) for row in done)
   assert not (
     tmp_path / 'points' / 'optimizer.learning_rate=1e+30' / 'checkpoints'
@@ -443,7 +450,7 @@ def test_points_of_other_shapes_and_other_models_are_trained_one_by_one(
 ):
   points = grid({'task.context_length': [3, 5], 'optimizer.name': ['adam', 'sgd']})
   assert len(points) == 4
-  rows = sweep(_config(), points[:3], tmp_path)
+  rows = sweep(_config(eval__num_batches=0), points[:3], tmp_path)
   assert trained == [1, 1, 1]
   optima = [row['optimal_risk'] for row in rows]
   assert optima[0] == optima[1] > optima[2]
@@ -539,7 +546,7 @@ def test_fields_of_a_tuple_go_together():
 
 @pytest.mark.slow
 def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path):
-  config = small_config('yq_lsa')
+  config = small_config('yq_lsa', eval__num_batches=0)
   paths = [str(tmp_path / name) for name in ('a.npz', 'b.npz')]
   for i, path in enumerate(paths):
     x = np.random.default_rng(i).normal(size=(40, 3))
@@ -564,9 +571,11 @@ def test_each_point_of_a_sweep_over_files_has_its_own(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('shared_programs')
 def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, caplog):
   caplog.set_level('INFO', 'absl')
-  points = grid({'train.batch_size': [8, 16, 32], 'seed': [0, 1]})
+  # Programs of two points, one and one.
+  points = grid({'checkpoint.every': [4, 6, 12], 'seed': [0, 1]})
   sweep(_config(), [*points[:3], points[4]], tmp_path)
   said = [
     message for message in caplog.messages if 'the sweep will take about' in message

@@ -19,17 +19,22 @@ from tests.training.runs import (
   assert_same_bits,
   lines_of,
   saved_arrays,
+  share_programs,
   small_config,
 )
 from zoo.core.errors import RunError
 from zoo.storage import checkpoints
+
+# What is yielded and saved; tests/training/test_run.py compiles each launch anew.
+pytestmark = pytest.mark.usefixtures('shared_programs')
 
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
   """The workdir of a finished run, its events, and the models that these had."""
   workdir, events, models = tmp_path_factory.mktemp('whole'), [], {}
-  with jax.numpy_dtype_promotion('standard'):
+  with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion('standard'):
+    share_programs(patch)
     for event in zoo.training_run(small_config(), workdir):
       events.append(event)
       models[event.step] = event.model
