@@ -136,6 +136,15 @@ def forget_programs():
 
 
 @pytest.fixture
+def compiled_well():
+  """Programs are compiled as users have them, for a test that runs them for long."""
+  little = jax.config.values['jax_disable_most_optimizations']
+  jax.config.update('jax_disable_most_optimizations', False)
+  yield
+  jax.config.update('jax_disable_most_optimizations', little)
+
+
+@pytest.fixture
 def float64():
   """The test runs in float64."""
   with jax.enable_x64(True):

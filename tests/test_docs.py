@@ -163,9 +163,9 @@ def test_the_code_on_probing_runs_as_it_stands(tmp_path, monkeypatch, unchecked)
   ('name', 'num_pictures'),
   [
     pytest.param('probing_by_example.ipynb', 2, marks=pytest.mark.slow),
-    pytest.param('inside_by_example.ipynb', 3, marks=pytest.mark.slow),
-    pytest.param('dynamics_by_example.ipynb', 2, marks=pytest.mark.slow),
-    pytest.param('own_task.ipynb', 2, marks=pytest.mark.slow),
+    pytest.param('inside_by_example.ipynb', 3, marks=FULL),
+    pytest.param('dynamics_by_example.ipynb', 2, marks=FULL),
+    pytest.param('own_task.ipynb', 2, marks=FULL),
     pytest.param('theory_by_example.ipynb', 4, marks=FULL),
   ],
 )

@@ -76,6 +76,7 @@ def test_options_reach_the_model_and_older_runs_lack_them():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('compiled_well')
 @pytest.mark.parametrize('name', mostly_full(['yq_lsa'], REACHED))
 def test_by_default_a_model_comes_within_half_a_percent_of_its_infimum(tmp_path, name):
   summary: Any = train(config_of(name), tmp_path)

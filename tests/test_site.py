@@ -187,6 +187,7 @@ def reference():
   return types.SimpleNamespace(**runpy.run_path(str(DOCS / 'site_reference.py')))
 
 
+@pytest.mark.slow  # it needs Sphinx
 def test_signatures_have_shapes_and_full_names(reference):
   arguments, result = reference.signature_of(zoo.Prompt.tokens)
   assert arguments == "(guess: Float[Array, ' b *k'])"
