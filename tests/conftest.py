@@ -137,7 +137,7 @@ def forget_programs():
 
 @pytest.fixture
 def compiled_well():
-  """Programs are compiled as users have them, for a test that runs them for long."""
+  """XLA optimises as it does for users, for a test that runs programs for long."""
   little = jax.config.values['jax_disable_most_optimizations']
   jax.config.update('jax_disable_most_optimizations', False)
   yield

@@ -161,7 +161,7 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-# The others share their checks with one of these; those with --full share the line.
+# The others share their checks or their programs with one of these.
 _QUICK = [
   *('no task', 'a text as num_features', 'labels NaN', 'labels 0 and 1 of signs'),
   'depends on the batch',

@@ -21,14 +21,17 @@ ARGUMENTS = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_batches=0'
 
 
 @pytest.mark.slow
-def test_no_unicode_ends_no_training_and_one_that_compiles_nothing_prints_progress(
-  cache, tmp_path
-):
-  words = command(*ARGUMENTS, f'--workdir={tmp_path}/first')
-  answer = run(words, cache, PYTHONIOENCODING='ascii')
+def test_a_terminal_without_unicode_ends_no_training(cache, tmp_path, monkeypatch):
+  monkeypatch.setenv('PYTHONIOENCODING', 'ascii')
+  answer = launch(*ARGUMENTS, f'--workdir={tmp_path}/run', cache=cache)
   assert answer.returncode == 0, answer.stderr
   assert 'Traceback' not in answer.stderr
   assert '\\xb1' in answer.stdout
+
+
+@pytest.mark.slow
+def test_a_launch_that_compiles_nothing_anew_prints_progress_alone(cache, tmp_path):
+  launch(*ARGUMENTS, f'--workdir={tmp_path}/first', cache=cache)
   answer = launch(*ARGUMENTS, f'--workdir={tmp_path}/second', cache=cache)
   assert answer.returncode == 0, answer.stderr
   lines = [line for line in answer.stderr.splitlines() if line]

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 import zoo
 from tests.compare import refuses
-from tests.marks import FULL, SLOW, mostly_full, mostly_slow
+from tests.marks import SLOW, mostly_full, mostly_slow
 from tests.tasks import host
 from zoo.core import losses
 from zoo.tasks import boolean
@@ -110,7 +110,8 @@ def _functions(name, d):
 
 
 @pytest.mark.parametrize(
-  'name', mostly_full(['conjunction'], _NAMES, slow=['majority', 'parity'])
+  'name',
+  mostly_full(['conjunction'], _NAMES, slow=['majority', 'parity', 'disjunction']),
 )
 def test_each_prompt_is_as_probable_as_its_definition_says(name):
   d, count = 3 if 'parity' in name else 2, 40_000
@@ -215,7 +216,7 @@ def _posterior(name, x, y, x_query):
   ('name', 'd', 'c', 'error'),
   [
     ('conjunction', 5, 20, 1e-5),
-    pytest.param('disjunction', 5, 20, 1e-5, marks=FULL),
+    pytest.param('disjunction', 5, 20, 1e-5, marks=SLOW),
     pytest.param('majority', 6, 16, 3e-6, marks=SLOW),
     pytest.param('parity', 5, 14, 3e-6, marks=SLOW),
     ('sparse_parity', 6, 16, 3e-6),

@@ -74,9 +74,7 @@ def test_its_prompts_are_those_of_sample_one_but_for_linear_regression(name):
       np.testing.assert_allclose(prompts.y[i], prompt.y, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.full
-@pytest.mark.parametrize('name', _NAMES)
+@pytest.mark.parametrize('name', mostly_full([], _NAMES, slow=['linear_regression']))
 def test_it_keeps_its_contract_as_its_config_has_it(name, unchecked, monkeypatch, full):
   if not full:  # an eighth of the prompts on which `bayes` is compared
     monkeypatch.setattr(contracts, '_NUM_PAIRED', 64)

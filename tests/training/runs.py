@@ -72,8 +72,9 @@ def compile_init(monkeypatch: Any) -> None:
   """Lets each model of a sweep be made by one program, and not by many small ones."""
 
   def create(config: Any, key: jax.Array, weights: Any = None) -> Any:
-    sizes = config.task.get('num_features'), config.task.context_length
-    text = f'{to_json(config.model)} {sizes} {config.optimizer.name}'
+    task = [config.task.get(f) for f in ('name', 'num_features', 'context_length')]
+    parts = [to_json(config[part]) for part in ('model', 'optimizer', 'mesh')]
+    text = f'create {parts} {task}'
     if text not in _PROGRAMS:
       _PROGRAMS[text] = nnx.jit(functools.partial(step.create, copy.deepcopy(config)))
     return _PROGRAMS[text](key, weights)
@@ -84,25 +85,26 @@ def compile_init(monkeypatch: Any) -> None:
 def share_programs(monkeypatch: Any) -> None:
   """Lets runs and sweeps of one config, but for its checkpoints, be compiled once.
 
-  For tests of what is written: for users each call compiles anew.
+  For tests of what is written, with classes of the library: for users each call
+  compiles anew, and checks the model.
   """
   compile_init(monkeypatch)
   check_and_compile, compile_many = run.check_and_compile, many.compile_many
 
-  def shared(compile: Any, *configs: Any) -> Any:
+  def shared(kind: str, compile: Any, *configs: Any) -> Any:
     fields = [{**json.loads(to_json(config)), 'checkpoint': None} for config in configs]
-    text = f'{jax.dtypes.canonicalize_dtype(float)} {json.dumps(fields)}'
+    text = f'{kind} {jax.dtypes.canonicalize_dtype(float)} {json.dumps(fields)}'
     if text not in _PROGRAMS:
       _PROGRAMS[text] = compile()
     return _PROGRAMS[text]
 
   def new(config: Any) -> Any:
-    training, state = shared(lambda: check_and_compile(config), config)
+    training, state = shared('one', lambda: check_and_compile(config), config)
     copied = jax.tree.map(jax.numpy.copy, state)  # as a step takes the arrays
     return training._replace(config=config), copied
 
   def together(configs: Any) -> Any:
-    training = shared(lambda: compile_many(configs), *configs)
+    training = shared('many', lambda: compile_many(configs), *configs)
     return training._replace(config=configs[0])
 
   monkeypatch.setattr(run, 'check_and_compile', new)

@@ -40,7 +40,7 @@ def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch, unche
   assert comparisons == [{'model': 5, 'w': i} for i in range(3)]
 
 
-_RATE = {'optimizer__learning_rate': 2e-2}
+_OTHER = {'seed': 1, 'optimizer__learning_rate': 2e-2}
 _GROWING = {f'curriculum__{field}': 1 for field in ('features', 'examples', 'loops')}
 _MUON = {'optimizer__name': 'muon', 'optimizer__ema_decay': 0.8}
 _SCHEDULE_FREE = {'optimizer__name': 'schedule_free', 'optimizer__schedule': 'constant'}
@@ -48,8 +48,8 @@ _LOOPS = {'model__num_loops': 2, 'model__num_trained_loops': 2, 'curriculum__eve
 # What two points share, and in what the second one differs. These optimizers have a
 # state that is more than Adam's, and a model that is an average.
 _PAIRS = [
-  ({'model__mixer': 'rwkv7', **_SCHEDULE_FREE}, _RATE),
-  ({**_LOOPS, **_GROWING, **_MUON}, {'seed': 1}),
+  ({'model__mixer': 'rwkv7', **_SCHEDULE_FREE}, _OTHER),
+  ({**_LOOPS, **_GROWING, **_MUON}, _OTHER),
 ]
 _MIXERS = [{'model__mixer': mixer} for mixer in zoo.list_mixers()]
 
