@@ -111,6 +111,7 @@ def test_with_fsdp_each_device_has_heads_of_its_own(report):
 
 @needs_libtpu
 @pytest.mark.slow
+@pytest.mark.full  # libtpu tries for some 40 s to make it fit
 def test_what_cannot_fit_is_said_with_the_reason(report):
   plan, answer = report(
     *('multi_head_lsa', 'v5e:2x2', '--config.model.num_heads=2000000'),
