@@ -13,7 +13,7 @@ from tests.marks import FULL, mostly_full
 from tests.probing.models import assert_within, biased, sample, tasks
 from tests.settings import curve_key, isotropic
 from tests.weights import heads
-from zoo.measure.predict import run
+from zoo.measure.predict import Programs, run
 from zoo.probing import alignment
 from zoo.probing.similarity import answers
 from zoo.theory import constructions
@@ -87,6 +87,17 @@ def test_exact_and_sampled_agree(task):
       'gradient_product',
     ):
       assert_within(getattr(measures, name), getattr(measures.exact, name))
+
+
+@pytest.mark.slow
+def test_calls_that_share_programs_measure_each_model():
+  task, programs = isotropic(3, 4), Programs()
+  gd = zoo.estimators.gradient_descent(task, num_steps=2)
+  first, second = biased(), biased()
+  second.w_p[...] = 2 * first.w_p[...]
+  for model in first, second:
+    shared = alignment(model, gd, task, 300, programs=programs)
+    assert shared == alignment(model, gd, task, 300)
 
 
 @pytest.mark.slow

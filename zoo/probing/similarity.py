@@ -53,19 +53,21 @@ def alignment(
   task: Task,
   num_prompts: int = 65536,
   seed: int = 0,
+  programs: Programs | None = None,
 ) -> Alignment:
   """Compares a model, rule or estimator with another one on the prompts of a task.
 
-  `theory.research.asymptotic.task_alignment` compares two tasks.
+  `theory.research.asymptotic.task_alignment` compares two tasks. Calls that share their
+  `programs` compile once for models that differ in numbers.
   The exact part needs two learning rules and a task that exact theory covers. Raises
   UserError for a predictor that cannot be called on the task's prompts, or that another
   library fits to each prompt.
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
-  both, exact, programs = [subject, other], None, Programs()
+  both, exact, programs = [subject, other], None, programs or Programs()
   measures = gather(
     lambda prompt: programs.run(_measure, both, prompt),
-    sample_batches(task, seed, num_prompts, BATCH_SIZE),
+    sample_batches(task, seed, num_prompts, BATCH_SIZE, programs),
   )
   if theory.covers(task) and has_rule(subject) and has_rule(other):
     exact = exact_alignment(subject, other, task)

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from zoo import estimators, probing
+from zoo.measure.predict import Programs
 from zoo.probing import Alignment
 from zoo.reports.plots import Panel, Series, level, series
 from zoo.reports.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
@@ -270,10 +271,13 @@ def _alignments(
   gd = estimators.gradient_descent(task)
   every = -(-rows[0]['step'] // checkpoints)
   steps = list(range(every, rows[0]['step'] + 1, every))
-  seeds = [
-    [probing.alignment(load(row, step), gd, task, ALIGNMENT_PROMPTS) for step in steps]
-    for row in rows
-  ]
+  programs = Programs()
+
+  def aligned(row: Row, step: int) -> Alignment:
+    model = load(row, step)
+    return probing.alignment(model, gd, task, ALIGNMENT_PROMPTS, programs=programs)
+
+  seeds = [[aligned(row, step) for step in steps] for row in rows]
   return steps, seeds
 
 
