@@ -12,17 +12,15 @@ import zoo
 from tests.compiled import built
 from tests.settings import general, isotropic
 from zoo.core.trees import fresh
+from zoo.measure.predict import Programs
 from zoo.tasks import LinearRegression
+
+_PROGRAMS = Programs()
 
 
 def sample(task, key, num_prompts) -> zoo.Prompt:
   """`task.sample` in one program, which tasks that differ in numbers share."""
-  return _sample(fresh(task), key, num_prompts)
-
-
-_sample = jax.jit(
-  lambda task, key, num_prompts: task.sample(key, num_prompts), static_argnums=2
-)
+  return _PROGRAMS.sample(fresh(task), key, num_prompts)
 
 
 class Softmax(nnx.Module):

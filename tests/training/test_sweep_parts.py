@@ -5,12 +5,7 @@ import json
 import pytest
 
 from tests.compare import refuses
-from tests.training.runs import (
-  of_each_launch,
-  share_programs,
-  signal_at_step_4,
-  small_config,
-)
+from tests.training.runs import of_each_launch, signal_at_step_4, small_config
 from zoo.host.parts import Part, parse_part
 from zoo.storage.workdir import locked
 from zoo.training import sweeps
@@ -64,10 +59,10 @@ def test_each_program_is_cut_into_runs_of_neighbours_which_are_dealt():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('shared_programs')
 def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
   tmp_path, monkeypatch
 ):
-  share_programs(monkeypatch)
   _sweep(tmp_path / 'whole')
   divided = tmp_path / 'divided'
   for i, stopped in ((1, False), (2, True), (3, True)):
@@ -101,10 +96,10 @@ def test_a_part_is_trained_by_one_process_and_excludes_the_whole(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('shared_programs')
 def test_a_folder_belongs_to_one_number_of_parts_until_the_whole_has_ended(
   tmp_path, monkeypatch
 ):
-  share_programs(monkeypatch)
   _sweep(tmp_path, Part(1, 2), _TWO)
   said = '--part is 2/3', 'divided into 2 parts', 'give --part=I/2'
   with refuses(*said):
