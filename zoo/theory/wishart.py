@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -26,23 +26,30 @@ def moment(num_features: int, context_length: int, order: int) -> Fraction:
   """
   if order == 0:
     return Fraction(num_features)
-
-  def box(content: int) -> int:
-    factor = (num_features + content) * (context_length + content)
-    return factor * content if content else factor
-
-  def products(contents: Iterable[int], first: int = 1) -> list[int]:
-    return list(itertools.accumulate(map(box, contents), operator.mul, initial=first))
-
+  d, c = num_features, context_length
   # Of the boxes of the first row, of the second, and of the column below them.
-  top = products(range(0, 2 * order, 2), 2 * order)
-  middle = products(range(-1, order, 2))
-  column = products(range(-2, -order, -1))
+  top = _products(d, c, range(0, 2 * order, 2), 2 * order)
+  middle = _products(d, c, range(-1, order, 2))
+  column = _products(d, c, range(-2, -order, -1))
   total = Fraction(0)
   for first, second, below in _shapes(order, min(num_features, context_length)):
     numerator = top[first] * middle[second] * column[below]
     total += Fraction(numerator, _hooks(first, second, below))
   return total
+
+
+def _products(
+  num_features: int, context_length: int, contents: range, first: int = 1
+) -> list[int]:
+  """`first` times the factors of 0, 1, 2, … boxes of these contents.
+
+  The factor of a box of content k is `(d + k)(C + k) k`, and `d C` for content 0.
+  """
+  factors = [
+    (num_features + content) * (context_length + content) * (content or 1)
+    for content in contents
+  ]
+  return list(itertools.accumulate(factors, operator.mul, initial=first))
 
 
 def _shapes(order: int, max_rows: int) -> Iterator[tuple[int, int, int]]:

@@ -69,16 +69,13 @@ def trace_moment(num_features: int, context_length: int, traces: _Traces) -> int
   largest, *others = traces
   if largest == 0:
     return num_features ** len(traces)
-
-  def moment(*powers: int) -> int:
-    return trace_moment(num_features, context_length, _sorted(*powers))
-
-  total = (context_length + largest - 1) * moment(largest - 1, *others)
+  d, c = num_features, context_length
+  total = (c + largest - 1) * trace_moment(d, c, _sorted(largest - 1, *others))
   for j in range(largest - 1):
-    total += moment(j + 1, largest - 2 - j, *others)
+    total += trace_moment(d, c, _sorted(j + 1, largest - 2 - j, *others))
   for i, power in enumerate(others):
     rest = others[:i] + others[i + 1 :]
-    total += 2 * power * moment(largest + power - 1, *rest)
+    total += 2 * power * trace_moment(d, c, _sorted(largest + power - 1, *rest))
   return total
 
 
