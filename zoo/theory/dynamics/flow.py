@@ -71,9 +71,10 @@ def gradient_flow(
   moments = task_moments(task)
   with double_precision():
     subject, start = weights_of(model, moments)
+    gradient = nnx.cached_partial(_gradient, subject)  # splits the model once
 
     def slope(point: Float[np.ndarray, ' p']) -> Float[np.ndarray, ' p']:
-      return -np.asarray(_gradient(subject, point, moments))
+      return -np.asarray(gradient(point, moments))
 
     points = integrate(slope, start, at, tolerance)
     return _trajectory(subject, points, at, moments, optimal_rule(task))
