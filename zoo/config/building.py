@@ -24,7 +24,10 @@ def build_task(config: Config) -> Task:
   try:
     return create_task(name, **fields)
   except UserError as error:
-    raise UserError(f'config.task: {error}') from error
+    hint, cls = '', registry.TASKS.get(name)
+    if cls and name != 'mixture' and fields.keys() - registry.parameters(cls).keys():
+      hint = f'; --config=FILE:task={name} has these fields'
+    raise UserError(f'config.task: {error}{hint}') from error
 
 
 def with_full_path(config: Config) -> Config:
