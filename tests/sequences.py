@@ -75,8 +75,10 @@ def check_causal(task: Any) -> None:
     changed[:, k + 1 :] = (changed[:, k + 1 :] + 1) % size
     for after, before in zip(run(prompt_of(changed, size)), everywhere, strict=True):
       np.testing.assert_array_equal(np.asarray(after)[:, : k + 1], before[:, : k + 1])
-  alone = jax.jit(lambda prompt: [f(prompt) for f in predictors])
-  for k in (0, task.context_length // 2):
-    prefix = jax.device_get(prompt).prefix(k)
-    for prediction, expected in zip(alone(prefix), everywhere, strict=True):
+  lengths, whole = (0, task.context_length // 2), jax.device_get(prompt)
+  alone = jax.jit(
+    lambda prompts: [[f(prompt) for f in predictors] for prompt in prompts]
+  )
+  for k, own in zip(lengths, alone([*map(whole.prefix, lengths)]), strict=True):
+    for prediction, expected in zip(own, everywhere, strict=True):
       np.testing.assert_allclose(prediction, expected[:, k], rtol=1e-5, atol=1e-6)

@@ -18,11 +18,12 @@ from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
 from zoo.measure.curves import Curve, sample_losses, summarise
 from zoo.measure.predict import Programs, sample_batches
-from zoo.tasks.baselines import HostBaseline, LeastSquares, Zero
+from zoo.tasks.baselines import Averaging, HostBaseline, LeastSquares, Zero
 
 _D, _C, _N = 3, 4, 40
 # A moment of float32 sums in another order, of predictions that cancel.
 _REORDERED = 1e-4
+_PROGRAMS = Programs()  # that all tests share, which change nothing that they call
 
 
 @functools.cache
@@ -34,6 +35,13 @@ def _task() -> zoo.tasks.LinearRegression:
 def _model() -> Any:
   sizes = {'num_features': _D, 'init_scale': 0.6}
   return built(lambda: zoo.create_model('yq_lsa', **sizes, rngs=nnx.Rngs(0)))
+
+
+@functools.cache
+def _losses() -> dict[str, Any]:
+  """The losses of three predictors on the prompts of a curve."""
+  predictors = {'a': Zero(), 'b': Averaging(), 'c': Zero()}
+  return sample_losses(predictors, _task(), _N, programs=_PROGRAMS)
 
 
 class ByPrefix:
@@ -59,31 +67,35 @@ def test_one_pass_is_the_same_as_prefix_by_prefix(kind):
     'baseline': LeastSquares,
     'rule': lambda: LearningRule.gradient_descent(np.ones(_D), 0.7),
   }[kind]()
-  sampled = sample_losses({'one': predictor, 'each': ByPrefix(predictor)}, _task(), _N)
+  lengths = 1, 3, _C
+  predictors = {'one': predictor, 'each': ByPrefix(predictor)}
+  sampled = sample_losses(predictors, _task(), _N, lengths=lengths, programs=_PROGRAMS)
   prompt = _prompts()
   if kind == 'rule':  # before the first example it predicts from its start
     at_start = np.square(prompt.x[:, 0].sum(axis=1) - prompt.targets[:, 0])
-    assert_close(sampled['one'][:, 0], at_start, _REORDERED)
-  lengths = 1, 3, _C  # a rule has no second moment of no examples
+    first = sample_losses({'': predictor}, _task(), _N, lengths=[0])[''][:, 0]
+    assert_close(first, at_start, _REORDERED)
   calls = jax.jit(lambda prompt: [predictor(prompt.prefix(k)) for k in lengths])(prompt)
-  for k, predicted in zip(lengths, calls, strict=True):
+  for i, (k, predicted) in enumerate(zip(lengths, calls, strict=True)):
     expected = np.square(np.asarray(predicted) - prompt.prefix(k).y_query)
     # Least squares magnifies rounding by the condition number, up to a few hundred.
     tolerance = 1e-2 if kind == 'baseline' else _REORDERED
-    assert_close(sampled['one'][:, k], expected, tolerance)
-    assert_close(sampled['each'][:, k], expected, tolerance)
+    assert_close(sampled['one'][:, i], expected, tolerance)
+    assert_close(sampled['each'][:, i], expected, tolerance)
 
 
 def test_all_predictors_see_the_same_prompts_which_depend_on_the_seed_alone():
-  together = sample_losses({'a': Zero(), 'b': _model(), 'c': Zero()}, _task(), _N)
+  together = _losses()
   np.testing.assert_array_equal(together['a'], together['c'])
-  alone = sample_losses({'': _model()}, _task(), _N)['']
+  alone = sample_losses({'': Averaging()}, _task(), _N, programs=_PROGRAMS)['']
   np.testing.assert_array_equal(together['b'], alone)
-  more = sample_losses({'': Zero()}, _task(), 520, lengths=[_C])['']
+  count = 512 + _N  # in two batches
+  options = {'lengths': [_C], 'programs': _PROGRAMS}
+  more = sample_losses({'': Zero()}, _task(), count, **options)['']
   np.testing.assert_array_equal(more[:_N], together['a'][:, [_C]])
-  assert len(np.unique(more)) == 520  # also those of the second batch
-  other = sample_losses({'': Zero()}, _task(), _N, seed=1)['']
-  assert not np.any(other == together['a'])
+  assert len(np.unique(more)) == count  # also those of the second batch
+  other = sample_losses({'': Averaging()}, _task(), _N, 1, programs=_PROGRAMS)['']
+  assert not np.any(other == together['b'])
 
 
 def test_prompts_share_no_key_with_training():
@@ -110,7 +122,7 @@ def test_prompts_share_no_key_with_training():
 
 
 def test_a_curve_has_means_medians_and_standard_errors():
-  values = sample_losses({'': Zero()}, _task(), _N, lengths=[0, 3])['']
+  values = _losses()['a'][:, [0, 3]]
   curve = zoo.curve(Zero(), _task(), _N, lengths=[0, 3])
   assert isinstance(curve, Curve)
   np.testing.assert_array_equal(curve.num_examples, [0, 3])
@@ -167,7 +179,8 @@ class _Host(HostBaseline):
 
 def test_a_baseline_on_the_host_fits_each_prompt_at_each_length():
   host = _Host()
-  sampled = sample_losses({'': host}, _task(), _N, lengths=[0, 2])['']
+  options = {'lengths': [0, 2], 'programs': _PROGRAMS}
+  sampled = sample_losses({'': host}, _task(), _N, **options)['']
   assert host.lengths == [0] * _N + [2] * _N
   prompt = _prompts()
   targets = np.asarray(prompt.targets)

@@ -110,6 +110,7 @@ def test_the_diagram_has_the_tokens_of_the_table(monkeypatch):
   assert len(diagrams.draw().axes[0].texts) > 30
 
 
+@pytest.mark.slow
 def test_a_model_is_exported_as_how_to_says(tmp_path, monkeypatch, unchecked):
   text = (ROOT / 'docs' / 'how_to.md').read_text()
   (code,) = re.findall(r'```python\n([^`]*zoo\.export\(saved[^`]*)```', text)

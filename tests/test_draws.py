@@ -64,8 +64,8 @@ def test_box_muller_is_a_radius_and_a_uniform_direction(x64):
 
 
 def test_normals_are_normal_and_independent():
-  normal = np.asarray(_normals(_KEY, 21, 50_000), float)
-  assert normal.shape == (21, 50_000)
+  normal = np.asarray(_normals(_KEY, 21, 10_000), float)
+  assert normal.shape == (21, 10_000)
   assert scipy.stats.kstest(normal.ravel(), 'norm').pvalue > _LEAST_P
   for row in (normal[0], normal[20]):
     assert scipy.stats.kstest(row, 'norm').pvalue > _LEAST_P
@@ -73,11 +73,11 @@ def test_normals_are_normal_and_independent():
   # of them, 5 standard errors are exceeded once in 4000 seeds. Squares, too: the two
   # numbers of a pair share their radius.
   for columns, spread in ((normal, 1.0), (normal**2 - 1, 2.0)):
-    gram = columns @ columns.T / 50_000
+    gram = columns @ columns.T / 10_000
     off_diagonal = gram[~np.eye(21, dtype=bool)]
-    assert np.abs(off_diagonal).max() < 5 * spread / np.sqrt(50_000)
+    assert np.abs(off_diagonal).max() < 5 * spread / np.sqrt(10_000)
   neighbours = np.mean(normal[:, 1:] * normal[:, :-1], axis=1)
-  assert np.abs(neighbours).max() < 5 / np.sqrt(50_000)
+  assert np.abs(neighbours).max() < 5 / np.sqrt(10_000)
 
 
 _DEGREES = np.array([2, 2, 3, 11, 10_000])
@@ -85,11 +85,11 @@ _chi = jax.jit(lambda key, n: draws.chi(key, _DEGREES, n), static_argnums=1)
 
 
 def test_chi_has_its_distribution_and_a_longer_batch_begins_with_the_shorter_one():
-  drawn = np.asarray(_chi(_KEY, 50_000))
+  drawn = np.asarray(_chi(_KEY, 20_000))
   for row, degrees in zip(drawn.astype(float), _DEGREES, strict=True):
     assert scipy.stats.kstest(row, scipy.stats.chi(degrees).cdf).pvalue > _LEAST_P
   correlation = np.corrcoef(drawn.astype(float))[~np.eye(5, dtype=bool)]
-  assert np.abs(correlation).max() < 5 / np.sqrt(50_000)
+  assert np.abs(correlation).max() < 5 / np.sqrt(20_000)
   np.testing.assert_array_equal(_chi(_KEY, 100), drawn[:, :100])
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from tests import oracle
 from tests.compare import assert_close, refuses
 from tests.settings import random_rule
 
-_B, _C, _D = 4, 5, 3
+_B, _C, _D = 2, 5, 3
 # All of it is float64. A prediction is a sum of about d(d+1)² + C(d+1)² ≈ 130 products
 # and may cancel by a factor of ten or so: 130 · 1.1e-16 · 10 ≈ 1.4e-13.
 _ROUNDING = 1e-12
@@ -24,12 +26,9 @@ pytestmark = pytest.mark.usefixtures('float64')
 
 def _prompt(seed: int, context: int = _C, features: int = _D) -> zoo.Prompt:
   draw = np.random.default_rng((seed, 1)).normal
-  return zoo.Prompt(
-    x=jnp.asarray(draw(size=(_B, context, features))),
-    y=jnp.asarray(draw(size=(_B, context))),
-    x_query=jnp.asarray(draw(size=(_B, features))),
-    y_query=jnp.zeros(_B),
-  )
+  shapes = (_B, context, features), (_B, context), (_B, features)
+  parts: Any = (*(draw(size=shape) for shape in shapes), np.zeros(_B))
+  return zoo.Prompt(*parts)
 
 
 _predict = jax.jit(zoo.LearningRule.__call__)

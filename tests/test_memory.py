@@ -46,7 +46,7 @@ def exhausted(text='RESOURCE_EXHAUSTED: Out of memory allocating 128 bytes.'):
   ],
 )
 def test_too_little_memory_is_one_line_with_what_to_change(error, monkeypatch):
-  config = config_of(task__context_length=7)
+  config = config_of(task__context_length=7, model__num_layers=1)
   said = 'batch_size (64)', 'context_length (7)', 'num_parts (1)', str(error)
   with pytest.raises(RunError) as info, within_memory(config):
     raise error

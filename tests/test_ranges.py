@@ -3,6 +3,8 @@
 So each range is tested here once; tests of other rooms ask what a value does.
 """
 
+import copy
+import functools
 from typing import Any
 
 import pytest
@@ -89,12 +91,17 @@ def test_every_field_has_a_range():
     assert own == config[section].keys()
 
 
+@functools.cache
+def _whole() -> dict[str, Any]:
+  return small_config().to_dict()
+
+
 @pytest.mark.parametrize('name', FIELDS)
 def test_what_is_beyond_the_range_of_a_field_is_refused(name):
   section, _, field = name.rpartition('.')
   good, bad = FIELDS[name]
   for content in (*good, *bad):
-    fields: Any = small_config().to_dict()
+    fields: Any = copy.deepcopy(_whole())
     (fields[section] if section else fields)[field] = content
     config = ConfigDict(fields)  # whose fields have no types yet
     if any(content is refused for refused in bad):
@@ -140,6 +147,7 @@ ARGUMENTS: dict[str, Any] = {
   'read_in': _NO_NAME,
 }
 _GIVEN = {'num_features': 3, 'context_length': 4, 'num_heads': 2, 'num_outputs': 1}
+_GIVEN |= {'num_layers': 1, 'width': 8}
 
 
 @pytest.mark.parametrize('name', zoo.list_models())

@@ -35,8 +35,13 @@ def _texts() -> Iterator[tuple[str, str]]:
         yield str(path.relative_to(ROOT)), _plain(path.read_text(encoding='utf-8'))
   for pattern in 'zoo/**/*.py', 'launch/*.py', 'configs/*.py':
     for path in ROOT.glob(pattern):
-      for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+      program = path.read_text(encoding='utf-8')
+      if not _RESERVED.search(program.lower()):
+        continue
+      for node in ast.walk(ast.parse(program)):
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+          continue
+        if _RESERVED.search(node.value.lower()):
           yield str(path.relative_to(ROOT)), _plain(node.value)
 
 

@@ -5,12 +5,20 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.weights import drawn
 from zoo.tasks.baselines import LeastSquares
 
 pytest.importorskip('sklearn', reason="needs the extra 'baselines'")
+
+
+@pytest.fixture(scope='module')
+def saved():
+  """The shipped yq_lsa."""
+  return zoo.load('checkpoints/yq_lsa')
 
 
 @pytest.mark.slow
@@ -30,11 +38,10 @@ def test_least_squares_in_context_are_those_of_scikit_learn():
 
 
 @pytest.mark.slow
-def test_a_trained_model_is_one_too():
-  """The shipped yq_lsa is a step of gradient descent from w = 2, of size 1/2.1."""
+def test_a_trained_model_is_one_too(saved):
+  """The model is a step of gradient descent from w = 2, of size 1/2.1."""
   from sklearn.base import clone
 
-  saved = zoo.load('checkpoints/yq_lsa')
   normal = np.random.default_rng(0).normal
   x, y, queries = normal(size=(10, 10)), 6 * normal(size=10), normal(size=(4, 10))
   model: Any = clone(zoo.Regressor(saved.model, saved.task))
@@ -47,9 +54,13 @@ def test_a_trained_model_is_one_too():
 
 
 def test_more_examples_than_a_model_has_places_for_are_refused_at_once():
-  saved = zoo.load('checkpoints/transformer')
+  sizes: Any = {'width': 8, 'num_layers': 1}
+  model = drawn(
+    lambda: zoo.models.Transformer(5, 10, **sizes, rngs=nnx.Rngs(0)), dtype='float32'
+  )
+  task = zoo.create_task('linear_regression', num_features=5, context_length=10)
   with refuses('the prompt has 23 tokens; the model has places for 21'):
-    zoo.Regressor(saved.model, saved.task).fit(np.ones((11, 5)), np.ones(11))
+    zoo.Regressor(model, task).fit(np.ones((11, 5)), np.ones(11))
 
 
 def _table(path, rows=200):
@@ -92,8 +103,7 @@ def test_examples_are_scaled_as_the_task_of_the_model_scales_its_rows(
     zoo.Regressor(LeastSquares(), task).fit(x[:, :2], y)
 
 
-def test_a_trained_model_without_its_task_is_refused():
-  saved = zoo.load('checkpoints/yq_lsa')
+def test_a_trained_model_without_its_task_is_refused(saved):
   with refuses('YqLSA is a model without its task', 'saved.task'):
     zoo.Regressor(saved.model).fit(np.ones((10, 10)), np.ones(10))
 
@@ -103,9 +113,8 @@ def test_a_trained_model_without_its_task_is_refused():
   [(0.05, 6.0, 'of the features is 0.0'), (1.0, 150.0, 'of the labels is 1')],
 )
 def test_a_context_of_another_size_than_those_of_the_task_is_warned_of(
-  scale_x, scale_y, said
+  saved, scale_x, scale_y, said
 ):
-  saved = zoo.load('checkpoints/yq_lsa')
   normal = np.random.default_rng(0).normal
   x, y = scale_x * normal(size=(10, 10)), scale_y * normal(size=10)
   with pytest.warns(UserWarning, match=f'{said}.*LinearRegression') as said_once:

@@ -44,7 +44,7 @@ _QUICK, _SLOW = [(3, 4, True, 0.6)], [(30, 40, False, 0.6)]
 def test_errors_are_those_on_the_prompts_that_sample_draws(d, c, general, noise_std):
   task, rule = _task(d, c, general, noise_std=noise_std), random_rule(d, d, 0.3 / d)
   with jax.enable_x64(True):
-    prompt = task.sample(_KEY, 5)
+    prompt = jax.device_get(task.sample(_KEY, 5))
     statistics = task.sample_statistics(_KEY, 5)
     errors = jax.jit(lambda s: s.errors(rule, task.prior_mean))(statistics)
   for i, error in enumerate(np.asarray(errors)):
@@ -54,6 +54,14 @@ def test_errors_are_those_on_the_prompts_that_sample_draws(d, c, general, noise_
     # About e³ products in each, of numbers of size 10.
     target = np.asarray(prompt.y_query)[i]
     assert abs(predicted - target - error) < 1e-14 * 10 * (d + 1) ** 3
+
+
+_COUNT = 10_000
+
+
+def _of_noise(c, **changes):
+  """A task with ε = 0, so that labels minus their mean are noise."""
+  return _task(3, c, prior_covariance=np.zeros((3, 3)), **changes)
 
 
 def test_one_draw_serves_every_prior_mean():
@@ -98,10 +106,10 @@ def _moments(statistics, width):
 @pytest.mark.parametrize('c', [4, 6])  # examples, and pseudo-examples
 def test_label_noise_has_the_standard_deviation_of_the_task(c):
   # ε = 0, so that the last entry is the mean of (σ n)², of variance 2σ⁴/C.
-  task = _task(3, c, prior_covariance=np.zeros((3, 3)), noise_std=0.5)
+  task = _of_noise(c, noise_std=0.5)
   assert task.has_long_context == (c == 6)
-  square = np.asarray(task.sample_statistics(_KEY, 20_000).moment[-1], float)
-  assert abs(square.mean() - 0.25) < 4 * 0.25 * np.sqrt(2 / c / 20_000)
+  square = np.asarray(task.sample_statistics(_KEY, _COUNT).moment, float)[-1]
+  assert abs(square.mean() - 0.25) < 4 * 0.25 * np.sqrt(2 / c / _COUNT)
 
 
 @pytest.mark.parametrize('c', mostly_full([6], [40]))
@@ -109,8 +117,8 @@ def test_long_contexts_have_the_distribution_of_drawn_examples(c):
   # Of [x; n], since ε = 0: by the chain of Schur complements, whose j-th is χ² of C − j
   # degrees over C, each independent of the others. That, with rotations, is Wishart.
   d = 3
-  task = _task(d, c, prior_covariance=np.zeros((d, d)), noise_std=1.0)
-  statistics = task.sample_statistics(_KEY, 20_000)
+  task = _of_noise(c, noise_std=1.0)
+  statistics = task.sample_statistics(_KEY, _COUNT)
   whole = _moments(statistics, d + 1)
   logs = []
   for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 3, 0, 1]):
@@ -123,7 +131,7 @@ def test_long_contexts_have_the_distribution_of_drawn_examples(c):
     logs.append(np.log(np.einsum('bjj->bj', factor)))
   for chain in logs:
     correlation = np.corrcoef(chain.T)[~np.eye(d + 1, dtype=bool)]
-    assert np.abs(correlation).max() < 5 / np.sqrt(20_000)
+    assert np.abs(correlation).max() < 5 / np.sqrt(_COUNT)
 
 
 def test_a_long_context_is_never_laid_out():

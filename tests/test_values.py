@@ -113,8 +113,7 @@ def test_classes_with_equal_fields_have_programs_of_their_own():
   assert len({jax.tree.structure(task) for task in made}) == len(made)
   assert jax.tree.structure(made[0]) != jax.tree.structure(made[1])
   called = jax.jit(lambda task: task.sample_function(None)[0])
-  few = made[::10]
-  assert [float(called(task)) for task in few] == list(range(0, 60, 10))
+  assert [float(called(task)) for task in made[::30]] == [0, 30]
 
 
 def test_tasks_that_differ_in_numbers_share_a_program():
@@ -128,12 +127,12 @@ def test_tasks_that_differ_in_numbers_share_a_program():
 
 
 def test_without_noise_labels_are_targets():
-  for name in ('linear_regression', 'quadratic_regression', 'task_pool'):
-    task = zoo.create_task(name, num_features=_D, context_length=_C, noise_std=0.0)
-    prompt = task.sample(jax.random.key(0), 2)
-    np.testing.assert_array_equal(prompt.y, prompt.targets[:, :-1])
-  loud = _linear(noise_std=0.5).sample(jax.random.key(0), 2)
-  quiet = _linear().sample(jax.random.key(0), 2)
+  """Other tasks show it in their own files."""
+  loud, quiet = (
+    jax.device_get(_linear(noise_std=std).sample(jax.random.key(0), 2))
+    for std in (0.5, 0.0)
+  )
+  np.testing.assert_array_equal(quiet.y, quiet.targets[:, :-1])
   np.testing.assert_array_equal(loud.targets, quiet.targets)
 
 
@@ -161,7 +160,9 @@ def test_tasks_are_mapped_over():
   tasks = [_linear(prior_mean=mean, noise_std=std) for mean, std in ((0, 0.5), (2, 0))]
   stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *map(_as_floats, tasks))
   key = jax.random.key(0)
-  together = jax.jit(jax.vmap(lambda task: task.sample(key, 2)))(stacked)
+  together = jax.device_get(
+    jax.jit(jax.vmap(lambda task: task.sample(key, 2)))(stacked)
+  )
   for i, task in enumerate(tasks):
     alone = task.sample(key, 2)
     # In another program sums may be rounded otherwise.
@@ -236,7 +237,7 @@ def test_a_subclass_of_a_task_is_sampled_as_itself_and_theory_does_not_cover_it(
       return jnp.full(self.num_features, 7.0)
 
   own = zoo.create_task('own', num_features=_D, context_length=_C)
-  prompt = own.sample(jax.random.key(0), 8)
+  prompt = jax.device_get(own.sample(jax.random.key(0), 8))
   np.testing.assert_allclose(prompt.y_query, 7 * prompt.x_query.sum(1), rtol=1e-5)
   assert not theory.covers(own)
   assert {*own.baselines()} == {'ols', 'averaging', 'nearest_neighbours', 'zero'}

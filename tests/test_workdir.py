@@ -9,14 +9,11 @@ import sys
 
 import pytest
 
-import zoo
 from tests.compare import refuses
-from tests.training.runs import share_programs, small_config
+from tests.training.runs import small_config
 from zoo.core.errors import RunError
 from zoo.storage.workdir import locked, occupied, open_workdir
 from zoo.training.records import Records
-
-pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 ME = os.getpid()
 
@@ -123,17 +120,6 @@ def test_a_run_adds_no_line_to_a_folder_that_was_deleted(tmp_path):
       with pytest.raises(RunError, match='has gone'):
         records.write(line(8))
   assert len((workdir / 'metrics.jsonl').read_text().splitlines()) == 1
-
-
-def test_a_run_whose_folder_is_deleted_ends_in_one_line(tmp_path, monkeypatch):
-  share_programs(monkeypatch)
-  workdir = tmp_path / 'run'
-  events = zoo.training_run(small_config(checkpoint__every=12), workdir)
-  assert next(events).step == 4
-  shutil.rmtree(workdir)
-  with pytest.raises(RunError, match=f'{workdir}.* has gone: the folder was deleted'):
-    next(events)
-  assert not workdir.exists()
 
 
 def test_a_lock_is_not_written_through_a_symbolic_link(tmp_path):

@@ -19,6 +19,7 @@ from zoo.config.validation import build_task
 from zoo.core.protocols import PredictsAll
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
+from zoo.measure.predict import Programs
 from zoo.studies import atlas, runner
 from zoo.studies.atlas import (
   Cell,
@@ -131,8 +132,11 @@ def test_in_a_curve_prompts_of_the_length_of_training_are_those_of_training():
   """The beginning of a longer prompt of clusters often lacks the class of its query."""
   config = sizes.get_config('yq_lsa', 'linear')
   task, length = build_task(config), config.task.context_length
-  of_training = measure.loss(Zero(), task, 64, 0)
-  curve, longer = measure.losses_by_length(Zero(), config, (length, 2 * length), 64)
+  programs = Programs()
+  of_training = measure.loss(Zero(), task, 64, 0, programs)
+  curve, longer = measure.losses_by_length(
+    Zero(), config, (length, 2 * length), 64, programs
+  )
   assert curve == pytest.approx(of_training, rel=1e-6)
   assert longer != pytest.approx(of_training, rel=1e-6)
 

@@ -205,6 +205,9 @@ def test_the_share_of_what_is_not_learned():
   assert results.scale_of(rows, ('prior', 4)) == (0.0, 9.0)
 
 
+_PICTURES = ['atlas', 'atlas_slopes', 'atlas_examples', 'atlas_guesses']
+
+
 def _matrix(figure):
   """The values by model and column, and the texts."""
   axes = figure.axes[0]
@@ -249,14 +252,16 @@ def test_only_tasks_of_several_budgets_have_slopes():
     for row in rows_of_all_kinds()
     if row.task == 'linear' or row.budget != 1e9 or row.guess != 'zero'
   ]
-  values, _ = _matrix(pictures.draw(rows)['atlas_slopes'])
+  drawn = pictures.draw(rows)
+  assert [*drawn] == _PICTURES
+  values, _ = _matrix(drawn['atlas_slopes'])
   assert {column for _, column in values} == {
     'linear, × 10',
     'linear, residual, × 10',
   }
   assert 'with 1e+08 operations' in atlas.summary(rows)
   assert 'steps, 6 also with 1e+09; all of it took' in atlas.summary(rows)
-  assert 'atlas_slopes' not in pictures.draw([row for row in rows if row.budget != 1e9])
+  assert not pictures.slope_ratios([row for row in rows if row.budget != 1e9])
 
 
 def test_a_cell_that_reaches_the_most_steps_has_a_star_and_no_slope():
@@ -292,11 +297,9 @@ def test_what_has_diverged_is_no_dash():
 
 def test_all_pictures_are_drawn():
   rows = rows_of_all_kinds()
-  names = ['atlas', 'atlas_slopes', 'atlas_examples', 'atlas_guesses']
-  assert [*pictures.draw(rows)] == names
   longer = [dataclasses.replace(row, context_length=8) for row in rows]
   drawn = pictures.draw(rows + longer)
-  assert [*drawn] == [*names, 'atlas_contexts']
+  assert [*drawn] == [*_PICTURES, 'atlas_contexts']
   panel = drawn['atlas_contexts'].axes[0]
   lines = {line.get_label(): line for line in panel.get_lines()}
   points: Any = lines['guess: zero'].get_xydata()

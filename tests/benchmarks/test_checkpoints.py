@@ -157,7 +157,7 @@ def test_what_is_no_card_is_named(tmp_path):
     cards.read_cards(tmp_path)
 
 
-@pytest.mark.parametrize('name', mostly_full(['lsa', 'yq_lsa'], EXACT))
+@pytest.mark.parametrize('name', mostly_full(['lsa'], EXACT))
 def test_what_ships_opens_and_has_the_risk_of_its_card(name):
   saved = zoo.load(FOLDER / name)
   assert damage_of(FOLDER / name) is None

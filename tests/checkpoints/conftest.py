@@ -1,8 +1,24 @@
 import gc
+import shutil
 
 import pytest
 
+from tests.checkpoints.states import save
 from tests.launch.conftest import call as call
+
+
+@pytest.fixture(scope='session')
+def three_steps(tmp_path_factory):
+  """The workdir of a run that has saved its steps 1, 2 and 3."""
+  workdir = tmp_path_factory.mktemp('three_steps')
+  save(workdir, 1, 2, 3)
+  return workdir
+
+
+@pytest.fixture
+def steps_123(three_steps, tmp_path):
+  """A copy of that workdir, to be damaged."""
+  return shutil.copytree(three_steps, tmp_path, dirs_exist_ok=True)
 
 
 @pytest.fixture(autouse=True)

@@ -56,9 +56,8 @@ def test_a_save_does_not_see_what_is_done_to_the_state_after_it(tmp_path):
   assert (np.asarray(loaded['model']['w']) == 1).all()
 
 
-def test_the_checksums_are_what_sha256sum_reads_and_cover_every_item(tmp_path):
-  save(tmp_path, 7)
-  folder = tmp_path / 'checkpoints' / '7'
+def test_the_checksums_are_what_sha256sum_reads_and_cover_every_item(three_steps):
+  folder = three_steps / 'checkpoints' / '3'
   words = ['sha256sum', '--check', '--strict', '--quiet', SUMS]
   subprocess.run(words, cwd=folder, check=True)
   names = [line.split('  ')[1] for line in (folder / SUMS).read_text().splitlines()]
@@ -81,97 +80,91 @@ def truncate(path: pathlib.Path) -> None:
     pytest.param(pathlib.Path.unlink, marks=FULL),
   ],
 )
-def test_damage_to_any_file_is_one_line_that_says_how_to_go_on(tmp_path, damage):
-  save(tmp_path, 1, 2)
-  folder = tmp_path / 'checkpoints' / '2'
+def test_damage_to_any_file_is_one_line_that_says_how_to_go_on(steps_123, damage):
+  folder = steps_123 / 'checkpoints' / '3'
   names = files_of(folder)
   assert len(names) > 10
   for name in [*names, SUMS]:
     content = (folder / name).read_bytes()
     damage(folder / name)
     with pytest.raises(RunError, match=f'{folder} is damaged') as info:
-      Checkpoints(tmp_path, 5, METADATA)
+      Checkpoints(steps_123, 5, METADATA)
     assert '\n' not in str(info.value)
     assert name == SUMS or name in str(info.value)
-    assert f'step 1 is good: delete {folder} and give the same' in str(info.value)
-    assert sorted(path.name for path in folder.parent.iterdir()) == ['1', '2']
+    assert f'step 2 is good: delete {folder} and give the same' in str(info.value)
+    assert sorted(path.name for path in folder.parent.iterdir()) == ['1', '2', '3']
     (folder / name).write_bytes(content)
-  assert load_latest(tmp_path) == 2
+  assert load_latest(steps_123) == 3
   damage(folder / names[0])
   shutil.rmtree(folder)
-  assert load_latest(tmp_path) == 1
-  save(tmp_path, 2)  # the run reaches the step again
-  assert load_latest(tmp_path) == 2
+  assert load_latest(steps_123) == 2
+  save(steps_123, 3)  # the run reaches the step again
+  assert load_latest(steps_123) == 3
 
 
-def test_what_orbax_writes_at_its_commit_loads_no_other_weights(tmp_path):
+def test_what_orbax_writes_at_its_commit_loads_no_other_weights(steps_123):
   """It is not in the checksums; that it is damaged is harmless, or an error."""
-  save(tmp_path, 1)
-  path = tmp_path / 'checkpoints' / '1' / '_CHECKPOINT_METADATA'
+  path = steps_123 / 'checkpoints' / '3' / '_CHECKPOINT_METADATA'
   content = path.read_bytes()
-  for damaged in *(content[:i] for i in range(0, len(content), 40)), b'[1]', b'\xff':
+  cuts = (content[:i] for i in range(0, len(content), 90))
+  for damaged in *cuts, b'[1]', b'\xff':
     path.write_bytes(damaged)
     with contextlib.suppress(RunError):
-      assert load_latest(tmp_path) == 1  # it checks the weights
+      assert load_latest(steps_123) == 3  # it checks the weights
 
 
-def test_the_older_step_that_is_named_is_a_good_one(tmp_path):
-  save(tmp_path, 1, 2, 3)
-  folder = tmp_path / 'checkpoints'
+def test_the_older_step_that_is_named_is_a_good_one(steps_123):
+  folder = steps_123 / 'checkpoints'
   (folder / '3' / SUMS).unlink()
   flip(folder / '2' / files_of(folder / '2')[0])
   with pytest.raises(RunError, match=f'3 is damaged: it has no {SUMS}; step 1 is good'):
-    load_latest(tmp_path)
+    load_latest(steps_123)
   (folder / '1' / SUMS).write_text('')
   with pytest.raises(RunError, match=f'no older step is good: delete {folder} to beg'):
-    load_latest(tmp_path)
+    load_latest(steps_123)
   shutil.rmtree(folder)
-  assert load_latest(tmp_path) is None  # the run begins anew
+  assert load_latest(steps_123) is None  # the run begins anew
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
-  save(tmp_path, 1, 2)
-  path = tmp_path / 'checkpoints' / '2' / 'origin' / 'data.json'
+def test_a_file_that_cannot_be_read_is_named(steps_123):
+  path = steps_123 / 'checkpoints' / '3' / 'origin' / 'data.json'
   path.unlink()
   path.symlink_to(path)
   with pytest.raises(RunError, match=r'data.json cannot be read: Too many levels'):
-    load_latest(tmp_path)
+    load_latest(steps_123)
 
 
-def test_what_a_kill_leaves_is_cleared(tmp_path, full):
-  save(tmp_path, 1)
-  folder = tmp_path / 'checkpoints'
-  (folder / '2.orbax-checkpoint-tmp' / 'model').mkdir(parents=True)
-  save(tmp_path, 2)
-  assert load_latest(tmp_path) == 2
-  assert sorted(path.name for path in folder.iterdir()) == ['1', '2']
+def test_what_a_kill_leaves_is_cleared(steps_123, full):
+  folder = steps_123 / 'checkpoints'
+  (folder / '4.orbax-checkpoint-tmp' / 'model').mkdir(parents=True)
+  save(steps_123, 4)
+  assert load_latest(steps_123) == 4
+  assert sorted(path.name for path in folder.iterdir()) == ['1', '2', '3', '4']
   # A step that was being deleted lacks some of its files.
   for i, path in enumerate(sorted((folder / '1').rglob('*'), reverse=True)):
     path.rmdir() if path.is_dir() else path.unlink()
-    if full or i % 5 == 0:
-      assert load_latest(tmp_path) == 2
-  save(tmp_path, 3, keep=2)
-  assert load_latest(tmp_path) == 3
+    if full or i % 9 == 0:
+      assert load_latest(steps_123) == 4
+  save(steps_123, 5, keep=2)
+  assert load_latest(steps_123) == 5
 
 
-def test_a_step_of_another_run_or_under_another_number_is_refused(tmp_path):
-  save(tmp_path, 1)
+def test_a_step_of_another_run_or_under_another_number_is_refused(steps_123):
   other = {**METADATA, 'config': {'seed': 1}}
   with refuses('was saved by a run of another config', 'seed (0 there, 1 here)'):
-    Checkpoints(tmp_path, 5, other)
-  folder = tmp_path / 'checkpoints'
-  (folder / '1').rename(folder / '5')
-  with refuses('holds step 1, not step 5'):
-    Checkpoints(tmp_path, 5, METADATA)
+    Checkpoints(steps_123, 5, other)
+  folder = steps_123 / 'checkpoints'
+  (folder / '3').rename(folder / '5')
+  with refuses('holds step 3, not step 5'):
+    Checkpoints(steps_123, 5, METADATA)
 
 
-def test_weights_of_another_precision_are_not_converted(tmp_path):
-  save(tmp_path, 1)
+def test_weights_of_another_precision_are_not_converted(steps_123):
   weights = ABSTRACT['model']['w']
   half = jax.ShapeDtypeStruct(weights.shape, jnp.float16, sharding=weights.sharding)
   said = 'holds w as float32', 'would train it as float16'
-  with Checkpoints(tmp_path, 5, METADATA) as checkpoints, refuses(*said):
-    checkpoints.load(1, {**ABSTRACT, 'model': {'w': half}})
+  with Checkpoints(steps_123, 5, METADATA) as checkpoints, refuses(*said):
+    checkpoints.load(3, {**ABSTRACT, 'model': {'w': half}})
 
 
 def test_a_bucket_of_version_0_1_0_is_refused(tmp_path):
@@ -180,9 +173,8 @@ def test_a_bucket_of_version_0_1_0_is_refused(tmp_path):
     Checkpoints(tmp_path, 5, METADATA)
 
 
-def test_checksums_that_are_none_or_list_too_little_are_damaged(tmp_path):
-  save(tmp_path, 1)
-  folder = tmp_path / 'checkpoints' / '1'
+def test_checksums_that_are_none_or_list_too_little_are_damaged(steps_123):
+  folder = steps_123 / 'checkpoints' / '3'
   lines = (folder / SUMS).read_text().splitlines(keepends=True)
   (folder / SUMS).write_bytes(b'\xff\xfe nonsense')
   assert damage_of(folder) is not None

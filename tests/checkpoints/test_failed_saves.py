@@ -115,16 +115,16 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(('prepare', 'said'), FAULTS)
-def test_whatever_a_folder_refuses_is_one_line(tmp_path, prepare, said):
-  save(tmp_path, 1)
+def test_whatever_a_folder_refuses_is_one_line(steps_123, prepare, said):
+  state = state_at(4)  # compiled while the cache of programs may be written
 
   def fail():
     with (
-      Checkpoints(tmp_path, 5, METADATA) as checkpoints,
+      Checkpoints(steps_123, 5, METADATA) as checkpoints,
       contextlib.ExitStack() as stack,
     ):
-      prepare(tmp_path, stack)
-      checkpoints.save(2, state_at(2))
+      prepare(steps_123, stack)
+      checkpoints.save(4, state)
       checkpoints.wait()
 
   with pytest.raises(RunError, match='could not be written to') as info:
@@ -133,15 +133,15 @@ def test_whatever_a_folder_refuses_is_one_line(tmp_path, prepare, said):
   assert said in str(info.value)
   if prepare is has_gone:
     assert 'there is none yet' in str(info.value)
-    assert not tmp_path.exists()
+    assert not steps_123.exists()
     return
-  assert 'there are good ones at steps [1' in str(info.value)
-  assert damage_of(tmp_path / 'checkpoints' / '1') is None
-  (tmp_path / 'checkpoints').chmod(0o755)
-  assert load_latest(tmp_path) == 1
-  save(tmp_path, 2)
-  names = sorted(path.name for path in (tmp_path / 'checkpoints').iterdir())
-  assert names == ['1', '2']
+  assert 'there are good ones at steps [1, 2, 3' in str(info.value)
+  assert damage_of(steps_123 / 'checkpoints' / '3') is None
+  (steps_123 / 'checkpoints').chmod(0o755)
+  assert load_latest(steps_123) == 3
+  save(steps_123, 4)
+  names = sorted(path.name for path in (steps_123 / 'checkpoints').iterdir())
+  assert names == ['1', '2', '3', '4']
 
 
 def test_the_clock_may_be_set_during_a_save(tmp_path, monkeypatch):

@@ -44,6 +44,18 @@ def make_class(name: str = 'Own', **changes: Any) -> Any:
 Good = make_class('Good')
 
 
+@struct.dataclass
+class Least(zoo.tasks.BaseTask):
+  """The least that a task needs, whose prompts are quickly compiled."""
+
+  num_features: int = struct.field(pytree_node=False, default=D)
+  context_length: int = struct.field(pytree_node=False, default=C)
+
+  def sample_one(self, key):
+    x = jax.random.normal(key, (self.context_length + 1, self.num_features))
+    return zoo.Prompt(x[:-1], x[:-1, 0], x[-1], x[-1, 0])
+
+
 class Linear(nnx.Module):
   """f = w·x_q + a·mean(y); mistakes are subclasses."""
 

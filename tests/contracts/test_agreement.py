@@ -11,14 +11,14 @@ from flax import nnx, struct
 import zoo
 from tests.compare import refuses
 from tests.compiled import built
-from tests.contracts.classes import C, D, Linear, make_class
+from tests.contracts.classes import C, D, Least, Linear, make_class
 from tests.marks import FULL, SLOW, mostly_full
 from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import validate
 from zoo.measure.agreement import check_agreement
 from zoo.mixers.attention import SoftmaxAttention
-from zoo.tasks import FunctionClass, QuadraticRegression
+from zoo.tasks import FunctionClass
 from zoo.tasks.base import dot
 from zoo.training import train
 from zoo.training.compilation import make_training
@@ -163,7 +163,7 @@ def _config(cls: type) -> Any:
 def test_a_model_that_breaks_the_contract_is_refused(cls, said):
   model = built(lambda: cls(3, rngs=nnx.Rngs(0)))
   with refuses(*said):
-    check_agreement(model, QuadraticRegression(3, 4))
+    check_agreement(model, Least())
 
 
 class _NoModule:
@@ -201,9 +201,7 @@ class _NotFinite(_Model):
 
 def test_predictions_that_are_not_finite_are_named_as_such():
   with refuses('_NotFinite.predictions(prompt) is not finite'):
-    check_agreement(
-      built(lambda: _NotFinite(3, rngs=nnx.Rngs(0))), QuadraticRegression(3, 4)
-    )
+    check_agreement(built(lambda: _NotFinite(3, rngs=nnx.Rngs(0))), Least())
 
 
 @pytest.mark.slow
@@ -255,7 +253,7 @@ def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, uncheck
   zoo.register_mixer('own')(mixer)
   options = {} if wrong is None else {'wrong': wrong}
   with refuses(said):
-    zoo.check_model(_transformer('own', options), QuadraticRegression(3, 4))
+    zoo.check_model(_transformer('own', options), Least())
 
 
 @pytest.mark.slow
@@ -281,13 +279,13 @@ def test_outputs_that_are_no_finite_float32_are_named_as_such(to, said, unchecke
     config.model.mixer_options = {'to': to}
   name = "_Changed(tokens) of the mixer 'changed'"
   with refuses(f'{name} {said}'):
-    zoo.check_model(_transformer('changed', {'to': to}), QuadraticRegression(3, 4))
+    zoo.check_model(_transformer('changed', {'to': to}), Least())
   with refuses(f'Transformer(prompt) {said}' if to == 'nan' else f'{name} {said}'):
     begin(config)
   own = type('Own', (_ChangedModel,), {'to': to})
   for check in (
     lambda: begin(_config(own)),
-    lambda: zoo.check_model(own(3, rngs=nnx.Rngs(0)), QuadraticRegression(3, 4)),
+    lambda: zoo.check_model(own(3, rngs=nnx.Rngs(0)), Least()),
   ):
     with refuses(f'Own(prompt) {said}'):
       check()
@@ -485,4 +483,4 @@ def test_a_subclass_whose_methods_disagree_is_refused(cls, said, tmp_path):
 def test_a_subclass_of_a_mixer_whose_methods_disagree_is_refused(unchecked):
   zoo.register_mixer('own')(_OtherAttention)
   with refuses('differs from _OtherAttention(tokens)'):
-    zoo.check_model(_transformer('own'), QuadraticRegression(3, 4))
+    zoo.check_model(_transformer('own'), Least())

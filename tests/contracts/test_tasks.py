@@ -10,7 +10,7 @@ from flax import nnx, struct
 
 import zoo
 from tests.compare import refuses
-from tests.contracts.classes import C, D, Good, Linear, make_class
+from tests.contracts.classes import C, D, Good, Least, Linear, make_class
 from tests.marks import mostly_slow
 from zoo.tasks.baselines import Baseline, LeastSquares, Zero
 
@@ -203,16 +203,5 @@ def test_a_right_task_passes():
 
 @pytest.mark.slow
 def test_the_least_that_a_task_needs_passes():
-  @struct.dataclass
-  class Least(zoo.tasks.BaseTask):
-    """Nothing but what is needed."""
-
-    num_features: int = struct.field(pytree_node=False, default=D)
-    context_length: int = struct.field(pytree_node=False, default=5)
-
-    def sample_one(self, key):
-      x = jax.random.normal(key, (6, D))
-      return zoo.Prompt(x[:-1], x[:-1, 0], x[-1], x[-1, 0])
-
   zoo.check_task(Least())
   zoo.check_model(Linear(rngs=nnx.Rngs(0)), Least())

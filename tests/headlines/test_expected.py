@@ -34,7 +34,7 @@ def middle(range_):
 def test_ridge_and_the_pools_posterior_by_a_loop():
   """Raventós et al.: D = 8, σ² = .25, the mean over 0 … 15 examples, over D."""
   random = np.random.RandomState(0)
-  d, sigma, count, size = 8, 0.5, 300, 64
+  d, sigma, count, size = 8, 0.5, 150, 64
   pool = random.normal(size=(size, d))
   errors = {'ridge': [], 'new_tasks_64': [], 'pool_64': []}
   for w, known in itertools.product([None, pool], range(count)):
@@ -172,7 +172,8 @@ def test_the_rank_correlation_is_at_its_level():
   bound = expected('ranking')['rank_correlation'].low
   # Of every seventh order, 720 in all: the share is known to 0.8 %.
   orders = itertools.islice(itertools.permutations(map(float, range(7))), 0, None, 7)
-  correlations = [stats.spearmanr(known, order)[0] for order in orders]
+  ranks = stats.rankdata(known)
+  correlations = [np.corrcoef(ranks, order)[0, 1] for order in orders]
   assert np.mean(np.array(correlations) > bound - 1e-3) == pytest.approx(
     0.044, abs=0.024
   )

@@ -2,7 +2,12 @@
 
 import csv
 
+import jax
 import pytest
+
+from tests.checkpoints.states import zeros_of
+from tests.training.runs import small_config
+from zoo.storage.checkpoints import Checkpoints, run_metadata
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -67,12 +72,19 @@ def test_a_diagram_goes_on_and_does_not_depend_on_parts(call, tmp_path):
 
 def test_a_run_is_drawn_step_by_step(call, tmp_path):
   run, out = tmp_path / 'run', tmp_path / 'out'
-  trained = call('main', *SWEEP[:8], '--config.checkpoint.keep=2', f'--workdir={run}')
-  assert trained.code == 0, trained.err
+  run.mkdir()
+  config = small_config(task__noise_std=0.5)
+  with Checkpoints(run, 2, run_metadata(config), (5,)) as checkpoints:
+    for step in (5, 8, 10, 20):
+      weights = jax.tree.map(lambda leaf, step=step: leaf + step / 20, zeros_of(config))
+      checkpoints.save(step, {'model': weights})
   arguments = f'--checkpoint={run}', '--predictors=gd,bayes', '--num_prompts=64'
   answer = call('strategies', *arguments, f'--out={out}')
   assert answer.code == 0, answer.err
-  assert [row['step'] for row in _rows(out)] == ['5', '10', '20']  # the two newest, too
+  rows = _rows(out)
+  steps = [row.pop('step') for row in rows]
+  assert steps == ['5', '10', '20']  # that which is kept, and the two newest
+  assert len({tuple(row.values()) for row in rows}) == 3
   assert {path.suffix for path in out.iterdir()} == {'.png', '.csv', '.json'}
 
 
@@ -87,6 +99,7 @@ def test_a_run_is_drawn_step_by_step(call, tmp_path):
     (
       (
         '--config=configs/strategies.py:smoke',
+        '--config.model.num_layers=1',
         '--sweep=task.num_urns=4,null',
         '--workdir=never',
       ),

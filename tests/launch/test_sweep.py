@@ -6,6 +6,7 @@ import importlib
 import pytest
 
 from tests.compare import refuses
+from tests.training.runs import compile_init
 
 SMOKE = (
   *('--config=configs/multi_head_lsa.py:smoke', '--config.eval.num_compared=0'),
@@ -59,9 +60,11 @@ def test_what_names_no_values_is_refused(parse, text):
     parse(text)
 
 
-def test_a_sweep_from_the_command_line(call, tmp_path):
+def test_a_sweep_from_the_command_line(call, tmp_path, monkeypatch):
+  compile_init(monkeypatch)
   answer = call(
-    *('sweep', *SMOKE, '--config.eval.num_batches=0'),
+    *('sweep', '--config=configs/yq_lsa.py:smoke', '--config.eval.num_compared=0'),
+    *('--config.eval.num_batches=0', '--config.checkpoint.every=20'),
     '--sweep=task.noise_std=0.1,0.2',
     '--sweep=seed=0..1',
     f'--workdir={tmp_path / "sweep"}',

@@ -58,7 +58,7 @@ def parrot_config(**fields):
 
 def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, parrot):
   out = tmp_path / 'out'
-  summary = run(parrot_config(guess__model='network'), out, csv)
+  summary = run(parrot_config(guess__model='cosine'), out, csv)
   assert summary == json.loads((out / 'summary.json').read_text())
   for readout in ('free', 'forced'):
     numbers = summary['arms']['with_guess'][readout]

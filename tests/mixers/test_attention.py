@@ -35,7 +35,7 @@ def test_it_is_the_sum_over_the_tokens_that_it_sees(kind, weigh, causal, rotary)
   model = drawn(lambda: kind(Site(_W, _H), causal, rotary, rngs=nnx.Rngs(0)))
   tokens = _tokens()
   expected = [attention(model, prompt, weigh, causal, rotary) for prompt in tokens]
-  assert_close(call(model, jnp.asarray(tokens)), expected, _DOUBLE)
+  assert_close(call(model, tokens), expected, _DOUBLE)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_keys_have_a_bias_only_where_it_changes_outputs(kind, rotary, has_bias):
   )
   if without.key.bias is not None:
     without.key.bias[...] = jnp.asarray(np.zeros(_W))
-  outputs, other = (call(mixer, jnp.asarray(_tokens())) for mixer in (model, without))
+  outputs, other = (call(mixer, _tokens()) for mixer in (model, without))
   same = np.allclose(other, outputs, rtol=0, atol=_DOUBLE)
   assert (model.key.bias is not None) == has_bias
   assert same != has_bias
@@ -63,4 +63,4 @@ def test_keys_have_a_bias_only_where_it_changes_outputs(kind, rotary, has_bias):
 @pytest.mark.parametrize('kind', [SoftmaxAttention, ReLUAttention])
 def test_a_set_without_examples_is_finite(kind):
   model = drawn(lambda: kind(Site(_W, _H), False, rngs=nnx.Rngs(0)))
-  assert np.isfinite(call(model, jnp.asarray(_tokens(n=1)))).all()
+  assert np.isfinite(call(model, _tokens(n=1))).all()

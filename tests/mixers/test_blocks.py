@@ -39,7 +39,7 @@ def _set(mixer: Any, weights: dict[str, np.ndarray]) -> None:
   assert weights.keys() <= paths.keys()
   for name, leaf in paths.items():
     value = weights.get(name, np.zeros(leaf.shape))
-    leaf[...] = jnp.asarray(value.reshape(leaf.shape), 'float32')
+    leaf[...] = jnp.asarray(value.reshape(leaf.shape).astype('f'), 'float32')
   nnx.update(mixer, nnx.from_flat_state(flat))
 
 
@@ -70,7 +70,7 @@ def test_mamba2_is_the_block_of_a_package():
       'out.kernel': at['out_proj.kernel'],
     },
   )
-  assert_close(call(mixer, jnp.asarray(at['tokens'])), at['out'], 1e-5)
+  assert_close(call(mixer, at['tokens']), at['out'], 1e-5)
 
 
 def test_mamba3_is_the_block_of_a_package():
@@ -95,7 +95,7 @@ def test_mamba3_is_the_block_of_a_package():
       'out.kernel': at['out_proj.kernel'],
     },
   )
-  assert_close(call(mixer, jnp.asarray(at['tokens'])), at['out'], 1e-5)
+  assert_close(call(mixer, at['tokens']), at['out'], 1e-5)
 
 
 def test_a_token_that_nobody_forgets_is_attended_to_as_by_softmax():

@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import built
-from tests.marks import mostly_full
+from tests.marks import mostly_full, mostly_slow
 from tests.mixers.loops import B, H, W, call, tokens, warm
 from tests.settings import isotropic
 from tests.traced import carried
@@ -45,8 +45,8 @@ _one_decoder_of_each_kind = pytest.mark.parametrize(
     slow=[name for name in _KINDS if name in _DECODING],
   ),
 )
-# One of each state that is carried from token to token.
-_STATES = ['gdn2', 'mamba3', 'mesa', 'ttt']
+# One of each state that is carried from token to token, the simplest first.
+_STATES = ['linear', 'gdn2', 'mamba3', 'mesa', 'ttt']
 # Each channel has a state of its own.
 _WITHOUT_HEADS = {'hyena', 'longhorn', 'mamba', 's4d'}
 # Convolved by Fourier transforms, in which later tokens reach earlier outputs by
@@ -124,7 +124,7 @@ def test_steps_are_the_call(name):
 
 
 @pytest.mark.parametrize(
-  'name', mostly_full(['gdn2'], zoo.list_mixers(), slow=_STATES[1:])
+  'name', mostly_full(_STATES[:1], zoo.list_mixers(), slow=_STATES[1:])
 )
 def test_a_mixer_in_bfloat16_keeps_its_state_in_float32(name):
   """Forward and backward; a sum over tokens in 8 bits soon stops growing."""
@@ -192,7 +192,7 @@ def test_heads_share_the_width(name):
     nnx.eval_shape(lambda: create(name, site=Site(W, 3), rngs=nnx.Rngs(0)))
 
 
-@_every_mixer
+@pytest.mark.parametrize('name', mostly_slow(_KINDS, zoo.list_mixers()))
 def test_heads_are_split_over_the_model_axis(name):
   create = zoo.core.registry.create_mixer
   mesh = jax.make_mesh((4, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)

@@ -26,7 +26,7 @@ _KINDS = {
   'elsewhere': (_K, False, 'elsewhere'),
 }
 _every_kind = pytest.mark.parametrize(
-  'kind', mostly_slow(['plain', 'gated_delta', 'elsewhere'], _KINDS)
+  'kind', mostly_slow(['gated_delta', 'elsewhere'], _KINDS)
 )
 
 
@@ -47,7 +47,10 @@ def _inputs(kind, dtype, n=_N):
       terms[5] = terms[5] * np.exp(log_decay)
   if erase == 'elsewhere':
     terms[5:] = [_unit(drawn(_K)), _unit(drawn(_K))]
-  terms = [None if term is None else jnp.asarray(term, dtype) for term in terms]
+  # Converted in NumPy: JAX would compile a program for each shape.
+  terms = [
+    None if term is None else jnp.asarray(term.astype(dtype), dtype) for term in terms
+  ]
   return Inputs(*terms)  # pyright: ignore
 
 
@@ -57,7 +60,7 @@ def _unit(keys):
 
 def _state(dtype):
   rng = np.random.default_rng(1)
-  return jnp.asarray(rng.normal(size=(_B, _H, _K, _V)), dtype)
+  return jnp.asarray(rng.normal(size=(_B, _H, _K, _V)).astype(dtype), dtype)
 
 
 def _loop(inputs, state):
@@ -109,6 +112,7 @@ def test_forms_agree_in_float32_with_their_gradients(kind):
       assert_close(a, b, tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('size', mostly_full([32], [1, 2, 8]))
 def test_the_size_of_chunks_makes_no_difference(size):
   with jax.enable_x64(True):
@@ -151,7 +155,7 @@ def test_sums_have_at_most_six_axes_with_models_side_by_side(kind):
     outputs, last = chunkwise(inputs, state)
     return jnp.square(outputs).sum() + jnp.square(last).sum()
 
-  both = jax.tree.map(lambda array: jnp.stack([array] * 2), (inputs, state))
+  both = jax.tree.map(lambda array: np.stack([array] * 2), (inputs, state))
   traced = jax.make_jaxpr(jax.vmap(jax.grad(loss, argnums=(0, 1))))(*both)
   summed = [
     equation.invars[0].aval.ndim

@@ -72,8 +72,14 @@ _drawing_once = functools.cache(_drawing)
 
 
 @functools.cache
+def _abstract(name: str) -> Any:
+  """A model without any numbers."""
+  return nnx.eval_shape(lambda: _create(name))
+
+
+@functools.cache
 def _build(name: str) -> Any:
-  graph = nnx.graphdef(nnx.eval_shape(lambda: _create(name)))
+  graph = nnx.graphdef(_abstract(name))
   return nnx.merge(graph, _drawing_once(name)(jax.random.key(0)))
 
 
@@ -105,7 +111,7 @@ def test_it_keeps_its_contract_on_other_tasks(name, task, guess):
 @pytest.mark.parametrize(('batch', 'context'), mostly_slow([(2, 2 * _D + 3)], [(1, 1)]))
 def test_one_prediction_for_each_prompt(name, batch, context):
   prompt = bodies.prompt(context=context, batch=batch)
-  prediction = jax.eval_shape(lambda prompt: _create(name)(prompt), prompt)
+  prediction = nnx.eval_shape(lambda model: model(prompt), _abstract(name))
   assert prediction.shape == (batch,)
   assert prediction.dtype == jnp.float32
 
@@ -135,6 +141,7 @@ def test_a_prompt_of_another_number_of_features_is_refused(name):
   prompt = jax.eval_shape(lambda: isotropic(_D + 1, _C).sample(jax.random.key(0), _B))
   for method in ('__call__', *(['embed'] if hasattr(MODELS[name], 'embed') else [])):
     with refuses(f'the model is for {_D} features; the prompt has {_D + 1}'):
-      jax.eval_shape(
-        lambda prompt, method=method: getattr(_create(name), method)(prompt), prompt
+      nnx.eval_shape(
+        lambda model, prompt, method=method: getattr(model, method)(prompt),
+        *(_abstract(name), prompt),
       )

@@ -10,14 +10,14 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close
-from tests.marks import mostly_full
+from tests.marks import mostly_full, mostly_slow
 from tests.models import bodies
 from tests.models.bodies import D
 from tests.traced import carried
 from tests.weights import drawn
 
 _W = 4
-_each_cell = pytest.mark.parametrize('name', ['lstm', 'gru'])
+_CELLS = 'lstm', 'gru'
 
 
 def _model(name: str, **arguments: Any) -> Any:
@@ -45,7 +45,7 @@ def _last(model, tokens) -> np.ndarray:
   ('name', 'layout'),
   mostly_full(
     [('lstm', 'shifted'), ('gru', 'interleaved')],
-    ['lstm', 'gru'],
+    _CELLS,
     ['shifted', 'interleaved'],
   ),
 )
@@ -66,7 +66,7 @@ def test_layers_of_cells_read_the_tokens_of_the_layout(float64, name, layout):
   assert_close(alone, expected[:, -1], 1e-12)
 
 
-@_each_cell
+@pytest.mark.parametrize('name', mostly_slow(_CELLS[:1], _CELLS))
 def test_a_cell_in_bfloat16_keeps_its_state_in_float32(name):
   """Forward and backward, where the weights' gradients are sums over the tokens."""
   model = drawn(lambda: _model(name), dtype='bfloat16')

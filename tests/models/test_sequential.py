@@ -37,7 +37,9 @@ def _numbers(model: Any, rule: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @pytest.mark.parametrize(
   ('rule', 'guess'),
-  mostly_full([('gated_delta', 'linear'), ('retention', 'zero')], RULES, GUESSES),
+  mostly_full(
+    [('gated_delta', 'linear')], RULES, GUESSES, slow=[('retention', 'zero')]
+  ),
 )
 def test_it_is_the_recurrence_one_example_at_a_time(float64, rule, guess):
   model: Any = drawn(lambda: _model(rule, guess))

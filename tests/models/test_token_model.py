@@ -25,7 +25,7 @@ def test_tokens_are_those_of_the_layout(layout, k):
   prompt = jax.device_get(bodies.prompt(k))
   guess = np.random.default_rng(1).normal(size=(_B, _C + 1, k)).astype('f')
   run = jax.jit(lay_out, static_argnums=2)
-  tokens = np.asarray(run(prompt, jnp.asarray(guess), layout))
+  tokens = np.asarray(run(prompt, guess, layout))
   x, y = np.vstack([prompt.x[0], prompt.x_query[:1]]), np.reshape(prompt.y[0], (_C, k))
   np.testing.assert_array_equal(tokens[0], bodies.tokens(layout, x, y, guess[0]))
   assert tokens.shape[1:] == (num_tokens(layout, _C), token_width(layout, _D, k))
@@ -48,7 +48,7 @@ def test_a_trained_guess_starts_at_zero(kind, k):
   if kind == 'fixed':
     expected += (x @ arguments['weights'])[..., None] + arguments['bias']
   # Some products and sums in float32, which may cancel tenfold.
-  guesses = jax.jit(lambda x: _guess(kind, k, **arguments)(x))(jnp.asarray(x))
+  guesses = jax.jit(lambda x: _guess(kind, k, **arguments)(x))(x)
   np.testing.assert_allclose(guesses, expected, 0, 1e-6)
 
 
@@ -61,7 +61,7 @@ def test_a_linear_guess_and_a_network_are_their_equations():
     )
     nnx.update(outside, nnx.state(network))
     *guesses, of_residual = nnx.jit(lambda guesses, x: [guess(x) for guess in guesses])(
-      [linear, network, outside], jnp.asarray(x)
+      [linear, network, outside], x
     )
     assert_close(of_residual, np.asarray(guesses[1]), 0)
   assert_close(guesses[0], x @ np.asarray(linear.weights[...]), 1e-12)

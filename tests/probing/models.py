@@ -15,12 +15,12 @@ from zoo.core.trees import fresh
 from zoo.measure.predict import Programs
 from zoo.tasks import LinearRegression
 
-_PROGRAMS = Programs()
+PROGRAMS = Programs()  # that tests share, which change nothing that they call
 
 
 def sample(task, key, num_prompts) -> zoo.Prompt:
   """`task.sample` in one program, which tasks that differ in numbers share."""
-  return _PROGRAMS.sample(fresh(task), key, num_prompts)
+  return PROGRAMS.sample(fresh(task), key, num_prompts)
 
 
 class Softmax(nnx.Module):

@@ -16,7 +16,7 @@ from tests.compiled import predict
 from tests.marks import mostly_full
 from tests.probing.models import Softmax, sample
 from tests.settings import isotropic
-from tests.weights import drawn, heads
+from tests.weights import double, drawn, heads
 from zoo.mixers.linear_state import LinearState
 from zoo.mixers.mixer import Mixer
 from zoo.mixers.short_convolution import PAST
@@ -64,8 +64,8 @@ def test_they_are_the_terms_of_the_equation(name):
   model = drawn(
     lambda: zoo.create_model(name, num_features=3, rngs=nnx.Rngs(0)), dtype='float32'
   )
-  prompt = _prompt()
-  captured = intermediates(model, prompt)
+  prompt = jax.device_get(_prompt())
+  captured = jax.device_get(intermediates(model, prompt))
   (head,) = heads(model)
   w_p, w_v, w_k, w_q = head
   guess = np.asarray(model.initial_guess()[0])
@@ -83,7 +83,7 @@ def test_they_are_the_terms_of_the_equation(name):
       'update': oracle.attention_update(tokens, head),
     }
     for term, expected in terms.items():
-      value = np.asarray(captured[term][i])
+      value = captured[term][i]
       value = value[0] if value.ndim == 3 else value  # the one head
       np.testing.assert_allclose(value, expected.T, atol=1e-4, err_msg=term)
   np.testing.assert_allclose(
@@ -111,7 +111,7 @@ def _captured(mixer, **arguments):
     for name, value in captured.items()
     if name.startswith(start)
   }
-  return model, captured['layers.0.mixer.out'], own
+  return model, np.asarray(captured['layers.0.mixer.out']), own
 
 
 def _read(attention, values):
@@ -127,11 +127,15 @@ def _read(attention, values):
 def _check_outputs(model, outputs, own):
   """A map times the values of the heads, projected, is what the mixer returns."""
   mixer = model.layers[0].mixer
-  values = np.asarray(mixer.value(jnp.asarray(own['in'])))
+  values = _linear(mixer.value, own['in'])
   b, n, _ = values.shape
   read = _read(own['attention'], values.reshape(b, n, _H, -1))
-  read = jnp.asarray(read.reshape(b, n, _W), 'float32')
-  assert_close(mixer.out(read), outputs, _ROUNDING)
+  assert_close(_linear(mixer.out, read.reshape(b, n, _W)), outputs, _ROUNDING)
+
+
+def _linear(layer, inputs):
+  kernel, bias = double(layer)
+  return inputs @ kernel + bias
 
 
 @nnx.jit
@@ -208,7 +212,7 @@ def test_in_a_set_each_token_sees_the_context(name):
 )
 def test_the_states_are_those_after_each_token(name):
   model, _, own = _captured(name)
-  tokens, mixer = jnp.asarray(own['in']), model.layers[0].mixer
+  tokens, mixer = own['in'], model.layers[0].mixer
   state = mixer.initial_state(2)
   n = 3
   step = nnx.jit(lambda mixer, token, state: mixer.step(token, state)[1])
@@ -255,9 +259,9 @@ def test_deep_lsa_has_its_tokens_and_maps(form):
     dtype='float32',
   )
   prompt = _prompt()
-  captured = intermediates(model, prompt)
+  captured = jax.device_get(intermediates(model, prompt))
   shown = np.asarray(attention_maps(model, prompt)['layers.1'])[..., :_C]
-  tokens, layer = np.asarray(captured['layer_tokens.1']), model.layers[1]
+  tokens, layer = captured['layer_tokens.1'], model.layers[1]
   if form == 'dense':
     values = np.swapaxes(captured['layers.1.values'], 1, 2)[:, :_C]
   else:
@@ -290,7 +294,7 @@ def test_recurrent_networks_have_what_they_carry(name):
         assert_close(carried[:, t], part, _ROUNDING)
     inputs = np.stack(outputs, axis=1)
   predictions = nnx.jit(lambda model, prompt: model.predictions(prompt))(model, prompt)
-  assert_close(model.read_out(jnp.asarray(inputs))[..., 0], predictions, _ROUNDING)
+  assert_close(_linear(model.read_out, inputs)[..., 0], predictions, _ROUNDING)
 
 
 def test_sites_have_the_names_of_what_is_there():

@@ -14,25 +14,26 @@ from tests.settings import general, isotropic
 from zoo import theory
 from zoo.probing import heads, prune
 
+_TASK = general(noise_std=0.7)
+
 
 def test_pruning_leaves_the_model_that_has_the_other_heads():
-  task = general(noise_std=0.7)
   model = biased()
-  measured = heads(model, task)
+  measured, risk = heads(model, _TASK), theory.exact_risk(model, _TASK)
   for head in range(2):
     smaller = biased(num_heads=1)
     for name in ('w_p', 'w_v', 'w_k', 'w_q'):
       others = np.delete(np.asarray(getattr(model, name)[...]), head, axis=0)
       getattr(smaller, name)[...] = jnp.asarray(others)
-    cost = theory.exact_risk(smaller, task) - theory.exact_risk(model, task)
+    cost = theory.exact_risk(smaller, _TASK) - risk
     assert measured[head].pruning_cost == pytest.approx(cost, rel=1e-9)
-    gap = theory.squared_difference(prune(model, [head]), smaller, task)
+    gap = theory.squared_difference(prune(model, [head]), smaller, _TASK)
     assert gap.prediction == pytest.approx(0, abs=1e-12)
 
 
 def test_value_and_form_are_the_products_of_the_matrices():
   model = biased()
-  pairs = zip(heads(model, isotropic(3, 4)), weights.heads(model), strict=True)
+  pairs = zip(heads(model, _TASK), weights.heads(model), strict=True)
   for head, (w_p, w_v, w_k, w_q) in pairs:
     np.testing.assert_allclose(head.value, (w_p @ w_v)[-1], rtol=1e-12)
     np.testing.assert_allclose(head.form, w_k.T @ w_q, rtol=1e-12, atol=1e-15)
@@ -62,10 +63,9 @@ def test_shares_sum_to_1_and_are_those_of_samples():
 
 
 def test_heads_that_do_nothing_have_no_share():
-  task = isotropic(3, 4)
-  silent = prune(biased(), [0, 1])
-  assert [head.share for head in heads(silent, task)] == [None, None]
-  assert [head.pruning_cost for head in heads(silent, task)] == [0, 0]
+  measured = heads(prune(biased(), [0, 1]), _TASK)
+  assert [head.share for head in measured] == [None, None]
+  assert [head.pruning_cost for head in measured] == [0, 0]
 
 
 def test_mistakes_are_named():

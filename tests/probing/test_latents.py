@@ -12,7 +12,7 @@ from tests.compare import refuses
 from tests.settings import isotropic
 from zoo.probing import Tap, latent_targets, probe_latents
 
-_D, _C = 2, 6
+_D, _C, _NUM = 2, 6, 4096
 _TASK = isotropic(_D, _C, prior_mean=[0.5, -1.0], noise_std=0.5)
 
 
@@ -34,7 +34,7 @@ class _Correlations(nnx.Module):
 def test_a_site_predicts_what_it_holds_and_controls_do_not():
   scores = {
     (score.site, score.target): score
-    for score in probe_latents(_Correlations(), _TASK, num_prompts=4096)
+    for score in probe_latents(_Correlations(), _TASK, num_prompts=_NUM)
   }
   held = scores['sum', "X'y / C"]
   assert held.r2.mean == pytest.approx(1, abs=1e-6)
@@ -53,6 +53,7 @@ def test_targets_are_those_of_numpy():
   targets = jax.jit(lambda prompt: {name: of(prompt) for name, of in known.items()})(
     prompt
   )
+  prompt, targets = jax.device_get((prompt, targets))
   np.testing.assert_array_equal(targets['latents'], prompt.latents)
   start, noise = np.array([0.5, -1.0]), 0.5
   rate = zoo.estimators.gradient_descent(_TASK).step_sizes
@@ -73,7 +74,7 @@ def test_targets_are_those_of_numpy():
 def test_targets_of_ones_own():
   model = _Correlations()
   own = {'y': lambda prompt: prompt.y[:, 0]}
-  (score,) = probe_latents(model, _TASK, own, ['other'], num_prompts=64)[-1:]
+  (score,) = probe_latents(model, _TASK, own, ['other'], num_prompts=_NUM)[-1:]
   assert (score.site, score.target) == ('other', 'y')
   with refuses("unknown site 'sums'"):
     probe_latents(model, _TASK, own, ['sums'])

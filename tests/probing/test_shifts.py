@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 import zoo
-from tests.probing.models import TASK, assert_within, biased, keep
+from tests.probing.models import PROGRAMS, TASK, assert_within, biased, keep
 from tests.settings import isotropic
 from zoo import theory
 from zoo.measure.intervals import Estimate
@@ -23,8 +23,9 @@ from zoo.probing.shifts import TaskShift, not_taken, task_shift
 def test_exact_and_sampled_losses_agree_where_both_are_known():
   task = isotropic(3, 4, prior_mean=[1.0, -0.5, 0.0], noise_std=0.5)
   model, gd = biased(), zoo.estimators.gradient_descent(task)
+  shifts = task.shifts()
   noisy, quadrants = (
-    task_shift(model, gd, name, task.shifts()[name])
+    task_shift(model, gd, name, shifts[name], programs=PROGRAMS)
     for name in ('noise_std=1', 'random_quadrants')
   )
   assert noisy.risk is not None

@@ -10,20 +10,21 @@ import zoo
 from tests import oracle
 from tests.compare import refuses
 from tests.marks import FULL, mostly_full
-from tests.probing.models import assert_within, biased, sample, tasks
+from tests.probing.models import PROGRAMS, assert_within, biased, sample, tasks
 from tests.settings import curve_key, isotropic
 from tests.weights import heads
-from zoo.measure.predict import Programs, run
+from zoo.core.learning_rule import LearningRule
+from zoo.measure.predict import Programs
 from zoo.probing import alignment
 from zoo.probing.similarity import answers
-from zoo.theory import constructions
 
 
 def test_an_answer_is_the_prediction_and_the_weights_learned():
   task = isotropic(3, 4, prior_mean=0.5)
   prompt = sample(task, jax.random.key(1), 5)
   model = biased()
-  (answer,) = run(answers, [model], prompt)
+  (answer,) = PROGRAMS.run(answers, [model], prompt)
+  prompt = jax.device_get(prompt)
 
   def prediction(i, x_query):
     guess = np.asarray(model.guess[...])
@@ -44,10 +45,10 @@ def test_the_metrics_are_those_of_appendix_c2():
   task = isotropic(3, 4, prior_mean=0.5)
   model, gd = biased(), zoo.estimators.gradient_descent(task, num_steps=2)
   num_prompts = 300
-  measures = alignment(model, gd, task, num_prompts)
+  measures = alignment(model, gd, task, num_prompts, programs=PROGRAMS)
   assert measures.exact is None  # two steps have no rule
   prompt = sample(task, curve_key(), num_prompts)
-  own, others = run(answers, [model, gd], prompt)
+  own, others = PROGRAMS.run(answers, [model, gd], prompt)
   f, g = (np.asarray(part, np.float64) for part in own)
   other_f, other_g = (np.asarray(part, np.float64) for part in others)
   by_hand = {
@@ -120,7 +121,7 @@ def test_the_pooled_cosine_is_1_for_a_multiple_and_minus_1_for_its_opposite():
 def test_predictors_of_one_prompt_at_a_time_have_a_gradient(name):
   task = zoo.create_task(name, num_features=3, context_length=4)
   prompt = sample(task, jax.random.key(1), 5)
-  (answer,) = run(answers, [task.baselines()['bayes']], prompt)
+  (answer,) = PROGRAMS.run(answers, [task.baselines()['bayes']], prompt)
   # The prediction is w·x_q, with weights w that do not depend on the query.
   prediction, gradient = answer
   expected = np.sum(gradient * prompt.x_query, axis=1)
@@ -128,10 +129,10 @@ def test_predictors_of_one_prompt_at_a_time_have_a_gradient(name):
 
 
 def test_mistakes_are_named(unchecked):
-  task = isotropic(3, 4)
+  task, few = isotropic(3, 4), {'num_prompts': 300, 'programs': PROGRAMS}
   with refuses('is for 2 features; the prompt has 3'):
-    alignment(constructions.gd_transformer(np.zeros(2), 0.4), biased(), task)
+    alignment(LearningRule.gradient_descent(np.zeros(2), 0.4), biased(), task, **few)
   with refuses('str is not a predictor'):
-    alignment(cast(Any, 'gd'), biased(), task)
+    alignment(cast(Any, 'gd'), biased(), task, **few)
   with refuses('num_prompts is 1'):
     alignment(biased(), biased(), task, num_prompts=1)

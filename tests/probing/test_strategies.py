@@ -1,6 +1,7 @@
 """Strategies: mixtures with known weights, known groups and known shares."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from scipy.optimize import minimize
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
+from tests.probing.models import sample
 from tests.settings import curve_key
 from zoo.measure.intervals import Estimate
 from zoo.probing import strategies
@@ -21,10 +23,20 @@ from zoo.probing.strategy_pictures import plot_strategies
 from zoo.tasks.baselines import LeastSquares, Zero
 
 POOL: Any = zoo.create_task(
-  'task_pool', num_features=3, context_length=5, num_tasks=3, noise_std=0.5
+  'task_pool', num_features=3, context_length=3, num_tasks=4, noise_std=0.5
 )
-CHAIN: Any = zoo.create_task('markov_chain', num_symbols=3, context_length=6)
+CHAIN: Any = zoo.create_task('markov_chain', num_symbols=3, context_length=4)
 SIGNS: Any = zoo.create_task('logistic_regression', num_features=2, context_length=4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+  """Predicts what a function makes of prompts, after each number of examples."""
+
+  predictions: Callable[[zoo.Prompt], Any]
+
+  def __call__(self, prompt):
+    return self.predictions(prompt)[:, -1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +79,8 @@ def test_known_mixtures_return_their_weights(task, weight):
   assert abs(result.unexplained.mean) < 1e-9
   assert result.num_prompts == 256
   assert len(result.by_length) == task.context_length + 1
+  if task is POOL:  # without examples both predict 0
+    assert {*result.by_length[0].weights} == {'bayes', 'ridge, zero'}
   expected = dict(zip(parts, (weight, 1 - weight, 0.0), strict=True))
   for mixture in (result, *result.by_length[1:]):
     assert mixture.weights == pytest.approx(expected, abs=1e-3)
@@ -81,15 +95,11 @@ def test_errors_of_weights_are_their_spread_over_other_prompts():
   baselines = POOL.baselines()
   parts = {name: baselines[name] for name in ('bayes', 'ridge')}
 
-  class Model:  # a mixture, and what none of them predicts
-    def predictions(self, prompt):
-      mixed = 0.5 * sum(part.predictions(prompt) for part in parts.values())
-      return mixed + 2 * jnp.sin(9 * prompt.features[..., 0])
+  def predictions(prompt):  # a mixture, and what none of them predicts
+    mixed = 0.5 * sum(part.predictions(prompt) for part in parts.values())
+    return mixed + 2 * jnp.sin(9 * prompt.features[..., 0])
 
-    def __call__(self, prompt):
-      return self.predictions(prompt)[:, -1]
-
-  claimed = strategies(Model(), POOL, parts, 1024).stderrs['bayes']
+  claimed = strategies(Made(predictions), POOL, parts, 1024).stderrs['bayes']
   prompt = POOL.sample(jax.random.key(5), 24 * 512)
   known = jax.jit(lambda prompt: [g.predictions(prompt) for g in parts.values()])
   own = 0.5 * sum(known(prompt)) + 2 * jnp.sin(9 * prompt.features[..., 0])
@@ -157,15 +167,8 @@ def test_bayes_itself_is_bayes_at_every_length(task):
 def test_a_model_far_from_all_is_not_explained():
   baselines = POOL.baselines()
   predictors = {name: baselines[name] for name in ('bayes', 'ridge')}
-
-  class Far:
-    def predictions(self, prompt):
-      return 50 * jnp.sin(20 * prompt.features[..., 0])
-
-    def __call__(self, prompt):
-      return self.predictions(prompt)[:, -1]
-
-  result = strategies(Far(), POOL, predictors, num_prompts=1024)
+  far = Made(lambda prompt: 50 * jnp.sin(20 * prompt.features[..., 0]))
+  result = strategies(far, POOL, predictors, num_prompts=1024)
   assert result.by_prompt is not None
   for share in (
     result.unexplained,
@@ -177,32 +180,41 @@ def test_a_model_far_from_all_is_not_explained():
     assert share.stderr < 0.1
 
 
-def test_predictors_that_cannot_be_told_apart_are_one_group():
-  baselines = POOL.baselines()
-  ridge = LeastSquares(0.25)
+@pytest.fixture(scope='module')
+def known():
+  """What predictors predict on the same prompts; some cannot be told apart."""
   predictors = {
-    'a': baselines['bayes'],
-    'b': ridge,
+    'a': POOL.baselines()['bayes'],
+    'b': LeastSquares(0.25),
     'c': LeastSquares(0.25 + 1e-7),
-    'd': baselines['bayes'],
+    'd': POOL.baselines()['bayes'],
     'e': LeastSquares(0.3),
+    'zero': Zero(),
   }
-  exact = strategies(ridge, POOL, predictors, num_prompts=256)
-  assert exact.weights == pytest.approx({'a, d': 0, 'b, c': 1, 'e': 0})
-  assert {*exact.by_length[0].weights} == {'a, d', 'b, c, e'}  # they predict 0
+  return sample_known(POOL, predictors, 256, seed=0)
 
-  class Noisy:
-    def predictions(self, prompt):
-      return ridge.predictions(prompt) + 3 * jnp.sin(50 * prompt.features[..., 0])
 
-    def __call__(self, prompt):
-      return self.predictions(prompt)[:, -1]
+_predictions = jax.jit(lambda ridge, prompt: ridge.predictions(prompt))
+
+
+def test_losses_of_numbers_are_squares(known):
+  (prompt,) = known.batches
+  error = _predictions(LeastSquares(0.25), prompt) - prompt.targets
+  losses = known.losses[known.names.index('b')]
+  np.testing.assert_allclose(losses, np.square(error), rtol=2e-5, atol=2e-5)
+
+
+def test_predictors_that_cannot_be_told_apart_are_one_group(known):
+  ridge = LeastSquares(0.25)
+  exact, _ = nearest_mixture(ridge, known, by_prompt=False)
+  assert exact.weights == pytest.approx({'a, d': 0, 'b, c': 1, 'e': 0, 'zero': 0})
+
+  def noisy(prompt):
+    return ridge.predictions(prompt) + 3 * jnp.sin(50 * prompt.features[..., 0])
 
   # The difference of these ridges is below the error of the distance from the model.
-  ridges = {'b': ridge, 'e': LeastSquares(0.3), 'zero': Zero()}
-  known = sample_known(POOL, ridges, 256, seed=0)
-  rough, _ = nearest_mixture(Noisy(), known, by_prompt=False)
-  assert {*rough.weights} == {'b, e', 'zero'}
+  rough, _ = nearest_mixture(Made(noisy), known, by_prompt=False)
+  assert {*rough.weights} == {'a, d', 'b, c, e', 'zero'}
 
 
 @pytest.mark.parametrize('squares', [True, False])
@@ -261,7 +273,7 @@ def test_weights_by_likelihood_explain_bayes_rule():
   baselines = CHAIN.baselines()
   parts = {name: baselines[name] for name in ('bigram', 'unigram')}
   model = Posterior((*parts.values(),), (0.4, 0.6), 'classes')
-  result = strategies(model, CHAIN, parts, num_prompts=512)
+  result = strategies(model, CHAIN, parts, num_prompts=256)
   by_prompt = result.by_prompt
   assert by_prompt is not None
   assert by_prompt.prior == pytest.approx({'bigram': 0.4, 'unigram': 0.6}, abs=1e-3)
@@ -269,15 +281,14 @@ def test_weights_by_likelihood_explain_bayes_rule():
   assert by_prompt.unexplained is not None
   assert result.unexplained is not None
   assert by_prompt.unexplained.mean < 1e-6 < result.unexplained.mean
-  assert len(by_prompt.by_length) == 7
+  assert len(by_prompt.by_length) == CHAIN.context_length + 1
 
 
-def test_predictions_by_prefix_are_those_of_one_pass_and_have_their_losses():
-  task = dataclasses.replace(POOL, context_length=2)
+def test_predictions_by_prefix_are_those_of_one_pass():
+  task = dataclasses.replace(POOL, context_length=1)
   parts = {'ridge': LeastSquares(0.25), 'zero': Zero()}
   model = LeastSquares(1.0)
   known = sample_known(task, parts, 14, seed=2)
-  _check_losses(known, parts.values())
   together, _ = nearest_mixture(model, known, by_prompt=False)
   alone, _ = nearest_mixture(lambda prompt: model(prompt), known, by_prompt=False)
   assert alone.weights == pytest.approx(together.weights, abs=1e-4)
@@ -286,18 +297,20 @@ def test_predictions_by_prefix_are_those_of_one_pass_and_have_their_losses():
   assert all(np.isnan(error) for error in alone.stderrs.values())
 
 
-def test_mistakes_are_one_line():
+def test_mistakes_are_one_line(known):
   with refuses('predictors is empty'):
     strategies(Zero(), POOL, {})
   with refuses('num_prompts'):
     strategies(Zero(), POOL, {'zero': Zero()}, num_prompts=3)
-  task = dataclasses.replace(POOL, context_length=1)
+  few = dataclasses.replace(POOL, context_length=1)
   with refuses('odd predicts'):
-    strategies(Zero(), task, {'odd': lambda prompt: prompt.x_query}, num_prompts=8)
-  with refuses('not finite'):
-    strategies(
-      Zero(), task, {'odd': lambda prompt: prompt.y_query / 0.0}, num_prompts=8
-    )
+    sample_known(few, {'odd': lambda prompt: prompt.x_query}, 8, seed=0)
+  with refuses('odd predicts numbers that are not finite'):
+    sample_known(few, {'odd': lambda prompt: prompt.y_query / 0.0}, 8, seed=0)
+  with refuses('the model predicts (256, 4, 3)', 'it must be (256, 4)'):
+    nearest_mixture(Made(lambda prompt: prompt.features), known)
+  with refuses('the model predicts numbers that are not finite'):
+    nearest_mixture(lambda prompt: prompt.y_query / 0.0, known)
 
 
 def test_a_picture_leaves_out_weights_that_are_not_known():
@@ -323,17 +336,14 @@ def test_a_picture_leaves_out_weights_that_are_not_known():
 
 
 def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted_to():
-  model, num_prompts = LeastSquares(1.0), 200
   parts = {'ridge': LeastSquares(0.25), 'zero': Zero()}
-  result = strategies(model, POOL, parts, num_prompts)
-
-  @jax.jit
-  def predictions():
-    prompt = POOL.sample(curve_key(), num_prompts)
-    return model.predictions(prompt), parts['ridge'].predictions(prompt)
-
-  f, g = (np.asarray(values, np.float64) for values in predictions())
-  first, second = slice(100), slice(100, None)
+  result = strategies(LeastSquares(1.0), POOL, parts, 256)
+  prompt = sample(POOL, curve_key(), 256)
+  f, g = (
+    np.asarray(_predictions(LeastSquares(penalty), prompt), np.float64)
+    for penalty in (1.0, 0.25)
+  )
+  first, second = slice(128), slice(128, None)
 
   def fit(f, g):
     return np.clip(np.sum(f * g) / np.sum(g * g), 0, 1)

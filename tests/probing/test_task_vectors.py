@@ -150,4 +150,4 @@ def test_what_has_no_task_vectors_is_refused(model, task, said):
   if isinstance(task, str):
     task = zoo.create_task(task)
   with refuses(said):
-    task_vectors(model, task, 2, 2)
+    task_vectors(model, task, _FUNCTIONS, _PROMPTS)

@@ -15,21 +15,30 @@ from zoo.tasks import DecisionTree
 from zoo.tasks.decision_tree import Boosting, GreedyTree
 
 
-def test_labels_are_the_leaves_that_the_features_lead_to():
-  task = DecisionTree(num_features=5, context_length=200, depth=3)
-  prompt = host.sample_with_latents(task, 0, 1)
-  coordinates, values = (leaf[0] for leaf in prompt.latents)
-  assert (len(coordinates), len(values)) == (7, 8)
-  x, labels = host.features(prompt)[0], host.targets(prompt)[0]
+@functools.cache
+def _drawn() -> Any:
+  """10,000 prompts, and the trees that they are drawn from."""
+  task = DecisionTree(num_features=5, context_length=20, depth=3)
+  return host.sample_with_latents(task, 0, 10_000)
 
-  def label(features, node=0):
+
+def test_labels_are_the_leaves_that_the_features_lead_to():
+  prompt = _drawn()
+  x, labels = host.features(prompt)[:10], host.targets(prompt)[:10]
+
+  def label(tree, features, node=0):
+    coordinates, values = tree
+    assert (len(coordinates), len(values)) == (7, 8)
     if node >= 7:
       return values[node - 7]
     right = features[coordinates[node]] > 0
-    return label(features, 2 * node + (2 if right else 1))
+    return label(tree, features, 2 * node + (2 if right else 1))
 
-  np.testing.assert_array_equal(labels, [label(features) for features in x])
-  assert len(np.unique(labels)) > 4
+  for i in range(10):
+    tree = [leaf[i] for leaf in prompt.latents]
+    expected = [label(tree, features) for features in x[i]]
+    np.testing.assert_array_equal(labels[i], expected)
+  assert len(np.unique(labels)) > 40  # of 80 leaves
 
 
 def test_a_feature_that_is_not_positive_goes_left():
@@ -41,14 +50,13 @@ def test_a_feature_that_is_not_positive_goes_left():
 
 
 def test_each_coordinate_is_as_likely_at_each_node():
-  task = DecisionTree(num_features=3, context_length=1, depth=2)
-  coordinates, values = host.sample_with_latents(task, 0, 10_000).latents
-  share = np.mean(coordinates[..., None] == np.arange(3), axis=0)
-  # 9 shares of 10,000 draws.
-  assert np.all(np.abs(share - 1 / 3) <= 4 * np.sqrt(2 / 9 / 10_000))
+  coordinates, values = _drawn().latents
+  share = np.mean(coordinates[..., None] == np.arange(5), axis=0)
+  # 35 shares of 10,000 draws.
+  assert np.all(np.abs(share - 1 / 5) <= 4 * np.sqrt(4 / 25 / 10_000))
   # The same coordinate at two nodes as often as by chance: with replacement.
   same = np.mean(coordinates[:, 1] == coordinates[:, 2])
-  assert abs(same - 1 / 3) <= 4 * np.sqrt(2 / 9 / 10_000)
+  assert abs(same - 1 / 5) <= 4 * np.sqrt(4 / 25 / 10_000)
   # Leaves are N(0, 1): E v⁴ = 3, Var v⁴ = 96.
   assert abs(np.mean(np.asarray(values) ** 4) - 3) <= 4 * np.sqrt(96 / values.size)
 
@@ -58,16 +66,15 @@ def _prompt(x, y, x_query) -> zoo.Prompt:
   return zoo.Prompt(x=x, y=y, x_query=x_query, y_query=y.sum(axis=1))
 
 
-@functools.cache
-def _drawn() -> Any:
-  return host.sample(DecisionTree(context_length=20), 0, 4)
+def _few() -> Any:
+  return jax.tree.map(lambda array: array[:4], _drawn())
 
 
 @pytest.mark.parametrize(
   'baseline', [GreedyTree(), Boosting(), GreedyTree(signs=False)]
 )
 def test_no_example_gives_zero_and_one_gives_its_label(baseline):
-  prompt = _drawn().prefix(1)
+  prompt = _few().prefix(1)
   np.testing.assert_array_equal(baseline(prompt.prefix(0)), np.zeros(4))
   # Boosting starts from the mean of the labels.
   np.testing.assert_allclose(baseline(prompt), prompt.y[:, 0], rtol=1e-6)
@@ -87,7 +94,7 @@ def test_two_examples_in_closed_form():
 
 
 def test_signs_are_all_that_it_sees():
-  prompt = _drawn()
+  prompt = _few()
   far = zoo.Prompt(
     x=prompt.x * 7, y=prompt.y, x_query=prompt.x_query * 0.1, y_query=prompt.y_query
   )
@@ -100,7 +107,7 @@ def test_without_scikit_learn_one_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
   task = DecisionTree(context_length=2)
   assert list(task.baselines())[:2] == ['boosting', 'greedy_tree']
-  prompt = _drawn().prefix(2)
+  prompt = _few().prefix(2)
   for name in 'boosting', 'greedy_tree':
     with refuses('scikit-learn is not installed', "pip install 'icl-zoo[baselines]'"):
       task.baselines()[name](prompt)

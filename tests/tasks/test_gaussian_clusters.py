@@ -54,8 +54,17 @@ def test_points_are_normal_around_means_that_are_uniform():
   assert abs(np.sum(residual**2) / freedom - 1) <= 5 * np.sqrt(2 / freedom)
 
 
+@functools.cache
+def _drawn(seed: int) -> zoo.Prompt:
+  return _sample(_task(context_length=20), seed, 2000)
+
+
+def _few(seed: int) -> zoo.Prompt:
+  return jax.tree.map(lambda array: array[:4], _drawn(seed))
+
+
 def test_labels_have_the_probabilities_of_their_targets():
-  prompt = _sample(_task(), 1, 4000)
+  prompt = _drawn(1)
   y, target = prompt.y, host.targets(prompt)[:, :-1]
   gap, variance = (y - target).sum((0, 1)), (target * (1 - target)).sum((0, 1))
   assert np.all(np.abs(gap) <= 5 * np.sqrt(variance))
@@ -91,7 +100,7 @@ _BAYES = jax.jit(clusters.ClusterBayes().predictions)
 @pytest.mark.parametrize(('scale', 'seed'), [(1.0, 0), (4.0, 1), (10.0, 2)])
 def test_bayes_agrees_with_quadrature_also_far_outside_the_cube(scale, seed):
   # At the scale of 10 points are 30 away from all means that are possible.
-  prompt = _sample(_task(context_length=20), seed, 4)
+  prompt = _few(seed)
   prompt = zoo.Prompt(
     scale * prompt.x, prompt.y, scale * prompt.x_query, prompt.y_query
   )
@@ -108,7 +117,7 @@ def test_bayes_agrees_with_quadrature_also_far_outside_the_cube(scale, seed):
 
 
 def test_bayes_far_away_is_finite():
-  prompt = _sample(_task(context_length=20), 0, 4)
+  prompt = _few(0)
   x: Any = np.full_like(prompt.x, 300)
   x_query: Any = np.full_like(prompt.x_query, -300)
   far = zoo.Prompt(x, prompt.y, x_query, prompt.y_query)
@@ -160,7 +169,7 @@ def test_the_other_baselines_agree_with_loops():
   ],
 )
 def test_a_baseline_of_numbers_names_that_of_classes(baseline, instead):
-  prompt = _sample(_task(context_length=20), 0, 4)
+  prompt = _few(0)
   with refuses(
     f'{type(baseline).__name__} predicts numbers', f'gaussian_clusters.{instead}'
   ):

@@ -31,7 +31,10 @@ def _chain(matrix, x):
   ('name', 'sizes', 'targets'),
   [
     ('linear_regression', {'num_features': _D, 'noise_std': 0.5}, _linear),
-    ('gaussian_clusters', {'num_features': _D, 'num_classes': 2}, _clusters),
+    pytest.param(
+      *('gaussian_clusters', {'num_features': _D, 'num_classes': 2}, _clusters),
+      marks=SLOW,
+    ),
     pytest.param('markov_chain', {'num_symbols': _D}, _chain, marks=SLOW),
   ],
 )

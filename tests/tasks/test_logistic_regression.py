@@ -42,6 +42,12 @@ def _drawn(link: str) -> Any:
   return host.sample_with_latents(_task(link=link, **_PRIORS['general']), 1, 4000)
 
 
+def _few(task: LogisticRegression, seed: int, count: int) -> Any:
+  """Prompts of a task, by the program that draws 4000 of a general prior."""
+  prompt = host.sample_with_latents(task, seed, 4000)
+  return jax.tree.map(lambda array: array[:count], prompt)
+
+
 def test_weights_have_the_moments_of_the_prior():
   n = 4000
   gap = _drawn('logistic').latents - np.asarray(_PRIORS['general']['prior_mean'])
@@ -183,8 +189,8 @@ def _posterior_mean(task, x, y, x_query):
   ),
 )
 def test_bayes_is_exact_for_few_features_and_else_estimated(link, prior, k):
-  task = _task(link=link, context_length=60, **_PRIORS[prior])
-  prompt = host.sample(task, 6, 3).prefix(k)
+  task = _task(link=link, context_length=max(k, 12), **_PRIORS[prior])
+  prompt = _few(task, 6, 2).prefix(k)
   bayes, estimate = (
     task.baselines()['bayes'],
     classification.ImportanceSampling(task, 2**16),
@@ -222,7 +228,7 @@ def test_bayes_is_estimated_where_a_grid_would_be_large(d, variance, kind):
 @pytest.mark.parametrize('link', mostly_full(['logistic'], ['sign'], slow=['probit']))
 def test_averaging_has_the_sign_of_the_mean_of_y_x(link):
   task = _task(link=link, prior_covariance=2 * np.eye(3))
-  prompt = host.sample(task, 1, 32)
+  prompt = _few(task, 1, 32)
   noise = {'logistic': 8 / np.pi, 'probit': 1.0, 'sign': 0.0}[link]
   actual = np.asarray(jax.jit(classification.SignAveraging(task).predictions)(prompt))
   for k in (0, 1, 5, 12):

@@ -56,7 +56,7 @@ def test_chains_are_stationary_with_dirichlet_rows(size):
 
 
 def test_a_prompt_is_one_sequence_whose_symbols_follow_the_rows_of_their_targets():
-  prompt = host.sample(_task(num_symbols=3, context_length=20), 2, 8000)
+  prompt = host.sample(_task(num_symbols=3, context_length=20), 2, 2000)
   symbols, targets = _symbols(prompt), host.targets(prompt)
   np.testing.assert_array_equal(prompt.y, host.features(prompt)[:, 1:])
   # A one-hot symbol minus its probabilities has the mean 0 given all symbols before it:
@@ -111,7 +111,7 @@ def _bayes_by_quadrature(symbols: np.ndarray) -> float:
 
 @pytest.mark.parametrize('k', mostly_full([6], [0, 1]))
 def test_bayes_for_two_symbols_is_the_integral(k):
-  prompt = host.sample(_task(context_length=6), 4, 3)
+  prompt = host.sample(_task(context_length=6), 4, 2)
   probabilities = softmax(np.asarray(_bayes(prompt))[:, k], axis=-1)
   for row, symbols in zip(probabilities, _symbols(prompt), strict=True):
     # The integrand is not smooth at p = q = 0, where the integral is good to 1e-5.
@@ -122,7 +122,7 @@ def test_bayes_for_two_symbols_is_the_integral(k):
 
 def test_bayes_of_one_symbol_has_a_closed_form():
   # E pq/(p + q) / E q/(p + q), the probability to leave the only symbol that is known.
-  prompt = host.sample(_task(context_length=6), 4, 3)
+  prompt = host.sample(_task(context_length=6), 4, 2)
   probabilities = softmax(np.asarray(_bayes(prompt))[:, 0], axis=-1)
   leaves = np.sum(probabilities * (1 - np.asarray(prompt.x)[:, 0]), axis=1)
   np.testing.assert_allclose(leaves, 4 / 3 * (1 - np.log(2)), rtol=1e-4)

@@ -93,7 +93,7 @@ def test_bayes_weighs_the_parts_by_their_densities():
     prompt = jax.device_get(task.sample(jax.random.key(0), 24))
     predictions = jax.device_get(jax.jit(task.baselines()['bayes'].predictions)(prompt))
   shares = []
-  for i, k in itertools.product(range(24), range(_C + 1)):
+  for i, k in itertools.product(range(24), (0, 1, _C)):
     x = np.concatenate([prompt.x[i], prompt.x_query[i][None]])
     expected, share = _expected(task, x[:k], prompt.y[i, :k], x[k])
     np.testing.assert_allclose(predictions[i, k], expected, rtol=1e-8, atol=1e-10)

@@ -1,5 +1,8 @@
 """Regression on squares: its prompts, and its baselines against other code."""
 
+import functools
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -9,32 +12,38 @@ from tests.tasks import host
 from zoo.tasks import QuadraticRegression
 from zoo.tasks.baselines import LeastSquares
 
+_COUNT = 5000
+
+
+@functools.cache
+def _drawn(noise_std: float = 0.0, prior_mean: Any = 0.0) -> Any:
+  """A task, and prompts in float64: one program for all noise and all means."""
+  task = QuadraticRegression(3, 5, noise_std, prior_mean)
+  with jax.enable_x64(True):
+    return task, host.sample(task, 0, _COUNT)
+
 
 def test_labels_are_sums_of_weighted_squares():
-  task = QuadraticRegression(3, 5)
-  with jax.enable_x64(True):
-    prompt = host.sample(task, 0, 20_000)
-    noisy = host.sample(QuadraticRegression(3, 5, noise_std=0.5), 0, 20_000)
+  (_, prompt), (_, noisy) = _drawn(), _drawn(0.5)
+  np.testing.assert_array_equal(prompt.y, host.targets(prompt)[:, :-1])
   x, y = np.asarray(prompt.x), np.asarray(prompt.y)
   weights = np.einsum('bij,bj->bi', np.linalg.pinv(x**2), y)
   for i in range(16):
     values = [sum(weights[i, j] * x[i, t, j] ** 2 for j in range(3)) for t in range(5)]
     np.testing.assert_allclose(y[i], values, atol=1e-8)
   # The variance of a sample variance is 2 σ⁴ / n, here of 1/3.
-  assert np.abs(np.cov(weights.T) * 3 - np.eye(3)).max() < 4 * np.sqrt(2 / 20_000)
+  assert np.abs(np.cov(weights.T) * 3 - np.eye(3)).max() < 4 * np.sqrt(2 / _COUNT)
   noise = np.asarray(noisy.y) - y
   assert abs(noise.var() / 0.25 - 1) < 4 * np.sqrt(2 / noise.size)
   np.testing.assert_array_equal(host.targets(noisy), host.targets(prompt))
 
 
 def test_a_prior_mean_moves_the_weights():
-  mean = np.array([2.0, -1.0, 0.5])
-  task, centred = QuadraticRegression(3, 5, prior_mean=mean), QuadraticRegression(3, 5)
+  mean = (2.0, -1.0, 0.5)
+  (task, moved), (centred, plain) = _drawn(0.0, mean), _drawn()
   assert task != centred
   assert centred == QuadraticRegression(3, 5, prior_mean=[0.0, 0.0, 0.0])
-  with jax.enable_x64(True):
-    moved, plain = (host.sample(regression, 0, 8) for regression in (task, centred))
-  x, change = moved.x, moved.y - plain.y
+  x, change = moved.x[:8], (moved.y - plain.y)[:8]
   for i, t in np.ndindex(change.shape):
     expected = sum(mean[j] * x[i, t, j] ** 2 for j in range(3)) / np.sqrt(3)
     # Roundings of numbers of about 10.
@@ -44,18 +53,19 @@ def test_a_prior_mean_moves_the_weights():
 @pytest.mark.parametrize(
   ('noise_std', 'prior_mean'),
   mostly_full(
-    [(0.0, 0.0), (0.5, [2.0, -1.0, 0.5])], [0.0, 0.5], [0.0, [2.0, -1.0, 0.5]]
+    [(0.0, 0.0), (0.5, (2.0, -1.0, 0.5))],
+    [(0.0, 0.0), (0.5, 0.0), (0.0, (2.0, -1.0, 0.5))],
   ),
 )
 def test_bayes_is_the_posterior_mean(noise_std, prior_mean):
   """By the joint normal distribution of the weights and the labels."""
-  task = QuadraticRegression(3, 5, noise_std, prior_mean)
+  task, drawn = _drawn(noise_std, prior_mean)
+  prompt = jax.tree.map(lambda array: array[:8], drawn)
   bayes = task.baselines()['bayes']
   assert isinstance(bayes, LeastSquares)
   assert bayes.penalty == 3 * noise_std**2
   mean = np.broadcast_to(prior_mean, 3) / np.sqrt(3)
   with jax.enable_x64(True):
-    prompt = host.sample(task, 0, 8)
     predictions = np.asarray(jax.jit(bayes.predictions)(prompt))
   for i in range(8):
     squares = np.asarray(prompt.x[i]) ** 2

@@ -1,5 +1,6 @@
 """Two-layer ReLU networks, and the Gaussian process that predicts them."""
 
+import functools
 from typing import Any
 
 import jax
@@ -15,10 +16,16 @@ from zoo.tasks import ReluNetwork
 from zoo.tasks.relu_network import ArcCosineKernel
 
 
-def test_labels_are_those_of_the_equation():
-  task = ReluNetwork(4, 6, 3)
+@functools.cache
+def _drawn(noise: float = 0.0, mean: float = 0.0) -> Any:
+  """A task, and 800 prompts in float64: one program for all noise and all means."""
+  task = ReluNetwork(4, 8, 10, noise_std=noise, output_mean=mean)
   with jax.enable_x64(True):
-    prompt = host.sample_with_latents(task, 0, 1)
+    return task, host.sample_with_latents(task, 0, 800)
+
+
+def test_labels_are_those_of_the_equation():
+  _, prompt = _drawn()
   hidden, output = (leaf[0] for leaf in prompt.latents)
   # `output` holds √(2/r) a.
   for label, features in zip(
@@ -67,17 +74,15 @@ def test_the_mean_of_the_output_weights_is_that_of_the_labels():
 
 
 def test_noise_is_in_the_labels_and_not_in_the_targets():
-  clean = host.sample(ReluNetwork(3, 20, 5), 0, 500)
-  task = ReluNetwork(3, 20, 5, noise_std=0.5)
-  noisy = host.sample(task, 0, 500)
+  (_, clean), (_, noisy) = _drawn(), _drawn(0.5)
   np.testing.assert_array_equal(host.targets(noisy), host.targets(clean))
   noise = noisy.y - clean.y
-  # 10,000 values: the standard error of the variance is σ² √(2/n).
+  # 6400 values: the standard error of the variance is σ² √(2/n).
   assert abs(noise.var() - 0.25) <= 4 * 0.25 * np.sqrt(2 / noise.size)
-  # It has a key of its own. 1200 correlations, of which 5 standard errors are rare.
-  features = np.asarray(noisy.x).reshape(500, -1)
-  correlations = np.corrcoef(noise, features, rowvar=False)[:20, 20:]
-  assert np.abs(correlations).max() < 5 / np.sqrt(500)
+  # It has a key of its own. 256 correlations, of which 5 standard errors are rare.
+  features = np.asarray(noisy.x).reshape(800, -1)
+  correlations = np.corrcoef(noise, features, rowvar=False)[:8, 8:]
+  assert np.abs(correlations).max() < 5 / np.sqrt(800)
 
 
 def _kernel(task: ReluNetwork) -> ArcCosineKernel:
@@ -107,10 +112,9 @@ def kernel(x: np.ndarray) -> np.ndarray:
 )
 def test_the_kernel_predicts_the_mean_of_the_gaussian_process(noise, mean):
   """One of the labels' mean and covariance, which a test of the task compares."""
-  task = ReluNetwork(4, 8, 10, noise_std=noise, output_mean=mean)
-  baseline = _kernel(task)
+  task, drawn = _drawn(noise, mean)
+  baseline, prompt = _kernel(task), jax.tree.map(lambda array: array[:4], drawn)
   with jax.enable_x64(True):
-    prompt = jax.device_get(task.sample(jax.random.key(0), 4))
 
     @jax.jit
     def predict(prompt):
@@ -152,12 +156,11 @@ def test_the_decomposition_does_not_fail(d):
 
 
 def test_features_that_are_zero_tell_nothing():
-  baseline = jax.jit(_kernel(ReluNetwork(2, 3)))
+  baseline = _kernel(ReluNetwork(2, 3))
   x: Any = np.array([[[1.0, 2.0], [0.0, 0.0], [-1.0, 1.0]]], 'f')
   y: Any = np.array([[1.0, 0.0, 3.0]], 'f')
   query: Any = np.array([[0.5, 1.0]], 'f')
-  with_zero = baseline(zoo.Prompt(x=x, y=y, x_query=query, y_query=y[:, 0]))
-  without = baseline(
-    zoo.Prompt(x=x[:, ::2], y=y[:, ::2], x_query=query, y_query=y[:, 0])
-  )
-  np.testing.assert_allclose(with_zero, without, rtol=1e-5)
+  with_zero = zoo.Prompt(x=x, y=y, x_query=query, y_query=y[:, 0])
+  without = zoo.Prompt(x=x[:, ::2], y=y[:, ::2], x_query=query, y_query=y[:, 0])
+  predict = jax.jit(lambda *prompts: [baseline(prompt) for prompt in prompts])
+  np.testing.assert_allclose(*predict(with_zero, without), rtol=1e-5)

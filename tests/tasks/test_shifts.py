@@ -12,7 +12,7 @@ from tests.tasks import host
 from zoo.tasks import FunctionClass
 from zoo.tasks.base import Scale, ShiftedTask, dot
 
-_D, _C = 6, 4
+_D, _C = 6, 5
 _CHANGED = [
   'random_quadrants',
   'repeated_query',
@@ -73,11 +73,13 @@ def test_shifts_of_a_task_that_holds_out_functions_are_measured_on_those():
 def test_longer_contexts_are_the_same_task():
   changes = {'prior_mean': [1.0] * _D, 'feature_covariance': np.diag(np.arange(1.0, 7))}
   shifts = _task(noise_std=0.5, **changes).shifts()
-  assert shifts['context_length=8'] == _task(context_length=8, noise_std=0.5, **changes)
+  assert shifts['context_length=10'] == _task(
+    context_length=10, noise_std=0.5, **changes
+  )
   assert shifts['noise_std=1'] == _task(noise_std=1.0, **changes)
-  longer = _task('logistic_regression').shifts()['context_length=64']
+  longer = _task('logistic_regression').shifts()['context_length=80']
   prompt = jax.eval_shape(lambda key: longer.sample(key, 2), jax.random.key(0))
-  assert prompt.x.shape == (2, 64, _D)
+  assert prompt.x.shape == (2, 80, _D)
   # A length that the task refuses is left out.
   few = [name for name in _task(context_length=2**29).shifts() if 'context' in name]
   assert few == [f'context_length={2**30}']
@@ -134,35 +136,34 @@ def test_stretched_features_have_the_promised_eigenvalues(name):
 
 
 def test_the_context_lies_in_one_random_quadrant():
-  prompt = _shifted('random_quadrants', 1, 4000)
+  prompt = _shifted('random_quadrants', 1, 2000)
   signs = np.sign(prompt.x)
   assert np.all(signs == signs[:, :1])
   # The quadrants are uniform, and the query is in any of them.
   first = signs[:, 0]
   for product in (first, first[:, :1] * first[:, 1:], first * np.sign(prompt.x_query)):
-    assert np.all(np.abs(product.mean(0)) <= 4.5 / np.sqrt(4000))
+    assert np.all(np.abs(product.mean(0)) <= 4.5 / np.sqrt(2000))
   # Features keep their size: E x² = 1, with the variance 2.
   size = np.mean(np.square(prompt.x), axis=(0, 1))
-  assert np.all(np.abs(size - 1) <= 4.5 * np.sqrt(2 / (4000 * _C)))
+  assert np.all(np.abs(size - 1) <= 4.5 * np.sqrt(2 / (2000 * _C)))
 
 
 def test_the_repeated_query_is_any_example():
-  prompt = _shifted('repeated_query', 1, 4000)
+  prompt = _shifted('repeated_query', 1, 2000)
   same = np.all(prompt.x == np.asarray(prompt.x_query)[:, None], axis=-1)
   np.testing.assert_array_equal(same.sum(1), 1)
-  error = np.sqrt(1 / _C * (1 - 1 / _C) / 4000)
+  error = np.sqrt(1 / _C * (1 - 1 / _C) / 2000)
   assert np.all(np.abs(same.mean(0) - 1 / _C) <= 4.5 * error)
   np.testing.assert_array_equal(np.asarray(prompt.y)[same], prompt.y_query)
 
 
 def test_the_orthogonal_query_keeps_its_norm():
-  task = _task(context_length=_D - 1)
-  prompt = host.sample(task.shifts()['orthogonal_query'], 1, 2000)
+  prompt = _shifted('orthogonal_query', 1, 2000)
   overlap = np.einsum('bcd,bd->bc', prompt.x, prompt.x_query)
   # Rounding errors of products of about |x|² = 6, in float32.
   assert np.abs(overlap).max() <= 1e-5
   # With d − 1 examples one axis is left, and the query keeps its side of it.
-  plain = host.sample(ShiftedTask(task, Scale(1.0)), 1, 2000).x_query
+  plain = host.sample(ShiftedTask(_task(), Scale(1.0)), 1, 2000).x_query
   along = np.sum(plain * prompt.x_query, axis=-1) / np.sum(prompt.x_query**2, axis=-1)
   assert np.all(along > -1e-5)
   squares = np.sum(np.square(prompt.x_query), axis=-1)
@@ -183,7 +184,7 @@ def test_a_query_in_the_span_of_the_context_is_orthogonal_all_the_same():
 
 
 def test_scaled_features():
-  x = np.ravel(_shifted('scale_x=3', 0, 4000).x)
+  x = np.ravel(_shifted('scale_x=3', 0, 2000).x)
   # E x² = s², with the variance 2 s⁴.
   assert abs(np.mean(x**2) / 9 - 1) <= 4.5 * np.sqrt(2 / len(x))
 

@@ -24,7 +24,7 @@ def _task(**changes):
   return SparseRegression(**fields)
 
 
-_COUNT = 20_000
+_COUNT = 5000
 
 
 @functools.cache
@@ -56,8 +56,8 @@ def test_labels_are_the_products_with_the_weights():
     np.testing.assert_allclose(of_clean[i], targets, atol=1e-9)
   np.testing.assert_array_equal(clean.context_targets, clean.y)
   noise = noisy.y - noisy.context_targets
-  # The variance of 140,000 normal numbers is off by √(2/140,000) of itself.
-  np.testing.assert_allclose(noise.var(), 0.25, rtol=4 * np.sqrt(2 / 140_000))
+  # The variance of 35,000 normal numbers is off by √(2/35,000) of itself.
+  np.testing.assert_allclose(noise.var(), 0.25, rtol=4 * np.sqrt(2 / 35_000))
 
 
 def _posterior_mean(x, y, x_query, num_nonzero, std):

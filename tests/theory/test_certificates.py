@@ -35,9 +35,12 @@ def test_gradient_descent_with_the_best_step_is_the_global_optimum(d, c, mean):
 
 def test_the_optimum_under_general_covariances_is_a_matrix_step():
   task = make_task('general', 3, 6)
-  step = estimators.gradient_descent(task)
+  step, matrix = (
+    make(task).learning_rule()
+    for make in (estimators.gradient_descent, estimators.gd_beta)
+  )
   assert theory.certificate(step, task).excess_risk > 1e-6
-  certificate = theory.certificate(estimators.gd_beta(task), task)
+  certificate = theory.certificate(matrix, task)
   assert certificate.gradient_norm < 1e-10
   assert certificate.smallest_eigenvalue > 0
   assert certificate.excess_risk < 1e-20

@@ -17,6 +17,9 @@ from zoo import theory
 from zoo.theory.exact import rule_of
 from zoo.theory.risk import float64_risk
 
+_predict = jax.jit(zoo.LearningRule.__call__)
+_weights = jax.jit(zoo.LearningRule.weights)
+
 
 # What predicts as a rule of its own has the risk of the rule (test_trust.py).
 @pytest.mark.parametrize(
@@ -26,7 +29,7 @@ def test_exact_risk_is_the_expectation_over_all_prompts(kind, d, c):
   task, rule = make_task(kind, d, c), random_rule(d)
   prompt, weights = cubature(task)
   with jax.enable_x64(True):
-    error = np.asarray(rule(prompt) - prompt.y_query)
+    error = np.asarray(_predict(rule, prompt)) - np.asarray(prompt.y_query)
   # Rounding of sums of at most 26,000 terms of one sign.
   assert theory.exact_risk(rule, task) == pytest.approx(weights @ error**2, rel=1e-11)
 
@@ -35,10 +38,10 @@ def test_exact_risk_is_the_expectation_over_all_prompts(kind, d, c):
 def test_squared_difference_is_the_expectation_over_all_prompts(kind):
   task = make_task(kind, 2, 2)
   prompt, weights = cubature(task)
-  rule, other = random_rule(2, seed=1), random_rule(2, seed=2)
+  both = rule, other = random_rule(2, seed=1), random_rule(2, seed=2)
   with jax.enable_x64(True):
-    prediction = weights @ np.square(rule(prompt) - other(prompt))
-    gap = np.square(rule.weights(prompt) - other.weights(prompt))
+    prediction = weights @ np.square(np.subtract(*(_predict(r, prompt) for r in both)))
+    gap = np.square(np.subtract(*(_weights(r, prompt) for r in both)))
   difference = theory.squared_difference(rule, other, task)
   assert difference.prediction == pytest.approx(prediction, rel=1e-11)
   assert difference.gradient == pytest.approx(weights @ gap.sum(1), rel=1e-11)
@@ -51,9 +54,11 @@ def test_excess_risk_is_split_into_even_and_odd_parts(kind):
   rule, best = random_rule(2), theory.optimal_rule(task)
   prompt, weights = cubature(task)
   with jax.enable_x64(True):
-    mean_label = prompt.x @ task.prior_mean
-    mirrored = dataclasses.replace(prompt, y=2 * mean_label - prompt.y)
-    gap, mirrored_gap = (np.asarray(rule(p) - best(p)) for p in (prompt, mirrored))
+    mean_label = np.asarray(prompt.x) @ task.prior_mean
+    mirrored = dataclasses.replace(prompt, y=2 * mean_label - np.asarray(prompt.y))
+    gap, mirrored_gap = (
+      np.subtract(_predict(rule, p), _predict(best, p)) for p in (prompt, mirrored)
+    )
   excess = theory.excess_risk(rule, task)
   even = weights @ np.square((gap + mirrored_gap) / 2)
   odd = weights @ np.square((gap - mirrored_gap) / 2)
@@ -130,14 +135,13 @@ def test_gradient_and_map():
     task = isotropic(2, 3, prior_mean=1.0)
     return theory.exact_risk(random_rule(2) + scale * random_rule(2, seed=1), task)
 
+  scales = np.array([-1.0, 0.1, 1.0])
   with jax.enable_x64(True):
-    slope = jax.jit(jax.grad(risk))(0.1)
-    mapped = jax.jit(jax.vmap(risk))(np.array([-1.0, 0.0, 1.0]))
-    values = [float(risk(scale)) for scale in (-1.0, 0.0, 1.0)]
-  # The risk is quadratic, so that a central difference is exact.
-  with jax.enable_x64(True):
-    expected = (risk(1.1) - risk(-0.9)) / 2
-  assert float(slope) == pytest.approx(expected, rel=1e-10)
+    mapped, slopes = jax.jit(jax.vmap(jax.value_and_grad(risk)))(scales)
+    values = [float(risk(scale)) for scale in scales]
+    # The risk is quadratic, so that a central difference is exact.
+    differences = [float(risk(scale + 1) - risk(scale - 1)) / 2 for scale in scales]
+  np.testing.assert_allclose(slopes, differences, rtol=1e-10)
   np.testing.assert_allclose(mapped, values, rtol=1e-12)
   # Without x64 the caller's float32 is kept.
   traced = jax.jit(risk)(0.1)

@@ -59,7 +59,8 @@ def test_the_form_of_a_model_predicts_what_the_model_predicts(
   model = randomize(model, 0.3)
   draw = np.random.default_rng(0).normal
   x, y, query = draw(size=(4, 5, _D)), draw(size=(4, 5)), draw(size=(4, _D))
-  prompt = zoo.Prompt(*map(jnp.asarray, (x, y, query, y[:, 0])))
+  parts: Any = x, y, query, y[:, 0]
+  prompt = zoo.Prompt(*parts)
   predictions, form = nnx.jit(lambda model: (model(prompt), model.exact_form()))(model)
   form = jax.tree.map(np.asarray, form)
   # Sums of some hundred products in float64, in another order.

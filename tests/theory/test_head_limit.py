@@ -10,7 +10,7 @@ import scipy.optimize
 
 import zoo
 from tests.compare import refuses
-from tests.marks import FULL, mostly_full, mostly_slow
+from tests.marks import FULL, SLOW, mostly_full, mostly_slow
 from tests.settings import isotropic
 from zoo import theory
 from zoo.theory import constructions
@@ -229,7 +229,7 @@ def test_no_search_is_below_the_limit(seed):
   ('d', 'c', 'bias', 'prior', 'risk'),
   [
     (10, 10, 40**0.5, None, 110 / 21 + 40 / 51),  # Figure 4, with ten heads
-    (3, 200, 3.0, None, 12 / 204 + 18 / 602),
+    pytest.param(3, 200, 3.0, None, 12 / 204 + 18 / 602, marks=SLOW),
     (2, 200, 3.0, np.diag([10.0, 1.0]), None),
   ],
 )
@@ -274,6 +274,7 @@ def test_where_the_weights_are_known_a_search_ends_there(noise_std, num_heads):
   assert limit.risk == pytest.approx(searched, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_task_where_few_starts_agree_on_a_local_minimum():
   """Six random starts agreed on 1.182670."""
   random = np.random.default_rng(1)

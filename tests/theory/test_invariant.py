@@ -39,7 +39,7 @@ def _learned(moment, first, second, readout):
   ),
 )
 def test_the_risk_is_that_over_all_prompts(d, c, noise_std):
-  """Four random networks; by Gauss–Hermite, which is exact.
+  """Two random networks; by Gauss–Hermite, which is exact.
 
   The square has the degree 16 in each number that is drawn.
   """
@@ -55,7 +55,7 @@ def test_the_risk_is_that_over_all_prompts(d, c, noise_std):
   # Labels minus w*·x, and whitened features: those of the task have no other law.
   truth, moment, mass = second_moments(9, d, c, 0.8, noise_std)
   rng = np.random.default_rng(d + 10 * c)
-  for _ in range(4):
+  for _ in range(2):
     network = _weights(rng)
     errors = _learned(moment, *network) - truth
     expected = np.sum(mass @ errors**2)

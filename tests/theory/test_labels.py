@@ -1,14 +1,12 @@
 """Exact risks for any label function and for pools of tasks."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.compiled import built
 from tests.marks import mostly_full, mostly_slow
 from tests.settings import general, isotropic, random_rule
 from zoo import theory
@@ -51,7 +49,7 @@ def test_monte_carlo(seed):
   24 such tests of correct numbers fail once in 650 choices of the seeds.
   """
   rng = np.random.default_rng(seed)
-  d, c, n = 1 + seed % 3, 1 + seed % 5, 100_000
+  d, c, n = 1 + seed % 3, 1 + seed % 5, 40_000
   names = 'sign', 'tanh', smooth, relu
   label = names[seed % 4]
   function = FUNCTIONS[label] if isinstance(label, str) else label
@@ -83,13 +81,14 @@ def test_label_moments_by_the_trapezoid_rule(label, length, noise_std):
   at 0.17, which gives 13 digits.
   """
   step = 1 / 32
-  grid = np.arange(-12, 12 + step, step)
+  grid = np.arange(-9, 9 + step, step)
   density = step * np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
   function = FUNCTIONS[label] if isinstance(label, str) else label
   y = function(length * grid[:, None] + noise_std * grid)
   hermite = {0: grid**0, 1: grid, 2: grid**2 - 1, 3: grid**3 - 3 * grid}
   orders = (1, 0), (1, 1), (1, 3), (2, 0), (2, 2), (3, 1), (4, 0)
-  expected = [(density * hermite[j]) @ y**k @ density for k, j in orders]
+  powers = {1: y, 2: y**2, 3: y**2 * y, 4: (y**2) ** 2}  # NumPy's y**3 is slow
+  expected = [(density * hermite[j]) @ powers[k] @ density for k, j in orders]
   moments = np.concatenate(label_moments(label, np.array([length]), noise_std))
   sizes = expected[-1] ** (np.array([k for k, _ in orders]) / 4)
   np.testing.assert_array_less(np.abs(moments - expected), 1e-11 * sizes)
@@ -112,19 +111,18 @@ def test_label_moments_of_signs():
 def test_no_rule_has_a_lower_risk(label, target, guess):
   task = isotropic(2, 3, 0.7, 0.4)
   best = labels.optimum(task, label, target, guess)
-  for seed in range(3):
-    away = random_rule(2, seed)
-    if guess == 'zero':
-      away = zoo.LearningRule(
-        0 * away.init, away.update, 0 * away.bias, 0 * away.bias_update
-      )
-    # A parabola along each direction, whose least point is the optimum.
-    ahead, behind = (
-      labels.exact_risk(best.rule + step * away, task, label, target)
-      for step in (1.0, -1.0)
+  away = random_rule(2)
+  if guess == 'zero':
+    away = zoo.LearningRule(
+      0 * away.init, away.update, 0 * away.bias, 0 * away.bias_update
     )
-    assert ahead == pytest.approx(behind, rel=1e-10)
-    assert ahead > best.risk
+  # A parabola along any direction, whose least point is the optimum.
+  ahead, behind = (
+    labels.exact_risk(best.rule + step * away, task, label, target)
+    for step in (1.0, -1.0)
+  )
+  assert ahead == pytest.approx(behind, rel=1e-10)
+  assert ahead > best.risk
 
 
 def test_on_a_pool_gradient_descent_takes_the_step_for_as_many_examples():
@@ -137,7 +135,7 @@ def test_on_a_pool_gradient_descent_takes_the_step_for_as_many_examples():
 @pytest.mark.parametrize(('guess', 'bias'), [(None, 0.0), (0.5, 0.0), (0.5, 0.7)])
 def test_gradient_vanishes_at_the_optimum_of_a_pool(float64, guess, bias):
   task = pool(40, 2, 3, 0.5)
-  rule = jax.tree.map(jnp.asarray, theory.optimal_rule(task, guess, bias))
+  rule = theory.optimal_rule(task, guess, bias)
   slope = jax.grad(lambda rule: theory.exact_risk(rule, task))(rule)
   np.testing.assert_allclose(slope.update, 0, atol=1e-10)
   if guess is None:
@@ -177,7 +175,7 @@ def test_refusals(unchecked, monkeypatch):
   with refuses('the model has 2 features; the task has 3'):
     labels.exact_risk(rule, isotropic(3, 3), 'sign')
   sizes = {'num_features': 2, 'form': 'scalar'}
-  deep = built(lambda: zoo.create_model('deep_lsa', **sizes, rngs=nnx.Rngs(0)))
+  deep = nnx.eval_shape(lambda: zoo.create_model('deep_lsa', **sizes, rngs=nnx.Rngs(0)))
   with refuses('DeepLSA has no learning rule'):
     labels.exact_risk(deep, task, 'sign')
   with refuses('num_features is 49; it must be ≤ 48'):

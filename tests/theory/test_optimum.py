@@ -16,7 +16,7 @@ counts = st.tuples(st.sampled_from([1, 3]), st.integers(1, 12))  # d and C
 numbers = st.floats(-3, 3).map(lambda number: round(number, 3))
 noises = st.floats(0, 2).map(lambda number: round(number, 3))
 # Compiling for a new d takes longer than the deadline of an example.
-examples = hypothesis.settings(deadline=None, max_examples=12, derandomize=True)
+examples = hypothesis.settings(deadline=None, max_examples=8, derandomize=True)
 
 
 @examples

@@ -82,7 +82,7 @@ def test_transport_of_transformers_of_every_mixer(mixer):
   compare(changed('transformer', **options), 1e-4)
 
 
-def test_models_that_cannot_be_transported(unchecked):
+def test_models_that_cannot_be_transported(float64, unchecked):
   with refuses('the model is LSA;', 'transport is for YqLSA', "guess='residual'"):
     transport(changed('lsa'), SHIFT)
   for rule, guess in (
@@ -94,18 +94,18 @@ def test_models_that_cannot_be_transported(unchecked):
     model = changed('sequential', context_length=4, rule=rule, guess=guess)
     with refuses(f"rule='{rule}'" if rule != 'delta' else guess, "rule='delta'"):
       transport(model, SHIFT)
-  blind = changed('ltb')
+  blind = changed('ltb', num_heads=2, hidden_features=5)
   blind.w_2[...] = 0 * blind.w_2[...]
   with refuses('does not depend on the label'):
     transport(blind, SHIFT)
   with refuses("guess='linear'", 'residual'):
     transport(changed('deep_lsa', num_layers=1, guess='linear'), SHIFT)
   with refuses('shift has shape (2,)'):
-    transport(changed('yq_lsa'), np.zeros(2))
+    transport(changed('yq_lsa', num_heads=2), np.zeros(2))
 
 
 def test_transport_keeps_the_exact_risk(float64):
-  model = changed('yq_lsa')
+  model = changed('yq_lsa', num_heads=2)
   risk = theory.exact_risk(model, isotropic(3, 4, 0.5, 0.3))
   moved = transport(model, SHIFT)
   there = theory.exact_risk(moved, isotropic(3, 4, 0.5 + SHIFT, 0.3))

@@ -5,7 +5,7 @@ import pytest
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.marks import mostly_full
+from tests.marks import mostly_full, mostly_slow
 from tests.settings import general, isotropic
 from tests.theory.expectations import cubature, make_task
 from zoo.theory import sequential
@@ -43,7 +43,9 @@ def learn(x, y, start, decay, erase, write):
 
 @pytest.mark.parametrize(
   ('kind', 'd', 'c'),
-  [('mean', 1, 3), ('noise', 3, 1), ('general', 2, 2), ('singular', 3, 1)],
+  mostly_slow(
+    [('mean', 1, 3), ('general', 2, 2)], [('noise', 3, 1), ('singular', 3, 1)]
+  ),
 )
 def test_curve_is_the_expectation_over_all_prompts(kind, d, c):
   # The squared error has degree 4 in each feature and 2 in all other variables, so that
@@ -120,19 +122,19 @@ def test_normalised_keys_are_what_samples_estimate(d, step, noise):
   task = isotropic(
     d, 6, 1.0, noise, prior_covariance=prior, feature_covariance=1.7 * np.eye(d)
   )
-  x = rng.normal(size=(100_000, 6, d)) * 1.7**0.5
-  truth = 1.0 + rng.normal(size=(100_000, d)) @ np.sqrt(prior)
+  x = rng.normal(size=(30_000, 6, d)) * 1.7**0.5
+  truth = 1.0 + rng.normal(size=(30_000, d)) @ np.sqrt(prior)
   w = np.ones_like(truth)
   curve = sequential.normalised_delta_rule(task, step)
   assert curve[0] == pytest.approx(1.7 * np.trace(prior), rel=1e-14)
   for i in range(6):
     key = x[:, i]
-    label = np.sum(key * truth, axis=1) + noise * rng.normal(size=100_000)
+    label = np.sum(key * truth, axis=1) + noise * rng.normal(size=30_000)
     residual = np.sum(key * w, axis=1) - label
     w = w - step * key * (residual / np.sum(key**2, axis=1))[:, None]
     errors = 1.7 * np.sum((w - truth) ** 2, axis=1)
     # One example of one feature is enough; samples to five standard errors.
-    assert abs(curve[i + 1] - errors.mean()) <= 5 * errors.std() / 1e5**0.5 + 1e-25
+    assert abs(curve[i + 1] - errors.mean()) <= 5 * errors.std() / 3e4**0.5 + 1e-25
 
 
 def test_bad_input_is_named(unchecked):

@@ -57,6 +57,7 @@ def test_every_answer_of_4096_is_right(build, task, sizes):
   np.testing.assert_array_equal(answers, _states(task, symbols))
 
 
+@pytest.mark.slow
 def test_without_negative_eigenvalues_the_sign_is_lost():
   """The state of the same weights with β ≤ 1 keeps its sign, and is soon almost 0."""
   prompt, symbols, task = _prompt('parity_prefix')

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.compiled import built
 from tests.marks import mostly_slow
 from tests.settings import isotropic
 from tests.training.runs import small_config
+from tests.weights import drawn
 from zoo import theory
 from zoo.core import registry
 from zoo.measure.comparison import compare
@@ -66,7 +67,7 @@ def _make(cls):
   sizes = {'num_features': 3, 'init_scale': 0.0}
   if issubclass(cls, LinearAttention | Same) and cls is not YqLSA:
     sizes['num_heads'] = 2
-  return built(lambda: cls(**sizes, rngs=nnx.Rngs(0)))
+  return drawn(lambda: cls(**sizes, rngs=nnx.Rngs(0)), 0.0, 'float32')
 
 
 @pytest.mark.parametrize(
@@ -140,6 +141,6 @@ class OtherPredictions(Same):
 
 def test_a_curve_does_not_trust_predictions_that_are_not_those_of_call():
   graph, parameters, rest = nnx.split(_make(OtherPredictions), nnx.Param, ...)
-  model = nnx.merge(graph, changed_weights(parameters), rest)
+  model = nnx.merge(graph, jax.jit(changed_weights)(parameters), rest)
   with refuses('OtherPredictions.predictions() at the query is not'):
     zoo.curve(model, isotropic(3, 4, 1.0), 4)

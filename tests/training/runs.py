@@ -14,6 +14,7 @@ from flax import nnx
 from orbax.checkpoint import v1 as ocp
 
 import configs
+import zoo
 from zoo.config.validation import to_json
 from zoo.training import many, run, step, sweeps
 
@@ -50,6 +51,23 @@ def small_config(name: str = 'yq_lsa', **changes: Any) -> Any:
     with config.unlocked(), node.ignore_type():
       node[leaf] = value
   return config
+
+
+class Loops(zoo.models.TokenModel):
+  """Loops of one matrix over the sums of the tokens so far."""
+
+  def __init__(self, num_features, num_loops, num_outputs=1, *, rngs):
+    super().__init__(num_features, num_outputs, rngs=rngs)
+    self.num_loops = num_loops
+    start = jax.random.normal(rngs.params(), (self.token_width, self.token_width))
+    self.matrix = nnx.Param(start)
+
+  def body(self, tokens, at):
+    outputs, sums = [], jax.numpy.cumsum(tokens, axis=1)
+    for _ in range(self.num_loops):
+      sums = jax.numpy.tanh(sums @ self.matrix[...])
+      outputs.append(sums[:, at, : self.num_outputs])
+    return jax.numpy.stack(outputs) if self.num_loops > 1 else outputs[0]
 
 
 def signal_at_step_4(monkeypatch: Any, number: int = signal.SIGTERM) -> None:
@@ -110,6 +128,7 @@ def share_programs(monkeypatch: Any) -> None:
   monkeypatch.setattr(run, 'check_and_compile', new)
   monkeypatch.setattr(run, 'compile_and_check', lambda config: new(config)[0])
   monkeypatch.setattr(sweeps, 'compile_many', together)
+  monkeypatch.setattr(sweeps, '_check_models', lambda *_: None)
 
 
 def saved_arrays(workdir: str | pathlib.Path, step: int) -> dict[str, np.ndarray]:

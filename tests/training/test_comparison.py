@@ -13,6 +13,7 @@ from flax import nnx
 import zoo
 from configs import common
 from tests.compare import assert_close, refuses
+from tests.compiled import built
 from tests.settings import curve_key
 from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh
@@ -89,7 +90,7 @@ def _gradient(positions: str, model: Any) -> tuple[float, Any]:
 
 
 def test_the_loss_at_every_example_is_the_mean_over_prefixes():
-  model, task = Causal(3, rngs=nnx.Rngs(0)), _task()
+  model, task = built(lambda: Causal(3, rngs=nnx.Rngs(0))), _task()
 
   @jax.jit
   def losses(key):
@@ -230,10 +231,10 @@ def test_no_comparison_if_none_is_wanted(tmp_path):
 
 def test_a_comparison_on_more_prompts_than_are_held_out_is_said(caplog):
   caplog.set_level('INFO')
-  model = Causal(3, rngs=nnx.Rngs(0))
   # One prompt is held out, with which nothing is compared.
   config = _config(eval__num_compared=5000, eval__num_batches=1)
   config.train.batch_size = 1
+  model = nnx.eval_shape(lambda: Causal(3, rngs=nnx.Rngs(0)))
   graph, mesh = nnx.graphdef(model), make_mesh(config)
   assert compare_model(config, _task(), graph, mesh, {}) is None
   assert 'config.eval.num_compared is 5000' in caplog.text

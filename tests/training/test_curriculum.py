@@ -10,7 +10,8 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.training.runs import small_config
+from tests.compiled import built
+from tests.training.runs import Loops, small_config
 from tests.training.test_step import Run
 from zoo.config import curricula
 from zoo.config.curricula import Stage, stage_at
@@ -74,7 +75,8 @@ def test_features_beyond_a_stage_are_0_and_labels_follow_from_the_others():
 def test_losses_that_count_are_those_of_the_stage():
   """Against a loop over the losses at each loop and example."""
   config = _config()
-  task, model = build_task(config), cast(Any, _model(config))
+  task: Any = build_task(config)
+  model = built(lambda: Loops(3, 2, rngs=nnx.Rngs(0)))
   objective = make_objective(config, task, statistics=False)
   key, numbers = jax.random.key(1), numbers_of(task)
 

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 from typing import cast
 
 import jax
@@ -13,7 +14,6 @@ from ml_collections import ConfigDict
 import zoo
 from configs import common
 from tests.compare import refuses
-from tests.compiled import built
 from tests.training.runs import (
   assert_close_arrays,
   assert_same_bits,
@@ -61,23 +61,42 @@ def _content(folder):
 
 def _of_steps(number, **changes):
   """The warm-up of this config is a tenth of the steps."""
-  config = small_config(train__num_steps=number, eval__num_batches=0, **changes)
+  config = small_config(
+    train__num_steps=number,
+    train__log_every=30,
+    eval__every=30,
+    eval__num_batches=0,
+    checkpoint__every=30,
+    **changes,
+  )
   config.optimizer.warmup_steps = common.a_tenth_of_the_steps(config, at_most=200)
   return config
 
 
-def test_a_finished_run_that_may_not_go_on_is_left_as_it_is(tmp_path, monkeypatch):
-  config = _of_steps(30)
-  with monkeypatch.context() as patch:
+@pytest.fixture(scope='module')
+def thirty(tmp_path_factory):
+  """The workdir of a run of 30 steps that has ended."""
+  workdir = tmp_path_factory.mktemp('thirty')
+  with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion('standard'):
     share_programs(patch)
-    zoo.train(config, tmp_path)
+    zoo.train(_of_steps(30), workdir)
+  return workdir
+
+
+def test_a_finished_run_that_may_not_go_on_is_left_as_it_is(
+  tmp_path, monkeypatch, thirty
+):
+  shutil.copytree(thirty, tmp_path, dirs_exist_ok=True)
   before = _content(tmp_path)
-  config.train.num_steps = 60
+  config = _of_steps(60)
 
   def refuse(model, task, batch_size):
     raise UserError('the model has changed')
 
   with monkeypatch.context() as patch:
+    patch.setattr(
+      run, 'compile_training', lambda training: training
+    )  # compiling would be in vain
     patch.setattr(run, 'check_agreement', refuse)
     with refuses('the model has changed'):
       zoo.train(config, tmp_path)
@@ -89,15 +108,14 @@ def test_a_finished_run_that_may_not_go_on_is_left_as_it_is(tmp_path, monkeypatc
     zoo.train(config, tmp_path)
   sums.write_bytes(content)
   assert _content(tmp_path) == before
-  config = _of_steps(30)
-  assert zoo.train(config, tmp_path) == json.loads(before[pathlib.Path('summary.json')])
+  summary = json.loads(before[pathlib.Path('summary.json')])
+  assert zoo.train(_of_steps(30), tmp_path) == summary
 
 
 @pytest.mark.usefixtures('shared_programs')
-def test_more_steps_are_all_that_may_change(tmp_path):
-  config = _of_steps(30)
-  assert config.optimizer.warmup_steps == 3
-  zoo.train(config, tmp_path)
+def test_more_steps_are_all_that_may_change(tmp_path, thirty):
+  shutil.copytree(thirty, tmp_path, dirs_exist_ok=True)
+  assert _of_steps(30).optimizer.warmup_steps == 3
   fewer = _of_steps(20)
   with refuses('belongs to another config', 'train.num_steps (30 there, 20 here)'):
     zoo.train(fewer, tmp_path)
@@ -191,28 +209,22 @@ def test_what_a_model_computes_from_its_weights(name, before, after, said):
 
 
 def test_weights_are_not_taken_for_a_model_that_computes_something_else(tmp_path):
-  saved = tmp_path / 'saved'
-  model = built(
-    lambda: zoo.create_model(
-      'gru', num_features=3, num_layers=1, width=4, guess='linear', rngs=nnx.Rngs(0)
-    )
-  )
-  arguments = {'name': 'gru', 'num_layers': 1, 'width': 4, 'tokens': 'shifted'}
-  task = {'name': 'linear_regression', 'num_features': 3, 'context_length': 4}
-  zoo.save(model, saved, {'model': {**arguments, 'guess': 'linear'}, 'task': task})
   config = small_config(
-    model={**arguments, 'guess': 'residual'},
-    train__init_from=str(saved),
+    'multi_head_lsa',
+    model__num_heads=2,
+    model__initial_guess=1.0,
+    train__init_from='checkpoints/multi_head_lsa_2',
+    task__num_features=10,
     task__noise_std=0.3,
     optimizer__name='sgd',
   )
-  with refuses("differs in model.guess ('linear' there, 'residual' here); config.tr"):
+  with refuses('differs in model.initial_guess (0.0 there, 1.0 here); config.tr'):
     zoo.train(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
   config.train.init_from_other = True
   assert initial_weights(config) is not None
   config.train.init_from_other = False
-  config.model.guess = 'linear'
+  config.model.initial_guess = 0.0
   assert initial_weights(config) is not None
 
 

@@ -13,7 +13,7 @@ from tests.compare import refuses
 from tests.compiled import built
 from tests.marks import FULL, SLOW, mostly_full, mostly_slow
 from tests.settings import isotropic
-from tests.training.runs import small_config
+from tests.training.runs import Loops, small_config
 from tests.wrapped import Wrapped
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import validate
@@ -87,30 +87,13 @@ def _without_name(section):
   return {key: value for key, value in section.to_dict().items() if key != 'name'}
 
 
-class _Loops(zoo.models.TokenModel):
-  """Two loops of one matrix, the last of which counts four times as much."""
-
-  def __init__(self, num_features, num_loops, *, rngs):
-    super().__init__(num_features, rngs=rngs)
-    self.num_loops = num_loops
-    start = jax.random.normal(rngs.params(), (self.token_width, self.token_width))
-    self.matrix = nnx.Param(start)
-
-  def body(self, tokens, at):
-    outputs, sums = [], jax.numpy.cumsum(tokens, axis=1)
-    for _ in range(self.num_loops):
-      sums = jax.numpy.tanh(sums @ self.matrix[...])
-      outputs.append(sums[:, at, :1])
-    return jax.numpy.stack(outputs) if self.num_loops > 1 else outputs[0]
-
-
 @pytest.mark.parametrize(
   ('make', 'positions'),
   [
     pytest.param(lambda: _transformer(1), 'every', marks=FULL),
     pytest.param(lambda: _transformer(2), 'query', marks=SLOW),
-    pytest.param(lambda: _Loops(3, 1, rngs=nnx.Rngs(0)), 'query', marks=FULL),
-    (lambda: _Loops(3, 2, rngs=nnx.Rngs(0)), 'every'),
+    pytest.param(lambda: Loops(3, 1, rngs=nnx.Rngs(0)), 'query', marks=FULL),
+    (lambda: Loops(3, 2, rngs=nnx.Rngs(0)), 'every'),
   ],
 )
 def test_what_is_trained_is_what_the_model_predicts(make, positions):
@@ -195,12 +178,7 @@ def test_observed_labels_depend_on_the_place_in_the_batch_alone():
 
 def test_with_observed_labels_the_mean_gradient_is_that_of_targets():
   task = _TASKS['classes']
-  model = built(
-    lambda: zoo.models.Transformer(
-      3, 3, num_outputs=3, num_layers=1, width=4, rngs=nnx.Rngs(0)
-    )
-  )
-  graph, state = nnx.split(model)
+  graph, state = nnx.split(built(lambda: Loops(3, 1, 3, rngs=nnx.Rngs(0))))
 
   def slopes(labels, keys):
     config = small_config('transformer', objective__labels=labels)
@@ -233,7 +211,7 @@ def test_no_labels_are_drawn_where_it_is_not_known_how():
   config = small_config(objective__labels='observed', objective__name='exact')
   with refused("'exact'"):
     validate(config)
-  config = configs.get_config('transformer', 'smoke,task=outlier_regression')
+  config = configs.get_config('yq_lsa', 'smoke,task=outlier_regression')
   config.objective.labels = 'observed'
   validate(config)  # its labels are the targets
   config.task.kind = 'orthogonal'

@@ -102,19 +102,19 @@ def test_a_resumed_run_has_the_bits_and_the_lines_of_an_uninterrupted_one(
 def test_chosen_steps_are_kept_beside_the_newest_and_change_no_bit(
   tmp_path, finished, stop_at
 ):
-  config = small_config(checkpoint__steps='log', checkpoint__keep=1)
+  config = small_config(checkpoint__steps=(2, 8), checkpoint__keep=1)
   stop_at(5)
   train(config, tmp_path)
   stop_at(None)
   train(config, tmp_path)
   steps = sorted(int(folder.name) for folder in (tmp_path / 'checkpoints').iterdir())
-  assert steps == [1, 2, 3, 4, 6, 8, 11, 12]
+  assert steps == [2, 8, 12]
   for step in 8, 12:
     arrays = saved_arrays(tmp_path, step)
     assert_same_bits(arrays, saved_arrays(finished, step))
-  assert load(tmp_path, 3).step == 3
+  assert load(tmp_path, 2).step == 2
   # Other steps need no other training: a finished run stays as it is.
-  other = small_config(checkpoint__steps=(2, 7), checkpoint__keep=1)
+  other = small_config(checkpoint__steps=(3, 7), checkpoint__keep=1)
   assert train(other, tmp_path) is not None
 
 

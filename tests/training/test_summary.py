@@ -34,13 +34,19 @@ def test_products_are_counted_with_their_batches_and_loops():
 
 
 @pytest.mark.parametrize(
-  ('model', 'tokens'), [('yq_lsa', 5), ('transformer', 9), ('sequential', 5)]
+  ('name', 'changes', 'tokens'),
+  [
+    ('yq_lsa', {}, 5),
+    ('transformer', {'model__num_layers': 1}, 9),
+    ('sequential', {}, 5),
+  ],
 )
-def test_tokens_are_those_of_the_layout_of_four_examples(model, tokens):
-  config = small_config(model, objective__name='sampled')
-  assert tokens_per_step(config, abstract_model(config)) == 16 * tokens
+def test_tokens_are_those_of_the_layout_of_four_examples(name, changes, tokens):
+  config = small_config(name, objective__name='sampled', **changes)
+  model = abstract_model(config)
+  assert tokens_per_step(config, model) == 16 * tokens
   config.objective.name = 'exact'
-  assert tokens_per_step(config, abstract_model(config)) is None
+  assert tokens_per_step(config, model) is None
 
 
 def test_the_peak_is_that_of_the_fullest_device_or_else_of_the_process(unchecked):

@@ -11,13 +11,13 @@ from zoo.storage.workdir import locked
 from zoo.training import sweeps
 from zoo.training.sweeps import points_of
 
-# Six points of one program.
-_POINTS = [{'seed': i % 3, 'task.prior_mean': i / 4} for i in range(6)]
+# Six points of one program, the first of which is the config itself.
+_POINTS = [{'seed': i % 3, 'task.prior_mean': 2 + i / 4} for i in range(6)]
 _TWO = _POINTS[:2]  # where it does not matter how many there are
 
 
 def _config():
-  return small_config('multi_head_lsa')
+  return small_config()
 
 
 def _sweep(workdir, part=None, points=_POINTS):
@@ -50,7 +50,7 @@ def test_each_program_is_cut_into_runs_of_neighbours_which_are_dealt():
   configs = _configs(points)  # of one model and task, which are traced once
   parts = [points_of(Part(i, 3), configs) for i in (1, 2, 3)]
   assert parts == [[0, 1, 6], [2, 3, 7], [4, 5]]
-  for number in (1, 2, 5, 11):  # each point is in one part
+  for number in (2, 9):  # each point is in one part
     parts = [points_of(Part(i + 1, number), configs) for i in range(number)]
     assert sorted(i for part in parts for i in part) == [*range(len(points))]
   # Programs of one point each are dealt, too.
@@ -75,13 +75,14 @@ def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
   # The second is called again, and what is left of the third is done by the whole.
   rows = _sweep(divided, Part(2, 3))
   assert rows is not None
-  assert [row['task.prior_mean'] for row in rows] == [0.5, 0.75]
+  assert [row['task.prior_mean'] for row in rows] == [2.5, 2.75]
   assert not (divided / 'table.json').exists()
   _sweep(divided)
   _assert_same_table(divided, tmp_path / 'whole')
   assert not (divided / 'programs').exists()
 
 
+@pytest.mark.usefixtures('shared_programs')
 def test_a_part_is_trained_by_one_process_and_excludes_the_whole(tmp_path):
   assert _sweep(tmp_path, Part(3, 3), _TWO) == []  # a part without points is done
   with locked(tmp_path, part=Part(2, 3)):

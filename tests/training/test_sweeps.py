@@ -94,9 +94,24 @@ def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(three, tmp_path, i
   _assert_as_alone(_config(), _POINTS[i], three[i], tmp_path / 'alone')
 
 
+def test_a_model_that_contradicts_itself_is_refused_before_anything_is_written(
+  register, tmp_path
+):
+  @register('own')
+  class Own(zoo.models.MultiHeadLSA):
+    def __call__(self, prompt):
+      return super().__call__(prompt) + 1
+
+  config = _config(model={'name': 'own', 'num_heads': 1})
+  with refuses('does not predict the same as Own.__call__()'):
+    sweeps.sweep(config, [{'seed': 0}, {'seed': 1}], tmp_path / 'sweep')
+  assert not (tmp_path / 'sweep').exists()
+
+
 @pytest.mark.usefixtures('shared_programs')
 def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
-  config, points = _config(checkpoint__steps=(2, 7)), _POINTS[:3]
+  config = _config(checkpoint__steps=(2, 7), checkpoint__every=12)
+  points = _POINTS[:3]
   with monkeypatch.context() as patch:
     signal_at_step_4(patch)
     assert sweeps.sweep(config, points, tmp_path / 'sweep') is None
@@ -397,12 +412,13 @@ def test_a_sweep_on_eight_devices_is_that_on_one(all_points, tmp_path, monkeypat
     )
 
 
+@pytest.mark.usefixtures('shared_programs')
 def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
   # A program of one point, and one of three.
   rate = 'optimizer.learning_rate'
   points = [{rate: value} for value in (1e-3, 1e30, 2e-3)]
   points = [{'task.context_length': 3, rate: 1e30}, *points]
-  config = _config(eval__num_batches=0)
+  config = _config(eval__num_batches=0, checkpoint__every=12)
   with pytest.raises(sweeps.LostPointsError, match=r'2 of 4 points .*1e\+30') as info:
     sweep(config, points, tmp_path)
   assert [row[rate] for row in info.value.rows] == [1e-3, 2e-3]

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import sys
 import unittest.mock
 
@@ -127,6 +128,16 @@ def test_a_model_is_that_of_its_step_or_refused(tmp_path):
     assert np.isfinite(leaf).all()
   events.close()
   assert (tmp_path / 'checkpoints/6').is_dir()
+
+
+def test_a_run_whose_folder_is_deleted_ends_in_one_line(tmp_path):
+  workdir = tmp_path / 'run'
+  events = zoo.training_run(small_config(checkpoint__every=12), workdir)
+  assert next(events).step == 4
+  shutil.rmtree(workdir)
+  with pytest.raises(RunError, match=f'{workdir}.* has gone: the folder was deleted'):
+    next(events)
+  assert not workdir.exists()
 
 
 def test_a_wrong_config_is_refused_at_the_first_step(tmp_path):
