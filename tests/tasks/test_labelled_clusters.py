@@ -297,7 +297,7 @@ def test_features_do_not_depend_on_labels(labels):
   else:
     prompt, changed = (
       _sample(
-        _task(context_length=4, burstiness=2, zipf=1.0, num_labels=number), 1, _COUNT
+        _task(context_length=4, burstiness=2, zipf=1.0, num_labels=number), 1, 20_000
       )
       for number in (2, 4)
     )

@@ -143,7 +143,7 @@ def train_many(
   risks, waiting = [], None
   with on_mesh(training.mesh, config), contextlib.ExitStack() as stack:
     step, state = restored(training, checkpoints)
-    finite = np.asarray(finite_models(state, 1))
+    finite = np.asarray(jax.jit(finite_models, static_argnums=1)(state, 1))
     # Writing all lines of all points for TensorBoard would take longer than training.
     records = [
       stack.enter_context(Records(folder, step, tensorboard=False))
