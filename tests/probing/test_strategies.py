@@ -180,6 +180,9 @@ def test_a_model_far_from_all_is_not_explained():
     assert share.stderr < 0.1
 
 
+_predictions = jax.jit(lambda ridge, prompt: ridge.predictions(prompt))
+
+
 @pytest.fixture(scope='module')
 def known():
   """What predictors predict on the same prompts; some cannot be told apart."""
@@ -192,9 +195,6 @@ def known():
     'zero': Zero(),
   }
   return sample_known(POOL, predictors, 256, seed=0)
-
-
-_predictions = jax.jit(lambda ridge, prompt: ridge.predictions(prompt))
 
 
 def test_losses_of_numbers_are_squares(known):

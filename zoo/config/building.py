@@ -25,6 +25,7 @@ def build_task(config: Config) -> Task:
     return create_task(name, **fields)
   except UserError as error:
     hint, cls = '', registry.TASKS.get(name)
+    # Such as fields of another task; those of a mixture are not its constructor's.
     if cls and name != 'mixture' and fields.keys() - registry.parameters(cls).keys():
       hint = f'; --config=FILE:task={name} has these fields'
     raise UserError(f'config.task: {error}{hint}') from error
