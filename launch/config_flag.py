@@ -14,6 +14,7 @@ from typing import Any
 from absl import flags
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
+from ml_collections.config_dict import config_dict
 
 from zoo.core.errors import UserError, nearest
 from zoo.host.files import user_path
@@ -192,6 +193,11 @@ def raised_by_file(error: BaseException) -> BaseException | None:
     return UserError(f'--config does not fit its get_config(): {raised}')
   if isinstance(raised, ValueError | SyntaxError) and _in_flags(raised):
     flag = str(error).partition(': ')[0]
+    if traceback.extract_tb(raised.__traceback__)[-1].filename == config_dict.__file__:
+      return UserError(
+        f'{flag.partition("=")[0]}: a key of the dictionary has a dot, which no config '
+        'can hold; paths of weights are written with slashes, such as layers/0/mixer'
+      )
     return UserError(
       f'{flag}: it must be a dictionary; the fields of a section are set one by one, '
       'such as --config.train.num_steps=200'
@@ -204,5 +210,5 @@ def _in_flags(error: BaseException) -> bool:
   files = [place.filename for place in traceback.extract_tb(error.__traceback__)]
   # It reads a value as a literal of Python, by the module of the standard library.
   literals = str(pathlib.Path(traceback.__file__).with_name('ast.py'))
-  last = [file for file in files if file != literals][-1]
+  last = [file for file in files if file not in (literals, config_dict.__file__)][-1]
   return last == config_flags.config_flags.__file__

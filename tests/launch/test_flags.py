@@ -105,6 +105,15 @@ def test_a_config_without_a_section_is_one_line(call, folder):
   assert "the config has no field 'model.name'" in line
 
 
+def test_a_dot_in_a_path_of_weights_is_one_line(call):
+  flag = "--config.optimizer.scales={'layers.0': 0.1}"
+  answer = call('main', f'{CONFIGS}/transformer.py:smoke', flag)
+  assert answer.code == 2
+  (line,) = answer.err.splitlines()
+  assert 'flag --config.optimizer.scales: a key of the dictionary has a dot' in line
+  assert 'layers/0/mixer' in line
+
+
 def test_too_little_memory_without_a_config_is_one_line(call, monkeypatch):
   def fail():
     raise MemoryError('Unable to allocate 3 TiB')
