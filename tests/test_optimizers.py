@@ -424,3 +424,26 @@ def test_steps_that_are_cut_within_an_average_end_at_the_same_bits(name, changes
   assert len(trained) == 4
   for weight, average in zip(trained, model, strict=True):
     assert 0 < np.abs(np.asarray(weight) - np.asarray(average)).max() < 0.2
+
+
+def test_an_own_optimizer_gets_arrays_in_shape_under_a_name_of_ours(monkeypatch):
+  """Which optimizers work on elements is known by the function, not by its name."""
+  shapes = []
+
+  def own(rate):
+    def update(updates, state, params=None):
+      shapes.extend(jax.tree.map(jnp.shape, jax.tree.leaves(updates)))
+      return updates, state
+
+    return optax.GradientTransformation(lambda params: (), update)
+
+  monkeypatch.setitem(optimizers.OPTIMIZERS, 'sgd', own)
+  optimizer = build_optimizer(_config('sgd').optimizer, 12)
+  weights = jnp.ones((2, 3))
+  optimizer.update(weights, optimizer.init(weights), weights)
+  assert shapes == [(2, 3)]
+
+
+def test_a_pattern_of_weights_is_text():
+  with refuses('config.optimizer.scales has the pattern 1; it must be text'):
+    validate(_config(scales={1: 0.1}))

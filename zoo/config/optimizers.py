@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -103,8 +103,9 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
   'muon': _muon,
   'schedule_free': _schedule_free,
 }
-# Those whose updates do not depend on the shapes of arrays.
-_ELEMENTWISE = 'adam', 'adamw', 'lion', 'schedule_free', 'sgd'
+# Those whose updates do not depend on the shapes of arrays. They are functions rather
+# than names, since an optimizer of a user's own may replace one under its name.
+_ELEMENTWISE = _adam, _adamw, _lion, _schedule_free, _sgd
 
 
 def register_optimizer(name: str) -> Callable[[_Function], _Function]:
@@ -165,7 +166,7 @@ def check_optimizer(config: Config, num_steps: int) -> None:
 
 def averages(config: Config) -> bool:
   """Whether the model is an average, and the optimizer's state is `Averaged`."""
-  return config.ema_decay is not None or config.name == 'schedule_free'
+  return config.ema_decay is not None or OPTIMIZERS[config.name] is _schedule_free
 
 
 def roles_of(config: Config, model: Any) -> dict[str, str] | None:
@@ -182,6 +183,7 @@ def build_optimizer(
   in_shape: bool = False,
   learning_rate: float | jax.Array | None = None,
   roles: Mapping[str, str] | None = None,
+  shared: Mapping[str, Sequence[str]] | None = None,
 ) -> optax.GradientTransformation:
   """The optimizer of a section `optimizer`, with its schedule and, if asked, clipping.
 
@@ -189,9 +191,14 @@ def build_optimizer(
   shape, so that they can be sharded along any axis. A `learning_rate`, which may be
   traced, replaces that of the config. With the schedule `wsd` and a fixed number of
   warm-up steps, `num_steps` may be a traced float. `roles` are from `roles_of`; without
-  them all weights are hidden.
+  them all weights are hidden. `shared` are the paths of weights that have several, from
+  `shared_paths`: a pattern names such a weight by any of them.
   """
-  roles = roles or {}
+  roles, shared = roles or {}, shared or {}
+
+  def paths_of(path: str) -> Sequence[str]:
+    return shared.get(path, (path,))
+
   scales = {pattern: float(config.scales[pattern]) for pattern in config.scales or ()}
   make = OPTIMIZERS[config.name]
   takes = signature(make).parameters
@@ -200,23 +207,25 @@ def build_optimizer(
   if 'decayed' in takes:
     parts = config.decay.split(',')
     options['decayed'] = _by_path(
-      lambda path: _decays(path, roles.get(path, 'hidden'), parts)
+      lambda path: _decays(paths_of(path), roles.get(path, 'hidden'), parts)
     )
   if 'hidden' in takes:
     options['hidden'] = _by_path(lambda path: roles.get(path, 'hidden') == 'hidden')
+  factors = _by_path(lambda path: _factor(paths_of(path), scales))
+  scaled = _scaled(factors) if scales else optax.identity()
   if 'scaled' in takes:
-    options['scaled'] = _scaled(scales)
+    options['scaled'] = scaled
   optimizer = make(build_schedule(config, num_steps, learning_rate), **options)
   if scales and 'scaled' not in takes:
-    optimizer = optax.chain(optimizer, _scaled(scales))
+    optimizer = optax.chain(optimizer, scaled)
   if config.clip_norm is not None:
     clip = optax.clip_by_global_norm(config.clip_norm)
     optimizer = optax.chain(clip, optimizer)
   if config.ema_decay is not None:
     optimizer = _with_ema(optimizer, config.ema_decay)
   if 0 in scales.values():
-    optimizer = _without_frozen(optimizer, scales)
-  elementwise = config.name in _ELEMENTWISE
+    optimizer = _without_frozen(optimizer, factors)
+  elementwise = make in _ELEMENTWISE
   if not elementwise or 0 in scales.values():
     optimizer = _of_arrays(optimizer)
   if in_shape or not elementwise:
@@ -246,18 +255,22 @@ def trained_weights(state: PyTree, weights: PyTree) -> PyTree:
   )
 
 
-def check_groups(config: Config, roles: Mapping[str, str]) -> None:
+def check_groups(
+  config: Config, roles: Mapping[str, str], shared: Mapping[str, Sequence[str]]
+) -> None:
   """Raises UserError for a pattern that matches no path of a model's weights.
 
-  `roles` are those of `zoo.core.roles.parameter_roles`.
+  `roles` and `shared` are those of `parameter_roles` and `shared_paths` of
+  zoo/core/roles.py.
   """
+  weights = [(shared.get(path, (path,)), role) for path, role in roles.items()]
   scales = {pattern: float(config.scales[pattern]) for pattern in config.scales or ()}
   patterns = [('scales', pattern) for pattern in scales]
   patterns += [
     ('decay', part) for part in config.decay.split(',') if part not in _GROUPS
   ]
   for field, pattern in patterns:
-    if not any(matches(path, pattern) for path in roles):
+    if not any(_matches(paths, pattern) for paths, _ in weights):
       names = [*(_GROUPS if field == 'decay' else ()), *roles]
       near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
       raise UserError(
@@ -266,14 +279,14 @@ def check_groups(config: Config, roles: Mapping[str, str]) -> None:
       )
   parts = config.decay.split(',')
   if config.weight_decay and not any(
-    _decays(path, role, parts) for path, role in roles.items()
+    _decays(paths, role, parts) for paths, role in weights
   ):
     raise UserError(
       f'config.optimizer.weight_decay is {config.weight_decay:g}, and '
       f"config.optimizer.decay, {config.decay!r}, names no weight of the model; 'all' "
       'names every one'
     )
-  if scales and all(_factor(path, scales) == 0 for path in roles):
+  if scales and all(_factor(paths, scales) == 0 for paths, _ in weights):
     raise UserError(
       'config.optimizer.scales freezes every weight of the model; one at least must '
       'be left to train'
@@ -283,17 +296,22 @@ def check_groups(config: Config, roles: Mapping[str, str]) -> None:
 _GROUPS = *ROLES, 'all'  # what `decay` may name besides patterns of paths
 
 
-def _decays(path: str, role: str, parts: list[str]) -> bool:
+def _matches(paths: Sequence[str], pattern: str) -> bool:
+  """Whether a pattern names a weight by one of its paths."""
+  return any(matches(path, pattern) for path in paths)
+
+
+def _decays(paths: Sequence[str], role: str, parts: list[str]) -> bool:
   """Whether the parts of the field `decay` name a weight."""
   patterns = [part for part in parts if part not in _GROUPS]
   return not {role, 'all'}.isdisjoint(parts) or any(
-    matches(path, pattern) for pattern in patterns
+    _matches(paths, pattern) for pattern in patterns
   )
 
 
-def _factor(path: str, scales: Mapping[str, float]) -> float:
+def _factor(paths: Sequence[str], scales: Mapping[str, float]) -> float:
   """The factor of the learning rate of a weight: the product of all that match."""
-  own = (factor for pattern, factor in scales.items() if matches(path, pattern))
+  own = (factor for pattern, factor in scales.items() if _matches(paths, pattern))
   return math.prod(own, start=1.0)
 
 
@@ -308,22 +326,23 @@ def _by_path(function: Callable[[str], Any]) -> Mask:
   return lambda tree: jax.tree_util.tree_map_with_path(of_path, tree)
 
 
-def _scaled(scales: Mapping[str, float]) -> optax.GradientTransformation:
+def _scaled(factors: Mask) -> optax.GradientTransformation:
   """Multiplies the update of each weight by its factor."""
-  if not scales:
-    return optax.identity()
-  factors = _by_path(lambda path: _factor(path, scales))
   return optax.stateless(
     lambda updates, _: jax.tree.map(jnp.multiply, updates, factors(updates))
   )
 
 
 def _without_frozen(
-  optimizer: optax.GradientTransformation, scales: Mapping[str, float]
+  optimizer: optax.GradientTransformation, factors: Mask
 ) -> optax.GradientTransformation:
   """The optimizer of the weights whose factor is not 0; the others do not move."""
-  labels = _by_path(lambda path: 'moves' if _factor(path, scales) else 'frozen')
-  return optax.partition({'moves': optimizer, 'frozen': optax.set_to_zero()}, labels)
+  return optax.partition(
+    {'moves': optimizer, 'frozen': optax.set_to_zero()},
+    lambda tree: jax.tree.map(
+      lambda factor: 'moves' if factor else 'frozen', factors(tree)
+    ),
+  )
 
 
 def _of_arrays(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:

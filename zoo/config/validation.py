@@ -17,6 +17,7 @@ from configs import common
 from zoo import theory
 from zoo.config.building import Config as Config
 from zoo.config.building import abstract_model as abstract_model
+from zoo.config.building import abstract_parts as abstract_parts
 from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
 from zoo.config.building import with_full_path as with_full_path
@@ -46,7 +47,7 @@ from zoo.core.protocols import (
   predicts_all,
 )
 from zoo.core.registry import check_registered
-from zoo.core.roles import parameter_roles
+from zoo.core.roles import parameter_roles, shared_paths
 from zoo.models import TokenModel
 from zoo.tasks.linear_regression import require_covered
 
@@ -93,7 +94,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
     if model_axis > 1:
       _check_heads(config, model, model_axis)
     if optimizer.scales or optimizer.weight_decay or optimizer.decay != 'hidden':
-      check_groups(optimizer, parameter_roles(model))
+      check_groups(optimizer, parameter_roles(model), shared_paths(model))
   return config
 
 
@@ -180,6 +181,11 @@ def _check_optimizer_fields(optimizer: Config) -> None:
       "{'layers/*/value': 10.0}"
     )
   for pattern in scales:
+    if not isinstance(pattern, str):
+      raise UserError(
+        f'{name}.scales has the pattern {pattern!r}; it must be text, a path of '
+        "weights such as 'layers/0/mixer', in which * stands for any text"
+      )
     check_number(f'{name}.scales[{pattern!r}]', scales[pattern], minimum=0.0)
   check_name(f'{name}.schedule', optimizer.schedule, SCHEDULES)
   check_count(f'{name}.warmup_steps', optimizer.warmup_steps, minimum=0)
@@ -272,6 +278,8 @@ def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int
 def _check_heads(config: Config, model: Model, model_axis: int) -> None:
   """Raises UserError unless the heads can be split over the axis of the mesh."""
   for path, variable in nnx.to_flat_state(nnx.state(model)):
+    if not isinstance(variable, nnx.Variable):  # an array that is a plain attribute
+      continue
     axes = variable.get_metadata().get('out_sharding') or ()
     for size, axis in zip(variable.get_value().shape, axes, strict=False):
       if axis == 'model' and size % model_axis:

@@ -29,17 +29,25 @@ def parameter_roles(model: Any) -> dict[str, str]:
   modules the outermost. Arrays of which nobody says a role are `hidden` if two of their
   axes are longer than 1 and no word of their name is `bias`, `scale` or `log`,
   `embedding` if they are called so, and else `vector`. What has fewer than two axes
-  is a vector, whatever is said. Raises UserError if a module says another role.
+  is a vector, whatever is said. A parameter that several attributes share, as tied
+  weights do, is listed once, and may get its role at any of its paths. Raises UserError
+  if a module says another role, and if two paths of one parameter say different ones.
   """
-  modules = dict(nnx.iter_modules(model))
+  modules, all_paths = dict(nnx.iter_modules(model)), _all_paths(model)
   roles = {}
   for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
     names, shape = [str(name) for name in path], variable.get_value().shape
-    said = (
-      _said(modules.get(path[:start]), '/'.join(names[start:]))
-      for start in range(len(path))
-    )
-    role = next(filter(None, said), None)
+    said = {}
+    for other in all_paths.get(path, (path,)):
+      if role := _said_at(modules, other):
+        said[_text(other)] = role
+    if len({*said.values()}) > 1:
+      raise UserError(
+        'one parameter has different roles at its paths: '
+        f'{", ".join(f"{other} {role}" for other, role in said.items())}; they must '
+        'say the same role'
+      )
+    role = next(iter(said.values()), None)
     if len(shape) < 2:
       role = 'vector'
     elif role is None and names[-1] == 'embedding':  # of nnx.Embed
@@ -48,8 +56,54 @@ def parameter_roles(model: Any) -> dict[str, str]:
       is_matrix = sum(size > 1 for size in shape) > 1
       words = {*names[-1].lower().split('_')}
       role = 'hidden' if is_matrix and not words & _NO_MATRICES else 'vector'
-    roles['/'.join(names)] = role
+    roles[_text(path)] = role
   return roles
+
+
+def shared_paths(model: Any) -> dict[str, tuple[str, ...]]:
+  """Returns all paths of each parameter that several attributes of a module share.
+
+  Args:
+    model: An NNX module.
+
+  Returns:
+    The paths, by the one that `nnx.state` lists; parameters with one path are left out.
+  """
+  return {
+    _text(path): tuple(map(_text, paths)) for path, paths in _all_paths(model).items()
+  }
+
+
+def _all_paths(model: Any) -> dict[tuple, tuple[tuple, ...]]:
+  """The paths of each shared parameter, by the one that `nnx.state` lists."""
+  # Of a shared module only the module itself is listed, not what is in it, so that its
+  # other paths are put in place of the first one; what is deepest comes first.
+  groups = sorted(nnx.find_duplicates(model), key=lambda paths: -len(paths[0]))
+  found = {}
+  for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+    paths = [path]
+    for first, *others in groups:
+      paths += [
+        (*other, *own[len(first) :])
+        for own in paths
+        if own[: len(first)] == first
+        for other in others
+      ]
+    if len(paths) > 1:
+      found[path] = tuple(paths)
+  return found
+
+
+def _text(path: tuple) -> str:
+  return '/'.join(map(str, path))
+
+
+def _said_at(modules: Mapping[tuple, object], path: tuple) -> str | None:
+  """The role that the outermost module that says one gives to a path."""
+  for start in range(len(path)):
+    if role := _said(modules.get(path[:start]), _text(path[start:])):
+      return role
+  return None
 
 
 def matches(path: str, pattern: str) -> bool:
