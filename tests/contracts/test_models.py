@@ -94,7 +94,7 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
   ),
   'not deterministic': (
     lambda: _Random(rngs=nnx.Rngs(0)),
-    ['_Random(prompt) differs from call to call'],
+    ['_Random(prompt) changes its variable rngs.default.count, so that calls may'],
   ),
   'other values where compiled': (
     lambda: _model(lambda self, prompt, f: f + isinstance(prompt.x, Tracer) * 1.0),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo import theory
@@ -115,7 +117,11 @@ def answers(
 
 def _answer(predictor: Predictor, prompt: Prompt) -> tuple[Array, Array]:
   def total(x_query: Float[Array, 'b d']) -> tuple[Float[Array, ''], Array]:
-    prediction = predictor(dataclasses.replace(prompt, x_query=x_query))
+    # The gradient traces this function anew, and transforms of NNX in the call of a
+    # model take variables of their own trace alone: hence a copy that is made here.
+    is_module = isinstance(predictor, nnx.Module)
+    here: Any = nnx.clone(predictor) if is_module else predictor
+    prediction = here(dataclasses.replace(prompt, x_query=x_query))
     # A prompt's prediction depends only on its own query.
     return jnp.sum(prediction), prediction
 

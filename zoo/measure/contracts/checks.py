@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Key
+from jaxtyping import Array, Bool, Key
 
 from zoo.core.errors import UserError
 from zoo.core.learning_rule import AnyArray
@@ -149,31 +149,52 @@ def facts_of(
 ) -> Facts:
   """Predictions by all methods, to be traced as one program.
 
-  `call` is the name of the prediction in messages. Raises UserError for a prediction of
-  the wrong form, and for a predictor that changes its own variables, as dropout does.
+  `call` is the name of the prediction in messages. `facts['changed']` says which of its
+  own variables the predictor has changed, as dropout does. Raises UserError for a
+  prediction of the wrong form.
   """
   b, c = prompt.x.shape[:2]
   call = f'{name}(prompt)' if call is None else call
-  is_module = isinstance(predictor, nnx.Module)
-  before = dict(nnx.to_flat_state(nnx.state(predictor))) if is_module else {}
-  values = {path: variable.get_value() for path, variable in before.items()}
+  before = _arrays_of(predictor)
   with noted(call):
     facts: Facts = {'alone': predictor(prompt)}
   check_floats(call, facts['alone'], label_shape(task, b))
-  after = dict(nnx.to_flat_state(nnx.state(predictor))) if is_module else {}
-  for path in sorted(before.keys() | after.keys(), key=str):
-    if path not in after or after[path].get_value() is not values.get(path):
-      raise UserError(
-        f'{call} differs from call to call, since it changes its variable '
-        f'{".".join(map(str, path))}; a model must be stateless, without dropout, '
-        'batch statistics or counters'
-      )
+  after = _arrays_of(predictor)
+  # Compared by value: a transform of NNX within the call puts new arrays of the same
+  # values in the place of those that the variables had.
+  facts['changed'] = {
+    name: _differ(before.get(name), after.get(name))
+    for name in sorted(before.keys() | after.keys())
+  }
   if predicts_all(predictor):
     what = f'{name}.predictions(prompt)'
     with noted(what):
       facts['everywhere'] = predictor.predictions(prompt)
     check_floats(what, facts['everywhere'], label_shape(task, b, c + 1))
   return facts
+
+
+def _arrays_of(predictor: Predictor) -> dict[str, Array]:
+  """The arrays of a module by name, random keys as numbers; none of other objects."""
+  if not isinstance(predictor, nnx.Module):
+    return {}
+  leaves, _ = jax.tree_util.tree_flatten_with_path(nnx.as_pure(nnx.state(predictor)))
+  return {
+    jax.tree_util.keystr(path, simple=True, separator='.'): (
+      jax.random.key_data(leaf)
+      if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+      else jnp.asarray(leaf)
+    )
+    for path, leaf in leaves
+  }
+
+
+def _differ(before: Array | None, after: Array | None) -> Bool[Array, '']:
+  """Whether an array has changed; NaN in the same place is no change."""
+  if before is None or after is None or before.shape != after.shape:
+    return jnp.array(True)
+  both_nan = (before != before) & (after != after)
+  return jnp.any((before != after) & ~both_nan)
 
 
 def facts_after(
@@ -206,6 +227,12 @@ def check_facts(
   that of another method.
   """
   call = f'{name}(prompt)' if call is None else call
+  for variable, has_changed in facts['changed'].items():
+    if has_changed:
+      raise UserError(
+        f'{call} changes its variable {variable}, so that calls may differ; a model '
+        'must be stateless, without dropout, batch statistics or counters'
+      )
   check_finite(call, facts['alone'])
   if 'everywhere' in facts:
     check_finite(f'{name}.predictions(prompt)', facts['everywhere'])

@@ -60,6 +60,9 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
     return _facts(static, inputs) | _more_facts(model, constant, static, inputs)
 
   facts, run = _check_predictions(name, model, task, prompt, measure)
+  if 'slopes' in facts and 'object' not in facts:
+    with noted(f'{name}(prompt)'), jax.default_matmul_precision('highest'):
+      facts['object'] = model(constant)
   _check_calls(name, facts)
   with jax.default_matmul_precision('highest'):
     with noted(f'the learning rule or exact form of {name}'):
@@ -119,7 +122,7 @@ def _merge(static: Any, inputs: _Inputs) -> Any:
   """The model, with the given weights."""
   if not isinstance(static, nnx.GraphDef):
     return static
-  return nnx.merge(static, inputs.parameters, inputs.rest)
+  return nnx.merge(static, inputs.parameters, inputs.rest, copy=True)
 
 
 def _facts(static: Any, inputs: _Inputs) -> Facts:
@@ -140,10 +143,25 @@ def _more_facts(model: Any, constant: Prompt, static: Any, inputs: _Inputs) -> F
   with noted(f'{name}(prompt) of three prompts'):
     facts['part'] = merged(jax.tree.map(lambda array: array[2:5], prompt))
   if merged is not model:
-    with noted(f'{name}(prompt)'):
-      facts['object'] = model(prompt)
+    if not _is_bound_to_its_trace(static, inputs):
+      with noted(f'{name}(prompt)'):
+        facts['object'] = model(prompt)
     facts['slopes'] = _slopes(name, static, inputs)
   return facts
+
+
+def _is_bound_to_its_trace(static: Any, inputs: _Inputs) -> bool:
+  """Whether a model can only be called in the trace in which its variables were made.
+
+  This holds if its call has a transform of NNX, such as `nnx.remat` or `nnx.scan`. A
+  copy is tried, since a call that fails may leave an object incomplete.
+  """
+  model = _merge(static, inputs)
+  try:
+    jax.eval_shape(lambda: model(inputs.prompt))
+  except Exception:  # of NNX; an error of the model itself was raised by earlier calls
+    return True
+  return False
 
 
 def _slopes(name: str, static: Any, inputs: _Inputs) -> list[Array]:
@@ -153,7 +171,7 @@ def _slopes(name: str, static: Any, inputs: _Inputs) -> list[Array]:
     raise UserError(f'{name} has no nnx.Param; there is nothing to train')
 
   def loss(parameters: PyTree) -> Array:
-    model: Any = nnx.merge(static, parameters, inputs.rest)
+    model: Any = nnx.merge(static, parameters, inputs.rest, copy=True)
     return jnp.mean(task.loss(model(prompt), prompt.y_query))
 
   with noted(f'the gradient of {name}'):
