@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
+import math
 import pathlib
 import platform
 import re
@@ -301,6 +302,38 @@ def check_precision(folder: pathlib.Path, abstract: PyTree) -> None:
       raise UserError(
         f'{folder} holds {name} as {saved[name].dtype}, and this program would train '
         f'it as {leaf.dtype}; jax_enable_x64 must be as it was when the run was started'
+      )
+
+
+def check_can_be_saved(state: PyTree) -> None:
+  """Checks that each array of a state can be written, and has a name of its own.
+
+  Args:
+    state: Arrays, or their shapes and types.
+
+  Raises:
+    UserError: If two arrays have one name, so that one of them would be lost; or if an
+      array is empty or of a type of less than 8 bits, which Orbax does not write.
+  """
+  leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+  names = set()
+  for path, leaf in leaves:
+    name = array_name(path)
+    if name in names:
+      raise UserError(
+        f'two arrays have the same name {name!r} in a checkpoint, in which the parts '
+        'of a path are joined by dots; rename an attribute or a key that has a dot'
+      )
+    names.add(name)
+    if not math.prod(leaf.shape):
+      raise UserError(
+        f'the array {name} has the shape {tuple(leaf.shape)} and cannot be saved; it '
+        'must have one entry at least'
+      )
+    if str(leaf.dtype).lstrip('u') in ('int2', 'int4', 'float4_e2m1fn'):
+      raise UserError(
+        f'the array {name} is of type {leaf.dtype} and cannot be saved; it must be of '
+        'a type of 8 bits or more'
       )
 
 

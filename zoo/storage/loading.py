@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from zoo.config.building import Config, abstract_model, build_task
+from zoo.config.building import Config, abstract_parts, build_task
 from zoo.core.errors import RunError, UserError, in_one_line, nearest, shown
 from zoo.core.registry import MODELS, TASKS
 from zoo.host.files import (
@@ -141,7 +141,10 @@ def _load_file(path: pathlib.Path, step: int | None) -> SavedModel:
   task, graph, state = _abstract(path, config, saved)
 
   def put(where: tuple, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-    return jax.device_put(arrays[array_name(where)].astype(leaf.dtype), leaf.sharding)
+    array = arrays[array_name(where)]
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+      return jax.device_put(jax.random.wrap_key_data(array), leaf.sharding)
+    return jax.device_put(array.astype(leaf.dtype), leaf.sharding)
 
   state = jax.tree_util.tree_map_with_path(put, state)
   return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
@@ -188,7 +191,7 @@ def _abstract(
       )
   try:
     task = build_task(config)
-    graph, state = nnx.split(abstract_model(config))
+    graph, state = abstract_parts(config)
   except UserError as error:
     raise UserError(f'{folder}: {in_one_line(error, _MAX_REASON)}') from None
   return task, graph, _as_saved(folder, state, saved)
@@ -207,11 +210,15 @@ def _as_saved(
     shapes,
     shapes_of(state),
   )
-  variables = {'.'.join(map(str, path)): v for path, v in nnx.to_flat_state(state)}
+  axes_of = {
+    '.'.join(map(str, path)): variable.get_metadata().get('out_sharding')
+    for path, variable in nnx.to_flat_state(state)
+    if isinstance(variable, nnx.Variable)  # not an array that is a plain attribute
+  }
 
   def as_saved(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     name = array_name(path)
-    axes = variables[name].get_metadata().get('out_sharding') or ()
+    axes = axes_of.get(name) or ()
     dtype, saved_dtype = leaf.dtype, saved[name].dtype
     if jnp.issubdtype(dtype, jnp.floating):
       if not jnp.issubdtype(saved_dtype, jnp.floating):

@@ -20,7 +20,7 @@ from flax import nnx
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
-from zoo.config.building import Config, abstract_model
+from zoo.config.building import Config, abstract_parts
 from zoo.config.saved import to_json
 from zoo.core.errors import RunError, UserError, check_count
 from zoo.core.prompt import Prompt
@@ -36,7 +36,13 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.storage import weight_files
-from zoo.storage.checkpoints import FORMAT, one_line, orbax_context, run_metadata
+from zoo.storage.checkpoints import (
+  FORMAT,
+  check_can_be_saved,
+  one_line,
+  orbax_context,
+  run_metadata,
+)
 from zoo.storage.loading import SavedModel, check_same_arrays, load, shapes_of
 from zoo.storage.steps import write_sums
 from zoo.theory.trust import changed_weights, compiled
@@ -169,7 +175,8 @@ def _parts(model: Model, config: Config, step: int) -> tuple[PyTree, dict[str, o
       f'the config holds an object of the type {error}, which cannot be saved; it must '
       'hold None, numbers, texts, arrays, and lists or dicts of these'
     ) from None
-  state, made = nnx.state(model), nnx.state(abstract_model(config))
+  state, (_, made) = nnx.state(model), abstract_parts(config)
+  check_can_be_saved(state)
   check_same_arrays('the config makes another model', shapes_of(made), shapes_of(state))
   return state, {'format': FORMAT, 'step': step, **run_metadata(config)}
 

@@ -23,16 +23,14 @@ _KEY = 'icl_zoo'  # of the only entry in the file's metadata, which are texts
 def write(path: pathlib.Path, state: PyTree, metadata: Mapping[str, object]) -> None:
   """Writes the arrays of a state under the names that `zoo.save` gives them.
 
-  Raises UserError for a state with random keys, OSError for a file that cannot be
+  A random key is written as its integers. Raises OSError for a file that cannot be
   written.
   """
   leaves, _ = jax.tree_util.tree_flatten_with_path(state)
   arrays = {}
   for where, leaf in leaves:
     if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-      raise UserError(
-        f'{array_name(where)} is a random key, which {SUFFIX} cannot hold; zoo.save can'
-      )
+      leaf = jax.random.key_data(leaf)
     arrays[array_name(where)] = np.array(leaf, order='C')
   text = {_KEY: json.dumps(metadata)}
   path.write_bytes(safetensors.numpy.save(arrays, text))
