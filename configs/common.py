@@ -96,7 +96,9 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
 
   config.train = train = ConfigDict()
   train.num_steps = 5000  # ≥ 1; may be raised later, to go on
-  train.init_from = placeholder(str)  # a run or saved model to start from; None: random
+  # A run or saved model whose arrays, but for random keys, the run starts from; it is
+  # read at step 0 alone. None: random weights.
+  train.init_from = placeholder(str)
   # Whether that may be a model that computes something else from the same weights.
   train.init_from_other = False
   train.batch_size = 2048  # prompts of a step, a multiple of mesh.data · num_parts

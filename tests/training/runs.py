@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from orbax.checkpoint import v1 as ocp
@@ -145,7 +146,14 @@ def saved_arrays(workdir: str | pathlib.Path, step: int) -> dict[str, np.ndarray
   }
   items = ocp.load_checkpointables(path, abstract)
   leaves, _ = jax.tree_util.tree_flatten_with_path(items)
-  return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+  return {
+    jax.tree_util.keystr(path): np.asarray(
+      jax.random.key_data(leaf)
+      if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+      else leaf
+    )
+    for path, leaf in leaves
+  }
 
 
 def assert_close_arrays(

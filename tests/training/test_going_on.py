@@ -172,6 +172,24 @@ def test_training_starts_from_the_weights_of_another_run():
       np.testing.assert_array_equal(averaged, expected)
 
 
+def test_a_fine_tuned_run_goes_on_after_its_source_is_gone(tmp_path):
+  """To the bits of a run that was never stopped; a new run needs the source."""
+  source = tmp_path / 'source'
+  zoo.train(small_config(train__num_steps=4), source)
+  config = small_config(seed=1, train__init_from=str(source))
+  zoo.train(config, tmp_path / 'whole')
+  for event in zoo.training_run(config, tmp_path / 'stopped'):
+    if event.step == 4:
+      break
+  shutil.rmtree(source)
+  zoo.train(config, tmp_path / 'stopped')
+  whole = saved_arrays(tmp_path / 'whole', 12)
+  assert_same_bits(saved_arrays(tmp_path / 'stopped', 12), whole)
+  with refuses('source does not exist'):
+    zoo.train(config, tmp_path / 'new')
+  assert not (tmp_path / 'new').exists()
+
+
 @pytest.mark.parametrize(
   ('name', 'before', 'after', 'said'),
   [

@@ -5,10 +5,12 @@ import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import zoo
 from tests.marks import FULL
 from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh, replicate
@@ -20,7 +22,9 @@ from zoo.core.draws import (
   stream_of,
 )
 from zoo.training.compilation import make_training
+from zoo.training.objective import numbers_of
 from zoo.training.shardings import shardings_of
+from zoo.training.step import run_steps
 
 
 class Run:
@@ -132,6 +136,33 @@ def test_weights_that_are_not_finite_behind_a_finite_loss_are_seen():
   metrics = run.train(0, 1)
   assert np.isfinite(metrics['loss'])
   assert not metrics['finite']
+
+
+def test_a_model_that_is_lost_at_one_step_stays_lost_beside_others():
+  """As it is alone: its metrics are those of that step, and no later call forgets it.
+
+  Model 1 has an infinite loss at step 3 alone, and finite weights at all steps.
+  """
+
+  def take_step(state, key, step, numbers):
+    overflows = (jnp.arange(2) == 1) & (step == 2)
+    loss = jnp.where(overflows, jnp.inf, step.astype(jnp.float32))
+    metrics = {'loss': loss, 'finite': jnp.isfinite(loss)}
+    return jax.tree.map(lambda leaf: leaf + 1, state), metrics
+
+  def run(state, start, stop):
+    numbers = numbers_of(zoo.tasks.LinearRegression(2, 3))
+    return run_steps(take_step, True, state, jax.random.key(0), start, stop, numbers)
+
+  compiled = jax.jit(run)
+  start = {'weights': jnp.zeros((2, 3)), 'count': jnp.zeros(2, jnp.int32)}
+  state, metrics = compiled(start, 0, 5)
+  np.testing.assert_array_equal(metrics['finite'], [True, False])
+  np.testing.assert_array_equal(metrics['step'], [5, 3])
+  np.testing.assert_array_equal(metrics['loss'], [4.0, np.inf])
+  np.testing.assert_array_equal(state['weights'], [[5.0] * 3, [np.nan] * 3])
+  _, metrics = compiled(state, 5, 7)
+  np.testing.assert_array_equal(metrics['finite'], [True, False])
 
 
 def test_seeds_and_streams_differ():

@@ -87,15 +87,37 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
       f'config.model: {name!r} is the class {type(model).__name__}, which is no '
       'nnx.Module; only those can be trained'
     )
+  _mark_traced_arrays(model)
   return model
 
 
+def _mark_traced_arrays(model: nnx.Module) -> None:
+  """Lets NNX see the arrays that are plain attributes of a module made under a trace.
+
+  NNX counts an array as data when it is set as an attribute, but not one that is being
+  traced (google/flax, issue 4480), which would be lost in `nnx.split`.
+  """
+  for _, module in nnx.iter_modules(model):
+    for name, value in vars(module).items():
+      if isinstance(value, jax.core.Tracer):
+        setattr(module, name, nnx.data(value))
+
+
 def abstract_model(config: Config) -> Model:
-  """The model that a config names, with abstract arrays; raises as `build_model`."""
+  """The model that a config names, with abstract arrays; raises as `build_model`.
+
+  `nnx.split` of it would lose abstract arrays that are plain attributes; take
+  `abstract_parts` instead.
+  """
+  return nnx.merge(*abstract_parts(config))
+
+
+def abstract_parts(config: Config) -> tuple[Any, Any]:
+  """The graph and the abstract state of a config's model; raises as `build_model`."""
   # The current mesh may lack the axes of the model, so none is used here.
   no_mesh = jax.sharding.AbstractMesh((), ())
   with jax.sharding.use_abstract_mesh(no_mesh), nnx.use_eager_sharding(False):
-    return nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+    return jax.eval_shape(lambda: nnx.split(build_model(config, nnx.Rngs(0))))
 
 
 def num_weights(model: Model) -> int:

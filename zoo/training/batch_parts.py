@@ -52,7 +52,8 @@ def mean_loss(
   The batch is computed in `num_parts` parts one after the other, so that the
   activations of only one exist at a time, and each of these in `num_lanes` parts at the
   same time. Each part has equally many prompts of each device. Only the weights,
-  `nnx.Param`, get a gradient; the derivative with respect to anything else is 0.
+  `nnx.Param`, get a gradient; the derivative with respect to anything else is 0. The
+  gradients of weights in bfloat16 are summed in float32, and returned in bfloat16.
   """
   graph, weights, rest = nnx.split(model, nnx.Param, ...)
 
@@ -68,12 +69,18 @@ def mean_loss(
       loss_and_gradient = jax.value_and_grad(of_part)(weights, rest, part)
       return jax.tree.map(jnp.add, total, loss_and_gradient), None
 
-    start = jax.tree.map(jnp.zeros_like, (jnp.zeros(()), weights))
+    start = jax.tree.map(
+      lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)),
+      (jnp.zeros(()), weights),
+    )
     total, _ = jax.lax.scan(add, start, parts, unroll=num_lanes)
     return jax.tree.map(lambda leaf: leaf / count, total)
 
   def backward(gradient: Any, cotangent: Float[Array, '']) -> tuple[Any, None, None]:
-    return jax.tree.map(lambda leaf: leaf * cotangent, gradient), None, None
+    own = jax.tree.map(
+      lambda leaf, weight: (leaf * cotangent).astype(weight.dtype), gradient, weights
+    )
+    return own, None, None
 
   mean.defvjp(forward, backward)
   count = num_parts * num_lanes

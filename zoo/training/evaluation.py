@@ -194,9 +194,12 @@ def sample_errors(
   inputs: tuple[Key[Array, ''], Task, theory.Moments | None],
 ) -> SampledMoments:
   """The moments of a model's losses on each batch of held-out prompts."""
-  model, (key, task, moments) = nnx.merge(graph, state), inputs
+  key, task, moments = inputs
 
   def measure(index: Array) -> SampledMoments:
+    # `lax.map` traces this function anew, and a transform of NNX in the call of a model
+    # takes variables of its own trace alone: hence a copy that is made here.
+    model = nnx.merge(graph, state, copy=True)
     stream = jax.random.fold_in(key, index)
     batch = sample(task, stream, config.train.batch_size, statistics)
     return {

@@ -202,12 +202,9 @@ def record_many(
   Raises NotFiniteError if none is.
   """
   values, fetched = jax.device_get((metrics, measured))
-  step, finite = int(values['step']), values['finite']
-  # Of each model; they have the number of the step in common.
-  alone = [
-    {name: values[name][i] for name in values if name != 'step'} | {'step': step}
-    for i in range(len(finite))
-  ]
+  finite = values['finite']
+  alone = [{name: values[name][i] for name in values} for i in range(len(finite))]
+  step = int(values['step'].max())
   if not finite.any():
     raise not_finite(training.config, alone[0], checkpoints)
   for i in np.flatnonzero(before & ~finite).tolist():
@@ -396,11 +393,12 @@ def compare_many(
 
 
 def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:
-  """The states one by one, on the mesh of the first config.
-
-  The stacked state must be on the host.
-  """
+  """The states one by one, on the mesh of the first config."""
   shardings = shardings_of(abstract_state(configs[0], make_mesh(configs[0]))[1])
+  # Random keys have no form on the host.
+  stacked = jax.tree.map(
+    lambda leaf: leaf if _is_key(leaf) else np.asarray(leaf), stacked
+  )
   for i in range(len(configs)):
     alone = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
     yield jax.device_put(alone, shardings)
@@ -432,7 +430,15 @@ def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
     key, weights = stream_of(config.seed, INIT_STREAM), initial_weights(config)
     modules = create(config, key, weights)
     all_states.append({name: nnx.state(module) for name, module in modules.items()})
-  stack = jax.tree.map(
-    lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *all_states
-  )
-  return jax.device_put(stack, shardings_of(abstract))
+
+  def stack(*leaves: Any) -> Any:
+    if _is_key(leaves[0]):
+      return jnp.stack(leaves)
+    return np.stack([np.asarray(leaf) for leaf in leaves])
+
+  return jax.device_put(jax.tree.map(stack, *all_states), shardings_of(abstract))
+
+
+def _is_key(leaf: Any) -> bool:
+  """Whether an array holds random keys of JAX, which NumPy cannot hold."""
+  return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from zoo.config.building import Config, abstract_model
+from zoo.config.building import Config, abstract_parts
 from zoo.core.protocols import Model
 from zoo.host.files import UnreadableFile, delete_folder, read_json
 from zoo.storage.checkpoints import METADATA_FILE, cannot_be_read, damaged
@@ -77,7 +77,7 @@ def load_together(step: pathlib.Path, config: Config, number: int) -> list[Model
   step = step.absolute()
   if reason := damage_of(step, left_out=('optimizer/',)):
     raise damaged(step, reason)
-  graph, alone = nnx.split(abstract_model(config))
+  graph, alone = abstract_parts(config)
   here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   stacked: Any = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype, sharding=here),

@@ -26,7 +26,12 @@ from zoo.host.files import workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.agreement import check_agreement
 from zoo.measure.contracts.checks import check_sampled
-from zoo.storage.checkpoints import Checkpoints, kept_steps, run_metadata
+from zoo.storage.checkpoints import (
+  Checkpoints,
+  check_can_be_saved,
+  kept_steps,
+  run_metadata,
+)
 from zoo.storage.loading import load
 from zoo.storage.workdir import occupied, open_workdir
 from zoo.training.compilation import (
@@ -171,17 +176,30 @@ def check_and_compile(config: Config) -> tuple[Training, State]:
 
 
 def compile_and_check(config: Config) -> Training:
-  """What trains a run whose folder is not new; its code may be new, and is checked."""
+  """What trains a run whose folder is not new; its code may be new, and is checked.
+
+  The check is of random weights: those that `train.init_from` names were read when the
+  run began, and may be gone.
+  """
   training = compile_training(make_training(config, make_mesh(config)))
   with processes.propagate_errors():
-    checked_state(training)
+    checked_state(training, from_source=False)
   return training
 
 
-def checked_state(training: Training) -> State:
-  """The state at step 0; raises UserError as `check_agreement` does for its model."""
+def checked_state(training: Training, from_source: bool = True) -> State:
+  """The state at step 0, of a model that can be saved and predicts in one way.
+
+  Args:
+    training: What trains the model.
+    from_source: Whether its weights are those of `train.init_from`, if it names any.
+
+  Raises:
+    UserError: As `check_can_be_saved` and `check_agreement` do.
+  """
+  check_can_be_saved(training.abstract)
   with on_mesh(training.mesh, training.config):
-    state = training.init()
+    state = training.init(from_source=from_source)
     model = nnx.merge(training.graph, state['model'])
     check_agreement(model, training.task, training.config.train.batch_size)
   return state

@@ -22,10 +22,11 @@ from zoo.config.optimizers import (
   trained_weights,
 )
 from zoo.config.saved import other_function
-from zoo.config.validation import Config, abstract_model, build_model
+from zoo.config.validation import Config, abstract_parts, build_model
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError, shown
 from zoo.core.protocols import Model
+from zoo.core.roles import shared_paths
 from zoo.models import LinearAttention
 from zoo.storage.loading import check_same_arrays, load, shapes_of
 from zoo.training.objective import Numbers, Objective
@@ -42,16 +43,18 @@ def create(
 ) -> dict[str, Model | nnx.Optimizer]:
   """The model of a config and its optimizer.
 
-  The weights are those given, or sampled from the key.
+  Its arrays are sampled from the key, but for those that are given as `weights`.
   """
-  model = build_model(config, nnx.Rngs(params=key))
+  model = build_model(config, nnx.Rngs(key))
   if weights is not None:
     nnx.update(model, weights)
   if config.mesh.fsdp:
     _split_heads(model)
-  roles = roles_of(config.optimizer, model)
   transformation = build_optimizer(
-    config.optimizer, config.train.num_steps, roles=roles
+    config.optimizer,
+    config.train.num_steps,
+    roles=roles_of(config.optimizer, model),
+    shared=shared_paths(model),
   )
   optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
   return {'model': model, 'optimizer': optimizer}
@@ -65,21 +68,23 @@ def _split_heads(model: Model) -> None:
 
 
 def initial_weights(config: Config) -> PyTree | None:
-  """The weights that `train.init_from` names; None if it is None; raises UserError."""
+  """The arrays that `train.init_from` names; None if it is None; raises UserError."""
   path = config.train.init_from
   return None if path is None else _saved_weights(path, config)
 
 
 def _saved_weights(path: str, config: Config) -> PyTree:
-  """The weights of a run or a saved model, from which the model of a config starts.
+  """The arrays of a run or a saved model, from which the model of a config starts.
 
-  They may be of a model that was trained on another task, or with another optimizer.
+  These are all arrays, also those that are not trained, such as a fixed guess or the
+  averages of a normalisation; but random keys are those of the seed of the config. They
+  may be of a model that was trained on another task, or with another optimizer.
   Raises UserError unless they are as many and as large as those of the config's model,
   and unless this computes the same from them, or `train.init_from_other` is True.
   """
   saved = load(path)
-  weights = nnx.state(saved.model, nnx.Param)
-  wanted = nnx.state(abstract_model(config), nnx.Param)
+  weights = _without_keys(nnx.state(saved.model))
+  wanted = _without_keys(abstract_parts(config)[1])
   check_same_arrays(
     f'config.train.init_from is {path}, whose weights do not fit the model '
     f'{config.model.name!r}',
@@ -96,13 +101,23 @@ def _saved_weights(path: str, config: Config) -> PyTree:
   return nnx.to_pure_dict(weights)
 
 
+def _without_keys(state: Any) -> Any:
+  """A state without the keys and counters of random streams."""
+  return nnx.filter_state(state, nnx.Not(nnx.RngState))
+
+
 def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
   """The graphs of model and optimizer, and their state as shapes with shardings."""
   graphs, state = {}, {}
   with jax.set_mesh(mesh):
-    modules = nnx.eval_shape(lambda: create(config, jax.random.key(0)))
-    for name, module in modules.items():
-      graphs[name], arrays = nnx.split(module)
+    parts = jax.eval_shape(
+      lambda: {
+        name: nnx.split(module)
+        for name, module in create(config, jax.random.key(0)).items()
+      }
+    )
+    for name, (graph, arrays) in parts.items():
+      graphs[name] = graph
       state[name] = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(
           leaf.shape, leaf.dtype, sharding=sharding
@@ -113,8 +128,12 @@ def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
   return graphs, state
 
 
-def init_state(config: Config, abstract: State) -> State:
-  """The state at step 0, with each array created in its final sharding."""
+def init_state(config: Config, abstract: State, from_source: bool = True) -> State:
+  """The state at step 0, with each array created in its final sharding.
+
+  Without `from_source` its weights are random, also where `train.init_from` names
+  others.
+  """
 
   @functools.partial(jax.jit, out_shardings=shardings_of(abstract))
   def init(weights: PyTree | None) -> State:
@@ -123,7 +142,7 @@ def init_state(config: Config, abstract: State) -> State:
     modules = create(config, key, weights)
     return {name: nnx.state(module) for name, module in modules.items()}
 
-  return init(initial_weights(config))
+  return init(initial_weights(config) if from_source else None)
 
 
 def train_step(
@@ -159,10 +178,13 @@ def train_step(
     in_shape,
     numbers.learning_rate,
     roles_of(config.optimizer, model),
+    shared_paths(model),
   )
   trained = model
   if averages(config.optimizer):
-    trained = nnx.merge(graphs['model'], state['model'])
+    # Two modules that are merged from one state share its variables, unless the second
+    # gets copies: without them the averages in `model` would be overwritten, too.
+    trained = nnx.merge(graphs['model'], state['model'], copy=True)
     before = optimizer.opt_state, nnx.state(model, nnx.Param)
     nnx.update(trained, trained_weights(*map(nnx.as_pure, before)))
   if has_curriculum(config.curriculum):
@@ -208,9 +230,12 @@ def run_steps(
   """The steps after `start`, up to `stop`.
 
   The loop ends early after a step whose loss or gradient is not finite, for several
-  models only once this holds for every one of them. `metrics['step']` is the number of
-  steps done by then, and `metrics['finite']` says which models are finite, weights
-  included. `in_shape` keeps the arrays in shape between steps.
+  models only once this holds for every one of them. A model that is lost at a step
+  stays lost, also if its loss becomes finite again: its metrics are those of that step,
+  and its arrays are NaN afterwards, so that later calls and checkpoints know it, too.
+  `metrics['step']` is the number of steps that each model has done by then, and
+  `metrics['finite']` says which models are finite, weights included. `in_shape` keeps
+  the arrays in shape between steps.
   """
   # Between steps the arrays are flat, since XLA:CPU computes elementwise operations on
   # `[h, e, e]` in rows of e, which makes Adam eight times as slow; a number is then an
@@ -223,26 +248,41 @@ def run_steps(
     return (step < stop) & metrics['finite'].any()
 
   def body(carry: tuple) -> tuple:
-    state, step, _ = carry
+    state, step, before = carry
     state = jax.tree.map(jnp.reshape, state, shapes)
     state, metrics = take_step(state, key, step, numbers)
+    metrics['step'] = jnp.full_like(before['step'], step + 1)
+    metrics = jax.tree.map(
+      lambda new, old: jnp.where(before['finite'], new, old), metrics, before
+    )
     return jax.tree.map(jnp.reshape, state, between), step + 1, metrics
 
   _, metrics = jax.eval_shape(take_step, state, key, start, numbers)
   placeholders = {
     name: jnp.ones(leaf.shape, leaf.dtype) for name, leaf in metrics.items()
   }
-  state, step, metrics = jax.lax.while_loop(
+  placeholders['step'] = jnp.full(metrics['finite'].shape, start)
+  state, _, metrics = jax.lax.while_loop(
     unfinished, body, (jax.tree.map(jnp.reshape, state, between), start, placeholders)
   )
   state = jax.tree.map(jnp.reshape, state, shapes)
   metrics['finite'] &= finite_models(state, metrics['finite'].ndim)
-  return state, {**metrics, 'step': step}
+  if metrics['finite'].ndim:
+    state = jax.tree.map(functools.partial(_without_lost, metrics['finite']), state)
+  return state, metrics
+
+
+def _without_lost(finite: Bool[Array, ' n'], leaf: Array) -> Array:
+  """An array of many models with NaN for those that are not finite any more."""
+  if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+    return leaf
+  return jnp.where(finite.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.nan)
 
 
 def finite_models(state: State, ndim: int) -> Bool[Array, '*n']:
   """Whether all arrays are finite; of each model if `ndim` is 1, not 0."""
   finite = jnp.array(True)
   for leaf in jax.tree.leaves(state):
-    finite &= jnp.isfinite(leaf).all(tuple(range(ndim, leaf.ndim)))
+    if jnp.issubdtype(leaf.dtype, jnp.inexact):  # random keys are not numbers
+      finite &= jnp.isfinite(leaf).all(tuple(range(ndim, leaf.ndim)))
   return finite

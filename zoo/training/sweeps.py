@@ -23,7 +23,7 @@ from zoo import theory
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import (
   Config,
-  abstract_model,
+  abstract_parts,
   build_task,
   check_fields,
   to_json,
@@ -537,12 +537,12 @@ def side_by_side(configs: Sequence[Config], points: Sequence[int]) -> list[list[
   return programs
 
 
-def _model_of(config: Config, models: dict[str, Any]) -> Any:
-  """The abstract model of a config, from the `models` that were traced before."""
+def _parts_of(config: Config, models: dict[str, Any]) -> tuple[Any, Any]:
+  """Graph and abstract state of a model, from the `models` that were traced before."""
   key = to_json(config.model) + to_json(config.task)
   if key not in models:
-    models[key] = nnx.split(abstract_model(config))
-  return nnx.merge(*models[key])
+    models[key] = abstract_parts(config)
+  return models[key]
 
 
 def _shared(config: Config, models: dict[str, Any]) -> tuple:
@@ -551,7 +551,7 @@ def _shared(config: Config, models: dict[str, Any]) -> tuple:
   name = fields.pop('model')['name']
   del fields['seed'], fields['optimizer']['learning_rate']
   task, task_fields = build_task(config), fields.pop('task')
-  model = _model_of(config, models)
+  model = nnx.merge(*_parts_of(config, models))
   if isinstance(model, HasExactForm):  # whose constants are compiled in
     return json.dumps([fields, name, task_fields]), None
   exact = config.objective.name == 'exact' and isinstance(model, FollowsRule)
@@ -563,8 +563,7 @@ def _shared(config: Config, models: dict[str, Any]) -> tuple:
 
 def _body(config: Config, models: dict[str, Any]) -> object:
   """The graph of a model, and the shapes of its arrays."""
-  model = _model_of(config, models)
-  graph, state = nnx.split(model)
+  graph, state = _parts_of(config, models)
   return graph, [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
 
 
@@ -601,7 +600,7 @@ def _train_stacked(
   if trained is None:
     raise Stopped
   (state, summaries), lost = trained, set()
-  finals = unstack(configs, jax.device_get(state))
+  finals = unstack(configs, state)
   for config, folder, summary, state in zip(
     configs, folders, summaries, finals, strict=True
   ):

@@ -72,7 +72,7 @@ def _in_lanes(
 
 def _each(lanes: Lanes, state: State) -> list[State]:
   """The states of the models in the lanes, one by one."""
-  return [*unstack(lanes.configs, jax.device_get(state))]
+  return [*unstack(lanes.configs, state)]
 
 
 def _models(training: Training, states: Sequence[State]) -> list[nnx.Module]:
