@@ -95,7 +95,7 @@ def _show_run(workdir: str) -> None:
   import zoo
   from zoo.probing import phases
   from zoo.probing.strategy_pictures import plot_series
-  from zoo.probing.strategy_series import Fits
+  from zoo.probing.strategy_series import Fits, named
   from zoo.storage.steps import steps_in
 
   out = cli.folder_of(_OUT)
@@ -105,6 +105,9 @@ def _show_run(workdir: str) -> None:
   out = out or cli.default_folder(workdir, ['strategies'])
   fits = Fits(out / _FITS, newest.config, _PREDICTORS.value, _NUM_PROMPTS.value)
   missing = [step for step in steps if not fits.has(step)]
+  if missing:
+    number = len(named(newest.task, _PREDICTORS.value))
+    _check_told_apart([newest.config], [{}], number)
   for step in tqdm(missing, desc='strategies', unit='fit', dynamic_ncols=True):
     fits.add(step, zoo.load(workdir, step).model)
   run = fits.fitted()
@@ -167,6 +170,32 @@ def _check_predictors(config: Any, points: Sequence[Mapping[str, Any]]) -> None:
         f'the points have other predictors, {", ".join(names)} and '
         f'{", ".join(predictors)}; name those of all by --predictors'
       )
+  configs = [sweeps.at_point(config, point) for point in points]
+  _check_told_apart(configs, points, len(names))
+
+
+def _check_told_apart(
+  configs: Sequence[Any], points: Sequence[Mapping[str, Any]], number: int
+) -> None:
+  """Says which predictors predict the same; raises UserError if all `number` do."""
+  from zoo.probing.strategy_series import coinciding
+
+  tried: dict[str, Any] = {}
+  found: dict[str, int] = {}
+  for config, point in zip(configs, points, strict=True):
+    for group in coinciding(config, _PREDICTORS.value, _NUM_PROMPTS.value, tried):
+      names = ' and '.join(group)
+      if len(group) == number:
+        fields = [f'{name}={value}' for name, value in point.items() if name != 'seed']
+        where = f' ({", ".join(fields)})' if fields else ''
+        raise UserError(
+          f'{names} predict the same on the prompts of this task{where}, so that their '
+          'weight would be 1 for every model; name others by --predictors'
+        )
+      found[names] = found.get(names, 0) + 1
+  for names, count in found.items():
+    where = f' at {count} of {len(points)} points' if len(points) > 1 else ''
+    print(f'{names} predict the same{where}, and have one weight there')
 
 
 def _fit_points(

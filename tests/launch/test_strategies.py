@@ -105,6 +105,20 @@ def test_a_run_is_drawn_step_by_step(call, tmp_path):
       ),
       'name those of all by --predictors',
     ),
+    (
+      (*SWEEP[:10], '--predictors=gd,gd_beta', '--workdir=never'),
+      'gd and gd_beta predict the same on the prompts of this task '
+      '(task.prior_mean=0.5)',
+    ),
+    (
+      (
+        '--checkpoint=checkpoints/yq_lsa',
+        '--predictors=gd,gd_beta',
+        '--num_prompts=32',
+        '--out=never',
+      ),
+      'gd and gd_beta predict the same on the prompts of this task',
+    ),
     (('--checkpoint=no/such/run',), 'no/such/run does not exist'),
     (
       ('--checkpoint=checkpoints/yq_lsa', '--predictors=bayse'),

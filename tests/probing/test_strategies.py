@@ -212,6 +212,11 @@ def test_predictors_that_cannot_be_told_apart_are_one_group(known):
   def noisy(prompt):
     return ridge.predictions(prompt) + 3 * jnp.sin(50 * prompt.features[..., 0])
 
+  # A weight that is 1 whatever the model predicts has no error.
+  equal = {name: POOL.baselines()['bayes'] for name in 'ab'}
+  whole, _ = nearest_mixture(ridge, sample_known(POOL, equal, 64, 0), by_prompt=False)
+  assert whole.weights == {'a, b': 1}
+  assert np.isnan(whole.stderrs['a, b'])
   # The difference of these ridges is below the error of the distance from the model.
   rough, _ = nearest_mixture(Made(noisy), known, by_prompt=False)
   assert {*rough.weights} == {'a, d', 'b, c, e', 'zero'}

@@ -1,6 +1,8 @@
 """Fits of a run step by step, which are kept, and phase diagrams of many runs."""
 
 import json
+import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,6 +105,38 @@ def test_predictors_of_one_weight_share_it():
   assert 'bayes, ridge 1.00' in series_table(run)
 
 
+def test_predictors_of_one_weight_are_printed_as_one_without_an_error():
+  share = Estimate(0.5, 0.1)
+  alone = Fit({'bayes, ridge': 1.0}, {'bayes, ridge': math.nan}, share, None)
+  points = [{'task.num_tasks': 4, 'seed': seed} for seed in (0, 1)]
+  run = FittedRun({1: alone}, _run([0.5]).losses, 1.0)
+  rows = rows_of(points, [run, run])
+  assert {row['error of bayes'] for row in rows} == {None}
+  assert {row['error of ridge'] for row in rows} == {None}
+  (diagram,) = diagrams(from_csv(to_csv(rows[0], rows)))
+  row = ' '.join(table(diagram).splitlines()[1].split())
+  assert row == '4 1.000 ± – = bayes 0.500 ± 0.000 together 1'
+  # Beside a third predictor the weight of both has an error. In one seed alone they
+  # are told apart.
+  names: Any = ('bayes', 'ridge', 'zero')
+  fits = [
+    Fit(
+      {'bayes, ridge': 0.8, 'zero': 0.2},
+      {'bayes, ridge': 0.1, 'zero': 0.1},
+      share,
+      None,
+    ),
+    Fit(
+      {'bayes': 0.3, 'ridge': 0.3, 'zero': 0.4}, dict.fromkeys(names, 0.1), share, None
+    ),
+  ]
+  losses = dict.fromkeys(names, share)
+  runs = [FittedRun({1: fit}, losses, 1.0) for fit in fits]
+  (diagram,) = diagrams(rows_of(points, runs))
+  # Student's t for the two sums 0.8 and 0.6: 12.706 · 0.1414/√2.
+  assert '0.700 ± 1.271  = bayes' in table(diagram)
+
+
 def test_a_point_that_is_lost_and_a_list_are_drawn():
   points = [{'task.prior_mean': [1, 2], 'seed': 0}, {'task.prior_mean': 3, 'seed': 1}]
   (diagram,) = diagrams(rows_of(points, [_run([0.9, 0.8])] * 2))
@@ -147,7 +181,7 @@ def test_fits_are_kept_and_are_those_of_the_probe(tmp_path, model):
   task = zoo.config.validation.build_task(config)
   expected = strategies(model, task, named(task, ['gd', 'bayes']), 64).by_length[-1]
   assert run.fits[3].weights == expected.weights
-  assert run.fits[3].stderrs == expected.stderrs
+  np.testing.assert_equal(run.fits[3].stderrs, expected.stderrs)  # or NaN
   assert run.fits[3].unexplained == expected.unexplained
   # The query of each of 16 prompts.
   assert run.nats_per_step == 16 / (2 * 0.25)

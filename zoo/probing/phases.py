@@ -40,6 +40,8 @@ class Diagram:
   weights: Float[np.ndarray, 'seed m value step']
   # Whether some seed's largest weight is that of several predictors together.
   is_tied: np.ndarray  # [value, step]
+  # Whether two predictors have one weight in some seed: that of the first, 0 the other.
+  is_shared: np.ndarray  # [m, m, value, step]
   unexplained: Float[np.ndarray, 'seed value step']  # NaN for a constant model
   # Log odds of the first against the second of two predictors, by the labels of all
   # prompts that were trained on, in nats; NaN for more predictors, or without noise.
@@ -64,7 +66,7 @@ def rows_of(
   """A row for each point and step: its fields, weights, and what these leave.
 
   Of predictors that cannot be told apart at a step, which `together` names, the first
-  has their weight. A list of a field is its JSON.
+  has their weight, and the others have no error. A list of a field is its JSON.
   """
   rows = []
   for fields, run in zip(points, runs, strict=True):
@@ -77,9 +79,10 @@ def rows_of(
       for group in fit.weights:
         first, *others = group.split(', ')
         row[f'{_WEIGHT}{first}'] = fit.weights[group]
-        row[f'{_ERROR}{first}'] = fit.stderrs[group]
+        error = fit.stderrs[group]
+        row[f'{_ERROR}{first}'] = None if math.isnan(error) else error
         row |= {f'{_WEIGHT}{name}': 0.0 for name in others}
-        row |= {f'{_ERROR}{name}': 0.0 for name in others}
+        row |= {f'{_ERROR}{name}': None for name in others}
       shares = {'unexplained': fit.unexplained, 'unexplained_by_prompt': fit.by_prompt}
       for name, share in shares.items():
         row[name] = None if share is None else share.mean
@@ -148,6 +151,8 @@ def _diagram(title: str, field: str, rows: Sequence[Mapping[str, Any]]) -> Diagr
   unexplained = np.full_like(weights[:, 0], np.nan)
   odds = np.full_like(weights[0, 0], np.nan)
   is_tied = np.zeros(odds.shape, bool)
+  names = tuple(column.removeprefix(_WEIGHT) for column in columns)
+  is_shared = np.zeros((len(names), len(names), *odds.shape), bool)
   for row in rows:
     step = int(row[_STEP])
     if step not in steps:
@@ -158,9 +163,11 @@ def _diagram(title: str, field: str, rows: Sequence[Mapping[str, Any]]) -> Diagr
     unexplained[(seed, *at)] = _or_nan(row['unexplained'])
     odds[at] = _or_nan(row['odds'])
     best = max(columns, key=lambda column, row=row: row[column])
-    firsts = [group.split(', ')[0] for group in (row['together'] or '').split('; ')]
-    is_tied[at] |= best.removeprefix(_WEIGHT) in firsts
-  names = tuple(column.removeprefix(_WEIGHT) for column in columns)
+    groups = [group.split(', ') for group in (row['together'] or '').split('; ')]
+    is_tied[at] |= best.removeprefix(_WEIGHT) in [group[0] for group in groups]
+    for group in groups:
+      members = [i for i, name in enumerate(names) if name in group]
+      is_shared[(*np.ix_(members, members), *at)] = True
   return Diagram(
     title,
     field,
@@ -170,6 +177,7 @@ def _diagram(title: str, field: str, rows: Sequence[Mapping[str, Any]]) -> Diagr
     len(seeds),
     weights,
     is_tied,
+    is_shared,
     unexplained,
     odds,
   )
@@ -214,7 +222,9 @@ def sentences(diagram: Diagram) -> list[str]:
 def table(diagram: Diagram) -> str:
   """The weights and what they leave at the last step, with 95 % intervals over seeds.
 
-  `since` is the first step from which the winner at the end is that of all later steps.
+  Predictors that have one weight in some seed are printed as one: the first has the sum
+  of their weights, without an error if that is all. `since` is the first step from
+  which the winner at the end is that of all later steps.
   """
   winners = diagram.winners
   cells = []
@@ -224,7 +234,11 @@ def table(diagram: Diagram) -> str:
     cells.append(
       [
         str(value),
-        *[_mean_and_half(column) for column in diagram.weights[:, :, row, -1].T],
+        *_weights_in_words(
+          diagram.names,
+          diagram.weights[:, :, row, -1],
+          diagram.is_shared[:, :, row, -1],
+        ),
         _mean_and_half(diagram.unexplained[:, row, -1]),
         'together' if diagram.is_tied[row, -1] else diagram.names[winners[row, -1]],
         str(diagram.steps[since]),
@@ -233,6 +247,25 @@ def table(diagram: Diagram) -> str:
   header = [diagram.field, *diagram.names, 'unexplained', 'largest', 'since']
   lines = format_table(cells, header)
   return f'{diagram.title}\n{lines}' if diagram.title else lines
+
+
+def _weights_in_words(
+  names: Sequence[str], weights: Float[np.ndarray, 'seed m'], is_shared: np.ndarray
+) -> list[str]:
+  """The weight of each predictor over seeds, or of which it is a part."""
+  groups: list[list[int]] = []
+  for i in range(len(names)):
+    near = [group for group in groups if is_shared[i, group].any()]
+    groups = [group for group in groups if group not in near]
+    groups.append(sorted([i, *(j for group in near for j in group)]))
+  cells = [''] * len(names)
+  for first, *others in groups:
+    total = weights[:, [first, *others]].sum(axis=1)
+    is_all = len(groups) == 1 and not np.isnan(total).all()
+    cells[first] = '1.000 ± –' if is_all else _mean_and_half(total)
+    for j in others:
+      cells[j] = f'= {names[first]}'
+  return cells
 
 
 def summary(shown: Sequence[Diagram]) -> str:

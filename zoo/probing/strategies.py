@@ -51,7 +51,8 @@ class Mixture:
   """
 
   weights: dict[str, float]  # they add up to 1
-  # Of the weights, from fits to eight parts of the prompts; NaN for under 16 prompts.
+  # Of the weights, from fits to eight parts of the prompts. They are NaN for under 16
+  # prompts, and for a single weight, which is 1 whatever the model predicts.
   stderrs: dict[str, float]
   distance: Estimate  # E (f − g)² or E KL(f ‖ g)
   # `distance` divided by that of the best constant for each number of examples. It is
@@ -207,6 +208,13 @@ def sample_known(
   return Known(task, least, [*predictors], batches, others, before, losses, programs)
 
 
+def same_on(known: Known) -> list[list[str]]:
+  """The names of predictors that predict the same on all prompts, but for rounding."""
+  is_numbers = known.task.label_kind == 'numbers'
+  groups = groups_within(0.0, known.others, is_numbers)
+  return [[known.names[j] for j in group] for group in groups if len(group) > 1]
+
+
 def _halves(
   model: Predictor, known: Known
 ) -> tuple[_Samples, _Samples, Float[np.ndarray, 'p t']]:
@@ -332,7 +340,7 @@ def _stderrs(
 ) -> Float[np.ndarray, ' m']:
   """Standard errors of weights of some predictors, from fits to parts of prompts."""
   num_prompts = fitted.own.shape[0]
-  if num_prompts < _NUM_PARTS:
+  if num_prompts < _NUM_PARTS or len(first) == 1:
     return np.full(len(first), np.nan)
   parts = [
     nearest(part.own, part.others[first], is_numbers)

@@ -21,9 +21,12 @@ from zoo.probing.strategies import (
   Known,
   check_mixture,
   nearest_mixture,
+  same_on,
   sample_known,
 )
 from zoo.tasks.baselines import Baseline, HostBaseline
+
+_NUM_TRIED = 64  # prompts, on which predictors that are not the same mostly differ
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +100,14 @@ class Fits:
     write_atomically(self.file, json.dumps(self._content, indent=1) + '\n')
 
   def _known(self) -> Known:
-    least = least_examples(self._config, self._task)
-    key = f'{to_json(self._config.task)} {least}'
+    key = _prompts_of(self._config, self._task)
     if key not in self._shared:
       self._shared[key] = sample_known(
-        self._task, self._predictors, self._num_prompts, 0, least
+        self._task,
+        self._predictors,
+        self._num_prompts,
+        0,
+        least_examples(self._config, self._task),
       )
     return self._shared[key]
 
@@ -137,6 +143,48 @@ def named(task: Task, names: Sequence[str] | None) -> dict[str, Predictor]:
   for name in names:
     check_name('predictor', name, known)
   return {name: known[name] for name in names}
+
+
+def coinciding(
+  config: Config,
+  predictors: Sequence[str] | None = None,
+  num_prompts: int = 2048,
+  tried: dict[str, list[list[str]]] | None = None,
+) -> list[list[str]]:
+  """Finds predictors that predict the same on the prompts of a run, but for rounding.
+
+  No model is needed. If all predictors predict the same, the nearest mixture has one
+  weight, which is 1 for every model.
+
+  Args:
+    config: The config of the run.
+    predictors: Names of baselines of its task; None stands for those of `Fits`.
+    num_prompts: The number of prompts, ≥ 4.
+    tried: The results by task, for several runs; the function fills it.
+
+  Returns:
+    The names of each group of two or more predictors.
+
+  Raises:
+    UserError: For an unknown name, and for predictors that cannot be mixed.
+  """
+  task = build_task(config)
+  chosen, least = named(task, predictors), least_examples(config, task)
+  tried = {} if tried is None else tried
+  key = _prompts_of(config, task)
+  if key not in tried:
+    # A few prompts tell most predictors apart, and are cheap to sample.
+    few = sample_known(task, chosen, min(num_prompts, _NUM_TRIED), 0, least)
+    groups = same_on(few)
+    if groups and num_prompts > _NUM_TRIED:
+      groups = same_on(sample_known(task, chosen, num_prompts, 0, least))
+    tried[key] = groups
+  return tried[key]
+
+
+def _prompts_of(config: Config, task: Task) -> str:
+  """What the prompts of a run depend on."""
+  return f'{to_json(config.task)} {least_examples(config, task)}'
 
 
 def _fit(model: Predictor, known: Known, by_prompt: bool) -> dict[str, Any]:
