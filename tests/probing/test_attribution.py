@@ -110,6 +110,28 @@ def test_heads_are_where_the_axes_say():
   np.testing.assert_allclose(found.contributions['heads'], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize('heads', ['mixer.heads', 'heads'])
+def test_a_site_that_another_one_replaces_is_refused_and_not_0(heads):
+  class Named(nnx.Module):
+    def __init__(self):
+      self.first_tap, self.out_tap = Tap(heads, 'b h'), Tap('mixer.out', 'b')
+      self.unused_tap = Tap('unused.out', 'b')
+
+    def __call__(self, prompt):
+      self.unused_tap(prompt.y[:, 0])
+      return self.out_tap(self.first_tap(prompt.y).sum(axis=1)) + prompt.x_query[:, 0]
+
+  prompt = sample(_TASK, jax.random.key(0), 3)
+  if heads == 'mixer.heads':  # which are those of mixer.out
+    found = attribution(Named(), prompt).contributions
+    assert {*found} == {'mixer.heads', 'unused.out'}
+    np.testing.assert_allclose(found['mixer.heads'], prompt.y, rtol=1e-6)
+    np.testing.assert_array_equal(found['unused.out'], np.zeros(3))
+    return
+  with refuses("'heads' reaches the prediction only through that at 'mixer.out'"):
+    attribution(Named(), prompt)
+
+
 def test_a_prediction_that_is_no_sum_is_refused():
   class Square(nnx.Module):
     def __init__(self):

@@ -181,6 +181,34 @@ def test_paths_that_are_not_there_are_refused():
     path_effect(_Sum(), task, *_pair(), 'first', 'second')
 
 
+class _Aside(nnx.Module):
+  """Predicts a value that a tap has seen, and not what the tap returns."""
+
+  def __init__(self, first):
+    self.first_tap, self.out_tap = Tap(first, 'b'), Tap('mixer.out', 'b')
+    self.after_tap, self.seen_tap = Tap('after', 'b'), Tap('seen', 'b')
+
+  def __call__(self, prompt):
+    value = self.out_tap(self.first_tap(prompt.x_query[:, 0]))
+    self.seen_tap(value)
+    return self.after_tap(value)
+
+
+def test_a_share_that_would_be_0_by_a_name_is_refused():
+  task = isotropic(2, 3)
+  with refuses("the site 'seen' does not reach the prediction"):
+    path_effect(_Aside('mixer.heads'), task, *_pair(), 'mixer.heads', 'seen')
+  share = path_effect(_Aside('mixer.heads'), task, *_pair(), 'mixer.heads', 'after')
+  assert share.mean == pytest.approx(1)
+  said = 'this path, which keeps the values at mixer.out'
+  with refuses("'after' does not depend on 'heads' by", said):
+    path_effect(_Aside('heads'), task, *_pair(), 'heads', 'after')
+  # A name that only ends in the same letters is another name.
+  with refuses('_Sum has no site named mixer.out'):
+    names = 'premixer.out', 'last_update'
+    path_effect(_Sum(*names), task, *_pair(), *names)
+
+
 def test_shares_and_their_errors_are_those_of_numpy():
   task = isotropic(2, 3)
   clean, corrupt = _pair()

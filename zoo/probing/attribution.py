@@ -13,11 +13,11 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.taps import places, put_child
+from zoo.core.taps import in_order, places, put_child
 from zoo.measure.predict import run
 from zoo.mixers.mixer import RMSNorm
 from zoo.probing.activations import recorded, wanted_sites
-from zoo.probing.edits import edited, put_back
+from zoo.probing.edits import dead_sites, edited, put_back
 
 NORMS = nnx.LayerNorm, nnx.RMSNorm, RMSNorm
 
@@ -37,8 +37,11 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
 
   It is what a value adds to the prediction through the residual stream and the readout
   alone, with the scale of the last norm kept as it is in the forward pass (Elhage et
-  al., "A Mathematical Framework for Transformer Circuits", 2021). The sites are those
-  named `heads`, or `out` where a module has none, and `update`.
+  al., "A Mathematical Framework for Transformer Circuits", 2021).
+
+  Names alone say which values these are: those of all sites that end in `heads` or
+  `update`, and of those that end in `out` if no site of the same path ends in `heads`.
+  `layers.0.mixer.heads` is thus taken in place of `layers.0.mixer.out`.
 
   Args:
     model: a model that adds these values to its tokens, and reads its prediction from
@@ -46,14 +49,16 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
     prompt: prompts.
 
   Raises UserError for a model whose contributions do not sum to its prediction to half
-  of the digits.
+  of the digits, and for a value that reaches the prediction only through another one,
+  which would leave it a contribution of 0.
   """
   if not _additive(wanted_sites(model, None)):
     raise UserError(
       f'{type(model).__name__} has no site named heads, out or update, whose values '
       'its prediction would be a sum of'
     )
-  prediction, contributions, rest = run(_attribution, [model], prompt)
+  prediction, contributions, rest, is_read = run(_attribution, [model], prompt)
+  _check_read(model, prompt, [name for name in is_read if not is_read[name]])
   total = rest
   for part in contributions.values():
     of_heads = part.ndim > prediction.ndim
@@ -72,7 +77,8 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
 
 def _attribution(
   models: Sequence[Any], prompt: Prompt
-) -> tuple[Array, dict[str, Array], Array]:
+) -> tuple[Array, dict[str, Array], Array, dict[str, Array]]:
+  """The prediction, its terms by site, the rest, and whether it depends on a site."""
   (model,) = models
   sites = _additive([place.site for place in places(model)])
   axes = {place.site: (place.tap.axes or '').split() for place in places(model)}
@@ -103,7 +109,43 @@ def _attribution(
       contributions[name] = jnp.moveaxis(parts, 0, 1)
     else:
       contributions[name] = slope(nothing | {name: value})
-  return prediction, contributions, rest
+
+  def with_nan(chosen: Array) -> Array:
+    parts = {
+      name: jnp.where(chosen == i, jnp.nan, nothing[name]).astype(value.dtype)
+      for i, (name, value) in enumerate(values.items())
+    }
+    return jnp.any(jnp.isnan(slope(parts)))
+
+  is_read = jax.lax.map(with_nan, jnp.arange(len(values)))
+  return prediction, contributions, rest, dict(zip(values, is_read, strict=True))
+
+
+def _check_read(model: Any, prompt: Prompt, unread: Sequence[str]) -> None:
+  """Raises UserError if a value is not read beside others, but is without them."""
+  if not unread:
+    return
+  dead = dead_sites(model, prompt)
+  for name in unread:
+    site = name.partition('@')[0]
+    if site in dead:
+      continue
+
+    def reached(models: Sequence[Any], prompt: Prompt, site: str = site) -> Any:
+      (model,) = models
+      noise = {site: lambda value: jnp.full_like(value, jnp.nan)}
+      sites = _additive([place.site for place in places(model)])
+      values, _ = recorded(edited(model, noise), prompt, sites)
+      return {name: jnp.any(jnp.isnan(value)) for name, value in values.items()}
+
+    others = run(reached, [model], prompt)
+    through = [other for other in in_order(others) if others[other] and other != name]
+    if through:  # or it only moves the scale of the last norm, which is kept
+      raise UserError(
+        f'the value at {name!r} reaches the prediction only through that at '
+        f'{through[0]!r}, which is attributed as a whole; rename the tap of one of '
+        'them, so that it does not end in heads, out or update'
+      )
 
 
 def _additive(sites: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from zoo.core.errors import UserError, check_name
+from zoo.core.errors import UserError, check_name, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
@@ -145,14 +145,23 @@ def path_effect(
   The value of the sender in the clean prompts reaches the receiver in the corrupt ones
   by the residual stream alone: the outputs of all mixers and networks that the sender
   is no part of stay as they are (path patching, Goldowsky-Dill et al., arXiv
-  2304.05969). The receiver's value goes on from there. Arguments and errors are those
-  of `effects`; UserError, too, for a model without sites named `mixer.out`,
-  `network.out` or `update`, and for a receiver that the sender does not reach.
+  2304.05969). The receiver's value goes on from there.
+
+  Names alone say which values these are: those of all sites whose name, or what follows
+  the path of a module, is `mixer.out`, `network.out` or `update`. The sender is a part
+  of a mixer if it begins as that mixer's site does: `layers.0.mixer.heads` is a part of
+  `layers.0.mixer.out`, and `layers.0.heads` is none.
+
+  Arguments and errors are those of `effects`; UserError, too, for a model without sites
+  of these names, for a receiver that the sender does not reach by this path, and for
+  one that does not reach the prediction.
   """
   known = wanted_sites(model, None)
   wanted_sites(model, [sender, receiver])
   clean, corrupt = _checked_prompts(clean, corrupt)
-  added = [site for site in known if site.endswith(_ADDED)]
+  added = [
+    site for site in known if any(f'.{site}'.endswith(f'.{name}') for name in _ADDED)
+  ]
   if not added:
     raise UserError(
       f'{type(model).__name__} has no site named {", ".join(_ADDED)}, whose values '
@@ -181,13 +190,18 @@ def path_effect(
       edited(model, put_back(values, frozen) | noise), corrupt, [receiver]
     )
     is_reached = [jnp.any(jnp.isnan(value)) for value in reached.values()]
+    last = edited(model, {receiver: lambda value: jnp.full_like(value, jnp.nan)})
+    goes_on = jnp.any(jnp.isnan(last(corrupt)))
     patched = second(corrupt)
     losses = [loss(answer, clean) for answer in (prediction, without, patched)]
-    return jnp.any(jnp.stack(is_reached)), *losses
+    return jnp.any(jnp.stack(is_reached)), goes_on, *losses
 
-  is_reached, *arrays = run(measured, [model], clean, corrupt)
+  is_reached, goes_on, *arrays = run(measured, [model], clean, corrupt)
   if not is_reached:
-    raise UserError(f'{receiver!r} does not depend on {sender!r} by this path')
+    keeps = f', which keeps the values at {shown(frozen)}' if frozen else ''
+    raise UserError(f'{receiver!r} does not depend on {sender!r} by this path{keeps}')
+  if not goes_on:
+    raise UserError(f'the site {receiver!r} does not reach the prediction')
   for array in arrays:
     _check_metric(array, len(clean.x))
   before, after, patched = (np.asarray(array, np.float64) for array in arrays)
