@@ -212,6 +212,35 @@ def test_an_edit_is_what_numpy_does(edit, change):
   np.testing.assert_allclose(predict(copy, prompt), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+  ('shape', 'where', 'said'),
+  [
+    ((3, 3, 1), None, '(3, 3, 2), or (3, 2) for all prompts alike'),  # for every head
+    ((1, 3, 2), None, '(3, 3, 2)'),
+    ((2,), None, '(3, 3, 2)'),  # for every token
+    ((1,), np.s_[:, :, 0], '(3, 3), or (3,) for all prompts alike'),
+    ((2,), np.s_[0], 'it must be a number, or have the shape (3, 2);'),
+  ],
+)
+def test_an_array_is_not_repeated_along_axes_that_it_was_not_made_for(
+  shape, where, said
+):
+  for edit in (Set(np.ones(shape), where), Add(np.ones(shape), where)):
+    with refuses("at the site 'value' has the shape", said, 'np.broadcast_to'):
+      edited(_Doubled(), {'value': edit})(_prompt())
+
+
+@pytest.mark.parametrize(
+  ('shape', 'where'), [((3, 3, 2), None), ((3, 2), None), ((2,), np.s_[:, 0])]
+)
+def test_an_array_is_the_whole_part_or_that_of_each_prompt(shape, where):
+  prompt, numbers = _prompt(), np.arange(np.prod(shape), dtype='f').reshape(shape)
+  x = np.asarray(prompt.x, np.float64)[:, :3, :2]
+  copy = edited(_Doubled(), {'value': Set(numbers, where)}, prompt)
+  expected = 2 * _with(x, ... if where is None else where, numbers).sum(axis=(1, 2))
+  np.testing.assert_allclose(predict(copy, prompt), expected, rtol=1e-6)
+
+
 def _with(array, index, value):
   array = array.copy()
   array[index] = value

@@ -63,7 +63,10 @@ class Set(Edit):
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
     """
     Args:
-      value: an array that fits that part by the rules of broadcasting.
+      value: a number, or an array of the shape of that part, or of its shape without
+        the first axis, which is the same for all prompts. Other axes are not
+        broadcast, since an array without heads, say, would be set at each of them;
+        `np.broadcast_to` does that where it is wanted.
       where: the part, an index as in NumPy, such as `np.s_[:, -1]` for the last token
         of `[b, n, w]`, or `np.s_[:, :, 2]` for one head of `[b, n, h, s]`; None: all.
     """
@@ -82,12 +85,16 @@ class Set(Edit):
   def new(self, value: Array) -> Array:
     """What the edit has for the part; raises UserError for a misfit."""
     shape = self.part(value)
-    try:
-      fits = np.broadcast_shapes(self.value.shape, shape) == shape
-    except ValueError:
-      fits = False
-    if not fits:
-      self.refuse(shape)
+    index = self.index[:1] if isinstance(self.index, tuple) else (self.index,)
+    picks_one = any(isinstance(first, int | np.integer) for first in index)
+    of_prompt = [] if picks_one or len(shape) < 2 else [shape[1:]]
+    if self.value.shape not in [(), shape, *of_prompt]:
+      alike = f', or {shape[1:]} for all prompts alike' if of_prompt else ''
+      raise UserError(
+        f'the value of {type(self).__name__} at the site {self.site!r} has the shape '
+        f'{self.value.shape}; it must be a number, or have the shape {shape}{alike}; '
+        'np.broadcast_to repeats it along other axes'
+      )
     return self._typed(self.value[...], value)
 
   def part(self, value: Array) -> tuple[int, ...]:
