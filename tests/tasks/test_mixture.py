@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import logging
 from flax import struct
 from scipy import special, stats
 
@@ -16,6 +17,8 @@ from configs import common
 from tests.compare import refuses
 from tests.tasks import host
 from zoo.config.validation import build_task, to_json
+from zoo.probing import strategies
+from zoo.probing.strategy_series import named
 from zoo.tasks import LinearRegression, Mixture, SparseRegression, TaskPool
 from zoo.tasks.baselines import Examples
 from zoo.tasks.logistic_regression import ImportanceSampling, Quadrature, num_nodes
@@ -174,11 +177,14 @@ def test_it_keeps_the_contract_of_a_task(unchecked):
   zoo.check_task(_mixture(noisy, _named('task_pool'), weights=(1, 2)))
 
 
-def test_it_has_the_baselines_that_all_parts_have():
+def test_it_has_the_baselines_of_its_parts():
   task = _mixture(*(_named('linear_regression', noise_std=std) for std in (0.1, 1)))
-  names = ['bayes', 'bayes_1', 'bayes_2', 'ols', 'averaging', 'nearest_neighbours']
-  assert [*task.baselines()] == [*names, 'zero']
-  assert task.baselines()['bayes_2'] == task.tasks[1].baselines()['bayes']
+  same = ['ols', 'averaging', 'nearest_neighbours', 'zero']
+  names = ['bayes', 'bayes_1', 'bayes_2', 'gd_1', 'gd_2', 'gd_beta_1', 'gd_beta_2']
+  assert [*task.baselines()] == [*names, 'ridge_1', 'ridge_2', *same]
+  for i, part in enumerate(task.tasks, 1):
+    for name in ('bayes', 'gd', 'ridge'):
+      assert task.baselines()[f'{name}_{i}'] == part.baselines()[name]
   assert [*task.shifts()][:2] == ['part_1', 'part_2']
   assert task.shifts()['part_1'] == task.tasks[0]
   parts = _named('linear_regression', prior_mean=4.0), _named('linear_regression')
@@ -186,10 +192,58 @@ def test_it_has_the_baselines_that_all_parts_have():
   np.testing.assert_allclose(mean.mean_weights(), np.ones(_D))
 
 
-def test_without_densities_there_is_no_bayes_but_a_word(caplog):
+def test_half_bursty_clusters_have_the_rules_and_the_tests_of_their_parts():
+  clusters = {'num_classes': 4, 'num_labels': 2, 'within': 0.7}
+  task = _mixture(
+    *(_named('labelled_clusters', burstiness=b, **clusters) for b in (2, 0)),
+    weights=(3, 1),
+  )
+  baselines = task.baselines()
+  # Bursts do not matter to what knows the weights alone.
+  assert [*baselines] == [
+    'bayes_1',
+    'bayes_2',
+    'context_1',
+    'context_2',
+    'weights',
+    'zero',
+  ]
+  for i, part in enumerate(task.tasks, 1):
+    assert baselines[f'context_{i}'] == part.baselines()['context']
+    assert baselines['weights'] == part.baselines()['weights']
+  shifts = task.shifts()
+  tests = 'in_context', 'swapped', 'in_weights'
+  assert [*shifts][:5] == ['part_1', 'part_2', *tests]
+  for test in tests:
+    assert shifts[test] == Mixture(
+      tuple(part.shifts()[test] for part in task.tasks), weights=(3.0, 1.0)
+    )
+    assert {'context_1', 'weights'} < {*shifts[test].baselines()}
+  # What is published: in bursts a query is answered from the context or the weights.
+  rules = named(task, ['context_1', 'weights'])
+  found = strategies(rules['weights'], shifts['swapped'], rules, num_prompts=32)
+  assert found.weights == pytest.approx({'context_1': 0, 'weights': 1})
+
+
+def test_a_shift_that_only_some_parts_have_leaves_the_others_as_they_are():
+  task = _mixture(_named('linear_regression', noise_std=1.0), _named('task_pool'))
+  shifts, (linear, pool) = task.shifts(), task.tasks
+  assert shifts['new_tasks'].tasks == (linear, pool.shifts()['new_tasks'])
+  assert shifts['skewed'].tasks == (linear.shifts()['skewed'], pool)
+  assert not [name for name in shifts if name.startswith('context_length')]
+  for shifted in shifts.values():
+    shifted.check()
+  nested = Mixture((task, linear))
+  assert nested.shifts()['part_1'] == task
+
+
+def test_without_densities_there_is_no_bayes_but_a_word(caplog, monkeypatch):
+  monkeypatch.setattr(logging, '_log_counter_per_token', {})  # it is said once
   parts = _named('sparse_regression', num_nonzero=1), _named('decision_tree', depth=2)
   task = _mixture(*parts)
-  assert [*task.baselines()] == ['bayes_1', 'nearest_neighbours', 'zero']
+  names = [*task.baselines()]
+  assert names[0] == 'bayes_1'
+  assert {'ols_1', 'greedy_tree_2', 'nearest_neighbours', 'zero'} < {*names}
   text = 'no bayes of this mixture, since SparseRegression and DecisionTree says'
   assert text in caplog.text
 

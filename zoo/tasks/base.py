@@ -303,7 +303,7 @@ class ChangedTask(FunctionClass):
     return self.task.label_kind
 
   @property
-  def noise_std(self) -> float:
+  def noise_std(self) -> Number:
     """Standard deviation of the noise of the labels, σ."""
     return self.task.noise_std
 

@@ -188,7 +188,9 @@ class LabelledClusters(BaseTask):
     """
     if self.source == 'tfds':
       return {'nearest_neighbours': NearestShares(1), 'zero': Zero()}
-    weights = WeightsBayes(self)
+    # Bursts do not matter to it, so that tasks which differ in them have the same.
+    plain: Any = dataclasses.replace(self, burstiness=0)  # pyright: ignore
+    weights = WeightsBayes(plain)
     bayes: dict[str, Predictor] = {}
     if not self.burstiness:  # the classes of the context say nothing about the query's
       bayes = {'bayes': weights}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -20,7 +21,7 @@ from zoo.core import trees
 from zoo.core.errors import UserError, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.tasks.base import BaseTask, register_task
+from zoo.tasks.base import BaseTask, ChangedTask, register_task
 from zoo.tasks.baselines import Examples
 from zoo.tasks.posteriors import Posterior
 
@@ -151,7 +152,11 @@ class Mixture(BaseTask):
     return MixturePosterior(tuple(posteriors), self.probabilities, self.label_kind)
 
   def baselines(self) -> dict[str, Predictor]:
-    """The Bayes predictors of the mixture and of each part, and what all parts have."""
+    """The Bayes predictor of the mixture, and the baselines of its parts.
+
+    One that all parts have alike keeps its name, such as `ols`. Another one has the
+    number of its part, such as `ridge_1`; so has each `bayes`.
+    """
     predictors: dict[str, Predictor] = {}
     if (posterior := self.posterior()) is not None:
       predictors['bayes'] = posterior
@@ -165,24 +170,38 @@ class Mixture(BaseTask):
         ' and '.join(without),
       )
     of_parts = [task.baselines() for task in self.tasks]
-    for i, own in enumerate(of_parts, 1):
-      if 'bayes' in own:
-        predictors[f'bayes_{i}'] = own['bayes']
-    for name, predictor in of_parts[0].items():
-      if name != 'bayes' and all(own.get(name) == predictor for own in of_parts):
-        predictors[name] = predictor
-    return predictors
+    names = dict.fromkeys(name for own in of_parts for name in own)
+    same: dict[str, Predictor] = {}
+    for name in sorted(names, key=lambda name: name != 'bayes'):  # which is first
+      known = {i: own[name] for i, own in enumerate(of_parts, 1) if name in own}
+      first = next(iter(known.values()))
+      is_same = [*known.values()] == [first] * len(of_parts)
+      if is_same and not name.startswith('bayes'):
+        same[name] = first
+      else:
+        predictors |= {f'{name}_{i}': predictor for i, predictor in known.items()}
+    return predictors | same
 
   def shifts(self) -> dict[str, Task]:
-    """Each part alone, and longer contexts."""
+    """Each part alone, and the mixtures of the shifts of its parts, by name.
+
+    A part without a shift stays as it is, but for longer contexts, which all must have.
+    """
     shifts: dict[str, Task] = {
       f'part_{i}': task for i, task in enumerate(self.tasks, 1)
     }
     of_tasks = [task.shifts() for task in self.tasks]
-    for name in of_tasks[0]:
-      if name.startswith('context_length=') and all(name in own for own in of_tasks):
-        longer = tuple(own[name] for own in of_tasks)
-        shifts[name] = dataclasses.replace(self, tasks=longer)  # pyright: ignore
+    names = dict.fromkeys(name for own in of_tasks for name in own)
+    for name in names:
+      if name.startswith('part_'):  # of a mixture that is a part
+        continue
+      shifted = tuple(
+        own.get(name, task) for own, task in zip(of_tasks, self.tasks, strict=True)
+      )
+      mixture = dataclasses.replace(self, tasks=shifted)  # pyright: ignore
+      with contextlib.suppress(UserError):  # parts of different lengths
+        mixture.check()
+        shifts[name] = mixture
     return shifts
 
 
@@ -217,5 +236,7 @@ class MixturePosterior(Posterior):
 
 
 def _loss_of(task: BaseTask) -> object:
-  """The method of the loss of a task, of a mixture that of its parts."""
+  """The method of the loss of a task; a mixture and a shift have that of theirs."""
+  if isinstance(task, ChangedTask):
+    return _loss_of(task.task)
   return _loss_of(task.tasks[0]) if isinstance(task, Mixture) else type(task).loss
