@@ -122,10 +122,59 @@ def test_a_context_of_another_size_than_those_of_the_task_is_warned_of(
   assert len(said_once) == 1
 
 
+def test_data_unlike_the_prior_of_the_task_are_warned_of_once(saved):
+  from sklearn.datasets import load_diabetes
+  from sklearn.preprocessing import StandardScaler
+
+  table: Any = load_diabetes()
+  x, y = StandardScaler().fit_transform(table.data), table.target
+  y = 4 * (y - y.mean()) / y.std()
+  fitted: Any = zoo.Regressor(saved.model, saved.task)
+  # In size they are like the prompts, and yet R² is far below 0: they are correlated.
+  largest = np.linalg.eigvalsh(np.corrcoef(x.T))[-1] / 10
+  said = f'the share of the features along one direction is {largest:.3g}, and from 0.1'
+  with pytest.warns(UserWarning, match=said) as said_once:
+    fitted.fit(x, y)
+  assert len(said_once) == 1
+  assert fitted.score(x, y) < -1
+  normal = np.random.default_rng(0).normal(size=(100, 10))
+  w = np.full(10, 2.0)  # the mean of the prior
+  for x, y, said in (
+    (normal, normal @ -w, 'the mean of the correlations with the labels is -0.'),
+    (normal, 20 + normal @ w, 'the mean of the labels, divided by their root mean'),
+    (np.abs(normal), normal @ w, 'mean square of the means of the features, divided'),
+  ):
+    with pytest.warns(UserWarning, match=said) as said_once:
+      fitted.fit(x, y)
+    assert len(said_once) == 1
+  # The prior has the variance 1.
+  w = w + np.random.default_rng(1).normal(size=10)
+  fitted.fit(normal, normal @ w)  # warnings are errors in tests
+
+
 @pytest.mark.slow
-def test_no_context_of_the_task_is_warned_of():
+def test_the_checks_of_scikit_learn_pass(unchecked):
+  from sklearn.utils.estimator_checks import check_estimator
+
+  # Some are skipped without an environment variable; one that fails raises.
+  results = check_estimator(zoo.Regressor(LeastSquares()), on_skip=None)
+  assert sum(result['status'] == 'passed' for result in results) > 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('name', 'fields'),
+  [
+    ('linear_regression', {'num_features': 1, 'context_length': 3}),
+    ('linear_regression', {'num_features': 10, 'prior_mean': 2.0}),
+    ('sparse_regression', {'num_nonzero': 1}),
+    ('task_pool', {'num_tasks': 1}),
+    ('decision_tree', {'depth': 2}),
+  ],
+)
+def test_no_context_of_the_task_is_warned_of(name, fields):
   """Warnings are errors in tests; labels of one feature may all be near 0."""
-  task: Any = zoo.create_task('linear_regression', num_features=1, context_length=3)
+  task: Any = zoo.create_task(name, **fields)
   prompt = jax.device_get(task.sample(jax.random.key(1), 50))
   for x, y in zip(prompt.x, prompt.y, strict=True):
     zoo.Regressor(LeastSquares(), task).fit(x, y)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import warnings
 from typing import Any
 
@@ -12,6 +14,7 @@ from flax import nnx
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from zoo.core import trees
 from zoo.core.errors import UserError, not_installed
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
@@ -27,9 +30,10 @@ except ModuleNotFoundError as error:
   raise not_installed('scikit-learn', 'zoo.Regressor needs', 'baselines') from error
 
 
-# Prompts of a task with whose examples those of a context are compared, and how many
-# times larger or smaller than all of them is worth a warning.
-_NUM_PROMPTS, _FAR = 64, 2
+# Prompts of a task with whose examples those of a context are compared, how many times
+# larger or smaller than all of them is worth a warning, and the most examples of each.
+_NUM_PROMPTS, _FAR, _LONGEST = 256, 2, 256
+_SIZES = 'root mean square of the features', 'root mean square of the labels'
 
 
 class Regressor(RegressorMixin, BaseEstimator):
@@ -49,10 +53,11 @@ class Regressor(RegressorMixin, BaseEstimator):
   def fit(self, X: ArrayLike, y: ArrayLike) -> Regressor:
     """Keeps the examples `X [c, d]` and their labels `y [c]`.
 
-    Warns if they are far larger or smaller than those of all of some prompts of the
-    task. Raises ValueError, and UserError for a trained model without its task, or if
-    it does not take so many examples, as a transformer with learned positions takes no
-    more than its context_length.
+    Warns, once, if sizes, means or correlations of features and labels are far from
+    those of all of some prompts of the task, and says which. Raises ValueError, and
+    UserError for a trained model without its task, or if it does not take so many
+    examples, as a transformer with learned positions takes no more than its
+    context_length.
     """
     if self.task is None and isinstance(self.model, nnx.Module):
       raise UserError(
@@ -66,7 +71,7 @@ class Regressor(RegressorMixin, BaseEstimator):
     self.X_, self.y_ = self._features(examples[0]), self._labels(examples[1])
     jax.eval_shape(self.model, self._prompt(self.X_[:1]))
     if self.task is not None:
-      _compare_sizes(self.task, self.X_, self.y_)
+      _compare_moments(self.task, self.X_, self.y_)
     return self
 
   def _features(self, x: Float[np.ndarray, 'b d']) -> Float[np.ndarray, 'b d']:
@@ -79,7 +84,7 @@ class Regressor(RegressorMixin, BaseEstimator):
       x = (x - self.task.table.x_mean) / self.task.table.x_std
     return _float32(x)
 
-  def _labels(self, y: Float[np.ndarray, ' c']) -> Float[np.ndarray, ' c']:
+  def _labels(self, y: np.ndarray) -> Float[np.ndarray, ' c']:
     """The labels in the units of the model."""
     if isinstance(self.task, Arrays):
       y = (y - self.task.table.y_mean) / self.task.table.y_std
@@ -121,17 +126,72 @@ def _float32(array: np.ndarray) -> np.ndarray:
   return numbers
 
 
-def _compare_sizes(task: Task, x: np.ndarray, y: np.ndarray) -> None:
-  """Warns if the examples of a context are not of the size of those of a task."""
+def _compare_moments(
+  task: Task, x: Float[np.ndarray, 'c d'], y: Float[np.ndarray, ' c']
+) -> None:
+  """Warns if moments of a context are far from those of all contexts of a task."""
+  length = min(len(y), _LONGEST)
+  prompt = _prompts_of(task, length)
+  found = _moments(x[None], y[None])
+  drawn = _moments(np.asarray(prompt.x), np.asarray(prompt.y))
+  far = []
+  for what, (value,) in found.items():
+    least, most = float(drawn[what].min()), float(drawn[what].max())
+    if what in _SIZES:
+      # With few features some functions are near 0, so that sizes differ by orders.
+      spread = (most / least) ** 0.5 if least else 1.0
+      low, high = least / max(_FAR, spread), most * _FAR
+    else:
+      width = most - least
+      low = min(least / _FAR, least * _FAR, least - width)
+      high = max(most / _FAR, most * _FAR, most + width)
+    if not low <= value <= high:
+      far.append(f'{what} is {value:.3g}, and from {least:.3g} to {most:.3g}')
+  if far:
+    warnings.warn(
+      f'the {", the ".join(far)} in prompts of {type(task).__name__}, on which the '
+      'model was trained; make the data like these, or expect wrong predictions',
+      stacklevel=3,
+    )
+
+
+def _prompts_of(task: Task, length: int) -> Prompt:
+  """Prompts of a task with so many examples, or with as many as it can have."""
+  longest = 1 << (length - 1).bit_length()  # so that few programs are compiled
+  if longest > task.context_length and 'context_length' in trees.arguments(task):
+    with contextlib.suppress(UserError):
+      longer = dataclasses.replace(task, context_length=longest)  # pyright: ignore
+      longer.check()
+      task = longer
   prompt = jax.device_get(task.sample(jax.random.key(0), _NUM_PROMPTS))
-  for what, values, drawn in ('features', x, prompt.x), ('labels', y, prompt.y):
-    size = np.sqrt(np.mean(np.square(values)))
-    same = drawn[:, : len(values)].reshape(len(drawn), -1)
-    sizes = np.sqrt(np.mean(np.square(same), axis=1))
-    if not sizes.min() / _FAR <= size <= sizes.max() * _FAR:
-      warnings.warn(
-        f'the root mean square of the {what} is {size:.3g}, and from {sizes.min():.3g} '
-        f'to {sizes.max():.3g} in prompts of {type(task).__name__}, on which the model '
-        'was trained; scale them to these, or expect wrong predictions',
-        stacklevel=3,
-      )
+  return dataclasses.replace(prompt, x=prompt.x[:, :length], y=prompt.y[:, :length])
+
+
+def _moments(
+  x: Float[np.ndarray, 'b c d'], y: Float[np.ndarray, 'b c']
+) -> dict[str, Float[np.ndarray, ' b']]:
+  """First and second moments of each context; but for the sizes they have no unit."""
+  x, y = x.astype(np.float64), y.astype(np.float64)
+  size_x = np.sqrt(np.square(x).mean(axis=(1, 2)))
+  size_y = np.sqrt(np.square(y).mean(axis=1))
+  # Of 0 / 0 it makes 0.
+  x = x / np.where(size_x, size_x, 1)[:, None, None]
+  y = y / np.where(size_y, size_y, 1)[:, None]
+  c, d = x.shape[1:]
+  products = np.einsum('bcd,bc->bd', x, y) / c
+  # The smaller of X Xᵀ and Xᵀ X, which have the same largest eigenvalue.
+  left, right = (x, x.swapaxes(1, 2)) if c < d else (x.swapaxes(1, 2), x)
+  largest = np.linalg.eigvalsh(left @ right)[:, -1] / (c * d)
+  return {
+    _SIZES[0]: size_x,
+    _SIZES[1]: size_y,
+    'root mean square of the means of the features, divided by theirs,': np.sqrt(
+      np.square(x.mean(axis=1)).mean(axis=1)
+    ),
+    'mean of the labels, divided by their root mean square,': y.mean(axis=1),
+    'share of the features along one direction': largest,
+    'root mean square of the correlations with the labels': np.sqrt(
+      np.square(products).mean(axis=1)
+    ),
+    'mean of the correlations with the labels': products.mean(axis=1),
+  }
