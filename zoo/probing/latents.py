@@ -64,6 +64,12 @@ def probe_latents(
   error (Golub, Heath & Wahba, 1979); the other half score it. Controls: the targets
   permuted among prompts, and the same map from all features and labels of the prompt.
 
+  Both controls are weak. Permuted targets only show that the map does not overfit, and
+  a linear map of the prompt cannot multiply features by labels, as a mixer of random
+  weights may. R² of a trained model is evidence of learning where it is above that of
+  an untrained model of the same architecture: call this function for that one, too,
+  with the same task, sites and seed.
+
   Args:
     model: a model with taps.
     task: where the prompts come from.

@@ -65,9 +65,16 @@ class LikelihoodMixture:
   """The mixture whose weights depend on the prompt, w_j ∝ prior_j · likelihood_j^power.
 
   The likelihood is that of the labels of the examples before, each predicted from those
-  before it; of numbers it is `exp(−Σ (y − g_j)²/2)`, and the power 1/σ² of a noise. The
-  form is that of the posterior in arXiv 2506.17859; prior and power are fitted to all
-  lengths at once.
+  before it; of numbers it is `exp(−Σ (y − g_j)²/2)`, and the power 1/σ² of a noise.
+  Prior and power are fitted to one model, at all lengths at once.
+
+  The form prior · likelihood^power is that of the posterior over predictors in Wurgaft
+  et al. (arXiv 2506.17859), but it says something else. There the likelihood is that of
+  the training data, so that the weights are the same for all prompts: the power belongs
+  to the number N of training steps and grows as N^(1 − α), and the prior falls with the
+  complexity of a predictor; α and two more constants are fitted to the models of all
+  steps and task diversities together. Here the likelihood is that of the examples in
+  the prompt, and the prior is free. Neither says how complex a predictor is.
   """
 
   prior: dict[str, float]  # they add up to 1

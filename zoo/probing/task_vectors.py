@@ -58,9 +58,12 @@ def task_vectors(
 
   For each of `num_functions` draws of a function, the vectors are means over
   `num_prompts` prompts of it, and are put into the prompts of as many other queries
-  without examples, before each layer (the sites that end in `.tokens`). These are
-  possible for every layout and mixer, and a causal model is trained on them; examples
-  with labels of 0 would be evidence for another function.
+  without examples, before each layer (the sites that end in `.tokens`). Such prompts
+  are possible for every layout and mixer, while examples with labels of 0 would be
+  evidence for another function. A model trained with `objective.positions='every'` has
+  also learned to predict without examples. One trained with `'query'`, the default, has
+  not, unless `objective.min_examples` is 0: for it `without` is a loss on prompts of a
+  length that it was never trained on, and so are the losses with its vectors.
 
   The query is then the only token, and it holds x_q in all layouts of this library:
   with a state set there the prediction is the same for all queries of a function.
