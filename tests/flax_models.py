@@ -271,7 +271,7 @@ class DefaultStream(Base):
     self.code = Fixed(jax.random.normal(rngs.codes(), (WIDTH,)))
 
   def hidden(self, h):
-    return h * self.start[...] + self.code[...]
+    return h * self.start[...][None] + self.code[...][None]
 
 
 @trains

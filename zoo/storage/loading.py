@@ -234,7 +234,7 @@ def _as_saved(
 def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
   """The shapes of a state's arrays by name, as they are saved."""
 
-  def shape(leaf: jax.Array | jax.ShapeDtypeStruct) -> tuple[int, ...]:
+  def shape(leaf: Any) -> tuple[int, ...]:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
       leaf = jax.eval_shape(jax.random.key_data, leaf)
     return leaf.shape
