@@ -16,6 +16,20 @@ def shared_programs(monkeypatch):
 
 
 @pytest.fixture
+def no_step(monkeypatch):
+  """Call it, and from then on a step of training fails the test."""
+
+  def refuse(*arguments):
+    raise AssertionError('it is trained again')
+
+  def patch():
+    monkeypatch.setattr(run, 'advance', refuse)
+    monkeypatch.setattr(many, 'advance', refuse)
+
+  return patch
+
+
+@pytest.fixture
 def stop_at(monkeypatch):
   """Makes runs end at a step as if a signal had come there; call with None to undo."""
   next_stop = run.next_stop

@@ -117,12 +117,19 @@ def test_a_folder_belongs_to_one_number_of_parts_until_the_whole_has_ended(
 
 
 @pytest.mark.slow
-def test_a_part_names_the_points_that_it_has_lost(tmp_path):
+def test_a_part_names_the_points_that_it_has_lost(tmp_path, no_step):
   rate = 'optimizer.learning_rate'
   points = [{rate: value} for value in (1e-3, 1e30, 2e-3)]
   with pytest.raises(sweeps.LostPointsError, match=r'1 of 2 points .*1e\+30') as info:
     _sweep(tmp_path, Part(1, 2), points)
   assert [row[rate] for row in info.value.rows] == [1e-3]
+  # Neither this part nor the whole trains the point again.
+  _sweep(tmp_path, Part(2, 2), points)
+  no_step()
+  for part in Part(1, 2), None:
+    with pytest.raises(sweeps.LostPointsError, match='is not finite') as again:
+      _sweep(tmp_path, part, points)
+    assert len(again.value.rows) == (1 if part else 2)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.training.runs import (
   small_config,
 )
 from zoo.measure.comparison import compare
-from zoo.training import grid, many, run, sweeps, train
+from zoo.training import grid, run, sweeps, train
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
@@ -283,20 +283,6 @@ class _Killed(BaseException):
   """Stands for a kill, after which nothing of the process runs."""
 
 
-@pytest.fixture
-def no_step(monkeypatch):
-  """Call it, and from then on a step of training fails the test."""
-
-  def refuse(*arguments):
-    raise AssertionError('it is trained again')
-
-  def patch():
-    monkeypatch.setattr(run, 'advance', refuse)
-    monkeypatch.setattr(many, 'advance', refuse)
-
-  return patch
-
-
 def _assert_same_results(rows, others):
   for row, other in zip(rows, others, strict=True):
     assert_same_bits(
@@ -413,7 +399,7 @@ def test_a_sweep_on_eight_devices_is_that_on_one(all_points, tmp_path, monkeypat
 
 
 @pytest.mark.usefixtures('shared_programs')
-def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
+def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path, no_step):
   # A program of one point, and one of three.
   rate = 'optimizer.learning_rate'
   points = [{rate: value} for value in (1e-3, 1e30, 2e-3)]
@@ -430,11 +416,78 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
     assert [row['exact_risk'] == '' for row in csv.DictReader(file)] == [1, 0, 1, 0]
   shown = sweeps.format_table(info.value.table, [rate])
   assert shown.count('diverged') == 2
+  # Each has a record, alone of the first step that is not finite, and side by side of
+  # the one that was logged next.
+  lost = [row['workdir'] for row in info.value.table if row['step'] is None]
+  records = [json.loads((folder / 'diverged.json').read_text()) for folder in lost]
+  assert [record['step'] for record in records] == [2, 4]
+  for folder, record in zip(lost, records, strict=True):
+    assert record['loss'] is None
+    assert record['reason'].startswith(f'step {record["step"]} is not finite (loss ')
+    assert f'{folder.name} ({record["reason"]})' in str(info.value)
+  # They are not trained again, and all is said and written as it was.
+  no_step()
+  with pytest.raises(sweeps.LostPointsError) as again:
+    sweep(config, points, tmp_path)
+  assert str(again.value) == str(info.value)
+  assert again.value.table == info.value.table
+  assert json.loads((tmp_path / 'table.json').read_text()) == table
+  assert sweeps.is_finished(config, points, tmp_path)
   done = sweep(config, points[1::2], tmp_path)
   assert all(np.isfinite(row['exact_risk']) for row in done)
   assert not (
     tmp_path / 'points' / 'optimizer.learning_rate=1e+30' / 'checkpoints'
   ).exists()
+
+
+@pytest.mark.usefixtures('shared_programs')
+def test_points_whose_prompts_are_wrong_are_lost_for_this_reason(
+  tmp_path, monkeypatch, no_step
+):
+  def wrong(*_):
+    raise zoo.UserError('y of the prompts of Own is not finite')
+
+  monkeypatch.setattr(run, 'check_sampled', wrong)
+  # A program that loses all of its points, and a point alone.
+  rate = 'optimizer.learning_rate'
+  points = [{rate: 1e30}, {rate: 1e31}, {rate: 1e30, 'task.context_length': 3}]
+  config = _config(eval__num_batches=0, checkpoint__every=12)
+  for _ in range(2):
+    with pytest.raises(sweeps.LostPointsError, match='3 of 3 points') as info:
+      sweep(config, points, tmp_path)
+    reason = 'step 2 is not finite: y of the prompts of Own is not finite'
+    assert str(info.value).count(reason) == 3
+    no_step()
+  # A point whose record is deleted is trained again.
+  (tmp_path / 'points' / sweeps._name(points[2]) / 'diverged.json').unlink()
+  with pytest.raises(AssertionError, match='trained again'):
+    sweep(config, points, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('shared_programs')
+@pytest.mark.parametrize('has_record', [True, False])
+def test_a_program_that_has_lost_a_point_goes_on_without_it(
+  tmp_path, monkeypatch, has_record
+):
+  # Sweeps of earlier versions left no record.
+  rate = 'optimizer.learning_rate'
+  points, config = [{rate: 1e30}, {rate: 1e-3}], _config(eval__num_batches=0)
+  with monkeypatch.context() as patch:
+    signal_at_step_4(patch)
+    assert sweeps.sweep(config, points, tmp_path) is None
+  path = tmp_path / 'points' / sweeps._name(points[0]) / 'diverged.json'
+  record = path.read_text()
+  if not has_record:
+    path.unlink()
+  with pytest.raises(sweeps.LostPointsError) as info:
+    sweep(config, points, tmp_path)
+  assert [row['step'] for row in info.value.table] == [None, 12]
+  if has_record:
+    assert path.read_text() == record
+  else:
+    assert 'the weights at step 6, or the optimizer, are not finite' in str(info.value)
+  assert not (tmp_path / 'programs').exists()
 
 
 @pytest.mark.slow

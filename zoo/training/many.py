@@ -27,6 +27,7 @@ from zoo import theory
 from zoo.config.mesh import make_mesh, on_mesh
 from zoo.config.validation import Config, build_task, mesh_shape, to_json
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
+from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Task
 from zoo.host import processes
@@ -54,11 +55,12 @@ from zoo.training.objective import (
 )
 from zoo.training.records import Progress, Records, Saves, risk_of
 from zoo.training.run import (
+  divergence_of,
   line_of,
   next_stop,
   not_finite,
   restored,
-  said_not_finite,
+  wrong_prompts,
 )
 from zoo.training.shardings import State, shardings_of, splits_later_axes
 from zoo.training.step import (
@@ -70,10 +72,13 @@ from zoo.training.step import (
   train_step,
 )
 from zoo.training.summary import (
+  Divergence,
   Summary,
   num_compared,
   on_one_device,
+  read_divergence,
   summarise,
+  write_divergence,
 )
 
 
@@ -135,15 +140,16 @@ def train_many(
 ) -> tuple[State, list[Summary | None]] | None:
   """Trains models side by side to the end, or resumes them from the checkpoints.
 
-  Each has its records in its folder. Returns the state and a summary of each model,
-  None for one that is not finite; None after a signal. Raises KeyboardInterrupt after
-  Ctrl-C, NotFiniteError once no model is finite.
+  Each has its records in its folder, and one that is not finite has `diverged.json`.
+  Returns the state and a summary of each model, None for one that is not finite; None
+  after a signal. Raises KeyboardInterrupt after Ctrl-C, NotFiniteError once no model is
+  finite.
   """
   config, num_steps = training.config, training.config.train.num_steps
   risks, waiting = [], None
   with on_mesh(training.mesh, config), contextlib.ExitStack() as stack:
     step, state = restored(training, checkpoints)
-    finite = np.asarray(jax.jit(finite_models, static_argnums=1)(state, 1))
+    finite = finite_so_far(configs, folders, state, step)
     # Writing all lines of all points for TensorBoard would take longer than training.
     records = [
       stack.enter_context(Records(folder, step, tensorboard=False))
@@ -151,7 +157,9 @@ def train_many(
     ]
     progress = stack.enter_context(Progress(label, step, num_steps))
     saves = Saves(config, checkpoints, step)
-    record = functools.partial(record_many, training, records, progress, checkpoints)
+    record = functools.partial(
+      record_many, training, configs, records, progress, checkpoints
+    )
     while step < num_steps and not interruption.due():
       stop = next_stop(step, config)
       state, metrics = advance(training, state, step, stop)
@@ -187,8 +195,33 @@ def train_many(
     ]
 
 
+def finite_so_far(
+  configs: Sequence[Config], folders: Sequence[pathlib.Path], state: State, step: int
+) -> np.ndarray:
+  """Which models are finite, and have no record of an earlier step that was not.
+
+  A model that is not finite, and has no record, gets one: its numbers were not finite
+  before the first of these steps, or are those of a run that was given more steps.
+  """
+  finite = np.array(jax.jit(finite_models, static_argnums=1)(state, 1))
+  for i, (config, folder) in enumerate(zip(configs, folders, strict=True)):
+    if read_divergence(folder, config) is not None:
+      finite[i] = False
+    elif not finite[i]:
+      divergence = Divergence(
+        model=config.model.name,
+        num_steps=config.train.num_steps,
+        step=step,
+        loss=None,
+        reason=f'the weights at step {step}, or the optimizer, are not finite',
+      )
+      write_divergence(folder, divergence)
+  return finite
+
+
 def record_many(
   training: Training,
+  configs: Sequence[Config],
   records: Sequence[Records],
   progress: Progress,
   checkpoints: Checkpoints,
@@ -198,17 +231,25 @@ def record_many(
 ) -> tuple[np.ndarray, list[Risks]]:
   """Waits for the results of a step, and records those of the finite models.
 
-  `before` says which models were finite before. Returns which ones are, and the risks.
+  `before` says which models were finite before. One that is no longer finite gets
+  `diverged.json`, and stays lost. Returns which models are finite, and the risks.
   Raises NotFiniteError if none is.
   """
   values, fetched = jax.device_get((metrics, measured))
-  finite = values['finite']
+  finite = before & values['finite']
   alone = [{name: values[name][i] for name in values} for i in range(len(finite))]
   step = int(values['step'].max())
+  wrong: dict[str, UserError | None] = {}  # the prompts of each task, seed and step
+  for i in np.flatnonzero(before & ~finite).tolist():
+    lost_at = int(alone[i]['step'])
+    prompts = f'{configs[i].seed} {lost_at} {to_json(configs[i].task)}'
+    if prompts not in wrong:
+      wrong[prompts] = wrong_prompts(configs[i], lost_at - 1)
+    divergence = divergence_of(configs[i], alone[i], wrong[prompts])
+    logging.warning('%s: %s', records[i].workdir.name, divergence['reason'])
+    write_divergence(records[i].workdir, divergence)
   if not finite.any():
     raise not_finite(training.config, alone[0], checkpoints)
-  for i in np.flatnonzero(before & ~finite).tolist():
-    logging.warning('%s: %s', records[i].workdir.name, said_not_finite(alone[i]))
   risks = finish_many(training.evaluation, fetched)
   rate, _ = progress.speed(step)
   for i in np.flatnonzero(finite).tolist():

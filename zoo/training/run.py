@@ -45,6 +45,7 @@ from zoo.training.records import Progress, Records, Saves, read_lines, risk_of
 from zoo.training.shardings import State
 from zoo.training.summary import (
   SUMMARY,
+  Divergence,
   Summary,
   finished_summary,
   summarise,
@@ -53,7 +54,14 @@ from zoo.training.summary import (
 
 
 class NotFiniteError(RunError):
-  """No model of a run has a finite loss, gradient and weights any more."""
+  """No model of a run has a finite loss, gradient and weights any more.
+
+  `divergence` is what `diverged.json` says of a run that was trained alone.
+  """
+
+  def __init__(self, message: str, divergence: Divergence | None = None):
+    super().__init__(message)
+    self.divergence = divergence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -389,20 +397,37 @@ def not_finite(
   # A folder in which nothing was saved may be used with another config.
   other = ', in another folder,' if latest else ''
   good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
-  if reason := wrong_prompts(config, step - 1):
-    return NotFiniteError(f'step {step} is not finite: {reason}')
-  return NotFiniteError(
-    f'{said_not_finite(metrics)}: stopped, not saved; {good}; a smaller '
-    f'config.optimizer.learning_rate or a config.optimizer.clip_norm{other} may help'
-  )
+  wrong = wrong_prompts(config, step - 1)
+  divergence = divergence_of(config, metrics, wrong)
+  said = divergence['reason']
+  if wrong is None:
+    said += (
+      f': stopped, not saved; {good}; a smaller config.optimizer.learning_rate or a '
+      f'config.optimizer.clip_norm{other} may help'
+    )
+  return NotFiniteError(said, divergence)
 
 
-def said_not_finite(metrics: Mapping[str, Any]) -> str:
-  """What is said of a step that is not finite, of one model."""
-  loss, grad_norm = float(metrics['loss']), float(metrics['grad_norm'])
-  return (
-    f'step {metrics["step"]} is not finite (loss {loss:g}, gradient norm '
-    f'{grad_norm:g}, or the weights after it)'
+def divergence_of(
+  config: Config, metrics: Mapping[str, Any], wrong: UserError | None
+) -> Divergence:
+  """The record of a model whose step, of these metrics, is not finite.
+
+  `wrong` is what `wrong_prompts` says of the prompts of this step.
+  """
+  step, loss = int(metrics['step']), float(metrics['loss'])
+  reason = f'step {step} is not finite'
+  if wrong is None:
+    norm = float(metrics['grad_norm'])
+    reason += f' (loss {loss:g}, gradient norm {norm:g}, or the weights after it)'
+  else:
+    reason += f': {wrong}'
+  return Divergence(
+    model=config.model.name,
+    num_steps=config.train.num_steps,
+    step=step,
+    loss=loss,
+    reason=reason,
   )
 
 

@@ -38,6 +38,7 @@ from zoo.tasks.linear_regression import best_first_step
 from zoo.training.evaluation import Risks
 
 SUMMARY = 'summary.json'  # its name in a workdir
+DIVERGED = 'diverged.json'  # the name of the record of a point that has none
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -73,6 +74,18 @@ class Summary(TypedDict):
   device_kind: str
   num_devices: int  # of the mesh
   num_processes: int
+
+
+class Divergence(TypedDict):
+  """The content of `diverged.json`: why a point of a sweep has no summary."""
+
+  model: str
+  num_steps: _Count  # that the point was to be trained for
+  # A step that is not finite. Alone it is the first one; side by side it is the end of
+  # the call of the program in which the point was lost.
+  step: _Count
+  loss: float | None  # of this step; None if it is not finite
+  reason: str
 
 
 def compare_model(
@@ -254,6 +267,31 @@ def finished_summary(workdir: pathlib.Path, config: Config) -> Summary | None:
     return None
   own = config.model.name, config.train.num_steps
   return summary if (summary['model'], summary['step']) == own else None
+
+
+def write_divergence(folder: pathlib.Path, divergence: Divergence) -> None:
+  """Writes `diverged.json` into the folder of a point; raises OSError."""
+  content = finite_or_null(divergence)
+  write_atomically(
+    folder / DIVERGED, json.dumps(content, indent=2, allow_nan=False) + '\n'
+  )
+
+
+def read_divergence(folder: pathlib.Path, config: Config) -> Divergence | None:
+  """The `diverged.json` of a point of this config; None if it has none.
+
+  A record for another number of steps does not count, since the learning rate of a
+  schedule depends on it, and neither does one that cannot be read.
+  """
+  path = folder / DIVERGED
+  if not path.exists():
+    return None
+  try:
+    divergence = read_json(path, Divergence)
+  except UnreadableFile:
+    return None
+  own = config.model.name, config.train.num_steps
+  return divergence if (divergence['model'], divergence['num_steps']) == own else None
 
 
 def is_lost(row: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ import math
 import pathlib
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
 import jax
@@ -67,11 +67,15 @@ from zoo.training.programs import (
 from zoo.training.run import NotFiniteError, checked_state, is_new, train
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
+  DIVERGED,
   SUMMARY,
+  Divergence,
   Summary,
   finished_summary,
   is_lost,
   kind_of_risk,
+  read_divergence,
+  write_divergence,
   write_summary,
 )
 
@@ -127,7 +131,9 @@ def sweep(
   is written, if the config, a point or the workdir is invalid, or if the workdir
   belongs to another number of parts; LostPointsError, after all other points are done
   and the tables are written, if a point has become non-finite; RunError if the disk is
-  full. The workdir may be in a bucket, gs://bucket/sweeps/a.
+  full. A point that has become non-finite has `diverged.json` in its folder and is not
+  trained again unless this file is deleted. The workdir may be in a bucket,
+  gs://bucket/sweeps/a.
   """
   if jax.process_count() > 1:
     raise UserError(
@@ -170,30 +176,40 @@ def _sweep(
       open_workdir(workdir, config, 'sweep', held=True)
       for point_config, folder in zip(configs, folders, strict=True):
         open_workdir(folder, point_config, held=True)
-      lost = _train_missing(configs, folders, workdir, interruption)
-      rows = _rows(points, configs, folders, lost)
+      _train_missing(configs, folders, workdir, interruption)
+      rows, lost = _rows(points, configs, folders)
       if part is None:
         _write_table(rows, workdir)
-        finished = {row['workdir'].name for row in rows if not is_lost(row)}
-        delete_finished(workdir, finished)
+        delete_finished(workdir, {folder.name for folder in folders})
         forget_number_of_parts(workdir)
   except Stopped:
     return None
   if lost:
+    reasons = [f'{name} ({lost[name]["reason"]})' for name in sorted(lost)]
     raise LostPointsError(
       f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
-      f'done: {shown(sorted(folder.name for folder in lost))}',
+      f'done: {shown(reasons)}; to train one of them again, delete {DIVERGED} in its '
+      'folder',
       rows,
     )
   return rows
 
 
 def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) -> bool:
-  """Whether a sweep has trained all of the points in the workdir."""
+  """Whether a sweep has trained all of the points in the workdir.
+
+  That includes points that have become non-finite.
+  """
   return all(
-    finished_summary(workdir / POINTS / _name(point), _with_fields(config, point))
+    _is_done(workdir / POINTS / _name(point), _with_fields(config, point))
     for point in points
   )
+
+
+def _is_done(folder: pathlib.Path, config: Config) -> bool:
+  """Whether a point has its summary, or a record of why it has none."""
+  ends = finished_summary(folder, config), read_divergence(folder, config)
+  return ends != (None, None)
 
 
 def kept_models(
@@ -436,17 +452,16 @@ def _train_missing(
   folders: Sequence[pathlib.Path],
   workdir: pathlib.Path,
   interruption: Interruption,
-) -> set[pathlib.Path]:
-  """Trains the points that have no summary yet.
+) -> None:
+  """Trains the points that have neither a summary nor a record of a divergence.
 
-  Returns the folders of points that have become non-finite. Raises Stopped.
+  Afterwards each point has one of them. Raises Stopped.
   """
   missing = [
     i
     for i, (config, folder) in enumerate(zip(configs, folders, strict=True))
-    if finished_summary(folder, config) is None
+    if not _is_done(folder, config)
   ]
-  lost: set[pathlib.Path] = set()
   programs = programs_of(missing, configs, folders, workdir)
   start = time.monotonic()
   sizes = [sum(configs[i].train.num_steps for i in program) for program in programs]
@@ -455,13 +470,16 @@ def _train_missing(
     label = f'{number}/{len(programs)}'
     try:
       if len(group) > 1:
-        lost |= _train_stacked(group, workdir, label, interruption)
+        _train_stacked(group, workdir, label, interruption)
       else:
         logging.info('program %s: %s', label, group[0][1].name)
         if train(*group[0]) is None:
           raise Stopped
-    except NotFiniteError:
-      lost |= {folder for _, folder in group}
+    except NotFiniteError as error:
+      if error.divergence is not None and len(group) == 1:
+        folder = group[0][1]
+        logging.warning('%s: %s', folder.name, error)
+        write_divergence(folder, error.divergence)
     if left := sum(sizes[number:]):
       left *= (time.monotonic() - start) / sum(sizes[:number])
       logging.info(
@@ -470,7 +488,6 @@ def _train_missing(
         len(missing),
         _in_words(left),
       )
-  return lost
 
 
 def points_of(part: Part, configs: Sequence[Config]) -> list[int]:
@@ -587,8 +604,8 @@ def _train_stacked(
   workdir: pathlib.Path,
   label: str,
   interruption: Interruption,
-) -> set[pathlib.Path]:
-  """Trains points side by side; returns those that failed. Raises Stopped."""
+) -> None:
+  """Trains points side by side. Raises Stopped, and NotFiniteError if all diverge."""
   configs, folders = zip(*group, strict=True)
   training = compile_many(configs)  # so that nothing is written if it does not fit
   names = [folder.name for folder in folders]
@@ -599,21 +616,18 @@ def _train_stacked(
     trained = train_many(training, configs, folders, checkpoints, interruption, label)
   if trained is None:
     raise Stopped
-  (state, summaries), lost = trained, set()
+  state, summaries = trained
   finals = unstack(configs, state)
   for config, folder, summary, state in zip(
     configs, folders, summaries, finals, strict=True
   ):
     _stop_if_asked(interruption)  # the next launch writes the others
-    if summary is None:
-      lost.add(folder)
-    elif finished_summary(folder, config) is None:
+    if summary is not None and finished_summary(folder, config) is None:
       save_result(folder, config.train.num_steps, state, run_metadata(config))
       write_summary(folder, summary)
   if not kept:
     delete_folder(folder_of_all)
   _stop_if_asked(interruption)
-  return lost
 
 
 def _stop_if_asked(interruption: Interruption) -> None:
@@ -627,23 +641,27 @@ def _rows(
   points: Sequence[Point],
   configs: Sequence[Config],
   folders: Sequence[pathlib.Path],
-  lost: Collection[pathlib.Path],
-) -> list[Row]:
-  """The rows of the points, with None for each number of those that are lost.
+) -> tuple[list[Row], dict[str, Divergence]]:
+  """The rows of the points, and why some are lost, by the name of the point.
 
-  Raises RunError if one of the others has no summary.
+  A row of a lost point has None for each number. Raises RunError if a point has neither
+  a summary nor a record of a divergence.
   """
   rows: list[Row] = []
+  lost: dict[str, Divergence] = {}
   for point, config, folder in zip(points, configs, folders, strict=True):
     summary = finished_summary(folder, config)
-    if summary is None and folder not in lost:
+    divergence = read_divergence(folder, config) if summary is None else None
+    if divergence is not None:
+      lost[folder.name] = divergence
+    elif summary is None:
       raise RunError(
         f'{folder} was trained, but its {SUMMARY} cannot be read, so that no table is '
         'written; rerun the same command'
       )
     numbers = summary or dict.fromkeys(get_type_hints(Summary))
     rows.append({**point, 'workdir': folder, **numbers})
-  return rows
+  return rows, lost
 
 
 def _write_table(rows: Sequence[Row], workdir: pathlib.Path) -> None:
