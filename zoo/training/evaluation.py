@@ -14,7 +14,7 @@ from absl import logging
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
 from zoo.config.mesh import on_mesh, replicate
@@ -34,7 +34,9 @@ from zoo.training.objective import (
 )
 
 Rule = LearningRule | DeepRule | Recurrence
-# For each quantity and batch, the mean and the mean square over the prompts.
+# For each quantity and batch, the mean over the prompts, and the mean square of the
+# deviations from it. The mean of the squares would lose the spread of losses that is
+# small beside their mean: float32 has seven digits.
 SampledMoments = dict[str, tuple[Array, Array]]
 # The moments and the rules that give exact risks, on the devices and on the host.
 Measured = tuple[SampledMoments, Rule | None]
@@ -143,8 +145,7 @@ def risks_of(
   estimates = {}
   for name in ('model', 'accuracy'):
     if name in moments:
-      mean, square = (float(np.mean(part, dtype=np.float64)) for part in moments[name])
-      estimates[name] = estimate_from_moments(mean, square, num_prompts)
+      estimates[name] = estimate_of_batches(*moments[name], num_prompts)
   curve = None
   if 'curve' in moments:
     curve = np.mean(np.asarray(moments['curve'][0], np.float64), axis=0).tolist()
@@ -156,12 +157,23 @@ def risks_of(
   )
 
 
-def estimate_from_moments(mean: float, mean_square: float, count: int) -> Estimate:
-  """The mean of `count` samples and its error, from the mean of their squares."""
+def estimate_of_batches(
+  means: np.ndarray, deviations: np.ndarray, count: int
+) -> Estimate:
+  """The mean of `count` samples, in batches of one size, and its standard error.
+
+  Args:
+    means: the mean of each batch `[n]`.
+    deviations: the mean square of the deviations from it, of each batch `[n]`.
+    count: the number of samples in all batches together.
+  """
+  means, deviations = np.asarray(means, np.float64), np.asarray(deviations, np.float64)
+  mean = float(np.mean(means))
   if count == 1:
     return Estimate(mean, math.nan)
-  # Rounding may make the difference slightly negative.
-  return Estimate(mean, math.sqrt(max(mean_square - mean**2, 0.0) / (count - 1)))
+  # The variance within batches, and that of their means.
+  variance = float(np.mean(deviations + np.square(means - mean)))
+  return Estimate(mean, math.sqrt(variance / (count - 1)))
 
 
 def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
@@ -203,11 +215,17 @@ def sample_errors(
     stream = jax.random.fold_in(key, index)
     batch = sample(task, stream, config.train.batch_size, statistics)
     return {
-      name: (jnp.mean(losses, axis=0), jnp.mean(jnp.square(losses), axis=0))
+      name: mean_and_deviation(losses)
       for name, losses in held_out_losses(model, task, batch, moments).items()
     }
 
   return jax.lax.map(measure, jnp.arange(config.eval.num_batches))
+
+
+def mean_and_deviation(losses: Float[Array, 'b ...']) -> tuple[Array, Array]:
+  """The mean of losses, and the mean square of their deviations from it."""
+  mean = jnp.mean(losses, axis=0)
+  return mean, jnp.mean(jnp.square(losses - mean[None]), axis=0)
 
 
 def held_out_losses(

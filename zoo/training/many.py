@@ -388,7 +388,7 @@ def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
   exact = evaluation.exact(rules)
   return [
     risks_of(
-      {name: (mean[i], square[i]) for name, (mean, square) in moments.items()},
+      {name: (mean[i], deviation[i]) for name, (mean, deviation) in moments.items()},
       exact[i],
       evaluation.num_prompts,
     )
