@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
@@ -99,6 +100,9 @@ def run(main: Main, takes_names: bool = False) -> None:
   handler.python_handler.setStream(sys.stderr)
   handler.setFormatter(logging.Formatter('%(message)s'))
   handler.addFilter(_is_for_users)
+  # Where a folder cannot be created, Orbax forgets what it would have done there, and
+  # the error is said in one line.
+  warnings.filterwarnings('ignore', "coroutine '_create_paths' was never awaited")
   try:
     app.run(lambda argv: call(main, argv, takes_names), flags_parser=parse)
   except KeyboardInterrupt:  # raised by training after saving everything
@@ -334,9 +338,13 @@ def _no_device() -> str | None:
 def _is_for_users(record: logging.LogRecord) -> bool:
   """Whether a log record is a warning, or not of the libraries that we use.
 
-  Orbax logs 67 lines per save.
+  Orbax logs 67 lines per save. It logs an error of its threads with a traceback, and
+  raises it as well, so that the command ends with one line that says it.
   """
   installed, path = pathlib.Path(jax.__file__).parents[1], pathlib.Path(record.pathname)
+  has_traceback = record.levelno >= logging.ERROR and record.exc_info
+  if has_traceback and path.is_relative_to(installed / 'orbax'):
+    return False
   return record.levelno >= logging.WARNING or not any(
     path.is_relative_to(installed / name) for name in _TALKATIVE
   )

@@ -1,15 +1,19 @@
 """Checkpoints survive what disks and kills do to them, and say so."""
 
 import contextlib
+import logging
 import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import logging as absl_logging
+from orbax.checkpoint import v1 as ocp
 
 from tests.checkpoints.states import (
   ABSTRACT,
@@ -197,3 +201,23 @@ def test_a_failed_step_is_saved_again(tmp_path):
       checkpoints.wait()
   save(tmp_path, 1)
   assert load_latest(tmp_path) == 1
+
+
+@pytest.mark.parametrize('level', [logging.INFO, logging.WARNING, logging.ERROR])
+def test_what_orbax_logs_reaches_the_log_of_the_user(caplog, level):
+  """Also where Checkpoints has been imported, and through absl, as Orbax logs it."""
+  logger = absl_logging.get_absl_logger()
+  record = logger.makeRecord(
+    logger.name, level, ocp.__file__, 1, 'a message of Orbax', (), None
+  )
+  logger.handle(record)
+  assert caplog.messages == ['a message of Orbax']
+
+
+@pytest.mark.slow
+def test_an_import_leaves_no_filter_of_warnings():
+  code = 'import warnings, zoo.training; print([str(f) for f in warnings.filters])'
+  answer = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert '_create_paths' not in answer.stdout

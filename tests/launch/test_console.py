@@ -64,13 +64,19 @@ def test_what_jax_cannot_use_is_one_line(cache, tmp_path):
 
 
 def test_only_the_libraries_that_we_use_are_kept_from_logging():
-  def is_shown(path, level=logging.INFO):
-    return cli._is_for_users(logging.LogRecord('', level, str(path), 1, '', None, None))
+  def is_shown(path, level=logging.INFO, raised=None):
+    record = logging.LogRecord('', level, str(path), 1, '', None, raised)
+    return cli._is_for_users(record)
 
   orbax = pathlib.Path(ocp.__file__)
   assert not is_shown(orbax)
   assert not is_shown(absl_logging.__file__)
   assert is_shown(orbax, logging.WARNING)
+  assert is_shown(orbax, logging.ERROR)
+  # An error that it raises as well is the line with which the command ends.
+  raised = (OSError, OSError('no space'), None)
+  assert not is_shown(orbax, logging.ERROR, raised)
+  assert is_shown(zoo.__file__, logging.ERROR, raised)
   for path in zoo.__file__, '/home/me/orbax/my_models.py', 'my_models.py':
     assert is_shown(path)
 

@@ -15,13 +15,11 @@ import math
 import pathlib
 import platform
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from absl import logging
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
@@ -35,13 +33,6 @@ FORMAT = 1  # of a step's contents; increased when older code could not read the
 # The metadata is the item `origin` on disk, as it was called in the first checkpoints.
 METADATA_FILE = 'origin/data.json'
 _PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
-
-# Orbax logs its errors with tracebacks, and raises them as well.
-logging.get_absl_logger().addFilter(
-  lambda record: record.levelno < logging.WARN or '/orbax/' not in record.pathname
-)
-# Where a folder cannot be created, it forgets what it would have done there.
-warnings.filterwarnings('ignore', "coroutine '_create_paths' was never awaited")
 
 
 class Checkpoints:
