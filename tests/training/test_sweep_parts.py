@@ -1,13 +1,14 @@
 """Parts of a sweep, which processes train that share nothing but the folder."""
 
 import json
+import pathlib
 
 import pytest
 
 from tests.compare import refuses
 from tests.training.runs import of_each_launch, signal_at_step_4, small_config
 from zoo.host.parts import Part, parse_part
-from zoo.storage.workdir import locked
+from zoo.storage.workdir import check_number_of_parts, locked
 from zoo.training import sweeps
 from zoo.training.sweeps import points_of
 
@@ -130,6 +131,23 @@ def test_a_part_names_the_points_that_it_has_lost(tmp_path, no_step):
     with pytest.raises(sweeps.LostPointsError, match='is not finite') as again:
       _sweep(tmp_path, part, points)
     assert len(again.value.rows) == (1 if part else 2)
+
+
+def test_of_parts_of_different_numbers_that_start_at_once_one_is_refused(
+  tmp_path, monkeypatch
+):
+  check_number_of_parts(tmp_path, Part(1, 2))
+  with monkeypatch.context() as patch:
+    # The other part has looked for the note before it was written.
+    patch.setattr(pathlib.Path, 'exists', lambda path: False)
+    with refuses('divided into 2 parts'):
+      check_number_of_parts(tmp_path, Part(1, 3))
+  check_number_of_parts(tmp_path, Part(2, 2))
+  # A part that was killed after it had created the note has left it empty.
+  (tmp_path / '.parts').write_text('')
+  check_number_of_parts(tmp_path, Part(1, 3))
+  with refuses('divided into 3 parts'):
+    check_number_of_parts(tmp_path, Part(2, 2))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import functools
 import os
 import pathlib
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from zoo.core.errors import InUseError, RunError, UserError, in_one_line, shown
 from zoo.host import processes
 from zoo.host.files import (
   UnreadableFile,
+  create,
   failures,
   is_url,
   names_in,
@@ -244,7 +246,11 @@ def check_number_of_parts(workdir: pathlib.Path, part: Part) -> None:
   """
   note = workdir / _NUMBER
   if not note.exists():
-    write_atomically(note, str(part.number))
+    create(note, str(part.number))
+  if not read_text(note):  # another part is writing it, unless it was killed meanwhile
+    time.sleep(_MOMENT)
+    if not read_text(note):
+      write_atomically(note, str(part.number))
   number = read_text(note)
   if number != str(part.number):
     raise UserError(
