@@ -104,7 +104,9 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   train.batch_size = 2048  # prompts of a step, a multiple of mesh.data · num_parts
   train.num_parts = 1  # ≥ 1, parts of a batch, one after the other, to save memory
   train.compute_dtype = 'float32'  # or bfloat16; weights and moments are float32
-  train.log_every = 50  # ≥ 1, steps between log lines, run in one compiled call
+  # Steps between log lines, ≥ 1. They run in one compiled call, which also ends at each
+  # evaluation and each save, so that these have log lines of their own.
+  train.log_every = 50
   train.matmul_precision = 'highest'  # or high, or default, which on a TPU is bfloat16
 
   config.mesh = mesh = ConfigDict()

@@ -46,7 +46,7 @@ def get_config() -> ConfigDict:
   config.mesh.model = 4  # the chips of a TPU host, so that heads stay on one host
   config.mesh.fsdp = True
   config.train.log_every = 250  # the exact risk takes 3 s on one core of the host
-  # A checkpoint takes 6.5 GB, and a pod may be pre-empted at any time.
+  # A checkpoint takes 6.9 GB, and a pod may be pre-empted at any time.
   config.checkpoint.every, config.checkpoint.keep = 500, 2
   config.eval.every, config.eval.num_batches = 500, 4
   return config

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 import zoo
 from configs import common
 from tests.compare import refuses
+from tests.marks import mostly_slow
 from tests.training.runs import (
   assert_close_arrays,
   assert_same_bits,
@@ -57,6 +58,57 @@ def _content(folder):
     for path in folder.rglob('*')
     if path.is_file() and not path.name.startswith('.lock')
   }
+
+
+# Another value of each field of the list, but for one that configs no longer have.
+_MAY_CHANGE = {
+  'checkpoint.every': 5,
+  'checkpoint.every_minutes': 1e-6,
+  'checkpoint.keep': 7,
+  'checkpoint.steps': (7, 9),
+  'eval.num_compared': 16,
+  'train.log_every': 3,
+}
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  """The arrays and the summary of a run of 12 steps that nothing has interrupted."""
+  workdir = tmp_path_factory.mktemp('whole')
+  with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion('standard'):
+    share_programs(patch)
+    summary = zoo.train(small_config(), workdir)
+  assert summary is not None
+  return saved_arrays(workdir, 12), summary
+
+
+@pytest.mark.usefixtures('shared_programs')
+@pytest.mark.parametrize(
+  'field', mostly_slow(['train.log_every', 'checkpoint.every'], _MAY_CHANGE)
+)
+def test_a_field_that_may_change_when_a_run_goes_on_changes_no_bit(
+  tmp_path, stop_at, whole, field
+):
+  stop_at(4)
+  assert zoo.train(small_config(), tmp_path) is None
+  stop_at(None)
+  changed = small_config(**{field.replace('.', '__'): _MAY_CHANGE[field]})
+  summary = zoo.train(changed, tmp_path)
+  assert summary is not None
+  arrays, wanted = whole
+  assert_same_bits(saved_arrays(tmp_path, 12), arrays)
+  for name in 'eval_risk', 'eval_risk_stderr', 'exact_risk':
+    assert summary[name] == wanted[name]
+
+
+def test_each_field_that_may_change_is_tried_and_is_in_the_docs():
+  assert {*saved_configs._CHANGE_NO_TRAINING} - {'checkpoint.patience'} == {
+    *_MAY_CHANGE
+  }
+  page = (pathlib.Path(__file__).parents[2] / 'docs/scaling.md').read_text()
+  (said,) = (part for part in page.split('\n\n') if 'These fields may differ' in part)
+  for field in _MAY_CHANGE:
+    assert f'`{field}`' in said
 
 
 def _of_steps(number, **changes):

@@ -10,12 +10,16 @@ from configs import common
 from zoo.config.building import Config
 from zoo.core.registry import MIXERS, MODELS, TASKS, parameters
 
-# Fields that may change when a run is resumed, besides the section `mesh`.
+# Fields that may change when a run is resumed, besides the section `mesh`: they change
+# no bit of the weights. docs/scaling.md lists them.
 _CHANGE_NO_TRAINING = (
+  'checkpoint.every',
   'checkpoint.every_minutes',
+  'checkpoint.keep',
   'checkpoint.patience',  # of ICL Zoo 0.1.0
   'checkpoint.steps',
   'eval.num_compared',
+  'train.log_every',
 )
 # Those that may change if a run goes on for more steps than it had; a config may set
 # the warm-up by the number of steps.
@@ -41,9 +45,9 @@ def differences(
     saved: the saved config, as JSON holds it. Fields that it lacks, such as those that
       were added since, have their defaults.
     config: the other one.
-    resumes: leave out what it may change to go on: the mesh, the minutes between
-      checkpoints, the steps that are kept, the number of prompts to compare on, and
-      more steps.
+    resumes: leave out what it may change to go on: the mesh, when checkpoints and log
+      lines are written and which checkpoints are kept, the number of prompts to compare
+      on, and more steps.
   """
   content = json.loads(to_json(config))
   if content == saved:

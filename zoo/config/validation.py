@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import jax
+from absl import logging
 from flax import nnx
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
@@ -261,6 +262,16 @@ def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int
   devices = jax.device_count() if num_devices is None else num_devices
   if data == -1:
     data = max(devices // model, 1)
+    if (idle := devices - data * model) > 0:
+      logging.log_first_n(
+        logging.WARNING,
+        'config.mesh.model is %d, which does not divide the %d devices: %d of them are '
+        'idle',
+        1,
+        model,
+        devices,
+        idle,
+      )
   if data * model > devices:
     raise UserError(
       f'config.mesh is data {config.mesh.data} × model {model}; it needs '
