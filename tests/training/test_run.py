@@ -294,7 +294,7 @@ def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path):
 def test_a_state_is_saved_after_some_minutes_at_the_latest(
   tmp_path, finished, monkeypatch
 ):
-  clock = itertools.count(step=16)  # seconds, each time that it is asked
+  clock = itertools.count(step=12)  # seconds, each time that it is asked
   quick = types.SimpleNamespace(
     monotonic=lambda: float(next(clock)), time=time.time, process_time=time.process_time
   )

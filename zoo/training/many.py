@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import pathlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -161,13 +162,13 @@ def train_many(
       record_many, training, configs, records, progress, checkpoints
     )
     while step < num_steps and not interruption.due():
-      stop = next_stop(step, config)
+      stop, called = next_stop(step, config), time.monotonic()
       state, metrics = advance(training, state, step, stop)
       step = stop
       measured = evaluate(config, training.evaluation, state['model'], step)
       if waiting is not None:  # recorded while the devices compute
         finite, risks = record(finite, *waiting)
-      waiting = metrics, measured
+      waiting = called, metrics, measured
       if saves.due(step):  # only a finite state is saved
         finite, risks = record(finite, *waiting)
         waiting = None
@@ -226,16 +227,18 @@ def record_many(
   progress: Progress,
   checkpoints: Checkpoints,
   before: np.ndarray,
+  called: float,
   metrics: Mapping[str, Array],
   measured: Measured,
 ) -> tuple[np.ndarray, list[Risks]]:
   """Waits for the results of a step, and records those of the finite models.
 
-  `before` says which models were finite before. One that is no longer finite gets
+  `before` says which models were finite before, and `called` when the steps up to this
+  one were called, as for `Progress.fetch`. A model that is no longer finite gets
   `diverged.json`, and stays lost. Returns which models are finite, and the risks.
   Raises NotFiniteError if none is.
   """
-  values, fetched = jax.device_get((metrics, measured))
+  values, fetched = progress.fetch(called, metrics, measured)
   finite = before & values['finite']
   alone = [{name: values[name][i] for name in values} for i in range(len(finite))]
   step = int(values['step'].max())

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 from tqdm.auto import tqdm
 
 from zoo.config.validation import Config
@@ -37,13 +38,15 @@ _THREADS = 8  # copy at the same time
 
 
 class Progress:
-  """The progress bar of one launch and its clock, which starts now; a context manager.
+  """The progress bar of one launch and its clocks; a context manager.
 
   Only process 0 shows a bar.
   """
 
   def __init__(self, label: str, step: int, num_steps: int):
-    self._start = step, time.monotonic(), time.process_time()
+    self._start = step, time.process_time()
+    self._seconds = 0.0  # that the devices have spent on steps
+    self._free = 0.0  # when they had done all that came before the next steps
     # A log file, unlike a terminal or a notebook, would record every refresh.
     is_watched = sys.stderr.isatty() or hasattr(sys, 'ps1')
     self._bar = tqdm(
@@ -62,19 +65,35 @@ class Progress:
   def __exit__(self, *exception: object) -> None:
     self._bar.close()
 
+  def fetch(self, called: float, metrics: PyTree, measured: PyTree) -> tuple[Any, Any]:
+    """Waits for steps and the evaluation after them; returns both results on the host.
+
+    `called` is when the steps were called, by `time.monotonic`. Their time counts from
+    then, or from the end of the evaluation before if the devices were still busy with
+    it, until the metrics of the last step are there.
+    """
+    for leaf in jax.tree.leaves((metrics, measured)):
+      leaf.copy_to_host_async()  # begins as soon as a result is there
+    jax.block_until_ready(metrics)
+    self._seconds += time.monotonic() - max(called, self._free)
+    fetched = jax.device_get((metrics, measured))
+    self._free = time.monotonic()
+    return fetched
+
   def speed(self, step: int) -> tuple[float | None, float | None]:
     """Steps per second and CPU-ms per step since the start; None if there was none.
 
-    The CPU time is that of all threads of this process.
+    The first counts the time of the steps alone, as `fetch` measures it: neither
+    evaluation, nor records, nor what the caller of a run does between two events, nor
+    the time in which a save stops training. Saves that are written in the background
+    may slow the steps down. The CPU time is that of all threads of this process since
+    the start, whatever they do.
     """
-    start, wall, cpu = self._start
+    start, cpu = self._start
     if step <= start:
       return None, None
     cpu_seconds = time.process_time() - cpu
-    return (
-      (step - start) / (time.monotonic() - wall),
-      1e3 * cpu_seconds / (step - start),
-    )
+    return (step - start) / self._seconds, 1e3 * cpu_seconds / (step - start)
 
   def show(self, step: int, **values: float | None) -> None:
     """Moves the bar to a step, and shows the values that are not None after it."""

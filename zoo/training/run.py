@@ -7,14 +7,16 @@ import dataclasses
 import functools
 import json
 import pathlib
+import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import logging
 from flax import nnx
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from zoo.config.mesh import make_mesh, on_mesh
 from zoo.config.validation import Config, build_task, differences, to_json, validate
@@ -40,7 +42,7 @@ from zoo.training.compilation import (
   compile_training,
   make_training,
 )
-from zoo.training.evaluation import Measured, Risks, evaluate, finish_evaluation
+from zoo.training.evaluation import Fetched, Risks, evaluate, finish_evaluation
 from zoo.training.records import Progress, Records, Saves, read_lines, risk_of
 from zoo.training.shardings import State
 from zoo.training.summary import (
@@ -139,10 +141,11 @@ def training_run(
       try:
         while step < num_steps and not interruption.due():
           with on_mesh(training.mesh, config):
-            stop = next_stop(step, config)
+            stop, called = next_stop(step, config), time.monotonic()
             state, metrics = advance(training, state, step, stop)
             step = stop
             measured = evaluate(config, training.evaluation, state['model'], step)
+            metrics, measured = progress.fetch(called, metrics, measured)
             risks = record(training, metrics, measured, records, progress, checkpoints)
             if saves.due(step):
               saves.save(step, state, [records])
@@ -292,21 +295,20 @@ def next_stop(step: int, config: Config) -> int:
 
 def record(
   training: Training,
-  metrics: Mapping[str, Array],
-  measured: Measured,
+  metrics: Mapping[str, np.ndarray],
+  measured: Fetched,
   records: Records,
   progress: Progress,
   checkpoints: Checkpoints,
 ) -> Risks:
-  """Waits for the results of a step, and records them; returns the risks.
+  """Records the results of a step, which are on the host; returns the risks.
 
   Raises NotFiniteError.
   """
-  metrics, fetched = jax.device_get((metrics, measured))
   step = int(metrics['step'])
   if not metrics['finite']:
     raise not_finite(training.config, metrics, checkpoints)
-  risks = finish_evaluation(training.evaluation, fetched)
+  risks = finish_evaluation(training.evaluation, measured)
   rate, _ = progress.speed(step)
   line = line_of(metrics, risks, rate)
   records.write(line)
