@@ -21,7 +21,8 @@ from zoo.config.validation import to_json
 from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
-from zoo.training import table, train
+from zoo.training import many, sweep, table, train
+from zoo.training import summary as summaries
 from zoo.training.objective import (
   make_objective,
   numbers_of,
@@ -270,3 +271,42 @@ def test_a_summary_of_a_task_with_unknown_risks_can_be_read(tmp_path):
   assert (
     read_json(tmp_path / 'summary.json', dict)['comparison'].keys() == comparison.keys()
   )
+
+
+@pytest.fixture
+def no_gather(monkeypatch):
+  """No device has the memory for a whole model; a CPU cannot show it otherwise."""
+
+  def gather(*_):
+    raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 9')
+
+  for module in summaries, many:
+    monkeypatch.setattr(module, 'on_one_device', gather)
+
+
+_NO_COMPARISON = 'no comparison with the baselines of the task, which is computed on'
+
+
+@pytest.mark.usefixtures('no_gather')
+def test_a_model_that_one_device_cannot_hold_has_a_result_without_comparison(
+  tmp_path, caplog
+):
+  split = {'mesh__data': 8, 'mesh__fsdp': True, 'eval__num_compared': 8}
+  config = small_config(train__num_steps=2, **split)
+  summary = train(config, tmp_path)
+  assert summary is not None
+  assert summary['eval_risk'] is not None
+  assert summary['comparison'] is None
+  (said,) = [message for message in caplog.messages if _NO_COMPARISON in message]
+  assert said.endswith('not enough: RESOURCE_EXHAUSTED: Out of memory allocating 9')
+  assert train(config, tmp_path) == summary  # it is not measured again
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('no_gather')
+def test_models_side_by_side_that_one_device_cannot_hold_have_results(tmp_path, caplog):
+  config = small_config('deep_set', train__num_steps=2, eval__num_compared=8)
+  rows = sweep(config, [{'seed': 0}, {'seed': 1}], tmp_path)
+  assert rows is not None
+  assert [row['comparison'] for row in rows] == [None, None]
+  assert caplog.text.count(_NO_COMPARISON) == 1

@@ -79,6 +79,7 @@ from zoo.training.summary import (
   on_one_device,
   read_divergence,
   summarise,
+  within_one_device,
   write_divergence,
 )
 
@@ -421,19 +422,24 @@ def compare_many(
   for i, config in enumerate(configs):
     groups.setdefault(to_json(config.task), []).append(i)
 
-  def measure() -> list[Comparison | None]:
+  def measure(stacked: PyTree) -> list[Comparison | None]:
     for members in groups.values():
       states = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in members]
       models = [nnx.merge(graph, arrays) for arrays in states]
-      compared = compare_all(models, tasks[members[0]], number, configs[0].eval.seed)
-      if compared is None:  # the task is too large
+      task, seed = tasks[members[0]], configs[0].eval.seed
+      compare = functools.partial(compare_all, models, task, number, seed)
+      compared = within_one_device(compare)
+      if compared is None:  # the task or the models are too large
         continue
       for i, comparison in zip(members, compared, strict=True):
         comparisons[i] = comparison
     return comparisons
 
-  with on_one_device(mesh, state) as stacked:
-    return processes.run_on_main(measure)
+  def measure_whole() -> list[Comparison | None]:
+    with on_one_device(mesh, state) as stacked:
+      return processes.run_on_main(functools.partial(measure, stacked))
+
+  return within_one_device(measure_whole) or comparisons
 
 
 def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:

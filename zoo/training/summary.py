@@ -1,12 +1,13 @@
 """The summary of a finished run: comparison, `summary.json` and closing table."""
 
 import contextlib
+import functools
 import json
 import math
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, TypedDict, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypedDict, TypeVar, cast
 
 import jax
 import jax.extend.core
@@ -21,6 +22,7 @@ from jaxtyping import PyTree
 from zoo import theory
 from zoo.config.building import abstract_model, num_weights
 from zoo.config.validation import Config, build_task
+from zoo.core.errors import in_one_line, is_exhausted
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, Model, Task
 from zoo.core.tables import format_estimate, format_exact, format_table
@@ -40,6 +42,7 @@ from zoo.training.evaluation import Risks
 SUMMARY = 'summary.json'  # its name in a workdir
 DIVERGED = 'diverged.json'  # the name of the record of a point that has none
 
+_Compared = TypeVar('_Compared')
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -94,17 +97,42 @@ def compare_model(
   """The comparison of a model on a mesh with the baselines of its task.
 
   The config's section `eval` sets the number of prompts and their seed; with fewer than
-  two prompts, or for a task that is too large, there is none.
+  two prompts, or for a task that is too large, there is none. Neither is there one of a
+  model that one device cannot hold.
   """
   number = num_compared(config)
   if number < 2:
     return None
-  with on_one_device(mesh, state) as arrays:
-    models, seed = [nnx.merge(graph, arrays)], config.eval.seed
-    comparisons = processes.run_on_main(
-      lambda: compare_all(models, task, number, seed, is_checked=True)
-    )
+
+  def measure() -> list[Comparison] | None:
+    with on_one_device(mesh, state) as arrays:
+      models, seed = [nnx.merge(graph, arrays)], config.eval.seed
+      compare = functools.partial(
+        compare_all, models, task, number, seed, is_checked=True
+      )
+      return processes.run_on_main(functools.partial(within_one_device, compare))
+
+  comparisons = within_one_device(measure)
   return None if comparisons is None else comparisons[0]
+
+
+def within_one_device(measure: Callable[[], _Compared]) -> _Compared | None:
+  """What a comparison gives; None, with a warning, if the memory is not enough for it.
+
+  A run that has taken its last step must not lose its result for want of a comparison:
+  the model may be split over devices none of which can hold all of it.
+  """
+  try:
+    return measure()
+  except Exception as error:
+    if not is_exhausted(error):
+      raise
+    logging.warning(
+      'there is no comparison with the baselines of the task, which is computed on one '
+      'device: its memory is not enough: %s',
+      in_one_line(error, 200),
+    )
+    return None
 
 
 @contextlib.contextmanager
