@@ -84,9 +84,7 @@ class Divergence(TypedDict):
 
   model: str
   num_steps: _Count  # that the point was to be trained for
-  # A step that is not finite. Alone it is the first one; side by side it is the end of
-  # the call of the program in which the point was lost.
-  step: _Count
+  step: _Count  # the first one that is not finite
   loss: float | None  # of this step; None if it is not finite
   reason: str
 
