@@ -32,13 +32,15 @@ from tqdm.auto import tqdm
 from launch import cli, config_flag
 from launch.axes import parse_all
 from zoo.core.errors import UserError
-from zoo.host.files import is_url, user_path, write_atomically
+from zoo.host.files import is_url, write_atomically
 
 if TYPE_CHECKING:
   from zoo.probing.strategy_series import FittedRun
 
 flags.adopt_module_key_flags(cli)
-_CHECKPOINT = flags.DEFINE_string('checkpoint', None, 'The workdir of a run.')
+_CHECKPOINT = flags.DEFINE_string(
+  'checkpoint', None, 'The workdir of a run, or of a point of a sweep.'
+)
 _CONFIG = config_flag.define(
   'Config file of a sweep, with an optional variant, as for launch.main.'
 )
@@ -96,12 +98,11 @@ def _show_run(workdir: str) -> None:
   from zoo.probing import phases
   from zoo.probing.strategy_pictures import plot_series
   from zoo.probing.strategy_series import Fits, named
-  from zoo.storage.steps import steps_in
+  from zoo.storage.loading import steps_of
 
   out = cli.folder_of(_OUT)
-  newest, folder = zoo.load(workdir), user_path(workdir)
-  inner = folder / 'checkpoints'
-  steps = steps_in(inner if inner.is_dir() else folder) or [newest.step]
+  newest = zoo.load(workdir)
+  steps = steps_of(workdir) or [newest.step]
   out = out or cli.default_folder(workdir, ['strategies'])
   fits = Fits(out / _FITS, newest.config, _PREDICTORS.value, _NUM_PROMPTS.value)
   missing = [step for step in steps if not fits.has(step)]

@@ -3,11 +3,14 @@
 import csv
 
 import jax
+import numpy as np
 import pytest
 
 from tests.checkpoints.states import zeros_of
 from tests.training.runs import small_config
+from zoo.config.saved import to_json
 from zoo.storage.checkpoints import Checkpoints, run_metadata
+from zoo.storage.programs import POINTS_FIELD, folder_of_program
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -86,6 +89,27 @@ def test_a_run_is_drawn_step_by_step(call, tmp_path):
   assert steps == ['5', '10', '20']  # that which is kept, and the two newest
   assert len({tuple(row.values()) for row in rows}) == 3
   assert {path.suffix for path in out.iterdir()} == {'.png', '.csv', '.json'}
+
+
+def test_a_point_of_a_sweep_is_drawn_at_the_steps_of_its_program(call, tmp_path):
+  names, config = ['seed=0', 'seed=1'], small_config(task__noise_std=0.5)
+  note = {**run_metadata(config), POINTS_FIELD: names}
+  program = folder_of_program(tmp_path, names)
+  with Checkpoints(program, 1, note, (2, 5)) as checkpoints:
+    for step in (2, 5, 12):
+      weights = jax.tree.map(
+        lambda leaf, step=step: np.stack([leaf - 1, leaf + step / 20]), zeros_of(config)
+      )
+      checkpoints.save(step, {'model': weights})
+  point = tmp_path / 'points' / 'seed=1'
+  point.mkdir(parents=True)
+  (point / 'config.json').write_text(to_json(config))
+  arguments = f'--checkpoint={point}', '--predictors=gd,bayes', '--num_prompts=64'
+  answer = call('strategies', *arguments, f'--out={tmp_path / "out"}')
+  assert answer.code == 0, answer.err
+  rows = _rows(tmp_path / 'out')
+  assert [row.pop('step') for row in rows] == ['2', '5', '12']
+  assert len({tuple(row.values()) for row in rows}) == 3
 
 
 @pytest.mark.parametrize(

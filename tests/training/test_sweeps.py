@@ -29,7 +29,8 @@ from tests.training.runs import (
   small_config,
 )
 from zoo.measure.comparison import compare
-from zoo.training import grid, run, sweeps, train
+from zoo.storage.loading import steps_of
+from zoo.training import grid, many, run, sweeps, train
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
@@ -121,12 +122,46 @@ def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
   own = [([i], 12) for i in range(3)]  # in the folders of the points
   assert [(members, step) for members, step, _ in kept] == [*together, *own]
   train(sweeps.at_point(config, points[2]), tmp_path / 'alone')
+  folder = tmp_path / 'sweep' / 'points' / sweeps._name(points[2])
   for _, step, load_models in kept[:3]:
     *_, model = load_models()
     alone = zoo.load(tmp_path / 'alone', step).model
     states = [nnx.to_pure_dict(nnx.state(which)) for which in (model, alone)]
     for array, expected in zip(*map(jax.tree.leaves, states), strict=True):
       np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-5)
+    # The folder of the point opens as that of a run does.
+    loaded = zoo.load(folder, step)
+    assert (loaded.step, loaded.config.task.noise_std) == (step, 0.6)
+    loaded_arrays, arrays = map(jax.tree.leaves, map(nnx.state, (loaded.model, model)))
+    assert all(map(np.array_equal, loaded_arrays, arrays))
+  assert steps_of(folder) == steps_of(folder / 'checkpoints') == [2, 7, 12]
+  assert zoo.load(folder / 'checkpoints', 7).step == 7
+  assert zoo.load(folder).step == 12
+  with refuses('has no step 5; it has [2, 7, 12]'):
+    zoo.load(folder, 5)
+
+
+def test_an_unfinished_point_opens_at_the_newest_step_of_its_program(
+  tmp_path, monkeypatch
+):
+  with monkeypatch.context() as patch:
+    share_programs(patch)
+    signal_at_step_4(patch)
+    assert sweeps.sweep(_config(), _POINTS[:3], tmp_path / 'sweep') is None
+  folder = tmp_path / 'sweep' / 'points' / sweeps._name(_POINTS[0])
+  assert zoo.load(folder).step == 6  # where the loop stops next after the signal
+  assert not (folder / 'checkpoints').exists()
+
+
+def test_a_point_is_the_same_whether_its_numbers_are_written_0_or_0_0(tmp_path):
+  points = [{'task.prior_mean': value} for value in (0, 0.0, [0, 1.0], [0.0, 1])]
+  first, second, *lists = map(sweeps._name, points)
+  assert first == second == 'task.prior_mean=0'
+  assert lists[0] == lists[1] != first
+  assert sweeps._name({'seed': True}) != sweeps._name({'seed': 1})
+  with refuses('is given twice'):
+    sweeps.sweep(_config(), points[:2], tmp_path / 'sweep')
+  assert not (tmp_path / 'sweep').exists()
 
 
 @pytest.mark.slow

@@ -39,7 +39,8 @@ from zoo.storage.checkpoints import (
   damaged,
   saved_arrays,
 )
-from zoo.storage.steps import chosen_step, damage_of
+from zoo.storage.programs import StepTogether, load_together, steps_of_point
+from zoo.storage.steps import chosen_step, damage_of, steps_in
 
 _MOST_ARRAYS = 8  # that a message lists
 _MAX_REASON = 1000  # characters, since a name or a list in the config may be long
@@ -68,22 +69,60 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   the first device, or to the mesh that `jax.set_mesh` has set, whatever devices they
   were saved from; heads are split over the axis `model` of the mesh if it divides them.
   The folder may be in a bucket: gs://bucket/runs/a. A `checkpoints/NAME` that does not
-  exist means a shipped checkpoint. The path may also be a file of `zoo.export`. Raises
-  UserError for a folder without checkpoints, a missing step, a newer format, or a model
-  or task that is not registered; RunError for damaged files.
+  exist means a shipped checkpoint. The path may also be a file of `zoo.export`, or the
+  folder of a point of a sweep, whose steps the sweep may have saved together with those
+  of other points. Raises UserError for a folder without checkpoints, a missing step, a
+  newer format, or a model or task that is not registered; RunError for damaged files.
   """
   path = workdir_path(path)
   if not is_url(path):
     path = or_shipped(path).absolute()  # as Orbax needs it
     if path.suffix == weight_files.SUFFIX and not path.is_dir():
       return _load_file(path, step)
-  folder = _step_folder(path, step)
+  together = _step_together(path, step)
+  folder = _step_folder(path, step) if together is None else together.folder
   try:
+    if together is not None:
+      return _load_together(together)
     return _load_step(folder, step)
   except (UserError, RunError):
     if folder.exists():
       raise
     return load(path, step)  # a run has deleted the step meanwhile, and has a newer one
+
+
+def steps_of(path: str | os.PathLike[str]) -> list[int]:
+  """Returns the steps that `load` finds in a folder, in order; [] if it has none.
+
+  Those of a point of a sweep may be saved together with those of other points.
+  """
+  path = workdir_path(path)
+  path = path if is_url(path) else or_shipped(path).absolute()
+  if not path.is_dir():
+    return []
+  return sorted({*_own_steps(path), *steps_of_point(path)})
+
+
+def _own_steps(path: pathlib.Path) -> list[int]:
+  """The steps in a workdir or in its folder of checkpoints."""
+  in_workdir = path / 'checkpoints'
+  return steps_in(in_workdir if in_workdir.is_dir() else path)
+
+
+def _step_together(path: pathlib.Path, step: int | None) -> StepTogether | None:
+  """The step of a point of a sweep that only the program of several points has saved.
+
+  Raises UserError if neither the point nor the program has the step.
+  """
+  together = steps_of_point(path)
+  if not together:
+    return None
+  own = _own_steps(path)
+  if step is None:
+    step = max([*own, *together])
+  if step not in own and step not in together:
+    raise UserError(f'{path} has no step {step!r}; it has {sorted({*own, *together})}')
+  return None if step in own else together[step]
 
 
 def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
@@ -127,6 +166,20 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
     state = ocp.load_checkpointables(str(folder), {'model': state})['model']
   except Exception as error:
     raise cannot_be_read(folder, error) from error
+  return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
+
+
+def _load_together(step: StepTogether) -> SavedModel:
+  """Opens the model of a point of a sweep at a step that was saved side by side."""
+  metadata = read_json(step.folder / METADATA_FILE, dict)
+  _, saved_step = _config_and_step(step.folder, metadata, None)
+  config = cast(Config, ConfigDict(read_json(step.point / 'config.json', dict)))
+  saved = {
+    name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
+    for name, array in saved_arrays(step.folder).items()
+  }
+  task, graph, abstract = _abstract(step.folder, config, saved)
+  (state,) = load_together(step.folder, abstract, step.number, [step.place])
   return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
 
 

@@ -45,6 +45,15 @@ from zoo.storage.checkpoints import (
   save_result,
 )
 from zoo.storage.loading import load
+from zoo.storage.programs import (
+  POINTS_FIELD,
+  delete_finished,
+  folder_of_program,
+  load_together,
+  saved_programs,
+  saved_steps,
+  steps_together,
+)
 from zoo.storage.steps import steps_in
 from zoo.storage.workdir import (
   POINTS,
@@ -55,15 +64,6 @@ from zoo.storage.workdir import (
 )
 from zoo.training.compilation import make_training
 from zoo.training.many import compile_many, train_many, unstack
-from zoo.training.programs import (
-  POINTS_FIELD,
-  delete_finished,
-  folder_of_program,
-  load_together,
-  saved_programs,
-  saved_steps,
-  steps_together,
-)
 from zoo.training.run import NotFiniteError, checked_state, is_new, train
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
@@ -215,10 +215,20 @@ def _is_done(folder: pathlib.Path, config: Config) -> bool:
 def kept_models(
   config: Config, points: Sequence[Point], workdir: str | pathlib.Path
 ) -> Iterator[tuple[list[int], int, Callable[[], list[Model]]]]:
-  """The steps that a sweep has kept: points, the step, and what loads their models.
+  """Finds the steps that a sweep has kept, to load the models of a program at once.
 
-  Points, given by their numbers, are those of one program, or alone. A point that has
-  a step in both ways is given twice.
+  `zoo.load(folder of a point, step)` opens one of them alone.
+
+  Args:
+    config: The config of the sweep.
+    points: The points that are wanted, as they were given to `sweep`.
+    workdir: The folder of the sweep.
+
+  Yields:
+    For each kept step of each program: the indices in `points` of those that it
+    trained, the step, and a function that loads their models. The newest step of each
+    point follows in the same form, from the folder of the point, so that a step that
+    is kept in both places comes twice.
   """
   folder = workdir_path(workdir)
   numbers = {_name(point): i for i, point in enumerate(points)}
@@ -233,8 +243,9 @@ def kept_models(
     def load_wanted(
       step: pathlib.Path, own: Config = own, size: int = len(names), wanted=wanted
     ) -> list[Model]:
-      models = load_together(step, own, size)
-      return [models[place] for place in wanted]
+      graph, alone = abstract_parts(own)
+      states = load_together(step, alone, size, wanted)
+      return [nnx.merge(graph, state) for state in states]
 
     for step in programs[names]:
       yield members, int(step.name), functools.partial(load_wanted, step)
@@ -684,9 +695,20 @@ def _flat(row: Row) -> Row:
 
 
 def _name(point: Point) -> str:
-  """A folder name: the fields and values, or their digest if they are unwieldy."""
-  name = ','.join(f'{field}={json.dumps(value)}' for field, value in point.items())
+  """A folder name: the fields and values, or their digest if they are unwieldy.
+
+  Points with equal numbers have one name, whether these are written 0 or 0.0.
+  """
+  values = {field: json.dumps(_plain(value)) for field, value in point.items()}
+  name = ','.join(f'{field}={value}' for field, value in values.items())
   name = name.replace('"', '')
   if re.fullmatch(r'[\w.,=+-]{1,100}', name):
     return name
   return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+  """A value in which each float that is written with .0 at its end is an int."""
+  if isinstance(value, list | tuple):
+    return [_plain(element) for element in value]
+  return int(value) if isinstance(value, float) and f'{value}'[-2:] == '.0' else value

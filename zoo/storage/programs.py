@@ -3,23 +3,22 @@
 Each has a folder `programs/…` with the checkpoints of all its points together, whose
 metadata names the points. It is deleted when each point has its own checkpoint and
 summary, so that a sweep that is killed meanwhile does not train them again; but not if
-`config.checkpoint.steps` keeps some, from which `load_together` reads models.
+`config.checkpoint.steps` keeps some. `load_together` reads the models of such a step.
 """
 
 import hashlib
 import pathlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-from flax import nnx
+from jaxtyping import PyTree
 
-from zoo.config.building import Config, abstract_parts
-from zoo.core.protocols import Model
 from zoo.host.files import UnreadableFile, delete_folder, read_json
 from zoo.storage.checkpoints import METADATA_FILE, cannot_be_read, damaged
 from zoo.storage.steps import damage_of, steps_in
+from zoo.storage.workdir import POINTS
 
 POINTS_FIELD = 'points'  # of the metadata: the names of the points, in their order
 _FOLDER = 'programs'
@@ -67,17 +66,48 @@ def steps_together(workdir: pathlib.Path) -> dict[tuple[str, ...], list[pathlib.
   return programs
 
 
-def load_together(step: pathlib.Path, config: Config, number: int) -> list[Model]:
-  """The models of all points of a program at a saved step; RunError if it is damaged.
+class StepTogether(NamedTuple):
+  """A saved step of several points, and which of them is a given point."""
 
-  `config` is that of any of the points, and `number` counts them.
+  folder: pathlib.Path
+  point: pathlib.Path  # the folder of the point
+  place: int
+  number: int  # of the points
+
+
+def steps_of_point(folder: pathlib.Path) -> dict[int, StepTogether]:
+  """The steps at which a point of a sweep was saved together with other points.
+
+  The folder is that of the point, or its `checkpoints`; any other has no such steps.
+  """
+  point = folder.parent if folder.name == 'checkpoints' else folder
+  if point.parent.name != POINTS:
+    return {}
+  steps = {}
+  for names, folders in steps_together(point.parent.parent).items():
+    if point.name in names:
+      place, number = names.index(point.name), len(names)
+      for step in folders:
+        steps[int(step.name)] = StepTogether(step, point, place, number)
+  return steps
+
+
+def load_together(
+  step: pathlib.Path, alone: PyTree, number: int, places: Sequence[int]
+) -> list[PyTree]:
+  """The states of some points of a program at a saved step; RunError if it is damaged.
+
+  Args:
+    step: The folder of the step.
+    alone: The abstract state of the model of one point. Its shardings are kept.
+    number: How many points the program has.
+    places: Which of them are wanted, in their order in the metadata.
   """
   from orbax.checkpoint import v1 as ocp  # slow to import
 
   step = step.absolute()
   if reason := damage_of(step, left_out=('optimizer/',)):
     raise damaged(step, reason)
-  graph, alone = abstract_parts(config)
   here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   stacked: Any = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype, sharding=here),
@@ -88,8 +118,10 @@ def load_together(step: pathlib.Path, config: Config, number: int) -> list[Model
   except Exception as error:
     raise cannot_be_read(step, error) from error
   return [
-    nnx.merge(graph, jax.tree.map(lambda leaf, i=i: leaf[i], arrays))
-    for i in range(number)
+    jax.tree.map(
+      lambda leaf, array, i=i: jax.device_put(array[i], leaf.sharding), alone, arrays
+    )
+    for i in places
   ]
 
 
