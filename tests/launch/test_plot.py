@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -11,8 +12,11 @@ from configs import common
 from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.config.validation import to_json
+from zoo.core.registry import create_task
 from zoo.host.files import workdir_path
 from zoo.reports.style import BASELINES, BLACK, MARKERS, PALETTE, colours_of
+from zoo.training.objective import with_drawn_labels
+from zoo.training.run_labels import excess_in_training
 from zoo.training.run_plots import (
   _read_comparison,
   plot_examples,
@@ -473,6 +477,58 @@ def test_bayes_and_baselines_among_the_curves_are_dashes_of_their_own_colours(ru
   _, gd, bayes = axes.lines
   assert (gd.get_label(), gd.get_color()) == ('gd, ols: 1.200', BASELINES['gd'])
   assert (bayes.get_label(), bayes.get_color()) == ('bayes: 0.010', BLACK)
+
+
+def test_baselines_beside_a_training_loss_are_measured_on_its_labels(run, runs):
+  measured = {
+    **{'num_prompts': 9, 'num_examples': [3], 'standard_error': [0.1]},
+    **{'median': [1.0], 'difference': 0.0, 'difference_stderr': 0.1, 'exact': None},
+  }
+  comparison = {'bayes': {**measured, 'mean': [0.305]}}
+  summary = {**SUMMARY, 'gd_risk': 0.5, 'comparison': comparison}
+  (run / 'summary.json').write_text(json.dumps(summary))
+  lines = [line(step, exact_risk=None, eval_risk=0.6) for step in (12,)]
+  write_lines(run, [line(4, exact_risk=None), *lines])
+  noise, observed = {'task.noise_std': 1.0}, {'objective.labels': 'observed'}
+  classes = {'task': common.task_section('gaussian_clusters').to_dict()}
+  a, b, c = runs(a=noise, b={**noise, **observed}, c={**classes, **observed})
+
+  def labels(folder, **options):
+    (axes,) = plot_risk([folder], **options).axes
+    return axes.get_ylabel(), [line.get_label() for line in axes.lines[1:]]
+
+  y_axis, lines = labels(a, training=True)
+  assert (y_axis[-17:], lines) == ('the squared error', ['bayes: 0.305', 'gd: 0.500'])
+  # Noise of variance 1 about the targets is in the loss of each prediction.
+  y_axis, lines = labels(b, training=True)
+  assert lines == ['bayes: 1.305', 'gd: 1.500']
+  assert y_axis.endswith('the squared error on observed labels')
+  # The log loss is linear in the target, so that drawn classes keep its mean.
+  y_axis, lines = labels(c, training=True)
+  assert (y_axis[-12:], lines[0]) == ('the log loss', 'bayes: 0.305')
+  # Beside a risk, which is measured against the targets, baselines are so, too.
+  _, lines = labels(b)
+  of_training = 'yq_lsa, training loss on observed labels'
+  assert lines == [of_training, 'bayes: 0.305', 'gd: 0.500']
+  with refuses('the squared error on observed labels', 'cannot share an axis'):
+    plot_risk([a, b], training=True)
+
+
+@pytest.mark.parametrize('name', ['linear_regression', 'logistic_regression', 'urns'])
+def test_the_excess_of_observed_labels_is_that_of_their_losses(name, tmp_path):
+  section = common.task_section(name).to_dict()
+  section |= {'noise_std': 0.7} if 'noise_std' in section else {}
+  config = {'task': section, 'objective': {'labels': 'observed'}}
+  task = create_task(**section)
+  prompt = task.sample(jax.random.key(0), 4096)
+  drawn = with_drawn_labels(task, jax.random.key(1), prompt).y_query
+  predictions = 0.5 * jax.random.normal(jax.random.key(2), drawn.shape)
+  gaps = task.loss(predictions, drawn) - task.loss(predictions, prompt.y_query)
+  error = gaps.std() / 64
+  # The seeds are fixed; by chance 1 of 16,000 draws is off by more than 4 errors.
+  excess = excess_in_training(tmp_path, config)
+  assert abs(gaps.mean() - excess) < 4 * error
+  assert (excess > 4 * error) == (name == 'linear_regression')
 
 
 def test_the_baselines_of_a_task_have_looks_of_their_own():

@@ -15,9 +15,11 @@ from zoo.core.protocols import Task
 from zoo.core.registry import create_task
 from zoo.host.files import read_json
 from zoo.storage.workdir import POINTS
-from zoo.tasks.base import is_squared
+from zoo.tasks.base import BaseTask, FunctionClass, is_squared
 
 TABLE = 'table.json'  # of a sweep
+ON_OBSERVED = ' on observed labels'  # what a training loss is measured on, in words
+_LOG_LOSS = 'the log loss'
 # Fields on which the trained model does not depend, but for rounding.
 _NO_MATTER = 'checkpoint.', 'mesh.', 'eval.', 'train.log_every'
 _MOST_FIELDS = 4  # in a label
@@ -119,8 +121,12 @@ def check_losses(configs: Mapping[pathlib.Path, Config], training: bool) -> str:
   """
   kinds: dict[str, pathlib.Path] = {}
   for folder, config in configs.items():
-    if kind := _kind_of_loss(folder, config):
-      kinds.setdefault(kind + (trained_at(config) if training else ''), folder)
+    if (task := _task_of(folder, config)) is not None:
+      kind = loss_in_words(task)
+      if training:
+        kind += trained_at(config)
+        kind += ON_OBSERVED * (excess_in_training(folder, config) != 0)
+      kinds.setdefault(kind, folder)
   if len(kinds) > 1:
     (kind, first), (other_kind, second), *_ = kinds.items()
     raise UserError(
@@ -130,11 +136,31 @@ def check_losses(configs: Mapping[pathlib.Path, Config], training: bool) -> str:
   return next(iter(kinds), '')
 
 
-def _kind_of_loss(folder: pathlib.Path, config: Config) -> str | None:
-  """The loss of the task of a run in words; None if the task is not known."""
+def excess_in_training(folder: pathlib.Path, config: Config) -> float | None:
+  """Returns by how much the mean training loss exceeds that against the targets.
+
+  Observed labels have noise about their targets, whose variance is part of the squared
+  error of every prediction. The log losses are linear in the target, so that labels
+  drawn from it do not change their mean. It is None where it is not known.
+  """
+  if config.get('objective', {}).get('labels', 'clean') == 'clean':
+    return 0.0
+  task = _task_of(folder, config)
+  if task is None:
+    return None
+  if not is_squared(task):
+    return 0.0 if loss_in_words(task) == _LOG_LOSS else None
+  if type(task).sample_labels is FunctionClass.sample_labels:
+    return float(cast(FunctionClass, task).noise_std) ** 2
+  # Labels that no class draws are their targets, as the validation of a config ensures.
+  return 0.0 if type(task).sample_labels is BaseTask.sample_labels else None
+
+
+def _task_of(folder: pathlib.Path, config: Config) -> Task | None:
+  """The task of a run; None, with a warning, if it is not known."""
   section = config.get('task')
   try:
-    task = create_task(**cast(Any, section))
+    return create_task(**cast(Any, section))
   except (UserError, TypeError):
     name = section.get('name') if isinstance(section, dict) else None
     logging.warning(
@@ -144,7 +170,6 @@ def _kind_of_loss(folder: pathlib.Path, config: Config) -> str | None:
       folder,
     )
     return None
-  return loss_in_words(task)
 
 
 def loss_in_words(task: Task) -> str:
@@ -156,7 +181,7 @@ def loss_in_words(task: Task) -> str:
   for known in losses.log_loss, losses.cross_entropy:
     expected = known(*at)
     if loss.shape == expected.shape and np.allclose(loss, expected):
-      return 'the log loss'
+      return _LOG_LOSS
   return f'the loss of {type(task).__name__}'
 
 

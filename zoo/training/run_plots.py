@@ -17,10 +17,12 @@ from zoo.reports.style import PALETTE, Figure, colours_of
 from zoo.storage.workdir import POINTS
 from zoo.training.records import read_lines
 from zoo.training.run_labels import (
+  ON_OBSERVED,
   TABLE,
   Config,
   check_losses,
   config_of,
+  excess_in_training,
   labels_of,
   named,
   trained_at,
@@ -45,9 +47,10 @@ def plot_risk(
   With `training` it is the training loss instead, which a run whose risk was measured
   only once shows as well; with `operations` the axis has operations in products of
   matrices in place of steps. Dashes are Bayes, and the baselines of the first finished
-  run's task whose losses are among those of the runs. Raises UserError for a folder
-  that holds no run, or one that has not logged what is shown; for losses of two kinds.
-  A folder may be in a bucket: gs://bucket/runs/a.
+  run's task whose losses are among those of the runs. Of a training loss on observed
+  labels they include the variance of these labels, as the loss itself does. Raises
+  UserError for a folder that holds no run, or one that has not logged what is shown;
+  for losses of two kinds. A folder may be in a bucket: gs://bucket/runs/a.
   """
   folders = [workdir_path(workdir) for workdir in workdirs]
   configs = {folder: config_of(folder) for folder in folders}
@@ -57,7 +60,7 @@ def plot_risk(
     scale = _operations_per_step(folder) if operations else 1.0
     shown += _curves_of(folder, labels[folder], colour, scale, training)
   if not (training and any(map(trained_at, configs.values()))):
-    shown += _references(configs, labels, shown)
+    shown += _references(configs, labels, shown, training)
   title = 'numbers are those at the end' if len(folders) > 1 else ''
   x_axis = 'operations in products of matrices' if operations else 'training step'
   what = 'training loss' if training else 'in-context risk'
@@ -79,7 +82,10 @@ def _curves_of(
   steps, losses = logged(folder, 'loss')
   if not steps:
     raise UserError(f'{folder} has logged no training loss yet; train it further first')
-  name = f'{label}: {losses[-1]:.3f}' if training else f'{label}, training loss'
+  name = f'{label}: {losses[-1]:.3f}'
+  if not training:  # beside a risk, which is measured against the targets
+    is_clean = excess_in_training(folder, config_of(folder)) == 0
+    name = f'{label}, training loss{"" if is_clean else ON_OBSERVED}'
   yield series(name, 'line', colour, np.multiply(scale, steps), losses)
 
 
@@ -107,12 +113,20 @@ def _references(
   configs: Mapping[pathlib.Path, Config],
   labels: Mapping[pathlib.Path, str],
   curves: Sequence[Series],
+  training: bool,
 ) -> Iterator[Series]:
-  """The losses of Bayes, and of baselines that are among those of the runs."""
+  """The losses of Bayes, and of baselines that are among those of the runs.
+
+  They are measured against the targets. With `training` the variance of the labels that
+  the runs are trained on is added, and there are none where it is not known.
+  """
   summaries = {folder: read_summary(folder) for folder in configs}
   finished = [folder for folder, summary in summaries.items() if summary is not None]
   summary = summaries[finished[0]] if finished else None
   if summary is None:
+    return
+  excess = excess_in_training(finished[0], configs[finished[0]]) if training else 0.0
+  if excess is None:
     return
   losses = {
     name: measured['mean'][-1] if measured['exact'] is None else measured['exact']
@@ -121,6 +135,9 @@ def _references(
   }
   if summary['gd_risk'] is not None:
     losses['gd'] = summary['gd_risk']
+  losses = {
+    name: None if loss is None else loss + excess for name, loss in losses.items()
+  }
   every = [y for curve in curves for y in curve.y]
   low, high = min(every), max(every)
   names: dict[str, list[str]] = {}  # by the number that is shown
