@@ -180,7 +180,8 @@ def test_bayes_is_named_only_where_it_can_be_computed():
   def names(name, **fields):
     return list(_task(name, **fields).baselines())
 
-  assert names('conjunction', num_features=28)[0] == 'bayes'
+  assert names('conjunction', num_features=7)[0] == 'bayes'
+  assert names('conjunction', num_features=8)[0] == 'bayes_estimate'
   assert names('majority', num_features=12)[0] == 'bayes'
   assert names('majority', num_features=28)[0] == 'naive_bayes'
   assert names('sparse_parity', num_features=20, num_relevant=3)[0] == 'bayes'
@@ -256,8 +257,13 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
 
 @pytest.mark.parametrize('name', ['conjunction', 'disjunction'])
 def test_conjunctions_are_enumerated_up_to_seven_features(name):
-  for d, kind in ((7, boolean.VersionSpace), (8, boolean.ConjunctionBayes)):
-    bayes = _task(name, d).baselines()['bayes']
+  for d, key, kind in (
+    (7, 'bayes', boolean.VersionSpace),
+    (8, 'bayes_estimate', boolean.ConjunctionBayes),
+  ):
+    baselines = _task(name, d).baselines()
+    assert [own for own in baselines if own.startswith('bayes')] == [key]
+    bayes = baselines[key]
     inner = bayes.baseline if isinstance(bayes, boolean.Negated) else bayes
     assert isinstance(inner, kind)
 

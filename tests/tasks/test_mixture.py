@@ -132,6 +132,16 @@ def test_bayes_of_signs_weighs_probabilities_by_the_likelihood_of_the_labels():
     )
 
 
+def test_a_mixture_with_an_estimated_part_has_an_estimate():
+  parts = (
+    _named('logistic_regression'),
+    _named('logistic_regression', prior_mean=2.0),
+  )
+  names = [*_mixture(*parts, num_features=4).baselines()]
+  assert names[:3] == ['bayes_estimate', 'bayes_estimate_1', 'bayes_estimate_2']
+  assert 'bayes' not in names
+
+
 @pytest.mark.slow
 def test_a_sampled_density_is_that_of_the_quadrature():
   task: Any = zoo.create_task('logistic_regression', num_features=2, context_length=_C)

@@ -45,6 +45,9 @@ Values = Float[Array, ' t']
 # Eigenvalues of a covariance below this fraction of the largest are rounding errors.
 RANK_TOLERANCE = 1e-12
 
+# The names of a baseline with the least possible loss, and of an estimate of it by
+# sampling, of which nothing may say that no other predictor is better.
+BAYES = 'bayes', 'bayes_estimate'
 _SCALES = 1 / 3, 1 / 2, 2.0, 3.0
 
 
@@ -266,9 +269,12 @@ def with_root(name: str, covariance: Matrix, root: Matrix) -> tuple[Matrix, Matr
 
 
 def unshifted(baselines: dict[str, Predictor]) -> dict[str, Predictor]:
-  """The baselines of a task for a shift of it, `bayes` named `bayes_unshifted`."""
+  """The baselines of a task for a shift of it, `bayes` named `bayes_unshifted`.
+
+  An estimate of it, `bayes_estimate`, is renamed in the same way.
+  """
   return {
-    'bayes_unshifted' if name == 'bayes' else name: predictor
+    f'{name}_unshifted' if name in BAYES else name: predictor
     for name, predictor in baselines.items()
   }
 

@@ -122,7 +122,7 @@ class LiteralsTask(BooleanTask):
       draws, elimination = Negated(draws), Negated(elimination)
     few = 3**d <= MOST_HYPOTHESES
     predictors = {
-      'bayes': VersionSpace(self) if few else draws,
+      **({'bayes': VersionSpace(self)} if few else {'bayes_estimate': draws}),
       'elimination': elimination,
     }
     return predictors | super().baselines()
@@ -135,7 +135,7 @@ class Conjunction(LiteralsTask):
 
   Without a literal all labels are +1. With probability 0.3 an example's features are
   changed so that its label is +1. The baseline `bayes` enumerates the 3^d functions of
-  up to 7 features; for more features it is estimated by importance sampling.
+  up to 7 features; for more features `bayes_estimate` is found by importance sampling.
   """
 
   forced_sign = 1

@@ -119,11 +119,16 @@ class LogisticRegression(FunctionClass):
     return Quadrature(self, nodes) if small else ImportanceSampling(self)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`averaging` is a probability, from the mean of `y_i x_i`."""
+    """`averaging` is a probability, from the mean of `y_i x_i`.
+
+    The posterior is named `bayes`, or `bayes_estimate` where it is estimated by
+    sampling, so that another predictor may be better by its error.
+    """
     bayes = self.posterior()
+    name = 'bayes_estimate' if isinstance(bayes, ImportanceSampling) else 'bayes'
     return {
       'map': MaximumAPosteriori(self),
-      **({} if bayes is None else {'bayes': bayes}),
+      **({} if bayes is None else {name: bayes}),
       'averaging': SignAveraging(self),
       'zero': Zero(),
     }

@@ -21,7 +21,7 @@ from zoo.core import trees
 from zoo.core.errors import UserError, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.tasks.base import BaseTask, ChangedTask, register_task
+from zoo.tasks.base import BAYES, BaseTask, ChangedTask, register_task
 from zoo.tasks.baselines import Examples
 from zoo.tasks.posteriors import Posterior
 
@@ -154,12 +154,15 @@ class Mixture(BaseTask):
   def baselines(self) -> dict[str, Predictor]:
     """The Bayes predictor of the mixture, and the baselines of its parts.
 
-    One that all parts have alike keeps its name, such as `ols`. Another one has the
-    number of its part, such as `ridge_1`; so has each `bayes`.
+    That of the mixture is `bayes_estimate` if a part has such an estimate. A baseline
+    that all parts have alike keeps its name, such as `ols`. Another one has the number
+    of its part, such as `ridge_1`; so has each `bayes`.
     """
     predictors: dict[str, Predictor] = {}
+    of_parts = [task.baselines() for task in self.tasks]
     if (posterior := self.posterior()) is not None:
-      predictors['bayes'] = posterior
+      is_estimate = any('bayes_estimate' in own for own in of_parts)
+      predictors['bayes_estimate' if is_estimate else 'bayes'] = posterior
     else:
       without = [type(task).__name__ for task in self.tasks if task.posterior() is None]
       logging.log_first_n(
@@ -169,10 +172,9 @@ class Mixture(BaseTask):
         1,
         ' and '.join(without),
       )
-    of_parts = [task.baselines() for task in self.tasks]
     names = dict.fromkeys(name for own in of_parts for name in own)
     same: dict[str, Predictor] = {}
-    for name in sorted(names, key=lambda name: name != 'bayes'):  # which is first
+    for name in sorted(names, key=lambda name: name not in BAYES):  # which is first
       known = {i: own[name] for i, own in enumerate(of_parts, 1) if name in own}
       first = next(iter(known.values()))
       is_same = [*known.values()] == [first] * len(of_parts)
