@@ -74,7 +74,9 @@ def _cells(row) -> list[str]:
   measured = f'{row.measured:.4g}'
   if math.isfinite(row.standard_error):
     measured += f' ± {row.standard_error:.2g}'
-  deviation = '' if math.isnan(row.deviation) else f'{row.deviation:+.1f}'
+  deviation = '' if math.isnan(row.deviation) else f'{row.deviation:+.2f}'
+  if row.deviation == 0:  # It agrees to rounding, so that no error is compared.
+    deviation = '0'
   arguments = ', '.join(
     part.strip().replace('"', '').replace(': ', '=')
     for part in reference.arguments.strip('{}').split(',')

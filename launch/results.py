@@ -69,7 +69,9 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
   )
   if baselines.is_file():
     lines = csv.DictReader(io.StringIO(read_text(baselines)))
-    deviations = [float(line['deviation']) for line in lines if line['deviation']]
+    # A median has no deviation; 0, without a sign, is a value that agrees to rounding.
+    written = [line['deviation'] for line in lines]
+    deviations = [float(text) for text in written if text not in ('', '0')]
     made[docs / 'images' / 'baselines.png'] = _png(plot_deviations(deviations))
   diagram = docs / 'results' / 'strategies.csv'
   if diagram.is_file():

@@ -102,10 +102,15 @@ class _Mean(zoo.mixers.Mixer):
 
   def __init__(self, site, wrong='no', *, rngs):
     self.out, self.wrong = nnx.Linear(site.width, site.width, rngs=rngs), wrong
+    self.gate = nnx.Param(jnp.full(site.width, -9.0))
 
   def __call__(self, tokens):
     count = 1 + jnp.arange(tokens.shape[1], dtype=tokens.dtype)
-    return jnp.cumsum(self.out(tokens), axis=1) / count[None, :, None]
+    mean = jnp.cumsum(self.out(tokens), axis=1) / count[None, :, None]
+    return mean + self.opening()[None, None] * tokens
+
+  def opening(self):
+    return jax.nn.sigmoid(self.gate[...])  # 1e-4 before training
 
   def initial_state(self, batch):
     return jnp.zeros((batch, self.out.in_features)), jnp.zeros(())
@@ -113,6 +118,8 @@ class _Mean(zoo.mixers.Mixer):
   def step(self, token, state):
     total, count = state[0] + self.out(token), state[1] + 1
     shown = total if self.wrong == 'sum' else total / count
+    if self.wrong != 'gate':
+      shown += self.opening()[None] * token
     return shown, (total[:1] if self.wrong == 'state' else total, count)
 
 
@@ -246,6 +253,7 @@ def _transformer(mixer: str, options: dict[str, Any] | None = None) -> Any:
   [
     (_Thrice, None, '_Thrice.outputs_at differs from _Thrice(tokens)'),
     (_Mean, 'sum', '_Mean.step differs from _Mean(tokens)'),
+    (_Mean, 'gate', '_Mean.step differs from _Mean(tokens)'),
     (_Mean, 'state', '_Mean.step changes the shapes of its state from'),
   ],
 )

@@ -202,18 +202,17 @@ def _curve(
 @in_style()
 def plot_deviations(deviations: Sequence[float]) -> Figure:
   """How many values deviate by how many standard errors, beside a normal density."""
-  # Exact values do not deviate.
-  nonzero = np.array([deviation for deviation in deviations if deviation])
-  least, most = np.floor(nonzero.min(initial=-1)), np.ceil(nonzero.max(initial=1))
+  values = np.array(deviations, np.float64)
+  least, most = np.floor(values.min(initial=-1)), np.ceil(values.max(initial=1))
   edges = np.arange(least, most + 0.5, 0.5)
   figure = Figure(3.0)
   axes = figure.subplots()
   axes.hist(
-    nonzero, [*edges], color=SKY, edgecolor='white', label=f'{len(nonzero)} values'
+    values, [*edges], color=SKY, edgecolor='white', label=f'{len(values)} values'
   )
   x = np.linspace(edges[0], edges[-1], 201)
   density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-  axes.plot(x, 0.5 * len(nonzero) * density, color=BLACK, label='N(0, 1)')
+  axes.plot(x, 0.5 * len(values) * density, color=BLACK, label='N(0, 1)')
   axes.set_xlabel('measured − known, in standard errors of the difference')
   axes.set_ylabel('values')
   legend_above(figure)

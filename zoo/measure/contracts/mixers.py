@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from zoo.core.errors import UserError
 from zoo.core.registry import MIXERS
@@ -22,7 +22,9 @@ def check_mixers(model: object) -> None:
 
   Outputs must be finite numbers of float32, as the tokens are, and of their shape.
   `outputs_at`, and `step` if there is a state, are compared with `__call__` on random
-  tokens, one mixer of each class, with weights that are not zero.
+  tokens, one mixer of each class: with its weights, changed so that none is zero, and
+  with weights of the size that training gives them, where a gate that starts almost
+  shut, or a decay that starts near 1, is seen.
   """
   if not isinstance(model, Transformer):
     return
@@ -56,8 +58,8 @@ def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None
   graph, parameters, rest = nnx.split(mixer, nnx.Param, ...)
 
   @jax.jit
-  def outputs(tokens: Array) -> dict[str, Array]:
-    mixer = nnx.merge(graph, changed_weights(parameters), rest)
+  def outputs(weights: PyTree) -> dict[str, Array]:
+    mixer = nnx.merge(graph, weights, rest)
     with noted(f'{name}(tokens)'):
       values = {'': mixer(tokens)}
     with noted(f'{name}.outputs_at(tokens, {_SOME})'):
@@ -67,8 +69,35 @@ def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None
         values['steps'] = steps
     return values
 
-  values, of_mixer = outputs(tokens), _of_mixer(type(mixer))
+  values, of_mixer = outputs(changed_weights(parameters)), _of_mixer(type(mixer))
   check_form(f'{name}(tokens){of_mixer}', values[''], tokens.shape)
+  _check_agreement(name, values, of_mixer)
+  values = outputs(_as_trained(parameters))
+  if all(bool(jnp.isfinite(array).all()) for array in values.values()):
+    _check_agreement(name, values, of_mixer)
+
+
+def _as_trained(parameters: PyTree) -> PyTree:
+  """Weights of the size that training gives them, wherever they start.
+
+  Vectors are waves of size 1, and kernels are such waves divided by the square root of
+  the number of their inputs.
+  """
+
+  def zero(array: Array) -> Array:
+    is_float = jnp.issubdtype(array.dtype, jnp.inexact)
+    return jnp.zeros_like(array) if is_float else array
+
+  def scaled(array: Array) -> Array:
+    is_kernel = array.ndim > 1 and jnp.issubdtype(array.dtype, jnp.inexact)
+    return array / array.shape[-2] ** 0.5 if is_kernel else array
+
+  waves = changed_weights(jax.tree.map(zero, parameters), size=1.0)
+  return jax.tree.map(scaled, waves)
+
+
+def _check_agreement(name: str, values: dict[str, Array], of_mixer: str) -> None:
+  """Raises UserError unless the outputs of all methods are those of `__call__`."""
   for part, what, wanted in (
     ('some', 'outputs_at', values[''][:, _SOME]),
     ('steps', 'step', values['']),
