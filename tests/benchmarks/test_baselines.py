@@ -4,7 +4,10 @@ import csv
 
 import pytest
 
-from benchmarks.reference_values import Reference
+from benchmarks.baselines import _cells
+from benchmarks.reference_values import Reference, Row
+from tests.trees import ROOT
+from zoo.reports.comparison_plots import plot_deviations
 
 _ARGUMENTS = '"{""num_features"": 2, ""context_length"": 3}"'
 
@@ -24,6 +27,36 @@ def values(tmp_path):
     return f'--values={tmp_path}/values'
 
   return values
+
+
+def test_a_deviation_has_a_sign_and_0_is_a_value_that_agrees_to_rounding():
+  def cell(value: float, measured: float) -> str:
+    reference = Reference('a', '{}', 'ols', '2', 'loss', 1.0, value, 0.1, 'formula')
+    return _cells(Row(reference, measured, 0.0))[-2]
+
+  assert [cell(0.5, m) for m in (0.5, 0.5001, 0.4999)] == ['0', '+0.00', '-0.00']
+  assert cell(0.5, 0.62) == '+1.20'
+
+
+def test_documents_count_the_values_that_are_kept():
+  with (ROOT / 'docs/results/baselines.csv').open(newline='') as file:
+    written = [row['deviation'] for row in csv.DictReader(file)]
+  sizes = [abs(float(text)) for text in written if text not in ('', '0')]
+  exact, number = written.count('0'), len(sizes)
+  beyond = [sum(size > limit for size in sizes) for limit in (2, 3, 4)]
+  assert beyond[2] == 0
+  for page, said in (
+    ('results.md', f'{len(written)} values; none of the {number} with an error'),
+    ('results/README.md', f'| {len(written)}, {number}, none beyond 4 |'),
+    ('tasks.md', f'the {exact} values that\nagree to rounding are left out'),
+    ('tasks.md', f'{beyond[0]} of {number} are beyond 2, {beyond[1]} beyond 3'),
+  ):
+    assert said in (ROOT / 'docs' / page).read_text()
+
+
+def test_the_histogram_has_deviations_that_are_printed_as_0():
+  (axes,) = plot_deviations([-0.0, 0.0, 0.1, 2.2]).axes
+  assert sum(bar.get_height() for bar in axes.patches) == 4
 
 
 @pytest.mark.slow
