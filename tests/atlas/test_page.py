@@ -56,6 +56,20 @@ def test_what_is_said_of_a_guess_outside_the_model(effects):
   ]
   for model in 'softmax', 'looped', 'gru':
     assert f'`{model}` {_percent(shares[model].share.mean, 0)} %' in page
+  linear, delta = (shares[model].share for model in ('linear', 'delta'))
+  ends = [f'{100 * end:.0f}' for end in linear[1:]]
+  said = f'{100 * linear.mean:.0f} % ({ends[0]} to {ends[1]} %) and '
+  ends = [_percent(end, 0) for end in delta[1:]]
+  said += f'{100 * delta.mean:.0f} % ({ends[0]} to {ends[1]} %) more'
+  assert f'`linear` and `delta` leave {said}' in page
+
+
+def test_the_cells_whose_best_rate_is_at_an_edge_are_named():
+  rows = atlas.from_csv((ROOT / 'docs/results/atlas.csv').read_text(), 'atlas.csv')
+  assert {(row.model, row.task) for row in rows if row.at_edge} == {('lstm', 'recall')}
+  assert '`lstm`, whose best rate is at the edge of the search' in _text(
+    'docs/results.md'
+  )
 
 
 def test_how_many_are_below_one_step_without_a_guess(effects):

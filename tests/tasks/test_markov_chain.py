@@ -1,3 +1,4 @@
+import itertools
 from typing import Any
 
 import jax
@@ -131,3 +132,29 @@ def test_bayes_of_one_symbol_has_a_closed_form():
 def test_bayes_is_left_out_where_it_has_no_closed_form():
   assert list(_task().baselines()) == ['bigram', 'bayes', 'unigram', 'zero']
   assert 'bayes' not in _task(num_symbols=3).baselines()
+
+
+def test_the_excess_of_the_bigram_over_bayes_is_as_its_docstring_says():
+  """Against a sum over all sequences that begin with the symbol 0."""
+  nodes, weights = np.polynomial.legendre.leggauss(60)
+  u, v = np.meshgrid((1 + nodes) / 2, (1 + nodes) / 2, indexing='ij')  # of leaving 0, 1
+  # The first symbol is 0 with probability v/(u + v), and 0 as often as 1.
+  prior = np.outer(weights, weights) / 4 * v / (u + v) / 0.5
+
+  def excess(num_examples):
+    total = 0.0
+    for rest in itertools.product((0, 1), repeat=num_examples):
+      symbols, likelihood, counts = (0, *rest), prior, np.ones((2, 2))
+      for before, after in itertools.pairwise(symbols):
+        leaves = (u, v)[before]
+        likelihood = likelihood * (leaves if before != after else 1 - leaves)
+        counts[before, after] += 1
+      now, probability = symbols[-1], likelihood.sum()
+      p = (likelihood * (u, v)[now]).sum() / probability
+      q = counts[now, 1 - now] / counts[now].sum()
+      total += probability * (p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q)))
+    return total
+
+  text = ' '.join((zoo.tasks.MarkovChain.baselines.__doc__ or '').split())
+  assert f'by {excess(0):.4f} nats before the first example' in text
+  assert f'by {excess(9):.4f} after 9' in text
