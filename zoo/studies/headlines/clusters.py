@@ -1,4 +1,8 @@
-"""Few classes are learned in weights, many in bursts are read from the context."""
+"""Few classes are learned in weights, many in bursts are read from the context.
+
+This is one seed of each. Settings and ranges were fixed after the trials that
+docs/headlines.md lists.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +120,9 @@ _SOURCE = 'the source: '
 
 HEADLINE = Study(
   name='clusters',
-  statement='Few classes are learned in weights, many in bursts in context, or both.',
+  statement=(
+    'One seed: few classes are learned in weights, many in bursts in context, or both.'
+  ),
   setting=(
     'D = 63, L = 32, N = 8, ε = 0.1; two layers of attention with one head, each with '
     'a network, width 64, joint tokens, after 1000 steps of 128 prompts, Adam 3e-3: '

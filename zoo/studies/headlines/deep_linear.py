@@ -85,7 +85,9 @@ def _between(lower: float, trained: float) -> Expected:
 
 HEADLINE = Study(
   name='deep_linear',
-  statement='L trained layers of linear attention have the risks of Ahn et al.',
+  statement=(
+    'One seed: L trained layers of linear attention have the risks of Ahn et al.'
+  ),
   setting=(
     'Linear regression, d = 5, C = 20, weights and features ~ N(0, I); L = 1 … 4 '
     'layers with trained A and B after 10,000 steps of 512 prompts: the risk by '

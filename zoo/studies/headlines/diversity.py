@@ -121,7 +121,9 @@ def _rank_correlation(sizes: Sequence[int], values: Float[np.ndarray, ' m']) -> 
 
 HEADLINE = Study(
   name='diversity',
-  statement='As pools grow, a transformer goes from their posterior mean to ridge.',
+  statement=(
+    'One seed: as pools grow, a transformer goes from their posterior mean to ridge.'
+  ),
   setting=(
     'Linear regression, d = 4, σ² = 0.25, C = 4 examples, pools of 4 … 1024 '
     'tasks; two layers of width 64, joint tokens, 3000 steps of 128 prompts, Adam '

@@ -69,7 +69,9 @@ _LINE = 'far below the best rule of two symbols: they remember more'
 
 HEADLINE = Study(
   name='filter',
-  statement='Attention and Mamba come near the forward algorithm of a hidden chain.',
+  statement=(
+    'One seed: attention and Mamba come near the forward algorithm of a hidden chain.'
+  ),
   setting=(
     'One hidden chain of 8 states, which stay with probability 0.9 or more, and 8 '
     'symbols, 101 of them; 2 layers of width 64, 1500 steps of 32 sequences: the mean '

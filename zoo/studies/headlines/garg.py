@@ -80,7 +80,9 @@ def _gd(d: int, k: int) -> float:
 
 HEADLINE = Study(
   name='garg_toy',
-  statement='A small transformer is nearer to least squares than to any simpler rule.',
+  statement=(
+    'One seed: a small transformer is nearer to least squares than to simpler rules.'
+  ),
   setting=(
     'Noiseless linear regression, d = 5, 11 points per prompt, weights and features ~ '
     'N(0, I); 3 layers, width 64, 2 heads, 5000 steps of 64 prompts: the better of '

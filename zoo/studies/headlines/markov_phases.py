@@ -152,7 +152,9 @@ _OF_MODELS = {
 
 HEADLINE = Study(
   name='markov_phases',
-  statement='On Markov chains a transformer is uniform, then unigram, then bigram.',
+  statement=(
+    'One seed: on Markov chains a transformer is uniform, then unigram, then bigram.'
+  ),
   setting=(
     'Chains of 2 symbols with rows ~ Dirichlet(1, 1), 101 symbols; attention only, 2 '
     'layers, width 16, 1 head, 2000 steps of 64 chains: Kullback–Leibler divergences '

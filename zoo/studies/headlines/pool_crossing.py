@@ -69,7 +69,9 @@ _EXPECTED = {
 
 HEADLINE = Study(
   name='pool_crossing',
-  statement='From some pool size on, a transformer is nearer to ridge than to dMMSE.',
+  statement=(
+    'One seed: from some pool size on, a transformer is nearer to ridge than to dMMSE.'
+  ),
   setting=(
     'D = 8, σ² = 0.25, pools of M = 4 … 16384 tasks; a transformer of 2 layers, width '
     '64, after 4000 steps of 64 prompts: on new tasks, the mean over k = 0 … 15 '

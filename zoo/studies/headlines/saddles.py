@@ -1,4 +1,7 @@
-"""Linear attention with separate keys and queries learns from saddle to saddle."""
+"""Linear attention with separate keys and queries learns from saddle to saddle.
+
+This is one start, with bounds that were chosen here; other starts may skip a saddle.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def pauses(risks: Float[np.ndarray, ' n']) -> Float[np.ndarray, ' k']:
 
 HEADLINE = Study(
   name='saddles',
-  statement='Rank-one keys and queries learn one eigenvector at a time.',
+  statement='One start: rank-one keys and queries learn one eigenvector at a time.',
   setting=(
     'Linear regression, weights ~ N(0, I), features ~ N(0, diag(.4, .3, .2, .1)), 31 '
     'examples; four heads with weights from N(0, 1e-6); the exact gradient flow of the '

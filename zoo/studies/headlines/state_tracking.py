@@ -1,4 +1,9 @@
-"""A state with eigenvalues below 0 or complex ones follows a parity; others do not."""
+"""A state with eigenvalues below 0 or complex ones follows a parity; others do not.
+
+The comparison is unequal. Delta rules with eigenvalues below 0 are trained for 12,000
+steps and all others for 2400; mamba3 has the rate 3e-3 and all others 1e-2; and the
+worst of three seeds of the first is held against the best of the others.
+"""
 
 from __future__ import annotations
 
@@ -107,12 +112,16 @@ _TABLE = 'Grazzi et al., parity with eigenvalues in '
 
 HEADLINE = Study(
   name='state_tracking',
-  statement='Eigenvalues below 0 or complex ones follow a parity; those above do not.',
+  statement=(
+    'Unequal runs: eigenvalues below 0 or complex ones follow a parity; others do not.'
+  ),
   setting=(
     'Parity and sums modulo 3 after each symbol, by one layer of width 32 trained on '
-    'up to 40 symbols, 3 seeds: (accuracy − chance)/(1 − chance) on prompts of 256, '
-    'of the worst seed over symbols 160 to 240, or of the best at symbol 256; names '
-    'that end in 40 are of the worst over the first 40.'
+    'up to 40 symbols, delta with eigenvalues below 0 for 12,000 steps and all others '
+    'for 2400, mamba3 at the rate 3e-3 and all others at 1e-2, 3 seeds: (accuracy − '
+    'chance)/(1 − chance) on prompts of 256, of the worst seed over symbols 160 to '
+    '240, or of the best at symbol 256; names that end in 40 are of the worst over the '
+    'first 40.'
   ),
   source='Grazzi et al., arXiv 2411.12537, Table 1; Mamba-3, arXiv 2603.15569',
   expected={
