@@ -1,6 +1,7 @@
 """Strategies: mixtures with known weights, known groups and known shares."""
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +18,8 @@ from tests.probing.models import sample
 from tests.settings import curve_key
 from zoo.measure.intervals import Estimate
 from zoo.probing import strategies
+from zoo.probing.mixtures import Mixture, Strategies, nearest_mixture, sample_known
 from zoo.probing.simplex import distances, nearest, nearest_by_likelihood, softmax
-from zoo.probing.strategies import Mixture, Strategies, nearest_mixture, sample_known
 from zoo.probing.strategy_pictures import plot_strategies
 from zoo.tasks.baselines import LeastSquares, Zero
 
@@ -376,3 +377,10 @@ def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted
     assert mixture.stderrs['ridge'] == pytest.approx(weight_stderr, abs=1e-5)
     assert mixture.distance.mean == pytest.approx(distance, rel=1e-4)
     assert mixture.unexplained == pytest.approx((share, stderr), rel=1e-4)
+
+
+def test_strategies_is_the_name_of_the_function_alone():
+  """`import zoo.probing.strategies` would else look like a module, and give it."""
+  with pytest.raises(ModuleNotFoundError):
+    importlib.import_module('zoo.probing.strategies')
+  assert zoo.probing.strategies is strategies

@@ -41,6 +41,10 @@ from zoo.probing.latents import latent_targets as latent_targets
 from zoo.probing.latents import probe_latents as probe_latents
 from zoo.probing.lens import Lens as Lens
 from zoo.probing.lens import lens as lens
+from zoo.probing.mixtures import LikelihoodMixture as LikelihoodMixture
+from zoo.probing.mixtures import Mixture as Mixture
+from zoo.probing.mixtures import Strategies as Strategies
+from zoo.probing.mixtures import strategies as strategies
 from zoo.probing.nearest import SampledAlgorithm as SampledAlgorithm
 from zoo.probing.nearest import sampled_algorithm as sampled_algorithm
 from zoo.probing.report import probe as probe
@@ -50,10 +54,6 @@ from zoo.probing.shifts import TaskShift as TaskShift
 from zoo.probing.shifts import task_shift as task_shift
 from zoo.probing.similarity import Alignment as Alignment
 from zoo.probing.similarity import alignment as alignment
-from zoo.probing.strategies import LikelihoodMixture as LikelihoodMixture
-from zoo.probing.strategies import Mixture as Mixture
-from zoo.probing.strategies import Strategies as Strategies
-from zoo.probing.strategies import strategies as strategies
 from zoo.probing.summaries import summary as summary
 from zoo.probing.task_vectors import TaskVector as TaskVector
 from zoo.probing.task_vectors import TaskVectors as TaskVectors

@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from zoo.measure.intervals import Estimate
+from zoo.probing.mixtures import Mixture, Strategies
 from zoo.probing.phases import Diagram, mean_over_seeds
-from zoo.probing.strategies import Mixture, Strategies
 from zoo.probing.strategy_series import Fit, FittedRun
 from zoo.reports.plots import Panel, Series, render_grid
 from zoo.reports.style import (

@@ -16,14 +16,14 @@ from zoo.core.errors import UserError, check_name
 from zoo.core.protocols import Predictor, Task
 from zoo.host.files import read_text, write_atomically
 from zoo.measure.intervals import Estimate, estimate
-from zoo.probing.report import references
-from zoo.probing.strategies import (
+from zoo.probing.mixtures import (
   Known,
   check_mixture,
   nearest_mixture,
   same_on,
   sample_known,
 )
+from zoo.probing.report import references
 from zoo.tasks.baselines import Baseline, HostBaseline
 
 _NUM_TRIED = 64  # prompts, on which predictors that are not the same mostly differ
