@@ -108,7 +108,12 @@ _MISTAKES = [
   ),
   # Optimizers.
   ('yq_lsa', {'optimizer__name': 'adm'}, ["did you mean 'adam'"]),
-  ('yq_lsa', {'optimizer__weight_decay': 0.1}, ["is 0.1; 'adam' takes beta1, beta2"]),
+  ('yq_lsa', {'optimizer__name': 'adamW'}, ["did you mean 'adamw'"]),
+  (
+    'yq_lsa',
+    {'optimizer__weight_decay': 0.1},
+    ["is 0.1; 'adam' takes beta1, beta2", "weight_decay is taken by 'adamw', 'lion'"],
+  ),
   ('yq_lsa', {'optimizer__warmup_steps': 13}, ['warmup_steps is 13', 'which is 12']),
   (
     'yq_lsa',

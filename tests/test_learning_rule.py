@@ -175,3 +175,13 @@ def test_numbers_lose_nothing_and_traced_ones_keep_their_precision(x64):
     traced = jax.jit(zoo.LearningRule.gradient_descent)(start, 0.1)
   expected = jnp.dtype('float64' if x64 else 'float32')
   assert {leaf.dtype for leaf in jax.tree.leaves(traced)} == {expected}
+
+
+def test_a_rule_is_shown_on_one_line():
+  rule = zoo.theory.optimal_rule(zoo.create_task('linear_regression', prior_mean=2.0))
+  assert repr(rule) == (
+    'LearningRule(init=2.0, update=array of 10 × 11 × 11, bias=0.0, bias_update=0.0)'
+  )
+  traced = []
+  jax.jit(lambda rule: traced.append(repr(rule)) or rule)(rule)
+  assert traced[0].startswith('LearningRule(init=array of 10, ')

@@ -7,6 +7,14 @@ def test_the_first_column_is_flush_left_and_numbers_flush_right():
   assert format_table([['a', 'b']], indent=2) == '  a  b'
 
 
+def test_columns_without_any_content_are_left_out():
+  rows = [['lsa', '-', '1', ''], ['ltb', '-', '-', '']]
+  header = ['', 'exact', 'risk', 'note']
+  assert format_table(rows, header) == '     risk\nlsa     1\nltb     -'
+  assert format_table([['-', '']], ['a', 'b']) == 'a\n-'  # the first column stays
+  assert format_table([], ['a', 'b']) == 'a  b'
+
+
 def test_a_mean_is_shown_without_an_error_that_is_unknown():
   assert format_estimate(1.5, 0.25) == '1.5000 ± 0.2500'
   assert format_estimate(1.5, None) == '1.5000'

@@ -111,4 +111,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
   of_typing = {'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
-  return sorted({*globals(), 'Regressor', 'paper'} - of_typing)
+  # Rooms whose public names stand here; they are in globals since they are imported.
+  rooms = {'config', 'core', 'host', 'measure', 'plan', 'storage'}
+  names = {*globals(), 'Regressor', 'paper'} - of_typing - rooms
+  return sorted(name for name in names if not name.startswith('_'))

@@ -254,7 +254,7 @@ def test_without_densities_there_is_no_bayes_but_a_word(caplog, monkeypatch):
   names = [*task.baselines()]
   assert names[0] == 'bayes_1'
   assert {'ols_1', 'greedy_tree_2', 'nearest_neighbours', 'zero'} < {*names}
-  text = 'no bayes of this mixture, since SparseRegression and DecisionTree says'
+  text = 'no bayes of this mixture, since DecisionTree and SparseRegression say'
   assert text in caplog.text
 
 

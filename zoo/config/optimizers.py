@@ -143,9 +143,11 @@ def check_optimizer(config: Config, num_steps: int) -> None:
   own = [option for option in OPTIONS if option in takes]
   for option in OPTIONS:
     if (value := getattr(config, option)) is not None and option not in own:
+      others = [o for o in OPTIMIZERS if option in signature(OPTIMIZERS[o]).parameters]
       raise UserError(
         f'config.optimizer.{option} is {value:g}; {name!r} takes '
-        f'{", ".join(own) or "none of these options"}'
+        f'{", ".join(own) or "none of these options"}, and {option} is taken by '
+        f'{", ".join(map(repr, others))}'
       )
   if config.decay != 'hidden' and 'decayed' not in takes:
     raise UserError(

@@ -76,6 +76,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
   Fields of one section, such as `train.num_steps`, are compared without its name.
   """
   name, known = name[:_LONGEST_NAME], list(known)
+  for entry in known:
+    if entry.casefold() == name.casefold():
+      return entry
   section = name[: name.rfind('.') + 1]
   leaves = [entry.removeprefix(section) for entry in known if entry.startswith(section)]
   if not leaves:

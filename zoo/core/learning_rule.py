@@ -23,6 +23,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import UserError, check_array, check_number
 from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.trees import in_words
 
 AnyArray = Array | np.ndarray  # on the device, or float64 on the host
 ArrayT = typing.TypeVar('ArrayT', Array, np.ndarray, AnyArray)
@@ -30,7 +31,7 @@ ArrayT = typing.TypeVar('ArrayT', Array, np.ndarray, AnyArray)
 
 @typing.no_type_check  # JAX also builds one from placeholders or stacked leaves
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LearningRule:
   """How a model of the linear family uses its context: `init, U, bias, V`.
 
@@ -42,6 +43,10 @@ class LearningRule:
   update: Float[AnyArray, 'd e e']  # U: how G moves each weight
   bias: Float[AnyArray, '']  # the prediction's offset before any example is seen
   bias_update: Float[AnyArray, 'e e']  # V: how G moves the offset
+
+  def __repr__(self) -> str:
+    """The class and its fields on one line, arrays by their shapes."""
+    return in_words(self)
 
   # Rules made from numbers or arrays are float64 on the host, so that exact theory
   # loses no precision. Traced rules keep the caller's dtype.

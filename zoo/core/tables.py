@@ -8,6 +8,8 @@ from typing import Any
 
 from zoo.core.errors import printable
 
+_NOTHING = {'', '-'}  # what a cell without content has
+
 
 def format_estimate(mean: float | None, standard_error: float | None = None) -> str:
   """A mean with its standard error, if that is known; a dash for no mean."""
@@ -29,9 +31,14 @@ def format_table(
   """Cells in columns, two spaces apart; only the first column is left-aligned.
 
   All rows, and the header if there is one, have the same number of cells. What a
-  terminal would not print but obey is escaped.
+  terminal would not print but obey is escaped. Below a header, columns after the first
+  without any content, which may be dashes, are left out.
   """
   lines = [header, *rows] if header else rows
+  if header and rows:
+    first, *others = zip(*lines, strict=True)
+    others = [column for column in others if not {*column[1:]} <= _NOTHING]
+    lines = [*zip(first, *others, strict=True)]
   lines = [[printable(cell) for cell in line] for line in lines]
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
   return '\n'.join(

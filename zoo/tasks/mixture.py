@@ -164,13 +164,13 @@ class Mixture(BaseTask):
       is_estimate = any('bayes_estimate' in own for own in of_parts)
       predictors['bayes_estimate' if is_estimate else 'bayes'] = posterior
     else:
-      without = [type(task).__name__ for task in self.tasks if task.posterior() is None]
+      without = {type(task).__name__ for task in self.tasks if task.posterior() is None}
       logging.log_first_n(
         logging.WARNING,
-        'there is no bayes of this mixture, since %s says nothing about how probable '
-        'its prompts are; regression with noise does, linear or logistic',
+        'there is no bayes of this mixture, since %s nothing about how probable their '
+        'prompts are; regression with noise does, linear or logistic',
         1,
-        ' and '.join(without),
+        ' and '.join(sorted(without)) + (' say' if len(without) > 1 else ' says'),
       )
     names = dict.fromkeys(name for own in of_parts for name in own)
     same: dict[str, Predictor] = {}
