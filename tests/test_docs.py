@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -92,6 +93,13 @@ for name in {sorted(names)}:
 
 
 _SUBSCRIPTS = str.maketrans({'₁': '_1', '₂': '_2'})
+
+
+def test_names_of_zoo_in_docstrings_can_be_found():
+  needs_extra = {'zoo.llm.language_model'}
+  for path in sorted((ROOT / 'zoo').rglob('*.py')):
+    for name in {*re.findall(r'`(zoo(?:\.\w+)+)', path.read_text())} - needs_extra:
+      assert pkgutil.resolve_name(name) is not None, (path, name)
 
 
 def test_the_diagram_has_the_tokens_of_the_table(monkeypatch):

@@ -230,8 +230,8 @@ def edited(
 
   Args:
     model: a model with taps.
-    edits: by site, one of `zoo.probing.sites(model)`: `Set`, `Add`, `Zero`, `Mean`, `Resample`,
-      a subclass of `Edit`, or a function of the value.
+    edits: by site, one of `zoo.probing.sites(model)`: `Set`, `Add`, `Zero`, `Mean`,
+      `Resample`, a subclass of `Edit`, or a function of the value.
     prompt: prompts on which to try the edits; None: shapes are checked when the model
       is called.
 
