@@ -30,7 +30,7 @@ from tests.training.runs import (
 )
 from zoo.measure.comparison import compare
 from zoo.storage.loading import steps_of
-from zoo.training import grid, many, run, sweeps, train
+from zoo.training import grid, run, sweeps, train
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
