@@ -9,7 +9,6 @@ The known values are in docs/baselines, with their sources.
 
 import csv
 import io
-import math
 
 from absl import flags
 from tqdm import tqdm
@@ -50,7 +49,7 @@ def main() -> None:
   references = [reference for reference in references if reference.task in wanted]
   measured = reference_values.measure(references, num_prompts, seed)
   rows = list(tqdm(measured, 'baselines', len(references), unit='value', disable=None))
-  cells = [_cells(row) for row in rows]
+  cells = [row.cells() for row in rows]
   header = ['task', 'baseline', 'k', 'quantity', 'known', 'measured', 'deviation']
   print(Table([row[:-1] for row in cells], header).text())
   if out is not None:
@@ -63,34 +62,6 @@ def main() -> None:
   print(f'{len(rows)} values, {len(beyond)} beyond {_LIMIT} standard errors')
   if beyond:
     raise RunError(f'{len(beyond)} values differ from the known ones')
-
-
-def _cells(row) -> list[str]:
-  reference = row.reference
-  divisor = '' if reference.divisor == 1 else f' / {reference.divisor:g}'
-  known = f'{reference.value:.4g}'
-  if reference.standard_error:
-    known += f' ± {reference.standard_error:.2g}'
-  measured = f'{row.measured:.4g}'
-  if math.isfinite(row.standard_error):
-    measured += f' ± {row.standard_error:.2g}'
-  deviation = '' if math.isnan(row.deviation) else f'{row.deviation:+.2f}'
-  if row.deviation == 0:  # It agrees to rounding, so that no error is compared.
-    deviation = '0'
-  arguments = ', '.join(
-    part.strip().replace('"', '').replace(': ', '=')
-    for part in reference.arguments.strip('{}').split(',')
-  )
-  return [
-    f'{reference.task}({arguments})',
-    reference.baseline,
-    reference.num_examples,
-    reference.quantity + divisor,
-    known,
-    measured,
-    deviation,
-    reference.source,
-  ]
 
 
 if __name__ == '__main__':

@@ -67,6 +67,34 @@ class Row(NamedTuple):
     error = math.hypot(self.standard_error, known.standard_error)
     return gap / error if error else math.inf
 
+  def cells(self) -> list[str]:
+    """The row of the page that shows both values."""
+    reference = self.reference
+    divisor = '' if reference.divisor == 1 else f' / {reference.divisor:g}'
+    known = f'{reference.value:.4g}'
+    if reference.standard_error:
+      known += f' ± {reference.standard_error:.2g}'
+    measured = f'{self.measured:.4g}'
+    if math.isfinite(self.standard_error):
+      measured += f' ± {self.standard_error:.2g}'
+    deviation = '' if math.isnan(self.deviation) else f'{self.deviation:+.2f}'
+    if self.deviation == 0:  # It agrees to rounding, so that no error is compared.
+      deviation = '0'
+    arguments = ', '.join(
+      part.strip().replace('"', '').replace(': ', '=')
+      for part in reference.arguments.strip('{}').split(',')
+    )
+    return [
+      f'{reference.task}({arguments})',
+      reference.baseline,
+      reference.num_examples,
+      reference.quantity + divisor,
+      known,
+      measured,
+      deviation,
+      reference.source,
+    ]
+
 
 def read_references(folder: pathlib.Path) -> list[Reference]:
   """The reference values in the CSV files of a folder; raises UserError."""

@@ -47,9 +47,7 @@ class Base(nnx.Module):
 
 def trains(cls: type) -> type:
   """Enters a class among the models that train."""
-  name = cls.__name__
-  FORMS[name] = cls
-  zoo.register_model(name)(cls)
+  FORMS[cls.__name__] = cls
   return cls
 
 
@@ -58,10 +56,15 @@ def refused(reason: str) -> Any:
 
   def enter(cls: type) -> type:
     REFUSED[cls.__name__] = cls, reason
-    zoo.register_model(cls.__name__)(cls)
     return cls
 
   return enter
+
+
+def register_all(register: Any) -> None:
+  """Enters all models by a decorator such as `zoo.register_model`, by their names."""
+  for name, cls in (FORMS | {name: cls for name, (cls, _) in REFUSED.items()}).items():
+    register(name)(cls)
 
 
 class Block(nnx.Module):

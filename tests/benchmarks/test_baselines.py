@@ -4,7 +4,6 @@ import csv
 
 import pytest
 
-from benchmarks.baselines import _cells
 from benchmarks.reference_values import Reference, Row
 from tests.trees import ROOT
 from zoo.reports.comparison_plots import plot_deviations
@@ -32,7 +31,7 @@ def values(tmp_path):
 def test_a_deviation_has_a_sign_and_0_is_a_value_that_agrees_to_rounding():
   def cell(value: float, measured: float) -> str:
     reference = Reference('a', '{}', 'ols', '2', 'loss', 1.0, value, 0.1, 'formula')
-    return _cells(Row(reference, measured, 0.0))[-2]
+    return Row(reference, measured, 0.0).cells()[-2]
 
   assert [cell(0.5, m) for m in (0.5, 0.5001, 0.4999)] == ['0', '+0.00', '-0.00']
   assert cell(0.5, 0.62) == '+1.20'

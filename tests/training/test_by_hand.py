@@ -23,6 +23,12 @@ from zoo.training import grid, sweep
 NUM_STEPS = 8
 
 
+@pytest.fixture(autouse=True)
+def registered(register):
+  """The models are registered for these tests alone."""
+  flax_models.register_all(register)
+
+
 def config_of(name: str = 'Plain', **changes: Any) -> Any:
   """The config of a short run of a model of tests/flax_models.py."""
   fields = {

@@ -11,7 +11,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.flax_models import FORMS, REFUSED
+from tests.flax_models import FORMS, REFUSED, register_all
 from tests.marks import mostly_full, mostly_slow
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from tests.training.test_by_hand import assert_close, config_of, loop_of, parameters
@@ -24,6 +24,12 @@ from zoo.training import grid, sweep
 _QUICK = ['Remat', 'KeepsRngs', 'PlainArray']
 # One of each kind; with --full, all.
 _SLOW = ['Scan', 'Cond', 'Untrained', 'Tied', 'DropoutOff', 'NumPyMask', 'OtherTypes']
+
+
+@pytest.fixture(autouse=True)
+def registered(register):
+  """The models are registered for these tests alone."""
+  register_all(register)
 
 
 def _model(name):

@@ -162,6 +162,10 @@ def test_a_point_is_the_same_whether_its_numbers_are_written_0_or_0_0(tmp_path):
   with refuses('is given twice'):
     sweeps.sweep(_config(), points[:2], tmp_path / 'sweep')
   assert not (tmp_path / 'sweep').exists()
+  # A folder that has the number as it was written is not trained anew.
+  assert sweeps._names_in(tmp_path, points[1:2]) == ['task.prior_mean=0']
+  (tmp_path / 'points/task.prior_mean=0.0').mkdir(parents=True)
+  assert sweeps._names_in(tmp_path, points[1:2]) == ['task.prior_mean=0.0']
 
 
 @pytest.mark.slow
@@ -453,11 +457,10 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path, n
     assert [row['exact_risk'] == '' for row in csv.DictReader(file)] == [1, 0, 1, 0]
   shown = sweeps.format_table(info.value.table, [rate])
   assert shown.count('diverged') == 2
-  # Each has a record, alone of the first step that is not finite, and side by side of
-  # the one that was logged next.
+  # Each has a record of the first step that is not finite.
   lost = [row['workdir'] for row in info.value.table if row['step'] is None]
   records = [json.loads((folder / 'diverged.json').read_text()) for folder in lost]
-  assert [record['step'] for record in records] == [2, 4]
+  assert [record['step'] for record in records] == [2, 2]
   for folder, record in zip(lost, records, strict=True):
     assert record['loss'] is None
     assert record['reason'].startswith(f'step {record["step"]} is not finite (loss ')

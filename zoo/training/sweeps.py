@@ -33,7 +33,7 @@ from zoo.config.validation import (
 from zoo.core import tables
 from zoo.core.errors import RunError, UserError, check_name, shown
 from zoo.core.protocols import FollowsRule, HasExactForm, Model
-from zoo.host.files import delete_folder, workdir_path, write_atomically
+from zoo.host.files import delete_folder, names_in, workdir_path, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
@@ -168,7 +168,7 @@ def _sweep(
   if part is not None:
     own = points_of(part, configs)
     points, configs = [points[i] for i in own], [configs[i] for i in own]
-  folders = [workdir / POINTS / _name(point) for point in points]
+  folders = [workdir / POINTS / name for name in _names_in(workdir, points)]
   try:
     with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
       if part is not None:
@@ -201,8 +201,8 @@ def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) 
   That includes points that have become non-finite.
   """
   return all(
-    _is_done(workdir / POINTS / _name(point), _with_fields(config, point))
-    for point in points
+    _is_done(workdir / POINTS / name, _with_fields(config, point))
+    for name, point in zip(_names_in(workdir, points), points, strict=True)
   )
 
 
@@ -231,7 +231,7 @@ def kept_models(
     is kept in both places comes twice.
   """
   folder = workdir_path(workdir)
-  numbers = {_name(point): i for i, point in enumerate(points)}
+  numbers = {name: i for i, name in enumerate(_names_in(folder, points))}
   programs = steps_together(folder)
   for names in programs:
     wanted = [place for place, name in enumerate(names) if name in numbers]
@@ -699,8 +699,28 @@ def _name(point: Point) -> str:
 
   Points with equal numbers have one name, whether these are written 0 or 0.0.
   """
-  values = {field: json.dumps(_plain(value)) for field, value in point.items()}
-  name = ','.join(f'{field}={value}' for field, value in values.items())
+  return _joined({field: _plain(value) for field, value in point.items()})
+
+
+def _names_in(workdir: pathlib.Path, points: Sequence[Point]) -> list[str]:
+  """The names of the folders of points in a workdir.
+
+  A folder of an earlier version of the library, in whose name each number is as it was
+  written, such as `seed=0.0`, is found by this spelling.
+  """
+  there = names_in(workdir / POINTS)
+  names = [_name(point) for point in points]
+  return [
+    as_written
+    if name not in there and (as_written := _joined(point)) in there
+    else name
+    for name, point in zip(names, points, strict=True)
+  ]
+
+
+def _joined(point: Point) -> str:
+  """The fields and values of a point in one word, or its digest."""
+  name = ','.join(f'{field}={json.dumps(value)}' for field, value in point.items())
   name = name.replace('"', '')
   if re.fullmatch(r'[\w.,=+-]{1,100}', name):
     return name

@@ -59,7 +59,7 @@ def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None
 
   @jax.jit
   def outputs(weights: PyTree) -> dict[str, Array]:
-    mixer = nnx.merge(graph, weights, rest)
+    mixer = nnx.merge(graph, weights, rest, copy=True)
     with noted(f'{name}(tokens)'):
       values = {'': mixer(tokens)}
     with noted(f'{name}.outputs_at(tokens, {_SOME})'):
