@@ -319,6 +319,50 @@ class NumPyMask(Base):
     return h @ self.mask
 
 
+@trains
+class PlainKey(Base):
+  """A random key as a plain attribute, from which the call draws the same each time."""
+
+  def build(self, rngs):
+    self.key = rngs.params()
+
+  def hidden(self, h):
+    return h + 0.1 * jax.random.normal(self.key, (1, WIDTH))
+
+
+# Layers of Flax that keep keys, scan, or share.
+
+
+@trains
+class Attended(Base):
+  def build(self, rngs):
+    self.attention = nnx.MultiHeadAttention(2, WIDTH, decode=False, rngs=rngs)
+    self.norm = nnx.GroupNorm(WIDTH, num_groups=2, rngs=rngs)
+
+  def hidden(self, h):
+    return self.norm(h + self.attention(h[:, None])[:, 0])
+
+
+@trains
+class Adapted(Base):
+  def build(self, rngs):
+    self.layer = nnx.LoRALinear(WIDTH, WIDTH, lora_rank=2, rngs=rngs)
+
+  def hidden(self, h):
+    return self.layer(h)
+
+
+@trains
+class Recurrent(Base):
+  def build(self, rngs):
+    self.rnn = nnx.RNN(nnx.GRUCell(WIDTH, WIDTH, rngs=rngs))
+
+  def hidden(self, h):
+    tokens = jnp.stack([h, nnx.relu(h)], axis=1)
+    # Else a layer of Flax draws a key for the first carry, and counts it.
+    return self.rnn(tokens, initial_carry=jnp.zeros_like(h))[:, -1]
+
+
 # Containers.
 
 
