@@ -46,7 +46,8 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
 
   config.objective = objective = ConfigDict()
   # 'sampled': the loss on fresh prompts at every step; 'exact': its expectation by a
-  # formula, on linear regression for models of which theory has one.
+  # formula, on linear regression for models of which theory has one; or one of your
+  # own.
   objective.name = 'sampled'
   objective.positions = 'query'  # the loss of the query, or of 'every' example
   # 0 to C, for positions = 'query': each prompt is cut to a random number of examples,
@@ -131,6 +132,7 @@ def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
   evaluation.every = 1000  # steps, ≥ 1
   evaluation.num_batches = 32  # held-out batches, ≥ 0; 0: only the exact risk
   evaluation.num_compared = 4096  # ≥ 0, prompts on which baselines are compared
+  evaluation.metrics = ()  # names of metrics of your own, measured at each evaluation
   return config
 
 

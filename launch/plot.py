@@ -4,6 +4,7 @@ python -m launch.plot --workdir=checkpoints/runs/yq_lsa
 python -m launch.plot --workdir=runs/a --workdir=runs/b --out=risk.svg
 python -m launch.plot --workdir=runs/a --against=examples   # with the task's baselines
 python -m launch.plot --workdir=runs/a --loss=training --against=operations
+python -m launch.plot --workdir=runs/a --metric=norm/weights   # of a metric of your own
 python -m launch.plot --workdir=runs/heads   # the risk at the end of a sweep
 python -m launch.plot --workdir=runs/heads --x=task.prior_mean
 python -m launch.plot --workdir=runs/heads --against=examples --baselines=bayes,ridge
@@ -47,6 +48,12 @@ _LOSS = flags.DEFINE_enum(
   ['risk', 'training'],
   'Against steps or operations: the risk on new prompts, or the training loss.',
 )
+_METRIC = flags.DEFINE_string(
+  'metric',
+  None,
+  'Against steps or operations: another number of metrics.jsonl in place of the loss, '
+  'such as norm/weights of a metric of your own.',
+)
 _OUT = flags.DEFINE_string(
   'out',
   None,
@@ -63,13 +70,23 @@ def main() -> None:
     raise UserError('--loss=training has a value at each step; give --against=step')
   if _BASELINES.value is not None and not examples:
     raise UserError('--baselines is for plots with --against=examples')
+  if _METRIC.value is not None and (training or examples):
+    other = '--loss=training' if training else '--against=examples'
+    raise UserError(f'--metric is {_METRIC.value!r}; it cannot stand beside {other}')
   is_sweep = _AGAINST.value != 'operations' and _is_sweep(_WORKDIRS.value)
   swept = is_sweep and not training and not examples
+  if _METRIC.value is not None and swept:
+    raise UserError(
+      f'--metric is {_METRIC.value!r}, and --workdir is a sweep; give the folders of '
+      'its points'
+    )
   if _X.value is not None and not swept:
     raise UserError(f'--x is {_X.value!r}; it is for the risk at the end of a sweep')
   if _OUT.value is None:
     name = 'sweep' if swept else 'examples' if examples else 'risk'
-    out = workdir_path(_WORKDIRS.value[0]) / f'{"loss" if training else name}.png'
+    if training or _METRIC.value is not None:
+      name = 'loss' if training else 'metric'
+    out = workdir_path(_WORKDIRS.value[0]) / f'{name}.png'
   else:
     out = user_path(_OUT.value)
   if out.suffix not in ('.png', '.svg', '.pdf'):
@@ -85,9 +102,14 @@ def main() -> None:
     figure = run_plots.plot_examples(_WORKDIRS.value, _BASELINES.value)
   else:
     operations = _AGAINST.value == 'operations'
-    figure = run_plots.plot_risk(
-      _WORKDIRS.value, training=training, operations=operations
-    )
+    if _METRIC.value is None:
+      figure = run_plots.plot_risk(
+        _WORKDIRS.value, training=training, operations=operations
+      )
+    else:
+      figure = run_plots.plot_metric(
+        _WORKDIRS.value, _METRIC.value, operations=operations
+      )
   try:
     figure.savefig(out)
   except OSError as error:

@@ -17,6 +17,8 @@ from zoo import theory as theory
 from zoo import training as training
 from zoo.config.curricula import register_curriculum as register_curriculum
 from zoo.config.optimizers import register_optimizer as register_optimizer
+from zoo.config.own import register_metric as register_metric
+from zoo.config.own import register_objective as register_objective
 from zoo.core import registry as _registry
 from zoo.core.errors import RunError as RunError
 from zoo.core.errors import UserError as UserError
@@ -36,6 +38,7 @@ from zoo.storage.loading import load as load
 from zoo.storage.saving import export as export
 from zoo.storage.saving import save as save
 from zoo.tasks import register_task as register_task
+from zoo.training.hooks import Hook as Hook
 from zoo.training.run import train as train
 from zoo.training.run import training_run as training_run
 

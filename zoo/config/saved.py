@@ -18,6 +18,7 @@ _CHANGE_NO_TRAINING = (
   'checkpoint.keep',
   'checkpoint.patience',  # of ICL Zoo 0.1.0
   'checkpoint.steps',
+  'eval.metrics',
   'eval.num_compared',
   'train.log_every',
 )

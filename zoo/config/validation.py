@@ -30,6 +30,7 @@ from zoo.config.optimizers import (
   check_groups,
   check_optimizer,
 )
+from zoo.config.own import METRICS, OBJECTIVES, OF_THE_LIBRARY
 from zoo.config.saved import differences as differences
 from zoo.config.saved import to_json as to_json
 from zoo.core.errors import (
@@ -90,7 +91,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
       _check_labels(config, task)
     if has_curriculum(config.curriculum):
       check_curriculum(config, task, model)
-    if objective.name != 'sampled':
+    if objective.name == 'exact':
       _check_objective(config, task, model)
     if model_axis > 1:
       _check_heads(config, model, model_axis)
@@ -109,7 +110,7 @@ def check_fields(config: Config) -> None:
   check_count('config.seed', config.seed, minimum=0, maximum=_LARGEST_SEED)
 
   objective, positions = config.objective, ('query', 'every')
-  check_name('config.objective.name', objective.name, ('sampled', 'exact'))
+  check_name('config.objective.name', objective.name, [*OF_THE_LIBRARY, *OBJECTIVES])
   check_name('config.objective.positions', objective.positions, positions)
   if objective.min_examples is not None:
     check_count('config.objective.min_examples', objective.min_examples, minimum=0)
@@ -249,6 +250,13 @@ def _check_run_fields(config: Config) -> None:
   check_count('config.eval.every', evaluation.every)
   check_count('config.eval.num_batches', evaluation.num_batches, minimum=0)
   check_count('config.eval.num_compared', evaluation.num_compared, minimum=0)
+  if not isinstance(evaluation.metrics, tuple | list):
+    raise UserError(
+      f'config.eval.metrics is {evaluation.metrics!r}; it must be a tuple of names, '
+      "such as ('norm',)"
+    )
+  for name in evaluation.metrics:
+    check_registered('config.eval.metrics', name, METRICS)
 
 
 def num_heads(config: Config) -> int:
@@ -328,7 +336,7 @@ def _check_objective(config: Config, task: Task, model: Model) -> None:
 def _check_labels(config: Config, task: Task) -> None:
   """Raises UserError unless labels can be drawn from the targets."""
   said = "config.objective.labels is 'observed'; it must be 'clean'"
-  if config.objective.name != 'sampled':
+  if config.objective.name == 'exact':
     raise UserError(f'{said} for the objective {config.objective.name!r}')
   if task.label_kind != 'numbers':
     return
@@ -352,10 +360,9 @@ def _check_positions(config: Config, task: Task, model: Model) -> None:
     if least > task.context_length:
       raise UserError(f'{said}, or at most {task.context_length}, the context length')
   if config.objective.name != 'sampled':
-    raise UserError(
-      f'{said} for the objective {config.objective.name!r}, which is the risk at the '
-      'query'
-    )
+    is_exact = config.objective.name == 'exact'
+    why = 'is the risk at the query' if is_exact else 'itself says what is trained'
+    raise UserError(f'{said} for the objective {config.objective.name!r}, which {why}')
   if not (predicts_all(model) or isinstance(model, FollowsRule)):
     why = 'which has no method predictions'
     if isinstance(model, TokenModel) and model.layout == 'joint':

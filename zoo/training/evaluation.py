@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
 from zoo.config.mesh import on_mesh, replicate
+from zoo.config.own import METRICS
 from zoo.config.validation import Config
 from zoo.core.draws import EVAL_STREAM, stream_of
 from zoo.core.errors import UserError
@@ -38,19 +39,30 @@ Rule = LearningRule | DeepRule | Recurrence
 # deviations from it. The mean of the squares would lose the spread of losses that is
 # small beside their mean: float32 has seven digits.
 SampledMoments = dict[str, tuple[Array, Array]]
-# The moments and the rules that give exact risks, on the devices and on the host.
-Measured = tuple[SampledMoments, Rule | None]
-Fetched = tuple[dict[str, tuple[np.ndarray, np.ndarray]], Rule | None]
+
+
+class Sampled(NamedTuple):
+  """What is measured on held-out prompts, on the devices or on the host."""
+
+  moments: SampledMoments  # empty if no prompts are held out
+  metrics: dict[str, Array]  # numbers of registered metrics, by `METRIC/KEY`
+
+
+NOT_SAMPLED = Sampled({}, {})
+# What was sampled, and the rules that give exact risks, on the devices and on the host.
+Measured = tuple[Sampled, Rule | None]
+Fetched = tuple[Any, Rule | None]  # a `Sampled` of arrays of NumPy
 
 
 class Risks(NamedTuple):
-  """The risk of a model, as far as it is known."""
+  """The risk of a model, as far as it is known, and what registered metrics say."""
 
   exact: float | None  # None if theory does not cover the model or the task
   sampled: Estimate | None  # None if no prompts were sampled
   accuracy: Estimate | None  # on the same prompts; None unless labels are classes
   # The sampled loss after 0, 1, …, C examples; None unless one pass predicts all.
   curve: list[float] | None
+  metrics: dict[str, float]  # by `METRIC/KEY`; empty where none was measured
 
 
 class Evaluation(NamedTuple):
@@ -59,11 +71,12 @@ class Evaluation(NamedTuple):
   Of many models each array has a first axis, and what `exact` returns is a list.
   """
 
-  sample: Any  # from the model's arrays and the inputs to the moments of its losses
+  sample: Any  # from the model's arrays and the inputs to what is `Sampled`
   rule: Any  # from the model's arrays to its learning rule or exact form, or None
   exact: Callable[[Any], Any]  # from what `rule` returns, on the host, to exact risks
   inputs: PyTree  # the key of the held-out prompts, the task, and its moments
   num_prompts: int
+  is_sampled: bool  # whether there are held-out prompts, or registered metrics
 
 
 def make_evaluation(
@@ -77,12 +90,14 @@ def make_evaluation(
   whole = NamedSharding(mesh, P())
   return Evaluation(
     sample=jax.jit(
-      functools.partial(sample_errors, graph, config, statistics), out_shardings=whole
+      functools.partial(sample_all, graph, config, task, statistics),
+      out_shardings=whole,
     ),
     rule=jax.jit(functools.partial(exact_rule, graph, task), out_shardings=whole),
     exact=functools.partial(exact_risk_of, task, moments),
     inputs=(key, task, moments),
     num_prompts=config.eval.num_batches * config.train.batch_size,
+    is_sampled=bool(config.eval.num_batches or config.eval.metrics),
   )
 
 
@@ -97,9 +112,14 @@ def compile_evaluation(
         jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rule.out_info)
       )
     sample, inputs = evaluation.sample, replicate(evaluation.inputs, mesh)
-    if evaluation.num_prompts:
+    if evaluation.is_sampled:
       sample = sample.lower(abstract, inputs).compile()
   return evaluation._replace(rule=rule, sample=sample, inputs=inputs)
+
+
+def is_evaluated(config: Config, step: int) -> bool:
+  """Whether a model is measured on held-out prompts after a step."""
+  return step == config.train.num_steps or step % config.eval.every == 0
 
 
 def evaluate(
@@ -110,17 +130,16 @@ def evaluate(
   The risk on held-out prompts is measured where the config asks for it and at the end,
   the exact risk always. `finish_evaluation` makes risks of what this gives.
   """
-  is_due = step == config.train.num_steps or step % config.eval.every == 0
-  moments = {}
-  if is_due and evaluation.num_prompts:
-    moments = evaluation.sample(model_state, evaluation.inputs)
-  return moments, evaluation.rule(model_state)
+  sampled = NOT_SAMPLED
+  if evaluation.is_sampled and is_evaluated(config, step):
+    sampled = evaluation.sample(model_state, evaluation.inputs)
+  return sampled, evaluation.rule(model_state)
 
 
 def finish_evaluation(evaluation: Evaluation, fetched: Fetched) -> Risks:
   """The risks of a model, from the fetched result of `evaluate`."""
-  moments, rule = fetched
-  return risks_of(moments, evaluation.exact(rule), evaluation.num_prompts)
+  sampled, rule = fetched
+  return risks_of(sampled, evaluation.exact(rule), evaluation.num_prompts)
 
 
 def exact_risk_of(
@@ -136,13 +155,9 @@ def exact_risk_of(
   return float(np.asarray(theory.exact_form_risks(rules, task))[0])
 
 
-def risks_of(
-  moments: Mapping[str, tuple[np.ndarray, np.ndarray]],
-  exact: float | None,
-  num_prompts: int,
-) -> Risks:
-  """The risks of one model, from the moments of its losses on each held-out batch."""
-  estimates = {}
+def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
+  """The risks of one model, from what was sampled, on the host."""
+  estimates, moments = {}, sampled.moments
   for name in ('model', 'accuracy'):
     if name in moments:
       estimates[name] = estimate_of_batches(*moments[name], num_prompts)
@@ -154,6 +169,7 @@ def risks_of(
     sampled=estimates.get('model'),
     accuracy=estimates.get('accuracy'),
     curve=curve,
+    metrics={name: float(value) for name, value in sampled.metrics.items()},
   )
 
 
@@ -198,12 +214,59 @@ def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
     return form
 
 
-def sample_errors(
+# The key of the held-out prompts, the task, and its moments.
+Inputs = tuple[Key[Array, ''], Task, theory.Moments | None]
+
+
+def sample_all(
   graph: nnx.GraphDef,
   config: Config,
+  task: Task,
   statistics: bool,
   state: PyTree,
-  inputs: tuple[Key[Array, ''], Task, theory.Moments | None],
+  inputs: Inputs,
+) -> Sampled:
+  """The moments of a model's losses, and its registered metrics.
+
+  Metrics get the `task` itself, whose baselines need its numbers, and not the one among
+  the inputs of the program.
+  """
+  moments = {}
+  if config.eval.num_batches:
+    moments = sample_errors(graph, config, statistics, state, inputs)
+  key, _, _ = inputs
+  return Sampled(moments, own_metrics(graph, config, task, key, state))
+
+
+def own_metrics(
+  graph: nnx.GraphDef, config: Config, task: Task, key: Key[Array, ''], state: PyTree
+) -> dict[str, Array]:
+  """The numbers of the registered metrics that a config names, by `METRIC/KEY`.
+
+  Raises UserError for a metric that returns anything but a dict of numbers.
+  """
+  numbers = {}
+  for i, name in enumerate(config.eval.metrics):
+    # No held-out batch has this number, by which the key is folded for each.
+    own_key = jax.random.fold_in(key, 2**32 - 2 - i)
+    found = METRICS[name](nnx.merge(graph, state, copy=True), task, own_key)
+    if not isinstance(found, Mapping):
+      raise UserError(
+        f'the metric {name!r} returns a {type(found).__name__}; it must be a dict of '
+        "numbers by name, such as {'weights': norm}"
+      )
+    for entry, value in found.items():
+      if jnp.shape(value) != ():
+        raise UserError(
+          f'the metric {name!r} returns {entry!r} with the shape {jnp.shape(value)}; '
+          'it must be a number'
+        )
+      numbers[f'{name}/{entry}'] = jnp.asarray(value)
+  return numbers
+
+
+def sample_errors(
+  graph: nnx.GraphDef, config: Config, statistics: bool, state: PyTree, inputs: Inputs
 ) -> SampledMoments:
   """The moments of a model's losses on each batch of held-out prompts."""
   key, task, moments = inputs

@@ -43,11 +43,11 @@ from zoo.training.evaluation import (
   Measured,
   Risks,
   Rule,
-  SampledMoments,
+  Sampled,
   evaluate,
   exact_rule,
   risks_of,
-  sample_errors,
+  sample_all,
 )
 from zoo.training.objective import (
   Numbers,
@@ -352,18 +352,18 @@ def evaluate_many(
   config, tasks = configs[0], [task.held_out() for task in tasks]
   moments = stacked_moments(tasks)
   key = stream_of(config.eval.seed, EVAL_STREAM)
-  errors = functools.partial(sample_errors, graph, config, statistics)
+  sample = functools.partial(sample_all, graph, config, tasks[0], statistics)
   groups: dict[object, list[int]] = {}  # of tasks that differ in numbers alone
   for i, task in enumerate(tasks):
     groups.setdefault(jax.tree.structure(task), []).append(i)
   joint = [stack_tasks([tasks[i] for i in members]) for members in groups.values()]
 
-  def sample_moments(state: PyTree, inputs: Any) -> SampledMoments:
+  def sample_many(state: PyTree, inputs: Any) -> Sampled:
     parts, (key, tasks, moments) = [], inputs
     for members, task, (_, axis) in zip(groups.values(), tasks, joint, strict=True):
       at = np.array(members)
       few, constants = jax.tree.map(lambda leaf, at=at: leaf[at], (state, moments))
-      run = jax.vmap(errors, (0, (None, axis, 0)))
+      run = jax.vmap(sample, (0, (None, axis, 0)))
       parts.append(run(few, (key, task, constants)))
     back = np.argsort(np.concatenate([*groups.values()]))
     return jax.tree.map(lambda *part: jnp.concatenate(part)[back], *parts)
@@ -378,21 +378,22 @@ def evaluate_many(
   whole = NamedSharding(mesh, P())
   rules = jax.vmap(functools.partial(exact_rule, graph, tasks[0]))
   return Evaluation(
-    sample=jax.jit(sample_moments, out_shardings=whole),
+    sample=jax.jit(sample_many, out_shardings=whole),
     rule=jax.jit(rules, out_shardings=whole),
     exact=exact,
     inputs=(key, [task for task, _ in joint], moments),
     num_prompts=config.eval.num_batches * config.train.batch_size,
+    is_sampled=bool(config.eval.num_batches or config.eval.metrics),
   )
 
 
 def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
   """The risks of each model, from the fetched result of `evaluate`."""
-  moments, rules = fetched
+  sampled, rules = fetched
   exact = evaluation.exact(rules)
   return [
     risks_of(
-      {name: (mean[i], deviation[i]) for name, (mean, deviation) in moments.items()},
+      jax.tree.map(lambda array, i=i: array[i], sampled),
       exact[i],
       evaluation.num_prompts,
     )

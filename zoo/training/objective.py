@@ -15,8 +15,10 @@ from jaxtyping import Array, Float, Key
 
 from zoo import theory
 from zoo.config.curricula import Stage, has_curriculum
+from zoo.config.own import OBJECTIVES
 from zoo.config.validation import Config
 from zoo.core import draws
+from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import (
   FollowsRule,
@@ -67,6 +69,7 @@ def uses_statistics(
     or config.objective.positions != 'query'
     or config.objective.min_examples is not None
     or config.objective.labels != 'clean'
+    or config.objective.name in OBJECTIVES
     or has_curriculum(config.curriculum)  # which leaves parts of prompts out
   )
   if asks_for_prompts or not (theory.covers(task) and isinstance(model, FollowsRule)):
@@ -165,13 +168,17 @@ def make_objective(
   is the expectation of the loss at the query, the exact risk, and samples nothing. For
   a looped model `sampled` is also the mean over the trained loops (Yang et al., arXiv
   2311.12424, eq. 4), and over the losses that count at the stage of a curriculum. With
-  observed labels these are the targets.
+  observed labels these are the targets. A registered objective is the mean of what its
+  function returns for fresh prompts.
   `num_lanes` parts of a batch are computed at the same time. Prompts are those of the
-  task among the step's numbers; `task` itself gives the constants of exact forms.
+  task among the step's numbers; `task` itself gives the constants of exact forms, and
+  is what a registered objective gets.
   """
+  if config.objective.name == 'exact':
+    return functools.partial(_exact, task)
   if config.objective.name == 'sampled':
     return functools.partial(_sampled, config, statistics, num_lanes)
-  return functools.partial(_exact, task)
+  return functools.partial(_own, config, task, num_lanes)
 
 
 def _sampled(
@@ -198,6 +205,54 @@ def _sampled(
   if (parts := config.train.num_parts) * num_lanes == 1:
     return loss(model, (batch, lengths))
   return mean_loss(loss, model, (batch, lengths), parts, num_lanes)
+
+
+def _own(
+  config: Config,
+  task: Task,
+  num_lanes: int,
+  model: Predictor,
+  key: Key[Array, ''],
+  numbers: Numbers,
+) -> Float[Array, '']:
+  """The mean loss of a registered objective over fresh prompts.
+
+  The function gets the task itself, whose baselines need its numbers, and not the task
+  among the step's numbers, which are inputs of the program.
+  """
+  count = config.train.num_parts * num_lanes
+  prompt = sample(numbers.task, key, config.train.batch_size, statistics=False)
+  if config.objective.labels == 'observed':
+    assert isinstance(prompt, Prompt)  # since statistics were not asked for
+    prompt = with_drawn_labels(task, key, prompt)
+    prompt = jax.lax.with_sharding_constraint(prompt, P('data'))
+  # No prompt of a batch has this number, by which the key is folded for each. Each part
+  # of the batch has a key of its own.
+  keys = jax.random.split(jax.random.fold_in(key, 2**32 - 3), count)
+  loss = functools.partial(_own_loss_of_part, config, task)
+  if count == 1:
+    return loss(model, (prompt, keys))
+  return mean_loss(loss, model, (prompt, keys), config.train.num_parts, num_lanes)
+
+
+def _own_loss_of_part(
+  config: Config, task: Task, model: Any, part: tuple[Prompt, Key[Array, ' 1']]
+) -> Float[Array, '']:
+  """The mean loss of a registered objective over a part of a batch.
+
+  Raises UserError unless it is a number for each prompt.
+  """
+  prompt, (key,) = part
+  model, prompt = _in_type(model, prompt, config.train.compute_dtype)
+  name, size = config.objective.name, len(prompt.x)
+  losses = OBJECTIVES[name](model, prompt, task, key)
+  shape = getattr(losses, 'shape', type(losses).__name__)
+  if shape != (size,):
+    raise UserError(
+      f'the objective {name!r} returns the shape {shape} for {size} prompts; it must '
+      f'be {(size,)}, a loss for each prompt'
+    )
+  return jnp.mean(losses)
 
 
 def _loss_of_part(

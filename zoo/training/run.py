@@ -8,7 +8,7 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -42,7 +42,14 @@ from zoo.training.compilation import (
   compile_training,
   make_training,
 )
-from zoo.training.evaluation import Fetched, Risks, evaluate, finish_evaluation
+from zoo.training.evaluation import (
+  Fetched,
+  Risks,
+  evaluate,
+  finish_evaluation,
+  is_evaluated,
+)
+from zoo.training.hooks import Hook, numbers_of_hooks
 from zoo.training.records import Progress, Records, Saves, read_lines, risk_of
 from zoo.training.shardings import State
 from zoo.training.summary import (
@@ -84,7 +91,9 @@ class Event:
     return self._make_model()
 
 
-def train(config: Config, workdir: str | pathlib.Path) -> Summary | None:
+def train(
+  config: Config, workdir: str | pathlib.Path, hooks: Sequence[Hook] = ()
+) -> Summary | None:
   """Trains the model of a config, or resumes from the workdir.
 
   Returns the summary, which is also in `summary.json`. After SIGTERM it returns None,
@@ -93,16 +102,16 @@ def train(config: Config, workdir: str | pathlib.Path) -> Summary | None:
   before anything is written; RunError if the loss is not finite or the disk is full.
   The workdir may be in a bucket: gs://bucket/runs/a. If there are several processes,
   each must make the same call, with a workdir that they share; process 0 writes the
-  records.
+  records. The hooks are called while the run trains, as `zoo.Hook` says.
   """
   summary = None
-  for event in training_run(config, workdir):
+  for event in training_run(config, workdir, hooks):
     summary = event.summary
   return summary
 
 
 def training_run(
-  config: Config, workdir: str | pathlib.Path
+  config: Config, workdir: str | pathlib.Path, hooks: Sequence[Hook] = ()
 ) -> Generator[Event, None, None]:
   """Trains like `train`, and yields each logged step, the last with the summary.
 
@@ -146,12 +155,27 @@ def training_run(
             step = stop
             measured = evaluate(config, training.evaluation, state['model'], step)
             metrics, measured = progress.fetch(called, metrics, measured)
-            risks = record(training, metrics, measured, records, progress, checkpoints)
-            if saves.due(step):
+            risks, line = risks_and_line(
+              training, metrics, measured, progress, checkpoints
+            )
+          with progress.hidden():  # hooks and the caller may print
+            if is_evaluated(config, step):
+              event = event_of(training, state, step, line)
+              line |= numbers_of_hooks(hooks, event)
+            records.write(line)
+            event = event_of(training, state, step, records.line)
+            for hook in hooks:
+              hook.on_chunk(event)
+          progress.show(step, loss=line['loss'], risk=risk_of(line))
+          with on_mesh(training.mesh, config):
+            is_saved = saves.due(step)
+            if is_saved:
               saves.save(step, state, [records])
-          if step < num_steps:
-            with progress.hidden():  # the caller may print
-              yield logged_event(training, state, step, records)
+          with progress.hidden():
+            for hook in hooks if is_saved else ():
+              hook.on_save(event)
+            if step < num_steps:
+              yield event
       except GeneratorExit:  # the caller stops early
         save_at_break(training, saves, step, state, records)
         raise
@@ -161,7 +185,9 @@ def training_run(
           summary = summarised(training, state, risks, progress, records)
     if summary is not None:
       write_summary(workdir, summary)
-      yield logged_event(training, state, step, records, summary)
+      for hook in hooks:
+        hook.on_end(summary)
+      yield event_of(training, state, step, records.line, summary)
     elif jax.process_count() == 1:
       interruption.raise_if_ctrl_c()
 
@@ -293,27 +319,22 @@ def next_stop(step: int, config: Config) -> int:
   return min(config.train.num_steps, *((step // n + 1) * n for n in every), *kept)
 
 
-def record(
+def risks_and_line(
   training: Training,
   metrics: Mapping[str, np.ndarray],
   measured: Fetched,
-  records: Records,
   progress: Progress,
   checkpoints: Checkpoints,
-) -> Risks:
-  """Records the results of a step, which are on the host; returns the risks.
+) -> tuple[Risks, dict[str, Any]]:
+  """The risks after a step whose results are on the host, and its line of the log.
 
   Raises NotFiniteError.
   """
-  step = int(metrics['step'])
   if not metrics['finite']:
     raise not_finite(training.config, metrics, checkpoints)
   risks = finish_evaluation(training.evaluation, measured)
-  rate, _ = progress.speed(step)
-  line = line_of(metrics, risks, rate)
-  records.write(line)
-  progress.show(step, loss=line['loss'], risk=risk_of(line))
-  return risks
+  rate, _ = progress.speed(int(metrics['step']))
+  return risks, line_of(metrics, risks, rate)
 
 
 def line_of(
@@ -332,19 +353,20 @@ def line_of(
     'exact_risk': risks.exact,
     'curve': risks.curve,
     'steps_per_second': steps_per_second,
+    **risks.metrics,
   }
 
 
-def logged_event(
+def event_of(
   training: Training,
   state: State,
   step: int,
-  records: Records,
+  line: Mapping[str, Any],
   summary: Summary | None = None,
 ) -> Event:
-  """The event of a logged step, with its state and its line, the newest one."""
+  """The event of a step, with its state and its line of the log."""
   make_model = functools.partial(model_of, training, state['model'], step)
-  return Event(step, dict(records.line), summary, make_model)
+  return Event(step, dict(line), summary, make_model)
 
 
 def model_of(training: Training, arrays: PyTree, step: int) -> Model:

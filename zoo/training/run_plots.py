@@ -69,6 +69,39 @@ def plot_risk(
   return render_grid([panel], 1, 3.3)
 
 
+def plot_metric(
+  workdirs: Sequence[str | pathlib.Path], name: str, *, operations: bool = False
+) -> Figure:
+  """Draws a number of the log of each run by step, such as one of a metric of your own.
+
+  Args:
+    workdirs: Folders of runs, which may be in a bucket.
+    name: The name of the number in `metrics.jsonl`, such as `norm/weights`.
+    operations: Whether the axis has operations in products of matrices, not steps.
+
+  Returns:
+    The figure.
+
+  Raises:
+    UserError: If a folder holds no run, or a run has not logged the number.
+  """
+  folders = [workdir_path(workdir) for workdir in workdirs]
+  labels, shown = labels_of({folder: config_of(folder) for folder in folders}), []
+  for colour, folder in zip(itertools.cycle(PALETTE), folders, strict=False):
+    scale = _operations_per_step(folder) if operations else 1.0
+    steps, values = logged(folder, name)
+    if not steps:
+      known = {entry for line in read_lines(folder) for entry in line}
+      raise UserError(
+        f'{folder} has logged no {name!r}; it has {", ".join(sorted(known))}'
+      )
+    text = f'{labels[folder]}: {values[-1]:.3f}'
+    shown.append(series(text, 'curve', colour, np.multiply(scale, steps), values))
+  title = 'numbers are those at the end' if len(folders) > 1 else ''
+  x_axis = 'operations in products of matrices' if operations else 'training step'
+  return render_grid([Panel(title, x_axis, name, tuple(shown))], 1, 3.3)
+
+
 def _curves_of(
   folder: pathlib.Path, label: str, colour: str, scale: float, training: bool
 ) -> Iterator[Series]:
@@ -351,7 +384,8 @@ def read_curve(workdir: pathlib.Path) -> tuple[list[int], list[float]]:
 def logged(workdir: pathlib.Path, field: str) -> tuple[list[int], list[float]]:
   """The steps that have a field in the log of a run, and its values there."""
   lines = read_lines(workdir)
-  pairs = [(line['step'], line[field]) for line in lines if line[field] is not None]
+  found = [line for line in lines if line.get(field) is not None]
+  pairs = [(line['step'], line[field]) for line in found]
   return [step for step, _ in pairs], [value for _, value in pairs]
 
 

@@ -7,7 +7,7 @@ import math
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, TypedDict, TypeVar, cast
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar, cast
 
 import jax
 import jax.extend.core
@@ -61,6 +61,8 @@ class Summary(TypedDict):
   gd_risk: float | None
   optimal_risk: float | None
   excess_risk: float | None
+  # What registered metrics say of the model, by `METRIC/KEY`; only if there are any.
+  metrics: NotRequired[dict[str, float | None]]
   # Of the model with the baselines of its task.
   comparison: Comparison | None
   steps_per_second: float | None
@@ -211,6 +213,8 @@ def summarise(
     'num_devices': mesh.devices.size,
     'num_processes': jax.process_count(),
   }
+  if risks.metrics:
+    summary['metrics'] = risks.metrics
   return cast(Summary, finite_or_null(summary))
 
 
@@ -240,7 +244,7 @@ def tokens_per_step(config: Config, model: Model) -> int | None:
 
   Models without a layout of tokens have those of the embedding matrix, C + 1 a prompt.
   """
-  if config.objective.name != 'sampled':
+  if config.objective.name == 'exact':
     return None
   length = build_task(config).context_length
   tokens = length + 1

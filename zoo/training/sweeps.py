@@ -21,6 +21,7 @@ from flax.traverse_util import flatten_dict
 
 from zoo import theory
 from zoo.config.mesh import make_mesh
+from zoo.config.own import OBJECTIVES
 from zoo.config.validation import (
   Config,
   abstract_parts,
@@ -580,7 +581,8 @@ def _shared(config: Config, models: dict[str, Any]) -> tuple:
   del fields['seed'], fields['optimizer']['learning_rate']
   task, task_fields = build_task(config), fields.pop('task')
   model = nnx.merge(*_parts_of(config, models))
-  if isinstance(model, HasExactForm):  # whose constants are compiled in
+  has_own = config.objective.name in OBJECTIVES or bool(config.eval.metrics)
+  if has_own or isinstance(model, HasExactForm):  # the task's numbers are compiled in
     return json.dumps([fields, name, task_fields]), None
   exact = config.objective.name == 'exact' and isinstance(model, FollowsRule)
   if exact and theory.covers(task):  # which needs the moments of the task alone
@@ -670,7 +672,8 @@ def _rows(
         f'{folder} was trained, but its {SUMMARY} cannot be read, so that no table is '
         'written; rerun the same command'
       )
-    numbers = summary or dict.fromkeys(get_type_hints(Summary))
+    always = [name for name in get_type_hints(Summary) if name != 'metrics']
+    numbers = summary or dict.fromkeys(always)
     rows.append({**point, 'workdir': folder, **numbers})
   return rows, lost
 
@@ -686,6 +689,7 @@ def _write_table(rows: Sequence[Row], workdir: pathlib.Path) -> None:
 def _flat(row: Row) -> Row:
   """A row of numbers, with the loss of each baseline at the query for a comparison."""
   row = dict(row)
+  row |= row.pop('metrics', None) or {}
   for name, measured in (row.pop('comparison', None) or {}).items():
     if name != MODEL:
       row[f'{name}_loss'] = measured['mean'][-1]

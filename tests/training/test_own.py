@@ -1,0 +1,214 @@
+"""Metrics, objectives and hooks of a user's own, in whole runs."""
+
+import csv
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.training.runs import (
+  assert_same_bits,
+  lines_of,
+  of_each_launch,
+  saved_arrays,
+  small_config,
+)
+from tests.training.test_by_hand import assert_close, parameters
+from zoo.config.own import METRICS, OBJECTIVES
+from zoo.config.validation import build_model, build_task
+from zoo.core.draws import INIT_STREAM, TRAIN_STREAM, stream_of
+from zoo.training import grid, run_plots, sweep
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch):
+  """The metric, the objective and the hook of examples/distillation.py."""
+  from examples import distillation
+
+  monkeypatch.setitem(METRICS, 'norm', distillation.norm)
+  monkeypatch.setitem(OBJECTIVES, 'distilled', distillation.distilled)
+  return distillation
+
+
+def _config(**changes):
+  fields = {
+    'task__noise_std': 0.5,
+    'objective__name': 'distilled',
+    'objective__positions': 'query',
+    'eval__metrics': ('norm',),
+    'optimizer__name': 'sgd',
+    'optimizer__schedule': 'constant',
+    'optimizer__clip_norm': None,
+  }
+  return small_config('transformer', **fields | changes)
+
+
+def test_an_own_objective_is_that_of_a_loop_by_hand(tmp_path):
+  config = _config(train__num_steps=3, train__num_parts=2)
+  zoo.train(config, tmp_path)
+  task, key = build_task(config), stream_of(config.seed, TRAIN_STREAM)
+  model = build_model(config, nnx.Rngs(stream_of(config.seed, INIT_STREAM)))
+  bayes = task.baselines()['bayes']
+  optimizer = nnx.Optimizer(
+    model, optax.sgd(config.optimizer.learning_rate), wrt=nnx.Param
+  )
+
+  @nnx.jit
+  def step(model, optimizer, step):
+    prompt = task.sample(jax.random.fold_in(key, step), config.train.batch_size)
+
+    def loss(model):
+      return jnp.mean(jnp.square(model(prompt) - bayes(prompt)))
+
+    optimizer.update(model, nnx.grad(loss)(model))
+
+  with jax.default_matmul_precision('highest'):
+    for i in range(3):
+      step(model, optimizer, i)
+  assert_close(parameters(zoo.load(tmp_path).model), parameters(model))
+
+
+def _norm(model):
+  return np.sqrt(sum(np.sum(np.square(w)) for w in parameters(model).values()))
+
+
+def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
+  """Also by a run that was stopped and goes on, to the same bits."""
+  config, calls = _config(), []
+
+  class Watches(own.Largest):
+    def on_chunk(self, event):
+      calls.append(('chunk', event.step, event.metrics['loss']))
+
+    def on_save(self, event):
+      calls.append(('save', event.step))
+
+    def on_end(self, summary):
+      calls.append(('end', summary['step']))
+
+  zoo.train(config, tmp_path / 'whole', hooks=[Watches()])
+  lines = lines_of(tmp_path / 'whole')
+  # Steps are logged at 4, 8, 12, saved there, and evaluated at 6 and 12.
+  assert [line['step'] for line in lines] == [4, 6, 8, 12]
+  assert [line['step'] for line in lines if 'norm/weights' in line] == [6, 12]
+  assert [line['step'] for line in lines if 'largest' in line] == [6, 12]
+  model = zoo.load(tmp_path / 'whole').model
+  np.testing.assert_allclose(lines[-1]['norm/weights'], _norm(model), rtol=1e-5)
+  largest = max(np.abs(weight).max() for weight in parameters(model).values())
+  assert lines[-1]['largest'] == float(largest)
+  summary = json.loads((tmp_path / 'whole/summary.json').read_text())
+  assert summary['metrics'] == {'norm/weights': lines[-1]['norm/weights']}
+  losses = [line['loss'] for line in lines]
+  assert calls == [
+    *(('chunk', 4, losses[0]), ('save', 4), ('chunk', 6, losses[1])),
+    *(('chunk', 8, losses[2]), ('save', 8), ('chunk', 12, losses[3]), ('save', 12)),
+    ('end', 12),
+  ]
+  for event in zoo.training_run(config, tmp_path / 'stopped', [own.Largest()]):
+    if event.step == 6:
+      assert event.metrics['largest'] == lines[1]['largest']
+      break
+  zoo.train(config, tmp_path / 'stopped', hooks=[own.Largest()])
+  stopped = lines_of(tmp_path / 'stopped')
+  assert [*map(of_each_launch, stopped)] == [*map(of_each_launch, lines)]
+  assert_same_bits(*(saved_arrays(tmp_path / n, 12) for n in ('stopped', 'whole')))
+  figure = run_plots.plot_metric([tmp_path / 'whole'], 'norm/weights')
+  (axes,) = figure.axes
+  np.testing.assert_array_equal(axes.lines[0].get_xdata(), [6, 12])
+  with refuses("has logged no 'norm/other'; it has", 'norm/weights'):
+    run_plots.plot_metric([tmp_path / 'whole'], 'norm/other')
+
+
+def test_metrics_and_objectives_are_those_of_runs_alone_in_a_sweep(tmp_path):
+  config = _config()
+  rows = sweep(config, grid({'seed': [0, 1]}), tmp_path / 'sweep')
+  zoo.train(config, tmp_path / 'alone')
+  alone = lines_of(tmp_path / 'alone')[-1]
+  np.testing.assert_allclose(
+    rows[0]['metrics']['norm/weights'], alone['norm/weights'], rtol=1e-5
+  )
+  assert_close(
+    parameters(zoo.load(rows[0]['workdir']).model),
+    parameters(zoo.load(tmp_path / 'alone').model),
+  )
+  with (tmp_path / 'sweep/table.csv').open(newline='') as file:
+    written = [float(row['norm/weights']) for row in csv.DictReader(file)]
+  assert written == [row['metrics']['norm/weights'] for row in rows]
+
+
+@pytest.mark.parametrize(
+  ('metric', 'said'),
+  [
+    (lambda model, task, key: 1.0, ["the metric 'norm' returns a float; it must be"]),
+    (lambda model, task, key: {'a': jnp.ones(2)}, ["'a' with the shape (2,)"]),
+  ],
+)
+def test_a_metric_of_another_form_is_refused(metric, said, tmp_path, monkeypatch):
+  monkeypatch.setitem(METRICS, 'norm', metric)
+  with refuses(*said):
+    zoo.train(_config(), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_an_objective_of_another_form_is_refused(tmp_path, monkeypatch):
+  monkeypatch.setitem(OBJECTIVES, 'distilled', lambda *_: jnp.ones(()))
+  with refuses("the objective 'distilled' returns the shape () for 16 prompts"):
+    zoo.train(_config(), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+  with refuses('which itself says what is trained'):
+    zoo.train(_config(objective__positions='every'), tmp_path / 'run')
+
+
+def test_an_error_of_ones_own_keeps_its_traceback(tmp_path, monkeypatch, own):
+  def broken(*_):
+    raise KeyError('mine')
+
+  class Broken(zoo.Hook):
+    def on_evaluation(self, event):
+      broken()
+
+  for entries, name in (METRICS, 'norm'), (OBJECTIVES, 'distilled'):
+    with monkeypatch.context() as patch:
+      patch.setitem(entries, name, broken)
+      with pytest.raises(KeyError, match='mine') as info:
+        zoo.train(_config(), tmp_path / name)
+    assert info.traceback[-1].name == 'broken'
+    assert not (tmp_path / name).exists()
+  with pytest.raises(KeyError, match='mine') as info:
+    zoo.train(_config(), tmp_path / 'hook', hooks=[Broken()])
+  assert info.traceback[-1].name == 'broken'
+  # What was saved before stays, and the run goes on.
+  zoo.train(_config(), tmp_path / 'hook', hooks=[own.Largest()])
+  assert [line['step'] for line in lines_of(tmp_path / 'hook')] == [4, 6, 8, 12]
+
+
+@pytest.mark.parametrize(
+  ('returned', 'said'),
+  [
+    (3.0, 'returns a float; it must be a dict'),
+    ({'loss': 1.0}, "returns 'loss', which the line of the step has already"),
+    ({'a': 'b'}, "returns 'a' as 'b'; it must be a number"),
+  ],
+)
+def test_a_hook_returns_numbers_of_its_own(returned, said, tmp_path):
+  class Own(zoo.Hook):
+    def on_evaluation(self, event):
+      return returned
+
+  with refuses('Own.on_evaluation', said):
+    zoo.train(_config(eval__metrics=()), tmp_path, hooks=[Own()])
+
+
+def test_unknown_names_are_refused(tmp_path):
+  with refuses("config.eval.metrics 'norms'", 'norm'):
+    zoo.train(_config(eval__metrics=('norms',)), tmp_path / 'run')
+  with refuses("config.eval.metrics is 'norm'; it must be a tuple"):
+    zoo.train(_config(eval__metrics='norm'), tmp_path / 'run')
+  with refuses('one of the library'):
+    zoo.register_objective('exact')
