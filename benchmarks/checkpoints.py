@@ -21,7 +21,7 @@ from flax import nnx
 import configs
 from launch import cli
 from zoo import theory
-from zoo.config.validation import Config, num_heads
+from zoo.config.building import Config, num_heads
 from zoo.core.errors import RunError, check_name
 from zoo.host.files import write_atomically
 from zoo.measure.curves import sample_losses

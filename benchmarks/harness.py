@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import PyTree
 from tqdm import tqdm
 
-from zoo.config.mesh import make_mesh, on_mesh, replicate
+from zoo.config.sharding import make_mesh, on_mesh, replicate
 from zoo.config.validation import Config, validate
 from zoo.training.compilation import make_training
 

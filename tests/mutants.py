@@ -209,7 +209,7 @@ losses of points side by side come back in the order of another permutation
   - back = np.argsort(np.concatenate([*groups.values()]))
   + back = np.concatenate([*groups.values()])
 an array that is fully sharded is split along its shortest axis
-  zoo/training/shardings.py: training/test_fsdp.py
+  zoo/config/sharding.py: training/test_fsdp.py
   - longest = max(
   + longest = min(
 the CPU time of a step is in seconds, not in milliseconds

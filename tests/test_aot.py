@@ -225,7 +225,7 @@ def test_without_libtpu_the_extra_is_named(monkeypatch, unchecked):
 MESHES = """
 import configs
 from zoo.plan import aot
-from zoo.config.mesh import make_mesh
+from zoo.config.sharding import make_mesh
 
 config = configs.get_config('multi_head_lsa')
 for chip, shapes in aot.SLICES.items():

@@ -10,7 +10,7 @@ import configs
 from tests.compare import refuses
 from tests.marks import SLOW
 from zoo.config.building import within_memory
-from zoo.config.mesh import make_mesh
+from zoo.config.sharding import make_mesh
 from zoo.config.validation import validate
 from zoo.core.errors import RunError, UserError
 from zoo.models import DeepLSA

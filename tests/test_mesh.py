@@ -4,8 +4,7 @@ import types
 
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.config.mesh import make_mesh
-from zoo.config.validation import mesh_shape
+from zoo.config.sharding import make_mesh, mesh_shape
 from zoo.training import train
 
 

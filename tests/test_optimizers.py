@@ -16,8 +16,8 @@ from tests.marks import mostly_full, mostly_slow
 from tests.training.runs import small_config
 from tests.training.test_step import Run
 from zoo.config import optimizers
-from zoo.config.mesh import make_mesh
 from zoo.config.optimizers import build_optimizer, build_schedule
+from zoo.config.sharding import make_mesh
 from zoo.config.validation import validate
 from zoo.core.roles import parameter_roles
 from zoo.training.many import make_many

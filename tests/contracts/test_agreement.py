@@ -14,7 +14,7 @@ from tests.compiled import built
 from tests.contracts.classes import C, D, Least, Linear, make_class
 from tests.marks import FULL, SLOW, mostly_full
 from tests.training.runs import small_config
-from zoo.config.mesh import make_mesh
+from zoo.config.sharding import make_mesh
 from zoo.config.validation import validate
 from zoo.measure.agreement import check_agreement
 from zoo.mixers.attention import SoftmaxAttention

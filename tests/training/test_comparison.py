@@ -16,7 +16,7 @@ from tests.compare import assert_close, refuses
 from tests.compiled import built
 from tests.settings import curve_key
 from tests.training.runs import small_config
-from zoo.config.mesh import make_mesh
+from zoo.config.sharding import make_mesh
 from zoo.config.validation import to_json
 from zoo.core import draws, registry
 from zoo.host.files import read_json

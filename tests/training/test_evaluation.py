@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.training.runs import small_config
-from zoo.config.mesh import make_mesh, on_mesh
+from zoo.config.sharding import make_mesh, on_mesh
 from zoo.training.compilation import make_training
 from zoo.training.evaluation import evaluate
 from zoo.training.many import make_many

@@ -15,7 +15,7 @@ from tests.marks import FULL, SLOW, mostly_full, mostly_slow
 from tests.settings import isotropic
 from tests.training.runs import Loops, small_config
 from tests.wrapped import Wrapped
-from zoo.config.mesh import make_mesh
+from zoo.config.sharding import make_mesh
 from zoo.config.validation import validate
 from zoo.training.objective import (
   make_objective,

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from tests.marks import FULL
 from tests.training.runs import small_config
-from zoo.config.mesh import make_mesh, replicate
+from zoo.config.sharding import make_mesh, replicate, shardings_of
 from zoo.core.draws import (
   CURVE_STREAM,
   EVAL_STREAM,
@@ -23,7 +23,6 @@ from zoo.core.draws import (
 )
 from zoo.training.compilation import make_training
 from zoo.training.objective import numbers_of
-from zoo.training.shardings import shardings_of
 from zoo.training.step import run_steps
 
 

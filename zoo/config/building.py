@@ -120,6 +120,11 @@ def abstract_parts(config: Config) -> tuple[Any, Any]:
     return jax.eval_shape(lambda: nnx.split(build_model(config, nnx.Rngs(0))))
 
 
+def num_heads(config: Config) -> int:
+  """The model's number of heads; 1 if the config does not say."""
+  return config.model.get('num_heads', 1)
+
+
 def num_weights(model: Model) -> int:
   """The number of weights of a model, which may be abstract."""
   leaves = jax.tree.leaves(nnx.state(model, nnx.Param))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import jax
-from absl import logging
 from flax import nnx
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
@@ -33,6 +32,7 @@ from zoo.config.optimizers import (
 from zoo.config.own import METRICS, OBJECTIVES, OF_THE_LIBRARY
 from zoo.config.saved import differences as differences
 from zoo.config.saved import to_json as to_json
+from zoo.config.sharding import check_heads, mesh_shape
 from zoo.core.errors import (
   UserError,
   check_count,
@@ -94,7 +94,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
     if objective.name == 'exact':
       _check_objective(config, task, model)
     if model_axis > 1:
-      _check_heads(config, model, model_axis)
+      check_heads(config, model, model_axis)
     if optimizer.scales or optimizer.weight_decay or optimizer.decay != 'hidden':
       check_groups(optimizer, parameter_roles(model), shared_paths(model))
   return config
@@ -257,57 +257,6 @@ def _check_run_fields(config: Config) -> None:
     )
   for name in evaluation.metrics:
     check_registered('config.eval.metrics', name, METRICS)
-
-
-def num_heads(config: Config) -> int:
-  """The model's number of heads; 1 if the config does not say."""
-  return config.model.get('num_heads', 1)
-
-
-def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int]:
-  """Devices on the axes `data` and `model`, with −1 resolved; raises UserError."""
-  data, model = config.mesh.data, config.mesh.model
-  devices = jax.device_count() if num_devices is None else num_devices
-  if data == -1:
-    data = max(devices // model, 1)
-    if (idle := devices - data * model) > 0:
-      logging.log_first_n(
-        logging.WARNING,
-        'config.mesh.model is %d, which does not divide the %d devices: %d of them are '
-        'idle',
-        1,
-        model,
-        devices,
-        idle,
-      )
-  if data * model > devices:
-    raise UserError(
-      f'config.mesh is data {config.mesh.data} × model {model}; it needs '
-      f'{data * model} devices, and there are {devices}'
-    )
-  if jax.process_count() > 1 and data * model < devices:
-    raise UserError(
-      f'config.mesh is data {config.mesh.data} × model {model}, which leaves out '
-      f'{devices - data * model} of {devices} devices; with several processes it must '
-      'have all of them'
-    )
-  return data, model
-
-
-def _check_heads(config: Config, model: Model, model_axis: int) -> None:
-  """Raises UserError unless the heads can be split over the axis of the mesh."""
-  for path, variable in nnx.to_flat_state(nnx.state(model)):
-    if not isinstance(variable, nnx.Variable):  # an array that is a plain attribute
-      continue
-    axes = variable.get_metadata().get('out_sharding') or ()
-    for size, axis in zip(variable.get_value().shape, axes, strict=False):
-      if axis == 'model' and size % model_axis:
-        name = '.'.join(map(str, path))
-        unit = 'heads' if size == num_heads(config) else 'entries'
-        raise UserError(
-          f'config.model: the {size} {unit} of {config.model.name!r} (in {name}) must '
-          f'be divisible by config.mesh.model, which is {model_axis}'
-        )
 
 
 def _check_objective(config: Config, task: Task, model: Model) -> None:

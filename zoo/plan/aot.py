@@ -14,11 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
-from zoo.config.mesh import make_mesh, on_mesh
-from zoo.config.validation import Config, mesh_shape, validate
+from zoo.config.sharding import make_mesh, mesh_shape, on_mesh, replicated
+from zoo.config.validation import Config, validate
 from zoo.core.errors import UserError, not_installed
 from zoo.core.tables import format_table
 from zoo.training.compilation import make_training
@@ -227,7 +225,7 @@ def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
   """The step of training, lowered for the devices, and the abstract state it takes."""
   config = validate(config, len(devices))
   mesh = make_mesh(config, devices)
-  whole = NamedSharding(mesh, P())
+  whole = replicated(mesh)
 
   def abstract(value: Any) -> jax.ShapeDtypeStruct:
     kind = jax.typeof(value)

@@ -14,12 +14,11 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import AxisType, Mesh, NamedSharding, Sharding, SingleDeviceSharding
-from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from zoo.config.building import Config, abstract_parts, build_task
+from zoo.config.sharding import sharding_to_load
 from zoo.core.errors import RunError, UserError, in_one_line, nearest, shown
 from zoo.core.registry import MODELS, TASKS
 from zoo.host.files import (
@@ -263,23 +262,21 @@ def _as_saved(
     shapes,
     shapes_of(state),
   )
-  axes_of = {
-    '.'.join(map(str, path)): variable.get_metadata().get('out_sharding')
+  variables = {
+    '.'.join(map(str, path)): variable
     for path, variable in nnx.to_flat_state(state)
     if isinstance(variable, nnx.Variable)  # not an array that is a plain attribute
   }
 
   def as_saved(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     name = array_name(path)
-    axes = axes_of.get(name) or ()
     dtype, saved_dtype = leaf.dtype, saved[name].dtype
     if jnp.issubdtype(dtype, jnp.floating):
       if not jnp.issubdtype(saved_dtype, jnp.floating):
         raise UserError(f'{folder} holds {name} as {saved_dtype}, not as {dtype}')
       dtype = jax.dtypes.canonicalize_dtype(saved_dtype)
-    return jax.ShapeDtypeStruct(
-      leaf.shape, dtype, sharding=_sharding(jax.sharding.get_mesh(), axes, leaf.shape)
-    )
+    sharding = sharding_to_load(variables.get(name), leaf.shape)
+    return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
 
   return jax.tree_util.tree_map_with_path(as_saved, state)
 
@@ -310,21 +307,3 @@ def check_same_arrays(
       f'{subject}: it has {differing(shapes, wanted)}, and the model '
       f'{differing(wanted, shapes)}'
     )
-
-
-def _sharding(mesh: Mesh, axes: tuple, shape: tuple[int, ...]) -> Sharding:
-  """The sharding that the model asks for an array, as far as the mesh allows it."""
-  if mesh.empty:
-    return SingleDeviceSharding(jax.devices()[0])
-  automatic = {
-    name: size
-    for name, size, kind in zip(
-      mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True
-    )
-    if kind == AxisType.Auto  # any other needs annotations in the model
-  }
-  split = [
-    axis if axis in automatic and size % automatic[axis] == 0 else None
-    for axis, size in zip(axes, shape, strict=False)
-  ]
-  return NamedSharding(mesh, P(*split))

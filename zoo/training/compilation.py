@@ -9,13 +9,19 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from absl import logging
 from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
 from zoo.config.curricula import has_curriculum, log_unended
-from zoo.config.mesh import on_mesh, replicate
+from zoo.config.sharding import (
+  State,
+  on_mesh,
+  replicate,
+  split_over_data,
+  stays_in_shape,
+  warn_of_unsplit,
+)
 from zoo.config.validation import Config, build_task
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.protocols import Task
@@ -26,12 +32,6 @@ from zoo.training.objective import (
   make_objective,
   numbers_of,
   uses_statistics,
-)
-from zoo.training.shardings import (
-  State,
-  is_split_over,
-  split_over_data,
-  splits_later_axes,
 )
 from zoo.training.step import (
   abstract_state,
@@ -73,7 +73,7 @@ def make_training(config: Config, mesh: Mesh) -> Training:
     statistics = uses_statistics(config, model, task)
     lanes = 1 if statistics else num_lanes(config, task, mesh, asked['model'])
     objective = make_objective(config, task, statistics, lanes)
-    in_shape = config.mesh.fsdp or (mesh.size > 1 and splits_later_axes(abstract))
+    in_shape = stays_in_shape(config, mesh, abstract)
     step = functools.partial(
       train_step,
       config=config,
@@ -107,7 +107,7 @@ def compile_training(training: Training) -> Training:
     concurrent.futures.ThreadPoolExecutor(1) as other_core,
   ):
     if mesh.size > 1:
-      _warn_of_unsplit(training)
+      warn_of_unsplit(config, mesh, abstract['model'])
     if has_curriculum(config.curriculum):
       log_unended(config, training.task, nnx.merge(training.graph, abstract['model']))
     measurements = other_core.submit(
@@ -133,23 +133,3 @@ def advance(
   """Starts the steps after `start`, up to `stop`; donates the given state."""
   start, stop = (replicate(np.int32(step), training.mesh) for step in (start, stop))
   return training.steps(state, training.key, start, stop, training.numbers)
-
-
-def _warn_of_unsplit(training: Training) -> None:
-  """Warns of an axis of the mesh that splits no weight."""
-  config, weights = training.config, training.abstract['model']
-  if config.mesh.model > 1 and not is_split_over('model', weights):
-    logging.warning(
-      'config.mesh.model is %d, but no weight of %r is split over this axis: its '
-      'devices repeat the same work; use config.mesh.data',
-      config.mesh.model,
-      config.model.name,
-    )
-  data = training.mesh.shape['data']
-  if config.mesh.fsdp and data > 1 and not is_split_over('data', weights):
-    logging.warning(
-      'config.mesh.fsdp is True, but the data axis of the mesh, which is %d, divides '
-      'no axis of a weight of %r: each device keeps all of them',
-      data,
-      config.model.name,
-    )

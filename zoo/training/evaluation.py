@@ -12,13 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
-from zoo.config.mesh import on_mesh, replicate
 from zoo.config.own import METRICS
+from zoo.config.sharding import on_mesh, replicate, replicated
 from zoo.config.validation import Config
 from zoo.core.draws import EVAL_STREAM, stream_of
 from zoo.core.errors import UserError
@@ -87,7 +86,7 @@ def make_evaluation(
   moments = theory.task_moments(task) if theory.covers(task) else None
   moments = jax.tree.map(np.asarray, moments)
   key = stream_of(config.eval.seed, EVAL_STREAM)
-  whole = NamedSharding(mesh, P())
+  whole = replicated(mesh)
   return Evaluation(
     sample=jax.jit(
       functools.partial(sample_all, graph, config, task, statistics),

@@ -20,13 +20,22 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
 from zoo import theory
-from zoo.config.mesh import make_mesh, on_mesh
-from zoo.config.validation import Config, build_task, mesh_shape, to_json
+from zoo.config.sharding import (
+  State,
+  axis_of_models,
+  make_mesh,
+  on_mesh,
+  on_one_device,
+  replicated,
+  shardings_of,
+  stack_abstract,
+  stays_in_shape,
+)
+from zoo.config.validation import Config, build_task, to_json
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule
@@ -63,7 +72,6 @@ from zoo.training.run import (
   restored,
   wrong_prompts,
 )
-from zoo.training.shardings import State, shardings_of, splits_later_axes
 from zoo.training.step import (
   abstract_state,
   create,
@@ -76,7 +84,6 @@ from zoo.training.summary import (
   Divergence,
   Summary,
   num_compared,
-  on_one_device,
   read_divergence,
   summarise,
   within_one_device,
@@ -95,11 +102,11 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
   with on_mesh(mesh, config):
     graphs, alone = abstract_state(config, mesh)
     model = nnx.merge(graphs['model'], alone['model'])
-    abstract = stack_abstract(alone, len(configs), mesh_axis(config, len(configs)))
+    abstract = stack_abstract(alone, len(configs), axis_of_models(config, len(configs)))
     statistics = uses_statistics(config, model, tasks[0], len(configs))
     lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
     objective = make_objective(config, tasks[0], statistics, lanes)
-    in_shape = mesh.size > 1 and splits_later_axes(abstract)
+    in_shape = stays_in_shape(config, mesh, abstract)
     step = functools.partial(
       train_step,
       config=config,
@@ -375,7 +382,7 @@ def evaluate_many(
       return np.asarray(theory.exact_risks(rules, moments)).tolist()
     return np.asarray(theory.exact_form_risks(rules, tasks[0])).tolist()
 
-  whole = NamedSharding(mesh, P())
+  whole = replicated(mesh)
   rules = jax.vmap(functools.partial(exact_rule, graph, tasks[0]))
   return Evaluation(
     sample=jax.jit(sample_many, out_shardings=whole),
@@ -453,25 +460,6 @@ def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:
   for i in range(len(configs)):
     alone = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
     yield jax.device_put(alone, shardings)
-
-
-def mesh_axis(config: Config, num_models: int) -> str | None:
-  """The mesh axis that models are split over; None if `data` is needed for prompts."""
-  data, _ = mesh_shape(config)
-  exact = config.objective.name == 'exact'
-  return 'data' if exact and num_models % data == 0 else None
-
-
-def stack_abstract(abstract: State, num_models: int, axis: str | None) -> State:
-  """The abstract state of many models, split over a mesh axis or not at all."""
-
-  def stack(leaf: Any) -> jax.ShapeDtypeStruct:
-    sharding = NamedSharding(leaf.sharding.mesh, P(axis, *leaf.sharding.spec))
-    return jax.ShapeDtypeStruct(
-      (num_models, *leaf.shape), leaf.dtype, sharding=sharding
-    )
-
-  return jax.tree.map(stack, abstract)
 
 
 def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:

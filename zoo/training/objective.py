@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
 from zoo import theory
 from zoo.config.curricula import Stage, has_curriculum
 from zoo.config.own import OBJECTIVES
+from zoo.config.sharding import split_first_axis, split_prompts, split_statistics
 from zoo.config.validation import Config
 from zoo.core import draws
 from zoo.core.errors import UserError
@@ -88,22 +88,10 @@ def uses_statistics(
 def sample(
   task: Any, key: Key[Array, ''], batch_size: int, statistics: bool
 ) -> Prompt | Statistics:
-  """A batch of prompts, split over the mesh axis `data`, or of their statistics.
-
-  Each device draws its own part. Statistics stay split over `model` too; prompts are
-  gathered over `model`, along which devices share the heads.
-  """
-  mesh = jax.sharding.get_abstract_mesh()
-  everywhere = tuple(name for name in ('data', 'model') if name in mesh.axis_names)
+  """A batch of prompts or of their statistics; each device draws its own part."""
   if statistics:
-    batch = task.sample_statistics(key, batch_size)
-    positions_last = jax.tree.map(
-      lambda leaf: P(*[None] * (leaf.ndim - 1), everywhere), batch
-    )
-    return jax.lax.with_sharding_constraint(batch, positions_last)
-  prompt = task.sample(key, batch_size)
-  prompt = jax.lax.with_sharding_constraint(prompt, P(everywhere))
-  prompt = jax.lax.with_sharding_constraint(prompt, P('data'))
+    return split_statistics(task.sample_statistics(key, batch_size))
+  prompt = split_prompts(task.sample(key, batch_size))
   return draws.materialize_once(key, lambda prompt: prompt, prompt)
 
 
@@ -197,10 +185,10 @@ def _sampled(
   if config.objective.labels == 'observed':
     assert isinstance(batch, Prompt)  # as `uses_statistics` says
     batch = with_drawn_labels(task, key, batch)
-    batch = jax.lax.with_sharding_constraint(batch, P('data'))
+    batch = split_first_axis(batch)
   if (least := config.objective.min_examples) is not None:
     lengths = draw_lengths(key, size, least, task.context_length)
-    lengths = jax.lax.with_sharding_constraint(lengths, P('data'))
+    lengths = split_first_axis(lengths)
   loss = functools.partial(_loss_of_part, config, numbers._replace(task=task))
   if (parts := config.train.num_parts) * num_lanes == 1:
     return loss(model, (batch, lengths))
@@ -225,7 +213,7 @@ def _own(
   if config.objective.labels == 'observed':
     assert isinstance(prompt, Prompt)  # since statistics were not asked for
     prompt = with_drawn_labels(task, key, prompt)
-    prompt = jax.lax.with_sharding_constraint(prompt, P('data'))
+    prompt = split_first_axis(prompt)
   # No prompt of a batch has this number, by which the key is folded for each. Each part
   # of the batch has a key of its own.
   keys = jax.random.split(jax.random.fold_in(key, 2**32 - 3), count)

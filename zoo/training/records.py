@@ -17,6 +17,7 @@ import jax
 from jaxtyping import PyTree
 from tqdm.auto import tqdm
 
+from zoo.config.sharding import State
 from zoo.config.validation import Config
 from zoo.core.errors import RunError
 from zoo.host import processes
@@ -30,7 +31,6 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.storage.checkpoints import Checkpoints, kept_steps
-from zoo.training.shardings import State
 
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'

@@ -18,7 +18,7 @@ from absl import logging
 from flax import nnx
 from jaxtyping import PyTree
 
-from zoo.config.mesh import make_mesh, on_mesh
+from zoo.config.sharding import State, make_mesh, on_mesh
 from zoo.config.validation import Config, build_task, differences, to_json, validate
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError
@@ -51,7 +51,6 @@ from zoo.training.evaluation import (
 )
 from zoo.training.hooks import Hook, numbers_of_hooks
 from zoo.training.records import Progress, Records, Saves, read_lines, risk_of
-from zoo.training.shardings import State
 from zoo.training.summary import (
   SUMMARY,
   Divergence,

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from zoo.config.curricula import has_curriculum, stage_at
@@ -22,15 +21,21 @@ from zoo.config.optimizers import (
   trained_weights,
 )
 from zoo.config.saved import other_function
+from zoo.config.sharding import (
+  State,
+  as_layers_ask,
+  gathered,
+  replicated,
+  shardings_of,
+  split_heads,
+)
 from zoo.config.validation import Config, abstract_parts, build_model
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError, shown
 from zoo.core.protocols import Model
 from zoo.core.roles import shared_paths
-from zoo.models import LinearAttention
 from zoo.storage.loading import check_same_arrays, load, shapes_of
 from zoo.training.objective import Numbers, Objective
-from zoo.training.shardings import State, gathered, shardings_of
 
 # From state, key, number of the step and numbers to the next state and its metrics.
 Step = Callable[
@@ -49,7 +54,7 @@ def create(
   if weights is not None:
     nnx.update(model, weights)
   if config.mesh.fsdp:
-    _split_heads(model)
+    split_heads(model)
   transformation = build_optimizer(
     config.optimizer,
     config.train.num_steps,
@@ -58,13 +63,6 @@ def create(
   )
   optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
   return {'model': model, 'optimizer': optimizer}
-
-
-def _split_heads(model: Model) -> None:
-  """Splits the heads of linear attention over all devices, if these divide them."""
-  devices = jax.sharding.get_abstract_mesh().size
-  if isinstance(model, LinearAttention) and model.num_heads % max(devices, 1) == 0:
-    model.split_heads('model', 'data')
 
 
 def initial_weights(config: Config) -> PyTree | None:
@@ -118,13 +116,7 @@ def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
     )
     for name, (graph, arrays) in parts.items():
       graphs[name] = graph
-      state[name] = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(
-          leaf.shape, leaf.dtype, sharding=sharding
-        ),
-        arrays,
-        nnx.get_named_sharding(arrays, mesh),
-      )
+      state[name] = as_layers_ask(arrays, mesh)
   return graphs, state
 
 
@@ -207,14 +199,13 @@ def make_steps(
   The state is donated. The number of steps is not compiled in: however a run is divided
   into calls, each step is the same program and gives the same bits.
   """
-  replicated = NamedSharding(mesh, P())
-  shardings = shardings_of(abstract)
+  whole, shardings = replicated(mesh), shardings_of(abstract)
   take_step = jax.jit(take_step, inline=True)  # traced once, for shapes and the loop
   return jax.jit(
     functools.partial(run_steps, take_step, in_shape),
     donate_argnums=0,
-    in_shardings=(shardings, *[replicated] * 4),
-    out_shardings=(shardings, replicated),
+    in_shardings=(shardings, *[whole] * 4),
+    out_shardings=(shardings, whole),
   )
 
 

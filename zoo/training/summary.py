@@ -1,26 +1,24 @@
 """The summary of a finished run: comparison, `summary.json` and closing table."""
 
-import contextlib
 import functools
 import json
 import math
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NotRequired, TypedDict, TypeVar, cast
 
 import jax
 import jax.extend.core
 import msgspec
-import numpy as np
 from absl import logging
 from flax import nnx
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from zoo import theory
 from zoo.config.building import abstract_model, num_weights
+from zoo.config.sharding import on_one_device
 from zoo.config.validation import Config, build_task
 from zoo.core.errors import in_one_line, is_exhausted
 from zoo.core.learning_rule import LearningRule
@@ -133,16 +131,6 @@ def within_one_device(measure: Callable[[], _Compared]) -> _Compared | None:
       in_one_line(error, 200),
     )
     return None
-
-
-@contextlib.contextmanager
-def on_one_device(mesh: Mesh, state: PyTree) -> Iterator[PyTree]:
-  """Computes on a device of this process, with the arrays of a mesh whole on it."""
-  replicated = NamedSharding(mesh, P())
-  whole = jax.jit(lambda state: state, out_shardings=replicated)(state)
-  device = np.array(jax.local_devices()[:1]).reshape(1, 1)
-  with jax.set_mesh(Mesh(device, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)):
-    yield jax.tree.map(lambda array: array.addressable_data(0), whole)
 
 
 def num_compared(config: Config) -> int:

@@ -20,8 +20,8 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from zoo import theory
-from zoo.config.mesh import make_mesh
 from zoo.config.own import OBJECTIVES
+from zoo.config.sharding import make_mesh
 from zoo.config.validation import (
   Config,
   abstract_parts,

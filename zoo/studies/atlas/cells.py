@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 
 from zoo.config.building import abstract_model
-from zoo.config.mesh import on_mesh, replicate
+from zoo.config.sharding import State, on_mesh, replicate
 from zoo.config.validation import Config, build_task, validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
@@ -31,7 +31,6 @@ from zoo.studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell
 from zoo.training.compilation import Training, advance
 from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
 from zoo.training.records import Progress
-from zoo.training.shardings import State
 
 _CHUNK = 100  # steps between two looks at the signals
 _LANES = search.AT_ONCE  # models that train side by side
