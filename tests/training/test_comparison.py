@@ -16,13 +16,13 @@ from tests.compare import assert_close, refuses
 from tests.compiled import built
 from tests.settings import curve_key
 from tests.training.runs import small_config
+from zoo.config import sharding
 from zoo.config.sharding import make_mesh
 from zoo.config.validation import to_json
 from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
-from zoo.training import many, sweep, table, train
-from zoo.training import summary as summaries
+from zoo.training import sweep, table, train
 from zoo.training.objective import (
   make_objective,
   numbers_of,
@@ -280,19 +280,17 @@ def no_gather(monkeypatch):
   def gather(*_):
     raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 9')
 
-  for module in summaries, many:
-    monkeypatch.setattr(module, 'on_one_device', gather)
+  monkeypatch.setattr(sharding, '_on_one_device', gather)
 
 
-_NO_COMPARISON = 'no comparison with the baselines of the task, which is computed on'
+_NO_COMPARISON = 'no comparison with the baselines of the task, for which the memory is'
 
 
 @pytest.mark.usefixtures('no_gather')
-def test_a_model_that_one_device_cannot_hold_has_a_result_without_comparison(
+def test_a_run_whose_memory_is_not_enough_has_a_result_without_comparison(
   tmp_path, caplog
 ):
-  split = {'mesh__data': 8, 'mesh__fsdp': True, 'eval__num_compared': 8}
-  config = small_config(train__num_steps=2, **split)
+  config = small_config(train__num_steps=2, mesh__data=8, eval__num_compared=8)
   summary = train(config, tmp_path)
   assert summary is not None
   assert summary['eval_risk'] is not None
@@ -300,6 +298,36 @@ def test_a_model_that_one_device_cannot_hold_has_a_result_without_comparison(
   (said,) = [message for message in caplog.messages if _NO_COMPARISON in message]
   assert said.endswith('not enough: RESOURCE_EXHAUSTED: Out of memory allocating 9')
   assert train(config, tmp_path) == summary  # it is not measured again
+
+
+# A model that is split by its layers over `model`, and one that is fully sharded.
+SPLIT = [
+  ('multi_head_lsa', {'model__num_heads': 6, 'mesh__model': 2, 'mesh__data': 4}),
+  ('transformer', {'model__num_layers': 1, 'mesh__data': 8, 'mesh__fsdp': True}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('no_gather')
+@pytest.mark.parametrize(('name', 'changes'), SPLIT)
+def test_a_split_model_is_compared_without_gathering_it(tmp_path, name, changes):
+  config = small_config(name, train__num_steps=2, eval__num_compared=8, **changes)
+  summary = train(config, tmp_path)
+  assert summary is not None
+  comparison = summary['comparison']
+  assert comparison is not None
+  model = zoo.load(tmp_path)  # on one device
+  alone = compare(model.model, model.task, 8)
+  assert alone is not None
+  assert comparison.keys() == alone.keys()
+  for predictor, measured in comparison.items():
+    expected = alone[predictor]
+    for field in 'mean', 'standard_error', 'median':
+      # Sums of float32 are added in another order.
+      np.testing.assert_allclose(
+        np.array(measured[field], float), np.array(expected[field], float), rtol=1e-4
+      )
+    assert measured['exact'] == pytest.approx(expected['exact'])
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ objective samples no prompts, and is whole otherwise. Prompts are drawn by all d
 and gathered over `model`; sufficient statistics of prompts stay split over both axes.
 A checkpoint does not know how its arrays were split: a loaded model is split as its
 layers ask, over the mesh that `jax.set_mesh` has set, or is on the first device. The
-comparison with the baselines at the end of a run is computed on one device of it.
+comparison with the baselines at the end of a run leaves a split model as it is split;
+only where a run has several processes is the model gathered on one device.
 
 XLA derives the sharding of everything else from these rules. The layers themselves name
 axes in two places: `zoo.mixers.mixer` for the heads of attention, and
@@ -387,11 +388,38 @@ def sharding_to_load(variable: nnx.Variable | None, shape: tuple[int, ...]) -> S
   return NamedSharding(mesh, P(*split))
 
 
-# The comparison with baselines, on one device
+# The comparison with baselines
 
 
 @contextlib.contextmanager
-def on_one_device(mesh: Mesh, state: PyTree) -> Iterator[PyTree]:
+def where_compared(mesh: Mesh, state: PyTree) -> Iterator[PyTree]:
+  """Computes where a comparison with baselines belongs, and yields the arrays for it.
+
+  A model that is whole on every device is compared on one of them, so that the others
+  do not repeat the work. A model that is split may be too large for one device: it is
+  compared as it is split, and prompts and baselines are on all devices. But with
+  several processes only process 0 compares, and a program on the mesh needs all of
+  them: there the model is gathered on one device.
+
+  Args:
+    mesh: The mesh of the run.
+    state: The arrays of its model, or of several models side by side.
+
+  Yields:
+    The arrays, on one device or as they were.
+  """
+  arrays = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)]
+  is_split = not all(array.is_fully_replicated for array in arrays)
+  if is_split and jax.process_count() == 1:
+    with jax.set_mesh(mesh):
+      yield state
+    return
+  with _on_one_device(mesh, state) as whole:
+    yield whole
+
+
+@contextlib.contextmanager
+def _on_one_device(mesh: Mesh, state: PyTree) -> Iterator[PyTree]:
   """Computes on a device of this process, with the arrays of a mesh whole on it."""
   whole = jax.jit(lambda state: state, out_shardings=replicated(mesh))(state)
   device = np.array(jax.local_devices()[:1]).reshape(1, 1)

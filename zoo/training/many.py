@@ -29,11 +29,11 @@ from zoo.config.sharding import (
   axis_of_models,
   make_mesh,
   on_mesh,
-  on_one_device,
   replicated,
   shardings_of,
   stack_abstract,
   stays_in_shape,
+  where_compared,
 )
 from zoo.config.validation import Config, build_task, to_json
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
@@ -83,10 +83,10 @@ from zoo.training.step import (
 from zoo.training.summary import (
   Divergence,
   Summary,
+  if_memory_allows,
   num_compared,
   read_divergence,
   summarise,
-  within_one_device,
   write_divergence,
 )
 
@@ -436,7 +436,7 @@ def compare_many(
       models = [nnx.merge(graph, arrays) for arrays in states]
       task, seed = tasks[members[0]], configs[0].eval.seed
       compare = functools.partial(compare_all, models, task, number, seed)
-      compared = within_one_device(compare)
+      compared = if_memory_allows(compare)
       if compared is None:  # the task or the models are too large
         continue
       for i, comparison in zip(members, compared, strict=True):
@@ -444,10 +444,10 @@ def compare_many(
     return comparisons
 
   def measure_whole() -> list[Comparison | None]:
-    with on_one_device(mesh, state) as stacked:
+    with where_compared(mesh, state) as stacked:
       return processes.run_on_main(functools.partial(measure, stacked))
 
-  return within_one_device(measure_whole) or comparisons
+  return if_memory_allows(measure_whole) or comparisons
 
 
 def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:

@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from zoo import theory
 from zoo.config.building import abstract_model, num_weights
-from zoo.config.sharding import on_one_device
+from zoo.config.sharding import where_compared
 from zoo.config.validation import Config, build_task
 from zoo.core.errors import in_one_line, is_exhausted
 from zoo.core.learning_rule import LearningRule
@@ -95,30 +95,29 @@ def compare_model(
   """The comparison of a model on a mesh with the baselines of its task.
 
   The config's section `eval` sets the number of prompts and their seed; with fewer than
-  two prompts, or for a task that is too large, there is none. Neither is there one of a
-  model that one device cannot hold.
+  two prompts, or for a task that is too large, there is none. Neither is there one if
+  the memory is not enough, as `where_compared` needs it.
   """
   number = num_compared(config)
   if number < 2:
     return None
 
   def measure() -> list[Comparison] | None:
-    with on_one_device(mesh, state) as arrays:
+    with where_compared(mesh, state) as arrays:
       models, seed = [nnx.merge(graph, arrays)], config.eval.seed
       compare = functools.partial(
         compare_all, models, task, number, seed, is_checked=True
       )
-      return processes.run_on_main(functools.partial(within_one_device, compare))
+      return processes.run_on_main(functools.partial(if_memory_allows, compare))
 
-  comparisons = within_one_device(measure)
+  comparisons = if_memory_allows(measure)
   return None if comparisons is None else comparisons[0]
 
 
-def within_one_device(measure: Callable[[], _Compared]) -> _Compared | None:
+def if_memory_allows(measure: Callable[[], _Compared]) -> _Compared | None:
   """What a comparison gives; None, with a warning, if the memory is not enough for it.
 
-  A run that has taken its last step must not lose its result for want of a comparison:
-  the model may be split over devices none of which can hold all of it.
+  A run that has taken its last step must not lose its result for want of a comparison.
   """
   try:
     return measure()
@@ -126,8 +125,8 @@ def within_one_device(measure: Callable[[], _Compared]) -> _Compared | None:
     if not is_exhausted(error):
       raise
     logging.warning(
-      'there is no comparison with the baselines of the task, which is computed on one '
-      'device: its memory is not enough: %s',
+      'there is no comparison with the baselines of the task, for which the memory is '
+      'not enough: %s',
       in_one_line(error, 200),
     )
     return None
