@@ -34,6 +34,7 @@ from zoo.studies.study import (
   table,
 )
 from zoo.training import sweeps
+from zoo.training.sweeps import run as sweep_run
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -163,7 +164,7 @@ def measure_widths(train, seeds=1):
 @pytest.fixture
 def trained(monkeypatch):
   """The width and the seed of each model that is trained."""
-  trained, train = [], sweeps._train_missing
+  trained, train = [], sweep_run._train_missing
 
   def note(configs, folders, *rest):
     known = zip(configs, folders, strict=True)
@@ -171,7 +172,7 @@ def trained(monkeypatch):
     trained.extend((config.model.width, config.seed) for config in new)
     return train(configs, folders, *rest)
 
-  monkeypatch.setattr(sweeps, '_train_missing', note)
+  monkeypatch.setattr(sweep_run, '_train_missing', note)
   return trained
 
 
@@ -309,16 +310,16 @@ def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
     )
 
   study = headline(measure=measure, risk=at_least(0, ''), num=near(2, 0, ''))
-  stacked = sweeps._train_stacked
+  stacked = sweep_run._train_stacked
 
   def stop(*arguments):
     raise Stopped
 
-  monkeypatch.setattr(sweeps, '_train_stacked', stop)
+  monkeypatch.setattr(sweep_run, '_train_stacked', stop)
   assert run([study], small, tmp_path) is None
   assert not (tmp_path / 'report.html').exists()
-  monkeypatch.setattr(sweeps, '_train_stacked', stacked)
-  monkeypatch.setattr(sweeps, 'train', lambda *_, **__: pytest.fail('again'))
+  monkeypatch.setattr(sweep_run, '_train_stacked', stacked)
+  monkeypatch.setattr(sweep_run, 'train', lambda *_, **__: pytest.fail('again'))
   assert judged(study, tmp_path, small).verdict == HOLDS
 
 

@@ -17,7 +17,8 @@ from orbax.checkpoint import v1 as ocp
 import configs
 import zoo
 from zoo.config.validation import to_json
-from zoo.training import many, run, step, sweeps
+from zoo.training import many, run, step
+from zoo.training.sweeps import run as sweep_run
 
 CONFIGS = [name for name in configs.names() if '/' not in name]
 # What differs between two launches of one run.
@@ -128,8 +129,8 @@ def share_programs(monkeypatch: Any) -> None:
 
   monkeypatch.setattr(run, 'check_and_compile', new)
   monkeypatch.setattr(run, 'compile_and_check', lambda config: new(config)[0])
-  monkeypatch.setattr(sweeps, 'compile_many', together)
-  monkeypatch.setattr(sweeps, '_check_models', lambda *_: None)
+  monkeypatch.setattr(sweep_run, 'compile_many', together)
+  monkeypatch.setattr(sweep_run, '_check_models', lambda *_: None)
 
 
 def saved_arrays(workdir: str | pathlib.Path, step: int) -> dict[str, np.ndarray]:

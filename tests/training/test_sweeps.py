@@ -31,6 +31,9 @@ from tests.training.runs import (
 from zoo.measure.comparison import compare
 from zoo.storage.loading import steps_of
 from zoo.training import grid, run, sweeps, train
+from zoo.training.sweeps import run as sweep_run
+from zoo.training.sweeps.folders import names_of_folders
+from zoo.training.sweeps.points import name_of
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
@@ -62,9 +65,11 @@ def trained(monkeypatch) -> list[int]:
 
 
 def _count_points(monkeypatch) -> list[int]:
-  sizes, make, alone = [], sweeps.compile_many, run.compile_training
+  sizes, make, alone = [], sweep_run.compile_many, run.compile_training
   monkeypatch.setattr(
-    sweeps, 'compile_many', lambda configs: sizes.append(len(configs)) or make(configs)
+    sweep_run,
+    'compile_many',
+    lambda configs: sizes.append(len(configs)) or make(configs),
   )
   monkeypatch.setattr(
     run, 'compile_training', lambda *arguments: sizes.append(1) or alone(*arguments)
@@ -122,7 +127,7 @@ def test_chosen_steps_of_each_point_are_kept(tmp_path, monkeypatch):
   own = [([i], 12) for i in range(3)]  # in the folders of the points
   assert [(members, step) for members, step, _ in kept] == [*together, *own]
   train(sweeps.at_point(config, points[2]), tmp_path / 'alone')
-  folder = tmp_path / 'sweep' / 'points' / sweeps._name(points[2])
+  folder = tmp_path / 'sweep' / 'points' / name_of(points[2])
   for _, step, load_models in kept[:3]:
     *_, model = load_models()
     alone = zoo.load(tmp_path / 'alone', step).model
@@ -148,24 +153,24 @@ def test_an_unfinished_point_opens_at_the_newest_step_of_its_program(
     share_programs(patch)
     signal_at_step_4(patch)
     assert sweeps.sweep(_config(), _POINTS[:3], tmp_path / 'sweep') is None
-  folder = tmp_path / 'sweep' / 'points' / sweeps._name(_POINTS[0])
+  folder = tmp_path / 'sweep' / 'points' / name_of(_POINTS[0])
   assert zoo.load(folder).step == 6  # where the loop stops next after the signal
   assert not (folder / 'checkpoints').exists()
 
 
 def test_a_point_is_the_same_whether_its_numbers_are_written_0_or_0_0(tmp_path):
   points = [{'task.prior_mean': value} for value in (0, 0.0, [0, 1.0], [0.0, 1])]
-  first, second, *lists = map(sweeps._name, points)
+  first, second, *lists = map(name_of, points)
   assert first == second == 'task.prior_mean=0'
   assert lists[0] == lists[1] != first
-  assert sweeps._name({'seed': True}) != sweeps._name({'seed': 1})
+  assert name_of({'seed': True}) != name_of({'seed': 1})
   with refuses('is given twice'):
     sweeps.sweep(_config(), points[:2], tmp_path / 'sweep')
   assert not (tmp_path / 'sweep').exists()
   # A folder that has the number as it was written is not trained anew.
-  assert sweeps._names_in(tmp_path, points[1:2]) == ['task.prior_mean=0']
+  assert names_of_folders(tmp_path, points[1:2]) == ['task.prior_mean=0']
   (tmp_path / 'points/task.prior_mean=0.0').mkdir(parents=True)
-  assert sweeps._names_in(tmp_path, points[1:2]) == ['task.prior_mean=0.0']
+  assert names_of_folders(tmp_path, points[1:2]) == ['task.prior_mean=0.0']
 
 
 @pytest.mark.slow
@@ -338,7 +343,7 @@ def _assert_same_results(rows, others):
 def test_a_sweep_killed_between_a_checkpoint_and_its_summary_is_finished(
   tmp_path, monkeypatch, three, no_step
 ):
-  write, calls = sweeps.write_summary, []
+  write, calls = sweep_run.write_summary, []
 
   def killed(folder, summary):
     calls.append(folder)
@@ -347,7 +352,7 @@ def test_a_sweep_killed_between_a_checkpoint_and_its_summary_is_finished(
     write(folder, summary)
 
   with monkeypatch.context() as patch:
-    patch.setattr(sweeps, 'write_summary', killed)
+    patch.setattr(sweep_run, 'write_summary', killed)
     with pytest.raises(_Killed):
       sweep(_config(), _POINTS[:3], tmp_path)
   assert len(list(tmp_path.glob('points/*/checkpoints/12'))) == 2
@@ -361,14 +366,14 @@ def test_a_sweep_killed_between_a_checkpoint_and_its_summary_is_finished(
 def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
   tmp_path, monkeypatch, three, no_step
 ):
-  write = sweeps.write_summary
+  write = sweep_run.write_summary
 
   def stop(folder, summary):
     signal.raise_signal(signal.SIGTERM)
     write(folder, summary)
 
   with monkeypatch.context() as patch:
-    patch.setattr(sweeps, 'write_summary', stop)
+    patch.setattr(sweep_run, 'write_summary', stop)
     assert sweeps.sweep(_config(), _POINTS[:3], tmp_path) is None
   assert len(list(tmp_path.glob('points/*/summary.json'))) == 1
   no_step()
@@ -414,9 +419,9 @@ def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
     config.model = {'name': 'scaled', 'init_scale': 1.0}
   config.objective.positions = 'query'
   together = []
-  make = sweeps.compile_many
+  make = sweep_run.compile_many
   monkeypatch.setattr(
-    sweeps,
+    sweep_run,
     'compile_many',
     lambda configs: together.append([*configs]) or make(configs),
   )
@@ -499,7 +504,7 @@ def test_points_whose_prompts_are_wrong_are_lost_for_this_reason(
     assert str(info.value).count(reason) == 3
     no_step()
   # A point whose record is deleted is trained again.
-  (tmp_path / 'points' / sweeps._name(points[2]) / 'diverged.json').unlink()
+  (tmp_path / 'points' / name_of(points[2]) / 'diverged.json').unlink()
   with pytest.raises(AssertionError, match='trained again'):
     sweep(config, points, tmp_path)
 
@@ -516,7 +521,7 @@ def test_a_program_that_has_lost_a_point_goes_on_without_it(
   with monkeypatch.context() as patch:
     signal_at_step_4(patch)
     assert sweeps.sweep(config, points, tmp_path) is None
-  path = tmp_path / 'points' / sweeps._name(points[0]) / 'diverged.json'
+  path = tmp_path / 'points' / name_of(points[0]) / 'diverged.json'
   record = path.read_text()
   if not has_record:
     path.unlink()
@@ -696,5 +701,5 @@ def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, caplog):
 
 
 def test_times_are_said_in_words():
-  words = [sweeps._in_words(seconds) for seconds in (40.0, 720.0, 9e3)]
+  words = [sweep_run._in_words(seconds) for seconds in (40.0, 720.0, 9e3)]
   assert words == ['40 s', '12 min', '2.5 h']

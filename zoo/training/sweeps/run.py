@@ -1,0 +1,235 @@
+"""Sweeps: training a config at many points, with one table of the results."""
+
+import pathlib
+import time
+from collections.abc import Sequence
+
+import jax
+from absl import logging
+
+from zoo.config.sharding import make_mesh
+from zoo.config.validation import Config
+from zoo.core.errors import UserError, shown
+from zoo.host.files import delete_folder, workdir_path
+from zoo.host.interruption import Interruption, Stopped
+from zoo.host.parts import Part
+from zoo.storage.checkpoints import (
+  Checkpoints,
+  kept_steps,
+  run_metadata,
+  save_result,
+)
+from zoo.storage.programs import POINTS_FIELD, delete_finished, folder_of_program
+from zoo.storage.workdir import (
+  POINTS,
+  check_number_of_parts,
+  forget_number_of_parts,
+  occupied,
+  open_workdir,
+)
+from zoo.training.compilation import make_training
+from zoo.training.many import compile_many, train_many, unstack
+from zoo.training.run import NotFiniteError, checked_state, is_new, train
+from zoo.training.step import initial_weights
+from zoo.training.summary import (
+  DIVERGED,
+  finished_summary,
+  is_lost,
+  write_divergence,
+  write_summary,
+)
+from zoo.training.sweeps.folders import is_done, names_of_folders
+from zoo.training.sweeps.groups import points_of, programs_of, side_by_side
+from zoo.training.sweeps.points import Point, check_points, of_all
+from zoo.training.sweeps.table import Row, rows_of, write_table
+
+
+class LostPointsError(NotFiniteError):
+  """Points of a sweep have become non-finite.
+
+  `rows` has all other points; `table` has those that are lost, too, in their places,
+  with None in place of every number.
+  """
+
+  def __init__(self, message: str, table: Sequence[Row] = ()):
+    super().__init__(message)
+    self.table = table
+    self.rows = [row for row in table if not is_lost(row)]
+
+
+def sweep(
+  config: Config,
+  points: Sequence[Point],
+  workdir: str | pathlib.Path,
+  part: Part | None = None,
+) -> list[Row] | None:
+  """Trains the config at each point, or resumes from the workdir.
+
+  Points that differ only in the seed, the learning rate, numbers of the task, or the
+  values of the model's arrays are trained side by side in one program. Other points are
+  trained one after the other. Each point has its own folder, like an ordinary run.
+
+  With a `part`, such as `Part(2, 4)`, only the points of that part are trained, each
+  program being cut into as many as there are parts, and no table is written. Processes
+  that share the workdir may train different parts at the same time. Which points a part
+  has depends on the config, the points and the part alone, so that a part that was
+  stopped or killed is called again. After all parts the call without one trains what is
+  left, if anything, and writes the table.
+
+  Returns a row for each point: its fields, `workdir`, and its summary; the rows are
+  also in `table.csv` and `table.json`. After SIGTERM it returns None, and after Ctrl-C
+  it raises KeyboardInterrupt; the same call resumes. Raises UserError, before anything
+  is written, if the config, a point or the workdir is invalid, or if the workdir
+  belongs to another number of parts; LostPointsError, after all other points are done
+  and the tables are written, if a point has become non-finite; RunError if the disk is
+  full. A point that has become non-finite has `diverged.json` in its folder and is not
+  trained again unless this file is deleted. The workdir may be in a bucket,
+  gs://bucket/sweeps/a.
+  """
+  if jax.process_count() > 1:
+    raise UserError(
+      f'the processes of a sweep must not be connected, and this is one of '
+      f'{jax.process_count()} that are; give each a part of the sweep instead'
+    )
+  config = of_all(config, points)
+  configs = check_points(config, points)
+  workdir = workdir_path(workdir)
+  if is_new(workdir):
+    for point_config in configs:
+      initial_weights(point_config)  # checks them
+    _check_models(configs, part)
+  return _sweep(workdir, config, points, configs, part)
+
+
+def _check_models(configs: Sequence[Config], part: Part | None) -> None:
+  """Checks the model of the first point of each program, as a run checks its own."""
+  own = range(len(configs)) if part is None else points_of(part, configs)
+  for program in side_by_side(configs, own):
+    config = configs[program[0]]
+    checked_state(make_training(config, make_mesh(config)))
+
+
+def _sweep(
+  workdir: pathlib.Path,
+  config: Config,
+  points: Sequence[Point],
+  configs: Sequence[Config],
+  part: Part | None,
+) -> list[Row] | None:
+  if part is not None:
+    own = points_of(part, configs)
+    points, configs = [points[i] for i in own], [configs[i] for i in own]
+  folders = [workdir / POINTS / name for name in names_of_folders(workdir, points)]
+  try:
+    with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
+      if part is not None:
+        check_number_of_parts(workdir, part)
+      open_workdir(workdir, config, 'sweep', held=True)
+      for point_config, folder in zip(configs, folders, strict=True):
+        open_workdir(folder, point_config, held=True)
+      _train_missing(configs, folders, workdir, interruption)
+      rows, lost = rows_of(points, configs, folders)
+      if part is None:
+        write_table(rows, workdir)
+        delete_finished(workdir, {folder.name for folder in folders})
+        forget_number_of_parts(workdir)
+  except Stopped:
+    return None
+  if lost:
+    reasons = [f'{name} ({lost[name]["reason"]})' for name in sorted(lost)]
+    raise LostPointsError(
+      f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
+      f'done: {shown(reasons)}; to train one of them again, delete {DIVERGED} in its '
+      'folder',
+      rows,
+    )
+  return rows
+
+
+def _train_missing(
+  configs: Sequence[Config],
+  folders: Sequence[pathlib.Path],
+  workdir: pathlib.Path,
+  interruption: Interruption,
+) -> None:
+  """Trains the points that have neither a summary nor a record of a divergence.
+
+  Afterwards each point has one of them. Raises Stopped.
+  """
+  missing = [
+    i
+    for i, (config, folder) in enumerate(zip(configs, folders, strict=True))
+    if not is_done(folder, config)
+  ]
+  programs = programs_of(missing, configs, folders, workdir)
+  start = time.monotonic()
+  sizes = [sum(configs[i].train.num_steps for i in program) for program in programs]
+  for number, program in enumerate(programs, start=1):
+    group = [(configs[i], folders[i]) for i in program]
+    label = f'{number}/{len(programs)}'
+    try:
+      if len(group) > 1:
+        _train_stacked(group, workdir, label, interruption)
+      else:
+        logging.info('program %s: %s', label, group[0][1].name)
+        if train(*group[0]) is None:
+          raise Stopped
+    except NotFiniteError as error:
+      if error.divergence is not None and len(group) == 1:
+        folder = group[0][1]
+        logging.warning('%s: %s', folder.name, error)
+        write_divergence(folder, error.divergence)
+    if left := sum(sizes[number:]):
+      left *= (time.monotonic() - start) / sum(sizes[:number])
+      logging.info(
+        '%d of %d points are done; the sweep will take about %s more',
+        sum(map(len, programs[:number])),
+        len(missing),
+        _in_words(left),
+      )
+
+
+def _train_stacked(
+  group: Sequence[tuple[Config, pathlib.Path]],
+  workdir: pathlib.Path,
+  label: str,
+  interruption: Interruption,
+) -> None:
+  """Trains points side by side. Raises Stopped, and NotFiniteError if all diverge."""
+  configs, folders = zip(*group, strict=True)
+  training = compile_many(configs)  # so that nothing is written if it does not fit
+  names = [folder.name for folder in folders]
+  folder_of_all, kept = folder_of_program(workdir, names), kept_steps(configs[0])
+  note = {**run_metadata(configs[0]), POINTS_FIELD: names}
+  label = f'{label}: {len(configs)} × {configs[0].model.name}'
+  with Checkpoints(folder_of_all, 1, note, kept) as checkpoints:
+    trained = train_many(training, configs, folders, checkpoints, interruption, label)
+  if trained is None:
+    raise Stopped
+  state, summaries = trained
+  finals = unstack(configs, state)
+  for config, folder, summary, state in zip(
+    configs, folders, summaries, finals, strict=True
+  ):
+    _stop_if_asked(interruption)  # the next launch writes the others
+    if summary is not None and finished_summary(folder, config) is None:
+      save_result(folder, config.train.num_steps, state, run_metadata(config))
+      write_summary(folder, summary)
+  if not kept:
+    delete_folder(folder_of_all)
+  _stop_if_asked(interruption)
+
+
+def _stop_if_asked(interruption: Interruption) -> None:
+  """Raises KeyboardInterrupt after Ctrl-C, and Stopped after another signal."""
+  interruption.raise_if_ctrl_c()
+  if interruption.requested is not None:
+    raise Stopped
+
+
+def _in_words(seconds: float) -> str:
+  """A time in seconds, minutes or hours."""
+  for unit, length in ('h', 3600), ('min', 60):
+    if seconds >= 1.5 * length:
+      return f'{seconds / length:.3g} {unit}'
+  return f'{seconds:.0f} s'
