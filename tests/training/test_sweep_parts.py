@@ -45,7 +45,7 @@ def _assert_same_table(workdir, expected):
         assert row[name] == value, name
 
 
-def test_each_program_is_cut_into_runs_of_neighbours_which_are_dealt():
+def test_each_group_is_cut_into_pieces_of_neighbours_which_are_dealt():
   points = [{'seed': i} for i in range(6)]
   points += [{'train.batch_size': 8, 'seed': i} for i in range(2)]
   configs = _configs(points)  # of one model and task, which are traced once

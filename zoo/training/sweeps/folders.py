@@ -18,9 +18,9 @@ from zoo.training.sweeps.points import Point, name_as_written, name_of, with_fie
 
 
 def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) -> bool:
-  """Whether a sweep has trained all of the points in the workdir.
+  """Returns whether a sweep has trained all of the points in the workdir.
 
-  That includes points that have become non-finite.
+  A point that has become non-finite counts as trained.
   """
   return all(
     is_done(workdir / POINTS / name, with_fields(config, point))
@@ -29,15 +29,16 @@ def is_finished(config: Config, points: Sequence[Point], workdir: pathlib.Path) 
 
 
 def is_done(folder: pathlib.Path, config: Config) -> bool:
-  """Whether a point has its summary, or a record of why it has none."""
-  ends = finished_summary(folder, config), read_divergence(folder, config)
-  return ends != (None, None)
+  """Returns whether a point has its summary, or a record of why it has none."""
+  if finished_summary(folder, config) is not None:
+    return True
+  return read_divergence(folder, config) is not None
 
 
 def kept_models(
   config: Config, points: Sequence[Point], workdir: str | pathlib.Path
 ) -> Iterator[tuple[list[int], int, Callable[[], list[Model]]]]:
-  """Finds the steps that a sweep has kept, to load the models of a program at once.
+  """Finds the steps that a sweep has kept, to load the models of a group at once.
 
   `zoo.load(folder of a point, step)` opens one of them alone.
 
@@ -47,47 +48,55 @@ def kept_models(
     workdir: The folder of the sweep.
 
   Yields:
-    For each kept step of each program: the indices in `points` of those that it
-    trained, the step, and a function that loads their models. The newest step of each
-    point follows in the same form, from the folder of the point, so that a step that
-    is kept in both places comes twice.
+    For each kept step of each group that was trained side by side: the indices in
+    `points` of its members, the step, and a function that loads their models. The
+    newest step of each point follows in the same form, from the folder of the point, so
+    that a step that is kept in both places comes twice.
   """
-  folder = workdir_path(workdir)
-  numbers = {name: i for i, name in enumerate(names_of_folders(folder, points))}
-  programs = steps_together(folder)
-  for names in programs:
-    wanted = [place for place, name in enumerate(names) if name in numbers]
-    if not wanted:
+  workdir = workdir_path(workdir)
+  numbers = {name: i for i, name in enumerate(names_of_folders(workdir, points))}
+  for names, steps in steps_together(workdir).items():
+    places = [place for place, name in enumerate(names) if name in numbers]
+    if not places:
       continue
-    members = [numbers[names[place]] for place in wanted]
-    own = with_fields(config, points[members[0]])
-
-    def load_wanted(
-      step: pathlib.Path, own: Config = own, size: int = len(names), wanted=wanted
-    ) -> list[Model]:
-      graph, alone = abstract_parts(own)
-      states = load_together(step, alone, size, wanted)
-      return [nnx.merge(graph, state) for state in states]
-
-    for step in programs[names]:
-      yield members, int(step.name), functools.partial(load_wanted, step)
+    members = [numbers[names[place]] for place in places]
+    member_config = with_fields(config, points[members[0]])
+    for step in steps:
+      yield (
+        members,
+        int(step.name),
+        functools.partial(_load_group, member_config, step, len(names), places),
+      )
   for name, i in numbers.items():
-    at = folder / POINTS / name
-    for step in steps_in(at / 'checkpoints'):
-      yield [i], step, lambda at=at, step=step: [load(at, step).model]
+    folder = workdir / POINTS / name
+    for step in steps_in(folder / 'checkpoints'):
+      yield [i], step, functools.partial(_load_alone, folder, step)
+
+
+def _load_group(
+  config: Config, step: pathlib.Path, size: int, places: Sequence[int]
+) -> list[Model]:
+  """Loads the models at these places of a group of `size` points, at a saved step."""
+  graph, alone = abstract_parts(config)
+  states = load_together(step, alone, size, places)
+  return [nnx.merge(graph, state) for state in states]
+
+
+def _load_alone(folder: pathlib.Path, step: int) -> list[Model]:
+  """Loads the model of a point from its own folder."""
+  return [load(folder, step).model]
 
 
 def names_of_folders(workdir: pathlib.Path, points: Sequence[Point]) -> list[str]:
-  """The names of the folders of points in a workdir.
+  """Returns the names of the folders of points in a workdir.
 
-  A folder of an earlier version of the library, in whose name each number is as it was
-  written, such as `seed=0.0`, is found by this spelling.
+  An earlier version of the library named a folder by the numbers as they were written,
+  such as `seed=0.0`. Such a folder is found, too.
   """
-  there = names_in(workdir / POINTS)
-  names = [name_of(point) for point in points]
-  return [
-    as_written
-    if name not in there and (as_written := name_as_written(point)) in there
-    else name
-    for name, point in zip(names, points, strict=True)
-  ]
+  existing = names_in(workdir / POINTS)
+  names = []
+  for point in points:
+    name, as_written = name_of(point), name_as_written(point)
+    is_old = name not in existing and as_written in existing
+    names.append(as_written if is_old else name)
+  return names

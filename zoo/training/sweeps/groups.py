@@ -1,4 +1,7 @@
-"""Which points of a sweep train side by side, in one program."""
+"""Groups of points of a sweep: one compiled program trains the points of a group.
+
+A part of a sweep, such as 1/4, has some points of each group.
+"""
 
 import json
 import pathlib
@@ -18,102 +21,129 @@ from zoo.storage.programs import saved_programs, saved_steps
 
 
 def points_of(part: Part, configs: Sequence[Config]) -> list[int]:
-  """The indices of a part's points, which depend on nothing but the configs.
+  """Returns the indices of the points of one part of a sweep.
 
-  The points of each program are cut into as many runs of neighbours as there are parts,
-  and these are dealt to the parts in turn.
+  They depend on nothing but the configs. The points of each group are cut into as many
+  pieces of neighbours as there are parts, and these are dealt to the parts in turn.
+
+  Args:
+    part: The part.
+    configs: The configs of all points of the sweep.
+
+  Returns:
+    Indices in `configs`, sorted.
   """
-  cut = [
-    few.tolist()
-    for program in side_by_side(configs, range(len(configs)))
-    for few in np.array_split(program, min(part.number, len(program)))
+  pieces = [
+    piece.tolist()
+    for group in side_by_side(configs, range(len(configs)))
+    for piece in np.array_split(group, min(part.number, len(group)))
   ]
-  return sorted(i for few in part.of(cut) for i in few)
+  return sorted(i for piece in part.of(pieces) for i in piece)
 
 
-def programs_of(
+def groups_to_train(
   missing: Sequence[int],
   configs: Sequence[Config],
   folders: Sequence[pathlib.Path],
   workdir: pathlib.Path,
 ) -> list[list[int]]:
-  """The programs that train the `missing` points, each the indices of its points.
+  """Returns the groups in which the `missing` points are trained, as their indices.
 
-  A program that was stopped goes on with all its points, and a point that has saved a
-  step goes on alone. The others are trained side by side where that is possible.
+  A group that was stopped goes on with all its points, and a point that has saved a
+  step of its own goes on alone. The others are trained side by side where that is
+  possible.
   """
   indices = {folder.name: i for i, folder in enumerate(folders)}
-  programs, rest = [], [*missing]
+  groups, rest = [], [*missing]
   for names in saved_programs(workdir):
     stopped = [indices[name] for name in names if name in indices]
-    whole = len(stopped) == len(names) and not {*rest}.isdisjoint(stopped)
-    if whole and len(side_by_side(configs, stopped)) == 1:
-      programs.append(stopped)
+    has_all = len(stopped) == len(names)
+    has_missing = not {*rest}.isdisjoint(stopped)
+    if has_all and has_missing and len(side_by_side(configs, stopped)) == 1:
+      groups.append(stopped)
       rest = sorted({*rest} - {*stopped})
   alone = {i for i in rest if saved_steps(folders[i])}
-  programs += [[i] for i in sorted(alone)]
-  return programs + side_by_side(configs, [i for i in rest if i not in alone])
+  groups += [[i] for i in sorted(alone)]
+  return groups + side_by_side(configs, [i for i in rest if i not in alone])
 
 
 def side_by_side(configs: Sequence[Config], points: Sequence[int]) -> list[list[int]]:
-  """Divides points into those that one program can train.
+  """Divides points into groups, each of which one program can train.
 
-  They share all fields but the seed, the learning rate and those of task and model;
-  the structure of the task; and what the models compute from their arrays.
+  The points of a group share all fields but the seed, the learning rate and those of
+  task and model; the structure of the task; and what the models compute from their
+  arrays.
+
+  Args:
+    configs: The configs of all points of a sweep.
+    points: The indices of the points to divide.
+
+  Returns:
+    The indices of the points of each group.
   """
   alike: dict[object, list[int]] = {}
-  models: dict[str, Any] = {}  # each is traced once for all points that have it
+  traced: dict[str, Any] = {}  # each model is traced once for all points that have it
   for i in points:
-    key = (i,) if configs[i].mesh.fsdp else _shared(configs[i], models)
+    # The state of a point that is split with fsdp is not stacked with others.
+    key = (i,) if configs[i].mesh.fsdp else _shared_fields(configs[i], traced)
     alike.setdefault(key, []).append(i)
-  programs = []
+  groups: list[list[int]] = []
   for members in alike.values():
-    bodies: list[tuple[object, list[int]]] = []
-    for i in members:
-      body = _body(configs[i], models)
-      for other, same in bodies:
-        if _is_same(body, other):
-          same.append(i)
-          break
-      else:
-        bodies.append((body, [i]))
-    programs += [same for _, same in bodies]
-  return programs
+    groups += _with_same_body(configs, members, traced)
+  return groups
 
 
-def _shared(config: Config, models: dict[str, Any]) -> tuple:
-  """What models of one program share besides their bodies; it can be hashed."""
+def _with_same_body(
+  configs: Sequence[Config], points: Sequence[int], traced: dict[str, Any]
+) -> list[list[int]]:
+  """Divides points by the bodies of their models, which cannot be hashed."""
+  bodies: list[object] = []
+  groups: list[list[int]] = []
+  for i in points:
+    body = _body(configs[i], traced)
+    for other_body, group in zip(bodies, groups, strict=True):
+      if _is_same(body, other_body):
+        group.append(i)
+        break
+    else:
+      bodies.append(body)
+      groups.append([i])
+  return groups
+
+
+def _shared_fields(config: Config, traced: dict[str, Any]) -> tuple:
+  """Returns what the points of a group share besides their bodies; it can be hashed."""
   fields = json.loads(to_json(config))
   name = fields.pop('model')['name']
   del fields['seed'], fields['optimizer']['learning_rate']
   task, task_fields = build_task(config), fields.pop('task')
-  model = nnx.merge(*_parts_of(config, models))
+  model = nnx.merge(*_graph_and_state(config, traced))
   has_own = config.objective.name in OBJECTIVES or bool(config.eval.metrics)
   if has_own or isinstance(model, HasExactForm):  # the task's numbers are compiled in
     return json.dumps([fields, name, task_fields]), None
   exact = config.objective.name == 'exact' and isinstance(model, FollowsRule)
-  if exact and theory.covers(task):  # which needs the moments of the task alone
+  if exact and theory.covers(task):  # the exact risk needs only moments of the task
     return json.dumps([fields, name]), task.num_features
   shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(task))
   return json.dumps([fields, name]), (jax.tree.structure(task), shapes)
 
 
-def _body(config: Config, models: dict[str, Any]) -> object:
-  """The graph of a model, and the shapes of its arrays."""
-  graph, state = _parts_of(config, models)
+def _body(config: Config, traced: dict[str, Any]) -> object:
+  """Returns the graph of a model, and the shapes of its arrays."""
+  graph, state = _graph_and_state(config, traced)
   return graph, [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
 
 
-def _parts_of(config: Config, models: dict[str, Any]) -> tuple[Any, Any]:
-  """Graph and abstract state of a model, from the `models` that were traced before."""
+def _graph_and_state(config: Config, traced: dict[str, Any]) -> tuple[Any, Any]:
+  """Returns the graph and the abstract state of a model, which is traced once."""
   key = to_json(config.model) + to_json(config.task)
-  if key not in models:
-    models[key] = abstract_parts(config)
-  return models[key]
+  if key not in traced:
+    traced[key] = abstract_parts(config)
+  return traced[key]
 
 
 def _is_same(body: object, other_body: object) -> bool:
   try:
     return bool(body == other_body)
-  except ValueError:  # a static array, for which == is no truth value
+  except ValueError:  # for static arrays == has no truth value
     return False

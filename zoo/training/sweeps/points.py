@@ -18,33 +18,43 @@ from zoo.config.validation import (
 )
 from zoo.core.errors import UserError, check_name
 
-# Fields of a config, such as 'task.prior_mean', and their values.
+# The fields of a config that a point sets, such as 'task.prior_mean', and their values.
 Point = Mapping[str, object]
-# The fields of some axes of a grid: one, or several whose values go together.
+# The fields of one axis of a grid: one field, or several whose values go together.
 Fields = str | tuple[str, ...]
 
 _OPTIONS = 'model.mixer_options'
-_PATH, _SHA256 = 'task.path', 'task.sha256'  # of the file of the task `arrays`
-_PLAIN = {'seed', 'optimizer.learning_rate'}  # numbers that fit any model and task
+# The task `arrays` reads the file of this path and checks its content.
+_PATH, _SHA256 = 'task.path', 'task.sha256'
+_FIT_ANY_MODEL = {'seed', 'optimizer.learning_rate'}
 
 
 def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
-  """All combinations of the values of some fields; the last field varies fastest.
+  """Returns all combinations of the values of some fields.
 
-  The values of a tuple of fields are tuples, and go together: `{('model.mixer',
-  'model.hidden_features'): [('softmax', 137), ('delta', 128)], 'seed': [0, 1]}` gives
-  four points. Raises UserError for a tuple of another length, and for a field that is
-  given twice.
+  The last field varies fastest.
+
+  Args:
+    axes: The values of each field. The values of a tuple of fields are tuples, and go
+      together: `{('model.mixer', 'model.hidden_features'): [('softmax', 137), ('delta',
+      128)], 'seed': [0, 1]}` gives four points.
+
+  Returns:
+    A point for each combination.
+
+  Raises:
+    UserError: If a tuple of values has another length than its fields, or a field is
+      given twice.
   """
-  groups = [(fields,) if isinstance(fields, str) else fields for fields in axes]
-  names = [name for fields in groups for name in fields]
+  fields_of_axes = [(axis,) if isinstance(axis, str) else axis for axis in axes]
+  names = [name for fields in fields_of_axes for name in fields]
   if twice := [name for name in names if names.count(name) > 1]:
     raise UserError(f'the field {twice[0]} is given twice')
   points = []
   for chosen in itertools.product(*axes.values()):
     point: dict[str, object] = {}
-    for fields, key, value in zip(groups, axes, chosen, strict=True):
-      values = (value,) if isinstance(key, str) else value
+    for axis, fields, value in zip(axes, fields_of_axes, chosen, strict=True):
+      values = (value,) if isinstance(axis, str) else value
       if not isinstance(values, tuple | list) or len(values) != len(fields):
         raise UserError(
           f'{", ".join(fields)} go together, and one of their values is {value!r}; it '
@@ -56,39 +66,57 @@ def grid(axes: Mapping[Fields, Sequence[Any]]) -> list[Point]:
 
 
 def at_point(config: Config, point: Point) -> Config:
-  """The validated config with the fields of a point; raises UserError."""
+  """Returns the validated config with the fields of a point.
+
+  Args:
+    config: A config, which is not changed.
+    point: The fields to set.
+
+  Returns:
+    A config of its own.
+
+  Raises:
+    UserError: If a field is unknown, or the config with these fields is invalid.
+  """
   return validate(with_fields(config, point))
 
 
-def of_all(config: Config, points: Sequence[Point]) -> Config:
-  """The whole config of a sweep, without a file of the task if each point names one.
+def config_of_all(config: Config, points: Sequence[Point]) -> Config:
+  """Returns the config that a sweep has in its own folder.
 
-  Raises UserError if it is invalid.
+  It names no file of the task if each point names one. Raises UserError if a field is
+  wrong.
   """
-  if not points or any(_PATH not in point for point in points):
-    check_fields(config)
-    return with_full_path(config)
   check_fields(config)
+  if not points or any(_PATH not in point for point in points):
+    return with_full_path(config)
   config = with_full_path(with_fields(config, {_PATH: points[0][_PATH]}))
   config.task.path = config.task.sha256 = None
   return config
 
 
-def check_points(config: Config, points: Sequence[Point]) -> list[Config]:
-  """The validated config of each point; UserError if there is none, or one twice."""
+def validated_configs(config: Config, points: Sequence[Point]) -> list[Config]:
+  """Returns the config of each point.
+
+  Raises UserError if one is invalid, if there is no point, or if one is given twice.
+  """
   configs = [with_fields(config, point) for point in points]
-  # All but the file of the task is complete.
+  # The config has the full path of its own file, but not of those of the points.
   configs = [
     with_full_path(point_config) if _PATH in point else point_config
     for point_config, point in zip(configs, points, strict=True)
   ]
   validated: set[str] = set()
   for point_config, point in zip(configs, points, strict=True):
-    # A whole validation builds the model, for which these two fields do not matter.
-    others = {name: value for name, value in point.items() if name not in _PLAIN}
+    # `validate` builds the model. Points that differ only in fields which fit any model
+    # share this check.
+    others = {field: point[field] for field in point if field not in _FIT_ANY_MODEL}
     text = json.dumps(others, default=repr)
-    (check_fields if text in validated else validate)(point_config)
-    validated.add(text)
+    if text in validated:
+      check_fields(point_config)
+    else:
+      validate(point_config)
+      validated.add(text)
   if not points:
     raise UserError('there is no point to train; at least one is needed')
   names = [name_of(point) for point in points]
@@ -99,9 +127,13 @@ def check_points(config: Config, points: Sequence[Point]) -> list[Config]:
 
 
 def with_fields(config: Config, point: Point) -> Config:
+  """Returns a copy of the config with the fields of a point; it is not validated.
+
+  Raises UserError for an unknown field, and for a value of another type.
+  """
   config = copy.deepcopy(config)
   if _PATH in point and _SHA256 not in point and 'sha256' in config.task:
-    config.task.sha256 = None  # of another file
+    config.task.sha256 = None  # the config has that of another file
   known = flatten_dict(
     config.to_dict(),
     keep_empty_nodes=True,
@@ -112,7 +144,7 @@ def with_fields(config: Config, point: Point) -> Config:
     section, _, leaf = field.rpartition('.')
     if field.startswith('config.'):
       raise UserError(f'a sweep has the field {field!r}; leave out config.')
-    # Of the options of mixers those that are set are known, and the mixers check all.
+    # A config has those options of mixers that are set; the mixers check the others.
     if section != _OPTIONS or 'mixer_options' not in config.model:
       check_name('field of the config', field, known)
     try:
@@ -128,7 +160,7 @@ def with_fields(config: Config, point: Point) -> Config:
 
 
 def name_of(point: Point) -> str:
-  """A folder name: the fields and values, or their digest if they are unwieldy.
+  """Returns the name of a point's folder: its fields and values, or their digest.
 
   Points with equal numbers have one name, whether these are written 0 or 0.0.
   """
@@ -136,7 +168,10 @@ def name_of(point: Point) -> str:
 
 
 def name_as_written(point: Point) -> str:
-  """The fields and values of a point in one word, or its digest."""
+  """Returns the name of a point in which each number is as it was written.
+
+  It is a digest if the name is longer than 100 letters or does not suit a folder.
+  """
   name = ','.join(f'{field}={json.dumps(value)}' for field, value in point.items())
   name = name.replace('"', '')
   if re.fullmatch(r'[\w.,=+-]{1,100}', name):
@@ -145,7 +180,9 @@ def name_as_written(point: Point) -> str:
 
 
 def _plain(value: object) -> object:
-  """A value in which each float that is written with .0 at its end is an int."""
+  """Returns a value in which each float that ends with .0 when written is an int."""
   if isinstance(value, list | tuple):
     return [_plain(element) for element in value]
-  return int(value) if isinstance(value, float) and f'{value}'[-2:] == '.0' else value
+  if isinstance(value, float) and str(value).endswith('.0'):
+    return int(value)
+  return value

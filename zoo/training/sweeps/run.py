@@ -1,5 +1,6 @@
-"""Sweeps: training a config at many points, with one table of the results."""
+"""The run of a sweep, from the check of its points to the table of the results."""
 
+import contextlib
 import pathlib
 import time
 from collections.abc import Sequence
@@ -39,16 +40,17 @@ from zoo.training.summary import (
   write_summary,
 )
 from zoo.training.sweeps.folders import is_done, names_of_folders
-from zoo.training.sweeps.groups import points_of, programs_of, side_by_side
-from zoo.training.sweeps.points import Point, check_points, of_all
+from zoo.training.sweeps.groups import groups_to_train, points_of, side_by_side
+from zoo.training.sweeps.points import Point, config_of_all, validated_configs
 from zoo.training.sweeps.table import Row, rows_of, write_table
 
 
 class LostPointsError(NotFiniteError):
   """Points of a sweep have become non-finite.
 
-  `rows` has all other points; `table` has those that are lost, too, in their places,
-  with None in place of every number.
+  Attributes:
+    rows: The rows of all other points.
+    table: The rows of all points. Those that are lost have None for every number.
   """
 
   def __init__(self, message: str, table: Sequence[Row] = ()):
@@ -66,59 +68,74 @@ def sweep(
   """Trains the config at each point, or resumes from the workdir.
 
   Points that differ only in the seed, the learning rate, numbers of the task, or the
-  values of the model's arrays are trained side by side in one program. Other points are
-  trained one after the other. Each point has its own folder, like an ordinary run.
+  values of the model's arrays are a group: one program trains them side by side. Groups
+  are trained one after the other. Each point has its own folder, like a run of `train`.
+  A point that has become non-finite has `diverged.json` in its folder and is not
+  trained again unless this file is deleted.
 
-  With a `part`, such as `Part(2, 4)`, only the points of that part are trained, each
-  program being cut into as many as there are parts, and no table is written. Processes
+  With a `part`, such as `Part(2, 4)`, only the points of that part are trained, and no
+  table is written. Each group is cut into as many pieces as there are parts. Processes
   that share the workdir may train different parts at the same time. Which points a part
   has depends on the config, the points and the part alone, so that a part that was
   stopped or killed is called again. After all parts the call without one trains what is
   left, if anything, and writes the table.
 
-  Returns a row for each point: its fields, `workdir`, and its summary; the rows are
-  also in `table.csv` and `table.json`. After SIGTERM it returns None, and after Ctrl-C
-  it raises KeyboardInterrupt; the same call resumes. Raises UserError, before anything
-  is written, if the config, a point or the workdir is invalid, or if the workdir
-  belongs to another number of parts; LostPointsError, after all other points are done
-  and the tables are written, if a point has become non-finite; RunError if the disk is
-  full. A point that has become non-finite has `diverged.json` in its folder and is not
-  trained again unless this file is deleted. The workdir may be in a bucket,
-  gs://bucket/sweeps/a.
+  Args:
+    config: The config that all points share.
+    points: The fields that each point sets, such as those of `grid`.
+    workdir: The folder of the sweep. It may be in a bucket, gs://bucket/sweeps/a.
+    part: The part of the sweep to train; None trains all of it.
+
+  Returns:
+    A row for each point: its fields, `workdir`, and its summary. The rows are also in
+    `table.csv` and `table.json`. After SIGTERM it is None, and the same call resumes.
+
+  Raises:
+    UserError: Before anything is written, if the config, a point or the workdir is
+      invalid, or if the workdir belongs to another number of parts.
+    LostPointsError: After all other points are done and the tables are written, if a
+      point has become non-finite.
+    RunError: If the disk is full.
+    KeyboardInterrupt: After Ctrl-C; the same call resumes.
   """
   if jax.process_count() > 1:
     raise UserError(
       f'the processes of a sweep must not be connected, and this is one of '
       f'{jax.process_count()} that are; give each a part of the sweep instead'
     )
-  config = of_all(config, points)
-  configs = check_points(config, points)
+  config = config_of_all(config, points)
+  configs = validated_configs(config, points)
   workdir = workdir_path(workdir)
   if is_new(workdir):
     for point_config in configs:
-      initial_weights(point_config)  # checks them
+      initial_weights(point_config)  # checks the weights that a run would start from
     _check_models(configs, part)
-  return _sweep(workdir, config, points, configs, part)
+  if part is not None:
+    members = points_of(part, configs)
+    points = [points[i] for i in members]
+    configs = [configs[i] for i in members]
+  return _train_and_write(workdir, config, points, configs, part)
 
 
 def _check_models(configs: Sequence[Config], part: Part | None) -> None:
-  """Checks the model of the first point of each program, as a run checks its own."""
-  own = range(len(configs)) if part is None else points_of(part, configs)
-  for program in side_by_side(configs, own):
-    config = configs[program[0]]
+  """Checks the model of the first point of each group, as `train` checks its own."""
+  members = range(len(configs)) if part is None else points_of(part, configs)
+  for group in side_by_side(configs, members):
+    config = configs[group[0]]
     checked_state(make_training(config, make_mesh(config)))
 
 
-def _sweep(
+def _train_and_write(
   workdir: pathlib.Path,
   config: Config,
   points: Sequence[Point],
   configs: Sequence[Config],
   part: Part | None,
 ) -> list[Row] | None:
-  if part is not None:
-    own = points_of(part, configs)
-    points, configs = [points[i] for i in own], [configs[i] for i in own]
+  """Trains the points, each of which has a config; writes the table without a part.
+
+  Returns and raises what `sweep` does.
+  """
   folders = [workdir / POINTS / name for name in names_of_folders(workdir, points)]
   try:
     with occupied(workdir, config, 'sweep', part), Interruption() as interruption:
@@ -154,39 +171,56 @@ def _train_missing(
 ) -> None:
   """Trains the points that have neither a summary nor a record of a divergence.
 
-  Afterwards each point has one of them. Raises Stopped.
+  Afterwards each point has one of them. Raises Stopped after a signal.
   """
   missing = [
     i
     for i, (config, folder) in enumerate(zip(configs, folders, strict=True))
     if not is_done(folder, config)
   ]
-  programs = programs_of(missing, configs, folders, workdir)
+  groups = groups_to_train(missing, configs, folders, workdir)
   start = time.monotonic()
-  sizes = [sum(configs[i].train.num_steps for i in program) for program in programs]
-  for number, program in enumerate(programs, start=1):
-    group = [(configs[i], folders[i]) for i in program]
-    label = f'{number}/{len(programs)}'
-    try:
-      if len(group) > 1:
-        _train_stacked(group, workdir, label, interruption)
-      else:
-        logging.info('program %s: %s', label, group[0][1].name)
-        if train(*group[0]) is None:
-          raise Stopped
-    except NotFiniteError as error:
-      if error.divergence is not None and len(group) == 1:
-        folder = group[0][1]
-        logging.warning('%s: %s', folder.name, error)
-        write_divergence(folder, error.divergence)
-    if left := sum(sizes[number:]):
-      left *= (time.monotonic() - start) / sum(sizes[:number])
+  num_steps = [sum(configs[i].train.num_steps for i in group) for group in groups]
+  for number, group in enumerate(groups, start=1):
+    members = [(configs[i], folders[i]) for i in group]
+    _train_group(members, workdir, f'{number}/{len(groups)}', interruption)
+    steps_left = sum(num_steps[number:])
+    if steps_left:
+      seconds_per_step = (time.monotonic() - start) / sum(num_steps[:number])
       logging.info(
         '%d of %d points are done; the sweep will take about %s more',
-        sum(map(len, programs[:number])),
+        sum(map(len, groups[:number])),
         len(missing),
-        _in_words(left),
+        _in_words(steps_left * seconds_per_step),
       )
+
+
+def _train_group(
+  group: Sequence[tuple[Config, pathlib.Path]],
+  workdir: pathlib.Path,
+  label: str,
+  interruption: Interruption,
+) -> None:
+  """Trains a group, each point of which has a config and a folder.
+
+  A point that becomes non-finite has a record of it afterwards. Raises Stopped.
+  """
+  if len(group) > 1:
+    # `train_many` raises it if all points diverge, after it has written their records.
+    with contextlib.suppress(NotFiniteError):
+      _train_stacked(group, workdir, label, interruption)
+    return
+  ((config, folder),) = group
+  logging.info('program %s: %s', label, folder.name)
+  try:
+    summary = train(config, folder)
+  except NotFiniteError as error:
+    if error.divergence is not None:
+      logging.warning('%s: %s', folder.name, error)
+      write_divergence(folder, error.divergence)
+    return
+  if summary is None:
+    raise Stopped
 
 
 def _train_stacked(
@@ -197,7 +231,7 @@ def _train_stacked(
 ) -> None:
   """Trains points side by side. Raises Stopped, and NotFiniteError if all diverge."""
   configs, folders = zip(*group, strict=True)
-  training = compile_many(configs)  # so that nothing is written if it does not fit
+  training = compile_many(configs)  # before anything is written: it may not fit
   names = [folder.name for folder in folders]
   folder_of_all, kept = folder_of_program(workdir, names), kept_steps(configs[0])
   note = {**run_metadata(configs[0]), POINTS_FIELD: names}
@@ -228,7 +262,7 @@ def _stop_if_asked(interruption: Interruption) -> None:
 
 
 def _in_words(seconds: float) -> str:
-  """A time in seconds, minutes or hours."""
+  """Returns a time in seconds, minutes or hours."""
   for unit, length in ('h', 3600), ('min', 60):
     if seconds >= 1.5 * length:
       return f'{seconds / length:.3g} {unit}'

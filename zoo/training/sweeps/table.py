@@ -27,7 +27,7 @@ from zoo.training.sweeps.points import Point
 
 # A point, the folder of its run, and its summary.
 Row = dict[str, Any]
-# What is alike in the points of an arm, by field.
+# What the points of an arm share: the values, as text, of all fields but the seed.
 _Arm = tuple[str, ...]
 
 
@@ -36,10 +36,10 @@ def rows_of(
   configs: Sequence[Config],
   folders: Sequence[pathlib.Path],
 ) -> tuple[list[Row], dict[str, Divergence]]:
-  """The rows of the points, and why some are lost, by the name of the point.
+  """Returns the rows of the points, and why some are lost, by the name of the point.
 
-  A row of a lost point has None for each number. Raises RunError if a point has neither
-  a summary nor a record of a divergence.
+  The row of a lost point has None for each number. Raises RunError if a point has
+  neither a summary nor a record of a divergence.
   """
   rows: list[Row] = []
   lost: dict[str, Divergence] = {}
@@ -60,6 +60,7 @@ def rows_of(
 
 
 def write_table(rows: Sequence[Row], workdir: pathlib.Path) -> None:
+  """Writes `table.json` and `table.csv`, with folders relative to the workdir."""
   plain = [{**row, 'workdir': str(row['workdir'].relative_to(workdir))} for row in rows]
   write_atomically(workdir / 'table.json', json.dumps(plain, indent=2) + '\n')
   flat = [_flat(row) for row in plain]
@@ -68,7 +69,7 @@ def write_table(rows: Sequence[Row], workdir: pathlib.Path) -> None:
 
 
 def _flat(row: Row) -> Row:
-  """A row of numbers, with the loss of each baseline at the query for a comparison."""
+  """Returns a row in which the comparison is numbers: each baseline's at the query."""
   row = dict(row)
   row |= row.pop('metrics', None) or {}
   for name, measured in (row.pop('comparison', None) or {}).items():
@@ -80,28 +81,39 @@ def _flat(row: Row) -> Row:
 
 
 def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
-  """The rows as a table for a terminal: the fields of the points, and their risks.
+  """Returns the rows as a table for a terminal: the fields and the risks of each point.
 
   Points that have become non-finite are marked. With several seeds a second table has
-  the mean over them and its 95 % interval, Student's t. Of points on one task it also
-  has the difference to the best of them, paired by seed.
+  the mean over them and its 95 % interval, by Student's t. If points share a task, the
+  second table also has the difference to the best of them, paired by seed.
+
+  Args:
+    rows: The rows that `sweep` returns, or the `table` of a `LostPointsError`.
+    fields: The fields to show, such as 'task.prior_mean'.
+
+  Returns:
+    The tables, separated by an empty line.
   """
-  names = ('eval_risk', '.4f'), ('eval_risk_stderr', '.4f')
-  names += ('exact_risk', '.6f'), ('excess_risk', '.2e')
   cells = []
   for row in rows:
-    numbers = [_number(row[name], form) for name, form in names]
-    if is_lost(row):
-      numbers[0] = 'diverged'
-    cells.append([*(str(row.get(field)) for field in fields), *numbers])
+    cells.append(
+      [
+        *(str(row.get(field)) for field in fields),
+        'diverged' if is_lost(row) else _number(row['eval_risk'], '.4f'),
+        _number(row['eval_risk_stderr'], '.4f'),
+        _number(row['exact_risk'], '.6f'),
+        _number(row['excess_risk'], '.2e'),
+      ]
+    )
   header = [*fields, 'sampled risk', '± s.e.', 'exact risk', 'excess']
   return '\n\n'.join([tables.format_table(cells, header), *_means(rows, fields)])
 
 
 def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
-  """A table of the mean risks over seeds, if a point has several."""
-  kind, others = kind_of_risk(rows), [name for name in fields if name != 'seed']
-  arms: dict[_Arm, dict[object, float]] = {}  # their risks by seed
+  """Yields a table of the mean risks over seeds, and a note, if an arm has several."""
+  kind = kind_of_risk(rows)
+  others = [name for name in fields if name != 'seed']
+  arms: dict[_Arm, dict[object, float]] = {}  # the risks of each arm by seed
   lost: collections.Counter[_Arm] = collections.Counter()
   for row in rows:
     arm = tuple(str(row.get(name)) for name in others)
@@ -117,11 +129,13 @@ def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
   for arm, risks in arms.items():
     number = f'{len(risks)} ({lost[arm]} diverged)' if lost[arm] else str(len(risks))
     cells.append([*arm, number, *_mean_and_half(risks, form)])
-    if best:
-      shared = [seed for seed in risks if seed in arms[best[arm]]]
-      gaps = {seed: risks[seed] - arms[best[arm]][seed] for seed in shared}
-      is_best = best[arm] == arm
-      cells[-1] += ['best', ''] if is_best else _mean_and_half(gaps, f'+{form}')
+    if best and best[arm] == arm:
+      cells[-1] += ['best', '']
+    elif best:
+      risks_of_best = arms[best[arm]]
+      shared = [seed for seed in risks if seed in risks_of_best]
+      gaps = {seed: risks[seed] - risks_of_best[seed] for seed in shared}
+      cells[-1] += _mean_and_half(gaps, f'+{form}')
   what = 'mean exact risk' if kind == 'exact_risk' else 'mean sampled risk'
   half = '± 95 % interval'
   header = [*others, 'seeds', what, half]
@@ -136,7 +150,7 @@ def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
 
 
 def _sets_prompts(field: str, kind: str) -> bool:
-  """Whether points that differ in a field are measured on other prompts or tasks."""
+  """Returns whether points that differ in a field have other prompts or tasks."""
   sampled = field.startswith('eval.') or field == 'train.batch_size'
   return field.startswith('task.') or (sampled and kind == 'eval_risk')
 
@@ -144,13 +158,18 @@ def _sets_prompts(field: str, kind: str) -> bool:
 def _best_arms(
   arms: Mapping[_Arm, Mapping[object, float]], sets_prompts: Sequence[bool]
 ) -> dict[_Arm, _Arm]:
-  """For each arm the best of those on the same prompts, of those with the most seeds.
+  """Returns, for each arm, the best of the arms that are measured on the same prompts.
 
-  Empty if no two arms are on the same prompts.
+  Only arms with the most seeds can be the best. No two arms on the same prompts: {}.
+
+  Args:
+    arms: The risks of each arm by seed.
+    sets_prompts: For each field of an arm, whether it changes the prompts.
   """
-  alike: dict[_Arm, list[_Arm]] = {}
+  alike: dict[_Arm, list[_Arm]] = {}  # the arms with the same prompts
   for arm in arms:
-    alike.setdefault((*itertools.compress(arm, sets_prompts),), []).append(arm)
+    prompts = tuple(itertools.compress(arm, sets_prompts))
+    alike.setdefault(prompts, []).append(arm)
   if all(len(members) == 1 for members in alike.values()):
     return {}
 
@@ -158,16 +177,14 @@ def _best_arms(
     risks = [*arms[arm].values()]
     return -len(risks), interval(risks).mean if risks else math.inf
 
-  return {
-    arm: best
-    for members in alike.values()
-    for best in [min(members, key=rank)]
-    for arm in members
-  }
+  best = {}
+  for members in alike.values():
+    best |= dict.fromkeys(members, min(members, key=rank))
+  return best
 
 
 def _mean_and_half(risks: Mapping[object, float], form: str) -> list[str]:
-  """The mean over seeds, and half its 95 % interval."""
+  """Returns the mean over seeds and half its 95 % interval, as text."""
   if not risks:
     return ['-', '-']
   estimate = interval([*risks.values()])
@@ -175,5 +192,7 @@ def _mean_and_half(risks: Mapping[object, float], form: str) -> list[str]:
 
 
 def _number(value: float | None, form: str) -> str:
-  """A number in a format; a dash if it is unknown or infinite."""
-  return '-' if value is None or not math.isfinite(value) else format(value, form)
+  """Returns a number in a format; a dash if it is unknown or infinite."""
+  if value is None or not math.isfinite(value):
+    return '-'
+  return format(value, form)
