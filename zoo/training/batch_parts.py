@@ -18,7 +18,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
-from zoo.config.validation import Config
+from zoo.config.building import Config
 from zoo.core.protocols import Predictor, Task
 
 # From a model and a batch to the mean loss over the batch.

@@ -13,6 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
+from zoo.config.building import Config, build_task
 from zoo.config.curricula import has_curriculum, log_unended
 from zoo.config.sharding import (
   State,
@@ -22,7 +23,6 @@ from zoo.config.sharding import (
   stays_in_shape,
   warn_of_unsplit,
 )
-from zoo.config.validation import Config, build_task
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.protocols import Task
 from zoo.training.batch_parts import num_lanes

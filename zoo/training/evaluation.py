@@ -16,9 +16,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
+from zoo.config.building import Config
 from zoo.config.own import METRICS
 from zoo.config.sharding import on_mesh, replicate, replicated
-from zoo.config.validation import Config
 from zoo.core.draws import EVAL_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.exact_forms import DeepRule, Recurrence

@@ -24,6 +24,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
 from zoo import theory
+from zoo.config.building import Config, build_task
+from zoo.config.saved import to_json
 from zoo.config.sharding import (
   State,
   axis_of_models,
@@ -35,7 +37,6 @@ from zoo.config.sharding import (
   stays_in_shape,
   where_compared,
 )
-from zoo.config.validation import Config, build_task, to_json
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule

@@ -13,10 +13,10 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from zoo import theory
+from zoo.config.building import Config
 from zoo.config.curricula import Stage, has_curriculum
 from zoo.config.own import OBJECTIVES
 from zoo.config.sharding import split_first_axis, split_prompts, split_statistics
-from zoo.config.validation import Config
 from zoo.core import draws
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt

@@ -17,8 +17,8 @@ import jax
 from jaxtyping import PyTree
 from tqdm.auto import tqdm
 
+from zoo.config.building import Config
 from zoo.config.sharding import State
-from zoo.config.validation import Config
 from zoo.core.errors import RunError
 from zoo.host import processes
 from zoo.host.files import (

@@ -18,8 +18,10 @@ from absl import logging
 from flax import nnx
 from jaxtyping import PyTree
 
+from zoo.config.building import Config, build_task
+from zoo.config.saved import differences, to_json
 from zoo.config.sharding import State, make_mesh, on_mesh
-from zoo.config.validation import Config, build_task, differences, to_json, validate
+from zoo.config.validation import validate
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError
 from zoo.core.protocols import Model

@@ -13,6 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
+from zoo.config.building import Config, abstract_parts, build_model
 from zoo.config.curricula import has_curriculum, stage_at
 from zoo.config.optimizers import (
   averages,
@@ -29,7 +30,6 @@ from zoo.config.sharding import (
   shardings_of,
   split_heads,
 )
-from zoo.config.validation import Config, abstract_parts, build_model
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError, shown
 from zoo.core.protocols import Model

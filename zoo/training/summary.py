@@ -17,9 +17,8 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from zoo import theory
-from zoo.config.building import abstract_model, num_weights
+from zoo.config.building import Config, abstract_model, build_task, num_weights
 from zoo.config.sharding import where_compared
-from zoo.config.validation import Config, build_task
 from zoo.core.errors import in_one_line, is_exhausted
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, Model, Task
