@@ -18,8 +18,9 @@ import numpy as np
 from jaxtyping import PyTree
 from tqdm import tqdm
 
+from zoo.config.building import Config
 from zoo.config.sharding import make_mesh, on_mesh, replicate
-from zoo.config.validation import Config, validate
+from zoo.config.validation import validate
 from zoo.training.compilation import make_training
 
 

@@ -28,9 +28,8 @@ from jaxtyping import Array, Key, PyTree
 
 import configs
 from benchmarks.harness import Contender, Steps, Timing, of_steps, time_in_turns
-from zoo.config.building import num_heads
+from zoo.config.building import Config, build_model, build_task, num_heads
 from zoo.config.sharding import replicate
-from zoo.config.validation import Config, build_model, build_task
 from zoo.core.errors import check_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table

@@ -20,8 +20,8 @@ from jaxtyping import PyTree
 import zoo
 from benchmarks.harness import Contender, Steps, of_steps, time_in_turns
 from benchmarks.linear import config_of
+from zoo.config.building import Config, build_model, build_task
 from zoo.config.sharding import replicate
-from zoo.config.validation import Config, build_model, build_task
 from zoo.core.errors import unknown_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table

@@ -20,7 +20,8 @@ from absl import flags, logging
 
 import zoo
 from launch import cli, config_flag
-from zoo.config.validation import Config, check_fields
+from zoo.config.building import Config
+from zoo.config.validation import check_fields
 from zoo.core.errors import UserError
 from zoo.host import processes
 

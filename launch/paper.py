@@ -23,7 +23,7 @@ from launch import cli
 from zoo.core.tables import format_table
 
 if TYPE_CHECKING:
-  from zoo.config.validation import Config
+  from zoo.config.building import Config
   from zoo.reports import JudgedClaim
 
 flags.adopt_module_key_flags(cli)

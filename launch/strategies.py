@@ -155,7 +155,7 @@ def _show_sweep() -> None:
 
 def _check_predictors(config: Any, points: Sequence[Mapping[str, Any]]) -> None:
   """Raises UserError unless the tasks of all points have the predictors."""
-  from zoo.config.validation import build_task
+  from zoo.config.building import build_task
   from zoo.probing.mixtures import check_mixture
   from zoo.probing.strategy_series import named
   from zoo.training import sweeps

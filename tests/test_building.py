@@ -7,8 +7,7 @@ from flax import nnx
 
 import zoo
 from tests.training.runs import small_config
-from zoo.config.building import abstract_model
-from zoo.config.validation import build_model
+from zoo.config.building import abstract_model, build_model
 
 
 def shapes(model):

@@ -10,8 +10,8 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.training.runs import CONFIGS, small_config
+from zoo.config.saved import differences, to_json
 from zoo.config.sharding import mesh_shape
-from zoo.config.validation import differences, to_json
 from zoo.training import validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')

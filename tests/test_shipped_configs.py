@@ -8,7 +8,8 @@ from flax import nnx
 
 import configs
 from tests.marks import mostly_full
-from zoo.config.validation import build_model, differences, to_json
+from zoo.config.building import build_model
+from zoo.config.saved import differences, to_json
 from zoo.training import train, validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')

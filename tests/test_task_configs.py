@@ -11,7 +11,7 @@ import configs
 import zoo
 from configs import common
 from tests.compare import refuses
-from zoo.config.validation import build_task
+from zoo.config.building import build_task
 from zoo.core import registry
 
 

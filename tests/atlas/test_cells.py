@@ -14,8 +14,7 @@ import zoo
 from configs import atlas as sizes
 from tests.atlas.rows import make_row
 from tests.compare import refuses
-from zoo.config.building import build_model
-from zoo.config.validation import build_task
+from zoo.config.building import build_model, build_task
 from zoo.core.protocols import PredictsAll
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part

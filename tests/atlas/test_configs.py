@@ -11,8 +11,7 @@ from flax import nnx
 import zoo
 from configs import atlas as sizes
 from tests.marks import mostly_full
-from zoo.config.building import abstract_model, num_weights
-from zoo.config.validation import build_task
+from zoo.config.building import abstract_model, build_task, num_weights
 from zoo.core.errors import UserError
 from zoo.core.registry import TASKS
 

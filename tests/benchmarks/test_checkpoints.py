@@ -21,7 +21,8 @@ from tests.launch.processes import ROOT
 from tests.marks import mostly_full
 from tests.training.runs import small_config
 from zoo import theory
-from zoo.config.validation import differences, validate
+from zoo.config.saved import differences
+from zoo.config.validation import validate
 from zoo.storage.steps import damage_of
 from zoo.studies import cards
 from zoo.studies.atlas.measure import lowest_known

@@ -10,7 +10,7 @@ from benchmarks.harness import Contender, Timing
 from benchmarks.linear import Case
 from tests.marks import mostly_full
 from tests.training.runs import saved_arrays, small_config
-from zoo.config.validation import build_model
+from zoo.config.building import build_model
 from zoo.core.prompt import Prompt
 from zoo.training import train
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from zoo.config.validation import abstract_model
+from zoo.config.building import abstract_model
 from zoo.storage.checkpoints import Checkpoints
 from zoo.storage.steps import SUMS
 

@@ -22,7 +22,7 @@ from tests.compiled import built, predict
 from tests.launch.processes import ROOT, run
 from tests.marks import mostly_full
 from tests.training.runs import small_config
-from zoo.config.validation import abstract_model
+from zoo.config.building import abstract_model
 from zoo.storage import loading
 from zoo.storage.checkpoints import Checkpoints, run_metadata
 from zoo.storage.steps import damage_of, write_sums

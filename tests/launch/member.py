@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from launch import cli, config_flag, main
+from zoo.config.building import build_task
 from zoo.config.sharding import make_mesh, replicate
-from zoo.config.validation import build_task
 from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.training.objective import sample
 

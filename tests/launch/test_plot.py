@@ -11,7 +11,7 @@ import zoo
 from configs import common
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.config.validation import to_json
+from zoo.config.saved import to_json
 from zoo.core.registry import create_task
 from zoo.host.files import workdir_path
 from zoo.reports.style import BASELINES, BLACK, MARKERS, PALETTE, colours_of

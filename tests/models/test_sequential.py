@@ -17,7 +17,8 @@ from tests.settings import isotropic
 from tests.training.runs import small_config
 from tests.weights import drawn
 from zoo import theory
-from zoo.config.validation import build_task, validate
+from zoo.config.building import build_task
+from zoo.config.validation import validate
 from zoo.models.sequential import GUESSES, RULES, SequentialLearner
 from zoo.theory import sequential
 from zoo.training import train

@@ -180,7 +180,7 @@ def test_fits_are_kept_and_are_those_of_the_probe(tmp_path, model):
   assert not fits.has(3)
   fits.add(3, model)
   run = Fits(file, config, ['gd', 'bayes'], 64).fitted()
-  task = zoo.config.validation.build_task(config)
+  task = zoo.config.building.build_task(config)
   expected = strategies(model, task, named(task, ['gd', 'bayes']), 64).by_length[-1]
   assert run.fits[3].weights == expected.weights
   np.testing.assert_equal(run.fits[3].stderrs, expected.stderrs)  # or NaN

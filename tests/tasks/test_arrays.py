@@ -19,7 +19,7 @@ from tests.marks import mostly_full
 from tests.tasks import host
 from tests.training.runs import small_config
 from tests.training.test_evaluation import made, mean_losses
-from zoo.config.validation import build_task, with_full_path
+from zoo.config.building import build_task, with_full_path
 from zoo.measure.predict import sample_batches
 from zoo.tasks import arrays
 

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from configs import common
 from tests.marks import mostly_full
-from zoo.config.validation import build_task
+from zoo.config.building import build_task
 from zoo.measure.contracts import tasks as contracts
 
 # Small sizes, by field of the config. Three features or more give sums an order.

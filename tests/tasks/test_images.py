@@ -15,7 +15,7 @@ import zoo
 from tests.compare import refuses
 from tests.digits import digits, write_digits
 from tests.tasks import host
-from zoo.config.validation import build_task, with_full_path
+from zoo.config.building import build_task, with_full_path
 
 
 @pytest.fixture(scope='module')

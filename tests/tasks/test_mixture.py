@@ -16,7 +16,8 @@ import zoo
 from configs import common
 from tests.compare import refuses
 from tests.tasks import host
-from zoo.config.validation import build_task, to_json
+from zoo.config.building import build_task
+from zoo.config.saved import to_json
 from zoo.probing import strategies
 from zoo.probing.strategy_series import named
 from zoo.tasks import LinearRegression, Mixture, SparseRegression, TaskPool

@@ -7,7 +7,7 @@ from flax import nnx
 import configs
 import zoo
 from tests.settings import isotropic
-from zoo.config.validation import build_model
+from zoo.config.building import build_model
 from zoo.core import registry
 from zoo.storage.loading import SavedModel
 

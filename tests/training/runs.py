@@ -16,7 +16,7 @@ from orbax.checkpoint import v1 as ocp
 
 import configs
 import zoo
-from zoo.config.validation import to_json
+from zoo.config.saved import to_json
 from zoo.training import many, run, step
 from zoo.training.sweeps import run as sweep_run
 

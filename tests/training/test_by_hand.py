@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 import zoo
 from tests import flax_models
 from tests.training.runs import small_config
-from zoo.config.validation import build_task
+from zoo.config.building import build_task
 from zoo.core.draws import INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.training import grid, sweep
 

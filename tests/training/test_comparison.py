@@ -17,8 +17,8 @@ from tests.compiled import built
 from tests.settings import curve_key
 from tests.training.runs import small_config
 from zoo.config import sharding
+from zoo.config.saved import to_json
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import to_json
 from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare

@@ -14,9 +14,10 @@ from tests.compiled import built
 from tests.training.runs import Loops, small_config
 from tests.training.test_step import Run
 from zoo.config import curricula
+from zoo.config.building import build_model, build_task
 from zoo.config.curricula import Stage, stage_at
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import build_model, build_task, validate
+from zoo.config.validation import validate
 from zoo.training.curriculum import FirstFeatures, draw_lengths
 from zoo.training.objective import make_objective, numbers_of
 

@@ -15,7 +15,7 @@ from tests.flax_models import FORMS, REFUSED, register_all
 from tests.marks import mostly_full, mostly_slow
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from tests.training.test_by_hand import assert_close, config_of, loop_of, parameters
-from zoo.config.validation import build_task
+from zoo.config.building import build_task
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.roles import parameter_roles, shared_paths

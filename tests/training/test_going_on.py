@@ -23,8 +23,8 @@ from tests.training.runs import (
   small_config,
 )
 from zoo.config import saved as saved_configs
+from zoo.config.building import Config
 from zoo.config.sharding import make_mesh, on_mesh
-from zoo.config.validation import Config
 from zoo.core.errors import RunError, UserError
 from zoo.training import grid, run, sweep
 from zoo.training.compilation import make_training

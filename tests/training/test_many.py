@@ -9,8 +9,8 @@ import zoo
 from tests.marks import mostly_full
 from tests.training.runs import compile_init, small_config
 from tests.training.test_step import Run
+from zoo.config.building import build_task
 from zoo.config.sharding import make_mesh, on_mesh
-from zoo.config.validation import build_task
 from zoo.training import many
 from zoo.training.compilation import make_training
 from zoo.training.many import make_many, unstack

@@ -20,8 +20,8 @@ from tests.training.runs import (
   small_config,
 )
 from tests.training.test_by_hand import assert_close, parameters
+from zoo.config.building import build_model, build_task
 from zoo.config.own import METRICS, OBJECTIVES
-from zoo.config.validation import build_model, build_task
 from zoo.core.draws import INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.training import grid, run_plots, sweep
 

@@ -9,8 +9,8 @@ from flax import nnx
 
 from tests.marks import SLOW
 from tests.training.runs import small_config
+from zoo.config.building import build_model, build_task
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import build_model, build_task
 from zoo.training.batch_parts import num_lanes
 from zoo.training.objective import make_objective, numbers_of
 

@@ -24,7 +24,7 @@ from tests.training.runs import (
   small_config,
 )
 from zoo import theory
-from zoo.config.validation import build_task
+from zoo.config.building import build_task
 from zoo.core.errors import RunError
 from zoo.host.files import read_json
 from zoo.storage.checkpoints import kept_steps

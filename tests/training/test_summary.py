@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.training.runs import small_config
-from zoo.config.validation import abstract_model
+from zoo.config.building import abstract_model
 from zoo.training.summary import (
   peak_memory,
   product_flops,

@@ -15,13 +15,13 @@ from ml_collections import ConfigDict
 
 from configs import common
 from zoo import theory
-from zoo.config.building import Config as Config
-from zoo.config.building import abstract_model as abstract_model
-from zoo.config.building import abstract_parts as abstract_parts
-from zoo.config.building import build_model as build_model
-from zoo.config.building import build_task as build_task
-from zoo.config.building import with_full_path as with_full_path
-from zoo.config.building import within_memory
+from zoo.config.building import (
+  Config,
+  abstract_model,
+  build_task,
+  with_full_path,
+  within_memory,
+)
 from zoo.config.curricula import CURRICULA, check_curriculum, has_curriculum
 from zoo.config.optimizers import (
   OPTIMIZERS,
@@ -30,8 +30,6 @@ from zoo.config.optimizers import (
   check_optimizer,
 )
 from zoo.config.own import METRICS, OBJECTIVES, OF_THE_LIBRARY
-from zoo.config.saved import differences as differences
-from zoo.config.saved import to_json as to_json
 from zoo.config.sharding import check_heads, mesh_shape
 from zoo.core.errors import (
   UserError,

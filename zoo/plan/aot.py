@@ -15,8 +15,9 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
+from zoo.config.building import Config
 from zoo.config.sharding import make_mesh, mesh_shape, on_mesh, replicated
-from zoo.config.validation import Config, validate
+from zoo.config.validation import validate
 from zoo.core.errors import UserError, not_installed
 from zoo.core.tables import format_table
 from zoo.training.compilation import make_training

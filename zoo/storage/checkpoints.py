@@ -23,7 +23,8 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from zoo.config.validation import Config, differences, to_json
+from zoo.config.building import Config
+from zoo.config.saved import differences, to_json
 from zoo.core.errors import RunError, UserError, in_one_line, shown
 from zoo.host import processes
 from zoo.host.files import delete_folder, is_url, names_in, read_json, write_atomically

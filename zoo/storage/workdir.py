@@ -13,7 +13,7 @@ from typing import Any
 import filelock
 import jax
 
-from zoo.config.validation import differences, to_json
+from zoo.config.saved import differences, to_json
 from zoo.core.errors import InUseError, RunError, UserError, in_one_line, shown
 from zoo.host import processes
 from zoo.host.files import (

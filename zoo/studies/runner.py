@@ -15,7 +15,8 @@ from absl import logging
 
 import zoo
 from zoo import reports
-from zoo.config.validation import Config, to_json
+from zoo.config.building import Config
+from zoo.config.saved import to_json
 from zoo.core.errors import RunError, UserError
 from zoo.host.files import workdir_path, write_atomically
 from zoo.host.interruption import Interruption, Stopped

@@ -16,9 +16,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from zoo.config.building import abstract_model
+from zoo.config.building import Config, abstract_model, build_task
 from zoo.config.sharding import State, on_mesh, replicate
-from zoo.config.validation import Config, build_task, validate
+from zoo.config.validation import validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import finite_or_null

@@ -17,8 +17,13 @@ from flax import nnx
 from jaxtyping import Float
 
 from zoo import estimators, theory
-from zoo.config.building import abstract_model, num_heads, num_weights
-from zoo.config.validation import Config, build_task
+from zoo.config.building import (
+  Config,
+  abstract_model,
+  build_task,
+  num_heads,
+  num_weights,
+)
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.curves import sample_losses

@@ -6,7 +6,8 @@ import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from zoo.config.validation import Config, to_json
+from zoo.config.building import Config
+from zoo.config.saved import to_json
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, write_atomically
 from zoo.studies.atlas import measure, search

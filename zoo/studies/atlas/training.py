@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from absl import logging
 
-from zoo.config.validation import Config, to_json
+from zoo.config.building import Config
+from zoo.config.saved import to_json
 from zoo.host.files import read_text, write_atomically
 from zoo.host.parts import Part
 from zoo.storage.workdir import locked

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from flax import nnx
 
-from zoo.config.validation import Config, abstract_parts
+from zoo.config.building import Config, abstract_parts
 from zoo.core.protocols import Model
 from zoo.host.files import names_in, workdir_path
 from zoo.storage.loading import load

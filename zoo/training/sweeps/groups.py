@@ -13,8 +13,9 @@ import numpy as np
 from flax import nnx
 
 from zoo import theory
+from zoo.config.building import Config, abstract_parts, build_task
 from zoo.config.own import OBJECTIVES
-from zoo.config.validation import Config, abstract_parts, build_task, to_json
+from zoo.config.saved import to_json
 from zoo.core.protocols import FollowsRule, HasExactForm
 from zoo.host.parts import Part
 from zoo.storage.programs import saved_programs, saved_steps

@@ -10,12 +10,8 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict
 
-from zoo.config.validation import (
-  Config,
-  check_fields,
-  validate,
-  with_full_path,
-)
+from zoo.config.building import Config, with_full_path
+from zoo.config.validation import check_fields, validate
 from zoo.core.errors import UserError, check_name
 
 # The fields of a config that a point sets, such as 'task.prior_mean', and their values.

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import jax
 from absl import logging
 
+from zoo.config.building import Config
 from zoo.config.sharding import make_mesh
-from zoo.config.validation import Config
 from zoo.core.errors import UserError, shown
 from zoo.host.files import delete_folder, workdir_path
 from zoo.host.interruption import Interruption, Stopped

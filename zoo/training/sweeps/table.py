@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
-from zoo.config.validation import Config
+from zoo.config.building import Config
 from zoo.core import tables
 from zoo.core.errors import RunError
 from zoo.host.files import write_atomically
