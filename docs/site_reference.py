@@ -27,7 +27,7 @@ PAGES = pathlib.Path(__file__).resolve().parent / 'generated' / 'api'
 # Of these modules all names are public that they define; of packages what their
 # `__init__.py` imports.
 MODULES = (
-  *('zoo.plan.aot', 'zoo.core.losses', 'zoo.reports.plots'),
+  *('zoo.core.losses', 'zoo.reports.plots'),
   *('zoo.core.trees', 'zoo.tasks.base', 'zoo.tasks.baselines'),
   *('zoo.theory.constructions', 'zoo.theory.sequential'),
   *('zoo.theory.research.asymptotic', 'zoo.theory.research.labels'),

@@ -36,17 +36,17 @@ def main() -> None:
   # The compilation cache needs real devices.
   jax.config.update('jax_enable_compilation_cache', False)
   # Imported here so that a mistyped flag is reported at once.
-  from zoo.plan import aot
+  from launch import slices
 
   reports = []
   several = topology in ('auto', 'all')
-  for report in aot.listed(config) if several else [aot.report(config, topology)]:
+  for report in slices.listed(config) if several else [slices.report(config, topology)]:
     reports.append(report)
     if _JSON.value is not None:
       _JSON.value.write_text(json.dumps(reports, indent=2) + '\n')
-    print(aot.row(report) if several else aot.table(report), flush=True)
+    print(slices.row(report) if several else slices.table(report), flush=True)
     if topology == 'auto' and report['fits']:
-      print(aot.table(report))
+      print(slices.table(report))
       return
   if topology == 'auto' or not all(report['fits'] for report in reports):
     failed = [report for report in reports if not report['fits']][-1]

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
+from launch import slices
 from tests.compare import refuses
 from tests.launch.processes import launch, run
 from tests.marks import mostly_full
 from tests.training.runs import small_config
-from zoo.plan import aot
 
 needs_libtpu = pytest.mark.skipif(
   importlib.util.find_spec('libtpu') is None,
@@ -173,7 +173,7 @@ def test_auto_names_the_smallest_slice_on_which_it_fits(reports):
 @pytest.mark.parametrize('topology', ['v5e', 'v5e:4x8 ', 'h100:8', ''])
 def test_a_topology_that_is_none_is_one_line(topology, unchecked):
   with refuses(repr(topology), 'v5e: 2x2, 2x4', 'v5p: 2x2x1'):
-    aot.report(small_config(), topology)
+    slices.report(small_config(), topology)
 
 
 # On which topology, with which fields, and what must be said.
@@ -195,12 +195,12 @@ ASK = """
 import json, sys
 import configs
 from zoo import UserError
-from zoo.plan import aot
+from launch import slices
 for topology, fields, _ in json.loads(sys.argv[1]):
   config = configs.get_config('lsa')
   config.update_from_flattened_dict(fields)
   try:
-    aot.report(config, topology)
+    slices.report(config, topology)
   except UserError as error:
     print(error)
 """
@@ -219,18 +219,18 @@ def test_a_mistake_is_one_line(cache):
 def test_without_libtpu_the_extra_is_named(monkeypatch, unchecked):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with refuses("pip install 'icl-zoo[tpu]'"):
-    aot.report(small_config(), 'v5e:4x8')
+    slices.report(small_config(), 'v5e:4x8')
 
 
 MESHES = """
 import configs
-from zoo.plan import aot
+from launch import slices
 from zoo.config.sharding import make_mesh
 
 config = configs.get_config('multi_head_lsa')
-for chip, shapes in aot.SLICES.items():
+for chip, shapes in slices.SLICES.items():
   for shape in shapes:
-    devices = aot._devices(f'{chip}:{shape}')
+    devices = slices._devices(f'{chip}:{shape}')
     for config.mesh.model in (1, 2, 4):
       mesh = make_mesh(config, devices)
       assert len(set(mesh.devices.flat)) == len(devices)
@@ -284,7 +284,7 @@ ENTRY %main (p: f32[]) -> f32[] {{
 def test_collectives_of_a_step_are_counted_with_the_bytes_of_their_results(
   line, kind, size
 ):
-  counts = aot.collectives(STEP.format(line=line))
+  counts = slices.collectives(STEP.format(line=line))
   assert counts == {kind: {'count': 1, 'bytes': size}}
 
 
@@ -294,5 +294,5 @@ def test_a_collective_in_several_parts_is_counted_once():
   %s.3 = f32[8]{0} all-gather(%w), channel_id=4
   %s.4 = f32[8]{0} send(%w), channel_id=5
   ROOT %s.5 = f32[8]{0} all-gather(%w), channel_id=4"""
-  counts = aot.collectives(STEP.format(line=parts))
+  counts = slices.collectives(STEP.format(line=parts))
   assert counts == {'all-gather': {'count': 2, 'bytes': 64}}

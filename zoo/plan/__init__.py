@@ -1,1 +1,0 @@
-"""What a config takes on devices that need not exist."""
