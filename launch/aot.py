@@ -14,7 +14,7 @@ import json
 import jax
 from absl import flags
 
-from launch import cli, config_flag
+from launch import cli, config_flag, slices
 from zoo.core.errors import RunError, UserError
 
 flags.adopt_module_key_flags(cli)
@@ -35,9 +35,6 @@ def main() -> None:
   jax.config.update('jax_platforms', 'cpu')  # leaves any TPU to other processes
   # The compilation cache needs real devices.
   jax.config.update('jax_enable_compilation_cache', False)
-  # Imported here so that a mistyped flag is reported at once.
-  from launch import slices
-
   reports = []
   several = topology in ('auto', 'all')
   for report in slices.listed(config) if several else [slices.report(config, topology)]:

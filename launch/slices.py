@@ -244,10 +244,11 @@ def _bytes_a_device(leaf: jax.ShapeDtypeStruct) -> int:
 
 
 def _out_of_memory(message: str) -> str | None:
-  """The compiler's message for a program that does not fit, in one line."""
-  said = re.search(r'RESOURCE_EXHAUSTED: (.+)', message)
-  if said is None:
+  """Returns the compiler's message for a program that does not fit, in one line."""
+  match = re.search(r'RESOURCE_EXHAUSTED: (.+)', message)
+  if match is None:
     return None
   # Some releases of libtpu put a code before it, and name programs after it.
-  line = said[1][max(said[1].find('Ran out of memory'), 0) :]
+  message = match[1]
+  line = message[max(message.find('Ran out of memory'), 0) :]
   return line.partition(').')[0].strip().rstrip('.') + ')' * (').' in line)

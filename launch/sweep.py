@@ -26,6 +26,7 @@ from absl import flags
 
 from launch import cli, config_flag
 from launch.axes import parse_all
+from zoo.training import sweeps
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(
@@ -52,9 +53,6 @@ def main() -> None:
   axes, names = parse_all(_SWEEP.value)
   default = pathlib.Path('checkpoints/runs', f'sweep-{config_flag.run_name(_CONFIG)}')
   workdir, part = _WORKDIR.value or default, _PART.value
-  # Imported here so that a mistyped flag is reported at once.
-  from zoo.training import sweeps
-
   table = functools.partial(sweeps.format_table, fields=names)
   where = f'the table is in {workdir}/table.csv'
   try:
