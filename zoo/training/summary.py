@@ -59,7 +59,7 @@ class Summary(TypedDict):
   optimal_risk: float | None
   excess_risk: float | None
   # What registered metrics say of the model, by `METRIC/KEY`; only if there are any.
-  metrics: NotRequired[dict[str, float | None]]
+  metrics: NotRequired[dict[str, float | None] | None]
   # Of the model with the baselines of its task.
   comparison: Comparison | None
   steps_per_second: float | None
