@@ -53,7 +53,18 @@ State = dict[str, Any]
 
 
 def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int]:
-  """Devices on the axes `data` and `model`, with −1 resolved; raises UserError."""
+  """Returns the devices on the axes `data` and `model`, with −1 resolved.
+
+  Devices that are left idle because `model` does not divide their number are said once.
+
+  Args:
+    config: The config; `config.mesh` says how many devices each axis has.
+    num_devices: The devices that there are; None: those of all processes.
+
+  Raises:
+    UserError: If the mesh needs more devices, or if it leaves out some of several
+      processes.
+  """
   data, model = config.mesh.data, config.mesh.model
   devices = jax.device_count() if num_devices is None else num_devices
   if data == -1:
