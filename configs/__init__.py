@@ -5,6 +5,7 @@ import pathlib
 from typing import Any
 
 from configs import common
+from zoo.config.defaults import model_section
 from zoo.core.errors import check_name
 from zoo.core.registry import MODELS
 
@@ -23,11 +24,11 @@ def get_config(name: str, variant: str = '') -> Any:
   """What `get_config(variant)` of configs/NAME.py returns; raises UserError.
 
   Of a registered model of your own, which has no such file, the config has the fields
-  of configs/common.py and the defaults of the model's constructor.
+  of zoo/config/defaults.py and the defaults of the model's constructor.
   """
   if name in MODELS and name not in names():
     config = common.get_config()
-    config.model = common.model_section(name)
+    config.model = model_section(name)
     return common.with_variant(config, variant)
   module = importlib.import_module(_module(name))
   return module.get_config(*[variant] if variant else [])

@@ -12,6 +12,7 @@ import zoo
 from configs import common
 from tests.compare import refuses
 from zoo.config.building import build_task
+from zoo.config.defaults import model_section
 from zoo.core import registry
 
 
@@ -76,7 +77,7 @@ def test_the_file_of_a_model_has_the_fields_of_its_class(name):
   """A field that a file lacks could not be set by a flag."""
   config = importlib.import_module(f'configs.{name}').get_config('smoke')
   assert pathlib.Path(f'configs/{name}.py').is_file()
-  section, own = common.model_section(name), config.model
+  section, own = model_section(name), config.model
   assert own.keys() == section.keys()
   assert [own.get_type(key) for key in own] == [section.get_type(key) for key in own]
   # Its own number, which the README's picture has; everything else is the default.

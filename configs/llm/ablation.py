@@ -13,7 +13,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.llm import defaults, smollm2
+from configs.llm import smollm2
+from zoo.llm.config import ablation_section
 
 
 def get_config(variant: str = '') -> ConfigDict:
@@ -24,7 +25,7 @@ def get_config(variant: str = '') -> ConfigDict:
     for field in 'model', 'bias', 'noise', 'shuffled':
       del config.guess[field]
     del config.prompts.num_examples
-    config.ablation = ablation = defaults.ablation_section()
+    config.ablation = ablation = ablation_section()
 
     # The same queries in each cell, so that cells are compared on the same prompts.
     config.prompts.num_prompts = 24

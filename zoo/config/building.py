@@ -14,7 +14,7 @@ from zoo.core.errors import RunError, UserError, in_one_line, is_exhausted
 from zoo.core.protocols import Model, Task
 from zoo.core.registry import create_task
 
-Config: TypeAlias = Any  # a ConfigDict with the fields of configs/common.py, or part
+Config: TypeAlias = Any  # a ConfigDict with all fields of a run, or part of it
 
 
 def build_task(config: Config) -> Task:

@@ -6,7 +6,7 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict
 
-from configs import common
+from zoo.config import defaults
 from zoo.config.building import Config
 from zoo.core.registry import MIXERS, MODELS, TASKS, parameters
 
@@ -93,7 +93,7 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
   """The default of each field of a training run's config, as JSON holds it."""
   if not {'objective', 'optimizer', 'train'} <= config.keys():
     return {}  # it is damaged, or of something else
-  fields = json.loads(to_json(common.get_config()))
+  fields = json.loads(to_json(defaults.all_fields()))
   del fields['model'], fields['task']
   for section, classes in ('model', MODELS), ('task', TASKS):
     chosen = (
@@ -101,7 +101,7 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     )
     if isinstance(chosen, str) and chosen in classes:
       own = default_arguments(classes[chosen])
-      left_out = common.FROM_THE_TASK if section == 'model' else ()
+      left_out = defaults.FROM_THE_TASK if section == 'model' else ()
       fields[section] = {name: own[name] for name in own.keys() - {*left_out}}
   return flatten_dict(fields, sep='.')
 
@@ -111,7 +111,7 @@ def _model_fields(config: Config) -> dict[str, Any]:
   fields = json.loads(to_json(config.model))
   model = MODELS[fields['name']]
   known = default_arguments(model)
-  for name in common.FROM_THE_TASK:
+  for name in defaults.FROM_THE_TASK:
     known.pop(name, None)
   if _OPTIONS in parameters(model):
     mixers = fields.get('mixer', known.get('mixer')) or ()

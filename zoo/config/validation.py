@@ -1,7 +1,7 @@
 """Validation of configs: every field is checked before anything is compiled.
 
 `check_fields` checks each field by itself, section by section in the order of
-configs/common.py, and `validate` how they fit together.
+zoo/config/defaults.py, and `validate` how they fit together.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
-from configs import common
 from zoo import theory
+from zoo.config import defaults
 from zoo.config.building import (
   Config,
   abstract_model,
@@ -61,7 +61,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
   Nothing is written, and the model is built as shapes alone.
 
   Args:
-    config: a config with all fields of configs/common.py.
+    config: a config with all fields of zoo/config/defaults.py.
     num_devices: devices that the mesh must fit, which need not exist; None: those of
       this machine.
 
@@ -132,7 +132,7 @@ def check_fields(config: Config) -> None:
 
 
 def _check_names(config: Config) -> None:
-  """Raises UserError unless it is a ConfigDict with the fields of configs/common.py.
+  """Raises UserError unless it is a ConfigDict with all fields, and no others.
 
   The sections `model` and `task` have the arguments of the class that they name.
   """
@@ -147,7 +147,7 @@ def _check_names(config: Config) -> None:
       is_leaf=lambda path, _: path == ('optimizer', 'scales'),  # a dictionary
       sep='.',
     )
-    for of_config in (config, common.get_config())
+    for of_config in (config, defaults.all_fields())
   )
   known = {name for name in known if not name.startswith(('model.', 'task.'))}
   for name in 'model.name', 'task.name', *sorted(known):

