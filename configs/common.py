@@ -3,8 +3,8 @@
 The file of a model, such as configs/yq_lsa.py, takes these fields, sets its own
 numbers, and then applies the variants of the command line, as in
 `--config=configs/yq_lsa.py:smoke`. A field is also a flag:
-`--config.train.num_steps=200`. zoo/config/defaults.py has the default of each field and
-says what it may be; a field whose comment says what None means may be set to None.
+`--config.train.num_steps=200`. zoo/config/fields.py says of each field what it means,
+what it may be and what its default is.
 """
 
 from collections.abc import Collection
@@ -13,18 +13,18 @@ from typing import Any
 from ml_collections import FieldReference
 
 from zoo.config.defaults import all_fields
-from zoo.config.defaults import number_or_vector as number_or_vector
 from zoo.config.defaults import task_section as task_section
 from zoo.core.errors import UserError, check_name
 
 
 def get_config() -> Any:  # a ConfigDict, whose fields type checkers do not know
-  """All fields; the task is that of Table 1 of arXiv 2512.04268, the model is missing.
-
-  The learning rate is ten times the paper's and decays, since Adam changes a weight by
-  at most the learning rate per step, and a guess has to grow from 0 to 2.
-  """
+  """All fields with their defaults; each file of a model sets the section `model`."""
   return all_fields()
+
+
+def number_or_vector(default: float) -> FieldReference:
+  """A field that may hold a number, or one number for each feature."""
+  return FieldReference(default, field_type=object)
 
 
 def a_tenth_of_the_steps(config: Any, at_most: int) -> FieldReference:

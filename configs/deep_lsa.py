@@ -12,7 +12,7 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of deep_lsa; configs/common.py has all other fields and variants."""
+  """The config of deep_lsa; zoo/config/fields.py has all other fields."""
   config = common.get_config()
   # The class is in zoo/models/deep_lsa.py.
   config.model = model = ConfigDict({'name': 'deep_lsa'})

@@ -12,7 +12,7 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of gru; configs/common.py has all other fields and variants."""
+  """The config of gru; zoo/config/fields.py has all other fields."""
   config = common.get_config()
   # The class is in zoo/models/recurrent.py.
   config.model = model = ConfigDict({'name': 'gru'})

@@ -2,7 +2,7 @@
 
   python -m launch.main --config=configs/lsa.py
 
-On the task of configs/common.py (10 features, 10 examples, prior mean 2) training ends
+On the default task (10 features, 10 examples, prior mean 2) training ends
 at a risk of 14.4330 in 26 s on 2 CPU cores, with imports and compilation; the infimum
 for one head is 14.4306. One step of gradient descent has 5.2381, which no number of
 heads reaches with a fixed guess of 0. `:paper` ends at 14.4558.
@@ -14,7 +14,7 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of lsa; configs/common.py has all other fields and the variants."""
+  """The config of lsa; zoo/config/fields.py has all other fields."""
   config = common.get_config()
   # The class is in zoo/models/linear_attention.py.
   config.model = model = ConfigDict({'name': 'lsa'})

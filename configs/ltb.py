@@ -2,7 +2,7 @@
 
   python -m launch.main --config=configs/ltb.py
 
-On the task of configs/common.py (10 features, 10 examples, prior mean 2) training ends
+On the default task (10 features, 10 examples, prior mean 2) training ends
 at a risk of 5.2389 in 26 s on 2 CPU cores, with imports and compilation; one step of
 gradient descent from the prior mean has 5.2381, which is the optimum. `:paper` ends at
 5.2477.
@@ -15,7 +15,7 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of ltb; configs/common.py has all other fields and the variants."""
+  """The config of ltb; zoo/config/fields.py has all other fields."""
   config = common.get_config()
   # The class is in zoo/models/linear_attention.py.
   config.model = model = ConfigDict({'name': 'ltb'})

@@ -12,7 +12,7 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of mlp_mixer; configs/common.py has all other fields and variants."""
+  """The config of mlp_mixer; zoo/config/fields.py has all other fields."""
   config = common.get_config()
   # The class is in zoo/models/mlp.py.
   config.model = model = ConfigDict({'name': 'mlp_mixer'})

@@ -2,7 +2,7 @@
 
   python -m launch.main --config=configs/sequential.py
 
-On linear regression, as in configs/common.py, training minimises the exact risk.
+On linear regression, the default task, training minimises the exact risk.
 """
 
 from ml_collections import ConfigDict
@@ -11,7 +11,7 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of sequential; configs/common.py has all other fields."""
+  """The config of sequential; zoo/config/fields.py has all other fields."""
   config = common.get_config()
   # The class is in zoo/models/sequential.py.
   config.model = model = ConfigDict({'name': 'sequential'})

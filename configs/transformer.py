@@ -33,7 +33,7 @@ VARIANTS = *SIZES, 'looped', 'set'
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of a transformer; configs/common.py has all other fields."""
+  """The config of a transformer; zoo/config/fields.py has all other fields."""
   names = variant.split(',')
   config = common.get_config()
   # The class is in zoo/models/transformer.py.

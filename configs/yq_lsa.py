@@ -16,7 +16,7 @@ from configs import common
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of yq_lsa; configs/common.py has all other fields and the variants."""
+  """The config of yq_lsa; zoo/config/fields.py has all other fields."""
   config = common.get_config()
   # The class is in zoo/models/linear_attention.py.
   config.model = model = ConfigDict({'name': 'yq_lsa'})

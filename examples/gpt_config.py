@@ -11,7 +11,7 @@ from examples import gpt  # noqa: F401, registers the model
 
 
 def get_config(variant: str = '') -> ConfigDict:
-  """The config of gpt; configs/common.py has all other fields and the variants."""
+  """The config of gpt; zoo/config/fields.py has all other fields."""
   config = common.get_config()
   config.model = model = ConfigDict({'name': 'gpt'})
   model.num_layers = 2  # ≥ 1

@@ -8,7 +8,7 @@ what that returns.
 import pathlib
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
 from ml_collections.config_dict import config_dict
 
+from zoo.config.fields import FIELDS, Field
 from zoo.core.errors import UserError, nearest
 from zoo.host.files import user_path
 
@@ -52,12 +53,24 @@ config_flags.register_flag_parser_for_type(float, _OrNone(flags.FloatParser()))
 config_flags.register_flag_parser_for_type(str, _OrNone(flags.ArgumentParser()))
 
 
-def define(help_text: str) -> flags.FlagHolder[ConfigDict]:
-  """Defines --config, with a flag for each field: --config.section.field=value."""
+def define(
+  help_text: str, fields: Mapping[str, Field] = FIELDS
+) -> flags.FlagHolder[ConfigDict]:
+  """Defines --config, with a flag for each field: --config.section.field=value.
+
+  Args:
+    help_text: What the config is for.
+    fields: The fields that --help lists.
+  """
+  listed = ''.join(
+    f'\n--config.{name}: {field.comment} It may be {field.check.words()}. '
+    f'(default: {field.default!r})'
+    for name, field in fields.items()
+  )
   return config_flags.DEFINE_config_file(
     'config',
     help_string=f'{help_text} Set a field with --config.section.field=value; the value '
-    'None turns an optional one off.',
+    f'None turns an optional one off.{listed}',
   )
 
 

@@ -23,7 +23,9 @@ from absl import flags
 from launch import cli, config_flag
 
 flags.adopt_module_key_flags(cli)
-_CONFIG = config_flag.define('Config file of configs/llm, with an optional variant.')
+_CONFIG = config_flag.define(
+  'Config file of configs/llm, with an optional variant.', fields={}
+)
 _DATA = flags.DEFINE(
   cli.Folder(),
   'data',

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 from typing import cast
 
@@ -22,8 +23,9 @@ from tests.training.runs import (
   share_programs,
   small_config,
 )
-from zoo.config import saved as saved_configs
 from zoo.config.building import Config
+from zoo.config.fields import FIELDS
+from zoo.config.saved import other_function
 from zoo.config.sharding import make_mesh, on_mesh
 from zoo.core.errors import RunError, UserError
 from zoo.training import grid, run, sweep
@@ -60,13 +62,16 @@ def _content(folder):
   }
 
 
-# Another value of each field of the list, but for one that configs no longer have.
+# Another value of each field that may change and changes no bit. The fields of the mesh
+# that are missing change the order of sums.
 _MAY_CHANGE = {
   'checkpoint.every': 5,
   'checkpoint.every_minutes': 1e-6,
   'checkpoint.keep': 7,
   'checkpoint.steps': (7, 9),
   'eval.num_compared': 16,
+  'mesh.heartbeat_timeout': 20,
+  'mesh.start_timeout': 200,
   'train.log_every': 3,
 }
 
@@ -101,14 +106,47 @@ def test_a_field_that_may_change_when_a_run_goes_on_changes_no_bit(
     assert summary[name] == wanted[name]
 
 
+# Another value of each field that may change and changes the order of sums, and what
+# the run has that goes on with it.
+_OTHER_SUMS = {
+  'mesh.data': (2, {}),
+  'mesh.fsdp': (True, {'mesh__data': 2}),
+  'mesh.model': (2, {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('field', _OTHER_SUMS)
+def test_a_mesh_that_changes_when_a_run_goes_on_changes_sums_alone(
+  tmp_path, stop_at, field
+):
+  value, changes = _OTHER_SUMS[field]
+  of_run = {'model__num_heads': 2, **changes}
+  before = small_config('multi_head_lsa', **of_run)
+  after = small_config('multi_head_lsa', **(of_run | {field.replace('.', '__'): value}))
+  assert zoo.train(before, tmp_path / 'whole') is not None
+  stop_at(4)
+  assert zoo.train(before, tmp_path / 'other') is None
+  stop_at(None)
+  assert zoo.train(after, tmp_path / 'other') is not None
+  other, whole = (saved_arrays(tmp_path / name, 12) for name in ('other', 'whole'))
+  assert_close_arrays(other, whole)
+
+
 def test_each_field_that_may_change_is_tried_and_is_in_the_docs():
-  assert {*saved_configs._CHANGE_NO_TRAINING} - {'checkpoint.patience'} == {
-    *_MAY_CHANGE
-  }
+  always = {name for name, field in FIELDS.items() if field.may_change == 'always'}
+  assert always == {*_MAY_CHANGE, *_OTHER_SUMS}
   page = (pathlib.Path(__file__).parents[2] / 'docs/scaling.md').read_text()
-  (said,) = (part for part in page.split('\n\n') if 'These fields may differ' in part)
-  for field in _MAY_CHANGE:
-    assert f'`{field}`' in said
+  (part,) = (part for part in page.split('\n\n') if 'may differ from the run' in part)
+  said, _, of_more_steps = part.partition('`train.num_steps`')
+  known = {*FIELDS, 'mesh'}
+  named = {name for name in re.findall(r'`([\w.]+)`', said) if name in known}
+  assert named - {'mesh'} == {name for name in always if not name.startswith('mesh.')}
+  assert {name for name in FIELDS if name.startswith('mesh.')} <= always
+  assert 'all of `mesh`' in ' '.join(said.split())
+  more = {n for n, field in FIELDS.items() if field.may_change == 'with more steps'}
+  named = {*re.findall(r'`([\w.]+)`', of_more_steps), 'train.num_steps'}
+  assert named == more
 
 
 def _of_steps(number, **changes):
@@ -273,7 +311,7 @@ def test_what_a_model_computes_from_its_weights(name, before, after, said):
     cast(Config, ConfigDict({'model': {'name': name, **fields}}))
     for fields in (before, after)
   )
-  differing = saved_configs.other_function(config, other_config)
+  differing = other_function(config, other_config)
   assert len(differing) == bool(said)
   assert all(said in text for text in differing)
 

@@ -8,23 +8,9 @@ from flax.traverse_util import flatten_dict
 
 from zoo.config import defaults
 from zoo.config.building import Config
+from zoo.config.fields import may_change
 from zoo.core.registry import MIXERS, MODELS, TASKS, parameters
 
-# Fields that may change when a run is resumed, besides the section `mesh`: they change
-# no bit of the weights. docs/scaling.md lists them.
-_CHANGE_NO_TRAINING = (
-  'checkpoint.every',
-  'checkpoint.every_minutes',
-  'checkpoint.keep',
-  'checkpoint.patience',  # of ICL Zoo 0.1.0
-  'checkpoint.steps',
-  'eval.metrics',
-  'eval.num_compared',
-  'train.log_every',
-)
-# Those that may change if a run goes on for more steps than it had; a config may set
-# the warm-up by the number of steps.
-_CHANGE_WITH_THE_END = 'train.num_steps', 'optimizer.warmup_steps'
 # Fields of a model that change how it is trained or where its weights start, but not
 # what it computes from them. `hidden_features` shows in the shapes of the arrays, which
 # are compared, too.
@@ -46,25 +32,18 @@ def differences(
     saved: the saved config, as JSON holds it. Fields that it lacks, such as those that
       were added since, have their defaults.
     config: the other one.
-    resumes: leave out what it may change to go on: the mesh, when checkpoints and log
-      lines are written and which checkpoints are kept, the number of prompts to compare
-      on, and more steps.
+    resumes: leave out the fields that may change when a run goes on, as
+      zoo/config/fields.py says.
   """
   content = json.loads(to_json(config))
   if content == saved:
     return []
   before = _defaults(saved) | flatten_dict(saved, sep='.')
   now = _defaults(content) | flatten_dict(content, sep='.')
-  free = _CHANGE_NO_TRAINING if resumes else ()
   first, last = before.get('train.num_steps'), now.get('train.num_steps')
   longer = isinstance(first, int) and isinstance(last, int) and last > first
-  if resumes and longer:
-    free += _CHANGE_WITH_THE_END
-  names = [
-    name
-    for name in sorted(before.keys() | now.keys())
-    if name not in free and not (resumes and name.startswith('mesh.'))
-  ]
+  free = may_change(more_steps=longer) if resumes else set()
+  names = sorted((before.keys() | now.keys()) - free)
   return _differing(names, before, now, prefix='')
 
 

@@ -1,12 +1,10 @@
 """Validation of configs: every field is checked before anything is compiled.
 
-`check_fields` checks each field by itself, section by section in the order of
-zoo/config/defaults.py, and `validate` how they fit together.
+`check_fields` checks each field by itself, in the order of zoo/config/fields.py, and
+`validate` how they fit together.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import jax
 from flax import nnx
@@ -14,7 +12,6 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from zoo import theory
-from zoo.config import defaults
 from zoo.config.building import (
   Config,
   abstract_model,
@@ -22,22 +19,11 @@ from zoo.config.building import (
   with_full_path,
   within_memory,
 )
-from zoo.config.curricula import CURRICULA, check_curriculum, has_curriculum
-from zoo.config.optimizers import (
-  OPTIMIZERS,
-  SCHEDULES,
-  check_groups,
-  check_optimizer,
-)
-from zoo.config.own import METRICS, OBJECTIVES, OF_THE_LIBRARY
+from zoo.config.curricula import check_curriculum, has_curriculum
+from zoo.config.fields import FIELDS, check_field, is_of_class
+from zoo.config.optimizers import check_groups, check_optimizer
 from zoo.config.sharding import check_heads, mesh_shape
-from zoo.core.errors import (
-  UserError,
-  check_count,
-  check_name,
-  check_number,
-  check_truth,
-)
+from zoo.core.errors import UserError, check_name
 from zoo.core.protocols import (
   BaseTask,
   FollowsRule,
@@ -46,13 +32,9 @@ from zoo.core.protocols import (
   Task,
   predicts_all,
 )
-from zoo.core.registry import check_registered
 from zoo.core.roles import parameter_roles, shared_paths
 from zoo.models import TokenModel
 from zoo.tasks.linear_regression import require_covered
-
-_LARGEST_SEED = 2**32 - 1
-_ALMOST_ONE = 1 - 1e-6  # the largest decay of an average
 
 
 def validate(config: Config, num_devices: int | None = None) -> Config:
@@ -61,7 +43,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
   Nothing is written, and the model is built as shapes alone.
 
   Args:
-    config: a config with all fields of zoo/config/defaults.py.
+    config: a config with all fields of zoo/config/fields.py.
     num_devices: devices that the mesh must fit, which need not exist; None: those of
       this machine.
 
@@ -105,30 +87,10 @@ def check_fields(config: Config) -> None:
   a ConfigDict.
   """
   _check_names(config)
-  check_count('config.seed', config.seed, minimum=0, maximum=_LARGEST_SEED)
-
-  objective, positions = config.objective, ('query', 'every')
-  check_name('config.objective.name', objective.name, [*OF_THE_LIBRARY, *OBJECTIVES])
-  check_name('config.objective.positions', objective.positions, positions)
-  if objective.min_examples is not None:
-    check_count('config.objective.min_examples', objective.min_examples, minimum=0)
-  check_name('config.objective.labels', objective.labels, ('clean', 'observed'))
-
-  curriculum = config.curriculum
-  check_registered('config.curriculum.name', curriculum.name, CURRICULA)
-  check_count('config.curriculum.every', curriculum.every)
-  if curriculum.features is not None:
-    check_count('config.curriculum.features', curriculum.features)
-  check_count('config.curriculum.more_features', curriculum.more_features)
-  if curriculum.examples is not None:
-    check_count('config.curriculum.examples', curriculum.examples, minimum=0)
-  check_count('config.curriculum.more_examples', curriculum.more_examples)
-  if curriculum.loops is not None:
-    check_count('config.curriculum.loops', curriculum.loops)
-  check_count('config.curriculum.more_loops', curriculum.more_loops)
-
-  _check_optimizer_fields(config.optimizer)
-  _check_run_fields(config)
+  for name in FIELDS:
+    if not is_of_class(name):
+      section, _, key = name.rpartition('.')
+      check_field(name, config[section][key] if section else config[key])
 
 
 def _check_names(config: Config) -> None:
@@ -141,120 +103,18 @@ def _check_names(config: Config) -> None:
       f'the config is a {type(config).__name__}; it must be a ConfigDict, such as '
       "configs.get_config('yq_lsa')"
     )
-  fields, known = (
-    flatten_dict(
-      of_config.to_dict(),
-      is_leaf=lambda path, _: path == ('optimizer', 'scales'),  # a dictionary
-      sep='.',
-    )
-    for of_config in (config, defaults.all_fields())
+  fields = flatten_dict(
+    config.to_dict(),
+    is_leaf=lambda path, _: path == ('optimizer', 'scales'),  # a dictionary
+    sep='.',
   )
-  known = {name for name in known if not name.startswith(('model.', 'task.'))}
+  known = {name for name in FIELDS if not is_of_class(name)}
   for name in 'model.name', 'task.name', *sorted(known):
     if name not in fields:
       raise UserError(f'the config has no field {name!r}; it is needed')
   for name in sorted(fields):
-    if not name.startswith(('model.', 'task.')):
+    if not is_of_class(name):
       check_name('field of the config', name, known)
-
-
-def _check_optimizer_fields(optimizer: Config) -> None:
-  name = 'config.optimizer'
-  check_registered(f'{name}.name', optimizer.name, OPTIMIZERS)
-  check_number(f'{name}.learning_rate', optimizer.learning_rate, above=0.0)
-  if optimizer.beta1 is not None:
-    check_number(f'{name}.beta1', optimizer.beta1, minimum=0.0, maximum=_ALMOST_ONE)
-  if optimizer.beta2 is not None:
-    check_number(f'{name}.beta2', optimizer.beta2, minimum=0.0, maximum=_ALMOST_ONE)
-  if optimizer.weight_decay is not None:
-    check_number(f'{name}.weight_decay', optimizer.weight_decay, minimum=0.0)
-  decay = optimizer.decay
-  scales = {} if optimizer.scales is None else optimizer.scales
-  if not isinstance(decay, str) or not all(decay.split(',')):
-    raise UserError(
-      f"{name}.decay is {decay!r}; it must be 'hidden', 'all', or other roles or "
-      'patterns of paths, joined by commas'
-    )
-  if not isinstance(scales, Mapping | ConfigDict):
-    raise UserError(
-      f'{name}.scales is {scales!r}; it must have factors by pattern, such as '
-      "{'layers/*/value': 10.0}"
-    )
-  for pattern in scales:
-    if not isinstance(pattern, str):
-      raise UserError(
-        f'{name}.scales has the pattern {pattern!r}; it must be text, a path of '
-        "weights such as 'layers/0/mixer', in which * stands for any text"
-      )
-    check_number(f'{name}.scales[{pattern!r}]', scales[pattern], minimum=0.0)
-  check_name(f'{name}.schedule', optimizer.schedule, SCHEDULES)
-  check_count(f'{name}.warmup_steps', optimizer.warmup_steps, minimum=0)
-  if optimizer.warmup_share is not None:
-    share = optimizer.warmup_share
-    check_number(f'{name}.warmup_share', share, minimum=0.0, maximum=1.0)
-  share = optimizer.decay_share
-  check_number(f'{name}.decay_share', share, above=0.0, maximum=1.0)
-  share = optimizer.final_share
-  check_number(f'{name}.final_share', share, minimum=0.0, maximum=1.0)
-  if optimizer.clip_norm is not None:
-    check_number(f'{name}.clip_norm', optimizer.clip_norm, above=0.0)
-  if optimizer.ema_decay is not None:
-    decay = optimizer.ema_decay
-    check_number(f'{name}.ema_decay', decay, minimum=0.0, maximum=_ALMOST_ONE)
-
-
-def _check_run_fields(config: Config) -> None:
-  """Checks the sections `train`, `mesh`, `checkpoint` and `eval`."""
-  train = config.train
-  check_count('config.train.num_steps', train.num_steps, maximum=2**31 - 1)
-  path = train.init_from
-  if path is not None and not (isinstance(path, str) and path):
-    raise UserError(
-      f'config.train.init_from is {path!r}; it must be a folder with a checkpoint'
-    )
-  check_truth('config.train.init_from_other', train.init_from_other)
-  check_count('config.train.batch_size', train.batch_size)
-  check_count('config.train.num_parts', train.num_parts)
-  types = 'float32', 'bfloat16'
-  check_name('config.train.compute_dtype', train.compute_dtype, types)
-  check_count('config.train.log_every', train.log_every)
-  precisions = 'default', 'high', 'highest'
-  check_name('config.train.matmul_precision', train.matmul_precision, precisions)
-
-  mesh = config.mesh
-  if mesh.data != -1:
-    check_count('config.mesh.data (-1 for all left)', mesh.data)
-  check_count('config.mesh.model', mesh.model)
-  check_truth('config.mesh.fsdp', mesh.fsdp)
-  check_count('config.mesh.heartbeat_timeout', mesh.heartbeat_timeout)
-  check_count('config.mesh.start_timeout', mesh.start_timeout)
-
-  checkpoint = config.checkpoint
-  check_count('config.checkpoint.every', checkpoint.every)
-  if checkpoint.every_minutes is not None:
-    check_number('config.checkpoint.every_minutes', checkpoint.every_minutes, above=0.0)
-  check_count('config.checkpoint.keep', checkpoint.keep)
-  steps = checkpoint.steps
-  if not (steps in (None, 'log') or isinstance(steps, list | tuple)):
-    raise UserError(
-      f"config.checkpoint.steps is {steps!r}; it must be None, 'log', or steps such as "
-      '(1, 10, 100)'
-    )
-  for step in steps if isinstance(steps, list | tuple) else ():
-    check_count('a step of config.checkpoint.steps', step)
-
-  seed, evaluation = config.eval.seed, config.eval
-  check_count('config.eval.seed', seed, minimum=0, maximum=_LARGEST_SEED)
-  check_count('config.eval.every', evaluation.every)
-  check_count('config.eval.num_batches', evaluation.num_batches, minimum=0)
-  check_count('config.eval.num_compared', evaluation.num_compared, minimum=0)
-  if not isinstance(evaluation.metrics, tuple | list):
-    raise UserError(
-      f'config.eval.metrics is {evaluation.metrics!r}; it must be a tuple of names, '
-      "such as ('norm',)"
-    )
-  for name in evaluation.metrics:
-    check_registered('config.eval.metrics', name, METRICS)
 
 
 def _check_objective(config: Config, task: Task, model: Model) -> None:
