@@ -17,8 +17,9 @@ RUN case "$EXTRA" in \
       tpu|cuda13) target=".[gcs,$EXTRA]" ;; \
       *) echo "EXTRA is '$EXTRA'; it must be cpu, tpu or cuda13" >&2; exit 2 ;; \
     esac \
-    && pip install --no-cache-dir --constraint constraints.txt "$target"
+    && pip install --no-cache-dir --constraint constraints.txt --editable "$target"
 # No user of its own: TPUs are devices that only root may open, and a shared workdir
 # belongs to whoever has mounted it.
 WORKDIR /
-ENTRYPOINT ["icl-zoo"]
+# An editable install finds the commands, which stay in /icl-zoo, from any folder.
+ENTRYPOINT ["python", "-m", "launch"]

@@ -20,7 +20,7 @@ def refuse_shadows() -> None:
     if not pathlib.Path(place).resolve().is_relative_to(home / name):
       print(
         f'error: {place} hides the package {name} of ICL Zoo in {home}; start '
-        '`icl-zoo` or `python -P -m launch`, which do not look in the current folder',
+        '`python -P -m launch.main`, which does not look in the current folder',
         file=sys.stderr,
       )
       sys.exit(2)

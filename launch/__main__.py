@@ -1,4 +1,4 @@
-"""All commands in one: `icl-zoo COMMAND …` is `python -m launch.COMMAND …`."""
+"""All commands in one: `python -m launch COMMAND` is `python -m launch.COMMAND`."""
 
 import importlib
 import sys
@@ -35,7 +35,7 @@ def main() -> None:
     cli.run(command.main, takes_names=name == 'headlines')
     return
   lines = [f'  {command:<11}{what}' for command, what in COMMANDS.items()]
-  usage = '\n'.join(['usage: icl-zoo COMMAND [--help] [FLAGS]', '', *lines])
+  usage = '\n'.join(['usage: python -m launch COMMAND [--help] [FLAGS]', '', *lines])
   if name.lstrip('-') in ('help', 'h'):
     print(usage)
     return

@@ -282,7 +282,7 @@ def _import(name: str) -> None:
   """Imports a module of the user; raises UserError for one that does not exist."""
   if not name:
     raise UserError('--import is empty; it must name a module, such as my_models')
-  if '' not in sys.path and os.getcwd() not in sys.path:  # started as `icl-zoo`
+  if '' not in sys.path and os.getcwd() not in sys.path:  # started with -P
     sys.path.insert(0, os.getcwd())
   if name.endswith('.py'):
     raise UserError(f'--import={name}: give the name of the module, without .py')

@@ -1,6 +1,7 @@
 """What the modules of `zoo` import: nothing that belongs to the checkout alone."""
 
 import ast
+import tomllib
 
 import pytest
 
@@ -45,3 +46,10 @@ def test_no_module_of_zoo_imports_what_is_not_installed_with_it():
   assert len(_FILES) > 100
   for path in _FILES:
     assert not _imported(path.read_text()) & _OF_THE_CHECKOUT, path
+
+
+def test_only_zoo_is_installed_and_no_command_that_needs_the_checkout():
+  settings = tomllib.loads((ROOT / 'pyproject.toml').read_text())
+  assert settings['tool']['setuptools']['packages']['find']['include'] == ['zoo*']
+  assert 'scripts' not in settings['project']
+  assert [*ROOT.glob('zoo*')] == [ROOT / 'zoo']

@@ -12,7 +12,7 @@ import zoo
 from configs import common
 from tests.compare import refuses
 from zoo.config.building import build_task
-from zoo.config.defaults import model_section
+from zoo.config.defaults import model_section, task_section
 from zoo.core import registry
 
 
@@ -102,3 +102,36 @@ def test_a_registered_model_of_ones_own_has_a_config_without_a_file(register):
   config = configs.get_config('own', 'smoke')
   assert config.model.to_dict() == {'name': 'own', 'width': 3}
   assert config.train.num_steps == 20
+
+
+@pytest.mark.parametrize('name', ['yq_lsa', 'transformer'])
+def test_a_config_made_in_python_has_the_fields_of_the_file_of_its_model(name):
+  config = zoo.default_config(name)
+  file = importlib.import_module(f'configs.{name}').get_config()
+  for section in file:
+    if section != 'seed':
+      assert {*config[section]} == {*file[section]}
+  if name == 'yq_lsa':  # whose task is that of all configs
+    assert config.task == file.task
+  with pytest.raises(AttributeError, match='num_step'):
+    config.train.num_step = 3
+
+
+def test_a_config_made_in_python_may_have_another_task():
+  config = zoo.default_config('transformer', 'logistic_regression')
+  own = task_section('logistic_regression').to_dict()
+  assert config.task.to_dict() == own
+  with refuses("did you mean 'yq_lsa'"):
+    zoo.default_config('yqlsa')
+  with refuses("did you mean 'logistic_regression'"):
+    zoo.default_config('yq_lsa', 'logistic')
+
+
+@pytest.mark.usefixtures('promotion_that_optax_needs')
+def test_a_config_made_in_python_is_trained(tmp_path):
+  config = zoo.default_config('yq_lsa')
+  config.train.num_steps, config.train.batch_size = 2, 16
+  config.eval.num_batches, config.eval.num_compared = 0, 0
+  summary = zoo.train(config, tmp_path)
+  assert summary is not None
+  assert summary['step'] == 2

@@ -16,6 +16,7 @@ from zoo import tasks as tasks
 from zoo import theory as theory
 from zoo import training as training
 from zoo.config.curricula import register_curriculum as register_curriculum
+from zoo.config.defaults import default_config as default_config
 from zoo.config.optimizers import register_optimizer as register_optimizer
 from zoo.config.own import register_metric as register_metric
 from zoo.config.own import register_objective as register_objective

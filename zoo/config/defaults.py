@@ -17,7 +17,7 @@ _TYPES = {'bool': bool, 'int': int, 'float': float, 'Number': float, 'str': str}
 
 def all_fields() -> Any:  # a ConfigDict, whose fields type checkers do not know
   """Returns a config with the default of each field of `FIELDS`, without a model."""
-  config = ConfigDict()
+  config: Any = ConfigDict()
   for name, field in FIELDS.items():
     section, _, key = name.rpartition('.')
     if section and section not in config:
@@ -25,6 +25,37 @@ def all_fields() -> Any:  # a ConfigDict, whose fields type checkers do not know
     holder = config[section] if section else config
     holder[key] = _default(field)
   return config
+
+
+def default_config(model: str, task: str = 'linear_regression') -> Any:
+  """Returns the config of a run with the defaults of all fields.
+
+  It needs no config file: `zoo.train(zoo.default_config('yq_lsa'), 'runs/a')`.
+
+  Args:
+    model: The name of a registered model, whose constructor has the defaults of the
+      section `model`.
+    task: The name of a registered task. For linear regression the section `task` is
+      that of all configs, whose prior mean is 2; for another task it has the defaults
+      of the class.
+
+  Returns:
+    A config that is locked: its fields can be set, and no others can be added.
+
+  Raises:
+    UserError: If the model or the task is not registered.
+
+  Example:
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.train.num_steps = 200
+    >>> config.model.num_heads
+    1
+  """
+  config = all_fields()
+  config.model = model_section(model)
+  if task != config.task.name:
+    config.task = task_section(task)
+  return config.lock()
 
 
 def _default(field: Field) -> Any:

@@ -101,7 +101,7 @@ def _check_names(config: Config) -> None:
   if not isinstance(config, ConfigDict):
     raise UserError(
       f'the config is a {type(config).__name__}; it must be a ConfigDict, such as '
-      "configs.get_config('yq_lsa')"
+      "zoo.default_config('yq_lsa')"
     )
   fields = flatten_dict(
     config.to_dict(),
