@@ -109,4 +109,6 @@ def test_a_point_that_diverges_does_not_hide_the_table(call, tmp_path):
   assert good.split()[0] == '0.001'
   assert lost.split() == ['1e+30', 'diverged', '-', '-', '-']
   assert f'the table is in {tmp_path}/table.csv' in answer.out
-  assert answer.err.endswith('all others are done: optimizer.learning_rate=1e+30\n')
+  lost = 'all others are done: optimizer.learning_rate=1e+30 (step 2 is not finite'
+  assert lost in answer.err
+  assert answer.err.endswith('delete diverged.json in its folder\n')
