@@ -103,9 +103,8 @@ class Jit(Base):
   def build(self, rngs):
     self.block = Block(rngs)
 
-  @nnx.jit
   def hidden(self, h):
-    return self.block(h)
+    return nnx.jit(lambda block, h: block(h))(self.block, h)
 
 
 @trains
@@ -148,7 +147,7 @@ class Cond(Base):
 
   def hidden(self, h):
     return nnx.cond(
-      jnp.sum(self.read_out.bias[...]) < 100.0,
+      jnp.sum(self.read_out.kernel[...]) < 100.0,
       lambda one, other, h: one(h),
       lambda one, other, h: other(h),
       self.block,
@@ -360,7 +359,8 @@ class Recurrent(Base):
   def hidden(self, h):
     tokens = jnp.stack([h, nnx.relu(h)], axis=1)
     # Else a layer of Flax draws a key for the first carry, and counts it.
-    return self.rnn(tokens, initial_carry=jnp.zeros_like(h))[:, -1]
+    outputs: Any = self.rnn(tokens, initial_carry=jnp.zeros_like(h))
+    return outputs[:, -1]
 
 
 # Containers.
@@ -375,7 +375,8 @@ class Nested(Base):
     )
 
   def hidden(self, h):
-    return self.parts['c'](self.parts['a'][1]['b'](self.parts['a'][0](h)))
+    parts: Any = self.parts
+    return parts['c'](parts['a'][1]['b'](parts['a'][0](h)))
 
 
 # What cannot be trained, and is said to be so.

@@ -1,6 +1,7 @@
 """The command that compares baselines with their known values."""
 
 import csv
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,8 @@ def test_documents_count_the_values_that_are_kept():
 
 def test_the_histogram_has_deviations_that_are_printed_as_0():
   (axes,) = plot_deviations([-0.0, 0.0, 0.1, 2.2]).axes
-  assert sum(bar.get_height() for bar in axes.patches) == 4
+  bars: Any = axes.patches
+  assert sum(bar.get_height() for bar in bars) == 4
 
 
 @pytest.mark.slow

@@ -98,8 +98,8 @@ def test_what_cannot_be_exported_is_one_line(file, tmp_path, register):
   model = Drawing(3, rngs=nnx.Rngs(0))
   zoo.export(model, tmp_path / 'a.safetensors', config_for('drawing'))
   loaded = zoo.load(tmp_path / 'a.safetensors').model
-  keys = [jax.random.key_data(m.rngs.default.key[...]) for m in (model, loaded)]
-  np.testing.assert_array_equal(*keys)
+  own, read = (jax.random.key_data(m.rngs.default.key[...]) for m in (model, loaded))
+  np.testing.assert_array_equal(own, read)
 
 
 def test_a_file_of_something_else_is_named(file, tmp_path):

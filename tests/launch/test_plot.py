@@ -527,6 +527,7 @@ def test_the_excess_of_observed_labels_is_that_of_their_losses(name, tmp_path):
   error = gaps.std() / 64
   # The seeds are fixed; by chance 1 of 16,000 draws is off by more than 4 errors.
   excess = excess_in_training(tmp_path, config)
+  assert excess is not None
   assert abs(gaps.mean() - excess) < 4 * error
   assert (excess > 4 * error) == (name == 'linear_regression')
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -86,7 +86,7 @@ def loop_of(
   return Loop(weights, nnx.as_pure(own.opt_state))
 
 
-def parameters(model: nnx.Module) -> dict[str, np.ndarray]:
+def parameters(model: Any) -> dict[str, np.ndarray]:
   """The parameters of a model by path, on the host."""
   flat = nnx.to_flat_state(nnx.state(model, nnx.Param))
   return {'/'.join(map(str, path)): np.asarray(value[...]) for path, value in flat}
@@ -135,8 +135,9 @@ def test_a_saved_model_is_the_average_of_the_weights_of_its_run(tmp_path):
   for event in zoo.training_run(config, tmp_path / 'run'):
     assert_close(parameters(event.model), means[event.step - 1])
   assert_close(parameters(zoo.load(tmp_path / 'run').model), means[-1])
-  (row,) = sweep(config, grid({'seed': [0, 1]}), tmp_path / 'sweep')[:1]
-  assert_close(parameters(zoo.load(row['workdir']).model), means[-1])
+  rows = sweep(config, grid({'seed': [0, 1]}), tmp_path / 'sweep')
+  assert rows is not None
+  assert_close(parameters(zoo.load(rows[0]['workdir']).model), means[-1])
   # What the test would miss if averages and weights were nearly the same.
   gap = np.abs(means[-1]['read_in/kernel'] - loop.weights[-1]['read_in/kernel']).max()
   assert gap > 100 * 5e-6
@@ -159,6 +160,11 @@ def test_a_run_without_a_schedule_saves_what_optax_evaluates(tmp_path):
   assert_close(parameters(zoo.load(tmp_path).model), expected)
 
 
+_OPTIMIZERS: dict[Hashable, Any] = {
+  'frozen': optax.set_to_zero(),
+  'bias': optax.adam(3 * _RATE),
+  'other': optax.adam(_RATE),
+}
 _CASES = {
   'warm-up, cosine, clipping, decay': (
     {
@@ -185,8 +191,7 @@ _CASES = {
   'a frozen layer': (
     {'optimizer__scales': {'read_in': 0.0, '*/bias': 3.0}},
     lambda: optax.partition(
-      {'frozen': optax.set_to_zero(), 'bias': optax.adam(3 * _RATE)}
-      | {'other': optax.adam(_RATE)},
+      _OPTIMIZERS,
       lambda tree: jax.tree_util.tree_map_with_path(_label, tree),
     ),
   ),

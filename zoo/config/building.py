@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import jax
 from flax import nnx
+from jax.core import Tracer
 
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError, in_one_line, is_exhausted
@@ -99,7 +100,7 @@ def _mark_traced_arrays(model: nnx.Module) -> None:
   """
   for _, module in nnx.iter_modules(model):
     for name, value in vars(module).items():
-      if isinstance(value, jax.core.Tracer):
+      if isinstance(value, Tracer):
         setattr(module, name, nnx.data(value))
 
 

@@ -195,7 +195,7 @@ def _load_file(path: pathlib.Path, step: int | None) -> SavedModel:
   def put(where: tuple, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     array = arrays[array_name(where)]
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-      return jax.device_put(jax.random.wrap_key_data(array), leaf.sharding)
+      return jax.device_put(jax.random.wrap_key_data(jnp.asarray(array)), leaf.sharding)
     return jax.device_put(array.astype(leaf.dtype), leaf.sharding)
 
   state = jax.tree_util.tree_map_with_path(put, state)
