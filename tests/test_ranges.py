@@ -77,6 +77,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     ('all', 5, (0,), (1.5,), ('log',)),
   ),
   'eval.every': ((1,), (0, *_NO_INTEGER, None)),
+  'eval.metrics': (((), []), ('norm', ('norm',), 3)),
   'eval.num_batches': ((0,), (-1, *_NO_INTEGER, None)),
   'eval.num_compared': ((0,), (-1, *_NO_INTEGER, None)),
   'eval.seed': ((0, _LARGEST_SEED), (-1, _LARGEST_SEED + 1, *_NO_INTEGER, None)),

@@ -22,8 +22,8 @@ def mean_losses(training, state=None):
     model = (training.init() if state is None else state)['model']
     config = training.config
     measured = evaluate(config, training.evaluation, model, config.train.num_steps)
-    moments, _ = jax.device_get(measured)
-  return moments['model'][0]
+    sampled, _ = jax.device_get(measured)
+  return sampled.moments['model'][0]
 
 
 def test_every_held_out_batch_has_prompts_of_its_own():

@@ -128,6 +128,7 @@ def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
 def test_metrics_and_objectives_are_those_of_runs_alone_in_a_sweep(tmp_path):
   config = _config()
   rows = sweep(config, grid({'seed': [0, 1]}), tmp_path / 'sweep')
+  assert rows is not None
   zoo.train(config, tmp_path / 'alone')
   alone = lines_of(tmp_path / 'alone')[-1]
   np.testing.assert_allclose(

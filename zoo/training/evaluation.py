@@ -43,8 +43,8 @@ SampledMoments = dict[str, tuple[Array, Array]]
 class Sampled(NamedTuple):
   """What is measured on held-out prompts, on the devices or on the host."""
 
-  moments: SampledMoments  # empty if no prompts are held out
-  metrics: dict[str, Array]  # numbers of registered metrics, by `METRIC/KEY`
+  moments: dict[str, Any]  # as `SampledMoments`; empty if no prompts are held out
+  metrics: dict[str, Any]  # numbers of registered metrics, by `METRIC/KEY`
 
 
 NOT_SAMPLED = Sampled({}, {})
@@ -159,7 +159,8 @@ def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
   estimates, moments = {}, sampled.moments
   for name in ('model', 'accuracy'):
     if name in moments:
-      estimates[name] = estimate_of_batches(*moments[name], num_prompts)
+      means, deviations = moments[name]
+      estimates[name] = estimate_of_batches(means, deviations, num_prompts)
   curve = None
   if 'curve' in moments:
     curve = np.mean(np.asarray(moments['curve'][0], np.float64), axis=0).tolist()

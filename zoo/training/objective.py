@@ -209,9 +209,8 @@ def _own(
   among the step's numbers, which are inputs of the program.
   """
   count = config.train.num_parts * num_lanes
-  prompt = sample(numbers.task, key, config.train.batch_size, statistics=False)
+  prompt: Any = sample(numbers.task, key, config.train.batch_size, statistics=False)
   if config.objective.labels == 'observed':
-    assert isinstance(prompt, Prompt)  # since statistics were not asked for
     prompt = with_drawn_labels(task, key, prompt)
     prompt = split_first_axis(prompt)
   # No prompt of a batch has this number, by which the key is folded for each. Each part
