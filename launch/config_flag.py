@@ -186,14 +186,17 @@ def with_config_file(argv: Sequence[str]) -> list[str]:
   """The arguments, in which --config names a file that exists.
 
   From any folder, `configs/yq_lsa.py` is the file that ships, unless the folder has
-  such a file itself. Raises UserError if there is none.
+  such a file itself. `--config FILE` becomes one argument, `--config=FILE`. Raises
+  UserError if there is no such file.
   """
-  arguments = list(argv)
-  for i, argument in enumerate(argv):
-    if argument in ('--config', '-config') and i + 1 < len(argv):
-      arguments[i + 1] = _existing(argv[i + 1])
-    elif match := re.fullmatch('(--?config=)(.*)', argument, re.DOTALL):
-      arguments[i] = match[1] + _existing(match[2])
+  arguments, rest = [], list(argv)
+  while rest:
+    argument = rest.pop(0)
+    if argument in ('--config', '-config') and rest:
+      argument = f'{argument}={rest.pop(0)}'
+    if match := re.fullmatch('(--?config=)(.*)', argument, re.DOTALL):
+      argument = match[1] + _existing(match[2])
+    arguments.append(argument)
   return arguments
 
 

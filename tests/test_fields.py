@@ -4,6 +4,7 @@ import importlib
 import re
 
 import pytest
+from absl import flags
 
 from configs import common
 from launch import config_flag
@@ -93,8 +94,8 @@ def test_the_page_of_fields_is_current(monkeypatch):
 
 
 def test_the_help_of_the_config_flag_lists_each_field_with_its_comment():
-  from launch import main  # noqa: F401, which defines the flag
-
-  said = config_flag.FLAGS['config'].help
+  values = flags.FlagValues()
+  config_flag.define('The config of a run.', flag_values=values)
+  said = values['config'].help
   for name, field in FIELDS.items():
     assert f'\n--config.{name}: {field.comment}' in said

@@ -30,6 +30,9 @@ _MISTAKES = {
   f'{_MAIN} --wrkdir=x': ("'wrkdir'", 'workdir'),
   f'{_MAIN} stray': "'stray'",
   f'{_MAIN} --config.train.nmu_steps=3': "did you mean 'config.train.num_steps'",
+  'main --config configs/yq_lsa.py --config.train.nmu_steps=3': (
+    "did you mean 'config.train.num_steps'"
+  ),
   f'{_MAIN} --config.noise=3': ("unknown field 'config.noise'", 'task, train'),
   f'{_MAIN} --config.trian.num_steps=3': "did you mean 'config.train.num_steps'",
   'main --config=configs/transformer.py --config.model.mixer_options.state_size=8': (

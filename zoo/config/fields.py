@@ -299,8 +299,8 @@ FIELDS: dict[str, Field] = {
     OneOf(('clean', 'observed')),
     'What predictions are compared with in training: `clean` are the targets, such as '
     'labels without noise or the probabilities of classes; `observed` are labels drawn '
-    'from them. Both have the same optimum. Most papers train on observed labels, with '
-    'noisier gradients.',
+    'from them. The same predictor minimises both. Most papers train on observed '
+    'labels, with noisier gradients.',
   ),
   'curriculum.name': Field(
     'growing',

@@ -30,7 +30,7 @@ class Hook:
   """
 
   def on_chunk(self, event: Event) -> None:
-    """Called after each logged step, when its line is written."""
+    """Called after each logged step, the end of a compiled call, when its line stands."""
 
   def on_evaluation(self, event: Event) -> Mapping[str, float] | None:
     """Called after each evaluation, before its line is written.
