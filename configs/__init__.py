@@ -24,7 +24,7 @@ def get_config(name: str, variant: str = '') -> Any:
   """What `get_config(variant)` of configs/NAME.py returns; raises UserError.
 
   Of a registered model of your own, which has no such file, the config has the fields
-  of zoo/config/defaults.py and the defaults of the model's constructor.
+  of zoo/config/fields.py and the defaults of the model's constructor.
   """
   if name in MODELS and name not in names():
     config = common.get_config()

@@ -1,4 +1,4 @@
-"""Every field of a training run, and the variants of the command line.
+"""A config with every field of a training run, and the variants of the command line.
 
 The file of a model, such as configs/yq_lsa.py, takes these fields, sets its own
 numbers, and then applies the variants of the command line, as in

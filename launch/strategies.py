@@ -178,22 +178,24 @@ def _check_predictors(config: Any, points: Sequence[Mapping[str, Any]]) -> None:
 def _check_told_apart(
   configs: Sequence[Any], points: Sequence[Mapping[str, Any]], number: int
 ) -> None:
-  """Says which predictors predict the same; raises UserError if all `number` do."""
+  """Says which predictors predict the same.
+
+  Raises UserError if all of them, whose number is given, do so at every point.
+  """
   from zoo.probing.strategy_series import coinciding
 
   tried: dict[str, Any] = {}
   found: dict[str, int] = {}
-  for config, point in zip(configs, points, strict=True):
+  for config in configs:
     for group in coinciding(config, _PREDICTORS.value, _NUM_PROMPTS.value, tried):
       names = ' and '.join(group)
-      if len(group) == number:
-        fields = [f'{name}={value}' for name, value in point.items() if name != 'seed']
-        where = f' ({", ".join(fields)})' if fields else ''
-        raise UserError(
-          f'{names} predict the same on the prompts of this task{where}, so that their '
-          'weight would be 1 for every model; name others by --predictors'
-        )
       found[names] = found.get(names, 0) + 1
+      if len(group) == number and found[names] == len(points):
+        of_task = 'this task' if len(points) == 1 else 'the task of each point'
+        raise UserError(
+          f'{names} predict the same on the prompts of {of_task}, so that their weight '
+          'would be 1 for every model; name others by --predictors'
+        )
   for names, count in found.items():
     where = f' at {count} of {len(points)} points' if len(points) > 1 else ''
     print(f'{names} predict the same{where}, and have one weight there')

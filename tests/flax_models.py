@@ -21,7 +21,7 @@ import zoo
 WIDTH = 8
 
 FORMS: dict[str, type] = {}
-REFUSED: dict[str, tuple[type, str]] = {}
+REFUSED: dict[str, tuple[type, str, str]] = {}
 
 
 class Base(nnx.Module):
@@ -51,11 +51,17 @@ def trains(cls: type) -> type:
   return cls
 
 
-def refused(reason: str) -> Any:
-  """Enters a class among the models that are refused, with words of the reason."""
+def refused(reason: str, *, by: str = 'check') -> Any:
+  """Enters a class among the models that are refused.
+
+  Args:
+    reason: Words of the message.
+    by: Which function refuses it besides training: `check`, for `zoo.check_model`, or
+      `save`, for `zoo.save`.
+  """
 
   def enter(cls: type) -> type:
-    REFUSED[cls.__name__] = cls, reason
+    REFUSED[cls.__name__] = cls, reason, by
     return cls
 
   return enter
@@ -63,7 +69,9 @@ def refused(reason: str) -> Any:
 
 def register_all(register: Any) -> None:
   """Enters all models by a decorator such as `zoo.register_model`, by their names."""
-  for name, cls in (FORMS | {name: cls for name, (cls, _) in REFUSED.items()}).items():
+  for name, cls in (
+    FORMS | {name: cls for name, (cls, _, _) in REFUSED.items()}
+  ).items():
     register(name)(cls)
 
 
@@ -302,11 +310,14 @@ class ZeroDropout(Base):
 
 @trains
 class PlainArray(Base):
+  """A number, and a mask of attention that is -inf where nothing is seen."""
+
   def build(self, rngs):
     self.scale = 1 / jnp.sqrt(float(WIDTH))
+    self.mask = jnp.where(jnp.arange(WIDTH) < WIDTH - 2, 0.0, -jnp.inf)
 
   def hidden(self, h):
-    return h * self.scale
+    return h * self.scale * nnx.softmax(h + self.mask[None])
 
 
 @trains
@@ -421,7 +432,7 @@ class NormalisedWeights(Base):
     return self.layer(h)
 
 
-@refused('same name')
+@refused('same name', by='save')
 class SameNames(Base):
   """Two arrays whose paths are the same text once joined by dots."""
 
@@ -433,7 +444,7 @@ class SameNames(Base):
     return h * self.parts['a']['b'][...] - getattr(self.parts, 'a.b')[...]
 
 
-@refused('cannot be saved')
+@refused('cannot be saved', by='save')
 class FourBits(Base):
   """An array of a type that Orbax does not write."""
 
@@ -444,7 +455,7 @@ class FourBits(Base):
     return h * self.mask[...].astype(jnp.float32)
 
 
-@refused('cannot be saved')
+@refused('cannot be saved', by='save')
 class Empty(Base):
   """An array without entries, as of a layer of the width 0."""
 

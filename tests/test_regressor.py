@@ -140,8 +140,12 @@ def test_data_unlike_the_prior_of_the_task_are_warned_of_once(saved):
   normal = np.random.default_rng(0).normal(size=(100, 10))
   w = np.full(10, 2.0)  # the mean of the prior
   for x, y, said in (
-    (normal, normal @ -w, 'the mean of the correlations with the labels is -0.'),
-    (normal, 20 + normal @ w, 'the mean of the labels, divided by their root mean'),
+    (
+      normal,
+      normal @ -w,
+      'the mean of the mean products of features and labels is -0.',
+    ),
+    (normal, 20 + normal @ w, 'the mean of the labels, as a share of their size'),
     (np.abs(normal), normal @ w, 'mean square of the means of the features, divided'),
   ):
     with pytest.warns(UserWarning, match=said) as said_once:

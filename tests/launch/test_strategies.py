@@ -1,6 +1,7 @@
 """launch.strategies: a run's series, a sweep's diagram, and that both go on."""
 
 import csv
+import types
 
 import jax
 import numpy as np
@@ -131,8 +132,7 @@ def test_a_point_of_a_sweep_is_drawn_at_the_steps_of_its_program(call, tmp_path)
     ),
     (
       (*SWEEP[:10], '--predictors=gd,gd_beta', '--workdir=never'),
-      'gd and gd_beta predict the same on the prompts of this task '
-      '(task.prior_mean=0.5)',
+      'gd and gd_beta predict the same on the prompts of the task of each point',
     ),
     (
       (
@@ -184,3 +184,21 @@ def test_fewer_points_and_points_without_kept_steps(call, tmp_path):
   answer = call('strategies', *more, f'--workdir={tmp_path}')
   assert answer.code == 2
   assert 'has not kept step 1' in answer.err
+
+
+def test_predictors_that_are_one_at_some_points_are_said(monkeypatch, capsys):
+  """They are refused only if all of them are one at every point."""
+  from launch import strategies
+  from zoo.probing import strategy_series
+
+  flag = types.SimpleNamespace(value=None)
+  monkeypatch.setattr(strategies, '_PREDICTORS', flag)
+  monkeypatch.setattr(strategies, '_NUM_PROMPTS', flag)
+  groups = {'first': [['ols', 'ridge']], 'second': []}
+  monkeypatch.setattr(strategy_series, 'coinciding', lambda name, *_: groups[name])
+  points = [{'task.noise_std': 0.0}, {'task.noise_std': 0.5}]
+  strategies._check_told_apart(['first', 'second'], points, 2)
+  said = 'ols and ridge predict the same at 1 of 2 points, and have one weight there'
+  assert said in capsys.readouterr().out
+  with refuses('ols and ridge predict the same on the prompts of the task of each'):
+    strategies._check_told_apart(['first', 'first'], points, 2)

@@ -128,7 +128,9 @@ def share_programs(monkeypatch: Any) -> None:
     return training._replace(config=configs[0])
 
   monkeypatch.setattr(run, 'check_and_compile', new)
-  monkeypatch.setattr(run, 'compile_and_check', lambda config: new(config)[0])
+  monkeypatch.setattr(
+    run, 'compile_and_check', lambda config, resumes: (new(config)[0], None)
+  )
   monkeypatch.setattr(sweep_run, 'compile_many', together)
   monkeypatch.setattr(sweep_run, '_check_models', lambda *_: None)
 

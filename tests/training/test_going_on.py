@@ -281,6 +281,13 @@ def test_a_fine_tuned_run_goes_on_after_its_source_is_gone(tmp_path):
   with refuses('source does not exist'):
     zoo.train(config, tmp_path / 'new')
   assert not (tmp_path / 'new').exists()
+  # A folder in which nothing was saved begins anew, and is left as it is.
+  shutil.rmtree(tmp_path / 'stopped/checkpoints')
+  (tmp_path / 'stopped/summary.json').unlink()
+  before = _content(tmp_path / 'stopped')
+  with refuses('source does not exist'):
+    zoo.train(config, tmp_path / 'stopped')
+  assert _content(tmp_path / 'stopped') == before
 
 
 @pytest.mark.parametrize(

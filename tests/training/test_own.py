@@ -121,8 +121,9 @@ def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
   figure = run_plots.plot_metric([tmp_path / 'whole'], 'norm/weights')
   (axes,) = figure.axes
   np.testing.assert_array_equal(axes.lines[0].get_xdata(), [6, 12])
-  with refuses("has logged no 'norm/other'; it has", 'norm/weights'):
-    run_plots.plot_metric([tmp_path / 'whole'], 'norm/other')
+  for name in 'norm/other', 'curve':
+    with refuses(f'has logged no number {name!r}; it has', 'norm/weights'):
+      run_plots.plot_metric([tmp_path / 'whole'], name)
 
 
 def test_metrics_and_objectives_are_those_of_runs_alone_in_a_sweep(tmp_path):
@@ -194,7 +195,9 @@ def test_an_error_of_ones_own_keeps_its_traceback(tmp_path, monkeypatch, own):
   [
     (3.0, 'returns a float; it must be a dict'),
     ({'loss': 1.0}, "returns 'loss', which the line of the step has already"),
+    ({'wall_time': 1.0}, "returns 'wall_time', which the line of the step has"),
     ({'a': 'b'}, "returns 'a' as 'b'; it must be a number"),
+    ({'a': 1j}, "returns 'a' as 1j; it must be a number"),
   ],
 )
 def test_a_hook_returns_numbers_of_its_own(returned, said, tmp_path):
@@ -202,8 +205,10 @@ def test_a_hook_returns_numbers_of_its_own(returned, said, tmp_path):
     def on_evaluation(self, event):
       return returned
 
-  with refuses('Own.on_evaluation', said):
+  with pytest.raises(zoo.RunError) as info:
     zoo.train(_config(eval__metrics=()), tmp_path, hooks=[Own()])
+  assert 'Own.on_evaluation' in str(info.value)
+  assert said in str(info.value)
 
 
 def test_unknown_names_are_refused(tmp_path):

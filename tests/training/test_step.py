@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 import zoo
@@ -154,12 +155,14 @@ def test_a_model_that_is_lost_at_one_step_stays_lost_beside_others():
     return run_steps(take_step, True, state, jax.random.key(0), start, stop, numbers)
 
   compiled = jax.jit(run)
-  start = {'weights': jnp.zeros((2, 3)), 'count': jnp.zeros(2, jnp.int32)}
+  model = nnx.state(nnx.Dict(weights=nnx.Param(jnp.zeros((2, 3)))))
+  start = {'model': model, 'optimizer': {'count': jnp.zeros(2, jnp.int32)}}
   state, metrics = compiled(start, 0, 5)
   np.testing.assert_array_equal(metrics['finite'], [True, False])
   np.testing.assert_array_equal(metrics['step'], [5, 3])
   np.testing.assert_array_equal(metrics['loss'], [4.0, np.inf])
-  np.testing.assert_array_equal(state['weights'], [[5.0] * 3, [np.nan] * 3])
+  weights = state['model']['weights'][...]
+  np.testing.assert_array_equal(weights, [[5.0] * 3, [np.nan] * 3])
   _, metrics = compiled(state, 5, 7)
   np.testing.assert_array_equal(metrics['finite'], [True, False])
 

@@ -153,8 +153,8 @@ class Field:
     check: What else the field may hold.
     comment: What the field means, in a sentence or two, and what None means.
     may_change: Whether a run that goes on in its folder may have another value: never,
-      always, or only if it goes on for more steps than it had. No field that may change
-      always changes the prompts or the updates; a mesh changes the order of sums.
+      always, or only if it goes on for more steps than it had. A field marked `always`
+      changes neither the prompts nor the updates; a mesh changes the order of sums.
   """
 
   default: Any
@@ -437,7 +437,7 @@ FIELDS: dict[str, Field] = {
   'train.compute_dtype': Field(
     'float32',
     OneOf(('float32', 'bfloat16')),
-    'Type in which the model computes. Weights and moments are float32.',
+    'Type in which the model computes. Weights and moments keep their types.',
   ),
   'train.log_every': Field(
     50,

@@ -104,14 +104,14 @@ def _model_fields(config: Config) -> dict[str, Any]:
 
 def default_arguments(cls: type) -> dict[str, Any]:
   """The defaults of a constructor, but for those that JSON cannot hold."""
-  defaults = {}
+  arguments = {}
   for name, parameter in parameters(cls).items():
     if parameter.default is not parameter.empty:
       try:
-        defaults[name] = json.loads(json.dumps(parameter.default, default=_listed))
+        arguments[name] = json.loads(json.dumps(parameter.default, default=_listed))
       except TypeError:  # an object of a user's own
         continue
-  return defaults
+  return arguments
 
 
 def _listed(value: Any) -> Any:

@@ -30,24 +30,15 @@ def parameter_roles(model: Any) -> dict[str, str]:
   axes are longer than 1 and no word of their name is `bias`, `scale` or `log`,
   `embedding` if they are called so, and else `vector`. What has fewer than two axes
   is a vector, whatever is said. A parameter that several attributes share, as tied
-  weights do, is listed once, and may get its role at any of its paths. Raises UserError
-  if a module says another role, and if two paths of one parameter say different ones.
+  weights do, is listed once, and has the role that is said at the first of its paths at
+  which one is said. Raises UserError if a module says another role.
   """
   modules, all_paths = dict(nnx.iter_modules(model)), _all_paths(model)
   roles = {}
   for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
     names, shape = [str(name) for name in path], variable.get_value().shape
-    said = {}
-    for other in all_paths.get(path, (path,)):
-      if role := _said_at(modules, other):
-        said[_text(other)] = role
-    if len({*said.values()}) > 1:
-      raise UserError(
-        'one parameter has different roles at its paths: '
-        f'{", ".join(f"{other} {role}" for other, role in said.items())}; they must '
-        'say the same role'
-      )
-    role = next(iter(said.values()), None)
+    said = (_said_at(modules, other) for other in all_paths.get(path, (path,)))
+    role = next(filter(None, said), None)
     if len(shape) < 2:
       role = 'vector'
     elif role is None and names[-1] == 'embedding':  # of nnx.Embed

@@ -53,7 +53,7 @@ class Regressor(RegressorMixin, BaseEstimator):
   def fit(self, X: ArrayLike, y: ArrayLike) -> Regressor:
     """Keeps the examples `X [c, d]` and their labels `y [c]`.
 
-    Warns, once, if sizes, means or correlations of features and labels are far from
+    Warns, once, if sizes, means or mean products of features and labels are far from
     those of all of some prompts of the task, and says which. Raises ValueError, and
     UserError for a trained model without its task, or if it does not take so many
     examples, as a transformer with learned positions takes no more than its
@@ -174,24 +174,24 @@ def _moments(
   x, y = x.astype(np.float64), y.astype(np.float64)
   size_x = np.sqrt(np.square(x).mean(axis=(1, 2)))
   size_y = np.sqrt(np.square(y).mean(axis=1))
-  # Of 0 / 0 it makes 0.
+  # Features or labels that are all 0 stay 0.
   x = x / np.where(size_x, size_x, 1)[:, None, None]
   y = y / np.where(size_y, size_y, 1)[:, None]
   c, d = x.shape[1:]
   products = np.einsum('bcd,bc->bd', x, y) / c
-  # The smaller of X Xᵀ and Xᵀ X, which have the same largest eigenvalue.
+  # X Xᵀ and Xᵀ X have the same largest eigenvalue; the smaller matrix is taken.
   left, right = (x, x.swapaxes(1, 2)) if c < d else (x.swapaxes(1, 2), x)
   largest = np.linalg.eigvalsh(left @ right)[:, -1] / (c * d)
   return {
     _SIZES[0]: size_x,
     _SIZES[1]: size_y,
-    'root mean square of the means of the features, divided by theirs,': np.sqrt(
+    'root mean square of mean features, as a share of the size of features,': np.sqrt(
       np.square(x.mean(axis=1)).mean(axis=1)
     ),
-    'mean of the labels, divided by their root mean square,': y.mean(axis=1),
+    'mean of the labels, as a share of their size,': y.mean(axis=1),
     'share of the features along one direction': largest,
-    'root mean square of the correlations with the labels': np.sqrt(
+    'root mean square of the mean products of features and labels': np.sqrt(
       np.square(products).mean(axis=1)
     ),
-    'mean of the correlations with the labels': products.mean(axis=1),
+    'mean of the mean products of features and labels': products.mean(axis=1),
   }

@@ -139,8 +139,10 @@ def _check_read(model: Any, prompt: Prompt, unread: Sequence[str]) -> None:
       return {name: jnp.any(jnp.isnan(value)) for name, value in values.items()}
 
     others = run(reached, [model], prompt)
-    through = [other for other in in_order(others) if others[other] and other != name]
-    if through:  # or it only moves the scale of the last norm, which is kept
+    through = [other for other in in_order(others) if others[other]]
+    through = [other for other in through if other.partition('@')[0] != site]
+    # Otherwise the value only moves the scale of the last norm, which is kept.
+    if through:
       raise UserError(
         f'the value at {name!r} reaches the prediction only through that at '
         f'{through[0]!r}, which is attributed as a whole; rename the tap of one of '

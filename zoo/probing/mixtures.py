@@ -74,7 +74,7 @@ class LikelihoodMixture:
   to the number N of training steps and grows as N^(1 − α), and the prior falls with the
   complexity of a predictor; α and two more constants are fitted to the models of all
   steps and task diversities together. Here the likelihood is that of the examples in
-  the prompt, and the prior is free. Neither says how complex a predictor is.
+  the prompt, and the prior is free, so that it does not say how complex a predictor is.
   """
 
   prior: dict[str, float]  # they add up to 1

@@ -252,7 +252,7 @@ def table(diagram: Diagram) -> str:
 def _weights_in_words(
   names: Sequence[str], weights: Float[np.ndarray, 'seed m'], is_shared: np.ndarray
 ) -> list[str]:
-  """The weight of each predictor over seeds, or of which it is a part."""
+  """A cell for each predictor: its weight over seeds, or whose weight it shares."""
   groups: list[list[int]] = []
   for i in range(len(names)):
     near = [group for group in groups if is_shared[i, group].any()]

@@ -126,7 +126,12 @@ class Trainer:
     folder = self._folder / f'{name}-{version_digest(to_json(whole))}'
     if not (self._trains or sweeps.is_finished(whole, points, folder)):
       raise UntrainedError
-    rows = sweeps.sweep(whole, points, folder, part)
+    try:
+      rows = sweeps.sweep(whole, points, folder, part)
+    except sweeps.LostPointsError as error:
+      if self._trains:
+        raise
+      raise UntrainedError from error  # a report without its numbers
     if rows is None:
       raise Stopped
     return rows

@@ -46,7 +46,7 @@ Values = Float[Array, ' t']
 RANK_TOLERANCE = 1e-12
 
 # The names of a baseline with the least possible loss, and of an estimate of it by
-# sampling, of which nothing may say that no other predictor is better.
+# sampling, whose loss may be larger.
 BAYES = 'bayes', 'bayes_estimate'
 _SCALES = 1 / 3, 1 / 2, 2.0, 3.0
 

@@ -167,14 +167,14 @@ class Mixture(BaseTask):
       without = {type(task).__name__ for task in self.tasks if task.posterior() is None}
       logging.log_first_n(
         logging.WARNING,
-        'there is no bayes of this mixture, since %s nothing about how probable their '
-        'prompts are; regression with noise does, linear or logistic',
+        'there is no bayes of this mixture, since %s nothing about the probability of '
+        'prompts; regression with noise does, linear or logistic',
         1,
         ' and '.join(sorted(without)) + (' say' if len(without) > 1 else ' says'),
       )
     names = dict.fromkeys(name for own in of_parts for name in own)
     same: dict[str, Predictor] = {}
-    for name in sorted(names, key=lambda name: name not in BAYES):  # which is first
+    for name in sorted(names, key=lambda name: name not in BAYES):  # these first
       known = {i: own[name] for i, own in enumerate(of_parts, 1) if name in own}
       first = next(iter(known.values()))
       is_same = [*known.values()] == [first] * len(of_parts)
@@ -187,7 +187,7 @@ class Mixture(BaseTask):
   def shifts(self) -> dict[str, Task]:
     """Each part alone, and the mixtures of the shifts of its parts, by name.
 
-    A part without a shift stays as it is, but for longer contexts, which all must have.
+    A part without a shift stays as it is. Longer contexts need all parts to have them.
     """
     shifts: dict[str, Task] = {
       f'part_{i}': task for i, task in enumerate(self.tasks, 1)

@@ -1,4 +1,8 @@
-"""Training: one sharded loop for every model, from a config to a workdir."""
+"""Training: from a config to a workdir with a trained model and its records.
+
+A run (run.py) and a group of a sweep (many.py) go through the same compiled steps
+(step.py) and the same evaluation (evaluation.py).
+"""
 
 from zoo.config.curricula import Stage as Stage
 from zoo.config.validation import validate as validate

@@ -51,7 +51,8 @@ class Training(NamedTuple):
   graph: nnx.GraphDef  # of the model
   abstract: State  # shapes, with the shardings between steps
   uses_statistics: bool  # whether models take sufficient statistics of prompts
-  init: Callable[..., State]  # makes the state at step 0, as `init_state` says
+  # Makes the state at step 0; that of one model takes `from_source`, as `init_state`.
+  init: Callable[..., State]
   steps: Any  # as `make_steps` describes it, compiled or to be compiled
   key: Key[Array, '*n']  # of the training prompts
   numbers: Numbers  # what may differ without another program

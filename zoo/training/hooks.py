@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from zoo.core.errors import UserError
+from zoo.core.errors import RunError
 
 if TYPE_CHECKING:
   from zoo.training.run import Event
@@ -30,7 +31,7 @@ class Hook:
   """
 
   def on_chunk(self, event: Event) -> None:
-    """Called after each logged step, the end of a compiled call, when its line stands."""
+    """Called at each logged step, the end of a compiled call, when its line stands."""
 
   def on_evaluation(self, event: Event) -> Mapping[str, float] | None:
     """Called after each evaluation, before its line is written.
@@ -41,17 +42,21 @@ class Hook:
     """
 
   def on_save(self, event: Event) -> None:
-    """Called after each save, which may still be written in the background."""
+    """Called after each save that is due, which may still be being written.
+
+    It is not called for the save with which a signal or a `break` of the caller ends
+    the run.
+    """
 
   def on_end(self, summary: Summary) -> None:
-    """Called once, when the run has ended and its summary is written."""
+    """Called by the launch that ends the run, when the summary is written."""
 
 
 def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:
   """What the hooks return after an evaluation.
 
   Raises:
-    UserError: If a hook returns anything but numbers, or a name that the line has.
+    RunError: If a hook returns anything but numbers, or a name that the line has.
   """
   numbers: dict[str, float] = {}
   for hook in hooks:
@@ -60,17 +65,21 @@ def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:
     if returned is None:
       continue
     if not isinstance(returned, Mapping):
-      raise UserError(
+      raise RunError(
         f'{who} returns a {type(returned).__name__}; it must be a dict of numbers by '
         'name, or None'
       )
     for name, value in returned.items():
-      if name in event.metrics or name in numbers:
-        raise UserError(
+      if name in (*event.metrics, *numbers, 'wall_time'):  # which is added at last
+        raise RunError(
           f'{who} returns {name!r}, which the line of the step has already; choose '
           'another name'
         )
-      if np.shape(value) != () or not np.issubdtype(np.asarray(value).dtype, np.number):
-        raise UserError(f'{who} returns {name!r} as {value!r}; it must be a number')
+      kind = np.asarray(value).dtype
+      is_number = jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(
+        kind, jnp.floating
+      )
+      if np.shape(value) != () or not is_number:
+        raise RunError(f'{who} returns {name!r} as {value!r}; it must be a number')
       numbers[name] = float(value)
   return numbers

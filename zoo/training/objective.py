@@ -239,7 +239,7 @@ def _own_loss_of_part(
       f'the objective {name!r} returns the shape {shape} for {size} prompts; it must '
       f'be {(size,)}, a loss for each prompt'
     )
-  return jnp.mean(losses)
+  return jnp.mean(losses.astype(jnp.promote_types(losses.dtype, jnp.float32)))
 
 
 def _loss_of_part(

@@ -93,7 +93,9 @@ class Progress:
     if step <= start:
       return None, None
     cpu_seconds = time.process_time() - cpu
-    return (step - start) / self._seconds, 1e3 * cpu_seconds / (step - start)
+    # A coarse clock may say that a few steps took no time.
+    rate = (step - start) / self._seconds if self._seconds else None
+    return rate, 1e3 * cpu_seconds / (step - start)
 
   def show(self, step: int, **values: float | None) -> None:
     """Moves the bar to a step, and shows the values that are not None after it."""

@@ -139,7 +139,8 @@ def training_run(
       if summary is not None:
         yield finished_event(workdir, summary)
         return
-      training = compile_and_check(config)
+      resumes = processes.run_on_main(lambda: checkpoints.latest is not None)
+      training, initial = compile_and_check(config, resumes)
       processes.run_on_main(lambda: begin(workdir, config))
     step, state = restored(training, checkpoints, initial)
     num_steps, risks = config.train.num_steps, None
@@ -213,16 +214,17 @@ def check_and_compile(config: Config) -> tuple[Training, State]:
       raise UserError(str(error)) from error
 
 
-def compile_and_check(config: Config) -> Training:
+def compile_and_check(config: Config, resumes: bool) -> tuple[Training, State | None]:
   """What trains a run whose folder is not new; its code may be new, and is checked.
 
-  The check is of random weights: those that `train.init_from` names were read when the
-  run began, and may be gone.
+  A run that resumes from a saved step is checked with random weights: those that
+  `train.init_from` names were read when the run began, and may be gone. A run that has
+  saved nothing begins anew, and its state at step 0 is returned, too.
   """
   training = compile_training(make_training(config, make_mesh(config)))
   with processes.propagate_errors():
-    checked_state(training, from_source=False)
-  return training
+    state = checked_state(training, from_source=not resumes)
+  return training, None if resumes else state
 
 
 def checked_state(training: Training, from_source: bool = True) -> State:
@@ -282,8 +284,17 @@ def finished_run(
 
   `latest` is the newest step that is saved, None if the checkpoints were deleted.
   """
-  at_end = latest in (None, config.train.num_steps)
-  return finished_summary(workdir, config) if at_end else None
+  if latest not in (None, config.train.num_steps):
+    return None
+  summary = finished_summary(workdir, config)
+  measured = {name.partition('/')[0] for name in (summary or {}).get('metrics') or ()}
+  if summary is not None and (missing := {*config.eval.metrics} - measured):
+    logging.warning(
+      'the run has ended, and its summary has no metric %s; give another folder, or '
+      'more steps',
+      ', '.join(sorted(missing)),
+    )
+  return summary
 
 
 def begin(workdir: pathlib.Path, config: Config) -> None:

@@ -89,12 +89,17 @@ def plot_metric(
   labels, shown = labels_of({folder: config_of(folder) for folder in folders}), []
   for colour, folder in zip(itertools.cycle(PALETTE), folders, strict=False):
     scale = _operations_per_step(folder) if operations else 1.0
-    steps, values = logged(folder, name)
-    if not steps:
-      known = {entry for line in read_lines(folder) for entry in line}
+    known = {
+      entry
+      for line in read_lines(folder)
+      for entry, value in line.items()
+      if isinstance(value, int | float)
+    }
+    if name not in known:
       raise UserError(
-        f'{folder} has logged no {name!r}; it has {", ".join(sorted(known))}'
+        f'{folder} has logged no number {name!r}; it has {", ".join(sorted(known))}'
       )
+    steps, values = logged(folder, name)
     text = f'{labels[folder]}: {values[-1]:.3f}'
     shown.append(series(text, 'curve', colour, np.multiply(scale, steps), values))
   title = 'numbers are those at the end' if len(folders) > 1 else ''

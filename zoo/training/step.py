@@ -272,8 +272,10 @@ def _without_lost(finite: Bool[Array, ' n'], leaf: Array) -> Array:
 
 def finite_models(state: State, ndim: int) -> Bool[Array, '*n']:
   """Whether all arrays are finite; of each model if `ndim` is 1, not 0."""
+  # Arrays that are not trained may be infinite, as a mask of attention is.
+  trained = nnx.filter_state(state['model'], nnx.Param), state['optimizer']
   finite = jnp.array(True)
-  for leaf in jax.tree.leaves(state):
+  for leaf in jax.tree.leaves(trained):
     if jnp.issubdtype(leaf.dtype, jnp.inexact):  # random keys are not numbers
       finite &= jnp.isfinite(leaf).all(tuple(range(ndim, leaf.ndim)))
   return finite

@@ -191,6 +191,8 @@ def _arrays_of(predictor: Predictor) -> dict[str, Array]:
 
 def _differ(before: Array | None, after: Array | None) -> Bool[Array, '']:
   """Whether an array has changed; NaN in the same place is no change."""
+  if before is after:
+    return jnp.array(False)
   if before is None or after is None or before.shape != after.shape:
     return jnp.array(True)
   both_nan = (before != before) & (after != after)

@@ -41,7 +41,7 @@ BASELINE_PROMPTS = 65_536  # for a baseline that is sampled
 # Fractions of the context length; a model is compiled for each.
 _PARTS = 0.5, 1, 2
 # Baselines that are measured, where a task has them.
-_BASELINES = 'bayes', 'gd', 'nearest_neighbours', 'zero'
+_BASELINES = 'bayes', 'bayes_estimate', 'gd', 'nearest_neighbours', 'zero'
 
 
 def lengths_of(context_length: int) -> tuple[int, ...]:

@@ -184,7 +184,8 @@ def scale_of(rows: Sequence[AtlasRow], prompts: tuple[str, int]) -> LossScale:
   or for classes whose labels are known.
   """
   baselines = baselines_of(rows, prompts)
-  zero, bayes = baselines['zero'].losses[0], baselines.get('bayes')
+  zero = baselines['zero'].losses[0]
+  bayes = baselines.get('bayes') or baselines.get('bayes_estimate')
   if bayes is None:
     return LossScale(0.0, zero)
   floor, without = bayes.losses[0], bayes.by_length[0]

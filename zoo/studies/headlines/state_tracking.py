@@ -2,7 +2,8 @@
 
 The comparison is unequal. Delta rules with eigenvalues below 0 are trained for 12,000
 steps and all others for 2400; mamba3 has the rate 3e-3 and all others 1e-2; and the
-worst of three seeds of the first is held against the best of the others.
+worst seed of the runs that should solve a task (delta rules with eigenvalues below 0,
+mamba3) is held against the best seed of those that should not.
 """
 
 from __future__ import annotations

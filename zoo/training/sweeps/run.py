@@ -71,7 +71,7 @@ def sweep(
   values of the model's arrays are a group: one program trains them side by side. Groups
   are trained one after the other. Each point has its own folder, like a run of `train`.
   A point that has become non-finite has `diverged.json` in its folder and is not
-  trained again unless this file is deleted.
+  trained again.
 
   With a `part`, such as `Part(2, 4)`, only the points of that part are trained, and no
   table is written. Each group is cut into as many pieces as there are parts. Processes
@@ -156,8 +156,8 @@ def _train_and_write(
     reasons = [f'{name} ({lost[name]["reason"]})' for name in sorted(lost)]
     raise LostPointsError(
       f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
-      f'done: {shown(reasons)}; to train one of them again, delete {DIVERGED} in its '
-      'folder',
+      f'done: {shown(reasons)}; each has {DIVERGED} in its folder, and is trained '
+      'again only in another folder',
       rows,
     )
   return rows
