@@ -143,10 +143,10 @@ def test_data_unlike_the_prior_of_the_task_are_warned_of_once(saved):
     (
       normal,
       normal @ -w,
-      'the mean of the mean products of features and labels is -0.',
+      'mean of the mean products of features and labels is -0.',
     ),
     (normal, 20 + normal @ w, 'the mean of the labels, as a share of their size'),
-    (np.abs(normal), normal @ w, 'mean square of the means of the features, divided'),
+    (np.abs(normal), normal @ w, 'mean square of mean features, as a share'),
   ):
     with pytest.warns(UserWarning, match=said) as said_once:
       fitted.fit(x, y)
