@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoints.states import zeros_of
+from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.config.saved import to_json
 from zoo.storage.checkpoints import Checkpoints, run_metadata
