@@ -39,8 +39,9 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
   alone, with the scale of the last norm kept as it is in the forward pass (Elhage et
   al., "A Mathematical Framework for Transformer Circuits", 2021).
 
-  Names alone say which values these are: those of all sites that end in `heads` or
-  `update`, and of those that end in `out` if no site of the same path ends in `heads`.
+  Names alone say which values these are: those of all sites whose last part is
+  `heads` or `update`, and those whose last part is `out` if the same path has no
+  `heads`.
   `layers.0.mixer.heads` is thus taken in place of `layers.0.mixer.out`.
 
   Args:
