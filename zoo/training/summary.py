@@ -83,7 +83,9 @@ class Divergence(TypedDict):
 
   model: str
   num_steps: _Count  # that the point was to be trained for
-  step: _Count  # the first one that is not finite
+  # The first one that is not finite, or, of weights that a checkpoint has, the step at
+  # which they were found.
+  step: _Count
   loss: float | None  # of this step; None if it is not finite
   reason: str
 

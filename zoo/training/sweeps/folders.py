@@ -50,8 +50,8 @@ def kept_models(
   Yields:
     For each kept step of each group that was trained side by side: the indices in
     `points` of its members, the step, and a function that loads their models. The
-    newest step of each point follows in the same form, from the folder of the point, so
-    that a step that is kept in both places comes twice.
+    steps in the folder of each point follow in the same form, so that a step that is
+    kept in both places comes twice.
   """
   workdir = workdir_path(workdir)
   numbers = {name: i for i, name in enumerate(names_of_folders(workdir, points))}
