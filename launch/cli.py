@@ -1,5 +1,6 @@
 """Code that all commands share: a user's mistake gives one line and exit code 2."""
 
+import contextlib
 import gc
 import importlib
 import importlib.util
@@ -13,7 +14,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
 import jax
@@ -22,7 +23,6 @@ from absl import logging as absl_logging
 
 from launch import config_flag
 from launch.compiled import keep_compiled_programs
-from launch.own_code import OwnCodeError, own_code
 from zoo.core.errors import (
   InUseError,
   RunError,
@@ -134,8 +134,12 @@ def parse(argv: list[str]) -> list[str]:
       _exit(2, mistake)
     raise
   except (UserError, flags.Error) as error:
-    cause = error.__context__  # absl replaces the message
-    _exit(2, cause if isinstance(cause, UserError) else error)
+    own = config_flag.raised_by_file(error)
+    if own is None:
+      cause = error.__context__  # absl replaces the message
+      _exit(2, cause if isinstance(cause, UserError) else error)
+    if isinstance(own, UserError):
+      _exit(2, own)
   raise own from own.__cause__  # here, so that its traceback ends in the user's file
 
 
@@ -297,6 +301,27 @@ def _no_module(name: str) -> UserError:
   near = nearest(name, [path.stem for path in pathlib.Path().glob('*.py')])
   hint = f'; did you mean {near!r}?' if near else ''
   return UserError(f'--import={name}: no module has this name{hint}')
+
+
+class OwnCodeError(Exception):
+  """Carries an error of a module of --import, its cause, past the checks of `parse`.
+
+  These would take a KeyError or a SystemExit of the module for one of the flags.
+  """
+
+
+@contextlib.contextmanager
+def own_code() -> Iterator[None]:
+  """Runs code of the user's own, whose errors keep their tracebacks.
+
+  Only a UserError or a RunError, which say it all, will be one line.
+  """
+  try:
+    yield
+  except (UserError, RunError, KeyboardInterrupt):
+    raise
+  except BaseException as error:  # also SystemExit, which --help raises, too
+    raise OwnCodeError from error
 
 
 def _no_device() -> str | None:

@@ -5,21 +5,17 @@ It is the flag of ml_collections for config files: `--config=FILE:VARIANT` calls
 what that returns.
 """
 
-import ast
-import importlib.util
-import inspect
 import pathlib
 import re
-import sys
-import types
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
+from ml_collections.config_dict import config_dict
 
-from launch.own_code import own_code
 from zoo.config.fields import FIELDS, Field
 from zoo.core.errors import UserError, nearest
 from zoo.host.files import user_path
@@ -51,75 +47,6 @@ class _OrNone(flags.ArgumentParser):
       raise ValueError(f'it must be of the type {self._parser.flag_type()}') from None
 
 
-class _Dictionary(flags.ArgumentParser):
-  """A parser of fields that are dictionaries."""
-
-  def parse(self, argument: Any) -> ConfigDict:
-    if isinstance(argument, ConfigDict):  # the default
-      return argument
-    try:
-      value = ast.literal_eval(argument)
-    except (SyntaxError, ValueError):
-      value = None
-    if not isinstance(value, dict):
-      raise ValueError(
-        'it must be a dictionary; the fields of a section are set one by one, such as '
-        '--config.train.num_steps=200'
-      )
-    for key in value:
-      if isinstance(key, str) and '.' in key:
-        raise ValueError(
-          f'the key {key!r} has a dot, which no config can hold; paths of weights are '
-          'written with slashes, such as layers/0/mixer'
-        )
-    return ConfigDict(value)
-
-
-class _ConfigFile(flags.ArgumentParser):
-  """A parser of `FILE` or `FILE:VARIANT`, which calls `get_config` of the file.
-
-  It stands in place of that of ml_collections, which turns errors of the file into
-  errors of the flag.
-  """
-
-  def parse(self, argument: str) -> Any:
-    path, colon, variant = argument.partition(':')
-    arguments = [variant] if colon else []
-    with own_code():
-      get_config = getattr(_load(path), 'get_config', None)
-    if not callable(get_config):
-      raise UserError(f'the config file {path} defines no get_config()')
-    signature = inspect.signature(get_config)
-    try:
-      signature.bind(*arguments)
-    except TypeError:
-      given = f'the variant {variant!r} is given' if colon else 'no variant is given'
-      raise UserError(
-        '--config does not fit its get_config(): get_config() takes '
-        f'{len(signature.parameters)} arguments, and {given}'
-      ) from None
-    with own_code():
-      config = get_config(*arguments)
-    if isinstance(config, ConfigDict):
-      config.lock()
-    return config
-
-  def flag_type(self) -> str:
-    return 'config object'
-
-
-def _load(path: str) -> types.ModuleType:
-  """The module of a config file."""
-  spec = importlib.util.spec_from_file_location('config_config', path)
-  assert spec is not None
-  assert spec.loader is not None
-  module = importlib.util.module_from_spec(spec)
-  sys.modules[spec.name] = module  # where dataclasses of the file look for its names
-  spec.loader.exec_module(module)
-  return module
-
-
-config_flags.register_flag_parser_for_type(ConfigDict, _Dictionary())
 config_flags.register_flag_parser_for_type(bool, _OrNone(flags.BooleanParser()))
 config_flags.register_flag_parser_for_type(int, _OrNone(flags.IntegerParser()))
 config_flags.register_flag_parser_for_type(float, _OrNone(flags.FloatParser()))
@@ -127,30 +54,28 @@ config_flags.register_flag_parser_for_type(str, _OrNone(flags.ArgumentParser()))
 
 
 def define(
-  help_text: str,
-  fields: Mapping[str, Field] = FIELDS,
-  flag_values: flags.FlagValues = FLAGS,
+  help_text: str, fields: Mapping[str, Field] = FIELDS
 ) -> flags.FlagHolder[ConfigDict]:
   """Defines --config, with a flag for each field: --config.section.field=value.
 
   Args:
     help_text: What the config is for.
     fields: The fields that --help lists.
-    flag_values: Where the flag is defined.
   """
-  listed = ''.join(
+  return config_flags.DEFINE_config_file(
+    'config',
+    help_string=f'{help_text} Set a field with --config.section.field=value; the value '
+    f'None turns an optional one off.{help_of(fields)}',
+  )
+
+
+def help_of(fields: Mapping[str, Field]) -> str:
+  """A line for each field: its flag, what it means, what it may be, its default."""
+  return ''.join(
     f'\n--config.{name}: {field.comment} It may be {field.check.words()}. '
     f'(default: {field.default!r})'
     for name, field in fields.items()
   )
-  holder = config_flags.DEFINE_config_file(
-    'config',
-    help_string=f'{help_text} Set a field with --config.section.field=value; the value '
-    f'None turns an optional one off.{listed}',
-    flag_values=flag_values,
-  )
-  flag_values['config'].parser = _ConfigFile()
-  return holder
 
 
 def get(flag: flags.FlagHolder[ConfigDict]) -> Any:
@@ -233,7 +158,13 @@ def unknown_field(argv: Sequence[str]) -> UserError | None:
     for argument in arguments
     if (match := re.match('--?config=(.*)', argument))
   ]
-  config = FLAGS['config'].parser.parse(files[-1]) if files else None
+  try:
+    config = FLAGS['config'].parser.parse(files[-1]) if files else None
+  except AttributeError as error:
+    if not _in_flags(error):
+      raise
+    path = files[-1].partition(':')[0]
+    return UserError(f'the config file {path} defines no get_config()')
   if not isinstance(config, ConfigDict):
     return None
   known = [f'config.{field}' for field in flatten_dict(config.to_dict(), True, sep='.')]
@@ -265,3 +196,39 @@ def _unknown(field: str, known: Sequence[str]) -> UserError:
   return UserError(
     f'unknown field {field!r}; {holder} has {", ".join(sorted(fields))}{hint}'
   )
+
+
+def raised_by_file(error: BaseException) -> BaseException | None:
+  """What the config file raised, which ml_collections and absl put into another error.
+
+  None if it was not the file that failed.
+  """
+  raised, cause = None, error.__context__
+  while cause is not None:
+    places = traceback.extract_tb(cause.__traceback__)
+    if any(place.filename == config_flags.config_flags.__file__ for place in places):
+      raised = cause
+    cause = cause.__context__
+  if isinstance(raised, TypeError) and _in_flags(raised):
+    return UserError(f'--config does not fit its get_config(): {raised}')
+  if isinstance(raised, ValueError | SyntaxError) and _in_flags(raised):
+    flag = str(error).partition(': ')[0]
+    if traceback.extract_tb(raised.__traceback__)[-1].filename == config_dict.__file__:
+      return UserError(
+        f'{flag.partition("=")[0]}: a key of the dictionary has a dot, which no config '
+        'can hold; paths of weights are written with slashes, such as layers/0/mixer'
+      )
+    return UserError(
+      f'{flag}: it must be a dictionary; the fields of a section are set one by one, '
+      'such as --config.train.num_steps=200'
+    )
+  return raised
+
+
+def _in_flags(error: BaseException) -> bool:
+  """Whether an error was raised by a line of ml_collections, not of the config file."""
+  files = [place.filename for place in traceback.extract_tb(error.__traceback__)]
+  # It reads a value as a literal of Python, by the module of the standard library.
+  literals = str(pathlib.Path(traceback.__file__).with_name('ast.py'))
+  last = [file for file in files if file not in (literals, config_dict.__file__)][-1]
+  return last == config_flags.config_flags.__file__

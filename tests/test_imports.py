@@ -21,7 +21,7 @@ def _imported(code: str) -> set[str]:
     elif isinstance(node, ast.ImportFrom) and not node.level:
       names += [node.module or '']
     elif isinstance(node, ast.Call) and 'import_module' in ast.unparse(node.func):
-      names += [str(arg.value) for arg in node.args if isinstance(arg, ast.Constant)]
+      names += [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
   return {name.partition('.')[0] for name in names}
 
 

@@ -93,7 +93,7 @@ def _forget_commands() -> None:
       sys.modules.pop(name, None)
       for flag in [*defined]:
         delattr(flags.FLAGS, flag.name)
-  sys.modules.pop('config_config', None)  # the module of the config file
+  sys.modules.pop('config_config', None)  # which ml_collections would load anew into
   # Fields of a config, which belong to no module.
   for name in [name for name in flags.FLAGS if name.startswith('config')]:
     delattr(flags.FLAGS, name)
