@@ -21,7 +21,8 @@ def _imported(code: str) -> set[str]:
     elif isinstance(node, ast.ImportFrom) and not node.level:
       names += [node.module or '']
     elif isinstance(node, ast.Call) and 'import_module' in ast.unparse(node.func):
-      names += [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+      parts = (part for arg in node.args for part in ast.walk(arg))  # of f-strings, too
+      names += [str(part.value) for part in parts if isinstance(part, ast.Constant)]
   return {name.partition('.')[0] for name in names}
 
 
@@ -29,6 +30,7 @@ def _imported(code: str) -> set[str]:
   'code',
   [
     'import configs',
+    "importlib.import_module(f'configs.{name}')",
     'import configs.common as common',
     'from configs import common',
     "def f():\n  importlib.import_module('configs.yq_lsa')",
