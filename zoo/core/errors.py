@@ -66,7 +66,7 @@ def unknown_name(
   near = nearest(str(name), known) or nearest(str(name), elsewhere)
   hint = f'; did you mean {near!r}?' if near else ''
   related = [entry for entry in known if section and entry.startswith(section)] or known
-  listed = shown(related, _MOST_NAMES)
+  listed = shown(related, _MOST_NAMES) or 'none'
   return UserError(f'unknown {kind} {_shown(name)}; known: {listed}{hint}')
 
 
