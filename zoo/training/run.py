@@ -161,13 +161,7 @@ def training_run(
               training, metrics, measured, progress, checkpoints
             )
           with progress.hidden():  # hooks and the caller may print
-            if is_evaluated(config, step):
-              event = event_of(training, state, step, line)
-              line |= numbers_of_hooks(hooks, event)
-            records.write(line)
-            event = event_of(training, state, step, records.line)
-            for hook in hooks:
-              hook.on_chunk(event)
+            event = record(training, state, step, line, records, hooks)
           progress.show(step, loss=line['loss'], risk=risk_of(line))
           with on_mesh(training.mesh, config):
             is_saved = saves.due(step)
@@ -347,6 +341,24 @@ def risks_and_line(
   risks = finish_evaluation(training.evaluation, measured)
   rate, _ = progress.speed(int(metrics['step']))
   return risks, line_of(metrics, risks, rate)
+
+
+def record(
+  training: Training,
+  state: State,
+  step: int,
+  line: dict[str, Any],
+  records: Records,
+  hooks: Sequence[Hook],
+) -> Event:
+  """Writes the line of a step, with what hooks add to it, and returns its event."""
+  if is_evaluated(training.config, step):
+    line |= numbers_of_hooks(hooks, event_of(training, state, step, line))
+  records.write(line)
+  event = event_of(training, state, step, records.line)
+  for hook in hooks:
+    hook.on_chunk(event)
+  return event
 
 
 def line_of(
