@@ -69,7 +69,7 @@ def main() -> None:
   address = _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID
   if _DISTRIBUTED.value or any(flag.value is not None for flag in address):
     _join(config, str(workdir))
-  summary = zoo.train(config, workdir)
+  summary = zoo.train(config, workdir, compare=True)
   cli.print_results(summary, zoo.training.table, f'all files are in {workdir}', workdir)
 
 

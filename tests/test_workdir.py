@@ -107,7 +107,7 @@ def test_a_folder_of_a_process_that_was_killed_is_free_at_once(tmp_path):
 def test_a_run_adds_no_line_to_a_folder_that_was_deleted(tmp_path):
   workdir = tmp_path / 'run'
   workdir.mkdir()
-  with locked(workdir), Records(workdir, 0, tensorboard=False) as records:
+  with locked(workdir), Records(workdir, 0) as records:
     records.write(line(4))
     shutil.rmtree(workdir)
     with pytest.raises(RunError, match=f'{workdir}/metrics.jsonl has gone'):
@@ -115,7 +115,7 @@ def test_a_run_adds_no_line_to_a_folder_that_was_deleted(tmp_path):
     assert not workdir.exists()
     # Another program may have begun in it since.
     workdir.mkdir()
-    with locked(workdir), Records(workdir, 0, tensorboard=False) as others:
+    with locked(workdir), Records(workdir, 0) as others:
       others.write(line(4))
       with pytest.raises(RunError, match='has gone'):
         records.write(line(8))
@@ -174,10 +174,11 @@ def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp
     open_workdir(tmp_path, small_config())
 
 
-def line(step, loss=1.0):
+def line(step, loss=1.0, wall_time=0.1):
   return {
     'step': step,
     'loss': loss,
+    'wall_time': wall_time,
     'eval_risk': None,
     'exact_risk': None,
     'grad_norm': 1.0,
@@ -194,7 +195,7 @@ def test_lines_behind_the_resumed_step_are_dropped_and_time_goes_on(tmp_path):
   path.write_text(''.join(json.dumps(entry) + '\n' for entry in lines) + '{"step": 1')
   with Records(tmp_path, 8) as records:
     assert 1000.0 <= records.wall_time < 1100.0
-    records.write(line(12, loss=2.0))
+    records.write(line(12, loss=2.0, wall_time=records.wall_time))
   lines = [json.loads(text) for text in path.read_text().splitlines()]
   assert [entry['step'] for entry in lines] == [4, 8, 12]
   assert lines[2]['loss'] == 2.0

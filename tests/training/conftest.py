@@ -1,7 +1,7 @@
 import pytest
 
 from tests.training.runs import share_programs
-from zoo.training import many, run
+from zoo.training import loop, run
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +23,7 @@ def no_step(monkeypatch):
     raise AssertionError('it is trained again')
 
   def patch():
-    monkeypatch.setattr(run, 'advance', refuse)
-    monkeypatch.setattr(many, 'advance', refuse)
+    monkeypatch.setattr(loop, 'advance', refuse)
 
   return patch
 
@@ -32,7 +31,7 @@ def no_step(monkeypatch):
 @pytest.fixture
 def stop_at(monkeypatch):
   """Makes runs end at a step as if a signal had come there; call with None to undo."""
-  next_stop = run.next_stop
+  next_stop = loop.next_stop
 
   class Stopped(run.Interruption):
     at: int | None = None
@@ -48,8 +47,7 @@ def stop_at(monkeypatch):
     return Stopped.reached
 
   monkeypatch.setattr(run, 'Interruption', Stopped)
-  for module in (run, many):
-    monkeypatch.setattr(module, 'next_stop', watched)
+  monkeypatch.setattr(loop, 'next_stop', watched)
 
   def set_step(step):
     Stopped.at, Stopped.reached = step, 0

@@ -17,8 +17,8 @@ from orbax.checkpoint import v1 as ocp
 import configs
 import zoo
 from zoo.config.saved import to_json
-from zoo.training import many, run, step
-from zoo.training.sweeps import run as sweep_run
+from zoo.config.sharding import replicate
+from zoo.training import loop, many, run, step
 
 CONFIGS = [name for name in configs.names() if '/' not in name]
 # What differs between two launches of one run.
@@ -74,15 +74,14 @@ class Loops(zoo.models.TokenModel):
 
 def signal_at_step_4(monkeypatch: Any, number: int = signal.SIGTERM) -> None:
   """Sends a signal to this process when a run has come to step 4."""
-  next_stop = run.next_stop
+  next_stop = loop.next_stop
 
   def interrupt(step: int, config: Any) -> int:
     if step == 4:
       signal.raise_signal(number)
     return next_stop(step, config)
 
-  for module in (run, many):
-    monkeypatch.setattr(module, 'next_stop', interrupt)
+  monkeypatch.setattr(loop, 'next_stop', interrupt)
 
 
 _PROGRAMS: dict[str, Any] = {}  # that tests share
@@ -102,37 +101,36 @@ def compile_init(monkeypatch: Any) -> None:
   monkeypatch.setattr(many, 'create', create)
 
 
+def is_key(leaf: Any) -> bool:
+  """Whether a leaf holds random keys of JAX."""
+  return jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
+
+
 def share_programs(monkeypatch: Any) -> None:
   """Lets runs and sweeps of one config, but for its checkpoints, be compiled once.
 
-  For tests of what is written, with classes of the library: for users each call
-  compiles anew, and checks the model.
+  For tests of what is written, with classes of the library. Only compiled programs are
+  shared: each launch makes its state, and checks its model, as for users.
   """
   compile_init(monkeypatch)
-  check_and_compile, compile_many = run.check_and_compile, many.compile_many
+  compile_training = run.compile_training
 
-  def shared(kind: str, compile: Any, *configs: Any) -> Any:
-    fields = [{**json.loads(to_json(config)), 'checkpoint': None} for config in configs]
-    text = f'{kind} {jax.dtypes.canonicalize_dtype(float)} {json.dumps(fields)}'
+  def shared(training: Any) -> Any:
+    config = {**json.loads(to_json(training.config)), 'checkpoint': None}
+    evaluation, mesh = training.evaluation, training.mesh
+    values = training.key, training.numbers, evaluation.inputs
+    leaves, structure = jax.tree.flatten(values)
+    kinds = [jnp.asarray(leaf).tolist() for leaf in leaves if not is_key(leaf)]
+    text = f'{jax.dtypes.canonicalize_dtype(float)} {json.dumps(config)} {structure}'
+    text += f' {kinds} {training.key.shape}'
     if text not in _PROGRAMS:
-      _PROGRAMS[text] = compile()
-    return _PROGRAMS[text]
+      _PROGRAMS[text] = compile_training(training)
+    compiled = _PROGRAMS[text]
+    key, numbers = replicate((training.key, training.numbers), mesh)
+    return compiled._replace(config=training.config, key=key, numbers=numbers)
 
-  def new(config: Any) -> Any:
-    training, state = shared('one', lambda: check_and_compile(config), config)
-    copied = jax.tree.map(jax.numpy.copy, state)  # as a step takes the arrays
-    return training._replace(config=config), copied
-
-  def together(configs: Any) -> Any:
-    training = shared('many', lambda: compile_many(configs), *configs)
-    return training._replace(config=configs[0])
-
-  monkeypatch.setattr(run, 'check_and_compile', new)
-  monkeypatch.setattr(
-    run, 'compile_and_check', lambda config, resumes: (new(config)[0], None)
-  )
-  monkeypatch.setattr(sweep_run, 'compile_many', together)
-  monkeypatch.setattr(sweep_run, '_check_models', lambda *_: None)
+  for module in (run, many):
+    monkeypatch.setattr(module, 'compile_training', shared)
 
 
 def saved_arrays(workdir: str | pathlib.Path, step: int) -> dict[str, np.ndarray]:

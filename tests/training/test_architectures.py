@@ -36,7 +36,7 @@ def _resumed(config, workdir):
 @pytest.mark.parametrize('name', mostly_full(['gru'], _NAMES))
 def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
   config = _small(name, eval__num_compared=16)
-  summary = train(config, tmp_path)
+  summary = train(config, tmp_path, compare=True)
   assert summary is not None
   assert summary.get('comparison') is not None
   whole = saved_arrays(tmp_path, 12)

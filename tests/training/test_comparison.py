@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
 from zoo.training import sweep, table, train
+from zoo.training.against_baselines import compare_model
 from zoo.training.objective import (
   make_objective,
   numbers_of,
@@ -30,7 +32,7 @@ from zoo.training.objective import (
 )
 from zoo.training.records import read_lines
 from zoo.training.run_plots import plot_examples
-from zoo.training.summary import compare_model, read_summary
+from zoo.training.summary import read_summary, write_summary
 
 
 class Causal(nnx.Module):
@@ -120,7 +122,7 @@ def finished(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(registry.MODELS, 'causal', Causal)
     with jax.numpy_dtype_promotion('standard'):
-      summary = train(config, workdir)
+      summary = train(config, workdir, compare=True)
   assert summary is not None
   return workdir, summary
 
@@ -164,7 +166,7 @@ def test_classes_have_an_accuracy_everywhere(tmp_path):
     config.task = common.task_section('sparse_parity')
     config.task.num_features, config.task.context_length = 3, 4
   with jax.numpy_dtype_promotion('standard'):
-    summary: Any = train(config, tmp_path)
+    summary: Any = train(config, tmp_path, compare=True)
   saved = zoo.load(tmp_path)
   model: Any = saved.model
   w, a = (np.asarray(weight[...], np.float64) for weight in (model.w, model.a))
@@ -262,7 +264,7 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
 def test_a_summary_of_a_task_with_unknown_risks_can_be_read(tmp_path):
   """The exact risk of least squares from d + 1 examples is infinite, so None."""
   config = small_config(eval__num_compared=8, task__noise_std=0.5)
-  summary = train(config, tmp_path)
+  summary = train(config, tmp_path, compare=True)
   assert summary is not None
   comparison = summary.get('comparison')
   assert comparison is not None
@@ -291,13 +293,33 @@ def test_a_run_whose_memory_is_not_enough_has_a_result_without_comparison(
   tmp_path, caplog
 ):
   config = small_config(train__num_steps=2, mesh__data=8, eval__num_compared=8)
-  summary = train(config, tmp_path)
+  summary = train(config, tmp_path, compare=True)
   assert summary is not None
   assert summary['eval_risk'] is not None
   assert summary['comparison'] is None
   (said,) = [message for message in caplog.messages if _NO_COMPARISON in message]
   assert said.endswith('not enough: RESOURCE_EXHAUSTED: Out of memory allocating 9')
-  assert train(config, tmp_path) == summary  # it is not measured again
+  assert train(config, tmp_path) == summary
+
+
+def test_a_launch_adds_the_comparison_that_a_killed_one_left_out(tmp_path, caplog):
+  config = small_config(train__num_steps=2, eval__num_compared=8)
+  before = train(config, tmp_path)
+  assert before is not None
+  assert before['comparison'] is None
+  summary = train(config, tmp_path, compare=True)
+  assert summary is not None
+  saved = zoo.load(tmp_path)
+  expected = compare(saved.model, saved.task, 8, config.eval.seed)
+  assert summary == {**before, 'comparison': expected}
+  assert train(config, tmp_path) == summary == read_summary(tmp_path)
+  # A comparison that is there is not measured again.
+  for step in (tmp_path / 'checkpoints').iterdir():
+    shutil.rmtree(step)
+  assert train(config, tmp_path, compare=True) == summary
+  write_summary(tmp_path, before)
+  assert train(config, tmp_path, compare=True) == before
+  assert 'has no checkpoint of step 2' in caplog.text
 
 
 # A model that is split by its layers over `model`, and one that is fully sharded.
@@ -312,7 +334,7 @@ SPLIT = [
 @pytest.mark.parametrize(('name', 'changes'), SPLIT)
 def test_a_split_model_is_compared_without_gathering_it(tmp_path, name, changes):
   config = small_config(name, train__num_steps=2, eval__num_compared=8, **changes)
-  summary = train(config, tmp_path)
+  summary = train(config, tmp_path, compare=True)
   assert summary is not None
   comparison = summary['comparison']
   assert comparison is not None

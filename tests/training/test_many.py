@@ -9,7 +9,6 @@ import zoo
 from tests.marks import mostly_full
 from tests.training.runs import compile_init, small_config
 from tests.training.test_step import Run
-from zoo.config.building import build_task
 from zoo.config.sharding import make_mesh, on_mesh
 from zoo.training import many
 from zoo.training.compilation import make_training
@@ -33,9 +32,11 @@ def test_models_of_all_seeds_are_compared_on_the_same_prompts(monkeypatch, unche
   monkeypatch.setattr(many, 'compare_all', compare)
   changes = {'eval__num_compared': 16, 'eval__seed': 5}
   configs = [_config(seed=seed, **changes) for seed in (3, 1, 3)]
-  tasks, mesh = [build_task(config) for config in configs], make_mesh(configs[0])
   graph, models = nnx.split(nnx.Dict(w=nnx.Param(np.array([[0, 0], [1, 1], [2, 2]]))))
-  comparisons = many.compare_many(configs, tasks, graph, mesh, False, models)
+  training = make_many(configs, make_mesh(configs[0]))._replace(
+    graph=graph, uses_statistics=False
+  )
+  comparisons = many.compare_many(training, configs, models)
   assert asked == [(5, [[0, 0], [1, 1], [2, 2]])]
   assert comparisons == [{'model': 5, 'w': i} for i in range(3)]
 

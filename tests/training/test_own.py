@@ -89,8 +89,8 @@ def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
     def on_save(self, event):
       calls.append(('save', event.step))
 
-    def on_end(self, summary):
-      calls.append(('end', summary['step']))
+    def on_end(self, event):
+      calls.append(('end', event.summary['step']))
 
   zoo.train(config, tmp_path / 'whole', hooks=[Watches()])
   lines = lines_of(tmp_path / 'whole')
@@ -142,6 +142,48 @@ def test_metrics_and_objectives_are_those_of_runs_alone_in_a_sweep(tmp_path):
   with (tmp_path / 'sweep/table.csv').open(newline='') as file:
     written = [float(row['norm/weights']) for row in csv.DictReader(file)]
   assert written == [row['metrics']['norm/weights'] for row in rows]
+
+
+@pytest.mark.parametrize(
+  'together', [True, pytest.param(False, marks=pytest.mark.slow)]
+)
+def test_hooks_are_called_for_each_point_of_a_sweep(tmp_path, own, together):
+  """For points that one program trains, and for those that are trained alone."""
+  config, calls = _config(), []
+
+  class Watches(own.Largest):
+    def on_save(self, event):
+      calls.append((event.workdir, 'save', event.step))
+
+    def on_end(self, event):
+      assert event.config.seed == event.config.train.batch_size % 2
+      calls.append((event.workdir, 'end', event.summary['step']))
+      np.testing.assert_array_equal(
+        np.concatenate([w.ravel() for w in parameters(event.model).values()]),
+        np.concatenate(
+          [w.ravel() for w in parameters(zoo.load(event.workdir).model).values()]
+        ),
+      )
+
+  sizes = {0: 16, 1: 17}
+  points = [{'seed': s, 'train.batch_size': size} for s, size in sizes.items()]
+  if together:
+    config.train.batch_size = 16
+    points = [{'seed': 0}, {'seed': 0, 'optimizer.learning_rate': 0.02}]
+  rows = sweep(config, points, tmp_path, hooks=[Watches()])
+  assert rows is not None
+  for row in rows:
+    lines = lines_of(row['workdir'])
+    assert [line['step'] for line in lines if 'largest' in line] == [6, 12]
+    weights = parameters(zoo.load(row['workdir']).model)
+    largest = max(np.abs(weight).max() for weight in weights.values())
+    assert lines[-1]['largest'] == float(largest)
+    own_calls = [call[1:] for call in calls if call[0] == row['workdir']]
+    assert own_calls == [('save', 4), ('save', 8), ('save', 12), ('end', 12)]
+  # A finished point calls nothing.
+  calls.clear()
+  assert sweep(config, points, tmp_path, hooks=[Watches()]) == rows
+  assert calls == []
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from tests.training.runs import lines_of, small_config
+from zoo.config.sharding import make_mesh
+from zoo.host.interruption import Interruption
 from zoo.storage.checkpoints import Checkpoints
-from zoo.training import many, records, run, sweeps
-from zoo.training.records import Progress
+from zoo.training import loop, many, run, sweeps
+from zoo.training.compilation import make_training
+from zoo.training.loop import Loop, _Call
 
 
 class _Result:
@@ -40,21 +43,27 @@ class _Clock:
 
 def test_the_speed_counts_the_time_of_steps_alone(monkeypatch):
   clock = _Clock()
-  monkeypatch.setattr(records, 'time', clock)
-  with Progress('label', 5, 1000) as progress:
-    assert progress.speed(5) == (None, None)
-    # 25 s of steps and 10 s of evaluation, which are called at once.
-    called = clock.wall
-    progress.fetch(called, _Result(clock, 625.0), _Result(clock, 635.0))
-    clock.cpu += 40.0
-    assert progress.speed(105) == (4.0, 400.0)  # steps a second, CPU-ms a step
-    # A caller who takes 65 s, and 25 s of steps that are called after them.
-    clock.wall = 700.0
-    progress.fetch(700.0, _Result(clock, 725.0), _Result(clock, 730.0))
-    assert progress.speed(205)[0] == 4.0
-    # Side by side the next steps are called while the devices still evaluate.
-    progress.fetch(710.0, _Result(clock, 755.0), _Result(clock, 756.0))
-    assert progress.speed(305)[0] == 4.0
+  monkeypatch.setattr(loop, 'time', clock)
+  config = small_config()
+  training = make_training(config, make_mesh(config))
+  steps = Loop(training, {}, 5, lambda step: False, Interruption(), looks_ahead=True)
+
+  def fetch(started, step, *seconds):
+    metrics, measured = (_Result(clock, second) for second in seconds)
+    steps._fetch(_Call(started, step, {'loss': metrics}, measured, is_saved=False))
+
+  assert steps.speed() == (None, None)
+  # 25 s of steps and 10 s of evaluation, which are called at once.
+  fetch(clock.wall, 105, 625.0, 635.0)
+  clock.cpu += 40.0
+  assert steps.speed() == (4.0, 400.0)  # steps a second, CPU-ms a step
+  # A caller who takes 65 s, and 25 s of steps that are called after them.
+  clock.wall = 700.0
+  fetch(700.0, 205, 725.0, 730.0)
+  assert steps.speed()[0] == 4.0
+  # A loop that looks ahead calls the next steps while the devices still evaluate.
+  fetch(710.0, 305, 755.0, 756.0)
+  assert steps.speed()[0] == 4.0
 
 
 @pytest.mark.usefixtures('shared_programs')

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Key
 
 from zoo.config.building import Config, build_task
 from zoo.config.curricula import has_curriculum, log_unended
@@ -39,7 +39,7 @@ from zoo.training.step import (
   make_steps,
   train_step,
 )
-from zoo.training.summary import compare_model, product_flops
+from zoo.training.summary import product_flops
 
 
 class Training(NamedTuple):
@@ -56,7 +56,6 @@ class Training(NamedTuple):
   steps: Any  # as `make_steps` describes it, compiled or to be compiled
   key: Key[Array, '*n']  # of the training prompts
   numbers: Numbers  # what may differ without another program
-  compare: Callable[[PyTree], Any]  # from the model's arrays to its `Comparison`
   evaluation: Evaluation  # compiled or to be compiled
   flops: int = 0  # in the matrix products of a step, once compiled
 
@@ -96,7 +95,6 @@ def make_training(config: Config, mesh: Mesh) -> Training:
     key=key,
     numbers=numbers_of(task),
     evaluation=make_evaluation(config, task, graph, statistics, mesh),
-    compare=functools.partial(compare_model, config, task, graph, mesh),
   )
 
 

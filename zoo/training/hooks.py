@@ -1,25 +1,58 @@
-"""Hooks: what a caller of a run has called while it trains."""
+"""Hooks: what is called while a run trains, of the library and of a user's own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from zoo.config.building import Config
 from zoo.core.errors import RunError
+from zoo.core.protocols import Model
+from zoo.host.files import finite_or_null
+from zoo.training.evaluation import is_evaluated
+from zoo.training.summary import Summary
 
-if TYPE_CHECKING:
-  from zoo.training.run import Event
-  from zoo.training.summary import Summary
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+  """A logged step of a run.
+
+  Attributes:
+    config: The config of the run. In a sweep it is that of the point.
+    workdir: The folder of the run. In a sweep it is that of the point.
+    step: The number of steps that are done.
+    metrics: The line of the step in `metrics.jsonl`. A value that is not measured at
+      this step is None.
+    summary: The summary of the whole run at its last event, and None before.
+  """
+
+  config: Config
+  workdir: pathlib.Path
+  step: int
+  metrics: dict[str, Any]
+  summary: Summary | None
+  _make_model: Callable[[], Model]
+
+  @property
+  def model(self) -> Model:
+    """A copy of the model as it is after this step.
+
+    After the next event it raises UserError, unless a save still holds the arrays.
+    """
+    return self._make_model()
 
 
 class Hook:
   """A hook of a run; a subclass overrides the methods that it needs.
 
   A run calls the hooks of `zoo.train(config, workdir, hooks=[MyHook()])` in their
-  order, in each of its processes. An error in a hook ends the run with its traceback;
+  order, in each of its processes. A sweep calls the same hooks for each of its points,
+  whose folder is `event.workdir`. An error in a hook ends the run with its traceback;
   what was saved before stays, and the same call goes on from there. A hook is not
   saved: a run that goes on has the hooks of its caller.
 
@@ -48,12 +81,12 @@ class Hook:
     the run.
     """
 
-  def on_end(self, summary: Summary) -> None:
-    """Called by the launch that ends the run, when the summary is written."""
+  def on_end(self, event: Event) -> None:
+    """Called by the launch that ends the run, when `event.summary` is written."""
 
 
 def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:
-  """What the hooks return after an evaluation.
+  """Returns what the hooks return after an evaluation.
 
   Raises:
     RunError: If a hook returns anything but numbers, or a name that the line has.
@@ -70,7 +103,7 @@ def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:
         'name, or None'
       )
     for name, value in returned.items():
-      if name in (*event.metrics, *numbers, 'wall_time'):  # which is added at last
+      if name in (*event.metrics, *numbers):
         raise RunError(
           f'{who} returns {name!r}, which the line of the step has already; choose '
           'another name'
@@ -83,3 +116,17 @@ def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:
         raise RunError(f'{who} returns {name!r} as {value!r}; it must be a number')
       numbers[name] = float(value)
   return numbers
+
+
+def record(event: Event, hooks: Sequence[Hook]) -> Event:
+  """Hands the line of a step to all hooks, the first of which write it.
+
+  Returns:
+    The event with the numbers that hooks have added, if the step is evaluated.
+  """
+  if is_evaluated(event.config, event.step):
+    numbers = finite_or_null(numbers_of_hooks(hooks, event))
+    event = dataclasses.replace(event, metrics={**event.metrics, **numbers})
+  for hook in hooks:
+    hook.on_chunk(event)
+  return event

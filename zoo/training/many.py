@@ -11,9 +11,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import pathlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,12 +44,12 @@ from zoo.host import processes
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison, compare_all
 from zoo.storage.checkpoints import Checkpoints
+from zoo.training.against_baselines import if_memory_allows, num_compared
 from zoo.training.batch_parts import num_lanes
-from zoo.training.compilation import Training, advance, compile_training
+from zoo.training.compilation import Training, compile_training
 from zoo.training.evaluation import (
   Evaluation,
   Fetched,
-  Measured,
   Risks,
   Rule,
   Sampled,
@@ -59,16 +58,18 @@ from zoo.training.evaluation import (
   risks_of,
   sample_all,
 )
+from zoo.training.hooks import Event, Hook, record
+from zoo.training.loop import Chunk, Loop
 from zoo.training.objective import (
   Numbers,
   make_objective,
   uses_statistics,
 )
-from zoo.training.records import Progress, Records, Saves, risk_of
+from zoo.training.records import Progress, Records, Saves
 from zoo.training.run import (
   divergence_of,
   line_of,
-  next_stop,
+  model_of,
   not_finite,
   restored,
   wrong_prompts,
@@ -84,8 +85,6 @@ from zoo.training.step import (
 from zoo.training.summary import (
   Divergence,
   Summary,
-  if_memory_allows,
-  num_compared,
   read_divergence,
   summarise,
   write_divergence,
@@ -131,7 +130,6 @@ def make_many(configs: Sequence[Config], mesh: Mesh) -> Training:
     key=key,
     numbers=numbers,
     evaluation=evaluate_many(configs, tasks, graph, statistics, mesh),
-    compare=functools.partial(compare_many, configs, tasks, graph, mesh, statistics),
   )
 
 
@@ -140,82 +138,85 @@ def compile_many(configs: Sequence[Config]) -> Training:
   return compile_training(make_many(configs, make_mesh(configs[0])))
 
 
+class Member(NamedTuple):
+  """One of the models that are trained side by side."""
+
+  config: Config
+  workdir: pathlib.Path
+
+
 def train_many(
   training: Training,
-  configs: Sequence[Config],
-  folders: Sequence[pathlib.Path],
+  members: Sequence[Member],
   checkpoints: Checkpoints,
   interruption: Interruption,
   label: str,
+  hooks: Sequence[Hook] = (),
 ) -> tuple[State, list[Summary | None]] | None:
   """Trains models side by side to the end, or resumes them from the checkpoints.
 
   Each has its records in its folder, and one that is not finite has `diverged.json`.
-  Returns the state and a summary of each model, None for one that is not finite; None
-  after a signal. Raises KeyboardInterrupt after Ctrl-C, NotFiniteError once no model is
-  finite.
+
+  Args:
+    training: The compiled steps and the compiled evaluation, as of `compile_many`.
+    members: The config and the folder of each model.
+    checkpoints: The checkpoints of all models together.
+    interruption: Ends training at the next step that is logged, evaluated or saved.
+    label: The label of the progress bar.
+    hooks: What is called for each model at each of these steps.
+
+  Returns:
+    The state and a summary of each model, which is None for one that is not finite.
+    After SIGTERM the result is None.
+
+  Raises:
+    NotFiniteError: Once no model is finite.
+    KeyboardInterrupt: After Ctrl-C.
   """
-  config, num_steps = training.config, training.config.train.num_steps
-  risks, waiting = [], None
-  with on_mesh(training.mesh, config), contextlib.ExitStack() as stack:
-    step, state = restored(training, checkpoints)
-    finite = finite_so_far(configs, folders, state, step)
+  config = training.config
+  step, state = restored(training, checkpoints)
+  with on_mesh(training.mesh, config):
+    finite = finite_so_far(members, state, step)
+  with contextlib.ExitStack() as stack:
     # Writing all lines of all points for TensorBoard would take longer than training.
-    records = [
-      stack.enter_context(Records(folder, step, tensorboard=False))
-      for folder in folders
-    ]
-    progress = stack.enter_context(Progress(label, step, num_steps))
-    saves = Saves(config, checkpoints, step)
-    record = functools.partial(
-      record_many, training, configs, records, progress, checkpoints
-    )
-    while step < num_steps and not interruption.due():
-      stop, called = next_stop(step, config), time.monotonic()
-      state, metrics = advance(training, state, step, stop)
-      step = stop
-      measured = evaluate(config, training.evaluation, state['model'], step)
-      if waiting is not None:  # recorded while the devices compute
-        finite, risks = record(finite, *waiting)
-      waiting = called, metrics, measured
-      if saves.due(step):  # only a finite state is saved
-        finite, risks = record(finite, *waiting)
-        waiting = None
-        saves.save(step, state, records)
-    if waiting is not None:
-      finite, risks = record(finite, *waiting)
-    saves.save_last(step, state, records)
-    if step < num_steps:
+    records = [stack.enter_context(Records(member.workdir, step)) for member in members]
+    progress = stack.enter_context(Progress(label, step, config.train.num_steps))
+    saves = Saves(config, checkpoints, step, records)
+    loop = Loop(training, state, step, saves.due, interruption, looks_ahead=not hooks)
+    risks: list[Risks] = []
+    for chunk in loop:
+      finite = still_finite(members, chunk.metrics, finite)
+      if not finite.any():
+        raise not_finite(config, metrics_of(chunk.metrics, 0), checkpoints)
+      risks = finish_many(training.evaluation, chunk.measured)
+      events = []
+      with progress.hidden():  # hooks may print
+        for i in np.flatnonzero(finite).tolist():
+          event = event_at(training, members[i], loop, chunk, i, risks[i], records[i])
+          events.append(record(event, [records[i], *hooks]))
+      progress.show(events[0].metrics)
+      if chunk.is_saved:
+        saves.save(loop.step, loop.state)
+        with progress.hidden():
+          for hook in hooks:
+            for event in events:
+              hook.on_save(event)
+    saves.save_last(loop.step, loop.state)
+    if loop.step < config.train.num_steps:
       interruption.raise_if_ctrl_c()
       return None
-    speed = progress.speed(step)
-    if not risks:  # an earlier launch ended after the last step, without summaries
-      measured = jax.device_get(
-        evaluate(config, training.evaluation, state['model'], step)
-      )
-      risks = finish_many(training.evaluation, measured)
-    comparisons, flops = training.compare(state['model']), training.flops
-    times = [record.wall_time for record in records]
-    measurements = zip(configs, finite, risks, comparisons, times, strict=True)
-    return state, [
-      summarise(config, training.mesh, risk, comparison, speed, flops, seconds)
-      if is_finite
-      else None
-      for config, is_finite, risk, comparison, seconds in measurements
-    ]
+    return loop.state, summarised_many(training, members, loop, finite, risks, records)
 
 
-def finite_so_far(
-  configs: Sequence[Config], folders: Sequence[pathlib.Path], state: State, step: int
-) -> np.ndarray:
+def finite_so_far(members: Sequence[Member], state: State, step: int) -> np.ndarray:
   """Which models are finite, and have no record of an earlier step that was not.
 
   A model that is not finite, and has no record, gets one: its numbers were not finite
   before the first of these steps, or are those of a run that was given more steps.
   """
   finite = np.array(jax.jit(finite_models, static_argnums=1)(state, 1))
-  for i, (config, folder) in enumerate(zip(configs, folders, strict=True)):
-    if read_divergence(folder, config) is not None:
+  for i, (config, workdir) in enumerate(members):
+    if read_divergence(workdir, config) is not None:
       finite[i] = False
     elif not finite[i]:
       divergence = Divergence(
@@ -225,50 +226,84 @@ def finite_so_far(
         loss=None,
         reason=f'the weights at step {step}, or the optimizer, are not finite',
       )
-      write_divergence(folder, divergence)
+      write_divergence(workdir, divergence)
   return finite
 
 
-def record_many(
-  training: Training,
-  configs: Sequence[Config],
-  records: Sequence[Records],
-  progress: Progress,
-  checkpoints: Checkpoints,
-  before: np.ndarray,
-  called: float,
-  metrics: Mapping[str, Array],
-  measured: Measured,
-) -> tuple[np.ndarray, list[Risks]]:
-  """Waits for the results of a step, and records those of the finite models.
+def still_finite(
+  members: Sequence[Member], metrics: Mapping[str, np.ndarray], before: np.ndarray
+) -> np.ndarray:
+  """Returns which models are finite after a step, of those that were finite before.
 
-  `before` says which models were finite before, and `called` when the steps up to this
-  one were called, as for `Progress.fetch`. A model that is no longer finite gets
-  `diverged.json`, and stays lost. Returns which models are finite, and the risks.
-  Raises NotFiniteError if none is.
+  A model that is no longer finite gets `diverged.json`.
   """
-  values, fetched = progress.fetch(called, metrics, measured)
-  finite = before & values['finite']
-  alone = [{name: values[name][i] for name in values} for i in range(len(finite))]
-  step = int(values['step'].max())
+  finite = before & metrics['finite']
   wrong: dict[str, UserError | None] = {}  # the prompts of each task, seed and step
   for i in np.flatnonzero(before & ~finite).tolist():
-    lost_at = int(alone[i]['step'])
-    prompts = f'{configs[i].seed} {lost_at} {to_json(configs[i].task)}'
+    (config, workdir), alone = members[i], metrics_of(metrics, i)
+    lost_at = int(alone['step'])
+    prompts = f'{config.seed} {lost_at} {to_json(config.task)}'
     if prompts not in wrong:
-      wrong[prompts] = wrong_prompts(configs[i], lost_at - 1)
-    divergence = divergence_of(configs[i], alone[i], wrong[prompts])
-    logging.warning('%s: %s', records[i].workdir.name, divergence['reason'])
-    write_divergence(records[i].workdir, divergence)
-  if not finite.any():
-    raise not_finite(training.config, alone[0], checkpoints)
-  risks = finish_many(training.evaluation, fetched)
-  rate, _ = progress.speed(step)
-  for i in np.flatnonzero(finite).tolist():
-    records[i].write(line_of(alone[i], risks[i], rate))
-  shown = records[int(np.argmax(finite))].line
-  progress.show(step, loss=shown['loss'], risk=risk_of(shown))
-  return finite, risks
+      wrong[prompts] = wrong_prompts(config, lost_at - 1)
+    divergence = divergence_of(config, alone, wrong[prompts])
+    logging.warning('%s: %s', workdir.name, divergence['reason'])
+    write_divergence(workdir, divergence)
+  return finite
+
+
+def metrics_of(metrics: Mapping[str, np.ndarray], i: int) -> dict[str, Any]:
+  """The metrics of one of many models, which are scalars."""
+  return {name: values[i] for name, values in metrics.items()}
+
+
+def event_at(
+  training: Training,
+  member: Member,
+  loop: Loop,
+  chunk: Chunk,
+  i: int,
+  risks: Risks,
+  records: Records,
+) -> Event:
+  """The event of one of many models after a chunk."""
+  line = line_of(metrics_of(chunk.metrics, i), risks, loop.speed(), records.wall_time)
+  arrays = loop.state['model']
+  make_model = functools.partial(model_of, training, arrays, chunk.step, at=i)
+  return Event(member.config, member.workdir, chunk.step, line, None, make_model)
+
+
+def summarised_many(
+  training: Training,
+  members: Sequence[Member],
+  loop: Loop,
+  finite: np.ndarray,
+  risks: Sequence[Risks],
+  records: Sequence[Records],
+) -> list[Summary | None]:
+  """The summaries of models after their last step; None for one that is not finite.
+
+  `risks` are those of this step; they are empty if an earlier launch ended after it,
+  without summaries.
+  """
+  config, evaluation = training.config, training.evaluation
+  model_state = loop.state['model']
+  with on_mesh(training.mesh, config):
+    if not risks:
+      measured = evaluate(config, evaluation, model_state, loop.step)
+      risks = finish_many(evaluation, jax.device_get(measured))
+    configs = [member.config for member in members]
+    comparisons = compare_many(training, configs, model_state)
+  summaries: list[Summary | None] = []
+  for i, own_config in enumerate(configs):
+    summary = None
+    if finite[i]:
+      speed, seconds = loop.speed(), records[i].wall_time
+      summary = summarise(
+        own_config, training.mesh, risks[i], speed, training.flops, seconds
+      )
+      summary['comparison'] = comparisons[i]
+    summaries.append(summary)
+  return summaries
 
 
 def numbers_of_many(
@@ -410,20 +445,15 @@ def finish_many(evaluation: Evaluation, fetched: Fetched) -> list[Risks]:
 
 
 def compare_many(
-  configs: Sequence[Config],
-  tasks: Sequence[Task],
-  graph: nnx.GraphDef,
-  mesh: Mesh,
-  statistics: bool,
-  state: PyTree,
+  training: Training, configs: Sequence[Config], state: PyTree
 ) -> list[Comparison | None]:
-  """As `compare_model`, for each of many models.
+  """As `compare_model`, for each of many models with these stacked arrays.
 
-  Those of one task are compared on the same prompts, whatever their seeds. With
-  `statistics` exact theory compares them with the optima of their tasks, and there is
-  no comparison.
+  Those of one task are compared on the same prompts, whatever their seeds. Models that
+  take sufficient statistics are compared with the optima of their tasks by exact
+  theory, and have no comparison.
   """
-  number = 0 if statistics else num_compared(configs[0])
+  number = 0 if training.uses_statistics else num_compared(configs[0])
   comparisons: list[Comparison | None] = [None] * len(configs)
   if number < 2:
     return comparisons
@@ -434,8 +464,8 @@ def compare_many(
   def measure(stacked: PyTree) -> list[Comparison | None]:
     for members in groups.values():
       states = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in members]
-      models = [nnx.merge(graph, arrays) for arrays in states]
-      task, seed = tasks[members[0]], configs[0].eval.seed
+      models = [nnx.merge(training.graph, arrays) for arrays in states]
+      task, seed = build_task(configs[members[0]]), configs[0].eval.seed
       compare = functools.partial(compare_all, models, task, number, seed)
       compared = if_memory_allows(compare)
       if compared is None:  # the task or the models are too large
@@ -445,7 +475,7 @@ def compare_many(
     return comparisons
 
   def measure_whole() -> list[Comparison | None]:
-    with where_compared(mesh, state) as stacked:
+    with where_compared(training.mesh, state) as stacked:
       return processes.run_on_main(functools.partial(measure, stacked))
 
   return if_memory_allows(measure_whole) or comparisons

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jaxtyping import PyTree
 from tqdm.auto import tqdm
 
 from zoo.config.building import Config
@@ -23,7 +22,6 @@ from zoo.core.errors import RunError
 from zoo.host import processes
 from zoo.host.files import (
   failures,
-  finite_or_null,
   is_url,
   parse_json,
   read_text,
@@ -31,6 +29,7 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.storage.checkpoints import Checkpoints, kept_steps
+from zoo.training.hooks import Event, Hook
 
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'
@@ -38,15 +37,9 @@ _THREADS = 8  # copy at the same time
 
 
 class Progress:
-  """The progress bar of one launch and its clocks; a context manager.
-
-  Only process 0 shows a bar.
-  """
+  """The progress bar of one launch; a context manager. Only process 0 shows it."""
 
   def __init__(self, label: str, step: int, num_steps: int):
-    self._start = step, time.process_time()
-    self._seconds = 0.0  # that the devices have spent on steps
-    self._free = 0.0  # when they had done all that came before the next steps
     # A log file, unlike a terminal or a notebook, would record every refresh.
     is_watched = sys.stderr.isatty() or hasattr(sys, 'ps1')
     self._bar = tqdm(
@@ -65,45 +58,14 @@ class Progress:
   def __exit__(self, *exception: object) -> None:
     self._bar.close()
 
-  def fetch(self, called: float, metrics: PyTree, measured: PyTree) -> tuple[Any, Any]:
-    """Waits for steps and the evaluation after them; returns both results on the host.
-
-    `called` is when the steps were called, by `time.monotonic`. Their time counts from
-    then, or from the end of the evaluation before if the devices were still busy with
-    it, until the metrics of the last step are there.
-    """
-    for leaf in jax.tree.leaves((metrics, measured)):
-      leaf.copy_to_host_async()  # begins as soon as a result is there
-    jax.block_until_ready(metrics)
-    self._seconds += time.monotonic() - max(called, self._free)
-    fetched = jax.device_get((metrics, measured))
-    self._free = time.monotonic()
-    return fetched
-
-  def speed(self, step: int) -> tuple[float | None, float | None]:
-    """Steps per second and CPU-ms per step since the start; None if there was none.
-
-    The first counts the time of the steps alone, as `fetch` measures it: neither
-    evaluation, nor records, nor what the caller of a run does between two events, nor
-    the time in which a save stops training. Saves that are written in the background
-    may slow the steps down. The CPU time is that of all threads of this process since
-    the start, whatever they do.
-    """
-    start, cpu = self._start
-    if step <= start:
-      return None, None
-    cpu_seconds = time.process_time() - cpu
-    # A coarse clock may say that a few steps took no time.
-    rate = (step - start) / self._seconds if self._seconds else None
-    return rate, 1e3 * cpu_seconds / (step - start)
-
-  def show(self, step: int, **values: float | None) -> None:
-    """Moves the bar to a step, and shows the values that are not None after it."""
+  def show(self, line: Mapping[str, Any]) -> None:
+    """Moves the bar to the step of a line, and shows its loss and risk after it."""
+    values = {'loss': line.get('loss'), 'risk': risk_of(line)}
     self._bar.set_postfix(
       {name: f'{value:.4f}' for name, value in values.items() if value is not None},
       refresh=False,
     )
-    self._bar.update(step - self._bar.n)
+    self._bar.update(line['step'] - self._bar.n)
 
   @contextlib.contextmanager
   def hidden(self) -> Iterator[None]:
@@ -115,54 +77,33 @@ class Progress:
       self._bar.refresh()
 
 
-class Records:
+class Records(Hook):
   """The records of one run in its workdir, for one launch; a context manager.
 
   Lines after the step from which a run resumes are dropped, since they will be written
-  again; the wall time continues from the last remaining line. Only process 0 writes;
-  without `tensorboard` it writes no files for TensorBoard. A file in a bucket cannot
-  grow, so records of a run in a bucket are written into a local folder, and copied at
-  each save and at the end.
+  again; the wall time continues from the last remaining line. Only process 0 writes. A
+  file in a bucket cannot grow, so records of a run in a bucket are written into the
+  local `folder`, and copied at each save and at the end.
   """
 
-  def __init__(self, workdir: pathlib.Path, step: int, tensorboard: bool = True):
-    self.workdir = workdir
+  def __init__(self, workdir: pathlib.Path, step: int):
+    self.workdir = self.folder = workdir
     self._primary = jax.process_index() == 0
     lines = []
     if self._primary:
       saved = read_lines(workdir)
       lines = [line for line in saved if line['step'] <= step]
-    self.line: dict[str, Any] = lines[-1] if lines else {}  # the newest
-    self._start = time.monotonic() - self.line.get('wall_time', 0.0)
+    self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
     self._stack = contextlib.ExitStack()
-    self._board: Any = None
     self._is_copied = True
     if not self._primary:
       return
-    self._local = workdir
     if is_url(workdir):
       temporary = tempfile.TemporaryDirectory(prefix='icl_zoo_')
-      self._local = pathlib.Path(self._stack.enter_context(temporary))
-    self._path = self._local.resolve() / _METRICS
+      self.folder = pathlib.Path(self._stack.enter_context(temporary))
+    self._path = self.folder.resolve() / _METRICS
     write_atomically(self._path, ''.join(json.dumps(line) + '\n' for line in lines))
     self._inode = self._path.stat().st_ino
-    if not tensorboard:
-      return
-    # Slow to import, since it imports PyTorch where that is installed.
-    from tensorboardX.event_file_writer import EventsWriter
-    from tensorboardX.proto import event_pb2
-
-    events: Any = event_pb2  # its names are created at run time
-    board = self._local / 'tensorboard'
-    board.mkdir(exist_ok=True)
-    # Not SummaryWriter: a full disk ends its thread, and the next call waits for it.
-    self._board = EventsWriter(str(board / 'events'))
-    self._stack.callback(self._board.close)
-    # Makes TensorBoard discard what an earlier launch wrote after this step.
-    start = events.SessionLog(status=events.SessionLog.START)
-    self._board.write_event(
-      events.Event(wall_time=time.time(), step=step + 1, session_log=start)
-    )
 
   def __enter__(self) -> Records:
     return self
@@ -181,9 +122,9 @@ class Records:
     """Copies the records of a run in a bucket into it; raises RunError."""
     self._is_copied = True
     try:
-      for path in self._local.rglob('*'):
+      for path in self.folder.rglob('*'):
         if path.is_file():
-          target = self.workdir / path.relative_to(self._local)
+          target = self.workdir / path.relative_to(self.folder)
           target.write_bytes(path.read_bytes())
     except failures(self.workdir) as error:
       raise RunError(f'{self.workdir} could not be written: {said(error)}') from error
@@ -193,12 +134,16 @@ class Records:
     """Seconds spent on this run, including those before an interruption."""
     return time.monotonic() - self._start
 
-  def write(self, line: dict[str, Any]) -> None:
-    """Writes one logged step, with None for values that are missing or overflow.
+  def on_chunk(self, event: Event) -> None:
+    """Writes the line of a logged step; raises RunError as `write` does."""
+    self.write(event.metrics)
 
-    Raises RunError if the folder has been deleted, or the log is another program's.
+  def write(self, line: Mapping[str, Any]) -> None:
+    """Writes a line.
+
+    Raises:
+      RunError: If the folder has been deleted, or the log is another program's.
     """
-    self.line = line = finite_or_null({**line, 'wall_time': self.wall_time})
     if not self._primary:
       return
     # Opened for each line: a sweep has more records than a process may have open files.
@@ -213,27 +158,70 @@ class Records:
       file.seek(0, os.SEEK_END)
       file.write(json.dumps(line) + '\n')
     self._is_copied = False
-    if self._board is None:
-      return
-    from tensorboardX.proto import event_pb2
-    from tensorboardX.summary import scalar
-
-    events: Any = event_pb2
-    curve = enumerate(line.get(_CURVE) or [])
-    scalars = line | {f'{_CURVE}/{k:04}': value for k, value in curve}
-    for name, value in scalars.items():
-      if name not in ('step', _CURVE) and value is not None:
-        summary = scalar(name, value)
-        self._board.write_event(
-          events.Event(wall_time=time.time(), step=line['step'], summary=summary)
-        )
-    self._board.flush()
 
   def _gone(self) -> RunError:
     return RunError(
       f'{self._path} has gone: the folder was deleted while this program was working '
       'in it; this program ends'
     )
+
+
+class TensorBoard(Hook):
+  """The files of one launch for TensorBoard, in a folder; a context manager.
+
+  TensorBoard discards what an earlier launch wrote after the step from which this one
+  goes on. Only process 0 writes.
+  """
+
+  def __init__(self, folder: pathlib.Path, step: int):
+    self._writer: Any = None
+    if jax.process_index() != 0:
+      return
+    # Slow to import, since it imports PyTorch where that is installed.
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto import event_pb2
+
+    self._proto: Any = event_pb2  # its names are created at run time
+    board = folder / 'tensorboard'
+    board.mkdir(exist_ok=True)
+    # Not SummaryWriter: a full disk ends its thread, and the next call waits for it.
+    self._writer = EventsWriter(str(board / 'events'))
+    start = self._proto.SessionLog(status=self._proto.SessionLog.START)
+    self._write(step=step + 1, session_log=start)
+
+  def __enter__(self) -> TensorBoard:
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    if self._writer is not None:
+      self._writer.close()
+
+  def on_chunk(self, event: Event) -> None:
+    """Writes the numbers of a logged step."""
+    if self._writer is None:
+      return
+    from tensorboardX.summary import scalar
+
+    for name, value in scalars_of(event.metrics).items():
+      self._write(step=event.step, summary=scalar(name, value))
+    self._writer.flush()
+
+  def _write(self, **content: Any) -> None:
+    self._writer.write_event(self._proto.Event(wall_time=time.time(), **content))
+
+
+def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
+  """Returns the numbers of a line by name, as TensorBoard shows them.
+
+  The loss after k examples is `curve/` and k. Values that are None are left out.
+  """
+  curve = enumerate(line.get(_CURVE) or [])
+  scalars = {**line, **{f'{_CURVE}/{k:04}': value for k, value in curve}}
+  return {
+    name: value
+    for name, value in scalars.items()
+    if name not in ('step', _CURVE) and value is not None
+  }
 
 
 def copy_all(records: Sequence[Records]) -> None:
@@ -245,10 +233,19 @@ def copy_all(records: Sequence[Records]) -> None:
 
 
 class Saves:
-  """Saves the states of a run from `step` on, whose clock starts now."""
+  """Saves the states of one run, or of many side by side, from `step` on.
 
-  def __init__(self, config: Config, checkpoints: Checkpoints, step: int):
-    self._config, self._checkpoints = config, checkpoints
+  The clock of `checkpoint.every_minutes` starts now.
+  """
+
+  def __init__(
+    self,
+    config: Config,
+    checkpoints: Checkpoints,
+    step: int,
+    records: Sequence[Records],
+  ):
+    self._config, self._checkpoints, self._records = config, checkpoints, records
     self._saved, self._last_save = step, time.monotonic()
 
   def due(self, step: int) -> bool:
@@ -270,19 +267,19 @@ class Saves:
       lambda: time.monotonic() > self._last_save + 60 * minutes
     )
 
-  def save(self, step: int, state: State, records: Sequence[Records]) -> None:
+  def save(self, step: int, state: State) -> None:
     """Saves the state, unless it is already saved; raises RunError.
 
     When all is written, the records of a run in a bucket are copied into it.
     """
     self._last_save = time.monotonic()
     if step > self._saved:
-      self._checkpoints.save(step, state, lambda: copy_all(records))
+      self._checkpoints.save(step, state, lambda: copy_all(self._records))
       self._saved = step
 
-  def save_last(self, step: int, state: State, records: Sequence[Records]) -> None:
+  def save_last(self, step: int, state: State) -> None:
     """Saves the state, unless it is already saved, and waits until it is."""
-    self.save(step, state, records)
+    self.save(step, state)
     self._checkpoints.wait()
 
 

@@ -7,13 +7,11 @@ import dataclasses
 import functools
 import json
 import pathlib
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import logging
 from flax import nnx
 from jaxtyping import PyTree
@@ -26,7 +24,7 @@ from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError
 from zoo.core.protocols import Model
 from zoo.host import processes
-from zoo.host.files import workdir_path
+from zoo.host.files import finite_or_null, workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.agreement import check_agreement
 from zoo.measure.contracts.checks import check_sampled
@@ -38,21 +36,12 @@ from zoo.storage.checkpoints import (
 )
 from zoo.storage.loading import load
 from zoo.storage.workdir import occupied, open_workdir
-from zoo.training.compilation import (
-  Training,
-  advance,
-  compile_training,
-  make_training,
-)
-from zoo.training.evaluation import (
-  Fetched,
-  Risks,
-  evaluate,
-  finish_evaluation,
-  is_evaluated,
-)
-from zoo.training.hooks import Hook, numbers_of_hooks
-from zoo.training.records import Progress, Records, Saves, read_lines, risk_of
+from zoo.training.against_baselines import compare_with_baselines
+from zoo.training.compilation import Training, compile_training, make_training
+from zoo.training.evaluation import Risks, evaluate, finish_evaluation
+from zoo.training.hooks import Event, Hook, record
+from zoo.training.loop import Chunk, Loop
+from zoo.training.records import Progress, Records, Saves, TensorBoard, read_lines
 from zoo.training.summary import (
   SUMMARY,
   Divergence,
@@ -74,40 +63,38 @@ class NotFiniteError(RunError):
     self.divergence = divergence
 
 
-@dataclasses.dataclass(frozen=True)
-class Event:
-  """A logged step of a run."""
-
-  step: int
-  metrics: dict[str, Any]  # its line of `metrics.jsonl`; None: not measured there
-  summary: Summary | None  # of the whole run, at its last step
-  _make_model: Callable[[], Model]
-
-  @property
-  def model(self) -> Model:
-    """A copy of the model as it is after this step.
-
-    After the next event it raises UserError, unless a save still holds the arrays.
-    """
-    return self._make_model()
-
-
 def train(
-  config: Config, workdir: str | pathlib.Path, hooks: Sequence[Hook] = ()
+  config: Config,
+  workdir: str | pathlib.Path,
+  hooks: Sequence[Hook] = (),
+  compare: bool = False,
 ) -> Summary | None:
   """Trains the model of a config, or resumes from the workdir.
 
-  Returns the summary, which is also in `summary.json`. After SIGTERM it returns None,
-  and after Ctrl-C it raises KeyboardInterrupt; in both cases everything is saved, and
-  the same call resumes. Raises UserError if the config or the workdir is invalid,
-  before anything is written; RunError if the loss is not finite or the disk is full.
-  The workdir may be in a bucket: gs://bucket/runs/a. If there are several processes,
-  each must make the same call, with a workdir that they share; process 0 writes the
-  records. The hooks are called while the run trains, as `zoo.Hook` says.
+  If there are several processes, each must make the same call, with a workdir that they
+  share; process 0 writes the records.
+
+  Args:
+    config: The config of the run, such as `zoo.default_config` returns.
+    workdir: The folder of the run. It may be in a bucket: gs://bucket/runs/a.
+    hooks: What is called while the run trains, as `zoo.Hook` says.
+    compare: Whether the summary also compares the model with the baselines of its task,
+      on `eval.num_compared` prompts.
+
+  Returns:
+    The summary, which is also in `summary.json`. After SIGTERM it is None, everything
+    is saved, and the same call resumes.
+
+  Raises:
+    UserError: If the config or the workdir is invalid, before anything is written.
+    RunError: If the loss is not finite, or the disk is full.
+    KeyboardInterrupt: After Ctrl-C. Everything is saved, and the same call resumes.
   """
   summary = None
-  for event in training_run(config, workdir, hooks):
+  for event in events_of(config, workdir, hooks, looks_ahead=not hooks):
     summary = event.summary
+  if compare and summary is not None:
+    summary = compare_with_baselines(config, workdir)
   return summary
 
 
@@ -121,10 +108,17 @@ def training_run(
   the iteration. A finished run yields its last step. Raises what `train` raises;
   several processes must stop at the same step.
   """
+  return events_of(config, workdir, hooks, looks_ahead=False)
+
+
+def events_of(
+  config: Config, workdir: str | pathlib.Path, hooks: Sequence[Hook], looks_ahead: bool
+) -> Generator[Event, None, None]:
+  """Yields the events of a run, whose loop may look ahead of them, as `Loop` says."""
   config, workdir = validate_everywhere(config, workdir)
   training, initial, summary = None, None, None
   if processes.run_on_main(functools.partial(is_new, workdir)):
-    training, initial = check_and_compile(config)
+    training, initial = prepare_new(config)
   with (
     occupied(workdir, config),
     Interruption() as interruption,
@@ -137,53 +131,50 @@ def training_run(
         lambda: finished_run(config, workdir, checkpoints.latest)
       )
       if summary is not None:
-        yield finished_event(workdir, summary)
+        yield finished_event(config, workdir, summary)
         return
       resumes = processes.run_on_main(lambda: checkpoints.latest is not None)
-      training, initial = compile_and_check(config, resumes)
+      training, initial = prepare(config, resumes)
       processes.run_on_main(lambda: begin(workdir, config))
     step, state = restored(training, checkpoints, initial)
-    num_steps, risks = config.train.num_steps, None
+    num_steps, risks, event = config.train.num_steps, None, None
     with (
       Records(workdir, step) as records,
+      TensorBoard(records.folder, step) as board,
       Progress(config.model.name, step, num_steps) as progress,
     ):
-      saves = Saves(config, checkpoints, step)
+      saves = Saves(config, checkpoints, step, [records])
+      loop = Loop(training, state, step, saves.due, interruption, looks_ahead)
       try:
-        while step < num_steps and not interruption.due():
-          with on_mesh(training.mesh, config):
-            stop, called = next_stop(step, config), time.monotonic()
-            state, metrics = advance(training, state, step, stop)
-            step = stop
-            measured = evaluate(config, training.evaluation, state['model'], step)
-            metrics, measured = progress.fetch(called, metrics, measured)
-            risks, line = risks_and_line(
-              training, metrics, measured, progress, checkpoints
-            )
-          with progress.hidden():  # hooks and the caller may print
-            event = record(training, state, step, line, records, hooks)
-          progress.show(step, loss=line['loss'], risk=risk_of(line))
-          with on_mesh(training.mesh, config):
-            is_saved = saves.due(step)
-            if is_saved:
-              saves.save(step, state, [records])
-          with progress.hidden():
-            for hook in hooks if is_saved else ():
-              hook.on_save(event)
-            if step < num_steps:
+        for chunk in loop:
+          if not chunk.metrics['finite']:
+            raise not_finite(config, chunk.metrics, checkpoints)
+          risks = finish_evaluation(training.evaluation, chunk.measured)
+          event = event_of(training, loop, chunk, risks, records)
+          with progress.hidden():  # hooks may print
+            event = record(event, [records, board, *hooks])
+          progress.show(event.metrics)
+          if chunk.is_saved:
+            saves.save(loop.step, loop.state)
+            with progress.hidden():
+              for hook in hooks:
+                hook.on_save(event)
+          if chunk.step < num_steps:
+            with progress.hidden():  # the caller may print
               yield event
       except GeneratorExit:  # the caller stops early
-        save_at_break(training, saves, step, state, records)
+        save_at_break(saves, loop)
         raise
-      with on_mesh(training.mesh, config):
-        saves.save_last(step, state, [records])
-        if step == num_steps:
-          summary = summarised(training, state, risks, progress, records)
+      saves.save_last(loop.step, loop.state)
+      if loop.step == num_steps:
+        summary = summarised(training, loop, risks, records.wall_time)
     if summary is not None:
       write_summary(workdir, summary)
+      event = event or finished_event(config, workdir, summary)
+      event = dataclasses.replace(event, summary=summary)
       for hook in hooks:
-        hook.on_end(summary)
-      yield event_of(training, state, step, records.line, summary)
+        hook.on_end(event)
+      yield event
     elif jax.process_count() == 1:
       interruption.raise_if_ctrl_c()
 
@@ -193,32 +184,44 @@ def is_new(workdir: pathlib.Path) -> bool:
   return not workdir.is_dir() or not any(workdir.iterdir())
 
 
-def check_and_compile(config: Config) -> tuple[Training, State]:
-  """What trains a new run, and its state at step 0, before anything is written.
+def prepare_new(config: Config) -> tuple[Training, State | None]:
+  """Returns what `prepare` returns for a new run, before anything is written.
 
-  Raises UserError, in every process, if the ways in which the model predicts do not
-  agree, if the memory is not enough, or if its initial weights cannot be read.
+  Raises:
+    UserError: In every process, also if the memory is not enough.
   """
   with processes.propagate_errors():
-    training = make_training(config, make_mesh(config))
     try:
-      state = checked_state(training)
-      return compile_training(training), state
+      return prepare(config, resumes=False)
     except RunError as error:  # nothing is written yet
       raise UserError(str(error)) from error
 
 
-def compile_and_check(config: Config, resumes: bool) -> tuple[Training, State | None]:
-  """What trains a run whose folder is not new; its code may be new, and is checked.
+def prepare(config: Config, resumes: bool) -> tuple[Training, State | None]:
+  """Checks and compiles what trains a run.
 
-  A run that resumes from a saved step is checked with random weights: those that
-  `train.init_from` names were read when the run began, and may be gone. A run that has
-  saved nothing begins anew, and its state at step 0 is returned, too.
+  A run that resumes is checked, too, since its code may be new. It is checked with
+  random weights: those that `train.init_from` names were read when the run began, and
+  may be gone.
+
+  Args:
+    config: The valid config of the run.
+    resumes: Whether the run goes on from a saved step.
+
+  Returns:
+    What trains the run, and its state at step 0, which is None if it resumes.
+
+  Raises:
+    UserError: In every process, if the ways in which the model predicts do not agree,
+      or if its initial weights cannot be read.
+    RunError: If the memory is not enough.
   """
-  training = compile_training(make_training(config, make_mesh(config)))
   with processes.propagate_errors():
-    state = checked_state(training, from_source=not resumes)
-  return training, None if resumes else state
+    training = make_training(config, make_mesh(config))
+    state: State | None = checked_state(training, from_source=not resumes)
+    if resumes:
+      state = None  # before the memory for the steps is needed
+  return compile_training(training), state
 
 
 def checked_state(training: Training, from_source: bool = True) -> State:
@@ -300,10 +303,15 @@ def begin(workdir: pathlib.Path, config: Config) -> None:
   (workdir / SUMMARY).unlink(missing_ok=True)
 
 
-def finished_event(workdir: pathlib.Path, summary: Summary) -> Event:
+def finished_event(config: Config, workdir: pathlib.Path, summary: Summary) -> Event:
   """The last event of a finished run."""
   line = (read_lines(workdir) or [{}])[-1]
-  return Event(summary['step'], line, summary, lambda: load(workdir).model)
+  make_model = functools.partial(_saved_model, workdir)
+  return Event(config, workdir, summary['step'], line, summary, make_model)
+
+
+def _saved_model(workdir: pathlib.Path) -> Model:
+  return load(workdir).model
 
 
 def restored(
@@ -318,121 +326,80 @@ def restored(
     return step, checkpoints.load(step, training.abstract)
 
 
-def next_stop(step: int, config: Config) -> int:
-  """The step at which the next call ends: the next to log, evaluate or save at."""
-  every = config.train.log_every, config.eval.every, config.checkpoint.every
-  kept = [at for at in kept_steps(config) if at > step]
-  return min(config.train.num_steps, *((step // n + 1) * n for n in every), *kept)
-
-
-def risks_and_line(
-  training: Training,
-  metrics: Mapping[str, np.ndarray],
-  measured: Fetched,
-  progress: Progress,
-  checkpoints: Checkpoints,
-) -> tuple[Risks, dict[str, Any]]:
-  """The risks after a step whose results are on the host, and its line of the log.
-
-  Raises NotFiniteError.
-  """
-  if not metrics['finite']:
-    raise not_finite(training.config, metrics, checkpoints)
-  risks = finish_evaluation(training.evaluation, measured)
-  rate, _ = progress.speed(int(metrics['step']))
-  return risks, line_of(metrics, risks, rate)
-
-
-def record(
-  training: Training,
-  state: State,
-  step: int,
-  line: dict[str, Any],
-  records: Records,
-  hooks: Sequence[Hook],
+def event_of(
+  training: Training, loop: Loop, chunk: Chunk, risks: Risks, records: Records
 ) -> Event:
-  """Writes the line of a step, with what hooks add to it, and returns its event."""
-  if is_evaluated(training.config, step):
-    line |= numbers_of_hooks(hooks, event_of(training, state, step, line))
-  records.write(line)
-  event = event_of(training, state, step, records.line)
-  for hook in hooks:
-    hook.on_chunk(event)
-  return event
+  """The event of a chunk, with its line of the log."""
+  line = line_of(chunk.metrics, risks, loop.speed(), records.wall_time)
+  make_model = functools.partial(model_of, training, loop.state['model'], chunk.step)
+  return Event(training.config, records.workdir, chunk.step, line, None, make_model)
 
 
 def line_of(
-  metrics: Mapping[str, Any], risks: Risks, steps_per_second: float | None
+  metrics: Mapping[str, Any],
+  risks: Risks,
+  speed: tuple[float | None, float | None],
+  wall_time: float,
 ) -> dict[str, Any]:
   """The line of a logged step of one model in `metrics.jsonl`.
 
-  `metrics` are those of the step, which are scalars on the host.
+  `metrics` are those of the step, which are scalars on the host, and `speed` is that of
+  the loop. A number that overflows is None, as one that is not measured.
   """
-  return {
-    'step': int(metrics['step']),
-    'loss': float(metrics['loss']),
-    'grad_norm': float(metrics['grad_norm']),
-    'eval_risk': risks.sampled and risks.sampled.mean,
-    'eval_accuracy': risks.accuracy and risks.accuracy.mean,
-    'exact_risk': risks.exact,
-    'curve': risks.curve,
-    'steps_per_second': steps_per_second,
-    **risks.metrics,
-  }
+  return finite_or_null(
+    {
+      'step': int(metrics['step']),
+      'loss': float(metrics['loss']),
+      'grad_norm': float(metrics['grad_norm']),
+      'eval_risk': risks.sampled and risks.sampled.mean,
+      'eval_accuracy': risks.accuracy and risks.accuracy.mean,
+      'exact_risk': risks.exact,
+      'curve': risks.curve,
+      'steps_per_second': speed[0],
+      **risks.metrics,
+      'wall_time': wall_time,
+    }
+  )
 
 
-def event_of(
-  training: Training,
-  state: State,
-  step: int,
-  line: Mapping[str, Any],
-  summary: Summary | None = None,
-) -> Event:
-  """The event of a step, with its state and its line of the log."""
-  make_model = functools.partial(model_of, training, state['model'], step)
-  return Event(step, dict(line), summary, make_model)
+def model_of(
+  training: Training, arrays: PyTree, step: int, at: int | None = None
+) -> Model:
+  """A copy of the model with these arrays; UserError once the next step has them.
 
-
-def model_of(training: Training, arrays: PyTree, step: int) -> Model:
-  """A copy of the model with these arrays; UserError once the next step has them."""
+  Of many models side by side it is the one with the number `at`.
+  """
   if any(array.is_deleted() for array in jax.tree.leaves(arrays)):
     raise UserError(
       f'the model of step {step} is gone, since training has gone on; take it before '
       'the next step is asked for'
     )
   with on_mesh(training.mesh, training.config):
+    if at is not None:
+      arrays = jax.tree.map(lambda array: array[at], arrays)
     return nnx.merge(training.graph, jax.tree.map(jnp.copy, arrays))
 
 
-def save_at_break(
-  training: Training, saves: Saves, step: int, state: State, records: Records
-) -> None:
+def save_at_break(saves: Saves, loop: Loop) -> None:
   """Saves the state for a caller that stops early, and waits; raises RunError."""
   try:
-    with on_mesh(training.mesh, training.config):
-      saves.save_last(step, state, [records])
+    saves.save_last(loop.step, loop.state)
   except RunError as error:
     logging.error('%s', error)  # after `break` Python cannot raise it
     raise
 
 
 def summarised(
-  training: Training,
-  state: State,
-  risks: Risks | None,
-  progress: Progress,
-  records: Records,
+  training: Training, loop: Loop, risks: Risks | None, wall_time: float
 ) -> Summary:
-  """The summary of a run after its last step."""
+  """The summary of a run after its last step, of these risks, where they are known."""
   config, evaluation = training.config, training.evaluation
-  num_steps = config.train.num_steps
-  speed = progress.speed(num_steps)  # before the comparison, which takes seconds
   if risks is None:  # an earlier launch ended after the last step, without a summary
-    measured = evaluate(config, evaluation, state['model'], num_steps)
+    with on_mesh(training.mesh, config):
+      measured = evaluate(config, evaluation, loop.state['model'], loop.step)
     risks = finish_evaluation(evaluation, jax.device_get(measured))
-  comparison = training.compare(state['model'])
   return summarise(
-    config, training.mesh, risks, comparison, speed, training.flops, records.wall_time
+    config, training.mesh, risks, loop.speed(), training.flops, wall_time
   )
 
 

@@ -1,36 +1,29 @@
-"""The summary of a finished run: comparison, `summary.json` and closing table."""
+"""The summary of a finished run: `summary.json`, and the closing table."""
 
-import functools
 import json
 import math
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NotRequired, TypedDict, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NotRequired, TypedDict, cast
 
 import jax
 import jax.extend.core
 import msgspec
-from absl import logging
-from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import PyTree
 
 from zoo import theory
 from zoo.config.building import Config, abstract_model, build_task, num_weights
-from zoo.config.sharding import where_compared
-from zoo.core.errors import in_one_line, is_exhausted
 from zoo.core.learning_rule import LearningRule
-from zoo.core.protocols import FollowsRule, Model, Task
+from zoo.core.protocols import FollowsRule, Model
 from zoo.core.tables import format_estimate, format_exact, format_table
-from zoo.host import processes
 from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
   read_json,
   write_atomically,
 )
-from zoo.measure.comparison import Comparison, below_bayes, compare_all, table_of
+from zoo.measure.comparison import Comparison, below_bayes, table_of
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.tasks.linear_regression import best_first_step
@@ -39,7 +32,6 @@ from zoo.training.evaluation import Risks
 SUMMARY = 'summary.json'  # its name in a workdir
 DIVERGED = 'diverged.json'  # the name of the record of a point that has none
 
-_Compared = TypeVar('_Compared')
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -60,7 +52,7 @@ class Summary(TypedDict):
   excess_risk: float | None
   # What registered metrics say of the model, by `METRIC/KEY`; only if there are any.
   metrics: NotRequired[dict[str, float | None] | None]
-  # Of the model with the baselines of its task.
+  # Of the model with the baselines of its task, as `compare_with_baselines` adds it.
   comparison: Comparison | None
   steps_per_second: float | None
   cpu_ms_per_step: float | None
@@ -90,75 +82,17 @@ class Divergence(TypedDict):
   reason: str
 
 
-def compare_model(
-  config: Config, task: Task, graph: nnx.GraphDef, mesh: Mesh, state: PyTree
-) -> Comparison | None:
-  """The comparison of a model on a mesh with the baselines of its task.
-
-  The config's section `eval` sets the number of prompts and their seed; with fewer than
-  two prompts, or for a task that is too large, there is none. Neither is there one if
-  the memory is not enough, as `where_compared` needs it.
-  """
-  number = num_compared(config)
-  if number < 2:
-    return None
-
-  def measure() -> list[Comparison] | None:
-    with where_compared(mesh, state) as arrays:
-      models, seed = [nnx.merge(graph, arrays)], config.eval.seed
-      compare = functools.partial(
-        compare_all, models, task, number, seed, is_checked=True
-      )
-      return processes.run_on_main(functools.partial(if_memory_allows, compare))
-
-  comparisons = if_memory_allows(measure)
-  return None if comparisons is None else comparisons[0]
-
-
-def if_memory_allows(measure: Callable[[], _Compared]) -> _Compared | None:
-  """What a comparison gives; None, with a warning, if the memory is not enough for it.
-
-  A run that has taken its last step must not lose its result for want of a comparison.
-  """
-  try:
-    return measure()
-  except Exception as error:
-    if not is_exhausted(error):
-      raise
-    logging.warning(
-      'there is no comparison with the baselines of the task, for which the memory is '
-      'not enough: %s',
-      in_one_line(error, 200),
-    )
-    return None
-
-
-def num_compared(config: Config) -> int:
-  """The prompts to compare on: as many as wanted, but no more than are held out."""
-  wanted = config.eval.num_compared
-  number = min(wanted, config.eval.num_batches * config.train.batch_size)
-  if wanted > number:
-    logging.info(
-      'config.eval.num_compared is %d; the comparison with the baselines has at most '
-      'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
-      wanted,
-      number,
-    )
-  return number
-
-
 def summarise(
   config: Config,
   mesh: Mesh,
   risks: Risks,
-  comparison: Comparison | None,
   speed: tuple[float | None, float | None],
   flops: int,
   wall_time: float,
 ) -> Summary:
-  """The summary of a model of a program, on a mesh.
+  """The summary of a model of a program, on a mesh, without a comparison.
 
-  `speed` is from `Progress.speed`, and `flops` is the number per step of the program.
+  `speed` is from `Loop.speed`, and `flops` is the number per step of the program.
   The exact risks of one best step of gradient descent from the prior mean, and of the
   best rule of the linear family, are None if exact theory does not cover the task.
   """
@@ -188,7 +122,7 @@ def summarise(
     'gd_risk': gd,
     'optimal_risk': optimal,
     'excess_risk': excess,
-    'comparison': comparison,
+    'comparison': None,
     'steps_per_second': speed[0],
     'cpu_ms_per_step': speed[1],
     'flops_per_second': speed[0] and speed[0] * flops,

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from flax import nnx
 
@@ -28,7 +27,8 @@ from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
 from zoo.studies.atlas import measure, search
 from zoo.studies.atlas.notes import MOST_STEPS, Found, Settings, read_notes, write_notes
 from zoo.studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell
-from zoo.training.compilation import Training, advance
+from zoo.training.compilation import Training
+from zoo.training.loop import Loop
 from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
 from zoo.training.records import Progress
 
@@ -67,6 +67,18 @@ def _in_lanes(
     keys, numbers = replicate((keys, numbers), training.mesh)
   init = functools.partial(init_side_by_side, configs, training.abstract)
   return Lanes(training._replace(key=keys, numbers=numbers, init=init), configs)
+
+
+def _until(training: Training, last: int) -> Training:
+  """The same training up to a last step, which looks at the signals now and then.
+
+  It evaluates nothing, since a cell measures its models in its own way.
+  """
+  config = copy.deepcopy(training.config)
+  config.train.num_steps, config.train.log_every = last, _CHUNK
+  config.eval.every = config.checkpoint.every = last
+  evaluation = training.evaluation._replace(is_sampled=False, rule=lambda state: None)
+  return training._replace(config=config, evaluation=evaluation)
 
 
 def _each(lanes: Lanes, state: State) -> list[State]:
@@ -275,14 +287,18 @@ class CellRun:
     Returns the step that was reached, which is earlier after a signal.
     """
     step, last = steps
-    with on_mesh(training.mesh, self.config), Progress(label, step, last) as progress:
-      while step < last and not self._interruption.due():
-        stop = min(last, (step // _CHUNK + 1) * _CHUNK)
-        state, metrics = advance(training, state, step, stop)
-        jax.block_until_ready(metrics)
-        step = stop
-        progress.show(step)
-    return step, state
+    loop = Loop(
+      _until(training, last),
+      state,
+      step,
+      is_saved=lambda step: False,
+      interruption=self._interruption,
+      looks_ahead=True,
+    )
+    with Progress(label, step, last) as progress:
+      for chunk in loop:
+        progress.show({'step': chunk.step})
+    return loop.step, loop.state
 
   def _losses(
     self, models: Sequence[nnx.Module], seeds: Sequence[int], num_prompts: int

@@ -29,8 +29,15 @@ from zoo.storage.workdir import (
   open_workdir,
 )
 from zoo.training.compilation import make_training
-from zoo.training.many import compile_many, train_many, unstack
-from zoo.training.run import NotFiniteError, checked_state, is_new, train
+from zoo.training.hooks import Hook
+from zoo.training.many import Member, compile_many, train_many, unstack
+from zoo.training.run import (
+  NotFiniteError,
+  checked_state,
+  finished_event,
+  is_new,
+  train,
+)
 from zoo.training.step import initial_weights
 from zoo.training.summary import (
   DIVERGED,
@@ -64,6 +71,7 @@ def sweep(
   points: Sequence[Point],
   workdir: str | pathlib.Path,
   part: Part | None = None,
+  hooks: Sequence[Hook] = (),
 ) -> list[Row] | None:
   """Trains the config at each point, or resumes from the workdir.
 
@@ -85,6 +93,8 @@ def sweep(
     points: The fields that each point sets, such as those of `grid`.
     workdir: The folder of the sweep. It may be in a bucket, gs://bucket/sweeps/a.
     part: The part of the sweep to train; None trains all of it.
+    hooks: What is called for each point while it trains, as `zoo.Hook` says. Points
+      that are finished already call nothing.
 
   Returns:
     A row for each point: its fields, `workdir`, and its summary. The rows are also in
@@ -114,7 +124,7 @@ def sweep(
     members = points_of(part, configs)
     points = [points[i] for i in members]
     configs = [configs[i] for i in members]
-  return _train_and_write(workdir, config, points, configs, part)
+  return _train_and_write(workdir, config, points, configs, part, hooks)
 
 
 def _check_models(configs: Sequence[Config], part: Part | None) -> None:
@@ -131,6 +141,7 @@ def _train_and_write(
   points: Sequence[Point],
   configs: Sequence[Config],
   part: Part | None,
+  hooks: Sequence[Hook],
 ) -> list[Row] | None:
   """Trains the points, each of which has a config; writes the table without a part.
 
@@ -144,7 +155,7 @@ def _train_and_write(
       open_workdir(workdir, config, 'sweep', held=True)
       for point_config, folder in zip(configs, folders, strict=True):
         open_workdir(folder, point_config, held=True)
-      _train_missing(configs, folders, workdir, interruption)
+      _train_missing(configs, folders, workdir, interruption, hooks)
       rows, lost = rows_of(points, configs, folders)
       if part is None:
         write_table(rows, workdir)
@@ -168,6 +179,7 @@ def _train_missing(
   folders: Sequence[pathlib.Path],
   workdir: pathlib.Path,
   interruption: Interruption,
+  hooks: Sequence[Hook],
 ) -> None:
   """Trains the points that have neither a summary nor a record of a divergence.
 
@@ -182,8 +194,8 @@ def _train_missing(
   start = time.monotonic()
   num_steps = [sum(configs[i].train.num_steps for i in group) for group in groups]
   for number, group in enumerate(groups, start=1):
-    members = [(configs[i], folders[i]) for i in group]
-    _train_group(members, workdir, f'{number}/{len(groups)}', interruption)
+    members = [Member(configs[i], folders[i]) for i in group]
+    _train_group(members, workdir, f'{number}/{len(groups)}', interruption, hooks)
     steps_left = sum(num_steps[number:])
     if steps_left:
       seconds_per_step = (time.monotonic() - start) / sum(num_steps[:number])
@@ -196,10 +208,11 @@ def _train_missing(
 
 
 def _train_group(
-  group: Sequence[tuple[Config, pathlib.Path]],
+  group: Sequence[Member],
   workdir: pathlib.Path,
   label: str,
   interruption: Interruption,
+  hooks: Sequence[Hook],
 ) -> None:
   """Trains a group, each point of which has a config and a folder.
 
@@ -208,12 +221,12 @@ def _train_group(
   if len(group) > 1:
     # `train_many` raises it if all points diverge, after it has written their records.
     with contextlib.suppress(NotFiniteError):
-      _train_stacked(group, workdir, label, interruption)
+      _train_stacked(group, workdir, label, interruption, hooks)
     return
   ((config, folder),) = group
   logging.info('program %s: %s', label, folder.name)
   try:
-    summary = train(config, folder)
+    summary = train(config, folder, hooks, compare=True)
   except NotFiniteError as error:
     if error.divergence is not None:
       logging.warning('%s: %s', folder.name, error)
@@ -224,10 +237,11 @@ def _train_group(
 
 
 def _train_stacked(
-  group: Sequence[tuple[Config, pathlib.Path]],
+  group: Sequence[Member],
   workdir: pathlib.Path,
   label: str,
   interruption: Interruption,
+  hooks: Sequence[Hook],
 ) -> None:
   """Trains points side by side. Raises Stopped, and NotFiniteError if all diverge."""
   configs, folders = zip(*group, strict=True)
@@ -237,7 +251,14 @@ def _train_stacked(
   note = {**run_metadata(configs[0]), POINTS_FIELD: names}
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
   with Checkpoints(folder_of_all, 1, note, kept) as checkpoints:
-    trained = train_many(training, configs, folders, checkpoints, interruption, label)
+    trained = train_many(
+      training,
+      group,
+      checkpoints,
+      interruption,
+      label,
+      hooks,
+    )
   if trained is None:
     raise Stopped
   state, summaries = trained
@@ -249,6 +270,9 @@ def _train_stacked(
     if summary is not None and finished_summary(folder, config) is None:
       save_result(folder, config.train.num_steps, state, run_metadata(config))
       write_summary(folder, summary)
+      event = finished_event(config, folder, summary)
+      for hook in hooks:
+        hook.on_end(event)
   if not kept:
     delete_folder(folder_of_all)
   _stop_if_asked(interruption)

@@ -1,0 +1,144 @@
+"""The loop of training: the compiled steps of one model or of many, call by call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from zoo.config.building import Config
+from zoo.config.sharding import State, on_mesh
+from zoo.host.interruption import Interruption
+from zoo.storage.checkpoints import kept_steps
+from zoo.training.compilation import Training, advance
+from zoo.training.evaluation import Fetched, Measured, evaluate
+
+
+class Chunk(NamedTuple):
+  """The result of the steps of one call, on the host."""
+
+  step: int  # the number of steps that are done after the call
+  metrics: dict[str, np.ndarray]  # of the last step, as `run_steps` returns them
+  measured: Fetched  # the evaluation after the last step
+  is_saved: bool  # whether the state is to be saved before training goes on
+
+
+class _Call(NamedTuple):
+  """A chunk whose results may still be being computed."""
+
+  started: float  # by `time.monotonic`
+  step: int
+  metrics: dict[str, jax.Array]
+  measured: Measured
+  is_saved: bool
+
+
+class Loop:
+  """Trains up to the last step, or until a signal; an iterator of chunks.
+
+  Training goes on when the next chunk is asked for, and a caller may save or read the
+  state between two chunks. A loop that looks ahead starts the steps of the next chunk
+  before it waits for the results of this one, so that the devices compute while the
+  caller records: its state may then be newer than the chunk, but never where the chunk
+  is to be saved.
+
+  Attributes:
+    state: The newest state, which may still be being computed.
+    step: The number of steps that this state has done.
+  """
+
+  def __init__(
+    self,
+    training: Training,
+    state: State,
+    step: int,
+    is_saved: Callable[[int], bool],
+    interruption: Interruption,
+    looks_ahead: bool,
+  ):
+    """Starts the clocks.
+
+    Args:
+      training: The compiled steps and the compiled evaluation.
+      state: The state from which training goes on. The first steps donate it.
+      step: The number of steps that this state has done.
+      is_saved: Whether the state after a number of steps is to be saved.
+      interruption: Ends the loop at the end of a chunk.
+      looks_ahead: Whether the next steps start before the results of the last are read.
+    """
+    self.state, self.step = state, step
+    self._training, self._is_saved = training, is_saved
+    self._interruption, self._looks_ahead = interruption, looks_ahead
+    self._next: _Call | None = None  # the call that is ahead, if any
+    self._start = step, time.process_time()
+    self._done = step  # the number of steps whose results are on the host
+    self._seconds = 0.0  # that the devices have spent on steps
+    self._free = 0.0  # when they had done all that came before the next steps
+
+  def __iter__(self) -> Loop:
+    return self
+
+  def __next__(self) -> Chunk:
+    """Returns the next chunk when its results are on the host."""
+    call, self._next = self._next, None
+    if call is None:
+      call = self._advance()
+    if call is None:
+      raise StopIteration
+    if self._looks_ahead and not call.is_saved:
+      self._next = self._advance()
+    return self._fetch(call)
+
+  def _advance(self) -> _Call | None:
+    """Starts the steps up to the next stop; None at the last step or after a signal."""
+    training, config = self._training, self._training.config
+    if self.step >= config.train.num_steps or self._interruption.due():
+      return None
+    started, stop = time.monotonic(), next_stop(self.step, config)
+    with on_mesh(training.mesh, config):
+      self.state, metrics = advance(training, self.state, self.step, stop)
+      measured = evaluate(config, training.evaluation, self.state['model'], stop)
+    self.step = stop
+    return _Call(started, stop, metrics, measured, self._is_saved(stop))
+
+  def _fetch(self, call: _Call) -> Chunk:
+    """Waits for the steps of a call and for the evaluation after them.
+
+    The time of the steps counts from their start, or from the end of the evaluation
+    before if the devices were still busy with it, until the metrics of the last step
+    are there.
+    """
+    results = call.metrics, call.measured
+    for leaf in jax.tree.leaves(results):
+      leaf.copy_to_host_async()  # begins as soon as a result is there
+    jax.block_until_ready(call.metrics)
+    self._seconds += time.monotonic() - max(call.started, self._free)
+    metrics, measured = jax.device_get(results)
+    self._free, self._done = time.monotonic(), call.step
+    return Chunk(call.step, metrics, measured, call.is_saved)
+
+  def speed(self) -> tuple[float | None, float | None]:
+    """Returns steps per second and CPU-ms per step; None and None if there was no step.
+
+    The first counts the time of the steps alone: neither evaluation, nor records, nor
+    what the caller does between two chunks, nor the time in which a save stops
+    training. Saves that are written in the background may slow the steps down. The CPU
+    time is that of all threads of this process since the start, whatever they do.
+    """
+    start, cpu = self._start
+    if self._done <= start:
+      return None, None
+    cpu_seconds = time.process_time() - cpu
+    # A coarse clock may say that a few steps took no time.
+    rate = (self._done - start) / self._seconds if self._seconds else None
+    return rate, 1e3 * cpu_seconds / (self._done - start)
+
+
+def next_stop(step: int, config: Config) -> int:
+  """Returns the step at which the next call ends: to log, evaluate or save there."""
+  every = config.train.log_every, config.eval.every, config.checkpoint.every
+  kept = [at for at in kept_steps(config) if at > step]
+  return min(config.train.num_steps, *((step // n + 1) * n for n in every), *kept)
