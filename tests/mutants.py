@@ -213,9 +213,9 @@ an array that is fully sharded is split along its shortest axis
   - longest = max(
   + longest = min(
 the CPU time of a step is in seconds, not in milliseconds
-  zoo/training/records.py: training/test_records.py
-  - 1e3 * cpu_seconds / (step - start)
-  + cpu_seconds / (step - start)
+  zoo/training/loop.py: training/test_records.py
+  - 1e3 * cpu_seconds / (self._done - start)
+  + cpu_seconds / (self._done - start)
 the nearest algorithm is measured on the prompts that it is fitted to
   zoo/probing/nearest.py: probing/test_nearest.py
   - for part in (slice(half), slice(half, None))

@@ -319,7 +319,7 @@ def test_a_launch_adds_the_comparison_that_a_killed_one_left_out(tmp_path, caplo
   assert train(config, tmp_path, compare=True) == summary
   write_summary(tmp_path, before)
   assert train(config, tmp_path, compare=True) == before
-  assert 'has no checkpoint of step 2' in caplog.text
+  assert 'no comparison with the baselines of the task' in caplog.text
 
 
 # A model that is split by its layers over `model`, and one that is fully sharded.

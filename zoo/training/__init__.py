@@ -7,9 +7,6 @@ same compiled steps (step.py) and the same evaluation (evaluation.py).
 from zoo.config.curricula import Stage as Stage
 from zoo.config.validation import validate as validate
 from zoo.host.parts import Part as Part
-from zoo.training.against_baselines import (
-  compare_with_baselines as compare_with_baselines,
-)
 from zoo.training.hooks import Event as Event
 from zoo.training.run import train as train
 from zoo.training.run import training_run as training_run

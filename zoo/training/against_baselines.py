@@ -1,14 +1,12 @@
 """The comparison of a trained model with the baselines of its task.
 
-It is no part of training: `launch.main` adds it to the summary of a run that has ended,
-and a launch that is killed in between leaves it to the next.
+It is no part of training: it is added to the summary of a run that has ended, and a
+launch that is killed in between leaves it to the next.
 """
 
-import copy
 import functools
-import pathlib
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from absl import logging
 from flax import nnx
@@ -16,23 +14,20 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from zoo.config.building import Config, build_task
-from zoo.config.sharding import make_mesh, on_mesh, split_over_data, where_compared
-from zoo.config.validation import validate
+from zoo.config.sharding import make_mesh, on_mesh, where_compared
 from zoo.core.errors import UserError, in_one_line, is_exhausted
 from zoo.core.protocols import Task
 from zoo.host import processes
-from zoo.host.files import workdir_path
 from zoo.measure.comparison import Comparison, compare_all
-from zoo.storage.checkpoints import Checkpoints, kept_steps, run_metadata
 from zoo.storage.workdir import occupied
-from zoo.training.step import abstract_state
-from zoo.training.summary import Summary, finished_summary, write_summary
+from zoo.training.hooks import Event
+from zoo.training.summary import Summary, write_summary
 
 _Compared = TypeVar('_Compared')
 
 
-def compare_with_baselines(config: Config, workdir: str | pathlib.Path) -> Summary:
-  """Compares the model of a finished run with the baselines of its task.
+def compare_with_baselines(event: Event) -> Summary | None:
+  """Compares the model of a run that has ended with the baselines of its task.
 
   The section `eval` sets the number of prompts and their seed. With fewer than two
   prompts, for a task that is too large, if the memory is not enough, or if the
@@ -40,48 +35,28 @@ def compare_with_baselines(config: Config, workdir: str | pathlib.Path) -> Summa
   one stays as it is. If there are several processes, each must make the same call.
 
   Args:
-    config: The config of the run.
-    workdir: The folder of the run. It may be in a bucket.
+    event: The last event of the run. Its model is on the devices that trained it, or is
+      loaded from the newest checkpoint if the run ended in an earlier launch.
 
   Returns:
-    The summary with the comparison, which is also in `summary.json`.
-
-  Raises:
-    UserError: If the config is invalid, or the folder has no summary of this run.
-    RunError: If the checkpoint is damaged, or the summary cannot be written.
-
-  Example:
-    >>> zoo.train(config, 'runs/a')
-    >>> summary = zoo.training.compare_with_baselines(config, 'runs/a')
-    >>> print(zoo.training.table(summary))
+    The summary with the comparison, which is also in `summary.json`; None if the event
+    has no summary.
   """
-  config, workdir = copy.deepcopy(validate(config)), workdir_path(workdir)
-  summary = processes.run_on_main(lambda: finished_summary(workdir, config))
-  if summary is None:
-    raise UserError(f'{workdir} has no summary of this run; train it first')
-  if summary['comparison'] is not None or num_compared(config) < 2:
+  config, summary = event.config, event.summary
+  if summary is None or summary['comparison'] is not None or num_compared(config) < 2:
     return summary
-  mesh, task, step = make_mesh(config), build_task(config), summary['step']
-  graphs, abstract = abstract_state(config, mesh)
-  if config.mesh.fsdp:
-    abstract = split_over_data(abstract)
-  with (
-    occupied(workdir, config),
-    Checkpoints(
-      workdir, config.checkpoint.keep, run_metadata(config), kept_steps(config)
-    ) as checkpoints,
-    on_mesh(mesh, config),
-  ):
-    if processes.run_on_main(lambda: checkpoints.latest) != step:
+  mesh, task = make_mesh(config), build_task(config)
+  with occupied(event.workdir, config), on_mesh(mesh, config):
+    try:
+      graph, state = nnx.split(event.model)
+    except UserError as error:
       logging.warning(
-        'there is no comparison with the baselines of the task: %s has no checkpoint '
-        'of step %d',
-        *(workdir, step),
+        'there is no comparison with the baselines of the task: %s', error
       )
       return summary
-    state = checkpoints.load(step, {'model': abstract['model']})['model']
-    summary['comparison'] = compare_model(config, task, graphs['model'], mesh, state)
-  write_summary(workdir, summary)
+    comparison = compare_model(config, task, graph, mesh, state)
+    summary = cast(Summary, {**summary, 'comparison': comparison})
+    write_summary(event.workdir, summary)
   return summary
 
 

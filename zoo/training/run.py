@@ -90,12 +90,12 @@ def train(
     RunError: If the loss is not finite, or the disk is full.
     KeyboardInterrupt: After Ctrl-C. Everything is saved, and the same call resumes.
   """
-  summary = None
+  last = None
   for event in events_of(config, workdir, hooks, looks_ahead=not hooks):
-    summary = event.summary
-  if compare and summary is not None:
-    summary = compare_with_baselines(config, workdir)
-  return summary
+    last = event
+  if last is None:
+    return None
+  return compare_with_baselines(last) if compare else last.summary
 
 
 def training_run(
