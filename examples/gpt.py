@@ -66,9 +66,9 @@ class Block(nnx.Module):
   """Attention to earlier tokens, then a network of one hidden layer."""
 
   def __init__(self, width: int, num_heads: int, rngs: nnx.Rngs):
-    self.tokens_tap = zoo.probing.Tap(axes='b n w')
-    self.mixer_tap = zoo.probing.Tap('mixer.out', 'b n w')
-    self.network_tap = zoo.probing.Tap('network.out', 'b n w')
+    self.tokens_tap = zoo.probing.Tap(axes='b n w', kind='stream')
+    self.mixer_tap = zoo.probing.Tap('mixer.out', 'b n w', kind='added')
+    self.network_tap = zoo.probing.Tap('network.out', 'b n w', kind='added')
     self.norm_1 = nnx.LayerNorm(width, rngs=rngs)
     self.norm_2 = nnx.LayerNorm(width, rngs=rngs)
     self.attention = nnx.MultiHeadAttention(

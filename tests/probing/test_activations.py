@@ -298,8 +298,21 @@ def test_recurrent_networks_have_what_they_carry(name):
 
 
 def test_sites_have_the_names_of_what_is_there():
-  of_layer = ['mixer.heads', 'mixer.in', 'mixer.out', 'mixer.pattern', 'tokens']
-  wanted = ['embed', 'guess', *(f'layers.0.{name}' for name in of_layer)]
+  of_mixer = [
+    'heads',
+    'in',
+    'key',
+    'norm',
+    'out',
+    'pattern',
+    'query',
+    'scores',
+    'value',
+  ]
+  of_layer = [*(f'mixer.{name}' for name in of_mixer), 'tokens']
+  final = ['final.norm', 'final.tokens']
+  wanted = ['embed', *final, 'guess', *(f'layers.0.{name}' for name in of_layer)]
+  wanted.append('read_out')
   assert sites(_transformer('softmax')) == wanted
   terms = ['embed', 'guess', 'keys', 'queries', 'scores', 'update', 'values']
   linear = drawn(
@@ -309,6 +322,53 @@ def test_sites_have_the_names_of_what_is_there():
   assert sites(linear) == terms
   with refuses('GradientDescent has no intermediates'):
     sites(zoo.estimators.gradient_descent(np.zeros(3), 0.1))
+
+
+def test_the_sites_of_a_layer_are_those_of_a_forward_pass_in_numpy():
+  model = _transformer('softmax', feed_forward='gelu')
+  found = capture(model, _prompt())
+  values = {name: np.asarray(value, np.float64) for name, value in found.items()}
+  layer, n, size = model.layers[0], 2 * _C + 1, _W // _H
+
+  def of(name):
+    return values[f'layers.0.{name}']
+
+  def normed(norm, tokens):
+    centred = tokens - tokens.mean(axis=-1, keepdims=True)
+    scale = 1 / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-5)
+    return scale, centred * scale * np.array(norm.scale) + np.array(norm.bias)
+
+  tokens = of('tokens')
+  scale, inputs = normed(layer.norm_1, tokens)
+  expected = {'mixer.norm': scale, 'mixer.in': inputs}
+  for name in 'query', 'key', 'value':
+    projected = _linear(getattr(layer.mixer, name), inputs)
+    expected[f'mixer.{name}'] = projected.reshape(2, n, _H, size)
+  query, key, value = (expected[f'mixer.{name}'] for name in ('query', 'key', 'value'))
+  scores = np.einsum('bqhs,bkhs->bhqk', query, key) / np.sqrt(size)
+  weights = np.where(np.tri(n, dtype=bool), np.exp(scores), 0)
+  pattern = weights / weights.sum(axis=-1, keepdims=True)
+  heads = np.einsum('bhqk,bkhs->bqhs', pattern, value)
+  mixed = _linear(layer.mixer.out, heads.reshape(2, n, _W))
+  scale, inputs = normed(layer.norm_2, tokens + mixed)
+  before = _linear(layer.feed_forward.up, inputs)
+  # GELU by its approximation with tanh, as jax.nn.gelu has it.
+  cube = np.sqrt(2 / np.pi) * (before + 0.044715 * before**3)
+  neurons = 0.5 * before * (1 + np.tanh(cube))
+  final = tokens + mixed + _linear(layer.feed_forward.out, neurons)
+  expected |= {
+    **{'mixer.scores': scores, 'mixer.pattern': pattern, 'mixer.heads': heads},
+    **{'mixer.out': mixed, 'middle': tokens + mixed, 'network.norm': scale},
+    **{'network.in': inputs, 'feed_forward.before': before},
+    **{'feed_forward.neurons': neurons, 'network.out': final - tokens - mixed},
+  }
+  for name, value in expected.items():
+    assert_close(of(name), value, _ROUNDING)
+  assert_close(values['final.tokens'], final, _ROUNDING)
+  # A prediction is read at the query alone.
+  scale, outputs = normed(model.norm, final[:, -1:])
+  assert_close(values['final.norm'], scale, _ROUNDING)
+  assert_close(values['read_out'], _linear(model.read_out, outputs), 1e-4)
 
 
 def test_some_sites_alone_are_those_of_all():

@@ -97,7 +97,7 @@ def test_a_linear_layer_adds_its_update():
 def test_heads_are_where_the_axes_say():
   class Summed(nnx.Module):
     def __init__(self):
-      self.heads_tap = Tap(axes='b h n v')
+      self.heads_tap = Tap(axes='b h n v', kind='heads')
 
     def __call__(self, prompt):
       heads = jnp.stack([prompt.x, 2 * prompt.x, 3 * prompt.x], axis=1)
@@ -110,32 +110,54 @@ def test_heads_are_where_the_axes_say():
   np.testing.assert_allclose(found.contributions['heads'], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize('heads', ['mixer.heads', 'heads'])
-def test_a_site_that_another_one_replaces_is_refused_and_not_0(heads):
-  class Named(nnx.Module):
-    def __init__(self):
-      self.first_tap, self.out_tap = Tap(heads, 'b h'), Tap('mixer.out', 'b')
-      self.unused_tap = Tap('unused.out', 'b')
+class _Through(nnx.Module):
+  """Predicts what one tap makes of another one's value, and a feature of the query."""
 
-    def __call__(self, prompt):
-      self.unused_tap(prompt.y[:, 0])
-      return self.out_tap(self.first_tap(prompt.y).sum(axis=1)) + prompt.x_query[:, 0]
+  def __init__(self, first, name='first'):
+    self.first_tap, self.out_tap = Tap(name, 'b h', kind=first), Tap('out', 'b')
+    self.out_tap.kind = 'added'
+    self.unused_tap = Tap('heads', 'b', kind='added')
 
+  def __call__(self, prompt):
+    self.unused_tap(prompt.y[:, 0])
+    return self.out_tap(self.first_tap(prompt.y).sum(axis=1)) + prompt.x_query[:, 0]
+
+
+@pytest.mark.parametrize('name', ['mixer.heads', 'first', 'out.update'])
+def test_heads_stand_in_place_of_what_is_added_from_them_whatever_their_names(name):
   prompt = sample(_TASK, jax.random.key(0), 3)
-  if heads == 'mixer.heads':  # which are those of mixer.out
-    found = attribution(Named(), prompt).contributions
-    assert {*found} == {'mixer.heads', 'unused.out'}
-    np.testing.assert_allclose(found['mixer.heads'], prompt.y, rtol=1e-6)
-    np.testing.assert_array_equal(found['unused.out'], np.zeros(3))
-    return
-  with refuses("'heads' reaches the prediction only through that at 'mixer.out'"):
-    attribution(Named(), prompt)
+  found = attribution(_Through('heads', name), prompt).contributions
+  assert {*found} == {name, 'heads'}
+  np.testing.assert_allclose(found[name], prompt.y, rtol=1e-6)
+  np.testing.assert_array_equal(found['heads'], np.zeros(3))
+  # A value of no kind is part of what is added from it.
+  found = attribution(_Through(None, name), prompt).contributions
+  assert {*found} == {'out', 'heads'}
+  np.testing.assert_allclose(found['out'], prompt.y.sum(axis=1), rtol=1e-5)
+
+
+def test_a_value_that_is_only_read_by_another_is_refused_and_not_0():
+  prompt = sample(_TASK, jax.random.key(0), 3)
+  with refuses("'first' reaches the prediction only through that at 'out'"):
+    attribution(_Through('added'), prompt)
+  with refuses('Plain has no tap of the kind heads or added'):
+    attribution(Plain(), prompt)
+
+
+class Plain(nnx.Module):
+  """A model whose taps have no kind."""
+
+  def __init__(self):
+    self.heads_tap, self.out_tap = Tap(), Tap('mixer.out')
+
+  def __call__(self, prompt):
+    return self.out_tap(self.heads_tap(prompt.y)).sum(axis=1)
 
 
 def test_a_prediction_that_is_no_sum_is_refused():
   class Square(nnx.Module):
     def __init__(self):
-      self.out_tap = Tap('network.out', 'b n')
+      self.out_tap = Tap('network.out', 'b n', kind='added')
 
     def __call__(self, prompt):
       return self.out_tap(prompt.y).sum(axis=1) ** 2 + 1

@@ -30,7 +30,7 @@ from zoo.probing import (
   edited,
   sites,
 )
-from zoo.probing.activations import calls_of, recorded
+from zoo.probing.activations import calls_of, recorded, wanted_sites
 
 _D, _C, _B = 3, 4, 3
 _SMALL = {
@@ -71,7 +71,7 @@ def _replaced(graph, state, prompt):
   Before the first of these nothing is replaced.
   """
   model = nnx.merge(graph, state)
-  names = sites(model)
+  names = wanted_sites(model, None)
 
   def predictions(chosen, noise):
     values, _ = recorded(model, prompt, names)
@@ -122,7 +122,7 @@ def test_each_site_put_back_changes_nothing_and_otherwise_all(
   name, arguments, register
 ):
   model, prompt = _model(name, **arguments), _prompt()
-  names = sites(model)
+  names = wanted_sites(model, None)
   assert names
   graph, state = nnx.split(model)
   same, changed, slope = jax.device_get(_replaced(graph, state, prompt))
@@ -152,7 +152,7 @@ def test_each_site_put_back_changes_nothing_and_otherwise_all(
 def test_a_site_put_back_changes_no_bit_without_compilation(name, arguments, register):
   """Each operation then rounds as before."""
   model, prompt = _model(name, **arguments), _prompt()
-  names = sites(model)
+  names = wanted_sites(model, None)
   with jax.disable_jit():
     values, before = recorded(model, prompt, names)
     for name in names:

@@ -165,8 +165,8 @@ def test_the_path_from_an_output_to_the_tokens_after_it():
 class _Sum(nnx.Module):
   """Predicts 3 x_1 + x_2 of the query, each of which goes through a tap."""
 
-  def __init__(self, first='first', second='second'):
-    self.first_tap, self.second_tap = Tap(first, 'b'), Tap(second, 'b')
+  def __init__(self, kind=None):
+    self.first_tap, self.second_tap = Tap(axes='b', kind=kind), Tap(axes='b', kind=kind)
 
   def __call__(self, prompt):
     first, second = prompt.x_query[:, 0], prompt.x_query[:, 1]
@@ -174,18 +174,19 @@ class _Sum(nnx.Module):
 
 
 def test_paths_that_are_not_there_are_refused():
-  task, sites = isotropic(2, 3), ('mixer.out', 'network.out')
-  with refuses("'network.out' does not depend on 'mixer.out' by this path"):
-    path_effect(_Sum(*sites), task, *_pair(), *sites)
-  with refuses('_Sum has no site named mixer.out'):
-    path_effect(_Sum(), task, *_pair(), 'first', 'second')
+  task, sites = isotropic(2, 3), ('first', 'second')
+  with refuses("'second' does not depend on 'first' by this path"):
+    path_effect(_Sum('added'), task, *_pair(), *sites)
+  with refuses('_Sum has no tap of the kind added'):
+    path_effect(_Sum(), task, *_pair(), *sites)
 
 
 class _Aside(nnx.Module):
   """Predicts a value that a tap has seen, and not what the tap returns."""
 
-  def __init__(self, first):
-    self.first_tap, self.out_tap = Tap(first, 'b'), Tap('mixer.out', 'b')
+  def __init__(self, name, kind=None):
+    self.first_tap = Tap(name, 'b', kind=kind)
+    self.out_tap = Tap('mixer.out', 'b', kind='added')
     self.after_tap, self.seen_tap = Tap('after', 'b'), Tap('seen', 'b')
 
   def __call__(self, prompt):
@@ -194,19 +195,21 @@ class _Aside(nnx.Module):
     return self.after_tap(value)
 
 
-def test_a_share_that_would_be_0_by_a_name_is_refused():
+@pytest.mark.parametrize('name', ['mixer.heads', 'heads', 'other'])
+def test_what_is_added_from_the_sender_is_on_the_path_whatever_its_name(name):
+  task = isotropic(2, 3)
+  share = path_effect(_Aside(name, 'heads'), task, *_pair(), name, 'after')
+  assert share.mean == pytest.approx(1)
+
+
+def test_a_share_that_would_be_0_is_refused():
   task = isotropic(2, 3)
   with refuses("the site 'seen' does not reach the prediction"):
-    path_effect(_Aside('mixer.heads'), task, *_pair(), 'mixer.heads', 'seen')
-  share = path_effect(_Aside('mixer.heads'), task, *_pair(), 'mixer.heads', 'after')
-  assert share.mean == pytest.approx(1)
+    path_effect(_Aside('heads'), task, *_pair(), 'heads', 'seen')
+  # What comes from the residual stream goes on by the stream alone.
   said = 'this path, which keeps the values at mixer.out'
   with refuses("'after' does not depend on 'heads' by", said):
-    path_effect(_Aside('heads'), task, *_pair(), 'heads', 'after')
-  # A name that only ends in the same letters is another name.
-  with refuses('_Sum has no site named mixer.out'):
-    names = 'premixer.out', 'last_update'
-    path_effect(_Sum(*names), task, *_pair(), *names)
+    path_effect(_Aside('heads', 'stream'), task, *_pair(), 'heads', 'after')
 
 
 def test_shares_and_their_errors_are_those_of_numpy():

@@ -7,7 +7,30 @@ from typing import Any, NamedTuple, TypeVar
 
 from flax import nnx
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, check_name
+
+# What a value is to a model. Instruments go by the kind of a tap, never by its name.
+TAP_KINDS = (
+  'guess',  # the initial guess of the labels
+  'embed',  # the tokens that a prompt becomes
+  'stream',  # the residual stream: tokens between layers, or within one
+  'norm',  # the scale 1 / √(variance + ε) by which a norm multiplies
+  'normed',  # tokens after a norm, which a mixer reads
+  'query',
+  'key',
+  'value',
+  'decay',  # the logarithm of the factor by which a state fades
+  'strength',  # how much a token writes into a state, or erases from it
+  'gate',  # factors of what heads have read
+  'scores',  # of attention, before the softmax
+  'pattern',  # of attention, after it
+  'read',  # what heads read of their values or states
+  'heads',  # what heads give to the output matrix of their mixer
+  'state',  # the memory of a recurrence after each token
+  'neurons',  # of a network, before or after its nonlinearity
+  'added',  # what a mixer, a network or a layer adds to the residual stream
+  'readout',  # the outputs for each token, from which predictions are taken
+)
 
 _Value = TypeVar('_Value')
 _Model = TypeVar('_Model', bound=nnx.Module)
@@ -29,7 +52,9 @@ class Tap(nnx.Module):
     name: str | None = None,
     axes: str | None = None,
     *,
+    kind: str | None = None,
     is_read_only: bool = False,
+    is_on_demand: bool = False,
   ):
     """
     Args:
@@ -37,9 +62,13 @@ class Tap(nnx.Module):
         site is the path of the module and the name, such as `layers.0.mixer.out`.
       axes: a letter for each axis of the value, such as `b n h s`: b prompts, n tokens,
         h heads. None: nothing is known of them.
+      kind: what the value is to the model, one of `zoo.probing.TAP_KINDS`. Instruments
+        that need to know it, such as `attribution`, go by it. None: it is of no kind.
       is_read_only: whether no prediction depends on the value that the tap returns.
+      is_on_demand: whether the value is computed only where it is asked for by its
+        site, as the states within a recurrence are.
 
-    Raises UserError for other names and axes.
+    Raises UserError for other names, axes and kinds.
     """
     letters = [] if axes is None else axes.split(' ')
     if any(len(letter) != 1 for letter in letters) or len({*letters}) < len(letters):
@@ -49,7 +78,10 @@ class Tap(nnx.Module):
       )
     if name is not None and (not name or ' ' in name):
       raise UserError(f'name is {name!r}; it must be one word, such as mixer.out')
-    self.name, self.axes, self.is_read_only = name, axes, is_read_only
+    if kind is not None:
+      check_name('kind', kind, TAP_KINDS)
+    self.name, self.axes, self.kind = name, axes, kind
+    self.is_read_only, self.is_on_demand = is_read_only, is_on_demand
 
   def __call__(self, value: _Value) -> _Value:
     return value
@@ -66,6 +98,11 @@ class Replacement(Tap):
   def __init__(self) -> None:
     super().__init__()
     self.tap, self.site = Tap(), ''
+
+  def show(self, value: Any) -> None:
+    """Hands on a value that has gone through the tap already, to what reads it."""
+    if isinstance(self.tap, Replacement):
+      self.tap.show(value)
 
 
 class Place(NamedTuple):
@@ -87,6 +124,8 @@ class Place(NamedTuple):
     tap = self.tap
     replacement.tap, replacement.site = tap, self.site
     replacement.name, replacement.axes = tap.name, tap.axes
+    replacement.kind, replacement.is_read_only = tap.kind, tap.is_read_only
+    replacement.is_on_demand = tap.is_on_demand
     put_child(self.module, self.key, replacement)
 
 

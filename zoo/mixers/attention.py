@@ -56,7 +56,12 @@ class _Attention(Mixer):
       rngs.params()  # a bias takes a key; without it the next kernels start the same
     self.value = project(width, width, init, rngs=rngs)
     self.out = project_back(width, width, init, rngs=rngs)
-    self.pattern_tap, self.heads_tap = Tap(axes='b h q k'), Tap(axes='b n h v')
+    self.query_tap, self.key_tap, self.value_tap = (
+      Tap(axes='b n h s', kind=kind) for kind in ('query', 'key', 'value')
+    )
+    self.scores_tap = Tap(axes='b h q k', kind='scores')
+    self.pattern_tap = Tap(axes='b h q k', kind='pattern')
+    self.heads_tap = Tap(axes='b n h v', kind='heads')
 
   def __call__(self, tokens: Tokens) -> Tokens:
     return self._attend(tokens, slice(None))
@@ -81,7 +86,7 @@ class _Attention(Mixer):
 
   def _attend(self, tokens: Tokens, at: slice) -> Float[Array, 'b t w']:
     weights, totals = self._weigh(tokens, at)
-    value = split_heads(self.value(tokens), self.num_heads)
+    value = self.value_tap(split_heads(self.value(tokens), self.num_heads))
     value = jnp.swapaxes(value, 1, 2)
     if self.shortcuts:
       # Dividing the outputs is cheaper than dividing the weights, a larger array.
@@ -97,6 +102,7 @@ class _Attention(Mixer):
     if self.rotary:
       positions = np.arange(tokens.shape[1])
       query, key = rotate(query, positions[at]), rotate(key, positions)
+    query, key = self.query_tap(query), self.key_tap(key)
     # With the heads' axis after the tokens', XLA:CPU would transpose the scores.
     query, key = jnp.swapaxes(query, 1, 2), jnp.swapaxes(key, 1, 2)
     query /= query.shape[-1] ** 0.5
@@ -121,7 +127,7 @@ class SoftmaxAttention(_Attention):
   ) -> tuple[Scores, Float[Array, 'b h t 1']]:
     n = scores.shape[-1]
     seen = causal_mask(n) if self.causal else context_mask(n) | np.eye(n, dtype=bool)
-    return _exponentials(scores, seen[at])
+    return _exponentials(self.scores_tap(scores), seen[at])
 
 
 @register_mixer('fox')
@@ -147,7 +153,7 @@ class ForgettingAttention(_Attention):
     total = jnp.swapaxes(jnp.cumsum(logs, axis=1), 1, 2)
     kept = total[:, :, at, None] - total[:, :, None]
     seen = causal_mask(scores.shape[-1])[at]
-    return _exponentials(scores + kept.astype(scores.dtype), seen)
+    return _exponentials(self.scores_tap(scores + kept.astype(scores.dtype)), seen)
 
 
 def _exponentials(
@@ -174,6 +180,7 @@ class ReLUAttention(_Attention):
     n = scores.shape[-1]
     seen = (causal_mask(n) if self.causal else context_mask(n))[at]
     num_seen = np.maximum(seen.sum(axis=1, keepdims=True), 1)
+    scores = self.scores_tap(scores)
     weights = jnp.where(seen[None, None], jax.nn.relu(scores), 0)
     return weights, jnp.asarray(num_seen, scores.dtype)[None, None]
 

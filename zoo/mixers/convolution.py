@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from zoo.core.errors import check_number
 from zoo.core.registry import register_mixer
+from zoo.core.taps import Tap
 from zoo.mixers.mixer import (
   Mixer,
   Site,
@@ -69,6 +70,10 @@ class Hyena(Mixer):
     )
     self.filters = project(_HIDDEN, 2 * width, rngs=rngs)
     self.out = project_back(width, width, init, rngs=rngs)
+    self.value_tap = Tap(axes='b n w', kind='value')
+    self.gates_taps = nnx.List(
+      [Tap(f'gates.{i}', 'b n w', kind='gate') for i in range(2)]
+    )
     skips = jax.random.normal(rngs.params(), (2, width))  # as in the authors' code
     self.skips = nnx.Param(skips, **split(None, 'model'))
 
@@ -90,9 +95,12 @@ class Hyena(Mixer):
   def _features(self, tokens: Tokens) -> list[Tokens]:
     """v, x_1 and x_2."""
     past = jnp.zeros((len(tokens), PAST, self.width), tokens.dtype)
+    taps = self.value_tap, *self.gates_taps
     return [
-      convolve(project(tokens), past)[0]
-      for project, convolve in zip(self.projections, self.convolutions, strict=True)
+      tap(convolve(project(tokens), past)[0])
+      for project, convolve, tap in zip(
+        self.projections, self.convolutions, taps, strict=True
+      )
     ]
 
   def kernels(self, n: int) -> list[Float[Array, 'n w']]:

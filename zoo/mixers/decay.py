@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from zoo.core.errors import UserError, check_count
 from zoo.core.registry import register_mixer
+from zoo.core.taps import Tap
 from zoo.mixers.attention import check_rotary, context_mask, rotate
 from zoo.mixers.linear_state import HeadState, LinearState, Past, State
 from zoo.mixers.mixer import (
@@ -50,7 +51,7 @@ class LinearMixer(HeadState):
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
-    query = widen(query)
+    query, key, value = self.tapped(widen(query), key, value)
     seen = (state.position + 1 + jnp.arange(tokens.shape[1])).astype(query.dtype)
     return Inputs(query / seen[None, :, None, None], key, value), past
 
@@ -60,6 +61,7 @@ class LinearMixer(HeadState):
     query, key, value = widen(
       in_heads(tokens, (self.query, self.key, self.value), self.num_heads)
     )
+    query, key, value = self.tapped(query, key, value)
     context = tokens.shape[1] - 1
     memory = jnp.einsum('bnhk,bnhv->bhkv', key[:, :context], value[:, :context])
     read = jnp.einsum('bnhk,bhkv->bnhv', query, memory / max(context, 1))
@@ -105,6 +107,7 @@ class Retention(HeadState):
     if self.rotary:
       positions = state.position + jnp.arange(tokens.shape[1])
       query, key = rotate(query, positions), rotate(key, positions)
+    query, key, value = self.tapped(query, key, value)
     decay = np.log1p(-(2.0 ** (-5.0 - np.arange(self.num_heads))))
     key = widen(key)
     decay = jnp.asarray(decay, key.dtype)[None, None, :, None]
@@ -124,6 +127,7 @@ class GatedLinearAttention(HeadState):
   def __init__(self, site: Site, *, rngs: nnx.Rngs):
     super().__init__(site, gate=jax.nn.silu, rngs=rngs)
     width, init = site.width, site.init
+    self.decay_tap = Tap(axes='b n h k', kind='decay')
     rank = min(16, width)
     self.decay_in = unsplit(width, rank, init, rngs=rngs)
     self.decay = project(rank, width, init, rngs=rngs)
@@ -131,8 +135,9 @@ class GatedLinearAttention(HeadState):
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
     decay = jax.nn.log_sigmoid(widen(self.decay(self.decay_in(tokens)))) / 16
-    query = widen(query) / math.sqrt(query.shape[-1])
-    return Inputs(query, key, value, split_heads(decay, self.num_heads)), past
+    decay = self.decay_tap(split_heads(decay, self.num_heads))
+    query, key, value = self.tapped(widen(query), key, value)
+    return Inputs(query / math.sqrt(query.shape[-1]), key, value, decay), past
 
 
 class Mamba2Block(LinearState):
@@ -160,22 +165,31 @@ class Mamba2Block(LinearState):
     self.skip = nnx.Param(jnp.ones(num_heads), **split('model'))
     self.norm = RMSNorm(inner)
     self.out = project_back(inner, width, init, rngs=rngs)
+    self.query_tap = Tap(axes='b n k', kind='query')
+    self.key_tap = Tap(axes='b n k', kind='key')
+    self.value_tap = Tap(axes='b n h v', kind='value')
+    self.decay_tap = Tap(axes='b n h g', kind='decay')
+    self.strength_tap = Tap(axes='b n h', kind='strength')
+    self.gate_tap = Tap(axes='b n c', kind='gate')
 
   def features(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     """What one state per head takes, and the next `state.past`."""
     past_values, past_keys = state.past
     value, past_values = self.convolve_value(self.value(tokens), past_values)
     key_query, past_keys = self.convolve_key_query(self.key_query(tokens), past_keys)
-    both = jnp.split(jax.nn.silu(key_query), 2, axis=-1)
-    shape = *tokens.shape[:2], self.num_heads, both[0].shape[-1]
-    key, query = (jnp.broadcast_to(array[:, :, None], shape) for array in both)
-    value = split_heads(jax.nn.silu(value), self.num_heads)
+    key, query = jnp.split(jax.nn.silu(key_query), 2, axis=-1)
+    key, query = self.key_tap(key), self.query_tap(query)
+    shape = *tokens.shape[:2], self.num_heads, key.shape[-1]
+    key, query = (jnp.broadcast_to(array[:, :, None], shape) for array in (key, query))
+    value = self.value_tap(split_heads(jax.nn.silu(value), self.num_heads))
     delta, log_decay = self.rate(tokens)
+    delta, log_decay = self.strength_tap(delta), self.decay_tap(log_decay)
     return Inputs(query, key, value, log_decay, delta), (past_values, past_keys)
 
   def outputs(self, read: Read, inputs: Any, tokens: Tokens) -> Tokens:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
-    gated = self.norm(merge_heads(read) * jax.nn.silu(widen(self.gate(tokens))))
+    gate = self.gate_tap(jax.nn.silu(widen(self.gate(tokens))))
+    gated = self.norm(merge_heads(read) * gate)
     heads = self.heads_tap(split_heads(gated, self.num_heads))
     return self.out(merge_heads(heads).astype(tokens.dtype))
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from zoo.core.errors import check_count, check_truth
 from zoo.core.registry import register_mixer
+from zoo.core.taps import Tap
 from zoo.mixers.decay import KeyRates, Rate
 from zoo.mixers.linear_state import QKV, HeadState, Past, State, normalize
 from zoo.mixers.mixer import (
@@ -55,6 +56,8 @@ class _DeltaRule(HeadState):
       site.width, steps * site.num_heads, site.init, use_bias=False, rngs=rngs
     )
     self.most = 2.0 if negative_eigenvalues else 1.0
+    each = 'n' if steps == 1 else 'm'
+    self.strength_tap = Tap(axes=f'b {each} h', kind='strength')
 
   @abc.abstractmethod
   def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h g'] | None:
@@ -64,9 +67,10 @@ class _DeltaRule(HeadState):
     (query, key, value), past = self.heads(tokens, state)
     beta = self.most * jax.nn.sigmoid(widen(self.strength(tokens)))
     decay = self.log_decay(tokens)
-    query, key = normalize(query), normalize(key)
+    query, key, value = self.tapped(normalize(query), normalize(key), value)
+    beta = self.strength_tap(beta.reshape(key.shape[:3]))
     if self.steps > 1:
-      beta, query = beta.reshape(key.shape[:3]), as_steps(query, self.steps, -1)
+      query = as_steps(query, self.steps, -1)
       decay = None if decay is None else as_steps(decay, self.steps, 0)
     return delta_rule(query, key, value, decay, beta), past
 
@@ -126,9 +130,10 @@ class GatedDelta(_DeltaRule):
     """
     super().__init__(site, negative_eigenvalues, gate=jax.nn.silu, rngs=rngs)
     self.rate = Rate(site, rngs=rngs)
+    self.decay_tap = Tap(axes='b n h g', kind='decay')
 
   def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h 1']:
-    return self.rate(tokens)[1]
+    return self.decay_tap(self.rate(tokens)[1])
 
 
 @register_mixer('kda')
@@ -153,9 +158,10 @@ class KimiDelta(_DeltaRule):
     gate = {'gate': jax.nn.sigmoid, 'gate_rank': site.head_size}
     super().__init__(site, negative_eigenvalues, **gate, rngs=rngs)
     self.rates = KeyRates(site, rngs=rngs)
+    self.decay_tap = Tap(axes='b n h k', kind='decay')
 
   def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h k']:
-    return self.rates(tokens)
+    return self.decay_tap(self.rates(tokens))
 
 
 @register_mixer('gdn2')
@@ -180,6 +186,9 @@ class GatedDelta2(HeadState):
     gate = {'gate': jax.nn.sigmoid, 'gate_rank': site.head_size}
     super().__init__(site, convolved=QKV, **gate, rngs=rngs)
     self.rates = KeyRates(site, rngs=rngs)
+    self.decay_tap = Tap(axes='b n h k', kind='decay')
+    self.erase_tap = Tap(axes='b n h k', kind='strength')
+    self.write_tap = Tap(axes='b n h v', kind='strength')
     self.erase, self.write = (
       project(site.width, site.width, site.init, use_bias=False, rngs=rngs)
       for _ in range(2)
@@ -189,13 +198,14 @@ class GatedDelta2(HeadState):
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
     erase, write = (
-      split_heads(jax.nn.sigmoid(widen(layer(tokens))), self.num_heads)
-      for layer in (self.erase, self.write)
+      tap(split_heads(jax.nn.sigmoid(widen(layer(tokens))), self.num_heads))
+      for layer, tap in ((self.erase, self.erase_tap), (self.write, self.write_tap))
     )
-    key, log_decay = normalize(key), self.rates(tokens)
+    query, key, value = self.tapped(normalize(query), normalize(key), value)
+    log_decay = self.decay_tap(self.rates(tokens))
     erase = self.most * decayed(erase * key, log_decay)
     value = write * widen(value)
-    return Inputs(normalize(query), key, value, log_decay, erase=erase), past
+    return Inputs(query, key, value, log_decay, erase=erase), past
 
 
 @register_mixer('comba')
@@ -221,19 +231,22 @@ class Comba(HeadState):
     num_heads = site.num_heads
     self.strength = project(site.width, num_heads, site.init, use_bias=False, rngs=rngs)
     self.rate = Rate(site, rngs=rngs)
+    self.decay_tap = Tap(axes='b n h g', kind='decay')
+    self.strength_tap = Tap(axes='b n h', kind='strength')
     self.feedback = nnx.Param(jnp.ones(num_heads), **split('model'))
     self.correction = nnx.Param(jnp.full(num_heads, 0.02), **split('model'))
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
-    query, key = normalize(query), normalize(key)
-    beta = jax.nn.sigmoid(widen(self.strength(tokens)))
+    query, key, value = self.tapped(normalize(query), normalize(key), value)
+    beta = self.strength_tap(jax.nn.sigmoid(widen(self.strength(tokens))))
     feedback, correction = (
       widen(gain[...])[None, None, :, None] for gain in (self.feedback, self.correction)
     )
     erase = jax.nn.sigmoid(feedback) * beta[..., None] * key
     query -= correction * key
-    return Inputs(query, key, value, self.rate(tokens)[1], beta, erase), past
+    log_decay = self.decay_tap(self.rate(tokens)[1])
+    return Inputs(query, key, value, log_decay, beta, erase), past
 
 
 @register_mixer('gated_delta_product')
@@ -267,9 +280,10 @@ class GatedDeltaProduct(_DeltaRule):
     options = {'steps': num_householder, 'gate': jax.nn.silu}
     super().__init__(site, negative_eigenvalues, **options, rngs=rngs)
     self.rate = Rate(site, rngs=rngs)
+    self.decay_tap = Tap(axes='b n h g', kind='decay')
 
   def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h 1']:
-    return self.rate(tokens)[1]
+    return self.decay_tap(self.rate(tokens)[1])
 
 
 def as_steps(

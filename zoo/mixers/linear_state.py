@@ -55,7 +55,8 @@ class LinearState(Mixer):
     """`convolved` has the number of channels of each short convolution."""
     self.num_heads, self.sizes = num_heads, (key_size, value_size)
     self.convolved = tuple(convolved)
-    self.read_tap, self.heads_tap = Tap(axes='b n h v'), Tap(axes='b n h v')
+    self.read_tap = Tap(axes='b n h v', kind='read')
+    self.heads_tap = Tap(axes='b n h v', kind='heads')
     self.out: Linear
 
   @abc.abstractmethod
@@ -158,6 +159,12 @@ class HeadState(LinearState):
       {name: ShortConvolution(widths[name], rngs=rngs) for name in convolved}
     )
     self.norm = RMSNorm(size) if norm else None
+    each = 'n' if steps == 1 else 'm'  # an axis of tokens, or of steps
+    self.query_tap = Tap(axes='b n h k', kind='query')
+    self.key_tap = Tap(axes=f'b {each} h k', kind='key')
+    self.value_tap = Tap(axes=f'b {each} h v', kind='value')
+    if gate is not None:
+      self.gate_tap = Tap(axes='b n h v', kind='gate')
     self.activation = gate
     if gate is None:
       self.gate = None
@@ -183,11 +190,16 @@ class HeadState(LinearState):
       heads.append(features.reshape(b, -1, self.num_heads, size))
     return heads, tuple(past)
 
+  def tapped(self, query: Array, key: Array, value: Array) -> tuple[Array, ...]:
+    """Queries, keys and values as the recurrence takes them, through their taps."""
+    return self.query_tap(query), self.key_tap(key), self.value_tap(value)
+
   def outputs(self, read: Read, inputs: Any, tokens: Tokens) -> Tokens:
     heads = read if self.norm is None else self.norm(read)
     heads = heads.astype(tokens.dtype)
     if self.gate is not None and self.activation is not None:
-      heads *= split_heads(self.activation(self.gate(tokens)), self.num_heads)
+      gate = split_heads(self.activation(self.gate(tokens)), self.num_heads)
+      heads *= self.gate_tap(gate)
     return self.out(merge_heads(self.heads_tap(heads)))
 
 

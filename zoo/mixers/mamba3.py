@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from zoo.core.errors import check_count
 from zoo.core.registry import register_mixer
+from zoo.core.taps import Tap
 from zoo.mixers.decay import rate_bias
 from zoo.mixers.linear_state import LinearState, Past, State
 from zoo.mixers.mixer import (
@@ -84,6 +85,15 @@ class Mamba3(LinearState):
       nnx.Param(jnp.ones((num_heads, state_size)), **split('model', None))
       for _ in range(2)
     )
+    self.query_tap, self.key_tap = (
+      Tap(axes='b n h k', kind=kind) for kind in ('query', 'key')
+    )
+    self.value_tap = Tap(axes='b n h v', kind='value')
+    self.decay_tap = Tap(axes='b n h', kind='decay')
+    self.rate_tap, self.weight_tap = (
+      Tap(axes='b n h', kind='strength') for _ in range(2)
+    )
+    self.gate_tap = Tap(axes='b n h v', kind='gate')
     self.skip = nnx.Param(jnp.ones(num_heads), **split('model'))
     self.out = project_back(inner, width, init, use_bias=False, rngs=rngs)
 
@@ -114,14 +124,16 @@ class Mamba3(LinearState):
         (self.query, self.query_norm, self.query_bias),
       )
     )
+    query, key = self.query_tap(query), self.key_tap(key)
     value = widen(split_heads(self.value(tokens), self.num_heads))
+    value = self.value_tap(value)
     inputs = trapezoid(
       query,
       key,
       value,
-      log_decay,
-      delta,
-      jax.nn.sigmoid(weight),
+      self.decay_tap(log_decay),
+      self.rate_tap(delta),
+      self.weight_tap(jax.nn.sigmoid(weight)),
       last=(last_key, last_value),
     )
     return inputs, (angle[:, -1:], key[:, -1:], value[:, -1:])
@@ -137,6 +149,7 @@ class Mamba3(LinearState):
   def outputs(self, read: Read, inputs: Trapezoid, tokens: Tokens) -> Tokens:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
     gate = split_heads(jax.nn.silu(widen(self.gate(tokens))), self.num_heads)
+    gate = self.gate_tap(gate)
     return self.out(merge_heads(self.heads_tap(read * gate)).astype(tokens.dtype))
 
 

@@ -8,6 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.core.registry import register_mixer
+from zoo.core.taps import Tap
 from zoo.mixers.linear_state import HeadState, Past, State, normalize
 from zoo.mixers.mixer import Memory, Read, Site, Tokens, project, split, widen
 from zoo.mixers.recurrence import Inputs, over_tokens, recurrence, update
@@ -36,16 +37,18 @@ class Mesa(HeadState):
     self.strength, self.decay = (
       project(site.width, num_heads, site.init, rngs=rngs) for _ in range(2)
     )
+    self.decay_tap = Tap(axes='b n h g', kind='decay')
+    self.strength_tap = Tap(axes='b n h', kind='strength')
     start = jnp.log(jnp.expm1(jnp.full((num_heads, size), 1 - _LEAST)))  # Λ = 1
     self.ridge = nnx.Param(start, **split('model', None))
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
-    key = normalize(key)
+    query, key, value = self.tapped(normalize(query), normalize(key), widen(value))
     log_decay = jax.nn.log_sigmoid(widen(self.decay(tokens)))[..., None]
-    beta = jax.nn.sigmoid(widen(self.strength(tokens)))
-    value = widen(value)
-    inputs = Inputs(normalize(query), key, value, log_decay, beta)
+    log_decay = self.decay_tap(log_decay)
+    beta = self.strength_tap(jax.nn.sigmoid(widen(self.strength(tokens))))
+    inputs = Inputs(query, key, value, log_decay, beta)
     return self.with_values(inputs, value), past
 
   def with_values(self, inputs: Inputs, values: Read) -> Inputs:

@@ -12,6 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.core.registry import register_mixer
+from zoo.core.taps import Tap
 from zoo.mixers.linear_state import LinearState, Past, State, normalize
 from zoo.mixers.mixer import (
   LowRank,
@@ -98,6 +99,11 @@ class RWKV7(LinearState):
     zigzag *= np.abs(zigzag)
     _set_bias(self.decay, -5.5 + 6 * ramp + 2.5 * zigzag)
     _set_bias(self.rate, -0.19 + 0.3 * zigzag + 0.4 * (ramp - 0.5))
+    self.query_tap, self.key_tap, self.erase_tap, self.decay_tap = (
+      Tap(axes='b n h k', kind=kind) for kind in ('query', 'key', 'strength', 'decay')
+    )
+    self.value_tap = Tap(axes='b n h v', kind='value')
+    self.gate_tap = Tap(axes='b n w', kind='gate')
     starts = {
       'erased': 0.71 - 0.1 * (ramp - 0.5),  # κ is this times k, scaled to length 1
       'mixed': np.full(width, 1.02),  # α
@@ -131,16 +137,17 @@ class RWKV7(LinearState):
     log_decay = -_FASTEST * jax.nn.sigmoid(widen(self.decay(mixed['decay'])))
     erased = self._of_heads(key * self._number('erased'))
     key *= 1 + (rate - 1) * self._number('mixed')
-    erased, rate = normalize(erased), self._of_heads(rate)
+    erased, rate = normalize(erased), self.erase_tap(self._of_heads(rate))
     recurrence = Inputs(
-      query=self._of_heads(self.receptance(mixed['receptance'])),
-      key=self._of_heads(key),
-      value=self._of_heads(self.value(mixed['value'])),
-      log_decay=self._of_heads(log_decay),
+      query=self.query_tap(self._of_heads(self.receptance(mixed['receptance']))),
+      key=self.key_tap(self._of_heads(key)),
+      value=self.value_tap(self._of_heads(self.value(mixed['value']))),
+      log_decay=self.decay_tap(self._of_heads(log_decay)),
       erase=erased,
       erase_key=rate * erased,
     )
-    return _Inputs(recurrence, self.gate(mixed['gate'])), (before[:, -1:],)
+    gate = self.gate_tap(self.gate(mixed['gate']))
+    return _Inputs(recurrence, gate), (before[:, -1:],)
 
   def recur(self, inputs: _Inputs, memory: Memory) -> tuple[Read, Memory]:
     return recurrence(inputs.recurrence, memory)

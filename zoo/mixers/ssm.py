@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from zoo.core.errors import UserError, check_count, check_truth
 from zoo.core.registry import register_mixer
+from zoo.core.taps import Tap
 from zoo.mixers.convolution import causal_convolution, toeplitz
 from zoo.mixers.decay import log_rates, rate_bias
 from zoo.mixers.linear_state import LinearState, Past, State
@@ -88,6 +89,12 @@ class _Channels(LinearState):
     self.rate_in = unsplit(inner, rank, init, rngs=rngs)
     self.rate = project(rank, inner, init, use_bias=False, rngs=rngs)
     self.rate_bias = nnx.Param(self.first_rates(inner, rngs), **split('model'))
+    self.query_tap, self.key_tap = (
+      Tap(axes='b n k', kind=kind) for kind in ('query', 'key')
+    )
+    self.value_tap = Tap(axes='b n h v', kind='value')
+    self.strength_tap = Tap(axes='b n h', kind='strength')
+    self.gate_tap = Tap(axes='b n h', kind='gate')
     self.skip = nnx.Param(jnp.ones(inner), **split('model'))
     self.out = project_back(inner, width, init, rngs=rngs)
 
@@ -115,8 +122,10 @@ class _Channels(LinearState):
     x = jax.nn.silu(x)
     key, query = jnp.split(self.key_query(x), 2, axis=-1)
     rate, bias, key = widen((self.rate(self.rate_in(x)), self.rate_bias[...], key))
-    write = self.strength(rate + bias[None, None], key)
-    return _Selected(query, key, x[..., None], write), past
+    key = self.key_tap(key)
+    write = self.strength_tap(self.strength(rate + bias[None, None], key))
+    value = self.value_tap(x[..., None])
+    return _Selected(self.query_tap(query), key, value, write), past
 
   def recur(self, inputs: _Selected, memory: Memory) -> tuple[Read, Memory]:
     # The channels are the last axis of the state, without an axis of length 1 after
@@ -142,7 +151,8 @@ class _Channels(LinearState):
 
   def outputs(self, read: Read, inputs: _Selected, tokens: Tokens) -> Tokens:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
-    gated = merge_heads(read).astype(tokens.dtype) * jax.nn.silu(self.gate(tokens))
+    gate = self.gate_tap(jax.nn.silu(self.gate(tokens)))
+    gated = merge_heads(read).astype(tokens.dtype) * gate
     heads = self.heads_tap(split_heads(gated, self.num_heads))
     return self.out(merge_heads(heads))
 

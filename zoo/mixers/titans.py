@@ -12,6 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.core.registry import register_mixer
+from zoo.core.taps import Tap
 from zoo.mixers.linear_state import QKV, HeadState, Past, State, normalize
 from zoo.mixers.mixer import Memory, Read, Site, Tokens, project, widen
 from zoo.mixers.recurrence import over_tokens
@@ -57,14 +58,22 @@ class Titans(HeadState):
     self.rate, self.momentum, self.forget = (
       project(site.width, site.num_heads, site.init, rngs=rngs) for _ in range(3)
     )
+    self.rate_tap = Tap(axes='b n h', kind='strength')
+    self.momentum_tap = Tap(axes='b n h', kind='decay')
+    self.forget_tap = Tap(axes='b n h', kind='decay')
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Descent, Past]:
     (query, key, value), past = self.heads(tokens, state)
     numbers = (
-      jax.nn.sigmoid(widen(layer(tokens)))
-      for layer in (self.rate, self.momentum, self.forget)
+      tap(jax.nn.sigmoid(widen(layer(tokens))))
+      for layer, tap in (
+        (self.rate, self.rate_tap),
+        (self.momentum, self.momentum_tap),
+        (self.forget, self.forget_tap),
+      )
     )
-    return Descent(normalize(query), normalize(key), value, *numbers), past
+    query, key, value = self.tapped(normalize(query), normalize(key), value)
+    return Descent(query, key, value, *numbers), past
 
   def recur(self, inputs: Descent, memory: Memory) -> tuple[Read, Memory]:
     return over_tokens(functools.partial(descend, gradient=squared), inputs, memory)

@@ -101,7 +101,13 @@ class TTT(Mixer):
       nnx.Param(jnp.zeros((num_heads, size)), **split('model', None)) for _ in range(2)
     )
     self.norm_scale = nnx.Param(jnp.ones((num_heads, size)), **split('model', None))
-    self.read_tap, self.heads_tap = Tap(axes='b n h v'), Tap(axes='b n h v')
+    self.query_tap, self.key_tap = (
+      Tap(axes='b n h k', kind=kind) for kind in ('query', 'key')
+    )
+    self.value_tap = Tap(axes='b n h v', kind='value')
+    self.rate_tap = Tap(axes='b n h', kind='strength')
+    self.read_tap = Tap(axes='b n h v', kind='read')
+    self.heads_tap = Tap(axes='b n h v', kind='heads')
 
   def __call__(self, tokens: Tokens) -> Tokens:
     b, n, _ = tokens.shape
@@ -145,8 +151,10 @@ class TTT(Mixer):
     query, key, value = widen(
       in_heads(tokens, (self.query, self.key, self.value), self.num_heads)
     )
+    query, key = self.query_tap(query), self.key_tap(key)
+    value = self.value_tap(value)
     with_one = [(0, 0)] * 3 + [(0, 1)]
-    rate = jax.nn.sigmoid(widen(self.rate(tokens))) / query.shape[-1]
+    rate = self.rate_tap(jax.nn.sigmoid(widen(self.rate(tokens))) / query.shape[-1])
     query, extended = (
       jnp.pad(array, with_one, constant_values=1) for array in (query, key)
     )

@@ -206,7 +206,8 @@ class SparseLayer(nnx.Module):
 
     self.a = matrices()
     self.b = None if form == 'sparse' else matrices()
-    self.scores_tap, self.update_tap = Tap(axes='b h k q'), Tap(axes='b n e')
+    self.scores_tap = Tap(axes='b h k q', kind='scores')
+    self.update_tap = Tap(axes='b n e', kind='added')
 
   def matrices(self, parameter: nnx.Param) -> Float[Array, 'h d d']:
     """The parameter `a` or `b` as matrices, also in the form `scalar`."""

@@ -7,13 +7,24 @@ from inspect import signature
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.registry import MIXERS, check_registered, create, parameters
 from zoo.core.taps import Tap
-from zoo.mixers.mixer import GIVEN, PLAIN, Init, Mixer, Site, project, project_back
+from zoo.mixers.mixer import (
+  GIVEN,
+  PLAIN,
+  Init,
+  Mixer,
+  Site,
+  project,
+  project_back,
+  widen,
+)
+from zoo.mixers.states import are_replaced, by_steps, state_taps
 
 NORMS = 'none', 'layer', 'rms'
 FEED_FORWARDS = 'none', 'linear', 'gelu', 'swiglu'
@@ -26,6 +37,8 @@ NormLike: TypeAlias = str | Callable[[int, nnx.Rngs], nnx.Module]
 
 class Layer(nnx.Module):
   """A mixer and a feed-forward network, each after a norm and added to its input."""
+
+  shortcuts = True  # whether norms are those of Flax, which have no tap of their scale
 
   def __init__(
     self,
@@ -41,14 +54,19 @@ class Layer(nnx.Module):
     check_name('feed_forward', feed_forward, FEED_FORWARDS)
     if hidden_features is not None:
       check_count('hidden_features', hidden_features)
-    self.tokens_tap = Tap(axes='b n w')
-    self.mixer_in_tap = Tap('mixer.in', 'b n w')
-    self.mixer_out_tap = Tap('mixer.out', 'b n w')
+    self.tokens_tap = Tap(axes='b n w', kind='stream')
+    self.mixer_in_tap = Tap('mixer.in', 'b n w', kind='normed')
+    self.mixer_out_tap = Tap('mixer.out', 'b n w', kind='added')
     self.mixer, self.norm_1 = mixer, make_norm(norm, width, rngs)
+    self.state_taps = nnx.Dict(state_taps(mixer))
+    self.mixer_norm_tap = Tap('mixer.norm', 'b n o', kind='norm')
     if feed_forward == 'none':
       self.norm_2 = self.feed_forward = None
       return
-    self.network_tap = Tap('network.out', 'b n w')
+    self.middle_tap = Tap(axes='b n w', kind='stream')
+    self.network_norm_tap = Tap('network.norm', 'b n o', kind='norm')
+    self.network_in_tap = Tap('network.in', 'b n w', kind='normed')
+    self.network_tap = Tap('network.out', 'b n w', kind='added')
     self.norm_2 = make_norm(norm, width, rngs)
     self.feed_forward = FeedForward(
       width, hidden_features, feed_forward, init, rngs=rngs
@@ -59,8 +77,10 @@ class Layer(nnx.Module):
   ) -> Float[Array, 'b t w']:
     """The next tokens, or only some of them."""
     tokens = self.tokens_tap(tokens)
-    normed = self.mixer_in_tap(tokens if self.norm_1 is None else self.norm_1(tokens))
-    if at is None:
+    normed = self.mixer_in_tap(self._normed(self.norm_1, tokens, self.mixer_norm_tap))
+    if are_replaced(self.state_taps):
+      mixed = by_steps(self.mixer, normed, self.state_taps)
+    elif at is None:
       mixed = self.mixer(normed)
     else:
       mixed, tokens = self.mixer.outputs_at(normed, at), tokens[:, at]
@@ -71,9 +91,15 @@ class Layer(nnx.Module):
       )
     tokens += self.mixer_out_tap(mixed)
     if self.feed_forward is not None:
-      normed = tokens if self.norm_2 is None else self.norm_2(tokens)
-      tokens += self.network_tap(self.feed_forward(normed))
+      tokens = self.middle_tap(tokens)
+      normed = self._normed(self.norm_2, tokens, self.network_norm_tap)
+      tokens += self.network_tap(self.feed_forward(self.network_in_tap(normed)))
     return tokens
+
+  def _normed(
+    self, norm: nnx.Module | None, tokens: Float[Array, 'b n w'], tap: Tap
+  ) -> Float[Array, 'b n w']:
+    return normed(norm, tokens, None if self.shortcuts else tap)
 
 
 class FeedForward(nnx.Module):
@@ -89,24 +115,27 @@ class FeedForward(nnx.Module):
     hidden_features: int | None = None,
     kind: str = 'gelu',
     init: Init = PLAIN,
+    axes: str = 'b n m',
     *,
     rngs: nnx.Rngs,
   ):
-    """`hidden_features` is 4 · width if None."""
+    """`hidden_features` is 4 · width if None; `axes` are those of the neurons."""
     hidden = 4 * width if hidden_features is None else hidden_features
     self.kind, use_bias = kind, kind != 'swiglu'
     self.up = project(width, hidden, init, use_bias=use_bias, rngs=rngs)
     if kind == 'swiglu':
       self.gate = project(width, hidden, init, use_bias=False, rngs=rngs)
     self.out = project_back(hidden, width, init, use_bias=use_bias, rngs=rngs)
+    self.before_tap = Tap(axes=axes, kind='neurons')
+    self.neurons_tap = Tap(axes=axes, kind='neurons')
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    hidden = self.up(tokens)
+    hidden = self.before_tap(self.up(tokens))
     if self.kind == 'gelu':
       hidden = jax.nn.gelu(hidden)
     if self.kind == 'swiglu':
       hidden *= jax.nn.silu(self.gate(tokens))
-    return self.out(hidden)
+    return self.out(self.neurons_tap(hidden))
 
 
 def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
@@ -125,6 +154,30 @@ def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
   if norm == 'layer':
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
   return nnx.RMSNorm(width, rngs=rngs) if norm == 'rms' else None
+
+
+def normed(
+  norm: Any, tokens: Float[Array, 'b n w'], tap: Tap | None = None
+) -> Float[Array, 'b n w']:
+  """Returns tokens after a norm, whose scale 1 / √(variance + ε) goes through a tap.
+
+  None is no norm. A norm that is no layer norm and no RMS norm of Flax is called, as is
+  any norm without a tap; the result is the same but for rounding.
+  """
+  if norm is None:
+    return tokens
+  if tap is None or not isinstance(norm, nnx.LayerNorm | nnx.RMSNorm):
+    return norm(tokens)
+  centred = widen(tokens)
+  if isinstance(norm, nnx.LayerNorm):
+    centred = centred - centred.mean(axis=-1, keepdims=True)
+  variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+  outputs = centred * tap(jax.lax.rsqrt(variance + norm.epsilon))
+  if norm.scale is not None:
+    outputs *= widen(norm.scale[...])[None, None]
+  if isinstance(norm, nnx.LayerNorm) and norm.bias is not None:
+    outputs += widen(norm.bias[...])[None, None]
+  return outputs.astype(tokens.dtype)
 
 
 def make_mixers(

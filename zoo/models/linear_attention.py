@@ -52,11 +52,11 @@ class LinearLayer(nnx.Module):
       )
       for _ in range(4)
     )
-    self.keys_tap = Tap(axes='b h n e')
-    self.queries_tap = Tap(axes='b h n e')
-    self.values_tap = Tap(axes='b h n e')
-    self.scores_tap = Tap(axes='b h k q')
-    self.update_tap = Tap(axes='b n e')
+    self.keys_tap = Tap(axes='b h n e', kind='key')
+    self.queries_tap = Tap(axes='b h n e', kind='query')
+    self.values_tap = Tap(axes='b h n e', kind='value')
+    self.scores_tap = Tap(axes='b h k q', kind='scores')
+    self.update_tap = Tap(axes='b n e', kind='added')
 
   def split_heads(self, *axes: str) -> None:
     """Splits the heads over these mesh axes, of which `model` is the first.
@@ -120,7 +120,10 @@ class LinearAttention(LinearLayer):
     self, num_features: int, num_heads: int, init_scale: float, *, rngs: nnx.Rngs
   ):
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
-    self.guess_tap, self.embed_tap = Tap(axes='b'), Tap(axes='b n e')
+    self.guess_tap, self.embed_tap = (
+      Tap(axes='b', kind='guess'),
+      Tap(axes='b n e', kind='embed'),
+    )
 
   @abc.abstractmethod
   def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:

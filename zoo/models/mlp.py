@@ -170,7 +170,7 @@ class _MixerLayer(nnx.Module):
 
   def __init__(self, places: int, width: int, *, rngs: nnx.Rngs):
     self.norm_1, self.norm_2 = (_norm(width, rngs=rngs) for _ in range(2))
-    self.over_tokens = FeedForward(places, -(-width // 2), rngs=rngs)
+    self.over_tokens = FeedForward(places, -(-width // 2), axes='b w m', rngs=rngs)
     self.over_channels = FeedForward(width, rngs=rngs)
 
   def __call__(self, tokens: Float[Array, 'b p w']) -> Float[Array, 'b p w']:

@@ -62,7 +62,12 @@ class Recurrent(TokenModel):
     self.layers = nnx.List([self.cell(size, rngs) for size in inputs])
     # The next layer reads the last array of a carry; the cell reads its carry itself.
     self.carries_taps = nnx.List(
-      Tap(f'carries.{i}.{j}', 'b n w', is_read_only=j + 1 < self.num_carries)
+      Tap(
+        f'carries.{i}.{j}',
+        'b n w',
+        kind='state',
+        is_read_only=j + 1 < self.num_carries,
+      )
       for i in range(num_layers)
       for j in range(self.num_carries)
     )

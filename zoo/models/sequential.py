@@ -76,7 +76,7 @@ class SequentialLearner(nnx.Module):
     self.log_decay = nnx.Param(jnp.zeros(context_length)) if self.decays else None
     linear = guess == 'linear'
     self.start = nnx.Param(jnp.zeros(num_features)) if linear else None
-    self.read_tap = Tap(axes='b n h v')
+    self.read_tap = Tap(axes='b n h v', kind='read')
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query; UserError as in `predictions`."""

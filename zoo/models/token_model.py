@@ -68,7 +68,8 @@ class TokenModel(nnx.Module):
     self.guess = InitialGuess(
       guess, num_features, num_outputs, guess_weights, guess_bias, rngs=rngs
     )
-    self.guess_tap, self.embed_tap = Tap(axes='b n k'), Tap(axes='b n m')
+    self.guess_tap = Tap(axes='b n k', kind='guess')
+    self.embed_tap = Tap(axes='b n m', kind='embed')
     self.token_width = token_width(tokens, num_features, num_outputs)
     # Otherwise the outputs at examples would depend on their own labels.
     self.predicts_all = check_truth('causal', causal) and tokens != 'joint'

@@ -20,8 +20,16 @@ from zoo.core.errors import (
 )
 from zoo.core.prompt import Prompt
 from zoo.core.registry import register_model
+from zoo.core.taps import Tap
 from zoo.mixers.mixer import Init, Linear, Site
-from zoo.models.layers import Layer, MixerLike, NormLike, make_mixers, make_norm
+from zoo.models.layers import (
+  Layer,
+  MixerLike,
+  NormLike,
+  make_mixers,
+  make_norm,
+  normed,
+)
 from zoo.models.read_in import make_read_in
 from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.models.tokens import at_examples, num_tokens
@@ -174,6 +182,9 @@ class Transformer(TokenModel):
     )
     self.norm = make_norm(norm, width, rngs)
     self.read_out = read(width, num_outputs)
+    self.final_norm_tap = Tap('final.norm', 'b n o', kind='norm')
+    self.final_tap = Tap('final.tokens', 'b n w', kind='stream')
+    self.read_out_tap = Tap('read_out', 'b n k', kind='readout')
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'l b t k']:
     """The outputs after each trained loop; gradients stop before the first."""
@@ -228,11 +239,11 @@ class Transformer(TokenModel):
         tokens = self._layers(tokens + embedded)
     remat, trained = self.remat and self.shortcuts, []
     for _ in range(self.num_trained_loops - 1):
-      tokens = self._layers(tokens + embedded, remat=remat)
+      tokens = self.final_tap(self._layers(tokens + embedded, remat=remat))
       trained.append(tokens[:, at])
     if self.shortcuts:
       return [*trained, self._layers(tokens + embedded, at, remat)]
-    return [*trained, self._layers(tokens + embedded)[:, at]]
+    return [*trained, self.final_tap(self._layers(tokens + embedded))[:, at]]
 
   def _layers(
     self,
@@ -247,7 +258,8 @@ class Transformer(TokenModel):
     return _apply(last, tokens, at, remat)
 
   def _read(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n k']:
-    return self.read_out(tokens if self.norm is None else self.norm(tokens))
+    tap = None if self.shortcuts else self.final_norm_tap
+    return self.read_out_tap(self.read_out(normed(self.norm, tokens, tap)))
 
 
 def _apply(

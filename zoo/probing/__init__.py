@@ -1,5 +1,6 @@
 """Probing: compares what a model has learned with what theory says it could learn."""
 
+from zoo.core.taps import TAP_KINDS as TAP_KINDS
 from zoo.core.taps import Tap as Tap
 from zoo.probing.activations import attention_maps as attention_maps
 from zoo.probing.activations import capture as capture

@@ -55,13 +55,33 @@ def check_edit_site(site: str, known: Sequence[str]) -> None:
 
 
 def wanted_sites(model: Predictor, sites: Sequence[str] | None) -> list[str]:
-  """These sites of a model, or all of them; raises UserError for an unknown one."""
-  every = [place.site for place in places(checked_module(model))]
+  """These sites of a model; None is all but those that are computed on demand.
+
+  Raises UserError for an unknown one.
+  """
+  known = places(checked_module(model))
+  if sites is None:
+    return [place.site for place in known if not place.tap.is_on_demand]
   if isinstance(sites, str):
     raise UserError(f'sites is {sites!r}; it must be a list of sites')
-  for site in sites or ():
-    check_edit_site(site, every)
-  return every if sites is None else [*sites]
+  for site in sites:
+    check_edit_site(site, [place.site for place in known])
+  return [*sites]
+
+
+def sites_of_kind(model: Predictor, *kinds: str) -> list[str]:
+  """The sites of a model whose taps are of one of these `zoo.probing.TAP_KINDS`."""
+  known = places(checked_module(model))
+  return [place.site for place in known if place.tap.kind in kinds]
+
+
+def in_order_of_calls(
+  model: Predictor, prompt: Prompt, sites: Sequence[str]
+) -> list[str]:
+  """These sites in the order in which a forward pass first calls their taps."""
+  values = jax.eval_shape(lambda: recorded(model, prompt, sites)[0])
+  called = [name.partition('@')[0] for name in values]
+  return [site for site in dict.fromkeys(called) if site in sites]
 
 
 def calls_of(values: dict[str, Array], site: str) -> list[Array]:
@@ -122,8 +142,9 @@ def attention_maps(
   """The attention weights of each layer that has any, query by key, by layer name.
 
   These layers are the mixers of a transformer that have `attention`, and the layers of
-  `deep_lsa`. A module of your own has a map of its `self.mixer` if it calls this on
-  what a `Tap('mixer.in')` returns. Raises UserError as `intermediates` does.
+  `deep_lsa`. A module of your own has a map if it has a tap of the kind `pattern`, with
+  the axes `b h q k`; or of its `self.mixer`, if it calls this on what a
+  `Tap('mixer.in')` returns. Raises UserError as `intermediates` does.
   """
   return _in_order(run(_attention_maps, [checked_module(model)], prompt))
 
@@ -150,7 +171,7 @@ def checked_module(model: Predictor) -> nnx.Module:
 
 def _intermediates(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
   (model,) = models
-  values, _ = recorded(model, prompt, sites(model))
+  values, _ = recorded(model, prompt, wanted_sites(model, None))
   return values | _tokens(model, prompt) | dict(_of_mixers(model, values))
 
 
@@ -165,6 +186,10 @@ def _attention_maps(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
     for call, value in _calls(values, f'{name}.{kind}'):
       layer = name.removesuffix('.mixer') + call
       maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
+  for site in sites_of_kind(models[0], 'pattern'):  # of a model of the user's own
+    layer = site.rpartition('.')[0].removesuffix('.mixer')
+    for call, value in _calls(values, site):
+      maps.setdefault(layer + call, value)
   return maps
 
 
@@ -185,6 +210,9 @@ class _Recorder(Replacement):
     value = self.tap(value)
     self.record(value)
     return value
+
+  def show(self, value: Any) -> None:
+    self.record(value)
 
 
 def recorded(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +17,8 @@ from zoo.core.protocols import Predictor
 from zoo.core.taps import in_order, places, put_child
 from zoo.measure.predict import run
 from zoo.mixers.mixer import RMSNorm
-from zoo.probing.activations import recorded, wanted_sites
-from zoo.probing.edits import dead_sites, edited, put_back
+from zoo.probing.activations import recorded, sites_of_kind
+from zoo.probing.edits import dead_sites, edited, put_back, readers
 
 NORMS = nnx.LayerNorm, nnx.RMSNorm, RMSNorm
 
@@ -39,10 +40,9 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
   alone, with the scale of the last norm kept as it is in the forward pass (Elhage et
   al., "A Mathematical Framework for Transformer Circuits", 2021).
 
-  Names alone say which values these are: those of all sites whose last part is
-  `heads` or `update`, and those whose last part is `out` if the same path has no
-  `heads`.
-  `layers.0.mixer.heads` is thus taken in place of `layers.0.mixer.out`.
+  These values are those of all taps of the kind `heads`, and of the kind `added` unless
+  they depend directly on heads: `layers.0.mixer.heads` is taken in place of
+  `layers.0.mixer.out`.
 
   Args:
     model: a model that adds these values to its tokens, and reads its prediction from
@@ -53,13 +53,16 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
   of the digits, and for a value that reaches the prediction only through another one,
   which would leave it a contribution of 0.
   """
-  if not _additive(wanted_sites(model, None)):
+  sites = _additive(model, prompt)
+  if not sites:
     raise UserError(
-      f'{type(model).__name__} has no site named heads, out or update, whose values '
-      'its prediction would be a sum of'
+      f'{type(model).__name__} has no tap of the kind heads or added, whose values its '
+      'prediction would be a sum of'
     )
-  prediction, contributions, rest, is_read = run(_attribution, [model], prompt)
-  _check_read(model, prompt, [name for name in is_read if not is_read[name]])
+  function = functools.partial(_attribution, sites=sites)
+  prediction, contributions, rest, is_read = run(function, [model], prompt)
+  unread = [name for name in is_read if not is_read[name]]
+  _check_read(model, prompt, sites, unread)
   total = rest
   for part in contributions.values():
     of_heads = part.ndim > prediction.ndim
@@ -77,11 +80,11 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
 
 
 def _attribution(
-  models: Sequence[Any], prompt: Prompt
+  models: Sequence[Any], prompt: Prompt, sites: Sequence[str]
 ) -> tuple[Array, dict[str, Array], Array, dict[str, Array]]:
   """The prediction, its terms by site, the rest, and whether it depends on a site."""
   (model,) = models
-  sites = _additive([place.site for place in places(model)])
+  heads = sites_of_kind(model, 'heads')
   axes = {place.site: (place.tap.axes or '').split() for place in places(model)}
   values, prediction = recorded(model, prompt, sites)
   norms = _norm_inputs(model, prompt)
@@ -99,7 +102,7 @@ def _attribution(
   contributions = {}
   for name, value in values.items():
     letters = axes[name.partition('@')[0]]
-    if _last(name) == 'heads' and 'h' in letters:
+    if name.partition('@')[0] in heads and 'h' in letters:
       axis = letters.index('h')
       masks = jnp.eye(value.shape[axis], dtype=value.dtype)
       shape = [-1 if i == axis else 1 for i in range(value.ndim)]
@@ -122,7 +125,9 @@ def _attribution(
   return prediction, contributions, rest, dict(zip(values, is_read, strict=True))
 
 
-def _check_read(model: Any, prompt: Prompt, unread: Sequence[str]) -> None:
+def _check_read(
+  model: Any, prompt: Prompt, sites: Sequence[str], unread: Sequence[str]
+) -> None:
   """Raises UserError if a value is not read beside others, but is without them."""
   if not unread:
     return
@@ -135,7 +140,6 @@ def _check_read(model: Any, prompt: Prompt, unread: Sequence[str]) -> None:
     def reached(models: Sequence[Any], prompt: Prompt, site: str = site) -> Any:
       (model,) = models
       noise = {site: lambda value: jnp.full_like(value, jnp.nan)}
-      sites = _additive([place.site for place in places(model)])
       values, _ = recorded(edited(model, noise), prompt, sites)
       return {name: jnp.any(jnp.isnan(value)) for name, value in values.items()}
 
@@ -146,24 +150,17 @@ def _check_read(model: Any, prompt: Prompt, unread: Sequence[str]) -> None:
     if through:
       raise UserError(
         f'the value at {name!r} reaches the prediction only through that at '
-        f'{through[0]!r}, which is attributed as a whole; rename the tap of one of '
-        'them, so that it does not end in heads, out or update'
+        f'{through[0]!r}, which is attributed as a whole; the tap of one of them must '
+        'be of another kind than heads and added'
       )
 
 
-def _additive(sites: Sequence[str]) -> list[str]:
-  """The sites of what is added to tokens, once each."""
-  heads = {site.rpartition('.')[0] for site in sites if _last(site) == 'heads'}
-  return [
-    site
-    for site in sites
-    if _last(site) in ('heads', 'update')
-    or (_last(site) == 'out' and site.rpartition('.')[0] not in heads)
-  ]
-
-
-def _last(name: str) -> str:
-  return name.partition('@')[0].rpartition('.')[2]
+def _additive(model: Any, prompt: Prompt) -> list[str]:
+  """The sites of what is added to tokens, once each: heads in place of their mixer."""
+  heads, added = (sites_of_kind(model, kind) for kind in ('heads', 'added'))
+  few = jax.tree.map(lambda array: array[:2], prompt)
+  mixers = readers(model, few, heads) if heads and added else []
+  return in_order([*heads, *(site for site in added if site not in mixers)])
 
 
 class _Norm(nnx.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -19,7 +20,14 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.taps import Replacement, places, without_shortcuts
 from zoo.measure.predict import run
-from zoo.probing.activations import calls_of, check_edit_site, checked_module
+from zoo.probing.activations import (
+  calls_of,
+  check_edit_site,
+  checked_module,
+  recorded,
+  sites_of_kind,
+  wanted_sites,
+)
 
 _Model = TypeVar('_Model', bound=nnx.Module)
 
@@ -274,15 +282,57 @@ def put_back(
   return {site: of_site(site) for site in sites}
 
 
-def dead_sites(model: Predictor, prompt: Prompt) -> list[str]:
+def dead_sites(
+  model: Predictor, prompt: Prompt, sites: Sequence[str] | None = None
+) -> list[str]:
   """The sites that do not reach the predictions for the queries of some prompts.
+
+  `sites` are those in question; None is all but those that are computed on demand.
 
   With NaN at such a site all predictions are the same. Raises UserError unless the
   model is an NNX module.
   """
   module = checked_module(model)
-  every = {place.site: Apply(lambda value: value) for place in places(module)}
-  return _unreached(module, every, prompt)
+  chosen = wanted_sites(model, sites)
+  edits = {site: Apply(lambda value: value) for site in chosen}
+  return _unreached(module, edits, prompt)
+
+
+def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[str]:
+  """What is added to the residual stream and depends on the value at some sites.
+
+  Only direct dependence counts: everything else that is added stays as it is, so that
+  the residual stream does not change. To be called with few prompts.
+
+  Args:
+    model: A model with taps of the kind `added`.
+    prompt: Prompts.
+    senders: Sites. Each is NaN in turn.
+
+  Returns:
+    The sites of the kind `added`, other than the senders, that any sender makes NaN.
+  """
+  added = [site for site in sites_of_kind(model, 'added') if site not in senders]
+
+  def moved(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
+    (model,) = models
+    values, _ = recorded(model, prompt, added)
+    seen: dict[str, list[Array]] = {site: [] for site in added}
+
+    def keep(site: str, back: Callable[[Array], Array], value: Array) -> Array:
+      seen[site].append(jnp.any(jnp.isnan(value)))
+      return back(value)
+
+    kept = {
+      site: functools.partial(keep, site, back)
+      for site, back in put_back(values, added).items()
+    }
+    noise = {site: lambda value: jnp.full_like(value, jnp.nan) for site in senders}
+    edited(model, {**kept, **noise})(prompt)
+    return {site: jnp.any(jnp.stack(calls)) for site, calls in seen.items() if calls}
+
+  is_moved = run(moved, [model], prompt)
+  return [site for site in added if is_moved.get(site, False)]
 
 
 def _unreached(

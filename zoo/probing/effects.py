@@ -22,16 +22,18 @@ from zoo.probing.activations import (
   checked_module,
   no_value,
   recorded,
+  sites_of_kind,
   wanted_sites,
 )
-from zoo.probing.edits import dead_sites, edited, put_back
+from zoo.probing.edits import dead_sites, edited, put_back, readers
 
 # What the value at a site is replaced by, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
 _AT_ONCE = 16  # edits that one call of the model is vectorised over
 # Letters of the axes of a site: its tokens, and its heads.
 _TOKENS, _HEADS = ('n', 'q'), ('h',)
-_ADDED = 'mixer.out', 'network.out', 'update'  # names of what is added to tokens
+# The kinds of values that are, or are added to, what all later layers read.
+_OF_STREAM = 'embed', 'stream', 'added'
 
 # Of predictions `[b, *k]` and the clean prompts; a number for each prompt.
 Metric = Callable[[Float[Array, ' b *k'], Prompt], Float[Array, ' b']]
@@ -51,6 +53,7 @@ class Effect(NamedTuple):
   zero: Estimate  # lost by 0 in its place, in the clean prompts
   mean: Estimate  # lost by its mean over prompts
   resample: Estimate  # lost by the value of the next prompt
+  site_kind: str | None = None  # one of TAP_KINDS; None: the tap has none
 
 
 class Effects(NamedTuple):
@@ -128,7 +131,8 @@ def effects(
   for array in arrays[:2]:
     _check_metric(array, len(clean.x))
   before, after, losses = (np.asarray(array, np.float64) for array in arrays)
-  return _table(before, after, losses, selections, chosen)
+  site_kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
+  return _table(before, after, losses, selections, chosen, site_kinds)
 
 
 def path_effect(
@@ -147,32 +151,26 @@ def path_effect(
   is no part of stay as they are (path patching, Goldowsky-Dill et al., arXiv
   2304.05969). The receiver's value goes on from there.
 
-  Names alone say which values these are: those of all sites whose name, or what follows
-  the path of a module, is `mixer.out`, `network.out` or `update`. The sender is a part
-  of a mixer if it begins as that mixer's site does: `layers.0.mixer.heads` is a part of
-  `layers.0.mixer.out`, and `layers.0.heads` is none.
+  These values are those of all taps of the kind `added`. The sender is a part of such a
+  value if the value depends on it while the residual stream stays as it is.
 
-  Arguments and errors are those of `effects`; UserError, too, for a model without sites
-  of these names, for a receiver that the sender does not reach by this path, and for
+  Arguments and errors are those of `effects`; UserError, too, for a model without taps
+  of this kind, for a receiver that the sender does not reach by this path, and for
   one that does not reach the prediction.
   """
-  known = wanted_sites(model, None)
   wanted_sites(model, [sender, receiver])
   clean, corrupt = _checked_prompts(clean, corrupt)
-  added = [
-    site for site in known if any(f'.{site}'.endswith(f'.{name}') for name in _ADDED)
-  ]
+  added = sites_of_kind(model, 'added')
   if not added:
     raise UserError(
-      f'{type(model).__name__} has no site named {", ".join(_ADDED)}, whose values '
-      'would be kept off the path'
+      f'{type(model).__name__} has no tap of the kind added, whose values would be '
+      'kept off the path'
     )
-  frozen = [
-    site
-    for site in added
-    if site not in (sender, receiver)
-    and not sender.startswith(site.removesuffix('out').removesuffix('update'))
-  ]
+  frozen = [site for site in added if site not in (sender, receiver)]
+  if sender not in sites_of_kind(model, *_OF_STREAM):
+    few = jax.tree.map(lambda array: array[:2], corrupt)
+    direct = readers(model, few, [sender])
+    frozen = [site for site in frozen if site not in direct]
   loss = metric or _Loss(task)
 
   def measured(
@@ -258,7 +256,7 @@ def _replaceable(
   """
   wanted = wanted_sites(model, sites)
   shapes = jax.eval_shape(lambda: recorded(model, clean, wanted)[0])
-  dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean))
+  dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean), wanted)
   if sites is None:
     wanted = [site for site in wanted if site not in dead and site in shapes]
   axes = {place.site: place.tap.axes for place in places(checked_module(model))}
@@ -355,6 +353,7 @@ def _table(
   losses: Float[np.ndarray, 'm b'],
   selections: _Selection,
   sites: Sequence[str],
+  site_kinds: Mapping[str, str | None],
 ) -> Effects:
   gap = after - before
   unknown = dict.fromkeys(KINDS, Estimate(float('nan'), float('nan')))
@@ -368,5 +367,8 @@ def _table(
     estimate(before),
     estimate(after),
     estimate(gap),
-    [Effect(*place, **shares) for place, shares in rows.items()],
+    [
+      Effect(*place, **shares, site_kind=site_kinds[place[0]])
+      for place, shares in rows.items()
+    ],
   )

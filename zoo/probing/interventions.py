@@ -16,9 +16,8 @@ from absl import logging
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task
-from zoo.core.taps import Place, places
 from zoo.measure.intervals import Estimate
-from zoo.probing.activations import checked_module
+from zoo.probing.activations import checked_module, in_order_of_calls, sites_of_kind
 from zoo.probing.algorithm_words import name_layer_algorithms
 from zoo.probing.algorithms import Match, Readout, algorithms
 from zoo.probing.edits import dead_sites
@@ -30,7 +29,7 @@ from zoo.tasks.base import is_squared
 PARTS = 'what_matters', 'heads', 'layers', 'latents'
 NUM_PROMPTS = 512
 _NUM_PROBED = 2048
-_ADDED = 'tokens', 'mixer.out', 'update', 'network.out'  # in the order of a layer
+_SHOWN = 'stream', 'added'  # the kinds of taps whose values are patched and probed
 
 
 class Heads(NamedTuple):
@@ -57,48 +56,31 @@ def measure(
   that is no NNX module.
   """
   logging.info('probe: interventions, %s', part)
-  known = places(checked_module(model))
+  checked_module(model)
   clean = task.sample(jax.random.key(seed), num_prompts)
   if part == 'what_matters':
-    return _what_matters(model, task, clean, known)
+    return _what_matters(model, task, clean)
   if part == 'heads':
-    return _heads(model, task, clean, known)
+    return _heads(model, task, clean)
   if part == 'layers':
     return _layers(model, task, seed)
-  return _latents(model, task, known, seed)
+  return _latents(model, task, seed)
 
 
-def _what_matters(
-  model: Predictor, task: Task, clean: Prompt, known: Sequence[Place]
-) -> Effects | None:
-  dead = dead_sites(model, jax.tree.map(lambda array: array[:4], clean))
-  added = [
-    place.site
-    for place in known
-    if place.site.endswith(_ADDED) and place.site not in dead
-  ]
+def _what_matters(model: Predictor, task: Task, clean: Prompt) -> Effects | None:
+  few = jax.tree.map(lambda array: array[:4], clean)
+  dead = dead_sites(model, few)
+  shown = sites_of_kind(model, *_SHOWN)
+  added = [site for site in in_order_of_calls(model, few, shown) if site not in dead]
   if not added:
     return None
-  added.sort(key=lambda site: (_layer_of(site), _rank(site)))
   return effects(
     model, task, clean, other_labels(clean), added, kinds=['recovered'], tokens=True
   )
 
 
-def _layer_of(site: str) -> tuple[int, ...]:
-  """The numbers in a site, such as that of its layer."""
-  return tuple(int(part) for part in site.split('.') if part.isdigit())
-
-
-def _rank(site: str) -> int:
-  """The order of what a layer computes: tokens, mixer, network."""
-  return next(i for i, suffix in enumerate(_ADDED) if site.endswith(suffix))
-
-
-def _heads(
-  model: Predictor, task: Task, clean: Prompt, known: Sequence[Place]
-) -> Heads | None:
-  sites = [place.site for place in known if place.site.endswith('heads')]
+def _heads(model: Predictor, task: Task, clean: Prompt) -> Heads | None:
+  sites = sites_of_kind(model, 'heads')
   if not sites:
     return None
   table = effects(model, task, clean, other_labels(clean), sites, heads=True)
@@ -118,13 +100,11 @@ def _layers(model: Predictor, task: Task, seed: int) -> Readout | None:
   return algorithms(model, task, seed=seed).own
 
 
-def _latents(
-  model: Predictor, task: Task, known: Sequence[Place], seed: int
-) -> list[LatentScore] | None:
+def _latents(model: Predictor, task: Task, seed: int) -> list[LatentScore] | None:
   prompt = task.sample(jax.random.key(0), 1, latents=True)
   if not jax.tree.leaves(prompt.latents):
     return None
-  shown = [place.site for place in known if place.site.endswith(_ADDED)]
+  shown = sites_of_kind(model, *_SHOWN)
   return probe_latents(model, task, None, shown or None, _NUM_PROBED, seed)
 
 
@@ -163,9 +143,7 @@ def _gap_sentence(table: Effects) -> str:
 
 def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
   """The rows whose share may be the largest, of those that are not the tokens."""
-  shares = [
-    (row, getattr(row, kind)) for row in rows if not row.site.endswith('tokens')
-  ]
+  shares = [(row, getattr(row, kind)) for row in rows if row.site_kind != 'stream']
   width = _width(len(shares))
   shares = [pair for pair in shares if _low(pair[1], width) > 0]
   if not shares:
@@ -285,7 +263,7 @@ def _effects(content: Any) -> Effects:
     _estimate(clean),
     _estimate(corrupt),
     _estimate(gap),
-    [Effect(*row[:3], *map(_estimate, row[3:])) for row in rows],
+    [Effect(*row[:3], *map(_estimate, row[3:7]), row[7]) for row in rows],
   )
 
 

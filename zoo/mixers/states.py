@@ -1,0 +1,104 @@
+"""The states of recurrent mixers, token by token, so that they can be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.tree_util import keystr
+from jaxtyping import Array, Int, PyTree
+
+from zoo.core.errors import UserError
+from zoo.core.taps import Replacement, Tap
+from zoo.mixers.mixer import Mixer, Tokens
+
+_MEMORY = 'b n h k v'  # the axes of the matrix of each head, after each token
+_LETTERS = 'b n p q r s'
+
+
+def state_taps(mixer: Mixer) -> dict[str, Tap]:
+  """Returns a tap for each array of a mixer's state, by its path within the state.
+
+  Mixers that take no tokens one by one have none. A count of tokens has no tap.
+  """
+  if not mixer.causal:
+    return {}
+  state = jax.eval_shape(lambda: mixer.initial_state(1))
+  taps = {}
+  for name, leaf in named_leaves(state).items():
+    if leaf.ndim == 0 or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+      continue
+    is_memory = leaf.ndim == 4 and not name.startswith('past')
+    axes = _MEMORY if is_memory else _LETTERS[: 2 * leaf.ndim + 1]
+    taps[name.replace('.', '_')] = Tap(
+      f'mixer.state.{name}', axes, kind='state', is_on_demand=True
+    )
+  return taps
+
+
+def named_leaves(state: PyTree) -> dict[str, Any]:
+  """Returns the arrays of a state by their paths within it, such as `past.0`."""
+  return {
+    '.'.join(keystr((key,), simple=True) for key in path): leaf
+    for path, leaf in jax.tree.leaves_with_path(state)
+  }
+
+
+def are_replaced(taps: Mapping[str, Tap]) -> bool:
+  """Returns whether the states are to be read or changed."""
+  return any(isinstance(tap, Replacement) for tap in taps.values())
+
+
+def by_steps(mixer: Mixer, tokens: Tokens, taps: Mapping[str, Tap]) -> Tokens:
+  """Returns the outputs of a mixer, one token after another, through taps of its state.
+
+  The state after token t, as its tap returns it, is what token t + 1 starts from. The
+  output of token t itself is read before.
+
+  Raises:
+    UserError: If something else in the mixer is read or changed, whose values would be
+      those of one token.
+  """
+  for _, module in nnx.iter_modules(mixer):
+    if isinstance(module, Replacement):
+      raise UserError(
+        f'the states of a mixer are computed token by token, where the value at '
+        f'{module.site!r} is that of one token; read or change it in a call of its own'
+      )
+  n = tokens.shape[1]
+  by_name = {name: taps[name.replace('.', '_')] for name in _tapped(mixer, taps)}
+
+  def step(state: PyTree, inputs: tuple[Array, Array]) -> tuple[PyTree, PyTree]:
+    token, t = inputs
+    output, state = mixer.step(token, state)
+    after = {
+      name: _changed(by_name[name], leaf, t, n) if name in by_name else leaf
+      for name, leaf in named_leaves(state).items()
+    }
+    state = jax.tree.unflatten(jax.tree.structure(state), after.values())
+    return state, (output, {name: after[name] for name in by_name})
+
+  start = mixer.initial_state(len(tokens))
+  inputs = jnp.swapaxes(tokens, 0, 1), jnp.arange(n)
+  _, (outputs, states) = jax.lax.scan(step, start, inputs)
+  for name, tap in by_name.items():
+    if isinstance(tap, Replacement):
+      tap.show(jnp.swapaxes(states[name], 0, 1))
+  return jnp.swapaxes(outputs, 0, 1)
+
+
+def _tapped(mixer: Mixer, taps: Mapping[str, Tap]) -> list[str]:
+  """The paths of the arrays of the state that have taps."""
+  state = jax.eval_shape(lambda: mixer.initial_state(1))
+  return [name for name in named_leaves(state) if name.replace('.', '_') in taps]
+
+
+def _changed(tap: Tap, state: Array, t: Int[Array, ''], n: int) -> Array:
+  """The state after token t as a tap returns it, which takes those of all tokens."""
+  if not isinstance(tap, Replacement):
+    return state
+  states = jnp.zeros((len(state), n, *state.shape[1:]), state.dtype)
+  return tap(states.at[:, t].set(state))[:, t]
