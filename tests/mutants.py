@@ -70,8 +70,8 @@ the diagonal of Bartlett's factor has a degree of freedom too many
   + c + 1 - np.arange(d), batch_size)
 the labels of a function class are drawn with the key of its features
   zoo/tasks/base.py: tasks/test_logistic_regression.py tasks/test_relu_network.py
-  - self.sample_labels(labels_key, targets)
-  + self.sample_labels(features_key, targets)
+  - self._labelled(x, function_key, labels_key)
+  + self._labelled(x, function_key, features_key)
 every pool of tasks is that of the seed 0
   zoo/tasks/task_pool.py: tasks/test_task_pool.py
   - np.random.RandomState(seed)

@@ -15,12 +15,13 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 
 from zoo.core import losses, trees
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 
 _LENGTHS = 2, 4, 8, 16, 32  # of longer contexts, in those of the task
+KEPT = 'query', 'inputs'  # what `redraw` can keep of a prompt
 
 
 @runtime_checkable
@@ -167,6 +168,75 @@ class BaseTask(trees.Tree, abc.ABC):
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch_size))
     return jax.vmap(self.sample_one)(keys)
 
+  def redraw(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Draws prompts of this task again, given a part of each that is kept.
+
+    What is drawn has its distribution given what is kept, so that redrawn prompts of
+    the task have the distribution of its prompts. What is kept is equal to the bit.
+
+    Args:
+      key: Each prompt is drawn with its own key, which follows from this one and the
+        prompt's position in the batch.
+      prompt: Prompts `[b]` of this task, with all of their examples.
+      keep: 'query' keeps the features of the query; the function and the examples are
+        drawn again. 'inputs' keeps the features of the query and of all examples; the
+        function is drawn again, and so the labels are others.
+
+    Returns:
+      As many prompts, without latents.
+
+    Raises:
+      UserError: If the prompts have other sizes than those of this task, or if the task
+        does not say how they are drawn again; the error says why.
+
+    Example:
+      >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+      >>> prompt = task.sample(jax.random.key(0), 4)
+      >>> other = task.redraw(jax.random.key(1), prompt, keep='inputs')
+      >>> bool(jnp.array_equal(other.x, prompt.x)), bool((other.y == prompt.y).any())
+      (True, False)
+    """
+    check_name('keep', keep, KEPT)
+    sizes = self.context_length, self.num_features
+    if prompt.x.shape[1:] != sizes:
+      raise UserError(
+        f'prompt.x has the shape {prompt.x.shape}; to be drawn again, prompts must '
+        f'have all examples of the task, {(prompt.x.shape[0], *sizes)}'
+      )
+    prompt = dataclasses.replace(prompt, latents=None)
+    task, program = trees.fresh(self), _redraw_program
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((task, key, prompt))):
+      program = jax.jit(_redraw, static_argnums=3)
+    drawn = program(task, key, prompt, keep)
+    kept: dict[str, Any] = {'x_query': prompt.x_query}
+    if keep == 'inputs':
+      kept['x'] = prompt.x
+    return dataclasses.replace(drawn, latents=None, **kept)
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Draws one prompt again, without the axis b; `redraw` says what is kept.
+
+    A task that defines it need not care for latents, nor for the bits of what is kept.
+    """
+    name = type(self).__name__
+    raise UserError(
+      f'{name} does not say how a prompt is drawn again; define {name}.redraw_one(key, '
+      'prompt, keep), or derive it from zoo.tasks.FunctionClass, which has it for '
+      'functions that do not depend on the features'
+    )
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    """The log density of the features of a prompt, or of its query alone (n = 1).
+
+    A mixture needs it to draw a prompt again: what is kept says something about the
+    task that the prompt is of.
+    """
+    name = type(self).__name__
+    raise UserError(
+      f'{name} does not say how probable {_words_of(x)} are, so that prompts of a '
+      f'mixture with it cannot be drawn again; define {name}.log_density(x)'
+    )
+
   def sample_labels(
     self, key: Key[Array, ''], targets: Float[Array, ' t *k']
   ) -> Float[Array, ' t *k']:
@@ -252,3 +322,19 @@ def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int, latents: bool)
 
 
 _program = jax.jit(_sample, static_argnums=(2, 3))
+
+
+def _redraw(task: BaseTask, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+  """Prompts that are drawn again, each with its own key."""
+  places = jnp.arange(prompt.x.shape[0])
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, places)
+  drawn = jax.vmap(lambda key, prompt: task.redraw_one(key, prompt, keep))(keys, prompt)
+  return dataclasses.replace(drawn, latents=None)  # nothing computes them then
+
+
+_redraw_program = jax.jit(_redraw, static_argnums=3)
+
+
+def _words_of(x: Float[Array, 'n d']) -> str:
+  """What features of n examples are, in words."""
+  return 'the features of a query' if len(x) == 1 else 'the features of a prompt'

@@ -224,6 +224,23 @@ class Arrays(BaseTask):
     rows = _draw(key, self.context_length + 1, len(x))
     return make_prompt(x[rows], y[rows], None, rows)
 
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Draws other rows for the context; NaN if the query is none of the rows."""
+    if keep == 'inputs':
+      raise UserError(
+        'Arrays has one label for each of its rows; there are no others with the same '
+        "inputs. keep='query' draws other rows for the context"
+      )
+    query_key, rows_key = jax.random.split(key)
+    x, y = jnp.asarray(self.x, float), jnp.asarray(self.y, float)
+    same = jnp.all(x == prompt.x_query[None], axis=1)
+    query = jax.random.categorical(query_key, jnp.where(same, 0.0, -jnp.inf))
+    # Different ones of the other rows, whose numbers close the gap.
+    rows = _draw(rows_key, self.context_length, len(x) - 1)
+    rows = jnp.append(jnp.where(rows >= query, rows + 1, rows), query)
+    known = jnp.where(jnp.any(same), 0.0, jnp.nan)
+    return make_prompt(x[rows], y[rows] + known, None, rows)
+
   def held_out(self) -> Task:
     return dataclasses.replace(self, rows='held_out')  # pyright: ignore
 

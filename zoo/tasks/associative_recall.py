@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -14,7 +16,13 @@ from zoo.core import losses
 from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.tasks.base import BaseTask, make_prompt, register_task
+from zoo.tasks.base import (
+  BaseTask,
+  exchanged,
+  inputs_of,
+  make_prompt,
+  register_task,
+)
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
@@ -64,8 +72,25 @@ class AssociativeRecall(BaseTask):
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     pairing_key, keys_key = jax.random.split(key)
-    values = jax.random.permutation(pairing_key, self.num_values)
+    return self._paired(pairing_key, self._sample_keys(keys_key))
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Draws one prompt again, as `redraw` says; the pairing does not depend on keys."""
+    pairing_key, keys_key = jax.random.split(key)
+    if keep == 'inputs':
+      return self._paired(pairing_key, jnp.argmax(inputs_of(prompt), axis=1))
     keys = self._sample_keys(keys_key)
+    query = jnp.argmax(prompt.x_query)
+    return self._paired(pairing_key, exchanged(keys, keys[-1], query))
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    if len(x) == 1 or self.num_pairs is None:
+      return jnp.asarray(-len(x) * math.log(self.num_keys), x.dtype)
+    return super().log_density(x)
+
+  def _paired(self, key: Key[Array, ''], keys: Int[Array, ' t']) -> Prompt:
+    """The prompt of these keys, with a pairing of their own."""
+    values = jax.random.permutation(key, self.num_values)
     if self.num_values < self.num_keys:  # so that only the keys shown have values
       shown, own = keys[: self.num_pairs], values[: self.num_pairs]
       values = jnp.zeros(self.num_keys, values.dtype).at[shown].set(own)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ import numpy as np
 from flax import struct
 from jax.core import Tracer
 from jax.tree_util import Partial
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from zoo.core import losses, trees
 from zoo.core.errors import UserError, check_covariance, check_number
@@ -101,6 +102,8 @@ class FunctionClass(BaseTask):
   """A task whose prompts are a random function at independent random features.
 
   (Garg et al., arXiv 2208.01066.) A subclass defines `sample_function` and `evaluate`.
+  The function does not depend on the features; `sample_context` says whether features
+  of different examples depend on one another.
   """
 
   noise_std: float = 0.0  # σ, in the units of the labels
@@ -109,9 +112,27 @@ class FunctionClass(BaseTask):
     super().check()
     check_number('noise_std', self.noise_std, minimum=0.0)
 
+  @property
+  def has_normal_features(self) -> bool:
+    """Whether features are known to be `N(0, I)`."""
+    return type(self).sample_features is FunctionClass.sample_features
+
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     """The features of the context examples and the query, here `N(0, I)`."""
     return jax.random.normal(key, (self.context_length + 1, self.num_features))
+
+  def sample_context(
+    self, key: Key[Array, ''], x_query: Float[Array, ' d']
+  ) -> Float[Array, 'c d']:
+    """The features of the context examples, given those of the query.
+
+    Here the features of different examples are independent. A subclass whose
+    `sample_features` makes them depend on one another defines this, too.
+    """
+    return self.sample_features(key)[:-1]
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    return log_normal(x) if self.has_normal_features else super().log_density(x)
 
   @abc.abstractmethod
   def sample_function(self, key: Key[Array, '']) -> PyTree:
@@ -137,6 +158,23 @@ class FunctionClass(BaseTask):
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, function_key, labels_key = jax.random.split(key, 3)
     x = self.sample_features(features_key)
+    return self._labelled(x, function_key, labels_key)
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    check_sampling(self, FunctionClass)
+    features_key, *others = jax.random.split(key, 3)
+    x = inputs_of(prompt)
+    if keep == 'query':
+      x = x.at[:-1].set(self.sample_context(features_key, prompt.x_query))
+    return self._labelled(x, *others)
+
+  def _labelled(
+    self,
+    x: Float[Array, 't d'],
+    function_key: Key[Array, ''],
+    labels_key: Key[Array, ''],
+  ) -> Prompt:
+    """A prompt with these features, and a function that does not depend on them."""
     function = self.sample_function(function_key)
     targets = self.evaluate(function, x)
     labels = self.sample_labels(labels_key, targets)
@@ -181,6 +219,37 @@ def make_prompt(
     context_targets=None if targets is None else targets[:-1],
     latents=latents,
   )
+
+
+def check_sampling(task: BaseTask, base: type[BaseTask]) -> None:
+  """Raises UserError if a task has another `sample_one` than the base, for a redraw."""
+  if type(task).sample_one is not base.sample_one:
+    name = type(task).__name__
+    raise UserError(
+      f'{name} has a sample_one of its own; define {name}.redraw_one(key, prompt, keep)'
+      ', which says how one of its prompts is drawn again'
+    )
+
+
+def inputs_of(prompt: Prompt) -> Float[Array, 't d']:
+  """The features of one prompt without the axis b, those of the query last."""
+  return jnp.concatenate([prompt.x, prompt.x_query[None]])
+
+
+def exchanged(
+  symbols: Int[Array, ' t'], one: Int[Array, ''], other: Int[Array, '']
+) -> Int[Array, ' t']:
+  """The symbols with one of them exchanged for another, and that one for it.
+
+  Of prompts whose distribution does not change when symbols are exchanged, those with
+  one query become those with another.
+  """
+  return jnp.where(symbols == one, other, jnp.where(symbols == other, one, symbols))
+
+
+def log_normal(x: Float[Array, '*n']) -> Float[Array, '']:
+  """The log density of independent standard normal numbers."""
+  return -jnp.sum(jnp.square(x) + math.log(2 * math.pi)) / 2
 
 
 def sample_signs(
@@ -353,6 +422,63 @@ class ShiftedTask(ChangedTask):
     features_key, change_key = jax.random.split(key)
     return self.change(change_key, self.task.sample_features(features_key))
 
+  def sample_context(
+    self, key: Key[Array, ''], x_query: Float[Array, ' d']
+  ) -> Float[Array, 'c d']:
+    if self.change is None:
+      return self.task.sample_context(key, x_query)
+    if isinstance(self.change, Scale | Stretch):
+      before = self.change.undone(self.task, x_query)
+      return self.change(key, self.task.sample_context(key, before))
+    function = self.change.func if isinstance(self.change, Partial) else self.change
+    if function is orthogonal_query:
+      return self._context_orthogonal_to(key, x_query)
+    features_key, change_key = jax.random.split(key)
+    context = self.task.sample_context(features_key, x_query)
+    if function is random_quadrants:
+      return self.change(change_key, jnp.concatenate([context, x_query[None]]))[:-1]
+    if function is repeated_query:
+      # One example is the query's, and the others are as if it were the query.
+      return context.at[jax.random.randint(change_key, (), 0, len(context))].set(
+        x_query
+      )
+    raise UserError(
+      f'the change {function!r} of features does not say how examples depend on the '
+      "query; its prompts can be drawn again with keep='inputs' alone"
+    )
+
+  def _context_orthogonal_to(
+    self, key: Key[Array, ''], x_query: Float[Array, ' d']
+  ) -> Float[Array, 'c d']:
+    """The context of `orthogonal_query`, given the query.
+
+    Isotropic features are turned as a whole, so that the query has the direction it
+    should have. The query's norm does not depend on the rest.
+    """
+    if not self.task.has_normal_features:
+      raise UserError(
+        f'features of {type(self.task).__name__} are not known to be N(0, I); prompts '
+        "with an orthogonal query can then be drawn again with keep='inputs' alone"
+      )
+    x = self.sample_features(key)
+    return turned(x[:-1], x[-1], x_query)
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    """That of the task for scaled features, and for queries that are not changed."""
+    if self.change is None:
+      return self.task.log_density(x)
+    if isinstance(self.change, Scale):
+      factor = jnp.asarray(self.change.factor, x.dtype)
+      return self.task.log_density(x / factor) - x.size * jnp.log(factor)
+    function = self.change.func if isinstance(self.change, Partial) else self.change
+    # A query by itself has the distribution of an example.
+    same = function in (random_quadrants, repeated_query) or (
+      function is orthogonal_query and self.task.has_normal_features
+    )
+    if len(x) == 1 and same:
+      return self.task.log_density(x)
+    return super().log_density(x)
+
   def evaluate(self, function: PyTree, x: Float[Array, 't d']) -> Float[Array, ' t *k']:
     targets = self.task.evaluate(function, x)
     return targets if self.scale is None else self.scale * targets
@@ -411,6 +537,10 @@ class Scale(trees.Tree):
   ) -> Float[Array, 't d']:
     return self.factor * x
 
+  def undone(self, task: FunctionClass, x: Float[Array, ' d']) -> Float[Array, ' d']:
+    """The features of a query of the task that becomes x."""
+    return x / self.factor
+
 
 @struct.dataclass(eq=False, repr=False)
 class Stretch(trees.Tree):
@@ -423,6 +553,18 @@ class Stretch(trees.Tree):
   ) -> Float[Array, 't d']:
     return dot(x[:, None], jnp.asarray(self.matrix, x.dtype)[None])
 
+  def undone(self, task: FunctionClass, x: Float[Array, ' d']) -> Float[Array, ' d']:
+    """The features of a query of the task that becomes x.
+
+    Raises UserError if the matrix may be singular, and the task asks what they were.
+    """
+    if type(task).sample_context is FunctionClass.sample_context:
+      return x  # the context does not depend on it
+    raise UserError(
+      f'the features of {type(task).__name__} depend on one another; where they are '
+      "stretched, prompts can be drawn again with keep='inputs' alone"
+    )
+
 
 def stretch(eigenvalues: Float[np.ndarray, ' d']) -> Stretch:
   """Multiplies features by `U diag(λ) Uᵀ`, with the same random U for all prompts.
@@ -434,6 +576,21 @@ def stretch(eigenvalues: Float[np.ndarray, ' d']) -> Stretch:
   eigenvalues = np.sqrt(d / np.sum(np.square(eigenvalues))) * eigenvalues
   rotation = np.linalg.svd(np.random.default_rng(0).standard_normal((d, d)))[0]
   return Stretch((rotation * eigenvalues) @ rotation.T)
+
+
+def turned(
+  x: Float[Array, 'n d'], own: Float[Array, ' d'], other: Float[Array, ' d']
+) -> Float[Array, 'n d']:
+  """Points, reflected so that the direction of one vector becomes that of another.
+
+  Of prompts whose distribution does not change in rotations, those with one direction
+  of the query become those with another.
+  """
+  own, other = (vector / jnp.sqrt(dot(vector, vector)) for vector in (own, other))
+  axis = own - other
+  square = dot(axis, axis)
+  along = dot(x, axis[None]) / jnp.where(square > 0, square, 1)
+  return x - 2 * along[:, None] * axis[None]
 
 
 def random_quadrants(

@@ -19,7 +19,7 @@ from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core import losses
-from zoo.core.errors import check_count
+from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.tasks.base import (
@@ -27,7 +27,9 @@ from zoo.tasks.base import (
   Points,
   Values,
   Weights,
+  check_sampling,
   dot,
+  inputs_of,
   make_prompt,
   register_task,
 )
@@ -49,6 +51,9 @@ class SignsTask(BaseTask):
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     """The features of the context examples and the query."""
     return _sample_signs(key, (self.context_length + 1, self.num_features))
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    return jnp.asarray(-x.size * math.log(2), x.dtype)
 
   def baselines(self) -> dict[str, Predictor]:
     # Features ±1 have equal norms, so the cosine orders them as the distance does. The
@@ -83,10 +88,41 @@ class BooleanTask(SignsTask):
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, function_key, forced_key = jax.random.split(key, 3)
     x, w = self.sample_features(features_key), self.sample_function(function_key)
-    if self.forced_sign:
-      forced = jax.random.bernoulli(forced_key, FORCED, x.shape[:1])
-      forced = forced[:, None] & (w != 0)[None]
-      x = jnp.where(forced, self.forced_sign * w[None], x)
+    return self._prompt_of(w, self._with_forced(forced_key, w, x))
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    check_sampling(self, BooleanTask)
+    features_key, function_key, forced_key = jax.random.split(key, 3)
+    if keep == 'inputs':
+      x = inputs_of(prompt)
+      return self._prompt_of(self._function_given_all(function_key, x), x)
+    w = self._function_given_query(function_key, prompt.x_query)
+    x = self._with_forced(forced_key, w, self.sample_features(features_key))
+    return self._prompt_of(w, x.at[-1].set(prompt.x_query))
+
+  def _function_given_query(
+    self, key: Key[Array, ''], x: Float[Array, ' d']
+  ) -> Float[Array, ' d']:
+    """A function given the features of one example; here they say nothing about it."""
+    return self.sample_function(key)
+
+  def _function_given_all(
+    self, key: Key[Array, ''], x: Float[Array, 't d']
+  ) -> Float[Array, ' d']:
+    """A function given all features of a prompt; here they say nothing about it."""
+    return self.sample_function(key)
+
+  def _with_forced(
+    self, key: Key[Array, ''], w: Weights, x: Points
+  ) -> Float[Array, 't d']:
+    """Features of which some are changed, so that they have the forced label."""
+    if not self.forced_sign:
+      return x
+    forced = jax.random.bernoulli(key, FORCED, x.shape[:1])
+    forced = forced[:, None] & (w != 0)[None]
+    return jnp.where(forced, self.forced_sign * w[None], x)
+
+  def _prompt_of(self, w: Weights, x: Points) -> Prompt:
     targets = self.evaluate(w, x)
     return make_prompt(x, 2 * targets - 1, targets, w)
 
@@ -105,6 +141,49 @@ class LiteralsTask(BooleanTask):
     relevant_key, signs_key = jax.random.split(key)
     relevant = jax.random.bernoulli(relevant_key, RELEVANT, (self.num_features,))
     return jnp.where(relevant, _sample_signs(signs_key, relevant.shape), 0)
+
+  def _function_given_query(
+    self, key: Key[Array, ''], x: Float[Array, ' d']
+  ) -> Float[Array, ' d']:
+    """Draws whether the example was changed, which its features do not say.
+
+    Features that were changed are uniform, too: given them, a literal is one of those
+    that they satisfy, and the number of literals is distributed as before.
+    """
+    weights_key, forced_key = jax.random.split(key)
+    w = self.sample_function(weights_key)
+    satisfied = jnp.abs(w) * self.forced_sign * x
+    return jnp.where(jax.random.bernoulli(forced_key, FORCED), satisfied, w)
+
+  def _function_given_all(
+    self, key: Key[Array, ''], x: Float[Array, 't d']
+  ) -> Float[Array, ' d']:
+    """Draws among all functions by the probability of the features given each."""
+    functions, scores = self._scores(x)
+    return functions[jax.random.categorical(key, scores)]
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    if len(x) == 1:
+      return super().log_density(x)
+    return logsumexp(self._scores(x)[1]) + super().log_density(x)
+
+  def _scores(self, x: Points) -> tuple[Float[Array, 'h d'], Float[Array, ' h']]:
+    """All functions, and their log probabilities given features, up to a constant."""
+    d = self.num_features
+    if 3**d > MOST_HYPOTHESES:
+      raise UserError(
+        f'the features of {type(self).__name__} depend on its function, as some of '
+        'them are changed for its sake; another function given the same features is '
+        f'drawn among all 3^{d}, which is done for up to 7 features. keep='
+        "'query' keeps those of the query alone"
+      )
+    functions, log_prior, log_forced = map(jnp.asarray, self.hypotheses())
+    log_prior = jax.nn.log_softmax(log_prior.astype(x.dtype))
+    functions = functions.astype(x.dtype)
+    literals = jnp.sum(jnp.abs(functions), axis=1)
+    held = (self.forced_sign * x) @ functions.T == literals[None]  # sums of ±1
+    of_each = jnp.where(held, log_forced[None], 0) + math.log(1 - FORCED)
+    return functions, log_prior + jnp.sum(of_each, axis=0)
 
   def hypotheses(self) -> Hypotheses:
     """All functions that the task may draw."""
@@ -272,7 +351,18 @@ class NearestNeighbour(SignsTask):
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, coins_key = jax.random.split(key)
-    x = self.sample_features(features_key)
+    return self._labelled(coins_key, self.sample_features(features_key))
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    check_sampling(self, NearestNeighbour)
+    features_key, coins_key = jax.random.split(key)
+    x = inputs_of(prompt)
+    if keep == 'query':
+      x = x.at[:-1].set(self.sample_features(features_key)[:-1])
+    return self._labelled(coins_key, x)
+
+  def _labelled(self, key: Key[Array, ''], x: Points) -> Prompt:
+    """The prompt of these features, with coins of its own for the first labels."""
     t, d = x.shape
     # Sums of d numbers ±1 are exact in any order.
     agreement = jnp.where(jnp.tri(t, k=-1, dtype=bool), x @ x.T, -jnp.inf)
@@ -283,7 +373,7 @@ class NearestNeighbour(SignsTask):
       label = jnp.where(follows[i], labels[nearest[i]], labels[i])
       return labels.at[i].set(label), None
 
-    labels, _ = jax.lax.scan(decide, _sample_signs(coins_key, (t,)), jnp.arange(t))
+    labels, _ = jax.lax.scan(decide, _sample_signs(key, (t,)), jnp.arange(t))
     return make_prompt(x, labels, (1 + labels) / 2)
 
   def baselines(self) -> dict[str, Predictor]:

@@ -10,14 +10,14 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from zoo.core import losses
 from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
-from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
+from zoo.tasks.base import BaseTask, dot, inputs_of, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
@@ -51,9 +51,55 @@ class GaussianClusters(BaseTask):
     means = jax.random.uniform(means_key, (k, d), minval=-1, maxval=1)
     classes = jax.random.randint(classes_key, (t,), 0, k)
     x = means[classes] + jax.random.normal(noise_key, (t, d))
+    return self._prompt_of(means, classes, x)
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Draws one prompt again, as `redraw` says.
+
+    'inputs' also keeps which examples are of one class: all ways to sort them into
+    classes are too many. Means are drawn given the points of each class, the class of
+    the query by its probability, and which class is which is drawn anew.
+    """
+    means_key, classes_key, noise_key = jax.random.split(key, 3)
+    t, d, k = self.context_length + 1, self.num_features, self.num_outputs
+    if keep == 'query':
+      classes = jax.random.randint(classes_key, (t,), 0, k)
+      x = jax.random.normal(noise_key, (t, d))
+      of_query = jax.nn.one_hot(classes[-1], k)
+      means = _sample_means(
+        means_key, of_query, of_query[:, None] * prompt.x_query[None]
+      )
+      x = (means[classes] + x).at[-1].set(prompt.x_query)
+      return self._prompt_of(means, classes, x)
+    query_key, order_key = jax.random.split(classes_key)
+    seen = jnp.ones(t - 1, bool)
+    scores = ClusterBayes().predict(Examples(prompt.x, prompt.y, seen, prompt.x_query))
+    query = jax.random.categorical(query_key, scores)
+    # By a new order of the classes.
+    order = jax.random.permutation(order_key, k)
+    classes = order[jnp.append(jnp.argmax(prompt.y, axis=1), query)]
+    x, members = inputs_of(prompt), jax.nn.one_hot(classes, k)
+    counts = jnp.sum(members, axis=0)
+    sums = jnp.matmul(members.T, x, precision='highest')
+    means = _sample_means(means_key, counts, sums / jnp.maximum(counts, 1)[:, None])
+    return self._prompt_of(means, classes, x)
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    """That of a query; of several examples it is a sum over all classes of each."""
+    if len(x) > 1:
+      return super().log_density(x)
+    some = jnp.ones((1, 1), x.dtype)
+    return jnp.sum(_log_mass(some, x) - math.log(2))
+
+  def _prompt_of(
+    self,
+    means: Float[Array, 'k d'],
+    classes: Int[Array, ' t'],
+    x: Float[Array, 't d'],
+  ) -> Prompt:
     # The terms of −|x − μ|²/2 that depend on the class.
     scores = dot(x[:, None], means[None]) - dot(means, means)[None] / 2
-    labels = jax.nn.one_hot(classes, k, dtype=x.dtype)
+    labels = jax.nn.one_hot(classes, self.num_outputs, dtype=x.dtype)
     return make_prompt(x, labels, jax.nn.softmax(scores), means)
 
   def baselines(self) -> dict[str, Predictor]:
@@ -148,6 +194,24 @@ def _counts_and_means(
   x, y, *_ = examples.zeroed()
   counts = jnp.sum(y, axis=0)
   return counts, y.T @ x / jnp.maximum(counts, 1)[:, None]
+
+
+def _sample_means(
+  key: Key[Array, ''], counts: Float[Array, ' k'], averages: Float[Array, 'k d']
+) -> Float[Array, 'k d']:
+  """Means of classes given the average of n points of each: `N(average, 1/n)` in ±1.
+
+  For a class without points they are uniform.
+  """
+  some = jnp.maximum(counts, 1)[:, None]
+  root, center = jnp.sqrt(some), jnp.abs(averages)
+  # By symmetry the average may be taken as ≥ 0, so that both ends are lower tails,
+  # which float32 resolves.
+  low, high = (jax.scipy.special.ndtr(root * (end - center)) for end in (-1, 1))
+  share = jax.random.uniform(key, averages.shape)
+  deviation = jax.scipy.special.ndtri(low + share * (high - low)) / root
+  drawn = jnp.clip(center + deviation, -1, 1) * jnp.where(averages < 0, -1, 1)
+  return jnp.where(counts[:, None] > 0, drawn, 2 * share - 1)
 
 
 def _log_mass(

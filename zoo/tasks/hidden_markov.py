@@ -21,7 +21,7 @@ from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
 from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Zero
-from zoo.tasks.sequences import SequenceBaseline, stationary_laws
+from zoo.tasks.sequences import SequenceBaseline, inputs_are_labels, stationary_laws
 
 
 @register_task('hidden_markov')
@@ -89,9 +89,8 @@ class HiddenMarkov(BaseTask):
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     states_key, symbols_key = jax.random.split(key)
-    length, size = self.context_length + 1, self.num_symbols
-    moves, emissions = jnp.log(self.transitions), jnp.asarray(self.emissions, float)
-    noise = jax.random.gumbel(states_key, (length, self.num_states))
+    moves = jnp.log(self.transitions)
+    noise = jax.random.gumbel(states_key, (self.context_length + 1, self.num_states))
 
     def step(state: Array, noise: Array) -> tuple[Array, Array]:
       following = jnp.argmax(moves[state] + noise)
@@ -100,8 +99,42 @@ class HiddenMarkov(BaseTask):
     first = jnp.argmax(jnp.log(jnp.asarray(self.law, moves.dtype)) + noise[0])
     _, others = jax.lax.scan(step, first, noise[1:])
     states = jnp.concatenate([first[None], others])
-    scores = jnp.log(emissions)[states] + jax.random.gumbel(symbols_key, (length, size))
-    x = jax.nn.one_hot(jnp.argmax(scores, axis=1), size, dtype=emissions.dtype)
+    return self._prompt_of(states, self._emit(symbols_key, states))
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Draws the states from the last one back; the chain is the same in all prompts."""
+    if keep == 'inputs':
+      raise inputs_are_labels(self)
+    states_key, symbols_key = jax.random.split(key)
+    moves = jnp.log(self.transitions)
+    law = jnp.log(jnp.asarray(self.law, moves.dtype))
+    emitted = dot(jnp.asarray(self.emissions, moves.dtype), prompt.x_query[None])
+    noise = jax.random.gumbel(states_key, (self.context_length + 1, self.num_states))
+
+    def step(state: Array, noise: Array) -> tuple[Array, Array]:
+      before = jnp.argmax(law + moves[:, state] + noise)
+      return before, before
+
+    last = jnp.argmax(law + losses.log_probability(emitted) + noise[0])
+    _, others = jax.lax.scan(step, last, noise[1:])
+    states = jnp.append(others[::-1], last)
+    x = self._emit(symbols_key, states).at[-1].set(prompt.x_query)
+    return self._prompt_of(states, x)
+
+  def log_density(self, x: Float[Array, 'n s']) -> Float[Array, '']:
+    if len(x) > 1:
+      return super().log_density(x)
+    return jnp.log(dot(jnp.asarray(self.law @ self.emissions, x.dtype), x[0]))
+
+  def _emit(self, key: Key[Array, ''], states: Int[Array, ' t']) -> Float[Array, 't s']:
+    """A symbol of each state, one-hot."""
+    emissions = jnp.asarray(self.emissions, float)
+    noise = jax.random.gumbel(key, (len(states), self.num_symbols))
+    symbols = jnp.argmax(jnp.log(emissions)[states] + noise, axis=1)
+    return jax.nn.one_hot(symbols, self.num_symbols, dtype=emissions.dtype)
+
+  def _prompt_of(self, states: Int[Array, ' t'], x: Float[Array, 't s']) -> Prompt:
+    emissions = jnp.asarray(self.emissions, float)
     following = dot(self.transitions[:, None], emissions.T[None])
     return make_prompt(x, jnp.roll(x, -1, axis=0), following[states], states)
 

@@ -47,6 +47,14 @@ class Images(Tree):
     of_class = jax.random.randint(key, classes.shape, 0, counts, starts.dtype)
     return jnp.asarray(self.pixels)[starts + of_class].astype(float)
 
+  def shares(self, x: Float[Array, ' d']) -> Float[Array, ' m']:
+    """The share of each class's images that are these pixels."""
+    same = jnp.all(jnp.asarray(self.pixels).astype(float) == x[None], axis=1)
+    starts, counts = jnp.asarray(self.starts), jnp.asarray(self.counts)
+    classes = jnp.searchsorted(starts, jnp.arange(len(same)), side='right') - 1
+    found = jnp.zeros(len(starts), x.dtype).at[classes].add(same.astype(x.dtype))
+    return found / counts
+
 
 def read_images(dataset: object, data_dir: object, image_size: int) -> Images:
   """The images of the splits train, validation and test, those that there are.

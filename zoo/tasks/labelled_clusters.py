@@ -21,7 +21,13 @@ from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Number, Vector
-from zoo.tasks.base import BaseTask, make_prompt, register_task, unshifted
+from zoo.tasks.base import (
+  BaseTask,
+  exchanged,
+  make_prompt,
+  register_task,
+  unshifted,
+)
 from zoo.tasks.baselines import Baseline, Examples, Zero
 from zoo.tasks.cluster_posteriors import (
   ContextBayes,
@@ -148,6 +154,31 @@ class LabelledClusters(BaseTask):
     drawn = jax.random.choice(classes_key, len(law), slots.shape, p=law)
     return self.prompt_of(noise_key, drawn[slots])
 
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Draws other classes for the context, and the query's by how probable it is."""
+    if keep == 'inputs':
+      raise one_label(self)
+    slots_key, classes_key, noise_key, query_key = jax.random.split(key, 4)
+    slots = sample_slots(slots_key, self.context_length, self.burstiness)
+    law = jnp.exp(self.log_probabilities())
+    drawn = jax.random.choice(classes_key, len(law), slots.shape, p=law)
+    query = jax.random.categorical(query_key, self.log_classes(prompt.x_query))
+    return self.prompt_of(noise_key, drawn.at[slots[-1]].set(query)[slots])
+
+  def log_classes(self, x: Float[Array, ' d']) -> Float[Array, ' m']:
+    """The log density of each class with these features."""
+    if self.source == 'tfds':
+      shares = self._images.shares(x)[: self.num_classes]
+      return self.log_probabilities() + jnp.log(shares)
+    variance = jnp.square(jnp.asarray(self.within, x.dtype))
+    norm = jnp.log(2 * np.pi * variance / (1 + variance) / self.num_features)
+    return (
+      self.log_probabilities() + _fits(self, x[None])[0] - self.num_features / 2 * norm
+    )
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    return logsumexp(self.log_classes(x[0])) if len(x) == 1 else super().log_density(x)
+
   def prompt_of(self, key: Key[Array, ''], classes: Int[Array, ' t']) -> Prompt:
     """A prompt whose examples have these classes, which are its latents."""
     if self.source == 'tfds':
@@ -167,16 +198,32 @@ class LabelledClusters(BaseTask):
     return means / scale + spread * jax.random.normal(key, means.shape)
 
   def sample_new(
-    self, classes_key: Key[Array, ''], key: Key[Array, ''], slots: Int[Array, ' t']
+    self,
+    classes_key: Key[Array, ''],
+    key: Key[Array, ''],
+    slots: Int[Array, ' t'],
+    x_query: Float[Array, ' d'] | None = None,
   ) -> Float[Array, 't d']:
-    """Features of examples whose classes, N/B different ones, are new."""
+    """Features of examples whose classes, N/B different ones, are new.
+
+    With `x_query` they are drawn given these features of the query.
+    """
     count = self.context_length // self.burstiness
     if self.source == 'tfds':
-      new = jax.random.permutation(classes_key, self.held_out_classes)[:count]
       first = self._images.num_classes - self.held_out_classes
-      return self._images.sample(key, (first + new)[slots])
+      new = jax.random.permutation(classes_key, self.held_out_classes)
+      if x_query is not None:  # any two classes can be exchanged
+        of_query = jnp.argmax(self._images.shares(x_query)[first:])
+        new = exchanged(new, new[slots[-1]], of_query)
+      return self._images.sample(key, (first + new[:count])[slots])
     means = jax.random.normal(classes_key, (count, self.num_features))
-    return self.around(key, (means / np.sqrt(self.num_features))[slots])
+    means = means / np.sqrt(self.num_features)
+    if x_query is not None:
+      # `μ ~ N(0, I/D)` given `(μ + ε η)/√(1 + ε²)`.
+      within = jnp.asarray(self.within, x_query.dtype)
+      of_query = (x_query + within * means[slots[-1]]) / jnp.sqrt(1 + within**2)
+      means = means.at[slots[-1]].set(of_query)
+    return self.around(key, means[slots])
 
   def baselines(self) -> dict[str, Predictor]:
     """`context` takes classes for new ones, `weights` does not see the context.
@@ -213,6 +260,15 @@ class LabelledClusters(BaseTask):
     """The tests of the paper, with bursts of max(B, 1), and longer contexts."""
     tests: dict[str, Task] = {test: ClusterTest(self, test) for test in TESTS}
     return tests | super().shifts()
+
+
+def one_label(task: BaseTask) -> UserError:
+  """The error for a redraw with the same inputs, where a class has one label."""
+  return UserError(
+    f'{type(task).__name__} has one function: each class has the same label in all '
+    "prompts, and there are no others with the same inputs. keep='query' draws other "
+    'examples'
+  )
 
 
 def sample_slots(
@@ -329,29 +385,52 @@ class ClusterTest(BaseTask):
     }
     return samplers[self.test](key)
 
-  def _sample_new(self, key: Key[Array, '']) -> Prompt:
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Draws one prompt again, as `redraw` says.
+
+    'inputs' permutes the labels of all classes, so that it also keeps which examples
+    have one label.
+    """
+    if keep == 'query':
+      if self.test == 'swapped':
+        return self._swap(key, self.bursty.redraw_one(key, prompt, keep))
+      redraw = self._sample_new if self.test == 'in_context' else self._sample_absent
+      return redraw(key, prompt.x_query)
+    if self.test == 'in_weights':
+      raise one_label(self)
+    return self._swap(key, prompt)
+
+  def _sample_new(
+    self, key: Key[Array, ''], x_query: Float[Array, ' d'] | None = None
+  ) -> Prompt:
     task = self.bursty
     slots_key, means_key, labels_key, noise_key = jax.random.split(key, 4)
     slots = sample_slots(slots_key, task.context_length, task.burstiness)
     count = task.context_length // task.burstiness
     labels = jax.random.randint(labels_key, (count,), 0, task.num_labels)
-    x = task.sample_new(means_key, noise_key, slots)
+    x = task.sample_new(means_key, noise_key, slots, x_query)
     shown = jax.nn.one_hot(labels[slots], task.num_labels, dtype=x.dtype)
     return make_prompt(x, shown, None, slots)
 
   def _sample_swapped(self, key: Key[Array, '']) -> Prompt:
-    prompt = self.bursty.sample_one(key)
+    return self._swap(key, self.bursty.sample_one(key))
+
+  def _swap(self, key: Key[Array, ''], prompt: Prompt) -> Prompt:
+    """The prompt with its labels permuted."""
     swap_key = jax.random.fold_in(key, 0)
     order = jax.random.permutation(swap_key, self.task.num_labels)
     y, y_query = prompt.y[:, order], prompt.y_query[order]
     return dataclasses.replace(prompt, y=y, y_query=y_query)
 
-  def _sample_absent(self, key: Key[Array, '']) -> Prompt:
+  def _sample_absent(
+    self, key: Key[Array, ''], x_query: Float[Array, ' d'] | None = None
+  ) -> Prompt:
     task = self.bursty
     slots_key, query_key, classes_key, noise_key = jax.random.split(key, 4)
     slots = sample_slots(slots_key, task.context_length, task.burstiness)
     scores = task.log_probabilities()
-    query = jax.random.categorical(query_key, scores)
+    of_query = scores if x_query is None else task.log_classes(x_query)
+    query = jax.random.categorical(query_key, of_query)
     others = scores.at[query].set(-jnp.inf)
     count = task.context_length // task.burstiness
     drawn = jax.random.categorical(classes_key, others, shape=(count,))

@@ -29,6 +29,7 @@ from zoo.tasks.base import (
   LinearFunctions,
   as_vector,
   dot,
+  log_normal,
   register_task,
   scales_and_axes,
   symmetric_root,
@@ -95,6 +96,24 @@ class LinearRegression(LinearFunctions):
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     normal = super().sample_features(key)
     return _correlate(normal[..., None], self._feature_root)[..., 0]
+
+  @property
+  def has_normal_features(self) -> bool:
+    """Whether features are known to be `N(0, I)`."""
+    return self.feature_covariance is None and self._draws_gaussians
+
+  @property
+  def _draws_gaussians(self) -> bool:
+    """Whether features are `N(0, feature_covariance)`; a subclass may draw others."""
+    return type(self).sample_features is LinearRegression.sample_features
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    """That of `N(0, feature_covariance)`, which must not be singular."""
+    if self.feature_covariance is None or not self._draws_gaussians:
+      return super().log_density(x)
+    root = jnp.linalg.cholesky(jnp.asarray(self.feature_covariance, x.dtype))
+    normal = jax.scipy.linalg.solve_triangular(root, x.T, lower=True)
+    return log_normal(normal) - len(x) * jnp.sum(jnp.log(jnp.diagonal(root)))
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features, 1))

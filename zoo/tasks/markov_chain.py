@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from zoo.core import losses
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
+from zoo.tasks.base import BaseTask, dot, exchanged, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 from zoo.tasks.sequences import (
   MOST_CONTEXTS,
@@ -27,6 +27,7 @@ from zoo.tasks.sequences import (
   NGram,
   Retrieval,
   contexts,
+  inputs_are_labels,
   stationary_laws,
 )
 
@@ -96,11 +97,99 @@ class MarkovChain(BaseTask):
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     chain_key, symbols_key = jax.random.split(key)
-    size, order = self.num_symbols, self.order
     rows = self._sample_rows(chain_key)
+    return self._prompt_of(rows, self._sample_symbols(symbols_key, rows))
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Draws one prompt again, given the last symbol.
+
+    Fresh chains are as probable with any two symbols exchanged. Of a pool a chain is
+    drawn by how probable it makes the last symbol, and then the symbols before it.
+    """
+    if keep == 'inputs':
+      raise inputs_are_labels(self)
+    chain_key, symbols_key = jax.random.split(key)
+    last = jnp.argmax(prompt.x_query)
+    if self.num_chains is None:
+      rows = self._sample_rows(chain_key)
+      symbols = self._sample_symbols(symbols_key, rows)
+      names = exchanged(jnp.arange(self.num_symbols), symbols[-1], last)
+      digits = self.num_symbols ** np.arange(self.order)
+      of_context = np.arange(len(rows))[:, None] // digits[None] % self.num_symbols
+      places = jnp.sum(names[of_context] * digits[None], axis=1)
+      return self._prompt_of(rows[places][:, names], names[symbols])
+    scores = jnp.log(self._last_laws()[:, last])
+    rows = jnp.asarray(self.pool, float)
+    chosen = jax.random.categorical(chain_key, scores)
+    rows, laws = rows[chosen], self._laws_of_contexts(rows)[:, chosen]
+    return self._prompt_of(rows, self._symbols_before(symbols_key, rows, laws, last))
+
+  def log_density(self, x: Float[Array, 'n s']) -> Float[Array, '']:
+    if len(x) > 1:
+      return super().log_density(x)
+    if self.num_chains is None:
+      return jnp.asarray(-math.log(self.num_symbols), x.dtype)
+    return jnp.log(dot(jnp.mean(self._last_laws(), axis=0), x[0]))
+
+  def _laws_of_contexts(self, rows: Float[Array, 'm n s']) -> Float[Array, 'p m n']:
+    """The laws of contexts at each place that has one, in chains of the pool."""
+    chains, count, size = rows.shape
+    start = jnp.full((chains, count), 1 / count, rows.dtype)
+    if self.order == 1:
+      start = jnp.asarray(self.laws, rows.dtype)
+
+    def step(laws: Array, _: None) -> tuple[Array, Array]:
+      # The first digit of a context is forgotten.
+      joint = laws[..., None] * rows
+      after = joint.reshape(chains, size, -1, size).sum(axis=1).reshape(chains, count)
+      return after, after
+
+    length = self.context_length + 1 - self.order
+    return jnp.concatenate([start[None], jax.lax.scan(step, start, length=length)[1]])
+
+  def _last_laws(self) -> Float[Array, 'm s']:
+    """The law of the last symbol of each chain of the pool."""
+    last = self._laws_of_contexts(jnp.asarray(self.pool, float))[-1]
+    return last.reshape(len(last), -1, self.num_symbols).sum(axis=1)
+
+  def _symbols_before(
+    self,
+    key: Key[Array, ''],
+    rows: Float[Array, 'n s'],
+    laws: Float[Array, 'p n'],
+    last: Int[Array, ''],
+  ) -> Int[Array, ' t']:
+    """The symbols of a chain given the last one, from the last context back."""
+    last_key, before_key = jax.random.split(key)
+    count, size = rows.shape
+    others = count // size
+    ends = jnp.arange(count) % size == last
+    end = jax.random.categorical(last_key, jnp.where(ends, jnp.log(laws[-1]), -jnp.inf))
+    logits = jnp.log(rows)
+
+    def step(context: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+      law, noise = now
+      # All contexts that this one may follow, by the digit that it has forgotten.
+      possible = jnp.arange(size) * others + context // size
+      scores = jnp.log(law)[possible] + logits[possible, context % size]
+      before = possible[jnp.argmax(scores + noise)]
+      return before, before
+
+    noise = jax.random.gumbel(before_key, (len(laws) - 1, size))
+    _, back = jax.lax.scan(step, end, (laws[:-1][::-1], noise))
+    in_order = jnp.concatenate([end[None], back])[::-1]
+    digits = size ** np.arange(self.order)[::-1]
+    first = in_order[0] // digits % size
+    return jnp.concatenate([first, in_order[1:] % size])
+
+  def _sample_symbols(
+    self, key: Key[Array, ''], rows: Float[Array, 'n s']
+  ) -> Int[Array, ' t']:
+    """The symbols of a prompt with this chain."""
+    size, order = self.num_symbols, self.order
     logits = jnp.log(rows)
     law = jnp.log(_stationary_law(rows)) if order == 1 else jnp.zeros_like(rows[0])
-    gumbel = jax.random.gumbel(symbols_key, (self.context_length + 1, size))
+    gumbel = jax.random.gumbel(key, (self.context_length + 1, size))
 
     def step(context: Array, noise: Array) -> tuple[Array, Array]:
       following = jnp.argmax(logits[context] + noise)
@@ -109,7 +198,10 @@ class MarkovChain(BaseTask):
     first = jnp.argmax(law[None] + gumbel[:order], axis=-1)
     start = contexts(first, size, order)[-1]
     _, others = jax.lax.scan(step, start, gumbel[order:])
-    symbols = jnp.concatenate([first, others])
+    return jnp.concatenate([first, others])
+
+  def _prompt_of(self, rows: Float[Array, 'n s'], symbols: Int[Array, ' t']) -> Prompt:
+    size, order = self.num_symbols, self.order
     x = jax.nn.one_hot(symbols, size, dtype=rows.dtype)
     known = contexts(symbols, size, order)
     targets = jnp.where((known >= 0)[:, None], rows[known], 1 / size)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import struct
+from jax.core import Tracer
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Key
 
@@ -21,7 +22,7 @@ from zoo.core import trees
 from zoo.core.errors import UserError, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.tasks.base import BAYES, BaseTask, ChangedTask, register_task
+from zoo.tasks.base import BAYES, BaseTask, ChangedTask, inputs_of, register_task
 from zoo.tasks.baselines import Examples
 from zoo.tasks.posteriors import Posterior
 
@@ -117,6 +118,45 @@ class Mixture(BaseTask):
       which_key, jnp.log(jnp.asarray(self.probabilities, float))
     )
     prompts = [task.sample_one(prompt_key) for task in self.tasks]
+    return self._chosen(which, prompts)
+
+  def redraw(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Draws prompts again, as `BaseTask.redraw` says.
+
+    What is kept may say which task it is of, by the density of features in each. Raises
+    UserError, too, if a task does not say it, or has features in a subspace alone.
+    """
+    for i, task in enumerate(self.tasks):
+      covariance: Any = getattr(task, 'feature_covariance', None)
+      if covariance is None or isinstance(covariance, Tracer):
+        continue
+      if np.linalg.matrix_rank(covariance) < len(covariance):
+        raise UserError(
+          f'feature_covariance of tasks[{i}], {type(task).__name__}, is singular, so '
+          'that features have no density, and prompts of the mixture cannot be drawn '
+          'again'
+        )
+    return super().redraw(key, prompt, keep)
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    which_key, prompt_key = jax.random.split(key)
+    kept = inputs_of(prompt) if keep == 'inputs' else prompt.x_query[None]
+    which = jnp.zeros((), int)
+    if len(self.tasks) > 1:
+      which = jax.random.categorical(which_key, self._log_densities(kept))
+    prompts = [task.redraw_one(prompt_key, prompt, keep) for task in self.tasks]
+    return self._chosen(which, prompts)
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    return logsumexp(self._log_densities(x))
+
+  def _log_densities(self, x: Float[Array, 'n d']) -> Float[Array, ' k']:
+    """The log density of features and of each task."""
+    densities = jnp.stack([task.log_density(x) for task in self.tasks])
+    return jnp.log(jnp.asarray(self.probabilities, densities.dtype)) + densities
+
+  def _chosen(self, which: Array, prompts: list[Prompt]) -> Prompt:
+    """One of the prompts of the tasks."""
     latents = {'part': which, 'of_parts': tuple(prompt.latents for prompt in prompts)}
     if any(prompt.context_targets is not None for prompt in prompts):
       prompts = [

@@ -5,13 +5,20 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core.errors import check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
-from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
+from zoo.tasks.base import (
+  BaseTask,
+  dot,
+  inputs_of,
+  log_normal,
+  make_prompt,
+  register_task,
+)
 from zoo.tasks.baselines import Baseline, Examples, LeastSquares, Zero
 
 _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
@@ -57,16 +64,62 @@ class OutlierRegression(BaseTask):
     x_key, w_key, which_key, features_key, label_key = jax.random.split(key, 5)
     c, d = self.context_length, self.num_features
     x, w = jax.random.normal(x_key, (c + 1, d)), jax.random.normal(w_key, (d,))
-    targets = dot(x, w[None])
+    outlier = self._sample_outliers(which_key)
+    return self._prompt_of(features_key, label_key, x, w, outlier)
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Draws one prompt again, as `redraw` says; 'inputs' also keeps who is an outlier.
+
+    Of the kind `orthogonal` this is seen by the labels, which are not the targets. The
+    weights are then orthogonal to the features of outliers, and otherwise as before:
+    given w, these features have any direction orthogonal to w.
+    """
+    x_key, w_key, which_key, features_key, label_key = jax.random.split(key, 5)
+    c, d = self.context_length, self.num_features
+    w = jax.random.normal(w_key, (d,))
+    if keep == 'query':
+      # The query is no outlier, and does not depend on the rest.
+      x = jax.random.normal(x_key, (c + 1, d)).at[-1].set(prompt.x_query)
+      outlier = self._sample_outliers(which_key)
+      return self._prompt_of(features_key, label_key, x, w, outlier)
+    x = inputs_of(prompt)
+    if self.kind == 'many':
+      outlier = jnp.all(x == 1, axis=1).at[-1].set(False)
+      return self._prompt_of(features_key, label_key, x, w, outlier)
+    outlier = jnp.append(prompt.y != prompt.context_targets, False)
+    features = jnp.where(jnp.any(outlier), x[jnp.argmax(outlier)], 0)
+    size = jnp.maximum(dot(features, features), jnp.finfo(x.dtype).tiny)
+    across = w - dot(w, features) / size * features
+    # A length of d numbers, not of d − 1.
+    w = across * jnp.sqrt(dot(w, w) / dot(across, across))
+    return self._prompt_of(features_key, label_key, x, w, outlier, features)
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    return log_normal(x) if len(x) == 1 else super().log_density(x)
+
+  def _sample_outliers(self, key: Key[Array, '']) -> Bool[Array, ' t']:
     probability = self.outlier_probability
     if probability is None:
       probability = _PROBABILITIES[self.kind]
-    outlier = jax.random.uniform(which_key, (c + 1,)) < probability
-    outlier = outlier.at[-1].set(False)
+    outlier = jax.random.uniform(key, (self.context_length + 1,)) < probability
+    return outlier.at[-1].set(False)
+
+  def _prompt_of(
+    self,
+    features_key: Key[Array, ''],
+    label_key: Key[Array, ''],
+    x: Float[Array, 't d'],
+    w: Float[Array, ' d'],
+    outlier: Bool[Array, ' t'],
+    features: Float[Array, ' d'] | None = None,
+  ) -> Prompt:
+    """A prompt with these outliers, whose features are drawn unless they are given."""
+    targets = dot(x, w[None])
     if self.kind == 'many':
-      features, label, target = jnp.ones(d, x.dtype), 1, 1
+      features, label, target = jnp.ones(w.size, x.dtype), 1, 1
     else:
-      features = _orthogonal_vector(features_key, w)
+      if features is None:
+        features = _orthogonal_vector(features_key, w)
       label, target = _orthogonal_vector(label_key, w)[0], 0
     x = jnp.where(outlier[:, None], features[None], x)
     labels = jnp.where(outlier, label, targets)

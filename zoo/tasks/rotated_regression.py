@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from zoo.core.errors import check_count, check_number
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
-from zoo.tasks.base import LinearFunctions, dot, register_task
+from zoo.tasks.base import LinearFunctions, dot, register_task, turned
 from zoo.tasks.baselines import LeastSquares, Zero
 from zoo.tasks.linear_regression import (
   FirstSteps,
@@ -70,6 +70,28 @@ class RotatedRegression(LinearFunctions):
     frame, _ = jnp.linalg.qr(jax.random.normal(frame_key, shape))
     return dot(scaled[:, None], frame[None])
 
+  def sample_context(
+    self, key: Key[Array, ''], x_query: Float[Array, ' d']
+  ) -> Float[Array, 'c d']:
+    """The features of the context examples, given those of the query.
+
+    The query `Q s` says what Q may be. Its norm is that of `s ~ N(0, V)`, so that the
+    direction of s is drawn given its norm; Q is then any orthogonal matrix that turns s
+    into the query, all of them alike.
+    """
+    direction_key, features_key, frame_key = jax.random.split(key, 3)
+    variances = jnp.asarray(self.variances, x_query.dtype)
+    square = dot(x_query, x_query)
+    direction = _bingham(direction_key, square / (2 * variances))
+    normal = super().sample_features(features_key)[:-1]
+    scaled = normal * jnp.sqrt(variances)[None]
+    shape = self.num_features, self.num_features
+    # Signs of its columns are drawn, too: those of the direction are given.
+    frame, upper = jnp.linalg.qr(jax.random.normal(frame_key, shape))
+    frame = frame * jnp.sign(jnp.diagonal(upper))[None]
+    x, own = dot(scaled[:, None], frame[None]), dot(frame, direction[None])
+    return turned(x, own, x_query)
+
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     return jax.random.normal(key, (self.num_features,))
 
@@ -86,6 +108,46 @@ class RotatedRegression(LinearFunctions):
       'ols': LeastSquares(),
       'zero': Zero(),
     }
+
+
+def _bingham(key: Key[Array, ''], rates: Float[Array, ' d']) -> Float[Array, ' d']:
+  """A unit vector u with the density `∝ exp(−Σ_j rates_j u_j²)`, by rejection.
+
+  Proposals are the directions of `N(0, Ω⁻¹)`, `Ω = I + 2 Λ/b`, with the rates Λ minus
+  the least of them and the b that makes the bound the least (Kent, Ganeiber & Mardia,
+  arXiv 1310.8110, section 2).
+  """
+  d = rates.size
+  rates = jnp.minimum(rates - jnp.min(rates), 1e30)  # no float32 overflows
+  low, high = jnp.zeros((), rates.dtype), jnp.asarray(d, rates.dtype)
+
+  def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    low, high = ends
+    b = (low + high) / 2
+    is_low = jnp.sum(1 / (b + 2 * rates)) > 1
+    return jnp.where(is_low, b, low), jnp.where(is_low, high, b)
+
+  # Σ 1/(b + 2 λ_j) = 1 has one root, between 1 and d: one rate is 0.
+  b = jax.lax.fori_loop(0, 40, halve, (low + 1, high))[1]
+  precisions = 1 + 2 * rates / b
+
+  def draw(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    key, _, _ = state
+    key, normal_key, accept_key = jax.random.split(key, 3)
+    point = jax.random.normal(normal_key, (d,)) / jnp.sqrt(precisions)
+    point = point / jnp.sqrt(dot(point, point))
+    # The logarithm of the density by that of a proposal, minus its bound.
+    of_ratio = (
+      -dot(rates, point * point)
+      + d / 2 * jnp.log(dot(precisions, point * point))
+      + (d - b) / 2
+      - d / 2 * jnp.log(d / b)
+    )
+    accepted = jnp.log(jax.random.uniform(accept_key)) < of_ratio
+    return key, point, accepted
+
+  start = key, jnp.zeros_like(rates), jnp.zeros((), bool)
+  return jax.lax.while_loop(lambda state: ~state[2], draw, start)[1]
 
 
 def power_law(num_features: int, exponent: int | float) -> Float[np.ndarray, ' d']:

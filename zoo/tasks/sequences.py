@@ -15,7 +15,9 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from zoo.core import losses
+from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.protocols import BaseTask
 from zoo.core.trees import Matrix
 from zoo.tasks.baselines import Baseline, Examples
 
@@ -39,6 +41,15 @@ class SequenceBaseline(Baseline):
     """The prediction for each example from those before it, that for the query last."""
     check_prompt(prompt)
     return jax.vmap(self.after_each)(jnp.argmax(prompt.features, axis=-1))
+
+
+def inputs_are_labels(task: BaseTask) -> UserError:
+  """The error for a redraw of a sequence that keeps its symbols."""
+  return UserError(
+    f'the labels of {type(task).__name__} are symbols of the sequence, which are its '
+    "inputs, too; there are no other labels with the same inputs. keep='query' draws "
+    'another sequence with the same last symbol'
+  )
 
 
 def contexts(symbols: Int[Array, ' t'], size: int, order: int) -> Int[Array, ' t']:

@@ -76,6 +76,10 @@ class Sinusoid(FunctionClass):
       key, (self.context_length + 1, 1), minval=-5.0, maxval=5.0
     )
 
+  def log_density(self, x: Float[Array, 'n 1']) -> Float[Array, '']:
+    inside = jnp.all(jnp.abs(x) <= 5)
+    return jnp.where(inside, -len(x) * math.log(10), -jnp.inf)
+
   def sample_function(
     self, key: Key[Array, '']
   ) -> tuple[Float[Array, ''], Float[Array, '']]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from zoo.core.errors import check_count, check_truth
+from zoo.core.errors import UserError, check_count, check_truth
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.tasks.base import BaseTask, make_prompt, register_task
@@ -65,9 +66,26 @@ class StateTracking(BaseTask):
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     length, symbols = self.context_length + 1, self.num_features
+    return self._prompt_of(jax.random.randint(key, (length,), 0, symbols))
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    if keep == 'inputs':
+      raise UserError(
+        f'{type(self).__name__} has one automaton, whose answers follow from the '
+        "inputs; there are no others with the same inputs. keep='query' draws other "
+        'symbols before the same last one'
+      )
+    length, symbols = self.context_length + 1, self.num_features
     drawn = jax.random.randint(key, (length,), 0, symbols)
-    answers = run(self.automaton(), drawn, jnp.ones(length, bool))
-    x = jax.nn.one_hot(drawn, symbols)
+    return self._prompt_of(drawn.at[-1].set(jnp.argmax(prompt.x_query)))
+
+  def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
+    return jnp.asarray(-len(x) * math.log(self.num_features), x.dtype)
+
+  def _prompt_of(self, symbols: Int[Array, ' t']) -> Prompt:
+    """The prompt of these symbols."""
+    answers = run(self.automaton(), symbols, jnp.ones(len(symbols), bool))
+    x = jax.nn.one_hot(symbols, self.num_features)
     targets = jax.nn.one_hot(answers, self.num_outputs)
     return make_prompt(x, jnp.zeros_like(targets), targets)
 

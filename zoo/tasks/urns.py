@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -15,13 +16,14 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
+from zoo.core import losses
 from zoo.core.errors import check_count, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Matrix, Number
 from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Zero
-from zoo.tasks.sequences import LawRetrieval, SequenceBaseline
+from zoo.tasks.sequences import LawRetrieval, SequenceBaseline, inputs_are_labels
 
 
 @register_task('urns')
@@ -77,18 +79,51 @@ class Urns(BaseTask):
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     urn_key, balls_key = jax.random.split(key)
-    size = self.num_symbols
     if self.num_urns is None:
-      alpha = jnp.asarray(self.concentration, float)
-      # For a small α gamma variables may round to 0; their logarithms do not.
-      logs = jax.random.loggamma(urn_key, alpha, (size,))
-      law = jnp.exp(logs - jnp.max(logs))
-      law = law / dot(law, jnp.ones_like(law))
+      law = self._fresh(urn_key, jnp.asarray(self.concentration, float))
     else:
       index = jax.random.randint(urn_key, (), 0, self.num_urns)
       law = jnp.asarray(self._urns, float)[index]
-    noise = jax.random.gumbel(balls_key, (self.context_length + 1, size))
-    x = jax.nn.one_hot(jnp.argmax(jnp.log(law)[None] + noise, axis=1), size)
+    return self._prompt_of(law, self._sample_balls(balls_key, law))
+
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    if keep == 'inputs':
+      raise inputs_are_labels(self)
+    urn_key, balls_key = jax.random.split(key)
+    # The query is a ball of the urn, which makes some urns more probable.
+    if self.num_urns is None:
+      law = self._fresh(urn_key, self.concentration + prompt.x_query)
+    else:
+      urns = jnp.asarray(self._urns, float)
+      scores = losses.log_probability(dot(urns, prompt.x_query[None]))
+      law = urns[jax.random.categorical(urn_key, scores)]
+    x = self._sample_balls(balls_key, law).at[-1].set(prompt.x_query)
+    return self._prompt_of(law, x)
+
+  def log_density(self, x: Float[Array, 'n s']) -> Float[Array, '']:
+    if len(x) > 1:
+      return super().log_density(x)
+    if self.num_urns is None:
+      return jnp.asarray(-math.log(self.num_symbols), x.dtype)
+    return jnp.log(dot(jnp.mean(jnp.asarray(self._urns, float), axis=0), x[0]))
+
+  def _fresh(
+    self, key: Key[Array, ''], alpha: Float[Array, '*s']
+  ) -> Float[Array, ' s']:
+    """The law of an urn `~ Dirichlet(α)`."""
+    # For a small α gamma variables may round to 0; their logarithms do not.
+    logs = jax.random.loggamma(key, alpha, (self.num_symbols,))
+    law = jnp.exp(logs - jnp.max(logs))
+    return law / dot(law, jnp.ones_like(law))
+
+  def _sample_balls(
+    self, key: Key[Array, ''], law: Float[Array, ' s']
+  ) -> Float[Array, 't s']:
+    size = self.num_symbols
+    noise = jax.random.gumbel(key, (self.context_length + 1, size))
+    return jax.nn.one_hot(jnp.argmax(jnp.log(law)[None] + noise, axis=1), size)
+
+  def _prompt_of(self, law: Float[Array, ' s'], x: Float[Array, 't s']) -> Prompt:
     targets = jnp.broadcast_to(law[None], x.shape)
     return make_prompt(x, jnp.roll(x, -1, axis=0), targets, law)
 
