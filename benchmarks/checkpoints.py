@@ -25,7 +25,7 @@ from zoo.config.building import Config, num_heads
 from zoo.core.errors import RunError, check_name
 from zoo.host.files import write_atomically
 from zoo.measure.curves import sample_losses
-from zoo.measure.intervals import estimate
+from zoo.measure.statistics import estimate
 from zoo.reports import Table
 from zoo.storage.checkpoints import run_metadata
 from zoo.storage.loading import SavedModel, load

@@ -157,7 +157,7 @@ the bound by heads hides the directions of least variance, not of most
   - np.linalg.eigvalsh(prior)[num_seen:].sum()
   + np.linalg.eigvalsh(prior)[:num_hidden].sum()
 an interval has one degree of freedom too many
-  zoo/measure/intervals.py: test_intervals.py
+  zoo/measure/statistics.py: test_measure_statistics.py
   - stdtrit(values.size - 1, (1 + confidence) / 2)
   + stdtrit(values.size, (1 + confidence) / 2)
 the difference from a baseline has the wrong sign
@@ -261,7 +261,7 @@ a field that a config of an earlier version lacks is a difference
   - if not {'objective', 'optimizer', 'train'} <= config.keys():
   + if {'objective', 'optimizer', 'train'} <= config.keys():
 Holm's adjusted p values may fall
-  zoo/measure/intervals.py: test_intervals.py
+  zoo/measure/statistics.py: test_measure_statistics.py
   - largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
   + largest = min(1.0, (len(p_values) - rank) * p_values[place])
 all prompts for a language model have the same examples

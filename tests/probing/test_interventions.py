@@ -7,7 +7,7 @@ import zoo
 from tests.compare import refuses
 from tests.settings import isotropic
 from tests.weights import drawn
-from zoo.measure.intervals import Estimate
+from zoo.measure.statistics import Estimate
 from zoo.probing import Effect, Effects, intervention_report
 from zoo.probing.intervention_report import Interventions
 from zoo.probing.interventions import PARTS, sentence

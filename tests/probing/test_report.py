@@ -14,7 +14,7 @@ from tests.probing.models import TASK, Softmax, biased, keep
 from tests.settings import curve_key, general, isotropic
 from tests.wrapped import Wrapped
 from zoo import theory
-from zoo.measure.intervals import Estimate
+from zoo.measure.statistics import Estimate
 from zoo.probing import (
   implicit_algorithm,
   mean_attention,

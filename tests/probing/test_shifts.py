@@ -13,7 +13,7 @@ import zoo
 from tests.probing.models import PROGRAMS, TASK, assert_within, biased, keep
 from tests.settings import isotropic
 from zoo import theory
-from zoo.measure.intervals import Estimate
+from zoo.measure.statistics import Estimate
 from zoo.probing import probe, summary
 from zoo.probing.pictures import plot_task_shifts
 from zoo.probing.report import Report

@@ -16,7 +16,7 @@ from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.probing.models import sample
 from tests.settings import curve_key
-from zoo.measure.intervals import Estimate
+from zoo.measure.statistics import Estimate
 from zoo.probing import strategies
 from zoo.probing.mixtures import Mixture, Strategies, nearest_mixture, sample_known
 from zoo.probing.simplex import distances, nearest, nearest_by_likelihood, softmax

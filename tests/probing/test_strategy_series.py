@@ -15,7 +15,7 @@ from tests.compare import refuses
 from tests.training.runs import small_config
 from tests.trees import ROOT
 from zoo.core.tables import to_csv
-from zoo.measure.intervals import Estimate, interval
+from zoo.measure.statistics import Estimate, interval
 from zoo.probing import strategies
 from zoo.probing.phases import (
   diagrams,

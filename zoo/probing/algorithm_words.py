@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.measure.intervals import Estimate
+from zoo.measure.statistics import Estimate
 from zoo.probing.algorithms import Match, Readout
 from zoo.probing.verdicts import percent, shown_share
 

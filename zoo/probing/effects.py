@@ -15,8 +15,8 @@ from zoo.core.errors import UserError, check_name, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
-from zoo.measure.intervals import Estimate, estimate, ratio
 from zoo.measure.predict import loss_of, run
+from zoo.measure.statistics import Estimate, estimate, ratio
 from zoo.probing.activations import (
   calls_of,
   checked_module,

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from zoo.core.tables import Table
-from zoo.measure.intervals import Estimate
+from zoo.measure.statistics import Estimate
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
 from zoo.probing.algorithm_pictures import plot_layer_algorithms

@@ -16,7 +16,7 @@ from absl import logging
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task
-from zoo.measure.intervals import Estimate
+from zoo.measure.statistics import Estimate
 from zoo.probing.activations import checked_module, in_order_of_calls, sites_of_kind
 from zoo.probing.algorithm_words import name_layer_algorithms
 from zoo.probing.algorithms import Match, Readout, algorithms

@@ -17,8 +17,8 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import in_order, places
-from zoo.measure.intervals import Estimate, ratio
 from zoo.measure.predict import run
+from zoo.measure.statistics import Estimate, ratio
 from zoo.probing.activations import (
   calls_of,
   checked_module,

@@ -18,7 +18,6 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.curves import check_ways
-from zoo.measure.intervals import Estimate, estimate, ratio
 from zoo.measure.predict import (
   Programs,
   at_query,
@@ -27,6 +26,7 @@ from zoo.measure.predict import (
   one_pass,
   sample_batches,
 )
+from zoo.measure.statistics import Estimate, estimate, ratio
 from zoo.probing.simplex import (
   ROUNDING,
   distances,

@@ -24,8 +24,8 @@ from zoo.core.errors import UserError, check_count, in_one_line
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.comparison import affordable
-from zoo.measure.intervals import Estimate, estimate, ratio
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
+from zoo.measure.statistics import Estimate, estimate, ratio
 from zoo.probing.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
 from zoo.tasks.baselines import Baseline, HostBaseline

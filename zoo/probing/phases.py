@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo.core.tables import format_table
-from zoo.measure.intervals import interval
+from zoo.measure.statistics import interval
 from zoo.probing.strategy_series import FittedRun
 
 SEED, _STEP, _WEIGHT, _ERROR = 'seed', 'step', 'weight of ', 'error of '

@@ -18,8 +18,8 @@ from matplotlib.colors import Normalize
 from zoo import reports
 from zoo.core.errors import in_one_line
 from zoo.core.protocols import Predictor, Task
-from zoo.measure.intervals import Estimate
 from zoo.measure.predict import run, sample_batches
+from zoo.measure.statistics import Estimate
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
 from zoo.probing.activations import mean_attention

@@ -16,8 +16,8 @@ from zoo.core.errors import UserError, check_name, in_one_line
 from zoo.core.protocols import Layered, Predictor, Task
 from zoo.host.files import finite_or_null
 from zoo.measure.comparison import Comparison, compare
-from zoo.measure.intervals import Estimate
 from zoo.measure.predict import Programs
+from zoo.measure.statistics import Estimate
 from zoo.models.linear_attention import LinearAttention
 from zoo.probing.attention_heads import Head, heads
 from zoo.probing.guesses import LearnedGuess, learned_guess

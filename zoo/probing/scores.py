@@ -5,7 +5,6 @@ import dataclasses
 from zoo import theory
 from zoo.core.errors import check_count
 from zoo.core.protocols import Predictor, Task
-from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import (
   BATCH_SIZE,
   Programs,
@@ -14,6 +13,7 @@ from zoo.measure.predict import (
   losses_at_query,
   sample_batches,
 )
+from zoo.measure.statistics import Estimate, estimate
 from zoo.theory.exact import known_risk
 
 

@@ -13,8 +13,8 @@ from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import fresh
 from zoo.measure.comparison import affordable
 from zoo.measure.curves import sample_losses
-from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import Programs
+from zoo.measure.statistics import Estimate, estimate
 from zoo.theory.exact import known_risk
 
 _FEWEST = 16  # prompts; a shift that allows fewer is not measured

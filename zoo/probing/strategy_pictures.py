@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from zoo.measure.intervals import Estimate
+from zoo.measure.statistics import Estimate
 from zoo.probing.mixtures import Mixture, Strategies
 from zoo.probing.phases import Diagram, mean_over_seeds
 from zoo.probing.strategy_series import Fit, FittedRun

@@ -15,7 +15,7 @@ from zoo.config.saved import to_json
 from zoo.core.errors import UserError, check_name
 from zoo.core.protocols import Predictor, Task
 from zoo.host.files import read_text, write_atomically
-from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.statistics import Estimate, estimate
 from zoo.probing.mixtures import (
   Known,
   check_mixture,

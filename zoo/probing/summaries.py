@@ -6,7 +6,7 @@ import numpy as np
 
 from zoo.core.tables import Table, format_estimate
 from zoo.measure.comparison import table_of
-from zoo.measure.intervals import Estimate
+from zoo.measure.statistics import Estimate
 from zoo.probing.attention_heads import Head
 from zoo.probing.guesses import LearnedGuess
 from zoo.probing.implicit import ImplicitAlgorithm

@@ -15,8 +15,8 @@ from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import Programs, loss_of
+from zoo.measure.statistics import Estimate, estimate
 from zoo.probing.activations import recorded, sites
 from zoo.probing.edits import edited
 from zoo.tasks.base import FunctionClass, Loss, make_prompt

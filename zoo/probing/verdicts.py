@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from zoo.measure.comparison import MODEL, Comparison
-from zoo.measure.intervals import Estimate
+from zoo.measure.statistics import Estimate
 from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.tasks import LinearRegression

@@ -10,7 +10,7 @@ from absl import logging
 
 from zoo.core.errors import check_name
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
-from zoo.measure.intervals import interval
+from zoo.measure.statistics import interval
 from zoo.reports.plots import Panel, Series, render_grid, series
 from zoo.reports.style import (
   BLACK,

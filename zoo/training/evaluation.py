@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Task, predicts_all
 from zoo.core.statistics import Statistics
-from zoo.measure.intervals import Estimate
+from zoo.measure.statistics import Estimate, estimate_of_batches
 from zoo.training.objective import (
   predicted,
   sample,
@@ -171,25 +170,6 @@ def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
     curve=curve,
     metrics={name: float(value) for name, value in sampled.metrics.items()},
   )
-
-
-def estimate_of_batches(
-  means: np.ndarray, deviations: np.ndarray, count: int
-) -> Estimate:
-  """The mean of `count` samples, in batches of one size, and its standard error.
-
-  Args:
-    means: the mean of each batch `[n]`.
-    deviations: the mean square of the deviations from it, of each batch `[n]`.
-    count: the number of samples in all batches together.
-  """
-  means, deviations = np.asarray(means, np.float64), np.asarray(deviations, np.float64)
-  mean = float(np.mean(means))
-  if count == 1:
-    return Estimate(mean, math.nan)
-  # The variance within batches, and that of their means.
-  variance = float(np.mean(deviations + np.square(means - mean)))
-  return Estimate(mean, math.sqrt(variance / (count - 1)))
 
 
 def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:

@@ -9,8 +9,14 @@ import pytest
 from scipy import stats
 
 from tests.compare import refuses
-from zoo.measure.intervals import Estimate, estimate, holm, interval
-from zoo.training.evaluation import estimate_of_batches, mean_and_deviation
+from zoo.measure.statistics import (
+  Estimate,
+  estimate,
+  estimate_of_batches,
+  holm,
+  interval,
+)
+from zoo.training.evaluation import mean_and_deviation
 
 
 def test_the_standard_error_divides_by_n_minus_one():

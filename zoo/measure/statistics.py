@@ -44,6 +44,25 @@ def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
   return Estimate(float(values.mean()), stderr)
 
 
+def estimate_of_batches(
+  means: np.ndarray, deviations: np.ndarray, count: int
+) -> Estimate:
+  """The mean of `count` samples, in batches of one size, and its standard error.
+
+  Args:
+    means: the mean of each batch `[n]`.
+    deviations: the mean square of the deviations from it, of each batch `[n]`.
+    count: the number of samples in all batches together.
+  """
+  means, deviations = np.asarray(means, np.float64), np.asarray(deviations, np.float64)
+  mean = float(np.mean(means))
+  if count == 1:
+    return Estimate(mean, math.nan)
+  # The variance within batches, and that of their means.
+  variance = float(np.mean(deviations + np.square(means - mean)))
+  return Estimate(mean, math.sqrt(variance / (count - 1)))
+
+
 def ratio(part: Float[np.ndarray, ' p'], whole: Float[np.ndarray, ' p']) -> Estimate:
   """The ratio of two means over the same samples, and its error to the first order.
 
