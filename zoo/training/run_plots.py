@@ -10,7 +10,7 @@ import numpy as np
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, workdir_path
 from zoo.measure.comparison import MODEL, Comparison, without_errors
-from zoo.measure.intervals import interval
+from zoo.measure.statistics import interval
 from zoo.reports.comparison_plots import LEAST, few_baselines, plot_by_examples
 from zoo.reports.plots import Panel, Series, render_grid, series
 from zoo.reports.style import PALETTE, Figure, colours_of

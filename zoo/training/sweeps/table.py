@@ -13,7 +13,7 @@ from zoo.core import tables
 from zoo.core.errors import RunError
 from zoo.host.files import write_atomically
 from zoo.measure.comparison import MODEL
-from zoo.measure.intervals import interval
+from zoo.measure.statistics import interval
 from zoo.training.summary import (
   SUMMARY,
   Divergence,
