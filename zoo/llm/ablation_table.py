@@ -12,7 +12,7 @@ from zoo.llm.inference import Weights, p_value, paired_interval, weights
 from zoo.llm.prompts import ARMS, WITH, WITHOUT
 from zoo.llm.readouts import READOUTS
 from zoo.llm.summary import Losses, answers, losses
-from zoo.measure.intervals import holm
+from zoo.measure.statistics import holm
 
 LEVEL = 0.05  # for all comparisons of a readout together
 

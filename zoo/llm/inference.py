@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from zoo.measure.intervals import estimate, interval
+from zoo.measure.statistics import estimate, interval
 
 
 class Weights(NamedTuple):

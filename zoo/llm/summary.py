@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float64
 from zoo.llm.guesses import LabelScale
 from zoo.llm.prompts import ARMS, WITH, WITHOUT
 from zoo.llm.readouts import READOUTS
-from zoo.measure.intervals import estimate, interval
+from zoo.measure.statistics import estimate, interval
 
 BASELINES = 'guess', 'context_mean', 'constant'
 
