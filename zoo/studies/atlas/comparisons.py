@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from zoo.measure.intervals import Interval, holm, interval
+from zoo.measure.statistics import Interval, holm, interval
 from zoo.studies.atlas.results import (
   LEAST_SHARE,
   TRAINED,

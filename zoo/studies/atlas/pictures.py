@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.colors import LogNorm
 
-from zoo.measure.intervals import Interval
+from zoo.measure.statistics import Interval
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.plots import Panel, Series, render_grid, series
 from zoo.reports.rows import RowPoint, plot_rows

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from zoo.core.errors import UserError
 from zoo.core.tables import to_csv as write_csv
-from zoo.measure.intervals import Interval, interval
+from zoo.measure.statistics import Interval, interval
 
 TRAINED, LOWEST, NOTHING = 'trained', 'lowest known', 'nothing'  # of models
 EXACT, SAMPLED = 'exact', 'sampled'  # of baselines

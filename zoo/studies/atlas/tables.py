@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from zoo.measure.intervals import Interval
+from zoo.measure.statistics import Interval
 from zoo.reports import Table
 from zoo.studies.atlas.comparisons import GuessChange, changes, differences, pooled
 from zoo.studies.atlas.results import TRAINED, AtlasRow
