@@ -1,6 +1,7 @@
-"""Standard errors and intervals, against scipy's own tests and by coverage."""
+"""Standard errors, intervals and tests, against scipy's own and by coverage."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,22 @@ from scipy import stats
 from tests.compare import refuses
 from zoo.measure.statistics import (
   Estimate,
+  above_zero,
+  difference,
   estimate,
   estimate_of_batches,
+  estimates,
   holm,
   interval,
+  least_squares,
+  ratio,
+  ratios,
+  resampled_means,
+  t_test,
+  welch_test,
 )
+from zoo.probing.mixtures import _Samples, _stderrs
+from zoo.probing.simplex import nearest
 from zoo.training.evaluation import mean_and_deviation
 
 
@@ -80,3 +92,204 @@ def test_holm_rejects_what_its_sequential_procedure_rejects():
   assert holm([]) == []
   assert holm([0.03]) == [0.03]
   assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_means_of_several_columns_are_those_of_each():
+  values = np.random.default_rng(0).normal(size=(19, 2, 3))
+  mean, stderr = estimates(values)
+  np.testing.assert_allclose(mean, values.mean(axis=0))
+  np.testing.assert_allclose(stderr, stats.sem(values, axis=0))
+  assert np.isnan(estimates(values[:1]).stderr).all()
+
+
+def test_half_of_an_interval_of_many_samples_is_that_of_the_normal_distribution():
+  low, high = stats.norm.interval(0.95, loc=3.0, scale=0.2)
+  assert Estimate(3.0, 0.2).half == pytest.approx((high - low) / 2, rel=1e-12)
+
+
+def test_a_paired_difference_is_that_of_the_paired_t_test():
+  first, second = np.random.default_rng(1).normal(size=(2, 11))
+  mean, stderr = difference(first, second)
+  wanted = stats.ttest_rel(first, second)
+  assert mean / stderr == pytest.approx(wanted.statistic, rel=1e-12)
+  assert t_test(first - second) == pytest.approx(wanted.pvalue, rel=1e-12)
+
+
+def test_the_error_of_a_ratio_is_that_of_the_delta_method():
+  rng = np.random.default_rng(2)
+  whole = rng.gamma(4.0, size=31)
+  part = np.stack([whole + rng.normal(size=31), rng.normal(size=31)], axis=1)
+  share, stderr = ratios(part, whole)
+  for column in range(2):
+    covariance = np.cov(part[:, column], whole) / len(whole)
+    mean = part[:, column].mean() / whole.mean()
+    slope = np.array([1, -mean]) / whole.mean()
+    assert share[column] == pytest.approx(mean)
+    assert stderr[column] == pytest.approx(math.sqrt(slope @ covariance @ slope))
+    assert ratio(part[:, column], whole) == pytest.approx((mean, stderr[column]))
+  assert np.isnan(ratios(part, 0 * whole)).all()
+
+
+@pytest.mark.slow
+def test_intervals_of_means_and_ratios_contain_the_truth():
+  """Of 4000 draws; the binomial spread of a share of 0.95 is 0.0034.
+
+  The ratio is to the first order in 1/n, so that its coverage differs from 0.95 by some
+  1/n, 0.01 for the 200 samples.
+  """
+  rng = np.random.default_rng(3)
+  whole = rng.exponential(size=(4000, 200))
+  part = 0.3 * whole + rng.normal(size=whole.shape) ** 2
+  hits = {'mean': 0, 'ratio': 0, 'difference': 0, 'seeds': 0}
+  for p, w in zip(part, whole, strict=True):
+    for name, found, truth in (
+      ('mean', estimate(p), 1.3),
+      ('ratio', ratio(p, w), 1.3),
+      ('difference', difference(p, w), 0.3),
+    ):
+      hits[name] += abs(found.mean - truth) <= found.half
+    few = interval(rng.normal(size=4))
+    hits['seeds'] += few.low <= 0 <= few.high
+  for count in hits.values():
+    assert 0.93 < count / 4000 < 0.965
+
+
+def test_means_over_prompts_drawn_again_have_the_spread_of_the_mean():
+  values = np.random.default_rng(4).gamma(2.0, size=(50, 2))
+  drawn = resampled_means(values, 20_000)
+  assert drawn.shape == (20_000, 2)
+  # Given the values, a mean over n drawn ones has their variance with n, over n. The
+  # error of 20,000 draws is 0.5 % of the spread, and 0.7 % of a spread in the mean.
+  spread = values.std(axis=0) / math.sqrt(50)
+  np.testing.assert_allclose(drawn.std(axis=0), spread, rtol=0.025)
+  assert np.all(np.abs(drawn.mean(axis=0) - values.mean(axis=0)) < 0.03 * spread)
+  # The same prompts for all values.
+  both = resampled_means(np.column_stack([values[:, 0], 2 * values[:, 0]]))
+  np.testing.assert_allclose(both[:, 1], 2 * both[:, 0])
+
+
+def test_errors_of_coefficients_are_those_of_scipy():
+  x, y = np.random.default_rng(5).normal(size=(2, 17))
+  fit = least_squares(np.stack([x, np.ones(17)], axis=1), y)
+  assert fit is not None
+  wanted: Any = stats.linregress(x, y)
+  np.testing.assert_allclose(fit.mean, [wanted.slope, wanted.intercept])
+  np.testing.assert_allclose(fit.stderr, [wanted.stderr, wanted.intercept_stderr])
+  assert least_squares(np.stack([x, 2 * x], axis=1), y) is None
+  assert least_squares(np.eye(2), np.ones(2)) is None
+
+
+def test_a_test_of_two_groups_is_that_of_welch_where_their_spread_is_the_largest():
+  first, second = np.array([1.0, 3.0, 8.0]), np.array([0.0, 7.0, 9.0, 2.0])
+  quiet = np.array([1.0, 1.1, 1.05, 1.0])
+  wanted: Any = stats.ttest_ind(first, second, equal_var=False)
+  p_value = welch_test(first, second, [first, second, quiet])
+  assert p_value == pytest.approx(wanted.pvalue)
+  # A group that is close together by chance gets the mean variance of all.
+  assert (
+    welch_test(quiet, second, [first, second, quiet])
+    > stats.ttest_ind(quiet, second, equal_var=False).pvalue
+  )
+  assert math.isnan(welch_test(first, quiet[:1], [first, quiet]))
+
+
+def test_what_was_not_tested_does_not_count():
+  assert holm([0.02, math.nan, 0.03]) == pytest.approx(
+    [0.04, math.nan, 0.04], nan_ok=True
+  )
+
+
+def test_one_estimate_is_above_0_where_its_interval_is():
+  for mean in (0.19, 0.20):
+    found = Estimate(mean, 0.1)
+    assert above_zero([found]) == [mean - found.half > 0]
+  # Of two, the least p value counts twice: 2.2414 standard errors are needed.
+  needed = stats.norm.isf(0.025 / 2)
+  for factor, wanted in ((0.999, [False, False]), (1.001, [True, False])):
+    assert above_zero([Estimate(factor * needed, 1.0), Estimate(1.0, 1.0)]) == wanted
+  # Exact numbers, up to rounding, and what has no error.
+  exact = [Estimate(2e-8, 0.0), Estimate(1e-9, 0.0), Estimate(3.0, math.nan)]
+  assert above_zero(exact, rounding=1e-8) == [True, False, False]
+  assert above_zero([]) == []
+
+
+def test_what_survives_is_wrong_once_in_forty_times_at_most():
+  rng = np.random.default_rng(6)
+  draws = rng.normal(size=(4000, 5))
+  wrong = sum(any(above_zero([Estimate(z, 1.0) for z in row])) for row in draws)
+  # 0.025 with a binomial spread of 0.0025.
+  assert 0.0175 < wrong / 4000 < 0.0325
+
+
+def _weighed(rng, weights, count, is_numbers):
+  """Predictions of a model near a mixture of predictors, and of these; no lengths."""
+  m = len(weights)
+  if is_numbers:
+    others = rng.normal(size=(m, count, 1))
+    return np.tensordot(weights, others, 1) + 0.5 * rng.normal(size=(count, 1)), others
+  others = rng.dirichlet(np.ones(3), size=(m, count))
+  # Its mean given the predictors is the mixture, which is then the nearest.
+  mixed = np.tensordot(weights, others, 1)
+  own = np.stack([rng.dirichlet(20 * row) for row in mixed])
+  return np.maximum(own, 1e-12), others
+
+
+def _with_errors(own, others, is_numbers):
+  samples = _Samples(own[:, None], others[:, :, None], np.zeros(0))
+  found = nearest(samples.own, samples.others, is_numbers)
+  return found, _stderrs(samples, range(len(others)), found, is_numbers)
+
+
+_EDGES = [
+  *((1.0, 0.0), (0.98, 0.02), (0.5, 0.5), (1.0, 0.0, 0.0), (0.7, 0.3, 0.0)),
+  *((0.95, 0.03, 0.02), (0.4, 0.4, 0.2), (0.9, 0.1, 0.0, 0.0)),
+]
+
+
+@pytest.mark.parametrize('is_numbers', [True, False])
+@pytest.mark.parametrize(
+  ('weights', 'num_draws'),
+  [
+    ((1.0, 0.0), 50),
+    *(pytest.param(w, 1000, marks=pytest.mark.slow) for w in _EDGES),
+  ],
+)
+def test_intervals_of_weights_contain_them_at_the_edge_too(
+  weights, num_draws, is_numbers
+):
+  rng = np.random.default_rng(7)
+  hits = np.zeros(len(weights))
+  for _ in range(num_draws):
+    own, others = _weighed(rng, np.array(weights), 200, is_numbers)
+    found, stderrs = _with_errors(own, others, is_numbers)
+    assert np.all(np.array(stderrs) > 0)
+    hits += np.abs(found - weights) <= 1.96 * np.array(stderrs)
+  if num_draws == 50:
+    # Of 50 draws with 0.95 or more, fewer than 42 are seen once in 1000 times.
+    assert hits.min() >= 42
+    return
+  # 1000 draws have a spread of 0.007. At 0 and 1 one of two tails is cut off, so that
+  # 0.975 of the intervals contain the weight, or more where the other weights that are
+  # cut off leave it nothing to lose; the rest is seldom enough to be seen.
+  coverage, inside = hits / num_draws, (np.array(weights) % 1) > 0
+  assert np.all(coverage > 0.9)
+  assert np.all(coverage < np.where(inside, 0.99, 1.0))
+
+
+def test_a_model_that_is_a_mixture_has_weights_with_an_error_of_rounding():
+  rng = np.random.default_rng(8)
+  others = rng.normal(size=(2, 100, 1))
+  for weights in ([1.0, 0.0], [0.25, 0.75]):
+    own = np.tensordot(np.array(weights), others, 1)
+    found, stderrs = _with_errors(own, others, is_numbers=True)
+    np.testing.assert_allclose(found, weights, atol=1e-6)
+    assert 0 < min(stderrs) <= max(stderrs) < 1e-4
+
+
+def test_weights_that_nothing_determines_have_the_largest_error():
+  rng = np.random.default_rng(9)
+  first, second = rng.normal(size=(2, 100, 1))
+  others = np.stack([first, second, (first + second) / 2])
+  own = (first + second) / 2 + 0.1 * rng.normal(size=(100, 1))
+  _, stderrs = _with_errors(own, others, is_numbers=True)
+  assert stderrs == [0.5, 0.5, 0.5]

@@ -356,7 +356,10 @@ def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted
 
   def by_hand(f, g, f_measured, g_measured):
     weight = fit(f, g)
-    weights = [fit(f[i::8], g[i::8]) for i in range(8)]
+    # The weight is a ratio of two means over prompts; the delta method for it, too.
+    moments = np.mean(f * g, axis=1), np.mean(g * g, axis=1)
+    slope = np.array([1, -weight]) / moments[1].mean()
+    weight_stderr = np.sqrt(slope @ np.cov(*moments) @ slope / len(f))
     part = np.mean((f_measured - weight * g_measured) ** 2, axis=1)
     whole = np.mean((f_measured - f.mean(axis=0)) ** 2, axis=1)
     share = part.mean() / whole.mean()
@@ -364,7 +367,7 @@ def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted
     covariance = np.cov(part, whole) / len(part)
     slope = np.array([1, -share]) / whole.mean()
     share_stderr = np.sqrt(slope @ covariance @ slope)
-    return weight, np.std(weights, ddof=1) / 8**0.5, part.mean(), share, share_stderr
+    return weight, weight_stderr, part.mean(), share, share_stderr
 
   at_query = [values[:, -1:] for values in (f[first], g[first], f[second], g[second])]
   whole = by_hand(f[first], g[first], f[second], g[second])

@@ -23,6 +23,7 @@ from zoo.measure.predict import (
   sample_batches,
   scores_of,
 )
+from zoo.measure.statistics import estimates
 from zoo.tasks.base import Loss
 from zoo.theory.trust import TOLERANCE, check_rule
 
@@ -75,11 +76,12 @@ def summarise(
   losses, accuracies = scores, None
   if scores.ndim == 3:
     losses, accuracies = scores[..., 0], scores[..., 1]
-  count, n = losses.shape
+  mean, stderr = estimates(losses)
+  n = losses.shape[1]
   return Curve(
     num_examples=np.asarray(range(n) if lengths is None else lengths),
-    mean=losses.mean(axis=0),
-    standard_error=losses.std(axis=0, ddof=1) / np.sqrt(count),
+    mean=mean,
+    standard_error=stderr,
     median=np.median(losses, axis=0),
     accuracy=None if accuracies is None else accuracies.mean(axis=0),
   )

@@ -1,18 +1,27 @@
-"""Means over samples, with standard errors and confidence intervals.
+"""Uncertainty: standard errors, intervals and tests of all that is measured.
 
-Variances divide by n − 1, so that they are unbiased.
+Variances divide by n − 1, so that they are unbiased. In data an error is a standard
+error, `stderr`; in text, tables and pictures what follows ± is half of a 95 % interval,
+`Estimate.half`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import UserError
+
+WIDTH = 1.959963984540054  # standard errors in half of a 95 % interval
+LEVEL = 0.05  # of tests
+# Half of the range of a weight: no error of it is larger.
+_MOST_STDERR = 0.5
+# A curvature below this share of the largest is rounding.
+_FLAT = 1e-12
 
 
 class Estimate(NamedTuple):
@@ -20,6 +29,18 @@ class Estimate(NamedTuple):
 
   mean: float
   stderr: float  # standard error of the mean; NaN for a single sample
+
+  @property
+  def half(self) -> float:
+    """Half of the 95 % interval, for many samples."""
+    return WIDTH * self.stderr
+
+
+class Estimates(NamedTuple):
+  """Means over the same samples."""
+
+  mean: Float[np.ndarray, '*n']
+  stderr: Float[np.ndarray, '*n']  # NaN for a single sample
 
 
 class Interval(NamedTuple):
@@ -35,13 +56,22 @@ class Interval(NamedTuple):
     return (self.high - self.low) / 2
 
 
+# Means, differences and ratios over prompts.
+
+
 def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
   """The mean of samples `[n]` and its standard error, in float64."""
+  mean, stderr = estimates(np.ravel(np.asarray(values, np.float64)))
+  return Estimate(float(mean), float(stderr))
+
+
+def estimates(values: ArrayLike) -> Estimates:
+  """The means over the first axis of samples `[n, ...]`, in float64."""
   values = np.asarray(values, np.float64)
-  if values.size == 1:
-    return Estimate(float(values.mean()), math.nan)
-  stderr = float(values.std(ddof=1)) / math.sqrt(values.size)
-  return Estimate(float(values.mean()), stderr)
+  mean = values.mean(axis=0)
+  if len(values) == 1:
+    return Estimates(mean, np.full_like(mean, math.nan))
+  return Estimates(mean, values.std(axis=0, ddof=1) / math.sqrt(len(values)))
 
 
 def estimate_of_batches(
@@ -63,16 +93,154 @@ def estimate_of_batches(
   return Estimate(mean, math.sqrt(variance / (count - 1)))
 
 
+def difference(first: ArrayLike, second: ArrayLike) -> Estimate:
+  """The mean difference of samples `[n]` that are paired, such as by their prompts."""
+  return estimate(np.asarray(first, np.float64) - np.asarray(second, np.float64))
+
+
 def ratio(part: Float[np.ndarray, ' p'], whole: Float[np.ndarray, ' p']) -> Estimate:
   """The ratio of two means over the same samples, and its error to the first order.
 
   NaN if the mean of the whole is 0.
   """
+  share, stderr = ratios(part, whole)
+  return Estimate(float(share), float(stderr))
+
+
+def ratios(
+  part: Float[np.ndarray, 'p ...'], whole: Float[np.ndarray, ' p']
+) -> Estimates:
+  """The ratios of several means to one mean over the same samples.
+
+  Their errors are to the first order in those of both means. NaN if the mean of the
+  whole is 0.
+  """
+  part = np.asarray(part, np.float64)
+  whole = np.asarray(whole, np.float64)
   mean = whole.mean()
   if mean == 0:
-    return Estimate(math.nan, math.nan)
-  share = float(part.mean() / mean)
-  return Estimate(share, estimate((part - share * whole) / mean).stderr)
+    unknown = np.full(part.shape[1:], math.nan)
+    return Estimates(unknown, unknown)
+  share = part.mean(axis=0) / mean
+  along = whole.reshape(-1, *(1,) * (part.ndim - 1))
+  return Estimates(share, estimates((part - share * along) / mean).stderr)
+
+
+def resampled_means(
+  values: Float[np.ndarray, 'p ...'], num_draws: int = 500, seed: int = 0
+) -> Float[np.ndarray, 'r ...']:
+  """The bootstrap by prompts: means over as many samples, drawn with replacement.
+
+  Args:
+    values: A number, or several, for each of p prompts.
+    num_draws: How many means are drawn, r ≥ 1.
+    seed: Chooses the draws. Means of other values of as many prompts with the same seed
+      are over the same prompts.
+
+  Returns:
+    The means; their percentiles 2.5 and 97.5 are a 95 % interval.
+  """
+  count = len(values)
+  shares = np.full(count, 1 / count)
+  counts = np.random.default_rng(seed).multinomial(count, shares, num_draws)
+  return np.tensordot(counts.astype(np.float64), values, 1) / count
+
+
+# Fits over prompts.
+
+
+def simplex_stderrs(
+  weights: Float[np.ndarray, ' m'],
+  gradients: Float[np.ndarray, 'p m'],
+  hessian: Float[np.ndarray, 'm m'],
+  rounding: float = 0.0,
+) -> Float[np.ndarray, ' m']:
+  """The standard errors of weights ≥ 0 with the sum 1 that minimise a mean loss.
+
+  They are those of weights that may be negative, among the weights that are not 0, by
+  the sandwich formula `Z A⁻¹ B A⁻¹ Zᵀ/p`: A is the curvature along directions Z of the
+  sum 0, and B the covariance of the gradients of prompts along them (Huber, 1967;
+  White, Econometrica 48, 1980). A weight that is 0 has the error that it would have if
+  it were free, too. If only one is not 0, it has the largest error of the others.
+
+  Args:
+    weights: At the minimum, m ≥ 2.
+    gradients: Of each prompt's loss by the weights, at the minimum.
+    hessian: Of the mean loss.
+    rounding: What the mean loss is known to; weights that change it by less cannot be
+      told apart, so that no error is 0.
+
+  Returns:
+    A standard error for each weight, at most ½; NaN for fewer than two prompts.
+  """
+  m = len(weights)
+  if len(gradients) < 2:
+    return np.full(m, math.nan)
+  _, _, unknown = _directions(hessian)
+  positive = weights > 0
+  stderrs = np.zeros(m)
+  for j in range(m):
+    free = np.flatnonzero(positive | (np.arange(m) == j))
+    if len(free) > 1:
+      of_free = _sandwich(gradients[:, free], hessian[np.ix_(free, free)], rounding)
+      stderrs[j] = of_free[free == j].item()
+  stderrs = np.where(stderrs > 0, stderrs, stderrs.max())
+  return np.where(unknown, _MOST_STDERR, np.minimum(stderrs, _MOST_STDERR))
+
+
+def _sandwich(
+  gradients: Float[np.ndarray, 'p m'],
+  hessian: Float[np.ndarray, 'm m'],
+  rounding: float,
+) -> Float[np.ndarray, ' m']:
+  """The standard errors of weights with the sum 1 that may be negative."""
+  count = len(gradients)
+  directions, curvatures, _ = _directions(hessian)
+  along = directions / curvatures
+  scores = (gradients - gradients.mean(axis=0)) @ along
+  variances = np.square(scores @ directions.T).sum(axis=0) / (count - 1) / count
+  # The loss rises by ½ δᵀ A δ.
+  return np.sqrt(variances + 2 * rounding * np.sum(along * directions, axis=1))
+
+
+def _directions(
+  hessian: Float[np.ndarray, 'm m'],
+) -> tuple[Float[np.ndarray, 'm k'], Float[np.ndarray, ' k'], np.ndarray]:
+  """Orthonormal directions of the sum 0 with their curvatures.
+
+  Those without curvature are left out, and the weights that change along them are the
+  last of what is returned, `[m]`.
+  """
+  m = len(hessian)
+  basis = np.linalg.qr(np.eye(m) - 1 / m)[0][:, : m - 1]
+  values, vectors = np.linalg.eigh(basis.T @ hessian @ basis)
+  directions = basis @ vectors
+  flat = values <= _FLAT * max(float(values.max()), np.finfo(float).tiny)
+  unknown = np.abs(directions[:, flat]).max(axis=1, initial=0) > math.sqrt(_FLAT)
+  return directions[:, ~flat], values[~flat], unknown
+
+
+def least_squares(
+  inputs: Float[np.ndarray, 'n m'], targets: Float[np.ndarray, ' n']
+) -> Estimates | None:
+  """The coefficients of a linear fit, with the standard errors of equal variances.
+
+  None if the inputs do not determine them, or if there are not more targets than
+  coefficients.
+  """
+  n, m = inputs.shape
+  sizes = np.maximum(np.abs(inputs).max(axis=0, initial=0.0), 1e-300)
+  scaled = inputs / sizes
+  # Rounding may leave differences of 1e-15 in a constant column.
+  if n <= m or np.linalg.matrix_rank(scaled, rtol=1e-9) < m:
+    return None
+  fitted, *_ = np.linalg.lstsq(scaled, targets)
+  errors = targets - scaled @ fitted
+  covariance = np.linalg.inv(scaled.T @ scaled) * (errors @ errors) / (n - m)
+  return Estimates(fitted / sizes, np.sqrt(np.diag(covariance)) / sizes)
+
+
+# Student's t, for a few seeds.
 
 
 def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> Interval:
@@ -93,12 +261,141 @@ def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> I
   return Interval(mean, mean - half, mean + half)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-  """Holm's adjusted p values (Scand. J. Statist. 6, 1979): the j-th smallest of m
-  times m − j + 1, and no less than the one before it.
+def t_test(values: ArrayLike | Sequence[float]) -> float:
+  """The two-sided p value of Student's test that samples `[n]` have the mean 0.
+
+  Of differences it is the paired test. NaN for a single sample.
   """
-  adjusted, largest = [0.0] * len(p_values), 0.0
-  for rank, place in enumerate(np.argsort(p_values, kind='stable').tolist()):
-    largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+  values = np.asarray(values, np.float64)
+  return _t_p_value(*estimate(values), float(values.size - 1))
+
+
+def welch_test(
+  first: Float[np.ndarray, ' n'],
+  second: Float[np.ndarray, ' m'],
+  groups: Sequence[np.ndarray],
+) -> float:
+  """The two-sided p value of the test that two groups of seeds have the same mean.
+
+  This is Welch's t-test, but for one thing: no variance over seeds is taken to be less
+  than the mean one of all groups, since three seeds may be close together by chance.
+
+  Args:
+    first: The values of one group; NaN is returned for a single one.
+    second: Those of the other.
+    groups: All groups from which the mean variance is taken, these two among them.
+  """
+  if min(len(first), len(second)) < 2:
+    return math.nan
+  several = [group for group in groups if len(group) > 1]
+  num_free = sum(map(len, several)) - len(several)
+  squares = sum(float(np.sum((group - group.mean()) ** 2)) for group in several)
+  mean_variance = squares / num_free
+  parts = []  # of the variance of the gap, with their degrees of freedom
+  of_mean = 0.0  # what stands on the mean variance is one part
+  for group in first, second:
+    if (variance := float(group.var(ddof=1))) > mean_variance:
+      parts.append((variance / len(group), len(group) - 1))
+    else:
+      of_mean += mean_variance / len(group)
+  parts.append((of_mean, num_free))
+  whole = sum(part for part, _ in parts)
+  gap = float(first.mean() - second.mean())
+  degrees = whole**2 / sum(part**2 / free for part, free in parts) if whole else 1.0
+  return _t_p_value(gap, math.sqrt(whole), degrees)
+
+
+def _t_p_value(mean: float, stderr: float, degrees: float) -> float:
+  from scipy import special  # slow to import
+
+  if stderr == 0:
+    return float(mean == 0)
+  return float(2 * special.stdtr(degrees, -abs(mean) / stderr))
+
+
+# Paired losses, which may be 0 and 1.
+
+
+def paired_test(differences: Float[np.ndarray, ' n']) -> float | None:
+  """The two-sided p value of a paired test; None for fewer than two differences.
+
+  It is the t test, or the exact sign test if all differences but zeros have one size.
+  Those of losses 0 and 1 do: then it is McNemar's exact test.
+  """
+  if len(differences) < 2:
+    return None
+  if not differences.any():
+    return 1.0
+  if (signs := _sign_test(differences)) is not None:
+    return float(signs.pvalue)
+  return t_test(differences)
+
+
+def paired_interval(
+  differences: Float[np.ndarray, ' n'], confidence: float
+) -> tuple[float, float] | None:
+  """The interval of the mean that belongs to `paired_test`.
+
+  For the sign test it is Clopper and Pearson's for the share of positive signs, given
+  the number of differences that are not 0. None if all are 0, or for fewer than two.
+  """
+  if len(differences) < 2 or not differences.any():
+    return None
+  if (signs := _sign_test(differences)) is not None:
+    share = signs.proportion_ci(confidence)
+    scale = float(np.abs(differences).sum()) / len(differences)
+    return scale * (2 * share.low - 1), scale * (2 * share.high - 1)
+  _, low, high = interval(differences, confidence)
+  return low, high
+
+
+def _sign_test(differences: Float[np.ndarray, ' n']) -> Any:
+  """SciPy's test of signs, if all differences have one size or are 0; None for others.
+
+  At least one must not be 0.
+  """
+  from scipy import stats  # slow to import
+
+  nonzero = differences[differences != 0]
+  if len(np.unique(np.abs(nonzero))) > 1:
+    return None
+  return stats.binomtest(int((nonzero > 0).sum()), len(nonzero))
+
+
+# What survives several tests.
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+  """Holm's adjusted p values (Scand. J. Statist. 6, 1979).
+
+  The j-th smallest of m is multiplied by m − j + 1, and is no less than the one before
+  it. NaN was not tested: it stays, and does not count.
+  """
+  adjusted, largest = list(map(float, p_values)), 0.0
+  tested = [i for i, p_value in enumerate(adjusted) if not math.isnan(p_value)]
+  tested.sort(key=lambda i: adjusted[i])
+  for rank, place in enumerate(tested):
+    largest = max(largest, min(1.0, (len(tested) - rank) * adjusted[place]))
     adjusted[place] = largest
   return adjusted
+
+
+def above_zero(
+  values: Sequence[Estimate], rounding: float = 0.0, level: float = LEVEL
+) -> list[bool]:
+  """Which of several estimates are above 0, by Holm over all of them.
+
+  The tests are one-sided, at half of the level, so that one test alone agrees with the
+  95 % interval. Estimates are normal; an exact one, whose error is 0, is above 0 if it
+  exceeds the rounding. An estimate without an error is not tested.
+  """
+  from scipy import special  # slow to import
+
+  p_values = []
+  for mean, stderr in values:
+    mean = mean - rounding
+    if stderr == 0:
+      p_values.append(0.0 if mean > 0 else 1.0)
+    else:
+      p_values.append(float(special.ndtr(-mean / stderr)))
+  return [p_value < level / 2 for p_value in holm(p_values)]

@@ -8,6 +8,7 @@ has the least E (f − g)² of numbers, or the least E KL(f ‖ g) of classes, i
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,19 +27,20 @@ from zoo.measure.predict import (
   one_pass,
   sample_batches,
 )
-from zoo.measure.statistics import Estimate, estimate, ratio
+from zoo.measure.statistics import Estimate, estimate, ratio, simplex_stderrs
 from zoo.probing.simplex import (
   ROUNDING,
   distances,
   groups_within,
   nearest,
   nearest_by_likelihood,
+  rounding,
   softmax,
 )
 from zoo.tasks.base import is_squared
 
 _BATCH_SIZE = 512
-_NUM_PARTS = 8  # of the prompts, for standard errors of weights
+_LEAST_PROMPTS = 8  # of a fit, for standard errors of its weights
 _LEAST_PROBABILITY = 1e-12  # of predictors, so that no distance is infinite
 
 
@@ -47,12 +49,13 @@ class Mixture:
   """The nearest mixture: fitted on half of the prompts, measured on the other half.
 
   Predictors that cannot be told apart share a weight and a name, as `ols, bayes`: their
-  distance is rounding, or below two standard errors of `distance`.
+  distance is rounding, or below half of the 95 % interval of that of the fit.
   """
 
   weights: dict[str, float]  # they add up to 1
-  # Of the weights, from fits to eight parts of the prompts. They are NaN for under 16
-  # prompts, and for a single weight, which is 1 whatever the model predicts.
+  # Of the weights, as if they might be negative: none is 0, not even at 0 and 1, where
+  # predictions are known up to rounding alone. They are NaN for under 16 prompts, and
+  # for a single weight, which is 1 whatever the model predicts.
   stderrs: dict[str, float]
   distance: Estimate  # E (f − g)² or E KL(f ‖ g)
   # `distance` divided by that of the best constant for each number of examples. It is
@@ -143,7 +146,7 @@ def strategies(
   for t in range(task.context_length + 1):
     at = slice(t, t + 1)
     halves = _part(fitted, lengths=at), _part(measured, lengths=at)
-    groups = _told_apart(*halves, is_numbers)
+    groups = _told_apart(halves[0], is_numbers)
     by_length.append(_fit(*halves, constant[:, at], groups, known.names, is_numbers))
   return Strategies(
     **vars(mixture),
@@ -247,7 +250,7 @@ def _over_all(
   by_prompt: bool,
 ) -> tuple[Mixture, LikelihoodMixture | None]:
   is_numbers = known.task.label_kind == 'numbers'
-  groups = _told_apart(fitted, measured, is_numbers)
+  groups = _told_apart(fitted, is_numbers)
   arguments = fitted, measured, constant, groups, known.names, is_numbers
   mixture = _fit(*arguments)
   if not (by_prompt and known.task.shows_labels):
@@ -336,24 +339,33 @@ def _fit(
   joined = _joined(groups, names)
   return Mixture(
     dict(zip(joined, weights.tolist(), strict=True)),
-    dict(zip(joined, _stderrs(fitted, first, is_numbers).tolist(), strict=True)),
+    dict(zip(joined, _stderrs(fitted, first, weights, is_numbers), strict=True)),
     estimate(gaps.mean(axis=1)),
     _share(gaps, constant, measured.own, is_numbers),
   )
 
 
 def _stderrs(
-  fitted: _Samples, first: Sequence[int], is_numbers: bool
-) -> Float[np.ndarray, ' m']:
-  """Standard errors of weights of some predictors, from fits to parts of prompts."""
-  num_prompts = fitted.own.shape[0]
-  if num_prompts < _NUM_PARTS or len(first) == 1:
-    return np.full(len(first), np.nan)
-  parts = [
-    nearest(part.own, part.others[first], is_numbers)
-    for part in (_part(fitted, slice(i, None, _NUM_PARTS)) for i in range(_NUM_PARTS))
-  ]
-  return np.std(parts, axis=0, ddof=1) / np.sqrt(_NUM_PARTS)
+  fitted: _Samples,
+  first: Sequence[int],
+  weights: Float[np.ndarray, ' m'],
+  is_numbers: bool,
+) -> list[float]:
+  """Standard errors of the weights of some predictors, over the prompts of the fit."""
+  own, others = fitted.own, fitted.others[first]
+  if len(own) < _LEAST_PROMPTS or len(first) == 1:
+    return [math.nan] * len(first)
+  mixed = np.tensordot(weights, others, 1)
+  # Of the distances: their slopes at a number, or a probability, and what bends them.
+  slopes, bends = 2 * (mixed - own), np.full_like(own, 2.0)
+  if not is_numbers:
+    slopes, bends = -own / mixed, own / mixed**2
+  num_lengths = own.shape[1]
+  gradients = np.einsum('mptk,ptk->pm', others, slopes) / num_lengths
+  hessian = np.einsum('mptk,ptk,nptk->mn', others, bends, others, optimize=True)
+  hessian /= len(own) * num_lengths
+  known_to = rounding(is_numbers, own)
+  return simplex_stderrs(weights, gradients, hessian, known_to).tolist()
 
 
 def _fit_by_prompt(
@@ -387,16 +399,17 @@ def _fit_by_prompt(
   )
 
 
-def _told_apart(
-  fitted: _Samples, measured: _Samples, is_numbers: bool
-) -> list[list[int]]:
-  """Groups of predictors whose distance is rounding, or within the error of the fit."""
+def _told_apart(fitted: _Samples, is_numbers: bool) -> list[list[int]]:
+  """Groups of predictors whose distance is rounding, or within the error of the fit.
+
+  They are chosen on the prompts of the fit, and not on those that the fit is judged on.
+  """
   groups = groups_within(0.0, fitted.others, is_numbers)
   first = [group[0] for group in groups]
   weights = nearest(fitted.own, fitted.others[first], is_numbers)
-  mixed = np.tensordot(weights, measured.others[first], 1)
-  distance = estimate(distances(measured.own, mixed, is_numbers).mean(axis=1))
-  return groups_within(2 * distance.stderr, fitted.others, is_numbers)
+  mixed = np.tensordot(weights, fitted.others[first], 1)
+  distance = estimate(distances(fitted.own, mixed, is_numbers).mean(axis=1))
+  return groups_within(distance.half, fitted.others, is_numbers)
 
 
 def _joined(groups: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:

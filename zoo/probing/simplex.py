@@ -34,7 +34,7 @@ def nearest(
     weights = _least_divergence(targets / own[..., 0].size, columns)
   alone = [float(distances(own, other, squares).mean()) for other in others]
   mixed = float(distances(own, np.tensordot(weights, others, 1), squares).mean())
-  if min(alone) <= mixed + _TIE * _rounding(squares, own):
+  if min(alone) <= mixed + _TIE * rounding(squares, own):
     return np.eye(m)[int(np.argmin(alone))]
   return weights
 
@@ -100,7 +100,7 @@ def nearest_by_likelihood(
   least = float(distances(own, np.tensordot(prior, others, 1), squares).mean())
   scores = scores - scores.max(axis=0)
   scale = -float(np.mean(scores))
-  if not (least > _rounding(squares, own) and scale > 0):
+  if not (least > rounding(squares, own) and scale > 0):
     return prior, power
   unit = least
 
@@ -155,7 +155,7 @@ def groups_within(
       apart = float(distances(other, first, squares).mean())
       if not squares:
         apart = (apart + float(distances(first, other, squares).mean())) / 2
-      if apart <= max(limit, _rounding(squares, other, first)):
+      if apart <= max(limit, rounding(squares, other, first)):
         group.append(j)
         break
     else:
@@ -163,7 +163,7 @@ def groups_within(
   return groups
 
 
-def _rounding(squares: bool, *predictions: Float[np.ndarray, 'p t k']) -> float:
+def rounding(squares: bool, *predictions: Float[np.ndarray, 'p t k']) -> float:
   """The distance that is rounding; in nats, it does not depend on the predictions."""
   sizes = [float(np.mean(values**2)) for values in predictions]
   return ROUNDING * (max(sizes) if squares else 1.0)
