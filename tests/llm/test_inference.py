@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from zoo.llm.inference import Weights, p_value, paired_interval, weights
+from zoo.llm.inference import Weights, weights
+from zoo.measure.statistics import paired_interval, paired_test
 
 
 def columns(rng, n):
@@ -56,11 +57,11 @@ def test_copying_and_what_cannot_be_told_apart():
 def test_p_values_and_intervals_are_those_of_the_t_test():
   differences = np.random.default_rng(5).normal(0.3, 1, 24)
   expected: Any = stats.ttest_1samp(differences, 0.0)
-  assert p_value(differences) == pytest.approx(expected.pvalue)
+  assert paired_test(differences) == pytest.approx(expected.pvalue)
   bounds = paired_interval(differences, 0.9)
   assert bounds == pytest.approx(tuple(expected.confidence_interval(0.9)))
-  assert p_value(differences[:1]) is None
-  assert p_value(np.zeros(5)) == 1.0
+  assert paired_test(differences[:1]) is None
+  assert paired_test(np.zeros(5)) == 1.0
 
 
 def test_p_values_of_losses_0_and_1():
@@ -73,10 +74,10 @@ def test_p_values_of_losses_0_and_1():
       abs(sum(signs)) for signs in itertools.product((-1, 1), repeat=len(nonzero))
     ]
     expected = np.mean([size >= abs(nonzero.sum()) for size in sums])
-    assert p_value(differences) == pytest.approx(expected)
-    assert p_value(differences / 4) == pytest.approx(expected)
+    assert paired_test(differences) == pytest.approx(expected)
+    assert paired_test(differences / 4) == pytest.approx(expected)
   # Three answers that are all worse prove nothing, although they do not vary.
-  assert p_value(np.ones(3)) == pytest.approx(0.25)
+  assert paired_test(np.ones(3)) == pytest.approx(0.25)
 
 
 def test_intervals_of_losses_0_and_1():
@@ -100,6 +101,6 @@ def test_intervals_of_losses_0_and_1():
     else:
       assert high == 1
     # It excludes 0 if the test rejects at the same level.
-    p = p_value(differences)
+    p = paired_test(differences)
     assert p is not None
     assert (bounds[0] > 0 or bounds[1] < 0) == (p < 0.01)

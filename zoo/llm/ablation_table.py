@@ -8,11 +8,11 @@ from flax.traverse_util import flatten_dict
 
 from zoo.core.tables import format_table
 from zoo.llm.experiment import Run
-from zoo.llm.inference import Weights, p_value, paired_interval, weights
+from zoo.llm.inference import Weights, weights
 from zoo.llm.prompts import ARMS, WITH, WITHOUT
 from zoo.llm.readouts import READOUTS
 from zoo.llm.summary import Losses, answers, losses
-from zoo.measure.statistics import holm
+from zoo.measure.statistics import holm, paired_interval, paired_test
 
 LEVEL = 0.05  # for all comparisons of a readout together
 
@@ -84,7 +84,7 @@ def results(cells: Mapping[AblationCell, Run]) -> dict[str, Any]:
 def _comparisons(differences: Sequence[Losses]) -> list[dict[str, Any]]:
   """The comparisons, with simultaneous intervals and Holm's adjusted p."""
   differences = [values[~np.isnan(values)] for values in differences]
-  p_values = [p_value(values) for values in differences]
+  p_values = [paired_test(values) for values in differences]
   known = [p for p in p_values if p is not None]
   adjusted = iter(holm(known))
   compared = []
