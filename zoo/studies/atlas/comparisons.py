@@ -1,13 +1,12 @@
 """What differs between rows of an atlas: models, and the guesses of one model."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
-from zoo.measure.statistics import Interval, holm, interval
+from zoo.measure.statistics import Interval, holm, interval, t_test, welch_test
 from zoo.studies.atlas.results import (
   LEAST_SHARE,
   TRAINED,
@@ -19,12 +18,6 @@ from zoo.studies.atlas.results import (
 REFERENCE = 'softmax'  # the model that others are compared with
 # Networks of linear attention alone, which cannot add an offset to what they predict.
 LINEAR_NETWORKS = 'deep_lsa', 'gd_plus_plus'
-
-
-def adjusted(p_values: Sequence[float]) -> list[float]:
-  """The p values by Holm over all that are not NaN, which stay NaN."""
-  known = iter(holm([p_value for p_value in p_values if not math.isnan(p_value)]))
-  return [p_value if math.isnan(p_value) else next(known) for p_value in p_values]
 
 
 class Difference(NamedTuple):
@@ -67,45 +60,18 @@ def differences(rows: Sequence[AtlasRow]) -> list[Difference]:
     for row in shown
     if row.model != REFERENCE and row.prompts in references
   ]
-  tests = [_welch(row.model, REFERENCE, logs[row.prompts]) for row, _ in pairs]
-  p_values = adjusted([p_value for _, p_value in tests])
+  of_pairs = [(logs[row.prompts], row.model) for row, _ in pairs]
+  p_values = holm(
+    [welch_test(log[model], log[REFERENCE], [*log.values()]) for log, model in of_pairs]
+  )
   return [
-    Difference(*pair, gap, p_value)
-    for pair, (gap, _), p_value in zip(pairs, tests, p_values, strict=True)
+    Difference(*pair, float(log[model].mean() - log[REFERENCE].mean()), p_value)
+    for pair, (log, model), p_value in zip(pairs, of_pairs, p_values, strict=True)
   ]
 
 
 def _is_finite(row: AtlasRow) -> bool:
   return bool(row.losses) and all(map(math.isfinite, row.losses))
-
-
-def _welch(
-  model: str, reference: str, logs: Mapping[str, np.ndarray]
-) -> tuple[float, float]:
-  """The gap of two of the models of a task, and its p value; NaN for a single seed.
-
-  This is Welch's t-test, but for one thing: no variance over seeds is taken to be less
-  than the mean one of all models, since three seeds may be close together by chance.
-  """
-  gap = float(logs[model].mean() - logs[reference].mean())
-  if min(len(logs[model]), len(logs[reference])) < 2:
-    return gap, math.nan
-  several = [log for log in logs.values() if len(log) > 1]
-  num_free = sum(map(len, several)) - len(several)
-  mean_variance = sum(np.sum((log - log.mean()) ** 2) for log in several) / num_free
-  parts = []  # of the variance of the gap, with their degrees of freedom
-  of_mean = 0.0  # what stands on the mean variance is one part
-  for log in logs[model], logs[reference]:
-    if (variance := log.var(ddof=1)) > mean_variance:
-      parts.append((variance / len(log), len(log) - 1))
-    else:
-      of_mean += mean_variance / len(log)
-  parts.append((of_mean, num_free))
-  whole = sum(part for part, _ in parts)
-  if whole == 0:
-    return gap, float(gap == 0)
-  degrees = whole**2 / sum(part**2 / free for part, free in parts)
-  return gap, float(2 * stats.t.sf(abs(gap) / math.sqrt(whole), degrees))
 
 
 class GuessChange(NamedTuple):
@@ -124,8 +90,7 @@ class GuessChange(NamedTuple):
   @property
   def loss(self) -> Interval:
     """The difference of the losses, paired by seed, and so by prompt."""
-    pairs = zip(self.row.losses, self.reference.losses, strict=True)
-    return interval([changed - other for changed, other in pairs])
+    return interval(_differences(self))
 
   @property
   def share(self) -> Interval:
@@ -147,17 +112,16 @@ def changes(rows: Sequence[AtlasRow]) -> list[GuessChange]:
     zero = cells.get((model, task, 'zero', length))
     if guess != 'zero' and zero is not None:
       effects.append(GuessChange(row, zero))
-  p_values = adjusted([_p_value(effect) for effect in effects])
+  p_values = holm([t_test(_differences(effect)) for effect in effects])
   return [
     effect._replace(p_value=p) for effect, p in zip(effects, p_values, strict=True)
   ]
 
 
-def _p_value(change: GuessChange) -> float:
-  pairs = [*zip(change.row.losses, change.reference.losses, strict=True)]
-  if len(pairs) < 2:
-    return math.nan
-  return float(stats.ttest_rel(*np.transpose(pairs)).pvalue)
+def _differences(change: GuessChange) -> list[float]:
+  """The differences of the losses, paired by seed, and so by prompt."""
+  pairs = zip(change.row.losses, change.reference.losses, strict=True)
+  return [changed - other for changed, other in pairs]
 
 
 class Pool(NamedTuple):
