@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import zoo
 from tests.compare import refuses
@@ -87,10 +89,53 @@ def test_least_squares_has_no_penalty_and_no_start():
   assert ridge.distance is None
 
 
-def test_what_ignores_its_context_has_no_share():
-  algorithm = sampled_algorithm(estimators.prior_mean(_TASK), _TASK, 512)
-  assert algorithm.nearest_gd.unexplained is None
+# Constants and nonlinear functions of the query, too, are none of the context's effect.
+_BLIND = {
+  'prior': estimators.prior_mean(_TASK),
+  'constant': lambda prompt: jnp.ones(len(prompt.x_query)),
+  'linear': lambda prompt: prompt.x_query @ jnp.arange(3.0),
+  'square': lambda prompt: jnp.sum(jnp.square(prompt.x_query), axis=1),
+  'examples': lambda prompt: jnp.sum(prompt.x_query, axis=1) + 0 * prompt.x[:, 0, 0],
+}
+
+
+@pytest.mark.parametrize('name', _BLIND)
+def test_what_ignores_its_context_has_no_share(name):
+  algorithm = sampled_algorithm(_BLIND[name], _TASK, 512)
+  for nearest in (
+    algorithm.nearest_gd,
+    algorithm.nearest_gd_beta,
+    algorithm.nearest_ridge,
+  ):
+    assert nearest.unexplained is None
   assert judge_by_samples(algorithm) == (False, 'No: it ignores its context.')
+  assert name_nearest(None, algorithm, {}) == ''
+
+
+def test_an_offset_has_no_share_either():
+  model = zoo.create_model(
+    'multi_head_lsa',
+    num_features=_D,
+    num_heads=1,
+    initial_bias=1.0,
+    init_scale=0.0,
+    rngs=nnx.Rngs(0),
+  )
+  assert probing.implicit_algorithm(model, _TASK).nearest_gd.unexplained is None
+  assert sampled_algorithm(model, _TASK, 512).nearest_gd.unexplained is None
+
+
+def test_the_effect_of_the_context_is_that_of_its_definition():
+  """Of one step of size η from w*: `η² (d(1 + (d + 1)/C) + σ² d/C)` for Σ = Λ = I."""
+  start = 2.0 * np.ones(_D)
+  step = estimators.gradient_descent(start, 0.4)
+  nothing = probing.sampled_algorithm(step, _TASK, 65536, seed=3)
+  zero = baseline_shares(step, _TASK, 65536, seed=3)['zero']
+  effect = 0.16 * (_D * (1 + (_D + 1) / _C) + 0.25 * _D / _C)
+  # E f² = E (w*·x_q)² + effect, the first 4 d.
+  assert zero is not None
+  assert abs(zero.mean - (4 * _D + effect) / effect) < 4 * zero.stderr
+  assert nothing.nearest_gd.unexplained is not None
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ _Result = TypeVar('_Result')
 
 # The streams of a seed, none of which shares a key with another: the initial weights,
 # the prompts of training, those held out from it, and those of curves and comparisons.
-INIT_STREAM, TRAIN_STREAM, EVAL_STREAM, CURVE_STREAM = range(4)
+INIT_STREAM, TRAIN_STREAM, EVAL_STREAM, CURVE_STREAM, REDRAW_STREAM = range(5)
 
 # Taylor coefficients in x² of sin(x)/x and cos(x): errors below 2e-9 on ±π/4.
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5)]

@@ -171,8 +171,11 @@ def _after(
   return everywhere(predictor, moved)[jnp.arange(len(counts)), counts]
 
 
-def gather(measure: Callable[[Prompt], Any], prompts: Iterable[Prompt]) -> Any:
-  """What `measure` finds in batches of prompts, joined along axis 0 on the host."""
+def gather(measure: Callable[[Any], Any], prompts: Iterable[Any]) -> Any:
+  """What `measure` finds in batches of prompts, or of several prompts together.
+
+  It is joined along axis 0 on the host.
+  """
   parts = [jax.device_get(measure(prompt)) for prompt in prompts]
   return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 

@@ -59,9 +59,7 @@ def name_layer_algorithms(readout: Readout) -> str:
 
 def _left(match: Match, layer: int) -> Estimate:
   k = match.nearest[layer]
-  return Estimate(
-    float(match.distance[layer, k]), float(match.standard_error[layer, k])
-  )
+  return Estimate(float(match.distance[layer, k]), float(match.stderr[layer, k]))
 
 
 def _at(name: str, match: Match) -> str:

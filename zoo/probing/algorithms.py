@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,6 +13,8 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
+from zoo.measure.statistics import above_zero, difference, ratios, resampled_means
+from zoo.probing.context import LEAST_EFFECT, effect_of_numbers, with_others
 from zoo.probing.families import AnyFamily, Member, families
 from zoo.probing.lens import check_layered, fitted_predictions, read_layers
 from zoo.probing.nearest import check_numbers
@@ -21,12 +22,8 @@ from zoo.tasks.baselines import HostBaseline
 
 _BATCH_SIZE = 512
 _LEAST_PROMPTS = 10  # for each step, whose sizes are fitted
-# An effect below this share of the targets' mean square is float32 rounding.
-_LEAST_EFFECT = 1e-10
 _REFERENCES = 'ridge', 'ols', 'bayes'  # baselines of a task that take no steps
-_NUM_RESAMPLED = 500
 _ENDS = 2.5, 97.5  # percentiles: an interval of 95 %
-_SIGNIFICANT = 2  # standard errors; sentences write this number out
 _ROUNDING = 1e-8  # shares of float32 predictions that differ by less are equal
 
 
@@ -35,12 +32,13 @@ class Match:
   """How far layers are from an algorithm, by its number of steps k = 0, 1, ….
 
   `distance` is `E (f − g)²` of a layer's prediction f and the algorithm's g, divided by
-  `E (y_q − w_0·x_q)²`, which is what the start w_0 leaves to be learned in context. An
-  algorithm without steps has one column.
+  the effect of the context on the model's prediction, `E Var(f | x_q)` after the last
+  layer. An algorithm without steps has one column. The number of steps is chosen on
+  half of the prompts, and distances are those of the other half.
   """
 
   distance: Float[np.ndarray, 'l k']
-  standard_error: Float[np.ndarray, 'l k']  # over prompts
+  stderr: Float[np.ndarray, 'l k']  # over prompts
   nearest: Int[np.ndarray, ' l']  # the least number of steps at the least distance
   low: Int[np.ndarray, ' l']  # its 95 % interval, from prompts drawn again
   high: Int[np.ndarray, ' l']
@@ -52,8 +50,8 @@ class Readout:
   """What is read after each layer, compared with algorithms by name."""
 
   matches: dict[str, Match]
-  # By layer, the algorithms within two standard errors of the nearest, on the same
-  # prompts; those with the fewest parameters come first.
+  # By layer, the algorithms that are not told apart from the nearest on the same
+  # prompts, by Holm over all others; those with the fewest parameters come first.
   nearest: list[list[str]]
 
 
@@ -70,6 +68,7 @@ class _Samples(NamedTuple):
   """The first half of the prompts is to be judged, the other for fits."""
 
   predictions: Float[np.ndarray, 'n l']
+  other: Float[np.ndarray, ' n']  # after the last layer, in another context
   tokens: Float[np.ndarray, 'n l w']
   x: Float[np.ndarray, 'n c d']
   y: Float[np.ndarray, 'n c']
@@ -99,8 +98,8 @@ def algorithms(
     `conjugate_gradients`, and the task's `ridge`, `ols` and `bayes`: none.
 
   Raises UserError for a model that is not `zoo.core.protocols.Layered`, for labels that
-  are no numbers or have another loss than the squared error, for a task that leaves
-  nothing to be learned, and for fewer than ten prompts a step.
+  are no numbers or have another loss than the squared error, for a model that ignores
+  its context, and for fewer than ten prompts a step.
   """
   check_layered(model)
   check_numbers(task)
@@ -110,9 +109,13 @@ def algorithms(
   samples, references = _sample(model, task, num_prompts, seed)
   start = task.mean_weights()
   start = np.zeros(task.num_features) if start is None else start
-  effect = np.square(samples.y_query - samples.x_query @ start)[:num_prompts]
-  if not effect.mean() > _LEAST_EFFECT * np.mean(samples.y_query**2):
-    raise UserError('the prior mean of the task is right: nothing is to be learned')
+  last = samples.predictions[:, -1]
+  effect = effect_of_numbers(last, samples.other)[:num_prompts]
+  if not effect.mean() > LEAST_EFFECT * np.mean(last**2):
+    raise UserError(
+      f'{type(model).__name__} ignores its context: its predictions for one query are '
+      'the same in all prompts, and no algorithm can explain them'
+    )
   solved = families(samples.x, samples.y, samples.x_query, start, task)
   fitted = fitted_predictions(samples.tokens, samples.y_query, num_prompts)
   own, by_map = (
@@ -128,13 +131,18 @@ def _sample(
   """What layers predict on all prompts, and what baselines do on those to judge."""
   programs, baselines = Programs(), _references(task)
 
-  def measure(prompt: Prompt) -> tuple[_Samples, list[Float[np.ndarray, ' b']]]:
+  def measure(
+    pair: tuple[Prompt, list[Prompt]],
+  ) -> tuple[_Samples, list[Float[np.ndarray, ' b']]]:
+    prompt, (other,) = pair
     predictions, tokens = programs.run(read_layers, [model], prompt)
     answers = [
       programs.run(at_query, [baseline], prompt)[0] for baseline in baselines.values()
     ]
     samples = _Samples(
       predictions=np.stack(predictions, axis=1, dtype=np.float64),
+      # By the same program, so that a model without context predicts the same bits.
+      other=np.asarray(programs.run(read_layers, [model], other)[0][-1], np.float64),
       tokens=np.stack(tokens, axis=1, dtype=np.float64),
       x=np.asarray(prompt.x, np.float64),
       y=np.asarray(prompt.y, np.float64),
@@ -144,7 +152,7 @@ def _sample(
     return samples, [np.asarray(answer, np.float64) for answer in answers]
 
   batches = sample_batches(task, seed, 2 * num_prompts, _BATCH_SIZE)
-  samples, answers = gather(measure, batches)
+  samples, answers = gather(measure, with_others(task, batches, seed))
   answers = [answer[:num_prompts] for answer in answers]
   return samples, dict(zip(baselines, answers, strict=True))
 
@@ -173,6 +181,7 @@ def _readout(
 ) -> Readout:
   num_prompts, num_layers = len(effect), predictions.shape[1]
   judged, fitted = predictions[:num_prompts], predictions[num_prompts:]
+  left = effect[num_prompts // 2 :]
   matches, errors = {}, {}
   members = {
     name: [family.member(fitted, k) for k in range(num_steps + 1)]
@@ -183,39 +192,38 @@ def _readout(
     members[name] = [Member(same, np.empty((num_layers, 0)))]
   for name, by_steps in members.items():
     gaps = np.stack([judged - member.predictions for member in by_steps], axis=-1)
-    matches[name] = _match(gaps**2, effect, [m.parameters for m in by_steps])
+    choosing, other = np.split(gaps**2, [num_prompts // 2])
+    parameters = [member.parameters for member in by_steps]
+    matches[name] = _match(choosing, other, left, parameters)
     at = matches[name].nearest[None, :, None]
-    errors[name] = np.take_along_axis(gaps**2, at, axis=-1)[..., 0]
+    errors[name] = np.take_along_axis(other, at, axis=-1)[..., 0]
   nearest = [
-    _alike({name: error[:, layer] for name, error in errors.items()}, effect)
+    _alike({name: error[:, layer] for name, error in errors.items()}, left)
     for layer in range(num_layers)
   ]
   return Readout(matches, nearest)
 
 
 def _match(
+  choosing: Float[np.ndarray, 'n l k'],
   errors: Float[np.ndarray, 'p l k'],
   effect: Float[np.ndarray, ' p'],
   parameters: list[Float[np.ndarray, 'l _']],
 ) -> Match:
-  """The shares of squared differences in the effect, and each layer's nearest k."""
-  num_prompts, num_layers = errors.shape[:2]
-  distance = errors.mean(axis=0) / effect.mean()
-  # To the first order in the errors of both means.
-  spread = errors - distance * effect[:, None, None]
-  error = spread.std(axis=0, ddof=1) / effect.mean() / math.sqrt(num_prompts)
-  shares = np.full(num_prompts, 1 / num_prompts)
-  counts = np.random.default_rng(0).multinomial(num_prompts, shares, _NUM_RESAMPLED)
-  counts = counts.astype(np.float64)
+  """The shares of squared differences in the effect, and each layer's nearest k.
+
+  That is the nearest by the squared differences on other prompts, `choosing`.
+  """
+  distance, stderr = ratios(errors, effect)
   least = _ROUNDING * effect.mean()
-  ends = []
-  for layer in range(num_layers):
-    again = counts @ errors[:, layer] / num_prompts
-    ends.append(
-      np.percentile(_least(again, least), _ENDS, method='inverted_cdf').astype(int)
-    )
-  low, high = np.stack(ends, axis=1)
-  return Match(distance, error, _least(distance, _ROUNDING), low, high, parameters)
+  again = resampled_means(choosing)
+  ends = [
+    np.percentile(_least(again[:, layer], least), _ENDS, method='inverted_cdf')
+    for layer in range(choosing.shape[1])
+  ]
+  low, high = np.stack(ends, axis=1).astype(int)
+  nearest = _least(choosing.mean(axis=0), least)
+  return Match(distance, stderr, nearest, low, high, parameters)
 
 
 def _least(means: Float[np.ndarray, 'r k'], rounding: float) -> Int[np.ndarray, ' r']:
@@ -226,12 +234,10 @@ def _least(means: Float[np.ndarray, 'r k'], rounding: float) -> Int[np.ndarray, 
 def _alike(
   errors: Mapping[str, Float[np.ndarray, ' p']], effect: Float[np.ndarray, ' p']
 ) -> list[str]:
-  """The algorithms that are not farther than the nearest by two standard errors."""
-  best = min(errors.values(), key=np.mean)
-  names = []
-  for name, error in errors.items():
-    gap = error - best
-    allowed = _SIGNIFICANT * gap.std(ddof=1) / math.sqrt(len(gap))
-    if gap.mean() <= allowed + _ROUNDING * effect.mean():
-      names.append(name)
-  return names
+  """The algorithms that are not farther than the nearest, by Holm over all others."""
+  best = min(errors, key=lambda name: errors[name].mean())
+  others = [name for name in errors if name != best]
+  gaps = [difference(errors[name], errors[best]) for name in others]
+  is_farther = above_zero(gaps, _ROUNDING * float(effect.mean()))
+  farther = {name for name, far in zip(others, is_farther, strict=True) if far}
+  return [name for name in errors if name not in farther]

@@ -36,8 +36,8 @@ class NearestStep:
   step: float | Float[np.ndarray, 'd d']  # η, or a matrix for GD-β
   start: Float[np.ndarray, ' d']  # w_0
   difference: float  # E (f − f_GD)²
-  # `difference` divided by E (f − E[ω]·x_q)², the whole effect of the context on the
-  # prediction; None for a predictor that ignores its context.
+  # `difference` divided by E Var(f | x_q), the effect of the context on the prediction;
+  # None for a predictor that ignores its context.
   unexplained: float | None
   risk: float  # of the step itself
 
@@ -108,8 +108,10 @@ class _Centred:
     d = init.size
     self.step_matrix = 2 * update[:, :d, d]  # Γ
     moved = np.einsum('iab,ab->i', update[:, :d, :d], self.context.features)
-    # The mean of ω − w*.
+    # The means of ω − w* and of the offset b.
     self.mean_weights = init + moved + update[:, d, d] * self.context.mean_q
+    along = np.sum(offset[:d, :d] * self.context.features)
+    self.mean_offset = bias + along + offset[d, d] * self.context.mean_q
 
   def square(self, rule: LearningRule) -> Parts:
     """The mean square of a rule's prediction, in two parts."""
@@ -208,7 +210,11 @@ def _measure(
   """
   matrix = np.eye(len(start)) * step if np.ndim(step) == 0 else np.asarray(step)
   nearest = LearningRule.gd_beta(start, matrix)
-  without_context = LearningRule.gradient_descent(centred.mean_weights, 0.0)
+  # `E[f | x_q]`, since contexts do not depend on the query.
+  without_context = dataclasses.replace(
+    LearningRule.gradient_descent(centred.mean_weights, 0.0),
+    bias=np.asarray(centred.mean_offset),
+  )
   difference, moved = (
     float(sum(centred.square(centred.rule - other)))
     for other in (nearest, without_context)

@@ -25,7 +25,8 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.comparison import affordable
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
-from zoo.measure.statistics import Estimate, estimate, ratio
+from zoo.measure.statistics import Estimate, estimate
+from zoo.probing.context import effect_of_numbers, share_of_effect, with_others
 from zoo.probing.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
 from zoo.tasks.baselines import Baseline, HostBaseline
@@ -34,8 +35,6 @@ from zoo.theory.search import lowest_point
 # If the slope of predictions in w_0 is below this share of the query's length, float32
 # predictions do not determine w_0 to two digits.
 _LEAST_SLOPE = 1e-3
-# An effect below this share of the predictions' mean square is float32 rounding.
-_LEAST_EFFECT = 1e-10
 _NUM_SLOW_PROMPTS = 512  # for slow baselines
 
 
@@ -47,8 +46,8 @@ class Nearest:
   start: Float[np.ndarray, ' d'] | None  # w_0; None if hardly determined
   distance: float | None  # |w_0 − w*|; None without w_0 or a prior mean w*
   difference: Estimate  # E (f − g)² of the predictor f and the algorithm g
-  # `difference` divided by E (f − w·x_q)² with the best constant w, the whole effect of
-  # the context; None for a predictor that ignores its context.
+  # `difference` divided by E Var(f | x_q), the effect of the context; None for a
+  # predictor that ignores its context, of which there is nothing to explain.
   unexplained: Estimate | None
   risk: Estimate  # of the algorithm: E (g − y_q)²
 
@@ -82,16 +81,23 @@ def sampled_algorithm(
   """The steps of gradient descent and the ridge regression nearest to any predictor.
 
   The task must have labels that are numbers, and the squared error. Raises UserError
-  for other tasks, and for fewer than 4 (d² + d) prompts.
+  for other tasks, for one that does not say how its prompts are drawn again, and for
+  fewer than 4 (d² + d) prompts.
   """
   check_numbers(task)
   d = task.num_features
   num_prompts = check_count('num_prompts', num_prompts, minimum=least_prompts(d))
   programs = Programs()
-  samples = gather(
-    lambda prompt: _sample(prompt, programs.run(at_query, [subject], prompt)[0]),
-    sample_batches(task, seed, num_prompts, BATCH_SIZE),
+
+  def predict(prompt: Prompt) -> Float[Array, ' b']:
+    return programs.run(at_query, [subject], prompt)[0]
+
+  prompts = sample_batches(task, seed, num_prompts, BATCH_SIZE)
+  samples, other = gather(
+    lambda pair: (_sample(pair[0], predict(pair[0])), predict(*pair[1])),
+    with_others(task, prompts, seed),
   )
+  other = other.astype(np.float64)
   half, c = num_prompts // 2, task.context_length
   fitted, measured = (
     jax.tree.map(lambda array, part=part: array[part], samples)
@@ -100,8 +106,7 @@ def sampled_algorithm(
   step, of_step = _nearest_step(fitted)
   penalty, of_ridge = _nearest_penalty(fitted, c)
   matrix, of_matrix = _nearest_matrix(fitted, step * np.eye(d), of_step)
-  blind = _least_squares(fitted.query, fitted.prediction)
-  effect = np.square(measured.prediction - measured.query @ blind)
+  effect = effect_of_numbers(measured.prediction, other[half:])
 
   def measure(
     parameter: Any, start: np.ndarray, prediction: np.ndarray, slope: np.ndarray
@@ -113,7 +118,7 @@ def sampled_algorithm(
       start if matters else None,
       distance_to_mean(start, task) if matters else None,
       estimate(difference),
-      _share(difference, effect, measured.prediction),
+      share_of_effect(difference, effect, measured.prediction),
       estimate(np.square(prediction + slope @ start - measured.target)),
     )
 
@@ -141,12 +146,16 @@ def baseline_shares(
   half = max(min(num_prompts, affordable(task)) // 2, 2)
   programs = Programs()
   arguments = task, seed, 2 * half, min(BATCH_SIZE, half), programs
-  own, query = gather(
-    lambda prompt: (programs.run(at_query, [subject], prompt)[0], prompt.x_query),
-    sample_batches(*arguments),
+
+  def predict(prompt: Prompt) -> Float[Array, ' b']:
+    return programs.run(at_query, [subject], prompt)[0]
+
+  own, other = gather(
+    lambda pair: (predict(pair[0]), predict(*pair[1])),
+    with_others(task, sample_batches(*arguments), seed),
   )
-  own, query = own.astype(np.float64), query.astype(np.float64)
-  effect = np.square(own - query @ _least_squares(query[:half], own[:half]))
+  own, other = own.astype(np.float64), other.astype(np.float64)
+  effect = effect_of_numbers(own, other)
   groups: list[tuple[Predictor, list[str]]] = []
   for name, baseline in task.baselines().items():
     alike = next((names for predictor, names in groups if predictor == baseline), None)
@@ -174,7 +183,7 @@ def baseline_shares(
       )
       continue
     gap = np.square(own[at] - theirs.astype(np.float64)[-len(own[at]) :])
-    shares[', '.join(names)] = _share(gap, effect[at], own[at])
+    shares[', '.join(names)] = share_of_effect(gap, effect[at], own[at])
   return shares
 
 
@@ -325,14 +334,3 @@ def _least_squares(
   least = max(least**2, 1e-13 * float(values.max()))
   inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > least)
   return vectors @ (inverse * (vectors.T @ (inputs.T @ targets)))
-
-
-def _share(
-  part: Float[np.ndarray, ' p'],
-  whole: Float[np.ndarray, ' p'],
-  prediction: Float[np.ndarray, ' p'],
-) -> Estimate | None:
-  """The ratio of two means over the same prompts; None if the whole is rounding."""
-  if not whole.mean() > _LEAST_EFFECT * np.mean(prediction**2):
-    return None
-  return ratio(part, whole)
