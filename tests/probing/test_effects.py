@@ -15,7 +15,7 @@ from tests.compiled import built
 from tests.probing.models import sample
 from tests.settings import isotropic
 from tests.weights import drawn
-from zoo.probing import Tap, effects, head_scores, other_labels, path_effect
+from zoo.probing import Tap, effects, head_scores, path_effect
 from zoo.probing.head_scores import _share
 
 _SHARP = 60.0  # so that a softmax over the tokens leaves e⁻⁶⁰ to each of the others
@@ -108,7 +108,7 @@ def test_ablating_either_head_of_induction_costs_all_and_any_other_nothing():
     model,
     task,
     clean,
-    other_labels(clean),
+    task.redraw(jax.random.key(2), clean, 'inputs'),
     ['layers.0.mixer.heads', 'layers.1.mixer.heads'],
     _accuracy,
     heads=True,
@@ -258,7 +258,12 @@ def test_a_site_that_is_called_again_is_replaced_by_the_value_of_the_same_call()
   task = isotropic(2, 3)
   clean, _ = _pair()
   table = effects(
-    _Twice(), task, clean, other_labels(clean), ['value'], kinds=['recovered']
+    _Twice(),
+    task,
+    clean,
+    task.redraw(jax.random.key(2), clean, 'inputs'),
+    ['value'],
+    kinds=['recovered'],
   )
   assert table.rows[0].recovered.mean == pytest.approx(1, abs=1e-6)
 
@@ -278,7 +283,7 @@ def test_replacements_in_a_looped_model_are_those_of_the_same_loop():
     model,
     task,
     clean,
-    other_labels(clean),
+    task.redraw(jax.random.key(2), clean, 'inputs'),
     ['layers.0.tokens'],
     kinds=['recovered'],
   )

@@ -1,7 +1,11 @@
 """Interventions in the report of a probe: what is kept, and what is said."""
 
+from typing import Any
+
+import jax
+import numpy as np
 import pytest
-from flax import nnx
+from flax import nnx, struct
 
 import zoo
 from tests.compare import refuses
@@ -10,7 +14,7 @@ from tests.weights import drawn
 from zoo.measure.statistics import Estimate
 from zoo.probing import Effect, Effects, intervention_report
 from zoo.probing.intervention_report import Interventions
-from zoo.probing.interventions import PARTS, sentence
+from zoo.probing.interventions import PARTS, _corrupt, sentence
 
 
 def _model():
@@ -70,3 +74,22 @@ def test_a_sentence_says_what_survives_the_intervals_of_all_rows():
   assert 'no one recovers a share above 0' in none
   no_gap = sentence(_effects((0.1, 0.1), (0.9, 0.05)))
   assert 'do not raise the loss beyond its 95 % interval, from 1 to 2' in no_gap
+
+
+def test_corrupt_prompts_keep_the_inputs_where_there_are_other_labels_for_them():
+  for name, kept in (('sparse_parity', 'x'), ('urns', 'x_query')):
+    task = zoo.create_task(name, context_length=5)
+    clean = task.sample(jax.random.key(0), 3)
+    corrupt: Any = _corrupt(task, clean, jax.random.key(1))
+    assert np.array_equal(getattr(corrupt, kept), getattr(clean, kept))
+    assert not np.array_equal(corrupt.y, clean.y)
+
+  @struct.dataclass(eq=False, repr=False)
+  class Own(zoo.tasks.BaseTask):
+    num_features: int = struct.field(pytree_node=False, default=2)
+    context_length: int = struct.field(pytree_node=False, default=3)
+
+    def sample_one(self, key):
+      return zoo.tasks.TaskPool(2, 3).sample_one(key)
+
+  assert _corrupt(Own(), Own().sample(jax.random.key(0), 2), jax.random.key(1)) is None

@@ -30,7 +30,6 @@ from zoo.probing.edits import edited as edited
 from zoo.probing.effects import Effect as Effect
 from zoo.probing.effects import Effects as Effects
 from zoo.probing.effects import effects as effects
-from zoo.probing.effects import other_labels as other_labels
 from zoo.probing.effects import path_effect as path_effect
 from zoo.probing.guesses import LearnedGuess as LearnedGuess
 from zoo.probing.guesses import learned_guess as learned_guess

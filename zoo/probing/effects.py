@@ -65,11 +65,6 @@ class Effects(NamedTuple):
   rows: list[Effect]
 
 
-def other_labels(prompt: Prompt) -> Prompt:
-  """Corrupt twins of prompts: the examples have the labels of the next prompt."""
-  return dataclasses.replace(prompt, y=jnp.roll(prompt.y, -1, axis=0))
-
-
 def effects(
   model: Predictor,
   task: Task,
@@ -92,7 +87,8 @@ def effects(
     model: a model with taps.
     task: the task of the prompts, whose loss is taken.
     clean: prompts; the losses are against the labels of their queries.
-    corrupt: as many prompts of the same size, such as `other_labels(clean)`.
+    corrupt: as many prompts of the same size, such as `task.redraw(key, clean,
+      'inputs')`: the same features with the labels of another function.
     sites: None: all that reach the prediction.
     metric: in place of the loss, a function of predictions and clean prompts.
     kinds: some of KINDS: `recovered` by patching, or lost by `zero`, `mean` or

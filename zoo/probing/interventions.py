@@ -12,16 +12,17 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 from absl import logging
+from jaxtyping import Array, Key
 
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Layered, Predictor, Task
+from zoo.core.protocols import KEPT, Layered, Predictor, Task
 from zoo.measure.statistics import Estimate
 from zoo.probing.activations import checked_module, in_order_of_calls, sites_of_kind
 from zoo.probing.algorithm_words import name_layer_algorithms
 from zoo.probing.algorithms import Match, Readout, algorithms
 from zoo.probing.edits import dead_sites
-from zoo.probing.effects import Effect, Effects, effects, other_labels
+from zoo.probing.effects import Effect, Effects, effects
 from zoo.probing.head_scores import HeadScore, head_scores
 from zoo.probing.latents import PROMPT, LatentScore, probe_latents
 from zoo.tasks.base import is_squared
@@ -52,38 +53,55 @@ def measure(
 ) -> Result | None:
   """One of PARTS; None if the model or its task has no such thing.
 
-  The corrupt prompts have the labels of other prompts. Raises UserError for a model
-  that is no NNX module.
+  The corrupt prompts have the same inputs and another function or, of a task that has
+  no other one for these inputs, the same query and another context. Raises UserError
+  for a model that is no NNX module.
   """
   logging.info('probe: interventions, %s', part)
   checked_module(model)
-  clean = task.sample(jax.random.key(seed), num_prompts)
-  if part == 'what_matters':
-    return _what_matters(model, task, clean)
-  if part == 'heads':
-    return _heads(model, task, clean)
+  clean_key, corrupt_key = jax.random.split(jax.random.key(seed))
+  clean = task.sample(clean_key, num_prompts)
+  if part in ('what_matters', 'heads'):
+    corrupt = _corrupt(task, clean, corrupt_key)
+    measured = _what_matters if part == 'what_matters' else _heads
+    return corrupt and measured(model, task, clean, corrupt)
   if part == 'layers':
     return _layers(model, task, seed)
   return _latents(model, task, seed)
 
 
-def _what_matters(model: Predictor, task: Task, clean: Prompt) -> Effects | None:
+def _corrupt(task: Task, clean: Prompt, key: Key[Array, '']) -> Prompt | None:
+  """Other prompts with the same inputs or, if there are none, with the same query."""
+  for keep in KEPT[::-1]:
+    try:
+      return task.redraw(key, clean, keep)
+    except UserError as error:
+      logging.info('corrupt prompts do not keep the %s: %s', keep, error)
+  logging.warning(
+    'effects are left out: %s has no corrupt prompts', type(task).__name__
+  )
+  return None
+
+
+def _what_matters(
+  model: Predictor, task: Task, clean: Prompt, corrupt: Prompt
+) -> Effects | None:
   few = jax.tree.map(lambda array: array[:4], clean)
   dead = dead_sites(model, few)
   shown = sites_of_kind(model, *_SHOWN)
   added = [site for site in in_order_of_calls(model, few, shown) if site not in dead]
   if not added:
     return None
-  return effects(
-    model, task, clean, other_labels(clean), added, kinds=['recovered'], tokens=True
-  )
+  return effects(model, task, clean, corrupt, added, kinds=['recovered'], tokens=True)
 
 
-def _heads(model: Predictor, task: Task, clean: Prompt) -> Heads | None:
+def _heads(
+  model: Predictor, task: Task, clean: Prompt, corrupt: Prompt
+) -> Heads | None:
   sites = sites_of_kind(model, 'heads')
   if not sites:
     return None
-  table = effects(model, task, clean, other_labels(clean), sites, heads=True)
+  table = effects(model, task, clean, corrupt, sites, heads=True)
   try:
     scores = head_scores(model, clean)
   except UserError as error:  # without tokens, or attention
@@ -97,7 +115,11 @@ def _layers(model: Predictor, task: Task, seed: int) -> Readout | None:
     return None
   if task.label_kind != 'numbers':
     return None
-  return algorithms(model, task, seed=seed).own
+  try:
+    return algorithms(model, task, seed=seed).own
+  except UserError as error:  # it ignores its context, or prompts cannot be redrawn
+    logging.warning('algorithms by layer are left out: %s', error)
+    return None
 
 
 def _latents(model: Predictor, task: Task, seed: int) -> list[LatentScore] | None:
@@ -135,7 +157,7 @@ def _gap_sentence(table: Effects) -> str:
   if _low(table.gap, _width(1)) > 0:
     return ''
   return (
-    'The labels of other prompts do not raise the loss beyond its 95 % interval, from '
+    'Corrupt prompts do not raise the loss beyond its 95 % interval, from '
     f'{table.clean.mean:.3g} to {table.corrupt.mean:.3g}; shares of this gap say '
     'nothing.'
   )
