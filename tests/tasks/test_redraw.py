@@ -244,6 +244,40 @@ def test_a_task_without_other_functions_of_its_inputs_says_so(name, made):
     task.redraw(jax.random.key(1), prompt, 'inputs')
 
 
+def _first_and_last(prompt: Any, count: int) -> tuple[Any, Any]:
+  """The first examples with the features after them, and the last ones."""
+  x, y, parts = host.features(prompt), np.asarray(prompt.y), []
+  if y.ndim == 3:
+    y = y @ np.random.default_rng(2).normal(size=y.shape[-1])
+  for features, labels in (
+    (x[:, : count + 1], y[:, :count]),
+    (x[:, -count - 1 :], y[:, -count:]),
+  ):
+    numbers = [*np.moveaxis(features, 2, 0), labels]
+    parts.append(np.tanh(np.concatenate(numbers, axis=1)))
+  return parts[0], parts[1]
+
+
+@pytest.mark.parametrize(
+  'name', mostly_slow(['urns', 'linear_regression'], sorted({*_NAMES}))
+)
+def test_examples_in_a_row_of_a_stationary_task_are_like_the_first_ones(name, made):
+  task = made(name)
+  if not task.stationary:
+    pytest.skip('it says that they are not')
+  # Of other prompts, so that both are independent.
+  first, _ = _first_and_last(host.sample(task, 1, _NUM_PROMPTS), 2)
+  _, last = _first_and_last(host.sample(task, 2, _NUM_PROMPTS), 2)
+  first, last = (
+    np.stack([a * b for a, b in itertools.combinations_with_replacement(part.T, 2)], 1)
+    for part in (
+      np.column_stack([values, np.ones(len(values))]) for values in (first, last)
+    )
+  )
+  variance = (first.var(axis=0) + last.var(axis=0)) / _NUM_PROMPTS
+  assert _least_p(first.mean(axis=0) - last.mean(axis=0), variance) > _LEAST
+
+
 def test_all_registered_tasks_are_tested():
   assert {name.partition('/')[0] for name in _NAMES} >= {*zoo.list_tasks()}
 

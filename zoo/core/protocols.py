@@ -118,6 +118,9 @@ class BaseTask(trees.Tree, abc.ABC):
   # 'numbers', 'signs' for classes ±1, or 'classes' for one-hot vectors.
   label_kind: str = 'numbers'
   shows_labels: bool = True  # whether the prompts have the labels of their examples
+  # Whether any n examples in a row, with the features after them as the query, have the
+  # distribution of the first n with those after them.
+  stationary: bool = False
 
   def check(self) -> None:
     """Raises UserError for a field that is wrong; called by what builds tasks by name.

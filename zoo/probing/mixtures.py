@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -28,6 +30,7 @@ from zoo.measure.predict import (
   sample_batches,
 )
 from zoo.measure.statistics import Estimate, estimate, ratio, simplex_stderrs
+from zoo.probing.context import effects_by_length
 from zoo.probing.simplex import (
   ROUNDING,
   distances,
@@ -40,6 +43,8 @@ from zoo.probing.simplex import (
 from zoo.tasks.base import is_squared
 
 _BATCH_SIZE = 512
+# Of one other context for the queries of prompts, at all numbers of examples together.
+_MOST_PREDICTIONS = 8192
 _LEAST_PROMPTS = 8  # of a fit, for standard errors of its weights
 _LEAST_PROBABILITY = 1e-12  # of predictors, so that no distance is infinite
 
@@ -58,8 +63,9 @@ class Mixture:
   # for a single weight, which is 1 whatever the model predicts.
   stderrs: dict[str, float]
   distance: Estimate  # E (f − g)² or E KL(f ‖ g)
-  # `distance` divided by that of the best constant for each number of examples. It is
-  # above 1 where even the best mixture is worse than that; None for a constant model.
+  # `distance` divided by the effect of the context: E Var(f | x_q) or, of classes,
+  # E KL(f ‖ E[f | x_q]). None for a model that ignores its context, and where the task
+  # has no other contexts for a query after some of the numbers of examples.
   unexplained: Estimate | None
 
 
@@ -139,15 +145,15 @@ def strategies(
       'predictors, such as task.baselines()'
     )
   known = sample_known(task, predictors, num_prompts, seed)
-  fitted, measured, constant = _halves(model, known)
-  mixture, by_prompt = _over_all(known, fitted, measured, constant, by_prompt=True)
+  fitted, measured, effect = _halves(model, known)
+  mixture, by_prompt = _over_all(known, fitted, measured, effect, by_prompt=True)
   is_numbers = task.label_kind == 'numbers'
   by_length: list[Mixture] = []
   for t in range(task.context_length + 1):
     at = slice(t, t + 1)
     halves = _part(fitted, lengths=at), _part(measured, lengths=at)
     groups = _told_apart(halves[0], is_numbers)
-    by_length.append(_fit(*halves, constant[:, at], groups, known.names, is_numbers))
+    by_length.append(_fit(*halves, effect[:, at], groups, known.names, is_numbers))
   return Strategies(
     **vars(mixture),
     num_prompts=num_prompts,
@@ -227,8 +233,11 @@ def same_on(known: Known) -> list[list[str]]:
 
 def _halves(
   model: Predictor, known: Known
-) -> tuple[_Samples, _Samples, Float[np.ndarray, 'p t']]:
-  """The prompts for the fits, those for the measurements, and a constant's distance."""
+) -> tuple[_Samples, _Samples, Float[np.ndarray, 'q t']]:
+  """The prompts for the fits, those for the measurements, and effects of contexts.
+
+  The effects are those of the first of the prompts for the measurements.
+  """
   num_prompts = known.others.shape[1]
   check_ways([model], known.task, num_prompts, 0, known.programs)
   own = _sampled(
@@ -237,21 +246,41 @@ def _halves(
   samples = _Samples(own, known.others, known.scores)
   fitted = _part(samples, slice(num_prompts // 2))
   measured = _part(samples, slice(num_prompts // 2, None))
-  best = fitted.own.mean(axis=0)[None]
-  is_numbers = known.task.label_kind == 'numbers'
-  return fitted, measured, distances(measured.own, best, is_numbers)
+  return fitted, measured, _effects(model, known, measured)
+
+
+def _effects(
+  model: Predictor, known: Known, measured: _Samples
+) -> Float[np.ndarray, 'q t']:
+  """The effects of contexts in prompts for the measurements, as many as affordable."""
+  task = known.task.held_out()
+  half = known.others.shape[1] // 2
+  most = max(_MOST_PREDICTIONS // measured.own.shape[1], _LEAST_PROMPTS)
+  prompt = jax.tree.map(
+    lambda *parts: jnp.concatenate(parts)[half:][:most], *known.batches
+  )
+  own = measured.own[:most]
+
+  def predict(prompt: Prompt, t: int) -> Float[np.ndarray, 'p k']:
+    if one_pass(model) is not None:
+      values = known.programs.run(_everywhere, [model], prompt)[:, t]
+    else:
+      (values,) = known.programs.run(at_query, [model], prompt.prefix(t))
+    return _means(np.asarray(values)[:, None], task.label_kind)[:, 0]
+
+  return effects_by_length(task, prompt, own, predict, known.least, 0)
 
 
 def _over_all(
   known: Known,
   fitted: _Samples,
   measured: _Samples,
-  constant: Float[np.ndarray, 'p t'],
+  effect: Float[np.ndarray, 'q t'],
   by_prompt: bool,
 ) -> tuple[Mixture, LikelihoodMixture | None]:
   is_numbers = known.task.label_kind == 'numbers'
   groups = _told_apart(fitted, is_numbers)
-  arguments = fitted, measured, constant, groups, known.names, is_numbers
+  arguments = fitted, measured, effect, groups, known.names, is_numbers
   mixture = _fit(*arguments)
   if not (by_prompt and known.task.shows_labels):
     return mixture, None
@@ -326,7 +355,7 @@ def _as_means(
 def _fit(
   fitted: _Samples,
   measured: _Samples,
-  constant: Float[np.ndarray, 'p t'],
+  effect: Float[np.ndarray, 'q t'],
   groups: Sequence[Sequence[int]],
   names: Sequence[str],
   is_numbers: bool,
@@ -341,7 +370,7 @@ def _fit(
     dict(zip(joined, weights.tolist(), strict=True)),
     dict(zip(joined, _stderrs(fitted, first, weights, is_numbers), strict=True)),
     estimate(gaps.mean(axis=1)),
-    _share(gaps, constant, measured.own, is_numbers),
+    _share(gaps, effect, measured.own, is_numbers),
   )
 
 
@@ -371,7 +400,7 @@ def _stderrs(
 def _fit_by_prompt(
   fitted: _Samples,
   measured: _Samples,
-  constant: Float[np.ndarray, 'p t'],
+  effect: Float[np.ndarray, 'q t'],
   groups: Sequence[Sequence[int]],
   names: Sequence[str],
   is_numbers: bool,
@@ -386,15 +415,14 @@ def _fit_by_prompt(
   weights = softmax(logits)
   mixed = np.einsum('mpt,mptk->ptk', weights, measured.others[first])
   gaps = distances(measured.own, mixed, is_numbers)
-  lengths = [slice(t, t + 1) for t in range(constant.shape[1])]
+  lengths = [slice(t, t + 1) for t in range(effect.shape[1])]
   return LikelihoodMixture(
     dict(zip(_joined(groups, names), prior.tolist(), strict=True)),
     power,
     estimate(gaps.mean(axis=1)),
-    _share(gaps, constant, measured.own, is_numbers),
+    _share(gaps, effect, measured.own, is_numbers),
     tuple(
-      _share(gaps[:, t], constant[:, t], measured.own[:, t], is_numbers)
-      for t in lengths
+      _share(gaps[:, t], effect[:, t], measured.own[:, t], is_numbers) for t in lengths
     ),
   )
 
@@ -429,13 +457,13 @@ def _part(
 
 def _share(
   gaps: Float[np.ndarray, 'p t'],
-  constant: Float[np.ndarray, 'p t'],
+  effect: Float[np.ndarray, 'q t'],
   own: Float[np.ndarray, 'p t k'],
   is_numbers: bool,
 ) -> Estimate | None:
-  """The ratio of two means over the same prompts; None if the whole is rounding."""
-  part, whole = gaps.mean(axis=1), constant.mean(axis=1)
+  """The ratio of two means over the first q prompts; None if the whole is rounding."""
+  part, whole = gaps[: len(effect)].mean(axis=1), effect.mean(axis=1)
   scale = float(np.mean(own**2)) if is_numbers else 1.0
-  if not float(whole.mean()) > ROUNDING * scale:
+  if not float(whole.mean()) > ROUNDING * scale:  # also where it is not known
     return None
   return ratio(part, whole)

@@ -106,6 +106,7 @@ class Arrays(BaseTask):
   # SHA-256 of the file; None: as it is now.
   sha256: str | None = struct.field(pytree_node=False, default=None)
   _rows: Any = None  # a _Rows, which __post_init__ reads
+  stationary = True
 
   def __post_init__(self):
     super().__post_init__()

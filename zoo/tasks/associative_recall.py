@@ -51,6 +51,11 @@ class AssociativeRecall(BaseTask):
   label_kind = 'classes'
 
   @property
+  def stationary(self) -> bool:
+    """Whether each key is drawn from all keys."""
+    return self.num_pairs is None
+
+  @property
   def num_features(self) -> int:
     """Features of an example, d."""
     return self.num_keys

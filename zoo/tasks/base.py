@@ -113,6 +113,15 @@ class FunctionClass(BaseTask):
     check_number('noise_std', self.noise_std, minimum=0.0)
 
   @property
+  def stationary(self) -> bool:
+    """Whether examples are independent given the function, and the query is like them.
+
+    That is so unless the class has a `sample_context` or `sample_one` of its own.
+    """
+    own = type(self).sample_context, type(self).sample_one
+    return own == (FunctionClass.sample_context, FunctionClass.sample_one)
+
+  @property
   def has_normal_features(self) -> bool:
     """Whether features are known to be `N(0, I)`."""
     return type(self).sample_features is FunctionClass.sample_features
@@ -421,6 +430,12 @@ class ShiftedTask(ChangedTask):
       return self.task.sample_features(key)
     features_key, change_key = jax.random.split(key)
     return self.change(change_key, self.task.sample_features(features_key))
+
+  @property
+  def stationary(self) -> bool:
+    """Whether the task is, and its features are changed one example at a time."""
+    changes_each = self.change is None or isinstance(self.change, Scale | Stretch)
+    return changes_each and self.task.stationary
 
   def sample_context(
     self, key: Key[Array, ''], x_query: Float[Array, ' d']

@@ -74,6 +74,8 @@ class Hypotheses(NamedTuple):
 class BooleanTask(SignsTask):
   """The base of tasks whose function does not depend on the features."""
 
+  stationary = True
+
   # The label of the examples whose features are changed so that they have it; 0: none.
   forced_sign: ClassVar[int] = 0
 

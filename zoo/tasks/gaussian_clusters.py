@@ -35,6 +35,7 @@ class GaussianClusters(BaseTask):
   context_length: int = struct.field(pytree_node=False, default=31)
   num_classes: int = struct.field(pytree_node=False, default=2)  # ≥ 2
   label_kind = 'classes'
+  stationary = True
 
   @property
   def num_outputs(self) -> int:

@@ -47,6 +47,7 @@ class HiddenMarkov(BaseTask):
   persistence: Number = 0.9  # ρ, 0 ≤ ρ < 1
   seed: int = struct.field(pytree_node=False, default=0)  # of R and E, 0 to 2³² − 1
   label_kind = 'classes'
+  stationary = True
 
   @property
   def num_features(self) -> int:

@@ -89,6 +89,11 @@ class LabelledClusters(BaseTask):
     set_field(self, 'num_features', self.image_size**2)
 
   @property
+  def stationary(self) -> bool:
+    """Whether the class of every example is drawn by itself."""
+    return self.burstiness == 0
+
+  @property
   def num_outputs(self) -> int:
     """Outputs of a prediction, k."""
     return self.num_labels

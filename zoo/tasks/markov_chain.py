@@ -60,6 +60,11 @@ class MarkovChain(BaseTask):
   label_kind = 'classes'
 
   @property
+  def stationary(self) -> bool:
+    """Whether the first symbol has the chain's stationary law."""
+    return self.order == 1
+
+  @property
   def num_features(self) -> int:
     """Features of an example, d."""
     return self.num_symbols

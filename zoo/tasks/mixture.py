@@ -93,6 +93,11 @@ class Mixture(BaseTask):
     return np.full(number, 1 / number) if self.weights is None else self.weights
 
   @property
+  def stationary(self) -> bool:
+    """Whether all tasks are."""
+    return all(task.stationary for task in self.tasks)
+
+  @property
   def num_features(self) -> int:
     """Features of an example, d."""
     return self.tasks[0].num_features

@@ -38,6 +38,11 @@ class RotatedRegression(LinearFunctions):
   exponent: float = struct.field(pytree_node=False, default=1.0)
   noise_std: Number = 0.0  # σ ≥ 0
 
+  @property
+  def stationary(self) -> bool:
+    """Given the weights and the axes, the examples and the query are independent."""
+    return type(self).sample_one is LinearFunctions.sample_one
+
   def check(self) -> None:
     super().check()
     check_number('exponent', self.exponent, minimum=0.0)

@@ -49,6 +49,7 @@ class StateTracking(BaseTask):
 
   label_kind = 'classes'
   shows_labels = False
+  stationary = True  # in what prompts show, the symbols
 
   @property
   def num_features(self) -> int:

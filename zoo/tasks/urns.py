@@ -47,6 +47,7 @@ class Urns(BaseTask):
   # The urns, which compiled programs are given with the number that they depend on.
   _urns: Matrix = None
   label_kind = 'classes'
+  stationary = True
 
   def __post_init__(self):
     super().__post_init__()
