@@ -33,6 +33,9 @@ class Wrapped(BaseTask):
   def sample_one(self, key):
     return self.task.sample_one(key)
 
+  def redraw_one(self, key, prompt, keep):
+    return self.task.redraw_one(key, prompt, keep)
+
   def sample_batch(self, key, batch_size):
     return self.task.sample_batch(key, batch_size)
 
