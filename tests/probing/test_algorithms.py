@@ -172,9 +172,9 @@ def test_a_sentence_says_only_what_survives_its_interval():
   apart = _readout(([0, 1, 2], [0, 1, 2], [0, 1, 2]), near)
   assert name_layer_algorithms(apart) == (
     'After the last layer, 2, the nearest algorithm is conjugate gradients with 2 '
-    'steps, which is 2 % ± 0.1 % (one standard error) of what the start leaves to be '
-    "learned away from it; within two standard errors of it: the task's ridge (3 % ± "
-    '0.1 %). Its nearest number of steps rises from 1 after layer 1 to 2 after layer 2.'
+    'steps, which is 2 % ± 0.2 % of the effect of the context away from it; not told '
+    "apart from it: the task's ridge (3 % ± 0.2 %). Its nearest number of steps rises "
+    'from 1 after layer 1 to 2 after layer 2.'
   )
   # The intervals of layers 1 and 2 meet: nothing is said of a rise.
   meets = _readout(([0, 1, 2], [0, 1, 1], [0, 1, 2]), near)

@@ -64,14 +64,15 @@ def _effects(gap, *shares):
 
 
 def test_a_sentence_says_what_survives_the_intervals_of_all_rows():
-  # Three rows at once: 2.39 standard errors on each side.
+  # ± is half of a 95 % interval; of three rows the least p value counts three times.
   one = sentence(_effects((1.0, 0.1), (0.9, 0.05), (0.5, 0.05), (0.0, 0.05)))
-  assert 'layers.0.mixer.out, token 5 (0.90 ± 0.12) recovers the largest share' in one
-  two = sentence(_effects((1.0, 0.1), (0.9, 0.05), (0.7, 0.05), (0.0, 0.05)))
+  assert 'layers.0.mixer.out, token 5 (0.90 ± 0.10) recovers the largest share' in one
+  # Of two that survive, a gap of 0.14 is within 1.96 times 0.07, and one of 0.2 is not.
+  two = sentence(_effects((1.0, 0.1), (0.9, 0.05), (0.77, 0.05), (0.0, 0.05)))
   assert 'layers.1.mixer.out' in two
-  assert 'overlap' in two
+  assert 'not told apart' in two
   none = sentence(_effects((1.0, 0.1), (0.1, 0.05), (0.0, 0.05), (0.0, 0.05)))
-  assert 'no one recovers a share above 0' in none
+  assert 'no one recovers a share that is told apart from 0' in none
   no_gap = sentence(_effects((0.1, 0.1), (0.9, 0.05)))
   assert 'do not raise the loss beyond its 95 % interval, from 1 to 2' in no_gap
 

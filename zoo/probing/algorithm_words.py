@@ -36,17 +36,14 @@ def name_layer_algorithms(readout: Readout) -> str:
   said = f'After the last layer, {last}, the nearest algorithm is {nearest}'
   if left.mean > _HALF:
     said = f'No algorithm is near the last layer, {last}; the nearest is {nearest}'
-  said += (
-    f', which is {shown} (one standard error) of what the start leaves to be learned '
-    'away from it'
-  )
+  said += f', which is {shown} of the effect of the context away from it'
   others = []
   for key in alike:
     if key != name:
       away = shown_share(_left(readout.matches[key], last))
       others.append(NAMES.get(key, f"the task's {key}") + f' ({away})')
   if others:
-    said += f'; within two standard errors of it: {", ".join(others)}'
+    said += f'; not told apart from it: {", ".join(others)}'
   near = [layer for layer in range(last + 1) if name in readout.nearest[layer]]
   first = near[0]
   if match.high[first] < match.low[last]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from jaxtyping import Array, Key
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Layered, Predictor, Task
-from zoo.measure.statistics import Estimate
+from zoo.measure.statistics import Estimate, above_zero
 from zoo.probing.activations import checked_module, in_order_of_calls, sites_of_kind
 from zoo.probing.algorithm_words import name_layer_algorithms
 from zoo.probing.algorithms import Match, Readout, algorithms
@@ -39,6 +39,8 @@ class Heads(NamedTuple):
   scores: list[HeadScore]
   effects: Effects  # of the sites `heads`, head by head
 
+
+_Value = TypeVar('_Value')
 
 # By part: what matters, heads, layers, latents.
 Result: TypeAlias = Effects | Heads | Readout | list[LatentScore]
@@ -134,10 +136,10 @@ def _latents(model: Predictor, task: Task, seed: int) -> list[LatentScore] | Non
 
 
 def sentence(result: Result) -> str:
-  """What the numbers of a part say, as far as they survive their 95 % intervals.
+  """What the numbers of a part say, as far as they survive Holm's correction.
 
-  The intervals hold for all rows of a part at once (Bonferroni), since the largest of
-  them is named.
+  It is over all that was compared in the part, at 5 %. What follows ± is half of a 95 %
+  interval of that number alone.
   """
   if isinstance(result, Effects):
     what = 'Of the outputs of mixers and networks at one token, patching'
@@ -154,7 +156,7 @@ def sentence(result: Result) -> str:
 
 def _gap_sentence(table: Effects) -> str:
   """A sentence if corrupt prompts do not have the larger loss; else none."""
-  if _low(table.gap, _width(1)) > 0:
+  if all(above_zero([table.gap])):
     return ''
   return (
     'Corrupt prompts do not raise the loss beyond its 95 % interval, from '
@@ -166,50 +168,65 @@ def _gap_sentence(table: Effects) -> str:
 def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
   """The rows whose share may be the largest, of those that are not the tokens."""
   shares = [(row, getattr(row, kind)) for row in rows if row.site_kind != 'stream']
-  width = _width(len(shares))
-  shares = [pair for pair in shares if _low(pair[1], width) > 0]
-  if not shares:
-    return f'{what} no one {does} a share above 0 beyond its interval.'
-  best = max(shares, key=lambda pair: pair[1].mean)
-  equal = [pair for pair in shares if _high(pair[1], width) >= _low(best[1], width)]
+  positive = _surviving(shares, [share for _, share in shares])
+  if not positive:
+    return f'{what} no one {does} a share that is told apart from 0.'
+  best = max(positive, key=lambda pair: pair[1].mean)
+  others = [pair for pair in positive if pair is not best]
+  gaps = [_difference(best[1], share) for _, share in others]
+  lower = _surviving(others, gaps)
+  equal = [best, *(pair for pair in others if pair not in lower)]
   equal.sort(key=lambda pair: -pair[1].mean)
-  named = ', '.join(
-    f'{_place(row)} ({_said(share, width)})' for row, share in equal[:3]
-  )
+  named = ', '.join(f'{_place(row)} ({_said(share)})' for row, share in equal[:3])
   if len(equal) == 1:
-    return f'{what} {named} {does} the largest share of the gap, with 95 % intervals.'
+    return f'{what} {named} {does} the largest share of the gap.'
   more = f' and {len(equal) - 3} more' if len(equal) > 3 else ''
   return (
-    f'{what} {named}{more} {does} the largest shares of the gap; their 95 % intervals '
-    'overlap.'
+    f'{what} {named}{more} {does} the largest shares of the gap, which are not told '
+    'apart.'
   )
+
+
+def _surviving(values: Sequence[_Value], estimates: Sequence[Estimate]) -> list[_Value]:
+  """The values whose estimates are above 0, by Holm over all of them."""
+  is_above = above_zero(estimates)
+  return [value for value, above in zip(values, is_above, strict=True) if above]
+
+
+def _difference(first: Estimate, second: Estimate) -> Estimate:
+  """A difference, as if both were of other prompts, so that its error is not less."""
+  error = math.hypot(first.stderr, second.stderr)
+  return Estimate(first.mean - second.mean, error)
 
 
 def _latent_sentence(scores: Sequence[LatentScore]) -> str:
   """For each target, the site with the largest R² above that of the controls."""
-  width = _width(len(scores))
-  controls = {
-    score.target: _high(score.r2, width) for score in scores if score.site == PROMPT
-  }
+  controls = {score.target: score.r2 for score in scores if score.site == PROMPT}
+  tested = [score for score in scores if score.site != PROMPT]
+  # Each is to be above 0 and both controls; the least sure of the three counts.
+  gaps = [
+    min(
+      score.r2,
+      _difference(score.r2, score.permuted),
+      _difference(score.r2, controls[score.target]),
+      key=lambda gap: gap.mean / gap.stderr if gap.stderr else gap.mean,
+    )
+    for score in tested
+  ]
+  held = _surviving(tested, gaps)
   said = []
-  for target, control in controls.items():
-    held = [
-      score
-      for score in scores
-      if score.target == target
-      and score.site != PROMPT
-      and _low(score.r2, width) > max(_high(score.permuted, width), control, 0.0)
-    ]
-    if held:
-      best = max(held, key=lambda score: score.r2.mean)
-      said.append(f'{target} from {best.site} ({_said(best.r2, width)})')
+  for target in controls:
+    of_target = [score for score in held if score.target == target]
+    if of_target:
+      best = max(of_target, key=lambda score: score.r2.mean)
+      said.append(f'{target} from {best.site} ({_said(best.r2)})')
   if not said:
     return (
       'From no site does a linear map predict a target better than from the prompt.'
     )
   return (
-    "A linear map of the value at the query's token predicts, with this R² and 95 % "
-    f'interval: {"; ".join(said)}.'
+    "A linear map of the value at the query's token predicts, with this R²: "
+    f'{"; ".join(said)}.'
   )
 
 
@@ -219,23 +236,8 @@ def _place(row: Effect) -> str:
   return f'{row.site}{head}{token}'
 
 
-def _width(count: int) -> float:
-  """Standard errors on each side of a 95 % interval for so many rows at once."""
-  from scipy import special  # slow to import
-
-  return float(special.ndtri(1 - 0.025 / max(count, 1)))
-
-
-def _said(estimate: Estimate, width: float) -> str:
-  return f'{estimate.mean:.2f} ± {width * estimate.stderr:.2f}'
-
-
-def _low(estimate: Estimate, width: float) -> float:
-  return estimate.mean - width * estimate.stderr
-
-
-def _high(estimate: Estimate, width: float) -> float:
-  return estimate.mean + width * estimate.stderr
+def _said(estimate: Estimate) -> str:
+  return f'{estimate.mean:.2f} ± {estimate.half:.2f}'
 
 
 # As JSON, from which a report goes on.

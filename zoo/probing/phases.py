@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo.core.tables import format_table
-from zoo.measure.statistics import interval
+from zoo.measure.statistics import LEVEL, holm, interval, t_test
 from zoo.probing.strategy_series import FittedRun
 
 SEED, _STEP, _WEIGHT, _ERROR = 'seed', 'step', 'weight of ', 'error of '
@@ -188,7 +188,10 @@ def _or_nan(value: float | None) -> float:
 
 
 def sentences(diagram: Diagram) -> list[str]:
-  """Which predictors win at the last step, where all intervals over seeds say so."""
+  """Which predictors win at the last step, as far as tests over seeds say so.
+
+  By Holm over all values and all other predictors.
+  """
   last = diagram.steps[-1]
   if diagram.field == SEED:
     return []
@@ -197,12 +200,17 @@ def sentences(diagram: Diagram) -> list[str]:
   told: dict[str, list[str]] = {}
   open_values: list[str] = []
   weights, winners = diagram.weights[..., -1], diagram.winners[:, -1]
+  gaps = [  # from the winner to each other predictor, by value and seed
+    weights[:, best, row][:, None] - np.delete(weights[:, :, row], best, axis=1)
+    for row, best in enumerate(winners)
+  ]
+  # The winner is chosen by the mean, so that tests have two sides.
+  p_values = holm([t_test(gap) for of_value in gaps for gap in of_value.T])
+  adjusted = np.reshape(p_values, (len(gaps), -1))
   for row, value in enumerate(diagram.values):
-    best = winners[row]
-    gaps = weights[:, best, row][:, None] - np.delete(weights[:, :, row], best, axis=1)
-    is_clear = all(interval(gap).low > 0 for gap in gaps.T)
-    if is_clear and not (np.isnan(gaps).any() or diagram.is_tied[row, -1]):
-      told.setdefault(diagram.names[best], []).append(str(value))
+    is_clear = bool(np.all(adjusted[row] < LEVEL)) and np.mean(gaps[row]) >= 0
+    if is_clear and not (np.isnan(gaps[row]).any() or diagram.is_tied[row, -1]):
+      told.setdefault(diagram.names[winners[row]], []).append(str(value))
     else:
       open_values.append(str(value))
   where = f' ({diagram.title})' if diagram.title else ''

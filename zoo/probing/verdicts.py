@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from zoo.measure.comparison import MODEL, Comparison
-from zoo.measure.statistics import Estimate
+from zoo.measure.statistics import Estimate, above_zero
 from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.tasks import LinearRegression
@@ -14,7 +14,6 @@ from zoo.tasks import LinearRegression
 # A predictor counts as gradient descent if the nearest step leaves at most this share
 # of the context's effect unexplained.
 UNEXPLAINED = 0.01
-_SIGNIFICANT = 2  # standard errors; sentences write this number out
 _ROUNDING = 1e-8  # shares of float32 predictions that differ by less are equal
 
 
@@ -26,10 +25,11 @@ def name_nearest(
   """A sentence that names the algorithm nearest to a predictor, and what it leaves.
 
   It is one of those that were fitted, exactly or to samples, unless a baseline of the
-  task is nearer by more than two standard errors. A step with a matrix counts only
-  where it is nearer by that than the step of gradient descent, which it contains, and
-  that step is not within the limit of the verdict. Empty for a predictor that ignores
-  its context, and where nothing was measured.
+  task is nearer beyond the 95 % interval of their difference. A step with a matrix
+  counts only where it is nearer in that sense than the step of gradient descent, which
+  it contains, and that step is not within the limit of the verdict. Others are named
+  that are not told apart from the nearest, by Holm over all. Empty for a predictor that
+  ignores its context, and where nothing was measured.
   """
   fitted = _fitted_shares(algorithm, sampled)
   known = {name: share for name, share in baselines.items() if share is not None}
@@ -45,14 +45,14 @@ def name_nearest(
   said = f'The nearest algorithm is {name}, which {left}'
   if every[best].mean > 0.5:
     said = f'No algorithm explains half of the effect: the nearest, {name}, {left}'
+  farther = _above(every[best], every)
   alike, of_task = (
-    [key for key in of if key != best and not _is_below(every[best], every[key])]
-    for of in (fitted, known)
+    [key for key in of if key != best and key not in farther] for of in (fitted, known)
   )
   if of_task:
     alike.append(f"the task's {', '.join(of_task)}")
   if alike:
-    said += f'; within two standard errors of it: {" and ".join(alike)}'
+    said += f'; not told apart from it: {" and ".join(alike)}'
   return f'{said}.'
 
 
@@ -78,9 +78,21 @@ def _fitted_shares(
 
 
 def _is_below(share: Estimate, other: Estimate) -> bool:
-  """Whether a share is below another by more than its errors."""
-  error = math.hypot(share.stderr, other.stderr)
-  return other.mean - share.mean > _SIGNIFICANT * error + _ROUNDING
+  """Whether a share is below another beyond the 95 % interval of their difference."""
+  return bool(_above(share, {'': other}))
+
+
+def _above(share: Estimate, others: Mapping[str, Estimate]) -> set[str]:
+  """The names of shares that are above one of them, by Holm over all others."""
+  names = [name for name, other in others.items() if other is not share]
+  gaps = [
+    Estimate(
+      others[name].mean - share.mean, math.hypot(share.stderr, others[name].stderr)
+    )
+    for name in names
+  ]
+  is_above = above_zero(gaps, _ROUNDING)
+  return {name for name, above in zip(names, is_above, strict=True) if above}
 
 
 def judge(algorithm: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
@@ -111,12 +123,12 @@ def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool, str]:
     step += f' from w_0, which is {nearest.distance:.3g} from the prior mean,'
   step += f' leaves {shown_share(nearest.unexplained)}'
   sampled = '(sampled; it has no learning rule)'
-  mean, error = nearest.unexplained
-  if mean + _SIGNIFICANT * error <= UNEXPLAINED:
+  mean, half = nearest.unexplained.mean, nearest.unexplained.half
+  if mean + half <= UNEXPLAINED:
     return True, f'Yes: {step} {sampled}.'
-  if mean - _SIGNIFICANT * error <= UNEXPLAINED:
+  if mean - half <= UNEXPLAINED:
     return False, (
-      f'Undecided: {step}, which is within two standard errors of the limit of '
+      f'Undecided: {step}, whose 95 % interval contains the limit of '
       f'{percent(UNEXPLAINED)}; more prompts would tell {sampled}.'
     )
   return False, f'No: the nearest step, {step} {sampled}.'
@@ -124,18 +136,25 @@ def judge_by_samples(algorithm: SampledAlgorithm) -> tuple[bool, str]:
 
 def judge_by_baselines(comparison: Comparison) -> str:
   """A sentence that compares a model's loss with the baselines of its task."""
-  better = [
-    f'{name} (by {gap:.3g} ± {stderr:.2g})'
+  gaps = {
+    name: Estimate(gap, stderr)
     for name, row in comparison.items()
-    if (gap := row['difference']) is not None
+    if name != MODEL
+    and (gap := row['difference']) is not None
     and (stderr := row['difference_stderr']) is not None
-    and gap > _SIGNIFICANT * stderr
+  }
+  better = [
+    f'{name} (by {gap.mean:.3g} ± {gap.half:.2g})'
+    for (name, gap), above in zip(
+      gaps.items(), above_zero([*gaps.values()]), strict=True
+    )
+    if above
   ]
   loss = comparison[MODEL]['mean'][-1]
   said = f'Unknown: no theory covers its task. Its loss, {loss:.4g}, is above that of'
   if better:
     return f'{said} {", ".join(better)}.'
-  return f'{said} no baseline by more than two standard errors.'
+  return f'{said} no baseline that it is told apart from.'
 
 
 def percent(share: float) -> str:
@@ -144,8 +163,8 @@ def percent(share: float) -> str:
 
 
 def shown_share(share: Estimate) -> str:
-  """A share with its standard error, unless it is exact."""
+  """A share with half of its 95 % interval, unless it is exact."""
   if not share.stderr:
     return percent(share.mean)
-  error = 100 * share.stderr
+  error = 100 * share.half
   return f'{percent(share.mean)} ± {error:{".2g" if error < 100 else ".0f"}} %'
