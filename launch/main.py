@@ -42,6 +42,11 @@ _INIT_FROM = flags.DEFINE_string(
   'Run, checkpoint or saved model from whose weights training starts; it may be of '
   'another task or optimizer. The same as --config.train.init_from.',
 )
+_WANDB = flags.DEFINE_string(
+  'wandb',
+  None,
+  'Project at Weights & Biases to which the run is logged; needs the extra `wandb`.',
+)
 _DISTRIBUTED = flags.DEFINE_bool(
   'distributed',
   None,
@@ -66,10 +71,11 @@ def main() -> None:
   workdir = _WORKDIR.value
   if workdir is None:
     workdir = pathlib.Path('checkpoints/runs', config_flag.run_name(_CONFIG))
+  hooks = [] if _WANDB.value is None else [zoo.WandbWriter(_WANDB.value)]
   address = _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID
   if _DISTRIBUTED.value or any(flag.value is not None for flag in address):
     _join(config, str(workdir))
-  summary = zoo.train(config, workdir, compare=True)
+  summary = zoo.train(config, workdir, hooks, compare=True)
   cli.print_results(summary, zoo.training.table, f'all files are in {workdir}', workdir)
 
 

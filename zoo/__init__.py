@@ -41,6 +41,7 @@ from zoo.tasks import register_task as register_task
 from zoo.training.hooks import Hook as Hook
 from zoo.training.run import train as train
 from zoo.training.run import training_run as training_run
+from zoo.training.wandb_writer import WandbWriter as WandbWriter
 
 
 def list_mixers() -> list[str]:

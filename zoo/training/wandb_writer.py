@@ -1,0 +1,172 @@
+"""A hook that logs runs to Weights & Biases (W&B); needs the extra `wandb`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import pathlib
+import secrets
+import tempfile
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+import jax
+
+from zoo.config.saved import to_json
+from zoo.core.errors import (
+  RunError,
+  UserError,
+  in_one_line,
+  not_installed,
+  unknown_name,
+)
+from zoo.host.files import failures, is_url, read_json, said, write_atomically
+from zoo.training.hooks import Event, Hook
+from zoo.training.records import read_lines, scalars_of
+
+WANDB = 'wandb.json'  # its name in a workdir
+_OWN = {'config', 'dir', 'id', 'project', 'reinit', 'resume'}  # given by the writer
+
+
+class _Saved(TypedDict):
+  """The content of `wandb.json`."""
+
+  id: str  # of the run at W&B
+
+
+@dataclasses.dataclass
+class _Open:
+  """A run at W&B that this process has not finished."""
+
+  run: Any
+  step: int  # the last that W&B has
+
+  def log(self, line: Mapping[str, Any]) -> None:
+    """Logs a line of `metrics.jsonl`, unless W&B has its step."""
+    if line['step'] > self.step:
+      self.step = line['step']
+      self.run.log(scalars_of(line), step=self.step, commit=True)
+
+
+# By workdir. A run that was stopped in a notebook goes on in the run at W&B that is
+# still open, since W&B refuses to open it twice.
+_OPEN: dict[str, _Open] = {}
+
+
+class WandbWriter(Hook):
+  """Logs runs to Weights & Biases: each line, the config, and the summary at the end.
+
+  Each run is one run at W&B, and so is each point of a sweep. The names of the numbers
+  are those of TensorBoard: `loss`, `norm/weights`, and `curve/0001` for the loss after
+  one example. The variable WANDB_MODE says where they go: `online` (the default),
+  `offline` (to files alone) or `disabled`. W&B's own files are in the folder `wandb` of
+  the workdir; those of a run in a bucket are in a temporary folder, which stays.
+
+  A run that goes on is the same run at W&B, whose id is in `wandb.json` of the workdir.
+  W&B loses its last lines when a process is killed, so each launch first logs those of
+  `metrics.jsonl` that W&B does not have: offline all of them, in a folder of its own,
+  of which the newest is the whole run. Only process 0 writes.
+
+  Example:
+    >>> zoo.train(config, 'runs/a', hooks=[zoo.WandbWriter('icl', tags=['first'])])
+  """
+
+  def __init__(self, project: str, **arguments: Any):
+    """Checks what is given; the run at W&B begins with the first logged step.
+
+    Args:
+      project: The project at W&B.
+      **arguments: Further arguments of `wandb.init`, such as `entity`, `group` and
+        `tags`; all but `config`, `dir`, `id`, `reinit` and `resume`. The default of
+        `name` is the name of the workdir.
+
+    Raises:
+      UserError: If wandb is not installed, if W&B does not allow the name of the
+        project, or for an argument that `wandb.init` does not have.
+    """
+    try:
+      self._wandb: Any = importlib.import_module('wandb')
+    except ModuleNotFoundError as error:
+      raise not_installed(error.name, 'zoo.WandbWriter needs', 'wandb') from error
+    if not isinstance(project, str) or not project:
+      raise UserError(f'the project is {project!r}; it must be a name')
+    try:
+      self._wandb.Settings(project=project)
+    except self._wandb.errors.Error as error:
+      raise UserError(f'the project is {project!r}: {in_one_line(error)}') from error
+    known = {*inspect.signature(self._wandb.init).parameters} - _OWN
+    for name in arguments:
+      if name not in known:
+        raise unknown_name('argument of wandb.init', name, known)
+    self._arguments = {'project': project, **arguments}
+
+  def on_chunk(self, event: Event) -> None:
+    """Logs the numbers of a step; raises UserError and RunError as `_opened` does."""
+    if jax.process_index() == 0:
+      self._opened(event).log(event.metrics)
+
+  def on_end(self, event: Event) -> None:
+    """Hands W&B the summary, and finishes the run there."""
+    if jax.process_index() != 0:
+      return
+    run = self._opened(event).run
+    summary = event.summary or {}
+    run.summary.update(
+      {name: value for name, value in summary.items() if value is not None}
+    )
+    run.finish()
+    del _OPEN[_key(event.workdir)]
+
+  def _opened(self, event: Event) -> _Open:
+    """The open run at W&B of an event; a launch opens it at its first event.
+
+    Raises:
+      UserError: If `wandb.json` or `metrics.jsonl` cannot be read.
+      RunError: If W&B cannot be reached, or refuses the run, or the disk is full.
+    """
+    key = _key(event.workdir)
+    opened = _OPEN.get(key)
+    if opened is not None and event.step > opened.step:
+      return opened
+    # A launch begins: it repeats steps, or the folder was deleted, and has a new run.
+    path = event.workdir / WANDB
+    saved = _Saved(id=secrets.token_hex(8))
+    if path.exists():
+      saved = read_json(path, _Saved)
+    if opened is None or opened.run.id != saved['id']:
+      opened = _OPEN[key] = self._open(event, saved['id'])
+      if not opened.run.disabled:
+        try:
+          write_atomically(path, json.dumps(saved))
+        except failures(path) as error:
+          raise RunError(f'{path} could not be written: {said(error)}') from error
+      for line in read_lines(event.workdir):
+        if line['step'] <= event.step:
+          opened.log(line)
+    return opened
+
+  def _open(self, event: Event, identity: str) -> _Open:
+    """Begins the run at W&B with an id, or goes on with it; raises RunError."""
+    folder = event.workdir.absolute()
+    if is_url(event.workdir):
+      folder = pathlib.Path(tempfile.mkdtemp(prefix='icl_zoo_'))
+    try:
+      run = self._wandb.init(
+        **{'name': event.workdir.name, **self._arguments},
+        id=identity,
+        resume='allow',
+        dir=folder,
+        config=json.loads(to_json(event.config)),
+        reinit='create_new',  # the points of a sweep, and a user's own run, are open
+      )
+    except self._wandb.errors.Error as error:
+      raise RunError(
+        f'Weights & Biases: {in_one_line(error)} (WANDB_MODE=offline needs no network)'
+      ) from error
+    return _Open(run, run.step - 1 if run.resumed else -1)
+
+
+def _key(workdir: pathlib.Path) -> str:
+  return str(workdir if is_url(workdir) else workdir.absolute())
