@@ -20,6 +20,8 @@ from flax import nnx
 
 import configs
 from launch import cli
+from studies.atlas.measure import lowest_known
+from studies.cards import CARD, COLUMNS, Card, card_row, read_cards
 from zoo import theory
 from zoo.config.building import Config, num_heads
 from zoo.core.errors import RunError, check_name
@@ -31,8 +33,6 @@ from zoo.storage.checkpoints import run_metadata
 from zoo.storage.loading import SavedModel, load
 from zoo.storage.saving import save
 from zoo.storage.steps import SUMS
-from zoo.studies.atlas.measure import lowest_known
-from zoo.studies.cards import CARD, COLUMNS, Card, card_row, read_cards
 from zoo.theory.exact import known_risk
 from zoo.training import sweeps
 from zoo.training.run import train

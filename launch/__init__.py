@@ -12,7 +12,7 @@ def refuse_shadows() -> None:
   `python -m launch.main` looks for packages in the current folder first.
   """
   home = pathlib.Path(__file__).resolve().parents[1]
-  for name in 'zoo', 'configs':
+  for name in 'zoo', 'configs', 'studies':
     spec = importlib.util.find_spec(name)
     if spec is None:  # an import says it better
       continue

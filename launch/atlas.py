@@ -30,7 +30,7 @@ from launch import cli
 from zoo.core.errors import UserError, check_name
 
 if TYPE_CHECKING:
-  from zoo.studies.atlas import AtlasRow, Cell, Settings
+  from studies.atlas import AtlasRow, Cell, Settings
 
 flags.adopt_module_key_flags(cli)
 _SCALE = flags.DEFINE_enum(
@@ -84,7 +84,7 @@ def main() -> None:
   budgets = cells.SCALES[_SCALE.value].budgets
   if _BUDGETS.value is not None:
     budgets = _budgets(_BUDGETS.value)
-  from zoo.studies import atlas
+  from studies import atlas
 
   named = [
     atlas.Cell(model, task, guess, length)
@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def _table(rows: Sequence[AtlasRow]) -> str:
-  from zoo.studies import atlas
+  from studies import atlas
 
   return '\n\n'.join(table.text() for table in atlas.tables(rows))
 

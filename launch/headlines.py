@@ -30,8 +30,8 @@ _PART = cli.define_part('headlines')
 
 def main(names: list[str]) -> None:
   # Imported here so that a mistyped flag is reported at once.
-  from zoo.studies import headlines
-  from zoo.studies.study import table
+  from studies import headlines
+  from studies.study import table
 
   known = headlines.HEADLINES
   for name in names:

@@ -47,7 +47,7 @@ def main() -> None:
   default = pathlib.Path('checkpoints/runs', f'llm-{config_flag.run_name(_CONFIG)}')
   out = _OUT.value or default
   # Imported here so that a mistyped flag is reported at once.
-  from zoo.llm import ablation, ablation_table, experiment, report
+  from studies.llm import ablation, ablation_table, experiment, report
 
   run, table = experiment.run, report.table
   if 'ablation' in config:

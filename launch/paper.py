@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 import configs
-import zoo
 from launch import cli
 from zoo.core.tables import format_table
 
@@ -55,9 +54,12 @@ _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny training: fast, but not meaning
 
 
 def main() -> None:
+  # Imported here so that a mistyped flag is reported at once.
+  from studies import paper
+
   out, part = _OUT.value, _PART.value
-  figures = list(zoo.paper.FIGURES) if _FIGURES.value is None else _FIGURES.value
-  judged = zoo.paper.reproduce(
+  figures = list(paper.FIGURES) if _FIGURES.value is None else _FIGURES.value
+  judged = paper.reproduce(
     out, _get_config, figures, _SEEDS.value, _OBJECTIVE.value, _LLM.value, part
   )
   where = f'the report is {out}/report.html'

@@ -35,7 +35,7 @@ from zoo.core.errors import UserError
 from zoo.host.files import is_url, write_atomically
 
 if TYPE_CHECKING:
-  from zoo.probing.strategy_series import FittedRun
+  from studies.strategies.series import FittedRun
 
 flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
@@ -95,9 +95,9 @@ def _show_run(workdir: str) -> None:
     raise UserError(f'--checkpoint is {workdir!r}; it must be a folder on this machine')
   # Imported here so that a mistyped flag is reported at once.
   import zoo
-  from zoo.probing import phases
-  from zoo.probing.strategy_pictures import plot_series
-  from zoo.probing.strategy_series import Fits, named
+  from studies.strategies import phases
+  from studies.strategies.pictures import plot_series
+  from studies.strategies.series import Fits, named
   from zoo.storage.loading import steps_of
 
   out = cli.folder_of(_OUT)
@@ -123,8 +123,8 @@ def _show_sweep() -> None:
   config = config_flag.get(_CONFIG)
   check_fields(config)
   axes, names = parse_all(_SWEEP.value)
-  from zoo.probing import phases
-  from zoo.probing.strategy_pictures import plot_diagrams
+  from studies.strategies import phases
+  from studies.strategies.pictures import plot_diagrams
   from zoo.training import sweeps
 
   if config.checkpoint.steps is None:
@@ -155,9 +155,9 @@ def _show_sweep() -> None:
 
 def _check_predictors(config: Any, points: Sequence[Mapping[str, Any]]) -> None:
   """Raises UserError unless the tasks of all points have the predictors."""
+  from studies.strategies.series import named
   from zoo.config.building import build_task
   from zoo.probing.mixtures import check_mixture
-  from zoo.probing.strategy_series import named
   from zoo.training import sweeps
 
   names: list[str] = []
@@ -182,7 +182,7 @@ def _check_told_apart(
 
   Raises UserError if all of them, whose number is given, do so at every point.
   """
-  from zoo.probing.strategy_series import coinciding
+  from studies.strategies.series import coinciding
 
   tried: dict[str, Any] = {}
   found: dict[str, int] = {}
@@ -208,7 +208,7 @@ def _fit_points(
   workdir: pathlib.Path,
 ) -> list[FittedRun]:
   """The fits of the points of a sweep at the steps that they have kept."""
-  from zoo.probing.strategy_series import Fits
+  from studies.strategies.series import Fits
   from zoo.storage.checkpoints import kept_steps
   from zoo.training import sweeps
 

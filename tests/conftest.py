@@ -35,7 +35,7 @@ jax.config.update('jax_traceback_in_locations_limit', 0)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
   signal.signal(signal.SIGINT, signal.default_int_handler)
 # Checks the annotations of shapes, by the import hook that jaxtyping documents.
-jaxtyping.install_import_hook(['zoo', 'docs.programs'], 'beartype.beartype')
+jaxtyping.install_import_hook(['zoo', 'studies', 'docs.programs'], 'beartype.beartype')
 
 # The first example of each shape compiles; the same examples in every run.
 hypothesis.settings.register_profile(

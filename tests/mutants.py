@@ -225,19 +225,19 @@ attention maps of linear attention are key by query
   - maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
   + maps[layer] = value
 a number far below another is within a share of it
-  zoo/studies/paper/setting.py: paper/test_claims.py
+  studies/paper/setting.py: paper/test_claims.py
   - return abs(number / other - 1) <= share
   + return number / other - 1 <= share
 what a model has not learned is a share of the whole loss, not of the learnable one
-  zoo/studies/atlas/results.py: atlas/test_results.py
+  studies/atlas/results.py: atlas/test_results.py
   - (loss - self.floor) / (self.without - self.floor)
   + (loss - self.floor) / self.without
 a loss is like that of Bayes however far apart its seeds are
-  zoo/studies/atlas/results.py: atlas/test_results.py
+  studies/atlas/results.py: atlas/test_results.py
   - return scale_of(rows, row.prompts).share(row.loss.high) < LIKE_BAYES
   + return scale_of(rows, row.prompts).share(row.loss.low) < LIKE_BAYES
 the best of several runs is that with the greatest loss
-  zoo/studies/runner.py: headlines/test_run.py
+  studies/runner.py: headlines/test_run.py
   - return min(known or rows, key=
   + return max(known or rows, key=
 a report obeys the HTML in the texts that it shows
@@ -265,7 +265,7 @@ Holm's adjusted p values may fall
   - largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
   + largest = min(1.0, (len(p_values) - rank) * p_values[place])
 all prompts for a language model have the same examples
-  zoo/llm/prompts.py: llm/test_prompts.py
+  studies/llm/prompts.py: llm/test_prompts.py
   - np.random.default_rng((seed, index)).permutation(num_contexts)
   + np.random.default_rng(seed).permutation(num_contexts)
 a folder in use ends a command with the code of a user's mistake

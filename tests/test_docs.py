@@ -96,10 +96,20 @@ _SUBSCRIPTS = str.maketrans({'₁': '_1', '₂': '_2'})
 
 
 def test_names_of_zoo_in_docstrings_can_be_found():
-  needs_extra = {'zoo.llm.language_model'}
-  for path in sorted((ROOT / 'zoo').rglob('*.py')):
-    for name in {*re.findall(r'`(zoo(?:\.\w+)+)', path.read_text())} - needs_extra:
+  needs_extra = {'studies.llm.language_model'}
+  paths = [path for name in ('zoo', 'studies') for path in (ROOT / name).rglob('*.py')]
+  for path in sorted(paths):
+    named = re.findall(r'`((?:zoo|studies)(?:\.\w+)+)', path.read_text())
+    for name in {*named} - needs_extra - {'studies.json'}:
       assert pkgutil.resolve_name(name) is not None, (path, name)
+
+
+def test_names_of_studies_in_the_documents_can_be_found():
+  text = ''.join(path.read_text() for path in (ROOT / 'docs').rglob('*.md'))
+  names = {*re.findall(r'`(studies(?:\.[A-Za-z_]\w*)+)', text)} - {'studies.json'}
+  assert 'studies.atlas.summary' in names
+  for name in names:
+    assert pkgutil.resolve_name(name) is not None, name
 
 
 def test_the_diagram_has_the_tokens_of_the_table(monkeypatch):

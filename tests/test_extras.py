@@ -12,12 +12,12 @@ import sys
 sys.modules['transformers'] = None
 import zoo
 assert 'scipy' not in sys.modules  # takes a fifth of a second
-import zoo.llm.experiment
+import studies.llm.experiment
 import zoo.probing
 import zoo.reports
 assert 'jinja2' not in sys.modules  # what renders imports it
 try:
-  zoo.llm.load_model('model.gguf')
+  studies.llm.load_model('model.gguf')
 except zoo.UserError as error:
   print(error)
 """

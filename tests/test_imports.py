@@ -8,7 +8,9 @@ import pytest
 from tests.launch.processes import ROOT
 
 # The package `zoo` alone is installed; these stand beside it in the repository.
-_OF_THE_CHECKOUT = {'benchmarks', 'configs', 'docs', 'examples', 'launch', 'tests'}
+_OF_THE_CHECKOUT = {
+  *('benchmarks', 'configs', 'docs', 'examples', 'launch', 'studies', 'tests'),
+}
 _FILES = sorted((ROOT / 'zoo').rglob('*.py'))
 
 

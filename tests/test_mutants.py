@@ -12,5 +12,6 @@ def test_there_are_sixty_different_ones():
   changes = {(mistake.path, mistake.old) for mistake in mutants.MISTAKES}
   assert len(mutants.MISTAKES) == len(names) == len(changes) == 60
   assert all(
-    mistake.path.startswith(('zoo/', 'launch/')) for mistake in mutants.MISTAKES
+    mistake.path.startswith(('zoo/', 'studies/', 'launch/'))
+    for mistake in mutants.MISTAKES
   )

@@ -33,7 +33,7 @@ def _texts() -> Iterator[tuple[str, str]]:
     for path in ROOT.glob(pattern):
       if path.name not in ('CHANGELOG.md', 'how_sure.md'):
         yield str(path.relative_to(ROOT)), _plain(path.read_text(encoding='utf-8'))
-  for pattern in 'zoo/**/*.py', 'launch/*.py', 'configs/*.py':
+  for pattern in 'zoo/**/*.py', 'studies/**/*.py', 'launch/*.py', 'configs/*.py':
     for path in ROOT.glob(pattern):
       program = path.read_text(encoding='utf-8')
       if not _RESERVED.search(program.lower()):

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.text import Text
 
 import zoo
+from studies.atlas import comparisons, pictures
 from tests.atlas.rows import rows_of_all_kinds
 from tests.launch.processes import ROOT
 from tests.settings import isotropic
@@ -24,7 +25,6 @@ from zoo.probing.pictures import (
 from zoo.reports.comparison_plots import plot_by_examples, plot_deviations
 from zoo.reports.plots import Panel, render_figure, series
 from zoo.reports.style import BASELINES, BLACK, BLUE, PALETTE, WIDTH, Figure
-from zoo.studies.atlas import comparisons, pictures
 
 _README = 830  # pixels, the width of its text on GitHub
 

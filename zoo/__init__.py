@@ -8,7 +8,6 @@ prediction = model(task.sample(jax.random.key(0), batch_size=2048))
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from zoo import estimators as estimators
-from zoo import llm as llm
 from zoo import mixers as mixers
 from zoo import models as models
 from zoo import probing as probing
@@ -98,7 +97,6 @@ def create_task(name: str, **hyperparameters: object) -> Task:
 
 if TYPE_CHECKING:
   from zoo.measure.regressor import Regressor as Regressor
-  from zoo.studies import paper as paper
 
 
 def __getattr__(name: str) -> Any:
@@ -106,10 +104,6 @@ def __getattr__(name: str) -> Any:
     from zoo.measure.regressor import Regressor
 
     return Regressor
-  if name == 'paper':  # draws figures: matplotlib is slow to import
-    from zoo.studies import paper
-
-    return paper
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
@@ -117,5 +111,5 @@ def __dir__() -> list[str]:
   of_typing = {'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
   # Rooms whose public names stand here; they are in globals since they are imported.
   rooms = {'config', 'core', 'host', 'measure', 'plan', 'storage'}
-  names = {*globals(), 'Regressor', 'paper'} - of_typing - rooms
+  names = {*globals(), 'Regressor'} - of_typing - rooms
   return sorted(name for name in names if not name.startswith('_'))

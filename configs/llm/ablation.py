@@ -14,7 +14,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.llm import smollm2
-from zoo.llm.config import ablation_section
+from studies.llm.config import ablation_section
 
 
 def get_config(variant: str = '') -> ConfigDict:

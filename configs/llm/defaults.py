@@ -1,13 +1,13 @@
 """The fields of a language-model experiment for each published benchmark.
 
 The file of a model, such as configs/llm/smollm2.py, takes these and sets its own.
-zoo/llm/config.py has the default of each field and says what it may be.
+studies/llm/config.py has the default of each field and says what it may be.
 """
 
 from typing import Any
 
+from studies.llm.config import all_fields
 from zoo.core.errors import UserError, check_name
-from zoo.llm.config import all_fields
 
 # The section `benchmark` of published ones; if not given, the inputs are two sentences.
 _BENCHMARKS: dict[str, dict[str, Any]] = {

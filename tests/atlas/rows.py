@@ -1,6 +1,6 @@
 """Rows of an atlas, made up."""
 
-from zoo.studies.atlas import (
+from studies.atlas import (
   AtlasRow,
   results,
 )

@@ -12,15 +12,8 @@ from flax import nnx
 
 import zoo
 from configs import atlas as sizes
-from tests.atlas.rows import make_row
-from tests.compare import refuses
-from zoo.config.building import build_model, build_task
-from zoo.core.protocols import PredictsAll
-from zoo.host.interruption import Interruption
-from zoo.host.parts import Part
-from zoo.measure.predict import Programs
-from zoo.studies import atlas, runner
-from zoo.studies.atlas import (
+from studies import atlas, runner
+from studies.atlas import (
   Cell,
   Settings,
   cells,
@@ -30,6 +23,13 @@ from zoo.studies.atlas import (
   search,
   training,
 )
+from tests.atlas.rows import make_row
+from tests.compare import refuses
+from zoo.config.building import build_model, build_task
+from zoo.core.protocols import PredictsAll
+from zoo.host.interruption import Interruption
+from zoo.host.parts import Part
+from zoo.measure.predict import Programs
 from zoo.tasks.baselines import Zero
 from zoo.theory import isotropic_head_limit
 
@@ -111,7 +111,7 @@ def few_prompts(monkeypatch):
   monkeypatch.setattr(measure, 'FEWER_PROMPTS', 16)
   monkeypatch.setattr(search, 'HELD_OUT', 32)
   monkeypatch.setattr(cells, '_CHUNK', 4)
-  monkeypatch.setattr('zoo.studies.atlas.report.draw', lambda rows: {})
+  monkeypatch.setattr('studies.atlas.report.draw', lambda rows: {})
   monkeypatch.setattr(search, 'RATES', (0.002, 0.004, 0.008))
 
 
@@ -261,7 +261,7 @@ def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkey
   while again is None:
     launches += 1
     stop = functools.partial(_Stop, 3 + 17 * launches)
-    monkeypatch.setattr('zoo.studies.runner.Interruption', stop)
+    monkeypatch.setattr('studies.runner.Interruption', stop)
     again = atlas.run(more, tmp_path / 'parts', '', Part(1, 1))
   assert launches > 1
   assert [row.losses for row in again] == [row.losses for row in whole]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from studies import atlas
+from studies.atlas import comparisons
 from tests.launch.processes import ROOT
-from zoo.studies import atlas
-from zoo.studies.atlas import comparisons
 
 
 def _text(path):

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.atlas.rows import make_row, rows_of_all_kinds
-from tests.compare import refuses
-from zoo.studies import atlas
-from zoo.studies.atlas import (
+from studies import atlas
+from studies.atlas import (
   AtlasRow,
   comparisons,
   pictures,
   results,
 )
+from tests.atlas.rows import make_row, rows_of_all_kinds
+from tests.compare import refuses
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

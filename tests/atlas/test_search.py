@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from zoo.studies.atlas.search import RATES, find_rate, refine
+from studies.atlas.search import RATES, find_rate, refine
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

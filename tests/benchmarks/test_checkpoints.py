@@ -16,6 +16,8 @@ import configs
 import zoo
 from benchmarks import checkpoints
 from configs import common
+from studies import cards
+from studies.atlas.measure import lowest_known
 from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.marks import mostly_full
@@ -24,8 +26,6 @@ from zoo import theory
 from zoo.config.saved import differences
 from zoo.config.validation import validate
 from zoo.storage.steps import damage_of
-from zoo.studies import cards
-from zoo.studies.atlas.measure import lowest_known
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

@@ -8,9 +8,7 @@ import pytest
 from scipy import integrate, stats
 from scipy.special import xlogy
 
-from tests.marks import FULL, SLOW
-from zoo import theory
-from zoo.studies.headlines import (
+from studies.headlines import (
   HEADLINES,
   clusters,
   diversity,
@@ -20,6 +18,8 @@ from zoo.studies.headlines import (
   ranking,
   saddles,
 )
+from tests.marks import FULL, SLOW
+from zoo import theory
 from zoo.tasks import LinearRegression, TaskPool
 
 

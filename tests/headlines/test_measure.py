@@ -5,16 +5,16 @@ import math
 import pytest
 
 from configs import get_config
-from tests.marks import FULL
-from zoo.studies.headlines import (
+from studies.headlines import (
   HEADLINES,
   diversity,
   markov_phases,
   pool_lines,
   transience,
 )
-from zoo.studies.runner import Trainer
-from zoo.studies.study import FAILS, HOLDS, StudyResult
+from studies.runner import Trainer
+from studies.study import FAILS, HOLDS, StudyResult
+from tests.marks import FULL
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')

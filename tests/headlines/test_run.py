@@ -9,15 +9,9 @@ import sys
 import pytest
 
 import configs
-from tests.compare import refuses
-from tests.launch.processes import ROOT
-from zoo.host.interruption import Stopped
-from zoo.host.parts import Part
-from zoo.reports.plots import Panel, series, to_csv
-from zoo.reports.style import BLUE
-from zoo.studies import headlines, runner
-from zoo.studies.runner import best, history, load
-from zoo.studies.study import (
+from studies import headlines, runner
+from studies.runner import best, history, load
+from studies.study import (
   FAILS,
   HOLDS,
   MEASURED,
@@ -33,6 +27,12 @@ from zoo.studies.study import (
   run,
   table,
 )
+from tests.compare import refuses
+from tests.launch.processes import ROOT
+from zoo.host.interruption import Stopped
+from zoo.host.parts import Part
+from zoo.reports.plots import Panel, series, to_csv
+from zoo.reports.style import BLUE
 from zoo.training import sweeps
 from zoo.training.sweeps import run as sweep_run
 
@@ -126,7 +126,7 @@ def no_pictures(monkeypatch):
   def write(plot, out):
     (out / f'figure_{plot.name}.csv').write_text(to_csv(plot))
 
-  module = sys.modules['zoo.studies.study']
+  module = sys.modules['studies.study']
   monkeypatch.setattr(module, 'write_plot', write)
   monkeypatch.setattr(module, 'report_page', lambda results, about: '')
 
@@ -237,7 +237,7 @@ def test_a_measure_that_does_not_fit_its_study_is_one_line(tmp_path, unchecked):
   with refuses('the study tiny expects n, which its measure does not return; it ret'):
     run([bad], no_config, tmp_path)
   bad = headline(measure=lambda train: {'n': 1.0}, n=near(2, 1, ''))
-  with refuses('the measure of tiny returns the type dict; it must be zoo.studies.M'):
+  with refuses('the measure of tiny returns the type dict; it must be studies.M'):
     run([bad], no_config, tmp_path)
   assert not (tmp_path / 'tiny').exists()
   with refuses("the name of a study is 'a/b'"):

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
+from studies import atlas
+from studies.atlas import pictures, results
 from tests.atlas.rows import rows_of_all_kinds
 from tests.launch.processes import ROOT
-from zoo.studies import atlas
-from zoo.studies.atlas import pictures, results
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from flax import nnx
 
 import configs
+import studies
 import zoo
 from tests.launch.processes import ROOT, launch
 from tests.marks import mostly_slow
-from zoo import studies
 
 _HEAD = """
 import jax, jax.numpy as jnp, optax, zoo
@@ -272,7 +272,7 @@ def test_a_file_that_is_no_config_is_one_line(call, own, text, said):
 def test_a_measure_of_a_study_keeps_its_traceback(own, tmp_path):
   """Also of an OSError, which is not one of writing the results."""
   path = own(
-    'from zoo import studies\n'
+    'import studies\n'
     'def measure(train):\n'
     "  open('no_table.csv')  # here\n"
     "study = studies.Study(name='own', statement='', measure=measure)\n"

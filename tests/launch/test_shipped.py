@@ -53,7 +53,12 @@ def test_a_checkpoint_is_found_in_the_repository_and_in_the_package(
 
 @pytest.mark.parametrize(
   ('file', 'hides'),
-  [('zoo.py', True), ('configs/__init__.py', True), ('configs/own.py', False)],
+  [
+    ('zoo.py', True),
+    ('configs/__init__.py', True),
+    ('configs/own.py', False),
+    ('studies/__init__.py', True),
+  ],
 )
 def test_a_file_that_hides_a_package_is_named(
   tmp_path, monkeypatch, capsys, file, hides
@@ -61,7 +66,8 @@ def test_a_file_that_hides_a_package_is_named(
   (tmp_path / file).parent.mkdir(exist_ok=True)
   (tmp_path / file).write_text('')
   monkeypatch.syspath_prepend(tmp_path)
-  monkeypatch.delitem(sys.modules, file.partition('/')[0].removesuffix('.py'))
+  name = file.partition('/')[0].removesuffix('.py')
+  monkeypatch.delitem(sys.modules, name, raising=False)
   if not hides:
     return launch.refuse_shadows()
   with pytest.raises(SystemExit, match='2'):

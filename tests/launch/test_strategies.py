@@ -190,13 +190,13 @@ def test_fewer_points_and_points_without_kept_steps(call, tmp_path):
 def test_predictors_that_are_one_at_some_points_are_said(monkeypatch, capsys):
   """They are refused only if all of them are one at every point."""
   from launch import strategies
-  from zoo.probing import strategy_series
+  from studies.strategies import series
 
   flag = types.SimpleNamespace(value=None)
   monkeypatch.setattr(strategies, '_PREDICTORS', flag)
   monkeypatch.setattr(strategies, '_NUM_PROMPTS', flag)
   groups = {'first': [['ols', 'ridge']], 'second': []}
-  monkeypatch.setattr(strategy_series, 'coinciding', lambda name, *_: groups[name])
+  monkeypatch.setattr(series, 'coinciding', lambda name, *_: groups[name])
   points = [{'task.noise_std': 0.0}, {'task.noise_std': 0.5}]
   strategies._check_told_apart(['first', 'second'], points, 2)
   said = 'ols and ridge predict the same at 1 of 2 points, and have one weight there'

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zoo.llm import experiment
+from studies.llm import experiment
 from zoo.reports import plots
 
 # A folder that is there, where the weights of models that the tests replace would be.
@@ -138,7 +138,7 @@ def asking(model):
 
 
 class _Models:
-  """In place of `zoo.llm.language_model`."""
+  """In place of `studies.llm.language_model`."""
 
   def __init__(self, model):
     self._model = model

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from configs.llm import ablation as ablation_config
+from studies.llm import ablation, ablation_table, experiment
+from studies.llm.ablation_table import LEVEL, AblationCell
 from tests.compare import refuses
 from tests.llm import pairs
 from tests.llm.pairs import (
@@ -22,8 +24,6 @@ from tests.llm.pairs import (
   write_stsb,
 )
 from tests.marks import mostly_full
-from zoo.llm import ablation, ablation_table, experiment
-from zoo.llm.ablation_table import LEVEL, AblationCell
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

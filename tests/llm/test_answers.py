@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zoo.llm.answers import parse_answer, parse_forced
-from zoo.llm.benchmarks import Example
-from zoo.llm.guesses import LabelScale
-from zoo.llm.prompts import Wording, prompt_text
+from studies.llm.answers import parse_answer, parse_forced
+from studies.llm.benchmarks import Example
+from studies.llm.guesses import LabelScale
+from studies.llm.prompts import Wording, prompt_text
 
 SCORES = Wording(
   instruction='Rate how close in meaning two sentences are, from 0 to 5.',

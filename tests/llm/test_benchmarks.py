@@ -2,6 +2,7 @@
 
 import pytest
 
+from studies.llm.benchmarks import SPLITS, Example, read_benchmark
 from tests.compare import refuses
 from tests.llm.pairs import (
   ANSWERS,
@@ -12,7 +13,6 @@ from tests.llm.pairs import (
   write_stsb,
   write_trec_qa,
 )
-from zoo.llm.benchmarks import SPLITS, Example, read_benchmark
 
 
 def test_what_is_read_is_what_the_files_hold_in_their_order(tmp_path):

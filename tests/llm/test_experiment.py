@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from studies.llm import experiment
+from studies.llm.config import validate
+from studies.llm.report import table
 from tests.compare import refuses
 from tests.llm.pairs import (
   PAIRS,
@@ -19,9 +22,6 @@ from tests.llm.pairs import (
   write_stsb,
   write_trec_qa,
 )
-from zoo.llm import experiment
-from zoo.llm.config import validate
-from zoo.llm.report import table
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from studies.llm.benchmarks import Benchmark, Example
+from studies.llm.config import check_fit
+from studies.llm.guesses import LabelScale, guess_network, make_guesses
 from tests.compare import refuses
 from tests.llm.pairs import small_config
-from zoo.llm.benchmarks import Benchmark, Example
-from zoo.llm.config import check_fit
-from zoo.llm.guesses import LabelScale, guess_network, make_guesses
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

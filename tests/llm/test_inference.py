@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from zoo.llm.inference import Weights, weights
+from studies.llm.inference import Weights, weights
 from zoo.measure.statistics import paired_interval, paired_test
 
 

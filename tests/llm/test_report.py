@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from studies.llm.guesses import LabelScale
+from studies.llm.readouts import READOUTS
+from studies.llm.report import plot, table
+from studies.llm.summary import summarise
 from tests.test_plots import assert_drawn
-from zoo.llm.guesses import LabelScale
-from zoo.llm.readouts import READOUTS
-from zoo.llm.report import plot, table
-from zoo.llm.summary import summarise
 from zoo.reports.plots import from_csv, to_csv
 
 SCORES = LabelScale(0.0, 5.0)

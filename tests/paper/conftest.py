@@ -5,8 +5,8 @@ import pytest
 @pytest.fixture(scope='session')
 def made(tmp_path_factory):
   """The folder and the judged claims of figures with twenty steps of training."""
+  from studies.paper import reproduce
   from tests.paper.settings import MADE, get_config
-  from zoo.studies.paper import reproduce
 
   out = tmp_path_factory.mktemp('paper')
   with jax.numpy_dtype_promotion('standard'):  # which optax needs

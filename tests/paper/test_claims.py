@@ -7,7 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-import zoo
+from studies.paper import FIGURES, experiments, setting, theorems
+from studies.paper.claim import FAILS, HOLDS, NOT_SHARP, Evidence, judge, verdict
+from studies.paper.claims import CLAIMS
+from studies.paper.reproduce import verdicts_of
 from tests.compiled import predict
 from tests.marks import SLOW
 from tests.paper.settings import figure_6
@@ -15,10 +18,6 @@ from tests.settings import isotropic
 from zoo import theory
 from zoo.reports.plots import Panel, Plot, series
 from zoo.reports.style import BLUE
-from zoo.studies.paper import experiments, setting, theorems
-from zoo.studies.paper.claim import FAILS, HOLDS, NOT_SHARP, Evidence, judge, verdict
-from zoo.studies.paper.claims import CLAIMS
-from zoo.studies.paper.reproduce import verdicts_of
 from zoo.theory import constructions
 
 # What docs/theory.md proves, for the claims that no training decides.
@@ -70,7 +69,7 @@ def test_a_verdict_is_what_theory_proves_or_waits_for_what_is_measured(judged, k
 
 def test_keys_are_unique_and_figures_known():
   assert len(BY_KEY) == len(CLAIMS)
-  known = {*zoo.paper.FIGURES, '6'}
+  known = {*FIGURES, '6'}
   assert all(set(claim.figures) <= known for claim in CLAIMS)
 
 

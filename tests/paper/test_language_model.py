@@ -2,12 +2,12 @@
 
 import pytest
 
+from studies.paper.claim import judge
+from studies.paper.claims import CLAIMS
+from studies.paper.reproduce import read_figure_6
 from tests.compare import refuses
 from tests.paper.settings import figure_6
 from zoo.reports.plots import to_csv
-from zoo.studies.paper.claim import judge
-from zoo.studies.paper.claims import CLAIMS
-from zoo.studies.paper.reproduce import read_figure_6
 
 PLOT = figure_6(**{'with − without guess': -0.4, 'with guess − guess alone': 1.0})
 

@@ -5,15 +5,15 @@ import json
 import numpy as np
 import pytest
 
+from studies.paper import FIGURES
+from studies.paper.claim import judge
+from studies.paper.claims import CLAIMS
+from studies.paper.training import Runs, train_all
+from studies.runner import Trainer
 from tests.paper.browser import CHROMIUM, opened
 from tests.paper.settings import MADE, get_config
 from tests.test_plots import assert_drawn
 from zoo.reports.plots import Plot, from_csv
-from zoo.studies.paper import FIGURES
-from zoo.studies.paper.claim import judge
-from zoo.studies.paper.claims import CLAIMS
-from zoo.studies.paper.training import Runs, train_all
-from zoo.studies.runner import Trainer
 
 # Of each figure whether it, and all of its panels, have an extent and a drawing.
 _FIGURES = """

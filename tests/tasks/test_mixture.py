@@ -14,12 +14,12 @@ from scipy import special, stats
 
 import zoo
 from configs import common
+from studies.strategies.series import named
 from tests.compare import refuses
 from tests.tasks import host
 from zoo.config.building import build_task
 from zoo.config.saved import to_json
 from zoo.probing import strategies
-from zoo.probing.strategy_series import named
 from zoo.tasks import LinearRegression, Mixture, SparseRegression, TaskPool
 from zoo.tasks.baselines import Examples
 from zoo.tasks.logistic_regression import ImportanceSampling, Quadrature, num_nodes

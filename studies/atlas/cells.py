@@ -1,0 +1,327 @@
+"""Trains and measures the cells of an atlas, and keeps what each has found so far.
+
+A cell has one compiled program, in which three models train side by side at any
+learning rates, from any seeds and for any number of steps.
+"""
+
+import copy
+import functools
+import math
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import nnx
+
+from studies.atlas import measure, search
+from studies.atlas.notes import MOST_STEPS, Found, Settings, read_notes, write_notes
+from studies.atlas.results import LOWEST, NOTHING, AtlasRow, Cell
+from zoo.config.building import Config, abstract_model, build_task
+from zoo.config.sharding import State, on_mesh, replicate
+from zoo.config.validation import validate
+from zoo.core.draws import TRAIN_STREAM
+from zoo.core.errors import UserError
+from zoo.host.files import finite_or_null
+from zoo.host.interruption import Interruption, Stopped
+from zoo.models import LinearAttention
+from zoo.storage.checkpoints import Checkpoints, run_metadata, save_result
+from zoo.training.compilation import Training
+from zoo.training.loop import Loop
+from zoo.training.many import compile_many, init_side_by_side, stream_keys, unstack
+from zoo.training.records import Progress
+
+_CHUNK = 100  # steps between two looks at the signals
+_LANES = search.AT_ONCE  # models that train side by side
+
+
+def _of_seed(config: Config, seed: int) -> Config:
+  config = copy.deepcopy(config)
+  config.seed = seed
+  return config
+
+
+class Lanes(NamedTuple):
+  """Models that train side by side in the program of a cell."""
+
+  training: Training
+  configs: list[Config]  # one for each lane
+
+
+def _in_lanes(
+  training: Training, seeds: Sequence[int], rates: Sequence[float], num_steps: int
+) -> Lanes:
+  """The lanes with these seeds and learning rates, for a number of steps.
+
+  Lanes that are left over repeat the last seed and rate.
+  """
+  left, config = _LANES - len(seeds), training.config
+  configs = [_of_seed(config, seed) for seed in [*seeds, *[seeds[-1]] * left]]
+  numbers = training.numbers._replace(
+    learning_rate=np.array([*rates, *[rates[-1]] * left], 'f'),
+    num_steps=np.float32(num_steps),
+  )
+  with on_mesh(training.mesh, config):
+    keys = stream_keys(configs, TRAIN_STREAM)
+    keys, numbers = replicate((keys, numbers), training.mesh)
+  init = functools.partial(init_side_by_side, configs, training.abstract)
+  return Lanes(training._replace(key=keys, numbers=numbers, init=init), configs)
+
+
+def _until(training: Training, last: int) -> Training:
+  """The same training up to a last step, which looks at the signals now and then.
+
+  It evaluates nothing, since a cell measures its models in its own way.
+  """
+  config = copy.deepcopy(training.config)
+  config.train.num_steps, config.train.log_every = last, _CHUNK
+  config.eval.every = config.checkpoint.every = last
+  evaluation = training.evaluation._replace(is_sampled=False, rule=lambda state: None)
+  return training._replace(config=config, evaluation=evaluation)
+
+
+def _each(lanes: Lanes, state: State) -> list[State]:
+  """The states of the models in the lanes, one by one."""
+  return [*unstack(lanes.configs, state)]
+
+
+def _models(training: Training, states: Sequence[State]) -> list[nnx.Module]:
+  """The models of some states."""
+  return [nnx.merge(training.graph, state['model']) for state in states]
+
+
+def _or_nan(numbers: Sequence[float | None]) -> tuple[float, ...]:
+  """The numbers, with NaN for what was not finite."""
+  return tuple(math.nan if number is None else number for number in numbers)
+
+
+class CellRun:
+  """A cell that is trained, or goes on from its folder."""
+
+  def __init__(
+    self,
+    cell: Cell,
+    settings: Settings,
+    get_config: Callable[[], Config],
+    folder: pathlib.Path,
+    interruption: Interruption,
+  ):
+    """Raises UserError as `read_notes` does."""
+    self.cell, self._settings, self._folder = cell, settings, folder
+    self._get_config, self._interruption = get_config, interruption
+    self._measuring = measure.Programs()
+    self.notes = read_notes(folder, settings, get_config)
+
+  @functools.cached_property
+  def config(self) -> Config:
+    """The validated config; raises UserError if the model cannot do the task."""
+    return validate(self._get_config())
+
+  @functools.cached_property
+  def training(self) -> Training:
+    """What trains the lanes, compiled when something is to be trained."""
+    return compile_many([_of_seed(self.config, seed) for seed in range(_LANES)])
+
+  def rows(self) -> list[AtlasRow]:
+    """Trains what is missing, and returns a row for each budget.
+
+    Raises Stopped after a signal.
+    """
+    notes = self.notes
+    if not notes.weights:
+      self._begin()
+    if notes.reason:
+      return [self._row(known=NOTHING, reason=notes.reason)]
+    if notes.lowest is not None:
+      return [self._row(known=LOWEST, losses=(notes.lowest,))]
+    if not notes.step_operations:
+      start = time.monotonic()
+      notes.step_operations = self.training.flops / _LANES
+      self._spend(start)
+    least, *larger = self._settings.budgets
+    first = search.find_rate(self._try_rates, search.RATES, self._steps(least))
+    rows = [self._row_of(least, first)]
+    for budget in larger:
+      found = search.refine(self._try_rates, first.rate, self._steps(budget))
+      rows.append(self._row_of(budget, found))
+    return rows
+
+  def _begin(self) -> None:
+    """Notes what is known before training."""
+    notes = self.notes
+    notes.reason = ''
+    try:
+      notes.context_length = self._get_config().task.context_length
+      notes.weights, notes.operations = measure.sizes(self.config)
+      if isinstance(abstract_model(self.config), LinearAttention):
+        notes.lowest = measure.lowest_known(self.config)
+    except UserError as error:
+      notes.reason = str(error)
+    write_notes(self._folder, self.notes)
+
+  def _row(self, **fields: Any) -> AtlasRow:
+    """A row of this cell."""
+    notes = self.notes
+    return AtlasRow(
+      model=self.cell.model,
+      task=self.cell.task,
+      guess=self.cell.guess or '',
+      context_length=notes.context_length,
+      weights=notes.weights,
+      operations=notes.operations,
+      **fields,
+    )
+
+  def _steps(self, budget: float) -> int:
+    """The steps that have as many operations as a budget."""
+    steps = max(1, round(budget / self.notes.step_operations))
+    return min(steps, MOST_STEPS)
+
+  def _row_of(self, budget: float, best: search.Search) -> AtlasRow:
+    """The row of a budget, at the rate that its search has found."""
+    notes, steps = self.notes, self._steps(budget)
+    row = functools.partial(
+      self._row,
+      budget=budget,
+      steps=steps,
+      training_operations=steps * notes.step_operations,
+      rate=best.rate,
+      half_rate_loss=best.losses.get(best.rate / 2, math.nan),
+      rate_loss=best.losses[best.rate],
+      twice_rate_loss=best.losses.get(2 * best.rate, math.nan),
+      at_edge=best.at_edge,
+    )
+    if math.isinf(best.losses[best.rate]):
+      return row(known=NOTHING, reason='diverged at every rate')
+    if steps not in notes.found:
+      notes.found[steps] = self._train(best.rate, steps)
+      write_notes(self._folder, self.notes)
+    found = notes.found[steps]
+    return row(
+      losses=_or_nan(found.losses),
+      lengths=measure.lengths_of(notes.context_length),
+      by_length=_or_nan(found.by_length),
+      minutes=found.minutes,
+    )
+
+  def _try_rates(self, rates: Sequence[float], num_steps: int) -> list[float]:
+    """The held-out loss at each rate after all steps, infinite where one diverged."""
+    by_rate = self.notes.search.setdefault(num_steps, {})
+    missing = [rate for rate in rates if rate not in by_rate]
+    while missing:
+      few, missing = missing[:_LANES], missing[_LANES:]
+      start, seeds = time.monotonic(), [search.SEED] * len(few)
+      lanes = _in_lanes(self.training, seeds, few, num_steps)
+      with on_mesh(lanes.training.mesh, self.config):
+        state = lanes.training.init()
+      label = f'{self.cell.name}: {len(few)} rates'
+      step, state = self._advance(lanes.training, state, (0, num_steps), label)
+      if step < num_steps:
+        raise Stopped  # these rates are tried again
+      models = _models(self.training, _each(lanes, state)[: len(few)])
+      losses = self._losses(models, seeds, search.HELD_OUT)
+      by_rate.update(zip(few, finite_or_null(losses), strict=True))
+      self._spend(start)
+    known = (by_rate[rate] for rate in rates)
+    return [math.inf if loss is None else loss for loss in known]
+
+  def _train(self, rate: float, num_steps: int) -> Found:
+    """Trains the seeds at a rate and measures them."""
+    losses: list[float] = []
+    curves: list[np.ndarray] = []
+    lengths = measure.lengths_of(self.notes.context_length)
+    for first in range(0, len(self._settings.seeds), _LANES):
+      start, seeds = time.monotonic(), self._settings.seeds[first : first + _LANES]
+      lanes = _in_lanes(self.training, seeds, [rate] * len(seeds), num_steps)
+      state = self._trained(lanes.training, rate, seeds, num_steps)
+      states = _each(lanes, state)[: len(seeds)]
+      models = _models(self.training, states)
+      losses += self._losses(models, seeds, measure.NUM_PROMPTS)
+      curves += [
+        measure.losses_by_length(
+          model, self.config, lengths, measure.FEWER_PROMPTS, self._measuring
+        )
+        for model in models
+      ]
+      self._save_models(seeds, states, rate, num_steps)
+      self._spend(start)
+    by_length = np.mean(curves, axis=0).tolist()
+    return Found(
+      rate, finite_or_null(losses), finite_or_null(by_length), self.notes.minutes
+    )
+
+  def _trained(
+    self, training: Training, rate: float, seeds: Sequence[int], num_steps: int
+  ) -> State:
+    """The states after a budget; raises Stopped, with the constant part saved.
+
+    That part goes on from the one of a smaller budget with the same rate.
+    """
+    clock = time.monotonic()
+    constant = num_steps - round(self.config.optimizer.decay_share * num_steps)
+    label = f'{self.cell.name}: {num_steps} steps'
+    folder = self._folder / f'rate={rate:g}' / f'seed={seeds[0]}'
+    with Checkpoints(folder, 1, run_metadata(self.config)) as checkpoints:
+      latest = checkpoints.latest or 0
+      start = latest if latest <= constant else 0  # one of a larger budget is no help
+      with on_mesh(training.mesh, self.config):
+        state = training.init()
+        if start:
+          state = checkpoints.load(start, training.abstract)
+      step, state = self._advance(training, state, (start, constant), label)
+      if step > latest:
+        checkpoints.save(step, state)
+    if step == constant:
+      step, state = self._advance(training, state, (constant, num_steps), label)
+    if step < num_steps:
+      self._spend(clock)
+      raise Stopped
+    return state
+
+  def _advance(
+    self, training: Training, state: State, steps: tuple[int, int], label: str
+  ) -> tuple[int, State]:
+    """Trains from the first to the last of the steps.
+
+    Returns the step that was reached, which is earlier after a signal.
+    """
+    step, last = steps
+    loop = Loop(
+      _until(training, last),
+      state,
+      step,
+      is_saved=lambda step: False,
+      interruption=self._interruption,
+      looks_ahead=True,
+    )
+    with Progress(label, step, last) as progress:
+      for chunk in loop:
+        progress.show({'step': chunk.step})
+    return loop.step, loop.state
+
+  def _losses(
+    self, models: Sequence[nnx.Module], seeds: Sequence[int], num_prompts: int
+  ) -> list[float]:
+    """The loss of each model on prompts of its seed; NaN if it is not finite."""
+    task = build_task(self.config)
+    return [
+      measure.loss(model, task, num_prompts, seed, self._measuring)
+      for model, seed in zip(models, seeds, strict=True)
+    ]
+
+  def _save_models(
+    self, seeds: Sequence[int], states: Sequence[State], rate: float, num_steps: int
+  ) -> None:
+    """Saves the models of a budget, for `zoo.load`."""
+    for seed, state in zip(seeds, states, strict=True):
+      config = _of_seed(self.config, seed)
+      config.optimizer.learning_rate, config.train.num_steps = rate, num_steps
+      folder = self._folder / 'models' / f'steps={num_steps}' / f'seed={seed}'
+      folder.mkdir(parents=True, exist_ok=True)
+      save_result(folder, num_steps, state, run_metadata(config))
+
+  def _spend(self, start: float) -> None:
+    """Adds the time since the start to that of the cell, and writes the notes."""
+    self.notes.minutes += (time.monotonic() - start) / 60
+    write_notes(self._folder, self.notes)

@@ -1,0 +1,290 @@
+"""The pictures of an atlas, drawn from its rows."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.colors import LogNorm
+
+from studies.atlas.comparisons import GuessChange, changes, pooled
+from studies.atlas.results import (
+  LEAST_SHARE,
+  LOWEST,
+  NOTHING,
+  TRAINED,
+  AtlasRow,
+  at_budget,
+  baselines_of,
+  common_budgets,
+  is_like_bayes,
+  scale_of,
+  share_in_words,
+)
+from zoo.measure.statistics import Interval
+from zoo.reports.heat_maps import HeatMap, plot_heat_maps
+from zoo.reports.plots import Panel, Series, render_grid, series
+from zoo.reports.rows import RowPoint, plot_rows
+from zoo.reports.style import (
+  BLACK,
+  BLUE,
+  GREEN,
+  GREY,
+  ORANGE,
+  PALETTE,
+  PURPLE,
+  VERMILION,
+  WIDTH,
+  Figure,
+)
+
+_COLOURS = {
+  'zero': BLUE,
+  'linear': VERMILION,
+  'network': GREEN,
+  'residual': PURPLE,
+  'residual_network': ORANGE,
+}
+_LINES = {'bayes': BLACK, 'gd': GREY, 'nearest_neighbours': GREY}
+
+
+def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
+  """All pictures that the rows suffice for, by file name."""
+  figures = {'atlas': heat_map(rows)}
+  if ratios := slope_ratios(rows):
+    figures['atlas_slopes'] = slopes(ratios)
+  if any(row.known == TRAINED and np.isfinite(row.losses).all() for row in rows):
+    figures['atlas_examples'] = by_examples(rows)
+  if changed := changes(rows):
+    figures['atlas_guesses'] = effects(changed)
+  if len({row.prompts for row in rows}) > len({row.task for row in rows}):
+    figures['atlas_contexts'] = by_context(rows)
+  return figures
+
+
+def heat_map(rows: Sequence[AtlasRow]) -> Figure:
+  """The share of the learnable loss that is not learned, by architecture and task.
+
+  All cells are of the largest common budget, but for those with a value of theory,
+  which say so. Cells without a loss have a dash.
+  """
+  shares, texts = {}, {}
+  for row in at_budget(rows):
+    place = row.model, _column(row, rows)
+    share = shares[place] = _share(row, rows)
+    texts[place] = _words(row, share, rows)
+  label = 'share of the learnable loss that is not learned (log scale)'
+  return _matrix(shares, texts, LogNorm(LEAST_SHARE, 1), label)
+
+
+def slope_ratios(rows: Sequence[AtlasRow]) -> dict[tuple[str, str], float]:
+  """By how much the largest budget of a task multiplies what a smaller one leaves.
+
+  Ratios are by model and column, which names the factor between the two budgets.
+  Tasks of one budget, and cells that reach the most steps before the end of one, are
+  left out; shares below LEAST_SHARE count as that.
+  """
+  ratios: dict[tuple[str, str], float] = {}
+  for prompts in dict.fromkeys(row.prompts for row in rows):
+    cells = [row for row in rows if row.prompts == prompts]
+    budgets = common_budgets(cells)
+    if len(budgets) > 1:
+      before = _smaller_budget(budgets)
+      first = _shares_of_trained(cells, before, rows)
+      last = _shares_of_trained(cells, budgets[-1], rows)
+      factor = f'× {budgets[-1] / before:.0f}'
+      ratios |= {
+        (model, f'{column}, {factor}'): share / first[model, column]
+        for (model, column), share in last.items()
+        if (model, column) in first
+      }
+  return ratios
+
+
+def _smaller_budget(budgets: Sequence[float]) -> float:
+  """A tenth of the largest budget or the nearest below, or the least there is."""
+  early = [budget for budget in budgets if budget <= budgets[-1] / 9.5]
+  return max(early, default=budgets[0])
+
+
+def slopes(ratios: Mapping[tuple[str, str], float]) -> Figure:
+  """The ratios of `slope_ratios`."""
+  texts = {
+    place: f'{ratio:.2g}' if math.isfinite(ratio) else '–'
+    for place, ratio in ratios.items()
+  }
+  label = 'share not learned with more operations, over that with fewer (log scale)'
+  return _matrix(ratios, texts, LogNorm(0.01, 1), label)
+
+
+def _shares_of_trained(
+  cells: Sequence[AtlasRow], budget: float, rows: Sequence[AtlasRow]
+) -> dict[tuple[str, str], float]:
+  """The shares, at least LEAST_SHARE, after all of a budget, by model and column."""
+  return {
+    (row.model, _column(row, rows)): max(_share(row, rows), LEAST_SHARE)
+    for row in at_budget(cells, budget)
+    if row.budget and not row.is_capped
+  }
+
+
+def _matrix(
+  values: Mapping[tuple[str, str], float],
+  texts: Mapping[tuple[str, str], str],
+  scale: LogNorm,
+  label: str,
+) -> Figure:
+  """Values and texts by model and column; the models with the least values on top.
+
+  What has no value counts as 1 in the order.
+  """
+  logs: dict[str, list[float]] = {model: [] for model, _ in values}
+  for (model, _), value in values.items():
+    logs[model].append(
+      math.log(max(value, LEAST_SHARE)) if math.isfinite(value) else 0.0
+    )
+  models = sorted(logs, key=lambda name: float(np.mean(logs[name])))
+  columns = [*dict.fromkeys(column for _, column in values)]
+  matrix = np.full((len(models), len(columns)), math.nan)
+  words = [[''] * len(columns) for _ in models]
+  for (model, column), value in values.items():
+    place = models.index(model), columns.index(column)
+    matrix[place] = max(value, LEAST_SHARE)  # NaN stays NaN
+    words[place[0]][place[1]] = texts[model, column]
+  shown = HeatMap(
+    matrix,
+    scale,
+    label,
+    rows=dict(enumerate(models)),
+    columns=dict(enumerate(columns)),
+    texts=words,
+  )
+  # More than 16 columns of numbers do not fit into a page.
+  width = max(min(max(2 + 0.85 * len(columns), 6.4), WIDTH), 1.8 + 0.38 * len(columns))
+  return plot_heat_maps([[shown]], 2.4 + 0.32 * len(models), width)
+
+
+def _share(row: AtlasRow, rows: Sequence[AtlasRow]) -> float:
+  if row.known == NOTHING or not math.isfinite(row.loss.mean):
+    return math.nan
+  return scale_of(rows, row.prompts).share(row.loss.mean)
+
+
+def _words(row: AtlasRow, share: float, rows: Sequence[AtlasRow]) -> str:
+  if not math.isfinite(share):
+    return 'diverged' if row.budget else '–'
+  shown = share_in_words(share)
+  if row.is_capped:
+    shown += '*'
+  if row.known == LOWEST:
+    return f'{shown}\ntheory'
+  return f'{shown}\nBayes' if is_like_bayes(row, rows) else shown
+
+
+def by_examples(rows: Sequence[AtlasRow]) -> Figure:
+  """The loss of each model by number of examples, beside baselines.
+
+  A mark is where it was trained.
+  """
+  colours, panels = _colours(rows), []
+  trained = [row for row in at_budget(rows) if row.steps]
+  for name, of in _by_column(trained, rows).items():
+    lines = [series('in training', 'mark', GREY, [of[0].context_length], [0.0])]
+    baselines = baselines_of(rows, of[0].prompts)
+    for baseline, colour in _LINES.items():
+      if measured := baselines.get(baseline):
+        shown = _positive(measured.by_length)
+        lines.append(series(baseline, 'dashed', colour, measured.lengths, shown))
+    for row in of:
+      shown = _positive(row.by_length)
+      lines.append(series(row.model, 'curve', colours[row.model], row.lengths, shown))
+    axes = 'examples before the query', 'loss (log scale)'
+    panels.append(Panel(name, *axes, tuple(lines), y_scale='log'))
+  return render_grid(panels, min(len(panels), 2), 2.6)
+
+
+def _colours(rows: Sequence[AtlasRow]) -> dict[str, str]:
+  models = dict.fromkeys(row.model for row in rows if row.steps)
+  return dict(zip(models, itertools.cycle(PALETTE), strict=False))
+
+
+def _by_column(
+  shown: Sequence[AtlasRow], rows: Sequence[AtlasRow]
+) -> dict[str, list[AtlasRow]]:
+  """The rows to show that have finite losses, by column of the heat map."""
+  groups: dict[str, list[AtlasRow]] = {}
+  for row in shown:
+    if row.losses and np.isfinite(row.losses).all():
+      groups.setdefault(_column(row, rows), []).append(row)
+  return groups
+
+
+def effects(changed: Sequence[GuessChange]) -> Figure:
+  """What guesses change in % of the loss with the guess 0, sorted; pooled on top."""
+  panels: dict[str, list[RowPoint]] = {}
+  for pool, share in pooled(changed).items():
+    point = RowPoint(f'{pool.kind} (mean)', pool.guess, *_in_percent(share))
+    panels.setdefault(f'{pool.task}, C = {pool.context_length}', []).append(point)
+  for change in sorted(changed, key=lambda change: change.share.mean):
+    point = RowPoint(change.row.model, change.row.guess, *_in_percent(change.share))
+    name = f'{change.row.task}, C = {change.row.context_length}'
+    panels.setdefault(name, []).append(point)
+  axis = 'change of the loss, in % of that with the guess 0; below 0 the guess helps'
+  return plot_rows(panels, axis, _COLOURS, level=0.0)
+
+
+def _in_percent(share: Interval) -> tuple[float, float]:
+  """The mean and half the interval."""
+  return 100 * share.mean, 100 * share.half
+
+
+def by_context(rows: Sequence[AtlasRow]) -> Figure:
+  """The losses of tasks by the context length of training, in a panel per model."""
+  cells = [row for row in at_budget(rows) if row.losses]
+  groups: dict[tuple[str, str], list[AtlasRow]] = {}
+  for row in sorted(cells, key=lambda row: row.context_length):
+    groups.setdefault((row.model, row.task), []).append(row)
+  axes = 'examples, in training and in the test (log scale)', 'loss (log scale)'
+  panels = []
+  for (model, task), of in groups.items():
+    shown = []
+    baselines = [baselines_of(rows, row.prompts) for row in of]
+    for name, colour in _LINES.items():
+      lines = [of_prompts[name] for of_prompts in baselines if name in of_prompts]
+      known = {row.context_length: row.losses[0] for row in lines}
+      if known:
+        y = _positive([*known.values()])
+        shown.append(series(name, 'dashed', colour, [*known], y))
+    for guess in dict.fromkeys(row.guess for row in of):
+      of_guess = [row for row in of if row.guess == guess]
+      x = [row.context_length for row in of_guess]
+      label = f'guess: {guess}' if guess else 'no choice of guess'
+      shown.append(_intervals(label, _COLOURS.get(guess, BLUE), x, of_guess))
+    panels.append(Panel(f'{model}, {task}', *axes, tuple(shown), 'log', 'log'))
+  return render_grid(panels, min(len(panels), 3), 2.3)
+
+
+def _positive(values: Sequence[float]) -> list[float]:
+  """The losses on a log axis, without the rounding errors of a loss of 0."""
+  return [value if value > 1e-8 else math.nan for value in values]
+
+
+def _intervals(
+  name: str, colour: str, x: Sequence[int | float], rows: Sequence[AtlasRow]
+) -> Series:
+  """The losses of rows with their 95 % intervals; without them for one seed."""
+  ends = []
+  for row in rows:
+    mean, low, high = row.loss
+    if math.isfinite(row.loss.half):
+      ends.append((max(low, mean / 10), mean, high))
+    else:
+      ends.append((mean, mean, mean))
+  return series(name, 'curve', colour, x, np.transpose(ends))
+
+
+def _column(row: AtlasRow, rows: Sequence[AtlasRow]) -> str:
+  """The task, with its guess and its context length where there are several."""
+  lengths = {other.context_length for other in rows if other.task == row.task}
+  name = f'{row.task}, C = {row.context_length}' if len(lengths) > 1 else row.task
+  return name if row.guess in ('', 'zero') else f'{name}, {row.guess}'

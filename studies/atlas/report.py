@@ -1,0 +1,129 @@
+"""The report of an atlas: pictures first, then the cells."""
+
+import pathlib
+from collections.abc import Sequence
+
+from studies.atlas.comparisons import Difference, differences
+from studies.atlas.pictures import draw
+from studies.atlas.results import (
+  LOWEST,
+  TRAINED,
+  AtlasRow,
+  at_budget,
+  common_budgets,
+  is_like_bayes,
+  scale_of,
+  share_in_words,
+)
+from studies.atlas.tables import tables
+from zoo import reports
+from zoo.host.files import write_atomically
+from zoo.reports import Table
+
+ABOUT = {  # the title and the caption of each picture
+  'atlas': (
+    'What each architecture learns with the same operations',
+    'Shares of what can be learned: 0 is the loss of Bayes, or no loss where Bayes is '
+    'not known; 1 is the loss without examples, or of the answer 0. A star: fewer '
+    'operations, since the most steps are reached; “theory”: the lowest known risk of '
+    'a layer of linear attention; “Bayes”: the whole interval over seeds is less than '
+    '0.01 above Bayes; a dash: the model cannot do the task.',
+  ),
+  'atlas_slopes': (
+    'What more operations bring',
+    'The share not learned with the largest budget of a task, which is so many times '
+    'a smaller one, over that with the smaller one. Cells with a star are left out.',
+  ),
+  'atlas_examples': (
+    'Loss by number of examples',
+    'Trained on prompts of one length, measured on shorter and longer ones. Models '
+    'for a fixed number of examples cannot take more.',
+  ),
+  'atlas_guesses': (
+    'What a guess changes',
+    '“linear”: a trained w·x of the query in the tokens; “residual”: one outside the '
+    'model. Paired by seed and prompt; bars are 95 % intervals over seeds, for means '
+    'over models.',
+  ),
+  'atlas_contexts': (
+    'By the context length of training',
+    'Each point was trained and measured at its own context length.',
+  ),
+}
+
+
+def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
+  """Writes the pictures, and `report.html` with all of them, to a folder."""
+  figures = {}
+  for name, drawing in draw(rows).items():
+    for suffix in ('png', 'svg'):
+      drawing.savefig(out / f'{name}.{suffix}')
+    title, caption = ABOUT[name]
+    picture = reports.Picture(drawing, title)
+    figures[name] = reports.CaptionedFigure(title, caption, [picture])
+  text = (
+    'The intervals of 95 % are over seeds, by Student’s t; each seed is measured on '
+    'prompts of its own. Differences from softmax attention are by Welch’s t-test of '
+    'the logarithms of shares, with at least the mean variance of the task; those of '
+    'guesses are paired; p values are by Holm over each table. '
+    f'The command: {command}'
+  )
+  cells = reports.Section(
+    'Cells',
+    text,
+    {'atlas.csv': 'atlas.csv'},
+    tables=[table for table in (beside_softmax(rows), *tables(rows)) if table.rows],
+  )
+  page = reports.render(
+    'Atlas of architectures and tasks',
+    summary(rows),
+    [reports.Section('Pictures', figures=figures), cells],
+  )
+  write_atomically(out / 'report.html', page)
+
+
+def summary(rows: Sequence[AtlasRow]) -> str:
+  """How many architectures and cells there are, and what is known of them."""
+  cells = at_budget(rows)
+  trained = [row for row in cells if row.known == TRAINED]
+  like_bayes = sum(is_like_bayes(row, rows) for row in trained)
+  theory = sum(row.known == LOWEST for row in cells)
+  hours = sum({row.cell: row.minutes for row in rows}.values()) / 60
+  budgets = ', '.join(f'{budget:.3g}' for budget in common_budgets(rows))
+  capped = sum(row.is_capped for row in trained)
+  others = {row.budget for row in rows} - {0.0, *common_budgets(rows)}
+  more = ''.join(
+    f', {sum(row.budget == budget for row in rows)} also with {budget:.3g}'
+    for budget in sorted(others)
+  )
+  return (
+    f'{len({row.model for row in cells})} architectures, {len(cells)} cells. '
+    f'{len(trained)} are trained with {budgets} operations for each seed, of which '
+    f'{capped} with fewer, since they reach the most steps{more}; all of it took '
+    f'{hours:.1f} hours of a core. {like_bayes} reach Bayes. {theory} have a value of '
+    f'theory; {len(cells) - len(trained) - theory} have no loss.'
+  )
+
+
+def beside_softmax(rows: Sequence[AtlasRow]) -> Table:
+  """The models that differ from softmax attention, by task, with shares not learned."""
+  groups: dict[tuple[str, int], list[Difference]] = {}
+  for difference in differences(rows):
+    groups.setdefault(difference.row.prompts, []).append(difference)
+  lines = []
+  for (task, context_length), of in groups.items():
+    share = scale_of(rows, (task, context_length)).share
+    of.sort(key=lambda difference: difference.row.loss.mean)
+    names = {
+      word: ', '.join(
+        f'{other.row.model} {share_in_words(share(other.row.loss.mean))}'
+        for other in of
+        if other.word == word
+      )
+      for word in ('lower', 'higher')
+    }
+    alike = sum(other.word == 'not seen to differ' for other in of)
+    softmax = share_in_words(share(of[0].reference.loss.mean))
+    lines.append([task, softmax, names['lower'], names['higher'], str(alike)])
+  header = 'task', 'softmax', 'lower', 'higher', 'no difference seen'
+  return Table(lines, header, 'shares not learned, beside that of softmax attention')

@@ -1,0 +1,72 @@
+"""The tables of an atlas."""
+
+import math
+from collections.abc import Sequence
+
+from studies.atlas.comparisons import GuessChange, changes, differences, pooled
+from studies.atlas.results import TRAINED, AtlasRow
+from zoo.measure.statistics import Interval
+from zoo.reports import Table
+
+
+def tables(rows: Sequence[AtlasRow]) -> list[Table]:
+  """What guesses change, if any was changed, and the cells."""
+  effects = changes(rows)
+  return [*([_changes_table(effects)] if effects else []), _cells_table(rows)]
+
+
+def _cells_table(rows: Sequence[AtlasRow]) -> Table:
+  """The cells after each budget, and the baselines."""
+  header = ('cell', 'loss, ± 95 %', 'beside softmax', 'weights', 'operations a prompt')
+  header += ('operations', 'steps', 'rate', 'minutes')
+  words = {id(one.row): one.word for one in differences(rows)}
+  shown = sorted(rows, key=lambda row: (row.is_model, row.prompts, row.guess))
+  cells = [_cells_of(row, words.get(id(row), '')) for row in shown]
+  return Table(cells, header, 'cells and baselines')
+
+
+def _cells_of(row: AtlasRow, word: str) -> list[str]:
+  name = ','.join([row.model, row.task, *filter(None, [row.guess])])
+  reason, _, _ = row.reason.partition('; ')
+  loss, sizes, training = reason, ['', ''], ['', '', '', '']
+  if row.losses:
+    how = '' if row.known == TRAINED else f', {row.known}'
+    loss = f'{_format(row.loss)}{how}'
+    if row.weights:
+      sizes = [f'{row.weights:,}', f'{row.operations:,.0f}']
+    if row.steps:
+      edge = ', at the edge' if row.at_edge else ''
+      training = [f'{row.training_operations:.3g}', f'{row.steps:,}']
+      training += [f'{row.rate:.2g}{edge}', f'{row.minutes:.1f}']
+  return [f'{name}, C = {row.context_length}', loss, word, *sizes, *training]
+
+
+def _changes_table(effects: Sequence[GuessChange]) -> Table:
+  """What guesses change: the pooled effects first, then each with its p value."""
+  rows = [
+    [
+      f'{pool.task}, {pool.guess}, C = {pool.context_length}: {pool.kind}',
+      '',
+      _percent(effect),
+      '',
+    ]
+    for pool, effect in pooled(effects).items()
+  ]
+  for change in sorted(effects, key=lambda change: change.share.mean):
+    name = f'{",".join(change.row.cell[:3])}, C = {change.row.context_length}'
+    p_value = '' if math.isnan(change.p_value) else f'{change.p_value:.2g}'
+    rows.append([name, _format(change.loss), _percent(change.share), p_value])
+  header = 'cell', 'minus guess 0, ± 95 %', 'in %', 'p, by Holm'
+  return Table(rows, header, 'what the guess changes, paired by seed and prompt')
+
+
+def _percent(share: Interval) -> str:
+  mean, low, high = share
+  return _format(Interval(100 * mean, 100 * low, 100 * high), '.1f')
+
+
+def _format(measured: Interval, form: str = '.3g') -> str:
+  """A mean ± half its interval; no width if it is exact or from one seed."""
+  if measured.half == 0 or math.isinf(measured.half):
+    return f'{measured.mean:{form}}' + (' (one seed)' if measured.half else '')
+  return f'{measured.mean:{form}} ± {measured.half:{form}}'

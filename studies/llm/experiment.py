@@ -1,0 +1,258 @@
+"""The experiment: guesses, prompts, and the answers of a language model."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from tqdm import tqdm
+
+from studies.llm import of_extra
+from studies.llm.benchmarks import Benchmark, read_benchmark
+from studies.llm.config import EMBEDDING, Config, check_fit, validate, weights_path
+from studies.llm.guesses import Guesses, LabelScale, make_guesses
+from studies.llm.prompts import ARMS, WITHOUT, AskedPrompt, Wording, make_prompts
+from studies.llm.readouts import read_all
+from studies.llm.report import plot
+from studies.llm.summary import Line, summarise
+from zoo.core.errors import UserError
+from zoo.host.files import parse_json, read_json, user_path, write_atomically
+from zoo.host.interruption import Interruption
+from zoo.reports.plots import write_plot
+from zoo.storage.workdir import occupied, open_workdir
+
+_KIND = 'language-model experiment'  # of the workdir
+_PROMPTS, _SUMMARY = 'prompts.jsonl', 'summary.json'
+
+
+class Sources:
+  """What runs on the same data with the same model share, loaded once when needed."""
+
+  def __init__(self, config: Config, data: str | os.PathLike[str] | None):
+    self._config, self._data = config, data
+
+  @functools.cached_property
+  def benchmark(self) -> Benchmark:
+    """The benchmark; raises UserError if it cannot be read."""
+    data = None if self._data is None else user_path(self._data)
+    return read_benchmark(self._config.benchmark.name, data)
+
+  @functools.cached_property
+  def model(self) -> Any:
+    """The language model; raises UserError as `load_model` does."""
+    path = weights_path('model.weights', self._config.model.weights)
+    return of_extra().load(path, dtype=self._config.model.dtype)
+
+  @functools.cached_property
+  def vectors(self) -> dict[str, Float[np.ndarray, ' w']]:
+    """The embedding of each text; raises UserError if the encoder cannot be read."""
+    examples = itertools.chain(*self.benchmark.splits.values())
+    texts = [*dict.fromkeys(text for example in examples for text in example.texts)]
+    path = weights_path('encoder.weights', self._config.encoder.weights)
+    return dict(zip(texts, of_extra().embed(path, texts), strict=True))
+
+
+@dataclasses.dataclass
+class Run:
+  """A checked run, and the lines of the prompts that are answered."""
+
+  config: Config
+  out: pathlib.Path
+  sources: Sources
+  wording: Wording
+  lines: dict[int, Line] = dataclasses.field(default_factory=dict)  # by index
+  summary: dict[str, Any] | None = None  # of a finished run, which needs no more
+  guesses: Guesses = dataclasses.field(default_factory=dict)
+  prompts: Sequence[AskedPrompt] = ()
+
+  @property
+  def is_answered(self) -> bool:
+    """Whether all prompts have a line."""
+    return len(self.lines) == self.config.prompts.num_prompts
+
+  def ordered(self) -> list[Line]:
+    """The lines of all prompts, once they are answered."""
+    return [self.lines[index] for index in range(len(self.lines))]
+
+
+def run(
+  config: Config,
+  out: str | os.PathLike[str],
+  data: str | os.PathLike[str] | None = None,
+) -> dict[str, Any] | None:
+  """Asks a language model with and without initial guesses; returns the summary.
+
+  Writes to the folder `out`: a line in `prompts.jsonl` as soon as a prompt is answered,
+  and at the end `summary.json` and figure 6. Prompts that have a line are not asked
+  again, so the same call resumes after an interruption; after SIGTERM it returns None.
+  `data` is the folder of the files of a benchmark.
+
+  Raises UserError, and leaves `out` unchanged, for a mistake in the config, the data or
+  the weights, for prompts that are too long for the model, and for an `out` that is
+  damaged or has other content; RunError if `out` cannot be written.
+  """
+  return complete(prepare(config, out, Sources(config, data)))
+
+
+def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Run:
+  """The run that `run` would complete; raises the same errors, and writes nothing."""
+  validate(config)
+  out, benchmark = user_path(out), sources.benchmark
+  section = config.benchmark
+  check_fit(config, benchmark)
+  scale = LabelScale(section.low or 0.0, section.high or 0.0, benchmark.classes)
+  wording = Wording(section.instruction, tuple(section.inputs), section.label, scale)
+  config = copy.deepcopy(config)
+  with config.unlocked():
+    config.benchmark.sha256 = benchmark.sha256  # other data make another run
+  prepared = Run(config, out, sources, wording)
+  if (out / 'config.json').is_file():
+    open_workdir(out, config, _KIND)  # raises before the slow steps
+    prepared.lines = _read_lines(out / _PROMPTS)
+    if prepared.is_answered:
+      path = out / _SUMMARY
+      prepared.summary = read_json(path, dict) if path.is_file() else None
+  if prepared.summary is None:
+    weights_path('model.weights', config.model.weights)  # before the slow steps
+    vectors = sources.vectors if config.guess.model in EMBEDDING else {}
+    prepared.guesses = make_guesses(
+      config.guess, benchmark, scale, vectors, config.seed
+    )
+    prepared.prompts = make_prompts(config, benchmark, wording, prepared.guesses)
+    _check_lengths(prepared)
+  return prepared
+
+
+def complete(
+  prepared: Run, without_guess: Sequence[dict[str, Any]] | None = None
+) -> dict[str, Any] | None:
+  """Asks the prompts that a run has not asked yet, and returns and raises as `run`.
+
+  `without_guess` has the answers to all prompts without guesses, if they are known from
+  a run whose prompts differ only in the guesses; then only the other arm is asked.
+  """
+  if prepared.summary is not None:
+    return prepared.summary
+  out, path = prepared.out, prepared.out / _PROMPTS
+  with occupied(out, prepared.config, _KIND), Interruption() as interruption:
+    # Another process may have asked some in the meantime.
+    prepared.lines = _read_lines(path)
+    if path.is_file():  # what a run that was killed has begun is no line
+      os.truncate(path, len(_whole_lines(path)))
+    _ask(prepared, without_guess, interruption)
+    interruption.raise_if_ctrl_c()
+    if not prepared.is_answered:
+      return None
+    prepared.summary = _summary(prepared)
+    write_plot(plot(prepared.summary, prepared.ordered()), out)
+    write_atomically(out / _SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
+  return prepared.summary
+
+
+def _ask(
+  prepared: Run,
+  without_guess: Sequence[dict[str, Any]] | None,
+  interruption: Interruption,
+) -> None:
+  """Asks the prompts that have no line yet, and writes theirs, until interrupted."""
+  prompts, lines, model = prepared.prompts, prepared.lines, prepared.sources.model
+  size, readouts = prepared.config.model.batch_size, prepared.config.readouts
+  missing = [index for index in range(len(prompts)) if index not in lines]
+  with (
+    (prepared.out / _PROMPTS).open('a', encoding='utf-8') as file,
+    tqdm(
+      desc=model.name,
+      initial=len(lines),
+      total=len(prompts),
+      unit='prompt',
+      mininterval=1,
+    ) as bar,
+  ):
+    for start in range(0, len(missing), size):
+      batch, began = missing[start : start + size], time.monotonic()
+      answers = {}
+      for arm in ARMS:
+        if arm == WITHOUT and without_guess is not None:
+          answers[arm] = [without_guess[index] for index in batch]
+          continue
+        texts = [prompts[index].texts[arm] for index in batch]
+        queries = [prompts[index].query for index in batch]
+        answers[arm] = read_all(model, texts, queries, prepared.wording, readouts)
+      seconds = (time.monotonic() - began) / len(batch)
+      for place, index in enumerate(batch):
+        arms = {arm: answers[arm][place] for arm in ARMS}
+        lines[index] = {**prompts[index].record, 'arms': arms, 'seconds': seconds}
+        file.write(json.dumps(lines[index], ensure_ascii=False) + '\n')
+      file.flush()
+      os.fsync(file.fileno())
+      bar.update(len(batch))
+      if interruption.requested:
+        return
+
+
+def _summary(prepared: Run) -> dict[str, Any]:
+  config, sources, scale = prepared.config, prepared.sources, prepared.wording.scale
+  guess, splits = config.guess, sources.benchmark.splits
+  return {
+    'model': sources.model.name,
+    'num_params': sources.model.num_params,
+    'engine': sources.model.engine,
+    'benchmark': config.benchmark.name,
+    'data_sha256': sources.benchmark.sha256,
+    'seed': config.seed,
+    'num_examples': config.prompts.num_examples,
+    'context_split': config.prompts.context_split,
+    'guess': {name: guess[name] for name in ('model', 'bias', 'noise', 'shuffled')},
+    'guess_loss_by_split': {
+      split: sum(
+        scale.loss(guess, example.label)
+        for guess, example in zip(prepared.guesses[split], examples, strict=True)
+      )
+      / len(examples)
+      for split, examples in splits.items()
+    },
+    **summarise(prepared.ordered(), scale),
+  }
+
+
+def _check_lengths(prepared: Run) -> None:
+  model, more = prepared.sources.model, prepared.config.readouts.max_new_tokens
+  if model.max_length is None:
+    return
+  for index, prompt in enumerate(prepared.prompts):
+    for arm in ARMS:
+      text = model.chat(prompt.texts[arm], prepared.wording.answer_prefix)
+      length = model.num_tokens(text)
+      if length + more > model.max_length:
+        raise UserError(
+          f'prompt {index} has {length} tokens, and {more} may follow; {model.name} '
+          f'takes {model.max_length}: make config.prompts.num_examples smaller'
+        )
+
+
+def _read_lines(path: pathlib.Path) -> dict[int, Line]:
+  """The whole lines of a `prompts.jsonl` by index; raises UserError for damaged ones.
+
+  Without a line its prompt is asked again.
+  """
+  lines = {}
+  for number, text in enumerate(_whole_lines(path).splitlines(), start=1):
+    line = parse_json(text, dict, f'{path}, line {number}')
+    lines[line['index']] = line
+  return lines
+
+
+def _whole_lines(path: pathlib.Path) -> bytes:
+  """The content of a file, without an incomplete last line."""
+  content = path.read_bytes() if path.is_file() else b''
+  return content[: content.rfind(b'\n') + 1]

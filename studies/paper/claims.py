@@ -1,0 +1,7 @@
+"""The claims of arXiv 2512.04268 that are judged."""
+
+from studies.paper.experiments import EXPERIMENTS
+from studies.paper.theorems import THEOREMS
+
+# In the order of the report.
+CLAIMS = (*THEOREMS, *EXPERIMENTS)

@@ -1,0 +1,1 @@
+"""Strategies: fits step by step of training, and phase diagrams of many runs."""
