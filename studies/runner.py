@@ -104,6 +104,7 @@ class Trainer:
     self, folder: pathlib.Path, get_config: GetConfig, *, trains: bool = True
   ):
     self._folder, self._get_config, self._trains = folder, get_config, trains
+    self.asked: list[str] = []  # the folders of the sweeps that were asked for
 
   def __call__(
     self,
@@ -123,7 +124,8 @@ class Trainer:
     errors of `zoo.training.sweep`.
     """
     whole = self.config(config, fields)
-    folder = self._folder / f'{name}-{version_digest(to_json(whole))}'
+    self.asked.append(f'{name}-{version_digest(to_json(whole))}')
+    folder = self._folder / self.asked[-1]
     if not (self._trains or sweeps.is_finished(whole, points, folder)):
       raise UntrainedError
     try:

@@ -1,7 +1,6 @@
 """Studies: models to train, numbers to measure, and the ranges that they must be in."""
 
 import dataclasses
-import json
 import math
 import os
 import pathlib
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
+from studies.rows import complete, read_rows
 from studies.runner import (
   GetConfig,
   Trainer,
@@ -19,20 +19,17 @@ from studies.runner import (
   facts,
   run_in,
   sections_of,
-  with_progress,
   write_report,
   writing,
 )
 from zoo import reports
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
-from zoo.host.files import write_atomically
 from zoo.host.parts import Part
 from zoo.reports.plots import Panel, Plot, write_plot
 
 HOLDS, FAILS, MEASURED = 'holds', 'fails', 'measured'
 NOT_RUN = 'not run here'
-_RESULT = 'result.json'
 
 _Number = int | float
 
@@ -152,34 +149,35 @@ def run(
 
   What the folder keeps are finished runs, which belong to the configs and the points
   that a study trains with: a run with other settings is trained anew, and all numbers
-  are measured again by each call.
-  Writes, for each study, a folder with its runs and `result.json`, and a figure (CSV,
-  SVG, PNG) if it has panels; and, for all `known` studies (None: those that are
-  wanted), the numbers in one file and `report.html`. Known studies that an earlier call
-  measured in the folder are measured again, too, unless something would have to be
-  trained. With a `part`, such as `Part(2, 4)`, it measures only every fourth of the
-  wanted studies, from the second on, and writes only their results and figures.
+  are measured again by each call, since they depend on the code of `measure`, too.
+  Writes the numbers of each study, and the folders of its runs, as a row of
+  `rows.jsonl`; its runs into a folder, and a figure (CSV, SVG, PNG) if it has panels;
+  and, for all `known` studies (None: those that are wanted), the numbers in one file
+  and `report.html`. Known studies that an earlier call measured in the folder are
+  measured again, too, unless something would have to be trained. With a `part`, such as
+  `Part(2, 4)`, it measures only every fourth of the wanted studies, from the second on,
+  and writes only their rows and figures.
 
   Returns None after SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call
   then resumes. Raises the errors of `run_in`, of `zoo.training.sweep`, and of a
-  study's own `measure`; RunError if the folder cannot be written.
+  study's own `measure`; RunError if the folder cannot be written; InUseError if another
+  process measures in the folder, or the same part.
   """
   known = wanted if known is None else known
   about = about or About()
-  due = [*wanted] if part is None else part.of(wanted)
 
   with run_in(out) as (folder, interruption):
-    named = {study.name: study for study in due}
-    others = () if part is not None else known
-    earlier = {
-      study.name: study for study in others if (folder / study.name / _RESULT).exists()
-    }
+    named = {study.name: study for study in wanted}
+    kept = read_rows(folder) if part is None else {}
+    earlier = {study.name: study for study in known if study.name in kept}
+    studies = {**named, **earlier}
     measured: dict[str, StudyResult] = {}
-    for name, study in with_progress('study', {**named, **earlier}, interruption):
+
+    def compute(name: str) -> dict[str, Any] | None:
       runs = folder / name / 'runs'
       train = Trainer(runs, get_config, trains=name in named)
       try:
-        measured[name] = _measure(study, train, folder)
+        measured[name] = _measure(studies[name], train, folder)
       except UntrainedError:
         logging.warning(
           '%s would have to be trained again, since its settings or the version have '
@@ -187,6 +185,11 @@ def run(
           'named',
           name,
         )
+        return None
+      numbers, minutes = measured[name].numbers, measured[name].minutes
+      return {'numbers': numbers, 'minutes': minutes, 'runs': train.asked}
+
+    complete(dict.fromkeys(studies), compute, folder, interruption, part)
     results = [measured.get(study.name, StudyResult(study)) for study in known]
     if part is None:
       data = [_as_json(result) for result in results]
@@ -236,7 +239,6 @@ def report_page(results: Sequence[StudyResult], about: About) -> str:
 
 def _measure(study: Study, train: Trainer, out: pathlib.Path) -> StudyResult:
   start = time.monotonic()
-  folder = out / study.name
   measurement = study.measure(train)
   if not isinstance(measurement, Measurement):
     raise UserError(
@@ -252,12 +254,9 @@ def _measure(study: Study, train: Trainer, out: pathlib.Path) -> StudyResult:
   numbers = {name: float(measurement.numbers[name]) for name in names}
   minutes = (time.monotonic() - start) / 60
   plot = Plot(study.name, measurement.panels) if measurement.panels else None
-  result = {'numbers': numbers, 'minutes': minutes}
-  with writing(out):
-    folder.mkdir(parents=True, exist_ok=True)
-    if plot is not None:
+  if plot is not None:
+    with writing(out):
       write_plot(plot, out)
-    write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
   return StudyResult(study, numbers, minutes, plot)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import configs
 from studies import headlines, runner
+from studies.rows import read_rows
 from studies.runner import best, history, load
 from studies.study import (
   FAILS,
@@ -80,6 +81,11 @@ def test_a_verdict_follows_from_the_range():
   assert StudyResult(headline(), {'n': 1.5}).verdict == MEASURED  # without expectations
 
 
+def names_in(folder):
+  """What a folder holds beside locks."""
+  return {path.name for path in folder.iterdir() if not path.name.startswith('.')}
+
+
 def no_config(file, variant):
   raise AssertionError('nothing is trained')
 
@@ -113,8 +119,8 @@ def test_what_was_not_run_has_no_number(tmp_path):
   assert report.count('<figure') == 1
   assert report.index('<figure') < report.index('<table')
   assert 'not run here: 1' in report
-  assert {path.name for path in tmp_path.iterdir()} == {
-    *('studies.json', 'report.html', 'ran'),
+  assert names_in(tmp_path) == {
+    *('studies.json', 'report.html', 'rows.jsonl'),
     *(f'figure_ran.{suffix}' for suffix in ('csv', 'png', 'svg')),
   }
 
@@ -143,9 +149,13 @@ def test_numbers_are_measured_by_each_call(tmp_path, no_pictures):
   assert judged(study, tmp_path).numbers == {'n': 4.0}
   stricter = headline(measure=measure, n=at_most(0.5, ''))
   assert judged(stricter, tmp_path).verdict == FAILS
-  # A result that is damaged is written again.
-  (tmp_path / 'tiny' / 'result.json').write_text('{"numbers": {"n": "1"}}')
+  # A row that is not whole is written again.
+  file = tmp_path / 'rows.jsonl'
+  (line,) = file.read_text().splitlines()
+  file.write_text(line[:-20])
   assert judged(study, tmp_path).verdict == FAILS
+  (line,) = file.read_text().splitlines()
+  assert json.loads(line)['row']['numbers'] == {'n': 4.0}
 
 
 WIDTHS = [2]  # a setting that is not in the text of `measure_widths`
@@ -239,7 +249,7 @@ def test_a_measure_that_does_not_fit_its_study_is_one_line(tmp_path, unchecked):
   bad = headline(measure=lambda train: {'n': 1.0}, n=near(2, 1, ''))
   with refuses('the measure of tiny returns the type dict; it must be studies.M'):
     run([bad], no_config, tmp_path)
-  assert not (tmp_path / 'tiny').exists()
+  assert names_in(tmp_path) == set()
   with refuses("the name of a study is 'a/b'"):
     headline('a/b')
   for wrong in near(1, -2, ''), (0, 1):
@@ -255,9 +265,7 @@ def test_a_study_without_panels_has_numbers_and_no_picture(tmp_path):
   report = (tmp_path / 'report.html').read_text()
   assert '<figure' not in report
   assert 'Pictures' not in report
-  assert {path.name for path in tmp_path.iterdir()} == {
-    *('studies.json', 'report.html', 'tiny')
-  }
+  assert names_in(tmp_path) == {'studies.json', 'report.html', 'rows.jsonl'}
 
 
 def test_each_part_measures_its_own_and_the_whole_reports(tmp_path, no_pictures):
@@ -265,7 +273,7 @@ def test_each_part_measures_its_own_and_the_whole_reports(tmp_path, no_pictures)
   for i in 1, 2:
     run(studies, no_config, tmp_path, Part(i, 2))
     assert not (tmp_path / 'report.html').exists()
-  assert len([*tmp_path.glob('*/result.json')]) == 2
+  assert [*read_rows(tmp_path)] == ['one', 'two']
   results = run(studies, no_config, tmp_path)
   assert results is not None
   assert [result.verdict for result in results] == [HOLDS] * 2
@@ -281,7 +289,7 @@ def test_what_stops_in_training_has_no_result(tmp_path, monkeypatch):
   study = headline(measure=measure, n=at_most(1, ''))
   monkeypatch.setattr(sweeps, 'sweep', lambda *_: None)
   assert run([study], small, tmp_path) is None
-  assert not [*tmp_path.iterdir()]
+  assert names_in(tmp_path) == set()
 
 
 def small(file, variant):

@@ -283,7 +283,8 @@ def test_a_measure_of_a_study_keeps_its_traceback(own, tmp_path):
   with pytest.raises(FileNotFoundError) as info:
     studies.run([study], configs.get_config, tmp_path / 'out')
   assert_shown(info.value, path)
-  assert not [*(tmp_path / 'out').iterdir()]
+  names = [path.name for path in (tmp_path / 'out').iterdir()]
+  assert all(name.startswith('.') for name in names), names  # locks alone
 
 
 def test_a_saved_model_whose_class_fails_keeps_its_traceback(own, tmp_path):

@@ -1,0 +1,285 @@
+"""Tables of studies: named cells, with a row of numbers each, kept in one file.
+
+def compute(parameters, folder):
+  return {'square': parameters['number'] ** 2}
+
+cells = {f'number={n}': {'number': n} for n in range(4)}
+rows = studies.fill(studies.CellTable(cells, compute), 'runs/squares')
+print(rows['number=3']['square'])  # 9
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import urllib.parse
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import filelock
+from absl import logging
+
+from studies.runner import facts, run_in, version_digest, with_progress, writing
+from zoo.core.errors import UserError, check_name, shown
+from zoo.host.files import is_url, names_in, read_bytes, write_atomically
+from zoo.host.interruption import Interruption
+from zoo.host.parts import Part
+from zoo.storage.workdir import (
+  check_number_of_parts,
+  forget_number_of_parts,
+  locked,
+)
+
+CELLS = 'cells'  # the folder with a folder for each cell
+_FILE, _LOCK = 'rows.jsonl', '.rows.lock'
+_BUCKET_ROWS = 'rows'  # the folder with a file for each row, in a bucket
+_KEYS = 'digest', 'versions', 'row'
+
+# What JSON can hold. The parameters of a cell say all that its row depends on, beside
+# the version of the library. A cell without parameters is computed by each call.
+Parameters = Mapping[str, Any] | None
+Row = dict[str, Any]
+# The parameters of a cell and a folder in which it may keep what is not finished.
+Compute = Callable[[Mapping[str, Any], pathlib.Path], Mapping[str, Any]]
+Draw = Callable[[Mapping[str, Row], pathlib.Path], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class CellTable:
+  """What a study computes: a row of numbers for each of its cells.
+
+  Attributes:
+    cells: The parameters of each cell, by its name. A row belongs to the parameters and
+      to the version of the library, and is stale after a change of either: name all
+      that the row depends on, such as the number of prompts.
+    compute: Returns the row of a cell, as JSON can hold it, from its parameters and a
+      folder of its own, in which a training can resume.
+    draw: Writes pictures and tables into the folder of the study, from its rows by
+      cell. None draws nothing.
+  """
+
+  cells: Mapping[str, Mapping[str, Any]]
+  compute: Compute
+  draw: Draw | None = None
+
+  def __post_init__(self) -> None:
+    """Raises UserError for a table without cells, and for other parameters."""
+    if not self.cells:
+      raise UserError('the table of a study has no cells; it must have one or more')
+    for name, parameters in self.cells.items():
+      if {*name.split('/')} & {'', '.', '..'}:
+        raise UserError(
+          f'a cell has the name {name!r}; it must be that of a folder, such as '
+          "'examples=10'"
+        )
+      if not isinstance(parameters, Mapping):
+        raise UserError(
+          f'the cell {name!r} has the parameters {parameters!r}; they must be a '
+          'dictionary, such as {"task.context_length": 10}'
+        )
+      _digest(name, parameters)
+
+
+def fill(
+  table: CellTable,
+  out: str | os.PathLike[str],
+  part: Part | None = None,
+  only: Collection[str] = (),
+  *,
+  again: bool = False,
+) -> dict[str, Row] | None:
+  """Computes the rows that a folder lacks, and draws from all that it has.
+
+  A row is written to `rows.jsonl` as soon as it is computed, so the same call resumes
+  after an interruption. Processes that share only the folder may fill different parts
+  at the same time.
+
+  Args:
+    table: The cells, and how to compute and to draw.
+    out: The folder of the study, which may be in a bucket, such as gs://bucket/study.
+    part: Computes every `part.number`-th of the cells alone, and draws nothing. The
+      call without a part draws, after all parts have ended.
+    only: The names of the cells to compute; by default all of them.
+    again: Whether rows that are stale are computed again. They are of other parameters
+      or of another version; otherwise one line names them, and they are left out.
+
+  Returns:
+    The rows by cell, in the order of the cells. Cells that were not computed and those
+    with stale rows are missing. None after SIGTERM.
+
+  Raises:
+    UserError: For an unknown name in `only`, a damaged file, and an `out` that cannot
+      be the folder; as InUseError if another process is filling it or the same part.
+    RunError: If the folder cannot be written.
+    KeyboardInterrupt: After Ctrl-C; the same call then resumes.
+
+  Example:
+    >>> square = lambda parameters, folder: {'square': parameters['number'] ** 2}
+    >>> cells = {f'number={n}': {'number': n} for n in (2, 3)}
+    >>> fill(CellTable(cells, square), getfixture('tmp_path'))
+    {'number=2': {'square': 4}, 'number=3': {'square': 9}}
+  """
+  for name in only:
+    check_name('cell', name, table.cells)
+
+  with run_in(out) as (folder, interruption):
+
+    def compute(name: str) -> Mapping[str, Any]:
+      cell = folder / CELLS / name
+      cell.mkdir(parents=True, exist_ok=True)
+      return table.compute(table.cells[name], cell)
+
+    rows = complete(
+      table.cells, compute, folder, interruption, part, only or None, again=again
+    )
+    if part is None and rows and table.draw is not None:
+      table.draw(rows, folder)
+    return rows
+  return None
+
+
+def complete(
+  cells: Mapping[str, Parameters],
+  compute: Callable[[str], Mapping[str, Any] | None],
+  folder: pathlib.Path,
+  interruption: Interruption,
+  part: Part | None = None,
+  only: Collection[str] | None = None,
+  *,
+  again: bool = False,
+) -> dict[str, Row]:
+  """Computes the rows that a folder lacks, and returns the rows of all cells.
+
+  It is what `fill` shares with studies that check or draw in a way of their own.
+  `compute` is given the name of a cell, and returns None if the cell cannot have a row
+  now. Raises Stopped after a signal, and otherwise the errors of `fill`.
+  """
+  digests = {name: _digest(name, parameters) for name, parameters in cells.items()}
+  named = [name for name in cells if only is None or name in only]
+  mine = named if part is None else part.of(named)
+  with locked(folder, part):
+    if part is not None:
+      check_number_of_parts(folder, part)
+    kept = read_rows(folder)
+    stale = [
+      name for name in cells if name in kept and kept[name]['digest'] != digests[name]
+    ]
+    if stale and not again:
+      logging.warning(
+        '%s has stale rows, of other parameters or another version, which are left '
+        'out until they are computed again: %s',
+        folder,
+        shown(stale),
+      )
+    missing = [
+      name
+      for name in mine
+      if name not in kept or cells[name] is None or (again and name in stale)
+    ]
+    due = {name: cells[name] for name in missing}
+    for name, _ in with_progress('cell', due, interruption):
+      row = compute(name)
+      if row is not None:
+        with writing(folder):
+          keep_row(folder, name, digests[name], row)
+    if part is None:
+      forget_number_of_parts(folder)
+    kept = read_rows(folder)
+  return {
+    name: kept[name]['row']
+    for name in cells
+    if name in kept and kept[name]['digest'] == digests[name]
+  }
+
+
+def read_rows(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
+  """The lines of `rows.jsonl` by cell, each with `digest`, `versions` and `row`.
+
+  A line that a killed process has begun is ignored. Raises UserError for other damage.
+  """
+  kept: dict[str, dict[str, Any]] = {}
+  paths = [folder / _FILE]
+  if is_url(folder):
+    rows = folder / _BUCKET_ROWS
+    paths = [rows / name for name in sorted(names_in(rows))]
+  for path in paths:
+    with _locked_file(folder):
+      lines = _whole_lines(path)
+    for number, line in enumerate(lines, start=1):
+      try:
+        content = json.loads(line)
+        kept[content['cell']] = {key: content[key] for key in _KEYS}
+      except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+          f'{path}, line {number} is damaged; delete the line, and its cell is '
+          'computed again'
+        ) from error
+  return kept
+
+
+def keep_row(
+  folder: pathlib.Path, name: str, digest: str, row: Mapping[str, Any]
+) -> None:
+  """Puts the row of a cell into `rows.jsonl`, in place of an older one.
+
+  Floats keep all bits. In a bucket, where nothing can be appended, each row has a file
+  of its own. Raises UserError for a row that JSON cannot hold, and OSError.
+  """
+  content = {
+    'cell': name,
+    'digest': digest,
+    'versions': facts()['Versions'],
+    'row': row,
+  }
+  try:
+    line = json.dumps(content).encode() + b'\n'
+  except (TypeError, ValueError) as error:
+    raise UserError(
+      f'the row of {name!r} cannot be kept as JSON: {error}; it must have numbers of '
+      'Python, texts, booleans, None, and lists or dictionaries of these'
+    ) from error
+  if is_url(folder):
+    (folder / _BUCKET_ROWS).mkdir(parents=True, exist_ok=True)
+    file = f'{urllib.parse.quote(name, safe="")}.jsonl'
+    write_atomically(folder / _BUCKET_ROWS / file, line)
+    return
+  path = folder / _FILE
+  with _locked_file(folder):
+    lines = _whole_lines(path)
+    others = [other for other in lines if json.loads(other)['cell'] != name]
+    if len(others) < len(lines):
+      write_atomically(path, b''.join([*others, line]))
+      return
+    with path.open('ab') as file:
+      file.truncate(sum(map(len, lines)))  # without what a killed process has begun
+      file.write(line)
+      file.flush()
+      os.fsync(file.fileno())
+
+
+def _digest(name: str, parameters: Parameters) -> str:
+  """What the row of a cell belongs to: its parameters and the version."""
+  try:
+    return version_digest(json.dumps(parameters, sort_keys=True))
+  except (TypeError, ValueError) as error:
+    raise UserError(
+      f'the cell {name!r} has parameters that JSON cannot hold: {error}; they must be '
+      'numbers, texts, booleans, None, and lists or dictionaries of these'
+    ) from error
+
+
+def _whole_lines(path: pathlib.Path) -> list[bytes]:
+  """The lines of a file with their ends, without one that is not whole."""
+  content = read_bytes(path) if path.is_file() else b''
+  return [line for line in content.splitlines(keepends=True) if line.endswith(b'\n')]
+
+
+@contextlib.contextmanager
+def _locked_file(folder: pathlib.Path) -> Iterator[None]:
+  """Nobody else reads or writes the rows of a local folder in the block."""
+  if is_url(folder) or not folder.is_dir():
+    yield
+    return
+  with filelock.FileLock(folder / _LOCK, fallback_to_soft=False):
+    yield
