@@ -117,11 +117,11 @@ the exact form of several scalar heads multiplies sums, not heads
   - -jnp.sum(layer.a[...] * layer.b[...]) for layer in
   + -jnp.sum(layer.a[...]) * jnp.sum(layer.b[...]) for layer in
 the speeds of rotary positions fall half as fast
-  zoo/mixers/attention.py: mixers/test_attention.py
+  zoo/mixers/attention.py: mixers/test_reference.py
   - (-np.arange(half)[None] / half)
   + (-np.arange(half)[None] / half / 2)
 a query of attention that is not causal does not see itself
-  zoo/mixers/attention.py: mixers/test_attention.py mixers/test_contract.py
+  zoo/mixers/attention.py: mixers/test_reference.py mixers/test_contract.py
   - context_mask(n) | np.eye(n, dtype=bool)
   + context_mask(n)
 keys of a chunk decay from its start, not to its end
@@ -129,7 +129,7 @@ keys of a chunk decay from its start, not to its end
   - jnp.exp(last - total)[..., None, :, :] * places
   + jnp.exp(total)[..., None, :, :] * places
 the inverse of a pole of S4D is not conjugated
-  zoo/mixers/ssm.py: mixers/test_ssm.py
+  zoo/mixers/ssm.py: mixers/test_reference.py
   - _Diagonal(real / squares, -frequency / squares)
   + _Diagonal(real / squares, frequency / squares)
 exact risks are computed in float32

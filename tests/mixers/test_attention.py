@@ -1,12 +1,11 @@
-"""Softmax and ReLU attention against loops over queries, keys and heads."""
+"""The biases of softmax and ReLU attention, and sets without examples."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from tests.compare import assert_close
-from tests.mixers.loops import attention, call, relu_weights, softmax
+from tests.mixers.loops import call
 from tests.weights import drawn
 from zoo.mixers import ReLUAttention, Site, SoftmaxAttention
 
@@ -20,22 +19,6 @@ pytestmark = pytest.mark.usefixtures('float64')
 
 def _tokens(n=_N):
   return np.random.default_rng(1).normal(size=(_B, n, _W))
-
-
-@pytest.mark.parametrize(
-  ('kind', 'weigh', 'causal', 'rotary'),
-  [
-    (SoftmaxAttention, softmax, True, True),
-    (SoftmaxAttention, softmax, False, False),
-    (ReLUAttention, relu_weights, True, False),
-    (ReLUAttention, relu_weights, False, True),
-  ],
-)
-def test_it_is_the_sum_over_the_tokens_that_it_sees(kind, weigh, causal, rotary):
-  model = drawn(lambda: kind(Site(_W, _H), causal, rotary, rngs=nnx.Rngs(0)))
-  tokens = _tokens()
-  expected = [attention(model, prompt, weigh, causal, rotary) for prompt in tokens]
-  assert_close(call(model, tokens), expected, _DOUBLE)
 
 
 @pytest.mark.parametrize(

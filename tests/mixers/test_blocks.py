@@ -1,4 +1,4 @@
-"""Whole mixers: against blocks that others wrote, loops, and other mixers."""
+"""Whole mixers: against blocks that others wrote, and other mixers."""
 
 from typing import Any
 
@@ -9,27 +9,9 @@ from flax import nnx
 
 from tests.compare import assert_close
 from tests.mixers.golden import golden
-from tests.mixers.loops import (
-  EXACT,
-  H,
-  N,
-  W,
-  assert_is,
-  call,
-  convolve,
-  heads,
-  linear,
-  rms,
-  sigmoid,
-  silu,
-  tokens,
-  unit,
-  warm,
-)
+from tests.mixers.loops import EXACT, H, W, call, tokens, warm
 from zoo.mixers.log_linear import _step, pair_weights
 from zoo.mixers.recurrence import over_tokens
-
-_S = W // H
 
 
 def _set(mixer: Any, weights: dict[str, np.ndarray]) -> None:
@@ -143,26 +125,3 @@ def test_few_levels_put_the_oldest_tokens_together():
 
     pairs, steps = both(mixer, x)
     assert_close(pairs, steps, EXACT)
-
-
-def test_titans():
-  def loop(p, x):
-    q, k, v = (
-      heads(silu(convolve(p, f'convolutions.{term}', linear(p, term, x))))
-      for term in ('query', 'key', 'value')
-    )
-    theta, eta, alpha = (
-      sigmoid(linear(p, term, x)) for term in ('rate', 'momentum', 'forget')
-    )
-    merged = np.zeros((N, H, _S))
-    for h in range(H):
-      memory, change = np.zeros((_S, _S)), np.zeros((_S, _S))
-      for t in range(N):
-        key = unit(k[h, t])
-        gradient = 2 * np.outer(key, key @ memory - v[h, t])
-        change = eta[t, h] * change - theta[t, h] * gradient
-        memory = (1 - alpha[t, h]) * memory + change
-        merged[t, h] = rms(p, 'norm', unit(q[h, t]) @ memory)
-    return linear(p, 'out', merged.reshape(N, W) * silu(linear(p, 'gate', x)))
-
-  assert_is('titans', loop)

@@ -11,7 +11,18 @@ from flax import nnx
 from tests.compare import assert_close
 from tests.marks import mostly_full
 from tests.mixers.golden import golden
-from tests.mixers.loops import recur
+from tests.mixers.reference import (
+  comba,
+  fox,
+  gated_delta_product,
+  gdn2,
+  kda,
+  log_linear,
+  mamba3,
+  rwkv7,
+)
+from tests.mixers.reference.parts import sigmoid
+from tests.mixers.reference.recurrence import recurrence
 from tests.weights import drawn
 from zoo.mixers import ForgettingAttention, Site
 from zoo.mixers.log_linear import pair_weights
@@ -56,14 +67,68 @@ def _expected(name):
 
 
 @pytest.mark.parametrize('name', _NAMES)
-def test_the_loop_of_these_tests_is_the_public_definition(name):
+def test_the_shared_loop_is_the_public_definition(name):
   terms, (out, state) = _terms(name), _expected(name)
   for h in range(out.shape[2]):
-    read, last = recur(*(term[0, :, h] for term in terms))
+    read, last = recurrence(*(term[0, :, h] for term in terms))
     if name == 'gated_delta_product':
       read = read[_STEPS - 1 :: _STEPS]
     assert_close(read, out[0, :, h], 1e-13)
     assert_close(last, state[0, h], 1e-13)
+
+
+def _by_its_loop(name, at):
+  """The outputs and the last state of a head, of which the last may not be known."""
+  decay = np.exp(at.get('g', at.get('gk', 0.0)))
+  if name == 'rwkv7':
+    terms = at['q'], at['k'], at['v'], decay, -at['alpha'], at['beta']
+    return rwkv7.recurrence(*terms)
+  if name == 'mamba3':
+    q, k = (
+      mamba3.turn(
+        at[term] + at[f'{term}_bias'],
+        np.cumsum(np.pi * np.tanh(at['Angles']) * at['DT'][:, None], axis=0),
+      )
+      for term in ('Q', 'K')
+    )
+    numbers = np.exp(at['ADT']), at['DT'], sigmoid(at['Trap'])
+    read, state = mamba3.recurrence(q, k, at['V'], *numbers)
+    return read + at['D'] * at['V'], state.T
+  q, k, v = at['q'], at['k'], at['v']
+  if name == 'gated_delta_product':
+    k, v, beta = (
+      array.reshape(len(q), _STEPS, *array.shape[1:]) for array in (k, v, at['beta'])
+    )
+    return gated_delta_product.recurrence(q, k, v, decay, beta)
+  if name == 'kda':
+    return kda.recurrence(q, k, v, decay, at['beta'])
+  if name == 'gdn2':
+    return gdn2.recurrence(q, k, v, decay, at['b'], at['w'])
+  if name == 'fox':
+    return fox.attend(q, k, v, decay), None
+  if name == 'log_linear':
+    return log_linear.attend(q, k, v, decay, at['level_scales']), None
+  reader = at['p'] if name == 'comba' else decay[:, None] * at['p']
+  return comba.recurrence(q, k, v, decay, at['beta'], reader)
+
+
+@pytest.mark.parametrize('name', [*_NAMES, 'fox', 'log_linear', 'mamba3'])
+def test_the_loop_of_a_mixer_is_the_public_definition(name):
+  arrays = golden(name)
+  for h in range(2):
+    # Axes of heads come second, those of numbers of each head first, and those of
+    # `mamba3` before the tokens.
+    at = {}
+    for term, array in arrays.items():
+      rows = array[0] if array.shape[0] == 1 else array
+      if term in ('ADT', 'DT', 'Trap', 'Q_bias', 'K_bias', 'D', 'state', 'angles'):
+        at[term] = rows[h]
+      else:
+        at[term] = rows[:, h]
+    read, last = _by_its_loop(name, at)
+    assert_close(read, at['out'], 1e-13)
+    if last is not None:
+      assert_close(last, at['state'], 1e-13)
 
 
 @_each_precision

@@ -9,7 +9,9 @@ import pytest
 
 from tests.compare import assert_close
 from tests.marks import mostly_full, mostly_slow
-from tests.mixers.loops import EXACT, recur, sigmoid, softplus
+from tests.mixers.loops import EXACT
+from tests.mixers.reference.parts import sigmoid, softplus, unit
+from tests.mixers.reference.recurrence import recurrence
 from tests.traced import equations
 from zoo.mixers.recurrence import Inputs, chunkwise, scan
 
@@ -37,7 +39,7 @@ def _inputs(kind, dtype, n=_N):
     return rng.normal(size=(_B, n, _H, *shape))
 
   decay, write, erase = _KINDS[kind]
-  query, key, value = drawn(_K), _unit(drawn(_K)), drawn(_V)
+  query, key, value = drawn(_K), unit(drawn(_K)), drawn(_V)
   log_decay = None if decay is None else -softplus(drawn(decay))
   strength = sigmoid(drawn())
   terms = [query, key, value, log_decay, strength if write else None, None, None]
@@ -46,16 +48,12 @@ def _inputs(kind, dtype, n=_N):
     if log_decay is not None:
       terms[5] = terms[5] * np.exp(log_decay)
   if erase == 'elsewhere':
-    terms[5:] = [_unit(drawn(_K)), _unit(drawn(_K))]
+    terms[5:] = [unit(drawn(_K)), unit(drawn(_K))]
   # Converted in NumPy: JAX would compile a program for each shape.
   terms = [
     None if term is None else jnp.asarray(term.astype(dtype), dtype) for term in terms
   ]
   return Inputs(*terms)  # pyright: ignore
-
-
-def _unit(keys):
-  return keys / np.sqrt((keys**2).sum(axis=-1, keepdims=True) + 1e-6)
 
 
 def _state(dtype):
@@ -75,7 +73,7 @@ def _loop(inputs, state):
   for b in range(_B):
     for h in range(_H):
       of_head = [None if array is None else array[b, :, h] for array in arrays]
-      out[b, :, h], last[b, h] = recur(*of_head, state=state[b, h])
+      out[b, :, h], last[b, h] = recurrence(*of_head, state=state[b, h])
   return out, last
 
 

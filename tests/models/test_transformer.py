@@ -13,7 +13,8 @@ import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import built, predict, predict_all
 from tests.marks import mostly_full, mostly_slow
-from tests.mixers.loops import attention
+from tests.mixers.loops import parameters
+from tests.mixers.reference import softmax
 from tests.models import bodies
 from tests.settings import isotropic
 from tests.weights import drawn, promoting_float64
@@ -42,7 +43,8 @@ def _prompt() -> zoo.Prompt:
 
 def _layers(model, z):
   for layer in model.layers:
-    z = z + attention(layer.mixer, bodies.layer_norm(layer.norm_1, z))
+    mixer, normed = layer.mixer, bodies.layer_norm(layer.norm_1, z)
+    z = z + softmax.outputs(parameters(mixer), normed, mixer.num_heads)
     normed = bodies.layer_norm(layer.norm_2, z)
     hidden = bodies.gelu(bodies.linear(layer.feed_forward.up, normed))
     z = z + bodies.linear(layer.feed_forward.out, hidden)

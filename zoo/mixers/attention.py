@@ -118,6 +118,8 @@ class SoftmaxAttention(_Attention):
   o_t = Σ_i softmax_i(q_t·k_i / √s) v_i, with s features per head, over i ≤ t if causal,
   else over the context and t itself. q, v and the output have biases, which the paper
   does not have. k has one only if rotary: otherwise the softmax does not depend on it.
+
+  The loop that defines it: `tests/mixers/reference/softmax.py`.
   """
 
   ignores_shifts = True
@@ -138,6 +140,8 @@ class ForgettingAttention(_Attention):
   of log f, and f_t = sigmoid(W_f x_t + b_f) for each head: a token fades as later ones
   forget it. There are no rotary positions. The output gate, the norms and the shifts of
   keys and values of the authors' block Pro are left out.
+
+  The loop that defines it: `tests/mixers/reference/fox.py`.
   """
 
   ignores_shifts = True
@@ -172,6 +176,8 @@ class ReLUAttention(_Attention):
 
   o_t = (1/n_t) Σ_i relu(q_t·k_i / √s) v_i over the n_t tokens i ≤ t if causal, else
   over the n_t tokens of the context. The paper has neither 1/√s nor biases.
+
+  The loop that defines it: `tests/mixers/reference/relu.py`.
   """
 
   def weigh(

@@ -43,6 +43,8 @@ class Hyena(Mixer):
   The authors' code at order 2 has one long convolution, x_2 ∘ (h ∗ (x_1 ∘ v)); T is the
   sequence length there. It has short convolutions of 3 tokens, not 4, three layers of
   sines, other frequencies, and no bias of the filters.
+
+  The loop that defines it: `tests/mixers/reference/hyena.py`.
   """
 
   # The network reads positions, and the filters do not depend on the tokens.

@@ -43,6 +43,8 @@ class LinearMixer(HeadState):
   o_t = (1/n_t) q_t Σ_i k_iᵀ v_i over the n_t tokens i ≤ t if causal, else over the n_t
   tokens of the context; there is no other scale. Katharopoulos et al. (arXiv
   2006.16236) have a feature map and a normaliser too.
+
+  The loop that defines it: `tests/mixers/reference/linear.py`.
   """
 
   def __init__(self, site: Site, causal: bool = True, *, rngs: nnx.Rngs):
@@ -90,6 +92,8 @@ class Retention(HeadState):
   out(norm(o_t) ∘ silu(W_g x_t)), with the RMS norm of each head. The paper also rotates
   q and k by e^(inθ), which `rotary` does here; without it this is linear attention with
   decay. The paper's values are twice as wide, and its norm has no learned scale.
+
+  The loop that defines it: `tests/mixers/reference/retention.py`.
   """
 
   def __init__(self, site: Site, rotary: bool = False, *, rngs: nnx.Rngs):
@@ -122,6 +126,8 @@ class GatedLinearAttention(HeadState):
   S_t = diag(α_t) S_{t−1} + k_tᵀ v_t, log α_t = logsigmoid(W_2 W_1 x_t + b)/16, W_1 of
   rank 16 at most; o_t = q_t S_t / √k; out(norm(o_t) ∘ silu(W_g x_t)), with the RMS norm
   of each head. The authors' keys have half the width, and their norm is a layer norm.
+
+  The loop that defines it: `tests/mixers/reference/gla.py`.
   """
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):
@@ -203,6 +209,8 @@ class Mamba2(Mamba2Block):
   norm. x, B and C go through a short convolution and SiLU; B and C, of `state_size`
   features, are shared by all heads. The authors' heads have 64 channels whatever the
   width.
+
+  The loop that defines it: `tests/mixers/reference/mamba2.py`.
   """
 
   def __init__(self, site: Site, state_size: int = 64, *, rngs: nnx.Rngs):

@@ -92,6 +92,8 @@ class Delta(_DeltaRule):
   convolution and SiLU; q and k are scaled to length 1; out(norm(o_t)), with the RMS
   norm of each head. With `negative_eigenvalues` β_t is twice as large (arXiv
   2411.12537).
+
+  The loop that defines it: `tests/mixers/reference/delta.py`.
   """
 
   def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
@@ -117,6 +119,8 @@ class GatedDelta(_DeltaRule):
   g_t = −e^A softplus(W x_t + b) for each head; the rest as in the delta rule, but with
   a gate: out(norm(o_t) ∘ silu(W_g x_t)). The authors' values are twice as wide, and e^A
   starts in [0, 16], not in [1, 16].
+
+  The loop that defines it: `tests/mixers/reference/gated_delta.py`.
   """
 
   def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
@@ -144,6 +148,8 @@ class KimiDelta(_DeltaRule):
   g_t = −e^A softplus(W_2 W_1 x_t + b) with A by head, and a gate of low rank:
   out(norm(o_t) ∘ sigmoid(W_4 W_3 x_t + c)). W_1 and W_3 have as many outputs as a head
   has entries.
+
+  The loop that defines it: `tests/mixers/reference/kda.py`.
   """
 
   def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
@@ -171,6 +177,8 @@ class GatedDelta2(HeadState):
   S_t = S'_t − k_tᵀ ((b_t ∘ k_t) S'_t) + k_tᵀ (w_t ∘ v_t), S'_t = exp(g_t) ∘ S_{t−1},
   with the vectors b_t = sigmoid(W_b x_t) and w_t = sigmoid(W_w x_t), and the rest as in
   `kda`. With `negative_eigenvalues` b_t is twice as large, and w_t is not.
+
+  The loop that defines it: `tests/mixers/reference/gdn2.py`.
   """
 
   def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
@@ -224,6 +232,8 @@ class Comba(HeadState):
   - `naive_recurrent_comba` erases after the decay, while its chunks and its kernel do
     so before it, as the paper and this class;
   - values are twice as wide.
+
+  The loop that defines it: `tests/mixers/reference/comba.py`.
   """
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):
@@ -257,6 +267,8 @@ class GatedDeltaProduct(_DeltaRule):
   S_{t,j} = S_{t,j−1} + β_{t,j} k_{t,j}ᵀ (v_{t,j} − k_{t,j} S_{t,j−1}), o_t = q_t S_t:
   a product of `num_householder` = n_h reflections, if β is 2. The rest is as in
   `gated_delta`, but with negative eigenvalues by default, as in the paper.
+
+  The loop that defines it: `tests/mixers/reference/gated_delta_product.py`.
   """
 
   def __init__(

@@ -49,6 +49,8 @@ class LogLinear(Mamba2Block):
   Fenwick tree. λ_t = softplus(L ∘ W_λ u_t) ≥ 0 for each head and level; L starts at 1.
   Token by token each level has a state of its own. All tokens at once are one product
   with the matrix of all pairs.
+
+  The loop that defines it: `tests/mixers/reference/log_linear.py`.
   """
 
   roles = {'level_scale': 'vector'}

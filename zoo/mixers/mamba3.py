@@ -56,6 +56,8 @@ class Mamba3(LinearState):
   B and C, of `state_size` features, are shared by all heads. There is no convolution,
   and no layer has a bias. The authors' heads have 64 channels whatever the width, and
   128 features of B and C.
+
+  The loop that defines it: `tests/mixers/reference/mamba3.py`.
   """
 
   roles = {'key_bias': 'vector', 'query_bias': 'vector'}

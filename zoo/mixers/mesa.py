@@ -26,6 +26,8 @@ class Mesa(HeadState):
   each per head; Λ ≥ 1/4 is diagonal and learned. q and k go through a short convolution
   and SiLU and are scaled to length 1; out(norm(o_t)), with the RMS norm of each head.
   The mesa layer of arXiv 2309.05858 has no decay, norm or convolution.
+
+  The loop that defines it: `tests/mixers/reference/mesa.py`.
   """
 
   roles = {'ridge': 'vector'}

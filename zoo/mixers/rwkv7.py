@@ -65,6 +65,8 @@ class RWKV7(LinearState):
 
   Numbers start as in the first of many layers. The paper adds to v in other layers the
   values of the first, which a mixer does not see.
+
+  The loop that defines it: `tests/mixers/reference/rwkv7.py`.
   """
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):

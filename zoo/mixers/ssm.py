@@ -164,6 +164,8 @@ class Mamba(_Channels):
   For each inner channel h_t = e^(Δ_t A) ∘ h_{t−1} + Δ_t B_t x_t, y_t = C_t·h_t + D x_t,
   Δ_t = softplus(W_2 W_1 x_t + b), A = −(1, …, N) at the start. W_2 starts from
   N(0, 1/rank) or `init_scale`; the authors' is uniform, whatever the other scales.
+
+  The loop that defines it: `tests/mixers/reference/mamba.py`.
   """
 
   roles = {'log_a': 'vector'}
@@ -202,6 +204,8 @@ class Longhorn(_Channels):
   For each inner channel S_t = (1 − D_t k_t²) ∘ S_{t−1} + D_t x_t k_t, o_t = q_t·S_t,
   D_t = β_t/(1 + β_t |k_t|²), β_t = sigmoid(W_2 W_1 x_t + b): the closed form of
   argmin_S |S − S_{t−1}|² + β_t (k_t·S − x_t)², with k_tᵀ k_t reduced to its diagonal.
+
+  The loop that defines it: `tests/mixers/reference/longhorn.py`.
   """
 
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
@@ -239,6 +243,8 @@ class S4D(Mixer):
   out(g_t) ∘ sigmoid(gate(g_t)) with g_t = gelu(y_t). A, C, D and Δ are learned; the
   authors train A and Δ at a lower rate and without weight decay. The tokens are
   convolved with 2 Re(C Ā^t B̄). There are no heads: `num_heads` has no effect.
+
+  The loop that defines it: `tests/mixers/reference/s4d.py`.
   """
 
   # The numbers of each channel alone, A and C.

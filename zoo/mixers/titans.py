@@ -49,6 +49,8 @@ class Titans(HeadState):
   persistent tokens beside it; it takes all gradients of a chunk at the same memory, as
   `ttt` does, where here each is at the memory of its own token. In the code of
   flash-linear-attention a layer norm follows k_t M, and the target is v_t − k_t.
+
+  The loop that defines it: `tests/mixers/reference/titans.py`.
   """
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):

@@ -66,6 +66,8 @@ class TTT(Mixer):
   The authors' code also has rotary positions within mini-batches, a factor of η that
   depends on the position within the mini-batch, a second norm, and the gate and short
   convolutions of the Mamba block, which are not in the equations.
+
+  The loop that defines it: `tests/mixers/reference/ttt.py`.
   """
 
   # The initial weights of a head are a matrix, which keys and queries go through.
