@@ -1,11 +1,13 @@
 """Products of delta rules, and the eigenvalues of a delta rule."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from tests.compare import assert_close
+from tests.marks import mostly_slow
 from tests.mixers.loops import H, W, tokens, warm
 
 _NEGATIVE = {'negative_eigenvalues': True}
@@ -41,6 +43,34 @@ def test_a_product_weighs_the_values_of_a_token_alike():
 
   read, weighed = both(mixer, x)
   assert_close(weighed, read, 1e-5)
+
+
+@pytest.mark.parametrize(
+  'name',
+  mostly_slow(
+    ['delta'], ['gated_delta', 'gated_delta_product', 'kda', 'gdn2', 'comba']
+  ),
+)
+def test_a_scale_of_queries_is_without_effect(name):
+  """Public code divides q by √k, these mixers do not: the norm removes the factor."""
+  with jax.enable_x64(True):
+    mixer, x = warm(name), tokens()
+
+    @nnx.jit
+    def both(mixer, x):
+      state = mixer.initial_state(len(x))
+      inputs, _ = mixer.inputs(x, state)
+      scaled = inputs._replace(query=inputs.query / (W // H) ** 0.5)
+      reads = [mixer.recur(terms, state.memory)[0] for terms in (inputs, scaled)]
+      return reads[0], [mixer.norm(read) for read in reads]
+
+    read, (plain, scaled) = both(mixer, x)
+    # Beside the mean square m of a head's k entries, ε and k ε change the root by less
+    # than k ε / 2 m of it.
+    squares = np.square(np.asarray(read)).mean(axis=-1, keepdims=True)
+    change = np.abs(np.asarray(scaled) / np.asarray(plain) - 1)
+    assert change.max() > 0
+    assert (change <= (W // H) * 1e-6 / (2 * squares)).all()
 
 
 @pytest.mark.parametrize(('negative', 'least'), [(True, -0.99), (False, 0.0)])

@@ -34,8 +34,10 @@ class _DeltaRule(HeadState):
   β_t = sigmoid(W_β x_t), or twice that with `negative_eigenvalues`, so that the
   eigenvalue 1 − β_t of I − β_t k_tᵀ k_t is in (−1, 1) (Grazzi et al., arXiv
   2411.12537). q, k and v go through a short convolution and SiLU, q and k are scaled to
-  length 1, and the RMS norm is that of each head. A token may have several `steps`,
-  each with its own k, v and β, of which the first decays and the last is read.
+  length 1, and the RMS norm is that of each head. q has no other scale, as in the
+  equations of the papers; code that divides it by √k has the same outputs, since the
+  norm removes the factor, but for its ε. A token may have several `steps`, each with
+  its own k, v and β, of which the first decays and the last is read.
   """
 
   def __init__(
@@ -93,6 +95,9 @@ class Delta(_DeltaRule):
   norm of each head. With `negative_eigenvalues` β_t is twice as large (arXiv
   2411.12537).
 
+  q has length 1 and no other scale, as in the paper. The code of flash-linear-attention
+  divides it by √k, a factor that the norm of o_t removes, but for its ε.
+
   The loop that defines it: `tests/mixers/reference/delta.py`.
   """
 
@@ -119,6 +124,9 @@ class GatedDelta(_DeltaRule):
   g_t = −e^A softplus(W x_t + b) for each head; the rest as in the delta rule, but with
   a gate: out(norm(o_t) ∘ silu(W_g x_t)). The authors' values are twice as wide, and e^A
   starts in [0, 16], not in [1, 16].
+
+  q has length 1 and no other scale, as in the paper. The code of flash-linear-attention
+  divides it by √k, a factor that the norm of o_t removes, but for its ε.
 
   The loop that defines it: `tests/mixers/reference/gated_delta.py`.
   """
@@ -149,6 +157,9 @@ class KimiDelta(_DeltaRule):
   out(norm(o_t) ∘ sigmoid(W_4 W_3 x_t + c)). W_1 and W_3 have as many outputs as a head
   has entries.
 
+  q has length 1 and no other scale, as in the paper. The code of flash-linear-attention
+  divides it by √k, a factor that the norm of o_t removes, but for its ε.
+
   The loop that defines it: `tests/mixers/reference/kda.py`.
   """
 
@@ -177,6 +188,9 @@ class GatedDelta2(HeadState):
   S_t = S'_t − k_tᵀ ((b_t ∘ k_t) S'_t) + k_tᵀ (w_t ∘ v_t), S'_t = exp(g_t) ∘ S_{t−1},
   with the vectors b_t = sigmoid(W_b x_t) and w_t = sigmoid(W_w x_t), and the rest as in
   `kda`. With `negative_eigenvalues` b_t is twice as large, and w_t is not.
+
+  q has length 1 and no other scale. The code of flash-linear-attention divides it by
+  √k, a factor that the norm of o_t removes, but for its ε.
 
   The loop that defines it: `tests/mixers/reference/gdn2.py`.
   """
@@ -224,13 +238,15 @@ class Comba(HeadState):
   o_t = (q_t − d k_t) S_t with b and d by head; what is erased is read before the decay
   α_t = e^(g_t), which is that of `gated_delta`, as are β_t, the convolutions and the
   lengths of q and k; out(norm(o_t) ∘ sigmoid(W_g x_t)). d starts at 0.02, as the
-  authors advise for small models. In the code of flash-linear-attention
+  authors advise for small models. q − d k has no other scale, as in the paper. In the
+  code of flash-linear-attention
 
   - σ(b) has no effect on what is erased, as σ(b) k is scaled to length 1 again;
   - the output correction has σ(b) k, where the paper and this class have k, and
     q − d σ(b) k is scaled to length 1, where here q and k are;
   - `naive_recurrent_comba` erases after the decay, while its chunks and its kernel do
     so before it, as the paper and this class;
+  - what is read is divided by √k, a factor that the norm of o_t removes, but for its ε;
   - values are twice as wide.
 
   The loop that defines it: `tests/mixers/reference/comba.py`.
@@ -267,6 +283,9 @@ class GatedDeltaProduct(_DeltaRule):
   S_{t,j} = S_{t,j−1} + β_{t,j} k_{t,j}ᵀ (v_{t,j} − k_{t,j} S_{t,j−1}), o_t = q_t S_t:
   a product of `num_householder` = n_h reflections, if β is 2. The rest is as in
   `gated_delta`, but with negative eigenvalues by default, as in the paper.
+
+  q has length 1 and no other scale, as in the paper. The code of flash-linear-attention
+  divides it by √k, a factor that the norm of o_t removes, but for its ε.
 
   The loop that defines it: `tests/mixers/reference/gated_delta_product.py`.
   """

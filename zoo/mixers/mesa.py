@@ -25,6 +25,7 @@ class Mesa(HeadState):
   conjugate-gradient steps. β_t and γ_t are sigmoids of a linear map of the token, one
   each per head; Λ ≥ 1/4 is diagonal and learned. q and k go through a short convolution
   and SiLU and are scaled to length 1; out(norm(o_t)), with the RMS norm of each head.
+  q has no other scale, as in the code of flash-linear-attention.
   The mesa layer of arXiv 2309.05858 has no decay, norm or convolution.
 
   The loop that defines it: `tests/mixers/reference/mesa.py`.

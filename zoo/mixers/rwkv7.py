@@ -61,7 +61,8 @@ class RWKV7(LinearState):
   k_t = k ∘ (1 + (a_t − 1) ∘ α), and log w_t = −e^(−1/2) sigmoid(…). Each of r, w, k, v,
   a and the gate g is a function of x_t + μ ∘ (x_{t−1} − x_t) with its own μ; w, a and g
   are of low rank. The output is out(g_t ∘ (LN(r_t S_t) + (r_t · (ρ ∘ k_t)) v_t)), with
-  the layer norm of each head.
+  the layer norm of each head. r, which is the query, has no scale, as in the paper and
+  in the code of flash-linear-attention.
 
   Numbers start as in the first of many layers. The paper adds to v in other layers the
   values of the first, which a mixer does not see.

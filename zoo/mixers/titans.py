@@ -43,7 +43,8 @@ class Titans(HeadState):
   ∇_t = 2 k_tᵀ (k_t M_{t−1} − v_t) of |k_t M − v_t|²; o_t = q_t M_t. θ_t, η_t and α_t
   are sigmoids of a linear map of the token, one each per head. q, k and v go through a
   short convolution and SiLU; q and k are scaled to length 1; out(norm(o_t) ∘
-  silu(W_g x_t)), with the RMS norm of each head.
+  silu(W_g x_t)), with the RMS norm of each head. q has no other scale, as in the paper
+  and in the code of flash-linear-attention.
 
   The paper's memory may be a deep network, and its architectures have attention and
   persistent tokens beside it; it takes all gradients of a chunk at the same memory, as
