@@ -21,8 +21,8 @@ from zoo.core import losses
 from zoo.core.errors import UserError, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
+from zoo.estimators.baselines import HostBaseline
 from zoo.measure.curves import sample_losses
-from zoo.tasks.baselines import HostBaseline
 
 _NUM_HOST_PROMPTS = 600
 # A loss that is 0 in exact arithmetic is not 0 in float32.

@@ -28,7 +28,7 @@ PAGES = pathlib.Path(__file__).resolve().parent / 'generated' / 'api'
 # `__init__.py` imports.
 MODULES = (
   *('zoo.core.losses', 'zoo.reports.plots'),
-  *('zoo.core.trees', 'zoo.tasks.base', 'zoo.tasks.baselines'),
+  *('zoo.core.trees', 'zoo.tasks.base', 'zoo.estimators.baselines'),
   *('zoo.theory.constructions', 'zoo.theory.sequential'),
   *('zoo.theory.research.asymptotic', 'zoo.theory.research.labels'),
 )
@@ -43,7 +43,7 @@ def public_modules() -> list[str]:
   ]
   # Some rooms hand on nothing: their modules are imported by name.
   rooms = [name for name in packages if public_names(importlib.import_module(name))]
-  return ['zoo', *sorted([*rooms, *MODULES, 'zoo.estimators'])]
+  return ['zoo', *sorted([*rooms, *MODULES])]
 
 
 def public_names(module: ModuleType) -> list[str]:

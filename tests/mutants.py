@@ -81,12 +81,12 @@ a repeated query may repeat itself
   - jax.random.randint(key, (), 0, len(x) - 1)
   + jax.random.randint(key, (), 0, len(x))
 the penalty of the posterior mean is a standard deviation, not a variance
-  zoo/tasks/linear_regression.py: test_estimators.py
-  - return Ridge(task.mean_weights(), task.noise_std**2, root)
-  + return Ridge(task.mean_weights(), task.noise_std, root)
+  zoo/estimators/linear.py: test_estimators.py
+  - return Ridge(prior.noise_std**2, prior.mean, root)
+  + return Ridge(prior.noise_std, prior.mean, root)
 the best step of gradient descent ignores the label noise
-  zoo/tasks/linear_regression.py: theory/test_schedules.py
-  - spread=float(np.trace(product) + task.noise_std**2)
+  zoo/estimators/linear_prior.py: theory/test_schedules.py
+  - spread=float(np.trace(product) + prior.noise_std**2)
   + spread=float(np.trace(product))
 importance sampling does not divide by the density of its proposal
   zoo/tasks/logistic_regression.py: tasks/test_logistic_regression.py

@@ -14,6 +14,8 @@ from tests.compare import assert_close, refuses
 from tests.compiled import built, predict
 from tests.settings import curve_key, isotropic
 from tests.wrapped import Wrapped
+from zoo.estimators.baselines import Averaging, HostBaseline, Zero
+from zoo.estimators.linear import Ridge
 from zoo.measure import comparison
 from zoo.measure.comparison import (
   affordable,
@@ -24,7 +26,6 @@ from zoo.measure.comparison import (
 )
 from zoo.measure.curves import sample_losses
 from zoo.reports.comparison_plots import few_baselines, plot_by_examples
-from zoo.tasks.baselines import HostBaseline, LeastSquares, Zero
 from zoo.theory.exact import known_risk
 
 _D, _C, _N = 3, 4, 60
@@ -81,7 +82,7 @@ def test_exact_risks_stand_where_they_are_known(compared):
     assert (risk == np.inf) == (name == 'ols')
     assert by_name[name]['exact'] == (None if name == 'ols' else risk), name
   json.dumps(by_name, allow_nan=False)
-  assert known_risk(LeastSquares(), task) is None  # of any task
+  assert known_risk(Averaging(), task) is None  # of any task
   assert by_name['model']['exact'] is not None
   known = [measured['exact'] is not None for measured in by_name.values()]
   assert sum(known) >= 3
@@ -107,8 +108,8 @@ def test_baselines_on_the_host_get_few_prompts_and_missing_ones_are_left_out(
 ):
   monkeypatch.setattr(comparison, '_NUM_HOST_PROMPTS', 5)
   monkeypatch.setattr(comparison, '_NUM_SLOW_PROMPTS', 6)
-  monkeypatch.setattr(LeastSquares, 'is_slow', True)
-  task = _own(host=_Host(), missing=_Missing(), slow=LeastSquares(), zero=Zero())
+  monkeypatch.setattr(Ridge, 'is_slow', True)
+  task = _own(host=_Host(), missing=_Missing(), slow=Ridge(), zero=Zero())
   by_name = compare(_model(), task, 20)
   assert by_name is not None
   assert [*by_name] == ['model', 'host', 'slow', 'zero']

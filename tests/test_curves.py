@@ -16,9 +16,10 @@ from tests.settings import curve_key, isotropic
 from zoo.core import losses
 from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.core.learning_rule import LearningRule
+from zoo.estimators.baselines import Averaging, HostBaseline, Zero
+from zoo.estimators.linear import Ridge
 from zoo.measure.curves import Curve, sample_losses, summarise
 from zoo.measure.predict import Programs, sample_batches
-from zoo.tasks.baselines import Averaging, HostBaseline, LeastSquares, Zero
 
 _D, _C, _N = 3, 4, 40
 # A moment of float32 sums in another order, of predictions that cancel.
@@ -64,7 +65,7 @@ def _prompts(count=_N, seed=0) -> zoo.Prompt:
 def test_one_pass_is_the_same_as_prefix_by_prefix(kind):
   predictor: Any = {
     'model': _model,
-    'baseline': LeastSquares,
+    'baseline': Ridge,
     'rule': lambda: LearningRule.gradient_descent(np.ones(_D), 0.7),
   }[kind]()
   lengths = 1, 3, _C

@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any
 
 import jax
@@ -144,7 +145,7 @@ def test_closed_forms_agree_with_a_million_prompts(d):
     del cases['bayes']  # the same algorithm as the minimum norm, and not a fast one
   start = np.linspace(-1, 1, d)
   plain, noisy = (isotropic(d, d + 2, noise_std=noise_std) for noise_std in (0.0, 0.7))
-  schedule = estimators.best_schedule(noisy, 2)
+  schedule = theory.best_schedule(noisy, 2)
   cases['two steps'] = estimators.gradient_descent(noisy, schedule, 2), noisy
   cases['three steps'] = estimators.gradient_descent(start, 0.2, 3), plain
   num_batches, batch_size = 16, 65536  # 1,048,576 prompts
@@ -196,6 +197,44 @@ def test_singular_covariances_in_any_frame():
   np.testing.assert_allclose(theory.bayes_risk(task), theory.bayes_risk(same))
   prior = isotropic(5, 5, noise_std=0.7, prior_covariance=frame @ frame.T)
   np.testing.assert_allclose(theory.bayes_risk(prior), theory.bayes_risk(same))
+
+
+def _outputs(ridge, prompt):
+  """Its predictions at all lengths, those for the query, and its weights, `[b, m]`."""
+  parts = ridge.predictions(prompt), ridge(prompt)[:, None], ridge.weights(prompt)
+  return jnp.concatenate(parts, axis=1)
+
+
+def test_least_squares_from_0_is_that_of_a_start_of_zeros(float64):
+  """Without a start and a root: the same weights, predictions and exact risks."""
+  for penalty in (0.0, 0.7):
+    plain = estimators.Ridge(penalty)
+    given = estimators.Ridge(penalty, np.zeros(3), np.eye(3))
+    run = jax.jit(lambda p, both=(plain, given): [_outputs(one, p) for one in both])
+    own, other = run(prompts())
+    # Sums of three products, in orders that XLA chooses.
+    np.testing.assert_allclose(own, other, rtol=1e-12, atol=1e-12)
+  noisy = isotropic(3, 8, noise_std=0.5, prior_mean=1.0)
+  risk = theory.exact_risk(estimators.ols(np.zeros(3)), noisy)
+  assert theory.exact_risk(estimators.Ridge(), noisy) == risk
+  with refuses('squares is True'):
+    theory.exact_risk(estimators.Ridge(squares=True), noisy)
+
+
+def test_ridge_on_squares_fits_the_squared_features(float64):
+  prompt = prompts()
+  squared = dataclasses.replace(
+    prompt, x=np.square(prompt.x), x_query=np.square(prompt.x_query)
+  )
+  own = jax.jit(_outputs)(estimators.Ridge(0.7, np.ones(3), squares=True), prompt)
+  other = jax.jit(_outputs)(estimators.Ridge(0.7, np.ones(3)), squared)
+  np.testing.assert_allclose(own, other, rtol=1e-12, atol=1e-12)
+
+
+def test_several_steps_have_no_size_by_default():
+  task = isotropic(3, 5)
+  with refuses('step_size is None', '2 steps', 'zoo.theory.best_step_size(task, 2)'):
+    estimators.gradient_descent(task, num_steps=2)
 
 
 def test_bayes_in_a_prior_of_low_rank():
@@ -259,9 +298,7 @@ def test_predictions_are_those_of_each_prefix(float64, noise_std):
   task = isotropic(3, 5, prior_mean=1.0, noise_std=noise_std)
   prompt = jax.device_get(task.sample(jax.random.key(0), 8))
   predictors: dict[str, Any] = {
-    'three steps': estimators.gradient_descent(
-      task, estimators.best_schedule(task, 3), 3
-    ),
+    'three steps': estimators.gradient_descent(task, theory.best_schedule(task, 3), 3),
     'one step': estimators.gradient_descent(task),
     'gd_beta untuned': estimators.gd_beta(task),
     'prior_mean': estimators.prior_mean(task),

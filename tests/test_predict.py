@@ -14,8 +14,8 @@ import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
 from tests.weights import drawn
+from zoo.estimators.baselines import Averaging, Zero
 from zoo.measure.predict import loss_of
-from zoo.tasks.baselines import Averaging, Zero
 
 _B, _C, _D = 5, 4, 3
 _COUNTS = [0, 4, 2, 2, 4]

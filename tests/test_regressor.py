@@ -10,7 +10,7 @@ from flax import nnx
 import zoo
 from tests.compare import assert_close, refuses
 from tests.weights import drawn
-from zoo.tasks.baselines import LeastSquares
+from zoo.estimators.linear import Ridge
 
 pytest.importorskip('sklearn', reason="needs the extra 'baselines'")
 
@@ -29,7 +29,7 @@ def test_least_squares_in_context_are_those_of_scikit_learn():
   normal = np.random.default_rng(0).normal
   x = normal(size=(30, 3))
   y = x @ [1.0, -2.0, 0.5] + 0.5 * normal(size=30)
-  model = zoo.Regressor(LeastSquares())
+  model = zoo.Regressor(Ridge())
   ours = LinearRegression(fit_intercept=False)
   scores, expected = (
     cross_val_score(regressor, x, y, cv=3) for regressor in (model, ours)
@@ -83,8 +83,8 @@ def test_examples_are_scaled_as_the_task_of_the_model_scales_its_rows(
   rows = np.random.RandomState(0).permutation(len(x))[len(x) // 5 :]
   assert_close(task.x * task.table.x_std + task.table.x_mean, x[rows], 1e-12)
   assert_close(task.y * task.table.y_std + task.table.y_mean, y[rows], 1e-12)
-  model = zoo.Regressor(LeastSquares(), task).fit(x[:30], y[:30])
-  by_hand = zoo.Regressor(LeastSquares())
+  model = zoo.Regressor(Ridge(), task).fit(x[:30], y[:30])
+  by_hand = zoo.Regressor(Ridge())
   scaled = (
     (x - task.table.x_mean) / task.table.x_std,
     (y - task.table.y_mean) / task.table.y_std,
@@ -97,10 +97,10 @@ def test_examples_are_scaled_as_the_task_of_the_model_scales_its_rows(
   # Each query is predicted alone, from examples in any order; sums are in float32.
   alone = [model.predict(x[i : i + 1])[0] for i in range(30, 35)]
   assert_close(alone, predictions[:5], 1e-5)
-  other = zoo.Regressor(LeastSquares(), task).fit(x[:30][::-1], y[:30][::-1])
+  other = zoo.Regressor(Ridge(), task).fit(x[:30][::-1], y[:30][::-1])
   assert_close(other.predict(x[30:]), predictions, 1e-5)
   with refuses('X has 2 features; the task has 3'):
-    zoo.Regressor(LeastSquares(), task).fit(x[:, :2], y)
+    zoo.Regressor(Ridge(), task).fit(x[:, :2], y)
 
 
 def test_a_trained_model_without_its_task_is_refused(saved):
@@ -161,7 +161,7 @@ def test_the_checks_of_scikit_learn_pass(unchecked):
   from sklearn.utils.estimator_checks import check_estimator
 
   # Some are skipped without an environment variable; one that fails raises.
-  results = check_estimator(zoo.Regressor(LeastSquares()), on_skip=None)
+  results = check_estimator(zoo.Regressor(Ridge()), on_skip=None)
   assert sum(result['status'] == 'passed' for result in results) > 40
 
 
@@ -181,4 +181,4 @@ def test_no_context_of_the_task_is_warned_of(name, fields):
   task: Any = zoo.create_task(name, **fields)
   prompt = jax.device_get(task.sample(jax.random.key(1), 50))
   for x, y in zip(prompt.x, prompt.y, strict=True):
-    zoo.Regressor(LeastSquares(), task).fit(x, y)
+    zoo.Regressor(Ridge(), task).fit(x, y)

@@ -14,6 +14,7 @@ from zoo.config.building import Config, build_task
 from zoo.config.saved import to_json
 from zoo.core.errors import UserError, check_name
 from zoo.core.protocols import Predictor, Task
+from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import read_text, write_atomically
 from zoo.measure.statistics import Estimate, estimate
 from zoo.probing.mixtures import (
@@ -24,7 +25,6 @@ from zoo.probing.mixtures import (
   sample_known,
 )
 from zoo.probing.report import references
-from zoo.tasks.baselines import Baseline, HostBaseline
 
 _NUM_TRIED = 64  # prompts, on which predictors that are not the same mostly differ
 

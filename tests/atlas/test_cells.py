@@ -27,10 +27,10 @@ from tests.atlas.rows import make_row
 from tests.compare import refuses
 from zoo.config.building import build_model, build_task
 from zoo.core.protocols import PredictsAll
+from zoo.estimators.baselines import Zero
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.measure.predict import Programs
-from zoo.tasks.baselines import Zero
 from zoo.theory import isotropic_head_limit
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from flax import nnx, struct
 
 import zoo
+from zoo.estimators.baselines import Zero
+from zoo.estimators.linear import Ridge
 from zoo.tasks.base import dot
-from zoo.tasks.baselines import LeastSquares, Zero
 
 D, C = 3, 4
 
@@ -23,7 +24,7 @@ class _Parts:
     return dot(x, function[None])
 
   def baselines(self) -> dict[str, Any]:
-    return {'bayes': LeastSquares(), 'zero': Zero()}
+    return {'bayes': Ridge(), 'zero': Zero()}
 
   def shifts(self) -> dict[str, Any]:
     return {'longer': zoo.create_task('linear_regression', num_features=D, **_LONG)}

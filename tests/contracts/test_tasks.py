@@ -12,7 +12,8 @@ import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Good, Least, Linear, make_class
 from tests.marks import mostly_slow
-from zoo.tasks.baselines import Baseline, LeastSquares, Zero
+from zoo.estimators.baselines import Baseline, Zero
+from zoo.estimators.linear import Ridge
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.
 pytestmark = pytest.mark.usefixtures('unchecked')
@@ -43,7 +44,7 @@ class _LooksAhead(Baseline):
 
 
 @struct.dataclass
-class _Disagrees(LeastSquares):
+class _Disagrees(Ridge):
   def predictions(self, prompt):
     return super().predictions(prompt) + 1
 
@@ -147,7 +148,7 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     ['the baseline two of Own.predictions(prompt) at the query is not'],
   ),
   'a bayes that is worse': (
-    make_class(baselines=lambda self: {'bayes': Zero(), 'ols': LeastSquares()}),
+    make_class(baselines=lambda self: {'bayes': Zero(), 'ols': Ridge()}),
     ['bayes of Own is worse than ols after 2 examples'],
   ),
   'a shift that is no task': (

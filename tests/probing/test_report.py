@@ -14,6 +14,7 @@ from tests.probing.models import TASK, Softmax, biased, keep
 from tests.settings import curve_key, general, isotropic
 from tests.wrapped import Wrapped
 from zoo import theory
+from zoo.estimators.baselines import Zero
 from zoo.measure.statistics import Estimate
 from zoo.probing import (
   implicit_algorithm,
@@ -29,7 +30,6 @@ from zoo.probing.pictures import (
   plot_attention_on,
 )
 from zoo.probing.verdicts import judge, judge_by_samples, name_nearest
-from zoo.tasks.baselines import Zero
 from zoo.theory import constructions
 
 FEW: Any = {'num_prompts': 500}

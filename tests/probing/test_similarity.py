@@ -43,7 +43,8 @@ def test_an_answer_is_the_prediction_and_the_weights_learned():
 
 def test_the_metrics_are_those_of_appendix_c2():
   task = isotropic(3, 4, prior_mean=0.5)
-  model, gd = biased(), zoo.estimators.gradient_descent(task, num_steps=2)
+  model, step = biased(), zoo.theory.best_step_size(task, 2)
+  gd = zoo.estimators.gradient_descent(task, step, num_steps=2)
   num_prompts = 300
   measures = alignment(model, gd, task, num_prompts, programs=PROGRAMS)
   assert measures.exact is None  # two steps have no rule
@@ -93,7 +94,8 @@ def test_exact_and_sampled_agree(task):
 @pytest.mark.slow
 def test_calls_that_share_programs_measure_each_model():
   task, programs = isotropic(3, 4), Programs()
-  gd = zoo.estimators.gradient_descent(task, num_steps=2)
+  step = zoo.theory.best_step_size(task, 2)
+  gd = zoo.estimators.gradient_descent(task, step, num_steps=2)
   first, second = biased(), biased()
   second.w_p[...] = 2 * first.w_p[...]
   for model in first, second:

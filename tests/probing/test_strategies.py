@@ -16,12 +16,13 @@ from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.probing.models import sample
 from tests.settings import curve_key
+from zoo.estimators.baselines import Zero
+from zoo.estimators.linear import Ridge
 from zoo.measure.statistics import Estimate
 from zoo.probing import strategies
 from zoo.probing.mixtures import Mixture, Strategies, nearest_mixture, sample_known
 from zoo.probing.simplex import distances, nearest, nearest_by_likelihood, softmax
 from zoo.probing.strategy_pictures import plot_strategies
-from zoo.tasks.baselines import LeastSquares, Zero
 
 POOL: Any = zoo.create_task(
   'task_pool', num_features=3, context_length=3, num_tasks=4, noise_std=0.5
@@ -137,7 +138,7 @@ def test_losses_of_classes_are_those_of_their_curves():
 
 
 def test_signs_are_mixed_as_probabilities_and_have_their_losses():
-  parts = {'ridge': LeastSquares(0.25), 'zero': Zero()}  # as log odds
+  parts = {'ridge': Ridge(0.25), 'zero': Zero()}  # as log odds
   model = Mixed((*parts.values(),), (0.6, 0.4), 'signs')
   known = sample_known(SIGNS, parts, 64, seed=2)
   result, _ = nearest_mixture(model, known, by_prompt=False)
@@ -189,10 +190,10 @@ def known():
   """What predictors predict on the same prompts; some cannot be told apart."""
   predictors = {
     'a': POOL.baselines()['bayes'],
-    'b': LeastSquares(0.25),
-    'c': LeastSquares(0.25 + 1e-7),
+    'b': Ridge(0.25),
+    'c': Ridge(0.25 + 1e-7),
     'd': POOL.baselines()['bayes'],
-    'e': LeastSquares(0.3),
+    'e': Ridge(0.3),
     'zero': Zero(),
   }
   return sample_known(POOL, predictors, 256, seed=0)
@@ -200,13 +201,13 @@ def known():
 
 def test_losses_of_numbers_are_squares(known):
   (prompt,) = known.batches
-  error = _predictions(LeastSquares(0.25), prompt) - prompt.targets
+  error = _predictions(Ridge(0.25), prompt) - prompt.targets
   losses = known.losses[known.names.index('b')]
   np.testing.assert_allclose(losses, np.square(error), rtol=2e-5, atol=2e-5)
 
 
 def test_predictors_that_cannot_be_told_apart_are_one_group(known):
-  ridge = LeastSquares(0.25)
+  ridge = Ridge(0.25)
   exact, _ = nearest_mixture(ridge, known, by_prompt=False)
   assert exact.weights == pytest.approx({'a, d': 0, 'b, c': 1, 'e': 0, 'zero': 0})
 
@@ -292,8 +293,8 @@ def test_weights_by_likelihood_explain_bayes_rule():
 
 def test_predictions_by_prefix_are_those_of_one_pass():
   task = dataclasses.replace(POOL, context_length=1)
-  parts = {'ridge': LeastSquares(0.25), 'zero': Zero()}
-  model = LeastSquares(1.0)
+  parts = {'ridge': Ridge(0.25), 'zero': Zero()}
+  model = Ridge(1.0)
   known = sample_known(task, parts, 14, seed=2)
   together, _ = nearest_mixture(model, known, by_prompt=False)
   alone, _ = nearest_mixture(lambda prompt: model(prompt), known, by_prompt=False)
@@ -342,11 +343,11 @@ def test_a_picture_leaves_out_weights_that_are_not_known():
 
 
 def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted_to():
-  parts = {'ridge': LeastSquares(0.25), 'zero': Zero()}
-  result = strategies(LeastSquares(1.0), POOL, parts, 256)
+  parts = {'ridge': Ridge(0.25), 'zero': Zero()}
+  result = strategies(Ridge(1.0), POOL, parts, 256)
   prompt = sample(POOL, curve_key(), 256)
   f, g = (
-    np.asarray(_predictions(LeastSquares(penalty), prompt), np.float64)
+    np.asarray(_predictions(Ridge(penalty), prompt), np.float64)
     for penalty in (1.0, 0.25)
   )
   first, second = slice(128), slice(128, None)
@@ -372,8 +373,8 @@ def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted
     own = prompt.prefix(t)
     other = dataclasses.replace(own, x_query=jnp.roll(own.x_query, 1, axis=0))
     # The prediction for the query of prompt i from the examples of prompt i + 1.
-    swapped = jnp.roll(LeastSquares(1.0)(other), -1)
-    effects.append(np.mean((LeastSquares(1.0)(own) - swapped) ** 2) / 2)
+    swapped = jnp.roll(Ridge(1.0)(other), -1)
+    effects.append(np.mean((Ridge(1.0)(own) - swapped) ** 2) / 2)
   for mixture, expected, effect in (
     (result, whole, np.mean(effects)),
     (result.by_length[-1], by_hand(*at_query), effects[-1]),

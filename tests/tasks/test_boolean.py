@@ -16,8 +16,8 @@ from tests.compare import refuses
 from tests.marks import SLOW, mostly_full, mostly_slow
 from tests.tasks import host
 from zoo.core import losses
+from zoo.estimators.baselines import Examples
 from zoo.tasks import boolean
-from zoo.tasks.baselines import Examples
 
 _NAMES = 'conjunction', 'disjunction', 'majority', 'parity', 'sparse_parity'
 # The logit of a certain label; in float32 it is 13.86 for the label +1, since 1 − 1e-6

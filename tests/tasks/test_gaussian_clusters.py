@@ -10,9 +10,10 @@ import zoo
 from tests.compare import refuses
 from tests.tasks import host
 from zoo.core.protocols import PredictsAll
+from zoo.estimators.baselines import Averaging, NearestNeighbours
+from zoo.estimators.linear import Ridge
 from zoo.tasks import GaussianClusters
 from zoo.tasks import gaussian_clusters as clusters
-from zoo.tasks.baselines import Averaging, LeastSquares, NearestNeighbours
 
 
 def _task(**changes) -> GaussianClusters:
@@ -165,7 +166,7 @@ def test_the_other_baselines_agree_with_loops():
   [
     (NearestNeighbours(), 'NearestShares'),
     (Averaging(), 'NearestMean'),
-    (LeastSquares(), 'SoftmaxRegression'),
+    (Ridge(), 'SoftmaxRegression'),
   ],
 )
 def test_a_baseline_of_numbers_names_that_of_classes(baseline, instead):

@@ -10,10 +10,10 @@ from scipy.special import expit, log_expit, log_ndtr, ndtr
 import zoo
 from tests.marks import mostly_full, mostly_slow
 from tests.tasks import host
+from zoo.estimators.baselines import Examples
 from zoo.tasks import LogisticRegression
 from zoo.tasks import logistic_regression as classification
 from zoo.tasks.base import unshifted
-from zoo.tasks.baselines import Examples
 
 _COVARIANCE = np.asarray([[2.0, 0.5, 0.0], [0.5, 1.0, -0.3], [0.0, -0.3, 0.5]])
 _NULL = np.asarray([1.0, 2.0, -2.0]) / 3

@@ -19,9 +19,9 @@ from tests.compare import refuses
 from tests.tasks import host
 from zoo.config.building import build_task
 from zoo.config.saved import to_json
+from zoo.estimators.baselines import Examples
 from zoo.probing import strategies
 from zoo.tasks import LinearRegression, Mixture, SparseRegression, TaskPool
-from zoo.tasks.baselines import Examples
 from zoo.tasks.logistic_regression import ImportanceSampling, Quadrature, num_nodes
 
 _D, _C = 3, 4

@@ -9,8 +9,8 @@ import pytest
 
 from tests.marks import mostly_full
 from tests.tasks import host
+from zoo.estimators.linear import Ridge
 from zoo.tasks import QuadraticRegression
-from zoo.tasks.baselines import LeastSquares
 
 _COUNT = 5000
 
@@ -62,7 +62,7 @@ def test_bayes_is_the_posterior_mean(noise_std, prior_mean):
   task, drawn = _drawn(noise_std, prior_mean)
   prompt = jax.tree.map(lambda array: array[:8], drawn)
   bayes = task.baselines()['bayes']
-  assert isinstance(bayes, LeastSquares)
+  assert isinstance(bayes, Ridge)
   assert bayes.penalty == 3 * noise_std**2
   mean = np.broadcast_to(prior_mean, 3) / np.sqrt(3)
   with jax.enable_x64(True):

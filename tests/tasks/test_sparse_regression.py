@@ -14,9 +14,9 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.tasks import host
+from zoo.estimators.baselines import Examples
 from zoo.tasks import SparseRegression
 from zoo.tasks import sparse_regression as sparse
-from zoo.tasks.baselines import Examples
 
 
 def _task(**changes):

@@ -25,7 +25,7 @@ def test_best_step_and_its_risk(count, mean, noise_std):
   d, c = count
   task = isotropic(d, c, mean, noise_std)
   best = c / (c + d + 1 + noise_std**2)
-  assert estimators.best_step_size(task) == pytest.approx(best, rel=1e-12)
+  assert theory.best_step_size(task) == pytest.approx(best, rel=1e-12)
   risk = d * (d + 1 + noise_std**2) / (c + d + 1 + noise_std**2)
   gd = estimators.gradient_descent(task)
   step = gd.learning_rule()

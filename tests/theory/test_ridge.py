@@ -7,7 +7,7 @@ from tests.compare import refuses
 from tests.marks import mostly_slow
 from tests.settings import general, isotropic
 from zoo import estimators, theory
-from zoo.tasks.linear_regression import second_moments
+from zoo.estimators.linear_prior import second_moments
 
 _ROTATION = np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0]
 

@@ -21,7 +21,7 @@ def test_best_step_size_and_matrix_have_no_slope(start, noise_std):
     rule = estimators.gd_beta(origin, step_matrix).learning_rule()
     return theory.exact_risk(rule, task)
 
-  best = estimators.best_step_size(task, start=start) * np.eye(3)
+  best = theory.best_step_size(task, start=start) * np.eye(3)
   shift = 0.1 * np.eye(3)
   lowest = risk(best)
   assert risk(best + shift) == pytest.approx(risk(best - shift), rel=1e-10)
@@ -42,17 +42,17 @@ def test_best_constant_step_and_schedule(num_steps, noise_std):
   def risk(step_sizes):
     return schedules.gradient_descent_risk(task, step_sizes, None)
 
-  step_size = estimators.best_step_size(task, num_steps)
+  step_size = theory.best_step_size(task, num_steps)
   constant = risk(np.full(num_steps, step_size))
   for other in np.linspace(0, 1.5, 31):
     assert constant <= risk(np.full(num_steps, other)) * (1 + 1e-12)
-  schedule = estimators.best_schedule(task, num_steps)
+  schedule = theory.best_schedule(task, num_steps)
   best = risk(schedule)
   # Under strong noise the best polynomial has complex zeros, and of real steps equal
   # ones are then the best.
   assert best <= constant
   assert noise_std > 1 or best < 0.99 * constant
-  fewer = estimators.best_schedule(task, num_steps - 1)
+  fewer = theory.best_schedule(task, num_steps - 1)
   assert best < risk(fewer)
   away = np.random.default_rng(0).normal(size=(20, num_steps))
   for other in schedule * (1 + 0.02 * away):
@@ -91,14 +91,14 @@ def test_of_a_start_that_is_right_no_step_leads_away():
   optimum = schedules.polynomial_optimum(task, 3)
   assert (optimum.risk, optimum.roots.size) == (0, 0)
   np.testing.assert_array_equal(optimum.coefficients, np.zeros(3))
-  np.testing.assert_array_equal(estimators.best_schedule(task, 3), np.zeros(3))
+  np.testing.assert_array_equal(theory.best_schedule(task, 3), np.zeros(3))
 
 
 @pytest.mark.slow
 def test_schedule_where_the_best_polynomial_has_complex_zeros():
   """A single local search ended at 2.284829."""
   task = isotropic(5, 30, noise_std=4.0)
-  schedule = estimators.best_schedule(task, 6)
+  schedule = theory.best_schedule(task, 6)
   risk = schedules.gradient_descent_risk(task, schedule, None)
   assert risk == pytest.approx(1.927127, abs=5.1e-7)
   optimum = schedules.polynomial_optimum(task, 6)
@@ -109,7 +109,7 @@ def test_schedule_where_the_best_polynomial_has_complex_zeros():
 
 def test_what_has_no_closed_form_says_so():
   task = general(noise_std=0.5)
-  for call in (estimators.best_step_size, estimators.best_schedule):
+  for call in (theory.best_step_size, theory.best_schedule):
     with pytest.raises(zoo.UserError, match='feature_covariance is not a positive mul'):
       call(task, 2)
   with pytest.raises(zoo.UserError, match='penalty is None'):
@@ -117,4 +117,4 @@ def test_what_has_no_closed_form_says_so():
   certain = isotropic(2, 3, prior_covariance=np.zeros((2, 2)), noise_std=1.0)
   with pytest.raises(zoo.UserError, match='use prior_mean'):
     estimators.best_penalty(certain)
-  assert estimators.best_step_size(certain) == 0
+  assert theory.best_step_size(certain) == 0

@@ -280,15 +280,23 @@ class BaseTask(trees.Tree, abc.ABC):
     """The mean w* of the weights w, if targets are functions of `w·x`; else None."""
     return None
 
+  def linear_prior(self) -> Any:
+    """The `zoo.estimators.linear_prior.LinearPrior` of linear regression.
+
+    None for every other task: the estimators of `zoo.estimators` have no best
+    parameters on it.
+    """
+    return None
+
   def posterior(self) -> Predictor | None:
-    """The `zoo.tasks.posteriors.Posterior` for mixtures; None if it is not known."""
+    """The `zoo.estimators.posteriors.Posterior` for mixtures; None if unknown."""
     return None
 
   def baselines(self) -> dict[str, Predictor]:
     """Untrained predictors to compare a model with; the first is the one to beat.
 
-    A baseline named `bayes` has the least expected loss of all predictors, or estimates
-    the one that has.
+    A baseline named `bayes` has the least expected loss of all predictors; one that
+    estimates it by sampling is named `bayes_estimate`.
     """
     return {}
 

@@ -13,10 +13,10 @@ from jaxtyping import Float
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.tables import format_estimate, format_exact
+from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import finite_or_null
 from zoo.measure.curves import check_ways, losses_of, summarise
 from zoo.measure.predict import Programs, one_pass, scores_of
-from zoo.tasks.baselines import Baseline, HostBaseline
 from zoo.theory.exact import known_risk
 
 MODEL = 'model'  # the model's name among those of the baselines

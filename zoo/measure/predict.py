@@ -18,8 +18,8 @@ from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import FollowsRule, Predictor, Task, predicts_all
 from zoo.core.taps import is_edited
 from zoo.core.trees import fresh, is_pytree
+from zoo.estimators.baselines import HostBaseline
 from zoo.tasks.base import ChangedTask, Loss
-from zoo.tasks.baselines import HostBaseline
 
 # Prompts sampled at once: a compromise between memory and the number of calls.
 BATCH_SIZE = 4096

@@ -12,13 +12,13 @@ from jaxtyping import Float, Int
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
+from zoo.estimators.baselines import HostBaseline
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
 from zoo.measure.statistics import above_zero, difference, ratios, resampled_means
 from zoo.probing.context import LEAST_EFFECT, effect_of_numbers, with_others
 from zoo.probing.families import AnyFamily, Member, families
 from zoo.probing.lens import check_layered, fitted_predictions, read_layers
 from zoo.probing.nearest import check_numbers
-from zoo.tasks.baselines import HostBaseline
 
 _BATCH_SIZE = 512
 _LEAST_PROMPTS = 10  # for each step, whose sizes are fitted

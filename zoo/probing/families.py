@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from zoo.core.matrices import is_scalar, symmetric_root
 from zoo.core.protocols import Task
 from zoo.probing import solvers
 from zoo.probing.solvers import Spectra, Spectrum
-from zoo.tasks.base import symmetric_root
-from zoo.tasks.linear_regression import is_scalar
 
 _TOLERANCE = 1e-12  # of the searches for parameters
 _FAR = 1e30  # the prediction of steps that diverge, which may overflow

@@ -21,8 +21,9 @@ from jaxtyping import Array, Float
 from zoo import theory
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.protocols import Predictor, Task
+from zoo.estimators.linear_prior import best_step_matrix
 from zoo.tasks import LinearRegression
-from zoo.tasks.linear_regression import best_step_matrix, require_covered
+from zoo.tasks.linear_regression import require_covered
 from zoo.theory.exact import double_precision, rule_of
 from zoo.theory.optimum import RANK_TOLERANCE, constant_estimate, shift_labels
 from zoo.theory.risk import Moments, Parts, context_moments, mean_square

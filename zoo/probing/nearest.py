@@ -23,13 +23,13 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError, check_count, in_one_line
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
+from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.measure.comparison import affordable
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.measure.statistics import Estimate, estimate
 from zoo.probing.context import effect_of_numbers, share_of_effect, with_others
 from zoo.probing.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
-from zoo.tasks.baselines import Baseline, HostBaseline
 from zoo.theory.search import lowest_point
 
 # If the slope of predictions in w_0 is below this share of the query's length, float32

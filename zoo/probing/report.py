@@ -14,6 +14,7 @@ from flax import nnx
 from zoo import estimators, theory
 from zoo.core.errors import UserError, check_name, in_one_line
 from zoo.core.protocols import Layered, Predictor, Task
+from zoo.estimators.baselines import HostBaseline, Zero
 from zoo.host.files import finite_or_null
 from zoo.measure.comparison import Comparison, compare
 from zoo.measure.predict import Programs
@@ -39,7 +40,6 @@ from zoo.probing.verdicts import (
   name_nearest,
 )
 from zoo.tasks.base import is_squared
-from zoo.tasks.baselines import HostBaseline, Zero
 
 _NUM_COMPARED = 4096  # prompts, for the baselines at every number of examples
 _NUM_SHIFTED = 1024  # prompts of each shifted task

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from zoo.tasks.base import RANK_TOLERANCE
+from zoo.core.matrices import RANK_TOLERANCE
 
 Spectrum = Float[np.ndarray, 'p d']
 

@@ -27,8 +27,9 @@ from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import BaseTask, Predictor, Task
 from zoo.core.trees import Tree
+from zoo.estimators.baselines import NearestNeighbours, Zero
+from zoo.estimators.linear import Ridge
 from zoo.tasks.base import make_prompt, register_task
-from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 from zoo.tasks.gaussian_clusters import NearestMean, NearestShares, SoftmaxRegression
 
 # The headers of arrays by the version of their format; the third has no plain arrays.
@@ -254,7 +255,7 @@ class Arrays(BaseTask):
         'zero': Zero(),
       }
     return {
-      'ridge': LeastSquares(1.0),
+      'ridge': Ridge(1.0),
       'nearest_neighbours': NearestNeighbours(),
       'mean': NearestNeighbours(self.context_length),
       'zero': Zero(),

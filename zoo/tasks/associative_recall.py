@@ -16,6 +16,7 @@ from zoo.core import losses
 from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
+from zoo.estimators.baselines import Baseline, Examples, Zero
 from zoo.tasks.base import (
   BaseTask,
   exchanged,
@@ -23,7 +24,6 @@ from zoo.tasks.base import (
   make_prompt,
   register_task,
 )
-from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
 @register_task('associative_recall')

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from zoo.core import losses, trees
 from zoo.core.errors import UserError, check_covariance, check_number
+from zoo.core.matrices import symmetric_root
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import BaseTask, Predictor, Task
 from zoo.core.registry import TASKS, entering
@@ -42,9 +43,6 @@ Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
 Weights = Float[Array, ' d']
 Points = Float[Array, 't d']
 Values = Float[Array, ' t']
-
-# Eigenvalues of a covariance below this fraction of the largest are rounding errors.
-RANK_TOLERANCE = 1e-12
 
 # The names of a baseline with the least possible loss, and of an estimate of it by
 # sampling, whose loss may be larger.
@@ -288,24 +286,6 @@ def dot(
     at(left, 0) * at(right, 0),
     unroll=min(d, 16),
   )
-
-
-def symmetric_root(covariance: Float[np.ndarray, 'd d']) -> Float[np.ndarray, 'd d']:
-  """The symmetric root R of a covariance, which may be singular: R R = covariance."""
-  scales, vectors = scales_and_axes(covariance)
-  return (vectors * scales) @ vectors.T
-
-
-def scales_and_axes(
-  covariance: Float[np.ndarray, 'd d'],
-) -> tuple[Float[np.ndarray, ' d'], Float[np.ndarray, 'd d']]:
-  """The roots of a covariance's eigenvalues, and the eigenvectors as columns.
-
-  Those of a singular covariance are 0 where the eigenvalues are rounding errors.
-  """
-  eigenvalues, vectors = np.linalg.eigh(covariance)
-  seen = eigenvalues > RANK_TOLERANCE * eigenvalues[-1]
-  return np.sqrt(np.where(seen, eigenvalues, 0)), vectors
 
 
 def as_vector(content: Vector, length: int) -> Vector:

@@ -22,6 +22,7 @@ from zoo.core import losses
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
+from zoo.estimators.baselines import Baseline, Examples, NearestNeighbours, Zero
 from zoo.tasks.base import (
   BaseTask,
   Points,
@@ -33,7 +34,6 @@ from zoo.tasks.base import (
   make_prompt,
   register_task,
 )
-from zoo.tasks.baselines import Baseline, Examples, NearestNeighbours, Zero
 
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
 FORCED = 0.3  # probability that the features are changed so that a conjunction holds

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from zoo.core.errors import check_count, not_installed
 from zoo.core.protocols import Predictor
+from zoo.estimators.baselines import HostBaseline, NearestNeighbours, Zero
 from zoo.tasks.base import FunctionClass, register_task
-from zoo.tasks.baselines import HostBaseline, NearestNeighbours, Zero
 
 
 @register_task('decision_tree')

@@ -17,8 +17,8 @@ from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
+from zoo.estimators.baselines import Baseline, Examples, Zero
 from zoo.tasks.base import BaseTask, dot, inputs_of, make_prompt, register_task
-from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
 @register_task('gaussian_clusters')

@@ -19,8 +19,8 @@ from zoo.core.errors import UserError, check_count, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
+from zoo.estimators.baselines import Zero
 from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
-from zoo.tasks.baselines import Zero
 from zoo.tasks.sequences import SequenceBaseline, inputs_are_labels, stationary_laws
 
 

@@ -21,6 +21,14 @@ from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Number, Vector
+from zoo.estimators.baselines import Baseline, Examples, Zero
+from zoo.estimators.cluster_posteriors import (
+  ContextBayes,
+  points_of,
+  predict_labels,
+  sums_over,
+)
+from zoo.estimators.partitions import IMPOSSIBLE, is_small, log_prior, partitions
 from zoo.tasks.base import (
   BaseTask,
   exchanged,
@@ -28,16 +36,8 @@ from zoo.tasks.base import (
   register_task,
   unshifted,
 )
-from zoo.tasks.baselines import Baseline, Examples, Zero
-from zoo.tasks.cluster_posteriors import (
-  ContextBayes,
-  points_of,
-  predict_labels,
-  sums_over,
-)
 from zoo.tasks.gaussian_clusters import NearestShares
 from zoo.tasks.images import read_images
-from zoo.tasks.partitions import IMPOSSIBLE, is_small, log_prior, partitions
 
 
 @register_task('labelled_clusters')
@@ -235,7 +235,7 @@ class LabelledClusters(BaseTask):
 
     `bayes`, which knows means and labels and sees the context, and `context` sum over
     the partitions of the context into classes; they are absent if there are more than
-    `zoo.tasks.partitions.MOST`, but for `bayes` with B = 0, which is `weights`.
+    `zoo.estimators.partitions.MOST`, but for `bayes` with B = 0, which is `weights`.
     Of images there is the label of the nearest example.
     """
     if self.source == 'tfds':

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -20,31 +19,22 @@ from zoo.core.errors import (
   check_number,
   check_vector,
 )
-from zoo.core.learning_rule import AnyArray, ArrayT, LearningRule
-from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.statistics import Statistics, triangle
 from zoo.core.trees import Matrix, Number, Vector
+from zoo.estimators.baselines import Averaging, NearestNeighbours, Zero
+from zoo.estimators.linear import GDBeta, GradientDescent, Ridge, bayes
+from zoo.estimators.linear_prior import FirstSteps, LinearPrior, best_penalty
+from zoo.estimators.posteriors import GaussianPosterior, Posterior
 from zoo.tasks.base import (
   LinearFunctions,
   as_vector,
   dot,
   log_normal,
   register_task,
-  scales_and_axes,
-  symmetric_root,
   with_root,
 )
-from zoo.tasks.baselines import (
-  Averaging,
-  Baseline,
-  Examples,
-  LeastSquares,
-  NearestNeighbours,
-  Zero,
-  least_squares,
-)
-from zoo.tasks.posteriors import GaussianPosterior, Posterior
 
 
 @register_task('linear_regression')
@@ -124,6 +114,17 @@ class LinearRegression(LinearFunctions):
     """The mean w*, in float64 on the host."""
     return check_vector('prior_mean', self.prior_mean, self.num_features)
 
+  def linear_prior(self) -> LinearPrior | None:
+    if not covers(self):
+      return None
+    return LinearPrior(
+      mean=self.mean_weights(),
+      covariance=self.prior_covariance,
+      features=self.feature_covariance,
+      noise_std=self.noise_std,
+      context_length=self.context_length,
+    )
+
   def posterior(self) -> Posterior | None:
     features = self.feature_covariance
     singular = features is not None and np.linalg.matrix_rank(features) < len(features)
@@ -145,16 +146,16 @@ class LinearRegression(LinearFunctions):
       'zero': Zero(),
     }
     if not covers(self):
-      return {'ols': LeastSquares()} | untuned
-    c, identity = self.context_length, np.eye(self.num_features)
+      return {'ols': Ridge()} | untuned
+    c = self.context_length
     start, tuned = self.mean_weights(), FirstSteps.of(self)
     estimators: dict[str, Predictor] = {
       'gd': GradientDescent(start, np.array([tuned.step_size(c)]), tuned),
       'gd_beta': GDBeta(start, np.asarray(tuned.step_matrix(c)), tuned),
     }
     with contextlib.suppress(UserError):
-      estimators['ridge'] = Ridge(start, best_penalty(self), identity)
-    estimators |= {'ols': Ridge(start, 0.0, identity), 'bayes': bayes(self)}
+      estimators['ridge'] = Ridge(best_penalty(self), start)
+    estimators |= {'ols': Ridge(0.0, start), 'bayes': bayes(self)}
     return estimators | untuned
 
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
@@ -304,277 +305,3 @@ def require_covered(task: object) -> LinearRegression:
       'LinearRegression, for which the estimators are, too'
     )
   return task
-
-
-def second_moments(
-  task: LinearRegression, start: ArrayLike | None = None
-) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, 'd d']]:
-  """`N = E (ŵ − start)(ŵ − start)ᵀ` and Σ; `start` defaults to the prior mean.
-
-  Raises UserError for a task that exact theory does not cover.
-  """
-  task = require_covered(task)
-  identity = np.eye(task.num_features)
-  deviation = identity if task.prior_covariance is None else task.prior_covariance
-  features = identity if task.feature_covariance is None else task.feature_covariance
-  if start is not None:
-    bias = check_vector('start', start, task.num_features) - task.mean_weights()
-    deviation = deviation + np.outer(bias, bias)
-  return deviation, features
-
-
-@struct.dataclass(eq=False, repr=False)
-class FirstSteps(trees.Tree):
-  """The best first steps on a task from one start, for any number of examples k.
-
-  The step of size η has the risk `E |(I − ηS)(start − ŵ) + η Xᵀn/k|²_Σ`, and the best
-  matrix step is `N ((1 + 1/k) ΣN + (tr ΣN + σ²)/k)⁻¹`, N and Σ as in `second_moments`
-  (docs/theory.md, section 2, with N in place of Λ). With `R R = N` and
-  `R Σ R = V diag(μ) Vᵀ` it is `R V diag(1 / ((1 + 1/k) μ + (tr ΣN + σ²)/k)) Vᵀ R`.
-  """
-
-  context_length: int = struct.field(pytree_node=False)  # of the task
-  slope: Number  # tr ΣΣN
-  signal: Number  # tr ΣΣNΣ
-  square: Number  # tr ΣΣ
-  spread: Number  # tr ΣN + σ²
-  basis: Matrix  # R V
-  eigenvalues: Vector  # μ
-
-  @classmethod
-  def of(cls, task: LinearRegression, start: ArrayLike | None = None) -> FirstSteps:
-    """The best first steps on a task; `start` defaults to the prior mean."""
-    deviation, features = second_moments(task, start)
-    product = features @ deviation
-    root = symmetric_root(deviation)
-    eigenvalues, vectors = np.linalg.eigh(root @ features @ root)
-    return cls(
-      context_length=task.context_length,
-      slope=float(np.trace(features @ product)),
-      signal=float(np.trace(features @ product @ features)),
-      square=float(np.trace(features @ features)),
-      spread=float(np.trace(product) + task.noise_std**2),
-      basis=root @ vectors,
-      eigenvalues=eigenvalues.clip(0),
-    )
-
-  # In float64 on the host for a number of examples, and in JAX for an array.
-
-  def step_size(self, count: int | Array) -> Any:
-    """The best step size for `count` examples; that for one if there are none."""
-    xp = np if isinstance(count, int) else jnp
-    part = 1 / xp.maximum(xp.asarray(count, float), 1)
-    curvature = (1 + part) * self.signal + part * self.spread * self.square
-    return self.slope * _inverse(xp.asarray(curvature))
-
-  def step_matrix(self, count: int | Array) -> Float[AnyArray, 'd d']:
-    """The best step matrix for `count` examples; that for one if there are none."""
-    xp = np if isinstance(count, int) else jnp
-    part, basis = 1 / xp.maximum(xp.asarray(count, float), 1), xp.asarray(self.basis)
-    curvatures = (1 + part) * xp.asarray(self.eigenvalues) + part * self.spread
-    return (basis * _inverse(curvatures)[None]) @ basis.T
-
-
-def _inverse(numbers: Float[ArrayT, '*n']) -> Float[ArrayT, '*n']:
-  """1 over positive numbers, and 0 for others."""
-  xp = numbers.__array_namespace__()
-  return xp.where(numbers > 0, 1 / xp.where(numbers > 0, numbers, 1), 0)
-
-
-def best_first_step(task: LinearRegression, start: ArrayLike | None = None) -> float:
-  """The step size of least risk for one step; `start` defaults to the prior mean."""
-  return float(FirstSteps.of(task, start).step_size(task.context_length))
-
-
-def best_step_matrix(
-  task: LinearRegression, start: ArrayLike | None = None
-) -> Float[np.ndarray, 'd d']:
-  """The matrix step of least risk for one step from `start` (None: the prior mean)."""
-  return np.asarray(FirstSteps.of(task, start).step_matrix(task.context_length))
-
-
-def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> float:
-  """The ridge penalty of least risk, `σ² d / tr N`; `start` defaults to the prior mean.
-
-  If Σ is a multiple of the identity, the risk depends on N only through its trace; if N
-  is a multiple, ridge is the posterior mean. Otherwise there is no closed form, and
-  UserError is raised; the posterior mean is then better than ridge with any penalty.
-  """
-  if task.noise_std == 0:
-    return 0.0
-  deviation, features = second_moments(task, start)
-  if not (is_scalar(features) or is_scalar(deviation)):
-    raise UserError(
-      'penalty is None; for a prior covariance and a feature covariance that both '
-      'differ from a multiple of the identity it must be given'
-    )
-  trace = float(np.trace(deviation))
-  if trace == 0:
-    raise UserError(
-      'penalty is None; no penalty is large enough for a prior covariance of 0: use '
-      'prior_mean'
-    )
-  return task.noise_std**2 * task.num_features / trace
-
-
-def is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
-  """Whether a matrix is a multiple of the identity, up to rounding."""
-  identity = matrix[0, 0] * np.eye(len(matrix))
-  return np.allclose(matrix, identity, rtol=0, atol=1e-12 * abs(matrix[0, 0]))
-
-
-def feature_variance(
-  task: LinearRegression, what: str = 'the exact risk of two or more steps'
-) -> float:
-  """ς if the feature covariance is ςI; raises UserError if it is not of that kind.
-
-  `what` is known only if it is.
-  """
-  features = second_moments(task)[1]
-  if not is_scalar(features) or features[0, 0] == 0:
-    raise UserError(
-      f'feature_covariance is not a positive multiple of the identity; {what} is known '
-      'only if it is'
-    )
-  return float(features[0, 0])
-
-
-class Estimator(Baseline):
-  """Predicts `w·x_q` from weights `w` that it fits to the context.
-
-  Without examples the weights are the start.
-  """
-
-  start: Vector
-
-  def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
-    """The weights fitted to each prompt's context."""
-    check_prompt(prompt)
-    count = prompt.x.shape[1]
-    return jax.vmap(lambda x, y: self._fit(x, y, count))(prompt.x, prompt.y)
-
-  def predict(self, examples: Examples) -> Float[Array, '']:
-    x, y, _, x_query = examples.zeroed()
-    return jnp.dot(x_query, self._fit(x, y, examples.num_seen))
-
-  @abc.abstractmethod
-  def _fit(
-    self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
-  ) -> Float[Array, ' d']:
-    """The weights fitted to `count` examples; all other examples and labels are 0."""
-
-  def _start(self, x: Float[Array, 'c d']) -> Float[Array, ' d']:
-    """The start in the precision of the features."""
-    if x.shape[1] != self.start.size:
-      raise UserError(
-        f'the estimator is for {self.start.size} features; the prompt has {x.shape[1]}'
-      )
-    return jnp.asarray(self.start, x.dtype)
-
-
-@struct.dataclass(eq=False, repr=False)
-class GradientDescent(Estimator):
-  """Steps of gradient descent on the context's loss `Σ_i (w·x_i − y_i)² / (2C)`."""
-
-  start: Vector
-  step_sizes: Vector
-  # At other context lengths the one step has the best size.
-  tuned: FirstSteps | None = None
-
-  def _fit(
-    self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
-  ) -> Float[Array, ' d']:
-    weights, step_sizes = self._start(x), jnp.asarray(self.step_sizes, x.dtype)
-    if self.tuned is not None:
-      best = self.tuned.step_size(jnp.asarray(count)).astype(x.dtype)
-      step_sizes = jnp.where(count == self.tuned.context_length, step_sizes, best)
-    for step_size in step_sizes:
-      weights = weights - step_size * _gradient(weights, x, y, count)
-    return weights
-
-  def at_length(self, context_length: int) -> GradientDescent:
-    """The steps that it takes after so many examples."""
-    if self.tuned is None or context_length == self.tuned.context_length:
-      return self
-    return GradientDescent(self.start, self.tuned.step_size(context_length).reshape(1))
-
-  def learning_rule(self) -> LearningRule:
-    """This estimator as a learning rule; raises UserError for two steps or more."""
-    if self.step_sizes.size > 1:
-      raise UserError(
-        f'{self.step_sizes.size} steps of gradient descent are no learning rule; only '
-        'zero or one step is affine in the second moment G'
-      )
-    return LearningRule.gradient_descent(self.start, self.step_sizes.sum())
-
-
-@struct.dataclass(eq=False, repr=False)
-class GDBeta(Estimator):
-  """One step of gradient descent whose step size is a matrix (arXiv 2402.14951)."""
-
-  start: Vector
-  step_matrix: Matrix
-  # At other context lengths the step has the best matrix.
-  tuned: FirstSteps | None = None
-
-  def _fit(
-    self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
-  ) -> Float[Array, ' d']:
-    weights, step_matrix = self._start(x), jnp.asarray(self.step_matrix, x.dtype)
-    if self.tuned is not None:
-      best = self.tuned.step_matrix(jnp.asarray(count)).astype(x.dtype)
-      step_matrix = jnp.where(count == self.tuned.context_length, step_matrix, best)
-    return weights - step_matrix @ _gradient(weights, x, y, count)
-
-  def at_length(self, context_length: int) -> GDBeta:
-    """The step that it takes after so many examples."""
-    if self.tuned is None or context_length == self.tuned.context_length:
-      return self
-    return GDBeta(self.start, np.asarray(self.tuned.step_matrix(context_length)))
-
-  def learning_rule(self) -> LearningRule:
-    """This estimator as a learning rule."""
-    return LearningRule.gd_beta(self.start, self.step_matrix)
-
-
-@struct.dataclass(eq=False, repr=False)
-class Ridge(Estimator):
-  """Minimises `Σ_i (w·x_i − y_i)² + penalty (w − start)ᵀ K⁻¹ (w − start)`.
-
-  `K = root rootᵀ` may be singular, and `w` then stays in `start` plus its range. A
-  penalty of 0 is the limit from above: the least-squares solution nearest to `start`.
-  """
-
-  start: Vector
-  penalty: Number
-  root: Matrix
-
-  def _fit(
-    self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
-  ) -> Float[Array, ' d']:
-    start, root = self._start(x), jnp.asarray(self.root, x.dtype)
-    return start + root @ least_squares(x @ root, y - x @ start, self.penalty)
-
-
-def bayes(task: object) -> Ridge:
-  """The posterior mean, the estimator of least risk.
-
-  The penalty is the noise variance, and the norm that of the prior. Raises UserError
-  unless the task is a LinearRegression.
-  """
-  task = require_covered(task)
-  root = np.eye(task.num_features)
-  if task.prior_covariance is not None:
-    scales, vectors = scales_and_axes(task.prior_covariance)
-    root = vectors * scales
-  return Ridge(task.mean_weights(), task.noise_std**2, root)
-
-
-def _gradient(
-  weights: Float[Array, ' d'],
-  x: Float[Array, 'c d'],
-  y: Float[Array, ' c'],
-  count: int | Array,
-) -> Float[Array, ' d']:
-  """The gradient of `Σ_i (w·x_i − y_i)² / (2 count)`, 0 without examples."""
-  return -(y - x @ weights) @ x / jnp.maximum(count, 1).astype(x.dtype)

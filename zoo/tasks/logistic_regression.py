@@ -15,6 +15,8 @@ from jaxtyping import Array, Bool, Float, Key
 from zoo.core.errors import check_covariance, check_name, check_vector
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Matrix, Vector
+from zoo.estimators.baselines import Baseline, Examples, Zero
+from zoo.estimators.posteriors import Posterior, log_density_of_features
 from zoo.tasks.base import (
   FunctionClass,
   Points,
@@ -26,8 +28,6 @@ from zoo.tasks.base import (
   sample_signs,
   with_root,
 )
-from zoo.tasks.baselines import Baseline, Examples, Zero
-from zoo.tasks.posteriors import Posterior, log_density_of_features
 
 _LINKS = {
   'logistic': jax.nn.sigmoid,

@@ -19,8 +19,8 @@ from zoo.core import losses
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
+from zoo.estimators.baselines import Baseline, Examples, Zero
 from zoo.tasks.base import BaseTask, dot, exchanged, make_prompt, register_task
-from zoo.tasks.baselines import Baseline, Examples, Zero
 from zoo.tasks.sequences import (
   MOST_CONTEXTS,
   LawRetrieval,

@@ -22,9 +22,9 @@ from zoo.core import trees
 from zoo.core.errors import UserError, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
+from zoo.estimators.baselines import Examples
+from zoo.estimators.posteriors import Posterior
 from zoo.tasks.base import BAYES, BaseTask, ChangedTask, inputs_of, register_task
-from zoo.tasks.baselines import Examples
-from zoo.tasks.posteriors import Posterior
 
 
 @register_task('mixture')

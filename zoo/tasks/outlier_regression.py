@@ -11,6 +11,8 @@ from zoo.core.errors import check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
+from zoo.estimators.baselines import Baseline, Examples, Zero
+from zoo.estimators.linear import Ridge
 from zoo.tasks.base import (
   BaseTask,
   dot,
@@ -19,7 +21,6 @@ from zoo.tasks.base import (
   make_prompt,
   register_task,
 )
-from zoo.tasks.baselines import Baseline, Examples, LeastSquares, Zero
 
 _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
 
@@ -130,8 +131,8 @@ class OutlierRegression(BaseTask):
     bayes = {'bayes': WithoutOnes()} if self.kind == 'many' else {}
     return {
       **bayes,
-      'ols': LeastSquares(),
-      'ridge': LeastSquares(1.0),
+      'ols': Ridge(),
+      'ridge': Ridge(1.0),
       'zero': Zero(),
     }
 
@@ -162,5 +163,5 @@ class WithoutOnes(Baseline):
 
   def predict(self, examples: Examples) -> Float[Array, '']:
     rest = examples.seen & jnp.any(examples.x != 1, axis=1)
-    prediction = LeastSquares().predict(examples._replace(seen=rest))
+    prediction = Ridge().predict(examples._replace(seen=rest))
     return jnp.where(jnp.all(examples.x_query == 1), 1, prediction)

@@ -13,6 +13,9 @@ from jaxtyping import Array, Float, Key
 from zoo.core.errors import check_vector
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number, Vector
+from zoo.estimators.baselines import NearestNeighbours, Zero
+from zoo.estimators.linear import Ridge
+from zoo.estimators.posteriors import GaussianPosterior, Posterior
 from zoo.tasks.base import (
   FunctionClass,
   Points,
@@ -22,8 +25,6 @@ from zoo.tasks.base import (
   dot,
   register_task,
 )
-from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
-from zoo.tasks.posteriors import GaussianPosterior, Posterior
 
 
 @register_task('quadratic_regression')
@@ -72,8 +73,8 @@ class QuadraticRegression(FunctionClass):
     # The prior of w/√3 is N(w*/√3, I/3), so this is the posterior mean.
     center = self._mean() / math.sqrt(3) if self._mean().any() else None
     return {
-      'bayes': LeastSquares(3 * self.noise_std**2, True, center),
-      'ols': LeastSquares(),
+      'bayes': Ridge(3 * self.noise_std**2, center, squares=True),
+      'ols': Ridge(),
       'nearest_neighbours': NearestNeighbours(),
       'zero': Zero(),
     }

@@ -13,8 +13,9 @@ from zoo.core.errors import check_count, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number, Tree
+from zoo.estimators.baselines import NearestNeighbours, Zero
+from zoo.estimators.linear import Ridge
 from zoo.tasks.base import FunctionClass, dot, register_task
-from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 
 
 @register_task('relu_network')
@@ -59,7 +60,7 @@ class ReluNetwork(FunctionClass):
   def baselines(self) -> dict[str, Predictor]:
     return {
       'kernel': ArcCosineKernel(self.noise_std, self.output_mean, self.hidden_features),
-      'ols': LeastSquares(),
+      'ols': Ridge(),
       'nearest_neighbours': NearestNeighbours(),
       'zero': Zero(),
     }

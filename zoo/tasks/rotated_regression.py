@@ -11,14 +11,11 @@ from jaxtyping import Array, Float, Key
 from zoo.core.errors import check_count, check_number
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
+from zoo.estimators.baselines import Zero
+from zoo.estimators.linear import GradientDescent, Ridge
+from zoo.estimators.linear_prior import FirstSteps, best_first_step
 from zoo.tasks.base import LinearFunctions, dot, register_task, turned
-from zoo.tasks.baselines import LeastSquares, Zero
-from zoo.tasks.linear_regression import (
-  FirstSteps,
-  GradientDescent,
-  LinearRegression,
-  best_first_step,
-)
+from zoo.tasks.linear_regression import LinearRegression
 
 
 @register_task('rotated_regression')
@@ -108,9 +105,9 @@ class RotatedRegression(LinearFunctions):
     step = np.array([best_first_step(task)])
     return {
       # Features do not depend on the weights, so the posterior needs no frame.
-      'bayes': LeastSquares(self.noise_std**2),
+      'bayes': Ridge(self.noise_std**2),
       'gd': GradientDescent(np.zeros(self.num_features), step, FirstSteps.of(task)),
-      'ols': LeastSquares(),
+      'ols': Ridge(),
       'zero': Zero(),
     }
 

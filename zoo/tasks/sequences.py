@@ -19,7 +19,7 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import BaseTask
 from zoo.core.trees import Matrix
-from zoo.tasks.baselines import Baseline, Examples
+from zoo.estimators.baselines import Baseline, Examples
 
 MOST_CONTEXTS = 4096  # of the last symbols, on which the next one depends
 

@@ -12,14 +12,9 @@ from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core.errors import UserError, check_vector
 from zoo.core.protocols import Predictor
+from zoo.estimators.baselines import Baseline, Examples, NearestNeighbours, Zero
+from zoo.estimators.linear import Ridge
 from zoo.tasks.base import FunctionClass, register_task
-from zoo.tasks.baselines import (
-  Baseline,
-  Examples,
-  LeastSquares,
-  NearestNeighbours,
-  Zero,
-)
 
 # A threshold in ε times the largest singular value of the examples. Below it the
 # rounding errors of the labels affect the second weight more than the function does.
@@ -100,7 +95,7 @@ class Sinusoid(FunctionClass):
     return {
       'bayes': SinusoidPosterior(self.amplitude_range, self.phase_range),
       'nearest_neighbours': NearestNeighbours(),
-      'ols': LeastSquares(),
+      'ols': Ridge(),
       'zero': Zero(),
     }
 

@@ -15,16 +15,16 @@ from jaxtyping import Array, Float, Int, Key
 from zoo.core.errors import check_count
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
-from zoo.tasks.base import LinearFunctions, register_task
-from zoo.tasks.baselines import (
+from zoo.estimators.baselines import (
   Averaging,
   Baseline,
   Examples,
-  LeastSquares,
   NearestNeighbours,
   Zero,
 )
-from zoo.tasks.posteriors import Posterior, log_density_of_features, log_norm
+from zoo.estimators.linear import Ridge
+from zoo.estimators.posteriors import Posterior, log_density_of_features, log_norm
+from zoo.tasks.base import LinearFunctions, register_task
 
 MOST_SUPPORTS = 20_000  # the cost of `SparseBayes` grows with their number
 
@@ -68,7 +68,7 @@ class SparseRegression(LinearFunctions):
     predictors: dict[str, Predictor] = {} if bayes is None else {'bayes': bayes}
     return predictors | {
       'lasso': Lasso(),
-      'ols': LeastSquares(),
+      'ols': Ridge(),
       'averaging': Averaging(),
       'nearest_neighbours': NearestNeighbours(),
       'zero': Zero(),

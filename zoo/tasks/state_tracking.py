@@ -24,8 +24,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from zoo.core.errors import UserError, check_count, check_truth
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
+from zoo.estimators.baselines import Baseline, Examples, Zero
 from zoo.tasks.base import BaseTask, make_prompt, register_task
-from zoo.tasks.baselines import Baseline, Examples, Zero
 
 # The logit of what is certain: e^−30 is less than a rounding of float32.
 _CERTAIN = 30.0

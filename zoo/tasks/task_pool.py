@@ -14,10 +14,11 @@ from jaxtyping import Array, Float, Key
 from zoo.core.errors import UserError, check_count
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Number
+from zoo.estimators.baselines import Examples, Zero
+from zoo.estimators.linear import Ridge
+from zoo.estimators.posteriors import Posterior, log_density_of_features, log_norm
 from zoo.tasks.base import LinearFunctions, register_task
-from zoo.tasks.baselines import Examples, LeastSquares, Zero
 from zoo.tasks.linear_regression import LinearRegression, require_covered
-from zoo.tasks.posteriors import Posterior, log_density_of_features, log_norm
 
 
 @register_task('task_pool')
@@ -59,8 +60,8 @@ class TaskPool(LinearFunctions):
       'bayes': dmmse,
       'dmmse': dmmse,  # its name in the paper
       # The posterior mean of `new_tasks`.
-      'ridge': LeastSquares(self.noise_std**2),
-      'ols': LeastSquares(),
+      'ridge': Ridge(self.noise_std**2),
+      'ols': Ridge(),
       'zero': Zero(),
     }
 

@@ -21,8 +21,8 @@ from zoo.core.errors import check_count, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Matrix, Number
+from zoo.estimators.baselines import Zero
 from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
-from zoo.tasks.baselines import Zero
 from zoo.tasks.sequences import LawRetrieval, SequenceBaseline, inputs_are_labels
 
 

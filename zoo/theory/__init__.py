@@ -25,5 +25,7 @@ from zoo.theory.ridge import ridge_risk as ridge_risk
 from zoo.theory.risk import Moments as Moments
 from zoo.theory.risk import population_risk as population_risk
 from zoo.theory.risk import task_moments as task_moments
+from zoo.theory.schedules import best_schedule as best_schedule
+from zoo.theory.schedules import best_step_size as best_step_size
 from zoo.theory.schedules import polynomial_optimum as polynomial_optimum
 from zoo.theory.trust import check_rule as check_rule

@@ -15,12 +15,8 @@ from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
 from zoo.core.taps import is_edited
-from zoo.tasks.linear_regression import (
-  GDBeta,
-  GradientDescent,
-  Ridge,
-  require_covered,
-)
+from zoo.estimators.linear import GDBeta, GradientDescent, Ridge
+from zoo.tasks.linear_regression import require_covered
 from zoo.tasks.task_pool import TaskPool
 from zoo.theory import sequential
 from zoo.theory.deep.deep_rule import (

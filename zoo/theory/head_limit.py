@@ -7,9 +7,8 @@ from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.learning_rule import symmetric
+from zoo.core.matrices import RANK_TOLERANCE, is_scalar, symmetric_root
 from zoo.core.protocols import Task
-from zoo.tasks.base import RANK_TOLERANCE, symmetric_root
-from zoo.tasks.linear_regression import is_scalar
 from zoo.theory.isotropic import least_over_angles
 from zoo.theory.optimum import constant_estimate
 from zoo.theory.risk import Moments, context_moments, task_moments

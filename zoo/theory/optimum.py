@@ -7,9 +7,10 @@ from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import check_number, check_vector
 from zoo.core.learning_rule import LearningRule
+from zoo.core.matrices import RANK_TOLERANCE
 from zoo.core.protocols import Task
-from zoo.tasks.base import RANK_TOLERANCE
-from zoo.tasks.linear_regression import best_step_matrix, require_covered
+from zoo.estimators.linear_prior import best_step_matrix
+from zoo.tasks.linear_regression import require_covered
 from zoo.tasks.task_pool import TaskPool
 from zoo.theory.quadratic_risk import best_rule, pool_risk
 from zoo.theory.risk import Moments, context_moments, task_moments

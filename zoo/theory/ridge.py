@@ -6,10 +6,12 @@ from typing import NamedTuple
 import numpy as np
 
 from zoo.core.errors import UserError
+from zoo.core.matrices import scales_and_axes
 from zoo.core.protocols import Task
+from zoo.estimators.linear import Ridge, bayes
+from zoo.estimators.linear_prior import second_moments
 from zoo.tasks import LinearRegression
-from zoo.tasks.base import scales_and_axes
-from zoo.tasks.linear_regression import Ridge, bayes, require_covered, second_moments
+from zoo.tasks.linear_regression import require_covered
 from zoo.theory import wishart
 
 # Numbers of quadrature points, tried until the bounds agree.
@@ -101,10 +103,16 @@ def _quadrature(
 
 def _as_seen(estimator: Ridge, task: LinearRegression) -> _Seen:
   """The features `rootᵀ x` of an estimator, and the distance of its start from ŵ."""
-  deviation, features = second_moments(task, estimator.start)
+  if estimator.squares:
+    raise UserError(
+      'squares is True; the exact risk of ridge regression on squares is not known'
+    )
+  start = np.zeros(task.num_features) if estimator.start is None else estimator.start
+  deviation, features = second_moments(task, start)
   standard, axes = scales_and_axes(features)
   feature_root = standard[:, None] * axes.T
-  seen, scales, _ = np.linalg.svd(feature_root @ estimator.root)
+  own = feature_root if estimator.root is None else feature_root @ estimator.root
+  seen, scales, _ = np.linalg.svd(own)
   rank = int(np.sum(scales > 1e-12 * scales[0]))
   spread = feature_root @ deviation @ feature_root.T
   unseen = np.trace(seen[:, rank:].T @ spread @ seen[:, rank:])

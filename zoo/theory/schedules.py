@@ -8,18 +8,18 @@ from jaxtyping import ArrayLike, Complex, Float
 
 from zoo.core.errors import check_count
 from zoo.core.learning_rule import AnyArray
-from zoo.tasks.linear_regression import (
-  LinearRegression,
+from zoo.estimators.linear import MAX_STEPS
+from zoo.estimators.linear_prior import (
   best_first_step,
   feature_variance,
   second_moments,
 )
+from zoo.tasks.linear_regression import LinearRegression
 from zoo.theory import wishart
 from zoo.theory.search import least_squares, lowest_point
 
 # Numbers whose squares sum to the risk of a schedule.
 Residuals = Callable[[Float[AnyArray, ' k']], Float[AnyArray, ' r']]
-MAX_STEPS = 10_000  # of gradient descent; each has a step size
 _NUM_STARTS = 12  # random starts of the search for a schedule without closed form
 
 

@@ -20,11 +20,8 @@ from zoo.core.errors import (
 )
 from zoo.core.exact_forms import Recurrence
 from zoo.core.protocols import Task
-from zoo.tasks.linear_regression import (
-  feature_variance,
-  require_covered,
-  second_moments,
-)
+from zoo.estimators.linear_prior import feature_variance, second_moments
+from zoo.tasks.linear_regression import require_covered
 from zoo.theory.precision import double_precision
 from zoo.theory.risk import Moments, task_moments
 

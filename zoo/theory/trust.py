@@ -20,7 +20,7 @@ from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor
-from zoo.tasks.linear_regression import GDBeta, GradientDescent
+from zoo.estimators.linear import GDBeta, GradientDescent
 
 # Relative to the largest prediction. Rounding errors in float32 are about 1e-6.
 TOLERANCE = 1e-3

@@ -17,6 +17,7 @@ from zoo.config.building import Config, abstract_model, build_task, num_weights
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, Model
 from zoo.core.tables import format_estimate, format_exact, format_table
+from zoo.estimators.linear_prior import best_first_step
 from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
@@ -26,7 +27,6 @@ from zoo.host.files import (
 from zoo.measure.comparison import Comparison, below_bayes, table_of
 from zoo.models import TokenModel
 from zoo.models.tokens import num_tokens
-from zoo.tasks.linear_regression import best_first_step
 from zoo.training.evaluation import Risks
 
 SUMMARY = 'summary.json'  # its name in a workdir

@@ -16,6 +16,7 @@ from zoo.core import losses, trees
 from zoo.core.errors import UserError, check_count, check_name, check_object
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
+from zoo.estimators.baselines import HostBaseline
 from zoo.measure.comparison import MODEL
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
@@ -34,7 +35,6 @@ from zoo.measure.contracts.checks import (
 from zoo.measure.curves import sample_losses, summarise
 from zoo.measure.predict import Programs
 from zoo.tasks.base import BaseTask
-from zoo.tasks.baselines import HostBaseline
 
 _NUM_PAIRED = 512  # prompts on which Bayes is compared with the other baselines
 # Standard errors: by chance exceeded once in three million comparisons.

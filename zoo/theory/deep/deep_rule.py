@@ -16,14 +16,11 @@ from jaxtyping import Array, Float, Inexact
 from zoo.core.errors import UserError, check_count, check_same
 from zoo.core.exact_forms import DeepRule
 from zoo.core.learning_rule import AnyArray
+from zoo.core.matrices import is_scalar
 from zoo.core.protocols import Task
+from zoo.estimators.linear_prior import feature_variance, second_moments
 from zoo.tasks import LinearRegression
-from zoo.tasks.linear_regression import (
-  feature_variance,
-  is_scalar,
-  require_covered,
-  second_moments,
-)
+from zoo.tasks.linear_regression import require_covered
 from zoo.theory import wishart
 from zoo.theory.deep.feature_moments import feature_moments
 

@@ -17,13 +17,14 @@ from zoo.core import draws
 from zoo.core.errors import UserError, check_count, check_same
 from zoo.core.exact_forms import DeepRule
 from zoo.core.learning_rule import AnyArray
+from zoo.core.matrices import symmetric_root
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
+from zoo.estimators.linear_prior import second_moments
 from zoo.models.deep_lsa import DeepLSA
 from zoo.models.linear_attention import LinearLayer
 from zoo.tasks import LinearRegression
-from zoo.tasks.base import symmetric_root
-from zoo.tasks.linear_regression import require_covered, second_moments
+from zoo.tasks.linear_regression import require_covered
 from zoo.theory.deep.deep_rule import (
   Spectrum,
   deep_rule_risk,

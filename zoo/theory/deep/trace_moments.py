@@ -11,8 +11,9 @@ import numpy as np
 
 from zoo.core.errors import UserError, check_count
 from zoo.core.protocols import Task
+from zoo.estimators.linear_prior import second_moments
 from zoo.tasks import LinearRegression
-from zoo.tasks.linear_regression import require_covered, second_moments
+from zoo.tasks.linear_regression import require_covered
 
 _Traces = tuple[int, ...]  # the powers t in Π tr Wᵗ, largest first
 

@@ -7,8 +7,9 @@ from flax import nnx
 
 from zoo.core.errors import UserError, check_number
 from zoo.core.protocols import Predictor, Task
+from zoo.estimators.linear_prior import feature_variance
 from zoo.models import LTB, YqLSA
-from zoo.tasks.linear_regression import feature_variance, require_covered
+from zoo.tasks.linear_regression import require_covered
 from zoo.theory.precision import double_precision, in_float64
 
 

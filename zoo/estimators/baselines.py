@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float
 from zoo.core import trees
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt, check_prompt
-from zoo.core.trees import Number, Vector
 
 
 class Examples(NamedTuple):
@@ -119,7 +118,7 @@ class Zero(Baseline):
     return jnp.zeros(examples.y.shape[1:], examples.y.dtype)
 
 
-def _check_numbers(baseline: Baseline, examples: Examples, of_classes: str) -> None:
+def check_numbers(baseline: Baseline, examples: Examples, of_classes: str) -> None:
   """Raises UserError that names the baseline of classes if labels are one-hot."""
   if examples.y.ndim > 1:
     raise UserError(
@@ -135,7 +134,7 @@ class NearestNeighbours(Baseline):
   num_neighbours: int = struct.field(pytree_node=False, default=3)
 
   def predict(self, examples: Examples) -> Float[Array, '']:
-    _check_numbers(self, examples, 'NearestShares')
+    check_numbers(self, examples, 'NearestShares')
     x, y, seen, x_query = examples
     distances = jnp.sum(jnp.square(x - x_query[None]), axis=-1)
     distances = jnp.where(seen, distances, jnp.inf)
@@ -149,40 +148,6 @@ class Averaging(Baseline):
   """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` (Garg et al., arXiv 2208.01066)."""
 
   def predict(self, examples: Examples) -> Float[Array, '']:
-    _check_numbers(self, examples, 'NearestMean')
+    check_numbers(self, examples, 'NearestMean')
     x, y, _, x_query = examples.zeroed()
     return jnp.dot(x_query, y @ x) / jnp.maximum(examples.num_seen, 1)
-
-
-@struct.dataclass(eq=False, repr=False)
-class LeastSquares(Baseline):
-  """Ridge regression; a penalty of 0 is least squares with weights of least norm.
-
-  `squares` fits weights of the squared features instead. With `center`, one number for
-  each weight, the norm is that of the weights minus `center`.
-  """
-
-  penalty: Number = 0.0
-  squares: bool = struct.field(pytree_node=False, default=False)
-  center: Vector = None
-
-  def predict(self, examples: Examples) -> Float[Array, '']:
-    _check_numbers(self, examples, 'SoftmaxRegression')
-    x, y, _, x_query = examples.zeroed()
-    if self.squares:
-      x, x_query = jnp.square(x), jnp.square(x_query)
-    center = jnp.zeros_like(x_query)
-    if self.center is not None:
-      center = jnp.asarray(self.center, x.dtype)
-    return jnp.dot(x_query, center + least_squares(x, y - x @ center, self.penalty))
-
-
-def least_squares(
-  x: Float[Array, 'c d'], y: Float[Array, ' c'], penalty: float | Array
-) -> Float[Array, ' d']:
-  """The weights of ridge regression; those of least norm for a penalty of 0."""
-  # Not by the normal equations, which would square the condition number.
-  u, s, vt = jnp.linalg.svd(x, full_matrices=False)
-  # Below this a singular value is rounding error, as usual for a pseudo-inverse.
-  noise_floor = s[0] * jnp.finfo(s.dtype).eps * max(x.shape)
-  return ((y @ u) * jnp.where(s > noise_floor, s / (s * s + penalty), 0)) @ vt

@@ -12,7 +12,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from zoo.core.trees import Matrix, Number, Vector
-from zoo.tasks.baselines import Baseline, Examples
+from zoo.estimators.baselines import Baseline, Examples
 
 _LOG_2_PI = math.log(2 * math.pi)
 

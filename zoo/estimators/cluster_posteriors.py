@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float
 from zoo.core import losses
 from zoo.core.errors import UserError
 from zoo.core.trees import Number, Vector
-from zoo.tasks.baselines import Baseline, Examples
-from zoo.tasks.partitions import IMPOSSIBLE, Partitions, partitions
+from zoo.estimators.baselines import Baseline, Examples
+from zoo.estimators.partitions import IMPOSSIBLE, Partitions, partitions
 
 
 @struct.dataclass(eq=False, repr=False)
