@@ -27,10 +27,10 @@ from zoo.config.building import (
 )
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
+from zoo.estimators.baselines import Zero
 from zoo.measure.curves import sample_losses
 from zoo.measure.predict import Programs
 from zoo.tasks import DecisionTree, LinearRegression, SparseRegression
-from zoo.tasks.baselines import Zero
 from zoo.tasks.linear_regression import covers
 from zoo.theory.exact import known_risk
 from zoo.training.summary import product_flops

@@ -195,7 +195,7 @@ def conjecture(figures: Figures) -> Evidence:
     'excess': certificate.excess_risk,
     'gradient': certificate.gradient_norm,
     'curvature': certificate.smallest_eigenvalue,
-    'step': estimators.best_step_size(task()),
+    'step': theory.best_step_size(task()),
     'excess_at_1': gd_risk(task(1)) - best_risk(task(1), None),
     'excess_at_1000': gd_risk(task(1000)) - best_risk(task(1000), None),
   }
