@@ -9,9 +9,9 @@ import pytest
 
 import zoo
 from tests.settings import isotropic
+from zoo.estimators.baselines import Zero
 from zoo.probing import strategies
 from zoo.probing.context import effects_by_length
-from zoo.tasks.baselines import Zero
 
 _D, _C = 3, 4
 

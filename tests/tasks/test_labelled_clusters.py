@@ -13,8 +13,8 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full, mostly_slow
 from tests.tasks import host
+from zoo.estimators import partitions as tables
 from zoo.tasks import LabelledClusters
-from zoo.tasks import partitions as tables
 from zoo.tasks.labelled_clusters import TESTS, sample_slots
 
 

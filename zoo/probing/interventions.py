@@ -287,7 +287,7 @@ def _effects(content: Any) -> Effects:
     _estimate(clean),
     _estimate(corrupt),
     _estimate(gap),
-    [Effect(*row[:3], *map(_estimate, row[3:7]), row[7]) for row in rows],
+    [Effect(*row[:3], *map(_estimate, row[3:7]), site_kind=row[7]) for row in rows],
   )
 
 
