@@ -164,7 +164,9 @@ def test_the_table_has_a_row_for_each(compared):
   assert all(len(row) == len(header) for row in rows)
   assert rows[0][3] == ''  # the model minus itself
   mean, stderr = by_name['model']['mean'][-1], by_name['model']['standard_error'][-1]
-  assert rows[0][1] == f'{mean:.4f} ± {stderr:.4f}'
+  assert (
+    rows[0][1] == f'{mean:.4f} ± {1.959964 * stderr:.4f}'
+  )  # half of a 95 % interval
 
 
 def _curve(mean, error, paired=None) -> Any:
@@ -182,14 +184,14 @@ def _curve(mean, error, paired=None) -> Any:
     (
       ([1.0, 2.0], [0.1, 0.1]),
       ([2.0, 2.0], [0.1, 0.1]),
-      'after 0 examples is 1 ± 0.14',
+      'after 0 examples is 1 ± 0.28',
     ),
     (([1.5, 2.0], [0.1, 0.1]), ([2.0, 2.0], [0.1, 0.1]), None),
     # At the query, the error of the pairs.
     (
       ([2.0, 1.9], [0.1, 0.1]),
       ([2.0, 2.0], [0.1, 0.1], (-0.1, 0.02)),
-      'after 1 examples is 0.1 ± 0.02 below that of bayes',
+      'after 1 examples is 0.1 ± 0.039 below that of bayes',
     ),
     (([2.0, 1.9], [0.1, 0.1]), ([2.0, 2.0], [0.1, 0.1], (-0.1, 0.03)), None),
     # Rounding errors of a perfect predictor.

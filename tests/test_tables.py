@@ -16,7 +16,7 @@ def test_columns_without_any_content_are_left_out():
 
 
 def test_a_mean_is_shown_without_an_error_that_is_unknown():
-  assert format_estimate(1.5, 0.25) == '1.5000 ± 0.2500'
+  assert format_estimate(1.5, 0.25) == '1.5000 ± 0.4900'
   assert format_estimate(1.5, None) == '1.5000'
   assert format_estimate(None, None) == '-'
 

@@ -37,7 +37,7 @@ def plot_series(run: FittedRun) -> Figure:
   """The weights and what they leave unexplained, by the step of training.
 
   A weight is left out where its predictors cannot be told apart from others. Bands are
-  two standard errors.
+  95 % intervals.
   """
   steps, last = [*run.fits], [*run.fits.values()][-1]
   groups = {name: {*name.split(', ')} for name in last.weights}

@@ -42,7 +42,7 @@ def test_exact_and_sampled_losses_agree_where_both_are_known():
   report = Report(False, '', 'gd', task_shifts=[noisy, quadrants])
   said = summary(report)
   assert f'{exact[0]:.6f}, exact' in said
-  assert f'{quadrants.risk.mean:.6f} ± {quadrants.risk.stderr:.6f}' in said
+  assert f'{quadrants.risk.mean:.6f} ± {quadrants.risk.half:.6f}' in said
   (axes,) = plot_task_shifts(report.task_shifts, 'gd').axes
   values = [x for line in axes.lines for x in np.ravel(line.get_xdata())]
   assert exact[0] in values

@@ -11,13 +11,17 @@ from zoo.core.errors import printable
 _NOTHING = {'', '-'}  # what a cell without content has
 
 
-def format_estimate(mean: float | None, standard_error: float | None = None) -> str:
-  """A mean with its standard error, if that is known; a dash for no mean."""
+# Standard errors in half of a 95 % interval.
+WIDTH = 1.959963984540054
+
+
+def format_estimate(mean: float | None, stderr: float | None = None) -> str:
+  """A mean ± half of its 95 % interval, if its error is known; a dash for no mean."""
   if mean is None:
     return '-'
-  if standard_error is None:
+  if stderr is None:
     return f'{mean:.4f}'
-  return f'{mean:.4f} ± {standard_error:.4f}'
+  return f'{mean:.4f} ± {WIDTH * stderr:.4f}'
 
 
 def format_exact(value: float | None) -> str:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
-from zoo.core.tables import format_estimate, format_exact
+from zoo.core.tables import WIDTH, format_estimate, format_exact
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import finite_or_null
 from zoo.measure.curves import check_ways, losses_of, summarise
@@ -241,7 +241,7 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
       gap = format_estimate(measured['difference'], measured['difference_stderr'])
     rows.append([*row, gap, format_exact(measured['exact'])])
   title = f'on the same {comparison[MODEL]["num_prompts"]} prompts'
-  columns = ['loss ± s.e.', 'median', *['accuracy'] * has_classes, 'model − this']
+  columns = ['loss ± 95 %', 'median', *['accuracy'] * has_classes, 'model − this']
   return rows, [title, *columns, 'exact']
 
 
@@ -272,7 +272,8 @@ def below_bayes(comparison: Comparison) -> str | None:
     return None
   at = int(np.argmax(below))
   return (
-    f'the loss after {counts[at]} examples is {-gaps[at]:.3g} ± {errors[at]:.2g} below '
+    f'the loss after {counts[at]} examples is {-gaps[at]:.3g} ± '
+    f'{WIDTH * errors[at]:.2g} below '
     'that of bayes, the least possible: the model sees what it should predict, or '
     'bayes is wrong; zoo.check_model and zoo.check_task tell'
   )

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import UserError
+from zoo.core.tables import WIDTH
 
-WIDTH = 1.959963984540054  # standard errors in half of a 95 % interval
 LEVEL = 0.05  # of tests
 # Half of the range of a weight: no error of it is larger.
 _MOST_STDERR = 0.5
@@ -34,6 +34,11 @@ class Estimate(NamedTuple):
   def half(self) -> float:
     """Half of the 95 % interval, for many samples."""
     return WIDTH * self.stderr
+
+
+def half_of(stderr: float | None) -> float | None:
+  """Half of a 95 % interval for many samples; None for an error that is not known."""
+  return None if stderr is None else WIDTH * stderr
 
 
 class Estimates(NamedTuple):

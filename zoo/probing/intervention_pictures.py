@@ -66,7 +66,7 @@ def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
 
 
 def table(part: str, result: Any) -> Table:
-  """The numbers of one part, with standard errors where they have any."""
+  """The numbers of one part, ± half of a 95 % interval where they have any."""
   if part == 'what_matters':
     largest = sorted(result.rows, key=lambda row: -row.recovered.mean)[:_MOST_LISTED]
     rows = [
@@ -78,21 +78,21 @@ def table(part: str, result: Any) -> Table:
       for row in largest
     ]
     note = 'The largest; interventions.json has all.'
-    return Table(rows, ('site', 'token', 'recovers ± s.e.'), note=note)
+    return Table(rows, ('site', 'token', 'recovers ± 95 %'), note=note)
   if part == 'heads':
     of_heads = _by_head(result)
     rows = [
       (name, *map(_number, scores), *map(_said, shares))
       for name, (scores, shares) in of_heads.items()
     ]
-    return Table(rows, ('head', *_HEADER, *(f'{does} ± s.e.' for does in _DOES)))
+    return Table(rows, ('head', *_HEADER, *(f'{does} ± 95 %' for does in _DOES)))
   if part == 'layers':
     return _layer_table(result)
   rows = [
     (score.site, score.target, _said(score.r2), _said(score.permuted))
     for score in result
   ]
-  return Table(rows, ('site', 'target', 'R² ± s.e.', 'permuted'))
+  return Table(rows, ('site', 'target', 'R² ± 95 %', 'permuted'))
 
 
 def _layer_table(result: Readout) -> Table:
@@ -105,7 +105,7 @@ def _layer_table(result: Readout) -> Table:
       distance = Estimate(match.distance[layer, k], match.stderr[layer, k])
       steps = '-' if match.distance.shape[1] == 1 else f'{k} ({low} to {high})'
       rows.append((NAMES.get(name, name), str(layer), steps, _said(distance)))
-  return Table(rows, ('algorithm', 'layer', 'steps (95 %)', 'distance ± s.e.'))
+  return Table(rows, ('algorithm', 'layer', 'steps (95 %)', 'distance ± 95 %'))
 
 
 def plot_effects(result: Effects, model: Any, context_length: int) -> Figure:
@@ -202,5 +202,5 @@ def _number(value: float) -> str:
 
 def _said(estimate: Estimate) -> str:
   return (
-    '-' if np.isnan(estimate.mean) else f'{estimate.mean:.3f} ± {estimate.stderr:.3f}'
+    '-' if np.isnan(estimate.mean) else f'{estimate.mean:.3f} ± {estimate.half:.3f}'
   )

@@ -62,7 +62,7 @@ _CAPTIONS = {
   'examples': (
     'By number of examples',
     'The loss of the model and of the baselines of its task after each number of '
-    'examples, with one standard error.',
+    'examples, with 95 % intervals.',
   ),
   'step_matrix': (
     'Step matrix',
@@ -83,7 +83,7 @@ _CAPTIONS = {
   'out_of_distribution': (
     'Out of distribution',
     'The loss on the shifted tasks that the task defines: by theory where it has no '
-    'bar, and otherwise sampled, with one standard error. An arrow at the left edge is '
+    'bar, and otherwise sampled, with a 95 % interval. An arrow at the left edge is '
     'a loss of 0, up to rounding, for which a log axis has no place.',
   ),
 }
@@ -216,8 +216,8 @@ def plot_task_shifts(shifts: Sequence[TaskShift], against: str) -> Figure:
     if len(unknown) == len(losses):
       continue
     largest = max((mean for mean, _ in losses.values() if mean < math.inf), default=0.0)
-    for label, (mean, stderr) in losses.items():
-      known = (0.0, math.nan) if mean <= _ROUNDING * largest else (mean, stderr)
+    for label, (mean, half) in losses.items():
+      known = (0.0, math.nan) if mean <= _ROUNDING * largest else (mean, half)
       points.append(RowPoint(shift.name, label, *known))
   lines = ['loss (log scale)']
   lines += [f'without a loss: {who} on {in_short(on)}' for who, on in missing.items()]
@@ -225,10 +225,10 @@ def plot_task_shifts(shifts: Sequence[TaskShift], against: str) -> Figure:
 
 
 def _shown_loss(sampled: Estimate | None, exact: float | None) -> tuple[float, float]:
-  """A loss and its standard error; NaN: unknown, or of a loss by a formula."""
+  """A loss and half of its 95 % interval; NaN: unknown, or of a loss by a formula."""
   if exact is not None:
     return exact, math.nan
-  return (math.nan, math.nan) if sampled is None else sampled
+  return (math.nan, math.nan) if sampled is None else (sampled.mean, sampled.half)
 
 
 def plot_step_matrix(algorithm: ImplicitAlgorithm) -> Figure:

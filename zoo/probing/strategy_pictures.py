@@ -17,7 +17,7 @@ def plot_strategies(strategies: Strategies) -> Figure:
   """The weights and what they leave unexplained, by the number of examples.
 
   A weight is left out where its predictors cannot be told apart from others. Bands are
-  two standard errors.
+  95 % intervals.
   """
   groups = {name: {*name.split(', ')} for name in strategies.weights}
   colours = colours_of(name.split(', ')[0] for name in groups)
@@ -65,7 +65,7 @@ def curve_of(
   estimates: Sequence[Estimate | None],
   x: Sequence[int] | None = None,
 ) -> Series:
-  """Estimates with two standard errors, by default after 0, 1, … examples."""
+  """Estimates with 95 % intervals, by default after 0, 1, … examples."""
   known = [_UNKNOWN if estimate is None else estimate for estimate in estimates]
   means = tuple(estimate.mean for estimate in known)
   return Series(
@@ -74,6 +74,6 @@ def curve_of(
     colour,
     tuple(map(float, range(len(known)) if x is None else x)),
     means,
-    tuple(estimate.mean - 2 * estimate.stderr for estimate in known),
-    tuple(estimate.mean + 2 * estimate.stderr for estimate in known),
+    tuple(estimate.mean - estimate.half for estimate in known),
+    tuple(estimate.mean + estimate.half for estimate in known),
   )

@@ -86,7 +86,7 @@ def _risk_table(risks: PairedRisks, title: str, against: str) -> Table:
   ]
   if risks.optimal_risk is not None:
     rows.append((_LINEAR_OPTIMUM, '', _exact(risks.optimal_risk)))
-  return Table(rows, (title, 'sampled ± s.e.', 'exact'))
+  return Table(rows, (title, 'sampled ± 95 %', 'exact'))
 
 
 def _algorithm_table(algorithm: ImplicitAlgorithm) -> Table:
@@ -134,12 +134,12 @@ def _nearest_table(sampled: SampledAlgorithm) -> Table:
     cells = f'{symbol} = {number:.4g}', distance, unexplained
     rows.append((name, *cells, format_estimate(*nearest.risk)))
   rows.append(('this model', '', '', '', format_estimate(*sampled.risk)))
-  header = 'nearest algorithm', 'fitted', '|w_0 − prior mean|', 'unexplained ± s.e.'
+  header = 'nearest algorithm', 'fitted', '|w_0 − prior mean|', 'unexplained ± 95 %'
   note = (
     f'(fitted to half of {sampled.num_prompts} prompts and measured on the others; the '
     'share of the effect of the context)'
   )
-  return Table(rows, (*header, 'loss ± s.e.'), note=note)
+  return Table(rows, (*header, 'loss ± 95 %'), note=note)
 
 
 def _baseline_table(shares: dict[str, Estimate | None]) -> Table:
@@ -147,7 +147,7 @@ def _baseline_table(shares: dict[str, Estimate | None]) -> Table:
     (name, '-' if share is None else shown_share(share))
     for name, share in shares.items()
   ]
-  return Table(rows, ("the task's baselines", 'unexplained ± s.e.'))
+  return Table(rows, ("the task's baselines", 'unexplained ± 95 %'))
 
 
 def _guess_table(guess: LearnedGuess) -> Table:
@@ -184,7 +184,7 @@ def _alignment_table(alignment: Alignment, against: str) -> Table:
   ]
   return Table(
     [(name, _sampled(estimate), _exact(value)) for name, estimate, value in rows],
-    (f'alignment with {against}', 'sampled ± s.e.', 'exact'),
+    (f'alignment with {against}', 'sampled ± 95 %', 'exact'),
   )
 
 
@@ -211,7 +211,7 @@ def _task_shift_table(shifts: list[TaskShift], against: str) -> Table:
       continue
     losses = (shift.risk, shift.exact_risk), (shift.other_risk, shift.other_exact_risk)
     rows.append([shift.name, *(_known(*loss) for loss in losses)])
-  header = 'out of distribution', 'loss of this model ± s.e.', f'loss of {against}'
+  header = 'out of distribution', 'loss of this model ± 95 %', f'loss of {against}'
   beyond = '; it is not the least possible there' if against == 'bayes' else ''
   note = [f'({against} is that of the training task on all of them{beyond})']
   note += [
@@ -227,7 +227,7 @@ def _known(sampled: Estimate | None, exact: float | None) -> str:
 
 
 def _sampled(estimate: Estimate) -> str:
-  return f'{estimate.mean:.6f} ± {estimate.stderr:.6f}'
+  return f'{estimate.mean:.6f} ± {estimate.half:.6f}'
 
 
 def _exact(value: float | None) -> str:

@@ -10,7 +10,7 @@ from absl import logging
 
 from zoo.core.errors import check_name
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
-from zoo.measure.statistics import interval
+from zoo.measure.statistics import WIDTH, interval
 from zoo.reports.plots import Panel, Series, render_grid, series
 from zoo.reports.style import (
   BLACK,
@@ -44,9 +44,9 @@ def plot_by_examples(
   """The loss of models, by their labels, after each number of examples.
 
   Several comparisons of one label are of seeds: their mean is drawn with its 95 %
-  interval, Student's t. Bands of a single one, and of baselines, are one standard
-  error. `loss` says which it is. The baselines are those of the first comparison, all
-  of them or those named, and `of` is what their labels say. A mean that is infinite, or
+  interval, Student's t. Bands of a single one, and of baselines, are such intervals
+  over prompts. `loss` says which it is. The baselines are those of the first
+  comparison, all of them or those named, and `of` is what their labels say. A mean that is infinite, or
   above all others and known to no better than a third, is an arrow at the upper edge;
   one at the lower edge is a loss below the axis, which ends at those of the models.
   Classes have a panel of their accuracy. The title ends with the `note`. Raises
@@ -120,14 +120,14 @@ def _alike(curve: Measured, other: Measured, least: float) -> bool:
 
 
 def _title(comparisons: Sequence[Sequence[Comparison]], with_baselines: bool) -> str:
-  """What the bands are, if some are not one standard error."""
+  """What the bands are, if some are over seeds and others over prompts."""
   numbers = sorted({len(seeds) for seeds in comparisons})
   if numbers[-1] == 1:
     return ''
   counts = '–'.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
   text = f'mean of {counts} seeds; bands: 95 % interval over seeds'
   rest = ['of one seed'] * (numbers[0] == 1) + ['of baselines'] * with_baselines
-  return text + f'\nbands {" and ".join(rest)}: one standard error' * bool(rest)
+  return text + f'\nbands {" and ".join(rest)}: over prompts' * bool(rest)
 
 
 _Look = tuple[str, str, str, Sequence[Measured]]  # label, kind, colour, and the seeds
@@ -157,7 +157,7 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
     is_above = (np.isnan(mean) | ((error > mean / 3) & (mean > top))).any(axis=0)
     is_below = ~is_above & (mean.mean(axis=0) < least)
     shown = np.where(is_above | is_below, np.nan, mean)
-    yield _curve(label, kind, colour, count, [*shown], error[0])
+    yield _curve(label, kind, colour, count, [*shown], WIDTH * error[0])
     if is_above.any():
       at = np.array(count)[is_above]
       row = np.full(len(at), len(arrows))
@@ -183,7 +183,7 @@ def _curve(
 ) -> Series:
   """The mean of the curves of seeds, with a band of their interval.
 
-  That of a single one is its `error`, if it is known.
+  That of a single one is `error`, half of its 95 % interval, if it is known.
   """
   values = np.array(seeds, np.float64)
   mean = values.mean(axis=0)
