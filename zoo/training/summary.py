@@ -280,7 +280,7 @@ def table(summary: Summary) -> str:
   if (accuracy := summary['eval_accuracy']) is not None:
     shown = format_estimate(accuracy, summary['eval_accuracy_stderr'])
     rows.append(['its accuracy', shown, ''])
-  header = [f'after step {summary["step"]}', 'loss ± s.e.', 'exact']
+  header = [f'after step {summary["step"]}', 'loss ± 95 %', 'exact']
   text = format_table(rows, header=header)
   if comparison := summary['comparison']:
     rows, header = table_of(comparison)

@@ -13,7 +13,7 @@ from zoo.core import tables
 from zoo.core.errors import RunError
 from zoo.host.files import write_atomically
 from zoo.measure.comparison import MODEL
-from zoo.measure.statistics import interval
+from zoo.measure.statistics import half_of, interval
 from zoo.training.summary import (
   SUMMARY,
   Divergence,
@@ -100,12 +100,12 @@ def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
       [
         *(str(row.get(field)) for field in fields),
         'diverged' if is_lost(row) else _number(row['eval_risk'], '.4f'),
-        _number(row['eval_risk_stderr'], '.4f'),
+        _number(half_of(row['eval_risk_stderr']), '.4f'),
         _number(row['exact_risk'], '.6f'),
         _number(row['excess_risk'], '.2e'),
       ]
     )
-  header = [*fields, 'sampled risk', '± s.e.', 'exact risk', 'excess']
+  header = [*fields, 'sampled risk', '± 95 %', 'exact risk', 'excess']
   return '\n\n'.join([tables.format_table(cells, header), *_means(rows, fields)])
 
 
@@ -145,7 +145,7 @@ def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
   if kind == 'eval_risk':
     yield (
       'Intervals are over seeds. All seeds are measured on the same held-out prompts, '
-      'whose error, ± s.e., is not in them.'
+      'whose error, ± 95 %, is not in them.'
     )
 
 
