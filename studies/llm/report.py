@@ -6,7 +6,7 @@ from typing import Any
 from studies.llm.prompts import WITH, WITHOUT
 from studies.llm.readouts import READOUTS
 from studies.llm.summary import Line, answers
-from zoo.core.tables import format_table
+from zoo.core.tables import WIDTH, format_table
 from zoo.reports import plots
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
@@ -49,7 +49,7 @@ def table(summary: Mapping[str, Any]) -> str:
   ]
   return '\n\n'.join(
     [
-      f'{metric} ± s.e. of {summary["model"]} on {summary["num_prompts"]} prompts, and '
+      f'{metric} ± 95 % of {summary["model"]} on {summary["num_prompts"]} prompts, and '
       f'differences with 95 %\n{summary["num_examples"]} examples each, from '
       f'{summary["context_split"]}; guesses: {changes}',
       format_table(rows, _HEADER),
@@ -61,7 +61,7 @@ def table(summary: Mapping[str, Any]) -> str:
 def _loss(numbers: Mapping[str, Any]) -> str:
   if numbers['loss'] is None:
     return '-'
-  error = '' if numbers['stderr'] is None else f' ± {numbers["stderr"]:.3f}'
+  error = '' if numbers['stderr'] is None else f' ± {WIDTH * numbers["stderr"]:.3f}'
   return f'{numbers["loss"]:.3f}{error}'
 
 
