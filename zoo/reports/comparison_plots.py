@@ -46,9 +46,10 @@ def plot_by_examples(
   Several comparisons of one label are of seeds: their mean is drawn with its 95 %
   interval, Student's t. Bands of a single one, and of baselines, are such intervals
   over prompts. `loss` says which it is. The baselines are those of the first
-  comparison, all of them or those named, and `of` is what their labels say. A mean that is infinite, or
-  above all others and known to no better than a third, is an arrow at the upper edge;
-  one at the lower edge is a loss below the axis, which ends at those of the models.
+  comparison, all of them or those named, and `of` is what their labels say. A mean that
+  is infinite, or above all others and known to no better than a third, is an arrow at
+  the upper edge; one at the lower edge is a loss below the axis, which ends at those of
+  the models.
   Classes have a panel of their accuracy. The title ends with the `note`. Raises
   UserError for an unknown baseline.
   """
