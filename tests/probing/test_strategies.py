@@ -383,6 +383,7 @@ def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted
     assert mixture.weights['ridge'] == pytest.approx(weight, abs=1e-5)
     assert mixture.stderrs['ridge'] == pytest.approx(weight_stderr, abs=1e-5)
     assert mixture.distance.mean == pytest.approx(distance, rel=1e-4)
+    assert mixture.unexplained is not None
     share, stderr = mixture.unexplained
     assert abs(share - distance / effect) < 4 * stderr
     assert 0 < stderr < 0.3 * share

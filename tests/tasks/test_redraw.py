@@ -290,6 +290,19 @@ def test_a_prompt_is_drawn_by_its_place_alone():
   jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:3], b), whole, part)
 
 
+def test_the_key_of_the_prompts_gives_another_function_and_other_examples():
+  task = _made('linear_regression')
+  prompt = task.sample(jax.random.key(0), 5)
+  assert not np.any(
+    np.asarray(task.redraw(jax.random.key(0), prompt, 'query').x) == prompt.x
+  )
+  # Those of one function, but for their order of drawing, would be correlated.
+  alike = zoo.create_task('sparse_parity', num_features=10, context_length=20)
+  prompt = alike.sample(jax.random.key(0), 64)
+  drawn = alike.redraw(jax.random.key(0), prompt, 'inputs')
+  assert np.mean(np.all(np.asarray(drawn.y) == prompt.y, axis=1)) < 0.2
+
+
 def test_literals_are_drawn_again_for_few_features_alone():
   task = zoo.create_task('conjunction', num_features=8, context_length=3)
   prompt = task.sample(jax.random.key(0), 2)

@@ -22,6 +22,7 @@ from zoo.core.prompt import Prompt
 
 _LENGTHS = 2, 4, 8, 16, 32  # of longer contexts, in those of the task
 KEPT = 'query', 'inputs'  # what `redraw` can keep of a prompt
+_REDRAWN = 2**32 - 1  # by which the key of a redraw is folded; no place is as large
 
 
 @runtime_checkable
@@ -337,6 +338,8 @@ _program = jax.jit(_sample, static_argnums=(2, 3))
 
 def _redraw(task: BaseTask, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
   """Prompts that are drawn again, each with its own key."""
+  # With the key of `sample` the function would otherwise be the same again.
+  key = jax.random.fold_in(key, _REDRAWN)
   places = jnp.arange(prompt.x.shape[0])
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, places)
   drawn = jax.vmap(lambda key, prompt: task.redraw_one(key, prompt, keep))(keys, prompt)
