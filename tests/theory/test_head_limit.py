@@ -117,14 +117,14 @@ def check_random_case(seed, num_starts):
   # The searches end where slopes are 1e-9; digits of a risk are 1e-16 of terms that are
   # up to 1e5 times as large.
   tolerance = 1e-8 * searched + 1e-10
-  assert limit.lower <= limit.lowest_found == limit.upper == limit.risk
+  assert limit.lower <= limit.lowest_found
   assert limit.lower <= searched + tolerance
-  assert limit.risk <= searched + tolerance
+  assert limit.lowest_found <= searched + tolerance
   rule = theory.optimal_rule(task, guess, bias)
   unlimited = theory.exact_risk(rule, task)
   assert limit.lower >= unlimited * (1 - 1e-10)
   if constructions.multi_head_lsa(rule).num_heads <= num_heads:
-    assert limit.risk == pytest.approx(unlimited, rel=1e-10)
+    assert limit.lowest_found == pytest.approx(unlimited, rel=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,11 @@ def test_golden_risks_for_1_to_11_heads(heads):
   np.testing.assert_allclose(formula, GOLDEN, atol=1e-9)
   limits = {h: theory.head_limited_risk(task, h, num_starts=starts) for h in heads}
   for h, limit in limits.items():
-    np.testing.assert_allclose(limit.risk, GOLDEN[h - 1], atol=1e-9)
+    np.testing.assert_allclose(limit.lowest_found, GOLDEN[h - 1], atol=1e-9)
   # d heads are enough, and d − 1 are not, which the lower bound proves.
   assert limits[10] == limits[11]
-  assert limits[9].lower > limits[10].upper + 0.1
-  assert all(limit.lower == limit.upper for limit in limits.values())
+  assert limits[9].lower > limits[10].lowest_found + 0.1
+  assert all(limit.lower == limit.lowest_found for limit in limits.values())
 
 
 @pytest.mark.slow
@@ -167,16 +167,16 @@ def test_with_noise_d_heads_reach_it_up_to_a_distance(share):
   limit = theory.head_limited_risk(task, 2)
   searched = independent_search(task, 0.0, 0.0, 2, num_starts=2)
   if share < 1:
-    assert limit.lower == limit.upper == pytest.approx(unlimited, rel=1e-12)
+    assert limit.lower == limit.lowest_found == pytest.approx(unlimited, rel=1e-12)
     assert searched == pytest.approx(unlimited, rel=1e-9)
   else:
     assert limit.lower == pytest.approx(unlimited, rel=1e-12)
-    assert limit.upper == pytest.approx(searched, rel=1e-9)
+    assert limit.lowest_found == pytest.approx(searched, rel=1e-9)
     assert searched > unlimited * (1 + 1e-6)
   # A constant offset that is to be moved takes one head more.
-  assert theory.head_limited_risk(task, 2, 0.0, 0.1, num_starts=2).upper > unlimited * (
-    1 + 1e-6
-  )
+  assert theory.head_limited_risk(
+    task, 2, 0.0, 0.1, num_starts=2
+  ).lowest_found > unlimited * (1 + 1e-6)
 
 
 @pytest.mark.parametrize('num_heads', mostly_slow([1], [2]))
@@ -239,17 +239,17 @@ def test_without_noise_d_heads_reach_what_all_heads_reach(d, c, bias, prior, ris
   limit = theory.head_limited_risk(task, d, 0.0, bias)
   rule = theory.optimal_rule(task, 0.0, bias)
   assert constructions.multi_head_lsa(rule).num_heads == d
-  assert limit.lower == limit.upper
-  assert limit.risk == pytest.approx(theory.exact_risk(rule, task), rel=1e-12)
+  assert limit.lower == limit.lowest_found
+  assert limit.lowest_found == pytest.approx(theory.exact_risk(rule, task), rel=1e-12)
   if risk is not None:
-    assert limit.risk == pytest.approx(risk, rel=1e-12)
+    assert limit.lowest_found == pytest.approx(risk, rel=1e-12)
 
 
 def test_with_noise_d_heads_reach_it_in_the_papers_setting():
   task = isotropic(10, 10, 2.0, noise_std=1.0)
   limits = [theory.head_limited_risk(task, heads) for heads in (10, 11)]
   assert limits[0] == limits[1]
-  assert limits[0].risk == pytest.approx(6.238526448946, abs=1e-12)
+  assert limits[0].lowest_found == pytest.approx(6.238526448946, abs=1e-12)
 
 
 def _where_the_weights_are_known(noise_std, num_heads):
@@ -261,7 +261,9 @@ def _where_the_weights_are_known(noise_std, num_heads):
 @pytest.mark.parametrize(('noise_std', 'num_heads'), [(1.0, 1), (0.0, 2)])
 def test_where_the_weights_are_known_heads_estimate_a_constant(noise_std, num_heads):
   _, limit = _where_the_weights_are_known(noise_std, num_heads)
-  assert limit.lower == limit.upper == pytest.approx(2.25 * 2 / (4 * num_heads + 2))
+  assert (
+    limit.lower == limit.lowest_found == pytest.approx(2.25 * 2 / (4 * num_heads + 2))
+  )
 
 
 @pytest.mark.slow
@@ -271,7 +273,7 @@ def test_where_the_weights_are_known_heads_estimate_a_constant(noise_std, num_he
 def test_where_the_weights_are_known_a_search_ends_there(noise_std, num_heads):
   task, limit = _where_the_weights_are_known(noise_std, num_heads)
   searched = independent_search(task, 0.0, 0.5, num_heads, num_starts=4)
-  assert limit.risk == pytest.approx(searched, rel=1e-9)
+  assert limit.lowest_found == pytest.approx(searched, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -289,7 +291,7 @@ def test_a_task_where_few_starts_agree_on_a_local_minimum():
   )
   limit = theory.head_limited_risk(task, 1, 0.3, 0.5)
   # Where a search over all weights of a one-head model ended.
-  assert limit.risk == pytest.approx(1.057818, abs=1e-6)
+  assert limit.lowest_found == pytest.approx(1.057818, abs=1e-6)
 
 
 @pytest.mark.slow

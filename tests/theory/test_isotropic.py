@@ -32,7 +32,7 @@ def test_it_is_what_the_search_over_all_subspaces_finds(d, c, distance, bias, no
     limit = theory.head_limited_risk(task, heads, 0.0, bias)
     searched = whitened.unit * head_limit.searched_risk(whitened, heads, 4)
     # A search that ends where its slope is 1e-9 is off by the square of that.
-    assert limit.upper == pytest.approx(searched, rel=1e-8)
+    assert limit.lowest_found == pytest.approx(searched, rel=1e-8)
 
 
 def _num_roots(polynomial):

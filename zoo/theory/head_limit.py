@@ -25,17 +25,8 @@ class HeadLimit(NamedTuple):
   """
 
   lower: float  # proved up to rounding: no model with that many heads is below
-  lowest_found: float  # models with that many heads come as near to it as wanted
-
-  @property
-  def upper(self) -> float:
-    """`lowest_found`, which bounds the infimum from above, since models reach it."""
-    return self.lowest_found
-
-  @property
-  def risk(self) -> float:
-    """An older name of `lowest_found`: the infimum only if `lower` is the same."""
-    return self.lowest_found
+  # Models with that many heads come as near to it as wanted, so it is an upper bound.
+  lowest_found: float
 
 
 class Whitened(NamedTuple):
