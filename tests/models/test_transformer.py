@@ -19,7 +19,8 @@ from tests.models import bodies
 from tests.settings import isotropic
 from tests.weights import drawn, promoting_float64
 from zoo.core import registry
-from zoo.models.layers import FeedForward
+from zoo.core.taps import Tap
+from zoo.models.layers import FeedForward, make_norm, normed
 from zoo.models.tokens import LAYOUTS
 from zoo.models.transformer import Transformer
 
@@ -361,6 +362,22 @@ class _Own(zoo.models.Transformer):
   def embedded(self, tokens):
     numbers = jnp.arange(tokens.shape[1], dtype=tokens.dtype)
     return super().embedded(tokens) + 0.1 * numbers[None, :, None]
+
+
+def test_the_rms_norm_is_that_of_flax():
+  """With and without a tap, at weights that are not 1."""
+  norm, flax = make_norm('rms', 8, nnx.Rngs(0)), nnx.RMSNorm(8, rngs=nnx.Rngs(0))
+  numbers = np.random.default_rng(0).normal(size=(2, 5, 8)).astype('f')
+  for one in (norm, flax):
+    one.scale[...] = jnp.asarray(numbers[0, 0])
+
+  @nnx.jit
+  def each(norm, flax, x):
+    return norm(x), normed(norm, x, Tap()), normed(flax, x, Tap()), flax(x)
+
+  *others, expected = each(norm, flax, jnp.asarray(numbers))
+  for other in others:
+    assert_close(other, expected, 1e-6)  # float32, a dozen roundings of 6e-8
 
 
 @pytest.mark.slow

@@ -205,8 +205,11 @@ def split(*axes: str | None) -> dict:
 class RMSNorm(nnx.Module):
   """x / √(mean of x² + 10⁻⁶) ∘ scale (Zhang & Sennrich, arXiv 1910.07467, eq. 4).
 
-  The one of Flax refuses float64 under strict dtype promotion.
+  The only RMS norm of the zoo, for mixers and between layers. The one of Flax refuses
+  float64 under strict dtype promotion.
   """
+
+  epsilon = 1e-6
 
   def __init__(self, size: int):
     self.scale = nnx.Param(jnp.ones(size))
@@ -216,7 +219,7 @@ class RMSNorm(nnx.Module):
     x, scale = widen((x, self.scale[...]))
     square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
     scale = scale.reshape((1,) * (x.ndim - 1) + (-1,))
-    return (x * jax.lax.rsqrt(square + 1e-6) * scale).astype(dtype)
+    return (x * jax.lax.rsqrt(square + self.epsilon) * scale).astype(dtype)
 
 
 def widen(tree: PyTree) -> PyTree:

@@ -19,6 +19,7 @@ from zoo.mixers.mixer import (
   PLAIN,
   Init,
   Mixer,
+  RMSNorm,
   Site,
   project,
   project_back,
@@ -153,7 +154,7 @@ def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
   check_name('norm', norm, NORMS)
   if norm == 'layer':
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
-  return nnx.RMSNorm(width, rngs=rngs) if norm == 'rms' else None
+  return RMSNorm(width) if norm == 'rms' else None
 
 
 def normed(
@@ -161,12 +162,12 @@ def normed(
 ) -> Float[Array, 'b n w']:
   """Returns tokens after a norm, whose scale 1 / √(variance + ε) goes through a tap.
 
-  None is no norm. A norm that is no layer norm and no RMS norm of Flax is called, as is
-  any norm without a tap; the result is the same but for rounding.
+  None is no norm. A norm that is neither a layer norm nor an RMS norm, of Flax or the
+  zoo, is called, as is any norm without a tap; the result is the same but for rounding.
   """
   if norm is None:
     return tokens
-  if tap is None or not isinstance(norm, nnx.LayerNorm | nnx.RMSNorm):
+  if tap is None or not isinstance(norm, nnx.LayerNorm | nnx.RMSNorm | RMSNorm):
     return norm(tokens)
   centred = widen(tokens)
   if isinstance(norm, nnx.LayerNorm):

@@ -203,9 +203,10 @@ def _freeze(model: Any, inputs: Sequence[Array]) -> None:
       return norm(array)
     before = inputs[-1]
     centres = isinstance(norm, nnx.LayerNorm)
-    epsilon = 1e-6 if isinstance(norm, RMSNorm) else norm.epsilon
     spread = before - before.mean(axis=-1, keepdims=True) if centres else before
-    scale = jax.lax.rsqrt(jnp.square(spread).mean(axis=-1, keepdims=True) + epsilon)
+    scale = jax.lax.rsqrt(
+      jnp.square(spread).mean(axis=-1, keepdims=True) + norm.epsilon
+    )
     if centres:
       array = array - array.mean(axis=-1, keepdims=True)
     outputs = array * scale
