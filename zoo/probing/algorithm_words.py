@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zoo.measure.statistics import Estimate
 from zoo.probing.algorithms import Match, Readout
+from zoo.probing.context import SHARE_ROUNDING
 from zoo.probing.verdicts import percent, shown_share
 
 # The algorithms that take steps; others are baselines of the task.
@@ -17,7 +18,6 @@ NAMES = {
   'conjugate_gradients': 'conjugate gradients',
 }
 _HALF = 0.5  # the distance above which nothing is near
-_ROUNDING = 1e-8  # shares that differ by less are equal
 
 
 def name_layer_algorithms(readout: Readout) -> str:
@@ -31,7 +31,7 @@ def name_layer_algorithms(readout: Readout) -> str:
   name = min(alike, key=lambda name: round(_left(readout.matches[name], last).mean, 8))
   match = readout.matches[name]
   left = _left(match, last)
-  shown = percent(0.0) if left.mean < _ROUNDING else shown_share(left)
+  shown = percent(0.0) if left.mean < SHARE_ROUNDING else shown_share(left)
   nearest = _at(name, match)
   said = f'After the last layer, {last}, the nearest algorithm is {nearest}'
   if left.mean > _HALF:

@@ -10,12 +10,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from zoo.core.errors import UserError, check_count
+from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import HostBaseline
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
 from zoo.measure.statistics import above_zero, difference, ratios, resampled_means
-from zoo.probing.context import LEAST_EFFECT, effect_of_numbers, with_others
+from zoo.probing.context import SHARE_ROUNDING, effect_of_numbers, with_others
 from zoo.probing.families import AnyFamily, Member, families
 from zoo.probing.lens import check_layered, fitted_predictions, read_layers
 from zoo.probing.nearest import check_numbers
@@ -24,7 +25,6 @@ _BATCH_SIZE = 512
 _LEAST_PROMPTS = 10  # for each step, whose sizes are fitted
 _REFERENCES = 'ridge', 'ols', 'bayes'  # baselines of a task that take no steps
 _ENDS = 2.5, 97.5  # percentiles: an interval of 95 %
-_ROUNDING = 1e-8  # shares of float32 predictions that differ by less are equal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ def algorithms(
   start = np.zeros(task.num_features) if start is None else start
   last = samples.predictions[:, -1]
   effect = effect_of_numbers(last, samples.other)[:num_prompts]
-  if not effect.mean() > LEAST_EFFECT * np.mean(last**2):
+  if not effect.mean() > ROUNDING * np.mean(last**2):
     raise UserError(
       f'{type(model).__name__} ignores its context: its predictions for one query are '
       'the same in all prompts, and no algorithm can explain them'
@@ -215,7 +215,7 @@ def _match(
   That is the nearest by the squared differences on other prompts, `choosing`.
   """
   distance, stderr = ratios(errors, effect)
-  least = _ROUNDING * effect.mean()
+  least = SHARE_ROUNDING * effect.mean()
   again = resampled_means(choosing)
   ends = [
     np.percentile(_least(again[:, layer], least), _ENDS, method='inverted_cdf')
@@ -238,6 +238,6 @@ def _alike(
   best = min(errors, key=lambda name: errors[name].mean())
   others = [name for name in errors if name != best]
   gaps = [difference(errors[name], errors[best]) for name in others]
-  is_farther = above_zero(gaps, _ROUNDING * float(effect.mean()))
+  is_farther = above_zero(gaps, SHARE_ROUNDING * float(effect.mean()))
   farther = {name for name, far in zip(others, is_farther, strict=True) if far}
   return [name for name in errors if name not in farther]

@@ -19,13 +19,13 @@ from jaxtyping import Float
 
 from zoo.core.draws import REDRAW_STREAM, stream_of
 from zoo.core.errors import UserError
+from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
 from zoo.measure.statistics import Estimate, estimate, ratio
 from zoo.probing.simplex import distances
 
-# An effect below this share of the predictions' mean square is float32 rounding.
-LEAST_EFFECT = 1e-10
+SHARE_ROUNDING = 1e-8  # shares of float32 predictions that differ by less are equal
 # Prompts with one query are enough for its mean prediction.
 _LEAST_GROUP = 8
 _MOST_CONTEXTS = 32  # of a query, where predictions are probabilities
@@ -59,7 +59,7 @@ def share_of_effect(
   prediction: Float[np.ndarray, ' p'],
 ) -> Estimate | None:
   """The ratio of two means over the same prompts; None if the effect is rounding."""
-  if not effect.mean() > LEAST_EFFECT * np.mean(prediction**2):
+  if not effect.mean() > ROUNDING * np.mean(prediction**2):
     return None
   return ratio(part, effect)
 

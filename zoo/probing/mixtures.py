@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from zoo.core.errors import UserError, check_count
+from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.curves import check_ways
@@ -32,7 +33,6 @@ from zoo.measure.predict import (
 from zoo.measure.statistics import Estimate, estimate, ratio, simplex_stderrs
 from zoo.probing.context import effects_by_length
 from zoo.probing.simplex import (
-  ROUNDING,
   distances,
   groups_within,
   nearest,

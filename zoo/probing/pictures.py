@@ -17,6 +17,7 @@ from matplotlib.colors import Normalize
 
 from zoo import reports
 from zoo.core.errors import in_one_line
+from zoo.core.losses import ROUNDING
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.predict import run, sample_batches
 from zoo.measure.statistics import Estimate
@@ -49,9 +50,6 @@ _MOST_HEADS = 12
 _MOST_COLUMNS = 4  # maps side by side
 _MOST_ROWS = 8  # layers, or calls of layers
 _MOST_NAMES = 11  # tokens named on one axis
-# A loss below this part of another's on the same prompts is 0 but for the rounding of
-# float32.
-_ROUNDING = 1e-10
 # The title and the caption of each picture.
 _CAPTIONS = {
   'alignment': (
@@ -217,7 +215,7 @@ def plot_task_shifts(shifts: Sequence[TaskShift], against: str) -> Figure:
       continue
     largest = max((mean for mean, _ in losses.values() if mean < math.inf), default=0.0)
     for label, (mean, half) in losses.items():
-      known = (0.0, math.nan) if mean <= _ROUNDING * largest else (mean, half)
+      known = (0.0, math.nan) if mean <= ROUNDING * largest else (mean, half)
       points.append(RowPoint(shift.name, label, *known))
   lines = ['loss (log scale)']
   lines += [f'without a loss: {who} on {in_short(on)}' for who, on in missing.items()]

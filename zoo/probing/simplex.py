@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-# Distances below it, in nats or of predictions' mean square, are float32 rounding.
-ROUNDING = 1e-10
+from zoo.core.losses import ROUNDING
+
 _TIE = 0.01  # of that, by which a mixture must be nearer than a single predictor
 _CONVERGED = 1e-16  # what another step of Newton could gain, in nats
 _NUM_STEPS = 100  # of Newton; a dozen are usual

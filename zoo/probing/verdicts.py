@@ -7,6 +7,7 @@ import numpy as np
 
 from zoo.measure.comparison import MODEL, Comparison
 from zoo.measure.statistics import Estimate, above_zero
+from zoo.probing.context import SHARE_ROUNDING
 from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.tasks import LinearRegression
@@ -14,7 +15,6 @@ from zoo.tasks import LinearRegression
 # A predictor counts as gradient descent if the nearest step leaves at most this share
 # of the context's effect unexplained.
 UNEXPLAINED = 0.01
-_ROUNDING = 1e-8  # shares of float32 predictions that differ by less are equal
 
 
 def name_nearest(
@@ -91,7 +91,7 @@ def _above(share: Estimate, others: Mapping[str, Estimate]) -> set[str]:
     )
     for name in names
   ]
-  is_above = above_zero(gaps, _ROUNDING)
+  is_above = above_zero(gaps, SHARE_ROUNDING)
   return {name for name, above in zip(names, is_above, strict=True) if above}
 
 

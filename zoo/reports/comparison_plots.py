@@ -9,6 +9,7 @@ import numpy as np
 from absl import logging
 
 from zoo.core.errors import check_name
+from zoo.core.losses import ROUNDING
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
 from zoo.measure.statistics import WIDTH, interval
 from zoo.reports.plots import Panel, Series, render_grid, series
@@ -26,8 +27,6 @@ from zoo.reports.style import (
 # Losses of baselines below this part of the largest are below the axis: those of a
 # perfect baseline are rounding errors.
 LEAST = 1e-5
-# A loss of a model is, too, below this part of the largest.
-_ROUNDING = 1e-10
 _ABOVE = 'mean above the scale, or infinite'
 _BELOW = 'below the axis'
 _NUM_OTHERS = 2  # baselines beside `bayes`, where few are wanted
@@ -146,7 +145,7 @@ def _losses(looks: Sequence[_Look]) -> Iterator[Series]:
     mean
     for _, kind, _, seeds in looks
     for mean in np.mean([_numbers(seed, 'mean') for seed in seeds], axis=0)
-    if kind == 'curve' and mean > _ROUNDING * top
+    if kind == 'curve' and mean > ROUNDING * top
   ]
   least = min([LEAST * top, *of_models]) or 1.0  # if all are 0
   arrows: list[Series] = []
