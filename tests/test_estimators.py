@@ -13,6 +13,7 @@ from tests.settings import general, isotropic
 from tests.wrapped import Wrapped
 from zoo import estimators, theory
 from zoo.core.protocols import PredictsAll
+from zoo.estimators.baselines import HostBaseline, Zero, distinct
 
 
 def prompts(c: int = 5) -> Any:
@@ -229,6 +230,18 @@ def test_ridge_on_squares_fits_the_squared_features(float64):
   own = jax.jit(_outputs)(estimators.Ridge(0.7, np.ones(3), squares=True), prompt)
   other = jax.jit(_outputs)(estimators.Ridge(0.7, np.ones(3)), squared)
   np.testing.assert_allclose(own, other, rtol=1e-12, atol=1e-12)
+
+
+class _Host(HostBaseline):
+  def fit_and_predict(self, x, y, x_query):
+    return 0.0
+
+
+def test_equal_predictors_are_one_and_those_of_other_libraries_none():
+  ols, zero = estimators.Ridge(), Zero()
+  named = {'a': ols, 'host': _Host(), 'b': zero, 'c': estimators.Ridge(), 'd': Zero()}
+  assert distinct(named) == {'a, c': ols, 'b, d': zero}
+  assert list(distinct(named)) == ['a, c', 'b, d']
 
 
 def test_several_steps_have_no_size_by_default():

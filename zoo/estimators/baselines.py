@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from jaxtyping import Array, Bool, Float
 from zoo.core import trees
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.protocols import Predictor
 
 
 class Examples(NamedTuple):
@@ -108,6 +110,22 @@ class HostBaseline(trees.Tree, abc.ABC):
     arrays = (np.asarray(array) for array in (prompt.x, prompt.y, prompt.x_query))
     predictions = [self.fit_and_predict(*row) for row in zip(*arrays, strict=True)]
     return jnp.asarray(predictions, prompt.x.dtype)
+
+
+def distinct(predictors: Mapping[str, Predictor]) -> dict[str, Predictor]:
+  """The predictors that differ, by the names of those that are equal.
+
+  Equal ones are one entry, such as `ols, bayes`, in the place of the first. Those of
+  other libraries, which are not compiled, are left out.
+  """
+  groups: list[tuple[list[str], Predictor]] = []
+  for name, predictor in predictors.items():
+    alike = next((names for names, other in groups if other == predictor), None)
+    if alike is not None:
+      alike.append(name)
+    elif not isinstance(predictor, HostBaseline):
+      groups.append(([name], predictor))
+  return {', '.join(names): predictor for names, predictor in groups}
 
 
 @struct.dataclass(eq=False, repr=False)

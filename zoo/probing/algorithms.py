@@ -13,7 +13,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.estimators.baselines import HostBaseline
+from zoo.estimators.baselines import distinct
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
 from zoo.measure.statistics import above_zero, difference, ratios, resampled_means
 from zoo.probing.context import SHARE_ROUNDING, effect_of_numbers, with_others
@@ -159,17 +159,8 @@ def _sample(
 
 def _references(task: Task) -> dict[str, Predictor]:
   """The baselines of a task that take no steps; equal ones are one, as `ols, bayes`."""
-  baselines, groups = task.baselines(), []
-  for name in _REFERENCES:
-    baseline = baselines.get(name)
-    if baseline is None or isinstance(baseline, HostBaseline):
-      continue
-    alike = next((names for names in groups if baselines[names[0]] == baseline), None)
-    if alike is None:
-      groups.append([name])
-    else:
-      alike.append(name)
-  return {', '.join(names): baselines[names[0]] for names in groups}
+  baselines = task.baselines()
+  return distinct({name: baselines[name] for name in _REFERENCES if name in baselines})
 
 
 def _readout(

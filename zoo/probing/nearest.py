@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError, check_count, in_one_line
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.estimators.baselines import Baseline, HostBaseline
+from zoo.estimators.baselines import Baseline, distinct
 from zoo.measure.comparison import affordable
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.measure.statistics import Estimate, estimate
@@ -156,15 +156,8 @@ def baseline_shares(
   )
   own, other = own.astype(np.float64), other.astype(np.float64)
   effect = effect_of_numbers(own, other)
-  groups: list[tuple[Predictor, list[str]]] = []
-  for name, baseline in task.baselines().items():
-    alike = next((names for predictor, names in groups if predictor == baseline), None)
-    if alike is not None:
-      alike.append(name)
-    elif not isinstance(baseline, HostBaseline):
-      groups.append((baseline, [name]))
   shares: dict[str, Estimate | None] = {}
-  for baseline, names in groups:
+  for name, baseline in distinct(task.baselines()).items():
     prompts, at = sample_batches(*arguments), slice(half, None)
     if isinstance(baseline, Baseline) and baseline.is_slow:
       *_, last = prompts
@@ -176,14 +169,14 @@ def baseline_shares(
         lambda prompt, of=baseline: programs.run(at_query, [of], prompt)[0], prompts
       )
     except Exception as error:  # a user's baseline may raise anything
-      name, reason = ', '.join(names), in_one_line(error, 200)
+      reason = in_one_line(error, 200)
       is_own = not isinstance(error, UserError)  # then the traceback says where
       logging.warning(
         'the baseline %s is not compared: %s', name, reason, exc_info=is_own
       )
       continue
     gap = np.square(own[at] - theirs.astype(np.float64)[-len(own[at]) :])
-    shares[', '.join(names)] = share_of_effect(gap, effect[at], own[at])
+    shares[name] = share_of_effect(gap, effect[at], own[at])
   return shares
 
 
