@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from zoo.tasks.baselines import Zero
 
 import zoo
 from tests.settings import isotropic
