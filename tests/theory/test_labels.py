@@ -66,7 +66,7 @@ def test_monte_carlo(seed):
   parts = rng.normal(size=(n, c, d)), rng.normal(size=(n, c)), w
   query = rng.normal(size=(n, d)), rng.normal(size=n)
   errors = squared_errors(rule, function, noise_std, target, *parts, *query)
-  exact = labels.exact_risk(rule, task, label, target)
+  exact = labels.label_risk(rule, task, label, target)
   assert abs(errors.mean() - exact) < 4 * errors.std() / np.sqrt(n)
 
 
@@ -118,7 +118,7 @@ def test_no_rule_has_a_lower_risk(label, target, guess):
     )
   # A parabola along any direction, whose least point is the optimum.
   ahead, behind = (
-    labels.exact_risk(best.rule + step * away, task, label, target)
+    labels.label_risk(best.rule + step * away, task, label, target)
     for step in (1.0, -1.0)
   )
   assert ahead == pytest.approx(behind, rel=1e-10)
@@ -167,26 +167,26 @@ def test_refusals(unchecked, monkeypatch):
   task = isotropic(2, 3)
   rule = random_rule(2)
   with refuses('label', "'cubik'", 'cubic'):
-    labels.exact_risk(rule, task, 'cubik')
+    labels.label_risk(rule, task, 'cubik')
   with refuses('prior_covariance is not the identity'):
-    labels.exact_risk(rule, general(2))
+    labels.label_risk(rule, general(2))
   with refuses('the model has 2 features; the task has 3'):
     theory.exact_risk(rule, pool(3, 3))
   with refuses('the model has 2 features; the task has 3'):
-    labels.exact_risk(rule, isotropic(3, 3), 'sign')
+    labels.label_risk(rule, isotropic(3, 3), 'sign')
   sizes = {'num_features': 2, 'form': 'scalar'}
   deep = nnx.eval_shape(lambda: zoo.create_model('deep_lsa', **sizes, rngs=nnx.Rngs(0)))
   with refuses('DeepLSA has no learning rule'):
-    labels.exact_risk(deep, task, 'sign')
+    labels.label_risk(deep, task, 'sign')
   with refuses('num_features is 49; it must be ≤ 48'):
     labels.optimum(isotropic(49, 3))
   with refuses('grows too fast'):
-    labels.exact_risk(rule, task, np.exp)
+    labels.label_risk(rule, task, np.exp)
   with refuses('not finite everywhere'):
-    labels.exact_risk(rule, task, lambda v: np.exp(v**2 / 10))
+    labels.label_risk(rule, task, lambda v: np.exp(v**2 / 10))
   # As many intervals as there are by default take four seconds.
   monkeypatch.setattr('zoo.theory.research.label_moments._MOST_INTERVALS', 50)
   with refuses('changes too quickly'):
-    labels.exact_risk(rule, task, lambda v: np.sign(v - 1))
+    labels.label_risk(rule, task, lambda v: np.sign(v - 1))
   with refuses('one number for each'):
-    labels.exact_risk(rule, task, lambda v: 1.0)
+    labels.label_risk(rule, task, lambda v: 1.0)

@@ -17,7 +17,7 @@ from zoo.theory.precision import double_precision
 from zoo.theory.quadratic_risk import QuadraticRisk, best_rule
 from zoo.theory.research.label_moments import Label, quadratic_risk
 
-GUESSES = 'free', 'zero'  # the initial guess: any, or 0
+OPTIMUM_GUESSES = 'free', 'zero'  # the initial guess of an optimum: any, or 0
 
 
 class Optimum(NamedTuple):
@@ -27,7 +27,7 @@ class Optimum(NamedTuple):
   rule: LearningRule
 
 
-def exact_risk(
+def label_risk(
   subject: Predictor, task: Task, label: Label = 'linear', target: str = 'latent'
 ) -> Scalar:
   """`E (f − t)²` of any predictor with a learning rule, without sampling.
@@ -50,9 +50,9 @@ def optimum(
   """The least risk of all learning rules, and a rule that attains it.
 
   With the guess `zero` the rule is the optimum of multi-head LSA with `y_q = 0` and
-  enough heads, whose `init`, `bias` and V are 0. Raises UserError as `exact_risk` does.
+  enough heads, whose `init`, `bias` and V are 0. Raises UserError as `label_risk` does.
   """
-  check_name('guess', guess, GUESSES)
+  check_name('guess', guess, OPTIMUM_GUESSES)
   known = _known(task, label, target)
   start = None if guess == 'free' else np.zeros(len(known.cross))
   rule = best_rule(known, start)
