@@ -19,7 +19,7 @@ from tests.weights import drawn
 from zoo import theory
 from zoo.config.building import build_task
 from zoo.config.validation import validate
-from zoo.models.sequential import GUESSES, RULES, SequentialLearner
+from zoo.models.sequential import RULES, SequentialLearner
 from zoo.theory import sequential
 from zoo.training import train
 
@@ -39,7 +39,10 @@ def _numbers(model: Any, rule: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 @pytest.mark.parametrize(
   ('rule', 'guess'),
   mostly_full(
-    [('gated_delta', 'linear')], RULES, GUESSES, slow=[('retention', 'zero')]
+    [('gated_delta', 'linear')],
+    RULES,
+    SequentialLearner.guesses,
+    slow=[('retention', 'zero')],
   ),
 )
 def test_it_is_the_recurrence_one_example_at_a_time(float64, rule, guess):

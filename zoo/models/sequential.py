@@ -22,7 +22,6 @@ RULES = {
   'delta': (False, True),  # the delta rule (arXiv 2102.11174): α = 1, H = K
   'gated_delta': (True, True),  # gated DeltaNet (arXiv 2412.06464): H = αK
 }
-GUESSES = 'zero', 'linear'
 
 
 @register_model('sequential')
@@ -40,7 +39,7 @@ class SequentialLearner(nnx.Module):
   the guess `linear` the first weights `start [d]`, from 0.
   """
 
-  guesses = GUESSES  # what the argument `guess` may be
+  guesses = 'zero', 'linear'  # what the argument `guess` may be
 
   def __init__(
     self,
@@ -58,14 +57,14 @@ class SequentialLearner(nnx.Module):
       num_features: d ≥ 1.
       context_length: the most examples of a prompt, C ≥ 1.
       rule: how a step changes the weights, one of RULES.
-      guess: the first weights, one of GUESSES: 0, or trained from 0.
+      guess: the first weights, `zero` or `linear`: 0, or trained from 0.
       init_scale: standard deviation of the initial coefficients, ≥ 0.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
     """
     check_name('rule', rule, RULES)
-    check_name('guess', guess, GUESSES)
+    check_name('guess', guess, self.guesses)
     check_number('init_scale', init_scale, minimum=0.0, maximum=1e30)
     self.num_features = check_count('num_features', num_features)
     self.context_length = check_count('context_length', context_length)
