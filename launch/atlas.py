@@ -78,7 +78,7 @@ _OUT = flags.DEFINE(
 def main() -> None:
   models = _names(_MODELS, cells.list_models(), cells.DEFAULT_MODELS)
   tasks = _names(_TASKS, cells.list_tasks(), cells.DEFAULT_TASKS)
-  asked = _names(_GUESSES, cells.GUESSES, [])
+  asked = _names(_GUESSES, cells.CELL_GUESSES, [])
   lengths = [None] if _LENGTHS.value is None else _lengths(_LENGTHS.value)
   seeds = None if _SEEDS.value is None else _seeds(_SEEDS.value)
   budgets = cells.SCALES[_SCALE.value].budgets

@@ -20,7 +20,7 @@ import zoo
 from zoo.core.errors import check_name
 from zoo.core.registry import MODELS, TASKS, check_registered, parameters
 
-GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'
+CELL_GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'
 # One layer of linear attention: its size is that of its matrices, and it has its own
 # guess. Where theory covers the task, its lowest known risk is taken.
 LINEAR_ATTENTION = 'lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'
@@ -237,7 +237,7 @@ def get_config(
   if context_length is not None:
     config.task.context_length = context_length
   if guess is not None:
-    config.model.guess = check_name('guess', guess, GUESSES)
+    config.model.guess = check_name('guess', guess, CELL_GUESSES)
   if 'width' in config.model:
     _set_width(config, sizes.weights)
   return config

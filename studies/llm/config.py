@@ -18,7 +18,7 @@ Config: TypeAlias = Any  # a ConfigDict with the fields of `all_fields`
 
 EMBEDDING = 'network', 'cosine'  # guesses that use embeddings of the texts
 FITTED = *EMBEDDING, 'constant'  # are fitted to the train split
-GUESSES = *FITTED, 'oracle', 'wrong'
+GUESS_MODELS = *FITTED, 'oracle', 'wrong'
 
 ORACLE = 'oracle'  # becomes one guess for each size of its noise
 # The guesses of an ablation by name: what of the section `guess` differs.
@@ -107,7 +107,7 @@ def validate(config: Config) -> None:
   check_name('config.benchmark.name', config.benchmark.name, BENCHMARKS)
   _check_several('config.benchmark.inputs', config.benchmark.inputs)
   guess = config.guess
-  check_name('config.guess.model', guess.model, GUESSES)
+  check_name('config.guess.model', guess.model, GUESS_MODELS)
   check_number('config.guess.bias', guess.bias)
   check_number('config.guess.noise', guess.noise, minimum=0.0)
   prompts, readouts = config.prompts, config.readouts
@@ -170,7 +170,7 @@ def check_fit(config: Config, benchmark: Benchmark) -> None:
   if guess.model == 'cosine' and num_texts != 2:
     raise UserError(
       f"config.guess.model is 'cosine', which compares two texts; this benchmark has "
-      f'{num_texts} per example: it must be another of {", ".join(GUESSES)}'
+      f'{num_texts} per example: it must be another of {", ".join(GUESS_MODELS)}'
     )
   if guess.noise and guess.model != 'oracle':
     raise UserError(
