@@ -57,7 +57,9 @@ def calls(d: int) -> dict[str, Callable[[], Any]]:
       task, 2
     ),
     'deep.lower_bound, degree 4': lambda: theory.deep.lower_bound(task, 4),
-    'sequential.curve': lambda: theory.sequential.curve(task, 1.0, 0.08, 0.08),
+    'sequential.risk_curve': lambda: theory.sequential.risk_curve(
+      task, 1.0, 0.08, 0.08
+    ),
     'sequential.optimal_delta_rule': lambda: theory.sequential.optimal_delta_rule(task),
   }
   if d <= 48:

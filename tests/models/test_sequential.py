@@ -72,7 +72,7 @@ def test_its_curve_is_that_of_theory(float64, rule):
   task = isotropic(D, C, 1.0, 0.4, prior_covariance=np.diag([1.0, 2.0, 0.3]))
   model: Any = drawn(lambda: _model(rule), 0.2)
   curve = theory.exact_curve(model, task)
-  expected = sequential.curve(task, *_numbers(model, rule), start=model.start[...])
+  expected = sequential.risk_curve(task, *_numbers(model, rule), start=model.start[...])
   np.testing.assert_allclose(curve, expected, rtol=1e-12)
   assert theory.exact_risk(model, task) == pytest.approx(curve[-1], rel=1e-12)
 

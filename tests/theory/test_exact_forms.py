@@ -151,7 +151,9 @@ def test_the_form_of_a_class_of_ones_own_is_believed_if_it_predicts_so(build):
 
 def test_so_is_that_of_a_class_that_is_no_module():
   numbers = np.ones(4)
-  curve = theory.sequential.curve(_task(4, 0.5), numbers, 0 * numbers, numbers, [0] * 3)
+  curve = theory.sequential.risk_curve(
+    _task(4, 0.5), numbers, 0 * numbers, numbers, [0] * 3
+  )
   assert_close(theory.exact_risk(NoModule(), _task(4, 0.5)), curve[-1], 1e-12)
   with refuses('WrongStart.exact_form() does not predict'):
     theory.exact_risk(WrongStart(), _task(4, 0.5))

@@ -66,13 +66,15 @@ def test_curve_is_the_expectation_over_all_prompts(kind, d, c):
       for w in learn(x, y, start, decay, erase, write)
     ]
     # Sums of up to 26244 terms of one sign, in float64.
-    assert_close(sequential.curve(task, decay, erase, write, start), expected, 1e-11)
+    assert_close(
+      sequential.risk_curve(task, decay, erase, write, start), expected, 1e-11
+    )
 
 
 def test_the_prior_mean_matters_only_with_decay_or_unequal_steps():
   def risks(mean, decay, erase, write):
     task = isotropic(4, 6, prior_mean=mean, noise_std=0.5)
-    return sequential.curve(task, decay, erase, write, start=mean + 0.5)
+    return sequential.risk_curve(task, decay, erase, write, start=mean + 0.5)
 
   near, far = risks(0.0, 1.0, 0.1, 0.1), risks(100.0, 1.0, 0.1, 0.1)
   np.testing.assert_allclose(near, far, rtol=1e-12)
@@ -85,7 +87,7 @@ def test_the_optimal_steps_have_the_risks_that_are_given(kind):
   task = make_task(kind, 4, 7)
   best = sequential.optimal_delta_rule(task)
   assert best.steps.shape == (7, 4, 4)
-  curve = sequential.curve(task, erase=best.steps, write=best.steps)
+  curve = sequential.risk_curve(task, erase=best.steps, write=best.steps)
   np.testing.assert_allclose(best.curve, curve, rtol=1e-11)
 
 
@@ -111,7 +113,7 @@ def test_no_perturbation_lowers_the_optimal_risk(kind):
   for scale in (1e-3, 1e-2, 0.1, 1.0):
     for _ in range(25):
       steps = best.steps + scale * rng.normal(size=best.steps.shape)
-      risks = sequential.curve(task, erase=steps, write=steps)
+      risks = sequential.risk_curve(task, erase=steps, write=steps)
       assert np.all(risks >= best.curve * (1 - 1e-12))
 
 
@@ -146,14 +148,14 @@ def test_bad_input_is_named(unchecked):
     ({'erase': 1e90, 'write': 1e90}, ('too large', 'after 2 of 5 examples')),
   ):
     with refuses(*said):
-      sequential.curve(task, **arguments)
+      sequential.risk_curve(task, **arguments)
   with refuses('step', 'inf'):
     sequential.normalised_delta_rule(task, np.inf)
 
 
 def test_tasks_without_theory_are_named(unchecked):
   other = zoo.create_task('sinusoid', context_length=5)
-  for function in (sequential.curve, sequential.optimal_delta_rule):
+  for function in (sequential.risk_curve, sequential.optimal_delta_rule):
     with refuses('Sinusoid', 'exact theory'):
       function(other)
   with refuses('feature_covariance'):

@@ -130,7 +130,7 @@ def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
       f'{type(subject).__name__} is not a recurrence whose coefficients are the '
       'same for every prompt; its curve can only be estimated from samples'
     )
-  return sequential.curve(task, form.decay, form.erase, form.write, form.start)
+  return sequential.risk_curve(task, form.decay, form.erase, form.write, form.start)
 
 
 def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:

@@ -32,10 +32,10 @@ class OptimalDeltaRule(NamedTuple):
   """The delta rule of least risk, after every number of examples."""
 
   curve: Float[np.ndarray, ' n']  # the risks after 0, …, C examples
-  steps: Float[np.ndarray, 'c d d']  # H_i, both `erase` and `write` of `curve`
+  steps: Float[np.ndarray, 'c d d']  # H_i, both `erase` and `write` of `risk_curve`
 
 
-def curve(
+def risk_curve(
   task: Task,
   decay: Numbers = 1.0,
   erase: Numbers = 0.0,
@@ -91,7 +91,7 @@ def recurrence_moments(form: Recurrence, task: Task) -> Moments:
 
 
 def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
-  """`curve` of a Recurrence, in its precision; for use under jit, grad and vmap.
+  """`risk_curve` of a Recurrence, in its precision; for use under jit, grad and vmap.
 
   Its coefficients may also be matrices.
   """
