@@ -69,7 +69,7 @@ def test_flow_of_one_feature_agrees_with_separation_of_variables():
   time, _ = scipy.integrate.quad(
     lambda s: 1 / (2 * variance**2 * s**2 * (1 - s**3 / best)), first, last
   )
-  heads = dynamics.Heads(
+  heads = dynamics.LinearHeads(
     np.array([[0, first]]), np.array([[[first]]]), np.array([[[first, 0]]])
   )
   flow = theory.gradient_flow(heads, task, [time])

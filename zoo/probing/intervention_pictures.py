@@ -16,7 +16,7 @@ from zoo.probing.algorithm_pictures import plot_layer_algorithms
 from zoo.probing.algorithm_words import NAMES
 from zoo.probing.algorithms import Readout
 from zoo.probing.effects import Effects
-from zoo.probing.interventions import Heads
+from zoo.probing.interventions import HeadMeasurements
 from zoo.probing.latents import LatentScore
 from zoo.probing.pictures import named_tokens
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
@@ -134,7 +134,7 @@ def plot_effects(result: Effects, model: Any, context_length: int) -> Figure:
   return _drawn(heat_map)
 
 
-def plot_scores(result: Heads) -> Figure:
+def plot_scores(result: HeadMeasurements) -> Figure:
   """Scores and shares by head."""
   of_heads = dict([*_by_head(result).items()][:_MOST_ROWS])
   values = [
@@ -155,7 +155,7 @@ def plot_latents(result: Sequence[LatentScore]) -> Figure:
 
 
 def _by_head(
-  result: Heads,
+  result: HeadMeasurements,
 ) -> dict[str, tuple[list[float], list[Estimate]]]:
   """Scores and shares of each head; NaN where it has none."""
   scores = {

@@ -33,7 +33,7 @@ _NUM_PROBED = 2048
 _SHOWN = 'stream', 'added'  # the kinds of taps whose values are patched and probed
 
 
-class Heads(NamedTuple):
+class HeadMeasurements(NamedTuple):
   """What each head attends to, and what it does."""
 
   scores: list[HeadScore]
@@ -43,7 +43,7 @@ class Heads(NamedTuple):
 _Value = TypeVar('_Value')
 
 # By part: what matters, heads, layers, latents.
-Result: TypeAlias = Effects | Heads | Readout | list[LatentScore]
+Result: TypeAlias = Effects | HeadMeasurements | Readout | list[LatentScore]
 
 
 def measure(
@@ -99,7 +99,7 @@ def _what_matters(
 
 def _heads(
   model: Predictor, task: Task, clean: Prompt, corrupt: Prompt
-) -> Heads | None:
+) -> HeadMeasurements | None:
   sites = sites_of_kind(model, 'heads')
   if not sites:
     return None
@@ -109,7 +109,7 @@ def _heads(
   except UserError as error:  # without tokens, or attention
     logging.warning('scores of heads are left out: %s', error)
     scores = []
-  return Heads(scores, table)
+  return HeadMeasurements(scores, table)
 
 
 def _layers(model: Predictor, task: Task, seed: int) -> Readout | None:
@@ -144,7 +144,7 @@ def sentence(result: Result) -> str:
   if isinstance(result, Effects):
     what = 'Of the outputs of mixers and networks at one token, patching'
     return _gap_sentence(result) or _largest(result.rows, 'recovered', what, 'recovers')
-  if isinstance(result, Heads):
+  if isinstance(result, HeadMeasurements):
     what = 'Of all heads, ablation by the mean of'
     return _gap_sentence(result.effects) or _largest(
       result.effects.rows, 'mean', what, 'costs'
@@ -267,7 +267,7 @@ def from_json(part: str, content: Any) -> Result | None:
     return _effects(content)
   if part == 'heads':
     scores = [HeadScore(*row[:2], *map(_number, row[2:])) for row in content[0]]
-    return Heads(scores, _effects(content[1]))
+    return HeadMeasurements(scores, _effects(content[1]))
   if part == 'layers':
     matches = {name: _match(**fields) for name, fields in content['matches'].items()}
     return Readout(matches, content['nearest'])

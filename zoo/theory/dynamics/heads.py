@@ -19,7 +19,7 @@ from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt
 
 
-class Heads(nnx.Module):
+class LinearHeads(nnx.Module):
   """Heads with `f = Σ_h b_hᵀ G K_hᵀ Q_h x_q`, or A_h as one matrix for `K_hᵀ Q_h`."""
 
   def __init__(
@@ -53,7 +53,7 @@ class Heads(nnx.Module):
 
 def merged_heads(
   num_features: int, num_heads: int, scale: float, seed: int = 0
-) -> Heads:
+) -> LinearHeads:
   """Heads from `N(0, scale²)` in the entries that a task with `w* = 0` trains.
 
   These are the label's entry of each value, and the rows of features of each A; the
@@ -62,18 +62,18 @@ def merged_heads(
   d, h, draw = _drawing(num_features, num_heads, scale, seed)
   values, scores = np.zeros((h, d + 1)), np.zeros((h, d + 1, d))
   values[:, d], scores[:, :d] = draw(h), draw(h, d, d)
-  return Heads(values, scores)
+  return LinearHeads(values, scores)
 
 
 def separate_heads(
   num_features: int, num_heads: int, rank: int, scale: float, seed: int = 0
-) -> Heads:
+) -> LinearHeads:
   """As `merged_heads`, with keys and queries of a rank ≥ 1."""
   d, h, draw = _drawing(num_features, num_heads, scale, seed)
   r = check_count('rank', rank)
   values, keys = np.zeros((h, d + 1)), np.zeros((h, r, d + 1))
   values[:, d], keys[..., :d] = draw(h), draw(h, r, d)
-  return Heads(values, draw(h, r, d), keys)
+  return LinearHeads(values, draw(h, r, d), keys)
 
 
 def _drawing(
