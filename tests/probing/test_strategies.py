@@ -20,7 +20,12 @@ from zoo.estimators.baselines import Zero
 from zoo.estimators.linear import Ridge
 from zoo.measure.statistics import Estimate
 from zoo.probing import strategies
-from zoo.probing.mixtures import Mixture, Strategies, nearest_mixture, sample_known
+from zoo.probing.mixtures import (
+  NearestMixture,
+  Strategies,
+  nearest_mixture,
+  sample_known,
+)
 from zoo.probing.simplex import distances, nearest, nearest_by_likelihood, softmax
 from zoo.probing.strategy_pictures import plot_strategies
 
@@ -323,8 +328,10 @@ def test_mistakes_are_one_line(known):
 def test_a_picture_leaves_out_weights_that_are_not_known():
   share = Estimate(0.1, 0.01)
   by_length = (
-    Mixture({'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}, share, None),
-    Mixture({'bayes': 0.25, 'ridge': 0.75}, {'bayes': 0.1, 'ridge': 0.1}, share, share),
+    NearestMixture({'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}, share, None),
+    NearestMixture(
+      {'bayes': 0.25, 'ridge': 0.75}, {'bayes': 0.1, 'ridge': 0.1}, share, share
+    ),
   )
   weights, errors = {'bayes': 0.4, 'ridge': 0.6}, {'bayes': 0.0, 'ridge': 0.0}
   figure = plot_strategies(

@@ -42,7 +42,7 @@ from zoo.probing.latents import probe_latents as probe_latents
 from zoo.probing.lens import Lens as Lens
 from zoo.probing.lens import lens as lens
 from zoo.probing.mixtures import LikelihoodMixture as LikelihoodMixture
-from zoo.probing.mixtures import Mixture as Mixture
+from zoo.probing.mixtures import NearestMixture as NearestMixture
 from zoo.probing.mixtures import Strategies as Strategies
 from zoo.probing.mixtures import strategies as strategies
 from zoo.probing.nearest import SampledAlgorithm as SampledAlgorithm

@@ -50,7 +50,7 @@ _LEAST_PROBABILITY = 1e-12  # of predictors, so that no distance is infinite
 
 
 @dataclasses.dataclass(frozen=True)
-class Mixture:
+class NearestMixture:
   """The nearest mixture: fitted on half of the prompts, measured on the other half.
 
   Predictors that cannot be told apart share a weight and a name, as `ols, bayes`: their
@@ -94,11 +94,11 @@ class LikelihoodMixture:
 
 
 @dataclasses.dataclass(frozen=True)
-class Strategies(Mixture):
+class Strategies(NearestMixture):
   """The nearest mixtures over all numbers of examples, and for each of them."""
 
   num_prompts: int  # one half for the fits, the other for the measurements
-  by_length: tuple[Mixture, ...]  # after 0, 1, …, C examples
+  by_length: tuple[NearestMixture, ...]  # after 0, 1, …, C examples
   by_prompt: LikelihoodMixture | None  # None where prompts show no labels
 
 
@@ -148,7 +148,7 @@ def strategies(
   fitted, measured, effect = _halves(model, known)
   mixture, by_prompt = _over_all(known, fitted, measured, effect, by_prompt=True)
   is_numbers = task.label_kind == 'numbers'
-  by_length: list[Mixture] = []
+  by_length: list[NearestMixture] = []
   for t in range(task.context_length + 1):
     at = slice(t, t + 1)
     halves = _part(fitted, lengths=at), _part(measured, lengths=at)
@@ -164,7 +164,7 @@ def strategies(
 
 def nearest_mixture(
   model: Predictor, known: Known, by_prompt: bool = True
-) -> tuple[Mixture, LikelihoodMixture | None]:
+) -> tuple[NearestMixture, LikelihoodMixture | None]:
   """The mixtures of known predictors nearest to a model, over all lengths alone.
 
   Without `by_prompt` only the first, for which a quarter of the time is enough.
@@ -277,7 +277,7 @@ def _over_all(
   measured: _Samples,
   effect: Float[np.ndarray, 'q t'],
   by_prompt: bool,
-) -> tuple[Mixture, LikelihoodMixture | None]:
+) -> tuple[NearestMixture, LikelihoodMixture | None]:
   is_numbers = known.task.label_kind == 'numbers'
   groups = _told_apart(fitted, is_numbers)
   arguments = fitted, measured, effect, groups, known.names, is_numbers
@@ -359,14 +359,14 @@ def _fit(
   groups: Sequence[Sequence[int]],
   names: Sequence[str],
   is_numbers: bool,
-) -> Mixture:
+) -> NearestMixture:
   """The nearest mixture of the first of each group."""
   first = [group[0] for group in groups]
   weights = nearest(fitted.own, fitted.others[first], is_numbers)
   mixed = np.tensordot(weights, measured.others[first], 1)
   gaps = distances(measured.own, mixed, is_numbers)
   joined = _joined(groups, names)
-  return Mixture(
+  return NearestMixture(
     dict(zip(joined, weights.tolist(), strict=True)),
     dict(zip(joined, _stderrs(fitted, first, weights, is_numbers), strict=True)),
     estimate(gaps.mean(axis=1)),
