@@ -126,7 +126,7 @@ def _other(task: Task) -> tuple[Predictor, str]:
   """The predictor to compare with, and its name."""
   import zoo
 
-  known = zoo.probing.references(task)
+  known = zoo.probing.baselines_of(task)
   name = next(iter(known)) if _AGAINST.value is None else _AGAINST.value
   if name in known:
     return known[name], name

@@ -24,7 +24,7 @@ from zoo.probing.mixtures import (
   same_on,
   sample_known,
 )
-from zoo.probing.report import references
+from zoo.probing.report import baselines_of
 
 _NUM_TRIED = 64  # prompts, on which predictors that are not the same mostly differ
 
@@ -126,7 +126,7 @@ def named(task: Task, names: Sequence[str] | None) -> dict[str, Predictor]:
 
   By default one that has several names has the first.
   """
-  known = references(task)
+  known = baselines_of(task)
   known |= {
     name: baseline
     for name, baseline in task.baselines().items()

@@ -23,7 +23,7 @@ from zoo.probing.nearest import check_numbers
 
 _BATCH_SIZE = 512
 _LEAST_PROMPTS = 10  # for each step, whose sizes are fitted
-_REFERENCES = 'ridge', 'ols', 'bayes'  # baselines of a task that take no steps
+_STEPLESS = 'ridge', 'ols', 'bayes'  # baselines of a task that take no steps
 _ENDS = 2.5, 97.5  # percentiles: an interval of 95 %
 
 
@@ -106,7 +106,7 @@ def algorithms(
   num_steps = check_count('num_steps', num_steps)
   check_count('num_prompts', num_prompts, minimum=_LEAST_PROMPTS * num_steps)
   check_count('context_length', task.context_length)
-  samples, references = _sample(model, task, num_prompts, seed)
+  samples, baselines = _sample(model, task, num_prompts, seed)
   start = task.mean_weights()
   start = np.zeros(task.num_features) if start is None else start
   last = samples.predictions[:, -1]
@@ -119,7 +119,7 @@ def algorithms(
   solved = families(samples.x, samples.y, samples.x_query, start, task)
   fitted = fitted_predictions(samples.tokens, samples.y_query, num_prompts)
   own, by_map = (
-    _readout(predictions, solved, references, effect, num_steps)
+    _readout(predictions, solved, baselines, effect, num_steps)
     for predictions in (samples.predictions, fitted)
   )
   return LayerAlgorithms(num_prompts, own, by_map)
@@ -129,7 +129,7 @@ def _sample(
   model: Predictor, task: Task, num_prompts: int, seed: int
 ) -> tuple[_Samples, dict[str, Float[np.ndarray, ' p']]]:
   """What layers predict on all prompts, and what baselines do on those to judge."""
-  programs, baselines = Programs(), _references(task)
+  programs, baselines = Programs(), _baselines(task)
 
   def measure(
     pair: tuple[Prompt, list[Prompt]],
@@ -157,16 +157,16 @@ def _sample(
   return samples, dict(zip(baselines, answers, strict=True))
 
 
-def _references(task: Task) -> dict[str, Predictor]:
+def _baselines(task: Task) -> dict[str, Predictor]:
   """The baselines of a task that take no steps; equal ones are one, as `ols, bayes`."""
   baselines = task.baselines()
-  return distinct({name: baselines[name] for name in _REFERENCES if name in baselines})
+  return distinct({name: baselines[name] for name in _STEPLESS if name in baselines})
 
 
 def _readout(
   predictions: Float[np.ndarray, 'n l'],
   solved: Mapping[str, AnyFamily],
-  references: Mapping[str, Float[np.ndarray, ' p']],
+  baselines: Mapping[str, Float[np.ndarray, ' p']],
   effect: Float[np.ndarray, ' p'],
   num_steps: int,
 ) -> Readout:
@@ -178,8 +178,8 @@ def _readout(
     name: [family.member(fitted, k) for k in range(num_steps + 1)]
     for name, family in solved.items()
   }
-  for name, reference in references.items():
-    same = np.tile(reference[:, None], num_layers)
+  for name, baseline in baselines.items():
+    same = np.tile(baseline[:, None], num_layers)
     members[name] = [Member(same, np.empty((num_layers, 0)))]
   for name, by_steps in members.items():
     gaps = np.stack([judged - member.predictions for member in by_steps], axis=-1)

@@ -88,8 +88,8 @@ class Report:
     return json.dumps(content, indent=2, allow_nan=False)
 
 
-def references(task: Task) -> dict[str, Predictor]:
-  """The predictors that a model can be compared with by name, the default first.
+def baselines_of(task: Task) -> dict[str, Predictor]:
+  """The baselines that a model is compared with by name, the default first.
 
   For a task that exact theory covers these are the best step of gradient descent from
   the prior mean, the best step with a matrix, and the posterior mean; for other tasks
@@ -120,16 +120,15 @@ def probe(
 ) -> Report:
   """Probes a model, an estimator or a rule on a task, next to another predictor.
 
-  `against` is the name of one of the `references` of the task, None for the first, or a
-  predictor. The risks of a subject without a learning rule, which costs more, are on
+  `against` is a name of `baselines_of(task)`, None for the first, or a predictor. The risks of a subject without a learning rule, which costs more, are on
   4,096 prompts at most. A part that fails is None, and `failures` has its error. With
   `only`, names of `SECTIONS`, no other part is measured. Raises UserError for an
-  unknown reference or section, and for a predictor that cannot be called on the task's
+  unknown baseline or section, and for a predictor that cannot be called on the task's
   prompts.
   """
   check_sections(only)
   if against is None or isinstance(against, str):
-    known = references(task)
+    known = baselines_of(task)
     against_name = check_name('estimator', against or next(iter(known)), known)
     against = known[against_name]
   other, against_name = against, against_name or type(against).__name__
