@@ -47,8 +47,8 @@ from zoo.probing.mixtures import Strategies as Strategies
 from zoo.probing.mixtures import strategies as strategies
 from zoo.probing.nearest import SampledAlgorithm as SampledAlgorithm
 from zoo.probing.nearest import sampled_algorithm as sampled_algorithm
-from zoo.probing.report import probe as probe
 from zoo.probing.report import baselines_of as baselines_of
+from zoo.probing.report import probe as probe
 from zoo.probing.scores import risks as risks
 from zoo.probing.shifts import TaskShift as TaskShift
 from zoo.probing.shifts import task_shift as task_shift

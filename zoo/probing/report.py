@@ -120,11 +120,11 @@ def probe(
 ) -> Report:
   """Probes a model, an estimator or a rule on a task, next to another predictor.
 
-  `against` is a name of `baselines_of(task)`, None for the first, or a predictor. The risks of a subject without a learning rule, which costs more, are on
-  4,096 prompts at most. A part that fails is None, and `failures` has its error. With
-  `only`, names of `SECTIONS`, no other part is measured. Raises UserError for an
-  unknown baseline or section, and for a predictor that cannot be called on the task's
-  prompts.
+  `against` is a name of `baselines_of(task)`, None for the first, or a predictor. The
+  risks of a subject without a learning rule, which costs more, are on 4,096 prompts at
+  most. A part that fails is None, and `failures` has its error. With `only`, names of
+  `SECTIONS`, no other part is measured. Raises UserError for an unknown baseline or
+  section, and for a predictor that cannot be called on the task's prompts.
   """
   check_sections(only)
   if against is None or isinstance(against, str):
