@@ -74,7 +74,7 @@ class Programs:
       return self._run(function, statics, arrays, prompt, inputs)
 
 
-def run(
+def run_once(
   function: Function,
   predictors: Sequence[Predictor | nnx.Module],
   prompt: Prompt,
@@ -132,7 +132,7 @@ def predict(
   check_prompt(prompt)
   b, c = prompt.x.shape[:2]
   if num_examples is None:
-    return np.asarray(run(at_query, [predictor], prompt)[0])
+    return np.asarray(run_once(at_query, [predictor], prompt)[0])
   counts = np.asarray(num_examples)
   if counts.shape != (b,) or counts.dtype.kind not in 'iu':
     raise UserError(
@@ -143,7 +143,7 @@ def predict(
   for count in different:
     check_count('num_examples', count, 0, c)
   if one_pass(predictor) is not None:
-    return np.asarray(run(_after, [predictor], prompt, counts.astype(np.int32)))
+    return np.asarray(run_once(_after, [predictor], prompt, counts.astype(np.int32)))
   whole: Prompt = jax.device_get(prompt)
   predictions: dict[int, Any] = {}
   programs = Programs()

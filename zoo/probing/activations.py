@@ -17,7 +17,7 @@ from zoo.core.errors import UserError, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor
 from zoo.core.taps import Replacement, in_order, places, without_shortcuts
-from zoo.measure.predict import run
+from zoo.measure.predict import run_once
 from zoo.mixers.mixer import Mixer
 from zoo.models.deep_lsa import SparseLayer
 from zoo.models.linear_attention import LinearAttention, LinearLayer
@@ -105,7 +105,7 @@ def capture(
   def captured(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
     return recorded(models[0], prompt, wanted)[0]
 
-  values = run(captured, [model], prompt)
+  values = run_once(captured, [model], prompt)
   for site in sites or ():
     if not any(name == site or name.startswith(f'{site}.') for name in values):
       raise UserError(no_value(site))
@@ -133,7 +133,7 @@ def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
 
   Raises UserError unless the model is an NNX module.
   """
-  return run(_intermediates, [checked_module(model)], prompt)
+  return run_once(_intermediates, [checked_module(model)], prompt)
 
 
 def attention_maps(
@@ -146,14 +146,14 @@ def attention_maps(
   the axes `b h q k`; or of its `self.mixer`, if it calls this on what a
   `Tap('mixer.in')` returns. Raises UserError as `intermediates` does.
   """
-  return _in_order(run(_attention_maps, [checked_module(model)], prompt))
+  return _in_order(run_once(_attention_maps, [checked_module(model)], prompt))
 
 
 def mean_attention(
   model: Predictor, prompt: Prompt
 ) -> dict[str, Float[Array, 'h q k']]:
   """The mean over prompts of the absolute values of `attention_maps`."""
-  return _in_order(run(_mean_attention, [checked_module(model)], prompt))
+  return _in_order(run_once(_mean_attention, [checked_module(model)], prompt))
 
 
 def _in_order(maps: dict[str, Array]) -> dict[str, Array]:

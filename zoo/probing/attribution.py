@@ -15,7 +15,7 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.taps import in_order, places, put_child
-from zoo.measure.predict import run
+from zoo.measure.predict import run_once
 from zoo.mixers.mixer import RMSNorm
 from zoo.probing.activations import recorded, sites_of_kind
 from zoo.probing.edits import dead_sites, edited, put_back, readers
@@ -60,7 +60,7 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
       'prediction would be a sum of'
     )
   function = functools.partial(_attribution, sites=sites)
-  prediction, contributions, rest, is_read = run(function, [model], prompt)
+  prediction, contributions, rest, is_read = run_once(function, [model], prompt)
   unread = [name for name in is_read if not is_read[name]]
   _check_read(model, prompt, sites, unread)
   total = rest
@@ -143,7 +143,7 @@ def _check_read(
       values, _ = recorded(edited(model, noise), prompt, sites)
       return {name: jnp.any(jnp.isnan(value)) for name, value in values.items()}
 
-    others = run(reached, [model], prompt)
+    others = run_once(reached, [model], prompt)
     through = [other for other in in_order(others) if others[other]]
     through = [other for other in through if other.partition('@')[0] != site]
     # Otherwise the value only moves the scale of the last norm, which is kept.

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.measure.predict import run
+from zoo.measure.predict import run_once
 from zoo.models.layers import Layer
 from zoo.models.transformer import Transformer
 
@@ -81,7 +81,7 @@ def context_updates(model: Predictor, prompt: Prompt) -> list[ContextUpdate]:
       f'{type(model).__name__} is no transformer; use context_update for a layer of a '
       'mixer and a network'
     )
-  return run(_updates, [model], prompt)
+  return run_once(_updates, [model], prompt)
 
 
 def updated_layer(layer: Layer, update: ContextUpdate, prompt: int) -> Layer:

@@ -19,7 +19,7 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.taps import Replacement, places, without_shortcuts
-from zoo.measure.predict import run
+from zoo.measure.predict import run_once
 from zoo.probing.activations import (
   calls_of,
   check_edit_site,
@@ -331,7 +331,7 @@ def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[st
     edited(model, {**kept, **noise})(prompt)
     return {site: jnp.any(jnp.stack(calls)) for site, calls in seen.items() if calls}
 
-  is_moved = run(moved, [model], prompt)
+  is_moved = run_once(moved, [model], prompt)
   return [site for site in added if is_moved.get(site, False)]
 
 
@@ -355,7 +355,7 @@ def _unreached(
 
   if not edits:
     return []
-  without, *changed = np.asarray(run(predictions, [model], prompt))
+  without, *changed = np.asarray(run_once(predictions, [model], prompt))
   return [
     site
     for site, prediction in zip(edits, changed, strict=True)

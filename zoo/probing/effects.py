@@ -15,7 +15,7 @@ from zoo.core.errors import UserError, check_name, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
-from zoo.measure.predict import loss_of, run
+from zoo.measure.predict import loss_of, run_once
 from zoo.measure.statistics import Estimate, estimate, ratio
 from zoo.probing.activations import (
   calls_of,
@@ -123,7 +123,7 @@ def effects(
 
   whole = -(-len(selections.site) // _AT_ONCE) * _AT_ONCE  # else XLA compiles the rest
   padded = jax.tree.map(lambda array: np.resize(array, whole), selections)
-  arrays = run(measured, [model], clean, corrupt, padded)
+  arrays = run_once(measured, [model], clean, corrupt, padded)
   for array in arrays[:2]:
     _check_metric(array, len(clean.x))
   before, after, losses = (np.asarray(array, np.float64) for array in arrays)
@@ -190,7 +190,7 @@ def path_effect(
     losses = [loss(answer, clean) for answer in (prediction, without, patched)]
     return jnp.any(jnp.stack(is_reached)), goes_on, *losses
 
-  is_reached, goes_on, *arrays = run(measured, [model], clean, corrupt)
+  is_reached, goes_on, *arrays = run_once(measured, [model], clean, corrupt)
   if not is_reached:
     keeps = f', which keeps the values at {shown(frozen)}' if frozen else ''
     raise UserError(f'{receiver!r} does not depend on {sender!r} by this path{keeps}')

@@ -17,7 +17,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import in_order, places
-from zoo.measure.predict import run
+from zoo.measure.predict import run_once
 from zoo.measure.statistics import Estimate, ratio
 from zoo.probing.activations import (
   calls_of,
@@ -92,7 +92,7 @@ def probe_latents(
   def values_of(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
     return recorded(models[0], prompt, chosen)[0]
 
-  values = run(values_of, [model], prompt_alone)
+  values = run_once(values_of, [model], prompt_alone)
   arrays = (prompt.x, prompt.y, prompt.x_query)
   inputs = {PROMPT: np.concatenate([_rows(array, '') for array in arrays], axis=1)}
   for site in chosen:
@@ -148,7 +148,7 @@ def _weights(predictor: Predictor) -> Target:
 
       return jnp.stack([along(unit) for unit in jnp.eye(d, dtype=prompt.x.dtype)], -1)
 
-    return run(predictions, [predictor], dataclasses.replace(prompt, latents=None))
+    return run_once(predictions, [predictor], dataclasses.replace(prompt, latents=None))
 
   return target
 

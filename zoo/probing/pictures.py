@@ -19,7 +19,7 @@ from zoo import reports
 from zoo.core.errors import in_one_line
 from zoo.core.losses import ROUNDING
 from zoo.core.protocols import Predictor, Task
-from zoo.measure.predict import run, sample_batches
+from zoo.measure.predict import run_once, sample_batches
 from zoo.measure.statistics import Estimate
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
@@ -164,7 +164,7 @@ def plot_alignment(
   prompt = next(sample_batches(task, 0, 512, 512))
   (f, gradient), (other_f, other_gradient) = jax.tree.map(
     lambda array: np.asarray(array, np.float64),
-    run(answers, [subject, other], prompt),
+    run_once(answers, [subject, other], prompt),
   )
   figure = Figure(2.9)
   left, middle, right = figure.subplots(1, 3)

@@ -85,7 +85,7 @@ class StateTracking(BaseTask):
 
   def _prompt_of(self, symbols: Int[Array, ' t']) -> Prompt:
     """The prompt of these symbols."""
-    answers = run(self.automaton(), symbols, jnp.ones(len(symbols), bool))
+    answers = answers_after(self.automaton(), symbols, jnp.ones(len(symbols), bool))
     x = jax.nn.one_hot(symbols, self.num_features)
     targets = jax.nn.one_hot(answers, self.num_outputs)
     return make_prompt(x, jnp.zeros_like(targets), targets)
@@ -197,11 +197,11 @@ class Tracking(Baseline):
     x, y, seen, x_query = examples
     symbols = jnp.argmax(jnp.concatenate([x, x_query[None]]), axis=1)
     read = jnp.concatenate([seen, jnp.ones(1, bool)])
-    answer = run(self.task.automaton(), symbols, read)[-1]
+    answer = answers_after(self.task.automaton(), symbols, read)[-1]
     return _CERTAIN * jax.nn.one_hot(answer, y.shape[1], dtype=x.dtype)
 
 
-def run(
+def answers_after(
   automaton: Automaton, symbols: Int[Array, ' t'], read: Bool[Array, ' t']
 ) -> Int[Array, ' t']:
   """The answer after each symbol; symbols that are not read change nothing."""
