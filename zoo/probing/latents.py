@@ -121,7 +121,8 @@ def latent_targets(task: Task, prompt: Prompt) -> dict[str, Target]:
     )
     targets['least squares'] = _weights(estimators.ols(task))
     for steps in _STEPS:
-      descent = estimators.gradient_descent(task, num_steps=steps)
+      step = theory.best_step_size(task, steps)
+      descent = estimators.gradient_descent(task, step, steps)
       targets[f'GD, {steps} step{"s" if steps > 1 else ""}'] = _weights(descent)
     targets['posterior mean'] = _weights(estimators.bayes(task))
   return targets
