@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -82,8 +83,8 @@ class LinearLayer(nnx.Module):
   def scores(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t t']:
     """`(1/C) W_M Eᵀ W_Kᵀ W_Q E`, key by query; W_M masks the query's token as a key.
 
-    Deep models, probes and checks compute it. A model of one layer predicts by
-    `LinearAttention.__call__`, which needs fewer operations.
+    Deep models, probes and checks compute it; models of one layer have cheaper ways to
+    predict (`LinearAttention._way`).
     """
     t = tokens.shape[1]
     mask_t = (jnp.arange(t) < t - 1).astype(tokens.dtype)
@@ -143,33 +144,44 @@ class LinearAttention(LinearLayer):
     guesses = self.guess_tap(prompt.x_query @ guess + bias)
     return self.embed_tap(prompt.tokens(guesses))
 
-  # The same prediction, computed without the parts that do not affect it.
-
-  def head_algebra(self) -> tuple[Float[Array, 'h e'], Float[Array, 'h e e']]:
-    """`b_h = W_Vᵀ W_Pᵀ r` and `A_h = W_Kᵀ W_Q`, on which alone predictions depend."""
-    b_he = jnp.einsum('i,hij,hjk->hk', self.readout(), self.w_p[...], self.w_v[...])
-    a_hee = jnp.einsum('hij,hik->hjk', self.w_k[...], self.w_q[...])
-    return b_he, a_hee
-
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
-    """The prediction for each prompt's query, by the cheaper of two exact paths.
+    """The prediction for each prompt's query, in one of three ways (`_way`).
 
-    Head by head, with the query's token q, it is
-
-        f = r·q + (1/C) Σ_h Σ_i (b_h·z_i) (z_iᵀ A_h q)
-
-    which costs H·(2C + e) multiplications per prompt, divided by e; the learning rule
-    costs (C + d)·e for any number of heads. Devices that the heads are split over share
-    the first cost; each repeats the second. Raises UserError for a prompt with the
-    wrong number of features.
+    Raises UserError for a prompt with the wrong number of features.
     """
     check_prompt(prompt, 'model', self.num_features)
-    if not self.shortcuts:
+    way = self._way(prompt.x.shape[1])
+    if way == 'tokens':
       return self.forward_tokens(self.embed(prompt))[:, -1, -1]
-    c, d = prompt.x.shape[1:]
+    return self.learning_rule()(prompt) if way == 'rule' else self._by_heads(prompt)
+
+  def _way(self, num_examples: int) -> Literal['tokens', 'heads', 'rule']:
+    """Which of three ways computes the predictions; they differ by rounding alone.
+
+    - `tokens`: `forward_tokens` updates every token, as the equation says. An edited
+      copy is computed so, since what is edited is in between.
+    - `heads`: head by head, with the query's token q,
+
+          f = r·q + (1/C) Σ_h Σ_i (b_h·z_i) (z_iᵀ A_h q),
+
+      which costs H·(2C + e) multiplications per prompt, divided by e. Devices that the
+      heads are split over share this cost.
+    - `rule`: the learning rule, which costs (C + d)·e for any number of heads, and
+      which each device repeats.
+
+    Of the last two it is the cheaper. Only predictions go through here: training on
+    second moments of prompts calls `learning_rule` itself.
+    """
+    if not self.shortcuts:
+      return 'tokens'
+    c, d = num_examples, self.num_features
     devices = dict(jax.sharding.get_abstract_mesh().shape).get('model', 1)
-    if self.num_heads * (2 * c + d + 1) > devices * (c + d) * (d + 1):
-      return self.learning_rule()(prompt)
+    is_dearer = self.num_heads * (2 * c + d + 1) > devices * (c + d) * (d + 1)
+    return 'rule' if is_dearer else 'heads'
+
+  def _by_heads(self, prompt: Prompt) -> Float[Array, ' b']:
+    """The predictions, from the products of each head's matrices."""
+    c = prompt.x.shape[1]
     # Computed where the weights are, then gathered along the axes that split the batch.
     heads = _split_heads(self.head_algebra(), self.w_k.get_metadata('out_sharding')[0])
     b_he, a_hee = _split_heads(heads, 'model')
@@ -178,6 +190,12 @@ class LinearAttention(LinearLayer):
     scores_bch /= max(c, 1)  # without examples there are no scores
     values_bch = jnp.einsum('bci,hi->bch', z_bce, b_he)
     return query_be @ self.readout() + jnp.sum(scores_bch * values_bch, axis=(1, 2))
+
+  def head_algebra(self) -> tuple[Float[Array, 'h e'], Float[Array, 'h e e']]:
+    """`b_h = W_Vᵀ W_Pᵀ r` and `A_h = W_Kᵀ W_Q`, on which alone predictions depend."""
+    b_he = jnp.einsum('i,hij,hjk->hk', self.readout(), self.w_p[...], self.w_v[...])
+    a_hee = jnp.einsum('hij,hik->hjk', self.w_k[...], self.w_q[...])
+    return b_he, a_hee
 
   def learning_rule(self) -> LearningRule:
     """The learning rule that predicts exactly as this model does.
