@@ -224,6 +224,23 @@ def define_part(things: str) -> flags.FlagHolder[Part | None]:
   )
 
 
+def define_only(things: str) -> flags.FlagHolder[list[str]]:
+  """Defines --only, which names some of the `things` that a command computes."""
+  return flags.DEFINE_list(
+    'only', [], f'Names of {things}: compute these alone. Default: all.'
+  )
+
+
+def define_again() -> flags.FlagHolder[bool]:
+  """Defines --again, which computes stale rows of a study again."""
+  return flags.DEFINE_bool(
+    'again',
+    False,
+    'Compute rows again that are stale, which are of other settings or of another '
+    'version of the library.',
+  )
+
+
 def folder_of(flag: flags.FlagHolder[pathlib.Path | None]) -> pathlib.Path | None:
   """The folder of a flag, None if it is not given; raises UserError for a file."""
   if flag.value is not None and flag.value.is_file():

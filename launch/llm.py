@@ -12,7 +12,8 @@
 STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt;
 LLAMA is a folder of Hugging Face or a GGUF file, of any decoder that transformers has.
 docs/llm.md has the other benchmarks and your own. Rerun the same command to resume
-after an interruption.
+after an interruption. N processes divide the cells of an ablation if each is started
+with --part=I/N, I = 1, …, N; afterwards the command without --part writes the table.
 """
 
 import pathlib
@@ -21,6 +22,7 @@ from typing import Any
 from absl import flags
 
 from launch import cli, config_flag
+from zoo.core.errors import UserError
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flag.define(
@@ -40,20 +42,30 @@ _OUT = flags.DEFINE(
   'Folder for the answers, the summary and the figures. Default: checkpoints/runs/llm- '
   'and the name of the config.',
 )
+_PART = cli.define_part('cells of an ablation')
+_ONLY = cli.define_only('cells of an ablation, such as 0_examples/cosine')
+_AGAIN = cli.define_again()
 
 
 def main() -> None:
   config: Any = config_flag.get(_CONFIG)  # `run` checks its fields
   default = pathlib.Path('checkpoints/runs', f'llm-{config_flag.run_name(_CONFIG)}')
   out = _OUT.value or default
+  for flag in _PART, _ONLY, _AGAIN:
+    if flag.present and 'ablation' not in config:
+      raise UserError(f'--{flag.name} is for an ablation, which this config is not')
   # Imported here so that a mistyped flag is reported at once.
   from studies.llm import ablation, ablation_table, experiment, report
 
-  run, table = experiment.run, report.table
-  if 'ablation' in config:
-    run, table = ablation.run, ablation_table.table
-  results: Any = run(config, out, _DATA.value)
-  cli.print_results(results, table, f'the results are in {out}', out)
+  where = f'the results are in {out}'
+  if 'ablation' not in config:
+    results: Any = experiment.run(config, out, _DATA.value)
+    return cli.print_results(results, report.table, where, out)
+  part = _PART.value
+  results = ablation.run(
+    config, out, _DATA.value, part, _ONLY.value, again=_AGAIN.value
+  )
+  cli.print_results(results, ablation_table.table, where, out, part)
 
 
 if __name__ == '__main__':

@@ -168,7 +168,7 @@ def complete(
     if stale and not again:
       logging.warning(
         '%s has stale rows, of other parameters or another version, which are left '
-        'out until they are computed again: %s',
+        'out until --again (in Python again=True) computes them again: %s',
         folder,
         shown(stale),
       )

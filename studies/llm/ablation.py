@@ -4,42 +4,64 @@ import copy
 import json
 import os
 import pathlib
+from collections.abc import Collection
 from typing import Any
 
-from absl import logging
-
 from studies.llm import experiment
-from studies.llm.ablation_table import AblationCell, flat, results
+from studies.llm.ablation_table import AblationCell, flat, results, row_of
 from studies.llm.config import KINDS, ORACLE, Config, validate_ablation
 from studies.llm.prompts import WITHOUT
-from zoo.core.errors import RunError, UserError
+from studies.rows import CELLS, complete
+from studies.runner import run_in, writing
+from zoo.config.saved import to_json
+from zoo.core.errors import UserError, check_name
 from zoo.core.tables import to_csv
 from zoo.host.files import user_path, write_atomically
-
-_CELLS = 'cells'  # the folder of all runs
+from zoo.host.interruption import Stopped
+from zoo.host.parts import Part
 
 
 def run(
   config: Config,
   out: str | os.PathLike[str],
   data: str | os.PathLike[str] | None = None,
+  part: Part | None = None,
+  only: Collection[str] = (),
+  *,
+  again: bool = False,
 ) -> dict[str, Any] | None:
-  """Completes all cells of an ablation, and writes its table.
+  """Completes the cells of an ablation, and writes its table.
 
-  Each cell is a run of `experiment` in its own folder below `out/cells`. Cells that
-  differ only in the guess share one arm without guesses. The same call resumes after an
-  interruption, and adds cells if it has more names; after SIGTERM it returns None.
-  `data` is the folder of the files of the benchmark.
+  Each cell is a run of `experiment` in its own folder below `out/cells`, and a row of
+  `out/rows.jsonl`. Cells that differ only in the guess share one arm without guesses,
+  which each part asks once. The same call resumes after an interruption, and adds cells
+  if it has more names.
 
-  Raises the errors of `experiment.run`; nothing is written before all cells are
-  checked.
+  Args:
+    config: The config of an ablation, as `configs/llm/ablation.py` has it.
+    out: A folder on this machine.
+    data: The folder of the files of the benchmark.
+    part: Completes every `part.number`-th of the cells alone, and writes no table.
+    only: The names of the cells to complete, such as `0_examples/wrong`; by default all
+      of them. The table has all rows that are there.
+    again: Whether rows of another version are made again from the answers.
+
+  Returns:
+    The content of `ablation.json`; nothing for a part. None after SIGTERM.
+
+  Raises:
+    UserError: As `experiment.run`, for an unknown name in `only`, and if all rows are
+      stale; nothing is written before all cells are checked.
+    RunError: If `out` cannot be written.
   """
   configs = plan(config)
+  for name in only:
+    check_name('cell', name, [cell.name for cell in configs])
   out = user_path(out)
   _check_folder(out)
   sources = experiment.Sources(config, data)
   cells = {
-    cell: experiment.prepare(of_cell, out / _CELLS / cell.name, sources)
+    cell: experiment.prepare(of_cell, out / CELLS / cell.name, sources)
     for cell, of_cell in configs.items()
   }
   # The answers without guesses of complete runs, by number of examples.
@@ -48,20 +70,36 @@ def run(
     for cell, prepared in cells.items()
     if prepared.is_answered
   }
-  for number, (cell, prepared) in enumerate(cells.items(), start=1):
-    logging.info('cell %d of %d: %s', number, len(cells), cell.name)
+  named = {cell.name: cell for cell in cells}
+
+  def compute(name: str) -> dict[str, Any]:
+    cell = named[name]
+    prepared = cells[cell]
     if experiment.complete(prepared, shared.get(cell.num_examples)) is None:
-      return None
+      raise Stopped
     arm = [line['arms'][WITHOUT] for line in prepared.ordered()]
     shared.setdefault(cell.num_examples, arm)
-  table = results(cells)
-  try:
-    write_atomically(out / 'ablation.json', json.dumps(table, indent=2) + '\n')
-    rows = [flat(row) for row in table['rows']]
-    write_atomically(out / 'table.csv', to_csv([*rows[0]], rows))
-  except OSError as error:
-    raise RunError(f'{out} could not be written: {error}') from error
-  return table
+    return row_of(prepared)
+
+  parameters = {
+    cell.name: {'config': to_json(prepared.config)} for cell, prepared in cells.items()
+  }
+  with run_in(out) as (folder, interruption):
+    rows = complete(
+      parameters, compute, folder, interruption, part, only or None, again=again
+    )
+    if part is not None:
+      return {}
+    if not rows:
+      raise UserError(f'all rows of {out} are stale; ask for them again with --again')
+    scale = next(iter(cells.values())).wording.scale
+    table = results({named[name]: row for name, row in rows.items()}, scale)
+    with writing(out):
+      write_atomically(out / 'ablation.json', json.dumps(table, indent=2) + '\n')
+      flat_rows = [flat(row) for row in table['rows']]
+      write_atomically(out / 'table.csv', to_csv([*flat_rows[0]], flat_rows))
+    return table
+  return None
 
 
 def plan(config: Config) -> dict[AblationCell, Config]:
@@ -90,7 +128,9 @@ def plan(config: Config) -> dict[AblationCell, Config]:
 def _check_folder(out: pathlib.Path) -> None:
   if out.exists() and not out.is_dir():
     raise UserError(f'{out} is not a folder; give another one')
-  if out.is_dir() and not (out / _CELLS).is_dir() and (names := os.listdir(out)):
+  names = os.listdir(out) if out.is_dir() else []
+  others = [name for name in names if not name.startswith('.')]  # beside locks
+  if others and CELLS not in names:
     raise UserError(
-      f'{out} has {min(names)!r}, and is no folder of an ablation; give another folder'
+      f'{out} has {min(others)!r}, and is no folder of an ablation; give another folder'
     )

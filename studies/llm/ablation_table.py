@@ -7,10 +7,11 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from studies.llm.experiment import Run
+from studies.llm.guesses import LabelScale
 from studies.llm.inference import Weights, weights
 from studies.llm.prompts import ARMS, WITH, WITHOUT
 from studies.llm.readouts import READOUTS
-from studies.llm.summary import Losses, answers, losses
+from studies.llm.summary import Line, Losses, answers, losses
 from zoo.core.tables import format_table
 from zoo.measure.statistics import holm, paired_interval, paired_test
 
@@ -43,8 +44,29 @@ class AblationCell(NamedTuple):
     return f'{self.num_examples}_examples/{self.guess}'
 
 
-def results(cells: Mapping[AblationCell, Run]) -> dict[str, Any]:
-  """The content of `ablation.json`, of runs that are finished.
+def row_of(run: Run) -> dict[str, Any]:
+  """The row of a finished run: its summary, and what is compared on each prompt."""
+  lines = [
+    {
+      'label': line['label'],
+      'guess': line['guess'],
+      'arms': {
+        arm: {
+          readout: {'value': line['arms'][arm][readout]['value']}
+          for readout in READOUTS
+        }
+        for arm in ARMS
+      },
+    }
+    for line in run.ordered()
+  ]
+  return {'summary': run.summary, 'lines': lines}
+
+
+def results(
+  cells: Mapping[AblationCell, Mapping[str, Any]], scale: LabelScale
+) -> dict[str, Any]:
+  """The content of `ablation.json`, from the rows of its cells.
 
   There is a row for each cell and readout. A comparison in a row is a mean difference
   on the same prompts; negative is better. Its interval has a level of 1 − 0.05/m, so
@@ -52,12 +74,12 @@ def results(cells: Mapping[AblationCell, Run]) -> dict[str, Any]:
   Holm's method. What too few answers have, and a weight that is not determined, as
   with classes, is None.
   """
-  summaries = [run.summary for run in cells.values() if run.summary is not None]
+  summaries = [row['summary'] for row in cells.values()]
   rows, num_comparisons = [], {}
   for readout in READOUTS:
     differences = []
-    for run in cells.values():
-      lines, scale = run.ordered(), run.wording.scale
+    for kept in cells.values():
+      lines = kept['lines']
       without, with_guess = (
         losses(answers(lines, arm, readout), lines, scale) for arm in ARMS
       )
@@ -66,8 +88,9 @@ def results(cells: Mapping[AblationCell, Run]) -> dict[str, Any]:
     compared = _comparisons(differences)
     num_comparisons[readout] = sum(pair['p'] is not None for pair in compared)
     pairs = zip(cells.items(), compared[::2], compared[1::2], strict=True)
-    for (cell, run), to_without, to_guess in pairs:
-      numbers = {**cell._asdict(), 'readout': readout, **_numbers(run, readout)}
+    for (cell, kept), to_without, to_guess in pairs:
+      of_cell = _numbers(kept['summary'], kept['lines'], scale, readout)
+      numbers = {**cell._asdict(), 'readout': readout, **of_cell}
       both = {'with_minus_without': to_without, 'with_minus_guess': to_guess}
       rows.append({**numbers, **both})
   first = summaries[0]
@@ -103,15 +126,16 @@ def _comparisons(differences: Sequence[Losses]) -> list[dict[str, Any]]:
   return compared
 
 
-def _numbers(run: Run, readout: str) -> dict[str, Any]:
+def _numbers(
+  summary: Mapping[str, Any], lines: Sequence[Line], scale: LabelScale, readout: str
+) -> dict[str, Any]:
   """Those of a cell and a readout that are no comparisons."""
-  summary: Any = run.summary
   with_guess = summary['arms'][WITH][readout]
   fit = Weights()
-  if not run.wording.scale.classes:
+  if not scale.classes:
     # On prompts that have all three numbers.
-    columns = [answers(run.ordered(), arm, readout) for arm in ARMS]
-    guesses = [line['guess'] for line in run.ordered()]
+    columns = [answers(lines, arm, readout) for arm in ARMS]
+    guesses = [line['guess'] for line in lines]
     rows = [row for row in zip(guesses, *columns, strict=True) if None not in row]
     fit = weights(*np.array(rows, np.float64).reshape(-1, 3).T)
   return {

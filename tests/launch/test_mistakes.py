@@ -137,6 +137,7 @@ _MISTAKES = {
   f'{_LLM}/smollm2.py --data=.': 'there is no stsb-en-train.csv',
   f"{_LLM}/ablation.py --config.ablation.guesses=('cosin',)": "did you mean 'cosine'",
   f'{_LLM}/ablation.py --config.guess.model=cosine': "field 'config.guess.model'",
+  f'{_LLM}/smollm2.py --only=a': '--only is for an ablation',
   'paper --figures=7': "unknown figure '7'",
   'paper --figures=': 'no figure is named',
   'paper --objective=exakt': "did you mean 'exact'?",

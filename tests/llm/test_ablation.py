@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from configs.llm import ablation as ablation_config
+from studies import runner
 from studies.llm import ablation, ablation_table, experiment
 from studies.llm.ablation_table import LEVEL, AblationCell
+from studies.rows import read_rows
 from tests.compare import refuses
 from tests.llm import pairs
 from tests.llm.pairs import (
@@ -24,6 +26,7 @@ from tests.llm.pairs import (
   write_stsb,
 )
 from tests.marks import mostly_full
+from zoo.host.parts import Part
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -146,6 +149,32 @@ def test_more_names_add_their_cells(tmp_path, finished, data, mixer):
   assert len(results['rows']) == 3 * (CELLS + 2)
   assert run(small_config(ablation__guesses=names), out, data) == results
   assert len(mixer.asked) == 2 * NUM * 2
+
+
+def test_parts_and_named_cells_give_the_rows_of_the_whole(
+  tmp_path, finished, data, mixer, monkeypatch
+):
+  whole, results, _ = finished
+  assert len(read_rows(whole)) == CELLS
+  first = run(small_config(), tmp_path, data, only=['2_examples/wrong'])
+  assert {(row['num_examples'], row['guess']) for row in first['rows']} == {
+    (2, 'wrong')
+  }
+  for index in 1, 2:
+    assert run(small_config(), tmp_path, data, Part(index, 2)) == {}
+  assert len((tmp_path / 'rows.jsonl').read_text().splitlines()) == CELLS
+  mixer.asked.clear()
+  again = run(small_config(), tmp_path, data)
+  assert not mixer.asked
+  assert {**again, 'seconds': 0} == {**results, 'seconds': 0}
+  with refuses("unknown cell '2_examples/wrnog'", "did you mean '2_examples/wrong'"):
+    run(small_config(), tmp_path, data, only=['2_examples/wrnog'])
+  # Of another version they are made from the kept answers, on request.
+  monkeypatch.setattr(runner.metadata, 'version', lambda name: '9.9')
+  with refuses('all rows', 'are stale', '--again'):
+    run(small_config(), tmp_path, data)
+  assert run(small_config(), tmp_path, data, again=True) == again
+  assert not mixer.asked
 
 
 def test_a_mixture_has_the_weights_and_the_errors_of_a_mixture(finished):

@@ -161,7 +161,7 @@ def test_a_stale_row_is_named_and_computed_again_on_request(
   assert computed == []
   assert rows == {name: row for name, row in ROWS.items() if name != 'number=2'}
   (said,) = [record.message for record in caplog.records if 'stale' in record.message]
-  assert said.endswith('until they are computed again: number=2')
+  assert said.endswith('computes them again: number=2')
   before = lines_of(tmp_path)
   rows = studies.fill(table, tmp_path, again=True)
   assert computed == [7]
