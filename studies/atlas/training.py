@@ -1,11 +1,12 @@
 """Goes through the cells of an atlas, and writes what is known of them."""
 
+import dataclasses
 import functools
 import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -13,14 +14,12 @@ from studies.atlas import measure, report
 from studies.atlas.cells import CellRun
 from studies.atlas.notes import Settings, has_notes, read_notes
 from studies.atlas.results import AtlasRow, Cell, from_csv, to_csv
-from studies.runner import run_in, version_digest, with_progress, writing
+from studies.rows import CELLS, Row, complete, read_rows
+from studies.runner import run_in, version_digest, writing
 from zoo.config.building import Config
 from zoo.config.saved import to_json
 from zoo.host.files import read_text, write_atomically
 from zoo.host.parts import Part
-from zoo.storage.workdir import locked
-
-_ROWS = 'rows.csv'  # in the folder of a cell
 
 # The config for the fields of a cell: model, task, guess and context length.
 GetCellConfig = Callable[[str, str, str | None, int | None], Config]
@@ -39,39 +38,47 @@ def run(
 ) -> list[AtlasRow] | None:
   """Trains the cells that the folder `out` lacks, and returns the rows of all.
 
-  After each cell it writes `atlas.csv`, with the cells that the folder has, and at the
-  end `report.html` with the pictures. With a `part`, such as `Part(2, 4)`, it trains
-  every fourth cell, from the second on, and writes no report; processes that share only
-  the folder may have different parts. `command` is the command that trains this grid,
-  for the report. Returns None after SIGTERM; the same call then resumes. Raises
-  UserError for a folder of other settings, config or version, and the errors of
-  `run_in` and `writing`.
+  A cell goes on from its notes, which keep what its search has tried; they say whether
+  anything is missing, such as a larger budget, so each call goes through all cells.
+  After each cell it writes the row of the cell into `rows.jsonl`, and `atlas.csv` with
+  the cells that the folder has; at the end `report.html` with the pictures. With a
+  `part`, such as `Part(2, 4)`, it trains every fourth cell, from the second on, and
+  writes no report; processes that share only the folder may have different parts.
+  `command` is the command that trains this grid, for the report. Returns None after
+  SIGTERM; the same call then resumes. Raises UserError for a folder of other settings,
+  config or version, InUseError if another process trains in the folder or the same
+  part, and the errors of `run_in` and `writing`.
   """
   # Made once and when it is needed: the search for a width takes half a second.
   configs = {
     cell: functools.cache(functools.partial(grid.get_config, *cell))
     for cell in grid.cells
   }
-  cells = grid.cells if part is None else part.of(grid.cells)
-  names = {cell.name: cell for cell in cells}
+  names = {cell.name: cell for cell in grid.cells}
+  number = len(names if part is None else part.of([*names]))
   with writing(out), run_in(out) as (whole, interruption):
     for cell in grid.cells:  # before anything is trained
       if has_notes(_folder(cell, whole)):
         read_notes(_folder(cell, whole), grid.settings(cell), configs[cell])
-    minutes = []
-    for done, (_, cell) in enumerate(
-      with_progress('cell', names, interruption), start=1
-    ):
+    minutes: list[float] = []
+
+    def compute(name: str) -> dict[str, Any]:
+      cell = names[name]
       folder, settings = _folder(cell, whole), grid.settings(cell)
       folder.mkdir(parents=True, exist_ok=True)
-      with locked(folder):
-        cell_run = CellRun(cell, settings, configs[cell], folder, interruption)
-        rows = cell_run.rows()
-        write_atomically(folder / _ROWS, to_csv(rows))
-      write_atomically(whole / 'atlas.csv', to_csv(_known(configs, whole)))
+      cell_run = CellRun(cell, settings, configs[cell], folder, interruption)
+      # The digits of atlas.csv, so that what follows from a row is the same from both.
+      rows = from_csv(to_csv(cell_run.rows()), name)
+      row = {'budgets': [dataclasses.asdict(row) for row in rows]}
+      kept = _kept_rows(whole) | {name: row}
+      write_atomically(whole / 'atlas.csv', to_csv(_known(configs, kept, whole)))
       minutes.append(rows[-1].minutes)
-      _log(rows[-1], len(names) - done, sum(minutes) / done / 60)
-    all_rows = _known(configs, whole)
+      hours = sum(minutes) / len(minutes) / 60
+      _log(rows[-1], number - len(minutes), hours)
+      return row
+
+    complete(dict.fromkeys(names), compute, whole, interruption, part)
+    all_rows = _known(configs, _kept_rows(whole), whole)
     if part is None:
       report.write(all_rows, command, whole)
     return all_rows
@@ -79,7 +86,12 @@ def run(
 
 
 def _folder(cell: Cell, out: pathlib.Path) -> pathlib.Path:
-  return out / 'cells' / cell.name
+  return out / CELLS / cell.name
+
+
+def _kept_rows(out: pathlib.Path) -> dict[str, Row]:
+  """The rows of cells that the folder has, by cell."""
+  return {name: kept['row'] for name, kept in read_rows(out).items()}
 
 
 def _baselines(
@@ -101,19 +113,29 @@ def _baselines(
 
 
 def _known(
-  configs: Mapping[Cell, Callable[[], Config]], out: pathlib.Path
+  configs: Mapping[Cell, Callable[[], Config]],
+  kept: Mapping[str, Row],
+  out: pathlib.Path,
 ) -> list[AtlasRow]:
-  """The rows of the cells that the folder has, after those of their baselines."""
+  """The rows of the cells that are kept, after those of their baselines."""
   baselines: dict[tuple, AtlasRow] = {}
   models: list[AtlasRow] = []
   for cell, get_config in configs.items():
-    path = _folder(cell, out) / _ROWS
-    if path.is_file():
-      kept = from_csv(read_text(path), str(path))
-      models += kept
-      if any(row.losses for row in kept):
+    if cell.name in kept:
+      rows = [_atlas_row(fields) for fields in kept[cell.name]['budgets']]
+      models += rows
+      if any(row.losses for row in rows):
         baselines |= {row.cell: row for row in _baselines(cell, get_config, out)}
   return [*baselines.values(), *models]
+
+
+def _atlas_row(fields: Mapping[str, Any]) -> AtlasRow:
+  """A row from its fields as JSON holds them, which has no tuples."""
+  values: dict[str, Any] = {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in fields.items()
+  }
+  return AtlasRow(**values)
 
 
 def _log(row: AtlasRow, left: int, hours: float) -> None:

@@ -1,6 +1,7 @@
 """Cells are measured, resume, and belong to what they were trained with."""
 
 import functools
+import json
 import math
 from typing import Any
 
@@ -246,6 +247,8 @@ def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkey
   assert last.lengths == (1, 3, 6)
   report = (tmp_path / 'whole' / 'report.html').read_text()
   assert 'python -m launch.atlas' in report
+  lines = (tmp_path / 'whole' / 'rows.jsonl').read_text().splitlines()
+  assert [json.loads(line)['cell'] for line in lines] == [c.name for c in _GRID.cells]
   # With a larger budget the first is kept, and its constant part may be gone on from.
   more = _GRID._replace(
     cells=_GRID.cells[:1],
