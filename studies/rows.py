@@ -23,7 +23,7 @@ from absl import logging
 from studies.runner import facts, run_in, version_digest, with_progress, writing
 from zoo.core.errors import UserError, check_name, shown
 from zoo.host.files import is_url, names_in, read_bytes, write_atomically
-from zoo.host.interruption import Interruption
+from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
 from zoo.storage.workdir import (
   check_number_of_parts,
@@ -41,7 +41,7 @@ _KEYS = 'digest', 'versions', 'row'
 Parameters = Mapping[str, Any] | None
 Row = dict[str, Any]
 # The parameters of a cell and a folder in which it may keep what is not finished.
-Compute = Callable[[Mapping[str, Any], pathlib.Path], Mapping[str, Any]]
+Compute = Callable[[Mapping[str, Any], pathlib.Path], Mapping[str, Any] | None]
 Draw = Callable[[Mapping[str, Row], pathlib.Path], None]
 
 
@@ -54,7 +54,8 @@ class CellTable:
       to the version of the library, and is stale after a change of either: name all
       that the row depends on, such as the number of prompts.
     compute: Returns the row of a cell, as JSON can hold it, from its parameters and a
-      folder of its own, in which a training can resume.
+      folder of its own, in which a training can resume. None says that SIGTERM has
+      stopped the training, as it does of `zoo.train`.
     draw: Writes pictures and tables into the folder of the study, from its rows by
       cell. None draws nothing.
   """
@@ -128,7 +129,10 @@ def fill(
     def compute(name: str) -> Mapping[str, Any]:
       cell = folder / CELLS / name
       cell.mkdir(parents=True, exist_ok=True)
-      return table.compute(table.cells[name], cell)
+      row = table.compute(table.cells[name], cell)
+      if row is None:
+        raise Stopped
+      return row
 
     rows = complete(
       table.cells, compute, folder, interruption, part, only or None, again=again

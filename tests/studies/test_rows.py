@@ -202,6 +202,16 @@ def test_a_cell_has_a_folder_of_its_own_in_which_it_goes_on(tmp_path):
   assert (tmp_path / 'cells' / 'a' / 'b' / 'note').exists()
 
 
+def test_a_row_of_a_training_that_is_stopped_is_missing(tmp_path):
+  answers: list[Any] = [{'n': 1}, None, {'n': 2}]
+  table = studies.CellTable(
+    {'a': {}, 'b': {}}, lambda parameters, folder: answers.pop(0), lambda *given: None
+  )
+  assert studies.fill(table, tmp_path) is None
+  assert [*read_rows(tmp_path)] == ['a']
+  assert studies.fill(table, tmp_path) == {'a': {'n': 1}, 'b': {'n': 2}}
+
+
 @pytest.mark.usefixtures('unchecked')
 def test_mistakes_are_one_line(tmp_path):
   def table(cells, row: Any = None):
