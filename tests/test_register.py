@@ -29,7 +29,8 @@ def _plain(text: str) -> str:
 
 def _texts() -> Iterator[tuple[str, str]]:
   """Documents and cards, and the docstrings, captions and labels of the library."""
-  for pattern in '*.md', 'docs/*.md', 'checkpoints/*.md', 'checkpoints/*/card.json':
+  pages = '*.md', 'docs/*.md', 'studies/*/*.md', 'checkpoints/*.md'
+  for pattern in *pages, 'checkpoints/*/card.json':
     for path in ROOT.glob(pattern):
       if path.name not in ('CHANGELOG.md', 'how_sure.md'):
         yield str(path.relative_to(ROOT)), _plain(path.read_text(encoding='utf-8'))
