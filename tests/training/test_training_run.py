@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import sys
-import unittest.mock
 
 import jax
 import numpy as np
@@ -150,21 +149,14 @@ def test_a_wrong_config_is_refused_at_the_first_step(tmp_path):
 
 @pytest.mark.slow
 def test_the_loops_on_how_to_run(tmp_path, monkeypatch, capsys):
-  """With what Weights & Biases is handed noted."""
   text = (ROOT / 'docs' / 'how_to.md').read_text()
   loops = re.findall(r'```python\n([^`]*training_run[^`]*)```', text)
-  run = unittest.mock.MagicMock()
-  run.init.return_value.__enter__.return_value = run
-  monkeypatch.setitem(sys.modules, 'wandb', run)
   monkeypatch.chdir(tmp_path)
   for code in loops:
     code = code.replace("'transformer'", "'yq_lsa'")
     code = code.replace("'smoke')\n", "'smoke')\nconfig.eval.num_compared = 0\n")
     exec(compile(code, 'how_to.md', 'exec'), {})
   assert capsys.readouterr().out
-  assert [call.kwargs['step'] for call in run.log.call_args_list] == [5, 10, 15, 20]
-  assert run.log.call_args_list[-1].args[0]['eval_risk'] is not None
-  assert run.summary.update.call_args.args[0]['step'] == 20
 
 
 def test_people_find_what_they_use():

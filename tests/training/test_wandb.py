@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -46,11 +47,18 @@ def wandb(monkeypatch, tmp_path):
   for name, value in _variables(tmp_path).items():
     monkeypatch.setenv(name, value)
   share_programs(monkeypatch)
-  monkeypatch.setattr(wandb_writer, '_OPEN', {})
   wandb = pytest.importorskip('wandb', reason='the extra wandb is not installed')
-  wandb.teardown()  # it reads the variables once
+  _restart()
   yield wandb
-  wandb.teardown()
+  _restart()
+
+
+def _restart():
+  """Lets W&B write all that is open, and read its variables again."""
+  for opened in wandb_writer._OPEN.values():
+    opened.run.finish()
+  wandb_writer._OPEN.clear()
+  importlib.import_module('wandb').teardown()
 
 
 def _variables(folder):
@@ -109,7 +117,7 @@ def _values(items):
 
 def _logged(workdir):
   """What was logged in a workdir, launch by launch."""
-  importlib.import_module('wandb').teardown()  # waits until all is written
+  _restart()
   return [*map(_Logged, _paths(workdir))]
 
 
@@ -204,7 +212,10 @@ def test_what_has_arrived_at_the_server_is_not_logged_twice(
   logged = []
 
   class Run:
-    id, resumed, step, disabled, summary = 'a', True, 7, False, {}
+    resumed, step, disabled, summary = True, 7, False, {}
+
+    def __init__(self, id, **arguments):
+      self.id = id
 
     def log(self, line, step, commit):
       assert commit
@@ -213,7 +224,7 @@ def test_what_has_arrived_at_the_server_is_not_logged_twice(
     def finish(self):
       logged.append('finished')
 
-  monkeypatch.setattr(wandb, 'init', lambda **arguments: Run())
+  monkeypatch.setattr(wandb, 'init', Run)
   for event in zoo.training_run(small_config(), tmp_path):
     if event.step == 8:
       break
@@ -231,8 +242,7 @@ def test_a_run_in_a_bucket_goes_on_as_the_same_run(
   for event in zoo.training_run(small_config(), bucket, [zoo.WandbWriter('icl')]):
     if event.step == 6:
       break
-  monkeypatch.setattr(wandb_writer, '_OPEN', {})
-  wandb.teardown()  # as if this were another process
+  _restart()  # as if this were another process
   zoo.train(small_config(), bucket, hooks=[zoo.WandbWriter('icl')])
   workdir = workdir_path(bucket)
   first, second = sorted(
@@ -267,7 +277,7 @@ def test_each_point_of_a_sweep_is_a_run(tmp_path, wandb):
 
 def test_where_it_is_disabled_nothing_is_written(tmp_path, wandb, monkeypatch):
   monkeypatch.setenv('WANDB_MODE', 'disabled')
-  wandb.teardown()
+  _restart()
   assert zoo.train(small_config(), tmp_path, hooks=[zoo.WandbWriter('icl')])
   assert not [*tmp_path.glob('wandb*')]
 
@@ -279,7 +289,7 @@ def test_processes_but_the_first_log_nothing(tmp_path, wandb, monkeypatch):
   writer = zoo.WandbWriter('icl')
   monkeypatch.setattr(wandb, 'init', fail)
   monkeypatch.setattr(wandb_writer.jax, 'process_index', lambda: 1)
-  event = zoo.training.Event(small_config(), tmp_path, 4, {'loss': 1.0}, None, list)
+  event = zoo.training.Event(small_config(), tmp_path, 4, {'loss': 1.0}, None, fail)
   writer.on_chunk(event)
   writer.on_end(event)
   assert not [*tmp_path.iterdir()]
@@ -290,21 +300,17 @@ def test_mistakes_are_refused_before_a_run_begins(tmp_path, wandb):
     zoo.WandbWriter('a/b')
   with refuses("the project is ''"):
     zoo.WandbWriter('')
-  with refuses("argument of wandb.init 'tag'", 'tags'):
-    zoo.WandbWriter('icl', tag='first')
-  with refuses("argument of wandb.init 'resume'"):
-    zoo.WandbWriter('icl', resume='must')
 
 
 def test_what_refuses_to_begin_ends_the_run_in_one_line(tmp_path, wandb, monkeypatch):
   monkeypatch.setenv('WANDB_MODE', 'online')
   monkeypatch.setenv('NETRC', str(tmp_path / 'no'))
   monkeypatch.delenv('WANDB_API_KEY', raising=False)
-  wandb.teardown()
+  _restart()
   with pytest.raises(zoo.RunError, match=r'API key.*WANDB_MODE=offline'):
     zoo.train(small_config(), tmp_path / 'run', hooks=[zoo.WandbWriter('icl')])
   monkeypatch.setenv('WANDB_MODE', 'offline')
-  wandb.teardown()
+  _restart()
   zoo.train(small_config(), tmp_path / 'run', hooks=[zoo.WandbWriter('icl')])
   assert _logged(tmp_path / 'run')[0].steps == [4, 6, 8, 12]
 
@@ -320,6 +326,19 @@ def test_the_command_logs_to_a_project(tmp_path, wandb, cache):
   (logged,) = _logged(workdir)
   assert logged.steps == [line['step'] for line in lines_of(workdir)]
   assert logged.project == 'icl'
+
+
+def test_the_code_of_how_to_logs_a_run(tmp_path, wandb, monkeypatch):
+  text = (ROOT / 'docs' / 'how_to.md').read_text()
+  (code,) = re.findall(r'```python\n([^`]*WandbWriter[^`]*)```', text)
+  monkeypatch.chdir(tmp_path)
+  code = code.replace("'transformer'", "'yq_lsa'")
+  exec(compile(code, 'how_to.md', 'exec'), {})
+  (logged,) = _logged(tmp_path / 'runs/wandb')
+  assert logged.steps == [5, 10, 15, 20]
+  assert 'eval_risk' in logged.lines[-1]
+  newest = tmp_path / 'runs/wandb/wandb/latest-run'
+  assert [path.stem for path in newest.glob('*.wandb')] == [f'run-{logged.id}']
 
 
 def test_without_the_extra_one_line_says_how_to_get_it():

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import inspect
 import json
 import pathlib
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 import jax
 
 from zoo.config.saved import to_json
-from zoo.core.errors import (
-  RunError,
-  UserError,
-  in_one_line,
-  not_installed,
-  unknown_name,
-)
+from zoo.core.errors import RunError, UserError, in_one_line, not_installed
 from zoo.host.files import failures, is_url, read_json, said, write_atomically
 from zoo.training.hooks import Event, Hook
 from zoo.training.records import read_lines, scalars_of
 
 WANDB = 'wandb.json'  # its name in a workdir
-_OWN = {'config', 'dir', 'id', 'project', 'reinit', 'resume'}  # given by the writer
 
 
 class _Saved(TypedDict):
@@ -73,18 +65,25 @@ class WandbWriter(Hook):
     >>> zoo.train(config, 'runs/a', hooks=[zoo.WandbWriter('icl', tags=['first'])])
   """
 
-  def __init__(self, project: str, **arguments: Any):
+  def __init__(
+    self,
+    project: str,
+    entity: str | None = None,
+    name: str | None = None,
+    group: str | None = None,
+    tags: Sequence[str] = (),
+  ):
     """Checks what is given; the run at W&B begins with the first logged step.
 
     Args:
       project: The project at W&B.
-      **arguments: Further arguments of `wandb.init`, such as `entity`, `group` and
-        `tags`; all but `config`, `dir`, `id`, `reinit` and `resume`. The default of
-        `name` is the name of the workdir.
+      entity: The user or the team whose project it is; by default that of W&B.
+      name: The name of the run; by default that of the workdir.
+      group: The group of the run, such as the name of a sweep.
+      tags: Labels of the run.
 
     Raises:
-      UserError: If wandb is not installed, if W&B does not allow the name of the
-        project, or for an argument that `wandb.init` does not have.
+      UserError: If wandb is not installed, or W&B allows no project of this name.
     """
     try:
       self._wandb: Any = importlib.import_module('wandb')
@@ -96,11 +95,8 @@ class WandbWriter(Hook):
       self._wandb.Settings(project=project)
     except self._wandb.errors.Error as error:
       raise UserError(f'the project is {project!r}: {in_one_line(error)}') from error
-    known = {*inspect.signature(self._wandb.init).parameters} - _OWN
-    for name in arguments:
-      if name not in known:
-        raise unknown_name('argument of wandb.init', name, known)
-    self._arguments = {'project': project, **arguments}
+    self._project, self._entity = project, entity
+    self._name, self._group, self._tags = name, group, [*tags]
 
   def on_chunk(self, event: Event) -> None:
     """Logs the numbers of a step; raises UserError and RunError as `_opened` does."""
@@ -136,6 +132,8 @@ class WandbWriter(Hook):
     if path.exists():
       saved = read_json(path, _Saved)
     if opened is None or opened.run.id != saved['id']:
+      if opened is not None:
+        opened.run.finish()
       opened = _OPEN[key] = self._open(event, saved['id'])
       if not opened.run.disabled:
         try:
@@ -149,12 +147,15 @@ class WandbWriter(Hook):
 
   def _open(self, event: Event, identity: str) -> _Open:
     """Begins the run at W&B with an id, or goes on with it; raises RunError."""
-    folder = event.workdir.absolute()
-    if is_url(event.workdir):
-      folder = pathlib.Path(tempfile.mkdtemp(prefix='icl_zoo_'))
+    at_url = is_url(event.workdir)
+    folder = tempfile.mkdtemp(prefix='icl_zoo_') if at_url else event.workdir.absolute()
     try:
       run = self._wandb.init(
-        **{'name': event.workdir.name, **self._arguments},
+        project=self._project,
+        entity=self._entity,
+        name=self._name or event.workdir.name,
+        group=self._group,
+        tags=self._tags,
         id=identity,
         resume='allow',
         dir=folder,
