@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import os
 import pathlib
 import secrets
 import tempfile
@@ -13,7 +14,7 @@ from typing import Any, TypedDict
 
 import jax
 
-from zoo.config.saved import to_json
+from zoo.config.saved import differences, to_json
 from zoo.core.errors import RunError, UserError, in_one_line, not_installed
 from zoo.host.files import failures, is_url, read_json, said, write_atomically
 from zoo.training.hooks import Event, Hook
@@ -26,6 +27,7 @@ class _Saved(TypedDict):
   """The content of `wandb.json`."""
 
   id: str  # of the run at W&B
+  config: dict[str, Any]  # of the run; one of another config has another id
 
 
 @dataclasses.dataclass
@@ -83,7 +85,8 @@ class WandbWriter(Hook):
       tags: Labels of the run.
 
     Raises:
-      UserError: If wandb is not installed, or W&B allows no project of this name.
+      UserError: If wandb is not installed, if W&B allows no project of this name, or,
+        online, if it has no key.
     """
     try:
       self._wandb: Any = importlib.import_module('wandb')
@@ -95,8 +98,19 @@ class WandbWriter(Hook):
       self._wandb.Settings(project=project)
     except self._wandb.errors.Error as error:
       raise UserError(f'the project is {project!r}: {in_one_line(error)}') from error
+    if jax.process_index() == 0 and self._mode() == 'online':
+      try:  # before a run begins; without a key it would fail at its first step
+        self._wandb.login()
+      except self._wandb.errors.Error as error:
+        raise UserError(
+          f'Weights & Biases: {in_one_line(error)} (WANDB_MODE=offline needs no key)'
+        ) from error
     self._project, self._entity = project, entity
     self._name, self._group, self._tags = name, group, [*tags]
+
+  def _mode(self) -> str:
+    """Where W&B's own variable or settings send runs, such as `online`."""
+    return os.environ.get('WANDB_MODE') or self._wandb.Settings().mode or 'online'
 
   def on_chunk(self, event: Event) -> None:
     """Logs the numbers of a step; raises UserError and RunError as `_opened` does."""
@@ -128,9 +142,12 @@ class WandbWriter(Hook):
       return opened
     # A launch begins: it repeats steps, or the folder was deleted, and has a new run.
     path = event.workdir / WANDB
-    saved = _Saved(id=secrets.token_hex(8))
+    config = json.loads(to_json(event.config))
+    saved = _Saved(id=secrets.token_hex(8), config=config)
     if path.exists():
-      saved = read_json(path, _Saved)
+      before = read_json(path, _Saved)
+      if not differences(before['config'], event.config):
+        saved = before
     if opened is None or opened.run.id != saved['id']:
       if opened is not None:
         opened.run.finish()
