@@ -46,8 +46,8 @@ the query of a prefix has the noisy label as its target
   + y_query=self.y[:, k],
 held-out prompts are drawn from the stream of the training prompts
   zoo/core/draws.py: test_draws.py training/test_step.py training/test_run.py
-  - EVAL_STREAM, CURVE_STREAM = range(4)
-  + EVAL_STREAM, CURVE_STREAM = 0, 1, 1, 3
+  - EVAL_STREAM, CURVE_STREAM, REDRAW_STREAM = range(5)
+  + EVAL_STREAM, CURVE_STREAM, REDRAW_STREAM = 0, 1, 1, 3, 4
 chi variables are accepted by the words that proposed them
   zoo/core/draws.py: test_draws.py test_statistics.py
   - words(jax.random.fold_in(stream, 0), len(degrees), batch_size)
@@ -262,8 +262,8 @@ a field that a config of an earlier version lacks is a difference
   + if {'objective', 'optimizer', 'train'} <= config.keys():
 Holm's adjusted p values may fall
   zoo/measure/statistics.py: test_measure_statistics.py
-  - largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-  + largest = min(1.0, (len(p_values) - rank) * p_values[place])
+  - largest = max(largest, min(1.0, (len(tested) - rank) * adjusted[place]))
+  + largest = min(1.0, (len(tested) - rank) * adjusted[place])
 all prompts for a language model have the same examples
   studies/llm/prompts.py: llm/test_prompts.py
   - np.random.default_rng((seed, index)).permutation(num_contexts)
