@@ -202,7 +202,7 @@ def test_one_estimate_is_above_0_where_its_interval_is():
     found = Estimate(mean, 0.1)
     assert above_zero([found]) == [mean - found.half > 0]
   # Of two, the least p value counts twice: 2.2414 standard errors are needed.
-  needed = stats.norm.isf(0.025 / 2)
+  needed = float(stats.norm.isf(0.025 / 2))
   for factor, wanted in ((0.999, [False, False]), (1.001, [True, False])):
     assert above_zero([Estimate(factor * needed, 1.0), Estimate(1.0, 1.0)]) == wanted
   # Exact numbers, up to rounding, and what has no error.
@@ -214,7 +214,7 @@ def test_one_estimate_is_above_0_where_its_interval_is():
 def test_what_survives_is_wrong_once_in_forty_times_at_most():
   rng = np.random.default_rng(6)
   draws = rng.normal(size=(4000, 5))
-  wrong = sum(any(above_zero([Estimate(float(z), 1.0) for z in row])) for row in draws)
+  wrong = sum(any(above_zero([Estimate(z, 1.0) for z in row.tolist()])) for row in draws)
   # 0.025 with a binomial spread of 0.0025.
   assert 0.0175 < wrong / 4000 < 0.0325
 

@@ -430,7 +430,7 @@ def test_a_sweep_is_drawn_by_examples_with_means_over_seeds(call, swept):
   assert names == ['bayes', 'ridge', 'ols']
   assert axes.get_title().split('\n') == [
     'mean of 3 seeds; bands: 95 % interval over seeds',
-    'bands of baselines: one standard error',
+    'bands of baselines: over prompts',
   ]
 
 
