@@ -214,7 +214,9 @@ def test_one_estimate_is_above_0_where_its_interval_is():
 def test_what_survives_is_wrong_once_in_forty_times_at_most():
   rng = np.random.default_rng(6)
   draws = rng.normal(size=(4000, 5))
-  wrong = sum(any(above_zero([Estimate(z, 1.0) for z in row.tolist()])) for row in draws)
+  wrong = sum(
+    any(above_zero([Estimate(z, 1.0) for z in row])) for row in draws.tolist()
+  )
   # 0.025 with a binomial spread of 0.0025.
   assert 0.0175 < wrong / 4000 < 0.0325
 
