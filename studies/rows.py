@@ -132,6 +132,11 @@ def fill(
       row = table.compute(table.cells[name], cell)
       if row is None:
         raise Stopped
+      if not isinstance(row, Mapping):
+        raise UserError(
+          f'the row of {name!r} has the type {type(row).__name__}; it must be a '
+          'dictionary of numbers by name'
+        )
       return row
 
     rows = complete(
@@ -162,12 +167,18 @@ def complete(
   digests = {name: _digest(name, parameters) for name, parameters in cells.items()}
   named = [name for name in cells if only is None or name in only]
   mine = named if part is None else part.of(named)
-  with locked(folder, part):
-    if part is not None:
-      check_number_of_parts(folder, part)
-    kept = read_rows(folder)
+  with contextlib.ExitStack() as stack:
+    with writing(folder):
+      stack.enter_context(locked(folder, part))
+      if part is not None:
+        check_number_of_parts(folder, part)
+      kept = read_rows(folder)
     stale = [
-      name for name in cells if name in kept and kept[name]['digest'] != digests[name]
+      name
+      for name, parameters in cells.items()
+      if parameters is not None
+      and name in kept
+      and kept[name]['digest'] != digests[name]
     ]
     if stale and not again:
       logging.warning(
@@ -187,9 +198,10 @@ def complete(
       if row is not None:
         with writing(folder):
           keep_row(folder, name, digests[name], row)
-    if part is None:
-      forget_number_of_parts(folder)
-    kept = read_rows(folder)
+    with writing(folder):
+      if part is None:
+        forget_number_of_parts(folder)
+      kept = read_rows(folder)
   return {
     name: kept[name]['row']
     for name in cells

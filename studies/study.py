@@ -168,7 +168,8 @@ def run(
 
   with run_in(out) as (folder, interruption):
     named = {study.name: study for study in wanted}
-    kept = read_rows(folder) if part is None else {}
+    with writing(out):
+      kept = read_rows(folder) if part is None else {}
     earlier = {study.name: study for study in known if study.name in kept}
     studies = {**named, **earlier}
     measured: dict[str, StudyResult] = {}

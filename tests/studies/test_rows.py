@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import studies
+import zoo
 from studies import rows as rows_file
 from studies import runner
 from studies.rows import read_rows
@@ -20,6 +21,7 @@ from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.studies.cheap import CELLS, NUMBERS, row_of, table_of
 from zoo.core.errors import InUseError
+from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.storage.workdir import locked
 
@@ -176,6 +178,32 @@ def test_a_stale_row_is_named_and_computed_again_on_request(
     assert computed == [0]
 
 
+def test_a_cell_without_parameters_is_computed_by_each_call_and_never_stale(
+  tmp_path, monkeypatch, caplog
+):
+  computed = []
+
+  def complete():
+    def compute(name):
+      computed.append(name)
+      return None if name == 'b' else {'number': len(computed)}
+
+    return rows_file.complete({'a': None, 'b': None}, compute, tmp_path, Interruption())
+
+  assert complete() == {'a': {'number': 1}}  # b cannot have a row now
+  monkeypatch.setattr(runner.metadata, 'version', lambda name: '9.9')
+  assert complete() == {'a': {'number': 3}}
+  assert computed == ['a', 'b', 'a', 'b']
+  assert len(lines_of(tmp_path)) == 1
+  assert 'stale' not in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+  (tmp_path / '.rows.lock').mkdir()
+  with pytest.raises(zoo.RunError, match=r'\.rows\.lock cannot be written'):
+    fill(tmp_path)
+
+
 def test_rows_are_drawn_by_the_whole_alone(tmp_path):
   drawn = []
   table = studies.CellTable(
@@ -225,6 +253,8 @@ def test_mistakes_are_one_line(tmp_path):
     table({'a': 3})
   with refuses("the cell 'a' has parameters that JSON cannot hold"):
     table({'a': {'array': np.zeros(2)}})
+  with refuses("the row of 'a' has the type float", 'dictionary of numbers'):
+    studies.fill(table({'a': {}}, 0.5), tmp_path)
   with refuses("the row of 'a' cannot be kept as JSON", 'float32'):
     studies.fill(table({'a': {}}, {'risk': np.float32(1)}), tmp_path)
   fill(tmp_path / 'damaged')
@@ -232,6 +262,14 @@ def test_mistakes_are_one_line(tmp_path):
   file.write_text(file.read_text().replace('"digest"', '"digger"', 1))
   with refuses('rows.jsonl, line 1 is damaged; delete the line'):
     fill(tmp_path / 'damaged')
+
+
+@pytest.mark.slow
+def test_parts_share_a_folder_in_a_bucket(bucket):
+  _, computed = fill(bucket, Part(1, 2))
+  assert computed == [0, 2, 4]
+  assert fill(bucket) == (ROWS, [1, 3, 5])
+  assert fill(bucket) == (ROWS, [])
 
 
 def test_rows_in_a_bucket_have_a_file_each(tmp_path, monkeypatch):
