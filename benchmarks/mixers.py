@@ -22,7 +22,7 @@ from launch import cli
 from zoo.core import registry
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.tables import format_table
-from zoo.mixers import Site
+from zoo.mixers import Slot
 
 _BATCH, _WIDTH, _HEADS = 32, 64, 2
 _BASE = 'softmax'
@@ -38,8 +38,8 @@ def programs(name: str, num_tokens: int) -> dict[str, Callable[[int], object]]:
   """Programs that run a number of steps: the forward pass, and the gradient."""
 
   def build() -> nnx.Module:
-    site = Site(_WIDTH, _HEADS)
-    return registry.create_mixer(name, site=site, rngs=nnx.Rngs(0))
+    slot = Slot(_WIDTH, _HEADS)
+    return registry.create_mixer(name, slot=slot, rngs=nnx.Rngs(0))
 
   graph = nnx.graphdef(nnx.eval_shape(build))
   weights = jax.jit(lambda: nnx.state(build()))()

@@ -16,7 +16,7 @@ from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.config.validation import check_fields
 from zoo.core import registry
-from zoo.mixers import Site
+from zoo.mixers import Slot
 
 _LARGEST_SEED = 2**32 - 1
 _NO_NUMBER = 'word', float('nan'), float('inf'), True
@@ -177,10 +177,10 @@ _ENDS = {'s4d': {'state_size': (1, 3, 10**6 + 2)}, 'mamba3': {'state_size': (3,)
 
 @pytest.mark.parametrize('name', zoo.list_mixers())
 def test_a_mixer_refuses_what_is_beyond_the_range_of_an_option(name, unchecked):
-  site = Site(8, 2)
+  slot = Slot(8, 2)
   options = registry.parameters(registry.MIXERS[name]).keys()
-  for option in options - {'site', 'causal', 'rotary', 'rngs'}:
+  for option in options - {'slot', 'causal', 'rotary', 'rngs'}:
     for content in (*OPTIONS[option], *_ENDS.get(name, {}).get(option, ())):
       arguments: Any = {option: content, 'rngs': nnx.Rngs(0)}
       with refuses(option):
-        registry.create_mixer(name, site=site, **arguments)
+        registry.create_mixer(name, slot=slot, **arguments)

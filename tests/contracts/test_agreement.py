@@ -36,8 +36,8 @@ def begin(config: Any) -> None:
 class _Ahead(zoo.mixers.Mixer):
   """Each token reads the next one."""
 
-  def __init__(self, site, *, rngs):
-    self.inner = SoftmaxAttention(site, rngs=rngs)
+  def __init__(self, slot, *, rngs):
+    self.inner = SoftmaxAttention(slot, rngs=rngs)
 
   def __call__(self, tokens):
     return self.inner(jnp.roll(tokens, -1, axis=1))
@@ -57,9 +57,9 @@ class _FromZero(zoo.models.TokenModel):
 class _AheadFromZero(zoo.mixers.Mixer):
   """The same, whose outputs are 0 before it is trained."""
 
-  def __init__(self, site, *, rngs):
-    self.ahead = _Ahead(site, rngs=rngs)
-    self.ahead.inner.out.kernel[...] = jnp.zeros((site.width, site.width))
+  def __init__(self, slot, *, rngs):
+    self.ahead = _Ahead(slot, rngs=rngs)
+    self.ahead.inner.out.kernel[...] = jnp.zeros((slot.width, slot.width))
 
   def __call__(self, tokens):
     return self.ahead(tokens)
@@ -100,9 +100,9 @@ class _Wide(zoo.mixers.Mixer):
 class _Mean(zoo.mixers.Mixer):
   """The mean of the tokens so far, whose steps may go wrong."""
 
-  def __init__(self, site, wrong='no', *, rngs):
-    self.out, self.wrong = nnx.Linear(site.width, site.width, rngs=rngs), wrong
-    self.gate = nnx.Param(jnp.full(site.width, -9.0))
+  def __init__(self, slot, wrong='no', *, rngs):
+    self.out, self.wrong = nnx.Linear(slot.width, slot.width, rngs=rngs), wrong
+    self.gate = nnx.Param(jnp.full(slot.width, -9.0))
 
   def __call__(self, tokens):
     count = 1 + jnp.arange(tokens.shape[1], dtype=tokens.dtype)

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from zoo.core import registry
-from zoo.mixers import Site
+from zoo.mixers import Slot
 
 B, N, W, H = 2, 7, 8, 2
 EXACT = 1e-10  # float64: some thousand roundings of 1e-16, little cancellation
@@ -18,8 +18,8 @@ def warm(name: str, dtype: Any = 'float64', width: int = W, heads: int = H, **op
   """A mixer whose parameters are random, so that none is 0 or 1."""
 
   def build():
-    site = Site(width, heads)
-    return registry.create_mixer(name, site=site, rngs=nnx.Rngs(0), **options)
+    slot = Slot(width, heads)
+    return registry.create_mixer(name, slot=slot, rngs=nnx.Rngs(0), **options)
 
   rng = np.random.default_rng(0)
 

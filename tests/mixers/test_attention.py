@@ -7,7 +7,7 @@ from flax import nnx
 
 from tests.mixers.loops import call
 from tests.weights import drawn
-from zoo.mixers import ReLUAttention, Site, SoftmaxAttention
+from zoo.mixers import ReLUAttention, Slot, SoftmaxAttention
 
 _B, _N, _W, _H = 2, 5, 8, 2
 # Some hundred operations in double precision, each rounded by 1e-16.
@@ -33,7 +33,7 @@ def _tokens(n=_N):
 def test_keys_have_a_bias_only_where_it_changes_outputs(kind, rotary, has_bias):
   # Of the weights that are compared, only the key's bias differs.
   model, without = (
-    drawn(lambda: kind(Site(_W, _H), rotary=rotary, rngs=nnx.Rngs(0))) for _ in range(2)
+    drawn(lambda: kind(Slot(_W, _H), rotary=rotary, rngs=nnx.Rngs(0))) for _ in range(2)
   )
   if without.key.bias is not None:
     without.key.bias[...] = jnp.asarray(np.zeros(_W))
@@ -45,5 +45,5 @@ def test_keys_have_a_bias_only_where_it_changes_outputs(kind, rotary, has_bias):
 
 @pytest.mark.parametrize('kind', [SoftmaxAttention, ReLUAttention])
 def test_a_set_without_examples_is_finite(kind):
-  model = drawn(lambda: kind(Site(_W, _H), False, rngs=nnx.Rngs(0)))
+  model = drawn(lambda: kind(Slot(_W, _H), False, rngs=nnx.Rngs(0)))
   assert np.isfinite(call(model, _tokens(n=1))).all()

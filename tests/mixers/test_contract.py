@@ -19,7 +19,7 @@ from tests.mixers.loops import B, H, W, call, tokens, warm
 from tests.settings import isotropic
 from tests.traced import carried
 from tests.weights import promoting_float64
-from zoo.mixers import Site
+from zoo.mixers import Slot
 
 _every_mixer = pytest.mark.parametrize('name', zoo.list_mixers())
 _DECODING = [
@@ -182,14 +182,14 @@ def test_heads_share_the_width(name):
   if name in _WITHOUT_HEADS:
     first, second = (
       jax.make_jaxpr(
-        lambda h=h: nnx.state(create(name, site=Site(W, h), rngs=nnx.Rngs(0)))
+        lambda h=h: nnx.state(create(name, slot=Slot(W, h), rngs=nnx.Rngs(0)))
       )()
       for h in (1, 3)
     )
     assert str(first) == str(second)  # they are drawn alike
     return
   with refuses(f'width is {W}; it must be a multiple of num_heads, which is 3'):
-    nnx.eval_shape(lambda: create(name, site=Site(W, 3), rngs=nnx.Rngs(0)))
+    nnx.eval_shape(lambda: create(name, slot=Slot(W, 3), rngs=nnx.Rngs(0)))
 
 
 @pytest.mark.parametrize('name', mostly_slow(_KINDS, zoo.list_mixers()))
@@ -198,7 +198,7 @@ def test_heads_are_split_over_the_model_axis(name):
   mesh = jax.make_mesh((4, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
   with jax.set_mesh(mesh):
     _, abstract = nnx.get_abstract_model(
-      lambda: create(name, site=Site(W, H), rngs=nnx.Rngs(0)), mesh
+      lambda: create(name, slot=Slot(W, H), rngs=nnx.Rngs(0)), mesh
     )
   specs = [leaf.sharding.spec for leaf in jax.tree.leaves(abstract)]
   assert any('model' in spec for spec in specs)

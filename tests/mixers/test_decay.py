@@ -15,7 +15,7 @@ def test_mamba2_starts_with_the_rates_of_the_paper():
 
   @jax.jit
   def rates():
-    rate = zoo.mixers.Mamba2(zoo.mixers.Site(64, 64), rngs=nnx.Rngs(0)).rate
+    rate = zoo.mixers.Mamba2(zoo.mixers.Slot(64, 64), rngs=nnx.Rngs(0)).rate
     return rate.bias[...], rate.log_a[...]
 
   bias, log_a = jax.device_get(rates())

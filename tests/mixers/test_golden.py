@@ -24,7 +24,7 @@ from tests.mixers.reference import (
 from tests.mixers.reference.parts import sigmoid
 from tests.mixers.reference.recurrence import recurrence
 from tests.weights import drawn
-from zoo.mixers import ForgettingAttention, Site
+from zoo.mixers import ForgettingAttention, Slot
 from zoo.mixers.log_linear import pair_weights
 from zoo.mixers.mamba3 import trapezoid, turn, write_and_read
 from zoo.mixers.recurrence import Inputs, chunkwise, over_tokens, scan
@@ -153,7 +153,7 @@ def _fox(at):
   """Attention whose tokens are q, k and v of both heads, and the logits of f."""
   (_, n, _, size), width = at['q'].shape, 32
   mixer = drawn(
-    lambda: ForgettingAttention(Site(width, 2), rngs=nnx.Rngs(0)),
+    lambda: ForgettingAttention(Slot(width, 2), rngs=nnx.Rngs(0)),
     0.0,
     at['q'].dtype.name,
   )

@@ -7,12 +7,12 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.mixers.loops import warm
-from zoo.mixers import Site
+from zoo.mixers import Slot
 
 
 def test_s4d_starts_as_s4d_lin():
   start = jax.jit(
-    lambda: zoo.mixers.S4D(Site(4, 2), state_size=6, rngs=nnx.Rngs(0))._poles()
+    lambda: zoo.mixers.S4D(Slot(4, 2), state_size=6, rngs=nnx.Rngs(0))._poles()
   )
   real, frequency = start()
   # A float32 logarithm and its exponential: 1e-6.
@@ -23,7 +23,7 @@ def test_s4d_starts_as_s4d_lin():
 
 def test_mamba_starts_with_the_poles_of_the_paper():
   start = jax.jit(
-    lambda: zoo.mixers.Mamba(Site(4, 2), state_size=5, rngs=nnx.Rngs(0)).log_a[...]
+    lambda: zoo.mixers.Mamba(Slot(4, 2), state_size=5, rngs=nnx.Rngs(0)).log_a[...]
   )
   expected = np.broadcast_to(np.arange(1, 6), (8, 5))
   np.testing.assert_allclose(np.exp(start()), expected, rtol=1e-6)

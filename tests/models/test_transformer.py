@@ -261,9 +261,9 @@ def test_a_longer_context_than_the_positions_is_refused():
 class _Forgetting(zoo.mixers.HeadState):
   """S_t = α_t S_{t−1} + k_tᵀ v_t, with a decay that depends on the token."""
 
-  def __init__(self, site, *, rngs):
-    super().__init__(site, rngs=rngs)
-    self.forget = nnx.Linear(site.width, site.num_heads, rngs=rngs)
+  def __init__(self, slot, *, rngs):
+    super().__init__(slot, rngs=rngs)
+    self.forget = nnx.Linear(slot.width, slot.num_heads, rngs=rngs)
 
   def inputs(self, tokens, state):
     (query, key, value), past = self.heads(tokens, state)
@@ -272,8 +272,8 @@ class _Forgetting(zoo.mixers.HeadState):
 
 
 def test_a_mixer_is_given_by_its_name_its_class_or_a_function():
-  def delta(site, rngs, negative_eigenvalues=False):
-    return zoo.mixers.Delta(site, negative_eigenvalues, rngs=rngs)
+  def delta(slot, rngs, negative_eigenvalues=False):
+    return zoo.mixers.Delta(slot, negative_eigenvalues, rngs=rngs)
 
   options: dict[str, Any] = {'num_layers': 1, 'feed_forward': 'none'}
   by_name, by_class, by_function = (
@@ -282,7 +282,7 @@ def test_a_mixer_is_given_by_its_name_its_class_or_a_function():
   )
   # Models of one structure, which JAX takes for the same, compute the same.
   assert by_name == by_class == by_function
-  mixers = [lambda site, rngs: zoo.mixers.TTT(site, rngs=rngs), delta]
+  mixers = [lambda slot, rngs: zoo.mixers.TTT(slot, rngs=rngs), delta]
   options['num_layers'] = 2
   several = nnx.eval_shape(lambda: _model(mixer=mixers, **options))
   assert [type(layer.mixer).__name__ for layer in several.layers] == ['TTT', 'Delta']

@@ -389,7 +389,7 @@ class _OwnBlock(nnx.Module):
 
   def __init__(self):
     self.mixer = zoo.mixers.SoftmaxAttention(
-      zoo.mixers.Site(width=3, num_heads=1), rngs=nnx.Rngs(0)
+      zoo.mixers.Slot(width=3, num_heads=1), rngs=nnx.Rngs(0)
     )
     self.in_tap = Tap('mixer.in')
 

@@ -21,7 +21,7 @@ from zoo.mixers.log_linear import LogLinear as LogLinear
 from zoo.mixers.mamba3 import Mamba3 as Mamba3
 from zoo.mixers.mesa import Mesa as Mesa
 from zoo.mixers.mixer import Mixer as Mixer
-from zoo.mixers.mixer import Site as Site
+from zoo.mixers.mixer import Slot as Slot
 from zoo.mixers.recurrence import Inputs as Inputs
 from zoo.mixers.rwkv7 import RWKV7 as RWKV7
 from zoo.mixers.ssm import S4D as S4D

@@ -16,7 +16,7 @@ from zoo.core.registry import register_mixer
 from zoo.core.taps import Tap
 from zoo.mixers.mixer import (
   Mixer,
-  Site,
+  Slot,
   Tokens,
   merge_heads,
   project,
@@ -39,16 +39,16 @@ class _Attention(Mixer):
   shortcuts = True  # whether outputs may skip taps
 
   def __init__(
-    self, site: Site, causal: bool = True, rotary: bool = False, *, rngs: nnx.Rngs
+    self, slot: Slot, causal: bool = True, rotary: bool = False, *, rngs: nnx.Rngs
   ):
     """`rotary` rotates queries and keys by their positions (arXiv 2104.09864).
 
     Raises UserError unless the heads share the width evenly.
     """
-    width, size, init = site.width, site.head_size, site.init
+    width, size, init = slot.width, slot.head_size, slot.init
     if rotary:
       check_rotary(size)
-    self.num_heads, self.causal, self.rotary = site.num_heads, causal, rotary
+    self.num_heads, self.causal, self.rotary = slot.num_heads, causal, rotary
     self.query = project(width, width, init, rngs=rngs)
     use_bias = rotary or not self.ignores_shifts
     self.key = project(width, width, init, use_bias=use_bias, rngs=rngs)
@@ -146,9 +146,9 @@ class ForgettingAttention(_Attention):
 
   ignores_shifts = True
 
-  def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    super().__init__(site, rngs=rngs)
-    self.forget = project(site.width, site.num_heads, site.init, rngs=rngs)
+  def __init__(self, slot: Slot, *, rngs: nnx.Rngs):
+    super().__init__(slot, rngs=rngs)
+    self.forget = project(slot.width, slot.num_heads, slot.init, rngs=rngs)
 
   def weigh(
     self, scores: Scores, tokens: Tokens, at: slice

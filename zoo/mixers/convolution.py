@@ -16,7 +16,7 @@ from zoo.core.registry import register_mixer
 from zoo.core.taps import Tap
 from zoo.mixers.mixer import (
   Mixer,
-  Site,
+  Slot,
   Tokens,
   project,
   project_back,
@@ -50,17 +50,17 @@ class Hyena(Mixer):
   # The network reads positions, and the filters do not depend on the tokens.
   roles = {'network': 'embedding', 'filters': 'embedding', 'skips': 'vector'}
 
-  def __init__(self, site: Site, horizon: float = 128.0, *, rngs: nnx.Rngs):
+  def __init__(self, slot: Slot, horizon: float = 128.0, *, rngs: nnx.Rngs):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       horizon: T > 0, in tokens; the sequence length in the code of the authors.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
     """
     check_number('horizon', horizon, above=0.0)
-    width, init = site.width, site.init
+    width, init = slot.width, slot.init
     self.width, self.horizon = width, horizon
     self.projections = nnx.List(
       [project(width, width, init, rngs=rngs) for _ in range(3)]

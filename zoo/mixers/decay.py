@@ -21,7 +21,7 @@ from zoo.mixers.mixer import (
   LowRank,
   Read,
   RMSNorm,
-  Site,
+  Slot,
   Tokens,
   in_heads,
   merge_heads,
@@ -47,8 +47,8 @@ class LinearMixer(HeadState):
   The loop that defines it: `tests/mixers/reference/linear.py`.
   """
 
-  def __init__(self, site: Site, causal: bool = True, *, rngs: nnx.Rngs):
-    super().__init__(site, norm=False, rngs=rngs)
+  def __init__(self, slot: Slot, causal: bool = True, *, rngs: nnx.Rngs):
+    super().__init__(slot, norm=False, rngs=rngs)
     self.causal = causal
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
@@ -96,14 +96,14 @@ class Retention(HeadState):
   The loop that defines it: `tests/mixers/reference/retention.py`.
   """
 
-  def __init__(self, site: Site, rotary: bool = False, *, rngs: nnx.Rngs):
+  def __init__(self, slot: Slot, rotary: bool = False, *, rngs: nnx.Rngs):
     """`rotary` rotates queries and keys by their positions, with GPT-NeoX's angles.
 
     Raises UserError unless the heads share the width evenly.
     """
     if rotary:
-      check_rotary(site.head_size)
-    super().__init__(site, gate=jax.nn.silu, rngs=rngs)
+      check_rotary(slot.head_size)
+    super().__init__(slot, gate=jax.nn.silu, rngs=rngs)
     self.rotary = rotary
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
@@ -130,9 +130,9 @@ class GatedLinearAttention(HeadState):
   The loop that defines it: `tests/mixers/reference/gla.py`.
   """
 
-  def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    super().__init__(site, gate=jax.nn.silu, rngs=rngs)
-    width, init = site.width, site.init
+  def __init__(self, slot: Slot, *, rngs: nnx.Rngs):
+    super().__init__(slot, gate=jax.nn.silu, rngs=rngs)
+    width, init = slot.width, slot.init
     self.decay_tap = Tap(axes='b n h k', kind='decay')
     rank = min(16, width)
     self.decay_in = unsplit(width, rank, init, rngs=rngs)
@@ -155,19 +155,19 @@ class Mamba2Block(LinearState):
   """
 
   def __init__(
-    self, site: Site, state_size: int, *, num_states: int = 1, rngs: nnx.Rngs
+    self, slot: Slot, state_size: int, *, num_states: int = 1, rngs: nnx.Rngs
   ):
     """`num_states` per head; raises UserError unless the heads share the width."""
     check_count('state_size', state_size)
-    width, num_heads, init = site.width, site.num_heads, site.init
-    inner, size = 2 * width, 2 * site.head_size
+    width, num_heads, init = slot.width, slot.num_heads, slot.init
+    inner, size = 2 * width, 2 * slot.head_size
     super().__init__(num_heads, num_states * state_size, size, [inner, 2 * state_size])
     self.value = project(width, inner, init, rngs=rngs)
     self.gate = project(width, inner, init, rngs=rngs)
     self.key_query = Linear(width, 2 * state_size, kernel_init=init.kernel(), rngs=rngs)
     self.convolve_value = ShortConvolution(inner, rngs=rngs)
     self.convolve_key_query = ShortConvolution(2 * state_size, rngs=rngs)
-    self.rate = Rate(site, rngs=rngs)
+    self.rate = Rate(slot, rngs=rngs)
     self.skip = nnx.Param(jnp.ones(num_heads), **split('model'))
     self.norm = RMSNorm(inner)
     self.out = project_back(inner, width, init, rngs=rngs)
@@ -213,16 +213,16 @@ class Mamba2(Mamba2Block):
   The loop that defines it: `tests/mixers/reference/mamba2.py`.
   """
 
-  def __init__(self, site: Site, state_size: int = 64, *, rngs: nnx.Rngs):
+  def __init__(self, slot: Slot, state_size: int = 64, *, rngs: nnx.Rngs):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       state_size: numbers of the state N of each channel, ≥ 1.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
     """
-    super().__init__(site, state_size, rngs=rngs)
+    super().__init__(slot, state_size, rngs=rngs)
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     return self.features(tokens, state)
@@ -231,10 +231,10 @@ class Mamba2(Mamba2Block):
 class Rate(nnx.Module):
   """The rate Δ = softplus(W x + b) of each head, and the log decay −Δ e^A."""
 
-  def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    # Independent of the site's `init`, so that Δ and e^A start as in the papers.
-    num_heads = site.num_heads
-    self.linear = unsplit(site.width, num_heads, rngs=rngs)
+  def __init__(self, slot: Slot, *, rngs: nnx.Rngs):
+    # Independent of the slot's `init`, so that Δ and e^A start as in the papers.
+    num_heads = slot.num_heads
+    self.linear = unsplit(slot.width, num_heads, rngs=rngs)
     self.bias = nnx.Param(rate_bias(num_heads, rngs), **split('model'))
     self.log_a = nnx.Param(_log_scales(num_heads, rngs), **split('model'))
 
@@ -252,12 +252,12 @@ class KeyRates(nnx.Module):
   W_1 has as many outputs as a key has entries (Kimi Linear, arXiv 2510.26692).
   """
 
-  def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    # Independent of the site's `init`, as for `Rate`.
-    width, size = site.width, site.head_size
+  def __init__(self, slot: Slot, *, rngs: nnx.Rngs):
+    # Independent of the slot's `init`, as for `Rate`.
+    width, size = slot.width, slot.head_size
     self.linear = LowRank(width, size, width, use_bias=False, rngs=rngs)
     self.bias = nnx.Param(rate_bias(width, rngs), **split('model'))
-    self.log_a = nnx.Param(_log_scales(site.num_heads, rngs), **split('model'))
+    self.log_a = nnx.Param(_log_scales(slot.num_heads, rngs), **split('model'))
 
   def __call__(self, tokens: Tokens) -> Float[Array, 'b n h k']:
     rate, bias, log_a = widen((self.linear(tokens), self.bias[...], self.log_a[...]))

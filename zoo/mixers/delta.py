@@ -18,7 +18,7 @@ from zoo.mixers.mixer import (
   Activation,
   Memory,
   Read,
-  Site,
+  Slot,
   Tokens,
   project,
   split,
@@ -42,7 +42,7 @@ class _DeltaRule(HeadState):
 
   def __init__(
     self,
-    site: Site,
+    slot: Slot,
     negative_eigenvalues: bool,
     *,
     steps: int = 1,
@@ -52,10 +52,10 @@ class _DeltaRule(HeadState):
   ):
     check_truth('negative_eigenvalues', negative_eigenvalues)
     options = {'steps': steps, 'gate': gate, 'gate_rank': gate_rank}
-    super().__init__(site, convolved=QKV, **options, rngs=rngs)
+    super().__init__(slot, convolved=QKV, **options, rngs=rngs)
     self.steps = steps
     self.strength = project(
-      site.width, steps * site.num_heads, site.init, use_bias=False, rngs=rngs
+      slot.width, steps * slot.num_heads, slot.init, use_bias=False, rngs=rngs
     )
     self.most = 2.0 if negative_eigenvalues else 1.0
     each = 'n' if steps == 1 else 'm'
@@ -101,16 +101,16 @@ class Delta(_DeltaRule):
   The loop that defines it: `tests/mixers/reference/delta.py`.
   """
 
-  def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
+  def __init__(self, slot: Slot, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       negative_eigenvalues: whether what is erased may be up to twice what is read.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
     """
-    super().__init__(site, negative_eigenvalues, rngs=rngs)
+    super().__init__(slot, negative_eigenvalues, rngs=rngs)
 
   def log_decay(self, tokens: Tokens) -> None:
     return None
@@ -131,17 +131,17 @@ class GatedDelta(_DeltaRule):
   The loop that defines it: `tests/mixers/reference/gated_delta.py`.
   """
 
-  def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
+  def __init__(self, slot: Slot, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       negative_eigenvalues: whether what is erased may be up to twice what is read.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
     """
-    super().__init__(site, negative_eigenvalues, gate=jax.nn.silu, rngs=rngs)
-    self.rate = Rate(site, rngs=rngs)
+    super().__init__(slot, negative_eigenvalues, gate=jax.nn.silu, rngs=rngs)
+    self.rate = Rate(slot, rngs=rngs)
     self.decay_tap = Tap(axes='b n h g', kind='decay')
 
   def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h 1']:
@@ -163,18 +163,18 @@ class KimiDelta(_DeltaRule):
   The loop that defines it: `tests/mixers/reference/kda.py`.
   """
 
-  def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
+  def __init__(self, slot: Slot, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       negative_eigenvalues: whether what is erased may be up to twice what is read.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
     """
-    gate = {'gate': jax.nn.sigmoid, 'gate_rank': site.head_size}
-    super().__init__(site, negative_eigenvalues, **gate, rngs=rngs)
-    self.rates = KeyRates(site, rngs=rngs)
+    gate = {'gate': jax.nn.sigmoid, 'gate_rank': slot.head_size}
+    super().__init__(slot, negative_eigenvalues, **gate, rngs=rngs)
+    self.rates = KeyRates(slot, rngs=rngs)
     self.decay_tap = Tap(axes='b n h k', kind='decay')
 
   def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h k']:
@@ -195,24 +195,24 @@ class GatedDelta2(HeadState):
   The loop that defines it: `tests/mixers/reference/gdn2.py`.
   """
 
-  def __init__(self, site: Site, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
+  def __init__(self, slot: Slot, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       negative_eigenvalues: whether what is erased may be up to twice what is read.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
     """
     check_truth('negative_eigenvalues', negative_eigenvalues)
-    gate = {'gate': jax.nn.sigmoid, 'gate_rank': site.head_size}
-    super().__init__(site, convolved=QKV, **gate, rngs=rngs)
-    self.rates = KeyRates(site, rngs=rngs)
+    gate = {'gate': jax.nn.sigmoid, 'gate_rank': slot.head_size}
+    super().__init__(slot, convolved=QKV, **gate, rngs=rngs)
+    self.rates = KeyRates(slot, rngs=rngs)
     self.decay_tap = Tap(axes='b n h k', kind='decay')
     self.erase_tap = Tap(axes='b n h k', kind='strength')
     self.write_tap = Tap(axes='b n h v', kind='strength')
     self.erase, self.write = (
-      project(site.width, site.width, site.init, use_bias=False, rngs=rngs)
+      project(slot.width, slot.width, slot.init, use_bias=False, rngs=rngs)
       for _ in range(2)
     )
     self.most = 2.0 if negative_eigenvalues else 1.0
@@ -252,11 +252,11 @@ class Comba(HeadState):
   The loop that defines it: `tests/mixers/reference/comba.py`.
   """
 
-  def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    super().__init__(site, convolved=QKV, gate=jax.nn.sigmoid, rngs=rngs)
-    num_heads = site.num_heads
-    self.strength = project(site.width, num_heads, site.init, use_bias=False, rngs=rngs)
-    self.rate = Rate(site, rngs=rngs)
+  def __init__(self, slot: Slot, *, rngs: nnx.Rngs):
+    super().__init__(slot, convolved=QKV, gate=jax.nn.sigmoid, rngs=rngs)
+    num_heads = slot.num_heads
+    self.strength = project(slot.width, num_heads, slot.init, use_bias=False, rngs=rngs)
+    self.rate = Rate(slot, rngs=rngs)
     self.decay_tap = Tap(axes='b n h g', kind='decay')
     self.strength_tap = Tap(axes='b n h', kind='strength')
     self.feedback = nnx.Param(jnp.ones(num_heads), **split('model'))
@@ -292,7 +292,7 @@ class GatedDeltaProduct(_DeltaRule):
 
   def __init__(
     self,
-    site: Site,
+    slot: Slot,
     num_householder: int = 2,
     negative_eigenvalues: bool = True,
     *,
@@ -300,7 +300,7 @@ class GatedDeltaProduct(_DeltaRule):
   ):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       num_householder: keys that a token erases and writes, n_h, from 1 to 64.
       negative_eigenvalues: whether what is erased may be up to twice what is read.
       rngs: the keys of the initial weights.
@@ -309,8 +309,8 @@ class GatedDeltaProduct(_DeltaRule):
     """
     check_count('num_householder', num_householder, maximum=64)
     options = {'steps': num_householder, 'gate': jax.nn.silu}
-    super().__init__(site, negative_eigenvalues, **options, rngs=rngs)
-    self.rate = Rate(site, rngs=rngs)
+    super().__init__(slot, negative_eigenvalues, **options, rngs=rngs)
+    self.rate = Rate(slot, rngs=rngs)
     self.decay_tap = Tap(axes='b n h g', kind='decay')
 
   def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h 1']:

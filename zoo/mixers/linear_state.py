@@ -21,7 +21,7 @@ from zoo.mixers.mixer import (
   Mixer,
   Read,
   RMSNorm,
-  Site,
+  Slot,
   Tokens,
   merge_heads,
   project,
@@ -135,7 +135,7 @@ class HeadState(LinearState):
 
   def __init__(
     self,
-    site: Site,
+    slot: Slot,
     *,
     convolved: Sequence[str] = (),
     steps: int = 1,
@@ -148,9 +148,9 @@ class HeadState(LinearState):
 
     Raises UserError unless the heads share the width evenly.
     """
-    size, width, init = site.head_size, site.width, site.init
+    size, width, init = slot.head_size, slot.width, slot.init
     widths = {'query': width, 'key': steps * width, 'value': steps * width}
-    super().__init__(site.num_heads, size, size, [widths[name] for name in convolved])
+    super().__init__(slot.num_heads, size, size, [widths[name] for name in convolved])
     self.query, self.key, self.value = (
       project(width, widths[name], init, rngs=rngs) for name in QKV
     )

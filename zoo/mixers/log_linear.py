@@ -17,7 +17,7 @@ from zoo.mixers.linear_state import Past, State
 from zoo.mixers.mixer import (
   Memory,
   Read,
-  Site,
+  Slot,
   Tokens,
   project,
   split,
@@ -57,7 +57,7 @@ class LogLinear(Mamba2Block):
 
   def __init__(
     self,
-    site: Site,
+    slot: Slot,
     state_size: int = 64,
     num_levels: int = 12,
     *,
@@ -65,7 +65,7 @@ class LogLinear(Mamba2Block):
   ):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       state_size: numbers of the state N of each channel, ≥ 1.
       num_levels: states of a head, from 2 to 31; from 2^(levels − 1) tokens on, the
         last takes all others.
@@ -74,10 +74,10 @@ class LogLinear(Mamba2Block):
     Raises UserError for an argument that is out of its range.
     """
     check_count('num_levels', num_levels, minimum=2, maximum=31)
-    super().__init__(site, state_size, num_states=num_levels, rngs=rngs)
-    num_heads, levels = site.num_heads, site.num_heads * num_levels
+    super().__init__(slot, state_size, num_states=num_levels, rngs=rngs)
+    num_heads, levels = slot.num_heads, slot.num_heads * num_levels
     self.num_levels = num_levels
-    self.levels = project(site.width, levels, site.init, use_bias=False, rngs=rngs)
+    self.levels = project(slot.width, levels, slot.init, use_bias=False, rngs=rngs)
     scale = jnp.ones((num_heads, num_levels))
     self.level_scale = nnx.Param(scale, **split('model', None))
 

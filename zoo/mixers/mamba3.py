@@ -19,7 +19,7 @@ from zoo.mixers.mixer import (
   Memory,
   Read,
   RMSNorm,
-  Site,
+  Slot,
   Tokens,
   merge_heads,
   project,
@@ -62,19 +62,19 @@ class Mamba3(LinearState):
 
   roles = {'key_bias': 'vector', 'query_bias': 'vector'}
 
-  def __init__(self, site: Site, state_size: int = 64, *, rngs: nnx.Rngs):
+  def __init__(self, slot: Slot, state_size: int = 64, *, rngs: nnx.Rngs):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       state_size: N, the entries of B and C, ≥ 4; half of them turn.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
     """
     check_count('state_size', state_size, minimum=4)
-    width, num_heads, init = site.width, site.num_heads, site.init
+    width, num_heads, init = slot.width, slot.num_heads, slot.init
     inner, self.num_angles = 2 * width, state_size // 4
-    super().__init__(num_heads, state_size, 2 * site.head_size)
+    super().__init__(num_heads, state_size, 2 * slot.head_size)
     self.value = project(width, inner, init, use_bias=False, rngs=rngs)
     self.gate = project(width, inner, init, use_bias=False, rngs=rngs)
     sizes = state_size, state_size, self.num_angles, *[num_heads] * 3

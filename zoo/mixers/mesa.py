@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from zoo.core.registry import register_mixer
 from zoo.core.taps import Tap
 from zoo.mixers.linear_state import HeadState, Past, State, normalize
-from zoo.mixers.mixer import Memory, Read, Site, Tokens, project, split, widen
+from zoo.mixers.mixer import Memory, Read, Slot, Tokens, project, split, widen
 from zoo.mixers.recurrence import Inputs, over_tokens, recurrence, update
 
 _LEAST = 0.25  # the least Λ, as in the authors' code
@@ -33,12 +33,12 @@ class Mesa(HeadState):
 
   roles = {'ridge': 'vector'}
 
-  def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    super().__init__(site, convolved=('query', 'key'), rngs=rngs)
-    num_heads, size = site.num_heads, site.head_size
+  def __init__(self, slot: Slot, *, rngs: nnx.Rngs):
+    super().__init__(slot, convolved=('query', 'key'), rngs=rngs)
+    num_heads, size = slot.num_heads, slot.head_size
     self.sizes = size, 2 * size  # H and G side by side
     self.strength, self.decay = (
-      project(site.width, num_heads, site.init, rngs=rngs) for _ in range(2)
+      project(slot.width, num_heads, slot.init, rngs=rngs) for _ in range(2)
     )
     self.decay_tap = Tap(axes='b n h g', kind='decay')
     self.strength_tap = Tap(axes='b n h', kind='strength')

@@ -45,7 +45,7 @@ PLAIN = Init()
 
 
 @dataclasses.dataclass(frozen=True)
-class Site:
+class Slot:
   """Where a mixer sits: the width of the tokens, its heads, and how kernels start."""
 
   width: int
@@ -64,13 +64,13 @@ class Site:
 
 
 # What models give to the constructor of a mixer; its other arguments are options.
-GIVEN = 'site', 'width', 'num_heads', 'init', 'causal', 'rotary', 'rngs'
+GIVEN = 'slot', 'width', 'num_heads', 'init', 'causal', 'rotary', 'rngs'
 
 
 class Mixer(nnx.Module):
   """A layer that moves information between tokens.
 
-  The constructor takes what it names of `site`, a `Site`, and its fields; of `causal`,
+  The constructor takes what it names of `slot`, a `Slot`, and its fields; of `causal`,
   `rotary` and `rngs`; and of the options in the config. Constructors of mixers with
   heads raise UserError unless these share the width evenly.
 

@@ -18,7 +18,7 @@ from zoo.mixers.mixer import (
   LowRank,
   Memory,
   Read,
-  Site,
+  Slot,
   Tokens,
   merge_heads,
   project,
@@ -70,9 +70,9 @@ class RWKV7(LinearState):
   The loop that defines it: `tests/mixers/reference/rwkv7.py`.
   """
 
-  def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    width, size, init = site.width, site.head_size, site.init
-    super().__init__(site.num_heads, size, size)
+  def __init__(self, slot: Slot, *, rngs: nnx.Rngs):
+    width, size, init = slot.width, slot.head_size, slot.init
+    super().__init__(slot.num_heads, size, size)
     self.shifts = nnx.Dict(
       {
         name: nnx.Param(

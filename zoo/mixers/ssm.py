@@ -23,7 +23,7 @@ from zoo.mixers.mixer import (
   Memory,
   Mixer,
   Read,
-  Site,
+  Slot,
   Tokens,
   merge_heads,
   project,
@@ -62,7 +62,7 @@ class _Channels(LinearState):
 
   def __init__(
     self,
-    site: Site,
+    slot: Slot,
     state_size: int = 16,
     convolution: bool = True,
     *,
@@ -70,7 +70,7 @@ class _Channels(LinearState):
   ):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       state_size: numbers of the state N of each channel, ≥ 1.
       convolution: whether x is convolved; False: x = silu(W_x u), for comparison.
       rngs: the keys of the initial weights.
@@ -79,7 +79,7 @@ class _Channels(LinearState):
     """
     check_count('state_size', state_size)
     check_truth('convolution', convolution)
-    width, init = site.width, site.init
+    width, init = slot.width, slot.init
     inner, rank = 2 * width, math.ceil(width / 16)
     super().__init__(inner, state_size, 1, [inner] if convolution else [])
     self.value = project(width, inner, init, rngs=rngs)
@@ -172,15 +172,15 @@ class Mamba(_Channels):
 
   def __init__(
     self,
-    site: Site,
+    slot: Slot,
     state_size: int = 16,
     convolution: bool = True,
     *,
     rngs: nnx.Rngs,
   ):
-    super().__init__(site, state_size, convolution, rngs=rngs)
+    super().__init__(slot, state_size, convolution, rngs=rngs)
     log_a = jnp.log(jnp.arange(1.0, state_size + 1))
-    log_a = jnp.broadcast_to(log_a[None], (2 * site.width, state_size))
+    log_a = jnp.broadcast_to(log_a[None], (2 * slot.width, state_size))
     self.log_a = nnx.Param(log_a, **split('model', None))
 
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
@@ -255,17 +255,17 @@ class S4D(Mixer):
     'read_imaginary': 'vector',
   }
 
-  def __init__(self, site: Site, state_size: int = 64, *, rngs: nnx.Rngs):
+  def __init__(self, slot: Slot, state_size: int = 64, *, rngs: nnx.Rngs):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       state_size: N in the paper, an even number from 2 to a million.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
     """
     check_count('state_size', state_size, minimum=2, maximum=10**6)
-    width, init = site.width, site.init
+    width, init = slot.width, slot.init
     if state_size % 2:
       raise UserError(f'state_size is {state_size}; it must be even')
     shape, by_channel = (width, state_size // 2), split('model', None)

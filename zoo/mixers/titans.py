@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from zoo.core.registry import register_mixer
 from zoo.core.taps import Tap
 from zoo.mixers.linear_state import QKV, HeadState, Past, State, normalize
-from zoo.mixers.mixer import Memory, Read, Site, Tokens, project, widen
+from zoo.mixers.mixer import Memory, Read, Slot, Tokens, project, widen
 from zoo.mixers.recurrence import over_tokens
 
 # ∇ with respect to k M, from k M, the key and the value.
@@ -54,12 +54,12 @@ class Titans(HeadState):
   The loop that defines it: `tests/mixers/reference/titans.py`.
   """
 
-  def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    super().__init__(site, convolved=QKV, gate=jax.nn.silu, rngs=rngs)
+  def __init__(self, slot: Slot, *, rngs: nnx.Rngs):
+    super().__init__(slot, convolved=QKV, gate=jax.nn.silu, rngs=rngs)
     key_size, value_size = self.sizes
     self.sizes = 2 * key_size, value_size  # M, and Z below it
     self.rate, self.momentum, self.forget = (
-      project(site.width, site.num_heads, site.init, rngs=rngs) for _ in range(3)
+      project(slot.width, slot.num_heads, slot.init, rngs=rngs) for _ in range(3)
     )
     self.rate_tap = Tap(axes='b n h', kind='strength')
     self.momentum_tap = Tap(axes='b n h', kind='decay')

@@ -16,7 +16,7 @@ from zoo.core.registry import register_mixer
 from zoo.core.taps import Tap
 from zoo.mixers.mixer import (
   Mixer,
-  Site,
+  Slot,
   Tokens,
   in_heads,
   merge_heads,
@@ -78,18 +78,18 @@ class TTT(Mixer):
     'norm_bias': 'vector',
   }
 
-  def __init__(self, site: Site, mini_batch_size: int = 16, *, rngs: nnx.Rngs):
+  def __init__(self, slot: Slot, mini_batch_size: int = 16, *, rngs: nnx.Rngs):
     """
     Args:
-      site: the width of the tokens, the heads, and how kernels start.
+      slot: the width of the tokens, the heads, and how kernels start.
       mini_batch_size: tokens whose gradients are taken at the same weights, ≥ 1.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
     """
     check_count('mini_batch_size', mini_batch_size)
-    width, size, init = site.width, site.head_size, site.init
-    num_heads = site.num_heads
+    width, size, init = slot.width, slot.head_size, slot.init
+    num_heads = slot.num_heads
     self.num_heads = num_heads
     self.mini_batch_size = mini_batch_size
     self.query, self.key, self.value = (

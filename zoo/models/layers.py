@@ -20,7 +20,7 @@ from zoo.mixers.mixer import (
   Init,
   Mixer,
   RMSNorm,
-  Site,
+  Slot,
   project,
   project_back,
   widen,
@@ -185,12 +185,12 @@ def make_mixers(
   mixer: MixerLike | Sequence[MixerLike],
   options: Mapping[str, object] | None,
   num_layers: int,
-  site: Site,
+  slot: Slot,
   settings: Mapping[str, object],
 ) -> Iterator[Mixer]:
   """The mixer of each layer; several, in a list or joined by commas, alternate.
 
-  Each mixer gets what its constructor, or the function that makes it, names of the site
+  Each mixer gets what its constructor, or the function that makes it, names of the slot
   and its fields, of the `settings`, and of the options. Raises UserError for an
   argument that one of them does not support, and for an option that none of them has.
   """
@@ -203,7 +203,7 @@ def make_mixers(
     raise UserError('mixer is empty; it must have at least one name')
   makers = [_maker(entry) for entry in entries]
   _check_options(options, {name: wanted for name, _, wanted in makers})
-  available = {'site': site, **vars(site), **settings, **options}
+  available = {'slot': slot, **vars(slot), **settings, **options}
   for i in range(num_layers):
     name, maker, wanted = makers[i % len(makers)]
     arguments = {key: available[key] for key in wanted if key in available}

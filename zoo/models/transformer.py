@@ -21,7 +21,7 @@ from zoo.core.errors import (
 from zoo.core.prompt import Prompt
 from zoo.core.registry import register_model
 from zoo.core.taps import Tap
-from zoo.mixers.mixer import Init, Linear, Site
+from zoo.mixers.mixer import Init, Linear, Slot
 from zoo.models.layers import (
   Layer,
   MixerLike,
@@ -173,9 +173,9 @@ class Transformer(TokenModel):
     shape = num_tokens(tokens, context_length), width
     has_positions = positions == 'learned'
     self.positions = _positions(shape, init_scale, rngs) if has_positions else None
-    site = Site(width, num_heads, init)
+    slot = Slot(width, num_heads, init)
     settings = {'causal': causal, 'rotary': positions == 'rotary', 'rngs': rngs}
-    mixers = make_mixers(mixer, mixer_options, num_layers, site, settings)
+    mixers = make_mixers(mixer, mixer_options, num_layers, slot, settings)
     self.layers = nnx.List(
       Layer(width, layer_mixer, feed_forward, hidden_features, norm, init, rngs=rngs)
       for layer_mixer in mixers
