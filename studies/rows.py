@@ -221,7 +221,7 @@ def read_rows(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
     paths = [rows / name for name in sorted(names_in(rows))]
   for path in paths:
     with _locked_file(folder):
-      lines = _whole_lines(path)
+      lines = whole_lines(path)
     for number, line in enumerate(lines, start=1):
       try:
         content = json.loads(line)
@@ -262,7 +262,7 @@ def keep_row(
     return
   path = folder / _FILE
   with _locked_file(folder):
-    lines = _whole_lines(path)
+    lines = whole_lines(path)
     others = [other for other in lines if json.loads(other)['cell'] != name]
     if len(others) < len(lines):
       write_atomically(path, b''.join([*others, line]))
@@ -285,7 +285,7 @@ def _digest(name: str, parameters: Parameters) -> str:
     ) from error
 
 
-def _whole_lines(path: pathlib.Path) -> list[bytes]:
+def whole_lines(path: pathlib.Path) -> list[bytes]:
   """The lines of a file with their ends, without one that is not whole."""
   content = read_bytes(path) if path.is_file() else b''
   return [line for line in content.splitlines(keepends=True) if line.endswith(b'\n')]

@@ -25,6 +25,7 @@ from studies.llm.prompts import ARMS, WITHOUT, AskedPrompt, Wording, make_prompt
 from studies.llm.readouts import read_all
 from studies.llm.report import plot
 from studies.llm.summary import Line, summarise
+from studies.rows import whole_lines
 from zoo.core.errors import UserError
 from zoo.host.files import parse_json, read_json, user_path, write_atomically
 from zoo.host.interruption import Interruption
@@ -148,7 +149,7 @@ def complete(
     # Another process may have asked some in the meantime.
     prepared.lines = _read_lines(path)
     if path.is_file():  # what a run that was killed has begun is no line
-      os.truncate(path, len(_whole_lines(path)))
+      os.truncate(path, sum(map(len, whole_lines(path))))
     _ask(prepared, without_guess, interruption)
     interruption.raise_if_ctrl_c()
     if not prepared.is_answered:
@@ -246,13 +247,7 @@ def _read_lines(path: pathlib.Path) -> dict[int, Line]:
   Without a line its prompt is asked again.
   """
   lines = {}
-  for number, text in enumerate(_whole_lines(path).splitlines(), start=1):
+  for number, text in enumerate(whole_lines(path), start=1):
     line = parse_json(text, dict, f'{path}, line {number}')
     lines[line['index']] = line
   return lines
-
-
-def _whole_lines(path: pathlib.Path) -> bytes:
-  """The content of a file, without an incomplete last line."""
-  content = path.read_bytes() if path.is_file() else b''
-  return content[: content.rfind(b'\n') + 1]
