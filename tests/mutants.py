@@ -93,7 +93,7 @@ importance sampling does not divide by the density of its proposal
   - jnp.sum(z * z) / 2 - proposal, score
   + jnp.sum(z * z) / 2, score
 the first symbol of a chain is weighted by the law of the other symbol
-  zoo/tasks/markov_chain.py: tasks/test_markov_chain.py
+  zoo/estimators/sequences.py: tasks/test_markov_chain.py
   - law = leave[None] / (leave[:, None] + leave[None])
   + law = leave[:, None] / (leave[:, None] + leave[None])
 the product of keys and queries is transposed where heads are computed fast

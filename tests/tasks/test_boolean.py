@@ -243,7 +243,7 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
     expected = np.asarray([_posterior('conjunction', *row) for row in _each(prompt, k)])
     prefix = prompt.prefix(k)
     estimates = {
-      draws: expit(jax.jit(boolean.ConjunctionBayes(draws))(prefix))
+      draws: expit(jax.jit(boolean.ConjunctionSampling(draws))(prefix))
       for draws in (256, 16_384)
     }
   # The error of a probability falls as 1/√draws. Its root mean square with 256 draws
@@ -259,7 +259,7 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
 def test_conjunctions_are_enumerated_up_to_seven_features(name):
   for d, key, kind in (
     (7, 'bayes', boolean.VersionSpace),
-    (8, 'bayes_estimate', boolean.ConjunctionBayes),
+    (8, 'bayes_estimate', boolean.ConjunctionSampling),
   ):
     baselines = _task(name, d).baselines()
     assert [own for own in baselines if own.startswith('bayes')] == [key]

@@ -11,8 +11,8 @@ import pytest
 import zoo
 from tests.compare import refuses
 from tests.tasks import host
+from zoo.estimators.trees import Boosting, GreedyTree
 from zoo.tasks import DecisionTree
-from zoo.tasks.decision_tree import Boosting, GreedyTree
 
 
 @functools.cache

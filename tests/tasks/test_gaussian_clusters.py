@@ -172,6 +172,6 @@ def test_the_other_baselines_agree_with_loops():
 def test_a_baseline_of_numbers_names_that_of_classes(baseline, instead):
   prompt = _few(0)
   with refuses(
-    f'{type(baseline).__name__} predicts numbers', f'gaussian_clusters.{instead}'
+    f'{type(baseline).__name__} predicts numbers', f'zoo.estimators.classes.{instead}'
   ):
     jax.eval_shape(baseline, prompt)

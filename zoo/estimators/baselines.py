@@ -141,7 +141,7 @@ def check_numbers(baseline: Baseline, examples: Examples, of_classes: str) -> No
   if examples.y.ndim > 1:
     raise UserError(
       f'{type(baseline).__name__} predicts numbers, and the labels are one-hot vectors '
-      f'of {examples.y.shape[1]} classes; use zoo.tasks.gaussian_clusters.{of_classes}'
+      f'of {examples.y.shape[1]} classes; use zoo.estimators.classes.{of_classes}'
     )
 
 

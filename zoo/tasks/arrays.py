@@ -28,9 +28,9 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import BaseTask, Predictor, Task
 from zoo.core.trees import Tree
 from zoo.estimators.baselines import NearestNeighbours, Zero
+from zoo.estimators.classes import NearestMean, NearestShares, SoftmaxRegression
 from zoo.estimators.linear import Ridge
 from zoo.tasks.base import make_prompt, register_task
-from zoo.tasks.gaussian_clusters import NearestMean, NearestShares, SoftmaxRegression
 
 # The headers of arrays by the version of their format; the third has no plain arrays.
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
-from zoo.core import losses
 from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.estimators.baselines import Baseline, Examples, Zero
+from zoo.estimators.baselines import Zero
+from zoo.estimators.classes import Recall
 from zoo.tasks.base import (
   BaseTask,
   exchanged,
@@ -120,22 +120,3 @@ class AssociativeRecall(BaseTask):
       'nearest_neighbours': Recall(own_values=False),
       'zero': Zero(),
     }
-
-
-@struct.dataclass(eq=False, repr=False)
-class Recall(Baseline):
-  """The value that the query's key had; for a new key all values are equally likely.
-
-  `own_values` leaves out the values of other keys, as each key has its own value.
-  """
-
-  own_values: bool = struct.field(pytree_node=False)
-
-  def predict(self, examples: Examples) -> Float[Array, ' k']:
-    x, y, _, x_query = examples.zeroed()
-    value = (x @ x_query) @ y
-    free = jnp.ones_like(value)
-    if self.own_values:
-      free = jnp.where(jnp.sum(y, axis=0) > 0, 0, free)
-    weights = jnp.where(jnp.any(value > 0), value, free)
-    return losses.log_probability(weights / jnp.maximum(jnp.sum(weights), 1))

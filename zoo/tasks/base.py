@@ -326,6 +326,15 @@ def with_root(name: str, covariance: Matrix, root: Matrix) -> tuple[Matrix, Matr
   return covariance, root
 
 
+def inputs_are_labels(task: BaseTask) -> UserError:
+  """The error for a redraw of a sequence that keeps its symbols."""
+  return UserError(
+    f'the labels of {type(task).__name__} are symbols of the sequence, which are its '
+    "inputs, too; there are no other labels with the same inputs. keep='query' draws "
+    'another sequence with the same last symbol'
+  )
+
+
 def unshifted(baselines: dict[str, Predictor]) -> dict[str, Predictor]:
   """The baselines of a task for a shift of it, `bayes` named `bayes_unshifted`.
 

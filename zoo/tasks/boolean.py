@@ -23,6 +23,13 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.estimators.baselines import Baseline, Examples, NearestNeighbours, Zero
+from zoo.estimators.boolean import (
+  Elimination,
+  NaiveBayes,
+  Negated,
+  NeighbourBayes,
+  ParityBayes,
+)
 from zoo.tasks.base import (
   BaseTask,
   Points,
@@ -198,7 +205,7 @@ class LiteralsTask(BooleanTask):
   def baselines(self) -> dict[str, Predictor]:
     d = self.num_features
     # A draw costs as much as there are features, and errors are the larger for few.
-    draws, elimination = ConjunctionBayes(1024 if d <= 16 else 256), Elimination()
+    draws, elimination = ConjunctionSampling(1024 if d <= 16 else 256), Elimination()
     if self.forced_sign < 0:  # the other baselines are their own duals
       draws, elimination = Negated(draws), Negated(elimination)
     few = 3**d <= MOST_HYPOTHESES
@@ -392,8 +399,8 @@ def _sample_signs(key: Key[Array, ''], shape: tuple[int, ...]) -> Float[Array, '
 
 
 @struct.dataclass(eq=False, repr=False)
-class ConjunctionBayes(Baseline):
-  """The Bayes predictor of the task 'conjunction', estimated by importance sampling.
+class ConjunctionSampling(Baseline):
+  """An estimate of the Bayes predictor of 'conjunction', by importance sampling.
 
   Given weights w with |w| literals, an example has the probability
   `2^−d (0.7 + 0.3·2^|w|)` if it is positive and `0.7·2^−d` if it is negative. The
@@ -478,37 +485,6 @@ def _log_evidence(
 
 
 @struct.dataclass(eq=False, repr=False)
-class Elimination(Baseline):
-  """Valiant's algorithm: the conjunction of all literals that all positives satisfy.
-
-  If it holds at the query, the label is certainly +1. If not, the violated literal may
-  be of an irrelevant feature, which survives m positive examples with probability
-  `2^−m`: the logit is `−1 − max(0, m log 2 − log d)`.
-  """
-
-  def predict(self, examples: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = examples
-    positive = seen & (y > 0)
-    # A literal that the query violates is left if no positive example violates it.
-    against = jnp.all((x != x_query[None]) | ~positive[:, None], axis=0)
-    count = jnp.sum(positive).astype(x.dtype)
-    doubt = jnp.maximum(0, count * math.log(2) - math.log(x.shape[1]))
-    certain = losses.logit(jnp.ones((), x.dtype))
-    return jnp.where(jnp.any(against), -1 - doubt, certain)
-
-
-@struct.dataclass(eq=False, repr=False)
-class Negated(Baseline):
-  """The dual of a baseline: features, labels and prediction are negated."""
-
-  baseline: Baseline
-
-  def predict(self, examples: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = examples
-    return -self.baseline.predict(Examples(-x, -y, seen, -x_query))
-
-
-@struct.dataclass(eq=False, repr=False)
 class VersionSpace(Baseline):
   """The Bayes predictor by enumeration: all functions that fit vote by their posterior.
 
@@ -543,69 +519,3 @@ class VersionSpace(Baseline):
     most = losses.logit(jnp.ones((), x.dtype))
     logit = jnp.clip(for_it - against_it, -most, most)
     return jnp.where(jnp.any(fitting), logit, 0)
-
-
-@struct.dataclass(eq=False, repr=False)
-class ParityBayes(Baseline):
-  """The Bayes predictor of the task 'parity', by elimination over GF(2).
-
-  An example is a linear equation in the d bits that say which features are relevant. If
-  the query's features are a sum of seen ones modulo 2, the label is the sum of theirs;
-  if not, it is a fair coin.
-  """
-
-  def predict(self, examples: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = examples
-    d = x.shape[1]
-    rows = jnp.append(x, y[:, None], axis=1) > 0
-    rows = jnp.where(seen[:, None], rows, False).astype(jnp.int32)
-
-    # Row j of the reduced echelon form has its first 1 in column j, or is 0.
-    def reduce(form: Any, row: Any) -> Array:
-      return (row + row[:d] @ form) % 2
-
-    def insert(form: Any, row: Any) -> tuple[Array, None]:
-      row = reduce(form, row)
-      pivot = jnp.argmax(row[:d])
-      row = row * row[pivot]  # 0 if no feature is left
-      changed = form[:, pivot] + (jnp.arange(d) == pivot).astype(jnp.int32)
-      return (form + changed[:, None] * row[None]) % 2, None
-
-    form, _ = jax.lax.scan(insert, jnp.zeros((d, d + 1), jnp.int32), rows)
-    query = jnp.append(x_query > 0, False).astype(jnp.int32)
-    query = reduce(form, query)
-    label = query[d].astype(x.dtype)
-    return losses.logit(jnp.where(jnp.any(query[:d] > 0), 0.5, label))
-
-
-@struct.dataclass(eq=False, repr=False)
-class NeighbourBayes(Baseline):
-  """The Bayes predictor of the task 'nearest_neighbour'.
-
-  After `num_random` examples, and for copies, the label is that of the nearest example,
-  the first of equals; otherwise it is a fair coin.
-  """
-
-  num_random: int = struct.field(pytree_node=False)
-
-  def predict(self, examples: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = examples
-    agreement = jnp.where(seen, jnp.sum(x * x_query[None], axis=1), -jnp.inf)
-    # An entry to choose before the first example.
-    agreement, y = jnp.append(agreement, -jnp.inf), jnp.append(y, 0)
-    nearest = jnp.argmax(agreement)
-    certain = (jnp.sum(seen) >= self.num_random) | (agreement[nearest] == x.shape[1])
-    return losses.logit(jnp.where(certain, (1 + y[nearest]) / 2, 0.5))
-
-
-@struct.dataclass(eq=False, repr=False)
-class NaiveBayes(Baseline):
-  """`2 a·x_q` with the shrunk correlations `a = Σ_i y_i x_i / (k + d)`.
-
-  To first order in a, this is the logit of naive Bayes for features ±1, whose means
-  given the label are ±a_j; the d in the denominator keeps it small at first.
-  """
-
-  def predict(self, examples: Examples) -> Float[Array, '']:
-    x, y, _, x_query = examples.zeroed()
-    return 2 * jnp.dot(x_query, y @ x) / (examples.num_seen + x.shape[1])

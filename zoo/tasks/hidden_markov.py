@@ -20,8 +20,8 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
 from zoo.estimators.baselines import Zero
-from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
-from zoo.tasks.sequences import SequenceBaseline, inputs_are_labels, stationary_laws
+from zoo.estimators.sequences import SequenceBaseline, stationary_laws
+from zoo.tasks.base import BaseTask, dot, inputs_are_labels, make_prompt, register_task
 
 
 @register_task('hidden_markov')

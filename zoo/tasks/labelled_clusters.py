@@ -22,6 +22,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Number, Vector
 from zoo.estimators.baselines import Baseline, Examples, Zero
+from zoo.estimators.classes import NearestShares
 from zoo.estimators.cluster_posteriors import (
   ContextBayes,
   points_of,
@@ -36,7 +37,6 @@ from zoo.tasks.base import (
   register_task,
   unshifted,
 )
-from zoo.tasks.gaussian_clusters import NearestShares
 from zoo.tasks.images import read_images
 
 

@@ -15,20 +15,28 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
-from zoo.core import losses
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.estimators.baselines import Baseline, Examples, Zero
-from zoo.tasks.base import BaseTask, dot, exchanged, make_prompt, register_task
-from zoo.tasks.sequences import (
+from zoo.estimators.baselines import Zero
+from zoo.estimators.sequences import (
   MOST_CONTEXTS,
+  Bigram,
   LawRetrieval,
   NGram,
   Retrieval,
+  TwoSymbolBayes,
+  Unigram,
   contexts,
-  inputs_are_labels,
   stationary_laws,
+)
+from zoo.tasks.base import (
+  BaseTask,
+  dot,
+  exchanged,
+  inputs_are_labels,
+  make_prompt,
+  register_task,
 )
 
 
@@ -306,50 +314,3 @@ def _stationary_law(matrix: Float[Array, 's s']) -> Float[Array, ' s']:
   return jax.lax.fori_loop(
     1, size, lambda n, law: law.at[n].set(dot(law, p[:, n])), law
   )
-
-
-@struct.dataclass(eq=False, repr=False)
-class Bigram(Baseline):
-  """Predicts from the counts of symbols after the query's symbol, each plus 1."""
-
-  def predict(self, examples: Examples) -> Float[Array, ' k']:
-    x, y, _, x_query = examples.zeroed()
-    return jnp.log((x @ x_query) @ y + 1)
-
-
-@struct.dataclass(eq=False, repr=False)
-class Unigram(Baseline):
-  """Predicts from the counts of all symbols, the query's too, each plus 1."""
-
-  def predict(self, examples: Examples) -> Float[Array, ' k']:
-    return jnp.log(jnp.sum(examples.zeroed().x, axis=0) + examples.x_query + 1)
-
-
-@struct.dataclass(eq=False, repr=False)
-class TwoSymbolBayes(Baseline):
-  """The Bayes predictor for two symbols, if the first one is from the stationary law.
-
-  Let u and v be the probabilities of leaving the first symbol and the other one. The
-  first symbol then has the probability `v/(u + v)`, which weights the Beta posteriors
-  from the transitions. The integrals are computed by Gauss–Legendre quadrature.
-  """
-
-  def predict(self, examples: Examples) -> Float[Array, ' 2']:
-    x, y, seen, x_query = examples.zeroed()
-    first = jnp.where(jnp.any(seen), x[0], x_query)
-    # Several nodes within the least standard deviation of a posterior, about 1/(2√c).
-    nodes, weights = np.polynomial.legendre.leggauss(32 + 4 * math.isqrt(len(x)))
-    leave, weights = (jnp.asarray(a, y.dtype) for a in ((1 + nodes) / 2, weights))
-    law = leave[None] / (leave[:, None] + leave[None])
-
-    def posterior(symbol: Array) -> Array:
-      stays, leaves = (x @ symbol) @ (y @ symbol), (x @ symbol) @ (y @ symbol[::-1])
-      logs = leaves * jnp.log(leave) + stays * jnp.log1p(-leave)
-      return jax.nn.softmax(logs + jnp.log(weights))
-
-    of_first, of_other = posterior(first), posterior(first[::-1])
-    leaves_first = (of_first * leave) @ law @ of_other
-    leaves_other = of_first @ law @ (of_other * leave)
-    p = jnp.where(first @ x_query > 0, leaves_first, leaves_other)
-    p = p / (of_first @ law @ of_other)
-    return losses.log_probability(p * x_query[::-1] + (1 - p) * x_query)

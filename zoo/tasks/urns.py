@@ -22,8 +22,8 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Matrix, Number
 from zoo.estimators.baselines import Zero
-from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
-from zoo.tasks.sequences import LawRetrieval, SequenceBaseline, inputs_are_labels
+from zoo.estimators.sequences import LawRetrieval, SequenceBaseline
+from zoo.tasks.base import BaseTask, dot, inputs_are_labels, make_prompt, register_task
 
 
 @register_task('urns')

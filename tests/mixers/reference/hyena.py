@@ -31,7 +31,7 @@ def outputs(p, x, num_heads, horizon=128.0):
   v, first_gate, second_gate = (
     convolve(p, f'convolutions.{i}', linear(p, f'projections.{i}', x)) for i in range(3)
   )
-  first, second = filters(p, *x.shape, horizon)
+  first, second = filters(p, len(x), x.shape[1], horizon)
   inner = first_gate * long_convolution(first, p['skips'][0], v)
   read = second_gate * long_convolution(second, p['skips'][1], inner)
   return linear(p, 'out', read)

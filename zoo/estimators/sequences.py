@@ -7,6 +7,7 @@ query is the last symbol.
 from __future__ import annotations
 
 import abc
+import math
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from zoo.core import losses
-from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt, check_prompt
-from zoo.core.protocols import BaseTask
 from zoo.core.trees import Matrix
 from zoo.estimators.baselines import Baseline, Examples
 
@@ -41,15 +40,6 @@ class SequenceBaseline(Baseline):
     """The prediction for each example from those before it, that for the query last."""
     check_prompt(prompt)
     return jax.vmap(self.after_each)(jnp.argmax(prompt.features, axis=-1))
-
-
-def inputs_are_labels(task: BaseTask) -> UserError:
-  """The error for a redraw of a sequence that keeps its symbols."""
-  return UserError(
-    f'the labels of {type(task).__name__} are symbols of the sequence, which are its '
-    "inputs, too; there are no other labels with the same inputs. keep='query' draws "
-    'another sequence with the same last symbol'
-  )
 
 
 def contexts(symbols: Int[Array, ' t'], size: int, order: int) -> Int[Array, ' t']:
@@ -148,3 +138,50 @@ def stationary_laws(rows: Float[np.ndarray, 'm n s']) -> Float[np.ndarray, 'm s'
     law = np.linalg.solve(np.eye(count) - moves.T + 1, np.ones(count))
     laws[m] = law.reshape(-1, size).sum(axis=0)
   return laws
+
+
+@struct.dataclass(eq=False, repr=False)
+class Bigram(Baseline):
+  """Predicts from the counts of symbols after the query's symbol, each plus 1."""
+
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    x, y, _, x_query = examples.zeroed()
+    return jnp.log((x @ x_query) @ y + 1)
+
+
+@struct.dataclass(eq=False, repr=False)
+class Unigram(Baseline):
+  """Predicts from the counts of all symbols, the query's too, each plus 1."""
+
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    return jnp.log(jnp.sum(examples.zeroed().x, axis=0) + examples.x_query + 1)
+
+
+@struct.dataclass(eq=False, repr=False)
+class TwoSymbolBayes(Baseline):
+  """The Bayes predictor for two symbols, if the first one is from the stationary law.
+
+  Let u and v be the probabilities of leaving the first symbol and the other one. The
+  first symbol then has the probability `v/(u + v)`, which weights the Beta posteriors
+  from the transitions. The integrals are computed by Gauss–Legendre quadrature.
+  """
+
+  def predict(self, examples: Examples) -> Float[Array, ' 2']:
+    x, y, seen, x_query = examples.zeroed()
+    first = jnp.where(jnp.any(seen), x[0], x_query)
+    # Several nodes within the least standard deviation of a posterior, about 1/(2√c).
+    nodes, weights = np.polynomial.legendre.leggauss(32 + 4 * math.isqrt(len(x)))
+    leave, weights = (jnp.asarray(a, y.dtype) for a in ((1 + nodes) / 2, weights))
+    law = leave[None] / (leave[:, None] + leave[None])
+
+    def posterior(symbol: Array) -> Array:
+      stays, leaves = (x @ symbol) @ (y @ symbol), (x @ symbol) @ (y @ symbol[::-1])
+      logs = leaves * jnp.log(leave) + stays * jnp.log1p(-leave)
+      return jax.nn.softmax(logs + jnp.log(weights))
+
+    of_first, of_other = posterior(first), posterior(first[::-1])
+    leaves_first = (of_first * leave) @ law @ of_other
+    leaves_other = of_first @ law @ (of_other * leave)
+    p = jnp.where(first @ x_query > 0, leaves_first, leaves_other)
+    p = p / (of_first @ law @ of_other)
+    return losses.log_probability(p * x_query[::-1] + (1 - p) * x_query)

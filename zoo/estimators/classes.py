@@ -1,0 +1,128 @@
+"""Predictors of classes: labels are one-hot vectors, predictions are logits."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float
+
+from zoo.core import losses
+from zoo.core.trees import Number
+from zoo.estimators.baselines import Baseline, Examples
+
+
+@struct.dataclass(eq=False, repr=False)
+class ClusterBayes(Baseline):
+  """The exact probabilities of the classes, for means uniform on the cube [−1, 1]^d.
+
+  Given n points of a class with mean m, the posterior of a coordinate of μ is
+  `N(m, 1/n)` cut off at ±1. The density of the class at the query is, for each
+  coordinate, `Z(n + 1, m')/Z(n, m)`, where m' is the mean with the query and Z the
+  integral over [−1, 1] of the likelihood, a difference of normal distribution
+  functions.
+  """
+
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    n, mean = counts_and_means(examples)
+    n, x_query = n[:, None], examples.x_query[None]
+    with_query = (n * mean + x_query) / (n + 1)
+    # For n > 0 the density of N(m, 1 + 1/n), and for n = 0 that of μ, times √(2π).
+    some = jnp.maximum(n, 1)
+    normal = 0.5 * jnp.log(n / (some + 1)) - 0.5 * n / (n + 1) * (x_query - mean) ** 2
+    uniform = 0.5 * math.log(math.pi / 2)
+    before = jnp.where(n > 0, normal - log_mass(some, mean), uniform)
+    return jnp.sum(before + log_mass(n + 1, with_query), axis=-1)
+
+
+@struct.dataclass(eq=False, repr=False)
+class NearestMean(Baseline):
+  """The posterior of a class as if its mean were that of its examples, 0 without any.
+
+  The most likely class is that of the nearest mean.
+  """
+
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    _, mean = counts_and_means(examples)
+    return -0.5 * jnp.sum(jnp.square(examples.x_query[None] - mean), axis=-1)
+
+
+@struct.dataclass(eq=False, repr=False)
+class NearestShares(Baseline):
+  """The shares of the classes among the nearest examples; equal before the first."""
+
+  num_neighbours: int = struct.field(pytree_node=False, default=3)
+
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    x, y, seen, x_query = examples
+    distances = jnp.sum(jnp.square(x - x_query[None]), axis=-1)
+    nearest = jnp.argsort(jnp.where(seen, distances, jnp.inf))[: self.num_neighbours]
+    votes = seen[nearest].astype(y.dtype) @ y[nearest]
+    return losses.log_probability(votes / jnp.maximum(jnp.sum(votes), 1))
+
+
+@struct.dataclass(eq=False, repr=False)
+class SoftmaxRegression(Baseline):
+  """Logistic regression with intercepts by gradient descent from 0 on the mean loss.
+
+  The baseline of Lee et al. (arXiv 2310.08049), whose weights start at random.
+  """
+
+  is_slow = True
+
+  num_steps: int = struct.field(pytree_node=False, default=1000)
+  step_size: Number = 0.01
+
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    x, y, seen, x_query = examples.zeroed()
+    x = jnp.concatenate([x, seen[:, None].astype(x.dtype)], axis=1)
+    rate = self.step_size / jnp.maximum(examples.num_seen, 1)
+
+    def step(_: Array, weights: Array) -> Array:
+      return weights + rate * x.T @ (y - jax.nn.softmax(x @ weights))
+
+    weights = jnp.zeros((x.shape[1], y.shape[1]), x.dtype)
+    weights = jax.lax.fori_loop(0, self.num_steps, step, weights)
+    return x_query @ weights[:-1] + weights[-1]
+
+
+def counts_and_means(
+  examples: Examples,
+) -> tuple[Float[Array, ' k'], Float[Array, 'k d']]:
+  """The number of examples of each class, and their mean, 0 for a class without any."""
+  x, y, *_ = examples.zeroed()
+  counts = jnp.sum(y, axis=0)
+  return counts, y.T @ x / jnp.maximum(counts, 1)[:, None]
+
+
+def log_mass(
+  n: Float[Array, ' k #d'], mean: Float[Array, 'k d']
+) -> Float[Array, 'k d']:
+  """The logarithm of the probability of [−1, 1] under `N(mean, 1/n)`, for n ≥ 1."""
+  # By symmetry the mean may be taken as ≥ 0. Of the two lower tails the first is then
+  # at least five times the second, so nothing cancels, and each logarithm is finite.
+  root, mean = jnp.sqrt(n), jnp.abs(mean)
+  large = jax.scipy.special.log_ndtr(root * (1 - mean))
+  small = jax.scipy.special.log_ndtr(root * (-1 - mean))
+  return large + jnp.log1p(-jnp.exp(small - large))
+
+
+@struct.dataclass(eq=False, repr=False)
+class Recall(Baseline):
+  """The value that the query's key had; for a new key all values are equally likely.
+
+  `own_values` leaves out the values of other keys, as each key has its own value.
+  """
+
+  own_values: bool = struct.field(pytree_node=False)
+
+  def predict(self, examples: Examples) -> Float[Array, ' k']:
+    x, y, _, x_query = examples.zeroed()
+    value = (x @ x_query) @ y
+    free = jnp.ones_like(value)
+    if self.own_values:
+      free = jnp.where(jnp.sum(y, axis=0) > 0, 0, free)
+    weights = jnp.where(jnp.any(value > 0), value, free)
+    return losses.log_probability(weights / jnp.maximum(jnp.sum(weights), 1))

@@ -1,0 +1,154 @@
+"""Estimators of linear regression with few weights that are not 0."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from zoo.core.trees import Number
+from zoo.estimators.baselines import (
+  Baseline,
+  Examples,
+)
+from zoo.estimators.posteriors import Posterior, log_density_of_features, log_norm
+
+
+@struct.dataclass(eq=False, repr=False)
+class SparseBayes(Posterior):
+  """The posterior mean when `num_nonzero` random weights are N(0, 1), the others 0.
+
+  This is exact: the mean over all supports S (sets of coordinates) of the posterior
+  mean given S, weighted by the evidence `N(y; 0, X_S X_Sᵀ + σ² I)`. Without noise, more
+  examples than `num_nonzero` leave only the support that fits them, and there is no
+  density.
+  """
+
+  one_by_one = True  # each prompt needs thousands of fits
+
+  num_features: int = struct.field(pytree_node=False)
+  num_nonzero: int = struct.field(pytree_node=False)
+  noise_std: Number = 0.0
+
+  def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    x, y, _, x_query = examples.zeroed()
+    std = jnp.asarray(self.noise_std, x.dtype)
+    noiseless, overdetermined = std == 0, examples.num_seen > self.num_nonzero
+    # The limit of small noise, in which a support fits any few examples. Rounding
+    # errors grow as 1/std², those of the limit as std².
+    eps = float(jnp.finfo(x.dtype).eps)
+    least = jnp.where(overdetermined, eps, eps**0.25).astype(x.dtype)
+    std = jnp.where(noiseless, least, std)
+    supports = _supports(self.num_features, self.num_nonzero)
+    misfit, log_det, prediction = _ridge(x, y, std, x_query, supports)
+    log_evidence = -misfit / (2 * std * std) - log_det
+    # Without noise, a support that fits all examples by chance has probability 0. The
+    # misfit of the true support is rounding error, and so the smallest.
+    fits = jnp.where(misfit == jnp.min(misfit), 0, -jnp.inf).astype(x.dtype)
+    log_evidence = jnp.where(noiseless & overdetermined, fits, log_evidence)
+    # Of N(y; 0, X_S X_Sᵀ + σ²), whose determinant is |A| σ^(2(k − s)).
+    density = jax.scipy.special.logsumexp(log_evidence) - math.log(len(supports))
+    density += self.num_nonzero * jnp.log(std) - log_norm(std, examples)
+    density += log_density_of_features(examples)
+    return density, jnp.dot(jax.nn.softmax(log_evidence), prediction)
+
+
+@functools.lru_cache(maxsize=8)
+def _supports(num_features: int, num_nonzero: int) -> Int[np.ndarray, 'n s']:
+  every = itertools.combinations(range(num_features), num_nonzero)
+  return np.array(list(every), np.int32)
+
+
+def _ridge(
+  x: Float[Array, 'c d'],
+  y: Float[Array, ' c'],
+  std: Float[Array, ''],
+  x_query: Float[Array, ' d'],
+  supports: Int[np.ndarray, 'n s'],
+) -> tuple[Float[Array, ' n'], Float[Array, ' n'], Float[Array, ' n']]:
+  """For the features X of each support, the least loss, `½ log|A|` and `w·x_q`.
+
+  They are those of ridge regression, `A = XᵀX + std² I`: least squares on `[X; std I]`
+  by modified Gram–Schmidt, with the labels as one more column. This is backward stable,
+  so that the loss is off only by the rounding of y, however badly conditioned X is
+  (Björck, Numerical Methods for Least Squares Problems, 2.4).
+  """
+  n, s = supports.shape
+  # Supports are the last axis, since there are many: [c + s, n].
+  penalties = jnp.broadcast_to(std * jnp.eye(s, dtype=x.dtype)[:, :, None], (s, s, n))
+  columns = [jnp.concatenate([x[:, supports[:, j]], penalties[j]]) for j in range(s)]
+  residual = jnp.broadcast_to(jnp.pad(y, (0, s))[:, None], (len(y) + s, n))
+  # Removing each direction from the query amounts to back substitution.
+  query = [x_query[supports[:, j]] for j in range(s)]
+  log_det = prediction = jnp.zeros(n, x.dtype)
+  for j in range(s):
+    norm = jnp.sqrt(jnp.sum(columns[j] * columns[j], axis=0))
+    direction = columns[j] / norm[None]
+    log_det = log_det + jnp.log(norm)
+    label = jnp.sum(direction * residual, axis=0)
+    residual = residual - label[None] * direction
+    along = query[j] / norm
+    prediction = prediction + label * along
+    for i in range(j + 1, s):
+      product = jnp.sum(direction * columns[i], axis=0)
+      columns[i] = columns[i] - product[None] * direction
+      query[i] = query[i] - product * along
+  return jnp.sum(residual * residual, axis=0), log_det, prediction
+
+
+@struct.dataclass(eq=False, repr=False)
+class Lasso(Baseline):
+  """Least squares with an L1 penalty, by FISTA.
+
+  It minimises `L(w) = |y − Xw|² / (2k) + penalty |w|_1` (Tibshirani 1996) until L is
+  known to be within `tolerance |y|² / k` of its least value (accelerated proximal
+  gradients, Beck & Teboulle 2009; restarts, O'Donoghue & Candès 2015). The default
+  penalty is, from 10 examples on, the best of those in Garg et al. (arXiv 2208.01066).
+  """
+
+  penalty: Number = 0.01
+  tolerance: Number = 1e-5
+  max_steps: int = struct.field(pytree_node=False, default=2000)
+
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    return jnp.dot(examples.x_query, self.weights(examples))
+
+  def weights(self, examples: Examples) -> Float[Array, ' d']:
+    """The weights fitted to the seen examples; 0 before the first."""
+    x, y, *_ = examples.zeroed()
+    d, count = x.shape[1], jnp.maximum(examples.num_seen, 1)
+    gram, moment = x.T @ x / count, y @ x / count
+    power = jnp.dot(y, y) / count
+    # Without an example nothing moves, at any step size.
+    step_size = 1 / jnp.maximum(jnp.linalg.eigvalsh(gram)[-1], 1e-30)
+
+    def duality_gap(w: Array) -> Array:
+      """An upper bound on L(w) minus its minimum (Kim et al. 2007, eq. 10)."""
+      slopes = moment - gram @ w
+      misfit = power - jnp.dot(w, moment + slopes)  # |y − Xw|² / k
+      scale = jnp.minimum(1, self.penalty / jnp.maximum(jnp.abs(slopes).max(), 1e-30))
+      dual = scale * (power - jnp.dot(w, moment)) - scale * scale * misfit / 2
+      return misfit / 2 + self.penalty * jnp.abs(w).sum() - dual
+
+    def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
+      index, w, ahead, momentum, _ = state
+      new = ahead + step_size * (moment - gram @ ahead)
+      new = jnp.sign(new) * jnp.maximum(jnp.abs(new) - step_size * self.penalty, 0)
+      uphill = jnp.dot(ahead - new, new - w) > 0
+      momentum = jnp.where(uphill, 1, momentum)
+      more = (1 + jnp.sqrt(1 + 4 * momentum * momentum)) / 2
+      ahead = new + (momentum - 1) / more * (new - w)
+      return index + 1, new, ahead, more, duality_gap(new)
+
+    def unfinished(state: tuple[Array, ...]) -> Array:
+      return (state[0] < self.max_steps) & (state[-1] > self.tolerance * power)
+
+    w, unit = jnp.zeros(d, x.dtype), jnp.ones((), x.dtype)
+    start = jnp.zeros((), int), w, w, unit, unit * jnp.inf
+    return jax.lax.while_loop(unfinished, step, start)[1]
