@@ -391,8 +391,8 @@ def above_zero(
   """Which of several estimates are above 0, by Holm over all of them.
 
   The tests are one-sided, at half of the level, so that one test alone agrees with the
-  95 % interval. Estimates are normal; one whose error is 0 is above 0 if it
-  exceeds the rounding. An estimate without an error is not tested.
+  95 % interval. Estimates are normal; one whose error is 0 is above 0 if it exceeds
+  the rounding. An estimate without an error is not tested.
   """
   from scipy import special  # slow to import
 
