@@ -25,7 +25,7 @@ _WITH_STATE = [name for name, mixer in _MIXERS.items() if mixer.step is not Mixe
 _ROUNDING = 1e-4
 
 
-def _model(mixer, **arguments) -> Any:
+def _model(mixer: str, **arguments: Any) -> Any:
   arguments = {'width': _W, 'num_heads': 2, 'num_layers': 1} | arguments
   return drawn(
     lambda: zoo.models.Transformer(_D, _C, mixer=mixer, rngs=nnx.Rngs(0), **arguments),
@@ -79,7 +79,7 @@ def test_a_state_cut_at_a_token_is_a_prompt_that_starts_there(name):
   tokens = jax.random.normal(jax.random.key(1), (2, 7, _W))
   start = named_leaves(mixer.initial_state(2))
   taps = {
-    key: Set(start[tap.name.removeprefix('mixer.state.')], np.s_[:, cut - 1])
+    key: Set(start[str(tap.name).removeprefix('mixer.state.')], np.s_[:, cut - 1])
     for key, tap in state_taps(mixer).items()
   }
   outputs = jax.jit(lambda tokens: by_steps(mixer, tokens, taps))(tokens)

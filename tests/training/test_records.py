@@ -1,6 +1,7 @@
 """What a run reports as it trains; tests/test_workdir.py has its log."""
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,8 @@ def test_the_speed_counts_the_time_of_steps_alone(monkeypatch):
   steps = Loop(training, {}, 5, lambda step: False, Interruption(), looks_ahead=True)
 
   def fetch(started, step, *seconds):
-    metrics, measured = (_Result(clock, second) for second in seconds)
+    results: list[Any] = [_Result(clock, second) for second in seconds]
+    metrics, measured = results
     steps._fetch(_Call(started, step, {'loss': metrics}, measured, is_saved=False))
 
   assert steps.speed() == (None, None)

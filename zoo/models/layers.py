@@ -154,7 +154,10 @@ def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
   check_name('norm', norm, NORMS)
   if norm == 'layer':
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
-  return RMSNorm(width) if norm == 'rms' else None
+  if norm == 'none':
+    return None
+  rngs.params()  # as a layer norm takes a key, so that later weights start the same
+  return RMSNorm(width)
 
 
 def normed(
