@@ -48,8 +48,9 @@ _COMPILATION_CACHE = flags.DEFINE_bool(
 _IMPORT = flags.DEFINE_list(
   'import',
   [],
-  'Modules that register models and tasks of your own, in the current folder or '
-  'installed. They are imported before the config is read.',
+  'Modules that register models, tasks, mixers, optimizers, metrics and objectives of '
+  'your own, in the current folder or installed. They are imported before the config '
+  'is read.',
 )
 
 RESUME = 'rerun the same command to resume'

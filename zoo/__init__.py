@@ -110,6 +110,6 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
   of_typing = {'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
   # Rooms whose public names stand here; they are in globals since they are imported.
-  rooms = {'config', 'core', 'host', 'measure', 'plan', 'storage'}
+  rooms = {'config', 'core', 'host', 'measure', 'storage'}
   names = {*globals(), 'Regressor'} - of_typing - rooms
   return sorted(name for name in names if not name.startswith('_'))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.mixers.loops import call
+from tests.mixers.drawn import call
 from tests.weights import drawn
 from zoo.mixers import ReLUAttention, Slot, SoftmaxAttention
 

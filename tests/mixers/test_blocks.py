@@ -8,8 +8,8 @@ import numpy as np
 from flax import nnx
 
 from tests.compare import assert_close
+from tests.mixers.drawn import EXACT, H, W, call, tokens, warm
 from tests.mixers.golden import golden
-from tests.mixers.loops import EXACT, H, W, call, tokens, warm
 from zoo.mixers.log_linear import _step, pair_weights
 from zoo.mixers.recurrence import over_tokens
 

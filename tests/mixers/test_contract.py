@@ -15,7 +15,7 @@ import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import built
 from tests.marks import mostly_full, mostly_slow
-from tests.mixers.loops import B, H, W, call, tokens, warm
+from tests.mixers.drawn import B, H, W, call, tokens, warm
 from tests.settings import isotropic
 from tests.traced import carried
 from tests.weights import promoting_float64

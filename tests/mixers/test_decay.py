@@ -6,7 +6,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.mixers.loops import B, warm
+from tests.mixers.drawn import B, warm
 from tests.mixers.reference.parts import softplus
 from zoo.mixers.mixer import Mixer
 

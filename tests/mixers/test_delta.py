@@ -8,7 +8,7 @@ from flax import nnx
 
 from tests.compare import assert_close
 from tests.marks import mostly_slow
-from tests.mixers.loops import H, W, tokens, warm
+from tests.mixers.drawn import H, W, tokens, warm
 
 _NEGATIVE = {'negative_eigenvalues': True}
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.compare import assert_close
 from tests.marks import mostly_full, mostly_slow
-from tests.mixers.loops import EXACT
+from tests.mixers.drawn import EXACT
 from tests.mixers.reference.parts import sigmoid, softplus, unit
 from tests.mixers.reference.recurrence import recurrence
 from tests.traced import equations

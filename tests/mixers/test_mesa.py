@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.compare import assert_close, refuses
-from tests.mixers.loops import call, tokens, warm
+from tests.mixers.drawn import call, tokens, warm
 from tests.mixers.reference import ttt
 
 

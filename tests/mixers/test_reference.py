@@ -9,7 +9,7 @@ import pytest
 
 from tests.compare import assert_close
 from tests.marks import SLOW
-from tests.mixers.loops import H, N, call, parameters, tokens, warm
+from tests.mixers.drawn import H, N, call, parameters, tokens, warm
 from zoo.core.registry import MIXERS
 
 _FOLDER = pathlib.Path(__file__).with_name('reference')

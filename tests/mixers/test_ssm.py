@@ -6,7 +6,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.mixers.loops import warm
+from tests.mixers.drawn import warm
 from zoo.mixers import Slot
 
 

@@ -13,7 +13,7 @@ import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import built, predict, predict_all
 from tests.marks import mostly_full, mostly_slow
-from tests.mixers.loops import parameters
+from tests.mixers.drawn import parameters
 from tests.mixers.reference import softmax
 from tests.models import bodies
 from tests.settings import isotropic

@@ -310,7 +310,7 @@ def test_sites_have_the_names_of_what_is_there():
     'value',
   ]
   of_layer = [*(f'mixer.{name}' for name in of_mixer), 'tokens']
-  final = ['final.norm', 'final.tokens']
+  final = ['final.norm', 'final.stream']
   wanted = ['embed', *final, 'guess', *(f'layers.0.{name}' for name in of_layer)]
   wanted.append('read_out')
   assert sites(_transformer('softmax')) == wanted
@@ -364,7 +364,7 @@ def test_the_sites_of_a_layer_are_those_of_a_forward_pass_in_numpy():
   }
   for name, value in expected.items():
     assert_close(of(name), value, _ROUNDING)
-  assert_close(values['final.tokens'], final, _ROUNDING)
+  assert_close(values['final.stream'], final, _ROUNDING)
   # A prediction is read at the query alone.
   scale, outputs = normed(model.norm, final[:, -1:])
   assert_close(values['final.norm'], scale, _ROUNDING)

@@ -103,7 +103,7 @@ def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   assert set(report.baselines) == {'gd', 'bayes'}
   step = report.sampled.nearest_gd
   assert f'η = {step.parameter:.4g}' in said
-  assert f'{step.risk.mean:.4f} ± {step.risk.stderr:.4f}' in said
+  assert f'{step.risk.mean:.4f} ± {step.risk.half:.4f}' in said
   assert 'its prediction without examples' in said
   unchanged = '(bayes is that of the training task on all of them; it is not the least'
   assert said.count(unchanged) == 1

@@ -174,16 +174,23 @@ def test_bayes_itself_is_bayes_at_every_length(task):
 def test_a_model_far_from_all_is_not_explained():
   baselines = POOL.baselines()
   predictors = {name: baselines[name] for name in ('bayes', 'ridge')}
-  far = Made(lambda prompt: 50 * jnp.sin(20 * prompt.features[..., 0]))
-  result = strategies(far, POOL, predictors, num_prompts=1024)
+
+  def far(prompt):
+    # Without examples it sees the query alone, and has no share.
+    last = jnp.pad(prompt.y, ((0, 0), (1, 0)))
+    return 50 * jnp.sin(20 * (prompt.features[..., 0] + last))
+
+  result = strategies(Made(far), POOL, predictors, num_prompts=1024)
   assert result.by_prompt is not None
-  for share in (
-    result.unexplained,
-    result.by_prompt.unexplained,
-    *[mixture.unexplained for mixture in result.by_length],
-  ):
+  none, *shares = [mixture.unexplained for mixture in result.by_length]
+  assert none is None
+  # After each of 0 to 3 examples the squared distance is the same, and it is the effect
+  # of the context but after 0 examples, where this is 0.
+  wanted = [(share, 1) for share in shares]
+  wanted += [(result.unexplained, 4 / 3), (result.by_prompt.unexplained, 4 / 3)]
+  for share, value in wanted:
     assert share is not None
-    assert abs(share.mean - 1) < max(4 * share.stderr, 0.01)
+    assert abs(share.mean - value) < max(4 * share.stderr, 0.01)
     assert share.stderr < 0.1
 
 

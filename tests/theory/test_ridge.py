@@ -28,7 +28,8 @@ def _sampled(estimator, task, count=20_000):
   deviation, features = second_moments(task, estimator.start)
   rng = np.random.default_rng(0)
   x = rng.normal(size=(count, c, d)) @ np.linalg.cholesky(features).T
-  inverse = estimator.penalty * np.linalg.inv(estimator.root @ estimator.root.T)
+  root = np.eye(d) if estimator.root is None else estimator.root
+  inverse = estimator.penalty * np.linalg.inv(root @ root.T)
   gram = np.einsum('bci,bcj->bij', x, x)
   w = np.linalg.inv(gram + inverse)
   left = w @ inverse

@@ -52,7 +52,7 @@ def test_the_speed_counts_the_time_of_steps_alone(monkeypatch):
   def fetch(started, step, *seconds):
     results: list[Any] = [_Result(clock, second) for second in seconds]
     metrics, measured = results
-    steps._fetch(_Call(started, step, {'loss': metrics}, measured, is_saved=False))
+    steps._fetch(_Call(started, step, {'loss': metrics}, (measured, None)))
 
   assert steps.speed() == (None, None)
   # 25 s of steps and 10 s of evaluation, which are called at once.

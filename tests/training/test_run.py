@@ -31,7 +31,7 @@ from zoo.storage.checkpoints import kept_steps
 from zoo.storage.loading import load
 from zoo.storage.steps import damage_of
 from zoo.storage.workdir import open_workdir
-from zoo.training import records, run, train
+from zoo.training import loop, records, run, train
 
 
 @pytest.fixture(scope='module')
@@ -298,7 +298,8 @@ def test_a_state_is_saved_after_some_minutes_at_the_latest(
   quick = types.SimpleNamespace(
     monotonic=lambda: float(next(clock)), time=time.time, process_time=time.process_time
   )
-  monkeypatch.setattr(records, 'time', quick)
+  for module in (loop, records):
+    monkeypatch.setattr(module, 'time', quick)
   config = small_config(
     checkpoint__every=12,
     checkpoint__every_minutes=1.0,

@@ -109,13 +109,23 @@ _ELEMENTWISE = _adam, _adamw, _lion, _schedule_free, _sgd
 
 
 def register_optimizer(name: str) -> Callable[[_Function], _Function]:
-  """A decorator that enters a function that makes an optimizer under a name.
+  """Returns a decorator that enters a function that makes an optimizer under a name.
+
+  The function takes the learning rate, which is a function of the step, and, by name,
+  those of the fields of `config.optimizer` that it uses and the masks `decayed` and
+  `hidden`: the weights that decay, and those with the role `hidden`.
 
   Args:
-    name: what `config.optimizer.name` calls it. A second function under the same name
+    name: What `config.optimizer.name` calls it. A second function under the same name
       replaces the first.
 
-  Raises UserError for a name that is no text, and for what is no function.
+  Raises:
+    UserError: For a name that is no text, and for what is no function.
+
+  Example:
+    >>> @zoo.register_optimizer('momentum')
+    ... def momentum(learning_rate):
+    ...   return optax.sgd(learning_rate, momentum=0.9)
   """
   return entering('optimizer', OPTIMIZERS, name, function=True)
 

@@ -56,7 +56,13 @@ def by_steps(mixer: Mixer, tokens: Tokens, taps: Mapping[str, Tap]) -> Tokens:
   """Returns the outputs of a mixer, one token after another, through taps of its state.
 
   The state after token t, as its tap returns it, is what token t + 1 starts from. The
-  output of token t itself is read before.
+  output of token t itself is read before, so that the last state changes nothing. A
+  tap takes the states after all tokens: at each token those of the others are 0.
+
+  Args:
+    mixer: The mixer, without its taps of states, which are those of its layer.
+    tokens: What the mixer reads, `[b, n, w]`.
+    taps: The taps of the layer, by the path within the state, as of `state_taps`.
 
   Raises:
     UserError: If something else in the mixer is read or changed, whose values would be

@@ -183,7 +183,7 @@ class Transformer(TokenModel):
     self.norm = make_norm(norm, width, rngs)
     self.read_out = read(width, num_outputs)
     self.final_norm_tap = Tap('final.norm', 'b n o', kind='norm')
-    self.final_tap = Tap('final.tokens', 'b n w', kind='stream')
+    self.final_tap = Tap('final.stream', 'b n w', kind='stream')
     self.read_out_tap = Tap('read_out', 'b n k', kind='readout')
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'l b t k']:

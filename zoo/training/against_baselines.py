@@ -70,6 +70,7 @@ def compare_model(
   the memory is not enough, as `where_compared` needs it.
   """
   number = num_compared(config)
+  say_if_fewer(config)
   if number < 2:
     return None
 
@@ -105,13 +106,16 @@ def if_memory_allows(measure: Callable[[], _Compared]) -> _Compared | None:
 
 def num_compared(config: Config) -> int:
   """The prompts to compare on: as many as wanted, but no more than are held out."""
-  wanted = config.eval.num_compared
-  number = min(wanted, config.eval.num_batches * config.train.batch_size)
-  if wanted > number:
+  held_out = config.eval.num_batches * config.train.batch_size
+  return min(config.eval.num_compared, held_out)
+
+
+def say_if_fewer(config: Config) -> None:
+  """Logs that a comparison has fewer prompts than the config asks for."""
+  if config.eval.num_compared > num_compared(config) > 0:
     logging.info(
       'config.eval.num_compared is %d; the comparison with the baselines has at most '
       'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
-      wanted,
-      number,
+      config.eval.num_compared,
+      num_compared(config),
     )
-  return number

@@ -82,7 +82,11 @@ class Hook:
     """
 
   def on_end(self, event: Event) -> None:
-    """Called by the launch that ends the run, when `event.summary` is written."""
+    """Called by the launch that ends the run, when `event.summary` is written.
+
+    The comparison of a single run with the baselines of its task is added to the
+    summary afterwards. A launch that is killed just before this call leaves it out.
+    """
 
 
 def numbers_of_hooks(hooks: Sequence[Hook], event: Event) -> dict[str, float]:

@@ -33,7 +33,6 @@ class _Call(NamedTuple):
   step: int
   metrics: dict[str, jax.Array]
   measured: Measured
-  is_saved: bool
 
 
 class Loop:
@@ -88,9 +87,13 @@ class Loop:
       call = self._advance()
     if call is None:
       raise StopIteration
-    if self._looks_ahead and not call.is_saved:
+    if not self._looks_ahead:
+      metrics, measured = self._fetch(call)
+      return Chunk(call.step, metrics, measured, self._is_saved(call.step))
+    is_saved = self._is_saved(call.step)
+    if not is_saved:
       self._next = self._advance()
-    return self._fetch(call)
+    return Chunk(call.step, *self._fetch(call), is_saved)
 
   def _advance(self) -> _Call | None:
     """Starts the steps up to the next stop; None at the last step or after a signal."""
@@ -102,9 +105,9 @@ class Loop:
       self.state, metrics = advance(training, self.state, self.step, stop)
       measured = evaluate(config, training.evaluation, self.state['model'], stop)
     self.step = stop
-    return _Call(started, stop, metrics, measured, self._is_saved(stop))
+    return _Call(started, stop, metrics, measured)
 
-  def _fetch(self, call: _Call) -> Chunk:
+  def _fetch(self, call: _Call) -> tuple[dict[str, np.ndarray], Fetched]:
     """Waits for the steps of a call and for the evaluation after them.
 
     The time of the steps counts from their start, or from the end of the evaluation
@@ -118,7 +121,7 @@ class Loop:
     self._seconds += time.monotonic() - max(call.started, self._free)
     metrics, measured = jax.device_get(results)
     self._free, self._done = time.monotonic(), call.step
-    return Chunk(call.step, metrics, measured, call.is_saved)
+    return metrics, measured
 
   def speed(self) -> tuple[float | None, float | None]:
     """Returns steps per second and CPU-ms per step; None and None if there was no step.

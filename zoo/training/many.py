@@ -44,7 +44,11 @@ from zoo.host import processes
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison, compare_all
 from zoo.storage.checkpoints import Checkpoints
-from zoo.training.against_baselines import if_memory_allows, num_compared
+from zoo.training.against_baselines import (
+  if_memory_allows,
+  num_compared,
+  say_if_fewer,
+)
 from zoo.training.batch_parts import num_lanes
 from zoo.training.compilation import Training, compile_training
 from zoo.training.evaluation import (
@@ -178,7 +182,8 @@ def train_many(
   with on_mesh(training.mesh, config):
     finite = finite_so_far(members, state, step)
   with contextlib.ExitStack() as stack:
-    # Writing all lines of all points for TensorBoard would take longer than training.
+    # There is no TensorBoard: to write the lines of all points would take longer than
+    # training.
     records = [stack.enter_context(Records(member.workdir, step)) for member in members]
     progress = stack.enter_context(Progress(label, step, config.train.num_steps))
     saves = Saves(config, checkpoints, step, records)
@@ -454,6 +459,7 @@ def compare_many(
   theory, and have no comparison.
   """
   number = 0 if training.uses_statistics else num_compared(configs[0])
+  say_if_fewer(configs[0])
   comparisons: list[Comparison | None] = [None] * len(configs)
   if number < 2:
     return comparisons
