@@ -264,7 +264,7 @@ def _first_and_last(prompt: Any, count: int) -> tuple[Any, Any]:
 def test_examples_in_a_row_of_a_stationary_task_are_like_the_first_ones(name, made):
   task = made(name)
   if not task.stationary:
-    pytest.skip('it says that they are not')
+    return  # it promises nothing
   # Of other prompts, so that both are independent.
   first, _ = _first_and_last(host.sample(task, 1, _NUM_PROMPTS), 2)
   _, last = _first_and_last(host.sample(task, 2, _NUM_PROMPTS), 2)
