@@ -366,7 +366,8 @@ class _Own(zoo.models.Transformer):
 
 def test_the_rms_norm_is_that_of_flax():
   """With and without a tap, at weights that are not 1."""
-  norm, flax = make_norm('rms', 8, nnx.Rngs(0)), nnx.RMSNorm(8, rngs=nnx.Rngs(0))
+  norm: Any = make_norm('rms', 8, nnx.Rngs(0))
+  flax: Any = nnx.RMSNorm(8, rngs=nnx.Rngs(0))
   numbers = np.random.default_rng(0).normal(size=(2, 5, 8)).astype('f')
   for one in (norm, flax):
     one.scale[...] = jnp.asarray(numbers[0, 0])

@@ -57,7 +57,9 @@ def test_parts_of_other_weights_and_of_a_damaged_file_are_not_taken(tmp_path):
 def _effects(gap, *shares):
   unknown = Estimate(float('nan'), float('nan'))
   rows = [
-    Effect(f'layers.{i}.mixer.out', None, 4, Estimate(*share), *[unknown] * 3)
+    Effect(
+      f'layers.{i}.mixer.out', None, 4, Estimate(*share), unknown, unknown, unknown
+    )
     for i, share in enumerate(shares)
   ]
   return Effects(Estimate(1.0, 0.1), Estimate(2.0, 0.1), Estimate(*gap), rows)
