@@ -33,9 +33,7 @@ def state_taps(mixer: Mixer) -> dict[str, Tap]:
       continue
     is_memory = leaf.ndim == 4 and not name.startswith('past')
     axes = _MEMORY if is_memory else _LETTERS[: 2 * leaf.ndim + 1]
-    taps[name.replace('.', '_')] = Tap(
-      f'mixer.state.{name}', axes, kind='state', is_on_demand=True
-    )
+    taps[name] = Tap(f'mixer.state.{name}', axes, kind='state', is_on_demand=True)
   return taps
 
 
@@ -75,31 +73,24 @@ def by_steps(mixer: Mixer, tokens: Tokens, taps: Mapping[str, Tap]) -> Tokens:
         f'{module.site!r} is that of one token; read or change it in a call of its own'
       )
   n = tokens.shape[1]
-  by_name = {name: taps[name.replace('.', '_')] for name in _tapped(mixer, taps)}
 
   def step(state: PyTree, inputs: tuple[Array, Array]) -> tuple[PyTree, PyTree]:
     token, t = inputs
     output, state = mixer.step(token, state)
     after = {
-      name: _changed(by_name[name], leaf, t, n) if name in by_name else leaf
+      name: _changed(taps[name], leaf, t, n) if name in taps else leaf
       for name, leaf in named_leaves(state).items()
     }
     state = jax.tree.unflatten(jax.tree.structure(state), after.values())
-    return state, (output, {name: after[name] for name in by_name})
+    return state, (output, {name: after[name] for name in taps})
 
   start = mixer.initial_state(len(tokens))
   inputs = jnp.swapaxes(tokens, 0, 1), jnp.arange(n)
   _, (outputs, states) = jax.lax.scan(step, start, inputs)
-  for name, tap in by_name.items():
+  for name, tap in taps.items():
     if isinstance(tap, Replacement):
       tap.show(jnp.swapaxes(states[name], 0, 1))
   return jnp.swapaxes(outputs, 0, 1)
-
-
-def _tapped(mixer: Mixer, taps: Mapping[str, Tap]) -> list[str]:
-  """The paths of the arrays of the state that have taps."""
-  state = jax.eval_shape(lambda: mixer.initial_state(1))
-  return [name for name in named_leaves(state) if name.replace('.', '_') in taps]
 
 
 def _changed(tap: Tap, state: Array, t: Int[Array, ''], n: int) -> Array:

@@ -161,8 +161,10 @@ def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
 
 
 def normed(
-  norm: Any, tokens: Float[Array, 'b n w'], tap: Tap | None = None
-) -> Float[Array, 'b n w']:
+  norm: Any,
+  tokens: Float[Array, '*n w'],
+  tap: Callable[[Array], Array] | None = None,
+) -> Float[Array, '*n w']:
   """Returns tokens after a norm, whose scale 1 / √(variance + ε) goes through a tap.
 
   None is no norm. A norm that is neither a layer norm nor an RMS norm, of Flax or the
@@ -172,15 +174,15 @@ def normed(
     return tokens
   if tap is None or not isinstance(norm, nnx.LayerNorm | nnx.RMSNorm | RMSNorm):
     return norm(tokens)
-  centred = widen(tokens)
+  centred, axes = widen(tokens), tuple(range(tokens.ndim - 1))
   if isinstance(norm, nnx.LayerNorm):
     centred = centred - centred.mean(axis=-1, keepdims=True)
   variance = jnp.square(centred).mean(axis=-1, keepdims=True)
   outputs = centred * tap(jax.lax.rsqrt(variance + norm.epsilon))
   if norm.scale is not None:
-    outputs *= widen(norm.scale[...])[None, None]
+    outputs *= jnp.expand_dims(widen(norm.scale[...]), axes)
   if isinstance(norm, nnx.LayerNorm) and norm.bias is not None:
-    outputs += widen(norm.bias[...])[None, None]
+    outputs += jnp.expand_dims(widen(norm.bias[...]), axes)
   return outputs.astype(tokens.dtype)
 
 

@@ -17,6 +17,7 @@ from zoo.core.protocols import Predictor
 from zoo.core.taps import in_order, places, put_child
 from zoo.measure.predict import run_once
 from zoo.mixers.mixer import RMSNorm
+from zoo.models.layers import normed
 from zoo.probing.activations import recorded, sites_of_kind
 from zoo.probing.edits import dead_sites, edited, put_back, readers
 
@@ -201,23 +202,13 @@ def _freeze(model: Any, inputs: Sequence[Array]) -> None:
   def call(norm: Any, array: Array) -> Array:
     if next(calls) < len(inputs) - 1:
       return norm(array)
-    before = inputs[-1]
-    centres = isinstance(norm, nnx.LayerNorm)
-    spread = before - before.mean(axis=-1, keepdims=True) if centres else before
-    scale = jax.lax.rsqrt(
-      jnp.square(spread).mean(axis=-1, keepdims=True) + norm.epsilon
-    )
-    if centres:
-      array = array - array.mean(axis=-1, keepdims=True)
-    outputs = array * scale
-    if norm.scale is not None:
-      outputs *= _last_axis(norm.scale[...], array)
-    if centres and norm.bias is not None:
-      outputs += _last_axis(norm.bias[...], array)
-    return outputs
+    scales: list[Array] = []
+
+    def keep(scale: Array) -> Array:
+      scales.append(scale)
+      return scale
+
+    normed(norm, inputs[-1], keep)
+    return normed(norm, array, lambda scale: scales[0])
 
   _replace_norms(model, call)
-
-
-def _last_axis(numbers: Float[Array, ' w'], like: Array) -> Array:
-  return numbers.reshape((1,) * (like.ndim - 1) + (-1,))
