@@ -76,9 +76,9 @@ def main() -> None:
   out = cli.folder_of(_OUT)
   # Imported here so that a mistyped flag is reported at once.
   import zoo
-  from zoo.probing.intervention_report import Interventions
-  from zoo.probing.pictures import page, pictures
-  from zoo.probing.report import check_sections
+  from zoo.probing.report.intervention_report import Interventions
+  from zoo.probing.report.pictures import page, pictures
+  from zoo.probing.report.probe import check_sections
 
   only = _ONLY.value
   check_sections(only)

@@ -217,11 +217,11 @@ the CPU time of a step is in seconds, not in milliseconds
   - 1e3 * cpu_seconds / (self._done - start)
   + cpu_seconds / (self._done - start)
 the nearest algorithm is measured on the prompts that it is fitted to
-  zoo/probing/nearest.py: probing/test_nearest.py
+  zoo/probing/nearest_algorithms/sampled.py: probing/test_nearest.py
   - for part in (slice(half), slice(half, None))
   + for part in (slice(half), slice(half))
 attention maps of linear attention are key by query
-  zoo/probing/activations.py: probing/test_activations.py
+  zoo/probing/inside/activations.py: probing/test_activations.py
   - maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
   + maps[layer] = value
 a number far below another is within a share of it

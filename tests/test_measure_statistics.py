@@ -26,8 +26,8 @@ from zoo.measure.statistics import (
   t_test,
   welch_test,
 )
-from zoo.probing.mixtures import _Samples, _stderrs
-from zoo.probing.simplex import nearest
+from zoo.probing.nearest_strategies.mixtures import _Samples, _stderrs
+from zoo.probing.nearest_strategies.simplex import nearest
 from zoo.training.evaluation import mean_and_deviation
 
 

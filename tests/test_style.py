@@ -16,8 +16,8 @@ from tests.launch.processes import ROOT
 from tests.settings import isotropic
 from tests.test_plots import example
 from zoo.measure.comparison import Measured
-from zoo.probing.attention_heads import Head
-from zoo.probing.pictures import (
+from zoo.probing.inside.attention_heads import Head
+from zoo.probing.report.pictures import (
   plot_alignment,
   plot_attention,
   plot_heads,

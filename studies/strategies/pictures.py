@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from studies.strategies.phases import Diagram, mean_over_seeds
 from studies.strategies.series import FittedRun
-from zoo.probing.strategy_pictures import curve_of, weight_of
+from zoo.probing.report.strategy_pictures import curve_of, weight_of
 from zoo.reports.plots import Panel, render_grid
 from zoo.reports.style import (
   BLACK,

@@ -17,14 +17,14 @@ from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import read_text, write_atomically
 from zoo.measure.statistics import Estimate, estimate
-from zoo.probing.mixtures import (
+from zoo.probing.nearest_strategies.mixtures import (
   Known,
   check_mixture,
   nearest_mixture,
   same_on,
   sample_known,
 )
-from zoo.probing.report import baselines_of
+from zoo.probing.report.probe import baselines_of
 
 _NUM_TRIED = 64  # prompts, on which predictors that are not the same mostly differ
 

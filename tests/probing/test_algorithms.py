@@ -9,10 +9,11 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.settings import general, isotropic
-from zoo.probing import algorithms, name_layer_algorithms, solvers
-from zoo.probing.algorithm_pictures import plot_layer_algorithms
-from zoo.probing.algorithms import Match, Readout
-from zoo.probing.algorithms import _match as match_of
+from zoo.probing import algorithms, name_layer_algorithms
+from zoo.probing.nearest_algorithms import solvers
+from zoo.probing.nearest_algorithms.by_layer import Match, Readout
+from zoo.probing.nearest_algorithms.by_layer import _match as match_of
+from zoo.probing.report.algorithm_pictures import plot_layer_algorithms
 from zoo.theory import constructions
 
 _D, _C = 3, 6

@@ -30,7 +30,7 @@ from zoo.probing import (
   edited,
   sites,
 )
-from zoo.probing.activations import calls_of, recorded, wanted_sites
+from zoo.probing.inside.activations import calls_of, recorded, wanted_sites
 
 _D, _C, _B = 3, 4, 3
 _SMALL = {

@@ -16,7 +16,7 @@ from tests.probing.models import sample
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo.probing import Tap, effects, head_scores, path_effect
-from zoo.probing.head_scores import _share
+from zoo.probing.inside.head_scores import _share
 
 _SHARP = 60.0  # so that a softmax over the tokens leaves e⁻⁶⁰ to each of the others
 

@@ -12,9 +12,10 @@ from tests.compare import refuses
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo.measure.statistics import Estimate
-from zoo.probing import Effect, Effects, intervention_report
-from zoo.probing.intervention_report import Interventions
-from zoo.probing.interventions import PARTS, _corrupt, sentence
+from zoo.probing import Effect, Effects
+from zoo.probing.report import intervention_report
+from zoo.probing.report.intervention_report import Interventions
+from zoo.probing.report.interventions import PARTS, _corrupt, sentence
 
 
 def _model():

@@ -15,8 +15,8 @@ from tests.settings import general, isotropic
 from zoo import estimators, probing, theory
 from zoo.core.learning_rule import LearningRule
 from zoo.measure.predict import BATCH_SIZE, predict, sample_batches
-from zoo.probing.nearest import baseline_shares
-from zoo.probing.verdicts import judge_by_samples, name_nearest
+from zoo.probing.nearest_algorithms.sampled import baseline_shares
+from zoo.probing.report.verdicts import judge_by_samples, name_nearest
 
 _D, _C = 3, 5
 # Predictions are float32, whose relative error of some 10⁻⁷ is squared here.

@@ -23,13 +23,13 @@ from zoo.probing import (
   sampled_algorithm,
   summary,
 )
-from zoo.probing.pictures import (
+from zoo.probing.report.pictures import (
   page,
   pictures,
   plot_attention,
   plot_attention_on,
 )
-from zoo.probing.verdicts import judge, judge_by_samples, name_nearest
+from zoo.probing.report.verdicts import judge, judge_by_samples, name_nearest
 from zoo.theory import constructions
 
 FEW: Any = {'num_prompts': 500}

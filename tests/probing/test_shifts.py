@@ -15,9 +15,9 @@ from tests.settings import isotropic
 from zoo import theory
 from zoo.measure.statistics import Estimate
 from zoo.probing import probe, summary
-from zoo.probing.pictures import plot_task_shifts
-from zoo.probing.report import Report
-from zoo.probing.shifts import TaskShift, not_taken, task_shift
+from zoo.probing.nearest_strategies.shifts import TaskShift, not_taken, task_shift
+from zoo.probing.report.pictures import plot_task_shifts
+from zoo.probing.report.probe import Report
 
 
 def test_exact_and_sampled_losses_agree_where_both_are_known():

@@ -20,14 +20,19 @@ from zoo.estimators.baselines import Zero
 from zoo.estimators.linear import Ridge
 from zoo.measure.statistics import Estimate
 from zoo.probing import strategies
-from zoo.probing.mixtures import (
+from zoo.probing.nearest_strategies.mixtures import (
   NearestMixture,
   Strategies,
   nearest_mixture,
   sample_known,
 )
-from zoo.probing.simplex import distances, nearest, nearest_by_likelihood, softmax
-from zoo.probing.strategy_pictures import plot_strategies
+from zoo.probing.nearest_strategies.simplex import (
+  distances,
+  nearest,
+  nearest_by_likelihood,
+  softmax,
+)
+from zoo.probing.report.strategy_pictures import plot_strategies
 
 POOL: Any = zoo.create_task(
   'task_pool', num_features=3, context_length=3, num_tasks=4, noise_std=0.5

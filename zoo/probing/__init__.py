@@ -2,59 +2,67 @@
 
 from zoo.core.taps import TAP_KINDS as TAP_KINDS
 from zoo.core.taps import Tap as Tap
-from zoo.probing.activations import attention_maps as attention_maps
-from zoo.probing.activations import capture as capture
-from zoo.probing.activations import intermediates as intermediates
-from zoo.probing.activations import mean_attention as mean_attention
-from zoo.probing.activations import sites as sites
-from zoo.probing.algorithm_words import name_layer_algorithms as name_layer_algorithms
-from zoo.probing.algorithms import LayerAlgorithms as LayerAlgorithms
-from zoo.probing.algorithms import algorithms as algorithms
-from zoo.probing.attention_heads import Head as Head
-from zoo.probing.attention_heads import heads as heads
-from zoo.probing.attention_heads import prune as prune
-from zoo.probing.attribution import Attribution as Attribution
-from zoo.probing.attribution import attribution as attribution
-from zoo.probing.context_update import ContextUpdate as ContextUpdate
-from zoo.probing.context_update import context_update as context_update
-from zoo.probing.context_update import context_updates as context_updates
-from zoo.probing.context_update import updated_layer as updated_layer
-from zoo.probing.edits import Add as Add
-from zoo.probing.edits import Edit as Edit
-from zoo.probing.edits import Mean as Mean
-from zoo.probing.edits import Resample as Resample
-from zoo.probing.edits import Set as Set
-from zoo.probing.edits import Zero as Zero
-from zoo.probing.edits import dead_sites as dead_sites
-from zoo.probing.edits import edited as edited
-from zoo.probing.effects import Effect as Effect
-from zoo.probing.effects import Effects as Effects
-from zoo.probing.effects import effects as effects
-from zoo.probing.effects import path_effect as path_effect
-from zoo.probing.guesses import LearnedGuess as LearnedGuess
-from zoo.probing.guesses import learned_guess as learned_guess
-from zoo.probing.head_scores import HeadScore as HeadScore
-from zoo.probing.head_scores import head_scores as head_scores
-from zoo.probing.implicit import implicit_algorithm as implicit_algorithm
-from zoo.probing.latents import LatentScore as LatentScore
-from zoo.probing.latents import latent_targets as latent_targets
-from zoo.probing.latents import probe_latents as probe_latents
-from zoo.probing.lens import Lens as Lens
-from zoo.probing.lens import lens as lens
-from zoo.probing.mixtures import LikelihoodMixture as LikelihoodMixture
-from zoo.probing.mixtures import NearestMixture as NearestMixture
-from zoo.probing.mixtures import Strategies as Strategies
-from zoo.probing.mixtures import strategies as strategies
-from zoo.probing.nearest import SampledAlgorithm as SampledAlgorithm
-from zoo.probing.nearest import sampled_algorithm as sampled_algorithm
-from zoo.probing.report import baselines_of as baselines_of
-from zoo.probing.report import probe as probe
+from zoo.probing.inside.activations import attention_maps as attention_maps
+from zoo.probing.inside.activations import capture as capture
+from zoo.probing.inside.activations import intermediates as intermediates
+from zoo.probing.inside.activations import mean_attention as mean_attention
+from zoo.probing.inside.activations import sites as sites
+from zoo.probing.inside.attention_heads import Head as Head
+from zoo.probing.inside.attention_heads import heads as heads
+from zoo.probing.inside.attention_heads import prune as prune
+from zoo.probing.inside.attribution import Attribution as Attribution
+from zoo.probing.inside.attribution import attribution as attribution
+from zoo.probing.inside.context_update import ContextUpdate as ContextUpdate
+from zoo.probing.inside.context_update import context_update as context_update
+from zoo.probing.inside.context_update import context_updates as context_updates
+from zoo.probing.inside.context_update import updated_layer as updated_layer
+from zoo.probing.inside.edits import Add as Add
+from zoo.probing.inside.edits import Edit as Edit
+from zoo.probing.inside.edits import Mean as Mean
+from zoo.probing.inside.edits import Resample as Resample
+from zoo.probing.inside.edits import Set as Set
+from zoo.probing.inside.edits import Zero as Zero
+from zoo.probing.inside.edits import dead_sites as dead_sites
+from zoo.probing.inside.edits import edited as edited
+from zoo.probing.inside.effects import Effect as Effect
+from zoo.probing.inside.effects import Effects as Effects
+from zoo.probing.inside.effects import effects as effects
+from zoo.probing.inside.effects import path_effect as path_effect
+from zoo.probing.inside.head_scores import HeadScore as HeadScore
+from zoo.probing.inside.head_scores import head_scores as head_scores
+from zoo.probing.inside.latents import LatentScore as LatentScore
+from zoo.probing.inside.latents import latent_targets as latent_targets
+from zoo.probing.inside.latents import probe_latents as probe_latents
+from zoo.probing.inside.lens import Lens as Lens
+from zoo.probing.inside.lens import lens as lens
+from zoo.probing.inside.task_vectors import TaskVector as TaskVector
+from zoo.probing.inside.task_vectors import TaskVectors as TaskVectors
+from zoo.probing.inside.task_vectors import task_vectors as task_vectors
+from zoo.probing.nearest_algorithms.by_layer import LayerAlgorithms as LayerAlgorithms
+from zoo.probing.nearest_algorithms.by_layer import algorithms as algorithms
+from zoo.probing.nearest_algorithms.guesses import LearnedGuess as LearnedGuess
+from zoo.probing.nearest_algorithms.guesses import learned_guess as learned_guess
+from zoo.probing.nearest_algorithms.implicit import (
+  implicit_algorithm as implicit_algorithm,
+)
+from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm as SampledAlgorithm
+from zoo.probing.nearest_algorithms.sampled import (
+  sampled_algorithm as sampled_algorithm,
+)
+from zoo.probing.nearest_algorithms.similarity import Alignment as Alignment
+from zoo.probing.nearest_algorithms.similarity import alignment as alignment
+from zoo.probing.nearest_strategies.mixtures import (
+  LikelihoodMixture as LikelihoodMixture,
+)
+from zoo.probing.nearest_strategies.mixtures import NearestMixture as NearestMixture
+from zoo.probing.nearest_strategies.mixtures import Strategies as Strategies
+from zoo.probing.nearest_strategies.mixtures import strategies as strategies
+from zoo.probing.nearest_strategies.shifts import TaskShift as TaskShift
+from zoo.probing.nearest_strategies.shifts import task_shift as task_shift
+from zoo.probing.report.algorithm_words import (
+  name_layer_algorithms as name_layer_algorithms,
+)
+from zoo.probing.report.probe import baselines_of as baselines_of
+from zoo.probing.report.probe import probe as probe
+from zoo.probing.report.summaries import summary as summary
 from zoo.probing.scores import risks as risks
-from zoo.probing.shifts import TaskShift as TaskShift
-from zoo.probing.shifts import task_shift as task_shift
-from zoo.probing.similarity import Alignment as Alignment
-from zoo.probing.similarity import alignment as alignment
-from zoo.probing.summaries import summary as summary
-from zoo.probing.task_vectors import TaskVector as TaskVector
-from zoo.probing.task_vectors import TaskVectors as TaskVectors
-from zoo.probing.task_vectors import task_vectors as task_vectors

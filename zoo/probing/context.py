@@ -23,7 +23,6 @@ from zoo.core.losses import ROUNDING
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
 from zoo.measure.statistics import Estimate, estimate, ratio
-from zoo.probing.simplex import distances
 
 SHARE_ROUNDING = 1e-8  # shares of float32 predictions that differ by less are equal
 # Prompts with one query are enough for its mean prediction.
@@ -31,6 +30,15 @@ _LEAST_GROUP = 8
 _MOST_CONTEXTS = 32  # of a query, where predictions are probabilities
 # From a prompt and a number of examples t to the means, or probabilities, after them.
 Predict = Callable[[Prompt, int], Float[np.ndarray, 'p k']]
+
+
+def distances(
+  own: Float[np.ndarray, 'p t k'], mixed: Float[np.ndarray, '#p t k'], squares: bool
+) -> Float[np.ndarray, 'p t']:
+  """`(own − mixed)²`, or KL(own ‖ mixed) in nats."""
+  if squares:
+    return np.sum((own - mixed) ** 2, axis=-1)
+  return np.sum(own * np.log(own / mixed), axis=-1)
 
 
 def with_others(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.colors import LogNorm
 
-from zoo.probing.algorithm_words import NAMES
-from zoo.probing.algorithms import Match, Readout
+from zoo.probing.nearest_algorithms.by_layer import Match, Readout
+from zoo.probing.report.algorithm_words import NAMES
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.style import Figure
 

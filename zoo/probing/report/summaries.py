@@ -7,16 +7,16 @@ import numpy as np
 from zoo.core.tables import Table, format_estimate
 from zoo.measure.comparison import table_of
 from zoo.measure.statistics import Estimate
-from zoo.probing.attention_heads import Head
-from zoo.probing.guesses import LearnedGuess
-from zoo.probing.implicit import ImplicitAlgorithm
-from zoo.probing.lens import Lens
-from zoo.probing.nearest import SampledAlgorithm
-from zoo.probing.report import Report
+from zoo.probing.inside.attention_heads import Head
+from zoo.probing.inside.lens import Lens
+from zoo.probing.nearest_algorithms.guesses import LearnedGuess
+from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
+from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm
+from zoo.probing.nearest_algorithms.similarity import Alignment
+from zoo.probing.nearest_strategies.shifts import TaskShift, in_short
+from zoo.probing.report.probe import Report
+from zoo.probing.report.verdicts import percent, shown_share
 from zoo.probing.scores import PairedRisks
-from zoo.probing.shifts import TaskShift, in_short
-from zoo.probing.similarity import Alignment
-from zoo.probing.verdicts import percent, shown_share
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
 _LEFT_OUT = 'left out of this report', 'because'

@@ -17,8 +17,8 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.predict import Programs, loss_of
 from zoo.measure.statistics import Estimate, estimate
-from zoo.probing.activations import recorded, sites
-from zoo.probing.edits import edited
+from zoo.probing.inside.activations import recorded, sites
+from zoo.probing.inside.edits import edited
 from zoo.tasks.base import FunctionClass, Loss, make_prompt
 
 

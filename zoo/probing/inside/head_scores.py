@@ -11,8 +11,8 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.models.token_model import TokenModel
-from zoo.probing.activations import attention_maps, capture
-from zoo.probing.attribution import attribution
+from zoo.probing.inside.activations import attention_maps, capture
+from zoo.probing.inside.attribution import attribution
 
 
 class HeadScore(NamedTuple):

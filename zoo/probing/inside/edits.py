@@ -20,7 +20,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.taps import Replacement, places, without_shortcuts
 from zoo.measure.predict import run_once
-from zoo.probing.activations import (
+from zoo.probing.inside.activations import (
   calls_of,
   check_edit_site,
   checked_module,

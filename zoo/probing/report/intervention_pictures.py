@@ -12,13 +12,13 @@ from zoo.core.tables import Table
 from zoo.measure.statistics import Estimate
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
-from zoo.probing.algorithm_pictures import plot_layer_algorithms
-from zoo.probing.algorithm_words import NAMES
-from zoo.probing.algorithms import Readout
-from zoo.probing.effects import Effects
-from zoo.probing.interventions import HeadMeasurements
-from zoo.probing.latents import LatentScore
-from zoo.probing.pictures import named_tokens
+from zoo.probing.inside.effects import Effects
+from zoo.probing.inside.latents import LatentScore
+from zoo.probing.nearest_algorithms.by_layer import Readout
+from zoo.probing.report.algorithm_pictures import plot_layer_algorithms
+from zoo.probing.report.algorithm_words import NAMES
+from zoo.probing.report.interventions import HeadMeasurements
+from zoo.probing.report.pictures import named_tokens
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.style import SIGNED, Figure
 

@@ -20,25 +20,28 @@ from zoo.measure.comparison import Comparison, compare
 from zoo.measure.predict import Programs
 from zoo.measure.statistics import Estimate
 from zoo.models.linear_attention import LinearAttention
-from zoo.probing.attention_heads import Head, heads
-from zoo.probing.guesses import LearnedGuess, learned_guess
-from zoo.probing.implicit import ImplicitAlgorithm, implicit_algorithm
-from zoo.probing.lens import LayerCurve, Lens, lens
-from zoo.probing.nearest import (
+from zoo.probing.inside.attention_heads import Head, heads
+from zoo.probing.inside.lens import LayerCurve, Lens, lens
+from zoo.probing.nearest_algorithms.guesses import LearnedGuess, learned_guess
+from zoo.probing.nearest_algorithms.implicit import (
+  ImplicitAlgorithm,
+  implicit_algorithm,
+)
+from zoo.probing.nearest_algorithms.sampled import (
   SampledAlgorithm,
   baseline_shares,
   least_prompts,
   sampled_algorithm,
 )
-from zoo.probing.scores import PairedRisks, risks
-from zoo.probing.shifts import TaskShift, not_taken, task_shift
-from zoo.probing.similarity import Alignment, alignment, has_rule
-from zoo.probing.verdicts import (
+from zoo.probing.nearest_algorithms.similarity import Alignment, alignment, has_rule
+from zoo.probing.nearest_strategies.shifts import TaskShift, not_taken, task_shift
+from zoo.probing.report.verdicts import (
   judge,
   judge_by_baselines,
   judge_by_samples,
   name_nearest,
 )
+from zoo.probing.scores import PairedRisks, risks
 from zoo.tasks.base import is_squared
 
 _NUM_COMPARED = 4096  # prompts, for the baselines at every number of examples

@@ -19,7 +19,7 @@ from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import in_order, places
 from zoo.measure.predict import run_once
 from zoo.measure.statistics import Estimate, ratio
-from zoo.probing.activations import (
+from zoo.probing.inside.activations import (
   calls_of,
   checked_module,
   no_value,

@@ -31,9 +31,8 @@ from zoo.measure.predict import (
   sample_batches,
 )
 from zoo.measure.statistics import Estimate, estimate, ratio, simplex_stderrs
-from zoo.probing.context import effects_by_length
-from zoo.probing.simplex import (
-  distances,
+from zoo.probing.context import distances, effects_by_length
+from zoo.probing.nearest_strategies.simplex import (
   groups_within,
   nearest,
   nearest_by_likelihood,

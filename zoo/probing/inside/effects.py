@@ -17,7 +17,7 @@ from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
 from zoo.measure.predict import loss_of, run_once
 from zoo.measure.statistics import Estimate, estimate, ratio
-from zoo.probing.activations import (
+from zoo.probing.inside.activations import (
   calls_of,
   checked_module,
   no_value,
@@ -25,7 +25,7 @@ from zoo.probing.activations import (
   sites_of_kind,
   wanted_sites,
 )
-from zoo.probing.edits import dead_sites, edited, put_back, readers
+from zoo.probing.inside.edits import dead_sites, edited, put_back, readers
 
 # What the value at a site is replaced by, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'

@@ -18,8 +18,8 @@ from zoo.core.taps import in_order, places, put_child
 from zoo.measure.predict import run_once
 from zoo.mixers.mixer import RMSNorm
 from zoo.models.layers import normed
-from zoo.probing.activations import recorded, sites_of_kind
-from zoo.probing.edits import dead_sites, edited, put_back, readers
+from zoo.probing.inside.activations import recorded, sites_of_kind
+from zoo.probing.inside.edits import dead_sites, edited, put_back, readers
 
 NORMS = nnx.LayerNorm, nnx.RMSNorm, RMSNorm
 

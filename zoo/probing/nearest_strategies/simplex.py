@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo.core.losses import ROUNDING
+from zoo.probing.context import distances
 
 _TIE = 0.01  # of that, by which a mixture must be nearer than a single predictor
 _CONVERGED = 1e-16  # what another step of Newton could gain, in nats
@@ -129,15 +130,6 @@ def nearest_by_likelihood(
       least = float(end.fun) * unit
       prior, power = softmax(end.x[:-1]), float(np.exp(end.x[-1]) / scale)
   return prior, power
-
-
-def distances(
-  own: Float[np.ndarray, 'p t k'], mixed: Float[np.ndarray, '#p t k'], squares: bool
-) -> Float[np.ndarray, 'p t']:
-  """`(own − mixed)²`, or KL(own ‖ mixed) in nats."""
-  if squares:
-    return np.sum((own - mixed) ** 2, axis=-1)
-  return np.sum(own * np.log(own / mixed), axis=-1)
 
 
 def groups_within(

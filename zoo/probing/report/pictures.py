@@ -23,13 +23,13 @@ from zoo.measure.predict import run_once, sample_batches
 from zoo.measure.statistics import Estimate
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
-from zoo.probing.activations import mean_attention
-from zoo.probing.attention_heads import Head
-from zoo.probing.implicit import ImplicitAlgorithm
-from zoo.probing.report import Report
-from zoo.probing.shifts import TaskShift, in_short
-from zoo.probing.similarity import answers
-from zoo.probing.summaries import opening, tables
+from zoo.probing.inside.activations import mean_attention
+from zoo.probing.inside.attention_heads import Head
+from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
+from zoo.probing.nearest_algorithms.similarity import answers
+from zoo.probing.nearest_strategies.shifts import TaskShift, in_short
+from zoo.probing.report.probe import Report
+from zoo.probing.report.summaries import opening, tables
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.rows import RowPoint, plot_rows

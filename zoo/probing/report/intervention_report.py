@@ -18,8 +18,14 @@ from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
 from zoo.host.files import read_text, write_atomically
-from zoo.probing.intervention_pictures import CAPTIONS, TITLES, picture, table
-from zoo.probing.interventions import PARTS, from_json, measure, sentence, to_json
+from zoo.probing.report.intervention_pictures import CAPTIONS, TITLES, picture, table
+from zoo.probing.report.interventions import (
+  PARTS,
+  from_json,
+  measure,
+  sentence,
+  to_json,
+)
 from zoo.reports.style import Figure
 
 

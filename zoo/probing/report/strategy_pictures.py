@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from zoo.measure.statistics import Estimate
-from zoo.probing.mixtures import Strategies
+from zoo.probing.nearest_strategies.mixtures import Strategies
 from zoo.reports.plots import Panel, Series, render_grid
 from zoo.reports.style import BLUE, VERMILION, Figure, colours_of
 

@@ -8,8 +8,8 @@ import numpy as np
 from zoo.measure.comparison import MODEL, Comparison
 from zoo.measure.statistics import Estimate, above_zero
 from zoo.probing.context import SHARE_ROUNDING
-from zoo.probing.implicit import ImplicitAlgorithm
-from zoo.probing.nearest import SampledAlgorithm
+from zoo.probing.nearest_algorithms.implicit import ImplicitAlgorithm
+from zoo.probing.nearest_algorithms.sampled import SampledAlgorithm
 from zoo.tasks import LinearRegression
 
 # A predictor counts as gradient descent if the nearest step leaves at most this share

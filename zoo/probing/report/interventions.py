@@ -18,13 +18,17 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Layered, Predictor, Task
 from zoo.measure.statistics import Estimate, above_zero
-from zoo.probing.activations import checked_module, in_order_of_calls, sites_of_kind
-from zoo.probing.algorithm_words import name_layer_algorithms
-from zoo.probing.algorithms import Match, Readout, algorithms
-from zoo.probing.edits import dead_sites
-from zoo.probing.effects import Effect, Effects, effects
-from zoo.probing.head_scores import HeadScore, head_scores
-from zoo.probing.latents import PROMPT, LatentScore, probe_latents
+from zoo.probing.inside.activations import (
+  checked_module,
+  in_order_of_calls,
+  sites_of_kind,
+)
+from zoo.probing.inside.edits import dead_sites
+from zoo.probing.inside.effects import Effect, Effects, effects
+from zoo.probing.inside.head_scores import HeadScore, head_scores
+from zoo.probing.inside.latents import PROMPT, LatentScore, probe_latents
+from zoo.probing.nearest_algorithms.by_layer import Match, Readout, algorithms
+from zoo.probing.report.algorithm_words import name_layer_algorithms
 from zoo.tasks.base import is_squared
 
 PARTS = 'what_matters', 'heads', 'layers', 'latents'

@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from zoo.core.matrices import is_scalar, symmetric_root
 from zoo.core.protocols import Task
-from zoo.probing import solvers
-from zoo.probing.solvers import Spectra, Spectrum
+from zoo.probing.nearest_algorithms import solvers
+from zoo.probing.nearest_algorithms.solvers import Spectra, Spectrum
 
 _TOLERANCE = 1e-12  # of the searches for parameters
 _FAR = 1e30  # the prediction of steps that diverge, which may overflow

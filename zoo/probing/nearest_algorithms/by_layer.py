@@ -17,9 +17,9 @@ from zoo.estimators.baselines import distinct
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
 from zoo.measure.statistics import above_zero, difference, ratios, resampled_means
 from zoo.probing.context import SHARE_ROUNDING, effect_of_numbers, with_others
-from zoo.probing.families import AnyFamily, Member, families
-from zoo.probing.lens import check_layered, fitted_predictions, read_layers
-from zoo.probing.nearest import check_numbers
+from zoo.probing.inside.lens import check_layered, fitted_predictions, read_layers
+from zoo.probing.nearest_algorithms.families import AnyFamily, Member, families
+from zoo.probing.nearest_algorithms.sampled import check_numbers
 
 _BATCH_SIZE = 512
 _LEAST_PROMPTS = 10  # for each step, whose sizes are fitted

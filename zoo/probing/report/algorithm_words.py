@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from zoo.measure.statistics import Estimate
-from zoo.probing.algorithms import Match, Readout
 from zoo.probing.context import SHARE_ROUNDING
-from zoo.probing.verdicts import percent, shown_share
+from zoo.probing.nearest_algorithms.by_layer import Match, Readout
+from zoo.probing.report.verdicts import percent, shown_share
 
 # The algorithms that take steps; others are baselines of the task.
 NAMES = {

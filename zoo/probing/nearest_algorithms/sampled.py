@@ -28,7 +28,7 @@ from zoo.measure.comparison import affordable
 from zoo.measure.predict import BATCH_SIZE, Programs, at_query, gather, sample_batches
 from zoo.measure.statistics import Estimate, estimate
 from zoo.probing.context import effect_of_numbers, share_of_effect, with_others
-from zoo.probing.guesses import distance_to_mean
+from zoo.probing.nearest_algorithms.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
 from zoo.theory.search import lowest_point
 

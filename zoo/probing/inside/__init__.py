@@ -1,0 +1,1 @@
+"""Within a model: sites, edits, effects, paths, heads, latents, task vectors."""

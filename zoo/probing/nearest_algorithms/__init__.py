@@ -1,0 +1,1 @@
+"""Which algorithm a model runs: from its rule, from its predictions, by its layers."""

@@ -1,0 +1,1 @@
+"""Which strategy a model follows: mixtures of known predictors, and other tasks."""
