@@ -27,6 +27,9 @@ from zoo.host.files import is_url, or_shipped, read_text, user_path, write_atomi
 if TYPE_CHECKING:
   from zoo.core.protocols import Predictor, Task
 
+# Models of the same config with other initial weights, as a control of what is found.
+_NUM_UNTRAINED = 3
+
 flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
@@ -75,7 +78,10 @@ def main() -> None:
     raise UserError('--seconds belongs to --interventions')
   out = cli.folder_of(_OUT)
   # Imported here so that a mistyped flag is reported at once.
+  from flax import nnx
+
   import zoo
+  from zoo.config.building import build_model
   from zoo.probing.report.intervention_report import Interventions
   from zoo.probing.report.pictures import page, pictures
   from zoo.probing.report.probe import check_sections
@@ -96,7 +102,9 @@ def main() -> None:
   json_file = _JSON.value or out / 'probe.json'
   parts = Interventions(out / 'interventions.json', saved.model)
   if _INTERVENTIONS.value:
-    parts.measure(saved.model, saved.task, _SECONDS.value)
+    seeds = [saved.config.seed + 1 + i for i in range(_NUM_UNTRAINED)]
+    untrained = [build_model(saved.config, nnx.Rngs(seed)) for seed in seeds]
+    parts.measure(saved.model, saved.task, _SECONDS.value, untrained)
   try:
     out.mkdir(parents=True, exist_ok=True)
     parts.save_pictures(saved.model, saved.task)

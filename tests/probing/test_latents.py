@@ -71,6 +71,37 @@ def test_targets_are_those_of_numpy():
       np.testing.assert_allclose(targets[name][i], value, rtol=2e-4, err_msg=name)
 
 
+def test_untrained_models_are_a_control_with_their_spread():
+  def model(scale):
+    return _Scaled(scale)
+
+  own = {'sums': lambda prompt: jnp.einsum('bcd,bc->bd', prompt.x, prompt.y)}
+  arguments = _TASK, own, ['site'], _NUM
+  scores = probe_latents(model(1.0), *arguments, untrained=[model(0.3), model(0.1)])
+  prompt_alone, score = scores
+  assert prompt_alone.untrained is None
+  alone = [probe_latents(model(scale), *arguments)[1].r2.mean for scale in (0.3, 0.1)]
+  # Of two numbers s = |a − b|/√2; t = 12.706 with one degree of freedom.
+  half = 12.706 * abs(alone[0] - alone[1]) / np.sqrt(2) * np.sqrt(1.5)
+  assert score.untrained.mean == pytest.approx(np.mean(alone))
+  assert score.untrained.half == pytest.approx(half, rel=1e-4)
+  assert score.above_untrained.mean == pytest.approx(score.r2.mean - np.mean(alone))
+  assert score.above_untrained.stderr >= score.untrained.stderr
+  with refuses('there is one untrained model; their spread needs two or more'):
+    probe_latents(model(1.0), *arguments, untrained=[model(0.3)])
+
+
+class _Scaled(nnx.Module):
+  """Shows X'y times a number, and features that hide it where the number is small."""
+
+  def __init__(self, scale):
+    self.scale, self.site_tap = scale, Tap(axes='b w')
+
+  def __call__(self, prompt):
+    sums = jnp.einsum('bcd,bc->bd', prompt.x, prompt.y)
+    return jnp.sum(self.site_tap(self.scale * sums + prompt.x[:, 0]), axis=1)
+
+
 def test_targets_of_ones_own():
   model = _Correlations()
   own = {'y': lambda prompt: prompt.y[:, 0]}

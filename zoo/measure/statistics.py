@@ -266,6 +266,30 @@ def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> I
   return Interval(mean, mean - half, mean + half)
 
 
+def one_more(values: ArrayLike | Sequence[float]) -> Estimate:
+  """What one more sample would be, after a few samples `[n]` that are normal.
+
+  Args:
+    values: n ≥ 2 samples, such as one for each of a few seeds.
+
+  Returns:
+    Their mean. Its `half` is half of the interval that contains one more sample with a
+    probability of 95 %, `t s √(1 + 1/n)` with Student's t and the standard deviation s.
+
+  Raises:
+    UserError: For fewer than two samples.
+
+  Example:
+    >>> one_more([1.0, 2.0, 3.0]).mean
+    2.0
+  """
+  n = np.size(values)
+  if n < 2:
+    raise UserError(f'there are {n} samples; what one more would be needs two or more')
+  whole = interval(values)
+  return Estimate(whole.mean, whole.half * math.sqrt(n + 1) / WIDTH)
+
+
 def t_test(values: ArrayLike | Sequence[float]) -> float:
   """The two-sided p value of Student's test that samples `[n]` have the mean 0.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import in_order, places
 from zoo.measure.predict import run_once
-from zoo.measure.statistics import Estimate, ratio
+from zoo.measure.statistics import Estimate, one_more, ratio
 from zoo.probing.inside.activations import (
   calls_of,
   checked_module,
@@ -40,12 +41,24 @@ class LatentScore(NamedTuple):
   """How well a linear map of a site's value at the query predicts a target.
 
   R² is 1 − Σ |error|² / Σ |target − mean|² on prompts that the map was not fitted to.
+
+  Attributes:
+    site: The site, or PROMPT for all features and labels of the prompt.
+    target: The name of what is predicted.
+    r2: R².
+    permuted: R² with the targets of other prompts.
+    untrained: R² of untrained models at this site. Its interval is that of one more
+      untrained model. None without such models, and for the prompt itself.
+    above_untrained: `r2` minus the R² that one more untrained model would have, on the
+      same prompts; None likewise.
   """
 
-  site: str  # or PROMPT: all features and labels of the prompt
+  site: str
   target: str
   r2: Estimate
-  permuted: Estimate  # the same with the targets of other prompts
+  permuted: Estimate
+  untrained: Estimate | None = None
+  above_untrained: Estimate | None = None
 
 
 def probe_latents(
@@ -55,31 +68,46 @@ def probe_latents(
   sites: Sequence[str] | None = None,
   num_prompts: int = 2048,
   seed: int = 0,
+  untrained: Sequence[Predictor] = (),
 ) -> list[LatentScore]:
   """R² of ridge regression from each site to what its prompts were drawn from.
 
   The value is that at the query's token, the last one, where the axes of a site have
-  tokens, and else all of it. Half of
-  the prompts fit the map, with the penalty of the least generalised cross-validation
-  error (Golub, Heath & Wahba, 1979); the other half score it. Controls: the targets
-  permuted among prompts, and the same map from all features and labels of the prompt.
+  tokens, and else all of it. Half of the prompts fit the map, with the penalty of the
+  least generalised cross-validation error (Golub, Heath & Wahba, 1979); the other half
+  score it.
 
-  Both controls are weak. Permuted targets only show that the map does not overfit, and
-  a linear map of the prompt cannot multiply features by labels, as a mixer of random
-  weights may. R² of a trained model is evidence of learning where it is above that of
-  an untrained model of the same architecture: call this function for that one, too,
-  with the same task, sites and seed.
+  There are three controls. Two are weak: permuted targets only show that the map does
+  not overfit, and a linear map of the prompt cannot multiply features by labels, as a
+  mixer of random weights may. R² is evidence of learning where it is above that of
+  untrained models of the same architecture, which are to be given.
+
+  Quantity: `above_untrained`, R² of the model minus that of one more untrained model,
+    over prompts and untrained models. `r2` alone says what a linear map finds, not that
+    it was learned.
+  Null: 0 for a model that is itself untrained.
+  Counterfactual: other initial weights of the same architecture, on the same prompts.
+  Denominator: Σ |target − mean|², of R².
 
   Args:
-    model: a model with taps.
-    task: where the prompts come from.
-    targets: by name, functions of prompts. None: those of `latent_targets`.
-    sites: None: all.
-    num_prompts: ≥ 8, of which half are for the fit.
-    seed: of the prompts.
+    model: A model with taps.
+    task: Where the prompts come from.
+    targets: Functions of prompts, by name; by default those of `latent_targets`.
+    sites: The sites; by default all.
+    num_prompts: At least 8, of which half are for the fit.
+    seed: Chooses the prompts.
+    untrained: Two or more models of the same architecture, with other initial weights.
+      Their errors over models are Student's, so that three are better than two.
 
-  Raises UserError for an unknown site, and for a task that names no targets.
+  Returns:
+    A score for each target from the prompt itself, and from each site.
+
+  Raises:
+    UserError: For an unknown site, for a task that names no targets, for a single
+      untrained model, and for one without the sites of the model.
   """
+  if len(untrained) == 1:
+    raise UserError('there is one untrained model; their spread needs two or more')
   check_count('num_prompts', num_prompts, minimum=8)
   chosen = wanted_sites(model, sites)
   axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
@@ -92,15 +120,23 @@ def probe_latents(
   def values_of(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
     return recorded(models[0], prompt, chosen)[0]
 
-  values = run_once(values_of, [model], prompt_alone)
+  def rows_of(of: Predictor) -> dict[str, Float[np.ndarray, 'b _']]:
+    values = run_once(values_of, [of], prompt_alone)
+    for site in chosen:
+      if sites is not None and not calls_of(values, site):
+        raise UserError(no_value(site))
+    return {
+      name: _rows(values[name], axes[name.partition('@')[0]])
+      for name in in_order(values)
+    }
+
+  for other in untrained:
+    wanted_sites(other, chosen)
+  own, others = rows_of(model), [rows_of(other) for other in untrained]
   arrays = (prompt.x, prompt.y, prompt.x_query)
-  inputs = {PROMPT: np.concatenate([_rows(array, '') for array in arrays], axis=1)}
-  for site in chosen:
-    if sites is not None and not calls_of(values, site):
-      raise UserError(no_value(site))
-  for name in in_order(values):
-    inputs[name] = _rows(values[name], axes[name.partition('@')[0]])
-  return _scores(inputs, {name: _rows(of(prompt), '') for name, of in wanted.items()})
+  whole = np.concatenate([_rows(array, '') for array in arrays], axis=1)
+  targets_of = {name: _rows(of(prompt), '') for name, of in wanted.items()}
+  return _scores({PROMPT: whole} | own, others, targets_of)
 
 
 def latent_targets(task: Task, prompt: Prompt) -> dict[str, Target]:
@@ -165,34 +201,62 @@ def _rows(value: Array, axes: str) -> Float[np.ndarray, 'b m']:
 
 
 def _scores(
-  inputs: Mapping[str, Float[np.ndarray, 'b m']],
-  targets: Mapping[str, Float[np.ndarray, 'b t']],
+  inputs: Mapping[str, Float[np.ndarray, 'b _']],
+  others: Sequence[Mapping[str, Float[np.ndarray, 'b _']]],
+  targets: Mapping[str, Float[np.ndarray, 'b _']],
 ) -> list[LatentScore]:
+  """The scores of all inputs; the others are those of untrained models."""
   half = len(next(iter(inputs.values()))) // 2
   scores = []
   for site, rows in inputs.items():
     fit = _Ridge(rows[:half])
+    fits = [(_Ridge(of[site][:half]), of[site]) for of in others if site in of]
     for name, target in targets.items():
-      both = (
-        _r2(fit(wanted[:half], rows[half:]), wanted[half:], wanted[:half])
-        for wanted in (target, _permuted(target))
+      permuted = _permuted(target)
+      error, whole = _squares(fit(target[:half], rows[half:]), target, half)
+      score = LatentScore(
+        site,
+        name,
+        _one_minus(ratio(error, whole)),
+        _one_minus(ratio(*_squares(fit(permuted[:half], rows[half:]), permuted, half))),
       )
-      scores.append(LatentScore(site, name, *both))
+      if fits:
+        errors = [
+          _squares(fit(target[:half], rows[half:]), target, half)[0]
+          for fit, rows in fits
+        ]
+        score = score._replace(**_above_untrained(error, errors, whole))
+      scores.append(score)
   return scores
+
+
+def _squares(
+  predicted: Float[np.ndarray, 'b t'], target: Float[np.ndarray, 'n t'], half: int
+) -> tuple[Float[np.ndarray, ' b'], Float[np.ndarray, ' b']]:
+  """The squared errors of prompts after the first half, and the squares to explain."""
+  error = np.square(predicted - target[half:]).sum(axis=1)
+  whole = np.square(target[half:] - target[:half].mean(axis=0)).sum(axis=1)
+  return error, whole
+
+
+def _one_minus(unexplained: Estimate) -> Estimate:
+  return Estimate(1 - unexplained.mean, unexplained.stderr)
+
+
+def _above_untrained(
+  error: Float[np.ndarray, ' b'],
+  errors: Sequence[Float[np.ndarray, ' b']],
+  whole: Float[np.ndarray, ' b'],
+) -> dict[str, Estimate]:
+  """R² of one more untrained model, and what is above it, on the same prompts."""
+  control = one_more([1 - ratio(other, whole).mean for other in errors])
+  gap = ratio(np.mean(errors, axis=0) - error, whole)
+  above = Estimate(gap.mean, math.hypot(gap.stderr, control.stderr))
+  return {'untrained': control, 'above_untrained': above}
 
 
 def _permuted(target: Float[np.ndarray, 'b t']) -> Float[np.ndarray, 'b t']:
   return target[np.random.default_rng(0).permutation(len(target))]
-
-
-def _r2(
-  predicted: Float[np.ndarray, 'b t'],
-  target: Float[np.ndarray, 'b t'],
-  fitted_to: Float[np.ndarray, 'a t'],
-) -> Estimate:
-  error = np.square(predicted - target).sum(axis=1)
-  unexplained = ratio(error, np.square(target - fitted_to.mean(axis=0)).sum(axis=1))
-  return Estimate(1 - unexplained.mean, unexplained.stderr)
 
 
 class _Ridge:

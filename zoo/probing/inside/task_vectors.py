@@ -37,6 +37,8 @@ class TaskVector(NamedTuple):
   # mean outputs of chosen heads).
   added: Estimate
   added_other: Estimate  # by that of the next function
+  set_gain: Estimate  # `set_other` minus `set`, function by function
+  added_gain: Estimate  # `added_other` minus `added`, likewise
 
 
 class TaskVectors(NamedTuple):
@@ -67,6 +69,11 @@ def task_vectors(
 
   The query is then the only token, and it holds x_q in all layouts of this library:
   with a state set there the prediction is the same for all queries of a function.
+
+  Quantity: `set_gain` and `added_gain`, by how much the loss with the vector of the
+    function is below that with another function's, over functions.
+  Null: 0 for a model whose states do not depend on the function.
+  Counterfactual: the vector of the next function that was drawn.
 
   Raises UserError for a task that is no `zoo.tasks.base.FunctionClass`, for a model
   without such sites, and for one that calls them in loops.
@@ -100,9 +107,17 @@ def task_vectors(
   )
   values = np.stack([set_to, set_to_other, own + moved, own + moved_other])
   losses = programs.run(reader.losses, [model], alone, values, loss_of(task))
+  set_losses, set_other, added, added_other = np.asarray(losses, np.float64)
   kinds = [
     [_over_functions(row, num_functions) for row in kind]
-    for kind in np.asarray(losses, np.float64)
+    for kind in (
+      set_losses,
+      set_other,
+      added,
+      added_other,
+      set_other - set_losses,
+      added_other - added,
+    )
   ]
   return TaskVectors(
     _over_functions(read(tested)[1], num_functions),

@@ -89,10 +89,16 @@ def table(part: str, result: Any) -> Table:
   if part == 'layers':
     return _layer_table(result)
   rows = [
-    (score.site, score.target, _said(score.r2), _said(score.permuted))
+    (
+      score.site,
+      score.target,
+      _said(score.r2),
+      '-' if score.untrained is None else _said(score.untrained),
+      _said(score.permuted),
+    )
     for score in result
   ]
-  return Table(rows, ('site', 'target', 'R² ± 95 %', 'permuted'))
+  return Table(rows, ('site', 'target', 'R² ± 95 %', 'untrained', 'permuted'))
 
 
 def _layer_table(result: Readout) -> Table:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import pathlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -50,11 +51,17 @@ class Interventions:
       except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f'{file} is damaged; delete it') from error
 
-  def measure(self, model: Predictor, task: Task, seconds: float | None) -> None:
+  def measure(
+    self,
+    model: Predictor,
+    task: Task,
+    seconds: float | None,
+    untrained: Sequence[Predictor] = (),
+  ) -> None:
     """Measures the parts that are missing; begins none after this many seconds.
 
-    A part that fails is left out, after a warning. Raises UserError for a file that
-    cannot be written.
+    The untrained models are of the same architecture, as a control. A part that fails is
+    left out, after a warning. Raises UserError for a file that cannot be written.
     """
     start = time.monotonic()
     missing = [part for part in PARTS if part not in self.results]
@@ -70,7 +77,7 @@ class Interventions:
         )
         return
       try:
-        self.results[part] = measure(model, task, part)
+        self.results[part] = measure(model, task, part, untrained=untrained)
       except Exception as error:  # a user's model may raise anything
         own = not isinstance(error, UserError)
         reason = in_one_line(error, 200)

@@ -56,12 +56,14 @@ def measure(
   part: str,
   num_prompts: int = NUM_PROMPTS,
   seed: int = 0,
+  untrained: Sequence[Predictor] = (),
 ) -> Result | None:
   """One of PARTS; None if the model or its task has no such thing.
 
   The corrupt prompts have the same inputs and another function or, of a task that has
-  no other one for these inputs, the same query and another context. Raises UserError
-  for a model that is no NNX module.
+  no other one for these inputs, the same query and another context. The `untrained`
+  models are the control of `probe_latents`. Raises UserError for a model that is no NNX
+  module.
   """
   logging.info('probe: interventions, %s', part)
   checked_module(model)
@@ -73,7 +75,7 @@ def measure(
     return corrupt and measured(model, task, clean, corrupt)
   if part == 'layers':
     return _layers(model, task, seed)
-  return _latents(model, task, seed)
+  return _latents(model, task, seed, untrained)
 
 
 def _corrupt(task: Task, clean: Prompt, key: Key[Array, '']) -> Prompt | None:
@@ -128,12 +130,14 @@ def _layers(model: Predictor, task: Task, seed: int) -> Readout | None:
     return None
 
 
-def _latents(model: Predictor, task: Task, seed: int) -> list[LatentScore] | None:
+def _latents(
+  model: Predictor, task: Task, seed: int, untrained: Sequence[Predictor]
+) -> list[LatentScore] | None:
   prompt = task.sample(jax.random.key(0), 1, latents=True)
   if not jax.tree.leaves(prompt.latents):
     return None
   shown = sites_of_kind(model, *_SHOWN)
-  return probe_latents(model, task, None, shown or None, _NUM_PROBED, seed)
+  return probe_latents(model, task, None, shown or None, _NUM_PROBED, seed, untrained)
 
 
 # What survives its interval, in words.
@@ -207,16 +211,20 @@ def _latent_sentence(scores: Sequence[LatentScore]) -> str:
   """For each target, the site with the largest R² above that of the controls."""
   controls = {score.target: score.r2 for score in scores if score.site == PROMPT}
   tested = [score for score in scores if score.site != PROMPT]
-  # Each is to be above 0 and both controls; the least sure of the three counts.
+  # Each is to be above 0 and all controls; the least sure of these counts.
   gaps = [
     min(
       score.r2,
       _difference(score.r2, score.permuted),
       _difference(score.r2, controls[score.target]),
+      *([score.above_untrained] if score.above_untrained else []),
       key=lambda gap: gap.mean / gap.stderr if gap.stderr else gap.mean,
     )
     for score in tested
   ]
+  beside = ''
+  if any(score.above_untrained for score in tested):
+    beside = ' and from untrained models'
   held = _surviving(tested, gaps)
   said = []
   for target in controls:
@@ -226,11 +234,12 @@ def _latent_sentence(scores: Sequence[LatentScore]) -> str:
       said.append(f'{target} from {best.site} ({_said(best.r2)})')
   if not said:
     return (
-      'From no site does a linear map predict a target better than from the prompt.'
+      'From no site does a linear map predict a target better than from the prompt'
+      f'{beside}.'
     )
   return (
-    "A linear map of the value at the query's token predicts, with this R²: "
-    f'{"; ".join(said)}.'
+    f"A linear map of the value at the query's token predicts, with this R², better "
+    f'than from the prompt{beside}: {"; ".join(said)}.'
   )
 
 
@@ -275,7 +284,10 @@ def from_json(part: str, content: Any) -> Result | None:
   if part == 'layers':
     matches = {name: _match(**fields) for name, fields in content['matches'].items()}
     return Readout(matches, content['nearest'])
-  return [LatentScore(*row[:2], *map(_estimate, row[2:])) for row in content]
+  return [
+    LatentScore(*row[:2], *(pair and _estimate(pair) for pair in row[2:]))
+    for row in content
+  ]
 
 
 def _match(parameters: list[Any], **arrays: Any) -> Match:
