@@ -38,6 +38,10 @@ from zoo.probing.inside.lens import lens as lens
 from zoo.probing.inside.task_vectors import TaskVector as TaskVector
 from zoo.probing.inside.task_vectors import TaskVectors as TaskVectors
 from zoo.probing.inside.task_vectors import task_vectors as task_vectors
+from zoo.probing.instruments import Checked as Checked
+from zoo.probing.instruments import InstrumentCheck as InstrumentCheck
+from zoo.probing.instruments import Planted as Planted
+from zoo.probing.instruments import null_models as null_models
 from zoo.probing.nearest_algorithms.by_layer import LayerAlgorithms as LayerAlgorithms
 from zoo.probing.nearest_algorithms.by_layer import algorithms as algorithms
 from zoo.probing.nearest_algorithms.guesses import LearnedGuess as LearnedGuess

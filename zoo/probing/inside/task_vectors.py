@@ -16,7 +16,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.predict import Programs, loss_of
-from zoo.measure.statistics import Estimate, estimate
+from zoo.measure.statistics import Estimate, estimate, estimate_of_neighbours
 from zoo.probing.inside.activations import recorded, sites
 from zoo.probing.inside.edits import edited
 from zoo.tasks.base import FunctionClass, Loss, make_prompt
@@ -109,14 +109,14 @@ def task_vectors(
   losses = programs.run(reader.losses, [model], alone, values, loss_of(task))
   set_losses, set_other, added, added_other = np.asarray(losses, np.float64)
   kinds = [
-    [_over_functions(row, num_functions) for row in kind]
-    for kind in (
-      set_losses,
-      set_other,
-      added,
-      added_other,
-      set_other - set_losses,
-      added_other - added,
+    [_over_functions(row, num_functions, shared) for row in kind]
+    for kind, shared in (
+      (set_losses, False),
+      (set_other, True),
+      (added, False),
+      (added_other, True),
+      (set_other - set_losses, True),
+      (added_other - added, True),
     )
   ]
   return TaskVectors(
@@ -224,5 +224,9 @@ def _means(
   return states.reshape(num_sites, num_functions, -1, width).mean(axis=2)
 
 
-def _over_functions(losses: Float[np.ndarray, ' b'], num_functions: int) -> Estimate:
-  return estimate(losses.reshape(num_functions, -1).mean(axis=1))
+def _over_functions(
+  losses: Float[np.ndarray, ' b'], num_functions: int, with_next: bool = False
+) -> Estimate:
+  """The mean over functions, of which losses may also depend on the next one."""
+  of_functions = losses.reshape(num_functions, -1).mean(axis=1)
+  return (estimate_of_neighbours if with_next else estimate)(of_functions)

@@ -47,8 +47,14 @@ def learned_guess(
 ) -> LearnedGuess:
   """The initial guess of a model on the queries of a task.
 
-  The guess in its tokens is exact; for a network it is the best linear fit. Raises
-  UserError unless the model is an NNX module.
+  The guess in its tokens is exact; for a network it is the best linear fit.
+
+  Quantity: the weights and the bias of the linear map nearest to the predictions
+    without examples, E |f(x_q) − w·x_q − b|², over queries.
+  Null: weights of 0 for a model that predicts a constant without examples.
+  Denominator: E |f − E f|², of `r_squared`.
+
+  Raises UserError unless the model is an NNX module.
   """
   if not isinstance(model, nnx.Module):
     raise UserError(f'{type(model).__name__} has no guess; it must be an NNX module')

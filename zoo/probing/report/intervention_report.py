@@ -60,8 +60,8 @@ class Interventions:
   ) -> None:
     """Measures the parts that are missing; begins none after this many seconds.
 
-    The untrained models are of the same architecture, as a control. A part that fails is
-    left out, after a warning. Raises UserError for a file that cannot be written.
+    The untrained models are of the same architecture, as a control. A part that fails
+    is left out, after a warning. Raises UserError for a file that cannot be written.
     """
     start = time.monotonic()
     missing = [part for part in PARTS if part not in self.results]

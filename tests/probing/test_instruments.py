@@ -1,0 +1,501 @@
+"""The contract of instruments: nulls, planted truths, coverage; of all public ones."""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compiled import built
+from tests.probing.models import biased
+from tests.probing.test_strategies import POOL, Mixed
+from tests.probing.test_task_vectors import _Constants, _mean_label
+from tests.settings import isotropic
+from zoo import estimators, probing, theory
+from zoo.measure.statistics import Estimate
+from zoo.probing import Planted, null_models
+from zoo.theory import constructions
+
+D, C = 3, 6
+START = np.array([1.0, -0.5, 2.0])
+TASK = isotropic(D, C, prior_mean=START, noise_std=0.3)
+AT_LEAST_ONE = 1.0, math.inf
+# Instruments that give values, models or words, and no numbers about a model.
+GIVE_VALUES = {
+  'attention_maps',
+  'baselines_of',
+  'capture',
+  'dead_sites',
+  'edited',
+  'intermediates',
+  'latent_targets',
+  'mean_attention',
+  'name_layer_algorithms',
+  'null_models',
+  'probe',  # of the instruments below
+  'prune',
+  'sites',
+  'summary',
+  'updated_layer',
+}
+
+
+def _descent() -> Any:
+  """Two layers that are steps of gradient descent."""
+  return constructions.deep_gradient_descent(START, [0.4, 0.4])
+
+
+def _step() -> Any:
+  return estimators.gradient_descent(START, 0.4)
+
+
+def _transformer(**arguments) -> Any:
+  """A transformer of random weights."""
+  sizes = {'num_layers': 1, 'width': 8, 'num_heads': 2} | arguments
+  return built(lambda: zoo.models.Transformer(D, C, **sizes, rngs=nnx.Rngs(0)))
+
+
+def _with(model, change) -> Any:
+  copy = nnx.clone(model)
+  change(copy)
+  return copy
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """How an instrument is read, and what is right.
+
+  `read` returns the readings of a model on a task with a seed.
+  """
+
+  read: Callable[..., Any]
+  task: Any = TASK
+  null: Any = None
+  trained: Callable[[], Any] | None = None
+  planted: Mapping[str, tuple[Callable[[], Any], Any]] = dataclasses.field(
+    default_factory=dict
+  )
+  without: tuple[str, ...] = ()  # null models that have the property
+  covers: bool = False  # whether coverage is measured; else its numbers are exact
+
+  def check(self, num_draws=0):
+    return zoo.check_instrument(
+      self.read,
+      self.task,
+      null=self.null,
+      trained=None if self.trained is None else self.trained(),
+      planted={
+        name: Planted(model(), truth) for name, (model, truth) in self.planted.items()
+      },
+      without=self.without,
+      num_draws=num_draws,
+    )
+
+
+def _sampled(model, task, seed):
+  found = probing.sampled_algorithm(model, task, 1024, seed)
+  return {
+    'step': found.nearest_gd.unexplained,
+    'matrix': found.nearest_gd_beta.unexplained,
+    'ridge': found.nearest_ridge.unexplained,
+  }
+
+
+def _implicit(model, task, seed):
+  del seed
+  found = probing.implicit_algorithm(model, task)
+  return {'unexplained': found.nearest_gd.unexplained, 'step': found.nearest_gd.step}
+
+
+def _exact_share() -> float:
+  share = probing.implicit_algorithm(biased(), TASK).nearest_gd.unexplained
+  assert share is not None
+  return share
+
+
+def _by_layer(model, task, seed):
+  own = probing.algorithms(model, task, 256, 2, seed).own
+  shares = {}
+  for name, match in own.matches.items():
+    k = match.nearest[-1]
+    shares[name] = Estimate(float(match.distance[-1, k]), float(match.stderr[-1, k]))
+  return shares
+
+
+def _share_of_strategies(model, task, seed):
+  baselines = task.baselines()
+  known = {name: baselines[name] for name in ('bayes', 'ridge', 'zero')}
+  return probing.strategies(model, task, known, 256, seed).unexplained
+
+
+def _weights_of_strategies(model, task, seed):
+  baselines = task.baselines()
+  known = {name: baselines[name] for name in ('bayes', 'ridge')}
+  found = probing.strategies(model, task, known, 256, seed)
+  return {
+    name: Estimate(weight, found.stderrs[name])
+    for name, weight in found.weights.items()
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class Noisy:
+  """Adds to predictions what no baseline predicts."""
+
+  model: Any
+
+  def predictions(self, prompt):
+    return self.model.predictions(prompt) + jnp.sin(9 * prompt.features[..., 0])
+
+  def __call__(self, prompt):
+    return self.predictions(prompt)[:, -1]
+
+
+def _mixed(weight) -> Any:
+  baselines = POOL.baselines()
+  parts = baselines['bayes'], baselines['ridge']
+  return Noisy(Mixed(parts, (weight, 1 - weight), 'numbers'))
+
+
+def _risk(model, task, seed):
+  found = probing.risks(model, model, task, 1024, seed)
+  return {'risk': found.risk, 'difference': found.risk_difference}
+
+
+def _shift(model, task, seed):
+  found = probing.task_shift(model, model, 'itself', task, 1024, seed)
+  return {'risk': found.risk, 'other': found.other_risk}
+
+
+def _aligned(model, task, seed):
+  found = probing.alignment(model, _step(), task, 1024, seed)
+  return {
+    'squared difference': found.squared_prediction_difference,
+    'product': found.gradient_product,
+  }
+
+
+def _exact_alignment() -> Any:
+  found = probing.alignment(biased(), _step(), TASK, 64).exact
+  assert found is not None
+  return {
+    'squared difference': found.squared_prediction_difference,
+    'product': found.gradient_product,
+  }
+
+
+def _by_lens(model, task, seed):
+  own = probing.lens(model, task, 1024, seed).own
+  return {
+    f'after {layer}': Estimate(float(mean), float(error))
+    for layer, mean, error in zip(
+      own.num_layers, own.mean, own.standard_error, strict=True
+    )
+  }
+
+
+def _risk_of(num_steps) -> float:
+  step = 0.4 if num_steps else 0.0
+  descent = estimators.gradient_descent(START, step, max(num_steps, 1))
+  return float(theory.exact_risk(descent, TASK))
+
+
+def _guess(model, task, seed):
+  found = probing.learned_guess(model, task, 64, seed)
+  weights = found.token.weights if found.token else found.prediction.weights
+  return {f'w_{i}': float(weight) for i, weight in enumerate(weights)}
+
+
+def _dead_head(model, task, seed):
+  prompt = task.sample(jax.random.key(seed), 8)
+  found = probing.attribution(model, prompt)
+  (heads,) = (of for name, of in found.contributions.items() if 'heads' in name)
+  rest = sum(
+    of.sum(axis=1) if of.ndim > 1 else of for of in found.contributions.values()
+  )
+  return {
+    'head 1': float(jnp.abs(heads[:, 1]).max()),
+    'rest': float(jnp.abs(found.rest + rest - found.prediction).max()),
+  }
+
+
+def _kill_head(model) -> None:
+  kernel = model.layers[0].mixer.out.kernel
+  kernel[...] = kernel[...].at[4:].set(0)
+
+
+def _linear_heads(model, task, seed):
+  del seed
+  found = probing.heads(model, task)
+  return {'share': found[1].share, 'cost': found[1].pruning_cost}
+
+
+def _updates(model, task, seed):
+  prompt = task.sample(jax.random.key(seed), 4)
+  (update,) = probing.context_updates(model, prompt)
+  return {
+    'network': float(max(jnp.abs(moved).max() for moved in update.moved.values())),
+    'bias': float(jnp.abs(update.bias).max()),
+  }
+
+
+def _one_update(model, task, seed):
+  tokens = jax.random.normal(jax.random.key(seed), (4, C, 8))
+  update = probing.context_update(model.layers[0], tokens)
+  return float(jnp.abs(update.bias).max())
+
+
+def _no_mixing(model) -> None:
+  mixer = model.layers[0].mixer
+  mixer.out.kernel[...] = 0 * mixer.out.kernel[...]
+
+
+def _attention(model, task, seed):
+  prompt = task.sample(jax.random.key(seed), 4)
+  return {
+    f'head {score.head}': score.previous for score in probing.head_scores(model, prompt)
+  }
+
+
+def _uniform(model) -> None:
+  query = model.layers[0].mixer.query
+  query.kernel[...] = 0 * query.kernel[...]
+
+
+def _uniform_share() -> float:
+  n = 2 * C + 1
+  return sum(1 / i for i in range(2, n + 1)) / n
+
+
+def _vectors(model, task, seed):
+  rows = probing.task_vectors(model, task, 32, 16, seed).rows
+  return {
+    f'{row.site}, {name}': getattr(row, f'{name}_gain')
+    for row in rows
+    for name in ('set', 'added')
+  }
+
+
+def _latents(model, task, seed):
+  if not isinstance(model, nnx.Module):
+    raise zoo.UserError('no module')
+  scores = probing.probe_latents(
+    model,
+    task,
+    num_prompts=256,
+    seed=seed,
+    untrained=[_redrawn(model, i) for i in range(3)],
+  )
+  gains = {
+    f'{score.site}, {score.target}': score.above_untrained
+    for score in scores
+    if score.target in ('latents', "X'y / C") and score.above_untrained is not None
+  }
+  if not gains:
+    raise zoo.UserError('no sites')
+  return gains
+
+
+def _redrawn(model, seed) -> Any:
+  """The model with other weights of the same size, as if untrained."""
+  copy, rng = nnx.clone(model), np.random.default_rng(seed)
+  state = nnx.state(copy, nnx.Param)
+  drawn = jax.tree.map(
+    lambda array: jnp.asarray(
+      rng.normal(size=array.shape) * np.std(array) + np.mean(array), array.dtype
+    ),
+    state,
+  )
+  nnx.update(copy, drawn)
+  return copy
+
+
+CASES = {
+  'sampled_algorithm': Case(
+    _sampled,
+    null=AT_LEAST_ONE,
+    trained=_descent,
+    planted={
+      'one step': (_step, {'step': 0.0, 'matrix': 0.0}),
+      'ridge': (lambda: TASK.baselines()['ridge'], {'ridge': 0.0}),
+      'linear attention': (biased, {'step': _exact_share}),
+    },
+    covers=True,
+  ),
+  'implicit_algorithm': Case(
+    _implicit,
+    planted={
+      'one step': (
+        lambda: constructions.gd_transformer(START, 0.3),
+        {'unexplained': 0.0, 'step': 0.3},
+      ),
+      'no step': (
+        lambda: estimators.gradient_descent(START, 0.0),
+        {'unexplained': None},
+      ),
+    },
+  ),
+  'algorithms': Case(
+    _by_layer,
+    null=AT_LEAST_ONE,
+    trained=_descent,
+    planted={'two steps': (_descent, {'gd': 0.0, 'richardson': 0.0})},
+  ),
+  'strategies': Case(
+    _share_of_strategies,
+    POOL,
+    null=AT_LEAST_ONE,
+    planted={
+      'a baseline': (lambda: POOL.baselines()['ridge'], 0.0),
+    },
+  ),
+  'strategies, weights': Case(
+    _weights_of_strategies,
+    POOL,
+    planted={
+      'a mixture': (lambda: _mixed(0.3), {'bayes': 0.3, 'ridge': 0.7}),
+      'at the edge': (lambda: _mixed(0.02), {'bayes': 0.02, 'ridge': 0.98}),
+    },
+    covers=True,
+  ),
+  'risks': Case(
+    _risk,
+    planted={'two steps': (_descent, {'risk': lambda: _risk_of(2), 'difference': 0.0})},
+    covers=True,
+  ),
+  'task_shift': Case(
+    _shift,
+    planted={'two steps': (_descent, {'risk': lambda: _risk_of(2)})},
+    covers=True,
+  ),
+  'alignment': Case(
+    _aligned,
+    planted={
+      'itself': (_step, {'squared difference': 0.0}),
+      'linear attention': (biased, _exact_alignment),
+    },
+    covers=True,
+  ),
+  'lens': Case(
+    _by_lens,
+    planted={
+      'two steps': (
+        _descent,
+        {f'after {k}': (lambda k=k: _risk_of(k)) for k in range(3)},
+      )
+    },
+    covers=True,
+  ),
+  'learned_guess': Case(
+    _guess,
+    planted={
+      'linear attention': (biased, {'w_0': 0.3, 'w_1': -0.5, 'w_2': 1.0}),
+      'a constant': (
+        lambda: null_models(TASK)['a constant'],
+        {'w_0': 0.0, 'w_1': 0.0, 'w_2': 0.0},
+      ),
+    },
+  ),
+  'attribution': Case(
+    _dead_head,
+    planted={
+      'a dead head': (
+        lambda: _with(_transformer(), _kill_head),
+        {'head 1': 0.0, 'rest': 0.0},
+      )
+    },
+  ),
+  'heads': Case(
+    _linear_heads,
+    planted={
+      'a dead head': (lambda: probing.prune(biased(), [1]), {'share': 0.0, 'cost': 0.0})
+    },
+  ),
+  'context_updates': Case(
+    _updates,
+    planted={
+      'no mixing': (
+        lambda: _with(_transformer(), _no_mixing),
+        {'network': 0.0, 'bias': 0.0},
+      )
+    },
+  ),
+  'context_update': Case(
+    _one_update,
+    planted={'no mixing': (lambda: _with(_transformer(), _no_mixing), 0.0)},
+  ),
+  'head_scores': Case(
+    _attention,
+    planted={
+      'uniform attention': (
+        lambda: _with(_transformer(), _uniform),
+        {'head 0': _uniform_share, 'head 1': _uniform_share},
+      )
+    },
+  ),
+  'task_vectors': Case(
+    _vectors,
+    _Constants(),
+    null=0.0,
+    trained=_mean_label,
+    # Its states mix the labels, so that another function's state is another prediction.
+    without=('untrained transformer',),
+    # Two draws of N(0, 1) differ by a square of 2 on average.
+    planted={
+      'the mean label': (
+        _mean_label,
+        {'layers.0.tokens, set': 0.0, 'layers.1.tokens, set': 2.0},
+      )
+    },
+    covers=True,
+  ),
+  'probe_latents': Case(
+    _latents, null=(-math.inf, 0.0), trained=lambda: _transformer(feed_forward='none')
+  ),
+}
+
+
+def _known(truth) -> Any:
+  """A truth with what is computed when it is asked for."""
+  if callable(truth):
+    truth = truth()
+  if isinstance(truth, Mapping):
+    return {name: _known(of) for name, of in truth.items()}
+  return truth
+
+
+def _resolved(case) -> Case:
+  planted = {name: (model, _known(of)) for name, (model, of) in case.planted.items()}
+  return dataclasses.replace(case, planted=planted)
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_instruments_return_nulls_and_planted_truths(name):
+  check = _resolved(CASES[name]).check()
+  print(f'{name}\n{check}')
+  assert not check.failures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [name for name in CASES if CASES[name].covers])
+def test_intervals_contain_the_truth_as_often_as_they_say(name):
+  case = dataclasses.replace(_resolved(CASES[name]), null=None, without=())
+  check = case.check(num_draws=200)
+  print(f'{name}\n{check}')
+  assert any(row.kind == 'coverage' for row in check.rows)
+
+
+def test_no_public_instrument_is_forgotten():
+  public = {
+    name
+    for name, value in vars(probing).items()
+    if inspect.isfunction(value) and not name.startswith('_')
+  }
+  assert {name.partition(',')[0] for name in CASES} == public - GIVE_VALUES

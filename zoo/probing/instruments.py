@@ -1,0 +1,445 @@
+"""Checks of instruments: do they return the truth on models whose truth is known?
+
+An instrument is a function that returns numbers about a model. It can be wrong in three
+ways: it finds a property in a model that has none (a null), it does not return the
+value of a model that was built to have it (planted), or its intervals do not contain
+the truth as often as they say (coverage).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from flax import nnx
+from jaxtyping import Array, Float
+
+from zoo.core import registry
+from zoo.core.errors import UserError, check_count, in_one_line
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Layered, Predictor, Task
+from zoo.core.tables import format_table
+from zoo.measure.statistics import LEVEL, Estimate
+
+# What an instrument may return for a property: a mean with its standard error, an exact
+# number, or None where the property is not defined.
+Reading: TypeAlias = Estimate | float | None
+# From a model, a task and a seed to one reading, or to several by their names.
+Instrument: TypeAlias = Callable[
+  [Predictor, Task, int], Reading | Mapping[str, Reading]
+]
+# A number, or the least and the largest that are right; None: there must be no reading.
+Truth: TypeAlias = float | tuple[float, float] | None
+
+# Exact readings and float32 predictions are right up to this, relative to 1.
+_ROUNDING = 1e-5
+# The coverage of 95 % intervals that is right, of enough draws.
+_COVERAGE = 0.90, 0.99
+# Architectures whose untrained models are nulls.
+_ARCHITECTURES = 'transformer', 'lstm', 'deep_set'
+
+
+class Planted(NamedTuple):
+  """A model that was built to have a property, and what an instrument must return.
+
+  Attributes:
+    model: The model.
+    truth: What is right for each reading; by name, if the instrument returns several.
+      Readings that are not named are not checked.
+  """
+
+  model: Predictor
+  truth: Truth | Mapping[str, Truth]
+
+
+class Checked(NamedTuple):
+  """One reading of an instrument, beside what is right.
+
+  Attributes:
+    kind: 'null', 'planted' or 'coverage'.
+    model: Which model was read.
+    name: Which reading it is; empty if the instrument returns one alone.
+    reading: What was returned. None says that nothing was, which is right for a null
+      alone. Of coverage it is the share of intervals that contain the truth.
+    low: The least value that is right.
+    high: The largest value that is right.
+    is_right: Whether the reading agrees with a right value.
+    reason: Why there is no reading: the message of a UserError.
+  """
+
+  kind: str
+  model: str
+  name: str
+  reading: Estimate | None
+  low: float
+  high: float
+  is_right: bool
+  reason: str = ''
+
+
+class InstrumentCheck(NamedTuple):
+  """All readings of an instrument that was checked, which prints as a table."""
+
+  rows: list[Checked]
+
+  @property
+  def failures(self) -> list[Checked]:
+    """The readings that are not right."""
+    return [row for row in self.rows if not row.is_right]
+
+  def __str__(self) -> str:
+    header = 'kind', 'model', 'reading', 'returned', 'right', ''
+    return format_table([_words_of(row) for row in self.rows], header)
+
+
+def check_instrument(
+  function: Instrument,
+  task: Task,
+  *,
+  null: Truth = 0.0,
+  trained: Predictor | None = None,
+  planted: Mapping[str, Planted] | None = None,
+  without: Collection[str] = (),
+  num_draws: int = 0,
+) -> InstrumentCheck:
+  """Checks an instrument on models without the property, and on some that have it.
+
+  A reading is right if its 95 % interval contains a right value; the intervals are
+  widened so that all of them together are right with a probability of 95 %
+  (Bonferroni). A model without the property may also have no reading: None, or a
+  UserError, whose message is the reason.
+
+  Args:
+    function: Takes a model, a task and a seed, and returns a reading or a dictionary of
+      readings. A reading is an `Estimate` (mean and standard error), an exact number,
+      or None.
+    task: Where the prompts come from.
+    null: What is right for models without the property: a number, or the least and the
+      largest, such as `(1, math.inf)`. None: it has no null, as a loss has none, and
+      only planted models are read.
+    trained: A trained model, from which further nulls are made, as of `null_models`. An
+      instrument that looks into models needs it, since the other nulls are functions.
+    planted: Models that have the property, by name.
+    without: Names of null models that do have the property, which are left out.
+    num_draws: How many seeds each planted model is read with, for the coverage of its
+      intervals; 0 leaves coverage out. 200 tell 95 % from less than 90 %.
+
+  Returns:
+    The readings, each beside what is right.
+
+  Raises:
+    UserError: If a reading is wrong; the message has the table of those that are. Also
+      for an unknown name in `without`.
+
+  Example:
+    >>> import math
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> def share(model, task, seed):
+    ...   found = zoo.probing.sampled_algorithm(model, task, 256, seed)
+    ...   return found.nearest_gd.unexplained
+    >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
+    >>> planted = {'a step of gradient descent': zoo.probing.Planted(step, 0.0)}
+    >>> check = zoo.check_instrument(
+    ...   share, task, null=(1, math.inf), planted=planted, without=['untrained lstm']
+    ... )
+    >>> check.failures
+    []
+  """
+  num_draws = check_count('num_draws', num_draws, minimum=0)
+  nulls = {} if null is None else null_models(task, trained)
+  if (
+    unknown := [*without - nulls.keys()]
+    if isinstance(without, set)
+    else [name for name in without if name not in nulls]
+  ):
+    raise UserError(
+      f'without has {unknown[0]!r}; the null models are {", ".join(nulls)}'
+    )
+  rows: list[Checked] = []
+  for name, model in nulls.items():
+    if name in without:
+      continue
+    logging.info('check_instrument: %s', name)
+    readings, reason = _read(function, model, task, 0)
+    for key, reading in (readings or {'': None}).items():
+      rows.append(Checked('null', name, key, reading, *_range(null), True, reason))
+  for name, (model, truth) in (planted or {}).items():
+    logging.info('check_instrument: %s', name)
+    readings, reason = _read(function, model, task, 0)
+    for key, right in _truths(truth).items():
+      reading = readings.get(key)
+      rows.append(Checked('planted', name, key, reading, *_range(right), True, reason))
+  number = sum(row.reading is not None for row in rows)
+  rows = [row._replace(is_right=_is_right(row, number)) for row in rows]
+  for name, model in (planted or {}).items():
+    rows += _coverage(function, task, name, model, num_draws)
+  check = InstrumentCheck(rows)
+  if check.failures:
+    table = InstrumentCheck(check.failures)
+    raise UserError(
+      f'the instrument is wrong on {len(check.failures)} of {len(rows)} '
+      f'readings:\n{table}'
+    )
+  return check
+
+
+def null_models(task: Task, trained: Predictor | None = None) -> dict[str, Predictor]:
+  """Models that learn nothing from the labels in their context, by name.
+
+  Their predictions are a constant; a linear function of the query; its square; a
+  function of the features of the examples and the query; those of untrained models of
+  three architectures; and those of the task's own baseline for other labels: labels of
+  another function for the same features, drawn anew as `task.redraw` does.
+
+  Args:
+    task: Whose prompts they can be called on.
+    trained: A model with which three more are made, by what it is given: examples that
+      are all 0, labels that are all 0, and labels of another function. They have the
+      sites of the trained model.
+
+  Returns:
+    The models. Those that a task does not admit are missing: one that cannot be drawn
+    again has no other labels.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> [*zoo.probing.null_models(task)][:2]
+    ['a constant', 'linear in the query']
+  """
+  outputs = (task.num_outputs,) if task.num_outputs > 1 else ()
+  weights = np.random.default_rng(0).normal(size=(task.num_features, *outputs))
+  models: dict[str, Predictor] = {
+    'a constant': _Function(weights, lambda prompt: jnp.ones_like(prompt.x_query)),
+    'linear in the query': _Function(weights, lambda prompt: prompt.x_query),
+    'the square of the query': _Function(
+      weights, lambda prompt: jnp.square(prompt.x_query)
+    ),
+    'features of the examples': _Function(
+      weights, lambda prompt: prompt.x_query * (1 + jnp.sum(prompt.x, axis=1))
+    ),
+  }
+  for name in _ARCHITECTURES:
+    models[f'untrained {name}'] = _untrained(name, task)
+  others = _with_other_labels(task)
+  if others is not None:
+    baselines = task.baselines()
+    for name in 'bayes', 'ridge', 'ols', 'knn':
+      if name in baselines:
+        models[f'{name} of other labels'] = _composed(baselines[name], others)
+        break
+  if trained is not None:
+    models['trained, examples of 0'] = _altered(trained, _without_examples)
+    models['trained, labels of 0'] = _altered(trained, _without_labels)
+    if others is not None:
+      models['trained, other labels'] = _altered(trained, others)
+  return models
+
+
+class _Function(nnx.Module):
+  """A linear map of features that follow from a prompt: `φ(prompt)·W`."""
+
+  def __init__(self, weights: np.ndarray, features: Callable[[Prompt], Array]):
+    self.weights = nnx.Param(jnp.asarray(weights))
+    self.features = features
+
+  def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
+    features = self.features(prompt)
+    return features @ self.weights[...].astype(features.dtype)
+
+
+class _Altered(nnx.Module):
+  """A model that is given other prompts."""
+
+  def __init__(self, model: Any, alter: Callable[[Prompt], Prompt]):
+    self.model, self.alter = model, alter
+
+  def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
+    return self.model(self.alter(prompt))
+
+
+class _AlteredLayers(_Altered):
+  """Likewise, of a model whose layers can be read."""
+
+  def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
+    return self.model.layer_tokens(self.alter(prompt))
+
+  def read(
+    self, tokens: Float[Array, 'b n w'], prompt: Prompt
+  ) -> Float[Array, 'b t *k']:
+    return self.model.read(tokens, self.alter(prompt))
+
+
+def _composed(model: Predictor, alter: Callable[[Prompt], Prompt]) -> Predictor:
+  """A model that is no module, given other prompts."""
+  return lambda prompt: model(alter(prompt))
+
+
+def _altered(model: Predictor, alter: Callable[[Prompt], Prompt]) -> Predictor:
+  is_layered = isinstance(model, Layered)
+  return (_AlteredLayers if is_layered else _Altered)(model, alter)
+
+
+def _without_examples(prompt: Prompt) -> Prompt:
+  return dataclasses.replace(
+    _without_labels(prompt), x=jnp.zeros_like(prompt.x), latents=None
+  )
+
+
+def _without_labels(prompt: Prompt) -> Prompt:
+  return dataclasses.replace(prompt, y=jnp.zeros_like(prompt.y), latents=None)
+
+
+def _with_other_labels(task: Task) -> Callable[[Prompt], Prompt] | None:
+  """Draws the labels of a prompt again, always the same ones for its features."""
+  try:
+    task.redraw(jax.random.key(0), task.sample(jax.random.key(0), 1), 'inputs')
+  except UserError as error:
+    logging.info('no null of other labels: %s', error)
+    return None
+
+  def redrawn(prompt: Prompt) -> Prompt:
+    """Of one prompt, `[1, …]`."""
+    features = jnp.concatenate([prompt.x.ravel(), prompt.x_query.ravel()])
+    bits = jax.lax.bitcast_convert_type(features.astype(jnp.float32), jnp.uint32)
+    key = jax.random.fold_in(jax.random.key(0), jnp.sum(bits, dtype=jnp.uint32))
+    return task.redraw(key, prompt, 'inputs')
+
+  def alter(prompt: Prompt) -> Prompt:
+    prompt = dataclasses.replace(prompt, latents=None, context_targets=None)
+    n = prompt.x.shape[1]
+    # The queries in place of examples that are missing, whose labels are not used.
+    missing = jnp.repeat(prompt.x_query[:, None], task.context_length - n, axis=1)
+    no_labels = jnp.zeros((len(prompt.y), missing.shape[1], *prompt.y.shape[2:]))
+    whole = dataclasses.replace(
+      prompt,
+      x=jnp.concatenate([prompt.x, missing], axis=1),
+      y=jnp.concatenate([prompt.y, no_labels.astype(prompt.y.dtype)], axis=1),
+    )
+    drawn = jax.vmap(redrawn)(jax.tree.map(lambda array: array[:, None], whole))
+    return dataclasses.replace(prompt, y=drawn.y[:, 0, :n])
+
+  return alter
+
+
+def _untrained(name: str, task: Task) -> Predictor:
+  cls = registry.MODELS[name]
+  of_task = {
+    'num_features': task.num_features,
+    'num_outputs': task.num_outputs,
+    'context_length': task.context_length,
+  }
+  taken = registry.parameters(cls)
+  arguments = {key: value for key, value in of_task.items() if key in taken}
+  return registry.create(
+    'model', registry.MODELS, name, {**arguments, 'rngs': nnx.Rngs(0)}
+  )
+
+
+def _read(
+  function: Instrument, model: Predictor, task: Task, seed: int
+) -> tuple[dict[str, Estimate | None], str]:
+  """The readings by name, or none and the reason for that."""
+  try:
+    returned = function(model, task, seed)
+  except UserError as error:
+    return {}, in_one_line(error, 200)
+  readings = returned if isinstance(returned, Mapping) else {'': returned}
+  return {name: _as_estimate(name, value) for name, value in readings.items()}, ''
+
+
+def _as_estimate(name: str, value: Any) -> Estimate | None:
+  if value is None or isinstance(value, Estimate):
+    return value
+  try:
+    return Estimate(float(value), 0.0)
+  except TypeError as error:
+    raise UserError(
+      f'the instrument returns {type(value).__name__} as the reading {name!r}; it must '
+      'be an Estimate, a number or None'
+    ) from error
+
+
+def _truths(truth: Truth | Mapping[str, Truth]) -> Mapping[str, Truth]:
+  return truth if isinstance(truth, Mapping) else {'': truth}
+
+
+def _range(truth: Truth) -> tuple[float, float]:
+  if truth is None:
+    return math.nan, math.nan
+  low, high = truth if isinstance(truth, tuple) else (truth, truth)
+  return float(low), float(high)
+
+
+def _is_right(row: Checked, number: int) -> bool:
+  """Whether the interval of a reading, one of a number of them, has a right value."""
+  from scipy import special  # slow to import
+
+  if row.reading is None:
+    return row.kind == 'null' or math.isnan(row.low)
+  if math.isnan(row.low):
+    return False
+  mean, stderr = row.reading
+  width = -float(special.ndtri(LEVEL / (2 * max(number, 1)))) * stderr
+  width += _ROUNDING * max(1.0, abs(mean))
+  return mean - width <= row.high and mean + width >= row.low
+
+
+def _coverage(
+  function: Instrument, task: Task, name: str, planted: Planted, num_draws: int
+) -> list[Checked]:
+  """For each reading, the share of draws whose 95 % interval contains the truth."""
+  from scipy import stats  # slow to import
+
+  if not num_draws:
+    return []
+  logging.info('check_instrument: coverage of %s', name)
+  draws = [_read(function, planted.model, task, seed)[0] for seed in range(num_draws)]
+  rows = []
+  for key, truth in _truths(planted.truth).items():
+    if truth is None:
+      continue
+    readings = [draw.get(key) for draw in draws]
+    estimates = [reading for reading in readings if reading is not None]
+    if all(reading.stderr == 0 for reading in estimates):
+      continue  # it is exact, or there is none
+    low, high = _range(truth)
+    hits = sum(
+      reading.mean - reading.half - _ROUNDING <= high
+      and reading.mean + reading.half + _ROUNDING >= low
+      for reading in estimates
+    )
+    interval = stats.binomtest(hits, num_draws).proportion_ci(0.95)
+    share = hits / num_draws
+    stderr = math.sqrt(share * (1 - share) / num_draws)
+    is_right = interval.high >= _COVERAGE[0] and interval.low <= _COVERAGE[1]
+    rows.append(
+      Checked('coverage', name, key, Estimate(share, stderr), *_COVERAGE, is_right)
+    )
+  return rows
+
+
+def _words_of(row: Checked) -> Sequence[str]:
+  if row.reading is None:
+    returned = f'none: {row.reason}' if row.reason else 'none'
+  elif row.reading.stderr:
+    returned = f'{row.reading.mean:.3g} ± {row.reading.half:.2g}'
+  else:
+    returned = f'{row.reading.mean:.3g}'
+  if math.isnan(row.low):
+    right = 'none'
+  elif row.low == row.high:
+    right = f'{row.low:.3g}'
+  elif row.high == math.inf:
+    right = f'≥ {row.low:.3g}'
+  elif row.low == -math.inf:
+    right = f'≤ {row.high:.3g}'
+  else:
+    right = f'{row.low:.3g} … {row.high:.3g}'
+  verdict = '' if row.is_right else 'WRONG'
+  return row.kind, row.model, row.name, returned, right, verdict
