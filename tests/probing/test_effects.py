@@ -1,8 +1,5 @@
 """Patching and ablation: induction by hand, a toy of known shares, and paths."""
 
-import functools
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,66 +8,11 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.compiled import built
-from tests.probing.models import sample
+from tests.probing.models import induction, sample
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo.probing import Tap, effects, head_scores, path_effect
 from zoo.probing.inside.head_scores import _share
-
-_SHARP = 60.0  # so that a softmax over the tokens leaves e⁻⁶⁰ to each of the others
-
-
-@functools.cache
-def induction(num_keys=8, num_examples=8):
-  """A previous-token head and an induction head, whose second heads do nothing.
-
-  A token has its content, that of the token before it, what the model answers, and its
-  position, one-hot: the first four blocks of the width.
-  """
-  sizes = {'num_keys': num_keys, 'num_values': num_keys, 'num_pairs': num_keys}
-  task = zoo.create_task('associative_recall', context_length=num_examples, **sizes)
-  m, n = 2 * num_keys, 2 * num_examples + 1  # entries of a content, tokens
-  head_size = max(3 * m, n)
-  width = 2 * head_size
-  model: Any = built(
-    lambda: zoo.models.Transformer(
-      num_keys,
-      num_examples,
-      num_outputs=num_keys,
-      num_layers=2,
-      num_heads=2,
-      width=width,
-      feed_forward='none',
-      norm='none',
-      rngs=nnx.Rngs(0),
-    )
-  )
-  content, before, answer = (np.arange(m) + i * m for i in range(3))
-  position = 3 * m + np.arange(n)
-  model.read_in.kernel[...] = _map((m, width), np.arange(m), content)
-  model.positions[...] = _map((n, width), np.arange(n), position)
-  model.read_out.kernel[...] = 20 * _map(
-    (width, num_keys), answer[num_keys:], np.arange(num_keys)
-  )
-  first, second = (layer.mixer for layer in model.layers)
-  scale, square = _SHARP * head_size**0.5, (width, width)
-  # Token t asks for the position t − 1.
-  first.query.kernel[...] = scale * _map(square, position[1:], np.arange(n - 1))
-  first.key.kernel[...] = _map(square, position[:-1], np.arange(n - 1))
-  first.value.kernel[...] = _map(square, content, np.arange(m))
-  first.out.kernel[...] = _map(square, np.arange(m), before)
-  second.query.kernel[...] = scale * _map(square, content, np.arange(m))
-  second.key.kernel[...] = _map(square, before, np.arange(m))
-  second.value.kernel[...] = _map(square, content, np.arange(m))
-  second.out.kernel[...] = _map(square, np.arange(m), answer)
-  return model, task
-
-
-def _map(shape, rows, columns):
-  matrix = np.zeros(shape, np.float32)
-  matrix[rows, columns] = 1
-  return jnp.asarray(matrix)
 
 
 def _accuracy(prediction, prompt):

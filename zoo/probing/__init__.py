@@ -27,7 +27,6 @@ from zoo.probing.inside.edits import edited as edited
 from zoo.probing.inside.effects import Effect as Effect
 from zoo.probing.inside.effects import Effects as Effects
 from zoo.probing.inside.effects import effects as effects
-from zoo.probing.inside.effects import path_effect as path_effect
 from zoo.probing.inside.head_scores import HeadScore as HeadScore
 from zoo.probing.inside.head_scores import head_scores as head_scores
 from zoo.probing.inside.latents import LatentScore as LatentScore
@@ -35,6 +34,7 @@ from zoo.probing.inside.latents import latent_targets as latent_targets
 from zoo.probing.inside.latents import probe_latents as probe_latents
 from zoo.probing.inside.lens import Lens as Lens
 from zoo.probing.inside.lens import lens as lens
+from zoo.probing.inside.paths import path_effect as path_effect
 from zoo.probing.inside.task_vectors import TaskVector as TaskVector
 from zoo.probing.inside.task_vectors import TaskVectors as TaskVectors
 from zoo.probing.inside.task_vectors import task_vectors as task_vectors

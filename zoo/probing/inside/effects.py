@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from zoo.core.errors import UserError, check_name, shown
+from zoo.core.errors import UserError, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
@@ -22,18 +22,15 @@ from zoo.probing.inside.activations import (
   checked_module,
   no_value,
   recorded,
-  sites_of_kind,
   wanted_sites,
 )
-from zoo.probing.inside.edits import dead_sites, edited, put_back, readers
+from zoo.probing.inside.edits import dead_sites, edited
 
 # What the value at a site is replaced by, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
 _AT_ONCE = 16  # edits that one call of the model is vectorised over
 # Letters of the axes of a site: its tokens, and its heads.
 _TOKENS, _HEADS = ('n', 'q'), ('h',)
-# The kinds of values that are, or are added to, what all later layers read.
-_OF_STREAM = 'embed', 'stream', 'added'
 
 # Of predictions `[b, *k]` and the clean prompts; a number for each prompt.
 Metric = Callable[[Float[Array, ' b *k'], Prompt], Float[Array, ' b']]
@@ -99,13 +96,13 @@ def effects(
   Raises UserError for an unknown site, one that does not reach the prediction, and
   prompts of different sizes.
   """
-  clean, corrupt = _checked_prompts(clean, corrupt)
+  clean, corrupt = checked_prompts(clean, corrupt)
   _check_kinds(kinds)
   shapes = _replaceable(model, clean, sites)
   chosen = [*shapes]
   axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
   selections = _selections(chosen, axes, shapes, kinds, heads, tokens)
-  loss = metric or _Loss(task)
+  loss = metric or LossAtQuery(task)
 
   def measured(
     models: Sequence[Any], clean: Prompt, corrupt: Prompt, selections: _Selection
@@ -125,81 +122,10 @@ def effects(
   padded = jax.tree.map(lambda array: np.resize(array, whole), selections)
   arrays = run_once(measured, [model], clean, corrupt, padded)
   for array in arrays[:2]:
-    _check_metric(array, len(clean.x))
+    check_metric(array, len(clean.x))
   before, after, losses = (np.asarray(array, np.float64) for array in arrays)
   site_kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
   return _table(before, after, losses, selections, chosen, site_kinds)
-
-
-def path_effect(
-  model: Predictor,
-  task: Task,
-  clean: Prompt,
-  corrupt: Prompt,
-  sender: str,
-  receiver: str,
-  metric: Metric | None = None,
-) -> Estimate:
-  """The share of the gap that the path from one site to another recovers.
-
-  The value of the sender in the clean prompts reaches the receiver in the corrupt ones
-  by the residual stream alone: the outputs of all mixers and networks that the sender
-  is no part of stay as they are (path patching, Goldowsky-Dill et al., arXiv
-  2304.05969). The receiver's value goes on from there.
-
-  These values are those of all taps of the kind `added`. The sender is a part of such a
-  value if the value depends on it while the residual stream stays as it is.
-
-  Arguments and errors are those of `effects`; UserError, too, for a model without taps
-  of this kind, for a receiver that the sender does not reach by this path, and for
-  one that does not reach the prediction.
-  """
-  wanted_sites(model, [sender, receiver])
-  clean, corrupt = _checked_prompts(clean, corrupt)
-  added = sites_of_kind(model, 'added')
-  if not added:
-    raise UserError(
-      f'{type(model).__name__} has no tap of the kind added, whose values would be '
-      'kept off the path'
-    )
-  frozen = [site for site in added if site not in (sender, receiver)]
-  if sender not in sites_of_kind(model, *_OF_STREAM):
-    few = jax.tree.map(lambda array: array[:2], corrupt)
-    direct = readers(model, few, [sender])
-    frozen = [site for site in frozen if site not in direct]
-  loss = metric or _Loss(task)
-
-  def measured(
-    models: Sequence[Any], clean: Prompt, corrupt: Prompt
-  ) -> tuple[Array, ...]:
-    (model,) = models
-    sent, prediction = recorded(model, clean, [sender])
-    values, without = recorded(model, corrupt, frozen)
-    kept = put_back(values, frozen)
-    first = edited(model, kept | put_back(sent, [sender]))
-    received, _ = recorded(first, corrupt, [receiver])
-    second = edited(model, put_back(received, [receiver]))
-    noise = {sender: lambda value: jnp.full_like(value, jnp.nan)}
-    reached, _ = recorded(
-      edited(model, put_back(values, frozen) | noise), corrupt, [receiver]
-    )
-    is_reached = [jnp.any(jnp.isnan(value)) for value in reached.values()]
-    last = edited(model, {receiver: lambda value: jnp.full_like(value, jnp.nan)})
-    goes_on = jnp.any(jnp.isnan(last(corrupt)))
-    patched = second(corrupt)
-    losses = [loss(answer, clean) for answer in (prediction, without, patched)]
-    return jnp.any(jnp.stack(is_reached)), goes_on, *losses
-
-  is_reached, goes_on, *arrays = run_once(measured, [model], clean, corrupt)
-  if not is_reached:
-    keeps = f', which keeps the values at {shown(frozen)}' if frozen else ''
-    raise UserError(f'{receiver!r} does not depend on {sender!r} by this path{keeps}')
-  if not goes_on:
-    raise UserError(f'the site {receiver!r} does not reach the prediction')
-  for array in arrays:
-    _check_metric(array, len(clean.x))
-  before, after, patched = (np.asarray(array, np.float64) for array in arrays)
-  return ratio(after - patched, after - before)
 
 
 class _Selection(NamedTuple):
@@ -211,7 +137,7 @@ class _Selection(NamedTuple):
   token: Int[Any, '*m']
 
 
-class _Loss:
+class LossAtQuery:
   """The loss of a task at the queries of the clean prompts."""
 
   def __init__(self, task: Task):
@@ -221,7 +147,7 @@ class _Loss:
     return self.loss(prediction, prompt.y_query)
 
 
-def _checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
+def checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
   """Both without latents; raises UserError unless they have the same sizes."""
   for name in ('x', 'y', 'x_query'):
     shapes = [getattr(prompt, name).shape for prompt in (clean, corrupt)]
@@ -267,7 +193,7 @@ def _replaceable(
   return {site: shapes[site] for site in wanted}
 
 
-def _check_metric(values: Array, num_prompts: int) -> None:
+def check_metric(values: Array, num_prompts: int) -> None:
   if values.shape != (num_prompts,):
     raise UserError(
       f'the metric returns the shape {values.shape}; it must be a number for each '
