@@ -34,6 +34,7 @@ from zoo.probing.inside.latents import latent_targets as latent_targets
 from zoo.probing.inside.latents import probe_latents as probe_latents
 from zoo.probing.inside.lens import Lens as Lens
 from zoo.probing.inside.lens import lens as lens
+from zoo.probing.inside.nodes import Node as Node
 from zoo.probing.inside.paths import path_effect as path_effect
 from zoo.probing.inside.task_vectors import TaskVector as TaskVector
 from zoo.probing.inside.task_vectors import TaskVectors as TaskVectors

@@ -25,12 +25,11 @@ from zoo.probing.inside.activations import (
   wanted_sites,
 )
 from zoo.probing.inside.edits import dead_sites, edited
+from zoo.probing.inside.nodes import HEADS, TOKENS
 
 # What the value at a site is replaced by, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
 _AT_ONCE = 16  # edits that one call of the model is vectorised over
-# Letters of the axes of a site: its tokens, and its heads.
-_TOKENS, _HEADS = ('n', 'q'), ('h',)
 
 # Of predictions `[b, *k]` and the clean prompts; a number for each prompt.
 Metric = Callable[[Float[Array, ' b *k'], Prompt], Float[Array, ' b']]
@@ -220,8 +219,8 @@ def _selections(
     (kind, i, head, token)
     for kind in map(KINDS.index, kinds)
     for i, site in enumerate(sites)
-    for head in numbers(site, _HEADS, heads)
-    for token in numbers(site, _TOKENS, tokens)
+    for head in numbers(site, HEADS, heads)
+    for token in numbers(site, TOKENS, tokens)
   ]
   return _Selection(*np.array(rows, np.int32).reshape(-1, 4).T)
 
@@ -262,7 +261,7 @@ def _mask(selection: _Selection, i: int, axes: str, value: Array) -> Array:
   mask = jnp.broadcast_to(selection.site == i, value.shape)
   names = axes.split() if axes else []
   for axis, name in enumerate(names):
-    for letters, number in ((_HEADS, selection.head), (_TOKENS, selection.token)):
+    for letters, number in ((HEADS, selection.head), (TOKENS, selection.token)):
       if name in letters:
         numbers = jax.lax.broadcasted_iota(number.dtype, value.shape, axis)
         mask &= (number < 0) | (numbers == number)

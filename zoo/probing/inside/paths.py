@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,9 +13,16 @@ from jaxtyping import Array
 from zoo.core.errors import UserError, shown
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
+from zoo.core.taps import places
 from zoo.measure.predict import run_once
 from zoo.measure.statistics import Estimate, ratio
-from zoo.probing.inside.activations import recorded, sites_of_kind, wanted_sites
+from zoo.probing.inside.activations import (
+  checked_module,
+  no_value,
+  recorded,
+  sites_of_kind,
+  wanted_sites,
+)
 from zoo.probing.inside.edits import edited, put_back, readers
 from zoo.probing.inside.effects import (
   LossAtQuery,
@@ -23,6 +30,7 @@ from zoo.probing.inside.effects import (
   check_metric,
   checked_prompts,
 )
+from zoo.probing.inside.nodes import Node, NodeLike, Part, node_of, part_of, put_part
 
 # The kinds of values that are, or are added to, what all later layers read.
 _OF_STREAM = 'embed', 'stream', 'added'
@@ -33,25 +41,64 @@ def path_effect(
   task: Task,
   clean: Prompt,
   corrupt: Prompt,
-  sender: str,
-  receiver: str,
+  sender: NodeLike,
+  receiver: NodeLike,
   metric: Metric | None = None,
 ) -> Estimate:
-  """The share of the gap that the path from one site to another recovers.
+  """Measures the share of the gap that the path from one node to another recovers.
 
-  The value of the sender in the clean prompts reaches the receiver in the corrupt ones
-  by the residual stream alone: the outputs of all mixers and networks that the sender
-  is no part of stay as they are (path patching, Goldowsky-Dill et al., arXiv
-  2304.05969). The receiver's value goes on from there.
+  The sender's value in the clean prompts reaches the receiver in the corrupt ones by
+  the residual stream alone: the outputs of all mixers and networks that the sender is
+  no part of keep their values in the corrupt prompts. The receiver's new value then
+  replaces its value in the corrupt prompts, and all that follows is computed from it.
+  With `Node('layers.1.mixer.query', head=0)` as the receiver, the path ends in the
+  queries of one head.
 
-  These values are those of all taps of the kind `added`. The sender is a part of such a
-  value if the value depends on it while the residual stream stays as it is.
+  The outputs of mixers and networks are the values of all taps of the kind `added`. The
+  sender is a part of one if that value depends on it while the residual stream stays as
+  it is.
 
-  Arguments and errors are those of `effects`; UserError, too, for a model without taps
-  of this kind, for a receiver that the sender does not reach by this path, and for
-  one that does not reach the prediction.
+  - Quantity: (E L(corrupt) − E L(corrupt; receiver ← r)) / (E L(corrupt) − E L(clean)),
+    where r is the receiver's value in the corrupt prompts with the clean value of the
+    sender and all other outputs kept, and E is over pairs of prompts.
+  - Null: 0, if the receiver ignores what the sender adds to the stream.
+  - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`.
+  - Denominator: the gap between corrupt and clean loss. The share is NaN if the gap is
+    0.
+
+  Args:
+    model: A model with taps.
+    task: The task of the prompts, whose loss L is taken.
+    clean: Prompts; the losses are against the labels of their queries.
+    corrupt: As many prompts of the same size.
+    sender: A site or a `Node`, which may name one head or one token.
+    receiver: A site or a `Node`.
+    metric: In place of the loss, a function of predictions and clean prompts that
+      returns a number for each prompt.
+
+  Returns:
+    The share, with its standard error over prompts.
+
+  Raises:
+    UserError: If a site, head or token is unknown; if the model has no tap of the kind
+      `added`; if the receiver does not depend on the sender by this path, or does not
+      reach the prediction; if prompts have different sizes.
+
+  Example:
+    >>> saved = zoo.load('checkpoints/transformer')
+    >>> clean = saved.task.sample(jax.random.key(0), 64)
+    >>> corrupt = saved.task.redraw(jax.random.key(1), clean, 'inputs')
+    >>> sender = zoo.probing.Node('layers.1.mixer.heads', head=0)
+    >>> receiver = zoo.probing.Node('layers.2.mixer.key', head=1)
+    >>> share = zoo.probing.path_effect(
+    ...   saved.model, saved.task, clean, corrupt, sender, receiver
+    ... )
+
+  References:
+    Wang et al., arXiv 2211.00593; Goldowsky-Dill et al., arXiv 2304.05969.
   """
-  wanted_sites(model, [sender, receiver])
+  sender, receiver = node_of(sender), node_of(receiver)
+  wanted_sites(model, [sender.site, receiver.site])
   clean, corrupt = checked_prompts(clean, corrupt)
   added = sites_of_kind(model, 'added')
   if not added:
@@ -59,10 +106,11 @@ def path_effect(
       f'{type(model).__name__} has no tap of the kind added, whose values would be '
       'kept off the path'
     )
-  frozen = [site for site in added if site not in (sender, receiver)]
-  if sender not in sites_of_kind(model, *_OF_STREAM):
+  sent_part, received_part = _parts(model, corrupt, sender, receiver)
+  frozen = [site for site in added if site not in (sender.site, receiver.site)]
+  if sender.site not in sites_of_kind(model, *_OF_STREAM):
     few = jax.tree.map(lambda array: array[:2], corrupt)
-    direct = readers(model, few, [sender])
+    direct = readers(model, few, [sender.site])
     frozen = [site for site in frozen if site not in direct]
   loss = metric or LossAtQuery(task)
 
@@ -70,30 +118,49 @@ def path_effect(
     models: Sequence[Any], clean: Prompt, corrupt: Prompt
   ) -> tuple[Array, ...]:
     (model,) = models
-    sent, prediction = recorded(model, clean, [sender])
+    sent, prediction = recorded(model, clean, [sender.site])
     values, without = recorded(model, corrupt, frozen)
-    kept = put_back(values, frozen)
-    first = edited(model, kept | put_back(sent, [sender]))
-    received, _ = recorded(first, corrupt, [receiver])
-    second = edited(model, put_back(received, [receiver]))
-    noise = {sender: lambda value: jnp.full_like(value, jnp.nan)}
-    reached, _ = recorded(
-      edited(model, put_back(values, frozen) | noise), corrupt, [receiver]
+    first = edited(
+      model,
+      put_back(values, frozen) | {sender.site: put_part(sent, sender.site, sent_part)},
     )
-    is_reached = [jnp.any(jnp.isnan(value)) for value in reached.values()]
-    last = edited(model, {receiver: lambda value: jnp.full_like(value, jnp.nan)})
-    goes_on = jnp.any(jnp.isnan(last(corrupt)))
-    patched = second(corrupt)
+    received, _ = recorded(first, corrupt, [receiver.site])
+    put = put_part(received, receiver.site, received_part)
+    patched = edited(model, {receiver.site: put})(corrupt)
+    noise = edited(
+      model, put_back(values, frozen) | {sender.site: _with_nan(sent_part)}
+    )
+    reached, _ = recorded(noise, corrupt, [receiver.site])
+    parts = [value[received_part] for value in reached.values()]
+    is_reached = jnp.any(jnp.stack([jnp.any(jnp.isnan(part)) for part in parts]))
+    goes_on = edited(model, {receiver.site: _with_nan(received_part)})(corrupt)
     losses = [loss(answer, clean) for answer in (prediction, without, patched)]
-    return jnp.any(jnp.stack(is_reached)), goes_on, *losses
+    return is_reached, jnp.any(jnp.isnan(goes_on)), *losses
 
   is_reached, goes_on, *arrays = run_once(measured, [model], clean, corrupt)
   if not is_reached:
     keeps = f', which keeps the values at {shown(frozen)}' if frozen else ''
-    raise UserError(f'{receiver!r} does not depend on {sender!r} by this path{keeps}')
+    raise UserError(
+      f'{str(receiver)!r} does not depend on {str(sender)!r} by this path{keeps}'
+    )
   if not goes_on:
-    raise UserError(f'the site {receiver!r} does not reach the prediction')
+    raise UserError(f'the site {str(receiver)!r} does not reach the prediction')
   for array in arrays:
     check_metric(array, len(clean.x))
   before, after, patched = (np.asarray(array, np.float64) for array in arrays)
   return ratio(after - patched, after - before)
+
+
+def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:
+  """The parts of nodes; raises UserError for a head or a token that is not there."""
+  sites = [node.site for node in nodes]
+  shapes = jax.eval_shape(lambda: recorded(model, prompt, sites)[0])
+  axes = {place.site: place.tap.axes for place in places(checked_module(model))}
+  for site in sites:
+    if site not in shapes:
+      raise UserError(no_value(site))
+  return [part_of(node, axes[node.site], shapes[node.site].shape) for node in nodes]
+
+
+def _with_nan(part: Part) -> Callable[[Array], Array]:
+  return lambda value: value.at[part].set(jnp.nan)
