@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,15 +24,19 @@ from zoo.probing.inside.activations import (
   recorded,
   wanted_sites,
 )
+from zoo.probing.inside.attribution_patching import NUM_STEPS, first_order_moves
 from zoo.probing.inside.edits import dead_sites, edited
 from zoo.probing.inside.nodes import HEADS, TOKENS
 
 # What the value at a site is replaced by, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
+METHODS = 'patch', 'gradient', 'integrated'
 _AT_ONCE = 16  # edits that one call of the model is vectorised over
 
 # Of predictions `[b, *k]` and the clean prompts; a number for each prompt.
 Metric = Callable[[Float[Array, ' b *k'], Prompt], Float[Array, ' b']]
+# Of each clean prompt, of each corrupt one, and after each replacement `[m, b]`.
+_Losses: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Effect(NamedTuple):
@@ -69,49 +73,107 @@ def effects(
   sites: Sequence[str] | None = None,
   metric: Metric | None = None,
   *,
-  kinds: Sequence[str] = KINDS,
+  kinds: Sequence[str] | None = None,
   heads: bool = False,
   tokens: bool = False,
+  method: str = 'patch',
 ) -> Effects:
-  """The effect of the value at each site, by activation patching and ablation.
+  """Measures how much the value at each site matters, by patching and ablation.
 
-  All replacements are one compiled program. In a looped model a value is replaced by
-  that of the same loop. Sources: activation patching as in Meng et al. (arXiv
-  2202.05262); mean and resample ablation as in Wang et al. (arXiv 2211.00593).
+  Each site's value is replaced in turn, and the change of the loss is given as a share
+  of the gap between corrupt and clean loss, so that sites can be compared. All
+  replacements run as one compiled program. In a looped model a value is replaced by
+  that of the same loop.
+
+  - Quantity: `recovered` is (E L(corrupt) − E L(corrupt; v ← clean v)) / gap; `zero`,
+    `mean` and `resample` are (E L(clean; v ← v') − E L(clean)) / gap, where v' is 0,
+    the mean of v over prompts, or the v of the next prompt. E is over pairs of prompts.
+    The methods `gradient` and `integrated` return the same shares with every
+    difference of losses replaced by E Σ ∂L/∂v · (v' − v).
+  - Null: 0, for a value that the prediction ignores.
+  - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`,
+    and the values v'.
+  - Denominator: the gap E L(corrupt) − E L(clean). Shares are NaN if it is 0.
 
   Args:
-    model: a model with taps.
-    task: the task of the prompts, whose loss is taken.
-    clean: prompts; the losses are against the labels of their queries.
-    corrupt: as many prompts of the same size, such as `task.redraw(key, clean,
-      'inputs')`: the same features with the labels of another function.
-    sites: None: all that reach the prediction.
-    metric: in place of the loss, a function of predictions and clean prompts.
-    kinds: some of KINDS: `recovered` by patching, or lost by `zero`, `mean` or
-      `resample` ablation.
-    heads: whether each head is replaced alone, at sites that have them.
-    tokens: whether each token is replaced alone, likewise.
+    model: A model with taps.
+    task: The task of the prompts, whose loss L is taken.
+    clean: Prompts; the losses are against the labels of their queries.
+    corrupt: As many prompts of the same size: with `redraw(key, clean, 'inputs')` the
+      same features with the labels of another function.
+    sites: None means all that reach the prediction.
+    metric: In place of the loss, a function of predictions and clean prompts that
+      returns a number for each prompt.
+    kinds: Some of KINDS; None means all that the method has.
+    heads: Whether each head is replaced alone, at sites that have heads.
+    tokens: Whether each token is replaced alone, at sites that have tokens.
+    method: `'patch'` replaces each value and runs the model again, which is exact.
+      `'gradient'` takes ∂L/∂v where the value is replaced, at the cost of two backward
+      passes for all sites together. `'integrated'` takes the mean of ∂L/∂v at the
+      midpoints of ten steps from the corrupt prompts to the clean ones; it has the kind
+      `recovered` alone.
 
-  Raises UserError for an unknown site, one that does not reach the prediction, and
-  prompts of different sizes.
+  Returns:
+    One row for each site, head and token, with standard errors over prompts.
+
+  Raises:
+    UserError: If a site is unknown or does not reach the prediction; if prompts have
+      different sizes; if the method does not have one of the kinds, or there is no
+      gradient because values or prompts are integers.
+
+  Example:
+    >>> saved = zoo.load('checkpoints/transformer')
+    >>> clean = saved.task.sample(jax.random.key(0), 64)
+    >>> corrupt = saved.task.redraw(jax.random.key(1), clean, 'inputs')
+    >>> table = zoo.probing.effects(
+    ...   saved.model, saved.task, clean, corrupt, heads=True, method='gradient'
+    ... )
+
+  References:
+    Patching: Meng et al., arXiv 2202.05262. Mean and resample ablation: Wang et al.,
+    arXiv 2211.00593. Gradients: Syed et al., arXiv 2310.10348. Integrated gradients:
+    Hanna et al., arXiv 2403.17806, who take the ends of the steps.
   """
+  kinds = _checked_kinds(kinds, method)
   clean, corrupt = checked_prompts(clean, corrupt)
-  _check_kinds(kinds)
+  if method == 'integrated':
+    _check_real(clean)
   shapes = _replaceable(model, clean, sites)
-  chosen = [*shapes]
   axes = {place.site: place.tap.axes or '' for place in places(checked_module(model))}
-  selections = _selections(chosen, axes, shapes, kinds, heads, tokens)
+  axes = {site: axes[site] for site in shapes}
+  selections = _selections([*axes], axes, shapes, kinds, heads, tokens)
   loss = metric or LossAtQuery(task)
+  if method == 'patch':
+    measured = _patched_losses(model, loss, clean, corrupt, axes, selections)
+  else:
+    num_steps = NUM_STEPS if method == 'integrated' else None
+    measured = _first_order_losses(
+      model, loss, clean, corrupt, axes, selections, (kinds, num_steps, heads, tokens)
+    )
+  site_kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
+  return _table(*measured, selections, [*axes], site_kinds)
+
+
+def _patched_losses(
+  model: Predictor,
+  loss: Metric,
+  clean: Prompt,
+  corrupt: Prompt,
+  axes: dict[str, str],
+  selections: _Selection,
+) -> _Losses:
+  """The losses with each value replaced in turn."""
+  sites = [*axes]
 
   def measured(
     models: Sequence[Any], clean: Prompt, corrupt: Prompt, selections: _Selection
   ) -> tuple[Array, Array, Array]:
-    values, prediction = recorded(models[0], clean, chosen)
+    values, prediction = recorded(models[0], clean, sites)
     _, without = recorded(models[0], corrupt, ())
 
     def replaced(selection: _Selection) -> Array:
       return loss(
-        _replaced(models[0], clean, corrupt, values, axes, chosen, selection), clean
+        _replaced(models[0], clean, corrupt, values, axes, sites, selection), clean
       )
 
     losses = jax.lax.map(replaced, selections, batch_size=_AT_ONCE)
@@ -119,12 +181,40 @@ def effects(
 
   whole = -(-len(selections.site) // _AT_ONCE) * _AT_ONCE  # else XLA compiles the rest
   padded = jax.tree.map(lambda array: np.resize(array, whole), selections)
-  arrays = run_once(measured, [model], clean, corrupt, padded)
-  for array in arrays[:2]:
-    check_metric(array, len(clean.x))
-  before, after, losses = (np.asarray(array, np.float64) for array in arrays)
-  site_kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
-  return _table(before, after, losses, selections, chosen, site_kinds)
+  return _checked_losses(*run_once(measured, [model], clean, corrupt, padded), clean)
+
+
+def _first_order_losses(
+  model: Predictor,
+  loss: Metric,
+  clean: Prompt,
+  corrupt: Prompt,
+  axes: dict[str, str],
+  selections: _Selection,
+  how: tuple[Sequence[str], int | None, bool, bool],
+) -> _Losses:
+  """The losses with each value replaced in turn, to the first order."""
+  kinds, num_steps, heads, tokens = how
+
+  def measured(models: Sequence[Any], clean: Prompt, corrupt: Prompt) -> Any:
+    (model,) = models
+    ends = [loss(recorded(model, prompt, ())[1], clean) for prompt in (clean, corrupt)]
+    for end in ends:
+      check_metric(end, len(clean.x))
+    return *ends, first_order_moves(
+      model, clean, corrupt, axes, kinds, loss, num_steps, heads, tokens
+    )
+
+  before, after, moves = run_once(measured, [model], clean, corrupt)
+  before, after = np.asarray(before, np.float64), np.asarray(after, np.float64)
+  moves = jax.tree.map(lambda move: np.asarray(move, np.float64), moves)
+  sites = [*axes]
+  losses = [
+    (after if kind == 0 else before)
+    + moves[KINDS[kind]][sites[site]][:, max(head, 0), max(token, 0)]
+    for kind, site, head, token in zip(*selections, strict=True)
+  ]
+  return before, after, np.array(losses)
 
 
 class _Selection(NamedTuple):
@@ -161,11 +251,44 @@ def checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
   return dataclasses.replace(clean, **plain), dataclasses.replace(corrupt, **plain)
 
 
-def _check_kinds(kinds: Sequence[str]) -> None:
+def _checked_kinds(kinds: Sequence[str] | None, method: str) -> Sequence[str]:
+  """The kinds, by default all of the method; raises UserError."""
+  check_name('method', method, METHODS)
+  if kinds is None:
+    return KINDS[:1] if method == 'integrated' else KINDS
   if isinstance(kinds, str):
     raise UserError(f'kinds is {kinds!r}; it must be a list of {", ".join(KINDS)}')
   for kind in kinds:
     check_name('kind', kind, KINDS)
+    if method == 'integrated' and kind != 'recovered':
+      raise UserError(
+        f"the kind is {kind!r}; method='integrated' has 'recovered' alone, since its "
+        'steps lead from the corrupt prompts to the clean ones'
+      )
+  return kinds
+
+
+def _check_real(prompt: Prompt) -> None:
+  """Raises UserError for prompts that have none between them."""
+  for name in ('x', 'y', 'x_query'):
+    dtype = getattr(prompt, name).dtype
+    if not jnp.issubdtype(dtype, jnp.floating):
+      raise UserError(
+        f"prompt.{name} is {dtype}; method='integrated' needs prompts between the "
+        'corrupt and the clean ones, with numbers that have a fraction'
+      )
+
+
+def _checked_losses(
+  before: Array, after: Array, losses: Array, clean: Prompt
+) -> _Losses:
+  """The losses on the host; raises UserError unless each is a number for a prompt."""
+  for array in (before, after):
+    check_metric(array, len(clean.x))
+  before_64, after_64, losses_64 = (
+    np.asarray(array, np.float64) for array in (before, after, losses)
+  )
+  return before_64, after_64, losses_64
 
 
 def _replaceable(

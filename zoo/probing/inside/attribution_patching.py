@@ -1,0 +1,154 @@
+"""Attribution patching: the loss after a value is replaced, to the first order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from zoo.core.errors import UserError
+from zoo.core.prompt import Prompt
+from zoo.probing.inside.activations import calls_of, recorded
+from zoo.probing.inside.edits import edited
+from zoo.probing.inside.nodes import HEADS, TOKENS
+
+NUM_STEPS = 10  # of the path between corrupt and clean prompts
+_Loss = Callable[[Array, Prompt], Array]
+
+
+def first_order_moves(
+  model: Any,
+  clean: Prompt,
+  corrupt: Prompt,
+  axes: Mapping[str, str],
+  kinds: Sequence[str],
+  loss: _Loss,
+  num_steps: int | None,
+  heads: bool,
+  tokens: bool,
+) -> dict[str, dict[str, Float[Array, 'b h n']]]:
+  """Returns what replacing values adds to each prompt's loss, to the first order.
+
+  This is Σ ∂L/∂v · (v' − v) over the entries of a value v that is replaced by v'. It is
+  to be traced.
+
+  Args:
+    model: A model with taps.
+    clean: Prompts, against whose queries losses are taken.
+    corrupt: As many prompts, in which clean values replace others (`recovered`).
+    axes: The axes of the value at each site, or nothing.
+    kinds: Some of `zoo.probing.inside.effects.KINDS`.
+    loss: A function of predictions and clean prompts, a number for each prompt.
+    num_steps: None takes the slope ∂L/∂v where the value is replaced. A number takes
+      the mean slope at the midpoints of so many steps from the corrupt prompts to the
+      clean ones, for `recovered`.
+    heads: Whether heads are apart.
+    tokens: Whether tokens are apart.
+
+  Returns:
+    The moves by kind and site; the axes h and n are 1 where heads or tokens are not
+    apart.
+  """
+  sites = [*axes]
+  values, _ = recorded(model, clean, sites)
+  moves = {}
+  slope_at_clean = None
+  for kind in kinds:
+    if kind == 'recovered':
+      before, _ = recorded(model, corrupt, sites)
+      if num_steps is None:
+        slope = _slopes(model, corrupt, clean, sites, loss)
+      else:
+        slope = _mean_slopes(model, corrupt, clean, sites, loss, num_steps)
+      changes = {name: values[name] - before[name] for name in values}
+    else:
+      if slope_at_clean is None:
+        slope_at_clean = _slopes(model, clean, clean, sites, loss)
+      slope = slope_at_clean
+      changes = {name: _ABLATED[kind](value) - value for name, value in values.items()}
+    products = {name: slope[name] * change for name, change in changes.items()}
+    moves[kind] = {
+      site: _summed(calls_of(products, site), axes[site], heads, tokens)
+      for site in sites
+    }
+  return moves
+
+
+_ABLATED: dict[str, Callable[[Array], Array]] = {
+  'zero': jnp.zeros_like,
+  'mean': lambda value: jnp.broadcast_to(
+    value.mean(axis=0, keepdims=True), value.shape
+  ),
+  'resample': lambda value: jnp.roll(value, -1, axis=0),
+}
+
+
+def _slopes(
+  model: Any, prompt: Prompt, clean: Prompt, sites: Sequence[str], loss: _Loss
+) -> dict[str, Array]:
+  """The gradient of each prompt's loss by the values at the sites, call by call."""
+  values, _ = recorded(model, prompt, sites)
+  for name, value in values.items():
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+      raise UserError(
+        f'the value at the site {name!r} is {value.dtype}; a gradient needs numbers '
+        "with a fraction: use method='patch'"
+      )
+
+  def total(added: dict[str, Array]) -> Array:
+    def of_site(site: str) -> Callable[[Array], Array]:
+      calls = iter(calls_of(added, site))
+      return lambda value: value + next(calls)
+
+    copy = edited(model, {site: of_site(site) for site in sites})
+    return loss(copy(prompt), clean).sum()
+
+  return jax.grad(total)(jax.tree.map(jnp.zeros_like, values))
+
+
+def _mean_slopes(
+  model: Any,
+  corrupt: Prompt,
+  clean: Prompt,
+  sites: Sequence[str],
+  loss: _Loss,
+  num_steps: int,
+) -> dict[str, Array]:
+  """The mean gradient along the straight line from corrupt to clean prompts."""
+
+  def at(share: Array) -> dict[str, Array]:
+    def between(first: Array, last: Array) -> Array:
+      return first + share.astype(first.dtype) * (last - first)
+
+    return _slopes(model, jax.tree.map(between, corrupt, clean), clean, sites, loss)
+
+  def add(total: dict[str, Array], share: Array) -> tuple[dict[str, Array], None]:
+    return jax.tree.map(jnp.add, total, at(share)), None
+
+  shares = (jnp.arange(num_steps, dtype=clean.x.dtype) + 0.5) / num_steps
+  nothing = jax.tree.map(jnp.zeros_like, recorded(model, clean, sites)[0])
+  total, _ = jax.lax.scan(add, nothing, shares)
+  return jax.tree.map(lambda slope: slope / num_steps, total)
+
+
+def _summed(
+  calls: Sequence[Array], axes: str, heads: bool, tokens: bool
+) -> Float[Array, 'b h n']:
+  """The sum over all calls and all axes, but for heads and tokens that are apart."""
+  letters = axes.split()
+  kept = [
+    next((i for i, letter in enumerate(letters) if letter in known and wanted), None)
+    for known, wanted in ((HEADS, heads), (TOKENS, tokens))
+  ]
+  total = 0
+  for value in calls:
+    others = [i for i in range(1, value.ndim) if i not in kept]
+    order = [i for i in kept if i is not None]
+    part = jnp.transpose(value, (0, *order, *others))
+    part = part.sum(axis=tuple(range(1 + len(order), value.ndim)))
+    shape = [1 if i is None else value.shape[i] for i in kept]
+    total = total + part.reshape(len(value), *shape)
+  return jnp.asarray(total)
