@@ -58,7 +58,7 @@ def _step() -> Any:
 
 def _transformer(**arguments) -> Any:
   """A transformer of random weights."""
-  sizes = {'num_layers': 1, 'width': 8, 'num_heads': 2} | arguments
+  sizes: Any = {'num_layers': 1, 'width': 8, 'num_heads': 2} | arguments
   return built(lambda: zoo.models.Transformer(D, C, **sizes, rngs=nnx.Rngs(0)))
 
 
@@ -283,6 +283,46 @@ def _vectors(model, task, seed):
   }
 
 
+class _Halves(nnx.Module):
+  """Half of the first label and half of the second, which are the same constant."""
+
+  def __init__(self):
+    self.first_tap = probing.Tap(axes='b', kind='added')
+    self.second_tap = probing.Tap(axes='b', kind='added')
+    self.after_tap = probing.Tap(axes='b', kind='stream')
+
+  def __call__(self, prompt):
+    first, second = prompt.y[:, 0] / 2, prompt.y[:, 1] / 2
+    return self.after_tap(self.first_tap(first) + self.second_tap(second))
+
+
+def _pair(task, seed):
+  keys = jax.random.split(jax.random.key(seed))
+  clean = task.sample(keys[0], 64)
+  return clean, task.redraw(keys[1], clean, 'inputs')
+
+
+def _effects(model, task, seed):
+  table = probing.effects(model, task, *_pair(task, seed))
+  return {
+    f'{row.site}, {kind}': getattr(row, kind)
+    for row in table.rows
+    for kind in ('recovered', 'zero', 'mean', 'resample')
+  }
+
+
+def _slopes(model, task, seed):
+  rows = probing.effects(model, task, *_pair(task, seed), method='integrated').rows
+  return {row.site: row.recovered for row in rows}
+
+
+def _path(model, task, seed):
+  added = [site for site in probing.sites(model) if site in ('first', 'layers.0.out')]
+  sender = added[0] if added else 'model.layers.0.mixer.out'
+  receiver = 'after' if added else 'model.final.stream'
+  return probing.path_effect(model, task, *_pair(task, seed), sender, receiver)
+
+
 def _latents(model, task, seed):
   if not isinstance(model, nnx.Module):
     raise zoo.UserError('no module')
@@ -454,6 +494,47 @@ CASES = {
         {'layers.0.tokens, set': 0.0, 'layers.1.tokens, set': 2.0},
       )
     },
+    covers=True,
+  ),
+  # Constants c and c' differ by a square of 2 on average, which is the gap. With one of
+  # two halves put back the loss is ½.
+  'effects': Case(
+    _effects,
+    _Constants(),
+    null=0.0,
+    trained=_transformer,
+    # Their predictions depend on the labels, so that patching has an effect.
+    without=('untrained transformer', 'untrained lstm', 'untrained deep_set'),
+    planted={
+      'two halves': (
+        _Halves,
+        {
+          'first, recovered': 0.75,
+          'first, zero': 0.125,
+          'first, mean': 0.125,
+          'first, resample': 0.25,
+          'after, recovered': 1.0,
+        },
+      )
+    },
+    covers=True,
+  ),
+  # The slope of the loss at the middle of a step, on average over steps.
+  'effects, integrated': Case(
+    _slopes,
+    _Constants(),
+    null=0.0,
+    trained=_transformer,
+    without=('untrained transformer', 'untrained lstm', 'untrained deep_set'),
+    planted={'two halves': (_Halves, {'first': 0.5, 'second': 0.5, 'after': 1.0})},
+  ),
+  'path_effect': Case(
+    _path,
+    _Constants(),
+    null=0.0,
+    trained=_transformer,
+    without=('untrained transformer', 'untrained lstm', 'untrained deep_set'),
+    planted={'half of the first label': (_Halves, 0.75)},
     covers=True,
   ),
   'probe_latents': Case(

@@ -79,6 +79,8 @@ def test_untrained_models_are_a_control_with_their_spread():
   arguments = _TASK, own, ['site'], _NUM
   scores = probe_latents(model(1.0), *arguments, untrained=[model(0.3), model(0.1)])
   prompt_alone, score = scores
+  assert score.untrained is not None
+  assert score.above_untrained is not None
   assert prompt_alone.untrained is None
   alone = [probe_latents(model(scale), *arguments)[1].r2.mean for scale in (0.3, 0.1)]
   # Of two numbers s = |a − b|/√2; t = 12.706 with one degree of freedom.

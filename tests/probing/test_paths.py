@@ -1,6 +1,8 @@
 """Paths from head to head, beside a forward pass in NumPy."""
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +13,11 @@ import zoo
 from tests.compare import refuses
 from tests.settings import isotropic
 from tests.weights import double, drawn, promoting_float64
-from zoo.probing import Node, path_effect
+from zoo import probing
+from zoo.probing import Node
+
+# Shares are None only where a test says so.
+path_effect: Any = probing.path_effect
 
 _HEADS, _SIZE = 2, 3
 
@@ -33,10 +39,14 @@ def _setting():
         rngs=nnx.Rngs(0),
       )
     )
-  clean = task.sample(jax.random.key(0), 6)
+  clean = task.sample(jax.random.key(0), 24)
   corrupt = task.redraw(jax.random.key(1), clean, 'inputs')
   double_of = functools.partial(jax.tree.map, lambda array: np.asarray(array, float))
-  return model, task, double_of(clean), double_of(corrupt)
+  clean, corrupt = double_of(clean), double_of(corrupt)
+  with promoting_float64():
+    # Labels that the model predicts, so that corrupt prompts have the larger loss.
+    labels = np.asarray(nnx.jit(lambda model, prompt: model(prompt))(model, clean))
+  return model, task, dataclasses.replace(clean, y_query=labels), corrupt
 
 
 def _linear(layer, inputs):

@@ -1,5 +1,6 @@
 """The states of recurrent mixers are captured, put back, patched and cut."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -14,9 +15,13 @@ from tests.marks import mostly_full
 from tests.probing.models import sample
 from tests.settings import isotropic
 from tests.weights import drawn
+from zoo import probing
 from zoo.mixers.mixer import Mixer
 from zoo.mixers.states import by_steps, named_leaves, state_taps
-from zoo.probing import Set, Zero, capture, dead_sites, edited, effects, sites
+from zoo.probing import Set, Zero, capture, dead_sites, edited, sites
+
+# Shares are None only where a test says so.
+effects: Any = probing.effects
 
 _D, _C, _W = 3, 4, 8
 _MIXERS = {name: zoo.core.registry.MIXERS[name] for name in zoo.list_mixers()}
@@ -98,6 +103,8 @@ def test_effects_patch_the_state_at_each_token():
   y = jnp.asarray(clean.y).at[:, 0].add(3.0)
   corrupt = type(clean)(x=clean.x, y=y, x_query=clean.x_query, y_query=clean.y_query)
   site = 'layers.0.mixer.state.memory'
+  labels = jax.jit(model)(clean)  # so that corrupt prompts have the larger loss
+  clean = dataclasses.replace(clean, y_query=labels)
   rows = effects(
     model, task, clean, corrupt, [site], kinds=['recovered'], tokens=True
   ).rows

@@ -131,6 +131,31 @@ def ratio(part: Float[np.ndarray, ' p'], whole: Float[np.ndarray, ' p']) -> Esti
   return Estimate(float(share), float(stderr))
 
 
+def share_of_gap(
+  part: Float[np.ndarray, ' p'], gap: Float[np.ndarray, ' p'], with_next: bool = False
+) -> Estimate | None:
+  """The ratio of two means, of which the lower one may be 0.
+
+  Args:
+    part: A number for each of p samples, of which the mean is taken.
+    gap: Likewise; its mean is what the share is of.
+    with_next: Whether the part of a sample also depends on the next sample, as in
+      `estimate_of_neighbours`.
+
+  Returns:
+    The share, with its error to the first order. None if the 95 % interval of the mean
+    gap contains 0: then its share may be any number.
+  """
+  whole = estimate(gap)
+  if not abs(whole.mean) > whole.half:  # also for NaN
+    return None
+  share, stderr = ratio(part, gap)
+  if with_next:
+    gap = np.asarray(gap, np.float64)
+    stderr = estimate_of_neighbours((part - share * gap) / whole.mean).stderr
+  return Estimate(share, stderr)
+
+
 def ratios(
   part: Float[np.ndarray, 'p ...'], whole: Float[np.ndarray, ' p']
 ) -> Estimates:

@@ -41,8 +41,8 @@ def risks(
 ) -> PairedRisks:
   """The risks of two predictors on fresh prompts of any task.
 
-  Quantity: E ℓ(f, y) of each, and their difference, over the same prompts.
-  Null: a difference of 0, for a predictor beside itself.
+  - Quantity: E ℓ(f, y) of each, and their difference, over the same prompts.
+  - Null: a difference of 0, for a predictor beside itself.
 
   Raises UserError for a predictor that cannot be called on the task's prompts.
   """

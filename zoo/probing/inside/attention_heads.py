@@ -35,12 +35,13 @@ class Head:
 def heads(model: Predictor, task: Task) -> list[Head]:
   """The heads of a linear attention model, computed in float64.
 
-  Quantity: `share`, E f_h Δ / E Δ² for the contribution f_h of a head and that Δ of all
-    heads; `pruning_cost`, the exact risk without the head minus that with it. Both are
-    closed forms.
-  Null: 0 for a head whose W_P or W_V is 0; no share if all heads together add nothing.
-  Counterfactual: 0 in place of what the head adds.
-  Denominator: E Δ², of the share.
+  - Quantity: `share`, E f_h Δ / E Δ² for the contribution f_h of a head and that Δ of
+    all heads; `pruning_cost`, the exact risk without the head minus that with it. Both
+    are closed forms.
+  - Null: 0 for a head whose W_P or W_V is 0; no share if all heads together add
+    nothing.
+  - Counterfactual: 0 in place of what the head adds.
+  - Denominator: E Δ², of the share.
 
   Raises UserError for other models, and where `theory.exact_risk` does.
   """

@@ -75,10 +75,10 @@ def context_updates(model: Predictor, prompt: Prompt) -> list[ContextUpdate]:
   The query's token alone, through layers with these weights, leads to the prediction in
   context, because each layer then has the input that it has in context.
 
-  Quantity: the factors of ΔW = (W Δz) z'ᵀ / |z'|² and Δu, for each prompt; an identity,
-    without sampling.
-  Null: 0 for layers whose mixers add nothing.
-  Counterfactual: the query's token alone, as if it were the whole prompt.
+  - Quantity: the factors of ΔW = (W Δz) z'ᵀ / |z'|² and Δu, for each prompt; an
+    identity, without sampling.
+  - Null: 0 for layers whose mixers add nothing.
+  - Counterfactual: the query's token alone, as if it were the whole prompt.
 
   Raises UserError for another model.
   """

@@ -16,7 +16,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
 from zoo.measure.predict import loss_of, run_once
-from zoo.measure.statistics import Estimate, estimate, ratio
+from zoo.measure.statistics import Estimate, estimate, share_of_gap
 from zoo.probing.inside.activations import (
   calls_of,
   checked_module,
@@ -43,16 +43,17 @@ class Effect(NamedTuple):
   """What replacing a value does, as shares of the gap between corrupt and clean loss.
 
   The gap is the same for all of them, so that shares can be compared. Standard errors
-  are over prompts, those of the gap included. What was not asked for is NaN.
+  are over prompts, those of the gap included. A share is None if it was not asked for,
+  and if the gap is not told apart from 0.
   """
 
   site: str
   head: int | None  # from 0; None: all heads, or none are known
   token: int | None  # from 0, of a pattern the query; None: all, or none are known
-  recovered: Estimate  # by the clean value, in the corrupt prompts
-  zero: Estimate  # lost by 0 in its place, in the clean prompts
-  mean: Estimate  # lost by its mean over prompts
-  resample: Estimate  # lost by the value of the next prompt
+  recovered: Estimate | None  # by the clean value, in the corrupt prompts
+  zero: Estimate | None  # lost by 0 in its place, in the clean prompts
+  mean: Estimate | None  # lost by its mean over prompts
+  resample: Estimate | None  # lost by the value of the next prompt
   site_kind: str | None = None  # one of TAP_KINDS; None: the tap has none
 
 
@@ -88,12 +89,13 @@ def effects(
   - Quantity: `recovered` is (E L(corrupt) − E L(corrupt; v ← clean v)) / gap; `zero`,
     `mean` and `resample` are (E L(clean; v ← v') − E L(clean)) / gap, where v' is 0,
     the mean of v over prompts, or the v of the next prompt. E is over pairs of prompts.
-    The methods `gradient` and `integrated` return the same shares with every
-    difference of losses replaced by E Σ ∂L/∂v · (v' − v).
+    The methods `gradient` and `integrated` return the same shares with every difference
+    of losses replaced by E Σ ∂L/∂v · (v' − v).
   - Null: 0, for a value that the prediction ignores.
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`,
     and the values v'.
-  - Denominator: the gap E L(corrupt) − E L(clean). Shares are NaN if it is 0.
+  - Denominator: the gap E L(corrupt) − E L(clean). Shares are None if its 95 % interval
+    contains 0.
 
   Args:
     model: A model with taps.
@@ -107,7 +109,7 @@ def effects(
     kinds: Some of KINDS; None means all that the method has.
     heads: Whether each head is replaced alone, at sites that have heads.
     tokens: Whether each token is replaced alone, at sites that have tokens.
-    method: `'patch'` replaces each value and runs the model again, which is exact.
+    method: `'patch'` replaces each value and runs the model again.
       `'gradient'` takes ∂L/∂v where the value is replaced, at the cost of two backward
       passes for all sites together. `'integrated'` takes the mean of ∂L/∂v at the
       midpoints of ten steps from the corrupt prompts to the clean ones; it has the kind
@@ -181,7 +183,8 @@ def _patched_losses(
 
   whole = -(-len(selections.site) // _AT_ONCE) * _AT_ONCE  # else XLA compiles the rest
   padded = jax.tree.map(lambda array: np.resize(array, whole), selections)
-  return _checked_losses(*run_once(measured, [model], clean, corrupt, padded), clean)
+  before, after, losses = run_once(measured, [model], clean, corrupt, padded)
+  return _checked_losses(before, after, losses, clean)
 
 
 def _first_order_losses(
@@ -214,7 +217,7 @@ def _first_order_losses(
     + moves[KINDS[kind]][sites[site]][:, max(head, 0), max(token, 0)]
     for kind, site, head, token in zip(*selections, strict=True)
   ]
-  return before, after, np.array(losses)
+  return before, after, np.array(losses).reshape(-1, len(before))
 
 
 class _Selection(NamedTuple):
@@ -400,13 +403,14 @@ def _table(
   site_kinds: Mapping[str, str | None],
 ) -> Effects:
   gap = after - before
-  unknown = dict.fromkeys(KINDS, Estimate(float('nan'), float('nan')))
-  rows: dict[tuple[str, int | None, int | None], dict[str, Estimate]] = {}
+  unknown = dict.fromkeys(KINDS)
+  rows: dict[tuple[str, int | None, int | None], dict[str, Estimate | None]] = {}
   for kind, site, head, token, loss in zip(*selections, losses, strict=False):
     head, token = (None if i < 0 else int(i) for i in (head, token))
     place = str(sites[site]), head, token
     moved = after - loss if kind == 0 else loss - before
-    rows.setdefault(place, {**unknown})[KINDS[kind]] = ratio(moved, gap)
+    share = share_of_gap(moved, gap, with_next=KINDS[kind] == 'resample')
+    rows.setdefault(place, {**unknown})[KINDS[kind]] = share
   return Effects(
     estimate(before),
     estimate(after),

@@ -82,12 +82,12 @@ def probe_latents(
   mixer of random weights may. R² is evidence of learning where it is above that of
   untrained models of the same architecture, which are to be given.
 
-  Quantity: `above_untrained`, R² of the model minus that of one more untrained model,
+  - Quantity: `above_untrained`, R² of the model minus that of one more untrained model,
     over prompts and untrained models. `r2` alone says what a linear map finds, not that
     it was learned.
-  Null: 0 for a model that is itself untrained.
-  Counterfactual: other initial weights of the same architecture, on the same prompts.
-  Denominator: Σ |target − mean|², of R².
+  - Null: 0 for a model that is itself untrained.
+  - Counterfactual: other initial weights of the same architecture, on the same prompts.
+  - Denominator: Σ |target − mean|², of R².
 
   Args:
     model: A model with taps.

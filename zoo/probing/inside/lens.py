@@ -45,8 +45,8 @@ class Lens(NamedTuple):
 def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -> Lens:
   """The loss of predictions read from the tokens of each layer of a model.
 
-  Quantity: E ℓ(f_l, y) for the predictions f_l read after layer l, over prompts.
-  Null: the loss of the prediction without examples, for a model without context.
+  - Quantity: E ℓ(f_l, y) for the predictions f_l read after layer l, over prompts.
+  - Null: the loss of the prediction without examples, for a model without context.
 
   The fitted maps use another `num_prompts` prompts. Raises UserError for a model that
   is not `zoo.core.protocols.Layered`.

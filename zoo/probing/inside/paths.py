@@ -15,7 +15,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
 from zoo.measure.predict import run_once
-from zoo.measure.statistics import Estimate, ratio
+from zoo.measure.statistics import Estimate, share_of_gap
 from zoo.probing.inside.activations import (
   checked_module,
   no_value,
@@ -44,7 +44,7 @@ def path_effect(
   sender: NodeLike,
   receiver: NodeLike,
   metric: Metric | None = None,
-) -> Estimate:
+) -> Estimate | None:
   """Measures the share of the gap that the path from one node to another recovers.
 
   The sender's value in the clean prompts reaches the receiver in the corrupt ones by
@@ -63,8 +63,8 @@ def path_effect(
     sender and all other outputs kept, and E is over pairs of prompts.
   - Null: 0, if the receiver ignores what the sender adds to the stream.
   - Counterfactual: the corrupt prompts, such as `task.redraw(key, clean, 'inputs')`.
-  - Denominator: the gap between corrupt and clean loss. The share is NaN if the gap is
-    0.
+  - Denominator: the gap between corrupt and clean loss. The share is None if its 95 %
+    interval contains 0.
 
   Args:
     model: A model with taps.
@@ -77,7 +77,7 @@ def path_effect(
       returns a number for each prompt.
 
   Returns:
-    The share, with its standard error over prompts.
+    The share, with its standard error over prompts; None without a gap.
 
   Raises:
     UserError: If a site, head or token is unknown; if the model has no tap of the kind
@@ -148,7 +148,7 @@ def path_effect(
   for array in arrays:
     check_metric(array, len(clean.x))
   before, after, patched = (np.asarray(array, np.float64) for array in arrays)
-  return ratio(after - patched, after - before)
+  return share_of_gap(after - patched, after - before)
 
 
 def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:

@@ -70,10 +70,10 @@ def task_vectors(
   The query is then the only token, and it holds x_q in all layouts of this library:
   with a state set there the prediction is the same for all queries of a function.
 
-  Quantity: `set_gain` and `added_gain`, by how much the loss with the vector of the
+  - Quantity: `set_gain` and `added_gain`, by how much the loss with the vector of the
     function is below that with another function's, over functions.
-  Null: 0 for a model whose states do not depend on the function.
-  Counterfactual: the vector of the next function that was drawn.
+  - Null: 0 for a model whose states do not depend on the function.
+  - Counterfactual: the vector of the next function that was drawn.
 
   Raises UserError for a task that is no `zoo.tasks.base.FunctionClass`, for a model
   without such sites, and for one that calls them in loops.

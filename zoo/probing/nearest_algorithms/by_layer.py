@@ -97,13 +97,13 @@ def algorithms(
   - `newton` (Fu et al., arXiv 2310.17086), whose 0 steps are M_0 = S/|S|²,
     `conjugate_gradients`, and the task's `ridge`, `ols` and `bayes`: none.
 
-  Quantity: `distance`, E (f_l − g_k)² / E Var(f | x_q) for the predictions f_l read
+  - Quantity: `distance`, E (f_l − g_k)² / E Var(f | x_q) for the predictions f_l read
     after layer l, those f of the model, and those g_k of k steps of an algorithm, over
     prompts that neither its parameters nor k were fitted to.
-  Null: 1 or more for a model that does not use the labels of its context; refused for
+  - Null: 1 or more for a model that does not use the labels of its context; refused for
     one that ignores its context.
-  Counterfactual: another context of the same query, `task.redraw(keep='query')`.
-  Denominator: the effect of the context, E Var(f | x_q), after the last layer.
+  - Counterfactual: another context of the same query, `task.redraw(keep='query')`.
+  - Denominator: the effect of the context, E Var(f | x_q), after the last layer.
 
   Raises UserError for a model that is not `zoo.core.protocols.Layered`, for labels that
   are no numbers or have another loss than the squared error, for a model that ignores

@@ -49,10 +49,10 @@ def learned_guess(
 
   The guess in its tokens is exact; for a network it is the best linear fit.
 
-  Quantity: the weights and the bias of the linear map nearest to the predictions
+  - Quantity: the weights and the bias of the linear map nearest to the predictions
     without examples, E |f(x_q) − w·x_q − b|², over queries.
-  Null: weights of 0 for a model that predicts a constant without examples.
-  Denominator: E |f − E f|², of `r_squared`.
+  - Null: weights of 0 for a model that predicts a constant without examples.
+  - Denominator: E |f − E f|², of `r_squared`.
 
   Raises UserError unless the model is an NNX module.
   """

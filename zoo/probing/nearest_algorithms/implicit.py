@@ -130,11 +130,11 @@ _square = jax.jit(mean_square)
 def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
   """The algorithm of a model, an estimator or a rule on the prompts of a task.
 
-  Quantity: closed forms of the rule that a model follows: risk, Γ, starts; and
+  - Quantity: closed forms of the rule that a model follows: risk, Γ, starts; and
     `unexplained` of the nearest steps, E (f − g)² / E Var(f | x_q).
-  Null: `unexplained` is None for a rule that ignores its context.
-  Counterfactual: another context of the same query.
-  Denominator: the effect of the context, E Var(f | x_q).
+  - Null: `unexplained` is None for a rule that ignores its context.
+  - Counterfactual: another context of the same query.
+  - Denominator: the effect of the context, E Var(f | x_q).
 
   Takes O(d⁴) time. Raises UserError as `theory.exact_risk` does.
   """

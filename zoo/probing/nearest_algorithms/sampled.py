@@ -80,12 +80,12 @@ def sampled_algorithm(
 ) -> SampledAlgorithm:
   """The steps of gradient descent and the ridge regression nearest to any predictor.
 
-  Quantity: `unexplained`, E (f − g)² / E Var(f | x_q) for predictions f and those g of
-    the nearest algorithm of a family, over prompts that it was not fitted to.
-  Null: 1 or more for a model that does not use the labels of its context; None for one
-    that ignores its context.
-  Counterfactual: another context of the same query, `task.redraw(keep='query')`.
-  Denominator: the effect of the context, E Var(f | x_q).
+  - Quantity: `unexplained`, E (f − g)² / E Var(f | x_q) for predictions f and those g
+    of the nearest algorithm of a family, over prompts that it was not fitted to.
+  - Null: 1 or more for a model that does not use the labels of its context; None for
+    one that ignores its context.
+  - Counterfactual: another context of the same query, `task.redraw(keep='query')`.
+  - Denominator: the effect of the context, E Var(f | x_q).
 
   The task must have labels that are numbers, and the squared error. Raises UserError
   for other tasks, for one that does not say how its prompts are drawn again, and for

@@ -59,9 +59,9 @@ def alignment(
 ) -> Alignment:
   """Compares a model, rule or estimator with another one on the prompts of a task.
 
-  Quantity: means over prompts of differences between predictions f and f', and between
-    their gradients in x_q; `Alignment` has the formulas.
-  Null: differences of 0 and a cosine of 1, for a predictor beside itself.
+  - Quantity: means over prompts of differences between predictions f and f', and
+    between their gradients in x_q; `Alignment` has the formulas.
+  - Null: differences of 0 and a cosine of 1, for a predictor beside itself.
 
   `theory.research.asymptotic.task_alignment` compares two tasks. Calls that share their
   `programs` compile once for models that differ in numbers.

@@ -134,15 +134,15 @@ def strategies(
 ) -> Strategies:
   """The mixture of named predictors nearest to a model, on the prompts of a task.
 
-  Quantity: the weights w of the mixture g = Σ_j w_j g_j with the least E (f − g)² or,
+  - Quantity: the weights w of the mixture g = Σ_j w_j g_j with the least E (f − g)² or,
     of classes, E KL(f ‖ g); and `unexplained`, this distance divided by the effect of
     the context, over prompts that the weights were not fitted to.
-  Null: `unexplained` is 1 or more for a model that does not use the labels of its
+  - Null: `unexplained` is 1 or more for a model that does not use the labels of its
     context, and None for one that ignores its context. Weights have no null: the
     nearest mixture may be far away.
-  Counterfactual: other contexts of the same query, from prompts in which it recurs or
+  - Counterfactual: other contexts of the same query, from prompts in which it recurs or
     from `task.redraw(keep='query')`.
-  Denominator: the effect of the context, E Var(f | x_q) or E KL(f ‖ E[f | x_q]).
+  - Denominator: the effect of the context, E Var(f | x_q) or E KL(f ‖ E[f | x_q]).
 
   A predictor that has no `predictions` is called on each prefix of the prompts. Raises
   UserError without predictors, for a task of numbers without the squared error, and for

@@ -47,9 +47,9 @@ def task_shift(
 ) -> TaskShift:
   """Measures two predictors on a shifted task; large tasks get fewer prompts.
 
-  Quantity: E ℓ(f, y) of each predictor, over the same prompts of the shifted task.
-  Null: equal losses, for a predictor beside itself.
-  Counterfactual: the prompts of the shifted task.
+  - Quantity: E ℓ(f, y) of each predictor, over the same prompts of the shifted task.
+  - Null: equal losses, for a predictor beside itself.
+  - Counterfactual: the prompts of the shifted task.
 
   Calls that share their `programs` compile once for tasks that differ in numbers.
   """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,7 +69,8 @@ def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
 def table(part: str, result: Any) -> Table:
   """The numbers of one part, ± half of a 95 % interval where they have any."""
   if part == 'what_matters':
-    largest = sorted(result.rows, key=lambda row: -row.recovered.mean)[:_MOST_LISTED]
+    known = [row for row in result.rows if row.recovered is not None]
+    largest = sorted(known, key=lambda row: -row.recovered.mean)[:_MOST_LISTED]
     rows = [
       (
         row.site,
@@ -93,7 +95,7 @@ def table(part: str, result: Any) -> Table:
       score.site,
       score.target,
       _said(score.r2),
-      '-' if score.untrained is None else _said(score.untrained),
+      _said(score.untrained),
       _said(score.permuted),
     )
     for score in result
@@ -122,7 +124,7 @@ def plot_effects(result: Effects, model: Any, context_length: int) -> Figure:
   for row in result.rows:
     if row.site in sites:  # without tokens, all of the row
       at = slice(None) if row.token is None else row.token
-      values[sites.index(row.site), at] = row.recovered.mean
+      values[sites.index(row.site), at] = _mean_of(row.recovered)
   if isinstance(model, TokenModel):
     names = named_tokens(token_names(model.layout, context_length), count)
   else:
@@ -143,9 +145,7 @@ def plot_effects(result: Effects, model: Any, context_length: int) -> Figure:
 def plot_scores(result: HeadMeasurements) -> Figure:
   """Scores and shares by head."""
   of_heads = dict([*_by_head(result).items()][:_MOST_ROWS])
-  values = [
-    [*scores, *(share.mean for share in shares)] for scores, shares in of_heads.values()
-  ]
+  values = [[*scores, *map(_mean_of, shares)] for scores, shares in of_heads.values()]
   return _drawn(_written(values, [*of_heads], [*_HEADER, *_DOES], 'score, or share'))
 
 
@@ -162,7 +162,7 @@ def plot_latents(result: Sequence[LatentScore]) -> Figure:
 
 def _by_head(
   result: HeadMeasurements,
-) -> dict[str, tuple[list[float], list[Estimate]]]:
+) -> dict[str, tuple[list[float], list[Estimate | None]]]:
   """Scores and shares of each head; NaN where it has none."""
   scores = {
     f'{score.layer}, head {score.head}': [getattr(score, name) for name in _SCORES]
@@ -175,7 +175,7 @@ def _by_head(
     for row in result.effects.rows
   }
   unknown = [np.nan] * len(_SCORES)
-  none = [Estimate(np.nan, np.nan)] * len(_SHARES)
+  none = [None] * len(_SHARES)
   names = dict.fromkeys([*scores, *shares])
   return {name: (scores.get(name, unknown), shares.get(name, none)) for name in names}
 
@@ -206,7 +206,10 @@ def _number(value: float) -> str:
   return '-' if np.isnan(value) else f'{round(value, 2) + 0.0:.2f}'  # no −0.00
 
 
-def _said(estimate: Estimate) -> str:
-  return (
-    '-' if np.isnan(estimate.mean) else f'{estimate.mean:.3f} ± {estimate.half:.3f}'
-  )
+def _said(estimate: Estimate | None) -> str:
+  return '-' if estimate is None else f'{estimate.mean:.3f} ± {estimate.half:.3f}'
+
+
+def _mean_of(estimate: Estimate | None) -> float:
+  """The mean; NaN, which a heat map leaves blank, if there is none."""
+  return math.nan if estimate is None else estimate.mean

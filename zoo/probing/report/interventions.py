@@ -175,7 +175,11 @@ def _gap_sentence(table: Effects) -> str:
 
 def _largest(rows: Sequence[Effect], kind: str, what: str, does: str) -> str:
   """The rows whose share may be the largest, of those that are not the tokens."""
-  shares = [(row, getattr(row, kind)) for row in rows if row.site_kind != 'stream']
+  shares: list[tuple[Effect, Estimate]] = [
+    (row, share)
+    for row in rows
+    if row.site_kind != 'stream' and (share := getattr(row, kind)) is not None
+  ]
   positive = _surviving(shares, [share for _, share in shares])
   if not positive:
     return f'{what} no one {does} a share that is told apart from 0.'
@@ -285,8 +289,7 @@ def from_json(part: str, content: Any) -> Result | None:
     matches = {name: _match(**fields) for name, fields in content['matches'].items()}
     return Readout(matches, content['nearest'])
   return [
-    LatentScore(*row[:2], *(pair and _estimate(pair) for pair in row[2:]))
-    for row in content
+    LatentScore(*row[:2], *(_estimate(pair) for pair in row[2:])) for row in content
   ]
 
 
@@ -300,15 +303,18 @@ def _match(parameters: list[Any], **arrays: Any) -> Match:
 def _effects(content: Any) -> Effects:
   clean, corrupt, gap, rows = content
   return Effects(
-    _estimate(clean),
-    _estimate(corrupt),
-    _estimate(gap),
-    [Effect(*row[:3], *map(_estimate, row[3:7]), site_kind=row[7]) for row in rows],
+    Estimate(*map(_number, clean)),
+    Estimate(*map(_number, corrupt)),
+    Estimate(*map(_number, gap)),
+    [
+      Effect(*row[:3], *(_estimate(pair) for pair in row[3:7]), site_kind=row[7])
+      for row in rows
+    ],
   )
 
 
-def _estimate(pair: Sequence[float | None]) -> Estimate:
-  return Estimate(*map(_number, pair))
+def _estimate(pair: Sequence[float | None] | None) -> Estimate | None:
+  return None if pair is None else Estimate(*map(_number, pair))
 
 
 def _number(value: float | None) -> float:
