@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import math
+import runpy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from flax import nnx
 
 import zoo
 from tests.compiled import built
+from tests.launch.processes import ROOT
 from tests.probing.models import biased
 from tests.probing.test_strategies import POOL, Mixed
 from tests.probing.test_task_vectors import _Constants, _mean_label
@@ -571,6 +573,15 @@ def test_intervals_contain_the_truth_as_often_as_they_say(name):
   check = case.check(num_draws=200)
   print(f'{name}\n{check}')
   assert any(row.kind == 'coverage' for row in check.rows)
+
+
+def test_each_instrument_states_its_quantity_and_null_in_the_documents():
+  found = runpy.run_path(str(ROOT / 'docs' / 'instruments.py'))
+  names = {name.partition(',')[0] for name in CASES}
+  assert names == {*found['instruments']()}
+  assert all('Null' in found['stated'](name) for name in names)
+  written = (ROOT / 'docs' / 'instruments.md').read_text()
+  assert found['page']() == written, 'run python docs/instruments.py'
 
 
 def test_no_public_instrument_is_forgotten():

@@ -12,7 +12,7 @@ from tests.compare import refuses
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo.measure.statistics import Estimate
-from zoo.probing import Effect, Effects
+from zoo.probing import Effect, Effects, Rows
 from zoo.probing.report import intervention_report
 from zoo.probing.report.intervention_report import Interventions
 from zoo.probing.report.interventions import PARTS, _corrupt, sentence
@@ -63,7 +63,7 @@ def _effects(gap, *shares):
     )
     for i, share in enumerate(shares)
   ]
-  return Effects(Estimate(1.0, 0.1), Estimate(2.0, 0.1), Estimate(*gap), rows)
+  return Effects(Estimate(1.0, 0.1), Estimate(2.0, 0.1), Estimate(*gap), Rows(rows))
 
 
 def test_a_sentence_says_what_survives_the_intervals_of_all_rows():

@@ -23,7 +23,7 @@ _HEADS, _SIZE = 2, 3
 
 
 @functools.cache
-def _setting():
+def _setting() -> Any:
   """A model of two layers in double precision, with a pair of prompts."""
   task = isotropic(2, 3)
   with promoting_float64():

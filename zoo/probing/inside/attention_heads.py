@@ -15,6 +15,7 @@ from zoo import theory
 from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Predictor, Task
+from zoo.measure.rows import Rows
 from zoo.models.linear_attention import LinearAttention
 from zoo.theory.exact import in_float64, rule_of
 
@@ -32,7 +33,7 @@ class Head:
   pruning_cost: float  # exact risk without this head, minus the risk with it
 
 
-def heads(model: Predictor, task: Task) -> list[Head]:
+def heads(model: Predictor, task: Task) -> Rows[Head]:
   """The heads of a linear attention model, computed in float64.
 
   - Quantity: `share`, E f_h Δ / E Δ² for the contribution f_h of a head and that Δ of
@@ -48,7 +49,7 @@ def heads(model: Predictor, task: Task) -> list[Head]:
   model = _with_heads(model)
   risk = float(theory.exact_risk(model, task))
   every = range(model.num_heads)
-  all_heads = []
+  all_heads = Rows[Head]()
   with jax.enable_x64(True):
     values, forms = map(np.asarray, _algebra(in_float64(model)))
     guess = rule_of(prune(model, every))

@@ -45,6 +45,10 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
   they depend directly on heads: `layers.0.mixer.heads` is taken in place of
   `layers.0.mixer.out`.
 
+  - Quantity: the terms f_s of a prediction f = Σ_s f_s + rest, for each prompt; an
+    identity, without sampling.
+  - Null: 0, for a head whose values or outputs are 0.
+
   Args:
     model: a model that adds these values to its tokens, and reads its prediction from
       those by at most one layer norm or RMS norm and linear maps.

@@ -50,6 +50,11 @@ class ContextUpdate(NamedTuple):
 def context_update(layer: Layer, tokens: Float[Array, 'b n w']) -> ContextUpdate:
   """The update of a layer's weights that is worth the tokens before the last one.
 
+  - Quantity: the factors of ΔW = (W Δz) z'ᵀ / |z'|² and Δu, for each prompt; an
+    identity, without sampling.
+  - Null: 0 for a layer whose mixer adds nothing.
+  - Counterfactual: the last token alone, as if it were the whole prompt.
+
   `tokens` are those before the layer. If z' is 0 there is no such update, and the
   factors are not finite.
   """

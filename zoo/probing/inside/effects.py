@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
 from zoo.measure.predict import loss_of, run_once
+from zoo.measure.rows import Cell, Rows
 from zoo.measure.statistics import Estimate, estimate, share_of_gap
 from zoo.probing.inside.activations import (
   calls_of,
@@ -27,6 +29,9 @@ from zoo.probing.inside.activations import (
 from zoo.probing.inside.attribution_patching import NUM_STEPS, first_order_moves
 from zoo.probing.inside.edits import dead_sites, edited
 from zoo.probing.inside.nodes import HEADS, TOKENS
+
+if TYPE_CHECKING:
+  import pandas as pd  # pyright: ignore[reportMissingImports]
 
 # What the value at a site is replaced by, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
@@ -63,7 +68,24 @@ class Effects(NamedTuple):
   clean: Estimate
   corrupt: Estimate
   gap: Estimate  # corrupt minus clean, prompt by prompt
-  rows: list[Effect]
+  rows: Rows[Effect]
+
+  def records(self) -> list[dict[str, Cell]]:
+    """The rows as dictionaries, with two entries for an estimate."""
+    return self.rows.records()
+
+  def to_frame(self) -> pd.DataFrame:
+    """The records as a data frame; raises UserError without pandas."""
+    return self.rows.to_frame()
+
+  def to_csv(self, path: str | os.PathLike[str]) -> None:
+    """Writes the records as CSV; raises UserError."""
+    self.rows.to_csv(path)
+
+  def __str__(self) -> str:
+    said = f'gap {self.gap.mean:.4g} ± {self.gap.half:.2g}: the loss of corrupt prompts'
+    said += f' is {self.corrupt.mean:.4g}, and that of clean ones {self.clean.mean:.4g}'
+    return f'{said}\n{self.rows}'
 
 
 def effects(
@@ -415,8 +437,8 @@ def _table(
     estimate(before),
     estimate(after),
     estimate(gap),
-    [
+    Rows(
       Effect(*place, **shares, site_kind=site_kinds[place[0]])
       for place, shares in rows.items()
-    ],
+    ),
   )

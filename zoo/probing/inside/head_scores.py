@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
+from zoo.measure.rows import Rows
 from zoo.models.token_model import TokenModel
 from zoo.probing.inside.activations import attention_maps, capture
 from zoo.probing.inside.attribution import attribution
@@ -28,7 +29,7 @@ class HeadScore(NamedTuple):
   copying: float
 
 
-def head_scores(model: Predictor, prompt: Prompt) -> list[HeadScore]:
+def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
   """Which tokens each head attends to: the one before, the same, or the next.
 
   A score is Σ A ∘ T / Σ A with the absolute attention A, query by key, and the mask T
@@ -49,7 +50,7 @@ def head_scores(model: Predictor, prompt: Prompt) -> list[HeadScore]:
   maps = attention_maps(model, prompt)
   same = _same_tokens(model, prompt)
   copying = _copying(model, prompt, maps)
-  scores = []
+  scores = Rows[HeadScore]()
   for layer, attention in maps.items():
     sizes = np.abs(np.asarray(attention, np.float64))
     n = sizes.shape[-1]

@@ -19,6 +19,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import in_order, places
 from zoo.measure.predict import run_once
+from zoo.measure.rows import Rows
 from zoo.measure.statistics import Estimate, one_more, ratio
 from zoo.probing.inside.activations import (
   calls_of,
@@ -69,7 +70,7 @@ def probe_latents(
   num_prompts: int = 2048,
   seed: int = 0,
   untrained: Sequence[Predictor] = (),
-) -> list[LatentScore]:
+) -> Rows[LatentScore]:
   """R² of ridge regression from each site to what its prompts were drawn from.
 
   The value is that at the query's token, the last one, where the axes of a site have
@@ -204,10 +205,10 @@ def _scores(
   inputs: Mapping[str, Float[np.ndarray, 'b _']],
   others: Sequence[Mapping[str, Float[np.ndarray, 'b _']]],
   targets: Mapping[str, Float[np.ndarray, 'b _']],
-) -> list[LatentScore]:
+) -> Rows[LatentScore]:
   """The scores of all inputs; the others are those of untrained models."""
   half = len(next(iter(inputs.values()))) // 2
-  scores = []
+  scores = Rows[LatentScore]()
   for site, rows in inputs.items():
     fit = _Ridge(rows[:half])
     fits = [(_Ridge(of[site][:half]), of[site]) for of in others if site in of]

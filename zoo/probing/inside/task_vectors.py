@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +17,14 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.predict import Programs, loss_of
+from zoo.measure.rows import Cell, Rows
 from zoo.measure.statistics import Estimate, estimate, estimate_of_neighbours
 from zoo.probing.inside.activations import recorded, sites
 from zoo.probing.inside.edits import edited
 from zoo.tasks.base import FunctionClass, Loss, make_prompt
+
+if TYPE_CHECKING:
+  import pandas as pd  # pyright: ignore[reportMissingImports]
 
 
 class TaskVector(NamedTuple):
@@ -46,7 +51,24 @@ class TaskVectors(NamedTuple):
 
   in_context: Estimate
   without: Estimate
-  rows: list[TaskVector]
+  rows: Rows[TaskVector]
+
+  def records(self) -> list[dict[str, Cell]]:
+    """The rows as dictionaries, with two entries for an estimate."""
+    return self.rows.records()
+
+  def to_frame(self) -> pd.DataFrame:
+    """The records as a data frame; raises UserError without pandas."""
+    return self.rows.to_frame()
+
+  def to_csv(self, path: str | os.PathLike[str]) -> None:
+    """Writes the records as CSV; raises UserError."""
+    self.rows.to_csv(path)
+
+  def __str__(self) -> str:
+    said = f'loss {self.in_context.mean:.4g} ± {self.in_context.half:.2g} in context, '
+    said += f'{self.without.mean:.4g} ± {self.without.half:.2g} without'
+    return f'{said}\n{self.rows}'
 
 
 def task_vectors(
@@ -122,7 +144,7 @@ def task_vectors(
   return TaskVectors(
     _over_functions(read(tested)[1], num_functions),
     _over_functions(without, num_functions),
-    [TaskVector(*row) for row in zip(known, *kinds, strict=True)],
+    Rows(TaskVector(*row) for row in zip(known, *kinds, strict=True)),
   )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -15,11 +16,21 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import distinct
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
-from zoo.measure.statistics import above_zero, difference, ratios, resampled_means
+from zoo.measure.rows import Cell, Rows
+from zoo.measure.statistics import (
+  Estimate,
+  above_zero,
+  difference,
+  ratios,
+  resampled_means,
+)
 from zoo.probing.context import SHARE_ROUNDING, effect_of_numbers, with_others
 from zoo.probing.inside.lens import check_layered, fitted_predictions, read_layers
 from zoo.probing.nearest_algorithms.families import AnyFamily, Member, families
 from zoo.probing.nearest_algorithms.sampled import check_numbers
+
+if TYPE_CHECKING:
+  import pandas as pd  # pyright: ignore[reportMissingImports]
 
 _BATCH_SIZE = 512
 _LEAST_PROMPTS = 10  # for each step, whose sizes are fitted
@@ -55,6 +66,30 @@ class Readout:
   nearest: list[list[str]]
 
 
+class LayerRow(NamedTuple):
+  """The distance of one layer from one algorithm, after its nearest number of steps.
+
+  Attributes:
+    readout: 'own', by the model's readout, or 'fitted', by the best linear map.
+    layer: After how many layers.
+    algorithm: The name of the algorithm.
+    steps: The nearest number of steps; 0 for an algorithm without steps.
+    low: The least number of steps in its 95 % interval.
+    high: The largest one.
+    distance: As a share of the effect of the context.
+    is_nearest: Whether it is not told apart from the nearest algorithm.
+  """
+
+  readout: str
+  layer: int
+  algorithm: str
+  steps: int
+  low: int
+  high: int
+  distance: Estimate
+  is_nearest: bool
+
+
 @dataclasses.dataclass(frozen=True)
 class LayerAlgorithms:
   """The algorithms nearest to a model before its first layer, and after each."""
@@ -62,6 +97,37 @@ class LayerAlgorithms:
   num_prompts: int
   own: Readout  # by the model's own readout
   fitted: Readout  # by the best linear map of the query's token, as in `lens`
+
+  @property
+  def rows(self) -> Rows[LayerRow]:
+    """The distances by readout, layer and algorithm."""
+    rows = Rows[LayerRow]()
+    for name, readout in ('own', self.own), ('fitted', self.fitted):
+      for layer, alike in enumerate(readout.nearest):
+        for algorithm, match in readout.matches.items():
+          k = int(match.nearest[layer])
+          distance = Estimate(
+            float(match.distance[layer, k]), float(match.stderr[layer, k])
+          )
+          ends = int(match.low[layer]), int(match.high[layer])
+          is_nearest = algorithm in alike
+          rows.append(LayerRow(name, layer, algorithm, k, *ends, distance, is_nearest))
+    return rows
+
+  def records(self) -> list[dict[str, Cell]]:
+    """The rows as dictionaries, with two entries for an estimate."""
+    return self.rows.records()
+
+  def to_frame(self) -> pd.DataFrame:
+    """The records as a data frame; raises UserError without pandas."""
+    return self.rows.to_frame()
+
+  def to_csv(self, path: str | os.PathLike[str]) -> None:
+    """Writes the records as CSV; raises UserError."""
+    self.rows.to_csv(path)
+
+  def __str__(self) -> str:
+    return str(self.rows)
 
 
 class _Samples(NamedTuple):

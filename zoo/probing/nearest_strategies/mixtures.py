@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ from zoo.measure.predict import (
   one_pass,
   sample_batches,
 )
+from zoo.measure.rows import Cell, Rows
 from zoo.measure.statistics import Estimate, estimate, ratio, simplex_stderrs
 from zoo.probing.context import distances, effects_by_length
 from zoo.probing.nearest_strategies.simplex import (
@@ -40,6 +42,9 @@ from zoo.probing.nearest_strategies.simplex import (
   softmax,
 )
 from zoo.tasks.base import is_squared
+
+if TYPE_CHECKING:
+  import pandas as pd  # pyright: ignore[reportMissingImports]
 
 _BATCH_SIZE = 512
 # Of one other context for the queries of prompts, at all numbers of examples together.
@@ -92,6 +97,24 @@ class LikelihoodMixture:
   by_length: tuple[Estimate | None, ...]  # `unexplained` after 0, 1, … examples
 
 
+class StrategyRow(NamedTuple):
+  """The weight of one predictor, or of some that are not told apart.
+
+  Attributes:
+    examples: After how many examples; None is over all numbers of examples.
+    predictor: The name, or names.
+    weight: In the nearest mixture.
+    distance: Of the mixture, E (f − g)² or E KL(f ‖ g).
+    unexplained: The distance as a share of the effect of the context.
+  """
+
+  examples: int | None
+  predictor: str
+  weight: Estimate
+  distance: Estimate
+  unexplained: Estimate | None
+
+
 @dataclasses.dataclass(frozen=True)
 class Strategies(NearestMixture):
   """The nearest mixtures over all numbers of examples, and for each of them."""
@@ -99,6 +122,37 @@ class Strategies(NearestMixture):
   num_prompts: int  # one half for the fits, the other for the measurements
   by_length: tuple[NearestMixture, ...]  # after 0, 1, …, C examples
   by_prompt: LikelihoodMixture | None  # None where prompts show no labels
+
+  @property
+  def rows(self) -> Rows[StrategyRow]:
+    """The weights over all numbers of examples, and after each of them."""
+    mixtures = [(None, self), *enumerate(self.by_length)]
+    return Rows(
+      StrategyRow(
+        examples,
+        name,
+        Estimate(weight, mixture.stderrs[name]),
+        mixture.distance,
+        mixture.unexplained,
+      )
+      for examples, mixture in mixtures
+      for name, weight in mixture.weights.items()
+    )
+
+  def records(self) -> list[dict[str, Cell]]:
+    """The rows as dictionaries, with two entries for an estimate."""
+    return self.rows.records()
+
+  def to_frame(self) -> pd.DataFrame:
+    """The records as a data frame; raises UserError without pandas."""
+    return self.rows.to_frame()
+
+  def to_csv(self, path: str | os.PathLike[str]) -> None:
+    """Writes the records as CSV; raises UserError."""
+    self.rows.to_csv(path)
+
+  def __str__(self) -> str:
+    return str(self.rows)
 
 
 class _Samples(NamedTuple):

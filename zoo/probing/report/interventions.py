@@ -17,6 +17,7 @@ from jaxtyping import Array, Key
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Layered, Predictor, Task
+from zoo.measure.rows import Rows
 from zoo.measure.statistics import Estimate, above_zero
 from zoo.probing.inside.activations import (
   checked_module,
@@ -306,10 +307,10 @@ def _effects(content: Any) -> Effects:
     Estimate(*map(_number, clean)),
     Estimate(*map(_number, corrupt)),
     Estimate(*map(_number, gap)),
-    [
+    Rows(
       Effect(*row[:3], *(_estimate(pair) for pair in row[3:7]), site_kind=row[7])
       for row in rows
-    ],
+    ),
   )
 
 

@@ -1,0 +1,124 @@
+"""Rows of results, which print as a table and go to pandas and CSV."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from zoo.core.errors import UserError
+from zoo.core.tables import format_table, to_csv
+from zoo.host.files import workdir_path, write_atomically
+from zoo.measure.statistics import Estimate
+
+if TYPE_CHECKING:
+  import pandas as pd  # pyright: ignore[reportMissingImports]
+
+_Row = TypeVar('_Row')
+Cell: TypeAlias = str | bool | int | float | None
+_MOST_SHOWN = 40  # rows of a table that is printed
+_ERROR = '_stderr'
+
+
+class Rows(list[_Row]):
+  """A list of rows, which are all NamedTuples or all dataclasses of one class.
+
+  It prints as a table, whose ± is half of a 95 % interval. As records, in pandas and in
+  CSV an estimate has two columns, such as `recovered` and `recovered_stderr`. Arrays
+  are left out.
+
+  Example:
+    >>> import dataclasses
+    >>> from zoo.measure.statistics import Estimate
+    >>> @dataclasses.dataclass
+    ... class Loss:
+    ...   name: str
+    ...   loss: Estimate
+    >>> rows = Rows([Loss('a', Estimate(1.0, 0.1))])
+    >>> print(rows)
+    name           loss
+    a     1.000 ± 0.196
+    >>> rows.records()
+    [{'name': 'a', 'loss': 1.0, 'loss_stderr': 0.1}]
+  """
+
+  def records(self) -> list[dict[str, Cell]]:
+    """The rows as dictionaries with the same keys: numbers, words, and None."""
+    columns = _columns(self)
+    records = []
+    for row in self:
+      record: dict[str, Cell] = {}
+      for name, is_estimate in columns.items():
+        value = getattr(row, name)
+        if is_estimate:
+          mean, stderr = (None, None) if value is None else value
+          record |= {name: mean, f'{name}{_ERROR}': stderr}
+        else:
+          record[name] = value.item() if isinstance(value, np.generic) else value
+      records.append(record)
+    return records
+
+  def to_frame(self) -> pd.DataFrame:
+    """The records as a data frame; raises UserError without pandas."""
+    try:
+      import pandas as pd  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+      raise UserError(
+        'to_frame needs pandas, which is not installed: pip install pandas; to_csv and '
+        'records need nothing'
+      ) from error
+    return pd.DataFrame(self.records())
+
+  def to_csv(self, path: str | os.PathLike[str]) -> None:
+    """Writes the records as CSV; raises UserError for a file that cannot be written."""
+    file = workdir_path(path)
+    records = self.records()
+    try:
+      file.parent.mkdir(parents=True, exist_ok=True)
+      write_atomically(file, to_csv(records[0] if records else [], records))
+    except OSError as error:
+      raise UserError(f'{path} cannot be written: {error.strerror}') from error
+
+  def __str__(self) -> str:
+    columns = [*_columns(self)]
+    lines = [[_shown(getattr(row, name)) for name in columns] for row in self]
+    table = format_table(lines[:_MOST_SHOWN], columns)
+    more = len(lines) - _MOST_SHOWN
+    return f'{table}\n… and {more} more rows' if more > 0 else table
+
+  __repr__ = __str__
+
+
+def _columns(rows: Sequence[Any]) -> dict[str, bool]:
+  """The fields that are columns, and whether each has estimates."""
+  if not rows:
+    return {}
+  first = rows[0]
+  names = getattr(first, '_fields', None) or [
+    field.name for field in dataclasses.fields(first)
+  ]
+  columns = {}
+  for name in names:
+    values = [getattr(row, name) for row in rows]
+    if any(isinstance(value, Estimate) for value in values):
+      columns[name] = True
+    elif all(value is None or isinstance(value, _CELLS) for value in values):
+      columns[name] = False
+  return columns
+
+
+_CELLS = str, bool, numbers.Number, np.generic
+
+
+def _shown(value: Any) -> str:
+  if value is None:
+    return '-'
+  if isinstance(value, Estimate):
+    return f'{value.mean:.3f} ± {value.half:.3f}'
+  if isinstance(value, float):
+    return f'{value:.4g}'
+  return str(value)
