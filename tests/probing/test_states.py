@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 import zoo
+from examples import recall_state
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.probing.models import sample
@@ -121,3 +122,23 @@ def test_states_and_values_of_one_token_are_not_mixed():
   with refuses("where the value at 'layers.0.mixer.key' is that of one token"):
     edited(model, edits)(prompt)
   assert _states(_model('softmax')) == _states(_model('hyena')) == []
+
+
+@pytest.mark.slow
+def test_the_state_after_the_value_carries_the_answer(
+  tmp_path, capsys, unchecked, promotion_that_optax_needs
+):
+  """As docs/inside.md says of the delta rule, after a shorter training."""
+  recall_state.main('delta', str(tmp_path / 'run'), 600)
+  lines = capsys.readouterr().out.splitlines()
+  shares = {
+    int(token): float(share)
+    for site, token, share, *_ in map(str.split, lines[3:])
+    if site == 'layers.0.mixer.state.memory'
+  }
+  # Nothing is known before the value is read, at the fourth of nine tokens.
+  assert max(shares[token] for token in range(3)) < 0.1
+  assert min(shares[token] for token in range(3, 8)) > 0.9
+  cut = [float(line.split()[3]) for line in lines if line.startswith('from example')]
+  assert min(cut[:2]) > 0.9
+  assert max(cut[2:]) < 0.3  # chance is 0.125
