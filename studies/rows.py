@@ -13,18 +13,16 @@ import dataclasses
 import json
 import os
 import pathlib
-import urllib.parse
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import filelock
 from absl import logging
 
-from studies.runner import facts, run_in, version_digest, with_progress, writing
+from studies.runner import run_in, with_progress, writing
 from zoo.core.errors import UserError, check_name, shown
-from zoo.host.files import is_url, names_in, read_bytes, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
+from zoo.storage.rows import Row, keep_row, read_rows, version_digest
 from zoo.storage.workdir import (
   check_number_of_parts,
   forget_number_of_parts,
@@ -32,14 +30,10 @@ from zoo.storage.workdir import (
 )
 
 CELLS = 'cells'  # the folder with a folder for each cell
-_FILE, _LOCK = 'rows.jsonl', '.rows.lock'
-_BUCKET_ROWS = 'rows'  # the folder with a file for each row, in a bucket
-_KEYS = 'digest', 'versions', 'row'
 
 # What JSON can hold. The parameters of a cell say all that its row depends on, beside
 # the version of the library. A cell without parameters is computed by each call.
 Parameters = Mapping[str, Any] | None
-Row = dict[str, Any]
 # The parameters of a cell and a folder in which it may keep what is not finished.
 Compute = Callable[[Mapping[str, Any], pathlib.Path], Mapping[str, Any] | None]
 Draw = Callable[[Mapping[str, Row], pathlib.Path], None]
@@ -209,71 +203,6 @@ def complete(
   }
 
 
-def read_rows(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
-  """The lines of `rows.jsonl` by cell, each with `digest`, `versions` and `row`.
-
-  A line that a killed process has begun is ignored. Raises UserError for other damage.
-  """
-  kept: dict[str, dict[str, Any]] = {}
-  paths = [folder / _FILE]
-  if is_url(folder):
-    rows = folder / _BUCKET_ROWS
-    paths = [rows / name for name in sorted(names_in(rows))]
-  for path in paths:
-    with _locked_file(folder):
-      lines = whole_lines(path)
-    for number, line in enumerate(lines, start=1):
-      try:
-        content = json.loads(line)
-        kept[content['cell']] = {key: content[key] for key in _KEYS}
-      except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-          f'{path}, line {number} is damaged; delete the line, and its cell is '
-          'computed again'
-        ) from error
-  return kept
-
-
-def keep_row(
-  folder: pathlib.Path, name: str, digest: str, row: Mapping[str, Any]
-) -> None:
-  """Puts the row of a cell into `rows.jsonl`, in place of an older one.
-
-  Floats keep all bits. In a bucket, where nothing can be appended, each row has a file
-  of its own. Raises UserError for a row that JSON cannot hold, and OSError.
-  """
-  content = {
-    'cell': name,
-    'digest': digest,
-    'versions': facts()['Versions'],
-    'row': row,
-  }
-  try:
-    line = json.dumps(content).encode() + b'\n'
-  except (TypeError, ValueError) as error:
-    raise UserError(
-      f'the row of {name!r} cannot be kept as JSON: {error}; it must have numbers of '
-      'Python, texts, booleans, None, and lists or dictionaries of these'
-    ) from error
-  if is_url(folder):
-    (folder / _BUCKET_ROWS).mkdir(parents=True, exist_ok=True)
-    file = f'{urllib.parse.quote(name, safe="")}.jsonl'
-    write_atomically(folder / _BUCKET_ROWS / file, line)
-    return
-  path = folder / _FILE
-  with _locked_file(folder):
-    lines = whole_lines(path)
-    others = [other for other in lines if json.loads(other)['cell'] != name]
-    if len(others) < len(lines):
-      write_atomically(path, b''.join([*others, line]))
-      return
-    with path.open('ab') as file:
-      file.truncate(sum(map(len, lines)))  # without what a killed process has begun
-      file.write(line)
-      file.flush()
-      os.fsync(file.fileno())
-
-
 def _digest(name: str, parameters: Parameters) -> str:
   """What the row of a cell belongs to: its parameters and the version."""
   try:
@@ -283,19 +212,3 @@ def _digest(name: str, parameters: Parameters) -> str:
       f'the cell {name!r} has parameters that JSON cannot hold: {error}; they must be '
       'numbers, texts, booleans, None, and lists or dictionaries of these'
     ) from error
-
-
-def whole_lines(path: pathlib.Path) -> list[bytes]:
-  """The lines of a file with their ends, without one that is not whole."""
-  content = read_bytes(path) if path.is_file() else b''
-  return [line for line in content.splitlines(keepends=True) if line.endswith(b'\n')]
-
-
-@contextlib.contextmanager
-def _locked_file(folder: pathlib.Path) -> Iterator[None]:
-  """Nobody else reads or writes the rows of a local folder in the block."""
-  if is_url(folder) or not folder.is_dir():
-    yield
-    return
-  with filelock.FileLock(folder / _LOCK, fallback_to_soft=False):
-    yield

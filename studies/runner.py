@@ -1,13 +1,11 @@
 """What all studies share: a folder in which models are trained, measured and kept."""
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Any, TypeVar
 
 import jax
@@ -21,6 +19,7 @@ from zoo.core.errors import RunError, UserError
 from zoo.host.files import workdir_path, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
+from zoo.storage.rows import version_digest, versions
 from zoo.training import sweeps
 from zoo.training.run_plots import logged
 
@@ -80,12 +79,6 @@ def write_report(out: pathlib.Path, file: str, data: object, page: str) -> None:
   """Writes the results as JSON, and `report.html`, into a folder; raises OSError."""
   write_atomically(out / file, json.dumps(data, indent=2) + '\n')
   write_atomically(out / 'report.html', page)
-
-
-def version_digest(text: str) -> str:
-  """A name for what is kept of a config, or of another text, and of this version."""
-  content = text + metadata.version('icl-zoo')
-  return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
 class UntrainedError(Exception):
@@ -170,8 +163,6 @@ def load(row: sweeps.Row, step: int | None = None) -> Any:
 
 def facts() -> dict[str, dict[str, str]]:
   """The versions and the machine that the numbers of a report depend on."""
-  packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'numpy', 'scipy'
-  versions = {name: metadata.version(name) for name in (*packages, 'matplotlib')}
   device = jax.devices()[0]
   machine = {
     'system': f'{platform.system()} {platform.machine()}',
@@ -179,7 +170,7 @@ def facts() -> dict[str, dict[str, str]]:
     'devices': f'{jax.device_count()} × {device.device_kind}',
   }
   return {
-    'Versions': {'python': platform.python_version(), **versions},
+    'Versions': versions(),
     'Machine': machine,
   }
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from studies.rows import complete, read_rows
+from studies.rows import complete
 from studies.runner import (
   GetConfig,
   Trainer,
@@ -27,6 +27,7 @@ from zoo.core.errors import UserError
 from zoo.core.tables import format_table
 from zoo.host.parts import Part
 from zoo.reports.plots import Panel, Plot, write_plot
+from zoo.storage.rows import read_rows
 
 HOLDS, FAILS, MEASURED = 'holds', 'fails', 'measured'
 NOT_RUN = 'not run here'

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from studies.atlas import measure, search
-from studies.runner import version_digest
 from zoo.config.building import Config
 from zoo.config.saved import to_json
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, write_atomically
+from zoo.storage.rows import version_digest
 
 # A budget of operations is never more steps than these. Only networks of linear
 # attention reach them, whose few weights would otherwise train for days.

@@ -14,12 +14,13 @@ from studies.atlas import measure, report
 from studies.atlas.cells import CellRun
 from studies.atlas.notes import Settings, has_notes, read_notes
 from studies.atlas.results import AtlasRow, Cell, from_csv, to_csv
-from studies.rows import CELLS, Row, complete, read_rows
-from studies.runner import run_in, version_digest, writing
+from studies.rows import CELLS, complete
+from studies.runner import run_in, writing
 from zoo.config.building import Config
 from zoo.config.saved import to_json
 from zoo.host.files import read_text, write_atomically
 from zoo.host.parts import Part
+from zoo.storage.rows import Row, read_rows, version_digest
 
 # The config for the fields of a cell: model, task, guess and context length.
 GetCellConfig = Callable[[str, str, str | None, int | None], Config]

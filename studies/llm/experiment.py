@@ -25,11 +25,11 @@ from studies.llm.prompts import ARMS, WITHOUT, AskedPrompt, Wording, make_prompt
 from studies.llm.readouts import read_all
 from studies.llm.report import plot
 from studies.llm.summary import Line, summarise
-from studies.rows import whole_lines
 from zoo.core.errors import UserError
 from zoo.host.files import parse_json, read_json, user_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.reports.plots import write_plot
+from zoo.storage.rows import whole_lines
 from zoo.storage.workdir import occupied, open_workdir
 
 _KIND = 'language-model experiment'  # of the workdir

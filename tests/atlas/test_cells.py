@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+from importlib import metadata
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from flax import nnx
 
 import zoo
 from configs import atlas as sizes
-from studies import atlas, runner
+from studies import atlas
 from studies.atlas import (
   Cell,
   Settings,
@@ -186,7 +187,7 @@ def test_a_cell_belongs_to_its_config_the_version_and_what_it_is_measured_on(
       patch.setattr(module, constant, 64)
       with refuses('numbers of prompts'):
         begin()
-  monkeypatch.setattr(runner.metadata, 'version', lambda name: '9.9')
+  monkeypatch.setattr(metadata, 'version', lambda name: '9.9')
   with refuses('version of the library'):
     begin()
 

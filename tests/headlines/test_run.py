@@ -5,12 +5,12 @@ import json
 import math
 import re
 import sys
+from importlib import metadata
 
 import pytest
 
 import configs
-from studies import headlines, runner
-from studies.rows import read_rows
+from studies import headlines
 from studies.runner import best, history, load
 from studies.study import (
   FAILS,
@@ -34,6 +34,7 @@ from zoo.host.interruption import Stopped
 from zoo.host.parts import Part
 from zoo.reports.plots import Panel, series, to_csv
 from zoo.reports.style import BLUE
+from zoo.storage.rows import read_rows
 from zoo.training import sweeps
 from zoo.training.sweeps import run as sweep_run
 
@@ -210,7 +211,7 @@ def test_a_study_belongs_to_what_it_trains_not_to_its_text(
     assert [result.verdict for result in results] == [verdict, MEASURED]
   assert len(trained) == 3
   monkeypatch.setitem(globals(), 'WIDTHS', [3])
-  monkeypatch.setattr(runner.metadata, 'version', lambda name: '9.9')
+  monkeypatch.setattr(metadata, 'version', lambda name: '9.9')
   judged(headline(measure=measure_widths), tmp_path, small)
   assert trained[3:] == [(3, 0)]
 

@@ -4,16 +4,15 @@ import csv
 import json
 import shutil
 import zlib
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 import pytest
 
 from configs.llm import ablation as ablation_config
-from studies import runner
 from studies.llm import ablation, ablation_table, experiment
 from studies.llm.ablation_table import LEVEL, AblationCell
-from studies.rows import read_rows
 from tests.compare import refuses
 from tests.llm import pairs
 from tests.llm.pairs import (
@@ -27,6 +26,7 @@ from tests.llm.pairs import (
 )
 from tests.marks import mostly_full
 from zoo.host.parts import Part
+from zoo.storage.rows import read_rows
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -170,7 +170,7 @@ def test_parts_and_named_cells_give_the_rows_of_the_whole(
   with refuses("unknown cell '2_examples/wrnog'", "did you mean '2_examples/wrong'"):
     run(small_config(), tmp_path, data, only=['2_examples/wrnog'])
   # Of another version they are made from the kept answers, on request.
-  monkeypatch.setattr(runner.metadata, 'version', lambda name: '9.9')
+  monkeypatch.setattr(metadata, 'version', lambda name: '9.9')
   with refuses('all rows', 'are stale', '--again'):
     run(small_config(), tmp_path, data)
   assert run(small_config(), tmp_path, data, again=True) == again

@@ -14,15 +14,15 @@ import pytest
 
 import studies
 import zoo
-from studies import rows as rows_file
-from studies import runner
-from studies.rows import read_rows
+from studies import rows as rows_of_studies
 from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.studies.cheap import CELLS, NUMBERS, row_of, table_of
 from zoo.core.errors import InUseError
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
+from zoo.storage import rows as rows_file
+from zoo.storage.rows import read_rows
 from zoo.storage.workdir import locked
 
 ROWS = {f'number={number}': row_of(number) for number in NUMBERS}
@@ -171,7 +171,7 @@ def test_a_stale_row_is_named_and_computed_again_on_request(
   assert len({*before} - {*lines_of(tmp_path)}) == 1
   assert len(lines_of(tmp_path)) == len(CELLS)  # in place of the old row
   with monkeypatch.context() as patch:
-    patch.setattr(runner.metadata, 'version', lambda name: '9.9')
+    patch.setattr(rows_file.metadata, 'version', lambda name: '9.9')
     assert studies.fill(table, tmp_path) == {}
     computed.clear()
     studies.fill(table, tmp_path, only=['number=0'], again=True)
@@ -188,10 +188,12 @@ def test_a_cell_without_parameters_is_computed_by_each_call_and_never_stale(
       computed.append(name)
       return None if name == 'b' else {'number': len(computed)}
 
-    return rows_file.complete({'a': None, 'b': None}, compute, tmp_path, Interruption())
+    return rows_of_studies.complete(
+      {'a': None, 'b': None}, compute, tmp_path, Interruption()
+    )
 
   assert complete() == {'a': {'number': 1}}  # b cannot have a row now
-  monkeypatch.setattr(runner.metadata, 'version', lambda name: '9.9')
+  monkeypatch.setattr(rows_file.metadata, 'version', lambda name: '9.9')
   assert complete() == {'a': {'number': 3}}
   assert computed == ['a', 'b', 'a', 'b']
   assert len(lines_of(tmp_path)) == 1

@@ -1,0 +1,122 @@
+"""Rows: named lines of numbers in one file, which outlives kills and is shared.
+
+A row belongs to a digest of all that it depends on. A row with another digest is stale,
+and is replaced when it is computed again.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import Any
+
+import filelock
+
+from zoo.core.errors import UserError
+from zoo.host.files import is_url, names_in, read_bytes, write_atomically
+
+FILE = 'rows.jsonl'
+_LOCK = '.rows.lock'
+_BUCKET_ROWS = 'rows'  # the folder with a file for each row, in a bucket
+_KEYS = 'digest', 'versions', 'row'
+
+Row = dict[str, Any]
+
+
+def read_rows(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
+  """The lines of `rows.jsonl` by cell, each with `digest`, `versions` and `row`.
+
+  A line that a killed process has begun is ignored. Raises UserError for other damage.
+  """
+  kept: dict[str, dict[str, Any]] = {}
+  paths = [folder / FILE]
+  if is_url(folder):
+    rows = folder / _BUCKET_ROWS
+    paths = [rows / name for name in sorted(names_in(rows))]
+  for path in paths:
+    with _locked_file(folder):
+      lines = whole_lines(path)
+    for number, line in enumerate(lines, start=1):
+      try:
+        content = json.loads(line)
+        kept[content['cell']] = {key: content[key] for key in _KEYS}
+      except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+          f'{path}, line {number} is damaged; delete the line, and its cell is '
+          'computed again'
+        ) from error
+  return kept
+
+
+def keep_row(
+  folder: pathlib.Path, name: str, digest: str, row: Mapping[str, Any]
+) -> None:
+  """Puts the row of a cell into `rows.jsonl`, in place of an older one.
+
+  Floats keep all bits. In a bucket, where nothing can be appended, each row has a file
+  of its own. Raises UserError for a row that JSON cannot hold, and OSError.
+  """
+  content = {
+    'cell': name,
+    'digest': digest,
+    'versions': versions(),
+    'row': row,
+  }
+  try:
+    line = json.dumps(content).encode() + b'\n'
+  except (TypeError, ValueError) as error:
+    raise UserError(
+      f'the row of {name!r} cannot be kept as JSON: {error}; it must have numbers of '
+      'Python, texts, booleans, None, and lists or dictionaries of these'
+    ) from error
+  if is_url(folder):
+    (folder / _BUCKET_ROWS).mkdir(parents=True, exist_ok=True)
+    file = f'{urllib.parse.quote(name, safe="")}.jsonl'
+    write_atomically(folder / _BUCKET_ROWS / file, line)
+    return
+  path = folder / FILE
+  with _locked_file(folder):
+    lines = whole_lines(path)
+    others = [other for other in lines if json.loads(other)['cell'] != name]
+    if len(others) < len(lines):
+      write_atomically(path, b''.join([*others, line]))
+      return
+    with path.open('ab') as file:
+      file.truncate(sum(map(len, lines)))  # without what a killed process has begun
+      file.write(line)
+      file.flush()
+      os.fsync(file.fileno())
+
+
+def version_digest(text: str) -> str:
+  """A name for what is kept of a config, or of another text, and of this version."""
+  content = text + metadata.version('icl-zoo')
+  return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+
+def versions() -> dict[str, str]:
+  """The versions that the numbers of a row depend on, by package."""
+  packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'numpy', 'scipy'
+  known = {name: metadata.version(name) for name in (*packages, 'matplotlib')}
+  return {'python': platform.python_version(), **known}
+
+
+def whole_lines(path: pathlib.Path) -> list[bytes]:
+  """The lines of a file with their ends, without one that is not whole."""
+  content = read_bytes(path) if path.is_file() else b''
+  return [line for line in content.splitlines(keepends=True) if line.endswith(b'\n')]
+
+
+@contextlib.contextmanager
+def _locked_file(folder: pathlib.Path) -> Iterator[None]:
+  """Nobody else reads or writes the rows of a local folder in the block."""
+  if is_url(folder) or not folder.is_dir():
+    yield
+    return
+  with filelock.FileLock(folder / _LOCK, fallback_to_soft=False):
+    yield
