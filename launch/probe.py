@@ -100,7 +100,7 @@ def main() -> None:
   logging.info('probe: pictures')
   figures = pictures(report, saved.model, other, saved.task, only)
   json_file = _JSON.value or out / 'probe.json'
-  parts = Interventions(out / 'interventions.json', saved.model)
+  parts = Interventions(out, saved.model)
   if _INTERVENTIONS.value:
     seeds = [saved.config.seed + 1 + i for i in range(_NUM_UNTRAINED)]
     untrained = [build_model(saved.config, nnx.Rngs(seed)) for seed in seeds]

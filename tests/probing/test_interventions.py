@@ -1,5 +1,6 @@
 """Interventions in the report of a probe: what is kept, and what is said."""
 
+import random
 from typing import Any
 
 import jax
@@ -23,14 +24,14 @@ def _model():
 
 
 def test_a_report_goes_on_where_it_stopped(tmp_path, monkeypatch):
-  model, task, file = _model(), isotropic(2, 3), tmp_path / 'interventions.json'
-  parts = Interventions(file, model)
+  model, task = _model(), isotropic(2, 3)
+  parts = Interventions(tmp_path, model)
   parts.measure(model, task, 0.0)
   assert not parts.results
   parts.measure(model, task, None)
   assert tuple(parts.results) == PARTS
   assert parts.results['heads'] is None  # it has no site of that name
-  again = Interventions(file, model)
+  again = Interventions(tmp_path, model)
   # What is measured is not measured again.
   monkeypatch.setattr(intervention_report, 'measure', pytest.fail)
   again.measure(model, task, None)
@@ -39,20 +40,33 @@ def test_a_report_goes_on_where_it_stopped(tmp_path, monkeypatch):
   (section,) = again.section()
   assert [*section.figures] == ['what_matters', 'latents']
   assert (tmp_path / 'what_matters.png').stat().st_size > 1000
+  # A process that is killed while it writes leaves a part of the file.
+  file, draws = tmp_path / 'rows.jsonl', random.Random(0)
+  whole = file.read_bytes()
+
+  def known(model, task, part, **options):
+    return parts.results[part]
+
+  monkeypatch.setattr(intervention_report, 'measure', known)
+  for _ in range(5):
+    file.write_bytes(whole[: draws.randrange(len(whole))])
+    cut = Interventions(tmp_path, model)
+    cut.measure(model, task, None)
+    assert file.read_bytes() == whole
+    assert cut.sentences() == parts.sentences()
 
 
 def test_parts_of_other_weights_and_of_a_damaged_file_are_not_taken(tmp_path):
-  file, model = tmp_path / 'interventions.json', _model()
-  parts = Interventions(file, model)
-  parts.results['heads'] = None
-  parts._write()
-  assert Interventions(file, model).results == {'heads': None}
+  file, model = tmp_path / 'rows.jsonl', _model()
+  parts = Interventions(tmp_path, model)
+  parts._keep('heads', None)
+  assert Interventions(tmp_path, model).results == {'heads': None}
   other = nnx.clone(model)
   other.w[...] = other.w[...] + 1
-  assert not Interventions(file, other).results
-  file.write_text('{"key": ')
-  with refuses('interventions.json is damaged; delete it'):
-    Interventions(file, model)
+  assert not Interventions(tmp_path, other).results
+  file.write_text('{"cell": "heads"}\n')
+  with refuses('rows.jsonl, line 1 is damaged; delete the line'):
+    Interventions(tmp_path, model)
 
 
 def _effects(gap, *shares):

@@ -79,7 +79,7 @@ def table(part: str, result: Any) -> Table:
       )
       for row in largest
     ]
-    note = 'The largest; interventions.json has all.'
+    note = 'The largest; rows.jsonl has all.'
     return Table(rows, ('site', 'token', 'recovers ± 95 %'), note=note)
   if part == 'heads':
     of_heads = _by_head(result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import pathlib
 import time
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from zoo import reports
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
-from zoo.host.files import read_text, write_atomically
 from zoo.probing.report.intervention_pictures import CAPTIONS, TITLES, picture, table
 from zoo.probing.report.interventions import (
   PARTS,
@@ -28,28 +26,31 @@ from zoo.probing.report.interventions import (
   to_json,
 )
 from zoo.reports.style import Figure
+from zoo.storage.rows import FILE, keep_row, read_rows, version_digest
 
 
 class Interventions:
-  """The parts that are measured, which are kept in a file one by one."""
+  """The parts that are measured, each of which is kept as a row of a folder."""
 
-  def __init__(self, file: pathlib.Path, model: Predictor):
-    """Reads the parts from the file, if it is of the same model with these weights.
+  def __init__(self, folder: pathlib.Path, model: Predictor):
+    """Reads the parts from `rows.jsonl` of a folder.
 
-    Raises UserError for a file that is damaged.
+    Parts of other weights and of another version are stale: they are measured again.
+
+    Args:
+      folder: The folder of the report, which need not exist.
+      model: The model that is measured.
+
+    Raises:
+      UserError: For a file of rows that is damaged.
     """
-    self.file, self.key = file, _digest(model)
+    self.folder, self.digest = folder, version_digest(_digest(model))
     self.results: dict[str, Any] = {}  # by part; None: the model has none
     self.pictures: dict[str, Figure] = {}
-    if file.exists():
-      try:
-        kept = json.loads(read_text(file))
-        if kept['key'] == self.key:
-          self.results = {
-            part: from_json(part, content) for part, content in kept['parts'].items()
-          }
-      except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f'{file} is damaged; delete it') from error
+    kept = read_rows(folder)
+    for part in PARTS:
+      if part in kept and kept[part]['digest'] == self.digest:
+        self.results[part] = from_json(part, kept[part]['row']['result'])
 
   def measure(
     self,
@@ -77,20 +78,20 @@ class Interventions:
         )
         return
       try:
-        self.results[part] = measure(model, task, part, untrained=untrained)
+        result = measure(model, task, part, untrained=untrained)
       except Exception as error:  # a user's model may raise anything
         own = not isinstance(error, UserError)
         reason = in_one_line(error, 200)
         logging.warning('%s is left out: %s', TITLES[part], reason, exc_info=own)
         continue
-      self._write()
+      self._keep(part, result)
 
   def save_pictures(self, model: Predictor, task: Task) -> None:
-    """Draws all parts, and writes each as PNG beside the file; raises OSError."""
+    """Draws all parts, and writes each as PNG into the folder; raises OSError."""
     for part, result in self.results.items():
       if result is not None:
         figure = picture(part, result, model, task.context_length)
-        figure.savefig(self.file.with_name(f'{part}.png'))
+        figure.savefig(self.folder / f'{part}.png')
         self.pictures[part] = figure
 
   def sentences(self) -> list[str]:
@@ -117,14 +118,14 @@ class Interventions:
     tables = [table(part, self.results[part]) for part in self.pictures]
     return [reports.Section('Interventions', figures=figures, tables=tables)]
 
-  def _write(self) -> None:
-    parts = {part: to_json(result) for part, result in self.results.items()}
-    content = json.dumps({'key': self.key, 'parts': parts}, indent=1)
+  def _keep(self, part: str, result: Any) -> None:
     try:
-      self.file.parent.mkdir(parents=True, exist_ok=True)
-      write_atomically(self.file, content + '\n')
+      self.folder.mkdir(parents=True, exist_ok=True)
+      keep_row(self.folder, part, self.digest, {'result': to_json(result)})
     except OSError as error:
-      raise UserError(f'{self.file} cannot be written: {error.strerror}') from error
+      file = self.folder / FILE
+      raise UserError(f'{file} cannot be written: {error.strerror}') from error
+    self.results[part] = result
 
 
 def _digest(model: Predictor) -> str:

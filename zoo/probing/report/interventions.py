@@ -258,7 +258,7 @@ def _said(estimate: Estimate) -> str:
   return f'{estimate.mean:.2f} ± {estimate.half:.2f}'
 
 
-# As JSON, from which a report goes on.
+# The rows of parts, from which a report goes on.
 
 
 def to_json(result: Any) -> Any:
