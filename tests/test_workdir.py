@@ -64,7 +64,6 @@ def test_a_workdir_under_a_file_is_refused(tmp_path):
     ('points', 'sweep', 'run'),
     ('metrics.jsonl', 'run', 'sweep'),
     ('checkpoints', 'run', 'language-model experiment'),
-    ('prompts.jsonl', 'language-model experiment', 'run'),
   ],
 )
 def test_a_workdir_of_another_kind_is_refused(tmp_path, mark, own, other):

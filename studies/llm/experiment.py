@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import os
@@ -25,15 +26,17 @@ from studies.llm.prompts import ARMS, WITHOUT, AskedPrompt, Wording, make_prompt
 from studies.llm.readouts import read_all
 from studies.llm.report import plot
 from studies.llm.summary import Line, summarise
+from zoo.config.saved import to_json
 from zoo.core.errors import UserError
-from zoo.host.files import parse_json, read_json, user_path, write_atomically
+from zoo.host.files import read_json, user_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.reports.plots import write_plot
-from zoo.storage.rows import whole_lines
+from zoo.storage.rows import keep_row, read_rows
 from zoo.storage.workdir import occupied, open_workdir
 
 _KIND = 'language-model experiment'  # of the workdir
-_PROMPTS, _SUMMARY = 'prompts.jsonl', 'summary.json'
+_SUMMARY = 'summary.json'
+_OLD_LINES = 'prompts.jsonl'  # of an earlier version, which this one does not read
 
 
 class Sources:
@@ -65,7 +68,7 @@ class Sources:
 
 @dataclasses.dataclass
 class Run:
-  """A checked run, and the lines of the prompts that are answered."""
+  """A checked run, and the rows of the prompts that are answered."""
 
   config: Config
   out: pathlib.Path
@@ -78,11 +81,11 @@ class Run:
 
   @property
   def is_answered(self) -> bool:
-    """Whether all prompts have a line."""
+    """Whether all prompts have a row."""
     return len(self.lines) == self.config.prompts.num_prompts
 
   def ordered(self) -> list[Line]:
-    """The lines of all prompts, once they are answered."""
+    """The rows of all prompts, once they are answered."""
     return [self.lines[index] for index in range(len(self.lines))]
 
 
@@ -93,9 +96,9 @@ def run(
 ) -> dict[str, Any] | None:
   """Asks a language model with and without initial guesses; returns the summary.
 
-  Writes to the folder `out`: a line in `prompts.jsonl` as soon as a prompt is answered,
-  and at the end `summary.json` and figure 6. Prompts that have a line are not asked
-  again, so the same call resumes after an interruption; after SIGTERM it returns None.
+  Writes to the folder `out`: a row of `rows.jsonl` as soon as a prompt is answered, and
+  at the end `summary.json` and figure 6. Prompts that have a row are not asked again,
+  so the same call resumes after an interruption; after SIGTERM it returns None.
   `data` is the folder of the files of a benchmark.
 
   Raises UserError, and leaves `out` unchanged, for a mistake in the config, the data or
@@ -117,9 +120,14 @@ def prepare(config: Config, out: str | os.PathLike[str], sources: Sources) -> Ru
   with config.unlocked():
     config.benchmark.sha256 = benchmark.sha256  # other data make another run
   prepared = Run(config, out, sources, wording)
+  if (out / _OLD_LINES).exists():
+    raise UserError(
+      f'{out / _OLD_LINES} has answers as an earlier version kept them, which this one '
+      'does not read; give another folder'
+    )
   if (out / 'config.json').is_file():
     open_workdir(out, config, _KIND)  # raises before the slow steps
-    prepared.lines = _read_lines(out / _PROMPTS)
+    prepared.lines = _read_lines(out, config)
     if prepared.is_answered:
       path = out / _SUMMARY
       prepared.summary = read_json(path, dict) if path.is_file() else None
@@ -144,12 +152,10 @@ def complete(
   """
   if prepared.summary is not None:
     return prepared.summary
-  out, path = prepared.out, prepared.out / _PROMPTS
+  out = prepared.out
   with occupied(out, prepared.config, _KIND), Interruption() as interruption:
     # Another process may have asked some in the meantime.
-    prepared.lines = _read_lines(path)
-    if path.is_file():  # what a run that was killed has begun is no line
-      os.truncate(path, sum(map(len, whole_lines(path))))
+    prepared.lines = _read_lines(out, prepared.config)
     _ask(prepared, without_guess, interruption)
     interruption.raise_if_ctrl_c()
     if not prepared.is_answered:
@@ -165,20 +171,21 @@ def _ask(
   without_guess: Sequence[dict[str, Any]] | None,
   interruption: Interruption,
 ) -> None:
-  """Asks the prompts that have no line yet, and writes theirs, until interrupted."""
+  """Asks the prompts that have no row yet, and keeps theirs, until interrupted.
+
+  A model answers several prompts at once.
+  """
   prompts, lines, model = prepared.prompts, prepared.lines, prepared.sources.model
+  digest = _digest(prepared.config)
   size, readouts = prepared.config.model.batch_size, prepared.config.readouts
   missing = [index for index in range(len(prompts)) if index not in lines]
-  with (
-    (prepared.out / _PROMPTS).open('a', encoding='utf-8') as file,
-    tqdm(
-      desc=model.name,
-      initial=len(lines),
-      total=len(prompts),
-      unit='prompt',
-      mininterval=1,
-    ) as bar,
-  ):
+  with tqdm(
+    desc=model.name,
+    initial=len(lines),
+    total=len(prompts),
+    unit='prompt',
+    mininterval=1,
+  ) as bar:
     for start in range(0, len(missing), size):
       batch, began = missing[start : start + size], time.monotonic()
       answers = {}
@@ -193,9 +200,7 @@ def _ask(
       for place, index in enumerate(batch):
         arms = {arm: answers[arm][place] for arm in ARMS}
         lines[index] = {**prompts[index].record, 'arms': arms, 'seconds': seconds}
-        file.write(json.dumps(lines[index], ensure_ascii=False) + '\n')
-      file.flush()
-      os.fsync(file.fileno())
+        keep_row(prepared.out, f'prompt={index}', digest, lines[index])
       bar.update(len(batch))
       if interruption.requested:
         return
@@ -241,13 +246,13 @@ def _check_lengths(prepared: Run) -> None:
         )
 
 
-def _read_lines(path: pathlib.Path) -> dict[int, Line]:
-  """The whole lines of a `prompts.jsonl` by index; raises UserError for damaged ones.
+def _read_lines(out: pathlib.Path, config: Config) -> dict[int, Line]:
+  """The rows of the prompts that are answered, by index; raises UserError."""
+  digest = _digest(config)
+  rows = [kept['row'] for kept in read_rows(out).values() if kept['digest'] == digest]
+  return {row['index']: row for row in rows}
 
-  Without a line its prompt is asked again.
-  """
-  lines = {}
-  for number, text in enumerate(whole_lines(path), start=1):
-    line = parse_json(text, dict, f'{path}, line {number}')
-    lines[line['index']] = line
-  return lines
+
+def _digest(config: Config) -> str:
+  """What the answers belong to: they are those of the model, in any version."""
+  return hashlib.sha256(to_json(config).encode()).hexdigest()[:8]

@@ -16,7 +16,7 @@ from zoo.measure.statistics import estimate, interval
 
 BASELINES = 'guess', 'context_mean', 'constant'
 
-# A line of `prompts.jsonl`: the record of a prompt, its answers by arm, and seconds.
+# A row of a prompt in `rows.jsonl`: its record, its answers by arm, and seconds.
 Line: TypeAlias = dict[str, Any]
 Losses = Float64[np.ndarray, ' n']  # one per prompt, NaN if no answer was parsed
 
@@ -37,7 +37,7 @@ def losses(labels: Sequence[Any], lines: Sequence[Line], scale: LabelScale) -> L
 
 
 def summarise(lines: Sequence[Line], scale: LabelScale) -> dict[str, Any]:
-  """The numbers of the experiment, from the lines of `prompts.jsonl`.
+  """The numbers of the experiment, from the rows of the prompts.
 
   A loss is a squared error, or with classes 0 or 1. `paired` is the loss with the guess
   minus that without it, on prompts where both answers were parsed; `against_guess` is

@@ -43,8 +43,8 @@ def test_killed_while_it_asks_it_leaves_in_the_end_what_it_leaves_unkilled(
   killed = subprocess.run(mortal, capture_output=True, text=True, check=False)
   assert killed.returncode == -signal.SIGKILL, killed.stderr
   assert len(lines_of(out)) == 4  # of two calls; the third was killed
-  with (out / 'prompts.jsonl').open('ab') as file:
-    file.write(b'{"index": 4, "que')
+  with (out / 'rows.jsonl').open('ab') as file:
+    file.write(b'{"cell": "prompt=4", "dig')
   for folder, asked in (out, 16), (whole, 32):
     with asking(Parrot()) as parrot:
       answer = call('llm', *arguments, f'--out={folder}')

@@ -13,6 +13,7 @@ import pytest
 
 from studies.llm import experiment
 from zoo.reports import plots
+from zoo.storage.rows import read_rows
 
 # A folder that is there, where the weights of models that the tests replace would be.
 WEIGHTS = pathlib.Path(__file__).parent
@@ -151,9 +152,9 @@ class _Models:
 
 
 def lines_of(out):
-  """The lines of a run, without how long they took."""
-  text = (out / 'prompts.jsonl').read_text()
-  return [{**json.loads(line), 'seconds': 0.0} for line in text.splitlines()]
+  """The rows of the prompts of a run, without how long they took."""
+  rows = [kept['row'] for kept in read_rows(out).values()]
+  return [{**row, 'seconds': 0.0} for row in rows]
 
 
 def embed(texts):

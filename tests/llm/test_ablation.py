@@ -88,7 +88,7 @@ def mixer():
 def lines_by_cell(out):
   return {
     path.parent.relative_to(out / 'cells').as_posix(): lines_of(path.parent)
-    for path in out.rglob('prompts.jsonl')
+    for path in (out / 'cells').rglob('rows.jsonl')
   }
 
 

@@ -1,6 +1,7 @@
 """The experiment as a whole: what it leaves, how it goes on, what it refuses."""
 
 import json
+import random
 import shutil
 from typing import Any
 
@@ -99,15 +100,32 @@ def test_a_damaged_file_is_told_and_kept(finished, tmp_path, csv, parrot):
 
   refused('summary.json', '{', 'summary.json cannot be read')
   lines = lines_of(finished[0])
-  text = (finished[0] / 'prompts.jsonl').read_text().splitlines(keepends=True)
+  text = (finished[0] / 'rows.jsonl').read_text().splitlines(keepends=True)
   damaged = ''.join([*text[:3], 'damaged\n', *text[4:]])
-  out = refused('prompts.jsonl', damaged, 'prompts.jsonl, line 4 cannot be read')
+  out = refused('rows.jsonl', damaged, 'rows.jsonl, line 4 is damaged; delete')
   # Without the line its prompt is asked again.
-  (out / 'prompts.jsonl').write_text(damaged.replace('damaged\n', ''))
+  (out / 'rows.jsonl').write_text(damaged.replace('damaged\n', ''))
   assert run(parrot_config(), out, csv) is not None
   assert {prompt for prompt in parrot.asked if 'model>S' not in prompt} == {
     arm['prompt'] for arm in lines[3]['arms'].values()
   }
+
+
+def test_a_run_that_is_cut_anywhere_asks_what_is_missing(
+  finished, tmp_path, csv, parrot
+):
+  whole, draws = (finished[0] / 'rows.jsonl').read_bytes(), random.Random(0)
+  out = shutil.copytree(finished[0], tmp_path / 'out')
+  for _ in range(5):
+    kept = whole[: draws.randrange(len(whole))]
+    (out / 'rows.jsonl').write_bytes(kept)
+    (out / 'summary.json').unlink()
+    parrot.asked.clear()
+    summary = run(parrot_config(), out, csv)
+    assert {**summary, 'seconds': 0} == {**finished[1], 'seconds': 0}
+    assert lines_of(out) == lines_of(finished[0])
+    missing = len(lines_of(out)) - kept.count(b'\n')
+    assert len(parrot.asked) == 4 * missing  # two arms, each read in two ways
 
 
 def test_a_finished_run_asks_nothing_and_another_is_refused(
@@ -122,9 +140,13 @@ def test_a_finished_run_asks_nothing_and_another_is_refused(
   with refuses('benchmark.sha256'):
     run(parrot_config(), out, write_stsb(tmp_path / 'other', PAIRS[::-1]))
   (tmp_path / 'used').mkdir()
-  (tmp_path / 'used' / 'prompts.jsonl').write_text('mine')
+  (tmp_path / 'used' / 'notes.txt').write_text('mine')
   with refuses('is not empty and holds no run'):
     run(parrot_config(), tmp_path / 'used', csv)
+  earlier = shutil.copytree(out, tmp_path / 'earlier')
+  (earlier / 'rows.jsonl').rename(earlier / 'prompts.jsonl')
+  with refuses('prompts.jsonl has answers as an earlier version kept them'):
+    run(parrot_config(), earlier, csv)
   assert before == {path.name: path.read_bytes() for path in out.iterdir()}
 
 

@@ -56,7 +56,6 @@ _OF_DISKS = (
 _MARKS = {
   'run': ('checkpoints', 'metrics.jsonl'),
   'sweep': (POINTS, 'table.json'),
-  'language-model experiment': ('prompts.jsonl',),
 }
 
 
