@@ -15,19 +15,18 @@ against the step. The colour is the predictor of the largest weight, paler the m
 leaves unexplained; with two predictors, lines are the log odds of the first against the
 second by all prompts so far. Fields besides the first and the seed give a diagram each.
 
-Runs and fits are kept: rerun the same command to resume. N processes divide the points
-if each is started with --part=I/N, I = 1, …, N; afterwards the command without --part
-draws the diagram.
+Runs are kept, and each fit is a row of rows.jsonl: rerun the same command to resume.
+N processes divide the points if each is started with --part=I/N, I = 1, …, N;
+afterwards the command without --part draws the diagram.
 """
 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
-from tqdm.auto import tqdm
 
 from launch import cli, config_flag
 from launch.axes import parse_all
@@ -36,6 +35,7 @@ from zoo.host.files import is_url, write_atomically
 
 if TYPE_CHECKING:
   from studies.strategies.series import FittedRun
+  from zoo.host.parts import Part
 
 flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
@@ -70,10 +70,10 @@ _OUT = flags.DEFINE(
   cli.Folder(),
   'out',
   None,
-  'Folder for strategies.png, .csv and .json of --checkpoint. Default: '
+  'Folder for strategies.png, strategies.csv and rows.jsonl of --checkpoint. Default: '
   'checkpoints/probes/ and a name made of the checkpoint.',
 )
-_FITS, _TABLE, _PICTURE = 'strategies.json', 'strategies.csv', 'strategies.png'
+_TABLE, _PICTURE = 'strategies.csv', 'strategies.png'
 
 
 def main() -> None:
@@ -97,21 +97,25 @@ def _show_run(workdir: str) -> None:
   import zoo
   from studies.strategies import phases
   from studies.strategies.pictures import plot_series
-  from studies.strategies.series import Fits, named
+  from studies.strategies.series import Fitter, named
   from zoo.storage.loading import steps_of
 
   out = cli.folder_of(_OUT)
   newest = zoo.load(workdir)
   steps = steps_of(workdir) or [newest.step]
   out = out or cli.default_folder(workdir, ['strategies'])
-  fits = Fits(out / _FITS, newest.config, _PREDICTORS.value, _NUM_PROMPTS.value)
-  missing = [step for step in steps if not fits.has(step)]
-  if missing:
-    number = len(named(newest.task, _PREDICTORS.value))
-    _check_told_apart([newest.config], [{}], number)
-  for step in tqdm(missing, desc='strategies', unit='fit', dynamic_ncols=True):
-    fits.add(step, zoo.load(workdir, step).model)
-  run = fits.fitted()
+  fitter = Fitter(newest.config, _PREDICTORS.value, _NUM_PROMPTS.value)
+  number = len(named(newest.task, _PREDICTORS.value))
+  _check_told_apart([newest.config], [{}], number)
+  cells = {f'step={step}': fitter.parameters(step) for step in steps}
+
+  def compute(name: str) -> dict[str, Any]:
+    return fitter.row(zoo.load(workdir, cells[name]['step']).model)
+
+  rows = _rows(cells, compute, out)
+  if rows is None:
+    return cli.print_results(None, phases.series_table, '', out)
+  run = fitter.fitted({cells[name]['step']: row for name, row in rows.items()})
   _write(out, phases.rows_of([{}], [run]), plot_series(run))
   print(phases.series_table(run))
   print(f'\nthe picture is {out / _PICTURE}, all numbers are in {out / _TABLE}')
@@ -141,9 +145,11 @@ def _show_sweep() -> None:
   diagrams = None
   if rows is not None:
     points = [{name: row[name] for name in names} for row in rows]
-    runs = _fit_points(config, points, [row['workdir'] for row in rows], workdir)
-    diagrams = []
-    if part is None:
+    folders = [row['workdir'] for row in rows]
+    runs = _fit_points(config, points, folders, workdir, part)
+    if runs is not None:
+      diagrams = []
+    if runs is not None and part is None:
       fitted = phases.rows_of(points, runs)
       diagrams = phases.diagrams(fitted)
       _write(workdir, fitted, plot_diagrams(diagrams))
@@ -206,24 +212,27 @@ def _fit_points(
   points: Sequence[Mapping[str, Any]],
   folders: Sequence[pathlib.Path],
   workdir: pathlib.Path,
-) -> list[FittedRun]:
-  """The fits of the points of a sweep at the steps that they have kept."""
-  from studies.strategies.series import Fits
+  part: Part | None,
+) -> list[FittedRun] | None:
+  """The fits of the points of a sweep at the steps that they have kept.
+
+  None says that SIGTERM has stopped it.
+  """
+  from studies.strategies.series import Fitter
   from zoo.storage.checkpoints import kept_steps
   from zoo.training import sweeps
 
   shared: dict[str, Any] = {}
   configs = [sweeps.at_point(config, point) for point in points]
-  fits = [
-    Fits(
-      folder / _FITS,
+  fitters = [
+    Fitter(
       point_config,
       _PREDICTORS.value,
       _NUM_PROMPTS.value,
       by_prompt=False,
       shared=shared,
     )
-    for point_config, folder in zip(configs, folders, strict=True)
+    for point_config in configs
   ]
   kept = [*sweeps.kept_models(config, points, workdir)]
   for i, point_config in enumerate(configs):
@@ -234,16 +243,53 @@ def _fit_points(
         f'{folders[i]} has not kept step {missing[0]}: it was trained without '
         'config.checkpoint.steps; give another --workdir'
       )
-  total = len({(i, step) for members, step, _ in kept for i in members})
-  with tqdm(total=total, desc='strategies', unit='fit', dynamic_ncols=True) as bar:
-    for members, step, load_models in kept:
-      missing = [i for i in members if not fits[i].has(step)]
-      models = load_models() if missing else []
-      for i, model in zip(members, models, strict=bool(missing)):
-        if i in missing:
-          fits[i].add(step, model)
-      bar.update(len(missing))
-  return [fit.fitted() for fit in fits]
+  # The number of the group of models and the place in it, by point and step. In this
+  # order a group is loaded once.
+  places: dict[tuple[int, int], tuple[int, int]] = {}
+  for number, (members, step, _) in enumerate(kept):
+    for place, i in enumerate(members):
+      places.setdefault((i, step), (number, place))
+  names = {f'{folders[i].name}/step={step}': (i, step) for i, step in places}
+  loaded: dict[int, list[Any]] = {}
+
+  def compute(name: str) -> dict[str, Any]:
+    number, place = places[names[name]]
+    if number not in loaded:
+      loaded.clear()
+      loaded[number] = kept[number][2]()
+    i, _ = names[name]
+    return fitters[i].row(loaded[number][place])
+
+  cells = {name: fitters[i].parameters(step) for name, (i, step) in names.items()}
+  rows = _rows(cells, compute, workdir, part)
+  if rows is None:
+    return None
+  by_point: list[dict[int, Any]] = [{} for _ in points]
+  for name, row in rows.items():
+    i, step = names[name]
+    by_point[i][step] = row
+  return [
+    fitter.fitted(of_point) for fitter, of_point in zip(fitters, by_point, strict=True)
+  ]
+
+
+def _rows(
+  cells: Mapping[str, Mapping[str, Any]],
+  compute: Callable[[str], Mapping[str, Any]],
+  out: pathlib.Path,
+  part: Part | None = None,
+) -> dict[str, dict[str, Any]] | None:
+  """The rows of the cells, computed where the folder lacks them; None after SIGTERM.
+
+  The points, and so the cells, are those of the part. Fits by other predictors or on
+  other prompts are computed again.
+  """
+  from studies.rows import complete
+  from studies.runner import run_in
+
+  with run_in(out) as (folder, interruption):
+    return complete(cells, [*cells], compute, folder, interruption, part, again=True)
+  return None
 
 
 def _write(out: pathlib.Path, rows: list[dict[str, Any]], figure: Any) -> None:

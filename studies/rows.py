@@ -133,34 +133,52 @@ def fill(
         )
       return row
 
-    rows = complete(
-      table.cells, compute, folder, interruption, part, only or None, again=again
-    )
+    mine = shared_out([name for name in table.cells if not only or name in only], part)
+    rows = complete(table.cells, mine, compute, folder, interruption, part, again=again)
     if part is None and rows and table.draw is not None:
       table.draw(rows, folder)
     return rows
   return None
 
 
+def shared_out(names: Collection[str], part: Part | None) -> list[str]:
+  """The names of the cells that a call computes: all of them, or those of its part."""
+  return [*names] if part is None else part.of([*names])
+
+
 def complete(
   cells: Mapping[str, Parameters],
+  mine: Collection[str],
   compute: Callable[[str], Mapping[str, Any] | None],
   folder: pathlib.Path,
   interruption: Interruption,
   part: Part | None = None,
-  only: Collection[str] | None = None,
   *,
   again: bool = False,
 ) -> dict[str, Row]:
-  """Computes the rows that a folder lacks, and returns the rows of all cells.
+  """Computes the rows of a part that a folder lacks, and returns those of all cells.
 
   It is what `fill` shares with studies that check or draw in a way of their own.
-  `compute` is given the name of a cell, and returns None if the cell cannot have a row
-  now. Raises Stopped after a signal, and otherwise the errors of `fill`.
+
+  Args:
+    cells: The parameters of each cell, by its name.
+    mine: The names of the cells that this call computes.
+    compute: Returns the row of a cell, which it is given the name of; None if the cell
+      cannot have a row now.
+    folder: The folder of the study.
+    interruption: Asks the call to stop.
+    part: The part of the work that `mine` is. Another process may have another part.
+    again: Whether rows that are stale are computed again.
+
+  Returns:
+    The rows by cell, without those that are missing or stale.
+
+  Raises:
+    Stopped: After a signal.
+    UserError: As `fill` does.
+    RunError: If the folder cannot be written.
   """
   digests = {name: _digest(name, parameters) for name, parameters in cells.items()}
-  named = [name for name in cells if only is None or name in only]
-  mine = named if part is None else part.of(named)
   with contextlib.ExitStack() as stack:
     with writing(folder):
       stack.enter_context(locked(folder, part))

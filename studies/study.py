@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from studies.rows import complete
+from studies.rows import complete, shared_out
 from studies.runner import (
   GetConfig,
   Trainer,
@@ -191,7 +191,8 @@ def run(
       numbers, minutes = measured[name].numbers, measured[name].minutes
       return {'numbers': numbers, 'minutes': minutes, 'runs': train.asked}
 
-    complete(dict.fromkeys(studies), compute, folder, interruption, part)
+    cells = dict.fromkeys(studies)
+    complete(cells, shared_out(cells, part), compute, folder, interruption, part)
     results = [measured.get(study.name, StudyResult(study)) for study in known]
     if part is None:
       data = [_as_json(result) for result in results]

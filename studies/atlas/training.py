@@ -14,7 +14,7 @@ from studies.atlas import measure, report
 from studies.atlas.cells import CellRun
 from studies.atlas.notes import Settings, has_notes, read_notes
 from studies.atlas.results import AtlasRow, Cell, from_csv, to_csv
-from studies.rows import CELLS, complete
+from studies.rows import CELLS, complete, shared_out
 from studies.runner import run_in, writing
 from zoo.config.building import Config
 from zoo.config.saved import to_json
@@ -78,7 +78,8 @@ def run(
       _log(rows[-1], number - len(minutes), hours)
       return row
 
-    complete(dict.fromkeys(names), compute, whole, interruption, part)
+    cells = dict.fromkeys(names)
+    complete(cells, shared_out(cells, part), compute, whole, interruption, part)
     all_rows = _known(configs, _kept_rows(whole), whole)
     if part is None:
       report.write(all_rows, command, whole)

@@ -11,7 +11,7 @@ from studies.llm import experiment
 from studies.llm.ablation_table import AblationCell, flat, results, row_of
 from studies.llm.config import KINDS, ORACLE, Config, validate_ablation
 from studies.llm.prompts import WITHOUT
-from studies.rows import CELLS, complete
+from studies.rows import CELLS, complete, shared_out
 from studies.runner import run_in, writing
 from zoo.config.saved import to_json
 from zoo.core.errors import UserError, check_name
@@ -85,9 +85,8 @@ def run(
     cell.name: {'config': to_json(prepared.config)} for cell, prepared in cells.items()
   }
   with run_in(out) as (folder, interruption):
-    rows = complete(
-      parameters, compute, folder, interruption, part, only or None, again=again
-    )
+    mine = shared_out([name for name in named if not only or name in only], part)
+    rows = complete(parameters, mine, compute, folder, interruption, part, again=again)
     if part is not None:
       return {}
     if not rows:

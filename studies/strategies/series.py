@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
-import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zoo.config.building import Config, build_task
 from zoo.config.saved import to_json
-from zoo.core.errors import UserError, check_name
+from zoo.core.errors import check_name
 from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import Baseline, HostBaseline
-from zoo.host.files import read_text, write_atomically
 from zoo.measure.statistics import Estimate, estimate
 from zoo.probing.nearest_strategies.mixtures import (
   Known,
@@ -50,54 +46,54 @@ class FittedRun:
   nats_per_step: float
 
 
-class Fits:
-  """The fits of one run, which are kept in a file one by one.
+class Fitter:
+  """Fits the models of one run, each of which has a row of numbers.
 
-  They are on predictions after as many examples as the run was trained on.
+  Fits are on predictions after as many examples as the run was trained on.
   """
 
   def __init__(
     self,
-    file: pathlib.Path,
     config: Config,
     predictors: Sequence[str] | None = None,
     num_prompts: int = 2048,
     by_prompt: bool = True,
     shared: dict[str, Known] | None = None,
   ):
-    """Reads the fits that are in the file, if they are of this config.
+    """Checks the predictors; computes nothing.
 
     Args:
-      file: JSON, which need not exist.
-      config: of the run.
-      predictors: names of baselines of its task; None: all but `zero` and slow ones.
-      num_prompts: half of them for the fits, ≥ 4.
-      by_prompt: whether weights that depend on the prompt are fitted, too.
-      shared: what the predictors predict, by task, for several runs; filled as needed.
+      config: The config of the run.
+      predictors: Names of baselines of its task; None stands for all but `zero` and
+        slow ones.
+      num_prompts: The number of prompts (≥ 4), half of which are for the fits.
+      by_prompt: Whether weights that depend on the prompt are fitted, too.
+      shared: What the predictors predict, by task, for several runs; it is filled as
+        needed.
 
-    Raises UserError for an unknown name, as `check_mixture` does, and for a damaged
-    file.
+    Raises:
+      UserError: For an unknown name, and for predictors that cannot be mixed.
     """
-    self.file, self._config, self._num_prompts = file, config, num_prompts
-    self._by_prompt = by_prompt
+    self._config, self._num_prompts, self._by_prompt = config, num_prompts, by_prompt
     self._task = build_task(config)
     self._predictors = named(self._task, predictors)
     check_mixture(self._task, self._predictors)
-    text = json.dumps([to_json(config), [*self._predictors], num_prompts, by_prompt])
-    self._content = _read(file, hashlib.sha256(text.encode()).hexdigest())
     self._shared = {} if shared is None else shared
 
-  def has(self, step: int) -> bool:
-    """Whether the model of a step has been fitted."""
-    return str(step) in self._content['steps']
+  def parameters(self, step: int) -> dict[str, Any]:
+    """All that the row of the model of a step depends on."""
+    return {
+      'config': to_json(self._config),
+      'predictors': [*self._predictors],
+      'num_prompts': self._num_prompts,
+      'by_prompt': self._by_prompt,
+      'step': step,
+    }
 
-  def add(self, step: int, model: Predictor) -> None:
-    """Fits the model of a step, and writes the file; raises UserError, OSError."""
+  def row(self, model: Predictor) -> dict[str, Any]:
+    """The fit of a model, and the losses of the predictors."""
     known = self._known()
-    self._content['losses'] = _losses(known)
-    self._content['steps'][str(step)] = _fit(model, known, self._by_prompt)
-    self.file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(self.file, json.dumps(self._content, indent=1) + '\n')
+    return {'fit': _fit(model, known, self._by_prompt), 'losses': _losses(known)}
 
   def _known(self) -> Known:
     key = _prompts_of(self._config, self._task)
@@ -111,12 +107,12 @@ class Fits:
       )
     return self._shared[key]
 
-  def fitted(self) -> FittedRun:
-    """All fits."""
-    fits = {int(step): _from_json(fit) for step, fit in self._content['steps'].items()}
+  def fitted(self, rows: Mapping[int, Mapping[str, Any]]) -> FittedRun:
+    """The fits of the run, from one or more rows by step, as JSON holds them."""
+    *_, last = rows.values()
     return FittedRun(
-      dict(sorted(fits.items())),
-      {name: Estimate(*loss) for name, loss in self._content['losses'].items()},
+      {step: _from_json(rows[step]['fit']) for step in sorted(rows)},
+      {name: Estimate(*loss) for name, loss in last['losses'].items()},
       _nats(self._config, self._task),
     )
 
@@ -158,7 +154,7 @@ def coinciding(
 
   Args:
     config: The config of the run.
-    predictors: Names of baselines of its task; None stands for those of `Fits`.
+    predictors: Names of baselines of its task; None stands for those of `Fitter`.
     num_prompts: The number of prompts, ≥ 4.
     tried: The results by task, for several runs; the function fills it.
 
@@ -224,22 +220,6 @@ def _losses(known: Known) -> dict[str, Estimate]:
   return {
     name: estimate(losses) for name, losses in zip(known.names, means, strict=True)
   }
-
-
-def _read(file: pathlib.Path, key: str) -> dict[str, Any]:
-  """The fits that are kept in a file, none if they are of something else."""
-  empty: dict[str, Any] = {'key': key, 'losses': {}, 'steps': {}}
-  if not file.exists():
-    return empty
-  try:
-    content = json.loads(read_text(file))
-    if content['key'] != key:
-      return empty
-    for fit in content['steps'].values():
-      _from_json(fit)
-  except (ValueError, KeyError, TypeError) as error:
-    raise UserError(f'{file} is damaged; delete it') from error
-  return content
 
 
 def _from_json(fit: dict[str, Any]) -> Fit:

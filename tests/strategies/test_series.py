@@ -21,7 +21,7 @@ from studies.strategies.phases import (
   table,
 )
 from studies.strategies.pictures import plot_diagrams, plot_series
-from studies.strategies.series import Fit, Fits, FittedRun, named
+from studies.strategies.series import Fit, FittedRun, Fitter, named
 from tests.compare import refuses
 from tests.training.runs import small_config
 from tests.trees import ROOT
@@ -173,32 +173,31 @@ def model():
   return zoo.models.YqLSA(3, rngs=nnx.Rngs(0))
 
 
-def test_fits_are_kept_and_are_those_of_the_probe(tmp_path, model):
+def test_fits_are_kept_and_are_those_of_the_probe(model):
   config = small_config('yq_lsa', task__noise_std=0.5)
-  file = tmp_path / 'a' / 'fits.json'
-  fits = Fits(file, config, ['zero', 'bayes'], 64)
-  assert not fits.has(3)
-  fits.add(3, model)
-  run = Fits(file, config, ['zero', 'bayes'], 64).fitted()
+  fitter = Fitter(config, ['zero', 'bayes'], 64)
+  row = json.loads(json.dumps(fitter.row(model)))
+  run = fitter.fitted({3: row})
   task = zoo.config.building.build_task(config)
   expected = strategies(model, task, named(task, ['zero', 'bayes']), 64).by_length[-1]
   assert run.fits[3].weights == expected.weights
   assert run.fits[3].stderrs == expected.stderrs
   assert [*expected.weights] == ['zero', 'bayes']  # which are told apart
   assert run.fits[3].unexplained == expected.unexplained
+  assert [*fitter.fitted({5: row, 3: row}).fits] == [3, 5]
   # The query of each of 16 prompts.
   assert run.nats_per_step == 16 / (2 * 0.25)
-  for other in (
-    Fits(file, config, ['zero'], 64),
-    Fits(file, config, ['zero', 'bayes'], 32),
-    Fits(file, small_config('yq_lsa', task__noise_std=0.6), ['zero', 'bayes'], 64),
-  ):
-    assert not other.has(3)
-  content = json.loads(file.read_text())
-  del content['steps']['3']['weights']
-  file.write_text(json.dumps(content))
-  with refuses(str(file), 'is damaged'):
-    Fits(file, config, ['zero', 'bayes'], 64)
+  # A row of any of these is another one.
+  other_task = small_config('yq_lsa', task__noise_std=0.6)
+  every = [
+    fitter.parameters(3),
+    fitter.parameters(4),
+    Fitter(config, ['zero'], 64).parameters(3),
+    Fitter(config, ['zero', 'bayes'], 32).parameters(3),
+    Fitter(config, ['zero', 'bayes'], 64, by_prompt=False).parameters(3),
+    Fitter(other_task, ['zero', 'bayes'], 64).parameters(3),
+  ]
+  assert len({json.dumps(parameters) for parameters in every}) == len(every)
 
 
 def test_predictors_are_baselines_of_the_task():

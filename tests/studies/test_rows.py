@@ -189,7 +189,7 @@ def test_a_cell_without_parameters_is_computed_by_each_call_and_never_stale(
       return None if name == 'b' else {'number': len(computed)}
 
     return rows_of_studies.complete(
-      {'a': None, 'b': None}, compute, tmp_path, Interruption()
+      {'a': None, 'b': None}, ['a', 'b'], compute, tmp_path, Interruption()
     )
 
   assert complete() == {'a': {'number': 1}}  # b cannot have a row now
