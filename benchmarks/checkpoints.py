@@ -19,9 +19,9 @@ from absl import flags
 from flax import nnx
 
 import configs
+from benchmarks.cards import CARD, COLUMNS, Card, card_row, read_cards
 from launch import cli
 from studies.atlas.measure import lowest_known
-from studies.cards import CARD, COLUMNS, Card, card_row, read_cards
 from zoo import theory
 from zoo.config.building import Config, num_heads
 from zoo.core.errors import RunError, check_name

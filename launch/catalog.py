@@ -17,14 +17,14 @@ from zoo.core.tables import format_table
 from zoo.host.files import shipped_checkpoints
 
 if TYPE_CHECKING:
-  from studies.cards import Card
+  from benchmarks.cards import Card
 
 flags.adopt_module_key_flags(cli)
 
 
 def main() -> None:
   # Imported here so that a mistyped flag is reported at once.
-  from studies import cards
+  from benchmarks import cards
 
   print(f'models       {", ".join(zoo.list_models())}')
   print(f'mixers       {", ".join(zoo.list_mixers())}')
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _table(listed: list[Card]) -> str:
-  from studies import cards
+  from benchmarks import cards
 
   if not listed:
     return '  none; the repository ships some'

@@ -56,12 +56,12 @@ def main() -> None:
 def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
   """The content of each picture and table, by its path."""
   # Imported here so that a mistyped flag is reported at once.
+  from benchmarks.deviations import plot_deviations
   from studies import atlas
   from studies.strategies import phases
   from studies.strategies.pictures import plot_diagrams
   from zoo.host.files import read_text
   from zoo.reports import plots
-  from zoo.reports.comparison_plots import plot_deviations
 
   made: dict[pathlib.Path, bytes] = {}
   baselines, cells = (

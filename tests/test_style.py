@@ -10,6 +10,7 @@ import pytest
 from matplotlib.text import Text
 
 import zoo
+from benchmarks.deviations import plot_deviations
 from studies.atlas import comparisons, pictures
 from tests.atlas.rows import rows_of_all_kinds
 from tests.launch.processes import ROOT
@@ -22,7 +23,7 @@ from zoo.probing.report.pictures import (
   plot_attention,
   plot_heads,
 )
-from zoo.reports.comparison_plots import plot_by_examples, plot_deviations
+from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.plots import Panel, render_figure, series
 from zoo.reports.style import BASELINES, BLACK, BLUE, PALETTE, WIDTH, Figure
 

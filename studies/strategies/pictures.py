@@ -1,10 +1,10 @@
-"""How strategies change in training, and phase diagrams of many runs, as pictures."""
+"""Which strategies models follow, how they change in training, and phase diagrams."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from matplotlib.patches import Patch
 
 from studies.strategies.phases import Diagram, mean_over_seeds
 from studies.strategies.series import FittedRun
-from zoo.probing.report.strategy_pictures import curve_of, weight_of
-from zoo.reports.plots import Panel, render_grid
+from zoo.measure.statistics import Estimate
+from zoo.probing.nearest_strategies.mixtures import Strategies
+from zoo.reports.plots import Panel, Series, render_grid
 from zoo.reports.style import (
   BLACK,
   BLUE,
@@ -31,6 +32,39 @@ from zoo.reports.style import (
 )
 
 _STEP = 'training step'
+_UNKNOWN = Estimate(math.nan, math.nan)
+
+
+def plot_strategies(strategies: Strategies) -> Figure:
+  """The weights and what they leave unexplained, by the number of examples.
+
+  A weight is left out where its predictors cannot be told apart from others. Bands are
+  95 % intervals.
+  """
+  groups = {name: {*name.split(', ')} for name in strategies.weights}
+  colours = colours_of(name.split(', ')[0] for name in groups)
+  weights = [
+    _curve_of(
+      name,
+      colour,
+      [
+        _weight_of(group, mixture.weights, mixture.stderrs)
+        for mixture in strategies.by_length
+      ],
+    )
+    for (name, group), colour in zip(groups.items(), colours.values(), strict=True)
+  ]
+  shares = [mixture.unexplained for mixture in strategies.by_length]
+  unexplained = [_curve_of('unexplained', BLUE, shares)]
+  if strategies.by_prompt is not None:
+    by_prompt = strategies.by_prompt.by_length
+    name = 'unexplained, weights by likelihood'
+    unexplained.append(_curve_of(name, VERMILION, by_prompt))
+  panels = (
+    Panel('Weights', 'examples', 'weight', tuple(weights)),
+    Panel('What they leave', 'examples', 'share', tuple(unexplained)),
+  )
+  return render_grid(panels, 2, 2.8)
 
 
 def plot_series(run: FittedRun) -> Figure:
@@ -43,25 +77,59 @@ def plot_series(run: FittedRun) -> Figure:
   groups = {name: {*name.split(', ')} for name in last.weights}
   colours = colours_of(name.split(', ')[0] for name in groups)
   weights = [
-    curve_of(
+    _curve_of(
       name,
       colour,
-      [weight_of(group, fit.weights, fit.stderrs) for fit in run.fits.values()],
+      [_weight_of(group, fit.weights, fit.stderrs) for fit in run.fits.values()],
       steps,
     )
     for (name, group), colour in zip(groups.items(), colours.values(), strict=True)
   ]
   shares = [fit.unexplained for fit in run.fits.values()]
-  unexplained = [curve_of('unexplained', BLUE, shares, steps)]
+  unexplained = [_curve_of('unexplained', BLUE, shares, steps)]
   if last.by_prompt is not None:
     by_prompt = [fit.by_prompt for fit in run.fits.values()]
     name = 'unexplained, weights by likelihood'
-    unexplained.append(curve_of(name, VERMILION, by_prompt, steps))
+    unexplained.append(_curve_of(name, VERMILION, by_prompt, steps))
   panels = (
     Panel('Weights', _STEP, 'weight', tuple(weights), 'log'),
     Panel('What they leave', _STEP, 'share', tuple(unexplained), 'log'),
   )
   return render_grid(panels, 2, 2.8)
+
+
+def _weight_of(
+  group: set[str], weights: Mapping[str, float], stderrs: Mapping[str, float]
+) -> Estimate:
+  """The weight of predictors; NaN where some share theirs with others."""
+  total = error = 0.0
+  for name, weight in weights.items():
+    names = {*name.split(', ')}
+    if names & group and not names <= group:
+      return _UNKNOWN
+    if names & group:
+      total, error = total + weight, error + stderrs[name]
+  return Estimate(total, error)
+
+
+def _curve_of(
+  name: str,
+  colour: str,
+  estimates: Sequence[Estimate | None],
+  x: Sequence[int] | None = None,
+) -> Series:
+  """Estimates with 95 % intervals, by default after 0, 1, … examples."""
+  known = [_UNKNOWN if estimate is None else estimate for estimate in estimates]
+  means = tuple(estimate.mean for estimate in known)
+  return Series(
+    name,
+    'curve',
+    colour,
+    tuple(map(float, range(len(known)) if x is None else x)),
+    means,
+    tuple(estimate.mean - estimate.half for estimate in known),
+    tuple(estimate.mean + estimate.half for estimate in known),
+  )
 
 
 @in_style()

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.deviations import plot_deviations
 from benchmarks.reference_values import Reference, Row
 from tests.trees import ROOT
-from zoo.reports.comparison_plots import plot_deviations
 
 _ARGUMENTS = '"{""num_features"": 2, ""context_length"": 3}"'
 

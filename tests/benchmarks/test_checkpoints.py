@@ -14,9 +14,8 @@ from ml_collections import ConfigDict
 
 import configs
 import zoo
-from benchmarks import checkpoints
+from benchmarks import cards, checkpoints
 from configs import common
-from studies import cards
 from studies.atlas.measure import lowest_known
 from tests.compare import refuses
 from tests.launch.processes import ROOT

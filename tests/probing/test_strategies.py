@@ -18,11 +18,8 @@ from tests.probing.models import sample
 from tests.settings import curve_key
 from zoo.estimators.baselines import Zero
 from zoo.estimators.linear import Ridge
-from zoo.measure.statistics import Estimate
 from zoo.probing import strategies
 from zoo.probing.nearest_strategies.mixtures import (
-  NearestMixture,
-  Strategies,
   nearest_mixture,
   sample_known,
 )
@@ -32,7 +29,6 @@ from zoo.probing.nearest_strategies.simplex import (
   nearest_by_likelihood,
   softmax,
 )
-from zoo.probing.report.strategy_pictures import plot_strategies
 
 POOL: Any = zoo.create_task(
   'task_pool', num_features=3, context_length=3, num_tasks=4, noise_std=0.5
@@ -335,30 +331,6 @@ def test_mistakes_are_one_line(known):
     nearest_mixture(Made(lambda prompt: prompt.features), known)
   with refuses('the model predicts numbers that are not finite'):
     nearest_mixture(lambda prompt: prompt.y_query / 0.0, known)
-
-
-def test_a_picture_leaves_out_weights_that_are_not_known():
-  share = Estimate(0.1, 0.01)
-  by_length = (
-    NearestMixture({'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}, share, None),
-    NearestMixture(
-      {'bayes': 0.25, 'ridge': 0.75}, {'bayes': 0.1, 'ridge': 0.1}, share, share
-    ),
-  )
-  weights, errors = {'bayes': 0.4, 'ridge': 0.6}, {'bayes': 0.0, 'ridge': 0.0}
-  figure = plot_strategies(
-    Strategies(weights, errors, share, share, 8, by_length, None)
-  )
-  of_weights, of_shares = figure.axes
-  curves = {line.get_label(): line.get_ydata() for line in of_weights.lines}
-  assert [*curves] == ['bayes', 'ridge']
-  np.testing.assert_array_equal(curves['bayes'], [np.nan, 0.25])
-  np.testing.assert_array_equal(curves['ridge'], [np.nan, 0.75])
-  np.testing.assert_array_equal(of_shares.lines[0].get_ydata(), [np.nan, 0.1])
-  together, error = {'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}
-  whole = Strategies(together, error, share, share, 8, by_length, None)
-  (line,) = plot_strategies(whole).axes[0].lines
-  np.testing.assert_array_equal(line.get_ydata(), [1, 1])
 
 
 def test_weights_have_errors_and_shares_are_of_prompts_that_they_were_not_fitted_to():

@@ -20,14 +20,14 @@ from studies.strategies.phases import (
   summary,
   table,
 )
-from studies.strategies.pictures import plot_diagrams, plot_series
+from studies.strategies.pictures import plot_diagrams, plot_series, plot_strategies
 from studies.strategies.series import Fit, FittedRun, Fitter, named
 from tests.compare import refuses
 from tests.training.runs import small_config
 from tests.trees import ROOT
 from zoo.core.tables import to_csv
 from zoo.measure.statistics import Estimate, interval
-from zoo.probing import strategies
+from zoo.probing import NearestMixture, Strategies, strategies
 from zoo.reports.style import BLUE
 
 
@@ -166,6 +166,30 @@ def test_a_series_is_drawn_by_step():
   assert [*np.asarray(of_weights.lines[0].get_xdata())] == [1, 10, 100]
   assert of_weights.get_xscale() == 'log'
   assert len(of_shares.lines) == 2
+
+
+def test_a_picture_leaves_out_weights_that_are_not_known():
+  share = Estimate(0.1, 0.01)
+  by_length = (
+    NearestMixture({'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}, share, None),
+    NearestMixture(
+      {'bayes': 0.25, 'ridge': 0.75}, {'bayes': 0.1, 'ridge': 0.1}, share, share
+    ),
+  )
+  weights, errors = {'bayes': 0.4, 'ridge': 0.6}, {'bayes': 0.0, 'ridge': 0.0}
+  figure = plot_strategies(
+    Strategies(weights, errors, share, share, 8, by_length, None)
+  )
+  of_weights, of_shares = figure.axes
+  curves = {line.get_label(): line.get_ydata() for line in of_weights.lines}
+  assert [*curves] == ['bayes', 'ridge']
+  np.testing.assert_array_equal(curves['bayes'], [np.nan, 0.25])
+  np.testing.assert_array_equal(curves['ridge'], [np.nan, 0.75])
+  np.testing.assert_array_equal(of_shares.lines[0].get_ydata(), [np.nan, 0.1])
+  together, error = {'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}
+  whole = Strategies(together, error, share, share, 8, by_length, None)
+  (line,) = plot_strategies(whole).axes[0].lines
+  np.testing.assert_array_equal(line.get_ydata(), [1, 1])
 
 
 @pytest.fixture(scope='module')

@@ -1,4 +1,4 @@
-"""Plots of models and of the baselines of tasks."""
+"""Plots of models beside the baselines of their task."""
 
 import itertools
 import math
@@ -14,14 +14,10 @@ from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
 from zoo.measure.statistics import WIDTH, interval
 from zoo.reports.plots import Panel, Series, render_grid, series
 from zoo.reports.style import (
-  BLACK,
   PALETTE,
-  SKY,
   VERMILION,
   Figure,
   colours_of,
-  in_style,
-  legend_above,
 )
 
 # Losses of baselines below this part of the largest are below the axis: those of a
@@ -197,23 +193,3 @@ def _curve(
     column.tolist() for column in (np.array(count, np.float64), mean, low, mean + half)
   )
   return Series(label, kind, colour, *map(tuple, columns))
-
-
-@in_style()
-def plot_deviations(deviations: Sequence[float]) -> Figure:
-  """How many values deviate by how many standard errors, beside a normal density."""
-  values = np.array(deviations, np.float64)
-  least, most = np.floor(values.min(initial=-1)), np.ceil(values.max(initial=1))
-  edges = np.arange(least, most + 0.5, 0.5)
-  figure = Figure(3.0)
-  axes = figure.subplots()
-  axes.hist(
-    values, [*edges], color=SKY, edgecolor='white', label=f'{len(values)} values'
-  )
-  x = np.linspace(edges[0], edges[-1], 201)
-  density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-  axes.plot(x, 0.5 * len(values) * density, color=BLACK, label='N(0, 1)')
-  axes.set_xlabel('measured − known, in standard errors of the difference')
-  axes.set_ylabel('values')
-  legend_above(figure)
-  return figure
