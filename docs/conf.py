@@ -23,7 +23,8 @@ extensions = [
 ]
 exclude_patterns = ['baselines', 'results']
 nitpicky = True
-nitpick_ignore_regex = [('py:.*', r'(?!zoo\.).*')]  # no links to other libraries
+# There are no links to other libraries.
+nitpick_ignore_regex = [('py:.*', r'(?!zoo\.|studies\.).*')]
 smartquotes = False
 
 # The outputs in the notebooks are shown as they are stored: tests run the notebooks.
@@ -32,7 +33,9 @@ myst_heading_anchors = 4  # links to headings are those of a git forge
 
 # Pages are built without the extra `llm`, too.
 autodoc_mock_imports = [
-  name for name in ('torch', 'transformers') if importlib.util.find_spec(name) is None
+  name
+  for name in ('tokenizers', 'torch', 'transformers')
+  if importlib.util.find_spec(name) is None
 ]
 autodoc_typehints_format = 'short'
 autodoc_member_order = 'bysource'

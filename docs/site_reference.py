@@ -21,9 +21,11 @@ from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import mock
 from sphinx.util import logging
 
+import studies
 import zoo
 
 PAGES = pathlib.Path(__file__).resolve().parent / 'generated' / 'api'
+_OURS = 'zoo', 'studies'  # the packages whose names have pages
 # Of these modules all names are public that they define; of packages what their
 # `__init__.py` imports.
 MODULES = (
@@ -35,15 +37,17 @@ MODULES = (
 
 
 def public_modules() -> list[str]:
-  """The names of the modules that have a page, `zoo` first."""
+  """The names of the modules that have a page, `zoo` first, the studies last."""
   packages = [
     module.name
-    for module in pkgutil.walk_packages(zoo.__path__, 'zoo.')
+    for package in (zoo, studies)
+    for module in pkgutil.walk_packages(package.__path__, f'{package.__name__}.')
     if module.ispkg
   ]
   # Some rooms hand on nothing: their modules are imported by name.
   rooms = [name for name in packages if public_names(importlib.import_module(name))]
-  return ['zoo', *sorted([*rooms, *MODULES])]
+  pages = sorted(['studies', *rooms, *MODULES], key=lambda name: (name[0] == 's', name))
+  return ['zoo', *pages]
 
 
 def public_names(module: ModuleType) -> list[str]:
@@ -103,9 +107,9 @@ def named_types() -> list[type]:
 
 
 def _named_in(value: Any) -> Iterator[type]:
-  """The classes of `zoo` that the annotations of a class or a function name."""
+  """The classes of ours that the annotations of a class or a function name."""
   for part in _documented_parts(value):
-    if not getattr(part, '__module__', '').startswith('zoo'):
+    if not getattr(part, '__module__', '').startswith(_OURS):
       continue
     known = _names(sys.modules[part.__module__])
     for annotation in _annotations(part):
@@ -155,7 +159,7 @@ def _names(module: ModuleType) -> dict[str, Any]:
   """What names mean in a module, also those that only a type checker sees."""
   meanings = dict(vars(module))
   for node in ast.walk(ast.parse(inspect.getsource(module))):
-    if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('zoo'):
+    if isinstance(node, ast.ImportFrom) and (node.module or '').startswith(_OURS):
       source = importlib.import_module(node.module or '')
       for alias in node.names:
         meanings.setdefault(
@@ -171,7 +175,7 @@ def _has_docstring(value: Any) -> bool:
 
 
 def _is_ours(value: type) -> bool:
-  return value.__module__.startswith('zoo') and not value.__name__.startswith('_')
+  return value.__module__.startswith(_OURS) and not value.__name__.startswith('_')
 
 
 def _full_name(value: type) -> str:

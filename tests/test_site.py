@@ -25,13 +25,14 @@ DOCS = ROOT / 'docs'
 
 
 def public_names():
-  """Each public name with what it is: those of `zoo`, and of its packages."""
+  """Each public name with what it is: of `zoo`, of its packages, and of studies."""
   packages = [
     f'zoo.{package.name}'
     for package in pkgutil.iter_modules(zoo.__path__)
     if package.ispkg
   ]
-  for name in ['zoo', *packages, 'zoo.theory.deep']:
+  studies = 'studies', 'studies.atlas', 'studies.llm', 'studies.paper'
+  for name in ['zoo', *packages, 'zoo.theory.deep', *studies]:
     module = importlib.import_module(name)
     names = []
     for node in ast.walk(ast.parse(inspect.getsource(module))):
@@ -145,6 +146,7 @@ def test_every_public_name_is_in_the_reference(site):
   known = {name for kind in inventory.data.values() for name in kind}
   missing = [place for place, _ in public_names() if place not in known]
   assert not missing
+  assert {'studies.Study', 'studies.CellTable', 'studies.fill'} <= known
 
 
 @pytest.mark.full
