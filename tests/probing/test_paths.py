@@ -1,114 +1,39 @@
 """Paths from head to head, beside a forward pass in NumPy."""
 
-import dataclasses
 import functools
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from flax import nnx
 
-import zoo
 from tests.compare import refuses
-from tests.settings import isotropic
-from tests.weights import double, drawn, promoting_float64
+from tests.probing import numpy_transformer as steps
+from tests.weights import double, promoting_float64
 from zoo import probing
 from zoo.probing import Node
 
 # Shares are None only where a test says so.
 path_effect: Any = probing.path_effect
 
-_HEADS, _SIZE = 2, 3
-
-
-@functools.cache
-def _setting() -> Any:
-  """A model of two layers in double precision, with a pair of prompts."""
-  task = isotropic(2, 3)
-  with promoting_float64():
-    model = drawn(
-      lambda: zoo.models.Transformer(
-        2,
-        3,
-        num_layers=2,
-        num_heads=_HEADS,
-        width=_HEADS * _SIZE,
-        feed_forward='linear',
-        norm='rms',
-        rngs=nnx.Rngs(0),
-      )
-    )
-  clean = task.sample(jax.random.key(0), 24)
-  corrupt = task.redraw(jax.random.key(1), clean, 'inputs')
-  double_of = functools.partial(jax.tree.map, lambda array: np.asarray(array, float))
-  clean, corrupt = double_of(clean), double_of(corrupt)
-  with promoting_float64():
-    # Labels that the model predicts, so that corrupt prompts have the larger loss.
-    labels = np.asarray(nnx.jit(lambda model, prompt: model(prompt))(model, clean))
-  return model, task, dataclasses.replace(clean, y_query=labels), corrupt
-
-
-def _linear(layer, inputs):
-  kernel, bias = double(layer)
-  return inputs @ kernel + bias
-
-
-def _normed(norm, stream):
-  square = np.square(stream).mean(axis=-1, keepdims=True)
-  return stream / np.sqrt(square + 1e-6) * np.asarray(norm.scale[...])
-
-
-def _embedded(model, prompt):
-  b, c, d = prompt.x.shape
-  tokens = np.zeros((b, 2 * c + 1, d + 1))
-  tokens[:, ::2, :d] = np.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
-  tokens[:, 1::2, d] = prompt.y
-  return _linear(model.read_in, tokens) + np.asarray(model.positions[...])
-
-
-def _projected(layer, name, stream):
-  """Queries, keys or values `[b, n, h, s]` of a stream."""
-  outputs = _linear(getattr(layer.mixer, name), _normed(layer.norm_1, stream))
-  return outputs.reshape(*outputs.shape[:2], _HEADS, _SIZE)
-
-
-def _attended(query, key, value):
-  scores = np.einsum('bqhs,bkhs->bhqk', query, key) / _SIZE**0.5
-  scores = np.where(np.tri(scores.shape[-1], dtype=bool), scores, -np.inf)
-  weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-  weights /= weights.sum(axis=-1, keepdims=True)
-  return np.einsum('bhqk,bkhs->bqhs', weights, value)
-
-
-def _after(layer, stream, heads):
-  """The stream after a layer whose heads read this."""
-  stream = stream + _linear(layer.mixer.out, heads.reshape(*heads.shape[:2], -1))
-  hidden = _linear(layer.feed_forward.up, _normed(layer.norm_2, stream))
-  return stream + _linear(layer.feed_forward.out, hidden)
-
-
-def _parts(layer, stream):
-  return {name: _projected(layer, name, stream) for name in ('query', 'key', 'value')}
-
 
 def _losses(model, prompt, changed):
   """The losses after a change of the second layer's queries, keys and values."""
   first, second = model.layers
-  stream = _embedded(model, prompt)
-  stream = _after(first, stream, _attended(**_parts(first, stream)))
-  parts = changed(_parts(second, stream), stream)
-  stream = _after(second, stream, _attended(**parts))
-  outputs = _linear(model.read_out, _normed(model.norm, stream))[:, -1, 0]
-  return np.square(outputs - _setting()[2].y_query)
+  stream = steps.embedded(model, prompt)
+  stream = steps.after(first, stream, steps.attended(**steps.parts(first, stream)))
+  parts = changed(steps.parts(second, stream), stream)
+  stream = steps.after(second, stream, steps.attended(**parts))
+  outputs = steps.linear(model.read_out, steps.normed(model.norm, stream))[:, -1, 0]
+  return np.square(outputs - steps.setting()[2].y_query)
 
 
 def _expected(name, sender, receiver):
   """The share by equations; sender and receiver are (head, token), None is all."""
-  model, _, clean, corrupt = _setting()
+  model, _, clean, corrupt = steps.setting()
   first, second = model.layers
   heads = [
-    _attended(**_parts(first, _embedded(model, prompt))) for prompt in (clean, corrupt)
+    steps.attended(**steps.parts(first, steps.embedded(model, prompt)))
+    for prompt in (clean, corrupt)
   ]
 
   def mask(head, token):
@@ -121,7 +46,7 @@ def _expected(name, sender, receiver):
   moved = change.reshape(*change.shape[:2], -1) @ double(first.mixer.out)[0]
 
   def changed(parts, stream):
-    new = _projected(second, name, stream + moved)
+    new = steps.projected(second, name, stream + moved)
     return parts | {name: np.where(mask(*receiver), new, parts[name])}
 
   before = _losses(model, clean, lambda parts, stream: parts)
@@ -143,7 +68,7 @@ def _expected(name, sender, receiver):
 def test_the_path_from_a_head_to_the_inputs_of_another_is_that_of_numpy(
   name, sender, receiver
 ):
-  model, task, clean, corrupt = _setting()
+  model, task, clean, corrupt = steps.setting()
   nodes = (
     Node('layers.0.mixer.heads', *sender),
     Node(f'layers.1.mixer.{name}', *receiver),
@@ -157,7 +82,7 @@ def test_the_path_from_a_head_to_the_inputs_of_another_is_that_of_numpy(
 
 
 def test_nodes_that_are_not_there_are_refused():
-  model, task, clean, corrupt = _setting()
+  model, task, clean, corrupt = steps.setting()
   effect = functools.partial(path_effect, model, task, clean, corrupt)
   heads, key = Node('layers.0.mixer.heads'), Node('layers.1.mixer.key')
   with promoting_float64():

@@ -14,6 +14,10 @@ from zoo.probing.inside.attention_heads import heads as heads
 from zoo.probing.inside.attention_heads import prune as prune
 from zoo.probing.inside.attribution import Attribution as Attribution
 from zoo.probing.inside.attribution import attribution as attribution
+from zoo.probing.inside.circuits import Circuit as Circuit
+from zoo.probing.inside.circuits import CurvePoint as CurvePoint
+from zoo.probing.inside.circuits import Edge as Edge
+from zoo.probing.inside.circuits import circuit as circuit
 from zoo.probing.inside.context_update import ContextUpdate as ContextUpdate
 from zoo.probing.inside.context_update import context_update as context_update
 from zoo.probing.inside.context_update import context_updates as context_updates

@@ -168,14 +168,17 @@ def effects(
   selections = _selections([*axes], axes, shapes, kinds, heads, tokens)
   loss = metric or LossAtQuery(task)
   if method == 'patch':
-    measured = _patched_losses(model, loss, clean, corrupt, axes, selections)
+    before, after, losses = _patched_losses(
+      model, loss, clean, corrupt, axes, selections
+    )
   else:
     num_steps = NUM_STEPS if method == 'integrated' else None
-    measured = _first_order_losses(
-      model, loss, clean, corrupt, axes, selections, (kinds, num_steps, heads, tokens)
+    how = kinds, num_steps, heads, tokens
+    before, after, losses = _first_order_losses(
+      model, loss, clean, corrupt, axes, selections, how
     )
   site_kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
-  return _table(*measured, selections, [*axes], site_kinds)
+  return _table(before, after, losses, selections, [*axes], site_kinds)
 
 
 def _patched_losses(

@@ -1,0 +1,187 @@
+"""Circuits: the edges of induction by hand, and runs of edges beside NumPy."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import examples.gpt
+import zoo
+from tests.compare import refuses
+from tests.probing import numpy_transformer as steps
+from tests.probing.models import induction
+from tests.settings import isotropic
+from tests.weights import drawn, promoting_float64
+from zoo.probing import Node, circuit
+from zoo.probing.inside.graphs import ends_of, graph_of, run_graph, with_edges
+
+
+@functools.cache
+def _induction():
+  """Induction by hand; a second head of each layer writes noise that nobody reads."""
+  model, task = induction(num_keys=4, num_examples=4)
+  model, width = nnx.clone(model), model.read_in.out_features
+  size, used = width // 2, 3 * 8 + 9  # entries of a head, and of what is read
+  generator = np.random.default_rng(0)
+  noise = functools.partial(generator.normal, 0, 0.3)
+  for layer in model.layers:
+    for name in ('query', 'key', 'value'):
+      kernel = getattr(layer.mixer, name).kernel
+      kernel[...] = kernel[...].at[:, size:].set(noise(size=(width, size)))
+    out = layer.mixer.out.kernel
+    out[...] = out[...].at[size:, used:].set(noise(size=(size, width - used)))
+  return model, task
+
+
+_TOKENS = Node('layers.0.tokens')
+_PREVIOUS, _INDUCTION = (Node(f'layers.{i}.mixer.heads', 0) for i in range(2))
+_COPIES = {
+  (_INDUCTION, Node('final.stream')),
+  (_TOKENS, Node('layers.1.mixer.value', 0)),
+}
+_MATCHES = {
+  (_TOKENS, Node('layers.1.mixer.query', 0)),
+  (_PREVIOUS, Node('layers.1.mixer.key', 0)),
+  (_TOKENS, Node('layers.0.mixer.value', 0)),
+}
+
+
+@pytest.mark.parametrize(
+  ('keep', 'expected'),
+  [
+    # Other labels of the same keys change what is copied, and not what is looked for.
+    ('inputs', _COPIES),
+    (None, _COPIES | _MATCHES),
+  ],
+)
+def test_exactly_the_edges_of_induction_by_hand_are_found(keep, expected):
+  found = circuit(*_induction(), keep=keep, num_prompts=32)
+  assert {(edge.sender, edge.receiver) for edge in found.kept} == expected
+  assert found.recovered.mean == pytest.approx(1, abs=1e-5)
+  # Without them answers are those of the corrupt prompts.
+  assert found.without.mean == pytest.approx(0, abs=1e-5)
+  fewer = [point.recovered.mean for point in found.curve[: len(expected) - 1]]
+  assert max(fewer) < 0.9
+  assert found.random.mean < 0.3
+  others = [edge.score.mean for edge in found.edges if not edge.is_kept]
+  assert np.abs(others).max() < 1e-6 < min(abs(edge.score.mean) for edge in found.kept)
+  assert len(found.rows) == len(found.edges) == 29
+  assert str(found).startswith(f'{len(expected)} of 29 edges recover 1.000')
+
+
+def _numpy_run(mask):
+  """The predictions if the edges of a mask carry what is added, by equations."""
+  model, _, clean, corrupt = steps.setting()
+  heads, size = steps.HEADS, steps.SIZE
+
+  def added_by(prompt, is_on):
+    """What each sender adds, in order; `is_on` says which edges carry it."""
+    senders, edge = [steps.embedded(model, prompt)], iter(is_on)
+
+    def read(bias):
+      stream = sum(bias)
+      for sent, of_corrupt in zip(senders, others, strict=False):
+        stream = stream + (sent if next(edge) else of_corrupt)
+      return stream
+
+    bias = []
+    for layer in model.layers:
+      parts = {}
+      for name in ('query', 'key', 'value'):
+        streams = [read(bias) for _ in range(heads)]
+        whole = [steps.projected(layer, name, stream) for stream in streams]
+        parts[name] = np.stack([whole[h][:, :, h] for h in range(heads)], axis=2)
+      attended = steps.attended(**parts)
+      kernel = np.asarray(layer.mixer.out.kernel[...]).reshape(heads, size, -1)
+      senders += [attended[:, :, h] @ kernel[h] for h in range(heads)]
+      bias.append(np.asarray(layer.mixer.out.bias[...])[None, None])
+      hidden = steps.linear(
+        layer.feed_forward.up, steps.normed(layer.norm_2, read(bias))
+      )
+      senders.append(steps.linear(layer.feed_forward.out, hidden))
+    return senders, read(bias)
+
+  others = [0.0] * 7
+  others = added_by(corrupt, np.ones(len(mask), bool))[0]
+  stream = added_by(clean, mask)[1]
+  return steps.linear(model.read_out, steps.normed(model.norm, stream))[:, -1, 0]
+
+
+def test_runs_of_random_edges_are_those_of_numpy():
+  model, _, clean, corrupt = steps.setting()
+  with promoting_float64():
+    graph = graph_of(model, clean)
+    count = len(graph.edges)
+    # Each layer has 2 heads of three inputs, and a network; the readout reads all.
+    assert count == 6 + 3 + 6 * 4 + 6 + 7
+    masks = np.random.default_rng(0).random((4, count)) < 0.6
+
+    @jax.jit
+    def predict(mask):
+      ends = ends_of(model, graph, clean, corrupt)
+      of_stages = graph.by_stage(mask.astype(float))
+      return run_graph(model, graph, clean, with_edges(ends, of_stages)).prediction
+
+    for mask in [*masks, np.ones(count, bool), np.zeros(count, bool)]:
+      # In float64 a sum of some hundred products in another order.
+      np.testing.assert_allclose(predict(mask), _numpy_run(mask), rtol=1e-9)
+
+
+def test_models_that_have_no_such_graph_are_refused():
+  task = isotropic(2, 3)
+  gpt = examples.gpt.GPT(2, 3, width=8, rngs=nnx.Rngs(0))
+  with refuses('GPT has no tap of the kind query; a circuit needs stream'):
+    circuit(gpt, task)
+
+  def transformer(**options):
+    return drawn(
+      lambda: zoo.models.Transformer(
+        2, 3, num_layers=1, width=4, norm='none', rngs=nnx.Rngs(0), **options
+      ),
+      dtype='float32',
+    )
+
+  with refuses("'layers.0.tokens' is called again", 'without loops'):
+    circuit(transformer(num_loops=2), task)
+  with refuses('depends on the residual stream beside', 'softmax'):
+    circuit(transformer(mixer='retention', feed_forward='none'), task, num_prompts=8)
+  blind: Any = transformer(feed_forward='none')
+  blind.layers[0].mixer.out.kernel[...] *= 0
+  with refuses('do not raise the loss of Transformer', 'no gap'):
+    circuit(blind, task, num_prompts=8)
+  with refuses("unknown keep 'labels'"):
+    circuit(blind, task, keep='labels')
+
+
+class _Unread(nnx.Module):
+  """A transformer whose prediction also has the first label, past the stream."""
+
+  def __init__(self):
+    self.inner = drawn(
+      lambda: zoo.models.Transformer(
+        2, 3, num_layers=1, width=4, feed_forward='none', rngs=nnx.Rngs(0)
+      ),
+      dtype='float32',
+    )
+
+  def __call__(self, prompt):
+    return self.inner(prompt) + jnp.sum(prompt.y, axis=1)
+
+
+def test_what_goes_past_the_stream_is_refused():
+  with refuses('_Unread', 'misses its prediction by', 'past the stream'):
+    circuit(_Unread(), isotropic(2, 3), num_prompts=8)
+
+
+@pytest.mark.slow
+def test_a_circuit_of_a_trained_transformer_is_better_than_random_edges():
+  saved = zoo.load('checkpoints/transformer')
+  found = circuit(saved.model, saved.task)
+  assert len(found.kept) < len(found.edges) / 5
+  assert found.recovered.mean > 0.8  # it was chosen for 0.9 on other prompts
+  assert found.recovered.mean - found.recovered.half > found.random.mean + 0.2
+  assert found.curve[-1].recovered.mean == pytest.approx(1, abs=1e-5)

@@ -1,0 +1,501 @@
+"""Circuits: the few edges between heads and networks that carry what is learned."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import heapq
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from zoo.core.errors import UserError, check_count, check_name
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import KEPT, Predictor, Task
+from zoo.core.tables import format_table
+from zoo.measure.predict import Programs
+from zoo.measure.statistics import (
+  Estimate,
+  above_zero,
+  difference,
+  estimate,
+  ratio,
+  ratios,
+)
+from zoo.probing.inside.effects import LossAtQuery, checked_prompts
+from zoo.probing.inside.graphs import (
+  Ends,
+  Graph,
+  ends_of,
+  graph_of,
+  run_graph,
+  with_edges,
+)
+from zoo.probing.inside.nodes import Node
+
+_NUM_STEPS = 10  # from corrupt to clean embedded tokens
+_KEPT_SHARE = 0.9  # of the gap, by the circuit
+_NUM_RANDOM = 10  # random sets of each size
+_ALL_SIZES = 32  # up to this number of edges, all sizes are in the curve
+_NUM_SIZES = 16  # of the curve of a larger graph
+_AT_ONCE = 8  # sets of edges that one program runs
+_LISTED = 20  # edges in the printed table
+
+
+class Edge(NamedTuple):
+  """What a sender adds to the residual stream that one receiver reads.
+
+  Attributes:
+    sender: The embedded tokens, which are the first site of the stream; one head; or a
+      network.
+    receiver: The queries, keys or values of one head; a network; or the last site of
+      the stream, which the readout reads.
+    score: The share of the gap that the edge's clean value recovers, to the first
+      order.
+    is_kept: Whether the edge belongs to the circuit.
+  """
+
+  sender: Node
+  receiver: Node
+  score: Estimate
+  is_kept: bool
+
+
+class CurvePoint(NamedTuple):
+  """What the best edges recover, and what as many random ones do.
+
+  Attributes:
+    num_edges: The number of edges.
+    recovered: The share of the gap that they recover.
+    random: The mean share of random sets of as many edges, grown in the same way.
+  """
+
+  num_edges: int
+  recovered: Estimate
+  random: Estimate
+
+
+@dataclasses.dataclass(frozen=True)
+class Circuit:
+  """The result of `circuit`; all but the scores is of prompts that chose nothing.
+
+  Attributes:
+    edges: All edges, in the order in which the curve takes them.
+    curve: What the first edges recover, by their number.
+    recovered: The share of the gap that the circuit recovers.
+    random: The mean share of random sets of as many edges.
+    without: The share that all other edges recover without the circuit.
+    clean: The loss in clean prompts.
+    corrupt: The loss in corrupt prompts.
+    gap: The corrupt loss minus the clean one, prompt by prompt.
+  """
+
+  edges: list[Edge]
+  curve: list[CurvePoint]
+  recovered: Estimate
+  random: Estimate
+  without: Estimate
+  clean: Estimate
+  corrupt: Estimate
+  gap: Estimate
+
+  @property
+  def kept(self) -> list[Edge]:
+    """The edges of the circuit."""
+    return [edge for edge in self.edges if edge.is_kept]
+
+  @property
+  def rows(self) -> list[dict[str, str | int | float | bool | None]]:
+    """A flat record of each edge."""
+    return [
+      {
+        'sender': edge.sender.site,
+        'sender_head': edge.sender.head,
+        'receiver': edge.receiver.site,
+        'receiver_head': edge.receiver.head,
+        'score': edge.score.mean,
+        'stderr': edge.score.stderr,
+        'is_kept': edge.is_kept,
+      }
+      for edge in self.edges
+    ]
+
+  def __str__(self) -> str:
+    kept = self.kept
+    said = (
+      f'{len(kept)} of {len(self.edges)} edges recover {_said(self.recovered)} of the '
+      f'gap; as many random edges {_said(self.random)}, all others without these '
+      f'{_said(self.without)}.'
+    )
+    rows = [
+      (str(edge.sender), str(edge.receiver), _said(edge.score))
+      for edge in kept[:_LISTED]
+    ]
+    more = f'\n… and {len(kept) - _LISTED} more' if len(kept) > _LISTED else ''
+    return f'{said}\n{format_table(rows, ("sender", "receiver", "score"))}{more}'
+
+
+def circuit(
+  model: Predictor,
+  task: Task,
+  keep: str | None = 'inputs',
+  num_prompts: int = 256,
+  seed: int = 0,
+) -> Circuit:
+  """Finds the smallest set of edges that keeps 90 % of what a model has learned.
+
+  A model is a graph: embedded tokens, heads and networks add to the residual stream;
+  the queries, keys and values of each head, each network and the readout read the sum.
+  An edge goes from what is added to one that reads it. In a run of a set of edges,
+  these carry what their senders add in this run of clean prompts, and all others carry
+  what their senders add in corrupt prompts. Norms and attention are computed from the
+  resulting streams, so that nothing in such a run is an approximation.
+
+  Edges are scored by EAP-IG: the change of what the sender adds, from corrupt to clean
+  prompts, times the mean gradient of the loss by the receiver's stream, at the
+  midpoints of ten steps from corrupt to clean embedded tokens. The set grows from the
+  readout: the edge with the largest |score| among those into a part of the set comes
+  next. The smallest set that recovers 90 % is chosen on the prompts of the scores, and
+  all shares that are returned are of other prompts.
+
+  - Quantity: (E L(corrupt) − E L(set)) / (E L(corrupt) − E L(clean)), called
+    faithfulness, where E is over pairs of prompts. A score is the share that the edge
+    recovers to the first order.
+  - Null: random sets of as many edges, grown from the readout in random order, which
+    stand beside every size. No edges recover 0, and all recover 1.
+  - Counterfactual: `task.redraw` with what is kept. An edge that carries the same in
+    both prompts is no part of a circuit: with 'inputs' that is all that depends on
+    features and positions alone.
+  - Denominator: the gap E L(corrupt) − E L(clean).
+
+  Args:
+    model: A model with taps of the kinds stream, query, key, value, heads and added,
+      such as a transformer with softmax or linear attention and without loops.
+    task: The task, whose loss L is taken at the queries of its clean prompts.
+    keep: What corrupt prompts have of the clean ones: 'inputs', 'query' (as in
+      `task.redraw`), or None for nothing.
+    num_prompts: Pairs of prompts that choose, and as many that judge; ≥ 2.
+    seed: Chooses the prompts and the random sets.
+
+  Returns:
+    All edges with their scores, the curve, and the shares of the circuit.
+
+  Raises:
+    UserError: If the model lacks one of the kinds or has loops; if a part of it reads
+      the stream past these taps, or the prompt past the stream; if the task does not
+      redraw prompts; if corrupt prompts do not have the larger loss.
+
+  Example:
+    >>> saved = zoo.load('checkpoints/transformer')
+    >>> found = zoo.probing.circuit(saved.model, saved.task, num_prompts=64)
+    >>> len(found.kept) < len(found.edges)
+    True
+
+  References:
+    Hanna et al., arXiv 2403.17806; Syed et al., arXiv 2310.10348; Conmy et al., arXiv
+    2304.14997.
+  """
+  if keep is not None:
+    check_name('keep', keep, KEPT)
+  check_count('num_prompts', num_prompts, minimum=2)
+  check_count('seed', seed, minimum=0)
+  choosing, judging = (
+    _pair(task, keep, num_prompts, key)
+    for key in jax.random.split(jax.random.key(seed))
+  )
+  graph = graph_of(model, choosing[0])
+  runner = _Runner(model, task, graph)
+  before, after = runner.checked_ends(*choosing)
+  scores = runner.scores(*choosing, gap=after - before)
+  sizes = np.array([score.mean for score in scores])
+  order = _grown(graph, np.abs(sizes))
+  kept = _smallest(runner, choosing, order, before, after)
+  return _judged(runner, judging, scores, order, kept, seed)
+
+
+def _smallest(
+  runner: _Runner,
+  choosing: tuple[Prompt, Prompt],
+  order: Int[np.ndarray, ' e'],
+  before: Float[np.ndarray, ' b'],
+  after: Float[np.ndarray, ' b'],
+) -> int:
+  """The smallest number of the first edges that recover enough."""
+  for start in range(1, len(order) + 1, _AT_ONCE):
+    counts = range(start, min(start + _AT_ONCE, len(order) + 1))
+    losses = runner.losses(*choosing, [order[:count] for count in counts])
+    for count, of_set in zip(counts, losses, strict=True):
+      if ratio(after - of_set, after - before).mean >= _KEPT_SHARE:
+        return count
+  return len(order)
+
+
+def _judged(
+  runner: _Runner,
+  judging: tuple[Prompt, Prompt],
+  scores: Sequence[Estimate],
+  order: Int[np.ndarray, ' e'],
+  kept: int,
+  seed: int,
+) -> Circuit:
+  """What the circuit, its complement and random sets recover, on other prompts."""
+  before, after = runner.checked_ends(*judging)
+  edges = runner.graph.edges
+  generator = np.random.default_rng(seed)
+  orders = [
+    _grown(runner.graph, generator.permutation(len(edges)).astype(float))
+    for _ in range(_NUM_RANDOM)
+  ]
+  counts = sorted({*_sizes(len(edges)), kept})
+  sets = [order[:count] for count in counts] + [order[kept:]]
+  sets += [random[:count] for count in counts for random in orders]
+  losses = runner.losses(*judging, sets)
+  own, without = losses[: len(counts)], losses[len(counts)]
+  of_random = losses[len(counts) + 1 :].reshape(len(counts), _NUM_RANDOM, -1)
+  curve = [
+    CurvePoint(
+      count,
+      ratio(after - losses_of_set, after - before),
+      _of_random(after - losses_of_sets, after - before),
+    )
+    for count, losses_of_set, losses_of_sets in zip(counts, own, of_random, strict=True)
+  ]
+  point = curve[counts.index(kept)]
+  return Circuit(
+    edges=[
+      Edge(edges[i][0], edges[i][1], scores[i], rank < kept)
+      for rank, i in enumerate(order)
+    ],
+    curve=curve,
+    recovered=point.recovered,
+    random=point.random,
+    without=ratio(after - without, after - before),
+    clean=estimate(before),
+    corrupt=estimate(after),
+    gap=difference(after, before),
+  )
+
+
+def _pair(
+  task: Task, keep: str | None, num_prompts: int, key: Array
+) -> tuple[Prompt, Prompt]:
+  """Clean and corrupt prompts."""
+  clean_key, corrupt_key = jax.random.split(key)
+  clean = task.sample(clean_key, num_prompts)
+  if keep is None:
+    corrupt = task.sample(corrupt_key, num_prompts)
+  else:
+    corrupt = task.redraw(corrupt_key, clean, keep)
+  return checked_prompts(clean, corrupt)
+
+
+class _Runner:
+  """Runs sets of edges of one model; what is compiled is shared."""
+
+  def __init__(self, model: Predictor, task: Task, graph: Graph):
+    self.model, self.graph, self.loss = model, graph, LossAtQuery(task)
+    self.programs = Programs()
+
+  def losses(
+    self, clean: Prompt, corrupt: Prompt, sets: Sequence[np.ndarray]
+  ) -> Float[np.ndarray, 's b']:
+    """The loss of each prompt with each set of edges."""
+    return self._run(clean, corrupt, sets)[1]
+
+  def checked_ends(
+    self, clean: Prompt, corrupt: Prompt
+  ) -> tuple[Float[np.ndarray, ' b'], Float[np.ndarray, ' b']]:
+    """The losses with all edges and with none.
+
+    Raises UserError unless these runs predict what the model does for clean and for
+    corrupt prompts, and what heads read is a function of their queries, keys and
+    values; and for a gap that is not above 0.
+    """
+    count = len(self.graph.edges)
+    sets = [np.arange(count), np.arange(0), np.arange(0, count, 2)]
+    predictions, losses, spread = self._run(clean, corrupt, sets)
+    name = type(self.model).__name__
+    plain = [
+      np.asarray(self.programs.run(_predict, [self.model], prompt), np.float64)
+      for prompt in (clean, corrupt)
+    ]
+    scale = max(float(np.abs(values).max()) for values in plain)
+    # Half of the digits: sums are in another order, and differences are added back.
+    rounding = float(np.finfo(np.asarray(predictions[0]).dtype).eps) ** 0.5
+    gaps = [np.abs(predictions[i] - plain[i]).max() for i in range(2)]
+    if not max(gaps) <= rounding * scale:
+      raise UserError(
+        f'a run of {name} with all edges, or with none, misses its prediction by '
+        f'{max(gaps):.2g}; a part of it reads the residual stream past the taps of the '
+        'kinds stream, query, key and value, or the prompt past the stream'
+      )
+    if not spread[2] <= rounding * max(scale, 1.0):
+      raise UserError(
+        f'what heads of {name} read depends on the residual stream beside their '
+        'queries, keys and values, as by gates or decays; a circuit needs softmax, '
+        'ReLU or linear attention'
+      )
+    before, after = losses[0], losses[1]
+    gap = difference(after, before)
+    if not all(above_zero([gap])):
+      raise UserError(
+        f'corrupt prompts do not raise the loss of {name}: by {gap.mean:.3g} ± '
+        f'{gap.half:.3g}; there is no gap to recover'
+      )
+    return before, after
+
+  def scores(
+    self, clean: Prompt, corrupt: Prompt, gap: Float[np.ndarray, ' b']
+  ) -> list[Estimate]:
+    """The score of each edge by EAP-IG."""
+    function = functools.partial(_moves, graph=self.graph, loss=self.loss)
+    moves = self.programs.run(function, [self.model], clean, corrupt)
+    shares = ratios(-np.asarray(moves, np.float64).T, gap)
+    return [Estimate(*map(float, pair)) for pair in zip(*shares, strict=True)]
+
+  def _run(
+    self, clean: Prompt, corrupt: Prompt, sets: Sequence[np.ndarray]
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Predictions, losses and spreads of each set, some sets at a time."""
+    masks = np.zeros((len(sets), len(self.graph.edges)), bool)
+    for mask, members in zip(masks, sets, strict=True):
+      mask[members] = True
+    found = []
+    for start in range(0, len(masks), _AT_ONCE):
+      some = masks[start : start + _AT_ONCE]
+      whole = np.resize(some, (_AT_ONCE, masks.shape[1]))  # so that one program does
+      results = self.programs.run(self._measure, [self.model], clean, corrupt, whole)
+      found.append([np.asarray(result)[: len(some)] for result in results])
+    predictions, losses, spread = (
+      np.concatenate(parts) for parts in zip(*found, strict=True)
+    )
+    return predictions, losses.astype(np.float64), spread
+
+  @functools.cached_property
+  def _measure(self) -> Any:
+    return functools.partial(_measure, graph=self.graph, loss=self.loss)
+
+
+def _predict(models: Sequence[Any], prompt: Prompt) -> Array:
+  return models[0](prompt)
+
+
+def _measure(
+  models: Sequence[Any],
+  clean: Prompt,
+  corrupt: Prompt,
+  masks: Bool[Array, 's e'],
+  *,
+  graph: Graph,
+  loss: LossAtQuery,
+) -> tuple[Array, Array, Array]:
+  """Predictions, losses and spreads of sets of edges; to be traced."""
+  (model,) = models
+  ends = ends_of(model, graph, clean, corrupt)
+
+  def measured(mask: Array) -> tuple[Array, Array, Array]:
+    of_stages = graph.by_stage(mask.astype(ends.clean.dtype))
+    run = run_graph(model, graph, clean, with_edges(ends, of_stages))
+    return run.prediction, loss(run.prediction, clean), run.spread
+
+  return jax.lax.map(measured, masks)
+
+
+def _moves(
+  models: Sequence[Any],
+  clean: Prompt,
+  corrupt: Prompt,
+  *,
+  graph: Graph,
+  loss: LossAtQuery,
+) -> Float[Array, 'e b']:
+  """What each edge adds to the loss of each prompt, to the first order."""
+  (model,) = models
+  ends = ends_of(model, graph, clean, corrupt)
+  shape, dtype = ends.clean.shape[1:], ends.clean.dtype
+  whole = graph.by_stage(jnp.ones(len(graph.edges), dtype))
+  nothing = [jnp.zeros((len(stage.receivers), *shape), dtype) for stage in graph.stages]
+
+  def slopes(share: Array) -> list[Array]:
+    embedded = ends.corrupt[0] + share * (ends.clean[0] - ends.corrupt[0])
+
+    def total(added: list[Array]) -> Array:
+      plain = with_edges(ends, whole)
+      run = run_graph(
+        model, graph, clean, lambda i, sent: plain(i, sent) + added[i], embedded
+      )
+      return loss(run.prediction, clean).sum()
+
+    return jax.grad(total)(nothing)
+
+  def add(total: list[Array], share: Array) -> tuple[list[Array], None]:
+    return jax.tree.map(jnp.add, total, slopes(share)), None
+
+  shares = (jnp.arange(_NUM_STEPS, dtype=dtype) + 0.5) / _NUM_STEPS
+  sums, _ = jax.lax.scan(add, nothing, shares)
+  return jnp.concatenate(
+    [
+      _products(slope / _NUM_STEPS, ends, stage.num_senders)
+      for slope, stage in zip(sums, graph.stages, strict=True)
+    ]
+  )
+
+
+def _products(
+  slope: Float[Array, 'r b n w'], ends: Ends, num_senders: int
+) -> Float[Array, 'e b']:
+  """The change of each sender times the slope at each receiver."""
+  change = ends.clean[:num_senders] - ends.corrupt[:num_senders]
+  products = jnp.einsum('rbnw,ubnw->rub', slope, change)
+  return products.reshape(-1, products.shape[-1])
+
+
+def _grown(graph: Graph, sizes: Float[np.ndarray, ' e']) -> Int[np.ndarray, ' e']:
+  """The edges in the order in which a set grows from the readout.
+
+  Next comes the edge of the largest size of those into a part that the set has reached.
+  """
+  edges, outputs = graph.edges, graph.outputs
+  into: dict[
+    Node | None, list[int]
+  ] = {}  # by the output of the part; the readout: None
+  for i, (_, receiver) in enumerate(edges):
+    into.setdefault(outputs.get(receiver), []).append(i)
+  reached: set[Node | None] = {None}
+  order: list[int] = []
+  waiting = [(-sizes[i], i) for i in into[None]]
+  heapq.heapify(waiting)
+  while waiting:
+    _, i = heapq.heappop(waiting)
+    order.append(i)
+    sender = edges[i][0]
+    if sender not in reached:
+      reached.add(sender)
+      for j in into.get(sender, ()):
+        heapq.heappush(waiting, (-sizes[j], j))
+  return np.array(order)
+
+
+def _sizes(num_edges: int) -> list[int]:
+  """The numbers of edges of a curve: all of a small graph, else evenly in log scale."""
+  if num_edges <= _ALL_SIZES:
+    return [*range(1, num_edges + 1)]
+  return [*map(int, np.unique(np.geomspace(1, num_edges, _NUM_SIZES).round()))]
+
+
+def _of_random(
+  parts: Float[np.ndarray, 's b'], gap: Float[np.ndarray, ' b']
+) -> Estimate:
+  """The mean share of several sets, with its error over prompts and over sets."""
+  mean, over_prompts = ratio(parts.mean(axis=0), gap)
+  over_sets = estimate(parts.mean(axis=1) / gap.mean()).stderr
+  return Estimate(mean, math.hypot(over_prompts, over_sets))
+
+
+def _said(share: Estimate) -> str:
+  return f'{share.mean:.3f} ± {share.half:.3f}'
