@@ -35,12 +35,73 @@ def test_scores_of_induction_by_hand():
   # The first token has none before it, and attends to itself.
   assert scores['layers.0', 0].previous == pytest.approx(1 - 1 / n, abs=1e-6)
   assert scores['layers.0', 0].previous >= 0.99
-  assert scores['layers.1', 0].induction >= 0.99
-  assert scores['layers.1', 0].copying >= 0.99
+  # The first token is also taken to follow itself, by queries with its key.
+  keys = np.asarray(prompt.features.argmax(axis=-1))
+  shares = [
+    seen / (seen + (row[i] == row[0]))
+    for row in keys
+    for i in range(1, len(row))
+    if (seen := int((row[:i] == row[i]).sum()))
+  ]
+  induction_score = scores['layers.1', 0].induction
+  assert induction_score == pytest.approx(np.mean(shares), abs=1e-6)
+  assert induction_score >= 0.98
+  assert scores['layers.1', 0].label_correlation >= 0.99
   # The idle heads attend uniformly, and add nothing.
   uniform = sum(1 / i for i in range(2, n + 1)) / n
   assert scores['layers.0', 1].previous == pytest.approx(uniform, rel=1e-5)
-  assert np.isnan(scores['layers.1', 1].copying)
+  assert scores['layers.1', 1].label_correlation is None
+  said = scores['layers.1', 1].reasons['label_correlation']
+  assert said == 'the contributions of the head do not vary'
+
+
+def _scores(task, **options):
+  """Scores of the heads of a small random transformer, and its prompts."""
+  model = drawn(
+    lambda: zoo.models.Transformer(
+      task.num_features,
+      task.context_length,
+      num_layers=1,
+      width=8,
+      feed_forward='none',
+      norm='none',
+      rngs=nnx.Rngs(0),
+      **options,
+    ),
+    dtype='float32',
+  )
+  prompt = sample(task, jax.random.key(0), 64)
+  return model, prompt, head_scores(model, prompt)
+
+
+def test_labels_that_recur_make_no_score_where_features_do_not():
+  task = zoo.create_task('logistic_regression', num_features=3, context_length=6)
+  _, prompt, scores = _scores(task)
+  assert len(np.unique(prompt.y)) == 2
+  for score in scores:
+    assert score.previous is not None
+    assert score.duplicate is score.induction is None
+    assert score.reasons['induction'] == 'no features recur in these prompts'
+    assert 'reasons' not in scores.records()[0]
+
+
+@pytest.mark.parametrize('layout', ['interleaved', 'joint', 'shifted'])
+def test_a_guess_does_not_count_as_a_label(layout):
+  causal = layout != 'joint'
+  guess = {'guess': 'fixed', 'guess_weights': 3.0}
+  model, prompt, scores = _scores(
+    isotropic(2, 4), tokens=layout, causal=causal, **guess
+  )
+  attention = np.asarray(zoo.probing.attention_maps(model, prompt)['layers.0'])[
+    :, :, -1
+  ]
+  y = np.asarray(prompt.y)[:, None]
+  with_labels = {'interleaved': np.s_[1::2], 'joint': np.s_[:-1], 'shifted': np.s_[1:]}
+  seen = (attention[..., with_labels[layout]] * y).sum(axis=-1)
+  added = zoo.probing.attribution(model, prompt).contributions['layers.0.mixer.heads']
+  for score in scores:
+    expected = np.corrcoef(added[:, score.head], seen[:, score.head])[0, 1]
+    assert score.label_correlation == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_pattern_that_is_the_mask_scores_one_and_others_their_share():
@@ -48,7 +109,7 @@ def test_a_pattern_that_is_the_mask_scores_one_and_others_their_share():
   assert _share(previous.astype(float), previous, True) == 1
   half = 0.5 * previous + 0.5 * np.eye(5, k=-2)[None]
   assert _share(half, previous, False) == pytest.approx(4 / 7)
-  assert np.isnan(_share(0 * half, previous, True))
+  assert _share(0 * half, previous, True) == 'the head attends to nothing'
 
 
 def test_ablating_either_head_of_induction_costs_all_and_any_other_nothing():

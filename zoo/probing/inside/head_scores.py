@@ -1,7 +1,8 @@
-"""What the heads of a model attend to, and whether they copy labels."""
+"""What the heads of a model attend to, and whether they add the labels they see."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,44 +13,83 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.measure.rows import Rows
 from zoo.models.token_model import TokenModel
+from zoo.models.tokens import at_examples
 from zoo.probing.inside.activations import attention_maps, capture
 from zoo.probing.inside.attribution import attribution
 
+_NO_ATTENTION = 'the head attends to nothing'
+
 
 class HeadScore(NamedTuple):
-  """What a head attends to, as shares of its absolute attention from 0 to 1."""
+  """What a head attends to, as shares of its absolute attention from 0 to 1.
+
+  Attributes:
+    layer: The layer, such as `layers.0`.
+    head: From 0.
+    previous: On the token before.
+    duplicate: On earlier tokens with the same features, by queries that have any.
+    induction: On tokens that follow these, by queries that have any.
+    label_correlation: The correlation, over prompts, of what the head adds to the
+      prediction for the query with the labels weighted by its attention, from −1 to 1.
+    reasons: Why a score is None, by its name.
+  """
 
   layer: str
   head: int
-  previous: float  # on the token before
-  duplicate: float  # on earlier tokens that are the same, by queries that have any
-  induction: float  # on tokens that follow these, by queries that have any
-  # The correlation, over prompts, of what the head adds to the prediction for the query
-  # with the labels weighted by its attention, from −1 to 1; NaN where it is not known.
-  copying: float
+  previous: float | None
+  duplicate: float | None
+  induction: float | None
+  label_correlation: float | None
+  reasons: Mapping[str, str]
 
 
 def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
-  """Which tokens each head attends to: the one before, the same, or the next.
+  """Scores which tokens each head attends to, and whether it adds their labels.
 
-  A score is Σ A ∘ T / Σ A with the absolute attention A, query by key, and the mask T
-  of the tokens in question; for duplicates and induction the sums are over the queries
-  that have such tokens. So uniform causal attention over n tokens has the
-  previous-token score (1/n) Σ_{i=2}^n 1/i. That of a recurrent mixer is the map
-  that it computes. Tokens are the same if their embedded entries are, and where a token
-  holds a label that is not asked for, if their features are. Without such tokens a
-  score is NaN.
+  Tokens are the same if their features are; guesses and labels beside the features do
+  not count, and tokens that hold a label alone are neither queries nor the same as
+  others. For a model that is no `TokenModel` tokens are the same if their embedded
+  entries are.
+
+  - Quantity: Σ A ∘ T / Σ A with the absolute attention A, query by key, and the mask T
+    of the tokens in question; for duplicates and induction the sums are over the
+    queries that have an earlier same token. The attention of a recurrent mixer is the
+    map that it computes. `label_correlation` is corr(f_h, Σ_i A_qi y_i) over prompts
+    and outputs, where f_h is the direct contribution of the head to the prediction
+    (`attribution`), q is the query, and the sum is over tokens that hold a label.
+  - Null: uniform causal attention over n tokens has the previous-token score
+    (1/n) Σ_{i=2}^n 1/i. A head that adds nothing that depends on labels has no label
+    correlation beyond chance, 1/√(prompts).
+  - Counterfactual: none; scores describe one forward pass, and are no evidence of what
+    a head does. See `effects`.
+  - Denominator: the absolute attention of the queries that are asked.
 
   Args:
-    model: a model with mixers, or with layers of `deep_lsa`.
-    prompt: prompts, in which tokens should recur if the last two scores are wanted.
+    model: A model with mixers, or with layers of `deep_lsa`.
+    prompt: Prompts, in which features recur if the scores of duplicates and induction
+      are wanted.
 
-  Sources: Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021;
-  Olsson et al., arXiv 2209.11895. Raises UserError as `attention_maps` does.
+  Returns:
+    The scores of each head of each layer. A score that is not defined is None, and
+    `reasons` says why.
+
+  Raises:
+    UserError: If the model is no NNX module, or has no tap of the embedded tokens.
+
+  Example:
+    >>> saved = zoo.load('checkpoints/transformer')
+    >>> prompt = saved.task.sample(jax.random.key(0), 64)
+    >>> first, *others = zoo.probing.head_scores(saved.model, prompt)
+    >>> first.reasons['induction']
+    'no features recur in these prompts'
+
+  References:
+    Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021, whose
+    copying score is `copying_score`; Olsson et al., arXiv 2209.11895.
   """
   maps = attention_maps(model, prompt)
   same = _same_tokens(model, prompt)
-  copying = _copying(model, prompt, maps)
+  correlations = _label_correlations(model, prompt, maps)
   scores = Rows[HeadScore]()
   for layer, attention in maps.items():
     sizes = np.abs(np.asarray(attention, np.float64))
@@ -57,53 +97,72 @@ def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
     previous = np.broadcast_to(np.eye(n, k=-1, dtype=bool)[None], (len(sizes), n, n))
     duplicate, induction = _earlier(same, n, 0), _earlier(same, n, 1)
     for head in range(sizes.shape[1]):
-      score = HeadScore(
-        layer,
-        head,
-        previous=_share(sizes[:, head], previous, True),
-        duplicate=_share(sizes[:, head], duplicate, False),
-        induction=_share(sizes[:, head], induction, False),
-        copying=copying.get((layer, head), float('nan')),
-      )
-      scores.append(score)
+      found = {
+        'previous': _share(sizes[:, head], previous, True),
+        'duplicate': _share(sizes[:, head], duplicate, False),
+        'induction': _share(sizes[:, head], induction, False),
+        'label_correlation': correlations
+        if isinstance(correlations, str)
+        else correlations.get((layer, head), 'the layer has no tap of the kind heads'),
+      }
+      values = {
+        name: None if isinstance(score, str) else score for name, score in found.items()
+      }
+      reasons = {name: score for name, score in found.items() if isinstance(score, str)}
+      scores.append(HeadScore(layer, head, **values, reasons=reasons))
   return scores
 
 
-def _copying(
+def _label_correlations(
   model: Predictor, prompt: Prompt, maps: dict[str, Array]
-) -> dict[tuple[str, int], float]:
-  """The copying score by layer and head, of models whose tokens hold labels."""
+) -> dict[tuple[str, int], float | str] | str:
+  """The correlations by layer and head; in place of one or all, why there is none."""
   if not isinstance(model, TokenModel):
-    return {}
+    return f'which tokens of {type(model).__name__} hold labels is not known'
   try:
     added = attribution(model, prompt).contributions
-  except UserError:  # its prediction is no sum of what heads add
-    return {}
+  except UserError as error:
+    return f'there are no contributions of heads: {error}'
   tokens = np.asarray(_embedded(model, prompt), np.float64)
   d, k = prompt.x.shape[-1], model.num_outputs
-  correlations = {}
+  holds_label = _holds_label(model.layout, tokens.shape[1])
+  labels = np.where(holds_label[None, :, None], tokens[..., d : d + k], 0)
+  correlations: dict[tuple[str, int], float | str] = {}
   for layer, attention in maps.items():
     name, _, call = layer.partition('@')
     site = f'{name}.mixer.heads' + (f'@{call}' if call else '')
     if site not in added:
       continue
-    attended = np.asarray(attention[:, :, -1], np.float64) @ tokens[..., d : d + k]
+    attended = np.asarray(attention[:, :, -1], np.float64) @ labels
     parts = np.asarray(added[site], np.float64).reshape(attended.shape)
     for head in range(attended.shape[1]):
       added_by, seen = parts[:, head].ravel(), attended[:, head].ravel()
-      moves = added_by.std() > 0 and seen.std() > 0
-      correlation = np.corrcoef(added_by, seen)[0, 1] if moves else np.nan
-      correlations[layer, head] = float(correlation)
+      if added_by.std() > 0 and seen.std() > 0:
+        correlations[layer, head] = float(np.corrcoef(added_by, seen)[0, 1])
+      else:
+        what = 'attended labels' if added_by.std() > 0 else 'contributions of the head'
+        correlations[layer, head] = f'the {what} do not vary'
   return correlations
 
 
-def _same_tokens(model: Predictor, prompt: Prompt) -> Bool[np.ndarray, 'b n n']:
-  """Which pairs of tokens are the same."""
+def _holds_label(layout: str, n: int) -> Bool[np.ndarray, ' n']:
+  """Which tokens hold a label; at the others there may be a guess in its place."""
+  places = np.arange(n)
+  if layout == 'interleaved':
+    return places % 2 == 1
+  return places > 0 if layout == 'shifted' else places < n - 1
 
+
+def _same_tokens(model: Predictor, prompt: Prompt) -> Bool[np.ndarray, 'b n n']:
+  """Which pairs of tokens are the same; none that hold no features."""
   tokens = np.asarray(_embedded(model, prompt))
-  if isinstance(model, TokenModel) and model.layout != 'interleaved':
-    tokens = tokens[..., : prompt.x.shape[-1]]
-  return (tokens[:, :, None] == tokens[:, None]).all(axis=-1)
+  if not isinstance(model, TokenModel):
+    return (tokens[:, :, None] == tokens[:, None]).all(axis=-1)
+  features = tokens[..., : prompt.x.shape[-1]]
+  has_features = np.zeros(tokens.shape[1], bool)
+  has_features[at_examples(model.layout)] = True
+  are_same = (features[:, :, None] == features[:, None]).all(axis=-1)
+  return are_same & has_features[None, None] & has_features[None, :, None]
 
 
 def _embedded(model: Predictor, prompt: Prompt) -> Array:
@@ -123,9 +182,12 @@ def _earlier(
 
 def _share(
   sizes: Float[np.ndarray, 'b n n'], mask: Bool[np.ndarray, 'b n n'], all_queries: bool
-) -> float:
+) -> float | str:
+  """The share of attention on the mask, or why there is none."""
   asked = np.ones(mask.shape[:2], bool) if all_queries else mask.any(axis=-1)
   total = (sizes.sum(axis=-1) * asked).sum()
-  if not asked.any() or total == 0:
-    return float('nan')
+  if not asked.any():
+    return 'no features recur in these prompts'
+  if total == 0:
+    return _NO_ATTENTION
   return float((sizes * mask).sum() / total)

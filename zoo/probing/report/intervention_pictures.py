@@ -36,9 +36,10 @@ CAPTIONS = {
     'another prompt.'
   ),
   'heads': (
-    'What each head attends to, whether it copies labels, and the shares of the gap '
-    'that its clean value recovers and that its ablation costs. Without tokens that '
-    'recur there are no scores for the same token and for induction.'
+    'What each head attends to, how what it adds correlates with the labels that it '
+    'attends to, and the shares of the gap that its clean value recovers and that its '
+    'ablation costs. Without features that recur there are no scores for the same '
+    'token and for induction.'
   ),
   'layers': (
     "How far the prediction read after each layer, by the model's own readout, is from "
@@ -49,9 +50,9 @@ CAPTIONS = {
     'to; the first row is the map from all features and labels of the prompt.'
   ),
 }
-_SCORES = 'previous', 'duplicate', 'induction', 'copying'
+_SCORES = 'previous', 'duplicate', 'induction', 'label_correlation'
 _SHARES = 'recovered', 'zero', 'mean', 'resample'
-_HEADER = 'previous token', 'same token', 'induction', 'copying labels'
+_HEADER = 'previous token', 'same token', 'induction', 'label correlation'
 _DOES = 'recovers', 'zero costs', 'mean costs', 'resampling costs'
 _MOST_ROWS = 40  # of a picture
 _MOST_LISTED = 20  # rows of a table
@@ -165,7 +166,10 @@ def _by_head(
 ) -> dict[str, tuple[list[float], list[Estimate | None]]]:
   """Scores and shares of each head; NaN where it has none."""
   scores = {
-    f'{score.layer}, head {score.head}': [getattr(score, name) for name in _SCORES]
+    f'{score.layer}, head {score.head}': [
+      np.nan if (value := getattr(score, name)) is None else value
+      for name in _SCORES
+    ]
     for score in result.scores
   }
   shares = {

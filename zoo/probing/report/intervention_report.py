@@ -17,6 +17,7 @@ from zoo import reports
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
+from zoo.probing.inside.head_scores import HeadScore
 from zoo.probing.report.intervention_pictures import CAPTIONS, TITLES, picture, table
 from zoo.probing.report.interventions import (
   PARTS,
@@ -129,10 +130,11 @@ class Interventions:
 
 
 def _digest(model: Predictor) -> str:
-  """Tells a model's weights and sites from those of others."""
+  """Tells a model's weights, sites and scores of heads from those of others."""
   if not isinstance(model, nnx.Module):
     return ''
-  sha = hashlib.sha256(' '.join(place.site for place in places(model)).encode())
+  names = [*(place.site for place in places(model)), *HeadScore._fields]
+  sha = hashlib.sha256(' '.join(names).encode())
   for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)):
     sha.update(np.asarray(leaf).tobytes())
   return sha.hexdigest()

@@ -284,7 +284,7 @@ def from_json(part: str, content: Any) -> Result | None:
   if part == 'what_matters':
     return _effects(content)
   if part == 'heads':
-    scores = [HeadScore(*row[:2], *map(_number, row[2:])) for row in content[0]]
+    scores = [HeadScore(*row) for row in content[0]]
     return HeadMeasurements(scores, _effects(content[1]))
   if part == 'layers':
     matches = {name: _match(**fields) for name, fields in content['matches'].items()}
