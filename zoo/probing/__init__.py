@@ -35,6 +35,9 @@ from zoo.probing.inside.effects import Effects as Effects
 from zoo.probing.inside.effects import effects as effects
 from zoo.probing.inside.head_scores import HeadScore as HeadScore
 from zoo.probing.inside.head_scores import head_scores as head_scores
+from zoo.probing.inside.head_weights import copying_score as copying_score
+from zoo.probing.inside.head_weights import ov as ov
+from zoo.probing.inside.head_weights import qk as qk
 from zoo.probing.inside.latents import LatentScore as LatentScore
 from zoo.probing.inside.latents import latent_targets as latent_targets
 from zoo.probing.inside.latents import probe_latents as probe_latents

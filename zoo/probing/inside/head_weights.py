@@ -1,0 +1,196 @@
+"""What a head does by its weights alone: what it looks for, and what it writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from flax import nnx
+from jaxtyping import Float
+
+from zoo.core.errors import UserError, check_count
+from zoo.core.protocols import Predictor
+from zoo.mixers.attention import ReLUAttention, SoftmaxAttention
+from zoo.mixers.decay import LinearMixer
+from zoo.mixers.mixer import Linear, RMSNorm
+from zoo.models.transformer import Transformer
+
+_MIXERS = SoftmaxAttention, ReLUAttention, LinearMixer
+
+
+def qk(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm m']:
+  """Returns which tokens a head attends from and to, `W_E W_Q W_Kᵀ W_Eᵀ`.
+
+  Entry (i, j) is what entry i of the query's token and entry j of the key's token add
+  to the score `q·k`, before it is divided by the root of the head's size. Tokens are
+  those of `capture(model, prompt, ['embed'])`: features, then labels. Without a linear
+  map of tokens (`read_in='convolutional'`) W_E is left out, and the entries are those
+  of the residual stream.
+
+  A norm before the mixer is a part of W_Q and W_K, but for its scale
+  1 / √(variance + ε), which depends on the token. Biases, positions and earlier layers
+  are left out. With rotary positions it is the score of a key at the query's own place.
+
+  - Quantity: a function of the weights; there is no expectation.
+  - Null: 0, for a head that attends alike to all tokens.
+
+  Args:
+    model: A `zoo.models.Transformer` whose mixer is softmax, ReLU or linear attention.
+    layer: From 0.
+    head: From 0.
+
+  Returns:
+    The matrix in float64, query by key.
+
+  Raises:
+    UserError: If the model is another one, or has no such layer or head.
+
+  Example:
+    >>> saved = zoo.load('checkpoints/transformer')
+    >>> zoo.probing.qk(saved.model, layer=1, head=0).shape
+    (6, 6)
+
+  References:
+    Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021.
+  """
+  network, mixer = _layer(model, layer, head)
+  own = _columns(mixer.num_heads, mixer.query.out_features, head)
+  before = _embedding(network) @ _gain(network.layers[layer].norm_1, mixer)
+  query, key = (before @ _kernel(part)[:, own] for part in (mixer.query, mixer.key))
+  return query @ key.T
+
+
+def ov(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm k']:
+  """Returns what a head writes for the tokens it attends to, `W_E W_V W_O W_U`.
+
+  Entry (i, j) is what entry i of a token adds to output j if the head attends to that
+  token alone. Without a linear map of tokens W_E and W_U are left out, and the entries
+  are those of the residual stream. Norms, biases, positions and other layers are as in
+  `qk`; the norm before the readout is a part of W_U in the same way.
+
+  - Quantity: a function of the weights; there is no expectation.
+  - Null: 0, for a head that adds nothing to the prediction directly.
+
+  Args:
+    model: A `zoo.models.Transformer` whose mixer is softmax, ReLU or linear attention.
+    layer: From 0.
+    head: From 0.
+
+  Returns:
+    The matrix in float64, token by output.
+
+  Raises:
+    UserError: If the model is another one, or has no such layer or head.
+
+  Example:
+    >>> saved = zoo.load('checkpoints/transformer')
+    >>> zoo.probing.ov(saved.model, layer=1, head=0).shape
+    (6, 1)
+
+  References:
+    Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021.
+  """
+  network, mixer = _layer(model, layer, head)
+  own = _columns(mixer.num_heads, mixer.value.out_features, head)
+  before = _embedding(network) @ _gain(network.layers[layer].norm_1, mixer)
+  written = before @ _kernel(mixer.value)[:, own] @ _kernel(mixer.out)[own]
+  if not isinstance(network.read_in, Linear):
+    return written
+  return written @ _gain(network.norm, mixer) @ _kernel(network.read_out)
+
+
+def copying_score(model: Predictor, layer: int, head: int) -> float | None:
+  """Returns whether a head raises the outputs of the labels that it attends to.
+
+  It is Σ λ / Σ |λ| over the eigenvalues λ of `ov` from the entries of labels in a token
+  to the outputs for the same labels. A model with one output has one eigenvalue, so
+  that the score is its sign.
+
+  - Quantity: Σ λ / Σ |λ|, from −1 to 1; a head that copies has 1.
+  - Null: about 0 for random weights: with k outputs the sum of k random numbers over
+    the sum of their sizes.
+  - Denominator: the sum of the eigenvalues' sizes; without any the score is None.
+
+  Args:
+    model: A `zoo.models.Transformer` with a linear map of tokens, whose mixer is
+      softmax, ReLU or linear attention.
+    layer: From 0.
+    head: From 0.
+
+  Returns:
+    The score; None for a head that writes no label to the outputs.
+
+  Raises:
+    UserError: If the model is another one, or has no such layer or head.
+
+  Example:
+    >>> saved = zoo.load('checkpoints/transformer')
+    >>> zoo.probing.copying_score(saved.model, layer=1, head=0)
+    1.0
+
+  References:
+    Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021.
+  """
+  network, _ = _layer(model, layer, head)
+  if not isinstance(network.read_in, Linear):
+    raise UserError(
+      "read_in is not 'flat'; without a linear map of tokens there is no copying score"
+    )
+  d = network.num_features
+  labels = ov(network, layer, head)[d : d + network.num_outputs]
+  eigenvalues = np.linalg.eigvals(labels)
+  total = float(np.abs(eigenvalues).sum())
+  # Eigenvalues that are not real come in pairs with a real sum.
+  return float(eigenvalues.sum().real) / total if total > 0 else None
+
+
+def _layer(model: Predictor, layer: int, head: int) -> tuple[Transformer, Any]:
+  """The model and the mixer of the layer; raises UserError."""
+  if not isinstance(model, Transformer):
+    raise UserError(
+      f'{type(model).__name__} is no zoo.models.Transformer, whose weights are known'
+    )
+  check_count('layer', layer, 0, len(model.layers) - 1)
+  mixer: Any = model.layers[layer].mixer
+  if not isinstance(mixer, _MIXERS):
+    raise UserError(
+      f'the mixer of layer {layer} is {type(mixer).__name__}; it must be softmax, relu '
+      'or linear, whose scores and values are linear maps of tokens'
+    )
+  check_count('head', head, 0, mixer.num_heads - 1)
+  return model, mixer
+
+
+def _columns(num_heads: int, width: int, head: int) -> slice:
+  """The features of a head among those of all heads."""
+  size = width // num_heads
+  return slice(head * size, (head + 1) * size)
+
+
+def _kernel(layer: nnx.Linear) -> Float[np.ndarray, 'i o']:
+  return np.asarray(layer.kernel[...], np.float64)
+
+
+def _embedding(model: Transformer) -> Float[np.ndarray, 'm w']:
+  """W_E; the identity for tokens that are not read by a linear map."""
+  if isinstance(model.read_in, Linear):
+    return _kernel(model.read_in)
+  return np.eye(model.read_in.out_features)
+
+
+def _gain(norm: Any, mixer: Any) -> Float[np.ndarray, 'w w']:
+  """A norm without its bias and its scale, a matrix; raises UserError for others."""
+  width = mixer.out.out_features
+  if norm is None:
+    return np.eye(width)
+  if not isinstance(norm, nnx.LayerNorm | nnx.RMSNorm | RMSNorm):
+    raise UserError(
+      f'the norm is {type(norm).__name__}; it must be a layer norm or an RMS norm'
+    )
+  gain = np.ones(width)
+  if norm.scale is not None:
+    gain = np.asarray(norm.scale[...], np.float64)
+  centred = np.eye(width)
+  if isinstance(norm, nnx.LayerNorm):
+    centred = centred - 1 / width
+  return centred * gain
