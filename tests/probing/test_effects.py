@@ -15,12 +15,13 @@ from tests.probing.models import induction, sample
 from tests.settings import isotropic
 from tests.weights import drawn
 from zoo import probing
-from zoo.probing import Tap, head_scores
+from zoo.probing import Tap
 from zoo.probing.inside.head_scores import _share
 
 # Shares are None only where a test says so.
 effects: Any = probing.effects
 path_effect: Any = probing.path_effect
+head_scores: Any = probing.head_scores
 
 
 def _accuracy(prediction, prompt):

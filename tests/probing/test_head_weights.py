@@ -33,8 +33,9 @@ def _model(norm='layer', **options):
     dtype='float32',
   )
   for _, module in nnx.iter_modules(model):
-    if getattr(module, 'bias', None) is not None:
-      module.bias[...] = module.bias[...] * 0
+    bias: Any = getattr(module, 'bias', None)
+    if bias is not None:
+      bias[...] = bias[...] * 0
   return model
 
 

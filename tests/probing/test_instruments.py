@@ -16,7 +16,7 @@ from flax import nnx
 import zoo
 from tests.compiled import built
 from tests.launch.processes import ROOT
-from tests.probing.models import biased
+from tests.probing.models import biased, induction
 from tests.probing.test_strategies import POOL, Mixed
 from tests.probing.test_task_vectors import _Constants, _mean_label
 from tests.settings import isotropic
@@ -325,6 +325,31 @@ def _path(model, task, seed):
   return probing.path_effect(model, task, *_pair(task, seed), sender, receiver)
 
 
+def _circuit(model, task, seed):
+  found = probing.circuit(model, task, num_prompts=32, seed=seed)
+  return {
+    'recovered': found.recovered,
+    'without': found.without,
+    'edges': float(len(found.kept)),
+  }
+
+
+def _of_weights(instrument):
+  def read(model, task, seed):
+    del task, seed
+    return {
+      f'layer {layer}, head {head}': _largest(instrument(model, layer, head))
+      for layer in range(2)
+      for head in range(2)
+    }
+
+  return read
+
+
+def _largest(value) -> float | None:
+  return None if value is None else float(np.abs(value).max())
+
+
 def _latents(model, task, seed):
   if not isinstance(model, nnx.Module):
     raise zoo.UserError('no module')
@@ -538,6 +563,58 @@ CASES = {
     without=('untrained transformer', 'untrained lstm', 'untrained deep_set'),
     planted={'half of the first label': (_Halves, 0.75)},
     covers=True,
+  ),
+  # A model that uses no labels has no gap, of which the circuit would be a share.
+  'circuit': Case(
+    _circuit,
+    induction()[1],
+    null=0.0,
+    trained=lambda: induction()[0],
+    without=('untrained transformer',),
+    planted={
+      'induction by hand': (
+        lambda: induction()[0],
+        # From the values that it reads, and to the readout.
+        {'recovered': 1.0, 'without': 0.0, 'edges': 2.0},
+      )
+    },
+  ),
+  'copying_score': Case(
+    _of_weights(probing.copying_score),
+    induction()[1],
+    planted={
+      # The second head of each layer does nothing; the first layer writes no answer.
+      'induction by hand': (
+        lambda: induction()[0],
+        {
+          'layer 0, head 0': None,
+          'layer 0, head 1': None,
+          'layer 1, head 0': 1.0,
+          'layer 1, head 1': None,
+        },
+      )
+    },
+  ),
+  'ov': Case(
+    _of_weights(probing.ov),
+    induction()[1],
+    planted={
+      'induction by hand': (
+        lambda: induction()[0],
+        {'layer 0, head 0': 0.0, 'layer 1, head 0': 20.0, 'layer 1, head 1': 0.0},
+      )
+    },
+  ),
+  'qk': Case(
+    _of_weights(probing.qk),
+    induction()[1],
+    planted={
+      # The first layer looks for positions, and the second for what it has written.
+      'induction by hand': (
+        lambda: induction()[0],
+        {'layer 0, head 0': 0.0, 'layer 1, head 1': 0.0},
+      )
+    },
   ),
   'probe_latents': Case(
     _latents, null=(-math.inf, 0.0), trained=lambda: _transformer(feed_forward='none')

@@ -6,8 +6,9 @@ import dataclasses
 import functools
 import heapq
 import math
+import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Predictor, Task
 from zoo.core.tables import format_table
 from zoo.measure.predict import Programs
+from zoo.measure.rows import Cell, Rows
 from zoo.measure.statistics import (
   Estimate,
   above_zero,
@@ -37,6 +39,9 @@ from zoo.probing.inside.graphs import (
   with_edges,
 )
 from zoo.probing.inside.nodes import Node
+
+if TYPE_CHECKING:
+  import pandas as pd  # pyright: ignore[reportMissingImports]
 
 _NUM_STEPS = 10  # from corrupt to clean embedded tokens
 _KEPT_SHARE = 0.9  # of the gap, by the circuit
@@ -62,6 +67,17 @@ class Edge(NamedTuple):
 
   sender: Node
   receiver: Node
+  score: Estimate
+  is_kept: bool
+
+
+class EdgeRow(NamedTuple):
+  """An edge in a table, whose nodes are a site and a head each."""
+
+  sender: str
+  sender_head: int | None
+  receiver: str
+  receiver_head: int | None
   score: Estimate
   is_kept: bool
 
@@ -110,20 +126,31 @@ class Circuit:
     return [edge for edge in self.edges if edge.is_kept]
 
   @property
-  def rows(self) -> list[dict[str, str | int | float | bool | None]]:
-    """A flat record of each edge."""
-    return [
-      {
-        'sender': edge.sender.site,
-        'sender_head': edge.sender.head,
-        'receiver': edge.receiver.site,
-        'receiver_head': edge.receiver.head,
-        'score': edge.score.mean,
-        'stderr': edge.score.stderr,
-        'is_kept': edge.is_kept,
-      }
+  def rows(self) -> Rows[EdgeRow]:
+    """A row of each edge, with its ends in columns."""
+    return Rows(
+      EdgeRow(
+        edge.sender.site,
+        edge.sender.head,
+        edge.receiver.site,
+        edge.receiver.head,
+        edge.score,
+        edge.is_kept,
+      )
       for edge in self.edges
-    ]
+    )
+
+  def records(self) -> list[dict[str, Cell]]:
+    """The rows as dictionaries, with two entries for an estimate."""
+    return self.rows.records()
+
+  def to_frame(self) -> pd.DataFrame:
+    """The records as a data frame; raises UserError without pandas."""
+    return self.rows.to_frame()
+
+  def to_csv(self, path: str | os.PathLike[str]) -> None:
+    """Writes the records as CSV; raises UserError."""
+    self.rows.to_csv(path)
 
   def __str__(self) -> str:
     kept = self.kept

@@ -167,8 +167,7 @@ def _by_head(
   """Scores and shares of each head; NaN where it has none."""
   scores = {
     f'{score.layer}, head {score.head}': [
-      np.nan if (value := getattr(score, name)) is None else value
-      for name in _SCORES
+      np.nan if (value := getattr(score, name)) is None else value for name in _SCORES
     ]
     for score in result.scores
   }
