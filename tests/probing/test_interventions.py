@@ -1,5 +1,6 @@
 """Interventions in the report of a probe: what is kept, and what is said."""
 
+import csv
 import random
 from typing import Any
 
@@ -40,6 +41,11 @@ def test_a_report_goes_on_where_it_stopped(tmp_path, monkeypatch):
   (section,) = again.section()
   assert [*section.figures] == ['what_matters', 'latents']
   assert (tmp_path / 'what_matters.png').stat().st_size > 1000
+  rows = parts.results['what_matters'].rows
+  with (tmp_path / 'what_matters.csv').open() as file:
+    written = [*csv.DictReader(file)]
+  assert [row['site'] for row in written] == [row.site for row in rows]
+  assert 'above_untrained' in (tmp_path / 'latents.csv').read_text()
   # A process that is killed while it writes leaves a part of the file.
   file, draws = tmp_path / 'rows.jsonl', random.Random(0)
   whole = file.read_bytes()

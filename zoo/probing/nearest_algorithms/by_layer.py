@@ -101,18 +101,7 @@ class LayerAlgorithms:
   @property
   def rows(self) -> Rows[LayerRow]:
     """The distances by readout, layer and algorithm."""
-    rows = Rows[LayerRow]()
-    for name, readout in ('own', self.own), ('fitted', self.fitted):
-      for layer, alike in enumerate(readout.nearest):
-        for algorithm, match in readout.matches.items():
-          k = int(match.nearest[layer])
-          distance = Estimate(
-            float(match.distance[layer, k]), float(match.stderr[layer, k])
-          )
-          ends = int(match.low[layer]), int(match.high[layer])
-          is_nearest = algorithm in alike
-          rows.append(LayerRow(name, layer, algorithm, k, *ends, distance, is_nearest))
-    return rows
+    return Rows([*layer_rows('own', self.own), *layer_rows('fitted', self.fitted)])
 
   def records(self) -> list[dict[str, Cell]]:
     """The rows as dictionaries, with two entries for an estimate."""
@@ -128,6 +117,22 @@ class LayerAlgorithms:
 
   def __str__(self) -> str:
     return str(self.rows)
+
+
+def layer_rows(name: str, readout: Readout) -> Rows[LayerRow]:
+  """The rows of one readout, of this name."""
+  rows = Rows[LayerRow]()
+  for layer, alike in enumerate(readout.nearest):
+    for algorithm, match in readout.matches.items():
+      k = int(match.nearest[layer])
+      distance = Estimate(
+        float(match.distance[layer, k]), float(match.stderr[layer, k])
+      )
+      ends = int(match.low[layer]), int(match.high[layer])
+      rows.append(
+        LayerRow(name, layer, algorithm, k, *ends, distance, algorithm in alike)
+      )
+  return rows
 
 
 class _Samples(NamedTuple):

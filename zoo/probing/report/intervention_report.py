@@ -24,6 +24,7 @@ from zoo.probing.report.interventions import (
   from_json,
   measure,
   sentence,
+  tables,
   to_json,
 )
 from zoo.reports.style import Figure
@@ -88,9 +89,14 @@ class Interventions:
       self._keep(part, result)
 
   def save_pictures(self, model: Predictor, task: Task) -> None:
-    """Draws all parts, and writes each as PNG into the folder; raises OSError."""
+    """Writes the picture of each part as PNG, and its numbers as CSV, into the folder.
+
+    Raises OSError, or UserError for a table that cannot be written.
+    """
     for part, result in self.results.items():
       if result is not None:
+        for name, rows in tables(part, result).items():
+          rows.to_csv(self.folder / f'{name}.csv')
         figure = picture(part, result, model, task.context_length)
         figure.savefig(self.folder / f'{part}.png')
         self.pictures[part] = figure
@@ -112,12 +118,16 @@ class Interventions:
         TITLES[part],
         f'{sentence(self.results[part])} {CAPTIONS[part]}',
         [reports.Picture(figure, f'{TITLES[part]}. {CAPTIONS[part]}')],
-        {'PNG': f'{part}.png'},
+        {'PNG': f'{part}.png'}
+        | {
+          f'CSV ({name})' if name != part else 'CSV': f'{name}.csv'
+          for name in tables(part, self.results[part])
+        },
       )
       for part, figure in self.pictures.items()
     }
-    tables = [table(part, self.results[part]) for part in self.pictures]
-    return [reports.Section('Interventions', figures=figures, tables=tables)]
+    shown = [table(part, self.results[part]) for part in self.pictures]
+    return [reports.Section('Interventions', figures=figures, tables=shown)]
 
   def _keep(self, part: str, result: Any) -> None:
     try:

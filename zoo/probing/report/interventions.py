@@ -28,7 +28,12 @@ from zoo.probing.inside.edits import dead_sites
 from zoo.probing.inside.effects import Effect, Effects, effects
 from zoo.probing.inside.head_scores import HeadScore, head_scores
 from zoo.probing.inside.latents import PROMPT, LatentScore, probe_latents
-from zoo.probing.nearest_algorithms.by_layer import Match, Readout, algorithms
+from zoo.probing.nearest_algorithms.by_layer import (
+  Match,
+  Readout,
+  algorithms,
+  layer_rows,
+)
 from zoo.probing.report.algorithm_words import name_layer_algorithms
 from zoo.tasks.base import is_squared
 
@@ -139,6 +144,17 @@ def _latents(
     return None
   shown = sites_of_kind(model, *_SHOWN)
   return probe_latents(model, task, None, shown or None, _NUM_PROBED, seed, untrained)
+
+
+def tables(part: str, result: Result) -> dict[str, Rows[Any]]:
+  """The numbers of a part as rows, by the name of their table."""
+  if isinstance(result, Effects):
+    return {part: result.rows}
+  if isinstance(result, HeadMeasurements):
+    return {part: result.effects.rows, 'head_scores': Rows(result.scores)}
+  if isinstance(result, Readout):
+    return {part: layer_rows('own', result)}
+  return {part: Rows(result)}
 
 
 # What survives its interval, in words.
