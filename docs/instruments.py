@@ -54,6 +54,15 @@ Here the property is that labels matter, which they do in untrained models, too;
 these are left out. An instrument that is wrong raises a `UserError` with the table of
 the readings that are.
 
+## Results as tables
+
+`effects`, `circuit`, `head_scores`, `heads`, `probe_latents`, `task_vectors`,
+`strategies` and `algorithms` return rows: `print(result)` shows a table,
+`result.records()` is a list of dictionaries, `result.to_frame()` a data frame (with
+pandas, which is not installed with the library) and `result.to_csv(path)` a file. There
+an estimate has two columns, such as `recovered` and `recovered_stderr`.
+`launch.probe --interventions` writes these files beside its pictures.
+
 ## All of them
 
 """

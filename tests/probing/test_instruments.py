@@ -277,7 +277,7 @@ def _uniform_share() -> float:
 
 
 def _vectors(model, task, seed):
-  rows = probing.task_vectors(model, task, 32, 16, seed).rows
+  rows = probing.task_vectors(model, task, 64, 4, seed).rows
   return {
     f'{row.site}, {name}': getattr(row, f'{name}_gain')
     for row in rows

@@ -97,6 +97,9 @@ def task_vectors(
   - Null: 0 for a model whose states do not depend on the function.
   - Counterfactual: the vector of the next function that was drawn.
 
+  Squared losses of a few functions are skewed: with 64 functions the 95 % intervals
+  contain the truth in 90 % of draws, with 256 in 94 %.
+
   Raises UserError for a task that is no `zoo.tasks.base.FunctionClass`, for a model
   without such sites, and for one that calls them in loops.
   """
