@@ -44,6 +44,7 @@ def page() -> str:
 def _where(statement: dict[str, Any]) -> str:
   """The page, the code and the test of a statement, in brackets."""
   name = statement['page'].partition('.md')[0]
+  name = name.removeprefix('../studies/').removesuffix('/README')
   places = [f'[{name}]({statement["page"]})']
   places += [f'`{statement[key]}`' for key in ('code', 'test') if key in statement]
   return f'({", ".join(places)})'

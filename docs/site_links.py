@@ -1,7 +1,8 @@
 """Links that leave docs/, which must also work on a git forge.
 
-Each file of the repository that a page links to gets a page with its text, and each
-folder a page with its files.
+A link to the README of a study leads to the page that includes it. Each other file of
+the repository that a page links to gets a page with its text, and each folder a page
+with its files.
 """
 
 import os
@@ -17,6 +18,7 @@ from sphinx.transforms import SphinxTransform
 
 DOCS = pathlib.Path(__file__).resolve().parent
 ROOT = DOCS.parent
+RESULTS = DOCS / 'results'  # whose files are no pages
 
 
 class FileLinks(SphinxTransform):
@@ -35,9 +37,14 @@ class FileLinks(SphinxTransform):
       if node.get('refdomain') == 'py':
         continue
       target = (here / node['reftarget']).resolve()
-      if DOCS not in target.parents and target.with_suffix('.md').is_file():
+      is_page = DOCS in target.parents and RESULTS not in target.parents
+      if not is_page and target.with_suffix('.md').is_file():
         target = target.with_suffix('.md')  # Sphinx takes it for one of its pages
-      if not target.exists() or not (target.is_dir() or DOCS not in target.parents):
+      if target.name == 'README.md' and target.parent.parent == ROOT / 'studies':
+        node['reftarget'] = target.parent.name  # the page that includes it
+        continue
+      is_download = DOCS in target.parents and target.suffix != '.md'
+      if not target.is_dir() and (is_download or not target.exists()):
         continue
       page = f'files/{target.relative_to(ROOT).as_posix()}'
       self.env.metadata[self.env.docname].setdefault('files', '')

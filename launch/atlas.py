@@ -1,6 +1,6 @@
 """Trains architectures × tasks × initial guesses with the same number of operations.
 
-  python -m launch.atlas                            # many hours; see docs/results.md
+  python -m launch.atlas                            # many hours; see its README
   python -m launch.atlas --tasks=prior --guesses=zero,linear,residual --out=runs/guess
   python -m launch.atlas --models=softmax,delta,lstm --tasks=linear --budgets=1e10,1e11
   python -m launch.atlas --tasks=prior --context_lengths=1,10,100 --models=gru

@@ -11,9 +11,10 @@
 
 STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt;
 LLAMA is a folder of Hugging Face or a GGUF file, of any decoder that transformers has.
-docs/llm.md has the other benchmarks and your own. Rerun the same command to resume
-after an interruption. N processes divide the cells of an ablation if each is started
-with --part=I/N, I = 1, …, N; afterwards the command without --part writes the table.
+studies/llm/README.md has the other benchmarks and your own. Rerun the same command to
+resume after an interruption. N processes divide the cells of an ablation if each is
+started with --part=I/N, I = 1, …, N; afterwards the command without --part writes the
+table.
 """
 
 import pathlib

@@ -5,8 +5,8 @@
 
 docs/results has what runs have found, as CSV: `baselines.csv` of benchmarks.baselines,
 `atlas.csv` of `launch.atlas`, whose pictures are put between the comments `atlas` of
-docs/results.md, `strategies.csv` of `launch.strategies`, and `figure_NAME.csv` of
-headlines.
+studies/atlas/README.md, `strategies.csv` of `launch.strategies`, and `figure_NAME.csv`
+of headlines.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
     text = '\n\n'.join(table.text() for table in atlas.tables(rows))
     made[cells.with_suffix('.txt')] = f'{text}\n'.encode()
     shown = '\n'.join(
-      f'![{atlas.ABOUT[name][0]}](images/{name}.png)\n\n*{atlas.ABOUT[name][1]}*\n'
+      f'![{atlas.ABOUT[name][0]}](../../docs/images/{name}.png)\n\n*{atlas.ABOUT[name][1]}*\n'
       for name in figures
     )
-    link = '[results/atlas.txt](results/atlas.txt) has the numbers of all cells.\n'
-    page = docs / 'results.md'
+    link = '[atlas.txt](../../docs/results/atlas.txt) has the numbers of all cells.\n'
+    page = docs.parent / 'studies' / 'atlas' / 'README.md'
     beside = atlas.beside_softmax(rows).markdown()
     text = f'{atlas.summary(rows)} {link}\n{beside}\n\n{shown}'
     text = f'<!-- atlas -->\n{text}<!-- /atlas -->'

@@ -22,6 +22,8 @@ from tests.launch.processes import ROOT, launch, run
 from tests.marks import FULL
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays
 
+PAGES = [*ROOT.glob('docs/*.md'), *ROOT.glob('studies/*/README.md')]
+
 
 def test_the_readme_opens_with_the_two_commands():
   first_screen = (ROOT / 'README.md').read_text().splitlines()[:40]
@@ -52,7 +54,7 @@ def test_each_config_says_what_it_trains(name):
 
 
 def test_links_in_documents_lead_somewhere():
-  for document in [*ROOT.glob('*.md'), *ROOT.glob('docs/*.md')]:
+  for document in [*ROOT.glob('*.md'), *PAGES]:
     for target in re.findall(r'\]\(([^)#]+)', document.read_text()):
       if '://' not in target:
         assert (document.parent / target).exists(), (document.name, target)
@@ -75,7 +77,7 @@ def test_the_page_of_tasks_says_what_each_baseline_computes():
 def test_names_of_zoo_in_documents_are_its_attributes():
   """In a process of its own, where tests have imported no more than is said here."""
   names = set()
-  for document in [ROOT / 'README.md', *ROOT.glob('docs/*.md')]:
+  for document in [ROOT / 'README.md', *PAGES]:
     text = re.sub(r'(import|from) zoo\S*', '', document.read_text())
     names |= {*re.findall(r'(?<![\w/])zoo(?:\.[A-Za-z_]\w*)+', text)}
   assert 'zoo.theory.exact_risk' in names
@@ -105,7 +107,7 @@ def test_names_of_zoo_in_docstrings_can_be_found():
 
 
 def test_names_of_studies_in_the_documents_can_be_found():
-  text = ''.join(path.read_text() for path in (ROOT / 'docs').rglob('*.md'))
+  text = ''.join(path.read_text() for path in {*PAGES, *ROOT.glob('docs/*/*.md')})
   names = {*re.findall(r'`(studies(?:\.[A-Za-z_]\w*)+)', text)} - {'studies.json'}
   assert 'studies.atlas.summary' in names
   for name in names:

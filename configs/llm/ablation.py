@@ -2,7 +2,7 @@
 
   python -m launch.llm --config=configs/llm/ablation.py --data=STSB --out=runs/ablation
 
-STSB is the folder of the files; docs/llm.md has other benchmarks, as in
+STSB is the folder of the files; studies/llm/README.md has other benchmarks, as in
 `ablation.py:trec_qa`. Rerun the same command to resume after an interruption, or with
 more names to add cells:
 

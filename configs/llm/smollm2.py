@@ -5,8 +5,8 @@
   python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/smollm2
 
 STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt.
-`docs/llm.md` has the results and the variants with other benchmarks. The weights are
-4-bit (Q4_1) and converted to float32.
+`studies/llm/README.md` has the results and the variants with other benchmarks. The
+weights are 4-bit (Q4_1) and converted to float32.
 """
 
 from ml_collections import ConfigDict

@@ -52,8 +52,8 @@ HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}
 _ABOUT = About(
   'Numbers that in-context learning must reproduce',
   'Results of the literature, measured again by ICL Zoo, with the ranges in which they '
-  'were expected before this measurement. docs/headlines.md has the settings that were '
-  'tuned before, how strong each test is, and why some fail.',
+  'were expected before this measurement. studies/headlines/README.md has the settings '
+  'that were tuned before, how strong each test is, and why some fail.',
   'headlines.json',
 )
 

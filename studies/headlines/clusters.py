@@ -1,7 +1,7 @@
 """Few classes are learned in weights, many in bursts are read from the context.
 
 This is one seed of each. Settings and ranges were fixed after the trials that
-docs/headlines.md lists.
+studies/headlines/README.md lists.
 """
 
 from __future__ import annotations

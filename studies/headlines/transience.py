@@ -1,7 +1,7 @@
 """In-context learning comes first, and goes while classes are learned in weights.
 
 This is one seed of one number of classes. Settings and ranges were fixed after the
-trials that docs/headlines.md lists.
+trials that studies/headlines/README.md lists.
 """
 
 from __future__ import annotations

@@ -28,14 +28,14 @@ def test_the_mean_effects_of_guesses_are_those_of_the_table(effects):
   low, high = (f'{100 * end:.1f}' for end in tokens[1:])
   in_tokens = f'{_percent(tokens.mean, 1)} %', f'{low} to {high} %)'
   ends = f'({_percent(outside.low, 0)} to {_percent(outside.high, 0)} %)'
-  for path in 'docs/results.md', 'docs/register.toml':
+  for path in 'studies/atlas/README.md', 'docs/register.toml':
     for said in *in_tokens, f'{_percent(outside.mean, 1)} % {ends}':
       assert said in _text(path), (path, said)
   assert f'{_percent(tokens.mean, 0)} % (95 % interval 0 to 3 %)' in _text('README.md')
 
 
 def test_what_is_said_of_a_guess_outside_the_model(effects):
-  page, readme = _text('docs/results.md'), _text('README.md')
+  page, readme = _text('studies/atlas/README.md'), _text('README.md')
   shares = {
     effect.row.model: effect
     for effect in effects
@@ -68,7 +68,7 @@ def test_the_cells_whose_best_rate_is_at_an_edge_are_named():
   rows = atlas.from_csv((ROOT / 'docs/results/atlas.csv').read_text(), 'atlas.csv')
   assert {(row.model, row.task) for row in rows if row.at_edge} == {('lstm', 'recall')}
   assert '`lstm`, whose best rate is at the edge of the search' in _text(
-    'docs/results.md'
+    'studies/atlas/README.md'
   )
 
 
@@ -83,5 +83,5 @@ def test_how_many_are_below_one_step_without_a_guess(effects):
   in_the_mean = sum(loss.mean < one_step for loss in zero.values()) - surely
   assert (len(zero), surely, in_the_mean) == (18, 10, 3)
   assert 'ten of 18 are below 2.7273 with their whole interval, three in' in _text(
-    'docs/results.md'
+    'studies/atlas/README.md'
   )

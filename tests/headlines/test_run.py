@@ -357,7 +357,7 @@ def test_a_headline_of_one_seed_or_of_unequal_runs_says_so_first():
   said = {headlines.HEADLINES[name].statement.split(':')[0] for name in trained}
   assert said == {'One seed', 'One seed, 2048 classes', 'One start', 'Unequal runs'}
   assert headlines.HEADLINES['state_tracking'].statement.startswith('Unequal runs: ')
-  page = ' '.join((ROOT / 'docs/headlines.md').read_text().split())
+  page = ' '.join((ROOT / 'studies/headlines/README.md').read_text().split())
   first = page[: page.index('```')]
   assert 'each of the others rests on one seed' in first
   assert all(f'`{name}`' in first for name in {*several, 'state_tracking'})
@@ -365,10 +365,10 @@ def test_a_headline_of_one_seed_or_of_unequal_runs_says_so_first():
 
 @pytest.mark.slow
 def test_the_study_of_the_page_runs(tmp_path, monkeypatch, capsys):
-  text = (ROOT / 'docs' / 'headlines.md').read_text()
+  text = (ROOT / 'studies' / 'headlines' / 'README.md').read_text()
   (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
   monkeypatch.chdir(tmp_path)
-  exec(compile(code, 'headlines.md', 'exec'), {})
+  exec(compile(code, 'README.md', 'exec'), {})
   assert re.search(
     r'^heads +risk_of_4 +≤ 50 +[0-9.]+ +holds', capsys.readouterr().out, re.M
   )

@@ -61,21 +61,22 @@ def test_the_atlas_has_cells_of_own_classes(grid_of, folder):
 
 
 def test_pictures_and_tables_are_those_of_the_csv_files(call, tmp_path, monkeypatch):
-  kept, images = tmp_path / 'results', tmp_path / 'images'
-  kept.mkdir()
+  kept, images = tmp_path / 'docs' / 'results', tmp_path / 'docs' / 'images'
+  kept.mkdir(parents=True)
   shutil.copy(ROOT / 'docs' / 'results' / 'baselines.csv', kept)
   # Drawing all takes long; tests/atlas/test_results.py does.
   monkeypatch.setattr(atlas, 'draw', lambda rows: {'atlas': pictures.heat_map(rows)})
-  page = tmp_path / 'results.md'
-  shutil.copy(ROOT / 'docs' / page.name, page)
+  page = tmp_path / 'studies' / 'atlas' / 'README.md'
+  page.parent.mkdir(parents=True)
+  shutil.copy(ROOT / 'studies' / 'atlas' / 'README.md', page)
   rows = rows_of_all_kinds()
   (kept / 'atlas.csv').write_text(results.to_csv(rows))
-  docs, check = f'--docs={tmp_path}', '--check'
+  docs, check = f'--docs={tmp_path / "docs"}', '--check'
   assert call('results', docs).code == 0
   assert (kept / 'atlas.txt').read_text().startswith('cell')
   assert {image.name for image in images.iterdir()} == {'atlas.png', 'baselines.png'}
   section = page.read_text().split('atlas -->')[1]
-  assert re.findall(r'\(images/(\w+)\.png\)', section) == ['atlas']
+  assert re.findall(r'\(../../docs/images/(\w+)\.png\)', section) == ['atlas']
   (kept / 'atlas.csv').write_text(results.to_csv(rows[:-1]))
   before = (images / 'atlas.png').read_bytes()
   answer = call('results', docs, check)

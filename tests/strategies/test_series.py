@@ -1,6 +1,5 @@
 """Fits of a run step by step, which are kept, and phase diagrams of many runs."""
 
-import csv
 import json
 import math
 from typing import Any
@@ -24,9 +23,8 @@ from studies.strategies.pictures import plot_diagrams, plot_series, plot_strateg
 from studies.strategies.series import Fit, FittedRun, Fitter, named
 from tests.compare import refuses
 from tests.training.runs import small_config
-from tests.trees import ROOT
 from zoo.core.tables import to_csv
-from zoo.measure.statistics import Estimate, interval
+from zoo.measure.statistics import Estimate
 from zoo.probing import NearestMixture, Strategies, strategies
 from zoo.reports.style import BLUE
 
@@ -230,18 +228,3 @@ def test_predictors_are_baselines_of_the_task():
   assert [*named(task, ['zero'])] == ['zero']
   with refuses("unknown predictor 'rigde'", "did you mean 'ridge'"):
     named(task, ['rigde'])
-
-
-def test_the_page_has_the_numbers_of_the_kept_table():
-  """Rounded once, from the table: means over three seeds and Student's t intervals."""
-  page = (ROOT / 'docs/strategies.md').read_text()
-  with (ROOT / 'docs/results/strategies.csv').open(newline='') as file:
-    rows = [row for row in csv.DictReader(file) if row['step'] == '2000']
-  for number in 4, 16, 64, 256, 1024:
-    own = [row for row in rows if row['task.num_urns'] == str(number)]
-    weight, left = (
-      interval([float(row[name]) for row in own])
-      for name in ('weight of memorising', 'unexplained')
-    )
-    said = f'| {number} | {weight.mean:.2f} ± {weight.half:.2f} '
-    assert f'{said}| {left.mean:.3f} ± {left.half:.3f} |' in page
