@@ -112,7 +112,7 @@ def fill(
   Example:
     >>> square = lambda parameters, folder: {'square': parameters['number'] ** 2}
     >>> cells = {f'number={n}': {'number': n} for n in (2, 3)}
-    >>> fill(CellTable(cells, square), getfixture('tmp_path'))
+    >>> fill(CellTable(cells, square), 'runs/squares')
     {'number=2': {'square': 4}, 'number=3': {'square': 9}}
   """
   for name in only:

@@ -60,7 +60,11 @@ class Hook:
     >>> class Norm(zoo.Hook):
     ...   def on_evaluation(self, event):
     ...     return {'norm': float(optax.tree.norm(nnx.state(event.model, nnx.Param)))}
-    >>> zoo.train(config, 'runs/a', hooks=[Norm()])
+    >>> config = zoo.default_config('yq_lsa')
+    >>> config.train.num_steps = config.eval.every = 10
+    >>> summary = zoo.train(config, 'runs/a', hooks=[Norm()])
+    >>> summary['step']
+    10
   """
 
   def on_chunk(self, event: Event) -> None:

@@ -1,0 +1,59 @@
+"""The examples in docstrings run, and print what they say."""
+
+import doctest
+import importlib
+import pkgutil
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import studies
+import zoo
+
+# What needs an extra.
+_NEED_EXTRAS = {'studies.llm.language_model', 'zoo.training.wandb_writer.WandbWriter'}
+# It runs the circuits of a trained model of three layers.
+_SLOW = {'zoo.probing.inside.circuits.circuit'}
+
+
+def _modules() -> list[types.ModuleType]:
+  names = [
+    module.name
+    for package in (zoo, studies)
+    for module in pkgutil.walk_packages(package.__path__, f'{package.__name__}.')
+    if module.name not in _NEED_EXTRAS
+  ]
+  return [importlib.import_module(name) for name in names]
+
+
+def _examples() -> list[Any]:
+  finder = doctest.DocTestFinder()
+  found = [test for module in _modules() for test in finder.find(module)]
+  return [
+    pytest.param(
+      test, id=test.name, marks=[pytest.mark.slow] if test.name in _SLOW else []
+    )
+    for test in found
+    if test.examples and test.name not in _NEED_EXTRAS
+  ]
+
+
+@pytest.mark.parametrize('example', _examples())
+def test_the_example_of_a_docstring_runs_as_it_stands(
+  example, tmp_path, monkeypatch, unchecked, promotion_that_optax_needs
+):
+  monkeypatch.chdir(tmp_path)
+  rooms = {'zoo': zoo, 'studies': studies}
+  libraries = {'jax': jax, 'jnp': jnp, 'np': np, 'nnx': nnx, 'optax': optax}
+  example.globs.update(rooms | libraries)
+  flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+  printed: list[str] = []
+  runner = doctest.DocTestRunner(optionflags=flags, verbose=False)
+  runner.run(example, out=printed.append)
+  assert not runner.failures, ''.join(printed)
