@@ -29,9 +29,16 @@ Row = dict[str, Any]
 
 
 def read_rows(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
-  """The lines of `rows.jsonl` by cell, each with `digest`, `versions` and `row`.
+  """Reads the lines of `rows.jsonl`, without one that a killed process has begun.
 
-  A line that a killed process has begun is ignored. Raises UserError for other damage.
+  Args:
+    folder: The folder of the file, which may be in a bucket and need not exist.
+
+  Returns:
+    By cell what its line has: `digest`, `versions` and `row`.
+
+  Raises:
+    UserError: If a whole line is damaged.
   """
   kept: dict[str, dict[str, Any]] = {}
   paths = [folder / FILE]
@@ -59,7 +66,23 @@ def keep_row(
   """Puts the row of a cell into `rows.jsonl`, in place of an older one.
 
   Floats keep all bits. In a bucket, where nothing can be appended, each row has a file
-  of its own. Raises UserError for a row that JSON cannot hold, and OSError.
+  of its own.
+
+  Args:
+    folder: The folder of the file.
+    name: The name of the cell.
+    digest: What the row belongs to. With another one it is stale.
+    row: Numbers by name, as JSON can hold them.
+
+  Raises:
+    UserError: For a row that JSON cannot hold.
+    OSError: If the file cannot be written.
+
+  Example:
+    >>> folder = getfixture('tmp_path')
+    >>> keep_row(folder, 'seed=0', version_digest('seed=0'), {'risk': 0.5})
+    >>> read_rows(folder)['seed=0']['row']
+    {'risk': 0.5}
   """
   content = {
     'cell': name,
