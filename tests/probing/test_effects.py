@@ -32,7 +32,7 @@ def _accuracy(prediction, prompt):
 def test_scores_of_induction_by_hand():
   model, task = induction(24, 64)
   prompt, n = sample(task, jax.random.key(0), 8), 129
-  scores = {(s.layer, s.head): s for s in head_scores(model, prompt)}
+  scores: Any = {(s.layer, s.head): s for s in head_scores(model, prompt)}
   # The first token has none before it, and attends to itself.
   assert scores['layers.0', 0].previous == pytest.approx(1 - 1 / n, abs=1e-6)
   assert scores['layers.0', 0].previous >= 0.99

@@ -33,6 +33,7 @@ def qk(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm m']:
 
   - Quantity: a function of the weights; there is no expectation.
   - Null: 0, for a head that attends alike to all tokens.
+  - Counterfactual and denominator: none.
 
   Args:
     model: A `zoo.models.Transformer` whose mixer is softmax, ReLU or linear attention.
@@ -70,6 +71,7 @@ def ov(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm k']:
 
   - Quantity: a function of the weights; there is no expectation.
   - Null: 0, for a head that adds nothing to the prediction directly.
+  - Counterfactual and denominator: none.
 
   Args:
     model: A `zoo.models.Transformer` whose mixer is softmax, ReLU or linear attention.
@@ -107,8 +109,8 @@ def copying_score(model: Predictor, layer: int, head: int) -> float | None:
   that the score is its sign.
 
   - Quantity: Σ λ / Σ |λ|, from −1 to 1; a head that copies has 1.
-  - Null: about 0 for random weights: with k outputs the sum of k random numbers over
-    the sum of their sizes.
+  - Null: 0 ± 1/√k (95 %), for random normal weights with k outputs.
+  - Counterfactual: none.
   - Denominator: the sum of the eigenvalues' sizes; without any the score is None.
 
   Args:
