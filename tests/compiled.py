@@ -3,8 +3,9 @@
 Otherwise each operation of a model is compiled by itself, for each shape.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -43,3 +44,19 @@ def _run(
   method: str, graph: nnx.GraphDef, state: nnx.State, prompt: zoo.Prompt
 ) -> jax.Array:
   return getattr(nnx.merge(graph, state), method)(prompt)
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[list[str]]:
+  """A list that grows with each program that is compiled or read from the disk."""
+  programs: list[str] = []
+
+  def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+    if event == '/jax/core/compile/backend_compile_duration':
+      programs.append(event)
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    yield programs
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)

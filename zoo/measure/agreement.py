@@ -17,6 +17,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PyTree
 
 from zoo.core.errors import UserError
+from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
 from zoo.measure.contracts.checks import (
@@ -72,7 +73,7 @@ def check_agreement(
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
   has_form = isinstance(model, FollowsRule | HasExactForm | UpdatesTokens)
 
-  @functools.partial(jax.jit, compiler_options=QUICK_TO_COMPILE)
+  @functools.partial(compiled, compiler_options=QUICK_TO_COMPILE)
   def predict(
     task: Task, weights: tuple[PyTree, PyTree], noise: Float[Array, ''], prompt: Prompt
   ) -> Facts:

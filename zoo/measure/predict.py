@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count, check_object
+from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import FollowsRule, Predictor, Task, predicts_all
 from zoo.core.taps import is_edited
@@ -33,19 +34,18 @@ _Static = nnx.GraphDef | Predictor | None
 class Programs:
   """What is compiled for one measurement, and shared by all that belongs to it.
 
-  Each is traced anew. JAX would take an older program of the same function and the same
-  predictor, also where these call something that has changed, as in a notebook.
-
-  Attributes:
-    sample: `task.sample` of a task, a key and a number of prompts.
+  Each is traced anew, by the code as it is, and compiled unless an equal one is known.
   """
 
   def __init__(self):
-    # JAX keeps programs by the function, and each of these is new.
-    self._run = jax.jit(functools.partial(_run), static_argnums=(0, 1))
-    self.sample = jax.jit(
-      lambda task, key, batch_size: task.sample(key, batch_size), static_argnums=2
+    self._run = compiled(_run, num_static=2)
+    self._sample = compiled(
+      lambda batch_size, task, key: task.sample(key, batch_size), num_static=1
     )
+
+  def sample(self, task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
+    """The prompts of `task.sample`."""
+    return self._sample(batch_size, task, key)
 
   def run(
     self,
@@ -68,9 +68,8 @@ class Programs:
       try:
         hash(statics)
       except TypeError:  # a graph with a dict, say, which is a program of its own
-        return jax.jit(functools.partial(_run, function, statics))(
-          arrays, prompt, inputs
-        )
+        program = compiled(functools.partial(_run, function, statics))
+        return program(arrays, prompt, inputs)
       return self._run(function, statics, arrays, prompt, inputs)
 
 

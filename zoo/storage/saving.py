@@ -8,6 +8,7 @@ writes one file of safetensors.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import tempfile
@@ -23,6 +24,7 @@ from ml_collections import ConfigDict
 from zoo.config.building import Config, abstract_parts
 from zoo.config.saved import to_json
 from zoo.core.errors import RunError, UserError, check_count
+from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model
 from zoo.core.taps import is_edited
@@ -45,7 +47,7 @@ from zoo.storage.checkpoints import (
 )
 from zoo.storage.loading import SavedModel, check_same_arrays, load, shapes_of
 from zoo.storage.steps import write_sums
-from zoo.theory.trust import changed_weights, compiled
+from zoo.theory.trust import changed_weights
 
 _NUM_PROMPTS = 4  # on which a saved model must predict what it did before
 
@@ -202,7 +204,7 @@ def _predict(model: Model, prompt: Prompt) -> np.ndarray:
   """Predictions with other weights than the model's, which may all be 0."""
   # Calling a model may change it, so a copy is called.
   graph, *arrays = nnx.split(model, nnx.Param, ...)
-  return np.asarray(compiled(_predicted, graph)(*arrays, prompt))
+  return np.asarray(compiled(functools.partial(_predicted, graph))(*arrays, prompt))
 
 
 def _predicted(graph: Any, parameters: PyTree, rest: PyTree, prompt: Prompt) -> Array:

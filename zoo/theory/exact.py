@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from zoo.core.errors import UserError, check_same
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
+from zoo.core.programs import compiled
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
 from zoo.core.taps import is_edited
 from zoo.estimators.linear import GDBeta, GradientDescent, Ridge
@@ -289,7 +290,7 @@ def rule_of(
     if isinstance(subject, nnx.Module):
       graph, state = nnx.split(subject)
       # Traced anew, since what a class calls may have changed since the last time.
-      compute = jax.jit(
+      compute = compiled(
         lambda state: nnx.merge(graph, state).learning_rule(),
         compiler_options=QUICK_TO_COMPILE,
       )

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, PyTree
 from zoo.core.errors import UserError
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
+from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor
 from zoo.estimators.linear import GDBeta, GradientDescent
@@ -83,15 +84,15 @@ def _compare(subject: Any, method: str, otherwise: str) -> None:
     if isinstance(subject, nnx.Module):
       graph, *states = nnx.split(subject, nnx.Param, ...)
       parameters, rest = jax.tree.map(_in_float32, states)
-      # JAX keeps the program of a graph, unless this holds what has no hash, as a dict.
-      gaps_of = _model_gaps if _has_hash(graph) else _model_gaps.__wrapped__  # pyright: ignore
-      gaps = gaps_of(graph, method, parameters, rest)
+      gaps_of = functools.partial(_model_gaps, graph, method)
+      program = compiled(gaps_of, compiler_options=QUICK_TO_COMPILE)
+      gaps = program(parameters, rest)
     else:
       follower = subject
       if isinstance(subject, GradientDescent | GDBeta):  # one rule for each length
         follower = subject.at_length(_CONTEXT_LENGTH)
       form = getattr(follower, method)()
-      gaps = jax.jit(
+      gaps = compiled(
         lambda: _gaps(form, lambda prompt: {'__call__': subject(prompt)}),
         compiler_options=QUICK_TO_COMPILE,
       )()
@@ -106,20 +107,11 @@ def _compare(subject: Any, method: str, otherwise: str) -> None:
       )
 
 
-def _has_hash(graph: object) -> bool:
-  try:
-    hash(graph)
-  except TypeError:
-    return False
-  return True
-
-
 def _in_float32(array: Array) -> Array | np.ndarray:
   """A copy in float32 of an array in float64; another array as it is."""
   return np.asarray(array, np.float32) if array.dtype == np.float64 else array
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), compiler_options=QUICK_TO_COMPILE)
 def _model_gaps(
   graph: Any, method: str, parameters: Any, rest: Any
 ) -> dict[str, Array]:
@@ -133,14 +125,6 @@ def _model_gaps(
     return predictions
 
   return _gaps(getattr(model, method)(), predict)
-
-
-def compiled(function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
-  """A function of its other arguments, as a program that is traced anew.
-
-  What the function and the static arguments call may have changed since the last time.
-  """
-  return jax.jit(functools.partial(function, *static))
 
 
 def changed_weights(parameters: PyTree, size: Scalar = 0.3) -> PyTree:

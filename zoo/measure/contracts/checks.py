@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Key
 
 from zoo.core.errors import UserError
 from zoo.core.learning_rule import AnyArray
+from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
 from zoo.theory.trust import QUICK_TO_COMPILE
@@ -79,7 +80,7 @@ def check_sampled(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
   """Prompts that a task samples, on the host; UserError if they are wrong."""
   name = type(task).__name__
   # Traced anew, since what a task calls may have changed since the last time.
-  sample = jax.jit(
+  sample = compiled(
     lambda task, key: task.sample(key, batch_size), compiler_options=QUICK_TO_COMPILE
   )
   with noted(f'{name}.sample(key, {batch_size})'):

@@ -8,6 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PyTree
 
 from zoo.core.errors import UserError
+from zoo.core.programs import compiled
 from zoo.core.registry import MIXERS
 from zoo.measure.contracts.checks import check_close, check_floats, check_form, noted
 from zoo.mixers.mixer import Mixer
@@ -57,7 +58,7 @@ def _shape_of_tokens(model: Transformer) -> tuple[int, int, int]:
 def _check_mixer(name: str, mixer: Mixer, tokens: Float[Array, 'b n w']) -> None:
   graph, parameters, rest = nnx.split(mixer, nnx.Param, ...)
 
-  @jax.jit
+  @compiled
   def outputs(weights: PyTree) -> dict[str, Array]:
     mixer = nnx.merge(graph, weights, rest, copy=True)
     with noted(f'{name}(tokens)'):

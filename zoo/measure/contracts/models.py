@@ -14,6 +14,7 @@ from flax import nnx
 from jaxtyping import Array, PyTree
 
 from zoo.core.errors import UserError
+from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import MayIgnoreOrder, Predictor, Task
 from zoo.measure.contracts.checks import (
@@ -28,7 +29,7 @@ from zoo.measure.contracts.checks import (
 )
 from zoo.measure.contracts.mixers import check_mixers
 from zoo.measure.predict import check_predictor
-from zoo.theory.trust import changed_weights, check_rule, compiled, without_zeros
+from zoo.theory.trust import changed_weights, check_rule, without_zeros
 
 # From prompts to the facts of a model, with its own weights or with given ones.
 Run = Callable[..., Facts]
@@ -89,7 +90,7 @@ def _check_predictions(
   """
   with noted(f'splitting {name}'):
     static, parameters, rest = _split(model)
-  program = compiled(measure, static)
+  program = compiled(functools.partial(measure, static))
 
   def run(prompt: Prompt, weights: PyTree = parameters) -> Facts:
     with jax.default_matmul_precision('highest'):
@@ -101,7 +102,7 @@ def _check_predictions(
   is_constant = not np.ptp(facts.get('everywhere', facts['alone']))
   kernels = [leaf for leaf in jax.tree.leaves(parameters) if leaf.ndim > 1]
   if is_constant or not all(map(np.any, kernels)):
-    started = jax.jit(lambda own: without_zeros(own, changed_weights(own)))
+    started = compiled(lambda own: without_zeros(own, changed_weights(own)))
     weights = started(parameters)
     other = run(prompt, weights)
     if all(np.isfinite(array).all() for array in jax.tree.leaves(other)):

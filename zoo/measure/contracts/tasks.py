@@ -14,6 +14,7 @@ from jaxtyping import Array
 
 from zoo.core import losses, trees
 from zoo.core.errors import UserError, check_count, check_name, check_object
+from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
 from zoo.core.tables import WIDTH
@@ -120,7 +121,7 @@ def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
   loss, shape = task.loss, label_shape(task, len(prompt.x))
   has_one_output = task.num_outputs == 1
 
-  @jax.jit
+  @compiled
   def facts(targets: Array, y_query: Array) -> dict[str, Array]:
     prediction = jnp.full(shape, 0.5, y_query.dtype)
     values = {
@@ -159,10 +160,10 @@ def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) 
     with noted(what):
       return predictions | {'again': baseline(prompt)}
 
-  compiled = facts if isinstance(baseline, HostBaseline) else jax.jit(facts)
+  program = facts if isinstance(baseline, HostBaseline) else compiled(facts)
 
   def run(prompt: Prompt) -> Facts:
-    return jax.device_get(compiled(prompt))
+    return jax.device_get(program(prompt))
 
   values = run(prompt)
   check_finite(what, values['alone'])

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
+from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.predict import Programs, loss_of
@@ -225,7 +226,7 @@ def _prompts(
     return jax.vmap(prompt, (None, 0))(function, keys)
 
   # In one program; eagerly each operation would be compiled by itself.
-  prompts = jax.jit(jax.vmap(of_function))(jax.random.split(key, num_functions))
+  prompts = compiled(jax.vmap(of_function))(jax.random.split(key, num_functions))
   halves = slice(num_prompts), slice(num_prompts, None)
   seen, tested = (
     jax.tree.map(lambda array, at=at: _joined(array[:, at]), prompts) for at in halves
