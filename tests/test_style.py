@@ -2,11 +2,14 @@
 
 import importlib
 import io
+import shutil
+import subprocess
 
 import matplotlib.image
 import matplotlib.style
 import numpy as np
 import pytest
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.text import Text
 
 import zoo
@@ -148,6 +151,34 @@ def test_a_picture_is_whole_and_legible_whatever_the_readers_style(name, tmp_pat
   assert shown
   assert min(float(text.get_fontsize()) for text in shown) / 72 * scale >= 10
   assert {text.get_fontname() for text in shown} == {'DejaVu Sans'}
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in _EXAMPLES
+  ],
+)
+def test_a_pdf_has_no_type_3_font(name, tmp_path):
+  """Conferences refuse them. Fonts are objects that matplotlib does not compress."""
+  figure = _EXAMPLES[name](tmp_path)
+  pdf, control = io.BytesIO(), io.BytesIO()
+  figure.savefig(pdf, format='pdf')
+  assert b'/TrueType' in pdf.getvalue() or b'/CIDFontType2' in pdf.getvalue()
+  assert b'/Type3' not in pdf.getvalue()
+  # As the base class saves it, with matplotlib's own settings, the test would fail.
+  with matplotlib.style.context('default'):
+    canvas = FigureCanvasPdf(figure)
+    canvas.print_pdf(control)
+  assert b'/Type3' in control.getvalue()
+  if shutil.which('pdffonts'):
+    (tmp_path / 'picture.pdf').write_bytes(pdf.getvalue())
+    found = subprocess.run(
+      ['pdffonts', tmp_path / 'picture.pdf'], capture_output=True, text=True, check=True
+    ).stdout
+    assert 'TrueType' in found
+    assert 'Type 3' not in found
 
 
 def _svg(figure):

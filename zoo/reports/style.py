@@ -89,6 +89,9 @@ _STYLE = {
   'savefig.facecolor': 'white',
   'savefig.transparent': False,
   'savefig.dpi': 150,
+  # TrueType: conferences refuse the Type 3 fonts that matplotlib writes by default.
+  'pdf.fonttype': 42,
+  'ps.fonttype': 42,
   'svg.fonttype': 'path',  # readers need not have the font
   'svg.hashsalt': 'icl zoo',  # so that ids are the same in each run
 }
