@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from benchmarks import linear, models
+from zoo.reports.style import drawing_of
 
 
 def run(
@@ -38,7 +39,9 @@ def run(
     print(linear.table(results))
   else:
     results['scaling'] = linear.scale(variant, repeats, seconds, 2 if smoke else None)
-    linear.plot_scaling(results['scaling']).savefig(picture)
+    figure = drawing_of(linear.plot_scaling(results['scaling']))
+    figure.savefig(picture)
+    picture.with_suffix('.csv').write_text(figure.numbers)
     for label, measured in results['scaling'].items():
       print(f'{label:<18} step time ∝ size^{measured["exponent"]:.2f}')
     print(picture)

@@ -4,19 +4,32 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 
-from zoo.reports.style import BLACK, SKY, Figure, in_style, legend_above
+from zoo.reports.style import (
+  BLACK,
+  SKY,
+  Figure,
+  drawing_of,
+  given_axes,
+  house_style,
+  legend_above,
+  legend_within,
+)
 
 
-@in_style()
-def plot_deviations(deviations: Sequence[float]) -> Figure:
-  """How many values deviate by how many standard errors, beside a normal density."""
+@house_style
+def plot_deviations(deviations: Sequence[float], *, ax: Axes | None = None) -> Axes:
+  """How many values deviate by how many standard errors, beside a normal density.
+
+  It is drawn in the axes `ax`, by default in those of a new figure, and returns them.
+  """
   values = np.array(deviations, np.float64)
   least, most = np.floor(values.min(initial=-1)), np.ceil(values.max(initial=1))
   edges = np.arange(least, most + 0.5, 0.5)
-  figure = Figure(3.0)
-  axes = figure.subplots()
-  axes.hist(
+  given = given_axes(ax, 1)
+  axes = Figure(3.0).subplots() if given is None else given[0]
+  counts, *_ = axes.hist(
     values, [*edges], color=SKY, edgecolor='white', label=f'{len(values)} values'
   )
   x = np.linspace(edges[0], edges[-1], 201)
@@ -24,5 +37,13 @@ def plot_deviations(deviations: Sequence[float]) -> Figure:
   axes.plot(x, 0.5 * len(values) * density, color=BLACK, label='N(0, 1)')
   axes.set_xlabel('measured − known, in standard errors of the difference')
   axes.set_ylabel('values')
-  legend_above(figure)
-  return figure
+  if given is not None:
+    legend_within(axes)
+    return axes
+  legend_above(drawing_of(axes))
+  lines = [
+    f'{low:g},{high:g},{count:.0f}'
+    for low, high, count in zip(edges, edges[1:], counts, strict=False)
+  ]
+  drawing_of(axes).numbers = '\n'.join(['from,to,values', *lines, ''])
+  return axes

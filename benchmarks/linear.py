@@ -25,6 +25,7 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Key, PyTree
+from matplotlib.axes import Axes
 
 import configs
 from benchmarks.harness import Contender, Steps, Timing, of_steps, time_in_turns
@@ -34,8 +35,8 @@ from zoo.core.errors import check_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
 from zoo.models import LinearAttention
-from zoo.reports.plots import Panel, render_grid, series
-from zoo.reports.style import BLUE, VERMILION, Figure
+from zoo.reports.plots import Panel, plot_panels, series
+from zoo.reports.style import BLUE, VERMILION, Ax
 from zoo.tasks import LinearRegression
 from zoo.training.objective import sample
 from zoo.training.records import read_lines
@@ -342,8 +343,12 @@ def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
   return float(np.polyfit(np.log(sizes), np.log(step_times), 1)[0])
 
 
-def plot_scaling(scaling: dict[str, Any]) -> Figure:
-  """Step time against each size, on logarithmic axes, with the fitted power."""
+def plot_scaling(scaling: dict[str, Any], *, ax: Ax = None) -> list[Axes]:
+  """Step time against each size, on logarithmic axes, with the fitted power.
+
+  Panels are drawn in `ax`, axes for each size, by default in those of a new figure,
+  which the function returns.
+  """
   panels = []
   for label, measured in scaling.items():
     sizes, times = np.array(measured['sizes']), np.array(measured['ms_per_step'])
@@ -356,4 +361,4 @@ def plot_scaling(scaling: dict[str, Any]) -> Figure:
     title, axis = f'power {measured["exponent"]:.2f}', f'{label} (log scale)'
     time_axis = 'time of a training step (ms, log scale)'
     panels.append(Panel(title, axis, time_axis, shown, 'log', 'log'))
-  return render_grid(panels, 2, 2.6, sharey=True)
+  return plot_panels(panels, 2, 2.6, sharey=True, ax=ax)

@@ -27,6 +27,7 @@ from absl import flags
 
 from configs import atlas as cells
 from launch import cli
+from launch.drawing import Drawing
 from zoo.core.errors import UserError, check_name
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ _OUT = flags.DEFINE(
   'checkpoints/runs/atlas',
   'Folder for the runs, report.html, the table and the plots.',
 )
+_DRAWING = Drawing(has_texts=False)
 
 
 def main() -> None:
@@ -100,7 +102,8 @@ def main() -> None:
     return atlas.Settings(_SCALE.value, chosen, budgets)
 
   grid = atlas.Grid(named, get_config, settings_of)
-  rows = atlas.run(grid, _OUT.value, _command(), _PART.value)
+  with _DRAWING.wishes():
+    rows = atlas.run(grid, _OUT.value, _command(), _PART.value)
   where = f'the report is {_OUT.value}/report.html'
   cli.print_results(rows, _table, where, _OUT.value, _PART.value)
 

@@ -16,6 +16,7 @@ import sys
 from absl import flags
 
 from launch import cli
+from launch.drawing import Drawing
 from zoo.core.errors import UserError, check_number
 
 flags.adopt_module_key_flags(cli)
@@ -43,6 +44,7 @@ _MODELS = flags.DEFINE_list(
   'a size (gpt2_tiny, gpt2_small, gpt2), a mixer for gpt2_tiny, or another model.',
 )
 _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny sizes: fast, but not meaningful.')
+_DRAWING = Drawing(has_texts=False)
 
 
 def main() -> None:
@@ -61,9 +63,10 @@ def main() -> None:
   sys.path.insert(0, str(repository))
   from benchmarks import command
 
-  measured = command.run(
-    _REPEATS.value, seconds, _CASES.value, picture, _MODELS.value, _SMOKE.value
-  )
+  with _DRAWING.wishes():
+    measured = command.run(
+      _REPEATS.value, seconds, _CASES.value, picture, _MODELS.value, _SMOKE.value
+    )
   if _JSON.value is not None:
     _JSON.value.write_text(json.dumps(measured, indent=2) + '\n')
 

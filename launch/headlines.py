@@ -14,6 +14,7 @@ from absl import flags
 
 import configs
 from launch import cli
+from launch.drawing import Drawing
 from zoo.core.errors import check_name
 
 flags.adopt_module_key_flags(cli)
@@ -26,6 +27,7 @@ _OUT = flags.DEFINE(
   'Folder for the runs, the figures (PNG, SVG, CSV), headlines.json and report.html.',
 )
 _PART = cli.define_part('headlines')
+_DRAWING = Drawing(has_texts=False)
 
 
 def main(names: list[str]) -> None:
@@ -41,7 +43,8 @@ def main(names: list[str]) -> None:
     for study in wanted:
       print(f'{study.name:<16}{study.minutes:>5g} min  {study.statement}')
     return
-  results = headlines.run(wanted, configs.get_config, _OUT.value, _PART.value)
+  with _DRAWING.wishes():
+    results = headlines.run(wanted, configs.get_config, _OUT.value, _PART.value)
   where = f'the report is {_OUT.value}/report.html'
   cli.print_results(results, table, where, _OUT.value, _PART.value)
 

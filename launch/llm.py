@@ -23,6 +23,7 @@ from typing import Any
 from absl import flags
 
 from launch import cli, config_flag
+from launch.drawing import Drawing
 from zoo.core.errors import UserError
 
 flags.adopt_module_key_flags(cli)
@@ -46,6 +47,7 @@ _OUT = flags.DEFINE(
 _PART = cli.define_part('cells of an ablation')
 _ONLY = cli.define_only('cells of an ablation, such as 0_examples/cosine')
 _AGAIN = cli.define_again()
+_DRAWING = Drawing(has_texts=False)
 
 
 def main() -> None:
@@ -60,7 +62,8 @@ def main() -> None:
 
   where = f'the results are in {out}'
   if 'ablation' not in config:
-    results: Any = experiment.run(config, out, _DATA.value)
+    with _DRAWING.wishes():
+      results: Any = experiment.run(config, out, _DATA.value)
     return cli.print_results(results, report.table, where, out)
   part = _PART.value
   results = ablation.run(

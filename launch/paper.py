@@ -19,6 +19,7 @@ from absl import flags
 
 import configs
 from launch import cli
+from launch.drawing import Drawing
 from zoo.core.tables import format_table
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ _LLM = flags.DEFINE(
   'Folder of a finished run of launch.llm, to show its result as figure 6.',
 )
 _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny training: fast, but not meaningful.')
+_DRAWING = Drawing(has_texts=False)
 
 
 def main() -> None:
@@ -59,9 +61,10 @@ def main() -> None:
 
   out, part = _OUT.value, _PART.value
   figures = list(paper.FIGURES) if _FIGURES.value is None else _FIGURES.value
-  judged = paper.reproduce(
-    out, _get_config, figures, _SEEDS.value, _OBJECTIVE.value, _LLM.value, part
-  )
+  with _DRAWING.wishes():
+    judged = paper.reproduce(
+      out, _get_config, figures, _SEEDS.value, _OBJECTIVE.value, _LLM.value, part
+    )
   where = f'the report is {out}/report.html'
   cli.print_results(judged, _table, where, out, part)
 

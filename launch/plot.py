@@ -8,13 +8,26 @@ python -m launch.plot --workdir=runs/a --metric=norm/weights   # of a metric of 
 python -m launch.plot --workdir=runs/heads   # the risk at the end of a sweep
 python -m launch.plot --workdir=runs/heads --x=task.prior_mean
 python -m launch.plot --workdir=runs/heads --against=examples --baselines=bayes,ridge
+python -m launch.plot --workdir=runs/a --size=column --legend=right --out=risk.pdf
+python -m launch.plot --csv=runs/a/risk.csv --title=Risk --out=risk.pdf   # once more
+
+A CSV beside the picture has the numbers that it shows.
 """
+
+from __future__ import annotations
+
+import pathlib
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from launch import cli
+from launch.drawing import Drawing
 from zoo.core.errors import UserError
-from zoo.host.files import user_path, workdir_path
+from zoo.host.files import read_text, user_path, workdir_path
+
+if TYPE_CHECKING:
+  from zoo.reports.style import Figure
 
 flags.adopt_module_key_flags(cli)
 _WORKDIRS = flags.DEFINE_multi_string(
@@ -54,6 +67,13 @@ _METRIC = flags.DEFINE_string(
   'Against steps or operations: another number of metrics.jsonl in place of the loss, '
   'such as norm/weights of a metric of your own.',
 )
+_CSV = flags.DEFINE_string(
+  'csv',
+  None,
+  'In place of --workdir: the CSV beside a picture of this command, or figure_NAME.csv '
+  'of a study, to draw it again. Default of --out: beside it, as PNG.',
+)
+_DRAWING = Drawing()
 _OUT = flags.DEFINE_string(
   'out',
   None,
@@ -63,6 +83,9 @@ _OUT = flags.DEFINE_string(
 
 
 def main() -> None:
+  if _CSV.value is not None:
+    _draw_again(_CSV.value)
+    return
   if not _WORKDIRS.value:
     raise UserError('--workdir is missing; try --workdir=checkpoints/runs/yq_lsa')
   training, examples = _LOSS.value == 'training', _AGAINST.value == 'examples'
@@ -82,36 +105,77 @@ def main() -> None:
     )
   if _X.value is not None and not swept:
     raise UserError(f'--x is {_X.value!r}; it is for the risk at the end of a sweep')
-  if _OUT.value is None:
-    name = 'sweep' if swept else 'examples' if examples else 'risk'
-    if training or _METRIC.value is not None:
-      name = 'loss' if training else 'metric'
-    out = workdir_path(_WORKDIRS.value[0]) / f'{name}.png'
-  else:
-    out = user_path(_OUT.value)
-  if out.suffix not in ('.png', '.svg', '.pdf'):
-    raise UserError(f'--out is {_OUT.value!r}; it must end in .png, .svg or .pdf')
+  name = 'sweep' if swept else 'examples' if examples else 'risk'
+  if training or _METRIC.value is not None:
+    name = 'loss' if training else 'metric'
+  out = _out(workdir_path(_WORKDIRS.value[0]) / f'{name}.png')
+  with _DRAWING.wishes():
+    figure = _draw(swept, examples, is_sweep, training)
+  _save(figure, out)
+
+
+def _draw(swept: bool, examples: bool, is_sweep: bool, training: bool) -> Figure:
+  """The picture of runs, or of a sweep."""
   # Imported here so that a mistyped flag is reported at once.
+  from zoo.reports.style import drawing_of
   from zoo.training import run_plots
 
+  workdirs = _WORKDIRS.value
   if swept:
-    figure = run_plots.plot_sweep(_WORKDIRS.value[0], _X.value)
-  elif examples and is_sweep:
-    figure = run_plots.plot_sweep_examples(_WORKDIRS.value[0], _BASELINES.value)
-  elif examples:
-    figure = run_plots.plot_examples(_WORKDIRS.value, _BASELINES.value)
+    return drawing_of(run_plots.plot_sweep(workdirs[0], _X.value))
+  if examples and is_sweep:
+    return drawing_of(run_plots.plot_sweep_examples(workdirs[0], _BASELINES.value))
+  if examples:
+    return drawing_of(run_plots.plot_examples(workdirs, _BASELINES.value))
+  operations = _AGAINST.value == 'operations'
+  if _METRIC.value is None:
+    axes = run_plots.plot_risk(workdirs, training=training, operations=operations)
   else:
-    operations = _AGAINST.value == 'operations'
-    if _METRIC.value is None:
-      figure = run_plots.plot_risk(
-        _WORKDIRS.value, training=training, operations=operations
-      )
-    else:
-      figure = run_plots.plot_metric(
-        _WORKDIRS.value, _METRIC.value, operations=operations
-      )
+    axes = run_plots.plot_metric(workdirs, _METRIC.value, operations=operations)
+  return drawing_of(axes)
+
+
+def _draw_again(file: str) -> None:
+  """Draws the picture of a CSV."""
+  flags_of_runs = _WORKDIRS, _X, _BASELINES, _METRIC
+  for flag in flags_of_runs:
+    if flag.present:
+      raise UserError(f'--{flag.name} cannot stand beside --csv')
+  path = workdir_path(file)
+  if not path.is_file():
+    raise UserError(f'--csv is {file!r}, which does not exist')
+  from zoo.reports.plots import from_csv, plot_panels, render_figure
+  from zoo.reports.style import drawing_of
+
+  name = path.stem.removeprefix('figure_')
+  panels = from_csv(name, read_text(path)).panels
+  out = _out(path.with_suffix('.png'))
+  with _DRAWING.wishes():
+    if name == path.stem:
+      height = 3.3 if len(panels) == 1 else 3.5  # as the functions that draw runs
+      figure = drawing_of(plot_panels(panels, len(panels), height))
+    else:  # of a study
+      figure = render_figure(panels)
+  _save(figure, out)
+
+
+def _out(default: pathlib.Path) -> pathlib.Path:
+  """The file of the picture; raises UserError if it, or its CSV, cannot be written."""
+  out = default if _OUT.value is None else user_path(_OUT.value)
+  if out.suffix not in ('.png', '.svg', '.pdf'):
+    raise UserError(f'--out is {_OUT.value!r}; it must end in .png, .svg or .pdf')
+  numbers = out.with_suffix('.csv')
+  if numbers.is_file() and not read_text(numbers).startswith('panel,x_axis,'):
+    raise UserError(
+      f'{numbers} would have the numbers of the picture, and is another table; give '
+      'another --out'
+    )
+  return out
+
+
+def _save(figure: Figure, out: pathlib.Path) -> None:
   try:
-    figure.savefig(out)
+    _DRAWING.save(figure, out)
   except OSError as error:
     raise UserError(f'{out} cannot be written: {error.strerror or error}') from error
   print(out)

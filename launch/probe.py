@@ -7,8 +7,10 @@ python -m launch.probe --checkpoint=checkpoints/lsa --only=algorithm,task_shifts
 python -m launch.probe --checkpoint=checkpoints/transformer --interventions
 
 With --interventions the report also says what matters within the model, what its heads
-do and where the weights are. Finished parts are kept in --out: after an interruption,
-or --seconds, run the same command again to go on.
+do and where the weights are. Each picture has a CSV of its numbers beside it; --title,
+--xlabel and --ylabel are for the picture of one part, as --only=attention. Finished
+parts are kept in --out: after an interruption, or --seconds, run the same command again
+to go on.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 from absl import flags, logging
 
 from launch import cli
+from launch.drawing import Drawing
 from zoo.core.errors import UserError, nearest
 from zoo.host.files import is_url, or_shipped, read_text, user_path, write_atomically
 
@@ -69,6 +72,7 @@ _OUT = flags.DEFINE(
   'Folder for report.html, probe.json and the plots, which has no report of anything '
   'else. Default: checkpoints/probes/ and a name made of the checkpoint and its step.',
 )
+_DRAWING = Drawing(has_formats=True)
 
 
 def main() -> None:
@@ -76,6 +80,9 @@ def main() -> None:
     raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
   if _SECONDS.present and not _INTERVENTIONS.value:
     raise UserError('--seconds belongs to --interventions')
+  is_one = len(_ONLY.value) == 1 and not _INTERVENTIONS.value
+  why = 'name its part by --only'
+  _DRAWING.check(is_one, why)
   out = cli.folder_of(_OUT)
   # Imported here so that a mistyped flag is reported at once.
   from flax import nnx
@@ -98,7 +105,8 @@ def main() -> None:
   _refuse_another(out / 'report.html', title)
   report = zoo.probing.probe(saved.model, saved.task, other, name, only=only)
   logging.info('probe: pictures')
-  figures = pictures(report, saved.model, other, saved.task, only)
+  with _DRAWING.wishes(is_one=is_one, why=why):
+    figures = pictures(report, saved.model, other, saved.task, only)
   json_file = _JSON.value or out / 'probe.json'
   parts = Interventions(out, saved.model)
   if _INTERVENTIONS.value:
@@ -107,11 +115,18 @@ def main() -> None:
     parts.measure(saved.model, saved.task, _SECONDS.value, untrained)
   try:
     out.mkdir(parents=True, exist_ok=True)
-    parts.save_pictures(saved.model, saved.task)
+    with _DRAWING.wishes(is_one=is_one, why=why):
+      parts.draw(saved.model, saved.task)
+    parts.save_tables()
     write_atomically(json_file, report.to_json() + '\n')
     for picture, figure in figures.items():
-      figure.savefig(out / f'{picture}.png')
-    write_atomically(out / 'report.html', page(report, title, figures, parts.section()))
+      _DRAWING.save(figure, out / f'{picture}.png')
+    for picture, figure in parts.pictures.items():  # whose tables have all rows
+      _DRAWING.save(figure, out / f'{picture}.png', has_numbers=False)
+    formats = _DRAWING.formats
+    further = parts.section(formats)
+    whole = page(report, title, figures, further, formats)
+    write_atomically(out / 'report.html', whole)
   except OSError as error:
     raise UserError(
       f'{error.filename or out} cannot be written: {error.strerror}'

@@ -59,9 +59,10 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
   from benchmarks.deviations import plot_deviations
   from studies import atlas
   from studies.strategies import phases
-  from studies.strategies.pictures import plot_diagrams
+  from studies.strategies.pictures import plot_diagrams, plot_lines
   from zoo.host.files import read_text
   from zoo.reports import plots
+  from zoo.reports.style import drawing_of
 
   made: dict[pathlib.Path, bytes] = {}
   baselines, cells = (
@@ -72,11 +73,17 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
     # A median has no deviation; 0, without a sign, is a value that agrees to rounding.
     written = [line['deviation'] for line in lines]
     deviations = [float(text) for text in written if text not in ('', '0')]
-    made[docs / 'images' / 'baselines.png'] = _png(plot_deviations(deviations))
+    made[docs / 'images' / 'baselines.png'] = _png(
+      drawing_of(plot_deviations(deviations))
+    )
   diagram = docs / 'results' / 'strategies.csv'
   if diagram.is_file():
     shown = phases.diagrams(phases.from_csv(read_text(diagram)))
-    made[docs / 'images' / 'strategies.png'] = _png(plot_diagrams(shown))
+    for name, axes in {
+      'strategies': plot_diagrams(shown),
+      'strategies_lines': plot_lines(shown),
+    }.items():
+      made[docs / 'images' / f'{name}.png'] = _png(drawing_of(axes))
   for file in sorted((docs / 'results').glob('figure_*.csv')):
     name = file.stem.removeprefix('figure_')
     panels = plots.from_csv(name, read_text(file)).panels

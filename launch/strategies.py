@@ -14,6 +14,8 @@ says nothing else, fits all of them, and draws a phase diagram: the first swept 
 against the step. The colour is the predictor of the largest weight, paler the more it
 leaves unexplained; with two predictors, lines are the log odds of the first against the
 second by all prompts so far. Fields besides the first and the seed give a diagram each.
+A second picture, strategies_lines, has the weights as lines, with 95 % intervals over
+the seeds as bands. The flags --title, --xlabel and --ylabel are for the first picture.
 
 Runs are kept, and each fit is a row of rows.jsonl: rerun the same command to resume.
 N processes divide the points if each is started with --part=I/N, I = 1, …, N;
@@ -30,12 +32,14 @@ from absl import flags
 
 from launch import cli, config_flag
 from launch.axes import parse_all
+from launch.drawing import Drawing
 from zoo.core.errors import UserError
 from zoo.host.files import is_url, write_atomically
 
 if TYPE_CHECKING:
   from studies.strategies.series import FittedRun
   from zoo.host.parts import Part
+  from zoo.reports.style import Figure
 
 flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
@@ -73,7 +77,9 @@ _OUT = flags.DEFINE(
   'Folder for strategies.png, strategies.csv and rows.jsonl of --checkpoint. Default: '
   'checkpoints/probes/ and a name made of the checkpoint.',
 )
+_DRAWING = Drawing(has_formats=True)
 _TABLE, _PICTURE = 'strategies.csv', 'strategies.png'
+_LINES = 'strategies_lines.png'
 
 
 def main() -> None:
@@ -84,6 +90,7 @@ def main() -> None:
     if flag.present:
       mode = '--checkpoint' if flag is _OUT else '--config'
       raise UserError(f'--{flag.name} belongs to {mode}')
+  _DRAWING.check()
   if _CHECKPOINT.value is not None:
     _show_run(_CHECKPOINT.value)
   else:
@@ -98,6 +105,7 @@ def _show_run(workdir: str) -> None:
   from studies.strategies import phases
   from studies.strategies.pictures import plot_series
   from studies.strategies.series import Fitter, named
+  from zoo.reports.style import drawing_of
   from zoo.storage.loading import steps_of
 
   out = cli.folder_of(_OUT)
@@ -116,9 +124,11 @@ def _show_run(workdir: str) -> None:
   if rows is None:
     return cli.print_results(None, phases.series_table, '', out)
   run = fitter.fitted({cells[name]['step']: row for name, row in rows.items()})
-  _write(out, phases.rows_of([{}], [run]), plot_series(run))
+  with _DRAWING.wishes():
+    figures = {_PICTURE: drawing_of(plot_series(run))}
+  _write(out, phases.rows_of([{}], [run]), figures)
   print(phases.series_table(run))
-  print(f'\nthe picture is {out / _PICTURE}, all numbers are in {out / _TABLE}')
+  print(f'\n{_where(out)}')
 
 
 def _show_sweep() -> None:
@@ -128,7 +138,8 @@ def _show_sweep() -> None:
   check_fields(config)
   axes, names = parse_all(_SWEEP.value)
   from studies.strategies import phases
-  from studies.strategies.pictures import plot_diagrams
+  from studies.strategies.pictures import plot_diagrams, plot_lines
+  from zoo.reports.style import drawing_of
   from zoo.training import sweeps
 
   if config.checkpoint.steps is None:
@@ -152,9 +163,13 @@ def _show_sweep() -> None:
     if runs is not None and part is None:
       fitted = phases.rows_of(points, runs)
       diagrams = phases.diagrams(fitted)
-      _write(workdir, fitted, plot_diagrams(diagrams))
-  where = f'the picture is {workdir / _PICTURE}, all numbers are in {workdir / _TABLE}'
-  cli.print_results(diagrams, phases.summary, where, workdir, part)
+      with _DRAWING.wishes():
+        figures = {
+          _PICTURE: drawing_of(plot_diagrams(diagrams)),
+          _LINES: drawing_of(plot_lines(diagrams)),
+        }
+      _write(workdir, fitted, figures)
+  cli.print_results(diagrams, phases.summary, _where(workdir), workdir, part)
   if lost is not None:
     raise lost
 
@@ -292,14 +307,25 @@ def _rows(
   return None
 
 
-def _write(out: pathlib.Path, rows: list[dict[str, Any]], figure: Any) -> None:
+def _where(out: pathlib.Path) -> str:
+  names = [(out / _PICTURE).with_suffix(f'.{name}') for name in _DRAWING.formats]
+  shown = ' and '.join(map(str, names))
+  return f'the picture is {shown}, all numbers are in {out / _TABLE}'
+
+
+def _write(
+  out: pathlib.Path, rows: list[dict[str, Any]], figures: Mapping[str, Figure]
+) -> None:
+  """Writes the table, and the pictures; raises UserError if that fails."""
   from zoo.core import tables
 
   names = dict.fromkeys(name for row in rows for name in row)
   try:
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / _TABLE, tables.to_csv(names, rows))
-    figure.savefig(out / _PICTURE)
+    for name, figure in figures.items():
+      is_first = name == _PICTURE  # whose numbers are in the table
+      _DRAWING.save(figure, out / name, has_texts=is_first, has_numbers=not is_first)
   except OSError as error:
     raise UserError(
       f'{error.filename or out} cannot be written: {error.strerror}'

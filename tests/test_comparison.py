@@ -205,8 +205,8 @@ def test_a_loss_below_the_least_possible_is_said(model, bayes, said, caplog):
   assert (warning is None) == (said is None)
   assert said is None or said in warning
   assert below_bayes({'model': _curve(*model), 'zero': _curve(*bayes)}) is None
-  figure = plot_by_examples({'leaks': [comparison]})
-  titles = [axes.get_title() for axes in figure.axes]
+  drawn = plot_by_examples({'leaks': [comparison]})
+  titles = [axes.get_title() for axes in drawn]
   assert any(titles) == (said is not None)
   assert ('leaks: the loss' in caplog.text) == (said is not None)
 
@@ -220,8 +220,7 @@ def test_a_picture_by_examples_has_means_alone():
     # Uncertain, but within the scale: it is shown, with its band.
     'other': _curve([4.0, 2.0, 1.5], [0.1, 0.1, 0.9]),
   }
-  figure = plot_by_examples({'model': [by_name]})
-  (axes,) = figure.axes
+  (axes,) = plot_by_examples({'model': [by_name]})
   drawn = {str(line.get_label()): line for line in axes.lines}
   np.testing.assert_array_equal(drawn['ols'].get_ydata(), [4.0, np.nan, np.nan])
   # However large that mean is, it is no scale by which others are left out.
@@ -241,7 +240,7 @@ def test_few_baselines_are_bayes_and_the_two_best_that_look_different():
   by_name |= {name: _curve([4.0, mean], [0.1, 0.1]) for name, mean in means.items()}
   assert few_baselines(by_name) == ['bayes', 'ols', 'gd']
   assert few_baselines({name: by_name[name] for name in ('model', 'zero')}) == ['zero']
-  drawn = plot_by_examples({'a': [by_name]}, baselines=['gd']).axes[0].lines
+  drawn = plot_by_examples({'a': [by_name]}, baselines=['gd'])[0].lines
   assert [line.get_label() for line in drawn] == ['a', 'gd']
   with refuses("unknown baseline 'rigde'", "did you mean 'ridge'?", 'known: bayes, gd'):
     plot_by_examples({'a': [by_name]}, baselines=['rigde'])
@@ -254,7 +253,7 @@ def test_a_loss_below_the_axis_is_an_arrow_and_that_of_a_model_is_on_it():
     'ols': _curve([50.0, 0.5, 0.0], error),
     'ridge': _curve([50.0, 1e-6, 1e-12], [0.01, 1e-8, 1e-14]),
   }
-  (axes,) = plot_by_examples({'a': [comparison]}).axes
+  (axes,) = plot_by_examples({'a': [comparison]})
   drawn = {str(line.get_label()): line for line in axes.lines}
   np.testing.assert_array_equal(drawn['a'].get_ydata(), [50.0, 5.0, 1e-4])
   low, high = axes.get_ylim()

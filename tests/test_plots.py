@@ -20,7 +20,7 @@ from zoo.reports.plots import (
   write_plot,
 )
 from zoo.reports.rows import RowPoint, plot_rows
-from zoo.reports.style import BLACK, BLUE, VERMILION
+from zoo.reports.style import BLACK, BLUE, VERMILION, drawing_of
 
 
 def example():
@@ -96,8 +96,9 @@ def test_what_is_no_csv_of_a_figure_is_refused():
 
 def test_points_stand_in_the_rows_of_their_names():
   points = [RowPoint('lstm', 'a', 2.0, 0.5), RowPoint('gru', 'b', 3.0, math.inf)]
-  figure = plot_rows({'$t': points, 'u': points[:1]}, 'x', {'b': BLUE, 'a': VERMILION})
-  axes, other = figure.axes
+  axes, other = plot_rows(
+    {'$t': points, 'u': points[:1]}, 'x', {'b': BLUE, 'a': VERMILION}
+  )
   assert [label.get_text() for label in axes.get_yticklabels()] == ['lstm', 'gru']
   drawn: dict[str, Any] = {str(box.get_label()): box for box in axes.containers}
   line, _, (bars,) = drawn['a'].lines
@@ -111,7 +112,7 @@ def test_points_stand_in_the_rows_of_their_names():
 def test_a_heat_map_shows_its_numbers():
   scale = Normalize(0, 1)
   heat_map = HeatMap(np.array([[0.0, 1.0]]), scale, rows={0: 'a'}, texts=[['0', '1']])
-  figure = plot_heat_maps([[heat_map, heat_map], [heat_map]], 4.0)
+  figure = drawing_of(plot_heat_maps([[heat_map, heat_map], [heat_map]], 4.0))
   first, _, _, empty, bar = figure.axes
   assert [text.get_text() for text in first.texts] == ['0', '1']
   assert [text.get_color() for text in first.texts] == ['white', BLACK]

@@ -28,7 +28,7 @@ from zoo.probing.report.pictures import (
 )
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.plots import Panel, render_figure, series
-from zoo.reports.style import BASELINES, BLACK, BLUE, PALETTE, WIDTH, Figure
+from zoo.reports.style import BASELINES, BLACK, BLUE, PALETTE, WIDTH, Figure, drawing_of
 
 _README = 830  # pixels, the width of its text on GitHub
 
@@ -70,7 +70,7 @@ def test_a_legend_of_many_entries_is_whole_and_its_lines_differ():
     'standard_error': [0.1, None, 500.0],
   }
   comparison = dict.fromkeys(names, measured) | {'ols': unstable}
-  figure = plot_by_examples({'multi_head_lsa, 11': [comparison]})
+  figure = drawing_of(plot_by_examples({'multi_head_lsa, 11': [comparison]}))
   figure.canvas.draw()
   (legend,) = figure.legends
   page, box = figure.bbox, legend.get_window_extent()
@@ -116,7 +116,7 @@ _EXAMPLES = {
   'plot_deviations': lambda tmp_path: plot_deviations([-3.5, -0.2, 0.0, 0.1, 2.0]),
   'plot_heat_maps': _atlas(pictures.heat_map),
   'plot_rows': _atlas(lambda rows: pictures.effects(comparisons.changes(rows))),
-  'render_grid': _atlas(pictures.by_context),
+  'plot_panels': _atlas(pictures.by_context),
   'draw': _diagram,
   'examples': _atlas(pictures.by_examples),
   'heads': _heads,
@@ -125,6 +125,11 @@ _EXAMPLES = {
 
 
 _QUICK = 'render_figure', 'plot_heat_maps'
+
+
+def _figure(name, tmp_path):
+  drawn = _EXAMPLES[name](tmp_path)
+  return drawn if isinstance(drawn, Figure) else drawing_of(drawn)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +141,7 @@ _QUICK = 'render_figure', 'plot_heat_maps'
 )
 def test_a_picture_is_whole_and_legible_whatever_the_readers_style(name, tmp_path):
   with matplotlib.style.context(['dark_background', {'font.size': 4}]):
-    figure = _EXAMPLES[name](tmp_path)
+    figure = _figure(name, tmp_path)
     figure.draw_without_rendering()
   assert isinstance(figure, Figure)
   assert figure.get_facecolor() == (1, 1, 1, 1)
@@ -162,7 +167,7 @@ def test_a_picture_is_whole_and_legible_whatever_the_readers_style(name, tmp_pat
 )
 def test_a_pdf_has_no_type_3_font(name, tmp_path):
   """Conferences refuse them. Fonts are objects that matplotlib does not compress."""
-  figure = _EXAMPLES[name](tmp_path)
+  figure = _figure(name, tmp_path)
   pdf, control = io.BytesIO(), io.BytesIO()
   figure.savefig(pdf, format='pdf')
   assert b'/TrueType' in pdf.getvalue() or b'/CIDFontType2' in pdf.getvalue()

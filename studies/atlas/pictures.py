@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from studies.atlas.comparisons import GuessChange, changes, pooled
@@ -23,7 +24,7 @@ from studies.atlas.results import (
 )
 from zoo.measure.statistics import Interval
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
-from zoo.reports.plots import Panel, Series, render_grid, series
+from zoo.reports.plots import Panel, Series, plot_panels, series
 from zoo.reports.rows import RowPoint, plot_rows
 from zoo.reports.style import (
   BLACK,
@@ -35,7 +36,9 @@ from zoo.reports.style import (
   PURPLE,
   VERMILION,
   WIDTH,
+  Ax,
   Figure,
+  drawing_of,
 )
 
 _COLOURS = {
@@ -50,23 +53,24 @@ _LINES = {'bayes': BLACK, 'gd': GREY, 'nearest_neighbours': GREY}
 
 def draw(rows: Sequence[AtlasRow]) -> dict[str, Figure]:
   """All pictures that the rows suffice for, by file name."""
-  figures = {'atlas': heat_map(rows)}
+  drawn: dict[str, Axes | list[Axes]] = {'atlas': heat_map(rows)}
   if ratios := slope_ratios(rows):
-    figures['atlas_slopes'] = slopes(ratios)
+    drawn['atlas_slopes'] = slopes(ratios)
   if any(row.known == TRAINED and np.isfinite(row.losses).all() for row in rows):
-    figures['atlas_examples'] = by_examples(rows)
+    drawn['atlas_examples'] = by_examples(rows)
   if changed := changes(rows):
-    figures['atlas_guesses'] = effects(changed)
+    drawn['atlas_guesses'] = effects(changed)
   if len({row.prompts for row in rows}) > len({row.task for row in rows}):
-    figures['atlas_contexts'] = by_context(rows)
-  return figures
+    drawn['atlas_contexts'] = by_context(rows)
+  return {name: drawing_of(axes) for name, axes in drawn.items()}
 
 
-def heat_map(rows: Sequence[AtlasRow]) -> Figure:
+def heat_map(rows: Sequence[AtlasRow], *, ax: Axes | None = None) -> Axes:
   """The share of the learnable loss that is not learned, by architecture and task.
 
   All cells are of the largest common budget, but for those with a value of theory,
-  which say so. Cells without a loss have a dash.
+  which say so. Cells without a loss have a dash. It is drawn in the axes `ax`, by
+  default in those of a new figure, and returns them.
   """
   shares, texts = {}, {}
   for row in at_budget(rows):
@@ -74,7 +78,7 @@ def heat_map(rows: Sequence[AtlasRow]) -> Figure:
     share = shares[place] = _share(row, rows)
     texts[place] = _words(row, share, rows)
   label = 'share of the learnable loss that is not learned (log scale)'
-  return _matrix(shares, texts, LogNorm(LEAST_SHARE, 1), label)
+  return _matrix(shares, texts, LogNorm(LEAST_SHARE, 1), label, ax)
 
 
 def slope_ratios(rows: Sequence[AtlasRow]) -> dict[tuple[str, str], float]:
@@ -107,14 +111,14 @@ def _smaller_budget(budgets: Sequence[float]) -> float:
   return max(early, default=budgets[0])
 
 
-def slopes(ratios: Mapping[tuple[str, str], float]) -> Figure:
-  """The ratios of `slope_ratios`."""
+def slopes(ratios: Mapping[tuple[str, str], float], *, ax: Axes | None = None) -> Axes:
+  """The ratios of `slope_ratios`, in the axes `ax` or in those of a new figure."""
   texts = {
     place: f'{ratio:.2g}' if math.isfinite(ratio) else '–'
     for place, ratio in ratios.items()
   }
   label = 'share not learned with more operations, over that with fewer (log scale)'
-  return _matrix(ratios, texts, LogNorm(0.01, 1), label)
+  return _matrix(ratios, texts, LogNorm(0.01, 1), label, ax)
 
 
 def _shares_of_trained(
@@ -133,7 +137,8 @@ def _matrix(
   texts: Mapping[tuple[str, str], str],
   scale: LogNorm,
   label: str,
-) -> Figure:
+  ax: Axes | None,
+) -> Axes:
   """Values and texts by model and column; the models with the least values on top.
 
   What has no value counts as 1 in the order.
@@ -161,7 +166,7 @@ def _matrix(
   )
   # More than 16 columns of numbers do not fit into a page.
   width = max(min(max(2 + 0.85 * len(columns), 6.4), WIDTH), 1.8 + 0.38 * len(columns))
-  return plot_heat_maps([[shown]], 2.4 + 0.32 * len(models), width)
+  return plot_heat_maps([[shown]], 2.4 + 0.32 * len(models), width, ax=ax)[0]
 
 
 def _share(row: AtlasRow, rows: Sequence[AtlasRow]) -> float:
@@ -181,10 +186,11 @@ def _words(row: AtlasRow, share: float, rows: Sequence[AtlasRow]) -> str:
   return f'{shown}\nBayes' if is_like_bayes(row, rows) else shown
 
 
-def by_examples(rows: Sequence[AtlasRow]) -> Figure:
+def by_examples(rows: Sequence[AtlasRow], *, ax: Ax = None) -> list[Axes]:
   """The loss of each model by number of examples, beside baselines.
 
-  A mark is where it was trained.
+  A mark is where it was trained. Panels are drawn in `ax`, axes for each column of the
+  heat map, by default in those of a new figure, which the function returns.
   """
   colours, panels = _colours(rows), []
   trained = [row for row in at_budget(rows) if row.steps]
@@ -200,7 +206,7 @@ def by_examples(rows: Sequence[AtlasRow]) -> Figure:
       lines.append(series(row.model, 'curve', colours[row.model], row.lengths, shown))
     axes = 'examples before the query', 'loss (log scale)'
     panels.append(Panel(name, *axes, tuple(lines), y_scale='log'))
-  return render_grid(panels, min(len(panels), 2), 2.6)
+  return plot_panels(panels, min(len(panels), 2), 2.6, ax=ax)
 
 
 def _colours(rows: Sequence[AtlasRow]) -> dict[str, str]:
@@ -219,8 +225,12 @@ def _by_column(
   return groups
 
 
-def effects(changed: Sequence[GuessChange]) -> Figure:
-  """What guesses change in % of the loss with the guess 0, sorted; pooled on top."""
+def effects(changed: Sequence[GuessChange], *, ax: Ax = None) -> list[Axes]:
+  """What guesses change in % of the loss with the guess 0, sorted; pooled on top.
+
+  Panels are drawn in `ax`, axes for each task, by default in those of a new figure,
+  which the function returns.
+  """
   panels: dict[str, list[RowPoint]] = {}
   for pool, share in pooled(changed).items():
     point = RowPoint(f'{pool.kind} (mean)', pool.guess, *_in_percent(share))
@@ -230,7 +240,7 @@ def effects(changed: Sequence[GuessChange]) -> Figure:
     name = f'{change.row.task}, C = {change.row.context_length}'
     panels.setdefault(name, []).append(point)
   axis = 'change of the loss, in % of that with the guess 0; below 0 the guess helps'
-  return plot_rows(panels, axis, _COLOURS, level=0.0)
+  return plot_rows(panels, axis, _COLOURS, level=0.0, ax=ax)
 
 
 def _in_percent(share: Interval) -> tuple[float, float]:
@@ -238,8 +248,12 @@ def _in_percent(share: Interval) -> tuple[float, float]:
   return 100 * share.mean, 100 * share.half
 
 
-def by_context(rows: Sequence[AtlasRow]) -> Figure:
-  """The losses of tasks by the context length of training, in a panel per model."""
+def by_context(rows: Sequence[AtlasRow], *, ax: Ax = None) -> list[Axes]:
+  """The losses of tasks by the context length of training, in a panel per model.
+
+  Panels are drawn in `ax`, axes for each, by default in those of a new figure, which
+  the function returns.
+  """
   cells = [row for row in at_budget(rows) if row.losses]
   groups: dict[tuple[str, str], list[AtlasRow]] = {}
   for row in sorted(cells, key=lambda row: row.context_length):
@@ -261,7 +275,7 @@ def by_context(rows: Sequence[AtlasRow]) -> Figure:
       label = f'guess: {guess}' if guess else 'no choice of guess'
       shown.append(_intervals(label, _COLOURS.get(guess, BLUE), x, of_guess))
     panels.append(Panel(f'{model}, {task}', *axes, tuple(shown), 'log', 'log'))
-  return render_grid(panels, min(len(panels), 3), 2.3)
+  return plot_panels(panels, min(len(panels), 3), 2.3, ax=ax)
 
 
 def _positive(values: Sequence[float]) -> list[float]:
@@ -276,11 +290,9 @@ def _intervals(
   ends = []
   for row in rows:
     mean, low, high = row.loss
-    if math.isfinite(row.loss.half):
-      ends.append((max(low, mean / 10), mean, high))
-    else:
-      ends.append((mean, mean, mean))
-  return series(name, 'curve', colour, x, np.transpose(ends))
+    is_known = math.isfinite(row.loss.half)
+    ends.append((mean, low, high) if is_known else (mean, mean, mean))
+  return Series(name, 'curve', colour, tuple(map(float, x)), *zip(*ends, strict=True))
 
 
 def _column(row: AtlasRow, rows: Sequence[AtlasRow]) -> str:

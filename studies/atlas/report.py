@@ -56,7 +56,7 @@ def write(rows: Sequence[AtlasRow], command: str, out: pathlib.Path) -> None:
   """Writes the pictures, and `report.html` with all of them, to a folder."""
   figures = {}
   for name, drawing in draw(rows).items():
-    for suffix in ('png', 'svg'):
+    for suffix in ('png', 'svg', 'pdf'):
       drawing.savefig(out / f'{name}.{suffix}')
     title, caption = ABOUT[name]
     picture = reports.Picture(drawing, title)

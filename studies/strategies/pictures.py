@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
-from studies.strategies.phases import Diagram, mean_over_seeds
+from studies.strategies.phases import SEED, Diagram, mean_over_seeds
 from studies.strategies.series import FittedRun
-from zoo.measure.statistics import Estimate
+from zoo.measure.statistics import Estimate, interval
 from zoo.probing.nearest_strategies.mixtures import Strategies
-from zoo.reports.plots import Panel, Series, render_grid
+from zoo.reports.plots import Panel, Series, plot_panels
 from zoo.reports.style import (
   BLACK,
   BLUE,
@@ -26,20 +27,26 @@ from zoo.reports.style import (
   SMALL,
   VERMILION,
   WIDTH,
+  Ax,
   Figure,
   colours_of,
-  in_style,
+  drawing_of,
+  given_axes,
+  house_style,
+  label_log_axes,
+  legend_above,
 )
 
 _STEP = 'training step'
 _UNKNOWN = Estimate(math.nan, math.nan)
 
 
-def plot_strategies(strategies: Strategies) -> Figure:
+def plot_strategies(strategies: Strategies, *, ax: Ax = None) -> list[Axes]:
   """The weights and what they leave unexplained, by the number of examples.
 
   A weight is left out where its predictors cannot be told apart from others. Bands are
-  95 % intervals.
+  95 % intervals. They are drawn in the two axes of `ax`, by default in those of a new
+  figure, which the function returns.
   """
   groups = {name: {*name.split(', ')} for name in strategies.weights}
   colours = colours_of(name.split(', ')[0] for name in groups)
@@ -64,14 +71,21 @@ def plot_strategies(strategies: Strategies) -> Figure:
     Panel('Weights', 'examples', 'weight', tuple(weights)),
     Panel('What they leave', 'examples', 'share', tuple(unexplained)),
   )
-  return render_grid(panels, 2, 2.8)
+  return plot_panels(panels, 2, 2.8, ax=ax)
 
 
-def plot_series(run: FittedRun) -> Figure:
+# Hatches, which tell cells apart in a grey print, too.
+_UNMEASURED, _TIED = '////', 'xxxx'
+_OF_NAMES = '', '..', '\\\\\\', '++', 'oo', '--'
+_LINE_COLUMNS = 3  # panels of lines side by side
+
+
+def plot_series(run: FittedRun, *, ax: Ax = None) -> list[Axes]:
   """The weights and what they leave unexplained, by the step of training.
 
   A weight is left out where its predictors cannot be told apart from others. Bands are
-  95 % intervals.
+  95 % intervals. They are drawn in the two axes of `ax`, by default in those of a new
+  figure, which the function returns.
   """
   steps, last = [*run.fits], [*run.fits.values()][-1]
   groups = {name: {*name.split(', ')} for name in last.weights}
@@ -95,7 +109,7 @@ def plot_series(run: FittedRun) -> Figure:
     Panel('Weights', _STEP, 'weight', tuple(weights), 'log'),
     Panel('What they leave', _STEP, 'share', tuple(unexplained), 'log'),
   )
-  return render_grid(panels, 2, 2.8)
+  return plot_panels(panels, 2, 2.8, ax=ax)
 
 
 def _weight_of(
@@ -132,31 +146,132 @@ def _curve_of(
   )
 
 
-@in_style()
-def plot_diagrams(shown: Sequence[Diagram]) -> Figure:
+def plot_lines(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
+  """Draws the weights, and what they leave unexplained, by the step of training.
+
+  Each line is the mean over seeds, and its band the 95 % interval of this mean by
+  Student's t, which one seed does not have. A weight is left out where its predictor
+  cannot be told apart from another one in some seed.
+
+  Args:
+    shown: Diagrams of runs, whose fields and values have a panel each. Of a sweep over
+      seeds alone there is one panel.
+    ax: Axes to draw in, one for each panel. By default the function makes a figure.
+
+  Returns:
+    The axes of the panels.
+
+  Raises:
+    UserError: If `ax` has another number of axes.
+  """
+  panels = [panel for diagram in shown for panel in _panels_of(diagram)]
+  return plot_panels(panels, min(len(panels), _LINE_COLUMNS), 2.2, ax=ax)
+
+
+def _panels_of(diagram: Diagram) -> Iterator[Panel]:
+  """A panel for each value of the field; one for all, if that is the seed."""
+  weights, unexplained = diagram.weights, diagram.unexplained
+  is_shared, titles = diagram.is_shared, [diagram.title]
+  if diagram.field == SEED:  # its values are the seeds
+    weights, unexplained = weights.swapaxes(0, 2), unexplained.swapaxes(0, 1)
+    is_shared = is_shared.any(axis=2, keepdims=True)
+  else:
+    titles = [
+      ', '.join(filter(None, [diagram.title, f'{diagram.field} = {value}']))
+      for value in diagram.values
+    ]
+  colours = colours_of(diagram.names)
+  for at, title in enumerate(titles):
+    lines = []
+    for i, name in enumerate(diagram.names):
+      others = np.delete(is_shared[i, :, at], i, axis=0)
+      known = np.where(others.any(axis=0), math.nan, weights[:, i, at])
+      lines.append(_line(f'weight of {name}', colours[name], diagram.steps, known))
+    left = unexplained[:, at]
+    lines.append(_line('unexplained', BLUE, diagram.steps, left, 'dashed curve'))
+    yield Panel(title, _STEP, 'weight, or share', tuple(lines), _scale(diagram.steps))
+
+
+def _line(
+  name: str,
+  colour: str,
+  steps: Sequence[int],
+  values: Float[np.ndarray, 'seed step'],
+  kind: str = 'curve',
+) -> Series:
+  """The mean over seeds at each step, with its interval; NaN where nothing is known."""
+  ends = []
+  for of_step in values.T:
+    known = of_step[~np.isnan(of_step)]
+    mean = float(known.mean()) if known.size else math.nan
+    half = interval(known).half if known.size > 1 else 0.0
+    ends.append((mean, mean - half, mean + half))
+  means, lows, highs = zip(*ends, strict=True)
+  return Series(name, kind, colour, tuple(map(float, steps)), means, lows, highs)
+
+
+def _scale(steps: Sequence[int]) -> str:
+  return 'log' if min(steps) > 0 and len(steps) > 1 else 'linear'
+
+
+@house_style
+def plot_diagrams(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
   """Diagrams: the colour of the largest weight, paler the more it leaves unexplained.
 
-  Lines join equal odds of the first predictor against the second.
+  A cell is as wide as the steps for which it stands, up to the middle between it and
+  the next one, on the logarithmic axis of steps. Cells whose predictors are not told
+  apart, and those without a measurement, have hatches of their own. Lines join equal
+  odds of the first predictor against the second. The diagrams are drawn in `ax`, axes
+  for each of them, by default in those of a new figure, which the function returns.
   """
-  rows = max(len(diagram.values) for diagram in shown)
-  columns = min(len(shown), 3)
-  lines = -(-len(shown) // columns)
-  figure = Figure(1.5 + lines * (0.9 + 0.3 * rows), WIDTH if columns > 1 else 5.0)
-  every = [*figure.subplots(lines, columns, squeeze=False).flat]
+  given = given_axes(ax, len(shown))
+  if given is None:
+    rows = max(len(diagram.values) for diagram in shown)
+    columns = min(len(shown), 3)
+    lines = -(-len(shown) // columns)
+    figure = Figure(1.5 + lines * (0.9 + 0.3 * rows), WIDTH if columns > 1 else 5.0)
+    every = [*figure.subplots(lines, columns, squeeze=False).flat]
+    for axes in every[len(shown) :]:
+      axes.set_axis_off()
+    drawn = every[: len(shown)]
+  else:
+    drawn = given
   names = shown[0].names
   colours = dict(zip(names, itertools.cycle(PALETTE), strict=False))
-  for axes in every[len(shown) :]:
-    axes.set_axis_off()
-  for axes, diagram in zip(every, shown, strict=False):
-    _draw_diagram(axes, diagram, [to_rgb(colours[name]) for name in diagram.names])
-  handles: list[Any] = [Patch(color=c, label=name) for name, c in colours.items()]
-  if any(diagram.is_tied.any() for diagram in shown):
-    handles.append(Patch(color=GREY, label='not told apart'))
+  hatches = dict(zip(names, itertools.cycle(_OF_NAMES), strict=False))
+  for axes, diagram in zip(drawn, shown, strict=True):
+    _draw_diagram(axes, diagram, colours, hatches)
+  handles: dict[str, Any] = {
+    name: Patch(facecolor=colours[name], edgecolor='white', lw=0, hatch=hatches[name])
+    for name in names
+  }
+  states = [_states(diagram) for diagram in shown]
+  if any(is_tied.any() for is_tied, _, _ in states):
+    handles['not told apart'] = Patch(
+      facecolor=GREY, edgecolor='white', lw=0, hatch=_TIED
+    )
+  if any(is_plain.any() for _, is_plain, _ in states):
+    handles['nothing explained'] = Patch(facecolor='white', edgecolor=GREY)
+  if any(is_unknown.any() for _, _, is_unknown in states):
+    handles['nothing measured'] = Patch(
+      facecolor='white', edgecolor=GREY, hatch=_UNMEASURED
+    )
   if any(_has_lines(diagram) for diagram in shown):
     label = f'log odds of {names[0]}, nats'  # against the other, by all labels so far
-    handles.append(Line2D([], [], color=BLACK, lw=0.7, ls='--', label=label))
-  figure.legend(handles=handles, loc='outside upper center', ncols=2)
-  return figure
+    handles[label] = Line2D([], [], color=BLACK, lw=0.7, ls='--')
+  if given is None:
+    legend_above(drawing_of(drawn), handles)
+  else:
+    drawn[0].legend(handles.values(), handles.keys())
+  return drawn
+
+
+def _states(diagram: Diagram) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Which cells are not told apart, explain nothing, and are not measured."""
+  unexplained = mean_over_seeds(diagram.unexplained)
+  is_unknown = np.isnan(unexplained) | np.isnan(diagram.weights).all(axis=(0, 1))
+  is_tied = diagram.is_tied & ~is_unknown
+  return is_tied, ~is_unknown & ~is_tied & (unexplained >= 1), is_unknown
 
 
 def _has_lines(diagram: Diagram) -> bool:
@@ -164,25 +279,64 @@ def _has_lines(diagram: Diagram) -> bool:
   return min(diagram.odds.shape) > 1 and bool(diagram.odds.max() > 1)
 
 
+def _edges(steps: Sequence[int], is_log: bool) -> np.ndarray:
+  """The edges of the cells of steps: the middles between them, on their axis."""
+  at = np.log(steps) if is_log else np.asarray(steps, np.float64)
+  if len(at) == 1:
+    edges = np.array([at[0] - 0.5, at[0] + 0.5])
+  else:
+    middles = (at[1:] + at[:-1]) / 2
+    first, last = at[0] - (middles[0] - at[0]), at[-1] + (at[-1] - middles[-1])
+    edges = np.concatenate([[first], middles, [last]])
+  return np.exp(edges) if is_log else edges
+
+
 def _draw_diagram(
-  axes: Axes, diagram: Diagram, colours: Sequence[tuple[float, float, float]]
+  axes: Axes, diagram: Diagram, colours: dict[str, str], hatches: dict[str, str]
 ) -> None:
+  is_tied, _, is_unknown = _states(diagram)
   unexplained = np.nan_to_num(mean_over_seeds(diagram.unexplained), nan=1.0)
   strength = np.clip(1 - unexplained, 0, 1)[..., None]
-  solid = np.array(colours)[diagram.winners]
-  solid = np.where(diagram.is_tied[..., None], to_rgb(GREY), solid)
-  axes.imshow(1 - strength * (1 - solid), aspect='auto', origin='lower')
+  solid = np.array([to_rgb(colours[name]) for name in diagram.names])[diagram.winners]
+  solid = np.where(is_tied[..., None], to_rgb(GREY), solid)
+  is_log = min(diagram.steps) > 0
+  edges = _edges(diagram.steps, is_log)
+  rows = np.arange(len(diagram.values) + 1) - 0.5
+  axes.pcolormesh(edges, rows, 1 - strength * (1 - solid))
+  for (row, column), winner in np.ndenumerate(diagram.winners):
+    look = hatches[diagram.names[winner]], 'white'
+    if is_tied[row, column]:
+      look = _TIED, 'white'
+    if is_unknown[row, column]:
+      look = _UNMEASURED, GREY
+    if not look[0]:
+      continue
+    axes.add_patch(
+      Rectangle(
+        (edges[column], rows[row]),
+        edges[column + 1] - edges[column],
+        1.0,
+        fill=False,
+        lw=0,
+        hatch=look[0],
+        edgecolor=look[1],
+      )
+    )
   axes.grid(visible=False)
   axes.set_title(diagram.title, size=8 if diagram.title else None)
-  axes.set_xlabel(_STEP)
+  axes.set_xlabel(f'{_STEP} (log scale)' if is_log else _STEP)
   axes.set_ylabel(diagram.field)
   axes.set_yticks(range(len(diagram.values)), [*map(str, diagram.values)])
-  few = range(0, len(diagram.steps), max(1, len(diagram.steps) // 6))
-  axes.set_xticks(few, [str(diagram.steps[i]) for i in few])
+  if is_log:
+    axes.set_xscale('log')
+  axes.set_xlim(edges[0], edges[-1])
+  label_log_axes(axes)
   if not _has_lines(diagram):
     return
   logs = np.log10(np.maximum(diagram.odds, 1e-9))
   contours = axes.contour(
+    diagram.steps,
+    range(len(diagram.values)),
     logs,
     levels=np.arange(0, math.ceil(logs.max())),
     colors=BLACK,

@@ -208,9 +208,8 @@ def test_the_share_of_what_is_not_learned():
 _PICTURES = ['atlas', 'atlas_slopes', 'atlas_examples', 'atlas_guesses']
 
 
-def _matrix(figure):
+def _matrix(axes):
   """The values by model and column, and the texts."""
-  axes = figure.axes[0]
   (image,) = axes.images
   values = np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
   names = [label.get_text() for label in axes.get_yticklabels()]
@@ -254,7 +253,7 @@ def test_only_tasks_of_several_budgets_have_slopes():
   ]
   drawn = pictures.draw(rows)
   assert [*drawn] == _PICTURES
-  values, _ = _matrix(drawn['atlas_slopes'])
+  values, _ = _matrix(drawn['atlas_slopes'].axes[0])
   assert {column for _, column in values} == {
     'linear, × 10',
     'linear, residual, × 10',

@@ -14,7 +14,14 @@ from tests.training.runs import small_config
 from zoo.config.saved import to_json
 from zoo.core.registry import create_task
 from zoo.host.files import workdir_path
-from zoo.reports.style import BASELINES, BLACK, MARKERS, PALETTE, colours_of
+from zoo.reports.style import (
+  BASELINES,
+  BLACK,
+  MARKERS,
+  PALETTE,
+  colours_of,
+  drawing_of,
+)
 from zoo.training.objective import with_drawn_labels
 from zoo.training.run_labels import excess_in_training
 from zoo.training.run_plots import (
@@ -70,7 +77,7 @@ def test_a_run_is_plotted_into_its_workdir(call, run):
   answer = call('plot', f'--workdir={run}')
   assert (answer.code, answer.out) == (0, f'{run}/risk.png\n')
   assert (run / 'risk.png').read_bytes().startswith(b'\x89PNG')
-  (axes,) = plot_risk([run, run]).axes
+  axes = plot_risk([run, run])
   exact, _, gradient_descent = axes.lines
   np.testing.assert_array_equal(exact.get_xdata(), [4, 8, 12])
   np.testing.assert_array_equal(exact.get_ydata(), [9 / 4, 9 / 8, 9 / 12])
@@ -98,7 +105,7 @@ def runs(run):
 
 
 def labels_of(folders):
-  (axes,) = plot_risk(folders).axes
+  axes = plot_risk(folders)
   return [line.get_label() for line in axes.lines[: len(folders)]]
 
 
@@ -139,7 +146,7 @@ def test_curves_and_folders_of_one_name_are_told_apart(runs):
   folders = runs(a={'seed': 0}, b={'seed': 1})
   for folder in folders:
     write_lines(folder, [line(4, curve=[3.0, 2.0])])
-  (axes,) = plot_examples(folders).axes
+  (axes,) = plot_examples(folders)
   assert [curve.get_label() for curve in axes.lines] == ['seed=0', 'seed=1']
   (a,) = runs(c={})
   twin = a.parent / 'other' / 'c'
@@ -177,7 +184,7 @@ def test_a_risk_that_was_measured_once_is_shown_with_the_training_loss(run):
   lines = [line(step, exact_risk=None) for step in (4, 8)]
   lines.append(line(12, exact_risk=None, eval_risk=2.0))
   write_lines(run, lines)
-  (axes,) = plot_risk([run]).axes
+  axes = plot_risk([run])
   risk, loss, _ = axes.lines
   assert risk.get_marker() != 'None'
   assert loss.get_label() == 'yq_lsa, training loss'
@@ -250,8 +257,8 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
     for seed in (0, 1, 2)
   ]
   (tmp_path / 'table.json').write_text(json.dumps(rows))
-  figure = plot_sweep(tmp_path)
-  (axes,) = figure.axes
+  axes = plot_sweep(tmp_path)
+  figure = drawing_of(axes)
   assert {'model.num_heads', 'sampled risk at the end'} <= {
     *(figure.get_supxlabel(), figure.get_supylabel()),
     *(axes.get_xlabel(), axes.get_ylabel()),
@@ -271,7 +278,7 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   for row in rows:
     del row['model.num_heads']
   (tmp_path / 'table.json').write_text(json.dumps(rows))
-  (axes,) = plot_sweep(tmp_path).axes
+  axes = plot_sweep(tmp_path)
   assert [tick.get_text() for tick in axes.get_xticklabels()] == ['adam', 'lion']
   means = np.asarray(axes.lines[0].get_ydata(), np.float64)
   np.testing.assert_allclose(means, [10 * 11 / 18 + 1] * 2)
@@ -281,7 +288,7 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
     for row in alone
   ]
   (tmp_path / 'table.json').write_text(json.dumps(table))
-  (axes,) = plot_sweep(tmp_path).axes
+  axes = plot_sweep(tmp_path)
   assert [tick.get_text() for tick in axes.get_xticklabels()] == ['lsa']
   assert np.asarray(axes.lines[0].get_ydata()).tolist() == [6.0]
   (((low, high),),) = bars_of(axes)
@@ -305,7 +312,7 @@ def write_table(folder, risks, fields, seeds=(0,)):
 
 def test_one_seed_has_the_bar_of_its_evaluation_and_the_caption_says_so(tmp_path):
   write_table(tmp_path, {(1,): 5.0, (2,): 4.0, (4,): 3.0}, ['model.num_heads'])
-  (axes,) = plot_sweep(tmp_path).axes
+  axes = plot_sweep(tmp_path)
   bars = [bar for of in bars_of(axes) for bar in of]
   expected = [(risk - 0.76, risk + 0.76) for risk in (5.0, 4.0, 3.0)]
   np.testing.assert_allclose(bars, expected)
@@ -316,7 +323,7 @@ def test_the_caption_says_what_several_seeds_leave_out_and_what_is_not_shown(tmp
   rows = write_table(tmp_path, {('a',): 5.0, ('b',): 4.0}, ['model.mixer'], (0, 1))
   rows[-1] |= {'step': None, 'eval_risk': None, 'eval_risk_stderr': None}
   (tmp_path / 'table.json').write_text(json.dumps(rows))
-  (axes,) = plot_sweep(tmp_path).axes
+  axes = plot_sweep(tmp_path)
   assert axes.get_title().split('\n') == [
     'mean of 2 seeds, bars: 95 % interval over seeds',
     'without the standard error on held-out prompts, up to 0.76',
@@ -330,7 +337,7 @@ def test_the_caption_says_what_several_seeds_leave_out_and_what_is_not_shown(tmp
 def test_no_bar_of_a_line_hides_that_of_another(tmp_path):
   risks = {(m, h): 5.0 for m in 'ab' for h in (1, 2, 3)}
   write_table(tmp_path, risks, ['model.mixer', 'model.num_heads'], (0, 1))
-  (axes,) = plot_sweep(tmp_path).axes
+  axes = plot_sweep(tmp_path)
   first, second = (np.asarray(line.get_xdata(), float) for line in axes.lines)
   assert np.all(second > first)
   np.testing.assert_allclose((first + second) / 2, [1, 2, 3])
@@ -372,7 +379,7 @@ def test_the_axis_of_a_sweep_is_chosen_or_the_field_that_differs_most(
   tmp_path, risks, x, axis, ticks
 ):
   write_table(tmp_path, risks, _AXES, range(5))
-  (axes,) = plot_sweep(tmp_path, x).axes
+  axes = plot_sweep(tmp_path, x)
   assert axes.get_xlabel() == axis
   assert [tick.get_text() for tick in axes.get_xticklabels()] == ticks
 
@@ -418,7 +425,7 @@ def swept(run, tmp_path):
 def test_a_sweep_is_drawn_by_examples_with_means_over_seeds(call, swept):
   answer = call('plot', f'--workdir={swept}', '--against=examples')
   assert (answer.code, answer.out) == (0, f'{swept}/examples.png\n')
-  (axes,) = plot_sweep_examples(swept).axes
+  (axes,) = plot_sweep_examples(swept)
   delta, gla, *baselines = axes.lines
   assert [curve.get_label() for curve in (delta, gla)] == ['mixer=delta', 'mixer=gla']
   np.testing.assert_allclose(np.asarray(delta.get_ydata(), float), [10.0, 4.0])
@@ -437,7 +444,7 @@ def test_a_sweep_is_drawn_by_examples_with_means_over_seeds(call, swept):
 def test_baselines_are_chosen_by_name(call, swept):
   flags = f'--workdir={swept}', '--against=examples'
   assert call('plot', *flags, '--baselines=gd,zero').code == 0
-  (axes,) = plot_sweep_examples(swept, ['gd', 'zero']).axes
+  (axes,) = plot_sweep_examples(swept, ['gd', 'zero'])
   assert [str(curve.get_label()) for curve in axes.lines[2:]] == ['gd', 'zero']
   answer = call('plot', *flags, '--baselines=bayes,rigde')
   assert answer.code == 2
@@ -451,11 +458,11 @@ def test_the_training_loss_is_drawn_by_operations_without_other_losses(run, runs
   rates = {'flops_per_second': 600.0, 'steps_per_second': 100.0}
   (run / 'summary.json').write_text(json.dumps(SUMMARY | rates))
   a, b = runs(a={}, b={'objective.positions': 'every'})
-  (axes,) = plot_risk([a], training=True, operations=True).axes
+  axes = plot_risk([a], training=True, operations=True)
   loss, _ = axes.lines  # and gradient descent
   np.testing.assert_array_equal(loss.get_xdata(), [24, 48, 72])
   np.testing.assert_array_equal(loss.get_ydata(), [2.0, 1.0, 2 / 3])
-  assert len(plot_risk([b], training=True).axes[0].lines) == 1
+  assert len(plot_risk([b], training=True).lines) == 1
   with refuses('the squared error of every example', 'cannot share an axis'):
     plot_risk([a, b], training=True)
   (run / 'summary.json').write_text(json.dumps(SUMMARY))
@@ -473,7 +480,7 @@ def test_bayes_and_baselines_among_the_curves_are_dashes_of_their_own_colours(ru
   comparison['gd']['exact'] = 1.2
   summary = {**SUMMARY, 'gd_risk': None, 'comparison': comparison}
   (run / 'summary.json').write_text(json.dumps(summary))
-  (axes,) = plot_risk([run]).axes
+  axes = plot_risk([run])
   _, gd, bayes = axes.lines
   assert (gd.get_label(), gd.get_color()) == ('gd, ols: 1.200', BASELINES['gd'])
   assert (bayes.get_label(), bayes.get_color()) == ('bayes: 0.010', BLACK)
@@ -494,7 +501,7 @@ def test_baselines_beside_a_training_loss_are_measured_on_its_labels(run, runs):
   a, b, c = runs(a=noise, b={**noise, **observed}, c={**classes, **observed})
 
   def labels(folder, **options):
-    (axes,) = plot_risk([folder], **options).axes
+    axes = plot_risk([folder], **options)
     return axes.get_ylabel(), [line.get_label() for line in axes.lines[1:]]
 
   y_axis, lines = labels(a, training=True)

@@ -14,6 +14,7 @@ from zoo.probing.nearest_algorithms import solvers
 from zoo.probing.nearest_algorithms.by_layer import Match, Readout
 from zoo.probing.nearest_algorithms.by_layer import _match as match_of
 from zoo.probing.report.algorithm_pictures import plot_layer_algorithms
+from zoo.reports.style import drawing_of
 from zoo.theory import constructions
 
 _D, _C = 3, 6
@@ -195,7 +196,7 @@ def test_a_sentence_says_only_what_survives_its_interval():
 def test_a_picture_has_a_map_for_each_algorithm():
   near = [['ridge']] * 3
   readout = _readout(([0, 1, 2], [0, 1, 1], [0, 1, 2]), near)
-  figure = plot_layer_algorithms(readout)
+  figure = drawing_of(plot_layer_algorithms(readout))
   titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
   assert titles == ['conjugate gradients', 'without steps']
   marks = [text.get_text() for text in figure.axes[0].texts]

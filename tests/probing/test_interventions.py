@@ -37,10 +37,13 @@ def test_a_report_goes_on_where_it_stopped(tmp_path, monkeypatch):
   monkeypatch.setattr(intervention_report, 'measure', pytest.fail)
   again.measure(model, task, None)
   assert again.sentences() == parts.sentences()
-  again.save_pictures(model, task)
+  again.draw(model, task)
   (section,) = again.section()
   assert [*section.figures] == ['what_matters', 'latents']
-  assert (tmp_path / 'what_matters.png').stat().st_size > 1000
+  assert [*again.pictures] == ['what_matters', 'latents']
+  files = {'PNG': 'latents.png', 'CSV': 'latents.csv'}
+  assert section.figures['latents'].files == files
+  again.save_tables()
   rows = parts.results['what_matters'].rows
   with (tmp_path / 'what_matters.csv').open() as file:
     written = [*csv.DictReader(file)]

@@ -18,6 +18,7 @@ from zoo.probing import probe, summary
 from zoo.probing.nearest_strategies.shifts import TaskShift, not_taken, task_shift
 from zoo.probing.report.pictures import plot_task_shifts
 from zoo.probing.report.probe import Report
+from zoo.reports.style import drawing_of
 
 
 def test_exact_and_sampled_losses_agree_where_both_are_known():
@@ -43,7 +44,7 @@ def test_exact_and_sampled_losses_agree_where_both_are_known():
   said = summary(report)
   assert f'{exact[0]:.6f}, exact' in said
   assert f'{quadrants.risk.mean:.6f} ± {quadrants.risk.half:.6f}' in said
-  (axes,) = plot_task_shifts(report.task_shifts, 'gd').axes
+  axes = plot_task_shifts(report.task_shifts, 'gd')
   values = [x for line in axes.lines for x in np.ravel(line.get_xdata())]
   assert exact[0] in values
 
@@ -76,12 +77,11 @@ def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so():
   shown = json.loads(report.to_json())['task_shifts']
   assert [row['risk'] is None for row in shown] == [False, True]
   assert 'WithPositions: ' in shown[1]['failure']
-  plot_task_shifts(report.task_shifts, 'gd').canvas.draw()
+  drawing_of(plot_task_shifts(report.task_shifts, 'gd')).canvas.draw()
 
 
-def _drawn(figure):
+def _drawn(axes):
   """The points with bars, and the arrows at the edges, as (label or colour, x, y)."""
-  (axes,) = figure.axes
   points = [
     (box.get_label(), x, y)
     for box in axes.containers
@@ -102,11 +102,11 @@ def test_the_least_loss_has_a_marker_however_large_another_is():
     TaskShift(name, 100, Estimate(own, 1e-4), Estimate(other, 1e-4))
     for name, (own, other) in losses.items()
   ]
-  figure = plot_task_shifts(shifts, 'gd')
-  points, arrows = _drawn(figure)
+  axes = plot_task_shifts(shifts, 'gd')
+  points, arrows = _drawn(axes)
   assert {x for _, x, _ in points} == {2.95, 773.0, 0.0035, 0.1}
   assert not arrows
-  low, high = figure.axes[0].get_xlim()
+  low, high = axes.get_xlim()
   assert low < 0.0035 < 773.0 < high
 
 
@@ -119,19 +119,19 @@ def test_what_a_log_axis_cannot_show_is_marked_and_what_is_missing_is_named():
     'e=1': (None, None),
     'e=2': (None, None),
   }
-  figure = plot_task_shifts(
+  axes = plot_task_shifts(
     [TaskShift(name, 9, *both) for name, both in losses.items()], 'gd'
   )
-  figure.canvas.draw()
-  (axes,) = figure.axes
+  drawing_of(axes).canvas.draw()
   rows = [text.get_text() for text in axes.get_yticklabels()]
   assert rows == ['a', 'b', 'c', 'd']
-  arrows = _drawn(figure)[1]
+  arrows = _drawn(axes)[1]
   assert [(marker, round(y)) for marker, _, _, y in arrows] == [
     (r'$\leftarrow$', 1),
     (r'$\rightarrow$', 2),
     (r'$\leftarrow$', 0),
   ]
+  figure = drawing_of(axes)
   (legend,) = figure.legends
   names = {text.get_text() for text in legend.get_texts()}
   assert names == {'the model', 'gd', '0, up to rounding', 'infinite'}

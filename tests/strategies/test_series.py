@@ -26,7 +26,7 @@ from tests.training.runs import small_config
 from zoo.core.tables import to_csv
 from zoo.measure.statistics import Estimate
 from zoo.probing import NearestMixture, Strategies, strategies
-from zoo.reports.style import BLUE
+from zoo.reports.style import BLUE, drawing_of
 
 
 def _fit(weight: float, left: float) -> Fit:
@@ -83,7 +83,7 @@ def test_other_fields_have_diagrams_of_their_own():
   both = diagrams(rows_of(points, [_run([0.1, 0.2])] * 4))
   assert [diagram.title for diagram in both] == ['model.mixer=a', 'model.mixer=b']
   assert sentences(both[0]) == ['One seed has no interval: sweep the seed, too.']
-  figure = plot_diagrams(both)
+  figure = drawing_of(plot_diagrams(both))
   assert len(figure.axes) == 2
   labels = [text.get_text() for text in figure.legends[0].get_texts()]
   assert labels == ['bayes', 'ridge', 'log odds of bayes, nats']
@@ -143,13 +143,13 @@ def test_a_point_that_is_lost_and_a_list_are_drawn():
   assert diagram.values == ('[1, 2]', 3)
   assert np.isnan(diagram.weights).sum() == 2 * 2 * 2  # each has one seed
   assert 'do not tell' in sentences(diagram)[0]
-  assert plot_diagrams([diagram]).axes[0].images
+  assert plot_diagrams([diagram])[0].collections
 
 
 def test_the_colour_is_paler_the_more_is_unexplained():
   pale, solid = ([_run([1.0, 1.0], left)] for left in (1.0, 0.0))
   images = [
-    plot_diagrams(diagrams(rows_of([{'seed': 0}], runs))).axes[0].images[0].get_array()
+    plot_diagrams(diagrams(rows_of([{'seed': 0}], runs)))[0].collections[0].get_array()
     for runs in (pale, solid)
   ]
   assert np.all(images[0] == 1)  # white
@@ -158,7 +158,7 @@ def test_the_colour_is_paler_the_more_is_unexplained():
 
 
 def test_a_series_is_drawn_by_step():
-  of_weights, of_shares = plot_series(_run([0.1, 0.6, 0.9])).axes
+  of_weights, of_shares = plot_series(_run([0.1, 0.6, 0.9]))
   curves = {line.get_label(): np.asarray(line.get_ydata()) for line in of_weights.lines}
   np.testing.assert_allclose(curves['bayes'], [0.1, 0.6, 0.9])
   assert [*np.asarray(of_weights.lines[0].get_xdata())] == [1, 10, 100]
@@ -175,10 +175,9 @@ def test_a_picture_leaves_out_weights_that_are_not_known():
     ),
   )
   weights, errors = {'bayes': 0.4, 'ridge': 0.6}, {'bayes': 0.0, 'ridge': 0.0}
-  figure = plot_strategies(
+  of_weights, of_shares = plot_strategies(
     Strategies(weights, errors, share, share, 8, by_length, None)
   )
-  of_weights, of_shares = figure.axes
   curves = {line.get_label(): line.get_ydata() for line in of_weights.lines}
   assert [*curves] == ['bayes', 'ridge']
   np.testing.assert_array_equal(curves['bayes'], [np.nan, 0.25])
@@ -186,7 +185,7 @@ def test_a_picture_leaves_out_weights_that_are_not_known():
   np.testing.assert_array_equal(of_shares.lines[0].get_ydata(), [np.nan, 0.1])
   together, error = {'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}
   whole = Strategies(together, error, share, share, 8, by_length, None)
-  (line,) = plot_strategies(whole).axes[0].lines
+  (line,) = plot_strategies(whole)[0].lines
   np.testing.assert_array_equal(line.get_ydata(), [1, 1])
 
 

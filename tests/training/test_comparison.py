@@ -23,6 +23,7 @@ from zoo.config.sharding import make_mesh
 from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
+from zoo.reports.style import drawing_of
 from zoo.training import sweep, table, train
 from zoo.training.against_baselines import compare_model
 from zoo.training.objective import (
@@ -195,24 +196,24 @@ def test_classes_have_an_accuracy_everywhere(tmp_path):
   assert_close(curve.accuracy, expected, 1e-6)
   assert comparison['zero']['accuracy'] == [0.5] * 5
   assert table(summary).count('accuracy') == 2
-  loss, accuracy = plot_examples([tmp_path]).axes
+  loss, accuracy = plot_examples([tmp_path])
   assert (len(accuracy.lines), accuracy.get_ylabel()) == (4, 'accuracy')
   assert loss.get_ylabel().startswith('loss (log scale)')
 
 
 def test_it_is_drawn_when_finished_and_before(finished, tmp_path):
   workdir, _ = finished
-  assert len(plot_examples([workdir]).axes[0].lines) > 4
+  assert len(plot_examples([workdir])[0].lines) > 4
   # A run that has not ended has the curve of its last evaluation.
   for name in ('config.json', 'metrics.jsonl'):
     (tmp_path / name).write_bytes((workdir / name).read_bytes())
-  (line,) = plot_examples([tmp_path]).axes[0].lines
+  (line,) = plot_examples([tmp_path])[0].lines
   np.testing.assert_allclose(
     np.asarray(line.get_ydata(), float),
     read_lines(tmp_path)[-1]['curve'],
   )
   both = plot_examples([tmp_path, workdir])
-  both.canvas.draw()
+  drawing_of(both).canvas.draw()
 
 
 def test_a_run_without_a_curve_is_told_so(tmp_path):

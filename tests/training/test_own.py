@@ -118,8 +118,7 @@ def test_metrics_and_hooks_are_recorded_at_each_evaluation(tmp_path, own):
   stopped = lines_of(tmp_path / 'stopped')
   assert [*map(of_each_launch, stopped)] == [*map(of_each_launch, lines)]
   assert_same_bits(*(saved_arrays(tmp_path / n, 12) for n in ('stopped', 'whole')))
-  figure = run_plots.plot_metric([tmp_path / 'whole'], 'norm/weights')
-  (axes,) = figure.axes
+  axes = run_plots.plot_metric([tmp_path / 'whole'], 'norm/weights')
   np.testing.assert_array_equal(axes.lines[0].get_xdata(), [6, 12])
   for name in 'norm/other', 'curve':
     with refuses(f'has logged no number {name!r}; it has', 'norm/weights'):

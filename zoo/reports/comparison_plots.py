@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 from absl import logging
+from matplotlib.axes import Axes
 
 from zoo.core.errors import check_name
 from zoo.core.losses import ROUNDING
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
 from zoo.measure.statistics import WIDTH, interval
-from zoo.reports.plots import Panel, Series, render_grid, series
+from zoo.reports.plots import Panel, Series, plot_panels, series
 from zoo.reports.style import (
   PALETTE,
   VERMILION,
-  Figure,
+  Ax,
   colours_of,
 )
 
@@ -35,7 +36,9 @@ def plot_by_examples(
   of: str = '',
   baselines: Sequence[str] | None = None,
   note: str = '',
-) -> Figure:
+  *,
+  ax: Ax = None,
+) -> list[Axes]:
   """The loss of models, by their labels, after each number of examples.
 
   Several comparisons of one label are of seeds: their mean is drawn with its 95 %
@@ -45,8 +48,9 @@ def plot_by_examples(
   is infinite, or above all others and known to no better than a third, is an arrow at
   the upper edge; one at the lower edge is a loss below the axis, which ends at those of
   the models.
-  Classes have a panel of their accuracy. The title ends with the `note`. Raises
-  UserError for an unknown baseline.
+  The title ends with the `note`. `ax` has axes to draw in, by default a new figure's.
+  Returns the axes of the loss and, for classes, those of the accuracy. Raises UserError
+  for an unknown baseline, and for another number of axes.
   """
   models = {
     label: [comparison[MODEL] for comparison in seeds]
@@ -77,14 +81,14 @@ def plot_by_examples(
   ]
   if right:
     panels.append(Panel('', axes[0], 'accuracy', tuple(right)))
-  figure = render_grid(panels, len(panels), 3.5)
+  drawn = plot_panels(panels, len(panels), 3.5, ax=ax)
   for label, seeds in comparisons.items():
     if warning := next(filter(None, map(below_bayes, seeds)), None):
       logging.warning('%s: %s', label, warning)
-      title = figure.axes[0].title
+      title = drawn[0].title
       title.set_text('below the least possible loss, so something is wrong')
       title.set_color(VERMILION)
-  return figure
+  return drawn
 
 
 def few_baselines(comparison: Comparison) -> list[str]:
@@ -187,9 +191,8 @@ def _curve(
     half = np.array([interval(repeats).half for repeats in values.T])
   else:
     half = np.zeros_like(mean) if error is None else np.nan_to_num(error)
-  # Above 0, for a log axis.
-  low = np.where(mean > 0, np.maximum(mean - half, mean / 10), mean - half)
   columns = (
-    column.tolist() for column in (np.array(count, np.float64), mean, low, mean + half)
+    column.tolist()
+    for column in (np.array(count, np.float64), mean, mean - half, mean + half)
   )
   return Series(label, kind, colour, *map(tuple, columns))

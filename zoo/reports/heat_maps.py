@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -19,8 +21,11 @@ from zoo.reports.style import (
   GREY,
   SMALL,
   WIDTH,
+  Ax,
   Figure,
-  in_style,
+  drawing_of,
+  given_axes,
+  house_style,
   label_log_axes,
 )
 
@@ -45,7 +50,7 @@ class HeatMap:
   texts: Sequence[Sequence[str]] = ()
 
 
-@in_style()
+@house_style
 def plot_heat_maps(
   grid: Sequence[Sequence[HeatMap]],
   height: float,
@@ -53,35 +58,95 @@ def plot_heat_maps(
   *,
   colours: str = AMOUNTS,
   title: str = '',
-) -> Figure:
-  """Rows of heat maps, which may end early, in a figure of that size in inches.
+  ax: Ax = None,
+) -> list[Axes]:
+  """Draws rows of heat maps, which may end early.
 
-  `colours` is `AMOUNTS` or, for entries of both signs, `SIGNED` of `zoo.reports.style`.
+  Args:
+    grid: The heat maps by row.
+    height: The height of a new figure, in inches.
+    width: The width of a new figure, in inches.
+    colours: `AMOUNTS` or, for entries of both signs, `SIGNED` of `zoo.reports.style`.
+    title: The title of a new figure.
+    ax: Axes to draw in, one for each heat map, row by row; colour bars take a part of
+      them. By default the function makes a figure.
+
+  Returns:
+    The axes of the heat maps, row by row.
+
+  Raises:
+    UserError: If `ax` has not as many axes as there are heat maps.
   """
-  figure = Figure(height, width)
-  columns = max(map(len, grid))
-  every = figure.subplots(len(grid), columns, squeeze=False)
+  maps = [heat_map for row in grid for heat_map in row]
+  drawn = given_axes(ax, len(maps))
+  is_own = drawn is None
+  if drawn is None:
+    figure = Figure(height, width)
+    every = figure.subplots(len(grid), max(map(len, grid)), squeeze=False)
+    for row, of_row in zip(grid, every, strict=True):
+      for axes in of_row[len(row) :]:
+        axes.set_axis_off()
+    drawn = [
+      axes
+      for row, of_row in zip(grid, every, strict=True)
+      for axes in of_row[: len(row)]
+    ]
   images: dict[Normalize, list[AxesImage]] = {}
   names = {}
-  for row, drawn in zip(grid, every, strict=True):
-    for axes in drawn[len(row) :]:
-      axes.set_axis_off()
-    for heat_map, axes in zip(row, drawn, strict=False):
-      images.setdefault(heat_map.scale, []).append(_draw(axes, heat_map, colours))
-      names[heat_map.scale] = heat_map.scale_name
-  for scale, drawn in images.items():
-    of = [image.axes for image in drawn]
-    bar = figure.colorbar(
-      drawn[0], ax=of, location='bottom', shrink=0.8, aspect=20 * min(len(of), 2)
+  for heat_map, axes in zip(maps, drawn, strict=True):
+    images.setdefault(heat_map.scale, []).append(_draw(axes, heat_map, colours))
+    names[heat_map.scale] = heat_map.scale_name
+  for scale, of_scale in images.items():
+    of = [image.axes for image in of_scale]
+    values = np.concatenate(
+      [heat_map.values.ravel() for heat_map in maps if heat_map.scale is scale]
+    )
+    bar = (
+      of[0]
+      .get_figure(root=False)
+      .colorbar(
+        of_scale[0],
+        ax=of,
+        location='bottom',
+        shrink=0.8,
+        aspect=20 * min(len(of), 2),
+        extend=_beyond(scale, values),
+      )
     )
     bar.set_label(names[scale])
     if bar.ax.get_xscale() == 'log':
       label_log_axes(bar.ax)
     else:
       bar.ax.locator_params('x', nbins=5)
-  if title:
-    figure.suptitle(title)
-  return figure
+  if is_own:
+    drawing_of(drawn).numbers = _to_csv(maps)
+    if title:
+      drawing_of(drawn).suptitle(title)
+  return drawn
+
+
+def _beyond(
+  scale: Normalize, values: np.ndarray
+) -> Literal['neither', 'min', 'max', 'both']:
+  """The ends of a colour bar that have an arrow, since some values are beyond them."""
+  is_below = scale.vmin is not None and bool((values < scale.vmin).any())
+  is_above = scale.vmax is not None and bool((values > scale.vmax).any())
+  if is_below and is_above:
+    return 'both'
+  return 'min' if is_below else 'max' if is_above else 'neither'
+
+
+def _to_csv(maps: Sequence[HeatMap]) -> str:
+  """All entries, one in a line, with the number and the title of their heat map."""
+  text = io.StringIO()
+  writer = csv.writer(text, lineterminator='\n')
+  writer.writerow(['map', 'title', 'row', 'column', 'row_name', 'column_name', 'value'])
+  for number, heat_map in enumerate(maps):
+    title = heat_map.title.replace('\n', ', ')
+    for (row, column), value in np.ndenumerate(heat_map.values):
+      names = heat_map.rows.get(row, ''), heat_map.columns.get(column, '')
+      writer.writerow([number, title, row, column, *names, repr(float(value))])
+  return text.getvalue()
 
 
 def _draw(axes: Axes, heat_map: HeatMap, colours: str) -> AxesImage:

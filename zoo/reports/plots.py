@@ -24,15 +24,24 @@ from zoo.reports.style import (
   DASHES,
   MARKERS,
   WIDTH,
+  Ax,
   Figure,
+  columns_in,
+  given_axes,
+  house_style,
   in_style,
   label_log_axes,
   legend_above,
   legend_below,
+  legend_within,
   sparse_markers,
 )
 
 _ARROW_ROW = 8.0  # points, from one row of arrows above a panel to the next
+# On a log axis an interval sets the limits of the axis down to this share of its mean.
+# A part below the axis ends in an arrow, or, of a band, at the frame.
+_SHOWN_BELOW = 0.1
+BELOW = 'the interval goes on below'  # the id of such an arrow
 
 _COLUMNS = (
   'panel',
@@ -197,46 +206,90 @@ def _panel(axes: _Texts, looks: dict[_Texts, list[_Point]]) -> Panel:
 @in_style()
 def render_figure(panels: Sequence[Panel]) -> Figure:
   """The panels, at most two in a row, each with its legend below it."""
-  columns = min(len(panels), 2)
+  columns = columns_in(min(len(panels), 2))
   rows = -(-len(panels) // columns)
-  width = min(4.8 * columns, WIDTH)
-  figure = Figure(4.2 * rows, width)
+  figure = Figure(4.2 * rows, min(4.8 * columns, WIDTH))
+  width = figure.get_figwidth() / columns
   for position, panel in enumerate(panels, start=1):
     axes = figure.add_subplot(rows, columns, position)
     _render_panel(axes, panel, _looks(panel.series))
     label_log_axes(axes)
     axes.set_title(panel.key, loc='left', fontweight='bold')
-    lines = _name_ticks(axes, panel.x_names, width / columns)
-    legend_below(axes, width / columns, lines)
+    legend_below(axes, width, _name_ticks(axes, panel.x_names, width))
+  figure.numbers = to_csv(Plot('', tuple(panels)))
   return figure
 
 
-@in_style()
-def render_grid(
+def plot_panel(panel: Panel, ax: Axes | None = None) -> Axes:
+  """Draws one panel, titled by its key, with its legend.
+
+  Args:
+    panel: What is drawn.
+    ax: The axes to draw in. By default the function makes a figure, which is saved by
+      `plot_panel(panel).figure.savefig(file)`.
+
+  Returns:
+    The axes.
+
+  Example:
+    >>> line = series('one', 'line', BLACK, [0, 1], [1, 2])
+    >>> axes = plot_panel(Panel('title', 'x', 'y', (line,)))
+    >>> axes.get_title()
+    'title'
+  """
+  return plot_panels([panel], 1, 3.3, ax=ax)[0]
+
+
+@house_style
+def plot_panels(
   panels: Sequence[Panel],
   columns: int,
   height: float,
   *,
   sharey: bool = False,
-) -> Figure:
-  """Panels in rows of a height in inches, titled by their keys, with one legend.
+  ax: Ax = None,
+) -> list[Axes]:
+  """Draws panels, which are titled by their keys, with one legend.
 
   Series of one name look alike in all panels. A label that all panels have at an axis
-  is shown once; with `sharey` all have the same y axis.
+  is shown once.
+
+  Args:
+    panels: What is drawn.
+    columns: The number of panels in a row of a new figure.
+    height: The height of a row of a new figure, in inches.
+    sharey: Whether all panels of a new figure have the same y axis.
+    ax: Axes to draw in, one for each panel; each then has a legend of its own. By
+      default the function makes a figure.
+
+  Returns:
+    The axes of the panels.
+
+  Raises:
+    UserError: If `ax` has not as many axes as there are panels.
   """
+  looks = _looks([shown for panel in panels for shown in panel.series])
+  given = given_axes(ax, len(panels))
+  if given is not None:
+    for axes, panel in zip(given, panels, strict=True):
+      _render_titled(axes, panel, looks)
+      inches = axes.get_window_extent().width / axes.get_figure(root=True).dpi
+      _name_ticks(axes, panel.x_names, inches)
+      label_log_axes(axes)
+      legend_within(axes)
+    return given
+  columns = columns_in(columns)
   rows = -(-len(panels) // columns)
   # More than four columns do not fit into a page.
   figure = Figure(0.9 + height * rows, max(WIDTH, 2.0 * columns))
   every = [*figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat]
-  looks = _looks([shown for panel in panels for shown in panel.series])
   for axes in every[len(panels) :]:
     axes.set_axis_off()
-  for axes, panel in zip(every, panels, strict=False):
-    _render_panel(axes, panel, looks)
-    rows = sum(shown.kind == 'above' for shown in panel.series)
-    axes.set_title(panel.key, parse_math=False, pad=6 + _ARROW_ROW * rows)
+  drawn = every[: len(panels)]
+  for axes, panel in zip(drawn, panels, strict=True):
+    _render_titled(axes, panel, looks)
     _name_ticks(axes, panel.x_names, figure.get_figwidth() / columns)
-  for number, axes in enumerate(every[: len(panels)]):
+  for number, axes in enumerate(drawn):
     label_log_axes(axes)  # when all that share an axis are drawn
     if number % columns and sharey:
       axes.set_ylabel('')
@@ -250,7 +303,14 @@ def render_grid(
     for axes in every:
       axes.set_ylabel('')
   legend_above(figure)
-  return figure
+  figure.numbers = to_csv(Plot('', tuple(panels)))
+  return drawn
+
+
+def _render_titled(axes: Axes, panel: Panel, looks: _Looks) -> None:
+  _render_panel(axes, panel, looks)
+  rows = sum(shown.kind == 'above' for shown in panel.series)
+  axes.set_title(panel.key, parse_math=False, pad=6 + _ARROW_ROW * rows)
 
 
 _Looks = Mapping[tuple[str, str], Mapping[str, Any]]  # by name and kind of a series
@@ -267,6 +327,48 @@ def _render_panel(axes: Axes, panel: Panel, looks: _Looks) -> None:
       _render_series(axes, shown, looks[shown.name, shown.kind])
   for number, shown in enumerate(below):
     _render_below(axes, shown, number - (len(below) - 1) / 2)
+  if panel.y_scale == 'log':
+    _show_ends_below(axes, panel.series)
+
+
+def _show_ends_below(axes: Axes, shown: Sequence[Series]) -> None:
+  """Shows on a log axis which intervals go further down than the axis does.
+
+  An interval may reach 0 or less, for which a log axis has no place, or so near to 0
+  that the means would not be seen. Bars then have an arrow at the edge.
+  """
+  ends = [
+    (x, y, low, drawn)
+    for drawn in shown
+    if drawn.kind in ('dots', 'bars', 'curve', 'dashed curve')
+    for x, y, low in zip(drawn.x, drawn.y, drawn.low, strict=True)
+    if y > 0 and low < _SHOWN_BELOW * y
+  ]
+  if not ends:
+    return
+  lows = [
+    max(low, _SHOWN_BELOW * y)
+    for drawn in shown
+    if drawn.kind not in ('mark', 'above', 'below')
+    for y, low in zip(drawn.y, drawn.low, strict=True)
+    if y > 0
+  ]
+  highs = [high for drawn in shown for high in drawn.high if 0 < high < np.inf]
+  least, most = min(lows), max(highs)
+  margin = (most / least) ** 0.05
+  axes.set_ylim(least / margin, most * margin)
+  for x, _, low, drawn in ends:
+    if low < least / margin and drawn.kind in ('dots', 'bars'):
+      axes.plot(
+        [x],
+        [0.02],
+        linestyle='none',
+        marker='v',
+        markersize=4,
+        color=drawn.colour,
+        transform=axes.get_xaxis_transform(),
+        gid=BELOW,
+      )
 
 
 def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:

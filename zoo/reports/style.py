@@ -4,17 +4,23 @@ The README shows a picture of `WIDTH` inches 830 pixels wide, and letters of `SM
 points, the smallest, in 10 pixels.
 """
 
+from __future__ import annotations
+
+import contextlib
+import contextvars
 import functools
 import io
 import itertools
 import math
 import pathlib
 import textwrap
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
+import matplotlib
 import matplotlib.figure
 import matplotlib.style
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
@@ -22,12 +28,18 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
+from zoo.core.errors import UserError
 from zoo.host.files import is_url, write_atomically
 
 WIDTH = 8.0  # inches
 SMALL = 7.0  # points
-# Of legends: inches of a wide letter and of a row, and the rows that figures allow for.
-_LETTER, _ROW, _USUAL_ROWS = 0.09, 0.18, 3
+COLUMN, PAGE = 3.3, 6.75  # inches, the widths of a column and of a page of a paper
+# A legend is measured in points of its letters: the width of a wide letter and the
+# height of a row. A figure allows for the usual number of rows.
+_LETTER, _ROW, _USUAL_ROWS = 0.72, 1.44, 3
+_NARROW = 5.0  # inches: a figure that is narrower has smaller letters
+_NARROW_HEIGHT = 0.75  # of such a figure, as a share of its usual height
+_LEAST_PANEL = 2.4  # inches, the least width of a panel in a figure of a chosen width
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN = '#0072B2', '#D55E00', '#009E73'
@@ -107,23 +119,149 @@ def colours_of(baselines: Iterable[str]) -> dict[str, str]:
   return {name: known.get(name) or next(others) for name in names}
 
 
-# `@in_style()` makes a function draw in this style, whatever style its caller has set.
-in_style = functools.partial(matplotlib.style.context, ['default', _STYLE])
+_NARROW_STYLE = {
+  'font.size': 8,
+  'axes.titlesize': 8,
+  'axes.labelsize': 8,
+  'figure.titlesize': 8,
+  'figure.labelsize': 8,
+  'xtick.labelsize': SMALL,
+  'ytick.labelsize': SMALL,
+  'legend.fontsize': SMALL,
+}
+# Where a legend can stand: outside of the panels, or inside of the first of them.
+_OUTSIDE = {
+  'above': 'outside upper center',
+  'below': 'outside lower center',
+  'right': 'outside right upper',
+}
+_INSIDE = 'best', 'upper left', 'upper right', 'lower left', 'lower right'
+LEGENDS = 'none', *_OUTSIDE, *_INSIDE
+SIZES = 'column', 'page'
+
+
+class Wishes(NamedTuple):
+  """What a caller wants of all figures that are made in a block of `drawn_with`.
+
+  Attributes:
+    size: `column` or `page`, which are widths of a paper (3.3 and 6.75 inches), or the
+      width and the height in inches. None stands for the size of the picture.
+    legend: One of `LEGENDS`. None stands for the place that the picture gives it.
+    style: Settings of matplotlib that come after those of the house style.
+  """
+
+  size: str | tuple[float, float] | None = None
+  legend: str | None = None
+  style: Mapping[str, Any] = {}
+
+
+_NONE = Wishes()
+_wishes: contextvars.ContextVar[Wishes] = contextvars.ContextVar('wishes')
+
+
+@contextlib.contextmanager
+def drawn_with(wishes: Wishes) -> Iterator[None]:
+  """Gives the figures that the block makes a size, a place of the legend and a style.
+
+  Args:
+    wishes: What is wanted of these figures.
+
+  Yields:
+    Nothing.
+
+  Example:
+    >>> from zoo.reports.plots import level, Panel, render_figure
+    >>> panel = Panel('a', 'x', 'y', (level('one', 1.0, [0, 1]),))
+    >>> with drawn_with(Wishes(size='column')):
+    ...   float(render_figure([panel]).get_figwidth())
+    3.3
+  """
+  token = _wishes.set(wishes)
+  try:
+    yield
+  finally:
+    _wishes.reset(token)
+
+
+@contextlib.contextmanager
+def in_style(wishes: Wishes | None = None) -> Iterator[None]:
+  """Sets the house style in a block, whatever style its caller has set."""
+  wishes = _wishes.get(_NONE) if wishes is None else wishes
+  narrow = _NARROW_STYLE if _width(wishes, WIDTH) < _NARROW else {}
+  styles = ['default', _STYLE, narrow, dict(wishes.style)]
+  with matplotlib.style.context(styles):
+    yield
+
+
+_Arguments = ParamSpec('_Arguments')
+_Drawn = TypeVar('_Drawn')
+
+
+def house_style(
+  function: Callable[_Arguments, _Drawn],
+) -> Callable[_Arguments, _Drawn]:
+  """Makes a function draw in the house style, unless it is given axes as `ax`.
+
+  Axes of the caller keep the style that the caller has set.
+  """
+
+  @functools.wraps(function)
+  def draw(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Drawn:
+    if kwargs.get('ax') is not None:
+      return function(*args, **kwargs)
+    with in_style():
+      return function(*args, **kwargs)
+
+  return draw
+
+
+def _width(wishes: Wishes, usual: float) -> float:
+  match wishes.size:
+    case None:
+      return usual
+    case 'column':
+      return COLUMN
+    case 'page':
+      return PAGE
+    case width, _:
+      return cast(float, width)
+    case _:
+      raise ValueError(wishes.size)
 
 
 class Figure(matplotlib.figure.Figure):
   """A figure of a height and a width in inches, drawn and saved in the house style.
 
-  An SVG is the same in each run.
+  The size and the style are those of `drawn_with`, where it says them. An SVG is the
+  same in each run.
+
+  Attributes:
+    numbers: What the figure shows, as CSV; empty if it was not drawn by this package.
   """
 
   def __init__(self, height: float, width: float = WIDTH):
+    self._wishes, self.numbers = _wishes.get(_NONE), ''
+    width = _width(self._wishes, width)
+    if isinstance(self._wishes.size, tuple):
+      height = self._wishes.size[1]
+    elif width < _NARROW and self._wishes.size is not None:
+      height *= _NARROW_HEIGHT
     with in_style():
       super().__init__(figsize=(width, height), layout='constrained')
 
+  @property
+  def has_fixed_height(self) -> bool:
+    """Whether the caller has chosen the height."""
+    return isinstance(self._wishes.size, tuple)
+
+  @property
+  def legend_place(self) -> str | None:
+    """The place of the legend that the caller has chosen, one of `LEGENDS`."""
+    return self._wishes.legend
+
   def draw(self, renderer: Any) -> None:
     """Draws the figure with a renderer of matplotlib."""
-    with in_style():  # ticks are made as late as this
+    with in_style(self._wishes):  # ticks are made as late as this
       super().draw(renderer)
 
   def savefig(self, fname: Any, **options: Any) -> None:
@@ -136,30 +274,102 @@ class Figure(matplotlib.figure.Figure):
       self.savefig(content, format=fname.suffix[1:], **options)
       write_atomically(fname, content.getvalue())
       return
-    with in_style():
+    with in_style(self._wishes):
       super().savefig(fname, **options)
 
 
-def legend_above(figure: Figure) -> None:
-  """One legend of all axes, above them, where it hides no data."""
-  shown = {
-    _wrapped(label, figure.get_figwidth()): line
-    for axes in figure.axes
-    for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
-  }
-  columns = _num_columns(shown, figure.get_figwidth())
+Ax = Axes | Sequence[Axes] | np.ndarray | None  # where a picture is drawn
+
+
+def given_axes(ax: Ax, number: int) -> list[Axes] | None:
+  """Returns the axes that a caller gives for a picture of a number of panels.
+
+  Args:
+    ax: Axes, or as many as the picture has panels, in a list or an array.
+    number: The number of panels.
+
+  Returns:
+    The axes; None if there are none, so that a new figure is to be made.
+
+  Raises:
+    UserError: If `ax` has another number of axes.
+  """
+  if ax is None:
+    return None
+  given = [ax] if isinstance(ax, Axes) else [*np.ravel(np.asarray(ax, object))]
+  if len(given) != number:
+    raise UserError(
+      f'ax is {len(given)} axes, and the picture has {number} '
+      f'panel{"s" * (number != 1)}; give as many'
+    )
+  return given
+
+
+def drawing_of(axes: Axes | Sequence[Axes]) -> Figure:
+  """Returns the figure of axes that a function of this package has made."""
+  first = axes if isinstance(axes, Axes) else axes[0]
+  figure = first.get_figure(root=True)
+  assert isinstance(figure, Figure)
+  return figure
+
+
+def columns_in(columns: int) -> int:
+  """Returns how many of so many columns of panels fit into a width that was chosen."""
+  wishes = _wishes.get(_NONE)
+  if wishes.size is None:
+    return columns
+  return max(min(columns, int(_width(wishes, WIDTH) / _LEAST_PANEL)), 1)
+
+
+def legend_above(figure: Figure, handles: Mapping[str, Any] | None = None) -> None:
+  """One legend of all axes, above them, where it hides no data.
+
+  It is elsewhere if the caller has chosen another place. `handles` are its entries by
+  their labels, in place of those of the axes.
+  """
+  place = figure.legend_place or 'above'
+  if place == 'none':
+    return
+  width = figure.get_figwidth() / (3 if place == 'right' else 1)
+  if handles is None:
+    handles = {
+      label: line
+      for axes in figure.axes
+      for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+  shown = {_wrapped(label, width): line for label, line in handles.items()}
   lines = shown.values(), shown.keys()
-  legend = figure.legend(*lines, loc='outside upper center', ncols=columns)
+  if place in _INSIDE:
+    _as_plain_text(figure.axes[0].legend(*lines, loc=place))
+    return
+  columns = 1 if place == 'right' else _num_columns(shown, width)
+  legend = figure.legend(*lines, loc=_OUTSIDE[place], ncols=columns)
   _as_plain_text(legend)
+  if place == 'right' or figure.has_fixed_height:
+    return
   rows = sum(label.count('\n') + 1 for label in shown) / columns
-  extra = max(rows - _USUAL_ROWS, 0) * _ROW
+  extra = max(rows - _USUAL_ROWS, 0) * _ROW * _legend_size() / 72
   figure.set_figheight(figure.get_figheight() + extra)
 
 
+def legend_within(axes: Axes) -> None:
+  """The legend of axes of the caller's own, where matplotlib finds place for it."""
+  lines, labels = axes.get_legend_handles_labels()
+  if lines:
+    _as_plain_text(axes.legend(lines, labels))
+
+
 def legend_below(axes: Axes, width: float, tick_lines: int = 1) -> None:
-  """The legend of an axes of a width in inches, below tick labels of some lines."""
-  figure = axes.get_figure(root=True)
-  assert figure is not None
+  """The legend of an axes of a width in inches, below tick labels of some lines.
+
+  It is elsewhere in the axes, or missing, if the caller has chosen that.
+  """
+  figure = drawing_of(axes)
+  if figure.legend_place == 'none':
+    return
+  if figure.legend_place in _INSIDE:
+    _as_plain_text(axes.legend(loc=figure.legend_place))
+    return
   # In inches, so that it is clear of the labels however high the axes is.
   below = ScaledTranslation(0, -0.35 - 0.15 * tick_lines, figure.dpi_scale_trans)
   lines, labels = axes.get_legend_handles_labels()
@@ -211,8 +421,8 @@ def label_log_axes(axes: Axes) -> None:
 
 def _num_columns(labels: Iterable[str], width: float) -> int:
   """The most columns of a legend that fit into a width in inches."""
-  size = _STYLE['legend.fontsize']
-  font = FontProperties(family=_STYLE['font.family'])
+  size = _legend_size()
+  font = FontProperties(family=matplotlib.rcParams['font.family'])
   lengths = [
     # Plain text, in which a $ is a letter of about that width.
     max(
@@ -235,7 +445,14 @@ def _num_columns(labels: Iterable[str], width: float) -> int:
 
 def _wrapped(label: str, width: float) -> str:
   """A label on as many lines as it needs in a legend of a width in inches."""
-  return textwrap.fill(label, max(int((width - 0.8) / _LETTER), 1))
+  letter = _LETTER * _legend_size() / 72
+  return textwrap.fill(label, max(int((width - 0.8) / letter), 1))
+
+
+def _legend_size() -> float:
+  """The size of the letters of a legend, in points."""
+  size = matplotlib.rcParams['legend.fontsize']
+  return FontProperties(size=size).get_size_in_points()
 
 
 def _as_plain_text(legend: Legend) -> None:

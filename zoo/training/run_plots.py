@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, workdir_path
 from zoo.measure.comparison import MODEL, Comparison, without_errors
 from zoo.measure.statistics import interval
 from zoo.reports.comparison_plots import LEAST, few_baselines, plot_by_examples
-from zoo.reports.plots import Panel, Series, render_grid, series
-from zoo.reports.style import PALETTE, Figure, colours_of
+from zoo.reports.plots import Panel, Series, plot_panel, series
+from zoo.reports.style import PALETTE, Ax, colours_of
 from zoo.storage.workdir import POINTS
 from zoo.training.records import read_lines
 from zoo.training.run_labels import (
@@ -41,7 +42,8 @@ def plot_risk(
   *,
   training: bool = False,
   operations: bool = False,
-) -> Figure:
+  ax: Axes | None = None,
+) -> Axes:
   """The risk of each run by step, exact where it is known, else sampled.
 
   With `training` it is the training loss instead, which a run whose risk was measured
@@ -50,7 +52,8 @@ def plot_risk(
   run's task whose losses are among those of the runs. Of a training loss on observed
   labels they include the variance of these labels, as the loss itself does. Raises
   UserError for a folder that holds no run, or one that has not logged what is shown;
-  for losses of two kinds. A folder may be in a bucket: gs://bucket/runs/a.
+  for losses of two kinds. A folder may be in a bucket: gs://bucket/runs/a. It is drawn
+  in the axes `ax`, by default in those of a new figure, and returns them.
   """
   folders = [workdir_path(workdir) for workdir in workdirs]
   configs = {folder: config_of(folder) for folder in folders}
@@ -66,21 +69,26 @@ def plot_risk(
   what = 'training loss' if training else 'in-context risk'
   y_axis = f'{what} (log scale)\n{loss}'.strip()
   panel = Panel(title, x_axis, y_axis, tuple(shown), y_scale='log')
-  return render_grid([panel], 1, 3.3)
+  return plot_panel(panel, ax)
 
 
 def plot_metric(
-  workdirs: Sequence[str | pathlib.Path], name: str, *, operations: bool = False
-) -> Figure:
+  workdirs: Sequence[str | pathlib.Path],
+  name: str,
+  *,
+  operations: bool = False,
+  ax: Axes | None = None,
+) -> Axes:
   """Draws a number of the log of each run by step, such as one of a metric of your own.
 
   Args:
     workdirs: Folders of runs, which may be in a bucket.
     name: The name of the number in `metrics.jsonl`, such as `norm/weights`.
     operations: Whether the axis has operations in products of matrices, not steps.
+    ax: The axes to draw in. By default the function makes a figure.
 
   Returns:
-    The figure.
+    The axes.
 
   Raises:
     UserError: If a folder holds no run, or a run has not logged the number.
@@ -104,7 +112,7 @@ def plot_metric(
     shown.append(series(text, 'curve', colour, np.multiply(scale, steps), values))
   title = 'numbers are those at the end' if len(folders) > 1 else ''
   x_axis = 'operations in products of matrices' if operations else 'training step'
-  return render_grid([Panel(title, x_axis, name, tuple(shown))], 1, 3.3)
+  return plot_panel(Panel(title, x_axis, name, tuple(shown)), ax)
 
 
 def _curves_of(
@@ -197,7 +205,9 @@ def _on_several_tasks(configs: Mapping[pathlib.Path, Config]) -> bool:
   return len({str(config.get('task')) for config in configs.values()}) > 1
 
 
-def plot_sweep(workdir: str | pathlib.Path, x: str | None = None) -> Figure:
+def plot_sweep(
+  workdir: str | pathlib.Path, x: str | None = None, *, ax: Axes | None = None
+) -> Axes:
   """The risk at the end of the points of a sweep, against one of its fields.
 
   That is the field `x`, or else the field with the most different numbers, if these are
@@ -206,7 +216,8 @@ def plot_sweep(workdir: str | pathlib.Path, x: str | None = None) -> Figure:
   for the seed: several seeds are a mean with its 95 % interval, Student's t, and the
   bar of one seed is the standard error on its held-out prompts. The risk is exact where
   all are, else on held-out prompts. Raises UserError for a sweep without a risk, and
-  for an `x` that it has not swept.
+  for an `x` that it has not swept. It is drawn in the axes `ax`, by default in those of
+  a new figure, and returns them.
   """
   rows, num_lost = _rows_of(workdir)
   kind = kind_of_risk(rows)
@@ -223,7 +234,7 @@ def plot_sweep(workdir: str | pathlib.Path, x: str | None = None) -> Figure:
     at = row[first] if numeric else _label(row, [first, *rest], short=not rest)
     lines.setdefault(label, {}).setdefault(at, []).append(row)
   across = ', '.join([first, *rest])
-  return _draw_sweep(lines, across, kind, numeric, num_lost)
+  return _draw_sweep(lines, across, kind, numeric, num_lost, ax)
 
 
 Row = Mapping[str, Any]  # of the table of a sweep
@@ -296,7 +307,8 @@ def _draw_sweep(
   kind: str,
   numeric: bool,
   num_lost: int,
-) -> Figure:
+  ax: Axes | None,
+) -> Axes:
   """A line for each label, or points above words, with a bar at each point."""
   every = dict.fromkeys(x for of in lines.values() for x in of)
   places = sorted(map(float, every)) if numeric else []
@@ -323,12 +335,12 @@ def _draw_sweep(
   what += ' (log scale)' * (y_scale == 'log')
   across += ' (log scale)' * (x_scale == 'log')
   panel = Panel(title, across, what, tuple(shown), x_scale, y_scale, tuple(words))
-  figure = render_grid([panel], 1, 3.3)
+  axes = plot_panel(panel, ax)
   if words:
-    figure.axes[0].set_xlim(-0.5, len(words) - 0.5)
+    axes.set_xlim(-0.5, len(words) - 0.5)
   elif len(places) <= _MOST_TICKS:
-    figure.axes[0].set_xticks(places, [f'{x:g}' for x in places])
-  return figure
+    axes.set_xticks(places, [f'{x:g}' for x in places])
+  return axes
 
 
 def _scale(numbers: Sequence[float]) -> str:
@@ -395,31 +407,39 @@ def logged(workdir: pathlib.Path, field: str) -> tuple[list[int], list[float]]:
 
 
 def plot_examples(
-  workdirs: Sequence[str | pathlib.Path], baselines: Sequence[str] | None = None
-) -> Figure:
+  workdirs: Sequence[str | pathlib.Path],
+  baselines: Sequence[str] | None = None,
+  *,
+  ax: Ax = None,
+) -> list[Axes]:
   """The loss of each run's model by the number of examples before the query.
 
   The baselines are those of the first run's task, all or those named. An unfinished run
   has the curve of its last evaluation, if its model predicts all examples in one pass.
   Raises UserError for a run that has no curve, and for an unknown baseline. A folder
-  may be in a bucket.
+  may be in a bucket. It returns the axes of the loss and, for classes, those of the
+  accuracy: as many are to be in `ax`, which by default are those of a new figure.
   """
   folders = [workdir_path(workdir) for workdir in workdirs]
   configs = {folder: config_of(folder) for folder in folders}
   loss, labels = check_losses(configs, training=False), labels_of(configs)
   of = f' on the task of {labels[folders[0]]}' if _on_several_tasks(configs) else ''
   comparisons = {labels[folder]: [_read_comparison(folder)] for folder in folders}
-  return plot_by_examples(comparisons, loss, of, baselines)
+  return plot_by_examples(comparisons, loss, of, baselines, ax=ax)
 
 
 def plot_sweep_examples(
-  workdir: str | pathlib.Path, baselines: Sequence[str] | None = None
-) -> Figure:
+  workdir: str | pathlib.Path,
+  baselines: Sequence[str] | None = None,
+  *,
+  ax: Ax = None,
+) -> list[Axes]:
   """The loss by the number of examples before the query of the points of a sweep.
 
   Points that differ in the seed alone are a mean with its 95 % interval, Student's t.
   The baselines are those of the first point's task: those named, or else `bayes` and
-  the two best others. Raises UserError as `plot_examples` does.
+  the two best others. `ax` and what is returned are as of `plot_examples`, as are the
+  errors.
   """
   rows, num_lost = _rows_of(workdir)
   swept, folder = _swept(rows), workdir_path(workdir)
@@ -437,7 +457,8 @@ def plot_sweep_examples(
   if baselines is None:
     baselines = few_baselines(comparisons[first][0])
   loss = check_losses(configs, training=False)
-  return plot_by_examples(comparisons, loss, of, baselines, _not_shown(num_lost))
+  note = _not_shown(num_lost)
+  return plot_by_examples(comparisons, loss, of, baselines, note, ax=ax)
 
 
 def _read_comparison(workdir: pathlib.Path) -> Comparison:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from zoo.probing.nearest_algorithms.by_layer import Match, Readout
 from zoo.probing.report.algorithm_words import NAMES
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
-from zoo.reports.style import Figure
+from zoo.reports.style import Ax
 
 _COLUMNS = 4  # maps side by side
 _LEAST = 1e-4  # distances below it have one colour
 _NEAREST, _AS_NEAR = '●', '○'
 
 
-def plot_layer_algorithms(readout: Readout) -> Figure:
+def plot_layer_algorithms(readout: Readout, *, ax: Ax = None) -> list[Axes]:
   """Heat maps of the distances of all layers, one for each algorithm, by steps.
 
   A disc marks the nearest number of steps of each layer, and circles the rest of its
-  95 % interval. The last map has the algorithms without steps.
+  95 % interval. The last map has the algorithms without steps. They are drawn in `ax`,
+  axes for each map, by default in those of a new figure, which the function returns.
   """
   scale = LogNorm(_LEAST, 1, clip=True)
   stepless = {
@@ -41,7 +43,10 @@ def plot_layer_algorithms(readout: Readout) -> Figure:
   num_layers = len(readout.nearest)
   height = 0.9 + len(grid) * (1.1 + 0.22 * min(num_layers, 12))
   return plot_heat_maps(
-    grid, height, title='Distance of each layer from each algorithm, by its steps'
+    grid,
+    height,
+    title='Distance of each layer from each algorithm, by its steps',
+    ax=ax,
   )
 
 

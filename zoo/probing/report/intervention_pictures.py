@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 
 from zoo.core.tables import Table
@@ -21,7 +22,7 @@ from zoo.probing.report.algorithm_words import NAMES
 from zoo.probing.report.interventions import HeadMeasurements
 from zoo.probing.report.pictures import named_tokens
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
-from zoo.reports.style import SIGNED, Figure
+from zoo.reports.style import SIGNED, Figure, drawing_of
 
 TITLES = {
   'what_matters': 'What matters',
@@ -61,10 +62,10 @@ _MOST_LISTED = 20  # rows of a table
 def picture(part: str, result: Any, model: Any, context_length: int) -> Figure:
   """The heat map of one part."""
   if part == 'what_matters':
-    return plot_effects(result, model, context_length)
+    return drawing_of(plot_effects(result, model, context_length))
   if part == 'layers':
-    return plot_layer_algorithms(result)
-  return plot_scores(result) if part == 'heads' else plot_latents(result)
+    return drawing_of(plot_layer_algorithms(result))
+  return drawing_of(plot_scores(result) if part == 'heads' else plot_latents(result))
 
 
 def table(part: str, result: Any) -> Table:
@@ -117,8 +118,13 @@ def _layer_table(result: Readout) -> Table:
   return Table(rows, ('algorithm', 'layer', 'steps (95 %)', 'distance ± 95 %'))
 
 
-def plot_effects(result: Effects, model: Any, context_length: int) -> Figure:
-  """Recovered shares by site and token."""
+def plot_effects(
+  result: Effects, model: Any, context_length: int, *, ax: Axes | None = None
+) -> Axes:
+  """Recovered shares by site and token.
+
+  It is drawn in the axes `ax`, by default in those of a new figure, and returns them.
+  """
   sites = [*dict.fromkeys(row.site for row in result.rows)][:_MOST_ROWS]
   count = 1 + max(row.token or 0 for row in result.rows)
   values = np.full((len(sites), count), np.nan)
@@ -132,7 +138,7 @@ def plot_effects(result: Effects, model: Any, context_length: int) -> Figure:
     names = {i: str(i + 1) for i in range(count)}
   heat_map = HeatMap(
     values,
-    Normalize(-1, 1),
+    _signed(values),
     'share of the gap recovered',
     '',
     'token',
@@ -140,25 +146,32 @@ def plot_effects(result: Effects, model: Any, context_length: int) -> Figure:
     dict(enumerate(sites)),
     names,
   )
-  return _drawn(heat_map)
+  return _drawn(heat_map, ax)
 
 
-def plot_scores(result: HeadMeasurements) -> Figure:
-  """Scores and shares by head."""
+def plot_scores(result: HeadMeasurements, *, ax: Axes | None = None) -> Axes:
+  """Scores and shares by head.
+
+  It is drawn in the axes `ax`, by default in those of a new figure, and returns them.
+  """
   of_heads = dict([*_by_head(result).items()][:_MOST_ROWS])
   values = [[*scores, *map(_mean_of, shares)] for scores, shares in of_heads.values()]
-  return _drawn(_written(values, [*of_heads], [*_HEADER, *_DOES], 'score, or share'))
+  label = 'score from 0 to 1, correlation of labels, or share of the gap'
+  return _drawn(_written(values, [*of_heads], [*_HEADER, *_DOES], label), ax)
 
 
-def plot_latents(result: Sequence[LatentScore]) -> Figure:
-  """R² by site and target."""
+def plot_latents(result: Sequence[LatentScore], *, ax: Axes | None = None) -> Axes:
+  """R² by site and target.
+
+  It is drawn in the axes `ax`, by default in those of a new figure, and returns them.
+  """
   sites = [*dict.fromkeys(score.site for score in result)][:_MOST_ROWS]
   targets = [*dict.fromkeys(score.target for score in result)]
   values = np.full((len(sites), len(targets)), np.nan)
   for score in result:
     if score.site in sites:
       values[sites.index(score.site), targets.index(score.target)] = score.r2.mean
-  return _drawn(_written(values, sites, targets, 'R² on other prompts'))
+  return _drawn(_written(values, sites, targets, 'R² on other prompts', 1.0), ax)
 
 
 def _by_head(
@@ -183,16 +196,29 @@ def _by_head(
   return {name: (scores.get(name, unknown), shares.get(name, none)) for name in names}
 
 
+def _signed(values: np.ndarray) -> Normalize:
+  """Colours from minus to plus the largest value, at least 1, with white at 0."""
+  limit = float(np.nanmax(np.abs(values), initial=1.0))
+  return Normalize(-limit, limit)
+
+
 def _written(
-  values: Any, rows: Sequence[str], columns: Sequence[str], label: str
+  values: Any,
+  rows: Sequence[str],
+  columns: Sequence[str],
+  label: str,
+  limit: float | None = None,
 ) -> HeatMap:
-  """A heat map with each number written in its entry."""
+  """A heat map with each number written in its entry.
+
+  The colours end at ± `limit`, by default at the largest value, at least 1.
+  """
   array = np.asarray(values, np.float64)
   names: Mapping[int, str] = dict(enumerate(rows))
   texts = [[_number(value) for value in row] for row in array]
   return HeatMap(
     array,
-    Normalize(-1, 1),
+    _signed(array) if limit is None else Normalize(-limit, limit),
     label,
     rows=names,
     columns=dict(enumerate(columns)),
@@ -200,9 +226,9 @@ def _written(
   )
 
 
-def _drawn(heat_map: HeatMap) -> Figure:
+def _drawn(heat_map: HeatMap, ax: Axes | None) -> Axes:
   height = 1.9 + 0.24 * len(heat_map.values)
-  return plot_heat_maps([[heat_map]], height, colours=SIGNED)
+  return plot_heat_maps([[heat_map]], height, colours=SIGNED, ax=ax)[0]
 
 
 def _number(value: float) -> str:

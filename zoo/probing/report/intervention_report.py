@@ -88,18 +88,20 @@ class Interventions:
         continue
       self._keep(part, result)
 
-  def save_pictures(self, model: Predictor, task: Task) -> None:
-    """Writes the picture of each part as PNG, and its numbers as CSV, into the folder.
+  def draw(self, model: Predictor, task: Task) -> None:
+    """Draws the pictures of all parts that are measured."""
+    self.pictures = {
+      part: picture(part, result, model, task.context_length)
+      for part, result in self.results.items()
+      if result is not None
+    }
 
-    Raises OSError, or UserError for a table that cannot be written.
-    """
+  def save_tables(self) -> None:
+    """Writes the numbers of each part as CSV into the folder; raises UserError."""
     for part, result in self.results.items():
       if result is not None:
         for name, rows in tables(part, result).items():
           rows.to_csv(self.folder / f'{name}.csv')
-        figure = picture(part, result, model, task.context_length)
-        figure.savefig(self.folder / f'{part}.png')
-        self.pictures[part] = figure
 
   def sentences(self) -> list[str]:
     """What survives its interval, by part."""
@@ -109,8 +111,11 @@ class Interventions:
       if result is not None
     ]
 
-  def section(self) -> list[reports.Section]:
-    """The section of the report; none without parts."""
+  def section(self, formats: Sequence[str] = ('png',)) -> list[reports.Section]:
+    """The section of the report; none without parts.
+
+    It expects each picture beside the report in these formats.
+    """
     if not self.pictures:
       return []
     figures = {
@@ -118,7 +123,7 @@ class Interventions:
         TITLES[part],
         f'{sentence(self.results[part])} {CAPTIONS[part]}',
         [reports.Picture(figure, f'{TITLES[part]}. {CAPTIONS[part]}')],
-        {'PNG': f'{part}.png'}
+        {suffix.upper(): f'{part}.{suffix}' for suffix in formats}
         | {
           f'CSV ({name})' if name != part else 'CSV': f'{name}.csv'
           for name in tables(part, self.results[part])

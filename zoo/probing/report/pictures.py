@@ -40,8 +40,11 @@ from zoo.reports.style import (
   SIGNED,
   VERMILION,
   WIDTH,
+  Ax,
   Figure,
-  in_style,
+  drawing_of,
+  given_axes,
+  house_style,
 )
 
 _MODEL = 'the model'
@@ -70,8 +73,8 @@ _CAPTIONS = {
   'attention': (
     'Attention',
     'The attention of each token to each other token, by layer and head: the mean over '
-    '256 prompts of the absolute weight. Dark blue is 0, and the colours of each row '
-    'end at its largest weight; that of the query, the last row, is in the title.',
+    '256 prompts of the absolute weight. Each row is divided by its largest weight; '
+    'that of the query, the last row, is in the title. Dark blue is 0.',
   ),
   'heads': (
     'Heads',
@@ -117,15 +120,15 @@ def pictures(
   figures = {}
   for name, draw in drawings.items():
     try:
-      figure = draw()
+      drawn = draw()  # nothing if the report has no such part
     except Exception as error:  # a user's model may raise anything
       reason = f'{type(error).__name__}: {in_one_line(error, 200)}'
       logging.warning(
         'the picture %s is left out of the report: %s', name, reason, exc_info=True
       )
       continue
-    if isinstance(figure, Figure):  # otherwise the report has no such part
-      figures[name] = figure
+    if drawn:
+      figures[name] = drawing_of(drawn)
     elif name in only:
       logging.warning('there is no picture %s: the model or its task has none', name)
   return figures
@@ -136,14 +139,18 @@ def page(
   title: str,
   pictures: Mapping[str, Figure],
   further: Sequence[reports.Section] = (),
+  formats: Sequence[str] = ('png',),
 ) -> str:
-  """The HTML of a report, which expects each picture beside it as `NAME.png`."""
+  """The HTML of a report, which expects each picture beside it in these formats."""
   figures = {}
   for name, picture in pictures.items():
     heading, caption = _CAPTIONS[name]
     shown = reports.Picture(picture, f'{heading}. {caption}')
     figures[name] = reports.CaptionedFigure(
-      heading, caption, [shown], {'PNG': f'{name}.png'}
+      heading,
+      caption,
+      [shown],
+      {suffix.upper(): f'{name}.{suffix}' for suffix in formats},
     )
   return reports.render(
     title,
@@ -156,18 +163,23 @@ def page(
   )
 
 
-@in_style()
+@house_style
 def plot_alignment(
-  subject: Predictor, other: Predictor, task: Task, against: str
-) -> Figure:
-  """Both predictors on 512 prompts: predictions, gradients and their cosine."""
+  subject: Predictor, other: Predictor, task: Task, against: str, *, ax: Ax = None
+) -> list[Axes]:
+  """Both predictors on 512 prompts: predictions, gradients and their cosine.
+
+  It is drawn in the three axes of `ax`, by default in those of a new figure, and
+  returns them.
+  """
   prompt = next(sample_batches(task, 0, 512, 512))
   (f, gradient), (other_f, other_gradient) = jax.tree.map(
     lambda array: np.asarray(array, np.float64),
     run_once(answers, [subject, other], prompt),
   )
-  figure = Figure(2.9)
-  left, middle, right = figure.subplots(1, 3)
+  given = given_axes(ax, 3)
+  axes = [*Figure(2.9).subplots(1, 3)] if given is None else given
+  left, middle, right = axes
   _scatter(left, other_f, f)
   # The name of a folder is plain text: a $ in it does not begin a formula.
   left.set_xlabel(f'prediction of {against}', parse_math=False)
@@ -184,7 +196,15 @@ def plot_alignment(
   right.ticklabel_format(useOffset=False)
   right.locator_params('x', nbins=4)
   right.set(xlabel='cosine of the gradients', ylabel='prompts of 512')
-  return figure
+  if given is None:
+    numbers = zip(f, other_f, cosine, strict=True)
+    lines = [
+      f'{mine!r},{its!r},{angle!r}'
+      for mine, its, angle in np.array([*numbers]).tolist()
+    ]
+    header = 'prediction_of_the_model,prediction_of_the_other,cosine_of_the_gradients'
+    drawing_of(axes).numbers = '\n'.join([header, *lines, ''])
+  return axes
 
 
 def _scatter(
@@ -195,10 +215,13 @@ def _scatter(
   axes.scatter(x, y, s=4, color=BLUE, alpha=0.5, linewidths=0)
 
 
-def plot_task_shifts(shifts: Sequence[TaskShift], against: str) -> Figure:
+def plot_task_shifts(
+  shifts: Sequence[TaskShift], against: str, *, ax: Axes | None = None
+) -> Axes:
   """The losses of both predictors on each shifted task, one task per row.
 
-  Exact risks have no bars. Below the axis stands what has no loss.
+  Exact risks have no bars. Below the axis stands what has no loss. It is drawn in the
+  axes `ax`, by default in those of a new figure, and returns them.
   """
   # The colour of a baseline is the same in all pictures.
   colours = {_MODEL: BLUE, against: BASELINES.get(against, VERMILION)}
@@ -219,7 +242,7 @@ def plot_task_shifts(shifts: Sequence[TaskShift], against: str) -> Figure:
       points.append(RowPoint(shift.name, label, *known))
   lines = ['loss (log scale)']
   lines += [f'without a loss: {who} on {in_short(on)}' for who, on in missing.items()]
-  return plot_rows({'': points}, '\n'.join(lines), colours, x_scale='log')
+  return plot_rows({'': points}, '\n'.join(lines), colours, x_scale='log', ax=ax)[0]
 
 
 def _shown_loss(sampled: Estimate | None, exact: float | None) -> tuple[float, float]:
@@ -229,8 +252,12 @@ def _shown_loss(sampled: Estimate | None, exact: float | None) -> tuple[float, f
   return (math.nan, math.nan) if sampled is None else (sampled.mean, sampled.half)
 
 
-def plot_step_matrix(algorithm: ImplicitAlgorithm) -> Figure:
-  """Heat maps of the model's and the optimum's step matrix, and their difference."""
+def plot_step_matrix(algorithm: ImplicitAlgorithm, *, ax: Ax = None) -> list[Axes]:
+  """Heat maps of the model's and the optimum's step matrix, and their difference.
+
+  They are drawn in the three axes of `ax`, by default in those of a new figure, which
+  the function returns.
+  """
   gap = algorithm.step_matrix - algorithm.best_step_matrix
   both, of_gap = (
     _signed(algorithm.step_matrix, algorithm.best_step_matrix),
@@ -245,7 +272,7 @@ def plot_step_matrix(algorithm: ImplicitAlgorithm) -> Figure:
       (gap, of_gap, 'difference', 'difference'),
     )
   ]
-  return plot_heat_maps([maps], 3.7, colours=SIGNED)
+  return plot_heat_maps([maps], 3.7, colours=SIGNED, ax=ax)
 
 
 def _signed(*matrices: Float[np.ndarray, 'r c']) -> Normalize:
@@ -254,11 +281,12 @@ def _signed(*matrices: Float[np.ndarray, 'r c']) -> Normalize:
   return Normalize(-limit, limit)
 
 
-def plot_heads(heads: Sequence[Head]) -> Figure:
+def plot_heads(heads: Sequence[Head], *, ax: Ax = None) -> list[Axes]:
   """Heat maps of b_h above A_h, for up to twelve heads with the highest pruning cost.
 
   Both are divided by their largest entries. The title gives each head's strength,
-  `|b_h| |A_h|`.
+  `|b_h| |A_h|`. They are drawn in `ax`, axes for each head that is shown, by default in
+  those of a new figure, which the function returns.
   """
   numbers = sorted(range(len(heads)), key=lambda head: -heads[head].pruning_cost)
   scale, maps = Normalize(-1, 1), []
@@ -273,7 +301,14 @@ def plot_heads(heads: Sequence[Head]) -> Figure:
     rows = {0: '$b_h$', 1 + (value.size + 1) // 2: '$A_h$'}
     axes = 'entry of the query', 'entry of the key'
     maps.append(
-      HeatMap(np.vstack(parts), scale, 'over the largest entry', title, *axes, rows)
+      HeatMap(
+        np.vstack(parts),
+        scale,
+        'entry, divided by the largest of its b or A',
+        title,
+        *axes,
+        rows,
+      )
     )
   grid = [maps[i : i + _MOST_COLUMNS] for i in range(0, len(maps), _MOST_COLUMNS)]
   left_out = f': {len(maps)} of {len(heads)}' if len(maps) < len(heads) else ''
@@ -283,6 +318,7 @@ def plot_heads(heads: Sequence[Head]) -> Figure:
     min(1.6 + 2.2 * len(grid[0]), WIDTH),
     colours=SIGNED,
     title=f'Value vectors and bilinear forms of the heads{left_out}',
+    ax=ax,
   )
 
 
@@ -290,10 +326,13 @@ def _over_largest(entries: Float[np.ndarray, '*n']) -> Float[np.ndarray, '*n']:
   return entries / (np.abs(entries).max() or 1.0)
 
 
-def plot_attention_on(subject: Predictor, task: Task) -> Figure | None:
+def plot_attention_on(
+  subject: Predictor, task: Task, *, ax: Ax = None
+) -> list[Axes] | None:
   """The mean attention on 256 prompts of a task; None for subjects without any.
 
   The tokens of a TokenModel have the names of what they hold, others have numbers.
+  `ax` and what is returned are as of `plot_attention`.
   """
   if not isinstance(subject, nnx.Module):
     return None
@@ -307,18 +346,22 @@ def plot_attention_on(subject: Predictor, task: Task) -> Figure | None:
     most = max(weights.shape[1] for weights in attention.values())
     tokens = [str(i) for i in range(1, most + 1)]
   maps = {name: np.asarray(weights) for name, weights in attention.items()}
-  return plot_attention(maps, tokens)
+  return plot_attention(maps, tokens, ax=ax)
 
 
 def plot_attention(
-  maps: Mapping[str, Float[np.ndarray, 'h q k']], tokens: Sequence[str]
-) -> Figure:
+  maps: Mapping[str, Float[np.ndarray, 'h q k']],
+  tokens: Sequence[str],
+  *,
+  ax: Ax = None,
+) -> list[Axes]:
   """Heat maps of the attention of layers and heads, with one row for each layer.
 
   Shows up to eight evenly spaced layers, and the first four heads of each. Every row of
-  a map has its own colour scale, up to the row's largest weight, because the first
-  tokens see few others and so have larger weights. The largest weight of the last row,
-  the query's, is in the title.
+  a map is divided by its largest weight, because the first tokens see few others and so
+  have larger weights. The largest weight of the last row, the query's, is in the title.
+  They are drawn in `ax`, axes for each map, by default in those of a new figure, which
+  the function returns.
   """
   at = np.linspace(0, len(maps) - 1, min(len(maps), _MOST_ROWS)).round().astype(int)
   shown = [list(maps.items())[i] for i in at]
@@ -332,7 +375,8 @@ def plot_attention(
       title = f'{layer}, head {head}: to {largest[-1, 0]:.2g}'
       of_rows, of_columns = (named_tokens(tokens, count) for count in weights.shape)
       shares = weights / np.where(largest > 0, largest, 1)
-      texts = 'share of the largest weight of the row', title, *_AXES_OF_ATTENTION
+      label = 'weight, divided by the largest of its row'
+      texts = label, title, *_AXES_OF_ATTENTION
       row.append(HeatMap(shares, scale, *texts, of_rows, of_columns))
     grid.append(row)
   counts = []
@@ -345,7 +389,8 @@ def plot_attention(
     grid,
     0.9 + 2.4 * len(grid),
     min(1.8 + 2.1 * columns, WIDTH),
-    title=f'Mean absolute weight of each token{left_out}',
+    title=f'Mean absolute weight of each token, by row{left_out}',
+    ax=ax,
   )
 
 

@@ -1,0 +1,267 @@
+"""Flags of all commands that draw: texts, the legend, the size, the style, the format.
+
+  --title="In-context risk" --xlabel=step --ylabel=risk
+  --legend=right            # or none, above, below, best, "upper left", …
+  --size=column             # 3.3 inches wide; page: 6.75; or WIDTHxHEIGHT in inches
+  --style=paper.mplstyle    # a style file of matplotlib
+  --format=png,pdf          # of commands that write pictures into a folder
+
+A picture has a CSV beside it with the numbers that it shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from zoo.core.errors import UserError
+from zoo.host.files import user_path, write_atomically
+
+if TYPE_CHECKING:
+  from zoo.reports.style import Figure
+
+FORMATS = 'png', 'svg', 'pdf'
+# As in zoo.reports.style, which imports matplotlib and is slow to import.
+_LEGENDS = (
+  'none',
+  'above',
+  'below',
+  'right',
+  'best',
+  'upper left',
+  'upper right',
+  'lower left',
+  'lower right',
+)
+_MOST_INCHES = 50.0
+
+# Flags that functions of this module define belong to the module that calls them.
+flags.disclaim_key_flags()
+
+
+class _Size(flags.ArgumentParser[str | tuple[float, float]]):
+  """Parses column, page, or WIDTHxHEIGHT."""
+
+  def parse(self, argument: str) -> str | tuple[float, float]:
+    if argument in ('column', 'page'):
+      return argument
+    match = re.fullmatch(r'(\d+\.?\d*)x(\d+\.?\d*)', argument)
+    size = tuple(map(float, match.groups())) if match else ()
+    if not size or not all(1 <= side <= _MOST_INCHES for side in size):
+      raise ValueError(
+        'it must be column, page, or WIDTHxHEIGHT in inches, such as 5x3, from 1 to '
+        f'{_MOST_INCHES:g}'
+      )
+    return size[0], size[1]
+
+
+class _Legend(flags.ArgumentParser[str]):
+  """Parses the place of a legend."""
+
+  def parse(self, argument: str) -> str:
+    if argument not in _LEGENDS:
+      raise ValueError(f'it must be one of {", ".join(_LEGENDS)}')
+    return argument
+
+
+class _Formats(flags.ListParser):
+  """Parses names of formats."""
+
+  def parse(self, argument: str | list[str] | None) -> list[str]:
+    names = super().parse(argument)
+    if not names or not {*names} <= {*FORMATS}:
+      raise ValueError(f'it must name some of {", ".join(FORMATS)}, such as png,pdf')
+    return names
+
+
+class Drawing:
+  """The flags of one command, by which its pictures are drawn and saved."""
+
+  def __init__(self, *, has_texts: bool = True, has_formats: bool = False):
+    """Defines the flags.
+
+    Args:
+      has_texts: Whether the command takes --title, --xlabel and --ylabel.
+      has_formats: Whether it takes --format, since it names its pictures itself.
+    """
+    self._texts = {}
+    if has_texts:
+      self._texts = {
+        name: flags.DEFINE_string(name, None, f'{what} Default: of the picture.')
+        for name, what in {
+          'title': 'The title of the picture.',
+          'xlabel': 'The label of its horizontal axis.',
+          'ylabel': 'The label of its vertical axis.',
+        }.items()
+      }
+    self._legend = flags.DEFINE(
+      _Legend(),
+      'legend',
+      None,
+      f'Where the legend stands: {", ".join(_LEGENDS)}. Default: of the picture.',
+    )
+    self._size = flags.DEFINE(
+      _Size(),
+      'size',
+      None,
+      'The size: column (3.3 inches wide, with smaller letters), page (6.75 inches '
+      'wide) or WIDTHxHEIGHT in inches. Default: of the picture, 8 inches wide.',
+    )
+    self._style = flags.DEFINE_string(
+      'style', None, 'A style file of matplotlib, which comes after the house style.'
+    )
+    self._formats = None
+    if has_formats:
+      self._formats = flags.DEFINE(
+        _Formats(), 'format', ['png'], 'Formats of the pictures: png, svg or pdf.'
+      )
+
+  def check(self, is_one: bool = True, why: str = '') -> dict[str, Any]:
+    """Checks the flags before anything is computed or written.
+
+    Args:
+      is_one: Whether the command draws one picture, which can have texts of its own.
+      why: What to do if it is not, after "it belongs to one picture; ".
+
+    Returns:
+      The settings of the style file.
+
+    Raises:
+      UserError: If a text is given for several pictures, or for a style file that does
+        not exist or that matplotlib does not read.
+    """
+    given = [name for name, flag in self._texts.items() if flag.value is not None]
+    if given and not is_one:
+      raise UserError(f'--{given[0]} belongs to one picture; {why}')
+    if self._style.value is None:
+      return {}
+    path = user_path(self._style.value)
+    if not path.is_file():
+      raise UserError(
+        f'--style is {self._style.value!r}; it must be a style file of matplotlib'
+      )
+    return _settings(path)
+
+  @contextlib.contextmanager
+  def wishes(self, *, is_one: bool = True, why: str = '') -> Iterator[None]:
+    """Gives the pictures that the block draws the size, legend and style of the flags.
+
+    Args:
+      is_one: As of `check`.
+      why: As of `check`.
+
+    Yields:
+      Nothing.
+
+    Raises:
+      UserError: As `check` does, before the block.
+    """
+    style = self.check(is_one, why)
+    from zoo.reports.style import Wishes, drawn_with
+
+    with drawn_with(Wishes(self._size.value, self._legend.value, style)):
+      yield
+
+  @property
+  def formats(self) -> list[str]:
+    """The formats of --format."""
+    return ['png'] if self._formats is None else self._formats.value
+
+  def set_texts(self, figure: Figure) -> None:
+    """Sets the title and the labels that are given: of the panel, or of all panels."""
+    title, x_label, y_label = (
+      self._texts[name].value if self._texts else None
+      for name in ('title', 'xlabel', 'ylabel')
+    )
+    panels = [axes for axes in figure.axes if axes.axison and not _is_bar(axes)]
+    is_one = len(panels) == 1
+    if title is not None:
+      if is_one:
+        panels[0].set_title(title, parse_math=False)
+      else:
+        figure.suptitle(title, parse_math=False)
+    if x_label is not None:
+      figure.supxlabel('')
+      for axes in panels:
+        axes.set_xlabel(x_label if is_one else '', parse_math=False)
+      if not is_one:
+        figure.supxlabel(x_label, parse_math=False)
+    if y_label is not None:
+      figure.supylabel('')
+      for axes in panels:
+        axes.set_ylabel(y_label if is_one else '', parse_math=False)
+      if not is_one:
+        figure.supylabel(y_label, parse_math=False)
+
+  def save(
+    self,
+    figure: Figure,
+    path: pathlib.Path,
+    *,
+    has_texts: bool = True,
+    has_numbers: bool = True,
+  ) -> list[pathlib.Path]:
+    """Writes a picture, in each format of --format, with a CSV of its numbers.
+
+    Args:
+      figure: The picture, drawn in a block of `wishes`.
+      path: The file of the picture. Its suffix counts if the command has no --format.
+      has_texts: Whether the texts of the flags are those of this picture.
+      has_numbers: Whether a CSV is written.
+
+    Returns:
+      The files of the picture, without the CSV.
+
+    Raises:
+      OSError: If a file cannot be written.
+    """
+    if has_texts:
+      self.set_texts(figure)
+    suffixes = [path.suffix]
+    if self._formats is not None:
+      suffixes = [f'.{name}' for name in self._formats.value]
+    paths = [path.with_suffix(suffix) for suffix in suffixes]
+    for file in paths:
+      figure.savefig(file)
+    if has_numbers and figure.numbers:
+      write_atomically(path.with_suffix('.csv'), figure.numbers)
+    return paths
+
+
+def _is_bar(axes: Any) -> bool:
+  """Whether axes are those of a colour bar."""
+  return hasattr(axes, '_colorbar')
+
+
+def _settings(path: pathlib.Path) -> dict[str, Any]:
+  """The settings of a style file; raises UserError if it has a wrong one."""
+  import logging
+
+  import matplotlib
+
+  said: list[str] = []
+  handler = logging.Handler()
+  handler.emit = lambda record: said.append(record.getMessage())
+  log = logging.getLogger('matplotlib')
+  log.addHandler(handler)
+  try:
+    read = matplotlib.rc_params_from_file(path, use_default_template=False)
+  except (OSError, UnicodeDecodeError, ValueError) as error:
+    said.append(str(error))
+    read = {}
+  finally:
+    log.removeHandler(handler)
+  if said:
+    text = ' '.join(said[0].split())
+    raise UserError(f'--style is {str(path)!r}, of which matplotlib says: {text}')
+  return dict(read)
+
+
+def names_of(paths: Sequence[pathlib.Path]) -> str:
+  """The files of a picture, as a command prints them."""
+  return ' and '.join(map(str, paths))
