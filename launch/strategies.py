@@ -14,8 +14,8 @@ says nothing else, fits all of them, and draws a phase diagram: the first swept 
 against the step. The colour is the predictor of the largest weight, paler the more it
 leaves unexplained; with two predictors, lines are the log odds of the first against the
 second by all prompts so far. Fields besides the first and the seed give a diagram each.
-A second picture, strategies_lines, has the weights as lines, with 95 % intervals over
-the seeds as bands. The flags --title, --xlabel and --ylabel are for the first picture.
+A second picture, strategies_lines, has the weights as lines, with intervals of the mean
+over the seeds as bands. The flags --title, --xlabel and --ylabel are for the first one.
 
 Runs are kept, and each fit is a row of rows.jsonl: rerun the same command to resume.
 N processes divide the points if each is started with --part=I/N, I = 1, …, N;

@@ -9,6 +9,7 @@ from studies import atlas
 from studies.atlas import pictures, results
 from tests.atlas.rows import rows_of_all_kinds
 from tests.launch.processes import ROOT
+from zoo.reports.style import drawing_of
 
 
 @pytest.fixture
@@ -65,7 +66,9 @@ def test_pictures_and_tables_are_those_of_the_csv_files(call, tmp_path, monkeypa
   kept.mkdir(parents=True)
   shutil.copy(ROOT / 'docs' / 'results' / 'baselines.csv', kept)
   # Drawing all takes long; tests/atlas/test_results.py does.
-  monkeypatch.setattr(atlas, 'draw', lambda rows: {'atlas': pictures.heat_map(rows)})
+  monkeypatch.setattr(
+    atlas, 'draw', lambda rows: {'atlas': drawing_of(pictures.heat_map(rows))}
+  )
   page = tmp_path / 'studies' / 'atlas' / 'README.md'
   page.parent.mkdir(parents=True)
   shutil.copy(ROOT / 'studies' / 'atlas' / 'README.md', page)

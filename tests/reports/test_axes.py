@@ -12,7 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.text import Text
 
 import zoo
-from benchmarks import linear
+from benchmarks import deviations, linear
 from benchmarks.deviations import plot_deviations
 from studies.atlas import comparisons, pictures
 from studies.strategies import pictures as of_strategies
@@ -190,8 +190,8 @@ _OF_RUNS = {
 def test_all_functions_that_draw_are_tried():
   modules = (
     *(plots, heat_maps, rows, comparison_plots, run_plots, of_probes),
-    *(algorithm_pictures, intervention_pictures, strategy_pictures, of_strategies),
-    *(pictures, linear),
+    *(algorithm_pictures, intervention_pictures, of_strategies),
+    *(pictures, linear, deviations),
   )
   found = {
     name: function
