@@ -1,5 +1,6 @@
 """What is refused before a run begins, since training would not notice it."""
 
+import functools
 from typing import Any
 
 import jax
@@ -12,11 +13,12 @@ import zoo
 from tests.compare import refuses
 from tests.compiled import built
 from tests.contracts.classes import C, D, Least, Linear, make_class
-from tests.marks import FULL, SLOW, mostly_full
+from tests.marks import FULL, SLOW, mostly_full, mostly_slow
 from tests.training.runs import small_config
 from zoo.config.sharding import make_mesh
 from zoo.config.validation import validate
 from zoo.measure.agreement import check_agreement
+from zoo.measure.contracts.mixers import check_mixers
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.tasks import FunctionClass
 from zoo.tasks.base import dot
@@ -262,6 +264,46 @@ def test_check_model_compares_the_methods_of_a_mixer(mixer, wrong, said, uncheck
   options = {} if wrong is None else {'wrong': wrong}
   with refuses(said):
     zoo.check_model(_transformer('own', options), Least())
+
+
+def _wrong_in_steps(name: str, path: str, factor: float) -> type:
+  """A shipped mixer whose `step` alone multiplies a weight by a factor."""
+  cls: Any = zoo.core.registry.MIXERS[name]
+
+  class Wrong(cls):
+    def step(self, token, state):
+      other: Any = nnx.clone(self)
+      weight = functools.reduce(getattr, path.split('.'), other)
+      weight[...] *= factor
+      return super(Wrong, other).step(token, state)
+
+  return Wrong
+
+
+@pytest.mark.parametrize(
+  ('name', 'path', 'factor'),
+  mostly_slow(
+    # A decay that is forgotten, and starts near 1. Of all weights of shipped mixers it
+    # is the one whose absence from `step` is the hardest to see.
+    [('gla', 'decay.bias', 0.0)],
+    [
+      ('gated_delta', 'gate.kernel', 0.0),  # a gate that is forgotten
+      ('rwkv7', 'numbers.bonus', -1.0),  # the sign of a small term
+      ('mamba', 'skip', -1.0),
+      ('mesa', 'ridge', 0.0),
+    ],
+  ),
+)
+def test_a_wrong_step_is_refused_for_any_weight(name, path, factor):
+  zoo.register_mixer('own')(_wrong_in_steps(name, path, factor))
+  with refuses('Wrong.step differs from Wrong(tokens)'):
+    check_mixers(_transformer('own'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', zoo.list_mixers())
+def test_the_methods_of_each_shipped_mixer_agree(name):
+  check_mixers(_transformer(name))
 
 
 @pytest.mark.slow
