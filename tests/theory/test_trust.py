@@ -116,6 +116,19 @@ def test_no_exact_number_trusts_it(ask, make):
     ask(subject, isotropic(3, 4))
 
 
+def test_a_method_that_is_redefined_counts_at_once(monkeypatch):
+  class Own(YqLSA):
+    pass
+
+  model = _make(Own)
+  check_rule(model)
+  monkeypatch.setattr(
+    Own, '__call__', lambda self, prompt: 2 * YqLSA.__call__(self, prompt)
+  )
+  with refuses('Own.learning_rule()', 'Own.__call__()'):
+    check_rule(model)
+
+
 @pytest.mark.slow
 def test_it_is_refused_before_anything_is_written(tmp_path, monkeypatch):
   monkeypatch.setitem(registry.MODELS, 'other_scores', OtherTokens)
