@@ -1,6 +1,7 @@
 """What a figure holds is what is drawn, and what its CSV gives back."""
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -11,9 +12,13 @@ from matplotlib.colors import Normalize
 from tests.compare import refuses
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.plots import (
+  BELOW,
   Panel,
   Plot,
+  Series,
   from_csv,
+  plot_panel,
+  plot_panels,
   render_figure,
   series,
   to_csv,
@@ -90,7 +95,7 @@ def test_values_are_found_by_name():
 def test_what_is_no_csv_of_a_figure_is_refused():
   text = to_csv(example())
   for damaged in ('', text.replace('panel', 'pane', 1), text[:-30]):
-    with refuses('figure_x.csv is damaged'):
+    with refuses('the CSV of the figure x is damaged'):
       from_csv('x', damaged)
 
 
@@ -132,3 +137,81 @@ def test_names_are_drawn_as_they_are(tmp_path):
   assert plot.panels == (panel,)
   write_plot(plot, tmp_path)
   assert '<script' not in (tmp_path / 'figure_x.svg').read_text()
+
+
+def _bars(low):
+  return Series('a', 'bars', BLUE, (1.0, 2.0), (1.0, 2.0), low, (3.0, 3.0))
+
+
+def test_an_interval_that_reaches_0_goes_to_the_edge_of_a_log_axis_with_an_arrow():
+  for low in (-1.0, 0.0, 1e-9):
+    axes = plot_panel(Panel('', 'x', 'y', (_bars((low, 1.5)),), y_scale='log'))
+    bottom, top = axes.get_ylim()
+    # The means stay visible, and the bar is not cut at a share of its mean.
+    assert 0.05 < bottom <= 0.1 < 3 <= top
+    segments = axes.collections[0].get_segments()  # type: ignore[attr-defined]
+    assert [segment[0, 1] for segment in segments] == [low, 1.5]
+    (arrow,) = [line for line in axes.lines if line.get_gid() == BELOW]
+    assert np.asarray(arrow.get_xdata()).tolist() == [1.0]
+  axes = plot_panel(Panel('', 'x', 'y', (_bars((0.5, 1.5)),), y_scale='log'))
+  assert not [line for line in axes.lines if line.get_gid() == BELOW]
+
+
+def test_a_band_that_reaches_0_goes_to_the_edge_of_a_log_axis():
+  band = Series('a', 'curve', BLUE, (1.0, 2.0), (1.0, 2.0), (-1.0, 1.5), (3.0, 3.0))
+  axes = plot_panel(Panel('', 'x', 'y', (band,), y_scale='log'))
+  assert 0.05 < axes.get_ylim()[0] <= 0.1
+  (path,) = axes.collections[0].get_paths()
+  assert np.asarray(path.vertices)[:, 1].min() == -1.0  # beyond the edge: it is open
+
+
+def test_a_row_whose_interval_reaches_0_has_an_arrow_on_a_log_axis():
+  points = [RowPoint('a', 'm', 1.0, 2.0), RowPoint('b', 'm', 2.0, 0.5)]
+  (axes,) = plot_rows({'': points}, 'x', {'m': BLUE}, x_scale='log')
+  assert 0.05 < axes.get_xlim()[0] <= 0.1
+  arrows = [line for line in axes.lines if line.get_marker() == '<']
+  assert [np.asarray(line.get_ydata()).tolist() for line in arrows] == [[0.0]]
+
+
+def test_a_colour_bar_has_an_arrow_where_values_are_beyond_it():
+  for values, extend in (
+    ([0.0, 1.0], 'neither'),
+    ([-0.1, 0.5], 'min'),
+    ([0.5, 1.5], 'max'),
+    ([-1.0, 2.0], 'both'),
+  ):
+    heat_map = HeatMap(np.array([values]), Normalize(0, 1))
+    (axes,) = plot_heat_maps([[heat_map]], 3.0)
+    bar = axes.images[0].colorbar
+    assert bar is not None
+    assert bar.extend == extend
+
+
+def test_ticks_of_a_log_axis_are_numbers_or_powers_of_ten_and_do_not_overlap():
+  line = series('a', 'line', BLUE, [1, 150], [1e-7, 1e7])
+  panels = [Panel('', 'x', 'y', (line,), 'log', 'log')] * 4
+  drawn = plot_panels(panels, 4, 2.0)
+  figure = drawing_of(drawn)
+  figure.draw_without_rendering()
+  texts = {text.get_text() for text in drawn[0].get_yticklabels()}
+  assert {'$10^{-6}$', '0.01', '100'} <= texts
+  assert not any('e' in text for text in texts)
+  for axes in drawn:
+    low, high = axes.get_xlim()
+    boxes = [
+      text.get_window_extent()
+      for text in axes.get_xticklabels()
+      if low <= text.get_position()[0] <= high
+    ]
+    assert len(boxes) > 1
+    for box, following in itertools.pairwise(boxes):
+      assert box.x1 < following.x0
+
+
+def test_a_panel_alone_has_no_letter():
+  both = render_figure(example().panels)
+  assert [axes.get_title(loc='left') for axes in both.axes] == ['a', 'b']
+  (alone,) = render_figure(example().panels[:1]).axes
+  assert alone.get_title(loc='left') == ''
+  (part,) = render_figure(example().panels[:1], is_part=True).axes
+  assert part.get_title(loc='left') == 'a'

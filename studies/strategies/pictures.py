@@ -20,6 +20,7 @@ from zoo.measure.statistics import Estimate, interval
 from zoo.probing.nearest_strategies.mixtures import Strategies
 from zoo.reports.plots import Panel, Series, plot_panels
 from zoo.reports.style import (
+  BASELINES,
   BLACK,
   BLUE,
   GREY,
@@ -76,6 +77,7 @@ def plot_strategies(strategies: Strategies, *, ax: Ax = None) -> list[Axes]:
 
 # Hatches, which tell cells apart in a grey print, too.
 _UNMEASURED, _TIED = '////', 'xxxx'
+_LIGHT = '#cccccc'  # of cells that are not told apart, behind their hatch
 _OF_NAMES = '', '..', '\\\\\\', '++', 'oo', '--'
 _LINE_COLUMNS = 3  # panels of lines side by side
 
@@ -154,8 +156,9 @@ def plot_lines(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
   cannot be told apart from another one in some seed.
 
   Args:
-    shown: Diagrams of runs, whose fields and values have a panel each. Of a sweep over
-      seeds alone there is one panel.
+    shown: Diagrams of runs. Each has a panel of weights for each value of its field,
+      and one of what they leave at each value. The seeds of a sweep over seeds alone
+      are one value.
     ax: Axes to draw in, one for each panel. By default the function makes a figure.
 
   Returns:
@@ -165,39 +168,50 @@ def plot_lines(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
     UserError: If `ax` has another number of axes.
   """
   panels = [panel for diagram in shown for panel in _panels_of(diagram)]
-  return plot_panels(panels, min(len(panels), _LINE_COLUMNS), 2.2, ax=ax)
+  drawn = plot_panels(panels, min(len(panels), _LINE_COLUMNS), 2.2, ax=ax)
+  low, high = drawn[-1].get_xlim()  # of the last panel, which has all steps
+  for axes in drawn:
+    axes.set_xlim(min(low, axes.get_xlim()[0]), max(high, axes.get_xlim()[1]))
+    label_log_axes(axes)
+  return drawn
 
 
 def _panels_of(diagram: Diagram) -> Iterator[Panel]:
-  """A panel for each value of the field; one for all, if that is the seed."""
-  weights, unexplained = diagram.weights, diagram.unexplained
-  is_shared, titles = diagram.is_shared, [diagram.title]
+  weights, unexplained, is_shared = (
+    diagram.weights,
+    diagram.unexplained,
+    diagram.is_shared,
+  )
+  names = [f'{diagram.field} = {value}' for value in diagram.values]
   if diagram.field == SEED:  # its values are the seeds
     weights, unexplained = weights.swapaxes(0, 2), unexplained.swapaxes(0, 1)
-    is_shared = is_shared.any(axis=2, keepdims=True)
-  else:
-    titles = [
-      ', '.join(filter(None, [diagram.title, f'{diagram.field} = {value}']))
-      for value in diagram.values
-    ]
-  colours = colours_of(diagram.names)
-  for at, title in enumerate(titles):
+    is_shared, names = is_shared.any(axis=2, keepdims=True), ['all seeds']
+  scale = 'log' if min(diagram.steps) > 0 and len(diagram.steps) > 1 else 'linear'
+  x_axis = f'{_STEP} (log scale)' if scale == 'log' else _STEP
+  for at, of_value in enumerate(names):
     lines = []
-    for i, name in enumerate(diagram.names):
+    colours = itertools.cycle(PALETTE)
+    for i, (name, colour) in enumerate(zip(diagram.names, colours, strict=False)):
       others = np.delete(is_shared[i, :, at], i, axis=0)
       known = np.where(others.any(axis=0), math.nan, weights[:, i, at])
-      lines.append(_line(f'weight of {name}', colours[name], diagram.steps, known))
-    left = unexplained[:, at]
-    lines.append(_line('unexplained', BLUE, diagram.steps, left, 'dashed curve'))
-    yield Panel(title, _STEP, 'weight, or share', tuple(lines), _scale(diagram.steps))
+      lines.append(_line(f'weight of {name}', 'curve', colour, diagram.steps, known))
+    title = ', '.join(filter(None, [diagram.title, of_value]))
+    yield Panel(title, x_axis, 'weight', tuple(lines), scale)
+  colours = itertools.cycle([*BASELINES.values()][2:])  # others than those of names
+  left = tuple(
+    _line(f'left, {name}', 'dashed curve', colour, diagram.steps, unexplained[:, at])
+    for at, (name, colour) in enumerate(zip(names, colours, strict=False))
+  )
+  title = ', '.join(filter(None, [diagram.title, 'what they leave']))
+  yield Panel(title, x_axis, 'share unexplained', left, scale)
 
 
 def _line(
   name: str,
+  kind: str,
   colour: str,
   steps: Sequence[int],
   values: Float[np.ndarray, 'seed step'],
-  kind: str = 'curve',
 ) -> Series:
   """The mean over seeds at each step, with its interval; NaN where nothing is known."""
   ends = []
@@ -208,10 +222,6 @@ def _line(
     ends.append((mean, mean - half, mean + half))
   means, lows, highs = zip(*ends, strict=True)
   return Series(name, kind, colour, tuple(map(float, steps)), means, lows, highs)
-
-
-def _scale(steps: Sequence[int]) -> str:
-  return 'log' if min(steps) > 0 and len(steps) > 1 else 'linear'
 
 
 @house_style
@@ -248,7 +258,7 @@ def plot_diagrams(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
   states = [_states(diagram) for diagram in shown]
   if any(is_tied.any() for is_tied, _, _ in states):
     handles['not told apart'] = Patch(
-      facecolor=GREY, edgecolor='white', lw=0, hatch=_TIED
+      facecolor=_LIGHT, edgecolor=GREY, lw=0, hatch=_TIED
     )
   if any(is_plain.any() for _, is_plain, _ in states):
     handles['nothing explained'] = Patch(facecolor='white', edgecolor=GREY)
@@ -298,7 +308,7 @@ def _draw_diagram(
   unexplained = np.nan_to_num(mean_over_seeds(diagram.unexplained), nan=1.0)
   strength = np.clip(1 - unexplained, 0, 1)[..., None]
   solid = np.array([to_rgb(colours[name]) for name in diagram.names])[diagram.winners]
-  solid = np.where(is_tied[..., None], to_rgb(GREY), solid)
+  solid = np.where(is_tied[..., None], to_rgb(_LIGHT), solid)
   is_log = min(diagram.steps) > 0
   edges = _edges(diagram.steps, is_log)
   rows = np.arange(len(diagram.values) + 1) - 0.5
@@ -306,7 +316,7 @@ def _draw_diagram(
   for (row, column), winner in np.ndenumerate(diagram.winners):
     look = hatches[diagram.names[winner]], 'white'
     if is_tied[row, column]:
-      look = _TIED, 'white'
+      look = _TIED, GREY
     if is_unknown[row, column]:
       look = _UNMEASURED, GREY
     if not look[0]:

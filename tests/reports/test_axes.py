@@ -157,7 +157,7 @@ _FUNCTIONS = {
     lambda ax=None: of_strategies.plot_diagrams(diagrams(rows_of(POINTS, RUNS)), ax=ax),
   ),
   'plot_lines': (
-    2,
+    3,
     lambda ax=None: of_strategies.plot_lines(diagrams(rows_of(POINTS, RUNS)), ax=ax),
   ),
   'heat_map': (1, lambda ax=None: pictures.heat_map(rows_of_all_kinds(), ax=ax)),

@@ -19,7 +19,12 @@ from studies.strategies.phases import (
   summary,
   table,
 )
-from studies.strategies.pictures import plot_diagrams, plot_series, plot_strategies
+from studies.strategies.pictures import (
+  plot_diagrams,
+  plot_lines,
+  plot_series,
+  plot_strategies,
+)
 from studies.strategies.series import Fit, FittedRun, Fitter, named
 from tests.compare import refuses
 from tests.training.runs import small_config
@@ -187,6 +192,59 @@ def test_a_picture_leaves_out_weights_that_are_not_known():
   whole = Strategies(together, error, share, share, 8, by_length, None)
   (line,) = plot_strategies(whole)[0].lines
   np.testing.assert_array_equal(line.get_ydata(), [1, 1])
+
+
+def test_lines_over_training_have_bands_over_seeds():
+  first, second, left = plot_lines(diagrams(rows_of(POINTS, RUNS)))
+  titles = [axes.get_title() for axes in (first, second, left)]
+  assert titles == ['task.num_tasks = 4', 'task.num_tasks = 64', 'what they leave']
+  curves = {line.get_label(): np.asarray(line.get_ydata()) for line in first.lines}
+  np.testing.assert_allclose(curves['weight of bayes'], [0.4, 0.8, 0.9])
+  (band,) = first.collections[0].get_paths()
+  ends = np.asarray(band.vertices)
+  # Student's t for three seeds, 4.303, and a standard error of 0.01/√3.
+  half = 4.303 * 0.01 / np.sqrt(3)
+  at_end = ends[ends[:, 0] == 100][:, 1]
+  expected = 0.9 - half, 0.9 + half
+  np.testing.assert_allclose([at_end.min(), at_end.max()], expected, 1e-4)
+  assert {line.get_label() for line in left.lines} == {
+    'left, task.num_tasks = 4',
+    'left, task.num_tasks = 64',
+  }
+
+
+def test_lines_of_a_sweep_over_seeds_are_one_panel_and_leave_out_shared_weights():
+  share = Estimate(0.5, 0.1)
+  together = Fit({'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}, share, None)
+  runs = [_run([0.2, 0.4]), _run([0.2, 0.6]), _run([0.2, 0.8])]
+  runs[1].fits[1] = together  # in one seed, at the first step
+  made = diagrams(rows_of([{'seed': seed} for seed in range(3)], runs))
+  weights, left = plot_lines(made)
+  (bayes, _), (whole,) = weights.lines, left.lines
+  np.testing.assert_allclose(np.asarray(bayes.get_ydata(), float), [np.nan, 0.6])
+  np.testing.assert_allclose(np.asarray(whole.get_ydata(), float), [1 / 3, 0.25])
+
+
+def test_cells_have_the_widths_of_their_steps_and_hatches_say_what_is_not_known():
+  share = Estimate(0.5, 0.1)
+  fits = {
+    1: Fit({'bayes, ridge': 1.0}, {'bayes, ridge': 0.0}, share, None),  # together
+    10: _fit(0.9, 2.0),  # which explains nothing
+    1000: Fit({'bayes': 0.9, 'ridge': 0.1}, {'bayes': 0.1, 'ridge': 0.1}, None, None),
+  }
+  run = FittedRun(fits, _run([0.5]).losses, 1.0)
+  (axes,) = plot_diagrams(diagrams(rows_of([{'seed': 0}], [run])))
+  assert axes.get_xscale() == 'log'
+  corners = np.asarray(axes.collections[0].get_coordinates())[0, :, 0]
+  # The middles on the log axis between 1, 10 and 1000.
+  np.testing.assert_allclose(corners, [10**-0.5, 10**0.5, 100, 10000])
+  hatches = {patch.get_x(): patch.get_hatch() for patch in axes.patches}
+  assert [hatches.get(corner) for corner in corners[:3]] == ['xxxx', None, '////']
+  labels = [text.get_text() for text in drawing_of(axes).legends[0].get_texts()]
+  assert labels == [
+    *('bayes', 'ridge'),
+    *('not told apart', 'nothing explained', 'nothing measured'),
+  ]
 
 
 @pytest.fixture(scope='module')

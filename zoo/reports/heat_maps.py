@@ -29,6 +29,8 @@ from zoo.reports.style import (
   label_log_axes,
 )
 
+_LETTER = 0.08  # inches, a letter of the name of a column
+
 
 @dataclasses.dataclass(frozen=True)
 class HeatMap:
@@ -160,7 +162,12 @@ def _draw(axes: Axes, heat_map: HeatMap, colours: str) -> AxesImage:
   axes.set_title(heat_map.title, size=8 if heat_map.title else None)
   axes.set_xlabel(heat_map.x_axis)
   axes.set_ylabel(heat_map.y_axis)
-  _name(axes.xaxis, heat_map.columns, rotation=45, ha='right', rotation_mode='anchor')
+  names = heat_map.columns.values()
+  if _fit_side_by_side(axes, [*names]):
+    _name(axes.xaxis, heat_map.columns)
+  else:
+    look = {'rotation': 45, 'ha': 'right', 'rotation_mode': 'anchor'}
+    _name(axes.xaxis, heat_map.columns, **look)
   _name(axes.yaxis, heat_map.rows)
   size = SMALL if heat_map.values.shape[1] > 7 else 9
   for row, texts in enumerate(heat_map.texts):
@@ -172,6 +179,15 @@ def _draw(axes: Axes, heat_map: HeatMap, colours: str) -> AxesImage:
       place = {'ha': 'center', 'va': 'center', 'size': size, 'color': colour}
       axes.text(column, row, text, **place)
   return image
+
+
+def _fit_side_by_side(axes: Axes, names: Sequence[str]) -> bool:
+  """Whether the names of columns have room, before the axes are laid out."""
+  figure = axes.get_figure(root=True)
+  assert figure is not None
+  inches = axes.get_position().width * figure.get_figwidth()
+  letters = sum(2 + len(name.replace('$', '')) for name in names)
+  return bool(letters * _LETTER < inches)
 
 
 def _name(axis: Axis, names: Mapping[int, str], **look: Any) -> None:

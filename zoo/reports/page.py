@@ -100,7 +100,8 @@ def figure_of(plot: Plot, title: str, caption: str) -> CaptionedFigure:
   for panel in plot.panels:
     names = ', '.join(series.name for series in panel.series)
     label = f'Panel {panel.key}: {panel.y_axis} against {panel.x_axis}. Shown: {names}.'
-    pictures.append(Picture(render_figure([panel]), label))
+    drawing = render_figure([panel], is_part=len(plot.panels) > 1)
+    pictures.append(Picture(drawing, label))
   name = f'figure_{plot.name}'
   files = {f'{name}.csv': f'{name}.csv', 'SVG': f'{name}.svg', 'PNG': f'{name}.png'}
   return CaptionedFigure(title, caption, pictures, files)

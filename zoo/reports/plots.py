@@ -190,7 +190,7 @@ def from_csv(name: str, text: str) -> Plot:
       panels.setdefault(axes, {}).setdefault(look, []).append((x, y, low, high))
     return Plot(name, tuple(_panel(axes, looks) for axes, looks in panels.items()))
   except (ValueError, csv.Error) as error:
-    raise UserError(f'figure_{name}.csv is damaged: {error}') from error
+    raise UserError(f'the CSV of the figure {name} is damaged: {error}') from error
 
 
 def _panel(axes: _Texts, looks: dict[_Texts, list[_Point]]) -> Panel:
@@ -204,8 +204,11 @@ def _panel(axes: _Texts, looks: dict[_Texts, list[_Point]]) -> Panel:
 
 
 @in_style()
-def render_figure(panels: Sequence[Panel]) -> Figure:
-  """The panels, at most two in a row, each with its legend below it."""
+def render_figure(panels: Sequence[Panel], *, is_part: bool = False) -> Figure:
+  """The panels, at most two in a row, each with its legend below it.
+
+  Their keys are above them; a panel alone has none, unless it is part of a figure.
+  """
   columns = columns_in(min(len(panels), 2))
   rows = -(-len(panels) // columns)
   figure = Figure(4.2 * rows, min(4.8 * columns, WIDTH))
@@ -214,7 +217,8 @@ def render_figure(panels: Sequence[Panel]) -> Figure:
     axes = figure.add_subplot(rows, columns, position)
     _render_panel(axes, panel, _looks(panel.series))
     label_log_axes(axes)
-    axes.set_title(panel.key, loc='left', fontweight='bold')
+    if len(panels) > 1 or is_part:
+      axes.set_title(panel.key, loc='left', fontweight='bold')
     legend_below(axes, width, _name_ticks(axes, panel.x_names, width))
   figure.numbers = to_csv(Plot('', tuple(panels)))
   return figure

@@ -37,6 +37,9 @@ COLUMN, PAGE = 3.3, 6.75  # inches, the widths of a column and of a page of a pa
 # A legend is measured in points of its letters: the width of a wide letter and the
 # height of a row. A figure allows for the usual number of rows.
 _LETTER, _ROW, _USUAL_ROWS = 0.72, 1.44, 3
+# Parts of a power of ten at which a log axis has ticks, the most first.
+_PARTS = (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)
+_TICK = 3.5  # the width of a number at a tick, with its distance, in its letters
 _NARROW = 5.0  # inches: a figure that is narrower has smaller letters
 _NARROW_HEIGHT = 0.75  # of such a figure, as a share of its usual height
 _LEAST_PANEL = 2.4  # inches, the least width of a panel in a figure of a chosen width
@@ -409,14 +412,41 @@ def label_log_axes(axes: Axes) -> None:
   for axis in (axes.xaxis, axes.yaxis):
     if axis.get_scale() != 'log':
       continue
-    axis.set_major_formatter('{x:g}')
+    axis.set_major_formatter(lambda x, _: _in_words(x))
     axis.set_minor_locator(NullLocator())
     low, high = sorted(axis.get_view_interval())
     if high < 3 * low:
       axis.set_major_locator(MaxNLocator(5))
     elif high < 300 * low:
-      parts = (1, 1.5, 2, 3, 5, 7) if high < 20 * low else (1, 2, 5)
-      axis.set_major_locator(LogLocator(subs=parts, numticks=30))
+      # The first that fit: those of an x axis stand side by side.
+      room = _room(axes) if axis is axes.xaxis else math.inf
+      for parts in _PARTS if high < 20 * low else _PARTS[1:]:
+        locator = LogLocator(subs=parts, numticks=30)
+        ticks = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
+        axis.set_major_locator(locator)
+        if len(ticks) <= room:
+          break
+    else:
+      axis.set_major_locator(LogLocator())
+
+
+def _in_words(number: float) -> str:
+  """A number at a tick: 0.001, 20000 or, beyond these, a power of ten."""
+  if number <= 0 or 1e-4 <= number < 1e6:
+    return f'{number:g}'
+  part, _, power = f'{number:.3e}'.partition('e')
+  factor = f'{float(part):g}'
+  times = '' if factor == '1' else rf'{factor} \cdot '
+  return f'${times}10^{{{int(power)}}}$'
+
+
+def _room(axes: Axes) -> float:
+  """How many numbers fit side by side below axes, before they are laid out."""
+  figure = axes.get_figure(root=True)
+  assert figure is not None
+  size = FontProperties(size=matplotlib.rcParams['xtick.labelsize'])
+  inches = axes.get_position().width * figure.get_figwidth()
+  return inches * 72 / (_TICK * size.get_size_in_points())
 
 
 def _num_columns(labels: Iterable[str], width: float) -> int:
