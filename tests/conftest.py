@@ -143,6 +143,9 @@ def forget_programs():
   yield
   maps = pathlib.Path('/proc/self/maps')
   if not maps.exists() or len(maps.read_bytes().splitlines()) > 20_000:
+    from zoo.core import programs  # after the hook for annotations
+
+    programs._executables.clear()
     jax.clear_caches()
 
 
