@@ -72,7 +72,7 @@ class _Legend(flags.ArgumentParser[str]):
 class _Formats(flags.ListParser):
   """Parses names of formats."""
 
-  def parse(self, argument: str | list[str] | None) -> list[str]:
+  def parse(self, argument: str | list[str]) -> list[str]:
     names = super().parse(argument)
     if not names or not {*names} <= {*FORMATS}:
       raise ValueError(f'it must name some of {", ".join(FORMATS)}, such as png,pdf')

@@ -177,15 +177,13 @@ def plot_lines(shown: Sequence[Diagram], *, ax: Ax = None) -> list[Axes]:
 
 
 def _panels_of(diagram: Diagram) -> Iterator[Panel]:
-  weights, unexplained, is_shared = (
-    diagram.weights,
-    diagram.unexplained,
-    diagram.is_shared,
-  )
+  weights, unexplained = diagram.weights, diagram.unexplained
+  is_shared: np.ndarray = diagram.is_shared
   names = [f'{diagram.field} = {value}' for value in diagram.values]
   if diagram.field == SEED:  # its values are the seeds
     weights, unexplained = weights.swapaxes(0, 2), unexplained.swapaxes(0, 1)
-    is_shared, names = is_shared.any(axis=2, keepdims=True), ['all seeds']
+    is_shared = np.any(is_shared, axis=2, keepdims=True)
+    names = ['all seeds']
   scale = 'log' if min(diagram.steps) > 0 and len(diagram.steps) > 1 else 'linear'
   x_axis = f'{_STEP} (log scale)' if scale == 'log' else _STEP
   for at, of_value in enumerate(names):
@@ -323,8 +321,8 @@ def _draw_diagram(
       continue
     axes.add_patch(
       Rectangle(
-        (edges[column], rows[row]),
-        edges[column + 1] - edges[column],
+        (float(edges[column]), float(rows[row])),
+        float(edges[column + 1] - edges[column]),
         1.0,
         fill=False,
         lw=0,

@@ -1,6 +1,7 @@
 """launch.plot draws what runs have logged, whatever their files hold."""
 
 import json
+import re
 import shutil
 
 import jax
@@ -11,6 +12,7 @@ import zoo
 from configs import common
 from tests.compare import refuses
 from tests.training.runs import small_config
+from tests.trees import ROOT
 from zoo.config.saved import to_json
 from zoo.core.registry import create_task
 from zoo.host.files import workdir_path
@@ -546,3 +548,13 @@ def test_the_baselines_of_a_task_have_looks_of_their_own():
   for name in {*zoo.list_tasks()} - {'arrays'}:
     colours = colours_of([*zoo.create_task(name).baselines(), 'of a user'])
     assert len({*colours.values()}) == len(colours)
+
+
+def test_the_page_composes_pictures_of_runs(run, monkeypatch, tmp_path):
+  page = (ROOT / 'docs' / 'how_to.md').read_text()
+  (code,) = re.findall(r'```python\n(import matplotlib.pyplot.*?)```', page, re.DOTALL)
+  monkeypatch.chdir(tmp_path)
+  shutil.copytree(run, tmp_path / 'runs' / 'a')
+  exec(compile(code, 'how_to.md', 'exec'), {})
+  for name in 'both.pdf', 'risk.pdf':
+    assert (tmp_path / name).read_bytes().startswith(b'%PDF')

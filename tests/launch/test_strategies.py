@@ -12,6 +12,7 @@ from tests.checkpoints.states import zeros_of
 from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.config.saved import to_json
+from zoo.reports.plots import from_csv
 from zoo.storage.checkpoints import Checkpoints, run_metadata
 from zoo.storage.programs import POINTS_FIELD, folder_of_program
 
@@ -45,6 +46,9 @@ def test_a_diagram_goes_on_and_does_not_depend_on_parts(call, tmp_path):
   assert answer.code == 0, answer.err
   assert 'task.prior_mean' in answer.out
   assert (whole / 'strategies.png').stat().st_size > 5000
+  assert (whole / 'strategies_lines.png').stat().st_size > 5000
+  lines = (whole / 'strategies_lines.csv').read_text()
+  assert from_csv('lines', lines).panels[0].key == 'task.prior_mean = 0.5'
   rows = _rows(whole)
   assert [(row['task.prior_mean'], row['seed'], row['step']) for row in rows] == [
     (mean, seed, step)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_rgba
 from matplotlib.text import Text
 
 import zoo
@@ -218,7 +218,7 @@ def _check(draw, number):
   assert own.numbers.count('\n') > 1 or draw is _FUNCTIONS['plot_diagrams'][1]
   with matplotlib.style.context({'axes.facecolor': 'ivory', 'legend.fontsize': 3}):
     figure = matplotlib.figure.Figure(layout='constrained')
-    grid = [*np.ravel(figure.subplots(1, number + 1))]
+    grid = [*figure.subplots(1, number + 1, squeeze=False).flat]
     given = grid[0] if number == 1 else grid[:number]
     again = draw(ax=given)
     figure.draw_without_rendering()
@@ -226,7 +226,7 @@ def _check(draw, number):
   assert returned == grid[:number]
   assert not grid[-1].has_data()  # the other axes of the caller are untouched
   # What the caller has set stays.
-  assert grid[0].get_facecolor() == matplotlib.colors.to_rgba('ivory')
+  assert grid[0].get_facecolor() == to_rgba('ivory')
   for axes in grid:
     if axes.get_legend() is not None:
       texts = axes.get_legend().findobj(Text)

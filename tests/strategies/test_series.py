@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from flax import nnx
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
 
 import zoo
 from studies.strategies.phases import (
@@ -235,10 +237,12 @@ def test_cells_have_the_widths_of_their_steps_and_hatches_say_what_is_not_known(
   run = FittedRun(fits, _run([0.5]).losses, 1.0)
   (axes,) = plot_diagrams(diagrams(rows_of([{'seed': 0}], [run])))
   assert axes.get_xscale() == 'log'
-  corners = np.asarray(axes.collections[0].get_coordinates())[0, :, 0]
+  (mesh,) = (made for made in axes.collections if isinstance(made, QuadMesh))
+  corners = np.asarray(mesh.get_coordinates())[0, :, 0]
   # The middles on the log axis between 1, 10 and 1000.
   np.testing.assert_allclose(corners, [10**-0.5, 10**0.5, 100, 10000])
-  hatches = {patch.get_x(): patch.get_hatch() for patch in axes.patches}
+  cells = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+  hatches = {cell.get_x(): cell.get_hatch() for cell in cells}
   assert [hatches.get(corner) for corner in corners[:3]] == ['xxxx', None, '////']
   labels = [text.get_text() for text in drawing_of(axes).legends[0].get_texts()]
   assert labels == [

@@ -103,17 +103,15 @@ def plot_heat_maps(
     values = np.concatenate(
       [heat_map.values.ravel() for heat_map in maps if heat_map.scale is scale]
     )
-    bar = (
-      of[0]
-      .get_figure(root=False)
-      .colorbar(
-        of_scale[0],
-        ax=of,
-        location='bottom',
-        shrink=0.8,
-        aspect=20 * min(len(of), 2),
-        extend=_beyond(scale, values),
-      )
+    figure = of[0].get_figure(root=False)
+    assert figure is not None
+    bar = figure.colorbar(
+      of_scale[0],
+      ax=of,
+      location='bottom',
+      shrink=0.8,
+      aspect=20 * min(len(of), 2),
+      extend=_beyond(scale, values),
     )
     bar.set_label(names[scale])
     if bar.ax.get_xscale() == 'log':

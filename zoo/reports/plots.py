@@ -277,7 +277,9 @@ def plot_panels(
   if given is not None:
     for axes, panel in zip(given, panels, strict=True):
       _render_titled(axes, panel, looks)
-      inches = axes.get_window_extent().width / axes.get_figure(root=True).dpi
+      figure = axes.get_figure(root=True)
+      assert figure is not None
+      inches = axes.get_position().width * figure.get_figwidth()
       _name_ticks(axes, panel.x_names, inches)
       label_log_axes(axes)
       legend_within(axes)

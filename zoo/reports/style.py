@@ -133,7 +133,7 @@ _NARROW_STYLE = {
   'legend.fontsize': SMALL,
 }
 # Where a legend can stand: outside of the panels, or inside of the first of them.
-_OUTSIDE = {
+_OUTSIDE: dict[str, Any] = {
   'above': 'outside upper center',
   'below': 'outside lower center',
   'right': 'outside right upper',
@@ -343,7 +343,7 @@ def legend_above(figure: Figure, handles: Mapping[str, Any] | None = None) -> No
   shown = {_wrapped(label, width): line for label, line in handles.items()}
   lines = shown.values(), shown.keys()
   if place in _INSIDE:
-    _as_plain_text(figure.axes[0].legend(*lines, loc=place))
+    _as_plain_text(figure.axes[0].legend(*lines, loc=cast(Any, place)))
     return
   columns = 1 if place == 'right' else _num_columns(shown, width)
   legend = figure.legend(*lines, loc=_OUTSIDE[place], ncols=columns)
