@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.experimental import io_callback
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import zoo
 from tests.compiled import counted
@@ -142,6 +142,17 @@ def test_programs_for_other_devices_are_others():
     assert named(_NUMBERS).sharding == there
     with jax.default_device(device):
       assert compiled(lambda a: a + 1)(_NUMBERS).sharding == there
+
+
+def test_programs_for_other_meshes_are_others():
+  for devices in jax.devices()[:2], jax.devices()[2:4], jax.devices()[1::-1]:
+    there = NamedSharding(Mesh(np.array(devices), 'x'), PartitionSpec('x'))
+    given = jax.device_put(_NUMBERS, there)
+    shared = compiled(lambda a: a + 1)(given)
+    named = compiled(lambda a, at=there: jax.lax.with_sharding_constraint(a + 1, at))
+    for result in shared, named(_NUMBERS):
+      assert result.sharding.is_equivalent_to(there, 1)
+      np.testing.assert_array_equal(result, _NUMBERS + 1)
 
 
 def test_constants_that_jax_passes_as_inputs_are_part_of_a_program():

@@ -109,17 +109,15 @@ def _executable(
   text = lowered.as_text()
   if any(word in text for word in _OF_PYTHON):
     return None
-  key = (
-    # All that is computed, with the values of constants, which a printed jaxpr lacks.
-    hashlib.sha256(text.encode()).digest(),
-    # StableHLO has no random keys and no weak types.
-    *(tuple(jaxpr.in_avals), tuple(jaxpr.out_avals)),
-    # It has the axes of a mesh, and not its devices.
-    *(places, tuple(_placements(jaxpr.jaxpr))),
-    # How it is compiled.
-    tuple(sorted((compiler_options or {}).items())),
-    tuple(sorted(jax.config.values.items())),
-  )
+  # All that is computed, with the values of constants, which a printed jaxpr lacks.
+  computed = hashlib.sha256(text.encode()).digest()
+  # StableHLO has no random keys and no weak types.
+  types = tuple(jaxpr.in_avals), tuple(jaxpr.out_avals)
+  # It has the axes of a mesh, and not the devices.
+  devices = places, tuple(_placements(jaxpr.jaxpr))
+  options = tuple(sorted((compiler_options or {}).items()))
+  settings = tuple(sorted(jax.config.values.items()))
+  key = computed, types, devices, options, settings
   # What was used last is at the end.
   executable = _executables.pop(key, None) or lowered.compile()
   _executables[key] = executable
