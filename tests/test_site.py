@@ -140,7 +140,7 @@ def site(tmp_path_factory):
 
 @pytest.mark.slow
 def test_every_public_name_is_in_the_reference(site):
-  from sphinx.util.inventory import InventoryFile
+  from sphinx.util.inventory import InventoryFile  # pyright: ignore
 
   inventory = InventoryFile.loads((site / 'objects.inv').read_bytes(), uri='')
   known = {name for kind in inventory.data.values() for name in kind}
