@@ -25,7 +25,7 @@ from zoo.reports.plots import (
   write_plot,
 )
 from zoo.reports.rows import RowPoint, plot_rows
-from zoo.reports.style import BLACK, BLUE, VERMILION, drawing_of
+from zoo.reports.style import BLACK, BLUE, SIGNED, VERMILION, drawing_of
 
 
 def example():
@@ -215,3 +215,30 @@ def test_a_panel_alone_has_no_letter():
   assert alone.get_title(loc='left') == ''
   (part,) = render_figure(example().panels[:1], is_part=True).axes
   assert part.get_title(loc='left') == 'a'
+
+
+def test_a_negative_entry_has_a_minus_that_does_not_need_colours():
+  heat_map = HeatMap(np.array([[-1.0, -0.05, 0.5]]), Normalize(-1, 1))
+  (axes,) = plot_heat_maps([[heat_map]], 3.0, colours=SIGNED)
+  assert [(text.get_text(), text.get_position()) for text in axes.texts] == [
+    ('−', (0, 0))
+  ]
+
+
+def test_names_of_columns_do_not_overlap():
+  for number, name in (3, 'a'), (12, 'a longer name'), (60, 'x'):
+    columns = {i: f'{name} {i}' for i in range(number)}
+    heat_map = HeatMap(np.ones((2, number)), Normalize(0, 1), columns=columns)
+    (axes,) = plot_heat_maps([[heat_map]], 4.0)
+    figure = drawing_of(axes)
+    figure.draw_without_rendering()
+    labels = axes.get_xticklabels()
+    angle = labels[0].get_rotation()
+    boxes = [label.get_window_extent() for label in labels]
+    for box, following in itertools.pairwise(boxes):
+      apart = following.x1 - box.x1
+      if angle == 0:
+        assert box.x1 < following.x0
+      else:  # turned: the distance across the letters is at least their height
+        height = labels[0].get_fontsize() / 72 * figure.dpi
+        assert apart * np.sin(np.radians(angle)) > 0.7 * height

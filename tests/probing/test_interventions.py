@@ -16,8 +16,10 @@ from tests.weights import drawn
 from zoo.measure.statistics import Estimate
 from zoo.probing import Effect, Effects, Rows
 from zoo.probing.report import intervention_report
+from zoo.probing.report.intervention_pictures import plot_effects
 from zoo.probing.report.intervention_report import Interventions
 from zoo.probing.report.interventions import PARTS, _corrupt, sentence
+from zoo.reports.style import AMOUNTS, SIGNED
 
 
 def _model():
@@ -120,3 +122,15 @@ def test_corrupt_prompts_keep_the_inputs_where_there_are_other_labels_for_them()
       return zoo.tasks.TaskPool(2, 3).sample_one(key)
 
   assert _corrupt(Own(), Own().sample(jax.random.key(0), 2), jax.random.key(1)) is None
+
+
+def test_colours_begin_at_0_unless_a_share_is_negative():
+  for shares, limits, colours in (
+    (((0.9, 0.05), (0.5, 0.05)), (0.0, 1.0), AMOUNTS),
+    (((1.5, 0.05), (0.5, 0.05)), (0.0, 1.5), AMOUNTS),
+    (((1.5, 0.05), (-0.5, 0.05)), (-1.5, 1.5), SIGNED),
+  ):
+    axes = plot_effects(_effects((1.0, 0.1), *shares), None, 4)
+    (image,) = axes.images
+    assert (image.norm.vmin, image.norm.vmax) == limits
+    assert image.cmap.name == colours

@@ -19,6 +19,7 @@ from zoo.reports.style import (
   AMOUNTS,
   BLACK,
   GREY,
+  SIGNED,
   SMALL,
   WIDTH,
   Ax,
@@ -30,6 +31,8 @@ from zoo.reports.style import (
 )
 
 _LETTER = 0.08  # inches, a letter of the name of a column
+_TURNED = 0.2  # inches, from one name to the next, if they are turned by 45 degrees
+_CLEAR = 0.1  # of the largest entry, from which a negative one has a mark
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,13 +163,10 @@ def _draw(axes: Axes, heat_map: HeatMap, colours: str) -> AxesImage:
   axes.set_title(heat_map.title, size=8 if heat_map.title else None)
   axes.set_xlabel(heat_map.x_axis)
   axes.set_ylabel(heat_map.y_axis)
-  names = heat_map.columns.values()
-  if _fit_side_by_side(axes, [*names]):
-    _name(axes.xaxis, heat_map.columns)
-  else:
-    look = {'rotation': 45, 'ha': 'right', 'rotation_mode': 'anchor'}
-    _name(axes.xaxis, heat_map.columns, **look)
+  _name(axes.xaxis, heat_map.columns, **_look_of_names(axes, heat_map.columns))
   _name(axes.yaxis, heat_map.rows)
+  if colours == SIGNED and not heat_map.texts:
+    _mark_negative(axes, image)
   size = SMALL if heat_map.values.shape[1] > 7 else 9
   for row, texts in enumerate(heat_map.texts):
     for column, text in enumerate(texts):
@@ -179,13 +179,28 @@ def _draw(axes: Axes, heat_map: HeatMap, colours: str) -> AxesImage:
   return image
 
 
-def _fit_side_by_side(axes: Axes, names: Sequence[str]) -> bool:
-  """Whether the names of columns have room, before the axes are laid out."""
+def _look_of_names(axes: Axes, names: Mapping[int, str]) -> dict[str, Any]:
+  """How the names of columns stand so that none is over another: level, or turned."""
   figure = axes.get_figure(root=True)
   assert figure is not None
+  # Before the axes are laid out, which changes them little.
   inches = axes.get_position().width * figure.get_figwidth()
-  letters = sum(2 + len(name.replace('$', '')) for name in names)
-  return bool(letters * _LETTER < inches)
+  if sum(2 + len(name.replace('$', '')) for name in names.values()) * _LETTER < inches:
+    return {}
+  if inches / len(names) > _TURNED:
+    return {'rotation': 45, 'ha': 'right', 'rotation_mode': 'anchor'}
+  return {'rotation': 90, 'size': SMALL}
+
+
+def _mark_negative(axes: Axes, image: AxesImage) -> None:
+  """A minus in each entry that is clearly negative, for readers without colours."""
+  values = np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
+  least = _CLEAR * float(np.nanmax(np.abs(values), initial=0.0))
+  for row, column in np.argwhere(values < -least):
+    place = {'ha': 'center', 'va': 'center', 'size': SMALL}
+    red, green, blue, _ = image.cmap(image.norm(values[row, column]))
+    is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+    axes.text(column, row, '−', color=BLACK if is_light else 'white', **place)
 
 
 def _name(axis: Axis, names: Mapping[int, str], **look: Any) -> None:

@@ -22,7 +22,7 @@ from zoo.probing.report.algorithm_words import NAMES
 from zoo.probing.report.interventions import HeadMeasurements
 from zoo.probing.report.pictures import named_tokens
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
-from zoo.reports.style import SIGNED, Figure, drawing_of
+from zoo.reports.style import AMOUNTS, SIGNED, Figure, drawing_of
 
 TITLES = {
   'what_matters': 'What matters',
@@ -138,7 +138,7 @@ def plot_effects(
     names = {i: str(i + 1) for i in range(count)}
   heat_map = HeatMap(
     values,
-    _signed(values),
+    _scale(values),
     'share of the gap recovered',
     '',
     'token',
@@ -196,10 +196,15 @@ def _by_head(
   return {name: (scores.get(name, unknown), shares.get(name, none)) for name in names}
 
 
-def _signed(values: np.ndarray) -> Normalize:
-  """Colours from minus to plus the largest value, at least 1, with white at 0."""
-  limit = float(np.nanmax(np.abs(values), initial=1.0))
-  return Normalize(-limit, limit)
+def _scale(values: np.ndarray, limit: float | None = None) -> Normalize:
+  """Colours from 0, or from minus the limit if values are negative, to the limit.
+
+  The limit is the largest absolute value, at least 1, unless it is given.
+  """
+  if limit is None:
+    limit = float(np.nanmax(np.abs(values), initial=1.0))
+  is_signed = bool((np.round(values, 2) < 0).any())
+  return Normalize(-limit if is_signed else 0.0, limit)
 
 
 def _written(
@@ -211,14 +216,14 @@ def _written(
 ) -> HeatMap:
   """A heat map with each number written in its entry.
 
-  The colours end at ± `limit`, by default at the largest value, at least 1.
+  The colours end at `limit`, by default at the largest value, at least 1.
   """
   array = np.asarray(values, np.float64)
   names: Mapping[int, str] = dict(enumerate(rows))
   texts = [[_number(value) for value in row] for row in array]
   return HeatMap(
     array,
-    _signed(array) if limit is None else Normalize(-limit, limit),
+    _scale(array, limit),
     label,
     rows=names,
     columns=dict(enumerate(columns)),
@@ -228,7 +233,8 @@ def _written(
 
 def _drawn(heat_map: HeatMap, ax: Axes | None) -> Axes:
   height = 1.9 + 0.24 * len(heat_map.values)
-  return plot_heat_maps([[heat_map]], height, colours=SIGNED, ax=ax)[0]
+  colours = SIGNED if heat_map.scale.vmin else AMOUNTS
+  return plot_heat_maps([[heat_map]], height, colours=colours, ax=ax)[0]
 
 
 def _number(value: float) -> str:

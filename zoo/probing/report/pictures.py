@@ -389,7 +389,7 @@ def plot_attention(
     grid,
     0.9 + 2.4 * len(grid),
     min(1.8 + 2.1 * columns, WIDTH),
-    title=f'Mean absolute weight of each token, by row{left_out}',
+    title=f'Mean absolute weight, relative to its row{left_out}',
     ax=ax,
   )
 
