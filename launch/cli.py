@@ -59,6 +59,7 @@ _SMALLER = 'a task with a smaller context_length, or a smaller model, takes less
 # Libraries whose logs of INFO say nothing to users.
 _TALKATIVE = (
   'absl',
+  'fontTools',
   'fsspec',
   'gcsfs',
   'google',
