@@ -240,5 +240,5 @@ def test_names_of_columns_do_not_overlap():
       if angle == 0:
         assert box.x1 < following.x0
       else:  # turned: the distance across the letters is at least their height
-        height = labels[0].get_fontsize() / 72 * figure.dpi
+        height = float(labels[0].get_fontsize()) / 72 * figure.dpi
         assert apart * np.sin(np.radians(angle)) > 0.7 * height
