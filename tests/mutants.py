@@ -180,10 +180,10 @@ each example is trained on the target of the query
   zoo/training/objective.py: training/test_objective.py
   - targets = batch.targets if every else batch.targets[:, -1:]
   + targets = batch.targets[:, -1:]
-what a model calls is measured as it was when the model was first measured
-  zoo/measure/predict.py: training/test_recompile.py
-  - self._run = jax.jit(functools.partial(_run), static_argnums=(0, 1))
-  + self._run = jax.jit(_run, static_argnums=(0, 1))
+programs that differ in a constant alone are taken for one
+  zoo/core/programs.py: test_programs.py
+  - computed = hashlib.sha256(text.encode()).digest()
+  + computed = hashlib.sha256(b'').digest()
 the cosine does not end with the training
   zoo/config/optimizers.py: test_optimizers.py
   - peak, max(num_steps - warmup, 1), share

@@ -79,7 +79,9 @@ def keep_row(
     OSError: If the file cannot be written.
 
   Example:
-    >>> folder = getfixture('tmp_path')
+    >>> import pathlib
+    >>> folder = pathlib.Path('rows')
+    >>> folder.mkdir()
     >>> keep_row(folder, 'seed=0', version_digest('seed=0'), {'risk': 0.5})
     >>> read_rows(folder)['seed=0']['row']
     {'risk': 0.5}
