@@ -1,6 +1,7 @@
 """`zoo.export`: one file that `zoo.load` and others open."""
 
 import json
+import re
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from tests.checkpoints.test_loading import assert_same
 from tests.checkpoints.test_saving import Scaled
 from tests.compare import refuses
 from tests.settings import config_for
+from tests.trees import ROOT
 from tests.weights import drawn
 from zoo.storage import saving
 
@@ -121,3 +123,43 @@ def test_a_file_of_something_else_is_named(file, tmp_path):
     safetensors.numpy.save_file({'w': np.zeros(3)}, path, opened.metadata())
   with refuses('does not fit the model that its config names now: it has w (3,)'):
     zoo.load(path)
+
+
+@pytest.fixture(scope='module')
+def transformer(tmp_path_factory):
+  """The file of the shipped transformer, and prompts with what it predicts."""
+  path = tmp_path_factory.mktemp('files') / 'model.safetensors'
+  saved = zoo.load('checkpoints/transformer')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(saving, '_check_predicts_the_same', lambda *arguments: None)
+    zoo.export(saved, path)
+  prompt = saved.task.sample(jax.random.key(0), 8)
+  return path, prompt, np.asarray(saved.model.predictions(prompt))
+
+
+def test_pytorch_predicts_what_the_exported_model_does(transformer, tmp_path):
+  torch = pytest.importorskip('torch', reason='torch is in the extra llm')
+  from examples import torch_loader
+
+  path, prompt, expected = transformer
+  features = torch.tensor(np.asarray(prompt.features))
+  predictions = torch_loader.load(path)(features, torch.tensor(np.asarray(prompt.y)))
+  # Both compute in float32, and sum in different orders: 1.4e-6 apart on one machine,
+  # with predictions of up to 6.
+  np.testing.assert_allclose(predictions.numpy(), expected, atol=2e-5)
+  other = tmp_path / 'lsa.safetensors'
+  zoo.export(zoo.load('checkpoints/yq_lsa'), other)
+  with pytest.raises(ValueError, match='it must be'):
+    torch_loader.load(other)
+
+
+def test_a_program_of_stablehlo_predicts_what_the_model_does(
+  tmp_path, monkeypatch, capsys
+):
+  pytest.importorskip('flatbuffers', reason='jax.export.Exported.serialize needs it')
+  page = (ROOT / 'docs' / 'how_to.md').read_text()
+  (code,) = re.findall(r'```python\n([^`]*jax\.export\.export[^`]*)```', page)
+  monkeypatch.chdir(tmp_path)
+  exec(compile(code, 'how_to.md', 'exec'), {})
+  assert capsys.readouterr().out == 'True\n'
+  assert 'stablehlo' in (tmp_path / 'model.mlir').read_text()
