@@ -63,6 +63,22 @@ pandas, which is not installed with the library) and `result.to_csv(path)` a fil
 an estimate has two columns, such as `recovered` and `recovered_stderr`.
 `launch.probe --interventions` writes these files beside its pictures.
 
+## How often intervals contain the truth
+
+Of 200 draws each, for each kind of estimate on a model whose truth is known
+(`python -m pytest --slow -m slow -rA tests/probing/test_instruments.py`); ± is half of
+a 95 % interval of the share.
+
+| estimate | model | truth | 95 % intervals contain it |
+|---|---|--:|--:|
+| a mean: `risks` | two steps of gradient descent | 0.9515 | 0.945 ± 0.032 |
+| a ratio after a fit: `sampled_algorithm` | linear attention | its exact share | 0.900 ± 0.042 |
+| weights on a simplex: `strategies` | a mixture at the edge, and noise | 0.02, 0.98 | 0.955 ± 0.029 |
+| a share of a gap: `effects`, 0 in its place | two halves of a label | 0.125 | 0.930 ± 0.035 |
+| the same, the mean in its place | | 0.125 | 0.910 ± 0.040 |
+| the same, with the next prompt | | 0.25 | 0.930 ± 0.035 |
+| a gain over the next function: `task_vectors` | the mean label | 2 | 0.920 ± 0.038 |
+
 ## All of them
 
 """
