@@ -87,7 +87,7 @@ _COVERAGE = (
   (
     'a ratio after a fit: `sampled_algorithm`',
     'linear attention',
-    'its exact share',
+    'its share in closed form',
     '0.900 ± 0.042',
   ),
   (
