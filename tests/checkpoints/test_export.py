@@ -156,7 +156,6 @@ def test_pytorch_predicts_what_the_exported_model_does(transformer, tmp_path):
 def test_a_program_of_stablehlo_predicts_what_the_model_does(
   tmp_path, monkeypatch, capsys
 ):
-  pytest.importorskip('flatbuffers', reason='jax.export.Exported.serialize needs it')
   page = (ROOT / 'docs' / 'how_to.md').read_text()
   (code,) = re.findall(r'```python\n([^`]*jax\.export\.export[^`]*)```', page)
   monkeypatch.chdir(tmp_path)
