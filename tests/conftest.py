@@ -245,9 +245,11 @@ def register():
   import zoo
   from zoo.config.curricula import CURRICULA
   from zoo.config.optimizers import OPTIMIZERS
+  from zoo.config.own import METRICS, OBJECTIVES
   from zoo.core.registry import MIXERS, MODELS, TASKS
 
-  tables: list[dict[str, Any]] = [MODELS, TASKS, MIXERS, OPTIMIZERS, CURRICULA]
+  of_runs: list[dict[str, Any]] = [OPTIMIZERS, CURRICULA, METRICS, OBJECTIVES]
+  tables: list[dict[str, Any]] = [MODELS, TASKS, MIXERS, *of_runs]
   before = [dict(table) for table in tables]
   yield zoo.register_model
   for table, entries in zip(tables, before, strict=True):

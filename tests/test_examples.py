@@ -46,7 +46,7 @@ def _examples() -> list[Any]:
 
 @pytest.mark.parametrize('example', _examples())
 def test_the_example_of_a_docstring_runs_as_it_stands(
-  example, tmp_path, monkeypatch, unchecked, promotion_that_optax_needs
+  example, tmp_path, monkeypatch, register, unchecked, promotion_that_optax_needs
 ):
   monkeypatch.chdir(tmp_path)
   rooms = {'zoo': zoo, 'studies': studies}
