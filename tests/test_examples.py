@@ -20,6 +20,7 @@ import zoo
 _NEED_EXTRAS = {'studies.llm.language_model', 'zoo.training.wandb_writer.WandbWriter'}
 # It runs the circuits of a trained model of three layers.
 _SLOW = {'zoo.probing.inside.circuits.circuit'}
+_MARKS = pytest.mark.slow, pytest.mark.timeout(900)
 
 
 def _modules() -> list[types.ModuleType]:
@@ -36,9 +37,7 @@ def _examples() -> list[Any]:
   finder = doctest.DocTestFinder()
   found = [test for module in _modules() for test in finder.find(module)]
   return [
-    pytest.param(
-      test, id=test.name, marks=[pytest.mark.slow] if test.name in _SLOW else []
-    )
+    pytest.param(test, id=test.name, marks=_MARKS if test.name in _SLOW else [])
     for test in found
     if test.examples and test.name not in _NEED_EXTRAS
   ]

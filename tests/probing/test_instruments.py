@@ -641,6 +641,7 @@ def test_instruments_return_nulls_and_planted_truths(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize('name', [name for name in CASES if CASES[name].covers])
 def test_intervals_contain_the_truth_as_often_as_they_say(name):
   case = _resolved(CASES[name])
