@@ -6,7 +6,14 @@ import dataclasses
 import numbers
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import (
+  TYPE_CHECKING,
+  Any,
+  Protocol,
+  TypeAlias,
+  TypeVar,
+  runtime_checkable,
+)
 
 import numpy as np
 
@@ -91,6 +98,31 @@ class Rows(list[_Row]):
     return f'{table}\n… and {more} more rows' if more > 0 else table
 
   __repr__ = __str__
+
+
+@runtime_checkable
+class _HasRows(Protocol):
+  @property
+  def rows(self) -> Rows[Any]: ...
+
+
+class Tabular:
+  """A result that has `rows`, which print, and go to pandas and CSV."""
+
+  def records(self: _HasRows) -> list[dict[str, Cell]]:
+    """The rows as dictionaries, with two entries for an estimate."""
+    return self.rows.records()
+
+  def to_frame(self: _HasRows) -> pd.DataFrame:
+    """The records as a data frame; raises UserError without pandas."""
+    return self.rows.to_frame()
+
+  def to_csv(self: _HasRows, path: str | os.PathLike[str]) -> None:
+    """Writes the records as CSV; raises UserError."""
+    self.rows.to_csv(path)
+
+  def __str__(self: _HasRows) -> str:
+    return str(self.rows)
 
 
 def _columns(rows: Sequence[Any]) -> dict[str, bool]:

@@ -6,9 +6,8 @@ import dataclasses
 import functools
 import heapq
 import math
-import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import KEPT, Predictor, Task
 from zoo.core.tables import format_table
 from zoo.measure.predict import Programs
-from zoo.measure.rows import Cell, Rows
+from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import (
   Estimate,
   above_zero,
@@ -39,9 +38,6 @@ from zoo.probing.inside.graphs import (
   with_edges,
 )
 from zoo.probing.inside.nodes import Node
-
-if TYPE_CHECKING:
-  import pandas as pd  # pyright: ignore[reportMissingImports]
 
 _NUM_STEPS = 10  # from corrupt to clean embedded tokens
 _KEPT_SHARE = 0.9  # of the gap, by the circuit
@@ -97,7 +93,7 @@ class CurvePoint(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Circuit:
+class Circuit(Tabular):
   """The result of `circuit`; all but the scores is of prompts that chose nothing.
 
   Attributes:
@@ -139,18 +135,6 @@ class Circuit:
       )
       for edge in self.edges
     )
-
-  def records(self) -> list[dict[str, Cell]]:
-    """The rows as dictionaries, with two entries for an estimate."""
-    return self.rows.records()
-
-  def to_frame(self) -> pd.DataFrame:
-    """The records as a data frame; raises UserError without pandas."""
-    return self.rows.to_frame()
-
-  def to_csv(self, path: str | os.PathLike[str]) -> None:
-    """Writes the records as CSV; raises UserError."""
-    self.rows.to_csv(path)
 
   def __str__(self) -> str:
     kept = self.kept

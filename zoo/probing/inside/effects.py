@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.taps import places
 from zoo.measure.predict import loss_of, run_once
-from zoo.measure.rows import Cell, Rows
+from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import Estimate, estimate, share_of_gap
 from zoo.probing.inside.activations import (
   calls_of,
@@ -29,9 +28,6 @@ from zoo.probing.inside.activations import (
 from zoo.probing.inside.attribution_patching import NUM_STEPS, first_order_moves
 from zoo.probing.inside.edits import dead_sites, edited
 from zoo.probing.inside.nodes import HEADS, TOKENS
-
-if TYPE_CHECKING:
-  import pandas as pd  # pyright: ignore[reportMissingImports]
 
 # What the value at a site is replaced by, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
@@ -62,25 +58,22 @@ class Effect(NamedTuple):
   site_kind: str | None = None  # one of TAP_KINDS; None: the tap has none
 
 
-class Effects(NamedTuple):
-  """The effects of all sites, and the losses that bound their gap."""
-
+class _Effects(NamedTuple):
   clean: Estimate
   corrupt: Estimate
-  gap: Estimate  # corrupt minus clean, prompt by prompt
+  gap: Estimate
   rows: Rows[Effect]
 
-  def records(self) -> list[dict[str, Cell]]:
-    """The rows as dictionaries, with two entries for an estimate."""
-    return self.rows.records()
 
-  def to_frame(self) -> pd.DataFrame:
-    """The records as a data frame; raises UserError without pandas."""
-    return self.rows.to_frame()
+class Effects(_Effects, Tabular):
+  """The effects of all sites, and the losses that bound their gap.
 
-  def to_csv(self, path: str | os.PathLike[str]) -> None:
-    """Writes the records as CSV; raises UserError."""
-    self.rows.to_csv(path)
+  Attributes:
+    clean: The loss in clean prompts.
+    corrupt: The loss in corrupt prompts.
+    gap: The corrupt loss minus the clean one, prompt by prompt.
+    rows: The effects by site, head and token.
+  """
 
   def __str__(self) -> str:
     said = f'gap {self.gap.mean:.4g} ± {self.gap.half:.2g}: the loss of corrupt prompts'

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +17,11 @@ from zoo.core.programs import compiled
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.predict import Programs, loss_of
-from zoo.measure.rows import Cell, Rows
+from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import Estimate, estimate, estimate_of_neighbours
 from zoo.probing.inside.activations import recorded, sites
 from zoo.probing.inside.edits import edited
 from zoo.tasks.base import FunctionClass, Loss, make_prompt
-
-if TYPE_CHECKING:
-  import pandas as pd  # pyright: ignore[reportMissingImports]
 
 
 class TaskVector(NamedTuple):
@@ -47,24 +43,20 @@ class TaskVector(NamedTuple):
   added_gain: Estimate  # `added_other` minus `added`, likewise
 
 
-class TaskVectors(NamedTuple):
-  """Task vectors by layer, between the losses with all examples and with none."""
-
+class _TaskVectors(NamedTuple):
   in_context: Estimate
   without: Estimate
   rows: Rows[TaskVector]
 
-  def records(self) -> list[dict[str, Cell]]:
-    """The rows as dictionaries, with two entries for an estimate."""
-    return self.rows.records()
 
-  def to_frame(self) -> pd.DataFrame:
-    """The records as a data frame; raises UserError without pandas."""
-    return self.rows.to_frame()
+class TaskVectors(_TaskVectors, Tabular):
+  """Task vectors by layer, between the losses with all examples and with none.
 
-  def to_csv(self, path: str | os.PathLike[str]) -> None:
-    """Writes the records as CSV; raises UserError."""
-    self.rows.to_csv(path)
+  Attributes:
+    in_context: The loss with all examples.
+    without: The loss without examples.
+    rows: The task vectors by site.
+  """
 
   def __str__(self) -> str:
     said = f'loss {self.in_context.mean:.4g} ± {self.in_context.half:.2g} in context, '

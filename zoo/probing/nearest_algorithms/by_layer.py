@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -16,7 +15,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.estimators.baselines import distinct
 from zoo.measure.predict import Programs, at_query, gather, sample_batches
-from zoo.measure.rows import Cell, Rows
+from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import (
   Estimate,
   above_zero,
@@ -28,9 +27,6 @@ from zoo.probing.context import SHARE_ROUNDING, effect_of_numbers, with_others
 from zoo.probing.inside.lens import check_layered, fitted_predictions, read_layers
 from zoo.probing.nearest_algorithms.families import AnyFamily, Member, families
 from zoo.probing.nearest_algorithms.sampled import check_numbers
-
-if TYPE_CHECKING:
-  import pandas as pd  # pyright: ignore[reportMissingImports]
 
 _BATCH_SIZE = 512
 _LEAST_PROMPTS = 10  # for each step, whose sizes are fitted
@@ -91,7 +87,7 @@ class LayerRow(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerAlgorithms:
+class LayerAlgorithms(Tabular):
   """The algorithms nearest to a model before its first layer, and after each."""
 
   num_prompts: int
@@ -102,21 +98,6 @@ class LayerAlgorithms:
   def rows(self) -> Rows[LayerRow]:
     """The distances by readout, layer and algorithm."""
     return Rows([*layer_rows('own', self.own), *layer_rows('fitted', self.fitted)])
-
-  def records(self) -> list[dict[str, Cell]]:
-    """The rows as dictionaries, with two entries for an estimate."""
-    return self.rows.records()
-
-  def to_frame(self) -> pd.DataFrame:
-    """The records as a data frame; raises UserError without pandas."""
-    return self.rows.to_frame()
-
-  def to_csv(self, path: str | os.PathLike[str]) -> None:
-    """Writes the records as CSV; raises UserError."""
-    self.rows.to_csv(path)
-
-  def __str__(self) -> str:
-    return str(self.rows)
 
 
 def layer_rows(name: str, readout: Readout) -> Rows[LayerRow]:

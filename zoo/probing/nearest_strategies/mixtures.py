@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +30,7 @@ from zoo.measure.predict import (
   one_pass,
   sample_batches,
 )
-from zoo.measure.rows import Cell, Rows
+from zoo.measure.rows import Rows, Tabular
 from zoo.measure.statistics import Estimate, estimate, ratio, simplex_stderrs
 from zoo.probing.context import distances, effects_by_length
 from zoo.probing.nearest_strategies.simplex import (
@@ -42,9 +41,6 @@ from zoo.probing.nearest_strategies.simplex import (
   softmax,
 )
 from zoo.tasks.base import is_squared
-
-if TYPE_CHECKING:
-  import pandas as pd  # pyright: ignore[reportMissingImports]
 
 _BATCH_SIZE = 512
 # Of one other context for the queries of prompts, at all numbers of examples together.
@@ -116,7 +112,7 @@ class StrategyRow(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Strategies(NearestMixture):
+class Strategies(NearestMixture, Tabular):
   """The nearest mixtures over all numbers of examples, and for each of them."""
 
   num_prompts: int  # one half for the fits, the other for the measurements
@@ -138,21 +134,6 @@ class Strategies(NearestMixture):
       for examples, mixture in mixtures
       for name, weight in mixture.weights.items()
     )
-
-  def records(self) -> list[dict[str, Cell]]:
-    """The rows as dictionaries, with two entries for an estimate."""
-    return self.rows.records()
-
-  def to_frame(self) -> pd.DataFrame:
-    """The records as a data frame; raises UserError without pandas."""
-    return self.rows.to_frame()
-
-  def to_csv(self, path: str | os.PathLike[str]) -> None:
-    """Writes the records as CSV; raises UserError."""
-    self.rows.to_csv(path)
-
-  def __str__(self) -> str:
-    return str(self.rows)
 
 
 class _Samples(NamedTuple):
