@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -260,8 +260,3 @@ def _settings(path: pathlib.Path) -> dict[str, Any]:
     text = ' '.join(said[0].split())
     raise UserError(f'--style is {str(path)!r}, of which matplotlib says: {text}')
   return dict(read)
-
-
-def names_of(paths: Sequence[pathlib.Path]) -> str:
-  """The files of a picture, as a command prints them."""
-  return ' and '.join(map(str, paths))

@@ -20,7 +20,7 @@ import numpy as np
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table, to_csv
 from zoo.host.files import workdir_path, write_atomically
-from zoo.measure.statistics import Estimate
+from zoo.measure.statistics import Estimate, plus_minus
 
 if TYPE_CHECKING:
   import pandas as pd  # pyright: ignore[reportMissingImports]
@@ -147,10 +147,8 @@ _CELLS = str, bool, numbers.Number, np.generic
 
 
 def _shown(value: Any) -> str:
-  if value is None:
-    return '-'
-  if isinstance(value, Estimate):
-    return f'{value.mean:.3f} ± {value.half:.3f}'
+  if value is None or isinstance(value, Estimate):
+    return plus_minus(value)
   if isinstance(value, float):
     return f'{value:.4g}'
   return str(value)

@@ -36,6 +36,11 @@ class Estimate(NamedTuple):
     return WIDTH * self.stderr
 
 
+def plus_minus(estimate: Estimate | None) -> str:
+  """A mean ± half of its 95 % interval, to three decimals; a dash for none."""
+  return '-' if estimate is None else f'{estimate.mean:.3f} ± {estimate.half:.3f}'
+
+
 def half_of(stderr: float | None) -> float | None:
   """Half of a 95 % interval for many samples; None for an error that is not known."""
   return None if stderr is None else WIDTH * stderr

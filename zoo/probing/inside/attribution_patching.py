@@ -13,10 +13,18 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.probing.inside.activations import calls_of, recorded
 from zoo.probing.inside.edits import edited
-from zoo.probing.inside.nodes import HEADS, TOKENS
+from zoo.probing.inside.nodes import HEADS, TOKENS, axis_of
 
 NUM_STEPS = 10  # of the path between corrupt and clean prompts
 _Loss = Callable[[Array, Prompt], Array]
+# What an ablation of each kind has in place of a value.
+ABLATED: dict[str, Callable[[Array], Array]] = {
+  'zero': jnp.zeros_like,
+  'mean': lambda value: jnp.broadcast_to(
+    value.mean(axis=0, keepdims=True), value.shape
+  ),
+  'resample': lambda value: jnp.roll(value, -1, axis=0),
+}
 
 
 def first_order_moves(
@@ -68,22 +76,13 @@ def first_order_moves(
       if slope_at_clean is None:
         slope_at_clean = _slopes(model, clean, clean, sites, loss)
       slope = slope_at_clean
-      changes = {name: _ABLATED[kind](value) - value for name, value in values.items()}
+      changes = {name: ABLATED[kind](value) - value for name, value in values.items()}
     products = {name: slope[name] * change for name, change in changes.items()}
     moves[kind] = {
       site: _summed(calls_of(products, site), axes[site], heads, tokens)
       for site in sites
     }
   return moves
-
-
-_ABLATED: dict[str, Callable[[Array], Array]] = {
-  'zero': jnp.zeros_like,
-  'mean': lambda value: jnp.broadcast_to(
-    value.mean(axis=0, keepdims=True), value.shape
-  ),
-  'resample': lambda value: jnp.roll(value, -1, axis=0),
-}
 
 
 def _slopes(
@@ -138,10 +137,9 @@ def _summed(
   calls: Sequence[Array], axes: str, heads: bool, tokens: bool
 ) -> Float[Array, 'b h n']:
   """The sum over all calls and all axes, but for heads and tokens that are apart."""
-  letters = axes.split()
   kept = [
-    next((i for i, letter in enumerate(letters) if letter in known and wanted), None)
-    for known, wanted in ((HEADS, heads), (TOKENS, tokens))
+    axis_of(axes, letters) if wanted else None
+    for letters, wanted in ((HEADS, heads), (TOKENS, tokens))
   ]
   total = 0
   for value in calls:

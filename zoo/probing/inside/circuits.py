@@ -25,6 +25,7 @@ from zoo.measure.statistics import (
   above_zero,
   difference,
   estimate,
+  plus_minus,
   ratio,
   ratios,
 )
@@ -139,12 +140,12 @@ class Circuit(Tabular):
   def __str__(self) -> str:
     kept = self.kept
     said = (
-      f'{len(kept)} of {len(self.edges)} edges recover {_said(self.recovered)} of the '
-      f'gap; as many random edges {_said(self.random)}, all others without these '
-      f'{_said(self.without)}.'
+      f'{len(kept)} of {len(self.edges)} edges recover {plus_minus(self.recovered)} of '
+      f'the gap; as many random edges {plus_minus(self.random)}, all others without '
+      f'these {plus_minus(self.without)}.'
     )
     rows = [
-      (str(edge.sender), str(edge.receiver), _said(edge.score))
+      (str(edge.sender), str(edge.receiver), plus_minus(edge.score))
       for edge in kept[:_LISTED]
     ]
     more = f'\n… and {len(kept) - _LISTED} more' if len(kept) > _LISTED else ''
@@ -506,7 +507,3 @@ def _of_random(
   mean, over_prompts = ratio(parts.mean(axis=0), gap)
   over_sets = estimate(parts.mean(axis=1) / gap.mean()).stderr
   return Estimate(mean, math.hypot(over_prompts, over_sets))
-
-
-def _said(share: Estimate) -> str:
-  return f'{share.mean:.3f} ± {share.half:.3f}'

@@ -25,9 +25,13 @@ from zoo.probing.inside.activations import (
   recorded,
   wanted_sites,
 )
-from zoo.probing.inside.attribution_patching import NUM_STEPS, first_order_moves
+from zoo.probing.inside.attribution_patching import (
+  ABLATED,
+  NUM_STEPS,
+  first_order_moves,
+)
 from zoo.probing.inside.edits import dead_sites, edited
-from zoo.probing.inside.nodes import HEADS, TOKENS
+from zoo.probing.inside.nodes import HEADS, TOKENS, axis_of
 
 # What the value at a site is replaced by, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
@@ -355,8 +359,7 @@ def _selections(
   """All replacements of one kind after another, on the host."""
 
   def numbers(site: str, letters: Sequence[str], wanted: bool) -> Sequence[int]:
-    names = axes[site].split()
-    axis = next((i for i, name in enumerate(names) if name in letters), None)
+    axis = axis_of(axes[site], letters)
     return range(shapes[site].shape[axis]) if wanted and axis is not None else [-1]
 
   rows = [
@@ -389,9 +392,8 @@ def _replaced(
 
     def replace(value: Array) -> Array:
       own = next(calls)
-      mean = jnp.broadcast_to(own.mean(axis=0, keepdims=True), own.shape)
-      kinds = [own, jnp.zeros_like(own), mean, jnp.roll(own, -1, axis=0)]
-      new = jax.lax.select_n(selection.kind, *kinds)
+      ablated = [ABLATED[kind](own) for kind in KINDS[1:]]
+      new = jax.lax.select_n(selection.kind, own, *ablated)
       return jnp.where(_mask(selection, i, axes[site], value), new, value)
 
     return replace

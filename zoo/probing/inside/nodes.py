@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from jaxtyping import Array
@@ -50,6 +50,12 @@ def node_of(node: NodeLike) -> Node:
   return Node(node) if isinstance(node, str) else node
 
 
+def axis_of(axes: str | None, letters: Sequence[str]) -> int | None:
+  """Returns the number of the first axis with one of these letters, if there is one."""
+  names = [] if axes is None else axes.split()
+  return next((i for i, name in enumerate(names) if name in letters), None)
+
+
 def part_of(node: Node, axes: str | None, shape: tuple[int, ...]) -> Part:
   """Returns the index of a node's part in the value at its site.
 
@@ -61,7 +67,6 @@ def part_of(node: Node, axes: str | None, shape: tuple[int, ...]) -> Part:
   Raises:
     UserError: If the site has no axis of heads or tokens, or no such head or token.
   """
-  letters = [] if axes is None else axes.split()
   part: list[int | slice] = [slice(None)] * len(shape)
   for name, number, known in (
     ('head', node.head, HEADS),
@@ -69,7 +74,7 @@ def part_of(node: Node, axes: str | None, shape: tuple[int, ...]) -> Part:
   ):
     if number is None:
       continue
-    axis = next((i for i, letter in enumerate(letters) if letter in known), None)
+    axis = axis_of(axes, known)
     if axis is None:
       raise UserError(
         f'the site {node.site!r} has no axis of {name}s; its axes are '

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 
 from zoo.core.tables import Table
-from zoo.measure.statistics import Estimate
+from zoo.measure.statistics import Estimate, plus_minus
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import token_names
 from zoo.probing.inside.effects import Effects
@@ -77,7 +77,7 @@ def table(part: str, result: Any) -> Table:
       (
         row.site,
         '-' if row.token is None else str(row.token + 1),
-        _said(row.recovered),
+        plus_minus(row.recovered),
       )
       for row in largest
     ]
@@ -86,7 +86,7 @@ def table(part: str, result: Any) -> Table:
   if part == 'heads':
     of_heads = _by_head(result)
     rows = [
-      (name, *map(_number, scores), *map(_said, shares))
+      (name, *map(_number, scores), *map(plus_minus, shares))
       for name, (scores, shares) in of_heads.items()
     ]
     return Table(rows, ('head', *_HEADER, *(f'{does} ± 95 %' for does in _DOES)))
@@ -96,9 +96,9 @@ def table(part: str, result: Any) -> Table:
     (
       score.site,
       score.target,
-      _said(score.r2),
-      _said(score.untrained),
-      _said(score.permuted),
+      plus_minus(score.r2),
+      plus_minus(score.untrained),
+      plus_minus(score.permuted),
     )
     for score in result
   ]
@@ -114,7 +114,7 @@ def _layer_table(result: Readout) -> Table:
     ):
       distance = Estimate(match.distance[layer, k], match.stderr[layer, k])
       steps = '-' if match.distance.shape[1] == 1 else f'{k} ({low} to {high})'
-      rows.append((NAMES.get(name, name), str(layer), steps, _said(distance)))
+      rows.append((NAMES.get(name, name), str(layer), steps, plus_minus(distance)))
   return Table(rows, ('algorithm', 'layer', 'steps (95 %)', 'distance ± 95 %'))
 
 
@@ -239,10 +239,6 @@ def _drawn(heat_map: HeatMap, ax: Axes | None) -> Axes:
 
 def _number(value: float) -> str:
   return '-' if np.isnan(value) else f'{round(value, 2) + 0.0:.2f}'  # no −0.00
-
-
-def _said(estimate: Estimate | None) -> str:
-  return '-' if estimate is None else f'{estimate.mean:.3f} ± {estimate.half:.3f}'
 
 
 def _mean_of(estimate: Estimate | None) -> float:
