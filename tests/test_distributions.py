@@ -1,0 +1,180 @@
+"""Predictive distributions against SciPy and numerical integration."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from zoo.core import distributions
+from zoo.core.distributions import Bars, Classes, Gaussian, GaussianMixture
+
+B = 3
+
+
+def _normal(seed, *shape):
+  return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def _distributions():
+  means, stds = _normal(0, B), np.exp(_normal(1, B))
+  many = _normal(2, B, 4), 3 * _normal(3, B, 4), np.exp(_normal(4, B, 4))
+  edges = np.array([-3.0, -1.0, -0.5, 0.5, 2.0, 5.0], np.float32)
+  own_edges = edges[None] + _normal(6, B, 1)
+  return {
+    'gaussian': Gaussian(*map(jnp.asarray, (means, stds))),
+    'mixture': GaussianMixture(*map(jnp.asarray, many)),
+    'bars': Bars(jnp.asarray(_normal(5, B, 5)), jnp.asarray(edges)),
+    'bars of each': Bars(jnp.asarray(_normal(5, B, 5)), jnp.asarray(own_edges)),
+    'two bars': Bars(jnp.asarray(_normal(5, B, 2)), jnp.asarray(edges[1:4])),
+  }
+
+
+KINDS = list(_distributions())
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_the_parts_of_a_distribution_agree(kind):
+  """The density integrates to 1, to the cdf, to the mean and to the std."""
+  distribution = _distributions()[kind]
+  # A cell of 5e-4 that holds a jump of the density, at most 1 for these bars, is wrong
+  # by 5e-4 in probability, and by at most three such in the sum; moments weigh them by
+  # y and y², which are at most 4 at the jumps.
+  grid = np.linspace(-60, 60, 240_001)
+  middles = jnp.asarray((grid[1:] + grid[:-1]) / 2, jnp.float32)
+  width = grid[1] - grid[0]
+  on_grid = jnp.broadcast_to(middles[:, None], (len(middles), B))
+  density = np.exp(np.asarray(jax.vmap(distribution.log_prob)(on_grid), np.float64))
+  below = np.asarray(jax.vmap(distribution.cdf)(on_grid))
+  y = np.asarray(middles, np.float64)[:, None]
+  np.testing.assert_allclose(density.sum(0) * width, 1, atol=2e-3)
+  mass_below = np.cumsum(density, axis=0) * width - density * width / 2
+  np.testing.assert_allclose(below, mass_below, atol=2e-3)
+  mean = (y * density).sum(0) * width
+  variance = (np.square(y - mean) * density).sum(0) * width
+  np.testing.assert_allclose(distribution.mean, mean, atol=5e-3)
+  np.testing.assert_allclose(distribution.std, np.sqrt(variance), atol=5e-3)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_quantiles_invert_the_cdf(kind):
+  distribution = _distributions()[kind]
+  for p in 1e-4, 0.02, 0.31, 0.5, 0.77, 0.9999:
+    # Near 1 float32 tells probabilities apart to 6e-8, which p = 1e-4 has to spare.
+    below = distribution.cdf(distribution.quantile(p))
+    np.testing.assert_allclose(below, p, rtol=1e-4, atol=3e-7)
+  of_each = jnp.asarray([0.1, 0.5, 0.9])
+  quantiles = distribution.quantile(of_each)
+  for i, p in enumerate((0.1, 0.5, 0.9)):
+    np.testing.assert_allclose(quantiles[i], distribution.quantile(p)[i], rtol=1e-6)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_draws_have_the_distribution(kind):
+  """A Kolmogorov-Smirnov test of 4,000 draws for each prompt."""
+  distribution = _distributions()[kind]
+  keys = jax.random.split(jax.random.key(0), 4000)
+  drawn = jax.vmap(distribution.sample)(keys)
+  shares = np.asarray(jax.vmap(distribution.cdf)(drawn))
+  for column in shares.T:
+    assert scipy.stats.kstest(column, 'uniform').pvalue > 1e-3
+
+
+def test_a_gaussian_and_a_mixture_agree_with_scipy():
+  y = jnp.array([0.3, -4.0, 7.0])
+  gaussian, mixture = (_distributions()[kind] for kind in ('gaussian', 'mixture'))
+  expected = scipy.stats.norm(gaussian.mean, gaussian.std)
+  np.testing.assert_allclose(gaussian.log_prob(y), expected.logpdf(y), rtol=1e-5)
+  np.testing.assert_allclose(gaussian.cdf(y), expected.cdf(y), rtol=1e-5)
+  np.testing.assert_allclose(gaussian.quantile(0.9), expected.ppf(0.9), rtol=1e-5)
+  of_components = scipy.stats.norm(mixture.means, mixture.stds)
+  weights = scipy.special.softmax(np.asarray(mixture.log_weights), axis=-1)
+  density = (weights * of_components.pdf(y[:, None])).sum(-1)
+  np.testing.assert_allclose(mixture.log_prob(y), np.log(density), rtol=1e-5)
+  share = (weights * of_components.cdf(y[:, None])).sum(-1)
+  np.testing.assert_allclose(mixture.cdf(y), share, rtol=1e-5, atol=1e-7)
+
+
+def test_bars_are_a_histogram_with_half_normal_tails():
+  bars = _distributions()['bars']
+  p = scipy.special.softmax(np.asarray(bars.logits), axis=-1)
+  inner = bars.log_prob(jnp.asarray([-0.7, 0.4, 1.9]))
+  height = p[[0, 1, 2], [1, 2, 3]] / [0.5, 1.0, 1.5]
+  np.testing.assert_allclose(inner, np.log(height), rtol=1e-5)
+  # The first bar is from -3 to -1; half of its probability lies there.
+  np.testing.assert_allclose(bars.cdf(jnp.full(B, -3.0)), p[:, 0] / 2, rtol=1e-5)
+  scale = 3.0 / scipy.stats.halfnorm.median()
+  tail = scipy.stats.halfnorm(loc=2.0, scale=scale).logpdf(9.0) + np.log(p[:, 4])
+  np.testing.assert_allclose(bars.log_prob(jnp.full(B, 9.0)), tail, rtol=1e-5)
+
+
+def test_a_known_label_has_the_standard_deviation_zero():
+  for known in (
+    Gaussian(jnp.array([1.0]), jnp.array([0.0])),
+    GaussianMixture(jnp.array([[0.0]]), jnp.array([[1.0]]), jnp.array([[0.0]])),
+  ):
+    assert known.log_prob(jnp.array([1.0])).tolist() == [np.inf]
+    assert known.log_prob(jnp.array([1.1])).tolist() == [-np.inf]
+    assert known.cdf(jnp.array([1.0])).tolist() == [1.0]
+    assert known.cdf(jnp.array([0.9])).tolist() == [0.0]
+    assert known.quantile(0.2).tolist() == [1.0]
+
+
+def test_gradients_of_the_log_density_are_finite():
+  """They are checked at labels in each bar, against differences."""
+  logits, edges = jnp.asarray(_normal(5, 1, 5)), jnp.array([-3.0, -1, -0.5, 0.5, 2, 5])
+  for y in -40.0, -2.0, -0.7, 0.0, 1.0, 4.0, 60.0:
+
+    def log_prob(logits, y=y):
+      return Bars(logits, edges).log_prob(jnp.array([y]))[0]
+
+    gradient = jax.grad(log_prob)(logits)
+    p = jax.nn.softmax(logits)
+    # ∂ log p_i / ∂ logit_j is 1[i = j] − p_j, wherever y lies within the bar.
+    i = int(np.searchsorted([-1.0, -0.5, 0.5, 2.0], y, side='right'))
+    np.testing.assert_allclose(gradient, jnp.eye(5)[i][None] - p, atol=1e-6)
+
+
+def test_classes_have_the_log_probability_of_labels_and_of_probabilities():
+  logits = _normal(7, B, 4)
+  classes, log_p = Classes(jnp.asarray(logits)), scipy.special.log_softmax(logits, -1)
+  labels = jnp.eye(4)[jnp.array([0, 3, 1])]
+  np.testing.assert_allclose(
+    classes.log_prob(labels), log_p[[0, 1, 2], [0, 3, 1]], 1e-5
+  )
+  soft = scipy.special.softmax(_normal(8, B, 4), -1)
+  np.testing.assert_allclose(
+    classes.log_prob(jnp.asarray(soft)), (soft * log_p).sum(-1), rtol=1e-5
+  )
+  keys = jax.random.split(jax.random.key(0), 20_000)
+  shares = jnp.mean(jax.vmap(classes.sample)(keys), axis=0)
+  # Five standard errors of a share are at most 5 · ½ / √20,000 = 0.018.
+  np.testing.assert_allclose(shares, np.exp(log_p), atol=0.018)
+  certain = Classes(jnp.array([[0.0, -jnp.inf]]))
+  assert certain.log_prob(jnp.array([[1.0, 0.0]])).tolist() == [0.0]
+
+
+def test_signs_are_two_classes():
+  signs = Classes.of_signs(jnp.array([0.0, 2.0]))
+  np.testing.assert_allclose(
+    signs.probabilities[:, 1], jax.nn.sigmoid(jnp.array([0.0, 2.0])), rtol=1e-6
+  )
+
+
+def test_a_distribution_is_a_pytree_that_programs_return():
+  for kind, distribution in _distributions().items():
+    returned = jax.jit(lambda it: it)(distribution)
+    assert returned == distribution, kind
+
+
+def test_who_has_a_distribution():
+  class With:
+    def distribution(self, prompt):
+      raise NotImplementedError
+
+  class Sometimes(With):
+    has_distribution = False
+
+  assert distributions.has_distribution(With())
+  assert not distributions.has_distribution(Sometimes())
+  assert not distributions.has_distribution(object())

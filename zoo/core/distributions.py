@@ -1,0 +1,348 @@
+"""Predictive distributions: what a predictor says about the label of a query.
+
+Each is a pytree whose arrays have leading axes `*b`, one entry for each prompt. A
+predictor with a distribution has the method `distribution(prompt)`, whose result is the
+distribution of the observed label: with the noise of labels, where a task has noise.
+"""
+
+# The mean of some distributions is a field, and that of others follows from fields.
+# pyright: reportIncompatibleVariableOverride=false
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.scipy.special import logsumexp, ndtr, ndtri
+from jaxtyping import Array, ArrayLike, Float, Key
+
+from zoo.core import trees
+from zoo.core.prompt import Prompt
+
+# Arrays of numbers. JAX puts tracers, shapes and others in their place, so that types
+# of shapes would be wrong where annotations are enforced.
+Numbers: TypeAlias = Any
+
+_LOG_2_PI = math.log(2 * math.pi)
+# The median of |z| for a standard normal z: half of a half-normal tail lies within the
+# width of the outer bar that it replaces.
+_HALF_NORMAL_MEDIAN = 0.6744897501960817
+_BISECTIONS = 64  # each halves an interval, so the last is far below float32's rounding
+
+
+class Distribution(trees.Tree, abc.ABC):
+  """A distribution of a number for each prompt.
+
+  Attributes:
+    mean: The means, in the units of the labels, `[*b]`.
+    std: The standard deviations, in the units of the labels, `[*b]`.
+  """
+
+  mean: Numbers
+  std: Numbers
+
+  @abc.abstractmethod
+  def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+    """Returns the log density at a number for each prompt, in nats."""
+
+  @abc.abstractmethod
+  def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+    """Returns the probability of at most y, for a number y for each prompt."""
+
+  @abc.abstractmethod
+  def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
+    """Returns the number below which a share p of the probability lies.
+
+    Args:
+      p: In (0, 1); one number, or one for each prompt.
+    """
+
+  def sample(self, key: Key[Array, '']) -> Float[Array, '*b']:
+    """Draws a number for each prompt."""
+    mean = self.mean
+    # The smallest normal number is positive, and so has a finite quantile.
+    least = float(jnp.finfo(mean.dtype).tiny)
+    return self.quantile(
+      jax.random.uniform(key, mean.shape, mean.dtype, minval=least, maxval=1.0)
+    )
+
+
+@struct.dataclass(eq=False, repr=False)
+class Gaussian(Distribution):
+  """A normal distribution.
+
+  A standard deviation of 0 is allowed: the label is known. Its log density is then ∞ at
+  the mean and −∞ elsewhere.
+
+  Args:
+    mean: The means, `[*b]`.
+    std: The standard deviations, ≥ 0, `[*b]`.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> from zoo.core.distributions import Gaussian
+    >>> label = Gaussian(jnp.array([0.0, 1.0]), jnp.array([1.0, 2.0]))
+    >>> label.quantile(0.975).round(2).tolist()
+    [1.9600000381469727, 4.920000076293945]
+  """
+
+  mean: Numbers
+  std: Numbers
+
+  def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+    return _log_normal(y, self.mean, self.std)
+
+  def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+    return _normal_cdf(y, self.mean, self.std)
+
+  def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
+    return self.mean + self.std * ndtri(jnp.asarray(p, self.mean.dtype))
+
+
+@struct.dataclass(eq=False, repr=False)
+class GaussianMixture(Distribution):
+  """A mixture of m normal distributions.
+
+  A component may have the standard deviation 0, as in `Gaussian`.
+
+  Args:
+    log_weights: Logarithms of the weights up to a constant, `[*b m]`; −∞ leaves a
+      component out.
+    means: The means of the components, `[*b m]`.
+    stds: Their standard deviations, ≥ 0, `[*b m]`.
+  """
+
+  log_weights: Numbers
+  means: Numbers
+  stds: Numbers
+
+  @property
+  def weights(self) -> Float[Array, '*b m']:
+    """The weights of the components, which sum to 1."""
+    return jax.nn.softmax(self.log_weights)
+
+  @property
+  def mean(self) -> Float[Array, '*b']:
+    return jnp.sum(self.weights * self.means, axis=-1)
+
+  @property
+  def std(self) -> Float[Array, '*b']:
+    # Around the mean, so that a small spread is not lost beside large means.
+    from_mean = self.means - self.mean[..., None]
+    squares = jnp.square(self.stds) + jnp.square(from_mean)
+    return jnp.sqrt(jnp.sum(self.weights * squares, axis=-1))
+
+  def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+    densities = _log_normal(self._for_each(y), self.means, self.stds)
+    return logsumexp(jax.nn.log_softmax(self.log_weights) + densities, axis=-1)
+
+  def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+    below = _normal_cdf(self._for_each(y), self.means, self.stds)
+    return jnp.sum(self.weights * below, axis=-1)
+
+  def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
+    # It lies between the least and the largest quantile of the components.
+    dtype, shape = self.means.dtype, self.means.shape[:-1]
+    share = jnp.broadcast_to(jnp.asarray(p, dtype), shape)
+    of_components = self.means + self.stds * self._for_each(ndtri(share))
+    counts = jnp.isfinite(self.log_weights)
+    low = jnp.min(jnp.where(counts, of_components, jnp.inf), axis=-1)
+    high = jnp.max(jnp.where(counts, of_components, -jnp.inf), axis=-1)
+
+    def halve(_: Any, ends: Any) -> Any:
+      low, high = ends
+      middle = low + (high - low) / 2
+      is_above = self.cdf(middle) >= share
+      return jnp.where(is_above, low, middle), jnp.where(is_above, middle, high)
+
+    return jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))[1]
+
+  def _for_each(self, y: Float[Array, '*b']) -> Float[Array, '*b m']:
+    return jnp.broadcast_to(y[..., None], self.means.shape)
+
+
+@struct.dataclass(eq=False, repr=False)
+class Bars(Distribution):
+  """A histogram of n ≥ 2 bars, whose two outer bars are half-normal tails.
+
+  The density is constant within each inner bar. The first bar begins at its right edge
+  and falls to the left as the half of a normal density does, and the last one falls to
+  the right; half of the probability of a tail lies within the width of its bar (as in
+  arXiv 2112.10510, appendix E).
+
+  Args:
+    logits: Logarithms of the probabilities of the bars up to a constant, `[*b n]`.
+    edges: The edges of the bars, increasing; `[n + 1]` for all prompts, or
+      `[*b n+1]`.
+  """
+
+  logits: Numbers
+  edges: Numbers
+
+  @property
+  def probabilities(self) -> Float[Array, '*b n']:
+    """The probability of each bar."""
+    return jax.nn.softmax(self.logits)
+
+  @property
+  def mean(self) -> Float[Array, '*b']:
+    return jnp.sum(self.probabilities * self._moments()[0], axis=-1)
+
+  @property
+  def std(self) -> Float[Array, '*b']:
+    means, variances = self._moments()
+    p = self.probabilities
+    mean = jnp.sum(p * means, axis=-1, keepdims=True)
+    return jnp.sqrt(jnp.sum(p * (variances + jnp.square(means - mean)), axis=-1))
+
+  def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+    edges, widths, tails = self._shape()
+    bar = self._bar_of(y)
+    log_p = _take(jax.nn.log_softmax(self.logits), bar)
+    last, tail = edges.shape[-1] - 2, _take(tails, bar)
+    start = jnp.where(bar == 0, edges[..., 1], edges[..., last])
+    is_tail = (bar == 0) | (bar == last)
+    # Inner bars take the place of the tail's start, so that no gradient is NaN.
+    at = jnp.where(is_tail, y, start)
+    of_tail = _log_normal(at, start, tail) + math.log(2)
+    return log_p + jnp.where(is_tail, of_tail, -jnp.log(_take(widths, bar)))
+
+  def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+    edges, widths, tails = self._shape()
+    bar, p = self._bar_of(y), self.probabilities
+    last = p.shape[-1] - 1
+    left, width, tail = _take(edges, bar), _take(widths, bar), _take(tails, bar)
+    before = _take(jnp.cumsum(p, axis=-1) - p, bar)
+    inner = before + _take(p, bar) * (y - left) / width
+    lower = p[..., 0] * 2 * ndtr((y - edges[..., 1]) / tail)
+    upper = 1 - p[..., last] * 2 * ndtr((edges[..., last] - y) / tail)
+    return jnp.where(bar == 0, lower, jnp.where(bar == last, upper, inner))
+
+  def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
+    edges, widths, tails = self._shape()
+    of_bars = self.probabilities
+    last, shape = of_bars.shape[-1] - 1, of_bars.shape[:-1]
+    share = jnp.broadcast_to(jnp.asarray(p, of_bars.dtype), shape)
+    ends = jnp.cumsum(of_bars, axis=-1)
+    bar = jnp.sum(ends[..., :-1] < share[..., None], axis=-1)
+    of_bar, tail = _take(of_bars, bar), _take(tails, bar)
+    # A tail is entered from its far end, so that the rounding of a sum near 1 does not
+    # matter there.
+    rest = jnp.where(bar == 0, share, 1 - share)
+    from_end = tail * ndtri(jnp.clip(rest / of_bar, 0, 1) / 2)
+    into = jnp.clip((share - _take(ends - of_bars, bar)) / of_bar, 0, 1)
+    inner = _take(edges, bar) + into * _take(widths, bar)
+    lower, upper = edges[..., 1] + from_end, edges[..., last] - from_end
+    return jnp.where(bar == 0, lower, jnp.where(bar == last, upper, inner))
+
+  def _shape(
+    self,
+  ) -> tuple[Float[Array, '*b m'], Float[Array, '*b n'], Float[Array, '*b n']]:
+    """The edges, the widths, and what would be the scale of each bar as a tail."""
+    *shape, n = self.logits.shape
+    edges = jnp.asarray(self.edges, self.logits.dtype)
+    edges = jnp.broadcast_to(edges, (*shape, n + 1))
+    widths = edges[..., 1:] - edges[..., :-1]
+    return edges, widths, widths / _HALF_NORMAL_MEDIAN
+
+  def _bar_of(self, y: Float[Array, '*b']) -> Array:
+    """The number of the bar in which y lies, from 0."""
+    edges, _, _ = self._shape()
+    return jnp.sum(y[..., None] >= edges[..., 1:-1], axis=-1)
+
+  def _moments(self) -> tuple[Float[Array, '*b n'], Float[Array, '*b n']]:
+    """The mean and the variance of each bar."""
+    edges, widths, tails = self._shape()
+    means = (edges[..., 1:] + edges[..., :-1]) / 2
+    away = tails * math.sqrt(2 / math.pi)  # of the mean of a tail, from its start
+    means = means.at[..., 0].set(edges[..., 1] - away[..., 0])
+    means = means.at[..., -1].set(edges[..., -2] + away[..., -1])
+    variances, of_tails = jnp.square(widths) / 12, jnp.square(tails) * (1 - 2 / math.pi)
+    variances = variances.at[..., 0].set(of_tails[..., 0])
+    return means, variances.at[..., -1].set(of_tails[..., -1])
+
+
+@struct.dataclass(eq=False, repr=False)
+class Classes(trees.Tree):
+  """Probabilities of k ≥ 2 classes.
+
+  Args:
+    logits: Logarithms of the probabilities up to a constant, `[*b k]`.
+  """
+
+  logits: Numbers
+
+  @classmethod
+  def of_signs(cls, logit: Float[Array, '*b']) -> Classes:
+    """Returns the two classes −1 and +1, in this order, from the logit of +1."""
+    return cls(jnp.stack([jnp.zeros_like(logit), logit], axis=-1))
+
+  @property
+  def probabilities(self) -> Float[Array, '*b k']:
+    """The probability of each class."""
+    return jax.nn.softmax(self.logits)
+
+  def log_prob(self, labels: Float[Array, '*b k']) -> Float[Array, '*b']:
+    """Returns the log probability of labels, in nats.
+
+    Args:
+      labels: One-hot vectors; or probabilities, for the expected log probability.
+    """
+    log_p = jax.nn.log_softmax(self.logits)
+    # A class that has no part in the label may have the probability 0.
+    return jnp.sum(jnp.where(labels > 0, labels * log_p, 0), axis=-1)
+
+  def sample(self, key: Key[Array, '']) -> Float[Array, '*b k']:
+    """Draws a class for each prompt, as a one-hot vector."""
+    drawn = jax.random.categorical(key, self.logits)
+    return jax.nn.one_hot(drawn, self.logits.shape[-1], dtype=self.logits.dtype)
+
+
+@runtime_checkable
+class HasDistribution(Protocol):
+  """A predictor that says how sure it is of its prediction."""
+
+  def distribution(self, prompt: Prompt) -> Distribution | Classes:
+    """The distribution of the observed label of each prompt's query."""
+    ...
+
+
+@runtime_checkable
+class MayHaveDistribution(HasDistribution, Protocol):
+  """A predictor whose class has `distribution`, but not all of whose objects do."""
+
+  has_distribution: bool
+
+
+def has_distribution(subject: object) -> TypeGuard[HasDistribution]:
+  """Whether a predictor has `distribution`, and can give it if it says so."""
+  if isinstance(subject, MayHaveDistribution):
+    return subject.has_distribution
+  return isinstance(subject, HasDistribution)
+
+
+def _log_normal(
+  y: Float[Array, '*n'], mean: Float[Array, '*n'], std: Float[Array, '*n']
+) -> Float[Array, '*n']:
+  """The log density of a normal distribution, or of a known number if std is 0."""
+  scale = jnp.where(std > 0, std, 1)
+  density = -(jnp.square((y - mean) / scale) + _LOG_2_PI) / 2 - jnp.log(scale)
+  known = jnp.where(y == mean, jnp.inf, -jnp.inf)
+  return jnp.where(std > 0, density, known.astype(density.dtype))
+
+
+def _normal_cdf(
+  y: Float[Array, '*n'], mean: Float[Array, '*n'], std: Float[Array, '*n']
+) -> Float[Array, '*n']:
+  scale = jnp.where(std > 0, std, 1)
+  known = (y >= mean).astype(y.dtype)
+  return jnp.where(std > 0, ndtr((y - mean) / scale), known)
+
+
+def _take(numbers: Float[Array, '*b n'], bar: Array) -> Float[Array, '*b']:
+  """The entry of each row that a bar has."""
+  return jnp.take_along_axis(numbers, bar[..., None], axis=-1)[..., 0]
