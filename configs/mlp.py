@@ -23,6 +23,7 @@ def get_config(variant: str = '') -> ConfigDict:
   model.guess = 'zero'
   model.guess_weights = common.number_or_vector(0.0)  # g of the fixed guess g·x + β
   model.guess_bias = 0.0  # β, in the units of the labels
+  model.head = 'point'  # or a distribution: gaussian, bars (with the objective nll)
 
   config.task.num_features = 5
   config.task.prior_mean = 0.0

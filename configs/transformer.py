@@ -59,6 +59,7 @@ def get_config(variant: str = '') -> ConfigDict:
   model.init_scale = placeholder(float)
   model.remat = False  # whether the backward pass computes layers again, to save memory
   model.read_in = 'flat'  # of tokens; or convolutional, for features that are an image
+  model.head = 'point'  # or a distribution: gaussian, bars (with the objective nll)
   _apply(model, names)
 
   config.task.num_features = 5

@@ -167,6 +167,16 @@ def test_a_distribution_is_a_pytree_that_programs_return():
     assert returned == distribution, kind
 
 
+@pytest.mark.parametrize('kind', KINDS)
+def test_an_index_takes_some_of_the_prompts(kind):
+  distribution = _distributions()[kind]
+  some = distribution[1:]
+  np.testing.assert_array_equal(some.mean, distribution.mean[1:])
+  np.testing.assert_array_equal(
+    distribution[0].quantile(0.3), distribution.quantile(0.3)[0]
+  )
+
+
 def test_who_has_a_distribution():
   class With:
     def distribution(self, prompt):

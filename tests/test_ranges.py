@@ -146,6 +146,8 @@ ARGUMENTS: dict[str, Any] = {
   'num_trained_loops': _SIZE,
   'remat': _NO_TRUTH,
   'read_in': _NO_NAME,
+  'head': _NO_NAME,
+  'edges': _ARRAY,
 }
 _GIVEN = {'num_features': 3, 'context_length': 4, 'num_heads': 2, 'num_outputs': 1}
 _GIVEN |= {'num_layers': 1, 'width': 8}

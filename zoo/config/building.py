@@ -14,6 +14,7 @@ from zoo.core import registry
 from zoo.core.errors import RunError, UserError, in_one_line, is_exhausted
 from zoo.core.protocols import Model, Task
 from zoo.core.registry import create_task
+from zoo.models.heads import HEADS, quantile_edges
 
 Config: TypeAlias = Any  # a ConfigDict with all fields of a run, or part of it
 
@@ -57,7 +58,8 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
   """The model that a config names, for its task.
 
   The task gives the number of features, and the context length and the number of
-  outputs if the model's constructor names them. Raises UserError.
+  outputs if the model's constructor names them. It also gives the edges of bars.
+  Raises UserError.
   """
   task, hyperparameters = build_task(config), config.model.to_dict()
   name = hyperparameters.pop('name')
@@ -74,6 +76,15 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
         f'{config.task.name!r} has {task.num_outputs} outputs; it needs a model whose '
         'constructor takes num_outputs'
       )
+    if 'edges' in taken and (head := hyperparameters.get('head', 'point')) != 'point':
+      if head in HEADS and task.label_kind != 'numbers':
+        raise UserError(
+          f"config.model.head is {head!r}; it must be 'point' for the task "
+          f'{config.task.name!r}, whose labels are {task.label_kind}: the outputs are '
+          'their logits'
+        )
+      if head == 'bars':
+        of_task['edges'] = quantile_edges(task)
   if repeated := hyperparameters.keys() & {*of_task, 'rngs'}:
     raise UserError(
       f'config.model has {", ".join(sorted(repeated))}; it is set by the task'

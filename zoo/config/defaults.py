@@ -10,7 +10,7 @@ from zoo.config.fields import FIELDS, Field
 from zoo.core.registry import MODELS, PARTS, TASKS, check_registered, parameters
 
 # The arguments of a model that its task gives, which no config names.
-FROM_THE_TASK = 'num_features', 'context_length', 'num_outputs', 'rngs'
+FROM_THE_TASK = 'num_features', 'context_length', 'num_outputs', 'edges', 'rngs'
 # Fields whose flags are read as one type: --config.task.path=my.npz is text.
 _TYPES = {'bool': bool, 'int': int, 'float': float, 'Number': float, 'str': str}
 

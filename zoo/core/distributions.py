@@ -45,6 +45,10 @@ class Distribution(trees.Tree, abc.ABC):
   mean: Numbers
   std: Numbers
 
+  def __getitem__(self, index: Any) -> Distribution:
+    """Returns the distributions at an index of the leading axes `*b`."""
+    return jax.tree.map(lambda array: array[index], self)
+
   @abc.abstractmethod
   def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
     """Returns the log density at a number for each prompt, in nats."""
@@ -183,6 +187,11 @@ class Bars(Distribution):
   logits: Numbers
   edges: Numbers
 
+  def __getitem__(self, index: Any) -> Bars:
+    # Edges of all prompts have no leading axes.
+    edges = self.edges if self.edges.ndim == 1 else self.edges[index]
+    return Bars(self.logits[index], edges)
+
   @property
   def probabilities(self) -> Float[Array, '*b n']:
     """The probability of each bar."""
@@ -280,6 +289,10 @@ class Classes(trees.Tree):
   def of_signs(cls, logit: Float[Array, '*b']) -> Classes:
     """Returns the two classes −1 and +1, in this order, from the logit of +1."""
     return cls(jnp.stack([jnp.zeros_like(logit), logit], axis=-1))
+
+  def __getitem__(self, index: Any) -> Classes:
+    """Returns the classes at an index of the leading axes `*b`."""
+    return Classes(self.logits[index])
 
   @property
   def probabilities(self) -> Float[Array, '*b k']:

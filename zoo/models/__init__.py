@@ -2,6 +2,7 @@
 
 from zoo.models.deep_lsa import DeepLSA as DeepLSA
 from zoo.models.deep_set import DeepSet as DeepSet
+from zoo.models.heads import quantile_edges as quantile_edges
 from zoo.models.linear_attention import LSA as LSA
 from zoo.models.linear_attention import LTB as LTB
 from zoo.models.linear_attention import Constant as Constant

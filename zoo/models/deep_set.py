@@ -37,6 +37,8 @@ class DeepSet(TokenModel):
     guess: str = 'zero',
     guess_weights: ArrayLike | Sequence[float] = 0.0,
     guess_bias: float = 0.0,
+    head: str = 'point',
+    edges: ArrayLike | Sequence[float] | None = None,
     *,
     rngs: nnx.Rngs,
   ):
@@ -49,6 +51,10 @@ class DeepSet(TokenModel):
       guess: the initial guess of each label, one of GUESSES.
       guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
       guess_bias: β of that guess, in the units of the labels.
+      head: what the readout says of a label that is a number, one of HEADS of
+        zoo/models/heads.py.
+      edges: the edges of the bars of the head 'bars', increasing, `[n + 1]`; in a run
+        they are `zoo.models.quantile_edges(task)`.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
@@ -57,12 +63,20 @@ class DeepSet(TokenModel):
     check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
     # A shifted token has the features of an example and the label of the one before it.
     super().__init__(
-      num_features, num_outputs, 'shifted', guess, guess_weights, guess_bias, rngs=rngs
+      num_features,
+      num_outputs,
+      'shifted',
+      guess,
+      guess_weights,
+      guess_bias,
+      head=head,
+      edges=edges,
+      rngs=rngs,
     )
     d, k = num_features, num_outputs
     self.phi = GELULayers(d + k, width, num_layers, rngs=rngs)
     self.rho = GELULayers(width + d + k, width, num_layers, rngs=rngs)
-    self.read_out = nnx.Linear(width, k, rngs=rngs)
+    self.read_out = nnx.Linear(width, self.num_reads, rngs=rngs)
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b t k']:
     x, y_before, guess = jnp.split(

@@ -73,6 +73,8 @@ class MLP(_FixedLength):
     guess: str = 'zero',
     guess_weights: ArrayLike | Sequence[float] = 0.0,
     guess_bias: float = 0.0,
+    head: str = 'point',
+    edges: ArrayLike | Sequence[float] | None = None,
     *,
     rngs: nnx.Rngs,
   ):
@@ -86,6 +88,10 @@ class MLP(_FixedLength):
       guess: the initial guess of each label, one of GUESSES.
       guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
       guess_bias: β of that guess, in the units of the labels.
+      head: what the readout says of a label that is a number, one of HEADS of
+        zoo/models/heads.py.
+      edges: the edges of the bars of the head 'bars', increasing, `[n + 1]`; in a run
+        they are `zoo.models.quantile_edges(task)`.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
@@ -93,12 +99,20 @@ class MLP(_FixedLength):
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
     super().__init__(
-      num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
+      num_features,
+      num_outputs,
+      'joint',
+      guess,
+      guess_weights,
+      guess_bias,
+      head=head,
+      edges=edges,
+      rngs=rngs,
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
     inputs = self.places * self.token_width
     self.network = GELULayers(inputs, width, num_layers, rngs=rngs)
-    self.read_out = Linear(width, num_outputs, rngs=rngs)
+    self.read_out = Linear(width, self.num_reads, rngs=rngs)
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b 1 k']:
     side_by_side = self.padded(tokens).reshape(len(tokens), -1)
@@ -129,6 +143,8 @@ class MLPMixer(_FixedLength):
     guess: str = 'zero',
     guess_weights: ArrayLike | Sequence[float] = 0.0,
     guess_bias: float = 0.0,
+    head: str = 'point',
+    edges: ArrayLike | Sequence[float] | None = None,
     *,
     rngs: nnx.Rngs,
   ):
@@ -142,6 +158,10 @@ class MLPMixer(_FixedLength):
       guess: the initial guess of each label, one of GUESSES.
       guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
       guess_bias: β of that guess, in the units of the labels.
+      head: what the readout says of a label that is a number, one of HEADS of
+        zoo/models/heads.py.
+      edges: the edges of the bars of the head 'bars', increasing, `[n + 1]`; in a run
+        they are `zoo.models.quantile_edges(task)`.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
@@ -149,14 +169,22 @@ class MLPMixer(_FixedLength):
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
     super().__init__(
-      num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
+      num_features,
+      num_outputs,
+      'joint',
+      guess,
+      guess_weights,
+      guess_bias,
+      head=head,
+      edges=edges,
+      rngs=rngs,
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
     self.read_in = Linear(self.token_width, width, rngs=rngs)
     layers = [_MixerLayer(self.places, width, rngs=rngs) for _ in range(num_layers)]
     self.layers = nnx.List(layers)
     self.norm = _norm(width, rngs=rngs)
-    self.read_out = Linear(width, num_outputs, rngs=rngs)
+    self.read_out = Linear(width, self.num_reads, rngs=rngs)
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b 1 k']:
     tokens = self.read_in(self.padded(tokens))

@@ -34,6 +34,8 @@ class Recurrent(TokenModel):
     guess: str = 'zero',
     guess_weights: ArrayLike | Sequence[float] = 0.0,
     guess_bias: float = 0.0,
+    head: str = 'point',
+    edges: ArrayLike | Sequence[float] | None = None,
     *,
     rngs: nnx.Rngs,
   ):
@@ -48,6 +50,10 @@ class Recurrent(TokenModel):
       guess: the initial guess of each label, one of GUESSES.
       guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
       guess_bias: β of that guess, in the units of the labels.
+      head: what the readout says of a label that is a number, one of HEADS of
+        zoo/models/heads.py.
+      edges: the edges of the bars of the head 'bars', increasing, `[n + 1]`; in a run
+        they are `zoo.models.quantile_edges(task)`.
       rngs: the keys of the initial weights.
 
     Raises UserError for an argument that is out of its range.
@@ -55,7 +61,15 @@ class Recurrent(TokenModel):
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
     super().__init__(
-      num_features, num_outputs, tokens, guess, guess_weights, guess_bias, rngs=rngs
+      num_features,
+      num_outputs,
+      tokens,
+      guess,
+      guess_weights,
+      guess_bias,
+      head=head,
+      edges=edges,
+      rngs=rngs,
     )
     self.width = width
     inputs = [self.token_width] + [width] * (num_layers - 1)
@@ -71,7 +85,7 @@ class Recurrent(TokenModel):
       for i in range(num_layers)
       for j in range(self.num_carries)
     )
-    self.read_out = Linear(width, num_outputs, rngs=rngs)
+    self.read_out = Linear(width, self.num_reads, rngs=rngs)
 
   @abc.abstractmethod
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:

@@ -108,6 +108,10 @@ class Transformer(TokenModel):
     remat: whether the backward pass computes the layers again, to save memory.
     read_in: 'flat', a linear layer of each token; or 'convolutional', which reads
       features as a square grey image, see zoo/models/read_in.py.
+    head: what the readout says of a label that is a number, one of HEADS of
+      zoo/models/heads.py.
+    edges: the edges of the bars of the head 'bars', increasing, `[n + 1]`; in a run
+      they are `zoo.models.quantile_edges(task)`.
     rngs: the keys of the initial weights.
 
   The constructor raises UserError for an argument that is out of its range, and for
@@ -141,6 +145,8 @@ class Transformer(TokenModel):
     init_scale: float | None = None,
     remat: bool = False,
     read_in: str = 'flat',
+    head: str = 'point',
+    edges: ArrayLike | Sequence[float] | None = None,
     *,
     rngs: nnx.Rngs,
   ):
@@ -158,6 +164,8 @@ class Transformer(TokenModel):
       guess_weights,
       guess_bias,
       causal,
+      head,
+      edges,
       rngs=rngs,
     )
     _check_order(tokens, causal)
@@ -181,7 +189,7 @@ class Transformer(TokenModel):
       for layer_mixer in mixers
     )
     self.norm = make_norm(norm, width, rngs)
-    self.read_out = read(width, num_outputs)
+    self.read_out = read(width, self.num_reads)
     self.final_norm_tap = Tap('final.norm', 'b n o', kind='norm')
     self.final_tap = Tap('final.stream', 'b n w', kind='stream')
     self.read_out_tap = Tap('read_out', 'b n k', kind='readout')

@@ -79,7 +79,7 @@ def ov(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm k']:
     head: From 0.
 
   Returns:
-    The matrix in float64, token by output.
+    The matrix in float64, token by output of the readout.
 
   Raises:
     UserError: If the model is another one, or has no such layer or head.
@@ -138,8 +138,12 @@ def copying_score(model: Predictor, layer: int, head: int) -> float | None:
     raise UserError(
       "read_in is not 'flat'; without a linear map of tokens there is no copying score"
     )
-  d = network.num_features
-  labels = ov(network, layer, head)[d : d + network.num_outputs]
+  if network.head == 'bars':
+    raise UserError(
+      "head is 'bars'; its outputs are logits of bars, which are not outputs of labels"
+    )
+  d, k = network.num_features, network.num_outputs
+  labels = ov(network, layer, head)[d : d + k, :k]  # of 'gaussian' the mean is first
   eigenvalues = np.linalg.eigvals(labels)
   total = float(np.abs(eigenvalues).sum())
   # Eigenvalues that are not real come in pairs with a real sum.
