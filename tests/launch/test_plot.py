@@ -16,6 +16,7 @@ from tests.trees import ROOT
 from zoo.config.saved import to_json
 from zoo.core.registry import create_task
 from zoo.host.files import workdir_path
+from zoo.measure.predictive import with_drawn_labels
 from zoo.reports.style import (
   BASELINES,
   BLACK,
@@ -24,7 +25,6 @@ from zoo.reports.style import (
   colours_of,
   drawing_of,
 )
-from zoo.training.objective import with_drawn_labels
 from zoo.training.run_labels import excess_in_training
 from zoo.training.run_plots import (
   _read_comparison,

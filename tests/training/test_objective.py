@@ -17,13 +17,13 @@ from tests.training.runs import Loops, small_config
 from tests.wrapped import Wrapped
 from zoo.config.sharding import make_mesh
 from zoo.config.validation import validate
+from zoo.measure.predictive import with_drawn_labels
 from zoo.training.objective import (
   make_objective,
   numbers_of,
   sample,
   trained_losses,
   uses_statistics,
-  with_drawn_labels,
 )
 
 _AUTO = jax.sharding.AxisType.Auto
