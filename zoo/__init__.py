@@ -97,12 +97,21 @@ def create_task(name: str, **hyperparameters: object) -> Task:
 
 
 if TYPE_CHECKING:
-  from zoo.measure.regressor import Regressor as Regressor
+  from zoo.sklearn.classifier import Classifier as Classifier
+  from zoo.sklearn.regressor import Regressor as Regressor
+
+
+# These need scikit-learn, which the extra `baselines` installs.
+_OF_SCIKIT_LEARN = {'Classifier', 'Regressor'}
 
 
 def __getattr__(name: str) -> Any:
-  if name == 'Regressor':  # needs scikit-learn, which the extra `baselines` installs
-    from zoo.measure.regressor import Regressor
+  if name == 'Classifier':
+    from zoo.sklearn.classifier import Classifier
+
+    return Classifier
+  if name == 'Regressor':
+    from zoo.sklearn.regressor import Regressor
 
     return Regressor
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
@@ -111,6 +120,6 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
   of_typing = {'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
   # Rooms whose public names stand here; they are in globals since they are imported.
-  rooms = {'config', 'core', 'host', 'measure', 'storage'}
-  names = {*globals(), 'Regressor'} - of_typing - rooms
+  rooms = {'config', 'core', 'host', 'measure', 'sklearn', 'storage'}
+  names = {*globals(), *_OF_SCIKIT_LEARN} - of_typing - rooms
   return sorted(name for name in names if not name.startswith('_'))

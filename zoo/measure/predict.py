@@ -142,7 +142,9 @@ def predict(
   for count in different:
     check_count('num_examples', count, 0, c)
   if one_pass(predictor) is not None:
-    return np.asarray(run_once(_after, [predictor], prompt, counts.astype(np.int32)))
+    return np.asarray(
+      run_once(after_some, [predictor], prompt, counts.astype(np.int32))
+    )
   whole: Prompt = jax.device_get(prompt)
   predictions: dict[int, Any] = {}
   programs = Programs()
@@ -155,7 +157,7 @@ def predict(
   return np.stack([predictions[i] for i in range(b)])
 
 
-def _after(
+def after_some(
   predictors: Sequence[Predictor], prompt: Prompt, counts: Int[Array, ' b']
 ) -> Float[Array, ' b *k']:
   """The predictions after some examples, where the query takes the next one's place."""

@@ -1,0 +1,563 @@
+"""A model in context is an estimator of scikit-learn for numbers."""
+
+import time
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import assert_close, refuses
+from tests.compiled import counted
+from tests.weights import drawn
+from zoo import estimators
+from zoo.estimators.baselines import NearestNeighbours, Zero
+from zoo.estimators.linear import Ridge
+
+pytest.importorskip('sklearn', reason="needs the extra 'baselines'")
+
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from tests.sklearn.predictors import (
+  MeanOfLabels,
+  OfTables,
+  Sized,
+  least_squares,
+  prompt_of,
+)
+from zoo.sklearn.units import units_of
+
+TASK = zoo.create_task('linear_regression', num_features=5, context_length=10)
+
+
+@pytest.fixture(scope='module')
+def saved():
+  """The shipped yq_lsa, which expects weights near 2."""
+  return zoo.load('checkpoints/yq_lsa')
+
+
+def table(rows=20, columns=3, seed=0):
+  """A table whose columns and numbers have sizes and means of their own."""
+  generator = np.random.default_rng(seed)
+  z = generator.normal(size=(rows, columns))
+  y = z @ np.arange(1, columns + 1) + 0.5 * generator.normal(size=rows)
+  return 7 * z * np.arange(1, columns + 1) - 20, 30 * y + 1000
+
+
+def fitted(*arguments: Any, data: Any = None, **settings: Any) -> Any:
+  """An estimator that is fitted to a table; warnings of its moments do not matter."""
+  with warnings.catch_warnings(action='ignore'):
+    return zoo.Regressor(*arguments, **settings).fit(*(data or table()))
+
+
+# The weights of the linear family.
+
+
+def _rule(d: int) -> zoo.LearningRule:
+  return zoo.LearningRule.gd_beta(np.arange(d), 0.3 * np.eye(d) + 0.1)
+
+
+OF_LINEAR_FAMILY: dict[str, Any] = {
+  'lsa': lambda: drawn(lambda: zoo.models.LSA(5, rngs=nnx.Rngs(0)), dtype='float32'),
+  'multi_head_lsa': lambda: drawn(
+    lambda: zoo.models.MultiHeadLSA(5, 3, 0.7, 0.4, rngs=nnx.Rngs(0)), dtype='float32'
+  ),
+  'yq_lsa': lambda: drawn(
+    lambda: zoo.models.YqLSA(5, rngs=nnx.Rngs(0)), dtype='float32'
+  ),
+  'ltb': lambda: drawn(lambda: zoo.models.LTB(5, rngs=nnx.Rngs(0)), dtype='float32'),
+  'rule': lambda: _rule(5),
+}
+LINEAR_ESTIMATORS: dict[str, Any] = {
+  'ridge': lambda: estimators.ridge(np.arange(5), 2.0),
+  'ols': lambda: estimators.ols(np.zeros(5)),
+  'gd': lambda: estimators.gradient_descent(np.arange(5), 0.1),
+  'three steps': lambda: estimators.gradient_descent(np.arange(5), 0.1, 3),
+  'gd_beta': lambda: estimators.gd_beta(np.arange(5), 0.1 * np.eye(5)),
+  'best gd': lambda: estimators.gradient_descent(TASK),
+}
+
+
+@pytest.mark.parametrize('name', [*OF_LINEAR_FAMILY, *LINEAR_ESTIMATORS])
+def test_weights_and_offset_are_those_of_the_learning_rule(name):
+  model: Any = (OF_LINEAR_FAMILY | LINEAR_ESTIMATORS)[name]()
+  task = TASK if issubclass(type(model), nnx.Module) else None
+  x, y = table(9, 5)
+  found, queries = fitted(model, task, data=(x, y)), table(7, 5, seed=1)[0]
+  predictions = found.predict(queries)
+  assert_close(queries @ found.coef_ + found.intercept_, predictions, 1e-9)
+  # By the rule itself, from the same context in the units of the model.
+  units = units_of(x, y, task, 5, None)
+  columns = units.columns(np.arange(5))
+  prompt = prompt_of(columns(x), units.labels(y), columns(queries))
+  rule = model.learning_rule() if name in OF_LINEAR_FAMILY else model
+  weights = np.asarray(rule.weights(prompt), float)[0]
+  # Its sums are in float32, of numbers of sizes up to 1000.
+  assert_close(found.coef_, columns.weights(weights)[0] * units.labels.size, 1e-4)
+  assert_close(predictions, units.labels.back(zoo.predict(model, prompt)), 1e-4)
+
+
+def test_ridge_has_the_weights_of_scikit_learn():
+  from sklearn.linear_model import Ridge as OfScikitLearn
+
+  x, y = table()
+  x, y = (x - x.mean(0)) / x.std(0), y - y.mean()
+  found, expected = fitted(Ridge(2.0), data=(x, y)), OfScikitLearn(2.0).fit(x, y)
+  assert_close(found.coef_, expected.coef_, 1e-5)
+  assert_close(found.predict(x), expected.predict(x), 1e-5)
+
+
+@pytest.mark.parametrize('model', [NearestNeighbours(), Ridge(squares=True)])
+def test_only_the_linear_family_has_weights(model):
+  found = fitted(model)
+  assert not hasattr(found, 'coef_')
+  with pytest.raises(AttributeError, match='has no intercept_: it follows no linear'):
+    print(found.intercept_)
+  with pytest.raises(AttributeError, match='not fitted'):
+    print(zoo.Regressor(Ridge()).coef_)
+
+
+# Units.
+
+
+def test_columns_get_the_moments_that_features_have_in_prompts():
+  variances = np.array([4.0, 1.0, 0.25])
+  task: Any = zoo.create_task(
+    'linear_regression',
+    num_features=3,
+    context_length=20,
+    feature_covariance=np.diag(variances),
+    prior_mean=1.0,
+    noise_std=0.5,
+  )
+  x, y = table(20, 3)
+  units = units_of(x, y, task, 3, None)
+  z, labels = units.columns(np.array([2, 0, 1]))(x), units.labels(y)
+  # Moments of a sample of at least 2¹⁴ examples: the standard error of a standard
+  # deviation is below 1%.
+  assert_close(z.std(0), np.sqrt(variances), 0.03)
+  np.testing.assert_allclose(z.mean(0), 0, atol=1e-12)
+  # y = Σ w_i x_i + noise, with w_i of mean 1 and variance 1.
+  # The mean square of labels differs from prompt to prompt by its own size, so that the
+  # root of the mean over 512 prompts has a standard error of 2.3%.
+  assert labels.std() == pytest.approx(np.sqrt(2 * variances.sum() + 0.25), rel=0.07)
+  assert_close(
+    z[:, 2], (x[:, 0] - x[:, 0].mean()) / x[:, 0].std() * z[:, 2].std(), 1e-9
+  )
+  assert_close(units.labels.back(labels), y, 1e-12)
+
+
+@pytest.mark.parametrize('name', ['yq_lsa', 'transformer'])
+def test_the_units_of_a_table_do_not_matter(name):
+  x, y = table()
+  queries = table(seed=1)[0]
+  path = f'checkpoints/{name}'
+  first = fitted(path, data=(x, y)).predict(queries)
+  scales, shifts = np.array([1e-3, 5.0, 1e4]), np.array([0.0, -3.0, 1e5])
+  other = fitted(path, data=(x * scales + shifts, y / 100 - 7))
+  # The centred columns lose digits only where the shift is large.
+  assert_close((other.predict(queries * scales + shifts) + 7) * 100, first, 1e-4)
+
+
+def test_missing_features_are_zeros_and_more_than_the_model_has_are_refused():
+  model = Sized(Ridge(1.0), 5)
+  x, y = table(20, 3)
+  found = fitted(model, data=(x, y))
+  assert_close(found.predict(x), fitted(Ridge(1.0), data=(x, y)).predict(x), 1e-4)
+  assert {shape[-1] for shape in model.shapes} == {
+    5,
+    6,
+  }  # 6 to see whether it takes any
+  with refuses('X has 6 features; Sized takes at most 5. Choose some'):
+    fitted(model, data=table(20, 6))
+
+
+def test_a_model_of_any_number_of_features_gets_those_of_the_table():
+  model: Any = OfTables()
+  for columns in (1, 8):
+    fitted(model, TASK, data=table(20, columns)).predict(table(3, columns)[0])
+    assert model.rows[-1][-1] == columns
+
+
+def test_a_number_of_the_table_that_does_not_vary_predicts_itself():
+  x, y = table()
+  for path in ('checkpoints/yq_lsa', 'checkpoints/transformer'):
+    constant = fitted(path, data=(x, np.full(20, 4.5))).predict(x)
+    np.testing.assert_array_equal(constant, 4.5)
+    one = fitted(path, data=(x[:1], y[:1])).predict(x)
+    np.testing.assert_array_equal(one, y[0])
+
+
+def test_a_column_that_does_not_vary_in_the_context_is_ignored():
+  x, y = table()
+  x[:, 1] = 0.1  # whose mean is rounded
+  for path in ('checkpoints/yq_lsa', 'checkpoints/transformer'):
+    found, other = fitted(path, data=(x, y)), x.copy()
+    other[:, 1] = 1e6
+    assert np.isfinite(found.predict(x)).all()
+    np.testing.assert_array_equal(found.predict(other), found.predict(x))
+
+
+def _table_of_a_file(path, rows=200):
+  """A file whose numbers are not near 0 and 1, and its arrays."""
+  normal = np.random.default_rng(0).normal
+  x = 20 + 5 * normal(size=(rows, 3))
+  y = 1000 + 50 * (x - 20) @ [1.0, -2.0, 3.0] + normal(size=rows)
+  np.savez(path, x=x, y=y)
+  return x, y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('standardise', ['features_and_labels', 'features', 'nothing'])
+def test_examples_are_scaled_as_the_task_of_arrays_scales_its_rows(
+  standardise, tmp_path
+):
+  path = tmp_path / 'table.npz'
+  x, y = _table_of_a_file(path)
+  task: Any = zoo.create_task('arrays', path=str(path), standardise=standardise)
+  rows = np.random.RandomState(0).permutation(len(x))[len(x) // 5 :]
+  assert_close(task.x * task.table.x_std + task.table.x_mean, x[rows], 1e-12)
+  assert_close(task.y * task.table.y_std + task.table.y_mean, y[rows], 1e-12)
+  model = zoo.Regressor(Ridge(), task).fit(x[:30], y[:30])
+  by_hand = zoo.Regressor(Ridge())
+  scaled = (
+    (x - task.table.x_mean) / task.table.x_std,
+    (y - task.table.y_mean) / task.table.y_std,
+  )
+  by_hand.fit(*(part[:30] for part in scaled))
+  predictions, expected = model.predict(x[30:]), by_hand.predict(scaled[0][30:])
+  assert_close(predictions, expected * task.table.y_std + task.table.y_mean, 1e-6)
+  if standardise == 'features_and_labels':
+    assert model.score(x[30:], y[30:]) > 0.999
+  # Each query is predicted alone, from examples in any order; sums are in float32.
+  alone = [model.predict(x[i : i + 1])[0] for i in range(30, 35)]
+  assert_close(alone, predictions[:5], 1e-5)
+  other = zoo.Regressor(Ridge(), task).fit(x[:30][::-1], y[:30][::-1])
+  assert_close(other.predict(x[30:]), predictions, 1e-5)
+  with refuses('X has 2 features; the task has 3'):
+    zoo.Regressor(Ridge(), task).fit(x[:, :2], y)
+
+
+# Warnings.
+
+
+def test_data_unlike_the_prior_of_the_task_are_warned_of_once(saved):
+  from sklearn.datasets import load_diabetes
+
+  diabetes: Any = load_diabetes()
+  x, y = diabetes.data, diabetes.target
+  estimator: Any = zoo.Regressor(saved.model, saved.task)
+  # In size they are like the prompts, and yet R² is below 0: they are correlated.
+  largest = np.linalg.eigvalsh(np.corrcoef(x.T))[-1] / 10
+  said = f'the share of the features along one direction is {largest:.3g}, and from 0.1'
+  with pytest.warns(UserWarning, match=said) as said_once:
+    estimator.fit(x, y)
+  assert len(said_once) == 1
+  assert estimator.score(x, y) < 0
+  normal = np.random.default_rng(0).normal(size=(100, 10))
+  w = np.full(10, 2.0)  # the mean of the prior
+  said = 'mean of the mean products of features and labels is -0.'
+  with pytest.warns(UserWarning, match=said) as said_once:
+    estimator.fit(normal, normal @ -w)
+  assert len(said_once) == 1
+  with pytest.warns(UserWarning, match='square of the features is 0.3.*, and from 0.9'):
+    estimator.fit(normal[:, :1], normal[:, 0])  # nine features are missing
+  # Units and means are those of the prior after standardising, whose variance is 1.
+  w = w + np.random.default_rng(1).normal(size=10)
+  estimator.fit(7 * normal - 3, 5 + normal @ w)  # warnings are errors in tests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('name', 'fields'),
+  [
+    ('linear_regression', {'num_features': 1, 'context_length': 3}),
+    ('linear_regression', {'num_features': 10, 'prior_mean': 2.0}),
+    ('sparse_regression', {'num_nonzero': 1}),
+    ('task_pool', {'num_tasks': 1}),
+    ('decision_tree', {'depth': 2}),
+  ],
+)
+def test_no_context_of_the_task_is_warned_of(name, fields):
+  """Warnings are errors in tests; labels of one feature may all be near 0."""
+  task: Any = zoo.create_task(name, **fields)
+  model = Sized(Zero(), task.num_features)
+  prompt = jax.device_get(task.sample(jax.random.key(1), 50))
+  for x, y in zip(prompt.x, prompt.y, strict=True):
+    zoo.Regressor(model, task).fit(x, y)
+
+
+# What can be given.
+
+
+def test_a_trained_model_without_its_task_is_refused(saved):
+  with refuses('YqLSA is a model without its task', 'zoo.Regressor(saved.model, saved'):
+    fitted(saved.model)
+
+
+def test_a_path_brings_its_model_and_its_task(saved, tmp_path):
+  zoo.save(saved.model, tmp_path / 'kept', saved.config)
+  data, queries = table(), table(seed=1)[0]
+  expected = fitted(saved.model, saved.task, data=data).predict(queries)
+  for path in ('checkpoints/yq_lsa', tmp_path / 'kept'):
+    found = fitted(path, data=data)
+    assert found.model_or_path is path  # it is not changed
+    np.testing.assert_array_equal(found.predict(queries), expected)
+  with refuses('does not exist', 'did you mean checkpoints/yq_lsa?'):
+    fitted('checkpoints/yq_las')
+
+
+def test_a_model_of_another_kind_of_labels_is_refused(unchecked):
+  task = zoo.create_task('gaussian_clusters', num_features=3)
+  with refuses('GaussianClusters has classes; zoo.Regressor predicts numbers'):
+    fitted(Zero(), task)
+  with refuses('Permutations do not show the labels of their examples'):
+    fitted(Zero(), zoo.create_task('permutations'))
+  with refuses('is not a predictor'):
+    fitted(3.0)
+
+
+def test_members_are_counted():
+  with refuses('num_members is 0; it must be an integer ≥ 1'):
+    fitted(Ridge(), num_members=0)
+
+
+def test_numbers_that_cannot_be_read_are_refused():
+  x, y = table()
+  found = fitted(Ridge(), data=(x, y))
+  missing = np.where(np.arange(3) == 1, np.nan, x)
+  for bad, said in ((missing, 'NaN'), (np.full((1, 3), np.inf), 'infinity')):
+    with pytest.raises(ValueError, match=f'X contains {said}'):
+      found.predict(bad)
+  with pytest.raises(ValueError, match='X contains NaN'):
+    fitted(Ridge(), data=(missing, y))
+  with pytest.raises(ValueError, match='y contains NaN'):
+    fitted(Ridge(), data=(x, np.full(20, np.nan)))
+  text = np.array([[1.0, 'red'], [2.0, 'blue']], object)
+  with refuses("X has text, which is no number (could not convert string to float: '"):
+    fitted(Ridge(), data=(text, [1.0, 2.0]))
+  with pytest.raises(ValueError, match='too large'):
+    fitted(NearestNeighbours(), data=(x, y)).predict(np.full((1, 3), 1e300))
+
+
+def test_a_model_that_reads_missing_numbers_is_given_them():
+  x, y = table()
+  x[:10, 1] = np.nan
+  found = fitted(OfTables(), TASK, data=(x, y))
+  assert found.__sklearn_tags__().input_tags.allow_nan
+  assert not fitted(Ridge()).__sklearn_tags__().input_tags.allow_nan
+  queries = np.array([[np.nan, 0.0, 0.0], [0.0, 0.0, 0.0]])
+  # The stand-in averages over the rows that miss no more than the query.
+  assert_close(found.predict(queries), [y.mean(), y[10:].mean()], 1e-5)
+  x[:, 2] = np.nan  # a column of which nothing is known
+  with pytest.raises(ValueError, match='infinity'):
+    found.predict([[np.inf, 0.0, 0.0]])
+  assert np.isfinite(fitted(OfTables(), TASK, data=(x, y)).predict(x)).all()
+
+
+# Standard deviations.
+
+
+def test_standard_deviations_are_in_the_units_of_the_table():
+  x, y = table()
+  mean, std = fitted(MeanOfLabels(), TASK, data=(x, y)).predict(x[:3], return_std=True)
+  assert_close(mean, np.full(3, y.mean()), 1e-6)
+  assert_close(std, np.full(3, y.std()), 1e-6)
+
+
+def test_standard_deviations_of_parts_are_those_of_their_mixture():
+  x, y = table(30)
+
+  class Short(MeanOfLabels):
+    context_length = 10
+
+    def distribution(self, prompt):
+      if prompt.x.shape[1] > 10:
+        raise zoo.UserError('too many examples')
+      return super().distribution(prompt)
+
+  mean, std = fitted(Short(), data=(x, y)).predict(x[:1], return_std=True)
+  # A mixture of equal parts that hold each number once has the moments of all numbers.
+  assert mean[0] == pytest.approx(y.mean(), rel=1e-5)
+  assert std[0] == pytest.approx(y.std(), rel=1e-5)
+
+
+def test_a_model_without_a_distribution_has_no_standard_deviation():
+  with refuses('Sized has no method distribution(prompt)', 'leave out return_std'):
+    fitted(Sized(Ridge(), 3)).predict(table()[0], return_std=True)
+
+
+# Long tables, and many queries.
+
+
+def test_a_long_table_is_cut_into_equal_parts_whose_predictions_are_averaged():
+  x, y = table(50)
+  queries = table(4, seed=1)[0]
+  found = fitted(Sized(Ridge(), 3, 20), random_state=5, data=(x, y))
+  parts = np.array_split(np.random.RandomState(5).permutation(50), 3)
+  expected = [least_squares(x[part], y[part], queries) for part in parts]
+  assert_close(found.predict(queries), np.mean(expected, axis=0), 1e-4)
+  again = fitted(Sized(Ridge(), 3, 20), random_state=5, data=(x, y))
+  np.testing.assert_array_equal(found.predict(queries), again.predict(queries))
+  other = fitted(Sized(Ridge(), 3, 20), random_state=6, data=(x, y))
+  assert not np.allclose(other.predict(queries), found.predict(queries), rtol=1e-6)
+
+
+def test_a_model_with_learned_positions_is_given_no_more_rows_than_it_has_places_for():
+  found = fitted('checkpoints/transformer', data=table(25))
+  assert [len(part) for part in found._members[0].parts] == [9, 8, 8]
+  assert np.isfinite(found.predict(table()[0])).all()
+
+
+def test_rows_beyond_32_parts_are_left_out_with_a_warning():
+  x, y = table(100)
+  with pytest.warns(UserWarning, match='takes 2 examples; each member uses 64 of'):
+    zoo.Regressor(Sized(Zero(), 3, 2)).fit(x, y)
+
+
+def test_a_model_without_a_limit_takes_all_rows_at_once():
+  sizes: Any = {'width': 8, 'num_layers': 1, 'num_heads': 1, 'positions': 'rotary'}
+  model = drawn(
+    lambda: zoo.models.Transformer(5, 10, **sizes, rngs=nnx.Rngs(0)), dtype='float32'
+  )
+  (part,) = fitted(model, TASK, data=table(25, 5))._members[0].parts
+  np.testing.assert_array_equal(part, np.arange(25))
+
+
+@pytest.mark.parametrize('model', [Ridge(1.0), NearestNeighbours()])
+def test_ten_thousand_rows_take_seconds(model):
+  x, y = table(10_000, 5)
+  begin = time.monotonic()
+  predictions = fitted(model, TASK, data=(x, y)).predict(x[:500])
+  assert time.monotonic() - begin < 60  # 3 seconds on two cores
+  assert np.corrcoef(predictions, y[:500])[0, 1] > 0.9
+
+
+def test_no_call_holds_more_numbers_than_its_bound():
+  model = Sized(Zero(), 5)
+  fitted(model, data=table(2000, 5)).predict(np.zeros((5000, 5)))
+  assert max(np.prod(shape) for shape in model.shapes) <= 2**22
+  rows: Any = OfTables()
+  fitted(rows, data=table(10_000, 5)).predict(np.zeros((5000, 5)))
+  assert max(shape[1] for shape in rows.rows) * 10_000 <= 2**24
+
+
+def test_many_queries_of_one_context_are_one_call_of_a_model_that_takes_them():
+  model: Any = OfTables()
+  found = fitted(model, data=table())
+  model.rows.clear()
+  found.predict(np.zeros((50, 3)))
+  assert model.rows == [(1, 64, 3)]  # padded to a power of two
+
+
+@pytest.mark.parametrize('name', ['transformer', 'neighbours'])
+def test_contexts_of_other_lengths_use_the_programs_of_the_next_power_of_two(name):
+  sizes: Any = {'width': 8, 'num_layers': 1, 'num_heads': 1}
+  model: Any = NearestNeighbours()
+  if name == 'transformer':
+    model = drawn(
+      lambda: zoo.models.Transformer(3, 30, **sizes, rngs=nnx.Rngs(0)), dtype='float32'
+    )
+  task = zoo.create_task('linear_regression', num_features=3, context_length=30)
+  queries = table(12, seed=1)[0]
+  found = {c: fitted(model, task, data=table(c)) for c in (9, 16, 11)}
+  found[9].predict(queries)
+  with counted() as programs:
+    predictions = found[11].predict(queries[:9])
+    found[16].predict(queries)
+  assert not programs
+  # Without padding.
+  columns, labels = found[11]._members[0].columns, found[11]._units.labels
+  prompt = prompt_of(columns(found[11].X_), labels(found[11].y_), columns(queries[:9]))
+  assert_close(predictions, labels.back(zoo.predict(model, prompt)), 1e-4)
+
+
+# Ensembles.
+
+
+def test_members_see_columns_in_other_orders():
+  x, y = table(20, 3)
+  queries = table(4, seed=1)[0]
+  model = OF_LINEAR_FAMILY['yq_lsa']()
+  alone, found = (
+    fitted(model, TASK, num_members=number, data=(x, y)) for number in (1, 3)
+  )
+  np.testing.assert_array_equal(alone._members[0].columns.places, [0, 1, 2])
+  generator = np.random.RandomState(0)
+  orders = [np.arange(3), *(generator.permutation(5)[:3] for _ in range(2))]
+  expected = []
+  for order in orders:
+    # The columns of the table in the places of this member, the others constant.
+    placed = [np.zeros((len(rows), 5)) for rows in (x, queries)]
+    for rows, into in zip((x, queries), placed, strict=True):
+      into[:, order] = rows
+    expected.append(fitted(model, TASK, data=(placed[0], y)).predict(placed[1]))
+  assert_close(found.predict(queries), np.mean(expected, axis=0), 1e-9)
+  assert_close(queries @ found.coef_ + found.intercept_, found.predict(queries), 1e-9)
+
+
+# As users of scikit-learn write it.
+
+
+def test_parameters_stay_as_they_are_given(saved):
+  estimator: Any = zoo.Regressor(saved.model, saved.task, num_members=2)
+  again: Any = clone(estimator)
+  assert again.get_params().keys() == {
+    *('model_or_path', 'task', 'num_members', 'random_state'),
+  }
+  assert again.num_members == 2
+  assert estimator.get_params()['model_or_path'] is saved.model
+  assert again.set_params(model_or_path='checkpoints/lsa').model_or_path.endswith('lsa')
+  x, y = table()
+  copied: Any = clone(zoo.Regressor(Ridge()))
+  first, second = copied.fit(x, y).predict(x), fitted(Ridge(), data=(x, y)).predict(x)
+  np.testing.assert_array_equal(first, second)
+
+
+def test_an_estimator_stands_in_a_pipeline_and_is_cross_validated():
+  x, y = table(30)
+  model = make_pipeline(StandardScaler(), zoo.Regressor(Ridge(), TASK))
+  assert cross_val_score(model, x, y, cv=3).min() > 0.9
+
+
+@pytest.mark.slow
+def test_members_and_paths_are_searched_over():
+  x, y = table(30)
+  paths = ['checkpoints/yq_lsa', 'checkpoints/transformer']
+  grid = {'model_or_path': paths, 'num_members': [1, 2]}
+  with warnings.catch_warnings(action='ignore'):
+    search: Any = GridSearchCV(zoo.Regressor(paths[0]), grid, cv=3).fit(x, y)
+  assert search.best_params_['model_or_path'] == paths[1]
+  assert search.best_score_ > 0.5
+
+
+@pytest.mark.slow
+def test_least_squares_in_context_are_those_of_scikit_learn():
+  from sklearn.linear_model import LinearRegression
+
+  normal = np.random.default_rng(0).normal
+  x = normal(size=(30, 3))
+  y = x @ [1.0, -2.0, 0.5] + 0.5 * normal(size=30)
+  model = zoo.Regressor(Ridge())
+  ours = LinearRegression(fit_intercept=False)
+  scores, expected = (
+    cross_val_score(regressor, x, y, cv=3) for regressor in (model, ours)
+  )
+  np.testing.assert_allclose(scores, expected, atol=1e-4)  # one is in float32
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:the .* in prompts of:UserWarning')
+@pytest.mark.parametrize('model', [Ridge(), 'checkpoints/yq_lsa'])
+def test_the_checks_of_scikit_learn_pass(model, unchecked):
+  from sklearn.utils.estimator_checks import check_estimator
+
+  # Some are skipped without pandas or an environment variable; one that fails raises.
+  results = check_estimator(zoo.Regressor(model), on_skip=None)
+  assert sum(result['status'] == 'passed' for result in results) > 40

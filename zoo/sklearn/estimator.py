@@ -1,0 +1,187 @@
+"""What `zoo.Regressor` and `zoo.Classifier` share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from flax import nnx
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import validate_data
+
+from zoo.core.errors import UserError, check_count
+from zoo.core.protocols import Predictor, Task
+from zoo.measure.predict import check_predictor
+from zoo.sklearn.contexts import (
+  Answers,
+  longest_context,
+  num_features_of,
+  shape_of_prediction,
+)
+from zoo.sklearn.units import Columns, units_of, warn_if_far
+from zoo.storage.loading import load
+from zoo.tasks.arrays import Arrays
+
+# The most parts of a context that each predict every query: more of them cost time, and
+# change the average little.
+_MOST_PARTS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+  """A member of an ensemble.
+
+  Attributes:
+    columns: How columns of the table become features of the model.
+    classes: The place of each class among the model's classes; empty for numbers.
+    parts: The rows of each part of the context.
+  """
+
+  columns: Columns
+  classes: Int[np.ndarray, ' k']
+  parts: list[np.ndarray]
+
+
+class InContext(BaseEstimator):
+  """An estimator that keeps a table as the context of a model."""
+
+  def __init__(
+    self,
+    model_or_path: Predictor | str | os.PathLike[str],
+    task: Task | None = None,
+    num_members: int = 1,
+    random_state: Any = 0,
+  ):
+    self.model_or_path, self.task = model_or_path, task
+    self.num_members, self.random_state = num_members, random_state
+
+  def __sklearn_tags__(self) -> Tags:
+    tags = super().__sklearn_tags__()
+    # A path is opened by `fit`.
+    model = getattr(self, 'model_', self.model_or_path)
+    tags.input_tags.allow_nan = _reads_missing(model)
+    return tags
+
+  def _open(self) -> None:
+    """Sets the model and its task; raises UserError for a model without its task."""
+    model, task = self.model_or_path, self.task
+    if isinstance(model, str | os.PathLike):
+      saved = load(model)
+      model, task = saved.model, saved.task if task is None else task
+    check_predictor(model)
+    name = type(self).__name__
+    if task is None and isinstance(model, nnx.Module):
+      raise UserError(
+        f'{type(model).__name__} is a model without its task, whose units its '
+        f'examples must have; give both, as in zoo.{name}(saved.model, saved.task)'
+      )
+    if task is not None and not task.shows_labels:
+      raise UserError(
+        f'prompts of {type(task).__name__} do not show the labels of their examples; '
+        f'zoo.{name} needs a model that reads labels'
+      )
+    check_count('num_members', self.num_members)
+    self.model_: Any = model
+    self.task_: Any = task
+
+  def _validated(self, X: ArrayLike, **settings: Any) -> Any:
+    """What `validate_data` gives, with one line for columns of text."""
+    settings |= {'X': X, 'dtype': 'float64'}
+    settings['ensure_all_finite'] = 'allow-nan' if _reads_missing(self.model_) else True
+    try:
+      return validate_data(self, **settings)
+    except ValueError as error:
+      if 'could not convert string' not in str(error):
+        raise
+      raise UserError(
+        f'X has text, which is no number ({error}); encode such columns first, as '
+        'sklearn.preprocessing.OrdinalEncoder or OneHotEncoder does'
+      ) from None
+
+  def _keep(
+    self,
+    x: Float[np.ndarray, 'c d'],
+    y: Float[np.ndarray, ' c'] | None,
+    axes: tuple[int, ...],
+    num_classes: int,
+    prediction: tuple[int, ...],
+  ) -> None:
+    """Finds the units, the members and their parts.
+
+    Args:
+      x: The columns of the table.
+      y: The numbers to predict; None for classes.
+      axes: The axes of a label of the model: none, or `(k,)`.
+      num_classes: The number of classes of the table; 0 for numbers.
+      prediction: The axes of the model's prediction for a query.
+    """
+    c, d = x.shape
+    num_features = num_features_of(self.model_, self.task_)
+    if isinstance(self.task_, Arrays):
+      # A column has its own scale in the file, so none can be left out.
+      num_features = self.task_.num_features
+      if d != num_features:
+        raise UserError(f'X has {d} features; the task has {num_features}')
+    if num_features is not None and d > num_features:
+      raise UserError(
+        f'X has {d} features; {type(self.model_).__name__} takes at most '
+        f'{num_features}. Choose some, as sklearn.feature_selection.SelectKBest does'
+      )
+    n = d if num_features is None else num_features
+    self._longest = longest_context(self.model_, n, axes)
+    if self._longest == 0:
+      raise UserError(f'{type(self.model_).__name__} takes no examples')
+    found = shape_of_prediction(self.model_, min(c, self._longest or c), n, axes)
+    if found != prediction:
+      raise UserError(
+        f'{type(self.model_).__name__} predicts arrays of shape {found} for a query; '
+        f'zoo.{type(self).__name__} needs {prediction}'
+      )
+    self._units = units_of(x, y, self.task_, num_features, self._longest)
+    self._members = list(self._draw_members(c, d, n, num_classes, axes))
+    used = sum(map(len, self._members[0].parts))
+    if used < c:
+      warnings.warn(
+        f'{type(self.model_).__name__} takes {self._longest} examples; each member '
+        f'uses {used} of the {c} rows, in {_MOST_PARTS} parts drawn at random',
+        stacklevel=3,
+      )
+    has_labels = y is None or np.ptp(y) > 0
+    if self.task_ is not None and num_features is not None and has_labels:
+      features = self._members[0].columns(x)
+      if not np.isnan(features).any():
+        labels = None if y is None else self._units.labels(y)
+        warn_if_far(self.task_, features, labels, self._longest)
+
+  def _draw_members(
+    self, c: int, d: int, n: int, num_classes: int, axes: tuple[int, ...]
+  ) -> Iterator[Member]:
+    """The members; features and classes of the first one are in order."""
+    generator = check_random_state(self.random_state)
+    most = axes[0] if axes else max(num_classes, 2)
+    for index in range(self.num_members):
+      places, classes = np.arange(d), np.arange(num_classes)
+      if index > 0:
+        places = generator.permutation(n)[:d]
+        classes = generator.permutation(most)[:num_classes]
+      parts = [np.arange(c)]
+      if self._longest is not None and c > self._longest:
+        order = generator.permutation(c)[: _MOST_PARTS * self._longest]
+        parts = np.array_split(order, math.ceil(len(order) / self._longest))
+      yield Member(self._units.columns(places), classes, parts)
+
+  def _answers(self) -> Answers:
+    return Answers(self.model_, self._longest)
+
+
+def _reads_missing(model: object) -> bool:
+  """Whether a model reads NaN as a missing number, as it says itself."""
+  return getattr(model, 'reads_missing', False) is True

@@ -1,0 +1,227 @@
+"""`zoo.Regressor`: predicts numbers from a table in the context of a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.metadata_routing import UNUSED
+from sklearn.utils.validation import check_is_fitted
+
+from zoo.core.distributions import has_distribution
+from zoo.core.errors import UserError
+from zoo.core.protocols import Predictor, Task
+from zoo.sklearn.estimator import InContext, Member
+
+
+class Regressor(RegressorMixin, InContext):
+  """Predicts numbers from a table in the context of a model, which is not trained.
+
+  `fit` keeps the rows of the table; each row given to `predict` is a query after them.
+  It follows the conventions of scikit-learn, so that `clone`, pipelines,
+  `cross_val_score` and `GridSearchCV` work.
+
+  Units: each column is standardised by the rows of `fit`, and then given the mean and
+  the size (root mean square) that the feature has in prompts of the model's task. So
+  are the numbers y, and predictions are put back into the units of y. Two cases differ.
+  A model of an `arrays` task gets its columns scaled as in training, so give the
+  numbers as they are in the file. An estimator without weights and without a task gets
+  the numbers as they are.
+
+  Columns: a model for more features than the table has gets zeros in their place. A
+  model that takes any number of features gets those of the table, standardised.
+
+  Rows: if a model takes no more than `context_length` examples, the table is cut at
+  random into equal parts of at most so many rows. Each part predicts, and predictions
+  are averaged. At most 32 parts are used, and a warning says so if rows are left out.
+  A model without such a limit takes all rows at once.
+
+  What a table may hold:
+
+  - A column that is constant in `fit` is ignored. If y is constant, that number is
+    predicted; so it is for a table of one row. (An estimator without a task does as its
+    rule says.)
+  - NaN and infinity in X raise a ValueError. A model that says `reads_missing = True`
+    is given NaN, and reads it as a missing number. NaN in y raises a ValueError.
+  - Columns of text raise a UserError, which is a ValueError.
+  - 10,000 rows: queries are answered in batches of bounded size. Models of the linear
+    family, and estimators that fit weights, take less than a second. Other models take
+    time in proportion to rows of the context times queries, in 32 parts at most.
+
+  Args:
+    model_or_path: A model or an estimator; or the path of a run, of what `zoo.save` or
+      `zoo.export` wrote, or of a shipped checkpoint. `fit` opens a path.
+    task: The task that the model was trained on. A path brings its own, and an
+      estimator without weights needs none.
+    num_members: The number of members of an ensemble, ≥ 1, whose predictions are
+      averaged. The first has the columns in order, every other one in a random order.
+    random_state: Draws the parts of a long table and the orders of members: an
+      integer, a RandomState, or None for other draws in each `fit`.
+
+  Attributes:
+    model_: The model.
+    task_: Its task, or None.
+    X_: The rows of `fit`, `[c, d]`.
+    y_: Their labels, `[c]`.
+    coef_: The weights of the linear family.
+    intercept_: Its offset.
+    n_features_in_: The number of columns of `fit`.
+
+  Example:
+    >>> x = np.random.default_rng(1).normal(20, 5, size=(60, 5))
+    >>> y = 100 + x @ [1.0, 2.0, 0.0, 0.0, -1.0]
+    >>> model = zoo.Regressor('checkpoints/transformer').fit(x[:40], y[:40])
+    >>> [round(number) for number in model.predict(x[40:43])]
+    [171, 128, 136]
+    >>> [round(number) for number in y[40:43]]
+    [173, 129, 137]
+    >>> round(model.score(x[40:], y[40:]), 2)
+    1.0
+  """
+
+  __metadata_request__predict = {'return_std': UNUSED}
+
+  def __init__(
+    self,
+    model_or_path: Predictor | str | os.PathLike[str],
+    task: Task | None = None,
+    num_members: int = 1,
+    random_state: Any = 0,
+  ):
+    super().__init__(model_or_path, task, num_members, random_state)
+
+  def fit(self, X: ArrayLike, y: ArrayLike) -> Regressor:
+    """Keeps rows as the context.
+
+    It warns, once, if moments of the table are far from those of all of 256 prompts of
+    the model's task, and says which, the value, and the range. These are moments of
+    what the model sees, so sizes and means differ only where columns are missing.
+
+    Args:
+      X: The rows, `[c, d]`.
+      y: Their numbers, `[c]`.
+
+    Returns:
+      The estimator itself.
+
+    Raises:
+      UserError: If a path has no model, the task has classes, the table has more
+        columns than the model has features, or a trained model has no task.
+      ValueError: If X or y hold no finite numbers, or have wrong shapes.
+    """
+    self._open()
+    self._check_kind()
+    self.X_, y = self._validated(X, y=y, y_numeric=True)
+    self.y_ = np.asarray(y, np.float64)
+    self._keep(self.X_, self.y_, (), 0, ())
+    return self
+
+  def _check_kind(self) -> None:
+    """Raises UserError for a model of classes."""
+    takes_both = hasattr(self.model_, 'num_classes')
+    kind = 'numbers' if self.task_ is None else self.task_.label_kind
+    if kind != 'numbers' and not takes_both:
+      raise UserError(
+        f'the task {type(self.task_).__name__} has {kind}; zoo.Regressor predicts '
+        'numbers, and zoo.Classifier predicts classes'
+      )
+
+  def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
+    """Predicts the numbers of rows.
+
+    Args:
+      X: The rows, `[b, d]`.
+      return_std: Whether to return the standard deviations, too. The model must have
+        the method `distribution`.
+
+    Returns:
+      The predictions, `[b]`, in the units of y; with `return_std` a pair of them and of
+      the standard deviations of the observed numbers. These are of the mixture of what
+      parts and members predict.
+
+    Raises:
+      UserError: If the model has no `distribution`, or X has text.
+      ValueError: If X holds no finite numbers, or has another number of columns.
+    """
+    check_is_fitted(self)
+    rows = self._validated(X, reset=False)
+    if return_std and not has_distribution(self.model_):
+      raise UserError(
+        f'{type(self.model_).__name__} has no method distribution(prompt), which says '
+        'how sure it is; leave out return_std'
+      )
+    answers, labels = self._answers(), self._units.labels
+    means, variances = [], []
+    for member, x, y in self._contexts():
+      queries = member.columns(rows)
+      if not return_std:
+        means.append(labels.back(answers.predictions(x, y, queries)))
+        continue
+      mean, std = answers.distributions(x, y, queries)
+      means.append(labels.back(mean))
+      variances.append(np.square(std * labels.size))
+    mean = np.mean(means, axis=0)
+    if not return_std:
+      return mean
+    between = np.mean(np.square(np.subtract(means, mean)), axis=0)
+    return mean, np.sqrt(np.mean(variances, axis=0) + between)
+
+  def _contexts(self) -> Iterator[tuple[Member, Any, Any]]:
+    """Each member with each of its contexts: features and labels of the model."""
+    for member in self._members:
+      features, labels = member.columns(self.X_), self._units.labels(self.y_)
+      for rows in member.parts:
+        yield member, features[rows], labels[rows]
+
+  @property
+  def coef_(self) -> Float[np.ndarray, ' d']:
+    """The weights of a model of the linear family, in the units of X and y, `[d]`.
+
+    They are those of its learning rule or, for an estimator such as ridge, those that
+    it fits. Other models raise an AttributeError.
+    """
+    return self._linear('coef_')[0]
+
+  @property
+  def intercept_(self) -> float:
+    """The offset: `X @ coef_ + intercept_` are the predictions.
+
+    Models that have no `coef_` raise an AttributeError.
+    """
+    return self._linear('intercept_')[1]
+
+  def _linear(self, name: str) -> tuple[Float[np.ndarray, ' d'], float]:
+    """The weights and the offset, averaged over parts and members."""
+    check_is_fitted(self)
+    answers, labels = self._answers(), self._units.labels
+    if not answers.is_linear:
+      raise AttributeError(
+        f'{type(self.model_).__name__} has no {name}: it follows no linear learning '
+        'rule, as models of the linear family and linear estimators do'
+      )
+    weights, offsets = [], []
+    for member, x, y in self._contexts():
+      of_features, offset = answers.weights(x, y)
+      of_columns, shift = member.columns.weights(of_features)
+      weights.append(of_columns * labels.size)
+      offsets.append(float(labels.back(offset + shift)))
+    return np.mean(weights, axis=0), float(np.mean(offsets))
+
+  # That of RegressorMixin also takes weights, to which scikit-learn adds methods.
+  def score(self, X: ArrayLike, y: ArrayLike) -> float:  # pyright: ignore
+    """Returns the coefficient of determination R² of the predictions.
+
+    Args:
+      X: The rows, `[b, d]`.
+      y: Their numbers, `[b]`.
+
+    Returns:
+      1 for perfect predictions, 0 for the mean of y.
+    """
+    return float(r2_score(np.asarray(y), self.predict(X)))
