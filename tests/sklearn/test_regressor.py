@@ -428,6 +428,11 @@ def test_a_model_without_a_limit_takes_all_rows_at_once():
   )
   (part,) = fitted(model, TASK, data=table(25, 5))._members[0].parts
   np.testing.assert_array_equal(part, np.arange(25))
+  # So much attention is enough for the memory.
+  lengths = [
+    len(part) for part in fitted(model, TASK, data=table(5000, 5))._members[0].parts
+  ]
+  assert lengths == [2500, 2500]
 
 
 @pytest.mark.parametrize('model', [Ridge(1.0), NearestNeighbours()])

@@ -24,6 +24,9 @@ from zoo.measure.predict import Programs, after_some, one_pass
 # The most queries of one call, and the most numbers that a call may hold at once, where
 # each query has a copy of the context and where all queries share it.
 _MOST_QUERIES, _OF_COPIES, _OF_ONE = 4096, 2**22, 2**24
+# The most examples of a context that is copied: attention between the tokens of more of
+# them would need gigabytes.
+_LONGEST_COPY = 4096
 
 Predictors = list[Any]
 
@@ -41,10 +44,11 @@ def num_features_of(model: Predictor, task: Task | None) -> int | None:
 
 
 def longest_context(model: Predictor, d: int, labels: tuple[int, ...]) -> int | None:
-  """Returns the most examples that a model takes; None if it has no limit.
+  """Returns the most examples that a model is given; None if there is no limit.
 
   A model that has `context_length` may still take longer contexts, as a transformer
-  without learned positions does.
+  without learned positions does. A model that needs a copy of the context for each
+  query is given at most 4,096 examples.
 
   Args:
     model: The predictor.
@@ -52,9 +56,9 @@ def longest_context(model: Predictor, d: int, labels: tuple[int, ...]) -> int | 
     labels: The axes of a label: none for a number, `(k,)` for one-hot vectors.
   """
   longest = getattr(model, 'context_length', None)
-  if longest is None or _takes(model, longest + 1, d, labels):
-    return None
-  return longest
+  if longest is not None and not _takes(model, longest + 1, d, labels):
+    return longest
+  return _LONGEST_COPY if Answers(model, None).makes_copies else None
 
 
 def labels_of(task: Task | None) -> tuple[int, ...]:
@@ -141,6 +145,15 @@ class Answers:
   def is_linear(self) -> bool:
     """Whether `weights` are known."""
     return self._way == 'rule'
+
+  @property
+  def makes_copies(self) -> bool:
+    """Whether a model of ours or of the user gets a copy of the context for each query.
+
+    A baseline of another library does, too, but sees one at a time.
+    """
+    is_on_host = isinstance(self.model, HostBaseline)
+    return self._way in ('one pass', 'copies') and not is_on_host
 
   def weights(
     self, x: Float[np.ndarray, 'c d'], y: Float[np.ndarray, ' c']

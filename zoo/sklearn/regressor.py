@@ -40,7 +40,8 @@ class Regressor(RegressorMixin, InContext):
   Rows: if a model takes no more than `context_length` examples, the table is cut at
   random into equal parts of at most so many rows. Each part predicts, and predictions
   are averaged. At most 32 parts are used, and a warning says so if rows are left out.
-  A model without such a limit takes all rows at once.
+  A model without such a limit takes all rows at once; but a model that needs a copy of
+  the context for each query, as attention does, takes 4,096 at most.
 
   What a table may hold:
 
