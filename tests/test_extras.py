@@ -9,7 +9,7 @@ from tests.launch.processes import ROOT
 
 PROGRAM = """
 import sys
-sys.modules['transformers'] = None
+sys.modules['transformers'] = sys.modules['sklearn'] = None
 import zoo
 assert 'scipy' not in sys.modules  # takes a fifth of a second
 import studies.llm.experiment
@@ -18,6 +18,10 @@ import zoo.reports
 assert 'jinja2' not in sys.modules  # what renders imports it
 try:
   studies.llm.load_model('model.gguf')
+except zoo.UserError as error:
+  print(error)
+try:
+  zoo.Classifier
 except zoo.UserError as error:
   print(error)
 """
@@ -33,6 +37,11 @@ def test_without_the_extras_one_line_says_how_to_get_them():
     check=True,
   )
   # Where nothing of the extra is installed, another package is missing first.
-  name, _, rest = done.stdout.strip().partition(' ')
+  of_llm, of_sklearn = done.stdout.splitlines()
+  name, _, rest = of_llm.partition(' ')
   assert name in ('torch', 'transformers', 'gguf')
   assert rest == "is not installed; language models need pip install 'icl-zoo[llm]'"
+  assert of_sklearn == (
+    'scikit-learn is not installed; zoo.Regressor and zoo.Classifier need '
+    "pip install 'icl-zoo[baselines]'"
+  )

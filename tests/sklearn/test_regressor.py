@@ -328,6 +328,14 @@ def test_members_are_counted():
     fitted(Ridge(), num_members=0)
 
 
+def test_an_estimator_whose_fit_was_refused_is_not_fitted():
+  estimator: Any = fitted('checkpoints/yq_lsa')
+  with refuses('X has 11 features'):
+    estimator.fit(*table(20, 11))
+  with pytest.raises(ValueError, match='not fitted yet'):
+    estimator.predict(table()[0])
+
+
 def test_numbers_that_cannot_be_read_are_refused():
   x, y = table()
   found = fitted(Ridge(), data=(x, y))

@@ -70,8 +70,13 @@ class InContext(BaseEstimator):
     tags.input_tags.allow_nan = _reads_missing(model)
     return tags
 
+  def __sklearn_is_fitted__(self) -> bool:
+    """Whether the last `fit` came to its end."""
+    return hasattr(self, '_members')
+
   def _open(self) -> None:
     """Sets the model and its task; raises UserError for a model without its task."""
+    vars(self).pop('_members', None)
     model, task = self.model_or_path, self.task
     if isinstance(model, str | os.PathLike):
       saved = load(model)
