@@ -9,6 +9,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.compiled import counted
 from tests.weights import drawn
 from zoo.estimators.baselines import Zero
 from zoo.estimators.classes import NearestMean, NearestShares
@@ -190,6 +191,16 @@ def test_members_see_columns_and_classes_in_other_orders():
   x, y = standardised(x, y)
   many = fitted(NearestMean(), num_members=3, data=(x, y)).predict_proba(x)
   assert_close(many, fitted(NearestMean(), data=(x, y)).predict_proba(x), 1e-5)
+
+
+def test_a_second_call_compiles_nothing():
+  model = transformer()
+  fitted(model, TASK, data=table(7)).predict(table(5)[0])
+  with counted() as programs:
+    # Another table of the same sizes, and one with two rows more.
+    fitted(model, TASK, data=table(7, seed=1)).predict(table(5, seed=2)[0])
+    fitted(model, TASK, data=table(8)).predict(table(6)[0])
+  assert not programs
 
 
 def test_features_unlike_the_prior_of_the_task_are_warned_of():

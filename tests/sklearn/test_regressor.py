@@ -397,7 +397,7 @@ def test_standard_deviations_of_parts_are_those_of_their_mixture():
 
 
 def test_a_model_without_a_distribution_has_no_standard_deviation():
-  with refuses('Sized has no method distribution(prompt)', 'leave out return_std'):
+  with refuses('Sized has no distribution(prompt)', 'leave out return_std'):
     fitted(Sized(Ridge(), 3)).predict(table()[0], return_std=True)
 
 

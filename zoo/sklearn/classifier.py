@@ -23,19 +23,20 @@ from zoo.sklearn.estimator import InContext, Member
 class Classifier(ClassifierMixin, InContext):
   """Predicts classes from a table in the context of a model, which is not trained.
 
-  `fit` keeps the rows of the table; each row given to `predict` is a query after them.
-  It follows the conventions of scikit-learn, so that `clone`, pipelines,
+  `fit` keeps the rows of the table. Each row that is given to `predict` is a query
+  after them. The class follows the conventions of scikit-learn, so `clone`, pipelines,
   `cross_val_score` and `GridSearchCV` work. Labels may be of any type.
 
-  Units, columns, rows and what a table may hold are as `zoo.Regressor` says, where y is
-  left as it is: the features are standardised by the rows of `fit`, missing features
-  are zeros, and a table that is too long for the model is cut into parts, whose
-  probabilities are averaged. From a table of one class that class is predicted.
+  Units, columns, rows and what a table may hold are as `zoo.Regressor` says, except for
+  y, which is not scaled. The probabilities of the parts of a long table are averaged.
+  From a table of one class that class is predicted.
 
-  Classes: a model has as many as its task, or `num_classes` of its own. If a table has
-  fewer, the probabilities of the others are dropped, and the rest sum to 1. A model of
-  the labels ±1 has two classes. A model with `num_classes` is given one-hot vectors of
-  as many classes as the table has. So is an estimator without a task.
+  Classes: a model has as many classes as its task. If a table has fewer, the
+  probabilities of the others are dropped, and the rest are divided by their sum. More
+  classes are refused. A model of the labels ±1 has two classes. A model with the
+  attribute `num_classes` takes up to so many: its one-hot vectors have an entry for
+  each class of the table, and at least two. The same holds for a predictor without a
+  task, which takes any number of classes.
 
   Args:
     model_or_path: A model or an estimator; or the path of a run, of what `zoo.save` or

@@ -23,37 +23,39 @@ from zoo.sklearn.estimator import InContext, Member
 class Regressor(RegressorMixin, InContext):
   """Predicts numbers from a table in the context of a model, which is not trained.
 
-  `fit` keeps the rows of the table; each row given to `predict` is a query after them.
-  It follows the conventions of scikit-learn, so that `clone`, pipelines,
+  `fit` keeps the rows of the table. Each row that is given to `predict` is a query
+  after them. The class follows the conventions of scikit-learn, so `clone`, pipelines,
   `cross_val_score` and `GridSearchCV` work.
 
-  Units: each column is standardised by the rows of `fit`, and then given the mean and
-  the size (root mean square) that the feature has in prompts of the model's task. So
-  are the numbers y, and predictions are put back into the units of y. Two cases differ.
-  A model of an `arrays` task gets its columns scaled as in training, so give the
-  numbers as they are in the file. An estimator without weights and without a task gets
-  the numbers as they are.
+  Units: each column is standardised by the rows of `fit`. It then gets the mean and the
+  size (root mean square about the mean) that the feature has in prompts of the model's
+  task. The numbers y are treated in the same way, and predictions are put back into the
+  units of y. There are two exceptions. A model of an `arrays` task gets its columns
+  scaled as in training, so the table must hold numbers as they are in the file. A
+  predictor without a task gets the numbers as they are.
 
-  Columns: a model for more features than the table has gets zeros in their place. A
-  model that takes any number of features gets those of the table, standardised.
+  Columns: a model for more features than the table has gets zeros in their place. More
+  columns than features are refused. A model that takes any number of features gets all
+  columns, with the mean 0 and the size 1.
 
-  Rows: if a model takes no more than `context_length` examples, the table is cut at
-  random into equal parts of at most so many rows. Each part predicts, and predictions
-  are averaged. At most 32 parts are used, and a warning says so if rows are left out.
-  A model without such a limit takes all rows at once; but a model that needs a copy of
-  the context for each query, as attention does, takes 4,096 at most.
+  Rows: if a model takes no more than `context_length` examples, a longer table is cut
+  at random into equal parts. Each part predicts, and the predictions are averaged. At
+  most 32 parts are used; a warning says so if rows are left out. A model without such a
+  limit takes all rows at once. The exception is a model that needs a copy of the
+  context for each query, as attention does: its parts have at most 4,096 rows.
 
   What a table may hold:
 
-  - A column that is constant in `fit` is ignored. If y is constant, that number is
-    predicted; so it is for a table of one row. (An estimator without a task does as its
-    rule says.)
+  - A column that is constant in `fit` is ignored. If y is constant, which it is in a
+    table of one row, that number is predicted. (Without a task both are left to the
+    predictor.)
   - NaN and infinity in X raise a ValueError. A model that says `reads_missing = True`
     is given NaN, and reads it as a missing number. NaN in y raises a ValueError.
   - Columns of text raise a UserError, which is a ValueError.
-  - 10,000 rows: queries are answered in batches of bounded size. Models of the linear
-    family, and estimators that fit weights, take less than a second. Other models take
-    time in proportion to rows of the context times queries, in 32 parts at most.
+  - 10,000 rows are answered in batches of bounded size. Models of the linear family,
+    and estimators that fit weights, need their weights once, which takes about a
+    second. Other models take time in proportion to the rows that they use, times the
+    queries.
 
   Args:
     model_or_path: A model or an estimator; or the path of a run, of what `zoo.save` or
@@ -154,8 +156,8 @@ class Regressor(RegressorMixin, InContext):
     rows = self._validated(X, reset=False)
     if return_std and not has_distribution(self.model_):
       raise UserError(
-        f'{type(self.model_).__name__} has no method distribution(prompt), which says '
-        'how sure it is; leave out return_std'
+        f'{type(self.model_).__name__} has no distribution(prompt), which says how '
+        'sure it is; leave out return_std'
       )
     answers, labels = self._answers(), self._units.labels
     means, variances = [], []
