@@ -148,9 +148,9 @@ class Answers:
 
   @property
   def makes_copies(self) -> bool:
-    """Whether a model of ours or of the user gets a copy of the context for each query.
+    """Whether a batch of queries has as many copies of the context.
 
-    A baseline of another library does, too, but sees one at a time.
+    A baseline of another library has one after another.
     """
     is_on_host = isinstance(self.model, HostBaseline)
     return self._way in ('one pass', 'copies') and not is_on_host
@@ -213,19 +213,18 @@ class Answers:
     filled = [(0, places - c)]
     x, y = (np.pad(a, filled + [(0, 0)] * (a.ndim - 1)) for a in (x, y))
     size = _num_queries(function, places, d + math.prod(y.shape[1:]))
-    parts = []
+    context = Prompt(
+      x=_float32(x)[None],
+      y=_float32(y)[None],
+      x_query=_float32(queries[:1]),
+      y_query=_float32(np.zeros((1, *y.shape[1:]))),
+    )
+    seen, parts = np.asarray(c, np.int32), []
     for start in range(0, len(queries), size):
       some = queries[start : start + size]
       padded = np.pad(some, [(0, _power_of_two(len(some)) - len(some)), (0, 0)], 'edge')
-      context = Prompt(
-        x=_float32(x)[None],
-        y=_float32(y)[None],
-        x_query=_float32(padded[:1]),
-        y_query=_float32(np.zeros((1, *y.shape[1:]))),
-      )
-      number = np.asarray(c, np.int32)
       found = self._programs.run(
-        function, [self.model], context, _float32(padded), number
+        function, [self.model], context, _float32(padded), seen
       )
       parts.append(np.asarray(jax.device_get(found), np.float64)[: len(some)])
     return np.concatenate(parts)
