@@ -122,6 +122,9 @@ class BaseTask(trees.Tree, abc.ABC):
   # Whether any n examples in a row, with the features after them as the query, have the
   # distribution of the first n with those after them.
   stationary: bool = False
+  may_miss: bool = (
+    False  # whether features may be NaN, which says that they are missing
+  )
 
   def check(self) -> None:
     """Raises UserError for a field that is wrong; called by what builds tasks by name.

@@ -131,6 +131,27 @@ class SoftmaxAttention(_Attention):
     seen = causal_mask(n) if self.causal else context_mask(n) | np.eye(n, dtype=bool)
     return _exponentials(self.scores_tap(scores), seen[at])
 
+  def among(self, tokens: Tokens, seen: Bool[Array, 'b n']) -> Tokens:
+    """The outputs if all tokens of a prompt see the same ones, or none.
+
+    There are no positions, and `causal` does not matter.
+    """
+    query, key, value = (
+      jnp.swapaxes(tap(split_heads(layer(tokens), self.num_heads)), 1, 2)
+      for layer, tap in (
+        (self.query, self.query_tap),
+        (self.key, self.key_tap),
+        (self.value, self.value_tap),
+      )
+    )
+    query /= query.shape[-1] ** 0.5
+    scores = self.scores_tap(jnp.einsum('bhqs,bhks->bhqk', query, key))
+    scores = jnp.where(seen[:, None, None], scores, jnp.finfo(scores.dtype).min)
+    pattern = self.pattern_tap(jax.nn.softmax(scores))
+    value = jnp.where(seen[:, None, :, None], value, 0)  # if none is seen
+    heads = jnp.swapaxes(jnp.einsum('bhqk,bhks->bhqs', pattern, value), 1, 2)
+    return self.out(merge_heads(self.heads_tap(heads)))
+
 
 @register_mixer('fox')
 class ForgettingAttention(_Attention):

@@ -14,5 +14,6 @@ from zoo.models.mlp import MLPMixer as MLPMixer
 from zoo.models.recurrent import GRU as GRU
 from zoo.models.recurrent import LSTM as LSTM
 from zoo.models.sequential import SequentialLearner as SequentialLearner
+from zoo.models.tabular import Tabular as Tabular
 from zoo.models.token_model import TokenModel as TokenModel
 from zoo.models.transformer import Transformer as Transformer

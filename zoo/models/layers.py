@@ -9,11 +9,12 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.registry import MIXERS, check_registered, create, parameters
 from zoo.core.taps import Tap
+from zoo.mixers.attention import SoftmaxAttention
 from zoo.mixers.mixer import (
   GIVEN,
   PLAIN,
@@ -74,12 +75,22 @@ class Layer(nnx.Module):
     )
 
   def __call__(
-    self, tokens: Float[Array, 'b n w'], at: slice | None = None
+    self,
+    tokens: Float[Array, 'b n w'],
+    at: slice | None = None,
+    seen: Bool[Array, 'b n'] | None = None,
   ) -> Float[Array, 'b t w']:
-    """The next tokens, or only some of them."""
+    """The next tokens, or only some of them.
+
+    With `seen` the mixer is softmax attention, and all tokens of a prompt see the same
+    ones.
+    """
     tokens = self.tokens_tap(tokens)
     normed = self.mixer_in_tap(self._normed(self.norm_1, tokens, self.mixer_norm_tap))
-    if are_replaced(self.state_taps):
+    if seen is not None:
+      assert isinstance(self.mixer, SoftmaxAttention)
+      mixed = self.mixer.among(normed, seen)
+    elif are_replaced(self.state_taps):
       mixed = by_steps(self.mixer, normed, self.state_taps)
     elif at is None:
       mixed = self.mixer(normed)

@@ -29,5 +29,6 @@ from zoo.tasks.state_tracking import ModularAddition as ModularAddition
 from zoo.tasks.state_tracking import ModularArithmetic as ModularArithmetic
 from zoo.tasks.state_tracking import ParityPrefix as ParityPrefix
 from zoo.tasks.state_tracking import Permutations as Permutations
+from zoo.tasks.tabular import Tabular as Tabular
 from zoo.tasks.task_pool import TaskPool as TaskPool
 from zoo.tasks.urns import Urns as Urns

@@ -111,7 +111,10 @@ def check_prompts(task: Task, prompt: object) -> None:
   for part, shape in shapes.items():
     check_floats(f'{part} of the prompts of {name}', getattr(prompt, part), shape)
   for part in shapes:
-    check_finite(f'{part} of the prompts of {name}', getattr(prompt, part))
+    numbers = getattr(prompt, part)
+    if task.may_miss and part in ('x', 'x_query'):
+      numbers = np.where(np.isnan(numbers), 0, numbers)
+    check_finite(f'{part} of the prompts of {name}', numbers)
   if task.label_kind != 'numbers':
     _check_labels(task, prompt)
 

@@ -114,7 +114,8 @@ def _check_sampling(
 def _same(prompt: Prompt, other_prompt: Prompt) -> bool:
   if jax.tree.structure(prompt) != jax.tree.structure(other_prompt):
     return False
-  return all(jax.tree.leaves(jax.tree.map(np.array_equal, prompt, other_prompt)))
+  same = functools.partial(np.array_equal, equal_nan=True)  # NaN is a missing feature
+  return all(jax.tree.leaves(jax.tree.map(same, prompt, other_prompt)))
 
 
 def _check_loss(name: str, task: Task, prompt: Prompt) -> None:

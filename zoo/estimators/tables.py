@@ -1,0 +1,104 @@
+"""Baselines of the task `tabular`, whose labels are a number, classes, or either."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float
+
+from zoo.estimators.baselines import Baseline, Examples
+
+
+@struct.dataclass(eq=False, repr=False)
+class MeanLabel(Baseline):
+  """The mean number of the examples, and the logits of the shares of their classes.
+
+  A share is (n_k + 1) / (n + k) for n_k of n examples of a class: the posterior mean of
+  its probability under a uniform prior over the probabilities of k classes.
+
+  Args:
+    kind: What labels are, one of `zoo.tasks.tabular.KINDS`.
+  """
+
+  kind: str = struct.field(pytree_node=False)
+
+  def predict(self, examples: Examples) -> Float[Array, '*k']:
+    return weighted_label(self.kind, examples, examples.seen.astype(examples.x.dtype))
+
+
+@struct.dataclass(eq=False, repr=False)
+class TableNeighbours(Baseline):
+  """The mean label of the examples nearest to the query, after standardisation.
+
+  Missing features (NaN) are the mean. Shares of classes are those of `MeanLabel`.
+
+  Args:
+    kind: What labels are, one of `zoo.tasks.tabular.KINDS`.
+    num_neighbours: The number of nearest examples, ≥ 1.
+  """
+
+  kind: str = struct.field(pytree_node=False)
+  num_neighbours: int = struct.field(pytree_node=False, default=10)
+
+  def predict(self, examples: Examples) -> Float[Array, '*k']:
+    x, x_query = standardized(examples)
+    distances = jnp.sum(jnp.square(x - x_query[None]), axis=-1)
+    order = jnp.argsort(jnp.where(examples.seen, distances, jnp.inf))
+    rank = jnp.argsort(order)
+    is_near = examples.seen & (rank < self.num_neighbours)
+    return weighted_label(self.kind, examples, is_near.astype(x.dtype))
+
+
+@struct.dataclass(eq=False, repr=False)
+class TableRidge(Baseline):
+  """Ridge regression of standardised features, with an intercept.
+
+  Minimises `Σ_i (y_i − ȳ − w·x_i)² + penalty |w|²`. Missing features (NaN) are the
+  mean. It predicts numbers alone.
+
+  Args:
+    penalty: ≥ 0; 1 is the default of scikit-learn.
+  """
+
+  penalty: float = struct.field(pytree_node=False, default=1.0)
+
+  def predict(self, examples: Examples) -> Float[Array, '']:
+    x, x_query = standardized(examples)
+    count = jnp.maximum(examples.num_seen, 1)
+    mean = jnp.sum(examples.y, where=examples.seen) / count
+    x = jnp.where(examples.seen[:, None], x, 0)
+    y = jnp.where(examples.seen, examples.y - mean, 0)
+    gram = x.T @ x + self.penalty * jnp.eye(x.shape[1], dtype=x.dtype)
+    weights = jax.scipy.linalg.solve(gram, x.T @ y, assume_a='pos')
+    return mean + jnp.dot(x_query, weights)
+
+
+def standardized(examples: Examples) -> tuple[Float[Array, 'c d'], Float[Array, ' d']]:
+  """The features of the examples and the query; a missing or constant one is 0."""
+  x, seen = examples.x, examples.seen[:, None] & ~jnp.isnan(examples.x)
+  count = jnp.maximum(jnp.sum(seen, axis=0), 1)
+  mean = jnp.sum(jnp.nan_to_num(x), axis=0, where=seen) / count
+  squares = jnp.square(jnp.nan_to_num(x) - mean[None])
+  std = jnp.sqrt(jnp.sum(squares, axis=0, where=seen) / count)
+  scale = jnp.where(std > 0, 1 / jnp.where(std > 0, std, 1), 0)
+  return tuple(
+    jnp.where(jnp.isnan(rows), 0, (rows - mean) * scale)
+    for rows in (x, examples.x_query)
+  )
+
+
+def weighted_label(
+  kind: str, examples: Examples, weights: Float[Array, ' c']
+) -> Float[Array, '*k']:
+  """The weighted mean of numbers, and the logits of weighted shares of classes."""
+  total = jnp.sum(weights)
+  y = jnp.where(examples.seen.reshape(-1, *[1] * (examples.y.ndim - 1)), examples.y, 0)
+  sums = jnp.tensordot(weights, y, axes=1)
+  if kind == 'numbers':
+    return sums / jnp.maximum(total, 1)
+  counts = sums if kind == 'classes' else sums[1:]
+  logits = jnp.log((counts + 1) / (total + len(counts)))
+  if kind == 'classes':
+    return logits
+  return jnp.concatenate([sums[:1] / jnp.maximum(total, 1), logits])

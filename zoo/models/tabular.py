@@ -1,0 +1,360 @@
+"""A transformer of the rows of a table: the model of prior-data fitted networks."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+from scipy import stats
+
+from zoo.core.distributions import Bars, Classes
+from zoo.core.errors import UserError, check_count
+from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.registry import register_model
+from zoo.core.taps import Tap
+from zoo.mixers.attention import SoftmaxAttention
+from zoo.mixers.mixer import Init, Linear, Slot
+from zoo.models.layers import Layer, make_norm, normed
+from zoo.models.linear_attention import Constant
+from zoo.models.token_model import MAX_LAYERS
+
+_LARGEST = 5.0  # of a feature, in standard deviations of the context
+_LEAST_STD = 1e-6  # of a column, as a share of its largest entry; below it is constant
+
+
+class Outputs(NamedTuple):
+  """What a table's rows may have as labels.
+
+  Attributes:
+    numbers: the distributions of a number, in the units of the labels, `[b, t]`.
+    classes: the distributions of classes, `[b, t]`.
+  """
+
+  numbers: Bars
+  classes: Classes
+
+
+@register_model('tabular')
+class Tabular(nnx.Module):
+  """A transformer with a token for each row of a table (arXiv 2207.01848).
+
+  Every row attends to the labelled rows, and these do not see the others, so that many
+  queries take one pass. There are no positions: the order of the labelled rows does not
+  matter. The same weights predict numbers and classes.
+
+  What a row shows the network is made from the labelled rows of its table: features are
+  standardised and clipped at 5 standard deviations; a missing feature (NaN) is the mean
+  and a mark; constant columns are left out, and the others are multiplied by
+  √(num_features / columns left), so that padding changes nothing. Numbers are
+  standardised as well, and so the prediction does not depend on units.
+
+  The head for numbers is a histogram (`zoo.core.distributions.Bars`), whose inner edges
+  are quantiles of Student's t distribution with 5 degrees of freedom, scaled to the
+  variance 1: about those of the standardised numbers of the task `tabular`. The
+  prediction of a number is the mean of the histogram, and that of classes their logits.
+
+  Args:
+    num_features: the most features of a table, ≥ 1.
+    num_outputs: entries of a label of the task: 1 for numbers, up to `num_classes` for
+      classes, or 1 + `num_classes` for both. The weights do not depend on it.
+    num_classes: the most classes, ≥ 2.
+    num_layers: from 1 to 1000.
+    num_loops: how often the layers are applied, with the same weights, ≥ 1.
+    num_heads: a divisor of the width.
+    width: entries of each token, ≥ 1.
+    feed_forward: the network after attention, one of FEED_FORWARDS.
+    hidden_features: its hidden entries, ≥ 1; None: 2 · width.
+    norm: before attention, the network and the readout, one of NORMS.
+    num_bars: bars of the histogram, ≥ 2.
+    rngs: the keys of the initial weights.
+
+  The constructor raises UserError for an argument that is out of its range.
+  """
+
+  roles = {'read_in': 'embedding', 'read_labels': 'embedding', 'read_out': 'embedding'}
+  shortcuts = True
+  order_invariant = True
+  reads_missing = True  # NaN among the features
+
+  def __init__(
+    self,
+    num_features: int,
+    num_outputs: int = 1,
+    num_classes: int = 10,
+    num_layers: int = 2,
+    num_loops: int = 1,
+    num_heads: int = 4,
+    width: int = 96,
+    feed_forward: str = 'gelu',
+    hidden_features: int | None = None,
+    norm: str = 'rms',
+    num_bars: int = 64,
+    *,
+    rngs: nnx.Rngs,
+  ):
+    self.num_features = check_count('num_features', num_features)
+    self.num_classes = check_count('num_classes', num_classes, minimum=2)
+    self.num_outputs = check_count('num_outputs', num_outputs, maximum=1 + num_classes)
+    check_count('num_layers', num_layers, maximum=MAX_LAYERS)
+    self.num_loops = check_count('num_loops', num_loops, maximum=MAX_LAYERS)
+    check_count('width', width, maximum=2**20)
+    self.num_bars = check_count('num_bars', num_bars, minimum=2)
+    hidden_features = 2 * width if hidden_features is None else hidden_features
+    init = Init(None, 1 / math.sqrt(2 * num_layers * num_loops))
+    read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
+    self.read_in = read(2 * num_features, width)  # each feature, and whether it is NaN
+    # The number, the classes, and whether the label is there.
+    self.read_labels = read(2 + num_classes, width)
+    self.embed_tap = Tap(axes='b n w', kind='embed')
+    slot = Slot(width, num_heads, init)
+    self.layers = nnx.List(
+      Layer(
+        width,
+        SoftmaxAttention(slot, causal=False, rngs=rngs),
+        feed_forward,
+        hidden_features,
+        norm,
+        init,
+        rngs=rngs,
+      )
+      for _ in range(num_layers)
+    )
+    self.norm = make_norm(norm, width, rngs)
+    self.read_out = read(width, num_classes + num_bars)
+    self.final_norm_tap = Tap('final.norm', 'b n o', kind='norm')
+    self.final_tap = Tap('final.stream', 'b n w', kind='stream')
+    self.read_out_tap = Tap('read_out', 'b n k', kind='readout')
+    self.edges = Constant(_edges(num_bars))
+
+  def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
+    """The prediction for each prompt's query.
+
+    A number for labels `[b, c]`, the logits of k classes for one-hot labels
+    `[b, c, k]`, and both in one vector for labels `[b, c, 1 + num_classes]`. Raises
+    UserError for more features or classes than the model has.
+    """
+    predictions = self._predictions(prompt, self._outputs_of_queries(prompt))
+    return predictions[:, 0]
+
+  def distribution(self, prompt: Prompt) -> Bars | Classes:
+    """The distribution of each query's label; raises UserError as the model does.
+
+    Also raises UserError for labels of both kinds.
+    """
+    outputs = self._outputs_of_queries(prompt)
+    return self._of_kind(prompt, outputs)[:, 0]
+
+  def predict_rows(
+    self,
+    x: Float[Array, 'b c d'],
+    y: Float[Array, 'b c *k'],
+    x_queries: Float[Array, 'b q d'],
+  ) -> Float[Array, 'b q *k']:
+    """The predictions for many queries of each context.
+
+    Args:
+      x: Features of the labelled rows; NaN is a missing feature.
+      y: Their labels, as in a prompt.
+      x_queries: Features of the queries.
+
+    Returns:
+      What the model predicts for a prompt with each query.
+
+    Raises:
+      UserError: If there are more features or classes than the model has.
+    """
+    prompt = _prompt_of(x, y, x_queries)
+    return self._predictions(prompt, self._after(prompt, x_queries))
+
+  def distribution_of_rows(
+    self,
+    x: Float[Array, 'b c d'],
+    y: Float[Array, 'b c *k'],
+    x_queries: Float[Array, 'b q d'],
+  ) -> Bars | Classes:
+    """The distributions `[b, q]` of the labels of many queries; as `predict_rows`."""
+    prompt = _prompt_of(x, y, x_queries)
+    return self._of_kind(prompt, self._after(prompt, x_queries))
+
+  def losses_of_rows(
+    self, prompt: Prompt, num_seen: Int[Array, ' b']
+  ) -> Float[Array, 'b t']:
+    """The negative log likelihood of the label of each row, the query's last.
+
+    Args:
+      prompt: Prompts `[b]`, of which y_query is a label as well.
+      num_seen: For each prompt how many of its rows are labelled, from 1 to c. The
+        losses of these are of no use: they have seen their labels.
+    """
+    labels = self._labels(jnp.concatenate([prompt.y, prompt.y_query[:, None]], axis=1))
+    outputs = self.outputs(prompt.features, labels, num_seen)
+    of_numbers = -outputs.numbers.log_prob(labels[..., 0])
+    of_classes = -outputs.classes.log_prob(labels[..., 1:])
+    return jnp.where(_has_classes(labels), of_classes, of_numbers)
+
+  def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b t w']]:
+    """The embedded rows, then the rows after each layer of each loop."""
+    tokens, seen, _ = self._embedded(*self._rows(prompt, prompt.x_query[:, None]))
+    states = [tokens]
+    for _ in range(self.num_loops):
+      for layer in self.layers:
+        tokens = layer(tokens, seen=seen)
+        states.append(tokens)
+    return states
+
+  def read(
+    self, tokens: Float[Array, 'b t w'], prompt: Prompt
+  ) -> Float[Array, 'b t *k']:
+    """The readout's predictions from the tokens of any layer."""
+    *_, units = self._embedded(*self._rows(prompt, prompt.x_query[:, None]))
+    return self._predictions(prompt, self._read(tokens, units))
+
+  def outputs(
+    self,
+    x: Float[Array, 'b t d'],
+    labels: Float[Array, 'b t m'],
+    num_seen: Int[Array, ' b'],
+  ) -> Outputs:
+    """The distributions for every row, of which the first `num_seen` are labelled."""
+    tokens, seen, units = self._embedded(x, labels, num_seen)
+    for _ in range(self.num_loops):
+      for layer in self.layers:
+        tokens = layer(tokens, seen=seen)
+    return self._read(self.final_tap(tokens), units)
+
+  def _read(self, tokens: Float[Array, 'b t w'], units: Float[Array, 'b 2']) -> Outputs:
+    tap = None if self.shortcuts else self.final_norm_tap
+    outputs = self.read_out_tap(self.read_out(normed(self.norm, tokens, tap)))
+    outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
+    # In the units of the labels.
+    mean, std = units[:, :1], units[:, 1:]
+    edges = mean + std * self.edges[...].astype(outputs.dtype)[None]
+    shape = *outputs.shape[:2], self.num_bars + 1
+    bars = Bars(
+      outputs[..., self.num_classes :], jnp.broadcast_to(edges[:, None], shape)
+    )
+    return Outputs(bars, Classes(outputs[..., : self.num_classes]))
+
+  def _outputs_of_queries(self, prompt: Prompt) -> Outputs:
+    check_prompt(prompt)
+    return self._after(prompt, prompt.x_query[:, None])
+
+  def _after(self, prompt: Prompt, x_queries: Float[Array, 'b q d']) -> Outputs:
+    """The outputs `[b, q]` for queries after the whole context."""
+    outputs = self.outputs(*self._rows(prompt, x_queries))
+    return jax.tree.map(lambda array: array[:, prompt.x.shape[1] :], outputs)
+
+  def _rows(
+    self, prompt: Prompt, x_queries: Float[Array, 'b q d']
+  ) -> tuple[Float[Array, 'b t d'], Float[Array, 'b t m'], Int[Array, ' b']]:
+    """The arguments of `outputs` for queries after the whole context."""
+    b, c, _ = prompt.x.shape
+    labels = self._labels(prompt.y)
+    labels = jnp.pad(labels, ((0, 0), (0, x_queries.shape[1]), (0, 0)))
+    x = jnp.concatenate([prompt.x, x_queries], axis=1)
+    return x, labels, jnp.full(b, c)
+
+  def _labels(self, y: Float[Array, 'b t *k']) -> Float[Array, 'b t m']:
+    """Labels as a number and one-hot classes; raises UserError for too many classes."""
+    if y.ndim == 2:
+      return jnp.pad(y[..., None], ((0, 0), (0, 0), (0, self.num_classes)))
+    k = y.shape[-1]
+    if k == 1 + self.num_classes:
+      return y
+    if k > self.num_classes:
+      raise UserError(
+        f'the prompt has {k} classes; the model has {self.num_classes}, and labels '
+        f'[{1 + self.num_classes}] that are a number or a class'
+      )
+    return jnp.pad(y, ((0, 0), (0, 0), (1, self.num_classes - k)))
+
+  def _embedded(
+    self,
+    x: Float[Array, 'b t d'],
+    labels: Float[Array, 'b t m'],
+    num_seen: Int[Array, ' b'],
+  ) -> tuple[Float[Array, 'b t w'], Bool[Array, 'b t'], Float[Array, 'b 2']]:
+    """The tokens of rows, which are labelled, and the mean and the size of numbers."""
+    d = x.shape[-1]
+    if d > self.num_features:
+      raise UserError(
+        f'the prompt has {d} features; the model has {self.num_features} at most'
+      )
+    seen = jnp.arange(x.shape[1])[None] < num_seen[:, None]
+    missing = jnp.isnan(x)
+    mean, std = _moments(jnp.where(missing, 0, x), seen[..., None] & ~missing)
+    varies = std > 0
+    x = jnp.where(missing, 0, (x - mean) / jnp.where(varies, std, 1))
+    x = jnp.where(varies, jnp.clip(x, -_LARGEST, _LARGEST), 0)
+    columns = jnp.maximum(jnp.sum(varies, axis=-1, keepdims=True), 1)
+    x *= jnp.sqrt(self.num_features / columns).astype(x.dtype)
+    missing = (missing & varies).astype(x.dtype)
+    pad = (0, 0), (0, 0), (0, self.num_features - d)
+    features = jnp.concatenate([jnp.pad(x, pad), jnp.pad(missing, pad)], axis=-1)
+    mean, std = _moments(labels[..., :1], seen[..., None])
+    scale = jnp.where(std > 0, std, 1)
+    numbers = (labels[..., :1] - mean) / scale
+    numbers = jnp.where(_has_classes(labels)[..., None], 0, numbers)
+    is_labelled = jnp.ones_like(numbers)
+    shown = jnp.concatenate([numbers, labels[..., 1:], is_labelled], axis=-1)
+    shown *= seen[..., None]
+    tokens = self.embed_tap(self.read_in(features) + self.read_labels(shown))
+    return tokens, seen, jnp.concatenate([mean, scale], axis=-1)[:, 0]
+
+  def _of_kind(self, prompt: Prompt, outputs: Outputs) -> Bars | Classes:
+    """The distribution that fits the labels; raises UserError for both kinds."""
+    if prompt.y.ndim == 2:
+      return outputs.numbers
+    k = prompt.y.shape[-1]
+    if k > self.num_classes:
+      raise UserError(
+        'the labels of the prompt are numbers or classes, which have no common '
+        'distribution; give numbers [b, c], or classes [b, c, k]'
+      )
+    return Classes(outputs.classes.logits[..., :k])
+
+  def _predictions(self, prompt: Prompt, outputs: Outputs) -> Float[Array, 'b t *k']:
+    if prompt.y.ndim == 2 or prompt.y.shape[-1] <= self.num_classes:
+      found = self._of_kind(prompt, outputs)
+      return found.mean if isinstance(found, Bars) else found.logits
+    numbers = outputs.numbers.mean[..., None]
+    return jnp.concatenate([numbers, outputs.classes.logits], axis=-1)
+
+
+def _prompt_of(
+  x: Float[Array, 'b c d'], y: Float[Array, 'b c *k'], x_queries: Float[Array, 'b q d']
+) -> Prompt:
+  """A prompt with the first of the queries, which says what labels are."""
+  prompt = Prompt(x, y, x_queries[:, 0], jnp.zeros_like(y[:, 0]))
+  check_prompt(prompt)
+  return prompt
+
+
+def _has_classes(labels: Float[Array, 'b t m']) -> Bool[Array, 'b 1']:
+  """Whether the labels of a table are classes."""
+  return jnp.any(labels[..., 1:] > 0, axis=(1, 2))[:, None]
+
+
+def _moments(
+  values: Float[Array, 'b t m'], counts: Bool[Array, 'b t m']
+) -> tuple[Float[Array, 'b 1 m'], Float[Array, 'b 1 m']]:
+  """The mean and standard deviation of the entries that count; 0 if they are equal."""
+  number = jnp.maximum(jnp.sum(counts, axis=1, keepdims=True), 1)
+  mean = jnp.sum(values, axis=1, where=counts, keepdims=True) / number
+  squares = jnp.square(values - mean)
+  std = jnp.sqrt(jnp.sum(squares, axis=1, where=counts, keepdims=True) / number)
+  largest = jnp.max(jnp.abs(values), axis=1, where=counts, initial=0.0, keepdims=True)
+  return mean, jnp.where(std > _LEAST_STD * largest, std, 0)
+
+
+def _edges(num_bars: int) -> Float[Array, ' m']:
+  """Quantiles of a t distribution; half of each tail lies beyond its outer bar."""
+  shares = np.array([0.5, *range(1, num_bars), num_bars - 0.5]) / num_bars
+  quantiles = stats.t.ppf(shares, df=5) * math.sqrt(3 / 5)
+  return jnp.asarray(quantiles, float)

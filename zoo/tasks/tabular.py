@@ -1,0 +1,477 @@
+"""Small tables, as data science has them, drawn from a prior over their makers."""
+
+# A size that follows from fields is a property.
+# pyright: reportIncompatibleVariableOverride=false
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from zoo.core import losses
+from zoo.core.errors import check_count, check_name, check_number
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor
+from zoo.core.trees import Number
+from zoo.estimators.tables import MeanLabel, TableNeighbours, TableRidge
+from zoo.tasks.base import BaseTask, make_prompt, register_task
+
+KINDS = 'both', 'numbers', 'classes'
+
+# Rows that are drawn with each table and not shown. Scales and thresholds of the table
+# come from them, so that the rows that are shown are independent given the table.
+_HIDDEN_ROWS = 64
+# Nodes of a layer of the causal graph, layers after the roots, clusters of the roots.
+_NODES, _LAYERS, _CLUSTERS = 16, 3, 8
+# Numbers from which labels are made, trees in a sum, and splits from root to leaf.
+_SCORES, _TREES, _SPLITS = 4, 6, 3
+_LARGEST = 10.0  # of a feature, in standard deviations
+
+
+class _Labels(NamedTuple):
+  """What a row has as a number, and as a class."""
+
+  numbers: Float[Array, ' n']
+  classes: Int[Array, ' n']
+
+
+@register_task('tabular')
+@struct.dataclass(eq=False, repr=False)
+class Tabular(BaseTask):
+  """Prompts that are tables of a random maker, with missing and irrelevant features.
+
+  Each prompt is one table, whose last row is the query. It has from 2 to `num_features`
+  features, log-uniformly; the other columns are 0. Rows are independent given the
+  table. How a table is drawn, in full, is in docs/tabular.md; in short:
+
+  - Features are nodes of a random causal graph (70 %) or points of Gaussian clusters,
+    one for each class (30 %).
+  - Scores are another node of the graph, a sparse linear function of the features, a
+    sum of up to 6 trees of depth 3, or a mixture of these, with noise from 1 % to 220 %
+    of their standard deviation.
+  - A number is a score, at times warped. A class is an interval of a score or the
+    largest of several scores, or the cluster; names of classes are permuted.
+  - Features are warped, rounded to levels or made binary, replaced by noise, or missing
+    (NaN).
+
+  The labels of a table are numbers of unit variance, or classes. With `kind='both'` a
+  label is a vector `[1 + num_classes]`: the number, then the class as a one-hot vector;
+  of these the part that a table does not have is 0. With `kind='numbers'` labels are
+  numbers alone, and with `kind='classes'` one-hot vectors alone. Targets are the labels
+  with their noise. The Bayes predictor is not known.
+
+  The same idea is the prior of TabPFN (Hollmann et al., arXiv 2207.01848, section 4;
+  2025, Nature 637). The distribution here is our own.
+  """
+
+  num_features: int = struct.field(pytree_node=False, default=32)  # the most, ≥ 1
+  context_length: int = struct.field(pytree_node=False, default=127)
+  num_classes: int = struct.field(pytree_node=False, default=10)  # the most, ≥ 2
+  kind: str = struct.field(pytree_node=False, default='both')  # of labels; in KINDS
+  share_missing: Number = 0.0  # the share of tables that miss up to 30 % of features
+  stationary = True
+  may_miss = True
+
+  @property
+  def num_outputs(self) -> int:
+    """Entries of a label, k."""
+    entries = {'both': 1 + self.num_classes, 'numbers': 1, 'classes': self.num_classes}
+    return entries[self.kind]
+
+  @property
+  def label_kind(self) -> str:
+    """What labels are; those of both kinds are vectors of numbers, with their loss."""
+    return 'classes' if self.kind == 'classes' else 'numbers'
+
+  def check(self) -> None:
+    super().check()
+    check_count('num_classes', self.num_classes, minimum=2)
+    check_name('kind', self.kind, KINDS)
+    check_number('share_missing', self.share_missing, minimum=0.0, maximum=1.0)
+
+  def sample_one(self, key: Key[Array, '']) -> Prompt:
+    size_key, features_key, labels_key, records_key, kind_key = jax.random.split(key, 5)
+    d = _sample_size(size_key, self.num_features)
+    n = self.context_length + 1 + _HIDDEN_ROWS
+    x, nodes, clusters, is_clusters = _sample_features(
+      features_key, n, self.num_features, self.num_classes
+    )
+    present = jnp.arange(self.num_features) < d
+    labels = _sample_labels(
+      labels_key, jnp.where(present[None], x, 0), d, nodes, self.num_classes
+    )
+    # The class of a table of clusters is the cluster, and its number is a function of
+    # the features.
+    classes = jnp.where(is_clusters, clusters, labels.classes)
+    x = _record(records_key, x, jnp.asarray(self.share_missing, x.dtype))
+    x = jnp.where(present[None], x, 0)
+    of_kind, names = jax.random.split(kind_key)
+    classes = jax.random.permutation(names, self.num_classes)[classes]
+    is_class = jax.random.bernoulli(of_kind)
+    labelled = self._labels_of_kind(_Labels(labels.numbers, classes), is_class)
+    latents = {'num_features': d, 'is_class': is_class}
+    rows = slice(self.context_length + 1)
+    return make_prompt(x[rows], labelled[rows], None, latents)
+
+  def _labels_of_kind(
+    self, labels: _Labels, is_class: Bool[Array, '']
+  ) -> Float[Array, ' n *k']:
+    one_hot = jax.nn.one_hot(labels.classes, self.num_classes)
+    if self.kind == 'numbers':
+      return labels.numbers
+    if self.kind == 'classes':
+      return one_hot
+    numbers = jnp.where(is_class, 0, labels.numbers)
+    return jnp.concatenate([numbers[:, None], jnp.where(is_class, one_hot, 0)], axis=1)
+
+  def loss(
+    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
+  ) -> Float[Array, '*m']:
+    """The loss of each prediction; of both kinds it is that of the table's labels.
+
+    The squared error of a number, and the log loss of the logits of classes.
+    """
+    if self.kind != 'both':
+      return super().loss(prediction, target)
+    of_classes = losses.cross_entropy(prediction[..., 1:], target[..., 1:])
+    of_numbers = losses.squared_error(prediction[..., 0], target[..., 0])
+    return jnp.where(has_classes(target), of_classes, of_numbers)
+
+  def baselines(self) -> dict[str, Predictor]:
+    """`mean` predicts the same for every row of a table; `ridge` is for numbers."""
+    ridge = {'ridge': TableRidge()} if self.kind == 'numbers' else {}
+    neighbours = {'nearest_neighbours': TableNeighbours(self.kind)}
+    return {**ridge, **neighbours, 'mean': MeanLabel(self.kind)}
+
+
+def has_classes(labels: Float[Array, '*n k']) -> Bool[Array, '*n']:
+  """Whether labels `[1 + num_classes]` are classes, and not numbers."""
+  return jnp.sum(labels[..., 1:], axis=-1) > 0
+
+
+class _Draws:
+  """Random numbers of one key, given out in order.
+
+  All are uniform numbers of a single call, since each call of a generator takes XLA as
+  long to compile as the rest of a function.
+  """
+
+  def __init__(self, key: Key[Array, ''], size: int):
+    # Not 0, whose logarithm and whose normal quantile are infinite.
+    self._numbers = jax.random.uniform(key, (size,), minval=1e-7, maxval=1 - 1e-7)
+    self._used = 0
+
+  def uniform(self, *shape: int, low: float = 0, high: float = 1) -> Array:
+    """Numbers between two ends."""
+    start, self._used = self._used, self._used + math.prod(shape)
+    assert self._used <= len(self._numbers), 'there are too few numbers'
+    numbers = self._numbers[start : self._used].reshape(shape)
+    return numbers if (low, high) == (0, 1) else low + (high - low) * numbers
+
+  def normal(self, *shape: int) -> Array:
+    """Standard normal numbers."""
+    return jax.scipy.special.ndtri(self.uniform(*shape))
+
+  def gumbel(self, *shape: int) -> Array:
+    """Numbers whose largest one, added to logits, is at a class with its probability."""
+    return -jnp.log(-jnp.log(self.uniform(*shape)))
+
+  def happens(self, probability: float | Array, *shape: int) -> Array:
+    """Whether something with this probability is so."""
+    return self.uniform(*shape) < probability
+
+  def integer(self, number: int | Array, *shape: int) -> Array:
+    """Integers from 0 to a number, which is left out."""
+    return jnp.minimum(jnp.floor(self.uniform(*shape) * number), number - 1).astype(int)
+
+
+def _sample_size(key: Key[Array, ''], largest: int) -> Int[Array, '']:
+  """A number of features from 2 to the largest, whose logarithm is uniform."""
+  least = min(2, largest)
+  low, high = math.log(least), math.log(largest + 1)
+  size = jnp.floor(jnp.exp(jax.random.uniform(key, minval=low, maxval=high)))
+  return jnp.clip(size, least, largest).astype(int)
+
+
+def _sample_features(
+  key: Key[Array, ''], n: int, d: int, k: int
+) -> tuple[Float[Array, 'n d'], Float[Array, 'n s'], Int[Array, ' n'], Bool[Array, '']]:
+  """Features, other nodes of the graph, clusters of rows, and whether these are it."""
+  graph_key, clusters_key, own_key = jax.random.split(key, 3)
+  draws = _Draws(own_key, 2 * (_LAYERS + 1) * _NODES + n * d + d + 8)
+  x, others = _choose_nodes(draws, _sample_graph(graph_key, n), d)
+  points, clusters = _sample_clusters(clusters_key, n, d, k)
+  is_clusters = draws.happens(0.3)
+  x = jnp.where(is_clusters, points, x)
+  # Half of the tables have irrelevant features, up to 60 % of them.
+  share = jnp.where(draws.happens(0.5), 0, draws.uniform(high=0.6))
+  irrelevant = draws.happens(share, d)
+  return (
+    jnp.where(irrelevant[None], draws.normal(n, d), x),
+    others,
+    clusters,
+    is_clusters,
+  )
+
+
+def _sample_graph(key: Key[Array, ''], n: int) -> Float[Array, 'n m']:
+  """The nodes of a random causal graph: the roots, then three layers, standardised.
+
+  A node of a layer is a function of a weighted sum of nodes of the layer before, with
+  noise. Each has one parent, and each other node is a parent with a probability from
+  0.1 to 0.7 of the table. In 30 % of the tables there is no noise, and in 20 % all
+  functions are linear.
+  """
+  m = _NODES
+  of_roots = n * (3 * m + 1) + _CLUSTERS * m + m * m + m + 3
+  draws = _Draws(key, of_roots + _LAYERS * (2 * m * m + 4 * m + n * m) + 4)
+  layers = [_sample_roots(draws, n)]
+  density = draws.uniform(low=0.1, high=0.7)
+  noise_std = jnp.where(draws.happens(0.3), 0, 10 ** draws.uniform(low=-2, high=0))
+  is_linear = draws.happens(0.2)
+  for _ in range(_LAYERS):
+    weights = draws.normal(m, m) * draws.happens(density, m, m)
+    weights += jax.nn.one_hot(draws.integer(m, m), m)
+    sums = _standardised(_product(layers[-1], weights))
+    scale, shift = draws.normal(2, m) / 2
+    which = jnp.where(is_linear, 0, draws.integer(_NUM_FUNCTIONS, m))
+    values = _apply_functions(which, sums * jnp.exp(scale)[None] + shift[None])
+    noise = noise_std * draws.normal(n, m)
+    layers.append(_standardised(_standardised(values) + noise))
+  return jnp.concatenate(layers, axis=1)
+
+
+def _sample_roots(draws: _Draws, n: int) -> Float[Array, 'n r']:
+  """Roots of a graph: normal, uniform or clustered, in half of the tables mixed."""
+  normal, uniform = draws.normal(n, _NODES), draws.uniform(n, _NODES, low=-1)
+  centres = draws.normal(_CLUSTERS, _NODES)
+  cluster = draws.integer(2 + draws.integer(_CLUSTERS - 1), n)
+  clustered = centres[cluster] + draws.normal(n, _NODES) / 3
+  which = draws.integer(4, _NODES)[None]
+  roots = jnp.where(which == 0, uniform, jnp.where(which == 1, clustered, normal))
+  strength = jnp.where(draws.happens(0.5), 0, draws.uniform(high=2))
+  others = draws.normal(_NODES, _NODES) / math.sqrt(_NODES)
+  return _standardised(_standardised(roots) + strength * _product(roots, others))
+
+
+def _apply_functions(
+  which: Int[Array, ' m'], values: Float[Array, 'n m']
+) -> Float[Array, 'n m']:
+  """One of the functions of `_functions` for each column."""
+  chosen = jax.nn.one_hot(which, _NUM_FUNCTIONS)[None]
+  return jnp.sum(_functions(values) * chosen, axis=-1)
+
+
+def _functions(x: Float[Array, 'n m']) -> Float[Array, 'n m f']:
+  functions = (
+    x,
+    jnp.tanh(x),
+    jax.nn.relu(x),
+    jnp.sin(2 * x),
+    jnp.abs(x),
+    jnp.square(x),
+    jnp.sign(x),
+    jnp.exp(-jnp.square(x)),
+    jnp.where(x > 0, x, x / 5),
+  )
+  return jnp.stack(functions, axis=-1)
+
+
+_NUM_FUNCTIONS = 9
+
+
+def _choose_nodes(
+  draws: _Draws, nodes: Float[Array, 'n m'], d: int
+) -> tuple[Float[Array, 'n d'], Float[Array, 'n s']]:
+  """Nodes that are features, and others that scores may be.
+
+  In 40 % of the tables features are roots, as far as there are roots, and the scores
+  are nodes of the layer at the depth of the table. In the others both are any nodes up
+  to that depth, so that a score may be a cause of features.
+  """
+  layer = np.repeat(np.arange(_LAYERS + 1), _NODES)
+  depth, are_roots = 1 + draws.integer(_LAYERS), draws.happens(0.4)
+  may_be = jnp.where(are_roots, layer == 0, layer <= depth)
+  order = jnp.argsort(jnp.where(may_be, 0, layer) - draws.uniform(len(layer)))
+  features = order[jnp.minimum(jnp.arange(d), len(layer) - _SCORES - 1)]
+  may_be = jnp.where(are_roots, layer == depth, layer <= depth)
+  later = jnp.where(may_be, 0, 1).at[features].set(2)
+  scores = jnp.argsort(later - draws.uniform(len(layer)))[:_SCORES]
+  return nodes[:, features], nodes[:, scores]
+
+
+def _sample_clusters(
+  key: Key[Array, ''], n: int, d: int, k: int
+) -> tuple[Float[Array, 'n d'], Int[Array, ' n']]:
+  """Points of Gaussian clusters, standardised, and the cluster of each.
+
+  There are 2 clusters in 35 % of the tables, else from 2 to k. The logarithms of their
+  shares are Gumbel variables times a uniform one. Centres are `s N(0, I)` with log s
+  uniform, and the same for all clusters along some features. Points have the covariance
+  of a model with three factors, in half of the tables with other scales in each
+  cluster.
+  """
+  draws = _Draws(key, 2 * k * d + (n + 3) * k + n * d + 3 * n + 4 * d + 8)
+  logits = draws.gumbel(k) * draws.uniform()
+  logits = jnp.where(jnp.arange(k) < _sample_number(draws, k), logits, -jnp.inf)
+  cluster = jnp.argmax(logits[None] + draws.gumbel(n, k), axis=1)
+  tells = draws.happens(draws.uniform(low=0.2), d)
+  centres = 10 ** draws.uniform(low=-0.7, high=0.6) * draws.normal(k, d) * tells[None]
+  loads = draws.uniform(high=1.5) * draws.normal(d, 3)
+  spread = jnp.where(draws.happens(0.5), 0, draws.uniform(high=0.7))
+  scales = jnp.exp(spread * draws.normal(k, d))
+  own = _product(draws.normal(n, 3), loads) + draws.normal(n, d)
+  return _standardised(centres[cluster] + scales[cluster] * own), cluster
+
+
+def _sample_number(draws: _Draws, k: int) -> Int[Array, '']:
+  """A number of classes: 2 in 35 % of the tables, else uniform from 2 to k."""
+  return jnp.where(draws.happens(0.35), 2, 2 + draws.integer(k - 1))
+
+
+def _sample_labels(
+  key: Key[Array, ''],
+  x: Float[Array, 'n d'],
+  size: Int[Array, ''],
+  nodes: Float[Array, 'n s'],
+  k: int,
+) -> _Labels:
+  """Labels from scores: nodes of the graph, and functions of the features."""
+  d, n, s = x.shape[1], len(x), _SCORES
+  of_trees = _TREES * (2 * _SPLITS + s * 2**_SPLITS) + 1
+  of_classes = (s + 1) * k + 2 * n + _HIDDEN_ROWS + 6
+  draws = _Draws(key, (s + 1) * d + 1 + of_trees + n * (s + 1) + of_classes + 10)
+  linear, trees = _sample_linear(draws, x), _sample_trees(draws, x, size)
+  # One of the three (35 %, 25 %, 20 %), or a mixture of all.
+  which = jnp.sum(draws.uniform() > np.array([0.35, 0.6, 0.8]))
+  weights = jnp.where(which == 3, draws.uniform(3), jax.nn.one_hot(which, 3))
+  scores = weights[0] * nodes + weights[1] * linear + weights[2] * trees
+  scores = _standardised(scores) + _sample_noise(draws, n)
+  return _Labels(_numbers_of(draws, scores[:, 0]), _classes_of(draws, scores, k))
+
+
+def _sample_linear(draws: _Draws, x: Float[Array, 'n d']) -> Float[Array, 'n s']:
+  """Linear functions of the features, with the same sparsity; standardised."""
+  d = x.shape[1]
+  used = draws.happens(draws.uniform(low=0.2), d)
+  return _standardised(_product(x, draws.normal(_SCORES, d) * used[None]))
+
+
+def _sample_trees(
+  draws: _Draws, x: Float[Array, 'n d'], size: Int[Array, '']
+) -> Float[Array, 'n s']:
+  """Sums of 1 to 6 trees of depth 3; all nodes of a level split alike; standardised."""
+  features = draws.integer(size, _TREES, _SPLITS)
+  rows = len(x) - 1 - draws.integer(_HIDDEN_ROWS, _TREES, _SPLITS)
+  bits = x[:, features] > x[rows, features][None]
+  leaves = jnp.sum(bits * 2 ** np.arange(_SPLITS), axis=-1)
+  values = draws.normal(_TREES, 2**_SPLITS, _SCORES)
+  used = jnp.arange(_TREES) < 1 + draws.integer(_TREES)
+  values *= used[:, None, None]
+  return _standardised(sum(values[i][leaves[:, i]] for i in range(_TREES)))
+
+
+def _sample_noise(draws: _Draws, n: int) -> Float[Array, 'n s']:
+  """Noise of scores: small, or with a log-uniform size; at times heavy-tailed.
+
+  Its standard deviation is 0.01 in 20 % of the tables, and else from 0.03 to 2.2. In
+  20 % of the tables it is also multiplied by a log-normal factor for each row.
+  """
+  size = 10 ** draws.uniform(low=-1.5, high=0.35)
+  std = jnp.where(draws.happens(0.2), 0.01, size)
+  is_heavy, factor = draws.happens(0.2), jnp.exp(0.8 * draws.normal(n, 1))
+  return std * draws.normal(n, _SCORES) * jnp.where(is_heavy, factor, 1)
+
+
+def _numbers_of(draws: _Draws, score: Float[Array, ' n']) -> Float[Array, ' n']:
+  """Numbers from a score, of unit variance: itself, or (40 %) exp or a power of it."""
+  which, strength = draws.integer(5), draws.uniform(low=0.2)
+  score = _standardised(score[:, None])[:, 0]
+  power = jnp.sign(score) * jnp.abs(score) ** (1 + strength)
+  skewed = jnp.where(which == 0, jnp.exp(strength * score), power)
+  numbers = jnp.where(which < 2, skewed, score)
+  return jnp.clip(_standardised(numbers[:, None])[:, 0], -_LARGEST, _LARGEST)
+
+
+def _classes_of(draws: _Draws, scores: Float[Array, 'n s'], k: int) -> Int[Array, ' n']:
+  """Classes from scores: intervals of one, or the largest of their combinations.
+
+  In half of the tables up to 15 % of the classes are drawn anew.
+  """
+  n, number = len(scores), _sample_number(draws, k)
+  # Intervals between the scores of hidden rows.
+  order = jnp.argsort(draws.uniform(_HIDDEN_ROWS))
+  hidden = scores[-_HIDDEN_ROWS:, 0][order]
+  ends = hidden[jnp.minimum(jnp.arange(k - 1), _HIDDEN_ROWS - 1)]
+  is_end = jnp.arange(k - 1) < number - 1
+  intervals = jnp.sum((scores[:, :1] > ends[None]) & is_end[None], axis=1)
+  logits = _product(scores, draws.normal(k, _SCORES)) + draws.normal(k)[None] / 2
+  largest = jnp.argmax(jnp.where(jnp.arange(k) < number, logits, -jnp.inf), axis=1)
+  classes = jnp.where(draws.happens(0.5), intervals, largest)
+  share = jnp.where(draws.happens(0.5), 0, draws.uniform(high=0.15))
+  return jnp.where(draws.happens(share, n), draws.integer(number, n), classes)
+
+
+def _record(
+  key: Key[Array, ''], x: Float[Array, 'n d'], share_missing: Float[Array, '']
+) -> Float[Array, 'n d']:
+  """Features as a table records them: warped (60 % of the tables), with NaN.
+
+  A feature stays as it is (50 %), or becomes exp, a power, or rounded levels (12.5 %
+  each), or levels whose order means nothing or, in half of the tables, a binary feature
+  (12.5 %).
+  """
+  n, d = x.shape
+  draws = _Draws(key, n * d + 3 * d + 4)
+  which = draws.integer(8, d)[None]
+  strength = draws.uniform(d, low=0.2, high=1.2)[None]
+  sign = jnp.where(draws.happens(0.5, d), 1, -1)[None]
+  levels = jnp.round(x * jnp.exp(strength))
+  unordered = jnp.sin(levels * 13 * strength + 7 * strength)
+  binary = (x > strength - 0.7).astype(x.dtype)
+  warped = jnp.select(
+    [which == 0, which == 1, which == 2, which == 3],
+    [
+      jnp.exp(strength * sign * x),
+      jnp.sign(x) * jnp.abs(x) ** (1 + strength),
+      levels,
+      jnp.where(draws.happens(0.5), unordered, binary),
+    ],
+    x,
+  )
+  x = jnp.where(draws.happens(0.6), warped, x)
+  x = jnp.clip(_standardised(x), -_LARGEST, _LARGEST)
+  share = jnp.where(draws.happens(share_missing), draws.uniform(high=0.3), 0)
+  return jnp.where(draws.happens(share, n, d), jnp.nan, x)
+
+
+def _standardised(values: Float[Array, 'n m']) -> Float[Array, 'n m']:
+  """Columns with the mean 0 and the variance 1 over the hidden rows."""
+  hidden = values[-_HIDDEN_ROWS:]
+  share = jnp.full((1, _HIDDEN_ROWS), 1 / _HIDDEN_ROWS, values.dtype)
+  (mean,) = _product(share, hidden.T)
+  (variance,) = _product(share, jnp.square(hidden - mean[None]).T)
+  scale = jnp.where(variance > 1e-8, jax.lax.rsqrt(jnp.maximum(variance, 1e-8)), 1)
+  return (values - mean[None]) * scale[None]
+
+
+def _product(
+  left: Float[Array, 'n m'], right: Float[Array, 'k m']
+) -> Float[Array, 'n k']:
+  """`left @ right.T`, summed in a fixed order.
+
+  Like `zoo.tasks.base.dot`, but the loop is not unrolled: it compiles ten times as fast.
+  """
+
+  def add(i: Array, total: Float[Array, 'n k']) -> Float[Array, 'n k']:
+    at = jax.lax.dynamic_index_in_dim
+    return total + at(left, i, axis=1) * at(right, i, axis=1)[:, 0][None]
+
+  start = jnp.zeros((len(left), len(right)), left.dtype)
+  return jax.lax.fori_loop(0, left.shape[1], add, start)

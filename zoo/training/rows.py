@@ -1,0 +1,50 @@
+"""The objective `rows`: many queries of one table in one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from zoo.config.own import register_objective
+from zoo.core.errors import UserError
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Task
+
+
+@register_objective('rows')
+def rows(
+  model: Any, prompt: Prompt, task: Task, key: Key[Array, '']
+) -> Float[Array, ' b']:
+  """The negative log likelihood of the rows behind a random place of each prompt.
+
+  Each prompt is cut behind a number of its examples, uniform from a sixteenth to seven
+  eighths of them. Those before are the context, and all others, with the query, are
+  queries of it: so a prompt trains many predictions (Hollmann et al., arXiv
+  2207.01848). The labels of the task are the targets.
+
+  Args:
+    model: A model with `losses_of_rows`, such as `tabular`.
+    prompt: Prompts `[b]`, whose order of rows means nothing.
+    task: Their task.
+    key: The key of the places.
+
+  Returns:
+    For each prompt the mean over its queries, in nats.
+
+  Raises:
+    UserError: If the model has no `losses_of_rows`.
+  """
+  if not hasattr(model, 'losses_of_rows'):
+    raise UserError(
+      f"config.objective.name is 'rows', and {type(model).__name__} has no "
+      "losses_of_rows; it must be a model of rows, such as 'tabular'"
+    )
+  b, c = prompt.x.shape[:2]
+  least = max(c // 16, 1)
+  num_seen = jax.random.randint(key, (b,), least, max(c - c // 8, least) + 1)
+  losses = model.losses_of_rows(prompt, num_seen)
+  is_query = jnp.arange(c + 1)[None] >= num_seen[:, None]
+  return jnp.mean(losses, axis=1, where=is_query)
