@@ -24,6 +24,7 @@ from zoo.models.layers import Layer, make_norm, normed
 from zoo.models.linear_attention import Constant
 from zoo.models.token_model import MAX_LAYERS
 
+MOST_ROWS = 1024  # labelled, for which attention takes little memory
 _LARGEST = 5.0  # of a feature, in standard deviations of the context
 _LEAST_STD = 1e-6  # of a column, as a share of its largest entry; below it is constant
 
@@ -52,7 +53,8 @@ class Tabular(nnx.Module):
   standardised and clipped at 5 standard deviations; a missing feature (NaN) is the mean
   and a mark; constant columns are left out, and the others are multiplied by
   √(num_features / columns left), so that padding changes nothing. Numbers are
-  standardised as well, and so the prediction does not depend on units.
+  standardised as well, and so the prediction does not depend on units. A context has at
+  most 1,024 examples, since attention takes memory with the square of their number.
 
   The head for numbers is a histogram (`zoo.core.distributions.Bars`), whose inner edges
   are quantiles of Student's t distribution with 5 degrees of freedom, scaled to the
@@ -81,6 +83,8 @@ class Tabular(nnx.Module):
   shortcuts = True
   order_invariant = True
   reads_missing = True  # NaN among the features
+  standardizes = True  # units of features and of numbers do not matter
+  context_length = MOST_ROWS
 
   def __init__(
     self,
@@ -255,6 +259,12 @@ class Tabular(nnx.Module):
   ) -> tuple[Float[Array, 'b t d'], Float[Array, 'b t m'], Int[Array, ' b']]:
     """The arguments of `outputs` for queries after the whole context."""
     b, c, _ = prompt.x.shape
+    if c > self.context_length:
+      raise UserError(
+        f'the prompt has {c:,} examples; the model takes at most '
+        f'{self.context_length:,}, and zoo.Regressor or zoo.Classifier cuts a longer '
+        'table into parts'
+      )
     labels = self._labels(prompt.y)
     labels = jnp.pad(labels, ((0, 0), (0, x_queries.shape[1]), (0, 0)))
     x = jnp.concatenate([prompt.x, x_queries], axis=1)
@@ -281,12 +291,12 @@ class Tabular(nnx.Module):
     num_seen: Int[Array, ' b'],
   ) -> tuple[Float[Array, 'b t w'], Bool[Array, 'b t'], Float[Array, 'b 2']]:
     """The tokens of rows, which are labelled, and the mean and the size of numbers."""
-    d = x.shape[-1]
+    _, t, d = x.shape
     if d > self.num_features:
       raise UserError(
         f'the prompt has {d} features; the model has {self.num_features} at most'
       )
-    seen = jnp.arange(x.shape[1])[None] < num_seen[:, None]
+    seen = jnp.arange(t)[None] < num_seen[:, None]
     missing = jnp.isnan(x)
     mean, std = _moments(jnp.where(missing, 0, x), seen[..., None] & ~missing)
     varies = std > 0

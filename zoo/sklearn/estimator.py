@@ -150,7 +150,11 @@ class InContext(BaseEstimator):
         f'{type(self.model_).__name__} predicts arrays of shape {found} for a query; '
         f'zoo.{type(self).__name__} needs {prediction}'
       )
-    self._units = units_of(x, y, self.task_, num_features, self._longest)
+    # A model that standardises by itself has no moments that a table could be far from.
+    standardizes = getattr(self.model_, 'standardizes', False) is True
+    self._units = units_of(
+      x, y, self.task_, num_features, self._longest, standardizes=standardizes
+    )
     self._members = list(self._draw_members(c, d, n, num_classes, axes))
     used = sum(map(len, self._members[0].parts))
     if used < c:
@@ -160,7 +164,8 @@ class InContext(BaseEstimator):
         stacklevel=3,
       )
     has_labels = y is None or np.ptp(y) > 0
-    if self.task_ is not None and num_features is not None and has_labels:
+    may_be_far = self.task_ is not None and num_features is not None
+    if may_be_far and has_labels and not standardizes:
       features = self._members[0].columns(x)
       if not np.isnan(features).any():
         labels = None if y is None else self._units.labels(y)

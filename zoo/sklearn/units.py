@@ -118,6 +118,7 @@ def units_of(
   task: Task | None,
   num_features: int | None,
   longest: int | None,
+  standardizes: bool = False,
 ) -> Units:
   """Returns the units of a table and those of a model.
 
@@ -129,6 +130,8 @@ def units_of(
     num_features: How many features the model is for; None if it takes any number, for
       which the mean 0 and the size 1 are taken.
     longest: The most examples that the model takes; None if it has no limit.
+    standardizes: Whether the model standardises what it is given, so that units do not
+      matter and the mean 0 and the size 1 are taken.
   """
   d = x.shape[1]
   n = d if num_features is None else num_features
@@ -142,7 +145,7 @@ def units_of(
       labels = Numbers(mean, 1 / std, 0.0, std)
     return Units(table.x_mean, table.x_std, zeros, ones, labels)
   label_mean, label_size = 0.0, 1.0
-  if num_features is not None:
+  if num_features is not None and not standardizes:
     drawn = prompts_of(task, min(len(x), longest or len(x)))
     zeros, ones = _mean_and_size(np.asarray(drawn.x))
     if y is not None:

@@ -179,7 +179,7 @@ class _Draws:
     return jax.scipy.special.ndtri(self.uniform(*shape))
 
   def gumbel(self, *shape: int) -> Array:
-    """Numbers whose largest one, added to logits, is at a class with its probability."""
+    """Numbers whose sum with logits is largest at a class with its probability."""
     return -jnp.log(-jnp.log(self.uniform(*shape)))
 
   def happens(self, probability: float | Array, *shape: int) -> Array:
@@ -466,7 +466,7 @@ def _product(
 ) -> Float[Array, 'n k']:
   """`left @ right.T`, summed in a fixed order.
 
-  Like `zoo.tasks.base.dot`, but the loop is not unrolled: it compiles ten times as fast.
+  Like `zoo.tasks.base.dot`, but the loop is not unrolled, which compiles faster.
   """
 
   def add(i: Array, total: Float[Array, 'n k']) -> Float[Array, 'n k']:
