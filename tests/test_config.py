@@ -107,6 +107,26 @@ _MISTAKES = [
     {'task': {'name': 'markov_chain'}, 'curriculum__features': 1},
     ["the features of 'markov_chain' cannot grow"],
   ),
+  # Distributions.
+  (
+    'transformer',
+    {'objective__name': 'nll'},
+    [
+      "is 'nll'; it must be 'sampled'",
+      "config.model.head = 'point'",
+      "'bars' have one",
+    ],
+  ),
+  (
+    'yq_lsa',
+    {'objective__name': 'nll'},
+    ["it must be 'sampled' for 'yq_lsa', which has no method distribution"],
+  ),
+  (
+    'deep_set',
+    {'model__head': 'gaussian'},
+    ["'sampled'; it must be 'nll' for 'deep_set' with config.model.head = 'gaussian'"],
+  ),
   # Optimizers.
   ('yq_lsa', {'optimizer__name': 'adm'}, ["did you mean 'adam'"]),
   ('yq_lsa', {'optimizer__name': 'adamW'}, ["did you mean 'adamw'"]),

@@ -179,6 +179,9 @@ def test_an_index_takes_some_of_the_prompts(kind):
 
 def test_who_has_a_distribution():
   class With:
+    def __call__(self, prompt):
+      raise NotImplementedError
+
     def distribution(self, prompt):
       raise NotImplementedError
 

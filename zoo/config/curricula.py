@@ -85,10 +85,10 @@ def register_curriculum(name: str) -> Callable[[_Function], _Function]:
 def check_curriculum(config: Config, task: Task, model: Model) -> None:
   """Raises UserError unless task, model and objective allow the curriculum."""
   section = config.curriculum
-  if config.objective.name != 'sampled':
+  if config.objective.name not in ('sampled', 'nll'):
     raise UserError(
       f'config.objective.name is {config.objective.name!r}; a curriculum needs '
-      "'sampled'"
+      "'sampled' or 'nll'"
     )
   limits = _limits(task, model)
   for field, most in limits.items():

@@ -278,9 +278,11 @@ FIELDS: dict[str, Field] = {
   ),
   'objective.name': Field(
     'sampled',
-    Own(_check_objective, '`sampled`, `exact`, or one of your own', str),
-    '`sampled` is the mean loss of fresh prompts at every step. `exact` is its '
-    'expectation by a formula, on linear regression, for models that theory covers.',
+    Own(_check_objective, '`sampled`, `nll`, `exact`, or one of your own', str),
+    '`sampled` is the mean loss of fresh prompts at every step. `nll` is the mean '
+    'negative log likelihood of their observed labels, for models with a distribution '
+    '(`model.head`). `exact` is the expectation of the loss by a formula, on linear '
+    'regression, for models that theory covers.',
   ),
   'objective.positions': Field(
     'query',
@@ -300,7 +302,7 @@ FIELDS: dict[str, Field] = {
     'What predictions are compared with in training: `clean` are the targets, such as '
     'labels without noise or the probabilities of classes; `observed` are labels drawn '
     'from them. The same predictor minimises both. Most papers train on observed '
-    'labels, with noisier gradients.',
+    'labels, with noisier gradients. The objective `nll` always has observed labels.',
   ),
   'curriculum.name': Field(
     'growing',

@@ -17,7 +17,7 @@ METRICS: dict[str, Callable[..., Any]] = {}
 # Functions from a model, prompts, their task and a key to a loss for each prompt.
 OBJECTIVES: dict[str, Callable[..., Any]] = {}
 # The objectives of the library, which are not functions of prompts alone.
-OF_THE_LIBRARY = ('sampled', 'exact')
+OF_THE_LIBRARY = ('sampled', 'nll', 'exact')
 
 
 def register_metric(name: str) -> Callable[[_Function], _Function]:

@@ -23,6 +23,7 @@ from zoo.config.curricula import check_curriculum, has_curriculum
 from zoo.config.fields import FIELDS, check_field, is_of_class
 from zoo.config.optimizers import check_groups, check_optimizer
 from zoo.config.sharding import check_heads, mesh_shape
+from zoo.core.distributions import HasDistributions, has_distribution
 from zoo.core.errors import UserError, check_name
 from zoo.core.protocols import (
   BaseTask,
@@ -67,8 +68,10 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
     model = abstract_model(config)
     if objective.positions == 'every' or objective.min_examples is not None:
       _check_positions(config, task, model)
-    if objective.labels == 'observed':
+    if objective.labels == 'observed' or objective.name == 'nll':
       _check_labels(config, task)
+    if objective.name in ('sampled', 'nll') and task.label_kind == 'numbers':
+      _check_distribution(config, model)
     if has_curriculum(config.curriculum):
       check_curriculum(config, task, model)
     if objective.name == 'exact':
@@ -140,9 +143,45 @@ def _check_objective(config: Config, task: Task, model: Model) -> None:
       )
 
 
+def _check_distribution(config: Config, model: Model) -> None:
+  """Raises UserError unless the objective trains what the model says of a number.
+
+  The objective 'nll' needs a distribution, which 'sampled' would train in part.
+  """
+  objective = config.objective
+  if objective.name == 'sampled':
+    if has_distribution(model):
+      raise UserError(
+        f"config.objective.name is 'sampled'; it must be 'nll' for {_headed(config)}, "
+        'whose distribution has a width that a squared error does not train'
+      )
+    return
+  said = "config.objective.name is 'nll'; it must be 'sampled'"
+  if not has_distribution(model):
+    why = 'which has no method distribution'
+    if 'head' in config.model or isinstance(model, TokenModel):
+      why = "which has no distribution; the heads 'gaussian' and 'bars' have one"
+    raise UserError(f'{said} for {_headed(config)}, {why}')
+  every = objective.positions == 'every' or objective.min_examples is not None
+  if every and not isinstance(model, HasDistributions):
+    raise UserError(
+      "config.objective.positions is 'every'; it must be 'query' for "
+      f'{config.model.name!r}, which has no method distributions'
+    )
+
+
+def _headed(config: Config) -> str:
+  """The name of a config's model, with its head if it has that field."""
+  head = config.model.get('head')
+  name = repr(config.model.name)
+  return name if head is None else f'{name} with config.model.head = {head!r}'
+
+
 def _check_labels(config: Config, task: Task) -> None:
   """Raises UserError unless labels can be drawn from the targets."""
   said = "config.objective.labels is 'observed'; it must be 'clean'"
+  if config.objective.name == 'nll':
+    said = "config.objective.name is 'nll'; it must be 'sampled'"
   if config.objective.name == 'exact':
     raise UserError(f'{said} for the objective {config.objective.name!r}')
   if task.label_kind != 'numbers':
@@ -166,7 +205,7 @@ def _check_positions(config: Config, task: Task, model: Model) -> None:
       raise UserError(f"{said} for config.objective.positions = 'every'")
     if least > task.context_length:
       raise UserError(f'{said}, or at most {task.context_length}, the context length')
-  if config.objective.name != 'sampled':
+  if config.objective.name not in ('sampled', 'nll'):
     is_exact = config.objective.name == 'exact'
     why = 'is the risk at the query' if is_exact else 'itself says what is trained'
     raise UserError(f'{said} for the objective {config.objective.name!r}, which {why}')

@@ -22,6 +22,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 
 from zoo.core import trees
 from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor
 
 # Arrays of numbers. JAX puts tracers, shapes and others in their place, so that types
 # of shapes would be wrong where annotations are enforced.
@@ -316,11 +317,23 @@ class Classes(trees.Tree):
 
 
 @runtime_checkable
-class HasDistribution(Protocol):
+class HasDistribution(Predictor, Protocol):
   """A predictor that says how sure it is of its prediction."""
 
   def distribution(self, prompt: Prompt) -> Distribution | Classes:
     """The distribution of the observed label of each prompt's query."""
+    ...
+
+
+@runtime_checkable
+class HasDistributions(HasDistribution, Protocol):
+  """A predictor that has the distributions of all examples in one pass."""
+
+  def distributions(self, prompt: Prompt) -> Distribution | Classes:
+    """The distribution for each example from those before it, that of the query last.
+
+    Its leading axes are `[b, t]`.
+    """
     ...
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from absl import logging
 from jaxtyping import Float
 
+from zoo.core.distributions import has_distribution
+from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.tables import WIDTH, format_estimate, format_exact
@@ -17,6 +19,9 @@ from zoo.estimators.baselines import Baseline, HostBaseline
 from zoo.host.files import finite_or_null
 from zoo.measure.curves import check_ways, losses_of, summarise
 from zoo.measure.predict import Programs, one_pass, scores_of
+from zoo.measure.predictive import draws_labels, sample_nll
+from zoo.measure.statistics import estimate
+from zoo.tasks.base import BAYES
 from zoo.theory.exact import known_risk
 
 MODEL = 'model'  # the model's name among those of the baselines
@@ -44,6 +49,10 @@ class Measured(TypedDict):
   exact: float | None  # the exact risk at the query
   # The share of right labels at each length; None unless they are classes.
   accuracy: NotRequired[list[float | None] | None]
+  # The negative log likelihood of the query's observed label, in nats; only beside a
+  # model with a distribution of numbers, for what has one itself.
+  nll: NotRequired[float | None]
+  nll_stderr: NotRequired[float | None]
 
 
 class _Losses(NamedTuple):
@@ -119,12 +128,13 @@ def compare_all(
     except Exception:  # each alone, to see which one fails
       of_baselines |= _without_failing(together, group)
   comparisons = []
-  for of_model in of_models:
+  for model, of_model in zip(models, of_models, strict=True):
     at_query = of_model[MODEL].losses[:, -1]
     comparison = {MODEL: _measured(of_model[MODEL], at_query)}
     for name in baselines:
       if name in of_baselines:
         comparison[name] = _measured(of_baselines[name], at_query)
+    _add_nll(comparison, model, baselines, task, seed, programs)
     if warning := below_bayes(comparison):
       logging.warning('%s', warning)
     comparisons.append(comparison)
@@ -199,6 +209,33 @@ def _without_failing(
   return measured
 
 
+def _add_nll(
+  comparison: Comparison,
+  model: Predictor,
+  baselines: Mapping[str, Predictor],
+  task: Task,
+  seed: int,
+  programs: Programs,
+) -> None:
+  """Adds the negative log likelihoods of a model with a distribution and of `bayes`."""
+  if task.label_kind != 'numbers' or not has_distribution(model):
+    return
+  few = task.sample(stream_of(seed, CURVE_STREAM), 1)
+  if not draws_labels(task, few):
+    return
+  predictors = {MODEL: model} | {
+    name: baselines[name]
+    for name in BAYES
+    if name in comparison and has_distribution(baselines[name])
+  }
+  for name, predictor in predictors.items():
+    number = comparison[name]['num_prompts']
+    nll = sample_nll({name: predictor}, task, number, seed, programs)[name]
+    # Infinite where a label is known, and so its density unbounded.
+    known = estimate(nll) if np.isfinite(nll).all() else (None, None)
+    comparison[name]['nll'], comparison[name]['nll_stderr'] = known
+
+
 def _measured(of_one: _Losses, model_losses: Float[np.ndarray, ' m *k']) -> Measured:
   """The losses of a predictor in numbers, with those of the model at the query."""
   losses, lengths, exact = of_one
@@ -221,11 +258,13 @@ def _measured(of_one: _Losses, model_losses: Float[np.ndarray, ' m *k']) -> Meas
 def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
   """The rows and the header of a table of the losses at the query.
 
-  Labels that are classes have a column for the accuracy.
+  Labels that are classes have a column for the accuracy, and models with a distribution
+  of numbers have one for the negative log likelihood.
   """
   has_classes = any(
     measured.get('accuracy') is not None for measured in comparison.values()
   )
+  has_nll = any(measured.get('nll') is not None for measured in comparison.values())
   rows = []
   for name, measured in comparison.items():
     row = [
@@ -236,12 +275,15 @@ def table_of(comparison: Comparison) -> tuple[list[list[str]], list[str]]:
     if has_classes:
       accuracies = measured.get('accuracy')
       row.append(format_estimate(accuracies[-1] if accuracies else None))
+    if has_nll:
+      row.append(format_estimate(measured.get('nll'), measured.get('nll_stderr')))
     gap = ''
     if name != MODEL:
       gap = format_estimate(measured['difference'], measured['difference_stderr'])
     rows.append([*row, gap, format_exact(measured['exact'])])
   title = f'on the same {comparison[MODEL]["num_prompts"]} prompts'
-  columns = ['loss ± 95 %', 'median', *['accuracy'] * has_classes, 'model − this']
+  columns = ['loss ± 95 %', 'median', *['accuracy'] * has_classes]
+  columns += [*['nll ± 95 %, nats'] * has_nll, 'model − this']
   return rows, [title, *columns, 'exact']
 
 

@@ -1,15 +1,103 @@
-"""Observed labels, as a task draws them, given their targets."""
+"""Predictive distributions of any predictor, and the labels that they are about."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+import numpy as np
+from jaxtyping import Array, Float, Key
 
-from zoo.core.prompt import Prompt
-from zoo.core.protocols import Task
+from zoo.core.distributions import Classes, Distribution, has_distribution
+from zoo.core.draws import CURVE_STREAM, stream_of
+from zoo.core.errors import UserError
+from zoo.core.prompt import Prompt, check_prompt
+from zoo.core.protocols import BaseTask, Predictor, Task
+from zoo.core.trees import fresh
+from zoo.measure.predict import Programs, check_predictor, run_once, sample_batches
+
+_BATCH_SIZE = 512  # prompts that are measured at once
+
+
+def distribution(
+  predictor: Predictor, prompt: Prompt, task: Task
+) -> Distribution | Classes:
+  """Returns what a predictor says of the observed label of each query.
+
+  It is `predictor.distribution(prompt)`, where the predictor has it. A predictor of
+  classes has logits, whose softmax are the probabilities; for labels ±1 the prediction
+  is the logit of +1, and the two classes are −1 and +1, in this order.
+
+  Args:
+    predictor: A model, a baseline of a task, or another callable that predicts.
+    prompt: Prompts `[b]`.
+    task: The task of the prompts, which says whether their labels are numbers.
+
+  Returns:
+    A distribution with one entry for each prompt. It is that of the observed label: the
+    noise of labels is part of it.
+
+  Raises:
+    UserError: If labels are numbers, and the predictor has no distribution of them; and
+      as the predictor does.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, noise_std=0.5)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> label = zoo.distribution(task.baselines()['bayes'], prompt, task)
+    >>> label.std.shape
+    (3,)
+  """
+  check_prompt(prompt)
+  check_predictor(predictor)
+  return run_once(_distribution, [predictor], prompt, fresh(task))
+
+
+def _distribution(
+  predictors: Sequence[Predictor], prompt: Prompt, task: Task
+) -> Distribution | Classes:
+  (predictor,) = predictors
+  return said_by(predictor, prompt, task)
+
+
+def said_by(predictor: Predictor, prompt: Prompt, task: Task) -> Distribution | Classes:
+  """Returns what `distribution` does, as a part of another program."""
+  if has_distribution(predictor):
+    return predictor.distribution(prompt)
+  if task.label_kind == 'numbers':
+    raise UserError(
+      f'{type(predictor).__name__} has no distribution of labels that are numbers; it '
+      "needs a method distribution(prompt), as models with head='gaussian' or 'bars' "
+      'have, and the baselines named bayes'
+    )
+  logits = predictor(prompt)
+  return Classes(logits) if task.label_kind == 'classes' else Classes.of_signs(logits)
+
+
+def log_prob(
+  distribution: Distribution | Classes, labels: Float[Array, '*b']
+) -> Float[Array, '*p']:
+  """Returns the log probability of labels, in nats.
+
+  Args:
+    distribution: Of each label.
+    labels: Numbers, one-hot vectors, or for labels ±1 the probabilities of +1, as
+      targets of prompts are.
+  """
+  if isinstance(distribution, Classes) and labels.ndim < distribution.logits.ndim:
+    labels = jnp.stack([1 - labels, labels], axis=-1)
+  return distribution.log_prob(labels)
+
+
+def draws_labels(task: Task, prompt: Prompt) -> bool:
+  """Returns whether a task draws labels given their targets, or these are the labels.
+
+  A task whose labels have noise draws them by its own `sample_labels`.
+  """
+  own = type(task).sample_labels is not BaseTask.sample_labels
+  return own or task.label_kind != 'numbers' or prompt.context_targets is None
 
 
 def with_drawn_labels(task: Task, key: Key[Array, ''], prompt: Prompt) -> Prompt:
@@ -27,3 +115,46 @@ def with_drawn_labels(task: Task, key: Key[Array, ''], prompt: Prompt) -> Prompt
   return dataclasses.replace(
     prompt, y_query=labels[:, -1], context_targets=labels[:, :-1]
   )
+
+
+def sample_nll(
+  predictors: Mapping[str, Predictor],
+  task: Task,
+  num_prompts: int,
+  seed: int = 0,
+  programs: Programs | None = None,
+) -> dict[str, Float[np.ndarray, ' p']]:
+  """Returns −log p of the observed label of the query of each of the same prompts.
+
+  Args:
+    predictors: Each with a distribution, by name.
+    task: What the prompts and their labels are drawn from.
+    num_prompts: The number of prompts p, ≥ 1.
+    seed: Of the prompts and their labels; the prompts are those of `zoo.curve`.
+    programs: What is compiled already.
+
+  Returns:
+    For each predictor an array in nats, float64.
+
+  Raises:
+    UserError: As `distribution` does.
+  """
+  programs, task = programs or Programs(), task.held_out()
+  parts: dict[str, list[np.ndarray]] = {name: [] for name in predictors}
+  key, start = stream_of(seed, CURVE_STREAM), 0
+  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
+    # The key that the prompts were drawn with; labels have keys of their own.
+    own = jax.random.fold_in(key, start)
+    for name, predictor in predictors.items():
+      nll = programs.run(_nll, [predictor], prompt, fresh(task), own)
+      parts[name].append(np.asarray(nll, np.float64))
+    start += len(prompt.x)
+  return {name: np.concatenate(part) for name, part in parts.items()}
+
+
+def _nll(
+  predictors: Sequence[Predictor], prompt: Prompt, task: Task, key: Key[Array, '']
+) -> Float[Array, ' b']:
+  (predictor,) = predictors
+  labels = with_drawn_labels(task, key, prompt).y_query
+  return -log_prob(said_by(predictor, prompt, task), labels)

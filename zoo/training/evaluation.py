@@ -18,6 +18,7 @@ from zoo import theory
 from zoo.config.building import Config
 from zoo.config.own import METRICS
 from zoo.config.sharding import on_mesh, replicate, replicated
+from zoo.core.distributions import has_distribution
 from zoo.core.draws import EVAL_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.exact_forms import DeepRule, Recurrence
@@ -25,8 +26,10 @@ from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Task, predicts_all
 from zoo.core.statistics import Statistics
+from zoo.measure.predictive import draws_labels, with_drawn_labels
 from zoo.measure.statistics import Estimate, estimate_of_batches
 from zoo.training.objective import (
+  negative_log_likelihoods,
   predicted,
   sample,
   trained_losses,
@@ -58,6 +61,9 @@ class Risks(NamedTuple):
   exact: float | None  # None if theory does not cover the model or the task
   sampled: Estimate | None  # None if no prompts were sampled
   accuracy: Estimate | None  # on the same prompts; None unless labels are classes
+  # The negative log likelihood of observed labels that are numbers, in nats; None for a
+  # model without a distribution of them.
+  nll: Estimate | None
   # The sampled loss after 0, 1, …, C examples; None unless one pass predicts all.
   curve: list[float] | None
   metrics: dict[str, float]  # by `METRIC/KEY`; empty where none was measured
@@ -156,7 +162,7 @@ def exact_risk_of(
 def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
   """The risks of one model, from what was sampled, on the host."""
   estimates, moments = {}, sampled.moments
-  for name in ('model', 'accuracy'):
+  for name in ('model', 'accuracy', 'nll'):
     if name in moments:
       means, deviations = moments[name]
       estimates[name] = estimate_of_batches(means, deviations, num_prompts)
@@ -167,6 +173,7 @@ def risks_of(sampled: Sampled, exact: float | None, num_prompts: int) -> Risks:
     exact=exact,
     sampled=estimates.get('model'),
     accuracy=estimates.get('accuracy'),
+    nll=estimates.get('nll'),
     curve=curve,
     metrics={name: float(value) for name, value in sampled.metrics.items()},
   )
@@ -259,7 +266,7 @@ def sample_errors(
     batch = sample(task, stream, config.train.batch_size, statistics)
     return {
       name: mean_and_deviation(losses)
-      for name, losses in held_out_losses(model, task, batch, moments).items()
+      for name, losses in held_out_losses(model, task, batch, moments, stream).items()
     }
 
   return jax.lax.map(measure, jnp.arange(config.eval.num_batches))
@@ -272,12 +279,17 @@ def mean_and_deviation(losses: Float[Array, 'b ...']) -> tuple[Array, Array]:
 
 
 def held_out_losses(
-  model: Any, task: Task, batch: Prompt | Statistics, moments: theory.Moments | None
+  model: Any,
+  task: Task,
+  batch: Prompt | Statistics,
+  moments: theory.Moments | None,
+  key: Key[Array, ''],
 ) -> dict[str, Array]:
   """The losses of a model at the queries of a batch, by the name of the quantity.
 
   A model that predicts all examples in one pass is also measured at each of them, and
-  on classes by its accuracy.
+  on classes by its accuracy. One with a distribution of numbers is measured by the
+  negative log likelihood of labels, which are drawn with the key of the batch.
   """
   if isinstance(batch, Statistics):
     return {'model': trained_losses(model, task, batch, moments, every=False)}
@@ -290,4 +302,9 @@ def held_out_losses(
   accuracy = task.accuracy(predictions[:, -1], targets[:, -1])
   if accuracy is not None:
     losses['accuracy'] = accuracy
+  has_width = task.label_kind == 'numbers' and has_distribution(model)
+  if has_width and draws_labels(task, batch):
+    labelled = with_drawn_labels(task, key, batch)
+    of_query = negative_log_likelihoods(model, task, labelled, every=False)
+    losses['nll'] = of_query.reshape(-1, len(batch.x))[-1]  # of the last loop
   return losses

@@ -18,6 +18,7 @@ from zoo.config.curricula import Stage, has_curriculum
 from zoo.config.own import OBJECTIVES
 from zoo.config.sharding import split_first_axis, split_prompts, split_statistics
 from zoo.core import draws
+from zoo.core.distributions import Distribution, HasDistribution, HasDistributions
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import (
@@ -30,6 +31,7 @@ from zoo.core.statistics import Statistics
 from zoo.measure.predict import one_pass
 from zoo.measure.predictive import with_drawn_labels
 from zoo.models import LinearAttention, TokenModel
+from zoo.models.heads import Edges
 from zoo.tasks.base import FunctionClass
 from zoo.training import rows as rows  # enters the objective 'rows'
 from zoo.training.batch_parts import mean_loss
@@ -71,7 +73,7 @@ def uses_statistics(
     or config.objective.positions != 'query'
     or config.objective.min_examples is not None
     or config.objective.labels != 'clean'
-    or config.objective.name in OBJECTIVES
+    or config.objective.name in ('nll', *OBJECTIVES)
     or has_curriculum(config.curriculum)  # which leaves parts of prompts out
   )
   if asks_for_prompts or not (theory.covers(task) and isinstance(model, FollowsRule)):
@@ -131,6 +133,30 @@ def trained_losses(
   return task.loss(*predicted(model, batch, every))
 
 
+def negative_log_likelihoods(
+  model: Predictor, task: Task, batch: Prompt, every: bool
+) -> Float[Array, '*n']:
+  """The −log p, in nats, of labels that are the targets of prompts.
+
+  They have the axes of `trained_losses`. For classes they are the losses of the task,
+  whose predictions are logits.
+  """
+  if task.label_kind != 'numbers':
+    return trained_losses(model, task, batch, None, every)
+  labels = batch.targets if every else batch.targets[:, -1:]
+  if isinstance(model, TokenModel):
+    distribution = model.loop_distributions(batch, every)
+    assert isinstance(distribution, Distribution)
+    labels = jnp.broadcast_to(labels[None], distribution.mean.shape)
+  elif every:
+    assert isinstance(model, HasDistributions)  # as the validation of the config says
+    distribution = model.distributions(batch)
+  else:
+    assert isinstance(model, HasDistribution)
+    distribution, labels = model.distribution(batch), labels[:, 0]
+  return -distribution.log_prob(labels)
+
+
 def make_objective(
   config: Config, task: Task, statistics: bool, num_lanes: int = 1
 ) -> Objective:
@@ -141,15 +167,16 @@ def make_objective(
   is the expectation of the loss at the query, the exact risk, and samples nothing. For
   a looped model `sampled` is also the mean over the trained loops (Yang et al., arXiv
   2311.12424, eq. 4), and over the losses that count at the stage of a curriculum. With
-  observed labels these are the targets. A registered objective is the mean of what its
-  function returns for fresh prompts.
+  observed labels these are the targets. `nll` has the negative log likelihoods of
+  observed labels in the place of these losses. A registered objective is the mean of
+  what its function returns for fresh prompts.
   `num_lanes` parts of a batch are computed at the same time. Prompts are those of the
   task among the step's numbers; `task` itself gives the constants of exact forms, and
   is what a registered objective gets.
   """
   if config.objective.name == 'exact':
     return functools.partial(_exact, task)
-  if config.objective.name == 'sampled':
+  if config.objective.name in ('sampled', 'nll'):
     return functools.partial(_sampled, config, statistics, num_lanes)
   return functools.partial(_own, config, task, num_lanes)
 
@@ -167,7 +194,7 @@ def _sampled(
     assert isinstance(task, FunctionClass)  # ensured by the validation of the config
     task = FirstFeatures(task, stage.features)
   batch, lengths = sample(task, key, size, statistics), None
-  if config.objective.labels == 'observed':
+  if config.objective.labels == 'observed' or config.objective.name == 'nll':
     assert isinstance(batch, Prompt)  # as `uses_statistics` says
     batch = with_drawn_labels(task, key, batch)
     batch = split_first_axis(batch)
@@ -235,7 +262,11 @@ def _loss_of_part(
   if isinstance(batch, Prompt):
     model, batch = _in_type(model, batch, config.train.compute_dtype)
   every = config.objective.positions == 'every' or lengths is not None
-  losses = trained_losses(model, numbers.task, batch, numbers.moments, every)
+  if config.objective.name == 'nll':
+    assert isinstance(batch, Prompt)  # as `uses_statistics` says
+    losses = negative_log_likelihoods(model, numbers.task, batch, every)
+  else:
+    losses = trained_losses(model, numbers.task, batch, numbers.moments, every)
   if numbers.stage is None and lengths is None:
     return jnp.mean(losses)
   return mean_at(numbers.stage or Stage(), losses, lengths)
@@ -253,14 +284,17 @@ def _exact(
 
 
 def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:
-  """A model and its inputs from prompts in another type; the targets keep theirs."""
+  """A model and its inputs from prompts in another type.
+
+  Targets keep their type, and so do the edges of bars, which would fall together.
+  """
   if dtype == 'float32':
     return model, prompt
 
   def cast(array: Array) -> Array:
     return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
 
-  graph, state = nnx.split(model)
+  graph, edges, state = nnx.split(model, Edges, ...)
   prompt = dataclasses.replace(
     prompt,
     x=cast(prompt.x),
@@ -268,4 +302,4 @@ def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:
     x_query=cast(prompt.x_query),
     context_targets=prompt.targets[:, :-1],
   )
-  return nnx.merge(graph, jax.tree.map(cast, state)), prompt
+  return nnx.merge(graph, edges, jax.tree.map(cast, state)), prompt

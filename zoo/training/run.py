@@ -356,6 +356,7 @@ def line_of(
       'exact_risk': risks.exact,
       'curve': risks.curve,
       'steps_per_second': speed[0],
+      **({} if risks.nll is None else {'eval_nll': risks.nll.mean}),
       **risks.metrics,
       'wall_time': wall_time,
     }

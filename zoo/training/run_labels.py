@@ -143,13 +143,17 @@ def excess_in_training(folder: pathlib.Path, config: Config) -> float | None:
   error of every prediction. The log losses are linear in the target, so that labels
   drawn from it do not change their mean. It is None where it is not known.
   """
-  if config.get('objective', {}).get('labels', 'clean') == 'clean':
+  objective = config.get('objective', {})
+  is_nll = objective.get('name') == 'nll'
+  if objective.get('labels', 'clean') == 'clean' and not is_nll:
     return 0.0
   task = _task_of(folder, config)
   if task is None:
     return None
   if not is_squared(task):
     return 0.0 if loss_in_words(task) == _LOG_LOSS else None
+  if is_nll:  # of numbers, which is no squared error
+    return None
   if type(task).sample_labels is FunctionClass.sample_labels:
     return float(cast(FunctionClass, task).noise_std) ** 2
   # Labels that no class draws are their targets, as the validation of a config ensures.

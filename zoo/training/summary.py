@@ -46,6 +46,10 @@ class Summary(TypedDict):
   # The share of right labels on the same prompts; None unless they are classes.
   eval_accuracy: float | None
   eval_accuracy_stderr: float | None
+  # The negative log likelihood of observed labels that are numbers, in nats; only for a
+  # model with a distribution.
+  eval_nll: NotRequired[float | None]
+  eval_nll_stderr: NotRequired[float | None]
   exact_risk: float | None
   gd_risk: float | None
   optimal_risk: float | None
@@ -135,6 +139,8 @@ def summarise(
     'num_devices': mesh.devices.size,
     'num_processes': jax.process_count(),
   }
+  if risks.nll is not None:
+    summary['eval_nll'], summary['eval_nll_stderr'] = risks.nll
   if risks.metrics:
     summary['metrics'] = risks.metrics
   return cast(Summary, finite_or_null(summary))
@@ -280,6 +286,9 @@ def table(summary: Summary) -> str:
   if (accuracy := summary['eval_accuracy']) is not None:
     shown = format_estimate(accuracy, summary['eval_accuracy_stderr'])
     rows.append(['its accuracy', shown, ''])
+  if (nll := summary.get('eval_nll')) is not None:
+    shown = format_estimate(nll, summary.get('eval_nll_stderr'))
+    rows.append(['its negative log likelihood, nats', shown, ''])
   header = [f'after step {summary["step"]}', 'loss ± 95 %', 'exact']
   text = format_table(rows, header=header)
   if comparison := summary['comparison']:

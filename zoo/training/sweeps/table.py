@@ -27,6 +27,8 @@ from zoo.training.sweeps.points import Point
 
 # A point, the folder of its run, and its summary.
 Row = dict[str, Any]
+# Entries of a summary that only some models have.
+_SOMETIMES = 'metrics', 'eval_nll', 'eval_nll_stderr'
 # What the points of an arm share: the values, as text, of all fields but the seed.
 _Arm = tuple[str, ...]
 
@@ -53,7 +55,7 @@ def rows_of(
         f'{folder} was trained, but its {SUMMARY} cannot be read, so that no table is '
         'written; rerun the same command'
       )
-    always = [name for name in get_type_hints(Summary) if name != 'metrics']
+    always = [name for name in get_type_hints(Summary) if name not in _SOMETIMES]
     numbers = summary or dict.fromkeys(always)
     rows.append({**point, 'workdir': folder, **numbers})
   return rows, lost
@@ -77,6 +79,8 @@ def _flat(row: Row) -> Row:
       row[f'{name}_loss'] = measured['mean'][-1]
       row[f'{name}_difference'] = measured['difference']
       row[f'{name}_difference_stderr'] = measured['difference_stderr']
+      if 'nll' in measured:
+        row[f'{name}_nll'] = measured['nll']
   return row
 
 
