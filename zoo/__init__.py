@@ -33,6 +33,7 @@ from zoo.measure.contracts import check_model as check_model
 from zoo.measure.contracts import check_task as check_task
 from zoo.measure.curves import curve as curve
 from zoo.measure.predict import predict as predict
+from zoo.measure.predictive import distribution as distribution
 from zoo.probing.instruments import check_instrument as check_instrument
 from zoo.storage.loading import load as load
 from zoo.storage.saving import export as export

@@ -16,7 +16,13 @@ import zoo
 from tests.training.runs import lines_of, small_config
 from tests.training.test_by_hand import assert_close, parameters
 from zoo.config.building import build_model, build_task
-from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
+from zoo.core.draws import (
+  CURVE_STREAM,
+  EVAL_STREAM,
+  INIT_STREAM,
+  TRAIN_STREAM,
+  stream_of,
+)
 from zoo.measure.predictive import with_drawn_labels
 from zoo.models.heads import NUM_BARS
 from zoo.training.objective import make_objective, numbers_of
@@ -126,6 +132,35 @@ def test_a_run_reports_the_likelihood_of_held_out_labels(tmp_path):
   assert summary['eval_nll'] == pytest.approx(np.mean(means), rel=1e-5)
   assert lines_of(tmp_path)[-1]['eval_nll'] == summary['eval_nll']
   assert 'its negative log likelihood, nats' in zoo.training.summary.table(summary)
+
+
+def test_a_run_compares_its_likelihood_with_that_of_the_posterior(tmp_path):
+  """Both are measured on the same labels of the prompts of the comparison."""
+  config = _config(eval__num_compared=24)
+  zoo.train(config, tmp_path, compare=True)
+  model, task = zoo.load(tmp_path).model, build_task(config)
+  summary = json.loads((tmp_path / 'summary.json').read_text())
+  assert 'nll ± 95 %, nats' in zoo.training.summary.table(summary)
+  comparison = summary['comparison']
+  with_nll = [name for name in comparison if 'nll' in comparison[name]]
+  assert with_nll == ['model', 'bayes']
+  key = jax.random.fold_in(stream_of(config.eval.seed, CURVE_STREAM), 0)
+  prompt = with_drawn_labels(task, key, task.sample(key, 24))
+  x, y = (np.asarray(array, np.float64) for array in (prompt.x, prompt.y))
+  query, said = np.asarray(prompt.x_query, np.float64), model.distribution(prompt)
+  precision = np.einsum('bci,bcj->bij', x, x) / _NOISE**2 + np.eye(3)[None]
+  covariance = np.linalg.inv(precision)
+  weights = np.einsum('bij,bcj,bc->bi', covariance, x, y) / _NOISE**2
+  std = np.sqrt(_NOISE**2 + np.einsum('bi,bij,bj->b', query, covariance, query))
+  mean = np.sum(weights * query, axis=1)
+  for name, of_label in {
+    'model': scipy.stats.norm(said.mean, said.std),
+    'bayes': scipy.stats.norm(mean, std),
+  }.items():
+    nll = -of_label.logpdf(prompt.y_query)
+    assert comparison[name]['nll'] == pytest.approx(nll.mean(), rel=1e-4)
+    stderr = nll.std(ddof=1) / math.sqrt(24)
+    assert comparison[name]['nll_stderr'] == pytest.approx(stderr, rel=1e-3)
 
 
 def test_a_run_without_a_distribution_reports_none(tmp_path):

@@ -300,7 +300,8 @@ class BaseTask(trees.Tree, abc.ABC):
     """Untrained predictors to compare a model with; the first is the one to beat.
 
     A baseline named `bayes` has the least expected loss of all predictors; one that
-    estimates it by sampling is named `bayes_estimate`.
+    estimates it by sampling is named `bayes_estimate`. Its method `distribution` says
+    how the observed label is distributed, where that is known.
     """
     return {}
 

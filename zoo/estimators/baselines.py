@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from zoo.core import trees
+from zoo.core.distributions import Classes, Distribution
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import Predictor
@@ -57,37 +58,100 @@ class Baseline(trees.Tree, abc.ABC):
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
     """The prediction for each prompt's query."""
+    return self._at_query(self.predict, prompt)
+
+  def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
+    """The prediction for each example from those before it, that for the query last."""
+    return self._everywhere(self.predict, prompt)
+
+  def predicting(self) -> Baseline:
+    """This baseline without what only its distribution needs.
+
+    Two that predict the same are equal in this form.
+    """
+    return self
+
+  def _at_query(self, function: Callable[[Examples], Any], prompt: Prompt) -> Any:
+    """What a function gives for the query of each prompt, stacked."""
     check_prompt(prompt)
     c, x, y = prompt.x.shape[1], prompt.x, prompt.y
     if c == 0:  # one unseen example, so that `predict` needs no case for c = 0
       x, y = (jnp.zeros((len(a), 1, *a.shape[2:]), a.dtype) for a in (x, y))
     seen = jnp.arange(x.shape[1]) < c
-    return self._predict_each(x, y, seen, prompt.x_query)
+    return self._for_each(function, x, y, seen, prompt.x_query)
 
-  def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
-    """The prediction for each example from those before it, that for the query last."""
+  def _everywhere(self, function: Callable[[Examples], Any], prompt: Prompt) -> Any:
+    """What a function gives for each example from those before it, and the query."""
     check_prompt(prompt)
     c, queries = prompt.x.shape[1], prompt.features
 
-    def at(k: Array) -> Array:
-      return self._predict_each(prompt.x, prompt.y, jnp.arange(c) < k, queries[:, k])
+    def at(k: Array) -> Any:
+      seen = jnp.arange(c) < k
+      return self._for_each(function, prompt.x, prompt.y, seen, queries[:, k])
 
-    return jnp.moveaxis(jax.lax.map(at, jnp.arange(c + 1)), 0, 1)
+    parts = jax.lax.map(at, jnp.arange(c + 1))
+    return jax.tree.map(lambda array: jnp.moveaxis(array, 0, 1), parts)
 
-  def _predict_each(
+  def _for_each(
     self,
+    function: Callable[[Examples], Any],
     x: Float[Array, 'b c d'],
     y: Float[Array, 'b c *k'],
     seen: Bool[Array, ' c'],
     x_query: Float[Array, 'b d'],
-  ) -> Float[Array, ' b *k']:
-    def predict(arrays: tuple[Array, Array, Array]) -> Array:
-      return self.predict(Examples(*arrays[:2], seen, arrays[2]))
+  ) -> Any:
+    def of_one(arrays: tuple[Array, Array, Array]) -> Any:
+      return function(Examples(*arrays[:2], seen, arrays[2]))
 
     if not self.one_by_one:
-      return jax.vmap(predict)((x, y, x_query))
+      return jax.vmap(of_one)((x, y, x_query))
     # The gradient computes a prompt again instead of keeping its intermediate values.
-    return jax.lax.map(jax.checkpoint(predict, prevent_cse=False), (x, y, x_query))
+    return jax.lax.map(jax.checkpoint(of_one, prevent_cse=False), (x, y, x_query))
+
+
+class Describing(Baseline):
+  """A baseline that knows the distribution of the observed label, a number.
+
+  A subclass defines `describe` for one prompt, whose mean is `predict`. Where labels
+  have no noise and the examples determine one, its standard deviation is 0 but for
+  rounding.
+  """
+
+  @abc.abstractmethod
+  def describe(self, examples: Examples) -> Distribution:
+    """The distribution of the query's label, given the seen examples."""
+
+  def distribution(self, prompt: Prompt) -> Distribution | Classes:
+    """The distribution of the label of each prompt's query."""
+    return self._at_query(self.describe, prompt)
+
+  def distributions(self, prompt: Prompt) -> Distribution | Classes:
+    """The distribution for each example from those before it, `[b, t]`, query last."""
+    return self._everywhere(self.describe, prompt)
+
+
+class OfClasses(Baseline):
+  """A baseline of one-hot labels, whose logits are their distribution."""
+
+  def distribution(self, prompt: Prompt) -> Classes:
+    """The probabilities of the classes of each prompt's query."""
+    return Classes(self(prompt))
+
+  def distributions(self, prompt: Prompt) -> Classes:
+    """The probabilities for each example from those before it, `[b, t]`, query last."""
+    return Classes(self.predictions(prompt))
+
+
+class OfSigns(Baseline):
+  """A baseline of labels ±1, whose prediction is the logit of +1."""
+
+  def distribution(self, prompt: Prompt) -> Classes:
+    """The probabilities of −1 and +1, in this order, for each prompt's query."""
+    return Classes.of_signs(self(prompt))
+
+  def distributions(self, prompt: Prompt) -> Classes:
+    """The probabilities for each example from those before it, `[b, t]`, query last."""
+    return Classes.of_signs(self.predictions(prompt))
 
 
 class HostBaseline(trees.Tree, abc.ABC):
@@ -115,11 +179,14 @@ class HostBaseline(trees.Tree, abc.ABC):
 def distinct(predictors: Mapping[str, Predictor]) -> dict[str, Predictor]:
   """The predictors that differ, by the names of those that are equal.
 
-  Equal ones are one entry, such as `ols, bayes`, in the place of the first. Those of
-  other libraries, which are not compiled, are left out.
+  Equal ones are one entry, such as `ols, bayes`, in the place of the first; what only
+  their distributions need does not count. Those of other libraries, which are not
+  compiled, are left out.
   """
   groups: list[tuple[list[str], Predictor]] = []
   for name, predictor in predictors.items():
+    if isinstance(predictor, Baseline):
+      predictor = predictor.predicting()
     alike = next((names for names, other in groups if other == predictor), None)
     if alike is not None:
       alike.append(name)

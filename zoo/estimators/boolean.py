@@ -11,7 +11,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from zoo.core import losses
-from zoo.estimators.baselines import Baseline, Examples
+from zoo.estimators.baselines import Baseline, Examples, OfSigns
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -46,7 +46,7 @@ class Negated(Baseline):
 
 
 @struct.dataclass(eq=False, repr=False)
-class ParityBayes(Baseline):
+class ParityBayes(OfSigns):
   """The Bayes predictor of the task 'parity', by elimination over GF(2).
 
   An example is a linear equation in the d bits that say which features are relevant. If
@@ -79,7 +79,7 @@ class ParityBayes(Baseline):
 
 
 @struct.dataclass(eq=False, repr=False)
-class NeighbourBayes(Baseline):
+class NeighbourBayes(OfSigns):
   """The Bayes predictor of the task 'nearest_neighbour'.
 
   After `num_random` examples, and for copies, the label is that of the nearest example,

@@ -11,11 +11,11 @@ from jaxtyping import Array, Float
 
 from zoo.core import losses
 from zoo.core.trees import Number
-from zoo.estimators.baselines import Baseline, Examples
+from zoo.estimators.baselines import Baseline, Examples, OfClasses
 
 
 @struct.dataclass(eq=False, repr=False)
-class ClusterBayes(Baseline):
+class ClusterBayes(OfClasses):
   """The exact probabilities of the classes, for means uniform on the cube [−1, 1]^d.
 
   Given n points of a class with mean m, the posterior of a coordinate of μ is
@@ -110,7 +110,7 @@ def log_mass(
 
 
 @struct.dataclass(eq=False, repr=False)
-class Recall(Baseline):
+class Recall(OfClasses):
   """The value that the query's key had; for a new key all values are equally likely.
 
   `own_values` leaves out the values of other keys, as each key has its own value.

@@ -13,12 +13,12 @@ from jaxtyping import Array, Bool, Float
 from zoo.core import losses
 from zoo.core.errors import UserError
 from zoo.core.trees import Number, Vector
-from zoo.estimators.baselines import Baseline, Examples
+from zoo.estimators.baselines import Examples, OfClasses
 from zoo.estimators.partitions import IMPOSSIBLE, Partitions, partitions
 
 
 @struct.dataclass(eq=False, repr=False)
-class ContextBayes(Baseline):
+class ContextBayes(OfClasses):
   """The Bayes predictor for classes that are new in every prompt.
 
   It knows N, B and ε, that means are `~ N(0, I/D)`, that all labels are equally likely,

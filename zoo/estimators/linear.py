@@ -15,6 +15,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, ArrayLike, Float
 
+from zoo.core.distributions import Gaussian
 from zoo.core.errors import (
   UserError,
   check_array,
@@ -27,7 +28,7 @@ from zoo.core.matrices import scales_and_axes
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import Task
 from zoo.core.trees import Matrix, Number, Vector
-from zoo.estimators.baselines import Baseline, Examples, check_numbers
+from zoo.estimators.baselines import Baseline, Describing, Examples, check_numbers
 from zoo.estimators.linear_prior import (
   FirstSteps,
   best_first_step,
@@ -117,7 +118,7 @@ def bayes(task: Task) -> Ridge:
   if prior.covariance is not None:
     scales, vectors = scales_and_axes(prior.covariance)
     root = vectors * scales
-  return Ridge(prior.noise_std**2, prior.mean, root)
+  return Ridge(prior.noise_std**2, prior.mean, root, prior_std=1.0)
 
 
 class Estimator(Baseline):
@@ -222,7 +223,7 @@ class GDBeta(Estimator):
 
 
 @struct.dataclass(eq=False, repr=False)
-class Ridge(Estimator):
+class Ridge(Estimator, Describing):
   """Minimises `Σ_i (w·x_i − y_i)² + penalty (w − start)ᵀ K⁻¹ (w − start)`.
 
   `K = root rootᵀ` may be singular, and `w` then stays in `start` plus its range. A
@@ -233,12 +234,47 @@ class Ridge(Estimator):
     start: the weights `[d]` without examples; None is 0.
     root: a root of K, `[d, k]`; None is the identity.
     squares: whether x is replaced by its squares, entry by entry.
+    prior_std: τ, if this is the posterior mean of weights `~ N(start, τ² K)`, with
+      labels whose noise has the variance τ² λ; the posterior then gives the
+      distribution of labels. None for any other estimator.
   """
 
   penalty: Number = 0.0
   start: Vector = None
   root: Matrix = None
   squares: bool = struct.field(pytree_node=False, default=False)
+  prior_std: Number = None
+
+  @property
+  def has_distribution(self) -> bool:
+    """Whether it is a posterior mean."""
+    return self.prior_std is not None
+
+  def predicting(self) -> Ridge:
+    return dataclasses.replace(self, prior_std=None)  # pyright: ignore[reportCallIssue]
+
+  def describe(self, examples: Examples) -> Gaussian:
+    """N(w·x_q, τ² (λ + φᵀ (I − Aᵀ (A Aᵀ + λ)⁻¹ A) φ)), φ = rootᵀ x_q, A = X root.
+
+    Raises UserError for an estimator that is not a posterior mean.
+    """
+    if self.prior_std is None:
+      raise UserError(
+        f'{self} has no prior_std, so that it is not known as a posterior mean; '
+        "task.baselines()['bayes'] is one, and has a distribution"
+      )
+    mean = self.predict(examples)
+    x, _, _, x_query = examples.zeroed()
+    if self.squares:
+      x, x_query = jnp.square(x), jnp.square(x_query)
+    if self.root is not None:
+      root = jnp.asarray(self.root, x.dtype)
+      x, x_query = x @ root, x_query @ root
+    penalty, prior_std = (
+      jnp.asarray(number, x.dtype) for number in (self.penalty, self.prior_std)
+    )
+    variance = penalty + unexplained(x, x_query, penalty)
+    return Gaussian(mean, prior_std * jnp.sqrt(variance))
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     if self.squares:
@@ -270,6 +306,24 @@ def least_squares(
   # Below this a singular value is rounding error, as usual for a pseudo-inverse.
   noise_floor = s[0] * jnp.finfo(s.dtype).eps * max(x.shape)
   return ((y @ u) * jnp.where(s > noise_floor, s / (s * s + penalty), 0)) @ vt
+
+
+def unexplained(
+  x: Float[Array, 'c d'], x_query: Float[Array, ' d'], penalty: float | Array
+) -> Float[Array, '']:
+  """`x_qᵀ (I − Xᵀ (X Xᵀ + penalty)⁻¹ X) x_q`, as a sum of terms that are not negative.
+
+  It is the posterior variance of w·x_q for weights N(0, I), divided by their variance.
+  """
+  _, s, vt = jnp.linalg.svd(x, full_matrices=False)
+  noise_floor = s[0] * jnp.finfo(s.dtype).eps * max(x.shape)
+  along = vt @ x_query
+  some = jnp.where(s > noise_floor, s * s + penalty, 1)
+  left = jnp.where(s > noise_floor, penalty / some, 1)
+  variance = jnp.sum(jnp.square(along) * left)
+  if len(s) < len(x_query):  # else the axes span all directions
+    variance += jnp.sum(jnp.square(x_query - along @ vt))
+  return variance
 
 
 def _gradient(

@@ -11,8 +11,10 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float
 
+from zoo.core.distributions import Distribution, Gaussian, GaussianMixture
 from zoo.core.trees import Matrix, Number, Vector
-from zoo.estimators.baselines import Baseline, Examples
+from zoo.estimators.baselines import Baseline, Describing, Examples
+from zoo.estimators.linear import Ridge
 
 _LOG_2_PI = math.log(2 * math.pi)
 
@@ -20,7 +22,8 @@ _LOG_2_PI = math.log(2 * math.pi)
 class Posterior(Baseline):
   """A Bayes predictor that also knows how probable the examples are.
 
-  Like a baseline, a subclass is decorated with `flax.struct.dataclass`.
+  Like a baseline, a subclass is decorated with `flax.struct.dataclass`. One whose
+  labels are numbers is `Describing`, too.
   """
 
   @abc.abstractmethod
@@ -32,7 +35,7 @@ class Posterior(Baseline):
 
 
 @struct.dataclass(eq=False, repr=False)
-class GaussianPosterior(Posterior):
+class GaussianPosterior(Posterior, Describing):
   """That of `y = w·x + σ n` with `w ~ N(mean, root rootᵀ)` and `x ~ N(0, Σ)`.
 
   With `squares` it is `y = w·x² + σ n`. The noise is not 0, and Σ is not singular; None
@@ -62,6 +65,25 @@ class GaussianPosterior(Posterior):
     weights = mean + root @ ((along * s / variances) @ vt)
     density = -(misfit + log_det + count * _LOG_2_PI) / 2
     return of_features + density, jnp.dot(x_query, weights)
+
+  def describe(self, examples: Examples) -> Gaussian:
+    ridge = Ridge(
+      jnp.square(jnp.asarray(self.noise_std, examples.x.dtype)),
+      self.mean,
+      self.root,
+      self.squares,
+      prior_std=1.0,
+    )
+    return Gaussian(self.predict(examples), ridge.describe(examples).std)
+
+
+def as_mixture(distribution: Distribution) -> GaussianMixture:
+  """A Gaussian as a mixture of one; a mixture as it is."""
+  if isinstance(distribution, GaussianMixture):
+    return distribution
+  assert isinstance(distribution, Gaussian)
+  mean, std = distribution.mean[..., None], distribution.std[..., None]
+  return GaussianMixture(jnp.zeros_like(mean), mean, std)
 
 
 def log_density_of_features(

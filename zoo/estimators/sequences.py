@@ -18,12 +18,12 @@ from jaxtyping import Array, Float, Int
 from zoo.core import losses
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.trees import Matrix
-from zoo.estimators.baselines import Baseline, Examples
+from zoo.estimators.baselines import Baseline, Examples, OfClasses
 
 MOST_CONTEXTS = 4096  # of the last symbols, on which the next one depends
 
 
-class SequenceBaseline(Baseline):
+class SequenceBaseline(OfClasses):
   """A baseline that reads a sequence once, defined by `after_each`."""
 
   @abc.abstractmethod
@@ -158,7 +158,7 @@ class Unigram(Baseline):
 
 
 @struct.dataclass(eq=False, repr=False)
-class TwoSymbolBayes(Baseline):
+class TwoSymbolBayes(OfClasses):
   """The Bayes predictor for two symbols, if the first one is from the stationary law.
 
   Let u and v be the probabilities of leaving the first symbol and the other one. The

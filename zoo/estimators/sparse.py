@@ -12,16 +12,14 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from zoo.core.distributions import GaussianMixture
 from zoo.core.trees import Number
-from zoo.estimators.baselines import (
-  Baseline,
-  Examples,
-)
+from zoo.estimators.baselines import Baseline, Describing, Examples
 from zoo.estimators.posteriors import Posterior, log_density_of_features, log_norm
 
 
 @struct.dataclass(eq=False, repr=False)
-class SparseBayes(Posterior):
+class SparseBayes(Posterior, Describing):
   """The posterior mean when `num_nonzero` random weights are N(0, 1), the others 0.
 
   This is exact: the mean over all supports S (sets of coordinates) of the posterior
@@ -37,6 +35,20 @@ class SparseBayes(Posterior):
   noise_std: Number = 0.0
 
   def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    density, log_evidence, prediction, _ = self._of_supports(examples)
+    return density, jnp.dot(jax.nn.softmax(log_evidence), prediction)
+
+  def describe(self, examples: Examples) -> GaussianMixture:
+    """A component for each support, with the posterior of its weights."""
+    _, log_evidence, prediction, std = self._of_supports(examples)
+    return GaussianMixture(log_evidence, prediction, std)
+
+  def _of_supports(
+    self, examples: Examples
+  ) -> tuple[
+    Float[Array, ''], Float[Array, ' n'], Float[Array, ' n'], Float[Array, ' n']
+  ]:
+    """The log density; of each support its evidence, and mean and std of the label."""
     x, y, _, x_query = examples.zeroed()
     std = jnp.asarray(self.noise_std, x.dtype)
     noiseless, overdetermined = std == 0, examples.num_seen > self.num_nonzero
@@ -46,7 +58,7 @@ class SparseBayes(Posterior):
     least = jnp.where(overdetermined, eps, eps**0.25).astype(x.dtype)
     std = jnp.where(noiseless, least, std)
     supports = _supports(self.num_features, self.num_nonzero)
-    misfit, log_det, prediction = _ridge(x, y, std, x_query, supports)
+    misfit, log_det, prediction, spread = _ridge(x, y, std, x_query, supports)
     log_evidence = -misfit / (2 * std * std) - log_det
     # Without noise, a support that fits all examples by chance has probability 0. The
     # misfit of the true support is rounding error, and so the smallest.
@@ -56,7 +68,10 @@ class SparseBayes(Posterior):
     density = jax.scipy.special.logsumexp(log_evidence) - math.log(len(supports))
     density += self.num_nonzero * jnp.log(std) - log_norm(std, examples)
     density += log_density_of_features(examples)
-    return density, jnp.dot(jax.nn.softmax(log_evidence), prediction)
+    # Without noise as many examples as there are weights determine them.
+    of_label = std * jnp.sqrt(jnp.where(noiseless, spread, 1 + spread))
+    is_known = noiseless & (examples.num_seen >= self.num_nonzero)
+    return density, log_evidence, prediction, jnp.where(is_known, 0, of_label)
 
 
 @functools.lru_cache(maxsize=8)
@@ -71,8 +86,10 @@ def _ridge(
   std: Float[Array, ''],
   x_query: Float[Array, ' d'],
   supports: Int[np.ndarray, 'n s'],
-) -> tuple[Float[Array, ' n'], Float[Array, ' n'], Float[Array, ' n']]:
-  """For the features X of each support, the least loss, `½ log|A|` and `w·x_q`.
+) -> tuple[
+  Float[Array, ' n'], Float[Array, ' n'], Float[Array, ' n'], Float[Array, ' n']
+]:
+  """For the features X of each support the least loss, ½ log|A|, w·x_q and x_qᵀA⁻¹x_q.
 
   They are those of ridge regression, `A = XᵀX + std² I`: least squares on `[X; std I]`
   by modified Gram–Schmidt, with the labels as one more column. This is backward stable,
@@ -86,7 +103,7 @@ def _ridge(
   residual = jnp.broadcast_to(jnp.pad(y, (0, s))[:, None], (len(y) + s, n))
   # Removing each direction from the query amounts to back substitution.
   query = [x_query[supports[:, j]] for j in range(s)]
-  log_det = prediction = jnp.zeros(n, x.dtype)
+  log_det = prediction = spread = jnp.zeros(n, x.dtype)
   for j in range(s):
     norm = jnp.sqrt(jnp.sum(columns[j] * columns[j], axis=0))
     direction = columns[j] / norm[None]
@@ -95,11 +112,12 @@ def _ridge(
     residual = residual - label[None] * direction
     along = query[j] / norm
     prediction = prediction + label * along
+    spread = spread + along * along
     for i in range(j + 1, s):
       product = jnp.sum(direction * columns[i], axis=0)
       columns[i] = columns[i] - product[None] * direction
       query[i] = query[i] - product * along
-  return jnp.sum(residual * residual, axis=0), log_det, prediction
+  return jnp.sum(residual * residual, axis=0), log_det, prediction, spread
 
 
 @struct.dataclass(eq=False, repr=False)

@@ -22,7 +22,7 @@ from zoo.core import losses
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.estimators.baselines import Baseline, Examples, NearestNeighbours, Zero
+from zoo.estimators.baselines import Examples, NearestNeighbours, OfSigns, Zero
 from zoo.estimators.boolean import (
   Elimination,
   NaiveBayes,
@@ -399,7 +399,7 @@ def _sample_signs(key: Key[Array, ''], shape: tuple[int, ...]) -> Float[Array, '
 
 
 @struct.dataclass(eq=False, repr=False)
-class ConjunctionSampling(Baseline):
+class ConjunctionSampling(OfSigns):
   """An estimate of the Bayes predictor of 'conjunction', by importance sampling.
 
   Given weights w with |w| literals, an example has the probability
@@ -485,7 +485,7 @@ def _log_evidence(
 
 
 @struct.dataclass(eq=False, repr=False)
-class VersionSpace(Baseline):
+class VersionSpace(OfSigns):
   """The Bayes predictor by enumeration: all functions that fit vote by their posterior.
 
   Predicts a fair coin if none fits.

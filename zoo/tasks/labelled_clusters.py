@@ -21,7 +21,7 @@ from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Number, Vector
-from zoo.estimators.baselines import Baseline, Examples, Zero
+from zoo.estimators.baselines import Examples, OfClasses, Zero
 from zoo.estimators.classes import NearestShares
 from zoo.estimators.cluster_posteriors import (
   ContextBayes,
@@ -292,7 +292,7 @@ def sample_slots(
 
 
 @struct.dataclass(eq=False, repr=False)
-class WeightsBayes(Baseline):
+class WeightsBayes(OfClasses):
   """The probabilities of labels from the query's features, all means being known.
 
   `p(k | x_q) ∝ p_k N(x_q; μ_k/√(1 + ε²), ε²/(1 + ε²) I/D)`.
@@ -309,7 +309,7 @@ class WeightsBayes(Baseline):
 
 
 @struct.dataclass(eq=False, repr=False)
-class BurstBayes(Baseline):
+class BurstBayes(OfClasses):
   """The Bayes predictor for B > 0, which knows all means and labels.
 
   The density of a prompt is a sum over the partitions of its examples into N/B classes,

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Key
 from zoo.core.errors import check_covariance, check_name, check_vector
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Matrix, Vector
-from zoo.estimators.baselines import Baseline, Examples, Zero
+from zoo.estimators.baselines import Baseline, Examples, OfSigns, Zero
 from zoo.estimators.posteriors import Posterior, log_density_of_features
 from zoo.tasks.base import (
   FunctionClass,
@@ -191,7 +191,7 @@ class MaximumAPosteriori(Baseline):
 
 
 @struct.dataclass(eq=False, repr=False)
-class Quadrature(Posterior):
+class Quadrature(Posterior, OfSigns):
   """The posterior probability of the label +1, integrated on a grid of weights.
 
   The link must be 'logistic' or 'probit'. The grid has `num_nodes` equal steps along
@@ -231,7 +231,7 @@ class Quadrature(Posterior):
 
 
 @struct.dataclass(eq=False, repr=False)
-class ImportanceSampling(Posterior):
+class ImportanceSampling(Posterior, OfSigns):
   """The posterior probability of the label +1, estimated by importance sampling.
 
   The link must be 'logistic' or 'probit'. The proposal is a multivariate Student

@@ -19,11 +19,12 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Key
 
 from zoo.core import trees
+from zoo.core.distributions import Classes, Distribution, GaussianMixture
 from zoo.core.errors import UserError, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.estimators.baselines import Examples
-from zoo.estimators.posteriors import Posterior
+from zoo.estimators.baselines import Describing, Examples
+from zoo.estimators.posteriors import Posterior, as_mixture
 from zoo.tasks.base import BAYES, BaseTask, ChangedTask, inputs_of, register_task
 
 
@@ -253,7 +254,7 @@ class Mixture(BaseTask):
 
 
 @struct.dataclass(eq=False, repr=False)
-class MixturePosterior(Posterior):
+class MixturePosterior(Posterior, Describing):
   """The predictions of tasks, weighed by how probable each makes the examples.
 
   They are means of numbers, or logits, whose probabilities are weighed.
@@ -264,6 +265,41 @@ class MixturePosterior(Posterior):
   parts: tuple[Posterior, ...]
   weights: trees.Vector
   label_kind: str = struct.field(pytree_node=False, default='numbers')
+
+  @property
+  def has_distribution(self) -> bool:
+    """Whether each part says how its labels are distributed."""
+    parts_do = all(isinstance(part, Describing) for part in self.parts)
+    return parts_do or self.label_kind != 'numbers'
+
+  def distribution(self, prompt: Prompt) -> Distribution | Classes:
+    """The distribution of the label of each prompt's query."""
+    if self.label_kind == 'numbers':
+      return super().distribution(prompt)
+    if self.label_kind == 'classes':
+      return Classes(self(prompt))
+    return Classes.of_signs(self(prompt))
+
+  def distributions(self, prompt: Prompt) -> Distribution | Classes:
+    """The distribution for each example from those before it, `[b, t]`, query last."""
+    if self.label_kind == 'numbers':
+      return super().distributions(prompt)
+    if self.label_kind == 'classes':
+      return Classes(self.predictions(prompt))
+    return Classes.of_signs(self.predictions(prompt))
+
+  def describe(self, examples: Examples) -> GaussianMixture:
+    """The components of all parts, weighed by how probable each makes the examples."""
+    log_weights, means, stds = [], [], []
+    for part, weight in zip(self.parts, self.weights, strict=True):
+      assert isinstance(part, Describing)
+      density, _ = part.weigh(examples)
+      of_part = as_mixture(part.describe(examples))
+      score = jnp.log(jnp.asarray(weight, density.dtype)) + density
+      log_weights.append(score + jax.nn.log_softmax(of_part.log_weights))
+      means.append(of_part.means)
+      stds.append(of_part.stds)
+    return GaussianMixture(*map(jnp.concatenate, (log_weights, means, stds)))
 
   def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
     weighed = [part.weigh(examples) for part in self.parts]

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Key
 
+from zoo.core.distributions import Gaussian
 from zoo.core.errors import check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
-from zoo.estimators.baselines import Baseline, Examples, Zero
+from zoo.estimators.baselines import Describing, Examples, Zero
 from zoo.estimators.linear import Ridge
 from zoo.tasks.base import (
   BaseTask,
@@ -153,7 +154,7 @@ def _orthogonal_vector(
 
 
 @struct.dataclass(eq=False, repr=False)
-class WithoutOnes(Baseline):
+class WithoutOnes(Describing):
   """Least squares without the examples whose features are all 1, whose label is 1.
 
   This is the posterior mean of the task `outlier_regression` of the kind `many`: other
@@ -162,6 +163,15 @@ class WithoutOnes(Baseline):
   """
 
   def predict(self, examples: Examples) -> Float[Array, '']:
-    rest = examples.seen & jnp.any(examples.x != 1, axis=1)
-    prediction = Ridge().predict(examples._replace(seen=rest))
+    prediction = Ridge().predict(self._without(examples))
     return jnp.where(jnp.all(examples.x_query == 1), 1, prediction)
+
+  def describe(self, examples: Examples) -> Gaussian:
+    """The posterior of regression without noise, and the label 1 of an outlier."""
+    is_known = jnp.all(examples.x_query == 1)
+    rest = Ridge(prior_std=1.0).describe(self._without(examples))
+    return Gaussian(jnp.where(is_known, 1, rest.mean), jnp.where(is_known, 0, rest.std))
+
+  def _without(self, examples: Examples) -> Examples:
+    """The examples of which outliers are not seen."""
+    return examples._replace(seen=examples.seen & jnp.any(examples.x != 1, axis=1))

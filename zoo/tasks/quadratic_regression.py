@@ -71,9 +71,10 @@ class QuadraticRegression(FunctionClass):
 
   def baselines(self) -> dict[str, Predictor]:
     # The prior of w/√3 is N(w*/√3, I/3), so this is the posterior mean.
+    std = 1 / math.sqrt(3)
     center = self._mean() / math.sqrt(3) if self._mean().any() else None
     return {
-      'bayes': Ridge(3 * self.noise_std**2, center, squares=True),
+      'bayes': Ridge(3 * self.noise_std**2, center, squares=True, prior_std=std),
       'ols': Ridge(),
       'nearest_neighbours': NearestNeighbours(),
       'zero': Zero(),

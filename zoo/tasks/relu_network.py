@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Key
 
+from zoo.core.distributions import Distribution, Gaussian
 from zoo.core.errors import check_count, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
@@ -95,16 +96,28 @@ class ArcCosineKernel(Tree):
     # Nothing is predicted from the query's label, so any number will do.
     return jax.vmap(self._predict_all)(x, jnp.pad(prompt.y, ((0, 0), (0, 1))))
 
+  def distribution(self, prompt: Prompt) -> Distribution:
+    """The distribution of each query's observed label, in the limit of the width."""
+    return self.distributions(prompt)[:, -1]
+
+  def distributions(self, prompt: Prompt) -> Gaussian:
+    """The distribution for each example from those before it, `[b, t]`, query last."""
+    x = prompt.features
+    return jax.vmap(self._describe_all)(x, jnp.pad(prompt.y, ((0, 0), (0, 1))))
+
   def _predict_all(
     self, x: Float[Array, 't d'], y: Float[Array, ' t']
   ) -> Float[Array, ' t']:
+    return self._describe_all(x, y).mean
+
+  def _describe_all(self, x: Float[Array, 't d'], y: Float[Array, ' t']) -> Gaussian:
     # y = L z with independent z: row i of L gives label i from the z of earlier labels
     # and its own z, whose mean is 0.
     lower = jnp.linalg.cholesky(self._covariance(x))
     scale = self.output_mean * math.sqrt(self.hidden_features / math.pi)
     mean = scale * jnp.sqrt(jnp.sum(x * x, axis=1))
     independent = jax.scipy.linalg.solve_triangular(lower, y - mean, lower=True)
-    return mean + jnp.tril(lower, -1) @ independent
+    return Gaussian(mean + jnp.tril(lower, -1) @ independent, jnp.diagonal(lower))
 
   def _covariance(self, x: Float[Array, 't d']) -> Float[Array, 't t']:
     """The covariance of the labels, with a little extra variance against rounding.

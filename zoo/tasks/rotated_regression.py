@@ -105,7 +105,7 @@ class RotatedRegression(LinearFunctions):
     step = np.array([best_first_step(task)])
     return {
       # Features do not depend on the weights, so the posterior needs no frame.
-      'bayes': Ridge(self.noise_std**2),
+      'bayes': Ridge(self.noise_std**2, prior_std=1.0),
       'gd': GradientDescent(np.zeros(self.num_features), step, FirstSteps.of(task)),
       'ols': Ridge(),
       'zero': Zero(),

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from zoo.core.errors import UserError, check_count, check_truth
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.estimators.baselines import Baseline, Examples, Zero
+from zoo.estimators.baselines import Examples, OfClasses, Zero
 from zoo.tasks.base import BaseTask, make_prompt, register_task
 
 # The logit of what is certain: e^−30 is less than a rounding of float32.
@@ -188,7 +188,7 @@ class ModularArithmetic(StateTracking):
 
 
 @struct.dataclass(eq=False, repr=False)
-class Tracking(Baseline):
+class Tracking(OfClasses):
   """The Bayes predictor of these tasks: it runs the automaton."""
 
   task: Any

@@ -11,10 +11,11 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Key
 
+from zoo.core.distributions import GaussianMixture
 from zoo.core.errors import UserError, check_count
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import Number
-from zoo.estimators.baselines import Examples, Zero
+from zoo.estimators.baselines import Describing, Examples, Zero
 from zoo.estimators.linear import Ridge
 from zoo.estimators.posteriors import Posterior, log_density_of_features, log_norm
 from zoo.tasks.base import LinearFunctions, register_task
@@ -97,7 +98,7 @@ def _pool(seed: int, num_tasks: int, num_features: int) -> Float[np.ndarray, 'm 
 
 
 @struct.dataclass(eq=False, repr=False)
-class DiscreteBayes(Posterior):
+class DiscreteBayes(Posterior, Describing):
   """The posterior mean over the pool, dMMSE (arXiv 2306.15063, section 2).
 
   `Σ_m p_m w_m·x_q` with `p = softmax_m(−|y − X w_m|² / (2σ²))`. Without noise only the
@@ -109,7 +110,23 @@ class DiscreteBayes(Posterior):
   task: TaskPool
 
   def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
-    x, y, _, x_query = examples.zeroed()
+    density, posterior, _ = self._of_pool(examples)
+    pool = jnp.asarray(self.task.pool, examples.x.dtype)
+    return density, jnp.dot(posterior @ pool, examples.x_query)
+
+  def describe(self, examples: Examples) -> GaussianMixture:
+    """A component for each weight vector of the pool."""
+    _, _, log_weights = self._of_pool(examples)
+    pool = jnp.asarray(self.task.pool, examples.x.dtype)
+    means = pool @ examples.x_query
+    noise_std = jnp.asarray(self.task.noise_std, means.dtype)
+    return GaussianMixture(log_weights, means, jnp.full_like(means, noise_std))
+
+  def _of_pool(
+    self, examples: Examples
+  ) -> tuple[Float[Array, ''], Float[Array, ' m'], Float[Array, ' m']]:
+    """The log density, the posterior, and its logarithm up to a constant."""
+    x, y, _, _ = examples.zeroed()
     density = log_density_of_features(examples)
     pool = jnp.asarray(self.task.pool, x.dtype)
     misfit = jnp.sum(jnp.square(y[:, None] - x @ pool.T), axis=0)
@@ -123,4 +140,5 @@ class DiscreteBayes(Posterior):
     fits = (misfit == jnp.min(misfit)).astype(x.dtype)
     without_noise = fits / jnp.sum(fits)
     posterior = jnp.where(noise_std > 0, jax.nn.softmax(scores), without_noise)
-    return density, jnp.dot(posterior @ pool, x_query)
+    log_weights = jnp.where(noise_std > 0, scores, jnp.log(fits))
+    return density, posterior, log_weights
