@@ -29,6 +29,10 @@ from zoo.core.protocols import PredictsAll as PredictsAll
 from zoo.core.protocols import Task as Task
 from zoo.core.registry import register_mixer as register_mixer
 from zoo.core.registry import register_model as register_model
+from zoo.measure.calibration import calibration as calibration
+from zoo.measure.calibration import exchangeability as exchangeability
+from zoo.measure.calibration import likelihood as likelihood
+from zoo.measure.calibration import martingale as martingale
 from zoo.measure.contracts import check_model as check_model
 from zoo.measure.contracts import check_task as check_task
 from zoo.measure.curves import curve as curve

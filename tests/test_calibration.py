@@ -1,0 +1,308 @@
+"""Likelihood, calibration and consistency of predictive distributions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.special
+import scipy.stats
+from flax import nnx, struct
+
+import zoo
+from tests.compare import refuses
+from zoo.core.distributions import Bars, Classes, Gaussian, GaussianMixture
+from zoo.core.trees import Tree
+from zoo.measure.calibration import PitHistogram, Reliability, kl_divergence
+from zoo.measure.predict import sample_batches
+from zoo.reports.calibration_plots import plot_calibration
+
+_D, _C, _NOISE = 2, 4, 0.5
+
+
+def _task():
+  return zoo.create_task(
+    'linear_regression', num_features=_D, context_length=_C, noise_std=_NOISE
+  )
+
+
+def _bayes():
+  return _task().baselines()['bayes']
+
+
+@struct.dataclass(eq=False, repr=False)
+class _Changed(Tree):
+  """The posterior, moved by a share of its width, whose width is multiplied."""
+
+  posterior: object
+  width: float = 1.0
+  moved: float = 0.0
+
+  def __call__(self, prompt):
+    return self.distribution(prompt).mean
+
+  def distribution(self, prompt):
+    of = self.posterior.distribution(prompt)
+    return Gaussian(of.mean + self.moved * of.std, self.width * of.std)
+
+
+# Divergences.
+
+
+def test_divergences_are_their_integrals():
+  normal = Gaussian(jnp.array([0.3]), jnp.array([0.8]))
+  other = Gaussian(jnp.array([1.0]), jnp.array([1.5]))
+  mixture = GaussianMixture(
+    jnp.array([[0.2, -1.0, 0.5]]),
+    jnp.array([[0.0, 2.0, -1.0]]),
+    jnp.array([[0.5, 1, 2]]),
+  )
+  bars = Bars(jnp.array([[0.1, 1.0, 0.5, -0.3]]), jnp.array([-2.0, -1, 0.5, 1, 3]))
+  pairs = [(normal, other), (mixture, normal), (normal, mixture), (normal, bars)]
+  for first, second in [*pairs, (bars, mixture), (bars, other)]:
+
+    @jax.jit
+    def densities(y, first=first, second=second):
+      return first.log_prob(y), second.log_prob(y)
+
+    grid = np.linspace(-25, 25, 20_001)
+    p, q = jax.vmap(lambda y: densities(jnp.full(1, y)))(jnp.asarray(grid, jnp.float32))
+    p, q = np.asarray(p, np.float64)[:, 0], np.asarray(q, np.float64)[:, 0]
+    expected = scipy.integrate.trapezoid(np.exp(p) * (p - q), grid)
+    # 2,048 cells of a range of at most 40. A cell with a jump of bars is wrong by half
+    # of it, 0.01, times a density and a logarithm with a product of 0.1; four jumps.
+    assert float(kl_divergence(first, second)[0]) == pytest.approx(expected, abs=4e-3)
+  logits = np.random.default_rng(0).normal(size=(2, 5, 3)).astype('f')
+  p, q = scipy.special.softmax(logits, axis=-1)
+  found = kl_divergence(*(Classes(jnp.asarray(each)) for each in logits))
+  np.testing.assert_allclose(found, (p * np.log(p / q)).sum(-1), rtol=1e-4)
+
+
+def test_divergences_of_equal_distributions_are_zero():
+  normal = Gaussian(jnp.array([0.3, -40.0]), jnp.array([0.8, 1e-3]))
+  np.testing.assert_array_equal(kl_divergence(normal, normal), 0)
+  mixture = GaussianMixture(jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.ones((1, 2)))
+  np.testing.assert_array_equal(kl_divergence(mixture, mixture), 0)
+
+
+# Likelihood.
+
+
+def test_the_likelihood_of_the_posterior_is_its_entropy():
+  """½ log(2πe s²), s² = σ² + x_qᵀ(XᵀX/σ² + I)⁻¹x_q, on the same prompts."""
+  row, last = zoo.likelihood(_bayes(), _task(), num_prompts=2048)
+  batches = sample_batches(_task(), 0, 2048, 512)
+  entropies = []
+  for prompt in batches:
+    x, query = (np.asarray(array, np.float64) for array in (prompt.x, prompt.x_query))
+    precision = np.einsum('bci,bcj->bij', x, x) / _NOISE**2 + np.eye(_D)[None]
+    spread = np.einsum('bi,bij,bj->b', query, np.linalg.inv(precision), query)
+    entropies.append(np.log(2 * np.pi * np.e * (_NOISE**2 + spread)) / 2)
+  gap = row.nll.mean - np.concatenate(entropies).mean()
+  assert abs(gap) < 4 * row.nll.stderr
+  assert row.kl is not None
+  assert row.excess is not None
+  assert (row.kl.mean, row.excess.mean) == (0, 0)
+  assert (last.predictor, last.nll) == ('bayes', row.nll)
+
+
+def test_a_wrong_width_and_a_wrong_mean_have_their_divergence():
+  """KL(N(m, s²) ‖ N(m + a s, b² s²)) = log b + (1 + a²) / (2 b²) − ½."""
+  predictors = {
+    'narrow': _Changed(_bayes(), width=0.5),
+    'moved': _Changed(_bayes(), moved=1.0),
+  }
+  rows = zoo.likelihood(predictors, _task(), num_prompts=2048)
+  assert [row.predictor for row in rows] == ['narrow', 'moved', 'bayes']
+  for row, expected in zip(rows, (np.log(0.5) + 2 - 0.5, 0.5), strict=False):
+    assert row.kl.mean == pytest.approx(expected, rel=1e-4)
+    assert abs(row.excess.mean - expected) < 4 * row.excess.stderr
+  assert 'narrow' in str(rows)
+  assert 'kl_stderr' in rows.records()[0]
+
+
+def test_classes_are_measured_by_their_logits():
+  task = zoo.create_task('logistic_regression', num_features=2, context_length=4)
+  map_row, row = zoo.likelihood({'map': task.baselines()['map']}, task, 512)
+  assert row.predictor == 'bayes'
+  assert map_row.kl.mean > 0
+  assert abs(map_row.excess.mean - map_row.kl.mean) < 4 * map_row.excess.stderr
+
+
+def test_what_has_no_likelihood_is_refused():
+  with refuses('Zero has no distribution of labels that are numbers'):
+    zoo.likelihood(_task().baselines()['zero'], _task(), 4)
+  noiseless = zoo.create_task('linear_regression', num_features=2, context_length=4)
+  with refuses('the likelihood of model is not finite', 'where labels have no noise'):
+    zoo.likelihood(noiseless.baselines()['bayes'], noiseless, 4)
+  with refuses('num_prompts is 1'):
+    zoo.likelihood(_bayes(), _task(), 1)
+
+
+# Calibration.
+
+
+def test_the_posterior_is_calibrated():
+  result = zoo.calibration(_bayes(), _task(), num_prompts=4096)
+  assert isinstance(result, PitHistogram)
+  assert result.p_value > 1e-3
+  assert [row.low for row in result.rows] == [i / 10 for i in range(10)]
+  assert sum(row.share.mean for row in result.rows) == pytest.approx(1)
+
+
+def test_a_distribution_that_is_too_narrow_has_labels_in_the_outer_bins():
+  """With half the width, u = Φ(2z): P(u < 0.1) = Φ(Φ⁻¹(0.1) / 2) = 0.261."""
+  narrow = _Changed(_bayes(), width=0.5)
+  result = zoo.calibration(narrow, _task(), num_prompts=4096)
+  expected = scipy.stats.norm.cdf(scipy.stats.norm.ppf(0.1) / 2)
+  for row in result.rows[0], result.rows[-1]:
+    assert abs(row.share.mean - expected) < 4 * row.share.stderr
+  assert result.p_value < 1e-6
+
+
+@struct.dataclass(eq=False, repr=False)
+class _Sharper(Tree):
+  """A predictor whose logits are multiplied."""
+
+  predictor: object
+  factor: float = 2.0
+
+  def __call__(self, prompt):
+    return self.factor * self.predictor(prompt)
+
+
+def test_the_calibration_error_of_classes_is_the_gap_of_the_probabilities():
+  """With twice the logit z the error is E[σ(2|z|) − σ(|z|)], as all gaps are ≥ 0."""
+  task = zoo.create_task('logistic_regression', num_features=2, context_length=8)
+  bayes = task.baselines()['bayes']
+  result = zoo.calibration(bayes, task, num_prompts=4096)
+  assert isinstance(result, Reliability)
+  assert result.ece.mean < result.null
+  sharper = zoo.calibration(_Sharper(bayes), task, num_prompts=4096)
+  assert isinstance(sharper, Reliability)
+  logits = np.concatenate(
+    [zoo.predict(bayes, prompt) for prompt in sample_batches(task, 0, 4096, 512)]
+  )
+  gaps = scipy.special.expit(2 * abs(logits)) - scipy.special.expit(abs(logits))
+  assert abs(sharper.ece.mean - gaps.mean()) < 4 * sharper.ece.stderr
+  assert sharper.ece.mean > 2 * sharper.null
+  assert sum(row.num_prompts for row in sharper.rows) == 4096
+  assert all(row.low <= row.confidence <= row.high for row in sharper.rows)
+
+
+def test_pictures_of_calibration_have_labels_and_the_line_of_a_calibrated_one():
+  import matplotlib.pyplot as plt
+
+  _, axes = plt.subplots()
+  histogram = zoo.calibration(_bayes(), _task(), num_prompts=256)
+  assert plot_calibration(histogram, ax=axes) is axes
+  assert axes.get_xlabel() == 'probability of a smaller label'
+  assert axes.get_ylabel() == 'share of labels in a bin'
+  task = zoo.create_task('logistic_regression', num_features=2, context_length=4)
+  drawn = plot_calibration(
+    zoo.calibration(task.baselines()['bayes'], task, num_prompts=256), 'title'
+  )
+  assert drawn.get_title() == 'title'
+  assert drawn.get_ylabel() == 'share of labels of that class'
+  assert {line.get_label() for line in drawn.lines} >= {'calibrated'}
+  plt.close('all')
+
+
+# Consistency.
+
+
+@struct.dataclass(eq=False, repr=False)
+class _LastLabel(Tree):
+  """Says that the label is that of the last example, with the std 1."""
+
+  def __call__(self, prompt):
+    return prompt.y[:, -1]
+
+  def distribution(self, prompt):
+    return Gaussian(prompt.y[:, -1], jnp.ones(len(prompt.y)))
+
+
+def test_the_posterior_does_not_depend_on_the_order():
+  rows = zoo.exchangeability(_bayes(), _task(), 64, lengths=[2, _C])
+  assert [row.num_examples for row in rows] == [2, _C]
+  # Rounding of means to 1e-6 of the width gives 1e-12; of a width to 1e-6, 1e-6.
+  assert all(abs(row.kl.mean) < 1e-5 for row in rows)
+
+
+def test_a_predictor_that_depends_on_the_order_has_its_divergence():
+  """KL = (y_i − y_j)²/2: on average (1 − 1/C) (d + σ²), as i = j with 1/C."""
+  (row,) = zoo.exchangeability(_LastLabel(), _task(), 2048)
+  expected = (1 - 1 / _C) * (_D + _NOISE**2)
+  assert abs(row.kl.mean - expected) < 4 * row.kl.stderr
+  model = zoo.create_model(
+    'transformer',
+    num_features=_D,
+    context_length=_C,
+    num_layers=1,
+    width=8,
+    head='gaussian',
+    rngs=nnx.Rngs(0),
+  )
+  (row,) = zoo.exchangeability(model, _task(), 256)
+  assert row.kl.mean > 4 * row.kl.stderr
+  with refuses('a length is 0'):
+    zoo.exchangeability(_bayes(), _task(), 8, lengths=[0])
+
+
+@struct.dataclass(eq=False, repr=False)
+class _Drifts(Tree):
+  """N(step · k, 1) after k examples, whatever they are."""
+
+  step: float = 0.1
+
+  def __call__(self, prompt):
+    return self.distribution(prompt).mean
+
+  def distribution(self, prompt):
+    b, k = prompt.y.shape
+    return Gaussian(jnp.full(b, k * self.step), jnp.ones(b))
+
+
+@struct.dataclass(eq=False, repr=False)
+class _Shrinks(Tree):
+  """N(y_1 / 2^k, 1) after k examples."""
+
+  def __call__(self, prompt):
+    return self.distribution(prompt).mean
+
+  def distribution(self, prompt):
+    b, k = prompt.y.shape
+    return Gaussian(prompt.y[:, 0] * 0.5**k, jnp.ones(b))
+
+
+def test_the_posterior_is_a_martingale():
+  for task in (
+    _task(),
+    zoo.create_task('logistic_regression', num_features=2, context_length=4),
+  ):
+    rows = zoo.martingale(task.baselines()['bayes'], task, 2048, num_steps=3)
+    assert [row.num_drawn for row in rows] == [1, 2, 3]
+    for row in rows:
+      assert abs(row.drift.mean) < 4 * row.drift.stderr
+      assert abs(row.slope.mean) < 4 * row.slope.stderr
+      assert row.drift.stderr > 0
+
+
+def test_predictions_that_drift_or_shrink_are_no_martingale():
+  for row in zoo.martingale(_Drifts(), _task(), 16, num_steps=3):
+    assert row.drift.mean == pytest.approx(0.1 * row.num_drawn, rel=1e-5)
+  for row in zoo.martingale(_Shrinks(), _task(), 512, num_steps=3):
+    # The mean of y_1 is 0, so that the mean does not move, but each prediction does.
+    assert abs(row.drift.mean) < 4 * row.drift.stderr
+    assert row.slope.mean == pytest.approx(0.5**row.num_drawn - 1, rel=1e-4)
+  # The mean is linear in each label, so that a wrong width alone does not move it.
+  wide = zoo.martingale(_Changed(_bayes(), width=2.0), _task(), 2048, num_steps=3)
+  assert abs(wide[-1].drift.mean) < 4 * wide[-1].drift.stderr
+
+
+def test_a_martingale_needs_features_that_do_not_depend_on_labels():
+  chain = zoo.create_task('markov_chain', num_symbols=2)
+  with refuses('MarkovChain is no zoo.tasks.FunctionClass'):
+    zoo.martingale(chain.baselines()['bayes'], chain)
+  with refuses('num_steps is 5'):
+    zoo.martingale(_bayes(), _task(), num_steps=5)

@@ -1,0 +1,605 @@
+"""How good predictive distributions are: likelihood, calibration and consistency."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from zoo.core.distributions import Classes, Distribution, Gaussian
+from zoo.core.draws import CURVE_STREAM, stream_of
+from zoo.core.errors import UserError, check_count
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.core.trees import fresh
+from zoo.measure.predict import Programs, check_predictor, sample_batches
+from zoo.measure.predictive import (
+  draws_labels,
+  log_prob,
+  said_by,
+  with_drawn_labels,
+)
+from zoo.measure.rows import Rows, Tabular
+from zoo.measure.statistics import (
+  Estimate,
+  difference,
+  estimate,
+  ratio,
+  resampled_means,
+)
+from zoo.tasks.base import FunctionClass
+
+EXACT = 'bayes'  # the baseline that others are compared with
+_BATCH_SIZE = 512
+_NUM_NODES = 2048  # of a quadrature over a label
+_AT_ONCE = 32  # nodes, at which a mixture of many components has its densities
+_TAIL = 1e-6  # the probability beyond each end of a quadrature
+_NUM_RESAMPLED = 500
+
+
+class Likelihood(NamedTuple):
+  """How likely a predictor makes observed labels, in nats.
+
+  Attributes:
+    predictor: Its name.
+    nll: The mean of −log p of the labels.
+    excess: `nll` minus that of the exact posterior on the same labels; None without it.
+    kl: The mean divergence KL(exact posterior ‖ predictor), which is what `excess`
+      estimates, with less noise; None without the exact posterior.
+  """
+
+  predictor: str
+  nll: Estimate
+  excess: Estimate | None
+  kl: Estimate | None
+
+
+def likelihood(
+  predictors: Predictor | Mapping[str, Predictor],
+  task: Task,
+  num_prompts: int = 2048,
+  seed: int = 0,
+) -> Rows[Likelihood]:
+  """Measures how likely predictors make the observed labels of queries.
+
+  The baseline `bayes` of the task is measured, too, if it has a distribution: no
+  predictor has a smaller expected negative log likelihood.
+
+  Args:
+    predictors: A predictor with a distribution (see `zoo.distribution`), or several by
+      name. A single one is named `model`.
+    task: What prompts and labels are drawn from.
+    num_prompts: The number of prompts, ≥ 2.
+    seed: Of the prompts and their labels.
+
+  Returns:
+    A row for each predictor, and the last for `bayes`.
+
+  Raises:
+    UserError: If a predictor has no distribution, if the task does not draw labels, or
+      if a likelihood is infinite, as where labels have no noise and are known.
+
+  Example:
+    >>> task = zoo.create_task(
+    ...   'linear_regression', num_features=2, context_length=4, noise_std=0.5
+    ... )
+    >>> rows = zoo.likelihood(task.baselines()['bayes'], task, num_prompts=256)
+    >>> [row.predictor for row in rows], rows[0].kl.mean
+    (['model', 'bayes'], 0.0)
+  """
+  num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  named = dict(predictors) if isinstance(predictors, Mapping) else {'model': predictors}
+  for predictor in named.values():
+    check_predictor(predictor)
+  exact = task.baselines().get(EXACT)
+  if exact is not None and not _has_distribution(exact, task):
+    exact = None
+  together = [*named.values(), *([] if exact is None else [exact])]
+  function = _likelihoods if exact is None else _likelihoods_and_divergences
+  parts = _measure(function, together, task, num_prompts, seed)
+  names = [*named, *([] if exact is None else [EXACT])]
+  nll = parts[0]
+  for name, column in zip(names, nll, strict=True):
+    if not np.isfinite(column).all():
+      raise UserError(
+        f'the likelihood of {name} is not finite on a label of {type(task).__name__}; '
+        'where labels have no noise, examples may determine them, so that they have no '
+        'density'
+      )
+  rows = Rows[Likelihood]()
+  for i, name in enumerate(names):
+    excess = None if exact is None else difference(nll[i], nll[-1])
+    kl = None if exact is None else estimate(parts[1][i])
+    rows.append(Likelihood(name, estimate(nll[i]), excess, kl))
+  return rows
+
+
+def _has_distribution(predictor: Predictor, task: Task) -> bool:
+  prompt = jax.eval_shape(lambda key: task.sample(key, 1), jax.random.key(0))
+  try:
+    jax.eval_shape(lambda prompt: said_by(predictor, prompt, task), prompt)
+  except UserError:
+    return False
+  return True
+
+
+def _measure(
+  function: Any,
+  predictors: Sequence[Predictor],
+  task: Task,
+  num_prompts: int,
+  seed: int,
+) -> list[Float[np.ndarray, 'i p']]:
+  """What a function measures in all batches, each joined along its last axis.
+
+  Raises UserError for a task that does not draw labels.
+  """
+  programs, task = Programs(), task.held_out()
+  parts: list[Any] = []
+  key, start = stream_of(seed, CURVE_STREAM), 0
+  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
+    if not draws_labels(task, prompt):
+      raise UserError(
+        f'{type(task).__name__} has labels that differ from their targets, and no '
+        'method sample_labels, which says how they are drawn'
+      )
+    own = jax.random.fold_in(key, start)
+    parts.append(programs.run(function, predictors, prompt, fresh(task), own))
+    start += len(prompt.x)
+  columns = zip(*jax.device_get(parts), strict=True)
+  return [np.concatenate(column, axis=-1).astype(np.float64) for column in columns]
+
+
+def _likelihoods(
+  predictors: Sequence[Predictor], prompt: Prompt, task: Task, key: Key[Array, '']
+) -> list[Float[Array, 'i b']]:
+  labels = with_drawn_labels(task, key, prompt).y_query
+  said = [said_by(predictor, prompt, task) for predictor in predictors]
+  return [jnp.stack([-log_prob(each, labels) for each in said])]
+
+
+def _likelihoods_and_divergences(
+  predictors: Sequence[Predictor], prompt: Prompt, task: Task, key: Key[Array, '']
+) -> list[Float[Array, 'i b']]:
+  (nll,) = _likelihoods(predictors, prompt, task, key)
+  said = [said_by(predictor, prompt, task) for predictor in predictors]
+  return [nll, jnp.stack([kl_divergence(said[-1], each) for each in said])]
+
+
+def kl_divergence(
+  first: Distribution | Classes, second: Distribution | Classes
+) -> Float[Array, ' b']:
+  """Returns KL(first ‖ second) of each prompt, in nats.
+
+  That of two normal distributions has a closed form, and that of classes is a sum.
+  Others are integrated over 2,048 points between the quantiles 1e-6 and 1 − 1e-6.
+  """
+  if isinstance(first, Classes) or isinstance(second, Classes):
+    assert isinstance(first, Classes)
+    assert isinstance(second, Classes)
+    p, log_p = first.probabilities, jax.nn.log_softmax(first.logits)
+    gaps = log_p - jax.nn.log_softmax(second.logits)
+    return jnp.sum(jnp.where(p > 0, p * gaps, 0), axis=-1)
+  if isinstance(first, Gaussian) and isinstance(second, Gaussian):
+    shares = first.std / second.std
+    moved = (first.mean - second.mean) / second.std
+    return (jnp.square(shares) - 1 + jnp.square(moved)) / 2 - jnp.log(shares)
+  low, high = first.quantile(_TAIL), first.quantile(1 - _TAIL)
+
+  def at(share: Array) -> tuple[Array, Array]:
+    y = low + (high - low) * share
+    return first.log_prob(y), second.log_prob(y)
+
+  nodes = (jnp.arange(_NUM_NODES, dtype=low.dtype) + 0.5) / _NUM_NODES
+  log_p, log_q = jax.lax.map(at, nodes, batch_size=_AT_ONCE)
+  weights = jax.nn.softmax(log_p, axis=0)
+  # A tail that falls faster than the first one may be −∞, where it weighs 0.
+  gaps = jnp.where(weights > 0, log_p - log_q, 0)
+  return jnp.sum(weights * gaps, axis=0)
+
+
+# Calibration.
+
+
+class PitBin(NamedTuple):
+  """The share of labels whose probability of a smaller label is in a bin."""
+
+  low: float
+  high: float
+  share: Estimate
+
+
+@dataclasses.dataclass(frozen=True)
+class PitHistogram(Tabular):
+  """The probability integral transform of labels that are numbers.
+
+  Attributes:
+    bins: Of equal width; each has the share 1/n if the distributions are calibrated.
+    p_value: Of the chi-squared test that all shares are 1/n.
+    num_prompts: The number of labels.
+  """
+
+  bins: tuple[PitBin, ...]
+  p_value: float
+  num_prompts: int
+
+  @property
+  def rows(self) -> Rows[PitBin]:
+    """The bins."""
+    return Rows(self.bins)
+
+
+class ConfidenceBin(NamedTuple):
+  """The predictions whose most probable class has a probability in a bin."""
+
+  low: float
+  high: float
+  num_prompts: int
+  confidence: float  # the mean probability of the most probable class
+  accuracy: Estimate | None  # the share of labels of that class; None for no prompts
+
+
+@dataclasses.dataclass(frozen=True)
+class Reliability(Tabular):
+  """How often the most probable class is the label, by its probability.
+
+  Attributes:
+    bins: Of equal width, from 0 to 1.
+    ece: The expected calibration error, Σ share of a bin · |accuracy − confidence|
+      (Naeini et al., 2015; Guo et al., arXiv 1706.04599).
+    null: What the error of a calibrated predictor with these probabilities exceeds with
+      the probability 5 %, on as many prompts; it is not 0, since labels are random.
+    num_prompts: The number of labels.
+  """
+
+  bins: tuple[ConfidenceBin, ...]
+  ece: Estimate
+  null: float
+  num_prompts: int
+
+  @property
+  def rows(self) -> Rows[ConfidenceBin]:
+    """The bins that hold a prompt."""
+    return Rows(each for each in self.bins if each.num_prompts)
+
+
+def calibration(
+  predictor: Predictor,
+  task: Task,
+  num_prompts: int = 4096,
+  seed: int = 0,
+  *,
+  num_bins: int = 10,
+) -> PitHistogram | Reliability:
+  """Measures whether events happen as often as a predictor says.
+
+  For labels that are numbers this is the histogram of u = P(label ≤ the observed one),
+  the probability integral transform, which is uniform on (0, 1) for a calibrated
+  predictor. A distribution that is too narrow has too many labels in the outer bins.
+  For classes it is how often the most probable class is the label, by its probability.
+
+  Args:
+    predictor: A predictor with a distribution (see `zoo.distribution`).
+    task: What prompts and labels are drawn from.
+    num_prompts: The number of prompts, ≥ 2.
+    seed: Of the prompts and their labels.
+    num_bins: The number of bins of equal width between 0 and 1, ≥ 2.
+
+  Returns:
+    A `PitHistogram` for numbers, and a `Reliability` for classes and signs; both are
+    drawn by `zoo.reports.calibration_plots.plot_calibration`.
+
+  Raises:
+    UserError: If the predictor has no distribution, or if the task does not draw
+      labels.
+
+  Example:
+    >>> task = zoo.create_task(
+    ...   'linear_regression', num_features=2, context_length=4, noise_std=0.5
+    ... )
+    >>> result = zoo.calibration(task.baselines()['bayes'], task, num_prompts=512)
+    >>> result.p_value > 0.01
+    True
+  """
+  check_predictor(predictor)
+  num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  num_bins = check_count('num_bins', num_bins, minimum=2)
+  if task.label_kind == 'numbers':
+    ((shares,),) = _measure(_below, [predictor], task, num_prompts, seed)
+    return _histogram(shares, num_bins)
+  confidence, correct = _measure(_best_class, [predictor], task, num_prompts, seed)
+  return _reliability(confidence[0], correct[0], num_bins, seed)
+
+
+def _below(
+  predictors: Sequence[Predictor], prompt: Prompt, task: Task, key: Key[Array, '']
+) -> list[Float[Array, '1 b']]:
+  (predictor,) = predictors
+  said = said_by(predictor, prompt, task)
+  assert isinstance(said, Distribution)
+  return [said.cdf(with_drawn_labels(task, key, prompt).y_query)[None]]
+
+
+def _best_class(
+  predictors: Sequence[Predictor], prompt: Prompt, task: Task, key: Key[Array, '']
+) -> list[Float[Array, '1 b']]:
+  (predictor,) = predictors
+  said = said_by(predictor, prompt, task)
+  assert isinstance(said, Classes)
+  labels = with_drawn_labels(task, key, prompt).y_query
+  if labels.ndim < said.logits.ndim:
+    labels = jnp.stack([1 - labels, labels], axis=-1)
+  p = said.probabilities
+  best = jnp.argmax(p, axis=-1)[:, None]
+  taken = [jnp.take_along_axis(array, best, axis=-1)[:, 0] for array in (p, labels)]
+  return [array[None] for array in taken]
+
+
+def _bins_of(shares: Float[np.ndarray, ' p'], num_bins: int) -> np.ndarray:
+  """Which bin each share is in, as `[p, n]` of 0 and 1."""
+  of_each = np.minimum((shares * num_bins).astype(int), num_bins - 1)
+  return (of_each[:, None] == np.arange(num_bins)).astype(np.float64)
+
+
+def _histogram(shares: Float[np.ndarray, ' p'], num_bins: int) -> PitHistogram:
+  from scipy import stats  # slow to import
+
+  within = _bins_of(shares, num_bins)
+  bins = tuple(
+    PitBin(i / num_bins, (i + 1) / num_bins, estimate(within[:, i]))
+    for i in range(num_bins)
+  )
+  test = stats.chisquare(within.sum(axis=0))
+  return PitHistogram(bins, float(test.pvalue), len(shares))
+
+
+def _reliability(
+  confidence: Float[np.ndarray, ' p'],
+  correct: Float[np.ndarray, ' p'],
+  num_bins: int,
+  seed: int,
+) -> Reliability:
+  within = _bins_of(confidence, num_bins)
+  bins = []
+  for i in range(num_bins):
+    here = within[:, i] > 0
+    bins.append(
+      ConfidenceBin(
+        i / num_bins,
+        (i + 1) / num_bins,
+        int(here.sum()),
+        float(confidence[here].mean()) if here.any() else math.nan,
+        estimate(correct[here]) if here.any() else None,
+      )
+    )
+  gaps = within * (correct - confidence)[:, None]
+  resampled = np.abs(resampled_means(gaps, _NUM_RESAMPLED, seed)).sum(axis=1)
+  # Labels as a calibrated predictor would have them.
+  drawn = np.random.default_rng(seed).random((_NUM_RESAMPLED, len(confidence)))
+  calibrated = ((drawn < confidence) - confidence) @ within / len(confidence)
+  return Reliability(
+    bins=tuple(bins),
+    ece=Estimate(float(np.abs(gaps.mean(axis=0)).sum()), float(resampled.std(ddof=1))),
+    null=float(np.quantile(np.abs(calibrated).sum(axis=1), 0.95)),
+    num_prompts=len(confidence),
+  )
+
+
+# Consistency.
+
+
+class Spread(NamedTuple):
+  """How far a predictive distribution depends on the order of examples, in nats."""
+
+  num_examples: int
+  kl: Estimate  # mean of KL(in the given order ‖ in another order)
+
+
+def exchangeability(
+  predictor: Predictor,
+  task: Task,
+  num_prompts: int = 256,
+  seed: int = 0,
+  *,
+  num_orders: int = 4,
+  lengths: Sequence[int] | None = None,
+) -> Rows[Spread]:
+  """Measures how much a predictive distribution depends on the order of the examples.
+
+  If the order of examples says nothing about the label of the query, as for functions
+  at independent features, the posterior does not depend on it, and the divergence is 0.
+
+  Args:
+    predictor: A predictor with a distribution (see `zoo.distribution`).
+    task: What prompts are drawn from.
+    num_prompts: The number of prompts, ≥ 2.
+    seed: Of the prompts and of the permutations.
+    num_orders: The number of random permutations of each prompt, ≥ 1.
+    lengths: Numbers of examples before the query; by default that of the task.
+
+  Returns:
+    A row for each length: the mean over prompts and permutations of
+    KL(distribution in the given order ‖ distribution in the permuted order).
+
+  Raises:
+    UserError: If the predictor has no distribution, or for a length that is not from 1
+      to the context length.
+
+  Example:
+    >>> task = zoo.create_task(
+    ...   'linear_regression', num_features=2, context_length=4, noise_std=0.5
+    ... )
+    >>> rows = zoo.exchangeability(task.baselines()['bayes'], task, num_prompts=8)
+    >>> abs(rows[0].kl.mean) < 1e-5
+    True
+  """
+  check_predictor(predictor)
+  num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  num_orders = check_count('num_orders', num_orders)
+  programs, task = Programs(), task.held_out()
+  lengths = [task.context_length] if lengths is None else [*lengths]
+  for length in lengths:
+    check_count('a length', length, 1, task.context_length)
+  parts: list[list[np.ndarray]] = [[] for _ in lengths]
+  key, start = stream_of(seed, CURVE_STREAM), 0
+  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
+    # No prompt of a batch has this number, by which the key is folded for each.
+    own = jax.random.fold_in(jax.random.fold_in(key, start), 2**32 - 4)
+    keys = jax.random.split(own, num_orders)
+    for part, length in zip(parts, lengths, strict=True):
+      arguments = prompt.prefix(length), fresh(task), keys
+      part.append(np.asarray(programs.run(_spread, [predictor], *arguments)))
+    start += len(prompt.x)
+  return Rows(
+    Spread(length, estimate(np.concatenate(part)))
+    for length, part in zip(lengths, parts, strict=True)
+  )
+
+
+def _spread(
+  predictors: Sequence[Predictor], prompt: Prompt, task: Task, keys: Key[Array, ' o']
+) -> Float[Array, ' b']:
+  """The mean divergence of each prompt over permutations of its examples."""
+  (predictor,) = predictors
+  given = said_by(predictor, prompt, task)
+  b, c = prompt.x.shape[:2]
+  total = jnp.zeros(b, prompt.x.dtype)
+  for key in keys:
+    orders = jax.vmap(lambda key: jax.random.permutation(key, c))(
+      jax.random.split(key, b)
+    )
+    at = jnp.arange(b)[:, None]
+    permuted = Prompt(
+      prompt.x[at, orders], prompt.y[at, orders], prompt.x_query, prompt.y_query
+    )
+    total += kl_divergence(given, said_by(predictor, permuted, task))
+  return total / len(keys)
+
+
+class Drift(NamedTuple):
+  """How predictions move when a predictor sees examples that it has drawn itself.
+
+  Attributes:
+    num_drawn: The number of examples that were drawn.
+    drift: The mean change of the prediction: in the units of the labels, or of the
+      probability of the class that was most probable.
+    slope: The slope of that change on the first prediction. It is not 0 where
+      predictions move towards their mean or away from it, so that the mean change is 0.
+  """
+
+  num_drawn: int
+  drift: Estimate
+  slope: Estimate
+
+
+def martingale(
+  predictor: Predictor,
+  task: Task,
+  num_prompts: int = 1024,
+  seed: int = 0,
+  *,
+  num_steps: int = 4,
+) -> Rows[Drift]:
+  """Tests whether predictions are a martingale under a predictor's own distribution.
+
+  The labels of the last examples of each prompt are replaced, one after the other, by
+  labels drawn from the predictive distribution given the examples before. What a
+  Bayesian predicts for a fixed query then changes at random, but on average stays as it
+  was, whatever the prior (Falck et al., arXiv 2406.00793). A predictor that fails this
+  is the posterior of no prior, so that its uncertainty has no such meaning.
+
+  Args:
+    predictor: A predictor with a distribution (see `zoo.distribution`).
+    task: A `zoo.tasks.FunctionClass`, whose features do not depend on labels.
+    num_prompts: The number of prompts, ≥ 2.
+    seed: Of the prompts and the labels.
+    num_steps: The number of examples that are drawn, from 1 to the context length.
+
+  Returns:
+    A row after each drawn example, with standard errors over prompts.
+
+  Raises:
+    UserError: If the predictor has no distribution, or for another task.
+
+  Example:
+    >>> task = zoo.create_task(
+    ...   'linear_regression', num_features=2, context_length=4, noise_std=0.5
+    ... )
+    >>> rows = zoo.martingale(task.baselines()['bayes'], task, 256, num_steps=2)
+    >>> all(abs(row.drift.mean) < 2 * row.drift.half for row in rows)
+    True
+
+  References:
+    Falck, Wang and Holmes, arXiv 2406.00793.
+  """
+  check_predictor(predictor)
+  if not isinstance(task, FunctionClass):
+    raise UserError(
+      f'{type(task).__name__} is no zoo.tasks.FunctionClass; examples can be drawn one '
+      'by one only where features do not depend on labels'
+    )
+  num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  c = task.context_length
+  num_steps = check_count('num_steps', num_steps, maximum=c)
+  programs, held_out = Programs(), task.held_out()
+  moves: list[np.ndarray] = []
+  firsts: list[np.ndarray] = []
+  key, start = stream_of(seed, CURVE_STREAM), 0
+  for prompt in sample_batches(held_out, seed, num_prompts, _BATCH_SIZE, programs):
+    y, predictions = prompt.y[:, : c - num_steps], []
+    own = jax.random.fold_in(jax.random.fold_in(key, start), 2**32 - 5)
+    for length in range(c - num_steps, c + 1):
+      seen = Prompt(prompt.x[:, :length], y, prompt.x_query, prompt.y_query)
+      said = programs.run(_predicted, [predictor], seen, fresh(held_out))
+      predictions.append(np.asarray(said, np.float64))
+      if length < c:
+        asked = dataclasses.replace(seen, x_query=prompt.x[:, length])
+        drawn = programs.run(
+          _drawn_label,
+          [predictor],
+          asked,
+          fresh(held_out),
+          jax.random.fold_in(own, length),
+        )
+        y = jnp.concatenate([y, drawn[:, None].astype(y.dtype)], axis=1)
+    followed = np.stack(predictions, axis=1)
+    if followed.ndim == 3:  # the class that was most probable
+      best = followed[:, 0].argmax(axis=-1)
+      followed = followed[np.arange(len(best)), :, best]
+    firsts.append(followed[:, 0])
+    moves.append(followed[:, 1:] - followed[:, :1])
+    start += len(prompt.x)
+  first, moved = np.concatenate(firsts), np.concatenate(moves)
+  centred = first - first.mean()
+  return Rows(
+    Drift(
+      k + 1,
+      estimate(moved[:, k]),
+      ratio(centred * (moved[:, k] - moved[:, k].mean()), centred**2),
+    )
+    for k in range(num_steps)
+  )
+
+
+def _predicted(
+  predictors: Sequence[Predictor], prompt: Prompt, task: Task
+) -> Float[Array, ' b *k']:
+  """The mean of the label, or the probabilities of its classes."""
+  (predictor,) = predictors
+  said = said_by(predictor, prompt, task)
+  return said.probabilities if isinstance(said, Classes) else said.mean
+
+
+def _drawn_label(
+  predictors: Sequence[Predictor], prompt: Prompt, task: Task, key: Key[Array, '']
+) -> Float[Array, ' b *k']:
+  """A label of each query, drawn from the predictive distribution."""
+  (predictor,) = predictors
+  drawn = said_by(predictor, prompt, task).sample(key)
+  return 2 * drawn[..., 1] - 1 if task.label_kind == 'signs' else drawn
