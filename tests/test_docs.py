@@ -48,6 +48,14 @@ def test_the_code_of_the_readme_prints_what_it_says(monkeypatch, capsys, uncheck
   assert capsys.readouterr().out == said
 
 
+@pytest.mark.slow
+def test_the_code_of_the_page_of_distributions_prints_what_it_says(capsys, unchecked):
+  text = (ROOT / 'docs' / 'distributions.md').read_text()
+  ((code, said),) = re.findall(r'```python\n(.*?)```\n\n```\n(.*?)```', text, re.DOTALL)
+  exec(compile(code, 'distributions.md', 'exec'), {})
+  assert_same_but_for_rounding(capsys.readouterr().out, said)
+
+
 @pytest.mark.parametrize('name', CONFIGS)
 def test_each_config_says_what_it_trains(name):
   assert configs.about(name).splitlines()[0].endswith('.')

@@ -176,8 +176,8 @@ class Bars(Distribution):
 
   The density is constant within each inner bar. The first bar begins at its right edge
   and falls to the left as the half of a normal density does, and the last one falls to
-  the right; half of the probability of a tail lies within the width of its bar (as in
-  arXiv 2112.10510, appendix E).
+  the right; half of the probability of a tail lies within the width of its bar
+  (Müller et al., arXiv 2112.10510).
 
   Args:
     logits: Logarithms of the probabilities of the bars up to a constant, `[*b n]`.

@@ -49,9 +49,10 @@ class Likelihood(NamedTuple):
   Attributes:
     predictor: Its name.
     nll: The mean of −log p of the labels.
-    excess: `nll` minus that of the exact posterior on the same labels; None without it.
-    kl: The mean divergence KL(exact posterior ‖ predictor), which is what `excess`
-      estimates, with less noise; None without the exact posterior.
+    excess: `nll` minus that of the posterior of the task on the same labels; None
+      without the posterior.
+    kl: The mean divergence KL(posterior ‖ predictor), which is what `excess` estimates,
+      with less noise; None without the posterior.
   """
 
   predictor: str
@@ -180,6 +181,13 @@ def kl_divergence(
   That of two normal distributions has a closed form, and that of classes is a sum.
   Others are integrated over 2,048 points between the quantiles 1e-6 and 1 − 1e-6.
   """
+  # What rounding makes negative is 0.
+  return jnp.maximum(_divergence(first, second), 0)
+
+
+def _divergence(
+  first: Distribution | Classes, second: Distribution | Classes
+) -> Float[Array, ' b']:
   if isinstance(first, Classes) or isinstance(second, Classes):
     assert isinstance(first, Classes)
     assert isinstance(second, Classes)
