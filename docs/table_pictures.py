@@ -20,9 +20,7 @@ def draw_tables() -> Figure:
   """Twelve tables: two features of each, and the labels as colours."""
   number = _ROWS * _COLUMNS
   task = zoo.create_task('tabular')
-  prompt = jax.device_get(
-    task.sample(jax.random.key(_KEY), number, latents=True)
-  )
+  prompt = jax.device_get(task.sample(jax.random.key(_KEY), number, latents=True))
   figure = Figure(height=6.5)
   grid = figure.subplots(_ROWS, _COLUMNS)
   for i, axes in enumerate(grid.ravel()):

@@ -148,6 +148,8 @@ ARGUMENTS: dict[str, Any] = {
   'read_in': _NO_NAME,
   'head': _NO_NAME,
   'edges': _ARRAY,
+  'num_classes': (1, *_NO_INTEGER),
+  'num_bars': (1, *_NO_INTEGER),
 }
 _GIVEN = {'num_features': 3, 'context_length': 4, 'num_heads': 2, 'num_outputs': 1}
 _GIVEN |= {'num_layers': 1, 'width': 8}

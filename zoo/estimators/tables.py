@@ -77,15 +77,15 @@ class TableRidge(Baseline):
 def standardized(examples: Examples) -> tuple[Float[Array, 'c d'], Float[Array, ' d']]:
   """The features of the examples and the query; a missing or constant one is 0."""
   x, seen = examples.x, examples.seen[:, None] & ~jnp.isnan(examples.x)
-  count = jnp.maximum(jnp.sum(seen, axis=0), 1)
+  count = jnp.maximum(jnp.sum(seen.astype(x.dtype), axis=0), 1)
   mean = jnp.sum(jnp.nan_to_num(x), axis=0, where=seen) / count
   squares = jnp.square(jnp.nan_to_num(x) - mean[None])
   std = jnp.sqrt(jnp.sum(squares, axis=0, where=seen) / count)
   scale = jnp.where(std > 0, 1 / jnp.where(std > 0, std, 1), 0)
-  return tuple(
-    jnp.where(jnp.isnan(rows), 0, (rows - mean) * scale)
-    for rows in (x, examples.x_query)
-  )
+  of_all = jnp.concatenate([x, examples.x_query[None]])
+  rows = (of_all - mean[None]) * scale[None]
+  rows = jnp.where(jnp.isnan(rows), 0, rows)
+  return rows[:-1], rows[-1]
 
 
 def weighted_label(

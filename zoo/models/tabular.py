@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
+from flax import nnx, struct
 from jaxtyping import Array, Bool, Float, Int
 from scipy import stats
 
+from zoo.core import trees
 from zoo.core.distributions import Bars, Classes
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt, check_prompt
@@ -29,16 +30,31 @@ _LARGEST = 5.0  # of a feature, in standard deviations of the context
 _LEAST_STD = 1e-6  # of a column, as a share of its largest entry; below it is constant
 
 
-class Outputs(NamedTuple):
-  """What a table's rows may have as labels.
+@struct.dataclass(eq=False, repr=False)
+class NumberOrClass(trees.Tree):
+  """The distribution of labels that are a number or a class.
 
-  Attributes:
-    numbers: the distributions of a number, in the units of the labels, `[b, t]`.
-    classes: the distributions of classes, `[b, t]`.
+  Args:
+    numbers: What the label is if it is a number, in the units of the labels, `[*b]`.
+    classes: What it is if it is a class, `[*b]`.
   """
 
   numbers: Bars
   classes: Classes
+
+  def __getitem__(self, index: Any) -> NumberOrClass:
+    """Returns the distributions at an index of the leading axes `*b`."""
+    return NumberOrClass(self.numbers[index], self.classes[index])
+
+  def log_prob(self, labels: Float[Array, '*b k']) -> Float[Array, '*b']:
+    """Returns the log density of a number, or the log probability of a class, in nats.
+
+    Args:
+      labels: The number, then the class as a one-hot vector; one of them is 0.
+    """
+    of_classes = self.classes.log_prob(labels[..., 1:])
+    is_class = jnp.sum(labels[..., 1:], axis=-1) > 0
+    return jnp.where(is_class, of_classes, self.numbers.log_prob(labels[..., 0]))
 
 
 @register_model('tabular')
@@ -91,8 +107,8 @@ class Tabular(nnx.Module):
     num_features: int,
     num_outputs: int = 1,
     num_classes: int = 10,
-    num_layers: int = 2,
-    num_loops: int = 1,
+    num_layers: int = 3,
+    num_loops: int = 2,
     num_heads: int = 4,
     width: int = 96,
     feed_forward: str = 'gelu',
@@ -146,11 +162,8 @@ class Tabular(nnx.Module):
     predictions = self._predictions(prompt, self._outputs_of_queries(prompt))
     return predictions[:, 0]
 
-  def distribution(self, prompt: Prompt) -> Bars | Classes:
-    """The distribution of each query's label; raises UserError as the model does.
-
-    Also raises UserError for labels of both kinds.
-    """
+  def distribution(self, prompt: Prompt) -> Bars | Classes | NumberOrClass:
+    """The distribution of each query's label; raises UserError as the model does."""
     outputs = self._outputs_of_queries(prompt)
     return self._of_kind(prompt, outputs)[:, 0]
 
@@ -181,7 +194,7 @@ class Tabular(nnx.Module):
     x: Float[Array, 'b c d'],
     y: Float[Array, 'b c *k'],
     x_queries: Float[Array, 'b q d'],
-  ) -> Bars | Classes:
+  ) -> Bars | Classes | NumberOrClass:
     """The distributions `[b, q]` of the labels of many queries; as `predict_rows`."""
     prompt = _prompt_of(x, y, x_queries)
     return self._of_kind(prompt, self._after(prompt, x_queries))
@@ -197,10 +210,7 @@ class Tabular(nnx.Module):
         losses of these are of no use: they have seen their labels.
     """
     labels = self._labels(jnp.concatenate([prompt.y, prompt.y_query[:, None]], axis=1))
-    outputs = self.outputs(prompt.features, labels, num_seen)
-    of_numbers = -outputs.numbers.log_prob(labels[..., 0])
-    of_classes = -outputs.classes.log_prob(labels[..., 1:])
-    return jnp.where(_has_classes(labels), of_classes, of_numbers)
+    return -self.outputs(prompt.features, labels, num_seen).log_prob(labels)
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b t w']]:
     """The embedded rows, then the rows after each layer of each loop."""
@@ -224,7 +234,7 @@ class Tabular(nnx.Module):
     x: Float[Array, 'b t d'],
     labels: Float[Array, 'b t m'],
     num_seen: Int[Array, ' b'],
-  ) -> Outputs:
+  ) -> NumberOrClass:
     """The distributions for every row, of which the first `num_seen` are labelled."""
     tokens, seen, units = self._embedded(x, labels, num_seen)
     for _ in range(self.num_loops):
@@ -232,7 +242,9 @@ class Tabular(nnx.Module):
         tokens = layer(tokens, seen=seen)
     return self._read(self.final_tap(tokens), units)
 
-  def _read(self, tokens: Float[Array, 'b t w'], units: Float[Array, 'b 2']) -> Outputs:
+  def _read(
+    self, tokens: Float[Array, 'b t w'], units: Float[Array, 'b 2']
+  ) -> NumberOrClass:
     tap = None if self.shortcuts else self.final_norm_tap
     outputs = self.read_out_tap(self.read_out(normed(self.norm, tokens, tap)))
     outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
@@ -243,13 +255,13 @@ class Tabular(nnx.Module):
     bars = Bars(
       outputs[..., self.num_classes :], jnp.broadcast_to(edges[:, None], shape)
     )
-    return Outputs(bars, Classes(outputs[..., : self.num_classes]))
+    return NumberOrClass(bars, Classes(outputs[..., : self.num_classes]))
 
-  def _outputs_of_queries(self, prompt: Prompt) -> Outputs:
+  def _outputs_of_queries(self, prompt: Prompt) -> NumberOrClass:
     check_prompt(prompt)
     return self._after(prompt, prompt.x_query[:, None])
 
-  def _after(self, prompt: Prompt, x_queries: Float[Array, 'b q d']) -> Outputs:
+  def _after(self, prompt: Prompt, x_queries: Float[Array, 'b q d']) -> NumberOrClass:
     """The outputs `[b, q]` for queries after the whole context."""
     outputs = self.outputs(*self._rows(prompt, x_queries))
     return jax.tree.map(lambda array: array[:, prompt.x.shape[1] :], outputs)
@@ -294,7 +306,8 @@ class Tabular(nnx.Module):
     _, t, d = x.shape
     if d > self.num_features:
       raise UserError(
-        f'the prompt has {d} features; the model has {self.num_features} at most'
+        f'the model is for {self.num_features} features; the prompt has {d}, and it '
+        'must have at most as many'
       )
     seen = jnp.arange(t)[None] < num_seen[:, None]
     missing = jnp.isnan(x)
@@ -302,8 +315,8 @@ class Tabular(nnx.Module):
     varies = std > 0
     x = jnp.where(missing, 0, (x - mean) / jnp.where(varies, std, 1))
     x = jnp.where(varies, jnp.clip(x, -_LARGEST, _LARGEST), 0)
-    columns = jnp.maximum(jnp.sum(varies, axis=-1, keepdims=True), 1)
-    x *= jnp.sqrt(self.num_features / columns).astype(x.dtype)
+    columns = jnp.maximum(jnp.sum(varies.astype(x.dtype), -1, keepdims=True), 1)
+    x *= jnp.sqrt(self.num_features / columns)
     missing = (missing & varies).astype(x.dtype)
     pad = (0, 0), (0, 0), (0, self.num_features - d)
     features = jnp.concatenate([jnp.pad(x, pad), jnp.pad(missing, pad)], axis=-1)
@@ -313,28 +326,29 @@ class Tabular(nnx.Module):
     numbers = jnp.where(_has_classes(labels)[..., None], 0, numbers)
     is_labelled = jnp.ones_like(numbers)
     shown = jnp.concatenate([numbers, labels[..., 1:], is_labelled], axis=-1)
-    shown *= seen[..., None]
+    shown *= seen[..., None].astype(shown.dtype)
     tokens = self.embed_tap(self.read_in(features) + self.read_labels(shown))
     return tokens, seen, jnp.concatenate([mean, scale], axis=-1)[:, 0]
 
-  def _of_kind(self, prompt: Prompt, outputs: Outputs) -> Bars | Classes:
-    """The distribution that fits the labels; raises UserError for both kinds."""
+  def _of_kind(
+    self, prompt: Prompt, outputs: NumberOrClass
+  ) -> Bars | Classes | NumberOrClass:
+    """The distribution of labels as those of the prompt are."""
     if prompt.y.ndim == 2:
       return outputs.numbers
     k = prompt.y.shape[-1]
-    if k > self.num_classes:
-      raise UserError(
-        'the labels of the prompt are numbers or classes, which have no common '
-        'distribution; give numbers [b, c], or classes [b, c, k]'
-      )
-    return Classes(outputs.classes.logits[..., :k])
+    return outputs if k > self.num_classes else Classes(outputs.classes.logits[..., :k])
 
-  def _predictions(self, prompt: Prompt, outputs: Outputs) -> Float[Array, 'b t *k']:
-    if prompt.y.ndim == 2 or prompt.y.shape[-1] <= self.num_classes:
-      found = self._of_kind(prompt, outputs)
-      return found.mean if isinstance(found, Bars) else found.logits
-    numbers = outputs.numbers.mean[..., None]
-    return jnp.concatenate([numbers, outputs.classes.logits], axis=-1)
+  def _predictions(
+    self, prompt: Prompt, outputs: NumberOrClass
+  ) -> Float[Array, 'b t *k']:
+    label = self._of_kind(prompt, outputs)
+    if isinstance(label, Bars):
+      return label.mean
+    if isinstance(label, Classes):
+      return label.logits
+    numbers = label.numbers.mean[..., None]
+    return jnp.concatenate([numbers, label.classes.logits], axis=-1)
 
 
 def _prompt_of(
@@ -355,7 +369,8 @@ def _moments(
   values: Float[Array, 'b t m'], counts: Bool[Array, 'b t m']
 ) -> tuple[Float[Array, 'b 1 m'], Float[Array, 'b 1 m']]:
   """The mean and standard deviation of the entries that count; 0 if they are equal."""
-  number = jnp.maximum(jnp.sum(counts, axis=1, keepdims=True), 1)
+  number = jnp.sum(counts.astype(values.dtype), axis=1, keepdims=True)
+  number = jnp.maximum(number, 1)
   mean = jnp.sum(values, axis=1, where=counts, keepdims=True) / number
   squares = jnp.square(values - mean)
   std = jnp.sqrt(jnp.sum(squares, axis=1, where=counts, keepdims=True) / number)

@@ -15,7 +15,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from zoo.core import losses
-from zoo.core.errors import check_count, check_name, check_number
+from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.trees import Number
@@ -119,6 +119,13 @@ class Tabular(BaseTask):
     rows = slice(self.context_length + 1)
     return make_prompt(x[rows], labelled[rows], None, latents)
 
+  def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
+    """Raises UserError: the makers of a table given its features are not known."""
+    raise UserError(
+      'the maker of a table given its features has no known distribution, so prompts of '
+      'Tabular cannot be drawn again'
+    )
+
   def _labels_of_kind(
     self, labels: _Labels, is_class: Bool[Array, '']
   ) -> Float[Array, ' n *k']:
@@ -167,7 +174,7 @@ class _Draws:
     self._numbers = jax.random.uniform(key, (size,), minval=1e-7, maxval=1 - 1e-7)
     self._used = 0
 
-  def uniform(self, *shape: int, low: float = 0, high: float = 1) -> Array:
+  def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Array:
     """Numbers between two ends."""
     start, self._used = self._used, self._used + math.prod(shape)
     assert self._used <= len(self._numbers), 'there are too few numbers'
@@ -188,7 +195,9 @@ class _Draws:
 
   def integer(self, number: int | Array, *shape: int) -> Array:
     """Integers from 0 to a number, which is left out."""
-    return jnp.minimum(jnp.floor(self.uniform(*shape) * number), number - 1).astype(int)
+    share = self.uniform(*shape)
+    number = jnp.asarray(number, share.dtype)
+    return jnp.minimum(jnp.floor(share * number), number - 1).astype(int)
 
 
 def _sample_size(key: Key[Array, ''], largest: int) -> Int[Array, '']:
@@ -233,10 +242,11 @@ def _sample_graph(key: Key[Array, ''], n: int) -> Float[Array, 'n m']:
   draws = _Draws(key, of_roots + _LAYERS * (2 * m * m + 4 * m + n * m) + 4)
   layers = [_sample_roots(draws, n)]
   density = draws.uniform(low=0.1, high=0.7)
-  noise_std = jnp.where(draws.happens(0.3), 0, 10 ** draws.uniform(low=-2, high=0))
+  noise_std = jnp.where(draws.happens(0.3), 0, 10 ** draws.uniform(low=-2.0, high=0.0))
   is_linear = draws.happens(0.2)
   for _ in range(_LAYERS):
-    weights = draws.normal(m, m) * draws.happens(density, m, m)
+    weights = draws.normal(m, m)
+    weights *= draws.happens(density, m, m).astype(weights.dtype)
     weights += jax.nn.one_hot(draws.integer(m, m), m)
     sums = _standardised(_product(layers[-1], weights))
     scale, shift = draws.normal(2, m) / 2
@@ -249,13 +259,13 @@ def _sample_graph(key: Key[Array, ''], n: int) -> Float[Array, 'n m']:
 
 def _sample_roots(draws: _Draws, n: int) -> Float[Array, 'n r']:
   """Roots of a graph: normal, uniform or clustered, in half of the tables mixed."""
-  normal, uniform = draws.normal(n, _NODES), draws.uniform(n, _NODES, low=-1)
+  normal, uniform = draws.normal(n, _NODES), draws.uniform(n, _NODES, low=-1.0)
   centres = draws.normal(_CLUSTERS, _NODES)
   cluster = draws.integer(2 + draws.integer(_CLUSTERS - 1), n)
   clustered = centres[cluster] + draws.normal(n, _NODES) / 3
   which = draws.integer(4, _NODES)[None]
   roots = jnp.where(which == 0, uniform, jnp.where(which == 1, clustered, normal))
-  strength = jnp.where(draws.happens(0.5), 0, draws.uniform(high=2))
+  strength = jnp.where(draws.happens(0.5), 0, draws.uniform(high=2.0))
   others = draws.normal(_NODES, _NODES) / math.sqrt(_NODES)
   return _standardised(_standardised(roots) + strength * _product(roots, others))
 
@@ -298,10 +308,11 @@ def _choose_nodes(
   layer = np.repeat(np.arange(_LAYERS + 1), _NODES)
   depth, are_roots = 1 + draws.integer(_LAYERS), draws.happens(0.4)
   may_be = jnp.where(are_roots, layer == 0, layer <= depth)
-  order = jnp.argsort(jnp.where(may_be, 0, layer) - draws.uniform(len(layer)))
+  last = jnp.where(may_be, 0, layer).astype(nodes.dtype)
+  order = jnp.argsort(last - draws.uniform(len(layer)))
   features = order[jnp.minimum(jnp.arange(d), len(layer) - _SCORES - 1)]
   may_be = jnp.where(are_roots, layer == depth, layer <= depth)
-  later = jnp.where(may_be, 0, 1).at[features].set(2)
+  later = jnp.where(may_be, 0, 1).astype(nodes.dtype).at[features].set(2)
   scores = jnp.argsort(later - draws.uniform(len(layer)))[:_SCORES]
   return nodes[:, features], nodes[:, scores]
 
@@ -322,7 +333,8 @@ def _sample_clusters(
   logits = jnp.where(jnp.arange(k) < _sample_number(draws, k), logits, -jnp.inf)
   cluster = jnp.argmax(logits[None] + draws.gumbel(n, k), axis=1)
   tells = draws.happens(draws.uniform(low=0.2), d)
-  centres = 10 ** draws.uniform(low=-0.7, high=0.6) * draws.normal(k, d) * tells[None]
+  separation = 10 ** draws.uniform(low=-0.7, high=0.6)
+  centres = separation * draws.normal(k, d) * tells[None].astype(logits.dtype)
   loads = draws.uniform(high=1.5) * draws.normal(d, 3)
   spread = jnp.where(draws.happens(0.5), 0, draws.uniform(high=0.7))
   scales = jnp.exp(spread * draws.normal(k, d))
@@ -349,7 +361,7 @@ def _sample_labels(
   draws = _Draws(key, (s + 1) * d + 1 + of_trees + n * (s + 1) + of_classes + 10)
   linear, trees = _sample_linear(draws, x), _sample_trees(draws, x, size)
   # One of the three (35 %, 25 %, 20 %), or a mixture of all.
-  which = jnp.sum(draws.uniform() > np.array([0.35, 0.6, 0.8]))
+  which = jnp.sum(draws.uniform() > jnp.array([0.35, 0.6, 0.8]))
   weights = jnp.where(which == 3, draws.uniform(3), jax.nn.one_hot(which, 3))
   scores = weights[0] * nodes + weights[1] * linear + weights[2] * trees
   scores = _standardised(scores) + _sample_noise(draws, n)
@@ -360,7 +372,7 @@ def _sample_linear(draws: _Draws, x: Float[Array, 'n d']) -> Float[Array, 'n s']
   """Linear functions of the features, with the same sparsity; standardised."""
   d = x.shape[1]
   used = draws.happens(draws.uniform(low=0.2), d)
-  return _standardised(_product(x, draws.normal(_SCORES, d) * used[None]))
+  return _standardised(_product(x, draws.normal(_SCORES, d) * used[None].astype(x.dtype)))
 
 
 def _sample_trees(
@@ -370,10 +382,10 @@ def _sample_trees(
   features = draws.integer(size, _TREES, _SPLITS)
   rows = len(x) - 1 - draws.integer(_HIDDEN_ROWS, _TREES, _SPLITS)
   bits = x[:, features] > x[rows, features][None]
-  leaves = jnp.sum(bits * 2 ** np.arange(_SPLITS), axis=-1)
+  leaves = jnp.sum(bits.astype(int) * 2 ** np.arange(_SPLITS)[None, None], axis=-1)
   values = draws.normal(_TREES, 2**_SPLITS, _SCORES)
   used = jnp.arange(_TREES) < 1 + draws.integer(_TREES)
-  values *= used[:, None, None]
+  values *= used[:, None, None].astype(values.dtype)
   return _standardised(sum(values[i][leaves[:, i]] for i in range(_TREES)))
 
 
@@ -431,7 +443,7 @@ def _record(
   draws = _Draws(key, n * d + 3 * d + 4)
   which = draws.integer(8, d)[None]
   strength = draws.uniform(d, low=0.2, high=1.2)[None]
-  sign = jnp.where(draws.happens(0.5, d), 1, -1)[None]
+  sign = jnp.where(draws.happens(0.5, d), 1, -1)[None].astype(x.dtype)
   levels = jnp.round(x * jnp.exp(strength))
   unordered = jnp.sin(levels * 13 * strength + 7 * strength)
   binary = (x > strength - 0.7).astype(x.dtype)

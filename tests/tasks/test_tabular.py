@@ -1,0 +1,171 @@
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import zoo
+from tests.compare import refuses
+from tests.tasks import host
+from zoo.tasks import Tabular, tabular
+
+_D, _C, _K, _BATCH = 6, 40, 4, 2000
+
+
+def _task(**changes) -> Tabular:
+  fields = {'num_features': _D, 'context_length': _C, 'num_classes': _K} | changes
+  task = zoo.create_task('tabular', **fields)
+  assert isinstance(task, Tabular)
+  return task
+
+
+@functools.cache
+def _drawn() -> zoo.Prompt:
+  return host.sample_with_latents(_task(share_missing=0.5), 0, _BATCH)
+
+
+def _near(share: float, expected: float, number: int = _BATCH) -> bool:
+  """Whether a share of draws is within five standard errors of a probability."""
+  return abs(share - expected) <= 5 * math.sqrt(expected * (1 - expected) / number)
+
+
+def test_the_number_of_features_is_log_uniform_and_others_are_zero():
+  prompt = _drawn()
+  sizes, x = prompt.latents['num_features'], host.features(prompt)
+  for d in range(2, _D + 1):
+    expected = math.log((d + 1) / d) / math.log((_D + 1) / 2)
+    assert _near(np.mean(sizes == d), expected)
+  absent = np.arange(_D)[None] >= sizes[:, None]
+  assert not np.any(np.swapaxes(x, 1, 2)[absent])
+  assert (np.nanstd(np.swapaxes(x, 1, 2)[~absent], axis=1) > 0).mean() > 0.97
+
+
+def test_half_of_the_tables_have_classes_and_the_others_numbers():
+  prompt = _drawn()
+  labels, is_class = host.targets(prompt), prompt.latents['is_class']
+  assert _near(is_class.mean(), 0.5)
+  assert not labels[is_class, :, 0].any()
+  assert not labels[~is_class, :, 1:].any()
+  np.testing.assert_array_equal(labels[is_class].sum(axis=(2,)), 1)
+  # All names of classes are used alike, since they are permuted.
+  shares = labels[is_class][..., 1:].mean(axis=1)
+  errors = shares.std(axis=0) / math.sqrt(len(shares))
+  assert (np.abs(shares.mean(axis=0) - 1 / _K) <= 5 * errors).all()
+  assert (shares > 0).sum(axis=1).max() == _K
+  # Numbers have the variance 1 over 64 hidden rows of their table.
+  deviations = labels[~is_class][..., 0].std(axis=1)
+  assert 0.8 < np.median(deviations) < 1.1
+
+
+def test_rows_are_alike():
+  """The query is as any example: first and second moments at both ends of a table."""
+  prompt = _drawn()
+  x, y = np.nan_to_num(host.features(prompt)), host.targets(prompt)
+  rows = np.concatenate([x, y], axis=2)
+  for power in (1, 2):
+    first, last = (np.float64(rows[:, at] ** power) for at in (0, -1))
+    difference = first - last
+    errors = difference.std(axis=0) / math.sqrt(_BATCH)
+    assert (np.abs(difference.mean(axis=0)) <= 5 * errors).all()
+
+
+def test_the_share_of_tables_with_missing_features_is_that_of_the_field():
+  """At most 30 % are missing, uniformly: of few entries some tables miss none."""
+  prompt = _drawn()
+  missing, sizes = np.isnan(host.features(prompt)), prompt.latents['num_features']
+  number = sizes * (_C + 1)
+  shares = missing.sum(axis=(1, 2)) / number
+  # The mean over u of 1 − (1 − 0.3 u)^n, n entries.
+  some = 0.5 * np.mean(1 - (1 - 0.7 ** (number + 1.0)) / (0.3 * (number + 1)))
+  assert _near(np.mean(shares > 0), some)
+  deviation = 0.3 / math.sqrt(12) + 0.5 / math.sqrt(number.min())
+  present = shares[shares > 0]
+  assert abs(present.mean() - 0.15) <= 5 * deviation / math.sqrt(len(present)) + 0.005
+  whole = host.sample_with_latents(_task(share_missing=0.0), 0, _BATCH)
+  assert not np.isnan(host.features(whole)).any()
+
+
+def test_labels_of_one_kind_are_a_part_of_those_of_both():
+  numbers, classes = jnp.array([0.5, -1.0]), jnp.array([2, 0])
+  labels = tabular._Labels(numbers, classes)
+  one_hot = [[0, 0, 1, 0], [1, 0, 0, 0]]
+  for kind, expected in (('numbers', [0.5, -1.0]), ('classes', one_hot)):
+    task = _task(kind=kind)
+    assert task.label_kind == kind
+    assert task.num_outputs == np.ndim(expected[0]) * 3 + 1
+    for is_class in (True, False):
+      found = task._labels_of_kind(labels, jnp.asarray(is_class))
+      np.testing.assert_array_equal(found, expected)
+  found = _task()._labels_of_kind(labels, jnp.asarray(True))
+  np.testing.assert_array_equal(found, [[0, *row] for row in one_hot])
+  found = _task()._labels_of_kind(labels, jnp.asarray(False))
+  np.testing.assert_array_equal(found, [[0.5, 0, 0, 0, 0], [-1.0, 0, 0, 0, 0]])
+
+
+def test_the_loss_is_that_of_the_labels_of_a_table():
+  task = _task()
+  prediction = jnp.array([[2.0, 0.0, 0.0, 1.0, 0.0]] * 2)
+  target = jnp.array([[5.0, 0, 0, 0, 0], [0, 0, 0, 1, 0]])
+  expected = [9.0, math.log(3 + math.e) - 1]
+  np.testing.assert_allclose(task.loss(prediction, target), expected, rtol=1e-6)
+
+
+def test_scores_are_what_they_are_called():
+  """Linear functions lie in the span of the features, and trees have few values."""
+  n = 80
+  x = jax.random.normal(jax.random.key(0), (n, 3))
+  draws = tabular._Draws(jax.random.key(1), 10_000)
+  linear = np.asarray(tabular._sample_linear(draws, x), np.float64)
+  columns = np.concatenate([np.ones((n, 1)), np.asarray(x)], axis=1)
+  left = linear - columns @ np.linalg.lstsq(columns, linear)[0]
+  assert np.abs(left).max() < 1e-5
+  trees = np.asarray(tabular._sample_trees(draws, x, jnp.asarray(3)))
+  # Rows in the same boxes have equal scores: those that agree in all comparisons.
+  assert len(np.unique(trees.round(5), axis=0)) < n
+  hidden = linear[-64:]
+  np.testing.assert_allclose(hidden.mean(axis=0), 0, atol=1e-5)
+  np.testing.assert_allclose(hidden.std(axis=0), 1, atol=1e-5)
+
+
+def test_products_are_those_of_numpy():
+  left, right = np.random.default_rng(0).normal(size=(2, 5, 7)).astype(np.float32)
+  found = tabular._product(jnp.asarray(left), jnp.asarray(right))
+  np.testing.assert_allclose(found, left @ right.T, rtol=1e-5, atol=1e-6)
+
+
+def test_baselines_are_those_of_numpy():
+  prompt = jax.tree.map(lambda array: array[:16], _drawn())
+  prompt = dataclasses.replace(prompt, latents=None)
+  on_device = jax.tree.map(jnp.asarray, prompt)
+  of_numbers = dataclasses.replace(
+    on_device, y=on_device.y[..., 0], y_query=on_device.y_query[..., 0]
+  )
+  found = {name: np.asarray(b(on_device)) for name, b in _task().baselines().items()}
+  ridge = np.asarray(_task(kind='numbers').baselines()['ridge'](of_numbers))
+  for i in range(16):
+    x, q, y = prompt.x[i].astype(np.float64), prompt.x_query[i], prompt.y[i]
+    mean, std = np.nanmean(x, axis=0), np.nanstd(x, axis=0)
+    scale = np.divide(1, std, out=np.zeros_like(std), where=std > 1e-6)
+    z, of_query = (np.nan_to_num((row - mean) * scale) for row in (x, q))
+    near = np.argsort(np.square(z - of_query).sum(axis=1))[:10]
+    for name, rows in (('mean', y), ('nearest_neighbours', y[near])):
+      shares = (rows[:, 1:].sum(axis=0) + 1) / (len(rows) + _K)
+      expected = [rows[:, 0].mean(), *np.log(shares)]
+      np.testing.assert_allclose(found[name][i], expected, rtol=1e-4, atol=1e-5)
+    numbers = y[:, 0].astype(np.float64)
+    weights = np.linalg.solve(z.T @ z + np.eye(_D), z.T @ (numbers - numbers.mean()))
+    expected = numbers.mean() + of_query @ weights
+    assert ridge[i] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+def test_fields_out_of_range_are_refused():
+  for fields, said in (
+    ({'kind': 'both kinds'}, 'kind'),
+    ({'num_classes': 1}, 'num_classes'),
+    ({'share_missing': 1.5}, 'share_missing'),
+  ):
+    with refuses(said):
+      _task(**fields)
