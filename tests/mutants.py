@@ -82,8 +82,8 @@ a repeated query may repeat itself
   + jax.random.randint(key, (), 0, len(x))
 the penalty of the posterior mean is a standard deviation, not a variance
   zoo/estimators/linear.py: test_estimators.py
-  - return Ridge(prior.noise_std**2, prior.mean, root)
-  + return Ridge(prior.noise_std, prior.mean, root)
+  - return Ridge(prior.noise_std**2, prior.mean, root,
+  + return Ridge(prior.noise_std, prior.mean, root,
 the best step of gradient descent ignores the label noise
   zoo/estimators/linear_prior.py: theory/test_schedules.py
   - spread=float(np.trace(product) + prior.noise_std**2)

@@ -91,8 +91,8 @@ class Gaussian(Distribution):
     >>> import jax.numpy as jnp
     >>> from zoo.core.distributions import Gaussian
     >>> label = Gaussian(jnp.array([0.0, 1.0]), jnp.array([1.0, 2.0]))
-    >>> label.quantile(0.975).round(2).tolist()
-    [1.9600000381469727, 4.920000076293945]
+    >>> [f'{number:.2f}' for number in label.quantile(0.975)]
+    ['1.96', '4.92']
   """
 
   mean: Numbers
