@@ -12,7 +12,7 @@ from tests.compare import refuses
 from tests.tasks import host
 from zoo.tasks import Tabular, tabular
 
-_D, _C, _K, _BATCH = 6, 40, 4, 2000
+_D, _C, _K, _BATCH = 6, 40, 4, 1000
 
 
 def _task(**changes) -> Tabular:
