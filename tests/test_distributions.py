@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from zoo.core import distributions
-from zoo.core.distributions import Bars, Classes, Gaussian, GaussianMixture
+from zoo.core.distributions import Bars, Classes, Gaussian, GaussianMixture, Mixture
 
 B = 3
 
@@ -21,10 +21,13 @@ def _distributions():
   many = _normal(2, B, 4), 3 * _normal(3, B, 4), np.exp(_normal(4, B, 4))
   edges = np.array([-3.0, -1.0, -0.5, 0.5, 2.0, 5.0], np.float32)
   own_edges = edges[None] + _normal(6, B, 1)
+  gaussian = Gaussian(*map(jnp.asarray, (means, stds)))
+  bars = Bars(jnp.asarray(_normal(5, B, 5)), jnp.asarray(edges))
   return {
-    'gaussian': Gaussian(*map(jnp.asarray, (means, stds))),
+    'gaussian': gaussian,
+    'of both': Mixture((gaussian, bars)),
     'mixture': GaussianMixture(*map(jnp.asarray, many)),
-    'bars': Bars(jnp.asarray(_normal(5, B, 5)), jnp.asarray(edges)),
+    'bars': bars,
     'bars of each': Bars(jnp.asarray(_normal(5, B, 5)), jnp.asarray(own_edges)),
     'two bars': Bars(jnp.asarray(_normal(5, B, 2)), jnp.asarray(edges[1:4])),
   }

@@ -38,7 +38,7 @@ class MeanOfLabels:
   def __call__(self, prompt):
     return self.distribution(prompt).mean
 
-  def distribution(self, prompt):
+  def distribution(self, prompt) -> Any:
     return Gaussian(prompt.y.mean(axis=1), prompt.y.std(axis=1))
 
 

@@ -5,15 +5,17 @@ import warnings
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import nnx, struct
 
 import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import counted
 from tests.weights import drawn
 from zoo import estimators
+from zoo.core.distributions import Distribution
 from zoo.estimators.baselines import NearestNeighbours, Zero
 from zoo.estimators.linear import Ridge
 
@@ -397,8 +399,98 @@ def test_standard_deviations_of_parts_are_those_of_their_mixture():
 
 
 def test_a_model_without_a_distribution_has_no_standard_deviation():
+  model = fitted(Sized(Ridge(), 3))
   with refuses('Sized has no distribution(prompt)', 'leave out return_std'):
-    fitted(Sized(Ridge(), 3)).predict(table()[0], return_std=True)
+    model.predict(table()[0], return_std=True)
+  with refuses('Sized has no distribution(prompt)', 'use predict'):
+    model.predict_distribution(table()[0])
+
+
+SMALL = zoo.create_task('tabular', num_features=4, context_length=15)
+
+
+def tabular():
+  """A small model of tables with random weights, which has a histogram."""
+  sizes: Any = {'num_layers': 1, 'num_heads': 2, 'width': 8, 'num_bars': 8}
+  return zoo.models.Tabular(4, **sizes, rngs=nnx.Rngs(0))
+
+
+def test_a_distribution_is_in_the_units_of_y():
+  x, y = table(20)
+  queries = table(5, seed=1)[0]
+  model = fitted(tabular(), SMALL, data=(x, y))
+  label = model.predict_distribution(queries)
+  prompt = prompt_of((x - x.mean(0)) / x.std(0), y, (queries - x.mean(0)) / x.std(0))
+  own = model.model_.distribution(prompt)
+  for p in 0.05, 0.5, 0.95:
+    assert_close(label.quantile(p), own.quantile(p), 1e-4)
+  numbers = jnp.asarray(y[:5], jnp.float32)
+  assert_close(label.log_prob(numbers), own.log_prob(numbers), 1e-4)
+  mean, std = model.predict(queries, return_std=True)
+  assert_close(label.mean, mean, 1e-5)
+  assert_close(label.std, std, 1e-4)
+  assert_close(model.predict(queries), mean, 1e-6)
+
+
+def test_the_distribution_of_an_ensemble_is_the_mixture_of_its_members():
+  x, y = table(20)
+  model = fitted(tabular(), SMALL, num_members=3, data=(x, y))
+  label = model.predict_distribution(x[:4])
+  assert len(label.parts) == 3
+  mean, std = model.predict(x[:4], return_std=True)
+  assert_close(label.mean, mean, 1e-5)
+  assert_close(label.std, std, 1e-4)
+  median = label.quantile(0.5)
+  assert_close(label.cdf(median), np.full(4, 0.5), 1e-3)
+
+
+def test_queries_share_a_context_where_a_model_has_distributions_of_rows():
+  x, y = table(20)
+  expected = fitted(tabular(), SMALL, data=(x, y)).predict(x, return_std=True)
+
+  class OfRows(zoo.models.Tabular):
+    def distribution(self, prompt):
+      raise AssertionError('a copy of the context was made for each query')
+
+  model = tabular()
+  model.__class__ = OfRows
+  found = fitted(model, SMALL, data=(x, y)).predict(x, return_std=True)
+  assert_close(found, expected, 1e-6)
+
+
+def test_a_constant_is_known():
+  x, _ = table(20)
+  model = fitted(tabular(), SMALL, data=(x, np.full(20, 7.0)))
+  label = model.predict_distribution(x[:2])
+  assert label.mean.tolist() == [7.0, 7.0]
+  assert label.std.tolist() == [0.0, 0.0]
+  assert_close(label.mean, model.predict(x[:2]), 1e-6)
+
+
+def test_a_distribution_of_an_unknown_kind_is_refused():
+  @struct.dataclass(eq=False, repr=False)
+  class Own(Distribution):
+    mean: Any
+    std: Any
+
+    def log_prob(self, y):
+      raise NotImplementedError
+
+    def cdf(self, y):
+      raise NotImplementedError
+
+    def quantile(self, p):
+      raise NotImplementedError
+
+  class OfOwn(MeanOfLabels):
+    def distribution(self, prompt) -> Any:
+      label = super().distribution(prompt)
+      return Own(label.mean, label.std)
+
+  model, (x, _) = fitted(OfOwn(), TASK), table()
+  assert np.isfinite(model.predict(x, return_std=True)).all()
+  with refuses('of the type Own', 'Gaussian, GaussianMixture, Bars or Mixture'):
+    model.predict_distribution(x)
 
 
 # Long tables, and many queries.

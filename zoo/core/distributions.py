@@ -157,14 +157,7 @@ class GaussianMixture(Distribution):
     counts = jnp.isfinite(self.log_weights)
     low = jnp.min(jnp.where(counts, of_components, jnp.inf), axis=-1)
     high = jnp.max(jnp.where(counts, of_components, -jnp.inf), axis=-1)
-
-    def halve(_: Any, ends: Any) -> Any:
-      low, high = ends
-      middle = low + (high - low) / 2
-      is_above = self.cdf(middle) >= share
-      return jnp.where(is_above, low, middle), jnp.where(is_above, middle, high)
-
-    return jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))[1]
+    return _bisected(self, share, low, high)
 
   def _for_each(self, y: Float[Array, '*b']) -> Float[Array, '*b m']:
     return jnp.broadcast_to(y[..., None], self.means.shape)
@@ -277,6 +270,55 @@ class Bars(Distribution):
 
 
 @struct.dataclass(eq=False, repr=False)
+class Mixture(Distribution):
+  """A mixture of distributions of any kind, with equal weights.
+
+  Args:
+    parts: The distributions, one or more, each `[*b]`.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> from zoo.core.distributions import Gaussian, Mixture
+    >>> parts = [Gaussian(jnp.array([mean]), jnp.array([1.0])) for mean in (-1.0, 1.0)]
+    >>> Mixture(tuple(parts)).std.round(3).tolist()
+    [1.4140000343322754]
+  """
+
+  parts: tuple[Distribution, ...]
+
+  def __getitem__(self, index: Any) -> Mixture:
+    return Mixture(tuple(part[index] for part in self.parts))
+
+  @property
+  def mean(self) -> Float[Array, '*b']:
+    return self._average([part.mean for part in self.parts])
+
+  @property
+  def std(self) -> Float[Array, '*b']:
+    mean = self.mean
+    squares = [
+      jnp.square(part.std) + jnp.square(part.mean - mean) for part in self.parts
+    ]
+    return jnp.sqrt(self._average(squares))
+
+  def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+    densities = jnp.stack([part.log_prob(y) for part in self.parts])
+    return logsumexp(densities, axis=0) - math.log(len(self.parts))
+
+  def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
+    return self._average([part.cdf(y) for part in self.parts])
+
+  def quantile(self, p: Float[ArrayLike, '*p'] | float) -> Float[Array, '*b']:
+    # It lies between the least and the largest quantile of the parts.
+    of_parts = jnp.stack([part.quantile(p) for part in self.parts])
+    share = jnp.broadcast_to(jnp.asarray(p, of_parts.dtype), of_parts.shape[1:])
+    return _bisected(self, share, of_parts.min(axis=0), of_parts.max(axis=0))
+
+  def _average(self, of_parts: list[Float[Array, '*b']]) -> Float[Array, '*b']:
+    return jnp.mean(jnp.stack(of_parts), axis=0)
+
+
+@struct.dataclass(eq=False, repr=False)
 class Classes(trees.Tree):
   """Probabilities of k ≥ 2 classes.
 
@@ -349,6 +391,23 @@ def has_distribution(subject: object) -> TypeGuard[HasDistribution]:
   if isinstance(subject, MayHaveDistribution):
     return subject.has_distribution
   return isinstance(subject, HasDistribution)
+
+
+def _bisected(
+  distribution: Distribution,
+  share: Float[Array, '*b'],
+  low: Float[Array, '*b'],
+  high: Float[Array, '*b'],
+) -> Float[Array, '*b']:
+  """The quantiles of shares, which lie between two numbers."""
+
+  def halve(_: Any, ends: Any) -> Any:
+    low, high = ends
+    middle = low + (high - low) / 2
+    is_above = distribution.cdf(middle) >= share
+    return jnp.where(is_above, low, middle), jnp.where(is_above, middle, high)
+
+  return jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))[1]
 
 
 def _log_normal(

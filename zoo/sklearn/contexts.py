@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from sklearn.utils import assert_all_finite
 
-from zoo.core.distributions import Distribution
+from zoo.core.distributions import Bars, Distribution
 from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
@@ -95,7 +96,8 @@ class Answers:
 
   - `rule`: a model of the linear family, or an estimator that fits weights, is asked
     for its weights once; all queries share them.
-  - `rows`: a model with `predict_rows(x, y, x_queries)` takes many queries at once.
+  - `rows`: a model with `predict_rows(x, y, x_queries)` takes many queries at once. If
+    it has `distribution_of_rows`, this is asked for distributions in the same way.
   - `shared`: a baseline takes them at once, too.
   - `one pass`: a model that predicts every example of a prompt in one pass gets a copy
     of the context for each query.
@@ -186,15 +188,29 @@ class Answers:
     }
     return self._batches(ways[self._way], x, y, queries)
 
-  def distributions(
+  def means_and_stds(
     self,
     x: Float[np.ndarray, 'c d'],
     y: Float[np.ndarray, ' c'],
     queries: Float[np.ndarray, 'q d'],
   ) -> tuple[Float[np.ndarray, ' q'], Float[np.ndarray, ' q']]:
     """The mean and the standard deviation of each query's label after one context."""
-    both = self._batches(_means_and_stds, x, y, queries)
+    both = self._batches(self._of_distribution(_means_and_stds), x, y, queries)
     return both[:, 0], both[:, 1]
+
+  def distribution(
+    self,
+    x: Float[np.ndarray, 'c d'],
+    y: Float[np.ndarray, ' c'],
+    queries: Float[np.ndarray, 'q d'],
+  ) -> Distribution:
+    """The distribution `[q]` of each query's label, whose arrays are of NumPy."""
+    return self._batches(self._of_distribution(_distribution), x, y, queries)
+
+  def _of_distribution(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a distribution as `_batches` takes it."""
+    has_rows = hasattr(self.model, 'distribution_of_rows')
+    return _OF_ROWS[function] if has_rows else function
 
   def _batches(
     self,
@@ -202,8 +218,8 @@ class Answers:
     x: Float[np.ndarray, 'c d'],
     y: Float[np.ndarray, ' c *k'],
     queries: Float[np.ndarray, 'q d'],
-  ) -> np.ndarray:
-    """What a function finds for each query, some of them at a time."""
+  ) -> Any:
+    """What a function finds for each query, some of them at a time, in float64."""
     c, d = x.shape
     places = c
     if function in (_shared, _in_one_pass):
@@ -226,8 +242,9 @@ class Answers:
       found = self._programs.run(
         function, [self.model], context, _float32(padded), seen
       )
-      parts.append(np.asarray(jax.device_get(found), np.float64)[: len(some)])
-    return np.concatenate(parts)
+      found = jax.tree.map(lambda array: np.asarray(array, np.float64), found)
+      parts.append(jax.tree.map(operator.itemgetter(slice(len(some))), found))
+    return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
 
 def _fits_weights(model: Predictor) -> bool:
@@ -242,7 +259,7 @@ def _power_of_two(number: int) -> int:
 
 def _num_queries(function: Callable[..., Any], c: int, width: int) -> int:
   """How many queries one call may have; a power of two."""
-  if function is _rows:
+  if function is _rows or function in _OF_ROWS.values():
     most = _OF_ONE // c
   elif function is _shared:
     most = _OF_ONE // (c * width)
@@ -314,8 +331,49 @@ def _means_and_stds(
   predictors: Predictors, context: Prompt, queries: Float[Array, 'q d'], seen: Any
 ) -> Float[Array, 'q 2']:
   (model,) = predictors
-  label: Distribution = model.distribution(_repeated(context, queries))
-  return jnp.stack([label.mean, label.std], axis=1)
+  return _mean_and_std(model.distribution(_repeated(context, queries)))
+
+
+def _means_and_stds_of_rows(
+  predictors: Predictors, context: Prompt, queries: Float[Array, 'q d'], seen: Any
+) -> Float[Array, 'q 2']:
+  (model,) = predictors
+  label = model.distribution_of_rows(context.x, context.y, queries[None])
+  return _mean_and_std(label)[0]
+
+
+def _mean_and_std(label: Distribution) -> Float[Array, '*q 2']:
+  return jnp.stack([label.mean, label.std], axis=-1)
+
+
+def _distribution(
+  predictors: Predictors, context: Prompt, queries: Float[Array, 'q d'], seen: Any
+) -> Distribution:
+  (model,) = predictors
+  return _with_own_edges(model.distribution(_repeated(context, queries)))
+
+
+def _distribution_of_rows(
+  predictors: Predictors, context: Prompt, queries: Float[Array, 'q d'], seen: Any
+) -> Distribution:
+  (model,) = predictors
+  label = model.distribution_of_rows(context.x, context.y, queries[None])
+  return _with_own_edges(label)[0]
+
+
+def _with_own_edges(label: Distribution) -> Distribution:
+  """The distribution; each histogram has edges of its own, so that it can be cut."""
+  if not isinstance(label, Bars):
+    return label
+  *shape, n = label.logits.shape
+  return Bars(label.logits, jnp.broadcast_to(label.edges, (*shape, n + 1)))
+
+
+# Which function a model with `distribution_of_rows` is asked by instead.
+_OF_ROWS: dict[Callable[..., Any], Callable[..., Any]] = {
+  _means_and_stds: _means_and_stds_of_rows,
+  _distribution: _distribution_of_rows,
+}
 
 
 def _repeated(context: Prompt, queries: Float[Array, 'q d']) -> Prompt:

@@ -164,8 +164,8 @@ class InContext(BaseEstimator):
         stacklevel=3,
       )
     has_labels = y is None or np.ptp(y) > 0
-    may_be_far = self.task_ is not None and num_features is not None
-    if may_be_far and has_labels and not standardizes:
+    has_moments = num_features is not None and has_labels and not standardizes
+    if self.task_ is not None and has_moments:
       features = self._members[0].columns(x)
       if not np.isnan(features).any():
         labels = None if y is None else self._units.labels(y)

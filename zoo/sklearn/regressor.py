@@ -14,7 +14,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
-from zoo.core.distributions import has_distribution
+from zoo.core.distributions import Distribution, Mixture, has_distribution
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.sklearn.estimator import InContext, Member
@@ -154,11 +154,8 @@ class Regressor(RegressorMixin, InContext):
     """
     check_is_fitted(self)
     rows = self._validated(X, reset=False)
-    if return_std and not has_distribution(self.model_):
-      raise UserError(
-        f'{type(self.model_).__name__} has no distribution(prompt), which says how '
-        'sure it is; leave out return_std'
-      )
+    if return_std:
+      self._check_distribution('leave out return_std')
     answers, labels = self._answers(), self._units.labels
     means, variances = [], []
     for member, x, y in self._contexts():
@@ -166,7 +163,7 @@ class Regressor(RegressorMixin, InContext):
       if not return_std:
         means.append(labels.back(answers.predictions(x, y, queries)))
         continue
-      mean, std = answers.distributions(x, y, queries)
+      mean, std = answers.means_and_stds(x, y, queries)
       means.append(labels.back(mean))
       variances.append(np.square(std * labels.size))
     mean = np.mean(means, axis=0)
@@ -174,6 +171,51 @@ class Regressor(RegressorMixin, InContext):
       return mean
     between = np.mean(np.square(np.subtract(means, mean)), axis=0)
     return mean, np.sqrt(np.mean(variances, axis=0) + between)
+
+  def predict_distribution(self, X: ArrayLike) -> Distribution:
+    """Predicts the distributions of the observed numbers of rows.
+
+    Args:
+      X: The rows, `[b, d]`.
+
+    Returns:
+      The distributions, `[b]`, in the units of y and in float32. With several parts or
+      members they are the mixture of what these predict. Their `mean` and `std` are
+      those of `predict`, `quantile(0.9)` has the numbers below which 90 % of the
+      probability lies, and `log_prob` and `cdf` say how likely given numbers are.
+
+    Raises:
+      UserError: If the model has no `distribution`, or one of a kind that is not in
+        `zoo.core.distributions`; or if X has text.
+      ValueError: If X holds no finite numbers, or has another number of columns.
+
+    Example:
+      >>> import numpy as np
+      >>> task = zoo.create_task(
+      ...   'linear_regression', num_features=1, context_length=4, noise_std=0.1
+      ... )
+      >>> x = np.array([[0.0], [1.0], [2.0], [3.0]])
+      >>> model = zoo.Regressor(task.baselines()['bayes'], task)
+      >>> label = model.fit(x, [10.0, 12.0, 14.0, 16.0]).predict_distribution([[1.5]])
+      >>> bool(label.quantile(0.1)[0] < 13 < label.quantile(0.9)[0])
+      True
+    """
+    check_is_fitted(self)
+    rows = self._validated(X, reset=False)
+    self._check_distribution('use predict')
+    answers, found = self._answers(), []
+    for member, x, y in self._contexts():
+      label = answers.distribution(x, y, member.columns(rows))
+      found.append(self._units.labels.distribution(label))
+    return found[0] if len(found) == 1 else Mixture(tuple(found))
+
+  def _check_distribution(self, otherwise: str) -> None:
+    """Raises UserError for a model that does not say how sure it is."""
+    if not has_distribution(self.model_):
+      raise UserError(
+        f'{type(self.model_).__name__} has no distribution(prompt), which says how '
+        f'sure it is; {otherwise}'
+      )
 
   def _contexts(self) -> Iterator[tuple[Member, Any, Any]]:
     """Each member with each of its contexts: features and labels of the model."""

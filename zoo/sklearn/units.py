@@ -8,10 +8,18 @@ import warnings
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
 from zoo.core import trees
+from zoo.core.distributions import (
+  Bars,
+  Distribution,
+  Gaussian,
+  GaussianMixture,
+  Mixture,
+)
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
@@ -82,6 +90,41 @@ class Numbers:
   def back(self, label: Any) -> Any:
     """Returns numbers, or a number, from labels."""
     return (label - self.shift) * self.size + self.center
+
+  def distribution(self, label: Distribution) -> Distribution:
+    """Returns the distribution of a number from that of its label, in float32.
+
+    Args:
+      label: The distributions `[b]`. Their arrays are of NumPy, so that they are moved
+        in float64.
+
+    Raises:
+      UserError: If it is of a kind that is not in `zoo.core.distributions`.
+    """
+    if self.size == 0:  # the number is known
+      mean = np.full(len(jax.tree.leaves(label)[0]), self.center)
+      return _in_float32(Gaussian(mean, np.zeros_like(mean)))
+    match label:
+      case Gaussian():
+        moved = Gaussian(self.back(label.mean), label.std * self.size)
+      case GaussianMixture():
+        stds = label.stds * self.size
+        moved = GaussianMixture(label.log_weights, self.back(label.means), stds)
+      case Bars():
+        moved = Bars(label.logits, self.back(label.edges))
+      case Mixture():
+        return Mixture(tuple(map(self.distribution, label.parts)))
+      case _:
+        raise UserError(
+          f'the distribution of the model is of the type {type(label).__name__}, whose '
+          'units cannot be changed; it must be Gaussian, GaussianMixture, Bars or '
+          'Mixture of zoo.core.distributions'
+        )
+    return _in_float32(moved)
+
+
+def _in_float32(distribution: Distribution) -> Distribution:
+  return jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), distribution)
 
 
 @dataclasses.dataclass(frozen=True)
