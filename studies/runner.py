@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from zoo import reports
 from zoo.config.building import Config
 from zoo.config.saved import to_json
 from zoo.core.errors import RunError, UserError
+from zoo.core.tables import format_seconds
 from zoo.host.files import workdir_path, write_atomically
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
@@ -67,11 +69,19 @@ def writing(out: str | os.PathLike[str]) -> Iterator[None]:
 def with_progress(
   kind: str, items: Mapping[str, _Item], interruption: Interruption
 ) -> Iterator[tuple[str, _Item]]:
-  """The items with their names, which are logged; raises Stopped after a signal."""
-  for number, (name, item) in enumerate(items.items(), start=1):
+  """The items with their names, which are logged; raises Stopped after a signal.
+
+  The log also says how long the rest takes, if its items take as long as those before.
+  """
+  start = time.monotonic()
+  for number, (name, item) in enumerate(items.items()):
     if interruption.due():
       raise Stopped
-    logging.info('%s %d of %d: %s', kind, number, len(items), name)
+    left = ''
+    if number:
+      seconds = (time.monotonic() - start) / number * (len(items) - number)
+      left = f', about {format_seconds(seconds)} left'
+    logging.info('%s %d of %d: %s%s', kind, number + 1, len(items), name, left)
     yield name, item
 
 

@@ -28,6 +28,7 @@ from tests.training.runs import (
   signal_at_step_4,
   small_config,
 )
+from zoo.core.tables import format_seconds
 from zoo.measure.comparison import compare
 from zoo.storage.loading import steps_of
 from zoo.training import grid, run, sweeps, train
@@ -701,5 +702,5 @@ def test_how_long_the_rest_of_a_sweep_will_take_is_said(tmp_path, caplog):
 
 
 def test_times_are_said_in_words():
-  words = [sweep_run._in_words(seconds) for seconds in (40.0, 720.0, 9e3)]
+  words = [format_seconds(seconds) for seconds in (40.0, 720.0, 9e3)]
   assert words == ['40 s', '12 min', '2.5 h']

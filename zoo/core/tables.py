@@ -29,6 +29,14 @@ def format_exact(value: float | None) -> str:
   return '-' if value is None else f'{value:.6f}'
 
 
+def format_seconds(seconds: float) -> str:
+  """Returns a time in seconds, minutes or hours."""
+  for unit, length in ('h', 3600), ('min', 60):
+    if seconds >= 1.5 * length:
+      return f'{seconds / length:.3g} {unit}'
+  return f'{seconds:.0f} s'
+
+
 def format_table(
   rows: Sequence[Sequence[str]], header: Sequence[str] = (), indent: int = 0
 ) -> str:

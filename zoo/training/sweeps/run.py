@@ -11,6 +11,7 @@ from absl import logging
 from zoo.config.building import Config
 from zoo.config.sharding import make_mesh
 from zoo.core.errors import UserError, shown
+from zoo.core.tables import format_seconds
 from zoo.host.files import delete_folder, workdir_path
 from zoo.host.interruption import Interruption, Stopped
 from zoo.host.parts import Part
@@ -203,7 +204,7 @@ def _train_missing(
         '%d of %d points are done; the sweep will take about %s more',
         sum(map(len, groups[:number])),
         len(missing),
-        _in_words(steps_left * seconds_per_step),
+        format_seconds(steps_left * seconds_per_step),
       )
 
 
@@ -283,11 +284,3 @@ def _stop_if_asked(interruption: Interruption) -> None:
   interruption.raise_if_ctrl_c()
   if interruption.requested is not None:
     raise Stopped
-
-
-def _in_words(seconds: float) -> str:
-  """Returns a time in seconds, minutes or hours."""
-  for unit, length in ('h', 3600), ('min', 60):
-    if seconds >= 1.5 * length:
-      return f'{seconds / length:.3g} {unit}'
-  return f'{seconds:.0f} s'
