@@ -17,6 +17,7 @@ COMMANDS = {
   'atlas': 'train many architectures on many tasks, and compare them',
   'results': 'draw the pictures of the documents from the results that are kept',
   'headlines': 'measure the numbers that an implementation must reproduce',
+  'tabular': 'compare a model with methods of scikit-learn on a table',
   'llm': 'ask a language model for labels',
   'catalog': 'list models, tasks, configs and checkpoints',
   'aot': 'compile training for a TPU slice, and check whether it fits',

@@ -1,0 +1,158 @@
+"""Compares a model in context with methods of scikit-learn on a table.
+
+python -m launch.tabular --dataset=diabetes --rows=50
+python -m launch.tabular --data=houses.csv --target=price
+python -m launch.tabular --data=survey.csv --target=answer --task=classification
+python -m launch.tabular --dataset=iris --model=runs/a --splits=20 --workdir=runs/iris
+
+The rows of the table are split at random, again and again: some are the context of the
+model, whose weights are not changed, and all others are queries. Ridge or logistic
+regression, a Gaussian process (of numbers), a random forest, gradient boosting and
+nearest neighbours are fitted to the same rows. studies/tabular/methods.py has their
+settings, which are the defaults of scikit-learn where it says nothing else.
+
+A CSV file has a header, and cells between commas, semicolons or tabs. Features are
+numbers, or true and false; text must be encoded first. An empty cell, NA, NaN, null or
+? is missing: checkpoints/tabular reads it so, and the other methods get the mean of the
+column. A target of texts, of true and false, or of two integers is classes; one with
+fractions or with more than 20 integers is numbers; for others give --task.
+
+The folder gets results.csv, report.html, a picture of the calibration with its numbers,
+and rows.jsonl: after an interruption run the same command again to go on.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from launch import cli
+from launch.drawing import Drawing
+from zoo.core.errors import UserError
+from zoo.host.files import write_atomically
+
+if TYPE_CHECKING:
+  from studies.tabular.scores import Comparison, Trial
+  from studies.tabular.tables import Table
+
+
+class _Rows(flags.ArgumentParser[int | float]):
+  """Parses a number of rows, or a share of them."""
+
+  def parse(self, argument: str | int | float) -> int | float:
+    text = str(argument)
+    if re.fullmatch(r'\d{1,9}', text) and int(text) > 1:
+      return int(text)
+    if re.fullmatch(r'0?\.\d+', text) and float(text) > 0:
+      return float(text)
+    raise ValueError(
+      'it must be a number of rows ≥ 2, or a share of them between 0 and 1, such as 50 '
+      'or 0.5'
+    )
+
+
+flags.adopt_module_key_flags(cli)
+_DATA = flags.DEFINE_string('data', None, 'A CSV file with a header.')
+_TARGET = flags.DEFINE_string('target', None, 'The column of --data to predict.')
+_DATASET = flags.DEFINE_string(
+  'dataset',
+  None,
+  'Instead of --data, a table that ships with scikit-learn: diabetes, iris, wine or '
+  'breast_cancer.',
+)
+_TASK = flags.DEFINE_enum(
+  'task',
+  None,
+  ['classification', 'regression'],
+  'Whether the target of --data is classes or numbers. Default: as its values say.',
+)
+_MODEL = flags.DEFINE_string(
+  'model',
+  'checkpoints/tabular',
+  'The workdir of a run, its checkpoints, or what zoo.save or zoo.export wrote.',
+)
+_SPLITS = flags.DEFINE_integer(
+  'splits', 10, 'How many random splits, with random_state 0, 1, …', lower_bound=2
+)
+_ROWS = flags.DEFINE(
+  _Rows(), 'rows', 0.5, 'The rows of the context: their number, or their share.'
+)
+_WORKDIR = flags.DEFINE(
+  cli.Folder(),
+  'workdir',
+  None,
+  'Folder of the results. Default: checkpoints/runs/tabular- and a name made of the '
+  'table, the target and the rows.',
+)
+_DRAWING = Drawing(has_formats=True)
+_PICTURE = 'calibration.png'
+
+
+def main() -> None:
+  if (_DATA.value is None) == (_DATASET.value is None):
+    raise UserError(
+      'give either --data=FILE.csv with --target=COLUMN, or --dataset=diabetes'
+    )
+  for flag in (_TARGET, _TASK) if _DATASET.present else ():
+    if flag.value is not None:
+      raise UserError(f'--{flag.name} belongs to --data')
+  _DRAWING.check()
+  out = cli.folder_of(_WORKDIR)
+  # Imported here so that a mistyped flag is reported at once, and so that a missing
+  # scikit-learn is one line.
+  import zoo.sklearn  # noqa: F401
+  from studies.tabular.scores import Trial, compare
+
+  table = _table()
+  trial = Trial(table, _MODEL.value, _SPLITS.value, _ROWS.value)
+  if out is None:
+    words = [table.name, *([] if _DATASET.present else [table.target])]
+    name = '-'.join(['tabular', *words, f'rows={_ROWS.value}'])
+    out = pathlib.Path('checkpoints/runs', re.sub(r'[^\w.=-]+', '_', name))
+  comparison = compare(trial, out)
+  if comparison is not None:
+    _write(trial, comparison, out)
+  where = (
+    f'the report is {out / "report.html"}, the numbers are in {out / "results.csv"}'
+  )
+  cli.print_results(comparison, str, where, out)
+
+
+def _table() -> Table:
+  """The table of the flags; raises UserError."""
+  from studies.tabular import tables
+  from zoo.host.files import user_path
+
+  if _DATA.value is None:
+    return tables.shipped(_DATASET.value or '')
+  path = user_path(_DATA.value)
+  if _TARGET.value is None:
+    names = ', '.join(tables.header_of(path))
+    raise UserError(f'--target is missing; the columns of {path} are {names}')
+  return tables.read_table(path, _TARGET.value, _TASK.value)
+
+
+def _write(trial: Trial, comparison: Comparison, out: pathlib.Path) -> None:
+  """Writes the table, the picture and the page; raises UserError if that fails."""
+  from studies.tabular.report import calibration_picture, page
+
+  figure = None
+  try:
+    comparison.to_csv(out / 'results.csv')
+    if comparison.calibration is not None:
+      with _DRAWING.wishes():
+        figure = calibration_picture(trial, comparison.calibration)
+      _DRAWING.save(figure, out / _PICTURE)
+    whole = page(trial, comparison, figure, _DRAWING.formats)
+    write_atomically(out / 'report.html', whole)
+  except OSError as error:
+    raise UserError(
+      f'{error.filename or out} cannot be written: {error.strerror}'
+    ) from error
+
+
+if __name__ == '__main__':
+  cli.run(main)

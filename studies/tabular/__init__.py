@@ -1,0 +1,1 @@
+"""A model in context beside methods of scikit-learn, on one table."""
