@@ -409,10 +409,10 @@ def test_a_model_without_a_distribution_has_no_standard_deviation():
 SMALL = zoo.create_task('tabular', num_features=4, context_length=15)
 
 
-def tabular():
+def tabular(kind: Any = zoo.models.Tabular):
   """A small model of tables with random weights, which has a histogram."""
   sizes: Any = {'num_layers': 1, 'num_heads': 2, 'width': 8, 'num_bars': 8}
-  return zoo.models.Tabular(4, **sizes, rngs=nnx.Rngs(0))
+  return kind(4, **sizes, rngs=nnx.Rngs(0))
 
 
 def test_a_distribution_is_in_the_units_of_y():
@@ -452,9 +452,7 @@ def test_queries_share_a_context_where_a_model_has_distributions_of_rows():
     def distribution(self, prompt):
       raise AssertionError('a copy of the context was made for each query')
 
-  model = tabular()
-  model.__class__ = OfRows
-  found = fitted(model, SMALL, data=(x, y)).predict(x, return_std=True)
+  found = fitted(tabular(OfRows), SMALL, data=(x, y)).predict(x, return_std=True)
   assert_close(found, expected, 1e-6)
 
 
