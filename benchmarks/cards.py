@@ -27,8 +27,9 @@ class Card(TypedDict):
   num_heads: int
   num_params: int
   exact_risk: float | None  # None: it is sampled, and the card has what was found
-  lowest_known: float  # of models with the same guess and number of heads, or of Bayes
-  relative_excess: float
+  # Of models with the same guess and number of heads, or of Bayes; None: not known.
+  lowest_known: float | None
+  relative_excess: float | None
 
 
 def read_cards(folder: str | os.PathLike[str]) -> list[Card]:

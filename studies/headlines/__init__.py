@@ -20,6 +20,7 @@ from studies.headlines import (
   recall,
   saddles,
   state_tracking,
+  tabular,
   transience,
 )
 from studies.runner import GetConfig
@@ -45,6 +46,7 @@ _FILES = (
   diversity,
   laplace,
   filter,
+  tabular,
 )
 # All headlines by name, in the order in which they are run.
 HEADLINES = {file.HEADLINE.name: file.HEADLINE for file in _FILES}

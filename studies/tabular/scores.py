@@ -36,7 +36,13 @@ from zoo.measure.calibration import (
   Reliability,
 )
 from zoo.measure.rows import Rows, Tabular
-from zoo.measure.statistics import Estimate, estimate, ratio, resampled_means
+from zoo.measure.statistics import (
+  Estimate,
+  estimate,
+  estimate_of_few,
+  ratio,
+  resampled_means,
+)
 
 MODEL = 'model'  # the name of its cells
 _PROCESS_STEP = 'gaussianprocessregressor'  # its name in a pipeline
@@ -79,7 +85,7 @@ class ClassScores(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison(Tabular):
-  """A model beside other methods; ± is half of a 95 % interval over the splits.
+  """A model beside other methods; ± is half of a 95 % t interval over the splits.
 
   Attributes:
     rows: A row of scores for each method, the model's first.
@@ -326,7 +332,7 @@ def _comparison(
   rows = Rows[Any]()
   for name, splits in by_method.items():
     scores = {
-      field: estimate([split[field] for split in splits])
+      field: estimate_of_few([split[field] for split in splits])
       if field in splits[0]
       else None
       for field in kind._fields[1:]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 from flax import nnx
 
 import zoo
@@ -103,7 +104,8 @@ def test_numbers_are_compared_on_random_splits(call, houses, model):
     ridge = make_pipeline(StandardScaler(), RidgeCV()).fit(x, y)
     expected.append(r2_score(prices, ridge.predict(queries)))
   assert float(found['ridge']['r2']) == pytest.approx(np.mean(expected))
-  error = abs(expected[0] - expected[1]) / 2
+  # 1.96 standard errors are half of Student's interval with one degree of freedom.
+  error = abs(expected[0] - expected[1]) / 2 * stats.t.ppf(0.975, 1) / 1.96
   assert float(found['ridge']['r2_stderr']) == pytest.approx(error)
   assert '15 rows of the context and 25 queries' in answer.out
   has_nll = {name for name, row in found.items() if row['nll']}

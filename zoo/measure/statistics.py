@@ -315,6 +315,30 @@ def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> I
   return Interval(mean, mean - half, mean + half)
 
 
+def estimate_of_few(values: ArrayLike | Sequence[float]) -> Estimate:
+  """The mean of a few samples `[n]` that are normal.
+
+  Args:
+    values: n ≥ 2 samples, such as one for each of ten splits of a table.
+
+  Returns:
+    Their mean. Its `half` is half of the 95 % interval with Student's t, so that its
+    standard error is t/1.96 times the usual one.
+
+  Raises:
+    UserError: For fewer than two samples.
+
+  Example:
+    >>> round(estimate_of_few([1.0, 2.0, 3.0]).half, 3)  # 4.303 / √3
+    2.484
+  """
+  n = np.size(values)
+  if n < 2:
+    raise UserError(f'there are {n} samples; their interval needs two or more')
+  whole = interval(values)
+  return Estimate(whole.mean, whole.half / WIDTH)
+
+
 def one_more(values: ArrayLike | Sequence[float]) -> Estimate:
   """What one more sample would be, after a few samples `[n]` that are normal.
 
