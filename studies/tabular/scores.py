@@ -16,7 +16,7 @@ import numpy as np
 import sklearn
 from absl import logging
 from flax import nnx
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from scipy import stats
 from sklearn.metrics import log_loss, r2_score, roc_auc_score
 from sklearn.model_selection import train_test_split
@@ -151,7 +151,7 @@ def compare(trial: Trial, out: str | os.PathLike[str]) -> Comparison | None:
   """
   _check_rows(trial)
   saved = zoo.load(trial.model)
-  estimator = _fitted_to_all(trial, saved)
+  estimator = _fitted(trial, saved)
   names = [MODEL, *_methods(trial, 0)]
   cells = {
     f'split={split}/{name}': _parameters(trial, saved, split, name)
@@ -198,8 +198,8 @@ def _check_rows(trial: Trial) -> None:
     )
 
 
-def _fitted_to_all(trial: Trial, saved: Any) -> Any:
-  """The model as an estimator, fitted to the whole table.
+def _fitted(trial: Trial, saved: Any) -> Any:
+  """The model as an estimator, fitted to rows of the table, with all of its classes.
 
   So it is known before the work begins whether the model takes the table. What it warns
   of is said once. Raises UserError.
@@ -214,11 +214,28 @@ def _fitted_to_all(trial: Trial, saved: Any) -> Any:
     )
   kind = zoo.Regressor if table.kind == REGRESSION else zoo.Classifier
   estimator = kind(saved.model, saved.task)
+  seen, _ = _split(trial, 0)
+  if table.kind == CLASSIFICATION:
+    seen = np.union1d(seen, np.unique(table.y, return_index=True)[1])
   with warnings.catch_warnings(record=True, action='always') as said:
-    estimator.fit(table.x, table.y)
+    estimator.fit(table.x[seen], table.y[seen])
   for text in dict.fromkeys(str(warning.message) for warning in said):
     logging.warning('%s', text)
   return estimator
+
+
+def _split(
+  trial: Trial, split: int
+) -> tuple[Int[np.ndarray, ' c'], Int[np.ndarray, ' q']]:
+  """The numbers of the rows of the context, and of the queries."""
+  table = trial.table
+  parts: Any = train_test_split(
+    np.arange(len(table.y)),
+    train_size=trial.num_rows,
+    random_state=split,
+    stratify=table.y if table.kind == CLASSIFICATION else None,
+  )
+  return parts[0], parts[1]
 
 
 def _parameters(trial: Trial, saved: Any, split: int, name: str) -> dict[str, Any]:
@@ -245,14 +262,13 @@ def _digest(saved: Any) -> str:
 def _scores(trial: Trial, method: Any, split: int) -> dict[str, Any]:
   """The row of a method on a split."""
   table = trial.table
-  seen, asked = train_test_split(
-    np.arange(len(table.y)),
-    train_size=trial.num_rows,
-    random_state=split,
-    stratify=table.y if table.kind == CLASSIFICATION else None,
-  )
-  method.fit(table.x[seen], table.y[seen])
-  x, y = table.x[asked], table.y[asked]
+  seen, asked = _split(trial, split)
+  y = table.y
+  if table.kind == REGRESSION:
+    # Scores do not depend on an offset, beside which float32 may not hold the numbers.
+    y = y - y[seen].mean()
+  method.fit(table.x[seen], y[seen])
+  x, y = table.x[asked], y[asked]
   if table.kind == REGRESSION:
     return _number_scores(method, x, y)
   return _class_scores(method, x, y, table.classes)
