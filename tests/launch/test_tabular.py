@@ -64,12 +64,16 @@ def features(rows=40) -> dict[str, Any]:
   return {'a': x[:, 0], 'b': x[:, 1], 'c': x[:, 2]}
 
 
+def priced(offset) -> dict[str, Any]:
+  """Features, and a price that is almost linear in them."""
+  columns = features()
+  price = offset + 40 * columns['a'] - 20 * columns['b'] + columns['c']
+  return columns | {'price': price.round(3)}
+
+
 @pytest.fixture
 def houses(tmp_path):
-  """A table whose price is almost linear."""
-  columns = features()
-  price = 300 + 40 * columns['a'] - 20 * columns['b'] + columns['c']
-  return write(tmp_path / 'houses.csv', columns | {'price': price.round(3)})
+  return write(tmp_path / 'houses.csv', priced(300))
 
 
 def run(call, path, model, target, *flags):
@@ -128,6 +132,17 @@ def test_the_likelihood_is_that_of_the_estimator(call, houses, model):
     losses.append(-np.mean(label.log_prob(prices.astype(np.float32))))
   # The mean is taken in float32 here.
   assert float(results(houses)['small']['nll']) == pytest.approx(np.mean(losses), 1e-5)
+
+
+def test_scores_do_not_depend_on_an_offset_beyond_float32(call, houses, model):
+  run(call, houses, model, 'price')
+  plain = results(houses)['small']
+  write(houses, priced(100_000_000))
+  run(call, houses, model, 'price')
+  far = results(houses)['small']
+  for name in 'r2', 'rmse', 'nll':
+    # The model is given the same labels but for rounding in float64.
+    assert float(far[name]) == pytest.approx(float(plain[name]), rel=1e-4)
 
 
 def test_the_same_command_goes_on_where_it_was_interrupted(

@@ -224,7 +224,9 @@ def test_what_is_too_much_is_refused_in_one_line():
     model(_table(rng, d=6))
   prompt = _table(rng)
   with refuses('has 6 classes; the model has 4'):
-    model(dataclasses.replace(prompt, y=jnp.zeros((2, 9, 6)), y_query=jnp.zeros((2, 6))))
+    model(
+      dataclasses.replace(prompt, y=jnp.zeros((2, 9, 6)), y_query=jnp.zeros((2, 6)))
+    )
   with refuses('has 1,025 examples; the model takes at most 1,024'):
     jax.eval_shape(model, _table(rng, c=1025, b=1))
   task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -252,7 +254,12 @@ def test_without_examples_or_with_equal_ones_predictions_are_finite():
 def test_instruments_find_the_sites_of_its_layers():
   model, prompt = _model(), _table(np.random.default_rng(6))
   values = zoo.probing.capture(model, prompt)
-  assert {'embed', 'layers.0.mixer.pattern', 'final.stream', 'read_out'} <= values.keys()
+  assert {
+    'embed',
+    'layers.0.mixer.pattern',
+    'final.stream',
+    'read_out',
+  } <= values.keys()
   states = model.layer_tokens(prompt)
   assert len(states) == 1 + 2  # one layer, twice
   np.testing.assert_allclose(

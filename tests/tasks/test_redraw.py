@@ -288,7 +288,9 @@ def test_a_table_is_not_drawn_again():
   prompt = jax.eval_shape(lambda: task.sample(jax.random.key(0), 2))
   for keep in ('query', 'inputs'):
     with refuses('the maker of a table given its features has no known distribution'):
-      jax.eval_shape(lambda p, keep=keep: task.redraw(jax.random.key(1), p, keep), prompt)
+      jax.eval_shape(
+        lambda p, keep=keep: task.redraw(jax.random.key(1), p, keep), prompt
+      )
 
 
 def test_a_prompt_is_drawn_by_its_place_alone():
