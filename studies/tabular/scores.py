@@ -421,8 +421,8 @@ def _note(trial: Trial) -> str:
   of_classes = ', stratified by class' if table.kind == CLASSIFICATION else ''
   note = (
     f'Mean of {trial.num_splits} random splits (random_state 0 to '
-    f'{trial.num_splits - 1}{of_classes}) into {trial.num_rows} rows of the context '
-    f'and {len(table.y) - trial.num_rows} queries. ± is half of a 95 % interval over '
+    f'{trial.num_splits - 1}{of_classes}) into {trial.num_rows:,} rows of the context '
+    f'and {len(table.y) - trial.num_rows:,} queries. ± is half of a 95 % interval over '
     'the splits.'
   )
   if table.incomplete:
