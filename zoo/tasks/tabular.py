@@ -372,7 +372,9 @@ def _sample_linear(draws: _Draws, x: Float[Array, 'n d']) -> Float[Array, 'n s']
   """Linear functions of the features, with the same sparsity; standardised."""
   d = x.shape[1]
   used = draws.happens(draws.uniform(low=0.2), d)
-  return _standardised(_product(x, draws.normal(_SCORES, d) * used[None].astype(x.dtype)))
+  return _standardised(
+    _product(x, draws.normal(_SCORES, d) * used[None].astype(x.dtype))
+  )
 
 
 def _sample_trees(
