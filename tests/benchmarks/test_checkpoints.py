@@ -8,9 +8,13 @@ import shlex
 import subprocess
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
+from sklearn.datasets import load_wine
+from sklearn.model_selection import train_test_split
 
 import configs
 import zoo
@@ -40,7 +44,7 @@ EXACT = [name for name, card in SHIPPED.items() if card['exact_risk'] is not Non
 
 def test_what_ships_is_what_was_promised():
   heads = {f'multi_head_lsa_{number}' for number in (2, 5, 10, 11)}
-  assert SHIPPED.keys() == {'lsa', 'yq_lsa', 'ltb', 'transformer', *heads}
+  assert SHIPPED.keys() == {'lsa', 'yq_lsa', 'ltb', 'transformer', 'tabular', *heads}
   assert SHIPPED.keys() == checkpoints.SHIPPED.keys()
   folders = [path for path in FOLDER.iterdir() if path.is_dir()]
   assert {path.name for path in folders} - {'runs'} == SHIPPED.keys()
@@ -125,9 +129,13 @@ def test_what_ships_is_small_complete_and_of_no_machine():
   names = listed.stdout.decode().rstrip('\0').split('\0')
   assert not [name for name in names if name.startswith('checkpoints/runs')]
   contents = {name: (ROOT / name).read_bytes() for name in names}
-  assert sum(map(len, contents.values())) < 3 * 2**20
-  of_transformer = [n for n in names if n.startswith('checkpoints/transformer/')]
-  assert sum(len(contents[name]) for name in of_transformer) < 2**19
+  sizes = {'tabular': 0, 'transformer': 0}
+  for name, content in contents.items():
+    folder = name.split('/')[1]
+    sizes[folder] = sizes.get(folder, 0) + len(content)
+  assert sizes['tabular'] <= 2**20
+  assert sizes['transformer'] < 2**19
+  assert sum(sizes.values()) - sizes['tabular'] < 3 * 2**20
   for name in SHIPPED:
     sums = (FOLDER / name / 'SHA256SUMS').read_text().splitlines()
     files = {f'checkpoints/{name}/{line.partition("  ")[2]}' for line in sums}
@@ -164,3 +172,43 @@ def test_what_ships_opens_and_has_the_risk_of_its_card(name):
   assert saved.step == SHIPPED[name]['step']
   risk = theory.exact_risk(saved.model, saved.task)
   assert abs(risk - SHIPPED[name]['exact_risk']) < 1e-6
+
+
+def test_the_card_of_tables_has_the_scores_of_all_methods():
+  """Those of a frozen model; the headline `tabular` measures them again."""
+  tables = SHIPPED['tabular']['tables']
+  assert [*tables] == [
+    'diabetes, 50 rows',
+    'diabetes, 100 rows',
+    'iris, 75 rows',
+    'wine, 89 rows',
+    'breast_cancer, 284 rows',
+  ]
+  for name, methods in tables.items():
+    first, *others = methods
+    assert first == 'tabular'
+    assert {'random forest', 'gradient boosting', 'nearest neighbours'} <= {*others}
+    score = 'r2' if name.startswith('diabetes') else 'accuracy'
+    for scores in methods.values():
+      mean, half = scores[score]
+      assert 0 < half < mean < 1
+
+
+@pytest.mark.slow
+def test_the_scores_of_a_card_are_those_of_a_loop_by_hand():
+  saved = zoo.load(FOLDER / 'tabular')
+  x, y = load_wine(return_X_y=True)
+  right = []
+  for seed in range(10):
+    rows, queries, labels, answers = train_test_split(
+      x, y, train_size=89, random_state=seed, stratify=y
+    )
+    logits = saved.model.predict_rows(
+      jnp.asarray(rows[None], jnp.float32),
+      jax.nn.one_hot(labels[None], 3),
+      jnp.asarray(queries[None], jnp.float32),
+    )
+    right.append(np.mean(np.argmax(logits[0], axis=-1) == answers))
+  mean, _ = SHIPPED['tabular']['tables']['wine, 89 rows']['tabular']['accuracy']
+  # A row on a boundary may fall to either side by rounding.
+  assert np.mean(right) == pytest.approx(mean, abs=0.003)

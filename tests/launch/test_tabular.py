@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 from flax import nnx
+from scipy import stats
 
 import zoo
 from tests.compare import refuses

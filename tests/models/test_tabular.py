@@ -56,7 +56,7 @@ def _rms(norm, z):
 
 
 def _by_hand(model, x, y, x_query):
-  """The outputs of one query in NumPy and float64: a row at a time, a head at a time."""
+  """The outputs of one query in NumPy and float64, a head and a row at a time."""
   x = np.concatenate([x, x_query[None]]).astype(np.float64)
   c, d = len(x) - 1, x.shape[1]
   inputs = np.zeros((c + 1, 2 * model.num_features))

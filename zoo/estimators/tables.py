@@ -58,7 +58,7 @@ class TableRidge(Baseline):
   mean. It predicts numbers alone.
 
   Args:
-    penalty: ≥ 0; 1 is the default of scikit-learn.
+    penalty: > 0; 1 is the default of scikit-learn.
   """
 
   penalty: float = struct.field(pytree_node=False, default=1.0)
@@ -81,7 +81,10 @@ def standardized(examples: Examples) -> tuple[Float[Array, 'c d'], Float[Array, 
   mean = jnp.sum(jnp.nan_to_num(x), axis=0, where=seen) / count
   squares = jnp.square(jnp.nan_to_num(x) - mean[None])
   std = jnp.sqrt(jnp.sum(squares, axis=0, where=seen) / count)
-  scale = jnp.where(std > 0, 1 / jnp.where(std > 0, std, 1), 0)
+  # The rounded mean of equal numbers may differ from them.
+  largest = jnp.max(jnp.abs(jnp.nan_to_num(x)), axis=0, where=seen, initial=0.0)
+  varies = std > 1e-6 * largest
+  scale = jnp.where(varies, 1 / jnp.where(varies, std, 1), 0)
   of_all = jnp.concatenate([x, examples.x_query[None]])
   rows = (of_all - mean[None]) * scale[None]
   rows = jnp.where(jnp.isnan(rows), 0, rows)

@@ -131,17 +131,22 @@ class SoftmaxAttention(_Attention):
     seen = causal_mask(n) if self.causal else context_mask(n) | np.eye(n, dtype=bool)
     return _exponentials(self.scores_tap(scores), seen[at])
 
-  def among(self, tokens: Tokens, seen: Bool[Array, 'b n']) -> Tokens:
-    """The outputs if all tokens of a prompt see the same ones, or none.
+  def among(self, tokens: Tokens, seen: Bool[Array, 'b k']) -> Tokens:
+    """The outputs if all tokens of a prompt see the same ones.
 
     There are no positions, and `causal` does not matter.
+
+    Args:
+      tokens: The tokens of prompts.
+      seen: Which of the first k tokens are seen; maybe none.
     """
+    keys = tokens[:, : seen.shape[1]]
     query, key, value = (
-      jnp.swapaxes(tap(split_heads(layer(tokens), self.num_heads)), 1, 2)
-      for layer, tap in (
-        (self.query, self.query_tap),
-        (self.key, self.key_tap),
-        (self.value, self.value_tap),
+      jnp.swapaxes(tap(split_heads(layer(inputs), self.num_heads)), 1, 2)
+      for layer, tap, inputs in (
+        (self.query, self.query_tap, tokens),
+        (self.key, self.key_tap, keys),
+        (self.value, self.value_tap, keys),
       )
     )
     query /= query.shape[-1] ** 0.5

@@ -78,12 +78,12 @@ class Layer(nnx.Module):
     self,
     tokens: Float[Array, 'b n w'],
     at: slice | None = None,
-    seen: Bool[Array, 'b n'] | None = None,
+    seen: Bool[Array, 'b k'] | None = None,
   ) -> Float[Array, 'b t w']:
     """The next tokens, or only some of them.
 
     With `seen` the mixer is softmax attention, and all tokens of a prompt see the same
-    ones.
+    ones among the first k.
     """
     tokens = self.tokens_tap(tokens)
     normed = self.mixer_in_tap(self._normed(self.norm_1, tokens, self.mixer_norm_tap))

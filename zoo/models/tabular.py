@@ -25,9 +25,12 @@ from zoo.models.layers import Layer, make_norm, normed
 from zoo.models.linear_attention import Constant
 from zoo.models.token_model import MAX_LAYERS
 
-MOST_ROWS = 1024  # labelled, for which attention takes little memory
-_LARGEST = 5.0  # of a feature, in standard deviations of the context
-_LEAST_STD = 1e-6  # of a column, as a share of its largest entry; below it is constant
+# The most labelled rows: attention between them takes little memory.
+MOST_ROWS = 1024
+# Where features are clipped, in standard deviations of the context.
+_LARGEST = 5.0
+# A column is constant if its standard deviation is a smaller share of its largest entry.
+_LEAST_STD = 1e-6
 
 
 @struct.dataclass(eq=False, repr=False)
@@ -63,24 +66,28 @@ class Tabular(nnx.Module):
 
   Every row attends to the labelled rows, and these do not see the others, so that many
   queries take one pass. There are no positions: the order of the labelled rows does not
-  matter. The same weights predict numbers and classes.
+  matter. The order of columns and the names of classes do. The same weights predict
+  numbers and classes, if the task has both.
 
-  What a row shows the network is made from the labelled rows of its table: features are
-  standardised and clipped at 5 standard deviations; a missing feature (NaN) is the mean
-  and a mark; constant columns are left out, and the others are multiplied by
-  √(num_features / columns left), so that padding changes nothing. Numbers are
-  standardised as well, and so the prediction does not depend on units. A context has at
-  most 1,024 examples, since attention takes memory with the square of their number.
+  What a row shows the network is made from the labelled rows of its table. Features are
+  standardised and clipped at 5 standard deviations. A missing feature (NaN) becomes the
+  mean and a mark. A column counts as constant if its standard deviation is below a
+  millionth of its largest entry; it is left out, with its marks. The other columns are
+  multiplied by √(num_features / their number), so that padding changes nothing. Numbers
+  are standardised as well, so that the prediction does not depend on units, unless all
+  numbers are equal. A context has at most 1,024 examples, since attention takes memory
+  with the square of their number.
 
   The head for numbers is a histogram (`zoo.core.distributions.Bars`), whose inner edges
   are quantiles of Student's t distribution with 5 degrees of freedom, scaled to the
-  variance 1: about those of the standardised numbers of the task `tabular`. The
-  prediction of a number is the mean of the histogram, and that of classes their logits.
+  variance 1. The prediction of a number is the mean of the histogram. The prediction of
+  classes are their logits.
 
   Args:
     num_features: the most features of a table, ≥ 1.
     num_outputs: entries of a label of the task: 1 for numbers, up to `num_classes` for
-      classes, or 1 + `num_classes` for both. The weights do not depend on it.
+      classes, or 1 + `num_classes` for both. The weights do not depend on it. Labels
+      with 1 + `num_classes` entries are always read as a number and a class.
     num_classes: the most classes, ≥ 2.
     num_layers: from 1 to 1000.
     num_loops: how often the layers are applied, with the same weights, ≥ 1.
@@ -91,6 +98,12 @@ class Tabular(nnx.Module):
     norm: before attention, the network and the readout, one of NORMS.
     num_bars: bars of the histogram, ≥ 2.
     rngs: the keys of the initial weights.
+
+  Example:
+    >>> model = zoo.create_model('tabular', num_features=8, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('tabular', num_features=4, kind='numbers')
+    >>> model(task.sample(jax.random.key(0), 2)).shape
+    (2,)
 
   The constructor raises UserError for an argument that is out of its range.
   """
@@ -153,17 +166,33 @@ class Tabular(nnx.Module):
     self.edges = Constant(_edges(num_bars))
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
-    """The prediction for each prompt's query.
+    """Predicts the label of each prompt's query.
 
-    A number for labels `[b, c]`, the logits of k classes for one-hot labels
-    `[b, c, k]`, and both in one vector for labels `[b, c, 1 + num_classes]`. Raises
-    UserError for more features or classes than the model has.
+    Args:
+      prompt: Prompts `[b]` with labels `[b, c]` that are numbers, one-hot vectors
+        `[b, c, k]`, or vectors `[b, c, 1 + num_classes]` of both.
+
+    Returns:
+      Numbers `[b]`, logits `[b, k]`, or both in one vector.
+
+    Raises:
+      UserError: For more features, classes or examples than the model takes.
     """
     predictions = self._predictions(prompt, self._outputs_of_queries(prompt))
     return predictions[:, 0]
 
   def distribution(self, prompt: Prompt) -> Bars | Classes | NumberOrClass:
-    """The distribution of each query's label; raises UserError as the model does."""
+    """Returns the distribution of the label of each prompt's query.
+
+    Args:
+      prompt: Prompts `[b]`, as the model takes them.
+
+    Returns:
+      `Bars` for numbers, `Classes` for one-hot labels, and `NumberOrClass` for both.
+
+    Raises:
+      UserError: For more features, classes or examples than the model takes.
+    """
     outputs = self._outputs_of_queries(prompt)
     return self._of_kind(prompt, outputs)[:, 0]
 
@@ -173,7 +202,7 @@ class Tabular(nnx.Module):
     y: Float[Array, 'b c *k'],
     x_queries: Float[Array, 'b q d'],
   ) -> Float[Array, 'b q *k']:
-    """The predictions for many queries of each context.
+    """Predicts the labels of many queries of each context.
 
     Args:
       x: Features of the labelled rows; NaN is a missing feature.
@@ -195,22 +224,38 @@ class Tabular(nnx.Module):
     y: Float[Array, 'b c *k'],
     x_queries: Float[Array, 'b q d'],
   ) -> Bars | Classes | NumberOrClass:
-    """The distributions `[b, q]` of the labels of many queries; as `predict_rows`."""
+    """Returns the distributions of the labels of many queries of each context.
+
+    Args:
+      x: Features of the labelled rows; NaN is a missing feature.
+      y: Their labels, as in a prompt.
+      x_queries: Features of the queries.
+
+    Returns:
+      Distributions `[b, q]`, of the same kinds as those of `distribution`.
+
+    Raises:
+      UserError: If there are more features or classes than the model has.
+    """
     prompt = _prompt_of(x, y, x_queries)
     return self._of_kind(prompt, self._after(prompt, x_queries))
 
   def losses_of_rows(
-    self, prompt: Prompt, num_seen: Int[Array, ' b']
+    self, prompt: Prompt, num_seen: Int[Array, ' b'], most_seen: int
   ) -> Float[Array, 'b t']:
-    """The negative log likelihood of the label of each row, the query's last.
+    """Returns the negative log likelihood of the label of each row, the query's last.
 
     Args:
       prompt: Prompts `[b]`, of which y_query is a label as well.
       num_seen: For each prompt how many of its rows are labelled, from 1 to c. The
         losses of these are of no use: they have seen their labels.
+      most_seen: The largest that a `num_seen` can be.
+
+    Returns:
+      A loss for each row, in nats.
     """
     labels = self._labels(jnp.concatenate([prompt.y, prompt.y_query[:, None]], axis=1))
-    return -self.outputs(prompt.features, labels, num_seen).log_prob(labels)
+    return -self.outputs(prompt.features, labels, num_seen, most_seen).log_prob(labels)
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b t w']]:
     """The embedded rows, then the rows after each layer of each loop."""
@@ -234,9 +279,17 @@ class Tabular(nnx.Module):
     x: Float[Array, 'b t d'],
     labels: Float[Array, 'b t m'],
     num_seen: Int[Array, ' b'],
+    most_seen: int,
   ) -> NumberOrClass:
-    """The distributions for every row, of which the first `num_seen` are labelled."""
-    tokens, seen, units = self._embedded(x, labels, num_seen)
+    """Returns the distributions of the labels of every row.
+
+    Args:
+      x: Features; NaN is a missing one.
+      labels: The number, then the class as a one-hot vector; one of them is 0.
+      num_seen: For each table how many of its first rows are labelled.
+      most_seen: The largest that a `num_seen` can be.
+    """
+    tokens, seen, units = self._embedded(x, labels, num_seen, most_seen)
     for _ in range(self.num_loops):
       for layer in self.layers:
         tokens = layer(tokens, seen=seen)
@@ -268,19 +321,13 @@ class Tabular(nnx.Module):
 
   def _rows(
     self, prompt: Prompt, x_queries: Float[Array, 'b q d']
-  ) -> tuple[Float[Array, 'b t d'], Float[Array, 'b t m'], Int[Array, ' b']]:
+  ) -> tuple[Float[Array, 'b t d'], Float[Array, 'b t m'], Int[Array, ' b'], int]:
     """The arguments of `outputs` for queries after the whole context."""
     b, c, _ = prompt.x.shape
-    if c > self.context_length:
-      raise UserError(
-        f'the prompt has {c:,} examples; the model takes at most '
-        f'{self.context_length:,}, and zoo.Regressor or zoo.Classifier cuts a longer '
-        'table into parts'
-      )
     labels = self._labels(prompt.y)
     labels = jnp.pad(labels, ((0, 0), (0, x_queries.shape[1]), (0, 0)))
     x = jnp.concatenate([prompt.x, x_queries], axis=1)
-    return x, labels, jnp.full(b, c)
+    return x, labels, jnp.full(b, c), c
 
   def _labels(self, y: Float[Array, 'b t *k']) -> Float[Array, 'b t m']:
     """Labels as a number and one-hot classes; raises UserError for too many classes."""
@@ -301,13 +348,20 @@ class Tabular(nnx.Module):
     x: Float[Array, 'b t d'],
     labels: Float[Array, 'b t m'],
     num_seen: Int[Array, ' b'],
-  ) -> tuple[Float[Array, 'b t w'], Bool[Array, 'b t'], Float[Array, 'b 2']]:
+    most_seen: int,
+  ) -> tuple[Float[Array, 'b t w'], Bool[Array, 'b k'], Float[Array, 'b 2']]:
     """The tokens of rows, which are labelled, and the mean and the size of numbers."""
     _, t, d = x.shape
     if d > self.num_features:
       raise UserError(
         f'the model is for {self.num_features} features; the prompt has {d}, and it '
         'must have at most as many'
+      )
+    if most_seen > self.context_length:
+      raise UserError(
+        f'the prompt has {most_seen:,} examples; the model takes at most '
+        f'{self.context_length:,}, and zoo.Regressor or zoo.Classifier cuts a longer '
+        'table into parts'
       )
     seen = jnp.arange(t)[None] < num_seen[:, None]
     missing = jnp.isnan(x)
@@ -328,6 +382,7 @@ class Tabular(nnx.Module):
     shown = jnp.concatenate([numbers, labels[..., 1:], is_labelled], axis=-1)
     shown *= seen[..., None].astype(shown.dtype)
     tokens = self.embed_tap(self.read_in(features) + self.read_labels(shown))
+    seen = seen[:, : max(most_seen, 1)]  # a softmax over no rows has no value
     return tokens, seen, jnp.concatenate([mean, scale], axis=-1)[:, 0]
 
   def _of_kind(

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
-from zoo.sklearn.estimator import InContext, Member
+from zoo.sklearn.estimator import InContext, Member, takes_both
 
 
 class Classifier(ClassifierMixin, InContext):
@@ -123,8 +123,8 @@ class Classifier(ClassifierMixin, InContext):
 
   def _check_kind(self) -> None:
     """Raises UserError for a model of numbers."""
-    takes_both = hasattr(self.model_, 'num_classes')
-    if self.task_ is not None and self.task_.label_kind == 'numbers' and not takes_both:
+    is_of_both = takes_both(self.model_, self.task_)
+    if self.task_ is not None and self.task_.label_kind == 'numbers' and not is_of_both:
       raise UserError(
         f'the labels of the task {type(self.task_).__name__} are numbers; '
         'zoo.Classifier predicts classes, and zoo.Regressor predicts numbers'
@@ -134,11 +134,11 @@ class Classifier(ClassifierMixin, InContext):
   def _has_signs(self) -> bool:
     """Whether the labels of the model are ±1, and its prediction is a logit."""
     is_of_signs = self.task_ is not None and self.task_.label_kind == 'signs'
-    return is_of_signs and not hasattr(self.model_, 'num_classes')
+    return is_of_signs and not takes_both(self.model_, self.task_)
 
   def _most_classes(self, k: int) -> int:
     """The most classes that the model takes, for a table of k."""
-    if hasattr(self.model_, 'num_classes'):
+    if takes_both(self.model_, self.task_):
       return self.model_.num_classes
     if self._has_signs:
       return 2
@@ -146,7 +146,7 @@ class Classifier(ClassifierMixin, InContext):
 
   def _num_outputs(self, k: int) -> int:
     """The length of the one-hot vectors that the model is given."""
-    if self.task_ is None or hasattr(self.model_, 'num_classes'):
+    if self.task_ is None or takes_both(self.model_, self.task_):
       return max(k, 2)
     return self.task_.num_outputs
 

@@ -192,6 +192,14 @@ class InContext(BaseEstimator):
     return Answers(self.model_, self._longest)
 
 
+def takes_both(model: Predictor, task: Task | None) -> bool:
+  """Whether a model was trained on numbers and on classes, as `tabular` may be."""
+  num_classes = getattr(model, 'num_classes', None)
+  return num_classes is not None and (
+    task is None or task.num_outputs == 1 + num_classes
+  )
+
+
 def _reads_missing(model: object) -> bool:
   """Whether a model reads NaN as a missing number, as it says itself."""
   return getattr(model, 'reads_missing', False) is True

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from zoo.core.distributions import Distribution, Mixture, has_distribution
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
-from zoo.sklearn.estimator import InContext, Member
+from zoo.sklearn.estimator import InContext, Member, takes_both
 
 
 class Regressor(RegressorMixin, InContext):
@@ -127,9 +127,8 @@ class Regressor(RegressorMixin, InContext):
 
   def _check_kind(self) -> None:
     """Raises UserError for a model of classes."""
-    takes_both = hasattr(self.model_, 'num_classes')
     kind = 'numbers' if self.task_ is None else self.task_.label_kind
-    if kind != 'numbers' and not takes_both:
+    if kind != 'numbers' and not takes_both(self.model_, self.task_):
       raise UserError(
         f'the task {type(self.task_).__name__} has {kind}; zoo.Regressor predicts '
         'numbers, and zoo.Classifier predicts classes'

@@ -29,9 +29,11 @@ KINDS = 'both', 'numbers', 'classes'
 _HIDDEN_ROWS = 64
 # Nodes of a layer of the causal graph, layers after the roots, clusters of the roots.
 _NODES, _LAYERS, _CLUSTERS = 16, 3, 8
+# The features that leave enough nodes for the scores.
+_MOST_FEATURES = 60
 # Numbers from which labels are made, trees in a sum, and splits from root to leaf.
 _SCORES, _TREES, _SPLITS = 4, 6, 3
-_LARGEST = 10.0  # of a feature, in standard deviations
+_LARGEST = 10.0  # of a feature or a number, in standard deviations
 
 
 class _Labels(NamedTuple):
@@ -48,33 +50,48 @@ class Tabular(BaseTask):
 
   Each prompt is one table, whose last row is the query. It has from 2 to `num_features`
   features, log-uniformly; the other columns are 0. Rows are independent given the
-  table. How a table is drawn, in full, is in docs/tabular.md; in short:
+  table. docs/tabular.md says in full how a table is drawn; in short:
 
   - Features are nodes of a random causal graph (70 %) or points of Gaussian clusters,
     one for each class (30 %).
   - Scores are another node of the graph, a sparse linear function of the features, a
-    sum of up to 6 trees of depth 3, or a mixture of these, with noise from 1 % to 220 %
+    sum of up to 6 trees of depth 3, or a mixture of these, with noise of 1 % to 220 %
     of their standard deviation.
-  - A number is a score, at times warped. A class is an interval of a score or the
-    largest of several scores, or the cluster; names of classes are permuted.
-  - Features are warped, rounded to levels or made binary, replaced by noise, or missing
-    (NaN).
+  - A number is a score, at times warped. A class is an interval of a score, the largest
+    of several linear combinations of scores, or the cluster. Names of classes are
+    permuted.
+  - Features are then replaced by noise, warped, rounded to levels, made binary, or
+    missing at random (NaN).
 
-  The labels of a table are numbers of unit variance, or classes. With `kind='both'` a
-  label is a vector `[1 + num_classes]`: the number, then the class as a one-hot vector;
-  of these the part that a table does not have is 0. With `kind='numbers'` labels are
-  numbers alone, and with `kind='classes'` one-hot vectors alone. Targets are the labels
-  with their noise. The Bayes predictor is not known.
+  The labels of a table are numbers, whose variance is 1 up to the error of 64 rows, or
+  classes. With `kind='both'` a label is a vector `[1 + num_classes]`: the number, then
+  the class as a one-hot vector; of these the part that a table does not have is 0. With
+  `kind='numbers'` labels are numbers alone, and with `kind='classes'` one-hot vectors
+  alone. Targets are the labels with their noise. The Bayes predictor is not known.
 
-  The same idea is the prior of TabPFN (Hollmann et al., arXiv 2207.01848, section 4;
-  2025, Nature 637). The distribution here is our own.
+  TabPFN has a prior of the same kind for classes (Hollmann et al., arXiv 2207.01848,
+  section 4). The distribution here is our own.
+
+  Args:
+    num_features: The most features of a table, from 1 to 60. With 1 all tables have 1.
+    context_length: The rows of a table but one, ≥ 1.
+    num_classes: The most classes, ≥ 2.
+    kind: What labels are: 'both', 'numbers' or 'classes'.
+    share_missing: The share of tables with missing features, from 0 to 1. In each of
+      them an entry is missing with a probability that is uniform from 0 to 0.3.
+
+  Example:
+    >>> task = zoo.create_task('tabular', num_features=4, context_length=9)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape  # a number, and ten classes
+    ((2, 9, 4), (2, 9, 11))
   """
 
-  num_features: int = struct.field(pytree_node=False, default=32)  # the most, ≥ 1
+  num_features: int = struct.field(pytree_node=False, default=32)
   context_length: int = struct.field(pytree_node=False, default=127)
-  num_classes: int = struct.field(pytree_node=False, default=10)  # the most, ≥ 2
-  kind: str = struct.field(pytree_node=False, default='both')  # of labels; in KINDS
-  share_missing: Number = 0.0  # the share of tables that miss up to 30 % of features
+  num_classes: int = struct.field(pytree_node=False, default=10)
+  kind: str = struct.field(pytree_node=False, default='both')
+  share_missing: Number = 0.0
   stationary = True
   may_miss = True
 
@@ -91,6 +108,7 @@ class Tabular(BaseTask):
 
   def check(self) -> None:
     super().check()
+    check_count('num_features', self.num_features, maximum=_MOST_FEATURES)
     check_count('num_classes', self.num_classes, minimum=2)
     check_name('kind', self.kind, KINDS)
     check_number('share_missing', self.share_missing, minimum=0.0, maximum=1.0)
@@ -100,14 +118,12 @@ class Tabular(BaseTask):
     d = _sample_size(size_key, self.num_features)
     n = self.context_length + 1 + _HIDDEN_ROWS
     x, nodes, clusters, is_clusters = _sample_features(
-      features_key, n, self.num_features, self.num_classes
+      features_key, n, d, self.num_features, self.num_classes
     )
     present = jnp.arange(self.num_features) < d
-    labels = _sample_labels(
-      labels_key, jnp.where(present[None], x, 0), d, nodes, self.num_classes
-    )
-    # The class of a table of clusters is the cluster, and its number is a function of
-    # the features.
+    x = jnp.where(present[None], x, 0)
+    labels = _sample_labels(labels_key, x, d, nodes, is_clusters, self.num_classes)
+    # The class of a table of clusters is the cluster.
     classes = jnp.where(is_clusters, clusters, labels.classes)
     x = _record(records_key, x, jnp.asarray(self.share_missing, x.dtype))
     x = jnp.where(present[None], x, 0)
@@ -122,8 +138,8 @@ class Tabular(BaseTask):
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
     """Raises UserError: the makers of a table given its features are not known."""
     raise UserError(
-      'the maker of a table given its features has no known distribution, so prompts of '
-      'Tabular cannot be drawn again'
+      'the maker of a table given its features has no known distribution, so prompts '
+      'of Tabular cannot be drawn again'
     )
 
   def _labels_of_kind(
@@ -140,9 +156,10 @@ class Tabular(BaseTask):
   def loss(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m']:
-    """The loss of each prediction; of both kinds it is that of the table's labels.
+    """The squared error of a number, or the log loss of the logits of classes.
 
-    The squared error of a number, and the log loss of the logits of classes.
+    With `kind='both'` its mean over prompts has no unit, since it is of both kinds of
+    tables. The negative log likelihood, in nats, is the number to read then.
     """
     if self.kind != 'both':
       return super().loss(prediction, target)
@@ -209,24 +226,18 @@ def _sample_size(key: Key[Array, ''], largest: int) -> Int[Array, '']:
 
 
 def _sample_features(
-  key: Key[Array, ''], n: int, d: int, k: int
+  key: Key[Array, ''], n: int, size: Int[Array, ''], d: int, k: int
 ) -> tuple[Float[Array, 'n d'], Float[Array, 'n s'], Int[Array, ' n'], Bool[Array, '']]:
-  """Features, other nodes of the graph, clusters of rows, and whether these are it."""
+  """Features, other nodes of the graph, the cluster of each row, and a choice.
+
+  The last says whether the table is one of clusters. Otherwise it is one of the graph.
+  """
   graph_key, clusters_key, own_key = jax.random.split(key, 3)
-  draws = _Draws(own_key, 2 * (_LAYERS + 1) * _NODES + n * d + d + 8)
-  x, others = _choose_nodes(draws, _sample_graph(graph_key, n), d)
+  draws = _Draws(own_key, 2 * (_LAYERS + 1) * _NODES + 3)
+  x, others = _choose_nodes(draws, _sample_graph(graph_key, n), size, d)
   points, clusters = _sample_clusters(clusters_key, n, d, k)
   is_clusters = draws.happens(0.3)
-  x = jnp.where(is_clusters, points, x)
-  # Half of the tables have irrelevant features, up to 60 % of them.
-  share = jnp.where(draws.happens(0.5), 0, draws.uniform(high=0.6))
-  irrelevant = draws.happens(share, d)
-  return (
-    jnp.where(irrelevant[None], draws.normal(n, d), x),
-    others,
-    clusters,
-    is_clusters,
-  )
+  return jnp.where(is_clusters, points, x), others, clusters, is_clusters
 
 
 def _sample_graph(key: Key[Array, ''], n: int) -> Float[Array, 'n m']:
@@ -297,22 +308,25 @@ _NUM_FUNCTIONS = 9
 
 
 def _choose_nodes(
-  draws: _Draws, nodes: Float[Array, 'n m'], d: int
+  draws: _Draws, nodes: Float[Array, 'n m'], size: Int[Array, ''], d: int
 ) -> tuple[Float[Array, 'n d'], Float[Array, 'n s']]:
   """Nodes that are features, and others that scores may be.
 
   In 40 % of the tables features are roots, as far as there are roots, and the scores
   are nodes of the layer at the depth of the table. In the others both are any nodes up
-  to that depth, so that a score may be a cause of features.
+  to that depth, so that a score may be a cause of features. If all of these are
+  features, scores are nodes of later layers.
   """
   layer = np.repeat(np.arange(_LAYERS + 1), _NODES)
   depth, are_roots = 1 + draws.integer(_LAYERS), draws.happens(0.4)
   may_be = jnp.where(are_roots, layer == 0, layer <= depth)
   last = jnp.where(may_be, 0, layer).astype(nodes.dtype)
-  order = jnp.argsort(last - draws.uniform(len(layer)))
-  features = order[jnp.minimum(jnp.arange(d), len(layer) - _SCORES - 1)]
+  features = jnp.argsort(last - draws.uniform(len(layer)))[:d]
   may_be = jnp.where(are_roots, layer == depth, layer <= depth)
-  later = jnp.where(may_be, 0, 1).astype(nodes.dtype).at[features].set(2)
+  later = jnp.where(may_be, 0, 1 + layer).astype(nodes.dtype)
+  # Columns that the table does not have are no features.
+  is_feature = jnp.zeros(len(layer), bool).at[features].set(jnp.arange(d) < size)
+  later = jnp.where(is_feature, 2 + _LAYERS, later)
   scores = jnp.argsort(later - draws.uniform(len(layer)))[:_SCORES]
   return nodes[:, features], nodes[:, scores]
 
@@ -352,17 +366,24 @@ def _sample_labels(
   x: Float[Array, 'n d'],
   size: Int[Array, ''],
   nodes: Float[Array, 'n s'],
+  is_clusters: Bool[Array, ''],
   k: int,
 ) -> _Labels:
-  """Labels from scores: nodes of the graph, and functions of the features."""
+  """Labels from scores: nodes of the graph, and functions of the features.
+
+  In tables of clusters, of which the graph knows nothing, they are functions of the
+  features alone.
+  """
   d, n, s = x.shape[1], len(x), _SCORES
   of_trees = _TREES * (2 * _SPLITS + s * 2**_SPLITS) + 1
   of_classes = (s + 1) * k + 2 * n + _HIDDEN_ROWS + 6
   draws = _Draws(key, (s + 1) * d + 1 + of_trees + n * (s + 1) + of_classes + 10)
   linear, trees = _sample_linear(draws, x), _sample_trees(draws, x, size)
   # One of the three (35 %, 25 %, 20 %), or a mixture of all.
-  which = jnp.sum(draws.uniform() > jnp.array([0.35, 0.6, 0.8]))
+  low = jnp.where(is_clusters, 0.35, 0.0)
+  which = jnp.sum(low + (1 - low) * draws.uniform() > jnp.array([0.35, 0.6, 0.8]))
   weights = jnp.where(which == 3, draws.uniform(3), jax.nn.one_hot(which, 3))
+  weights = weights.at[0].set(jnp.where(is_clusters, 0, weights[0]))
   scores = weights[0] * nodes + weights[1] * linear + weights[2] * trees
   scores = _standardised(scores) + _sample_noise(draws, n)
   return _Labels(_numbers_of(draws, scores[:, 0]), _classes_of(draws, scores, k))
@@ -395,11 +416,13 @@ def _sample_noise(draws: _Draws, n: int) -> Float[Array, 'n s']:
   """Noise of scores: small, or with a log-uniform size; at times heavy-tailed.
 
   Its standard deviation is 0.01 in 20 % of the tables, and else from 0.03 to 2.2. In
-  20 % of the tables it is also multiplied by a log-normal factor for each row.
+  20 % of the tables it is also multiplied by a log-normal factor for each row, whose
+  mean square is 1.
   """
   size = 10 ** draws.uniform(low=-1.5, high=0.35)
   std = jnp.where(draws.happens(0.2), 0.01, size)
-  is_heavy, factor = draws.happens(0.2), jnp.exp(0.8 * draws.normal(n, 1))
+  # The mean of exp(1.6 z) is exp(1.6² / 2).
+  is_heavy, factor = draws.happens(0.2), jnp.exp(0.8 * draws.normal(n, 1) - 0.64)
   return std * draws.normal(n, _SCORES) * jnp.where(is_heavy, factor, 1)
 
 
@@ -435,14 +458,17 @@ def _classes_of(draws: _Draws, scores: Float[Array, 'n s'], k: int) -> Int[Array
 def _record(
   key: Key[Array, ''], x: Float[Array, 'n d'], share_missing: Float[Array, '']
 ) -> Float[Array, 'n d']:
-  """Features as a table records them: warped (60 % of the tables), with NaN.
+  """Features as a table records them: some are noise, warped (60 % of tables) or NaN.
 
-  A feature stays as it is (50 %), or becomes exp, a power, or rounded levels (12.5 %
-  each), or levels whose order means nothing or, in half of the tables, a binary feature
-  (12.5 %).
+  In half of the tables each feature is replaced by noise with a probability that is
+  uniform from 0 to 0.6: it is irrelevant then. A feature stays as it is (50 %), or
+  becomes exp, a power, or rounded levels (12.5 % each), or levels whose order means
+  nothing or, in half of the tables, a binary feature (12.5 %).
   """
   n, d = x.shape
-  draws = _Draws(key, n * d + 3 * d + 4)
+  draws = _Draws(key, 2 * n * d + 4 * d + 6)
+  share = jnp.where(draws.happens(0.5), 0, draws.uniform(high=0.6))
+  x = jnp.where(draws.happens(share, d)[None], draws.normal(n, d), x)
   which = draws.integer(8, d)[None]
   strength = draws.uniform(d, low=0.2, high=1.2)[None]
   sign = jnp.where(draws.happens(0.5, d), 1, -1)[None].astype(x.dtype)

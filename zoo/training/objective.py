@@ -222,7 +222,7 @@ def _own(
   """
   count = config.train.num_parts * num_lanes
   prompt: Any = sample(numbers.task, key, config.train.batch_size, statistics=False)
-  if config.objective.labels == 'observed':
+  if config.objective.labels == 'observed' or config.objective.name == 'rows':
     prompt = with_drawn_labels(task, key, prompt)
     prompt = split_first_axis(prompt)
   # No prompt of a batch has this number, by which the key is folded for each. Each part

@@ -23,11 +23,11 @@ def rows(
   Each prompt is cut behind a number of its examples, uniform from a sixteenth to seven
   eighths of them. Those before are the context, and all others, with the query, are
   queries of it: so a prompt trains many predictions (Hollmann et al., arXiv
-  2207.01848). The labels of the task are the targets.
+  2207.01848). Targets are observed labels, whatever `objective.labels` says.
 
   Args:
     model: A model with `losses_of_rows`, such as `tabular`.
-    prompt: Prompts `[b]`, whose order of rows means nothing.
+    prompt: Prompts `[b]` with labels as targets, whose order of rows means nothing.
     task: Their task.
     key: The key of the places.
 
@@ -35,16 +35,22 @@ def rows(
     For each prompt the mean over its queries, in nats.
 
   Raises:
-    UserError: If the model has no `losses_of_rows`.
+    UserError: If the model has no `losses_of_rows`, or too few classes.
   """
   if not hasattr(model, 'losses_of_rows'):
     raise UserError(
       f"config.objective.name is 'rows', and {type(model).__name__} has no "
       "losses_of_rows; it must be a model of rows, such as 'tabular'"
     )
+  most_classes = getattr(model, 'num_classes', task.num_outputs)
+  if task.label_kind == 'classes' and task.num_outputs > most_classes:
+    raise UserError(
+      f'config.task has {task.num_outputs} classes; config.model.num_classes is '
+      f'{most_classes}, and it must be at least as many'
+    )
   b, c = prompt.x.shape[:2]
-  least = max(c // 16, 1)
-  num_seen = jax.random.randint(key, (b,), least, max(c - c // 8, least) + 1)
-  losses = model.losses_of_rows(prompt, num_seen)
+  least, most = max(c // 16, 1), max(c - c // 8, 1)
+  num_seen = jax.random.randint(key, (b,), least, most + 1)
+  losses = model.losses_of_rows(prompt, num_seen, most)
   is_query = jnp.arange(c + 1)[None] >= num_seen[:, None]
   return jnp.mean(losses, axis=1, where=is_query)
