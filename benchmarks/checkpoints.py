@@ -159,6 +159,21 @@ def index(cards: Sequence[Card]) -> str:
   return f'{_INTRODUCTION}\n{table}\n\n{_CLOSING}'
 
 
+def scores_table(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+  """The scores of a card of `tabular` as Markdown, for docs/tabular.md."""
+  rows = []
+  for name, methods in tables.items():
+    for method, scores in methods.items():
+      cells = [
+        f'{scores[score][0]:.3f} ± {scores[score][1]:.3f}' if score in scores else '–'
+        for score in ('r2', 'nll', 'accuracy', 'auc', 'log_loss')
+      ]
+      bold = '**' if method == 'tabular' else ''
+      rows.append([name if bold else '', f'{bold}{method}{bold}', *cells])
+  titles = ['table', 'method', 'R²', 'NLL, nats', 'accuracy', 'AUC', 'log loss, nats']
+  return Table(rows, titles).markdown(right=range(2, len(titles)))
+
+
 def _write_card(folder: pathlib.Path, command: str) -> None:
   """Writes the card of a checkpoint, with the figures of the loaded model."""
   saved = load(folder)

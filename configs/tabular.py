@@ -44,7 +44,7 @@ def get_config(variant: str = '') -> ConfigDict:
   config.optimizer.decay_share = 0.5
   config.optimizer.warmup_steps = common.a_tenth_of_the_steps(config, at_most=100)
   config.optimizer.clip_norm = 1.0
-  config.train.num_steps = 12_000
+  config.train.num_steps = 8000
   config.train.batch_size = 64  # tables
   config.train.log_every = 100
   config.eval.every = 1000

@@ -192,6 +192,8 @@ def test_the_card_of_tables_has_the_scores_of_all_methods():
     for scores in methods.values():
       mean, half = scores[score]
       assert 0 < half < mean < 1
+  page = (ROOT / 'docs' / 'tabular.md').read_text()
+  assert checkpoints.scores_table(tables) in page
 
 
 @pytest.mark.slow

@@ -200,22 +200,33 @@ def test_labels_of_both_kinds_are_read_as_those_of_one():
 def test_the_objective_is_the_mean_over_rows_behind_the_context():
   """Against one prompt for each query, whose context is cut by hand."""
   task = zoo.create_task(
-    'tabular', num_features=4, context_length=8, num_classes=_CLASSES
+    'tabular', num_features=4, context_length=33, num_classes=_CLASSES
   )
   model, prompt = _model(num_features=4), task.sample(jax.random.key(0), 2)
   key = jax.random.key(5)
   losses = rows(model, prompt, task, key)
-  places = jax.random.randint(key, (2,), 1, 8)  # at least one, to seven eighths
+  places = jax.random.randint(key, (2,), 2, 30)  # a sixteenth, to seven eighths
   x, y = np.asarray(prompt.features), np.asarray(prompt.targets)
   for i, place in enumerate(np.asarray(places)):
     found = []
-    for t in range(place, 9):
+    for t in (place, 33):
       one = zoo.Prompt(
         *map(jnp.asarray, (x[i, None, :place], y[i, None, :place])),
         *map(jnp.asarray, (x[i, None, t], y[i, None, t])),
       )
       found.append(-float(model.distribution(one).log_prob(one.y_query)[0]))
-    assert losses[i] == pytest.approx(np.mean(found), rel=1e-4)
+    at = model.losses_of_rows(prompt, places, 29)[i]
+    np.testing.assert_allclose(at[np.array([place, 33])], found, rtol=1e-4, atol=1e-5)
+    assert losses[i] == pytest.approx(at[place:].mean(), rel=1e-5)
+
+
+def test_outliers_are_clipped():
+  model, prompt = _model(), _table(np.random.default_rng(7))
+  far, farther = (
+    dataclasses.replace(prompt, x_query=jnp.full_like(prompt.x_query, value))
+    for value in (1e3, 1e6)
+  )
+  np.testing.assert_array_equal(model(far), model(farther))
 
 
 def test_what_is_too_much_is_refused_in_one_line():
@@ -233,6 +244,9 @@ def test_what_is_too_much_is_refused_in_one_line():
   other = zoo.create_model('lsa', num_features=2, rngs=nnx.Rngs(0))
   with refuses("objective.name is 'rows', and LSA has no losses_of_rows"):
     rows(other, task.sample(jax.random.key(0), 2), task, jax.random.key(1))
+  classes = zoo.create_task('tabular', num_features=5, num_classes=5, kind='classes')
+  with refuses('config.task has 5 classes; config.model.num_classes is 4'):
+    rows(model, classes.sample(jax.random.key(0), 2), classes, jax.random.key(1))
   with refuses('num_outputs is 6'):
     _model(num_outputs=6)
 

@@ -72,6 +72,53 @@ def test_rows_are_alike():
     assert (np.abs(difference.mean(axis=0)) <= 5 * errors).all()
 
 
+def test_scales_do_not_come_from_the_rows_that_are_shown():
+  """Means of standardised rows would be 0; here they vary as those of 41 rows do.
+
+  The variance is 1/41, and 1/64 from the mean of the hidden rows, of features whose
+  rows have the variance 1.
+  """
+  prompt = _drawn()
+  x = host.features(prompt)[:, :, 0]
+  x = x[~np.isnan(x).any(axis=1)].astype(np.float64)
+  expected = 1 / (_C + 1) + 1 / 64
+  assert 0.7 * expected < np.mean(x.mean(axis=1) ** 2) < 1.4 * expected
+
+
+def test_in_tables_of_clusters_labels_follow_from_the_features():
+  x = jax.random.normal(jax.random.key(0), (70, 3))
+  label = jax.jit(tabular._sample_labels, static_argnums=5)
+  for seed in range(5):
+    first, other = (
+      label(
+        jax.random.key(seed),
+        x,
+        jnp.asarray(3),
+        jax.random.normal(jax.random.key(node_seed), (70, 4)),
+        jnp.asarray(True),
+        _K,
+      )
+      for node_seed in (1, 2)
+    )
+    np.testing.assert_array_equal(first.numbers, other.numbers)
+    np.testing.assert_array_equal(first.classes, other.classes)
+
+
+def test_scores_are_nodes_that_are_no_features():
+  nodes = jnp.arange(64.0)[None]  # each node has its number
+  for seed in range(20):
+    draws = tabular._Draws(jax.random.key(seed), 200)
+    x, scores = tabular._choose_nodes(draws, nodes, jnp.asarray(5), 40)
+    features = np.asarray(x[0])
+    assert len({*features}) == 40
+    chosen = {*np.asarray(scores[0])}
+    assert len(chosen) == 4
+    assert not chosen & {*features[:5]}
+    layers = {int(node) // 16 for node in chosen}
+    if features[:16].max() < 16:  # the features are roots, and layers are whole
+      assert len(layers) == 1
+
+
 def test_the_share_of_tables_with_missing_features_is_that_of_the_field():
   """At most 30 % are missing, uniformly: of few entries some tables miss none."""
   prompt = _drawn()
@@ -165,6 +212,7 @@ def test_fields_out_of_range_are_refused():
   for fields, said in (
     ({'kind': 'both kinds'}, 'kind'),
     ({'num_classes': 1}, 'num_classes'),
+    ({'num_features': 61}, 'num_features'),
     ({'share_missing': 1.5}, 'share_missing'),
   ):
     with refuses(said):

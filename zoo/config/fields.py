@@ -278,11 +278,12 @@ FIELDS: dict[str, Field] = {
   ),
   'objective.name': Field(
     'sampled',
-    Own(_check_objective, '`sampled`, `nll`, `exact`, or one of your own', str),
+    Own(_check_objective, '`sampled`, `nll`, `rows`, `exact`, or one of your own', str),
     '`sampled` is the mean loss of fresh prompts at every step. `nll` is the mean '
     'negative log likelihood of their observed labels, for models with a distribution '
-    '(`model.head`). `exact` is the expectation of the loss by a formula, on linear '
-    'regression, for models that theory covers.',
+    '(`model.head`). `rows` is the same for all rows behind a random place of each '
+    'prompt, for the model `tabular`. `exact` is the expectation of the loss by a '
+    'formula, on linear regression, for models that theory covers.',
   ),
   'objective.positions': Field(
     'query',

@@ -68,7 +68,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
     model = abstract_model(config)
     if objective.positions == 'every' or objective.min_examples is not None:
       _check_positions(config, task, model)
-    if objective.labels == 'observed' or objective.name == 'nll':
+    if objective.labels == 'observed' or objective.name in ('nll', 'rows'):
       _check_labels(config, task)
     if objective.name in ('sampled', 'nll') and task.label_kind == 'numbers':
       _check_distribution(config, model)
@@ -180,8 +180,8 @@ def _headed(config: Config) -> str:
 def _check_labels(config: Config, task: Task) -> None:
   """Raises UserError unless labels can be drawn from the targets."""
   said = "config.objective.labels is 'observed'; it must be 'clean'"
-  if config.objective.name == 'nll':
-    said = "config.objective.name is 'nll'; it must be 'sampled'"
+  if config.objective.name in ('nll', 'rows'):
+    said = f"config.objective.name is {config.objective.name!r}; it must be 'sampled'"
   if config.objective.name == 'exact':
     raise UserError(f'{said} for the objective {config.objective.name!r}')
   if task.label_kind != 'numbers':

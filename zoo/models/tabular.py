@@ -29,7 +29,8 @@ from zoo.models.token_model import MAX_LAYERS
 MOST_ROWS = 1024
 # Where features are clipped, in standard deviations of the context.
 _LARGEST = 5.0
-# A column is constant if its standard deviation is a smaller share of its largest entry.
+# A column is constant if its standard deviation is a smaller share of its largest
+# entry.
 _LEAST_STD = 1e-6
 
 
