@@ -123,6 +123,11 @@ def test_a_known_label_has_the_standard_deviation_zero():
     assert known.quantile(0.2).tolist() == [1.0]
 
 
+def test_a_standard_deviation_that_is_nan_is_not_taken_for_zero():
+  unknown = Gaussian(jnp.array([1.0]), jnp.array([jnp.nan]))
+  assert np.isnan([unknown.log_prob(jnp.ones(1)), unknown.cdf(jnp.ones(1))]).all()
+
+
 def test_gradients_of_the_log_density_are_finite():
   """They are checked at labels in each bar, against differences."""
   logits, edges = jnp.asarray(_normal(5, 1, 5)), jnp.array([-3.0, -1, -0.5, 0.5, 2, 5])

@@ -414,18 +414,18 @@ def _log_normal(
   y: Float[Array, '*n'], mean: Float[Array, '*n'], std: Float[Array, '*n']
 ) -> Float[Array, '*n']:
   """The log density of a normal distribution, or of a known number if std is 0."""
-  scale = jnp.where(std > 0, std, 1)
+  scale = jnp.where(std == 0, 1, std)
   density = -(jnp.square((y - mean) / scale) + _LOG_2_PI) / 2 - jnp.log(scale)
   known = jnp.where(y == mean, jnp.inf, -jnp.inf)
-  return jnp.where(std > 0, density, known.astype(density.dtype))
+  return jnp.where(std == 0, known.astype(density.dtype), density)
 
 
 def _normal_cdf(
   y: Float[Array, '*n'], mean: Float[Array, '*n'], std: Float[Array, '*n']
 ) -> Float[Array, '*n']:
-  scale = jnp.where(std > 0, std, 1)
+  scale = jnp.where(std == 0, 1, std)
   known = (y >= mean).astype(y.dtype)
-  return jnp.where(std > 0, ndtr((y - mean) / scale), known)
+  return jnp.where(std == 0, known, ndtr((y - mean) / scale))
 
 
 def _take(numbers: Float[Array, '*b n'], bar: Array) -> Float[Array, '*b']:
