@@ -132,11 +132,80 @@ def test_classes_are_measured_by_their_logits():
 def test_what_has_no_likelihood_is_refused():
   with refuses('Zero has no distribution of labels that are numbers'):
     zoo.likelihood(_task().baselines()['zero'], _task(), 4)
-  noiseless = zoo.create_task('linear_regression', num_features=2, context_length=4)
-  with refuses('the likelihood of model is not finite', 'where labels have no noise'):
-    zoo.likelihood(noiseless.baselines()['bayes'], noiseless, 4)
   with refuses('num_prompts is 1'):
     zoo.likelihood(_bayes(), _task(), 1)
+  with refuses("a predictor is named 'bayes'", 'give it another name'):
+    zoo.likelihood({'bayes': _bayes()}, _task(), 4)
+
+
+def test_known_labels_are_refused_in_the_same_words():
+  noiseless = zoo.create_task('linear_regression', num_features=2, context_length=4)
+  bayes = noiseless.baselines()['bayes']
+  said = set()
+  for measure in zoo.likelihood, zoo.calibration, zoo.exchangeability:
+    with refuses('the standard deviation 0', 'where labels have no noise') as info:
+      measure(bayes, noiseless, 64)
+    said.add(str(info.value))
+  assert len(said) == 1
+  # One component of a mixture is enough: labels that have its value have no density.
+  with refuses('model gives 64 of 64 labels of LinearRegression the standard deviatio'):
+    zoo.calibration(_HasKnown(), _task(), 64)
+
+
+@struct.dataclass(eq=False, repr=False)
+class _HasKnown(Tree):
+  """A mixture of N(0, 1) and of the number 0."""
+
+  def __call__(self, prompt):
+    return jnp.zeros(len(prompt.x))
+
+  def distribution(self, prompt):
+    zeros = jnp.zeros((len(prompt.x), 2))
+    return GaussianMixture(zeros, zeros, zeros.at[:, 0].set(1))
+
+
+@struct.dataclass(eq=False, repr=False)
+class _Logits(Tree):
+  """The logit of +1 is the same for every prompt."""
+
+  logit: float
+
+  def __call__(self, prompt):
+    return jnp.full(len(prompt.x), self.logit)
+
+
+def test_what_is_nan_or_impossible_is_refused():
+  nan = _Changed(_bayes(), width=jnp.nan)
+  signs = zoo.create_task('logistic_regression', num_features=2, context_length=4)
+  for measure in zoo.likelihood, zoo.calibration, zoo.exchangeability:
+    with refuses('model gives 64 of 64 labels of LinearRegression a distribution that'):
+      measure(nan, _task(), 64)
+    with refuses('64 of 64 labels of LogisticRegression a distribution that is NaN'):
+      measure(_Logits(jnp.nan), signs, 64)
+  # The square of the distance in units of 1e-30 is beyond float32.
+  with refuses('64 of 64 labels of LinearRegression an infinite log density'):
+    zoo.likelihood(_Changed(_bayes(), width=1e-30), _task(), 64)
+  with refuses('labels of LogisticRegression the probability 0, whose logarithm is −∞'):
+    zoo.likelihood(_Logits(-jnp.inf), signs, 64)
+
+
+def test_labels_of_both_kinds_are_refused():
+  task = zoo.create_task('tabular', num_features=2, context_length=4, num_classes=2)
+  model = zoo.create_model(
+    'tabular',
+    num_features=2,
+    num_outputs=3,
+    num_classes=2,
+    num_layers=1,
+    num_loops=1,
+    num_heads=1,
+    width=8,
+    num_bars=4,
+    rngs=nnx.Rngs(0),
+  )
+  for measure in zoo.calibration, zoo.exchangeability:
+    with refuses('Tabular a NumberOrClass', "kind='numbers' or kind='classes'"):
+      measure(model, task, 64)
 
 
 # Calibration.
@@ -148,6 +217,8 @@ def test_the_posterior_is_calibrated():
   assert result.p_value > 1e-3
   assert [row.low for row in result.rows] == [i / 10 for i in range(10)]
   assert sum(row.share.mean for row in result.rows) == pytest.approx(1)
+  with refuses('num_prompts is 49', 'at least 50, which is 5 for each bin'):
+    zoo.calibration(_bayes(), _task(), num_prompts=49)
 
 
 def test_a_distribution_that_is_too_narrow_has_labels_in_the_outer_bins():

@@ -10,9 +10,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
-from zoo.core.distributions import Classes, Distribution, Gaussian
+from zoo.core.distributions import (
+  Classes,
+  Distribution,
+  Gaussian,
+  GaussianMixture,
+  Mixture,
+)
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
@@ -36,11 +42,13 @@ from zoo.measure.statistics import (
 from zoo.tasks.base import FunctionClass
 
 EXACT = 'bayes'  # the baseline that others are compared with
+_MODEL = 'model'  # the name of a single predictor
 _BATCH_SIZE = 512
 _NUM_NODES = 2048  # of a quadrature over a label
 _AT_ONCE = 32  # nodes, at which a mixture of many components has its densities
 _TAIL = 1e-6  # the probability beyond each end of a quadrature
 _NUM_RESAMPLED = 500
+_LEAST_IN_BIN = 5  # labels expected in a bin, for which the chi-squared test holds
 
 
 class Likelihood(NamedTuple):
@@ -74,7 +82,7 @@ def likelihood(
 
   Args:
     predictors: A predictor with a distribution (see `zoo.distribution`), or several by
-      name. A single one is named `model`.
+      name, which is not `bayes`. A single one is named `model`.
     task: What prompts and labels are drawn from.
     num_prompts: The number of prompts, ≥ 2.
     seed: Of the prompts and their labels.
@@ -83,8 +91,9 @@ def likelihood(
     A row for each predictor, and the last for `bayes`.
 
   Raises:
-    UserError: If a predictor has no distribution, if the task does not draw labels, or
-      if a likelihood is infinite, as where labels have no noise and are known.
+    UserError: If a predictor has no distribution or is named `bayes`, if the task does
+      not draw labels, if labels are known (their standard deviation is 0, as where they
+      have no noise), or if a log probability is NaN or infinite.
 
   Example:
     >>> task = zoo.create_task(
@@ -95,7 +104,12 @@ def likelihood(
     (['model', 'bayes'], 0.0)
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
-  named = dict(predictors) if isinstance(predictors, Mapping) else {'model': predictors}
+  named = dict(predictors) if isinstance(predictors, Mapping) else {_MODEL: predictors}
+  if EXACT in named:
+    raise UserError(
+      f'a predictor is named {EXACT!r}, which is the name of the row of the posterior '
+      'of the task; give it another name'
+    )
   for predictor in named.values():
     check_predictor(predictor)
   exact = task.baselines().get(EXACT)
@@ -105,20 +119,65 @@ def likelihood(
   function = _likelihoods if exact is None else _likelihoods_and_divergences
   parts = _measure(function, together, task, num_prompts, seed)
   names = [*named, *([] if exact is None else [EXACT])]
-  nll = parts[0]
-  for name, column in zip(names, nll, strict=True):
-    if not np.isfinite(column).all():
-      raise UserError(
-        f'the likelihood of {name} is not finite on a label of {type(task).__name__}; '
-        'where labels have no noise, examples may determine them, so that they have no '
-        'density'
-      )
+  known, nll, *divergences = parts
+  for i, name in enumerate(names):
+    _check_unknown(name, task, known[i])
+    _check_not_nan(name, task, nll[i])
+    _check_possible(name, task, nll[i])
+    for divergence in divergences:
+      _check_divergence(name, task, divergence[i])
   rows = Rows[Likelihood]()
   for i, name in enumerate(names):
     excess = None if exact is None else difference(nll[i], nll[-1])
-    kl = None if exact is None else estimate(parts[1][i])
+    kl = None if exact is None else estimate(divergences[0][i])
     rows.append(Likelihood(name, estimate(nll[i]), excess, kl))
   return rows
+
+
+def _check_unknown(name: str, task: Task, known: np.ndarray) -> None:
+  """Raises UserError for labels whose standard deviation is 0."""
+  if known.any():
+    raise UserError(
+      f'{name} gives {_count(known, task)} the standard deviation 0; such a label is '
+      'known and has no density: where labels have no noise, give the task noise, or '
+      'too few examples to determine the label'
+    )
+
+
+def _check_not_nan(name: str, task: Task, values: np.ndarray) -> None:
+  if np.isnan(values).any():
+    raise UserError(
+      f'{name} gives {_count(np.isnan(values), task)} a distribution that is NaN'
+    )
+
+
+def _check_possible(name: str, task: Task, nll: Float[np.ndarray, ' p']) -> None:
+  """Raises UserError for labels with an infinite log probability."""
+  if np.isfinite(nll).all():
+    return
+  labels = _count(np.isinf(nll), task)
+  if task.label_kind == 'numbers':
+    raise UserError(
+      f'{name} gives {labels} an infinite log density; the distribution is too narrow '
+      'for float32, or the label lies where it has no probability'
+    )
+  raise UserError(
+    f'{name} gives {labels} the probability 0, whose logarithm is −∞; the logit of a '
+    'class that occurs must be finite'
+  )
+
+
+def _check_divergence(name: str, task: Task, kl: Float[np.ndarray, ' p']) -> None:
+  _check_not_nan(name, task, kl)
+  if np.isinf(kl).any():
+    raise UserError(
+      f'the divergence KL from {name} is infinite for {_count(np.isinf(kl), task)}; '
+      f'{name} gives the probability 0 to values that are possible'
+    )
+
+
+def _count(which: np.ndarray, task: Task) -> str:
+  return f'{int(which.sum())} of {len(which)} labels of {type(task).__name__}'
 
 
 def _has_distribution(predictor: Predictor, task: Task) -> bool:
@@ -159,18 +218,31 @@ def _measure(
 
 def _likelihoods(
   predictors: Sequence[Predictor], prompt: Prompt, task: Task, key: Key[Array, '']
-) -> list[Float[Array, 'i b']]:
+) -> list[Array]:
   labels = with_drawn_labels(task, key, prompt).y_query
   said = [said_by(predictor, prompt, task) for predictor in predictors]
-  return [jnp.stack([-log_prob(each, labels) for each in said])]
+  nll = jnp.stack([-log_prob(each, labels) for each in said])
+  known = [jnp.broadcast_to(_is_known(each), nll.shape[1:]) for each in said]
+  return [jnp.stack(known), nll]
+
+
+def _is_known(said: Any) -> Bool[Array, ' *b']:
+  """Whether a number, or a component of a mixture, has the standard deviation 0."""
+  if isinstance(said, GaussianMixture):
+    return jnp.any((said.stds == 0) & (said.weights > 0), axis=-1)
+  if isinstance(said, Mixture):
+    return jnp.any(jnp.stack([_is_known(part) for part in said.parts]), axis=0)
+  if isinstance(said, Distribution):
+    return said.std == 0
+  return jnp.zeros((), bool)  # classes always have probabilities
 
 
 def _likelihoods_and_divergences(
   predictors: Sequence[Predictor], prompt: Prompt, task: Task, key: Key[Array, '']
-) -> list[Float[Array, 'i b']]:
-  (nll,) = _likelihoods(predictors, prompt, task, key)
+) -> list[Array]:
+  known, nll = _likelihoods(predictors, prompt, task, key)
   said = [said_by(predictor, prompt, task) for predictor in predictors]
-  return [nll, jnp.stack([kl_divergence(said[-1], each) for each in said])]
+  return [known, nll, jnp.stack([kl_divergence(said[-1], each) for each in said])]
 
 
 def kl_divergence(
@@ -193,7 +265,7 @@ def _divergence(
     assert isinstance(second, Classes)
     p, log_p = first.probabilities, jax.nn.log_softmax(first.logits)
     gaps = log_p - jax.nn.log_softmax(second.logits)
-    return jnp.sum(jnp.where(p > 0, p * gaps, 0), axis=-1)
+    return jnp.sum(jnp.where(p == 0, 0, p * gaps), axis=-1)
   if isinstance(first, Gaussian) and isinstance(second, Gaussian):
     shares = first.std / second.std
     moved = (first.mean - second.mean) / second.std
@@ -295,7 +367,8 @@ def calibration(
   Args:
     predictor: A predictor with a distribution (see `zoo.distribution`).
     task: What prompts and labels are drawn from.
-    num_prompts: The number of prompts, ≥ 2.
+    num_prompts: The number of prompts, ≥ 2, and for labels that are numbers at least 5
+      for each bin, which the chi-squared test needs.
     seed: Of the prompts and their labels.
     num_bins: The number of bins of equal width between 0 and 1, ≥ 2.
 
@@ -304,8 +377,10 @@ def calibration(
     drawn by `zoo.reports.calibration_plots.plot_calibration`.
 
   Raises:
-    UserError: If the predictor has no distribution, or if the task does not draw
-      labels.
+    UserError: If the predictor has no distribution, if the task does not draw labels,
+      if labels are known (their standard deviation is 0), if a distribution is NaN, for
+      too few prompts, or for labels that are a number or a class, as those of the task
+      `tabular` with `kind='both'` are.
 
   Example:
     >>> task = zoo.create_task(
@@ -319,26 +394,49 @@ def calibration(
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   num_bins = check_count('num_bins', num_bins, minimum=2)
   if task.label_kind == 'numbers':
-    ((shares,),) = _measure(_below, [predictor], task, num_prompts, seed)
-    return _histogram(shares, num_bins)
+    if num_prompts < _LEAST_IN_BIN * num_bins:
+      raise UserError(
+        f'num_prompts is {num_prompts}; the chi-squared test of {num_bins} bins needs '
+        f'at least {_LEAST_IN_BIN * num_bins}, which is {_LEAST_IN_BIN} for each bin'
+      )
+    known, shares = _measure(_below, [predictor], task, num_prompts, seed)
+    _check_unknown(_MODEL, task, known[0])
+    _check_not_nan(_MODEL, task, shares[0])
+    return _histogram(shares[0], num_bins)
   confidence, correct = _measure(_best_class, [predictor], task, num_prompts, seed)
+  _check_not_nan(_MODEL, task, confidence[0])
   return _reliability(confidence[0], correct[0], num_bins, seed)
+
+
+def _described(
+  predictor: Predictor, prompt: Prompt, task: Task
+) -> Distribution | Classes:
+  """What `said_by` gives; raises UserError if it is a number or a class."""
+  said: Any = said_by(predictor, prompt, task)
+  if not isinstance(said, Distribution | Classes):
+    raise UserError(
+      f'{type(predictor).__name__} gives labels of {type(task).__name__} a '
+      f'{type(said).__name__}; calibration and exchangeability are of numbers or of '
+      "classes, so that the task tabular needs kind='numbers' or kind='classes'"
+    )
+  return said
 
 
 def _below(
   predictors: Sequence[Predictor], prompt: Prompt, task: Task, key: Key[Array, '']
-) -> list[Float[Array, '1 b']]:
+) -> list[Array]:
   (predictor,) = predictors
-  said = said_by(predictor, prompt, task)
+  said = _described(predictor, prompt, task)
   assert isinstance(said, Distribution)
-  return [said.cdf(with_drawn_labels(task, key, prompt).y_query)[None]]
+  below = said.cdf(with_drawn_labels(task, key, prompt).y_query)
+  return [_is_known(said)[None], below[None]]
 
 
 def _best_class(
   predictors: Sequence[Predictor], prompt: Prompt, task: Task, key: Key[Array, '']
 ) -> list[Float[Array, '1 b']]:
   (predictor,) = predictors
-  said = said_by(predictor, prompt, task)
+  said = _described(predictor, prompt, task)
   assert isinstance(said, Classes)
   labels = with_drawn_labels(task, key, prompt).y_query
   if labels.ndim < said.logits.ndim:
@@ -436,8 +534,10 @@ def exchangeability(
     KL(distribution in the given order ‖ distribution in the permuted order).
 
   Raises:
-    UserError: If the predictor has no distribution, or for a length that is not from 1
-      to the context length.
+    UserError: If the predictor has no distribution, for a length that is not from 1 to
+      the context length, if labels are known (their standard deviation is 0), if a
+      divergence is NaN or infinite, or for labels that are a number or a class, as
+      those of the task `tabular` with `kind='both'` are.
 
   Example:
     >>> task = zoo.create_task(
@@ -454,7 +554,7 @@ def exchangeability(
   lengths = [task.context_length] if lengths is None else [*lengths]
   for length in lengths:
     check_count('a length', length, 1, task.context_length)
-  parts: list[list[np.ndarray]] = [[] for _ in lengths]
+  parts: list[list[Any]] = [[] for _ in lengths]
   key, start = stream_of(seed, CURVE_STREAM), 0
   for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
     # No prompt of a batch has this number, by which the key is folded for each.
@@ -462,22 +562,25 @@ def exchangeability(
     keys = jax.random.split(own, num_orders)
     for part, length in zip(parts, lengths, strict=True):
       arguments = prompt.prefix(length), fresh(task), keys
-      part.append(np.asarray(programs.run(_spread, [predictor], *arguments)))
+      part.append(jax.device_get(programs.run(_spread, [predictor], *arguments)))
     start += len(prompt.x)
-  return Rows(
-    Spread(length, estimate(np.concatenate(part)))
-    for length, part in zip(lengths, parts, strict=True)
-  )
+  rows = Rows[Spread]()
+  for length, part in zip(lengths, parts, strict=True):
+    known, kl = (np.concatenate(column) for column in zip(*part, strict=True))
+    _check_unknown(_MODEL, task, known)
+    _check_divergence(_MODEL, task, kl)
+    rows.append(Spread(length, estimate(kl)))
+  return rows
 
 
 def _spread(
   predictors: Sequence[Predictor], prompt: Prompt, task: Task, keys: Key[Array, ' o']
-) -> Float[Array, ' b']:
-  """The mean divergence of each prompt over permutations of its examples."""
+) -> tuple[Bool[Array, ' b'], Float[Array, ' b']]:
+  """Whether labels are known, and the mean divergence over permutations of examples."""
   (predictor,) = predictors
-  given = said_by(predictor, prompt, task)
+  given = _described(predictor, prompt, task)
   b, c = prompt.x.shape[:2]
-  total = jnp.zeros(b, prompt.x.dtype)
+  total, known = jnp.zeros(b, prompt.x.dtype), jnp.broadcast_to(_is_known(given), (b,))
   for key in keys:
     orders = jax.vmap(lambda key: jax.random.permutation(key, c))(
       jax.random.split(key, b)
@@ -486,8 +589,9 @@ def _spread(
     permuted = Prompt(
       prompt.x[at, orders], prompt.y[at, orders], prompt.x_query, prompt.y_query
     )
-    total += kl_divergence(given, said_by(predictor, permuted, task))
-  return total / len(keys)
+    other = _described(predictor, permuted, task)
+    total, known = total + kl_divergence(given, other), known | _is_known(other)
+  return known, total / len(keys)
 
 
 class Drift(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,15 +56,17 @@ def distribution(
   return run_once(_distribution, [predictor], prompt, fresh(task))
 
 
-def _distribution(
-  predictors: Sequence[Predictor], prompt: Prompt, task: Task
-) -> Distribution | Classes:
+def _distribution(predictors: Sequence[Predictor], prompt: Prompt, task: Task) -> Any:
   (predictor,) = predictors
   return said_by(predictor, prompt, task)
 
 
-def said_by(predictor: Predictor, prompt: Prompt, task: Task) -> Distribution | Classes:
-  """Returns what `distribution` does, as a part of another program."""
+def said_by(predictor: Predictor, prompt: Prompt, task: Task) -> Any:
+  """Returns what `distribution` does, as a part of another program.
+
+  It is a `Distribution`, `Classes`, or for labels that are a number or a class an
+  object that has `log_prob` only.
+  """
   if has_distribution(predictor):
     return predictor.distribution(prompt)
   if task.label_kind == 'numbers':
@@ -76,13 +79,11 @@ def said_by(predictor: Predictor, prompt: Prompt, task: Task) -> Distribution | 
   return Classes(logits) if task.label_kind == 'classes' else Classes.of_signs(logits)
 
 
-def log_prob(
-  distribution: Distribution | Classes, labels: Float[Array, '*b']
-) -> Float[Array, '*p']:
+def log_prob(distribution: Any, labels: Float[Array, '*b']) -> Float[Array, '*p']:
   """Returns the log probability of labels, in nats.
 
   Args:
-    distribution: Of each label.
+    distribution: Of each label, as `said_by` gives it.
     labels: Numbers, one-hot vectors, or for labels ±1 the probabilities of +1, as
       targets of prompts are.
   """
