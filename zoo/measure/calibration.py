@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core.distributions import (
+  Bars,
   Classes,
   Distribution,
   Gaussian,
@@ -44,9 +45,11 @@ from zoo.tasks.base import FunctionClass
 EXACT = 'bayes'  # the baseline that others are compared with
 _MODEL = 'model'  # the name of a single predictor
 _BATCH_SIZE = 512
-_NUM_NODES = 2048  # of a quadrature over a label
+_NUM_NODES = 2048  # values of a label, over which a divergence is averaged
 _AT_ONCE = 32  # nodes, at which a mixture of many components has its densities
-_TAIL = 1e-6  # the probability beyond each end of a quadrature
+# Shares are at least this far from 0 and 1: rounding may put them there, where the
+# quantile of a normal distribution is infinite.
+_LEAST_SHARE = 1e-7
 _NUM_RESAMPLED = 500
 _LEAST_IN_BIN = 5  # labels expected in a bin, for which the chi-squared test holds
 
@@ -250,8 +253,16 @@ def kl_divergence(
 ) -> Float[Array, ' b']:
   """Returns KL(first ‖ second) of each prompt, in nats.
 
-  That of two normal distributions has a closed form, and that of classes is a sum.
-  Others are integrated over 2,048 points between the quantiles 1e-6 and 1 − 1e-6.
+  That of two normal distributions has a closed form. Those of classes, and of bars with
+  the same edges, are sums. Others are a mean of log p − log q over 2,048 values.
+
+  The values are quantiles of the first distribution at shares v² (3 − 2v) for equally
+  spaced v, with the weights 6v (1 − v), which is the derivative of the share. Each
+  component of a mixture and each bar so has the number of values that belongs to its
+  probability, however narrow it is, and the tails have more of them. This is a midpoint
+  rule in v: its error is at most V / 4096, where V is the total variation in v of the
+  weighted log p − log q. Where it is smooth, the error falls with the square of the
+  number of values.
   """
   # What rounding makes negative is 0.
   return jnp.maximum(_divergence(first, second), 0)
@@ -270,18 +281,59 @@ def _divergence(
     shares = first.std / second.std
     moved = (first.mean - second.mean) / second.std
     return (jnp.square(shares) - 1 + jnp.square(moved)) / 2 - jnp.log(shares)
-  low, high = first.quantile(_TAIL), first.quantile(1 - _TAIL)
+  if (
+    isinstance(first, Bars)
+    and isinstance(second, Bars)
+    and first.logits.shape == second.logits.shape
+    and first.edges.shape == second.edges.shape
+  ):
+    # In a bar with the same edges the ratio of densities is that of probabilities.
+    return jax.lax.cond(
+      jnp.all(first.edges == second.edges),
+      lambda: _divergence(Classes(first.logits), Classes(second.logits)),
+      lambda: _mean_of_log_ratio(first, second),
+    )
+  return _mean_of_log_ratio(first, second)
 
-  def at(share: Array) -> tuple[Array, Array]:
-    y = low + (high - low) * share
-    return first.log_prob(y), second.log_prob(y)
 
-  nodes = (jnp.arange(_NUM_NODES, dtype=low.dtype) + 0.5) / _NUM_NODES
-  log_p, log_q = jax.lax.map(at, nodes, batch_size=_AT_ONCE)
-  weights = jax.nn.softmax(log_p, axis=0)
-  # A tail that falls faster than the first one may be −∞, where it weighs 0.
-  gaps = jnp.where(weights > 0, log_p - log_q, 0)
-  return jnp.sum(weights * gaps, axis=0)
+def _mean_of_log_ratio(first: Distribution, second: Distribution) -> Float[Array, ' b']:
+  """The weighted mean of log p − log q over values of the first distribution."""
+
+  def at(v: Array) -> Array:
+    y, weight = _value_at(first, v)
+    log_p = first.log_prob(y)
+    # Rounding may put a value at an edge into a bar of probability 0.
+    return jnp.where(log_p == -jnp.inf, 0, weight * (log_p - second.log_prob(y)))
+
+  nodes = (jnp.arange(_NUM_NODES, dtype=first.mean.dtype) + 0.5) / _NUM_NODES
+  return jnp.mean(jax.lax.map(at, nodes, batch_size=_AT_ONCE), axis=0)
+
+
+def _value_at(
+  label: Distribution, v: Float[Array, '*b']
+) -> tuple[Float[Array, ' b'], Float[Array, ' b']]:
+  """The value of a distribution at v in (0, 1), and its weight.
+
+  If v is uniform, the weighted value has the distribution. A mixture has its components
+  one after the other, each in an interval as long as its probability: quantiles of a
+  component have a formula, and those of a mixture do not.
+  """
+  if isinstance(label, Mixture):
+    number, v = jnp.divmod(v * len(label.parts), 1)
+    pairs = [_value_at(part, v) for part in label.parts]
+    values, weights = (jnp.stack(column) for column in zip(*pairs, strict=True))
+    return values[number.astype(int)], weights[number.astype(int)]
+  if isinstance(label, GaussianMixture):
+    ends = jnp.cumsum(label.weights, axis=-1)
+    number = jnp.sum(ends[..., :-1] <= v, axis=-1, keepdims=True)
+    mean, std, weight, end = (
+      jnp.take_along_axis(array, number, axis=-1)[..., 0]
+      for array in (label.means, label.stds, label.weights, ends)
+    )
+    label, v = Gaussian(mean, std), jnp.clip(1 - (end - v) / weight, 0, 1)
+  share = jnp.clip(v**2 * (3 - 2 * v), _LEAST_SHARE, 1 - _LEAST_SHARE)
+  value = label.quantile(share)
+  return value, jnp.broadcast_to(6 * v * (1 - v), value.shape)
 
 
 # Calibration.
