@@ -1,5 +1,7 @@
 """Likelihood, calibration and consistency of predictive distributions."""
 
+import tracemalloc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,12 @@ import zoo
 from tests.compare import refuses
 from zoo.core.distributions import Bars, Classes, Gaussian, GaussianMixture, Mixture
 from zoo.core.trees import Tree
-from zoo.measure.calibration import PitHistogram, Reliability, kl_divergence
+from zoo.measure.calibration import (
+  PitHistogram,
+  Reliability,
+  _reliability,
+  kl_divergence,
+)
 from zoo.measure.predict import sample_batches
 from zoo.reports.calibration_plots import plot_calibration
 
@@ -309,6 +316,28 @@ def test_the_calibration_error_of_classes_is_the_gap_of_the_probabilities():
   assert all(row.low <= row.confidence <= row.high for row in sharper.rows)
 
 
+def test_shares_of_0_and_1_have_an_error():
+  """Wilson's interval of no hits in n is from 0 to 1.96² / (n + 1.96²)."""
+  result = zoo.calibration(_Changed(_bayes(), width=1e3), _task(), num_prompts=64)
+  assert isinstance(result, PitHistogram)
+  assert result.bins[0].share.mean == 0
+  assert result.bins[0].share.half == pytest.approx(3.84 / 67.84, rel=1e-3)
+  confidence, correct = np.array([0.55, 0.95, 0.95]), np.ones(3)
+  alone, pair = _reliability(confidence, correct, 10, 0).rows
+  assert alone.accuracy.half == pytest.approx(3.84 / 4.84, rel=1e-3)
+  assert pair.accuracy.half == pytest.approx(3.84 / 5.84, rel=1e-3)
+
+
+def test_the_bootstrap_of_many_prompts_takes_little_memory():
+  """All 500 draws of 20,000 prompts together would be 80 MB."""
+  confidence = np.random.default_rng(0).uniform(0.5, 1, 20_000)
+  tracemalloc.start()
+  _reliability(confidence, (confidence > 0.7).astype(float), 10, 0)
+  _, most = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert most < 80e6
+
+
 def test_pictures_of_calibration_have_labels_and_the_line_of_a_calibrated_one():
   import matplotlib.pyplot as plt
 
@@ -410,6 +439,7 @@ def test_the_posterior_is_a_martingale():
 def test_predictions_that_drift_or_shrink_are_no_martingale():
   for row in zoo.martingale(_Drifts(), _task(), 16, num_steps=3):
     assert row.drift.mean == pytest.approx(0.1 * row.num_drawn, rel=1e-5)
+    assert row.slope is None  # the first predictions are equal
   for row in zoo.martingale(_Shrinks(), _task(), 512, num_steps=3):
     # The mean of y_1 is 0, so that the mean does not move, but each prediction does.
     assert abs(row.drift.mean) < 4 * row.drift.stderr

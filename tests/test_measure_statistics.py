@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from tests.compare import refuses
+from zoo.measure import statistics
 from zoo.measure.statistics import (
   Estimate,
   above_zero,
@@ -17,6 +18,7 @@ from zoo.measure.statistics import (
   estimate,
   estimate_of_batches,
   estimate_of_neighbours,
+  estimate_of_share,
   estimates,
   holm,
   interval,
@@ -210,6 +212,22 @@ def test_means_over_prompts_drawn_again_have_the_spread_of_the_mean():
   # The same prompts for all values.
   both = resampled_means(np.column_stack([values[:, 0], 2 * values[:, 0]]))
   np.testing.assert_allclose(both[:, 1], 2 * both[:, 0])
+
+
+def test_many_prompts_are_drawn_again_in_blocks(monkeypatch):
+  values = np.random.default_rng(6).normal(size=(30, 2))
+  together = resampled_means(values, 100)
+  monkeypatch.setattr(statistics, '_MOST_COUNTS', 30 * 7 + 1)
+  np.testing.assert_allclose(resampled_means(values, 100), together, rtol=1e-12)
+
+
+@pytest.mark.parametrize(('hits', 'count'), [(0, 10), (1, 1), (7, 9), (50, 100)])
+def test_the_interval_of_a_share_reaches_the_farther_end_of_wilsons(hits, count):
+  share = estimate_of_share(np.arange(count) < hits)
+  wilson = stats.binomtest(hits, count).proportion_ci(method='wilson')
+  farther = max(share.mean - wilson.low, wilson.high - share.mean)
+  assert share.mean == pytest.approx(hits / count)
+  assert share.half == pytest.approx(farther)
 
 
 def test_errors_of_coefficients_are_those_of_scipy():

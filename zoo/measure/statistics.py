@@ -18,6 +18,7 @@ from zoo.core.errors import UserError
 from zoo.core.tables import WIDTH
 
 LEVEL = 0.05  # of tests
+_MOST_COUNTS = 2**21  # that the bootstrap holds at once, of 8 bytes
 # Half of the range of a weight: no error of it is larger.
 _MOST_STDERR = 0.5
 # A curvature below this share of the largest is rounding.
@@ -73,6 +74,28 @@ def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
   """The mean of samples `[n]` and its standard error, in float64."""
   mean, stderr = estimates(np.ravel(np.asarray(values, np.float64)))
   return Estimate(float(mean), float(stderr))
+
+
+def estimate_of_share(hits: ArrayLike) -> Estimate:
+  """Returns the share of samples that are hits, with Wilson's 95 % interval.
+
+  Args:
+    hits: 0 or 1 for each of n ≥ 1 samples.
+
+  Returns:
+    The share. Its `half` reaches the end of Wilson's interval (J. Am. Stat. Assoc. 22,
+    1927) that is farther from the share, so that it is not 0 for a share of 0 or 1.
+
+  Example:
+    >>> round(estimate_of_share([0] * 10).half, 3)  # 1.96² / (10 + 1.96²)
+    0.278
+  """
+  hits = np.ravel(np.asarray(hits, np.float64))
+  n, share = len(hits), float(hits.mean())
+  moved = WIDTH**2 * abs(0.5 - share) / (n + WIDTH**2)  # the middle, from the share
+  spread = math.sqrt(share * (1 - share) / n + (WIDTH / (2 * n)) ** 2)
+  half = moved + WIDTH * spread / (1 + WIDTH**2 / n)
+  return Estimate(share, half / WIDTH)
 
 
 def estimate_of_neighbours(values: ArrayLike) -> Estimate:
@@ -195,9 +218,12 @@ def resampled_means(
     The means; their percentiles 2.5 and 97.5 are a 95 % interval.
   """
   count = len(values)
-  shares = np.full(count, 1 / count)
-  counts = np.random.default_rng(seed).multinomial(count, shares, num_draws)
-  return np.tensordot(counts.astype(np.float64), values, 1) / count
+  shares, generator = np.full(count, 1 / count), np.random.default_rng(seed)
+  means, at_once = [], max(1, _MOST_COUNTS // count)
+  for start in range(0, num_draws, at_once):
+    counts = generator.multinomial(count, shares, min(at_once, num_draws - start))
+    means.append(np.tensordot(counts.astype(np.float64), values, 1) / count)
+  return np.concatenate(means)
 
 
 # Fits over prompts.

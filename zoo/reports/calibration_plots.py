@@ -19,7 +19,8 @@ def plot_calibration(
 ) -> Axes:
   """Draws a histogram of probability integral transforms, or a reliability diagram.
 
-  Bars are 95 % intervals. The dashed line is that of a calibrated predictor.
+  Bars are 95 % intervals, cut off at 0 and 1. The dashed line is that of a calibrated
+  predictor.
 
   Args:
     result: What `zoo.calibration` returns.
@@ -50,9 +51,9 @@ def plot_calibration(
 
 
 def _with_bars(name: str, x: list[float], estimates: list[Estimate]) -> Series:
-  """Dots with 95 % intervals; one that is not known is empty."""
+  """Dots of shares with 95 % intervals; one that is not known is empty."""
   means = np.array([each.mean for each in estimates])
   stderrs = np.nan_to_num([each.stderr for each in estimates])
-  low, high = means - WIDTH * stderrs, means + WIDTH * stderrs
+  low, high = np.clip([means - WIDTH * stderrs, means + WIDTH * stderrs], 0, 1)
   columns = [array.tolist() for array in (np.array(x), means, low, high)]
   return Series(name, 'dots', BLUE, *map(tuple, columns))
