@@ -202,6 +202,11 @@ def test_known_labels_are_refused_in_the_same_words():
       measure(bayes, noiseless, 64)
     said.add(str(info.value))
   assert len(said) == 1
+  # The divergence from such a posterior is not a number, either.
+  with refuses(
+    'bayes gives 64 of 64 labels of LinearRegression the standard deviation'
+  ):
+    zoo.likelihood(_LastLabel(), noiseless, 64)
   # One component of a mixture is enough: labels that have its value have no density.
   with refuses('model gives 64 of 64 labels of LinearRegression the standard deviatio'):
     zoo.calibration(_HasKnown(), _task(), 64)

@@ -126,6 +126,7 @@ def likelihood(
   known, nll, *divergences = parts
   for i, name in enumerate(names):
     _check_unknown(name, task, known[i])
+  for i, name in enumerate(names):
     _check_not_nan(name, task, nll[i])
     _check_possible(name, task, nll[i])
     for divergence in divergences:
