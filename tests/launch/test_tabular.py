@@ -11,6 +11,7 @@ from scipy import stats
 
 import zoo
 from tests.compare import refuses
+from zoo.core.tables import WIDTH
 
 pytest.importorskip('sklearn', reason="needs the extra 'baselines'")
 
@@ -109,7 +110,7 @@ def test_numbers_are_compared_on_random_splits(call, houses, model):
     expected.append(r2_score(prices, ridge.predict(queries)))
   assert float(found['ridge']['r2']) == pytest.approx(np.mean(expected))
   # 1.96 standard errors are half of Student's interval with one degree of freedom.
-  error = abs(expected[0] - expected[1]) / 2 * stats.t.ppf(0.975, 1) / 1.96
+  error = abs(expected[0] - expected[1]) / 2 * stats.t.ppf(0.975, 1) / WIDTH
   assert float(found['ridge']['r2_stderr']) == pytest.approx(error)
   assert '15 rows of the context and 25 queries' in answer.out
   has_nll = {name for name, row in found.items() if row['nll']}

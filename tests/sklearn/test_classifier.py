@@ -126,10 +126,10 @@ def test_one_class_is_certain(model, task):
 
 
 def test_a_model_of_tables_is_given_as_many_classes_as_there_are_and_numbers():
-  numbers = zoo.create_task('linear_regression', num_features=4, context_length=8)
   model: Any = OfTables()
   x, y = table(24, names=NAMES[:2])
-  for task in (TASK, numbers):
+  both = zoo.create_task('tabular', num_features=4, num_classes=3)
+  for task in (None, both):
     assert_close(
       fitted(model, task, data=(x, y)).predict_proba(x[:1]), [[0.5, 0.5]], 1e-6
     )
