@@ -409,7 +409,10 @@ def _sample_trees(
   values = draws.normal(_TREES, 2**_SPLITS, _SCORES)
   used = jnp.arange(_TREES) < 1 + draws.integer(_TREES)
   values *= used[:, None, None].astype(values.dtype)
-  return _standardised(sum(values[i][leaves[:, i]] for i in range(_TREES)))
+  scores = values[0][leaves[:, 0]]
+  for i in range(1, _TREES):
+    scores += values[i][leaves[:, i]]
+  return _standardised(scores)
 
 
 def _sample_noise(draws: _Draws, n: int) -> Float[Array, 'n s']:
