@@ -65,14 +65,18 @@ def quantile_edges(task: Task, num_bars: int = NUM_BARS) -> Float[Array, ' m']:
       'that are numbers'
     )
   labels = jnp.sort(task.sample(jax.random.key(_SEED), _NUM_PROMPTS).y.ravel())
-  shares = np.array([0.5, *range(1, n), n - 0.5]) / n
-  edges = labels[(shares * len(labels)).astype(int)]
+  edges = labels[(shares_below_edges(n) * len(labels)).astype(int)]
   span = edges[-1] - edges[0]
   least = jnp.where(span > 0, span * (_LEAST_WIDTH / n), 1)
   widths = jnp.diff(edges)
   widened = jnp.cumsum(jnp.maximum(widths, least))
   widened = jnp.append(edges[:1], edges[:1] + widened)
   return jnp.where(jnp.all(widths >= least), edges, widened)
+
+
+def shares_below_edges(num_bars: int) -> Float[np.ndarray, ' m']:
+  """The share of labels below each edge, i/n; half of a tail is beyond its bar."""
+  return np.array([0.5, *range(1, num_bars), num_bars - 0.5]) / num_bars
 
 
 def check_head(

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx, struct
 from jaxtyping import Array, Bool, Float, Int
 from scipy import stats
@@ -21,6 +20,7 @@ from zoo.core.registry import register_model
 from zoo.core.taps import Tap
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.mixers.mixer import Init, Linear, Slot
+from zoo.models.heads import shares_below_edges
 from zoo.models.layers import Layer, make_norm, normed
 from zoo.models.linear_attention import Constant
 from zoo.models.token_model import MAX_LAYERS
@@ -261,12 +261,7 @@ class Tabular(nnx.Module):
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b t w']]:
     """The embedded rows, then the rows after each layer of each loop."""
     tokens, seen, _ = self._embedded(*self._rows(prompt, prompt.x_query[:, None]))
-    states = [tokens]
-    for _ in range(self.num_loops):
-      for layer in self.layers:
-        tokens = layer(tokens, seen=seen)
-        states.append(tokens)
-    return states
+    return self._states(tokens, seen)
 
   def read(
     self, tokens: Float[Array, 'b t w'], prompt: Prompt
@@ -291,10 +286,18 @@ class Tabular(nnx.Module):
       most_seen: The largest that a `num_seen` can be.
     """
     tokens, seen, units = self._embedded(x, labels, num_seen, most_seen)
+    tokens = self._states(tokens, seen)[-1]
+    return self._read(self.final_tap(tokens), units)
+
+  def _states(
+    self, tokens: Float[Array, 'b t w'], seen: Bool[Array, 'b k']
+  ) -> list[Float[Array, 'b t w']]:
+    """The embedded tokens, then the tokens after each layer of each loop."""
+    states = [tokens]
     for _ in range(self.num_loops):
       for layer in self.layers:
-        tokens = layer(tokens, seen=seen)
-    return self._read(self.final_tap(tokens), units)
+        states.append(layer(states[-1], seen=seen))
+    return states
 
   def _read(
     self, tokens: Float[Array, 'b t w'], units: Float[Array, 'b 2']
@@ -378,7 +381,6 @@ class Tabular(nnx.Module):
     mean, std = _moments(labels[..., :1], seen[..., None])
     scale = jnp.where(std > 0, std, 1)
     numbers = (labels[..., :1] - mean) / scale
-    numbers = jnp.where(_has_classes(labels)[..., None], 0, numbers)
     is_labelled = jnp.ones_like(numbers)
     shown = jnp.concatenate([numbers, labels[..., 1:], is_labelled], axis=-1)
     shown *= seen[..., None].astype(shown.dtype)
@@ -416,11 +418,6 @@ def _prompt_of(
   return prompt
 
 
-def _has_classes(labels: Float[Array, 'b t m']) -> Bool[Array, 'b 1']:
-  """Whether the labels of a table are classes."""
-  return jnp.any(labels[..., 1:] > 0, axis=(1, 2))[:, None]
-
-
 def _moments(
   values: Float[Array, 'b t m'], counts: Bool[Array, 'b t m']
 ) -> tuple[Float[Array, 'b 1 m'], Float[Array, 'b 1 m']]:
@@ -436,6 +433,5 @@ def _moments(
 
 def _edges(num_bars: int) -> Float[Array, ' m']:
   """Quantiles of a t distribution; half of each tail lies beyond its outer bar."""
-  shares = np.array([0.5, *range(1, num_bars), num_bars - 0.5]) / num_bars
-  quantiles = stats.t.ppf(shares, df=5) * math.sqrt(3 / 5)
+  quantiles = stats.t.ppf(shares_below_edges(num_bars), df=5) * math.sqrt(3 / 5)
   return jnp.asarray(quantiles, float)
