@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
@@ -16,7 +13,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from zoo.core.errors import UserError
-from zoo.core.protocols import Predictor, Task
 from zoo.sklearn.estimator import InContext, Member, takes_both
 
 
@@ -66,15 +62,6 @@ class Classifier(ClassifierMixin, InContext):
     >>> model.predict_proba([[2.5]]).tolist()
     [[0.5, 0.5]]
   """
-
-  def __init__(
-    self,
-    model_or_path: Predictor | str | os.PathLike[str],
-    task: Task | None = None,
-    num_members: int = 1,
-    random_state: Any = 0,
-  ):
-    super().__init__(model_or_path, task, num_members, random_state)
 
   def __sklearn_tags__(self) -> Tags:
     tags = super().__sklearn_tags__()

@@ -195,7 +195,7 @@ class Answers:
     queries: Float[np.ndarray, 'q d'],
   ) -> tuple[Float[np.ndarray, ' q'], Float[np.ndarray, ' q']]:
     """The mean and the standard deviation of each query's label after one context."""
-    both = self._batches(self._of_distribution(_means_and_stds), x, y, queries)
+    both = self._batches(_means_and_stds, x, y, queries)
     return both[:, 0], both[:, 1]
 
   def distribution(
@@ -205,12 +205,7 @@ class Answers:
     queries: Float[np.ndarray, 'q d'],
   ) -> Distribution:
     """The distribution `[q]` of each query's label, whose arrays are of NumPy."""
-    return self._batches(self._of_distribution(_distribution), x, y, queries)
-
-  def _of_distribution(self, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a distribution as `_batches` takes it."""
-    has_rows = hasattr(self.model, 'distribution_of_rows')
-    return _OF_ROWS[function] if has_rows else function
+    return self._batches(_distribution, x, y, queries)
 
   def _batches(
     self,
@@ -228,7 +223,7 @@ class Answers:
         places = min(places, self.longest)
     filled = [(0, places - c)]
     x, y = (np.pad(a, filled + [(0, 0)] * (a.ndim - 1)) for a in (x, y))
-    size = _num_queries(function, places, d + math.prod(y.shape[1:]))
+    size = self._num_queries(function, places, d + math.prod(y.shape[1:]))
     context = Prompt(
       x=_float32(x)[None],
       y=_float32(y)[None],
@@ -246,6 +241,18 @@ class Answers:
       parts.append(jax.tree.map(operator.itemgetter(slice(len(some))), found))
     return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
+  def _num_queries(self, function: Callable[..., Any], c: int, width: int) -> int:
+    """How many queries one call may have; a power of two."""
+    of_labels = function in (_means_and_stds, _distribution)
+    if function is _rows or (of_labels and _has_rows(self.model)):
+      most = _OF_ONE // c
+    elif function is _shared:
+      most = _OF_ONE // (c * width)
+    else:
+      # Attention has a number for each pair of tokens.
+      most = _OF_COPIES // (c * max(c, width))
+    return 1 << (min(max(most, 1), _MOST_QUERIES).bit_length() - 1)
+
 
 def _fits_weights(model: Predictor) -> bool:
   """Whether a model is an estimator whose prediction is linear in the query."""
@@ -255,18 +262,6 @@ def _fits_weights(model: Predictor) -> bool:
 def _power_of_two(number: int) -> int:
   """The least power of two that is not below a number ≥ 1."""
   return 1 << (number - 1).bit_length()
-
-
-def _num_queries(function: Callable[..., Any], c: int, width: int) -> int:
-  """How many queries one call may have; a power of two."""
-  if function is _rows or function in _OF_ROWS.values():
-    most = _OF_ONE // c
-  elif function is _shared:
-    most = _OF_ONE // (c * width)
-  else:
-    # Attention has a number for each pair of tokens.
-    most = _OF_COPIES // (c * max(c, width))
-  return 1 << (min(max(most, 1), _MOST_QUERIES).bit_length() - 1)
 
 
 def _float32(array: np.ndarray) -> Array:
@@ -330,19 +325,7 @@ def _copies(
 def _means_and_stds(
   predictors: Predictors, context: Prompt, queries: Float[Array, 'q d'], seen: Any
 ) -> Float[Array, 'q 2']:
-  (model,) = predictors
-  return _mean_and_std(model.distribution(_repeated(context, queries)))
-
-
-def _means_and_stds_of_rows(
-  predictors: Predictors, context: Prompt, queries: Float[Array, 'q d'], seen: Any
-) -> Float[Array, 'q 2']:
-  (model,) = predictors
-  label = model.distribution_of_rows(context.x, context.y, queries[None])
-  return _mean_and_std(label)[0]
-
-
-def _mean_and_std(label: Distribution) -> Float[Array, '*q 2']:
+  label = _distribution(predictors, context, queries, seen)
   return jnp.stack([label.mean, label.std], axis=-1)
 
 
@@ -350,15 +333,15 @@ def _distribution(
   predictors: Predictors, context: Prompt, queries: Float[Array, 'q d'], seen: Any
 ) -> Distribution:
   (model,) = predictors
+  if _has_rows(model):
+    label = model.distribution_of_rows(context.x, context.y, queries[None])
+    return _with_own_edges(label)[0]
   return _with_own_edges(model.distribution(_repeated(context, queries)))
 
 
-def _distribution_of_rows(
-  predictors: Predictors, context: Prompt, queries: Float[Array, 'q d'], seen: Any
-) -> Distribution:
-  (model,) = predictors
-  label = model.distribution_of_rows(context.x, context.y, queries[None])
-  return _with_own_edges(label)[0]
+def _has_rows(model: Any) -> bool:
+  """Whether a model is asked for the distributions of many queries of one context."""
+  return hasattr(model, 'distribution_of_rows')
 
 
 def _with_own_edges(label: Distribution) -> Distribution:
@@ -367,13 +350,6 @@ def _with_own_edges(label: Distribution) -> Distribution:
     return label
   *shape, n = label.logits.shape
   return Bars(label.logits, jnp.broadcast_to(label.edges, (*shape, n + 1)))
-
-
-# Which function a model with `distribution_of_rows` is asked by instead.
-_OF_ROWS: dict[Callable[..., Any], Callable[..., Any]] = {
-  _means_and_stds: _means_and_stds_of_rows,
-  _distribution: _distribution_of_rows,
-}
 
 
 def _repeated(context: Prompt, queries: Float[Array, 'q d']) -> Prompt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from zoo.core.distributions import Distribution, Mixture, has_distribution
 from zoo.core.errors import UserError
-from zoo.core.protocols import Predictor, Task
 from zoo.sklearn.estimator import InContext, Member, takes_both
 
 
@@ -89,15 +87,6 @@ class Regressor(RegressorMixin, InContext):
   """
 
   __metadata_request__predict = {'return_std': UNUSED}
-
-  def __init__(
-    self,
-    model_or_path: Predictor | str | os.PathLike[str],
-    task: Task | None = None,
-    num_members: int = 1,
-    random_state: Any = 0,
-  ):
-    super().__init__(model_or_path, task, num_members, random_state)
 
   def fit(self, X: ArrayLike, y: ArrayLike) -> Regressor:
     """Keeps rows as the context.
