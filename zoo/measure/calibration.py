@@ -20,14 +20,15 @@ from zoo.core.distributions import (
   GaussianMixture,
   Mixture,
 )
-from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.trees import fresh
-from zoo.measure.predict import Programs, check_predictor, sample_batches
+from zoo.measure.predict import Programs, check_predictor
 from zoo.measure.predictive import (
+  batches_with_keys,
   draws_labels,
+  labels_for,
   log_prob,
   said_by,
   with_drawn_labels,
@@ -45,7 +46,6 @@ from zoo.tasks.base import FunctionClass
 
 EXACT = 'bayes'  # the baseline that others are compared with
 _MODEL = 'model'  # the name of a single predictor
-_BATCH_SIZE = 512
 _NUM_NODES = 2048  # values of a label, over which a divergence is averaged
 _AT_ONCE = 32  # nodes, at which a mixture of many components has its densities
 # Shares are at least this far from 0 and 1: rounding may put them there, where the
@@ -207,16 +207,13 @@ def _measure(
   """
   programs, task = Programs(), task.held_out()
   parts: list[Any] = []
-  key, start = stream_of(seed, CURVE_STREAM), 0
-  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
+  for prompt, key in batches_with_keys(task, seed, num_prompts, programs):
     if not draws_labels(task, prompt):
       raise UserError(
         f'{type(task).__name__} has labels that differ from their targets, and no '
         'method sample_labels, which says how they are drawn'
       )
-    own = jax.random.fold_in(key, start)
-    parts.append(programs.run(function, predictors, prompt, fresh(task), own))
-    start += len(prompt.x)
+    parts.append(programs.run(function, predictors, prompt, fresh(task), key))
   columns = zip(*jax.device_get(parts), strict=True)
   return [np.concatenate(column, axis=-1).astype(np.float64) for column in columns]
 
@@ -497,8 +494,7 @@ def _best_class(
   said = _described(predictor, prompt, task)
   assert isinstance(said, Classes)
   labels = with_drawn_labels(task, key, prompt).y_query
-  if labels.ndim < said.logits.ndim:
-    labels = jnp.stack([1 - labels, labels], axis=-1)
+  labels = labels_for(said, labels)
   p = said.probabilities
   best = jnp.argmax(p, axis=-1)[:, None]
   taken = [jnp.take_along_axis(array, best, axis=-1)[:, 0] for array in (p, labels)]
@@ -619,15 +615,12 @@ def exchangeability(
   for length in lengths:
     check_count('a length', length, 1, task.context_length)
   parts: list[list[Any]] = [[] for _ in lengths]
-  key, start = stream_of(seed, CURVE_STREAM), 0
-  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
+  for prompt, key in batches_with_keys(task, seed, num_prompts, programs):
     # No prompt of a batch has this number, by which the key is folded for each.
-    own = jax.random.fold_in(jax.random.fold_in(key, start), 2**32 - 4)
-    keys = jax.random.split(own, num_orders)
+    keys = jax.random.split(jax.random.fold_in(key, 2**32 - 4), num_orders)
     for part, length in zip(parts, lengths, strict=True):
       arguments = prompt.prefix(length), fresh(task), keys
       part.append(jax.device_get(programs.run(_spread, [predictor], *arguments)))
-    start += len(prompt.x)
   rows = Rows[Spread]()
   for length, part in zip(lengths, parts, strict=True):
     known, kl = (np.concatenate(column) for column in zip(*part, strict=True))
@@ -731,10 +724,9 @@ def martingale(
   programs, held_out = Programs(), task.held_out()
   moves: list[np.ndarray] = []
   firsts: list[np.ndarray] = []
-  key, start = stream_of(seed, CURVE_STREAM), 0
-  for prompt in sample_batches(held_out, seed, num_prompts, _BATCH_SIZE, programs):
+  for prompt, key in batches_with_keys(held_out, seed, num_prompts, programs):
     y, predictions = prompt.y[:, : c - num_steps], []
-    own = jax.random.fold_in(jax.random.fold_in(key, start), 2**32 - 5)
+    own = jax.random.fold_in(key, 2**32 - 5)
     for length in range(c - num_steps, c + 1):
       seen = Prompt(prompt.x[:, :length], y, prompt.x_query, prompt.y_query)
       said = programs.run(_predicted, [predictor], seen, fresh(held_out))
@@ -755,7 +747,6 @@ def martingale(
       followed = followed[np.arange(len(best)), :, best]
     firsts.append(followed[:, 0])
     moves.append(followed[:, 1:] - followed[:, :1])
-    start += len(prompt.x)
   first, moved = np.concatenate(firsts), np.concatenate(moves)
   centred = first - first.mean()
   # Predictions that are equal differ by the rounding of float32.

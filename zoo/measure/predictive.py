@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -87,9 +87,7 @@ def log_prob(distribution: Any, labels: Float[Array, '*b']) -> Float[Array, '*p'
     labels: Numbers, one-hot vectors, or for labels ±1 the probabilities of +1, as
       targets of prompts are.
   """
-  if isinstance(distribution, Classes) and labels.ndim < distribution.logits.ndim:
-    labels = jnp.stack([1 - labels, labels], axis=-1)
-  return distribution.log_prob(labels)
+  return distribution.log_prob(labels_for(distribution, labels))
 
 
 def draws_labels(task: Task, prompt: Prompt) -> bool:
@@ -118,6 +116,29 @@ def with_drawn_labels(task: Task, key: Key[Array, ''], prompt: Prompt) -> Prompt
   )
 
 
+def batches_with_keys(
+  task: Task, seed: int, num_prompts: int, programs: Programs
+) -> Iterator[tuple[Prompt, Key[Array, '']]]:
+  """Samples the prompts of `sample_batches`, each batch with the key of its draw.
+
+  What is drawn beside the prompts has a key of its own that follows from this one.
+  """
+  key, start = stream_of(seed, CURVE_STREAM), 0
+  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
+    yield prompt, jax.random.fold_in(key, start)
+    start += len(prompt.x)
+
+
+def labels_for(distribution: Any, labels: Float[Array, '*b']) -> Float[Array, '*p']:
+  """Returns labels as a distribution takes them.
+
+  Targets of labels ±1 are probabilities of +1, and become those of the two classes.
+  """
+  if isinstance(distribution, Classes) and labels.ndim < distribution.logits.ndim:
+    return jnp.stack([1 - labels, labels], axis=-1)
+  return labels
+
+
 def sample_nll(
   predictors: Mapping[str, Predictor],
   task: Task,
@@ -142,14 +163,10 @@ def sample_nll(
   """
   programs, task = programs or Programs(), task.held_out()
   parts: dict[str, list[np.ndarray]] = {name: [] for name in predictors}
-  key, start = stream_of(seed, CURVE_STREAM), 0
-  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE, programs):
-    # The key that the prompts were drawn with; labels have keys of their own.
-    own = jax.random.fold_in(key, start)
+  for prompt, key in batches_with_keys(task, seed, num_prompts, programs):
     for name, predictor in predictors.items():
-      nll = programs.run(_nll, [predictor], prompt, fresh(task), own)
+      nll = programs.run(_nll, [predictor], prompt, fresh(task), key)
       parts[name].append(np.asarray(nll, np.float64))
-    start += len(prompt.x)
   return {name: np.concatenate(part) for name, part in parts.items()}
 
 
