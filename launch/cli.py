@@ -256,6 +256,17 @@ def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
   return pathlib.Path('checkpoints/probes', re.sub(r'[^\w.-]+', '_', name))
 
 
+@contextlib.contextmanager
+def writing(out: pathlib.Path) -> Iterator[None]:
+  """Raises UserError in place of an OSError of the block, which writes into `out`."""
+  try:
+    yield
+  except OSError as error:
+    raise UserError(
+      f'{error.filename or out} cannot be written: {error.strerror}'
+    ) from error
+
+
 def print_results(
   results: _Results | None,
   table: Callable[[_Results], str],

@@ -113,7 +113,7 @@ def main() -> None:
     seeds = [saved.config.seed + 1 + i for i in range(_NUM_UNTRAINED)]
     untrained = [build_model(saved.config, nnx.Rngs(seed)) for seed in seeds]
     parts.measure(saved.model, saved.task, _SECONDS.value, untrained)
-  try:
+  with cli.writing(out):
     out.mkdir(parents=True, exist_ok=True)
     with _DRAWING.wishes(is_one=is_one, why=why):
       parts.draw(saved.model, saved.task)
@@ -127,10 +127,6 @@ def main() -> None:
     further = parts.section(formats)
     whole = page(report, title, figures, further, formats)
     write_atomically(out / 'report.html', whole)
-  except OSError as error:
-    raise UserError(
-      f'{error.filename or out} cannot be written: {error.strerror}'
-    ) from error
   print('\n\n'.join([title, zoo.probing.summary(report), *parts.sentences()]))
   print(f'\nthe report is {out / "report.html"}, its numbers are in {json_file}')
 

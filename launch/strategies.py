@@ -320,16 +320,12 @@ def _write(
   from zoo.core import tables
 
   names = dict.fromkeys(name for row in rows for name in row)
-  try:
+  with cli.writing(out):
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / _TABLE, tables.to_csv(names, rows))
     for name, figure in figures.items():
       is_first = name == _PICTURE  # whose numbers are in the table
       _DRAWING.save(figure, out / name, has_texts=is_first, has_numbers=not is_first)
-  except OSError as error:
-    raise UserError(
-      f'{error.filename or out} cannot be written: {error.strerror}'
-    ) from error
 
 
 if __name__ == '__main__':

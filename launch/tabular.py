@@ -140,7 +140,7 @@ def _write(trial: Trial, comparison: Comparison, out: pathlib.Path) -> None:
   from studies.tabular.report import calibration_picture, page
 
   figure = None
-  try:
+  with cli.writing(out):
     comparison.to_csv(out / 'results.csv')
     if comparison.calibration is not None:
       with _DRAWING.wishes():
@@ -148,10 +148,6 @@ def _write(trial: Trial, comparison: Comparison, out: pathlib.Path) -> None:
       _DRAWING.save(figure, out / _PICTURE)
     whole = page(trial, comparison, figure, _DRAWING.formats)
     write_atomically(out / 'report.html', whole)
-  except OSError as error:
-    raise UserError(
-      f'{error.filename or out} cannot be written: {error.strerror}'
-    ) from error
 
 
 if __name__ == '__main__':
