@@ -43,7 +43,7 @@ def measure(train: Trainer) -> Measurement:
   )
 
 
-def _scores(name: str, share: float) -> dict[str, Any]:
+def _scores(name: str, share: int | float) -> dict[str, Any]:
   """The scores of the model and of each method on a table."""
   # Here, since scikit-learn is an extra.
   from studies.tabular.scores import Trial, compare

@@ -193,10 +193,12 @@ class Bars(Distribution):
 
   @property
   def mean(self) -> Float[Array, '*b']:
+    """The mean, with that of a half-normal tail beyond each end."""
     return jnp.sum(self.probabilities * self._moments()[0], axis=-1)
 
   @property
   def std(self) -> Float[Array, '*b']:
+    """The standard deviation, with the spread within bars and tails."""
     means, variances = self._moments()
     p = self.probabilities
     mean = jnp.sum(p * means, axis=-1, keepdims=True)

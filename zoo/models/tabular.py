@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 from jaxtyping import Array, Bool, Float, Int
-from scipy import stats
 
 from zoo.core import trees
 from zoo.core.distributions import Bars, Classes
@@ -433,5 +432,7 @@ def _moments(
 
 def _edges(num_bars: int) -> Float[Array, ' m']:
   """Quantiles of a t distribution; half of each tail lies beyond its outer bar."""
+  from scipy import stats  # slow to import
+
   quantiles = stats.t.ppf(shares_below_edges(num_bars), df=5) * math.sqrt(3 / 5)
   return jnp.asarray(quantiles, float)
