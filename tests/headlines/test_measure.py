@@ -3,22 +3,26 @@
 import math
 
 import pytest
+from flax import nnx
 
+import zoo
 from configs import get_config
 from studies.headlines import (
   HEADLINES,
   diversity,
   markov_phases,
   pool_lines,
+  tabular,
   transience,
 )
 from studies.runner import Trainer
 from studies.study import FAILS, HOLDS, StudyResult
 from tests.marks import FULL
+from zoo.config.building import build_model
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
-UNTRAINED = 'pool_lines', 'saddles'
+UNTRAINED = 'pool_lines', 'saddles', 'tabular'
 TRAINED = [name for name in HEADLINES if name not in UNTRAINED]
 SLOWEST = (
   *('ranking', 'pool_crossing', 'deep_linear', 'garg_toy', 'state_tracking'),
@@ -55,6 +59,20 @@ def test_the_lines_of_pools_fail_if_the_posterior_mean_is_ridge(tmp_path, monkey
   headline = HEADLINES['pool_lines']
   measurement = headline.measure(OnlyChecks(tmp_path, get_config))
   assert StudyResult(headline, measurement.numbers).verdict == FAILS
+
+
+@pytest.mark.slow
+def test_tables_are_not_predicted_without_training(tmp_path, monkeypatch):
+  config = get_config('tabular')
+  zoo.save(build_model(config, nnx.Rngs(0)), tmp_path / 'untrained', config)
+  monkeypatch.setattr(tabular, '_CHECKPOINT', tmp_path / 'untrained')
+  monkeypatch.setattr(tabular, '_SPLITS', 2)
+  headline = HEADLINES['tabular']
+  numbers = headline.measure(OnlyChecks(tmp_path, get_config)).numbers
+  held = {
+    name for name, range_ in headline.expected.items() if range_.holds(numbers[name])
+  }
+  assert held <= {'shuffled_auc'}
 
 
 class Short(Trainer):
