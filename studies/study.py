@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from absl import logging
 
 from studies.rows import complete, shared_out
@@ -26,6 +27,7 @@ from zoo import reports
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
 from zoo.host.parts import Part
+from zoo.measure.statistics import estimate_of_few
 from zoo.reports.plots import Panel, Plot, write_plot
 from zoo.storage.rows import read_rows
 
@@ -33,6 +35,8 @@ HOLDS, FAILS, MEASURED = 'holds', 'fails', 'measured'
 NOT_RUN = 'not run here'
 
 _Number = int | float
+# What a study measures: a number, or one of each seed.
+Measured = float | Sequence[float]
 
 
 class Expected(NamedTuple):
@@ -51,9 +55,9 @@ class Expected(NamedTuple):
       return f'{self.low:.5g}'
     return f'{self.low:.5g} … {self.high:.5g}'
 
-  def holds(self, number: float) -> bool:
-    """Whether a number is in the range; NaN is in no range."""
-    return self.low <= number <= self.high
+  def holds(self, measured: Measured) -> bool:
+    """Whether a number, or that of every seed, is in the range; NaN is in no range."""
+    return all(self.low <= number <= self.high for number in _by_seed(measured))
 
 
 def near(value: _Number, tolerance: _Number, source: str) -> Expected:
@@ -72,9 +76,12 @@ def at_most(bound: _Number, source: str) -> Expected:
 
 
 class Measurement(NamedTuple):
-  """The measured numbers of a study, and the panels of a picture of them, if any."""
+  """The measured numbers of a study, and the panels of a picture of them, if any.
 
-  numbers: Mapping[str, float]
+  What is measured for several seeds is a sequence with a number of each.
+  """
+
+  numbers: Mapping[str, Measured]
   panels: tuple[Panel, ...] = ()
 
 
@@ -82,7 +89,8 @@ class Measurement(NamedTuple):
 class Study:
   """What to train and to measure, and what to expect of the numbers.
 
-  A study holds if every number with an expected range is in it. Expected ranges are
+  A study holds if every number with an expected range is in it, and a number that is
+  measured for several seeds is in it for every one of them. Expected ranges are
   written down before anything is measured, and do not change if they are missed.
   """
 
@@ -113,7 +121,7 @@ class StudyResult(NamedTuple):
   """A study and its measured numbers, which are None if it was not run here."""
 
   study: Study
-  numbers: Mapping[str, float] | None = None
+  numbers: Mapping[str, Measured] | None = None
   minutes: float | None = None  # of this call
   plot: Plot | None = None
 
@@ -229,7 +237,9 @@ def report_page(results: Sequence[StudyResult], about: About) -> str:
   }
   verdict_section = reports.Section(
     'Verdicts',
-    'A study holds if all of its numbers are in their ranges.',
+    'A study holds if all of its numbers are in their ranges, for every seed. Numbers '
+    'of several seeds are the mean ± half of its 95 % t interval, then the smallest '
+    'and the largest.',
     {about.file: about.file},
     tables=[_numbers(result) for result in results],
   )
@@ -254,13 +264,34 @@ def _measure(study: Study, train: Trainer, out: pathlib.Path) -> StudyResult:
       f'does not return; it returns {", ".join(measurement.numbers)}'
     )
   names = dict.fromkeys([*study.expected, *measurement.numbers])
-  numbers = {name: float(measurement.numbers[name]) for name in names}
+  numbers = {name: _as_floats(measurement.numbers[name]) for name in names}
   minutes = (time.monotonic() - start) / 60
   plot = Plot(study.name, measurement.panels) if measurement.panels else None
   if plot is not None:
     with writing(out):
       write_plot(plot, out)
   return StudyResult(study, numbers, minutes, plot)
+
+
+def _by_seed(measured: Measured) -> Sequence[float]:
+  return measured if isinstance(measured, Sequence) else [measured]
+
+
+def _as_floats(measured: Any) -> Measured:
+  """What a study measured in the types that JSON has."""
+  if np.ndim(measured) == 0:
+    return float(measured)
+  return [float(number) for number in measured]
+
+
+def _text(measured: Measured) -> str:
+  """A number, or the mean over seeds with its interval, and the range of the seeds."""
+  numbers = _by_seed(measured)
+  if len(numbers) == 1:
+    return f'{numbers[0]:.5g}'
+  mean = estimate_of_few(numbers)
+  ends = f'{min(numbers):.4g} to {max(numbers):.4g}'
+  return f'{mean.mean:.4g} ± {mean.half:.2g} ({ends})'
 
 
 def _rows(result: StudyResult) -> list[list[str]]:
@@ -270,7 +301,7 @@ def _rows(result: StudyResult) -> list[list[str]]:
     [
       name,
       str(expected.get(name, '')),
-      f'{numbers[name]:.5g}' if name in numbers else NOT_RUN,
+      _text(numbers[name]) if name in numbers else NOT_RUN,
     ]
     for name in dict.fromkeys([*expected, *numbers])
   ]

@@ -7,6 +7,7 @@ import re
 import sys
 from importlib import metadata
 
+import numpy as np
 import pytest
 
 import configs
@@ -80,6 +81,23 @@ def test_a_verdict_follows_from_the_range():
   assert StudyResult(both, {**held, 'a': 1.1}).verdict == FAILS
   assert StudyResult(both).verdict == NOT_RUN
   assert StudyResult(headline(), {'n': 1.5}).verdict == MEASURED  # without expectations
+
+
+def test_a_number_of_several_seeds_holds_if_it_does_for_every_one(tmp_path):
+  expected = near(2, 0.5, '')
+  assert StudyResult(headline(n=expected), {'n': [1.5, 2.5]}).verdict == HOLDS
+  assert StudyResult(headline(n=expected), {'n': [2.0, 2.0, 2.6]}).verdict == FAILS
+  assert StudyResult(headline(n=expected), {'n': [2.0, math.nan]}).verdict == FAILS
+
+  def by_seed(train):
+    return Measurement({'n': np.array([1.0, 2.0, 3.0]), 'm': (2, 2)})
+
+  result = judged(headline(measure=by_seed, n=near(2, 1, '')), tmp_path)
+  # The interval of three seeds is 4.303 / √3 wide to each side.
+  assert '2 ± 2.5 (1 to 3)' in table([result])
+  assert '2 ± 0 (2 to 2)' in table([result])
+  (saved,) = json.loads((tmp_path / 'studies.json').read_text())
+  assert saved['measured'] == {'n': [1.0, 2.0, 3.0], 'm': [2.0, 2.0]}
 
 
 def names_in(folder):

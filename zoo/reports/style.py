@@ -432,7 +432,7 @@ def label_log_axes(axes: Axes) -> None:
 
 def _in_words(number: float) -> str:
   """A number at a tick: 0.001, 20000 or, beyond these, a power of ten."""
-  if number <= 0 or 1e-4 <= number < 1e6:
+  if number <= 0 or 1e-4 <= number < 1e5:
     return f'{number:g}'
   part, _, power = f'{number:.3e}'.partition('e')
   factor = f'{float(part):g}'
