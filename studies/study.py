@@ -36,7 +36,7 @@ NOT_RUN = 'not run here'
 
 _Number = int | float
 # What a study measures: a number, or one of each seed.
-Measured = float | Sequence[float]
+Measured = _Number | Sequence[_Number]
 
 
 class Expected(NamedTuple):
