@@ -10,9 +10,8 @@ from scipy import special, stats
 
 import zoo
 from tests.compare import refuses
-from zoo.core.distributions import Classes
+from zoo.core.distributions import Classes, NumberOrClass
 from zoo.models import Tabular
-from zoo.models.tabular import NumberOrClass
 from zoo.training.rows import rows
 
 _CLASSES = 4

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from jax.scipy.special import logsumexp, ndtr, ndtri
-from jaxtyping import Array, ArrayLike, Float, Key
+from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
 from zoo.core import trees
 from zoo.core.prompt import Prompt
@@ -360,11 +360,44 @@ class Classes(trees.Tree):
     return jax.nn.one_hot(drawn, self.logits.shape[-1], dtype=self.logits.dtype)
 
 
+@struct.dataclass(eq=False, repr=False)
+class NumberOrClass(trees.Tree):
+  """The distribution of labels that are a number or a class.
+
+  Args:
+    numbers: What the label is if it is a number, in the units of the labels, `[*b]`.
+    classes: What it is if it is a class, `[*b]`.
+  """
+
+  numbers: Bars
+  classes: Classes
+
+  def __getitem__(self, index: Any) -> NumberOrClass:
+    """Returns the distributions at an index of the leading axes `*b`."""
+    return NumberOrClass(self.numbers[index], self.classes[index])
+
+  def log_prob(self, labels: Float[Array, '*b k']) -> Float[Array, '*b']:
+    """Returns the log density of a number, or the log probability of a class, in nats.
+
+    Args:
+      labels: The number, then the class as a one-hot vector; one of them is 0.
+    """
+    of_classes = self.classes.log_prob(labels[..., 1:])
+    return jnp.where(
+      has_classes(labels), of_classes, self.numbers.log_prob(labels[..., 0])
+    )
+
+
+def has_classes(labels: Float[Array, '*b k']) -> Bool[Array, '*b']:
+  """Whether labels that are a number, then a class as a one-hot vector, are classes."""
+  return jnp.sum(labels[..., 1:], axis=-1) > 0
+
+
 @runtime_checkable
 class HasDistribution(Predictor, Protocol):
   """A predictor that says how sure it is of its prediction."""
 
-  def distribution(self, prompt: Prompt) -> Distribution | Classes:
+  def distribution(self, prompt: Prompt) -> Distribution | Classes | NumberOrClass:
     """The distribution of the observed label of each prompt's query."""
     ...
 
@@ -373,7 +406,7 @@ class HasDistribution(Predictor, Protocol):
 class HasDistributions(HasDistribution, Protocol):
   """A predictor that has the distributions of all examples in one pass."""
 
-  def distributions(self, prompt: Prompt) -> Distribution | Classes:
+  def distributions(self, prompt: Prompt) -> Distribution | Classes | NumberOrClass:
     """The distribution for each example from those before it, that of the query last.
 
     Its leading axes are `[b, t]`.

@@ -11,7 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from zoo.core.distributions import Classes, Distribution, has_distribution
+from zoo.core.distributions import (
+  Classes,
+  Distribution,
+  NumberOrClass,
+  has_distribution,
+)
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt, check_prompt
@@ -24,7 +29,7 @@ _BATCH_SIZE = 512  # prompts that are measured at once
 
 def distribution(
   predictor: Predictor, prompt: Prompt, task: Task
-) -> Distribution | Classes:
+) -> Distribution | Classes | NumberOrClass:
   """Returns what a predictor says of the observed label of each query.
 
   It is `predictor.distribution(prompt)`, where the predictor has it. A predictor of

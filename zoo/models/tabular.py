@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx, struct
+from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from zoo.core import trees
-from zoo.core.distributions import Bars, Classes
+from zoo.core.distributions import Bars, Classes, NumberOrClass
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import register_model
@@ -31,33 +29,6 @@ _LARGEST = 5.0
 # A column is constant if its standard deviation is a smaller share of its largest
 # entry.
 _LEAST_STD = 1e-6
-
-
-@struct.dataclass(eq=False, repr=False)
-class NumberOrClass(trees.Tree):
-  """The distribution of labels that are a number or a class.
-
-  Args:
-    numbers: What the label is if it is a number, in the units of the labels, `[*b]`.
-    classes: What it is if it is a class, `[*b]`.
-  """
-
-  numbers: Bars
-  classes: Classes
-
-  def __getitem__(self, index: Any) -> NumberOrClass:
-    """Returns the distributions at an index of the leading axes `*b`."""
-    return NumberOrClass(self.numbers[index], self.classes[index])
-
-  def log_prob(self, labels: Float[Array, '*b k']) -> Float[Array, '*b']:
-    """Returns the log density of a number, or the log probability of a class, in nats.
-
-    Args:
-      labels: The number, then the class as a one-hot vector; one of them is 0.
-    """
-    of_classes = self.classes.log_prob(labels[..., 1:])
-    is_class = jnp.sum(labels[..., 1:], axis=-1) > 0
-    return jnp.where(is_class, of_classes, self.numbers.log_prob(labels[..., 0]))
 
 
 @register_model('tabular')

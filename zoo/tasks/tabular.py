@@ -15,6 +15,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from zoo.core import losses
+from zoo.core.distributions import has_classes
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
@@ -172,11 +173,6 @@ class Tabular(BaseTask):
     ridge = {'ridge': TableRidge()} if self.kind == 'numbers' else {}
     neighbours = {'nearest_neighbours': TableNeighbours(self.kind)}
     return {**ridge, **neighbours, 'mean': MeanLabel(self.kind)}
-
-
-def has_classes(labels: Float[Array, '*n k']) -> Bool[Array, '*n']:
-  """Whether labels `[1 + num_classes]` are classes, and not numbers."""
-  return jnp.sum(labels[..., 1:], axis=-1) > 0
 
 
 class _Draws:
