@@ -1,6 +1,6 @@
 """Trains the checkpoints that ship anew, and writes their cards and the index.
 
-  python -m benchmarks.checkpoints               # 45 minutes, 31 of them `tabular`
+  python -m benchmarks.checkpoints               # 71 minutes, 57 of them `tabular`
   python -m benchmarks.checkpoints lsa yq_lsa    # these alone
 
 Older checkpoints are replaced once all are trained.
@@ -105,7 +105,7 @@ the figures to all digits, and the versions. Its `sha256` is that of `SHA256SUMS
 it, which has the checksum of every file that is read.
 
 `python -m benchmarks.checkpoints` trains all of them again, in ten minutes on one
-core and 31 more for `tabular`, and writes this page.
+core and 57 more for `tabular`, and writes this page.
 """
 
 

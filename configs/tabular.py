@@ -4,7 +4,7 @@
   python -m launch.main --config=configs/tabular.py --config.model.num_layers=4
 
 The variant `smoke` ends in seconds. The frozen `checkpoints/tabular` comes from this
-file as it is; its card, checkpoints/tabular/README.md, has the numbers.
+file as it is; its card, checkpoints/tabular/card.json, has the numbers.
 
 One set of weights predicts numbers and classes (Hollmann et al., arXiv 2207.01848). The
 task is described in docs/tabular.md.
@@ -44,7 +44,7 @@ def get_config(variant: str = '') -> ConfigDict:
   config.optimizer.decay_share = 0.5
   config.optimizer.warmup_steps = common.a_tenth_of_the_steps(config, at_most=100)
   config.optimizer.clip_norm = 1.0
-  config.train.num_steps = 8000
+  config.train.num_steps = 16_000
   config.train.batch_size = 64  # tables
   config.train.log_every = 100
   config.eval.every = 1000

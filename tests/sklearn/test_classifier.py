@@ -229,13 +229,15 @@ _UNTRAINED = {
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:the .* in prompts of:UserWarning')
-@pytest.mark.parametrize('name', ['nearest mean', 'transformer', 'signs'])
+@pytest.mark.parametrize('name', ['nearest mean', 'tabular', 'transformer', 'signs'])
 def test_the_checks_of_scikit_learn_pass(name, unchecked):
   from sklearn.utils.estimator_checks import check_estimator
 
   sizes: Any = {'num_features': 10, 'context_length': 8}
   if name == 'nearest mean':
     model, fails = zoo.Classifier(NearestMean()), {}
+  elif name == 'tabular':
+    model, fails = zoo.Classifier('checkpoints/tabular'), {}
   else:
     kind = 'gaussian_clusters' if name == 'transformer' else 'logistic_regression'
     classes = {'num_classes': 5} if name == 'transformer' else {}

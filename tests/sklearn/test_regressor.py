@@ -362,6 +362,13 @@ def test_a_model_that_reads_missing_numbers_is_given_them():
   found = fitted(OfTables(), TASK, data=(x, y))
   assert found.__sklearn_tags__().input_tags.allow_nan
   assert not fitted(Ridge()).__sklearn_tags__().input_tags.allow_nan
+  # Before `fit` the model of a path says so, too.
+  for path, reads in (
+    ('checkpoints/tabular', True),
+    ('checkpoints/yq_lsa', False),
+    ('nowhere', False),
+  ):
+    assert zoo.Regressor(path).__sklearn_tags__().input_tags.allow_nan == reads
   queries = np.array([[np.nan, 0.0, 0.0], [0.0, 0.0, 0.0]])
   # The stand-in averages over the rows that miss no more than the query.
   assert_close(found.predict(queries), [y.mean(), y[10:].mean()], 1e-5)
@@ -657,7 +664,9 @@ def test_least_squares_in_context_are_those_of_scikit_learn():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:the .* in prompts of:UserWarning')
-@pytest.mark.parametrize('model', [Ridge(), 'checkpoints/yq_lsa'])
+@pytest.mark.parametrize(
+  'model', [Ridge(), 'checkpoints/yq_lsa', 'checkpoints/tabular']
+)
 def test_the_checks_of_scikit_learn_pass(model, unchecked):
   from sklearn.utils.estimator_checks import check_estimator
 

@@ -29,6 +29,11 @@ _MOST_QUERIES, _OF_COPIES, _OF_ONE = 4096, 2**22, 2**24
 # them would need gigabytes.
 _LONGEST_COPY = 4096
 
+# The fewest queries of a call where all of them share the context. They cost next to
+# nothing there, and a prediction then has the same bits alone and among others: XLA
+# rounds products of other shapes in other ways.
+_FEWEST_ROWS = 32
+
 Predictors = list[Any]
 
 
@@ -224,6 +229,7 @@ class Answers:
     filled = [(0, places - c)]
     x, y = (np.pad(a, filled + [(0, 0)] * (a.ndim - 1)) for a in (x, y))
     size = self._num_queries(function, places, d + math.prod(y.shape[1:]))
+    fewest = _FEWEST_ROWS if self._shares_context(function) else 1
     context = Prompt(
       x=_float32(x)[None],
       y=_float32(y)[None],
@@ -233,7 +239,8 @@ class Answers:
     seen, parts = np.asarray(c, np.int32), []
     for start in range(0, len(queries), size):
       some = queries[start : start + size]
-      padded = np.pad(some, [(0, _power_of_two(len(some)) - len(some)), (0, 0)], 'edge')
+      number = max(_power_of_two(len(some)), fewest)
+      padded = np.pad(some, [(0, number - len(some)), (0, 0)], 'edge')
       found = self._programs.run(
         function, [self.model], context, _float32(padded), seen
       )
@@ -241,10 +248,14 @@ class Answers:
       parts.append(jax.tree.map(operator.itemgetter(slice(len(some))), found))
     return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
+  def _shares_context(self, function: Callable[..., Any]) -> bool:
+    """Whether a function gives all queries to a model of rows at once."""
+    of_labels = function in (_means_and_stds, _distribution)
+    return function is _rows or (of_labels and _has_rows(self.model))
+
   def _num_queries(self, function: Callable[..., Any], c: int, width: int) -> int:
     """How many queries one call may have; a power of two."""
-    of_labels = function in (_means_and_stds, _distribution)
-    if function is _rows or (of_labels and _has_rows(self.model)):
+    if self._shares_context(function):
       most = _OF_ONE // c
     elif function is _shared:
       most = _OF_ONE // (c * width)

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import validate_data
 
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import RunError, UserError, check_count
 from zoo.core.protocols import Predictor, Task
 from zoo.measure.predict import check_predictor
 from zoo.sklearn.contexts import (
@@ -65,8 +65,9 @@ class InContext(BaseEstimator):
 
   def __sklearn_tags__(self) -> Tags:
     tags = super().__sklearn_tags__()
-    # A path is opened by `fit`.
     model = getattr(self, 'model_', self.model_or_path)
+    if isinstance(model, str | os.PathLike):  # there was no `fit`, which opens it
+      model = _model_at(model)
     tags.input_tags.allow_nan = _reads_missing(model)
     return tags
 
@@ -198,6 +199,14 @@ def takes_both(model: Predictor, task: Task | None) -> bool:
   return num_classes is not None and (
     task is None or task.num_outputs == 1 + num_classes
   )
+
+
+def _model_at(path: str | os.PathLike[str]) -> Predictor | None:
+  """The model of a path; None if it cannot be opened, for which `fit` has an error."""
+  try:
+    return load(path).model
+  except (UserError, RunError):
+    return None
 
 
 def _reads_missing(model: object) -> bool:
