@@ -1,4 +1,11 @@
-"""Mixers: the layers that move information between tokens, each registered by name."""
+"""Mixers: the layers that move information between tokens, each registered by name.
+
+`zoo.list_mixers` lists the names. A transformer takes a name or a class as its
+argument `mixer`. The class's docstring has the mixer's equations, its paper, and where
+it differs from both the paper and the public code. Unless it says otherwise, linear
+maps and short convolutions here have biases, which most public code has not, and the
+equations leave these biases out.
+"""
 
 from zoo.mixers.attention import ForgettingAttention as ForgettingAttention
 from zoo.mixers.attention import ReLUAttention as ReLUAttention

@@ -25,26 +25,24 @@ from zoo.mixers.mixer import (
   widen,
 )
 
-Scores: TypeAlias = Float[Array, 'b h t n']  # query by key, or the weights from them
+# The scores, query by key, or the weights that are made from them.
+Scores: TypeAlias = Float[Array, 'b h t n']
 
 
 class _Attention(Mixer):
-  """Multi-head attention, whose subclass turns scores into weights.
+  """Base of multi-head attention; a subclass turns scores into weights.
 
-  `ignores_shifts` says that the weights are the same if a query's scores all rise by
-  the same number, as by the bias of keys without positions. Then keys have no bias.
+  The class attribute `ignores_shifts` says that the weights do not change if the same
+  number is added to all scores of a query. Without rotary positions a bias of the keys
+  does just that, so the keys then have no bias.
   """
 
   ignores_shifts = False
-  shortcuts = True  # whether outputs may skip taps
+  shortcuts = True  # Outputs may skip taps.
 
   def __init__(
     self, slot: Slot, causal: bool = True, rotary: bool = False, *, rngs: nnx.Rngs
   ):
-    """`rotary` rotates queries and keys by their positions (arXiv 2104.09864).
-
-    Raises UserError unless the heads share the width evenly.
-    """
     width, size, init = slot.width, slot.head_size, slot.init
     if rotary:
       check_rotary(size)
@@ -53,7 +51,8 @@ class _Attention(Mixer):
     use_bias = rotary or not self.ignores_shifts
     self.key = project(width, width, init, use_bias=use_bias, rngs=rngs)
     if not use_bias:
-      rngs.params()  # a bias takes a key; without it the next kernels start the same
+      # A bias would take a key. Taking one here lets the next kernels start the same.
+      rngs.params()
     self.value = project(width, width, init, rngs=rngs)
     self.out = project_back(width, width, init, rngs=rngs)
     self.query_tap, self.key_tap, self.value_tap = (
@@ -64,14 +63,20 @@ class _Attention(Mixer):
     self.heads_tap = Tap(axes='b n h v', kind='heads')
 
   def __call__(self, tokens: Tokens) -> Tokens:
+    """Returns the output for each token."""
     return self._attend(tokens, slice(None))
 
   def outputs_at(self, tokens: Tokens, at: slice) -> Float[Array, 'b t w']:
-    """The outputs for some tokens, without the queries of the others."""
+    """Returns the outputs at some tokens, without computing the other tokens' queries.
+
+    Args:
+      tokens: All tokens, `[b, n, w]`.
+      at: The tokens whose outputs are returned.
+    """
     return self._attend(tokens, at)
 
   def attention(self, tokens: Tokens) -> Float[Array, 'b h n n']:
-    """The attention weights, query by key."""
+    """Returns the attention weights, query by key."""
     weights, totals = self._weigh(tokens, slice(None))
     return weights / totals
 
@@ -79,9 +84,12 @@ class _Attention(Mixer):
   def weigh(
     self, scores: Scores, tokens: Tokens, at: slice
   ) -> tuple[Scores, Float[Array, '*b t 1']]:
-    """The attention weights before normalisation, and the divisor for each query.
+    """Returns the weights before normalisation, and the divisor for each query.
 
-    The scores are `q·k / √s`, query by key; the queries are those of the tokens `at`.
+    Args:
+      scores: `q·k / √s`, query by key.
+      tokens: All tokens of the mixer.
+      at: The tokens to which the queries belong.
     """
 
   def _attend(self, tokens: Tokens, at: slice) -> Float[Array, 'b t w']:
@@ -110,16 +118,43 @@ class _Attention(Mixer):
     return self.weigh(scores, tokens, at)
 
 
-# Not jax.nn.dot_product_attention, whose softmax is in float32 even for float64.
+# The softmax of jax.nn.dot_product_attention is in float32 even for float64 inputs, so
+# it is not used here.
 @register_mixer('softmax')
 class SoftmaxAttention(_Attention):
-  """Softmax attention (Vaswani et al., arXiv 1706.03762, eq. 1).
+  """Softmax attention, causal or over a set.
 
-  o_t = Σ_i softmax_i(q_t·k_i / √s) v_i, with s features per head, over i ≤ t if causal,
-  else over the context and t itself. q, v and the output have biases, which the paper
-  does not have. k has one only if rotary: otherwise the softmax does not depend on it.
+    o_t = Σ_i softmax_i(q_t·k_i / √s) v_i
+    y_t = W_o o_t + b_o
 
-  The loop that defines it: `tests/mixers/reference/softmax.py`.
+  Each head has s = width / num_heads features. The sum is over the tokens i ≤ t if
+  `causal`. Otherwise it is over the context (all tokens but the last) and t itself.
+  There is no recurrent state.
+
+  Differences from the paper: q, v and the output have biases. k has a bias only with
+  rotary positions, because without them the softmax does not depend on it.
+
+  The NumPy loop that defines it is `tests/mixers/reference/softmax.py`.
+
+  Args:
+    slot: Width of the tokens, number of heads, and initialisation.
+    causal: Whether a token sees only itself and the tokens before it; True by default.
+    rotary: Whether queries and keys are rotated by their positions (arXiv 2104.09864);
+      False by default. The heads then need an even number of features.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `slot.num_heads` is not a positive integer or does not divide the
+      width, or if `rotary` is True and the number of features of a head is odd.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
+    >>> mixer = zoo.mixers.SoftmaxAttention(slot, rngs=nnx.Rngs(0))
+    >>> mixer(jnp.ones((1, 5, 8))).shape
+    (1, 5, 8)
+
+  References:
+    Vaswani et al., arXiv 1706.03762, eq. 1.
   """
 
   ignores_shifts = True
@@ -127,18 +162,20 @@ class SoftmaxAttention(_Attention):
   def weigh(
     self, scores: Scores, tokens: Tokens, at: slice
   ) -> tuple[Scores, Float[Array, 'b h t 1']]:
+    """Returns the weights before normalisation, and the divisor for each query."""
     n = scores.shape[-1]
     seen = causal_mask(n) if self.causal else context_mask(n) | np.eye(n, dtype=bool)
     return _exponentials(self.scores_tap(scores), seen[at])
 
   def among(self, tokens: Tokens, seen: Bool[Array, 'b k']) -> Tokens:
-    """The outputs if all tokens of a prompt see the same ones.
+    """Returns the outputs if all tokens of a prompt see the same ones.
 
-    There are no positions, and `causal` does not matter.
+    Positions and `causal` have no effect here.
 
     Args:
-      tokens: The tokens of prompts.
-      seen: Which of the first k tokens are seen; maybe none.
+      tokens: The tokens of prompts, `[b, n, w]`.
+      seen: Which of the first k tokens are seen. If a prompt sees none, its heads read
+        0.
     """
     keys = tokens[:, : seen.shape[1]]
     query, key, value = (
@@ -153,21 +190,46 @@ class SoftmaxAttention(_Attention):
     scores = self.scores_tap(jnp.einsum('bhqs,bhks->bhqk', query, key))
     scores = jnp.where(seen[:, None, None], scores, jnp.finfo(scores.dtype).min)
     pattern = self.pattern_tap(jax.nn.softmax(scores))
-    value = jnp.where(seen[:, None, :, None], value, 0)  # if none is seen
+    # If no token is seen, the softmax is uniform, and the values must be 0.
+    value = jnp.where(seen[:, None, :, None], value, 0)
     heads = jnp.swapaxes(jnp.einsum('bhqk,bhks->bhqs', pattern, value), 1, 2)
     return self.out(merge_heads(self.heads_tap(heads)))
 
 
 @register_mixer('fox')
 class ForgettingAttention(_Attention):
-  """The Forgetting Transformer's attention (Lin et al., arXiv 2503.02130, eq. 5).
+  """The attention of the Forgetting Transformer, which is always causal.
 
-  Softmax attention with the scores q_t·k_i / √s + Γ_t − Γ_i, where Γ is the sum so far
-  of log f, and f_t = sigmoid(W_f x_t + b_f) for each head: a token fades as later ones
-  forget it. There are no rotary positions. The output gate, the norms and the shifts of
-  keys and values of the authors' block Pro are left out.
+    f_t = sigmoid(W_f x_t + b_f)                 a number for each head
+    Γ_t = log f_1 + … + log f_t
+    o_t = Σ_{i ≤ t} softmax_i(q_t·k_i / √s + Γ_t − Γ_i) v_i
+    y_t = W_o o_t + b_o
 
-  The loop that defines it: `tests/mixers/reference/fox.py`.
+  Each head has s = width / num_heads features. A token fades as later tokens forget it:
+  the forget gates f of the tokens after it multiply its weight. There is no recurrent
+  state, and there are no rotary positions.
+
+  Differences from the paper: this is its attention alone. The output gate, the norms
+  and the shifts of keys and values of the authors' "Pro" block are left out.
+
+  The NumPy loop that defines it is `tests/mixers/reference/fox.py`.
+
+  Args:
+    slot: Width of the tokens, number of heads, and initialisation.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `slot.num_heads` is not a positive integer or does not divide the
+      width.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
+    >>> mixer = zoo.mixers.ForgettingAttention(slot, rngs=nnx.Rngs(0))
+    >>> mixer.attention(jnp.ones((1, 5, 8))).shape
+    (1, 2, 5, 5)
+
+  References:
+    Lin et al., arXiv 2503.02130, eq. 5.
   """
 
   ignores_shifts = True
@@ -179,6 +241,7 @@ class ForgettingAttention(_Attention):
   def weigh(
     self, scores: Scores, tokens: Tokens, at: slice
   ) -> tuple[Scores, Float[Array, 'b h t 1']]:
+    """Returns the weights before normalisation, and the divisor for each query."""
     logs = jax.nn.log_sigmoid(widen(self.forget(tokens)))
     total = jnp.swapaxes(jnp.cumsum(logs, axis=1), 1, 2)
     kept = total[:, :, at, None] - total[:, :, None]
@@ -189,7 +252,7 @@ class ForgettingAttention(_Attention):
 def _exponentials(
   scores: Scores, seen: Bool[np.ndarray, 't n']
 ) -> tuple[Scores, Float[Array, 'b h t 1']]:
-  """The weights of a softmax before normalisation, and their sums."""
+  """Returns the weights of a softmax before normalisation, and their sums."""
   scores = jnp.where(seen[None, None], scores, -jnp.inf)
   largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
   weights = jnp.exp(scores - largest)
@@ -198,17 +261,44 @@ def _exponentials(
 
 @register_mixer('relu')
 class ReLUAttention(_Attention):
-  """ReLU attention (Bai et al., arXiv 2306.04637, eq. 2).
+  """Attention with ReLU weights, causal or over a set.
 
-  o_t = (1/n_t) Σ_i relu(q_t·k_i / √s) v_i over the n_t tokens i ≤ t if causal, else
-  over the n_t tokens of the context. The paper has neither 1/√s nor biases.
+    o_t = (1/n_t) Σ_i relu(q_t·k_i / √s) v_i
+    y_t = W_o o_t + b_o
 
-  The loop that defines it: `tests/mixers/reference/relu.py`.
+  Each head has s = width / num_heads features. The sum is over the n_t tokens i ≤ t if
+  `causal`, and otherwise over the n_t tokens of the context, which are all but the
+  last. There is no recurrent state.
+
+  Differences from the paper: it has neither the factor 1/√s nor biases.
+
+  The NumPy loop that defines it is `tests/mixers/reference/relu.py`.
+
+  Args:
+    slot: Width of the tokens, number of heads, and initialisation.
+    causal: Whether a token sees only itself and the tokens before it; True by default.
+    rotary: Whether queries and keys are rotated by their positions (arXiv 2104.09864);
+      False by default. The heads then need an even number of features.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `slot.num_heads` is not a positive integer or does not divide the
+      width, or if `rotary` is True and the number of features of a head is odd.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
+    >>> mixer = zoo.mixers.ReLUAttention(slot, causal=False, rngs=nnx.Rngs(0))
+    >>> mixer(jnp.ones((1, 5, 8))).shape
+    (1, 5, 8)
+
+  References:
+    Bai et al., arXiv 2306.04637, eq. 2.
   """
 
   def weigh(
     self, scores: Scores, tokens: Tokens, at: slice
   ) -> tuple[Scores, Float[Array, '1 1 t 1']]:
+    """Returns the ReLU of the scores, and the number of tokens that each query sees."""
     n = scores.shape[-1]
     seen = (causal_mask(n) if self.causal else context_mask(n))[at]
     num_seen = np.maximum(seen.sum(axis=1, keepdims=True), 1)
@@ -218,17 +308,24 @@ class ReLUAttention(_Attention):
 
 
 def causal_mask(n: int) -> Bool[np.ndarray, 'n n']:
-  """Whether query t sees key i: i ≤ t."""
+  """Returns whether query t sees key i: i ≤ t."""
   return np.tri(n, dtype=bool)
 
 
 def context_mask(n: int) -> Bool[np.ndarray, 'n n']:
-  """Whether query t sees key i: all but the last token, as W_M of arXiv 2512.04268."""
+  """Returns whether query t sees key i: all but the last token are seen.
+
+  This is the mask W_M of arXiv 2512.04268.
+  """
   return np.broadcast_to(np.arange(n) < n - 1, (n, n))
 
 
 def check_rotary(size: int) -> None:
-  """Raises UserError unless the number of features per head is even."""
+  """Checks that rotary positions fit the heads.
+
+  Raises:
+    UserError: If the number of features per head is odd.
+  """
   if size % 2:
     raise UserError(f'the heads have {size} features; rotary needs an even number')
 
@@ -238,14 +335,15 @@ def rotate(
 ) -> Float[Array, 'b n h s']:
   """Rotates the pairs (j, j + s/2) of a token at t by the angle t · 10000^(−2j/s).
 
-  Rotary positions of Su et al., arXiv 2104.09864, eq. 34, with the pairs of GPT-NeoX.
+  These are the rotary positions of Su et al., arXiv 2104.09864, eq. 34, with the pairs
+  of GPT-NeoX.
   """
   half = features.shape[-1] // 2
   speed = 10000.0 ** (-np.arange(half)[None] / half)
   if isinstance(positions, np.ndarray):
     angle = positions[:, None] * speed
     cosine, sine = np.cos(angle), np.sin(angle)
-  else:  # precise angles need at least float32
+  else:  # Precise angles need at least float32.
     dtype = np.promote_types(features.dtype, 'float32')
     angle = positions.astype(dtype)[:, None] * jnp.asarray(speed, dtype)
     cosine, sine = jnp.cos(angle), jnp.sin(angle)

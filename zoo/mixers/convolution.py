@@ -26,39 +26,54 @@ from zoo.mixers.mixer import (
 )
 from zoo.mixers.short_convolution import PAST, ShortConvolution
 
-_BANDS = 8  # frequencies of the features of a position
-_HIDDEN = 64  # hidden features of the network that gives the filters
+_BANDS = 8  # The features of a position have this many frequencies.
+_HIDDEN = 64  # The network that gives the filters has this many hidden features.
 
 
 @register_mixer('hyena')
 class Hyena(Mixer):
-  """Hyena of order 2 (Poli et al., arXiv 2302.10866, section 3).
+  """Hyena of order 2: gates and two long convolutions.
 
-  v, x_1, x_2 = short_convolution(W u); out(x_2 ∘ (h_2 ∗ (x_1 ∘ (h_1 ∗ v)))),
-  h(t) = e^(−α t/T) ∘ network(t/T) + D [t = 0], with a skip D per channel and filter. α
-  runs from log(100)/1.5 to log(100)/0.3 over the channels. The network has two hidden
-  layers of sines and takes the position and its sines and cosines at 8 frequencies.
-  There are no heads: `num_heads` has no effect.
+    v, x_1, x_2 = conv(W u)
+    y = W_o (x_2 ∘ (h_2 ∗ (x_1 ∘ (h_1 ∗ v))))
+    h_i(t) = exp(−α t/T) ∘ network_i(t/T) + D_i [t = 0]
 
-  The authors' code at order 2 has one long convolution, x_2 ∘ (h ∗ (x_1 ∘ v)); T is the
-  sequence length there. It has short convolutions of 3 tokens, not 4, three layers of
-  sines, other frequencies, and no bias of the filters.
+  Here u are the tokens, ∗ is a causal convolution of each channel over all tokens, and
+  conv is one over four tokens. Each of the two filters has a skip D for each channel.
+  The rates α run from log(100)/1.5 to log(100)/0.3 over the channels. The network has
+  two hidden layers of 64 sines. It reads the position t/T, and its sines and cosines at
+  8 frequencies. There are no heads, so `slot.num_heads` has no effect, and no recurrent
+  state: the mixer cannot take tokens one by one.
 
-  The loop that defines it: `tests/mixers/reference/hyena.py`.
+  Differences from the authors' code: at order 2 it has one long convolution,
+  x_2 ∘ (h ∗ (x_1 ∘ v)), where the paper and this class have two. T is the sequence
+  length there. Its short convolutions are over 3 tokens, its network has three layers
+  of sines and other frequencies, and its filters have no bias.
+
+  The NumPy loop that defines it is `tests/mixers/reference/hyena.py`.
+
+  Args:
+    slot: Width of the tokens, and initialisation.
+    horizon: T > 0, in tokens, 128 by default. Filters decay over this length.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `horizon` is not a finite number above 0.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=1)
+    >>> mixer = zoo.mixers.Hyena(slot, horizon=16.0, rngs=nnx.Rngs(0))
+    >>> mixer(jnp.ones((1, 5, 8))).shape
+    (1, 5, 8)
+
+  References:
+    Poli et al., arXiv 2302.10866, section 3.
   """
 
   # The network reads positions, and the filters do not depend on the tokens.
   roles = {'network': 'embedding', 'filters': 'embedding', 'skips': 'vector'}
 
   def __init__(self, slot: Slot, horizon: float = 128.0, *, rngs: nnx.Rngs):
-    """
-    Args:
-      slot: the width of the tokens, the heads, and how kernels start.
-      horizon: T > 0, in tokens; the sequence length in the code of the authors.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_number('horizon', horizon, above=0.0)
     width, init = slot.width, slot.init
     self.width, self.horizon = width, horizon
@@ -76,26 +91,29 @@ class Hyena(Mixer):
     self.gates_taps = nnx.List(
       [Tap(f'gates.{i}', 'b n w', kind='gate') for i in range(2)]
     )
-    skips = jax.random.normal(rngs.params(), (2, width))  # as in the authors' code
+    # D starts from N(0, 1), as in the authors' code.
+    skips = jax.random.normal(rngs.params(), (2, width))
     self.skips = nnx.Param(skips, **split(None, 'model'))
 
   def __call__(self, tokens: Tokens) -> Tokens:
+    """Returns the output for each token."""
     value, first_gate, second_gate = self._features(tokens)
     first, second = self.kernels(tokens.shape[1])
     value = first_gate * causal_convolution(value, first)
     return self.out(second_gate * causal_convolution(value, second))
 
   def attention(self, tokens: Tokens) -> Float[Array, 'b w n n']:
-    """The weights a of v in each channel of what `out` reads, `Σ_i a_ti v_i`.
+    """Returns the weights a of v in each channel of what `out` reads, `Σ_i a_ti v_i`.
 
-    The paper's matrix D_2 S_2 D_1 S_1, in which D are the gates and S the filters.
+    They are the paper's matrix D_2 S_2 D_1 S_1, in which D are the gates and S the
+    filters.
     """
     _, first_gate, second_gate = widen(self._features(tokens))
     first, second = map(toeplitz, self.kernels(tokens.shape[1]))
     return jnp.einsum('btw,wtj,bjw,wji->bwti', second_gate, second, first_gate, first)
 
   def _features(self, tokens: Tokens) -> list[Tokens]:
-    """v, x_1 and x_2."""
+    """Returns v, x_1 and x_2."""
     past = jnp.zeros((len(tokens), PAST, self.width), tokens.dtype)
     taps = self.value_tap, *self.gates_taps
     return [
@@ -106,8 +124,11 @@ class Hyena(Mixer):
     ]
 
   def kernels(self, n: int) -> list[Float[Array, 'n w']]:
-    """h_1 and h_2 at the distances 0, …, n − 1; their values do not depend on n."""
-    # In float32 at least, as the Fourier transforms are; once for all prompts.
+    """Returns h_1 and h_2 at the distances 0, …, n − 1.
+
+    Their values at a distance do not depend on n.
+    """
+    # The kernels are in float32 at least, because the Fourier transforms are.
     *network, filters = map(widened, (*self.network, self.filters))
     dtype = filters.kernel[...].dtype
     t = np.arange(n)[:, None] / self.horizon
@@ -125,9 +146,10 @@ class Hyena(Mixer):
 
 
 def causal_convolution(features: Tokens, kernels: Float[Array, 'n w']) -> Tokens:
-  """y_t = Σ_{i ≤ t} h_{t−i} x_i, one kernel per channel, by the Fourier transform.
+  """Returns y_t = Σ_{i ≤ t} h_{t−i} x_i for one kernel h per channel.
 
-  Later tokens affect earlier outputs only through rounding errors.
+  It is computed by the Fourier transform. Later tokens affect earlier outputs only
+  through rounding errors.
   """
   n, dtype = features.shape[1], np.promote_types(features.dtype, 'float32')
   spectrum, response = (
@@ -138,7 +160,7 @@ def causal_convolution(features: Tokens, kernels: Float[Array, 'n w']) -> Tokens
 
 
 def toeplitz(kernels: Float[Array, 'n w']) -> Float[Array, 'w n n']:
-  """The matrix of each channel's causal convolution: h_{t−i}, and 0 where i > t."""
+  """Returns the matrix of each channel's convolution: h_{t−i}, and 0 for i > t."""
   n = len(kernels)
   lags = np.arange(n)[:, None] - np.arange(n)[None]
   seen = jnp.asarray(np.tri(n), kernels.dtype)

@@ -36,23 +36,61 @@ Past: TypeAlias = tuple[Array, ...]
 
 
 class State(NamedTuple):
-  """A mixer's memory of the tokens that it has seen."""
+  """The state of a mixer after the tokens that it has seen.
 
-  memory: Memory  # the state S of each head
-  past: Past  # what else it keeps, such as the last tokens
-  position: Int[Array, '']  # the number of tokens
+  Attributes:
+    memory: The state S of each head, `[b, h, k, v]`, in float32 or more precise.
+    past: Other arrays that the mixer keeps. By default these are the last three inputs
+      of each short convolution, `[b, 3, channels]`.
+    position: The number of tokens seen, an integer.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
+    >>> mixer = zoo.mixers.LinearMixer(slot, rngs=nnx.Rngs(0))
+    >>> mixer.initial_state(3).memory.shape
+    (3, 2, 4, 4)
+  """
+
+  memory: Memory
+  past: Past
+  position: Int[Array, '']
 
 
 class LinearState(Mixer):
-  """A mixer that runs the recurrence; a subclass defines `inputs` and sets `out`.
+  """Base class of mixers that run the recurrence of `Inputs`.
 
-  Its inputs are `Inputs`, or another tuple with `value` that its own `recur` takes.
+  A subclass defines `inputs`, which turns tokens into the inputs of the recurrence, and
+  sets `self.out`, the linear layer of the output. The outputs of all tokens, those of
+  one token after another (`step`), and the attention weights follow from these. A
+  subclass may also replace the recurrence: it then defines `recur`, and its `inputs`
+  may return any named tuple with a field `value`.
+
+  The state is a `State`, with a matrix S `[key_size, value_size]` for each head.
+
+  Args:
+    num_heads: Number of heads h.
+    key_size: Number of entries k of a key, and so of rows of S.
+    value_size: Number of entries v of a value, and so of columns of S.
+    convolved: Number of channels of each short convolution, whose last inputs are part
+      of the state; none by default.
+
+  Example:
+    >>> class Sum(zoo.mixers.LinearState):
+    ...   def __init__(self, width, *, rngs):
+    ...     super().__init__(num_heads=1, key_size=1, value_size=width)
+    ...     self.out = nnx.Linear(width, width, rngs=rngs)
+    ...   def inputs(self, tokens, state):
+    ...     ones = jnp.ones((*tokens.shape[:2], 1, 1))
+    ...     return zoo.mixers.Inputs(ones, ones, tokens[:, :, None]), ()
+    >>> Sum(8, rngs=nnx.Rngs(0)).attention(jnp.ones((1, 3, 8)))[0, 0]
+    Array([[1., 0., 0.],
+           [1., 1., 0.],
+           [1., 1., 1.]], dtype=float32)
   """
 
   def __init__(
     self, num_heads: int, key_size: int, value_size: int, convolved: Sequence[int] = ()
   ):
-    """`convolved` has the number of channels of each short convolution."""
     self.num_heads, self.sizes = num_heads, (key_size, value_size)
     self.convolved = tuple(convolved)
     self.read_tap = Tap(axes='b n h v', kind='read')
@@ -61,24 +99,54 @@ class LinearState(Mixer):
 
   @abc.abstractmethod
   def inputs(self, tokens: Tokens, state: State) -> tuple[Any, Past]:
-    """The inputs of the recurrence, and the next `state.past`."""
+    """Returns the inputs of the recurrence, and the next `state.past`.
+
+    Args:
+      tokens: The tokens that follow the state, `[b, n, w]`.
+      state: The state before them.
+
+    Returns:
+      `Inputs`, or what this class's `recur` takes; and a tuple of arrays with the
+      shapes of those in `state.past`.
+    """
 
   def outputs(self, read: Read, inputs: Any, tokens: Tokens) -> Tokens:
-    """The mixer's output for each token, from what the heads read."""
+    """Returns the mixer's output for each token.
+
+    Args:
+      read: What the heads read from their states, `[b, n, h, v]`.
+      inputs: The inputs of the recurrence.
+      tokens: The tokens of the mixer, `[b, n, w]`.
+    """
     return self.out(merge_heads(self.heads_tap(read)).astype(tokens.dtype))
 
   def recur(self, inputs: Any, memory: Memory) -> tuple[Read, Memory]:
-    """The outputs of the heads, and the last memory."""
+    """Runs the recurrence.
+
+    Args:
+      inputs: What `inputs` returns, in float32 or more precise.
+      memory: The states before the first token, `[b, h, k, v]`.
+
+    Returns:
+      What the heads read at each token, `[b, n, h, v]`, and the states after the last.
+    """
     return recurrence(inputs, memory)
 
   def __call__(self, tokens: Tokens) -> Tokens:
+    """Returns the output for each token, from the state before the first token."""
     return self.run(tokens, self.initial_state(len(tokens)))[0]
 
   def run(self, tokens: Tokens, state: State) -> tuple[Tokens, State]:
-    """The outputs of the tokens that come after a state, and the next state."""
+    """Returns the outputs of tokens that follow a state, and the next state.
+
+    Args:
+      tokens: The tokens, `[b, n, w]`.
+      state: The state before the first of them.
+    """
     inputs, past = self.inputs(tokens, state)
     inputs = widen(inputs)
-    # Those of tokens in float64 are, though the weights, and so the state, are not.
+    # Tokens in float64 give inputs in float64. The state has the type of the weights,
+    # which may be less precise.
     dtype = np.promote_types(state.memory.dtype, inputs.value.dtype)
     read, memory = self.recur(inputs, state.memory.astype(dtype))
     position = state.position + tokens.shape[1]
@@ -86,9 +154,9 @@ class LinearState(Mixer):
     return outputs, State(memory, past, position)
 
   def attention(self, tokens: Tokens) -> Float[Array, 'b h n n']:
-    """The weights a of the values in the heads' outputs, `o_t = Σ_i a_ti v_i`.
+    """Returns the weights a of the values in what the heads read, `o_t = Σ_i a_ti v_i`.
 
-    The outputs are linear in the values, so unit vectors as values give the weights.
+    What is read is linear in the values, so unit vectors as values give the weights.
     """
     b, n, _ = tokens.shape
     inputs = widen(self.inputs(tokens, self.initial_state(b))[0])
@@ -101,11 +169,15 @@ class LinearState(Mixer):
     return jnp.swapaxes(self.recur(inputs, memory)[0], 1, 2)
 
   def with_values(self, inputs: Any, values: Read) -> Any:
-    """The inputs with other values."""
+    """Returns the inputs with other values, `[b, n, h, v]`; `attention` needs it."""
     return inputs._replace(value=values)
 
   def initial_state(self, batch: int) -> State:
-    """The state before the first token."""
+    """Returns the state before the first token: zeros.
+
+    Args:
+      batch: Number b of sequences.
+    """
     dtype = self.out.kernel[...].dtype
     return State(
       widen(jnp.zeros((batch, self.num_heads, *self.sizes), dtype)),
@@ -116,21 +188,57 @@ class LinearState(Mixer):
   def step(
     self, token: Float[Array, 'b w'], state: State
   ) -> tuple[Float[Array, 'b w'], State]:
-    """The output of one token, and the next state."""
+    """Returns the output of one token, and the next state.
+
+    Args:
+      token: One token of each sequence, `[b, w]`.
+      state: The state before it.
+    """
     output, state = self.run(token[:, None], state)
     return output[:, 0], state
 
 
-# The projections that mixers may convolve.
+# A mixer may convolve these projections.
 QKV = 'query', 'key', 'value'
 
 
 class HeadState(LinearState):
-  """The recurrence for heads with queries, keys and values of the same size.
+  """Base class of recurrent mixers whose heads have a query, a key and a value.
 
-  Those named in `convolved` go through a short convolution and SiLU. The output of each
-  head goes through an RMS norm if `norm`, and is multiplied by gate(W_g x) if `gate`;
-  W_g goes through `gate_rank` features if that is given.
+  Queries, keys and values are linear in the tokens and have s = width / num_heads
+  entries in each head. A subclass defines `inputs`: it takes q, k and v from `heads`
+  and adds the decay, what is written and what is erased. The output of the mixer is
+
+    y_t = W_o (norm(o_t) ∘ gate(W_g x_t))
+
+  with what the heads read, o_t, and without the norm or the gate if these are not asked
+  for. The state is a `State`: a matrix S `[s, s]` for each head, and the last three
+  inputs of each short convolution.
+
+  Args:
+    slot: Width of the tokens, number of heads, and initialisation.
+    convolved: Which of 'query', 'key' and 'value' go through a short causal convolution
+      and SiLU; none by default.
+    steps: Number of pairs of a key and a value for each token; 1 by default.
+    norm: Whether each head's output goes through an RMS norm; True by default.
+    gate: The function of the gate, such as `jax.nn.silu`; None, the default, means that
+      there is no gate.
+    gate_rank: Rank of W_g; None, the default, means a full matrix.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `slot.num_heads` is not a positive integer or does not divide the
+      width.
+
+  Example:
+    >>> class Fading(zoo.mixers.HeadState):
+    ...   def inputs(self, tokens, state):
+    ...     (query, key, value), past = self.heads(tokens, state)
+    ...     log_decay = jnp.full((*key.shape[:3], 1), -0.1)
+    ...     return zoo.mixers.Inputs(query, key, value, log_decay), past
+    >>> mixer = Fading(zoo.mixers.Slot(width=8, num_heads=2), rngs=nnx.Rngs(0))
+    >>> mixer.initial_state(1).memory.shape
+    (1, 2, 4, 4)
   """
 
   def __init__(
@@ -144,10 +252,6 @@ class HeadState(LinearState):
     gate_rank: int | None = None,
     rngs: nnx.Rngs,
   ):
-    """`steps` pairs of a key and a value per token.
-
-    Raises UserError unless the heads share the width evenly.
-    """
     size, width, init = slot.head_size, slot.width, slot.init
     widths = {'query': width, 'key': steps * width, 'value': steps * width}
     super().__init__(slot.num_heads, size, size, [widths[name] for name in convolved])
@@ -159,7 +263,7 @@ class HeadState(LinearState):
       {name: ShortConvolution(widths[name], rngs=rngs) for name in convolved}
     )
     self.norm = RMSNorm(size) if norm else None
-    each = 'n' if steps == 1 else 'm'  # an axis of tokens, or of steps
+    each = 'n' if steps == 1 else 'm'  # The axis counts tokens, or the steps of all.
     self.query_tap = Tap(axes='b n h k', kind='query')
     self.key_tap = Tap(axes=f'b {each} h k', kind='key')
     self.value_tap = Tap(axes=f'b {each} h v', kind='value')
@@ -174,9 +278,14 @@ class HeadState(LinearState):
       self.gate = LowRank(width, gate_rank, width, init, rngs=rngs)
 
   def heads(self, tokens: Tokens, state: State) -> tuple[list[Array], Past]:
-    """Query, key and value of each head, and the next `state.past`.
+    """Returns the query, key and value of each head, and the next `state.past`.
 
-    Keys and values are those of the first step of a token, then of its next one.
+    With several steps for each token, the axis of tokens of keys and values has all
+    steps of the first token, then those of the second, and so on.
+
+    Args:
+      tokens: The tokens that follow the state, `[b, n, w]`.
+      state: The state before them.
     """
     heads, past = [], []
     b, size = len(tokens), tokens.shape[-1] // self.num_heads
@@ -191,10 +300,14 @@ class HeadState(LinearState):
     return heads, tuple(past)
 
   def tapped(self, query: Array, key: Array, value: Array) -> tuple[Array, ...]:
-    """Queries, keys and values as the recurrence takes them, through their taps."""
+    """Returns queries, keys and values through their taps.
+
+    A subclass calls it on those that enter the recurrence.
+    """
     return self.query_tap(query), self.key_tap(key), self.value_tap(value)
 
   def outputs(self, read: Read, inputs: Any, tokens: Tokens) -> Tokens:
+    """Returns the mixer's output for each token, after the norm and the gate."""
     heads = read if self.norm is None else self.norm(read)
     heads = heads.astype(tokens.dtype)
     if self.gate is not None and self.activation is not None:

@@ -28,29 +28,63 @@ from zoo.mixers.recurrence import Inputs, over_tokens
 
 
 class _Inputs(NamedTuple):
-  """Those of one state per head, a scale of each level, and which levels merge."""
+  """The inputs for one state per head, the scales of levels, and which levels merge."""
 
   recurrence: Inputs
   scales: Float[Array, 'b n h l']
-  zeros: Float[Array, 'b n']  # at the end of a token's number; the first token is 0
+  # The number of binary zeros at the end of a token's number; the first token is 0.
+  zeros: Float[Array, 'b n']
 
   @property
   def value(self) -> Array:
+    """The values that the tokens write."""
     return self.recurrence.value
 
 
 @register_mixer('log_linear')
 class LogLinear(Mamba2Block):
-  """Log-linear Mamba-2 (Guo et al., arXiv 2506.04761, section 3).
+  """Log-linear Mamba-2: the states of Mamba-2 on a logarithmic number of time scales.
 
-  o_t = Σ_i λ_{t,l(t,i)} e^(G_t − G_i) (C_t·B_i) Δ_i x_i in the block of Mamba-2, with
-  G the sum of the log decays and l(t, i) the number of binary digits of t XOR i: level
-  0 is the token itself, and level l up to 2^(l−1) tokens before it, the buckets of a
-  Fenwick tree. λ_t = softplus(L ∘ W_λ u_t) ≥ 0 for each head and level; L starts at 1.
-  Token by token each level has a state of its own. All tokens at once are one product
-  with the matrix of all pairs.
+    o_t = Σ_{i ≤ t} λ_{t,l(t,i)} e^(G_t − G_i) (C_t·B_i) Δ_i x_i
+    λ_t = softplus(L ∘ W_λ u_t)                     a number for each head and level
+    y_t = W_o norm((o_t + D x_t) ∘ silu(W_z u_t))
 
-  The loop that defines it: `tests/mixers/reference/log_linear.py`.
+  Here u are the tokens. x, B, C, Δ, D, the log decays and the norm are those of
+  `Mamba2`, and G_t is the sum of the log decays up to t. The level l(t, i) is the
+  number of binary digits of t XOR i. Level 0 is the token itself, and level l ≥ 1 has
+  up to 2^(l−1) tokens before it: these are the buckets of a Fenwick tree. L is learned
+  and starts at 1.
+
+  Token by token, each level has a state. The `State` has their rows one below the
+  other, `[b, h, num_levels · state_size, 2 · width / h]`, and the last three inputs of
+  two convolutions. All tokens at once are computed by the matrix of all pairs of
+  tokens.
+
+  Differences from the paper: this is one of its two models. e^A starts in [1, 16], and
+  in the authors' code at 1 to h.
+
+  The NumPy loop that defines it is `tests/mixers/reference/log_linear.py`.
+
+  Args:
+    slot: Width of the tokens, number of heads, and initialisation.
+    state_size: Number N of rows of the state of a level, ≥ 1; 64 by default.
+    num_levels: Number of levels, from 2 to 31; 12 by default. From 2^(num_levels − 1)
+      tokens on, the last level takes all older tokens.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `state_size` or `slot.num_heads` is not a positive integer, if
+      `num_levels` is not an integer from 2 to 31, or if `slot.num_heads` does not
+      divide the width.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
+    >>> mixer = zoo.mixers.LogLinear(slot, state_size=6, num_levels=4, rngs=nnx.Rngs(0))
+    >>> mixer.initial_state(1).memory.shape
+    (1, 2, 24, 8)
+
+  References:
+    Guo et al., arXiv 2506.04761, section 3.
   """
 
   roles = {'level_scale': 'vector'}
@@ -63,16 +97,6 @@ class LogLinear(Mamba2Block):
     *,
     rngs: nnx.Rngs,
   ):
-    """
-    Args:
-      slot: the width of the tokens, the heads, and how kernels start.
-      state_size: numbers of the state N of each channel, ≥ 1.
-      num_levels: states of a head, from 2 to 31; from 2^(levels − 1) tokens on, the
-        last takes all others.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_count('num_levels', num_levels, minimum=2, maximum=31)
     super().__init__(slot, state_size, num_states=num_levels, rngs=rngs)
     num_heads, levels = slot.num_heads, slot.num_heads * num_levels
@@ -82,6 +106,7 @@ class LogLinear(Mamba2Block):
     self.level_scale = nnx.Param(scale, **split('model', None))
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[_Inputs, Past]:
+    """Returns the inputs of the recurrence, and the next `state.past`."""
     recurrence, past = self.features(tokens, state)
     logits = split_heads(widen(self.levels(tokens)), self.num_heads)
     scales = jax.nn.softplus(widen(self.level_scale[...])[None, None] * logits)
@@ -91,6 +116,7 @@ class LogLinear(Mamba2Block):
     return _Inputs(recurrence, scales, zeros), past
 
   def __call__(self, tokens: Tokens) -> Tokens:
+    """Returns the output for each token, by the matrix of all pairs."""
     inputs, _ = self.inputs(tokens, self.initial_state(len(tokens)))
     inputs = widen(inputs)
     weights = pair_weights(inputs.recurrence, inputs.scales)
@@ -98,18 +124,20 @@ class LogLinear(Mamba2Block):
     return self.outputs(self.read_tap(read), inputs, tokens)
 
   def attention(self, tokens: Tokens) -> Float[Array, 'b h n n']:
+    """Returns the weight of each value in what the heads read, query by key."""
     inputs, _ = self.inputs(tokens, self.initial_state(len(tokens)))
     inputs = widen(inputs)
     return pair_weights(inputs.recurrence, inputs.scales)
 
   def recur(self, inputs: _Inputs, memory: Memory) -> tuple[Read, Memory]:
+    """Runs the recurrence token by token."""
     return over_tokens(_step, inputs, memory)
 
 
 def pair_weights(
   inputs: Inputs, scales: Float[Array, 'b n h l']
 ) -> Float[Array, 'b h n n']:
-  """The weight of each value in each output."""
+  """Returns the weight of each value in each output."""
   query, key, _, log_decay, write, *_ = inputs
   assert log_decay is not None
   assert write is not None
@@ -129,15 +157,18 @@ def pair_weights(
 def _step(
   inputs: _Inputs, memory: Float[Array, 'b h m v']
 ) -> tuple[Float[Array, 'b h v'], Float[Array, 'b h m v']]:
-  """The output of one token, and the states of all levels, one below the other."""
+  """Returns the output of one token, and the states of all levels.
+
+  The rows of the states are one below the other.
+  """
   query, key, value, log_decay, write, *_ = inputs.recurrence
   assert log_decay is not None
   assert write is not None
   levels = inputs.scales.shape[-1]
   b, h, _, v = memory.shape
   states = jnp.exp(log_decay)[..., None, None] * memory.reshape(b, h, levels, -1, v)
-  # A token with p zeros at the end of its number merges the levels up to p: from now on
-  # their tokens are at the level p + 1, the last level if there is none.
+  # A token with p zeros at the end of its number merges the levels up to p. Their
+  # tokens are then at the level p + 1, or at the last level if there is no such level.
   zeros, level = inputs.zeros[0], jnp.arange(levels, dtype=inputs.zeros.dtype)
   target = jnp.minimum(zeros + 1, levels - 1)
   merged = (level <= zeros)[None, None, :, None, None]

@@ -31,13 +31,23 @@ from zoo.mixers.mixer import (
 )
 from zoo.mixers.recurrence import Inputs, recurrence
 
-_LEAST = 1e-4  # the least −A
+_LEAST = 1e-4  # −A is at least this.
 
 
 class Trapezoid(NamedTuple):
-  """Tokens that write the one before them, read, and then write themselves."""
+  """The inputs of the recurrence of Mamba-3.
 
-  before: Inputs  # in which each key and value is that of the token before
+  Each token first writes the token before it, then reads, and then writes itself.
+
+  Attributes:
+    before: The inputs of the first write. Each key and value belongs to the token
+      before.
+    key: The token's own key, `[b, n, h, k]`.
+    value: The token's own value, `[b, n, h, v]`.
+    write: The strength λ Δ of the second write, `[b, n, h]`.
+  """
+
+  before: Inputs
   key: Float[Array, 'b n h k']
   value: Float[Array, 'b n h v']
   write: Float[Array, 'b n h']
@@ -45,32 +55,52 @@ class Trapezoid(NamedTuple):
 
 @register_mixer('mamba3')
 class Mamba3(LinearState):
-  """Mamba-3 with one input and output (arXiv 2603.15569), 2 · width inner channels.
+  """Mamba-3 with one input and one output (SISO) and 2 · width inner channels.
 
-  S_t = α_t S_{t−1} + (1 − λ_t) Δ_t α_t k_{t−1}ᵀ x_{t−1} + λ_t Δ_t k_tᵀ x_t, the
-  trapezoidal rule, with Δ_t = softplus(W_Δ u_t + b), α_t = e^(−Δ_t a(W_A u_t)),
-  a(z) = 1 + z for z ≥ 0, else 1/(1 − z), and λ_t = sigmoid(W_λ u_t) for each head.
-  k_t and q_t are norm(B_t) and norm(C_t) plus a bias of each head, which starts at 1,
-  and the first half of their entries is turned, pair by pair, by the angles
-  θ_t = θ_{t−1} + π tanh(W_θ u_t) Δ_t. y_t = q_t S_t + D x_t; out(y_t ∘ silu(z_t)).
-  B and C, of `state_size` features, are shared by all heads. There is no convolution,
-  and no layer has a bias. The authors' heads have 64 channels whatever the width, and
-  128 features of B and C.
+    Δ_t = softplus(W_Δ u_t + b),  α_t = e^(−Δ_t a(W_A u_t)),  λ_t = sigmoid(W_λ u_t)
+    θ_t = θ_{t−1} + π tanh(W_θ u_t) Δ_t
+    k_t = turn(norm(B_t) + b_k, θ_t),  q_t = turn(norm(C_t) + b_q, θ_t)
+    S_t = α_t S_{t−1} + (1 − λ_t) Δ_t α_t k_{t−1}ᵀ x_{t−1} + λ_t Δ_t k_tᵀ x_t
+    o_t = q_t S_t + D x_t
+    y_t = W_o (o_t ∘ silu(W_z u_t))
 
-  The loop that defines it: `tests/mixers/reference/mamba3.py`.
+  This is the trapezoidal rule of integration. Here u are the tokens, x, B and C are
+  linear in them, and a(z) = 1 + z for z ≥ 0, else 1/(1 − z), but at least 10⁻⁴. Δ, α, λ
+  and D are numbers for each head. B and C have N = `state_size` features, which all
+  heads share; the biases b_k and b_q of each head start at 1. `turn` rotates the first
+  half of the entries, pair by pair, by the angles θ. There is no convolution, and no
+  linear map has a bias.
+
+  The state is a `State` with S `[b, h, N, 2 · width / h]`. Its `past` has the angles
+  and the last key and value.
+
+  Differences from the authors' code: its heads have 64 channels, whatever the width,
+  and N = 128.
+
+  The NumPy loop that defines it is `tests/mixers/reference/mamba3.py`.
+
+  Args:
+    slot: Width of the tokens, number of heads, and initialisation.
+    state_size: Number N of entries of B and C, ≥ 4; 64 by default. Half of them turn.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `state_size` is not an integer ≥ 4, if `slot.num_heads` is not a
+      positive integer, or if it does not divide the width.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
+    >>> mixer = zoo.mixers.Mamba3(slot, state_size=8, rngs=nnx.Rngs(0))
+    >>> mixer.initial_state(1).memory.shape
+    (1, 2, 8, 8)
+
+  References:
+    Mamba-3, arXiv 2603.15569.
   """
 
   roles = {'key_bias': 'vector', 'query_bias': 'vector'}
 
   def __init__(self, slot: Slot, state_size: int = 64, *, rngs: nnx.Rngs):
-    """
-    Args:
-      slot: the width of the tokens, the heads, and how kernels start.
-      state_size: N, the entries of B and C, ≥ 4; half of them turn.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_count('state_size', state_size, minimum=4)
     width, num_heads, init = slot.width, slot.num_heads, slot.init
     inner, self.num_angles = 2 * width, state_size // 4
@@ -100,7 +130,13 @@ class Mamba3(LinearState):
     self.out = project_back(inner, width, init, use_bias=False, rngs=rngs)
 
   def initial_state(self, batch: int) -> State:
-    """The state before the first token: the angles, and the last key and value."""
+    """Returns the state before the first token.
+
+    Its `past` has the angles, the last key and the last value, all of which are 0.
+
+    Args:
+      batch: Number b of sequences.
+    """
     state = super().initial_state(batch)
     key_size, value_size = self.sizes
     shapes = (self.num_angles,), (key_size,), (value_size,)
@@ -111,6 +147,7 @@ class Mamba3(LinearState):
     return state._replace(past=tuple(zeros))
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Trapezoid, Past]:
+    """Returns the inputs of the recurrence, and the next `state.past`."""
     angle, last_key, last_value = state.past
     rate, decay, weight = widen(
       (self.rate(tokens), self.decay(tokens), self.weight(tokens))
@@ -141,14 +178,16 @@ class Mamba3(LinearState):
     return inputs, (angle[:, -1:], key[:, -1:], value[:, -1:])
 
   def recur(self, inputs: Trapezoid, memory: Memory) -> tuple[Read, Memory]:
+    """Runs the recurrence."""
     return write_and_read(inputs, memory)
 
   def with_values(self, inputs: Trapezoid, values: Read) -> Trapezoid:
-    """The inputs with other values, and none before them."""
+    """Returns the inputs with other values, and none before the first token."""
     delayed = _delayed(values, jnp.zeros_like(values[:, :1]))
     return inputs._replace(before=inputs.before._replace(value=delayed), value=values)
 
   def outputs(self, read: Read, inputs: Trapezoid, tokens: Tokens) -> Tokens:
+    """Returns the output for each token, after the skip and the gate."""
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
     gate = split_heads(jax.nn.silu(widen(self.gate(tokens))), self.num_heads)
     gate = self.gate_tap(gate)
@@ -165,10 +204,12 @@ def trapezoid(
   *,
   last: tuple[Float[Array, 'b 1 h k'], Float[Array, 'b 1 h v']],
 ) -> Trapezoid:
-  """The inputs in which a token writes the one before it only once.
+  """Returns the inputs in which a token writes the one before it only once.
 
-  e^(log_decay) (λ_{t−1} Δ_{t−1} + (1 − λ_t) Δ_t) k_{t−1}ᵀ x_{t−1} is all that is left
-  of the token before at token t; `last` is in the memory with its own share already.
+  At token t the token before it has in all the weight
+  e^(log_decay) (λ_{t−1} Δ_{t−1} + (1 − λ_t) Δ_t) of k_{t−1}ᵀ x_{t−1}. The memory
+  already holds the share λ Δ of the token `last`, which comes before the first of these
+  tokens.
   """
   write = weight * delta
   share = _delayed(write, jnp.zeros_like(write[:, :1])) + (1 - weight) * delta
@@ -183,7 +224,7 @@ def trapezoid(
 
 
 def write_and_read(inputs: Trapezoid, memory: Memory) -> tuple[Read, Memory]:
-  """The outputs of all tokens, and the memory after the last."""
+  """Returns the outputs of all tokens, and the memory after the last."""
   read, memory = recurrence(inputs.before, memory)
   own = inputs.write * jnp.sum(inputs.before.query * inputs.key, axis=-1)
   last = inputs.write[:, -1, :, None] * inputs.key[:, -1]
@@ -194,7 +235,10 @@ def write_and_read(inputs: Trapezoid, memory: Memory) -> tuple[Read, Memory]:
 def turn(
   features: Float[Array, 'b n #h k'], angle: Float[Array, 'b n h a']
 ) -> Float[Array, 'b n h k']:
-  """Turns the pairs (2 j, 2 j + 1) by the angles j, of which there may be fewer."""
+  """Turns the pairs of entries (2 j, 2 j + 1) by the angles j.
+
+  If there are fewer angles than pairs, the last pairs are not turned.
+  """
   b, n, h, num_angles = angle.shape
   features = jnp.broadcast_to(features, (b, n, h, features.shape[-1]))
   pairs, rest = features[..., : 2 * num_angles], features[..., 2 * num_angles :]
@@ -207,12 +251,12 @@ def turn(
 
 
 def _heavy_tail(z: Float[Array, '*n']) -> Float[Array, '*n']:
-  """1 + z for z ≥ 0, else 1/(1 − z)."""
+  """Returns 1 + z for z ≥ 0, else 1/(1 − z)."""
   return jnp.maximum(z, 0) + 1 / (1 - jnp.minimum(z, 0))
 
 
 def _delayed(
   array: Float[Array, 'b n *f'], last: Float[Array, 'b 1 *f']
 ) -> Float[Array, 'b n *f']:
-  """Each token has the entry of the token before it."""
+  """Returns at each token the entry of the token before it."""
   return jnp.concatenate([last, array[:, :-1]], axis=1)

@@ -13,22 +13,49 @@ from zoo.mixers.linear_state import HeadState, Past, State, normalize
 from zoo.mixers.mixer import Memory, Read, Slot, Tokens, project, split, widen
 from zoo.mixers.recurrence import Inputs, over_tokens, recurrence, update
 
-_LEAST = 0.25  # the least Λ, as in the authors' code
+_LEAST = 0.25  # Λ is at least this, as in the authors' code.
 
 
 @register_mixer('mesa')
 class Mesa(HeadState):
-  """The layer of MesaNet (von Oswald et al., arXiv 2506.05233).
+  """The layer of MesaNet: ridge regression on the tokens so far.
 
-  H_t = γ_t H_{t−1} + β_t k_tᵀ k_t, G_t = γ_t G_{t−1} + β_t k_tᵀ v_t,
-  o_t = q_t (H_t + Λ)⁻¹ G_t, solved exactly, by Cholesky, where the authors take 30
-  conjugate-gradient steps. β_t and γ_t are sigmoids of a linear map of the token, one
-  each per head; Λ ≥ 1/4 is diagonal and learned. q and k go through a short convolution
-  and SiLU and are scaled to length 1; out(norm(o_t)), with the RMS norm of each head.
-  q has no other scale, as in the code of flash-linear-attention.
-  The mesa layer of arXiv 2309.05858 has no decay, norm or convolution.
+    H_t = γ_t H_{t−1} + β_t k_tᵀ k_t
+    G_t = γ_t G_{t−1} + β_t k_tᵀ v_t
+    o_t = q_t (H_t + Λ)⁻¹ G_t
+    y_t = W_o norm(o_t)
 
-  The loop that defines it: `tests/mixers/reference/mesa.py`.
+  β_t and γ_t are sigmoids of a linear map of the token, a number for each head. Λ is
+  diagonal and learned; its entries are at least 1/4 and start at 1. q and k are linear
+  in the tokens, go through a causal convolution over four tokens and SiLU, and are then
+  scaled to length 1. v is linear in the tokens, and norm is the RMS norm of each head.
+
+  The state is a `State` with H and G side by side, `[b, h, s, 2 s]`, s = width /
+  num_heads, and the last three inputs of the convolutions of q and k.
+
+  Differences from the sources: the system is solved by Cholesky decomposition, where
+  the authors take 30 steps of conjugate gradients. The mesa layer of arXiv 2309.05858
+  has no decay, norm or convolution. q has no other scale, as in the code of
+  flash-linear-attention.
+
+  The NumPy loop that defines it is `tests/mixers/reference/mesa.py`.
+
+  Args:
+    slot: Width of the tokens, number of heads, and initialisation.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `slot.num_heads` is not a positive integer or does not divide the
+      width.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
+    >>> mixer = zoo.mixers.Mesa(slot, rngs=nnx.Rngs(0))
+    >>> mixer.initial_state(1).memory.shape
+    (1, 2, 4, 8)
+
+  References:
+    von Oswald et al., arXiv 2506.05233.
   """
 
   roles = {'ridge': 'vector'}
@@ -46,6 +73,7 @@ class Mesa(HeadState):
     self.ridge = nnx.Param(start, **split('model', None))
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
+    """Returns the inputs of the recurrence, whose values are [k, v]."""
     (query, key, value), past = self.heads(tokens, state)
     query, key, value = self.tapped(normalize(query), normalize(key), widen(value))
     log_decay = jax.nn.log_sigmoid(widen(self.decay(tokens)))[..., None]
@@ -55,22 +83,24 @@ class Mesa(HeadState):
     return self.with_values(inputs, value), past
 
   def with_values(self, inputs: Inputs, values: Read) -> Inputs:
+    """Returns the inputs with other values v, beside the keys."""
     return inputs._replace(value=jnp.concatenate([inputs.key, values], axis=-1))
 
   def recur(
     self, inputs: Inputs, memory: Memory
   ) -> tuple[Float[Array, 'b n h s'], Memory]:
-    # In float32 at least: no solver takes bfloat16.
+    """Solves the regression at each token; the second result is the memory [H, G]."""
+    # No solver takes bfloat16, so Λ is in float32 at least.
     return regress(jax.nn.softplus(widen(self.ridge[...])) + _LEAST, inputs, memory)
 
 
 def regress(
   ridge: Float[Array, 'h k'], inputs: Inputs, memory: Memory
 ) -> tuple[Float[Array, 'b n h s'], Memory]:
-  """q (H + Λ)⁻¹ G after each token, and the memory [H, G], for the values [k, v].
+  """Returns q (H + Λ)⁻¹ G after each token, and the memory [H, G].
 
-  q (H + Λ)⁻¹ are queries of linear attention with the state G, so that only H
-  needs a scan over tokens.
+  The values of the inputs are [k, v]. The vectors q (H + Λ)⁻¹ are queries of linear
+  attention with the state G, so only H needs a scan over tokens.
   """
   size = ridge.shape[-1]
   diagonal = ridge[:, :, None] * jnp.eye(size, dtype=ridge.dtype)[None]
@@ -79,7 +109,8 @@ def regress(
     moment = update(inputs, moment)
     matrix = moment + diagonal[None]
     factor = jnp.linalg.cholesky(jax.lax.stop_gradient(matrix), symmetrize_input=False)
-    # The gradient is one more solve with this factor, which is not differentiated.
+    # The gradient is one more solve with the same factor. No gradient goes through the
+    # factor itself.
     solved = jax.lax.custom_linear_solve(
       lambda x: matrix @ x,
       inputs.query[..., None],

@@ -20,7 +20,8 @@ from zoo.core.errors import UserError, check_count
 _Module = TypeVar('_Module', bound=nnx.Module)
 
 Activation = Callable[[Array], Array]
-# What mixers take and return, what heads read of their states, and the states.
+# A mixer takes and returns tokens. Its heads read values (`Read`) from their states
+# (`Memory`).
 Tokens: TypeAlias = Float[Array, 'b n w']
 Read: TypeAlias = Float[Array, 'b n h v']
 Memory: TypeAlias = Float[Array, 'b h k v']
@@ -28,14 +29,27 @@ Memory: TypeAlias = Float[Array, 'b h k v']
 
 @dataclasses.dataclass(frozen=True)
 class Init:
-  """The initialisation of a model: kernels from N(0, scale²), biases 0."""
+  """How the weights of a model start: kernels from N(0, scale²), biases at 0.
 
-  scale: float | None = None  # None: 1/√(number of inputs) of each kernel
-  # Factor of kernels whose outputs are added to the tokens; GPT-2 has 1/√(2 layers).
+  Args:
+    scale: Standard deviation of every kernel's entries. None, the default, takes
+      1/√(number of inputs) for each kernel.
+    residual: Factor of the standard deviation of kernels whose outputs are added to the
+      tokens; 1 by default. GPT-2 has 1/√(2 · number of layers).
+  """
+
+  scale: float | None = None
   residual: float = 1.0
 
   def kernel(self, factor: float = 1.0) -> jax.nn.initializers.Initializer:
-    """The initializer of a kernel, times a factor."""
+    """Returns the initializer of a kernel.
+
+    Args:
+      factor: Factor of the standard deviation, 1 by default.
+
+    Returns:
+      An initializer of JAX, which takes a key and a shape.
+    """
     if self.scale is not None:
       return jax.nn.initializers.normal(self.scale * factor)
     return jax.nn.initializers.variance_scaling(factor**2, 'fan_in', 'normal')
@@ -46,7 +60,19 @@ PLAIN = Init()
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-  """Where a mixer sits: the width of the tokens, its heads, and how kernels start."""
+  """The place of a mixer in a model: token width, number of heads, initialisation.
+
+  A model gives it to the constructor of each of its mixers.
+
+  Args:
+    width: Number of entries w of a token.
+    num_heads: Number of heads h. Mixers with heads need a divisor of the width.
+    init: How kernels start; by default from N(0, 1/inputs).
+
+  Example:
+    >>> zoo.mixers.Slot(width=8, num_heads=2).head_size
+    4
+  """
 
   width: int
   num_heads: int
@@ -54,7 +80,11 @@ class Slot:
 
   @property
   def head_size(self) -> int:
-    """The width of a head; raises UserError unless the heads share the width evenly."""
+    """The number of entries of one head, width / num_heads.
+
+    Raises:
+      UserError: If `num_heads` is not a positive integer or does not divide the width.
+    """
     width, num_heads = self.width, check_count('num_heads', self.num_heads)
     if width % num_heads:
       raise UserError(
@@ -63,25 +93,41 @@ class Slot:
     return width // num_heads
 
 
-# What models give to the constructor of a mixer; its other arguments are options.
+# A model gives these to the constructor of a mixer. Its other arguments are options.
 GIVEN = 'slot', 'width', 'num_heads', 'init', 'causal', 'rotary', 'rngs'
 
 
 class Mixer(nnx.Module):
-  """A layer that moves information between tokens.
+  """Base class of mixers: layers that move information between tokens.
 
-  The constructor takes what it names of `slot`, a `Slot`, and its fields; of `causal`,
-  `rotary` and `rngs`; and of the options in the config. Constructors of mixers with
-  heads raise UserError unless these share the width evenly.
+  A subclass defines `__call__`. It may also define
 
-  It may define `outputs_at`, where some outputs cost less than all; `attention`; and
-  `initial_state` with `step`, if it can take tokens one by one. It may say the `roles`
-  of its weights (zoo/core/roles.py).
+  - `outputs_at`, if the outputs at some tokens cost less than those at all of them;
+  - `attention`, if its outputs are weighted sums of values;
+  - `initial_state` and `step`, if it can take tokens one by one;
+  - a class attribute `roles`, which says which of its weights weight decay and Muon
+    treat as matrices (see `zoo.core.roles.parameter_roles`).
+
+  A model calls the constructor with those arguments that the constructor names: `slot`
+  (a `Slot`) or its fields `width`, `num_heads` and `init`; `causal`; `rotary`; `rngs`;
+  and the mixer's own options, such as `state_size`, which come from `mixer_options`.
 
   Attributes:
-    causal: whether a token sees itself and those before it; else every token sees the
-      context, which is all tokens but the last. A mixer that takes `causal` sets it.
-    rotary: whether it turns queries and keys by their positions; likewise.
+    causal: Whether a token sees only itself and the tokens before it; True by default.
+      If False, every token sees the context, which is all tokens but the last. A mixer
+      whose constructor takes `causal` sets this attribute.
+    rotary: Whether queries and keys are rotated by their positions; False by default. A
+      mixer whose constructor takes `rotary` sets this attribute.
+
+  Example:
+    >>> class Average(zoo.mixers.Mixer):
+    ...   def __init__(self, width, *, rngs):
+    ...     self.out = nnx.Linear(width, width, rngs=rngs)
+    ...   def __call__(self, tokens):
+    ...     number = jnp.arange(1.0, tokens.shape[1] + 1)[None, :, None]
+    ...     return self.out(jnp.cumsum(tokens, axis=1) / number)
+    >>> Average(8, rngs=nnx.Rngs(0))(jnp.ones((1, 5, 8))).shape
+    (1, 5, 8)
   """
 
   causal: bool = True
@@ -89,40 +135,61 @@ class Mixer(nnx.Module):
 
   @abc.abstractmethod
   def __call__(self, tokens: Tokens) -> Tokens:
-    """The output for each token, which a model adds to the token."""
+    """Returns the output for each token, which a model adds to the token."""
 
   def outputs_at(self, tokens: Tokens, at: slice) -> Float[Array, 'b t w']:
-    """The outputs for some tokens, those of `self(tokens)` but for rounding."""
+    """Returns the outputs at some tokens: `self(tokens)[:, at]`, up to rounding.
+
+    Args:
+      tokens: All tokens, `[b, n, w]`.
+      at: The tokens whose outputs are returned.
+    """
     return self(tokens)[:, at]
 
   def attention(self, tokens: Tokens) -> Float[Array, 'b h n n'] | None:
-    """The attention weights, query by key; None if it has none."""
+    """Returns the attention weights, query by key, or None if the mixer has none."""
     return None
 
   def initial_state(self, batch: int) -> PyTree:
-    """The state before the first token; None if tokens are not taken one by one."""
+    """Returns the state before the first token.
+
+    Args:
+      batch: Number b of sequences.
+
+    Returns:
+      A pytree of arrays; None if the mixer cannot take tokens one by one.
+    """
     return None
 
   def step(
     self, token: Float[Array, 'b w'], state: PyTree
   ) -> tuple[Float[Array, 'b w'], PyTree]:
-    """The output of one token, and the next state."""
+    """Returns the output for one token, and the next state.
+
+    Args:
+      token: One token of each sequence, `[b, w]`.
+      state: The state before it, from `initial_state` or from the previous step.
+
+    Raises:
+      UserError: If the mixer cannot take tokens one by one.
+    """
     raise UserError(f'{type(self).__name__} takes no tokens one by one')
 
 
 class Linear(nnx.Linear):
   """A linear layer that flattens all axes but the last into the rows of one matrix.
 
-  With more axes XLA:CPU copies a transpose of the outputs' gradient to compute the
+  With more axes XLA:CPU would copy a transpose of the outputs' gradient to compute the
   kernel's gradient, which doubles the time of the backward pass.
   """
 
-  roles = {'kernel': 'hidden'}  # with one input or output, too
+  # The kernel is a matrix even if it has one input or one output.
+  roles = {'kernel': 'hidden'}
 
   def __call__(
     self, inputs: Array, out_sharding: NamedSharding | P | None = None
   ) -> Array:
-    """The outputs `[*n, o]` of inputs `[*n, i]`."""
+    """Returns the outputs `[*n, o]` of inputs `[*n, i]`."""
     rows = super().__call__(inputs.reshape(-1, inputs.shape[-1]), out_sharding)
     return rows.reshape(*inputs.shape[:-1], rows.shape[-1])
 
@@ -135,7 +202,7 @@ def project(
   use_bias: bool = True,
   rngs: nnx.Rngs,
 ) -> Linear:
-  """A linear layer whose outputs are split over the mesh axis `model`."""
+  """Returns a linear layer whose outputs are split over the mesh axis `model`."""
   return Linear(
     inputs,
     outputs,
@@ -155,7 +222,10 @@ def project_back(
   use_bias: bool = True,
   rngs: nnx.Rngs,
 ) -> Linear:
-  """A linear layer from inputs split over `model` to outputs added to the tokens."""
+  """Returns a linear layer whose inputs are split over `model`.
+
+  Its outputs are added to the tokens, so its kernel has the factor `init.residual`.
+  """
   return Linear(
     inputs,
     outputs,
@@ -167,13 +237,17 @@ def project_back(
 
 
 def unsplit(inputs: int, outputs: int, init: Init = PLAIN, *, rngs: nnx.Rngs) -> Linear:
-  """A linear layer without a bias that every device has whole."""
+  """Returns a linear layer without a bias, which every device has as a whole."""
   kernel = init.kernel()
   return Linear(inputs, outputs, use_bias=False, kernel_init=kernel, rngs=rngs)
 
 
 class LowRank(nnx.Module):
-  """W_2 f(W_1 x), through `rank` features; f is the identity by default."""
+  """A linear map of low rank, `W_2 f(W_1 x)`, through `rank` features.
+
+  f is the argument `between`; None means that it is the identity. W_1 has no bias. W_2
+  has one if `use_bias` is True.
+  """
 
   def __init__(
     self,
@@ -186,27 +260,30 @@ class LowRank(nnx.Module):
     use_bias: bool = True,
     rngs: nnx.Rngs,
   ):
-    """W_1 has no bias; W_2 has one if `use_bias`."""
     self.down = unsplit(inputs, rank, init, rngs=rngs)
     self.up = project(rank, outputs, init, use_bias=use_bias, rngs=rngs)
     self.between = between
 
   def __call__(self, features: Float[Array, '*n i']) -> Float[Array, '*n o']:
+    """Returns the outputs `[*n, o]` of features `[*n, i]`."""
     inner = self.down(features)
     return self.up(inner if self.between is None else self.between(inner))
 
 
 def split(*axes: str | None) -> dict:
-  """The metadata of a parameter whose axes are split over these mesh axes."""
+  """Returns the metadata of a parameter whose axes are split over these mesh axes."""
   # Eager sharding would require a mesh.
   return {'out_sharding': axes, 'eager_sharding': False}
 
 
 class RMSNorm(nnx.Module):
-  """x / √(mean of x² + 10⁻⁶) ∘ scale (Zhang & Sennrich, arXiv 1910.07467, eq. 4).
+  """The norm x / √(mean of x² + 10⁻⁶) ∘ scale, in mixers and between layers.
 
-  The only RMS norm of the zoo, for mixers and between layers. The one of Flax refuses
-  float64 under strict dtype promotion.
+  The RMS norm of Flax refuses float64 under strict dtype promotion, so the zoo has its
+  own.
+
+  References:
+    Zhang & Sennrich, arXiv 1910.07467, eq. 4.
   """
 
   epsilon = 1e-6
@@ -223,10 +300,10 @@ class RMSNorm(nnx.Module):
 
 
 def widen(tree: PyTree) -> PyTree:
-  """The arrays, in float32 where they are less precise, as in bfloat16.
+  """Returns the arrays in float32 if they are less precise, as in bfloat16.
 
-  This is for states, decays, inner gradients and norms: a state with 8 significant bits
-  no longer changes once what a token adds is below 1/512 of it.
+  States, decays, inner gradients and norms need it. A state with 8 significant bits
+  stops changing once what a token adds is below 1/512 of the state.
   """
   return jax.tree.map(
     lambda array: array.astype(np.promote_types(array.dtype, 'float32')), tree
@@ -234,7 +311,10 @@ def widen(tree: PyTree) -> PyTree:
 
 
 def widened(module: _Module) -> _Module:
-  """A module whose weights are those of `widen`; the module itself if none changes."""
+  """Returns a module with the weights that `widen` gives.
+
+  If no weight changes, this is the module itself.
+  """
   graph, weights, rest = nnx.split(module, nnx.Param, ...)
   wide = widen(weights)
   pairs = zip(jax.tree.leaves(weights), jax.tree.leaves(wide), strict=True)
@@ -251,7 +331,7 @@ def split_heads(features: Tokens, num_heads: int) -> Read:
 def in_heads(
   tokens: Tokens, layers: Iterable[nnx.Linear], num_heads: int
 ) -> list[Read]:
-  """The outputs of several layers for the same tokens, each split into heads."""
+  """Returns the outputs of several layers for the same tokens, split into heads."""
   return [split_heads(layer(tokens), num_heads) for layer in layers]
 
 

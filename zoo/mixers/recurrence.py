@@ -1,16 +1,19 @@
 """The recurrence that linear attention, delta rules and state-space models share.
 
-Vectors are rows, and each head has a state S `[k, v]`, which at each token decays, is
-erased, and is written to:
+Vectors are rows. Each head has a state S `[k, v]`. At each token the state decays, a
+part of it is erased, and a value is written to it:
 
-  S_t = exp(g_t) ∘ S_{t−1} − e_tᵀ (a_t S_{t−1}) + k_tᵀ β_t v_t,   o_t = q_t S_t.
+  S_t = exp(g_t) ∘ S_{t−1} − e_tᵀ (a_t S_{t−1}) + k_tᵀ β_t v_t
+  o_t = q_t S_t
 
-a_t S_{t−1} is what is read of the state before it decays, and e_t is where that is
-erased. A delta rule, which erases what k_t reads of the decayed state, has e_t = k_t
-and a_t = β_t exp(g_t) ∘ k_t. A mixer defines q, k, v, g, β, a and e
-(`LinearState.inputs` in `zoo/mixers/linear_state.py`); `mamba` and `longhorn` have a
-scan of their own (`zoo/mixers/ssm.py`). Shape letters here: `k` size of a key, `v` size
-of a value, `g` size of a decay (k, or 1 for a scalar), `l` tokens of a chunk.
+The vector a_t reads the state before it decays, and what it reads is erased at e_t. A
+delta rule erases what k_t reads of the decayed state: it has e_t = k_t and
+a_t = β_t exp(g_t) ∘ k_t. A mixer defines q, k, v, g, β, a and e
+(`LinearState.inputs` in `zoo/mixers/linear_state.py`). `mamba` and `longhorn` have a
+scan of their own (`zoo/mixers/ssm.py`).
+
+Shape letters in this file: `k` size of a key, `v` size of a value, `g` size of a decay
+(k, or 1 for a scalar), `l` tokens of a chunk.
 """
 
 from __future__ import annotations
@@ -26,18 +29,41 @@ from zoo.mixers.mixer import Memory, Read
 
 
 class Inputs(NamedTuple):
-  """How tokens change the heads' states, and the queries that read the states.
+  """The inputs of the recurrence: how tokens change the states, and what reads them.
 
-  The arrays of one token lack the axis n.
+  The recurrence of a head, with a state S_t `[k, v]` and vectors as rows, is
+
+    S_t = exp(g_t) ∘ S_{t−1} − e_tᵀ (a_t S_{t−1}) + k_tᵀ β_t v_t
+    o_t = q_t S_t
+
+  The shapes are those of all n tokens. For a single token the arrays lack the axis n.
+
+  Attributes:
+    query: q_t, which reads the state, `[b, n, h, k]`.
+    key: k_t, where the value is written, `[b, n, h, k]`.
+    value: v_t, `[b, n, h, v]`.
+    log_decay: g_t ≤ 0, the logarithm of the decay, `[b, n, h, k]`, or `[b, n, h, 1]`
+      for the same decay in all entries of a key. None, the default, means no decay: g_t
+      = 0.
+    write: β_t, the strength of the write, `[b, n, h]`. None means 1.
+    erase: a_t, which reads what is erased from the state before it decays,
+      `[b, n, h, k]`. None means that nothing is erased.
+    erase_key: e_t, where it is erased, `[b, n, h, k]`. None means the key.
+
+  Example:
+    >>> keys = jnp.ones((1, 5, 2, 4))
+    >>> inputs = zoo.mixers.Inputs(query=keys, key=keys, value=keys)
+    >>> inputs.log_decay is None
+    True
   """
 
   query: Float[Array, 'b n h k']
   key: Float[Array, 'b n h k']
   value: Float[Array, 'b n h v']
-  log_decay: Float[Array, 'b n h g'] | None = None  # g_t ≤ 0; None is 0
-  write: Float[Array, 'b n h'] | None = None  # β_t; None is 1
-  erase: Float[Array, 'b n h k'] | None = None  # a_t; None is 0
-  erase_key: Float[Array, 'b n h k'] | None = None  # e_t; None is the key
+  log_decay: Float[Array, 'b n h g'] | None = None
+  write: Float[Array, 'b n h'] | None = None
+  erase: Float[Array, 'b n h k'] | None = None
+  erase_key: Float[Array, 'b n h k'] | None = None
 
 
 def delta_rule(
@@ -47,7 +73,10 @@ def delta_rule(
   log_decay: Float[Array, 'b n h g'] | None,
   strength: Float[Array, 'b n h'],
 ) -> Inputs:
-  """S_t = S'_t + β_t k_tᵀ (v_t − k_t S'_t), S'_t = exp(g_t) ∘ S_{t−1}."""
+  """Returns the inputs of S_t = S'_t + β_t k_tᵀ (v_t − k_t S'_t).
+
+  S'_t = exp(g_t) ∘ S_{t−1} is the decayed state, and β_t is `strength`.
+  """
   erase = strength[..., None] * decayed(key, log_decay)
   return Inputs(query, key, value, log_decay, strength, erase)
 
@@ -55,12 +84,12 @@ def delta_rule(
 def decayed(
   reader: Float[Array, 'b n h k'], log_decay: Float[Array, 'b n h g'] | None
 ) -> Float[Array, 'b n h k']:
-  """What reads of a state what `reader` reads of it after the decay."""
+  """Returns the vector that reads of a state what `reader` reads after the decay."""
   return reader if log_decay is None else jnp.exp(log_decay) * reader
 
 
 def update(inputs: Inputs, state: Memory) -> Memory:
-  """S_t from S_{t−1} and the inputs of one token."""
+  """Returns S_t from S_{t−1} and the inputs of one token."""
   _, key, _, log_decay, _, erase, erase_key = inputs
   kept = state if log_decay is None else jnp.exp(log_decay)[..., None] * state
   written = _to_write(inputs)
@@ -74,20 +103,21 @@ def update(inputs: Inputs, state: Memory) -> Memory:
 
 
 def step(inputs: Inputs, state: Memory) -> tuple[Float[Array, 'b h v'], Memory]:
-  """The output of one token, and the state after it."""
+  """Returns the output of one token, and the state after it."""
   state = update(inputs, state)
   return jnp.einsum('bhk,bhkv->bhv', inputs.query, state), state
 
 
 def scan(inputs: Inputs, state: Memory) -> tuple[Read, Memory]:
-  """The outputs of all tokens, computed one after another, and the last state."""
+  """Returns the outputs of all tokens and the last state, one token after another."""
   return over_tokens(step, inputs, state)
 
 
 def over_tokens(function, inputs, state):
-  """Outputs `[b, n, …]` and the last state of `function(inputs, state)` of one token.
+  """Returns the outputs `[b, n, …]` and the last state of a scan over tokens.
 
-  `function` takes the inputs of one token, and returns its output and the next state.
+  `function(inputs, state)` takes the inputs of one token, and returns its output and
+  the next state.
   """
 
   def body(state, inputs):
@@ -105,28 +135,28 @@ def chunkwise(
 ) -> tuple[Read, Memory]:
   """Computes what `scan` returns, by matrix products within chunks of tokens.
 
-  With S the state before a chunk, G_i the sum of its log decays up to token i, and
-  D_ij(X, Y) = Σ_k X_ik Y_jk exp(G_ik − G_jk) for j ≤ i, else 0, what is read to be
-  erased is R = A' S + D'(A, K) V − D'(A, E) R, in which G_{i−1} stands in place of G_i,
-  and so j < i. Then
+  Let S be the state before a chunk and G_i the sum of the chunk's log decays up to
+  token i. Let D_ij(X, Y) = Σ_k X_ik Y_jk exp(G_ik − G_jk) for j ≤ i, and 0 otherwise.
+  D' is the same with G_{i−1} in place of G_i, and so with j < i. What is read to be
+  erased is then R = A' S + D'(A, K) V − D'(A, E) R, with A' = A ∘ exp(G_{i−1}). Hence
 
-    R = (I + D'(A, E))⁻¹ (A' S + D'(A, K) V),   A' = A ∘ exp(G_{i−1}),
+    R = (I + D'(A, E))⁻¹ (A' S + D'(A, K) V)
     O = (Q ∘ exp(G)) S + D(Q, K) V − D(Q, E) R
 
-  (the forms of arXiv 2406.06484 and 2412.06464 for E = K). No exponent is above 0, so
-  that nothing overflows. `chunk_size` must be a power of 2 if decays are vectors or
+  For E = K these are the forms of arXiv 2406.06484 and 2412.06464. No exponent is above
+  0, so nothing overflows. `chunk_size` must be a power of 2 if decays are vectors or if
   `inputs.erase` is given.
   """
   b, n = inputs.query.shape[:2]
   chunk_size = min(chunk_size, 1 << (n - 1).bit_length())
 
   def chunks(array: Array) -> Array:
-    """`[c, h, l, …]`, c = b m; the padding neither decays, writes nor erases."""
+    """Returns `[c, h, l, …]` with c = b m; the padding leaves the state as it is."""
     array = jnp.moveaxis(in_chunks(array, chunk_size), 0, 1)
     return jnp.swapaxes(array.reshape(-1, *array.shape[2:]), 1, 2)
 
   def in_order(array: Array) -> Array:
-    """`[m, b, h, …]`."""
+    """Returns `[m, b, h, …]`, the chunks of each prompt in their order."""
     return jnp.moveaxis(array.reshape(b, -1, *array.shape[1:]), 1, 0)
 
   def body(state: Array, parts: _Chunk) -> tuple[Array, Array]:
@@ -142,25 +172,35 @@ def chunkwise(
 
 
 class _Chunk(NamedTuple):
-  """What the state before a chunk is multiplied with; w counts what is written.
+  """The factors of a chunk, which multiply the state before it or what it writes.
 
-  That is `written − erased S` at the keys, w = l; if tokens erase elsewhere, what they
-  erase there comes after it, w = 2 l.
+  The axis w counts the rows that are written at the keys, which are `written − erased
+  S`. If tokens erase at their keys, w = l. If they erase elsewhere, the rows of what
+  they erase there follow, so that w = 2 l.
+
+  Attributes:
+    query: The queries, decayed from the start of the chunk.
+    scores: The products of queries and places, decayed between them.
+    written: The rows that are written, without what the chunk erases of the state S.
+    erased: What reads the rows of S that are erased; None if nothing is erased.
+    key: The places, decayed to the end of the chunk.
+    decay: The decay of the state over the whole chunk.
   """
 
-  query: Float[Array, 'c h l k']  # decayed from the start of the chunk
+  query: Float[Array, 'c h l k']
   scores: Float[Array, 'c h l w']
   written: Float[Array, 'c h w v']
   erased: Float[Array, 'c h w k'] | None
-  key: Float[Array, 'c h w k']  # decayed to the end of the chunk
-  decay: Float[Array, 'c h g 1']  # of the state
+  key: Float[Array, 'c h w k']
+  decay: Float[Array, 'c h g 1']
 
 
 def _within(inputs: Inputs) -> _Chunk:
-  """The chunks of inputs `[c, h, l, …]`.
+  """Computes the factors of the chunks of inputs `[c, h, l, …]`.
 
-  With an axis each for b and m, arrays would have seven with models side by side, and
-  jaxlib 0.10.2 crashes on CPUs at sums over some axes of those.
+  The axis c counts the chunks of all prompts. With separate axes for b and m, arrays
+  would have seven axes when several models run side by side, and jaxlib 0.10.2 crashes
+  on CPUs at sums over some axes of such arrays.
   """
   query, key, _, log_decay, _, erase, erase_key = inputs
   if log_decay is None:
@@ -168,11 +208,12 @@ def _within(inputs: Inputs) -> _Chunk:
   total = jnp.cumsum(log_decay, axis=-2)
   readers, reached = [query], [total]
   if erase is not None:
-    # What token i reads to be erased has decayed up to token i − 1.
+    # Token i reads what it erases from the state that has decayed up to token i − 1.
     readers.append(erase)
     reached.append(total - log_decay)
   places = jnp.stack([key] if erase_key is None else [key, erase_key], axis=-3)
-  # All at once: on CPUs, the number of operations sets the time of small programs.
+  # All products are computed at once, because on CPUs the number of operations
+  # determines the time of small programs.
   products = _products(
     jnp.stack(readers, axis=-3),
     places,
@@ -205,23 +246,23 @@ def _within(inputs: Inputs) -> _Chunk:
 
 
 def _merged(array: Float[Array, 'c h s l k']) -> Float[Array, 'c h w k']:
-  """The rows of several readers or places one after another, w = s l."""
+  """Joins the rows of several readers or places one after another, w = s l."""
   return array.reshape(*array.shape[:-3], -1, array.shape[-1])
 
 
 def _aligned(square: Array, rows: Array) -> Array:
-  """A matrix with axes of length 1 before it, so that it has as many as `rows`."""
+  """Adds axes of length 1 before a matrix, so that it has as many axes as `rows`."""
   return square.reshape((1,) * (rows.ndim - 2) + square.shape)
 
 
 def recurrence(inputs: Inputs, state: Memory) -> tuple[Read, Memory]:
-  """The outputs of all tokens and the last state, by the faster form."""
-  # Chunks are faster than a scan, on a CPU 2 to 7 times for 16 tokens.
+  """Returns the outputs of all tokens and the last state, by the faster form."""
+  # Chunks are faster than a scan: on a CPU 2 to 7 times for 16 tokens.
   return (scan if inputs.query.shape[1] == 1 else chunkwise)(inputs, state)
 
 
 def in_chunks(array: Float[Array, 'b n *f'], size: int) -> Float[Array, 'm b l *f']:
-  """Chunks of `size` tokens; the last is padded with zeros."""
+  """Returns chunks of `size` tokens, of which the last is padded with zeros."""
   b, n, *features = array.shape
   padding = [(0, 0), (0, -n % size)] + [(0, 0)] * len(features)
   array = jnp.pad(array, padding).reshape(b, -1, size, *features)
@@ -229,22 +270,23 @@ def in_chunks(array: Float[Array, 'b n *f'], size: int) -> Float[Array, 'm b l *
 
 
 def joined(chunks: Float[Array, 'm b l *f'], n: int) -> Float[Array, 'b n *f']:
-  """The n tokens of chunks, without the padding."""
+  """Returns the n tokens of chunks, without the padding."""
   m, b, size, *features = chunks.shape
   return jnp.moveaxis(chunks, 0, 1).reshape(b, m * size, *features)[:, :n]
 
 
 def _to_write(inputs: Inputs) -> Array:
-  """β_t v_t."""
+  """Returns β_t v_t."""
   if inputs.write is None:
     return inputs.value
   return inputs.write[..., None] * inputs.value
 
 
 def _unit_lower_inverse(lower: Float[Array, 'c h l l']) -> Float[Array, 'c h l l']:
-  """(I + L)⁻¹ for L below the diagonal, of a size that is a power of 2, by halving.
+  """Returns (I + L)⁻¹ for L below the diagonal, by halving.
 
-  On CPUs many small triangular solves are slow to run and to compile.
+  The size must be a power of 2. On CPUs many small triangular solves are slow to run
+  and to compile.
   """
   size = lower.shape[-1]
   if size <= 2:  # L² = 0
@@ -262,18 +304,19 @@ def _products(
   reached: Float[Array, 'c h r l g'],
   total: Float[Array, 'c h 1 l g'],
 ) -> Float[Array, 'c h r l p l']:
-  """Σ_k rows_i columns_j exp(reached_i − total_j) for j < i, else 0.
+  """Returns Σ_k rows_i columns_j exp(reached_i − total_j) for j < i, else 0.
 
-  The rows are those of r readers, the columns those of p places. If decays are vectors,
-  l must be a power of 2: the later half of the rows meets the first half of the columns
-  at the end of that half, so that no exponent is above 0, and each half is treated
-  likewise.
+  The rows belong to r readers and the columns to p places. If decays are vectors, l
+  must be a power of 2. The later half of the rows then meets the first half of the
+  columns at the end of that half, so that no exponent is above 0. Each half is split
+  again in the same way.
   """
   size, places = rows.shape[-2], columns.shape[2]
   if total.shape[-1] == 1:
     before = _aligned(jnp.tri(size, k=-1, dtype=bool), rows)
     between = reached - jnp.swapaxes(total, -1, -2)
-    decay = jnp.exp(jnp.where(before, between, -jnp.inf))  # else ∞ · 0 would occur
+    # A mask after the exponential would give ∞ · 0.
+    decay = jnp.exp(jnp.where(before, between, -jnp.inf))
     return _all_products(rows, columns, jnp.concatenate([decay] * places, axis=-1))
   if size == 1:
     return jnp.zeros((*rows.shape[:-1], places, 1), rows.dtype)
@@ -296,7 +339,7 @@ def _all_products(
   columns: Float[Array, 'c h p m k'],
   factors: Float[Array, 'c h r l w'] | None = None,
 ) -> Float[Array, 'c h r l p m']:
-  """The products of the rows of all readers with the columns of all places."""
+  """Returns the products of the rows of all readers with the columns of all places."""
   products = _merged(rows) @ jnp.swapaxes(_merged(columns), -1, -2)
   if factors is not None:
     products *= _merged(factors)
@@ -304,11 +347,14 @@ def _all_products(
 
 
 def _as_heads(first: Array, second: Array) -> Array:
-  """Both as twice as many heads, so that heads stay with the devices that have them."""
+  """Joins two arrays as twice as many heads.
+
+  Heads so stay with the devices that have them.
+  """
   both = jnp.stack([first, second], axis=2)
   return both.reshape(first.shape[0], -1, *first.shape[2:])
 
 
 def _of_heads(both: Array) -> tuple[Array, Array]:
-  """What `_as_heads` has joined."""
+  """Returns the two arrays that `_as_heads` has joined."""
   return both[:, ::2], both[:, 1::2]

@@ -1,4 +1,4 @@
-"""RWKV-7: a state that decays, is erased and is written to at keys of their own."""
+"""RWKV-7: a state that decays, is erased and is written to at separate keys."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from zoo.mixers.mixer import (
 )
 from zoo.mixers.recurrence import Inputs, recurrence
 
-_FASTEST = math.exp(-0.5)  # −log of the fastest decay
-# How much of the token before a channel n of w starts with: 1 − (n/w)^p.
+_FASTEST = math.exp(-0.5)  # The fastest decay is e to minus this.
+# μ of channel n of w starts at 1 − (n/w)^p. These are the powers p.
 _SHIFTS = {
   'receptance': 0.2,
   'decay': 0.9,
@@ -49,25 +49,50 @@ class _Inputs(NamedTuple):
 
   @property
   def value(self) -> Array:
+    """The values that the tokens write."""
     return self.recurrence.value
 
 
 @register_mixer('rwkv7')
 class RWKV7(LinearState):
-  """The time mixing of RWKV-7 (Peng et al., arXiv 2503.14456, section 4).
+  """The time mixing of RWKV-7.
 
-  S_t = diag(w_t) S_{t−1} − (a_t ∘ κ_t)ᵀ (κ_t S_{t−1}) + k_tᵀ v_t, with a key κ of
-  length 1 where the state is read to be erased, the rates a_t = sigmoid(…), vectors,
-  k_t = k ∘ (1 + (a_t − 1) ∘ α), and log w_t = −e^(−1/2) sigmoid(…). Each of r, w, k, v,
-  a and the gate g is a function of x_t + μ ∘ (x_{t−1} − x_t) with its own μ; w, a and g
-  are of low rank. The output is out(g_t ∘ (LN(r_t S_t) + (r_t · (ρ ∘ k_t)) v_t)), with
-  the layer norm of each head. r, which is the query, has no scale, as in the paper and
-  in the code of flash-linear-attention.
+    log w_t = −e^(−1/2) sigmoid(…),  a_t = sigmoid(…)     vectors for each head
+    κ_t = unit(ξ ∘ p_t),  k_t = p_t ∘ (1 + (a_t − 1) ∘ α)
+    S_t = diag(w_t) S_{t−1} − (a_t ∘ κ_t)ᵀ (κ_t S_{t−1}) + k_tᵀ v_t
+    y_t = W_o (g_t ∘ (LN(r_t S_t) + (r_t · (ρ ∘ k_t)) v_t))
 
-  Numbers start as in the first of many layers. The paper adds to v in other layers the
-  values of the first, which a mixer does not see.
+  Each of r (the query), w, p, v, a and the gate g is a function of x_t + μ ∘ (x_{t−1} −
+  x_t), with its own learned μ; x are the tokens, and x_0 = 0. r, p and v are linear
+  maps without biases; w, a and g are of low rank. `unit` scales a vector to length 1,
+  LN is the layer norm of each head, and ξ, α and ρ are learned vectors. r has no scale,
+  as in the paper and in the code of flash-linear-attention.
 
-  The loop that defines it: `tests/mixers/reference/rwkv7.py`.
+  The state is a `State` with S `[b, h, s, s]`, s = width / num_heads. Its `past` is the
+  last token.
+
+  Differences from the paper: all weights start as in the first of many layers. In its
+  other layers the paper adds the values of the first layer to v, which a mixer here
+  cannot see.
+
+  The NumPy loop that defines it is `tests/mixers/reference/rwkv7.py`.
+
+  Args:
+    slot: Width of the tokens, number of heads, and initialisation.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `slot.num_heads` is not a positive integer or does not divide the
+      width.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
+    >>> mixer = zoo.mixers.RWKV7(slot, rngs=nnx.Rngs(0))
+    >>> mixer.initial_state(1).past[0].shape
+    (1, 1, 8)
+
+  References:
+    Peng et al., arXiv 2503.14456, section 4.
   """
 
   def __init__(self, slot: Slot, *, rngs: nnx.Rngs):
@@ -108,10 +133,10 @@ class RWKV7(LinearState):
     self.value_tap = Tap(axes='b n h v', kind='value')
     self.gate_tap = Tap(axes='b n w', kind='gate')
     starts = {
-      'erased': 0.71 - 0.1 * (ramp - 0.5),  # κ is this times k, scaled to length 1
+      'erased': 0.71 - 0.1 * (ramp - 0.5),  # ξ
       'mixed': np.full(width, 1.02),  # α
       'bonus': np.full(width, -0.04),  # ρ
-      'scale': np.ones(width),  # of the norm
+      'scale': np.ones(width),  # of the layer norm
       'bias': np.zeros(width),
     }
     self.numbers = nnx.Dict(
@@ -122,16 +147,23 @@ class RWKV7(LinearState):
     )
 
   def initial_state(self, batch: int) -> State:
-    """The state before the first token, which comes after a token 0."""
+    """Returns the state before the first token.
+
+    The token before the first is taken as 0.
+
+    Args:
+      batch: Number b of sequences.
+    """
     dtype, width = self.out.kernel[...].dtype, self.out.kernel[...].shape[0]
     return (
       super().initial_state(batch)._replace(past=(jnp.zeros((batch, 1, width), dtype),))
     )
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[_Inputs, Past]:
+    """Returns the inputs of the recurrence with the gate, and the next `state.past`."""
     before = jnp.concatenate([state.past[0], tokens], axis=1)
     change = before[:, :-1] - tokens
-    # By name: where values are captured, a Dict has more items than these.
+    # The loop goes over names, because a Dict whose values are captured has more items.
     mixed = {
       name: tokens + self.shifts[name][...][None, None] * change for name in _SHIFTS
     }
@@ -153,12 +185,15 @@ class RWKV7(LinearState):
     return _Inputs(recurrence, gate), (before[:, -1:],)
 
   def recur(self, inputs: _Inputs, memory: Memory) -> tuple[Read, Memory]:
+    """Runs the recurrence."""
     return recurrence(inputs.recurrence, memory)
 
   def with_values(self, inputs: _Inputs, values: Read) -> _Inputs:
+    """Returns the inputs with other values."""
     return inputs._replace(recurrence=inputs.recurrence._replace(value=values))
 
   def outputs(self, read: Read, inputs: _Inputs, tokens: Tokens) -> Tokens:
+    """Returns the output for each token, after the norm, the bonus and the gate."""
     read -= read.mean(axis=-1, keepdims=True)
     variance = jnp.square(read).mean(axis=-1, keepdims=True)
     normed = merge_heads(read * jax.lax.rsqrt(variance + 1e-5 * read.shape[-1]))
@@ -177,7 +212,7 @@ class RWKV7(LinearState):
 
 
 def _rank(factor: float, width: int) -> int:
-  """The rank of a projection, a multiple of 32."""
+  """Returns the rank of a projection, a multiple of 32."""
   return max(32, round(factor * width**0.5 / 32) * 32)
 
 

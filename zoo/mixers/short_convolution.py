@@ -8,12 +8,14 @@ from jaxtyping import Array, Float
 
 from zoo.mixers.mixer import PLAIN, split
 
-KERNEL = 4  # tokens that an output depends on
-PAST = KERNEL - 1  # how many of these came before the output's own token
+KERNEL = 4  # An output depends on this many tokens.
+PAST = KERNEL - 1  # This many of them came before the output's own token.
 
 
 class ShortConvolution(nnx.Module):
-  """y_t = Σ_{j=0}^{3} a_j ∘ x_{t−3+j} + b, one kernel per channel.
+  """A causal convolution of each channel over four tokens.
+
+    y_t = Σ_{j=0}^{3} a_j ∘ x_{t−3+j} + b
 
   x is 0 before the first token, as in H3 (arXiv 2212.14052) and Mamba (2312.00752).
   """
@@ -21,8 +23,8 @@ class ShortConvolution(nnx.Module):
   roles = {'kernel': 'vector'}
 
   def __init__(self, channels: int, *, rngs: nnx.Rngs):
-    # From N(0, 1/4) whatever the scale of a model's projections, so that the outputs
-    # have the scale of the inputs.
+    # The kernel starts from N(0, 1/4) at any scale of a model's projections, so that
+    # the outputs have the scale of the inputs.
     kernel = PLAIN.kernel()(rngs.params(), (KERNEL, channels))
     self.kernel = nnx.Param(kernel, **split(None, 'model'))
     self.bias = nnx.Param(jnp.zeros(channels), **split('model'))
@@ -30,7 +32,10 @@ class ShortConvolution(nnx.Module):
   def __call__(
     self, features: Float[Array, 'b n c'], past: Float[Array, 'b p c']
   ) -> tuple[Float[Array, 'b n c'], Float[Array, 'b p c']]:
-    """The outputs, and the last three inputs, which are the past of the next token."""
+    """Returns the outputs, and the last three inputs.
+
+    These inputs are the `past` of the next token.
+    """
     n = features.shape[1]
     inputs = jnp.concatenate([past, features], axis=1)
     kernel, outputs = self.kernel[...], self.bias[...][None, None]

@@ -41,7 +41,7 @@ from zoo.mixers.short_convolution import ShortConvolution
 class _Selected(NamedTuple):
   """What the recurrence of the channels reads; the arrays of one token lack the axis n.
 
-  Keys and queries are those of all channels, and the decay is a function of the key and
+  All channels have the same keys and queries. The decay is a function of the key and
   the write strength, so that no input has tokens, channels and state sizes as its axes.
   """
 
@@ -54,10 +54,11 @@ class _Selected(NamedTuple):
 class _Channels(LinearState):
   """The block of Mamba, in which each of 2 · width inner channels has its own state.
 
-  x = silu(convolve(W_x u)), z = W_z u. In the recurrence each channel is a head with
-  values of size 1; B_t and C_t, linear in x_t, are the keys and queries of all
-  channels. The output is out((o + D ∘ x) ∘ silu(z)). There are no heads: `num_heads`
-  has no effect.
+  x = silu(conv(W_x u)) and z = W_z u. In the recurrence each channel is a head with
+  values of size 1. B_t and C_t, linear in x_t, are the keys and queries of all
+  channels. The output is W_o ((o + D ∘ x) ∘ silu(z)). `slot.num_heads` has no effect.
+  The constructor raises UserError if `state_size` is not a positive integer or
+  `convolution` is not a truth value.
   """
 
   def __init__(
@@ -68,15 +69,6 @@ class _Channels(LinearState):
     *,
     rngs: nnx.Rngs,
   ):
-    """
-    Args:
-      slot: the width of the tokens, the heads, and how kernels start.
-      state_size: numbers of the state N of each channel, ≥ 1.
-      convolution: whether x is convolved; False: x = silu(W_x u), for comparison.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_count('state_size', state_size)
     check_truth('convolution', convolution)
     width, init = slot.width, slot.init
@@ -100,21 +92,22 @@ class _Channels(LinearState):
 
   @abc.abstractmethod
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
-    """The initial bias of the rates."""
+    """Returns the initial bias of the rates."""
 
   @abc.abstractmethod
   def strength(
     self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n k']
   ) -> Float[Array, 'b n h']:
-    """The write strength β; `rate` is any real number."""
+    """Returns the write strength β; `rate` is any real number."""
 
   @abc.abstractmethod
   def decay(
     self, write: Float[Array, 'b h'], key: Float[Array, 'b k']
   ) -> Float[Array, 'b k h']:
-    """The factor of the state of each channel, e^g, from one token's β and key."""
+    """Returns the factor of the state of each channel, from one token's β and key."""
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[_Selected, Past]:
+    """Returns what the recurrence reads, and the next `state.past`."""
     x, past = self.value(tokens), ()
     if self.convolution is not None:
       x, last = self.convolution(x, state.past[0])
@@ -128,12 +121,14 @@ class _Channels(LinearState):
     return _Selected(self.query_tap(query), key, value, write), past
 
   def recur(self, inputs: _Selected, memory: Memory) -> tuple[Read, Memory]:
+    """Runs the recurrence of all channels."""
     # The channels are the last axis of the state, without an axis of length 1 after
-    # them, so that XLA:CPU vectorises over them. The decay is computed again in the
-    # backward pass instead of being stored; prevent_cse is not needed inside a scan.
+    # them, so that XLA:CPU vectorises over them. The backward pass computes the decay
+    # again, so that it need not be stored. A scan needs no prevent_cse.
     b, _, key_size, value_size = memory.shape
     state = jnp.swapaxes(memory, 1, 2).reshape(b, key_size, -1)
-    # The gradient of a weight that the loop reads is summed in the weight's type.
+    # The loop sums the gradient of a weight in the weight's type, so the weights are
+    # widened first.
     function = jax.checkpoint(widened(self)._next, prevent_cse=False)
     read, state = over_tokens(function, inputs, state)
     state = state.reshape(b, key_size, -1, value_size)
@@ -142,7 +137,7 @@ class _Channels(LinearState):
   def _next(
     self, token: _Selected, state: Float[Array, 'b k c']
   ) -> tuple[Float[Array, 'b h v'], Float[Array, 'b k c']]:
-    """The output of one token, and the next state; `c` counts h · v values."""
+    """Returns the output of one token, and the next state; `c` counts h · v values."""
     query, key, value, write = token
     written = (write[..., None] * value).reshape(len(value), 1, -1)
     decay = jnp.repeat(self.decay(write, key), value.shape[-1], axis=-1)
@@ -150,6 +145,7 @@ class _Channels(LinearState):
     return jnp.einsum('bk,bkc->bc', query, state).reshape(value.shape), state
 
   def outputs(self, read: Read, inputs: _Selected, tokens: Tokens) -> Tokens:
+    """Returns the output for each token, after the skip and the gate."""
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
     gate = self.gate_tap(jax.nn.silu(self.gate(tokens)))
     gated = merge_heads(read).astype(tokens.dtype) * gate
@@ -159,13 +155,45 @@ class _Channels(LinearState):
 
 @register_mixer('mamba')
 class Mamba(_Channels):
-  """Mamba (Gu & Dao, arXiv 2312.00752, algorithm 2).
+  """Mamba (S6), with a state for each of 2 · width inner channels.
 
-  For each inner channel h_t = e^(Δ_t A) ∘ h_{t−1} + Δ_t B_t x_t, y_t = C_t·h_t + D x_t,
-  Δ_t = softplus(W_2 W_1 x_t + b), A = −(1, …, N) at the start. W_2 starts from
-  N(0, 1/rank) or `init_scale`; the authors' is uniform, whatever the other scales.
+    Δ_t = softplus(W_2 W_1 x_t + b)                      a number for each channel
+    h_t = e^(Δ_t A) ∘ h_{t−1} + Δ_t B_t x_t              a vector for each channel
+    o_t = C_t·h_t + D x_t
+    y_t = W_o (o_t ∘ silu(W_z u_t))
 
-  The loop that defines it: `tests/mixers/reference/mamba.py`.
+  Here u are the tokens. x is linear in u, and then goes through a causal convolution
+  over four tokens and SiLU. B and C, of N = `state_size` features, are linear in x and
+  the same in all channels. A starts at −(1, …, N), and A, b and D are learned for each
+  channel. There are no heads: `slot.num_heads` has no effect.
+
+  The state is a `State` with h as `[b, 2 · width, N, 1]`, and the last three inputs of
+  the convolution.
+
+  Differences from the authors' code: W_2 starts from N(0, 1/rank), or with the
+  model's `init_scale`. Theirs starts from uniform numbers, whatever the other scales.
+
+  The NumPy loop that defines it is `tests/mixers/reference/mamba.py`.
+
+  Args:
+    slot: Width of the tokens, and initialisation.
+    state_size: Number N of entries of the state of a channel, ≥ 1; 16 by default.
+    convolution: Whether x goes through the convolution; True by default. False gives
+      x = silu(W_x u), for comparison.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `state_size` is not a positive integer, or `convolution` is not True
+      or False.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=1)
+    >>> mixer = zoo.mixers.Mamba(slot, state_size=6, rngs=nnx.Rngs(0))
+    >>> mixer.initial_state(1).memory.shape
+    (1, 16, 6, 1)
+
+  References:
+    Gu & Dao, arXiv 2312.00752, algorithm 2.
   """
 
   roles = {'log_a': 'vector'}
@@ -184,42 +212,79 @@ class Mamba(_Channels):
     self.log_a = nnx.Param(log_a, **split('model', None))
 
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
+    """Returns the initial bias b, so that Δ is log-uniform from 0.001 to 0.1."""
     return rate_bias(inner, rngs)
 
   def strength(
     self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n k']
   ) -> Float[Array, 'b n h']:
+    """Returns Δ."""
     return jax.nn.softplus(rate)
 
   def decay(
     self, write: Float[Array, 'b h'], key: Float[Array, 'b k']
   ) -> Float[Array, 'b k h']:
+    """Returns e^(Δ A)."""
     return jnp.exp(-write[:, None] * jnp.exp(self.log_a[...]).T[None])
 
 
 @register_mixer('longhorn')
 class Longhorn(_Channels):
-  """Longhorn (Liu et al., arXiv 2407.14207, algorithm 1), in the block of Mamba.
+  """Longhorn, the closed form of an online regression, in the block of Mamba.
 
-  For each inner channel S_t = (1 − D_t k_t²) ∘ S_{t−1} + D_t x_t k_t, o_t = q_t·S_t,
-  D_t = β_t/(1 + β_t |k_t|²), β_t = sigmoid(W_2 W_1 x_t + b): the closed form of
-  argmin_S |S − S_{t−1}|² + β_t (k_t·S − x_t)², with k_tᵀ k_t reduced to its diagonal.
+    β_t = sigmoid(W_2 W_1 x_t + b)                       a number for each channel
+    D_t = β_t / (1 + β_t |k_t|²)
+    S_t = (1 − D_t k_t²) ∘ S_{t−1} + D_t x_t k_t         a vector for each channel
+    o_t = q_t·S_t + E x_t
+    y_t = W_o (o_t ∘ silu(W_z u_t))
 
-  The loop that defines it: `tests/mixers/reference/longhorn.py`.
+  For each channel S_t minimises |S − S_{t−1}|² + β_t (k_t·S − x_t)², with k_tᵀ k_t
+  reduced to its diagonal. Here u are the tokens. x is linear in u, and then goes
+  through a causal convolution over four tokens and SiLU. k and q, of N = `state_size`
+  features, are linear in x and the same in all channels; b and the skip E are learned
+  for each channel. There are no heads: `slot.num_heads` has no effect.
+
+  The state is a `State` with S as `[b, 2 · width, N, 1]`, and the last three inputs of
+  the convolution.
+
+  The NumPy loop that defines it is `tests/mixers/reference/longhorn.py`.
+
+  Args:
+    slot: Width of the tokens, and initialisation.
+    state_size: Number N of entries of the state of a channel, ≥ 1; 16 by default.
+    convolution: Whether x goes through the convolution; True by default. False gives
+      x = silu(W_x u), for comparison.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `state_size` is not a positive integer, or `convolution` is not True
+      or False.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=1)
+    >>> mixer = zoo.mixers.Longhorn(slot, state_size=6, rngs=nnx.Rngs(0))
+    >>> mixer.initial_state(1).memory.shape
+    (1, 16, 6, 1)
+
+  References:
+    Liu et al., arXiv 2407.14207, algorithm 1.
   """
 
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
+    """Returns the initial bias b, which is 0."""
     return jnp.zeros(inner)
 
   def strength(
     self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n k']
   ) -> Float[Array, 'b n h']:
+    """Returns D."""
     beta = jax.nn.sigmoid(rate)
     return beta / (1 + beta * jnp.square(key).sum(axis=-1, keepdims=True))
 
   def decay(
     self, write: Float[Array, 'b h'], key: Float[Array, 'b k']
   ) -> Float[Array, 'b k h']:
+    """Returns 1 − D k²."""
     return 1 - write[:, None] * jnp.square(key)[..., None]
 
 
@@ -236,18 +301,43 @@ class _Diagonal(NamedTuple):
 
 @register_mixer('s4d')
 class S4D(Mixer):
-  """S4D-Lin (Gu et al., arXiv 2206.11893, section 4), one system per channel.
+  """S4D-Lin: a linear system with a diagonal matrix for each channel.
 
-  x_t = Ā x_{t−1} + B̄ u_t, y_t = 2 Re(C x_t) + D u_t, with Ā = e^(ΔA),
-  B̄ = (Ā − 1)/A (zero-order hold, B = 1), and A_n = −1/2 + iπn for n < N/2 at the start;
-  out(g_t) ∘ sigmoid(gate(g_t)) with g_t = gelu(y_t). A, C, D and Δ are learned; the
-  authors train A and Δ at a lower rate and without weight decay. The tokens are
-  convolved with 2 Re(C Ā^t B̄). There are no heads: `num_heads` has no effect.
+    x_t = Ā x_{t−1} + B̄ u_t,  Ā = e^(ΔA),  B̄ = (Ā − 1)/A
+    g_t = gelu(2 Re(C x_t) + D u_t)
+    y_t = (W_o g_t) ∘ sigmoid(W_g g_t)
 
-  The loop that defines it: `tests/mixers/reference/s4d.py`.
+  Here u are the tokens, one system for each of their channels, and x has N/2 complex
+  entries, N = `state_size`. B̄ is the zero-order hold with B = 1. A_n starts at
+  −1/2 + iπn for n < N/2, and A, C, D and Δ are learned. All tokens at once are
+  convolved with 2 Re(C Ā^t B̄). There are no heads: `slot.num_heads` has no effect.
+
+  The state has the real and the imaginary part of x, `[b, width, N/2]` each.
+
+  Differences from the authors' code: it trains A and Δ at a lower rate and without
+  weight decay.
+
+  The NumPy loop that defines it is `tests/mixers/reference/s4d.py`.
+
+  Args:
+    slot: Width of the tokens, and initialisation.
+    state_size: N, an even number from 2 to 10⁶; 64 by default.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `state_size` is not an even integer from 2 to 10⁶.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=1)
+    >>> mixer = zoo.mixers.S4D(slot, state_size=6, rngs=nnx.Rngs(0))
+    >>> mixer.initial_state(1).real.shape
+    (1, 8, 3)
+
+  References:
+    Gu et al., arXiv 2206.11893, section 4.
   """
 
-  # The numbers of each channel alone, A and C.
+  # A and C are numbers of each channel, and no matrices.
   roles = {
     'log_real': 'vector',
     'frequency': 'vector',
@@ -256,14 +346,6 @@ class S4D(Mixer):
   }
 
   def __init__(self, slot: Slot, state_size: int = 64, *, rngs: nnx.Rngs):
-    """
-    Args:
-      slot: the width of the tokens, the heads, and how kernels start.
-      state_size: N in the paper, an even number from 2 to a million.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_count('state_size', state_size, minimum=2, maximum=10**6)
     width, init = slot.width, slot.init
     if state_size % 2:
@@ -278,19 +360,21 @@ class S4D(Mixer):
       for _ in range(2)
     )
     self.out = project_back(width, width, init, rngs=rngs)
-    # Split as `out`, whose outputs it multiplies.
+    # The gate is split like `out`, because it multiplies the outputs of `out`.
     self.gate = project_back(
       width, width, dataclasses.replace(init, residual=1.0), rngs=rngs
     )
-    skip = jax.random.normal(rngs.params(), (width,))  # as in the authors' code
+    # D starts from N(0, 1), as in the authors' code.
+    skip = jax.random.normal(rngs.params(), (width,))
     self.skip = nnx.Param(skip, **split('model'))
 
   def __call__(self, tokens: Tokens) -> Tokens:
+    """Returns the output for each token, by a convolution."""
     kernels = self._kernels(tokens.shape[1])
     return self._outputs(causal_convolution(tokens, kernels), tokens)
 
   def attention(self, tokens: Tokens) -> Float[Array, 'b w n n']:
-    """The weights a in what each channel reads, `2 Re(C x_t) = Σ_i a_ti u_i`.
+    """Returns the weights a in what each channel reads, `2 Re(C x_t) = Σ_i a_ti u_i`.
 
     They do not depend on the tokens.
     """
@@ -298,14 +382,23 @@ class S4D(Mixer):
     return jnp.broadcast_to(toeplitz(self._kernels(n))[None], (b, width, n, n))
 
   def initial_state(self, batch: int) -> _Diagonal:
-    """The state before the first token."""
+    """Returns the state before the first token: zeros.
+
+    Args:
+      batch: Number b of sequences.
+    """
     zeros = jnp.zeros((batch, *self.log_real.shape), self._poles().real.dtype)
     return _Diagonal(zeros, zeros)
 
   def step(
     self, token: Float[Array, 'b w'], state: _Diagonal
   ) -> tuple[Float[Array, 'b w'], _Diagonal]:
-    """The output of one token, and the next state."""
+    """Returns the output of one token, and the next state.
+
+    Args:
+      token: One token of each sequence, `[b, w]`.
+      state: The state before it.
+    """
     kept, write = self._powers(np.ones(1)) * state, self._write()
     added = widen(token)[..., None]
     state = jax.tree.map(lambda old, new: old + added * new, kept, write)
@@ -313,17 +406,18 @@ class S4D(Mixer):
     return self._outputs(read[:, None].astype(token.dtype), token[:, None])[:, 0], state
 
   def _kernels(self, n: int) -> Float[Array, 'n w']:
-    """2 Re(C Ā^t B̄) for t = 0, …, n − 1."""
+    """Returns 2 Re(C Ā^t B̄) for t = 0, …, n − 1."""
     return self._read(self._write() * self._powers(np.arange(n)))
 
   def _poles(self) -> _Diagonal:
-    """A, with an axis of length 1 before the channels."""
-    # Not in bfloat16: the angles are these times the time, which may be many turns.
+    """Returns A, with an axis of length 1 before the channels."""
+    # A is multiplied by the time, and the angles may be many turns: bfloat16 would not
+    # be precise enough.
     log_real, frequency = widen((self.log_real[...], self.frequency[...]))
     return _Diagonal(-jnp.exp(log_real)[None], frequency[None])
 
   def _powers(self, times: np.ndarray) -> _Diagonal:
-    """Ā^t, `[t, w, s]`."""
+    """Returns Ā^t, `[t, w, s]`."""
     real, frequency = self._poles()
     time = jnp.asarray(times, real.dtype)[:, None, None]
     time = time * jnp.exp(widen(self.log_rate[...]))[None, :, None]
@@ -331,7 +425,7 @@ class S4D(Mixer):
     return _Diagonal(size * jnp.cos(angle), size * jnp.sin(angle))
 
   def _write(self) -> _Diagonal:
-    """B̄."""
+    """Returns B̄."""
     real, frequency = self._poles()
     squares = jnp.square(real) + jnp.square(frequency)
     kept = self._powers(np.ones(1))
@@ -339,13 +433,14 @@ class S4D(Mixer):
     return _Diagonal(kept.real - 1, kept.imaginary) * inverse
 
   def _read(self, state: _Diagonal) -> Float[Array, '*n w']:
-    """2 Re(C x)."""
+    """Returns 2 Re(C x)."""
     read = _Diagonal(
       *widen((self.read_real[...][None], self.read_imaginary[...][None]))
     )
     return 2 * jnp.sum((read * state).real, axis=-1)
 
   def _outputs(self, read: Tokens, tokens: Tokens) -> Tokens:
+    """Returns the output for each token, from 2 Re(C x) and the tokens."""
     hidden = read + self.skip[...][None, None] * tokens
     hidden = jax.nn.gelu(hidden, approximate=False)
     return self.out(hidden) * jax.nn.sigmoid(self.gate(hidden))

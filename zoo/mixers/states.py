@@ -15,14 +15,16 @@ from zoo.core.errors import UserError
 from zoo.core.taps import Replacement, Tap
 from zoo.mixers.mixer import Mixer, Tokens
 
-_MEMORY = 'b n h k v'  # the axes of the matrix of each head, after each token
+# The axes of the matrix of each head, with the axis of tokens.
+_MEMORY = 'b n h k v'
 _LETTERS = 'b n p q r s'
 
 
 def state_taps(mixer: Mixer) -> dict[str, Tap]:
   """Returns a tap for each array of a mixer's state, by its path within the state.
 
-  Mixers that take no tokens one by one have none. A count of tokens has no tap.
+  A mixer that cannot take tokens one by one has no such taps. The number of tokens in a
+  state has no tap.
   """
   if not mixer.causal:
     return {}
@@ -53,18 +55,23 @@ def are_replaced(taps: Mapping[str, Tap]) -> bool:
 def by_steps(mixer: Mixer, tokens: Tokens, taps: Mapping[str, Tap]) -> Tokens:
   """Returns the outputs of a mixer, one token after another, through taps of its state.
 
-  The state after token t, as its tap returns it, is what token t + 1 starts from. The
-  output of token t itself is read before, so that the last state changes nothing. A
-  tap takes the states after all tokens: at each token those of the others are 0.
+  Token t + 1 starts from what a tap returns for the state after token t. The output of
+  token t itself is read before the tap, so the state after the last token changes no
+  output. A tap takes an array with the states after all tokens. At each token the
+  states after the other tokens are 0 in it.
 
   Args:
-    mixer: The mixer, without its taps of states, which are those of its layer.
-    tokens: What the mixer reads, `[b, n, w]`.
-    taps: The taps of the layer, by the path within the state, as of `state_taps`.
+    mixer: The mixer, without the taps of its states, which belong to its layer.
+    tokens: The input of the mixer, `[b, n, w]`.
+    taps: The taps of the layer, by the path within the state, as `state_taps` returns
+      them.
+
+  Returns:
+    The outputs, `[b, n, w]`.
 
   Raises:
-    UserError: If something else in the mixer is read or changed, whose values would be
-      those of one token.
+    UserError: If another value in the mixer is to be read or changed. It would be the
+      value of one token.
   """
   for _, module in nnx.iter_modules(mixer):
     if isinstance(module, Replacement):
@@ -94,7 +101,7 @@ def by_steps(mixer: Mixer, tokens: Tokens, taps: Mapping[str, Tap]) -> Tokens:
 
 
 def _changed(tap: Tap, state: Array, t: Int[Array, ''], n: int) -> Array:
-  """The state after token t as a tap returns it, which takes those of all tokens."""
+  """Returns the state after token t as a tap returns it."""
   if not isinstance(tap, Replacement):
     return state
   states = jnp.zeros((len(state), n, *state.shape[1:]), state.dtype)

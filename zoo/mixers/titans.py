@@ -17,7 +17,7 @@ from zoo.mixers.linear_state import QKV, HeadState, Past, State, normalize
 from zoo.mixers.mixer import Memory, Read, Slot, Tokens, project, widen
 from zoo.mixers.recurrence import over_tokens
 
-# ∇ with respect to k M, from k M, the key and the value.
+# A function that returns the gradient with respect to k M, from k M, k and v.
 Gradient = Callable[
   [Float[Array, 'b h v'], Float[Array, 'b h k'], Float[Array, 'b h v']],
   Float[Array, 'b h v'],
@@ -25,33 +25,70 @@ Gradient = Callable[
 
 
 class Descent(NamedTuple):
-  """What the memory is trained on; the arrays of one token lack the axis n."""
+  """The data and the rates on which the memory is trained.
+
+  The arrays of one token lack the axis n.
+
+  Attributes:
+    query: q, which reads the memory, `[b, n, h, k]`.
+    key: k, `[b, n, h, k]`.
+    value: v, `[b, n, h, v]`.
+    rate: The step size θ in (0, 1), `[b, n, h]`.
+    momentum: η in (0, 1), `[b, n, h]`.
+    forget: α in (0, 1), the part of the memory that is forgotten, `[b, n, h]`.
+  """
 
   query: Float[Array, 'b n h k']
   key: Float[Array, 'b n h k']
   value: Float[Array, 'b n h v']
-  rate: Float[Array, 'b n h']  # θ
-  momentum: Float[Array, 'b n h']  # η
-  forget: Float[Array, 'b n h']  # α
+  rate: Float[Array, 'b n h']
+  momentum: Float[Array, 'b n h']
+  forget: Float[Array, 'b n h']
 
 
 @register_mixer('titans')
 class Titans(HeadState):
-  """The neural memory of Titans (Behrouz et al., arXiv 2501.00663, section 3), linear.
+  """The linear neural memory of Titans: gradient descent with momentum and forgetting.
 
-  Z_t = η_t Z_{t−1} − θ_t ∇_t and M_t = (1 − α_t) M_{t−1} + Z_t with the gradient
-  ∇_t = 2 k_tᵀ (k_t M_{t−1} − v_t) of |k_t M − v_t|²; o_t = q_t M_t. θ_t, η_t and α_t
-  are sigmoids of a linear map of the token, one each per head. q, k and v go through a
-  short convolution and SiLU; q and k are scaled to length 1; out(norm(o_t) ∘
-  silu(W_g x_t)), with the RMS norm of each head. q has no other scale, as in the paper
-  and in the code of flash-linear-attention.
+    ∇_t = 2 k_tᵀ (k_t M_{t−1} − v_t)                the gradient of |k_t M − v_t|²
+    Z_t = η_t Z_{t−1} − θ_t ∇_t
+    M_t = (1 − α_t) M_{t−1} + Z_t
+    o_t = q_t M_t
+    y_t = W_o (norm(o_t) ∘ silu(W_g x_t))
 
-  The paper's memory may be a deep network, and its architectures have attention and
-  persistent tokens beside it; it takes all gradients of a chunk at the same memory, as
-  `ttt` does, where here each is at the memory of its own token. In the code of
-  flash-linear-attention a layer norm follows k_t M, and the target is v_t − k_t.
+  The rate θ_t, the momentum η_t and the forgetting α_t are sigmoids of a linear map of
+  the token, a number for each head. q, k and v are linear in the tokens x, and then go
+  through a causal convolution over four tokens and SiLU; q and k are then scaled to
+  length 1. q has no other scale, as in the paper and in the code of
+  flash-linear-attention. norm is the RMS norm of each head.
 
-  The loop that defines it: `tests/mixers/reference/titans.py`.
+  The state is a `State` with M above Z, `[b, h, 2 s, s]`, s = width / num_heads, and
+  the last three inputs of the convolutions of q, k and v.
+
+  Differences from the sources: the memory of the paper may be a deep network, and its
+  architectures have attention and persistent tokens beside it. The paper takes all
+  gradients of a chunk at the same memory, as `ttt` does; here each gradient is taken at
+  the memory before its own token. In the code of flash-linear-attention a layer norm
+  follows k_t M, and the target is v_t − k_t.
+
+  The NumPy loop that defines it is `tests/mixers/reference/titans.py`.
+
+  Args:
+    slot: Width of the tokens, number of heads, and initialisation.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `slot.num_heads` is not a positive integer or does not divide the
+      width.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
+    >>> mixer = zoo.mixers.Titans(slot, rngs=nnx.Rngs(0))
+    >>> mixer.initial_state(1).memory.shape
+    (1, 2, 8, 4)
+
+  References:
+    Behrouz et al., arXiv 2501.00663, section 3.
   """
 
   def __init__(self, slot: Slot, *, rngs: nnx.Rngs):
@@ -66,6 +103,7 @@ class Titans(HeadState):
     self.forget_tap = Tap(axes='b n h', kind='decay')
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Descent, Past]:
+    """Returns the data and the rates of the descent, and the next `state.past`."""
     (query, key, value), past = self.heads(tokens, state)
     numbers = (
       tap(jax.nn.sigmoid(widen(layer(tokens))))
@@ -79,20 +117,21 @@ class Titans(HeadState):
     return Descent(query, key, value, *numbers), past
 
   def recur(self, inputs: Descent, memory: Memory) -> tuple[Read, Memory]:
+    """Trains the memory token by token, and returns what the queries read."""
     return over_tokens(functools.partial(descend, gradient=squared), inputs, memory)
 
 
 def squared(
   read: Float[Array, 'b h v'], key: Float[Array, 'b h k'], value: Float[Array, 'b h v']
 ) -> Float[Array, 'b h v']:
-  """The gradient of |k M − v|² with respect to k M."""
+  """Returns the gradient of |k M − v|² with respect to k M."""
   return 2 * (read - value)
 
 
 def descend(
   inputs: Descent, memory: Float[Array, 'b h m v'], gradient: Gradient
 ) -> tuple[Float[Array, 'b h v'], Float[Array, 'b h m v']]:
-  """The output of one token, and the next memory [M; Z]."""
+  """Returns the output of one token, and the next memory [M; Z]."""
   query, key, value, rate, momentum, forget = inputs
   weights, change = jnp.split(memory, 2, axis=2)
   read = jnp.einsum('bhk,bhkv->bhv', key, weights)

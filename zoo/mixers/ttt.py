@@ -29,11 +29,18 @@ from zoo.mixers.recurrence import Inputs, chunkwise, in_chunks, joined, update
 
 
 class NetworkState(NamedTuple):
-  """The weights [W; b] of each head's model; `k` counts key features and the bias."""
+  """The state of `ttt`: the weights [W; b] of each head's model.
 
-  start: Float[Array, 'b h k v']  # at the start of the mini-batch
+  Attributes:
+    start: The weights at the start of the mini-batch, `[b, h, k, v]`, where `k` counts
+      the features of a key and the bias.
+    now: The weights after the last token, `[b, h, k, v]`.
+    position: The number of tokens seen, an integer.
+  """
+
+  start: Float[Array, 'b h k v']
   now: Float[Array, 'b h k v']
-  position: Int[Array, '']  # the number of tokens
+  position: Int[Array, '']
 
 
 class _Examples(NamedTuple):
@@ -50,27 +57,52 @@ _Norm = Callable[[Float[Array, 'b n h v']], Float[Array, 'b n h v']]
 
 @register_mixer('ttt')
 class TTT(Mixer):
-  """TTT-Linear (Sun et al., arXiv 2407.04620, section 2).
+  """TTT-Linear: each head trains a model on the tokens by gradient descent.
 
-  At each token the model f(x) = LN(x W + b) of each head takes a step of gradient
-  descent on ½|f(k_t) − (v_t − k_t)|²,
+  The model of a head is f(z) = LN(z W + b). At each token it takes a step of gradient
+  descent on ½|f(k_t) − (v_t − k_t)|², and then answers the query.
 
-    [W; b]_t = [W; b]_{t−1} − η_t [k_t, 1]ᵀ ∇_t,   o_t = q_t + f_t(q_t),
+    [W; b]_t = [W; b]_{t−1} − η_t [k_t, 1]ᵀ ∇_t
+    o_t = q_t + f_t(q_t)
+    y_t = W_o o_t
 
-  with ∇_t the gradient with respect to k_t W + b at the weights at the start of the
-  mini-batch of `mini_batch_size` tokens, and η_t = sigmoid(W_η x_t + b_η)/s for heads
-  of s features; the output is out(o_t). The initial weights and the norm are learned.
-  All gradients of a mini-batch are taken at the same weights, so a prompt of at most
-  `mini_batch_size` tokens is one step of batch gradient descent.
+  ∇_t is the gradient with respect to k_t W + b, at the weights at the start of the
+  mini-batch of `mini_batch_size` tokens. A prompt of at most that many tokens is
+  therefore one step of batch gradient descent. η_t = sigmoid(W_η x_t + b_η)/s for heads
+  of s = width / num_heads features. q, k and v are linear in the tokens x. The initial
+  weights [W; b]_0, and the scale and bias of LN, are learned.
 
-  The authors' code also has rotary positions within mini-batches, a factor of η that
-  depends on the position within the mini-batch, a second norm, and the gate and short
-  convolutions of the Mamba block, which are not in the equations.
+  The state has [W; b] at the start of the mini-batch and now, `[b, h, s + 1, s]` each,
+  and the number of tokens.
 
-  The loop that defines it: `tests/mixers/reference/ttt.py`.
+  Differences from the authors' code: it also has rotary positions within mini-batches,
+  a factor of η that depends on the position within the mini-batch, a second norm, and
+  the gate and short convolutions of the Mamba block, which are not in the paper's
+  equations.
+
+  The NumPy loop that defines it is `tests/mixers/reference/ttt.py`.
+
+  Args:
+    slot: Width of the tokens, number of heads, and initialisation.
+    mini_batch_size: Number of tokens whose gradients are taken at the same weights, ≥
+      1; 16 by default.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If `mini_batch_size` or `slot.num_heads` is not a positive integer, or if
+      `slot.num_heads` does not divide the width.
+
+  Example:
+    >>> slot = zoo.mixers.Slot(width=8, num_heads=2)
+    >>> mixer = zoo.mixers.TTT(slot, mini_batch_size=4, rngs=nnx.Rngs(0))
+    >>> mixer.initial_state(1).now.shape
+    (1, 2, 5, 4)
+
+  References:
+    Sun et al., arXiv 2407.04620, section 2.
   """
 
-  # The initial weights of a head are a matrix, which keys and queries go through.
+  # Keys and queries go through the initial weights of a head, which are a matrix.
   roles = {
     'weights': 'hidden',
     'bias': 'vector',
@@ -79,14 +111,6 @@ class TTT(Mixer):
   }
 
   def __init__(self, slot: Slot, mini_batch_size: int = 16, *, rngs: nnx.Rngs):
-    """
-    Args:
-      slot: the width of the tokens, the heads, and how kernels start.
-      mini_batch_size: tokens whose gradients are taken at the same weights, ≥ 1.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_count('mini_batch_size', mini_batch_size)
     width, size, init = slot.width, slot.head_size, slot.init
     num_heads = slot.num_heads
@@ -112,6 +136,7 @@ class TTT(Mixer):
     self.heads_tap = Tap(axes='b n h v', kind='heads')
 
   def __call__(self, tokens: Tokens) -> Tokens:
+    """Returns the output for each token, mini-batch by mini-batch."""
     b, n, _ = tokens.shape
     size, norm = min(self.mini_batch_size, n), self._norm()
 
@@ -122,13 +147,17 @@ class TTT(Mixer):
     examples = self._examples(tokens)
     start = self.initial_state(b).start
     start = start.astype(np.promote_types(start.dtype, examples.key.dtype))
-    # Padded tokens have the rate 0, and so change no weights.
+    # Padded tokens have the rate 0, so they do not change the weights.
     batches = jax.tree.map(lambda array: in_chunks(array, size), examples)
     _, read = jax.lax.scan(body, start, batches)
     return self._outputs(examples, norm(joined(read, n)), tokens.dtype)
 
   def initial_state(self, batch: int) -> NetworkState:
-    """The state before the first token."""
+    """Returns the state before the first token: the learned initial weights.
+
+    Args:
+      batch: Number b of sequences.
+    """
     start, bias = widen((self.weights[...], self.bias[...]))
     weights = jnp.concatenate([start, bias[:, None]], axis=1)
     weights = jnp.broadcast_to(weights[None], (batch, *weights.shape))
@@ -137,7 +166,12 @@ class TTT(Mixer):
   def step(
     self, token: Float[Array, 'b w'], state: NetworkState
   ) -> tuple[Float[Array, 'b w'], NetworkState]:
-    """The output of one token, and the next state."""
+    """Returns the output of one token, and the next state.
+
+    Args:
+      token: One token of each sequence, `[b, w]`.
+      state: The state before it.
+    """
     examples, norm = self._examples(token[:, None]), self._norm()
     moves = _moves(examples, state.start, norm)
     query, key, moves = (array[:, 0] for array in (examples.query, examples.key, moves))
@@ -149,7 +183,8 @@ class TTT(Mixer):
     return outputs[:, 0], NetworkState(start, now, position)
 
   def _examples(self, tokens: Tokens) -> _Examples:
-    # The gradient of a norm is a difference, so the inner training is not in bfloat16.
+    # The gradient of a norm is a difference of numbers of similar size, for which
+    # bfloat16 is not precise enough.
     query, key, value = widen(
       in_heads(tokens, (self.query, self.key, self.value), self.num_heads)
     )
@@ -163,7 +198,7 @@ class TTT(Mixer):
     return _Examples(query, extended, value - key, rate)
 
   def _norm(self) -> _Norm:
-    """LN, with the scale and the bias of each head."""
+    """Returns LN, with the scale and the bias of each head."""
     scale, bias = widen((self.norm_scale[...], self.norm_bias[...]))
 
     def norm(read: Float[Array, 'b n h v']) -> Float[Array, 'b n h v']:
@@ -184,7 +219,7 @@ class TTT(Mixer):
 def _moves(
   examples: _Examples, weights: Float[Array, 'b h k v'], norm: _Norm
 ) -> Float[Array, 'b n h v']:
-  """−η_t ∇_t at these weights."""
+  """Returns −η_t ∇_t at these weights."""
   read = jnp.einsum('bnhk,bhkv->bnhv', examples.key, weights)
   predicted, back = jax.vjp(norm, read)
   (gradient,) = back(predicted - examples.target)
