@@ -1,4 +1,7 @@
-"""Architectures: one family per file, each registered by name."""
+"""Architectures: models of prompts, one family in each file, each registered by name.
+
+`zoo.list_models` lists the names, and `zoo.create_model` makes a model by its name.
+"""
 
 from zoo.models.deep_lsa import DeepLSA as DeepLSA
 from zoo.models.deep_set import DeepSet as DeepSet

@@ -33,14 +33,56 @@ READOUTS = 'last', 'linear'
 class DeepLSA(TokenModel):
   """Layers of linear self-attention over the tokens `[x_i; y_i]`, `[x_q; guess]`.
 
-  Z ← Z + (1/C) Σ_h W_P W_V Z W_M Zᵀ W_Kᵀ W_Q Z   (arXiv 2512.04268, eqs. 3, 5 and 6)
+    Z ← Z + (1/C) Σ_h W_P W_V Z W_M Zᵀ W_Kᵀ W_Q Z   (arXiv 2512.04268, eqs. 3, 5 and 6)
 
-  This is the form `dense`, with four matrices per head; SparseLayer defines the others.
-  L sparse layers add L steps of preconditioned gradient descent from 0 to the guess. In
-  the forms of SparseLayer, as in their sources, the label entry of the query's token
-  starts as minus the guess and ends as minus the prediction, because each step
-  subtracts from the context's labels what it adds to the prediction. One sparse layer
-  predicts the same as a dense layer with W_Kᵀ W_Q = diag(A, 0).
+  This is the form 'dense', with four matrices in each head. The other forms have the
+  layers of Ahn et al. (arXiv 2306.00297),
+
+    Z ← Z + (1/C) Σ_h P_h Z W_M Zᵀ Q_h Z,   P_h = diag(B_h, I),  Q_h = −diag(A_h, 0)
+
+  - 'sparse': B_h = 0. L such layers add L steps of preconditioned gradient descent from
+    0 to the guess.
+  - 'gd_plus_plus': B_h is trained, too. With A = I and B = γ·I a layer also multiplies
+    the features by I − γ XᵀX/C (GD++ of von Oswald et al., arXiv 2212.07677).
+  - 'scalar': A_h and B_h are multiples of the identity. The risk of this form is known
+    exactly.
+
+  In these three forms, as in their sources, the label entry of the query's token starts
+  as minus the guess and ends as minus the prediction, because each step subtracts from
+  the labels of the context what it adds to the prediction. One sparse layer predicts
+  the same as a dense layer with W_Kᵀ W_Q = diag(A, 0).
+
+  All matrices start from N(0, init_scale²).
+
+  Args:
+    num_features: Number d of features of an example, ≥ 1.
+    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+      that are numbers. Several outputs are the logits of classes.
+    num_layers: Number L of layers, from 1 to 1000; 3 by default.
+    num_heads: Number of heads of a layer, ≥ 1; 1 by default.
+    shared: Whether all layers have the same weights; False by default.
+    form: The form of a layer: 'dense' (the default), 'sparse', 'gd_plus_plus' or
+      'scalar'.
+    readout: What is read of the query's token after the last layer: 'last' (the
+      default) is its label entry; 'linear' is a trained linear map of the token, which
+      starts by reading that entry.
+    guess: Initial guess of each label, made before any example is seen: one of 'zero'
+      (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
+      which `zoo.models.initial_guess.GUESSES` explains.
+    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
+    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    init_scale: Standard deviation of the initial matrices, ≥ 0; 0.1 by default.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If an argument is out of its range, or if `guess_weights` or `guess_bias`
+      is not 0 with a guess other than 'fixed'.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = zoo.models.DeepLSA(2, num_layers=1, form='sparse', rngs=nnx.Rngs(0))
+    >>> model(task.sample(jax.random.key(0), 3)).shape
+    (3,)
   """
 
   order_invariant = True
@@ -62,28 +104,6 @@ class DeepLSA(TokenModel):
     *,
     rngs: nnx.Rngs,
   ):
-    """All matrices start from N(0, init_scale²); with `shared` all layers share theirs.
-
-    The prediction is the label entry of the query's token after the last layer; with
-    `readout='linear'` it is a trained linear map of that token, which starts by reading
-    that entry.
-
-    Args:
-      num_features: d ≥ 1.
-      num_outputs: numbers that a prediction has, k ≥ 1.
-      num_layers: from 1 to 1000.
-      num_heads: heads of a layer, ≥ 1.
-      shared: whether all layers have the same weights.
-      form: the form of a layer, one of FORMS.
-      readout: what is read of the query's token, one of READOUTS.
-      guess: the initial guess of each label, one of GUESSES.
-      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
-      guess_bias: β of that guess, in the units of the labels.
-      init_scale: standard deviation of the initial matrices, ≥ 0.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     check_count('num_heads', num_heads)
     check_truth('shared', shared)
@@ -97,7 +117,7 @@ class DeepLSA(TokenModel):
 
     def layer() -> LinearLayer | SparseLayer:
       if form == 'dense':
-        features = self.token_width - 1  # LinearLayer adds one
+        features = self.token_width - 1  # LinearLayer adds one.
         return LinearLayer(features, num_heads, init_scale, rngs=rngs)
       return SparseLayer(num_features, num_heads, init_scale, form, rngs=rngs)
 
@@ -108,22 +128,40 @@ class DeepLSA(TokenModel):
     self.read_out = nnx.Param(start) if readout == 'linear' else None
 
   def body(self, tokens: Float[Array, 'b n e'], at: slice) -> Float[Array, 'b 1 k']:
+    """Returns the output at the query's token, the only one that is asked for."""
     return self._read(self._layers(tokens)[-1])
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b t e']]:
-    """The tokens before the first layer and after each layer."""
+    """Returns the tokens before the first layer and after each layer.
+
+    Args:
+      prompt: Prompts `[b]` with d features.
+
+    Returns:
+      num_layers + 1 arrays `[b, c + 1, d + k]`.
+    """
     return self._layers(self.embed(prompt))
 
   def read(
     self, tokens: Float[Array, 'b t e'], prompt: Prompt
   ) -> Float[Array, 'b 1 *k']:
-    """The readout's prediction for the query, from the tokens of any layer."""
+    """Returns the readout's prediction for the query, from the tokens of any layer.
+
+    Args:
+      tokens: Tokens between layers, such as those of `layer_tokens`.
+      prompt: The prompts to which they belong.
+
+    Returns:
+      Predictions `[b, 1]`, or logits `[b, 1, k]`.
+    """
     return self.finish(self._read(tokens)[None], prompt)[0]
 
   def exact_form(self) -> DeepRule:
-    """The exact form of a `scalar` model, from which `zoo.theory` computes its risk.
+    """Returns the exact form of a 'scalar' model, of which `zoo.theory` has the risk.
 
-    Raises UserError for other forms, several outputs, or a network as the guess.
+    Raises:
+      UserError: If the form is not 'scalar', if there are several outputs, or if the
+        guess is a network.
     """
     for name, value, wanted in (
       ('form', self.form, 'scalar'),
@@ -171,19 +209,21 @@ class DeepLSA(TokenModel):
 
 
 class SparseLayer(nnx.Module):
-  """Z + (1/C) Σ_h P_h Z W_M Zᵀ Q_h Z with P_h = diag(B_h, I), Q_h = −diag(A_h, 0).
+  """A layer Z + (1/C) Σ_h P_h Z W_M Zᵀ Q_h Z, P_h = diag(B_h, I), Q_h = −diag(A_h, 0).
 
-  The layers of Ahn et al. (arXiv 2306.00297). In the form `sparse`, B_h is 0, and a
-  layer is a step of gradient descent, preconditioned by Σ_h A_hᵀ, that leaves y_i as
-  the residual of a label. The form `gd_plus_plus` also has B_h: with A = I and B = γ·I
-  a layer multiplies the features by I − γ XᵀX/C (GD++ of von Oswald et al., arXiv
-  2212.07677). In the form `scalar`, A_h and B_h are multiples of the identity; this is
+  These are the layers of Ahn et al. (arXiv 2306.00297). In the form 'sparse', B_h is 0.
+  A layer is then a step of gradient descent, preconditioned by Σ_h A_hᵀ, that leaves
+  y_i as the residual of a label. The form 'gd_plus_plus' also has B_h: with A = I and B
+  = γ·I a layer multiplies the features by I − γ XᵀX/C (GD++ of von Oswald et al., arXiv
+  2212.07677). In the form 'scalar', A_h and B_h are multiples of the identity; this is
   the family whose exact risk is known.
 
-  Parameters: `a`, and except in `sparse` `b`, both `[h, d, d]`, or `[h]` in `scalar`.
+  The parameters are `a` and, except in 'sparse', `b`. Both are `[h, d, d]`, or `[h]` in
+  'scalar', and start from N(0, init_scale²), head by head.
   """
 
-  roles = {'a': 'hidden', 'b': 'hidden'}  # with one feature, too
+  # The parameters are matrices even if there is one feature.
+  roles = {'a': 'hidden', 'b': 'hidden'}
 
   def __init__(
     self,
@@ -194,8 +234,6 @@ class SparseLayer(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """Samples the matrices from N(0, init_scale²), head by head."""
-
     self.num_features = num_features
     entries = () if form == 'scalar' else (num_features, num_features)
 
@@ -210,21 +248,21 @@ class SparseLayer(nnx.Module):
     self.update_tap = Tap(axes='b n e', kind='added')
 
   def matrices(self, parameter: nnx.Param) -> Float[Array, 'h d d']:
-    """The parameter `a` or `b` as matrices, also in the form `scalar`."""
+    """Returns the parameter `a` or `b` as matrices, also in the form 'scalar'."""
     value = parameter[...]
     if value.ndim == 3:
       return value
     return value[:, None, None] * jnp.eye(self.num_features, dtype=value.dtype)[None]
 
   def scores(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h c t']:
-    """`(1/C) Zᵀ Q_h Z`, key by query; the query's token is not a key."""
+    """Returns `(1/C) Zᵀ Q_h Z`, key by query; the query's token is not a key."""
     d, c = self.num_features, tokens.shape[1] - 1
     x, keys = tokens[..., :d], tokens[:, :-1, :d]
     scores = -jnp.einsum('bci,hij,btj->bhct', keys, self.matrices(self.a), x)
     return self.scores_tap(scores / max(c, 1))
 
   def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
-    """The tokens after this layer."""
+    """Returns the tokens after this layer."""
     d, scores = self.num_features, self.scores(tokens)
     x, keys, labels = tokens[..., :d], tokens[:, :-1, :d], tokens[:, :-1, d:]
     labels = jnp.einsum('bck,bhct->btk', labels, scores)

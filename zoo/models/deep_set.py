@@ -17,12 +17,46 @@ from zoo.models.token_model import MAX_LAYERS, TokenModel
 
 @register_model('deep_set')
 class DeepSet(TokenModel):
-  """Deep set (Zaheer et al., arXiv 1703.06114, Theorem 2; a mean replaces the sum).
+  """A deep set: a network of the mean of an embedding of the examples.
 
-  ŷ = ρ(mean_i φ([x_i; y_i]), x_q, guess)   (in context: Ahuja & Lopez-Paz, 2305.16704)
+    ŷ = ρ(mean_i φ([x_i; y_i]), x_q, guess)
 
-  φ and ρ each have `num_layers` layers gelu(W z + b), and ρ a final linear layer. The
-  mean over no examples is 0.
+  φ and ρ each have `num_layers` layers gelu(W z + b), and ρ has a last linear layer.
+  The mean over no examples is 0. The order of the examples has no effect. The theorem
+  of the source has a sum where this model has the mean.
+
+  Args:
+    num_features: Number d of features of an example, ≥ 1.
+    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+      that are numbers. Several outputs are the logits of classes.
+    num_layers: Number of layers of each network, from 1 to 1000; 2 by default.
+    width: Number of entries of each hidden vector, from 1 to 2²⁰; 64 by default.
+    guess: Initial guess of each label, made before any example is seen: one of 'zero'
+      (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
+      which `zoo.models.initial_guess.GUESSES` explains.
+    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
+    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    head: What the outputs say of a label that is a number: 'point' (the default) is the
+      prediction, 'gaussian' the mean and the log variance of a normal distribution, and
+      'bars' the logits of a histogram.
+    edges: Edges of the bars of the head 'bars', increasing, `[n + 1]` with n ≥ 2, such
+      as `zoo.models.quantile_edges(task)`; None, the default, for other heads.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If an argument is out of its range, if `guess_weights` or `guess_bias` is
+      not 0 with a guess other than 'fixed', if `head` is not 'point' with several
+      outputs, or if `edges` is missing for the head 'bars' or given for another one.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = zoo.models.DeepSet(2, num_layers=1, width=8, rngs=nnx.Rngs(0))
+    >>> model.predictions(task.sample(jax.random.key(0), 3)).shape
+    (3, 5)
+
+  References:
+    Zaheer et al., arXiv 1703.06114, Theorem 2.
+    In context: Ahuja & Lopez-Paz, arXiv 2305.16704.
   """
 
   order_invariant = True
@@ -42,25 +76,8 @@ class DeepSet(TokenModel):
     *,
     rngs: nnx.Rngs,
   ):
-    """
-    Args:
-      num_features: d ≥ 1.
-      num_outputs: numbers that a prediction has, k ≥ 1.
-      num_layers: layers of each network, from 1 to 1000.
-      width: entries of each hidden vector, ≥ 1.
-      guess: the initial guess of each label, one of GUESSES.
-      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
-      guess_bias: β of that guess, in the units of the labels.
-      head: what the readout says of a label that is a number, one of HEADS of
-        zoo/models/heads.py.
-      edges: the edges of the bars of the head 'bars', increasing, `[n + 1]`; in a run
-        they are `zoo.models.quantile_edges(task)`.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
+    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³.
     # A shifted token has the features of an example and the label of the one before it.
     super().__init__(
       num_features,
@@ -79,6 +96,7 @@ class DeepSet(TokenModel):
     self.read_out = nnx.Linear(width, self.num_reads, rngs=rngs)
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b t k']:
+    """Returns the outputs for some examples, from the running means of φ."""
     x, y_before, guess = jnp.split(
       tokens, (self.num_features, self.num_features + self.num_outputs), axis=-1
     )

@@ -20,38 +20,39 @@ HEADS = {
   'gaussian': 'the mean and the logarithm of the variance of a normal distribution',
   'bars': 'the logits of the bars of a histogram, whose edges are given',
 }
-NUM_BARS = 64  # of the models that configs name
+NUM_BARS = 64  # Models that configs name have this many bars.
 
-_NUM_PROMPTS = 2048  # whose labels give the quantiles
+_NUM_PROMPTS = 2048  # The labels of this many prompts give the quantiles.
 _SEED = 0
-# The least width of a bar, as a share of the mean width. Labels that repeat would have
-# bars without a width.
+# The least width of a bar, as a share of the mean width. Without it, labels that repeat
+# would give bars of width 0.
 _LEAST_WIDTH = 1e-3
 
 
 class Edges(Constant):
-  """The edges of bars, which stay in float32 where a model computes in bfloat16."""
+  """The edges of bars, which stay in float32 if a model computes in bfloat16."""
 
 
 def quantile_edges(task: Task, num_bars: int = NUM_BARS) -> Float[Array, ' m']:
   """Returns edges of bars between which a task's labels are equally likely.
 
   The inner edges are the quantiles i/n of the labels of 2,048 prompts. An outer bar
-  holds half of the labels beyond its inner edge, as `Bars` says of its tail. The edges
-  are a function of the task: the key of the prompts is fixed. Bars that would be
-  narrower than a thousandth of the mean width have that width, so that the edges
-  increase.
+  holds half of the labels beyond its inner edge; the other half lies in the tail of
+  `zoo.core.distributions.Bars`. The edges are a function of the task, because the key
+  of the prompts is fixed. A bar that would be narrower than a thousandth of the mean
+  width gets that width, so that the edges increase.
 
   Args:
     task: A task whose labels are numbers.
-    num_bars: The number of bars n, ≥ 2.
+    num_bars: The number n of bars, ≥ 2; 64 by default.
 
   Returns:
-    The n + 1 edges, in the units of the labels. Under a trace they are traced, and
-    nothing is drawn.
+    The n + 1 edges, in the units of the labels. Under a trace they are traced values,
+    and no prompts are drawn while tracing.
 
   Raises:
-    UserError: If the labels are not numbers, or for a number of bars that is too small.
+    UserError: If the labels of the task are not numbers, or if `num_bars` is not an
+      integer ≥ 2.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -75,14 +76,25 @@ def quantile_edges(task: Task, num_bars: int = NUM_BARS) -> Float[Array, ' m']:
 
 
 def shares_below_edges(num_bars: int) -> Float[np.ndarray, ' m']:
-  """The share of labels below each edge, i/n; half of a tail is beyond its bar."""
+  """Returns the share i/n of labels below each edge.
+
+  Half of each tail lies beyond its outer bar.
+  """
   return np.array([0.5, *range(1, num_bars), num_bars - 0.5]) / num_bars
 
 
 def check_head(
   head: str, num_outputs: int, edges: ArrayLike | Sequence[float] | None
 ) -> Edges | None:
-  """Returns the edges of a model's bars; None for another head.
+  """Checks a head, and returns the edges of its bars.
+
+  Args:
+    head: One of HEADS.
+    num_outputs: Number of outputs of a prediction.
+    edges: The edges of the bars, increasing; None for a head without bars.
+
+  Returns:
+    The edges, or None for a head without bars.
 
   Raises:
     UserError: If the head is unknown, if it is for numbers and there are classes, or if
@@ -115,7 +127,7 @@ def check_head(
 
 
 def num_reads(head: str, num_outputs: int, edges: Edges | None) -> int:
-  """The number of outputs that a readout has for a head."""
+  """Returns the number of outputs that a readout has for a head."""
   if head == 'gaussian':
     return 2
   return num_outputs if edges is None else len(edges[...]) - 1
@@ -127,12 +139,13 @@ def at_head(
   guess: Float[Array, '*n 1'] | None,
   edges: Edges | None,
 ) -> Distribution:
-  """The distribution of a label that is a number, in float32 at least.
+  """Returns the distribution of a label that is a number, in float32 at least.
 
   Args:
     head: 'gaussian' or 'bars'.
-    outputs: Those of the readout.
-    guess: What is added to the label that the outputs are about; None adds nothing.
+    outputs: The outputs of the readout, `[*n, num_reads]`.
+    guess: A number that is added to the label that the outputs describe, `[*n, 1]`;
+      None adds nothing.
     edges: The edges of bars.
   """
   outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))

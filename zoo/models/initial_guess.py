@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.core.errors import UserError, check_name, check_number, check_vector
 from zoo.models.linear_attention import Constant
 
-# The kinds of guess by name: the guessed label of features x.
+# The kinds of guess by name, each with the label that it guesses for features x.
 GUESSES = {
   'zero': '0',
   'fixed': 'g·x + β, given and not trained (arXiv 2512.04268, eq. 6)',
@@ -22,13 +22,26 @@ GUESSES = {
   'y − w·x; w·x_q is added to its prediction',
   'residual_network': 'the same with a network of one hidden layer in place of w·x',
 }
-_HIDDEN = 32  # hidden features of the network
+_HIDDEN = 32  # The network has this many hidden features.
 
 
 class InitialGuess(nnx.Module):
-  """The guess `[…, k]` of the labels of features `[…, d]`; one of GUESSES."""
+  """The guess `[…, k]` of the labels of features `[…, d]`, one of GUESSES.
 
-  roles = {'*': 'vector'}  # decay would pull the guess to 0
+  Args:
+    kind: One of GUESSES.
+    num_features: Number d of features.
+    num_outputs: Number k of outputs; 1 by default.
+    weights: g of the guess 'fixed', a number or `[d]`; 0 by default.
+    bias: β of the guess 'fixed'; 0 by default.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If the kind is unknown, or if g or β is not 0 with another kind than
+      'fixed'.
+  """
+
+  roles = {'*': 'vector'}  # Weight decay would pull the guess to 0.
 
   def __init__(
     self,
@@ -40,11 +53,6 @@ class InitialGuess(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """`weights` is g, a number or `[d]`, and `bias` is β; both are for `fixed` only.
-
-    Raises UserError for an unknown kind, and for a g or β other than 0 with other
-    kinds.
-    """
     check_name('guess', kind, GUESSES)
     d, k = num_features, num_outputs
     guess = check_vector('guess_weights', weights, d)
@@ -76,13 +84,14 @@ class InitialGuess(nnx.Module):
     return self.kind in ('residual', 'residual_network')
 
   def affine(self) -> tuple[Float[Array, 'd k'], Float[Array, ' k']]:
-    """The weights and the offset of an affine guess."""
+    """Returns the weights and the offset of an affine guess."""
     zeros = jnp.zeros(self.num_outputs)
     if self.kind == 'zero':
       return jnp.zeros((self.num_features, self.num_outputs)), zeros
     return self.weights[...], self.bias[...] if self.kind == 'fixed' else zeros
 
   def __call__(self, x: Float[Array, '*n d']) -> Float[Array, '*n k']:
+    """Returns the guess `[…, k]` for features `[…, d]`."""
     if self.kind == 'zero':
       return jnp.zeros((*x.shape[:-1], self.num_outputs), x.dtype)
     if not self.is_affine:

@@ -31,16 +31,16 @@ from zoo.mixers.states import are_replaced, by_steps, state_taps
 NORMS = 'none', 'layer', 'rms'
 FEED_FORWARDS = 'none', 'linear', 'gelu', 'swiglu'
 
-# A registered name, a class of mixers, or a function that makes one.
+# A mixer is given as a registered name, as a class, or as a function that makes one.
 MixerLike: TypeAlias = str | Callable[..., Mixer]
-# One of NORMS, or a function of the width and the keys.
+# A norm is given as one of NORMS, or as a function of the width and the keys.
 NormLike: TypeAlias = str | Callable[[int, nnx.Rngs], nnx.Module]
 
 
 class Layer(nnx.Module):
   """A mixer and a feed-forward network, each after a norm and added to its input."""
 
-  shortcuts = True  # whether norms are those of Flax, which have no tap of their scale
+  shortcuts = True  # Norms are called as they are, without a tap of their scale.
 
   def __init__(
     self,
@@ -80,10 +80,13 @@ class Layer(nnx.Module):
     at: slice | None = None,
     seen: Bool[Array, 'b k'] | None = None,
   ) -> Float[Array, 'b t w']:
-    """The next tokens, or only some of them.
+    """Returns the next tokens, or only some of them.
 
-    With `seen` the mixer is softmax attention, and all tokens of a prompt see the same
-    ones among the first k.
+    Args:
+      tokens: The tokens, `[b, n, w]`.
+      at: The tokens that are returned; None, the default, returns all.
+      seen: Which of the first k tokens all tokens of a prompt see, `[b, k]`. The mixer
+        must then be softmax attention. None leaves it to the mixer.
     """
     tokens = self.tokens_tap(tokens)
     normed = self.mixer_in_tap(self._normed(self.norm_1, tokens, self.mixer_norm_tap))
@@ -115,10 +118,20 @@ class Layer(nnx.Module):
 
 
 class FeedForward(nnx.Module):
-  """A network applied to each token: `linear`, `gelu` or `swiglu`.
+  """A network applied to each token, of one of three kinds.
 
-  W_2 f(W_1 z) with f the identity or GELU, or W_2 (silu(W_3 z) ∘ W_1 z) (Shazeer, arXiv
-  2002.05202, eq. 6; without biases).
+  - 'linear': W_2 W_1 z.
+  - 'gelu': W_2 gelu(W_1 z).
+  - 'swiglu': W_2 (silu(W_3 z) ∘ W_1 z), without biases (Shazeer, arXiv 2002.05202, eq.
+    6).
+
+  Args:
+    width: Number of entries of a token.
+    hidden_features: Number of hidden entries; None, the default, means 4 · width.
+    kind: 'linear', 'gelu' (the default) or 'swiglu'.
+    init: How kernels start.
+    axes: The letters of the axes of the hidden entries, for their taps.
+    rngs: Random keys of the initial weights.
   """
 
   def __init__(
@@ -131,7 +144,6 @@ class FeedForward(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """`hidden_features` is 4 · width if None; `axes` are those of the neurons."""
     hidden = 4 * width if hidden_features is None else hidden_features
     self.kind, use_bias = kind, kind != 'swiglu'
     self.up = project(width, hidden, init, use_bias=use_bias, rngs=rngs)
@@ -142,6 +154,7 @@ class FeedForward(nnx.Module):
     self.neurons_tap = Tap(axes=axes, kind='neurons')
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
+    """Returns the output for each token."""
     hidden = self.before_tap(self.up(tokens))
     if self.kind == 'gelu':
       hidden = jax.nn.gelu(hidden)
@@ -151,9 +164,15 @@ class FeedForward(nnx.Module):
 
 
 def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
-  """A layer norm, an RMS norm or what a function makes; None for `none`.
+  """Returns a layer norm, an RMS norm or what a function makes; None for 'none'.
 
-  Raises UserError for another name.
+  Args:
+    norm: One of NORMS, or a function of the width and the keys.
+    width: Number of entries of a token.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If the name is unknown, or if the function does not return an NNX module.
   """
   if callable(norm):
     made = norm(width, rngs)
@@ -167,7 +186,8 @@ def make_norm(norm: NormLike, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
   if norm == 'none':
     return None
-  rngs.params()  # as a layer norm takes a key, so that later weights start the same
+  # A layer norm takes a key. Taking one here lets later weights start the same.
+  rngs.params()
   return RMSNorm(width)
 
 
@@ -178,8 +198,10 @@ def normed(
 ) -> Float[Array, '*n w']:
   """Returns tokens after a norm, whose scale 1 / √(variance + ε) goes through a tap.
 
-  None is no norm. A norm that is neither a layer norm nor an RMS norm, of Flax or the
-  zoo, is called, as is any norm without a tap; the result is the same but for rounding.
+  Without a norm (None) the tokens are returned as they are. Without a tap the norm is
+  called. A norm that is neither a layer norm nor an RMS norm, of Flax or the zoo, is
+  called as well, since nothing is known of its scale. Both ways give the same result up
+  to rounding.
   """
   if norm is None:
     return tokens
@@ -204,11 +226,23 @@ def make_mixers(
   slot: Slot,
   settings: Mapping[str, object],
 ) -> Iterator[Mixer]:
-  """The mixer of each layer; several, in a list or joined by commas, alternate.
+  """Makes the mixer of each layer; several mixers alternate from layer to layer.
 
-  Each mixer gets what its constructor, or the function that makes it, names of the slot
-  and its fields, of the `settings`, and of the options. Raises UserError for an
-  argument that one of them does not support, and for an option that none of them has.
+  Each mixer gets those arguments that its constructor, or the function that makes it,
+  names: of the slot and its fields, of the settings, and of the options.
+
+  Args:
+    mixer: A name, a class or a function; or several in a list or as names joined by
+      commas.
+    options: Options by name; each goes to every mixer that takes it.
+    num_layers: Number of mixers that are made.
+    slot: The place of the mixers.
+    settings: The values of `causal`, `rotary` and `rngs`.
+
+  Raises:
+    UserError: If a name is unknown, if a mixer does not support `causal=False` or
+      rotary positions that are asked for, if an option is out of its range, or if no
+      mixer has it.
   """
   options = {} if options is None else options
   if not isinstance(options, Mapping):
@@ -244,9 +278,9 @@ def make_mixers(
 
 
 def _maker(entry: MixerLike) -> tuple[str, Callable[..., Any], Collection[str]]:
-  """The name of a mixer in messages, what makes it, and the arguments that this takes.
+  """Returns the name of a mixer in messages, what makes it, and the arguments it takes.
 
-  Raises UserError for an unknown name, and for what makes no mixer.
+  Raises UserError if the name is unknown or if the entry cannot make a mixer.
   """
   if isinstance(entry, str):
     mixer = MIXERS[check_registered('mixer', entry, MIXERS)]
@@ -263,7 +297,7 @@ def _maker(entry: MixerLike) -> tuple[str, Callable[..., Any], Collection[str]]:
 def _check_options(
   options: Mapping[str, object], wanted: Mapping[str, Collection[str]]
 ) -> None:
-  """Raises UserError for an option that none of the mixers takes."""
+  """Raises UserError if none of the mixers takes an option."""
   known = {key for taken in wanted.values() for key in taken} - {*GIVEN}
   mixed = ', '.join(wanted)
   for key in options:

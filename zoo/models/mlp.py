@@ -21,20 +21,21 @@ _norm = functools.partial(nnx.LayerNorm, epsilon=1e-5)
 
 
 class GELULayers(nnx.Module):
-  """Layers `z ← gelu(W z + b)`."""
+  """Layers z ← gelu(W z + b)."""
 
   def __init__(self, inputs: int, width: int, num_layers: int, *, rngs: nnx.Rngs):
     sizes = [inputs] + [width] * (num_layers - 1)
     self.layers = nnx.List([project(size, width, rngs=rngs) for size in sizes])
 
   def __call__(self, z: Float[Array, '*n i']) -> Float[Array, '*n w']:
+    """Returns the last layer, `[*n, w]`, of inputs `[*n, i]`."""
     for layer in self.layers:
       z = jax.nn.gelu(layer(z))
     return z
 
 
 class _FixedLength(TokenModel):
-  """A model of joint tokens with a place for each of `context_length` examples."""
+  """Base of models of joint tokens with places for `context_length` examples."""
 
   context_length: int
 
@@ -46,7 +47,11 @@ class _FixedLength(TokenModel):
   def padded(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b p m']:
     """Pads shorter prompts with tokens of zeros at the start.
 
-    Raises UserError for more tokens than there are places.
+    Args:
+      tokens: The tokens of prompts, `[b, n, m]`.
+
+    Raises:
+      UserError: If there are more tokens than places.
     """
     self.check_length(tokens.shape[1], self.context_length)
     empty = self.places - tokens.shape[1]
@@ -55,10 +60,41 @@ class _FixedLength(TokenModel):
 
 @register_model('mlp')
 class MLP(_FixedLength):
-  """A network of the concatenated tokens `[x_1; y_1; …; x_C; y_C; x_q; guess]`.
+  """A multilayer perceptron of the concatenated tokens of a prompt.
 
-  `num_layers` layers gelu(W z + b), then a linear one. Shorter prompts are padded with
-  tokens of zeros at the start.
+  The input is `[x_1; y_1; …; x_C; y_C; x_q; guess]`. It goes through `num_layers`
+  layers gelu(W z + b) and a linear layer. Shorter prompts are padded with tokens of
+  zeros at the start. The model predicts the query alone.
+
+  Args:
+    num_features: Number d of features of an example, ≥ 1.
+    context_length: Largest number C of examples in a prompt, ≥ 0.
+    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+      that are numbers. Several outputs are the logits of classes.
+    num_layers: Number of layers, from 1 to 1000; 2 by default.
+    width: Number of entries of each hidden vector, from 1 to 2²⁰; 256 by default.
+    guess: Initial guess of each label, made before any example is seen: one of 'zero'
+      (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
+      which `zoo.models.initial_guess.GUESSES` explains.
+    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
+    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    head: What the outputs say of a label that is a number: 'point' (the default) is the
+      prediction, 'gaussian' the mean and the log variance of a normal distribution, and
+      'bars' the logits of a histogram.
+    edges: Edges of the bars of the head 'bars', increasing, `[n + 1]` with n ≥ 2, such
+      as `zoo.models.quantile_edges(task)`; None, the default, for other heads.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If an argument is out of its range, if `guess_weights` or `guess_bias` is
+      not 0 with a guess other than 'fixed', if `head` is not 'point' with several
+      outputs, or if `edges` is missing for the head 'bars' or given for another one.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = zoo.models.MLP(2, context_length=4, width=8, rngs=nnx.Rngs(0))
+    >>> model(task.sample(jax.random.key(0), 3)).shape
+    (3,)
   """
 
   roles = {'read_out': 'embedding'}
@@ -78,24 +114,6 @@ class MLP(_FixedLength):
     *,
     rngs: nnx.Rngs,
   ):
-    """
-    Args:
-      num_features: d ≥ 1.
-      context_length: the most examples of a prompt, C ≥ 0.
-      num_outputs: numbers that a prediction has, k ≥ 1.
-      num_layers: from 1 to 1000.
-      width: entries of each hidden vector, ≥ 1.
-      guess: the initial guess of each label, one of GUESSES.
-      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
-      guess_bias: β of that guess, in the units of the labels.
-      head: what the readout says of a label that is a number, one of HEADS of
-        zoo/models/heads.py.
-      edges: the edges of the bars of the head 'bars', increasing, `[n + 1]`; in a run
-        they are `zoo.models.quantile_edges(task)`.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
     super().__init__(
@@ -115,20 +133,55 @@ class MLP(_FixedLength):
     self.read_out = Linear(width, self.num_reads, rngs=rngs)
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b 1 k']:
+    """Returns the outputs for the query, from all tokens side by side."""
     side_by_side = self.padded(tokens).reshape(len(tokens), -1)
     return self.read_out(self.network(side_by_side))[:, None]
 
 
 @register_model('mlp_mixer')
 class MLPMixer(_FixedLength):
-  """MLP-Mixer (Tolstikhin et al., arXiv 2105.01601, eq. 1) on joint tokens.
+  """MLP-Mixer on joint tokens: networks over the tokens and over the channels.
 
-  Z ← Z + W_2 gelu(W_1 norm(Z)) over the tokens of a channel,
-  Z ← Z + gelu(norm(Z) W_3) W_4 over the channels of a token, with biases,
+    Z ← Z + W_2 gelu(W_1 norm(Z))     over the tokens of a channel
+    Z ← Z + gelu(norm(Z) W_3) W_4     over the channels of a token
 
-  and a linear readout of the norm of the query's token. As in the paper's models, the
-  hidden layers have width / 2 and 4 · width features. Shorter prompts are padded with
-  tokens of zeros at the start.
+  The linear maps have biases, and the norm is a layer norm. A linear map of the norm of
+  the query's token gives the outputs. As in the models of the paper, the hidden layers
+  have width / 2 and 4 · width features. Shorter prompts are padded with tokens of zeros
+  at the start. The model predicts the query alone.
+
+  Args:
+    num_features: Number d of features of an example, ≥ 1.
+    context_length: Largest number C of examples in a prompt, ≥ 0.
+    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+      that are numbers. Several outputs are the logits of classes.
+    num_layers: Number of layers, from 1 to 1000; 2 by default.
+    width: Number of entries of each token between layers, from 1 to 2²⁰; 64 by default.
+    guess: Initial guess of each label, made before any example is seen: one of 'zero'
+      (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
+      which `zoo.models.initial_guess.GUESSES` explains.
+    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
+    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    head: What the outputs say of a label that is a number: 'point' (the default) is the
+      prediction, 'gaussian' the mean and the log variance of a normal distribution, and
+      'bars' the logits of a histogram.
+    edges: Edges of the bars of the head 'bars', increasing, `[n + 1]` with n ≥ 2, such
+      as `zoo.models.quantile_edges(task)`; None, the default, for other heads.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If an argument is out of its range, if `guess_weights` or `guess_bias` is
+      not 0 with a guess other than 'fixed', if `head` is not 'point' with several
+      outputs, or if `edges` is missing for the head 'bars' or given for another one.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = zoo.models.MLPMixer(2, 4, num_layers=1, width=8, rngs=nnx.Rngs(0))
+    >>> model(task.sample(jax.random.key(0), 3)).shape
+    (3,)
+
+  References:
+    Tolstikhin et al., arXiv 2105.01601, eq. 1.
   """
 
   roles = {'read_in': 'embedding', 'read_out': 'embedding'}
@@ -148,24 +201,6 @@ class MLPMixer(_FixedLength):
     *,
     rngs: nnx.Rngs,
   ):
-    """
-    Args:
-      num_features: d ≥ 1.
-      context_length: the most examples of a prompt, C ≥ 0.
-      num_outputs: numbers that a prediction has, k ≥ 1.
-      num_layers: from 1 to 1000.
-      width: entries of each hidden vector, ≥ 1.
-      guess: the initial guess of each label, one of GUESSES.
-      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
-      guess_bias: β of that guess, in the units of the labels.
-      head: what the readout says of a label that is a number, one of HEADS of
-        zoo/models/heads.py.
-      edges: the edges of the bars of the head 'bars', increasing, `[n + 1]`; in a run
-        they are `zoo.models.quantile_edges(task)`.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
     super().__init__(
@@ -187,6 +222,7 @@ class MLPMixer(_FixedLength):
     self.read_out = Linear(width, self.num_reads, rngs=rngs)
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b 1 k']:
+    """Returns the outputs for the query, from its token after the last layer."""
     tokens = self.read_in(self.padded(tokens))
     for layer in self.layers:
       tokens = layer(tokens)

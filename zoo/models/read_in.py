@@ -21,8 +21,11 @@ _CHANNELS = 16, 32
 class ConvolutionalReadIn(nnx.Module):
   """Convolutions of an example's features as a grey image, and linear layers.
 
-  `W_x pool(f(K_2 * pool(f(K_1 * x)))) + W_y y + b`, with f = GELU, kernels of 3 × 3 to
-  16 and to 32 channels, means over 2 × 2, and y what a token has beside the features.
+    W_x pool(f(K_2 ∗ pool(f(K_1 ∗ x)))) + W_y y + b
+
+  f is GELU. The kernels K are 3 × 3, to 16 and to 32 channels. `pool` takes means over
+  2 × 2 pixels, and y is the rest of a token, without the features. The constructor
+  raises UserError if `num_features` is not a square.
   """
 
   def __init__(
@@ -35,9 +38,8 @@ class ConvolutionalReadIn(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError unless `num_features` is a square."""
     self.size, self.layout = math.isqrt(num_features), layout
-    self.out_features = width  # as that of nnx.Linear
+    self.out_features = width  # nnx.Linear has this attribute, too.
     if self.size**2 != num_features:
       raise UserError(
         f"read_in is 'convolutional', and num_features {num_features}; it must be the "
@@ -52,7 +54,8 @@ class ConvolutionalReadIn(nnx.Module):
     self.read_rest = read(token_width - num_features, width)
 
   def __call__(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n w']:
-    at = at_examples(self.layout)  # the tokens that have features
+    """Returns the vectors `[b, n, w]` of tokens `[b, n, m]`."""
+    at = at_examples(self.layout)  # These tokens have features.
     x, rest = tokens[:, at, : self.size**2], tokens[..., self.size**2 :]
     images = x.reshape(-1, self.size, self.size, 1)
     for convolve in (self.convolve_1, self.convolve_2):
@@ -71,16 +74,21 @@ def make_read_in(
   *,
   rngs: nnx.Rngs,
 ) -> Linear | ConvolutionalReadIn:
-  """What reads tokens, one of READ_INS; raises UserError."""
+  """Returns the module that reads tokens, one of READ_INS.
+
+  Raises:
+    UserError: If the name is unknown, or if convolutions are asked for and the number
+      of features is not a square.
+  """
   if check_name('read_in', name, READ_INS) == 'flat':
     return Linear(token_width, width, kernel_init=init.kernel(), rngs=rngs)
   return ConvolutionalReadIn(num_features, token_width, layout, width, init, rngs=rngs)
 
 
 def _neighbours(images: Float[Array, 'n h w c']) -> Float[Array, 'n h w k']:
-  """The 3 × 3 pixels around each pixel, 0 beyond the edge, for a convolution.
+  """Returns the 3 × 3 pixels around each pixel, for a convolution; 0 beyond the edge.
 
-  XLA:CPU takes 20 times as long for its own convolutions in the loop of training.
+  In the loop of training, XLA:CPU takes 20 times as long for its own convolutions.
   """
   _, height, width, _ = images.shape
   padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
@@ -91,7 +99,10 @@ def _neighbours(images: Float[Array, 'n h w c']) -> Float[Array, 'n h w k']:
 
 
 def _halved(images: Float[Array, 'n h w c']) -> Float[Array, 'n i j c']:
-  """Means over 2 × 2 pixels, of those that there are at the end of an odd size."""
+  """Returns means over 2 × 2 pixels.
+
+  At the end of an odd size, the mean is over those pixels that there are.
+  """
   return nnx.avg_pool(
     images, (2, 2), strides=(2, 2), padding='SAME', count_include_pad=False
   )

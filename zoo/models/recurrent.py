@@ -19,10 +19,40 @@ from zoo.models.token_model import MAX_LAYERS, TokenModel
 
 
 class Recurrent(TokenModel):
-  """Layers of a cell, each reading the states of the layer below, and a readout."""
+  """Base of recurrent networks: layers of a cell and a linear readout.
+
+  Each layer reads the outputs of the layer below it. The states start at 0. A subclass
+  defines `cell` and `start`.
+
+  Args:
+    num_features: Number d of features of an example, ≥ 1.
+    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+      that are numbers. Several outputs are the logits of classes.
+    num_layers: Number of layers, from 1 to 1000; 2 by default.
+    width: Number of entries of each hidden state, from 1 to 2²⁰; 64 by default.
+    tokens: How a prompt becomes tokens: 'shifted' (the default), 'interleaved' or
+      'joint'; `zoo.models.tokens.LAYOUTS` shows the tokens of each.
+    guess: Initial guess of each label, made before any example is seen: one of 'zero'
+      (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
+      which `zoo.models.initial_guess.GUESSES` explains.
+    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
+    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    head: What the outputs say of a label that is a number: 'point' (the default) is the
+      prediction, 'gaussian' the mean and the log variance of a normal distribution, and
+      'bars' the logits of a histogram.
+    edges: Edges of the bars of the head 'bars', increasing, `[n + 1]` with n ≥ 2, such
+      as `zoo.models.quantile_edges(task)`; None, the default, for other heads.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If an argument is out of its range, if `guess_weights` or `guess_bias` is
+      not 0 with a guess other than 'fixed', if `head` is not 'point' with several
+      outputs, or if `edges` is missing for the head 'bars' or given for another one.
+  """
 
   roles = {'read_out': 'embedding'}
-  num_carries: int  # arrays of a cell's carry; the last is the output
+  # The number of arrays of a cell's carry, of which the last is the output.
+  num_carries: int
 
   def __init__(
     self,
@@ -39,25 +69,6 @@ class Recurrent(TokenModel):
     *,
     rngs: nnx.Rngs,
   ):
-    """States have `width` entries and start at 0.
-
-    Args:
-      num_features: d ≥ 1.
-      num_outputs: numbers that a prediction has, k ≥ 1.
-      num_layers: from 1 to 1000.
-      width: entries of each hidden vector, ≥ 1.
-      tokens: how a prompt becomes tokens, one of LAYOUTS.
-      guess: the initial guess of each label, one of GUESSES.
-      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
-      guess_bias: β of that guess, in the units of the labels.
-      head: what the readout says of a label that is a number, one of HEADS of
-        zoo/models/heads.py.
-      edges: the edges of the bars of the head 'bars', increasing, `[n + 1]`; in a run
-        they are `zoo.models.quantile_edges(task)`.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
     super().__init__(
@@ -74,7 +85,8 @@ class Recurrent(TokenModel):
     self.width = width
     inputs = [self.token_width] + [width] * (num_layers - 1)
     self.layers = nnx.List([self.cell(size, rngs) for size in inputs])
-    # The next layer reads the last array of a carry; the cell reads its carry itself.
+    # The next layer reads the last array of a carry through its tap. The cell reads its
+    # own carry without a tap.
     self.carries_taps = nnx.List(
       Tap(
         f'carries.{i}.{j}',
@@ -89,18 +101,26 @@ class Recurrent(TokenModel):
 
   @abc.abstractmethod
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
-    """A new cell for one layer with this many inputs."""
+    """Returns a new cell for one layer with this many inputs."""
 
   @abc.abstractmethod
   def start(self, zeros: Float[Array, 'b w']) -> Array | tuple[Array, Array]:
-    """The carry of the cell before the first token, from zeros."""
+    """Returns the carry of the cell before the first token, from zeros."""
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b t k']:
+    """Returns the outputs at some tokens, from the states of the last layer."""
     states = self.carries(widen(tokens))[-1][-1]
     return self.read_out(states[:, at].astype(tokens.dtype))
 
   def carries(self, tokens: Float[Array, 'b n m']) -> list[list[Float[Array, 'b n w']]]:
-    """The carry of each layer after each token, as arrays; the last is the output."""
+    """Returns the carry of each layer after each token.
+
+    Args:
+      tokens: The tokens of prompts, `[b, n, m]`.
+
+    Returns:
+      For each layer a list of arrays `[b, n, w]`, of which the last is the output.
+    """
     start = self.start(jnp.zeros((len(tokens), self.width), tokens.dtype))
     inputs, carries_of_layers = tokens, []
     taps = iter(self.carries_taps)
@@ -121,33 +141,116 @@ class Recurrent(TokenModel):
 
 @register_model('lstm')
 class LSTM(Recurrent):
-  """Long short-term memory (Hochreiter & Schmidhuber, 1997; Gers et al., 2000).
+  """A long short-term memory network (LSTM).
 
-  i, f, o = σ(W z_t + U h_{t−1} + b), g = tanh(…), each with its own weights;
-  c_t = f ∘ c_{t−1} + i ∘ g, h_t = o ∘ tanh(c_t); flax.nnx.OptimizedLSTMCell.
+    i, f, o = σ(W z_t + U h_{t−1} + b)       each with its own weights
+    g = tanh(W z_t + U h_{t−1} + b)
+    c_t = f ∘ c_{t−1} + i ∘ g
+    h_t = o ∘ tanh(c_t)
+
+  z are the tokens, or the outputs h of the layer below. c and h start at 0. A linear
+  map of the last layer's h_t gives the outputs. The cell is
+  `flax.nnx.OptimizedLSTMCell`.
+
+  Args:
+    num_features: Number d of features of an example, ≥ 1.
+    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+      that are numbers. Several outputs are the logits of classes.
+    num_layers: Number of layers, from 1 to 1000; 2 by default.
+    width: Number of entries of each hidden state, from 1 to 2²⁰; 64 by default.
+    tokens: How a prompt becomes tokens: 'shifted' (the default), 'interleaved' or
+      'joint'; `zoo.models.tokens.LAYOUTS` shows the tokens of each.
+    guess: Initial guess of each label, made before any example is seen: one of 'zero'
+      (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
+      which `zoo.models.initial_guess.GUESSES` explains.
+    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
+    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    head: What the outputs say of a label that is a number: 'point' (the default) is the
+      prediction, 'gaussian' the mean and the log variance of a normal distribution, and
+      'bars' the logits of a histogram.
+    edges: Edges of the bars of the head 'bars', increasing, `[n + 1]` with n ≥ 2, such
+      as `zoo.models.quantile_edges(task)`; None, the default, for other heads.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If an argument is out of its range, if `guess_weights` or `guess_bias` is
+      not 0 with a guess other than 'fixed', if `head` is not 'point' with several
+      outputs, or if `edges` is missing for the head 'bars' or given for another one.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = zoo.models.LSTM(2, num_layers=1, width=8, rngs=nnx.Rngs(0))
+    >>> model.predictions(task.sample(jax.random.key(0), 3)).shape
+    (3, 5)
+
+  References:
+    Hochreiter & Schmidhuber, Neural Computation, 1997; with the forget gate of Gers et
+    al., Neural Computation, 2000.
   """
 
   num_carries = 2  # c and h
 
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
+    """Returns a new cell for one layer with this many inputs."""
     return nnx.OptimizedLSTMCell(inputs, self.width, rngs=rngs)
 
   def start(self, zeros: Float[Array, 'b w']) -> tuple[Array, Array]:
+    """Returns c and h before the first token."""
     return zeros, zeros
 
 
 @register_model('gru')
 class GRU(Recurrent):
-  """Gated recurrent unit (Cho et al., arXiv 1406.1078; Chung et al., arXiv 1412.3555).
+  """A network of gated recurrent units (GRU).
 
-  r, u = σ(W z_t + b + U h_{t−1}), n = tanh(W z_t + b + r ∘ U h_{t−1}), each with its
-  own weights; h_t = (1 − u) ∘ n + u ∘ h_{t−1}; flax.nnx.GRUCell.
+    r, u = σ(W z_t + b + U h_{t−1})          each with its own weights
+    n = tanh(W z_t + b + r ∘ U h_{t−1})
+    h_t = (1 − u) ∘ n + u ∘ h_{t−1}
+
+  z are the tokens, or the outputs h of the layer below. h starts at 0. A linear map of
+  the last layer's h_t gives the outputs. The cell is `flax.nnx.GRUCell`.
+
+  Args:
+    num_features: Number d of features of an example, ≥ 1.
+    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+      that are numbers. Several outputs are the logits of classes.
+    num_layers: Number of layers, from 1 to 1000; 2 by default.
+    width: Number of entries of each hidden state, from 1 to 2²⁰; 64 by default.
+    tokens: How a prompt becomes tokens: 'shifted' (the default), 'interleaved' or
+      'joint'; `zoo.models.tokens.LAYOUTS` shows the tokens of each.
+    guess: Initial guess of each label, made before any example is seen: one of 'zero'
+      (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
+      which `zoo.models.initial_guess.GUESSES` explains.
+    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
+    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    head: What the outputs say of a label that is a number: 'point' (the default) is the
+      prediction, 'gaussian' the mean and the log variance of a normal distribution, and
+      'bars' the logits of a histogram.
+    edges: Edges of the bars of the head 'bars', increasing, `[n + 1]` with n ≥ 2, such
+      as `zoo.models.quantile_edges(task)`; None, the default, for other heads.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If an argument is out of its range, if `guess_weights` or `guess_bias` is
+      not 0 with a guess other than 'fixed', if `head` is not 'point' with several
+      outputs, or if `edges` is missing for the head 'bars' or given for another one.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = zoo.models.GRU(2, num_layers=1, width=8, rngs=nnx.Rngs(0))
+    >>> model.predictions(task.sample(jax.random.key(0), 3)).shape
+    (3, 5)
+
+  References:
+    Cho et al., arXiv 1406.1078; Chung et al., arXiv 1412.3555.
   """
 
   num_carries = 1
 
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
+    """Returns a new cell for one layer with this many inputs."""
     return nnx.GRUCell(inputs, self.width, rngs=rngs)
 
   def start(self, zeros: Float[Array, 'b w']) -> Array:
+    """Returns h before the first token."""
     return zeros

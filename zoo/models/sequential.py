@@ -14,8 +14,8 @@ from zoo.core.registry import register_model
 from zoo.core.taps import Tap
 from zoo.mixers.recurrence import Inputs, chunkwise, delta_rule
 
-# For each rule: whether the decays α are trained as well as the writes K, and whether a
-# step erases what the weights predicted before it (H ≠ 0).
+# Each rule has two properties: whether the decays α are trained as well as the writes
+# K, and whether a step erases what the weights predicted before it (H ≠ 0).
 RULES = {
   'linear': (False, False),  # linear attention (arXiv 2006.16236): α = 1, H = 0
   'retention': (True, False),  # RetNet (arXiv 2307.08621): H = 0
@@ -26,20 +26,41 @@ RULES = {
 
 @register_model('sequential')
 class SequentialLearner(nnx.Module):
-  """Weights updated at each example, by coefficients that depend on its position.
+  """Weights that are updated at each example, with coefficients for each position.
 
-  w_i = α_i w_{i−1} − H_i x_i x_iᵀ w_{i−1} + K_i x_i y_i, and the prediction is w_i·x
+    w_i = α_i w_{i−1} − H_i x_i x_iᵀ w_{i−1} + K_i x_i y_i
+    ŷ_i = w_i·x                          the prediction after i examples
 
-  This is the recurrence of `zoo.mixers` with the features as keys and queries, the
-  labels as values, and coefficients that do not depend on the prompt. The rule is one
-  of RULES. The risk after each number of examples is known exactly
-  (`zoo.theory.exact_curve`).
+  This is the recurrence of `zoo.mixers` with the features as keys and queries and the
+  labels as values. The coefficients are trained and do not depend on the prompt. The
+  risk after each number of examples is known exactly (`zoo.theory.exact_curve`).
 
-  Parameters: `write [c]`, K; for rules that decay `log_decay [c]`, log α, from 0; with
-  the guess `linear` the first weights `start [d]`, from 0.
+  The parameters are `write` `[c]`, which is K; for rules that decay `log_decay` `[c]`,
+  which is log α and starts at 0; and with the guess 'linear' `start` `[d]`, the first
+  weights, which start at 0.
+
+  Args:
+    num_features: Number d of features of an example, ≥ 1.
+    context_length: Largest number C of examples in a prompt, ≥ 1.
+    rule: How an example changes the weights. 'linear' has α = 1 and H = 0 (linear
+      attention, arXiv 2006.16236), 'retention' H = 0 (arXiv 2307.08621), 'delta' α = 1
+      and H = K (arXiv 2102.11174; the default), and 'gated_delta' H = αK (arXiv
+      2412.06464).
+    guess: The first weights: 'linear' (the default) trains them, 'zero' keeps them 0.
+    init_scale: Standard deviation of the initial writes K, ≥ 0; 0.1 by default.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If an argument is out of its range.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = zoo.models.SequentialLearner(2, context_length=4, rngs=nnx.Rngs(0))
+    >>> model.predictions(task.sample(jax.random.key(0), 3)).shape
+    (3, 5)
   """
 
-  guesses = 'zero', 'linear'  # what the argument `guess` may be
+  guesses = 'zero', 'linear'  # These are the values of the argument `guess`.
 
   def __init__(
     self,
@@ -51,18 +72,6 @@ class SequentialLearner(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """The writes start from N(0, init_scale²).
-
-    Args:
-      num_features: d ≥ 1.
-      context_length: the most examples of a prompt, C ≥ 1.
-      rule: how a step changes the weights, one of RULES.
-      guess: the first weights, `zero` or `linear`: 0, or trained from 0.
-      init_scale: standard deviation of the initial coefficients, ≥ 0.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     check_name('rule', rule, RULES)
     check_name('guess', guess, self.guesses)
     check_number('init_scale', init_scale, minimum=0.0, maximum=1e30)
@@ -78,13 +87,32 @@ class SequentialLearner(nnx.Module):
     self.read_tap = Tap(axes='b n h v', kind='read')
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
-    """The prediction for each prompt's query; UserError as in `predictions`."""
+    """Predicts the label of each prompt's query.
+
+    Args:
+      prompt: Prompts `[b]` with d features.
+
+    Returns:
+      Predictions `[b]`.
+
+    Raises:
+      UserError: If the prompts have another number of features than the model, or more
+        examples than `context_length`.
+    """
     return self.predictions(prompt)[:, -1]
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t']:
-    """The prediction for each example from those before it, that for the query last.
+    """Predicts each example from those before it, and the query from all.
 
-    Raises UserError for the wrong number of features, or for too many examples.
+    Args:
+      prompt: Prompts `[b]` with d features and c examples.
+
+    Returns:
+      Predictions `[b, c + 1]`, that for the query last.
+
+    Raises:
+      UserError: If the prompts have another number of features than the model, or more
+        examples than `context_length`.
     """
     check_prompt(prompt, 'model', self.num_features)
     b, c, d = prompt.x.shape
@@ -109,7 +137,7 @@ class SequentialLearner(nnx.Module):
     return self.read_tap(chunkwise(inputs, state)[0])[:, :, 0, 0]
 
   def exact_form(self) -> Recurrence:
-    """The exact form from which `zoo.theory` computes the risk."""
+    """Returns the exact form from which `zoo.theory` computes the risk."""
     write = self.write[...]
     decay = jnp.ones_like(write)
     if self.log_decay is not None:
@@ -124,7 +152,7 @@ class SequentialLearner(nnx.Module):
 
 
 def _for_tokens(numbers: Float[Array, ' c'], b: int) -> Float[Array, 'b t 1']:
-  """The coefficient of each token of each prompt; 0 for the first token."""
+  """Returns the coefficient of each token of each prompt; 0 for the first token."""
   return jnp.broadcast_to(
     jnp.pad(numbers, (1, 0))[None, :, None], (b, len(numbers) + 1, 1)
   )

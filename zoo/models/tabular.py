@@ -22,9 +22,9 @@ from zoo.models.layers import Layer, make_norm, normed
 from zoo.models.linear_attention import Constant
 from zoo.models.token_model import MAX_LAYERS
 
-# The most labelled rows: attention between them takes little memory.
+# A table may have this many labelled rows: attention between them takes little memory.
 MOST_ROWS = 1024
-# Where features are clipped, in standard deviations of the context.
+# Features are clipped at this many standard deviations of the context.
 _LARGEST = 5.0
 # A column is constant if its standard deviation is a smaller share of its largest
 # entry.
@@ -33,57 +33,73 @@ _LEAST_STD = 1e-6
 
 @register_model('tabular')
 class Tabular(nnx.Module):
-  """A transformer with a token for each row of a table (arXiv 2207.01848).
+  """A transformer with a token for each row of a table.
 
-  Every row attends to the labelled rows, and these do not see the others, so that many
-  queries take one pass. There are no positions: the order of the labelled rows does not
-  matter. The order of columns and the names of classes do. The same weights predict
+  Every row attends to the labelled rows, and to no others, so one pass predicts many
+  queries. There are no positions: the order of the labelled rows has no effect. The
+  order of the columns and the names of the classes have one. The same weights predict
   numbers and classes, if the task has both.
 
-  What a row shows the network is made from the labelled rows of its table. Features are
-  standardised and clipped at 5 standard deviations. A missing feature (NaN) becomes the
-  mean and a mark. A column counts as constant if its standard deviation is below a
-  millionth of its largest entry; it is left out, with its marks. The other columns are
-  multiplied by √(num_features / their number), so that padding changes nothing. Numbers
-  are standardised as well, so that the prediction does not depend on units, unless all
-  numbers are equal. A context has at most 1,024 examples, since attention takes memory
-  with the square of their number.
+  The network reads rows that are standardised by the labelled rows of their table:
 
-  The head for numbers is a histogram (`zoo.core.distributions.Bars`), whose inner edges
-  are quantiles of Student's t distribution with 5 degrees of freedom, scaled to the
-  variance 1. The prediction of a number is the mean of the histogram. The prediction of
-  classes are their logits.
+  - Features are standardised and clipped at 5 standard deviations.
+  - A missing feature (NaN) becomes the mean and a mark.
+  - A column whose standard deviation is below a millionth of its largest entry counts
+    as constant. It is left out, with its marks.
+  - The other columns are multiplied by √(num_features / their number), so that padding
+    changes nothing.
+  - Labels that are numbers are standardised, unless all are equal, so the prediction
+    does not depend on their units.
+
+  A context has at most 1,024 examples, since attention takes memory with the square of
+  their number.
+
+  The prediction of a number is the mean of a histogram (`zoo.core.distributions.Bars`).
+  Its inner edges are quantiles of Student's t distribution with 5 degrees of freedom,
+  scaled to the variance 1. The prediction of a class are its logits.
 
   Args:
-    num_features: the most features of a table, ≥ 1.
-    num_outputs: entries of a label of the task: 1 for numbers, up to `num_classes` for
-      classes, or 1 + `num_classes` for both. The weights do not depend on it. Labels
-      with 1 + `num_classes` entries are always read as a number and a class.
-    num_classes: the most classes, ≥ 2.
-    num_layers: from 1 to 1000.
-    num_loops: how often the layers are applied, with the same weights, ≥ 1.
-    num_heads: a divisor of the width.
-    width: entries of each token, ≥ 1.
-    feed_forward: the network after attention, one of FEED_FORWARDS.
-    hidden_features: its hidden entries, ≥ 1; None: 2 · width.
-    norm: before attention, the network and the readout, one of NORMS.
-    num_bars: bars of the histogram, ≥ 2.
-    rngs: the keys of the initial weights.
+    num_features: Largest number of features of a table, ≥ 1.
+    num_outputs: Number of entries of a label of the task: 1 (the default) for numbers,
+      up to `num_classes` for classes, or 1 + `num_classes` for both. The weights do not
+      depend on it. Labels with 1 + `num_classes` entries are always read as a number
+      and a class.
+    num_classes: Largest number of classes, ≥ 2; 10 by default.
+    num_layers: Number of layers, from 1 to 1000; 3 by default.
+    num_loops: Number of times that the layers are applied, with the same weights, from
+      1 to 1000; 2 by default.
+    num_heads: Number of heads, a divisor of the width; 4 by default.
+    width: Number of entries of each token, from 1 to 2²⁰; 96 by default.
+    feed_forward: The network after attention: 'gelu' (the default), 'swiglu', 'linear'
+      or 'none'.
+    hidden_features: Number of hidden entries of that network, ≥ 1; None, the default,
+      means 2 · width.
+    norm: The norm before attention, the network and the readout: 'rms' (the default),
+      'layer' or 'none'.
+    num_bars: Number of bars of the histogram, ≥ 2; 64 by default.
+    rngs: Random keys of the initial weights.
+
+  Raises:
+    UserError: If an argument is out of its range, or if `num_heads` does not divide the
+      width.
 
   Example:
-    >>> model = zoo.create_model('tabular', num_features=8, rngs=nnx.Rngs(0))
-    >>> task = zoo.create_task('tabular', num_features=4, kind='numbers')
-    >>> model(task.sample(jax.random.key(0), 2)).shape
-    (2,)
+    >>> model = zoo.models.Tabular(
+    ...   num_features=8, num_layers=1, num_loops=1, width=8, rngs=nnx.Rngs(0)
+    ... )
+    >>> x, y = jnp.ones((1, 5, 3)), jnp.arange(5.0)[None]
+    >>> model.predict_rows(x, y, x_queries=x[:, :2]).shape
+    (1, 2)
 
-  The constructor raises UserError for an argument that is out of its range.
+  References:
+    TabPFN, Hollmann et al., arXiv 2207.01848.
   """
 
   roles = {'read_in': 'embedding', 'read_labels': 'embedding', 'read_out': 'embedding'}
   shortcuts = True
   order_invariant = True
-  reads_missing = True  # NaN among the features
-  standardizes = True  # units of features and of numbers do not matter
+  reads_missing = True  # Features may be NaN.
+  standardizes = True  # The units of features and numbers do not matter.
   context_length = MOST_ROWS
 
   def __init__(
@@ -112,8 +128,9 @@ class Tabular(nnx.Module):
     hidden_features = 2 * width if hidden_features is None else hidden_features
     init = Init(None, 1 / math.sqrt(2 * num_layers * num_loops))
     read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
-    self.read_in = read(2 * num_features, width)  # each feature, and whether it is NaN
-    # The number, the classes, and whether the label is there.
+    # A row has each feature, and whether it is NaN.
+    self.read_in = read(2 * num_features, width)
+    # A label has the number, the classes, and whether the label is there.
     self.read_labels = read(2 + num_classes, width)
     self.embed_tap = Tap(axes='b n w', kind='embed')
     slot = Slot(width, num_heads, init)
@@ -176,15 +193,16 @@ class Tabular(nnx.Module):
     """Predicts the labels of many queries of each context.
 
     Args:
-      x: Features of the labelled rows; NaN is a missing feature.
-      y: Their labels, as in a prompt.
-      x_queries: Features of the queries.
+      x: Features of the labelled rows, `[b, c, d]`; NaN is a missing feature.
+      y: Their labels, as in a prompt: numbers `[b, c]` or vectors `[b, c, k]`.
+      x_queries: Features of the queries, `[b, q, d]`.
 
     Returns:
-      What the model predicts for a prompt with each query.
+      The predictions `[b, q]` or `[b, q, k]`, each the same as for a prompt with this
+      query.
 
     Raises:
-      UserError: If there are more features or classes than the model has.
+      UserError: If there are more features, classes or examples than the model takes.
     """
     prompt = _prompt_of(x, y, x_queries)
     return self._predictions(prompt, self._after(prompt, x_queries))
@@ -198,15 +216,15 @@ class Tabular(nnx.Module):
     """Returns the distributions of the labels of many queries of each context.
 
     Args:
-      x: Features of the labelled rows; NaN is a missing feature.
-      y: Their labels, as in a prompt.
-      x_queries: Features of the queries.
+      x: Features of the labelled rows, `[b, c, d]`; NaN is a missing feature.
+      y: Their labels, as in a prompt: numbers `[b, c]` or vectors `[b, c, k]`.
+      x_queries: Features of the queries, `[b, q, d]`.
 
     Returns:
       Distributions `[b, q]`, of the same kinds as those of `distribution`.
 
     Raises:
-      UserError: If there are more features or classes than the model has.
+      UserError: If there are more features, classes or examples than the model takes.
     """
     prompt = _prompt_of(x, y, x_queries)
     return self._of_kind(prompt, self._after(prompt, x_queries))
@@ -217,26 +235,42 @@ class Tabular(nnx.Module):
     """Returns the negative log likelihood of the label of each row, the query's last.
 
     Args:
-      prompt: Prompts `[b]`, of which y_query is a label as well.
-      num_seen: For each prompt how many of its rows are labelled, from 1 to c. The
-        losses of these are of no use: they have seen their labels.
-      most_seen: The largest that a `num_seen` can be.
+      prompt: Prompts `[b]` whose `y_query` is a label, too.
+      num_seen: Number of labelled rows of each prompt, `[b]`, from 1 to c. The losses
+        of these rows are meaningless, because the model has seen their labels.
+      most_seen: The largest value that a `num_seen` can have.
 
     Returns:
-      A loss for each row, in nats.
+      A loss for each row, `[b, c + 1]`, in nats.
+
+    Raises:
+      UserError: If there are more features or classes than the model takes, or if
+        `most_seen` is more than 1,024.
     """
     labels = self._labels(jnp.concatenate([prompt.y, prompt.y_query[:, None]], axis=1))
     return -self.outputs(prompt.features, labels, num_seen, most_seen).log_prob(labels)
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b t w']]:
-    """The embedded rows, then the rows after each layer of each loop."""
+    """Returns the embedded rows, then the rows after each layer of each loop.
+
+    Args:
+      prompt: Prompts `[b]`, as the model takes them.
+
+    Returns:
+      1 + num_loops · num_layers arrays `[b, c + 1, w]`.
+    """
     tokens, seen, _ = self._embedded(*self._rows(prompt, prompt.x_query[:, None]))
     return self._states(tokens, seen)
 
   def read(
     self, tokens: Float[Array, 'b t w'], prompt: Prompt
   ) -> Float[Array, 'b t *k']:
-    """The readout's predictions from the tokens of any layer."""
+    """Returns the readout's predictions from the tokens of any layer.
+
+    Args:
+      tokens: Tokens between layers, such as those of `layer_tokens`.
+      prompt: The prompts to which they belong.
+    """
     *_, units = self._embedded(*self._rows(prompt, prompt.x_query[:, None]))
     return self._predictions(prompt, self._read(tokens, units))
 
@@ -250,10 +284,17 @@ class Tabular(nnx.Module):
     """Returns the distributions of the labels of every row.
 
     Args:
-      x: Features; NaN is a missing one.
+      x: Features, `[b, t, d]`; NaN is a missing one.
       labels: The number, then the class as a one-hot vector; one of them is 0.
-      num_seen: For each table how many of its first rows are labelled.
-      most_seen: The largest that a `num_seen` can be.
+      num_seen: Number of labelled rows of each table, `[b]`, which are its first rows.
+      most_seen: The largest value that a `num_seen` can have.
+
+    Returns:
+      The distribution of the number and the class of each row, `[b, t]`.
+
+    Raises:
+      UserError: If there are more features than the model takes, or if `most_seen` is
+        more than 1,024.
     """
     tokens, seen, units = self._embedded(x, labels, num_seen, most_seen)
     tokens = self._states(tokens, seen)[-1]
@@ -262,7 +303,7 @@ class Tabular(nnx.Module):
   def _states(
     self, tokens: Float[Array, 'b t w'], seen: Bool[Array, 'b k']
   ) -> list[Float[Array, 'b t w']]:
-    """The embedded tokens, then the tokens after each layer of each loop."""
+    """Returns the embedded tokens, then the tokens after each layer of each loop."""
     states = [tokens]
     for _ in range(self.num_loops):
       for layer in self.layers:
@@ -275,7 +316,7 @@ class Tabular(nnx.Module):
     tap = None if self.shortcuts else self.final_norm_tap
     outputs = self.read_out_tap(self.read_out(normed(self.norm, tokens, tap)))
     outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
-    # In the units of the labels.
+    # The edges are in the units of the labels.
     mean, std = units[:, :1], units[:, 1:]
     edges = mean + std * self.edges[...].astype(outputs.dtype)[None]
     shape = *outputs.shape[:2], self.num_bars + 1
@@ -289,14 +330,14 @@ class Tabular(nnx.Module):
     return self._after(prompt, prompt.x_query[:, None])
 
   def _after(self, prompt: Prompt, x_queries: Float[Array, 'b q d']) -> NumberOrClass:
-    """The outputs `[b, q]` for queries after the whole context."""
+    """Returns the outputs `[b, q]` for queries after the whole context."""
     outputs = self.outputs(*self._rows(prompt, x_queries))
     return jax.tree.map(lambda array: array[:, prompt.x.shape[1] :], outputs)
 
   def _rows(
     self, prompt: Prompt, x_queries: Float[Array, 'b q d']
   ) -> tuple[Float[Array, 'b t d'], Float[Array, 'b t m'], Int[Array, ' b'], int]:
-    """The arguments of `outputs` for queries after the whole context."""
+    """Returns the arguments of `outputs` for queries after the whole context."""
     b, c, _ = prompt.x.shape
     labels = self._labels(prompt.y)
     labels = jnp.pad(labels, ((0, 0), (0, x_queries.shape[1]), (0, 0)))
@@ -304,7 +345,10 @@ class Tabular(nnx.Module):
     return x, labels, jnp.full(b, c), c
 
   def _labels(self, y: Float[Array, 'b t *k']) -> Float[Array, 'b t m']:
-    """Labels as a number and one-hot classes; raises UserError for too many classes."""
+    """Returns labels as a number and one-hot classes.
+
+    Raises UserError for too many classes.
+    """
     if y.ndim == 2:
       return jnp.pad(y[..., None], ((0, 0), (0, 0), (0, self.num_classes)))
     k = y.shape[-1]
@@ -324,7 +368,11 @@ class Tabular(nnx.Module):
     num_seen: Int[Array, ' b'],
     most_seen: int,
   ) -> tuple[Float[Array, 'b t w'], Bool[Array, 'b k'], Float[Array, 'b 2']]:
-    """The tokens of rows, which are labelled, and the mean and the size of numbers."""
+    """Returns the tokens of rows, which rows are labelled, and the scale of numbers.
+
+    The scale is the mean and the standard deviation of the labels. Raises UserError for
+    too many features or examples.
+    """
     _, t, d = x.shape
     if d > self.num_features:
       raise UserError(
@@ -355,13 +403,13 @@ class Tabular(nnx.Module):
     shown = jnp.concatenate([numbers, labels[..., 1:], is_labelled], axis=-1)
     shown *= seen[..., None].astype(shown.dtype)
     tokens = self.embed_tap(self.read_in(features) + self.read_labels(shown))
-    seen = seen[:, : max(most_seen, 1)]  # a softmax over no rows has no value
+    seen = seen[:, : max(most_seen, 1)]  # A softmax over no rows has no value.
     return tokens, seen, jnp.concatenate([mean, scale], axis=-1)[:, 0]
 
   def _of_kind(
     self, prompt: Prompt, outputs: NumberOrClass
   ) -> Bars | Classes | NumberOrClass:
-    """The distribution of labels as those of the prompt are."""
+    """Returns the distribution of labels of the same kind as those of the prompt."""
     if prompt.y.ndim == 2:
       return outputs.numbers
     k = prompt.y.shape[-1]
@@ -382,7 +430,7 @@ class Tabular(nnx.Module):
 def _prompt_of(
   x: Float[Array, 'b c d'], y: Float[Array, 'b c *k'], x_queries: Float[Array, 'b q d']
 ) -> Prompt:
-  """A prompt with the first of the queries, which says what labels are."""
+  """Returns a prompt with the first query; its labels have the kind of all labels."""
   prompt = Prompt(x, y, x_queries[:, 0], jnp.zeros_like(y[:, 0]))
   check_prompt(prompt)
   return prompt
@@ -391,7 +439,10 @@ def _prompt_of(
 def _moments(
   values: Float[Array, 'b t m'], counts: Bool[Array, 'b t m']
 ) -> tuple[Float[Array, 'b 1 m'], Float[Array, 'b 1 m']]:
-  """The mean and standard deviation of the entries that count; 0 if they are equal."""
+  """Returns the mean and standard deviation of the entries that count.
+
+  The standard deviation is 0 if they are equal.
+  """
   number = jnp.sum(counts.astype(values.dtype), axis=1, keepdims=True)
   number = jnp.maximum(number, 1)
   mean = jnp.sum(values, axis=1, where=counts, keepdims=True) / number
@@ -402,7 +453,7 @@ def _moments(
 
 
 def _edges(num_bars: int) -> Float[Array, ' m']:
-  """Quantiles of a t distribution; half of each tail lies beyond its outer bar."""
+  """Returns quantiles of a t distribution; half of each tail is beyond its bar."""
   from scipy import stats  # slow to import
 
   quantiles = stats.t.ppf(shares_below_edges(num_bars), df=5) * math.sqrt(3 / 5)

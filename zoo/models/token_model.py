@@ -1,4 +1,4 @@
-"""The base of models that read tokens with an initial guess of each label."""
+"""The base class of models that read tokens with an initial guess of each label."""
 
 from __future__ import annotations
 
@@ -24,23 +24,65 @@ from zoo.models.tokens import (
   token_width,
 )
 
-MAX_LAYERS = 1000  # Python makes and traces layers one by one
+MAX_LAYERS = 1000  # Python makes and traces layers one by one.
 
 
 class TokenModel(nnx.Module):
-  """A model whose subclass defines `body`, from a prompt's tokens to outputs at some.
+  """Base class of models that turn a prompt into tokens and predict from the tokens.
 
-  This class adds the rest: the tokens, in one of `zoo.models.tokens.LAYOUTS`; their
-  initial guess of the labels, one of `zoo.models.initial_guess.GUESSES`; and all
-  predictions, trained or not, which are the outputs of `body`. If the body is causal
-  and the layout is not `joint`, they are for all examples in one pass.
+  A subclass defines `body`, which maps the tokens of prompts to outputs at some of the
+  tokens. This class adds the rest: the tokens, in one of the layouts of
+  `zoo.models.tokens.LAYOUTS`; the initial guess of the labels; the predictions, which
+  are the outputs of `body`; and distributions of the labels, if the head has one. If
+  the body is causal and the layout is not 'joint', one pass predicts all examples, each
+  from those before it.
 
-  With a head that gives a distribution, one of `zoo.models.heads.HEADS`, the body has
-  `num_reads` outputs, and a prediction is the mean of the distribution.
+  Args:
+    num_features: Number d of features of an example, ≥ 1.
+    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+      that are numbers. Several outputs are the logits of classes.
+    tokens: How a prompt becomes tokens: 'interleaved' (the default), 'shifted' or
+      'joint'; `zoo.models.tokens.LAYOUTS` shows the tokens of each.
+    guess: Initial guess of each label, made before any example is seen: one of 'zero'
+      (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
+      which `zoo.models.initial_guess.GUESSES` explains.
+    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
+    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    causal: Whether no output depends on a later token; True by default. If False, the
+      model predicts the query alone.
+    head: What the outputs say of a label that is a number: 'point' (the default) is the
+      prediction, 'gaussian' the mean and the log variance of a normal distribution, and
+      'bars' the logits of a histogram.
+    edges: Edges of the bars of the head 'bars', increasing, `[n + 1]` with n ≥ 2, such
+      as `zoo.models.quantile_edges(task)`; None, the default, for other heads.
+    rngs: Random keys of the initial weights.
+
+  Attributes:
+    num_trained_loops: Number of outputs that `body` returns for a looped model, one for
+      each trained loop; 1 without loops.
+    guesses: The values that the argument `guess` may have.
+    num_reads: Number of outputs that `body` must return for each token. It is
+      `num_outputs` for the head 'point', 2 for 'gaussian', and the number of bars for
+      'bars'.
+    predicts_all: Whether the model predicts all examples, and not the query alone.
+
+  Raises:
+    UserError: If an argument is out of its range, if `guess_weights` or `guess_bias` is
+      not 0 with a guess other than 'fixed', if `head` is not 'point' with several
+      outputs, or if `edges` is missing for the head 'bars' or given for another one.
+
+  Example:
+    >>> class RunningSum(zoo.models.TokenModel):
+    ...   def body(self, tokens, at):
+    ...     return jnp.cumsum(tokens[..., -1:], axis=1)[:, at]
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = RunningSum(num_features=2, rngs=nnx.Rngs(0))
+    >>> model.predictions(task.sample(jax.random.key(0), 3)).shape
+    (3, 5)
   """
 
-  num_trained_loops = 1  # as many as `body` returns outputs of
-  guesses = tuple(GUESSES)  # what the argument `guess` may be
+  num_trained_loops = 1
+  guesses = tuple(GUESSES)
 
   def __init__(
     self,
@@ -56,21 +98,6 @@ class TokenModel(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """
-    Args:
-      num_features: d ≥ 1.
-      num_outputs: numbers that a prediction has, k ≥ 1.
-      tokens: how a prompt becomes tokens, one of LAYOUTS.
-      guess: the initial guess of each label, one of GUESSES.
-      guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
-      guess_bias: β of that guess, in the units of the labels.
-      causal: False if a token may depend on later ones.
-      head: what the outputs say of a label that is a number, one of HEADS.
-      edges: the edges of the bars of the head 'bars', increasing, `[n + 1]`.
-      rngs: the keys of the initial weights.
-
-    Raises UserError for an argument that is out of its range.
-    """
     self.num_features = check_count('num_features', num_features)
     self.num_outputs = check_count('num_outputs', num_outputs)
     self.head, self.edges = head, check_head(head, num_outputs, edges)
@@ -82,24 +109,38 @@ class TokenModel(nnx.Module):
     self.guess_tap = Tap(axes='b n k', kind='guess')
     self.embed_tap = Tap(axes='b n m', kind='embed')
     self.token_width = token_width(tokens, num_features, num_outputs)
-    # Otherwise the outputs at examples would depend on their own labels.
+    # In the layout 'joint' the outputs at examples would depend on their own labels.
     self.predicts_all = check_truth('causal', causal) and tokens != 'joint'
 
   @abc.abstractmethod
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Array:
-    """The outputs at the tokens `at`, `[b, t, num_reads]`.
+    """Returns the outputs at some of the tokens.
 
-    `num_reads` is k, the number of outputs of a prediction, but for heads with a
-    distribution. A looped model has a first axis: the outputs after each of its
-    `num_trained_loops` loops; the last are the prediction, and the loss is the mean
-    over all. At examples the outputs may depend on no later token. A model that is not
-    causal, or whose tokens are `joint`, is asked for the last token alone, `t` = 1.
+    At an example, the outputs must not depend on later tokens. A model that is not
+    causal, or whose layout is 'joint', is asked for the last token alone.
+
+    Args:
+      tokens: The tokens of prompts, `[b, n, m]`.
+      at: The tokens whose outputs are returned, t of them.
+
+    Returns:
+      The outputs, `[b, t, num_reads]`. A looped model returns `[l, b, t, num_reads]`,
+      the outputs after each of its l = `num_trained_loops` loops. The last ones are the
+      prediction, and the loss is the mean over all loops.
     """
 
   def embed(self, prompt: Prompt) -> Float[Array, 'b n m']:
-    """The tokens of prompts, with this model's guess of each label.
+    """Returns the tokens of prompts, with this model's guess of each label.
 
-    Raises UserError for prompts with the wrong number of features or outputs.
+    Args:
+      prompt: Prompts `[b]` with d features.
+
+    Returns:
+      The tokens, `[b, n, m]`, in the layout of the model.
+
+    Raises:
+      UserError: If the prompts have another number of features or outputs than the
+        model.
     """
     check_prompt(prompt, 'model', self.num_features)
     k = prompt.labels.shape[-1]
@@ -109,43 +150,90 @@ class TokenModel(nnx.Module):
     if self.guess.is_residual:
       corrected = prompt.labels - guess[:, :-1]
       prompt = dataclasses.replace(prompt, y=corrected.reshape(prompt.y.shape))
-      guess = jnp.zeros_like(guess)  # not 0 · guess, which is NaN if it overflows
+      # 0 · guess would be NaN if the guess overflows.
+      guess = jnp.zeros_like(guess)
     return self.embed_tap(lay_out(prompt, guess, self.layout))
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
-    """The prediction for each prompt's query; raises UserError as `embed` does."""
+    """Predicts the label of each prompt's query.
+
+    Args:
+      prompt: Prompts `[b]` with d features.
+
+    Returns:
+      Predictions `[b]`, or logits `[b, k]` if there are several outputs.
+
+    Raises:
+      UserError: If the prompts have another number of features or outputs than the
+        model.
+    """
     return self.loop_predictions(prompt, every=False)[-1, :, 0]
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
-    """The prediction for each example from those before it, that for the query last.
+    """Predicts each example from those before it, and the query from all.
 
-    Raises UserError for a model that predicts the query alone, and as `embed` does.
+    Args:
+      prompt: Prompts `[b]` with d features and c examples.
+
+    Returns:
+      Predictions `[b, c + 1]`, that for the query last, or logits `[b, c + 1, k]`.
+
+    Raises:
+      UserError: If the model predicts the query alone, or if the prompts have another
+        number of features or outputs than the model.
     """
     return self.loop_predictions(prompt, every=True)[-1]
 
   @property
   def has_distribution(self) -> bool:
-    """Whether the model has a distribution: its head has one, or it has classes."""
+    """Whether the model predicts a distribution, by its head or for classes."""
     return self.head != 'point' or self.num_outputs > 1
 
   def distribution(self, prompt: Prompt) -> Distribution | Classes:
-    """The distribution of each query's observed label, `[b]`.
+    """Returns the distribution of the observed label of each prompt's query.
 
-    Raises UserError for the head 'point' with one output, and as `embed` does.
+    Args:
+      prompt: Prompts `[b]` with d features.
+
+    Returns:
+      A distribution with batch shape `[b]`.
+
+    Raises:
+      UserError: If the head is 'point' and the model has one output, or if the prompts
+        have another number of features or outputs than the model.
     """
     return self.loop_distributions(prompt, every=False)[-1, :, 0]
 
   def distributions(self, prompt: Prompt) -> Distribution | Classes:
-    """The distribution for each example from those before it, `[b, t]`, query last.
+    """Returns the distribution of each example's label, given the examples before it.
 
-    Raises UserError as `predictions` and `distribution` do.
+    Args:
+      prompt: Prompts `[b]` with d features and c examples.
+
+    Returns:
+      A distribution with batch shape `[b, c + 1]`, that of the query last.
+
+    Raises:
+      UserError: If the model predicts the query alone, if the head is 'point' and the
+        model has one output, or if the prompts have another number of features or
+        outputs than the model.
     """
     return self.loop_distributions(prompt, every=True)[-1]
 
   def loop_distributions(self, prompt: Prompt, every: bool) -> Distribution | Classes:
-    """The distributions after each trained loop, `[l, b, t]`, as `loop_predictions`.
+    """Returns the distributions of the labels after each trained loop.
 
-    Raises UserError as `predictions` and `distribution` do.
+    Args:
+      prompt: Prompts `[b]` with d features.
+      every: Whether to predict every example (t = c + 1) or the query alone (t = 1).
+
+    Returns:
+      A distribution with batch shape `[l, b, t]`; l is 1 for a model without loops.
+
+    Raises:
+      UserError: If the head is 'point' and the model has one output, if `every` is True
+        and the model predicts the query alone, or if the prompts have another number of
+        features or outputs than the model.
     """
     if not self.has_distribution:
       raise UserError(
@@ -158,14 +246,24 @@ class TokenModel(nnx.Module):
     return self._at_head(outputs, prompt)
 
   def loop_predictions(self, prompt: Prompt, every: bool) -> Float[Array, 'l b t *k']:
-    """The predictions after each trained loop, for every example or the query alone.
+    """Returns the predictions after each trained loop.
 
-    l is 1 for a model without loops. Raises UserError as `predictions` does.
+    Args:
+      prompt: Prompts `[b]` with d features.
+      every: Whether to predict every example (t = c + 1) or the query alone (t = 1).
+
+    Returns:
+      Predictions `[l, b, t]`, or logits `[l, b, t, k]`; l is 1 for a model without
+      loops.
+
+    Raises:
+      UserError: If `every` is True and the model predicts the query alone, or if the
+        prompts have another number of features or outputs than the model.
     """
     return self.finish(self._outputs(prompt, every), prompt)
 
   def _outputs(self, prompt: Prompt, every: bool) -> Float[Array, 'l b t r']:
-    """The outputs of the body after each trained loop; UserError as `predictions`."""
+    """Returns the outputs of the body after each trained loop, or raises UserError."""
     if every and not self.predicts_all:
       raise UserError(
         f'{type(self).__name__} predicts the query alone: its tokens are '
@@ -185,7 +283,15 @@ class TokenModel(nnx.Module):
   def finish(
     self, outputs: Float[Array, 'l b t r'], prompt: Prompt
   ) -> Float[Array, 'l b t *k']:
-    """The predictions from the outputs at the last t examples."""
+    """Returns the predictions from the outputs at the last t examples.
+
+    Args:
+      outputs: Outputs of `body`, `[l, b, t, num_reads]`.
+      prompt: The prompts to which they belong.
+
+    Returns:
+      Predictions `[l, b, t]`, or logits `[l, b, t, k]`.
+    """
     if self.head != 'point':
       return self._at_head(outputs, prompt).mean.astype(outputs.dtype)
     if self.guess.is_residual:
@@ -194,7 +300,7 @@ class TokenModel(nnx.Module):
     return outputs if self.num_outputs > 1 else outputs[..., 0]
 
   def _at_head(self, outputs: Float[Array, 'l b t r'], prompt: Prompt) -> Distribution:
-    """The distributions of numbers from the outputs at the last t examples."""
+    """Returns the distributions of numbers from the outputs at the last t examples."""
     guess = None
     if self.guess.is_residual:
       guess = self.guess_tap(self.guess(prompt.features))  # the same as in `embed`
@@ -203,7 +309,15 @@ class TokenModel(nnx.Module):
     return at_head(self.head, outputs, guess, self.edges)
 
   def check_length(self, prompt_tokens: int, context_length: int) -> None:
-    """Raises UserError for more tokens than `context_length` examples make."""
+    """Checks that a prompt is not too long for the model.
+
+    Args:
+      prompt_tokens: Number of tokens of the prompt.
+      context_length: Number of examples for which the model has places.
+
+    Raises:
+      UserError: If there are more tokens than `context_length` examples make.
+    """
     if prompt_tokens > num_tokens(self.layout, context_length):
       raise UserError(
         f'the prompt has {prompt_tokens} tokens; the model has places for '

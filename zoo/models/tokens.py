@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from zoo.core.prompt import Prompt
 
-# The tokens of each layout. `joint` puts each label beside its own features, so only
-# the query, whose label is missing, can be predicted.
+# These are the tokens of each layout. `joint` puts each label beside its own features,
+# so only the query can be predicted, whose label is missing.
 LAYOUTS = {
   'joint': '[x_1; y_1], …, [x_C; y_C], [x_q; guess]',
   'interleaved': '[x_1; guess_1], [0; y_1], [x_2; guess_2], …, [x_q; guess_q]',
@@ -20,19 +20,25 @@ LAYOUTS = {
 
 
 def token_width(layout: str, num_features: int, num_outputs: int) -> int:
-  """The width of the tokens of a layout."""
+  """Returns the width of the tokens of a layout."""
   return num_features + num_outputs * (2 if layout == 'shifted' else 1)
 
 
 def num_tokens(layout: str, context_length: int) -> int:
-  """The number of tokens of a prompt with `context_length` examples."""
+  """Returns the number of tokens of a prompt with `context_length` examples."""
   return 2 * context_length + 1 if layout == 'interleaved' else context_length + 1
 
 
 def lay_out(
   prompt: Prompt, guess: Float[Array, 'b t k'], layout: str
 ) -> Float[Array, 'b n m']:
-  """The tokens of prompts; `guess` holds the guess of each label, the query's last."""
+  """Returns the tokens of prompts.
+
+  Args:
+    prompt: Prompts `[b]` with c examples.
+    guess: The guess of each label, `[b, c + 1, k]`, that of the query last.
+    layout: One of LAYOUTS.
+  """
   if layout == 'joint':
     return prompt.tokens(guess[:, -1])
   x = prompt.features
@@ -42,17 +48,21 @@ def lay_out(
   asked = jnp.concatenate([x, guess], axis=-1)
   told = jnp.concatenate([jnp.zeros_like(x), before], axis=-1)
   b, t, m = asked.shape
-  # Pairs (label of the previous example, example), without the first one's label.
+  # The tokens are pairs: the label of the previous example, then the example. The first
+  # example has no label before it.
   return jnp.stack([told, asked], axis=2).reshape(b, 2 * t, m)[:, 1:]
 
 
 def at_examples(layout: str) -> slice:
-  """The tokens at which the labels of the examples and the query are predicted."""
+  """Returns the tokens at which the labels of examples and query are predicted."""
   return slice(None, None, 2 if layout == 'interleaved' else 1)
 
 
 def token_names(layout: str, context_length: int) -> list[str]:
-  """What the tokens of a layout hold, such as `x_1` and `y_1`; the query is `x_q`."""
+  """Returns what the tokens of a layout hold, such as `x_1` and `y_1`.
+
+  The query is `x_q`.
+  """
   places = range(1, context_length + 1)
   if layout == 'interleaved':
     return [f'{name}_{i}' for i in places for name in 'xy'] + ['x_q']

@@ -35,11 +35,11 @@ from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.models.tokens import at_examples, num_tokens
 
 POSITIONS = 'none', 'learned', 'rotary'
-MAX_LOOPS = 1000  # Python traces those that are trained one by one
+MAX_LOOPS = 1000  # Python traces the trained loops one by one.
 
 
 def _check_order(tokens: str, causal: bool) -> None:
-  """Raises UserError for tokens whose last one must be seen."""
+  """Raises UserError if no token sees a label because the query's token holds it."""
   if tokens == 'shifted' and not causal:
     raise UserError(
       "causal is False and tokens is 'shifted'; the last token, which no other token "
@@ -49,7 +49,7 @@ def _check_order(tokens: str, causal: bool) -> None:
 
 
 def _trained_loops(num_loops: int, num_trained_loops: int | None) -> int:
-  """The number of trained loops, by default all; raises UserError."""
+  """Returns the number of trained loops, by default all, or raises UserError."""
   check_count('num_loops', num_loops, maximum=MAX_LOOPS)
   if num_trained_loops is None:
     return num_loops
@@ -64,62 +64,103 @@ def _trained_loops(num_loops: int, num_trained_loops: int | None) -> int:
 def _positions(
   shape: tuple[int, int], init_scale: float | None, rngs: nnx.Rngs
 ) -> nnx.Param:
-  """Trained positions from N(0, init_scale²), by default 0.02², as in GPT-2."""
+  """Returns trained positions from N(0, init_scale²), or N(0, 0.02²) as in GPT-2."""
   scale = 0.02 if init_scale is None else init_scale
   return nnx.Param(scale * jax.random.normal(rngs.params(), shape))
 
 
 @register_model('transformer')
 class Transformer(TokenModel):
-  """Layers `z ← z + mixer(norm(z))`, `z ← z + feed_forward(norm(z))`, then a readout.
+  """A transformer with any mixer: layers of a mixer and a feed-forward network.
 
-  Pre-norm as in GPT-2 (Radford et al., 2019), with any of `zoo.list_mixers()`. The
-  layers may be looped (Yang et al., arXiv 2311.12424): `Y_0 = 0`, then `num_loops`
-  times `Y_{i+1} = layers(Y_i + E)`, with the embedded prompt E and the same weights.
+    z ← z + mixer(norm(z))
+    z ← z + feed_forward(norm(z))
 
-  Kernels start from N(0, init_scale²), or N(0, 1/inputs) if that is None. Kernels whose
-  outputs are added to the tokens are divided by √(2 · num_layers), as in GPT-2.
+  The norm comes first, as in GPT-2. A last norm and a linear readout give the outputs.
+  The layers may be looped, with the same weights in each loop. With the embedded prompt
+  E,
+
+    Y_0 = 0,   Y_{i+1} = layers(Y_i + E)   for i = 0, …, num_loops − 1
+
+  Kernels start from N(0, init_scale²), or from N(0, 1/inputs) if that is None. Kernels
+  whose outputs are added to the tokens are divided by √(2 · num_layers), as in GPT-2.
 
   Args:
-    num_features: d ≥ 1.
-    context_length: the most examples of a prompt, C ≥ 0.
-    num_outputs: numbers that a prediction has, k ≥ 1.
-    num_layers: from 1 to 1000.
-    num_heads: a divisor of the width.
-    width: entries of each token between layers, ≥ 1.
-    mixer: a name of `zoo.list_mixers()`, a class of mixers, or a function that makes
-      one; several, in a list or as names joined by commas, alternate from layer to
-      layer. A config takes names.
-    mixer_options: each goes to every mixer that has an argument of that name.
-    tokens: how a prompt becomes tokens, one of LAYOUTS.
-    guess: the initial guess of each label, one of GUESSES.
-    guess_weights: g of the guess 'fixed', g·x + β; a number or `[d]`.
-    guess_bias: β of that guess, in the units of the labels.
-    positions: how a token knows its place, one of POSITIONS.
-    causal: if False, every token sees all but the last, the query; not for 'shifted'.
-    feed_forward: the network after each mixer, one of FEED_FORWARDS.
-    hidden_features: its hidden entries, ≥ 1; None: 4 · width.
-    norm: before each mixer and network, one of NORMS; or a function
-      `(width, rngs) -> module`.
-    num_loops: how often the layers are applied, from 1 to 1000.
-    num_trained_loops: the last loops, after each of which the loss is taken, ≥ 1;
-      None: all.
-    init_scale: standard deviation of the initial kernels, ≥ 0; 0.02 in GPT-2.
-    remat: whether the backward pass computes the layers again, to save memory.
-    read_in: 'flat', a linear layer of each token; or 'convolutional', which reads
-      features as a square grey image, see zoo/models/read_in.py.
-    head: what the readout says of a label that is a number, one of HEADS of
-      zoo/models/heads.py.
-    edges: the edges of the bars of the head 'bars', increasing, `[n + 1]`; in a run
-      they are `zoo.models.quantile_edges(task)`.
-    rngs: the keys of the initial weights.
+    num_features: Number d of features of an example, ≥ 1.
+    context_length: Largest number C of examples in a prompt, ≥ 0. Learned positions are
+      made for it.
+    num_outputs: Number k of outputs of a prediction, ≥ 1; 1, the default, for labels
+      that are numbers. Several outputs are the logits of classes.
+    num_layers: Number of layers, from 1 to 1000; 3 by default.
+    num_heads: Number of heads of a mixer, a divisor of the width if the mixer has
+      heads; 2 by default.
+    width: Number of entries of each token between layers, from 1 to 2²⁰; 64 by default.
+    mixer: A name of `zoo.list_mixers()`, a class of mixers, or a function that makes
+      one; 'softmax' by default. Several mixers, in a list or as names joined by commas,
+      alternate from layer to layer. A config takes names.
+    mixer_options: Options of the mixers by name. Each goes to every mixer that has an
+      argument of this name.
+    tokens: How a prompt becomes tokens: 'interleaved' (the default), 'shifted' or
+      'joint'; `zoo.models.tokens.LAYOUTS` shows the tokens of each.
+    guess: Initial guess of each label, made before any example is seen: one of 'zero'
+      (the default), 'fixed', 'linear', 'network', 'residual' and 'residual_network',
+      which `zoo.models.initial_guess.GUESSES` explains.
+    guess_weights: g of the guess 'fixed', g·x + β: a number or `[d]`; 0 by default.
+    guess_bias: β of that guess, in the units of the labels; 0 by default.
+    positions: How a token knows its place: 'learned' (the default) adds a trained
+      vector to it, 'rotary' rotates queries and keys in the mixers, and 'none' adds
+      nothing.
+    causal: Whether a token sees only itself and the tokens before it; True by default.
+      If False, every token sees the context, which is all tokens but the query. The
+      layout 'shifted' needs True.
+    feed_forward: The network after each mixer: 'gelu' (the default), 'swiglu', 'linear'
+      or 'none'.
+    hidden_features: Number of hidden entries of that network, ≥ 1; None, the default,
+      means 4 · width.
+    norm: The norm before each mixer, each network and the readout: 'layer' (the
+      default), 'rms', 'none', or a function `(width, rngs) -> module`.
+    num_loops: Number of times that the layers are applied, from 1 to 1000; 1 by
+      default.
+    num_trained_loops: Number of last loops after each of which the loss is taken, from
+      1 to `num_loops`; None, the default, means all. No gradient goes through the
+      others.
+    init_scale: Standard deviation of the initial kernels, ≥ 0, 0.02 in GPT-2; None, the
+      default, means 1/√inputs for each.
+    remat: Whether the backward pass computes the layers again, to save memory; False by
+      default.
+    read_in: How tokens become vectors of the width: 'flat' (the default) is a linear
+      layer, 'convolutional' reads the features as a square grey image
+      (zoo/models/read_in.py).
+    head: What the outputs say of a label that is a number: 'point' (the default) is the
+      prediction, 'gaussian' the mean and the log variance of a normal distribution, and
+      'bars' the logits of a histogram.
+    edges: Edges of the bars of the head 'bars', increasing, `[n + 1]` with n ≥ 2, such
+      as `zoo.models.quantile_edges(task)`; None, the default, for other heads.
+    rngs: Random keys of the initial weights.
 
-  The constructor raises UserError for an argument that is out of its range, and for
-  arguments that contradict one another.
+  Raises:
+    UserError: If an argument is out of its range, or if arguments contradict one
+      another: heads that do not divide the width, an option that no mixer has,
+        `causal=False` or
+      `positions='rotary'` with a mixer that does not support it, `causal=False` with
+      the tokens 'shifted', more trained loops than loops, or a head that does not fit
+      the outputs or the edges.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = zoo.models.Transformer(
+    ...   num_features=2, context_length=4, num_layers=1, width=8, rngs=nnx.Rngs(0)
+    ... )
+    >>> model(task.sample(jax.random.key(0), 3)).shape
+    (3,)
+
+  References:
+    The norms are placed as in GPT-2 (Radford et al., 2019).
+    The loops are those of Yang et al., arXiv 2311.12424.
   """
 
   roles = {'read_in': 'embedding', 'read_out': 'embedding', 'positions': 'embedding'}
-  shortcuts = True  # whether a prediction may skip taps
+  shortcuts = True  # A prediction may skip taps.
 
   def __init__(
     self,
@@ -195,12 +236,33 @@ class Transformer(TokenModel):
     self.read_out_tap = Tap('read_out', 'b n k', kind='readout')
 
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'l b t k']:
-    """The outputs after each trained loop; gradients stop before the first."""
+    """Returns the outputs after each trained loop.
+
+    Gradients stop before the first trained loop.
+
+    Args:
+      tokens: The tokens of prompts, `[b, n, m]`.
+      at: The tokens whose outputs are returned, t of them.
+
+    Returns:
+      The outputs, `[num_trained_loops, b, t, num_reads]`.
+    """
     states = self._loops(self.embedded(tokens), at)
     return jnp.stack([self._read(tokens) for tokens in states])
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
-    """The embedded tokens, then the tokens after each layer of each loop."""
+    """Returns the embedded tokens, then the tokens after each layer of each loop.
+
+    Args:
+      prompt: Prompts `[b]` with d features.
+
+    Returns:
+      1 + num_loops · num_layers arrays `[b, n, w]`.
+
+    Raises:
+      UserError: If the prompts have another number of features or outputs than the
+        model, or more examples than the learned positions have places for.
+    """
     embedded = self.embedded(self.embed(prompt))
     tokens = jnp.zeros_like(embedded)
     states = [embedded]
@@ -214,12 +276,27 @@ class Transformer(TokenModel):
   def read(
     self, tokens: Float[Array, 'b n w'], prompt: Prompt
   ) -> Float[Array, 'b t *k']:
-    """The readout's predictions from the tokens of any layer."""
+    """Returns the predictions of the readout from the tokens of any layer.
+
+    Args:
+      tokens: Tokens between layers, `[b, n, w]`, such as those of `layer_tokens`.
+      prompt: The prompts to which they belong.
+
+    Returns:
+      A prediction for each example and the query, `[b, t]`, or logits `[b, t, k]`.
+    """
     outputs = self._read(tokens[:, at_examples(self.layout)])
     return self.finish(outputs[None], prompt)[0]
 
   def embedded(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n w']:
-    """The tokens as layers read them, with their positions; UserError for too many."""
+    """Returns the tokens as layers read them, with their positions.
+
+    Args:
+      tokens: The tokens of prompts, `[b, n, m]`.
+
+    Raises:
+      UserError: If there are more tokens than learned positions.
+    """
     embedded = self.read_in(tokens)
     if self.positions is None:
       return embedded
@@ -230,10 +307,11 @@ class Transformer(TokenModel):
   def _loops(
     self, embedded: Float[Array, 'b n w'], at: slice
   ) -> list[Float[Array, 'b t w']]:
-    """The tokens `at` after each of the trained loops.
+    """Returns the tokens `at` after each of the trained loops.
 
-    The shortcuts: the untrained loops are one compiled loop, rematerialised layers are
-    compiled apart, and the last layer of the last loop is computed for `at` alone.
+    With `shortcuts` the untrained loops are one compiled loop, rematerialised layers
+    are compiled separately, and the last layer of the last loop is computed at `at`
+    alone.
     """
     tokens = jnp.zeros_like(embedded)
     untrained = self.num_loops - self.num_trained_loops
@@ -242,7 +320,7 @@ class Transformer(TokenModel):
         0, untrained, lambda _, z: self._layers(z + embedded), tokens
       )
       tokens = jax.lax.stop_gradient(tokens)
-    elif untrained:  # with gradients, as probes take them
+    elif untrained:  # Probes take gradients through these loops, too.
       for _ in range(untrained):
         tokens = self._layers(tokens + embedded)
     remat, trained = self.remat and self.shortcuts, []
@@ -259,7 +337,7 @@ class Transformer(TokenModel):
     at: slice | None = None,
     remat: bool = False,
   ) -> Float[Array, 'b t w']:
-    """The tokens after all layers, or only some of them."""
+    """Returns the tokens after all layers, at `at` or, if that is None, all of them."""
     *first, last = self.layers
     for layer in first:
       tokens = _apply(layer, tokens, None, remat)
