@@ -2,9 +2,10 @@
 
 `zoo.list_mixers` lists the names. A transformer takes a name or a class as its
 argument `mixer`. The class's docstring has the mixer's equations, its paper, and where
-it differs from both the paper and the public code. Unless it says otherwise, linear
-maps and short convolutions here have biases, which most public code has not, and the
-equations leave these biases out.
+it differs from both the paper and the public code. All short convolutions and most
+linear maps here have biases, which most public code has not. The equations leave out
+the biases of queries, keys, values, gates and outputs; the NumPy loops in
+`tests/mixers/reference` have all of them.
 """
 
 from zoo.mixers.attention import ForgettingAttention as ForgettingAttention

@@ -38,7 +38,8 @@ class _Attention(Mixer):
   """
 
   ignores_shifts = False
-  shortcuts = True  # Outputs may skip taps.
+  # Outputs may skip taps, except in a copy of the model whose taps are used.
+  shortcuts = True
 
   def __init__(
     self, slot: Slot, causal: bool = True, rotary: bool = False, *, rngs: nnx.Rngs

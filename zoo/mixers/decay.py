@@ -300,8 +300,8 @@ class Mamba2(Mamba2Block):
 
     Δ_t = softplus(W_Δ u_t + b),  α_t = e^(−Δ_t e^A)       numbers for each head
     S_t = α_t S_{t−1} + Δ_t B_tᵀ x_t
-    y_t = C_t S_t + D x_t
-    out_t = W_o norm(y_t ∘ silu(W_z u_t))
+    o_t = C_t S_t + D x_t
+    y_t = W_o norm(o_t ∘ silu(W_z u_t))
 
   Here u are the tokens. x, B and C are linear in u, and then go through a causal
   convolution over four tokens and SiLU. B and C, of N = `state_size` features, are the

@@ -40,7 +40,8 @@ NormLike: TypeAlias = str | Callable[[int, nnx.Rngs], nnx.Module]
 class Layer(nnx.Module):
   """A mixer and a feed-forward network, each after a norm and added to its input."""
 
-  shortcuts = True  # Norms are called as they are, without a tap of their scale.
+  # Norms have no tap of their scale, except in a copy of the model whose taps are used.
+  shortcuts = True
 
   def __init__(
     self,

@@ -21,7 +21,14 @@ from zoo.core.taps import Tap
 
 
 class Constant(nnx.Variable):
-  """A value that belongs to the model and its checkpoints but is not trained."""
+  """A value that belongs to a model and its checkpoints but is not trained.
+
+  Example:
+    >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    >>> model.bias = zoo.models.Constant(jnp.zeros(1))
+    >>> list(nnx.state(model, nnx.Param))
+    ['kernel']
+  """
 
 
 class LinearLayer(nnx.Module):
@@ -149,7 +156,8 @@ class LinearAttention(LinearLayer):
 
   order_invariant = True  # The order of the examples does not matter.
   guess_kind = 'fixed'  # This is one of zoo.models.initial_guess.GUESSES.
-  shortcuts = True  # A prediction may skip taps.
+  # A prediction may skip taps, except in a copy of the model whose taps are used.
+  shortcuts = True
 
   def __init__(
     self, num_features: int, num_heads: int, init_scale: float, *, rngs: nnx.Rngs

@@ -188,7 +188,7 @@ class LSTM(Recurrent):
     al., Neural Computation, 2000.
   """
 
-  num_carries = 2  # c and h
+  num_carries = 2  # The carry has c and h.
 
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
     """Returns a new cell for one layer with this many inputs."""

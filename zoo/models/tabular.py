@@ -454,7 +454,7 @@ def _moments(
 
 def _edges(num_bars: int) -> Float[Array, ' m']:
   """Returns quantiles of a t distribution; half of each tail is beyond its bar."""
-  from scipy import stats  # slow to import
+  from scipy import stats  # It is slow to import.
 
   quantiles = stats.t.ppf(shares_below_edges(num_bars), df=5) * math.sqrt(3 / 5)
   return jnp.asarray(quantiles, float)

@@ -160,7 +160,8 @@ class Transformer(TokenModel):
   """
 
   roles = {'read_in': 'embedding', 'read_out': 'embedding', 'positions': 'embedding'}
-  shortcuts = True  # A prediction may skip taps.
+  # A prediction may skip taps, except in a copy of the model whose taps are used.
+  shortcuts = True
 
   def __init__(
     self,
