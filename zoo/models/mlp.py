@@ -115,7 +115,7 @@ class MLP(_FixedLength):
     rngs: nnx.Rngs,
   ):
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
+    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³.
     super().__init__(
       num_features,
       num_outputs,
@@ -202,7 +202,7 @@ class MLPMixer(_FixedLength):
     rngs: nnx.Rngs,
   ):
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
+    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³.
     super().__init__(
       num_features,
       num_outputs,

@@ -70,7 +70,7 @@ class Recurrent(TokenModel):
     rngs: nnx.Rngs,
   ):
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
+    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³.
     super().__init__(
       num_features,
       num_outputs,

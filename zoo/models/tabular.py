@@ -56,7 +56,7 @@ class Tabular(nnx.Module):
 
   The prediction of a number is the mean of a histogram (`zoo.core.distributions.Bars`).
   Its inner edges are quantiles of Student's t distribution with 5 degrees of freedom,
-  scaled to the variance 1. The prediction of a class are its logits.
+  scaled to the variance 1. The prediction of a class is a vector of logits.
 
   Args:
     num_features: Largest number of features of a table, ≥ 1.
@@ -164,7 +164,7 @@ class Tabular(nnx.Module):
       Numbers `[b]`, logits `[b, k]`, or both in one vector.
 
     Raises:
-      UserError: For more features, classes or examples than the model takes.
+      UserError: If there are more features, classes or examples than the model takes.
     """
     predictions = self._predictions(prompt, self._outputs_of_queries(prompt))
     return predictions[:, 0]
@@ -179,7 +179,7 @@ class Tabular(nnx.Module):
       `Bars` for numbers, `Classes` for one-hot labels, and `NumberOrClass` for both.
 
     Raises:
-      UserError: For more features, classes or examples than the model takes.
+      UserError: If there are more features, classes or examples than the model takes.
     """
     outputs = self._outputs_of_queries(prompt)
     return self._of_kind(prompt, outputs)[:, 0]

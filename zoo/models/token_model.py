@@ -295,7 +295,8 @@ class TokenModel(nnx.Module):
     if self.head != 'point':
       return self._at_head(outputs, prompt).mean.astype(outputs.dtype)
     if self.guess.is_residual:
-      guess = self.guess_tap(self.guess(prompt.features))  # the same as in `embed`
+      # `embed` uses the same guess.
+      guess = self.guess_tap(self.guess(prompt.features))
       outputs += guess[None, :, -outputs.shape[2] :]
     return outputs if self.num_outputs > 1 else outputs[..., 0]
 
@@ -303,7 +304,8 @@ class TokenModel(nnx.Module):
     """Returns the distributions of numbers from the outputs at the last t examples."""
     guess = None
     if self.guess.is_residual:
-      guess = self.guess_tap(self.guess(prompt.features))  # the same as in `embed`
+      # `embed` uses the same guess.
+      guess = self.guess_tap(self.guess(prompt.features))
       guess = guess[None, :, -outputs.shape[2] :]
       guess = jnp.broadcast_to(guess, (*outputs.shape[:-1], 1))
     return at_head(self.head, outputs, guess, self.edges)

@@ -194,7 +194,7 @@ class Transformer(TokenModel):
   ):
     check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     check_count('num_heads', num_heads)
-    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³
+    check_count('width', width, maximum=2**20)  # XLA aborts for sizes beyond 2⁶³.
     check_name('positions', positions, POSITIONS)
     if init_scale is not None:
       check_number('init_scale', init_scale, minimum=0.0, maximum=1e30)
