@@ -240,7 +240,7 @@ class KimiDelta(_DeltaRule):
     (1, 2, 4, 4)
 
   References:
-    Kimi Linear, arXiv 2510.26692, section 3.
+    Kimi Team, Kimi Linear, arXiv 2510.26692, section 3.
   """
 
   def __init__(self, slot: Slot, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):
@@ -296,7 +296,7 @@ class GatedDelta2(HeadState):
     (1, 2, 4, 4)
 
   References:
-    Gated DeltaNet-2, arXiv 2605.22791.
+    Hatamizadeh, Choi & Kautz, arXiv 2605.22791.
   """
 
   def __init__(self, slot: Slot, negative_eigenvalues: bool = False, *, rngs: nnx.Rngs):

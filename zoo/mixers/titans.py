@@ -88,7 +88,7 @@ class Titans(HeadState):
     (1, 2, 8, 4)
 
   References:
-    Behrouz et al., arXiv 2501.00663, section 3.
+    Behrouz et al., arXiv 2501.00663, section 3.1, eqs. 12 to 14.
   """
 
   def __init__(self, slot: Slot, *, rngs: nnx.Rngs):
