@@ -26,6 +26,10 @@ import zoo
 
 PAGES = pathlib.Path(__file__).resolve().parent / 'generated' / 'api'
 _OURS = 'zoo', 'studies'  # the packages whose names have pages
+# The sections of a docstring that hold `name: what it is`, and those that hold text.
+_WITH_NAMES = 'Args', 'Attributes', 'Raises'
+_WITH_TEXT = 'Returns', 'References'
+_SECTIONS = *_WITH_NAMES, *_WITH_TEXT, 'Example'
 # Of these modules all names are public that they define; of packages what their
 # `__init__.py` imports.
 MODULES = (
@@ -310,11 +314,27 @@ def prose(text: str) -> str:
 
 
 def markup(docstring: str) -> str:
-  """A docstring as reStructuredText."""
-  blocks = []
+  """A docstring in Google style as reStructuredText."""
+  blocks: list[str] = []
+  within = ''  # the section of the last block
   for block in re.split(r'\n\s*\n', docstring.strip('\n')):
     lines = block.splitlines()
-    if _is_code(block) or (lines[0].startswith(' ') and not blocks[-1].endswith('\\:')):
+    heading = lines[0].removesuffix(':')
+    if not lines[0].startswith(' '):
+      within = heading if heading in _SECTIONS else ''
+    if heading in _SECTIONS:
+      blocks.append(f'**{heading}**')
+      lines = textwrap.dedent('\n'.join(lines[1:])).splitlines()
+    if within in _SECTIONS and lines[0].strip().startswith('>>>'):
+      blocks.append(textwrap.dedent('\n'.join(lines)))
+    elif within in _WITH_TEXT:
+      blocks.append(textwrap.indent(prose(' '.join(map(str.strip, lines))), '   '))
+    elif within in _WITH_NAMES:
+      named = [re.sub(r'^([\w*, ]+): ', r'`\1`: ', line) for line in lines]
+      blocks.append('\n'.join(_items([f'  {line}' for line in named])))
+    elif _is_code(block) or (
+      lines[0].startswith(' ') and not blocks[-1].endswith('\\:')
+    ):
       blocks.append(f'::\n\n{textwrap.indent(textwrap.dedent(block), "   ")}')
     else:
       blocks.append('\n'.join(_items(lines)))

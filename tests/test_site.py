@@ -190,6 +190,38 @@ def reference():
 
 
 @pytest.mark.slow  # it needs Sphinx
+def test_sections_of_a_docstring_are_lists_text_and_code(reference):
+  docstring = '''Doubles a number.
+
+Args:
+  number: What is doubled, such as the risk
+    of a model.
+
+Returns:
+  Twice the number: its
+  double.
+
+Example:
+  >>> double(2)
+  4
+
+References:
+  Anonymous, arXiv 2512.04268.'''
+  name = r'\\ :code:`number`\\ \\:'.replace(r'\\', chr(92))
+  assert reference.markup(docstring).split('\n\n') == [
+    'Doubles a number.',
+    '**Args**',
+    f'- {name} What is doubled, such as the risk of a model.',
+    '**Returns**',
+    '   Twice the number\\: its double.',
+    '**Example**',
+    '>>> double(2)\n4',
+    '**References**',
+    '   Anonymous, arXiv 2512.04268.',
+  ]
+
+
+@pytest.mark.slow  # it needs Sphinx
 def test_signatures_have_shapes_and_full_names(reference):
   arguments, result = reference.signature_of(zoo.Prompt.tokens)
   assert arguments == "(guess: Float[Array, ' b *k'])"
