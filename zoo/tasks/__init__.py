@@ -1,4 +1,7 @@
-"""Tasks: distributions of prompts, registered by name, with one family per file."""
+"""Tasks: distributions of prompts, with one family in each file.
+
+`zoo.create_task` makes a task by the name under which it is registered.
+"""
 
 from zoo.tasks.arrays import Arrays as Arrays
 from zoo.tasks.associative_recall import AssociativeRecall as AssociativeRecall

@@ -1,7 +1,7 @@
-"""Base classes of tasks, and the tasks on which a trained model is tested.
+"""Base classes of tasks, and the shifted tasks on which a trained model is tested.
 
-A task is a frozen dataclass (`flax.struct.dataclass`) that lists its fields and says
-how a prompt is drawn.
+A task is a frozen dataclass (`flax.struct.dataclass`). Its fields are the parameters of
+the distribution of prompts, and its method `sample_one` draws one prompt.
 """
 
 # A size that follows from fields is a property.
@@ -33,29 +33,57 @@ from zoo.core.registry import TASKS, entering
 from zoo.core.trees import Matrix, Number, Vector
 
 _Class = TypeVar('_Class', bound=type)
-# The loss of each prediction, from the predictions and the targets.
+# A loss function takes predictions and targets, and returns the loss of each
+# prediction.
 Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
-# Changes the features of one prompt. It is a pytree, whose numbers are leaves, so that
-# tasks whose changes differ only in them share their compiled programs.
+# A change takes a key and the features of one prompt, and returns other features. It is
+# a pytree whose numbers are leaves. Tasks whose changes differ only in these numbers
+# therefore share their compiled programs.
 Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
 
-# Of one prompt: weights w, the features of its c + 1 examples, and a number for each.
+# These are arrays of one prompt: the weights w, the features of its c + 1 examples (the
+# query is the last one), and one number for each example.
 Weights = Float[Array, ' d']
 Points = Float[Array, 't d']
 Values = Float[Array, ' t']
 
-# The names of a baseline with the least possible loss, and of an estimate of it by
-# sampling, whose loss may be larger.
+# The baseline `bayes` has the least possible loss. The baseline `bayes_estimate` is an
+# estimate of it by sampling, whose loss may be larger.
 BAYES = 'bayes', 'bayes_estimate'
 _SCALES = 1 / 3, 1 / 2, 2.0, 3.0
 
 
 def register_task(name: str) -> Callable[[_Class], _Class]:
-  """A class decorator that enters a task in the registry under `name`.
+  """Returns a class decorator that enters a task in the registry under a name.
 
-  It stands over the decorator that makes the class a dataclass. A second class under
-  the same name replaces the first. Raises UserError for a class that is not such a
-  subclass of BaseTask, or that lacks a method or a size.
+  The task can then be made by `zoo.create_task(name)` and named in a config. The
+  decorator stands above `flax.struct.dataclass`, which makes the class a dataclass.
+
+  Args:
+    name: Name of the task. A second class under the same name replaces the first.
+
+  Returns:
+    A decorator that returns the class unchanged.
+
+  Raises:
+    UserError: The name is not a string. The decorator raises it if the class is not a
+      subclass of `BaseTask` or not a dataclass, if it lacks a method that it must
+      define, or if one of the sizes `num_features` and `context_length` is missing or
+      is declared as an array of compiled programs.
+
+  Example:
+    >>> import flax
+    >>> @zoo.register_task('line')
+    ... @flax.struct.dataclass
+    ... class Line(zoo.tasks.FunctionClass):
+    ...   num_features: int = flax.struct.field(pytree_node=False, default=1)
+    ...   context_length: int = flax.struct.field(pytree_node=False, default=5)
+    ...   def sample_function(self, key):
+    ...     return jax.random.normal(key)
+    ...   def evaluate(self, function, x):
+    ...     return function * x[:, 0]
+    >>> zoo.create_task('line').sample(jax.random.key(0), 2).y.shape
+    (2, 5)
   """
   enter = entering('task', TASKS, name)
 
@@ -67,7 +95,7 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
 
 
 def _check_class(cls: Any) -> None:
-  """Raises UserError for what cannot be registered as a task."""
+  """Raises UserError if a class cannot be registered as a task."""
   name = getattr(cls, '__name__', repr(cls))
   if not isinstance(cls, type) or not issubclass(cls, BaseTask):
     raise UserError(
@@ -97,14 +125,37 @@ def _check_class(cls: Any) -> None:
 
 
 class FunctionClass(BaseTask):
-  """A task whose prompts are a random function at independent random features.
+  """Base of tasks whose prompts are a random function at random features.
 
-  (Garg et al., arXiv 2208.01066.) A subclass defines `sample_function` and `evaluate`.
-  The function does not depend on the features; `sample_context` says whether features
-  of different examples depend on one another.
+  Each prompt has features and a function, which are drawn independently of each other.
+  The targets are the values of the function at the features, and the labels are the
+  targets with noise. A subclass defines `sample_function` and `evaluate`. It may also
+  define other distributions of the features (`sample_features`, here `N(0, I)`) and of
+  the labels (`sample_labels`, here Gaussian noise). If the features of different
+  examples depend on one another, it defines `sample_context`, too.
+
+  Attributes:
+    noise_std: Standard deviation σ ≥ 0 of the noise, in the units of the labels; 0 by
+      default. A subclass that lets users set it declares it as a field.
+
+  Example:
+    >>> import flax
+    >>> @flax.struct.dataclass
+    ... class Line(zoo.tasks.FunctionClass):
+    ...   num_features: int = flax.struct.field(pytree_node=False, default=1)
+    ...   context_length: int = flax.struct.field(pytree_node=False, default=5)
+    ...   def sample_function(self, key):
+    ...     return jax.random.normal(key)
+    ...   def evaluate(self, function, x):
+    ...     return function * x[:, 0]
+    >>> Line(context_length=4).sample(jax.random.key(0), 2).x.shape
+    (2, 4, 1)
+
+  References:
+    Garg et al., arXiv 2208.01066.
   """
 
-  noise_std: float = 0.0  # σ, in the units of the labels
+  noise_std: float = 0.0
 
   def check(self) -> None:
     super().check()
@@ -112,29 +163,39 @@ class FunctionClass(BaseTask):
 
   @property
   def stationary(self) -> bool:
-    """Whether examples are independent given the function, and the query is like them.
+    """Whether the examples and the query are independent and alike, given the function.
 
-    That is so unless the class has a `sample_context` or `sample_one` of its own.
+    This holds unless the class defines its own `sample_context` or `sample_one`.
     """
     own = type(self).sample_context, type(self).sample_one
     return own == (FunctionClass.sample_context, FunctionClass.sample_one)
 
   @property
   def has_normal_features(self) -> bool:
-    """Whether features are known to be `N(0, I)`."""
+    """Whether the features are known to be `N(0, I)`."""
     return type(self).sample_features is FunctionClass.sample_features
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
-    """The features of the context examples and the query, here `N(0, I)`."""
+    """Draws the features of the context examples and, in the last row, of the query.
+
+    Here they are `N(0, I)`.
+    """
     return jax.random.normal(key, (self.context_length + 1, self.num_features))
 
   def sample_context(
     self, key: Key[Array, ''], x_query: Float[Array, ' d']
   ) -> Float[Array, 'c d']:
-    """The features of the context examples, given those of the query.
+    """Draws the features of the context examples, given the features of the query.
 
     Here the features of different examples are independent. A subclass whose
-    `sample_features` makes them depend on one another defines this, too.
+    `sample_features` makes them depend on one another must define this method.
+
+    Args:
+      key: Random key.
+      x_query: Features of the query `[d]`.
+
+    Returns:
+      Features of the context examples `[c, d]`.
     """
     return self.sample_features(key)[:-1]
 
@@ -143,23 +204,45 @@ class FunctionClass(BaseTask):
 
   @abc.abstractmethod
   def sample_function(self, key: Key[Array, '']) -> PyTree:
-    """The parameters of a function: arrays, which are the latents of a prompt."""
+    """Draws the parameters of a function: a pytree of arrays.
+
+    They are the latents of a prompt.
+    """
 
   @abc.abstractmethod
   def evaluate(self, function: PyTree, x: Float[Array, 't d']) -> Float[Array, ' t *k']:
-    """The targets at the features: values of the function, or probabilities."""
+    """Returns the targets at the features.
+
+    Args:
+      function: Parameters that `sample_function` has drawn.
+      x: Features `[t, d]` of the examples and the query.
+
+    Returns:
+      Values of the function `[t]`. If labels are classes, they are the probabilities of
+      the
+      label +1 `[t]`, or of the k classes `[t, k]`.
+    """
 
   def sample_labels(
     self, key: Key[Array, ''], targets: Float[Array, ' t *k']
   ) -> Float[Array, ' t *k']:
-    """The labels, given the targets; here the targets with Gaussian noise."""
+    """Draws the labels, given the targets; here the targets with Gaussian noise.
+
+    Args:
+      key: Random key.
+      targets: What `evaluate` has returned, `[t]` or `[t, k]`.
+
+    Returns:
+      Labels of the same shape. Without noise they are equal to the targets bit for bit.
+    """
     noise_std = jnp.asarray(self.noise_std, float)
 
     def with_noise() -> Float[Array, ' t *k']:
       noise = noise_std * jax.random.normal(key, targets.shape)
       return targets + noise.astype(targets.dtype)
 
-    # Not multiplied by 0, so that labels without noise are the targets bit for bit.
+    # Noise times 0 is not added, since labels without noise must be the targets bit for
+    # bit.
     return jax.lax.cond(noise_std > 0, with_noise, lambda: targets)
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
@@ -181,31 +264,31 @@ class FunctionClass(BaseTask):
     function_key: Key[Array, ''],
     labels_key: Key[Array, ''],
   ) -> Prompt:
-    """A prompt with these features, and a function that does not depend on them."""
+    """Returns a prompt with these features and a function independent of them."""
     function = self.sample_function(function_key)
     targets = self.evaluate(function, x)
     labels = self.sample_labels(labels_key, targets)
     return make_prompt(x, labels, None if labels is targets else targets, function)
 
   def shifts(self) -> dict[str, Task]:
-    """Tasks, by name, on which to test a model that was trained on this one.
+    """Returns tasks, by name, on which to test a model that was trained on this one.
 
-    Here they have other distributions of the features, scaled functions, more noise, or
-    more examples. A subclass whose features are not numbers of any sign and size should
-    return `BaseTask.shifts(self)`.
+    They have other distributions of the features (see `other_distributions`), scaled
+    functions, more noise, or more examples. A subclass whose features cannot take any
+    sign and size should return `BaseTask.shifts(self)` instead.
     """
     return other_distributions(self) | super().shifts()
 
 
 class LinearFunctions(FunctionClass):
-  """The functions `w·x`, whose parameters are the weights w."""
+  """Base of tasks whose functions are `w·x`, with the weights w as parameters."""
 
   def evaluate(self, function: Weights, x: Points) -> Values:
     return dot(x, function[None])
 
 
 def is_squared(task: Task) -> bool:
-  """Whether a task's labels are numbers and its loss is the squared error."""
+  """Returns whether a task's labels are numbers and its loss is the squared error."""
   at = jnp.asarray([0.0, 3.0]), jnp.asarray([2.0, -1.0])
   loss, expected = task.loss(*at), losses.squared_error(*at)
   return loss.shape == expected.shape and bool(np.allclose(loss, expected))
@@ -217,7 +300,16 @@ def make_prompt(
   targets: Float[Array, ' t *k'] | None,
   latents: PyTree = None,
 ) -> Prompt:
-  """One prompt, whose last example is the query; `targets` defaults to the labels."""
+  """Returns one prompt, without the axis b, whose last example is the query.
+
+  Args:
+    x: Features of the context examples and the query, `[t, d]` with t = c + 1.
+    labels: Their labels, `[t]` or `[t, k]`.
+    targets: Their targets, of the same shape. None means that the labels are the
+      targets.
+    latents: What the task drew and does not show, such as weights; any pytree of
+      arrays.
+  """
   return Prompt(
     x=x[:-1],
     y=labels[:-1],
@@ -229,7 +321,10 @@ def make_prompt(
 
 
 def check_sampling(task: BaseTask, base: type[BaseTask]) -> None:
-  """Raises UserError if a task has another `sample_one` than the base, for a redraw."""
+  """Raises UserError unless a task draws prompts by the `sample_one` of a base class.
+
+  The `redraw_one` of the base class is right only for such a task.
+  """
   if type(task).sample_one is not base.sample_one:
     name = type(task).__name__
     raise UserError(
@@ -239,30 +334,30 @@ def check_sampling(task: BaseTask, base: type[BaseTask]) -> None:
 
 
 def inputs_of(prompt: Prompt) -> Float[Array, 't d']:
-  """The features of one prompt without the axis b, those of the query last."""
+  """Returns the features `[t, d]` of one prompt without the axis b, the query last."""
   return jnp.concatenate([prompt.x, prompt.x_query[None]])
 
 
 def exchanged(
   symbols: Int[Array, ' t'], one: Int[Array, ''], other: Int[Array, '']
 ) -> Int[Array, ' t']:
-  """The symbols with one of them exchanged for another, and that one for it.
+  """Returns the symbols with two of them exchanged for each other.
 
-  Of prompts whose distribution does not change when symbols are exchanged, those with
-  one query become those with another.
+  If exchanging symbols does not change the distribution of prompts, prompts with one
+  query become prompts with another query in this way.
   """
   return jnp.where(symbols == one, other, jnp.where(symbols == other, one, symbols))
 
 
 def log_normal(x: Float[Array, '*n']) -> Float[Array, '']:
-  """The log density of independent standard normal numbers."""
+  """Returns the log density of independent standard normal numbers."""
   return -jnp.sum(jnp.square(x) + math.log(2 * math.pi)) / 2
 
 
 def sample_signs(
   key: Key[Array, ''], probability: Float[Array, '*n']
 ) -> Float[Array, '*n']:
-  """Labels ±1, each +1 with its probability."""
+  """Draws labels ±1; `probability` has the probability of +1 for each."""
   positive = jax.random.uniform(key, probability.shape) < probability
   return jnp.where(positive, 1.0, -1.0).astype(probability.dtype)
 
@@ -270,12 +365,22 @@ def sample_signs(
 def dot(
   left: Float[Array, '*n'], right: Float[Array, '*m'], axis: int = -1
 ) -> Float[Array, '*k']:
-  """The dot product over an axis, summed in a fixed order.
+  """Returns the dot product over an axis, summed in a fixed order.
 
-  Its bits therefore do not depend on how many prompts or devices compute together.
+  The result therefore has the same bits however many prompts or devices compute
+  together.
+
+  Args:
+    left: An array with d entries along the axis.
+    right: An array with as many entries along the axis. The other axes broadcast.
+    axis: The axis over which the products are summed; the last one by default.
+
+  Raises:
+    UserError: The arrays have different numbers of entries along the axis.
   """
   d = left.shape[axis]
-  if right.shape[axis] != d:  # an index out of range would give the last entry
+  # In the loop below an index out of range would give the last entry.
+  if right.shape[axis] != d:
     size = right.shape[axis]
     raise UserError(f'vectors of {d} and {size} entries have no dot product')
   at = functools.partial(jax.lax.dynamic_index_in_dim, axis=axis, keepdims=False)
@@ -289,10 +394,11 @@ def dot(
 
 
 def as_vector(content: Vector, length: int) -> Vector:
-  """A number or `[length]` as a read-only float64 vector; anything else as it is.
+  """Returns a number or a vector `[length]` as a read-only float64 vector.
 
-  JAX rebuilds a task with tracers, shapes, or integers (the axes of `vmap`) in place of
-  its numbers, and `check` says what is wrong with others.
+  Anything else is returned as it is, for two reasons. JAX rebuilds a task with tracers,
+  shapes or integers (the axes of `vmap`) in place of its numbers. And if a user's value
+  is wrong, `check` explains the mistake later.
   """
   if not isinstance(content, float | list | tuple | np.ndarray | np.floating):
     return content
@@ -308,10 +414,19 @@ def as_vector(content: Vector, length: int) -> Vector:
 
 
 def with_root(name: str, covariance: Matrix, root: Matrix) -> tuple[Matrix, Matrix]:
-  """A covariance as a read-only float64 matrix, and its symmetric root.
+  """Returns a covariance as a read-only float64 matrix, and its symmetric root.
 
-  What JAX puts in its place stays as it is, with the root that belongs to it. Raises
-  UserError, with the covariance's name, for a matrix that is none.
+  JAX rebuilds a task with other objects in place of its arrays. Such an object is
+  returned as it is, with the root that was given.
+
+  Args:
+    name: Name of the covariance in the message of an error.
+    covariance: A matrix `[d, d]`, None (the identity), or an object that JAX has put in
+      its place.
+    root: The root that belongs to the covariance, if it was computed before.
+
+  Raises:
+    UserError: The matrix is not symmetric and positive semi-definite.
   """
   if covariance is None:
     return None, None
@@ -327,7 +442,10 @@ def with_root(name: str, covariance: Matrix, root: Matrix) -> tuple[Matrix, Matr
 
 
 def inputs_are_labels(task: BaseTask) -> UserError:
-  """The error for a redraw of a sequence that keeps its symbols."""
+  """Returns the error of a redraw that keeps the inputs of a sequence of symbols.
+
+  The labels of such a task are symbols of the sequence, so the inputs determine them.
+  """
   return UserError(
     f'the labels of {type(task).__name__} are symbols of the sequence, which are its '
     "inputs, too; there are no other labels with the same inputs. keep='query' draws "
@@ -336,9 +454,10 @@ def inputs_are_labels(task: BaseTask) -> UserError:
 
 
 def unshifted(baselines: dict[str, Predictor]) -> dict[str, Predictor]:
-  """The baselines of a task for a shift of it, `bayes` named `bayes_unshifted`.
+  """Renames the baselines of a task, for use on a shift of the task.
 
-  An estimate of it, `bayes_estimate`, is renamed in the same way.
+  `bayes` becomes `bayes_unshifted`, since it is the Bayes predictor of the original
+  task only. `bayes_estimate` becomes `bayes_estimate_unshifted`. Other names stay.
   """
   return {
     f'{name}_unshifted' if name in BAYES else name: predictor
@@ -348,31 +467,34 @@ def unshifted(baselines: dict[str, Predictor]) -> dict[str, Predictor]:
 
 @struct.dataclass(eq=False, repr=False)
 class ChangedTask(FunctionClass):
-  """A task with the functions, labels and loss of another, which it holds.
+  """Base of tasks that have the functions, labels and loss of another task.
 
   A subclass defines `evaluate`.
+
+  Args:
+    task: The other task.
   """
 
   task: FunctionClass
 
   @property
   def num_features(self) -> int:
-    """Features of an example, d."""
+    """Number of features of an example, d."""
     return self.task.num_features
 
   @property
   def num_outputs(self) -> int:
-    """Outputs of a prediction, k."""
+    """Number of outputs of a prediction, k."""
     return self.task.num_outputs
 
   @property
   def context_length(self) -> int:
-    """Labelled examples of a prompt, C."""
+    """Number of labelled examples of a prompt, C."""
     return self.task.context_length
 
   @property
   def label_kind(self) -> str:
-    """What labels are: 'numbers', 'signs' or 'classes'."""
+    """Kind of the labels: 'numbers', 'signs' or 'classes'."""
     return self.task.label_kind
 
   @property
@@ -407,11 +529,16 @@ class ChangedTask(FunctionClass):
 class ShiftedTask(ChangedTask):
   """A task with changed features or a scaled function, and the same noise.
 
-  The changed features are labelled by functions from the same distribution.
+  The changed features are labelled by functions from the distribution of the task.
+
+  Args:
+    task: The task that is shifted.
+    change: A function of a key and the features of one prompt `[t, d]`, which returns
+      the changed features. None leaves the features as they are.
+    scale: Factor of the values of the function, which must then be numbers. None is 1.
   """
 
   change: Change | None = None
-  # It multiplies the values of the function, which must be numbers then.
   scale: Number = None
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
@@ -422,7 +549,7 @@ class ShiftedTask(ChangedTask):
 
   @property
   def stationary(self) -> bool:
-    """Whether the task is, and its features are changed one example at a time."""
+    """Whether the task is stationary and `change` acts on each example separately."""
     changes_each = self.change is None or isinstance(self.change, Scale | Stretch)
     return changes_each and self.task.stationary
 
@@ -442,7 +569,8 @@ class ShiftedTask(ChangedTask):
     if function is random_quadrants:
       return self.change(change_key, jnp.concatenate([context, x_query[None]]))[:-1]
     if function is repeated_query:
-      # One example is the query's, and the others are as if it were the query.
+      # One example is equal to the query, and the others are drawn as if it were the
+      # query.
       return context.at[jax.random.randint(change_key, (), 0, len(context))].set(
         x_query
       )
@@ -454,10 +582,11 @@ class ShiftedTask(ChangedTask):
   def _context_orthogonal_to(
     self, key: Key[Array, ''], x_query: Float[Array, ' d']
   ) -> Float[Array, 'c d']:
-    """The context of `orthogonal_query`, given the query.
+    """Draws the context for `orthogonal_query`, given the query.
 
-    Isotropic features are turned as a whole, so that the query has the direction it
-    should have. The query's norm does not depend on the rest.
+    The features are isotropic. They are drawn without regard to the query and then
+    reflected as a whole, so that the query gets its given direction. The norm of the
+    query does not depend on the context.
     """
     if not self.task.has_normal_features:
       raise UserError(
@@ -468,14 +597,21 @@ class ShiftedTask(ChangedTask):
     return turned(x[:-1], x[-1], x_query)
 
   def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
-    """That of the task for scaled features, and for queries that are not changed."""
+    """Returns the log density of changed features.
+
+    It is known for scaled features, and for a single query with the distribution of the
+    task.
+
+    Raises:
+      UserError: The density of the changed features is not known.
+    """
     if self.change is None:
       return self.task.log_density(x)
     if isinstance(self.change, Scale):
       factor = jnp.asarray(self.change.factor, x.dtype)
       return self.task.log_density(x / factor) - x.size * jnp.log(factor)
     function = self.change.func if isinstance(self.change, Partial) else self.change
-    # A query by itself has the distribution of an example.
+    # With these changes a query by itself has the distribution of an example.
     same = function in (random_quadrants, repeated_query) or (
       function is orthogonal_query and self.task.has_normal_features
     )
@@ -488,10 +624,10 @@ class ShiftedTask(ChangedTask):
     return targets if self.scale is None else self.scale * targets
 
   def baselines(self) -> dict[str, Predictor]:
-    """The baselines of the task, whose Bayes predictor is named `bayes_unshifted`.
+    """Returns the baselines of the task, with `bayes` renamed to `bayes_unshifted`.
 
-    That predictor has the least loss only if `scale` is None and it does not use the
-    distribution of the task's features.
+    `bayes_unshifted` is still the Bayes predictor here if `scale` is None and it does
+    not use the distribution of the features.
     """
     return unshifted(self.task.baselines())
 
@@ -500,12 +636,22 @@ class ShiftedTask(ChangedTask):
 
 
 def other_distributions(task: FunctionClass) -> dict[str, Task]:
-  """The out-of-distribution tests of Garg et al. (arXiv 2208.01066, and their code).
+  """Returns the out-of-distribution tests of Garg et al. for a task, by name.
 
-  Features must be numbers of any sign and size. `random_quadrants`, `orthogonal_query`
-  and `repeated_query` concern only the query after the whole context, not an example of
-  the context as the query after those before it. If labels are numbers, the function is
-  also scaled, and a task with the argument `noise_std` also gets σ = 1.
+  - `random_quadrants`, `repeated_query` and `orthogonal_query` (if C < d) change the
+    features. They concern the query after the whole context, not the examples of the
+    context as queries after fewer examples.
+  - `skewed` and `half_subspace` (if d > 1) give the features another covariance.
+  - `scale_x=…` multiplies the features by 1/3, 1/2, 2 or 3.
+  - `scale_y=…` multiplies the values of the function by the same factors, if labels are
+    numbers.
+  - `noise_std=1` has this noise, if labels are numbers and the task has such an
+    argument with another value.
+
+  The task must allow features of any sign and size.
+
+  References:
+    Garg et al., arXiv 2208.01066, and their code.
   """
   d = task.num_features
   changes: dict[str, Change] = {
@@ -521,7 +667,7 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
   tasks: dict[str, Task] = {
     name: ShiftedTask(task, change) for name, change in changes.items()
   }
-  if not is_squared(task):  # the labels are classes
+  if not is_squared(task):
     return tasks
   for scale in _SCALES:
     tasks[f'scale_y={scale:.3g}'] = ShiftedTask(task, scale=scale)
@@ -532,7 +678,11 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
 
 @struct.dataclass(eq=False, repr=False)
 class Scale(trees.Tree):
-  """Multiplies all features."""
+  """A change of features: multiplies all of them by one number.
+
+  Args:
+    factor: The number, > 0.
+  """
 
   factor: Number
 
@@ -542,13 +692,17 @@ class Scale(trees.Tree):
     return self.factor * x
 
   def undone(self, task: FunctionClass, x: Float[Array, ' d']) -> Float[Array, ' d']:
-    """The features of a query of the task that becomes x."""
+    """Returns the features that become x by this change."""
     return x / self.factor
 
 
 @struct.dataclass(eq=False, repr=False)
 class Stretch(trees.Tree):
-  """Multiplies the features of each example by a symmetric matrix."""
+  """A change of features: multiplies those of each example by a symmetric matrix.
+
+  Args:
+    matrix: The matrix, `[d, d]`.
+  """
 
   matrix: Matrix
 
@@ -558,12 +712,14 @@ class Stretch(trees.Tree):
     return dot(x[:, None], jnp.asarray(self.matrix, x.dtype)[None])
 
   def undone(self, task: FunctionClass, x: Float[Array, ' d']) -> Float[Array, ' d']:
-    """The features of a query of the task that becomes x.
+    """Returns x, if the context does not depend on the query before the change.
 
-    Raises UserError if the matrix may be singular, and the task asks what they were.
+    Raises:
+      UserError: The context of the task depends on the features that the query had
+        before the change. They cannot be computed, since the matrix may be singular.
     """
     if type(task).sample_context is FunctionClass.sample_context:
-      return x  # the context does not depend on it
+      return x
     raise UserError(
       f'the features of {type(task).__name__} depend on one another; where they are '
       "stretched, prompts can be drawn again with keep='inputs' alone"
@@ -571,10 +727,11 @@ class Stretch(trees.Tree):
 
 
 def stretch(eigenvalues: Float[np.ndarray, ' d']) -> Stretch:
-  """Multiplies features by `U diag(λ) Uᵀ`, with the same random U for all prompts.
+  """Returns a change that multiplies features by `U diag(λ) Uᵀ`.
 
-  Isotropic features thus get a covariance with eigenvalues proportional to λ², which
-  are given up to a factor: `E |x|²` does not change.
+  U is a random orthogonal matrix, the same one for all prompts. The eigenvalues λ are
+  first multiplied by a factor such that `E |x|²` stays the same for isotropic features,
+  whose covariance then has eigenvalues proportional to λ².
   """
   d = len(eigenvalues)
   eigenvalues = np.sqrt(d / np.sum(np.square(eigenvalues))) * eigenvalues
@@ -585,10 +742,15 @@ def stretch(eigenvalues: Float[np.ndarray, ' d']) -> Stretch:
 def turned(
   x: Float[Array, 'n d'], own: Float[Array, ' d'], other: Float[Array, ' d']
 ) -> Float[Array, 'n d']:
-  """Points, reflected so that the direction of one vector becomes that of another.
+  """Returns points, reflected such that one vector gets the direction of another.
 
-  Of prompts whose distribution does not change in rotations, those with one direction
-  of the query become those with another.
+  If rotations do not change the distribution of prompts, prompts with one direction of
+  the query become prompts with another direction in this way.
+
+  Args:
+    x: Points `[n, d]`.
+    own: Vector `[d]` whose direction is to change.
+    other: Vector `[d]` whose direction it gets.
   """
   own, other = (vector / jnp.sqrt(dot(vector, vector)) for vector in (own, other))
   axis = own - other
@@ -600,7 +762,10 @@ def turned(
 def random_quadrants(
   key: Key[Array, ''], x: Float[Array, 't d']
 ) -> Float[Array, 't d']:
-  """Moves the context of each prompt into a random orthant, but not the query."""
+  """Moves the context examples of each prompt into one random orthant.
+
+  The query stays as it is.
+  """
   signs = jax.random.rademacher(key, x.shape[1:], x.dtype)
   return jnp.concatenate([jnp.abs(x[:-1]) * signs[None], x[-1:]])
 
@@ -613,9 +778,9 @@ def repeated_query(key: Key[Array, ''], x: Float[Array, 't d']) -> Float[Array, 
 def orthogonal_query(
   key: Key[Array, ''], x: Float[Array, 't d']
 ) -> Float[Array, 't d']:
-  """Removes the query's part in the span of the context, and keeps its norm.
+  """Projects the query off the span of the context, and restores its norm.
 
-  If nothing is left of the query, rounding errors choose a direction orthogonal to the
+  If the query lies in the span, rounding errors choose a direction orthogonal to the
   span.
   """
   q, r = jnp.linalg.qr(x.T)

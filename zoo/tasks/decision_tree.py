@@ -17,16 +17,35 @@ from zoo.tasks.base import FunctionClass, register_task
 @register_task('decision_tree')
 @struct.dataclass(eq=False, repr=False)
 class DecisionTree(FunctionClass):
-  """Prompts labelled by full binary decision trees (Garg et al., arXiv 2208.01066).
+  """Regression on a full binary decision tree, which is new in each prompt.
 
-  Each inner node goes right where one coordinate is positive; this coordinate is drawn
-  uniformly, with replacement. The 2^depth leaves have values `~ N(0, 1)`. The tree is
-  fresh for each prompt, features are `~ N(0, I)`. Predicting 0 has the risk 1.
+  For each prompt, each inner node of a tree gets a coordinate, drawn uniformly with
+  replacement, and each of its `2^depth` leaves a value `~ N(0, 1)`. An example has
+  features `x_i ~ N(0, I)`. It starts at the root, and goes right where the coordinate
+  of the node is positive, else left. Its label is the value of the leaf that it
+  reaches. There is no noise, so the target of the query is its label. The latents are
+  the coordinates and the values.
+
+  The Bayes predictor is not known. Predicting 0 has the risk 1.
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+    depth: Number of decisions from the root to a leaf, from 1 to 20.
+
+  Example:
+    >>> task = zoo.create_task('decision_tree', num_features=2, depth=2)
+    >>> prompt = task.sample(jax.random.key(0), 3, latents=True)
+    >>> prompt.x.shape, prompt.y.shape, [array.shape for array in prompt.latents]
+    ((3, 100, 2), (3, 100), [(3, 3), (3, 4)])
+
+  References:
+    Garg et al., arXiv 2208.01066.
   """
 
   num_features: int = struct.field(pytree_node=False, default=20)
   context_length: int = struct.field(pytree_node=False, default=100)
-  depth: int = struct.field(pytree_node=False, default=4)  # 1 to 20; 2^depth leaves
+  depth: int = struct.field(pytree_node=False, default=4)
 
   def check(self) -> None:
     super().check()

@@ -1,4 +1,4 @@
-"""Gaussian linear regression, its estimators, and their best steps and penalties."""
+"""Gaussian linear regression, the task that exact theory covers."""
 
 from __future__ import annotations
 
@@ -40,27 +40,55 @@ from zoo.tasks.base import (
 @register_task('linear_regression')
 @struct.dataclass(eq=False, repr=False)
 class LinearRegression(LinearFunctions):
-  """Prompts of `y_i = ŵ·x_i + σ n_i` (arXiv 2512.04268, section 2).
+  """Linear regression with Gaussian weights that are new in each prompt.
 
-  A fresh `ŵ ~ N(prior_mean, prior_covariance)` for each prompt, features and query
-  `~ N(0, feature_covariance)`, `n_i ~ N(0, 1)`; the target is `ŵ·x_q`, without noise.
+  For each prompt, weights `ŵ ~ N(prior_mean, prior_covariance)` are drawn. The examples
+  have features `x_i ~ N(0, feature_covariance)` and labels `y_i = ŵ·x_i + σ n_i` with
+  `n_i ~ N(0, 1)`. The query is drawn like the features of an example. Its target is
+  `ŵ·x_q`, without noise. The latents are ŵ.
 
-  Arrays are float64 on the host, so that exact theory loses no precision. Exact theory
-  covers this class alone: a subclass may draw otherwise, and is trained on what its
-  `sample_one` draws.
+  The Bayes predictor is the mean of the Gaussian posterior, which is ridge regression
+  towards the prior mean with the penalty σ² (baseline `bayes`). Exact theory
+  (`zoo.theory`) covers this class, but no subclass: a subclass may draw prompts from
+  another distribution, and a model is then trained on what its `sample_one` draws.
 
-  By default labels are centred, as in most papers; the configs train the task of Table
-  1, whose prior mean is 2.
+  Covariances and the prior mean are kept as float64 on the host, so that exact theory
+  loses no precision. By default the prior mean is 0, as in most papers; the configs
+  train the task of Table 1 of the paper, whose prior mean is 2.
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C, from 1 to 2³¹ − 1.
+    prior_mean: Mean w* of the weights: a number for all features, or a vector `[d]`.
+    prior_covariance: Covariance of the weights `[d, d]`; it may be singular. None is
+      the identity.
+    feature_covariance: Covariance of the features `[d, d]`; it may be singular. None is
+      the identity.
+    noise_std: Standard deviation σ of the noise, from 0 to 1e19, whose square is still
+      a number of float32.
+
+  Raises:
+    UserError: A covariance is not symmetric and positive semi-definite.
+      `zoo.create_task` raises it for any other field out of its range.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((3, 5, 2), (3, 5), (3,))
+
+  References:
+    arXiv 2512.04268, section 2 and Table 1.
   """
 
   num_features: int = struct.field(pytree_node=False, default=10)
-  # It is an int32 in compiled programs.
   context_length: int = struct.field(pytree_node=False, default=10)
-  prior_mean: Vector = 0.0  # w*, a number or one for each feature
-  prior_covariance: Matrix = None  # of ŵ, d × d; None: the identity
-  feature_covariance: Matrix = None  # d × d; None: the identity
-  noise_std: Number = 0.0  # σ, from 0 to 1e19, whose square is a float32
-  # The symmetric roots of the covariances, which compiled programs multiply by.
+  prior_mean: Vector = 0.0
+  prior_covariance: Matrix = None
+  feature_covariance: Matrix = None
+  noise_std: Number = 0.0
+  # These are the symmetric roots of the covariances. Compiled programs multiply by
+  # them.
   _prior_root: Matrix = None
   _feature_root: Matrix = None
 
@@ -89,16 +117,19 @@ class LinearRegression(LinearFunctions):
 
   @property
   def has_normal_features(self) -> bool:
-    """Whether features are known to be `N(0, I)`."""
+    """Whether the features are known to be `N(0, I)`."""
     return self.feature_covariance is None and self._draws_gaussians
 
   @property
   def _draws_gaussians(self) -> bool:
-    """Whether features are `N(0, feature_covariance)`; a subclass may draw others."""
+    """Whether features are `N(0, feature_covariance)`, which a subclass may change."""
     return type(self).sample_features is LinearRegression.sample_features
 
   def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
-    """That of `N(0, feature_covariance)`, which must not be singular."""
+    """Returns the log density of features under `N(0, feature_covariance)`.
+
+    The covariance must not be singular.
+    """
     if self.feature_covariance is None or not self._draws_gaussians:
       return super().log_density(x)
     root = jnp.linalg.cholesky(jnp.asarray(self.feature_covariance, x.dtype))
@@ -111,7 +142,7 @@ class LinearRegression(LinearFunctions):
     return deviation + jnp.asarray(self.prior_mean, deviation.dtype)
 
   def mean_weights(self) -> Float[np.ndarray, ' d']:
-    """The mean w*, in float64 on the host."""
+    """Returns the prior mean w* `[d]`, in float64 on the host."""
     return check_vector('prior_mean', self.prior_mean, self.num_features)
 
   def linear_prior(self) -> LinearPrior | None:
@@ -135,10 +166,15 @@ class LinearRegression(LinearFunctions):
     return GaussianPosterior(mean, root, noise, feature_covariance=features)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`gd` and `gd_beta` are one step, tuned for each length; `ridge` needs a penalty.
+    """Returns the baselines of this task, by name.
 
-    All but `averaging`, `nearest_neighbours` and `zero` start from the prior mean. A
-    subclass, which may draw otherwise, has those that know nothing of the prior.
+    `gd` and `gd_beta` are one step of gradient descent, whose step size or step matrix
+    is the best one for each number of examples. `ridge` has the best penalty; it is
+    left out if that has no closed form. Both start from the prior mean, as do `ols` and
+    `bayes`. `averaging`, `nearest_neighbours` and `zero` use no prior.
+
+    A subclass may draw from another prior. It has `ols` from 0 and the three baselines
+    that use no prior.
     """
     untuned: dict[str, Predictor] = {
       'averaging': Averaging(),
@@ -159,10 +195,16 @@ class LinearRegression(LinearFunctions):
     return estimators | untuned
 
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    """What `sample` compiles; other prompts than those of `sample_one`.
+    """Draws `batch_size` prompts; `sample` compiles this method.
 
-    The statistics below are of these prompts, which are sampled flat, and whose bits
-    are those of earlier releases. A subclass is sampled by its `sample_one`.
+    The prompts are drawn as arrays of the whole batch. They have the distribution of
+    `sample_one`, but are not the same prompts. Their bits are those of earlier
+    releases, and `sample_statistics` gives the statistics of these prompts. A subclass
+    is sampled by its `sample_one`.
+
+    Args:
+      key: Random key.
+      batch_size: Number of prompts, ≥ 1.
     """
     if not covers(self):
       return super().sample_batch(key, batch_size)
@@ -181,16 +223,36 @@ class LinearRegression(LinearFunctions):
     )
 
   def sample_statistics(self, key: Key[Array, ''], batch_size: int) -> Statistics:
-    """Samples the statistics of `batch_size` ≥ 1 prompts that the linear family uses.
+    """Draws the second moments of prompts, which is all that the linear family uses.
 
-    They are the statistics of the prompts that `sample` gives; with `has_long_context`
-    they only have the same distribution, at a cost that does not depend on C. They do
-    not depend on `prior_mean`.
+    They are the statistics of the prompts that `sample` draws with the same key. If
+    `has_long_context`, they only have the same distribution, and their cost does not
+    depend on C. They do not depend on `prior_mean`.
+
+    Args:
+      key: Random key.
+      batch_size: Number of prompts, ≥ 1.
+
+    Returns:
+      The statistics of `batch_size` prompts.
+
+    Raises:
+      UserError: `batch_size` is not an integer ≥ 1.
+
+    Example:
+      >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+      >>> task.sample_statistics(jax.random.key(0), 4).x_query.shape  # [d, b]
+      (2, 4)
     """
     return _statistics(trees.fresh(self), key, check_count('batch_size', batch_size))
 
   def statistics_batch(self, key: Key[Array, ''], batch_size: int) -> Statistics:
-    """What `sample_statistics` compiles."""
+    """Draws what `sample_statistics` returns, which compiles this method.
+
+    Args:
+      key: Random key.
+      batch_size: Number of prompts.
+    """
     x, x_query, deviation, noise = self._draw(key, batch_size, self.has_long_context)
 
     def vectors(x: Array, deviation: Array, noise: Array) -> Array:
@@ -206,20 +268,25 @@ class LinearRegression(LinearFunctions):
 
   @property
   def has_long_context(self) -> bool:
-    """Whether pseudo-examples are cheaper to sample than the examples themselves."""
+    """Whether pseudo-examples are cheaper to draw than the examples themselves.
+
+    d + 1 pseudo-examples have second moments of the same distribution as C examples.
+    """
     return 2 * self.context_length >= 3 * (self.num_features + 1)
 
-  # Positions in the batch come last, as in `draws`. Label noise has its own streams, so
-  # that tasks that differ only in σ share everything else; for σ = 0 none is drawn. The
-  # key of the noise, fold_in(key, 1), equals two words that prompt 0 uses as well; keys
-  # are hashed before they are used, so nothing is correlated.
+  # The axis of the batch is the last one, as in `draws`. The noise of the labels has
+  # random streams of its own, so that tasks that differ only in σ share all other
+  # numbers. If σ is 0, no noise is drawn. The key of the noise, fold_in(key, 1), equals
+  # two words that prompt 0 uses, too. This correlates nothing, since keys are hashed
+  # before they are used.
 
   def _draw(
     self, key: Key[Array, ''], batch_size: int, is_pseudo: bool
   ) -> tuple[Array, Array, Array, Array]:
-    """Features `[n, d, b]`, the query and `ŵ − w*` `[d, b]`, and label noise `[n, b]`.
+    """Draws features `[n, d, b]`, the query and `ŵ − w*` `[d, b]`, and noise `[n, b]`.
 
-    They are those of the n = C examples, or of n = d + 1 pseudo-examples.
+    They belong to the n = C examples or, with `is_pseudo`, to n = d + 1
+    pseudo-examples.
     """
     c, d = self.context_length, self.num_features
     if is_pseudo:
@@ -244,7 +311,7 @@ class LinearRegression(LinearFunctions):
   def _noise(
     self, key: Key[Array, ''], batch_size: int, is_pseudo: bool
   ) -> Float[Array, 'n b']:
-    """The noise of the examples, or pseudo-examples, in units of σ."""
+    """Draws the noise of the examples, or pseudo-examples, in units of σ."""
     c, d = self.context_length, self.num_features
     count = d if is_pseudo else c
     noise = draws.normals(jax.random.fold_in(key, 1), count, batch_size)
@@ -256,13 +323,14 @@ class LinearRegression(LinearFunctions):
   def _pseudo_examples(
     self, key: Key[Array, ''], batch_size: int
   ) -> tuple[Array, Array]:
-    """d + 1 pseudo-examples, for any number of examples, and 2d more numbers.
+    """Draws d + 1 pseudo-examples and 2d more numbers; the cost is the same for any C.
 
-    They are the columns of Bartlett's factor: `T Tᵀ` has the distribution of
-    `Σ_i v_i v_iᵀ` over C standard normal vectors if T is lower triangular with standard
-    normal entries and, on the diagonal, chi variables of C, C − 1, … degrees of freedom
-    (Muirhead, Aspects of Multivariate Statistical Theory, theorem 3.2.14). The noise is
-    the last entry of v, by `_noise`; the features of the last column are 0.
+    The pseudo-examples are the columns of Bartlett's factor T. It is lower triangular
+    with standard normal entries below the diagonal and, on the diagonal, chi variables
+    of C, C − 1, … degrees of freedom. Then `T Tᵀ` has the distribution of
+    `Σ_i v_i v_iᵀ` over C standard normal vectors (Muirhead, Aspects of Multivariate
+    Statistical Theory, theorem 3.2.14). Here v has the features and, as its last entry,
+    the noise, which `_noise` draws. The features of the last column are 0.
     """
     c, d = self.context_length, self.num_features
     below = d * (d - 1) // 2
@@ -293,12 +361,16 @@ def _correlate(
 
 
 def covers(task: object) -> TypeGuard[LinearRegression]:
-  """Whether exact theory covers a task: linear regression, but no subclass of it."""
+  """Whether exact theory covers a task: it does for this class, not for subclasses."""
   return type(task) is LinearRegression
 
 
 def require_covered(task: object) -> LinearRegression:
-  """Returns the task; raises UserError unless it is linear regression."""
+  """Returns the task, if exact theory covers it.
+
+  Raises:
+    UserError: The task is not a `LinearRegression`, or is of a subclass of it.
+  """
   if not covers(task):
     raise UserError(
       f'the task is of type {type(task).__name__}; exact theory covers '

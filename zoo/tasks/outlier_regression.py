@@ -29,28 +29,46 @@ _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
 @register_task('outlier_regression')
 @struct.dataclass(eq=False, repr=False)
 class OutlierRegression(BaseTask):
-  """Prompts of `y_i = w·x_i` among outliers (Park et al., arXiv 2402.04248).
+  """Linear regression in which most examples of the context may be outliers.
 
-  `w ~ N(0, I)` is fresh for each prompt, features are `~ N(0, I)`. Each example of the
-  context, but not the query, is an outlier with probability `outlier_probability`:
+  For each prompt, weights `w ~ N(0, I)` are drawn. The query and those examples that
+  are not outliers have features `x_i ~ N(0, I)` and the label `y_i = w·x_i`, without
+  noise. Each example of the context is an outlier with probability
+  `outlier_probability`. The query is none. Its target is `w·x_q`. The latents are w.
+  There are two kinds of outliers:
 
-    many: an outlier's features are all 1, as are its label and its target.
-    orthogonal: all outliers of a prompt have the same features and the same label. The
-      features are `(a u + b v) / (a² + b²)` with u, v normal, then made orthogonal to w
-      and to each other, and a, b normal. The label is the first entry of another such
-      vector (in the paper it is the vector); its variance is infinite, so compare
-      medians. The target is `w·x = 0`.
+  - `many`: All features, the label and the target of an outlier are 1.
+  - `orthogonal`: All outliers of a prompt have the same features and the same label.
+    The features are `(a u + b v) / (a² + b²)` with `a, b ~ N(0, 1)` and vectors
+    `u, v ~ N(0, I)` that are then made orthogonal to w and to each other. The label is
+    the first entry of another such vector. (In the paper it is the whole vector.) Its
+    variance is infinite, so compare medians. The target is `w·x = 0`.
 
-  For `many` there is a baseline `bayes`. For `orthogonal` there is none: outliers can
-  be recognised only by their repetition. A curve of the loss has outliers as queries at
-  all lengths but the last.
+  For `many`, the Bayes predictor is least squares on the examples that are not outliers
+  (baseline `bayes`). For `orthogonal` it is not known: only their repetition tells
+  outliers from other examples. In a curve of the loss against the number of examples,
+  outliers are among the queries at all lengths but the last.
+
+  Args:
+    num_features: Number of features d ≥ 1; for `orthogonal` ≥ 3.
+    context_length: Number of examples C ≥ 1.
+    kind: Kind of the outliers, 'many' or 'orthogonal'.
+    outlier_probability: Probability that an example of the context is an outlier, from
+      0 to 1. None is the value of the paper: 0.9 for `many`, 0.5 for `orthogonal`.
+
+  Example:
+    >>> task = zoo.create_task('outlier_regression', num_features=2, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((3, 5, 2), (3, 5), (3,))
+
+  References:
+    Park et al., arXiv 2402.04248.
   """
 
   num_features: int = struct.field(pytree_node=False, default=20)
   context_length: int = struct.field(pytree_node=False, default=100)
-  kind: str = struct.field(pytree_node=False, default='many')  # or 'orthogonal'
-  # 0 to 1, of an example of the context; None: that of the paper, 0.9 for `many` and
-  # 0.5 for `orthogonal`.
+  kind: str = struct.field(pytree_node=False, default='many')
   outlier_probability: Number = None
 
   def check(self) -> None:
@@ -70,17 +88,23 @@ class OutlierRegression(BaseTask):
     return self._prompt_of(features_key, label_key, x, w, outlier)
 
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
-    """Draws one prompt again, as `redraw` says; 'inputs' also keeps who is an outlier.
+    """Draws one prompt again, as `redraw` says; with 'inputs' outliers stay outliers.
 
-    Of the kind `orthogonal` this is seen by the labels, which are not the targets. The
-    weights are then orthogonal to the features of outliers, and otherwise as before:
-    given w, these features have any direction orthogonal to w.
+    For the kind `orthogonal` they are recognised by their labels, which are not their
+    targets. The new weights are orthogonal to the features of the outliers and
+    otherwise distributed as before: given w, these features have any direction
+    orthogonal to w, with equal probability.
+
+    Args:
+      key: Random key.
+      prompt: One prompt, without the axis b.
+      keep: 'query' or 'inputs'.
     """
     x_key, w_key, which_key, features_key, label_key = jax.random.split(key, 5)
     c, d = self.context_length, self.num_features
     w = jax.random.normal(w_key, (d,))
     if keep == 'query':
-      # The query is no outlier, and does not depend on the rest.
+      # The query is not an outlier, and it does not depend on the other numbers.
       x = jax.random.normal(x_key, (c + 1, d)).at[-1].set(prompt.x_query)
       outlier = self._sample_outliers(which_key)
       return self._prompt_of(features_key, label_key, x, w, outlier)
@@ -92,7 +116,8 @@ class OutlierRegression(BaseTask):
     features = jnp.where(jnp.any(outlier), x[jnp.argmax(outlier)], 0)
     size = jnp.maximum(dot(features, features), jnp.finfo(x.dtype).tiny)
     across = w - dot(w, features) / size * features
-    # A length of d numbers, not of d − 1.
+    # The projection has the length of d − 1 normal numbers. It gets the length of d of
+    # them, as before.
     w = across * jnp.sqrt(dot(w, w) / dot(across, across))
     return self._prompt_of(features_key, label_key, x, w, outlier, features)
 
@@ -115,7 +140,7 @@ class OutlierRegression(BaseTask):
     outlier: Bool[Array, ' t'],
     features: Float[Array, ' d'] | None = None,
   ) -> Prompt:
-    """A prompt with these outliers, whose features are drawn unless they are given."""
+    """Returns a prompt with these outliers; None as features draws their features."""
     targets = dot(x, w[None])
     if self.kind == 'many':
       features, label, target = jnp.ones(w.size, x.dtype), 1, 1
@@ -141,7 +166,7 @@ class OutlierRegression(BaseTask):
 def _orthogonal_vector(
   key: Key[Array, ''], w: Float[Array, ' d']
 ) -> Float[Array, ' d']:
-  """A random vector that is orthogonal to w."""
+  """Draws a vector that is orthogonal to w."""
   vectors_key, scales_key = jax.random.split(key)
   u, v = jax.random.normal(vectors_key, (2, w.size))
   a, b = jax.random.normal(scales_key, (2,))
@@ -155,11 +180,12 @@ def _orthogonal_vector(
 
 @struct.dataclass(eq=False, repr=False)
 class WithoutOnes(Describing):
-  """Least squares without the examples whose features are all 1, whose label is 1.
+  """Least squares on the examples that have a feature other than 1.
 
-  This is the posterior mean of the task `outlier_regression` of the kind `many`: other
-  examples have such features with probability 0, so that the outliers are known, and
-  the outliers do not depend on w. The rest is linear regression without noise.
+  This is the posterior mean of the task `outlier_regression` of the kind `many`.
+  Examples that are not outliers have features that are all 1 with probability 0, so the
+  outliers are known. They say nothing about w, and the other examples are linear
+  regression without noise. A query whose features are all 1 gets the prediction 1.
   """
 
   def predict(self, examples: Examples) -> Float[Array, '']:
@@ -167,11 +193,14 @@ class WithoutOnes(Describing):
     return jnp.where(jnp.all(examples.x_query == 1), 1, prediction)
 
   def describe(self, examples: Examples) -> Gaussian:
-    """The posterior of regression without noise, and the label 1 of an outlier."""
+    """Returns the distribution of the label of the query.
+
+    It is the posterior of regression without noise. The label of an outlier is 1.
+    """
     is_known = jnp.all(examples.x_query == 1)
     rest = Ridge(prior_std=1.0).describe(self._without(examples))
     return Gaussian(jnp.where(is_known, 1, rest.mean), jnp.where(is_known, 0, rest.std))
 
   def _without(self, examples: Examples) -> Examples:
-    """The examples of which outliers are not seen."""
+    """Returns the examples, of which the outliers count as not seen."""
     return examples._replace(seen=examples.seen & jnp.any(examples.x != 1, axis=1))

@@ -30,18 +30,38 @@ from zoo.tasks.base import (
 @register_task('quadratic_regression')
 @struct.dataclass(eq=False, repr=False)
 class QuadraticRegression(FunctionClass):
-  """Prompts of `y_i = Σ_j w_j x_ij² / √3 + σ n_i` (code of Garg et al., 2208.01066).
+  """Regression on squares of the features, with weights that are new in each prompt.
 
-  `w ~ N(w*, I)` is fresh for each prompt, features are `~ N(0, I)`. Predicting the
-  prior mean `Σ_j w*_j x_j² / √3` has the risk d, and predicting 0 has
-  `(2 |w*|² + (Σ_j w*_j)²) / 3` more. Given w, the labels have the mean `Σ_j w_j / √3`,
-  not 0.
+  For each prompt, weights `w ~ N(prior_mean, I)` are drawn. The examples have features
+  `x_i ~ N(0, I)` and labels `y_i = Σ_j w_j x_ij² / √3 + σ n_i` with `n_i ~ N(0, 1)`,
+  and the query is drawn like the features of an example. Its target is the same
+  function of the query, without noise. The latents are `w / √3`. Given w, labels have
+  the mean `Σ_j w_j / √3`, which is not 0.
+
+  The Bayes predictor is ridge regression on the squares (baseline `bayes`). Predicting
+  the prior mean `Σ_j w*_j x_j² / √3`, with `w*` = `prior_mean`, has the risk d.
+  Predicting 0 has a risk that is larger by `(2 |w*|² + (Σ_j w*_j)²) / 3`.
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+    noise_std: Standard deviation σ ≥ 0 of the noise.
+    prior_mean: Mean w* of the weights: a number for all features, or a vector `[d]`.
+
+  Example:
+    >>> task = zoo.create_task('quadratic_regression', num_features=2, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((3, 5, 2), (3, 5), (3,))
+
+  References:
+    Code of Garg et al., arXiv 2208.01066.
   """
 
   num_features: int = struct.field(pytree_node=False, default=20)
   context_length: int = struct.field(pytree_node=False, default=40)
-  noise_std: Number = 0.0  # σ ≥ 0
-  prior_mean: Vector = 0.0  # w*, a number or one for each feature
+  noise_std: Number = 0.0
+  prior_mean: Vector = 0.0
 
   def __post_init__(self):
     super().__post_init__()
@@ -70,7 +90,8 @@ class QuadraticRegression(FunctionClass):
     return GaussianPosterior(mean, root, self.noise_std, squares=True)
 
   def baselines(self) -> dict[str, Predictor]:
-    # The prior of w/√3 is N(w*/√3, I/3), so this is the posterior mean.
+    # The prior of w/√3 is N(w*/√3, I/3), so this ridge regression is the posterior
+    # mean.
     std = 1 / math.sqrt(3)
     center = self._mean() / math.sqrt(3) if self._mean().any() else None
     return {

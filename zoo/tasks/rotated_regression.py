@@ -1,4 +1,4 @@
-"""Linear regression whose features have their axes turned anew in each prompt."""
+"""Linear regression whose features have new principal axes in each prompt."""
 
 from __future__ import annotations
 
@@ -21,23 +21,44 @@ from zoo.tasks.linear_regression import LinearRegression
 @register_task('rotated_regression')
 @struct.dataclass(eq=False, repr=False)
 class RotatedRegression(LinearFunctions):
-  """Prompts of `y_i = w·x_i + σ n_i`, `x ~ N(0, QVQᵀ)` (Bordelon et al., 2510.01098).
+  """Linear regression whose features have new principal axes in each prompt.
 
-  Q is a uniformly random orthogonal matrix and `w ~ N(0, I)`, both fresh for each
-  prompt. V has the eigenvalues `∝ k^−a` with the mean 1. So no model can learn the axes
-  in its weights. The target is `w·x_q`, without noise.
+  For each prompt, weights `w ~ N(0, I)` and a uniformly random orthogonal matrix Q are
+  drawn. The examples have features `x_i ~ N(0, Q V Qᵀ)` and labels
+  `y_i = w·x_i + σ n_i` with `n_i ~ N(0, 1)`, and the query is drawn like the features
+  of an example. V is diagonal, and its k-th entry is proportional to `k^−a`, with the
+  mean 1 over all d of them. The target of the query is `w·x_q`, without noise. The
+  latents are w.
+
+  Since Q differs between prompts, a model cannot learn the axes in its weights. The
+  Bayes predictor is ridge regression with the penalty σ² (baseline `bayes`), which does
+  not need Q.
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+    exponent: Exponent a ≥ 0 by which the eigenvalues fall. It is part of a compiled
+      program, since the eigenvalues are computed in float64 on the host.
+    noise_std: Standard deviation σ ≥ 0 of the noise.
+
+  Example:
+    >>> task = zoo.create_task('rotated_regression', num_features=2, exponent=1.0)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> prompt.x.shape, prompt.y.shape, task.variances.round(3)
+    ((3, 20, 2), (3, 20), array([1.333, 0.667]))
+
+  References:
+    Bordelon et al., arXiv 2510.01098.
   """
 
   num_features: int = struct.field(pytree_node=False, default=10)
   context_length: int = struct.field(pytree_node=False, default=20)
-  # By which eigenvalues fall, a ≥ 0. They are computed in float64 on the host, and so
-  # are part of a compiled program.
   exponent: float = struct.field(pytree_node=False, default=1.0)
-  noise_std: Number = 0.0  # σ ≥ 0
+  noise_std: Number = 0.0
 
   @property
   def stationary(self) -> bool:
-    """Given the weights and the axes, the examples and the query are independent."""
+    """Whether the examples and the query are independent and alike, given w and Q."""
     return type(self).sample_one is LinearFunctions.sample_one
 
   def check(self) -> None:
@@ -46,15 +67,15 @@ class RotatedRegression(LinearFunctions):
 
   @property
   def variances(self) -> Float[np.ndarray, ' d']:
-    """The eigenvalues of the covariance of the features."""
+    """The eigenvalues of the covariance of the features, `[d]`, in falling order."""
     return power_law(self.num_features, self.exponent)
 
   @property
   def in_one_frame(self) -> LinearRegression:
-    """The task in the axes of the features, the same for all prompts.
+    """The task in the principal axes of the features, the same axes in all prompts.
 
-    A predictor that turns with the features, such as gradient descent, has the same
-    risk there, which exact theory covers.
+    A predictor that rotates with the features, such as gradient descent, has the same
+    risk on that task, which exact theory covers.
     """
     return LinearRegression(
       self.num_features,
@@ -67,7 +88,7 @@ class RotatedRegression(LinearFunctions):
     normal_key, frame_key = jax.random.split(key)
     normal = super().sample_features(normal_key)
     scaled = normal * jnp.sqrt(jnp.asarray(self.variances, normal.dtype))[None]
-    # The signs of its columns do not matter, as the features' are symmetric.
+    # The signs of the columns do not matter, since the features are symmetric.
     shape = self.num_features, self.num_features
     frame, _ = jnp.linalg.qr(jax.random.normal(frame_key, shape))
     return dot(scaled[:, None], frame[None])
@@ -75,11 +96,18 @@ class RotatedRegression(LinearFunctions):
   def sample_context(
     self, key: Key[Array, ''], x_query: Float[Array, ' d']
   ) -> Float[Array, 'c d']:
-    """The features of the context examples, given those of the query.
+    """Draws the features of the context examples, given those of the query.
 
-    The query `Q s` says what Q may be. Its norm is that of `s ~ N(0, V)`, so that the
-    direction of s is drawn given its norm; Q is then any orthogonal matrix that turns s
-    into the query, all of them alike.
+    The query is `Q s` with `s ~ N(0, V)`, and tells something about Q. Its norm is that
+    of s, so the direction of s is drawn given its norm. Q is then any orthogonal matrix
+    that turns s into the query, with equal probability.
+
+    Args:
+      key: Random key.
+      x_query: Features of the query `[d]`.
+
+    Returns:
+      Features of the context examples `[c, d]`.
     """
     direction_key, features_key, frame_key = jax.random.split(key, 3)
     variances = jnp.asarray(self.variances, x_query.dtype)
@@ -88,7 +116,8 @@ class RotatedRegression(LinearFunctions):
     normal = super().sample_features(features_key)[:-1]
     scaled = normal * jnp.sqrt(variances)[None]
     shape = self.num_features, self.num_features
-    # Signs of its columns are drawn, too: those of the direction are given.
+    # The signs of the columns are drawn, too, since the signs of the direction are
+    # given.
     frame, upper = jnp.linalg.qr(jax.random.normal(frame_key, shape))
     frame = frame * jnp.sign(jnp.diagonal(upper))[None]
     x, own = dot(scaled[:, None], frame[None]), dot(frame, direction[None])
@@ -104,7 +133,7 @@ class RotatedRegression(LinearFunctions):
     task = self.in_one_frame
     step = np.array([best_first_step(task)])
     return {
-      # Features do not depend on the weights, so the posterior needs no frame.
+      # Features do not depend on the weights, so the posterior does not need the axes.
       'bayes': Ridge(self.noise_std**2, prior_std=1.0),
       'gd': GradientDescent(np.zeros(self.num_features), step, FirstSteps.of(task)),
       'ols': Ridge(),
@@ -113,14 +142,16 @@ class RotatedRegression(LinearFunctions):
 
 
 def _bingham(key: Key[Array, ''], rates: Float[Array, ' d']) -> Float[Array, ' d']:
-  """A unit vector u with the density `∝ exp(−Σ_j rates_j u_j²)`, by rejection.
+  """Draws a unit vector u with the density `∝ exp(−Σ_j rates_j u_j²)`, by rejection.
 
-  Proposals are the directions of `N(0, Ω⁻¹)`, `Ω = I + 2 Λ/b`, with the rates Λ minus
-  the least of them and the b that makes the bound the least (Kent, Ganeiber & Mardia,
-  arXiv 1310.8110, section 2).
+  Only differences of rates matter, so let Λ have the rates minus the least of them.
+  Proposals are the directions of `N(0, Ω⁻¹)` with `Ω = I + 2 Λ/b`, where b makes the
+  bound of the density ratio the least (Kent, Ganeiber & Mardia, arXiv 1310.8110,
+  section 2).
   """
   d = rates.size
-  rates = jnp.minimum(rates - jnp.min(rates), 1e30)  # no float32 overflows
+  # The bound keeps float32 from overflowing.
+  rates = jnp.minimum(rates - jnp.min(rates), 1e30)
   low, high = jnp.zeros((), rates.dtype), jnp.asarray(d, rates.dtype)
 
   def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -129,7 +160,8 @@ def _bingham(key: Key[Array, ''], rates: Float[Array, ' d']) -> Float[Array, ' d
     is_low = jnp.sum(1 / (b + 2 * rates)) > 1
     return jnp.where(is_low, b, low), jnp.where(is_low, high, b)
 
-  # Σ 1/(b + 2 λ_j) = 1 has one root, between 1 and d: one rate is 0.
+  # The equation Σ 1/(b + 2 λ_j) = 1 has one root. It lies between 1 and d, since one
+  # rate is 0.
   b = jax.lax.fori_loop(0, 40, halve, (low + 1, high))[1]
   precisions = 1 + 2 * rates / b
 
@@ -138,7 +170,8 @@ def _bingham(key: Key[Array, ''], rates: Float[Array, ' d']) -> Float[Array, ' d
     key, normal_key, accept_key = jax.random.split(key, 3)
     point = jax.random.normal(normal_key, (d,)) / jnp.sqrt(precisions)
     point = point / jnp.sqrt(dot(point, point))
-    # The logarithm of the density by that of a proposal, minus its bound.
+    # This is the logarithm of the ratio of the density to that of the proposals, minus
+    # the bound of that logarithm.
     of_ratio = (
       -dot(rates, point * point)
       + d / 2 * jnp.log(dot(precisions, point * point))
@@ -153,7 +186,15 @@ def _bingham(key: Key[Array, ''], rates: Float[Array, ' d']) -> Float[Array, ' d
 
 
 def power_law(num_features: int, exponent: int | float) -> Float[np.ndarray, ' d']:
-  """The eigenvalues `∝ k^−a` of a feature covariance, k = 1 … d, with the mean 1."""
+  """Returns d eigenvalues `∝ k^−a` for k = 1 … d, with the mean 1.
+
+  Args:
+    num_features: Number of eigenvalues d ≥ 1.
+    exponent: Exponent a, any number.
+
+  Raises:
+    UserError: An argument is out of its range.
+  """
   d = check_count('num_features', num_features)
   a = check_number('exponent', exponent)
   values = np.arange(1, d + 1.0) ** -a

@@ -16,8 +16,9 @@ from zoo.estimators.baselines import Baseline, Examples, NearestNeighbours, Zero
 from zoo.estimators.linear import Ridge
 from zoo.tasks.base import FunctionClass, register_task
 
-# A threshold in ε times the largest singular value of the examples. Below it the
-# rounding errors of the labels affect the second weight more than the function does.
+# This threshold is in units of ε times the largest singular value of the examples.
+# Below it the rounding errors of the labels affect the second weight more than the
+# function does.
 _RANK_TOLERANCE = 4
 
 
@@ -30,24 +31,41 @@ def _check_range(name: str, value: object) -> None:
 @register_task('sinusoid')
 @struct.dataclass(eq=False, repr=False)
 class Sinusoid(FunctionClass):
-  """Prompts of `y_i = a sin(x_i + p)` (von Oswald et al., arXiv 2212.07677).
+  """Regression on a sine wave, whose amplitude and phase are new in each prompt.
 
-  The amplitude a and phase p are fresh for each prompt, independent and uniform in
-  their ranges; there is one feature `x_i ~ U(−5, 5)`. The code of that paper draws a
-  and p with the same random key, so that there one determines the other.
+  For each prompt, an amplitude a and a phase p are drawn, independently and uniformly
+  in their ranges. The examples have one feature `x_i ~ U(−5, 5)` and the label
+  `y_i = a sin(x_i + p)`. There is no noise, so the target of the query is its label.
+  The latents are a and p. (The code of the paper draws a and p with the same random
+  key, so that one determines the other there.)
+
+  The Bayes predictor has a closed form (baseline `bayes`, class `SinusoidPosterior`).
+
+  Args:
+    context_length: Number of examples C ≥ 1.
+    amplitude_range: Least and greatest amplitude, two numbers ≥ 0.
+    phase_range: Least and greatest phase, two numbers whose difference is at most 2π.
+
+  Example:
+    >>> task = zoo.create_task('sinusoid', context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> prompt.x.shape, prompt.y.shape, bool((abs(prompt.y) <= 0.5).all())
+    ((3, 5, 1), (3, 5), True)
+
+  References:
+    von Oswald et al., arXiv 2212.07677.
   """
 
   num_features = 1
 
   context_length: int = struct.field(pytree_node=False, default=10)
-  # Least and greatest, of the amplitude a ≥ 0 and of the phase p.
   amplitude_range: Any = struct.field(pytree_node=False, default=(0.1, 0.5))
   phase_range: Any = struct.field(pytree_node=False, default=(0.0, math.pi))
 
   def __post_init__(self):
     super().__post_init__()
     for name in ('amplitude_range', 'phase_range'):
-      if isinstance(bounds := getattr(self, name), list):  # as configs have them
+      if isinstance(bounds := getattr(self, name), list):
         object.__setattr__(self, name, tuple(bounds))
 
   def check(self) -> None:
@@ -59,14 +77,14 @@ class Sinusoid(FunctionClass):
         f'amplitude_range is {self.amplitude_range}; its bounds must not be negative'
       )
     low, high = self.phase_range
-    # A rounded 2π is accepted.
+    # A 2π that was rounded up is accepted.
     if high - low > 2 * math.pi + 1e-6:
       raise UserError(
         f'phase_range is {self.phase_range}; it must not be longer than 2π, a full turn'
       )
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't 1']:
-    """The features of the context examples and the query: `U(−5, 5)`."""
+    """Draws the features of the context examples and the query, `U(−5, 5)`."""
     return jax.random.uniform(
       key, (self.context_length + 1, 1), minval=-5.0, maxval=5.0
     )
@@ -104,14 +122,19 @@ class Sinusoid(FunctionClass):
 class SinusoidPosterior(Baseline):
   """The posterior mean of `a sin(x + p)`, a and p uniform in their ranges, no noise.
 
-  The function is `w·s(x)` with `s(x) = (sin x, cos x)` and `w = a (cos p, sin p)`: two
-  examples determine it, and more are fitted by least squares. One example determines a
-  for each p; the mean over p, with the density `|da/dy|`, has a closed form. For a
-  label that no function within the ranges has, the prediction is that of the prior.
+  The function is `w·s(x)` with `s(x) = (sin x, cos x)` and `w = a (cos p, sin p)`. Two
+  examples determine w, and more are fitted by least squares. One example determines a
+  for each p; the mean over p, with the density `|da/dy|`, has a closed form. If no
+  function within the ranges has the label, the prediction is that of the prior.
 
   In float32 the error from one example is about 1e-7. From two examples whose distance
-  is δ from a multiple of π it is about 3e-8/δ; with probability 6e-7 δ is below 1e-6,
-  and the two then count as one. So the risk after two examples is about 1e-8, not 0.
+  is δ from a multiple of π it is about 3e-8/δ. If δ is below 1e-6, which has the
+  probability 6e-7, the two count as one. The risk after two examples is therefore about
+  1e-8, not 0.
+
+  Args:
+    amplitude_range: Least and greatest amplitude a.
+    phase_range: Least and greatest phase p.
   """
 
   amplitude_range: Any = struct.field(pytree_node=False)
@@ -122,9 +145,10 @@ class SinusoidPosterior(Baseline):
     rows, y, _, x_query = examples._replace(x=_waves(examples.x[:, 0])).zeroed()
     rows, y = jnp.pad(rows, ((0, 2), (0, 0))), jnp.pad(y, (0, 2))
     u, s, vt = jnp.linalg.svd(rows, full_matrices=False)
-    # The examples determine the weights along the first right singular vector s(x), as
-    # one example with the feature x would; and along the second, unless all examples
-    # differ by multiples of π.
+    # The examples determine the weights along the first right singular vector. It is
+    # s(x) for some x, so they do so as one example with the feature x would. They also
+    # determine the weights along the second one, unless all features differ by
+    # multiples of π.
     positive = s > s[0] * _RANK_TOLERANCE * float(jnp.finfo(s.dtype).eps)
     along = jnp.where(positive, (y @ u) / jnp.where(positive, s, 1), 0)
     sine, cosine = vt[0]
@@ -139,23 +163,24 @@ class SinusoidPosterior(Baseline):
   def _one_example(
     self, x: Float[Array, ''], y: Float[Array, '']
   ) -> tuple[Float[Array, ''], Bool[Array, '']]:
-    """The mean of `a cos(x + p)` given `a sin(x + p) = y`, and whether any (a, p) fits.
+    """Returns the mean of `a cos(x + p)` given `a sin(x + p) = y`, and whether any fit.
 
-    With `u = x + p` and `v = log tan(u/2)`, so that `sin u = 1/cosh v` and `cot u =
-    −sinh v`, the density `|da/dy| du = du/|sin u|` is uniform in v. The range of a
-    allows an interval of |v|, the range of p one or two intervals of v.
+    Let `u = x + p` and `v = log tan(u/2)`, so that `sin u = 1/cosh v` and
+    `cot u = −sinh v`. The density `|da/dy| du = du/|sin u|` is uniform in v. The range
+    of a allows an interval of |v|, and the range of p allows one or two intervals of v.
     """
     (least, most), (first, last) = self.amplitude_range, self.phase_range
     eps = float(jnp.finfo(y.dtype).eps)
-    # Not 0, for which v would be infinite.
+    # The size is not 0, since v would then be infinite.
     size = jnp.maximum(jnp.abs(y), 1e-12 * most)
     y = jnp.where(y < 0, -size, size)
-    # Somewhat wider than the range, so that rounding excludes no function.
+    # The interval is a little wider than the range, so that rounding excludes no
+    # function.
     inner = _arccosh((1 - 8 * eps) * least / size)
     outer = _arccosh((1 + 8 * eps) * most / size)
-    # The half turn makes a negative label positive.
+    # For a negative label, half a turn makes it positive.
     start = jnp.mod(x + first + jnp.where(y < 0, math.pi, 0.0), 2 * math.pi)
-    # The half-waves on which the sine is positive, and both signs of v.
+    # Rows are the half-waves on which the sine is positive, and columns the signs of v.
     half_wave = 2 * math.pi * jnp.arange(2, dtype=y.dtype)[:, None]
     left = jnp.stack([-outer, inner])[None]
     right = jnp.stack([-inner, outer])[None]
@@ -164,12 +189,13 @@ class SinusoidPosterior(Baseline):
     width = jnp.maximum(right - left, 0)
     middle = jnp.where(width > 0, (left + right) / 2, 0)
     total = jnp.sum(width)
-    # The integral of sinh v, without a difference of two values of cosh.
+    # This is the integral of sinh v, written so that no two values of cosh are
+    # subtracted.
     sinh = jnp.sum(2 * jnp.sinh(middle) * jnp.sinh(width / 2))
     return -y * sinh / jnp.where(total > 0, total, 1), total > 0
 
   def _prior_mean(self) -> tuple[float, float]:
-    """The mean of a (cos p, sin p)."""
+    """Returns the mean of a (cos p, sin p)."""
     (least, most), (first, last) = self.amplitude_range, self.phase_range
     scale = (least + most) / 2 / (last - first)
     return (
@@ -183,12 +209,12 @@ def _waves(x: Float[Array, '*n']) -> Float[Array, '*n 2']:
 
 
 def _arccosh(x: Float[Array, '']) -> Float[Array, '']:
-  """The inverse of cosh; 0 below 1."""
+  """Returns the inverse of cosh, and 0 for x below 1."""
   return jnp.arccosh(jnp.maximum(x, 1))
 
 
 def _log_tan_half(u: Float[Array, '*n']) -> Float[Array, '*n']:
-  """`log tan(u/2)`; −∞ below 0 and ∞ above π."""
+  """Returns `log tan(u/2)`; −∞ for u below 0 and ∞ above π."""
   half = jnp.clip(u, 0, math.pi) / 2
   # The cosine of π/2 is negative in float32.
   return jnp.log(jnp.sin(half)) - jnp.log(jnp.maximum(jnp.cos(half), 0))

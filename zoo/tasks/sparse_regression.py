@@ -22,24 +22,46 @@ from zoo.estimators.posteriors import Posterior
 from zoo.estimators.sparse import Lasso, SparseBayes
 from zoo.tasks.base import LinearFunctions, register_task
 
-MOST_SUPPORTS = 20_000  # the cost of `SparseBayes` grows with their number
+# The cost of `SparseBayes` grows with the number of supports, the sets of non-zero
+# weights. There is no Bayes predictor for more of them than this.
+MOST_SUPPORTS = 20_000
 
 
 @register_task('sparse_regression')
 @struct.dataclass(eq=False, repr=False)
 class SparseRegression(LinearFunctions):
-  """Prompts of `y_i = w·x_i + σ n_i` with sparse w (Garg et al., arXiv 2208.01066).
+  """Linear regression with few non-zero weights, which are new in each prompt.
 
-  For each prompt `num_nonzero` random coordinates of w are `N(0, 1)`, the others 0;
-  features are `~ N(0, I)`. Predicting 0 has the risk `num_nonzero`. There is no
-  baseline `bayes` if there are more than 20,000 sets of `num_nonzero` coordinates.
+  For each prompt, a set of `num_nonzero` coordinates is drawn uniformly. The weights w
+  are `N(0, 1)` in these coordinates and 0 in the others. The examples have features
+  `x_i ~ N(0, I)` and labels `y_i = w·x_i + σ n_i` with `n_i ~ N(0, 1)`, and the query
+  is drawn like the features of an example. Its target is `w·x_q`, without noise. The
+  latents are w. Predicting 0 has the risk `num_nonzero`.
+
+  The Bayes predictor is the mean over all possible sets, each weighted by its posterior
+  probability (baseline `bayes`). There is no such baseline if there are more than
+  20,000 sets.
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+    num_nonzero: Number of weights that are not 0, from 1 to d.
+    noise_std: Standard deviation σ ≥ 0 of the noise.
+
+  Example:
+    >>> task = zoo.create_task('sparse_regression', num_features=4, num_nonzero=2)
+    >>> prompt = task.sample(jax.random.key(0), 3, latents=True)
+    >>> prompt.x.shape, prompt.y.shape, (prompt.latents != 0).sum(axis=1).tolist()
+    ((3, 10, 4), (3, 10), [2, 2, 2])
+
+  References:
+    Garg et al., arXiv 2208.01066.
   """
 
   num_features: int = struct.field(pytree_node=False, default=20)
   context_length: int = struct.field(pytree_node=False, default=10)
-  # Coordinates of w that are not 0, 1 to d.
   num_nonzero: int = struct.field(pytree_node=False, default=3)
-  noise_std: Number = 0.0  # σ ≥ 0
+  noise_std: Number = 0.0
 
   def check(self) -> None:
     super().check()

@@ -25,18 +25,41 @@ from zoo.tasks.linear_regression import LinearRegression, require_covered
 @register_task('task_pool')
 @struct.dataclass(eq=False, repr=False)
 class TaskPool(LinearFunctions):
-  """Prompts of `y_i = w·x_i + σ n_i`, w from a pool (Raventós et al., 2306.15063).
+  """Linear regression whose weights come from a finite pool.
 
-  The pool of `num_tasks` weight vectors `~ N(0, I)` depends only on `seed`, and each
-  prompt draws one of them; features are `~ N(0, I)`, and targets have no noise. The
-  shift `new_tasks` has fresh weights for each prompt.
+  The pool has `num_tasks` weight vectors `~ N(0, I)`, which depend only on `seed` and
+  the sizes. Each prompt draws one of them, w, uniformly. The examples have features
+  `x_i ~ N(0, I)` and labels `y_i = w·x_i + σ n_i` with `n_i ~ N(0, 1)`, and the query
+  is drawn like the features of an example. Its target is `w·x_q`, without noise. The
+  latents are w.
+
+  The Bayes predictor is the posterior mean over the pool (baseline `bayes`, called
+  dMMSE in the paper). The shift `new_tasks` has weights `~ N(0, I)` that are new in
+  each prompt; its Bayes predictor is the baseline `ridge`. A trained model that is
+  close to `ridge` there has learned more than the pool.
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+    num_tasks: Number of weight vectors in the pool, ≥ 1.
+    noise_std: Standard deviation σ ≥ 0 of the noise.
+    seed: Seed of the pool, from 0 to 2³² − 1.
+
+  Example:
+    >>> task = zoo.create_task('task_pool', num_features=2, num_tasks=3)
+    >>> prompt = task.sample(jax.random.key(0), 5)
+    >>> prompt.x.shape, prompt.y.shape, task.pool.shape
+    ((5, 16, 2), (5, 16), (3, 2))
+
+  References:
+    Raventós et al., arXiv 2306.15063.
   """
 
   num_features: int = struct.field(pytree_node=False, default=8)
   context_length: int = struct.field(pytree_node=False, default=16)
-  num_tasks: int = struct.field(pytree_node=False, default=64)  # weights of the pool
-  noise_std: Number = 0.5  # σ ≥ 0
-  seed: int = struct.field(pytree_node=False, default=0)  # of the pool, 0 to 2³² − 1
+  num_tasks: int = struct.field(pytree_node=False, default=64)
+  noise_std: Number = 0.5
+  seed: int = struct.field(pytree_node=False, default=0)
 
   def check(self) -> None:
     super().check()
@@ -45,7 +68,7 @@ class TaskPool(LinearFunctions):
 
   @property
   def pool(self) -> Float[np.ndarray, 'm d']:
-    """The weight vectors, float64 and read-only; all are equally likely."""
+    """The weight vectors of the pool, `[num_tasks, d]`, float64 and read-only."""
     return _pool(self.seed, self.num_tasks, self.num_features)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
@@ -59,8 +82,8 @@ class TaskPool(LinearFunctions):
     dmmse = DiscreteBayes(self)
     return {
       'bayes': dmmse,
-      'dmmse': dmmse,  # its name in the paper
-      # The posterior mean of `new_tasks`.
+      'dmmse': dmmse,
+      # It is the posterior mean of `new_tasks`.
       'ridge': Ridge(self.noise_std**2),
       'ols': Ridge(),
       'zero': Zero(),
@@ -74,9 +97,13 @@ class TaskPool(LinearFunctions):
 
 
 def require_isotropic(task: object) -> LinearRegression | TaskPool:
-  """Returns the task if its weights are `N(w*, I)` or a pool, its features `N(0, I)`.
+  """Returns the task, if its weights and its features are isotropic.
 
-  Raises UserError otherwise.
+  The weights must be `N(w*, I)` or come from a pool, and the features must be
+  `N(0, I)`.
+
+  Raises:
+    UserError: The task is another one, or has another covariance.
   """
   if type(task) is TaskPool:
     return task
@@ -99,13 +126,20 @@ def _pool(seed: int, num_tasks: int, num_features: int) -> Float[np.ndarray, 'm 
 
 @struct.dataclass(eq=False, repr=False)
 class DiscreteBayes(Posterior, Describing):
-  """The posterior mean over the pool, dMMSE (arXiv 2306.15063, section 2).
+  """The posterior mean over the weight vectors of a pool, called dMMSE in the paper.
 
-  `Σ_m p_m w_m·x_q` with `p = softmax_m(−|y − X w_m|² / (2σ²))`. Without noise only the
-  weights that fit the examples are left, and there is no density.
+  It predicts `Σ_m p_m w_m·x_q` with `p = softmax_m(−|y − X w_m|² / (2σ²))`. Without
+  noise only the weights that fit the examples remain, and prompts have no density.
+
+  Args:
+    task: The task with the pool.
+
+  References:
+    Raventós et al., arXiv 2306.15063, section 2.
   """
 
-  one_by_one = True  # a pool may have a million tasks
+  # A pool may have a million tasks.
+  one_by_one = True
 
   task: TaskPool
 
@@ -115,7 +149,10 @@ class DiscreteBayes(Posterior, Describing):
     return density, jnp.dot(posterior @ pool, examples.x_query)
 
   def describe(self, examples: Examples) -> GaussianMixture:
-    """A component for each weight vector of the pool."""
+    """Returns the distribution of the observed label of the query.
+
+    It has one component for each weight vector of the pool.
+    """
     _, _, log_weights = self._of_pool(examples)
     pool = jnp.asarray(self.task.pool, examples.x.dtype)
     means = pool @ examples.x_query
@@ -125,7 +162,7 @@ class DiscreteBayes(Posterior, Describing):
   def _of_pool(
     self, examples: Examples
   ) -> tuple[Float[Array, ''], Float[Array, ' m'], Float[Array, ' m']]:
-    """The log density, the posterior, and its logarithm up to a constant."""
+    """Returns the log density, the posterior, and its logarithm up to a constant."""
     x, y, _, _ = examples.zeroed()
     density = log_density_of_features(examples)
     pool = jnp.asarray(self.task.pool, x.dtype)
@@ -135,8 +172,8 @@ class DiscreteBayes(Posterior, Describing):
     scores = -misfit / (2 * some_noise**2)
     density += jax.scipy.special.logsumexp(scores) - math.log(len(pool))
     density -= log_norm(some_noise, examples)
-    # Without noise the misfit of the true weights is rounding error, and so the
-    # smallest; before the first example all misfits are 0.
+    # Without noise the misfit of the true weights is a rounding error, so it is the
+    # smallest one. Before the first example all misfits are 0.
     fits = (misfit == jnp.min(misfit)).astype(x.dtype)
     without_noise = fits / jnp.sum(fits)
     posterior = jnp.where(noise_std > 0, jax.nn.softmax(scores), without_noise)
