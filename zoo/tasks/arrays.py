@@ -1,6 +1,6 @@
-"""One's own arrays as a task: prompts of the rows of a table."""
+"""Your own arrays as a task: prompts of the rows of a table."""
 
-# A size that follows from fields is a property.
+# A size that the base class declares as a field may be a property here.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from zoo.estimators.classes import NearestMean, NearestShares, SoftmaxRegression
 from zoo.estimators.linear import Ridge
 from zoo.tasks.base import make_prompt, register_task
 
-# The headers of arrays by the version of their format; the third has no plain arrays.
+# These functions read the header of an array, by the version of its format. The third
+# version has no plain arrays.
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-# What reading a file raises that is of another kind, damaged or encrypted.
+# Reading a file of another kind, or one that is damaged or encrypted, raises these.
 _NO_ARRAYS = (
   EOFError,
   KeyError,
@@ -45,36 +46,52 @@ _NO_ARRAYS = (
   zipfile.BadZipFile,
   zlib.error,
 )
-# An array of more bytes may not be compressed to less than a hundredth.
+# An array of more than `_UNPACKED` bytes may be at most `_MOST_TIMES` the size of its
+# compressed file.
 _UNPACKED, _MOST_TIMES = 2**28, 100
 _SCALES = 'nothing', 'features', 'features_and_labels'
 
 
 class _Table(NamedTuple):
+  """The arrays of a file, and its SHA-256."""
+
   x: np.ndarray
   y: np.ndarray
-  sha256: str  # of the file
+  sha256: str
 
 
 @struct.dataclass(eq=False, repr=False)
 class _Rows(Tree):
-  """The rows of prompts, and how to get them from the numbers of the file.
+  """The rows of prompts, and how they follow from the numbers of the file.
 
-  That is minus the mean, over the deviation, which are 0 and 1 for what is not
-  standardised.
+  They are the numbers minus the mean, divided by the standard deviation. These are 0
+  and 1 for arrays that are not standardised.
+
+  Attributes:
+    x: Features `[n, d]`.
+    y: Labels `[n]`, or `[n, k]` for classes.
+    x_mean: Mean of each feature `[d]`.
+    x_std: Standard deviation of each feature `[d]`.
+    y_mean: Mean of the labels, a number, or `[k]` for classes.
+    y_std: Standard deviation of the labels, a number, or `[k]` for classes.
+    origin: The fields of the task on which the rows depend.
   """
 
-  x: Any  # [n, d]
-  y: Any  # [n], or [n, k]
-  x_mean: Any  # [d]
-  x_std: Any  # [d]
-  y_mean: Any  # [], or [k]
-  y_std: Any  # [], or [k]
-  origin: tuple = struct.field(pytree_node=False)  # the fields that they follow from
+  x: Any
+  y: Any
+  x_mean: Any
+  x_std: Any
+  y_mean: Any
+  y_std: Any
+  origin: tuple = struct.field(pytree_node=False)
 
 
 def full_path(path: object) -> str:
-  """The path of a file, wherever it is read from later; raises UserError."""
+  """Returns the full path of a file, so that it can be read from any folder.
+
+  Raises:
+    UserError: The path is not a string, or is empty.
+  """
   if not isinstance(path, str) or not path:
     raise UserError(
       f'path is {path!r}; it must be an .npz file with the arrays x and y'
@@ -85,35 +102,62 @@ def full_path(path: object) -> str:
 @register_task('arrays')
 @struct.dataclass(eq=False, repr=False)
 class Arrays(BaseTask):
-  """Prompts of C + 1 different rows of your own arrays `x [n, d]` and `y [n]`.
+  """Prompts of your own data: C + 1 different random rows of a table.
 
-  They are those of an .npz file, as `numpy.savez('my.npz', x=x, y=y)` writes it. A
-  share of the rows, chosen at random, is held out: prompts to train on are of the other
-  rows, and all that is measured is on prompts of these. The labels are numbers, or
-  classes of any names, one-hot in sorted order. Standardised arrays have the mean 0 and
-  the variance 1 over the rows for training. A file that has changed is refused.
+  The table is an .npz file with the arrays `x [n, d]` and `y [n]`, as
+  `numpy.savez('my.npz', x=x, y=y)` writes it. A share of the rows, chosen at random, is
+  held out. Prompts for training have the other rows, and everything that is measured is
+  measured on prompts of the held-out rows. The last row of a prompt is the query.
+
+  Labels are numbers, or classes with any names, which become one-hot in sorted order.
+  Targets are the labels. Standardised arrays have the mean 0 and the variance 1 over
+  the rows for training. The latents are the numbers of the rows. The Bayes predictor is
+  not known.
+
+  Args:
+    path: Path of the .npz file. It is kept as its full path.
+    context_length: Number of examples C ≥ 1. There must be more rows than that, both
+      for training and held out.
+    label_kind: Kind of the labels, 'numbers' or 'classes'.
+    standardise: Which arrays are standardised: 'nothing', 'features' or
+      'features_and_labels'. Classes never are.
+    held_out_share: Share of the rows that is held out, > 0 and ≤ 0.9.
+    seed: Seed that chooses the held-out rows, from 0 to 2³² − 1.
+    rows: Which rows prompts have, 'training' or 'held_out'.
+    sha256: SHA-256 that the file must have. None is that of the file as it is now.
+
+  Raises:
+    UserError: A field is out of its range, the file cannot be read, its arrays have
+      wrong shapes or entries that are not finite, it has too few rows, or it has
+      changed.
+
+  Example:
+    >>> x = np.random.default_rng(0).normal(size=(40, 3))
+    >>> np.savez('my.npz', x=x, y=x.sum(axis=1))
+    >>> task = zoo.create_task('arrays', path='my.npz', context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, len(task.x), len(task.held_out().x)
+    ((2, 5, 3), (2, 5), 32, 8)
   """
 
-  path: str = struct.field(pytree_node=False)  # an .npz file; kept as its full path
+  path: str = struct.field(pytree_node=False)
   context_length: int = struct.field(pytree_node=False, default=10)
-  label_kind: str = struct.field(pytree_node=False, default='numbers')  # or 'classes'
-  # What is standardised: nothing, features, or features_and_labels; never classes.
+  label_kind: str = struct.field(pytree_node=False, default='numbers')
   standardise: str = struct.field(pytree_node=False, default='features_and_labels')
-  # The share of the rows that is held out, > 0 and ≤ 0.9.
   held_out_share: float = struct.field(pytree_node=False, default=0.2)
-  seed: int = struct.field(pytree_node=False, default=0)  # chooses them, 0 to 2³² − 1
-  # The rows of prompts, training or held_out; what is measured is on those held out.
+  seed: int = struct.field(pytree_node=False, default=0)
   rows: str = struct.field(pytree_node=False, default='training')
-  # SHA-256 of the file; None: as it is now.
   sha256: str | None = struct.field(pytree_node=False, default=None)
-  _rows: Any = None  # a _Rows, which __post_init__ reads
+  # It is a _Rows, which __post_init__ reads.
+  _rows: Any = None
   stationary = True
 
   def __post_init__(self):
     super().__post_init__()
     if self._rows is not None and self._rows.origin == self._origin():
-      return  # JAX rebuilds it with the rows that it has
-    # Checked here, since the rows are read by them.
+      # JAX rebuilds a task with the rows that it has.
+      return
+    # The fields are checked here, since reading the rows depends on them.
     self._check_fields()
     set_field = object.__setattr__
     table = _read(self.path)
@@ -140,7 +184,7 @@ class Arrays(BaseTask):
     check_name('rows', self.rows, ('training', 'held_out'))
 
   def _chosen(self, table: _Table) -> _Rows:
-    """The rows of the file that prompts are of; raises UserError."""
+    """Returns the rows of the file that prompts have; raises UserError."""
     if table.x.ndim != 2 or not table.x.size:
       raise UserError(
         f'x of {self.path!r} has shape {table.x.shape}; it must be [rows, features]'
@@ -172,31 +216,32 @@ class Arrays(BaseTask):
 
   @property
   def table(self) -> Any:
-    """The rows of prompts, standardised, and the numbers by which they were.
+    """The standardised rows of prompts, and the numbers that standardised them.
 
-    That is x `[n, d]`, y, and x_mean, x_std, y_mean and y_std.
+    Its attributes are x `[n, d]`, y, and x_mean, x_std, y_mean and y_std.
     """
-    assert self._rows is not None  # __post_init__ reads them
+    # `__post_init__` has read them.
+    assert self._rows is not None
     return self._rows
 
   @property
   def x(self) -> Any:
-    """The features `[n, d]` of these rows."""
+    """The features `[n, d]` of the rows of prompts."""
     return self.table.x
 
   @property
   def y(self) -> Any:
-    """The labels `[n]` of these rows, or `[n, k]`."""
+    """The labels `[n]` of the rows of prompts, or `[n, k]` for classes."""
     return self.table.y
 
   @property
   def num_features(self) -> int:
-    """Features of an example, d."""
+    """Number of features of an example, d."""
     return self.x.shape[-1]
 
   @property
   def num_outputs(self) -> int:
-    """Outputs of a prediction, k."""
+    """Number of outputs of a prediction, k."""
     return self.y.shape[-1] if self.label_kind == 'classes' else 1
 
   def _labels(self, table: _Table) -> np.ndarray:
@@ -227,7 +272,18 @@ class Arrays(BaseTask):
     return make_prompt(x[rows], y[rows], None, rows)
 
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
-    """Draws other rows for the context; NaN if the query is none of the rows."""
+    """Draws other rows for the context, as `redraw` says.
+
+    If the query is not one of the rows, the labels are NaN.
+
+    Args:
+      key: Random key.
+      prompt: One prompt, without the axis b.
+      keep: 'query'.
+
+    Raises:
+      UserError: `keep` is 'inputs'. Each row has only one label.
+    """
     if keep == 'inputs':
       raise UserError(
         'Arrays has one label for each of its rows; there are no others with the same '
@@ -237,7 +293,8 @@ class Arrays(BaseTask):
     x, y = jnp.asarray(self.x, float), jnp.asarray(self.y, float)
     same = jnp.all(x == prompt.x_query[None], axis=1)
     query = jax.random.categorical(query_key, jnp.where(same, 0.0, -jnp.inf))
-    # Different ones of the other rows, whose numbers close the gap.
+    # Different rows are drawn from the others. They are numbered as if the row of the
+    # query were missing.
     rows = _draw(rows_key, self.context_length, len(x) - 1)
     rows = jnp.append(jnp.where(rows >= query, rows + 1, rows), query)
     known = jnp.where(jnp.any(same), 0.0, jnp.nan)
@@ -263,10 +320,11 @@ class Arrays(BaseTask):
 
 
 def _draw(key: Key[Array, ''], count: int, total: int) -> Int[Array, ' t']:
-  """`count` different numbers below `total`, in random order.
+  """Draws `count` different numbers below `total`, in random order.
 
-  Floyd's algorithm, whose cost does not depend on the total (Bentley & Floyd, CACM 30,
-  1987), and then a permutation, since its last numbers are rarely small.
+  It uses Floyd's algorithm, whose cost does not depend on the total (Bentley & Floyd,
+  CACM 30, 1987). A permutation follows, since the last numbers of the algorithm are
+  rarely small.
   """
   draw_key, order_key = jax.random.split(key)
   last = total - count + jnp.arange(count)
@@ -281,11 +339,12 @@ def _draw(key: Key[Array, ''], count: int, total: int) -> Int[Array, ' t']:
 
 
 def _read(path: str) -> _Table:
-  """The arrays of a file; raises UserError."""
+  """Reads the arrays of a file; raises UserError."""
   file = pathlib.Path(path).expanduser()
   try:
     status = file.stat()
-    if not stat.S_ISREG(status.st_mode):  # a FIFO or a device may never end
+    # Reading a FIFO or a device may never end.
+    if not stat.S_ISREG(status.st_mode):
       raise UserError(f'path is {path!r}, which is not a regular file')
     return _read_once(file, status.st_mtime_ns, status.st_size)
   except OSError as error:
@@ -312,7 +371,7 @@ def _read_once(file: pathlib.Path, modified: int, length: int) -> _Table:
 def _array(
   archive: zipfile.ZipFile, name: str, file: pathlib.Path, length: int
 ) -> np.ndarray:
-  """An array of an .npz file of so many bytes, whose header is checked first."""
+  """Reads an array of an .npz file of `length` bytes; its header is checked first."""
   entry = archive.getinfo(f'{name}.npy')
   with archive.open(entry) as member:
     version = npy.read_magic(member)
@@ -336,7 +395,10 @@ def _finite(path: str, name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _scale(array: np.ndarray, is_standardised: bool) -> tuple[np.ndarray, np.ndarray]:
-  """The mean and the standard deviation by column, that of a constant as 1; or 0, 1."""
+  """Returns the mean and the standard deviation of each column, or 0 and 1.
+
+  The standard deviation of a constant column is taken as 1.
+  """
   mean, std = np.asarray(array.mean(axis=0)), np.asarray(array.std(axis=0))
   if not is_standardised:
     return np.zeros_like(mean), np.ones_like(mean)

@@ -1,6 +1,6 @@
 """Recall of the value that was paired with a key."""
 
-# A size that follows from fields is a property.
+# A size that the base class declares as a field may be a property here.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -29,24 +29,46 @@ from zoo.tasks.base import (
 @register_task('associative_recall')
 @struct.dataclass(eq=False, repr=False)
 class AssociativeRecall(BaseTask):
-  """Keys, each paired with a value of its own; the pairing is new in each prompt.
+  """Recall of the value that was paired with a key, with a new pairing in each prompt.
 
-  Features are keys and labels are values, both one-hot. The target is the value of the
-  query's key, even if that key was not in the context.
+  For each prompt, each key gets a value of its own, at random. An example has a key as
+  its features and the value as its label, both one-hot. The target of the query is the
+  value of its key, even if that key is not in the context. The latents are the number
+  of the value of each key. There are two ways to draw the keys:
 
-  Without `num_pairs` each key is drawn from all keys, with replacement (Lee et al.,
-  arXiv 2310.08049, whose keys and values share one alphabet, of which a random half is
-  the keys). With `num_pairs` = P the first P examples show P different keys, and each
-  later example, like the query, has a random one of these; there may then be fewer
-  values than keys, but at least P. This is multi-query recall (Arora et al., arXiv
-  2312.04927) as a list of examples. Their prompt is a sequence of tokens that asks for
-  each key once, after a gap from a power law, which other tokens fill.
+  - Without `num_pairs`, each key is drawn uniformly from all keys, with replacement.
+    (In Lee et al. keys and values share one alphabet, of which a random half is the
+    keys.)
+  - With `num_pairs` = P, the first P examples show P different keys. The key of each
+    later example, and of the query, is drawn uniformly from these, with replacement.
+    This is multi-query recall as a list of examples. (The prompt of Arora et al. is a
+    sequence of tokens. It asks for each key once, after a gap that has a power law and
+    is filled with other tokens.)
+
+  The Bayes predictor recalls the value of a known key, and gives all values that no
+  other key has the same probability if the key is new (baseline `bayes`).
+
+  Args:
+    num_keys: Number of different keys, ≥ 1.
+    num_values: Number of different values, ≥ 2. There must be a value for each key or,
+      with `num_pairs`, for each of the P keys.
+    context_length: Number of examples C ≥ 1.
+    num_pairs: Number P of pairs in a prompt, from 1 to the smaller of `num_keys` and C.
+      None draws each key from all keys.
+
+  Example:
+    >>> task = zoo.create_task('associative_recall', num_keys=3, num_values=4)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((2, 32, 3), (2, 32, 4), (2, 4))
+
+  References:
+    Lee et al., arXiv 2310.08049; Arora et al., arXiv 2312.04927.
   """
 
-  num_keys: int = struct.field(pytree_node=False, default=16)  # different ones
-  num_values: int = struct.field(pytree_node=False, default=16)  # different ones, ≥ 2
+  num_keys: int = struct.field(pytree_node=False, default=16)
+  num_values: int = struct.field(pytree_node=False, default=16)
   context_length: int = struct.field(pytree_node=False, default=32)
-  # Pairs of a prompt; None: each key is drawn from all keys.
   num_pairs: int | None = struct.field(pytree_node=False, default=None)
   label_kind = 'classes'
 
@@ -57,19 +79,20 @@ class AssociativeRecall(BaseTask):
 
   @property
   def num_features(self) -> int:
-    """Features of an example, d."""
+    """Number of features of an example, d; here the number of keys."""
     return self.num_keys
 
   @property
   def num_outputs(self) -> int:
-    """Outputs of a prediction, k."""
+    """Number of outputs of a prediction, k; here the number of values."""
     return self.num_values
 
   def check(self) -> None:
     check_count('num_keys', self.num_keys)
     check_count('num_values', self.num_values, minimum=2)
     super().check()
-    least = self.num_keys  # since each key has its own value
+    # Each key has its own value.
+    least = self.num_keys
     if self.num_pairs is not None:
       most = min(self.num_keys, self.context_length)
       least = check_count('num_pairs', self.num_pairs, maximum=most)
@@ -80,7 +103,13 @@ class AssociativeRecall(BaseTask):
     return self._paired(pairing_key, self._sample_keys(keys_key))
 
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
-    """Draws one prompt again, as `redraw` says; the pairing does not depend on keys."""
+    """Draws one prompt again, as `redraw` says. The pairing does not depend on keys.
+
+    Args:
+      key: Random key.
+      prompt: One prompt, without the axis b.
+      keep: 'query' or 'inputs'.
+    """
     pairing_key, keys_key = jax.random.split(key)
     if keep == 'inputs':
       return self._paired(pairing_key, jnp.argmax(inputs_of(prompt), axis=1))
@@ -94,9 +123,10 @@ class AssociativeRecall(BaseTask):
     return super().log_density(x)
 
   def _paired(self, key: Key[Array, ''], keys: Int[Array, ' t']) -> Prompt:
-    """The prompt of these keys, with a pairing of their own."""
+    """Returns the prompt of these keys, with a new pairing."""
     values = jax.random.permutation(key, self.num_values)
-    if self.num_values < self.num_keys:  # so that only the keys shown have values
+    # If there are fewer values than keys, only the keys of the prompt have values.
+    if self.num_values < self.num_keys:
       shown, own = keys[: self.num_pairs], values[: self.num_pairs]
       values = jnp.zeros(self.num_keys, values.dtype).at[shown].set(own)
     x = jax.nn.one_hot(keys, self.num_keys)
@@ -108,13 +138,16 @@ class AssociativeRecall(BaseTask):
       return jax.random.randint(key, (length,), 0, self.num_keys)
     pairs_key, questions_key = jax.random.split(key)
     shown = jax.random.permutation(pairs_key, self.num_keys)[: self.num_pairs]
-    # With replacement: if each key were asked for once per round, the values still
-    # missing in a round would give away the answer without a look at the key.
+    # Keys are drawn with replacement. If each key were asked for once in a round, the
+    # values that are missing in the round would tell the answer without the key.
     asked = jax.random.choice(questions_key, shown, (length - self.num_pairs,))
     return jnp.concatenate([shown, asked])
 
   def baselines(self) -> dict[str, Predictor]:
-    """`bayes` knows that a new key has a new value; `nearest_neighbours` does not."""
+    """Returns the baselines of this task, by name.
+
+    `bayes` knows that a new key has a new value; `nearest_neighbours` does not know it.
+    """
     return {
       'bayes': Recall(own_values=True),
       'nearest_neighbours': Recall(own_values=False),

@@ -4,7 +4,7 @@ A task is a frozen dataclass (`flax.struct.dataclass`). Its fields are the param
 the distribution of prompts, and its method `sample_one` draws one prompt.
 """
 
-# A size that follows from fields is a property.
+# A size that the base class declares as a field may be a property here.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations

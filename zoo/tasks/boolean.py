@@ -1,7 +1,9 @@
-"""Boolean functions of features ±1 (code of Bhattamishra et al., arXiv 2310.03016).
+"""Boolean functions of features ±1.
 
-Labels are ±1, without noise; the target is the probability of the label +1, 0 or 1.
-Features are uniform on {−1, 1}^d unless the task says otherwise.
+Labels are ±1, without noise. The target is the probability of the label +1, which is 0
+or 1. Features are uniform on {−1, 1}^d unless the task says otherwise.
+
+References: code of Bhattamishra et al., arXiv 2310.03016.
 """
 
 from __future__ import annotations
@@ -42,21 +44,29 @@ from zoo.tasks.base import (
   register_task,
 )
 
-RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
-FORCED = 0.3  # probability that the features are changed so that a conjunction holds
-MOST_HYPOTHESES = 5_000  # functions that a baseline enumerates
+# The probability that a conjunction or a majority depends on a feature.
+RELEVANT = 0.3
+# The probability that an example's features are changed so that a conjunction holds.
+FORCED = 0.3
+# A baseline enumerates at most this many functions.
+MOST_HYPOTHESES = 5_000
 
 
 @struct.dataclass(eq=False, repr=False)
 class SignsTask(BaseTask):
-  """The base of these tasks: features uniform on {−1, 1}^d, labels ±1, the log loss."""
+  """Base of tasks with features uniform on {−1, 1}^d, labels ±1 and the log loss.
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+  """
 
   num_features: int = struct.field(pytree_node=False, default=28)
   context_length: int = struct.field(pytree_node=False, default=60)
   label_kind = 'signs'
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
-    """The features of the context examples and the query."""
+    """Draws the features of the context examples and the query."""
     return _sample_signs(key, (self.context_length + 1, self.num_features))
 
   def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
@@ -64,35 +74,50 @@ class SignsTask(BaseTask):
 
   def baselines(self) -> dict[str, Predictor]:
     # Features ±1 have equal norms, so the cosine orders them as the distance does. The
-    # prediction is the neighbour's label as a logit, so a probability of 0.73.
+    # prediction is the neighbour's label as a logit, so its probability is 0.73.
     return {'nearest_neighbours': NearestNeighbours(1), 'zero': Zero()}
 
 
 class Hypotheses(NamedTuple):
-  """All functions of a task; probabilities are up to a factor."""
+  """All functions of a task; their probabilities are given up to a factor.
+
+  Attributes:
+    functions: Which features are relevant in each function, as numbers `[h, d]`.
+    log_prior: Log prior probability of each function `[h]`.
+    log_forced: Logarithm of the factor by which features are more probable if they have
+      the label `forced_sign` `[h]`.
+  """
 
   functions: Float[np.ndarray, 'h d']
   log_prior: Float[np.ndarray, ' h']
-  # By how much more probable features are with the label `forced_sign`.
   log_forced: Float[np.ndarray, ' h']
 
 
 @struct.dataclass(eq=False, repr=False)
 class BooleanTask(SignsTask):
-  """The base of tasks whose function does not depend on the features."""
+  """Base of the tasks whose function does not depend on the features.
+
+  Attributes:
+    forced_sign: Label of the examples whose features are changed so that they have it;
+      0 if there are none.
+  """
 
   stationary = True
 
-  # The label of the examples whose features are changed so that they have it; 0: none.
   forced_sign: ClassVar[int] = 0
 
   @abc.abstractmethod
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
-    """Which features are relevant, as numbers."""
+    """Draws which features are relevant, as numbers `[d]`."""
 
   @abc.abstractmethod
   def evaluate(self, function: Weights, x: Points) -> Values:
-    """The probability of the label +1, 0 or 1, at each of the features."""
+    """Returns the probability of the label +1, 0 or 1, at each of the features.
+
+    Args:
+      function: What `sample_function` has drawn.
+      x: Features `[t, d]`.
+    """
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, function_key, forced_key = jax.random.split(key, 3)
@@ -112,19 +137,19 @@ class BooleanTask(SignsTask):
   def _function_given_query(
     self, key: Key[Array, ''], x: Float[Array, ' d']
   ) -> Float[Array, ' d']:
-    """A function given the features of one example; here they say nothing about it."""
+    """Draws a function given the features of one example, here independent of them."""
     return self.sample_function(key)
 
   def _function_given_all(
     self, key: Key[Array, ''], x: Float[Array, 't d']
   ) -> Float[Array, ' d']:
-    """A function given all features of a prompt; here they say nothing about it."""
+    """Draws a function given all features of a prompt, here independent of them."""
     return self.sample_function(key)
 
   def _with_forced(
     self, key: Key[Array, ''], w: Weights, x: Points
   ) -> Float[Array, 't d']:
-    """Features of which some are changed, so that they have the forced label."""
+    """Changes the features of some examples, so that they have the forced label."""
     if not self.forced_sign:
       return x
     forced = jax.random.bernoulli(key, FORCED, x.shape[:1])
@@ -138,15 +163,15 @@ class BooleanTask(SignsTask):
 
 @struct.dataclass(eq=False, repr=False)
 class LiteralsTask(BooleanTask):
-  """The base of the tasks about literals `x_j = w_j`, one for each `w_j ≠ 0`.
+  """Base of the tasks about literals `x_j = w_j`, one for each `w_j ≠ 0`.
 
-  Each `w_j` is 1 or −1 with probability 0.15 each, and otherwise 0. With probability
-  0.3 an example's features are changed so that `x_j = forced_sign · w_j` for all of
-  them.
+  Each `w_j` is 1 with probability 0.15, −1 with probability 0.15, and otherwise 0. With
+  probability 0.3 an example is changed, such that `x_j = forced_sign · w_j` in all
+  literals.
   """
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
-    """The weights w."""
+    """Draws the weights w."""
     relevant_key, signs_key = jax.random.split(key)
     relevant = jax.random.bernoulli(relevant_key, RELEVANT, (self.num_features,))
     return jnp.where(relevant, _sample_signs(signs_key, relevant.shape), 0)
@@ -154,10 +179,11 @@ class LiteralsTask(BooleanTask):
   def _function_given_query(
     self, key: Key[Array, ''], x: Float[Array, ' d']
   ) -> Float[Array, ' d']:
-    """Draws whether the example was changed, which its features do not say.
+    """Draws a function given the features of one example, which may have been changed.
 
-    Features that were changed are uniform, too: given them, a literal is one of those
-    that they satisfy, and the number of literals is distributed as before.
+    The features do not say whether the example was changed, so this is drawn, too.
+    Changed features are uniform as well. Given them, all literals are ones that they
+    satisfy, and the number of literals is distributed as before.
     """
     weights_key, forced_key = jax.random.split(key)
     w = self.sample_function(weights_key)
@@ -167,7 +193,7 @@ class LiteralsTask(BooleanTask):
   def _function_given_all(
     self, key: Key[Array, ''], x: Float[Array, 't d']
   ) -> Float[Array, ' d']:
-    """Draws among all functions by the probability of the features given each."""
+    """Draws one of all functions, by the probability that it gives the features."""
     functions, scores = self._scores(x)
     return functions[jax.random.categorical(key, scores)]
 
@@ -177,7 +203,7 @@ class LiteralsTask(BooleanTask):
     return logsumexp(self._scores(x)[1]) + super().log_density(x)
 
   def _scores(self, x: Points) -> tuple[Float[Array, 'h d'], Float[Array, ' h']]:
-    """All functions, and their log probabilities given features, up to a constant."""
+    """Returns all functions, and their log probabilities given x up to a constant."""
     d = self.num_features
     if 3**d > MOST_HYPOTHESES:
       raise UserError(
@@ -190,12 +216,13 @@ class LiteralsTask(BooleanTask):
     log_prior = jax.nn.log_softmax(log_prior.astype(x.dtype))
     functions = functions.astype(x.dtype)
     literals = jnp.sum(jnp.abs(functions), axis=1)
-    held = (self.forced_sign * x) @ functions.T == literals[None]  # sums of ±1
+    # Sums of ±1 have no rounding errors, so they can be compared.
+    held = (self.forced_sign * x) @ functions.T == literals[None]
     of_each = jnp.where(held, log_forced[None], 0) + math.log(1 - FORCED)
     return functions, log_prior + jnp.sum(of_each, axis=0)
 
   def hypotheses(self) -> Hypotheses:
-    """All functions that the task may draw."""
+    """Returns all functions that the task may draw."""
     w = np.asarray([*itertools.product([0.0, 1.0, -1.0], repeat=self.num_features)])
     size = np.abs(w).sum(axis=1)
     log_prior = size * math.log(RELEVANT / 2 / (1 - RELEVANT))
@@ -204,9 +231,11 @@ class LiteralsTask(BooleanTask):
 
   def baselines(self) -> dict[str, Predictor]:
     d = self.num_features
-    # A draw costs as much as there are features, and errors are the larger for few.
+    # The cost of a draw grows with the number of features. With few features errors are
+    # larger, so there are more draws.
     draws, elimination = ConjunctionSampling(1024 if d <= 16 else 256), Elimination()
-    if self.forced_sign < 0:  # the other baselines are their own duals
+    # The other baselines are their own duals.
+    if self.forced_sign < 0:
       draws, elimination = Negated(draws), Negated(elimination)
     few = 3**d <= MOST_HYPOTHESES
     predictors = {
@@ -219,11 +248,30 @@ class LiteralsTask(BooleanTask):
 @register_task('conjunction')
 @struct.dataclass(eq=False, repr=False)
 class Conjunction(LiteralsTask):
-  """The label is +1 where `x_j = w_j` for all j with `w_j ≠ 0`.
+  """Learning of a conjunction of literals, which is new in each prompt.
 
-  Without a literal all labels are +1. With probability 0.3 an example's features are
-  changed so that its label is +1. The baseline `bayes` enumerates the 3^d functions of
-  up to 7 features; for more features `bayes_estimate` is found by importance sampling.
+  For each prompt, weights w are drawn: each `w_j` is 1 with probability 0.15, −1 with
+  probability 0.15, and otherwise 0. Features are uniform on {−1, 1}^d. The label is +1
+  where `x_j = w_j` for all j with `w_j ≠ 0`, else −1; if all `w_j` are 0, it is +1.
+  With probability 0.3 an example or the query has its features changed in these j such
+  that the label is +1. The target is the probability of the label +1, 0 or 1. The
+  latents are w.
+
+  For up to 7 features the Bayes predictor enumerates all `3^d` functions (baseline
+  `bayes`). For more it is estimated by importance sampling (baseline `bayes_estimate`).
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+
+  Example:
+    >>> task = zoo.create_task('conjunction', num_features=3, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, bool((abs(prompt.y) == 1).all())
+    ((2, 5, 3), (2, 5), True)
+
+  References:
+    Code of Bhattamishra et al., arXiv 2310.03016.
   """
 
   forced_sign = 1
@@ -235,11 +283,30 @@ class Conjunction(LiteralsTask):
 @register_task('disjunction')
 @struct.dataclass(eq=False, repr=False)
 class Disjunction(LiteralsTask):
-  """The label is +1 where `x_j = w_j` for some j with `w_j ≠ 0`.
+  """Learning of a disjunction of literals, which is new in each prompt.
 
-  w is drawn as for a conjunction. With probability 0.3 an example's features are
-  changed so that its label is −1. So labels and features are those of a conjunction,
-  negated.
+  For each prompt, weights w are drawn: each `w_j` is 1 with probability 0.15, −1 with
+  probability 0.15, and otherwise 0. Features are uniform on {−1, 1}^d. The label is +1
+  where `x_j = w_j` for some j with `w_j ≠ 0`, else −1; if all `w_j` are 0, it is −1.
+  With probability 0.3 an example or the query has its features changed in these j such
+  that the label is −1. The target is the probability of the label +1, 0 or 1. The
+  latents are w. Features and labels are those of a conjunction, negated.
+
+  For up to 7 features the Bayes predictor enumerates all `3^d` functions (baseline
+  `bayes`). For more it is estimated by importance sampling (baseline `bayes_estimate`).
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+
+  Example:
+    >>> task = zoo.create_task('disjunction', num_features=3, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, bool((abs(prompt.y) == 1).all())
+    ((2, 5, 3), (2, 5), True)
+
+  References:
+    Code of Bhattamishra et al., arXiv 2310.03016.
   """
 
   forced_sign = -1
@@ -251,10 +318,28 @@ class Disjunction(LiteralsTask):
 @register_task('majority')
 @struct.dataclass(eq=False, repr=False)
 class Majority(BooleanTask):
-  """The label is +1 where `w·x > 1/2`; each `w_j` is 1 with probability 0.3, else 0.
+  """Learning of the majority of a few features, which are new in each prompt.
 
-  `baselines` has the Bayes predictor for up to 12 features. With more, the 2^d
-  functions are too many to enumerate, and too few draws of w fit the labels.
+  For each prompt, weights w are drawn: each `w_j` is 1 with probability 0.3, else 0.
+  Features are uniform on {−1, 1}^d. The label is +1 where `w·x > 1/2`, else −1. The
+  target is the probability of the label +1, 0 or 1. The latents are w.
+
+  For up to 12 features the Bayes predictor enumerates all `2^d` functions (baseline
+  `bayes`). For more it is not known: there are too many functions to enumerate, and too
+  few draws of w fit the labels for an estimate.
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+
+  Example:
+    >>> task = zoo.create_task('majority', num_features=3, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, bool((abs(prompt.y) == 1).all())
+    ((2, 5, 3), (2, 5), True)
+
+  References:
+    Code of Bhattamishra et al., arXiv 2310.03016.
   """
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
@@ -265,13 +350,16 @@ class Majority(BooleanTask):
     return (dot(x, function[None]) > 0.5).astype(x.dtype)
 
   def hypotheses(self) -> Hypotheses:
-    """All functions that the task may draw."""
+    """Returns all functions that the task may draw."""
     w = np.asarray([*itertools.product([0.0, 1.0], repeat=self.num_features)])
     log_prior = w.sum(axis=1) * math.log(RELEVANT / (1 - RELEVANT))
     return Hypotheses(w, log_prior, 0 * log_prior)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`naive_bayes` is to first order, from the sum of `y_i x_i`."""
+    """Returns the baselines of this task, by name.
+
+    `naive_bayes` is naive Bayes to first order; it uses the sum of `y_i x_i`.
+    """
     bayes = {'bayes': VersionSpace(self)}
     few = 2**self.num_features <= MOST_HYPOTHESES
     naive_bayes = {'naive_bayes': NaiveBayes()}
@@ -280,7 +368,7 @@ class Majority(BooleanTask):
 
 @struct.dataclass(eq=False, repr=False)
 class ParityTask(BooleanTask):
-  """The base of parities: +1 where an odd number of the relevant features are +1."""
+  """Base of the parities: +1 where an odd number of relevant features are +1."""
 
   def evaluate(self, function: Weights, x: Points) -> Values:
     return jnp.mod(dot((x + 1) / 2, function[None]), 2)
@@ -289,9 +377,27 @@ class ParityTask(BooleanTask):
 @register_task('parity')
 @struct.dataclass(eq=False, repr=False)
 class Parity(ParityTask):
-  """The label is +1 where an odd number of the relevant features are +1.
+  """Learning of the parity of a random set of features, which is new in each prompt.
 
-  The set of relevant features is uniform over all 2^d subsets.
+  For each prompt, the set of relevant features is drawn uniformly from all `2^d` sets.
+  Features are uniform on {−1, 1}^d. The label is +1 where an odd number of the relevant
+  features are +1, else −1. The target is the probability of the label +1, 0 or 1. The
+  latents are 1 for relevant features and 0 for others.
+
+  The Bayes predictor solves linear equations modulo 2 (baseline `bayes`).
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+
+  Example:
+    >>> task = zoo.create_task('parity', num_features=3, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, bool((abs(prompt.y) == 1).all())
+    ((2, 5, 3), (2, 5), True)
+
+  References:
+    Code of Bhattamishra et al., arXiv 2310.03016.
   """
 
   num_features: int = struct.field(pytree_node=False, default=10)
@@ -306,14 +412,34 @@ class Parity(ParityTask):
 @register_task('sparse_parity')
 @struct.dataclass(eq=False, repr=False)
 class SparseParity(ParityTask):
-  """The parity of a random set of `num_relevant` features, a new set for each prompt.
+  """Learning of the parity of a few random features, which are new in each prompt.
 
-  `baselines` has the Bayes predictor if there are at most 5,000 such sets.
+  For each prompt, a set of `num_relevant` features is drawn uniformly. Features are
+  uniform on {−1, 1}^d. The label is +1 where an odd number of the relevant features are
+  +1, else −1. The target is the probability of the label +1, 0 or 1. The latents are 1
+  for relevant features and 0 for others.
+
+  If there are at most 5,000 sets, the Bayes predictor enumerates them (baseline
+  `bayes`). There is no such baseline if there are more.
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+    num_relevant: Number of relevant features, from 1 to d.
+
+  Example:
+    >>> task = zoo.create_task('sparse_parity', num_features=3, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 2, latents=True)
+    >>> prompt.x.shape, prompt.y.shape, prompt.latents.sum(axis=1).tolist()
+    ((2, 5, 3), (2, 5), [2.0, 2.0])
+
+  References:
+    Code of Bhattamishra et al., arXiv 2310.03016.
   """
 
   num_features: int = struct.field(pytree_node=False, default=10)
   context_length: int = struct.field(pytree_node=False, default=15)
-  num_relevant: int = struct.field(pytree_node=False, default=2)  # features, ≤ d
+  num_relevant: int = struct.field(pytree_node=False, default=2)
 
   def check(self) -> None:
     super().check()
@@ -324,7 +450,7 @@ class SparseParity(ParityTask):
     return jax.random.permutation(key, relevant).astype(float)
 
   def hypotheses(self) -> Hypotheses:
-    """All functions that the task may draw."""
+    """Returns all functions that the task may draw."""
     subsets = [*itertools.combinations(range(self.num_features), self.num_relevant)]
     w = np.zeros((len(subsets), self.num_features))
     np.put_along_axis(w, np.asarray(subsets), 1, axis=1)
@@ -338,18 +464,39 @@ class SparseParity(ParityTask):
 @register_task('nearest_neighbour')
 @struct.dataclass(eq=False, repr=False)
 class NearestNeighbour(SignsTask):
-  """Each label is that of the nearest earlier example, by the cosine.
+  """Prediction of the label of the nearest earlier example.
 
-  The first of equally near examples counts. The first `num_random` labels are fair
-  coins, except that an example with the features of an earlier one has the same label.
+  Features are uniform on {−1, 1}^d. The first `num_random` labels are fair coins,
+  except that an example with the same features as an earlier one has the same label.
+  Each later label, and that of the query, is the label of the nearest earlier example
+  by the cosine; the first one counts if several are equally near. The target is the
+  probability of the label +1, which is 0 or 1. There are no latents.
+
+  The Bayes predictor follows this rule; for the random labels it predicts a fair coin
+  (baseline `bayes`).
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+    num_random: Number of random labels, from 1 to C. None is a third of C, and at least
+      1.
+
+  Example:
+    >>> task = zoo.create_task('nearest_neighbour', num_features=3, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, task.num_random
+    ((2, 5, 3), (2, 5), 1)
+
+  References:
+    Code of Bhattamishra et al., arXiv 2310.03016.
   """
 
-  # First labels, which are random; None: a third of the context, at least 1.
   num_random: Any = struct.field(pytree_node=False, default=None)
 
   def __post_init__(self):
     super().__post_init__()
-    is_size = isinstance(self.context_length, int)  # `check` refuses another
+    # `check` refuses a length that is not an integer.
+    is_size = isinstance(self.context_length, int)
     if self.num_random is None and is_size:
       third = self.context_length // 3
       object.__setattr__(self, 'num_random', max(1, third))
@@ -371,9 +518,9 @@ class NearestNeighbour(SignsTask):
     return self._labelled(coins_key, x)
 
   def _labelled(self, key: Key[Array, ''], x: Points) -> Prompt:
-    """The prompt of these features, with coins of its own for the first labels."""
+    """Returns the prompt of these features, with new coins for the first labels."""
     t, d = x.shape
-    # Sums of d numbers ±1 are exact in any order.
+    # Sums of d numbers ±1 have no rounding errors, whatever their order.
     agreement = jnp.where(jnp.tri(t, k=-1, dtype=bool), x @ x.T, -jnp.inf)
     nearest = jnp.argmax(agreement, axis=1)
     follows = (jnp.arange(t) >= self.num_random) | (jnp.max(agreement, axis=1) == d)
@@ -405,18 +552,26 @@ class ConjunctionSampling(OfSigns):
   Given weights w with |w| literals, an example has the probability
   `2^−d (0.7 + 0.3·2^|w|)` if it is positive and `0.7·2^−d` if it is negative. The
   positive examples leave r literals that they all satisfy. From the positive examples
-  alone, all conjunctions of t of these literals have the same posterior probability. So
-  t has a known distribution, and the t literals are the first of a random order. Only
-  this order is drawn: each negative example must violate a literal, so in each order t
-  is at least some τ. The probability is summed over t ≥ τ, and averaged over orders.
-  The query is treated likewise, once as a positive and once as a negative example.
+  alone, all conjunctions of t of these literals have the same posterior probability.
+  Therefore t has a known distribution, and the t literals are the first ones of a
+  random order. Only this order is drawn. Each negative example must violate a literal,
+  so in each order t is at least some τ. The probability is summed over t ≥ τ, and
+  averaged over orders. The query is treated in the same way, once as a positive and
+  once as a negative example.
 
-  The draws are the same for every prompt. With 256 draws the log loss is above that of
-  the exact predictor by at most 2e-5 nats for 28 features (against 16,384 draws, up to
-  59 examples) and 3e-4 for 7 or 8 features (against enumeration); the root mean square
-  error of a probability is 0.002 and 0.01. With 1024 draws, which the tasks have up to
-  16 features, they are 7e-5 nats and 0.005 for 8 features, and 2e-5 and 0.003 for 16.
-  The error falls as `1/√num_draws`.
+  The draws are the same for every prompt, and the error falls as `1/√num_draws`. It was
+  measured as the excess of the log loss over that of the exact predictor, and as the
+  root mean square error of a probability:
+
+  - 256 draws, 28 features: at most 2e-5 nats, and 0.002. (The comparison has 16,384
+    draws, and up to 59 examples.)
+  - 256 draws, 7 or 8 features: at most 3e-4 nats, and 0.01. (The comparison is
+    enumeration.)
+  - 1024 draws, which the tasks have for up to 16 features: 7e-5 nats and 0.005 for 8
+    features, 2e-5 nats and 0.003 for 16.
+
+  Args:
+    num_draws: Number of orders that are drawn.
   """
 
   num_draws: int = struct.field(pytree_node=False, default=256)
@@ -430,8 +585,8 @@ class ConjunctionSampling(OfSigns):
     count = jnp.sum(positive).astype(x.dtype)
     total = jnp.sum(jnp.where(positive[:, None], x, 0), axis=0)
     literals = jnp.where(jnp.abs(total) == count, jnp.sign(total), 0)
-    # The literals that the query satisfies too; before the first positive example, all
-    # of the query's.
+    # These are the literals that the query satisfies, too. Before the first positive
+    # example, they are all literals of the query.
     shared = jnp.where((count == 0) | (literals == x_query), x_query, 0)
     signs = jax.random.rademacher(signs_key, shape, x.dtype)
     literals = jnp.where(count == 0, signs, literals[:, None])
@@ -452,15 +607,16 @@ def _log_evidence(
   num_positive: Float[Array, ''],
   order: Float[Array, 'd s'],
 ) -> Float[Array, '']:
-  """The log probability of examples, up to factors that are the same for every w.
+  """Returns the log probability of examples, up to factors that do not depend on w.
 
-  Positive examples satisfy the `literals` (0: none), of which s orders were drawn.
+  Positive examples satisfy the `literals` (0 is no literal), of which s orders were
+  drawn.
   """
   c, (d, s) = len(x), order.shape
   left = literals != 0
 
-  # The place of the first literal that each example violates. A loop over features is
-  # several times as fast on a CPU as a minimum over their axis.
+  # This is the place of the first literal that each example violates. On a CPU a loop
+  # over features is several times as fast as a minimum over their axis.
   def earlier(j: Any, first: Array) -> Array:
     violated = left[j][None] & (x[:, j, None] != literals[j][None])
     return jnp.where(violated, jnp.minimum(first, order[j][None]), first)
@@ -471,7 +627,7 @@ def _log_evidence(
 
   sizes = jnp.arange(d + 1)
   t, r = sizes.astype(x.dtype), jnp.sum(left[:, 0]).astype(x.dtype)
-  # Each literal has the probability 0.15; one that may have either sign has twice that.
+  # Each literal has the probability 0.15, and twice that if it may have either sign.
   signs = jnp.where(num_positive == 0, math.log(2), 0).astype(x.dtype)
   odds = math.log(RELEVANT / 2 / (1 - RELEVANT)) + signs
   forced = jnp.logaddexp(math.log(1 - FORCED), math.log(FORCED) + t * math.log(2))
@@ -486,9 +642,13 @@ def _log_evidence(
 
 @struct.dataclass(eq=False, repr=False)
 class VersionSpace(OfSigns):
-  """The Bayes predictor by enumeration: all functions that fit vote by their posterior.
+  """The Bayes predictor by enumeration of all functions of a task.
 
-  Predicts a fair coin if none fits.
+  All functions that fit the examples vote, weighted by their posterior probability. If
+  none fits, the prediction is a fair coin.
+
+  Args:
+    task: The task, which has `hypotheses`.
   """
 
   task: LiteralsTask | Majority | SparseParity
@@ -500,10 +660,11 @@ class VersionSpace(OfSigns):
     )
 
     def labels(point: Array) -> Array:
-      """Whether each function has the label +1."""
+      """Returns whether each function has the label +1."""
       return jax.vmap(lambda w: self.task.evaluate(w, point[None])[0])(functions) > 0
 
-    # One example after the other, so that no array has examples and functions as axes.
+    # Examples are read one after the other, so that no array has both examples and
+    # functions as axes.
     def fits(i: Any, so_far: Array) -> Array:
       return so_far & ((labels(x[i]) == (y[i] > 0)) | ~seen[i])
 

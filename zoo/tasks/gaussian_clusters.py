@@ -1,6 +1,6 @@
 """Classification of points from Gaussian clusters that are new in every prompt."""
 
-# A size that follows from fields is a property.
+# A size that the base class declares as a field may be a property here.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -29,22 +29,40 @@ from zoo.tasks.base import BaseTask, dot, inputs_of, make_prompt, register_task
 @register_task('gaussian_clusters')
 @struct.dataclass(eq=False, repr=False)
 class GaussianClusters(BaseTask):
-  """Prompts of points `x_i ~ N(μ_y, I)` with their class y (Lee et al., 2310.08049).
+  """Classification of points from K Gaussian clusters, which are new in each prompt.
 
-  The means `μ_1 … μ_K` are fresh for each prompt, with each coordinate uniform on
-  [−1, 1]; all classes are equally likely. Labels are one-hot, and the target is the
-  probability of each class given x and the means.
+  For each prompt, means `μ_1 … μ_K` are drawn, with each coordinate uniform on [−1, 1].
+  The class y of an example is drawn uniformly from the K classes, and its features are
+  `x_i ~ N(μ_y, I)`. The query is drawn like the features of an example. Labels are the
+  classes, one-hot. Targets are the probabilities of the classes given the features and
+  the means. The latents are the means.
+
+  The Bayes predictor integrates over the means in closed form (baseline `bayes`).
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+    num_classes: Number of classes K ≥ 2.
+
+  Example:
+    >>> task = zoo.create_task('gaussian_clusters', num_features=2, num_classes=3)
+    >>> prompt = task.sample(jax.random.key(0), 4)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((4, 31, 2), (4, 31, 3), (4, 3))
+
+  References:
+    Lee et al., arXiv 2310.08049.
   """
 
   num_features: int = struct.field(pytree_node=False, default=16)
   context_length: int = struct.field(pytree_node=False, default=31)
-  num_classes: int = struct.field(pytree_node=False, default=2)  # ≥ 2
+  num_classes: int = struct.field(pytree_node=False, default=2)
   label_kind = 'classes'
   stationary = True
 
   @property
   def num_outputs(self) -> int:
-    """Outputs of a prediction, k."""
+    """Number of outputs of a prediction, k; here the number of classes."""
     return self.num_classes
 
   def check(self) -> None:
@@ -62,9 +80,15 @@ class GaussianClusters(BaseTask):
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
     """Draws one prompt again, as `redraw` says.
 
-    'inputs' also keeps which examples are of one class: all ways to sort them into
-    classes are too many. Means are drawn given the points of each class, the class of
-    the query by its probability, and which class is which is drawn anew.
+    With 'inputs', examples of one class stay examples of one class, since there are too
+    many ways to sort all examples into classes. The class of the query is drawn by its
+    probability, the means are drawn given the points of each class, and the names of
+    the classes are permuted.
+
+    Args:
+      key: Random key.
+      prompt: One prompt, without the axis b.
+      keep: 'query' or 'inputs'.
     """
     means_key, classes_key, noise_key = jax.random.split(key, 3)
     t, d, k = self.context_length + 1, self.num_features, self.num_outputs
@@ -81,7 +105,7 @@ class GaussianClusters(BaseTask):
     seen = jnp.ones(t - 1, bool)
     scores = ClusterBayes().predict(Examples(prompt.x, prompt.y, seen, prompt.x_query))
     query = jax.random.categorical(query_key, scores)
-    # By a new order of the classes.
+    # The names of the classes are permuted.
     order = jax.random.permutation(order_key, k)
     classes = order[jnp.append(jnp.argmax(prompt.y, axis=1), query)]
     x, members = inputs_of(prompt), jax.nn.one_hot(classes, k)
@@ -91,7 +115,12 @@ class GaussianClusters(BaseTask):
     return self._prompt_of(means, classes, x)
 
   def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
-    """That of a query; of several examples it is a sum over all classes of each."""
+    """Returns the log density of the features of a query.
+
+    Raises:
+      UserError: There are several examples. Their density would be a sum over the
+        classes of all of them.
+    """
     if len(x) > 1:
       return super().log_density(x)
     some = jnp.ones((1, 1), x.dtype)
@@ -103,13 +132,16 @@ class GaussianClusters(BaseTask):
     classes: Int[Array, ' t'],
     x: Float[Array, 't d'],
   ) -> Prompt:
-    # The terms of −|x − μ|²/2 that depend on the class.
+    # These are the terms of −|x − μ|²/2 that depend on the class.
     scores = dot(x[:, None], means[None]) - dot(means, means)[None] / 2
     labels = jax.nn.one_hot(classes, self.num_outputs, dtype=x.dtype)
     return make_prompt(x, labels, jax.nn.softmax(scores), means)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`logistic` is softmax regression by 1000 steps of gradient descent."""
+    """Returns the baselines of this task, by name.
+
+    `logistic` is softmax regression by 1000 steps of gradient descent.
+    """
     return {
       'bayes': ClusterBayes(),
       'logistic': SoftmaxRegression(),
@@ -122,9 +154,10 @@ class GaussianClusters(BaseTask):
 def _sample_means(
   key: Key[Array, ''], counts: Float[Array, ' k'], averages: Float[Array, 'k d']
 ) -> Float[Array, 'k d']:
-  """Means of classes given the average of n points of each: `N(average, 1/n)` in ±1.
+  """Draws the means of classes, given the average of n points of each class.
 
-  For a class without points they are uniform.
+  A coordinate is `N(average, 1/n)` cut off at ±1. For a class without points it is
+  uniform.
   """
   some = jnp.maximum(counts, 1)[:, None]
   root, center = jnp.sqrt(some), jnp.abs(averages)

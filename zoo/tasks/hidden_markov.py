@@ -1,6 +1,6 @@
 """The next symbol of one fixed hidden Markov chain, and the forward algorithm."""
 
-# A size that follows from fields is a property.
+# A size that the base class declares as a field may be a property here.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -27,36 +27,59 @@ from zoo.tasks.base import BaseTask, dot, inputs_are_labels, make_prompt, regist
 @register_task('hidden_markov')
 @struct.dataclass(eq=False, repr=False)
 class HiddenMarkov(BaseTask):
-  """The next symbol of a hidden Markov chain, the same one in all prompts.
+  """Prediction of the next symbol of one hidden Markov chain, the same in all prompts.
 
-  A state stays with the probability ρ = `persistence`, and is otherwise drawn by a row
-  of a matrix R, so that `T = ρ I + (1 − ρ) R`; each state emits a symbol by a row of E.
-  Rows are Dirichlet(1, …, 1), and depend only on `seed` and the sizes. The first state
-  has the stationary law, which is that of R. (Filtering in context: arXiv 2512.22471.)
+  A hidden state stays the same with the probability ρ = `persistence`, and is otherwise
+  drawn by a row of a matrix R, so that the transition matrix is `T = ρ I + (1 − ρ) R`.
+  Each state emits a symbol by its row of a matrix E. The rows of R and E are
+  Dirichlet(1, …, 1), and depend only on `seed` and the sizes. For each prompt the
+  states are drawn; the first one has the stationary law, which is that of R. The
+  latents are the states.
 
-  An example is a symbol, one-hot, with the next symbol as its label; the query is the
-  last symbol. Targets are the laws of the next symbol given the hidden state, rows of
-  `T E`: their mean given the symbols alone is what the forward algorithm predicts. The
-  chain is fixed, since the Bayes predictor for a new chain in each prompt would be an
-  integral over all matrices, which has no closed form.
+  A prompt is one sequence of C + 1 symbols. An example is a symbol, one-hot, with the
+  next symbol as its label, and the query is the last symbol. Targets are the laws of
+  the next symbol given the hidden state, which are rows of `T E`.
+
+  The Bayes predictor is the mean of these laws given the symbols, which the forward
+  algorithm computes (baseline `bayes`). For a chain that is new in each prompt it would
+  be an integral over all matrices without a closed form; this is why the chain is
+  fixed.
+
+  Args:
+    num_states: Number of states, ≥ 2.
+    num_symbols: Number of symbols, ≥ 2.
+    context_length: Number of examples C ≥ 1.
+    persistence: Probability ρ that a state stays, 0 ≤ ρ < 1.
+    seed: Seed of R and E, from 0 to 2³² − 1.
+
+  Example:
+    >>> task = zoo.create_task('hidden_markov', num_symbols=3, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((2, 5, 3), (2, 5, 3), (2, 3))
+
+  References:
+    Filtering in context: arXiv 2512.22471. Forward algorithm: Rabiner, Proceedings of
+    the
+    IEEE 77, 1989, section III.
   """
 
-  num_states: int = struct.field(pytree_node=False, default=8)  # ≥ 2
-  num_symbols: int = struct.field(pytree_node=False, default=8)  # ≥ 2
+  num_states: int = struct.field(pytree_node=False, default=8)
+  num_symbols: int = struct.field(pytree_node=False, default=8)
   context_length: int = struct.field(pytree_node=False, default=100)
-  persistence: Number = 0.9  # ρ, 0 ≤ ρ < 1
-  seed: int = struct.field(pytree_node=False, default=0)  # of R and E, 0 to 2³² − 1
+  persistence: Number = 0.9
+  seed: int = struct.field(pytree_node=False, default=0)
   label_kind = 'classes'
   stationary = True
 
   @property
   def num_features(self) -> int:
-    """Features of an example, d."""
+    """Number of features of an example, d; here the number of symbols."""
     return self.num_symbols
 
   @property
   def num_outputs(self) -> int:
-    """Outputs of a prediction, k."""
+    """Number of outputs of a prediction, k; here the number of symbols."""
     return self.num_symbols
 
   def check(self) -> None:
@@ -69,19 +92,19 @@ class HiddenMarkov(BaseTask):
 
   @property
   def transitions(self) -> Float[Array, 'n n']:
-    """T, by state and next state."""
+    """The transition matrix T, by state and next state."""
     moves = jnp.asarray(self._rows.moves, float)
     persistence = jnp.asarray(self.persistence, moves.dtype)
     return persistence * jnp.eye(len(moves)) + (1 - persistence) * moves
 
   @property
   def emissions(self) -> Float[np.ndarray, 'n s']:
-    """E, by state and symbol, float64 and read-only."""
+    """The matrix E, by state and symbol, float64 and read-only."""
     return self._rows.emissions
 
   @property
   def law(self) -> Float[np.ndarray, ' n']:
-    """The stationary law of states, float64 and read-only."""
+    """The stationary law of the states, float64 and read-only."""
     return self._rows.law
 
   @property
@@ -103,7 +126,17 @@ class HiddenMarkov(BaseTask):
     return self._prompt_of(states, self._emit(symbols_key, states))
 
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
-    """Draws the states from the last one back; the chain is the same in all prompts."""
+    """Draws one prompt again, as `redraw` says: the states from the last one back.
+
+    Args:
+      key: Random key.
+      prompt: One prompt, without the axis b.
+      keep: 'query'.
+
+    Raises:
+      UserError: `keep` is 'inputs'. The labels are symbols of the sequence, which are
+        inputs.
+    """
     if keep == 'inputs':
       raise inputs_are_labels(self)
     states_key, symbols_key = jax.random.split(key)
@@ -128,7 +161,7 @@ class HiddenMarkov(BaseTask):
     return jnp.log(dot(jnp.asarray(self.law @ self.emissions, x.dtype), x[0]))
 
   def _emit(self, key: Key[Array, ''], states: Int[Array, ' t']) -> Float[Array, 't s']:
-    """A symbol of each state, one-hot."""
+    """Draws a symbol of each state, one-hot."""
     emissions = jnp.asarray(self.emissions, float)
     noise = jax.random.gumbel(key, (len(states), self.num_symbols))
     symbols = jnp.argmax(jnp.log(emissions)[states] + noise, axis=1)
@@ -140,10 +173,12 @@ class HiddenMarkov(BaseTask):
     return make_prompt(x, jnp.roll(x, -1, axis=0), following[states], states)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`bayes` is the forward algorithm, which knows the chain and sees all symbols.
+    """Returns the baselines of this task, by name.
 
-    `trigram`, `bigram` and `unigram` are the laws of the next symbol in the same chain
-    given the last two (at first the only symbol that is known), the last, or none.
+    `bayes` is the forward algorithm, which knows the chain and reads all symbols.
+    `trigram`, `bigram` and `unigram` know the chain, too, and are the laws of the next
+    symbol given the last two symbols, the last one, or none. After one symbol `trigram`
+    is `bigram`.
     """
     return {
       'bayes': Filtering(self),
@@ -156,11 +191,18 @@ class HiddenMarkov(BaseTask):
 
 @struct.dataclass(eq=False, repr=False)
 class Filtering(SequenceBaseline):
-  """The law of the next symbol given the last `memory` symbols, or all of them.
+  """The law of the next symbol given the last symbols of a hidden Markov chain.
 
-  The forward algorithm: the law b of the next state, which starts as the stationary
-  law, becomes `∝ Tᵀ (E_x ∘ b)` with each symbol x, and `Eᵀ b` is the law of the next
-  symbol. (Rabiner, Proceedings of the IEEE 77, 1989, section III.)
+  This is the forward algorithm. The law b of the next state starts as the stationary
+  law, and becomes `∝ Tᵀ (E_x ∘ b)` with each symbol x. The law of the next symbol is
+  `Eᵀ b`.
+
+  Args:
+    task: The task with the chain.
+    memory: Number of symbols that it reads, counted from the last one. None reads all.
+
+  References:
+    Rabiner, Proceedings of the IEEE 77, 1989, section III.
   """
 
   task: HiddenMarkov
@@ -179,7 +221,8 @@ class Filtering(SequenceBaseline):
 
     if self.memory is None:
       beliefs = jax.lax.scan(read, start, symbols)[1]
-    else:  # starting anew before the last symbols, of which −1 is none
+    else:
+      # For each symbol, start anew before the last symbols. −1 stands for no symbol.
       padded = jnp.pad(symbols, (self.memory, 0), constant_values=-1)
       place = jnp.arange(len(symbols))[:, None] + jnp.arange(self.memory)[None] + 1
       last = jax.vmap(lambda window: jax.lax.scan(read, start, window)[0])
@@ -188,14 +231,17 @@ class Filtering(SequenceBaseline):
 
 
 class _Rows(NamedTuple):
-  moves: Float[np.ndarray, 'n n']  # R
+  """The matrices R (`moves`) and E (`emissions`), and the stationary law of states."""
+
+  moves: Float[np.ndarray, 'n n']
   emissions: Float[np.ndarray, 'n s']
   law: Float[np.ndarray, ' n']
 
 
 @functools.lru_cache(maxsize=8)
 def _rows(seed: int, num_states: int, num_symbols: int) -> _Rows:
-  # NumPy guarantees that the numbers of a RandomState, unlike a Generator's, stay.
+  # NumPy guarantees the numbers of a RandomState for all its versions, but not those of
+  # a Generator.
   random = np.random.RandomState(seed)
   moves = random.dirichlet(np.ones(num_states), num_states)
   emissions = random.dirichlet(np.ones(num_symbols), num_states)

@@ -1,4 +1,4 @@
-"""Images of a TensorFlow data set by their classes, read once."""
+"""The images of a TensorFlow data set, sorted by their classes and read once."""
 
 from __future__ import annotations
 
@@ -19,36 +19,52 @@ from jaxtyping import Array, Float, Int, Key
 from zoo.core.errors import UserError, check_count, in_one_line, not_installed
 from zoo.core.trees import Tree
 
-# Others, such as small1 of Omniglot, may repeat the images of these.
+# Other splits, such as small1 of Omniglot, may repeat the images of these splits.
 _SPLITS = 'train', 'validation', 'test'
 
 
 @struct.dataclass(eq=False, repr=False)
 class Images(Tree):
-  """The images of all classes, one class after the other."""
+  """The images of all classes, one class after the other.
 
-  pixels: Any  # [n, image_size²], of mean 0 and variance 1 over all
-  starts: Any  # [m], the first image of each class
-  counts: Any  # [m], the images of each class, ≥ 1
-  # The name of the data set with its version, its folder, and the size of the images.
+  Attributes:
+    pixels: Images `[n, image_size²]`, grey, with the mean 0 and the variance 1 over all
+      pixels.
+    starts: Place of the first image of each class `[m]`.
+    counts: Number of images of each class `[m]`, ≥ 1.
+    origin: The name of the data set with its version, its folder, and the size of the
+      images.
+  """
+
+  pixels: Any
+  starts: Any
+  counts: Any
   origin: tuple = struct.field(pytree_node=False)
 
   @property
   def num_classes(self) -> int:
-    """The classes that have images, m."""
+    """Number of classes that have images, m."""
     return len(self.starts)
 
   def sample(
     self, key: Key[Array, ''], classes: Int[Array, ' t']
   ) -> Float[Array, 't d']:
-    """An image of each of these classes, drawn independently."""
+    """Draws an image of each of the given classes, independently.
+
+    Args:
+      key: Random key.
+      classes: Numbers of classes `[t]`.
+
+    Returns:
+      Pixels `[t, image_size²]`.
+    """
     starts = jnp.asarray(self.starts)[classes]
     counts = jnp.asarray(self.counts)[classes]
     of_class = jax.random.randint(key, classes.shape, 0, counts, starts.dtype)
     return jnp.asarray(self.pixels)[starts + of_class].astype(float)
 
   def shares(self, x: Float[Array, ' d']) -> Float[Array, ' m']:
-    """The share of each class's images that are these pixels."""
+    """Returns, for each class, the share of its images that have these pixels."""
     same = jnp.all(jnp.asarray(self.pixels).astype(float) == x[None], axis=1)
     starts, counts = jnp.asarray(self.starts), jnp.asarray(self.counts)
     classes = jnp.searchsorted(starts, jnp.arange(len(same)), side='right') - 1
@@ -57,18 +73,19 @@ class Images(Tree):
 
 
 def read_images(dataset: object, data_dir: object, image_size: int) -> Images:
-  """The images of the splits train, validation and test, those that there are.
+  """Reads the images of those of the splits train, validation and test that exist.
 
   Nothing is downloaded or built.
 
   Args:
-    dataset: a name of TFDS, `name[/config][:version]`, whose examples have an `image`
+    dataset: A name of TFDS, `name[/config][:version]`, whose examples have an `image`
       and an integer `label`.
-    data_dir: its folder; None: that of TFDS.
-    image_size: pixels of a side, to which each image is scaled.
+    data_dir: Folder of the data sets; None is that of TFDS.
+    image_size: Number of pixels of a side, ≥ 1, to which each image is scaled.
 
-  Raises UserError without the extra `data`, and for a data set that is not there, or
-  that cannot be read.
+  Raises:
+    UserError: A package of the extra `data` is not installed, the data set is not in
+      the folder, or it cannot be read.
   """
   check_count('image_size', image_size)
   if not isinstance(dataset, str) or not dataset:
@@ -98,7 +115,7 @@ def read_images(dataset: object, data_dir: object, image_size: int) -> Images:
 
 
 def _default_folder() -> str:
-  """The folder of TFDS; raises UserError without the extra `data`."""
+  """Returns the folder of TFDS; raises UserError without the extra `data`."""
   with _extra():
     from tensorflow_datasets.core import constants
 
@@ -106,12 +123,12 @@ def _default_folder() -> str:
 
 
 def _find(dataset: str, folder: str) -> Any:
-  """The builder of a data set that is in a folder; None if it is not there.
+  """Returns the builder of a data set in a folder, or None if it is not there.
 
-  Raises UserError without the extra `data`, and for one that is damaged.
+  Raises UserError without the extra `data`, or if the data set is damaged.
   """
   with _extra():
-    import array_record  # noqa: F401, which TFDS imports when it reads
+    import array_record  # noqa: F401, since TFDS imports it when it reads
     from google.protobuf import json_format
     from tensorflow_datasets.core import read_only_builder
 
@@ -131,7 +148,7 @@ def _unusable(dataset: str, folder: str, error: Exception) -> UserError:
 
 @contextlib.contextmanager
 def _extra() -> Iterator[None]:
-  """Names the extra `data` where one of its packages is missing."""
+  """Raises an error that names the extra `data` if one of its packages is missing."""
   try:
     yield
   except ModuleNotFoundError as error:
@@ -145,7 +162,7 @@ def _extra() -> Iterator[None]:
 
 @functools.lru_cache(maxsize=2)
 def _read_once(builder_dir: str, origin: tuple[str, str, int]) -> Images:
-  """The images of a data set that is built; raises ValueError for one without any."""
+  """Reads the images of a data set that is built; raises ValueError if it has none."""
   import tensorflow_datasets as tfds
 
   builder: Any = tfds.builder_from_directory(builder_dir)
@@ -155,7 +172,7 @@ def _read_once(builder_dir: str, origin: tuple[str, str, int]) -> Images:
       f'its features are {", ".join(sorted(features))}, not image and label'
     )
   splits = [split for split in _SPLITS if split in builder.info.splits]
-  # TFDS would decode them with TensorFlow or OpenCV.
+  # TFDS would decode images with TensorFlow or OpenCV.
   as_bytes = {'image': tfds.decode.SkipDecoding()}
   examples = [
     example
@@ -178,7 +195,7 @@ def _read_once(builder_dir: str, origin: tuple[str, str, int]) -> Images:
 
 
 def _grey(content: bytes, size: int) -> np.ndarray:
-  """The pixels of an image file, grey, scaled by the means of its parts."""
+  """Returns the grey pixels of an image file, scaled by averaging."""
   from PIL import Image
 
   with Image.open(io.BytesIO(content)) as image:

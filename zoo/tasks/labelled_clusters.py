@@ -1,6 +1,6 @@
-"""Points of known classes with labels: learned in weights, or read from the context."""
+"""Points of known classes with labels, learned in weights or read from the context."""
 
-# A size that follows from fields is a property.
+# A size that the base class declares as a field may be a property here.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -43,36 +43,76 @@ from zoo.tasks.images import read_images
 @register_task('labelled_clusters')
 @struct.dataclass(eq=False, repr=False)
 class LabelledClusters(BaseTask):
-  """Points `x = (μ_k + ε η) / √(1 + ε²)` of K classes, each with one of L labels.
+  """Classification of points from K known clusters, each of which has one of L labels.
 
-  (Reddy, arXiv 2312.03002.) `μ, η ~ N(0, I/D)`, and the class of rank k = 1 … K has the
-  probability `∝ k^−α`, the label k modulo L, and a mean that depends only on `seed`.
-  With B = `burstiness` > 0 a context has N/B classes, drawn independently as in the
-  author's code, B times each in random order, and the query is of one of them; with
-  B = 0 the class of every example and of the query is drawn independently. Labels are
-  one-hot, and are the targets: `objective.positions='query'` is the paper's loss.
+  A class of rank k = 1 … K has the probability `∝ k^−α`, the label k modulo L, and a
+  mean `μ_k ~ N(0, I/D)` that depends only on `seed` and the sizes. Each prompt draws
+  the classes of its N examples and of its query. The features of an example of class k
+  are `x = (μ_k + ε η) / √(1 + ε²)` with `η ~ N(0, I/D)`. Labels are one-hot, and are
+  also the targets. The latents are the classes. A model can learn the labels of the
+  classes in its weights, or read them from the context:
 
-  With `source='tfds'` the points are images of a TensorFlow data set instead, whose
-  first K labels are the classes; each is drawn independently from those of its class.
+  - With a burstiness B > 0, N/B classes are drawn independently. The context has B
+    examples of each, in random order, and the query is of one of them. (Classes may be
+    drawn twice, as in the author's code.)
+  - With B = 0, the classes of all examples and of the query are drawn independently.
+    The context then says nothing about the query.
+
+  The loss of the paper is that of the query alone (`objective.positions='query'`). The
+  Bayes predictor knows the means and the labels of all classes (baseline `bayes`). If
+  B > 0, it sums over the partitions of the context into classes, and is left out if
+  there are more than 30,000 of them.
+
+  With `source='tfds'` the features are images of a TensorFlow data set instead, drawn
+  independently from those of their class. The first K classes of the data set are used,
+  and the Bayes predictor is not known.
+
+  Args:
+    num_features: Number of features D ≥ 1. For images it is `image_size²`.
+    context_length: Number of examples N ≥ 1.
+    num_classes: Number of classes K ≥ 2, a multiple of L.
+    num_labels: Number of labels L ≥ 2.
+    burstiness: Number B of examples of a class in a context, which divides N; or 0.
+    zipf: Exponent α ≥ 0 of the probabilities of the classes.
+    within: Scale ε > 0 of the points of a class around its mean; not used for images.
+    seed: Seed of the means, from 0 to 2³² − 1; not used for images.
+    source: Where points come from, 'gaussian' or 'tfds' (images).
+    dataset: Name of a data set of TensorFlow, such as 'omniglot'; for images alone.
+    data_dir: Folder of the data set, for images alone. None is the folder of TFDS. It
+      is kept as its full path.
+    image_size: Number of pixels of a side of the images, ≥ 1.
+    held_out_classes: Number of the last classes of the data set, which prompts of this
+      task do not show. The test `in_context` uses them, and needs at least N/B of them.
+
+  Raises:
+    UserError: The images cannot be read. `zoo.create_task` raises it for a field out of
+      its range.
+
+  Example:
+    >>> task = zoo.create_task('labelled_clusters', num_features=3, num_labels=4)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((2, 8, 3), (2, 8, 4), (2, 4))
+
+  References:
+    Reddy, arXiv 2312.03002. Images: Chan et al., arXiv 2205.05055.
   """
 
-  num_features: int = struct.field(pytree_node=False, default=63)  # D
-  context_length: int = struct.field(pytree_node=False, default=8)  # N
-  num_classes: int = struct.field(pytree_node=False, default=128)  # K, a multiple of L
-  num_labels: int = struct.field(pytree_node=False, default=32)  # L ≥ 2
-  burstiness: int = struct.field(pytree_node=False, default=1)  # B; 0, or divides N
-  zipf: Number = 0.0  # α ≥ 0
-  within: Number = 0.1  # ε > 0
-  seed: int = struct.field(pytree_node=False, default=0)  # of the means, 0 to 2³² − 1
-  source: str = struct.field(pytree_node=False, default='gaussian')  # or 'tfds': images
-  # Of images alone, which do not use within and seed, and have D = image_size².
-  dataset: str | None = struct.field(pytree_node=False, default=None)  # as 'omniglot'
-  # Its folder; None: that of TFDS. Kept as the full path.
+  num_features: int = struct.field(pytree_node=False, default=63)
+  context_length: int = struct.field(pytree_node=False, default=8)
+  num_classes: int = struct.field(pytree_node=False, default=128)
+  num_labels: int = struct.field(pytree_node=False, default=32)
+  burstiness: int = struct.field(pytree_node=False, default=1)
+  zipf: Number = 0.0
+  within: Number = 0.1
+  seed: int = struct.field(pytree_node=False, default=0)
+  source: str = struct.field(pytree_node=False, default='gaussian')
+  dataset: str | None = struct.field(pytree_node=False, default=None)
   data_dir: str | None = struct.field(pytree_node=False, default=None)
-  image_size: int = struct.field(pytree_node=False, default=28)  # pixels of a side, ≥ 1
-  # The last classes, of which `in_context` is; ≥ N/B.
+  image_size: int = struct.field(pytree_node=False, default=28)
   held_out_classes: int = struct.field(pytree_node=False, default=100)
-  _images: Any = None  # an Images, which __post_init__ reads
+  # It is an Images, which __post_init__ reads.
+  _images: Any = None
   label_kind = 'classes'
 
   def __post_init__(self):
@@ -81,7 +121,8 @@ class LabelledClusters(BaseTask):
       return
     set_field, images = object.__setattr__, self._images
     origin = self.dataset, self.data_dir, self.image_size
-    if images is None or images.origin != origin:  # JAX rebuilds it with those it has
+    # When JAX rebuilds a task, it has its images already.
+    if images is None or images.origin != origin:
       images = read_images(self.dataset, self.data_dir, self.image_size)
       set_field(self, '_images', images)
       set_field(self, 'dataset', images.origin[0])
@@ -90,12 +131,12 @@ class LabelledClusters(BaseTask):
 
   @property
   def stationary(self) -> bool:
-    """Whether the class of every example is drawn by itself."""
+    """Whether the class of every example is drawn independently."""
     return self.burstiness == 0
 
   @property
   def num_outputs(self) -> int:
-    """Outputs of a prediction, k."""
+    """Number of outputs of a prediction, k; here the number of labels."""
     return self.num_labels
 
   @property
@@ -109,7 +150,7 @@ class LabelledClusters(BaseTask):
     return np.arange(self.num_classes) % self.num_labels
 
   def log_probabilities(self) -> Float[Array, ' m']:
-    """The logarithm of the probability of each class."""
+    """Returns the logarithm of the probability of each class."""
     ranks = jnp.arange(1, self.num_classes + 1)
     return jax.nn.log_softmax(-jnp.asarray(self.zipf, float) * jnp.log(ranks))
 
@@ -155,12 +196,24 @@ class LabelledClusters(BaseTask):
     slots_key, classes_key, noise_key = jax.random.split(key, 3)
     slots = sample_slots(slots_key, self.context_length, self.burstiness)
     law = jnp.exp(self.log_probabilities())
-    # No more classes than examples; those of slots that no example has are not used.
+    # There are at most as many classes as examples. Classes of slots without an example
+    # are not used.
     drawn = jax.random.choice(classes_key, len(law), slots.shape, p=law)
     return self.prompt_of(noise_key, drawn[slots])
 
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
-    """Draws other classes for the context, and the query's by how probable it is."""
+    """Draws one prompt again, as `redraw` says, with other classes in the context.
+
+    The class of the query is drawn by its probability given the features of the query.
+
+    Args:
+      key: Random key.
+      prompt: One prompt, without the axis b.
+      keep: 'query'.
+
+    Raises:
+      UserError: `keep` is 'inputs'. A class has the same label in all prompts.
+    """
     if keep == 'inputs':
       raise one_label(self)
     slots_key, classes_key, noise_key, query_key = jax.random.split(key, 4)
@@ -171,7 +224,7 @@ class LabelledClusters(BaseTask):
     return self.prompt_of(noise_key, drawn.at[slots[-1]].set(query)[slots])
 
   def log_classes(self, x: Float[Array, ' d']) -> Float[Array, ' m']:
-    """The log density of each class with these features."""
+    """Returns the log density of each class together with these features."""
     if self.source == 'tfds':
       shares = self._images.shares(x)[: self.num_classes]
       return self.log_probabilities() + jnp.log(shares)
@@ -185,7 +238,12 @@ class LabelledClusters(BaseTask):
     return logsumexp(self.log_classes(x[0])) if len(x) == 1 else super().log_density(x)
 
   def prompt_of(self, key: Key[Array, ''], classes: Int[Array, ' t']) -> Prompt:
-    """A prompt whose examples have these classes, which are its latents."""
+    """Returns a prompt whose examples have given classes, which are its latents.
+
+    Args:
+      key: Random key.
+      classes: Classes of the examples and the query `[t]`.
+    """
     if self.source == 'tfds':
       x = self._images.sample(key, classes)
     else:
@@ -196,7 +254,12 @@ class LabelledClusters(BaseTask):
   def around(
     self, key: Key[Array, ''], means: Float[Array, 't d']
   ) -> Float[Array, 't d']:
-    """Features of classes with these means."""
+    """Draws features of examples whose classes have given means.
+
+    Args:
+      key: Random key.
+      means: Mean of the class of each example `[t, d]`.
+    """
     within = jnp.asarray(self.within, means.dtype)
     scale = jnp.sqrt(1 + within**2)
     spread = within / scale / np.sqrt(self.num_features)
@@ -209,42 +272,56 @@ class LabelledClusters(BaseTask):
     slots: Int[Array, ' t'],
     x_query: Float[Array, ' d'] | None = None,
   ) -> Float[Array, 't d']:
-    """Features of examples whose classes, N/B different ones, are new.
+    """Draws features of examples whose N/B different classes are new.
 
-    With `x_query` they are drawn given these features of the query.
+    Args:
+      classes_key: Random key of the classes.
+      key: Random key of the points.
+      slots: What `sample_slots` has returned.
+      x_query: Features of the query. If they are given, the others are drawn given
+        them.
+
+    Returns:
+      Features of the examples and the query `[t, d]`.
     """
     count = self.context_length // self.burstiness
     if self.source == 'tfds':
       first = self._images.num_classes - self.held_out_classes
       new = jax.random.permutation(classes_key, self.held_out_classes)
-      if x_query is not None:  # any two classes can be exchanged
+      # Any two new classes can be exchanged.
+      if x_query is not None:
         of_query = jnp.argmax(self._images.shares(x_query)[first:])
         new = exchanged(new, new[slots[-1]], of_query)
       return self._images.sample(key, (first + new[:count])[slots])
     means = jax.random.normal(classes_key, (count, self.num_features))
     means = means / np.sqrt(self.num_features)
     if x_query is not None:
-      # `μ ~ N(0, I/D)` given `(μ + ε η)/√(1 + ε²)`.
+      # This is a draw of `μ ~ N(0, I/D)` given `(μ + ε η)/√(1 + ε²)`.
       within = jnp.asarray(self.within, x_query.dtype)
       of_query = (x_query + within * means[slots[-1]]) / jnp.sqrt(1 + within**2)
       means = means.at[slots[-1]].set(of_query)
     return self.around(key, means[slots])
 
   def baselines(self) -> dict[str, Predictor]:
-    """`context` takes classes for new ones, `weights` does not see the context.
+    """Returns the baselines of this task, by name.
 
-    `bayes`, which knows means and labels and sees the context, and `context` sum over
-    the partitions of the context into classes; they are absent if there are more than
-    `zoo.estimators.partitions.MOST`, but for `bayes` with B = 0, which is `weights`.
-    Of images there is the label of the nearest example.
+    `bayes` knows the means and the labels, and sees the context. `weights` knows them,
+    too, but does not see the context. `context` takes the classes to be new in each
+    prompt. For images there are only the label of the nearest example and `zero`.
+
+    `bayes` and `context` sum over the partitions of the context into classes. They are
+    left out if there are more than `zoo.estimators.partitions.MOST` partitions. For B =
+    0 `bayes` is `weights`, whatever their number.
     """
     if self.source == 'tfds':
       return {'nearest_neighbours': NearestShares(1), 'zero': Zero()}
-    # Bursts do not matter to it, so that tasks which differ in them have the same.
+    # Bursts do not matter to this baseline. Without them, tasks that differ only in
+    # them share it.
     plain: Any = dataclasses.replace(self, burstiness=0)  # pyright: ignore
     weights = WeightsBayes(plain)
     bayes: dict[str, Predictor] = {}
-    if not self.burstiness:  # the classes of the context say nothing about the query's
+    # With B = 0 the classes of the context say nothing about that of the query.
+    if not self.burstiness:
       bayes = {'bayes': weights}
     elif is_small(self.context_length, self.burstiness):
       bayes = {'bayes': BurstBayes(self)}
@@ -254,7 +331,7 @@ class LabelledClusters(BaseTask):
     return {**bayes, **context, 'weights': weights, 'zero': Zero()}
 
   def context_bayes(self) -> ContextBayes:
-    """The Bayes predictor if the classes of each prompt were new."""
+    """Returns the Bayes predictor for classes that are new in each prompt."""
     prior: Vector = 0.0
     if not self.burstiness:
       law = np.arange(1, self.num_classes + 1.0) ** -np.float64(self.zipf)
@@ -262,13 +339,16 @@ class LabelledClusters(BaseTask):
     return ContextBayes(self.context_length, self.burstiness, self.within, prior)
 
   def shifts(self) -> dict[str, Task]:
-    """The tests of the paper, with bursts of max(B, 1), and longer contexts."""
+    """Returns the tests of the paper (see `ClusterTest`), and longer contexts, by name.
+
+    The tests have the burstiness max(B, 1).
+    """
     tests: dict[str, Task] = {test: ClusterTest(self, test) for test in TESTS}
     return tests | super().shifts()
 
 
 def one_label(task: BaseTask) -> UserError:
-  """The error for a redraw with the same inputs, where a class has one label."""
+  """Returns the error of a redraw that keeps the inputs, if classes have one label."""
   return UserError(
     f'{type(task).__name__} has one function: each class has the same label in all '
     "prompts, and there are no others with the same inputs. keep='query' draws other "
@@ -279,9 +359,15 @@ def one_label(task: BaseTask) -> UserError:
 def sample_slots(
   key: Key[Array, ''], context_length: int, burstiness: int
 ) -> Int[Array, ' t']:
-  """Which examples are of one class: a slot for each example, and for the query.
+  """Draws which examples are of one class: a slot for each example and for the query.
 
-  There are N/B slots, each B times in the context, or N + 1 for B = 0.
+  There are N/B slots, and B examples of the context have each. With B = 0 there are N +
+  1.
+
+  Args:
+    key: Random key.
+    context_length: Number of examples N.
+    burstiness: Number B of examples of a class, or 0.
   """
   if not burstiness:
     return jnp.arange(context_length + 1)
@@ -293,12 +379,17 @@ def sample_slots(
 
 @struct.dataclass(eq=False, repr=False)
 class WeightsBayes(OfClasses):
-  """The probabilities of labels from the query's features, all means being known.
+  """The probabilities of the labels given the features of the query and all means.
 
+  The class k of the query has
   `p(k | x_q) ∝ p_k N(x_q; μ_k/√(1 + ε²), ε²/(1 + ε²) I/D)`.
+
+  Args:
+    task: The task, whose means and labels it knows.
   """
 
-  one_by_one = True  # there may be thousands of classes
+  # There may be thousands of classes.
+  one_by_one = True
 
   task: LabelledClusters
 
@@ -310,15 +401,19 @@ class WeightsBayes(OfClasses):
 
 @struct.dataclass(eq=False, repr=False)
 class BurstBayes(OfClasses):
-  """The Bayes predictor for B > 0, which knows all means and labels.
+  """The Bayes predictor for a burstiness B > 0, which knows all means and labels.
 
-  The density of a prompt is a sum over the partitions of its examples into N/B classes,
-  each once for every example in it that the query may go with. The density of a block
-  T is `Σ_k p_k Π_{i ∈ T} N(x_i; k) [y_i is the label of k]`; of the query there is no
-  label, and examples that are not seen have the factor 1.
+  The density of a prompt is a sum over the partitions of its N examples into N/B blocks
+  of one class each. The query may belong to each of the blocks. The density of a block
+  T is `Σ_k p_k Π_{i ∈ T} N(x_i; k) [y_i is the label of k]`. The query has no label in
+  it, and an example that is not seen has the factor 1.
+
+  Args:
+    task: The task, whose means and labels it knows.
   """
 
-  one_by_one = True  # a block has as many terms as there are classes
+  # A block has as many terms as there are classes.
+  one_by_one = True
 
   task: LabelledClusters
 
@@ -337,7 +432,7 @@ class BurstBayes(OfClasses):
 
 
 def _fits(task: LabelledClusters, x: Float[Array, 'n d']) -> Float[Array, 'n m']:
-  """The log density of points in each class, up to a constant."""
+  """Returns the log density of points in each class, up to a constant."""
   variance = jnp.asarray(task.within, x.dtype) ** 2
   means = jnp.asarray(task.means, x.dtype) / jnp.sqrt(1 + variance)
   squares = jnp.sum(jnp.square(x[:, None] - means[None]), axis=-1)
@@ -349,12 +444,18 @@ TESTS = 'in_context', 'swapped', 'in_weights'
 
 @struct.dataclass(eq=False, repr=False)
 class ClusterTest(BaseTask):
-  """A test of a model that was trained on labelled clusters, by name.
+  """A test of a model that was trained on labelled clusters.
 
-  `in_context`: each class is new, with a mean `~ N(0, I/D)`, or is one of the images'
-  that are held out, and any label, all equally likely. `swapped`: classes are known,
-  and the labels of a prompt are permuted by one permutation, drawn for it.
-  `in_weights`: the query has a known class that is not in the context.
+  - `in_context`: Each class is new, with a mean `~ N(0, I/D)`, or is one of the
+    held-out classes of the images. Each class gets any label, all with equal
+    probability.
+  - `swapped`: Classes are known, and the labels of a prompt are permuted by one
+    permutation, which is drawn for the prompt.
+  - `in_weights`: The query has a known class that is not in the context.
+
+  Args:
+    task: The task of training.
+    test: Name of the test.
   """
 
   task: LabelledClusters
@@ -363,22 +464,22 @@ class ClusterTest(BaseTask):
 
   @property
   def num_features(self) -> int:
-    """Features of an example, d."""
+    """Number of features of an example, d."""
     return self.task.num_features
 
   @property
   def num_outputs(self) -> int:
-    """Outputs of a prediction, k."""
+    """Number of outputs of a prediction, k."""
     return self.task.num_outputs
 
   @property
   def context_length(self) -> int:
-    """Labelled examples of a prompt, C."""
+    """Number of labelled examples of a prompt, C."""
     return self.task.context_length
 
   @property
   def bursty(self) -> LabelledClusters:
-    """The task with bursts of at least one, so that a query's class is in a context."""
+    """The task with the burstiness max(B, 1): contexts show the class of the query."""
     bursts = max(self.task.burstiness, 1)
     return dataclasses.replace(self.task, burstiness=bursts)  # pyright: ignore
 
@@ -393,8 +494,16 @@ class ClusterTest(BaseTask):
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
     """Draws one prompt again, as `redraw` says.
 
-    'inputs' permutes the labels of all classes, so that it also keeps which examples
-    have one label.
+    With 'inputs' the labels of all classes are permuted, so that examples with one
+    label still have one label.
+
+    Args:
+      key: Random key.
+      prompt: One prompt, without the axis b.
+      keep: 'query' or 'inputs'.
+
+    Raises:
+      UserError: `keep` is 'inputs' and the test is `in_weights`.
     """
     if keep == 'query':
       if self.test == 'swapped':
@@ -421,7 +530,7 @@ class ClusterTest(BaseTask):
     return self._swap(key, self.bursty.sample_one(key))
 
   def _swap(self, key: Key[Array, ''], prompt: Prompt) -> Prompt:
-    """The prompt with its labels permuted."""
+    """Returns the prompt with its labels permuted."""
     swap_key = jax.random.fold_in(key, 0)
     order = jax.random.permutation(swap_key, self.task.num_labels)
     y, y_query = prompt.y[:, order], prompt.y_query[order]
@@ -443,9 +552,10 @@ class ClusterTest(BaseTask):
     return task.prompt_of(noise_key, classes)
 
   def baselines(self) -> dict[str, Predictor]:
-    """Those of the task, whose `bayes` is `bayes_unshifted`.
+    """Returns the baselines of the task, with `bayes` renamed to `bayes_unshifted`.
 
-    `bayes` of `in_context` is the `context` of bursts of max(B, 1).
+    The test `in_context` has a `bayes` of its own: the baseline `context` for the
+    burstiness max(B, 1).
     """
     own: dict[str, Predictor] = {}
     bursty = self.bursty
@@ -460,7 +570,8 @@ class ClusterTest(BaseTask):
 
 @functools.lru_cache(maxsize=8)
 def _means(seed: int, num_classes: int, num_features: int) -> Float[np.ndarray, 'm d']:
-  # NumPy guarantees that the numbers of a RandomState, unlike a Generator's, stay.
+  # NumPy guarantees the numbers of a RandomState for all its versions, but not those of
+  # a Generator.
   random = np.random.RandomState(seed)
   means = random.standard_normal((num_classes, num_features)) / np.sqrt(num_features)
   means.flags.writeable = False

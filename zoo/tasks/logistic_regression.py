@@ -1,4 +1,4 @@
-"""Linear classification with a new weight vector in every prompt."""
+"""Linear classification with new weights in each prompt."""
 
 from __future__ import annotations
 
@@ -36,31 +36,63 @@ _LINKS = {
 }
 LogLink = Callable[[Float[Array, '*n']], Float[Array, '*n']]
 
-_REACH = 6.0  # standard deviations; beyond is 2e-9 of a Gaussian
+# The grid reaches this many standard deviations; 2e-9 of a Gaussian lies beyond.
+_REACH = 6.0
 _MOST_NODES = 30_000
-_PART = 1024  # samples that are weighed at once
+# This many samples are weighed at once.
+_PART = 1024
 
 
 @register_task('logistic_regression')
 @struct.dataclass(eq=False, repr=False)
 class LogisticRegression(FunctionClass):
-  """Prompts of labels ±1 that are +1 with the probability `link(w·x_i)`.
+  """Linear classification into labels ±1, with weights that are new in each prompt.
 
-  `w ~ N(prior_mean, prior_covariance)` is fresh for each prompt, features are
-  `~ N(0, I)`. The link is the logistic function (Bai et al., arXiv 2306.04637), the
-  standard normal distribution function ('probit'), or 1 for positive numbers and 0 for
-  others ('sign'; code of Garg et al., arXiv 2208.01066). The target is that
-  probability.
+  For each prompt, weights `w ~ N(prior_mean, prior_covariance)` are drawn. The examples
+  have features `x_i ~ N(0, I)`, and their label is +1 with the probability
+  `link(w·x_i)` and −1 otherwise. The query is drawn like the features of an example.
+  Targets are the probabilities of the label +1. The latents are w. There are three
+  links:
 
-  Arrays are float64 on the host; `prior_root` is the symmetric root R of the covariance
-  or None: `w = prior_mean + R z`.
+  - `logistic`: the logistic function (Bai et al.).
+  - `probit`: the distribution function of the standard normal distribution.
+  - `sign`: 1 for positive numbers and 0 for others (code of Garg et al.), so that
+    labels have no noise.
+
+  The Bayes predictor has no closed form. For `logistic` and `probit` with up to 3
+  features, if the prior is not too wide for a grid, it is integrated numerically
+  (baseline `bayes`). For more features it is estimated by sampling (baseline
+  `bayes_estimate`). For `sign` there is neither.
+
+  The prior mean and covariance are kept as float64 on the host.
+
+  Args:
+    num_features: Number of features d ≥ 1.
+    context_length: Number of examples C ≥ 1.
+    link: 'logistic', 'probit' or 'sign'.
+    prior_mean: Mean of the weights: a number for all features, or a vector `[d]`.
+    prior_covariance: Covariance of the weights `[d, d]`; it may be singular. None is
+      the identity.
+
+  Raises:
+    UserError: The covariance is not symmetric and positive semi-definite.
+      `zoo.create_task` raises it for any other field out of its range.
+
+  Example:
+    >>> task = zoo.create_task('logistic_regression', num_features=2, link='probit')
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> prompt.x.shape, prompt.y.shape, bool((abs(prompt.y) == 1).all())
+    ((3, 40, 2), (3, 40), True)
+
+  References:
+    Bai et al., arXiv 2306.04637; code of Garg et al., arXiv 2208.01066.
   """
 
   num_features: int = struct.field(pytree_node=False, default=20)
   context_length: int = struct.field(pytree_node=False, default=40)
-  link: str = struct.field(pytree_node=False, default='logistic')  # or probit, or sign
-  prior_mean: Vector = 0.0  # a number, or one for each feature
-  prior_covariance: Matrix = None  # d × d, it may be singular; None: the identity
+  link: str = struct.field(pytree_node=False, default='logistic')
+  prior_mean: Vector = 0.0
+  prior_covariance: Matrix = None
   _prior_root: Matrix = None
   label_kind = 'signs'
 
@@ -82,7 +114,10 @@ class LogisticRegression(FunctionClass):
 
   @property
   def prior_root(self) -> Matrix:
-    """The symmetric root R of the prior covariance, or None."""
+    """The symmetric root R of the prior covariance, `w = prior_mean + R z`.
+
+    It is None if the covariance is the identity.
+    """
     return self._prior_root
 
   def mean_weights(self) -> Float[np.ndarray, ' d']:
@@ -103,15 +138,16 @@ class LogisticRegression(FunctionClass):
     return sample_signs(key, targets)
 
   def posterior(self) -> Posterior | None:
-    """The Bayes predictor: integrated where a small grid is enough, else estimated.
+    """Returns the posterior: integrated if a small grid is enough, else estimated.
 
-    A grid is for at most 3 features, and for prior standard deviations of up to 1.7 for
-    three of them (2.1 with the link 'logistic') and 9.7 for two.
+    A grid is used for at most 3 features. The prior standard deviations may be up to
+    9.7 for two features, and up to 1.7 for three (2.1 with the link 'logistic'). None
+    is returned for the link 'sign'.
     """
-    # There is none for 'sign'. The posterior is the prior cut off by a hyperplane for
-    # each example, which no method estimated at an acceptable cost: importance sampling
-    # kept 1 sample of 100 for 20 features, and a particle filter was off by 0.1 in the
-    # probability after 40 examples.
+    # For 'sign' there is none. The posterior is then the prior, cut off by a hyperplane
+    # for each example, and no method estimated it at an acceptable cost. For 20
+    # features importance sampling kept 1 of 100 samples, and after 40 examples a
+    # particle filter was off by 0.1 in the probability.
     if self.link == 'sign':
       return None
     d, nodes = self.num_features, num_nodes(self)
@@ -119,10 +155,11 @@ class LogisticRegression(FunctionClass):
     return Quadrature(self, nodes) if small else ImportanceSampling(self)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`averaging` is a probability, from the mean of `y_i x_i`.
+    """Returns the baselines of this task, by name.
 
-    The posterior is named `bayes`, or `bayes_estimate` where it is estimated by
-    sampling, so that another predictor may be better by its error.
+    The posterior is named `bayes`, or `bayes_estimate` if it is estimated by sampling.
+    Another predictor may be better than an estimate, by its error. `map` predicts with
+    the most probable weights, and `averaging` with the mean of `y_i x_i`.
     """
     bayes = self.posterior()
     name = 'bayes_estimate' if isinstance(bayes, ImportanceSampling) else 'bayes'
@@ -138,9 +175,13 @@ class LogisticRegression(FunctionClass):
 class MaximumAPosteriori(Baseline):
   """The link of `w·x_q` for the weights w of greatest posterior density.
 
-  They are found by Newton's method from the prior mean. For the link 'sign' they are
-  the weights of logistic regression, since every separating w has the same likelihood;
-  with the prior N(0, I) that is the usual penalised logistic regression with C = 1.
+  They are found by Newton's method from the prior mean. For the link 'sign' every w
+  that separates the classes has the same likelihood. Its weights are therefore those of
+  logistic regression; with the prior N(0, I) that is the usual penalised logistic
+  regression with C = 1.
+
+  Args:
+    task: The task, whose link and prior it uses.
   """
 
   task: LogisticRegression
@@ -151,7 +192,10 @@ class MaximumAPosteriori(Baseline):
     return log_link(score) - log_link(-score)
 
   def weights(self, examples: Examples) -> Float[Array, ' d']:
-    """The weights; where the prior does not vary, they are those of the prior mean."""
+    """Returns the weights of greatest posterior density.
+
+    In directions in which the prior does not vary, they are those of the prior mean.
+    """
     log_link = _log_link(self.task)
     slope = jax.grad(log_link)
     slopes = jax.vmap(slope)
@@ -173,13 +217,13 @@ class MaximumAPosteriori(Baseline):
       step = _solve(root, _solve(root, gradient, transposed=True))
       change = jnp.max(jnp.abs(rows @ step), initial=0)
       # Far from the optimum, take the best of the halved steps. Near it a whole step is
-      # right, and the density is too flat to show that.
+      # right, but the density is too flat to show this.
       best = jnp.argmax(density(z[None] + step_sizes[:, None] * step[None]))
       size = jnp.where(change < 0.1, 1.0, step_sizes[best]).astype(z.dtype)
       return i + 1, z + size * step, change
 
     def unfinished(state: tuple[Array, Array, Array]) -> Array:
-      # The error after a step is of the order of the square of the change.
+      # After a step the error is of the order of the square of the change.
       return (state[0] < 100) & (state[2] > 1e-4)
 
     start = jnp.zeros((), jnp.int32), jnp.zeros_like(x[0]), jnp.asarray(1, x.dtype)
@@ -194,16 +238,22 @@ class MaximumAPosteriori(Baseline):
 class Quadrature(Posterior, OfSigns):
   """The posterior probability of the label +1, integrated on a grid of weights.
 
-  The link must be 'logistic' or 'probit'. The grid has `num_nodes` equal steps along
-  the axes of the Gaussian that expectation propagation fits to the posterior, to
-  `_REACH` standard deviations on each side. Such a sum converges geometrically
-  (Trefethen and Weideman, The exponentially convergent trapezoidal rule, 2014), once
-  its steps are smaller than the width of the link. With `num_nodes(task)` the largest
-  error of a probability was 2e-5 in 1000 prompts of one example, for several priors.
+  The link must be 'logistic' or 'probit'. The grid has equal steps along the axes of
+  the Gaussian that expectation propagation fits to the posterior, and reaches `_REACH`
+  standard deviations on each side. Such a sum converges geometrically once its steps
+  are smaller than the width of the link. With `num_nodes(task)` nodes the largest error
+  of a probability was 2e-5 in 1000 prompts of one example, for several priors.
+
+  Args:
+    task: The task, whose link and prior it uses.
+    num_nodes: Number of nodes along each axis.
+
+  References:
+    Trefethen and Weideman, The exponentially convergent trapezoidal rule, 2014.
   """
 
   task: LogisticRegression
-  num_nodes: int = struct.field(pytree_node=False)  # along each axis
+  num_nodes: int = struct.field(pytree_node=False)
 
   def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y, seen, x_query = examples.zeroed()
@@ -216,14 +266,16 @@ class Quadrature(Posterior, OfSigns):
     inverse = _solve(root, jnp.eye(d, dtype=x.dtype))
     z = mean[None] + jnp.asarray(grid, x.dtype) @ inverse.T
 
-    # One example after the other, so that no array has examples and nodes as axes.
+    # Examples are added one after the other, so that no array has both examples and
+    # nodes as axes.
     def add(i: Array, log_p: Array) -> Array:
       return log_p + jnp.where(seen[i], log_link(offset[i] + z @ rows[i]), 0)
 
     log_p = jax.lax.fori_loop(0, len(x), add, -jnp.sum(z * z, axis=1) / 2)
     query_offset, query_row = _margins(self.task, x_query[None], jnp.ones(1, x.dtype))
     score = query_offset + z @ query_row[0]
-    # The volume of a cell, and the factor of the prior's density.
+    # This is the logarithm of the volume of a cell times the factor of the prior's
+    # density.
     cell = d * math.log(2 * _REACH / (self.num_nodes - 1) / math.sqrt(2 * math.pi))
     density = jax.nn.logsumexp(log_p) + cell - _log_det(root)
     density += log_density_of_features(examples)
@@ -238,10 +290,15 @@ class ImportanceSampling(Posterior, OfSigns):
   distribution, a little wider than the Gaussian that expectation propagation fits to
   the posterior. All prompts share the draws of one fixed seed.
 
-  With the default of 4096 samples and the prior N(0, I), probabilities are off by 0.005
-  (root mean square) for 5 features, and for 20 by 0.007 or 0.01 ('logistic', 'probit').
-  The log loss is larger by up to 7e-5 nats for 5 features, and for 20 by 1e-4 or 3e-4.
-  They are compared with 16 times as many samples, on 256 prompts of 5 to 40 examples.
+  The error was measured with the default of 4096 samples and the prior N(0, I), against
+  16 times as many samples, on 256 prompts of 5 to 40 examples. Probabilities are off by
+  0.005 (root mean square) for 5 features. For 20 features they are off by 0.007
+  ('logistic') or 0.01 ('probit'). The log loss is larger by up to 7e-5 nats for 5
+  features. For 20 features it is larger by 1e-4 ('logistic') or 3e-4 nats ('probit').
+
+  Args:
+    task: The task, whose link and prior it uses.
+    num_samples: Number of samples.
   """
 
   is_slow = True
@@ -255,7 +312,7 @@ class ImportanceSampling(Posterior, OfSigns):
     offset, rows = _margins(self.task, x, y)
     mean, root = _expectation_propagation(log_link, offset, rows, seen)
     freedom, width, d = 20, 1.1, x.shape[1]
-    # Drawn on the host, since compiling the draws would take seconds.
+    # The samples are drawn on the host, since compiling the draws would take seconds.
     draws = np.random.default_rng(0)
     normal = draws.normal(size=(self.num_samples, d))
     scale = draws.chisquare(freedom, (self.num_samples, 1))
@@ -263,7 +320,8 @@ class ImportanceSampling(Posterior, OfSigns):
     # Solving for all samples at once takes 20 times as long on a CPU.
     inverse = _solve(root, jnp.eye(d, dtype=x.dtype))
     query_offset, query_row = _margins(self.task, x_query[None], jnp.ones(1, x.dtype))
-    # Of the density of the proposal over that of the prior.
+    # This is the logarithm of the constant factor in the ratio of the proposal to the
+    # prior.
     factor = math.lgamma((freedom + d) / 2) - math.lgamma(freedom / 2)
     factor += d / 2 * math.log(2 / freedom) - d * math.log(width) + _log_det(root)
 
@@ -274,7 +332,8 @@ class ImportanceSampling(Posterior, OfSigns):
       score = query_offset[0] + query_row[0] @ z
       return likelihood - jnp.sum(z * z) / 2 - proposal, score
 
-    # In parts, since the likelihood has samples and examples as axes in each prompt.
+    # Samples are weighed in parts, since the likelihood has samples and examples as
+    # axes in each prompt.
     log_weights, scores = jax.lax.map(weigh, student, batch_size=_PART)
     density = jax.nn.logsumexp(log_weights) - math.log(self.num_samples)
     density += log_density_of_features(examples)
@@ -283,24 +342,31 @@ class ImportanceSampling(Posterior, OfSigns):
 
 @struct.dataclass(eq=False, repr=False)
 class SignAveraging(Baseline):
-  """The sign of `a·x_q` with `a = (1/k) Σ_i y_i x_i` (code of Garg et al., 2208.01066).
+  """The sign of `a·x_q` with `a = (1/k) Σ_i y_i x_i` over k examples, as a probability.
 
   On average a is c w, where c depends on the link, and each entry has the variance 1/k.
-  The logit is that of a Gaussian w with this measurement, whose weights have the prior
-  mean 0 and equal variances, under the probit function that is closest to the link.
+  The logit is that of a Gaussian w with this measurement. It takes the weights to have
+  the prior mean 0 and equal variances, and the link to be the probit function that is
+  closest to it.
+
+  Args:
+    task: The task, whose link and prior it uses.
+
+  References:
+    Code of Garg et al., arXiv 2208.01066.
   """
 
   task: LogisticRegression
 
   def predict(self, examples: Examples) -> Float[Array, '']:
     x, y, _, x_query = examples.zeroed()
-    # The variance of the noise ε if a label is regarded as the sign of w·x + ε.
+    # If a label is regarded as the sign of w·x + ε, this is the variance of ε.
     noise = {'logistic': 8 / math.pi, 'probit': 1.0, 'sign': 0.0}[self.task.link]
     d = self.task.num_features
     mean = jnp.broadcast_to(jnp.asarray(self.task.prior_mean), (d,))
     root = jnp.asarray(_root(self.task))
     variance = (jnp.sum(mean * mean) + jnp.sum(root * root)) / d
-    # E y x = c w with c = E φ'((w·x)/s)/s, by Stein's lemma.
+    # By Stein's lemma E y x = c w with c = E φ'((w·x)/s)/s.
     c2 = 2 / math.pi / jnp.maximum(noise + d * variance, 1e-12)
     precision = 1 + c2 * variance * examples.num_seen
     score = jnp.sqrt(c2) * variance * jnp.dot(x_query, y @ x) / precision
@@ -310,7 +376,10 @@ class SignAveraging(Baseline):
 
 
 def num_nodes(task: LogisticRegression) -> int:
-  """The nodes along each axis of a grid that resolves the link, at any weights."""
+  """Returns the number of nodes along each axis of a grid.
+
+  With this many nodes the grid resolves the link for all weights of the task's prior.
+  """
   largest = np.linalg.norm(_root(task), 2)
   width = 1.35 if task.link == 'probit' else 1.65
   return math.ceil(24 * max(1.0, largest / width))
@@ -319,18 +388,18 @@ def num_nodes(task: LogisticRegression) -> int:
 def _logit(
   log_link: LogLink, log_weights: Float[Array, ' n'], scores: Float[Array, ' n']
 ) -> Float[Array, '']:
-  """The logit of the mean probability of the label +1, over weighted scores."""
+  """Returns the logit of the mean probability of the label +1 over weighted scores."""
   positive = jax.nn.logsumexp(log_weights + log_link(scores))
   return positive - jax.nn.logsumexp(log_weights + log_link(-scores))
 
 
 def _log_det(root: Float[Array, 'd d']) -> Float[Array, '']:
-  """That of a triangular matrix with a positive diagonal."""
+  """Returns the log determinant of a triangular matrix with a positive diagonal."""
   return jnp.sum(jnp.log(jnp.diagonal(root)))
 
 
 def _log_link(task: LogisticRegression) -> LogLink:
-  """The logarithm of the link; for 'sign', that of the logistic link."""
+  """Returns the logarithm of the link; for 'sign', that of the logistic link."""
   return log_ndtr if task.link == 'probit' else jax.nn.log_sigmoid
 
 
@@ -341,7 +410,10 @@ def _root(task: LogisticRegression) -> Float[np.ndarray, 'd d']:
 def _margins(
   task: LogisticRegression, x: Float[Array, 'c d'], y: Float[Array, ' c']
 ) -> tuple[Float[Array, ' c'], Float[Array, 'c d']]:
-  """`y_i w·x_i = offset_i + rows_i·z` for `w = prior_mean + R z` and `z ~ N(0, I)`."""
+  """Returns offsets and rows with `y_i w·x_i = offset_i + rows_i·z`.
+
+  Here `w = prior_mean + R z` and `z ~ N(0, I)`.
+  """
   signed = y[:, None] * x
   mean = jnp.broadcast_to(jnp.asarray(task.prior_mean, x.dtype), x.shape[1:])
   offset = signed @ mean
@@ -351,8 +423,8 @@ def _margins(
 def _root_of_precision(
   rows: Float[Array, 'c d'], weights: Float[Array, ' c']
 ) -> Float[Array, 'd d']:
-  """An upper triangular U with `Uᵀ U = I + Σ_i weights_i rows_i rows_iᵀ`."""
-  # Not by a Cholesky decomposition: the product would square the condition number.
+  """Returns an upper triangular U with `Uᵀ U = I + Σ_i weights_i rows_i rows_iᵀ`."""
+  # A Cholesky decomposition of the product would square the condition number.
   scaled = jnp.sqrt(weights)[:, None] * rows
   identity = jnp.eye(rows.shape[1], dtype=rows.dtype)
   root = jnp.linalg.qr(jnp.concatenate([scaled, identity]), mode='r')
@@ -372,10 +444,11 @@ def _expectation_propagation(
   rows: Float[Array, 'c d'],
   seen: Bool[Array, ' c'],
 ) -> tuple[Float[Array, ' d'], Float[Array, 'd d']]:
-  """The mean, and the root U of the precision, of a Gaussian near the posterior of z.
+  """Returns the mean and the root U of the precision of a Gaussian near the posterior.
 
-  Ten parallel updates, damped by half (Rasmussen and Williams, Gaussian Processes for
-  Machine Learning, section 3.6), with moments by Gauss–Hermite quadrature.
+  It makes ten parallel updates, damped by half (Rasmussen and Williams, Gaussian
+  Processes for Machine Learning, section 3.6), with moments by Gauss–Hermite
+  quadrature.
   """
   nodes, weights = np.polynomial.hermite_e.hermegauss(32)
   nodes = jnp.asarray(nodes, rows.dtype)

@@ -1,6 +1,6 @@
 """Sequences of symbols from random Markov chains."""
 
-# A size that follows from fields is a property.
+# A size that the base class declares as a field may be a property here.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -43,56 +43,78 @@ from zoo.tasks.base import (
 @register_task('markov_chain')
 @struct.dataclass(eq=False, repr=False)
 class MarkovChain(BaseTask):
-  """The next symbol of a Markov chain of order k (Edelman et al., arXiv 2402.11004).
+  """Prediction of the next symbol of a random Markov chain of order k.
 
-  A chain has a law of the next symbol, a row, for each of the S^k last k symbols, S =
-  `num_symbols`; all rows are Dirichlet(1, …, 1). Each prompt has a fresh chain or, with
-  `num_chains`, one of a pool that depends only on `seed` and the sizes (Park et al.,
-  arXiv 2412.01003).
+  A chain has a row for each of the `S^k` contexts, the last k of S symbols. The row is
+  the law of the next symbol, drawn from Dirichlet(1, …, 1). Each prompt has a new chain
+  or, with `num_chains`, one of a pool that depends only on `seed` and the sizes. The
+  latents are the rows of the chain.
 
-  An example is a transition: `x_i` is symbol i, one-hot `[S]`, and `y_i = x_{i+1}` the
-  next one; the query is the last symbol. So a prompt is one sequence of C + 1 symbols,
-  and after n examples n + 1 of them are known. Targets are rows of the chain.
+  A prompt is one sequence of C + 1 symbols. An example is a transition: its features
+  are symbol i, one-hot `[S]`, and its label is symbol i + 1. The query is the last
+  symbol. After n examples n + 1 symbols are therefore known. Targets are rows of the
+  chain.
 
-  For k = 1 the first symbol is drawn from the chain's stationary distribution. (For up
-  to four symbols the authors' code draws it uniformly instead.) For k > 1 the first k
-  symbols are uniform, as is the target of the first k − 1 examples.
+  For k = 1 the first symbol is drawn from the stationary law of the chain. (For up to
+  four symbols the authors' code draws it uniformly instead.) For k > 1 the first k
+  symbols are uniform, and so is the target of the first k − 1 examples.
+
+  The Bayes predictor is known for k > 1, for pools, and for S = 2 (baseline `bayes`).
+  It is not known for new chains of order 1 with S > 2. There the baseline `bigram`
+  would be the Bayes predictor if the first symbol said nothing about the chain.
+
+  Args:
+    num_symbols: Number of symbols S ≥ 2.
+    context_length: Number of examples C ≥ 1.
+    order: Order k of the chains, from 1 to C. For k > 1 `S^k` must be at most 4096.
+    num_chains: Number of chains in the pool, ≥ 1. None draws a new chain for each
+      prompt.
+    seed: Seed of the pool, from 0 to 2³² − 1.
+
+  Example:
+    >>> task = zoo.create_task('markov_chain', num_symbols=3, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((2, 5, 3), (2, 5, 3), (2, 3))
+
+  References:
+    Edelman et al., arXiv 2402.11004. Pools of chains: Park et al., arXiv 2412.01003.
   """
 
-  num_symbols: int = struct.field(pytree_node=False, default=2)  # S ≥ 2
+  num_symbols: int = struct.field(pytree_node=False, default=2)
   context_length: int = struct.field(pytree_node=False, default=100)
-  order: int = struct.field(pytree_node=False, default=1)  # k, 1 to context_length
-  # Chains of the pool; None: each prompt has a fresh chain.
+  order: int = struct.field(pytree_node=False, default=1)
   num_chains: int | None = struct.field(pytree_node=False, default=None)
-  seed: int = struct.field(pytree_node=False, default=0)  # of the pool, 0 to 2³² − 1
+  seed: int = struct.field(pytree_node=False, default=0)
   label_kind = 'classes'
 
   @property
   def stationary(self) -> bool:
-    """Whether the first symbol has the chain's stationary law."""
+    """Whether the first symbol has the stationary law of the chain."""
     return self.order == 1
 
   @property
   def num_features(self) -> int:
-    """Features of an example, d."""
+    """Number of features of an example, d; here the number of symbols."""
     return self.num_symbols
 
   @property
   def num_outputs(self) -> int:
-    """Outputs of a prediction, k."""
+    """Number of outputs of a prediction, k; here the number of symbols."""
     return self.num_symbols
 
   @property
   def pool(self) -> Float[np.ndarray, 'm n s']:
-    """The rows of the chains of the pool, float64 and read-only; all equally likely.
+    """The rows of the chains of the pool, float64 and read-only.
 
-    A row has the number of its last symbols, which are its digits, the latest last.
+    The number of a row has the symbols of its context as digits, the last symbol as the
+    last digit. All chains are equally probable.
     """
     return _pool(self.seed, self.num_chains or 0, self.num_symbols, self.order)[0]
 
   @property
   def laws(self) -> Float[np.ndarray, 'm s']:
-    """The law of a symbol of each chain of the pool in its stationary distribution."""
+    """The stationary law of a symbol in each chain of the pool."""
     return _pool(self.seed, self.num_chains or 0, self.num_symbols, self.order)[1]
 
   def check(self) -> None:
@@ -114,10 +136,20 @@ class MarkovChain(BaseTask):
     return self._prompt_of(rows, self._sample_symbols(symbols_key, rows))
 
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
-    """Draws one prompt again, given the last symbol.
+    """Draws one prompt again, as `redraw` says, given its last symbol.
 
-    Fresh chains are as probable with any two symbols exchanged. Of a pool a chain is
-    drawn by how probable it makes the last symbol, and then the symbols before it.
+    New chains are as probable with any two symbols exchanged. A chain of a pool is
+    drawn by the probability that it gives the last symbol, and the symbols before are
+    drawn back from the last one.
+
+    Args:
+      key: Random key.
+      prompt: One prompt, without the axis b.
+      keep: 'query'.
+
+    Raises:
+      UserError: `keep` is 'inputs'. The labels are symbols of the sequence, which are
+        inputs.
     """
     if keep == 'inputs':
       raise inputs_are_labels(self)
@@ -145,7 +177,7 @@ class MarkovChain(BaseTask):
     return jnp.log(dot(jnp.mean(self._last_laws(), axis=0), x[0]))
 
   def _laws_of_contexts(self, rows: Float[Array, 'm n s']) -> Float[Array, 'p m n']:
-    """The laws of contexts at each place that has one, in chains of the pool."""
+    """Returns the law of the context at each place, in chains of the pool."""
     chains, count, size = rows.shape
     start = jnp.full((chains, count), 1 / count, rows.dtype)
     if self.order == 1:
@@ -161,7 +193,7 @@ class MarkovChain(BaseTask):
     return jnp.concatenate([start[None], jax.lax.scan(step, start, length=length)[1]])
 
   def _last_laws(self) -> Float[Array, 'm s']:
-    """The law of the last symbol of each chain of the pool."""
+    """Returns the law of the last symbol in each chain of the pool."""
     last = self._laws_of_contexts(jnp.asarray(self.pool, float))[-1]
     return last.reshape(len(last), -1, self.num_symbols).sum(axis=1)
 
@@ -172,7 +204,7 @@ class MarkovChain(BaseTask):
     laws: Float[Array, 'p n'],
     last: Int[Array, ''],
   ) -> Int[Array, ' t']:
-    """The symbols of a chain given the last one, from the last context back."""
+    """Draws the symbols of a chain given the last one, from the last context back."""
     last_key, before_key = jax.random.split(key)
     count, size = rows.shape
     others = count // size
@@ -182,7 +214,8 @@ class MarkovChain(BaseTask):
 
     def step(context: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
       law, noise = now
-      # All contexts that this one may follow, by the digit that it has forgotten.
+      # These are all contexts that this one may follow. They differ in the digit that
+      # it has forgotten.
       possible = jnp.arange(size) * others + context // size
       scores = jnp.log(law)[possible] + logits[possible, context % size]
       before = possible[jnp.argmax(scores + noise)]
@@ -198,7 +231,7 @@ class MarkovChain(BaseTask):
   def _sample_symbols(
     self, key: Key[Array, ''], rows: Float[Array, 'n s']
   ) -> Int[Array, ' t']:
-    """The symbols of a prompt with this chain."""
+    """Draws the symbols of a prompt with this chain."""
     size, order = self.num_symbols, self.order
     logits = jnp.log(rows)
     law = jnp.log(_stationary_law(rows)) if order == 1 else jnp.zeros_like(rows[0])
@@ -218,7 +251,8 @@ class MarkovChain(BaseTask):
     x = jax.nn.one_hot(symbols, size, dtype=rows.dtype)
     known = contexts(symbols, size, order)
     targets = jnp.where((known >= 0)[:, None], rows[known], 1 / size)
-    # The label of an example is the next symbol; the query's is not part of a prompt.
+    # The label of an example is the next symbol. The label of the query is not part of
+    # a prompt.
     return make_prompt(x, jnp.roll(x, -1, axis=0), targets, rows)
 
   def _sample_rows(self, key: Key[Array, '']) -> Float[Array, 'n s']:
@@ -230,20 +264,28 @@ class MarkovChain(BaseTask):
     return rows / dot(rows, jnp.ones_like(rows))[:, None]
 
   def baselines(self) -> dict[str, Predictor]:
-    """Inference takes chains for fresh ones; retrieval knows those of the pool.
+    """Returns the baselines of this task, by name.
 
-    `bigram` and `unigram` count transitions, or all symbols, and add 1; for k > 1
-    `ngram` counts what followed the last k symbols. In a pool `bigram_retrieval` (for
-    k > 1 `ngram_retrieval`) weighs chains by the transitions and mixes their rows;
+    Some take the chain for a new one. `unigram` counts all symbols and adds 1. `bigram`
+    counts the symbols after the last symbol and adds 1. For k > 1 `ngram` does so after
+    the last k symbols.
+
+    Others know the chains of a pool. `bigram_retrieval` (for k > 1 `ngram_retrieval`)
+    weighs the chains by the likelihood of the transitions, and mixes their rows.
     `unigram_retrieval` weighs them by the counts of symbols, as if these were drawn
     independently from the stationary law, and mixes these laws.
 
-    `bayes` is the exact Bayes predictor. That of a pool also knows the law of the first
-    symbol, which for k > 1 says nothing, so that it is `ngram_retrieval`. For fresh
-    chains it is `ngram` for k > 1, and for k = 1 there is one only for two symbols:
-    `bigram` would be it if the first symbol said nothing about the transitions. For two
-    symbols its loss exceeds that of Bayes by 0.0166 nats before the first example, by
-    0.0031 after 9, and by less than 0.0001 after 99.
+    `bayes` is the exact Bayes predictor:
+
+    - For a pool of order 1 it is `bigram_retrieval`, but also uses the law of the first
+      symbol.
+    - For a pool of order k > 1 the first symbols say nothing, and it is
+      `ngram_retrieval`.
+    - For new chains of order k > 1 it is `ngram`.
+    - For new chains of order 1 it is here only if S = 2. `bigram` would be it if the
+      first symbol said nothing about the transitions. For S = 2 the loss of `bigram`
+      exceeds that of `bayes` by 0.0166 nats before the first example, by 0.0031 after
+      9, and by less than 0.0001 after 99.
     """
     counts: dict[str, Predictor] = {'bigram': Bigram()}
     bayes: dict[str, Predictor] = {}
@@ -253,7 +295,8 @@ class MarkovChain(BaseTask):
       bayes = {'bayes': ngram}
     if self.num_chains is not None:
       bayes = self._retrieval()
-    elif self.order == 1:  # the bigram first, which chains of any size have
+    elif self.order == 1:
+      # `bigram` comes first, since chains of any size have it.
       two = {'bayes': TwoSymbolBayes()} if self.num_symbols == 2 else {}
       counts, bayes = {}, {'bigram': Bigram(), **two}
     return {**bayes, **counts, 'unigram': Unigram(), 'zero': Zero()}
@@ -270,7 +313,7 @@ class MarkovChain(BaseTask):
     }
 
   def shifts(self) -> dict[str, Task]:
-    """Longer contexts and, for a pool, `fresh_chains` that differ in each prompt."""
+    """Returns longer contexts and, for a pool, `fresh_chains`, new in each prompt."""
     fresh: dict[str, Task] = {}
     if self.num_chains is not None:
       fresh = {'fresh_chains': dataclasses.replace(self, num_chains=None)}  # pyright: ignore
@@ -281,8 +324,9 @@ class MarkovChain(BaseTask):
 def _pool(
   seed: int, num_chains: int, num_symbols: int, order: int
 ) -> tuple[Float[np.ndarray, 'm n s'], Float[np.ndarray, 'm s']]:
-  """The rows of the chains, and their stationary laws."""
-  # NumPy guarantees that the numbers of a RandomState, unlike a Generator's, stay.
+  """Returns the rows of the chains, and their stationary laws."""
+  # NumPy guarantees the numbers of a RandomState for all its versions, but not those of
+  # a Generator.
   random = np.random.RandomState(seed)
   shape = num_chains, num_symbols**order
   rows = random.dirichlet(np.ones(num_symbols), shape)
@@ -293,7 +337,7 @@ def _pool(
 
 
 def _stationary_law(matrix: Float[Array, 's s']) -> Float[Array, ' s']:
-  """The stationary distribution of a transition matrix, up to a factor.
+  """Returns the stationary distribution of a transition matrix, up to a factor.
 
   States are eliminated one by one, without subtractions (Grassmann, Taksar & Heyman,
   Operations Research 33, 1985).

@@ -1,6 +1,6 @@
-"""Prompts that come each from one of several tasks."""
+"""Prompts each of which comes from one of several tasks."""
 
-# A size that follows from fields is a property.
+# A size that the base class declares as a field may be a property here.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -31,34 +31,55 @@ from zoo.tasks.base import BAYES, BaseTask, ChangedTask, inputs_of, register_tas
 @register_task('mixture')
 @struct.dataclass(eq=False, repr=False)
 class Mixture(BaseTask):
-  """Prompts that come each from one of several tasks (Bai et al., arXiv 2306.04637).
+  """Prompts each of which comes from one of several tasks.
 
-  A model must find from the examples which of the tasks it has before it, and so select
-  an algorithm. The tasks have the same sizes and the same kind of labels, and hold out
-  no prompts. There is a baseline `bayes` if each has a `posterior`, as linear, sparse
-  and quadratic regression and pools have with noise, logistic and probit regression,
-  and mixtures of these. `bayes_1` is the Bayes predictor of the first task alone.
+  For each prompt, a task is drawn by its weight, and the prompt is drawn by its
+  `sample_one`. A model must find from the examples which task it sees, and so select an
+  algorithm. Labels and targets are those of the task. The latents are a dictionary:
+  `part` is the number of the task, from 0, and `of_parts` has the latents of every
+  task, although the prompt shows only one of them.
 
-  Prompts are those of `sample_one` of the tasks, so that a mixture of linear regression
-  alone has other prompts than the task alone, of the same distribution.
+  The Bayes predictor mixes those of the tasks, each weighted by the probability of the
+  examples (baseline `bayes`). It exists if every task has a `posterior`: linear, sparse
+  and quadratic regression and pools with noise, logistic and probit regression, and
+  mixtures of these. It is named `bayes_estimate` if a task has only an estimate.
+  `bayes_1` is the Bayes predictor of the first task alone.
 
-  The latents of a prompt are the number of its task, from 0, and those of every task,
-  of which it shows one.
+  A mixture of linear regression alone has the same distribution as the task, but other
+  prompts for the same key.
 
   Args:
-    tasks: at least one task.
-    weights: positive numbers, by whose share of their sum a task is probable; None: all
-      are equally probable.
+    tasks: At least one task. All must have the same `num_features`, `context_length`,
+      `num_outputs`, `label_kind` and loss, and none may hold out prompts. In configs,
+      and in `zoo.create_task('mixture', …)`, the argument `parts` has the name and the
+      fields of each instead.
+    weights: Positive numbers, one for each task. They are kept as probabilities,
+      divided by their sum. None gives all tasks the same probability.
+
+  Raises:
+    UserError: A weight is not a number > 0.
+
+  Example:
+    >>> sizes = {'num_features': 2, 'context_length': 5}
+    >>> parts = {'name': 'linear_regression'}, {'name': 'decision_tree', 'depth': 2}
+    >>> task = zoo.create_task('mixture', parts=parts, **sizes)
+    >>> prompt = task.sample(jax.random.key(0), 3, latents=True)
+    >>> prompt.x.shape, prompt.y.shape, prompt.latents['part'].shape
+    ((3, 5, 2), (3, 5), (3,))
+
+  References:
+    Bai et al., arXiv 2306.04637.
   """
 
   tasks: tuple[BaseTask, ...]
-  weights: trees.Vector = None  # kept as probabilities in float64
+  weights: trees.Vector = None
 
   def __post_init__(self):
     super().__post_init__()
     if isinstance(self.tasks, list):
       object.__setattr__(self, 'tasks', tuple(self.tasks))
-    if isinstance(self.weights, list | tuple):  # JAX rebuilds it with an array
+    # JAX rebuilds a mixture with an array, which has probabilities already.
+    if isinstance(self.weights, list | tuple):
       for i, weight in enumerate(self.weights):
         check_number(f'weights[{i}]', weight, above=0.0)
       weights = np.asarray(self.weights, np.float64)
@@ -95,27 +116,27 @@ class Mixture(BaseTask):
 
   @property
   def stationary(self) -> bool:
-    """Whether all tasks are."""
+    """Whether all tasks are stationary."""
     return all(task.stationary for task in self.tasks)
 
   @property
   def num_features(self) -> int:
-    """Features of an example, d."""
+    """Number of features of an example, d."""
     return self.tasks[0].num_features
 
   @property
   def context_length(self) -> int:
-    """Labelled examples of a prompt, C."""
+    """Number of labelled examples of a prompt, C."""
     return self.tasks[0].context_length
 
   @property
   def num_outputs(self) -> int:
-    """Outputs of a prediction, k."""
+    """Number of outputs of a prediction, k."""
     return self.tasks[0].num_outputs
 
   @property
   def label_kind(self) -> str:
-    """What labels are: 'numbers', 'signs' or 'classes'."""
+    """Kind of the labels: 'numbers', 'signs' or 'classes'."""
     return self.tasks[0].label_kind
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
@@ -129,8 +150,21 @@ class Mixture(BaseTask):
   def redraw(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
     """Draws prompts again, as `BaseTask.redraw` says.
 
-    What is kept may say which task it is of, by the density of features in each. Raises
-    UserError, too, if a task does not say it, or has features in a subspace alone.
+    What is kept may say which task a prompt comes from. That task is drawn by the
+    density of what is kept in each task.
+
+    Args:
+      key: Random key.
+      prompt: Prompts `[b]` of this task.
+      keep: 'query' or 'inputs'.
+
+    Returns:
+      As many prompts, without latents.
+
+    Raises:
+      UserError: The prompts have other sizes than those of this task, a task does not
+        say how its prompts are drawn again or how probable its features are, or its
+        feature covariance is singular.
     """
     for i, task in enumerate(self.tasks):
       covariance: Any = getattr(task, 'feature_covariance', None)
@@ -157,12 +191,12 @@ class Mixture(BaseTask):
     return logsumexp(self._log_densities(x))
 
   def _log_densities(self, x: Float[Array, 'n d']) -> Float[Array, ' k']:
-    """The log density of features and of each task."""
+    """Returns the log density of features together with each task."""
     densities = jnp.stack([task.log_density(x) for task in self.tasks])
     return jnp.log(jnp.asarray(self.probabilities, densities.dtype)) + densities
 
   def _chosen(self, which: Array, prompts: list[Prompt]) -> Prompt:
-    """One of the prompts of the tasks."""
+    """Returns one of the prompts of the tasks."""
     latents = {'part': which, 'of_parts': tuple(prompt.latents for prompt in prompts)}
     if any(prompt.context_targets is not None for prompt in prompts):
       prompts = [
@@ -172,7 +206,7 @@ class Mixture(BaseTask):
         for prompt in prompts
       ]
     prompts = [dataclasses.replace(prompt, latents=None) for prompt in prompts]
-    # Over a batch, `lax.switch` would also draw all of them.
+    # Over a batch, `lax.switch` would draw the prompts of all tasks, too.
     prompt = jax.tree.map(lambda *leaves: jnp.stack(leaves)[which], *prompts)
     return dataclasses.replace(prompt, latents=latents)
 
@@ -198,11 +232,11 @@ class Mixture(BaseTask):
     return MixturePosterior(tuple(posteriors), self.probabilities, self.label_kind)
 
   def baselines(self) -> dict[str, Predictor]:
-    """The Bayes predictor of the mixture, and the baselines of its parts.
+    """Returns the Bayes predictor of the mixture, if known, and the parts' baselines.
 
-    That of the mixture is `bayes_estimate` if a part has such an estimate. A baseline
-    that all parts have alike keeps its name, such as `ols`. Another one has the number
-    of its part, such as `ridge_1`; so has each `bayes`.
+    A baseline that is the same for all parts keeps its name, such as `ols`. Any other
+    one, and each `bayes`, gets the number of its part, such as `ridge_1`. The Bayes
+    predictor of the mixture is named `bayes_estimate` if a part has only an estimate.
     """
     predictors: dict[str, Predictor] = {}
     of_parts = [task.baselines() for task in self.tasks]
@@ -220,7 +254,8 @@ class Mixture(BaseTask):
       )
     names = dict.fromkeys(name for own in of_parts for name in own)
     same: dict[str, Predictor] = {}
-    for name in sorted(names, key=lambda name: name not in BAYES):  # these first
+    # Names of the Bayes predictor come first.
+    for name in sorted(names, key=lambda name: name not in BAYES):
       known = {i: own[name] for i, own in enumerate(of_parts, 1) if name in own}
       first = next(iter(known.values()))
       is_same = [*known.values()] == [first] * len(of_parts)
@@ -231,7 +266,7 @@ class Mixture(BaseTask):
     return predictors | same
 
   def shifts(self) -> dict[str, Task]:
-    """Each part alone, and the mixtures of the shifts of its parts, by name.
+    """Returns each part alone, and mixtures of the shifts of the parts, by name.
 
     A part without a shift stays as it is. Longer contexts need all parts to have them.
     """
@@ -241,13 +276,15 @@ class Mixture(BaseTask):
     of_tasks = [task.shifts() for task in self.tasks]
     names = dict.fromkeys(name for own in of_tasks for name in own)
     for name in names:
-      if name.startswith('part_'):  # of a mixture that is a part
+      # These are the parts of a mixture that is itself a part.
+      if name.startswith('part_'):
         continue
       shifted = tuple(
         own.get(name, task) for own, task in zip(of_tasks, self.tasks, strict=True)
       )
       mixture = dataclasses.replace(self, tasks=shifted)  # pyright: ignore
-      with contextlib.suppress(UserError):  # parts of different lengths
+      # Shifted parts may have different lengths.
+      with contextlib.suppress(UserError):
         mixture.check()
         shifts[name] = mixture
     return shifts
@@ -255,12 +292,19 @@ class Mixture(BaseTask):
 
 @struct.dataclass(eq=False, repr=False)
 class MixturePosterior(Posterior, Describing):
-  """The predictions of tasks, weighed by how probable each makes the examples.
+  """The predictions of several tasks, weighted by how probable each makes examples.
 
-  They are means of numbers, or logits, whose probabilities are weighed.
+  Predictions are means of numbers, which are averaged, or logits, whose probabilities
+  are averaged.
+
+  Args:
+    parts: The Bayes predictor of each task.
+    weights: The probability of each task.
+    label_kind: Kind of the labels: 'numbers', 'signs' or 'classes'.
   """
 
-  one_by_one = True  # as some of the parts are
+  # Some of the parts need it.
+  one_by_one = True
 
   parts: tuple[Posterior, ...]
   weights: trees.Vector
@@ -268,12 +312,12 @@ class MixturePosterior(Posterior, Describing):
 
   @property
   def has_distribution(self) -> bool:
-    """Whether each part says how its labels are distributed."""
+    """Whether each part knows the distribution of its labels."""
     parts_do = all(isinstance(part, Describing) for part in self.parts)
     return parts_do or self.label_kind != 'numbers'
 
   def distribution(self, prompt: Prompt) -> Distribution | Classes:
-    """The distribution of the label of each prompt's query."""
+    """Returns the distribution of the label of each prompt's query."""
     if self.label_kind == 'numbers':
       return super().distribution(prompt)
     if self.label_kind == 'classes':
@@ -281,7 +325,7 @@ class MixturePosterior(Posterior, Describing):
     return Classes.of_signs(self(prompt))
 
   def distributions(self, prompt: Prompt) -> Distribution | Classes:
-    """The distribution for each example from those before it, `[b, t]`, query last."""
+    """Returns the distribution of each label given those before it, `[b, t]`."""
     if self.label_kind == 'numbers':
       return super().distributions(prompt)
     if self.label_kind == 'classes':
@@ -289,7 +333,7 @@ class MixturePosterior(Posterior, Describing):
     return Classes.of_signs(self.predictions(prompt))
 
   def describe(self, examples: Examples) -> GaussianMixture:
-    """The components of all parts, weighed by how probable each makes the examples."""
+    """Returns the weighted components of the distributions of all parts."""
     log_weights, means, stds = [], [], []
     for part, weight in zip(self.parts, self.weights, strict=True):
       assert isinstance(part, Describing)
@@ -319,7 +363,7 @@ class MixturePosterior(Posterior, Describing):
 
 
 def _loss_of(task: BaseTask) -> object:
-  """The method of the loss of a task; a mixture and a shift have that of theirs."""
+  """Returns the method of the loss; a mixture and a shift have that of their task."""
   if isinstance(task, ChangedTask):
     return _loss_of(task.task)
   return _loss_of(task.tasks[0]) if isinstance(task, Mixture) else type(task).loss

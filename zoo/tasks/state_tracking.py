@@ -1,11 +1,12 @@
-"""Tasks that need a state: a machine reads symbols and says where it is after each.
+"""Tasks that need a state: an automaton reads symbols, and answers after each of them.
 
-Without noise, so that who keeps the state answers without loss from the first symbol
-on. Attention alone and states with eigenvalues ≥ 0 cannot keep the state of a long
-parity (Grazzi et al., arXiv 2411.12537; Merrill et al., arXiv 2404.08819).
+There is no noise, so a model that keeps the state has the loss 0 from the first symbol
+on. Attention alone, and recurrent states whose transitions have eigenvalues ≥ 0, cannot
+keep the state of a long parity (Grazzi et al., arXiv 2411.12537; Merrill et al., arXiv
+2404.08819).
 """
 
-# A size that follows from fields is a property.
+# A size that the base class declares as a field may be a property here.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -27,43 +28,50 @@ from zoo.core.protocols import Predictor
 from zoo.estimators.baselines import Examples, OfClasses, Zero
 from zoo.tasks.base import BaseTask, make_prompt, register_task
 
-# The logit of what is certain: e^−30 is less than a rounding of float32.
+# A certain answer has this logit; e^−30 is less than a rounding error of float32.
 _CERTAIN = 30.0
 
 
 class Automaton(NamedTuple):
-  """A finite automaton that starts in state 0."""
+  """A finite automaton that starts in state 0.
 
-  transitions: Int[np.ndarray, 's a']  # the next state, by state and symbol
-  answers: Int[np.ndarray, ' s']  # what each state answers
+  Attributes:
+    transitions: Next state, by state and symbol.
+    answers: Answer in each state.
+  """
+
+  transitions: Int[np.ndarray, 's a']
+  answers: Int[np.ndarray, ' s']
 
 
 @struct.dataclass(eq=False, repr=False)
 class StateTracking(BaseTask):
-  """The base of these tasks: symbols drawn uniformly, and the automaton's answers.
+  """Base of the tasks in which the answers of an automaton are the targets.
 
-  Features are symbols, one-hot; the target of an example is the answer after its own
-  symbol and all before it, one-hot. Labels are 0, as an answer that is shown would tell
-  the state.
+  Symbols are drawn independently and uniformly. Features are symbols, one-hot. The
+  target of an example is the answer after its own symbol and all symbols before it,
+  one-hot. Labels are 0, since an answer that is shown would tell the state. There are
+  no latents. A subclass defines `automaton`.
   """
 
   label_kind = 'classes'
   shows_labels = False
-  stationary = True  # in what prompts show, the symbols
+  # Prompts show the symbols alone, which are independent and uniform.
+  stationary = True
 
   @property
   def num_features(self) -> int:
-    """Features of an example, d."""
+    """Number of features of an example, d; here the number of symbols."""
     return self.automaton().transitions.shape[1]
 
   @property
   def num_outputs(self) -> int:
-    """Outputs of a prediction, k."""
+    """Number of outputs of a prediction, k; here the number of answers."""
     return int(self.automaton().answers.max()) + 1
 
   @abc.abstractmethod
   def automaton(self) -> Automaton:
-    """The automaton whose answers are the targets."""
+    """Returns the automaton whose answers are the targets."""
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     length, symbols = self.context_length + 1, self.num_features
@@ -84,21 +92,39 @@ class StateTracking(BaseTask):
     return jnp.asarray(-len(x) * math.log(self.num_features), x.dtype)
 
   def _prompt_of(self, symbols: Int[Array, ' t']) -> Prompt:
-    """The prompt of these symbols."""
+    """Returns the prompt of these symbols."""
     answers = answers_after(self.automaton(), symbols, jnp.ones(len(symbols), bool))
     x = jax.nn.one_hot(symbols, self.num_features)
     targets = jax.nn.one_hot(answers, self.num_outputs)
     return make_prompt(x, jnp.zeros_like(targets), targets)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`bayes` is the automaton; `zero` is chance."""
+    """Returns `bayes`, which runs the automaton, and `zero`, which is chance."""
     return {'bayes': Tracking(self), 'zero': Zero()}
 
 
 @register_task('parity_prefix')
 @struct.dataclass(eq=False, repr=False)
 class ParityPrefix(StateTracking):
-  """Whether the number of ones so far is odd: S_2, and so ℤ_2."""
+  """Parity of the number of ones so far in a sequence of bits: the group ℤ_2.
+
+  Symbols are drawn uniformly. Features are symbols, one-hot. The target of an example
+  and of the query is the parity of the number of ones up to its symbol (0 is even, 1 is
+  odd), one-hot. Labels are 0, so that a model sees the symbols alone. There are no
+  latents. The Bayes predictor runs the automaton, with the loss 0 (baseline `bayes`).
+
+  Args:
+    context_length: Number of examples C ≥ 1.
+
+  Example:
+    >>> task = zoo.create_task('parity_prefix', context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((2, 4, 2), (2, 4, 2), (2, 2))
+
+  References:
+    Grazzi et al., arXiv 2411.12537.
+  """
 
   context_length: int = struct.field(pytree_node=False, default=39)
 
@@ -109,9 +135,28 @@ class ParityPrefix(StateTracking):
 @register_task('modular_addition')
 @struct.dataclass(eq=False, repr=False)
 class ModularAddition(StateTracking):
-  """The sum of the numbers so far, modulo `modulus`."""
+  """Sum of the numbers so far, modulo m: the group ℤ_m.
 
-  modulus: int = struct.field(pytree_node=False, default=3)  # m of ℤ_m, 2 to 1000
+  Symbols are drawn uniformly. Features are symbols, one-hot. The target of an example
+  and of the query is the sum modulo m after its symbol, one-hot. Labels are 0, so that
+  a model sees the symbols alone. There are no latents. The Bayes predictor runs the
+  automaton, with the loss 0 (baseline `bayes`).
+
+  Args:
+    modulus: Modulus m, from 2 to 1000. Symbols are the numbers from 0 to m − 1.
+    context_length: Number of examples C ≥ 1.
+
+  Example:
+    >>> task = zoo.create_task('modular_addition', context_length=4, modulus=3)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((2, 4, 3), (2, 4, 3), (2, 3))
+
+  References:
+    Merrill et al., arXiv 2404.08819; Grazzi et al., arXiv 2411.12537.
+  """
+
+  modulus: int = struct.field(pytree_node=False, default=3)
   context_length: int = struct.field(pytree_node=False, default=39)
 
   def check(self) -> None:
@@ -125,16 +170,35 @@ class ModularAddition(StateTracking):
 @register_task('permutations')
 @struct.dataclass(eq=False, repr=False)
 class Permutations(StateTracking):
-  """The word problem of S_k: the permutation that a sequence of permutations makes.
+  """Product of the permutations so far: the word problem of the symmetric group S_k.
+
+  Symbols are drawn uniformly. Features are symbols, one-hot. The target of an example
+  and of the query is the product of all permutations after its symbol, one-hot. Labels
+  are 0, so that a model sees the symbols alone. There are no latents. The Bayes
+  predictor runs the automaton, with the loss 0 (baseline `bayes`).
 
   Permutations are numbered in lexicographic order, and a symbol is applied after those
-  before it. For k = 5 the problem is complete for NC¹ (Barrington, 1989), and so beyond
-  threshold circuits of constant depth, if these are not all of NC¹.
+  before it. For k = 5 the problem is complete for the class NC¹ (Barrington, 1989). It
+  is therefore beyond threshold circuits of constant depth, unless these are all of NC¹.
+
+  Args:
+    num_elements: Number of elements k, from 2 to 5.
+    context_length: Number of examples C ≥ 1.
+    transpositions: Whether the symbols are only the k (k − 1)/2 exchanges of two
+      elements, not all k! permutations.
+
+  Example:
+    >>> task = zoo.create_task('permutations', context_length=4, num_elements=3)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((2, 4, 6), (2, 4, 6), (2, 6))
+
+  References:
+    Merrill et al., arXiv 2404.08819; Grazzi et al., arXiv 2411.12537.
   """
 
-  num_elements: int = struct.field(pytree_node=False, default=3)  # k of S_k, 2 to 5
+  num_elements: int = struct.field(pytree_node=False, default=3)
   context_length: int = struct.field(pytree_node=False, default=39)
-  # Whether symbols are the swaps of two elements alone.
   transpositions: bool = struct.field(pytree_node=False, default=False)
 
   def check(self) -> None:
@@ -143,14 +207,14 @@ class Permutations(StateTracking):
     super().check()
 
   def automaton(self) -> Automaton:
-    # A state is where each element is; the first leaves each in its place.
+    # A state says where each element is. The first state leaves each in its place.
     k = self.num_elements
     states = np.asarray([*itertools.permutations(range(k))])
     symbols = states
     if self.transpositions:
       symbols = states[np.sum(states != np.arange(k)[None], axis=1) == 2]
     after = np.swapaxes(symbols[:, states], 0, 1)  # [states, symbols, elements]
-    # Read as numbers, permutations keep their order.
+    # Permutations that are read as numbers keep their order.
     digits = k ** np.arange(k)[::-1]
     transitions = np.searchsorted(states @ digits, after @ digits)
     return Automaton(transitions, np.arange(len(states)))
@@ -159,15 +223,34 @@ class Permutations(StateTracking):
 @register_task('modular_arithmetic')
 @struct.dataclass(eq=False, repr=False)
 class ModularArithmetic(StateTracking):
-  """The value of an expression so far, modulo `modulus`, where × binds before + and −.
+  """Value of an arithmetic expression so far, modulo m, where × binds before + and −.
 
-  The expression starts with 0. A symbol is an operation with the number after it, as in
-  0 | + 3 | × 2 | − 4: the number of `+ d` is d, of `− d` m + d and of `× d` 2 m + d.
-  Without brackets, as in Grazzi et al., who have operations and numbers as tokens of
-  their own and ask for the value at the end alone.
+  Symbols are drawn uniformly. Features are symbols, one-hot. The target of an example
+  and of the query is the value of the expression after its symbol, one-hot. Labels are
+  0, so that a model sees the symbols alone. There are no latents. The Bayes predictor
+  runs the automaton, with the loss 0 (baseline `bayes`).
+
+  The expression starts with 0, and has no brackets. A symbol is an operation with the
+  number after it, as in 0 | + 3 | × 2 | − 4. With a number d from 0 to m − 1, the
+  symbol `+ d` is numbered d, `− d` is m + d and `× d` is 2 m + d. (In Grazzi et al.
+  operations and numbers are tokens of their own, and only the value at the end is asked
+  for.)
+
+  Args:
+    modulus: Modulus m, from 2 to 30.
+    context_length: Number of examples C ≥ 1.
+
+  Example:
+    >>> task = zoo.create_task('modular_arithmetic', context_length=4, modulus=3)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((2, 4, 9), (2, 4, 3), (2, 3))
+
+  References:
+    Grazzi et al., arXiv 2411.12537.
   """
 
-  modulus: int = struct.field(pytree_node=False, default=5)  # m of ℤ_m, 2 to 30
+  modulus: int = struct.field(pytree_node=False, default=5)
   context_length: int = struct.field(pytree_node=False, default=39)
 
   def check(self) -> None:
@@ -175,7 +258,7 @@ class ModularArithmetic(StateTracking):
     super().check()
 
   def automaton(self) -> Automaton:
-    # The state m s + p is that of an expression s + p, whose last product is p.
+    # The state m s + p belongs to an expression s + p whose last product is p.
     m = self.modulus
     done, product = (part[:, None] for part in np.divmod(np.arange(m * m), m))
     total, numbers = (done + product) % m, np.arange(m)[None]
@@ -189,7 +272,11 @@ class ModularArithmetic(StateTracking):
 
 @struct.dataclass(eq=False, repr=False)
 class Tracking(OfClasses):
-  """The Bayes predictor of these tasks: it runs the automaton."""
+  """The Bayes predictor of these tasks: it runs the automaton.
+
+  Args:
+    task: The task with the automaton.
+  """
 
   task: Any
 
@@ -204,7 +291,13 @@ class Tracking(OfClasses):
 def answers_after(
   automaton: Automaton, symbols: Int[Array, ' t'], read: Bool[Array, ' t']
 ) -> Int[Array, ' t']:
-  """The answer after each symbol; symbols that are not read change nothing."""
+  """Returns the answer after each symbol.
+
+  Args:
+    automaton: The automaton.
+    symbols: Symbols `[t]`.
+    read: Whether each symbol is read `[t]`; symbols that are not read change nothing.
+  """
   transitions, answers = map(jnp.asarray, automaton)
 
   def step(state: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
-"""Small tables, as data science has them, drawn from a prior over their makers."""
+"""Small tables, as data science has them, which are drawn from a prior."""
 
-# A size that follows from fields is a property.
+# A size that the base class declares as a field may be a property here.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ from zoo.tasks.base import BaseTask, make_prompt, register_task
 
 KINDS = 'both', 'numbers', 'classes'
 
-# Rows that are drawn with each table and not shown. Scales and thresholds of the table
+# Each table has this many rows that are not shown. Scales and thresholds of the table
 # come from them, so that the rows that are shown are independent given the table.
 _HIDDEN_ROWS = 64
-# Nodes of a layer of the causal graph, layers after the roots, clusters of the roots.
+# The causal graph has layers of _NODES nodes. _LAYERS layers come after the roots. Roots
+# may lie in up to _CLUSTERS clusters.
 _NODES, _LAYERS, _CLUSTERS = 16, 3, 8
-# The features that leave enough nodes for the scores.
+# With more features there would be too few nodes left for the scores.
 _MOST_FEATURES = 60
-# Numbers from which labels are made, trees in a sum, and splits from root to leaf.
+# Labels are made from _SCORES numbers. Up to _TREES trees are summed, each with _SPLITS
+# splits from root to leaf.
 _SCORES, _TREES, _SPLITS = 4, 6, 3
-_LARGEST = 10.0  # of a feature or a number, in standard deviations
+# Features and numbers are cut off at this many standard deviations.
+_LARGEST = 10.0
 
 
 class _Labels(NamedTuple):
-  """What a row has as a number, and as a class."""
+  """The labels of rows, as numbers and as classes."""
 
   numbers: Float[Array, ' n']
   classes: Int[Array, ' n']
@@ -98,7 +101,7 @@ class Tabular(BaseTask):
 
   @property
   def num_outputs(self) -> int:
-    """Entries of a label, k."""
+    """Number of entries of a label, k."""
     entries = {'both': 1 + self.num_classes, 'numbers': 1, 'classes': self.num_classes}
     return entries[self.kind]
 
@@ -137,7 +140,13 @@ class Tabular(BaseTask):
     return make_prompt(x[rows], labelled[rows], None, latents)
 
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
-    """Raises UserError: the makers of a table given its features are not known."""
+    """Raises UserError: the distribution of a maker given features is not known.
+
+    Args:
+      key: Random key.
+      prompt: One prompt.
+      keep: 'query' or 'inputs'.
+    """
     raise UserError(
       'the maker of a table given its features has no known distribution, so prompts '
       'of Tabular cannot be drawn again'
@@ -169,52 +178,59 @@ class Tabular(BaseTask):
     return jnp.where(has_classes(target), of_classes, of_numbers)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`mean` predicts the same for every row of a table; `ridge` is for numbers."""
+    """Returns the baselines of this task, by name.
+
+    `mean` predicts the same for every row of a table. `ridge` is there for numbers
+    alone.
+    """
     ridge = {'ridge': TableRidge()} if self.kind == 'numbers' else {}
     neighbours = {'nearest_neighbours': TableNeighbours(self.kind)}
     return {**ridge, **neighbours, 'mean': MeanLabel(self.kind)}
 
 
 class _Draws:
-  """Random numbers of one key, given out in order.
+  """Random numbers of one key, which are given out in order.
 
-  All are uniform numbers of a single call, since each call of a generator takes XLA as
-  long to compile as the rest of a function.
+  All come from uniform numbers of a single call, since XLA takes as long to compile one
+  call of a generator as the rest of a function.
   """
 
   def __init__(self, key: Key[Array, ''], size: int):
-    # Not 0, whose logarithm and whose normal quantile are infinite.
+    # The ends exclude 0, whose logarithm and whose normal quantile are infinite.
     self._numbers = jax.random.uniform(key, (size,), minval=1e-7, maxval=1 - 1e-7)
     self._used = 0
 
   def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Array:
-    """Numbers between two ends."""
+    """Returns uniform numbers between two ends."""
     start, self._used = self._used, self._used + math.prod(shape)
     assert self._used <= len(self._numbers), 'there are too few numbers'
     numbers = self._numbers[start : self._used].reshape(shape)
     return numbers if (low, high) == (0, 1) else low + (high - low) * numbers
 
   def normal(self, *shape: int) -> Array:
-    """Standard normal numbers."""
+    """Returns standard normal numbers."""
     return jax.scipy.special.ndtri(self.uniform(*shape))
 
   def gumbel(self, *shape: int) -> Array:
-    """Numbers whose sum with logits is largest at a class with its probability."""
+    """Returns Gumbel numbers.
+
+    Their sum with logits is largest at each class with the probability of the class.
+    """
     return -jnp.log(-jnp.log(self.uniform(*shape)))
 
   def happens(self, probability: float | Array, *shape: int) -> Array:
-    """Whether something with this probability is so."""
+    """Returns whether an event with this probability happens."""
     return self.uniform(*shape) < probability
 
   def integer(self, number: int | Array, *shape: int) -> Array:
-    """Integers from 0 to a number, which is left out."""
+    """Returns integers ≥ 0 and below a number."""
     share = self.uniform(*shape)
     number = jnp.asarray(number, share.dtype)
     return jnp.minimum(jnp.floor(share * number), number - 1).astype(int)
 
 
 def _sample_size(key: Key[Array, ''], largest: int) -> Int[Array, '']:
-  """A number of features from 2 to the largest, whose logarithm is uniform."""
+  """Draws a number of features from 2 to the largest, log-uniformly."""
   least = min(2, largest)
   low, high = math.log(least), math.log(largest + 1)
   size = jnp.floor(jnp.exp(jax.random.uniform(key, minval=low, maxval=high)))
@@ -224,9 +240,10 @@ def _sample_size(key: Key[Array, ''], largest: int) -> Int[Array, '']:
 def _sample_features(
   key: Key[Array, ''], n: int, size: Int[Array, ''], d: int, k: int
 ) -> tuple[Float[Array, 'n d'], Float[Array, 'n s'], Int[Array, ' n'], Bool[Array, '']]:
-  """Features, other nodes of the graph, the cluster of each row, and a choice.
+  """Draws features, other nodes, the cluster of each row, and the kind of the table.
 
-  The last says whether the table is one of clusters. Otherwise it is one of the graph.
+  The last value says whether the table comes from clusters. Otherwise it comes from the
+  graph.
   """
   graph_key, clusters_key, own_key = jax.random.split(key, 3)
   draws = _Draws(own_key, 2 * (_LAYERS + 1) * _NODES + 3)
@@ -237,12 +254,12 @@ def _sample_features(
 
 
 def _sample_graph(key: Key[Array, ''], n: int) -> Float[Array, 'n m']:
-  """The nodes of a random causal graph: the roots, then three layers, standardised.
+  """Draws the standardised nodes of a random causal graph: roots, then three layers.
 
-  A node of a layer is a function of a weighted sum of nodes of the layer before, with
-  noise. Each has one parent, and each other node is a parent with a probability from
-  0.1 to 0.7 of the table. In 30 % of the tables there is no noise, and in 20 % all
-  functions are linear.
+  A node of a layer is a function of a weighted sum of nodes of the layer before, plus
+  noise. It has one sure parent. Each other node of that layer is a parent with a
+  probability that is drawn for the table, from 0.1 to 0.7. In 30 % of the tables there
+  is no noise, and in 20 % all functions are linear.
   """
   m = _NODES
   of_roots = n * (3 * m + 1) + _CLUSTERS * m + m * m + m + 3
@@ -265,7 +282,7 @@ def _sample_graph(key: Key[Array, ''], n: int) -> Float[Array, 'n m']:
 
 
 def _sample_roots(draws: _Draws, n: int) -> Float[Array, 'n r']:
-  """Roots of a graph: normal, uniform or clustered, in half of the tables mixed."""
+  """Draws roots: normal, uniform or clustered, and mixed in half of the tables."""
   normal, uniform = draws.normal(n, _NODES), draws.uniform(n, _NODES, low=-1.0)
   centres = draws.normal(_CLUSTERS, _NODES)
   cluster = draws.integer(2 + draws.integer(_CLUSTERS - 1), n)
@@ -280,7 +297,7 @@ def _sample_roots(draws: _Draws, n: int) -> Float[Array, 'n r']:
 def _apply_functions(
   which: Int[Array, ' m'], values: Float[Array, 'n m']
 ) -> Float[Array, 'n m']:
-  """One of the functions of `_functions` for each column."""
+  """Applies one of the functions of `_functions` to each column."""
   chosen = jax.nn.one_hot(which, _NUM_FUNCTIONS)[None]
   return jnp.sum(_functions(values) * chosen, axis=-1)
 
@@ -306,7 +323,7 @@ _NUM_FUNCTIONS = 9
 def _choose_nodes(
   draws: _Draws, nodes: Float[Array, 'n m'], size: Int[Array, ''], d: int
 ) -> tuple[Float[Array, 'n d'], Float[Array, 'n s']]:
-  """Nodes that are features, and others that scores may be.
+  """Chooses nodes that are features, and nodes that may be scores.
 
   In 40 % of the tables features are roots, as far as there are roots, and the scores
   are nodes of the layer at the depth of the table. In the others both are any nodes up
@@ -320,7 +337,7 @@ def _choose_nodes(
   features = jnp.argsort(last - draws.uniform(len(layer)))[:d]
   may_be = jnp.where(are_roots, layer == depth, layer <= depth)
   later = jnp.where(may_be, 0, 1 + layer).astype(nodes.dtype)
-  # Columns that the table does not have are no features.
+  # Columns that the table does not have do not count as features.
   is_feature = jnp.zeros(len(layer), bool).at[features].set(jnp.arange(d) < size)
   later = jnp.where(is_feature, 2 + _LAYERS, later)
   scores = jnp.argsort(later - draws.uniform(len(layer)))[:_SCORES]
@@ -330,13 +347,13 @@ def _choose_nodes(
 def _sample_clusters(
   key: Key[Array, ''], n: int, d: int, k: int
 ) -> tuple[Float[Array, 'n d'], Int[Array, ' n']]:
-  """Points of Gaussian clusters, standardised, and the cluster of each.
+  """Draws points of Gaussian clusters, standardised, and the cluster of each.
 
-  There are 2 clusters in 35 % of the tables, else from 2 to k. The logarithms of their
-  shares are Gumbel variables times a uniform one. Centres are `s N(0, I)` with log s
-  uniform, and the same for all clusters along some features. Points have the covariance
-  of a model with three factors, in half of the tables with other scales in each
-  cluster.
+  There are 2 clusters in 35 % of the tables, and from 2 to k in the others. The
+  logarithms of their shares are Gumbel variables times a uniform one. Centres are
+  `s N(0, I)` with log s uniform, and are the same for all clusters in some features.
+  Points have the covariance of a model with three factors. In half of the tables its
+  scales differ between clusters.
   """
   draws = _Draws(key, 2 * k * d + (n + 3) * k + n * d + 3 * n + 4 * d + 8)
   logits = draws.gumbel(k) * draws.uniform()
@@ -353,7 +370,7 @@ def _sample_clusters(
 
 
 def _sample_number(draws: _Draws, k: int) -> Int[Array, '']:
-  """A number of classes: 2 in 35 % of the tables, else uniform from 2 to k."""
+  """Draws a number of classes: 2 in 35 % of the tables, else uniform from 2 to k."""
   return jnp.where(draws.happens(0.35), 2, 2 + draws.integer(k - 1))
 
 
@@ -365,9 +382,9 @@ def _sample_labels(
   is_clusters: Bool[Array, ''],
   k: int,
 ) -> _Labels:
-  """Labels from scores: nodes of the graph, and functions of the features.
+  """Draws labels from scores: nodes of the graph and functions of the features.
 
-  In tables of clusters, of which the graph knows nothing, they are functions of the
+  In tables of clusters, which do not come from the graph, scores are functions of the
   features alone.
   """
   d, n, s = x.shape[1], len(x), _SCORES
@@ -375,7 +392,7 @@ def _sample_labels(
   of_classes = (s + 1) * k + 2 * n + _HIDDEN_ROWS + 6
   draws = _Draws(key, (s + 1) * d + 1 + of_trees + n * (s + 1) + of_classes + 10)
   linear, trees = _sample_linear(draws, x), _sample_trees(draws, x, size)
-  # One of the three (35 %, 25 %, 20 %), or a mixture of all.
+  # Scores are one of the three (35 %, 25 %, 20 %), or a mixture of all.
   low = jnp.where(is_clusters, 0.35, 0.0)
   which = jnp.sum(low + (1 - low) * draws.uniform() > jnp.array([0.35, 0.6, 0.8]))
   weights = jnp.where(which == 3, draws.uniform(3), jax.nn.one_hot(which, 3))
@@ -386,7 +403,7 @@ def _sample_labels(
 
 
 def _sample_linear(draws: _Draws, x: Float[Array, 'n d']) -> Float[Array, 'n s']:
-  """Linear functions of the features, with the same sparsity; standardised."""
+  """Draws linear functions of the features, with the same sparsity; standardised."""
   d = x.shape[1]
   used = draws.happens(draws.uniform(low=0.2), d)
   return _standardised(
@@ -397,7 +414,10 @@ def _sample_linear(draws: _Draws, x: Float[Array, 'n d']) -> Float[Array, 'n s']
 def _sample_trees(
   draws: _Draws, x: Float[Array, 'n d'], size: Int[Array, '']
 ) -> Float[Array, 'n s']:
-  """Sums of 1 to 6 trees of depth 3; all nodes of a level split alike; standardised."""
+  """Draws sums of 1 to 6 trees of depth 3, standardised.
+
+  All nodes of one level of a tree split in the same way.
+  """
   features = draws.integer(size, _TREES, _SPLITS)
   rows = len(x) - 1 - draws.integer(_HIDDEN_ROWS, _TREES, _SPLITS)
   bits = x[:, features] > x[rows, features][None]
@@ -412,11 +432,11 @@ def _sample_trees(
 
 
 def _sample_noise(draws: _Draws, n: int) -> Float[Array, 'n s']:
-  """Noise of scores: small, or with a log-uniform size; at times heavy-tailed.
+  """Draws the noise of scores.
 
-  Its standard deviation is 0.01 in 20 % of the tables, and else from 0.03 to 2.2. In
-  20 % of the tables it is also multiplied by a log-normal factor for each row, whose
-  mean square is 1.
+  Its standard deviation is 0.01 in 20 % of the tables, and log-uniform from 0.03 to 2.2
+  in the others. In 20 % of the tables the noise of each row is also multiplied by a
+  log-normal factor, whose mean square is 1.
   """
   size = 10 ** draws.uniform(low=-1.5, high=0.35)
   std = jnp.where(draws.happens(0.2), 0.01, size)
@@ -426,7 +446,11 @@ def _sample_noise(draws: _Draws, n: int) -> Float[Array, 'n s']:
 
 
 def _numbers_of(draws: _Draws, score: Float[Array, ' n']) -> Float[Array, ' n']:
-  """Numbers from a score, of unit variance: itself, or (40 %) exp or a power of it."""
+  """Returns numbers of unit variance from a score.
+
+  In 60 % of the tables they are the score itself, else its exponential or a power of
+  it.
+  """
   which, strength = draws.integer(5), draws.uniform(low=0.2)
   score = _standardised(score[:, None])[:, 0]
   power = jnp.sign(score) * jnp.abs(score) ** (1 + strength)
@@ -436,12 +460,12 @@ def _numbers_of(draws: _Draws, score: Float[Array, ' n']) -> Float[Array, ' n']:
 
 
 def _classes_of(draws: _Draws, scores: Float[Array, 'n s'], k: int) -> Int[Array, ' n']:
-  """Classes from scores: intervals of one, or the largest of their combinations.
+  """Draws classes: intervals of one score, or the largest combination of scores.
 
   In half of the tables up to 15 % of the classes are drawn anew.
   """
   n, number = len(scores), _sample_number(draws, k)
-  # Intervals between the scores of hidden rows.
+  # The ends of the intervals are scores of hidden rows.
   order = jnp.argsort(draws.uniform(_HIDDEN_ROWS))
   hidden = scores[-_HIDDEN_ROWS:, 0][order]
   ends = hidden[jnp.minimum(jnp.arange(k - 1), _HIDDEN_ROWS - 1)]
@@ -457,12 +481,14 @@ def _classes_of(draws: _Draws, scores: Float[Array, 'n s'], k: int) -> Int[Array
 def _record(
   key: Key[Array, ''], x: Float[Array, 'n d'], share_missing: Float[Array, '']
 ) -> Float[Array, 'n d']:
-  """Features as a table records them: some are noise, warped (60 % of tables) or NaN.
+  """Returns features as a table records them: some irrelevant, warped or missing.
 
-  In half of the tables each feature is replaced by noise with a probability that is
-  uniform from 0 to 0.6: it is irrelevant then. A feature stays as it is (50 %), or
-  becomes exp, a power, or rounded levels (12.5 % each), or levels whose order means
-  nothing or, in half of the tables, a binary feature (12.5 %).
+  In half of the tables each feature is replaced by noise, so that it is irrelevant,
+  with a probability that is uniform from 0 to 0.6. In 60 % of the tables features are
+  then warped: a feature stays as it is (50 %), or becomes its exponential, a power, or
+  rounded levels (12.5 % each), or (12.5 %) levels in an order without meaning or, in
+  half of the tables, a binary feature. At last features are made NaN, in a share of the
+  tables.
   """
   n, d = x.shape
   draws = _Draws(key, 2 * n * d + 4 * d + 6)
@@ -491,7 +517,7 @@ def _record(
 
 
 def _standardised(values: Float[Array, 'n m']) -> Float[Array, 'n m']:
-  """Columns with the mean 0 and the variance 1 over the hidden rows."""
+  """Gives columns the mean 0 and the variance 1 over the hidden rows."""
   hidden = values[-_HIDDEN_ROWS:]
   share = jnp.full((1, _HIDDEN_ROWS), 1 / _HIDDEN_ROWS, values.dtype)
   (mean,) = _product(share, hidden.T)
@@ -503,9 +529,9 @@ def _standardised(values: Float[Array, 'n m']) -> Float[Array, 'n m']:
 def _product(
   left: Float[Array, 'n m'], right: Float[Array, 'k m']
 ) -> Float[Array, 'n k']:
-  """`left @ right.T`, summed in a fixed order.
+  """Returns `left @ right.T`, summed in a fixed order.
 
-  Like `zoo.tasks.base.dot`, but the loop is not unrolled, which compiles faster.
+  It is like `zoo.tasks.base.dot`, but its loop is not unrolled, which compiles faster.
   """
 
   def add(i: Array, total: Float[Array, 'n k']) -> Float[Array, 'n k']:

@@ -117,7 +117,8 @@ def require_isotropic(task: object) -> LinearRegression | TaskPool:
 
 @functools.lru_cache(maxsize=8)
 def _pool(seed: int, num_tasks: int, num_features: int) -> Float[np.ndarray, 'm d']:
-  # NumPy guarantees that the numbers of a RandomState, unlike a Generator's, stay.
+  # NumPy guarantees the numbers of a RandomState for all its versions, but not those of
+  # a Generator.
   random = np.random.RandomState(seed)
   pool = random.standard_normal((num_tasks, num_features))
   pool.flags.writeable = False

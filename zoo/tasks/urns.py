@@ -1,6 +1,6 @@
-"""Balls drawn from an urn: which urn it is, or how many of each colour there were."""
+"""Balls that are drawn from an urn, which is one of a pool or new in each prompt."""
 
-# A size that follows from fields is a property.
+# A size that the base class declares as a field may be a property here.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -29,22 +29,44 @@ from zoo.tasks.base import BaseTask, dot, inputs_are_labels, make_prompt, regist
 @register_task('urns')
 @struct.dataclass(eq=False, repr=False)
 class Urns(BaseTask):
-  """Balls drawn with replacement from an urn (Wurgaft et al., arXiv 2506.17859).
+  """Prediction of the next ball that is drawn, with replacement, from an urn.
 
-  An urn is a law of symbols `~ Dirichlet(α, …, α)`, α = `concentration`. Each prompt
-  has one of `num_urns` that depend only on `seed`, α and the sizes, all being equally
-  likely, or without `num_urns` a fresh one.
+  An urn is a law of colours `~ Dirichlet(α, …, α)`. Each prompt has one of `num_urns`
+  urns, all equally probable, which depend only on `seed`, α and the sizes; or, if
+  `num_urns` is None, an urn that is new. C + 1 balls are drawn. The latents are the law
+  of the urn.
 
-  An example is a ball, one-hot, with the next ball as its label; the query is the last
-  ball. So after n examples n + 1 balls are known. Targets are the urn's law.
+  An example is a ball, as a one-hot vector of its colour, with the next ball as its
+  label. The query is the last ball. After n examples n + 1 balls are therefore known.
+  Targets are the law of the urn.
+
+  The Bayes predictor for a pool weighs the urns by the likelihood of the balls, and for
+  new urns counts the balls and adds α (baseline `bayes`).
+
+  Args:
+    num_urns: Number of urns in the pool, ≥ 1. None draws a new urn for each prompt.
+    num_symbols: Number of colours, ≥ 2.
+    context_length: Number of examples C ≥ 1.
+    concentration: Concentration α > 0 of the Dirichlet distribution.
+    seed: Seed of the pool, from 0 to 2³² − 1.
+
+  Example:
+    >>> task = zoo.create_task('urns', num_symbols=3, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 2)
+    >>> prompt.x.shape, prompt.y.shape, task.urns.shape
+    ((2, 5, 3), (2, 5, 3), (64, 3))
+
+  References:
+    Wurgaft et al., arXiv 2506.17859.
   """
 
-  num_urns: int | None = struct.field(pytree_node=False, default=64)  # None: fresh urns
-  num_symbols: int = struct.field(pytree_node=False, default=8)  # colours, ≥ 2
+  num_urns: int | None = struct.field(pytree_node=False, default=64)
+  num_symbols: int = struct.field(pytree_node=False, default=8)
   context_length: int = struct.field(pytree_node=False, default=100)
-  concentration: Number = 1.0  # α > 0
-  seed: int = struct.field(pytree_node=False, default=0)  # of the urns, 0 to 2³² − 1
-  # The urns, which compiled programs are given with the number that they depend on.
+  concentration: Number = 1.0
+  seed: int = struct.field(pytree_node=False, default=0)
+  # The urns are a field, so that compiled programs get them as arguments, as they get
+  # the concentration.
   _urns: Matrix = None
   label_kind = 'classes'
   stationary = True
@@ -57,17 +79,17 @@ class Urns(BaseTask):
 
   @property
   def num_features(self) -> int:
-    """Features of an example, d."""
+    """Number of features of an example, d; here the number of colours."""
     return self.num_symbols
 
   @property
   def num_outputs(self) -> int:
-    """Outputs of a prediction, k."""
+    """Number of outputs of a prediction, k; here the number of colours."""
     return self.num_symbols
 
   @property
   def urns(self) -> Float[np.ndarray, 'm s'] | None:
-    """The law of each urn, float64 and read-only; None if they are fresh."""
+    """The law of each urn of the pool, float64 and read-only; None for new urns."""
     return self._urns
 
   def check(self) -> None:
@@ -91,7 +113,7 @@ class Urns(BaseTask):
     if keep == 'inputs':
       raise inputs_are_labels(self)
     urn_key, balls_key = jax.random.split(key)
-    # The query is a ball of the urn, which makes some urns more probable.
+    # The query is a ball of the urn, so it makes some urns more probable.
     if self.num_urns is None:
       law = self._fresh(urn_key, self.concentration + prompt.x_query)
     else:
@@ -111,8 +133,8 @@ class Urns(BaseTask):
   def _fresh(
     self, key: Key[Array, ''], alpha: Float[Array, '*s']
   ) -> Float[Array, ' s']:
-    """The law of an urn `~ Dirichlet(α)`."""
-    # For a small α gamma variables may round to 0; their logarithms do not.
+    """Draws the law of an urn `~ Dirichlet(α)`."""
+    # For a small α gamma variables may round to 0, but their logarithms do not.
     logs = jax.random.loggamma(key, alpha, (self.num_symbols,))
     law = jnp.exp(logs - jnp.max(logs))
     return law / dot(law, jnp.ones_like(law))
@@ -129,10 +151,11 @@ class Urns(BaseTask):
     return make_prompt(x, jnp.roll(x, -1, axis=0), targets, law)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`memorising` weighs the urns by the balls, and mixes their laws.
+    """Returns the baselines of this task, by name.
 
-    `generalising` takes the urn for a fresh one: it counts the balls and adds α. The
-    first is `bayes` with `num_urns`, the second without.
+    `memorising` weighs the urns of the pool by the balls, and mixes their laws.
+    `generalising` takes the urn for a new one: it counts the balls and adds α. `bayes`
+    is `memorising` for a pool, and `generalising` for new urns.
     """
     generalising = Generalising(self.num_symbols, self.concentration)
     if self.num_urns is None:
@@ -143,7 +166,7 @@ class Urns(BaseTask):
     return {**known, 'generalising': generalising, 'zero': Zero()}
 
   def shifts(self) -> dict[str, Task]:
-    """Longer contexts, and for known urns `fresh_urns` in their place."""
+    """Returns longer contexts and, for a pool, `fresh_urns`, new in each prompt."""
     fresh: dict[str, Task] = {}
     if self.num_urns is not None:
       other = dataclasses.replace(self, num_urns=None, _urns=None)  # pyright: ignore
@@ -153,10 +176,15 @@ class Urns(BaseTask):
 
 @struct.dataclass(eq=False, repr=False)
 class Generalising(SequenceBaseline):
-  """The law of the next ball from an urn `~ Dirichlet(α, …, α)`: counts plus α."""
+  """The law of the next ball from an urn `~ Dirichlet(α, …, α)`: counts plus α.
+
+  Args:
+    num_symbols: Number of colours.
+    concentration: Concentration α.
+  """
 
   num_symbols: int = struct.field(pytree_node=False)
-  concentration: Number  # α
+  concentration: Number
 
   def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
     counts = jnp.cumsum(jax.nn.one_hot(symbols, self.num_symbols), axis=0)
@@ -164,9 +192,10 @@ class Generalising(SequenceBaseline):
 
 
 def _are_right(num_urns: Any, num_symbols: Any, seed: Any, alpha: Any) -> bool:
-  """Whether urns can be drawn; JAX also rebuilds a task with others in their place.
+  """Returns whether urns can be drawn with these numbers.
 
-  What is wrong with the numbers of a user `check` says.
+  JAX also rebuilds a task with other objects in their place. If the numbers of a user
+  are wrong, `check` explains the mistake.
   """
   sizes = num_urns, num_symbols, seed
   are_numbers = all(isinstance(size, int | np.integer) for size in sizes)
@@ -178,11 +207,14 @@ def _are_right(num_urns: Any, num_symbols: Any, seed: Any, alpha: Any) -> bool:
 def _urns(
   num_urns: int, num_symbols: int, seed: int, concentration: float
 ) -> Float[np.ndarray, 'm s']:
-  # NumPy guarantees that the numbers of a RandomState, unlike a Generator's, stay.
+  # NumPy guarantees the numbers of a RandomState for all its versions, but not those of
+  # a Generator.
   random = np.random.RandomState(seed)
-  shape = int(num_urns), int(num_symbols)  # not bools, which `check` refuses
-  # log of a gamma variable of shape α, as of shape α + 1 times U^(1/α) (Marsaglia &
-  # Tsang, ACM TOMS 26, 2000): for a small α the variable itself may round to 0.
+  # `check` refuses bools, which are integers here.
+  shape = int(num_urns), int(num_symbols)
+  # These are logarithms of gamma variables of shape α. Such a variable is one of shape
+  # α + 1 times U^(1/α) (Marsaglia & Tsang, ACM TOMS 26, 2000). For a small α it may
+  # itself round to 0.
   logs = np.log(random.standard_gamma(concentration + 1, shape))
   logs += np.log1p(-random.random_sample(shape)) / concentration
   urns = np.exp(logs - logs.max(axis=1, keepdims=True))
