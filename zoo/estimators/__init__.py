@@ -1,7 +1,7 @@
 """Estimators: predictors that are called like a model, but are not trained.
 
-Each predicts a query from the examples of its prompt. Tasks give them as `baselines`.
-A room of their own, below the tasks: none knows the class of a task.
+Each predicts the label of a query from the examples of its prompt. Tasks return them as
+`baselines`. The modules of `zoo.estimators` do not import those of `zoo.tasks`.
 """
 
 from zoo.estimators.linear import Estimator as Estimator

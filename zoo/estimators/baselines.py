@@ -1,4 +1,4 @@
-"""Baselines that predict one prompt at a time, at every length of its context."""
+"""Baselines that predict one prompt at a time, after each number of its examples."""
 
 from __future__ import annotations
 
@@ -20,68 +20,90 @@ from zoo.core.protocols import Predictor
 
 
 class Examples(NamedTuple):
-  """What a baseline sees of one prompt: examples, and the features of the query."""
+  """What a baseline sees of one prompt: examples, and the features of the query.
+
+  Attributes:
+    x: Features of the examples.
+    y: Labels of the examples.
+    seen: Whether the baseline sees each example. Those that it sees come first.
+    x_query: Features of the query.
+  """
 
   x: Float[Array, 'c d']
   y: Float[Array, ' c *k']
-  seen: Bool[Array, ' c']  # whether it sees an example; those that it sees come first
+  seen: Bool[Array, ' c']
   x_query: Float[Array, ' d']
 
   @property
   def num_seen(self) -> Float[Array, '']:
-    """The number of seen examples."""
+    """The number of examples that are seen, as a float."""
     return jnp.sum(self.seen).astype(self.x.dtype)
 
   def zeroed(self) -> Examples:
-    """The same with zeros in place of the examples that are not seen."""
+    """Returns the same with zeros in place of the examples that are not seen."""
     along = self.seen.reshape(-1, *(1,) * (self.y.ndim - 1))
     x, y = jnp.where(self.seen[:, None], self.x, 0), jnp.where(along, self.y, 0)
     return self._replace(x=x, y=y)
 
 
 class Baseline(trees.Tree, abc.ABC):
-  """An untrained predictor, defined by `predict` for one prompt.
+  """Base of untrained predictors, which are defined by `predict` for one prompt.
 
-  A subclass is decorated with `flax.struct.dataclass`: its numbers are then arguments
+  A subclass is decorated with `flax.struct.dataclass`. Its numbers are then arguments
   of compiled programs, which baselines of the same class and sizes share. Sizes and
   names are fields with `pytree_node=False`.
+
+  Attributes:
+    one_by_one: Whether prompts are predicted one after another, because each needs much
+      memory.
+    is_slow: Whether a comparison gives it fewer prompts, because each takes a
+      millisecond.
+
+  Example:
+    >>> import flax
+    >>> @flax.struct.dataclass
+    ... class FirstLabel(zoo.estimators.baselines.Baseline):
+    ...   def predict(self, examples):
+    ...     return jnp.where(examples.seen[0], examples.y[0], 0)
+    >>> prompt = zoo.tasks.LinearRegression(2, 5).sample(jax.random.key(0), 3)
+    >>> FirstLabel()(prompt).shape, FirstLabel().predictions(prompt).shape
+    ((3,), (3, 6))
   """
 
-  # Whether prompts are predicted one after another, because each needs much memory.
   one_by_one: ClassVar[bool] = False
-  # Whether a comparison gives it fewer prompts, because each takes a millisecond.
   is_slow: ClassVar[bool] = False
 
   @abc.abstractmethod
   def predict(self, examples: Examples) -> Float[Array, '*k']:
-    """The prediction at a query from the seen examples."""
+    """Returns the prediction at a query from the examples that are seen."""
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
-    """The prediction for each prompt's query."""
+    """Returns the prediction for each prompt's query."""
     return self._at_query(self.predict, prompt)
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
-    """The prediction for each example from those before it, that for the query last."""
+    """Predicts each example from those before it, and the query last."""
     return self._everywhere(self.predict, prompt)
 
   def predicting(self) -> Baseline:
-    """This baseline without what only its distribution needs.
+    """Returns this baseline without fields that only its distribution needs.
 
-    Two that predict the same are equal in this form.
+    Two baselines that predict the same are equal in this form.
     """
     return self
 
   def _at_query(self, function: Callable[[Examples], Any], prompt: Prompt) -> Any:
-    """What a function gives for the query of each prompt, stacked."""
+    """Returns what a function gives for the query of each prompt, stacked."""
     check_prompt(prompt)
     c, x, y = prompt.x.shape[1], prompt.x, prompt.y
-    if c == 0:  # one unseen example, so that `predict` needs no case for c = 0
+    # For c = 0 there is one example that is not seen, so `predict` needs no own case.
+    if c == 0:
       x, y = (jnp.zeros((len(a), 1, *a.shape[2:]), a.dtype) for a in (x, y))
     seen = jnp.arange(x.shape[1]) < c
     return self._for_each(function, x, y, seen, prompt.x_query)
 
   def _everywhere(self, function: Callable[[Examples], Any], prompt: Prompt) -> Any:
-    """What a function gives for each example from those before it, and the query."""
+    """Returns what a function gives for each example from those before; query last."""
     check_prompt(prompt)
     c, queries = prompt.x.shape[1], prompt.features
 
@@ -105,59 +127,61 @@ class Baseline(trees.Tree, abc.ABC):
 
     if not self.one_by_one:
       return jax.vmap(of_one)((x, y, x_query))
-    # The gradient computes a prompt again instead of keeping its intermediate values.
+    # For gradients a prompt is computed again, so that its intermediate values are not
+    # kept.
     return jax.lax.map(jax.checkpoint(of_one, prevent_cse=False), (x, y, x_query))
 
 
 class Describing(Baseline):
-  """A baseline that knows the distribution of the observed label, a number.
+  """Base of baselines that know the distribution of the observed label, a number.
 
-  A subclass defines `describe` for one prompt, whose mean is `predict`. Where labels
-  have no noise and the examples determine one, its standard deviation is 0 but for
-  rounding.
+  A subclass defines `describe` for one prompt; the mean of the distribution is
+  `predict`. If labels have no noise and the examples determine the label, the standard
+  deviation is 0 up to rounding.
   """
 
   @abc.abstractmethod
   def describe(self, examples: Examples) -> Distribution:
-    """The distribution of the query's label, given the seen examples."""
+    """Returns the distribution of the query's label, given the seen examples."""
 
   def distribution(self, prompt: Prompt) -> Distribution | Classes:
-    """The distribution of the label of each prompt's query."""
+    """Returns the distribution of the label of each prompt's query."""
     return self._at_query(self.describe, prompt)
 
   def distributions(self, prompt: Prompt) -> Distribution | Classes:
-    """The distribution for each example from those before it, `[b, t]`, query last."""
+    """Returns the distribution of each label given those before it, `[b, t]`."""
     return self._everywhere(self.describe, prompt)
 
 
 class OfClasses(Baseline):
-  """A baseline of one-hot labels, whose logits are their distribution."""
+  """Base of baselines for one-hot labels, whose logits are their distribution."""
 
   def distribution(self, prompt: Prompt) -> Classes:
-    """The probabilities of the classes of each prompt's query."""
+    """Returns the probabilities of the classes of each prompt's query."""
     return Classes(self(prompt))
 
   def distributions(self, prompt: Prompt) -> Classes:
-    """The probabilities for each example from those before it, `[b, t]`, query last."""
+    """Returns the probabilities of classes of each example, `[b, t]`, query last."""
     return Classes(self.predictions(prompt))
 
 
 class OfSigns(Baseline):
-  """A baseline of labels ±1, whose prediction is the logit of +1."""
+  """Base of baselines for labels ±1, whose prediction is the logit of +1."""
 
   def distribution(self, prompt: Prompt) -> Classes:
-    """The probabilities of −1 and +1, in this order, for each prompt's query."""
+    """Returns the probabilities of −1 and +1, in this order, of each query."""
     return Classes.of_signs(self(prompt))
 
   def distributions(self, prompt: Prompt) -> Classes:
-    """The probabilities for each example from those before it, `[b, t]`, query last."""
+    """Returns the probabilities of −1 and +1 for each example, `[b, t]`, query last."""
     return Classes.of_signs(self.predictions(prompt))
 
 
 class HostBaseline(trees.Tree, abc.ABC):
-  """A predictor that fits a model of another library to each prompt, on the host.
+  """Base of predictors that fit a model of another library to each prompt, on the host.
 
-  It cannot be compiled, and is so slow that a comparison gives it fewer prompts.
+  They cannot be compiled, and are so slow that a comparison gives them fewer prompts. A
+  subclass defines `fit_and_predict`.
   """
 
   @abc.abstractmethod
@@ -167,21 +191,27 @@ class HostBaseline(trees.Tree, abc.ABC):
     y: Float[np.ndarray, ' k'],
     x_query: Float[np.ndarray, ' d'],
   ) -> float:
-    """The prediction at a query from k ≥ 0 examples."""
+    """Returns the prediction at a query from k ≥ 0 examples.
+
+    Args:
+      x: Features of the examples `[k, d]`.
+      y: Labels of the examples `[k]`.
+      x_query: Features of the query `[d]`.
+    """
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
-    """The prediction for each prompt's query."""
+    """Returns the prediction for each prompt's query."""
     arrays = (np.asarray(array) for array in (prompt.x, prompt.y, prompt.x_query))
     predictions = [self.fit_and_predict(*row) for row in zip(*arrays, strict=True)]
     return jnp.asarray(predictions, prompt.x.dtype)
 
 
 def distinct(predictors: Mapping[str, Predictor]) -> dict[str, Predictor]:
-  """The predictors that differ, by the names of those that are equal.
+  """Returns the predictors without repetitions, by their names.
 
-  Equal ones are one entry, such as `ols, bayes`, in the place of the first; what only
-  their distributions need does not count. Those of other libraries, which are not
-  compiled, are left out.
+  Equal predictors become one entry, such as `ols, bayes`, in the place of the first.
+  Fields that only their distributions need do not count. Predictors of other libraries,
+  which cannot be compiled, are left out.
   """
   groups: list[tuple[list[str], Predictor]] = []
   for name, predictor in predictors.items():
@@ -204,7 +234,13 @@ class Zero(Baseline):
 
 
 def check_numbers(baseline: Baseline, examples: Examples, of_classes: str) -> None:
-  """Raises UserError that names the baseline of classes if labels are one-hot."""
+  """Raises UserError if labels are one-hot, for a baseline that predicts numbers.
+
+  Args:
+    baseline: The baseline that predicts numbers.
+    examples: The examples that it was given.
+    of_classes: Name of the baseline for classes, which the error recommends.
+  """
   if examples.y.ndim > 1:
     raise UserError(
       f'{type(baseline).__name__} predicts numbers, and the labels are one-hot vectors '
@@ -214,7 +250,11 @@ def check_numbers(baseline: Baseline, examples: Examples, of_classes: str) -> No
 
 @struct.dataclass(eq=False, repr=False)
 class NearestNeighbours(Baseline):
-  """The mean label of the examples nearest to the query; 0 before the first."""
+  """Predicts the mean label of the examples nearest to the query; 0 without examples.
+
+  Args:
+    num_neighbours: Number of nearest examples, ≥ 1.
+  """
 
   num_neighbours: int = struct.field(pytree_node=False, default=3)
 
@@ -230,7 +270,11 @@ class NearestNeighbours(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class Averaging(Baseline):
-  """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` (Garg et al., arXiv 2208.01066)."""
+  """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` over k examples.
+
+  References:
+    Garg et al., arXiv 2208.01066.
+  """
 
   def predict(self, examples: Examples) -> Float[Array, '']:
     check_numbers(self, examples, 'NearestMean')

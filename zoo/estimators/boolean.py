@@ -18,15 +18,16 @@ from zoo.estimators.baselines import Baseline, Examples, OfSigns
 class Elimination(Baseline):
   """Valiant's algorithm: the conjunction of all literals that all positives satisfy.
 
-  If it holds at the query, the label is certainly +1. If not, the violated literal may
-  be of an irrelevant feature, which survives m positive examples with probability
-  `2^−m`: the logit is `−1 − max(0, m log 2 − log d)`.
+  If the conjunction holds at the query, the label is certainly +1. Otherwise the
+  literal that the query violates may belong to an irrelevant feature, which survives m
+  positive examples with probability `2^−m`. The logit is then
+  `−1 − max(0, m log 2 − log d)`.
   """
 
   def predict(self, examples: Examples) -> Float[Array, '']:
     x, y, seen, x_query = examples
     positive = seen & (y > 0)
-    # A literal that the query violates is left if no positive example violates it.
+    # A literal that the query violates remains if no positive example violates it.
     against = jnp.all((x != x_query[None]) | ~positive[:, None], axis=0)
     count = jnp.sum(positive).astype(x.dtype)
     doubt = jnp.maximum(0, count * math.log(2) - math.log(x.shape[1]))
@@ -36,7 +37,11 @@ class Elimination(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class Negated(Baseline):
-  """The dual of a baseline: features, labels and prediction are negated."""
+  """The dual of a baseline, with features, labels and prediction negated.
+
+  Args:
+    baseline: The baseline.
+  """
 
   baseline: Baseline
 
@@ -49,9 +54,9 @@ class Negated(Baseline):
 class ParityBayes(OfSigns):
   """The Bayes predictor of the task 'parity', by elimination over GF(2).
 
-  An example is a linear equation in the d bits that say which features are relevant. If
-  the query's features are a sum of seen ones modulo 2, the label is the sum of theirs;
-  if not, it is a fair coin.
+  An example is a linear equation in d bits, which say which features are relevant. If
+  the features of the query are a sum modulo 2 of those of seen examples, its label is
+  the sum of their labels. Otherwise it is a fair coin.
   """
 
   def predict(self, examples: Examples) -> Float[Array, '']:
@@ -67,7 +72,8 @@ class ParityBayes(OfSigns):
     def insert(form: Any, row: Any) -> tuple[Array, None]:
       row = reduce(form, row)
       pivot = jnp.argmax(row[:d])
-      row = row * row[pivot]  # 0 if no feature is left
+      # The row is 0 if no feature is left in it.
+      row = row * row[pivot]
       changed = form[:, pivot] + (jnp.arange(d) == pivot).astype(jnp.int32)
       return (form + changed[:, None] * row[None]) % 2, None
 
@@ -82,8 +88,12 @@ class ParityBayes(OfSigns):
 class NeighbourBayes(OfSigns):
   """The Bayes predictor of the task 'nearest_neighbour'.
 
-  After `num_random` examples, and for copies, the label is that of the nearest example,
-  the first of equals; otherwise it is a fair coin.
+  After `num_random` examples, and for copies of an example, the label is that of the
+  nearest example; the first one counts if several are equally near. Otherwise it is a
+  fair coin.
+
+  Args:
+    num_random: Number of examples whose labels are random.
   """
 
   num_random: int = struct.field(pytree_node=False)
@@ -91,7 +101,7 @@ class NeighbourBayes(OfSigns):
   def predict(self, examples: Examples) -> Float[Array, '']:
     x, y, seen, x_query = examples
     agreement = jnp.where(seen, jnp.sum(x * x_query[None], axis=1), -jnp.inf)
-    # An entry to choose before the first example.
+    # This entry is chosen before the first example.
     agreement, y = jnp.append(agreement, -jnp.inf), jnp.append(y, 0)
     nearest = jnp.argmax(agreement)
     certain = (jnp.sum(seen) >= self.num_random) | (agreement[nearest] == x.shape[1])
@@ -100,10 +110,11 @@ class NeighbourBayes(OfSigns):
 
 @struct.dataclass(eq=False, repr=False)
 class NaiveBayes(Baseline):
-  """`2 a·x_q` with the shrunk correlations `a = Σ_i y_i x_i / (k + d)`.
+  """Predicts the logit `2 a·x_q` with `a = Σ_i y_i x_i / (k + d)` over k examples.
 
-  To first order in a, this is the logit of naive Bayes for features ±1, whose means
-  given the label are ±a_j; the d in the denominator keeps it small at first.
+  The vector a has correlations of features and labels, shrunk by the d in the
+  denominator, which matters most after few examples. To first order in a, this is the
+  logit of naive Bayes for features ±1 whose means given the label are `±a_j`.
   """
 
   def predict(self, examples: Examples) -> Float[Array, '']:

@@ -1,4 +1,4 @@
-"""Predictors of classes: labels are one-hot vectors, predictions are logits."""
+"""Predictors of classes, for one-hot labels. Predictions are logits."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ClusterBayes(OfClasses):
 
   Given n points of a class with mean m, the posterior of a coordinate of μ is
   `N(m, 1/n)` cut off at ±1. The density of the class at the query is, for each
-  coordinate, `Z(n + 1, m')/Z(n, m)`, where m' is the mean with the query and Z the
-  integral over [−1, 1] of the likelihood, a difference of normal distribution
+  coordinate, `Z(n + 1, m')/Z(n, m)`. Here m' is the mean with the query, and Z is the
+  integral of the likelihood over [−1, 1], a difference of normal distribution
   functions.
   """
 
@@ -29,7 +29,8 @@ class ClusterBayes(OfClasses):
     n, mean = counts_and_means(examples)
     n, x_query = n[:, None], examples.x_query[None]
     with_query = (n * mean + x_query) / (n + 1)
-    # For n > 0 the density of N(m, 1 + 1/n), and for n = 0 that of μ, times √(2π).
+    # For n > 0 this is the density of N(m, 1 + 1/n), and for n = 0 the density of μ,
+    # times √(2π).
     some = jnp.maximum(n, 1)
     normal = 0.5 * jnp.log(n / (some + 1)) - 0.5 * n / (n + 1) * (x_query - mean) ** 2
     uniform = 0.5 * math.log(math.pi / 2)
@@ -39,9 +40,10 @@ class ClusterBayes(OfClasses):
 
 @struct.dataclass(eq=False, repr=False)
 class NearestMean(Baseline):
-  """The posterior of a class as if its mean were that of its examples, 0 without any.
+  """The posterior of the classes if the mean of each were that of its examples.
 
-  The most likely class is that of the nearest mean.
+  The mean of a class without examples is 0. The most probable class is that of the
+  nearest mean.
   """
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
@@ -51,7 +53,13 @@ class NearestMean(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class NearestShares(Baseline):
-  """The shares of the classes among the nearest examples; equal before the first."""
+  """Predicts the shares of the classes among the examples nearest to the query.
+
+  Without examples all classes have the same probability.
+
+  Args:
+    num_neighbours: Number of nearest examples, ≥ 1.
+  """
 
   num_neighbours: int = struct.field(pytree_node=False, default=3)
 
@@ -65,9 +73,16 @@ class NearestShares(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class SoftmaxRegression(Baseline):
-  """Logistic regression with intercepts by gradient descent from 0 on the mean loss.
+  """Logistic regression with intercepts, by gradient descent on the mean log loss.
 
-  The baseline of Lee et al. (arXiv 2310.08049), whose weights start at random.
+  The weights start at 0. In Lee et al., whose baseline it is, they start at random.
+
+  Args:
+    num_steps: Number of steps.
+    step_size: Size of each step.
+
+  References:
+    Lee et al., arXiv 2310.08049.
   """
 
   is_slow = True
@@ -91,7 +106,10 @@ class SoftmaxRegression(Baseline):
 def counts_and_means(
   examples: Examples,
 ) -> tuple[Float[Array, ' k'], Float[Array, 'k d']]:
-  """The number of examples of each class, and their mean, 0 for a class without any."""
+  """Returns the number of examples of each class, and their mean.
+
+  The mean is 0 for a class without examples.
+  """
   x, y, *_ = examples.zeroed()
   counts = jnp.sum(y, axis=0)
   return counts, y.T @ x / jnp.maximum(counts, 1)[:, None]
@@ -100,9 +118,9 @@ def counts_and_means(
 def log_mass(
   n: Float[Array, ' k #d'], mean: Float[Array, 'k d']
 ) -> Float[Array, 'k d']:
-  """The logarithm of the probability of [−1, 1] under `N(mean, 1/n)`, for n ≥ 1."""
-  # By symmetry the mean may be taken as ≥ 0. Of the two lower tails the first is then
-  # at least five times the second, so nothing cancels, and each logarithm is finite.
+  """Returns the log probability of [−1, 1] under `N(mean, 1/n)`, for n ≥ 1."""
+  # By symmetry the mean may be taken as ≥ 0. The first of the two lower tails is then
+  # at least five times the second, so nothing cancels and each logarithm is finite.
   root, mean = jnp.sqrt(n), jnp.abs(mean)
   large = jax.scipy.special.log_ndtr(root * (1 - mean))
   small = jax.scipy.special.log_ndtr(root * (-1 - mean))
@@ -111,9 +129,11 @@ def log_mass(
 
 @struct.dataclass(eq=False, repr=False)
 class Recall(OfClasses):
-  """The value that the query's key had; for a new key all values are equally likely.
+  """Predicts the value that the key of the query had; for a new key, any value.
 
-  `own_values` leaves out the values of other keys, as each key has its own value.
+  Args:
+    own_values: Whether each key has its own value. The values of other keys then get no
+      probability for a new key.
   """
 
   own_values: bool = struct.field(pytree_node=False)

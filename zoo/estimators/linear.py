@@ -1,7 +1,8 @@
 """Estimators of linear regression: gradient descent, ridge and the posterior mean.
 
-A function makes each from a task, for which it gets the best parameters, or from given
-parameters. All hold float64 and compute in the precision of the prompt.
+The functions make an estimator from a task, for which they choose the best parameters,
+or from given parameters. Estimators hold float64 and compute in the precision of the
+prompt.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from zoo.estimators.linear_prior import (
   prior_of,
 )
 
-MAX_STEPS = 10_000  # of gradient descent; each has a step size
+# Gradient descent may have at most this many steps, each with its own step size.
+MAX_STEPS = 10_000
 
 
 def gradient_descent(
@@ -45,11 +47,32 @@ def gradient_descent(
   step_size: float | ArrayLike | None = None,
   num_steps: int = 1,
 ) -> GradientDescent:
-  """Gradient descent from a start `[d]`, or from the prior mean of a task.
+  """Makes gradient descent on the loss of the context.
 
-  `step_size` is one number for all steps, or one for each, `[num_steps]`. For one step
-  it defaults to the best one on the task; `zoo.theory` has `best_step_size` and
-  `best_schedule` for several. Raises UserError naming the argument that is wrong.
+  The loss is `Σ_i (w·x_i − y_i)² / (2C)`.
+
+  Args:
+    task_or_start: A `LinearRegression`, whose prior mean is the start of the weights,
+      or the start itself `[d]`.
+    step_size: One number for all steps, or one for each `[num_steps]`. For one step on
+      a task, None is the step size of least risk. For several steps
+      `zoo.theory.best_step_size` and `zoo.theory.best_schedule` compute it.
+    num_steps: Number of steps, from 1 to 10,000.
+
+  Returns:
+    The estimator, which predicts `w·x_q`.
+
+  Raises:
+    UserError: An argument is out of its range, the task is not a `LinearRegression`, or
+      `step_size` is None for several steps or for a start.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=5)
+    >>> model = zoo.estimators.gradient_descent(task)
+    >>> float(model.step_sizes[0])  # C / (C + d + 1)
+    0.625
+    >>> model(task.sample(jax.random.key(0), 3)).shape
+    (3,)
   """
   num_steps = check_count('num_steps', num_steps, maximum=MAX_STEPS)
   start, task = _start(task_or_start)
@@ -66,10 +89,28 @@ def gradient_descent(
 def gd_beta(
   task_or_start: Task | ArrayLike, step_matrix: ArrayLike | None = None
 ) -> GDBeta:
-  """GD-β from a start `[d]`, or from the prior mean of a task.
+  """Makes GD-β: one step of gradient descent whose step size is a matrix.
 
-  `step_matrix` defaults to `best_step_matrix` of the task. Raises UserError naming the
-  argument that is wrong.
+  Args:
+    task_or_start: A `LinearRegression`, whose prior mean is the start of the weights,
+      or the start itself `[d]`.
+    step_matrix: The matrix `[d, d]`. On a task, None is the matrix of least risk, as
+      `best_step_matrix` returns it.
+
+  Returns:
+    The estimator, which predicts `w·x_q`.
+
+  Raises:
+    UserError: An argument has the wrong shape, the task is not a `LinearRegression`, or
+      `step_matrix` is None for a start.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=5)
+    >>> zoo.estimators.gd_beta(task).step_matrix.round(3).tolist()
+    [[0.625, 0.0], [0.0, 0.625]]
+
+  References:
+    arXiv 2402.14951.
   """
   start, task = _start(task_or_start)
   if step_matrix is None:
@@ -78,18 +119,48 @@ def gd_beta(
 
 
 def prior_mean(task: Task) -> GradientDescent:
-  """Predicts with the prior mean, whatever the context: zero steps of descent.
+  """Makes the estimator that predicts with the prior mean, whatever the context.
 
-  Raises UserError unless the task is a LinearRegression.
+  It is gradient descent with no steps.
+
+  Args:
+    task: A `LinearRegression`.
+
+  Raises:
+    UserError: The task is not a `LinearRegression`.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(2, 5, prior_mean=2.0)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> prediction = zoo.estimators.prior_mean(task)(prompt)
+    >>> bool(jnp.allclose(prediction, 2 * prompt.x_query.sum(axis=1)))
+    True
   """
   return GradientDescent(prior_of(task).mean, np.zeros(0))
 
 
 def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridge:
-  """Ridge regression towards a start `[d]`, or towards the prior mean of a task.
+  """Makes ridge regression towards a start.
 
-  `penalty` is λ in `Σ_i (w·x_i − y_i)² + λ|w − start|²`; it defaults to `best_penalty`
-  of the task. Raises UserError naming the argument that is wrong.
+  The weights minimise `Σ_i (w·x_i − y_i)² + λ |w − start|²`.
+
+  Args:
+    task_or_start: A `LinearRegression`, whose prior mean is the start, or the start
+      itself `[d]`.
+    penalty: λ ≥ 0. On a task, None is the penalty of least risk, as `best_penalty`
+      returns it.
+
+  Returns:
+    The estimator, which predicts `w·x_q`.
+
+  Raises:
+    UserError: The penalty is not a number ≥ 0, the task is not a `LinearRegression`,
+      `penalty` is None for a start, or the task's best penalty has no closed form.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(2, 5, noise_std=0.5)
+    >>> zoo.estimators.ridge(task).penalty
+    0.25
   """
   start, task = _start(task_or_start)
   if penalty is None:
@@ -99,20 +170,48 @@ def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridg
 
 
 def ols(task_or_start: Task | ArrayLike) -> Ridge:
-  """Least squares; of several solutions, the weights nearest to the start.
+  """Makes least squares; if there are several solutions, the one nearest to the start.
 
-  The start is `[d]`, or the prior mean of a task. With fewer than d examples the
-  weights keep the start in the directions that no example has, so that without examples
-  the prior mean predicts. A start of zeros gives the usual pseudo-inverse.
+  With fewer than d examples the weights equal the start in the directions in which no
+  example varies. Without examples the start therefore predicts. A start of zeros gives
+  the usual pseudo-inverse.
+
+  Args:
+    task_or_start: A `LinearRegression`, whose prior mean is the start, or the start
+      itself `[d]`.
+
+  Raises:
+    UserError: The start is not a vector, or the task is not a `LinearRegression`.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> prediction = zoo.estimators.ols(task)(prompt)
+    >>> bool(jnp.allclose(prediction, prompt.y_query, atol=1e-3))  # there is no noise
+    True
   """
   return ridge(task_or_start, 0.0)
 
 
 def bayes(task: Task) -> Ridge:
-  """The posterior mean, the estimator of least risk.
+  """Makes the posterior mean of a task, the estimator of least risk.
 
-  The penalty is the noise variance, and the norm that of the prior. Raises UserError
-  unless the task is a LinearRegression.
+  It is ridge regression towards the prior mean, with the variance of the noise as the
+  penalty and the norm of the prior covariance. It also gives the distribution of
+  labels.
+
+  Args:
+    task: A `LinearRegression`.
+
+  Raises:
+    UserError: The task is not a `LinearRegression`.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(2, 5, noise_std=0.5)
+    >>> model = zoo.estimators.bayes(task)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> model(prompt).shape, bool((model.distribution(prompt).std > 0.5).all())
+    ((3,), True)
   """
   prior, root = prior_of(task), None
   if prior.covariance is not None:
@@ -122,15 +221,27 @@ def bayes(task: Task) -> Ridge:
 
 
 class Estimator(Baseline):
-  """Predicts `w·x_q` from weights `w` that it fits to the context.
+  """Base of estimators that fit weights w to the context, and predict `w·x_q`.
 
-  Without examples the weights are the start; None is 0.
+  Attributes:
+    start: Weights `[d]` without examples. None is 0.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=5)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> zoo.estimators.ols(task).weights(prompt).shape
+    (3, 2)
   """
 
   start: Vector
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
-    """The weights fitted to each prompt's context."""
+    """Returns the weights that are fitted to the context of each prompt, `[b, d]`.
+
+    Raises:
+      UserError: The prompt is not a `zoo.Prompt`, or has another number of features
+        than the start.
+    """
     check_prompt(prompt)
     count = prompt.x.shape[1]
     return jax.vmap(lambda x, y: self._fit(x, y, count))(prompt.x, prompt.y)
@@ -144,10 +255,10 @@ class Estimator(Baseline):
   def _fit(
     self, x: Float[Array, 'c d'], y: Float[Array, ' c'], count: int | Array
   ) -> Float[Array, ' d']:
-    """The weights fitted to `count` examples; all other examples and labels are 0."""
+    """Fits weights to `count` examples; all other features and labels are 0."""
 
   def _start(self, x: Float[Array, 'c d']) -> Float[Array, ' d']:
-    """The start in the precision of the features."""
+    """Returns the start in the precision of the features."""
     if self.start is None:
       return jnp.zeros(x.shape[1], x.dtype)
     if x.shape[1] != self.start.size:
@@ -159,11 +270,24 @@ class Estimator(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class GradientDescent(Estimator):
-  """Steps of gradient descent on the context's loss `Σ_i (w·x_i − y_i)² / (2C)`."""
+  """Steps of gradient descent on the loss of the context, `Σ_i (w·x_i − y_i)² / (2C)`.
+
+  Args:
+    start: Weights `[d]` before the first step. None is 0.
+    step_sizes: Size of each step `[num_steps]`.
+    tuned: The best steps on a task for each number of examples. With it, the one step
+      has the best size for each length of the context; `step_sizes` is for the task's
+      length. None takes the same steps at all lengths.
+
+  Example:
+    >>> model = zoo.estimators.GradientDescent(np.zeros(2), np.array([0.5]))
+    >>> prompt = zoo.tasks.LinearRegression(2, 5).sample(jax.random.key(0), 3)
+    >>> model(prompt).shape
+    (3,)
+  """
 
   start: Vector
   step_sizes: Vector
-  # At other context lengths the one step has the best size.
   tuned: FirstSteps | None = None
 
   def _fit(
@@ -178,13 +302,17 @@ class GradientDescent(Estimator):
     return weights
 
   def at_length(self, context_length: int) -> GradientDescent:
-    """The steps that it takes after so many examples."""
+    """Returns the estimator of the steps that it takes after this many examples."""
     if self.tuned is None or context_length == self.tuned.context_length:
       return self
     return GradientDescent(self.start, self.tuned.step_size(context_length).reshape(1))
 
   def learning_rule(self) -> LearningRule:
-    """This estimator as a learning rule; raises UserError for two steps or more."""
+    """Returns this estimator as a learning rule.
+
+    Raises:
+      UserError: There are two steps or more.
+    """
     if self.step_sizes.size > 1:
       raise UserError(
         f'{self.step_sizes.size} steps of gradient descent are no learning rule; only '
@@ -195,11 +323,29 @@ class GradientDescent(Estimator):
 
 @struct.dataclass(eq=False, repr=False)
 class GDBeta(Estimator):
-  """One step of gradient descent whose step size is a matrix (arXiv 2402.14951)."""
+  """GD-β: one step of gradient descent whose step size is a matrix.
+
+  The loss is `Σ_i (w·x_i − y_i)² / (2C)`.
+
+  Args:
+    start: Weights `[d]` before the step. None is 0.
+    step_matrix: The matrix Γ `[d, d]` that multiplies the gradient.
+    tuned: The best steps on a task for each number of examples. With it, the step has
+      the best matrix for each length of the context; `step_matrix` is for the task's
+      length. None takes the same step at all lengths.
+
+  Example:
+    >>> model = zoo.estimators.GDBeta(np.zeros(2), 0.5 * np.eye(2))
+    >>> prompt = zoo.tasks.LinearRegression(2, 5).sample(jax.random.key(0), 3)
+    >>> model(prompt).shape
+    (3,)
+
+  References:
+    arXiv 2402.14951.
+  """
 
   start: Vector
   step_matrix: Matrix
-  # At other context lengths the step has the best matrix.
   tuned: FirstSteps | None = None
 
   def _fit(
@@ -212,31 +358,38 @@ class GDBeta(Estimator):
     return weights - step_matrix @ _gradient(weights, x, y, count)
 
   def at_length(self, context_length: int) -> GDBeta:
-    """The step that it takes after so many examples."""
+    """Returns the estimator of the step that it takes after this many examples."""
     if self.tuned is None or context_length == self.tuned.context_length:
       return self
     return GDBeta(self.start, np.asarray(self.tuned.step_matrix(context_length)))
 
   def learning_rule(self) -> LearningRule:
-    """This estimator as a learning rule."""
+    """Returns this estimator as a learning rule."""
     return LearningRule.gd_beta(self.start, self.step_matrix)
 
 
 @struct.dataclass(eq=False, repr=False)
 class Ridge(Estimator, Describing):
-  """Minimises `Σ_i (w·x_i − y_i)² + penalty (w − start)ᵀ K⁻¹ (w − start)`.
+  """Ridge regression: minimises `Σ_i (w·x_i − y_i)² + λ (w − start)ᵀ K⁻¹ (w − start)`.
 
-  `K = root rootᵀ` may be singular, and `w` then stays in `start` plus its range. A
-  penalty of 0 is the limit from above: the least-squares solution nearest to `start`.
+  `K = root rootᵀ` may be singular; `w − start` then stays in its range. A penalty of 0
+  is the limit from above: the least-squares solution nearest to the start.
 
-  Attributes:
+  Args:
     penalty: λ ≥ 0; 0 is least squares.
-    start: the weights `[d]` without examples; None is 0.
-    root: a root of K, `[d, k]`; None is the identity.
-    squares: whether x is replaced by its squares, entry by entry.
-    prior_std: τ, if this is the posterior mean of weights `~ N(start, τ² K)`, with
-      labels whose noise has the variance τ² λ; the posterior then gives the
-      distribution of labels. None for any other estimator.
+    start: Weights `[d]` without examples. None is 0.
+    root: A root of K, `[d, k]`. None is the identity.
+    squares: Whether x is replaced by its squares, entry by entry.
+    prior_std: Standard deviation τ of a prior `w ~ N(start, τ² K)`, if this is the
+      posterior mean under that prior and noise of the variance `τ² λ`. The posterior
+      then gives the distribution of labels. None for any other estimator.
+
+  Example:
+    >>> model = zoo.estimators.Ridge(penalty=0.25, prior_std=1.0)
+    >>> task = zoo.tasks.LinearRegression(2, 5, noise_std=0.5)
+    >>> prompt = task.sample(jax.random.key(0), 3)
+    >>> model(prompt).shape, model.distribution(prompt).std.shape
+    ((3,), (3,))
   """
 
   penalty: Number = 0.0
@@ -247,16 +400,20 @@ class Ridge(Estimator, Describing):
 
   @property
   def has_distribution(self) -> bool:
-    """Whether it is a posterior mean."""
+    """Whether this is a posterior mean, whose labels have a known distribution."""
     return self.prior_std is not None
 
   def predicting(self) -> Ridge:
     return dataclasses.replace(self, prior_std=None)  # pyright: ignore[reportCallIssue]
 
   def describe(self, examples: Examples) -> Gaussian:
-    """N(w·x_q, τ² (λ + φᵀ (I − Aᵀ (A Aᵀ + λ)⁻¹ A) φ)), φ = rootᵀ x_q, A = X root.
+    """Returns the normal distribution of the observed label of the query.
 
-    Raises UserError for an estimator that is not a posterior mean.
+    Its mean is `w·x_q`, and its variance is `τ² (λ + φᵀ (I − Aᵀ (A Aᵀ + λ)⁻¹ A) φ)`
+    with `φ = rootᵀ x_q` and `A = X root`.
+
+    Raises:
+      UserError: The estimator is not a posterior mean: `prior_std` is None.
     """
     if self.prior_std is None:
       raise UserError(
@@ -300,10 +457,16 @@ class Ridge(Estimator, Describing):
 def least_squares(
   x: Float[Array, 'c d'], y: Float[Array, ' c'], penalty: float | Array
 ) -> Float[Array, ' d']:
-  """The weights of ridge regression; those of least norm for a penalty of 0."""
-  # Not by the normal equations, which would square the condition number.
+  """Returns the weights of ridge regression; for a penalty of 0, those of least norm.
+
+  Args:
+    x: Features `[c, d]`.
+    y: Labels `[c]`.
+    penalty: λ ≥ 0.
+  """
+  # The normal equations would square the condition number.
   u, s, vt = jnp.linalg.svd(x, full_matrices=False)
-  # Below this a singular value is rounding error, as usual for a pseudo-inverse.
+  # A singular value below this is a rounding error, as is usual for a pseudo-inverse.
   noise_floor = s[0] * jnp.finfo(s.dtype).eps * max(x.shape)
   return ((y @ u) * jnp.where(s > noise_floor, s / (s * s + penalty), 0)) @ vt
 
@@ -311,9 +474,15 @@ def least_squares(
 def unexplained(
   x: Float[Array, 'c d'], x_query: Float[Array, ' d'], penalty: float | Array
 ) -> Float[Array, '']:
-  """`x_qᵀ (I − Xᵀ (X Xᵀ + penalty)⁻¹ X) x_q`, as a sum of terms that are not negative.
+  """Returns `x_qᵀ (I − Xᵀ (X Xᵀ + penalty)⁻¹ X) x_q`, as a sum of terms ≥ 0.
 
-  It is the posterior variance of w·x_q for weights N(0, I), divided by their variance.
+  It is the posterior variance of `w·x_q` divided by the prior variance of the weights,
+  whose prior is isotropic.
+
+  Args:
+    x: Features `[c, d]`.
+    x_query: Features of the query `[d]`.
+    penalty: The penalty, ≥ 0.
   """
   _, s, vt = jnp.linalg.svd(x, full_matrices=False)
   noise_floor = s[0] * jnp.finfo(s.dtype).eps * max(x.shape)
@@ -321,7 +490,8 @@ def unexplained(
   some = jnp.where(s > noise_floor, s * s + penalty, 1)
   left = jnp.where(s > noise_floor, penalty / some, 1)
   variance = jnp.sum(jnp.square(along) * left)
-  if len(s) < len(x_query):  # else the axes span all directions
+  # With d singular values the axes span all directions.
+  if len(s) < len(x_query):
     variance += jnp.sum(jnp.square(x_query - along @ vt))
   return variance
 
@@ -332,12 +502,12 @@ def _gradient(
   y: Float[Array, ' c'],
   count: int | Array,
 ) -> Float[Array, ' d']:
-  """The gradient of `Σ_i (w·x_i − y_i)² / (2 count)`, 0 without examples."""
+  """Returns the gradient of `Σ_i (w·x_i − y_i)² / (2 count)`, 0 without examples."""
   return -(y - x @ weights) @ x / jnp.maximum(count, 1).astype(x.dtype)
 
 
 def _given(name: str, task: Task | None) -> Task:
-  """The task, for which an argument has a best value; raises UserError for None."""
+  """Returns the task; raises UserError if there is none to choose the argument for."""
   if task is None:
     raise UserError(
       f'{name} is None; it must be given with a start, and may be None with a task'
@@ -348,7 +518,7 @@ def _given(name: str, task: Task | None) -> Task:
 def _start(
   task_or_start: Task | ArrayLike,
 ) -> tuple[Float[np.ndarray, ' d'], Task | None]:
-  """The start, for a task its prior mean, and the task if one is given."""
+  """Returns the start (of a task the prior mean), and the task if one is given."""
   if isinstance(task_or_start, Task):
     return prior_of(task_or_start).mean, task_or_start
   shape = np.shape(task_or_start)

@@ -18,14 +18,14 @@ from zoo.core.trees import Matrix, Number, Vector
 
 
 class LinearPrior(NamedTuple):
-  """The distribution of `y = w·x + σ n`, with normal w, x and n of unit variance.
+  """The distribution of `y = w·x + σ n`, with normal w, x and n; n has the variance 1.
 
   Attributes:
-    mean: the mean w* of w.
-    covariance: the covariance of w; None is the identity.
-    features: Σ, the covariance of x, whose mean is 0; None is the identity.
-    noise_std: σ ≥ 0.
-    context_length: C, for which the best parameters are.
+    mean: Mean w* of w, `[d]`.
+    covariance: Covariance of w, `[d, d]`. None is the identity.
+    features: Covariance Σ of x, whose mean is 0, `[d, d]`. None is the identity.
+    noise_std: Standard deviation σ ≥ 0 of the noise.
+    context_length: Number of examples C for which the best parameters are computed.
   """
 
   mean: Float[np.ndarray, ' d']
@@ -36,7 +36,11 @@ class LinearPrior(NamedTuple):
 
 
 def prior_of(task: object) -> LinearPrior:
-  """Returns `task.linear_prior()`; raises UserError for a task that has none."""
+  """Returns the prior of a task, `task.linear_prior()`.
+
+  Raises:
+    UserError: The task has none: it is not a `LinearRegression`.
+  """
   prior = task.linear_prior() if isinstance(task, Task) else None
   if prior is None:
     raise UserError(
@@ -49,9 +53,14 @@ def prior_of(task: object) -> LinearPrior:
 def second_moments(
   task: Task, start: ArrayLike | None = None
 ) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, 'd d']]:
-  """`N = E (ŵ − start)(ŵ − start)ᵀ` and Σ; `start` defaults to the prior mean.
+  """Returns `N = E (ŵ − start)(ŵ − start)ᵀ` and the covariance Σ of the features.
 
-  Raises UserError for a task that exact theory does not cover.
+  Args:
+    task: A `LinearRegression`.
+    start: Weights `[d]`. None is the prior mean.
+
+  Raises:
+    UserError: Exact theory does not cover the task, or the start has the wrong shape.
   """
   prior = prior_of(task)
   d = len(prior.mean)
@@ -65,25 +74,39 @@ def second_moments(
 
 @struct.dataclass(eq=False, repr=False)
 class FirstSteps(trees.Tree):
-  """The best first steps on a task from one start, for any number of examples k.
+  """The best first steps of gradient descent on a task, for any number of examples k.
 
-  The step of size η has the risk `E |(I − ηS)(start − ŵ) + η Xᵀn/k|²_Σ`, and the best
-  matrix step is `N ((1 + 1/k) ΣN + (tr ΣN + σ²)/k)⁻¹`, N and Σ as in `second_moments`
-  (docs/theory.md, section 2, with N in place of Λ). With `R R = N` and
-  `R Σ R = V diag(μ) Vᵀ` it is `R V diag(1 / ((1 + 1/k) μ + (tr ΣN + σ²)/k)) Vᵀ R`.
+  The step of size η from a start has the risk `E |(I − ηS)(start − ŵ) + η Xᵀn/k|²_Σ`,
+  with `S = XᵀX/k`. The best matrix step is `N ((1 + 1/k) ΣN + (tr ΣN + σ²)/k)⁻¹`, with
+  N and Σ as in `second_moments` (docs/theory_one_layer.md, section 3, with N in place
+  of Λ). With `R R = N` and `R Σ R = V diag(μ) Vᵀ` it is
+  `R V diag(1 / ((1 + 1/k) μ + (tr ΣN + σ²)/k)) Vᵀ R`.
+
+  Attributes:
+    context_length: Number of examples C of the task.
+    slope: `tr ΣΣN`.
+    signal: `tr ΣΣNΣ`.
+    square: `tr ΣΣ`.
+    spread: `tr ΣN + σ²`.
+    basis: `R V`, `[d, d]`.
+    eigenvalues: μ, `[d]`.
   """
 
-  context_length: int = struct.field(pytree_node=False)  # of the task
-  slope: Number  # tr ΣΣN
-  signal: Number  # tr ΣΣNΣ
-  square: Number  # tr ΣΣ
-  spread: Number  # tr ΣN + σ²
-  basis: Matrix  # R V
-  eigenvalues: Vector  # μ
+  context_length: int = struct.field(pytree_node=False)
+  slope: Number
+  signal: Number
+  square: Number
+  spread: Number
+  basis: Matrix
+  eigenvalues: Vector
 
   @classmethod
   def of(cls, task: Task, start: ArrayLike | None = None) -> FirstSteps:
-    """The best first steps on a task; `start` defaults to the prior mean."""
+    """Returns the best first steps on a task from a start; None is the prior mean.
+
+    Raises:
+      UserError: Exact theory does not cover the task, or the start has the wrong shape.
+    """
     prior = prior_of(task)
     deviation, features = second_moments(task, start)
     product = features @ deviation
@@ -99,17 +122,18 @@ class FirstSteps(trees.Tree):
       eigenvalues=eigenvalues.clip(0),
     )
 
-  # In float64 on the host for a number of examples, and in JAX for an array.
+  # If the number of examples is an int, the methods below compute in float64 on the
+  # host. If it is an array, they compute in JAX.
 
   def step_size(self, count: int | Array) -> Any:
-    """The best step size for `count` examples; that for one if there are none."""
+    """Returns the best step size for `count` examples; for 0 that for 1."""
     xp = np if isinstance(count, int) else jnp
     part = 1 / xp.maximum(xp.asarray(count, float), 1)
     curvature = (1 + part) * self.signal + part * self.spread * self.square
     return self.slope * _inverse(xp.asarray(curvature))
 
   def step_matrix(self, count: int | Array) -> Float[AnyArray, 'd d']:
-    """The best step matrix for `count` examples; that for one if there are none."""
+    """Returns the best step matrix for `count` examples; for 0 that for 1."""
     xp = np if isinstance(count, int) else jnp
     part, basis = 1 / xp.maximum(xp.asarray(count, float), 1), xp.asarray(self.basis)
     curvatures = (1 + part) * xp.asarray(self.eigenvalues) + part * self.spread
@@ -117,29 +141,71 @@ class FirstSteps(trees.Tree):
 
 
 def _inverse(numbers: Float[ArrayT, '*n']) -> Float[ArrayT, '*n']:
-  """1 over positive numbers, and 0 for others."""
+  """Returns 1 over positive numbers, and 0 for others."""
   xp = numbers.__array_namespace__()
   return xp.where(numbers > 0, 1 / xp.where(numbers > 0, numbers, 1), 0)
 
 
 def best_first_step(task: Task, start: ArrayLike | None = None) -> float:
-  """The step size of least risk for one step; `start` defaults to the prior mean."""
+  """Returns the step size of least risk for one step of gradient descent.
+
+  Args:
+    task: A `LinearRegression`.
+    start: Weights `[d]` before the step. None is the prior mean.
+
+  Raises:
+    UserError: Exact theory does not cover the task, or the start has the wrong shape.
+  """
   return float(FirstSteps.of(task, start).step_size(task.context_length))
 
 
 def best_step_matrix(
   task: Task, start: ArrayLike | None = None
 ) -> Float[np.ndarray, 'd d']:
-  """The matrix step of least risk for one step from `start` (None: the prior mean)."""
+  """Returns the step matrix of least risk for one step of gradient descent (GD-β).
+
+  It is `N ((1 + 1/C) ΣN + (tr ΣN + σ²)/C)⁻¹`, where Σ is the covariance of the features
+  and `N = E (ŵ − start)(ŵ − start)ᵀ` (docs/theory_one_layer.md, section 3).
+
+  Args:
+    task: A `LinearRegression`.
+    start: Weights `[d]` before the step. None is the prior mean.
+
+  Returns:
+    The matrix `[d, d]`, in float64.
+
+  Raises:
+    UserError: The task is not a `LinearRegression`, or the start has the wrong shape.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=5)
+    >>> zoo.estimators.best_step_matrix(task).round(3).tolist()
+    [[0.625, 0.0], [0.0, 0.625]]
+  """
   return np.asarray(FirstSteps.of(task, start).step_matrix(task.context_length))
 
 
 def best_penalty(task: Task, start: ArrayLike | None = None) -> float:
-  """The ridge penalty of least risk, `σ² d / tr N`; `start` defaults to the prior mean.
+  """Returns the ridge penalty of least risk, `σ² d / tr N`.
 
-  If Σ is a multiple of the identity, the risk depends on N only through its trace; if N
-  is a multiple, ridge is the posterior mean. Otherwise there is no closed form, and
-  UserError is raised; the posterior mean is then better than ridge with any penalty.
+  Here `N = E (ŵ − start)(ŵ − start)ᵀ`. The formula holds in two cases: if the
+  covariance Σ of the features is a multiple of the identity, the risk depends on N only
+  through its trace; if N is such a multiple, ridge regression is the posterior mean. In
+  other cases there is no closed form, and the posterior mean is better than ridge
+  regression with any penalty.
+
+  Args:
+    task: A `LinearRegression`.
+    start: Weights `[d]` towards which ridge regression shrinks. None is the prior mean.
+
+  Raises:
+    UserError: The task is not a `LinearRegression`, the start has the wrong shape, or
+      there is noise and neither Σ nor N is a multiple of the identity, or N is 0.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(2, 5, noise_std=0.5)
+    >>> zoo.estimators.best_penalty(task)
+    0.25
   """
   noise_std = prior_of(task).noise_std
   if noise_std == 0:
@@ -162,9 +228,14 @@ def best_penalty(task: Task, start: ArrayLike | None = None) -> float:
 def feature_variance(
   task: Task, what: str = 'the exact risk of two or more steps'
 ) -> float:
-  """ς if the feature covariance is ςI; raises UserError if it is not of that kind.
+  """Returns ς if the covariance of the features is ςI.
 
-  `what` is known only if it is.
+  Args:
+    task: A `LinearRegression`.
+    what: What is known only for such a covariance; the message of the error says so.
+
+  Raises:
+    UserError: The covariance is not a positive multiple of the identity.
   """
   features = second_moments(task)[1]
   if not is_scalar(features) or features[0, 0] == 0:

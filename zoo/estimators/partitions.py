@@ -10,25 +10,37 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-MOST = 30_000  # partitions over which a predictor sums
-# The logarithm of what cannot be. It is finite, so that a prompt that no partition
-# explains has a prediction too, as if labels were wrong very rarely.
+# A predictor sums over at most this many partitions.
+MOST = 30_000
+# An impossible event has this log probability. It is finite, so that a prompt that no
+# partition explains has a prediction, too, as if labels were wrong very rarely.
 IMPOSSIBLE = -1e9
 
 
 class Partitions(NamedTuple):
-  """All partitions of N examples and a query, the last point, into blocks."""
+  """All partitions of N examples and a query, the last point, into blocks.
 
-  blocks: Bool[np.ndarray, 's n']  # the points of each block; the last has none
-  rows: Int[np.ndarray, 'r m']  # the blocks of each partition, then the empty block
-  # The block of the last example and that of the query, in each partition.
+  Attributes:
+    blocks: Whether each point is in each block. The last block has no points.
+    rows: Numbers of the blocks of each partition, filled up with the last block.
+    holders: Number of the block of the last example, and of the query, in each
+      partition.
+  """
+
+  blocks: Bool[np.ndarray, 's n']
+  rows: Int[np.ndarray, 'r m']
   holders: Int[np.ndarray, 'r 2']
 
 
 def count(context_length: int, burstiness: int) -> int:
-  """The number of partitions, for B > 0 of N examples into blocks of B.
+  """Returns the number of partitions of a prompt.
 
-  The query is in any block. For B = 0 blocks have any size, and it may be alone.
+  For B > 0 the examples are in blocks of B, and the query is in any of these. For B = 0
+  blocks have any size, and the query may be alone.
+
+  Args:
+    context_length: Number of examples N.
+    burstiness: Number B of examples of a block, which divides N, or 0.
   """
   n, b = context_length, burstiness
   if b:
@@ -42,15 +54,16 @@ def count(context_length: int, burstiness: int) -> int:
 
 
 def is_small(context_length: int, burstiness: int) -> bool:
-  """Whether there are few enough partitions to sum over."""
-  if not burstiness and context_length > MOST.bit_length():  # the number is huge
+  """Returns whether there are few enough partitions to sum over them."""
+  # The number of partitions is too large to compute.
+  if not burstiness and context_length > MOST.bit_length():
     return False
   return count(context_length, burstiness) <= MOST
 
 
 @functools.lru_cache(maxsize=8)
 def partitions(context_length: int, burstiness: int) -> Partitions:
-  """All partitions of a prompt, in a fixed order."""
+  """Returns all partitions of a prompt, in a fixed order."""
   n = context_length
   if burstiness:
     parts = [
@@ -68,7 +81,7 @@ def partitions(context_length: int, burstiness: int) -> Partitions:
   rows = np.full((len(parts), max(map(len, parts))), len(distinct), np.int32)
   for row, part in zip(rows, parts, strict=True):
     row[: len(part)] = [index[block] for block in part]
-  # The block of a row that has the point.
+  # These are the blocks of each row that have the point.
   holders = [
     np.take_along_axis(rows, np.argmax(blocks[rows, point], axis=1)[:, None], 1)
     for point in (n - 1, n)
@@ -77,7 +90,7 @@ def partitions(context_length: int, burstiness: int) -> Partitions:
 
 
 def _equal(points: tuple[int, ...], size: int) -> list[list[tuple[int, ...]]]:
-  """The partitions of points into blocks of one size."""
+  """Returns the partitions of points into blocks of one size."""
   if not points:
     return [[]]
   first, *rest = points
@@ -89,7 +102,7 @@ def _equal(points: tuple[int, ...], size: int) -> list[list[tuple[int, ...]]]:
 
 
 def _any(n: int) -> list[list[tuple[int, ...]]]:
-  """All partitions of n points."""
+  """Returns all partitions of n points."""
   parts: list[list[tuple[int, ...]]] = [[]]
   for point in range(n):
     parts = [
@@ -103,10 +116,15 @@ def _any(n: int) -> list[list[tuple[int, ...]]]:
 def log_prior(
   context_length: int, law: Float[np.ndarray, ' m']
 ) -> Float[np.ndarray, ' r']:
-  """The log probability of each partition for B = 0, where each point draws its class.
+  """Returns the log probability of each partition if B = 0: points draw their classes.
 
-  A partition into blocks of sizes `s_1 … s_r` has `Σ Π_j law(k_j)^s_j`, the sum over
-  different classes `k_1 … k_r`. (For B > 0 all partitions are equally likely.)
+  A partition into blocks of sizes `s_1 … s_r` has the probability `Σ Π_j law(k_j)^s_j`,
+  a sum over different classes `k_1 … k_r`. (For B > 0 all partitions are equally
+  probable.)
+
+  Args:
+    context_length: Number of examples N.
+    law: Probability of each class.
   """
   table = partitions(context_length, 0)
   sizes = np.sort(table.blocks.sum(1)[table.rows], axis=1)[:, ::-1]
@@ -120,9 +138,10 @@ def log_prior(
 def _sum_over_classes(
   kinds: Int[np.ndarray, 'p m'], law: Float[np.ndarray, ' m2']
 ) -> Float[np.ndarray, ' p']:
-  """For each list of sizes, the sum over different classes for the blocks.
+  """Returns, for each list of sizes, the sum over different classes for the blocks.
 
-  Class after class: it takes one of the blocks, or none. All terms are positive.
+  Classes are added one after the other; each takes one of the blocks, or none. All
+  terms are positive.
   """
   length = kinds.shape[1]
   subsets = np.arange(2**length)

@@ -1,4 +1,4 @@
-"""Posteriors with the density of a prompt, from which mixtures are predicted."""
+"""Bayes predictors that know the density of a prompt, so that they can be mixed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ _LOG_2_PI = math.log(2 * math.pi)
 
 
 class Posterior(Baseline):
-  """A Bayes predictor that also knows how probable the examples are.
+  """Base of Bayes predictors that also know how probable the examples are.
 
-  Like a baseline, a subclass is decorated with `flax.struct.dataclass`. One whose
-  labels are numbers is `Describing`, too.
+  A subclass defines `weigh`, and is decorated with `flax.struct.dataclass`. If its
+  labels are numbers, it is a subclass of `Describing`, too.
   """
 
   @abc.abstractmethod
   def weigh(self, examples: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
-    """The log density of the seen examples and the query's features, and `predict`."""
+    """Returns a log density and the prediction.
+
+    The density is that of the examples that are seen and of the features of the query.
+    The prediction is that of `predict`.
+    """
 
   def predict(self, examples: Examples) -> Float[Array, '*k']:
     return self.weigh(examples)[1]
@@ -36,10 +40,17 @@ class Posterior(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class GaussianPosterior(Posterior, Describing):
-  """That of `y = w·x + σ n` with `w ~ N(mean, root rootᵀ)` and `x ~ N(0, Σ)`.
+  """The posterior mean of linear regression with noise, with the density of prompts.
 
-  With `squares` it is `y = w·x² + σ n`. The noise is not 0, and Σ is not singular; None
-  is the identity.
+  The model is `y = w·x + σ n` with `w ~ N(mean, root rootᵀ)` and `x ~ N(0, Σ)`.
+
+  Args:
+    mean: Mean of the weights `[d]`.
+    root: A root of the covariance of the weights, `[d, k]`.
+    noise_std: Standard deviation σ > 0 of the noise.
+    squares: Whether labels depend on the squares of x, `y = w·x² + σ n`.
+    feature_covariance: Covariance Σ of the features, which must not be singular. None
+      is the identity.
   """
 
   mean: Vector
@@ -55,7 +66,8 @@ class GaussianPosterior(Posterior, Describing):
       x, x_query = jnp.square(x), jnp.square(x_query)
     mean, root = (jnp.asarray(array, x.dtype) for array in (self.mean, self.root))
     residual, count = y - x @ mean, examples.num_seen
-    # y − x·mean ~ N(0, A Aᵀ + σ²), of which all terms below are positive.
+    # The residual y − x·mean is N(0, A Aᵀ + σ²) with A = x root. All terms of its
+    # density below are positive.
     u, s, vt = jnp.linalg.svd(x @ root, full_matrices=False)
     variance = jnp.square(jnp.asarray(self.noise_std, x.dtype))
     along, variances = residual @ u, s * s + variance
@@ -78,7 +90,7 @@ class GaussianPosterior(Posterior, Describing):
 
 
 def as_mixture(distribution: Distribution) -> GaussianMixture:
-  """A Gaussian as a mixture of one; a mixture as it is."""
+  """Returns a Gaussian as a mixture of one component, and a mixture as it is."""
   if isinstance(distribution, GaussianMixture):
     return distribution
   assert isinstance(distribution, Gaussian)
@@ -89,7 +101,15 @@ def as_mixture(distribution: Distribution) -> GaussianMixture:
 def log_density_of_features(
   examples: Examples, covariance: Float[np.ndarray, 'd d'] | None = None
 ) -> Float[Array, '']:
-  """That of the seen features and of the query's, all `N(0, covariance)`."""
+  """Returns the log density of the features of the seen examples and of the query.
+
+  All are `N(0, covariance)`.
+
+  Args:
+    examples: The examples and the query.
+    covariance: The covariance `[d, d]`, which must not be singular. None is the
+      identity.
+  """
   points = jnp.concatenate([examples.zeroed().x, examples.x_query[None]])
   log_det = jnp.zeros((), points.dtype)
   if covariance is not None:
@@ -101,6 +121,6 @@ def log_density_of_features(
 
 
 def log_norm(noise_std: float | Array, examples: Examples) -> Float[Array, '']:
-  """`log (√(2π) σ)^k`, by which the density of the noise of k examples is divided."""
+  """Returns `log (√(2π) σ)^k`, the norm of the density of the noise of k examples."""
   std = jnp.asarray(noise_std, examples.y.dtype)
   return examples.num_seen * (jnp.log(std) + _LOG_2_PI / 2)

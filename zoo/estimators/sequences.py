@@ -20,15 +20,17 @@ from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.trees import Matrix
 from zoo.estimators.baselines import Baseline, Examples, OfClasses
 
-MOST_CONTEXTS = 4096  # of the last symbols, on which the next one depends
+# A context is the last symbols, on which the next one depends. There may be at most
+# this many different contexts.
+MOST_CONTEXTS = 4096
 
 
 class SequenceBaseline(OfClasses):
-  """A baseline that reads a sequence once, defined by `after_each`."""
+  """Base of baselines that read a sequence once, which are defined by `after_each`."""
 
   @abc.abstractmethod
   def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
-    """The log probabilities of the next symbol after each symbol and those before."""
+    """Returns the log probabilities of the next symbol, after each of the symbols."""
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
     last = jnp.sum(examples.seen)
@@ -37,15 +39,21 @@ class SequenceBaseline(OfClasses):
     return self.after_each(symbols)[last]
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t k']:
-    """The prediction for each example from those before it, that for the query last."""
+    """Predicts each example from those before it, and the query last."""
     check_prompt(prompt)
     return jax.vmap(self.after_each)(jnp.argmax(prompt.features, axis=-1))
 
 
 def contexts(symbols: Int[Array, ' t'], size: int, order: int) -> Int[Array, ' t']:
-  """The number of the last `order` symbols at each place; −1 before there are as many.
+  """Returns the number of the context at each place; −1 after too few symbols.
 
-  They are its digits to the base `size`, the last symbol the last digit.
+  The last `order` symbols are the digits of the number to the base `size`, the last
+  symbol the last digit.
+
+  Args:
+    symbols: Symbols `[t]`.
+    size: Number of different symbols.
+    order: Number of symbols of a context.
   """
   place = jnp.arange(len(symbols))
   digits = [size**j * jnp.roll(symbols, j) for j in range(order)]
@@ -54,9 +62,13 @@ def contexts(symbols: Int[Array, ' t'], size: int, order: int) -> Int[Array, ' t
 
 @struct.dataclass(eq=False, repr=False)
 class NGram(SequenceBaseline):
-  """Predicts from the counts of symbols after the last `order` ones, each plus 1.
+  """Predicts by counts of what followed the last `order` symbols, each plus 1.
 
-  Before there are as many symbols, all are equally likely.
+  Before there are as many symbols, all symbols are equally probable.
+
+  Args:
+    num_symbols: Number of different symbols.
+    order: Number of symbols of a context.
   """
 
   num_symbols: int = struct.field(pytree_node=False)
@@ -73,19 +85,25 @@ class NGram(SequenceBaseline):
 
 @struct.dataclass(eq=False, repr=False)
 class Retrieval(SequenceBaseline):
-  """Predicts by the posterior over known Markov chains, all equally likely before.
+  """Predicts by the posterior over known Markov chains, equally probable a priori.
 
-  `Σ_m p_m T_m(context → ·)` with `p_m ∝ first_m(x_0) Π_i T_m(context_i → x_{i+1})`.
-  Without `first` nothing follows from the first symbols, as if their law were the same
-  for all chains; it is uniform for the symbols after fewer than `order` ones.
+  The law of the next symbol is `Σ_m p_m T_m(context → ·)` with
+  `p_m ∝ first_m(x_0) Π_i T_m(context_i → x_{i+1})`. It is uniform after fewer than
+  `order` symbols.
+
+  Args:
+    rows: Law of the next symbol by chain and context, `[m, s^order, s]`.
+    order: Number of symbols of a context.
+    first: Law of the first symbol in each chain, `[m, s]`. None takes it to be the same
+      in all chains, so that nothing follows from the first symbols.
   """
 
-  rows: Matrix  # of each chain, by context and next symbol, [m, s^order, s]
+  rows: Matrix
   order: int = struct.field(pytree_node=False)
-  first: Matrix = None  # the law of the first symbol, [m, s]
+  first: Matrix = None
 
   def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
-    # By context first, which a step of the scan looks up for all chains.
+    # The context is the first axis: a step of the scan looks it up for all chains.
     rows = jnp.swapaxes(jnp.asarray(self.rows, float), 0, 1)
     logs, size = jnp.log(rows), rows.shape[-1]
     start = jnp.zeros_like(rows[0, :, 0])
@@ -107,14 +125,18 @@ class Retrieval(SequenceBaseline):
 class LawRetrieval(SequenceBaseline):
   """Predicts by the posterior over known laws of independent symbols.
 
-  `Σ_m p_m law_m` with `p_m ∝ Π_i law_m(x_i)`, all laws being equally likely before.
+  The law of the next symbol is `Σ_m p_m law_m` with `p_m ∝ Π_i law_m(x_i)`. All laws
+  are equally probable a priori.
+
+  Args:
+    laws: The laws, `[m, s]`.
   """
 
-  laws: Matrix  # [m, s]
+  laws: Matrix
 
   def after_each(self, symbols: Int[Array, ' t']) -> Float[Array, 't k']:
     laws = jnp.asarray(self.laws, float)
-    # A law that rounds to 0 may be that of a prompt from elsewhere.
+    # A prompt from another task may have a symbol whose probability rounds to 0.
     logs = jnp.log(jnp.maximum(laws, jnp.finfo(laws.dtype).tiny))
 
     def step(scores: Array, symbol: Array) -> tuple[Array, Array]:
@@ -126,7 +148,11 @@ class LawRetrieval(SequenceBaseline):
 
 
 def stationary_laws(rows: Float[np.ndarray, 'm n s']) -> Float[np.ndarray, 'm s']:
-  """The law of a symbol of each chain in its stationary distribution."""
+  """Returns the law of a symbol of each chain in its stationary distribution.
+
+  Args:
+    rows: Law of the next symbol by chain and context.
+  """
   _, count, size = rows.shape
   context = np.arange(count)[:, None]
   after = (context * size + np.arange(size)[None]) % count
@@ -134,7 +160,7 @@ def stationary_laws(rows: Float[np.ndarray, 'm n s']) -> Float[np.ndarray, 'm s'
   for m, row in enumerate(rows):
     moves = np.zeros((count, count))
     np.add.at(moves, (np.broadcast_to(context, after.shape), after), row)
-    # From μ = Pᵀ μ and Σ μ = 1.
+    # The equations are μ = Pᵀ μ and Σ μ = 1.
     law = np.linalg.solve(np.eye(count) - moves.T + 1, np.ones(count))
     laws[m] = law.reshape(-1, size).sum(axis=0)
   return laws
@@ -142,7 +168,7 @@ def stationary_laws(rows: Float[np.ndarray, 'm n s']) -> Float[np.ndarray, 'm s'
 
 @struct.dataclass(eq=False, repr=False)
 class Bigram(Baseline):
-  """Predicts from the counts of symbols after the query's symbol, each plus 1."""
+  """Predicts by the counts of symbols that followed the query's symbol, each plus 1."""
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
     x, y, _, x_query = examples.zeroed()
@@ -151,7 +177,7 @@ class Bigram(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class Unigram(Baseline):
-  """Predicts from the counts of all symbols, the query's too, each plus 1."""
+  """Predicts by the counts of all symbols, with that of the query, each plus 1."""
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
     return jnp.log(jnp.sum(examples.zeroed().x, axis=0) + examples.x_query + 1)
@@ -159,17 +185,19 @@ class Unigram(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class TwoSymbolBayes(OfClasses):
-  """The Bayes predictor for two symbols, if the first one is from the stationary law.
+  """The Bayes predictor for two symbols, if the first one has the stationary law.
 
-  Let u and v be the probabilities of leaving the first symbol and the other one. The
-  first symbol then has the probability `v/(u + v)`, which weights the Beta posteriors
-  from the transitions. The integrals are computed by Gauss–Legendre quadrature.
+  Let u be the probability of leaving the first symbol, and v that of leaving the other
+  one. The first symbol then has the probability `v/(u + v)`, which weights the Beta
+  posteriors that follow from the transitions. The integrals are computed by
+  Gauss–Legendre quadrature.
   """
 
   def predict(self, examples: Examples) -> Float[Array, ' 2']:
     x, y, seen, x_query = examples.zeroed()
     first = jnp.where(jnp.any(seen), x[0], x_query)
-    # Several nodes within the least standard deviation of a posterior, about 1/(2√c).
+    # The least standard deviation of a posterior is about 1/(2√c). Several nodes lie
+    # within it.
     nodes, weights = np.polynomial.legendre.leggauss(32 + 4 * math.isqrt(len(x)))
     leave, weights = (jnp.asarray(a, y.dtype) for a in ((1 + nodes) / 2, weights))
     law = leave[None] / (leave[:, None] + leave[None])

@@ -20,15 +20,21 @@ from zoo.estimators.posteriors import Posterior, log_density_of_features, log_no
 
 @struct.dataclass(eq=False, repr=False)
 class SparseBayes(Posterior, Describing):
-  """The posterior mean when `num_nonzero` random weights are N(0, 1), the others 0.
+  """The posterior mean if `num_nonzero` random weights are N(0, 1) and the others 0.
 
   This is exact: the mean over all supports S (sets of coordinates) of the posterior
   mean given S, weighted by the evidence `N(y; 0, X_S X_Sᵀ + σ² I)`. Without noise, more
-  examples than `num_nonzero` leave only the support that fits them, and there is no
+  examples than `num_nonzero` leave only the support that fits them, and prompts have no
   density.
+
+  Args:
+    num_features: Number of features d.
+    num_nonzero: Number of weights that are not 0.
+    noise_std: Standard deviation σ ≥ 0 of the noise.
   """
 
-  one_by_one = True  # each prompt needs thousands of fits
+  # Each prompt needs thousands of fits.
+  one_by_one = True
 
   num_features: int = struct.field(pytree_node=False)
   num_nonzero: int = struct.field(pytree_node=False)
@@ -39,7 +45,10 @@ class SparseBayes(Posterior, Describing):
     return density, jnp.dot(jax.nn.softmax(log_evidence), prediction)
 
   def describe(self, examples: Examples) -> GaussianMixture:
-    """A component for each support, with the posterior of its weights."""
+    """Returns the distribution of the observed label of the query.
+
+    It has a component for each support, by the posterior of its weights.
+    """
     _, log_evidence, prediction, std = self._of_supports(examples)
     return GaussianMixture(log_evidence, prediction, std)
 
@@ -48,27 +57,27 @@ class SparseBayes(Posterior, Describing):
   ) -> tuple[
     Float[Array, ''], Float[Array, ' n'], Float[Array, ' n'], Float[Array, ' n']
   ]:
-    """The log density; of each support its evidence, and mean and std of the label."""
+    """Returns the log density; by support, the evidence, and mean and std of labels."""
     x, y, _, x_query = examples.zeroed()
     std = jnp.asarray(self.noise_std, x.dtype)
     noiseless, overdetermined = std == 0, examples.num_seen > self.num_nonzero
-    # The limit of small noise, in which a support fits any few examples. Rounding
-    # errors grow as 1/std², those of the limit as std².
+    # Without noise, this is the limit of small noise, in which a support fits any few
+    # examples. Rounding errors grow as 1/std², and errors of the limit as std².
     eps = float(jnp.finfo(x.dtype).eps)
     least = jnp.where(overdetermined, eps, eps**0.25).astype(x.dtype)
     std = jnp.where(noiseless, least, std)
     supports = _supports(self.num_features, self.num_nonzero)
     misfit, log_det, prediction, spread = _ridge(x, y, std, x_query, supports)
     log_evidence = -misfit / (2 * std * std) - log_det
-    # Without noise, a support that fits all examples by chance has probability 0. The
-    # misfit of the true support is rounding error, and so the smallest.
+    # Without noise, a wrong support fits all examples with probability 0. The misfit of
+    # the true support is a rounding error, so it is the smallest one.
     fits = jnp.where(misfit == jnp.min(misfit), 0, -jnp.inf).astype(x.dtype)
     log_evidence = jnp.where(noiseless & overdetermined, fits, log_evidence)
-    # Of N(y; 0, X_S X_Sᵀ + σ²), whose determinant is |A| σ^(2(k − s)).
+    # This is the density N(y; 0, X_S X_Sᵀ + σ²). Its determinant is |A| σ^(2(k − s)).
     density = jax.scipy.special.logsumexp(log_evidence) - math.log(len(supports))
     density += self.num_nonzero * jnp.log(std) - log_norm(std, examples)
     density += log_density_of_features(examples)
-    # Without noise as many examples as there are weights determine them.
+    # Without noise, as many examples as there are non-zero weights determine them.
     of_label = std * jnp.sqrt(jnp.where(noiseless, spread, 1 + spread))
     is_known = noiseless & (examples.num_seen >= self.num_nonzero)
     return density, log_evidence, prediction, jnp.where(is_known, 0, of_label)
@@ -89,15 +98,15 @@ def _ridge(
 ) -> tuple[
   Float[Array, ' n'], Float[Array, ' n'], Float[Array, ' n'], Float[Array, ' n']
 ]:
-  """For the features X of each support the least loss, ½ log|A|, w·x_q and x_qᵀA⁻¹x_q.
+  """Returns the least loss, ½ log|A|, w·x_q and x_qᵀA⁻¹x_q for each support.
 
-  They are those of ridge regression, `A = XᵀX + std² I`: least squares on `[X; std I]`
-  by modified Gram–Schmidt, with the labels as one more column. This is backward stable,
-  so that the loss is off only by the rounding of y, however badly conditioned X is
-  (Björck, Numerical Methods for Least Squares Problems, 2.4).
+  They are those of ridge regression with `A = XᵀX + std² I`. It is computed as least
+  squares on `[X; std I]` by modified Gram–Schmidt, with the labels as one more column.
+  This is backward stable: however badly conditioned X is, the loss is off only by the
+  rounding of y (Björck, Numerical Methods for Least Squares Problems, 2.4).
   """
   n, s = supports.shape
-  # Supports are the last axis, since there are many: [c + s, n].
+  # Supports are the last axis, since there are many. The shape is [c + s, n].
   penalties = jnp.broadcast_to(std * jnp.eye(s, dtype=x.dtype)[:, :, None], (s, s, n))
   columns = [jnp.concatenate([x[:, supports[:, j]], penalties[j]]) for j in range(s)]
   residual = jnp.broadcast_to(jnp.pad(y, (0, s))[:, None], (len(y) + s, n))
@@ -124,10 +133,16 @@ def _ridge(
 class Lasso(Baseline):
   """Least squares with an L1 penalty, by FISTA.
 
-  It minimises `L(w) = |y − Xw|² / (2k) + penalty |w|_1` (Tibshirani 1996) until L is
-  known to be within `tolerance |y|² / k` of its least value (accelerated proximal
-  gradients, Beck & Teboulle 2009; restarts, O'Donoghue & Candès 2015). The default
-  penalty is, from 10 examples on, the best of those in Garg et al. (arXiv 2208.01066).
+  It minimises `L(w) = |y − Xw|² / (2k) + penalty |w|_1` over k examples (Tibshirani
+  1996). It stops when L is known to be within `tolerance |y|² / k` of its least value.
+  The method is accelerated proximal gradients (Beck & Teboulle 2009) with restarts
+  (O'Donoghue & Candès 2015).
+
+  Args:
+    penalty: The penalty. The default is the best one of those in Garg et al. (arXiv
+      2208.01066) from 10 examples on.
+    tolerance: When to stop, see above.
+    max_steps: Number of steps after which it stops in any case.
   """
 
   penalty: Number = 0.01
@@ -138,16 +153,16 @@ class Lasso(Baseline):
     return jnp.dot(examples.x_query, self.weights(examples))
 
   def weights(self, examples: Examples) -> Float[Array, ' d']:
-    """The weights fitted to the seen examples; 0 before the first."""
+    """Returns the weights that are fitted to the seen examples; without any, 0."""
     x, y, *_ = examples.zeroed()
     d, count = x.shape[1], jnp.maximum(examples.num_seen, 1)
     gram, moment = x.T @ x / count, y @ x / count
     power = jnp.dot(y, y) / count
-    # Without an example nothing moves, at any step size.
+    # Without examples the weights stay 0, whatever the step size.
     step_size = 1 / jnp.maximum(jnp.linalg.eigvalsh(gram)[-1], 1e-30)
 
     def duality_gap(w: Array) -> Array:
-      """An upper bound on L(w) minus its minimum (Kim et al. 2007, eq. 10)."""
+      """Returns an upper bound on L(w) minus its minimum (Kim et al. 2007, eq. 10)."""
       slopes = moment - gram @ w
       misfit = power - jnp.dot(w, moment + slopes)  # |y − Xw|² / k
       scale = jnp.minimum(1, self.penalty / jnp.maximum(jnp.abs(slopes).max(), 1e-30))

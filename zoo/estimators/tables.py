@@ -12,10 +12,11 @@ from zoo.estimators.baselines import Baseline, Examples
 
 @struct.dataclass(eq=False, repr=False)
 class MeanLabel(Baseline):
-  """The mean number of the examples, and the logits of the shares of their classes.
+  """Predicts the mean number of the examples, and the logits of the shares of classes.
 
-  A share is (n_k + 1) / (n + k) for n_k of n examples of a class: the posterior mean of
-  its probability under a uniform prior over the probabilities of k classes.
+  The share of a class is (n_k + 1) / (n + k) if n_k of n examples are of it. This is
+  the posterior mean of its probability under a uniform prior over the probabilities of
+  k classes.
 
   Args:
     kind: What labels are, one of `zoo.tasks.tabular.KINDS`.
@@ -29,13 +30,14 @@ class MeanLabel(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class TableNeighbours(Baseline):
-  """The mean label of the examples nearest to the query, after standardisation.
+  """Predicts the mean label of the nearest examples, after standardisation.
 
-  Missing features (NaN) are the mean. Shares of classes are those of `MeanLabel`.
+  A missing feature (NaN) is taken as the mean. Shares of classes are those of
+  `MeanLabel`.
 
   Args:
     kind: What labels are, one of `zoo.tasks.tabular.KINDS`.
-    num_neighbours: The number of nearest examples, ≥ 1.
+    num_neighbours: Number of nearest examples, ≥ 1.
   """
 
   kind: str = struct.field(pytree_node=False)
@@ -52,13 +54,13 @@ class TableNeighbours(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class TableRidge(Baseline):
-  """Ridge regression of standardised features, with an intercept.
+  """Ridge regression on standardised features, with an intercept.
 
-  Minimises `Σ_i (y_i − ȳ − w·x_i)² + penalty |w|²`. Missing features (NaN) are the
-  mean. It predicts numbers alone.
+  It minimises `Σ_i (y_i − ȳ − w·x_i)² + penalty |w|²`. A missing feature (NaN) is taken
+  as the mean. It predicts numbers only.
 
   Args:
-    penalty: > 0; 1 is the default of scikit-learn.
+    penalty: The penalty, > 0; 1 is the default of scikit-learn.
   """
 
   penalty: float = struct.field(pytree_node=False, default=1.0)
@@ -75,7 +77,7 @@ class TableRidge(Baseline):
 
 
 def standardized(examples: Examples) -> tuple[Float[Array, 'c d'], Float[Array, ' d']]:
-  """The features of the examples and the query; a missing or constant one is 0."""
+  """Returns standardised features; a feature that is missing or constant is 0."""
   x, seen = examples.x, examples.seen[:, None] & ~jnp.isnan(examples.x)
   count = jnp.maximum(jnp.sum(seen.astype(x.dtype), axis=0), 1)
   mean = jnp.sum(jnp.nan_to_num(x), axis=0, where=seen) / count
@@ -94,7 +96,13 @@ def standardized(examples: Examples) -> tuple[Float[Array, 'c d'], Float[Array, 
 def weighted_label(
   kind: str, examples: Examples, weights: Float[Array, ' c']
 ) -> Float[Array, '*k']:
-  """The weighted mean of numbers, and the logits of weighted shares of classes."""
+  """Returns the weighted mean of numbers, and the logits of weighted shares of classes.
+
+  Args:
+    kind: What labels are, one of `zoo.tasks.tabular.KINDS`.
+    examples: The examples.
+    weights: Weight of each example `[c]`.
+  """
   total = jnp.sum(weights)
   y = jnp.where(examples.seen.reshape(-1, *[1] * (examples.y.ndim - 1)), examples.y, 0)
   sums = jnp.tensordot(weights, y, axes=1)

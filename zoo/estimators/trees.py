@@ -1,4 +1,4 @@
-"""Decision trees of scikit-learn and boosted ones of XGBoost, fitted to each prompt."""
+"""Decision trees and boosted trees of scikit-learn, fitted to each prompt."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from zoo.estimators.baselines import HostBaseline
 
 @struct.dataclass(eq=False, repr=False)
 class _Trees(HostBaseline):
-  """Predicts with a regressor of scikit-learn, and 0 before the first example.
+  """Base of predictors by a regressor of scikit-learn; 0 before the first example.
 
-  Raises UserError where scikit-learn is not installed.
+  Predicting raises UserError if scikit-learn is not installed.
   """
 
-  # Whether features are replaced by their signs.
+  # This says whether features are replaced by their signs.
   signs: bool = struct.field(pytree_node=False, default=True)
 
   @abc.abstractmethod
   def regressor(self) -> Any:
-    """A regressor that is not fitted yet."""
+    """Returns a regressor that is not fitted yet."""
 
   def fit_and_predict(
     self,
@@ -43,7 +43,12 @@ class _Trees(HostBaseline):
 
 @struct.dataclass(eq=False, repr=False)
 class GreedyTree(_Trees):
-  """One tree, grown greedily until it fits all examples, or to a depth."""
+  """One tree, grown greedily until it fits all examples or reaches a depth.
+
+  Args:
+    signs: Whether features are replaced by their signs.
+    max_depth: Greatest depth of the tree. None does not limit it.
+  """
 
   max_depth: int | None = struct.field(pytree_node=False, default=None)
 
@@ -56,7 +61,11 @@ class GreedyTree(_Trees):
 
 @struct.dataclass(eq=False, repr=False)
 class Boosting(_Trees):
-  """Gradient boosting with 50 trees of depth 4 and the learning rate 0.1."""
+  """Gradient boosting with 50 trees of depth 4 and the learning rate 0.1.
+
+  Args:
+    signs: Whether features are replaced by their signs.
+  """
 
   def regressor(self) -> Any:
     return _import('sklearn.ensemble').GradientBoostingRegressor(

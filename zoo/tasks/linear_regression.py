@@ -47,10 +47,11 @@ class LinearRegression(LinearFunctions):
   `n_i ~ N(0, 1)`. The query is drawn like the features of an example. Its target is
   `ŵ·x_q`, without noise. The latents are ŵ.
 
-  The Bayes predictor is the mean of the Gaussian posterior, which is ridge regression
-  towards the prior mean with the penalty σ² (baseline `bayes`). Exact theory
-  (`zoo.theory`) covers this class, but no subclass: a subclass may draw prompts from
-  another distribution, and a model is then trained on what its `sample_one` draws.
+  The Bayes predictor is the mean of the Gaussian posterior (baseline `bayes`). It is
+  ridge regression towards the prior mean, with the penalty σ² and the norm of the prior
+  covariance. Exact theory (`zoo.theory`) covers this class, but no subclass: a subclass
+  may draw prompts from another distribution, and a model is then trained on what its
+  `sample_one` draws.
 
   Covariances and the prior mean are kept as float64 on the host, so that exact theory
   loses no precision. By default the prior mean is 0, as in most papers; the configs
@@ -64,8 +65,8 @@ class LinearRegression(LinearFunctions):
       the identity.
     feature_covariance: Covariance of the features `[d, d]`; it may be singular. None is
       the identity.
-    noise_std: Standard deviation σ of the noise, from 0 to 1e19, whose square is still
-      a number of float32.
+    noise_std: Standard deviation σ of the noise, from 0 to 1e19 (the square of more
+      would overflow float32).
 
   Raises:
     UserError: A covariance is not symmetric and positive semi-definite.

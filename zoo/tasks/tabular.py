@@ -28,8 +28,8 @@ KINDS = 'both', 'numbers', 'classes'
 # Each table has this many rows that are not shown. Scales and thresholds of the table
 # come from them, so that the rows that are shown are independent given the table.
 _HIDDEN_ROWS = 64
-# The causal graph has layers of _NODES nodes. _LAYERS layers come after the roots. Roots
-# may lie in up to _CLUSTERS clusters.
+# The causal graph has layers of _NODES nodes, with _LAYERS layers after the roots. The
+# roots may lie in up to _CLUSTERS clusters.
 _NODES, _LAYERS, _CLUSTERS = 16, 3, 8
 # With more features there would be too few nodes left for the scores.
 _MOST_FEATURES = 60
