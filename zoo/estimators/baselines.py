@@ -227,7 +227,7 @@ def distinct(predictors: Mapping[str, Predictor]) -> dict[str, Predictor]:
 
 @struct.dataclass(eq=False, repr=False)
 class Zero(Baseline):
-  """Predicts 0: the mean of a centred task, or equal probabilities of all classes."""
+  """The prediction 0: the mean of a centred task, or equal probabilities of classes."""
 
   def predict(self, examples: Examples) -> Float[Array, '*k']:
     return jnp.zeros(examples.y.shape[1:], examples.y.dtype)
@@ -250,7 +250,7 @@ def check_numbers(baseline: Baseline, examples: Examples, of_classes: str) -> No
 
 @struct.dataclass(eq=False, repr=False)
 class NearestNeighbours(Baseline):
-  """Predicts the mean label of the examples nearest to the query; 0 without examples.
+  """The mean label of the examples nearest to the query; 0 without examples.
 
   Args:
     num_neighbours: Number of nearest examples, ≥ 1.
@@ -270,7 +270,7 @@ class NearestNeighbours(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class Averaging(Baseline):
-  """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` over k examples.
+  """The prediction `w·x_q` with `w = (1/k) Σ_i y_i x_i` over k examples.
 
   References:
     Garg et al., arXiv 2208.01066.

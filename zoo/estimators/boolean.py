@@ -110,7 +110,7 @@ class NeighbourBayes(OfSigns):
 
 @struct.dataclass(eq=False, repr=False)
 class NaiveBayes(Baseline):
-  """Predicts the logit `2 a·x_q` with `a = Σ_i y_i x_i / (k + d)` over k examples.
+  """The logit `2 a·x_q` with `a = Σ_i y_i x_i / (k + d)` over k examples.
 
   The vector a has correlations of features and labels, shrunk by the d in the
   denominator, which matters most after few examples. To first order in a, this is the

@@ -53,7 +53,7 @@ class NearestMean(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class NearestShares(Baseline):
-  """Predicts the shares of the classes among the examples nearest to the query.
+  """The shares of the classes among the examples nearest to the query.
 
   Without examples all classes have the same probability.
 
@@ -129,7 +129,7 @@ def log_mass(
 
 @struct.dataclass(eq=False, repr=False)
 class Recall(OfClasses):
-  """Predicts the value that the key of the query had; for a new key, any value.
+  """The value that the key of the query had; for a new key, any value.
 
   Args:
     own_values: Whether each key has its own value. The values of other keys then get no

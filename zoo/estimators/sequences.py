@@ -62,7 +62,7 @@ def contexts(symbols: Int[Array, ' t'], size: int, order: int) -> Int[Array, ' t
 
 @struct.dataclass(eq=False, repr=False)
 class NGram(SequenceBaseline):
-  """Predicts by counts of what followed the last `order` symbols, each plus 1.
+  """Prediction by counts of what followed the last `order` symbols, each plus 1.
 
   Before there are as many symbols, all symbols are equally probable.
 
@@ -85,7 +85,7 @@ class NGram(SequenceBaseline):
 
 @struct.dataclass(eq=False, repr=False)
 class Retrieval(SequenceBaseline):
-  """Predicts by the posterior over known Markov chains, equally probable a priori.
+  """Prediction by the posterior over known Markov chains, with a uniform prior.
 
   The law of the next symbol is `Σ_m p_m T_m(context → ·)` with
   `p_m ∝ first_m(x_0) Π_i T_m(context_i → x_{i+1})`. It is uniform after fewer than
@@ -123,7 +123,7 @@ class Retrieval(SequenceBaseline):
 
 @struct.dataclass(eq=False, repr=False)
 class LawRetrieval(SequenceBaseline):
-  """Predicts by the posterior over known laws of independent symbols.
+  """Prediction by the posterior over known laws of independent symbols.
 
   The law of the next symbol is `Σ_m p_m law_m` with `p_m ∝ Π_i law_m(x_i)`. All laws
   are equally probable a priori.
@@ -168,7 +168,7 @@ def stationary_laws(rows: Float[np.ndarray, 'm n s']) -> Float[np.ndarray, 'm s'
 
 @struct.dataclass(eq=False, repr=False)
 class Bigram(Baseline):
-  """Predicts by the counts of symbols that followed the query's symbol, each plus 1."""
+  """Prediction by counts of what followed the query's symbol, each plus 1."""
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
     x, y, _, x_query = examples.zeroed()
@@ -177,7 +177,7 @@ class Bigram(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class Unigram(Baseline):
-  """Predicts by the counts of all symbols, with that of the query, each plus 1."""
+  """Prediction by counts of all symbols, that of the query included, each plus 1."""
 
   def predict(self, examples: Examples) -> Float[Array, ' k']:
     return jnp.log(jnp.sum(examples.zeroed().x, axis=0) + examples.x_query + 1)

@@ -12,7 +12,7 @@ from zoo.estimators.baselines import Baseline, Examples
 
 @struct.dataclass(eq=False, repr=False)
 class MeanLabel(Baseline):
-  """Predicts the mean number of the examples, and the logits of the shares of classes.
+  """The mean number of the examples, and the logits of the shares of classes.
 
   The share of a class is (n_k + 1) / (n + k) if n_k of n examples are of it. This is
   the posterior mean of its probability under a uniform prior over the probabilities of
@@ -30,7 +30,7 @@ class MeanLabel(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class TableNeighbours(Baseline):
-  """Predicts the mean label of the nearest examples, after standardisation.
+  """The mean label of the nearest examples, after standardisation.
 
   A missing feature (NaN) is taken as the mean. Shares of classes are those of
   `MeanLabel`.

@@ -219,8 +219,7 @@ class FunctionClass(BaseTask):
 
     Returns:
       Values of the function `[t]`. If labels are classes, they are the probabilities of
-      the
-      label +1 `[t]`, or of the k classes `[t, k]`.
+      the label +1 `[t]`, or of the k classes `[t, k]`.
     """
 
   def sample_labels(

@@ -60,8 +60,7 @@ class HiddenMarkov(BaseTask):
 
   References:
     Filtering in context: arXiv 2512.22471. Forward algorithm: Rabiner, Proceedings of
-    the
-    IEEE 77, 1989, section III.
+    the IEEE 77, 1989, section III.
   """
 
   num_states: int = struct.field(pytree_node=False, default=8)
