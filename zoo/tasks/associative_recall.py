@@ -42,8 +42,8 @@ class AssociativeRecall(BaseTask):
   - With `num_pairs` = P, the first P examples show P different keys. The key of each
     later example, and of the query, is drawn uniformly from these, with replacement.
     This is multi-query recall as a list of examples. (The prompt of Arora et al. is a
-    sequence of tokens. It asks for each key once, after a gap that has a power law and
-    is filled with other tokens.)
+    sequence of tokens. It asks for each key once, after a gap that other tokens fill,
+    and whose length has a power law.)
 
   The Bayes predictor recalls the value of a known key, and gives all values that no
   other key has the same probability if the key is new (baseline `bayes`).

@@ -254,8 +254,8 @@ class Conjunction(LiteralsTask):
   probability 0.15, and otherwise 0. Features are uniform on {−1, 1}^d. The label is +1
   where `x_j = w_j` for all j with `w_j ≠ 0`, else −1; if all `w_j` are 0, it is +1.
   With probability 0.3 an example or the query has its features changed in these j such
-  that the label is +1. The target is the probability of the label +1, 0 or 1. The
-  latents are w.
+  that the label is +1. The target is the probability of the label +1, which is 0 or 1.
+  The latents are w.
 
   For up to 7 features the Bayes predictor enumerates all `3^d` functions (baseline
   `bayes`). For more it is estimated by importance sampling (baseline `bayes_estimate`).
@@ -289,8 +289,8 @@ class Disjunction(LiteralsTask):
   probability 0.15, and otherwise 0. Features are uniform on {−1, 1}^d. The label is +1
   where `x_j = w_j` for some j with `w_j ≠ 0`, else −1; if all `w_j` are 0, it is −1.
   With probability 0.3 an example or the query has its features changed in these j such
-  that the label is −1. The target is the probability of the label +1, 0 or 1. The
-  latents are w. Features and labels are those of a conjunction, negated.
+  that the label is −1. The target is the probability of the label +1, which is 0 or 1.
+  The latents are w. Features and labels are those of a conjunction, negated.
 
   For up to 7 features the Bayes predictor enumerates all `3^d` functions (baseline
   `bayes`). For more it is estimated by importance sampling (baseline `bayes_estimate`).
@@ -322,11 +322,11 @@ class Majority(BooleanTask):
 
   For each prompt, weights w are drawn: each `w_j` is 1 with probability 0.3, else 0.
   Features are uniform on {−1, 1}^d. The label is +1 where `w·x > 1/2`, else −1. The
-  target is the probability of the label +1, 0 or 1. The latents are w.
+  target is the probability of the label +1, which is 0 or 1. The latents are w.
 
   For up to 12 features the Bayes predictor enumerates all `2^d` functions (baseline
-  `bayes`). For more it is not known: there are too many functions to enumerate, and too
-  few draws of w fit the labels for an estimate.
+  `bayes`). For more there is no such baseline: there are too many functions to
+  enumerate, and too few draws of w fit the labels for an estimate.
 
   Args:
     num_features: Number of features d ≥ 1.
@@ -381,8 +381,8 @@ class Parity(ParityTask):
 
   For each prompt, the set of relevant features is drawn uniformly from all `2^d` sets.
   Features are uniform on {−1, 1}^d. The label is +1 where an odd number of the relevant
-  features are +1, else −1. The target is the probability of the label +1, 0 or 1. The
-  latents are 1 for relevant features and 0 for others.
+  features are +1, else −1. The target is the probability of the label +1, which is 0 or
+  1. The latents are 1 for relevant features and 0 for others.
 
   The Bayes predictor solves linear equations modulo 2 (baseline `bayes`).
 
@@ -416,8 +416,8 @@ class SparseParity(ParityTask):
 
   For each prompt, a set of `num_relevant` features is drawn uniformly. Features are
   uniform on {−1, 1}^d. The label is +1 where an odd number of the relevant features are
-  +1, else −1. The target is the probability of the label +1, 0 or 1. The latents are 1
-  for relevant features and 0 for others.
+  +1, else −1. The target is the probability of the label +1, which is 0 or 1. The
+  latents are 1 for relevant features and 0 for others.
 
   If there are at most 5,000 sets, the Bayes predictor enumerates them (baseline
   `bayes`). There is no such baseline if there are more.

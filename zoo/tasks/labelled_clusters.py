@@ -310,8 +310,8 @@ class LabelledClusters(BaseTask):
     prompt. For images there are only the label of the nearest example and `zero`.
 
     `bayes` and `context` sum over the partitions of the context into classes. They are
-    left out if there are more than `zoo.estimators.partitions.MOST` partitions. For B =
-    0 `bayes` is `weights`, whatever their number.
+    left out if there are more than `zoo.estimators.partitions.MOST` partitions. But
+    `bayes` is `weights` if `B = 0`, whatever their number.
     """
     if self.source == 'tfds':
       return {'nearest_neighbours': NearestShares(1), 'zero': Zero()}
@@ -361,8 +361,8 @@ def sample_slots(
 ) -> Int[Array, ' t']:
   """Draws which examples are of one class: a slot for each example and for the query.
 
-  There are N/B slots, and B examples of the context have each. With B = 0 there are N +
-  1.
+  There are N/B slots, and B examples of the context have each. With `B = 0` there are
+  `N + 1` slots.
 
   Args:
     key: Random key.

@@ -61,7 +61,7 @@ class LogisticRegression(FunctionClass):
 
   The Bayes predictor has no closed form. For `logistic` and `probit` with up to 3
   features, if the prior is not too wide for a grid, it is integrated numerically
-  (baseline `bayes`). For more features it is estimated by sampling (baseline
+  (baseline `bayes`). In other cases it is estimated by sampling (baseline
   `bayes_estimate`). For `sign` there is neither.
 
   The prior mean and covariance are kept as float64 on the host.
@@ -176,9 +176,9 @@ class MaximumAPosteriori(Baseline):
   """The link of `w·x_q` for the weights w of greatest posterior density.
 
   They are found by Newton's method from the prior mean. For the link 'sign' every w
-  that separates the classes has the same likelihood. Its weights are therefore those of
-  logistic regression; with the prior N(0, I) that is the usual penalised logistic
-  regression with C = 1.
+  that separates the classes has the same likelihood. The weights of this baseline are
+  then those of logistic regression. With the prior N(0, I) this is the usual penalised
+  logistic regression with C = 1.
 
   Args:
     task: The task, whose link and prior it uses.

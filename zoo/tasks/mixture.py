@@ -39,11 +39,11 @@ class Mixture(BaseTask):
   `part` is the number of the task, from 0, and `of_parts` has the latents of every
   task, although the prompt shows only one of them.
 
-  The Bayes predictor mixes those of the tasks, each weighted by the probability of the
-  examples (baseline `bayes`). It exists if every task has a `posterior`: linear, sparse
-  and quadratic regression and pools with noise, logistic and probit regression, and
-  mixtures of these. It is named `bayes_estimate` if a task has only an estimate.
-  `bayes_1` is the Bayes predictor of the first task alone.
+  The Bayes predictor mixes the Bayes predictors of the tasks, each weighted by the
+  posterior probability of its task (baseline `bayes`). It exists if every task has a
+  `posterior`: linear, sparse and quadratic regression and pools with noise, logistic
+  and probit regression, and mixtures of these. It is named `bayes_estimate` if a task
+  has only an estimate. `bayes_1` is the Bayes predictor of the first task alone.
 
   A mixture of linear regression alone has the same distribution as the task, but other
   prompts for the same key.
