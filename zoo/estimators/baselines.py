@@ -138,6 +138,18 @@ class Describing(Baseline):
   A subclass defines `describe` for one prompt; the mean of the distribution is
   `predict`. If labels have no noise and the examples determine the label, the standard
   deviation is 0 up to rounding.
+
+  Example:
+    >>> import flax
+    >>> @flax.struct.dataclass
+    ... class StandardNormal(zoo.estimators.baselines.Describing):
+    ...   def predict(self, examples):
+    ...     return jnp.zeros(())
+    ...   def describe(self, examples):
+    ...     return zoo.core.distributions.Gaussian(jnp.zeros(()), jnp.ones(()))
+    >>> prompt = zoo.tasks.LinearRegression(2, 5).sample(jax.random.key(0), 3)
+    >>> StandardNormal().distribution(prompt).std.tolist()
+    [1.0, 1.0, 1.0]
   """
 
   @abc.abstractmethod
@@ -154,7 +166,18 @@ class Describing(Baseline):
 
 
 class OfClasses(Baseline):
-  """Base of baselines for one-hot labels, whose logits are their distribution."""
+  """Base of baselines for one-hot labels, whose logits are their distribution.
+
+  Example:
+    >>> import flax
+    >>> @flax.struct.dataclass
+    ... class Counts(zoo.estimators.baselines.OfClasses):
+    ...   def predict(self, examples):
+    ...     return jnp.log(examples.zeroed().y.sum(axis=0) + 1)
+    >>> prompt = zoo.tasks.GaussianClusters(2, 5, 4).sample(jax.random.key(0), 3)
+    >>> Counts().distribution(prompt).logits.shape
+    (3, 4)
+  """
 
   def distribution(self, prompt: Prompt) -> Classes:
     """Returns the probabilities of the classes of each prompt's query."""
@@ -166,7 +189,18 @@ class OfClasses(Baseline):
 
 
 class OfSigns(Baseline):
-  """Base of baselines for labels ±1, whose prediction is the logit of +1."""
+  """Base of baselines for labels ±1, whose prediction is the logit of +1.
+
+  Example:
+    >>> import flax
+    >>> @flax.struct.dataclass
+    ... class MeanSign(zoo.estimators.baselines.OfSigns):
+    ...   def predict(self, examples):
+    ...     return examples.zeroed().y.sum() / jnp.maximum(examples.num_seen, 1)
+    >>> prompt = zoo.tasks.Parity(2, 5).sample(jax.random.key(0), 3)
+    >>> MeanSign().distribution(prompt).logits.shape
+    (3, 2)
+  """
 
   def distribution(self, prompt: Prompt) -> Classes:
     """Returns the probabilities of −1 and +1, in this order, of each query."""
@@ -182,6 +216,16 @@ class HostBaseline(trees.Tree, abc.ABC):
 
   They cannot be compiled, and are so slow that a comparison gives them fewer prompts. A
   subclass defines `fit_and_predict`.
+
+  Example:
+    >>> import flax
+    >>> @flax.struct.dataclass
+    ... class MedianLabel(zoo.estimators.baselines.HostBaseline):
+    ...   def fit_and_predict(self, x, y, x_query):
+    ...     return float(np.median(y)) if len(y) else 0.0
+    >>> prompt = zoo.tasks.LinearRegression(2, 5).sample(jax.random.key(0), 3)
+    >>> MedianLabel()(prompt).shape
+    (3,)
   """
 
   @abc.abstractmethod
@@ -212,6 +256,11 @@ def distinct(predictors: Mapping[str, Predictor]) -> dict[str, Predictor]:
   Equal predictors become one entry, such as `ols, bayes`, in the place of the first.
   Fields that only their distributions need do not count. Predictors of other libraries,
   which cannot be compiled, are left out.
+
+  Example:
+    >>> task = zoo.tasks.TaskPool(num_features=2, num_tasks=3)
+    >>> list(zoo.estimators.baselines.distinct(task.baselines()))
+    ['bayes, dmmse', 'ridge', 'ols', 'zero']
   """
   groups: list[tuple[list[str], Predictor]] = []
   for name, predictor in predictors.items():
@@ -227,7 +276,13 @@ def distinct(predictors: Mapping[str, Predictor]) -> dict[str, Predictor]:
 
 @struct.dataclass(eq=False, repr=False)
 class Zero(Baseline):
-  """The prediction 0: the mean of a centred task, or equal probabilities of classes."""
+  """The prediction 0: the mean of a centred task, or equal probabilities of classes.
+
+  Example:
+    >>> prompt = zoo.tasks.LinearRegression(2, 5).sample(jax.random.key(0), 3)
+    >>> zoo.estimators.baselines.Zero()(prompt).shape
+    (3,)
+  """
 
   def predict(self, examples: Examples) -> Float[Array, '*k']:
     return jnp.zeros(examples.y.shape[1:], examples.y.dtype)
@@ -254,6 +309,11 @@ class NearestNeighbours(Baseline):
 
   Args:
     num_neighbours: Number of nearest examples, ≥ 1.
+
+  Example:
+    >>> prompt = zoo.tasks.LinearRegression(2, 5).sample(jax.random.key(0), 3)
+    >>> zoo.estimators.baselines.NearestNeighbours()(prompt).shape
+    (3,)
   """
 
   num_neighbours: int = struct.field(pytree_node=False, default=3)
@@ -271,6 +331,11 @@ class NearestNeighbours(Baseline):
 @struct.dataclass(eq=False, repr=False)
 class Averaging(Baseline):
   """The prediction `w·x_q` with `w = (1/k) Σ_i y_i x_i` over k examples.
+
+  Example:
+    >>> prompt = zoo.tasks.LinearRegression(2, 5).sample(jax.random.key(0), 3)
+    >>> zoo.estimators.baselines.Averaging()(prompt).shape
+    (3,)
 
   References:
     Garg et al., arXiv 2208.01066.

@@ -287,7 +287,12 @@ class LinearFunctions(FunctionClass):
 
 
 def is_squared(task: Task) -> bool:
-  """Returns whether a task's labels are numbers and its loss is the squared error."""
+  """Returns whether a task's labels are numbers and its loss is the squared error.
+
+  Example:
+    >>> zoo.tasks.base.is_squared(zoo.tasks.Parity())
+    False
+  """
   at = jnp.asarray([0.0, 3.0]), jnp.asarray([2.0, -1.0])
   loss, expected = task.loss(*at), losses.squared_error(*at)
   return loss.shape == expected.shape and bool(np.allclose(loss, expected))
@@ -308,6 +313,11 @@ def make_prompt(
       targets.
     latents: What the task drew and does not show, such as weights; any pytree of
       arrays.
+
+  Example:
+    >>> prompt = zoo.tasks.base.make_prompt(jnp.ones((6, 2)), jnp.zeros(6), None)
+    >>> prompt.x.shape, prompt.y.shape, prompt.y_query.shape
+    ((5, 2), (5,), ())
   """
   return Prompt(
     x=x[:-1],
@@ -376,6 +386,10 @@ def dot(
 
   Raises:
     UserError: The arrays have different numbers of entries along the axis.
+
+  Example:
+    >>> float(zoo.tasks.base.dot(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])))
+    11.0
   """
   d = left.shape[axis]
   # In the loop below an index out of range would give the last entry.
@@ -648,6 +662,11 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
     argument with another value.
 
   The task must allow features of any sign and size.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=5)
+    >>> list(zoo.tasks.base.other_distributions(task))[:4]
+    ['random_quadrants', 'repeated_query', 'skewed', 'half_subspace']
 
   References:
     Garg et al., arXiv 2208.01066, and their code.
