@@ -295,6 +295,9 @@ def check_numbers(baseline: Baseline, examples: Examples, of_classes: str) -> No
     baseline: The baseline that predicts numbers.
     examples: The examples that it was given.
     of_classes: Name of the baseline for classes, which the error recommends.
+
+  Raises:
+    UserError: The labels are one-hot.
   """
   if examples.y.ndim > 1:
     raise UserError(

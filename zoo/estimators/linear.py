@@ -2,7 +2,7 @@
 
 The functions make an estimator from a task, for which they choose the best parameters,
 or from given parameters. Estimators hold float64 and compute in the precision of the
-prompt.
+prompt. A task must be a `LinearRegression`, and not of a subclass of it.
 """
 
 from __future__ import annotations
@@ -126,6 +126,9 @@ def prior_mean(task: Task) -> GradientDescent:
   Args:
     task: A `LinearRegression`.
 
+  Returns:
+    The estimator.
+
   Raises:
     UserError: The task is not a `LinearRegression`.
 
@@ -180,6 +183,9 @@ def ols(task_or_start: Task | ArrayLike) -> Ridge:
     task_or_start: A `LinearRegression`, whose prior mean is the start, or the start
       itself `[d]`.
 
+  Returns:
+    The estimator, which predicts `w·x_q`.
+
   Raises:
     UserError: The start is not a vector, or the task is not a `LinearRegression`.
 
@@ -202,6 +208,9 @@ def bayes(task: Task) -> Ridge:
 
   Args:
     task: A `LinearRegression`.
+
+  Returns:
+    The estimator, which predicts `w·x_q`, and has a method `distribution`.
 
   Raises:
     UserError: The task is not a `LinearRegression`.

@@ -281,6 +281,9 @@ class Arrays(BaseTask):
       prompt: One prompt, without the axis b.
       keep: 'query'.
 
+    Returns:
+      One prompt, without the axis b.
+
     Raises:
       UserError: `keep` is 'inputs'. Each row has only one label.
     """

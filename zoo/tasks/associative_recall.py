@@ -45,8 +45,9 @@ class AssociativeRecall(BaseTask):
     sequence of tokens. It asks for each key once, after a gap that other tokens fill,
     and whose length has a power law.)
 
-  The Bayes predictor recalls the value of a known key, and gives all values that no
-  other key has the same probability if the key is new (baseline `bayes`).
+  If the key of the query is in the context, the Bayes predictor is certain of its
+  value. If not, all values that no key of the context has are equally probable
+  (baseline `bayes`).
 
   Args:
     num_keys: Number of different keys, ≥ 1.
@@ -109,6 +110,9 @@ class AssociativeRecall(BaseTask):
       key: Random key.
       prompt: One prompt, without the axis b.
       keep: 'query' or 'inputs'.
+
+    Returns:
+      One prompt, without the axis b.
     """
     pairing_key, keys_key = jax.random.split(key)
     if keep == 'inputs':

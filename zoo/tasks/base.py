@@ -179,6 +179,9 @@ class FunctionClass(BaseTask):
     """Draws the features of the context examples and, in the last row, of the query.
 
     Here they are `N(0, I)`.
+
+    Returns:
+      Features `[c + 1, d]`.
     """
     return jax.random.normal(key, (self.context_length + 1, self.num_features))
 
@@ -333,6 +336,9 @@ def check_sampling(task: BaseTask, base: type[BaseTask]) -> None:
   """Raises UserError unless a task draws prompts by the `sample_one` of a base class.
 
   The `redraw_one` of the base class is right only for such a task.
+
+  Raises:
+    UserError: The task has another `sample_one`.
   """
   if type(task).sample_one is not base.sample_one:
     name = type(task).__name__
@@ -366,7 +372,7 @@ def log_normal(x: Float[Array, '*n']) -> Float[Array, '']:
 def sample_signs(
   key: Key[Array, ''], probability: Float[Array, '*n']
 ) -> Float[Array, '*n']:
-  """Draws labels ±1; `probability` has the probability of +1 for each."""
+  """Returns random labels ±1; `probability` has the probability of +1 for each."""
   positive = jax.random.uniform(key, probability.shape) < probability
   return jnp.where(positive, 1.0, -1.0).astype(probability.dtype)
 
@@ -467,7 +473,7 @@ def inputs_are_labels(task: BaseTask) -> UserError:
 
 
 def unshifted(baselines: dict[str, Predictor]) -> dict[str, Predictor]:
-  """Renames the baselines of a task, for use on a shift of the task.
+  """Returns the baselines of a task, renamed for use on a shift of the task.
 
   `bayes` becomes `bayes_unshifted`, since it is the Bayes predictor of the original
   task only. `bayes_estimate` becomes `bayes_estimate_unshifted`. Other names stay.
@@ -780,7 +786,7 @@ def turned(
 def random_quadrants(
   key: Key[Array, ''], x: Float[Array, 't d']
 ) -> Float[Array, 't d']:
-  """Moves the context examples of each prompt into one random orthant.
+  """Returns features with the context of each prompt moved into one random orthant.
 
   The query stays as it is.
   """
@@ -789,17 +795,17 @@ def random_quadrants(
 
 
 def repeated_query(key: Key[Array, ''], x: Float[Array, 't d']) -> Float[Array, 't d']:
-  """Replaces the query by a random example of the context."""
+  """Returns features with the query replaced by a random example of the context."""
   return x.at[-1].set(x[jax.random.randint(key, (), 0, len(x) - 1)])
 
 
 def orthogonal_query(
   key: Key[Array, ''], x: Float[Array, 't d']
 ) -> Float[Array, 't d']:
-  """Projects the query off the span of the context, and restores its norm.
+  """Returns features with the query projected off the span of the context.
 
-  If the query lies in the span, rounding errors choose a direction orthogonal to the
-  span.
+  The query keeps its norm. If it lies in the span, rounding errors choose a direction
+  orthogonal to the span.
   """
   q, r = jnp.linalg.qr(x.T)
   norm = jnp.sqrt(dot(x[-1], x[-1]))

@@ -89,6 +89,9 @@ class GaussianClusters(BaseTask):
       key: Random key.
       prompt: One prompt, without the axis b.
       keep: 'query' or 'inputs'.
+
+    Returns:
+      One prompt, without the axis b.
     """
     means_key, classes_key, noise_key = jax.random.split(key, 3)
     t, d, k = self.context_length + 1, self.num_features, self.num_outputs

@@ -132,6 +132,9 @@ class HiddenMarkov(BaseTask):
       prompt: One prompt, without the axis b.
       keep: 'query'.
 
+    Returns:
+      One prompt, without the axis b.
+
     Raises:
       UserError: `keep` is 'inputs'. The labels are symbols of the sequence, which are
         inputs.

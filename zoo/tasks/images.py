@@ -83,6 +83,9 @@ def read_images(dataset: object, data_dir: object, image_size: int) -> Images:
     data_dir: Folder of the data sets; None is that of TFDS.
     image_size: Number of pixels of a side, ≥ 1, to which each image is scaled.
 
+  Returns:
+    The images of all classes.
+
   Raises:
     UserError: A package of the extra `data` is not installed, the data set is not in
       the folder, or it cannot be read.

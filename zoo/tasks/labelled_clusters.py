@@ -211,6 +211,9 @@ class LabelledClusters(BaseTask):
       prompt: One prompt, without the axis b.
       keep: 'query'.
 
+    Returns:
+      One prompt, without the axis b.
+
     Raises:
       UserError: `keep` is 'inputs'. A class has the same label in all prompts.
     """
@@ -243,6 +246,9 @@ class LabelledClusters(BaseTask):
     Args:
       key: Random key.
       classes: Classes of the examples and the query `[t]`.
+
+    Returns:
+      One prompt, without the axis b.
     """
     if self.source == 'tfds':
       x = self._images.sample(key, classes)
@@ -259,6 +265,9 @@ class LabelledClusters(BaseTask):
     Args:
       key: Random key.
       means: Mean of the class of each example `[t, d]`.
+
+    Returns:
+      Features `[t, d]`.
     """
     within = jnp.asarray(self.within, means.dtype)
     scale = jnp.sqrt(1 + within**2)
@@ -368,6 +377,9 @@ def sample_slots(
     key: Random key.
     context_length: Number of examples N.
     burstiness: Number B of examples of a class, or 0.
+
+  Returns:
+    The slots `[t]`; that of the query is the last one.
   """
   if not burstiness:
     return jnp.arange(context_length + 1)
@@ -501,6 +513,9 @@ class ClusterTest(BaseTask):
       key: Random key.
       prompt: One prompt, without the axis b.
       keep: 'query' or 'inputs'.
+
+    Returns:
+      One prompt, without the axis b.
 
     Raises:
       UserError: `keep` is 'inputs' and the test is `in_weights`.

@@ -206,6 +206,9 @@ class LinearRegression(LinearFunctions):
     Args:
       key: Random key.
       batch_size: Number of prompts, ≥ 1.
+
+    Returns:
+      The prompts, with their latents.
     """
     if not covers(self):
       return super().sample_batch(key, batch_size)
@@ -253,6 +256,9 @@ class LinearRegression(LinearFunctions):
     Args:
       key: Random key.
       batch_size: Number of prompts.
+
+    Returns:
+      The statistics of the prompts.
     """
     x, x_query, deviation, noise = self._draw(key, batch_size, self.has_long_context)
 

@@ -99,6 +99,9 @@ class OutlierRegression(BaseTask):
       key: Random key.
       prompt: One prompt, without the axis b.
       keep: 'query' or 'inputs'.
+
+    Returns:
+      One prompt, without the axis b.
     """
     x_key, w_key, which_key, features_key, label_key = jax.random.split(key, 5)
     c, d = self.context_length, self.num_features

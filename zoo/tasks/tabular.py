@@ -146,6 +146,9 @@ class Tabular(BaseTask):
       key: Random key.
       prompt: One prompt.
       keep: 'query' or 'inputs'.
+
+    Raises:
+      UserError: In every case.
     """
     raise UserError(
       'the maker of a table given its features has no known distribution, so prompts '
