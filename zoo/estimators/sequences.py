@@ -87,7 +87,7 @@ class NGram(SequenceBaseline):
 class Retrieval(SequenceBaseline):
   """Prediction by the posterior over known Markov chains, with a uniform prior.
 
-  The law of the next symbol is `Σ_m p_m T_m(context → ·)` with
+  The distribution of the next symbol is `Σ_m p_m T_m(context → ·)` with
   `p_m ∝ first_m(x_0) Π_i T_m(context_i → x_{i+1})`. It is uniform after fewer than
   `order` symbols.
 
@@ -123,13 +123,13 @@ class Retrieval(SequenceBaseline):
 
 @struct.dataclass(eq=False, repr=False)
 class LawRetrieval(SequenceBaseline):
-  """Prediction by the posterior over known laws of independent symbols.
+  """Prediction by the posterior over known distributions of independent symbols.
 
-  The law of the next symbol is `Σ_m p_m law_m` with `p_m ∝ Π_i law_m(x_i)`. All laws
-  are equally probable a priori.
+  The distribution of the next symbol is `Σ_m p_m law_m` with `p_m ∝ Π_i law_m(x_i)`.
+  All distributions are equally probable a priori.
 
   Args:
-    laws: The laws, `[m, s]`.
+    laws: The distributions, `[m, s]`.
   """
 
   laws: Matrix
@@ -148,7 +148,7 @@ class LawRetrieval(SequenceBaseline):
 
 
 def stationary_laws(rows: Float[np.ndarray, 'm n s']) -> Float[np.ndarray, 'm s']:
-  """Returns the law of a symbol of each chain in its stationary distribution.
+  """Returns the stationary distribution of a symbol in each chain.
 
   Args:
     rows: Law of the next symbol by chain and context.
@@ -185,7 +185,7 @@ class Unigram(Baseline):
 
 @struct.dataclass(eq=False, repr=False)
 class TwoSymbolBayes(OfClasses):
-  """The Bayes predictor for two symbols, if the first one has the stationary law.
+  """The Bayes predictor for two symbols; the first has the stationary distribution.
 
   Let u be the probability of leaving the first symbol, and v that of leaving the other
   one. The first symbol then has the probability `v/(u + v)`, which weights the Beta

@@ -33,17 +33,17 @@ class HiddenMarkov(BaseTask):
   drawn by a row of a matrix R, so that the transition matrix is `T = ρ I + (1 − ρ) R`.
   Each state emits a symbol by its row of a matrix E. The rows of R and E are
   Dirichlet(1, …, 1), and depend only on `seed` and the sizes. For each prompt the
-  states are drawn; the first one has the stationary law, which is that of R. The
-  latents are the states.
+  states are drawn; the first one has the stationary distribution, which is that of R.
+  The latents are the states.
 
   A prompt is one sequence of C + 1 symbols. An example is a symbol, one-hot, with the
-  next symbol as its label, and the query is the last symbol. Targets are the laws of
-  the next symbol given the hidden state, which are rows of `T E`.
+  next symbol as its label, and the query is the last symbol. Targets are the
+  distributions of the next symbol given the hidden state, which are rows of `T E`.
 
-  The Bayes predictor is the mean of these laws given the symbols, which the forward
-  algorithm computes (baseline `bayes`). For a chain that is new in each prompt it would
-  be an integral over all matrices without a closed form; this is why the chain is
-  fixed.
+  The Bayes predictor is the mean of these distributions given the symbols, which the
+  forward algorithm computes (baseline `bayes`). For a chain that is new in each prompt
+  it would be an integral over all matrices without a closed form; this is why the chain
+  is fixed.
 
   Args:
     num_states: Number of states, ≥ 2.
@@ -103,7 +103,7 @@ class HiddenMarkov(BaseTask):
 
   @property
   def law(self) -> Float[np.ndarray, ' n']:
-    """The stationary law of the states, float64 and read-only."""
+    """The stationary distribution of the states, float64 and read-only."""
     return self._rows.law
 
   @property
@@ -178,9 +178,9 @@ class HiddenMarkov(BaseTask):
     """Returns the baselines of this task, by name.
 
     `bayes` is the forward algorithm, which knows the chain and reads all symbols.
-    `trigram`, `bigram` and `unigram` know the chain, too, and are the laws of the next
-    symbol given the last two symbols, the last one, or none. After one symbol `trigram`
-    is `bigram`.
+    `trigram`, `bigram` and `unigram` know the chain, too, and are the distributions of
+    the next symbol given the last two symbols, the last one, or none. After one symbol
+    `trigram` is `bigram`.
     """
     return {
       'bayes': Filtering(self),
@@ -193,11 +193,11 @@ class HiddenMarkov(BaseTask):
 
 @struct.dataclass(eq=False, repr=False)
 class Filtering(SequenceBaseline):
-  """The law of the next symbol given the last symbols of a hidden Markov chain.
+  """The distribution of the next symbol of a hidden Markov chain, given the last ones.
 
-  This is the forward algorithm. The law b of the next state starts as the stationary
-  law, and becomes `∝ Tᵀ (E_x ∘ b)` with each symbol x. The law of the next symbol is
-  `Eᵀ b`.
+  This is the forward algorithm. The distribution b of the next state starts as the
+  stationary distribution, and becomes `∝ Tᵀ (E_x ∘ b)` with each symbol x. The
+  distribution of the next symbol is `Eᵀ b`.
 
   Args:
     task: The task with the chain.
@@ -233,7 +233,7 @@ class Filtering(SequenceBaseline):
 
 
 class _Rows(NamedTuple):
-  """The matrices R (`moves`) and E (`emissions`), and the stationary law of states."""
+  """The matrices R (`moves`) and E (`emissions`), and the states' stationary `law`."""
 
   moves: Float[np.ndarray, 'n n']
   emissions: Float[np.ndarray, 'n s']

@@ -46,18 +46,18 @@ class MarkovChain(BaseTask):
   """Prediction of the next symbol of a random Markov chain of order k.
 
   A chain has a row for each of the `S^k` contexts, the last k of S symbols. The row is
-  the law of the next symbol, drawn from Dirichlet(1, …, 1). Each prompt has a new chain
-  or, with `num_chains`, one of a pool that depends only on `seed` and the sizes. The
-  latents are the rows of the chain.
+  the distribution of the next symbol, drawn from Dirichlet(1, …, 1). Each prompt has a
+  new chain or, with `num_chains`, one of a pool that depends only on `seed` and the
+  sizes. The latents are the rows of the chain.
 
   A prompt is one sequence of C + 1 symbols. An example is a transition: its features
   are symbol i, one-hot `[S]`, and its label is symbol i + 1. The query is the last
   symbol. After n examples n + 1 symbols are therefore known. Targets are rows of the
   chain.
 
-  For k = 1 the first symbol is drawn from the stationary law of the chain. (For up to
-  four symbols the authors' code draws it uniformly instead.) For k > 1 the first k
-  symbols are uniform, and so is the target of the first k − 1 examples.
+  For k = 1 the first symbol is drawn from the stationary distribution of the chain.
+  (For up to four symbols the authors' code draws it uniformly instead.) For k > 1 the
+  first k symbols are uniform, and so is the target of the first k − 1 examples.
 
   The Bayes predictor is known for k > 1, for pools, and for S = 2 (baseline `bayes`).
   It is not known for new chains of order 1 with S > 2. There the baseline `bigram`
@@ -90,7 +90,7 @@ class MarkovChain(BaseTask):
 
   @property
   def stationary(self) -> bool:
-    """Whether the first symbol has the stationary law of the chain."""
+    """Whether the first symbol has the stationary distribution of the chain."""
     return self.order == 1
 
   @property
@@ -114,7 +114,7 @@ class MarkovChain(BaseTask):
 
   @property
   def laws(self) -> Float[np.ndarray, 'm s']:
-    """The stationary law of a symbol in each chain of the pool."""
+    """The stationary distribution of a symbol in each chain of the pool."""
     return _pool(self.seed, self.num_chains or 0, self.num_symbols, self.order)[1]
 
   def check(self) -> None:
@@ -180,7 +180,7 @@ class MarkovChain(BaseTask):
     return jnp.log(dot(jnp.mean(self._last_laws(), axis=0), x[0]))
 
   def _laws_of_contexts(self, rows: Float[Array, 'm n s']) -> Float[Array, 'p m n']:
-    """Returns the law of the context at each place, in chains of the pool."""
+    """Returns the distribution of the context at each place, in chains of the pool."""
     chains, count, size = rows.shape
     start = jnp.full((chains, count), 1 / count, rows.dtype)
     if self.order == 1:
@@ -196,7 +196,7 @@ class MarkovChain(BaseTask):
     return jnp.concatenate([start[None], jax.lax.scan(step, start, length=length)[1]])
 
   def _last_laws(self) -> Float[Array, 'm s']:
-    """Returns the law of the last symbol in each chain of the pool."""
+    """Returns the distribution of the last symbol in each chain of the pool."""
     last = self._laws_of_contexts(jnp.asarray(self.pool, float))[-1]
     return last.reshape(len(last), -1, self.num_symbols).sum(axis=1)
 
@@ -276,12 +276,12 @@ class MarkovChain(BaseTask):
     Others know the chains of a pool. `bigram_retrieval` (for k > 1 `ngram_retrieval`)
     weighs the chains by the likelihood of the transitions, and mixes their rows.
     `unigram_retrieval` weighs them by the counts of symbols, as if these were drawn
-    independently from the stationary law, and mixes these laws.
+    independently from the stationary distribution, and mixes these distributions.
 
     `bayes` is the exact Bayes predictor:
 
-    - For a pool of order 1 it is `bigram_retrieval`, but also uses the law of the first
-      symbol.
+    - For a pool of order 1 it is `bigram_retrieval`, but also uses the distribution of
+      the first symbol.
     - For a pool of order k > 1 the first symbols say nothing, and it is
       `ngram_retrieval`.
     - For new chains of order k > 1 it is `ngram`.
@@ -327,7 +327,7 @@ class MarkovChain(BaseTask):
 def _pool(
   seed: int, num_chains: int, num_symbols: int, order: int
 ) -> tuple[Float[np.ndarray, 'm n s'], Float[np.ndarray, 'm s']]:
-  """Returns the rows of the chains, and their stationary laws."""
+  """Returns the rows of the chains, and their stationary distributions."""
   # NumPy guarantees the numbers of a RandomState for all its versions, but not those of
   # a Generator.
   random = np.random.RandomState(seed)

@@ -34,20 +34,21 @@ class OutlierRegression(BaseTask):
   For each prompt, weights `w ~ N(0, I)` are drawn. The query and those examples that
   are not outliers have features `x_i ~ N(0, I)` and the label `y_i = w·x_i`, without
   noise. Each example of the context is an outlier with probability
-  `outlier_probability`. The query is none. Its target is `w·x_q`. The latents are w.
-  There are two kinds of outliers:
+  `outlier_probability`. The query is not an outlier. Its target is `w·x_q`. The latents
+  are w. There are two kinds of outliers:
 
   - `many`: All features, the label and the target of an outlier are 1.
   - `orthogonal`: All outliers of a prompt have the same features and the same label.
     The features are `(a u + b v) / (a² + b²)` with `a, b ~ N(0, 1)` and vectors
     `u, v ~ N(0, I)` that are then made orthogonal to w and to each other. The label is
-    the first entry of another such vector. (In the paper it is the whole vector.) Its
-    variance is infinite, so compare medians. The target is `w·x = 0`.
+    the first entry of another such vector. (In the paper it is the whole vector.) The
+    variance of the label is infinite, so compare medians. The target of an outlier is
+    `w·x = 0`.
 
   For `many`, the Bayes predictor is least squares on the examples that are not outliers
-  (baseline `bayes`). For `orthogonal` it is not known: only their repetition tells
-  outliers from other examples. In a curve of the loss against the number of examples,
-  outliers are among the queries at all lengths but the last.
+  (baseline `bayes`). For `orthogonal` it is not known: only repetition tells outliers
+  from other examples. In a curve of the loss against the number of examples, outliers
+  are among the queries at all lengths but the last.
 
   Args:
     num_features: Number of features d ≥ 1; for `orthogonal` ≥ 3.

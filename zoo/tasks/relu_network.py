@@ -98,7 +98,7 @@ class ArcCosineKernel(Tree):
   `k(x, x') = |x||x'| (sin t + (π − t) cos t)/π` with t the angle between x and x'. This
   predictor is therefore the Bayes predictor in that limit. At any width it has the
   least risk of all predictors that are affine in the labels. One Cholesky decomposition
-  gives the predictions after all numbers of examples.
+  gives the predictions after each number of examples.
 
   With output weights of mean m, the labels have the mean `m √(r/π) |x|`, since
   `E relu(w·x) = |x|/√(2π)`, and the covariance `(1 + m²) k(x, x') − m² |x||x'|/π`.

@@ -43,8 +43,10 @@ class Sinusoid(FunctionClass):
 
   Args:
     context_length: Number of examples C ≥ 1.
-    amplitude_range: Least and greatest amplitude, two numbers ≥ 0.
-    phase_range: Least and greatest phase, two numbers whose difference is at most 2π.
+    amplitude_range: Least and greatest amplitude: two different numbers ≥ 0, the
+      smaller one first.
+    phase_range: Least and greatest phase: two different numbers, the smaller one first,
+      whose difference is at most 2π.
 
   Example:
     >>> task = zoo.create_task('sinusoid', context_length=5)

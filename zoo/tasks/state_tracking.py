@@ -138,9 +138,9 @@ class ModularAddition(StateTracking):
   """Sum of the numbers so far, modulo m: the group ℤ_m.
 
   Symbols are drawn uniformly. Features are symbols, one-hot. The target of an example
-  and of the query is the sum modulo m after its symbol, one-hot. Labels are 0, so that
-  a model sees the symbols alone. There are no latents. The Bayes predictor runs the
-  automaton, with the loss 0 (baseline `bayes`).
+  and of the query is the sum modulo m of the numbers up to its symbol, one-hot. Labels
+  are 0, so that a model sees the symbols alone. There are no latents. The Bayes
+  predictor runs the automaton, with the loss 0 (baseline `bayes`).
 
   Args:
     modulus: Modulus m, from 2 to 1000. Symbols are the numbers from 0 to m − 1.
@@ -173,7 +173,7 @@ class Permutations(StateTracking):
   """Product of the permutations so far: the word problem of the symmetric group S_k.
 
   Symbols are drawn uniformly. Features are symbols, one-hot. The target of an example
-  and of the query is the product of all permutations after its symbol, one-hot. Labels
+  and of the query is the product of the permutations up to its symbol, one-hot. Labels
   are 0, so that a model sees the symbols alone. There are no latents. The Bayes
   predictor runs the automaton, with the loss 0 (baseline `bayes`).
 
@@ -226,7 +226,7 @@ class ModularArithmetic(StateTracking):
   """Value of an arithmetic expression so far, modulo m, where × binds before + and −.
 
   Symbols are drawn uniformly. Features are symbols, one-hot. The target of an example
-  and of the query is the value of the expression after its symbol, one-hot. Labels are
+  and of the query is the value of the expression up to its symbol, one-hot. Labels are
   0, so that a model sees the symbols alone. There are no latents. The Bayes predictor
   runs the automaton, with the loss 0 (baseline `bayes`).
 

@@ -31,14 +31,14 @@ from zoo.tasks.base import BaseTask, dot, inputs_are_labels, make_prompt, regist
 class Urns(BaseTask):
   """Prediction of the next ball that is drawn, with replacement, from an urn.
 
-  An urn is a law of colours `~ Dirichlet(α, …, α)`. Each prompt has one of `num_urns`
-  urns, all equally probable, which depend only on `seed`, α and the sizes; or, if
-  `num_urns` is None, an urn that is new. C + 1 balls are drawn. The latents are the law
-  of the urn.
+  An urn is a distribution of colours `~ Dirichlet(α, …, α)`. Each prompt has one of
+  `num_urns` urns, all equally probable, which depend only on `seed`, α and the sizes;
+  or, if `num_urns` is None, an urn that is new. C + 1 balls are drawn. The latents are
+  the distribution of the urn.
 
   An example is a ball, as a one-hot vector of its colour, with the next ball as its
   label. The query is the last ball. After n examples n + 1 balls are therefore known.
-  Targets are the law of the urn.
+  Targets are the distribution of the urn.
 
   The Bayes predictor for a pool weighs the urns by the likelihood of the balls, and for
   new urns counts the balls and adds α (baseline `bayes`).
@@ -89,7 +89,7 @@ class Urns(BaseTask):
 
   @property
   def urns(self) -> Float[np.ndarray, 'm s'] | None:
-    """The law of each urn of the pool, float64 and read-only; None for new urns."""
+    """The distribution of each urn of the pool, in float64; None for new urns."""
     return self._urns
 
   def check(self) -> None:
@@ -133,7 +133,7 @@ class Urns(BaseTask):
   def _fresh(
     self, key: Key[Array, ''], alpha: Float[Array, '*s']
   ) -> Float[Array, ' s']:
-    """Draws the law of an urn `~ Dirichlet(α)`."""
+    """Draws the distribution of an urn `~ Dirichlet(α)`."""
     # For a small α gamma variables may round to 0, but their logarithms do not.
     logs = jax.random.loggamma(key, alpha, (self.num_symbols,))
     law = jnp.exp(logs - jnp.max(logs))
@@ -153,9 +153,9 @@ class Urns(BaseTask):
   def baselines(self) -> dict[str, Predictor]:
     """Returns the baselines of this task, by name.
 
-    `memorising` weighs the urns of the pool by the balls, and mixes their laws.
-    `generalising` takes the urn for a new one: it counts the balls and adds α. `bayes`
-    is `memorising` for a pool, and `generalising` for new urns.
+    `memorising` weighs the urns of the pool by the balls, and mixes their
+    distributions. `generalising` takes the urn for a new one: it counts the balls and
+    adds α. `bayes` is `memorising` for a pool, and `generalising` for new urns.
     """
     generalising = Generalising(self.num_symbols, self.concentration)
     if self.num_urns is None:
@@ -176,7 +176,7 @@ class Urns(BaseTask):
 
 @struct.dataclass(eq=False, repr=False)
 class Generalising(SequenceBaseline):
-  """The law of the next ball from an urn `~ Dirichlet(α, …, α)`: counts plus α.
+  """The posterior of the next ball from an urn `~ Dirichlet(α, …, α)`: counts plus α.
 
   Args:
     num_symbols: Number of colours.
