@@ -191,7 +191,7 @@ def reference():
 
 @pytest.mark.slow  # it needs Sphinx
 def test_sections_of_a_docstring_are_lists_text_and_code(reference):
-  docstring = '''Doubles a number.
+  docstring = """Doubles a number.
 
 Args:
   number: What is doubled, such as the risk
@@ -206,7 +206,7 @@ Example:
   4
 
 References:
-  Anonymous, arXiv 2512.04268.'''
+  Anonymous, arXiv 2512.04268."""
   name = r'\\ :code:`number`\\ \\:'.replace(r'\\', chr(92))
   assert reference.markup(docstring).split('\n\n') == [
     'Doubles a number.',
