@@ -1,7 +1,7 @@
 """Weights of models that realise a given learning rule.
 
-Every function returns a trainable model with float32 parameters. In a block
-`with jax.enable_x64(True):` they are float64, as exact numbers require.
+Every function returns a trainable model with float32 parameters. Inside a block
+`with jax.enable_x64(True):` they are float64, which tests of exact numbers need.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,29 @@ from zoo.models import LTB, DeepLSA, MultiHeadLSA, YqLSA
 
 
 def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
-  """yq-LSA whose prediction is exactly one step of gradient descent from a start `[d]`.
+  """Makes a yq-LSA whose prediction is one step of gradient descent.
 
-  arXiv 2512.04268, eq. 7, corrected: `W_P = -η I`. The paper's `-(η/C) I` divides by C
-  twice, since eq. 3 already does. With a matrix `[d, d]` as the step it is GD-β, and
-  `W_Q` holds the transposed matrix. Raises UserError naming the argument that is wrong.
+  The weights are those of arXiv 2512.04268, eq. 7, with a correction: `W_P = −η I`. The
+  paper's `−(η/C) I` divides by C twice, since its eq. 3 does so already.
+
+  Args:
+    start: The weights `[d]` at which the step begins; also the model's initial guess.
+    step_size: η, a number; or a step matrix `[d, d]`, with which the model is GD-β.
+      `W_Q` holds the transposed matrix.
+
+  Returns:
+    The model, with one head.
+
+  Raises:
+    UserError: If an argument has a wrong shape or is not finite.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(
+    ...   num_features=2, context_length=3, prior_mean=1.0
+    ... )
+    >>> model = zoo.theory.constructions.gd_transformer([1.0, 1.0], step_size=0.5)
+    >>> round(zoo.theory.exact_risk(model, task), 6)
+    1.0
   """
   start = check_vector('start', start, None)
   d = start.size
@@ -43,12 +61,28 @@ def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
 
 
 def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
-  """Multi-head LSA that realises a rule, with `init` and `bias` as its fixed guess.
+  """Makes a multi-head LSA that realises a learning rule.
 
-  The `b_h` of head h is the h-th unit vector. So d + 1 heads realise every rule that a
-  multi-head LSA can follow, and d heads those that do not depend on any `y_i²`, such as
-  the optimum of every task without noise (docs/theory.md, section 4). Raises UserError
-  if `bias` is 0 and `bias_update` is not: multi-head LSA cannot change a bias of 0.
+  The rule's `init` and `bias` are the model's fixed guess. The `b_h` of head h is the
+  h-th unit vector. So d + 1 heads realise every rule that a multi-head LSA can follow.
+  d heads realise those that do not depend on any `y_i²`, such as the optimum of every
+  task without noise (docs/theory_one_layer.md, section 4).
+
+  Args:
+    rule: The learning rule.
+
+  Returns:
+    The model, with d heads if they are enough, else d + 1.
+
+  Raises:
+    UserError: If `bias` is 0 and `bias_update` is not: multi-head LSA cannot change a
+      bias of 0.
+
+  Example:
+    >>> rule = zoo.LearningRule.gradient_descent(np.ones(2), step_size=0.5)
+    >>> model = zoo.theory.constructions.multi_head_lsa(rule)
+    >>> model.num_heads, bool(model.learning_rule().distance(rule) < 1e-6)
+    (2, True)
   """
   init, update, bias, bias_update = (
     np.asarray(leaf, np.float64)
@@ -66,7 +100,7 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
   moves = (moves + moves.swapaxes(1, 2)) / 2
   num_heads = d + 1
   if not moves[:, d, d].any():
-    # Only the symmetric parts matter, so the last row can be added to the last column.
+    # Only symmetric parts matter, so the last row can be added to the last column.
     num_heads = d
     moves[:, :, d] += moves[:, d]
   model = MultiHeadLSA(d, num_heads, init, float(bias), 0.0, rngs=nnx.Rngs(0))
@@ -82,10 +116,25 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
 
 
 def ltb_from_yq_lsa(model: YqLSA) -> LTB:
-  """An LTB that predicts the same as a yq-LSA (arXiv 2512.04268, Lemma 3, corrected).
+  """Makes an LTB that predicts the same as a yq-LSA.
 
-  `W_1 = [[I, 0], [wᵀ, 1]]`, `W_2 = I`, `W_P' = W_1⁻¹ W_P`,
+  The weights are `W_1 = [[I, 0], [wᵀ, 1]]`, `W_2 = I`, `W_P' = W_1⁻¹ W_P` and
   `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`; W_K and W_V do not change.
+
+  Args:
+    model: The yq-LSA.
+
+  Returns:
+    The LTB, with as many heads.
+
+  Example:
+    >>> model = zoo.theory.constructions.gd_transformer([1.0, 1.0], step_size=0.5)
+    >>> block = zoo.theory.constructions.ltb_from_yq_lsa(model)
+    >>> bool(block.learning_rule().distance(model.learning_rule()) < 1e-6)
+    True
+
+  References:
+    arXiv 2512.04268, Lemma 3, corrected (docs/theory.md, section 7).
   """
   d, identity = model.num_features, np.eye(model.num_features + 1, dtype=model.w.dtype)
   w_1, w_1_inverse, without_guess = (identity.copy() for _ in range(3))
@@ -103,10 +152,22 @@ def ltb_from_yq_lsa(model: YqLSA) -> LTB:
 
 
 def yq_lsa_from_ltb(block: LTB) -> YqLSA:
-  """A yq-LSA that predicts the same as an LTB: the converse of Lemma 3.
+  """Makes a yq-LSA that predicts the same as an LTB, the converse of Lemma 3.
 
   With r the last row of `W_2ᵀ W_1`: `w = r[:d]`, the last row of `W_P` is `rᵀ W_P`, and
   the last column of `W_Q` is 0, since LTB has no guess in its queries.
+
+  Args:
+    block: The LTB.
+
+  Returns:
+    The yq-LSA, with as many heads.
+
+  Example:
+    >>> block = zoo.create_model('ltb', num_features=2, rngs=nnx.Rngs(0))
+    >>> model = zoo.theory.constructions.yq_lsa_from_ltb(block)
+    >>> bool(block.learning_rule().distance(model.learning_rule()) < 1e-6)
+    True
   """
   readout = block.readout()
   model = YqLSA(block.num_features, block.num_heads, 0.0, rngs=nnx.Rngs(0))
@@ -121,11 +182,31 @@ def yq_lsa_from_ltb(block: LTB) -> YqLSA:
 def deep_gradient_descent(
   start: ArrayLike, step_sizes: ArrayLike | Sequence[float]
 ) -> DeepLSA:
-  """Deep linear attention whose prediction is k steps of descent from a start `[d]`.
+  """Makes deep linear attention whose prediction is k steps of gradient descent.
 
-  Sparse layers with `A = step I` and the residual guess `start`, one layer for each of
-  the step sizes `[k]` (Ahn et al., arXiv 2306.00297). Raises UserError naming the
-  argument that is wrong.
+  Each layer is sparse, with `A = step I`, and does one step. The residual guess is
+  `start`.
+
+  Args:
+    start: The weights `[d]` at which descent begins.
+    step_sizes: The step sizes `[k]`, one for each layer.
+
+  Returns:
+    The model, with k layers.
+
+  Raises:
+    UserError: If an argument has a wrong shape or is not finite.
+
+  Example:
+    >>> model = zoo.theory.constructions.deep_gradient_descent([0.0, 0.0], [0.3, 0.3])
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> steps = zoo.estimators.gradient_descent(task, [0.3, 0.3], num_steps=2)
+    >>> prompt = task.sample(jax.random.key(0), 4)
+    >>> bool(jnp.allclose(model(prompt), steps(prompt), atol=1e-5))
+    True
+
+  References:
+    Ahn et al., arXiv 2306.00297.
   """
   start = check_vector('start', start, None)
   step_sizes = check_vector('step_sizes', step_sizes, None)
@@ -141,14 +222,32 @@ def gd_plus_plus(
   preconditions: ArrayLike | Sequence[float],
   readout: float = -1.0,
 ) -> DeepLSA:
-  """Deep linear attention of the GD++ family (arXiv 2212.07677) from a start `[d]`.
+  """Makes deep linear attention of the GD++ family.
 
-  `steps` are the c `[L]` and `preconditions` the b `[L − 1]` of
-  `theory.deep.gd_plus_plus_risk`, which gives the model's risk if the start is the
-  prior mean. The layers are dense with `W_P W_V = diag(b I, c)` and
-  `W_Kᵀ W_Q = diag(I, 0)`, and the prediction is the guess plus `readout` times the
-  label entry of the query's token after the last layer. Raises UserError naming the
-  argument that is wrong.
+  The layers are dense, with `W_P W_V = diag(b I, c)` and `W_Kᵀ W_Q = diag(I, 0)`. The
+  prediction is the guess plus `readout` times the label entry of the query's token
+  after the last layer. `theory.deep.gd_plus_plus_risk` has the model's risk if the
+  start is the prior mean.
+
+  Args:
+    start: The weights `[d]` of the residual guess.
+    steps: The c of each layer, `[L]`.
+    preconditions: The b of each layer but the last, `[L − 1]`.
+    readout: The factor of the label entry.
+
+  Returns:
+    The model, with L layers.
+
+  Raises:
+    UserError: If an argument has a wrong shape or is not finite.
+
+  Example:
+    >>> model = zoo.theory.constructions.gd_plus_plus([0.0, 0.0], [0.5, 0.5], [-0.1])
+    >>> len(model.layers)
+    2
+
+  References:
+    von Oswald et al., arXiv 2212.07677. docs/theory_depth.md, section 8.
   """
   start, steps = check_vector('start', start, None), check_vector('steps', steps, None)
   d, size = start.size, steps.size
@@ -167,7 +266,7 @@ def gd_plus_plus(
 
 
 def _deep_lsa_from(start: Float[np.ndarray, ' d'], **arguments: Any) -> Any:
-  """Deep linear attention of zeros, whose prediction is the residual guess `start`."""
+  """Returns deep linear attention with weights 0, which predicts the residual guess."""
   model: Any = DeepLSA(
     start.size, **arguments, guess='residual', init_scale=0.0, rngs=nnx.Rngs(0)
   )
@@ -176,12 +275,26 @@ def _deep_lsa_from(start: Float[np.ndarray, ' d'], **arguments: Any) -> Any:
 
 
 def multi_head_lsa_for_signs(model: YqLSA) -> MultiHeadLSA:
-  """Multi-head LSA with `y_q = 0` that predicts as a yq-LSA if all labels are ±1.
+  """Makes a multi-head LSA that predicts as a yq-LSA does, if all labels are ±1.
 
-  It has one more head: since `(1/C) Σ_i y_i² = 1`, a head with `b = e_{d+1}` and
-  `A = e_{d+1} [w; 0]ᵀ` adds `w·x_q`. The others have `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`,
-  which puts the guess into their queries although the query token lacks it. With other
-  labels the predictions differ.
+  The result has the guess `y_q = 0` and one more head. Since `(1/C) Σ_i y_i² = 1`, a
+  head with `b = e_{d+1}` and `A = e_{d+1} [w; 0]ᵀ` adds `w·x_q`. The other heads have
+  `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`, which puts the guess into their queries although the
+  query's token lacks it. With other labels the predictions differ.
+
+  Args:
+    model: The yq-LSA.
+
+  Returns:
+    The multi-head LSA.
+
+  Example:
+    >>> model = zoo.theory.constructions.gd_transformer([1.0, 1.0], step_size=0.5)
+    >>> zoo.theory.constructions.multi_head_lsa_for_signs(model).num_heads
+    2
+
+  References:
+    docs/theory_labels.md, section 10.
   """
   d, dtype = model.num_features, model.w.dtype
   guess = model.w[...]

@@ -42,7 +42,7 @@ from zoo.theory.trust import QUICK_TO_COMPILE, check_rule
 
 Scalar = float | Float[Array, '']
 Form = LearningRule | DeepRule | Recurrence
-# What a risk depends on in a task.
+# The numbers of a task that determine the risk of a form.
 Constants = Moments | QuadraticRisk | Spectrum | GeneralSpectrum
 
 # Bounds whose relative difference is below float32 resolution count as equal.
@@ -50,31 +50,65 @@ _RESOLVED = 1e-7
 
 
 class ExcessRisk(NamedTuple):
-  """The risk above that of the global optimum, as the sum of two parts."""
+  """The risk above that of the global optimum, as the sum of two parts, both ≥ 0.
 
-  initial_guess: Scalar  # the remaining error of the guess after correction in context
-  update: Scalar  # the excess due to an update other than the best step
+  Attributes:
+    initial_guess: The part that the initial guess causes: the error that is left after
+      the context has corrected the guess.
+    update: The part that the update causes, where it differs from the best step.
+  """
+
+  initial_guess: Scalar
+  update: Scalar
 
 
 class Difference(NamedTuple):
-  """Expected squared differences of two learning rules on one task."""
+  """Expected squared differences of two learning rules f and f' on one task.
 
-  prediction: Scalar  # E (f − f')²
-  gradient: Scalar  # E |∂f/∂x_q − ∂f'/∂x_q|²
+  Attributes:
+    prediction: `E (f − f')²`, the difference of the predictions.
+    gradient: `E |∂f/∂x_q − ∂f'/∂x_q|²`, the difference of the gradients with respect to
+      the features of the query.
+  """
+
+  prediction: Scalar
+  gradient: Scalar
 
 
 def exact_risk(subject: Predictor, task: Task) -> Scalar:
-  """The in-context risk `E (f − ŵ·x_q)²` (arXiv 2512.04268, eq. 4), without sampling.
+  """Computes the in-context risk of a predictor from formulas, without sampling.
 
-  `subject` is a LearningRule, a model or an estimator that has one, a model with an
-  exact form, or an estimator whose risk has a closed form. The result is a float,
-  computed in float64 whatever JAX's default; for a subject traced by jit, grad or vmap
-  it is a scalar array in the precision of the subject's arrays. It takes O(d³) time,
-  O(d⁴) with a feature covariance, and O(d⁶) on a `task_pool`, where the expectation is
-  over the pool's weights.
+  The risk is `E (f − ŵ·x_q)²`, the expected squared error at the query, whose target
+  has no label noise. It takes O(d³) time, O(d⁴) if the task has a feature covariance,
+  and O(d⁶) on a `task_pool`.
 
-  Raises UserError naming the task or the subject that exact theory does not cover, and
-  for a subject that predicts differently from its rule or form.
+  Args:
+    subject: A `LearningRule`; a model or an estimator with the method `learning_rule`;
+      a model with the method `exact_form`; or gradient descent with several steps,
+      least squares or ridge regression, whose risks have closed forms.
+    task: A `linear_regression`; or a `task_pool`, where the expectation is over the
+      weights of the pool.
+
+  Returns:
+    The risk as a float, which is computed in float64 whatever JAX's default is. If jit,
+    grad or vmap traces the subject, the risk is a scalar array in the precision of the
+    subject's arrays.
+
+  Raises:
+    UserError: If the theory does not cover the task or the subject, if the subject
+      predicts differently from its rule or form, if taps of the model have been
+      replaced, or if the bounds of a ridge regression's risk differ by more than a
+      relative 1e-7.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> rule = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
+    >>> round(zoo.theory.exact_risk(rule, task), 6)
+    1.0
+
+  References:
+    arXiv 2512.04268, eq. 4, defines the risk; docs/theory_one_layer.md, section 2, has
+    the formula for learning rules.
   """
   return _exact_risk(subject, task, is_checked=False)
 
@@ -82,9 +116,9 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
 def known_risk(
   predictor: Predictor, task: Task, is_checked: bool = False
 ) -> float | None:
-  """The exact risk; None without a closed form, or if a predictor breaks its rule.
+  """Returns the exact risk, or None if it is unknown or a predictor breaks its rule.
 
-  `is_checked` says that it is known to predict as its rule or form.
+  `is_checked` says that the predictor is known to predict as its rule or form does.
   """
   try:
     return float(_exact_risk(predictor, task, is_checked))
@@ -93,7 +127,7 @@ def known_risk(
 
 
 def _exact_risk(subject: Predictor, task: Task, is_checked: bool) -> Scalar:
-  """`exact_risk`; `is_checked` as in `known_risk`."""
+  """Computes `exact_risk`; with `is_checked` the subject's rule or form is trusted."""
   if is_edited(subject):
     raise UserError('the model is edited: no exact form is known for it')
   if isinstance(subject, GradientDescent) and subject.step_sizes.size > 1:
@@ -120,10 +154,29 @@ def _exact_risk(subject: Predictor, task: Task, is_checked: bool) -> Scalar:
 
 
 def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
-  """The exact risks of a recurrence after 0, …, C examples, in float64.
+  """Computes the exact risks of a recurrence after 0, …, C examples, in float64.
 
-  `subject` is a model whose exact form is a Recurrence. Raises UserError for others and
-  for a task that exact theory does not cover.
+  Args:
+    subject: A model whose exact form is a `Recurrence`, such as `sequential`.
+    task: A `linear_regression` with C examples.
+
+  Returns:
+    The risks `[C + 1]`. The first one is that of the initial weights.
+
+  Raises:
+    UserError: If the subject is not such a model, predicts differently from its form,
+      or has other sizes than the task; or if the theory does not cover the task.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> model = zoo.create_model(
+    ...   'sequential', num_features=2, context_length=3, rngs=nnx.Rngs(0)
+    ... )
+    >>> zoo.theory.exact_curve(model, task).shape
+    (4,)
+
+  References:
+    docs/theory_sequences.md, section 9.
   """
   form = _float64_form(subject) if isinstance(subject, HasExactForm) else None
   if not isinstance(form, Recurrence):
@@ -135,9 +188,24 @@ def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
 
 
 def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
-  """The exact risks of learning rules on tasks, both stacked along their first axes.
+  """Computes the exact risks of many learning rules, each on its own task, in one call.
 
-  Computes `exact_risk` in float64 and in one call; the rules are on the host.
+  The risks are those of `exact_risk`, in float64.
+
+  Args:
+    rules: n learning rules on the host, with their leaves stacked along the first axis.
+    moments: The `task_moments` of n tasks, stacked in the same way.
+
+  Returns:
+    The risks `[n]`.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> rule = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
+    >>> pairs = [(rule, zoo.theory.task_moments(task))] * 2
+    >>> rules, moments = jax.tree.map(lambda *leaves: np.stack(leaves), *pairs)
+    >>> zoo.theory.exact_risks(rules, moments).round(6).tolist()
+    [1.0, 1.0]
   """
   with double_precision():
     return _rule_risks(rules, jax.tree.map(to_float64, moments))
@@ -147,9 +215,30 @@ _rule_risks = jax.jit(jax.vmap(float64_risk))
 
 
 def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
-  """The exact risks of exact forms on one task, stacked along their first axes.
+  """Computes the exact risks of many exact forms on one task, in one call.
 
-  Computes `exact_risk` in float64 and in one call; the forms are on the host.
+  The risks are those of `exact_risk`, in float64.
+
+  Args:
+    forms: n forms of one class on the host (`LearningRule`, `DeepRule` or
+      `Recurrence`), with their leaves stacked along the first axis.
+    task: A `linear_regression`; for learning rules it may be a `task_pool`.
+
+  Returns:
+    The risks `[n]`.
+
+  Raises:
+    UserError: If the theory does not cover the task, or the sizes of the forms and the
+      task differ.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> rules = [
+    ...   zoo.LearningRule.gradient_descent(np.zeros(2), step) for step in (0.5, 1.0)
+    ... ]
+    >>> forms = jax.tree.map(lambda *leaves: np.stack(leaves), *rules)
+    >>> zoo.theory.exact_form_risks(forms, task).round(6).tolist()
+    [1.0, 2.0]
   """
   with double_precision():
     constants = form_constants(forms, task)
@@ -157,21 +246,64 @@ def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
 
 
 def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
-  """The exact risk above the global optimum, in two parts, both ≥ 0.
+  """Computes the exact risk above that of the global optimum, split into two parts.
 
-  The risk is quadratic in the rule, so the excess is the mean squared difference from
-  the optimum. The even part of the difference comes from the initial guess, the odd
-  part from the update (docs/theory.md, section 3). Raises UserError as `exact_risk`
-  does.
+  The risk is quadratic in the rule, so the excess is the mean squared difference of the
+  predictions from those of the optimum. That difference is split by its behaviour when
+  `ŵ − w*` and the noise change sign: the even part comes from the initial guess, and
+  the odd part from the update.
+
+  Args:
+    subject: A `LearningRule`, or a model or an estimator that has one.
+    task: A `linear_regression`.
+
+  Returns:
+    The two parts, both ≥ 0. Their sum is the excess.
+
+  Raises:
+    UserError: If the theory does not cover the task, or if the subject has no learning
+      rule, predicts differently from it, or has another number of features.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(
+    ...   num_features=2, context_length=3, prior_mean=1.0
+    ... )
+    >>> from_zero = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
+    >>> excess = zoo.theory.excess_risk(from_zero, task)
+    >>> round(excess.initial_guess, 6), round(excess.update, 6)
+    (1.0, 0.0)
+
+  References:
+    docs/theory_one_layer.md, section 3.
   """
   even, odd, _ = _squared_gap(subject, optimal_rule(task), task)
   return ExcessRisk(even, odd)
 
 
 def squared_difference(subject: Predictor, other: Predictor, task: Task) -> Difference:
-  """The exact expected squared differences between two learning rules on a task.
+  """Computes the exact expected squared differences of two learning rules on a task.
 
-  Raises UserError as `exact_risk` does.
+  The prediction of one learning rule is subtracted from that of the other; the result
+  is a learning rule too, so that its mean square has the same formula as a risk.
+
+  Args:
+    subject: A `LearningRule`, or a model or an estimator that has one.
+    other: Another one, with the same number of features.
+    task: A `linear_regression`.
+
+  Returns:
+    The mean squared differences of the predictions and of their gradients in the query.
+
+  Raises:
+    UserError: If the theory does not cover the task, or if one of the two has no
+      learning rule, predicts differently from it, or has another number of features.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> near = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
+    >>> far = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=1.0)
+    >>> round(zoo.theory.squared_difference(near, far, task).prediction, 6)
+    1.0
   """
   even, odd, gradient = _squared_gap(subject, other, task)
   return Difference(even + odd, gradient)
@@ -185,10 +317,26 @@ def _squared_gap(subject: Predictor, other: Predictor, task: Task) -> tuple:
 
 
 def exact_form(subject: Predictor) -> DeepRule | Recurrence:
-  """The exact form of a model of any class that has the method `exact_form`.
+  """Returns the exact form of a model of any class that has the method `exact_form`.
 
-  Raises UserError if it has none, or if it predicts differently from its form, which is
-  not checked in a program that is being traced.
+  Whether the model predicts as its form does is checked on a few prompts, unless a
+  program that is being traced contains the model.
+
+  Args:
+    subject: The model.
+
+  Returns:
+    A `DeepRule` or a `Recurrence`, which predicts the same for every prompt.
+
+  Raises:
+    UserError: If the model has no exact form, or predicts differently from it.
+
+  Example:
+    >>> model = zoo.create_model(
+    ...   'sequential', num_features=2, context_length=3, rngs=nnx.Rngs(0)
+    ... )
+    >>> type(zoo.theory.exact_form(model)).__name__
+    'Recurrence'
   """
   if not isinstance(subject, HasExactForm):
     raise UserError(f'{type(subject).__name__} has no exact form')
@@ -198,9 +346,25 @@ def exact_form(subject: Predictor) -> DeepRule | Recurrence:
 
 
 def form_constants(form: Form, task: Task) -> Constants:
-  """What the risk of a form depends on in a task; only the form's shapes are read.
+  """Returns the numbers of a task that determine the risk of a form, for `form_risk`.
 
-  Raises UserError naming the property of the task that exact theory does not cover.
+  Args:
+    form: A `LearningRule`, `DeepRule` or `Recurrence`. Only the shapes of its arrays
+      are read.
+    task: A `linear_regression`; for learning rules it may be a `task_pool`.
+
+  Returns:
+    A pytree: `Moments` or, for other forms and tasks, what `form_risk` needs instead.
+
+  Raises:
+    UserError: If the theory does not cover the task, or the sizes of the form and the
+      task differ.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> rule = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
+    >>> type(zoo.theory.form_constants(rule, task)).__name__
+    'Moments'
   """
   if isinstance(form, DeepRule):
     return deep_spectrum(form, task)
@@ -211,7 +375,22 @@ def form_constants(form: Form, task: Task) -> Constants:
 
 
 def form_risk(form: Form, constants: Any) -> Float[Array, '']:
-  """The risk in the precision of the form; for use under jit, grad and vmap."""
+  """Returns the risk of a form, as a function for jit, grad and vmap.
+
+  Args:
+    form: A `LearningRule`, `DeepRule` or `Recurrence`.
+    constants: What `form_constants` returns for the form and a task.
+
+  Returns:
+    The risk, in the precision of the form.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> rule = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
+    >>> constants = zoo.theory.form_constants(rule, task)
+    >>> round(float(zoo.theory.form_risk(rule, constants)), 3)
+    1.0
+  """
   if isinstance(form, DeepRule):
     return deep_rule_risk(form, constants)
   if isinstance(form, Recurrence):
@@ -226,7 +405,7 @@ _form_risks = jax.jit(jax.vmap(form_risk, (0, None)))
 
 @jax.jit
 def risk(constants: Constants, form: Form) -> Array:
-  """`form_risk`, for rules in float64 with little memory."""
+  """Computes `form_risk`; for learning rules in float64 it needs little memory."""
   in_double = jnp.result_type(*jax.tree.leaves(form)) == jnp.float64
   if in_double and isinstance(form, LearningRule) and isinstance(constants, Moments):
     return float64_risk(form, constants)
@@ -235,7 +414,7 @@ def risk(constants: Constants, form: Form) -> Array:
 
 @jax.jit
 def _squares(moments: Moments, gap: LearningRule) -> tuple[Array, Array, Array]:
-  """The mean square of a difference, in two parts, and that of its gradient."""
+  """Returns the mean square of a difference, in two parts, and that of its gradient."""
   even, odd = mean_square(gap, moments)
   gradient = mean_square(gap, moments, gradient=True)
   return even, odd, gradient.even + gradient.odd
@@ -247,7 +426,7 @@ Result = TypeVar('Result')
 def evaluate(
   function: Callable[..., Result], constants: Constants, form: Form
 ) -> Result:
-  """Applies a function to numbers of a task and a form; in float64 unless traced."""
+  """Applies a function to constants and a form; in float64, unless they are traced."""
   if _is_traced(form):
     return function(constants, form)
   with double_precision():
@@ -257,7 +436,10 @@ def evaluate(
 def _float64_form(
   subject: HasExactForm, is_checked: bool = False
 ) -> DeepRule | Recurrence:
-  """The exact form of a model, in float64 unless traced; UserError if it has none."""
+  """Returns the exact form of a model, in float64 unless traced.
+
+  Raises UserError if the model has none.
+  """
   if _is_traced(subject):
     return subject.exact_form()
   if not is_checked:
@@ -269,11 +451,11 @@ def _float64_form(
 def rule_of(
   subject: Predictor, task: Task | None = None, is_checked: bool = False
 ) -> LearningRule:
-  """The learning rule of a subject, in float64 on the host unless traced.
+  """Returns the learning rule of a subject, in float64 on the host unless traced.
 
-  A tuned step of gradient descent has the rule for the examples of the task. Raises
-  UserError if the subject has no rule, or predicts differently from its rule, unless
-  that `is_checked`.
+  The rule of a tuned step of gradient descent depends on the number of examples, for
+  which that of the task is taken. Raises UserError if the subject has no rule or,
+  unless `is_checked`, if it predicts differently from its rule.
   """
   if task is not None and isinstance(subject, GradientDescent | GDBeta):
     subject = subject.at_length(task.context_length)
@@ -289,7 +471,7 @@ def rule_of(
   with double_precision():
     if isinstance(subject, nnx.Module):
       graph, state = nnx.split(subject)
-      # Traced anew, since what a class calls may have changed since the last time.
+      # The method is traced anew, since the code that it calls may have changed.
       compute = compiled(
         lambda state: nnx.merge(graph, state).learning_rule(),
         compiler_options=QUICK_TO_COMPILE,
@@ -297,11 +479,11 @@ def rule_of(
       rule = compute(jax.tree.map(to_float64, state))
     else:
       rule = subject.learning_rule()
-    # Copies, for the reason that `to_float64` makes a view.
+    # JAX could reuse the buffers of the same arrays; see `to_float64`.
     return jax.tree.map(lambda leaf: np.array(leaf, np.float64), rule)
 
 
 def _is_traced(subject: PyTree) -> bool:
-  """Whether a program that is being traced has arrays of a subject or a form."""
+  """Returns whether a program that is being traced has arrays of the subject."""
   parts = nnx.state(subject) if isinstance(subject, nnx.Module) else subject
   return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(parts))

@@ -13,32 +13,44 @@ from zoo.theory.isotropic import least_over_angles
 from zoo.theory.optimum import constant_estimate
 from zoo.theory.risk import Moments, context_moments, task_moments
 
-_POLISHED = 10  # of the screened subspaces, those improved by a local search
+_POLISHED = 10  # local searches improve so many of the screened subspaces
 _CHUNK = 2**18  # numbers in one array while subspaces are screened
-_FLAT = 1e-11  # relative singular values of directions that do not matter
+_FLAT = 1e-11  # directions with smaller relative singular values do not matter
 
 
 class HeadLimit(NamedTuple):
-  """Bounds of the least risk; equal if the infimum is known in closed form.
+  """Bounds of the least risk of multi-head LSA with a given number of heads.
 
-  Otherwise the infimum is between them. That it is the upper one is not proved.
+  They are equal if the infimum is known in closed form. Otherwise the infimum lies
+  between them. That it is the upper one is not proved.
+
+  Attributes:
+    lower: The lower bound: no model with that many heads has a lower risk, up to
+      rounding.
+    lowest_found: The upper bound: models with that many heads come as near to it as
+      wanted.
   """
 
-  lower: float  # proved up to rounding: no model with that many heads is below
-  # Models with that many heads come as near to it as wanted, so it is an upper bound.
+  lower: float
   lowest_found: float
 
 
 class Whitened(NamedTuple):
-  """A task and a guess for whitened features, and labels minus w*·x scaled to E q = 1.
+  """A task and a guess, for features of covariance I and labels minus w*·x.
 
-  Constant labels are not scaled.
+  The labels are also scaled, so that their mean square q is 1; constant labels are not.
+
+  Attributes:
+    moments: The moments of the task, with w* = 0 and Σ = I, which is given as None.
+    deviation: `δ = w* − g`, in the new coordinates.
+    bias: β, in units of the scaled labels.
+    unit: The unit of risks, in the original task.
   """
 
-  moments: Moments  # with w* = 0 and Σ = I, which is given as None
-  deviation: Float[np.ndarray, ' r']  # δ = w* − g
-  bias: float  # β
-  unit: float  # the unit of risks in the original task
+  moments: Moments
+  deviation: Float[np.ndarray, ' r']
+  bias: float
+  unit: float
 
   @property
   def rank(self) -> int:
@@ -53,15 +65,38 @@ def head_limited_risk(
   initial_bias: float = 0.0,
   num_starts: int = 2000,
 ) -> HeadLimit:
-  """Bounds of the least exact risk of multi-head LSA with H heads.
+  """Returns bounds of the least exact risk of multi-head LSA with H heads.
 
-  `initial_guess` g, a number or `[d]`, and `initial_bias` β are those of the model.
-  The bounds are proved up to rounding. They are equal if H heads attain the infimum of
-  any number of heads, and for every H if ΣΛ is a multiple of the identity. Otherwise
-  the lower bound is that of docs/theory_heads.md, and `lowest_found`
-  comes from a search over the subspaces that H value vectors can span: local searches
-  improve the best of `num_starts` random subspaces and of those along axes. It takes
-  O(H d⁵) time per start. Raises UserError naming the argument that is wrong.
+  The bounds are equal if H heads reach the infimum over any number of heads, and for
+  every H if ΣΛ is a multiple of the identity. In other cases a search over the
+  subspaces that H value vectors can span gives the upper bound: local searches improve
+  the best of `num_starts` random subspaces and of those along axes. The search takes
+  O(H d⁵) time for each start. Both bounds are proved up to rounding.
+
+  Args:
+    task: A `linear_regression`.
+    num_heads: H ≥ 1.
+    initial_guess: The model's fixed guess g of the query's label, as weights of
+      `g·x_q`: a number for all features, or `[d]`.
+    initial_bias: The fixed offset β of the guess `g·x_q + β`.
+    num_starts: The number of random subspaces, ≥ 1.
+
+  Returns:
+    The lower bound, and the lowest risk that was found.
+
+  Raises:
+    UserError: If the theory does not cover the task, or an argument is out of its
+      range.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(
+    ...   num_features=2, context_length=3, prior_mean=1.0
+    ... )
+    >>> [round(float(zoo.theory.head_limited_risk(task, h).lower), 4) for h in (1, 2)]
+    [1.9033, 1.5]
+
+  References:
+    docs/theory_heads.md.
   """
   num_heads = check_count('num_heads', num_heads)
   num_starts = check_count('num_starts', num_starts)
@@ -80,7 +115,10 @@ def head_limited_risk(
 
 
 def _isotropic(whitened: Whitened, num_heads: int) -> float:
-  """The infimum for Λ = aI, for a > 0 by that for Λ = I and labels in units of √a."""
+  """Returns the infimum for Λ = aI.
+
+  For a > 0 it follows from the infimum for Λ = I, with labels in units of √a.
+  """
   (c, _, prior, _, noise), deviation, bias, _ = whitened
   variance = prior[0, 0]
   if variance == 0:
@@ -94,7 +132,7 @@ def _isotropic(whitened: Whitened, num_heads: int) -> float:
 def whiten(
   moments: Moments, deviation: Float[np.ndarray, ' d'], bias: float
 ) -> Whitened:
-  """A task and a guess in the coordinates of docs/theory.md, section 5."""
+  """Returns a task and a guess in the coordinates of docs/theory_heads.md."""
   c, _, prior, features, noise = moments
   if features is not None:
     eigenvalues, vectors = np.linalg.eigh(features)
@@ -110,10 +148,10 @@ def whiten(
 
 
 def _lower_bound(whitened: Whitened, num_heads: int) -> float:
-  """A lower bound of the risk with that many heads; for r + 1 heads it is the infimum.
+  """Returns a lower bound of the risk with that many heads.
 
   The bound takes the best step, and estimates the constant 1 with the k = r − H feature
-  directions of largest prior variance hidden.
+  directions of largest prior variance hidden. For r + 1 heads it is the infimum.
   """
   (c, _, prior, _, noise), deviation, bias, _ = whitened
   context = context_moments(whitened.moments)
@@ -132,7 +170,7 @@ def _lower_bound(whitened: Whitened, num_heads: int) -> float:
 
 
 def _is_attained(whitened: Whitened, num_heads: int) -> bool:
-  """Whether the lower bound is known to be the infimum (docs/theory.md, section 5)."""
+  """Says whether the lower bound is known to be the infimum (docs/theory_heads.md)."""
   (_, _, prior, _, noise), deviation, bias, _ = whitened
   rank = whitened.rank
   if num_heads > rank or not (bias or deviation.any()):
@@ -154,7 +192,8 @@ def _is_attained(whitened: Whitened, num_heads: int) -> bool:
 class _Squares(NamedTuple):
   """The risk as a sum of squares, `rest + Σ_i |⟨rows, U_i⟩ − targets_i|²`.
 
-  For the notation see docs/theory.md, sections 2 and 5; the last U is the bias's V.
+  The notation is that of docs/theory_one_layer.md, section 2, and docs/theory_heads.md.
+  The last U is the bias's V.
   """
 
   rows: Float[np.ndarray, 'm e e']
@@ -164,13 +203,13 @@ class _Squares(NamedTuple):
   def least(
     self, values: Float[np.ndarray, '*s e h']
   ) -> tuple[Float[np.ndarray, '*s'], Float[np.ndarray, '*s e h']]:
-    """The least risk of heads with these values, and its gradient in the values.
+    """Returns the least risk of heads with these values, and its gradient in them.
 
     With values b_h and queries a_ih these heads make `U_i = sym Σ_h b_h a_ihᵀ`.
     """
     design = self.rows @ values[..., None, :, :]  # [*s, m, e, h]
     flat = design.reshape(*design.shape[:-2], -1)
-    # Some queries change no U.
+    # The pseudoinverse is needed since some queries change no U.
     queries = np.linalg.pinv(flat, rcond=_FLAT) @ self.targets
     left = self.targets - flat @ queries
     queries = queries.reshape(*values.shape, -1)
@@ -187,7 +226,7 @@ def _squares(whitened: Whitened) -> _Squares:
   rows = np.zeros((2 + r + row.size, r + 1, r + 1))
   targets = np.zeros((len(rows), r + 1))
   mean, label, odd, even = np.split(rows, [1, 2, 2 + r])
-  # The mean of ⟨U, G⟩ should be what the guess lacks.
+  # The target of the mean of ⟨U, G⟩ is what the guess lacks.
   mean[0] = np.diag(np.append(np.ones(r), context.mean_q))
   targets[0] = np.append(whitened.deviation, -whitened.bias)
   # The rest of the even part is noise: D s² + (2/C) |P + sΛ|².
@@ -195,7 +234,7 @@ def _squares(whitened: Whitened) -> _Squares:
   scale = np.sqrt(np.where(row == column, 2, 4) / c)
   even[np.arange(row.size), row, column] = scale
   even[:, r, r] = scale * prior[row, column]
-  # The odd part, 2ρ·r, should be ε.
+  # The target of the odd part, 2ρ·r, is ε.
   root = symmetric_root(context.second_moment_r)
   odd[:, :r, r] = odd[:, r, :r] = root
   targets[2 : 2 + r, :r] = np.linalg.solve(root, prior)
@@ -204,7 +243,7 @@ def _squares(whitened: Whitened) -> _Squares:
 
 
 def searched_risk(whitened: Whitened, num_heads: int, num_starts: int) -> float:
-  """The lowest risk found for any subspace that the values of some heads span."""
+  """Returns the lowest risk found for any subspace that values of heads span."""
   problem = _squares(whitened)
   starts = _starts(whitened, num_heads, num_starts)
   size = max(_CHUNK // (problem.rows[..., 0].size * num_heads), 1)
@@ -217,9 +256,10 @@ def searched_risk(whitened: Whitened, num_heads: int, num_starts: int) -> float:
 def _starts(
   whitened: Whitened, num_heads: int, num_starts: int
 ) -> Float[np.ndarray, 'n e h']:
-  """Orthonormal bases of subspaces along axes, and of random ones.
+  """Returns orthonormal bases of subspaces along axes, and of random ones.
 
-  Of half of the random ones the complement is moved towards the label's axis or away.
+  For half of the random subspaces the complement is moved towards the label's axis, or
+  away from it.
   """
   _, vectors = np.linalg.eigh(whitened.moments.prior_covariance)
   e = whitened.rank + 1
@@ -237,7 +277,7 @@ def _starts(
 
 
 def _descend(problem: _Squares, start: Float[np.ndarray, 'e h']) -> float:
-  """The least risk that a local search over bases of subspaces reaches."""
+  """Returns the least risk that a local search over bases of subspaces reaches."""
   import scipy.optimize  # slow to import, and rarely needed
 
   def function(entries: Float[np.ndarray, ' n']) -> tuple[float, np.ndarray]:

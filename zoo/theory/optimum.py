@@ -21,16 +21,42 @@ def optimal_rule(
   initial_guess: float | ArrayLike | None = None,
   initial_bias: float = 0.0,
 ) -> LearningRule:
-  """The rule of least risk on a task; its leaves are float64 on the host.
+  """Returns the learning rule of least risk on a task.
 
-  The optimal rule is GD-β from the prior mean; if all covariances are multiples of the
-  identity this is one step of gradient descent. With `initial_guess` g, a number or
-  `[d]`, and `initial_bias` β, it is the optimum of multi-head LSA with this fixed guess
-  and enough heads: the same step, plus a correction of the guess by an estimate of the
-  constant 1 from the context (docs/theory.md, section 4). The guess None is free, as in
-  yq-LSA. On a `task_pool` the rule solves a linear system.
+  The optimal rule is GD-β from the prior mean: `w* − Γ* (1/C) Xᵀ(X w* − y)`, with the
+  step matrix
 
-  Raises UserError naming the argument that is wrong.
+      Γ* = Λ ((1 + 1/C) ΣΛ + (τ/C) I)⁻¹,   τ = tr ΣΛ + σ².
+
+  If Λ and Σ are multiples of the identity, this is one step of gradient descent. With a
+  fixed guess, the rule is the optimum of multi-head LSA with this guess and enough
+  heads: the same step, and a correction of the guess by an estimate of the constant 1
+  from the context. On a `task_pool` the rule solves a linear system.
+
+  Args:
+    task: A `linear_regression` or a `task_pool`.
+    initial_guess: The fixed guess g of the query's label, as weights of `g·x_q`: a
+      number for all features, or `[d]`. None leaves the guess free, as in yq-LSA.
+    initial_bias: The fixed offset β of the guess `g·x_q + β`.
+
+  Returns:
+    The rule, whose leaves are float64 on the host.
+
+  Raises:
+    UserError: If the theory does not cover the task, if `initial_guess` is neither a
+      number nor `[d]`, or if it or `initial_bias` is not finite.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(
+    ...   num_features=2, context_length=3, prior_mean=1.0
+    ... )
+    >>> free = zoo.theory.optimal_rule(task)
+    >>> fixed = zoo.theory.optimal_rule(task, initial_guess=0.0)
+    >>> [round(zoo.theory.exact_risk(rule, task), 6) for rule in (free, fixed)]
+    [1.0, 1.5]
+
+  References:
+    docs/theory_one_layer.md, sections 3 and 4. GD-β: arXiv 2402.14951.
   """
   if type(task) is TaskPool:
     return _pool_optimum(task, initial_guess, initial_bias)
@@ -39,9 +65,10 @@ def optimal_rule(
   guess = mean if initial_guess is None else initial_guess
   guess = check_vector('initial_guess', guess, d)
   bias = check_number('initial_bias', initial_bias)
-  # For labels minus w*·x: ρ of the best step, and P and s of the constant's estimate.
+  # These parts are for labels minus w*·x: ρ is that of the best step; P and s are those
+  # of the estimate of the constant 1.
   update, bias_update = np.zeros((d, d + 1, d + 1)), np.zeros((d + 1, d + 1))
-  if initial_guess is not None or bias:  # else the guess is w*, and needs no correction
+  if initial_guess is not None or bias:  # else the guess is w*: no correction is needed
     constant = constant_estimate(task_moments(task))
     update += (mean - guess)[:, None, None] * constant
     bias_update -= bias * constant
@@ -67,10 +94,10 @@ def _pool_optimum(
 
 
 def constant_estimate(moments: Moments) -> Float[np.ndarray, 'e e']:
-  """The matrix U with `⟨U, G⟩` the best estimate of the constant 1 from even moments.
+  """Returns the U whose `⟨U, G⟩` is the best estimate of the constant 1.
 
-  For labels minus w*·x it is `scale ⟨Σ⁺, S⟩ + slope (q − ⟨Λ, S⟩)`. See docs/theory.md,
-  section 4, for the derivation.
+  Only even moments of the labels minus w*·x are used. The estimate is
+  `scale ⟨Σ⁺, S⟩ + slope (q − ⟨Λ, S⟩)`; docs/theory_one_layer.md, section 4, derives it.
   """
   c, mean, prior, _, noise = moments
   d, context = mean.size, context_moments(moments)
@@ -91,7 +118,10 @@ def constant_estimate(moments: Moments) -> Float[np.ndarray, 'e e']:
 def shift_labels(
   update: Float[np.ndarray, '*n e e'], mean: Float[np.ndarray, ' d']
 ) -> Float[np.ndarray, '*n e e']:
-  """`Jᵀ U J`, which is for the examples `[x; y + mean·x]` what U is for `[x; y]`."""
+  """Returns `Jᵀ U J`, which adds `mean·x` to the labels that U is for.
+
+  For the examples `[x; y]` it gives what U gives for `[x; y + mean·x]`.
+  """
   e = update.shape[-1]
   shift = np.eye(e)
   shift[-1, :-1] = mean

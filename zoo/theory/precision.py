@@ -41,7 +41,7 @@ Subject = TypeVar('Subject')
 
 
 def in_float64(subject: Subject) -> Subject:
-  """A copy of a concrete model with its arrays in float64.
+  """Returns a copy of a concrete model with its arrays in float64.
 
   Make and use the copy inside `double_precision`.
   """
@@ -52,11 +52,11 @@ def in_float64(subject: Subject) -> Subject:
 
 
 def to_float64(leaf: ArrayLike) -> ArrayLike:
-  """The leaf in float64 if it is a floating-point array."""
+  """Returns a floating-point array in float64, and any other leaf as it is."""
   if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
     return leaf
   # A new view: JAX 0.10.2 caches the float32 buffer of a NumPy array that a function
   # compiled without x64 has closed over, and would reuse it for the same object here.
-  # With its type an array of NumPy is put on the device, where otherwise JAX compiles a
-  # program for each shape.
+  # The type is given, since otherwise JAX compiles a program for each shape to put an
+  # array of NumPy on the device.
   return jnp.asarray(np.asarray(leaf, np.float64).view(), jnp.float64)

@@ -1,7 +1,7 @@
 """The exact risk of learning rules as a quadratic form, and the best rule.
 
-It requires labels that depend on `ŵ·x` and noise alone, `x ~ N(0, I)`, and only a few
-averages over the distribution of ŵ (docs/theory.md, section 10).
+The labels must depend on `ŵ·x` and noise alone, with `x ~ N(0, I)`. Then only a few
+averages over the distribution of ŵ are needed (docs/theory_labels.md, section 10).
 """
 
 import itertools
@@ -17,17 +17,20 @@ from zoo.core.errors import UserError
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.tasks.task_pool import TaskPool
 
-_MOST_FEATURES = 48  # for these, an example's fourth moments take 46 MB
-# Of a vector, given ŵ = uθ: numbers by u, or with 1 these times θ.
+_MOST_FEATURES = 48  # the fourth moments of an example then take 46 MB
+# A part of a vector that depends on ŵ = uθ: a number for each length u, times 1 or θ;
+# the integer is 0 for 1, and 1 for θ.
 Part = tuple[Float[np.ndarray, ' n'], int]
-_RANK_TOLERANCE = 1e-13  # rounding errors in the eigenvalues of a matrix of ones
+_RANK_TOLERANCE = 1e-13  # the rounding errors of eigenvalues of a matrix of ones
 
 
 class Prior(NamedTuple):
   """A distribution of weights `ŵ = uθ`, represented by averages over it.
 
-  `average(values, k)` is `E s(u) θ⊗…⊗θ` with k ≤ 3 factors θ, for a function s with the
-  given values at the lengths.
+  Attributes:
+    lengths: The lengths u.
+    average: The function `average(values, k)`, which is `E s(u) θ⊗…⊗θ` with k ≤ 3
+      factors θ, for a function s with the given values at the lengths.
   """
 
   lengths: Float[np.ndarray, ' n']
@@ -35,7 +38,7 @@ class Prior(NamedTuple):
 
 
 def pool_prior(weights: Float[np.ndarray, 'n d']) -> Prior:
-  """The uniform distribution over given weights."""
+  """Returns the uniform distribution over given weights."""
   lengths = np.linalg.norm(weights, axis=1)
   # Weights of length 0 have no direction; every term with a direction is 0 there.
   directions = weights / np.where(lengths > 0, lengths, 1)[:, None]
@@ -63,18 +66,24 @@ class LabelMoments(NamedTuple):
 
 
 class QuadraticRisk(NamedTuple):
-  """The risk of a rule as `Σ_i v_iᵀ Q v_i − 2 v_i·r_i + E t²`, i over [x_q; 1].
+  """The risk of a rule as a quadratic form, `Σ_i v_iᵀ Q v_i − 2 v_i·r_i + E t²`.
 
-  Each v_i holds the constant and the coefficients of the entries a ≤ b of G.
+  The index i runs over the entries of [x_q; 1]. Each v_i holds the constant and the
+  coefficients of the entries a ≤ b of G.
+
+  Attributes:
+    gram: `Q = E g gᵀ` with `g = [1; G_ab]`.
+    cross: `r_i = E g t x_i`; the last row is `E g t`.
+    target_square: `E t²` of the query's target t.
   """
 
-  gram: Float[np.ndarray, 'm m']  # Q = E g gᵀ with g = [1; G_ab]
-  cross: Float[np.ndarray, 'e m']  # r_i = E g t x_i, the last E g t
+  gram: Float[np.ndarray, 'm m']
+  cross: Float[np.ndarray, 'e m']
   target_square: float
 
 
 def pool_risk(task: TaskPool) -> QuadraticRisk:
-  """The risk on a pool of tasks. It takes O(d⁶) time and O(d⁴) memory.
+  """Returns the risk on a pool of tasks, in O(d⁶) time and O(d⁴) memory.
 
   Raises UserError for too many features.
   """
@@ -82,7 +91,7 @@ def pool_risk(task: TaskPool) -> QuadraticRisk:
   prior = pool_prior(task.pool)
   u, square = prior.lengths, prior.lengths**2 + task.noise_std**2
   zero = np.zeros_like(u)
-  # Of `y = uξ + σn`, which has the variance `square`.
+  # These are the moments of `y = uξ + σn`, whose variance is `square`.
   moments = LabelMoments(zero, u, zero, square, 2 * u**2, 3 * square * u, 3 * square**2)
   parts = (u, 1), (zero, 0)
   return quadratic_form(prior, moments, task.context_length, parts, u**2)
@@ -104,12 +113,12 @@ def quadratic_form(
   target_parts: Sequence[Part],
   target_square: Float[np.ndarray, ' n'],
 ) -> QuadraticRisk:
-  """The risk, from moments of labels and of the query's target t, given ŵ.
+  """Returns the risk, from moments of labels and of the query's target t, given ŵ.
 
-  `target_parts` are those of `E t [x_q; 1]`, and `target_square` is `E t²`.
+  `target_parts` are the parts of `E t [x_q; 1]`, and `target_square` is `E t²`.
   """
   a, d = moments, prior.average(moments.a11, 1).size
-  parts = (np.ones_like(a.a11), 0), (a.a11, 1), (a.a20, 0)  # of `[1; a_11 θ; a_20]`
+  parts = (np.ones_like(a.a11), 0), (a.a11, 1), (a.a20, 0)  # `[1; a_11 θ; a_20]`
   lift = _lift(d)
   mean = lift @ _products(prior, d, parts, parts) @ lift.T  # E K⊗K
   gram = mean + (_fourth_moments(prior, a, d) - mean) / context_length
@@ -121,7 +130,7 @@ def quadratic_form(
 def _products(
   prior: Prior, d: int, left: Sequence[Part], right: Sequence[Part]
 ) -> Float[np.ndarray, 'i j']:
-  """`E u vᵀ` over tasks, for two vectors given by their parts."""
+  """Returns `E u vᵀ` over tasks, for two vectors given by their parts."""
   return np.block(
     [
       [prior.average(a * b, i + j).reshape(d**i, d**j) for b, j in right]
@@ -131,7 +140,7 @@ def _products(
 
 
 def _lift(d: int) -> Float[np.ndarray, 'm k']:
-  """The matrix L with `[1; K_ab] = L [1; a_11 θ; a_20]`, a ≤ b."""
+  """Returns the matrix L with `[1; K_ab] = L [1; a_11 θ; a_20]`, a ≤ b."""
   entries = []
   for unit, *slope, square in np.eye(d + 2):
     k = np.diag([*[unit] * d, square])
@@ -141,7 +150,7 @@ def _lift(d: int) -> Float[np.ndarray, 'm k']:
 
 
 def _fourth_moments(prior: Prior, a: LabelMoments, d: int) -> Float[np.ndarray, 'm m']:
-  """`E z_a z_b z_c z_e` of one example, a ≤ b and c ≤ e; 0 for the constant."""
+  """Returns `E z_a z_b z_c z_e` of one example, a ≤ b and c ≤ e; 0 for the constant."""
   eye = np.eye(d)
   pairs = np.einsum('ij,kl->ijkl', eye, eye)
   border = np.einsum('ij,k->ijk', eye, prior.average(a.a11, 1))
@@ -165,7 +174,7 @@ def _fourth_moments(prior: Prior, a: LabelMoments, d: int) -> Float[np.ndarray, 
 
 
 def risk_of(form: QuadraticRisk, rule: LearningRule) -> Float[Array, '']:
-  """The risk of a rule, in its precision; for use under jit, grad and vmap."""
+  """Returns the risk of a rule, in its precision; for use under jit, grad and vmap."""
   leaves = jax.tree.leaves(rule)
   dtype = jnp.result_type(float, *leaves)
   init, update, bias, bias_update = (jnp.asarray(leaf, dtype) for leaf in leaves)
@@ -183,10 +192,10 @@ def risk_of(form: QuadraticRisk, rule: LearningRule) -> Float[Array, '']:
 def best_rule(
   form: QuadraticRisk, start: Float[np.ndarray, ' e'] | None = None
 ) -> LearningRule:
-  """The rule of least risk, by one linear system; of several rules the nearest to 0.
+  """Returns the rule of least risk, which solves one linear system.
 
-  `start` fixes the rule's `init` and `bias`, and V is 0 if the bias is 0. Without
-  `start` the whole rule is free.
+  Of several such rules it is the nearest to 0. `start` fixes the rule's `init` and
+  `bias`, and V is 0 if the bias is 0. Without `start` the whole rule is free.
   """
   gram, cross = form.gram, form.cross
   e = len(cross)
@@ -207,7 +216,10 @@ def best_rule(
 def _solve(
   gram: Float[np.ndarray, 'm m'], cross: Float[np.ndarray, 'e m']
 ) -> Float[np.ndarray, 'e m']:
-  """`cross gram⁺`; gram may be singular, since with labels ±1 G_yy is always 1."""
+  """Returns `cross gram⁺`.
+
+  `gram` may be singular: with labels ±1, for example, G_yy is always 1.
+  """
   scale = 1 / np.sqrt(np.diag(gram))
   inverse = np.linalg.pinv(
     gram * np.outer(scale, scale), rcond=_RANK_TOLERANCE, hermitian=True

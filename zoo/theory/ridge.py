@@ -14,47 +14,104 @@ from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import require_covered
 from zoo.theory import wishart
 
-# Numbers of quadrature points, tried until the bounds agree.
+# These numbers of quadrature points are tried in turn, until the bounds agree.
 _NUM_POINTS = 8, 16, 32, 64
 _AGREE = 1e-12
 
 
 class RiskBounds(NamedTuple):
-  """Proved bounds of a risk, up to rounding; equal if the risk has a closed form."""
+  """Proved bounds of a risk, up to rounding; equal if the risk has a closed form.
+
+  Attributes:
+    lower: The lower bound.
+    upper: The upper bound.
+  """
 
   lower: float
   upper: float
 
 
 class _Seen(NamedTuple):
-  """A task as an estimator sees it."""
+  """A task as an estimator sees it.
 
-  features: int  # r
-  scales: tuple[float, float]  # the least and the largest standard deviation
-  spread: float  # ν, the risk of the start
+  Attributes:
+    features: r, the number of features that the estimator sees.
+    scales: The least and the largest standard deviation of these features.
+    spread: ν, the risk of the start.
+  """
+
+  features: int
+  scales: tuple[float, float]
+  spread: float
 
 
 def bayes_risk(task: Task) -> RiskBounds:
-  """Bounds of the least risk of any predictor, which is that of the posterior mean.
+  """Returns bounds of the least risk of any predictor, that of the posterior mean.
 
-  The bounds are equal without noise. Raises UserError for a task that exact theory does
-  not cover, and if the nonzero eigenvalues of ΣΛ differ while there is noise or the
-  context is shorter than their number.
+  The bounds are equal without noise.
+
+  Args:
+    task: A `linear_regression`. With noise, or with fewer examples than ΣΛ has nonzero
+      eigenvalues, these eigenvalues must be equal.
+
+  Returns:
+    The lower and the upper bound.
+
+  Raises:
+    UserError: If the theory does not cover the task, or such eigenvalues of ΣΛ differ.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(
+    ...   num_features=2, context_length=3, noise_std=0.5
+    ... )
+    >>> bounds = zoo.theory.bayes_risk(task)
+    >>> round(bounds.lower, 5), round(bounds.upper, 5)
+    (0.40303, 0.40309)
+
+  References:
+    docs/theory_one_layer.md, section 6.
   """
   return ridge_risk(bayes(task), task)
 
 
 def ridge_risk(estimator: Ridge, task: Task) -> RiskBounds:
-  """Bounds of the risk of ridge regression, least squares or the posterior mean.
+  """Returns bounds of the risk of ridge regression, least squares or Bayes.
 
   With `λ = penalty/C`, in units in which the features have variance 1, and
   `b = σ² r/C`, the risk is the average over the spectrum of S of
 
       (ν λ² + b s)/(s + λ)² = b/(s + λ) + λ (νλ − b)/(s + λ)².
 
-  The derivatives of both terms alternate in sign, so a Gauss rule and a Gauss–Radau
-  rule with a point at 0 bound each term. Raises UserError naming the property of the
-  estimator or task that is not covered.
+  Here ν is the risk of the start and r the number of features. The derivatives of both
+  terms alternate in sign, so a Gauss rule and a Gauss–Radau rule with a point at 0
+  bound each term from its two sides.
+
+  Args:
+    estimator: Ridge regression, least squares or the posterior mean, as
+      `zoo.estimators.ridge`, `ols` and `bayes` make them. With a
+      penalty > 0, the features that it sees must have equal variances.
+    task: A `linear_regression`.
+
+  Returns:
+    The lower and the upper bound. They are equal without a penalty.
+
+  Raises:
+    UserError: If the theory does not cover the task; if the estimator uses squares of
+      features, has a penalty and sees unequal variances, or cannot reach every ŵ from
+      its start; or for least squares with fewer examples than features, if their
+      variances differ.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(
+    ...   num_features=2, context_length=3, noise_std=0.5
+    ... )
+    >>> bounds = zoo.theory.ridge_risk(zoo.estimators.ridge(task, penalty=0.5), task)
+    >>> round(bounds.lower, 5), round(bounds.upper, 5)
+    (0.43776, 0.43777)
+
+  References:
+    docs/theory_one_layer.md, section 6. Golub & Meurant, Matrices, Moments and
+    Quadrature, section 6.
   """
   task = require_covered(task)
   seen = _as_seen(estimator, task)
@@ -102,7 +159,7 @@ def _quadrature(
 
 
 def _as_seen(estimator: Ridge, task: LinearRegression) -> _Seen:
-  """The features `rootᵀ x` of an estimator, and the distance of its start from ŵ."""
+  """Returns the features `rootᵀ x` that an estimator sees, and its start's risk."""
   if estimator.squares:
     raise UserError(
       'squares is True; the exact risk of ridge regression on squares is not known'
@@ -126,12 +183,12 @@ def _as_seen(estimator: Ridge, task: LinearRegression) -> _Seen:
 
 
 def _least_squares_risk(seen: _Seen, task: LinearRegression) -> float:
-  """The risk of least squares, with the solution nearest to a start.
+  """Returns the risk of least squares, with the solution nearest to a start.
 
   With C ≥ r it recovers ŵ up to noise, whose mean effect follows from the inverse
   Wishart distribution: `σ² r/(C − r − 1)`. With C < r it recovers the projection on C
-  directions; they are uniformly distributed if all r features have the same variance,
-  so a fraction `1 − C/r` of the prior's spread remains.
+  directions. These are uniformly distributed if all r features have the same variance,
+  so that a fraction `1 − C/r` of the prior's spread remains.
   """
   rank, (smallest, largest), spread = seen
   c = task.context_length

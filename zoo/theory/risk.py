@@ -10,39 +10,74 @@ from jaxtyping import Array, Float
 from zoo.core.learning_rule import AnyArray, LearningRule, symmetric
 from zoo.tasks.linear_regression import require_covered
 
-_FEW_FEATURES = 128  # up to here an update takes at most 17 MB in float64
+_FEW_FEATURES = 128  # an update with so many features takes 17 MB in float64
 _COORDINATES_AT_A_TIME = 16
 
-# The annotations are for the host; under vmap or tracing the fields are JAX arrays.
+# The annotations describe arrays on the host; in a traced program they are JAX arrays.
 
 
 class Moments(NamedTuple):
-  """Everything in a task that the risk depends on, as a pytree."""
+  """The numbers of a task that determine the risk of a learning rule, as a pytree.
+
+  Attributes:
+    context_length: C, the number of examples.
+    prior_mean: w*, the mean of the weights.
+    prior_covariance: Λ, the covariance of the weights.
+    feature_covariance: Σ. None means the identity, with which the risk is computed
+      faster.
+    noise_variance: σ², the variance of the label noise.
+  """
 
   context_length: float
   prior_mean: Float[np.ndarray, ' d']
   prior_covariance: Float[np.ndarray, 'd d']
-  feature_covariance: Float[np.ndarray, 'd d'] | None  # None, the identity, is cheaper
+  feature_covariance: Float[np.ndarray, 'd d'] | None
   noise_variance: float
 
 
 class ContextMoments(NamedTuple):
-  """Moments of what a context tells about ε = ŵ − w* (docs/theory.md, section 2).
+  """Moments of what a context tells about `ε = ŵ − w*`.
 
-  With labels minus w*·x, the context enters through `S = XᵀX/C`, `r = Sε + σ Xᵀn/C` and
-  `q = (1/C) Σ_i (ε·x_i + σ n_i)²`.
+  With labels minus w*·x, the context enters the prediction through `S = XᵀX/C`,
+  `r = Sε + σ Xᵀn/C` and `q = (1/C) Σ_i (ε·x_i + σ n_i)²`
+  (docs/theory_one_layer.md, section 2).
+
+  Attributes:
+    features: `Σ = E S`.
+    spread: `ΣΛ = E r εᵀ`.
+    mean_q: `τ = E q = tr ΣΛ + σ²`.
+    variance_q: The variance of q.
+    variance_label: D, the variance of the part of q that is uncorrelated with S.
+    second_moment_r: `M = E r rᵀ`.
   """
 
-  features: Float[np.ndarray, 'd d']  # Σ = E S
-  spread: Float[np.ndarray, 'd d']  # ΣΛ = E r εᵀ
-  mean_q: float  # τ = tr ΣΛ + σ²
+  features: Float[np.ndarray, 'd d']
+  spread: Float[np.ndarray, 'd d']
+  mean_q: float
   variance_q: float
-  variance_label: float  # D, of the part of q that is uncorrelated with S
-  second_moment_r: Float[np.ndarray, 'd d']  # M = E r rᵀ
+  variance_label: float
+  second_moment_r: Float[np.ndarray, 'd d']
 
 
 def task_moments(task: object) -> Moments:
-  """The moments of a task in float64; raises UserError if theory does not cover it."""
+  """Returns the moments of a task, in float64.
+
+  Args:
+    task: A `linear_regression`.
+
+  Returns:
+    What the risk of a learning rule depends on.
+
+  Raises:
+    UserError: If the theory does not cover the task.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(
+    ...   num_features=2, context_length=3, noise_std=0.5
+    ... )
+    >>> zoo.theory.task_moments(task).noise_variance
+    0.25
+  """
   task = require_covered(task)
   prior = task.prior_covariance
   return Moments(
@@ -55,7 +90,7 @@ def task_moments(task: object) -> Moments:
 
 
 def context_moments(moments: Moments) -> ContextMoments:
-  """The moments of a context, in NumPy or JAX like those of the task."""
+  """Returns the moments of a context, in NumPy or JAX like those of the task."""
   c, mean, prior, features, noise = moments
   if features is None:
     xp = prior.__array_namespace__()
@@ -74,26 +109,50 @@ def context_moments(moments: Moments) -> ContextMoments:
 
 
 class Parts(NamedTuple):
-  """A mean square as the sum of two parts."""
+  """A mean square as the sum of two parts.
 
-  even: Array  # of the terms that do not change when ŵ − w* and the noise change sign
-  odd: Array  # of the terms that then change sign
+  Attributes:
+    even: The mean square of the terms that stay the same when `ŵ − w*` and the noise
+      change sign.
+    odd: The mean square of the terms whose sign then changes.
+  """
+
+  even: Array
+  odd: Array
 
 
 def population_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
-  """`E (f − ŵ·x_q)²` in the precision of the rule; for use under jit, grad and vmap.
+  """Returns the risk `E (f − ŵ·x_q)²` of a rule, as a function for jit, grad and vmap.
 
   It takes O(d³) time, or O(d⁴) with a feature covariance.
+
+  Args:
+    rule: The learning rule.
+    moments: Those of the task, from `task_moments`.
+
+  Returns:
+    The risk, in the precision of the rule. `exact_risk` always computes in float64.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> rule = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
+    >>> moments = zoo.theory.task_moments(task)
+    >>> round(float(zoo.theory.population_risk(rule, moments)), 3)
+    1.0
+
+  References:
+    docs/theory_one_layer.md, section 2.
   """
   even, odd = mean_square(rule, moments, truth=1.0)
   return even + odd
 
 
 def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
-  """`population_risk` in float64, where x64 is enabled, with little memory for large d.
+  """Computes `population_risk` in float64, with little memory if d is large.
 
-  Without a feature covariance the risk is a sum over coordinates. For large d these are
-  converted to float64 a few at a time: at d = 512 all of them would take 15 GiB.
+  x64 must be enabled. Without a feature covariance the risk is a sum over coordinates
+  of the weights. For large d these are converted to float64 a few at a time: at d = 512
+  all of them would take 15 GiB.
   """
   if rule.num_features <= _FEW_FEATURES or moments.feature_covariance is not None:
     even, odd = mean_square(jax.tree.map(jnp.float64, rule), moments, truth=1.0)
@@ -116,9 +175,10 @@ def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
 def mean_square(
   rule: LearningRule, moments: Moments, truth: float = 0.0, gradient: bool = False
 ) -> Parts:
-  """`E (f − truth ŵ·x_q)²`, or the mean square of its gradient in `x_q`, in two parts.
+  """Returns `E (f − truth ŵ·x_q)²` in two parts.
 
-  Both are polynomials in the entries of the rule (docs/theory.md, section 2).
+  With `gradient` it is the mean square of the gradient with respect to `x_q`. Both are
+  polynomials in the entries of the rule (docs/theory_one_layer.md, section 2).
   """
   dtype = jnp.result_type(float, *jax.tree.leaves(rule))
   cast: Moments = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), moments)
@@ -144,7 +204,10 @@ def coordinate_mean_square(
   metric: Float[AnyArray, 'n n'] | None,
   moments: Moments,
 ) -> Parts:
-  """`E Σ_ij metric_ij u_i u_j` of `u_i = constant_i + ⟨update_i, G⟩ − target_i·ŵ`."""
+  """Returns `E Σ_ij metric_ij u_i u_j` in two parts.
+
+  Here `u_i = constant_i + ⟨update_i, G⟩ − target_i·ŵ`.
+  """
   c, _, prior, features, _ = moments
   mean = jnp.asarray(moments.prior_mean)
   d = mean.size
@@ -161,7 +224,7 @@ def coordinate_mean_square(
   context = context_moments(moments)
 
   def weigh(matrix: Float[Array, 'n m'], other: Float[Array, 'n m']) -> Array:
-    """`Σ_ij metric_ij (row i)·(other row j)`."""
+    """Returns `Σ_ij metric_ij (row i)·(other row j)`."""
     return jnp.sum(matrix * (other if metric is None else metric @ other))
 
   mixed = p if metric is None else jnp.tensordot(metric, p, 1)

@@ -18,7 +18,7 @@ from zoo.tasks.linear_regression import LinearRegression
 from zoo.theory import wishart
 from zoo.theory.search import least_squares, lowest_point
 
-# Numbers whose squares sum to the risk of a schedule.
+# A function from a schedule to numbers whose squares sum to its risk.
 Residuals = Callable[[Float[AnyArray, ' k']], Float[AnyArray, ' r']]
 _NUM_STARTS = 12  # random starts of the search for a schedule without closed form
 
@@ -26,10 +26,29 @@ _NUM_STARTS = 12  # random starts of the search for a schedule without closed fo
 def best_step_size(
   task: LinearRegression, num_steps: int = 1, start: ArrayLike | None = None
 ) -> float:
-  """The constant step size of least risk; `start` defaults to the prior mean.
+  """Returns the constant step size of gradient descent that has the least risk.
 
-  For one step there is a closed form on every task. Raises UserError for more steps
-  unless the feature covariance is a multiple of the identity.
+  For one step there is a closed form on every task; for more steps a search finds the
+  size.
+
+  Args:
+    task: A `linear_regression`. For more than one step its feature covariance must be a
+      multiple of the identity.
+    num_steps: The number of steps, from 1 to 10,000.
+    start: The weights at which descent begins: a number for all features, or `[d]`.
+      None means the prior mean.
+
+  Returns:
+    The step size, for the loss `Σ_i (w·x_i − y_i)² / (2C)`.
+
+  Raises:
+    UserError: If the theory does not cover the task, or an argument is out of its
+      range.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> round(zoo.theory.best_step_size(task), 6)
+    0.5
   """
   num_steps = check_count('num_steps', num_steps, maximum=MAX_STEPS)
   if num_steps == 1:
@@ -41,35 +60,63 @@ def best_step_size(
     return float(np.sum(np.square(residuals(np.full(num_steps, step_size)))))
 
   # By Jensen's inequality any step beyond twice the inverse feature variance is worse
-  # than no step. Without noise the risk is convex in between; with noise it may have
-  # several valleys, and a grid picks the lowest.
+  # than no step. Below it the risk is convex without noise. With noise it may have
+  # several valleys, so that a search begins at the lowest point of a grid.
   return lowest_point(risk, np.linspace(0, 2 / feature_variance(task), 201))
 
 
 class PolynomialOptimum(NamedTuple):
-  """The best predictor that is a polynomial of given degree in S, and its risk."""
+  """The best predictor that is a polynomial of given degree in S, and its risk.
+
+  Attributes:
+    risk: The least risk.
+    roots: The roots of P (see `polynomial_optimum`). The array is empty if the start is
+      known to be right.
+    steps: A schedule of step sizes that attains the risk. None if P has complex roots.
+    coefficients: The coefficients of Q, from that of S⁰ upwards.
+  """
 
   risk: float
-  roots: Complex[np.ndarray, ' k']  # of P; none if the start is known to be right
-  # A schedule that attains the risk; None if P has complex roots.
+  roots: Complex[np.ndarray, ' k']
   steps: Float[np.ndarray, ' k'] | None
-  coefficients: Float[np.ndarray, ' k']  # of Q, from that of S⁰ upwards
+  coefficients: Float[np.ndarray, ' k']
 
 
 def polynomial_optimum(
   task: LinearRegression, degree: int, start: ArrayLike | None = None
 ) -> PolynomialOptimum:
-  """The least risk of weights `w_0 + Q(S) Xᵀ(y − X w_0)/C`, Q of degree k − 1.
+  """Finds the polynomial of given degree in `S = XᵀX/C` that predicts best.
 
-  With k the `degree`, `P(s) = 1 − s Q(s)` and p_k the k-th orthogonal polynomial of the
-  spectrum of S weighted by the eigenvalue, it is
+  The weights are `w_0 + Q(S) Xᵀ(y − X w_0)/C`, where Q has the degree k − 1. Let
+  `P(s) = 1 − s Q(s)`, `N = E (ŵ − w_0)(ŵ − w_0)ᵀ`, and let p_k be the k-th orthogonal
+  polynomial of the spectrum of S weighted by the eigenvalue. The best P is
 
-      P(s) = (λ + s R(s)) / (s + λ),   R(s) = p_k(s) / p_k(−λ),   λ = σ² d / (C tr N)
+      P(s) = (λ + s R(s)) / (s + λ),   R(s) = p_k(s) / p_k(−λ),   λ = σ² d / (C tr N).
 
-  with N as in `second_moments` (docs/theory.md, section 6). k steps of gradient descent
-  give such weights with `P(s) = Π_j (1 − step_j s)`, so that no schedule has a lower
-  risk, and the inverse roots of P attain it if all of them are real. Raises UserError
-  unless the feature covariance is a multiple of the identity.
+  k steps of gradient descent give such weights, with `P(s) = Π_j (1 − step_j s)`. So no
+  schedule has a lower risk, and the inverse roots of P attain it if all of them are
+  real.
+
+  Args:
+    task: A `linear_regression` whose feature covariance is a multiple of the identity.
+    degree: k ≥ 1.
+    start: w_0: a number for all features, or `[d]`. None means the prior mean.
+
+  Returns:
+    The risk, the roots of P, the schedule if there is one, and the coefficients of Q.
+
+  Raises:
+    UserError: If the theory does not cover the task or its feature covariance, or an
+      argument is out of its range.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> best = zoo.theory.polynomial_optimum(task, degree=2)
+    >>> round(best.risk, 4), best.steps.round(4).tolist()
+    (0.6839, [0.2493, 0.8152])
+
+  References:
+    docs/theory_one_layer.md, section 6.
   """
   degree = check_count('degree', degree)
   variance = feature_variance(task)
@@ -84,7 +131,7 @@ def polynomial_optimum(
   values = wishart.polynomials(diagonal, off_diagonal, np.append(points, -penalty))
   last = values[-1, -1]
   residual = (penalty + points * values[-1, :-1] / last) / (points + penalty)
-  # The zeros of λ p_k(−λ) + s p_k(s); P has all of them but −λ.
+  # The eigenvalues are the zeros of λ p_k(−λ) + s p_k(s); P has all of them but −λ.
   matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
   matrix[-1] = 0
   matrix[-1, 0] = -penalty * last
@@ -94,7 +141,7 @@ def polynomial_optimum(
   steps = np.sort(np.real(1 / roots))
   # A double root is computed as a pair that rounding has made complex.
   attained = gradient_descent_risk(task, steps, start) <= risk * (1 + 1e-12)
-  # Π_j (1 − step_j s), and Q = (1 − P)/s.
+  # P is Π_j (1 − step_j s), and Q = (1 − P)/s.
   coefficients = -np.real(np.poly(1 / roots))[1:]
   return PolynomialOptimum(risk, roots, steps if attained else None, coefficients)
 
@@ -102,13 +149,30 @@ def polynomial_optimum(
 def best_schedule(
   task: LinearRegression, num_steps: int, start: ArrayLike | None = None
 ) -> Float[np.ndarray, ' k']:
-  """The step sizes of least risk, one per step; `start` defaults to the prior mean.
+  """Returns the step sizes of gradient descent, one for each step, of least risk.
 
-  Their order does not matter. They are the steps of `polynomial_optimum` if it has any,
-  as it does without noise, and then no other schedule has a lower risk. Otherwise they
-  are the best of many local searches: no worse than the best constant step or the best
-  schedule of fewer steps, and above the risk of `polynomial_optimum`, which no schedule
-  attains. Raises UserError unless the feature covariance is a multiple of the identity.
+  They are the `steps` of `polynomial_optimum` if it has any, which is always so without
+  noise; then no other schedule has a lower risk. Otherwise they are the best of many
+  local searches: no worse than the best constant step or the best schedule of fewer
+  steps, and above the risk of `polynomial_optimum`, which no schedule attains.
+
+  Args:
+    task: A `linear_regression` whose feature covariance is a multiple of the identity.
+    num_steps: The number of steps k, from 1 to 10,000.
+    start: The weights at which descent begins: a number for all features, or `[d]`.
+      None means the prior mean.
+
+  Returns:
+    The step sizes `[k]`, whose order does not matter.
+
+  Raises:
+    UserError: If the theory does not cover the task or its feature covariance, or an
+      argument is out of its range.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> zoo.theory.best_schedule(task, num_steps=2).round(4).tolist()
+    [0.2493, 0.8152]
   """
   num_steps = check_count('num_steps', num_steps, maximum=MAX_STEPS)
   optimum = polynomial_optimum(task, num_steps, start)
@@ -132,9 +196,10 @@ def best_schedule(
 def gradient_descent_risk(
   task: LinearRegression, step_sizes: Float[np.ndarray, ' k'], start: ArrayLike | None
 ) -> float:
-  """The exact risk of steps of gradient descent; `start` defaults to the prior mean.
+  """Returns the exact risk of gradient descent with given step sizes.
 
-  Raises UserError unless the feature covariance is a multiple of the identity.
+  `start` defaults to the prior mean. Raises UserError unless the feature covariance is
+  a multiple of the identity.
   """
   residuals = _residuals(task, step_sizes.size, start)
   return float(np.sum(np.square(residuals(step_sizes))))
@@ -143,11 +208,12 @@ def gradient_descent_risk(
 def _residuals(
   task: LinearRegression, num_steps: int, start: ArrayLike | None
 ) -> Residuals:
-  """The residuals of schedules of some steps, in NumPy or JAX as these.
+  """Returns the residuals of a schedule, as a function of its steps.
 
-  With `P(s) = Π_j (1 − η_j s)` and `Q(s) = (1 − P(s)) / s` the weights are off by
-  `P(S)(start − ŵ) + Q(S) Xᵀn/C`. A rotation of the features does not change the law of
-  S, so only the trace of N matters, and the risk is an average over the spectrum of S.
+  The residuals are in NumPy or JAX like the steps. With `P(s) = Π_j (1 − η_j s)` and
+  `Q(s) = (1 − P(s)) / s` the weights are off by `P(S)(start − ŵ) + Q(S) Xᵀn/C`. A
+  rotation of the features does not change the law of S, so only the trace of N matters,
+  and the risk is an average over the spectrum of S.
   """
   variance = feature_variance(task)
   deviation, _ = second_moments(task, start)

@@ -14,7 +14,7 @@ from zoo.theory.trust import QUICK_TO_COMPILE
 def lowest_point(
   function: Callable[[float], float], grid: Float[np.ndarray, ' n']
 ) -> float:
-  """The point where a function is lowest.
+  """Returns the point where a function is lowest.
 
   A local search continues from the lowest point of the grid, between its neighbours.
   """
@@ -35,7 +35,7 @@ def least_squares(
   residuals: Callable[[Float[AnyArray, ' p']], Float[AnyArray, ' r']],
   starts: Sequence[Float[np.ndarray, ' p']],
 ) -> list[Float[np.ndarray, ' p']]:
-  """The points that Levenberg and Marquardt's search for the least squares ends at.
+  """Returns the points at which Levenberg–Marquardt searches for the least squares end.
 
   There is a search from every start. JAX differentiates the residuals, in float64, and
   compiles them once for all starts.

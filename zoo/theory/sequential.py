@@ -1,6 +1,6 @@
 """Exact risks of linear recurrences that see one example at a time.
 
-For the notation see docs/theory.md, section 9.
+docs/theory_sequences.md has the notation and the proofs.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,20 @@ from zoo.tasks.linear_regression import require_covered
 from zoo.theory.precision import double_precision
 from zoo.theory.risk import Moments, task_moments
 
-Numbers = ArrayLike | Sequence[Any]  # nested lists are accepted too
+Numbers = ArrayLike | Sequence[Any]  # nested lists of numbers are accepted, too
 
 
 class OptimalDeltaRule(NamedTuple):
-  """The delta rule of least risk, after every number of examples."""
+  """The delta rule of least risk, after every number of examples.
 
-  curve: Float[np.ndarray, ' n']  # the risks after 0, …, C examples
-  steps: Float[np.ndarray, 'c d d']  # H_i, both `erase` and `write` of `risk_curve`
+  Attributes:
+    curve: The risks after 0, …, C examples, `[C + 1]`.
+    steps: The step matrices H_i, `[C, d, d]`. Each is both the `erase` and the `write`
+      of `risk_curve`.
+  """
+
+  curve: Float[np.ndarray, ' n']
+  steps: Float[np.ndarray, 'c d d']
 
 
 def risk_curve(
@@ -42,19 +48,39 @@ def risk_curve(
   write: Numbers = 1.0,
   start: Numbers | None = None,
 ) -> Float[np.ndarray, ' n']:
-  """The exact risks of `w_i·x_q` after i = 0, …, C examples, in float64.
+  """Computes the exact risks of `w_i·x_q` after i = 0, …, C examples, in float64.
 
-  `w_i = α w_{i−1} − H x_i x_iᵀ w_{i−1} + K x_i y_i` with α the `decay`, H the `erase`
-  and K the `write`, from `start` (None: the prior mean). Each of α, H and K is a number
-  or a `[d, d]` matrix, either one for all examples or one for each: `[C]` or
-  `[C, d, d]`.
+  The weights follow `w_i = α w_{i−1} − H x_i x_iᵀ w_{i−1} + K x_i y_i`. The
+  coefficients α, H and K do not depend on the prompt. Special cases are
 
-  Linear attention (arXiv 2006.16236) has α = 1 and H = 0, RetNet (arXiv 2307.08621) α <
-  1 and H = 0, the delta rule (arXiv 2102.11174) α = 1 and H = K, and gated DeltaNet
-  (arXiv 2412.06464) `H = αK`. Here α, H and K do not depend on the prompt.
+  - linear attention (arXiv 2006.16236): α = 1 and H = 0;
+  - RetNet (arXiv 2307.08621): α < 1 and H = 0;
+  - the delta rule (arXiv 2102.11174): α = 1 and H = K;
+  - gated DeltaNet (arXiv 2412.06464): H = αK.
 
-  It takes O(C d³) time. Raises UserError for a task that exact theory does not cover,
-  for an argument of the wrong shape, and if a risk is too large for float64.
+  It takes O(C d³) time.
+
+  Args:
+    task: A `linear_regression` with C examples.
+    decay: α. Like `erase` and `write`, it is a number or a matrix `[d, d]` for all
+      examples, or one for each example: `[C]` or `[C, d, d]`.
+    erase: H, which removes what the weights predict at an example.
+    write: K, which adds the label.
+    start: The initial weights w_0: a number for all features, or `[d]`. None means the
+      prior mean.
+
+  Returns:
+    The risks `[C + 1]`.
+
+  Raises:
+    UserError: If the theory does not cover the task, if an argument has a wrong shape
+      or is not finite, or if a risk is too large for float64.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> curve = zoo.theory.sequential.risk_curve(task, erase=0.25, write=0.25)
+    >>> curve.round(4).tolist()
+    [2.0, 1.5, 1.125, 0.8438]
   """
   moments = task_moments(task)
   c, d = int(moments.context_length), moments.prior_mean.size
@@ -79,9 +105,25 @@ def risk_curve(
 
 
 def recurrence_moments(form: Recurrence, task: Task) -> Moments:
-  """The moments of a task for a form; only the form's shapes are read.
+  """Returns the moments of a task for a recurrence, of which only the shapes are read.
 
-  Raises UserError for a task that exact theory does not cover, or of other sizes.
+  Args:
+    form: The recurrence, for d features and C examples.
+    task: A `linear_regression` of the same sizes.
+
+  Returns:
+    The moments of the task, in float64.
+
+  Raises:
+    UserError: If the theory does not cover the task, or its sizes differ.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> form = zoo.core.exact_forms.Recurrence(
+    ...   start=np.zeros(2), decay=np.ones(3), erase=np.zeros(3), write=np.ones(3)
+    ... )
+    >>> zoo.theory.sequential.recurrence_moments(form, task).context_length
+    3
   """
   moments = task_moments(task)
   check_same('features', np.shape(form.start)[-1], np.size(moments.prior_mean))
@@ -91,9 +133,22 @@ def recurrence_moments(form: Recurrence, task: Task) -> Moments:
 
 
 def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
-  """`risk_curve` of a Recurrence, in its precision; for use under jit, grad and vmap.
+  """Returns the `risk_curve` of a recurrence, as a function for jit, grad and vmap.
 
-  Its coefficients may also be matrices.
+  Args:
+    form: The recurrence. Its coefficients may also be matrices, `[C, d, d]`.
+    moments: Those of the task, from `recurrence_moments`.
+
+  Returns:
+    The risks `[C + 1]`, in the precision of the form.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> step = np.full(3, 0.25)
+    >>> form = zoo.core.exact_forms.Recurrence(np.zeros(2), np.ones(3), step, step)
+    >>> moments = zoo.theory.sequential.recurrence_moments(form, task)
+    >>> zoo.theory.sequential.recurrence_curve(form, moments).shape
+    (4,)
   """
   dtype = jnp.result_type(form.write)
   _, mean, prior, features, noise = jax.tree.map(
@@ -103,21 +158,23 @@ def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
   if features is None:
     features = identity
   shift = jnp.asarray(form.start) - mean
+  # The moments are those of the weights ŵ and of the error e = w − ŵ.
   truth = prior + jnp.outer(mean, mean)  # E ŵ ŵᵀ
-  error = prior + jnp.outer(shift, shift)  # E e eᵀ of the error e = w − ŵ
+  error = prior + jnp.outer(shift, shift)  # E e eᵀ
   cross = jnp.outer(shift, mean) - prior  # E e ŵᵀ
 
   def spread(moment: Array) -> Array:
-    """`E xxᵀMxxᵀ − ΣMΣ`."""
+    """Returns `E xxᵀMxxᵀ − ΣMΣ`."""
     return features @ moment.T @ features + jnp.sum(features * moment) * features
 
   def learn(
     errors: tuple[Array, Array], numbers: tuple[Array, ...]
   ) -> tuple[tuple[Array, Array], Array]:
-    """The moments after one more example, and the risk.
+    """Returns the moments after one more example, and the risk.
 
-    `e' = (α − Hxxᵀ) e + (α − 1 − (H − K)xxᵀ) ŵ + σ Kxn`: the factors of e and ŵ have
-    the means `on_error` and `on_truth`; the others come from the variance of `xxᵀ`.
+    The error becomes `e' = (α − Hxxᵀ) e + (α − 1 − (H − K)xxᵀ) ŵ + σ Kxn`. The factors
+    of e and ŵ have the means `on_error` and `on_truth`. The other terms come from the
+    variance of `xxᵀ`.
     """
     error, cross = errors
     alpha, h, k = (number if number.ndim else number * identity for number in numbers)
@@ -150,11 +207,25 @@ _curve = jax.jit(recurrence_curve)
 
 
 def optimal_delta_rule(task: Task) -> OptimalDeltaRule:
-  """The delta rule with the best matrix step for every example, from the prior mean.
+  """Returns the delta rule with the best step matrix for every example.
 
-  `H_i = M (2 ΣM + (tr ΣM + σ²) I)⁻¹` with `M = E e eᵀ` before example i. No other steps
-  lead to a lower risk after any number of examples. It takes O(C d³) time. Raises
-  UserError for a task that exact theory does not cover.
+  It starts from the prior mean. With `e = w_{i−1} − ŵ` and `M = E e eᵀ` before example
+  i, the step is `H_i = M (2 ΣM + (tr ΣM + σ²) I)⁻¹`. No other steps lead to a lower
+  risk after any number of examples. It takes O(C d³) time.
+
+  Args:
+    task: A `linear_regression` with C examples.
+
+  Returns:
+    The risks after 0, …, C examples, and the step matrices.
+
+  Raises:
+    UserError: If the theory does not cover the task.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> zoo.theory.sequential.optimal_delta_rule(task).curve.round(4).tolist()
+    [2.0, 1.5, 1.125, 0.8438]
   """
   task = require_covered(task)
   m, features = second_moments(task)
@@ -163,7 +234,7 @@ def optimal_delta_rule(task: Task) -> OptimalDeltaRule:
   for _ in range(task.context_length):
     size = risks[-1] + task.noise_std**2
     step = np.zeros_like(m)
-    if size > 0:  # otherwise there is nothing left to learn
+    if size > 0:  # otherwise the weights are known already
       step = np.linalg.solve(2 * m @ features + size * identity, m).T
     m = m - step @ features @ m
     m = (m + m.T) / 2
@@ -173,14 +244,28 @@ def optimal_delta_rule(task: Task) -> OptimalDeltaRule:
 
 
 def normalised_delta_rule(task: Task, step: float = 1.0) -> Float[np.ndarray, ' n']:
-  """The exact risks of the delta rule with keys `x/|x|`, for isotropic features.
+  """Computes the exact risks of the delta rule with keys `x/|x|`.
 
-  `w_i = w_{i−1} − step x_i (x_iᵀ w_{i−1} − y_i)/|x_i|²` from the prior mean, after
-  i = 0, …, C examples; without noise and with step 1 they are `tr ΣΛ (1 − 1/d)ⁱ`.
+  The weights start from the prior mean and follow
+  `w_i = w_{i−1} − step x_i (x_iᵀ w_{i−1} − y_i)/|x_i|²`. Without noise, and with step
+  1, the risks are `tr ΣΛ (1 − 1/d)ⁱ`.
 
-  Raises UserError unless exact theory covers the task and its feature covariance is a
-  positive multiple of the identity, and for label noise with fewer than 3 features,
-  where the risk is infinite.
+  Args:
+    task: A `linear_regression` with C examples, whose feature covariance is a positive
+      multiple of the identity.
+    step: The step size, a finite number.
+
+  Returns:
+    The risks `[C + 1]` after 0, …, C examples.
+
+  Raises:
+    UserError: If the theory does not cover the task or its feature covariance, or if
+      labels have noise and there are fewer than 3 features: the risk is then infinite.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> zoo.theory.sequential.normalised_delta_rule(task).round(4).tolist()
+    [2.0, 1.0, 0.5, 0.25]
   """
   task = require_covered(task)
   step = check_number('step', step)

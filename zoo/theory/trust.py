@@ -1,6 +1,6 @@
 """Checks that a predictor predicts the same as its learning rule or exact form.
 
-A class of one's own may change the prediction and not the rule, which it may inherit.
+A class that a user derives may change the prediction but inherit the rule unchanged.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor
 from zoo.estimators.linear import GDBeta, GradientDescent
 
-# Relative to the largest prediction. Rounding errors in float32 are about 1e-6.
+# The largest difference, relative to the largest prediction, that is allowed. Rounding
+# errors in float32 are about 1e-6.
 TOLERANCE = 1e-3
 _NUM_PROMPTS, _CONTEXT_LENGTH = 8, 6
 
-# A program that runs once is compiled in half the time, and computes the same but for
-# rounding.
+# These options halve the time to compile, which counts where a program runs once. The
+# results are the same up to rounding.
 QUICK_TO_COMPILE = {
   'xla_backend_optimization_level': 0,
   'xla_llvm_disable_expensive_passes': True,
 }
 
 Scalar = float | Float[Array, '']
-Predictions = dict[str, Float[Array, ' b']]  # by the method that made them
+Predictions = dict[str, Float[Array, ' b']]  # the keys are names of methods
 
 
 @runtime_checkable
 class UpdatesTokens(Predictor, Protocol):
-  """A predictor that also has its layer's equation on whole tokens."""
+  """A predictor that also has the equation of its layer on whole tokens."""
 
   def embed(self, prompt: Prompt) -> Float[Array, 'b t e']:
     """The tokens of each prompt."""
@@ -52,10 +53,27 @@ class UpdatesTokens(Predictor, Protocol):
 
 
 def check_rule(subject: Predictor | nnx.Module) -> None:
-  """Raises UserError unless a predictor predicts the same as its rule and exact form.
+  """Checks that a predictor predicts the same as its learning rule and its exact form.
 
-  They are compared on a few random prompts with changed weights, and so is
-  `forward_tokens` if it exists. A predictor without either passes, and a rule itself.
+  They are compared on a few random prompts, with changed weights. The predictions of
+  `forward_tokens` are compared with the rule, too, if the predictor has this method.
+
+  Args:
+    subject: A model, an estimator or a rule. A rule passes, and so does a predictor
+      that has neither a learning rule nor an exact form.
+
+  Raises:
+    UserError: If predictions differ by more than 1e-3 of the largest one.
+
+  Example:
+    >>> class Doubled(zoo.models.YqLSA):
+    ...   def __call__(self, prompt):
+    ...     return 2 * super().__call__(prompt)
+    >>> try:
+    ...   zoo.theory.check_rule(Doubled(num_features=2, rngs=nnx.Rngs(0)))
+    ... except zoo.UserError as error:
+    ...   print(error)
+    Doubled.learning_rule() does not predict the same as Doubled.__call__(): ...
   """
   if isinstance(subject, LearningRule):
     return
@@ -66,7 +84,7 @@ def check_rule(subject: Predictor | nnx.Module) -> None:
 
 
 def _has_form(subject: Any) -> bool:
-  """Whether the hyper-parameters of a predictor have an exact form."""
+  """Says whether the hyper-parameters of a predictor have an exact form."""
   try:
     if isinstance(subject, nnx.Module):
       nnx.eval_shape(lambda model: model.exact_form(), subject)
@@ -78,7 +96,7 @@ def _has_form(subject: Any) -> bool:
 
 
 def _compare(subject: Any, method: str, otherwise: str) -> None:
-  """Raises UserError unless predictions are those of what a method of it returns."""
+  """Raises UserError unless a subject predicts as the result of its method does."""
   # The caller may be computing in float64, or be traced for it.
   with jax.enable_x64(False), jax.default_matmul_precision('highest'):
     if isinstance(subject, nnx.Module):
@@ -108,7 +126,7 @@ def _compare(subject: Any, method: str, otherwise: str) -> None:
 
 
 def _in_float32(array: Array) -> Array | np.ndarray:
-  """A copy in float32 of an array in float64; another array as it is."""
+  """Returns a copy in float32 of a float64 array, and any other as it is."""
   return np.asarray(array, np.float32) if array.dtype == np.float64 else array
 
 
@@ -128,9 +146,10 @@ def _model_gaps(
 
 
 def changed_weights(parameters: PyTree, size: Scalar = 0.3) -> PyTree:
-  """Weights plus waves of a size, the same in every call; integers do not change.
+  """Returns weights plus waves of a size; integers do not change.
 
-  Waves compile at once, and random numbers do not.
+  The waves are the same in every call. They are used since they compile at once, which
+  random numbers do not.
   """
   arrays, structure = jax.tree.flatten(parameters)
   for i, array in enumerate(arrays):
@@ -141,7 +160,10 @@ def changed_weights(parameters: PyTree, size: Scalar = 0.3) -> PyTree:
 
 
 def without_zeros(parameters: PyTree, others: PyTree) -> PyTree:
-  """The weights, with others of the size of a kernel where an array is all zero."""
+  """Returns the weights, with other ones in place of arrays that are all zero.
+
+  The others are scaled to the size of the weights of a kernel.
+  """
 
   def filled(own: Array, other: Array) -> Array:
     inputs = own.shape[-2] if own.ndim > 1 else 1
@@ -154,11 +176,11 @@ def _gaps(
   form: LearningRule | DeepRule | Recurrence,
   predict: Callable[[Prompt], Predictions],
 ) -> dict[str, Array]:
-  """The largest relative difference of each method's predictions from the form's."""
+  """Returns the largest relative difference of each method from the form."""
   is_rule = isinstance(form, LearningRule)
   d = form.num_features if is_rule else np.size(form.start)
   b, c = _NUM_PROMPTS, _CONTEXT_LENGTH
-  if isinstance(form, Recurrence):  # which has numbers for each example
+  if isinstance(form, Recurrence):  # it has coefficients for each example
     c = np.size(form.write)
   generator = np.random.default_rng(0)
   shapes = {'x': (b, c, d), 'y': (b, c), 'x_query': (b, d), 'y_query': (b,)}
@@ -179,7 +201,7 @@ def _gaps(
 def form_predictions(
   form: LearningRule | DeepRule | Recurrence, prompt: Prompt
 ) -> Float[Array, ' b']:
-  """The predictions of a form by its definition, one prompt at a time."""
+  """Returns the predictions of a form by its definition, one prompt at a time."""
   if isinstance(form, LearningRule):
     return form(prompt)
   predict = _of_layers if isinstance(form, DeepRule) else _of_recurrence

@@ -18,16 +18,17 @@ from jaxtyping import Float
 
 @functools.cache
 def moment(num_features: int, context_length: int, order: int) -> Fraction:
-  """`E tr Wᵏ` for `W = XᵀX`, X being `[context_length, num_features]` standard normal.
+  """Returns `E tr Wᵏ`, k = `order`, for `W = XᵀX` with X standard normal.
 
-  The power sum is expanded in zonal polynomials, whose Wishart averages are known
-  (Muirhead, Aspects of Multivariate Statistical Theory, theorem 7.2.7; the coefficients
-  are those of Jack polynomials at α = 2, Macdonald VI.10).
+  X has the shape `[context_length, num_features]`. The power sum is expanded in zonal
+  polynomials, whose Wishart averages are known (Muirhead, Aspects of Multivariate
+  Statistical Theory, theorem 7.2.7). The coefficients are those of Jack polynomials at
+  α = 2 (Macdonald, VI.10).
   """
   if order == 0:
     return Fraction(num_features)
   d, c = num_features, context_length
-  # Of the boxes of the first row, of the second, and of the column below them.
+  # The factors of the boxes of the first row, of the second, and of the column below.
   top = _products(d, c, range(0, 2 * order, 2), 2 * order)
   middle = _products(d, c, range(-1, order, 2))
   column = _products(d, c, range(-2, -order, -1))
@@ -41,7 +42,7 @@ def moment(num_features: int, context_length: int, order: int) -> Fraction:
 def _products(
   num_features: int, context_length: int, contents: range, first: int = 1
 ) -> list[int]:
-  """`first` times the factors of 0, 1, 2, … boxes of these contents.
+  """Returns `first` times the factors of 0, 1, 2, … boxes of these contents.
 
   The factor of a box of content k is `(d + k)(C + k) k`, and `d C` for content 0.
   """
@@ -53,10 +54,10 @@ def _products(
 
 
 def _shapes(order: int, max_rows: int) -> Iterator[tuple[int, int, int]]:
-  """The partitions `(first, second, 1, …, 1)` of `order`: two rows and the ones.
+  """Yields the partitions `(first, second, 1, …, 1)` of `order`: two rows and the ones.
 
-  Others have a box in row 3, column 2, whose content is 0. With more rows than there
-  are features or examples the Wishart average is 0.
+  Other partitions have a box in row 3, column 2, whose content is 0. With more rows
+  than there are features or examples the Wishart average is 0.
   """
   for first in range(1, order + 1):
     for second in range(min(first, order - first) + 1):
@@ -66,7 +67,7 @@ def _shapes(order: int, max_rows: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _hooks(first: int, second: int, below: int) -> Fraction:
-  """`Π (2 arm + leg + 1)(2 arm + leg + 2)` over the boxes of such a partition."""
+  """Returns `Π (2 arm + leg + 1)(2 arm + leg + 2)` over the boxes of a partition."""
   if second == 0:
     return Fraction(math.factorial(2 * first))
   corners = (2 * first + below) * (2 * first + below + 1)
@@ -81,10 +82,11 @@ def _hooks(first: int, second: int, below: int) -> Fraction:
 def jacobi(
   num_features: int, context_length: int, size: int, power: int = 0
 ) -> tuple[Float[np.ndarray, ' n'], Float[np.ndarray, ' n-1']]:
-  """The recurrence of the orthogonal polynomials of the expected spectrum of `S`.
+  """Returns the recurrence of the orthogonal polynomials of the spectrum of `S`.
 
-  `(a, b)` in `b_j π_{j+1}(x) = (x − a_j) π_j(x) − b_{j−1} π_{j−1}(x)`, for polynomials
-  that are orthonormal under the average `E tr Sᵖ f(S) / E tr Sᵖ`, p being `power`.
+  The polynomials are orthonormal under the average `E tr Sᵖ f(S) / E tr Sᵖ`, where p is
+  `power`. The result is the pair (a, b) of coefficients in
+  `b_j π_{j+1}(x) = (x − a_j) π_j(x) − b_{j−1} π_{j−1}(x)`.
   """
   moments = [
     moment(num_features, context_length, order) / context_length**order
@@ -111,7 +113,7 @@ def polynomials(
   off_diagonal: Float[np.ndarray, ' n-1'],
   points: Float[np.ndarray, ' m'],
 ) -> Float[np.ndarray, 'n m']:
-  """The orthonormal polynomials `π_0, …, π_{n−1}` of a recurrence at some points."""
+  """Returns the orthonormal polynomials `π_0, …, π_{n−1}` of a recurrence at points."""
   values = [np.ones_like(points)]
   for j, b in enumerate(off_diagonal):
     last = off_diagonal[j - 1] * values[j - 1] if j else 0.0
@@ -123,16 +125,17 @@ def polynomials(
 def spectrum(
   num_features: int, context_length: int, num_points: int, power: int = 0
 ) -> tuple[Float[np.ndarray, ' n'], Float[np.ndarray, ' n']]:
-  """Points and weights of the Gauss quadrature of the expected spectrum of `S`.
+  """Returns points and weights of the Gauss quadrature of the expected spectrum of `S`.
 
-  `E tr Sᵖ f(S) / E tr Sᵖ = Σ_i weight_i f(point_i)`, p being `power`, for every
-  polynomial f of a degree below `2 num_points`: a sum of positive terms, where the
-  moments themselves would alternate and cancel.
+  `E tr Sᵖ f(S) / E tr Sᵖ = Σ_i weight_i f(point_i)`, where p is `power`, for every
+  polynomial f of a degree below `2 num_points`. All terms of the sum are positive,
+  while a sum of moments would alternate in sign and cancel.
   """
   diagonal, off_diagonal = jacobi(num_features, context_length, num_points, power)
   matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
   points = np.linalg.eigvalsh(matrix)
-  # Not from the eigenvectors, whose small entries in the tail are mere rounding errors.
+  # The small entries of eigenvectors are mere rounding errors in the tail, so the
+  # weights are computed from the polynomials.
   weights = 1 / np.sum(np.square(polynomials(diagonal, off_diagonal, points)), axis=0)
   return points, weights
 
@@ -143,11 +146,12 @@ def spectrum_with_zero(
   """Like `spectrum`, with the point 0 besides `num_points` others (Gauss–Radau).
 
   It is exact for polynomials of a degree up to `2 num_points`. If the derivatives of a
-  function alternate in sign, as those of `1/(s + λ)`, the average lies between those of
-  `spectrum` and of this one: the error of a Gauss rule has the sign of an even
-  derivative, that of a Gauss–Radau rule with the smallest point given the sign of an
-  odd one (Golub & Meurant, Matrices, Moments and Quadrature, section 6).
+  function alternate in sign, as those of `1/(s + λ)` do, its average lies between the
+  results of `spectrum` and of this rule. The reason is that the error of a Gauss rule
+  has the sign of an even derivative, and the error of a Gauss–Radau rule whose smallest
+  point is given has the sign of an odd one (Golub & Meurant, Matrices, Moments and
+  Quadrature, section 6).
   """
   points, weights = spectrum(num_features, context_length, num_points, power=1)
-  weights = weights / points  # as E tr S = E tr S⁰
+  weights = weights / points  # since E tr S = E tr S⁰
   return np.append(0.0, points), np.append(1 - weights.sum(), weights)

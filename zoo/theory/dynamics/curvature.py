@@ -15,33 +15,63 @@ from zoo.theory.exact import excess_risk
 from zoo.theory.precision import double_precision
 from zoo.theory.risk import Moments, context_moments, task_moments
 
-# Relative to the largest: eigenvalues and singular values below it count as 0.
+# Eigenvalues and singular values below this fraction of the largest count as 0.
 _ZERO = 1e-9
 _STATIONARY = 1e-8  # a gradient of at most this norm counts as 0
 
 
 class Curvature(NamedTuple):
-  """The gradient and the Hessian of the exact risk in a model's weights, in float64."""
+  """The gradient and the Hessian of the exact risk in a model's weights, in float64.
+
+  Attributes:
+    gradient_norm: The Euclidean norm of the gradient.
+    eigenvalues: The eigenvalues of the Hessian, in ascending order, one for each
+      weight.
+    num_symmetries: The number of independent directions in the weights that do not
+      change the learning rule to first order.
+    condition_number: The largest eigenvalue over the smallest positive one; ∞ if none
+      is positive.
+    kind: 'global minimum' if no learning rule has a lower risk; 'minimum' if the
+      Hessian is positive in every direction that changes the rule; 'saddle' if the
+      Hessian has a negative eigenvalue; 'degenerate' if the gradient is 0 and the
+      Hessian does not decide; 'not stationary' if the gradient is not 0.
+  """
 
   gradient_norm: float
-  eigenvalues: Float[np.ndarray, ' p']  # of the Hessian, in ascending order
-  # How many directions do not change the learning rule to first order.
+  eigenvalues: Float[np.ndarray, ' p']
   num_symmetries: int
-  condition_number: float  # the largest over the smallest eigenvalue that is > 0
-  # 'global minimum': no learning rule has a lower risk. 'minimum': a local one.
-  # 'saddle': the Hessian has a negative eigenvalue. 'degenerate': the gradient is 0 and
-  # the Hessian does not decide. 'not stationary': the gradient is not 0.
+  condition_number: float
   kind: str
 
 
 def curvature(model: Predictor | nnx.Module, task: Task) -> Curvature:
-  """The Hessian at a model's weights, and the kind of point that it proves them to be.
+  """Computes the Hessian at a model's weights, and the kind of point that they are.
 
-  Weights have symmetries, along which the risk does not change; at a minimum the
-  Hessian is positive in all other directions. For the rank of the rule's derivative to
-  count these directions it has to be the same nearby, which it is if no larger rank
-  occurs at random weights; otherwise the point is 'degenerate'. It takes as many
-  gradients as there are weights. Raises UserError as `gradient_flow` does.
+  Weights have symmetries, along which the risk does not change. At a minimum the
+  Hessian is positive in all other directions. How many these are follows from the rank
+  of the rule's derivative in the weights, if that rank is the same nearby. This is so
+  if no larger rank occurs at random weights; otherwise the point is 'degenerate'. The
+  time is that of as many gradients as there are weights.
+
+  Args:
+    model: A model of the linear family, or heads of `zoo.theory.dynamics`.
+    task: A `linear_regression`.
+
+  Returns:
+    The norm of the gradient, the eigenvalues of the Hessian, and the kind of the point.
+
+  Raises:
+    UserError: If the theory does not cover the task, or if the model has no learning
+      rule, no weights that train, or another number of features.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=1, context_length=2)
+    >>> heads = zoo.theory.dynamics.LinearHeads([[0.0, 1.0]], [[[0.5], [0.0]]])
+    >>> zoo.theory.dynamics.curvature(heads, task).kind
+    'global minimum'
+
+  References:
+    docs/dynamics.md, section 1.
   """
   moments = task_moments(task)
   excess = float(sum(excess_risk(model, task)))
@@ -81,7 +111,7 @@ def _rank(matrix: Float[np.ndarray, 'm p']) -> int:
 def _derivatives(
   model: nnx.Module, point: Float[AnyArray, ' p'], moments: Moments
 ) -> tuple[Float[Array, ' p'], Float[Array, 'p p'], Float[Array, 'm p']]:
-  """The gradient and Hessian of the risk, and the derivative of the rule."""
+  """Returns the gradient and Hessian of the risk, and the derivative of the rule."""
 
   def rule(point: Array) -> Array:
     learned = at_weights(model, point).learning_rule()

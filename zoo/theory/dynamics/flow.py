@@ -26,7 +26,7 @@ from zoo.theory.optimum import optimal_rule
 from zoo.theory.precision import double_precision, in_float64
 from zoo.theory.risk import Moments, mean_square, population_risk, task_moments
 
-# What each does to the gradient before it is multiplied by the learning rate.
+# What each optimizer does to the gradient before the learning rate multiplies it.
 OPTIMIZERS = {'sgd': optax.identity, 'adam': optax.scale_by_adam}
 
 
@@ -34,19 +34,29 @@ Numbers = ArrayLike | Sequence[Any]
 
 
 class Trajectory(NamedTuple):
-  """Training on the exact risk: what the weights do at each of n times, in float64."""
+  """What the weights of a model do in training on the exact risk, in float64.
 
-  times: Float[np.ndarray, ' n']  # of a flow, or numbers of steps
+  Attributes:
+    times: The n times of a flow; for `descent` the n numbers of steps.
+    rules: The learning rule of the model at each time.
+    risks: The exact risk at each time.
+    gradient_norms: The Euclidean norm of the gradient over all weights, at each time.
+    alignments: The correlation of the predictions with those of `optimal_rule`, at each
+      time. It is 0 if the model predicts 0.
+    end: The model at the last time, with float64 weights. Call it inside
+      `zoo.theory.precision.double_precision`.
+  """
+
+  times: Float[np.ndarray, ' n']
   rules: tuple[LearningRule, ...]
   risks: Float[np.ndarray, ' n']
-  gradient_norms: Float[np.ndarray, ' n']  # Euclidean, over all weights
-  # The correlation of the predictions with those of `optimal_rule`; 0 for f = 0.
+  gradient_norms: Float[np.ndarray, ' n']
   alignments: Float[np.ndarray, ' n']
-  end: Any  # the model at the last time; use it inside `double_precision`
+  end: Any
 
   @property
   def guesses(self) -> Float[np.ndarray, 'n d']:
-    """The weights before any example is seen: the learned guess."""
+    """The learned guesses `[n, d]`: the weights before any example is seen."""
     return np.stack([rule.init for rule in self.rules])
 
 
@@ -56,15 +66,37 @@ def gradient_flow(
   times: Numbers,
   tolerance: float = 1e-10,
 ) -> Trajectory:
-  """The weights of a model on the flow `dθ/dt = −∂R/∂θ` of the exact risk R.
+  """Solves the gradient flow `dθ/dt = −∂R/∂θ` of a model's weights θ.
 
-  `model` is any model of the linear family, or heads of `theory.dynamics`; all of its
-  parameters train, from their values in the model. `times` are ≥ 0 and do not decrease.
-  `tolerance` is the relative error of a step of the solver, LSODA of SciPy, and a
-  hundred times its absolute error. Everything is computed in float64.
+  R is the exact risk. No prompts are sampled, so the trajectory has no noise.
+  Everything is computed in float64.
 
-  Raises UserError for a task that exact theory does not cover, a model without a
-  learning rule, or other times, and RunError if the solver fails.
+  Args:
+    model: A model of the linear family, or heads of `zoo.theory.dynamics`. All of its
+      parameters train, from their values in the model, which does not change.
+    task: A `linear_regression`.
+    times: The times at which the weights are measured, ≥ 0 and not decreasing.
+    tolerance: The relative error of a step of the solver, ≥ 1e-13. The absolute error
+      is a hundredth of it. The solver is LSODA, of SciPy.
+
+  Returns:
+    The rules, risks, gradient norms and alignments at these times, and the last model.
+
+  Raises:
+    UserError: If the theory does not cover the task, if the model has no learning rule,
+      no weights that train or another number of features, or if `times` or `tolerance`
+      is out of its range.
+    RunError: If the solver fails.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=1, context_length=2)
+    >>> heads = zoo.theory.dynamics.merged_heads(1, num_heads=1, scale=0.5)
+    >>> flow = zoo.theory.gradient_flow(heads, task, [0.0, 100.0])
+    >>> round(float(flow.risks[-1]), 4)
+    0.5
+
+  References:
+    docs/dynamics.md.
   """
   tolerance = check_number('tolerance', tolerance, minimum=1e-13)
   at = increasing('times', times)
@@ -86,7 +118,10 @@ def integrate(
   times: Float[np.ndarray, ' n'],
   tolerance: float,
 ) -> Float[np.ndarray, 'n p']:
-  """The points of `dx/dt = slope(x)` at these times; RunError if the solver fails."""
+  """Returns the points of `dx/dt = slope(x)` at these times.
+
+  Raises RunError if the solver fails.
+  """
   import scipy.integrate  # slow to import, and rarely needed
 
   solution = scipy.integrate.solve_ivp(
@@ -109,9 +144,35 @@ def gradient_flows(
   times: Numbers,
   tolerance: float = 1e-8,
 ) -> tuple[Trajectory, ...]:
-  """`gradient_flow` of each of several models, such as for many seeds or scales.
+  """Solves `gradient_flow` for each of several models, such as many seeds or scales.
 
   Models of one kind and of the same sizes share one compiled program.
+
+  Args:
+    models: The models.
+    task: A `linear_regression`.
+    times: The times at which the weights are measured, ≥ 0 and not decreasing.
+    tolerance: The relative error of a step of the solver, ≥ 1e-13. The default is
+      larger than that of `gradient_flow`.
+
+  Returns:
+    One trajectory for each model.
+
+  Raises:
+    UserError: If the theory does not cover the task, if a model has no learning rule,
+      no weights that train or another number of features, or if `times` or `tolerance`
+      is out of its range.
+    RunError: If the solver fails.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=1, context_length=2)
+    >>> models = [
+    ...   zoo.theory.dynamics.merged_heads(1, num_heads=1, scale=0.5, seed=seed)
+    ...   for seed in (0, 1)
+    ... ]
+    >>> flows = zoo.theory.dynamics.gradient_flows(models, task, [0.0, 100.0])
+    >>> [round(float(flow.risks[-1]), 3) for flow in flows]
+    [0.5, 0.5]
   """
   with double_precision():
     copies = [in_float64(model) for model in models]
@@ -125,12 +186,39 @@ def descent(
   steps: Numbers,
   optimizer: str = 'sgd',
 ) -> Trajectory:
-  """As `gradient_flow`, by steps of gradient descent, or of another optimizer, on R.
+  """Takes steps of gradient descent, or of Adam, on the exact risk.
 
-  `steps` are numbers of steps ≥ 0 that do not decrease, after which the weights are
-  measured. `learning_rate` is one number for all steps or one for each of the steps,
-  ≥ 0. `optimizer` is 'sgd' or 'adam', with the other parameters as in Optax. Raises
-  UserError as `gradient_flow` does, and for an argument that is wrong.
+  No prompts are sampled, so the trajectory has no noise. Everything is computed in
+  float64.
+
+  Args:
+    model: A model of the linear family, or heads of `zoo.theory.dynamics`. All of its
+      parameters train, from their values in the model, which does not change.
+    task: A `linear_regression`.
+    learning_rate: The learning rate, ≥ 0: one number for all steps, or one for each of
+      the steps up to the last of `steps`.
+    steps: The numbers of steps after which the weights are measured: integers ≥ 0 that
+      do not decrease.
+    optimizer: 'sgd', or 'adam' with the other parameters of Optax's defaults.
+
+  Returns:
+    The rules, risks, gradient norms and alignments after these steps, and the last
+    model.
+
+  Raises:
+    UserError: If the theory does not cover the task, if the model has no learning rule,
+      no weights that train or another number of features, or if another argument is out
+      of its range.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=1, context_length=2)
+    >>> heads = zoo.theory.dynamics.merged_heads(1, num_heads=1, scale=0.5)
+    >>> path = zoo.theory.dynamics.descent(heads, task, 0.1, [0, 200])
+    >>> round(float(path.risks[-1]), 4)
+    0.5
+
+  References:
+    docs/dynamics.md.
   """
   check_name('optimizer', optimizer, OPTIMIZERS)
   at = increasing('steps', steps)
@@ -155,10 +243,10 @@ def descent(
 def weights_of(
   model: Predictor | nnx.Module, moments: Moments
 ) -> tuple[nnx.Module, Float[np.ndarray, ' p']]:
-  """A copy of a model in float64, and its weights; use it inside `double_precision`.
+  """Returns a copy of a model in float64, and its weights.
 
-  Raises UserError if it has no learning rule, or one for other numbers of features, and
-  for what is no NNX module.
+  Use the copy inside `double_precision`. Raises UserError if the model has no learning
+  rule or is not an NNX module, or if its rule is for another number of features.
   """
   follower = in_float64(model)
   if not isinstance(follower, FollowsRule):
@@ -174,7 +262,7 @@ def weights_of(
 
 
 def at_weights(model: nnx.Module, point: Float[AnyArray, ' p']) -> Any:
-  """A model with the weights of a vector."""
+  """Returns a model with the weights of a vector."""
   graph, weights, rest = nnx.split(model, nnx.Param, ...)
   _, unravel = ravel_pytree(weights)
   return nnx.merge(graph, unravel(jnp.asarray(point)), rest)
@@ -183,7 +271,7 @@ def at_weights(model: nnx.Module, point: Float[AnyArray, ' p']) -> Any:
 def risk_at(
   model: nnx.Module, point: Float[AnyArray, ' p'], moments: Moments
 ) -> Float[Array, '']:
-  """The exact risk as a function of the weights, for use under jit and grad."""
+  """Returns the exact risk as a function of the weights, for use under jit and grad."""
   return population_risk(at_weights(model, point).learning_rule(), moments)
 
 
@@ -201,7 +289,7 @@ def _steps(
   first: int | Array,
   last: int | Array,
 ) -> tuple[Float[AnyArray, ' p'], PyTree]:
-  """Weights and the optimizer's state after the steps `first` to `last` − 1."""
+  """Returns weights and the optimizer's state after the steps `first` to `last` − 1."""
   optimizer = OPTIMIZERS[name]()
 
   def step(index: Array, carry: tuple[Any, PyTree]) -> tuple[Any, PyTree]:
@@ -219,8 +307,8 @@ def _trajectory(
   moments: Moments,
   optimum: LearningRule,
 ) -> Trajectory:
-  """What the weights do."""
-  # One by one: a program for each number would be more.
+  """Measures a model at the weights of each time."""
+  # The points are measured one by one, so that any number of them uses one program.
   measured = [
     jax.device_get(_measures(model, point, moments, optimum)) for point in points
   ]
@@ -236,7 +324,7 @@ def _measures(
   moments: Moments,
   optimum: LearningRule,
 ) -> tuple[LearningRule, Array, Array, Array]:
-  """The rule, its risk, the norm of the gradient, and the alignment."""
+  """Returns the rule, its risk, the norm of the gradient, and the alignment."""
   rule = at_weights(model, point).learning_rule()
   risk, slope = jax.value_and_grad(risk_at, argnums=1)(model, point, moments)
   size, wanted = sum(mean_square(rule, moments)), sum(mean_square(optimum, moments))

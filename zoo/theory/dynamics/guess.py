@@ -14,19 +14,42 @@ from zoo.theory.precision import double_precision, in_float64
 
 
 def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) -> float:
-  """When the guess of a flow has a share of the prior mean: the law for small weights.
+  """Returns the time at which a flow's guess has learned a share of the prior mean.
 
-  For `Σ = ςI`, while the attention has not been learned, the guess g of yq-LSA has
-  `dg/dt = 2ς(w* − g)` from 0, whatever the scale of the other weights. That of LTB is a
-  product of two layers, `g = Bᵀa`, a and B being columns of W_2 and W_1. Growing from
-  small values it is `p(t) w*/|w*|` with
+  It is a law for small weights, which the flow approaches as their scale s → 0. With
+  `Σ = ςI`, and while the attention has not been learned, the guess g of yq-LSA follows
+  `dg/dt = 2ς(w* − g)` from 0, whatever the scale of the other weights. The guess of LTB
+  is a product of two layers, `g = Bᵀa`, where a and B are columns of W_2 and W_1. From
+  small values it grows as `p(t) w*/|w*|` with
 
       dp/dt = 4ς p (|w*| − p),    p(0) = |a + B w*/|w*||²/4,
 
-  so that the time grows as log 1/s with the scale s of the weights, and falls as
-  1/|w*| (docs/dynamics.md). The flow itself approaches both as s → 0. `share` is
-  between 0 and 1. Raises UserError for other models and tasks, for w* = 0, and for a
-  guess that is 0 or has this share from the start.
+  so that the time grows as log 1/s, and falls as 1/|w*|.
+
+  Args:
+    model: A `YqLSA` or an `LTB`, at the start of the flow.
+    task: A `linear_regression` with w* ≠ 0, whose feature covariance is a multiple of
+      the identity.
+    share: The share of the prior mean, between 0 and 1 (both excluded).
+
+  Returns:
+    The time, in the units of `gradient_flow`.
+
+  Raises:
+    UserError: If the theory does not cover the task, the model is of another class, w*
+      is 0, `share` is out of its range, or the guess of an LTB begins at 0 or at the
+      share.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(
+    ...   num_features=2, context_length=3, prior_mean=1.0
+    ... )
+    >>> model = zoo.create_model('yq_lsa', num_features=2, rngs=nnx.Rngs(0))
+    >>> round(zoo.theory.dynamics.guess_time(model, task), 4)
+    0.3466
+
+  References:
+    docs/dynamics.md, section 3.
   """
   task = require_covered(task)
   share = check_number('share', share)

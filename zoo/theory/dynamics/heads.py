@@ -1,8 +1,9 @@
 """Heads of linear attention in the parametrisations whose training is studied.
 
-The models of `zoo.models` have four square matrices a head. The literature trains the
-product of two of them as one matrix, or keys and queries of low rank; training differs,
-and what can be learned does not but for the rank.
+The models of `zoo.models` have four square matrices in each head. The literature trains
+the product of two of them as one matrix, or keys and queries of low rank. Training
+differs between these. What can be learned is the same, except that a low rank limits
+it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from zoo.core.prompt import Prompt
 
 
 class LinearHeads(nnx.Module):
-  """Heads with `f = Σ_h b_hᵀ G K_hᵀ Q_h x_q`, or A_h as one matrix for `K_hᵀ Q_h`."""
+  """Heads of linear attention, `f = Σ_h b_hᵀ G A_h x_q`, without a guess.
+
+  A_h is one matrix, or the product `K_hᵀ Q_h` of keys and queries of rank r.
+
+  Example:
+    >>> heads = zoo.theory.dynamics.LinearHeads([[0.0, 1.0]], [[[0.5], [0.0]]])
+    >>> heads.learning_rule().num_features
+    1
+  """
 
   def __init__(
     self,
@@ -28,13 +37,19 @@ class LinearHeads(nnx.Module):
     queries: Float[ArrayLike, 'h r d'],
     keys: Float[ArrayLike, 'h r e'] | None = None,
   ):
-    """`values` are b, `queries` Q and `keys` K; without keys `queries` are A."""
+    """Makes heads from their weights.
+
+    Args:
+      values: b, the vector of each head, `[h, e]` with e = d + 1.
+      queries: Q, `[h, r, d]`. Without keys: A, `[h, e, d]`.
+      keys: K, `[h, r, e]`. None means that `queries` holds A.
+    """
     self.values = nnx.Param(np.asarray(values, float))
     self.queries = nnx.Param(np.asarray(queries, float))
     self.keys = None if keys is None else nnx.Param(np.asarray(keys, float))
 
   def learning_rule(self) -> LearningRule:
-    """The rule that predicts the same."""
+    """Returns the rule that predicts the same."""
     values, matrices = jnp.asarray(self.values[...]), jnp.asarray(self.queries[...])
     if self.keys is not None:
       matrices = jnp.einsum('hri,hrj->hij', self.keys[...], matrices)
@@ -47,17 +62,35 @@ class LinearHeads(nnx.Module):
     )
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
-    """The prediction for each prompt's query."""
+    """Returns the prediction for each prompt's query."""
     return self.learning_rule()(prompt)
 
 
 def merged_heads(
   num_features: int, num_heads: int, scale: float, seed: int = 0
 ) -> LinearHeads:
-  """Heads from `N(0, scale²)` in the entries that a task with `w* = 0` trains.
+  """Makes heads with one matrix A for keys and queries, with normal weights.
 
-  These are the label's entry of each value, and the rows of features of each A; the
-  others are 0, and stay so. Raises UserError naming the argument that is wrong.
+  The weights are drawn from `N(0, scale²)` in the entries that a task with `w* = 0`
+  trains: the label's entry of each value, and the rows of features of each A. The other
+  entries are 0, and stay 0 in training.
+
+  Args:
+    num_features: d ≥ 1.
+    num_heads: The number of heads, ≥ 1.
+    scale: The standard deviation of the weights, ≥ 0.
+    seed: The seed of the draw.
+
+  Returns:
+    The heads.
+
+  Raises:
+    UserError: If an argument is out of its range.
+
+  Example:
+    >>> heads = zoo.theory.dynamics.merged_heads(2, num_heads=3, scale=0.1)
+    >>> heads.values.shape, heads.queries.shape
+    ((3, 3), (3, 3, 2))
   """
   d, h, draw = _drawing(num_features, num_heads, scale, seed)
   values, scores = np.zeros((h, d + 1)), np.zeros((h, d + 1, d))
@@ -68,7 +101,30 @@ def merged_heads(
 def separate_heads(
   num_features: int, num_heads: int, rank: int, scale: float, seed: int = 0
 ) -> LinearHeads:
-  """As `merged_heads`, with keys and queries of a rank ≥ 1."""
+  """Makes heads with keys and queries of a rank, with normal weights.
+
+  The weights are drawn from `N(0, scale²)` in the entries that a task with `w* = 0`
+  trains: the label's entry of each value, the features of each key, and the queries.
+  The other entries are 0, and stay 0 in training.
+
+  Args:
+    num_features: d ≥ 1.
+    num_heads: The number of heads, ≥ 1.
+    rank: The rank r ≥ 1 of keys and queries.
+    scale: The standard deviation of the weights, ≥ 0.
+    seed: The seed of the draw.
+
+  Returns:
+    The heads.
+
+  Raises:
+    UserError: If an argument is out of its range.
+
+  Example:
+    >>> heads = zoo.theory.dynamics.separate_heads(2, num_heads=3, rank=1, scale=0.1)
+    >>> heads.queries.shape, heads.keys.shape
+    ((3, 1, 2), (3, 1, 3))
+  """
   d, h, draw = _drawing(num_features, num_heads, scale, seed)
   r = check_count('rank', rank)
   values, keys = np.zeros((h, d + 1)), np.zeros((h, r, d + 1))

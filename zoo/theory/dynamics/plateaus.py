@@ -12,16 +12,34 @@ from zoo.core.errors import UserError, check_count, check_vector
 def plateaus(
   eigenvalues: ArrayLike | Sequence[Any], num_examples: int
 ) -> Float[np.ndarray, ' n']:
-  """The risks `L_0, …, L_d` on which heads of rank-one keys and queries pause.
+  """Returns the risks at which gradient flow from small weights pauses.
 
-  `eigenvalues` are those of the feature covariance Λ, > 0 and in any order, of a task
-  with `ŵ ~ N(0, I)`, no noise and N examples:
+  The flow is that of heads with keys and queries of rank one, on a task with
+  `ŵ ~ N(0, I)`, feature covariance Λ, no noise and N examples. It goes from saddle to
+  saddle and learns one eigenvector of Λ after the other, the largest eigenvalue first.
+  The risks of the saddles are
 
-      L_m = tr Λ − Σ_{i≤m} λ_i / (1 + (1 + tr Λ/λ_i)/N)
+      L_m = tr Λ − Σ_{i≤m} λ_i / (1 + (1 + tr Λ/λ_i)/N).
 
-  (Zhang, Singh, Latham & Saxe, arXiv 2501.16265). `L_m` is the exact risk of
-  the best step matrix that is 0 but on the m largest eigenvalues, and `L_d` that of
-  `optimal_rule`. Raises UserError naming the argument that is wrong.
+  `L_m` is the exact risk of the best step matrix that is 0 except on the m largest
+  eigenvalues. `L_d` is the risk of `optimal_rule`.
+
+  Args:
+    eigenvalues: The eigenvalues λ_1, …, λ_d > 0 of Λ, in any order.
+    num_examples: N ≥ 1.
+
+  Returns:
+    The risks `L_0, …, L_d`, `[d + 1]`.
+
+  Raises:
+    UserError: If an eigenvalue is not > 0, or `num_examples` is out of its range.
+
+  Example:
+    >>> zoo.theory.plateaus([0.4, 0.3, 0.2, 0.1], num_examples=31).round(4).tolist()
+    [1.0, 0.6406, 0.3774, 0.2098, 0.136]
+
+  References:
+    Zhang, Singh, Latham & Saxe, arXiv 2501.16265. docs/dynamics.md, section 2.
   """
   values = check_vector('eigenvalues', eigenvalues, None)
   count = check_count('num_examples', num_examples)
