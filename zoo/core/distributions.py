@@ -1,8 +1,9 @@
 """Predictive distributions: what a predictor says about the label of a query.
 
-Each is a pytree whose arrays have leading axes `*b`, one entry for each prompt. A
-predictor with a distribution has the method `distribution(prompt)`, whose result is the
-distribution of the observed label: with the noise of labels, where a task has noise.
+Each distribution is a pytree whose arrays have leading axes `*b`, with one entry for
+each prompt. A predictor that has distributions has the method `distribution(prompt)`.
+It returns the distribution of the observed label, which includes the label noise if the
+task has any.
 """
 
 # The mean of some distributions is a field, and that of others follows from fields.
@@ -24,19 +25,21 @@ from zoo.core import trees
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 
-# Arrays of numbers. JAX puts tracers, shapes and others in their place, so that types
-# of shapes would be wrong where annotations are enforced.
+# Arrays of numbers. JAX puts tracers, shapes and other objects in their place, so that
+# annotated shapes would be wrong where annotations are enforced.
 Numbers: TypeAlias = Any
 
 _LOG_2_PI = math.log(2 * math.pi)
 # The median of |z| for a standard normal z: half of a half-normal tail lies within the
 # width of the outer bar that it replaces.
 _HALF_NORMAL_MEDIAN = 0.6744897501960817
-_BISECTIONS = 64  # each halves an interval, so the last is far below float32's rounding
+_BISECTIONS = 64  # each halves an interval; the last is far below float32's rounding
 
 
 class Distribution(trees.Tree, abc.ABC):
-  """A distribution of a number for each prompt.
+  """The base of distributions of a number for each prompt.
+
+  Subclasses are `Gaussian`, `GaussianMixture`, `Bars` and `Mixture`.
 
   Attributes:
     mean: The means, in the units of the labels, `[*b]`.
@@ -52,7 +55,7 @@ class Distribution(trees.Tree, abc.ABC):
 
   @abc.abstractmethod
   def log_prob(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
-    """Returns the log density at a number for each prompt, in nats."""
+    """Returns the log density at a number y for each prompt, in nats."""
 
   @abc.abstractmethod
   def cdf(self, y: Float[Array, '*b']) -> Float[Array, '*b']:
@@ -63,7 +66,7 @@ class Distribution(trees.Tree, abc.ABC):
     """Returns the number below which a share p of the probability lies.
 
     Args:
-      p: In (0, 1); one number, or one for each prompt.
+      p: The share, in (0, 1): one number for all prompts, or one for each.
     """
 
   def sample(self, key: Key[Array, '']) -> Float[Array, '*b']:
@@ -119,6 +122,16 @@ class GaussianMixture(Distribution):
       component out.
     means: The means of the components, `[*b m]`.
     stds: Their standard deviations, ≥ 0, `[*b m]`.
+
+  Example:
+    >>> from zoo.core.distributions import GaussianMixture
+    >>> label = GaussianMixture(
+    ...   log_weights=jnp.zeros((1, 2)),
+    ...   means=jnp.array([[-1.0, 1.0]]),
+    ...   stds=jnp.zeros((1, 2)),
+    ... )
+    >>> label.mean.tolist(), label.std.tolist()
+    ([0.0], [1.0])
   """
 
   log_weights: Numbers
@@ -168,14 +181,21 @@ class Bars(Distribution):
   """A histogram of n ≥ 2 bars, whose two outer bars are half-normal tails.
 
   The density is constant within each inner bar. The first bar begins at its right edge
-  and falls to the left as the half of a normal density does, and the last one falls to
-  the right; half of the probability of a tail lies within the width of its bar
-  (Müller et al., arXiv 2112.10510).
+  and falls to the left as half of a normal density does; the last bar falls to the
+  right. Half of the probability of a tail lies within the width of its bar.
 
   Args:
     logits: Logarithms of the probabilities of the bars up to a constant, `[*b n]`.
-    edges: The edges of the bars, increasing; `[n + 1]` for all prompts, or
-      `[*b n+1]`.
+    edges: The edges of the bars, increasing: `[n + 1]` for all prompts, or `[*b n+1]`.
+
+  Example:
+    >>> from zoo.core.distributions import Bars
+    >>> label = Bars(jnp.zeros((1, 4)), jnp.array([-2.0, -1.0, 0.0, 1.0, 2.0]))
+    >>> label.probabilities.tolist(), label.cdf(jnp.array([0.5])).tolist()
+    ([[0.25, 0.25, 0.25, 0.25]], [0.625])
+
+  References:
+    Müller et al., arXiv 2112.10510.
   """
 
   logits: Numbers
@@ -247,7 +267,7 @@ class Bars(Distribution):
   def _shape(
     self,
   ) -> tuple[Float[Array, '*b m'], Float[Array, '*b n'], Float[Array, '*b n']]:
-    """The edges, the widths, and what would be the scale of each bar as a tail."""
+    """Returns the edges, the widths, and the scale of each bar if it were a tail."""
     *shape, n = self.logits.shape
     edges = jnp.asarray(self.edges, self.logits.dtype)
     edges = jnp.broadcast_to(edges, (*shape, n + 1))
@@ -255,15 +275,15 @@ class Bars(Distribution):
     return edges, widths, widths / _HALF_NORMAL_MEDIAN
 
   def _bar_of(self, y: Float[Array, '*b']) -> Array:
-    """The number of the bar in which y lies, from 0."""
+    """Returns the number of the bar in which y lies, from 0."""
     edges, _, _ = self._shape()
     return jnp.sum(y[..., None] >= edges[..., 1:-1], axis=-1)
 
   def _moments(self) -> tuple[Float[Array, '*b n'], Float[Array, '*b n']]:
-    """The mean and the variance of each bar."""
+    """Returns the mean and the variance of each bar."""
     edges, widths, tails = self._shape()
     means = (edges[..., 1:] + edges[..., :-1]) / 2
-    away = tails * math.sqrt(2 / math.pi)  # of the mean of a tail, from its start
+    away = tails * math.sqrt(2 / math.pi)  # from a tail's start to its mean
     means = means.at[..., 0].set(edges[..., 1] - away[..., 0])
     means = means.at[..., -1].set(edges[..., -2] + away[..., -1])
     variances, of_tails = jnp.square(widths) / 12, jnp.square(tails) * (1 - 2 / math.pi)
@@ -326,6 +346,11 @@ class Classes(trees.Tree):
 
   Args:
     logits: Logarithms of the probabilities up to a constant, `[*b k]`.
+
+  Example:
+    >>> from zoo.core.distributions import Classes
+    >>> Classes.of_signs(jnp.zeros(1)).probabilities.tolist()
+    [[0.5, 0.5]]
   """
 
   logits: Numbers
@@ -365,8 +390,17 @@ class NumberOrClass(trees.Tree):
   """The distribution of labels that are a number or a class.
 
   Args:
-    numbers: What the label is if it is a number, in the units of the labels, `[*b]`.
-    classes: What it is if it is a class, `[*b]`.
+    numbers: The distribution of the label if it is a number, in the units of the
+      labels, `[*b]`.
+    classes: The distribution of the label if it is a class, `[*b]`.
+
+  Example:
+    >>> from zoo.core.distributions import Bars, Classes, NumberOrClass
+    >>> label = NumberOrClass(
+    ...   Bars(jnp.zeros((1, 4)), jnp.arange(5.0)), Classes(jnp.zeros((1, 2)))
+    ... )
+    >>> label.log_prob(jnp.array([[0.0, 1.0, 0.0]])).round(3).tolist()
+    [-0.6930000185966492]
   """
 
   numbers: Bars
@@ -380,7 +414,8 @@ class NumberOrClass(trees.Tree):
     """Returns the log density of a number, or the log probability of a class, in nats.
 
     Args:
-      labels: The number, then the class as a one-hot vector; one of them is 0.
+      labels: The number, followed by the class as a one-hot vector, `[*b, 1 + k]`. A
+        number has a vector of zeros; the number of a class is not read.
     """
     of_classes = self.classes.log_prob(labels[..., 1:])
     return jnp.where(
@@ -389,7 +424,10 @@ class NumberOrClass(trees.Tree):
 
 
 def has_classes(labels: Float[Array, '*b k']) -> Bool[Array, '*b']:
-  """Whether labels that are a number, then a class as a one-hot vector, are classes."""
+  """Says of labels that are a number or a class whether they are classes.
+
+  A label holds the number, followed by the class as a one-hot vector.
+  """
   return jnp.sum(labels[..., 1:], axis=-1) > 0
 
 
@@ -398,31 +436,35 @@ class HasDistribution(Predictor, Protocol):
   """A predictor that says how sure it is of its prediction."""
 
   def distribution(self, prompt: Prompt) -> Distribution | Classes | NumberOrClass:
-    """The distribution of the observed label of each prompt's query."""
+    """Returns the distribution of the observed label of each prompt's query."""
     ...
 
 
 @runtime_checkable
 class HasDistributions(HasDistribution, Protocol):
-  """A predictor that has the distributions of all examples in one pass."""
+  """A predictor that gives the distributions of all examples in one pass."""
 
   def distributions(self, prompt: Prompt) -> Distribution | Classes | NumberOrClass:
-    """The distribution for each example from those before it, that of the query last.
+    """Returns distributions for each example, from those before it, and for the query.
 
-    Its leading axes are `[b, t]`.
+    The leading axes are `[b, t]`, and the query is last.
     """
     ...
 
 
 @runtime_checkable
 class MayHaveDistribution(HasDistribution, Protocol):
-  """A predictor whose class has `distribution`, but not all of whose objects do."""
+  """A predictor that says whether it can give the `distribution` that its class has.
+
+  Attributes:
+    has_distribution: Whether this object can.
+  """
 
   has_distribution: bool
 
 
 def has_distribution(subject: object) -> TypeGuard[HasDistribution]:
-  """Whether a predictor has `distribution`, and can give it if it says so."""
+  """Says whether a predictor can give `distribution`."""
   if isinstance(subject, MayHaveDistribution):
     return subject.has_distribution
   return isinstance(subject, HasDistribution)
@@ -434,7 +476,7 @@ def _bisected(
   low: Float[Array, '*b'],
   high: Float[Array, '*b'],
 ) -> Float[Array, '*b']:
-  """The quantiles of shares, which lie between two numbers."""
+  """Returns the quantiles of shares, which lie between two numbers."""
 
   def halve(_: Any, ends: Any) -> Any:
     low, high = ends
@@ -448,7 +490,7 @@ def _bisected(
 def _log_normal(
   y: Float[Array, '*n'], mean: Float[Array, '*n'], std: Float[Array, '*n']
 ) -> Float[Array, '*n']:
-  """The log density of a normal distribution, or of a known number if std is 0."""
+  """Returns the log density of a normal distribution; std 0 is a known number."""
   scale = jnp.where(std == 0, 1, std)
   density = -(jnp.square((y - mean) / scale) + _LOG_2_PI) / 2 - jnp.log(scale)
   known = jnp.where(y == mean, jnp.inf, -jnp.inf)
@@ -464,5 +506,5 @@ def _normal_cdf(
 
 
 def _take(numbers: Float[Array, '*b n'], bar: Array) -> Float[Array, '*b']:
-  """The entry of each row that a bar has."""
+  """Returns the entry of each row at the number of its bar."""
   return jnp.take_along_axis(numbers, bar[..., None], axis=-1)[..., 0]

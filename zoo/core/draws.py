@@ -1,10 +1,10 @@
 """Random numbers for prompts: each a pure function of key, position and index.
 
 Sampling prompts is a lower bound on the time of a training step, so it is made cheap:
-a block of the generator gives two numbers here, of which JAX's own partitionable
-sampling uses only one. The numbers of a position in the batch depend neither on the
-batch size nor on the devices that share the batch. Positions are the last axis, along
-which a CPU computes fastest.
+a block of the generator gives two numbers here, while JAX's own partitionable sampling
+uses one of them. The numbers at a position in the batch depend neither on the batch
+size nor on the devices that share the batch. Positions are the last axis, along which a
+CPU computes fastest.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from jaxtyping import Array, Float, Integer, Key, PyTree, UInt32
 
 _Result = TypeVar('_Result')
 
-# The streams of a seed, none of which shares a key with another: the initial weights,
-# the prompts of training, those held out from it, and those of curves and comparisons.
+# The streams of a seed do not share keys. They are for the initial weights, the prompts
+# of training, held-out prompts, the prompts of curves and comparisons, and redraws.
 INIT_STREAM, TRAIN_STREAM, EVAL_STREAM, CURVE_STREAM, REDRAW_STREAM = range(5)
 
-# Taylor coefficients in x² of sin(x)/x and cos(x): errors below 2e-9 on ±π/4.
+# These are Taylor coefficients in x² of sin(x)/x and cos(x). Errors are below 2e-9 on
+# ±π/4.
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5)]
 _COSINE = [(-1) ** k / math.factorial(2 * k) for k in range(6)]
 
 
 def stream_of(seed: int, stream: int) -> Key[Array, '']:
-  """The key of one of the random streams of a seed."""
+  """Returns the key of one of the random streams of a seed."""
   return jax.random.fold_in(jax.random.key(seed), stream)
 
 
 def normals(key: Key[Array, ''], count: int, batch_size: int) -> Float[Array, 'n b']:
-  """`count` standard normal numbers for each position in the batch.
+  """Draws `count` standard normal numbers for each position in the batch.
 
-  None lies beyond ±6.7, where one in 10¹¹ should.
+  No number lies beyond ±6.7, while one in 10¹¹ should.
   """
   pairs = words(key, (count + 1) // 2, batch_size)
   return materialize_once(key, box_muller, *pairs)[:count]
@@ -47,10 +48,11 @@ def normals(key: Key[Array, ''], count: int, batch_size: int) -> Float[Array, 'n
 def chi(
   key: Key[Array, ''], degrees: Integer[np.ndarray, ' n'], batch_size: int
 ) -> Float[Array, 'n b']:
-  """Numbers with the chi distribution, a row for each number of degrees ≥ 2.
+  """Draws numbers with the chi distribution, a row for each number of degrees ≥ 2.
 
-  Half of χ² is a gamma variable, drawn by rejection (Marsaglia & Tsang, ACM TOMS 26,
-  2000): the proposal is tried again, with fresh numbers, until all have been accepted.
+  Half of χ² is a gamma variable, which is drawn by rejection (Marsaglia & Tsang, ACM
+  TOMS 26, 2000): the proposal is tried again, with fresh numbers, until all are
+  accepted.
   """
   shape = len(degrees), batch_size
   dtype = jnp.result_type(float)
@@ -77,7 +79,7 @@ def chi(
 def words(
   key: Key[Array, ''], count: int, batch_size: int
 ) -> tuple[UInt32[Array, 'n b'], UInt32[Array, 'n b']]:
-  """`count` pairs of random words for each position in the batch."""
+  """Draws `count` pairs of random words for each position in the batch."""
 
   def draw() -> Any:
     shape = count, batch_size
@@ -91,10 +93,10 @@ def words(
 def threefry(
   key_words: UInt32[Array, ' k'], left: UInt32[Array, '*n'], right: UInt32[Array, '*n']
 ) -> tuple[UInt32[Array, '*n'], UInt32[Array, '*n']]:
-  """Threefry-2x32 with 20 rounds (Salmon et al., SC 2011), as in JAX bit for bit.
+  """Computes Threefry-2x32 with 20 rounds, bit for bit as in JAX (Salmon et al., 2011).
 
-  Written out, since JAX's loop over the rounds costs a CPU four times as much. Of the
-  longer keys of other generators it takes the first two words.
+  The rounds are written out, since JAX's loop over them costs a CPU four times as much.
+  Other generators have longer keys, of which the first two words are used.
   """
   first, second = (key_words[i].reshape((1,) * left.ndim) for i in range(2))
   schedule = first, second, first ^ second ^ np.uint32(0x1BD11BDA)
@@ -110,9 +112,9 @@ def threefry(
 
 
 def uniform(words: UInt32[Array, '*n']) -> Float[Array, '*n']:
-  """Numbers in (0, 1], from the upper 31 bits of each word."""
+  """Returns numbers in (0, 1], from the upper 31 bits of each word."""
   dtype = jnp.result_type(float)
-  # Converted via int32, for which CPUs have an instruction.
+  # The conversion goes via int32, for which CPUs have an instruction.
   number = (words >> np.uint32(1)).astype(jnp.int32).astype(dtype)
   return (number + np.asarray(0.5, dtype)) * np.asarray(2.0**-31, dtype)
 
@@ -120,11 +122,11 @@ def uniform(words: UInt32[Array, '*n']) -> Float[Array, '*n']:
 def box_muller(
   left: UInt32[Array, 'n b'], right: UInt32[Array, 'n b']
 ) -> Float[Array, '2*n b']:
-  """Two independent standard normal numbers from each pair of words, n rows apart.
+  """Returns two independent standard normal numbers from each pair of words.
 
-  They are a point at the distance `√(−2 log u)` in a random direction: an angle in
-  ±π/4, with coordinates swapped at random and both negated at random. XLA:CPU does not
-  vectorise its own sine and cosine.
+  The two are n rows apart. They are the coordinates of a point at the distance
+  `√(−2 log u)` in a random direction: at an angle in ±π/4, with coordinates swapped at
+  random and both negated at random. XLA:CPU does not vectorise its own sine and cosine.
   """
   dtype = jnp.result_type(float)
   radius = jnp.sqrt(np.asarray(-2.0, dtype) * jnp.log(uniform(left)))
@@ -146,14 +148,14 @@ def box_muller(
 def materialize_once(
   key: Key[Array, ''], function: Callable[..., _Result], *arguments: PyTree
 ) -> _Result:
-  """`function(*arguments)`, computed once however many consumers read the result.
+  """Returns `function(*arguments)`, computed once for all consumers of the result.
 
   XLA:CPU drops optimization barriers before it fuses, and would run the generator again
   in each fusion that reads its numbers. It does not fuse across a conditional, and
   cannot know that this condition always holds. The compiler for TPUs weighs the cost of
   recomputation, and a barrier would make it write random words to memory needlessly.
   """
-  function = jax.jit(function)  # traced once for all of the uses below
+  function = jax.jit(function)  # so that it is traced once for all uses below
   always = (jax.random.key_data(key)[0] | np.uint32(1)) != 0
 
   def never(*arguments: Any) -> Any:

@@ -10,37 +10,50 @@ import jax
 import numpy as np
 
 _Value = TypeVar('_Value')
-_Real: TypeAlias = int | float  # beartype takes no int for a float
-_LONGEST_NAME = 100  # characters that are compared; a file may hold any number
-_MOST_NAMES = 30  # that a message lists
-# Of 0 to 1, difflib's ratio: what is less like a known name is no misspelling of it.
+_Real: TypeAlias = int | float  # since beartype rejects an int for a float
+_LONGEST_NAME = 100  # characters of a name that are compared; names may be longer
+_MOST_NAMES = 30  # names that a message lists at most
+# The ratio of difflib, from 0 to 1, from which a name may misspell a known one.
 _LEAST_LIKENESS = 0.55
 
 
 class UserError(ValueError):
-  """A mistake in what the user gave: what is wrong, the value, what is allowed.
+  """An error for a mistake in what the user gave.
 
-  The command lines print it as one line and exit with code 2.
+  The message says in one line what is wrong, its value, and what is allowed. The
+  command lines print it and exit with code 2.
+
+  Example:
+    >>> try:
+    ...   zoo.create_model('ysa', num_features=2, rngs=nnx.Rngs(0))
+    ... except zoo.UserError as error:
+    ...   print(error)
+    unknown model 'ysa'; known: ...; did you mean 'yq_lsa'? ...
   """
 
 
 class InUseError(UserError):
-  """A folder that another process still uses, which may end soon.
+  """An error for a folder that another process still uses, which may end soon.
 
-  The command lines print it as one line and exit with code 75, for which a launcher
+  The command lines print it as one line and exit with code 75, after which a launcher
   tries again.
   """
 
 
 class RunError(RuntimeError):
-  """A run that cannot continue although its input was valid (NaN, full disk).
+  """An error for a run that cannot continue although its input was valid.
 
-  The command lines print it as one line and exit with code 1.
+  Causes are, for example, a loss that is NaN or a full disk. The command lines print it
+  as one line and exit with code 1.
+
+  Example:
+    >>> issubclass(zoo.RunError, RuntimeError), issubclass(zoo.UserError, ValueError)
+    (True, True)
   """
 
 
 def is_exhausted(error: BaseException) -> bool:
-  """Whether an error of Python, NumPy or JAX says that the memory is not enough."""
+  """Says whether an error of Python, NumPy or JAX means that memory is exhausted."""
   return isinstance(error, MemoryError) or (
     isinstance(error, jax.errors.JaxRuntimeError)
     and any(said in str(error) for said in ('RESOURCE_EXHAUSTED', 'Out of memory'))
@@ -48,7 +61,11 @@ def is_exhausted(error: BaseException) -> bool:
 
 
 def not_installed(package: object, needs: str, extra: str) -> UserError:
-  """The error for what needs a package of an extra, e.g. 'language models need'."""
+  """Returns the error for a package of an extra that is missing.
+
+  `needs` is the beginning of a sentence that ends with the command to install it, e.g.
+  'language models need'.
+  """
   return UserError(
     f"{package} is not installed; {needs} pip install 'icl-zoo[{extra}]'"
   )
@@ -57,10 +74,14 @@ def not_installed(package: object, needs: str, extra: str) -> UserError:
 def unknown_name(
   kind: str, name: object, known: Iterable[str], elsewhere: Iterable[str] = ()
 ) -> UserError:
-  """The error for a `name` that is not among the `known` names of a `kind`.
+  """Returns the error for a name that is not among the known names.
 
-  If none of them is near, one from `elsewhere` may be meant. Of many fields, such as
-  `train.num_steps`, those of the same section are named.
+  Args:
+    kind: What has the name, in the message, such as 'model'.
+    name: The name.
+    known: The known names. The message suggests the nearest. If the name is one of many
+      fields, such as `train.num_steps`, the message lists those of its section.
+    elsewhere: Names of which one is suggested if none of `known` is near.
   """
   known, section = sorted(known), str(name)[: str(name).rfind('.') + 1]
   near = nearest(str(name), known) or nearest(str(name), elsewhere)
@@ -71,7 +92,7 @@ def unknown_name(
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-  """The known name that `name` may be a misspelling of, if any.
+  """Returns the known name that `name` may be a misspelling of, or None.
 
   Fields of one section, such as `train.num_steps`, are compared without its name.
   """
@@ -90,7 +111,16 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def check_name(field: str, value: _Value, known: Iterable[str]) -> _Value:
-  """Returns `value`, or raises UserError unless it is among the `known` names."""
+  """Returns a value that is among the known names.
+
+  Args:
+    field: The name of the argument, for the message.
+    value: The value to check.
+    known: The names that are allowed.
+
+  Raises:
+    UserError: If the value is not among them.
+  """
   known = tuple(known)
   if value not in known:
     raise unknown_name(field, value, known)
@@ -98,12 +128,15 @@ def check_name(field: str, value: _Value, known: Iterable[str]) -> _Value:
 
 
 def in_one_line(text: object, limit: int | None = 300) -> str:
-  """The text of an object on one line, cut to `limit` characters (None: all)."""
+  """Returns the text of an object on one line, cut to `limit` characters.
+
+  With the limit None it is not cut.
+  """
   return ' '.join(str(text).split())[:limit]
 
 
 def printable(text: str) -> str:
-  """The text with escapes for what a terminal would not print but obey."""
+  """Returns the text with escapes in place of characters that control a terminal."""
   return ''.join(
     character
     if character.isprintable()
@@ -113,13 +146,19 @@ def printable(text: str) -> str:
 
 
 def shown(entries: Sequence[str], number: int = 12) -> str:
-  """The first entries of a list, each cut to 200 characters, and how many are left."""
+  """Returns the first entries of a list, and how many are left.
+
+  Each entry is cut to 200 characters.
+  """
   rest = f' and {len(entries) - number} more' if len(entries) > number else ''
   return ', '.join(in_one_line(entry, 200) for entry in entries[:number]) + rest
 
 
 def check_same(what: str, of_model: int, of_task: int) -> None:
-  """Raises UserError unless a model has as many features, say, as a task."""
+  """Raises UserError unless a model has as many of something as a task.
+
+  `what` is their name in the message, such as 'features'.
+  """
   if of_model != of_task:
     raise UserError(f'the model has {of_model} {what}; the task has {of_task}')
 
@@ -127,7 +166,10 @@ def check_same(what: str, of_model: int, of_task: int) -> None:
 def range_in_words(
   minimum: _Real = -math.inf, above: _Real = -math.inf, maximum: _Real = math.inf
 ) -> str:
-  """A range, such as '≥ 1', 'from 1 to 7' or '> 0 and ≤ 1'; empty for any number."""
+  """Returns a range in words, such as '≥ 1', 'from 1 to 7' or '> 0 and ≤ 1'.
+
+  The words are empty if any number is in the range.
+  """
   if math.isfinite(minimum) and math.isfinite(maximum):
     return f'from {minimum:.10g} to {maximum:.10g}'
   ends = ('≥', minimum), ('>', above), ('≤', maximum)
@@ -137,7 +179,17 @@ def range_in_words(
 def check_count(
   name: str, value: object, minimum: int = 1, maximum: _Real = math.inf
 ) -> int:
-  """Returns `value` as an int; raises UserError unless it is an integer in range."""
+  """Returns a value as an int.
+
+  Args:
+    name: The name of the argument, for the message.
+    value: The value to check.
+    minimum: The least value that is allowed.
+    maximum: The largest value that is allowed.
+
+  Raises:
+    UserError: If the value is not an integer in this range. True and False are not.
+  """
   try:
     count = operator.index(value) if isinstance(value, SupportsIndex) else None
   except TypeError:
@@ -149,7 +201,7 @@ def check_count(
 
 
 def check_truth(name: str, value: object) -> bool:
-  """Returns `value`, or raises UserError unless it is True or False."""
+  """Returns a value that is True or False; else raises UserError."""
   if not isinstance(value, bool):
     raise UserError(f'{name} is {_shown(value)}; it must be True or False')
   return value
@@ -162,9 +214,18 @@ def check_number(
   above: float = -math.inf,
   maximum: float = math.inf,
 ) -> float:
-  """Returns `value` as a float; raises UserError unless it is finite and in range.
+  """Returns a value as a float.
 
-  Finite as training holds it, which is float32 but where x64 is enabled.
+  Args:
+    name: The name of the argument, for the message.
+    value: The value to check.
+    minimum: The least value that is allowed.
+    above: The value must be larger than this number.
+    maximum: The largest value that is allowed.
+
+  Raises:
+    UserError: If the value is not a finite number in this range, or if it is too large
+      for float32 while x64 is not enabled.
   """
   array = _as_float64(value)
   number = math.nan if array is None or array.ndim else float(array)
@@ -176,9 +237,16 @@ def check_number(
 
 
 def check_vector(name: str, value: object, length: int | None) -> np.ndarray:
-  """Returns `value` as float64 `[length]`, repeating a scalar; or raises UserError.
+  """Returns a value as a float64 vector.
 
-  With the length None a vector may have any ≥ 1, and a scalar is taken once.
+  Args:
+    name: The name of the argument, for the message.
+    value: A vector; or a number, which is repeated.
+    length: The length of the vector. None allows any length ≥ 1; a number then becomes
+      a vector of length 1.
+
+  Raises:
+    UserError: If the value has another shape, or holds anything but finite numbers.
   """
   vector = _as_finite(name, value)
   _check_held(name, vector)
@@ -197,7 +265,16 @@ def check_vector(name: str, value: object, length: int | None) -> np.ndarray:
 def check_array(
   name: str, value: object, shapes: Iterable[tuple[int, ...]]
 ) -> np.ndarray:
-  """Returns `value` as float64 of one of the `shapes`, or raises UserError."""
+  """Returns a value as a float64 array.
+
+  Args:
+    name: The name of the argument, for the message.
+    value: The value to check.
+    shapes: The shapes that are allowed.
+
+  Raises:
+    UserError: If the value has another shape, or holds anything but finite numbers.
+  """
   array = _as_finite(name, value)
   shapes = list(dict.fromkeys(shapes))
   if array.shape not in shapes:
@@ -207,9 +284,16 @@ def check_array(
 
 
 def check_covariance(name: str, value: object, length: int) -> np.ndarray:
-  """Returns `value` as a float64 covariance `[length, length]`.
+  """Returns a value as a float64 covariance `[length, length]`, made symmetric.
 
-  Raises UserError unless it is square, symmetric and positive semi-definite.
+  Args:
+    name: The name of the argument, for the message.
+    value: The value to check.
+    length: The number of rows and of columns.
+
+  Raises:
+    UserError: If the value has another shape, holds anything but finite numbers, or is
+      not symmetric and positive semi-definite, up to rounding.
   """
   matrix = _as_finite(name, value)
   _check_held(name, matrix)
@@ -232,7 +316,7 @@ def check_covariance(name: str, value: object, length: int) -> np.ndarray:
 
 
 def _as_float64(value: object) -> np.ndarray | None:
-  """`value` as a float64 array, or None if it does not hold real numbers only."""
+  """Returns a value as a float64 array, or None if it holds other than real numbers."""
   try:
     array = np.asarray(value)
     # Text, booleans and complex numbers would be converted, not rejected.
@@ -261,15 +345,22 @@ def _check_held(name: str, array: Any) -> None:
 
 
 def _shown(value: object) -> str:
-  """The value on one line, shortened, since a matrix prints on many lines."""
+  """Returns the value on one line of at most 80 characters."""
   text = in_one_line(repr(value), None)
   return text if len(text) <= 80 else f'{text[:77]}...'
 
 
 def check_object(what: str, value: object, protocol: Any, needs: str) -> None:
-  """Raises UserError unless `value` is an object, not a class, and has a protocol.
+  """Checks that a value is an object, not a class, and satisfies a protocol.
 
-  `what` says in the message what is wanted, and `needs` what the object lacks.
+  Args:
+    what: What is wanted, in the message.
+    value: The value to check.
+    protocol: The protocol or class of which it must be an instance.
+    needs: What an object that does not satisfy the protocol lacks, in the message.
+
+  Raises:
+    UserError: If the value is a class, or does not satisfy the protocol.
   """
   if isinstance(value, type):
     raise UserError(f'{value.__name__} is a class, not {what}; create an object of it')

@@ -5,7 +5,7 @@ The prediction of such a model depends on the context only through its second mo
 
     f = ω(G)·x_q + b(G),   ω(G)_i = init_i + ⟨U_i, G⟩,   b(G) = bias + ⟨V, G⟩
 
-so linear attention models and steps of gradient descent are points of one vector space.
+So linear attention models and steps of gradient descent are points of one vector space.
 """
 
 from __future__ import annotations
@@ -29,23 +29,49 @@ AnyArray = Array | np.ndarray  # on the device, or float64 on the host
 ArrayT = typing.TypeVar('ArrayT', Array, np.ndarray, AnyArray)
 
 
-@typing.no_type_check  # JAX also builds one from placeholders or stacked leaves
+@typing.no_type_check  # since JAX also builds one from placeholders or stacked leaves
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LearningRule:
-  """How a model of the linear family uses its context: `init, U, bias, V`.
+  """How a model of the linear family uses its context.
 
-  Only the symmetric parts of `update` and `bias_update` matter; the constructors here
-  and the models make both symmetric.
+  With the second moment `G = (1/C) Σ_i z_i z_iᵀ` of the examples `z_i = [x_i; y_i]` the
+  prediction is
+
+      f = ω(G)·x_q + b(G),   ω(G)_i = init_i + ⟨U_i, G⟩,   b(G) = bias + ⟨V, G⟩.
+
+  Rules form a vector space: `rule + other`, `rule - other` and `2 * rule` predict the
+  sum, the difference and the multiple. Only the symmetric parts of `update` and
+  `bias_update` matter; the constructors here and the models make both symmetric.
+
+  Attributes:
+    init: The weights before any example is seen, `[d]`.
+    update: U, by which G moves each weight, `[d, e, e]` with e = d + 1.
+    bias: The prediction's offset before any example is seen.
+    bias_update: V, by which G moves the offset, `[e, e]`.
+
+  Example:
+    >>> prompt = zoo.Prompt(
+    ...   x=jnp.array([[[1.0, 0.0], [0.0, 1.0]]]),
+    ...   y=jnp.array([[1.0, 2.0]]),
+    ...   x_query=jnp.array([[1.0, 1.0]]),
+    ...   y_query=jnp.array([3.0]),
+    ... )
+    >>> rule = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=2.0)
+    >>> rule.weights(prompt).tolist(), rule(prompt).tolist()
+    ([[1.0, 2.0]], [3.0])
+
+  References:
+    docs/theory_one_layer.md, section 1.
   """
 
-  init: Float[AnyArray, ' d']  # the weights before any example is seen
-  update: Float[AnyArray, 'd e e']  # U: how G moves each weight
-  bias: Float[AnyArray, '']  # the prediction's offset before any example is seen
-  bias_update: Float[AnyArray, 'e e']  # V: how G moves the offset
+  init: Float[AnyArray, ' d']
+  update: Float[AnyArray, 'd e e']
+  bias: Float[AnyArray, '']
+  bias_update: Float[AnyArray, 'e e']
 
   def __repr__(self) -> str:
-    """The class and its fields on one line, arrays by their shapes."""
+    """Returns the class and its fields on one line, with arrays by their shapes."""
     return in_words(self)
 
   # Rules made from numbers or arrays are float64 on the host, so that exact theory
@@ -55,11 +81,25 @@ class LearningRule:
   def gradient_descent(
     cls, start: Float[ArrayLike, ' d'], step_size: Float[ArrayLike, '']
   ) -> LearningRule:
-    """One step of gradient descent from the weights `start`.
+    """Returns one step of gradient descent from given weights.
 
-    The loss is `Σ_i (w·x_i − y_i)² / (2C)`, so that the step is
+    The loss is `Σ_i (w·x_i − y_i)² / (2C)`, so the weights after the step are
     `start + (step_size / C) Σ_i (y_i − start·x_i) x_i` (arXiv 2212.07677, eq. 4).
-    Raises UserError naming the argument that is wrong.
+
+    Args:
+      start: The weights at which the step begins, `[d]`.
+      step_size: A number.
+
+    Returns:
+      The rule: float64 on the host, or in the caller's precision if an argument is
+      traced.
+
+    Raises:
+      UserError: If an argument has a wrong shape or is not finite.
+
+    Example:
+      >>> zoo.LearningRule.gradient_descent(np.ones(2), step_size=0.5).init.tolist()
+      [1.0, 1.0]
     """
     step = _array('step_size', step_size, ())
     return cls.gd_beta(start, step * np.eye(np.size(start), dtype=step.dtype))
@@ -68,18 +108,32 @@ class LearningRule:
   def gd_beta(
     cls, start: Float[ArrayLike, ' d'], step_matrix: Float[ArrayLike, 'd d']
   ) -> LearningRule:
-    """One step from `start` with a matrix step: `start − Γ (1/C) Xᵀ(X start − y)`.
+    """Returns GD-β, a step of gradient descent whose size is a matrix.
 
-    GD-β of arXiv 2402.14951, with `step_matrix` for Γ. Raises UserError naming the
-    argument that is wrong.
+    The weights after the step are `start − Γ (1/C) Xᵀ(X start − y)` (arXiv 2402.14951).
+
+    Args:
+      start: The weights at which the step begins, `[d]`.
+      step_matrix: Γ, `[d, d]`.
+
+    Returns:
+      The rule: float64 on the host, or in the caller's precision if an argument is
+      traced.
+
+    Raises:
+      UserError: If an argument has a wrong shape or is not finite.
+
+    Example:
+      >>> zoo.LearningRule.gd_beta(np.ones(2), np.diag([0.5, 0.1])).num_features
+      2
     """
     if len(shape := np.shape(start)) != 1:
       raise UserError(f'start has shape {shape}; it must be a vector [d]')
     start = _array('start', start, shape)
     step = _array('step_matrix', step_matrix, shape * 2)
-    # In NumPy unless a part is traced.
+    # NumPy computes the rule, unless an argument is traced.
     xp = jnp if isinstance(start, Tracer) or isinstance(step, Tracer) else np
-    # ⟨U_i, G⟩ = Γ_i·(Xᵀy/C − (XᵀX/C) start), Γ_i being row i.
+    # ⟨U_i, G⟩ is Γ_i·(Xᵀy/C − (XᵀX/C) start), where Γ_i is row i.
     feature_block = -xp.einsum('ij,k->ijk', step, start)
     top = xp.concatenate([feature_block, step[:, :, None]], axis=2)
     return cls(
@@ -90,7 +144,7 @@ class LearningRule:
     )
 
   def learning_rule(self) -> LearningRule:
-    """This rule itself, under the method name of models and estimators."""
+    """Returns this rule itself, under the method name of models and estimators."""
     return self
 
   @property
@@ -99,13 +153,13 @@ class LearningRule:
     return self.init.shape[0]
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
-    """ω(G), the weights learned in context; also `∂f/∂x_q`."""
+    """Returns ω(G), the weights learned in context, which are also `∂f/∂x_q`."""
     check_prompt(prompt, 'rule', self.num_features)
     moves_bd = jnp.einsum('dij,bij->bd', self.update, prompt.second_moment())
     return jnp.asarray(self.init)[None] + moves_bd
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
-    """The prediction f for each prompt's query."""
+    """Returns the prediction f for each prompt's query."""
     check_prompt(prompt, 'rule', self.num_features)
     moment_bee = prompt.second_moment()
     moves_bd = jnp.einsum('dij,bij->bd', self.update, moment_bee)
@@ -114,9 +168,10 @@ class LearningRule:
     return jnp.einsum('bd,bd->b', weights_bd, prompt.x_query) + offset_b
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t']:
-    """The prediction for each example from those before it, that for the query last.
+    """Returns the prediction for each example from those before it, then for the query.
 
-    After k examples G is their mean; before the first it is 0.
+    For a prediction after k examples, G is their mean; before the first example it is
+    0.
     """
     check_prompt(prompt, 'rule', self.num_features)
     z_bce = prompt.examples()
@@ -130,11 +185,11 @@ class LearningRule:
     return jnp.sum(weights_btn[..., :-1] * x_btd, axis=-1) + weights_btn[..., -1]
 
   def __add__(self, other: LearningRule) -> LearningRule:
-    """The rule whose prediction is the sum of both predictions."""
+    """Returns the rule whose prediction is the sum of both predictions."""
     return self._combine(operator.add, other)
 
   def __sub__(self, other: LearningRule) -> LearningRule:
-    """The rule whose prediction is the difference of both predictions."""
+    """Returns the rule whose prediction is the difference of both predictions."""
     return self._combine(operator.sub, other)
 
   def _combine(
@@ -150,7 +205,10 @@ class LearningRule:
     return jax.tree.map(operation, self, other)
 
   def __mul__(self, scale: Float[ArrayLike, '']) -> LearningRule:
-    """The rule that predicts `scale` times this one's prediction; raises UserError."""
+    """Returns the rule that predicts `scale` times the prediction of this one.
+
+    Raises UserError if `scale` is not a finite number.
+    """
     if np.ndim(scale):
       raise UserError(f'scale has shape {np.shape(scale)}; it must be a number')
     if not isinstance(scale, Tracer):
@@ -160,9 +218,11 @@ class LearningRule:
   __rmul__ = __mul__
 
   def distance(self, other: LearningRule) -> float | Float[Array, '']:
-    """The Euclidean distance of two rules, over the symmetric parts.
+    """Returns the Euclidean distance of two rules, over their symmetric parts.
 
-    It is 0 exactly when both predict the same for every prompt of every length.
+    It is 0 exactly when both rules predict the same for every prompt of every length.
+
+    Raises UserError if the rules are for different numbers of features.
     """
     gap = self - other
     parts = gap.init, symmetric(gap.update), gap.bias, symmetric(gap.bias_update)
@@ -170,12 +230,12 @@ class LearningRule:
 
 
 def symmetric(matrix: Float[ArrayT, '*n e e']) -> Float[ArrayT, '*n e e']:
-  """The symmetric part of a matrix, over the last two axes."""
+  """Returns the symmetric part of a matrix, over the last two axes."""
   return (matrix + matrix.swapaxes(-1, -2)) / 2
 
 
 def _array(name: str, value: ArrayLike, shape: tuple[int, ...]) -> AnyArray:
-  """The value in float64 on the host or, if it is traced, in the caller's precision."""
+  """Returns a float64 array on the host, or a traced one in the caller's precision."""
   if not isinstance(value, Tracer):
     return check_array(name, value, [shape])
   if value.shape != shape or jnp.iscomplexobj(value):

@@ -1,48 +1,99 @@
 """Losses of predictions, given their targets.
 
-A prediction of a class is a logit: `log p/(1 − p)` of the label +1 against −1, or for k
-classes their log-probabilities up to a constant. Its target is a probability.
+The prediction of a class is a logit: `log p/(1 − p)` of the label +1 against −1, or for
+k classes their log probabilities up to a constant. Its target is a probability.
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-# A mean square, or a divergence in nats, below this part of another on the same prompts
-# is 0 but for the rounding of float32.
+# A mean square, or a divergence in nats, that is below this fraction of another on the
+# same prompts is 0 up to the rounding of float32.
 ROUNDING = 1e-10
 
-# So that the logit of a certain prediction is finite: its loss is 1e-6 if it is right.
+# The least probability makes the logit of a certain prediction finite. Its loss is 1e-6
+# if it is right.
 _SMALLEST = 1e-6
 
 
 def squared_error(
   prediction: Float[Array, '*n'], target: Float[Array, '*n']
 ) -> Float[Array, '*n']:
-  """`(f − y)²`, whose mean over prompts is the in-context risk (2512.04268, eq. 4)."""
+  """Returns `(f − y)²`, whose mean over prompts is the in-context risk.
+
+  Args:
+    prediction: Predictions f of any shape.
+    target: Their targets y, in the same shape.
+
+  Returns:
+    The losses, in the same shape.
+
+  Example:
+    >>> zoo.core.losses.squared_error(jnp.array([3.0]), jnp.array([1.0])).tolist()
+    [4.0]
+
+  References:
+    arXiv 2512.04268, eq. 4.
+  """
   return jnp.square(prediction - target)
 
 
 def log_loss(
   prediction: Float[Array, '*n'], target: Float[Array, '*n']
 ) -> Float[Array, '*n']:
-  """The log loss of a logit, in nats; the target is the probability of the label +1."""
+  """Returns the log loss of a logit, in nats.
+
+  Args:
+    prediction: Logits of the label +1 against −1, of any shape.
+    target: The probabilities of the label +1, in the same shape.
+
+  Returns:
+    The losses, in the same shape.
+
+  Example:
+    >>> zoo.core.losses.log_loss(jnp.zeros(1), jnp.ones(1)).round(2).tolist()
+    [0.6899999976158142]
+  """
   return jax.nn.softplus(prediction) - target * prediction
 
 
 def cross_entropy(
   prediction: Float[Array, '*n k'], target: Float[Array, '*n k']
 ) -> Float[Array, '*n']:
-  """The log loss of the logits of k classes, in nats; targets are probabilities."""
+  """Returns the log loss of the logits of k classes, in nats.
+
+  Args:
+    prediction: Logits, with k classes along the last axis.
+    target: The probabilities of the classes, in the same shape.
+
+  Returns:
+    The losses, without the last axis.
+
+  Example:
+    >>> zoo.core.losses.cross_entropy(jnp.zeros((1, 4)), jnp.eye(4)[:1]).shape
+    (1,)
+  """
   return -jnp.sum(target * jax.nn.log_softmax(prediction), axis=-1)
 
 
 def error_rate(
   prediction: Float[Array, '*n'], target: Float[Array, '*n']
 ) -> Float[Array, '*n']:
-  """The probability that the more likely label is wrong; a logit of 0 is a fair coin.
+  """Returns the probability that the more likely of two labels is wrong.
 
-  For `log_loss`; `class_error_rate` is the same for k classes.
+  A logit of 0 counts as a fair coin. `class_error_rate` is the same for k classes.
+
+  Args:
+    prediction: Logits of the label +1 against −1, of any shape.
+    target: The probabilities of the label +1, in the same shape.
+
+  Returns:
+    The error rates, in the same shape.
+
+  Example:
+    >>> zoo.core.losses.error_rate(jnp.array([2.0]), jnp.array([0.75])).tolist()
+    [0.25]
   """
   guess = (1 + jnp.sign(prediction)) / 2
   return guess * (1 - target) + (1 - guess) * target
@@ -51,7 +102,22 @@ def error_rate(
 def class_error_rate(
   prediction: Float[Array, '*n k'], target: Float[Array, '*n k']
 ) -> Float[Array, '*n']:
-  """The probability that the most likely class is wrong; ties are broken at random."""
+  """Returns the probability that the most likely of k classes is wrong.
+
+  Ties are broken at random.
+
+  Args:
+    prediction: Logits, with k classes along the last axis.
+    target: The probabilities of the classes, in the same shape.
+
+  Returns:
+    The error rates, without the last axis.
+
+  Example:
+    >>> logits, target = jnp.array([[2.0, 0.0]]), jnp.array([[0.75, 0.25]])
+    >>> zoo.core.losses.class_error_rate(logits, target).tolist()
+    [0.25]
+  """
   best = prediction == jnp.max(prediction, axis=-1, keepdims=True)
   best = best.astype(target.dtype)
   return 1 - jnp.sum(best * target, axis=-1) / jnp.sum(best, axis=-1)
@@ -64,11 +130,21 @@ ERROR_RATES = {'signs': error_rate, 'classes': class_error_rate}
 
 
 def logit(probability: Float[Array, '*n']) -> Float[Array, '*n']:
-  """The logit of a probability, finite where it is 0 or 1."""
+  """Returns the logit of a probability, which is finite even where it is 0 or 1.
+
+  Example:
+    >>> zoo.core.losses.logit(jnp.array([0.5])).tolist()
+    [0.0]
+  """
   p = jnp.clip(probability, _SMALLEST, 1 - _SMALLEST)
   return jnp.log(p) - jnp.log1p(-p)
 
 
 def log_probability(probability: Float[Array, '*n']) -> Float[Array, '*n']:
-  """The logarithm of a probability, finite where it is 0."""
+  """Returns the logarithm of a probability, which is finite even where it is 0.
+
+  Example:
+    >>> zoo.core.losses.log_probability(jnp.array([1.0])).tolist()
+    [0.0]
+  """
   return jnp.log(jnp.maximum(probability, _SMALLEST))

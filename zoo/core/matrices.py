@@ -10,7 +10,7 @@ RANK_TOLERANCE = 1e-12
 
 
 def symmetric_root(covariance: Float[np.ndarray, 'd d']) -> Float[np.ndarray, 'd d']:
-  """The symmetric root R of a covariance, which may be singular: R R = covariance."""
+  """Returns the symmetric R with R R = covariance, which may be singular."""
   scales, vectors = scales_and_axes(covariance)
   return (vectors * scales) @ vectors.T
 
@@ -18,9 +18,9 @@ def symmetric_root(covariance: Float[np.ndarray, 'd d']) -> Float[np.ndarray, 'd
 def scales_and_axes(
   covariance: Float[np.ndarray, 'd d'],
 ) -> tuple[Float[np.ndarray, ' d'], Float[np.ndarray, 'd d']]:
-  """The roots of a covariance's eigenvalues, and the eigenvectors as columns.
+  """Returns the roots of a covariance's eigenvalues, and the eigenvectors as columns.
 
-  Those of a singular covariance are 0 where the eigenvalues are rounding errors.
+  Where an eigenvalue is a rounding error, as in a singular covariance, its root is 0.
   """
   eigenvalues, vectors = np.linalg.eigh(covariance)
   seen = eigenvalues > RANK_TOLERANCE * eigenvalues[-1]
@@ -28,6 +28,6 @@ def scales_and_axes(
 
 
 def is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
-  """Whether a matrix is a multiple of the identity, up to rounding."""
+  """Says whether a matrix is a multiple of the identity, up to rounding."""
   identity = matrix[0, 0] * np.eye(len(matrix))
   return np.allclose(matrix, identity, rtol=0, atol=1e-12 * abs(matrix[0, 0]))

@@ -1,4 +1,4 @@
-"""Compiled programs, which are traced anew and used again where they are equal.
+"""Compiled programs, which are traced anew, and shared where they are equal.
 
 A class or a helper may be redefined at any time, as in a cell of a notebook. The cache
 of JAX finds a program by its function, and would hand out programs of the old code.
@@ -17,13 +17,13 @@ import jax
 import jax.extend.core
 from jax.core import Tracer
 
-# The programs that are kept, and the most of them: those used last. On a CPU each takes
-# some megabytes and a hundred maps of memory, of which Linux gives a process 65,530.
+# The programs that were used last are kept, up to a number. On a CPU each takes some
+# megabytes and a hundred maps of memory, of which Linux gives a process 65,530.
 _executables: dict[Any, jax.stages.Compiled] = {}
 _MOST = 128
-# What StableHLO says of a program that calls Python. It has no more than the number of
-# the function, which is another one in each program, so such programs are never shared.
-# A TPU calls Python by sending and receiving.
+# Words in the StableHLO of a program that calls Python. Such programs are never shared:
+# StableHLO has only a number for the function, which differs between programs. A TPU
+# calls Python by sending and receiving.
 _OF_PYTHON = 'callback', 'CustomSPMDPartitioning', 'stablehlo.send', 'stablehlo.recv'
 
 
@@ -48,18 +48,18 @@ def compiled(
   Returns:
     A function of the same arguments.
   """
-  # For programs that call Python, and within another program.
+  # This program is used if it calls Python, and within another program.
   whole = jax.jit(
     function,
     static_argnums=tuple(range(num_static)),
     compiler_options=compiler_options,
   )
   traced_structures: list[Any] = []
-  structures: dict[Any, Any] = {}  # of results, by what was traced
+  structures: dict[Any, Any] = {}  # the structure of the results of each jaxpr
   ready: dict[Any, jax.stages.Compiled | None] = {}
 
-  # Lists of arrays in and out, since StableHLO does not say which pytrees these are of.
-  # An unused input is kept, since StableHLO does not say which ones were dropped.
+  # The program has lists of arrays as inputs and outputs, since StableHLO does not know
+  # pytrees. Unused inputs are kept, since it does not say which ones were dropped.
   def flat(static: tuple[Any, ...], structure: Any, *leaves: Any) -> list[Any]:
     arguments = jax.tree.unflatten(structure, leaves)
     results, structure = jax.tree.flatten(function(*static, *arguments))
@@ -101,7 +101,7 @@ def _executable(
   places: tuple[Any, ...],
   compiler_options: dict[str, Any] | None,
 ) -> jax.stages.Compiled | None:
-  """The executable of a traced program; None if it cannot be shared."""
+  """Returns the executable of a traced program; None if it cannot be shared."""
   jaxpr = traced.jaxpr
   if len(jaxpr.in_avals) != len(places):
     return None  # the function has closed over arrays of a program that is being traced
@@ -109,16 +109,17 @@ def _executable(
   text = lowered.as_text()
   if any(word in text for word in _OF_PYTHON):
     return None
-  # All that is computed, with the values of constants, which a printed jaxpr lacks.
+  # The text has all that is computed, with the values of constants; a printed jaxpr
+  # lacks them.
   computed = hashlib.sha256(text.encode()).digest()
-  # StableHLO has no random keys and no weak types.
+  # These types are in the key, since StableHLO has no random keys and no weak types.
   types = tuple(jaxpr.in_avals), tuple(jaxpr.out_avals)
-  # It has the axes of a mesh, and not the devices.
+  # Devices are in the key, since StableHLO has only the axes of a mesh.
   devices = places, tuple(_placements(jaxpr.jaxpr))
   options = tuple(sorted((compiler_options or {}).items()))
   settings = tuple(sorted(jax.config.values.items()))
   key = computed, types, devices, options, settings
-  # What was used last is at the end.
+  # The program that was used last is at the end.
   executable = _executables.pop(key, None) or lowered.compile()
   _executables[key] = executable
   if len(_executables) > _MOST:
@@ -127,12 +128,12 @@ def _executable(
 
 
 def _place(leaf: Any) -> Any:
-  """Where an array must stay; None for what JAX may move."""
+  """Returns where an array must stay; None if JAX may move it."""
   return leaf.sharding if getattr(leaf, 'committed', False) else None
 
 
 def _placements(jaxpr: jax.extend.core.Jaxpr) -> Iterator[Any]:
-  """The shardings and meshes that the operations of a program name."""
+  """Yields the shardings and meshes that the operations of a program name."""
   for equation in jaxpr.eqns:
     for parameter in jax.tree.leaves(equation.params):
       if isinstance(parameter, jax.sharding.Sharding | jax.sharding.Mesh):

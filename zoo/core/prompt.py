@@ -1,8 +1,9 @@
 """Prompts: labelled examples in context, and a query to be labelled.
 
-Shape letters, here and everywhere: `b` batch, `c` context examples, `d` features,
-`k` classes, `t` tokens (c + 1), `e` token width (d + 1, or d + k), `h` heads. `*k` is
-no axis for labels that are numbers, and one axis for labels of k classes.
+Shapes are written with the same letters everywhere: `b` prompts of a batch, `c` context
+examples, `d` features, `k` classes, `t` tokens (c + 1), `e` the width of a token
+(d + 1, or d + k), `h` heads. `*k` stands for no axis if labels are numbers, and for one
+axis if labels are one of k classes.
 """
 
 from __future__ import annotations
@@ -20,47 +21,75 @@ from zoo.core.errors import UserError
 _REAL = jnp.floating, jnp.integer, jnp.bool_
 
 
-@typing.no_type_check  # JAX also builds one from placeholders or stacked arrays
+@typing.no_type_check  # since JAX also builds one from placeholders or stacked arrays
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prompt:
-  """A batch of prompts (arXiv 2512.04268, section 2).
+  """A batch of prompts: examples in context, and a query.
 
-  Labels are what a model sees: numbers, ±1 for two classes, or one-hot vectors. Targets
-  are what its prediction is compared with: the label without noise, the probability of
-  the label +1, or the probabilities of the classes. Such a loss has the same mean as
-  one with sampled labels, up to a constant, and less variance.
+  A model sees labels: numbers, ±1 for two classes, or one-hot vectors. Its prediction
+  is compared with a target: the label without noise, the probability of the label +1,
+  or the probabilities of the classes. Compared with a loss on sampled labels, the mean
+  loss on targets differs by a constant, and its variance is smaller.
+
+  Attributes:
+    x: The features of the context examples, `[b, c, d]`.
+    y: The labels of the context examples, `[b, c]`; for k classes `[b, c, k]`.
+    x_query: The features of the query, `[b, d]`.
+    y_query: The target of the query, `[b]`; for k classes `[b, k]`.
+    context_targets: The targets of the context examples, in the shape of `y`. None
+      means that their labels are the targets.
+    latents: What the task drew and does not show, such as the weights w, if `sample`
+      was called with `latents=True`; else None. Models do not read it.
+
+  Example:
+    >>> prompt = zoo.Prompt(
+    ...   x=jnp.array([[[1.0, 0.0], [0.0, 1.0]]]),
+    ...   y=jnp.array([[1.0, 2.0]]),
+    ...   x_query=jnp.array([[1.0, 1.0]]),
+    ...   y_query=jnp.array([3.0]),
+    ... )
+    >>> prompt.tokens(guess=jnp.zeros(1))[0].tolist()
+    [[1.0, 0.0, 1.0], [0.0, 1.0, 2.0], [1.0, 1.0, 0.0]]
+
+  References:
+    arXiv 2512.04268, section 2.
   """
 
-  x: Float[Array, 'b c d']  # features of the context examples
-  y: Float[Array, 'b c *k']  # their labels
-  x_query: Float[Array, 'b d']  # features of the query
-  y_query: Float[Array, ' b *k']  # the target of the query
-  # The targets of the context examples; None if their labels are the targets.
+  x: Float[Array, 'b c d']
+  y: Float[Array, 'b c *k']
+  x_query: Float[Array, 'b d']
+  y_query: Float[Array, ' b *k']
   context_targets: Float[Array, 'b c *k'] | None = None
-  # What the task drew, such as w, if `sample` was asked for it. Not for models.
   latents: PyTree = None
 
   @property
   def features(self) -> Float[Array, 'b t d']:
-    """The features of the context examples, then those of the query."""
+    """The features of the context examples, followed by those of the query."""
     return jnp.concatenate([self.x, self.x_query[:, None]], axis=1)
 
   @property
   def labels(self) -> Float[Array, 'b c k']:
-    """The labels of the context; numbers get an axis of one output."""
+    """The labels of the context. Numbers get an axis of length 1, so that k is 1."""
     return self.y if self.y.ndim == 3 else self.y[..., None]
 
   @property
   def targets(self) -> Float[Array, 'b t *k']:
-    """The targets of the context examples, then that of the query."""
+    """The targets of the context examples, followed by that of the query."""
     context = self.y if self.context_targets is None else self.context_targets
     return jnp.concatenate([context, self.y_query[:, None]], axis=1)
 
   def prefix(self, k: int) -> Prompt:
-    """The first k context examples, with the next example as the query.
+    """Returns the prompt of the first k examples, with the next example as the query.
 
-    The prompt itself for k = c. Raises UserError for k < 0 or k > c.
+    Args:
+      k: From 0 to c. For k = c it is the prompt itself.
+
+    Returns:
+      A prompt of k examples, with the same latents.
+
+    Raises:
+      UserError: If k is out of its range.
     """
     c = self.x.shape[1]
     if not 0 <= k <= c:
@@ -78,18 +107,26 @@ class Prompt:
     )
 
   def examples(self) -> Float[Array, 'b c e']:
-    """The context examples with their labels, `z_i = [x_i; y_i]`."""
+    """Returns the context examples with their labels, `z_i = [x_i; y_i]`."""
     return jnp.concatenate([self.x, self.labels], axis=-1)
 
   def second_moment(self) -> Float[Array, 'b e e']:
-    """`G = (1/C) Σ_i z_i z_iᵀ`, all that the linear family uses; 0 without examples."""
+    """Returns the second moment of the examples, `G = (1/C) Σ_i z_i z_iᵀ`.
+
+    It is all of the context that a model of the linear family uses. It is 0 if there
+    are no examples.
+    """
     z_bce = self.examples()
     return jnp.einsum('bci,bcj->bij', z_bce, z_bce) / max(z_bce.shape[1], 1)
 
   def tokens(self, guess: Float[Array, ' b *k']) -> Float[Array, 'b t e']:
-    """The embedding matrix (eq. 2), one token per row: the examples, then the query.
+    """Returns the tokens of each prompt (arXiv 2512.04268, eq. 2), one in each row.
 
-    `guess` is the initial guess `y_q`, in the place of the query's label.
+    The tokens of the examples, `[x_i; y_i]`, come first; that of the query is last.
+
+    Args:
+      guess: The initial guess y_q of the query's label, which stands in the place of
+        the label, `[b]` or `[b, k]`.
     """
     guess = guess if guess.ndim == 2 else guess[:, None]
     query_be = jnp.concatenate([self.x_query, guess], axis=-1)
@@ -99,10 +136,18 @@ class Prompt:
 def check_prompt(
   prompt: object, user: str = 'model', num_features: int | None = None
 ) -> None:
-  """Raises UserError unless it is a Prompt whose arrays fit each other.
+  """Checks that an object is a Prompt, and that its arrays fit each other.
 
-  With `num_features` it must have as many, which `user` is for. (A Prompt cannot check
-  itself, since JAX also builds one from placeholders.)
+  A Prompt cannot check itself, since JAX also builds one from placeholders.
+
+  Args:
+    prompt: The object.
+    user: What needs the prompt, in messages, such as 'model'.
+    num_features: The number of features that the user is for. None allows any number.
+
+  Raises:
+    UserError: If the object is not a Prompt, if an array of it does not hold numbers or
+      has a wrong shape, or if the number of features is another.
   """
   if not isinstance(prompt, Prompt):
     raise UserError(f'the prompt is a {type(prompt).__name__}; it must be a zoo.Prompt')

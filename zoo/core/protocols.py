@@ -1,4 +1,7 @@
-"""Structural types of predictors: any class with these methods; the base of tasks."""
+"""The base of tasks, and protocols of predictors.
+
+Any class with the methods of a protocol satisfies it.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 
-_LENGTHS = 2, 4, 8, 16, 32  # of longer contexts, in those of the task
+_LENGTHS = 2, 4, 8, 16, 32  # lengths of longer contexts, in units of the task's
 KEPT = 'query', 'inputs'  # what `redraw` can keep of a prompt
-_REDRAWN = 2**32 - 1  # by which the key of a redraw is folded; no place is as large
+_REDRAWN = 2**32 - 1  # the key of a redraw is folded with it; no place is as large
 
 
 @runtime_checkable
@@ -30,28 +33,47 @@ class Predictor(Protocol):
   """A callable that predicts: a model, an estimator or a learning rule."""
 
   def __call__(self, prompt: Prompt, /) -> Float[Array, ' b *k']:
-    """The prediction for each prompt's query: a number, a logit, or k logits."""
+    """Returns the prediction for each prompt's query.
+
+    It is a number; for two classes the logit of the label +1; for k classes k logits.
+    """
     ...
 
 
 @runtime_checkable
 class PredictsAll(Predictor, Protocol):
-  """A predictor that predicts every example of a prompt in one pass."""
+  """A predictor that predicts every example of a prompt in one pass.
+
+  A model with the method `predictions` satisfies this protocol. It can be trained on
+  all examples of a prompt, and its curves need one pass.
+
+  Example:
+    >>> rule = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
+    >>> isinstance(rule, zoo.PredictsAll)
+    True
+  """
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
-    """The prediction for each example from those before it, that for the query last."""
+    """Returns predictions for each example, from those before it, and for the query.
+
+    That for the query is the last.
+    """
     ...
 
 
 @runtime_checkable
 class MayPredictAll(PredictsAll, Protocol):
-  """A predictor whose class has `predictions`, but not all of whose objects do."""
+  """A predictor that says whether it can give the `predictions` that its class has.
+
+  Attributes:
+    predicts_all: Whether this object can.
+  """
 
   predicts_all: bool
 
 
 def predicts_all(subject: object) -> TypeGuard[PredictsAll]:
-  """Whether a predictor has `predictions`, and can give them if it says so."""
+  """Says whether a predictor can give `predictions`."""
   if isinstance(subject, MayPredictAll):
     return subject.predicts_all
   return isinstance(subject, PredictsAll)
@@ -59,14 +81,26 @@ def predicts_all(subject: object) -> TypeGuard[PredictsAll]:
 
 @runtime_checkable
 class MayIgnoreOrder(Predictor, Protocol):
-  """A predictor that says whether the order of the examples matters to it."""
+  """A predictor that says whether the order of the examples matters to it.
+
+  Attributes:
+    order_invariant: Whether the prediction is the same for every order of the examples.
+  """
 
   order_invariant: bool
 
 
 @runtime_checkable
 class Model(Predictor, Protocol):
-  """A predictor with parameters: an NNX module. Its class defines everything else."""
+  """A predictor with parameters: an NNX module that is called with prompts.
+
+  Its class defines everything else.
+
+  Example:
+    >>> model = zoo.create_model('yq_lsa', num_features=2, rngs=nnx.Rngs(0))
+    >>> isinstance(model, zoo.Model)
+    True
+  """
 
 
 @runtime_checkable
@@ -74,13 +108,16 @@ class Layered(Predictor, Protocol):
   """A predictor whose readout can read the tokens of every layer."""
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
-    """The tokens before the first layer and after each layer; the query's is last."""
+    """Returns the tokens before the first layer and after each layer.
+
+    The token of the query is the last one.
+    """
     ...
 
   def read(
     self, tokens: Float[Array, 'b n w'], prompt: Prompt
   ) -> Float[Array, 'b t *k']:
-    """The predictions of the readout from the tokens of any layer."""
+    """Returns the predictions of the readout from the tokens of any layer."""
     ...
 
 
@@ -89,7 +126,7 @@ class FollowsRule(Predictor, Protocol):
   """A predictor of the linear family, which follows a learning rule."""
 
   def learning_rule(self) -> LearningRule:
-    """The rule that predicts the same for every prompt."""
+    """Returns the rule that predicts the same for every prompt."""
     ...
 
 
@@ -98,79 +135,133 @@ class HasExactForm(Predictor, Protocol):
   """A predictor outside the linear family whose exact risk is known."""
 
   def exact_form(self) -> DeepRule | Recurrence:
-    """The form that predicts the same for every prompt.
+    """Returns the form that predicts the same for every prompt.
 
-    Raises UserError with the reason if these hyper-parameters have none.
+    Raises:
+      UserError: If these hyper-parameters have no form; the message has the reason.
     """
     ...
 
 
 class BaseTask(trees.Tree, abc.ABC):
-  """A distribution of prompts, whose `sample_one` draws one.
+  """The base of tasks: a distribution of prompts, of which `sample_one` draws one.
 
-  A task is a frozen dataclass that JAX maps over as a pytree, such as
-  `flax.struct.dataclass` makes: numbers and arrays are arguments of compiled programs,
-  sizes and names (`pytree_node=False`) are part of them.
+  `zoo.Task` is this class. A task is a frozen dataclass that JAX maps over as a pytree,
+  such as `flax.struct.dataclass` makes. Its numbers and arrays are arguments of
+  compiled programs. Its sizes and names, which are fields with `pytree_node=False`, are
+  constants of the programs.
+
+  Attributes:
+    num_features: d ≥ 1, the number of features.
+    context_length: C ≥ 1, the number of context examples.
+    num_outputs: The number of outputs of a prediction: k for classes whose labels are
+      one-hot vectors, else 1.
+    label_kind: 'numbers'; 'signs' for two classes ±1; or 'classes' for one-hot vectors.
+    shows_labels: Whether the prompts have the labels of their examples.
+    stationary: Whether any n examples in a row, with the features after them as the
+      query, have the same distribution as the first n examples with the features after
+      those.
+    may_miss: Whether features may be NaN, which says that they are missing.
+
+  Example:
+    >>> from flax import struct
+    >>> @struct.dataclass(eq=False, repr=False)
+    ... class Line(zoo.Task):
+    ...   num_features: int = struct.field(pytree_node=False, default=1)
+    ...   context_length: int = struct.field(pytree_node=False, default=3)
+    ...   def sample_one(self, key):
+    ...     x = jax.random.normal(key, (self.context_length + 1, 1))
+    ...     y = 2 * x[:, 0]
+    ...     return zoo.Prompt(x=x[:-1], y=y[:-1], x_query=x[-1], y_query=y[-1])
+    >>> Line().sample(jax.random.key(0), batch_size=4).x.shape
+    (4, 3, 1)
   """
 
   num_features: int
   context_length: int
-  num_outputs: int = 1  # k for classes whose labels are one-hot vectors
-  # 'numbers', 'signs' for classes ±1, or 'classes' for one-hot vectors.
+  num_outputs: int = 1
   label_kind: str = 'numbers'
-  shows_labels: bool = True  # whether the prompts have the labels of their examples
-  # Whether any n examples in a row, with the features after them as the query, have the
-  # distribution of the first n with those after them.
+  shows_labels: bool = True
   stationary: bool = False
-  may_miss: bool = (
-    False  # whether features may be NaN, which says that they are missing
-  )
+  may_miss: bool = False
 
   def check(self) -> None:
-    """Raises UserError for a field that is wrong; called by what builds tasks by name.
+    """Checks the fields of the task; what builds tasks by name calls it.
 
-    Here it checks the sizes.
+    The base class checks the sizes.
+
+    Raises:
+      UserError: If a field is out of its range.
     """
     check_count('num_features', self.num_features)
     check_count('context_length', self.context_length)
 
   @abc.abstractmethod
   def sample_one(self, key: Key[Array, '']) -> Prompt:
-    """Draws one prompt, without the axis b: `x [c, d]`, `y [c, *k]`, and so on.
+    """Draws one prompt, without the axis b.
 
-    Its `latents` are any arrays that it was drawn from, or None.
+    Where a label is a sum over features, compute it with `zoo.tasks.base.dot`: the
+    order in which XLA adds depends on the shapes, and so on how many devices share a
+    batch.
 
-    Sum with `dot` wherever the result is a label: the order in which XLA adds depends
-    on the shapes, and so on how many devices share a batch.
+    Args:
+      key: The random key of this prompt.
+
+    Returns:
+      A prompt with `x [c, d]`, `y [c, *k]`, `x_query [d]` and `y_query [*k]`. Its
+      `latents` are any arrays that it was drawn from, or None.
     """
 
   def sample(
     self, key: Key[Array, ''], batch_size: int, latents: bool = False
   ) -> Prompt:
-    """Samples `batch_size` ≥ 1 prompts on the device.
+    """Draws a batch of prompts, on the device.
 
     A prompt is a pure function of the key and of its position in the batch: it is the
-    same on any number of devices and in a larger batch. With `latents` it also has what
-    the task drew and does not show, such as the weights w, for probes; within a program
-    of your own that may change the last digits of the others.
+    same on any number of devices, and in a larger batch.
+
+    Args:
+      key: The random key of the batch.
+      batch_size: The number of prompts, ≥ 1.
+      latents: Whether the prompts also have what the task drew and does not show, such
+        as the weights w, for probes. Within a compiled program of your own, this may
+        change the last digits of the other arrays.
+
+    Returns:
+      The prompts.
+
+    Raises:
+      UserError: If `batch_size` is not an integer ≥ 1.
+
+    Example:
+      >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+      >>> task.sample(jax.random.key(0), batch_size=4).y.shape
+      (4, 3)
     """
     task, batch_size = trees.fresh(self), check_count('batch_size', batch_size)
     program = _program
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((task, key))):
-      # Within another program it is traced with that: what the task calls may differ.
+      # The program is traced anew, since the code that the task calls may differ.
       program = jax.jit(functools.partial(_sample), static_argnums=(2, 3))
     prompt = program(task, key, batch_size, False)
     if not latents:
       return prompt
-    # By another program, so that the prompts have the same bits.
+    # Another program draws the latents, so that the prompts have the same bits.
     drawn = program(task, key, batch_size, True)
     return dataclasses.replace(prompt, latents=drawn)
 
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    """What `sample` compiles: prompts of `sample_one`, each with its own key.
+    """Draws a batch of prompts with `sample_one`, each with its own key.
 
-    Only `linear_regression` draws other prompts than its `sample_one`, which is drawn
-    in mixtures; both have one distribution.
+    `sample` compiles this method. A task may override it with a faster one of the same
+    distribution, as `linear_regression` does; mixtures then still use its `sample_one`.
+
+    Args:
+      key: The random key of the batch.
+      batch_size: The number of prompts, ≥ 1.
+
+    Returns:
+      The prompts.
     """
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch_size))
     return jax.vmap(self.sample_one)(keys)
@@ -221,9 +312,21 @@ class BaseTask(trees.Tree, abc.ABC):
     return dataclasses.replace(drawn, latents=None, **kept)
 
   def redraw_one(self, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
-    """Draws one prompt again, without the axis b; `redraw` says what is kept.
+    """Draws one prompt again, without the axis b, for `redraw`.
 
-    A task that defines it need not care for latents, nor for the bits of what is kept.
+    The method may ignore the latents, and the bits of what is kept: `redraw` restores
+    them.
+
+    Args:
+      key: The random key of this prompt.
+      prompt: The prompt, with `x [c, d]` and so on.
+      keep: 'query' or 'inputs', as in `redraw`.
+
+    Returns:
+      The new prompt.
+
+    Raises:
+      UserError: If the task does not define how a prompt is drawn again, as here.
     """
     name = type(self).__name__
     raise UserError(
@@ -233,10 +336,13 @@ class BaseTask(trees.Tree, abc.ABC):
     )
 
   def log_density(self, x: Float[Array, 'n d']) -> Float[Array, '']:
-    """The log density of the features of a prompt, or of its query alone (n = 1).
+    """Returns the log density of the features of a prompt, or of its query (n = 1).
 
-    A mixture needs it to draw a prompt again: what is kept says something about the
-    task that the prompt is of.
+    A mixture needs it to draw a prompt again: the features that are kept tell something
+    about the task that the prompt comes from.
+
+    Raises:
+      UserError: If the task does not define it, as here.
     """
     name = type(self).__name__
     raise UserError(
@@ -247,9 +353,17 @@ class BaseTask(trees.Tree, abc.ABC):
   def sample_labels(
     self, key: Key[Array, ''], targets: Float[Array, ' t *k']
   ) -> Float[Array, ' t *k']:
-    """Labels, given the targets; the query of `objective.labels='observed'` gets one.
+    """Draws labels, given the targets.
 
-    Here they are drawn from the probabilities of classes; numbers are without noise.
+    With `objective.labels='observed'` the query gets such a label. In the base class,
+    classes are drawn from their probabilities, and numbers get no noise.
+
+    Args:
+      key: The random key.
+      targets: The targets of t tokens, `[t]` or `[t, k]`.
+
+    Returns:
+      The labels, in the same shape.
     """
     if self.label_kind == 'classes':
       drawn = jax.random.categorical(key, jnp.log(targets))
@@ -261,56 +375,78 @@ class BaseTask(trees.Tree, abc.ABC):
   def loss(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m']:
-    """The loss of each prediction.
+    """Returns the loss of each prediction.
 
-    Here it is that of `label_kind`: the squared error, or the log loss of a logit or of
-    the logits of k classes, in nats.
+    In the base class it follows from `label_kind`: the squared error; or, in nats, the
+    log loss of a logit or of the logits of k classes.
+
+    Args:
+      prediction: Predictions, such as `[b]`; for k classes `[b, k]`.
+      target: Their targets, in the same shape.
+
+    Returns:
+      The losses; the axis of classes is gone.
     """
     return losses.LOSSES[self.label_kind](prediction, target)
 
   def accuracy(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m'] | None:
-    """The probability that the most likely label is right; None for numbers."""
+    """Returns the probability that the most likely label is right; None for numbers.
+
+    Args:
+      prediction: Predictions, such as `[b]`; for k classes `[b, k]`.
+      target: Their targets, in the same shape: probabilities.
+    """
     if self.label_kind == 'numbers':
       return None
     return 1 - losses.ERROR_RATES[self.label_kind](prediction, target)
 
   def held_out(self) -> BaseTask:
-    """The task on whose prompts a model that was trained on this one is measured."""
+    """Returns the task on whose prompts a model trained on this one is measured.
+
+    In the base class it is this task.
+    """
     return self
 
   def mean_weights(self) -> Float[np.ndarray, ' d'] | None:
-    """The mean w* of the weights w, if targets are functions of `w·x`; else None."""
+    """Returns the mean w* of the weights w, if targets are functions of `w·x`.
+
+    For other tasks it is None.
+    """
     return None
 
   def linear_prior(self) -> Any:
-    """The `zoo.estimators.linear_prior.LinearPrior` of linear regression.
+    """Returns the `zoo.estimators.linear_prior.LinearPrior` of linear regression.
 
-    None for every other task: the estimators of `zoo.estimators` have no best
-    parameters on it.
+    For every other task it is None: the estimators of `zoo.estimators` then have no
+    best parameters.
     """
     return None
 
   def posterior(self) -> Predictor | None:
-    """The `zoo.estimators.posteriors.Posterior` for mixtures; None if unknown."""
+    """Returns the task's `zoo.estimators.posteriors.Posterior`, which mixtures need.
+
+    If it is unknown, the result is None.
+    """
     return None
 
   def baselines(self) -> dict[str, Predictor]:
-    """Untrained predictors to compare a model with; the first is the one to beat.
+    """Returns untrained predictors to compare a model with, by name.
 
-    A baseline named `bayes` has the least expected loss of all predictors; one that
-    estimates it by sampling is named `bayes_estimate`. Its method `distribution` says
-    how the observed label is distributed, where that is known.
+    The first is the one to beat. A baseline named `bayes` has the least expected loss
+    of all predictors; one that estimates it by sampling is named `bayes_estimate`. A
+    baseline for which the distribution of the observed label is known has the method
+    `distribution`.
     """
     return {}
 
   def shifts(self) -> dict[str, BaseTask]:
-    """Tasks, by name, on which to test a model that was trained on this one.
+    """Returns tasks, by name, on which to test a model that was trained on this one.
 
-    Here the same task with 2 to 32 times as many examples (Lee et al., arXiv
-    2310.08049), but for lengths that it refuses; a task without an argument
-    `context_length` has no other lengths.
+    In the base class they are this task with 2, 4, 8, 16 and 32 times as many examples
+    (Lee et al., arXiv 2310.08049). Lengths that the task refuses are left out. A task
+    that has no argument `context_length` has no shifts.
     """
     longer: dict[str, BaseTask] = {}
     if 'context_length' not in trees.arguments(self):
@@ -324,35 +460,35 @@ class BaseTask(trees.Tree, abc.ABC):
     return longer
 
 
-Task = BaseTask  # in annotations
+Task = BaseTask  # the name in annotations, and in `zoo`
 
 
 def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int, latents: bool) -> Any:
-  """Prompts of a task without what it drew or, with `latents`, that alone."""
+  """Draws prompts without what the task drew or, with `latents`, that alone."""
   prompt = task.sample_batch(key, batch_size)
   if latents:
     return prompt.latents
-  if not isinstance(prompt, Prompt):  # `check_task` says so
+  if not isinstance(prompt, Prompt):  # `check_task` reports it
     return prompt
-  return dataclasses.replace(prompt, latents=None)  # nothing computes them then
+  return dataclasses.replace(prompt, latents=None)  # so that nothing computes them
 
 
 _program = jax.jit(_sample, static_argnums=(2, 3))
 
 
 def _redraw(task: BaseTask, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
-  """Prompts that are drawn again, each with its own key."""
+  """Draws prompts again, each with its own key."""
   # With the key of `sample` the function would otherwise be the same again.
   key = jax.random.fold_in(key, _REDRAWN)
   places = jnp.arange(prompt.x.shape[0])
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, places)
   drawn = jax.vmap(lambda key, prompt: task.redraw_one(key, prompt, keep))(keys, prompt)
-  return dataclasses.replace(drawn, latents=None)  # nothing computes them then
+  return dataclasses.replace(drawn, latents=None)  # so that nothing computes them
 
 
 _redraw_program = jax.jit(_redraw, static_argnums=3)
 
 
 def _words_of(x: Float[Array, 'n d']) -> str:
-  """What features of n examples are, in words."""
+  """Returns in words what features of n examples are."""
   return 'the features of a query' if len(x) == 1 else 'the features of a prompt'

@@ -1,8 +1,8 @@
 """The registered models, tasks and mixers: dicts from a name to a class.
 
-A config names a class, and `create` or `create_task` builds it. Classes of your
-own are entered by decorators, that of tasks in zoo/tasks/base.py; nothing about them is
-changed.
+A config names a class, and `create` or `create_task` builds it. Decorators enter
+classes of your own, and change nothing about them. The decorator of tasks is in
+zoo/tasks/base.py.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ MODELS: dict[str, type] = {}
 TASKS: dict[str, type] = {}
 MIXERS: dict[str, type] = {}
 
-# Of a mixture that is made by name: the sections of its tasks.
+# The tasks of a mixture that is made by name without naming them.
 PARTS = (
   {'name': 'linear_regression', 'noise_std': 0.1},
   {'name': 'linear_regression', 'noise_std': 1.0},
@@ -29,24 +29,52 @@ _SIZES = 'num_features', 'context_length'
 
 
 def register_model(name: str) -> Callable[[_Class], _Class]:
-  """A decorator that enters a class of models under a name.
+  """Returns a decorator that enters a class of models under a name.
 
   Args:
-    name: what configs call it. A second class under the same name, as of a notebook's
-      cell that is run twice, replaces the first.
+    name: What configs call the class. A second class under the same name replaces the
+      first, as when a cell of a notebook runs twice.
 
-  Raises UserError for a name that is no text, and for what is no class.
+  Returns:
+    The decorator, which returns the class unchanged.
+
+  Raises:
+    UserError: If the name is not a text; the decorator raises it for what is not a
+      class.
+
+  Example:
+    >>> @zoo.register_model('always_zero')
+    ... class AlwaysZero(nnx.Module):
+    ...   def __init__(self, num_features: int, *, rngs: nnx.Rngs):
+    ...     self.bias = nnx.Param(jnp.zeros(()))
+    ...   def __call__(self, prompt):
+    ...     return self.bias[...] + 0 * prompt.x_query[:, 0]
+    >>> 'always_zero' in zoo.list_models()
+    True
   """
   return entering('model', MODELS, name)
 
 
 def register_mixer(name: str) -> Callable[[_Class], _Class]:
-  """A decorator that enters a class of mixers under a name, as `register_model` does.
+  """Returns a decorator that enters a class of mixers under a name.
 
   Args:
-    name: what `config.model.mixer` calls it.
+    name: What `config.model.mixer` calls the class. A second class under the same name
+      replaces the first, as when a cell of a notebook runs twice.
 
-  Raises UserError for a name that is no text, and for what is no class.
+  Returns:
+    The decorator, which returns the class unchanged.
+
+  Raises:
+    UserError: If the name is not a text; the decorator raises it for what is not a
+      class.
+
+  Example:
+    >>> @zoo.register_mixer('own_attention')
+    ... class OwnAttention(zoo.mixers.SoftmaxAttention):
+    ...   pass
+    >>> 'own_attention' in zoo.list_mixers()
+    True
   """
   return entering('mixer', MIXERS, name)
 
@@ -54,10 +82,17 @@ def register_mixer(name: str) -> Callable[[_Class], _Class]:
 def entering(
   kind: str, entries: dict[str, Any], name: object, function: bool = False
 ) -> Callable[[Any], Any]:
-  """A decorator that enters a class, or a `function`, into a dict under a name.
+  """Returns a decorator that enters a class, or a `function`, into a dict under a name.
 
-  Raises UserError for a name, of a `kind` such as 'model', that is no text, and for
-  what is no class, or no function.
+  Args:
+    kind: What is entered, in messages, such as 'model'.
+    entries: The dict.
+    name: The name.
+    function: Whether functions are entered, not classes.
+
+  Raises:
+    UserError: If the name is not a text; the decorator raises it for what is not a
+      class, or not a function.
   """
   if not isinstance(name, str):
     raise UserError(
@@ -81,16 +116,20 @@ def create(
   name: str,
   hyperparameters: Mapping[str, object],
 ) -> Any:
-  """Builds the class under a name.
+  """Builds an object of the class that is registered under a name.
 
   Args:
-    kind: what the class is, in messages: 'model', 'task' or 'mixer'.
-    classes: the registered classes of that kind.
-    name: one of them.
-    hyperparameters: the arguments of its constructor.
+    kind: What the class is, in messages: 'model', 'task' or 'mixer'.
+    classes: The registered classes of that kind.
+    name: The name of the class.
+    hyperparameters: The arguments of its constructor, by name.
 
-  Raises UserError for an unknown name, and for a hyper-parameter that is missing or
-  unknown to that class.
+  Returns:
+    The object.
+
+  Raises:
+    UserError: If the name is unknown, or a hyper-parameter is missing, unknown to the
+      class, or out of its range.
   """
   cls = classes[check_registered(kind, name, classes)]
   known = parameters(cls)
@@ -108,17 +147,29 @@ def create(
 
 
 def create_mixer(name: str, **hyperparameters: object) -> Any:
-  """Builds the mixer under a name; raises UserError as `create` does."""
+  """Builds the mixer that is registered under a name.
+
+  Args:
+    name: The name.
+    hyperparameters: The arguments of its constructor.
+
+  Raises:
+    UserError: If the name is unknown, or a hyper-parameter is missing, unknown to the
+      class, or out of its range.
+  """
   return create('mixer', MIXERS, name, hyperparameters)
 
 
 def check_registered(kind: str, name: Any, known: Collection[str]) -> str:
-  """Returns a registered name; raises UserError with the nearest for another.
+  """Returns a name that is registered.
 
   Args:
-    kind: what has the name, in messages, such as 'model' or 'config.optimizer.name'.
-    name: what a user gave.
-    known: the registered names.
+    kind: What has the name, in messages, such as 'model' or 'config.optimizer.name'.
+    name: The name that a user gave.
+    known: The registered names.
+
+  Raises:
+    UserError: If the name is unknown. The message suggests the nearest known one.
   """
   if isinstance(name, str) and name in known:
     return name
@@ -130,11 +181,11 @@ def check_registered(kind: str, name: Any, known: Collection[str]) -> str:
 
 
 def parameters(cls: type) -> dict[str, Parameter]:
-  """The parameters of a class's constructor by name, in order.
+  """Returns the parameters of a class's constructor by name, in order.
 
-  Those of a dataclass have the annotations of its fields.
+  The annotations of a dataclass's parameters are those of its fields.
   """
-  # Taken from `__init__`, which the signature of NNX's metaclass hides.
+  # The signature is that of `__init__`, which NNX's metaclass hides.
   _, *taken = signature(cls.__init__).parameters.values()
   variadic = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
   known = {
@@ -150,11 +201,21 @@ def parameters(cls: type) -> dict[str, Parameter]:
 
 
 def create_task(name: str, **fields: Any) -> Task:
-  """Makes the task that is registered under `name`, and checks it.
+  """Makes the task that is registered under a name, and checks it.
 
-  In place of `tasks` a mixture may have `parts`, with the name and the fields of a task
-  each, as the sections of configs have them, and the sizes `num_features` and
-  `context_length` of all of them. Raises UserError.
+  Args:
+    name: The name.
+    fields: The arguments of the task. A `mixture` may have, in place of `tasks`, the
+      argument `parts`: a tuple with the name and the fields of each task, as the
+      sections of configs have them. Its `num_features` and `context_length` are those
+      of all parts.
+
+  Returns:
+    The task.
+
+  Raises:
+    UserError: If the name is unknown, or a field is missing, unknown to the class, or
+      out of its range.
   """
   if name == 'mixture' and 'tasks' not in fields:
     known = (*_SIZES, 'parts', 'weights')
@@ -173,7 +234,7 @@ def _of_parts(
   num_features: int = 5,
   context_length: int = 10,
 ) -> dict[str, Any]:
-  """The fields of a mixture from the sections of its tasks; raises UserError."""
+  """Returns the fields of a mixture, from the sections of its tasks."""
   sizes = {'num_features': num_features, 'context_length': context_length}
   is_section = isinstance(parts, list | tuple) and all(
     isinstance(part, Mapping) and isinstance(part.get('name'), str) for part in parts

@@ -16,22 +16,35 @@ ROLES = {
   'vector': 'biases, scales of norms, decays, skips, short convolutions, guesses, and '
   'other vectors and numbers',
 }
-# Words in the name of an array that is no matrix, however many axes it has.
+# An array with one of these words in its name is not a matrix, whatever its axes.
 _NO_MATRICES = {'bias', 'scale', 'log'}
 
 
 def parameter_roles(model: Any) -> dict[str, str]:
-  """The role, one of ROLES, of each parameter of an NNX module, by its path.
+  """Returns the role of each parameter of a model, which weight decay and Muon act on.
 
-  A path is such as `read_in/kernel`. Any module may say roles in a class attribute, by
-  patterns of paths within it: `roles = {'read_*': 'embedding', 'decay': 'vector'}`. A
-  pattern is for all below what it matches; of several the last counts, and of several
-  modules the outermost. Arrays of which nobody says a role are `hidden` if two of their
-  axes are longer than 1 and no word of their name is `bias`, `scale` or `log`,
-  `embedding` if they are called so, and else `vector`. What has fewer than two axes
-  is a vector, whatever is said. A parameter that several attributes share, as tied
-  weights do, is listed once, and has the role that is said at the first of its paths at
-  which one is said. Raises UserError if a module says another role.
+  Any module may give roles in a class attribute, by patterns of paths within it, such
+  as `roles = {'read_*': 'embedding', 'decay': 'vector'}`. A pattern also holds for all
+  paths below what it matches. If several patterns match, the last counts; if several
+  modules give a role, the outermost counts. Without a given role, an array is
+
+  - `hidden` if two of its axes are longer than 1, and no word of its name is `bias`,
+    `scale` or `log`;
+  - `embedding` if its name is `embedding`;
+  - `vector` otherwise.
+
+  An array with fewer than two axes is always a vector. A parameter that several
+  attributes share, as tied weights do, is listed once; its role is given by the first
+  of its paths for which a role is given.
+
+  Args:
+    model: An NNX module.
+
+  Returns:
+    The roles, each one of ROLES, by paths such as `read_in/kernel`.
+
+  Raises:
+    UserError: If a module gives a role that does not exist.
   """
   modules, all_paths = dict(nnx.iter_modules(model)), _all_paths(model)
   roles = {}
@@ -66,9 +79,9 @@ def shared_paths(model: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _all_paths(model: Any) -> dict[tuple, tuple[tuple, ...]]:
-  """The paths of each shared parameter, by the one that `nnx.state` lists."""
-  # Of a shared module only the module itself is listed, not what is in it, so that its
-  # other paths are put in place of the first one; what is deepest comes first.
+  """Returns the paths of each shared parameter, by the one that `nnx.state` lists."""
+  # Only a shared module itself is listed, without its parts. So its other paths replace
+  # the first one at the beginning of the paths of its parts; the deepest comes first.
   groups = sorted(nnx.find_duplicates(model), key=lambda paths: -len(paths[0]))
   found = {}
   for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param)):
@@ -90,7 +103,7 @@ def _text(path: tuple) -> str:
 
 
 def _said_at(modules: Mapping[tuple, object], path: tuple) -> str | None:
-  """The role that the outermost module that says one gives to a path."""
+  """Returns the role that the outermost module with one gives to a path."""
   for start in range(len(path)):
     if role := _said(modules.get(path[:start]), _text(path[start:])):
       return role
@@ -98,12 +111,12 @@ def _said_at(modules: Mapping[tuple, object], path: tuple) -> str | None:
 
 
 def matches(path: str, pattern: str) -> bool:
-  """Whether a pattern names a path or one above it; `*` stands for any text."""
+  """Says whether a pattern names a path or one above it; `*` stands for any text."""
   return any(fnmatch.fnmatchcase(path, glob) for glob in (pattern, f'{pattern}/*'))
 
 
 def _said(module: object, path: str) -> str | None:
-  """The role that a module's class says for a path within it; None if it says none."""
+  """Returns the role that a module's class gives to a path within it, or None."""
   roles = getattr(type(module), 'roles', None)
   if not isinstance(roles, Mapping):  # it may have another meaning in a user's class
     return None

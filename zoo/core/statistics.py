@@ -1,8 +1,8 @@
 """Sufficient statistics: the moments of a batch of prompts that the linear family uses.
 
 The predictions of a learning rule depend on the context only through its second moment,
-so the examples themselves are not needed. The moment is that of labels relative to the
-prior mean: the same statistics then serve every prior mean.
+so the examples themselves are not needed. The moment is taken of labels relative to the
+prior mean, so that the same statistics serve every prior mean.
 """
 
 from __future__ import annotations
@@ -22,24 +22,32 @@ from zoo.core.learning_rule import LearningRule, symmetric
 _WRITTEN_OUT = 1024
 
 
-@typing.no_type_check  # JAX also builds one from placeholders or stacked arrays
+@typing.no_type_check  # since JAX also builds one from placeholders or stacked arrays
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistics:
   """A batch of prompts with `ŵ = w* + ε`, for any w*; the batch axis is last.
 
-  `moment` is the lower triangle, row by row, of `(1/C) Σ_i u_i u_iᵀ` with
-  `u_i = [x_i; ε·x_i + σ n_i]`, where σ n_i is the label noise.
+  Attributes:
+    moment: The lower triangle, row by row, of `(1/C) Σ_i u_i u_iᵀ`, `[p, b]`. Here
+      `u_i = [x_i; ε·x_i + σ n_i]`, where σ n_i is the label noise.
+    x_query: The features of the query, `[d, b]`.
+    deviation: ε·x_q, which is the query's target minus w*·x_q, `[b]`.
   """
 
   moment: Float[Array, 'p b']
   x_query: Float[Array, 'd b']
-  deviation: Float[Array, ' b']  # ε·x_q, the query's target minus w*·x_q
+  deviation: Float[Array, ' b']
 
   def errors(
     self, rule: LearningRule, prior_mean: Float[ArrayLike, ' d']
   ) -> Float[Array, ' b']:
-    """`f − ŵ·x_q`, the errors of the rule on the prompts for this w*."""
+    """Returns the errors `f − ŵ·x_q` of a rule on the prompts, for one w*.
+
+    Args:
+      rule: The learning rule.
+      prior_mean: w*, `[d]`.
+    """
     dtype = self.moment.dtype
     mean = jnp.asarray(prior_mean, dtype)
     d = mean.shape[0]
@@ -48,8 +56,8 @@ class Statistics:
     change = jnp.eye(d + 1, dtype=dtype).at[d, :d].set(mean)
     update = jnp.concatenate([rule.update, rule.bias_update[None]])
     update = symmetric(jnp.einsum('nij,ik,jl->nkl', update, change, change))
-    # Of each pair of entries off the diagonal the triangle has one, which counts twice.
-    # Their indices differ, so that the gradient is a scatter without sums.
+    # The triangle has one of each pair of entries off the diagonal, which counts twice.
+    # All indices differ, so that the gradient is a scatter without sums.
     rows, columns = np.tril_indices(d + 1)
     lower = update.reshape(d + 1, -1).at[:, rows * (d + 1) + columns]
     lower = lower.get(
@@ -63,7 +71,7 @@ class Statistics:
 
 
 def triangle(vectors: Float[Array, 'c u b']) -> Float[Array, 'p b']:
-  """The lower triangle of `Σ_i u_i u_iᵀ`, row by row."""
+  """Returns the lower triangle of `Σ_i u_i u_iᵀ`, row by row."""
   c, width, _ = vectors.shape
   if c * width <= _WRITTEN_OUT:
     first, *others = vectors

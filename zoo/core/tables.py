@@ -8,15 +8,18 @@ from typing import Any
 
 from zoo.core.errors import printable
 
-_NOTHING = {'', '-'}  # what a cell without content has
+_NOTHING = {'', '-'}  # the texts of a cell without content
 
 
-# Standard errors in half of a 95 % interval.
+# Half of a 95 % interval has this many standard errors.
 WIDTH = 1.959963984540054
 
 
 def format_estimate(mean: float | None, stderr: float | None = None) -> str:
-  """A mean ± half of its 95 % interval, if its error is known; a dash for no mean."""
+  """Returns a mean ± half of its 95 % interval, if its standard error is known.
+
+  A dash stands for no mean.
+  """
   if mean is None:
     return '-'
   if stderr is None:
@@ -25,7 +28,7 @@ def format_estimate(mean: float | None, stderr: float | None = None) -> str:
 
 
 def format_exact(value: float | None) -> str:
-  """An exact number; a dash if it is unknown."""
+  """Returns a number with six decimals; a dash if it is unknown."""
   return '-' if value is None else f'{value:.6f}'
 
 
@@ -40,11 +43,14 @@ def format_seconds(seconds: float) -> str:
 def format_table(
   rows: Sequence[Sequence[str]], header: Sequence[str] = (), indent: int = 0
 ) -> str:
-  """Cells in columns, two spaces apart; only the first column is left-aligned.
+  """Returns cells in columns, two spaces apart; only the first column is left-aligned.
 
-  All rows, and the header if there is one, have the same number of cells. What a
-  terminal would not print but obey is escaped. Below a header, columns after the first
-  without any content, which may be dashes, are left out.
+  Args:
+    rows: Rows of cells, all of the same number. Characters that control a terminal are
+      escaped.
+    header: A cell above each column. With a header, columns after the first that have
+      no content, or only dashes, are left out.
+    indent: The number of spaces before each line.
   """
   lines = [header, *rows] if header else rows
   if header and rows:
@@ -65,7 +71,20 @@ def format_table(
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """Rows of cells, each as long as the header if there is one."""
+  """A table of text, which prints for a terminal or in Markdown.
+
+  Args:
+    rows: Rows of cells, each as long as the header if there is one.
+    header: A cell above each column.
+    title: The title.
+    note: A note on the table.
+
+  Example:
+    >>> table = zoo.reports.Table([['gd', '5.24']], header=['model', 'risk'])
+    >>> print(table.text())
+    model  risk
+    gd     5.24
+  """
 
   rows: Sequence[Sequence[str]]
   header: Sequence[str] = ()
@@ -73,18 +92,22 @@ class Table:
   note: str = ''
 
   def text(self) -> str:
-    """The header and the rows for a terminal."""
+    """Returns the header and the rows for a terminal."""
     return format_table(self.rows, self.header)
 
   def markdown(self, right: Container[int] = ()) -> str:
-    """The header and the rows in Markdown; columns of these numbers end flush right."""
+    """Returns the header and the rows in Markdown.
+
+    Args:
+      right: The numbers of the columns that are aligned on the right, from 0.
+    """
     rule = ['--:' if i in right else '---' for i in range(len(self.header))]
     lines = [self.header, rule, *self.rows]
     return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 
 def to_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
-  """Rows by column as CSV, with an empty cell where a row has no value."""
+  """Returns rows, each a dict by column, as CSV; a missing value is an empty cell."""
   text = io.StringIO()
   writer = csv.DictWriter(text, [*columns], lineterminator='\n')
   writer.writeheader()

@@ -9,7 +9,8 @@ from flax import nnx
 
 from zoo.core.errors import UserError, check_name
 
-# What a value is to a model. Instruments go by the kind of a tap, never by its name.
+# The kinds of values inside a model. Instruments find a tap by its kind, never by its
+# name.
 TAP_KINDS = (
   'guess',  # the initial guess of the labels
   'embed',  # the tokens that a prompt becomes
@@ -21,13 +22,13 @@ TAP_KINDS = (
   'value',
   'decay',  # the logarithm of the factor by which a state fades
   'strength',  # how much a token writes into a state, or erases from it
-  'gate',  # factors of what heads have read
-  'scores',  # of attention, before the softmax
-  'pattern',  # of attention, after it
-  'read',  # what heads read of their values or states
+  'gate',  # the factors that multiply what heads have read
+  'scores',  # the scores of attention, before the softmax
+  'pattern',  # the weights of attention, after the softmax
+  'read',  # what heads read from their values or states
   'heads',  # what heads give to the output matrix of their mixer
   'state',  # the memory of a recurrence after each token
-  'neurons',  # of a network, before or after its nonlinearity
+  'neurons',  # the units of a network, before or after its nonlinearity
   'added',  # what a mixer, a network or a layer adds to the residual stream
   'readout',  # the outputs for each token, from which predictions are taken
 )
@@ -39,12 +40,17 @@ _Model = TypeVar('_Model', bound=nnx.Module)
 class Tap(nnx.Module):
   """The identity, at a place of a model whose value has a name.
 
-  A model calls it, as in `heads = self.heads_tap(heads)`. What reads or changes the
-  value puts another module in its place, in a copy of the model; the model itself
-  computes what it would without taps.
+  A model calls its tap, as in `heads = self.heads_tap(heads)`. An instrument that reads
+  or changes the value puts another module in place of the tap, in a copy of the model.
+  The model itself computes what it would compute without taps.
 
-  A module that skips a tap where a prediction does not need it does so only while its
-  attribute `shortcuts` is true; a copy whose values are read or changed has it false.
+  A module may skip a tap where a prediction does not need it, but only while its
+  attribute `shortcuts` is true; copies whose values are read or changed have it false.
+
+  Example:
+    >>> tap = zoo.probing.Tap('heads', axes='b n h s', kind='heads')
+    >>> tap(jnp.ones(2)).tolist()
+    [1.0, 1.0]
   """
 
   def __init__(
@@ -56,19 +62,24 @@ class Tap(nnx.Module):
     is_read_only: bool = False,
     is_on_demand: bool = False,
   ):
-    """
-    Args:
-      name: that of the value in its module; None: the attribute's, without `_tap`. The
-        site is the path of the module and the name, such as `layers.0.mixer.out`.
-      axes: a letter for each axis of the value, such as `b n h s`: b prompts, n tokens,
-        h heads. None: nothing is known of them.
-      kind: what the value is to the model, one of `zoo.probing.TAP_KINDS`. Instruments
-        that need to know it, such as `attribution`, go by it. None: it is of no kind.
-      is_read_only: whether no prediction depends on the value that the tap returns.
-      is_on_demand: whether the value is computed only where it is asked for by its
-        site, as the states within a recurrence are.
+    """Makes a tap.
 
-    Raises UserError for other names, axes and kinds.
+    Args:
+      name: The name of the value in its module. None means the name of the attribute,
+        without `_tap`. The site of the tap is the path of the module and the name, such
+        as `layers.0.mixer.out`.
+      axes: A letter for each axis of the value, such as 'b n h s': b prompts, n tokens,
+        h heads. None means that nothing is known of the axes.
+      kind: What the value is to the model, one of `zoo.probing.TAP_KINDS`. Instruments
+        that need to know it, such as `attribution`, use it. None means that it has no
+        kind.
+      is_read_only: Whether no prediction depends on the value that the tap returns.
+      is_on_demand: Whether the value is computed only if its site is asked for, as the
+        states within a recurrence are.
+
+    Raises:
+      UserError: If the name is not one word, the axes are not different letters with
+        blanks between them, or the kind is unknown.
     """
     letters = [] if axes is None else axes.split(' ')
     if any(len(letter) != 1 for letter in letters) or len({*letters}) < len(letters):
@@ -84,6 +95,7 @@ class Tap(nnx.Module):
     self.is_read_only, self.is_on_demand = is_read_only, is_on_demand
 
   def __call__(self, value: _Value) -> _Value:
+    """Returns the value."""
     return value
 
 
@@ -91,8 +103,8 @@ class Replacement(Tap):
   """A module that stands in place of a tap, in a copy of a model.
 
   Attributes:
-    tap: what stood there before, which is called first.
-    site: the site.
+    tap: The module that stood there before, which is called first.
+    site: The site of the tap.
   """
 
   def __init__(self) -> None:
@@ -100,17 +112,23 @@ class Replacement(Tap):
     self.tap, self.site = Tap(), ''
 
   def show(self, value: Any) -> None:
-    """Hands on a value that has gone through the tap already, to what reads it."""
+    """Shows readers a value that has already gone through the tap."""
     if isinstance(self.tap, Replacement):
       self.tap.show(value)
 
 
 class Place(NamedTuple):
-  """Where a tap is in a model."""
+  """Where a tap is in a model.
+
+  Attributes:
+    site: The site of the tap.
+    module: The module that holds the tap.
+    key: The name of the attribute of that module, or the index in a list.
+  """
 
   site: str
-  module: Any  # that holds the tap
-  key: Any  # of the tap there: an attribute, or an index of a list
+  module: Any
+  key: Any
 
   @property
   def tap(self) -> Tap:
@@ -138,11 +156,14 @@ def put_child(module: Any, key: Any, child: nnx.Module) -> None:
 
 
 def places(model: nnx.Module) -> list[Place]:
-  """The places of a model's taps, by layer; raises UserError for two of one name."""
+  """Returns the places of a model's taps, by layer.
+
+  Raises UserError if two taps have the same site.
+  """
   by_site = {}
   for path, module in nnx.iter_modules(model):
     if isinstance(module, Replacement):
-      continue  # what it stands in place of is not a place of the model
+      continue  # the tap that it replaces is not a place of the model
     is_container = isinstance(module, nnx.List | nnx.Dict)
     for key, child in nnx.iter_children(module):
       if not isinstance(child, Tap):
@@ -169,7 +190,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def without_shortcuts(model: _Model) -> _Model:
-  """A copy of a model that calls all of its taps; see `Tap`."""
+  """Returns a copy of a model that calls all of its taps; see `Tap`."""
   copy = nnx.clone(model)
   for _, module in nnx.iter_modules(copy):
     if getattr(module, 'shortcuts', False) is True:
@@ -178,7 +199,7 @@ def without_shortcuts(model: _Model) -> _Model:
 
 
 def is_edited(model: object) -> bool:
-  """Whether something stands in place of one of a model's taps."""
+  """Says whether a module stands in place of one of a model's taps."""
   return isinstance(model, nnx.Module) and any(
     isinstance(module, Replacement) for _, module in nnx.iter_modules(model)
   )

@@ -1,4 +1,4 @@
-"""What tasks and baselines share as dataclasses that JAX maps over as pytrees."""
+"""The base of tasks and baselines: dataclasses that JAX maps over as pytrees."""
 
 from __future__ import annotations
 
@@ -14,21 +14,29 @@ from zoo.core.errors import UserError
 
 _Owner = TypeVar('_Owner')
 
-# Fields of numbers. JAX puts tracers, shapes and others in their place, so that types
-# would be wrong when annotations are enforced.
+# A field that is a number. JAX puts tracers, shapes and other objects in its place, so
+# that a narrower type would be wrong where annotations are enforced.
 Number: TypeAlias = Any
-Vector: TypeAlias = Any  # `[d]`; in tasks also a number for all entries
-Matrix: TypeAlias = Any  # `[d, d]`; in tasks None is the identity
+Vector: TypeAlias = Any  # a field `[d]`; in tasks also a number for all entries
+Matrix: TypeAlias = Any  # a field `[d, d]`; in tasks None means the identity
 
 
 @struct.dataclass(eq=False, repr=False)
 class Tree:
   """The base of dataclasses that JAX maps over as pytrees, by `flax.struct.dataclass`.
 
-  Two are equal if their classes, sizes, names and numbers are. JAX 0.10.1 takes a
-  program of one dataclass for that of another, if a hash agrees in 7 bits, where both
-  have equal fields that are not arrays. So the class is such a field; a `__post_init__`
-  of a subclass calls this one.
+  Two objects are equal if their classes, sizes, names and numbers are equal. The class
+  is a field, since JAX 0.10.1 may take a program of one dataclass for that of another:
+  it does so if a hash agrees in 7 bits, and all fields that are not arrays are equal.
+  So a `__post_init__` of a subclass must call this one.
+
+  Example:
+    >>> from flax import struct
+    >>> @struct.dataclass(eq=False, repr=False)
+    ... class Scale(zoo.core.trees.Tree):
+    ...   factor: float
+    >>> Scale(2.0) == Scale(2.0), Scale(2.0)
+    (True, Scale(factor=2.0))
   """
 
   _kind: type | None = struct.field(
@@ -49,7 +57,16 @@ class Tree:
 
 
 def check_tree(owner: object) -> None:
-  """Raises UserError for an object of a class that JAX cannot map over as such."""
+  """Checks that JAX can map over an object as a pytree.
+
+  Raises:
+    UserError: If its class is not a pytree, or has a `__post_init__` that does not call
+      that of `Tree`.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> zoo.core.trees.check_tree(task)
+  """
   name = type(owner).__name__
   if not is_pytree(owner):
     raise UserError(f'{name} is no pytree; decorate it with flax.struct.dataclass')
@@ -60,19 +77,39 @@ def check_tree(owner: object) -> None:
 
 
 def arguments(owner: Any) -> dict[str, Any]:
-  """The fields of a dataclass by name, but for those whose name begins with `_`."""
+  """Returns the fields of a dataclass by name, except those whose name begins with `_`.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> zoo.core.trees.arguments(task)['context_length']
+    3
+  """
   names = [field.name for field in dataclasses.fields(owner)]
   return {name: getattr(owner, name) for name in names if name[0] != '_'}
 
 
 def is_pytree(owner: object) -> bool:
-  """Whether JAX knows how to map over an object, so that its arrays are arguments."""
+  """Says whether JAX knows how to map over an object, so that its arrays are arguments.
+
+  Example:
+    >>> zoo.core.trees.is_pytree({'a': 1}), zoo.core.trees.is_pytree(print)
+    (True, False)
+  """
   leaves = jax.tree.leaves(owner)
   return not (len(leaves) == 1 and leaves[0] is owner)
 
 
 def equal(owner: object, other: object) -> bool:
-  """Whether both are of one class, with equal sizes, names and numbers."""
+  """Says whether two objects are of one class, with equal sizes, names and numbers.
+
+  Args:
+    owner: A pytree.
+    other: Another one.
+
+  Example:
+    >>> zoo.core.trees.equal({'a': np.ones(2)}, {'a': np.ones(2)})
+    True
+  """
   leaves, structure = jax.tree.flatten(owner)
   other_leaves, other_structure = jax.tree.flatten(other)
   return structure == other_structure and all(
@@ -82,10 +119,15 @@ def equal(owner: object, other: object) -> bool:
 
 
 def fresh(owner: _Owner) -> _Owner:
-  """The same with new views of its arrays, to be given to a compiled program.
+  """Returns an equal object with new views of its arrays, for a compiled program.
 
   JAX 0.10 keeps the float32 buffer of a NumPy array that a function compiled without
   x64 has closed over, and would reuse it for the same array where x64 is enabled.
+
+  Example:
+    >>> array = np.ones(2)
+    >>> zoo.core.trees.fresh(array) is array
+    False
   """
   return jax.tree.map(
     lambda leaf: leaf.view() if isinstance(leaf, np.ndarray) else leaf, owner
@@ -93,13 +135,26 @@ def fresh(owner: _Owner) -> _Owner:
 
 
 def in_words(owner: Any) -> str:
-  """The class and its arguments, with the shapes of arrays, on one line."""
+  """Returns the class and its arguments on one line, with arrays by their shapes.
+
+  Example:
+    >>> rule = zoo.LearningRule.gradient_descent(np.arange(2.0), step_size=0.5)
+    >>> zoo.core.trees.in_words(rule)[:35]
+    'LearningRule(init=array of 2, updat'
+  """
   parts = [f'{name}={shown(content)}' for name, content in arguments(owner).items()]
   return f'{type(owner).__name__}({", ".join(parts)})'
 
 
 def shown(content: object) -> str:
-  """A content in few letters: an array by its shape, or its number if all are equal."""
+  """Returns a short text for a field.
+
+  An array is shown by its shape or, if all of its entries are equal, by their number.
+
+  Example:
+    >>> zoo.core.trees.shown(np.eye(2)), zoo.core.trees.shown(np.ones(3))
+    ('array of 2 × 2', '1.0')
+  """
   if not isinstance(content, np.ndarray | jax.Array):
     # Long objects are cut, but for dataclasses, which cut their own fields.
     is_cut = not dataclasses.is_dataclass(content)
