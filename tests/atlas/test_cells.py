@@ -48,7 +48,7 @@ def test_baselines_with_a_closed_form_are_exact():
 
   np.testing.assert_allclose(lines('zero'), 25.0)  # |w*|² + d
   assert lines('bayes')[0] == lines('gd')[0] == 5.0  # the prior mean
-  # d(d + 1)/(C + d + 1) at the best step (docs/theory.md, section 3).
+  # d(d + 1)/(C + d + 1) at the best step (docs/theory_one_layer.md, section 3).
   np.testing.assert_allclose(
     lines('gd')[1:], [30 / 7, 30 / 8, 30 / 11, 30 / 13, 30 / 16]
   )
@@ -72,7 +72,7 @@ def test_the_lowest_known_risk_of_linear_attention_is_found():
     measure.lowest_known(sizes.get_config(model, 'prior', None, 10))
     for model in ('yq_lsa', 'lsa')
   ]
-  assert lowest[0] == pytest.approx(5 * 6 / 16)  # docs/theory.md, section 3
+  assert lowest[0] == pytest.approx(5 * 6 / 16)  # docs/theory_one_layer.md, section 3
   # The search over one angle; w* has the norm √20.
   one_head = isotropic_head_limit(5, 10, 1, math.sqrt(20))
   assert lowest[1] == pytest.approx(one_head, rel=1e-6)

@@ -171,7 +171,7 @@ def test_alignment_is_one_number():
 def test_steps_in_rotated_frames():
   values, c, noise = asymptotic.power_law(3, 1.0), 5, 0.6
   np.testing.assert_allclose(values, np.array([6, 3, 2]) * 3 / 11)
-  # One step: the parabola of docs/theory.md, section 6, with N = I.
+  # One step: the parabola of docs/theory_one_layer.md, section 6, with N = I.
   square, cube = (values**k @ np.ones(3) for k in (2, 3))
   curvature = (1 + 1 / c) * cube + square * (values.sum() + noise**2) / c
   wanted = values.sum() - square**2 / curvature

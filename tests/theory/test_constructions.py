@@ -63,7 +63,7 @@ def test_d_heads_reach_the_optimum_with_a_fixed_guess():
   model = constructions.multi_head_lsa(theory.optimal_rule(task, 0.0))
   assert model.num_heads == d
   assert theory.exact_risk(model, task) == pytest.approx(12 / 7 + 24 / 11, abs=1e-12)
-  # The explicit form of docs/theory.md, section 4.
+  # The explicit form of docs/theory_one_layer.md, section 4.
   p, step = c / (c * d + 2), c / (c + d + 1)
   identity, e = np.eye(d), d + 1
   b_he, a_hee = np.zeros((d, e)), np.zeros((d, e, e))

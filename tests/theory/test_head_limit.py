@@ -149,7 +149,7 @@ def test_golden_risks_for_1_to_11_heads(heads):
 @pytest.mark.slow
 @pytest.mark.parametrize('share', [0.95, 1.05])
 def test_with_noise_d_heads_reach_it_up_to_a_distance(share):
-  """On both sides of `4 s γᵀ(aI − sΛ)γ = 1` (docs/theory.md, section 5)."""
+  """On both sides of `4 s γᵀ(aI − sΛ)γ = 1` (docs/theory_heads.md)."""
   c, noise, prior = 3, 1.5, np.diag([2.0, 0.5])
   trace, square = 2.5, 4.25
   tau = trace + noise
@@ -181,7 +181,7 @@ def test_with_noise_d_heads_reach_it_up_to_a_distance(share):
 
 @pytest.mark.parametrize('num_heads', mostly_slow([1], [2]))
 def test_the_lower_bound_hides_the_directions_that_cost_least(num_heads):
-  """By the formula of docs/theory.md, section 5, for each set of hidden axes."""
+  """By the formula of docs/theory_heads.md, for each set of hidden axes."""
   c, noise, prior = 5, 0.3, np.array([0.5, 1.0, 4.0])
   task = isotropic(
     3, c, prior_mean=1.0, prior_covariance=np.diag(prior), noise_std=noise**0.5

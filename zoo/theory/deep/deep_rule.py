@@ -1,7 +1,7 @@
 """The exact risk of layers of linear attention whose matrices are multiples of I.
 
-The layers are given as a `zoo.core.exact_forms.DeepRule`; see section 8 of
-docs/theory.md.
+The layers are given as a `zoo.core.exact_forms.DeepRule`; docs/theory_depth.md has the
+notation.
 """
 
 import operator
@@ -32,36 +32,66 @@ _MAX_LAYERS_GENERAL = 2
 
 
 class Spectrum(NamedTuple):
-  """What the risk of a DeepRule depends on for `Σ = ςI`, float64; a pytree."""
+  """The numbers of a task that determine the risk of a DeepRule for `Σ = ςI`; a pytree.
 
-  points: Float[np.ndarray, ' n']  # eigenvalues of S
-  roots: Float[np.ndarray, ' n']  # of their masses, whose sum is 1
+  Attributes:
+    points: Eigenvalues of S, at which a quadrature is taken.
+    roots: The square roots of their masses, whose sum is 1.
+    prior_mean: w*.
+    trace: tr Λ.
+    feature_variance: ς.
+    noise: σ² d / C.
+  """
+
+  points: Float[np.ndarray, ' n']
+  roots: Float[np.ndarray, ' n']
   prior_mean: Float[np.ndarray, ' d']
-  trace: float  # tr Λ
-  feature_variance: float  # ς of Σ = ςI
-  noise: float  # σ² d / C
+  trace: float
+  feature_variance: float
+  noise: float
 
 
 class GeneralSpectrum(NamedTuple):
-  """What the risk depends on for any other Σ, along its eigenvectors; a pytree."""
+  """The numbers of a task that determine the risk for any other Σ; a pytree.
 
-  axes: Float[np.ndarray, 'd d']  # the eigenvectors, as columns
-  roots: Float[np.ndarray, 'd n n']  # R_k with R_kᵀR_k = E (Sⁱ Σ Sʲ)_kk
+  All but `axes` are in the coordinates of the eigenvectors of Σ.
+
+  Attributes:
+    axes: The eigenvectors, as columns.
+    roots: Matrices R_k with `R_kᵀR_k = E (Sⁱ Σ Sʲ)_kk`.
+    prior_mean: w*.
+    prior: The variances of ŵ.
+    noise_roots: The matrix R with `RᵀR = (σ²/C) E tr Σ Sⁱ⁺ʲ⁺¹`.
+  """
+
+  axes: Float[np.ndarray, 'd d']
+  roots: Float[np.ndarray, 'd n n']
   prior_mean: Float[np.ndarray, ' d']
-  prior: Float[np.ndarray, ' d']  # variances of ŵ
-  noise_roots: Float[np.ndarray, 'n-1 n-1']  # R with RᵀR = (σ²/C) E tr Σ Sⁱ⁺ʲ⁺¹
+  prior: Float[np.ndarray, ' d']
+  noise_roots: Float[np.ndarray, 'n-1 n-1']
 
 
 def degree(num_layers: int) -> int:
-  """`(3^L − 1)/2`, the degree in G of predictions by L layers of linear attention."""
+  """Returns `(3^L − 1)/2`, the degree in G of L layers of linear attention.
+
+  Args:
+    num_layers: L ≥ 1.
+
+  Raises:
+    UserError: If `num_layers` is out of its range.
+
+  Example:
+    >>> zoo.theory.deep.degree(2)
+    4
+  """
   return (3 ** check_count('num_layers', num_layers) - 1) // 2
 
 
 def deep_spectrum(form: DeepRule, task: Task) -> Spectrum | GeneralSpectrum:
-  """What the risk of a form depends on; only the form's shapes are read.
+  """Returns what the risk of a form depends on; only the form's shapes are read.
 
-  Raises UserError for a task that exact theory does not cover, and for more than 5
-  layers, or 2 unless the feature covariance is a multiple of the identity.
+  Raises UserError if the theory does not cover the task, and for more than 5 layers, or
+  more than 2 unless the feature covariance is a multiple of the identity.
   """
   task = require_covered(task)
   size, d = np.shape(form.steps)[-1], np.shape(form.residual)[-1]
@@ -79,7 +109,14 @@ def deep_spectrum(form: DeepRule, task: Task) -> Spectrum | GeneralSpectrum:
 
 
 def check_depth(num_layers: int) -> None:
-  """Raises UserError for more layers than the quadrature can be computed for."""
+  """Checks that the quadrature can be computed for a number of layers.
+
+  Raises:
+    UserError: If there are more than 5 layers.
+
+  Example:
+    >>> zoo.theory.deep.check_depth(5)
+  """
   if num_layers > _MAX_LAYERS:
     raise UserError(
       f'the model has {num_layers} layers; the exact risk of GD++ is for at most '
@@ -88,7 +125,7 @@ def check_depth(num_layers: int) -> None:
 
 
 def spectrum_of(task: LinearRegression, num_layers: int) -> Spectrum:
-  """A quadrature that is exact for networks of `num_layers` layers.
+  """Returns a quadrature that is exact for networks of `num_layers` layers.
 
   Raises UserError unless the feature covariance is a multiple of the identity.
   """
@@ -122,10 +159,10 @@ def _general_spectrum(task: LinearRegression, num_layers: int) -> GeneralSpectru
 
 
 def _root(gram: Float[np.ndarray, 'n n']) -> Float[np.ndarray, 'n n']:
-  """R with `RᵀR` the given Gram matrix, which may be singular."""
+  """Returns R with `RᵀR` the given Gram matrix, which may be singular."""
   scale = np.sqrt(np.diag(gram))
   inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-  # Scaled to a unit diagonal, since high powers are much larger than low ones.
+  # The diagonal is scaled to 1, since high powers are much larger than low ones.
   squares, vectors = np.linalg.eigh(gram * inverse[:, None] * inverse)
   return np.sqrt(squares.clip(0))[:, None] * vectors.T * scale
 
@@ -133,14 +170,15 @@ def _root(gram: Float[np.ndarray, 'n n']) -> Float[np.ndarray, 'n n']:
 def deep_rule_risk(
   form: DeepRule, known: Spectrum | GeneralSpectrum
 ) -> Float[Array, '']:
-  """The exact risk of a DeepRule, in its precision; for use under jit, grad and vmap.
+  """Returns the exact risk of a DeepRule, in its precision; for jit, grad and vmap.
 
   With `Φ, P` as in `gd_plus_plus_risk`, `Q = (1 − P)/s`, `m = w* − residual` and
-  `v = readout start + Φ feature_readout`,
+  `v = readout start + Φ feature_readout`, where Φ, P and Q are evaluated at the matrix
+  S, it is
 
-      R = E |v − P m|²_Σ + tr Σ PΛP + (σ²/C) tr Σ Q S Q + (readout offset)²
+      R = E |v − P m|²_Σ + tr Σ PΛP + (σ²/C) tr Σ Q S Q + (readout offset)².
 
-  with Φ, P and Q evaluated at the matrix S. For `Σ = ςI` it is
+  For `Σ = ςI` it is
 
       R = ς ∫ |v − P m|² + P² tr Λ + σ² (d/C) s Q² dμ + (readout offset)².
   """
@@ -167,7 +205,7 @@ def _risk(form: DeepRule, known: Spectrum) -> Float[Array, '']:
 
 
 def _general_risk(form: DeepRule, known: GeneralSpectrum) -> Float[Array, '']:
-  """The risk for any Σ; a polynomial in S is an array of its n coefficients."""
+  """Returns the risk for any Σ; a polynomial in S is an array of its n coefficients."""
   size = known.roots.shape[-1]
   unit, s = jnp.eye(2, size, dtype=known.roots.dtype)
 
@@ -198,10 +236,11 @@ def recursion(
   unit: Float[AnyArray, '*n'],
   product: Callable[[Any, Any], Any] = operator.mul,
 ) -> tuple[Any, Any]:
-  """`Φ_L`, and χ with `Ψ_L = 1 + s χ`, which avoids a division by s.
+  """Returns `Φ_L`, and χ with `Ψ_L = 1 + s χ`, which avoids a division by s.
 
-  s holds numbers, or other elements with a commutative `product` and a `unit`.
-  Layers without a precondition do not change Φ. In NumPy or JAX as the given arrays.
+  s holds numbers, or other elements with a commutative `product` and a `unit`. Layers
+  without a precondition do not change Φ. The results are in NumPy or JAX like the
+  arguments.
   """
   phi, chi = unit, 0 * unit
   for layer in range(steps.shape[0]):

@@ -7,14 +7,15 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-# The powers a in Σ^a₀ W Σ^a₁ W … W Σ^aₘ, or in the trace tr W Σ^a₁ W … W Σ^aₘ.
+# A word has the powers a in Σ^a₀ W Σ^a₁ W … W Σ^aₘ, or in the trace
+# tr W Σ^a₁ W … W Σ^aₘ.
 _Word = tuple[int, ...]
 
 
 def feature_moments(
   variances: Float[np.ndarray, ' d'], context_length: int, size: int
 ) -> tuple[Float[np.ndarray, 'd n n'], Float[np.ndarray, ' m']]:
-  """`E (Sⁱ Σ Sʲ)_kk` for i, j < `size`, and `E tr Σ Sⁱ` for i < 2 size − 1.
+  """Returns `E (Sⁱ Σ Sʲ)_kk` for i, j < `size`, and `E tr Σ Sⁱ` for i < 2 size − 1.
 
   `variances` are the eigenvalues of Σ, and k counts its eigenvectors. Along these axes
   `E Sⁱ Σ Sʲ` is diagonal, since the distribution does not change if a feature changes
@@ -33,11 +34,11 @@ def feature_moments(
 def _expectation(
   variances: Float[np.ndarray, ' d'], context_length: int
 ) -> Callable[[_Word, tuple[_Word, ...]], Float[np.ndarray, ' d']]:
-  """The diagonal of `E Σ^a₀ W Σ^a₁ … W Σ^aₘ` times traces, for `W = XᵀX`.
+  """Returns a function for the diagonal of `E Σ^a₀ W Σ^a₁ … W Σ^aₘ` times traces.
 
-  Integration by parts in the first factor x of the first `W = Σ_i x_i x_iᵀ` gives this,
-  with R what follows that W, `R = R' W R''` at every other W in R, and F the product of
-  traces:
+  W is `XᵀX`. Let R be what follows the first `W = Σ_i x_i x_iᵀ`, let `R = R' W R''` at
+  any other W in R, and let F be the product of traces. Integration by parts in the
+  first factor x of the first W gives
 
       E Σ^a W R F = C E Σ^(a+1) R F + Σ E Σ^(a+1) (R'ᵀ W R'' + R'' tr W R') F
                     + Σ E Σ^(a+1) (T + Tᵀ) W R F/tr(W T),
@@ -60,7 +61,7 @@ def _expectation(
     rest = tuple(others)
 
     def after(*words: _Word) -> _Word:
-      """`Σ^(a+1)` and the words, with a W between one and the next."""
+      """Returns `Σ^(a+1)` and the words, with a W between one word and the next."""
       first, *later = itertools.chain(*words)
       return (power + 1 + first, *later)
 
@@ -81,6 +82,6 @@ def _expectation(
 
 
 def _least(trace: _Word) -> _Word:
-  """The first of the words that have this trace, by rotation and transposition."""
+  """Returns the first of the words with this trace, by rotation and transposition."""
   both = trace, trace[::-1]
   return min(word[i:] + word[:i] for word in both for i in range(len(word)))

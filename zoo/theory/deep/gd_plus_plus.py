@@ -1,8 +1,8 @@
 """The GD++ family of deep linear attention: exact risks, and the lowest risk found.
 
-Layers `z ← z + P G A z` with `P = diag(b I, c)`, `A = diag(I, 0)`, in coordinates
-`[x; y − w*·x]` (GD++ of von Oswald et al., arXiv 2212.07677; docs/theory.md,
-section 8).
+Its layers are `z ← z + P G A z` with `P = diag(b I, c)` and `A = diag(I, 0)`, in the
+coordinates `[x; y − w*·x]` (GD++ of von Oswald et al., arXiv 2212.07677;
+docs/theory_depth.md, section 8).
 """
 
 from collections.abc import Sequence
@@ -20,17 +20,23 @@ from zoo.theory.deep.deep_rule import Spectrum, degree, recursion, spectrum_of
 from zoo.theory.schedules import best_schedule, polynomial_optimum
 from zoo.theory.search import least_squares
 
-# At each depth: random networks drawn, the best of them that are searched from, and the
-# best results, which the search at the next depth starts from.
+# At each depth, so many random networks are drawn; so many of the best of them are
+# starts of a search; and so many of the best results are starts at the next depth.
 _NUM_DRAWN, _NUM_STARTS, _NUM_KEPT = 2000, 60, 12
 
 
 class GDPlusPlus(NamedTuple):
-  """Weights of the family: a step and a precondition per layer, and the readout."""
+  """Weights of the GD++ family.
 
-  steps: Float[np.ndarray, ' l']  # c of each layer, < 0 for descent
-  preconditions: Float[np.ndarray, ' l-1']  # b of each layer but the last
-  readout: float  # κ
+  Attributes:
+    steps: c of each layer, `[L]`; it is < 0 for gradient descent.
+    preconditions: b of each layer but the last, `[L − 1]`.
+    readout: κ.
+  """
+
+  steps: Float[np.ndarray, ' l']
+  preconditions: Float[np.ndarray, ' l-1']
+  readout: float
 
 
 # The steps, preconditions and readout of a network, one after the other.
@@ -38,10 +44,16 @@ Point = Float[np.ndarray, ' _']
 
 
 class FamilyOptimum(NamedTuple):
-  """A proved lower bound of the family's least risk, and the lowest risk found."""
+  """A lower bound of the family's least risk, and the lowest risk found.
 
-  lower: float  # proved: no polynomial in S of the family's degree has a lower risk
-  upper: float  # the lowest found by a search, at `weights`
+  Attributes:
+    lower: The bound: no polynomial in S of the family's degree has a lower risk.
+    upper: The lowest risk that a search found, at `weights`.
+    weights: The weights of this risk.
+  """
+
+  lower: float
+  upper: float
   weights: GDPlusPlus
 
 
@@ -51,17 +63,36 @@ def gd_plus_plus_risk(
   preconditions: ArrayLike | Sequence[float],
   readout: float = -1.0,
 ) -> float:
-  """The exact risk of deep linear attention in the GD++ family, from the prior mean.
+  """Computes the exact risk of deep linear attention in the GD++ family.
 
-  With `s` an eigenvalue of S, `steps` c `[L]`, and `preconditions` b `[L]` or, since
-  the last one changes no prediction, `[L − 1]`,
+  The guess of the network is the prior mean. With `s` an eigenvalue of S,
 
       Φ ← Φ (1 + b s Φ²),   Ψ ← Ψ (1 + c s Φ²)   (Φ = Ψ = 1 at first),
       P = 1 − readout (Ψ_L − 1),   R = ν ∫ P² dμ + σ² (d/C) ∫ s ((1 − P)/s)² dμ.
 
-  With `readout` −1 and preconditions 0 it is gradient descent with the steps −c. Raises
-  UserError naming the argument that is wrong, and unless the feature covariance is a
-  multiple of the identity.
+  With `readout` −1 and preconditions 0 it is gradient descent with the steps −c.
+
+  Args:
+    task: A `linear_regression` whose feature covariance is a multiple of the identity.
+    steps: c of each layer, `[L]`. More than 5 layers take minutes.
+    preconditions: b of each layer, `[L]` or `[L − 1]`: the last one changes no
+      prediction.
+    readout: The factor of the label entry.
+
+  Returns:
+    The risk, in float64.
+
+  Raises:
+    UserError: If the theory does not cover the task or its feature covariance, or an
+      argument has a wrong shape or is not finite.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> round(zoo.theory.deep.gd_plus_plus_risk(task, [-0.5, -0.5], [0.0]), 4)
+    0.8519
+
+  References:
+    von Oswald et al., arXiv 2212.07677. docs/theory_depth.md, section 8.
   """
   steps = check_vector('steps', steps, None)
   count, size = steps.size, np.size(preconditions)
@@ -84,11 +115,33 @@ def gd_plus_plus_optimum(
 ) -> FamilyOptimum:
   """Bounds of the least `gd_plus_plus_risk` at a depth: one proved, one from a search.
 
-  If `readout` is None the search is over it as well; without `preconditioned` b is 0.
   For each depth up to `num_layers`, local searches start from the best schedule, from
-  the best networks with one layer less, and from random weights; with a free readout
+  the best networks with one layer less, and from random weights. With a free readout
   they start from the best networks with readout −1. The lowest risk found is not proved
-  to be the infimum. Raises UserError as `gd_plus_plus_risk` does.
+  to be the infimum.
+
+  Args:
+    task: A `linear_regression` whose feature covariance is a multiple of the identity.
+    num_layers: L ≥ 1.
+    readout: The factor of the label entry. None means that the search is over it as
+      well.
+    preconditioned: Whether the preconditions b are free. If not, they are 0.
+
+  Returns:
+    The lower bound, the lowest risk found, and the weights that have it.
+
+  Raises:
+    UserError: If the theory does not cover the task or its feature covariance, or an
+      argument is out of its range.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> best = zoo.theory.deep.gd_plus_plus_optimum(task, num_layers=1)
+    >>> round(best.upper, 4), best.weights.steps.round(4).tolist()
+    (1.0, [-0.5])
+
+  References:
+    docs/theory_depth.md, section 8.
   """
   task = require_covered(task)
   num_layers = check_count('num_layers', num_layers)
@@ -123,7 +176,7 @@ def _starts(
   readout: float,
   shorter: list[Point],
 ) -> list[Point]:
-  """The best schedule, shorter networks plus a layer, and the best random networks."""
+  """Returns the best schedule, shorter networks plus a layer, and random networks."""
   num_layers = schedule.size
   sign = np.sign(readout)
   starts = [np.concatenate([sign * schedule, np.zeros(num_layers - 1), [readout]])]
@@ -145,7 +198,7 @@ def _starts(
 
 
 def _lowest(spectrum: Spectrum, points: list[Point], count: int) -> list[Point]:
-  """The `count` networks of least risk, the least first."""
+  """Returns the `count` networks of least risk, the least first."""
   return sorted(points, key=lambda point: _risk(spectrum, point))[:count]
 
 
@@ -156,7 +209,7 @@ def _risk(spectrum: Spectrum, point: Point) -> float:
 def _descend(
   spectrum: Spectrum, starts: list[Point], changes: Bool[np.ndarray, ' p']
 ) -> list[Point]:
-  """The results of local searches over the weights that may change.
+  """Returns the results of local searches over the weights that may change.
 
   All starts have the same other weights.
   """
@@ -176,7 +229,7 @@ def _descend(
 def _residuals(
   spectrum: Spectrum, point: Float[AnyArray, ' p']
 ) -> Float[AnyArray, ' r']:
-  """Numbers whose squares sum to the risk, in NumPy or JAX as the weights.
+  """Returns numbers whose squares sum to the risk, in NumPy or JAX like the weights.
 
   The learned weights are `κ χ_L(S) r` with `Ψ = 1 + s χ`, which avoids a division by s.
   """

@@ -1,7 +1,7 @@
 """Low-variance estimates of the risk of deep linear attention with any weights.
 
-The prediction depends on the context only through G, so G is sampled directly, and the
-query is integrated out exactly (docs/theory.md, section 8).
+The prediction depends on the context only through G. So G is sampled directly, and the
+average over the query is computed from a formula (docs/theory_depth.md, section 8).
 """
 
 import math
@@ -33,26 +33,40 @@ from zoo.theory.deep.deep_rule import (
 )
 from zoo.theory.precision import double_precision, in_float64
 
-_CHUNK = 10_000  # contexts at a time: some 100 MB at d = 10
+_CHUNK = 10_000  # contexts that are drawn at a time, some 100 MB at d = 10
 
 
 class SampledRisk(NamedTuple):
-  """An estimate of a risk; the control variate adds a bias of order 1/n."""
+  """An estimate of a risk; the control variate adds a bias of order 1/n.
+
+  Attributes:
+    mean: The estimate.
+    stderr: The standard error of the mean.
+    stderr_without_control: The standard error that the same draws have without the
+      control variate.
+    control_score: By how many standard errors the draws miss the known risk of the
+      control variate. Beyond ±5, that risk is dominated by contexts too rare to be
+      drawn. The model's risk may be so, too: then neither the mean nor the errors can
+      be trusted.
+  """
 
   mean: float
-  stderr: float  # standard error of the mean
-  stderr_without_control: float  # for the same draws without the control variate
-  # By how many standard errors the draws miss the known risk of the control variate.
-  # Beyond ±5, that risk is dominated by contexts too rare to be drawn, and the model's
-  # may be too: then neither the mean nor the errors can be trusted.
+  stderr: float
+  stderr_without_control: float
   control_score: float
 
 
 class Contexts(NamedTuple):
   """Draws that make up contexts, all standard normal except for Bartlett's factor.
 
-  With the task's parameters, x = Σ^½ features, y = ŵ·x + σ noise and ŵ = w* + Λ^½
-  deviation; G is 1/C times the sum of v vᵀ over the m vectors v = `[x; y]`.
+  With the task's parameters, `x = Σ^½ features`, `y = ŵ·x + σ noise` and
+  `ŵ = w* + Λ^½ deviation`. G is 1/C times the sum of v vᵀ over the m vectors v = `[x;
+  y]`.
+
+  Attributes:
+    features: The features of m vectors for each of n contexts, `[n, m, d]`.
+    noise: The noise of their labels, `[n, m]`.
+    deviation: The deviation of the weights from the prior mean, `[n, d]`.
   """
 
   features: Float[Array, 'n m d']
@@ -61,14 +75,18 @@ class Contexts(NamedTuple):
 
 
 class _Law(NamedTuple):
-  """The task's parameters: x = root z, y = (mean + spread ε)·x + noise n."""
+  """The task's parameters: x = root z, y = (mean + spread ε)·x + noise n.
+
+  `inverse_root` is the pseudoinverse of `root`, and `whitened` is the spectrum of the
+  task with features Σ^-½ x and the prior mean 0.
+  """
 
   mean: Float[AnyArray, ' d']
   root: Float[AnyArray, 'd d']
-  inverse_root: Float[AnyArray, 'd d']  # the pseudoinverse
+  inverse_root: Float[AnyArray, 'd d']
   spread: Float[AnyArray, 'd d']
   noise: Float[AnyArray, ''] | float
-  whitened: Spectrum  # of the task with features Σ^-½ x and the prior mean 0
+  whitened: Spectrum
 
 
 def sampled_risk(
@@ -79,11 +97,25 @@ def sampled_risk(
   G is drawn by Bartlett's decomposition, at a cost that does not depend on C. Each draw
   is used with both signs of ŵ − w* and the noise, and its risk is averaged over the
   query. The control variate is the network of the GD++ family nearest to the model,
-  whose risk is known: for a model of that family only rounding errors remain; for a
+  whose risk is known. For a model of that family only rounding errors remain; for a
   model far from it nothing is gained.
 
-  Raises UserError for a task that exact theory does not cover, for other models, and
-  for a guess that is not affine in the query.
+  Args:
+    model: A `DeepLSA`, whose guess is affine in the query.
+    task: A `linear_regression`.
+    num_draws: The number of draws, ≥ 2.
+    seed: The seed of the draws.
+
+  Returns:
+    The estimate, and its standard errors.
+
+  Raises:
+    UserError: If the theory does not cover the task, if the model is of another class,
+      has another number of features or outputs, or a guess that is not affine in the
+      query, or if `num_draws` is out of its range.
+
+  References:
+    docs/theory_depth.md, section 8.
   """
   task = require_covered(task)
   num_draws = check_count('num_draws', num_draws, minimum=2)
@@ -111,7 +143,7 @@ def sampled_risk(
 def _slope(
   losses: Float[Array, ' n'], controls: Float[Array, ' n']
 ) -> Float[Array, '']:
-  """The least-squares slope of the losses over the controls; 0 for equal controls."""
+  """Returns the least-squares slope of losses over controls; 0 for equal controls."""
   spread = controls - jnp.mean(controls)
   square = spread @ spread
   product = spread @ (losses - jnp.mean(losses))
@@ -119,7 +151,7 @@ def _slope(
 
 
 def _nearest(model: DeepLSA, law: _Law) -> DeepRule:
-  """The network of the GD++ family with the traces of a model's blocks.
+  """Returns the network of the GD++ family with the traces of a model's blocks.
 
   The blocks are taken in the coordinates `[Σ^-½ x; y − w*·x]`. For a model of the
   family the result is the model itself.
@@ -153,7 +185,7 @@ def _nearest(model: DeepLSA, law: _Law) -> DeepRule:
 
 
 def _matrices(layer: Any) -> tuple[Float[Array, 'h e e'], Float[Array, 'h e e']]:
-  """`P_h` and `A_h` of `z ← z + Σ_h P_h G A_h z`."""
+  """Returns `P_h` and `A_h` of `z ← z + Σ_h P_h G A_h z`."""
   if isinstance(layer, LinearLayer):
     return (
       layer.w_p[...] @ layer.w_v[...],
@@ -178,7 +210,7 @@ def _drawn_losses(
 def _losses(
   model: DeepLSA, context_length: int, law: _Law, contexts: Contexts
 ) -> tuple[Float[Array, ' n'], Float[Array, ' n'], Float[Array, '']]:
-  """The losses of the model and of its control variate, and the latter's risk."""
+  """Returns the losses of the model and of the control variate, and its known risk."""
   z_nmd, noise_nm, normal_nd = contexts
   deviation_nd = normal_nd @ law.spread
   x_nmd = z_nmd @ law.root
@@ -196,7 +228,7 @@ def _losses(
   # for both signs.
   s_ndd = jnp.einsum('nmi,nmj->nij', z_nmd, z_nmd) / context_length
   r_nd = jnp.einsum('nmi,nm->ni', z_nmd, odd_nm) / context_length
-  # `κ χ_L(S) r`, the weights that the control variate learns, minus w*.
+  # The control variate learns the weights w* + κ χ_L(S) r.
   control = _nearest(model, law)
   identity = jnp.broadcast_to(jnp.eye(s_ndd.shape[-1])[None], s_ndd.shape)
   steps, preconditions = control.steps, control.preconditions
@@ -214,6 +246,20 @@ def sample_contexts(
 
   If C exceeds the number of entries of v, the vectors are the columns of Bartlett's
   factor (Muirhead, Aspects of Multivariate Statistical Theory, theorem 3.2.14).
+
+  Args:
+    key: The random key.
+    count: The number of contexts n.
+    context_length: C.
+    num_features: d.
+
+  Returns:
+    The contexts, each of m = min(C, d + 1) vectors.
+
+  Example:
+    >>> key = jax.random.key(0)
+    >>> zoo.theory.deep.sample_contexts(key, 5, 2, num_features=2).features.shape
+    (5, 2, 2)
   """
   key, other = jax.random.split(key)
   width = num_features + 1
@@ -224,14 +270,14 @@ def sample_contexts(
     degrees = context_length - np.arange(width)
     chi_nm = draws.chi(chi_key, degrees, count).T
     normal_nme = jax.random.normal(key, (count, width, width))
-    # Row m is column m of the lower triangular factor.
+    # Row m of the array is column m of the lower triangular factor.
     normal_nme = jnp.triu(normal_nme, 1) + chi_nm[..., None] * jnp.eye(width)[None]
   deviation_nd = jax.random.normal(other, (count, num_features))
   return Contexts(normal_nme[..., :-1], normal_nme[..., -1], deviation_nd)
 
 
 def _law(task: LinearRegression, model: DeepLSA) -> _Law:
-  """The law in the precision of a model."""
+  """Returns the law of a task, in the precision of a model."""
   prior, features = second_moments(task)
   spread, root = symmetric_root(prior), symmetric_root(features)
   whitened = LinearRegression(
@@ -255,7 +301,7 @@ def _law(task: LinearRegression, model: DeepLSA) -> _Law:
 def _affine(
   model: DeepLSA, x: Float[Array, 'n m d'], y: Float[Array, 'n m']
 ) -> tuple[Float[Array, ' n'], Float[Array, 'n d']]:
-  """The constant and the weights of a prediction that is affine in the query."""
+  """Returns the constant and weights of a prediction that is affine in the query."""
   n, _, d = x.shape
 
   def total(x_query: Float[Array, 'n d']) -> tuple[Array, Array]:
@@ -267,7 +313,22 @@ def _affine(
 
 
 def require_deep(model: Predictor, task: LinearRegression) -> DeepLSA:
-  """The model, if `sampled_risk` can estimate its risk; raises UserError otherwise."""
+  """Returns a model whose risk `sampled_risk` can estimate.
+
+  Args:
+    model: The model.
+    task: A `linear_regression`.
+
+  Raises:
+    UserError: If the model is not a `DeepLSA`, has another number of features or
+      outputs than the task, or a guess that is not affine in the query.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> model = zoo.theory.constructions.deep_gradient_descent([0.0, 0.0], [0.5])
+    >>> zoo.theory.deep.require_deep(model, task) is model
+    True
+  """
   # A subclass may predict differently.
   if type(model) is not DeepLSA:
     raise UserError(

@@ -15,18 +15,35 @@ from zoo.estimators.linear_prior import second_moments
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import require_covered
 
-_Traces = tuple[int, ...]  # the powers t in Π tr Wᵗ, largest first
+_Traces = tuple[int, ...]  # the powers t in Π tr Wᵗ, the largest first
 
 
 def lower_bound(task: Task, degree: int) -> Fraction:
-  """The least risk of predictions whose weights are a polynomial in G of this degree.
+  """Returns the least risk of predictions whose weights are a polynomial in G.
 
   L layers of linear attention with any weights, any number of heads and any affine
   guess have at most the degree `(3^L − 1)/2` (`deep.degree`), so none has a lower risk.
-  The best polynomial is a sum of the terms `Sᵏ r Π_j tr S^(t_j)` with
-  `k + 1 + Σ_j t_j ≤ degree`, and the risk is a fraction (docs/theory.md, section 8). It
-  takes seconds up to degree 6. Raises UserError unless ΣΛ is a positive multiple of the
-  identity.
+  The best polynomial is a sum of the terms `Sᵏ r Π_j tr S^(t_j)` with `k + 1 + Σ_j t_j
+  ≤ degree`. The time is seconds up to degree 6.
+
+  Args:
+    task: A `linear_regression` for which ΣΛ is a positive multiple of the identity.
+    degree: The degree in G, ≥ 1.
+
+  Returns:
+    The risk, as a fraction.
+
+  Raises:
+    UserError: If the theory does not cover the task or its covariances, or `degree` is
+      out of its range.
+
+  Example:
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> print(zoo.theory.deep.lower_bound(task, zoo.theory.deep.degree(2)))
+    2/5
+
+  References:
+    docs/theory_depth.md, section 8.
   """
   degree = check_count('degree', degree)
   task = require_covered(task)
@@ -57,10 +74,10 @@ def lower_bound(task: Task, degree: int) -> Fraction:
 
 @functools.cache
 def trace_moment(num_features: int, context_length: int, traces: _Traces) -> int:
-  """`E Π_i tr W^(t_i)` for `W = XᵀX`, X being `[context_length, num_features]` normal.
+  """Returns `E Π_i tr W^(t_i)` for `W = XᵀX` with X standard normal.
 
-  Integration by parts in one factor of `tr Wᵏ`, with k the largest power and F the
-  other traces, gives
+  X has the shape `[context_length, num_features]`. Integration by parts in one factor
+  of `tr Wᵏ`, with k the largest power and F the other traces, gives
 
       E tr Wᵏ F = (C + k − 1) E tr Wᵏ⁻¹ F + Σ_{j<k−1} E tr Wʲ⁺¹ tr W^(k−2−j) F
                   + Σ_i 2 t_i E tr W^(k + t_i − 1) F / tr W^(t_i).
@@ -85,7 +102,7 @@ def _sorted(*powers: int) -> _Traces:
 
 
 def _partitions(order: int, largest: int | None = None) -> Iterator[_Traces]:
-  """The partitions of a number into parts, the largest first."""
+  """Yields the partitions of a number into parts, the largest first."""
   if order == 0:
     yield ()
     return
@@ -95,7 +112,7 @@ def _partitions(order: int, largest: int | None = None) -> Iterator[_Traces]:
 
 
 def _explained(gram: list[list[Fraction]], targets: list[Fraction]) -> Fraction:
-  """`tᵀ G⁺ t` by elimination, skipping linearly dependent terms."""
+  """Returns `tᵀ G⁺ t` by elimination, skipping linearly dependent terms."""
   rows = [[*row, target] for row, target in zip(gram, targets, strict=True)]
   explained = Fraction(0)
   for i, row in enumerate(rows):
@@ -110,7 +127,10 @@ def _explained(gram: list[list[Fraction]], targets: list[Fraction]) -> Fraction:
 
 
 def prior_variance(task: LinearRegression) -> Fraction:
-  """The variance a of ŵ along each whitened feature, `ΣΛ = aI`."""
+  """Returns the variance a of ŵ along each whitened feature, `ΣΛ = aI`.
+
+  Raises UserError unless ΣΛ is a positive multiple of the identity.
+  """
   prior, features = second_moments(task)
   product = features @ prior
   variance, identity = product[0, 0], np.eye(len(product))

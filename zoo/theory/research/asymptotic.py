@@ -25,15 +25,34 @@ from zoo.theory.optimum import optimal_rule
 
 
 def task_alignment(train: Task, test: Task) -> float:
-  """How much of what one layer can learn on `test` the best rule of `train` learns.
+  """Returns how well the best rule of one task does on another, as a share.
 
-  `probing.alignment` compares two predictors.
-  `(R_0 − R)/(R_0 − R*)` with, on `test`, the exact risks R of `optimal_rule(train)`, R*
-  of `optimal_rule(test)` and R_0 of its prior mean: 1 if the best rule is the same, 0
-  if the context helps nothing, and below 0 if it harms. R, like the misalignment of
-  Letey, Zavatone-Veth, Lu & Pehlevan (arXiv 2509.26551), is linear in the covariance of
-  the tested tasks. Raises UserError for a task that exact theory does not cover, for
-  tasks of different numbers of features, and if there is nothing to learn on `test`.
+  The share is of what one layer of linear attention can learn on `test`, and the rule
+  is the best one for `train`. It is `(R_0 − R)/(R_0 − R*)`, with exact risks on `test`:
+  R of `optimal_rule(train)`, R* of `optimal_rule(test)`, and R_0 of the prior mean of
+  `test`. `probing.alignment` compares two predictors instead. R is linear in the
+  covariance of the tested tasks, as is the misalignment of Letey et al.
+
+  Args:
+    train: A `linear_regression`.
+    test: Another one, with the same number of features.
+
+  Returns:
+    The share: 1 if the best rule is the same, 0 if the context does not help, and below
+    0 if it harms.
+
+  Raises:
+    UserError: If the theory does not cover a task, if the tasks have different numbers
+      of features, or if there is nothing to learn on `test`.
+
+  Example:
+    >>> from zoo.theory.research import asymptotic
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> round(asymptotic.task_alignment(task, task), 4)
+    1.0
+
+  References:
+    Letey, Zavatone-Veth, Lu & Pehlevan, arXiv 2509.26551.
   """
   train, test = require_covered(train), require_covered(test)
   d = test.num_features
@@ -50,20 +69,40 @@ def task_alignment(train: Task, test: Task) -> float:
 
 
 def depth_limit(ratio: int | float, num_steps: int, shared: bool = False) -> float:
-  """The share of the risk that L steps of gradient descent leave, as d → ∞.
+  """Returns the share of the risk that L steps of gradient descent leave, as d → ∞.
 
-  For isotropic features and weights, no noise, and C = `ratio` · d examples:
-  with the best size for each step `1 / (1 + α + … + α^L)`, α being the ratio > 0; with
-  one size for all steps, of which `α/(1 + α)` is the best for every L,
-  `1 − α/(1 + α) Σ_{j<L} Cat_j (α/(1 + α)²)ʲ` with the Catalan numbers. The first, with
-  `theory.deep.degree(L)` for L, bounds every polynomial in S that L layers of linear
-  attention can compute. Proofs: docs/large_dimension.md, section 1. Raises UserError
-  naming the argument that is wrong.
+  Features and weights are isotropic, there is no noise, and C = αd. With the best size
+  for each step, the share is `1 / (1 + α + … + α^L)`. With one size for all steps, of
+  which `α/(1 + α)` is the best for every L, it is
+
+      1 − α/(1 + α) Σ_{j<L} Cat_j (α/(1 + α)²)ʲ
+
+  with the Catalan numbers. The first share, with `theory.deep.degree(L)` for L, bounds
+  every polynomial in S that L layers of linear attention can compute.
+
+  Args:
+    ratio: α > 0.
+    num_steps: L ≥ 0.
+    shared: Whether all steps have one size.
+
+  Returns:
+    The share, from 0 to 1.
+
+  Raises:
+    UserError: If an argument is out of its range.
+
+  Example:
+    >>> from zoo.theory.research import asymptotic
+    >>> round(asymptotic.depth_limit(ratio=1.0, num_steps=2), 4)
+    0.3333
+
+  References:
+    docs/large_dimension.md, section 1.
   """
   alpha = check_number('ratio', ratio, above=0.0)
   steps = check_count('num_steps', num_steps, minimum=0)
   if not shared:
-    # Both forms are the same; neither overflows.
+    # The two forms are equal, and the one that is used does not overflow.
     low = min(alpha, 1 / alpha)
     total = math.fsum(low**k for k in range(steps + 1))
     return (1.0 if alpha <= 1 else low**steps) / total
@@ -81,10 +120,15 @@ def depth_limit(ratio: int | float, num_steps: int, shared: bool = False) -> flo
 
 
 class PretrainingRisks(NamedTuple):
-  """Mean squared errors of predicted labels, their noise included."""
+  """Mean squared errors of predicted labels, whose noise is included.
 
-  icl: float  # on tasks that are new
-  idg: float  # on tasks of the pool
+  Attributes:
+    icl: The error on tasks that are new.
+    idg: The error on tasks of the pool.
+  """
+
+  icl: float
+  idg: float
 
 
 def pretraining(
@@ -93,17 +137,36 @@ def pretraining(
   sample_ratio: int | float,
   noise_variance: int | float,
 ) -> PretrainingRisks:
-  """The errors after ridgeless pretraining on k tasks and n prompts, as d → ∞.
+  """Returns the errors after ridgeless pretraining on k tasks and n prompts, as d → ∞.
 
-  The predictor is that of Lu, Letey, Zavatone-Veth, Maiti & Pehlevan (arXiv 2405.11751,
-  PNAS 2025), `f = ⟨Γ, x_q [r; q]ᵀ⟩` with `r = Xᵀy/C`, `q = Σ_i y_i²/C`: the update of
-  one layer of linear attention, without its terms in `XᵀX`.
+  The predictor is `f = ⟨Γ, x_q [r; q]ᵀ⟩` with `r = Xᵀy/C` and `q = Σ_i y_i²/C`: the
+  update of one layer of linear attention, without its terms in `XᵀX`. Labels have the
+  variance 1 and noise.
 
-  `context_ratio` is α = C/d, `task_ratio` κ = k/d and `sample_ratio` τ = n/d², all > 0;
-  κ and τ may be infinite. Labels have the variance 1 and a noise of `noise_variance` ρ
-  ≥ 0. At τ = 1, where there are as many prompts as weights, both are infinite. The
-  derivation is in docs/large_dimension.md, section 2. Raises UserError naming the
-  argument that is wrong.
+  Args:
+    context_ratio: α = C/d > 0.
+    task_ratio: κ = k/d > 0; it may be infinite.
+    sample_ratio: τ = n/d² > 0; it may be infinite. At τ = 1, where there are as many
+      prompts as weights, both errors are infinite.
+    noise_variance: ρ ≥ 0, the variance of the label noise.
+
+  Returns:
+    The errors on new tasks and on tasks of the pool.
+
+  Raises:
+    UserError: If an argument is out of its range.
+
+  Example:
+    >>> from zoo.theory.research import asymptotic
+    >>> risks = asymptotic.pretraining(
+    ...   context_ratio=10.0, task_ratio=0.5, sample_ratio=0.5, noise_variance=0.01
+    ... )
+    >>> round(risks.icl, 6), round(risks.idg, 6)
+    (0.820849, 0.246343)
+
+  References:
+    Lu, Letey, Zavatone-Veth, Maiti & Pehlevan, arXiv 2405.11751, PNAS 2025.
+    docs/large_dimension.md, section 2, has the derivation.
   """
   alpha = check_number('context_ratio', context_ratio, above=0.0)
   kappa, tau = (
@@ -114,9 +177,9 @@ def pretraining(
   if tau == 1:
     return PretrainingRisks(math.inf, math.inf)
   x, seen = (1 + rho) / alpha, min(tau, 1.0)
-  # With x the variance of a context's noise, ξ the ridge that is implied, 0 for τ ≥ 1,
-  # and R the pool's covariance, m = tr (R + x + ξ)⁻¹/d solves 1/m = ν + 1/(1 + m/κ)
-  # with ν = x + ξ and ξ m = 1 − min(τ, 1).
+  # Let x be the variance of a context's noise, ξ the implied ridge (0 for τ ≥ 1), and
+  # R the pool's covariance. Then m = tr (R + x + ξ)⁻¹/d solves
+  # 1/m = ν + 1/(1 + m/κ) with ν = x + ξ and ξ m = 1 − min(τ, 1).
   b = x + 1 - seen / kappa
   m = 2 * seen / (b + math.sqrt(b * b + 4 * x * seen / kappa))
   ridge = (1 - seen) / m
@@ -132,23 +195,44 @@ def pretraining(
 
 
 class RestrictedOptimum(NamedTuple):
-  """The best Γ on a pool, and its risks as `exact_risk` counts them, without noise."""
+  """The best Γ on a pool, and its risks as `exact_risk` counts them, without noise.
 
-  icl: float  # on new tasks `N(0, I)`
-  idg: float  # on the pool
+  Attributes:
+    icl: The risk on new tasks, `ŵ ~ N(0, I)`.
+    idg: The risk on the pool.
+    rule: The learning rule of Γ.
+  """
+
+  icl: float
+  idg: float
   rule: LearningRule
 
 
 def restricted_optimum(task: TaskPool) -> RestrictedOptimum:
   """The best predictor of this form on one pool at finite d: exact, without prompts.
 
-  The noise of the predicted label would add σ² to both risks. It takes O(N d² + d³)
-  time for N tasks.
+  The form is that of `pretraining`. It takes O(N d² + d³) time for N tasks.
+
+  Args:
+    task: The pool.
+
+  Returns:
+    The rule and its risks. The noise of predicted labels would add σ² to both risks.
+
+  Example:
+    >>> from zoo.theory.research import asymptotic
+    >>> pool = zoo.tasks.TaskPool(num_features=2, context_length=3, num_tasks=4)
+    >>> best = asymptotic.restricted_optimum(pool)
+    >>> round(zoo.theory.exact_risk(best.rule, pool) - best.idg, 6)
+    0.0
+
+  References:
+    docs/large_dimension.md, section 2.
   """
   pool, c, noise = np.asarray(task.pool), task.context_length, task.noise_std**2
   d = pool.shape[1]
   gram, cross = _pool_moments(pool, c, noise)
-  # For ŵ ~ N(0, I), whose third moments are 0.
+  # These moments are those of ŵ ~ N(0, I), whose third moments are 0.
   fresh = np.diag(np.full(d + 1, 1 + 1 / c + (d + noise) / c))
   fresh[d, d] = (1 + 2 / c) * ((d + noise) ** 2 + 2 * d)
   step = np.linalg.lstsq(gram, cross)[0].T  # Γ
@@ -164,7 +248,7 @@ def restricted_optimum(task: TaskPool) -> RestrictedOptimum:
 def _pool_moments(
   pool: Float[np.ndarray, 'n d'], c: int, noise: float
 ) -> tuple[Float[np.ndarray, 'e e'], Float[np.ndarray, 'e d']]:
-  """`E h hᵀ` and `E h ŵᵀ` of `h = [r; q]` over a pool and its contexts.
+  """Returns `E h hᵀ` and `E h ŵᵀ` of `h = [r; q]` over a pool and its contexts.
 
   Given ŵ, with `v = |ŵ|² + σ²`: `E rrᵀ = (1 + 1/C) ŵŵᵀ + v I/C`,
   `E q r = (1 + 2/C) v ŵ` and `E q² = (1 + 2/C) v²`.
@@ -180,7 +264,7 @@ def _pool_moments(
 
 
 _MOST_STEPS = 4  # the moments that more steps need are too many
-_RESOLVED = 1e-8  # of the risk without examples; rounding errors are 1e-13 of it
+_RESOLVED = 1e-8  # a fraction of the risk without examples; rounding errors are 1e-13
 
 
 def rotated_optimum(
@@ -189,16 +273,35 @@ def rotated_optimum(
   num_steps: int,
   noise_std: int | float = 0.0,
 ) -> float:
-  """The least risk of k steps of gradient descent if each prompt has its own frame.
+  """Returns the least risk of k steps if each prompt has its own frame.
 
-  The task is `rotated_regression`: features of a prompt are `N(0, Q diag(variances)
-  Qᵀ)` with a uniformly random orthogonal Q, and `ŵ ~ N(0, I)` (Bordelon, Letey &
-  Pehlevan, arXiv 2510.01098). No fixed matrix step can then use the spectrum, so that
-  more steps always help. Weights `Q(S) Xᵀy/C` rotate with the frame, so that their risk
-  is that of one fixed frame, `E tr Σ P(S)² + (σ²/C) E tr Σ Q(S)² S` with `P = 1 − sQ`.
-  The least over polynomials Q of degree k − 1 is exact at any d; for k = 1 no learning
-  rule is better. `num_steps` is 1 to 4. Raises UserError naming the argument that is
-  wrong.
+  The task is `rotated_regression`: the features of a prompt are
+  `N(0, Q diag(variances) Qᵀ)` with a uniformly random orthogonal Q, and `ŵ ~ N(0, I)`.
+  No fixed matrix step can then use the spectrum, so that more steps always help.
+  Weights `Q(S) Xᵀy/C` rotate with the frame, so that their risk is that of one fixed
+  frame, `E tr Σ P(S)² + (σ²/C) E tr Σ Q(S)² S` with `P = 1 − sQ`. The least over
+  polynomials Q of degree k − 1 is exact at any d; for k = 1 no learning rule is better.
+
+  Args:
+    variances: The eigenvalues of the feature covariance, ≥ 0, `[d]`.
+    context_length: C ≥ 1.
+    num_steps: k, from 1 to 4.
+    noise_std: σ ≥ 0.
+
+  Returns:
+    The risk.
+
+  Raises:
+    UserError: If an argument is out of its range, or if the steps leave less of the
+      risk than float64 resolves.
+
+  Example:
+    >>> from zoo.theory.research import asymptotic
+    >>> round(asymptotic.rotated_optimum([1.0, 2.0], context_length=3, num_steps=1), 4)
+    1.5294
+
+  References:
+    Bordelon, Letey & Pehlevan, arXiv 2510.01098. docs/large_dimension.md, section 3.
   """
   values = _checked(variances)
   c = check_count('context_length', context_length)
@@ -214,12 +317,32 @@ def rotated_limit(
   num_steps: int,
   noise_ratio: int | float = 0.0,
 ) -> float:
-  """`rotated_optimum/d` as d → ∞, with C = `ratio` · d and σ² = `noise_ratio` · d.
+  """Returns `rotated_optimum/d` as d → ∞, with C = αd and σ² proportional to d.
 
-  The eigenvalues have the distribution of `variances`. With `h_k` its moments the
-  traces `T(z) = Σ_i zⁱ lim E tr ΣSⁱ/d` solve `T = Σ_k h_(k+1) (zg)^k`,
-  `g = 1/(1 − zT/α)` (docs/large_dimension.md, section 3). Raises UserError naming the
-  argument that is wrong.
+  The eigenvalues have the distribution of `variances`. With `h_k` its moments, the
+  traces `T(z) = Σ_i zⁱ lim E tr ΣSⁱ/d` solve `T = Σ_k h_(k+1) (zg)^k`, `g = 1/(1 −
+  zT/α)`.
+
+  Args:
+    variances: Eigenvalues of the feature covariance, ≥ 0, all equally likely.
+    ratio: α = C/d > 0.
+    num_steps: The number of steps, from 1 to 4.
+    noise_ratio: σ²/d ≥ 0.
+
+  Returns:
+    The limit of the risk over d.
+
+  Raises:
+    UserError: If an argument is out of its range, or if the steps leave less of the
+      risk than float64 resolves.
+
+  Example:
+    >>> from zoo.theory.research import asymptotic
+    >>> round(asymptotic.rotated_limit([1.0], ratio=1.0, num_steps=1), 4)
+    0.5
+
+  References:
+    docs/large_dimension.md, section 3.
   """
   values = _checked(variances)
   alpha = check_number('ratio', ratio, above=0.0)
@@ -248,7 +371,7 @@ def _checked(variances: ArrayLike | Sequence[Any]) -> Float[np.ndarray, ' d']:
 
 
 def _least(traces: Float[np.ndarray, ' m'], noise: float) -> float:
-  """The least risk over polynomials, from `E tr ΣSⁱ`, i ≤ 2k, and σ²/C."""
+  """Returns the least risk over polynomials, from `E tr ΣSⁱ`, i ≤ 2k, and σ²/C."""
   i = np.arange(1, (len(traces) + 1) // 2)
   order = i[:, None] + i
   if traces[0] == 0:  # there are no features
@@ -268,13 +391,33 @@ def _least(traces: Float[np.ndarray, ' m'], noise: float) -> float:
 def softmax_pair(
   prompt: Prompt, step_size: float, temperature: float
 ) -> Float[Array, ' b']:
-  """Two heads of softmax attention whose scores have opposite signs.
+  """Predicts with two heads of softmax attention whose scores have opposite signs.
 
-  `f = (η/2τ) Σ_i [softmax_i(τ x_i·x_q) − softmax_i(−τ x_i·x_q)] y_i`, with η the
-  `step_size` and τ the `temperature` > 0 (the pattern that He et al., arXiv 2503.12734,
-  find in trained heads). For τ → 0 it is `η (1/C) Σ_i (y_i − ȳ)(x_i − x̄)·x_q`, one step
-  of gradient descent from 0 on centred examples; for C → ∞ it is `η ŵ·x_q` at every τ
-  if features are `N(0, I)`.
+  The prediction is `f = (η/2τ) Σ_i [softmax_i(τ x_i·x_q) − softmax_i(−τ x_i·x_q)] y_i`,
+  a pattern that is found in trained heads. For τ → 0 it is `η (1/C) Σ_i (y_i − ȳ)(x_i −
+  x̄)·x_q`, one step of gradient descent from 0 on centred examples. For C → ∞ it is `η
+  ŵ·x_q` at every τ if features are `N(0, I)`.
+
+  Args:
+    prompt: The prompts.
+    step_size: η.
+    temperature: τ > 0.
+
+  Returns:
+    The prediction for each prompt's query, `[b]`.
+
+  Raises:
+    UserError: If `temperature` is out of its range.
+
+  Example:
+    >>> from zoo.theory.research import asymptotic
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> prompt = task.sample(jax.random.key(0), 4)
+    >>> asymptotic.softmax_pair(prompt, step_size=1.0, temperature=0.5).shape
+    (4,)
+
+  References:
+    He et al., arXiv 2503.12734. docs/large_dimension.md, section 4.
   """
   tau = check_number('temperature', temperature, above=0.0)
   scores_bc = tau * jnp.einsum('bcd,bd->bc', prompt.x, prompt.x_query)
@@ -283,12 +426,30 @@ def softmax_pair(
 
 
 def softmax_risk(task: Task) -> float:
-  """The least risk of `softmax_pair` with a matrix step, for τ → 0 and w* = 0.
+  """Returns the least risk of `softmax_pair` with a matrix step, for τ → 0 and w* = 0.
 
-  Centring C normal examples leaves the moments of C − 1, so it is exactly that of
+  Centring C normal examples leaves the moments of C − 1. So the risk is that of
   `optimal_rule` with one example fewer: softmax costs one example. For `Σ = Λ = I` it
-  is `d (d + 1 + σ²)/(C + d + σ²)`. Raises UserError unless exact theory covers the
-  task, it has two examples or more, and its prior mean is 0.
+  is `d (d + 1 + σ²)/(C + d + σ²)`.
+
+  Args:
+    task: A `linear_regression` with two examples or more and the prior mean 0.
+
+  Returns:
+    The risk.
+
+  Raises:
+    UserError: If the theory does not cover the task, it has one example, or its prior
+      mean is not 0.
+
+  Example:
+    >>> from zoo.theory.research import asymptotic
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> round(asymptotic.softmax_risk(task), 4)
+    1.2
+
+  References:
+    docs/large_dimension.md, section 4.
   """
   task = require_covered(task)
   if task.mean_weights().any():

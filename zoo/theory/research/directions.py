@@ -8,14 +8,14 @@ from scipy import special
 
 from zoo.theory.quadratic_risk import Prior
 
-_POINTS = 12  # of each Gauss–Legendre rule
+_POINTS = 12  # points of each Gauss–Legendre rule
 
 
 def normal_prior(mean: Float[np.ndarray, ' d']) -> Prior:
-  """`ŵ ~ N(mean, I)`, in polar coordinates about the mean.
+  """Returns `ŵ ~ N(mean, I)`, in polar coordinates about the mean.
 
-  The density of the length u and the cosine c of θ to the mean w* is
-  `∝ u^(d−1) exp(−(u − |w*|)²/2) · exp(−u|w*|(1 − c)) (1 − c²)^((d−3)/2)`, which is
+  The density of the length u, and of the cosine c of the angle between θ and the mean
+  w*, is `∝ u^(d−1) exp(−(u − |w*|)²/2) · exp(−u|w*|(1 − c)) (1 − c²)^((d−3)/2)`. It is
   integrated by Gauss–Legendre rules on short intervals of u and a Gauss–Jacobi rule.
   """
   d = mean.size

@@ -1,6 +1,6 @@
 """The moments of labels `φ(ŵ·x + σn)`, and the risk that is made of them.
 
-The features are `x ~ N(0, I)` (docs/theory.md, section 10).
+The features are `x ~ N(0, I)` (docs/theory_labels.md, section 10).
 """
 
 from collections.abc import Callable
@@ -31,15 +31,18 @@ LABELS: dict[str, Callable[[np.ndarray], ArrayLike]] = {
 }
 TARGETS = {'latent': 'ŵ·x_q', 'label': 'φ(ŵ·x_q + σn)'}
 
-_NODES = 64  # of a Gauss–Hermite rule, the last beyond 14 standard deviations
+_NODES = 64  # nodes of a Gauss–Hermite rule, the last beyond 14 standard deviations
 _MOST_INTERVALS, _ACCURACY = 500, 1e-9
-_POWERS = np.array([1, 1, 1, 2, 2, 3, 4])  # of y in the moments
+_POWERS = np.array([1, 1, 1, 2, 2, 3, 4])  # the powers of y in the moments
 
 
 def label_moments(
   label: Label, lengths: Float[np.ndarray, ' n'], noise_std: float
 ) -> LabelMoments:
-  """The moments of labels; raises UserError if quadrature cannot be accurate."""
+  """Returns the moments of labels.
+
+  Raises UserError if quadrature cannot be accurate.
+  """
   function = label if callable(label) else LABELS[check_name('label', label, LABELS)]
   # Given the latent value sζ, ξ is normal with mean (u/s) ζ and variance 1 − (u/s)², so
   # He_j(ξ) has the mean (u/s)^j He_j(ζ), and an integral over ζ is enough.
@@ -53,7 +56,7 @@ def label_moments(
 def _standard_moments(
   function: Callable[[np.ndarray], ArrayLike], scales: Float[np.ndarray, ' n']
 ) -> Float[np.ndarray, 'n 7']:
-  """The moments without noise, by adaptive quadrature."""
+  """Returns the moments without noise, by adaptive quadrature."""
   nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
   with np.errstate(over='ignore', invalid='ignore'):
     fourth = _labels(function, scales[:, None] * nodes) ** 4
@@ -112,10 +115,10 @@ def _labels(
 def quadratic_risk(
   task: object, label: Label = 'linear', target: str = 'latent'
 ) -> QuadraticRisk:
-  """The risk on a task whose labels are replaced by `φ(ŵ·x + σn)`.
+  """Returns the risk on a task whose labels are replaced by `φ(ŵ·x + σn)`.
 
-  The task is linear regression with Λ = Σ = I, or a pool of tasks. Raises UserError for
-  other tasks, labels and targets. It takes O(d⁶) time and O(d⁴) memory.
+  The task is linear regression with Λ = Σ = I, or a pool of tasks. It takes O(d⁶) time
+  and O(d⁴) memory. Raises UserError for other tasks, labels and targets.
   """
   task = require_isotropic(task)
   check_name('target', target, TARGETS)
@@ -124,7 +127,7 @@ def quadratic_risk(
     prior = pool_prior(task.pool)
   else:
     mean = task.mean_weights()
-    assert mean is not None  # of a LinearRegression
+    assert mean is not None  # since the task is a LinearRegression
     prior = normal_prior(mean)
   a = label_moments(label, prior.lengths, task.noise_std)
   target_parts, square = ((a.a11, 1), (a.a10, 0)), a.a20

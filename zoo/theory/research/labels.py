@@ -17,11 +17,16 @@ from zoo.theory.precision import double_precision
 from zoo.theory.quadratic_risk import QuadraticRisk, best_rule
 from zoo.theory.research.label_moments import Label, quadratic_risk
 
-OPTIMUM_GUESSES = 'free', 'zero'  # the initial guess of an optimum: any, or 0
+OPTIMUM_GUESSES = 'free', 'zero'  # the initial guesses: any one, or 0
 
 
 class Optimum(NamedTuple):
-  """The least risk, and a rule that attains it, with float64 leaves on the host."""
+  """The least risk, and a rule that attains it.
+
+  Attributes:
+    risk: The least risk.
+    rule: The rule, with float64 leaves on the host.
+  """
 
   risk: float
   rule: LearningRule
@@ -30,13 +35,35 @@ class Optimum(NamedTuple):
 def label_risk(
   subject: Predictor, task: Task, label: Label = 'linear', target: str = 'latent'
 ) -> Scalar:
-  """`E (f − t)²` of any predictor with a learning rule, without sampling.
+  """Computes the risk `E (f − t)²` of a learning rule on a task with other labels.
 
-  `task` is `linear_regression` with identity covariances, or `task_pool`. `label` is φ:
-  one of `label_moments.LABELS` beside this module, or a function of NumPy arrays that
-  grows at most as a polynomial. `target` is `latent` (`t = ŵ·x_q`) or `label`
-  (`t = φ(ŵ·x_q + σn)`). Raises UserError for other tasks, labels, targets and
-  predictors.
+  No prompts are sampled.
+
+  Args:
+    subject: A `LearningRule`, or a model or an estimator that has one.
+    task: A `linear_regression` with identity covariances, or a `task_pool`; at most 48
+      features.
+    label: The label function φ: 'linear', 'sign', 'tanh' or 'cubic', or a function of
+      NumPy arrays that grows at most as a polynomial.
+    target: 'latent' for `t = ŵ·x_q`, or 'label' for `t = φ(ŵ·x_q + σn)`.
+
+  Returns:
+    The risk.
+
+  Raises:
+    UserError: If the task, the label function or the target is another, if quadrature
+      cannot resolve the label function, or if the subject has no learning rule,
+      predicts differently from it, or has another number of features.
+
+  Example:
+    >>> from zoo.theory.research import labels
+    >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)
+    >>> rule = zoo.LearningRule.gradient_descent(np.zeros(2), step_size=0.5)
+    >>> round(labels.label_risk(rule, task, label='sign'), 4)
+    1.2728
+
+  References:
+    docs/theory_labels.md, section 10.
   """
   known = _known(task, label, target)
   rule = rule_of(subject, task)
@@ -47,10 +74,26 @@ def label_risk(
 def optimum(
   task: Task, label: Label = 'linear', target: str = 'latent', guess: str = 'free'
 ) -> Optimum:
-  """The least risk of all learning rules, and a rule that attains it.
+  """Returns the least risk of all learning rules, and a rule that attains it.
 
-  With the guess `zero` the rule is the optimum of multi-head LSA with `y_q = 0` and
-  enough heads, whose `init`, `bias` and V are 0. Raises UserError as `label_risk` does.
+  Args:
+    task: A `linear_regression` with identity covariances, or a `task_pool`; at most 48
+      features.
+    label: The label function φ: 'linear', 'sign', 'tanh' or 'cubic', or a function of
+      NumPy arrays that grows at most as a polynomial.
+    target: 'latent' for `t = ŵ·x_q`, or 'label' for `t = φ(ŵ·x_q + σn)`.
+    guess: 'free' for any guess. With 'zero' the rule is the optimum of multi-head LSA
+      with `y_q = 0` and enough heads, whose `init`, `bias` and V are 0.
+
+  Returns:
+    The risk and the rule.
+
+  Raises:
+    UserError: If the task, the label function, the target or the guess is another, or
+      if quadrature cannot resolve the label function.
+
+  References:
+    docs/theory_labels.md, section 10.
   """
   check_name('guess', guess, OPTIMUM_GUESSES)
   known = _known(task, label, target)
