@@ -50,17 +50,32 @@ from zoo.training.wandb_writer import WandbWriter as WandbWriter
 
 
 def list_mixers() -> list[str]:
-  """The names of the registered mixers, sorted."""
+  """Returns the names of the registered mixers, sorted.
+
+  Example:
+    >>> 'softmax' in zoo.list_mixers()
+    True
+  """
   return sorted(_registry.MIXERS)
 
 
 def list_models() -> list[str]:
-  """The names of the registered models, sorted."""
+  """Returns the names of the registered models, sorted.
+
+  Example:
+    >>> 'yq_lsa' in zoo.list_models()
+    True
+  """
   return sorted(_registry.MODELS)
 
 
 def list_tasks() -> list[str]:
-  """The names of the registered tasks, sorted."""
+  """Returns the names of the registered tasks, sorted.
+
+  Example:
+    >>> 'linear_regression' in zoo.list_tasks()
+    True
+  """
   return sorted(_registry.TASKS)
 
 
@@ -79,10 +94,27 @@ def create_model(name: Literal['ltb'], **hyperparameters: object) -> models.LTB:
 @overload
 def create_model(name: str, **hyperparameters: object) -> Model: ...
 def create_model(name: str, **hyperparameters: object) -> Model:
-  """Makes the model registered under `name`, in float32 unless x64 is enabled.
+  """Makes the model that is registered under a name.
 
-  All models take `num_features` and `rngs`. Raises UserError for an unknown name, and
-  for a hyper-parameter that is missing, unknown to the class, or out of its range.
+  Its parameters are float32, unless x64 is enabled.
+
+  Args:
+    name: The name, one of `list_models()`.
+    hyperparameters: The arguments of the model's constructor. All models take
+      `num_features` and `rngs`.
+
+  Returns:
+    The model, which is called with prompts.
+
+  Raises:
+    UserError: If the name is unknown, or a hyper-parameter is missing, unknown to the
+      class, or out of its range.
+
+  Example:
+    >>> model = zoo.create_model('yq_lsa', num_features=2, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=3)
+    >>> model(task.sample(jax.random.key(0), batch_size=4)).shape
+    (4,)
   """
   return _registry.create('model', _registry.MODELS, name, hyperparameters)
 
@@ -94,9 +126,24 @@ def create_task(
 @overload
 def create_task(name: str, **hyperparameters: object) -> Task: ...
 def create_task(name: str, **hyperparameters: object) -> Task:
-  """Makes the task registered under `name`, and checks it.
+  """Makes the task that is registered under a name, and checks it.
 
-  Raises UserError as `create_model` does.
+  Args:
+    name: The name, one of `list_tasks()`.
+    hyperparameters: The arguments of the task, such as `num_features` and
+      `context_length`.
+
+  Returns:
+    The task, whose method `sample` draws prompts.
+
+  Raises:
+    UserError: If the name is unknown, or an argument is missing, unknown to the class,
+      or out of its range.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=3)
+    >>> task.sample(jax.random.key(0), batch_size=4).x.shape
+    (4, 3, 2)
   """
   return _registry.create_task(name, **hyperparameters)
 
@@ -106,7 +153,7 @@ if TYPE_CHECKING:
   from zoo.sklearn.regressor import Regressor as Regressor
 
 
-# These need scikit-learn, which the extra `baselines` installs.
+# These classes need scikit-learn, which the extra `baselines` installs.
 _OF_SCIKIT_LEARN = {'Classifier', 'Regressor'}
 
 
@@ -124,7 +171,8 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
   of_typing = {'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
-  # Rooms whose public names stand here; they are in globals since they are imported.
+  # The public names of these rooms stand here. The rooms are in globals since they are
+  # imported.
   rooms = {'config', 'core', 'host', 'measure', 'sklearn', 'storage'}
   names = {*globals(), *_OF_SCIKIT_LEARN} - of_typing - rooms
   return sorted(name for name in names if not name.startswith('_'))
