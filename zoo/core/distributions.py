@@ -25,8 +25,8 @@ from zoo.core import trees
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 
-# Arrays of numbers. JAX puts tracers, shapes and other objects in their place, so that
-# annotated shapes would be wrong where annotations are enforced.
+# A field that is an array of numbers. JAX puts tracers, shapes and other objects in
+# its place, so that an annotated shape would be wrong where annotations are enforced.
 Numbers: TypeAlias = Any
 
 _LOG_2_PI = math.log(2 * math.pi)
@@ -149,7 +149,7 @@ class GaussianMixture(Distribution):
 
   @property
   def std(self) -> Float[Array, '*b']:
-    # Around the mean, so that a small spread is not lost beside large means.
+    # Squares are taken around the mean, so that large means do not hide a small spread.
     from_mean = self.means - self.mean[..., None]
     squares = jnp.square(self.stds) + jnp.square(from_mean)
     return jnp.sqrt(jnp.sum(self.weights * squares, axis=-1))

@@ -66,9 +66,9 @@ class LearningRule:
   """
 
   init: Float[AnyArray, ' d']
-  update: Float[AnyArray, 'd e e']
+  update: Float[AnyArray, 'd e e']  # U: how G moves each weight
   bias: Float[AnyArray, '']
-  bias_update: Float[AnyArray, 'e e']
+  bias_update: Float[AnyArray, 'e e']  # V: how G moves the offset
 
   def __repr__(self) -> str:
     """Returns the class and its fields on one line, with arrays by their shapes."""

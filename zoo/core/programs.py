@@ -21,7 +21,7 @@ from jax.core import Tracer
 # megabytes and a hundred maps of memory, of which Linux gives a process 65,530.
 _executables: dict[Any, jax.stages.Compiled] = {}
 _MOST = 128
-# Words in the StableHLO of a program that calls Python. Such programs are never shared:
+# One of these is in the StableHLO of a program that calls Python. It is never shared:
 # StableHLO has only a number for the function, which differs between programs. A TPU
 # calls Python by sending and receiving.
 _OF_PYTHON = 'callback', 'CustomSPMDPartitioning', 'stablehlo.send', 'stablehlo.recv'

@@ -186,7 +186,7 @@ class BaseTask(trees.Tree, abc.ABC):
   may_miss: bool = False
 
   def check(self) -> None:
-    """Checks the fields of the task; what builds tasks by name calls it.
+    """Checks the fields of the task; `zoo.create_task` calls it.
 
     The base class checks the sizes.
 
@@ -478,7 +478,7 @@ _program = jax.jit(_sample, static_argnums=(2, 3))
 
 def _redraw(task: BaseTask, key: Key[Array, ''], prompt: Prompt, keep: str) -> Prompt:
   """Draws prompts again, each with its own key."""
-  # With the key of `sample` the function would otherwise be the same again.
+  # The key is changed: with that of `sample` the function would be the same again.
   key = jax.random.fold_in(key, _REDRAWN)
   places = jnp.arange(prompt.x.shape[0])
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, places)

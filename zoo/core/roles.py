@@ -54,7 +54,7 @@ def parameter_roles(model: Any) -> dict[str, str]:
     role = next(filter(None, said), None)
     if len(shape) < 2:
       role = 'vector'
-    elif role is None and names[-1] == 'embedding':  # of nnx.Embed
+    elif role is None and names[-1] == 'embedding':  # the name in nnx.Embed
       role = 'embedding'
     elif role is None:
       is_matrix = sum(size > 1 for size in shape) > 1

@@ -50,7 +50,7 @@ class Tree:
     return equal(self, other)
 
   def __hash__(self) -> int:
-    return hash(jax.tree.structure(self))  # of all but the numbers
+    return hash(jax.tree.structure(self))  # it has all but the numbers
 
   def __repr__(self) -> str:
     return in_words(self)

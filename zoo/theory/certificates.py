@@ -26,8 +26,8 @@ from zoo.theory.risk import (
 class Certificate(NamedTuple):
   """Derivatives of the exact risk at a rule, in float64.
 
-  Entries of the rule off the diagonals of `update` and `bias_update` occur twice; only
-  their symmetric parts count.
+  The Hessian is that in the symmetric parts of `update` and `bias_update`, in an
+  orthonormal basis, since the other parts do not matter.
 
   Attributes:
     gradient_norm: The Euclidean norm of the gradient over all parts of the rule. It is

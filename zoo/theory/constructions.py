@@ -94,7 +94,8 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
       'bias is 0 and bias_update is not; multi-head LSA changes its bias only if it is '
       'not 0'
     )
-  # How G moves the coefficients of the query's entries, x_q and y_q = init·x_q + bias.
+  # These say how G moves the coefficients of the query's entries: x_q, and the guess
+  # y_q = init·x_q + bias.
   last = bias_update / bias if bias != 0 else bias_update
   moves = np.append(update - init[:, None, None] * last, last[None], axis=0)
   moves = (moves + moves.swapaxes(1, 2)) / 2

@@ -165,7 +165,8 @@ def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
 
   Raises:
     UserError: If the subject is not such a model, predicts differently from its form,
-      or has other sizes than the task; or if the theory does not cover the task.
+      or has other sizes than the task; if the theory does not cover the task; or if a
+      risk is too large for float64.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(num_features=2, context_length=3)

@@ -44,11 +44,14 @@ class UpdatesTokens(Predictor, Protocol):
   """A predictor that also has the equation of its layer on whole tokens."""
 
   def embed(self, prompt: Prompt) -> Float[Array, 'b t e']:
-    """The tokens of each prompt."""
+    """Returns the tokens of each prompt."""
     ...
 
   def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
-    """The tokens after the layer; the query's last entry is the prediction."""
+    """Returns the tokens after the layer.
+
+    The last entry of the query's token is the prediction.
+    """
     ...
 
 

@@ -143,14 +143,14 @@ def spectrum(
 def spectrum_with_zero(
   num_features: int, context_length: int, num_points: int
 ) -> tuple[Float[np.ndarray, ' m'], Float[np.ndarray, ' m']]:
-  """Like `spectrum`, with the point 0 besides `num_points` others (Gauss–Radau).
+  """Returns a quadrature like `spectrum`, with the point 0 besides `num_points` others.
 
-  It is exact for polynomials of a degree up to `2 num_points`. If the derivatives of a
-  function alternate in sign, as those of `1/(s + λ)` do, its average lies between the
-  results of `spectrum` and of this rule. The reason is that the error of a Gauss rule
-  has the sign of an even derivative, and the error of a Gauss–Radau rule whose smallest
-  point is given has the sign of an odd one (Golub & Meurant, Matrices, Moments and
-  Quadrature, section 6).
+  This is a Gauss–Radau rule. It is exact for polynomials of a degree up to
+  `2 num_points`. If the derivatives of a function alternate in sign, as those of
+  `1/(s + λ)` do, its average lies between the results of `spectrum` and of this rule.
+  The reason is that the error of a Gauss rule has the sign of an even derivative, and
+  the error of a Gauss–Radau rule whose smallest point is given has the sign of an odd
+  one (Golub & Meurant, Matrices, Moments and Quadrature, section 6).
   """
   points, weights = spectrum(num_features, context_length, num_points, power=1)
   weights = weights / points  # since E tr S = E tr S⁰

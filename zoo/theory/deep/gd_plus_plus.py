@@ -113,7 +113,7 @@ def gd_plus_plus_optimum(
   readout: float | None = None,
   preconditioned: bool = True,
 ) -> FamilyOptimum:
-  """Bounds of the least `gd_plus_plus_risk` at a depth: one proved, one from a search.
+  """Returns bounds of the least `gd_plus_plus_risk`: one proved, one from a search.
 
   For each depth up to `num_layers`, local searches start from the best schedule, from
   the best networks with one layer less, and from random weights. With a free readout

@@ -313,11 +313,14 @@ def _affine(
 
 
 def require_deep(model: Predictor, task: LinearRegression) -> DeepLSA:
-  """Returns a model whose risk `sampled_risk` can estimate.
+  """Checks that `sampled_risk` can estimate the risk of a model.
 
   Args:
     model: The model.
     task: A `linear_regression`.
+
+  Returns:
+    The model.
 
   Raises:
     UserError: If the model is not a `DeepLSA`, has another number of features or

@@ -26,7 +26,7 @@ from zoo.theory.optimum import optimal_rule
 from zoo.theory.precision import double_precision, in_float64
 from zoo.theory.risk import Moments, mean_square, population_risk, task_moments
 
-# What each optimizer does to the gradient before the learning rate multiplies it.
+# Each optimizer does this to the gradient before the learning rate multiplies it.
 OPTIMIZERS = {'sgd': optax.identity, 'adam': optax.scale_by_adam}
 
 

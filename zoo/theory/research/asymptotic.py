@@ -209,9 +209,10 @@ class RestrictedOptimum(NamedTuple):
 
 
 def restricted_optimum(task: TaskPool) -> RestrictedOptimum:
-  """The best predictor of this form on one pool at finite d: exact, without prompts.
+  """Returns the best predictor of the form of `pretraining`, and its risks.
 
-  The form is that of `pretraining`. It takes O(N d² + d³) time for N tasks.
+  They are for one pool at finite d: exact, without prompts. It takes O(N d² + d³) time
+  for N tasks.
 
   Args:
     task: The pool.

@@ -43,7 +43,7 @@ def normal_prior(mean: Float[np.ndarray, ' d']) -> Prior:
   joint = joint / joint.sum()
 
   along = np.outer(axis, axis)
-  across = (np.eye(d) - along) / max(d - 1, 1)  # for E θ⊗θ at a given cosine
+  across = (np.eye(d) - along) / max(d - 1, 1)  # the rest of E θ⊗θ
   sides = np.einsum('i,jk->ijk', axis, across)
   sides = sides + sides.transpose(1, 0, 2) + sides.transpose(2, 1, 0)
   cube = np.einsum('i,jk->ijk', axis, along)
