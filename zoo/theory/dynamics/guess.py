@@ -37,8 +37,8 @@ def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) ->
 
   Raises:
     UserError: If the theory does not cover the task, the model is of another class, w*
-      is 0, `share` is out of its range, or the guess of an LTB begins at 0 or at the
-      share.
+      is 0, `share` is out of its range, or the guess of an LTB begins at 0 or not below
+      the share.
 
   Example:
     >>> task = zoo.tasks.LinearRegression(
