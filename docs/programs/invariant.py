@@ -1,7 +1,7 @@
 """Two layers of linear attention that commute with rotations of the features.
 
 Every head is `P = diag(b I, c)`, `A = diag(a I, α)` in coordinates
-`[Σ^-½ x; y − w*·x]`; docs/theory.md, section 8.
+`[Σ^-½ x; y − w*·x]`; docs/theory_depth.md.
 """
 
 import functools

@@ -78,7 +78,7 @@ def _between(lower: float, trained: float) -> Expected:
   return Expected(
     lower,
     1.1 * trained,
-    f'not below the proved bound (docs/theory.md, section 8); not above {trained:g}, '
+    f'not below the proved bound (docs/theory_depth.md); not above {trained:g}, '
     'from an independent training of 4000 steps, plus a tenth for sampling error',
   )
 

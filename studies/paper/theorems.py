@@ -370,7 +370,7 @@ THEOREMS = (
     source='Lemma 3, its proof',
     statement='The LTB with Xw in place of the labels predicts the same as the yq-LSA.',
     note='Xw = y holds only for w = ŵ. This block ignores the labels; another block '
-    'predicts the same as the yq-LSA (docs/theory.md, section 3).',
+    'predicts the same as the yq-LSA (docs/theory_one_layer.md, section 3).',
   ),
   Claim(
     ltb_optimum,

@@ -111,7 +111,7 @@ def head_limited_risk(
   else:
     lower = _lower_bound(whitened, num_heads)
     lowest = max(lower, searched_risk(whitened, num_heads, num_starts))
-  return HeadLimit(whitened.unit * lower, whitened.unit * lowest)
+  return HeadLimit(float(whitened.unit * lower), float(whitened.unit * lowest))
 
 
 def _isotropic(whitened: Whitened, num_heads: int) -> float:

@@ -2,7 +2,7 @@
 
 Its layers are `z ← z + P G A z` with `P = diag(b I, c)` and `A = diag(I, 0)`, in the
 coordinates `[x; y − w*·x]` (GD++ of von Oswald et al., arXiv 2212.07677;
-docs/theory_depth.md, section 8).
+docs/theory_depth.md).
 """
 
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ def gd_plus_plus_risk(
     0.8519
 
   References:
-    von Oswald et al., arXiv 2212.07677. docs/theory_depth.md, section 8.
+    von Oswald et al., arXiv 2212.07677. docs/theory_depth.md.
   """
   steps = check_vector('steps', steps, None)
   count, size = steps.size, np.size(preconditions)
@@ -141,7 +141,7 @@ def gd_plus_plus_optimum(
     (1.0, [-0.5])
 
   References:
-    docs/theory_depth.md, section 8.
+    docs/theory_depth.md.
   """
   task = require_covered(task)
   num_layers = check_count('num_layers', num_layers)

@@ -1,7 +1,7 @@
 """Low-variance estimates of the risk of deep linear attention with any weights.
 
 The prediction depends on the context only through G. So G is sampled directly, and the
-average over the query is computed from a formula (docs/theory_depth.md, section 8).
+average over the query is computed from a formula (docs/theory_depth.md).
 """
 
 import math
@@ -115,7 +115,7 @@ def sampled_risk(
       query, or if `num_draws` is out of its range.
 
   References:
-    docs/theory_depth.md, section 8.
+    docs/theory_depth.md.
   """
   task = require_covered(task)
   num_draws = check_count('num_draws', num_draws, minimum=2)

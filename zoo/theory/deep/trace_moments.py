@@ -43,7 +43,7 @@ def lower_bound(task: Task, degree: int) -> Fraction:
     2/5
 
   References:
-    docs/theory_depth.md, section 8.
+    docs/theory_depth.md.
   """
   degree = check_count('degree', degree)
   task = require_covered(task)
