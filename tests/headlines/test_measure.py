@@ -8,6 +8,7 @@ import zoo
 from configs import get_config
 from studies.headlines import (
   HEADLINES,
+  clusters,
   diversity,
   markov_phases,
   pool_lines,
@@ -106,6 +107,7 @@ def test_a_headline_measures_what_it_expects_and_fails_untrained(
   monkeypatch.setattr(markov_phases, '_PARTS', {'start': (2, 2), 'whole': (4, 2)})
   monkeypatch.setattr(transience, '_STEPS', (2, 4))
   monkeypatch.setattr(transience, '_SEEDS', (0,))
+  monkeypatch.setattr(clusters, '_SEEDS', [{'seed': 0}])
   monkeypatch.setattr(diversity, '_STEPS', (2, 4))
   headline = HEADLINES[name]
   measurement = headline.measure(Short(tmp_path / 'runs', get_config))
