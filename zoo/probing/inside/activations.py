@@ -1,4 +1,4 @@
-"""The intermediate values of a model's prediction."""
+"""The values within a model during its forward pass, and how to read them."""
 
 from __future__ import annotations
 
@@ -24,26 +24,49 @@ from zoo.models.linear_attention import LinearAttention, LinearLayer
 
 
 def sites(model: Predictor) -> list[str]:
-  """The names of the values that a model shows at its taps (`zoo.core.taps.Tap`).
+  """Returns the names of the sites where values of a model can be read and changed.
 
-  - `guess` and `embed`: the initial guess of the labels, and the tokens;
-  - for layers of linear attention `keys`, `queries`, `values`, `scores` (key by query)
-    and `update`, the terms of the paper's equation;
-  - for layers of a transformer `tokens`, those before the layer; `mixer.in`,
-    `mixer.out` and `network.out`, after the layer's name, as in `layers.0.mixer.in`;
-  - within its mixers `pattern [b, h, q, k]`, the weights of softmax and ReLU attention;
-    `read [b, n, h, v]`, what the heads read of their states; and `heads`, what they
-    give to the output matrix;
-  - for `lstm` and `gru` `carries.0.0`, …, the arrays of each layer's carry after each
-    token `[b, n, w]`, of which the last is the output.
+  A site is the place of a tap (`zoo.core.taps.Tap`) in a model. Its name is the path of
+  the module and the name of the value, such as `layers.0.mixer.heads`. The most used
+  sites of this library's models are:
 
-  Raises UserError unless the model is an NNX module.
+  - `guess` and `embed`: the initial guess of the labels, and the tokens of the prompt.
+  - In a transformer, with the number of a layer in front, as in `layers.0.tokens`:
+    `tokens`, the residual stream before the layer; `mixer.in`, `mixer.out` and
+    `network.out`; `mixer.pattern` `[b, h, q, k]`, the weights of softmax and ReLU
+    attention; `mixer.read` `[b, n, h, v]`, what the heads read of their states; and
+    `mixer.heads`, what the heads give to the output matrix.
+  - In linear attention: `keys`, `queries`, `values`, `scores` (key by query) and
+    `update`, the terms of the equation of the paper.
+  - In `lstm` and `gru`: `carries.0.0`, …, the arrays of the carry of each layer after
+    each token, `[b, n, w]`.
+
+  The documentation, docs/inside.md, lists all of them with their axes.
+
+  Args:
+    model: An NNX module.
+
+  Returns:
+    The names, sorted by layer. They include the sites whose values are computed on
+    demand, such as the states of a recurrence.
+
+  Raises:
+    UserError: If the model is not an NNX module, or if two of its taps have the same
+      name.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> zoo.probing.sites(model)[:4]
+    ['embed', 'final.norm', 'final.stream', 'guess']
   """
   return [place.site for place in places(checked_module(model))]
 
 
 def check_edit_site(site: str, known: Sequence[str]) -> None:
-  """Raises UserError for a site that is none of these, or one call of one."""
+  """Raises UserError for a name that is not in `known`.
+
+  The name of one call of a site, such as `layers.0.mixer.out@2`, is refused as well.
+  """
   name, _, call = site.partition('@')
   if call and name in known:
     raise UserError(
@@ -55,9 +78,9 @@ def check_edit_site(site: str, known: Sequence[str]) -> None:
 
 
 def wanted_sites(model: Predictor, sites: Sequence[str] | None) -> list[str]:
-  """These sites of a model; None is all but those that are computed on demand.
+  """Returns the sites that are asked for; None stands for all but those on demand.
 
-  Raises UserError for an unknown one.
+  Raises UserError for a site that the model does not have.
   """
   known = places(checked_module(model))
   if sites is None:
@@ -70,7 +93,7 @@ def wanted_sites(model: Predictor, sites: Sequence[str] | None) -> list[str]:
 
 
 def sites_of_kind(model: Predictor, *kinds: str) -> list[str]:
-  """The sites of a model whose taps are of one of these `zoo.probing.TAP_KINDS`."""
+  """Returns the sites whose taps have one of these `zoo.probing.TAP_KINDS`."""
   known = places(checked_module(model))
   return [place.site for place in known if place.tap.kind in kinds]
 
@@ -78,14 +101,14 @@ def sites_of_kind(model: Predictor, *kinds: str) -> list[str]:
 def in_order_of_calls(
   model: Predictor, prompt: Prompt, sites: Sequence[str]
 ) -> list[str]:
-  """These sites in the order in which a forward pass first calls their taps."""
+  """Returns sites in the order in which a forward pass first calls their taps."""
   values = jax.eval_shape(lambda: recorded(model, prompt, sites)[0])
   called = [name.partition('@')[0] for name in values]
   return [site for site in dict.fromkeys(called) if site in sites]
 
 
 def calls_of(values: dict[str, Array], site: str) -> list[Array]:
-  """The values of all calls of a site, in their order."""
+  """Returns the values of all calls of a site, in the order of the calls."""
   names = [name for name in values if name.partition('@')[0] == site]
   return [values[name] for name in in_order(names)]
 
@@ -93,12 +116,34 @@ def calls_of(values: dict[str, Array], site: str) -> list[Array]:
 def capture(
   model: Predictor, prompt: Prompt, sites: Sequence[str] | None = None
 ) -> dict[str, Array]:
-  """The values at some sites in one forward pass, by site; None: at all of them.
+  """Returns the values at some sites of a model during one forward pass.
 
-  A site that is called again, as in a loop, has the suffix `@2`, `@3`, …; parts of a
-  value that is no array follow after a dot. Values inside a compiled loop of JAX are
-  left out. Raises UserError unless the model is an NNX module, and for a site that it
-  does not have or does not pass.
+  This is what `run_with_cache` does in TransformerLens. In a looped model a tap is
+  called several times: the value of the first call has the name of the site, and those
+  of later calls have the suffixes `@2`, `@3`, …. If a value is a tree of arrays, each
+  array has its path behind a dot. Values inside a compiled loop of JAX, such as
+  `jax.lax.scan`, cannot be read from outside, and are left out.
+
+  Args:
+    model: An NNX module with taps.
+    prompt: Prompts.
+    sites: Names from `sites(model)`. None means all of them, except those whose values
+      are computed on demand.
+
+  Returns:
+    The values by name, sorted by layer.
+
+  Raises:
+    UserError: If the model is not an NNX module or does not have one of the sites, or
+      if a site that is named in `sites` has no value in the forward pass.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8)
+    >>> values = zoo.probing.capture(model, prompt, ['layers.0.mixer.heads'])
+    >>> values['layers.0.mixer.heads'].shape  # prompts, tokens, heads, size of a head
+    (8, 9, 2, 32)
   """
   wanted = wanted_sites(model, sites)
 
@@ -113,7 +158,7 @@ def capture(
 
 
 def no_value(site: str) -> str:
-  """What is said of a site without a value."""
+  """Returns the error message for a site that has no value in a forward pass."""
   return (
     f'the site {site!r} has no value in a forward pass: its tap is not called, or '
     'within a compiled loop or function'
@@ -121,17 +166,35 @@ def no_value(site: str) -> str:
 
 
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
-  """The values at all sites of a model, and what follows from them, by name.
+  """Returns the values at all sites of a model, and quantities computed from them.
 
-  Besides the values of `capture` there are:
+  In addition to the values of `capture` there are:
 
   - for linear attention `forward_tokens`, the tokens after the layer;
-  - for a model with layers, `layer_tokens.0`, …, before the first and after each layer;
-  - for a mixer in a transformer, `attention [b, h, n, n]`, query by key; and `state`,
-    the parts of its state after each token, `[b, n, …]`, if it has them. `ttt` has no
-    attention, because its outputs are not linear in its values.
+  - for a model with layers `layer_tokens.0`, …, the tokens before the first layer and
+    after each layer;
+  - for each mixer of a transformer `attention` `[b, h, n, n]`, query by key, and, if
+    the mixer has a state, `state`: the parts of the state after each token, `[b, n,
+    …]`. The mixer `ttt` has no attention, because its outputs are not linear in its
+    values.
 
-  Raises UserError unless the model is an NNX module.
+  Args:
+    model: An NNX module.
+    prompt: Prompts.
+
+  Returns:
+    The values by name.
+
+  Raises:
+    UserError: If the model is not an NNX module.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8)
+    >>> values = zoo.probing.intermediates(model, prompt)
+    >>> values['layers.0.mixer.attention'].shape
+    (8, 2, 9, 9)
   """
   return run_once(_intermediates, [checked_module(model)], prompt)
 
@@ -139,12 +202,31 @@ def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
 def attention_maps(
   model: Predictor, prompt: Prompt
 ) -> dict[str, Float[Array, 'b h q k']]:
-  """The attention weights of each layer that has any, query by key, by layer name.
+  """Returns the attention weights of each layer that has any.
 
   These layers are the mixers of a transformer that have `attention`, and the layers of
-  `deep_lsa`. A module of your own has a map if it has a tap of the kind `pattern`, with
-  the axes `b h q k`; or of its `self.mixer`, if it calls this on what a
-  `Tap('mixer.in')` returns. Raises UserError as `intermediates` does.
+  `deep_lsa`. In a recurrent mixer the map is the linear map from
+  values to outputs that the mixer computes. A module of your own has a map in either of
+  two cases: it has a tap of the kind `pattern` with the axes `b h q k`, or it calls a
+  mixer of this library, its attribute `mixer`, on what a `Tap('mixer.in')` returns.
+
+  Args:
+    model: An NNX module.
+    prompt: Prompts.
+
+  Returns:
+    The weights `[b, h, q, k]`, query by key, by the name of the layer. The dictionary
+    is empty if no layer has attention.
+
+  Raises:
+    UserError: If the model is not an NNX module.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8)
+    >>> zoo.probing.attention_maps(model, prompt)['layers.0'].shape
+    (8, 2, 9, 9)
   """
   return _in_order(run_once(_attention_maps, [checked_module(model)], prompt))
 
@@ -152,7 +234,29 @@ def attention_maps(
 def mean_attention(
   model: Predictor, prompt: Prompt
 ) -> dict[str, Float[Array, 'h q k']]:
-  """The mean over prompts of the absolute values of `attention_maps`."""
+  """Returns the mean over prompts of the absolute values of `attention_maps`.
+
+  The mean is computed in the same program as the model, so that the maps of all prompts
+  are never in memory at once.
+
+  Args:
+    model: An NNX module.
+    prompt: Prompts.
+
+  Returns:
+    The mean weights `[h, q, k]`, query by key, by the name of the layer.
+
+  Raises:
+    UserError: If the model is not an NNX module.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8)
+    >>> weights = zoo.probing.mean_attention(model, prompt)['layers.0']
+    >>> round(float(weights[0, -1].sum()), 3)  # softmax weights sum to 1
+    1.0
+  """
   return _in_order(run_once(_mean_attention, [checked_module(model)], prompt))
 
 
@@ -161,7 +265,7 @@ def _in_order(maps: dict[str, Array]) -> dict[str, Array]:
 
 
 def checked_module(model: Predictor) -> nnx.Module:
-  """The model; raises UserError unless it is an NNX module."""
+  """Returns the model; raises UserError unless it is an NNX module."""
   if not isinstance(model, nnx.Module):
     raise UserError(
       f'{type(model).__name__} has no intermediates; it must be an NNX module'
@@ -186,7 +290,8 @@ def _attention_maps(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
     for call, value in _calls(values, f'{name}.{kind}'):
       layer = name.removesuffix('.mixer') + call
       maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
-  for site in sites_of_kind(models[0], 'pattern'):  # of a model of the user's own
+  # A model of the user's own has its maps at taps of the kind `pattern`.
+  for site in sites_of_kind(models[0], 'pattern'):
     layer = site.rpartition('.')[0].removesuffix('.mixer')
     for call, value in _calls(values, site):
       maps.setdefault(layer + call, value)
@@ -194,7 +299,7 @@ def _attention_maps(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
 
 
 def _mean_attention(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
-  # In the same program as the model, so that XLA drops all that no map needs.
+  # The mean is in the program of the model, so that XLA drops what no map needs.
   maps = _attention_maps(models, prompt)
   return {name: jnp.abs(value).mean(axis=0) for name, value in maps.items()}
 
@@ -218,12 +323,15 @@ class _Recorder(Replacement):
 def recorded(
   model: Any, prompt: Prompt, wanted: Collection[str]
 ) -> tuple[dict[str, Array], Array]:
-  """The values at the wanted sites, and the prediction; to be traced."""
+  """Returns the values at the wanted sites, and the prediction.
+
+  It is called within a function that JAX traces.
+  """
   trace = get_opaque_trace_state(convention='nnx')
   values: dict[str, list[Any]] = {}
 
   def record(site: str, value: Any) -> None:
-    # A value of a compiled loop is none of the program around it.
+    # A value of a compiled loop belongs to another trace, and cannot leave the loop.
     if get_opaque_trace_state(convention='nnx') == trace:
       values.setdefault(site, []).append(value)
 
@@ -240,7 +348,7 @@ def recorded(
 
 
 def _tokens(model: Predictor, prompt: Prompt) -> dict[str, Array]:
-  """The tokens between layers."""
+  """Returns the tokens between the layers of a model."""
   if isinstance(model, LinearAttention):
     return {'forward_tokens': model.forward_tokens(model.embed(prompt))}
   if isinstance(model, Layered):
@@ -252,13 +360,17 @@ def _tokens(model: Predictor, prompt: Prompt) -> dict[str, Array]:
 def _of_mixers(
   model: nnx.Module, values: dict[str, Array]
 ) -> Iterator[tuple[str, Array]]:
-  """Attention and states of mixers, which only the probe needs, from their inputs."""
+  """Yields the attention and the states of mixers, computed from their inputs.
+
+  A forward pass does not compute them; only `intermediates` needs them.
+  """
   for path, module in nnx.iter_modules(model):
     if not isinstance(module, Mixer):
       continue
     name = '.'.join(map(str, path))
     for call, tokens in _calls(values, f'{name}.in'):
-      weights = values.get(f'{name}.pattern{call}')  # that of an edited model, too
+      # In an edited model the tap has the pattern after the edit.
+      weights = values.get(f'{name}.pattern{call}')
       if weights is None:
         weights = module.attention(tokens)
       if weights is not None:
@@ -269,7 +381,7 @@ def _of_mixers(
 
 
 def _calls(values: dict[str, Array], name: str) -> list[tuple[str, Array]]:
-  """The values of a name, with the suffix of the call: `''`, `'@2'`, …"""
+  """Returns the values of a name, each with the suffix of its call: `''`, `'@2'`, …"""
   return [
     (key.removeprefix(name), value)
     for key, value in values.items()
@@ -278,7 +390,7 @@ def _calls(values: dict[str, Array], name: str) -> list[tuple[str, Array]]:
 
 
 def _states(mixer: Mixer, start: PyTree, tokens: Float[Array, 'b n w']) -> PyTree:
-  """The states of a mixer after each token, `[b, n, …]`."""
+  """Returns the states of a mixer after each token, `[b, n, …]`."""
 
   def step(state: PyTree, token: Float[Array, 'b w']) -> tuple[PyTree, PyTree]:
     _, state = mixer.step(token, state)
@@ -291,7 +403,7 @@ def _states(mixer: Mixer, start: PyTree, tokens: Float[Array, 'b n w']) -> PyTre
 
 
 def _named(name: str, value: PyTree) -> dict[str, Array]:
-  """The arrays of a value, named by the name and the path within the value."""
+  """Returns the arrays of a value, by the name and the path within the value."""
   return {
     '.'.join([name, *(keystr((key,), simple=True) for key in path)]): jnp.asarray(leaf)
     for path, leaf in jax.tree.leaves_with_path(value)

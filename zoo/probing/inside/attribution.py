@@ -1,4 +1,4 @@
-"""What each head and network adds to a prediction."""
+"""What each head and each network adds to a prediction."""
 
 from __future__ import annotations
 
@@ -25,38 +25,60 @@ NORMS = nnx.LayerNorm, nnx.RMSNorm, RMSNorm
 
 
 class Attribution(NamedTuple):
-  """The terms of predictions: all contributions and the rest sum to the prediction."""
+  """The terms of predictions: all contributions and the rest sum to the prediction.
+
+  Attributes:
+    prediction: The predictions for the queries, `[b]`, or `[b, k]` for k outputs.
+    contributions: The terms by site: `[b, h, *k]` for the h heads of a mixer, and
+      `[b, *k]` for the output of a mixer, a network or a linear layer. In a looped
+      model the names of later calls have a suffix, such as `@2`.
+    rest: The term of the embedded tokens, the guess and all biases.
+  """
 
   prediction: Float[Array, ' b *k']
-  # By site, with the suffix of the call in a looped model: `[b, h, *k]` for the heads
-  # of a mixer, `[b, *k]` for the output of a mixer, a network or a linear layer.
   contributions: dict[str, Array]
-  rest: Float[Array, ' b *k']  # of the embedded tokens, the guess and all biases
+  rest: Float[Array, ' b *k']
 
 
 def attribution(model: Predictor, prompt: Prompt) -> Attribution:
-  """The direct contribution of each head and network to the predictions for queries.
+  """Returns the direct contribution of each head and network to the predictions.
 
-  It is what a value adds to the prediction through the residual stream and the readout
-  alone, with the scale of the last norm kept as it is in the forward pass (Elhage et
-  al., "A Mathematical Framework for Transformer Circuits", 2021).
+  A contribution is what a value adds to the prediction for the query through the
+  residual stream and the readout alone, while the scale of the last norm is kept at its
+  value in the forward pass. TransformerLens calls this direct logit attribution.
 
-  These values are those of all taps of the kind `heads`, and of the kind `added` unless
-  they depend directly on heads: `layers.0.mixer.heads` is taken in place of
-  `layers.0.mixer.out`.
+  Contributions are those of all values of the kind `heads`, and of the kind `added`. An
+  `added` value that is computed directly from heads is left out, since it would be
+  counted twice: `layers.0.mixer.heads` stands in place of `layers.0.mixer.out`.
 
   - Quantity: the terms f_s of a prediction f = Σ_s f_s + rest, for each prompt; an
     identity, without sampling.
   - Null: 0, for a head whose values or outputs are 0.
 
   Args:
-    model: a model that adds these values to its tokens, and reads its prediction from
-      those by at most one layer norm or RMS norm and linear maps.
-    prompt: prompts.
+    model: A model that adds these values to its tokens, and reads its prediction from
+      the sum through at most one layer norm or RMS norm and linear maps.
+    prompt: Prompts.
 
-  Raises UserError for a model whose contributions do not sum to its prediction to half
-  of the digits, and for a value that reaches the prediction only through another one,
-  which would leave it a contribution of 0.
+  Returns:
+    The predictions, the contributions by site, and the rest.
+
+  Raises:
+    UserError: If the model has no tap of the kinds `heads` and `added`; if the
+      contributions do not sum to the prediction, to half of the digits; or if a value
+      reaches the prediction only through another value that is attributed as a whole,
+      which would leave it a contribution of 0.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8)
+    >>> parts = zoo.probing.attribution(model, prompt).contributions
+    >>> {site: part.shape for site, part in parts.items()}  # 8 prompts, 2 heads
+    {'layers.0.mixer.heads': (8, 2), 'layers.0.network.out': (8,)}
+
+  References:
+    Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021.
   """
   sites = _additive(model, prompt)
   if not sites:
@@ -87,7 +109,7 @@ def attribution(model: Predictor, prompt: Prompt) -> Attribution:
 def _attribution(
   models: Sequence[Any], prompt: Prompt, sites: Sequence[str]
 ) -> tuple[Array, dict[str, Array], Array, dict[str, Array]]:
-  """The prediction, its terms by site, the rest, and whether it depends on a site."""
+  """Returns the prediction, its terms, the rest, and which values are read."""
   (model,) = models
   heads = sites_of_kind(model, 'heads')
   axes = {place.site: (place.tap.axes or '').split() for place in places(model)}
@@ -95,14 +117,15 @@ def _attribution(
   norms = _norm_inputs(model, prompt)
 
   def predict(parts: dict[str, Array]) -> Array:
-    """The prediction if the sites have these values."""
+    """Returns the prediction if the values at the sites are these."""
     copy = edited(model, put_back(parts, sites))
     _freeze(copy, norms)
     return copy(prompt)
 
   nothing = {name: jnp.zeros_like(value) for name, value in values.items()}
   rest = predict(nothing)
-  # The prediction is affine in the values now, so its slopes give their shares.
+  # With the scale kept, the prediction is affine in the values: a slope times a value
+  # is the contribution of the value.
   _, slope = jax.linearize(predict, nothing)
   contributions = {}
   for name, value in values.items():
@@ -133,7 +156,11 @@ def _attribution(
 def _check_read(
   model: Any, prompt: Prompt, sites: Sequence[str], unread: Sequence[str]
 ) -> None:
-  """Raises UserError if a value is not read beside others, but is without them."""
+  """Raises UserError for a value that reaches the prediction only through another one.
+
+  These are values that the readout ignores while the others are kept, but which change
+  the others.
+  """
   if not unread:
     return
   dead = dead_sites(model, prompt)
@@ -151,7 +178,7 @@ def _check_read(
     others = run_once(reached, [model], prompt)
     through = [other for other in in_order(others) if others[other]]
     through = [other for other in through if other.partition('@')[0] != site]
-    # Otherwise the value only moves the scale of the last norm, which is kept.
+    # Without others, the value only changes the scale of the last norm, which is kept.
     if through:
       raise UserError(
         f'the value at {name!r} reaches the prediction only through that at '
@@ -161,7 +188,11 @@ def _check_read(
 
 
 def _additive(model: Any, prompt: Prompt) -> list[str]:
-  """The sites of what is added to tokens, once each: heads in place of their mixer."""
+  """Returns the sites of what is added to the tokens.
+
+  The sites of heads stand in place of the outputs of their mixers, so that nothing is
+  counted twice.
+  """
   heads, added = (sites_of_kind(model, kind) for kind in ('heads', 'added'))
   few = jax.tree.map(lambda array: array[:2], prompt)
   mixers = readers(model, few, heads) if heads and added else []
@@ -169,7 +200,7 @@ def _additive(model: Any, prompt: Prompt) -> list[str]:
 
 
 class _Norm(nnx.Module):
-  """A norm of which a function decides what it returns."""
+  """A module around a norm; a function decides what it returns."""
 
   def __init__(self, norm: Any, call: Callable[[Any, Array], Array]):
     self.norm, self.call = norm, call
@@ -179,6 +210,7 @@ class _Norm(nnx.Module):
 
 
 def _replace_norms(model: Any, call: Callable[[Any, Array], Array]) -> None:
+  """Puts a `_Norm` around each norm of a model; changes the model."""
   for _, module in [*nnx.iter_modules(model)]:
     for key, child in [*nnx.iter_children(module)]:
       if isinstance(child, NORMS) and not isinstance(module, _Norm):
@@ -186,7 +218,7 @@ def _replace_norms(model: Any, call: Callable[[Any, Array], Array]) -> None:
 
 
 def _norm_inputs(model: Any, prompt: Prompt) -> list[Array]:
-  """What each norm was called with, in the order of the calls."""
+  """Returns the inputs of all norms, in the order of the calls."""
   inputs: list[Array] = []
 
   def call(norm: Any, array: Array) -> Array:
@@ -200,7 +232,10 @@ def _norm_inputs(model: Any, prompt: Prompt) -> list[Array]:
 
 
 def _freeze(model: Any, inputs: Sequence[Array]) -> None:
-  """Keeps the scale of the last norm that a model calls; changes the model."""
+  """Keeps the scale of the last norm that a model calls; changes the model.
+
+  The scale is computed from the last of `inputs`, those of the forward pass.
+  """
   calls = iter(range(len(inputs)))
 
   def call(norm: Any, array: Array) -> Array:

@@ -15,9 +15,9 @@ from zoo.probing.inside.activations import calls_of, recorded
 from zoo.probing.inside.edits import edited
 from zoo.probing.inside.nodes import HEADS, TOKENS, axis_of
 
-NUM_STEPS = 10  # of the path between corrupt and clean prompts
+NUM_STEPS = 10  # from the corrupt to the clean prompts
 _Loss = Callable[[Array, Prompt], Array]
-# What an ablation of each kind has in place of a value.
+# The values that each kind of ablation puts in place of a value.
 ABLATED: dict[str, Callable[[Array], Array]] = {
   'zero': jnp.zeros_like,
   'mean': lambda value: jnp.broadcast_to(
@@ -41,24 +41,25 @@ def first_order_moves(
   """Returns what replacing values adds to each prompt's loss, to the first order.
 
   This is Σ ∂L/∂v · (v' − v) over the entries of a value v that is replaced by v'. It is
-  to be traced.
+  called within a function that JAX traces.
 
   Args:
     model: A model with taps.
-    clean: Prompts, against whose queries losses are taken.
-    corrupt: As many prompts, in which clean values replace others (`recovered`).
-    axes: The axes of the value at each site, or nothing.
+    clean: Prompts. Losses are measured against the labels of their queries.
+    corrupt: As many prompts. For `recovered`, clean values replace their values.
+    axes: The axes of the value at each site; an empty string where they are not known.
     kinds: Some of `zoo.probing.inside.effects.KINDS`.
-    loss: A function of predictions and clean prompts, a number for each prompt.
-    num_steps: None takes the slope ∂L/∂v where the value is replaced. A number takes
-      the mean slope at the midpoints of so many steps from the corrupt prompts to the
-      clean ones, for `recovered`.
-    heads: Whether heads are apart.
-    tokens: Whether tokens are apart.
+    loss: A function of predictions and clean prompts that returns a number for each
+      prompt.
+    num_steps: None takes the slope ∂L/∂v at the value that is replaced. A number takes,
+      for `recovered`, the mean slope at the midpoints of so many steps from the corrupt
+      prompts to the clean ones.
+    heads: Whether heads are kept apart.
+    tokens: Whether tokens are kept apart.
 
   Returns:
-    The moves by kind and site; the axes h and n are 1 where heads or tokens are not
-    apart.
+    The changes of the loss by kind and site. The axes h and n have the length 1 where
+    heads or tokens are not kept apart.
   """
   sites = [*axes]
   values, _ = recorded(model, clean, sites)
@@ -88,7 +89,7 @@ def first_order_moves(
 def _slopes(
   model: Any, prompt: Prompt, clean: Prompt, sites: Sequence[str], loss: _Loss
 ) -> dict[str, Array]:
-  """The gradient of each prompt's loss by the values at the sites, call by call."""
+  """Returns the gradient of each prompt's loss in the values at the sites, by call."""
   values, _ = recorded(model, prompt, sites)
   for name, value in values.items():
     if not jnp.issubdtype(value.dtype, jnp.floating):
@@ -116,7 +117,7 @@ def _mean_slopes(
   loss: _Loss,
   num_steps: int,
 ) -> dict[str, Array]:
-  """The mean gradient along the straight line from corrupt to clean prompts."""
+  """Returns the mean gradient along the straight line from corrupt to clean prompts."""
 
   def at(share: Array) -> dict[str, Array]:
     def between(first: Array, last: Array) -> Array:
@@ -136,7 +137,10 @@ def _mean_slopes(
 def _summed(
   calls: Sequence[Array], axes: str, heads: bool, tokens: bool
 ) -> Float[Array, 'b h n']:
-  """The sum over all calls and all axes, but for heads and tokens that are apart."""
+  """Returns the sum over all calls and all axes.
+
+  The axes of heads and tokens that are kept apart remain.
+  """
   kept = [
     axis_of(axes, letters) if wanted else None
     for letters, wanted in ((HEADS, heads), (TOKENS, tokens))

@@ -33,15 +33,34 @@ _Model = TypeVar('_Model', bound=nnx.Module)
 
 
 class EditValue(nnx.Variable):
-  """An array of an edit: a leaf of the edited model, but none of its parameters."""
+  """An array of an edit: a leaf of the edited model, but not one of its parameters."""
 
 
 class Edit(Replacement):
-  """A module that stands in place of a tap and changes its value by `change`."""
+  """A module that stands in place of a tap, and changes the value that passes there.
+
+  A subclass defines `change`. For an edit without arrays of its own, a plain function
+  of the value does the same (see `edited`).
+
+  Example:
+    >>> class Halve(zoo.probing.Edit):
+    ...   def change(self, value):
+    ...     return value / 2
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> copy = zoo.probing.edited(model, {'layers.0.mixer.out': Halve()})
+  """
 
   @abc.abstractmethod
   def change(self, value: Array) -> Array:
-    """The value that the model goes on with, of the same shape."""
+    """Returns the value with which the model goes on.
+
+    Args:
+      value: The value at the site.
+
+    Returns:
+      An array of the same shape. If the value has no fraction (integers, booleans), the
+      array must have the same type; otherwise it is converted to the type of the value.
+    """
 
   def __call__(self, value: Any) -> Any:
     value = self.tap(value)
@@ -66,23 +85,32 @@ class Edit(Replacement):
 
 
 class Set(Edit):
-  """Sets a value, or a part of it."""
+  """An edit that sets a value, or a part of it, to a given array.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> last_token = np.s_[:, -1]
+    >>> edits = {'layers.0.mixer.out': zoo.probing.Set(0.5, last_token)}
+    >>> copy = zoo.probing.edited(model, edits)
+  """
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
     """
     Args:
-      value: a number, or an array of the shape of that part, or of its shape without
-        the first axis, which is the same for all prompts. Other axes are not
-        broadcast, since an array without heads, say, would be set at each of them;
-        `np.broadcast_to` does that where it is wanted.
-      where: the part, an index as in NumPy, such as `np.s_[:, -1]` for the last token
-        of `[b, n, w]`, or `np.s_[:, :, 2]` for one head of `[b, n, h, s]`; None: all.
+      value: A number, or an array with the shape of the part. An array may also lack
+        the first axis, that of the prompts, and then is the same for all prompts. No
+        other axis is broadcast: an array without the axis of heads would otherwise
+        silently be set at every head. Where that is wanted, use `np.broadcast_to`.
+      where: The part, an index as in NumPy: `np.s_[:, -1]` is the last token of a value
+        `[b, n, w]`, and `np.s_[:, :, 2]` is one head of a value `[b, n, h, s]`. None
+        means the whole value.
     """
     super().__init__()
     self.value = EditValue(jnp.asarray(value))
     self.where = _Index(where)
 
   def change(self, value: Array) -> Array:
+    """Returns the value with the part set."""
     return value.at[self.index].set(self.new(value))
 
   @property
@@ -91,7 +119,15 @@ class Set(Edit):
     return ... if self.where.index is None else self.where.index
 
   def new(self, value: Array) -> Array:
-    """What the edit has for the part; raises UserError for a misfit."""
+    """Returns the array that the edit puts into the part.
+
+    Args:
+      value: The value at the site.
+
+    Raises:
+      UserError: If the array of the edit does not fit the part, or if the type of the
+        value cannot hold it.
+    """
     shape = self.part(value)
     index = self.index[:1] if isinstance(self.index, tuple) else (self.index,)
     picks_one = any(isinstance(first, int | np.integer) for first in index)
@@ -106,8 +142,15 @@ class Set(Edit):
     return self._typed(self.value[...], value)
 
   def part(self, value: Array) -> tuple[int, ...]:
-    """The shape of the part; raises UserError for an index of nothing."""
-    # JAX would drop what is out of range.
+    """Returns the shape of the part.
+
+    Args:
+      value: The value at the site.
+
+    Raises:
+      UserError: If the index picks nothing, or is out of range.
+    """
+    # NumPy raises an error for an index out of range, where JAX would ignore it.
     whole, said = np.broadcast_to(False, value.shape), ''
     try:
       shape = whole[self.index].shape
@@ -130,7 +173,7 @@ class Set(Edit):
     )
 
   def _typed(self, new: Array, value: Array) -> Array:
-    """In the type of the value, unless that cannot hold it."""
+    """Converts to the type of the value; raises UserError if it cannot hold it."""
     if jnp.issubdtype(new.dtype, jnp.inexact) and not jnp.issubdtype(
       value.dtype, jnp.inexact
     ):
@@ -142,33 +185,74 @@ class Set(Edit):
 
 
 class Add(Set):
-  """Adds to a value, or to a part of it; the arguments are those of `Set`."""
+  """An edit that adds a given array to a value, or to a part of it.
+
+  The arguments are those of `Set`.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> steering = 0.1 * np.ones(64)  # the width of the residual stream
+    >>> edits = {'layers.0.tokens': zoo.probing.Add(steering, np.s_[:, -1])}
+    >>> copy = zoo.probing.edited(model, edits)
+  """
 
   def change(self, value: Array) -> Array:
+    """Returns the value with the array added to the part."""
     return value.at[self.index].add(self.new(value))
 
 
 class Zero(Set):
-  """Sets a value, or a part of it, to 0."""
+  """An edit that sets a value, or a part of it, to 0: zero ablation.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> one_head = np.s_[:, :, 1]
+    >>> edits = {'layers.0.mixer.heads': zoo.probing.Zero(one_head)}
+    >>> copy = zoo.probing.edited(model, edits)
+  """
 
   def __init__(self, where: Any = None):
-    """`where` is that of `Set`."""
+    """
+    Args:
+      where: The part, an index as in `Set`. None means the whole value.
+    """
     super().__init__(0, where)
 
 
 class Mean(Set):
-  """Sets a value, or a part of it, to a mean over prompts."""
+  """An edit that sets a value, or a part of it, to its mean over prompts.
+
+  This is mean ablation.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8)
+    >>> site = 'layers.0.mixer.heads'
+    >>> values = zoo.probing.capture(model, prompt, [site])
+    >>> copy = zoo.probing.edited(model, {site: zoo.probing.Mean(values[site])})
+  """
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
     """
     Args:
-      value: the values of the whole site for some prompts, as `capture` returns them;
-        their mean over the first axis is taken.
-      where: that of `Set`.
+      value: The values of the whole site for some prompts, as `capture` returns them.
+        The mean is over the first axis.
+      where: The part, an index as in `Set`. None means the whole value.
     """
     super().__init__(jnp.mean(jnp.asarray(value), axis=0, keepdims=True), where)
 
   def new(self, value: Array) -> Array:
+    """Returns the part of the mean.
+
+    Args:
+      value: The value at the site.
+
+    Raises:
+      UserError: If the mean does not have the shape of the value, apart from the axis
+        of the prompts; if that axis is known not to be the first; or if the index of
+        the part does not fit.
+    """
     self.part(value)
     _check_prompts_first(self)
     if self.value.shape[1:] != value.shape[1:]:
@@ -178,18 +262,40 @@ class Mean(Set):
 
 
 class Resample(Set):
-  """Sets a value, or a part of it, to that of another prompt."""
+  """An edit that sets a value, or a part of it, to that of another prompt.
+
+  This is resample ablation.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8)
+    >>> site = 'layers.0.mixer.heads'
+    >>> values = zoo.probing.capture(model, prompt, [site])
+    >>> copy = zoo.probing.edited(model, {site: zoo.probing.Resample(values[site])})
+  """
 
   def __init__(self, value: ArrayLike | Sequence[float], where: Any = None):
     """
     Args:
-      value: the values of the whole site for as many prompts, as `capture` returns
-        them; each prompt gets that of the next one, and the last that of the first.
-      where: that of `Set`.
+      value: The values of the whole site, as `capture` returns them, for as many
+        prompts as the edited model is called with. Each prompt gets the value of the
+        next prompt, and the last prompt gets that of the first.
+      where: The part, an index as in `Set`. None means the whole value.
     """
     super().__init__(jnp.roll(jnp.asarray(value), -1, axis=0), where)
 
   def new(self, value: Array) -> Array:
+    """Returns the part of the value of the other prompts.
+
+    Args:
+      value: The value at the site.
+
+    Raises:
+      UserError: If the values of the edit do not have the shape of this value; if the
+        axis of the prompts is known not to be the first; or if the index of the part
+        does not fit.
+    """
     self.part(value)
     _check_prompts_first(self)
     if self.value.shape != value.shape:
@@ -198,13 +304,14 @@ class Resample(Set):
 
 
 class Apply(Edit):
-  """Applies a function to a value."""
+  """An edit that applies a function to a value."""
 
   def __init__(self, function: Callable[[Array], Array]):
     super().__init__()
     self.function = function
 
   def change(self, value: Array) -> Array:
+    """Returns the function of the value."""
     return self.function(value)
 
 
@@ -229,23 +336,39 @@ class _Index:
 def edited(
   model: _Model, edits: Mapping[str, EditLike], prompt: Prompt | None = None
 ) -> _Model:
-  """A copy of a model whose values at some sites are changed, an ordinary model.
+  """Returns a copy of a model in which the values at some sites are changed.
 
-  The copy shares no array with the model. It computes all sites, so without edits it
-  predicts the same but for rounding. An edit holds for every call of its site, as in
-  each loop of a looped model; at a site that has one already, the new edit changes what
-  the old one returns. Exact theory and `zoo.save` refuse an edited model.
+  The copy is an ordinary model: it can be called, compiled and differentiated. It
+  shares no array with the original. An edit holds for every call of its site, as in
+  each loop of a looped model. If a site of `model` has been edited before, the new edit
+  changes what the old one returns. A copy computes the values of all sites, while a
+  model may skip some of them; without edits, its predictions therefore differ by
+  rounding alone. Exact theory and `zoo.save` refuse an edited model.
 
   Args:
-    model: a model with taps.
-    edits: by site, one of `zoo.probing.sites(model)`: `Set`, `Add`, `Zero`, `Mean`,
-      `Resample`, a subclass of `Edit`, or a function of the value.
-    prompt: prompts on which to try the edits; None: shapes are checked when the model
-      is called.
+    model: A model with taps.
+    edits: The edit of each site, by the name of the site, one of
+      `zoo.probing.sites(model)`. An edit is a `Set`, `Add`, `Zero`, `Mean`, `Resample`,
+      an instance of a subclass of `Edit`, or a function of the value. Within `nnx.scan`
+      only functions can be edits.
+    prompt: Prompts on which the edits are tried at once. None means that shapes are
+      checked when the copy is called.
 
-  Raises UserError for an unknown site and for one whose value is only read; given
-  prompts, also for an edit that does not reach their predictions for the query, and for
-  a shape that does not fit. Within `nnx.scan` only functions can be edits.
+  Returns:
+    The copy.
+
+  Raises:
+    UserError: If a site is unknown, or if its value does not reach the prediction and
+      can only be captured; if an edit is none of these. With `prompt`, also if an edit
+      does not reach the predictions for the queries, or if its shape does not fit.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> edits = {
+    ...   'layers.0.mixer.heads': zoo.probing.Zero(np.s_[:, :, 1]),  # one head
+    ...   'layers.0.network.out': lambda value: 2 * value,
+    ... }
+    >>> copy = zoo.probing.edited(model, edits)
   """
   known = {place.site: place.tap for place in places(checked_module(model))}
   for site, edit in edits.items():
@@ -273,7 +396,10 @@ def edited(
 def put_back(
   values: dict[str, Array], sites: Sequence[str]
 ) -> dict[str, Callable[[Array], Array]]:
-  """Edits that put captured values back, call by call; each for one forward pass."""
+  """Returns edits that put captured values back, call by call.
+
+  Each of them serves one forward pass alone, because it counts the calls.
+  """
 
   def of_site(site: str) -> Callable[[Array], Array]:
     calls = iter(calls_of(values, site))
@@ -285,12 +411,28 @@ def put_back(
 def dead_sites(
   model: Predictor, prompt: Prompt, sites: Sequence[str] | None = None
 ) -> list[str]:
-  """The sites that do not reach the predictions for the queries of some prompts.
+  """Returns the sites whose values do not reach the predictions for the queries.
 
-  `sites` are those in question; None is all but those that are computed on demand.
+  A value reaches the predictions if NaN in its place changes any of them. For integers
+  and booleans another value is put there.
 
-  With NaN at such a site all predictions are the same. Raises UserError unless the
-  model is an NNX module.
+  Args:
+    model: An NNX module with taps.
+    prompt: Prompts; a few are enough.
+    sites: The sites to check. None means all of them, except those whose values are
+      computed on demand.
+
+  Returns:
+    The names of the sites that reach no prediction.
+
+  Raises:
+    UserError: If the model is not an NNX module, or does not have one of the sites.
+
+  Example:
+    >>> model = zoo.load('checkpoints/yq_lsa').model
+    >>> prompt = zoo.load('checkpoints/yq_lsa').task.sample(jax.random.key(0), 2)
+    >>> zoo.probing.dead_sites(model, prompt)
+    []
   """
   module = checked_module(model)
   chosen = wanted_sites(model, sites)
@@ -299,18 +441,18 @@ def dead_sites(
 
 
 def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[str]:
-  """What is added to the residual stream and depends on the value at some sites.
+  """Returns the outputs of mixers and networks that depend directly on some sites.
 
-  Only direct dependence counts: everything else that is added stays as it is, so that
-  the residual stream does not change. To be called with few prompts.
+  Only direct dependence counts: all other values that are added to the residual stream
+  are kept, so that the stream does not change.
 
   Args:
     model: A model with taps of the kind `added`.
-    prompt: Prompts.
-    senders: Sites. Each is NaN in turn.
+    prompt: Prompts; two are enough.
+    senders: Sites. All of them are set to NaN together.
 
   Returns:
-    The sites of the kind `added`, other than the senders, that any sender makes NaN.
+    The sites of the kind `added`, without the senders, whose values become NaN.
   """
   added = [site for site in sites_of_kind(model, 'added') if site not in senders]
 
@@ -338,7 +480,7 @@ def readers(model: Predictor, prompt: Prompt, senders: Sequence[str]) -> list[st
 def _unreached(
   model: nnx.Module, edits: Mapping[str, EditLike], prompt: Prompt
 ) -> list[str]:
-  """The sites where an edit, beside the others, does not reach the predictions."""
+  """Returns the sites where an edit, with the others, reaches no prediction."""
 
   def predictions(models: Sequence[Any], prompt: Prompt) -> Array:
     def noisy(chosen: Array) -> Array:
@@ -359,24 +501,24 @@ def _unreached(
   return [
     site
     for site, prediction in zip(edits, changed, strict=True)
-    if np.array_equal(prediction, without)  # NaN equals nothing
+    if np.array_equal(prediction, without)  # NaN is not equal to itself
   ]
 
 
 class _Noisy(Edit):
-  """An edit that returns NaN at its part, or other integers, if it is chosen."""
+  """An edit that returns NaN, or other integers, at its part if it is chosen."""
 
   def __init__(self, edit: EditLike, is_chosen: Array):
     super().__init__()
     self.edit = nnx.clone(edit) if isinstance(edit, Edit) else Apply(edit)
-    # In a function, since an array would be a leaf of the model.
+    # The flag is within a function, since an array would be a leaf of the model.
     self.choose = lambda noise, value: jnp.where(is_chosen, noise, value)
 
   def change(self, value: Array) -> Array:
     changed = self.edit.change(value)
     index = self.edit.index if isinstance(self.edit, Set) else ...
     if not hasattr(changed, 'shape') or changed.shape != value.shape:
-      return changed  # refused by the caller
+      return changed  # the caller refuses it
     if jnp.issubdtype(changed.dtype, jnp.inexact):
       noise = changed.at[index].set(jnp.nan)
     elif changed.dtype == bool:

@@ -1,4 +1,4 @@
-"""What matters: the loss after a value within a model is replaced."""
+"""How much each value within a model matters: the loss after the value is replaced."""
 
 from __future__ import annotations
 
@@ -33,33 +33,49 @@ from zoo.probing.inside.attribution_patching import (
 from zoo.probing.inside.edits import dead_sites, edited
 from zoo.probing.inside.nodes import HEADS, TOKENS, axis_of
 
-# What the value at a site is replaced by, in the order of the fields of `Effect`.
+# The ways of replacing a value, in the order of the fields of `Effect`.
 KINDS = 'recovered', 'zero', 'mean', 'resample'
 METHODS = 'patch', 'gradient', 'integrated'
 _AT_ONCE = 16  # edits that one call of the model is vectorised over
 
-# Of predictions `[b, *k]` and the clean prompts; a number for each prompt.
+# A metric takes predictions `[b, *k]` and the clean prompts, and returns a number for
+# each prompt.
 Metric = Callable[[Float[Array, ' b *k'], Prompt], Float[Array, ' b']]
-# Of each clean prompt, of each corrupt one, and after each replacement `[m, b]`.
+# The losses of the clean prompts `[b]`, of the corrupt prompts `[b]`, and after each
+# replacement `[m, b]`.
 _Losses: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Effect(NamedTuple):
-  """What replacing a value does, as shares of the gap between corrupt and clean loss.
+  """What replacing one value does, as shares of the gap between corrupt and clean loss.
 
-  The gap is the same for all of them, so that shares can be compared. Standard errors
-  are over prompts, those of the gap included. A share is None if it was not asked for,
-  and if the gap is not told apart from 0.
+  The gap is the same for all values, so that shares can be compared. Standard errors
+  are over prompts, and include the error of the gap. A share is None if it was not
+  asked for, or if the 95 % interval of the gap contains 0.
+
+  Attributes:
+    site: The site of the value.
+    head: The head that was replaced, from 0. None means all heads, or a value without
+      an axis of heads.
+    token: The token that was replaced, from 0; in scores and patterns of attention it
+      is the query. None means all tokens, or a value without an axis of tokens.
+    recovered: The share of the gap that the clean value recovers in the corrupt
+      prompts.
+    zero: The share that is lost in the clean prompts with 0 in place of the value.
+    mean: The share that is lost with the mean of the value over prompts.
+    resample: The share that is lost with the value of the next prompt.
+    site_kind: The kind of the tap, one of `zoo.probing.TAP_KINDS`. None means that the
+      tap has no kind.
   """
 
   site: str
-  head: int | None  # from 0; None: all heads, or none are known
-  token: int | None  # from 0, of a pattern the query; None: all, or none are known
-  recovered: Estimate | None  # by the clean value, in the corrupt prompts
-  zero: Estimate | None  # lost by 0 in its place, in the clean prompts
-  mean: Estimate | None  # lost by its mean over prompts
-  resample: Estimate | None  # lost by the value of the next prompt
-  site_kind: str | None = None  # one of TAP_KINDS; None: the tap has none
+  head: int | None
+  token: int | None
+  recovered: Estimate | None
+  zero: Estimate | None
+  mean: Estimate | None
+  resample: Estimate | None
+  site_kind: str | None = None
 
 
 class _Effects(NamedTuple):
@@ -70,12 +86,14 @@ class _Effects(NamedTuple):
 
 
 class Effects(_Effects, Tabular):
-  """The effects of all sites, and the losses that bound their gap.
+  """The effects of all sites, and the two losses between which their gap lies.
+
+  It prints as a table; `to_frame` and `to_csv` give its rows to pandas and to a file.
 
   Attributes:
-    clean: The loss in clean prompts.
-    corrupt: The loss in corrupt prompts.
-    gap: The corrupt loss minus the clean one, prompt by prompt.
+    clean: The loss in the clean prompts.
+    corrupt: The loss in the corrupt prompts.
+    gap: The corrupt loss minus the clean loss, prompt by prompt.
     rows: The effects by site, head and token.
   """
 
@@ -100,10 +118,10 @@ def effects(
 ) -> Effects:
   """Measures how much the value at each site matters, by patching and ablation.
 
-  Each site's value is replaced in turn, and the change of the loss is given as a share
-  of the gap between corrupt and clean loss, so that sites can be compared. All
-  replacements run as one compiled program. In a looped model a value is replaced by
-  that of the same loop.
+  Each value is replaced in turn, and the change of the loss is given as a share of the
+  gap between corrupt and clean loss, so that sites can be compared. All replacements
+  run as one compiled program. In a looped model a value is replaced by the value of the
+  same loop.
 
   - Quantity: `recovered` is (E L(corrupt) − E L(corrupt; v ← clean v)) / gap; `zero`,
     `mean` and `resample` are (E L(clean; v ← v') − E L(clean)) / gap, where v' is 0,
@@ -119,41 +137,54 @@ def effects(
   Args:
     model: A model with taps.
     task: The task of the prompts, whose loss L is taken.
-    clean: Prompts; the losses are against the labels of their queries.
-    corrupt: As many prompts of the same size: with `redraw(key, clean, 'inputs')` the
-      same features with the labels of another function.
-    sites: None means all that reach the prediction.
-    metric: In place of the loss, a function of predictions and clean prompts that
-      returns a number for each prompt.
-    kinds: Some of KINDS; None means all that the method has.
-    heads: Whether each head is replaced alone, at sites that have heads.
-    tokens: Whether each token is replaced alone, at sites that have tokens.
-    method: `'patch'` replaces each value and runs the model again.
-      `'gradient'` takes ∂L/∂v where the value is replaced, at the cost of two backward
-      passes for all sites together. `'integrated'` takes the mean of ∂L/∂v at the
-      midpoints of ten steps from the corrupt prompts to the clean ones; it has the kind
-      `recovered` alone.
+    clean: Two or more prompts. All losses are measured against the labels of their
+      queries.
+    corrupt: As many prompts of the same sizes. `task.redraw(key, clean, 'inputs')`
+      gives the same features with the labels of another function.
+    sites: The sites to replace. None means all that reach the prediction, except those
+      whose values are computed on demand.
+    metric: A function that replaces the loss: it takes predictions and the clean
+      prompts, and returns a number for each prompt.
+    kinds: The kinds of replacements, some of 'recovered', 'zero', 'mean' and
+      'resample'. None means all that the method has.
+    heads: Whether to replace each head by itself, at sites that have heads.
+    tokens: Whether to replace each token by itself, at sites that have tokens.
+    method: How the change of the loss is found. `'patch'` replaces each value and runs
+      the model again. `'gradient'` takes ∂L/∂v at the value that would be replaced; two
+      backward passes serve all sites. `'integrated'` takes the mean of ∂L/∂v at the
+      midpoints of ten steps from the corrupt prompts to the clean ones, and has the
+      kind `recovered` alone.
 
   Returns:
-    One row for each site, head and token, with standard errors over prompts.
+    One row for each site, head and token, with standard errors over prompts; and the
+    clean loss, the corrupt loss and their gap.
 
   Raises:
-    UserError: If a site is unknown or does not reach the prediction; if prompts have
-      different sizes; if the method does not have one of the kinds, or there is no
-      gradient because values or prompts are integers.
+    UserError: If a site is unknown or does not reach the prediction; if the prompts
+      have different sizes, or there is one prompt alone; if a kind is unknown or the
+      method does not have it; if a gradient is asked for where values or prompts are
+      integers.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
     >>> clean = saved.task.sample(jax.random.key(0), 64)
     >>> corrupt = saved.task.redraw(jax.random.key(1), clean, 'inputs')
     >>> table = zoo.probing.effects(
-    ...   saved.model, saved.task, clean, corrupt, heads=True, method='gradient'
+    ...   saved.model,
+    ...   saved.task,
+    ...   clean,
+    ...   corrupt,
+    ...   sites=['layers.0.mixer.out', 'layers.1.mixer.out'],
+    ...   kinds=['recovered'],
     ... )
+    >>> [(row.site, round(row.recovered.mean, 1)) for row in table.rows]
+    [('layers.0.mixer.out', 0.0), ('layers.1.mixer.out', 1.0)]
 
   References:
     Patching: Meng et al., arXiv 2202.05262. Mean and resample ablation: Wang et al.,
     arXiv 2211.00593. Gradients: Syed et al., arXiv 2310.10348. Integrated gradients:
-    Hanna et al., arXiv 2403.17806, who take the ends of the steps.
+    Hanna et al., arXiv 2403.17806, who take the ends of the steps instead of their
+    midpoints.
   """
   kinds = _checked_kinds(kinds, method)
   clean, corrupt = checked_prompts(clean, corrupt)
@@ -186,7 +217,7 @@ def _patched_losses(
   axes: dict[str, str],
   selections: _Selection,
 ) -> _Losses:
-  """The losses with each value replaced in turn."""
+  """Returns the losses with each value replaced in turn."""
   sites = [*axes]
 
   def measured(
@@ -203,7 +234,8 @@ def _patched_losses(
     losses = jax.lax.map(replaced, selections, batch_size=_AT_ONCE)
     return loss(prediction, clean), loss(without, clean), losses
 
-  whole = -(-len(selections.site) // _AT_ONCE) * _AT_ONCE  # else XLA compiles the rest
+  # With a whole number of batches, XLA compiles no second program for the rest.
+  whole = -(-len(selections.site) // _AT_ONCE) * _AT_ONCE
   padded = jax.tree.map(lambda array: np.resize(array, whole), selections)
   before, after, losses = run_once(measured, [model], clean, corrupt, padded)
   return _checked_losses(before, after, losses, clean)
@@ -218,7 +250,7 @@ def _first_order_losses(
   selections: _Selection,
   how: tuple[Sequence[str], int | None, bool, bool],
 ) -> _Losses:
-  """The losses with each value replaced in turn, to the first order."""
+  """Returns the losses with each value replaced in turn, to the first order."""
   kinds, num_steps, heads, tokens = how
 
   def measured(models: Sequence[Any], clean: Prompt, corrupt: Prompt) -> Any:
@@ -243,7 +275,14 @@ def _first_order_losses(
 
 
 class _Selection(NamedTuple):
-  """One replacement, or several: its kind, site, head and token; −1 is all of them."""
+  """One replacement, or an array of them; −1 stands for all heads or all tokens.
+
+  Attributes:
+    kind: The number of the kind in `KINDS`.
+    site: The number of the site in the list of sites.
+    head: The head, or −1.
+    token: The token, or −1.
+  """
 
   kind: Int[Any, '*m']
   site: Int[Any, '*m']
@@ -262,7 +301,10 @@ class LossAtQuery:
 
 
 def checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
-  """Both without latents; raises UserError unless they have the same sizes."""
+  """Returns both batches without latents and targets.
+
+  Raises UserError unless they have the same sizes and at least two prompts.
+  """
   for name in ('x', 'y', 'x_query'):
     shapes = [getattr(prompt, name).shape for prompt in (clean, corrupt)]
     if shapes[0] != shapes[1]:
@@ -277,7 +319,7 @@ def checked_prompts(clean: Prompt, corrupt: Prompt) -> tuple[Prompt, Prompt]:
 
 
 def _checked_kinds(kinds: Sequence[str] | None, method: str) -> Sequence[str]:
-  """The kinds, by default all of the method; raises UserError."""
+  """Returns the kinds, by default all of the method; raises UserError."""
   check_name('method', method, METHODS)
   if kinds is None:
     return KINDS[:1] if method == 'integrated' else KINDS
@@ -294,7 +336,7 @@ def _checked_kinds(kinds: Sequence[str] | None, method: str) -> Sequence[str]:
 
 
 def _check_real(prompt: Prompt) -> None:
-  """Raises UserError for prompts that have none between them."""
+  """Raises UserError for prompts of integers, between which no others lie."""
   for name in ('x', 'y', 'x_query'):
     dtype = getattr(prompt, name).dtype
     if not jnp.issubdtype(dtype, jnp.floating):
@@ -307,7 +349,10 @@ def _check_real(prompt: Prompt) -> None:
 def _checked_losses(
   before: Array, after: Array, losses: Array, clean: Prompt
 ) -> _Losses:
-  """The losses on the host; raises UserError unless each is a number for a prompt."""
+  """Returns the losses on the host.
+
+  Raises UserError unless the metric returns one number for each prompt.
+  """
   for array in (before, after):
     check_metric(array, len(clean.x))
   before_64, after_64, losses_64 = (
@@ -319,9 +364,11 @@ def _checked_losses(
 def _replaceable(
   model: Predictor, clean: Prompt, sites: Sequence[str] | None
 ) -> dict[str, jax.ShapeDtypeStruct]:
-  """The sites whose values are to be replaced, with the shapes of their first values.
+  """Returns the sites whose values are to be replaced, with the shapes of these values.
 
-  None: all that reach the prediction. Raises UserError for one that cannot be replaced.
+  If a site is called several times, the shape is that of its first call. None stands
+  for all sites that reach the prediction. Raises UserError for a site that cannot be
+  replaced.
   """
   wanted = wanted_sites(model, sites)
   shapes = jax.eval_shape(lambda: recorded(model, clean, wanted)[0])
@@ -341,6 +388,7 @@ def _replaceable(
 
 
 def check_metric(values: Array, num_prompts: int) -> None:
+  """Raises UserError unless a metric returns one number for each prompt."""
   if values.shape != (num_prompts,):
     raise UserError(
       f'the metric returns the shape {values.shape}; it must be a number for each '
@@ -356,7 +404,7 @@ def _selections(
   heads: bool,
   tokens: bool,
 ) -> _Selection:
-  """All replacements of one kind after another, on the host."""
+  """Returns all replacements, one kind after another, as arrays on the host."""
 
   def numbers(site: str, letters: Sequence[str], wanted: bool) -> Sequence[int]:
     axis = axis_of(axes[site], letters)
@@ -381,7 +429,10 @@ def _replaced(
   sites: Sequence[str],
   selection: _Selection,
 ) -> Array:
-  """The predictions with one value replaced; to be traced."""
+  """Returns the predictions with one value replaced.
+
+  It is called within a function that JAX traces.
+  """
   is_patch = selection.kind == 0
   prompt = jax.tree.map(
     lambda patched, ablated: jnp.where(is_patch, patched, ablated), corrupt, clean
@@ -403,7 +454,7 @@ def _replaced(
 
 
 def _mask(selection: _Selection, i: int, axes: str, value: Array) -> Array:
-  """What of the value at the site i is replaced."""
+  """Returns which entries of the value at the site i are replaced."""
   mask = jnp.broadcast_to(selection.site == i, value.shape)
   names = axes.split() if axes else []
   for axis, name in enumerate(names):

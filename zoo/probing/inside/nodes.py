@@ -11,18 +11,18 @@ from jaxtyping import Array
 from zoo.core.errors import UserError
 from zoo.probing.inside.activations import calls_of
 
-# Letters of the axes of a site: its tokens, and its heads.
+# The letters of the axes of tokens, and of heads, in the axes of a tap.
 TOKENS, HEADS = ('n', 'q'), ('h',)
 
 
 class Node(NamedTuple):
-  """A site of a model or, if wanted, one head or one token of its value.
+  """A site of a model, or one head or one token of the value there.
 
   Attributes:
     site: One of `zoo.probing.sites(model)`.
-    head: From 0; None means all heads, or that the site has none.
-    token: From 0, or from −1 for the last token; None means all tokens. Of scores and
-      patterns of attention it is the query.
+    head: The head, from 0. None means all heads, or that the site has none.
+    token: The token, from 0, or from −1 for the last token. None means all tokens. In
+      scores and patterns of attention it is the query.
 
   Example:
     >>> print(zoo.probing.Node('layers.0.mixer.heads', head=1, token=-2))
@@ -39,19 +39,19 @@ class Node(NamedTuple):
     return f'{self.site}{head}{token}'
 
 
-# A site stands for the node of its whole value.
+# The name of a site stands for the node of its whole value.
 NodeLike: TypeAlias = Node | str
-# The part of the value at a site that belongs to a node.
+# The index of the part of a value that belongs to a node.
 Part: TypeAlias = tuple[int | slice, ...]
 
 
 def node_of(node: NodeLike) -> Node:
-  """Returns the node; a site is that of its whole value."""
+  """Returns the node; the name of a site becomes the node of its whole value."""
   return Node(node) if isinstance(node, str) else node
 
 
 def axis_of(axes: str | None, letters: Sequence[str]) -> int | None:
-  """Returns the number of the first axis with one of these letters, if there is one."""
+  """Returns the number of the first axis with one of these letters, or None."""
   names = [] if axes is None else axes.split()
   return next((i for i, name in enumerate(names) if name in letters), None)
 
@@ -61,11 +61,15 @@ def part_of(node: Node, axes: str | None, shape: tuple[int, ...]) -> Part:
 
   Args:
     node: The node.
-    axes: A letter for each axis of the value, as in `Tap`.
+    axes: A letter for each axis of the value, as in `Tap`. None means that they are not
+      known.
     shape: The shape of the value.
 
+  Returns:
+    An index with one entry for each axis.
+
   Raises:
-    UserError: If the site has no axis of heads or tokens, or no such head or token.
+    UserError: If the site has no axis of heads or of tokens, or no such head or token.
   """
   part: list[int | slice] = [slice(None)] * len(shape)
   for name, number, known in (

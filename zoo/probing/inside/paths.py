@@ -1,4 +1,4 @@
-"""Paths: what one value within a model does to another through the residual stream."""
+"""Paths: how one value within a model affects another through the residual stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from zoo.probing.inside.effects import (
 )
 from zoo.probing.inside.nodes import Node, NodeLike, Part, node_of, part_of, put_part
 
-# The kinds of values that are, or are added to, what all later layers read.
+# The kinds of the residual stream, and of the values that are added to it. All later
+# layers read their sum.
 _OF_STREAM = 'embed', 'stream', 'added'
 
 
@@ -47,16 +48,16 @@ def path_effect(
 ) -> Estimate | None:
   """Measures the share of the gap that the path from one node to another recovers.
 
-  The sender's value in the clean prompts reaches the receiver in the corrupt ones by
-  the residual stream alone: the outputs of all mixers and networks that the sender is
-  no part of keep their values in the corrupt prompts. The receiver's new value then
-  replaces its value in the corrupt prompts, and all that follows is computed from it.
-  With `Node('layers.1.mixer.query', head=0)` as the receiver, the path ends in the
-  queries of one head.
+  This is path patching. The clean value of the sender reaches the receiver, in the
+  corrupt prompts, through the residual stream alone: the outputs of all other mixers
+  and networks keep their corrupt values. The new value of the receiver then replaces
+  its corrupt value, and everything after it is computed from it. If the receiver is
+  `Node('layers.1.mixer.query', head=0)`, the path ends in the queries of one head.
 
-  The outputs of mixers and networks are the values of all taps of the kind `added`. The
-  sender is a part of one if that value depends on it while the residual stream stays as
-  it is.
+  The outputs of mixers and networks are the values at all taps of the kind `added`. A
+  sender may be a part of one of them, as a head is a part of its mixer; then this
+  output is not kept. The sender is a part of an output if the output depends on it
+  while the residual stream stays as it is.
 
   - Quantity: (E L(corrupt) − E L(corrupt; receiver ← r)) / (E L(corrupt) − E L(clean)),
     where r is the receiver's value in the corrupt prompts with the clean value of the
@@ -69,20 +70,23 @@ def path_effect(
   Args:
     model: A model with taps.
     task: The task of the prompts, whose loss L is taken.
-    clean: Prompts; the losses are against the labels of their queries.
-    corrupt: As many prompts of the same size.
-    sender: A site or a `Node`, which may name one head or one token.
-    receiver: A site or a `Node`.
-    metric: In place of the loss, a function of predictions and clean prompts that
-      returns a number for each prompt.
+    clean: Two or more prompts. All losses are measured against the labels of their
+      queries.
+    corrupt: As many prompts of the same sizes.
+    sender: A site, or a `Node`, which may name one head or one token.
+    receiver: A site, or a `Node`.
+    metric: A function that replaces the loss: it takes predictions and the clean
+      prompts, and returns a number for each prompt.
 
   Returns:
-    The share, with its standard error over prompts; None without a gap.
+    The share, with its standard error over prompts. None if the 95 % interval of the
+    gap contains 0.
 
   Raises:
     UserError: If a site, head or token is unknown; if the model has no tap of the kind
       `added`; if the receiver does not depend on the sender by this path, or does not
-      reach the prediction; if prompts have different sizes.
+      reach the prediction; if the prompts have different sizes, or there is one prompt
+      alone.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -93,6 +97,8 @@ def path_effect(
     >>> share = zoo.probing.path_effect(
     ...   saved.model, saved.task, clean, corrupt, sender, receiver
     ... )
+    >>> round(share.mean, 1)
+    0.0
 
   References:
     Wang et al., arXiv 2211.00593; Goldowsky-Dill et al., arXiv 2304.05969.
@@ -152,7 +158,7 @@ def path_effect(
 
 
 def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:
-  """The parts of nodes; raises UserError for a head or a token that is not there."""
+  """Returns the parts of nodes; raises UserError for an unknown head or token."""
   sites = [node.site for node in nodes]
   shapes = jax.eval_shape(lambda: recorded(model, prompt, sites)[0])
   axes = {place.site: place.tap.axes for place in places(checked_module(model))}
@@ -163,4 +169,5 @@ def _parts(model: Predictor, prompt: Prompt, *nodes: Node) -> list[Part]:
 
 
 def _with_nan(part: Part) -> Callable[[Array], Array]:
+  """Returns an edit that sets a part to NaN."""
   return lambda value: value.at[part].set(jnp.nan)
