@@ -1,4 +1,4 @@
-"""The heads of a linear attention model: their roles, and the cost of pruning them."""
+"""The heads of a linear attention model: their shares, and the cost of pruning them."""
 
 from __future__ import annotations
 
@@ -22,29 +22,54 @@ from zoo.theory.exact import in_float64, rule_of
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-  """One head; predictions depend only on the product of its value vector and form."""
+  """One head of a linear attention model.
 
-  value: Float[np.ndarray, ' e']  # b_h = W_Vᵀ W_Pᵀ r
-  form: Float[np.ndarray, 'e e']  # A_h = W_Kᵀ W_Q
-  # E f_h Δ / E Δ², where f_h is the contribution of this head to the prediction and Δ
-  # that of all heads. Shares sum to 1; a head that opposes the others has a negative
-  # share.
-  share: float | None  # None if the heads together contribute nothing
-  pruning_cost: float  # exact risk without this head, minus the risk with it
+  Predictions depend only on the product of the value vector and the bilinear form of a
+  head. The contribution of head h to the prediction is called f_h, and the contribution
+  of all heads together Δ.
+
+  Attributes:
+    value: The value vector b_h = W_Vᵀ W_Pᵀ r, `[e]`.
+    form: The bilinear form A_h = W_Kᵀ W_Q, `[e, e]`.
+    share: E f_h Δ / E Δ². The shares of all heads sum to 1, and a head that opposes the
+      others has a negative share. None if the heads together contribute nothing.
+    pruning_cost: The exact risk without this head, minus the risk with it.
+  """
+
+  value: Float[np.ndarray, ' e']
+  form: Float[np.ndarray, 'e e']
+  share: float | None
+  pruning_cost: float
 
 
 def heads(model: Predictor, task: Task) -> Rows[Head]:
-  """The heads of a linear attention model, computed in float64.
+  """Measures the share and the pruning cost of each head of a linear attention model.
 
-  - Quantity: `share`, E f_h Δ / E Δ² for the contribution f_h of a head and that Δ of
-    all heads; `pruning_cost`, the exact risk without the head minus that with it. Both
-    are closed forms.
+  Everything is a closed form, computed in float64.
+
+  - Quantity: `share`, E f_h Δ / E Δ² for the contribution f_h of a head and the
+    contribution Δ of all heads; `pruning_cost`, the exact risk without the head minus
+    that with it. Both are closed forms.
   - Null: 0 for a head whose W_P or W_V is 0; no share if all heads together add
     nothing.
   - Counterfactual: 0 in place of what the head adds.
   - Denominator: E Δ², of the share.
 
-  Raises UserError for other models, and where `theory.exact_risk` does.
+  Args:
+    model: A linear attention model: LSA, multi-head LSA, yq-LSA or LTB.
+    task: A task that exact theory covers, linear regression.
+
+  Returns:
+    The heads, in their order; they print as a table.
+
+  Raises:
+    UserError: If the model is not a linear attention model, or was edited, or if exact
+      theory does not cover the task.
+
+  Example:
+    >>> saved = zoo.load('checkpoints/yq_lsa')
+    >>> [head.share for head in zoo.probing.heads(saved.model, saved.task)]
+    [1.0]
   """
   model = _with_heads(model)
   risk = float(theory.exact_risk(model, task))
@@ -59,7 +84,7 @@ def heads(model: Predictor, task: Task) -> Rows[Head]:
     for head in every:
       others = [other for other in every if other != head]
       alone = rule_of(prune(model, others)) - guess
-      # ⟨f, g⟩ = (|f + g|² − |f − g|²) / 4
+      # The product is ⟨f, g⟩ = (|f + g|² − |f − g|²) / 4.
       product = _square(alone + together, nothing, task)
       product = (product - _square(alone, together, task)) / 4
       pruned = float(theory.exact_risk(prune(model, [head]), task))
@@ -75,10 +100,26 @@ def heads(model: Predictor, task: Task) -> Rows[Head]:
 
 
 def prune(model: Predictor, heads: Sequence[int]) -> LinearAttention:
-  """A copy of a linear attention model without the given heads, counted from 0.
+  """Returns a copy of a linear attention model without the given heads.
 
-  The heads' W_P is set to 0; shapes do not change. Raises UserError for a head that
-  does not exist, and for other models.
+  The W_P of these heads is set to 0; shapes do not change.
+
+  Args:
+    model: A linear attention model: LSA, multi-head LSA, yq-LSA or LTB.
+    heads: Numbers of heads, from 0.
+
+  Returns:
+    The copy.
+
+  Raises:
+    UserError: If a head does not exist, or if the model is not a linear attention
+      model.
+
+  Example:
+    >>> saved = zoo.load('checkpoints/yq_lsa')
+    >>> without = zoo.probing.prune(saved.model, [0])
+    >>> float(jnp.abs(without.w_p[...]).max())
+    0.0
   """
   model = _with_heads(model)
   for head in heads:
@@ -94,6 +135,7 @@ def prune(model: Predictor, heads: Sequence[int]) -> LinearAttention:
 
 
 def _with_heads(model: Predictor) -> LinearAttention:
+  """Returns the model; raises UserError unless it is linear attention."""
   if not isinstance(model, LinearAttention):
     raise UserError(
       f'{type(model).__name__} has no separable heads; it must be a linear attention '
@@ -102,9 +144,10 @@ def _with_heads(model: Predictor) -> LinearAttention:
   return model
 
 
-# Otherwise each operation would be a program.
+# Without compilation, each operation would be a program of its own.
 _algebra = nnx.jit(LinearAttention.head_algebra)
 
 
 def _square(first: LearningRule, second: LearningRule, task: Task) -> float:
+  """Returns the mean squared difference of the predictions of two rules."""
   return float(theory.squared_difference(first, second, task).prediction)

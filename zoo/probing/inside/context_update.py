@@ -1,18 +1,20 @@
-"""The context of a layer as an update of its network's weights, of rank one.
+"""The context of a layer as a rank-one update of the weights of its network.
 
-In a layer `u = t_q + mixer(norm_1(t))_q`, `out = u + W_2 f(W_1 z + b_1) + b_2` with
-`z = norm_2(u)`, the context reaches the network through z alone, after the norm, and
-the rest of the output through u, which skips the network. With u' and z' of the query's
-token alone, as if it were the whole prompt, Δu = u − u' and Δz = z − z',
+For the last token t_q, a layer computes `u = t_q + mixer(norm_1(t))_q` and
+`out = u + W_2 f(W_1 z + b_1) + b_2` with `z = norm_2(u)`. The context changes the
+output in two ways: through z, which the network reads, and through u, which skips the
+network. Let u' and z' be the values for the last token alone, as if it were the whole
+prompt, and Δu = u − u', Δz = z − z'. Then
 
     W_1 z = (W_1 + ΔW) z',    ΔW = (W_1 Δz) z'ᵀ / |z'|²,
     u + b_2 = u' + (b_2 + Δu).
 
-So the layer with W_1 + ΔW and b_2 + Δu does for the query alone what the layer does for
-it in context: exactly, for any mixer, norm and f, if z' is not 0. This is the theorem
-of arXiv 2507.16003 in its version for skips, where the norm before the network belongs
-to the contextual layer: without z' = norm_2(u') in place of u' it would not hold. The
-gate W_3 of SwiGLU gets the same update; without a network only Δu is left.
+So a layer with the weights W_1 + ΔW and b_2 + Δu does for the last token alone what the
+layer does for it in context. This is an identity for any mixer, norm and f, if z' is
+not 0. It is the theorem of arXiv 2507.16003 in its version for skip connections, where
+the norm before the network belongs to the contextual layer; with u' in place of
+z' = norm_2(u') it would not hold. The gate W_3 of SwiGLU gets the same update. In a
+layer without a network only Δu remains.
 """
 
 from __future__ import annotations
@@ -33,30 +35,60 @@ from zoo.models.transformer import Transformer
 
 
 class ContextUpdate(NamedTuple):
-  """What the context adds to the weights of a layer, for each prompt.
+  """What the context adds to the weights of a layer, for each of b prompts.
 
-  ΔW of a first matrix is the outer product of its entry of `moved` and of `alone`.
+  The update ΔW of a first matrix is the outer product of `moved` and `alone`.
+
+  Attributes:
+    alone: z' / |z'|², `[b, w]`.
+    moved: W Δz of each first matrix W by its name, `[b, f]`: `up` and, for SwiGLU, also
+      `gate`.
+    bias: Δu, which is added to the bias of the output, `[b, w]`.
   """
 
-  alone: Float[Array, 'b w']  # z' / |z'|²
-  moved: dict[str, Float[Array, 'b f']]  # W Δz by matrix: `up`, and `gate` of swiglu
-  bias: Float[Array, 'b w']  # Δu, added to the bias of the output
+  alone: Float[Array, 'b w']
+  moved: dict[str, Float[Array, 'b f']]
+  bias: Float[Array, 'b w']
 
   def matrix(self, name: str, prompt: int) -> Float[Array, 'w f']:
-    """The update of a kernel, whose rows are inputs, for one prompt."""
+    """Returns the update of a kernel for one prompt.
+
+    Args:
+      name: The name of the matrix, `up` or `gate`.
+      prompt: The number of the prompt, from 0.
+
+    Returns:
+      The update `[w, f]`, whose rows are inputs, as in the kernels of Flax.
+    """
     return jnp.outer(self.alone[prompt], self.moved[name][prompt])
 
 
 def context_update(layer: Layer, tokens: Float[Array, 'b n w']) -> ContextUpdate:
-  """The update of a layer's weights that is worth the tokens before the last one.
+  """Returns the update of a layer's weights that has the effect of its context.
 
   - Quantity: the factors of ΔW = (W Δz) z'ᵀ / |z'|² and Δu, for each prompt; an
     identity, without sampling.
   - Null: 0 for a layer whose mixer adds nothing.
   - Counterfactual: the last token alone, as if it were the whole prompt.
 
-  `tokens` are those before the layer. If z' is 0 there is no such update, and the
-  factors are not finite.
+  Args:
+    layer: A layer of a mixer and, usually, a network.
+    tokens: The tokens before the layer, `[b, n, w]`. The last one is the query's, and
+      the others are its context.
+
+  Returns:
+    The factors of the update. They are not finite if z' is 0, since there is no such
+    update then.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> tokens = jax.random.normal(jax.random.key(0), (1, 5, 64))
+    >>> update = zoo.probing.context_update(model.layers[0], tokens)
+    >>> update.matrix('up', prompt=0).shape
+    (64, 256)
+
+  References:
+    arXiv 2507.16003.
   """
   with_context = _mixed(layer, tokens)
   without = _mixed(layer, tokens[:, -1:])
@@ -75,17 +107,36 @@ def context_update(layer: Layer, tokens: Float[Array, 'b n w']) -> ContextUpdate
 
 
 def context_updates(model: Predictor, prompt: Prompt) -> list[ContextUpdate]:
-  """The updates of all layers of a transformer, in each of its loops.
+  """Returns the updates of all layers of a transformer, in each of its loops.
 
-  The query's token alone, through layers with these weights, leads to the prediction in
-  context, because each layer then has the input that it has in context.
+  The layers with these weights map the query's token alone to the prediction that the
+  transformer makes in context, because each layer then gets the same token for the
+  query as in context.
 
   - Quantity: the factors of ΔW = (W Δz) z'ᵀ / |z'|² and Δu, for each prompt; an
     identity, without sampling.
   - Null: 0 for layers whose mixers add nothing.
   - Counterfactual: the query's token alone, as if it were the whole prompt.
 
-  Raises UserError for another model.
+  Args:
+    model: A `zoo.models.Transformer`.
+    prompt: Prompts.
+
+  Returns:
+    One update for each layer, loop after loop.
+
+  Raises:
+    UserError: If the model is not a transformer.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8)
+    >>> [update.bias.shape for update in zoo.probing.context_updates(model, prompt)]
+    [(8, 64)]
+
+  References:
+    arXiv 2507.16003.
   """
   if not isinstance(model, Transformer):
     raise UserError(
@@ -96,11 +147,31 @@ def context_updates(model: Predictor, prompt: Prompt) -> list[ContextUpdate]:
 
 
 def updated_layer(layer: Layer, update: ContextUpdate, prompt: int) -> Layer:
-  """A copy of a layer with the weights that are worth the context of one prompt.
+  """Returns a copy of a layer whose weights replace the context of one prompt.
 
-  Called on the last token alone, `[1, 1, w]`, it returns what the layer returns for it
-  in context. Raises UserError for a layer without a network, which has no bias to add
-  to, and for a number of a prompt that is out of range.
+  Called on the last token alone, `[1, 1, w]`, the copy returns what the layer returns
+  for that token in context.
+
+  Args:
+    layer: The layer for which the update was computed.
+    update: The update, from `context_update`.
+    prompt: The number of the prompt, from 0.
+
+  Returns:
+    The copy.
+
+  Raises:
+    UserError: If the layer has no network, and so no bias to change; if the number of
+      the prompt is out of range.
+
+  Example:
+    >>> layer = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0)).layers[0]
+    >>> tokens = jax.random.normal(jax.random.key(0), (1, 5, 64))
+    >>> update = zoo.probing.context_update(layer, tokens)
+    >>> copy = zoo.probing.updated_layer(layer, update, prompt=0)
+    >>> alone, in_context = copy(tokens[:, -1:]), layer(tokens)
+    >>> bool(jnp.allclose(alone[:, -1], in_context[:, -1], atol=1e-3))
+    True
   """
   if layer.feed_forward is None:
     raise UserError('the layer has no network whose weights could change')
@@ -111,7 +182,7 @@ def updated_layer(layer: Layer, update: ContextUpdate, prompt: int) -> Layer:
     kernel = getattr(network, name).kernel
     kernel[...] = kernel[...] + update.matrix(name, prompt)
   bias = network.out.bias
-  if bias is None:  # as in swiglu
+  if bias is None:  # SwiGLU has none
     network.out.bias, network.out.use_bias = nnx.Param(update.bias[prompt]), True
   else:
     bias[...] = bias[...] + update.bias[prompt]
@@ -119,6 +190,7 @@ def updated_layer(layer: Layer, update: ContextUpdate, prompt: int) -> Layer:
 
 
 def _updates(models: Sequence[Any], prompt: Prompt) -> list[ContextUpdate]:
+  """Returns the update of each layer, from the tokens before it."""
   (model,) = models
   embedded, *states = model.layer_tokens(prompt)
   tokens, updates = embedded, []
@@ -130,7 +202,7 @@ def _updates(models: Sequence[Any], prompt: Prompt) -> list[ContextUpdate]:
 
 
 def _mixed(layer: Layer, tokens: Float[Array, 'b n w']) -> Float[Array, 'b w']:
-  """The last token and what the mixer adds to it."""
+  """Returns u: the last token plus what the mixer adds to it."""
   tokens = layer.tokens_tap(tokens)
   normed = layer.mixer_in_tap(tokens if layer.norm_1 is None else layer.norm_1(tokens))
   mixed = layer.mixer.outputs_at(normed, slice(-1, None))

@@ -178,7 +178,7 @@ def effects(
     ...   kinds=['recovered'],
     ... )
     >>> [(row.site, round(row.recovered.mean, 1)) for row in table.rows]
-    [('layers.0.mixer.out', 0.0), ('layers.1.mixer.out', 1.0)]
+    [('layers.0.mixer.out', 0.1), ('layers.1.mixer.out', 0.9)]
 
   References:
     Patching: Meng et al., arXiv 2202.05262. Mean and resample ablation: Wang et al.,

@@ -24,14 +24,16 @@ class HeadScore(NamedTuple):
   """What a head attends to, as shares of its absolute attention from 0 to 1.
 
   Attributes:
-    layer: The layer, such as `layers.0`.
-    head: From 0.
-    previous: On the token before.
-    duplicate: On earlier tokens with the same features, by queries that have any.
-    induction: On tokens that follow these, by queries that have any.
+    layer: The name of the layer, such as `layers.0`.
+    head: The head, from 0.
+    previous: The share of attention on the token before the query.
+    duplicate: The share on earlier tokens with the same features as the query, over the
+      queries that have such tokens.
+    induction: The share on the tokens right after these earlier tokens, over the
+      queries that have such tokens.
     label_correlation: The correlation, over prompts, of what the head adds to the
       prediction for the query with the labels weighted by its attention, from −1 to 1.
-    reasons: Why a score is None, by its name.
+    reasons: Why a score is None, by the name of the score.
   """
 
   layer: str
@@ -46,10 +48,10 @@ class HeadScore(NamedTuple):
 def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
   """Scores which tokens each head attends to, and whether it adds their labels.
 
-  Tokens are the same if their features are; guesses and labels beside the features do
-  not count, and tokens that hold a label alone are neither queries nor the same as
-  others. For a model that is no `TokenModel` tokens are the same if their embedded
-  entries are.
+  Two tokens count as the same if their features are equal; guesses and labels beside
+  the features are ignored. Tokens that hold a label alone are neither queries nor the
+  same as other tokens. In a model that is not a `TokenModel`, tokens are the same if
+  all their embedded entries are equal.
 
   - Quantity: Σ A ∘ T / Σ A with the absolute attention A, query by key, and the mask T
     of the tokens in question; for duplicates and induction the sums are over the
@@ -65,21 +67,25 @@ def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
   - Denominator: the absolute attention of the queries that are asked.
 
   Args:
-    model: A model with mixers, or with layers of `deep_lsa`.
-    prompt: Prompts, in which features recur if the scores of duplicates and induction
-      are wanted.
+    model: A model with attention maps, see `attention_maps`.
+    prompt: Prompts. Scores of duplicates and induction need prompts in which features
+      recur.
 
   Returns:
     The scores of each head of each layer. A score that is not defined is None, and
     `reasons` says why.
 
   Raises:
-    UserError: If the model is no NNX module, or has no tap of the embedded tokens.
+    UserError: If the model is not an NNX module, or has no site `embed`, the embedded
+      tokens.
 
   Example:
-    >>> saved = zoo.load('checkpoints/transformer')
-    >>> prompt = saved.task.sample(jax.random.key(0), 64)
-    >>> first, *others = zoo.probing.head_scores(saved.model, prompt)
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8)
+    >>> first, second = zoo.probing.head_scores(model, prompt)
+    >>> first.layer, first.head, 0 < first.previous < 1
+    ('layers.0', 0, True)
     >>> first.reasons['induction']
     'no features recur in these prompts'
 
@@ -116,7 +122,10 @@ def head_scores(model: Predictor, prompt: Prompt) -> Rows[HeadScore]:
 def _label_correlations(
   model: Predictor, prompt: Prompt, maps: dict[str, Array]
 ) -> dict[tuple[str, int], float | str] | str:
-  """The correlations by layer and head; in place of one or all, why there is none."""
+  """Returns the label correlations by layer and head.
+
+  In place of one of them, or of all, there may be the reason why it is not defined.
+  """
   if not isinstance(model, TokenModel):
     return f'which tokens of {type(model).__name__} hold labels is not known'
   try:
@@ -146,7 +155,10 @@ def _label_correlations(
 
 
 def _holds_label(layout: str, n: int) -> Bool[np.ndarray, ' n']:
-  """Which tokens hold a label; at the others there may be a guess in its place."""
+  """Returns which tokens hold a label.
+
+  The other tokens may have a guess in the place of the label.
+  """
   places = np.arange(n)
   if layout == 'interleaved':
     return places % 2 == 1
@@ -154,7 +166,7 @@ def _holds_label(layout: str, n: int) -> Bool[np.ndarray, ' n']:
 
 
 def _same_tokens(model: Predictor, prompt: Prompt) -> Bool[np.ndarray, 'b n n']:
-  """Which pairs of tokens are the same; none that hold no features."""
+  """Returns which pairs of tokens have the same features, if both have features."""
   tokens = np.asarray(_embedded(model, prompt))
   if not isinstance(model, TokenModel):
     return (tokens[:, :, None] == tokens[:, None]).all(axis=-1)
@@ -166,14 +178,17 @@ def _same_tokens(model: Predictor, prompt: Prompt) -> Bool[np.ndarray, 'b n n']:
 
 
 def _embedded(model: Predictor, prompt: Prompt) -> Array:
-  """The tokens; raises UserError for a model without the site `embed`."""
+  """Returns the tokens; raises UserError for a model without the site `embed`."""
   return capture(model, prompt, ['embed'])['embed']
 
 
 def _earlier(
   same: Bool[np.ndarray, 'b n n'], n: int, after: int
 ) -> Bool[np.ndarray, 'b n n']:
-  """Query by key: whether the key comes `after` tokens after an earlier same token."""
+  """Returns where a key stands `after` tokens after an earlier same token.
+
+  The array is query by key.
+  """
   earlier = same & np.tri(same.shape[1], k=-1, dtype=bool)[None]
   mask = np.zeros_like(earlier)
   mask[:, :, after:] = earlier[:, :, : same.shape[1] - after]
@@ -183,7 +198,7 @@ def _earlier(
 def _share(
   sizes: Float[np.ndarray, 'b n n'], mask: Bool[np.ndarray, 'b n n'], all_queries: bool
 ) -> float | str:
-  """The share of attention on the mask, or why there is none."""
+  """Returns the share of attention on the mask, or the reason why there is none."""
   asked = np.ones(mask.shape[:2], bool) if all_queries else mask.any(axis=-1)
   total = (sizes.sum(axis=-1) * asked).sum()
   if not asked.any():

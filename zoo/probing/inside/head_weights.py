@@ -19,32 +19,34 @@ _MIXERS = SoftmaxAttention, ReLUAttention, LinearMixer
 
 
 def qk(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm m']:
-  """Returns which tokens a head attends from and to, `W_E W_Q W_Kᵀ W_Eᵀ`.
+  """Returns the QK circuit of a head, `W_E W_Q W_Kᵀ W_Eᵀ`: what attends to what.
 
   Entry (i, j) is what entry i of the query's token and entry j of the key's token add
-  to the score `q·k`, before it is divided by the root of the head's size. Tokens are
-  those of `capture(model, prompt, ['embed'])`: features, then labels. Without a linear
-  map of tokens (`read_in='convolutional'`) W_E is left out, and the entries are those
-  of the residual stream.
+  to the score `q·k`, before the score is divided by the root of the head's size. Tokens
+  are those of `capture(model, prompt, ['embed'])`: features, then labels. If the tokens
+  are not read by a linear map (`read_in='convolutional'`), W_E is left out, and the
+  entries are those of the residual stream.
 
-  A norm before the mixer is a part of W_Q and W_K, but for its scale
-  1 / √(variance + ε), which depends on the token. Biases, positions and earlier layers
-  are left out. With rotary positions it is the score of a key at the query's own place.
+  The weights of a norm before the mixer are a part of W_Q and W_K. Its scale
+  1 / √(variance + ε) is left out, because it depends on the token. Biases, positions
+  and earlier layers are left out, too. With rotary positions the matrix is the score of
+  a key at the position of the query.
 
   - Quantity: a function of the weights; there is no expectation.
   - Null: 0, for a head that attends alike to all tokens.
-  - Counterfactual and denominator: none.
+  - Counterfactual: none.
 
   Args:
     model: A `zoo.models.Transformer` whose mixer is softmax, ReLU or linear attention.
-    layer: From 0.
-    head: From 0.
+    layer: The layer, from 0.
+    head: The head, from 0.
 
   Returns:
     The matrix in float64, query by key.
 
   Raises:
-    UserError: If the model is another one, or has no such layer or head.
+    UserError: If the model or its mixer is another one; if a norm is neither a layer
+      norm nor an RMS norm; if there is no such layer or head.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -62,27 +64,29 @@ def qk(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm m']:
 
 
 def ov(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm k']:
-  """Returns what a head writes for the tokens it attends to, `W_E W_V W_O W_U`.
+  """Returns the OV circuit of a head, `W_E W_V W_O W_U`: what it writes for each token.
 
   Entry (i, j) is what entry i of a token adds to output j if the head attends to that
-  token alone. Without a linear map of tokens W_E and W_U are left out, and the entries
-  are those of the residual stream. Norms, biases, positions and other layers are as in
-  `qk`; the norm before the readout is a part of W_U in the same way.
+  token alone. If the tokens are not read by a linear map, W_E and W_U are left out, and
+  the entries are those of the residual stream. Norms, biases, positions and other
+  layers are treated as in `qk`; the weights of the norm before the readout are a part
+  of W_U.
 
   - Quantity: a function of the weights; there is no expectation.
   - Null: 0, for a head that adds nothing to the prediction directly.
-  - Counterfactual and denominator: none.
+  - Counterfactual: none.
 
   Args:
     model: A `zoo.models.Transformer` whose mixer is softmax, ReLU or linear attention.
-    layer: From 0.
-    head: From 0.
+    layer: The layer, from 0.
+    head: The head, from 0.
 
   Returns:
     The matrix in float64, token by output of the readout.
 
   Raises:
-    UserError: If the model is another one, or has no such layer or head.
+    UserError: If the model or its mixer is another one; if a norm is neither a layer
+      norm nor an RMS norm; if there is no such layer or head.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -102,28 +106,30 @@ def ov(model: Predictor, layer: int, head: int) -> Float[np.ndarray, 'm k']:
 
 
 def copying_score(model: Predictor, layer: int, head: int) -> float | None:
-  """Returns whether a head raises the outputs of the labels that it attends to.
+  """Returns how far a head raises the outputs of the labels to which it attends.
 
-  It is Σ λ / Σ |λ| over the eigenvalues λ of `ov` from the entries of labels in a token
-  to the outputs for the same labels. A model with one output has one eigenvalue, so
-  that the score is its sign.
+  The score is Σ λ / Σ |λ| over the eigenvalues λ of a block of `ov`: from the entries
+  of the labels in a token to the outputs for the same labels. A model with one output
+  has one eigenvalue, so that its score is a sign.
 
   - Quantity: Σ λ / Σ |λ|, from −1 to 1; a head that copies has 1.
   - Null: 0 ± 1/√k (95 %), for random normal weights with k outputs.
   - Counterfactual: none.
-  - Denominator: the sum of the eigenvalues' sizes; without any the score is None.
+  - Denominator: Σ |λ|; if it is 0, the score is None.
 
   Args:
-    model: A `zoo.models.Transformer` with a linear map of tokens, whose mixer is
-      softmax, ReLU or linear attention.
-    layer: From 0.
-    head: From 0.
+    model: A `zoo.models.Transformer` that reads its tokens by a linear map, and whose
+      mixer is softmax, ReLU or linear attention.
+    layer: The layer, from 0.
+    head: The head, from 0.
 
   Returns:
-    The score; None for a head that writes no label to the outputs.
+    The score. None for a head that writes no label to the outputs.
 
   Raises:
-    UserError: If the model is another one, or has no such layer or head.
+    UserError: If the model or its mixer is another one; if the tokens are not read by a
+      linear map; if the outputs are logits of bars (`head='bars'`); if a norm is
+      neither a layer norm nor an RMS norm; if there is no such layer or head.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -143,15 +149,16 @@ def copying_score(model: Predictor, layer: int, head: int) -> float | None:
       "head is 'bars'; its outputs are logits of bars, which are not outputs of labels"
     )
   d, k = network.num_features, network.num_outputs
-  labels = ov(network, layer, head)[d : d + k, :k]  # of 'gaussian' the mean is first
+  # With head='gaussian' the means are the first k outputs.
+  labels = ov(network, layer, head)[d : d + k, :k]
   eigenvalues = np.linalg.eigvals(labels)
   total = float(np.abs(eigenvalues).sum())
-  # Eigenvalues that are not real come in pairs with a real sum.
+  # Complex eigenvalues come in conjugate pairs, so that their sum is real.
   return float(eigenvalues.sum().real) / total if total > 0 else None
 
 
 def _layer(model: Predictor, layer: int, head: int) -> tuple[Transformer, Any]:
-  """The model and the mixer of the layer; raises UserError."""
+  """Returns the model and the mixer of the layer; raises UserError."""
   if not isinstance(model, Transformer):
     raise UserError(
       f'{type(model).__name__} is no zoo.models.Transformer, whose weights are known'
@@ -168,7 +175,7 @@ def _layer(model: Predictor, layer: int, head: int) -> tuple[Transformer, Any]:
 
 
 def _columns(num_heads: int, width: int, head: int) -> slice:
-  """The features of a head among those of all heads."""
+  """Returns the features of a head among those of all heads."""
   size = width // num_heads
   return slice(head * size, (head + 1) * size)
 
@@ -178,14 +185,17 @@ def _kernel(layer: nnx.Linear) -> Float[np.ndarray, 'i o']:
 
 
 def _embedding(model: Transformer) -> Float[np.ndarray, 'm w']:
-  """W_E; the identity for tokens that are not read by a linear map."""
+  """Returns W_E; the identity if the tokens are not read by a linear map."""
   if isinstance(model.read_in, Linear):
     return _kernel(model.read_in)
   return np.eye(model.read_in.out_features)
 
 
 def _gain(norm: Any, mixer: Any) -> Float[np.ndarray, 'w w']:
-  """A norm without its bias and its scale, a matrix; raises UserError for others."""
+  """Returns a norm as a matrix, without its bias and its scale 1 / √(variance + ε).
+
+  Raises UserError for a norm that is neither a layer norm nor an RMS norm.
+  """
   width = mixer.out.out_features
   if norm is None:
     return np.eye(width)

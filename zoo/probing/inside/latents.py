@@ -1,4 +1,4 @@
-"""Where a model's values hold what its prompts were drawn from."""
+"""Which values of a model contain what its prompts were drawn from: linear probes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from zoo.probing.inside.activations import (
   wanted_sites,
 )
 
-# A number or an array for each prompt, `[b, …]`, from the prompts.
+# A target is a function of prompts that returns a number or an array for each of them,
+# `[b, …]`.
 Target = Callable[[Prompt], Array]
-_STEPS = 1, 2, 4  # of gradient descent
+_STEPS = 1, 2, 4  # numbers of steps of gradient descent
 _PENALTIES = np.logspace(-6, 4, 21)  # in units of the largest squared singular value
 
 
@@ -41,17 +42,18 @@ PROMPT = 'the prompt itself'
 class LatentScore(NamedTuple):
   """How well a linear map of a site's value at the query predicts a target.
 
-  R² is 1 − Σ |error|² / Σ |target − mean|² on prompts that the map was not fitted to.
+  R² is 1 − Σ |error|² / Σ |target − mean|² on prompts to which the map was not fitted.
 
   Attributes:
-    site: The site, or PROMPT for all features and labels of the prompt.
-    target: The name of what is predicted.
-    r2: R².
-    permuted: R² with the targets of other prompts.
-    untrained: R² of untrained models at this site. Its interval is that of one more
-      untrained model. None without such models, and for the prompt itself.
-    above_untrained: `r2` minus the R² that one more untrained model would have, on the
-      same prompts; None likewise.
+    site: The site, or 'the prompt itself' for all features and labels of the prompt.
+    target: The name of the target.
+    r2: R² of the model.
+    permuted: R² with the targets of other prompts, a control.
+    untrained: R² of untrained models at this site. Its standard error is that of
+      predicting one more untrained model. None if no untrained models were given, and
+      for the prompt itself.
+    above_untrained: `r2` minus the R² that one more untrained model would have on the
+      same prompts. None in the same two cases.
   """
 
   site: str
@@ -71,17 +73,18 @@ def probe_latents(
   seed: int = 0,
   untrained: Sequence[Predictor] = (),
 ) -> Rows[LatentScore]:
-  """R² of ridge regression from each site to what its prompts were drawn from.
+  """Measures R² of linear probes from each site to what the prompts were drawn from.
 
-  The value is that at the query's token, the last one, where the axes of a site have
-  tokens, and else all of it. Half of the prompts fit the map, with the penalty of the
-  least generalised cross-validation error (Golub, Heath & Wahba, 1979); the other half
-  score it.
+  The probe is a ridge regression from the value at the query's token, the last one; at
+  a site without an axis of tokens, it is from the whole value. Half of the prompts fit
+  the probe, with the penalty that has the least generalised cross-validation error
+  (Golub, Heath & Wahba, 1979); the other half score it.
 
-  There are three controls. Two are weak: permuted targets only show that the map does
-  not overfit, and a linear map of the prompt cannot multiply features by labels, as a
-  mixer of random weights may. R² is evidence of learning where it is above that of
-  untrained models of the same architecture, which are to be given.
+  There are three controls, two of which are weak. Permuted targets show no more than
+  that the probe does not overfit. A linear map of the prompt cannot multiply features
+  by labels, while a mixer with random weights may. The strong control is R² of
+  untrained models of the same architecture, which the caller has to give: R² is
+  evidence of learning where it is above theirs.
 
   - Quantity: `above_untrained`, R² of the model minus that of one more untrained model,
     over prompts and untrained models. `r2` alone says what a linear map finds, not that
@@ -92,20 +95,37 @@ def probe_latents(
 
   Args:
     model: A model with taps.
-    task: Where the prompts come from.
-    targets: Functions of prompts, by name; by default those of `latent_targets`.
-    sites: The sites; by default all.
-    num_prompts: At least 8, of which half are for the fit.
-    seed: Chooses the prompts.
-    untrained: Two or more models of the same architecture, with other initial weights.
-      Their errors over models are Student's, so that three are better than two.
+    task: The task from which the prompts are drawn.
+    targets: Functions of prompts, by name, that return a number or an array for each
+      prompt. None means those of `latent_targets`.
+    sites: The sites to probe. None means all of them, except those whose values are
+      computed on demand.
+    num_prompts: The number of prompts, at least 8, of which half are for the fit.
+    seed: The seed of the prompts.
+    untrained: Two or more models of the same architecture with other initial weights.
+      Their errors over models are those of Student's t, so that three are better than
+      two.
 
   Returns:
     A score for each target from the prompt itself, and from each site.
 
   Raises:
-    UserError: For an unknown site, for a task that names no targets, for a single
-      untrained model, and for one without the sites of the model.
+    UserError: If a site is unknown, also to an untrained model; if the task has no
+      targets and none are given; if there is a single untrained model; if there are
+      fewer than 8 prompts.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> scores = zoo.probing.probe_latents(
+    ...   model,
+    ...   task,
+    ...   targets={'mean label': lambda prompt: prompt.y.mean(axis=1)},
+    ...   sites=['layers.0.mixer.out'],
+    ...   num_prompts=16,
+    ... )
+    >>> [score.site for score in scores]
+    ['the prompt itself', 'layers.0.mixer.out']
   """
   if len(untrained) == 1:
     raise UserError('there is one untrained model; their spread needs two or more')
@@ -141,11 +161,25 @@ def probe_latents(
 
 
 def latent_targets(task: Task, prompt: Prompt) -> dict[str, Target]:
-  """What a prompt was drawn from, and for linear regression what estimates it.
+  """Returns what a prompt was drawn from and, for linear regression, estimates of it.
 
-  The latents of the task, by name; and for a task that exact theory covers `X'y / C`,
-  and the weights of least squares, of gradient descent from the prior mean after 1, 2
-  and 4 steps with the best rates, and of the posterior mean.
+  The targets are the latents of the task. For a task that exact theory covers there are
+  also `X'y / C`, and the weights of least squares, of gradient descent from the prior
+  mean after 1, 2 and 4 steps with the best rates, and of the posterior mean.
+
+  Args:
+    task: The task.
+    prompt: Prompts with latents, from `task.sample(key, batch_size, latents=True)`.
+
+  Returns:
+    The targets by name, each a function of prompts that returns an array for each
+    prompt.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> prompt = task.sample(jax.random.key(0), 8, latents=True)
+    >>> [*zoo.probing.latent_targets(task, prompt)][:3]
+    ['latents', "X'y / C", 'least squares']
   """
   targets: dict[str, Target] = {}
   for path, leaf in jax.tree.leaves_with_path(prompt.latents):
@@ -166,6 +200,8 @@ def latent_targets(task: Task, prompt: Prompt) -> dict[str, Target]:
 
 
 def _latent(path: tuple[Any, ...]) -> Target:
+  """Returns a function that reads the latents at a path."""
+
   def target(prompt: Prompt) -> Array:
     leaves = dict(jax.tree.leaves_with_path(prompt.latents))
     return leaves[path]
@@ -174,7 +210,10 @@ def _latent(path: tuple[Any, ...]) -> Target:
 
 
 def _weights(predictor: Predictor) -> Target:
-  """The weights of a predictor that is linear in the query's features."""
+  """Returns a function that reads the weights of a predictor.
+
+  The predictor must be linear in the features of the query.
+  """
 
   def target(prompt: Prompt) -> Array:
     d = prompt.x.shape[-1]
@@ -192,7 +231,7 @@ def _weights(predictor: Predictor) -> Target:
 
 
 def _rows(value: Array, axes: str) -> Float[np.ndarray, 'b m']:
-  """The entries of each prompt, at the last token where there are tokens."""
+  """Returns the entries of each prompt, at the last token where there are tokens."""
   array = np.asarray(value, np.float64)
   for axis, name in enumerate(axes.split()):
     if name in ('n', 'q'):
@@ -206,7 +245,7 @@ def _scores(
   others: Sequence[Mapping[str, Float[np.ndarray, 'b _']]],
   targets: Mapping[str, Float[np.ndarray, 'b _']],
 ) -> Rows[LatentScore]:
-  """The scores of all inputs; the others are those of untrained models."""
+  """Returns the scores of all inputs; the others are those of untrained models."""
   half = len(next(iter(inputs.values()))) // 2
   scores = Rows[LatentScore]()
   for site, rows in inputs.items():
@@ -234,7 +273,7 @@ def _scores(
 def _squares(
   predicted: Float[np.ndarray, 'b t'], target: Float[np.ndarray, 'n t'], half: int
 ) -> tuple[Float[np.ndarray, ' b'], Float[np.ndarray, ' b']]:
-  """The squared errors of prompts after the first half, and the squares to explain."""
+  """Returns squared errors and their denominators, after the first half of prompts."""
   error = np.square(predicted - target[half:]).sum(axis=1)
   whole = np.square(target[half:] - target[:half].mean(axis=0)).sum(axis=1)
   return error, whole
@@ -249,7 +288,10 @@ def _above_untrained(
   errors: Sequence[Float[np.ndarray, ' b']],
   whole: Float[np.ndarray, ' b'],
 ) -> dict[str, Estimate]:
-  """R² of one more untrained model, and what is above it, on the same prompts."""
+  """Returns R² of one more untrained model, and how far the model is above it.
+
+  Both are on the same prompts.
+  """
   control = one_more([1 - ratio(other, whole).mean for other in errors])
   gap = ratio(np.mean(errors, axis=0) - error, whole)
   above = Estimate(gap.mean, math.hypot(gap.stderr, control.stderr))
@@ -273,7 +315,7 @@ class _Ridge:
   def __call__(
     self, targets: Float[np.ndarray, 'b t'], inputs: Float[np.ndarray, 'a m']
   ) -> Float[np.ndarray, 'a t']:
-    """Predictions for other inputs, with the penalty of the least GCV error."""
+    """Returns predictions for other inputs, with the penalty of the least GCV error."""
     centre = targets.mean(axis=0)
     along = self.left.T @ (targets - centre)
     squares = np.square(self.singular)
@@ -282,7 +324,7 @@ class _Ridge:
     for penalty in _PENALTIES * max(squares.max(), np.finfo(float).tiny):
       kept = squares / (squares + penalty)
       error = np.square((1 - kept)[:, None] * along).sum() + max(outside, 0.0)
-      freedom = len(targets) - 1 - kept.sum()  # one is for the mean
+      freedom = len(targets) - 1 - kept.sum()  # the mean takes one degree
       gcv = error / freedom**2 if freedom > 0 else np.inf
       if gcv < least:
         least, best = gcv, penalty

@@ -1,4 +1,4 @@
-"""The predictions that can be read after each layer of a model."""
+"""The logit lens: the predictions that can be read after each layer of a model."""
 
 from __future__ import annotations
 
@@ -22,20 +22,29 @@ _BATCH_SIZE = 512
 
 
 class LayerCurve(NamedTuple):
-  """The loss at the query by the number of layers before the readout."""
+  """The loss at the query by the number of layers before the readout.
+
+  Attributes:
+    num_layers: The numbers of layers, 0, 1, ….
+    mean: The mean loss over prompts.
+    standard_error: The standard error of the mean.
+    median: The median of the loss over prompts.
+  """
 
   num_layers: Int[np.ndarray, ' n']
   mean: Float[np.ndarray, ' n']
-  standard_error: Float[np.ndarray, ' n']  # of the mean
+  standard_error: Float[np.ndarray, ' n']
   median: Float[np.ndarray, ' n']
 
 
 class Lens(NamedTuple):
-  """The loss at the query before the first layer, and after each.
+  """The loss at the query, read before the first layer and after each layer.
 
-  `own` uses the model's own readout (the logit lens). `fitted` uses the best linear map
-  of the query's token, by least squares on other prompts; it is None if the loss is not
-  the squared error.
+  Attributes:
+    own: The loss with the model's own readout, which is the logit lens.
+    fitted: The loss with the linear map of the query's token that is fitted to the
+      targets by least squares, on other prompts. None if the loss of the task is not
+      the squared error.
   """
 
   own: LayerCurve
@@ -43,18 +52,40 @@ class Lens(NamedTuple):
 
 
 def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -> Lens:
-  """The loss of predictions read from the tokens of each layer of a model.
+  """Measures the loss of the predictions that can be read after each layer of a model.
 
   - Quantity: E ℓ(f_l, y) for the predictions f_l read after layer l, over prompts.
   - Null: the loss of the prediction without examples, for a model without context.
 
-  The fitted maps use another `num_prompts` prompts. Raises UserError for a model that
-  is not `zoo.core.protocols.Layered`.
+  Args:
+    model: A model whose layers can be read (`zoo.core.protocols.Layered`), such as
+      `transformer` and `deep_lsa`.
+    task: The task whose prompts and loss are used.
+    num_prompts: The number of prompts on which losses are measured, at least 2. The
+      fits use as many others.
+    seed: The seed of the prompts.
+
+  Returns:
+    The losses by layer, with the model's own readout and with the fitted linear map.
+
+  Raises:
+    UserError: If the model has no methods `layer_tokens` and `read`, or is not an NNX
+      module; if `num_prompts` is below 2.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> losses = zoo.probing.lens(model, task, num_prompts=8)
+    >>> losses.own.mean.shape  # before the layer and after it
+    (2,)
+
+  References:
+    nostalgebraist, "interpreting GPT: the logit lens", 2020.
   """
   check_layered(model)
   check_count('num_prompts', num_prompts, minimum=2)
   loss, squared, programs = loss_of(task), is_squared(task), Programs()
-  # The first half is for the losses, the second for the fit, if there is one.
+  # Losses are measured on the first half, and the map is fitted on the second.
   batches = sample_batches(task, seed, 2 * num_prompts, _BATCH_SIZE)
   if not squared:
     batches = itertools.islice(batches, -(-num_prompts // _BATCH_SIZE))
@@ -74,7 +105,10 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
 
 
 def check_layered(model: Predictor) -> None:
-  """Raises UserError for a model that is not `zoo.core.protocols.Layered`."""
+  """Raises UserError for a model whose layers cannot be read.
+
+  Such a model does not follow `zoo.core.protocols.Layered`, or is not an NNX module.
+  """
   if not (isinstance(model, Layered) and isinstance(model, nnx.Module)):
     raise UserError(
       f'{type(model).__name__} has no layers to read; it must be a module with '
@@ -89,7 +123,7 @@ def _curve(losses: Float[np.ndarray, 'p l']) -> LayerCurve:
 def _losses_by_layer(
   predictors: Sequence[Layered], prompt: Prompt, loss: Loss
 ) -> tuple[Float[Array, 'b l'], Float[Array, 'b l w']]:
-  """The loss at the query by the model's readout, and the query's token, by layer."""
+  """Returns the model's own losses and the tokens at the query, by layer."""
   predictions, tokens = read_layers(predictors, prompt)
   losses = [loss(prediction, prompt.y_query) for prediction in predictions]
   return jnp.stack(losses, axis=1), jnp.stack(tokens, axis=1)
@@ -98,7 +132,7 @@ def _losses_by_layer(
 def read_layers(
   predictors: Sequence[Layered], prompt: Prompt
 ) -> tuple[list[Float[Array, ' b *k']], list[Float[Array, 'b w']]]:
-  """The readout's predictions for the query, and the query's tokens, by layer."""
+  """Returns the predictions for the query, and the query's tokens, by layer."""
   (model,) = predictors
   states = model.layer_tokens(prompt)
   predictions = [model.read(tokens, prompt)[:, -1] for tokens in states]
@@ -108,7 +142,10 @@ def read_layers(
 def fitted_predictions(
   tokens: Float[np.ndarray, 'p l w'], targets: Float[np.ndarray, ' p'], num_prompts: int
 ) -> Float[np.ndarray, 'p l']:
-  """Predictions of least squares fitted to the prompts after the first ones."""
+  """Returns the predictions of linear maps that are fitted by least squares.
+
+  The maps are fitted on the prompts after the first `num_prompts`.
+  """
   predictions = []
   for layer in np.moveaxis(tokens, 1, 0):
     inputs = np.column_stack([layer, np.ones(len(layer))])

@@ -1,4 +1,4 @@
-"""Task vectors: what the state at the query knows of the function of its prompt."""
+"""Task vectors: what the state at the query contains of the function of its prompt."""
 
 from __future__ import annotations
 
@@ -25,22 +25,32 @@ from zoo.tasks.base import FunctionClass, Loss, make_prompt
 
 
 class TaskVector(NamedTuple):
-  """The losses of queries without examples whose state at a site is changed.
+  """The losses for queries without examples, after the state at one site is changed.
 
-  A vector is the mean, over prompts of one function, of the state at the query's token.
-  Standard errors are over functions.
+  The vector of a function is the mean, over prompts of this function, of the state at
+  the query's token. All losses are means over functions, with standard errors over
+  functions.
+
+  Attributes:
+    site: The site of the state.
+    set: The loss with the state set to the vector of the function, as in Hendel et al.
+    set_other: The loss with the state set to the vector of the next function, a
+      control.
+    added: The loss with the mean change that the examples cause in the state added to
+      the state, so that the query's own state stays. Todd et al. add the mean outputs
+      of chosen heads in the same manner.
+    added_other: The loss with the change of the next function added, a control.
+    set_gain: `set_other` minus `set`, function by function.
+    added_gain: `added_other` minus `added`, function by function.
   """
 
   site: str
-  set: Estimate  # to the vector (Hendel et al., arXiv 2310.15916)
-  set_other: Estimate  # to the vector of the next function: a control
-  # By what the examples add to the state, on average over prompts; the query's own
-  # state stays (in the manner of Todd et al., arXiv 2310.15213, who add to a layer the
-  # mean outputs of chosen heads).
+  set: Estimate
+  set_other: Estimate
   added: Estimate
-  added_other: Estimate  # by that of the next function
-  set_gain: Estimate  # `set_other` minus `set`, function by function
-  added_gain: Estimate  # `added_other` minus `added`, likewise
+  added_other: Estimate
+  set_gain: Estimate
+  added_gain: Estimate
 
 
 class _TaskVectors(NamedTuple):
@@ -50,12 +60,14 @@ class _TaskVectors(NamedTuple):
 
 
 class TaskVectors(_TaskVectors, Tabular):
-  """Task vectors by layer, between the losses with all examples and with none.
+  """The task vectors of all layers, with the losses to compare them with.
+
+  It prints as a table; `to_frame` and `to_csv` give its rows to pandas and to a file.
 
   Attributes:
     in_context: The loss with all examples.
     without: The loss without examples.
-    rows: The task vectors by site.
+    rows: The losses with task vectors, by site.
   """
 
   def __str__(self) -> str:
@@ -71,30 +83,57 @@ def task_vectors(
   num_prompts: int = 64,
   seed: int = 0,
 ) -> TaskVectors:
-  """What a layer's state at the query, averaged over prompts, is worth as a context.
+  """Measures how much of the context a layer's mean state at the query can replace.
 
-  For each of `num_functions` draws of a function, the vectors are means over
-  `num_prompts` prompts of it, and are put into the prompts of as many other queries
-  without examples, before each layer (the sites that end in `.tokens`). Such prompts
-  are possible for every layout and mixer, while examples with labels of 0 would be
-  evidence for another function. A model trained with `objective.positions='every'` has
-  also learned to predict without examples. One trained with `'query'`, the default, has
-  not, unless `objective.min_examples` is 0: for it `without` is a loss on prompts of a
-  length that it was never trained on, and so are the losses with its vectors.
+  The functions are drawn from the task. For each of them, vectors are means over
+  `num_prompts` prompts. They are put into as many other prompts of the same function
+  that have a query and no examples, before each layer (the sites that end in
+  `.tokens`).
 
-  The query is then the only token, and it holds x_q in all layouts of this library:
-  with a state set there the prediction is the same for all queries of a function.
+  Prompts without examples are possible for every layout and mixer, while examples whose
+  labels are 0 would be evidence for another function. A model trained with
+  `objective.positions='every'` has also learned to predict without examples. A model
+  trained with `'query'`, the default, has not, unless `objective.min_examples` is 0:
+  then `without` and all losses with its vectors are on prompts of a length that it was
+  never trained on.
+
+  Without examples the query is the only token, and holds x_q in all layouts of this
+  library. If its state is set, the prediction is therefore the same for all queries of
+  a function.
 
   - Quantity: `set_gain` and `added_gain`, by how much the loss with the vector of the
     function is below that with another function's, over functions.
   - Null: 0 for a model whose states do not depend on the function.
   - Counterfactual: the vector of the next function that was drawn.
 
-  Squared losses of a few functions are skewed: with 64 functions the 95 % intervals
-  contain the truth in 90 % of draws, with 256 in 94 %.
+  The squared losses of a few functions have a skewed distribution: with 64 functions
+  the 95 % intervals contain the truth in 90 % of draws, and with 256 functions in 94 %.
 
-  Raises UserError for a task that is no `zoo.tasks.base.FunctionClass`, for a model
-  without such sites, and for one that calls them in loops.
+  Args:
+    model: A model with sites that end in `.tokens`, such as a transformer without
+      loops.
+    task: A task whose prompts share a function (`zoo.tasks.base.FunctionClass`).
+    num_functions: The number of functions, at least 2.
+    num_prompts: The number of prompts of each function for the vectors, and of others
+      for the losses; at least 1.
+    seed: The seed of functions and prompts.
+
+  Returns:
+    The losses with task vectors at each site, with all examples, and with none.
+
+  Raises:
+    UserError: If the task is not a `FunctionClass`; if the model has no such sites, or
+      calls them in loops; if a number is too small.
+
+  Example:
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> found = zoo.probing.task_vectors(model, task, num_functions=4, num_prompts=4)
+    >>> [row.site for row in found.rows]
+    ['layers.0.tokens']
+
+  References:
+    Hendel et al., arXiv 2310.15916; Todd et al., arXiv 2310.15213.
   """
   check_count('num_functions', num_functions, minimum=2)
   check_count('num_prompts', num_prompts)
@@ -145,7 +184,10 @@ def task_vectors(
 
 
 def _with_functions(task: Task) -> FunctionClass:
-  """The task on whose prompts a model is measured; UserError if it has no functions."""
+  """Returns the task on whose prompts a model is measured.
+
+  Raises UserError for a task without functions.
+  """
   held_out = task.held_out()
   if not isinstance(held_out, FunctionClass):
     raise UserError(
@@ -163,7 +205,7 @@ class _Reader(NamedTuple):
   def states(
     self, models: Sequence[Any], prompt: Prompt, loss: Loss
   ) -> tuple[Float[Array, 's b w'], Float[Array, ' b']]:
-    """The states at the query's token, and the losses there."""
+    """Returns the states at the query's token, and the losses there."""
     values, prediction = recorded(models[0], prompt, self.sites)
     if looped := [name for name in values if '@' in name]:
       raise UserError(
@@ -180,7 +222,7 @@ class _Reader(NamedTuple):
     values: Float[Array, 'k s b w'],
     loss: Loss,
   ) -> Float[Array, 'k s b']:
-    """The losses with the state at the query's token set at one site after another."""
+    """Returns the losses with the query's state set, at one site after another."""
     (model,) = models
 
     def patched(chosen: Int[Array, ''], state: Float[Array, 'b w']) -> Array:
@@ -202,7 +244,7 @@ class _Reader(NamedTuple):
 def _prompts(
   task: FunctionClass, key: Key[Array, ''], num_functions: int, num_prompts: int
 ) -> tuple[Prompt, Prompt]:
-  """Two batches of prompts with the same functions, one after the other."""
+  """Returns two batches of prompts with the same functions in the same order."""
 
   def prompt(function: PyTree, key: Key[Array, '']) -> Prompt:
     features_key, labels_key = jax.random.split(key)
@@ -217,7 +259,7 @@ def _prompts(
     keys = jax.random.split(prompts_key, 2 * num_prompts)
     return jax.vmap(prompt, (None, 0))(function, keys)
 
-  # In one program; eagerly each operation would be compiled by itself.
+  # All prompts are drawn in one program; eagerly, each operation would be compiled.
   prompts = compiled(jax.vmap(of_function))(jax.random.split(key, num_functions))
   halves = slice(num_prompts), slice(num_prompts, None)
   seen, tested = (
@@ -231,13 +273,14 @@ def _joined(array: Array) -> Array:
 
 
 def _without(prompt: Prompt) -> Prompt:
-  """The queries of prompts, without their examples."""
+  """Returns the queries of prompts, without their examples."""
   return Prompt(prompt.x[:, :0], prompt.y[:, :0], prompt.x_query, prompt.y_query)
 
 
 def _means(
   states: Float[np.ndarray, 's b w'], num_functions: int
 ) -> Float[np.ndarray, 's f w']:
+  """Returns the mean state of each function, at each site."""
   num_sites, _, width = states.shape
   return states.reshape(num_sites, num_functions, -1, width).mean(axis=2)
 
@@ -245,6 +288,9 @@ def _means(
 def _over_functions(
   losses: Float[np.ndarray, ' b'], num_functions: int, with_next: bool = False
 ) -> Estimate:
-  """The mean over functions, of which losses may also depend on the next one."""
+  """Returns the mean over functions.
+
+  With `with_next` the loss of a function also depends on the next function.
+  """
   of_functions = losses.reshape(num_functions, -1).mean(axis=1)
   return (estimate_of_neighbours if with_next else estimate)(of_functions)
