@@ -1,9 +1,9 @@
-"""The effect of the context: how much a prediction changes with it for one query.
+"""The effect of the context: how much predictions change with the context of a query.
 
-For predictions f that are numbers it is `E Var(f | x_q)`, the mean variance over the
-prompts with one query x_q, and for probabilities of classes `E KL(f ‖ E[f | x_q])`, in
-nats. It is 0 for a predictor that sees the query alone, whatever it makes of it. What
-an algorithm leaves unexplained of a predictor is a share of it.
+If the predictions f are numbers, the effect is `E Var(f | x_q)`, the variance over
+prompts with the same query x_q, averaged over queries. If they are probabilities of
+classes, it is `E KL(f ‖ E[f | x_q])`, in nats. It is 0 for a predictor that sees the
+query alone. Instruments divide by it what an algorithm does not explain of a predictor.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from zoo.core.protocols import Task
 from zoo.measure.statistics import Estimate, estimate, ratio
 
 SHARE_ROUNDING = 1e-8  # shares of float32 predictions that differ by less are equal
-# Prompts with one query are enough for its mean prediction.
+# So many prompts with the same query are enough for the mean prediction of the query.
 _LEAST_GROUP = 8
-_MOST_CONTEXTS = 32  # of a query, where predictions are probabilities
-# From a prompt and a number of examples t to the means, or probabilities, after them.
+# If predictions are probabilities, a query gets at most so many contexts.
+_MOST_CONTEXTS = 32
+# Such a function takes a prompt and a number of examples, and returns the means, or
+# probabilities, that are predicted after so many examples.
 Predict = Callable[[Prompt, int], Float[np.ndarray, 'p k']]
 
 
 def distances(
   own: Float[np.ndarray, 'p t k'], mixed: Float[np.ndarray, '#p t k'], squares: bool
 ) -> Float[np.ndarray, 'p t']:
-  """`(own − mixed)²`, or KL(own ‖ mixed) in nats."""
+  """Returns `(own − mixed)²`, or KL(own ‖ mixed) in nats if not `squares`."""
   if squares:
     return np.sum((own - mixed) ** 2, axis=-1)
   return np.sum(own * np.log(own / mixed), axis=-1)
@@ -44,9 +46,9 @@ def distances(
 def with_others(
   task: Task, prompts: Iterable[Prompt], seed: int, count: int = 1
 ) -> Iterator[tuple[Prompt, list[Prompt]]]:
-  """Batches of prompts, and `count` others of the same queries for each.
+  """Yields each batch of prompts with `count` others that have the same queries.
 
-  Raises UserError for a task that does not say how its prompts are drawn again.
+  Raises UserError for a task that does not define how its prompts are drawn again.
   """
   task, key = task.held_out(), stream_of(seed, REDRAW_STREAM)
   for i, prompt in enumerate(prompts):
@@ -57,7 +59,10 @@ def with_others(
 def effect_of_numbers(
   prediction: Float[np.ndarray, 'p ...'], other: Float[np.ndarray, 'p ...']
 ) -> Float[np.ndarray, 'p ...']:
-  """`(f − f')²/2` for predictions of two prompts with the same query."""
+  """Returns `(f − f')²/2` for predictions of two prompts with the same query.
+
+  Its mean is the effect of the context, E Var(f | x_q).
+  """
   return np.square(prediction - other) / 2
 
 
@@ -66,7 +71,10 @@ def share_of_effect(
   effect: Float[np.ndarray, ' p'],
   prediction: Float[np.ndarray, ' p'],
 ) -> Estimate | None:
-  """The ratio of two means over the same prompts; None if the effect is rounding."""
+  """Returns the ratio of two means over the same prompts.
+
+  None if the effect of the context is no larger than rounding.
+  """
   if not effect.mean() > ROUNDING * np.mean(prediction**2):
     return None
   return ratio(part, effect)
@@ -80,20 +88,21 @@ def effects_by_length(
   least: int,
   seed: int,
 ) -> Float[np.ndarray, 'p t']:
-  """The effect of the context of each prompt after `least`, …, C examples.
+  """Returns the effect of the context of each prompt, after each number of examples.
 
-  Its mean over prompts is that of the task. Where queries recur, as symbols do, the
-  other contexts of a query are those of the prompts that have it. Else they are drawn,
-  which needs a task that says how, and after fewer than C examples one that is
-  `stationary`.
+  The mean over prompts is the effect for the task. If queries recur, as symbols do, the
+  other contexts of a query are those of the prompts that have it. Otherwise contexts
+  are drawn. This needs a task that defines how prompts are drawn again and, after fewer
+  than C examples, one that is `stationary`.
 
   Args:
     task: The task of the prompts, as it is measured.
     prompt: p prompts.
-    own: The means, or probabilities of classes, that are predicted for them.
-    predict: Predicts as much for other prompts.
+    own: The means, or the probabilities of classes, that are predicted for the prompts
+      after `least`, …, C examples.
+    predict: Predicts the same for other prompts.
     least: The first number of examples.
-    seed: Chooses the contexts.
+    seed: The seed of the contexts.
 
   Returns:
     The effects; NaN after a number of examples for which there are no other contexts.
@@ -118,18 +127,21 @@ def effects_by_length(
 def _over_equal_queries(
   own: Float[np.ndarray, 'p k'], queries: Float[np.ndarray, 'p d'], task: Task
 ) -> Float[np.ndarray, ' p'] | None:
-  """The effects over prompts with the same query; None if there are too few of them."""
+  """Returns the effects over prompts with the same query.
+
+  None if there are too few prompts for each query.
+  """
   _, first, group, counts = np.unique(
     queries, axis=0, return_index=True, return_inverse=True, return_counts=True
   )
   if len(own) < _LEAST_GROUP * len(counts):
     return None
   group = group.ravel()
-  # From the first of the group, so that equal predictions have the effect 0.
+  # Differences are from the first of a group: equal predictions have the effect 0.
   sums = np.zeros((len(counts), own.shape[1]))
   np.add.at(sums, group, own - own[first][group])
   mean = own[first] + sums / counts[:, None]
-  # Without the factor, the mean over n contexts takes a share 1/n of the variance.
+  # Without the factor, a variance about the mean of n contexts is too small by 1/n.
   factor = counts / np.maximum(counts - 1, 1)
   is_numbers = task.label_kind == 'numbers'
   return factor[group] * distances(own[None], mean[group][None], is_numbers)[0]
@@ -143,11 +155,12 @@ def _over_drawn_contexts(
   t: int,
   key: jax.Array,
 ) -> Float[np.ndarray, ' p']:
-  """The effects over other contexts of the same queries, after t examples.
+  """Returns the effects over other contexts of the same queries, after t examples.
 
-  Of numbers one other context is enough. Of probabilities there are more, until twice
-  as many change the mean effect by less than its standard error: what remains of the
-  bias is then less than that, too, since it falls at least as fast as 1/n.
+  If predictions are numbers, one other context is enough. If they are probabilities,
+  the number of contexts doubles until this changes the mean effect by less than its
+  standard error. The bias falls at least as fast as 1/n, so that what remains of it is
+  then also below the standard error.
   """
   c = task.context_length
 
@@ -155,7 +168,7 @@ def _over_drawn_contexts(
     drawn = task.redraw(jax.random.fold_in(key, i), prompt, 'query')
     x = jnp.roll(drawn.features, t - c, axis=1)
     y = jnp.roll(drawn.y, t - c, axis=1)
-    # The last t examples come first, and the query after them.
+    # The last t examples are moved to the front, and the query follows them.
     moved = dataclasses.replace(
       drawn, x=x[:, :-1], y=y, x_query=x[:, -1], context_targets=None
     )
@@ -176,7 +189,7 @@ def _over_drawn_contexts(
 
 
 def _over_contexts(predictions: list[np.ndarray]) -> Float[np.ndarray, ' p']:
-  """The mean divergence of probabilities from their mean over n contexts."""
+  """Returns the mean divergence of probabilities from their mean over n contexts."""
   stacked, n = np.stack(predictions), len(predictions)
   mean = stacked[0] + (stacked - stacked[0]).mean(axis=0)
   return distances(stacked, mean[None], False).mean(axis=0) * n / (n - 1)

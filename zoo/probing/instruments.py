@@ -1,9 +1,9 @@
 """Checks of instruments: do they return the truth on models whose truth is known?
 
 An instrument is a function that returns numbers about a model. It can be wrong in three
-ways: it finds a property in a model that has none (a null), it does not return the
-value of a model that was built to have it (planted), or its intervals do not contain
-the truth as often as they say (coverage).
+ways: it finds a property in a model that has none (a null); it does not return the
+value of a model that was built to have the property (planted); or its 95 % intervals
+contain the truth too rarely or too often (coverage).
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ from zoo.core.protocols import Layered, Predictor, Task
 from zoo.core.tables import format_table
 from zoo.measure.statistics import LEVEL, Estimate
 
-# What an instrument may return for a property: a mean with its standard error, an exact
-# number, or None where the property is not defined.
+# An instrument may return, for a property, a mean with its standard error, a number
+# without error, or None where the property is not defined.
 Reading: TypeAlias = Estimate | float | None
-# From a model, a task and a seed to one reading, or to several by their names.
+# An instrument takes a model, a task and a seed, and returns one reading, or several by
+# their names.
 Instrument: TypeAlias = Callable[
   [Predictor, Task, int], Reading | Mapping[str, Reading]
 ]
-# A number, or the least and the largest that are right; None: there must be no reading.
+# What is right: a number, the least and the largest number, or None, which says that
+# there must be no reading.
 Truth: TypeAlias = float | tuple[float, float] | None
 
-# Exact readings and float32 predictions are right up to this, relative to 1.
+# Readings without error, and float32 predictions, are right up to this, relative to 1.
 _ROUNDING = 1e-5
-# The coverage of 95 % intervals that is right, of enough draws.
+# The coverage of 95 % intervals is right within this range.
 _COVERAGE = 0.90, 0.99
 # Architectures whose untrained models are nulls.
 _ARCHITECTURES = 'transformer', 'lstm', 'deep_set'
@@ -50,8 +52,9 @@ class Planted(NamedTuple):
 
   Attributes:
     model: The model.
-    truth: What is right for each reading; by name, if the instrument returns several.
-      Readings that are not named are not checked.
+    truth: What is right: a number; the least and the largest number; or None, if there
+      must be no reading. For an instrument with several readings it is a dictionary by
+      name, and readings that it does not name are not checked.
   """
 
   model: Predictor
@@ -59,14 +62,14 @@ class Planted(NamedTuple):
 
 
 class Checked(NamedTuple):
-  """One reading of an instrument, beside what is right.
+  """One reading of an instrument, with what is right for it.
 
   Attributes:
     kind: 'null', 'planted' or 'coverage'.
-    model: Which model was read.
-    name: Which reading it is; empty if the instrument returns one alone.
-    reading: What was returned. None says that nothing was, which is right for a null
-      alone. Of coverage it is the share of intervals that contain the truth.
+    model: The name of the model that was read.
+    name: The name of the reading; empty if the instrument returns a single one.
+    reading: What was returned. None means that nothing was, which is right for a null
+      alone. For coverage it is the share of intervals that contain the truth.
     low: The least value that is right.
     high: The largest value that is right.
     is_right: Whether the reading agrees with a right value.
@@ -84,7 +87,11 @@ class Checked(NamedTuple):
 
 
 class InstrumentCheck(NamedTuple):
-  """All readings of an instrument that was checked, which prints as a table."""
+  """All readings of an instrument that was checked. It prints as a table.
+
+  Attributes:
+    rows: The readings.
+  """
 
   rows: list[Checked]
 
@@ -110,32 +117,33 @@ def check_instrument(
 ) -> InstrumentCheck:
   """Checks an instrument on models without the property, and on some that have it.
 
-  A reading is right if its 95 % interval contains a right value; the intervals are
+  A reading is right if its 95 % interval contains a right value. The intervals are
   widened so that all of them together are right with a probability of 95 %
-  (Bonferroni). A model without the property may also have no reading: None, or a
-  UserError, whose message is the reason.
+  (Bonferroni). For a model without the property it is also right to return no reading:
+  None, or a UserError, whose message is the reason.
 
   Args:
-    function: Takes a model, a task and a seed, and returns a reading or a dictionary of
-      readings. A reading is an `Estimate` (mean and standard error), an exact number,
-      or None.
-    task: Where the prompts come from.
+    function: The instrument. It takes a model, a task and a seed, and returns a reading
+      or a dictionary of readings. A reading is an `Estimate` (mean and standard error),
+      a number without error, or None.
+    task: The task from which prompts are drawn.
     null: What is right for models without the property: a number, or the least and the
-      largest, such as `(1, math.inf)`. None: it has no null, as a loss has none, and
-      only planted models are read.
-    trained: A trained model, from which further nulls are made, as of `null_models`. An
+      largest number, such as `(1, math.inf)`. None means that the quantity has no null,
+      as a loss has none, and that only planted models are read.
+    trained: A trained model from which further nulls are made, see `null_models`. An
       instrument that looks into models needs it, since the other nulls are functions.
     planted: Models that have the property, by name.
-    without: Names of null models that do have the property, which are left out.
-    num_draws: How many seeds each planted model is read with, for the coverage of its
-      intervals; 0 leaves coverage out. 200 tell 95 % from less than 90 %.
+    without: Names of null models that do have the property, and are left out.
+    num_draws: The number of seeds with which each planted model is read, for the
+      coverage of its intervals. 0 leaves coverage out; 200 distinguish 95 % from less
+      than 90 %.
 
   Returns:
-    The readings, each beside what is right.
+    The readings, each with what is right.
 
   Raises:
-    UserError: If a reading is wrong; the message has the table of those that are. Also
-      for an unknown name in `without`.
+    UserError: If a reading is wrong; the message has a table of all that are. Also for
+      an unknown name in `without`.
 
   Example:
     >>> import math
@@ -190,22 +198,25 @@ def check_instrument(
 
 
 def null_models(task: Task, trained: Predictor | None = None) -> dict[str, Predictor]:
-  """Models that learn nothing from the labels in their context, by name.
+  """Returns models that learn nothing from the labels in their context.
 
-  Their predictions are a constant; a linear function of the query; its square; a
-  function of the features of the examples and the query; those of untrained models of
-  three architectures; and those of the task's own baseline for other labels: labels of
-  another function for the same features, drawn anew as `task.redraw` does.
+  Their predictions are
+
+  - a constant, a linear function of the query, and its square;
+  - a function of the features of the examples and the query;
+  - those of untrained models of three architectures;
+  - those of the first of the task's baselines `bayes`, `ridge`, `ols` and `knn`, given
+    the labels of another function for the same features, as `task.redraw` draws them.
 
   Args:
-    task: Whose prompts they can be called on.
-    trained: A model with which three more are made, by what it is given: examples that
-      are all 0, labels that are all 0, and labels of another function. They have the
-      sites of the trained model.
+    task: The task on whose prompts the models can be called.
+    trained: A trained model from which three more models are made. They have its sites,
+      and are given examples that are all 0, labels that are all 0, or labels of another
+      function.
 
   Returns:
-    The models. Those that a task does not admit are missing: one that cannot be drawn
-    again has no other labels.
+    The models by name. If the prompts of the task cannot be drawn again, those with
+    labels of another function are missing.
 
   Example:
     >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
@@ -242,7 +253,7 @@ def null_models(task: Task, trained: Predictor | None = None) -> dict[str, Predi
 
 
 class _Function(nnx.Module):
-  """A linear map of features that follow from a prompt: `φ(prompt)·W`."""
+  """A linear map of features that are computed from a prompt: `φ(prompt)·W`."""
 
   def __init__(self, weights: np.ndarray, features: Callable[[Prompt], Array]):
     self.weights = nnx.Param(jnp.asarray(weights))
@@ -254,7 +265,7 @@ class _Function(nnx.Module):
 
 
 class _Altered(nnx.Module):
-  """A model that is given other prompts."""
+  """A model that is given altered prompts."""
 
   def __init__(self, model: Any, alter: Callable[[Prompt], Prompt]):
     self.model, self.alter = model, alter
@@ -264,7 +275,7 @@ class _Altered(nnx.Module):
 
 
 class _AlteredLayers(_Altered):
-  """Likewise, of a model whose layers can be read."""
+  """A model with layers that can be read, which is given altered prompts."""
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
     return self.model.layer_tokens(self.alter(prompt))
@@ -276,7 +287,7 @@ class _AlteredLayers(_Altered):
 
 
 def _composed(model: Predictor, alter: Callable[[Prompt], Prompt]) -> Predictor:
-  """A model that is no module, given other prompts."""
+  """Returns a predictor that is not a module, given altered prompts."""
   return lambda prompt: model(alter(prompt))
 
 
@@ -296,7 +307,11 @@ def _without_labels(prompt: Prompt) -> Prompt:
 
 
 def _with_other_labels(task: Task) -> Callable[[Prompt], Prompt] | None:
-  """Draws the labels of a prompt again, always the same ones for its features."""
+  """Returns a function that draws the labels of prompts again.
+
+  The labels are always the same for the same features. None if the prompts of the task
+  cannot be drawn again.
+  """
   try:
     task.redraw(jax.random.key(0), task.sample(jax.random.key(0), 1), 'inputs')
   except UserError as error:
@@ -304,7 +319,7 @@ def _with_other_labels(task: Task) -> Callable[[Prompt], Prompt] | None:
     return None
 
   def redrawn(prompt: Prompt) -> Prompt:
-    """Of one prompt, `[1, …]`."""
+    """Redraws one prompt, `[1, …]`."""
     features = jnp.concatenate([prompt.x.ravel(), prompt.x_query.ravel()])
     bits = jax.lax.bitcast_convert_type(features.astype(jnp.float32), jnp.uint32)
     key = jax.random.fold_in(jax.random.key(0), jnp.sum(bits, dtype=jnp.uint32))
@@ -313,7 +328,7 @@ def _with_other_labels(task: Task) -> Callable[[Prompt], Prompt] | None:
   def alter(prompt: Prompt) -> Prompt:
     prompt = dataclasses.replace(prompt, latents=None, context_targets=None)
     n = prompt.x.shape[1]
-    # The queries in place of examples that are missing, whose labels are not used.
+    # Queries fill the places of missing examples; their labels are not used.
     missing = jnp.repeat(prompt.x_query[:, None], task.context_length - n, axis=1)
     no_labels = jnp.zeros((len(prompt.y), missing.shape[1], *prompt.y.shape[2:]))
     whole = dataclasses.replace(
@@ -344,7 +359,7 @@ def _untrained(name: str, task: Task) -> Predictor:
 def _read(
   function: Instrument, model: Predictor, task: Task, seed: int
 ) -> tuple[dict[str, Estimate | None], str]:
-  """The readings by name, or none and the reason for that."""
+  """Returns the readings by name, or none and the reason for that."""
   try:
     returned = function(model, task, seed)
   except UserError as error:
@@ -377,7 +392,10 @@ def _range(truth: Truth) -> tuple[float, float]:
 
 
 def _is_right(row: Checked, number: int) -> bool:
-  """Whether the interval of a reading, one of a number of them, has a right value."""
+  """Returns whether the interval of a reading contains a right value.
+
+  The reading is one of `number` readings, by which the interval is widened.
+  """
   from scipy import special  # slow to import
 
   if row.reading is None:
@@ -393,7 +411,7 @@ def _is_right(row: Checked, number: int) -> bool:
 def _coverage(
   function: Instrument, task: Task, name: str, planted: Planted, num_draws: int
 ) -> list[Checked]:
-  """For each reading, the share of draws whose 95 % interval contains the truth."""
+  """Returns, for each reading, how often its 95 % interval contains the truth."""
   from scipy import stats  # slow to import
 
   if not num_draws:
@@ -407,7 +425,7 @@ def _coverage(
     readings = [draw.get(key) for draw in draws]
     estimates = [reading for reading in readings if reading is not None]
     if all(reading.stderr == 0 for reading in estimates):
-      continue  # it is exact, or there is none
+      continue  # the reading has no error, or there is none
     low, high = _range(truth)
     hits = sum(
       reading.mean - reading.half - _ROUNDING <= high

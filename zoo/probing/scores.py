@@ -1,4 +1,4 @@
-"""Risks of two predictors on the same prompts."""
+"""The losses of two predictors on the same prompts."""
 
 import dataclasses
 
@@ -21,15 +21,24 @@ from zoo.theory.exact import known_risk
 class PairedRisks:
   """The mean losses of two predictors, f and f', on the same prompts.
 
-  Exact risks are for the prompts' task, and None if there is no closed form.
+  Exact risks are those of the task of the prompts. They are None if there is no closed
+  form.
+
+  Attributes:
+    risk: The mean loss of f, E ℓ(f, y); in regression, E (f − y)².
+    other_risk: The mean loss of f'.
+    risk_difference: The first loss minus the second.
+    exact_risk: The exact risk of f.
+    other_exact_risk: The exact risk of f'.
+    optimal_risk: The exact risk of the optimum of the linear family.
   """
 
-  risk: Estimate  # E loss(f, target), for regression E (f − target)²
+  risk: Estimate
   other_risk: Estimate
-  risk_difference: Estimate  # the first minus the second
+  risk_difference: Estimate
   exact_risk: float | None
   other_exact_risk: float | None
-  optimal_risk: float | None  # of the optimum of the linear family
+  optimal_risk: float | None
 
 
 def risks(
@@ -39,12 +48,34 @@ def risks(
   num_prompts: int = 65536,
   seed: int = 0,
 ) -> PairedRisks:
-  """The risks of two predictors on fresh prompts of any task.
+  """Measures the mean losses of two predictors on fresh prompts of any task.
 
   - Quantity: E ℓ(f, y) of each, and their difference, over the same prompts.
   - Null: a difference of 0, for a predictor beside itself.
 
-  Raises UserError for a predictor that cannot be called on the task's prompts.
+  Args:
+    subject: A model, an estimator or a learning rule, f.
+    other: Another one, f'.
+    task: The task whose prompts and loss are used.
+    num_prompts: The number of prompts, at least 2.
+    seed: The seed of the prompts.
+
+  Returns:
+    Both losses and their difference with standard errors, and exact risks where they
+    are known.
+
+  Raises:
+    UserError: If a predictor cannot be called on the task's prompts, or `num_prompts`
+      is below 2.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> step = zoo.estimators.gradient_descent(task)
+    >>> found = zoo.probing.risks(step, step, task, num_prompts=64)
+    >>> found.risk_difference.mean
+    0.0
+    >>> round(found.exact_risk, 3)
+    0.857
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   batches = sample_batches(task, seed, num_prompts, BATCH_SIZE)

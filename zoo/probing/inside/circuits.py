@@ -40,24 +40,27 @@ from zoo.probing.inside.graphs import (
 )
 from zoo.probing.inside.nodes import Node
 
-_NUM_STEPS = 10  # from corrupt to clean embedded tokens
-_KEPT_SHARE = 0.9  # of the gap, by the circuit
-_NUM_RANDOM = 10  # random sets of each size
-_ALL_SIZES = 32  # up to this number of edges, all sizes are in the curve
-_NUM_SIZES = 16  # of the curve of a larger graph
-_AT_ONCE = 8  # sets of edges that one program runs
-_LISTED = 20  # edges in the printed table
+_NUM_STEPS = 10  # from the corrupt to the clean embedded tokens
+_KEPT_SHARE = 0.9  # share of the gap that a circuit recovers
+_NUM_RANDOM = 10  # number of random sets of each size
+_ALL_SIZES = 32  # up to this number of edges, the curve has all sizes
+_NUM_SIZES = 16  # number of sizes in the curve of a larger graph
+_AT_ONCE = 8  # number of sets of edges that one program runs
+_LISTED = 20  # number of edges in the printed table
 
 
 class Edge(NamedTuple):
-  """What a sender adds to the residual stream that one receiver reads.
+  """A connection of a sender to a receiver through the residual stream.
+
+  What the edge carries is the value that the sender adds to the stream that this
+  receiver reads.
 
   Attributes:
-    sender: The embedded tokens, which are the first site of the stream; one head; or a
-      network.
-    receiver: The queries, keys or values of one head; a network; or the last site of
-      the stream, which the readout reads.
-    score: The share of the gap that the edge's clean value recovers, to the first
+    sender: What adds to the stream: the embedded tokens, which are the first site of
+      the stream; one head; or a network.
+    receiver: What reads the stream: the queries, keys or values of one head; a network;
+      or the last site of the stream, which the readout reads.
+    score: The share of the gap that the clean value on this edge recovers, to the first
       order.
     is_kept: Whether the edge belongs to the circuit.
   """
@@ -69,7 +72,16 @@ class Edge(NamedTuple):
 
 
 class EdgeRow(NamedTuple):
-  """An edge in a table, whose nodes are a site and a head each."""
+  """An edge as a row of a table.
+
+  Attributes:
+    sender: The site of the sender.
+    sender_head: The head of the sender; None if it is not a head.
+    receiver: The site of the receiver.
+    receiver_head: The head of the receiver; None if it is not a part of a head.
+    score: The score of the edge.
+    is_kept: Whether the edge belongs to the circuit.
+  """
 
   sender: str
   sender_head: int | None
@@ -80,12 +92,13 @@ class EdgeRow(NamedTuple):
 
 
 class CurvePoint(NamedTuple):
-  """What the best edges recover, and what as many random ones do.
+  """What the first edges recover, and what as many random edges recover.
 
   Attributes:
     num_edges: The number of edges.
-    recovered: The share of the gap that they recover.
-    random: The mean share of random sets of as many edges, grown in the same way.
+    recovered: The share of the gap that the first edges recover.
+    random: The mean share that random sets of as many edges recover. They are grown in
+      the same way, from the readout.
   """
 
   num_edges: int
@@ -95,17 +108,20 @@ class CurvePoint(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Circuit(Tabular):
-  """The result of `circuit`; all but the scores is of prompts that chose nothing.
+  """The result of `circuit`.
+
+  All numbers except the scores are measured on prompts that chose nothing. It prints as
+  a table; `to_frame` and `to_csv` give its rows to pandas and to a file.
 
   Attributes:
-    edges: All edges, in the order in which the curve takes them.
+    edges: All edges, in the order in which the set of edges grows.
     curve: What the first edges recover, by their number.
     recovered: The share of the gap that the circuit recovers.
-    random: The mean share of random sets of as many edges.
+    random: The mean share that random sets of as many edges recover.
     without: The share that all other edges recover without the circuit.
-    clean: The loss in clean prompts.
-    corrupt: The loss in corrupt prompts.
-    gap: The corrupt loss minus the clean one, prompt by prompt.
+    clean: The loss in the clean prompts.
+    corrupt: The loss in the corrupt prompts.
+    gap: The corrupt loss minus the clean loss, prompt by prompt.
   """
 
   edges: list[Edge]
@@ -124,7 +140,7 @@ class Circuit(Tabular):
 
   @property
   def rows(self) -> Rows[EdgeRow]:
-    """A row of each edge, with its ends in columns."""
+    """One row for each edge, with the parts of its two nodes in columns."""
     return Rows(
       EdgeRow(
         edge.sender.site,
@@ -161,19 +177,20 @@ def circuit(
 ) -> Circuit:
   """Finds the smallest set of edges that keeps 90 % of what a model has learned.
 
-  A model is a graph: embedded tokens, heads and networks add to the residual stream;
-  the queries, keys and values of each head, each network and the readout read the sum.
-  An edge goes from what is added to one that reads it. In a run of a set of edges,
-  these carry what their senders add in this run of clean prompts, and all others carry
-  what their senders add in corrupt prompts. Norms and attention are computed from the
-  resulting streams, so that nothing in such a run is an approximation.
+  The model is a graph. The embedded tokens, heads and networks add to the residual
+  stream; the queries, keys and values of each head, each network and the readout read
+  the sum. An edge connects an adder to a later reader. In a run of a set of edges, the
+  edges of the set carry what their senders add in this run of clean prompts, and all
+  other edges carry what their senders add in corrupt prompts. Norms and attention are
+  computed from the resulting streams; nothing in such a run is an approximation.
 
   Edges are scored by EAP-IG: the change of what the sender adds, from corrupt to clean
-  prompts, times the mean gradient of the loss by the receiver's stream, at the
-  midpoints of ten steps from corrupt to clean embedded tokens. The set grows from the
-  readout: the edge with the largest |score| among those into a part of the set comes
-  next. The smallest set that recovers 90 % is chosen on the prompts of the scores, and
-  all shares that are returned are of other prompts.
+  prompts, times the mean gradient of the loss in the receiver's stream. The mean is
+  over the midpoints of ten steps from corrupt to clean embedded tokens. The set of
+  edges grows from the readout: next comes the edge with the largest |score| among those
+  that lead into a part which the set has reached. The smallest set that recovers 90 %
+  of the gap is chosen on the prompts of the scores. All shares that are returned are
+  measured on other prompts.
 
   - Quantity: (E L(corrupt) − E L(set)) / (E L(corrupt) − E L(clean)), called
     faithfulness, where E is over pairs of prompts. A score is the share that the edge
@@ -186,13 +203,14 @@ def circuit(
   - Denominator: the gap E L(corrupt) − E L(clean).
 
   Args:
-    model: A model with taps of the kinds stream, query, key, value, heads and added,
-      such as a transformer with softmax or linear attention and without loops.
+    model: A model with taps of the kinds `stream`, `query`, `key`, `value`, `heads` and
+      `added`, such as a transformer with softmax or linear attention and without loops.
     task: The task, whose loss L is taken at the queries of its clean prompts.
-    keep: What corrupt prompts have of the clean ones: 'inputs', 'query' (as in
-      `task.redraw`), or None for nothing.
-    num_prompts: Pairs of prompts that choose, and as many that judge; ≥ 2.
-    seed: Chooses the prompts and the random sets.
+    keep: What the corrupt prompts have in common with the clean ones: 'inputs' or
+      'query' (as in `task.redraw`), or None for nothing.
+    num_prompts: The number of pairs of prompts that choose the circuit, and of others
+      that judge it; at least 2.
+    seed: The seed of the prompts and of the random sets.
 
   Returns:
     All edges with their scores, the curve, and the shares of the circuit.
@@ -200,7 +218,8 @@ def circuit(
   Raises:
     UserError: If the model lacks one of the kinds or has loops; if a part of it reads
       the stream past these taps, or the prompt past the stream; if the task does not
-      redraw prompts; if corrupt prompts do not have the larger loss.
+      redraw prompts; if the loss in corrupt prompts is not larger, beyond its 95 %
+      interval.
 
   Example:
     >>> saved = zoo.load('checkpoints/transformer')
@@ -237,7 +256,7 @@ def _smallest(
   before: Float[np.ndarray, ' b'],
   after: Float[np.ndarray, ' b'],
 ) -> int:
-  """The smallest number of the first edges that recover enough."""
+  """Returns the smallest number of the first edges that recover enough."""
   for start in range(1, len(order) + 1, _AT_ONCE):
     counts = range(start, min(start + _AT_ONCE, len(order) + 1))
     losses = runner.losses(*choosing, [order[:count] for count in counts])
@@ -255,7 +274,7 @@ def _judged(
   kept: int,
   seed: int,
 ) -> Circuit:
-  """What the circuit, its complement and random sets recover, on other prompts."""
+  """Returns what the circuit, the rest and random sets recover, on new prompts."""
   before, after = runner.checked_ends(*judging)
   edges = runner.graph.edges
   generator = np.random.default_rng(seed)
@@ -296,7 +315,7 @@ def _judged(
 def _pair(
   task: Task, keep: str | None, num_prompts: int, key: Array
 ) -> tuple[Prompt, Prompt]:
-  """Clean and corrupt prompts."""
+  """Returns clean and corrupt prompts."""
   clean_key, corrupt_key = jax.random.split(key)
   clean = task.sample(clean_key, num_prompts)
   if keep is None:
@@ -307,7 +326,7 @@ def _pair(
 
 
 class _Runner:
-  """Runs sets of edges of one model; what is compiled is shared."""
+  """Runs sets of edges of one model; compiled programs are shared."""
 
   def __init__(self, model: Predictor, task: Task, graph: Graph):
     self.model, self.graph, self.loss = model, graph, LossAtQuery(task)
@@ -316,17 +335,17 @@ class _Runner:
   def losses(
     self, clean: Prompt, corrupt: Prompt, sets: Sequence[np.ndarray]
   ) -> Float[np.ndarray, 's b']:
-    """The loss of each prompt with each set of edges."""
+    """Returns the loss of each prompt with each set of edges."""
     return self._run(clean, corrupt, sets)[1]
 
   def checked_ends(
     self, clean: Prompt, corrupt: Prompt
   ) -> tuple[Float[np.ndarray, ' b'], Float[np.ndarray, ' b']]:
-    """The losses with all edges and with none.
+    """Returns the losses with all edges and with none.
 
-    Raises UserError unless these runs predict what the model does for clean and for
-    corrupt prompts, and what heads read is a function of their queries, keys and
-    values; and for a gap that is not above 0.
+    Raises UserError in three cases: if these two runs do not predict what the model
+    predicts for clean and for corrupt prompts; if what heads read is not a function of
+    their queries, keys and values; and if the gap is not above 0.
     """
     count = len(self.graph.edges)
     sets = [np.arange(count), np.arange(0), np.arange(0, count, 2)]
@@ -337,7 +356,7 @@ class _Runner:
       for prompt in (clean, corrupt)
     ]
     scale = max(float(np.abs(values).max()) for values in plain)
-    # Half of the digits: sums are in another order, and differences are added back.
+    # Half of the digits must agree: the runs sum in another order, and add differences.
     rounding = float(np.finfo(np.asarray(predictions[0]).dtype).eps) ** 0.5
     gaps = [np.abs(predictions[i] - plain[i]).max() for i in range(2)]
     if not max(gaps) <= rounding * scale:
@@ -364,7 +383,7 @@ class _Runner:
   def scores(
     self, clean: Prompt, corrupt: Prompt, gap: Float[np.ndarray, ' b']
   ) -> list[Estimate]:
-    """The score of each edge by EAP-IG."""
+    """Returns the score of each edge by EAP-IG."""
     function = functools.partial(_moves, graph=self.graph, loss=self.loss)
     moves = self.programs.run(function, [self.model], clean, corrupt)
     shares = ratios(-np.asarray(moves, np.float64).T, gap)
@@ -373,14 +392,18 @@ class _Runner:
   def _run(
     self, clean: Prompt, corrupt: Prompt, sets: Sequence[np.ndarray]
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Predictions, losses and spreads of each set, some sets at a time."""
+    """Returns predictions, losses and spreads of each set of edges.
+
+    A program runs a few sets at a time.
+    """
     masks = np.zeros((len(sets), len(self.graph.edges)), bool)
     for mask, members in zip(masks, sets, strict=True):
       mask[members] = True
     found = []
     for start in range(0, len(masks), _AT_ONCE):
       some = masks[start : start + _AT_ONCE]
-      whole = np.resize(some, (_AT_ONCE, masks.shape[1]))  # so that one program does
+      # With a fixed number of sets, one program is enough.
+      whole = np.resize(some, (_AT_ONCE, masks.shape[1]))
       results = self.programs.run(self._measure, [self.model], clean, corrupt, whole)
       found.append([np.asarray(result)[: len(some)] for result in results])
     predictions, losses, spread = (
@@ -406,7 +429,10 @@ def _measure(
   graph: Graph,
   loss: LossAtQuery,
 ) -> tuple[Array, Array, Array]:
-  """Predictions, losses and spreads of sets of edges; to be traced."""
+  """Returns predictions, losses and spreads of sets of edges.
+
+  It is called within a function that JAX traces.
+  """
   (model,) = models
   ends = ends_of(model, graph, clean, corrupt)
 
@@ -426,7 +452,7 @@ def _moves(
   graph: Graph,
   loss: LossAtQuery,
 ) -> Float[Array, 'e b']:
-  """What each edge adds to the loss of each prompt, to the first order."""
+  """Returns what each edge adds to the loss of each prompt, to the first order."""
   (model,) = models
   ends = ends_of(model, graph, clean, corrupt)
   shape, dtype = ends.clean.shape[1:], ends.clean.dtype
@@ -461,21 +487,22 @@ def _moves(
 def _products(
   slope: Float[Array, 'r b n w'], ends: Ends, num_senders: int
 ) -> Float[Array, 'e b']:
-  """The change of each sender times the slope at each receiver."""
+  """Returns the change of each sender times the slope at each receiver."""
   change = ends.clean[:num_senders] - ends.corrupt[:num_senders]
   products = jnp.einsum('rbnw,ubnw->rub', slope, change)
   return products.reshape(-1, products.shape[-1])
 
 
 def _grown(graph: Graph, sizes: Float[np.ndarray, ' e']) -> Int[np.ndarray, ' e']:
-  """The edges in the order in which a set grows from the readout.
+  """Returns the edges in the order in which a set grows from the readout.
 
-  Next comes the edge of the largest size of those into a part that the set has reached.
+  The next edge is the one of the largest size among those that lead into a part which
+  the set has reached.
   """
   edges, outputs = graph.edges, graph.outputs
   into: dict[
     Node | None, list[int]
-  ] = {}  # by the output of the part; the readout: None
+  ] = {}  # the key is the output of the part; None is the readout
   for i, (_, receiver) in enumerate(edges):
     into.setdefault(outputs.get(receiver), []).append(i)
   reached: set[Node | None] = {None}
@@ -494,7 +521,10 @@ def _grown(graph: Graph, sizes: Float[np.ndarray, ' e']) -> Int[np.ndarray, ' e'
 
 
 def _sizes(num_edges: int) -> list[int]:
-  """The numbers of edges of a curve: all of a small graph, else evenly in log scale."""
+  """Returns the numbers of edges of a curve.
+
+  For a small graph these are all numbers, otherwise some that are even in log scale.
+  """
   if num_edges <= _ALL_SIZES:
     return [*range(1, num_edges + 1)]
   return [*map(int, np.unique(np.geomspace(1, num_edges, _NUM_SIZES).round()))]
@@ -503,7 +533,7 @@ def _sizes(num_edges: int) -> list[int]:
 def _of_random(
   parts: Float[np.ndarray, 's b'], gap: Float[np.ndarray, ' b']
 ) -> Estimate:
-  """The mean share of several sets, with its error over prompts and over sets."""
+  """Returns the mean share of several sets, with its error over prompts and sets."""
   mean, over_prompts = ratio(parts.mean(axis=0), gap)
   over_sets = estimate(parts.mean(axis=1) / gap.mean()).stderr
   return Estimate(mean, math.hypot(over_prompts, over_sets))

@@ -1,11 +1,13 @@
 """The graph of a model: what adds to its residual stream, and what reads the stream.
 
 Every reader sees the sum of all that was added before it. In a run of a graph each
-reader has a stream of its own, so that an edge from an adder to a reader can carry the
-value of another prompt while all other edges keep theirs. To this end each prompt is
-repeated along the axis of prompts, once for each reader between two taps of the stream:
-such a tap gives every repetition the stream of one reader, and the taps of queries,
-keys and values put together what each head has read from its own streams.
+reader has a stream of its own, so that the edge from one adder to one reader can carry
+the value of another prompt while all other edges keep theirs.
+
+To this end each prompt is repeated along the axis of prompts, once for each reader
+between two taps of the stream. A tap of the stream gives every repetition the stream of
+one reader. The taps of queries, keys and values then put together what each head has
+read from its own streams.
 """
 
 from __future__ import annotations
@@ -30,23 +32,39 @@ _PARTS = 'query', 'key', 'value'
 
 
 class Attention(NamedTuple):
-  """The sites of a mixer with heads."""
+  """The sites of a mixer with heads.
+
+  Attributes:
+    query: The site of the queries.
+    key: The site of the keys.
+    value: The site of the values.
+    heads: The site of what the heads give to the output matrix.
+    out: The site of what the mixer adds to the stream.
+    num_heads: The number of heads.
+  """
 
   query: str
   key: str
   value: str
   heads: str
-  out: str  # what is added to the stream
+  out: str
   num_heads: int
 
 
 class Stage(NamedTuple):
-  """A tap of the stream, and what reads the stream between it and the next one."""
+  """A tap of the stream, and what reads the stream between it and the next such tap.
+
+  Attributes:
+    site: The site of the tap.
+    attention: The mixer, if there is one.
+    networks: The sites of all else that is added to the stream.
+    num_senders: How many senders have added to the stream before.
+  """
 
   site: str
   attention: Attention | None
-  networks: tuple[str, ...]  # the sites of what else is added
-  num_senders: int  # that have added to the stream before
+  networks: tuple[str, ...]
+  num_senders: int
 
   @property
   def receivers(self) -> list[Node]:
@@ -60,7 +78,7 @@ class Stage(NamedTuple):
 
   @property
   def senders(self) -> list[Node]:
-    """What is added to the stream after this tap."""
+    """The heads and networks that add to the stream after this tap."""
     nodes = [Node(site) for site in self.networks]
     if (mixer := self.attention) is not None:
       nodes = [Node(mixer.heads, head) for head in range(mixer.num_heads)] + nodes
@@ -68,7 +86,11 @@ class Stage(NamedTuple):
 
 
 class Graph(NamedTuple):
-  """The stages of a model, the last of which is the readout's."""
+  """The stages of a model.
+
+  Attributes:
+    stages: The stages in their order. The last one is the readout's.
+  """
 
   stages: list[Stage]
 
@@ -80,7 +102,10 @@ class Graph(NamedTuple):
 
   @property
   def edges(self) -> list[tuple[Node, Node]]:
-    """All pairs of a sender and a receiver after it: stage, receiver, sender."""
+    """All pairs of a sender and a later receiver.
+
+    They are ordered by stage, then by receiver, then by sender.
+    """
     senders = self.senders
     return [
       (sender, receiver)
@@ -91,12 +116,15 @@ class Graph(NamedTuple):
 
   @property
   def num_streams(self) -> int:
-    """The most receivers of a stage."""
+    """The largest number of receivers of a stage."""
     return max(len(stage.receivers) for stage in self.stages)
 
   @property
   def outputs(self) -> dict[Node, Node]:
-    """What follows from what a receiver reads; the readout has no such sender."""
+    """The sender that is computed from what each receiver reads.
+
+    The readout is missing, because it adds nothing to the stream.
+    """
     outputs = {}
     for stage in self.stages:
       outputs |= {node: node for node in stage.senders if node.site in stage.networks}
@@ -107,7 +135,7 @@ class Graph(NamedTuple):
     return outputs
 
   def by_stage(self, values: Array) -> list[Array]:
-    """Values of all edges `[e]` as one array `[r, u]` for each stage."""
+    """Splits values of all edges `[e]` into an array `[r, u]` for each stage."""
     parts, start = [], 0
     for stage in self.stages:
       shape = len(stage.receivers), stage.num_senders
@@ -118,10 +146,19 @@ class Graph(NamedTuple):
 
 
 def graph_of(model: Predictor, prompt: Prompt) -> Graph:
-  """The graph of a model, from the kinds of its taps and the order of their calls.
+  """Returns the graph of a model, from the kinds and the calls of its taps.
 
-  Raises UserError for a model without the kinds, with a layer that is called again, or
-  with mixers whose queries, keys, values and heads are not all there.
+  Args:
+    model: A model with taps of all `KINDS`.
+    prompt: Prompts; two are enough.
+
+  Returns:
+    The graph.
+
+  Raises:
+    UserError: If the model lacks one of the kinds, or calls a tap twice; if a mixer
+      lacks its queries, keys, values or heads, or their axes are not known; if there is
+      no tap of the stream before the readout.
   """
   name = type(model).__name__
   kinds = {place.site: place.tap.kind for place in places(checked_module(model))}
@@ -154,7 +191,8 @@ def graph_of(model: Predictor, prompt: Prompt) -> Graph:
   for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
     between = order[start + 1 : end]
     stage = _stage(order[start], between, kinds, outs, shapes, model, num_senders)
-    if stage.senders or end == len(order):  # else the next tap has the same stream
+    # If nothing was added, the next tap has the same stream.
+    if stage.senders or end == len(order):
       stages.append(stage)
       num_senders += len(stage.senders)
   if stages[-1].senders:
@@ -174,7 +212,7 @@ def _stage(
   model: Any,
   num_senders: int,
 ) -> Stage:
-  """The stage of what is called between a tap of the stream and the next one."""
+  """Returns the stage between a tap of the stream and the next one."""
   added = [name for name in between if kinds[name] == 'added']
   networks = tuple(name for name in added if name not in outs)
   found = {
@@ -206,16 +244,23 @@ def _stage(
 
 
 class Run(NamedTuple):
-  """A forward pass in which each reader has its own stream."""
+  """A forward pass in which each reader has its own stream.
+
+  Attributes:
+    prediction: The predictions for the queries.
+    added: What each of u senders adds to the stream.
+    spread: The largest difference between what heads read in different streams although
+      their queries, keys and values are equal. It is 0 for attention alone.
+  """
 
   prediction: Array
-  added: Float[Array, 'u b n w']  # by each sender
-  # How far what heads read depends on the streams besides queries, keys and values.
+  added: Float[Array, 'u b n w']
   spread: Float[Array, '']
 
 
-# Takes the number of a stage and what was added so far; has a stream for each receiver.
-Streams = Callable[[int, Array], Array]  # [u, b, n, w] to [r, b, n, w]
+# Such a function takes the number of a stage and what was added before it,
+# `[u, b, n, w]`, and returns a stream for each receiver, `[r, b, n, w]`.
+Streams = Callable[[int, Array], Array]
 
 
 def run_graph(
@@ -225,14 +270,20 @@ def run_graph(
   streams: Streams,
   embedded: Float[Array, 'b n w'] | None = None,
 ) -> Run:
-  """Runs a model with streams of its readers' own; to be traced.
+  """Runs a model in which each reader has its own stream.
+
+  It is called within a function that JAX traces.
 
   Args:
     model: The model.
     graph: Its graph.
     prompt: Prompts.
     streams: What each receiver of a stage reads.
-    embedded: In place of the embedded tokens.
+    embedded: Embedded tokens that replace those of the prompts. None keeps the
+      prompts'.
+
+  Returns:
+    The prediction, and what each sender added.
   """
   copy = without_shortcuts(model)
   by_site = {place.site: place for place in places(copy)}
@@ -244,7 +295,7 @@ def run_graph(
   def replace(site: str, function: Callable[[Array], Array]) -> None:
     by_site[site].put(_Exchange(function))
 
-  def apart(value: Array) -> Array:  # [r, b, …]
+  def apart(value: Array) -> Array:  # to [r, b, …]
     return value.reshape(num_streams, -1, *value.shape[1:])
 
   def joined(parts: Array) -> Array:
@@ -256,7 +307,7 @@ def run_graph(
         added[senders[0]] = apart(stream)[0] if embedded is None else embedded
       before = jnp.stack([added[sender] for sender in senders[: stage.num_senders]])
       read = streams(number, before)
-      # Repetitions that no reader of this stage needs are those of the last one.
+      # Repetitions that no reader of this stage needs get the last reader's stream.
       rest = jnp.broadcast_to(read[-1:], (num_streams - len(read), *read.shape[1:]))
       return joined(jnp.concatenate([read, rest]))
 
@@ -283,7 +334,7 @@ def run_graph(
         replace(site, put_together(i * num_heads, site))
 
       def heads_apart(value: Array) -> Array:
-        """The first streams get one head each, the others none."""
+        """Keeps one head in each of the first streams, and none in the others."""
         parts = apart(value)
         spreads.append(jnp.max(jnp.abs(parts - parts[:1])))
         axis = axes[mixer.heads].index('h')
@@ -296,7 +347,7 @@ def run_graph(
 
       def add_heads(value: Array) -> Array:
         parts = apart(value)
-        # The stream without heads has the bias, which no edge carries.
+        # A stream without heads has the bias alone, which no edge carries.
         for head in range(num_heads):
           added[Node(mixer.heads, head)] = parts[head] - parts[num_heads]
         return value
@@ -330,15 +381,24 @@ class _Exchange(Replacement):
 
 
 class Ends(NamedTuple):
-  """What is added to the stream in corrupt and in clean prompts."""
+  """What is added to the stream in corrupt and in clean prompts.
+
+  Attributes:
+    corrupt: What each of u senders adds in the corrupt prompts.
+    clean: What each of u senders adds in the clean prompts.
+    streams: The stream at each stage in the corrupt prompts.
+  """
 
   corrupt: Float[Array, 'u b n w']
   clean: Float[Array, 'u b n w']
-  streams: list[Float[Array, 'b n w']]  # by stage, in corrupt prompts
+  streams: list[Float[Array, 'b n w']]
 
 
 def ends_of(model: Any, graph: Graph, clean: Prompt, corrupt: Prompt) -> Ends:
-  """What each sender adds in clean and in corrupt prompts; to be traced."""
+  """Returns what each sender adds in clean and in corrupt prompts.
+
+  It is called within a function that JAX traces.
+  """
   sites = [stage.site for stage in graph.stages]
   added, of_corrupt = [], []
   for prompt in (corrupt, clean):
@@ -355,9 +415,10 @@ def ends_of(model: Any, graph: Graph, clean: Prompt, corrupt: Prompt) -> Ends:
 
 
 def with_edges(ends: Ends, masks: Sequence[Array]) -> Streams:
-  """Streams in which edges of a mask carry what is added, and others the corrupt.
+  """Returns streams in which the edges of a mask carry what is added in this run.
 
-  The mask is that of `Graph.by_stage`, an array `[r, u]` for each stage.
+  All other edges carry what is added in the corrupt prompts. The mask has the form of
+  `Graph.by_stage`, an array `[r, u]` for each stage.
   """
 
   def streams(i: int, added: Array) -> Array:

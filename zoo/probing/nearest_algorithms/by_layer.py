@@ -29,51 +29,64 @@ from zoo.probing.nearest_algorithms.families import AnyFamily, Member, families
 from zoo.probing.nearest_algorithms.sampled import check_numbers
 
 _BATCH_SIZE = 512
-_LEAST_PROMPTS = 10  # for each step, whose sizes are fitted
+_LEAST_PROMPTS = 10  # the least number of prompts for each step that is fitted
 _STEPLESS = 'ridge', 'ols', 'bayes'  # baselines of a task that take no steps
 _ENDS = 2.5, 97.5  # percentiles: an interval of 95 %
 
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-  """How far layers are from an algorithm, by its number of steps k = 0, 1, ….
+  """How far each of l layers is from an algorithm, by its number of steps k = 0, 1, ….
 
-  `distance` is `E (f − g)²` of a layer's prediction f and the algorithm's g, divided by
-  the effect of the context on the model's prediction, `E Var(f | x_q)` after the last
-  layer. An algorithm without steps has one column. The number of steps is chosen on
-  half of the prompts, and distances are those of the other half.
+  The distance is `E (f − g)²` for the predictions f of the layer and g of the
+  algorithm, divided by the effect of the context on the model's prediction, `E Var(f |
+  x_q)` after the last layer. The number of steps is chosen on half of the prompts, and
+  distances are measured on the other half.
+
+  Attributes:
+    distance: The distances, `[l, k]`. An algorithm without steps has one column.
+    stderr: Their standard errors over prompts, `[l, k]`.
+    nearest: The smallest number of steps at the least distance, `[l]`.
+    low: The lower end of the 95 % interval of `nearest`, by a bootstrap over prompts.
+    high: The upper end of this interval.
+    parameters: The fitted parameters, an array `[l, …]` for each number of steps.
   """
 
   distance: Float[np.ndarray, 'l k']
-  stderr: Float[np.ndarray, 'l k']  # over prompts
-  nearest: Int[np.ndarray, ' l']  # the least number of steps at the least distance
-  low: Int[np.ndarray, ' l']  # its 95 % interval, from prompts drawn again
+  stderr: Float[np.ndarray, 'l k']
+  nearest: Int[np.ndarray, ' l']
+  low: Int[np.ndarray, ' l']
   high: Int[np.ndarray, ' l']
-  parameters: list[Float[np.ndarray, 'l _']]  # those fitted, by number of steps
+  parameters: list[Float[np.ndarray, 'l _']]
 
 
 @dataclasses.dataclass(frozen=True)
 class Readout:
-  """What is read after each layer, compared with algorithms by name."""
+  """The predictions that are read after each layer, compared with algorithms.
+
+  Attributes:
+    matches: The distances, by the name of the algorithm.
+    nearest: For each layer, the algorithms that cannot be distinguished from the
+      nearest one on the same prompts, with Holm's correction over all others. Those
+      with the fewest parameters come first.
+  """
 
   matches: dict[str, Match]
-  # By layer, the algorithms that are not told apart from the nearest on the same
-  # prompts, by Holm over all others; those with the fewest parameters come first.
   nearest: list[list[str]]
 
 
 class LayerRow(NamedTuple):
-  """The distance of one layer from one algorithm, after its nearest number of steps.
+  """The distance of one layer from one algorithm, at the nearest number of steps.
 
   Attributes:
-    readout: 'own', by the model's readout, or 'fitted', by the best linear map.
-    layer: After how many layers.
+    readout: 'own' for the model's readout, or 'fitted' for the fitted linear map.
+    layer: The number of layers before the readout.
     algorithm: The name of the algorithm.
     steps: The nearest number of steps; 0 for an algorithm without steps.
     low: The least number of steps in its 95 % interval.
-    high: The largest one.
-    distance: As a share of the effect of the context.
-    is_nearest: Whether it is not told apart from the nearest algorithm.
+    high: The largest number of steps in this interval.
+    distance: The distance as a share of the effect of the context.
+    is_nearest: Whether the algorithm cannot be distinguished from the nearest one.
   """
 
   readout: str
@@ -88,11 +101,20 @@ class LayerRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LayerAlgorithms(Tabular):
-  """The algorithms nearest to a model before its first layer, and after each."""
+  """The algorithms nearest to a model before its first layer, and after each layer.
+
+  It prints as a table; `to_frame` and `to_csv` give its rows to pandas and to a file.
+
+  Attributes:
+    num_prompts: The number of prompts that are judged.
+    own: The algorithms nearest to the predictions of the model's own readout.
+    fitted: The algorithms nearest to the predictions of the linear map of the query's
+      token that is fitted to the targets, as in `lens`.
+  """
 
   num_prompts: int
-  own: Readout  # by the model's own readout
-  fitted: Readout  # by the best linear map of the query's token, as in `lens`
+  own: Readout
+  fitted: Readout
 
   @property
   def rows(self) -> Rows[LayerRow]:
@@ -101,7 +123,7 @@ class LayerAlgorithms(Tabular):
 
 
 def layer_rows(name: str, readout: Readout) -> Rows[LayerRow]:
-  """The rows of one readout, of this name."""
+  """Returns the rows of a readout, under the given name."""
   rows = Rows[LayerRow]()
   for layer, alike in enumerate(readout.nearest):
     for algorithm, match in readout.matches.items():
@@ -117,10 +139,11 @@ def layer_rows(name: str, readout: Readout) -> Rows[LayerRow]:
 
 
 class _Samples(NamedTuple):
-  """The first half of the prompts is to be judged, the other for fits."""
+  """The predictions and prompts, of which the first half is to be judged."""
 
   predictions: Float[np.ndarray, 'n l']
-  other: Float[np.ndarray, ' n']  # after the last layer, in another context
+  # These are the predictions after the last layer, in another context.
+  other: Float[np.ndarray, ' n']
   tokens: Float[np.ndarray, 'n l w']
   x: Float[np.ndarray, 'n c d']
   y: Float[np.ndarray, 'n c']
@@ -135,19 +158,26 @@ def algorithms(
   num_steps: int = 8,
   seed: int = 0,
 ) -> LayerAlgorithms:
-  """How far each layer's prediction is from algorithms of 0 to `num_steps` steps.
+  """Measures how far each layer's prediction is from algorithms of a few steps.
 
-  All start from the prior mean of the task, or 0. Their parameters are those nearest to
-  the layer on other `num_prompts` prompts than those judged, for each layer and k:
+  The algorithms take 0 to `num_steps` steps. All start from the prior mean of the task,
+  or from 0. Their parameters are fitted to the predictions of the layer, for each layer
+  and number of steps k, on other prompts than those that are judged. The algorithms,
+  with their parameters, are
 
-  - `gd`: the size η of its steps; `preconditioned_gd`, if the task has a feature
-    covariance Σ that is no multiple of the identity: likewise, with steps η Σ⁻¹;
-  - `gd_plus_plus`: η and the contraction γ (von Oswald et al., arXiv 2212.07677);
-  - `chebyshev`: Richardson's iteration with the schedule that is the best for the
-    eigenvalues in an interval, the logarithms of whose ends are fitted;
-  - `richardson`: any schedule of k steps, by the coefficients of its polynomial;
-  - `newton` (Fu et al., arXiv 2310.17086), whose 0 steps are M_0 = S/|S|²,
-    `conjugate_gradients`, and the task's `ridge`, `ols` and `bayes`: none.
+  - `gd`, gradient descent: the size η of its steps;
+  - `preconditioned_gd`, if the task has a feature covariance Σ that is not a multiple
+    of the identity: the size η of its steps η Σ⁻¹;
+  - `gd_plus_plus` (von Oswald et al., arXiv 2212.07677): η and the contraction γ;
+  - `chebyshev`, Richardson's iteration with the schedule that is the best for all
+    eigenvalues in an interval: the logarithms of the ends of the interval;
+  - `richardson`, any schedule of k steps: the coefficients of its polynomial;
+  - `newton` (Fu et al., arXiv 2310.17086), whose 0 steps are M_0 = S/|S|², and
+    `conjugate_gradients`: no parameters;
+  - `ridge`, `ols` and `bayes`, if they are baselines of the task: no steps and no
+    parameters.
+
+  The quantity and its null are
 
   - Quantity: `distance`, E (f_l − g_k)² / E Var(f | x_q) for the predictions f_l read
     after layer l, those f of the model, and those g_k of k steps of an algorithm, over
@@ -157,9 +187,30 @@ def algorithms(
   - Counterfactual: another context of the same query, `task.redraw(keep='query')`.
   - Denominator: the effect of the context, E Var(f | x_q), after the last layer.
 
-  Raises UserError for a model that is not `zoo.core.protocols.Layered`, for labels that
-  are no numbers or have another loss than the squared error, for a model that ignores
-  its context, and for fewer than ten prompts a step.
+  Args:
+    model: A model whose layers can be read (`zoo.core.protocols.Layered`), such as
+      `transformer` and `deep_lsa`.
+    task: A task whose labels are numbers, with the squared error.
+    num_prompts: The number of prompts to judge, and of others for the fits; at least 10
+      for each step.
+    num_steps: The largest number of steps, at least 1.
+    seed: The seed of the prompts.
+
+  Returns:
+    The distances with the model's own readout, and with the fitted linear map.
+
+  Raises:
+    UserError: If the layers of the model cannot be read; if labels are not numbers, or
+      the loss is not the squared error; if the model ignores its context; if the task
+      does not define how its prompts are drawn again, or has no examples; if there are
+      fewer than 10 prompts for each step.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> found = zoo.probing.algorithms(model, task, num_prompts=16, num_steps=1)
+    >>> [*found.own.matches][:2]
+    ['gd', 'gd_plus_plus']
   """
   check_layered(model)
   check_numbers(task)
@@ -188,7 +239,7 @@ def algorithms(
 def _sample(
   model: Predictor, task: Task, num_prompts: int, seed: int
 ) -> tuple[_Samples, dict[str, Float[np.ndarray, ' p']]]:
-  """What layers predict on all prompts, and what baselines do on those to judge."""
+  """Returns what layers predict on all prompts, and baselines on those to judge."""
   programs, baselines = Programs(), _baselines(task)
 
   def measure(
@@ -201,7 +252,7 @@ def _sample(
     ]
     samples = _Samples(
       predictions=np.stack(predictions, axis=1, dtype=np.float64),
-      # By the same program, so that a model without context predicts the same bits.
+      # The same program runs, so that a model without context predicts the same bits.
       other=np.asarray(programs.run(read_layers, [model], other)[0][-1], np.float64),
       tokens=np.stack(tokens, axis=1, dtype=np.float64),
       x=np.asarray(prompt.x, np.float64),
@@ -218,7 +269,10 @@ def _sample(
 
 
 def _baselines(task: Task) -> dict[str, Predictor]:
-  """The baselines of a task that take no steps; equal ones are one, as `ols, bayes`."""
+  """Returns the baselines of a task that take no steps.
+
+  Baselines that predict the same are one entry, such as `ols, bayes`.
+  """
   baselines = task.baselines()
   return distinct({name: baselines[name] for name in _STEPLESS if name in baselines})
 
@@ -261,9 +315,10 @@ def _match(
   effect: Float[np.ndarray, ' p'],
   parameters: list[Float[np.ndarray, 'l _']],
 ) -> Match:
-  """The shares of squared differences in the effect, and each layer's nearest k.
+  """Returns the distances, and the number of steps nearest to each layer.
 
-  That is the nearest by the squared differences on other prompts, `choosing`.
+  The number of steps is the nearest by the squared differences on other prompts,
+  `choosing`.
   """
   distance, stderr = ratios(errors, effect)
   least = SHARE_ROUNDING * effect.mean()
@@ -278,14 +333,17 @@ def _match(
 
 
 def _least(means: Float[np.ndarray, 'r k'], rounding: float) -> Int[np.ndarray, ' r']:
-  """The first entry of each row that is the least up to rounding."""
+  """Returns the first entry of each row that is the least, up to rounding."""
   return np.argmax(means <= means.min(axis=1, keepdims=True) + rounding, axis=1)
 
 
 def _alike(
   errors: Mapping[str, Float[np.ndarray, ' p']], effect: Float[np.ndarray, ' p']
 ) -> list[str]:
-  """The algorithms that are not farther than the nearest, by Holm over all others."""
+  """Returns the algorithms that cannot be distinguished from the nearest one.
+
+  The others are farther, with Holm's correction over all of them.
+  """
   best = min(errors, key=lambda name: errors[name].mean())
   others = [name for name in errors if name != best]
   gaps = [difference(errors[name], errors[best]) for name in others]

@@ -1,4 +1,4 @@
-"""Families of solvers, and the members that are nearest to predictions."""
+"""Families of solvers, and their members that are nearest to predictions."""
 
 from __future__ import annotations
 
@@ -14,32 +14,44 @@ from zoo.probing.nearest_algorithms import solvers
 from zoo.probing.nearest_algorithms.solvers import Spectra, Spectrum
 
 _TOLERANCE = 1e-12  # of the searches for parameters
-_FAR = 1e30  # the prediction of steps that diverge, which may overflow
+_FAR = 1e30  # stands for predictions that overflow, of steps that diverge
 
 
 class Halves(NamedTuple):
-  """Prompts to judge, and others to fit."""
+  """The normal equations of the prompts to judge, and of those to fit."""
 
   judged: Spectra
   fitted: Spectra
 
 
 class Member(NamedTuple):
-  """Algorithms of k steps, one for each layer, and the parameters that make them."""
+  """Algorithms of k steps, one for each layer, and their parameters.
 
-  predictions: Float[np.ndarray, 'p l']  # for the prompts to judge
+  Attributes:
+    predictions: The predictions for the prompts to judge, `[p, l]`.
+    parameters: The fitted parameters of each layer, `[l, n]`.
+  """
+
+  predictions: Float[np.ndarray, 'p l']
   parameters: Float[np.ndarray, 'l n']
 
 
 class Family(NamedTuple):
-  """Algorithms of any number of steps, with parameters that are fitted for each."""
+  """Algorithms of any number of steps, with parameters that are fitted for each number.
+
+  Attributes:
+    halves: The prompts.
+    filtered: Takes eigenvalues, a number of steps and parameters, and returns the
+      filter.
+    starts: Parameters to try; the search starts from the best of them.
+  """
 
   halves: Halves
   filtered: Callable[[Spectrum, int, Any], Spectrum]
-  starts: Float[np.ndarray, 's n']  # from the best of which parameters are searched
+  starts: Float[np.ndarray, 's n']
 
   def member(self, targets: Float[np.ndarray, 'p l'], num_steps: int) -> Member:
-    """The algorithms of k steps nearest to the predictions of each layer."""
+    """Returns the algorithms of k steps nearest to the predictions of each layer."""
     from scipy.optimize import least_squares  # slow to import, and rarely needed
 
     judged, fitted = self.halves
@@ -48,7 +60,8 @@ class Family(NamedTuple):
       return spectra.predict(self.filtered(spectra.values, num_steps, parameters))
 
     predictions, parameters = [], []
-    with np.errstate(over='ignore', invalid='ignore'):  # steps that are far too long
+    # Steps that are far too long overflow.
+    with np.errstate(over='ignore', invalid='ignore'):
       tried = np.stack([predict(fitted, start) for start in self.starts])
     tried = _finite(tried)
     for target in targets.T:
@@ -79,7 +92,11 @@ class Polynomials(NamedTuple):
   halves: Halves
 
   def member(self, targets: Float[np.ndarray, 'p l'], num_steps: int) -> Member:
-    """The coefficients are those of Chebyshev polynomials from 0 to the largest s."""
+    """Returns the algorithms of k steps nearest to the predictions of each layer.
+
+    The parameters are coefficients of the Chebyshev polynomials from 0 to the largest
+    s.
+    """
     largest = self.halves.fitted.values.max() or 1.0
 
     def terms(spectra: Spectra) -> Float[np.ndarray, 'p k']:
@@ -101,7 +118,7 @@ class Fixed(NamedTuple):
   solve: Callable[[Spectra, int], Float[np.ndarray, ' p']]
 
   def member(self, targets: Float[np.ndarray, 'p l'], num_steps: int) -> Member:
-    """The same algorithm for each layer."""
+    """Returns the same algorithm for each layer."""
     prediction = self.solve(self.halves.judged, num_steps)
     num_layers = targets.shape[1]
     predictions = np.tile(prediction[:, None], num_layers)
@@ -118,7 +135,7 @@ def families(
   start: Float[np.ndarray, ' d'],
   task: Task,
 ) -> dict[str, AnyFamily]:
-  """The families for prompts, of which the first half is to be judged."""
+  """Returns the families for prompts, the first half of which is to be judged."""
   middle = len(x) // 2
 
   def halves(root: Float[np.ndarray, 'd d'] | None = None) -> Halves:
@@ -148,7 +165,7 @@ def _newton(spectra: Spectra, num_steps: int) -> Float[np.ndarray, ' p']:
 
 
 def _size(halves: Halves) -> float:
-  """The mean of the largest eigenvalue: the unit of the starts of searches."""
+  """Returns the mean of the largest eigenvalue, the unit of the starts of searches."""
   return float(halves.fitted.values[:, -1].mean()) or 1.0
 
 

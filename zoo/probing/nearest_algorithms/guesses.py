@@ -21,40 +21,72 @@ from zoo.models.token_model import TokenModel
 
 @dataclasses.dataclass(frozen=True)
 class LinearFit:
-  """A guess as `w·x + b`: `[d, k]` and `[k]` for k outputs, `[d]` and a number for one.
+  """A guess as a linear map, `w·x + b`.
 
-  It is exact, or fitted by least squares to the guesses of half of the queries.
+  It is exact, or fitted by least squares to the guesses for half of the queries.
+
+  Attributes:
+    weights: The weights w, `[d]`, or `[d, k]` for k outputs.
+    bias: The bias b, a number, or `[k]` for k outputs.
+    r_squared: 1 − E |guess − fit|² / E |guess − mean guess|² on the other half of the
+      queries. None if nothing was fitted.
+    distance: |w − w*| from the prior mean w*. None for a task without a prior mean.
   """
 
   weights: Float[np.ndarray, ' d *k']
   bias: Float[np.ndarray, ' *k']
-  # 1 − E |guess − fit|² / E |guess − mean guess|² on the other half; None if exact.
   r_squared: float | None
-  distance: float | None  # |w − w*|; None for a task without a prior mean w*
+  distance: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class LearnedGuess:
-  """The guesses of a model before it has seen an example."""
+  """The guesses of a model before it has seen an example.
 
-  kind: str | None  # one of zoo.models.initial_guess.GUESSES; None if it has no guess
-  token: LinearFit | None  # in a label's place, or added outside: residual
-  prediction: LinearFit  # the prediction from a query alone
+  Attributes:
+    kind: The kind of the guess in the tokens, one of
+      `zoo.models.initial_guess.GUESSES`. None if the model has no such guess.
+    token: The guess that stands in the place of a label, or that is added to the
+      prediction (`residual`). None if the model has none.
+    prediction: The prediction from a query alone.
+  """
+
+  kind: str | None
+  token: LinearFit | None
+  prediction: LinearFit
 
 
 def learned_guess(
   model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0
 ) -> LearnedGuess:
-  """The initial guess of a model on the queries of a task.
+  """Returns the initial guess of a model on the queries of a task.
 
-  The guess in its tokens is exact; for a network it is the best linear fit.
+  The guess in its tokens is exact, except for a guess by a network, which is replaced
+  by the linear map nearest to it.
 
   - Quantity: the weights and the bias of the linear map nearest to the predictions
     without examples, E |f(x_q) − w·x_q − b|², over queries.
   - Null: weights of 0 for a model that predicts a constant without examples.
   - Denominator: E |f − E f|², of `r_squared`.
 
-  Raises UserError unless the model is an NNX module.
+  Args:
+    model: An NNX module that can be called on prompts without examples.
+    task: The task from which queries are drawn.
+    num_prompts: The number of queries, at least 4. Half of them are for the fits.
+    seed: The seed of the queries.
+
+  Returns:
+    The guess in the tokens, and the linear map nearest to the predictions.
+
+  Raises:
+    UserError: If the model is not an NNX module, or `num_prompts` is below 4.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> model = zoo.models.Transformer(2, 4, num_layers=1, rngs=nnx.Rngs(0))
+    >>> guess = zoo.probing.learned_guess(model, task, num_prompts=16)
+    >>> guess.kind, guess.token.distance
+    ('zero', 0.0)
   """
   if not isinstance(model, nnx.Module):
     raise UserError(f'{type(model).__name__} has no guess; it must be an NNX module')
@@ -99,7 +131,7 @@ def _exact(weights: ArrayLike, bias: ArrayLike, task: Task) -> LinearFit:
 def _fit(
   x: Float[np.ndarray, 'p d'], guesses: Float[np.ndarray, ' p *k'], task: Task
 ) -> LinearFit:
-  """The best linear fit to the first half of the guesses, measured on the second."""
+  """Fits a linear map to the first half of the guesses, and measures the second."""
   half = len(x) // 2
   inputs = np.column_stack([x, np.ones(len(x))]).astype(np.float64)
   outputs = guesses.astype(np.float64)
@@ -113,6 +145,6 @@ def _fit(
 
 
 def distance_to_mean(weights: Float[np.ndarray, ' d *k'], task: Task) -> float | None:
-  """|w − w*|; None for a task without a prior mean w*."""
+  """Returns |w − w*|; None for a task without a prior mean w*."""
   mean = task.mean_weights()
   return None if mean is None else float(np.linalg.norm(weights - mean))

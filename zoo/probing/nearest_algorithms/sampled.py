@@ -6,7 +6,8 @@ For a prompt with `S = XᵀX/C` and `r = Xᵀy/C`, and a start w_0, these are
     a matrix step     w = w_0 + Γ (r − S w_0)
     ridge regression  w = w_0 + (S + λ/C)⁻¹ (r − S w_0)
 
-and the prediction is w·x_q. For a given η, λ or Γ it is affine in w_0.
+and the prediction is w·x_q. For a given η, λ or Γ the prediction is affine in w_0, so
+that the best w_0 is a linear least-squares problem.
 """
 
 from __future__ import annotations
@@ -32,35 +33,54 @@ from zoo.probing.nearest_algorithms.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
 from zoo.theory.search import lowest_point
 
-# If the slope of predictions in w_0 is below this share of the query's length, float32
-# predictions do not determine w_0 to two digits.
+# If the slope of the predictions in w_0 is below this share of the length of the query,
+# float32 predictions do not determine w_0 to two digits.
 _LEAST_SLOPE = 1e-3
-_NUM_SLOW_PROMPTS = 512  # for slow baselines
+_NUM_SLOW_PROMPTS = 512  # the number of prompts for a slow baseline
 
 
 @dataclasses.dataclass(frozen=True)
 class Nearest:
-  """An algorithm fitted to half of the prompts, and measured on the other half."""
+  """An algorithm fitted to half of the prompts, and measured on the other half.
 
-  parameter: float | Float[np.ndarray, 'd d']  # η, Γ or λ
-  start: Float[np.ndarray, ' d'] | None  # w_0; None if hardly determined
-  distance: float | None  # |w_0 − w*|; None without w_0 or a prior mean w*
-  difference: Estimate  # E (f − g)² of the predictor f and the algorithm g
-  # `difference` divided by E Var(f | x_q), the effect of the context; None for a
-  # predictor that ignores its context, of which there is nothing to explain.
+  Attributes:
+    parameter: η, Γ or λ.
+    start: The start w_0, `[d]`. None if the predictions hardly determine it.
+    distance: |w_0 − w*| from the prior mean w*. None without w_0, or for a task without
+      a prior mean.
+    difference: E (f − g)² for the predictions f of the predictor and g of the
+      algorithm.
+    unexplained: `difference` divided by the effect of the context, E Var(f | x_q). None
+      for a predictor that ignores its context: then there is nothing to explain.
+    risk: The loss of the algorithm, E (g − y_q)².
+  """
+
+  parameter: float | Float[np.ndarray, 'd d']
+  start: Float[np.ndarray, ' d'] | None
+  distance: float | None
+  difference: Estimate
   unexplained: Estimate | None
-  risk: Estimate  # of the algorithm: E (g − y_q)²
+  risk: Estimate
 
 
 @dataclasses.dataclass(frozen=True)
 class SampledAlgorithm:
-  """The algorithms nearest to a predictor, by mean squared difference."""
+  """The algorithms nearest to a predictor, by mean squared difference.
 
-  num_prompts: int  # one half for the fits, the other for the measurements
-  risk: Estimate  # of the predictor, on the prompts for the measurements
-  nearest_gd: Nearest  # one step of size η
-  nearest_gd_beta: Nearest  # one step with the matrix Γ
-  nearest_ridge: Nearest  # with the penalty λ
+  Attributes:
+    num_prompts: The number of prompts, half of which are for the fits and the other
+      half for the measurements.
+    risk: The loss of the predictor, on the prompts for the measurements.
+    nearest_gd: One step of gradient descent of size η.
+    nearest_gd_beta: One step with the matrix Γ in place of η.
+    nearest_ridge: Ridge regression with the penalty λ.
+  """
+
+  num_prompts: int
+  risk: Estimate
+  nearest_gd: Nearest
+  nearest_gd_beta: Nearest
+  nearest_ridge: Nearest
 
 
 class _Samples(NamedTuple):
@@ -71,14 +91,18 @@ class _Samples(NamedTuple):
   labels: Float[np.ndarray, 'p d']  # r
 
 
-# From a parameter to the predictions for w_0 = 0, and their derivative in w_0.
+# A family takes a parameter, and returns the predictions for w_0 = 0, and the
+# derivatives of the predictions in w_0.
 _Family = Callable[[float], tuple[Float[np.ndarray, ' p'], Float[np.ndarray, 'p d']]]
 
 
 def sampled_algorithm(
   subject: Predictor, task: Task, num_prompts: int = 16384, seed: int = 0
 ) -> SampledAlgorithm:
-  """The steps of gradient descent and the ridge regression nearest to any predictor.
+  """Finds the step of gradient descent and the ridge regression nearest to a predictor.
+
+  It needs only predictions, so that the predictor may be any function of prompts. For a
+  model that has a learning rule, `implicit_algorithm` gives closed forms.
 
   - Quantity: `unexplained`, E (f − g)² / E Var(f | x_q) for predictions f and those g
     of the nearest algorithm of a family, over prompts that it was not fitted to.
@@ -87,9 +111,27 @@ def sampled_algorithm(
   - Counterfactual: another context of the same query, `task.redraw(keep='query')`.
   - Denominator: the effect of the context, E Var(f | x_q).
 
-  The task must have labels that are numbers, and the squared error. Raises UserError
-  for other tasks, for one that does not say how its prompts are drawn again, and for
-  fewer than 4 (d² + d) prompts.
+  Args:
+    subject: A model or any other function of prompts.
+    task: A task whose labels are numbers, with the squared error.
+    num_prompts: The number of prompts, at least 4 (d² + d) for d features. Half of them
+      are for the fits.
+    seed: The seed of the prompts.
+
+  Returns:
+    The nearest algorithm of each family.
+
+  Raises:
+    UserError: If labels are not numbers, or the loss is not the squared error; if the
+      task does not define how its prompts are drawn again; if there are too few
+      prompts.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
+    >>> found = zoo.probing.sampled_algorithm(step, task, num_prompts=256)
+    >>> round(float(found.nearest_gd.parameter), 3)
+    0.5
   """
   check_numbers(task)
   d = task.num_features
@@ -141,13 +183,25 @@ def sampled_algorithm(
 def baseline_shares(
   subject: Predictor, task: Task, num_prompts: int = 16384, seed: int = 0
 ) -> dict[str, Estimate | None]:
-  """What the baselines of a task leave unexplained of the effect of the context.
+  """Measures what the baselines of a task do not explain of a predictor.
 
-  That is `unexplained` of `Nearest`, here of algorithms to which nothing is fitted, on
-  the prompts on which `sampled_algorithm` measures. Equal baselines are one entry, such
-  as `ols, bayes`; those of other libraries are left out, and so is one that fails, with
-  a warning. Large tasks and slow baselines get fewer prompts. Raises UserError as
-  `sampled_algorithm` does.
+  This is `unexplained` of `Nearest`, here for algorithms to which nothing is fitted, on
+  the prompts on which `sampled_algorithm` measures. Baselines that predict the same are
+  one entry, such as `ols, bayes`. Baselines of other libraries are left out, and so is
+  one that fails, with a warning. Large tasks and slow baselines get fewer prompts.
+
+  Args:
+    subject: A model or any other function of prompts.
+    task: A task whose labels are numbers, with the squared error.
+    num_prompts: The largest number of prompts. Half of them are measured.
+    seed: The seed of the prompts.
+
+  Returns:
+    The shares by name. A share is None for a predictor that ignores its context.
+
+  Raises:
+    UserError: If labels are not numbers, or the loss is not the squared error; if the
+      task does not define how its prompts are drawn again.
   """
   check_numbers(task)
   half = max(min(num_prompts, affordable(task)) // 2, 2)
@@ -177,7 +231,7 @@ def baseline_shares(
       )
     except Exception as error:  # a user's baseline may raise anything
       reason = in_one_line(error, 200)
-      is_own = not isinstance(error, UserError)  # then the traceback says where
+      is_own = not isinstance(error, UserError)  # only then a traceback is of use
       logging.warning(
         'the baseline %s is not compared: %s', name, reason, exc_info=is_own
       )
@@ -197,7 +251,7 @@ def check_numbers(task: Task) -> None:
 
 
 def least_prompts(num_features: int) -> int:
-  """The least number of prompts for `sampled_algorithm`, 4 (d² + d).
+  """Returns the least number of prompts for `sampled_algorithm`, 4 (d² + d).
 
   Each half then has twice as many prompts as w_0 and Γ have entries.
   """
@@ -215,14 +269,14 @@ def _sample(prompt: Prompt, predictions: Float[Array, ' b']) -> _Samples:
 
 
 def _steps(samples: _Samples) -> _Family:
-  """The predictions of steps of gradient descent, by η."""
+  """Returns the predictions of steps of gradient descent, by η."""
   along = np.sum(samples.labels * samples.query, axis=1)
   moved = _times(samples.features, samples.query)
   return lambda step: (step * along, samples.query - step * moved)
 
 
 def _ridges(samples: _Samples, c: int) -> _Family:
-  """The predictions of ridge regression on c examples, by λ."""
+  """Returns the predictions of ridge regression on c examples, by λ."""
   values, vectors = np.linalg.eigh(samples.features)
   values = values.clip(0)
   turn = np.swapaxes(vectors, 1, 2)
@@ -239,17 +293,17 @@ def _ridges(samples: _Samples, c: int) -> _Family:
 def _matrix_step(
   samples: _Samples, matrix: Float[np.ndarray, 'd d']
 ) -> tuple[Float[np.ndarray, ' p'], Float[np.ndarray, 'p d']]:
-  """The predictions of a step with the matrix Γ, in the form of a `_Family`."""
+  """Returns the predictions of a step with the matrix Γ, in the form of a `_Family`."""
   back = samples.query @ matrix
   slope = samples.query - _times(samples.features, back)
   return np.sum(samples.labels * back, axis=1), slope
 
 
 def _nearest_step(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
-  """(η, w_0), by a search over η in an interval that must contain the best one.
+  """Returns (η, w_0), by a search over η in an interval that must contain the best one.
 
   If the part of the prediction that is linear in S x_q were free, the mean square would
-  be a parabola in η, which is a lower bound.
+  be a parabola in η. This parabola is a lower bound, and gives the interval.
   """
   family = _steps(samples)
   along, minus_moved = family(1.0)[0], family(1.0)[1] - samples.query
@@ -259,7 +313,7 @@ def _nearest_step(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
     for values in (along, samples.prediction)
   )
   curvature = np.mean(rest**2)
-  if not curvature > 0:  # the labels are all 0
+  if not curvature > 0:  # all labels are 0
     return 0.0, _least_squares(samples.query, samples.prediction)
   middle = float(np.mean(rest * left) / curvature)
   lowest = np.mean((left - middle * rest) ** 2)
@@ -272,7 +326,7 @@ def _nearest_step(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
 def _nearest_penalty(
   samples: _Samples, c: int
 ) -> tuple[float, Float[np.ndarray, ' d']]:
-  """(λ, w_0), with λ searched from 10⁻⁸ to 10⁴ times the mean eigenvalue of XᵀX."""
+  """Returns (λ, w_0), with λ from 10⁻⁸ to 10⁴ times the mean eigenvalue of XᵀX."""
   family = _ridges(samples, c)
   mean = c * np.trace(samples.features, axis1=1, axis2=2).mean()
   scale = mean / samples.query.shape[1] or 1.0
@@ -286,7 +340,7 @@ def _nearest_penalty(
 def _profile(
   samples: _Samples, family: _Family, parameter: float
 ) -> tuple[float, Float[np.ndarray, ' d']]:
-  """The least mean squared difference for a parameter, and the w_0 that attains it."""
+  """Returns the least mean squared difference for a parameter, and its w_0."""
   prediction, slope = family(parameter)
   left = samples.prediction - prediction
   scale = float(np.linalg.norm(samples.query))
@@ -297,7 +351,7 @@ def _profile(
 def _nearest_matrix(
   samples: _Samples, matrix: Float[np.ndarray, 'd d'], start: Float[np.ndarray, ' d']
 ) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, ' d']]:
-  """(Γ, w_0) by the method of Levenberg and Marquardt, from given values."""
+  """Returns (Γ, w_0) by the method of Levenberg and Marquardt, from given values."""
   import scipy.optimize  # slow to import, and rarely needed
 
   d = len(start)
@@ -312,7 +366,8 @@ def _nearest_matrix(
     by_matrix = samples.query[:, :, None] * residual[:, None]
     return np.concatenate([by_start, by_matrix.reshape(-1, d * d)], axis=1)
 
-  solve: Any = scipy.optimize.least_squares  # whose types know no function as `jac`
+  # The types of SciPy do not allow a function as `jac`.
+  solve: Any = scipy.optimize.least_squares
   least = dict.fromkeys(('xtol', 'ftol', 'gtol'), 1e-14)
   begin = np.append(start, matrix)
   solution = solve(excess, begin, slopes, method='lm', max_nfev=100, **least)
@@ -328,7 +383,10 @@ def _times(
 def _least_squares(
   inputs: Float[np.ndarray, 'p m'], targets: Float[np.ndarray, ' p'], least: float = 0.0
 ) -> Float[np.ndarray, ' m']:
-  """The least-squares weights; 0 in directions with a norm of at most `least`."""
+  """Returns the least-squares weights.
+
+  They are 0 in directions with a norm of at most `least`.
+  """
   values, vectors = np.linalg.eigh(inputs.T @ inputs)
   # The normal equations square the condition number.
   least = max(least**2, 1e-13 * float(values.max()))

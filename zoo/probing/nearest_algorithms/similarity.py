@@ -25,27 +25,47 @@ from zoo.measure.statistics import Estimate, estimate
 class Alignment:
   """The differences between two predictors, f and f' (arXiv 2512.04268, appendix C.2).
 
-  Gradients are in the query; that of a learning rule is the weights learned in context.
+  Gradients ∂f are in the features of the query, ∂f/∂x_q. For a learning rule the
+  gradient is the weight vector that it learns in context.
+
+  Attributes:
+    num_prompts: The number of prompts.
+    prediction_difference: E |f − f'|.
+    gradient_difference: E |∂f − ∂f'|.
+    cosine_similarity: E cos(∂f, ∂f'), where the cosine with a gradient of 0 counts as
+      0.
+    squared_prediction_difference: E (f − f')².
+    squared_gradient_difference: E |∂f − ∂f'|².
+    gradient_product: E ∂f·∂f'.
+    exact: The expectations that have a closed form. None if one of the predictors has
+      no learning rule, or if exact theory does not cover the task.
   """
 
   num_prompts: int
-  prediction_difference: Estimate  # E |f − f'|
-  gradient_difference: Estimate  # E |∂f/∂x_q − ∂f'/∂x_q|
-  cosine_similarity: Estimate  # E cos(∂f/∂x_q, ∂f'/∂x_q); a gradient of 0 counts as 0
-  squared_prediction_difference: Estimate  # E (f − f')²
-  squared_gradient_difference: Estimate  # E |∂f/∂x_q − ∂f'/∂x_q|²
-  gradient_product: Estimate  # E ∂f/∂x_q·∂f'/∂x_q
-  exact: ExactAlignment | None  # None if either has no learning rule
+  prediction_difference: Estimate
+  gradient_difference: Estimate
+  cosine_similarity: Estimate
+  squared_prediction_difference: Estimate
+  squared_gradient_difference: Estimate
+  gradient_product: Estimate
+  exact: ExactAlignment | None
 
 
 @dataclasses.dataclass(frozen=True)
 class ExactAlignment:
-  """The expectations of Alignment that have a closed form, and a cosine from them."""
+  """The expectations of `Alignment` that have a closed form.
+
+  Attributes:
+    squared_prediction_difference: E (f − f')².
+    squared_gradient_difference: E |∂f − ∂f'|².
+    gradient_product: E ∂f·∂f'.
+    pooled_cosine: E ∂f·∂f' / √(E |∂f|² E |∂f'|²), the cosine over all prompts at once.
+      None for 0 / 0.
+  """
 
   squared_prediction_difference: float
   squared_gradient_difference: float
   gradient_product: float
-  # E ∂f·∂f' / √(E |∂f|² E |∂f'|²), the cosine over all prompts at once; None for 0 / 0.
   pooled_cosine: float | None
 
 
@@ -57,17 +77,43 @@ def alignment(
   seed: int = 0,
   programs: Programs | None = None,
 ) -> Alignment:
-  """Compares a model, rule or estimator with another one on the prompts of a task.
+  """Compares a model, a learning rule or an estimator with another one on a task.
+
+  `theory.research.asymptotic.task_alignment` compares two tasks instead.
 
   - Quantity: means over prompts of differences between predictions f and f', and
     between their gradients in x_q; `Alignment` has the formulas.
   - Null: differences of 0 and a cosine of 1, for a predictor beside itself.
 
-  `theory.research.asymptotic.task_alignment` compares two tasks. Calls that share their
-  `programs` compile once for models that differ in numbers.
-  The exact part needs two learning rules and a task that exact theory covers. Raises
-  UserError for a predictor that cannot be called on the task's prompts, or that another
-  library fits to each prompt.
+  Args:
+    subject: A model, a learning rule or an estimator, f.
+    other: Another one, f'.
+    task: The task from which prompts are drawn. Its labels are numbers.
+    num_prompts: The number of prompts, at least 2.
+    seed: The seed of the prompts.
+    programs: Compiled programs of earlier calls, by which models that differ in numbers
+      alone are compiled once. None compiles anew.
+
+  Returns:
+    Means with standard errors over prompts and, for two learning rules on a task that
+    exact theory covers, the expectations in closed form.
+
+  Raises:
+    UserError: If a predictor cannot be called on the task's prompts, or is fitted to
+      each prompt by another library, so that it has no gradient; if `num_prompts` is
+      below 2.
+
+  Example:
+    >>> task = zoo.create_task('linear_regression', num_features=2, context_length=4)
+    >>> step = zoo.estimators.gradient_descent(task, 0.5, 1)
+    >>> found = zoo.probing.alignment(step, step, task, num_prompts=64)
+    >>> found.prediction_difference.mean
+    0.0
+    >>> round(found.cosine_similarity.mean, 3)
+    1.0
+
+  References:
+    arXiv 2512.04268, appendix C.2.
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   both, exact, programs = [subject, other], None, programs or Programs()
@@ -82,7 +128,11 @@ def alignment(
 
 
 def exact_alignment(subject: Predictor, other: Predictor, task: Task) -> ExactAlignment:
-  """The exact part of `alignment`; raises UserError as `theory.exact_risk` does."""
+  """Returns the exact part of `alignment`.
+
+  Raises UserError if a predictor has no learning rule, or if exact theory does not
+  cover the task.
+  """
   difference = theory.squared_difference(subject, other, task)
   nothing = LearningRule.gradient_descent(jnp.zeros(task.num_features), 0.0)
   own_square, other_square = (
@@ -100,14 +150,14 @@ def exact_alignment(subject: Predictor, other: Predictor, task: Task) -> ExactAl
 
 
 def has_rule(subject: Predictor) -> bool:
-  """Whether a predictor is a learning rule or follows one."""
+  """Returns whether a predictor is a learning rule or follows one."""
   if isinstance(subject, LearningRule):
     return True
   if not isinstance(subject, FollowsRule):
     return False
   try:
     subject.learning_rule()
-  except UserError:  # for example, several steps of gradient descent have none
+  except UserError:  # several steps of gradient descent, for example, have no rule
     return False
   return True
 
@@ -115,18 +165,19 @@ def has_rule(subject: Predictor) -> bool:
 def answers(
   predictors: Sequence[Predictor], prompt: Prompt
 ) -> list[tuple[Float[Array, ' b'], Float[Array, 'b d']]]:
-  """The predictions of each predictor, and their gradients in the query."""
+  """Returns the predictions of each predictor, and their gradients in the query."""
   return [_answer(predictor, prompt) for predictor in predictors]
 
 
 def _answer(predictor: Predictor, prompt: Prompt) -> tuple[Array, Array]:
   def total(x_query: Float[Array, 'b d']) -> tuple[Float[Array, ''], Array]:
     # The gradient traces this function anew, and transforms of NNX in the call of a
-    # model take variables of their own trace alone: hence a copy that is made here.
+    # model accept variables of their own trace alone. A copy made here has such ones.
     is_module = isinstance(predictor, nnx.Module)
     here: Any = nnx.clone(predictor) if is_module else predictor
     prediction = here(dataclasses.replace(prompt, x_query=x_query))
-    # A prompt's prediction depends only on its own query.
+    # The gradient of the sum has each prompt's gradient, since the prediction for a
+    # prompt depends on no other query.
     return jnp.sum(prediction), prediction
 
   gradient, prediction = jax.grad(total, has_aux=True)(prompt.x_query)

@@ -1,12 +1,13 @@
 """Iterative solvers of least squares, on the spectrum of each prompt's features.
 
-With `S = XᵀX/C = V diag(s) Vᵀ`, `r = Xᵀy/C` and a start w_0, the residual of the normal
-equations is `g = r − S w_0`, and all solvers here but conjugate gradients are a filter
-φ_k(s) that is the same for all prompts: w_k = w_0 + V φ_k(s) Vᵀ g. So a prediction is
-`w_0·x_q + Σ_i φ_k(s_i) (Vᵀ x_q)_i (Vᵀ g)_i`, and least squares has φ(s) = 1/s.
+Let `S = XᵀX/C = V diag(s) Vᵀ`, `r = Xᵀy/C` and w_0 a start, so that the residual of the
+normal equations is `g = r − S w_0`. All solvers here except conjugate gradients are a
+filter φ_k(s) that is the same for all prompts: w_k = w_0 + V φ_k(s) Vᵀ g. Hence a
+prediction is `w_0·x_q + Σ_i φ_k(s_i) (Vᵀ x_q)_i (Vᵀ g)_i`, and least squares has the
+filter φ(s) = 1/s.
 
-Filters take eigenvalues of any shape, and are computed step by step: `(1 − ρ_k)/s`,
-with the residual polynomial ρ_k, would divide by eigenvalues that are 0.
+Filters take eigenvalues of any shape, and are computed step by step. The formula
+`(1 − ρ_k)/s`, with the residual polynomial ρ_k, would divide by eigenvalues that are 0.
 """
 
 from __future__ import annotations
@@ -22,15 +23,22 @@ Spectrum = Float[np.ndarray, 'p d']
 
 
 class Spectra(NamedTuple):
-  """The normal equations of prompts, in the eigenvectors of their features."""
+  """The normal equations of prompts, in the eigenvectors of their features.
 
-  values: Spectrum  # s, the eigenvalues of S
-  residual: Spectrum  # Vᵀ g
-  query: Spectrum  # Vᵀ x_q
-  start: Float[np.ndarray, ' p']  # w_0·x_q
+  Attributes:
+    values: The eigenvalues s of S.
+    residual: Vᵀ g.
+    query: Vᵀ x_q.
+    start: w_0·x_q.
+  """
+
+  values: Spectrum
+  residual: Spectrum
+  query: Spectrum
+  start: Float[np.ndarray, ' p']
 
   def predict(self, filtered: Spectrum) -> Float[np.ndarray, ' p']:
-    """The predictions of a filter φ(s)."""
+    """Returns the predictions of a filter φ(s)."""
     return self.start + np.sum(filtered * self.residual * self.query, axis=1)
 
 
@@ -41,10 +49,10 @@ def spectra(
   start: Float[np.ndarray, ' d'],
   root: Float[np.ndarray, 'd d'] | None = None,
 ) -> Spectra:
-  """The normal equations of prompts with c ≥ 1 examples, from a start w_0.
+  """Returns the normal equations of prompts with examples, from a start w_0.
 
-  With a symmetric root R they are those of the features R x: a step of descent on them
-  is one that R R preconditions.
+  With a symmetric root R they are those of the features R x, where a step of descent is
+  a step that is preconditioned by R R.
   """
   labels, answer = y - x @ start, x_query @ start
   if root is not None:
@@ -53,7 +61,8 @@ def spectra(
   values, vectors = np.linalg.eigh(features)
   residual = np.einsum('pci,pc->pi', x, labels) / x.shape[1]
   residual = np.einsum('pij,pi->pj', vectors, residual)
-  # Where S is singular, g is 0 as well; conjugate gradients would follow its rounding.
+  # Where S is singular, g is 0 as well; conjugate gradients would follow its rounding
+  # errors.
   seen = values > RANK_TOLERANCE * values[:, -1:]
   return Spectra(
     np.where(seen, values, 0),
@@ -64,12 +73,12 @@ def spectra(
 
 
 def gradient_descent(values: Spectrum, num_steps: int, step: float) -> Spectrum:
-  """k steps of one size: ρ_k = (1 − ηs)^k."""
+  """Returns the filter of k steps of one size: ρ_k = (1 − ηs)^k."""
   return richardson(values, [step] * num_steps)
 
 
 def richardson(values: Spectrum, steps: list[float]) -> Spectrum:
-  """Steps of gradient descent of different sizes: ρ_k = Π_j (1 − η_j s)."""
+  """Returns the filter of steps of different sizes: ρ_k = Π_j (1 − η_j s)."""
   filtered, left = np.zeros_like(values), np.ones_like(values)
   for step in steps:
     filtered = filtered + step * left
@@ -78,7 +87,7 @@ def richardson(values: Spectrum, steps: list[float]) -> Spectrum:
 
 
 def chebyshev_steps(num_steps: int, low: float, high: float) -> list[float]:
-  """The k step sizes whose ρ_k is least in the worst case on an interval of s.
+  """Returns the k step sizes with the least worst case of |ρ_k| on an interval of s.
 
   They are one over the zeros of the k-th Chebyshev polynomial of that interval (Young,
   J. Math. Phys. 32, 1953; Saad, Iterative Methods for Sparse Linear Systems, 12.3.2).
@@ -89,21 +98,22 @@ def chebyshev_steps(num_steps: int, low: float, high: float) -> list[float]:
 
 
 def chebyshev(values: Spectrum, num_steps: int, low: float, high: float) -> Spectrum:
-  """Richardson's iteration with the schedule of `chebyshev_steps`."""
+  """Returns the filter of Richardson's iteration with `chebyshev_steps`."""
   return richardson(values, chebyshev_steps(num_steps, low, high))
 
 
 def gd_plus_plus(
   values: Spectrum, num_steps: int, step: float, contraction: float
 ) -> Spectrum:
-  """GD++ (von Oswald et al., arXiv 2212.07677): descent on features that contract.
+  """Returns the filter of GD++ (von Oswald et al., arXiv 2212.07677).
 
-  Each step of size η is followed by `x ← (I − γ S_j) x` for all features, where S_j is
-  their second moment, with eigenvalues s a_j². Hence ρ_{j+1} = (1 − η s a_j²) ρ_j and
-  a_{j+1} = (1 − γ s a_j²) a_j.
+  It is gradient descent on features that contract. Each step of size η is followed by
+  `x ← (I − γ S_j) x` for all features, where S_j is their second moment, with
+  eigenvalues s a_j². Hence ρ_{j+1} = (1 − η s a_j²) ρ_j and a_{j+1} = (1 − γ s a_j²)
+  a_j.
   """
   filtered, left = np.zeros_like(values), np.ones_like(values)
-  square = np.ones_like(values)  # a_j²
+  square = np.ones_like(values)  # this is a_j²
   for _ in range(num_steps):
     filtered = filtered + step * square * left
     left = left * (1 - step * square * values)
@@ -112,11 +122,12 @@ def gd_plus_plus(
 
 
 def newton(values: Spectrum, num_steps: int) -> Spectrum:
-  """Iterative Newton (Fu et al., arXiv 2310.17086): M_{j+1} = 2 M_j − M_j S M_j.
+  """Returns the filter of iterative Newton (Fu et al., arXiv 2310.17086).
 
-  It starts at M_0 = α S, which counts as 0 steps. With α = 1/|S|², in the spectral
-  norm, the error `1 − s m_j` starts within [0, 1], and squares in each step. With half
-  of that α it would be one step behind, for small eigenvalues.
+  The iteration M_{j+1} = 2 M_j − M_j S M_j starts at M_0 = α S, which counts as 0
+  steps. With α = 1/|S|², in the spectral norm, the error `1 − s m_j` starts within [0,
+  1], and is squared in each step. With half of that α the iteration would be one step
+  behind, for small eigenvalues.
   """
   largest = values.max(axis=-1, keepdims=True)
   inverse = values / np.where(largest > 0, largest, 1) ** 2
@@ -126,9 +137,9 @@ def newton(values: Spectrum, num_steps: int) -> Spectrum:
 
 
 def conjugate_gradients(spectra: Spectra, num_steps: int) -> Float[np.ndarray, ' p']:
-  """The predictions after k steps (Hestenes & Stiefel, J. Res. NBS 49, 1952).
+  """Returns the predictions after k steps (Hestenes & Stiefel, J. Res. NBS 49, 1952).
 
-  A prompt whose residual is 0, up to rounding, stays where it is.
+  A prompt whose residual is 0, up to rounding, stops.
   """
   values, left = spectra.values, spectra.residual
   moved, direction = np.zeros_like(left), left
